@@ -1,0 +1,52 @@
+# Finds what scripts/install_deps.sh installs. Names and versions stand in scripts/dependencies.sh.
+
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(Threads REQUIRED)
+find_package(ZLIB REQUIRED)
+
+# Static where Debian has an archive, so that the binary can move to a machine without them.
+function(lt_import_archive target header archive)
+  find_path(${target}_INCLUDE ${header} REQUIRED)
+  find_library(${target}_ARCHIVE NAMES ${archive} REQUIRED)
+  add_library(${target} INTERFACE IMPORTED GLOBAL)
+  target_include_directories(${target} INTERFACE ${${target}_INCLUDE})
+  target_link_libraries(${target} INTERFACE ${${target}_ARCHIVE})
+endfunction()
+lt_import_archive(lt_yaml_cpp yaml-cpp/yaml.h libyaml-cpp.a)
+lt_import_archive(lt_pcre2 pcre2.h libpcre2-8.a)
+target_compile_definitions(lt_pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8)
+lt_import_archive(lt_utf8proc utf8proc.h libutf8proc.a)
+target_compile_definitions(lt_utf8proc INTERFACE UTF8PROC_STATIC)
+
+find_path(SENTENCEPIECE_INCLUDE sentencepiece_processor.h REQUIRED)
+find_library(SENTENCEPIECE_LIBRARY sentencepiece REQUIRED)
+add_library(lt_sentencepiece INTERFACE IMPORTED GLOBAL)
+target_include_directories(lt_sentencepiece INTERFACE ${SENTENCEPIECE_INCLUDE})
+target_link_libraries(lt_sentencepiece INTERFACE ${SENTENCEPIECE_LIBRARY})
+
+# LibTorch out of the torch wheel. Own imported target: TorchConfig.cmake would drag in the whole CUDA toolkit.
+file(GLOB _torch_default ${PROJECT_SOURCE_DIR}/.deps/venv/lib/python3*/site-packages/torch)
+set(LORA_TRAIN_TORCH_DIR "${_torch_default}" CACHE PATH "folder of the torch wheel (holds include/ and lib/)")
+if(NOT EXISTS ${LORA_TRAIN_TORCH_DIR}/lib/libtorch_cpu.so)
+  message(FATAL_ERROR "no LibTorch in \"${LORA_TRAIN_TORCH_DIR}\": run scripts/install_deps.sh, or set LORA_TRAIN_TORCH_DIR")
+endif()
+file(STRINGS ${LORA_TRAIN_TORCH_DIR}/version.py _torch_version REGEX "^__version__")
+string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" LORA_TRAIN_TORCH_VERSION "${_torch_version}")
+if(NOT LORA_TRAIN_TORCH_VERSION MATCHES "^2\\.11\\.")
+  message(FATAL_ERROR "LibTorch ${LORA_TRAIN_TORCH_VERSION} found, 2.11.x is needed (${LORA_TRAIN_TORCH_DIR})")
+endif()
+add_library(lt_torch INTERFACE IMPORTED GLOBAL)
+target_include_directories(lt_torch SYSTEM INTERFACE ${LORA_TRAIN_TORCH_DIR}/include)
+target_link_directories(lt_torch INTERFACE ${LORA_TRAIN_TORCH_DIR}/lib)
+target_link_libraries(lt_torch INTERFACE torch_cpu c10)
+target_link_options(lt_torch INTERFACE -Wl,--allow-shlib-undefined -Wl,-rpath,${LORA_TRAIN_TORCH_DIR}/lib)
+
+# CUDA is found or off by itself.
+include(CheckLanguage)
+if(NOT CMAKE_CUDA_COMPILER AND EXISTS ${PROJECT_SOURCE_DIR}/.deps/cuda/bin/nvcc)
+  set(CMAKE_CUDA_COMPILER ${PROJECT_SOURCE_DIR}/.deps/cuda/bin/nvcc)
+endif()
+check_language(CUDA)

@@ -1,0 +1,63 @@
+// Every failure a user, a file or a device can cause is one of these types. main() turns each into one message and
+// one exit code; nothing else catches them all. Assertions are for what only we can cause.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace lora_train {
+
+/// Exit codes of the program (contract.md, section 1).
+enum class ExitCode {
+  kDone = 0,
+  kInternal = 1,
+  kUsage = 2,    ///< command line or profile
+  kData = 3,     ///< datasets
+  kFormat = 4,   ///< model, tokenizer or adapter file, or no good checkpoint
+  kIo = 5,       ///< disk full, permission
+  kDevice = 6,   ///< CUDA, NCCL, out of device memory
+  kNumeric = 7,  ///< non-finite loss or gradient
+  kStopped = 75  ///< stopped on request after a complete checkpoint
+};
+
+/// Base of all. `where` names the place as "file", "file:line", "file:line:byte", "file: tensor" or a key; it may be
+/// empty. `message` says what was wrong, what was expected and what to do, and does not repeat `where`.
+/// what() is "where: message".
+class Error : public std::runtime_error {
+ public:
+  const std::string& message() const { return message_; }
+  const std::string& where() const { return where_; }
+  /// Name of the kind as --json prints it: "config", "data", "format", "io", "device", "numeric", "internal", "stopped".
+  virtual const char* kind() const { return "internal"; }
+  virtual ExitCode exit_code() const { return ExitCode::kInternal; }
+
+ protected:
+  Error(std::string where, std::string message)
+      : std::runtime_error(where.empty() ? message : where + ": " + message),
+        message_(std::move(message)),
+        where_(std::move(where)) {}
+
+ private:
+  std::string message_;
+  std::string where_;
+};
+
+#define LORA_TRAIN_ERROR(Name, kind_name, code)                                                     \
+  class Name : public Error {                                                                       \
+   public:                                                                                          \
+    Name(std::string where, std::string message) : Error(std::move(where), std::move(message)) {} \
+    const char* kind() const override { return kind_name; }                                         \
+    ExitCode exit_code() const override { return code; }                                            \
+  }
+
+LORA_TRAIN_ERROR(ConfigError, "config", ExitCode::kUsage);     ///< usage or profile; where = file:line or flag
+LORA_TRAIN_ERROR(DataError, "data", ExitCode::kData);          ///< dataset rows; where = file:line or file:line:byte
+LORA_TRAIN_ERROR(FormatError, "format", ExitCode::kFormat);    ///< model, tokenizer, adapter, checkpoint files
+LORA_TRAIN_ERROR(IoError, "io", ExitCode::kIo);                ///< the operating system refused; message ends in strerror
+LORA_TRAIN_ERROR(DeviceError, "device", ExitCode::kDevice);    ///< CUDA, NCCL, memory
+LORA_TRAIN_ERROR(NumericError, "numeric", ExitCode::kNumeric); ///< non-finite loss or gradient
+LORA_TRAIN_ERROR(ShapeError, "internal", ExitCode::kInternal); ///< a tensor has not the promised shape: our bug
+
+#undef LORA_TRAIN_ERROR
+
+}  // namespace lora_train

@@ -1,0 +1,32 @@
+// Log lines go to stderr, and to run.log once a run has a folder. stdout is for results only.
+// Thread-safe: a line is written whole.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace lora_train {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
+
+/// Parses "debug", "info", "warning", "error", "off"; throws ConfigError listing these.
+LogLevel parse_log_level(std::string_view name);
+
+/// What reaches stderr (run.log gets everything from kInfo on). Default kInfo.
+void set_log_level(LogLevel level);
+
+/// Opens `file` for appending; from now on every line also goes there. Throws IoError. Empty path closes it.
+void set_log_file(const std::filesystem::path& file);
+
+void log_debug(std::string_view line);
+void log_info(std::string_view line);
+void log_warning(std::string_view line);  ///< prefixed "warning: "
+void log_error(std::string_view line);    ///< prefixed "error: "
+
+/// A bar that is drawn on the terminal's last line registers how to clear and how to redraw itself, so that log lines
+/// do not tear it. Empty functions unregister.
+void set_log_bar(std::function<void()> clear, std::function<void()> redraw);
+
+}  // namespace lora_train

@@ -1,0 +1,25 @@
+// Small pieces of text work that error messages and reports share.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lora_train {
+
+/// The candidate nearest to `name` by edit distance, or empty when none is near enough to be a likely slip.
+std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
+
+/// "a, b, c"
+std::string join(const std::vector<std::string>& items, std::string_view separator = ", ");
+
+/// "1.5 GiB", "12.0 MiB", "17 B"
+std::string format_bytes(double bytes);
+
+/// "1h 02m 03s", "4m 05s", "6s"
+std::string format_duration(double seconds);
+
+/// "1,234,567"
+std::string format_count(long long count);
+
+}  // namespace lora_train

@@ -1,0 +1,26 @@
+# Every third-party name and version of the project stands in this file and nowhere else.
+# Sourced by scripts/install_deps.sh.
+
+# Debian 12 packages. Linked statically or header-only, except sentencepiece, which travels beside the binary.
+DEBIAN_BUILD=(
+  g++ cmake ninja-build ccache git ca-certificates pkg-config lld
+  python3 python3-venv python3-dev
+  nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev
+  libpcre2-dev libutf8proc-dev libxxhash-dev libsentencepiece-dev zlib1g-dev
+)
+DEBIAN_TEST=(libgtest-dev libbenchmark-dev)
+
+# PyPI wheels, installed into .deps/venv. torch brings LibTorch and the CUDA libraries it runs with.
+TORCH_VERSION=2.11.0
+PYPI_BUILD=("torch==${TORCH_VERSION}" "numpy==2.4.1")
+PYPI_TEST=(
+  transformers==5.17.0 accelerate==1.15.0 peft==0.21.2 safetensors==0.8.0 tokenizers==0.23.3 sentencepiece==0.2.1
+  jinja2==3.1.6 pytest==9.0.2 pyyaml==6.0.3
+)
+
+# nvcc where the machine has no CUDA toolkit, into .deps/cuda. Unpinned, 13.5 would come and clash with torch's 13.0.
+CUDA_SERIES=13.0
+PYPI_NVCC=(
+  "nvidia-cuda-nvcc==13.0.*" "nvidia-cuda-crt==13.0.*" "nvidia-nvvm==13.0.*"
+  "nvidia-cuda-cccl==13.0.*" "nvidia-cuda-runtime==13.0.*"
+)

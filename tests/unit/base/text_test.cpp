@@ -1,0 +1,23 @@
+#include "lora_train/base/text.h"
+
+#include <gtest/gtest.h>
+
+namespace lora_train {
+namespace {
+
+TEST(Text, NearestNameFindsASlipAndNotAStranger) {
+  const std::vector<std::string> names{"weight_decay", "warmup_ratio", "seed"};
+  EXPECT_EQ(nearest_name("weigth_decay", names), "weight_decay");
+  EXPECT_EQ(nearest_name("zzzzzzzz", names), "");
+}
+
+TEST(Text, FormatsNumbersForPeople) {
+  EXPECT_EQ(format_count(1234567), "1,234,567");
+  EXPECT_EQ(format_count(-999), "-999");
+  EXPECT_EQ(format_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(format_duration(3723), "1h 02m 03s");
+  EXPECT_EQ(format_duration(59.6), "1m 00s");
+}
+
+}  // namespace
+}  // namespace lora_train
