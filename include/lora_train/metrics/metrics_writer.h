@@ -1,0 +1,101 @@
+// metrics.jsonl: one JSON object per line, "event": start | train | eval | checkpoint | end. Keys are never renamed.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace lora_train::metrics {
+
+/// Seconds since 1970, the `time` of the records.
+double now_s();
+
+/// First line of every process of a run: step is 0, or the step it goes on from.
+struct StartRecord {
+  long long step = 0;
+  long long total_steps = 0;
+  std::string version;       ///< of lora-train
+  std::string profile_hash;
+  std::string device;        ///< "cpu", or the name of the GPU
+  int world_size = 1;
+  long long num_rows = 0;       ///< of the training data, per epoch
+  long long num_documents = 0;  ///< of the training data, per epoch
+  double time = 0;
+};
+
+/// A logged optimizer step.
+struct TrainRecord {
+  long long step = 0;
+  double epoch = 0;
+  double loss = 0;                  ///< of this step, per supervised token
+  long long supervised_tokens = 0;  ///< of this step
+  double loss_mean = 0;             ///< per supervised token since the last logged step
+  double grad_norm = 0;             ///< before clipping
+  double learning_rate = 0;         ///< used in this step
+  long long tokens = 0;             ///< of this step
+  long long num_documents = 0;      ///< of this step
+  double tokens_per_s = 0;
+  double step_ms = 0;
+  double data_wait_ms = 0;
+  std::optional<double> memory_gib; ///< device memory in use; empty (null) on a CPU
+  double time = 0;                  ///< seconds since 1970
+  double elapsed_s = 0;             ///< since the start of this process
+  double eta_s = 0;                 ///< time left
+};
+
+/// One evaluation of one data set.
+struct EvalRecord {
+  long long step = 0;
+  std::string name;
+  double loss = 0;
+  double perplexity = 0;
+  double token_accuracy = 0;  ///< 0..1
+  long long num_tokens = 0;   ///< supervised
+  double eval_s = 0;
+};
+
+/// A checkpoint that is complete on disk.
+struct CheckpointRecord {
+  long long step = 0;
+  std::string path;   ///< relative to output_dir
+  double save_s = 0;
+  double time = 0;
+};
+
+/// Last line of a process that ended in an orderly way.
+struct EndRecord {
+  long long step = 0;
+  std::string status;  ///< done | stopped | failed
+  int exit_code = 0;
+  std::string reason;
+  double time = 0;
+  double elapsed_s = 0;
+};
+
+/// Appends lines; each reaches the file before write() returns. Doubles read back with the same bits, a non-finite one
+/// is null. Every function throws IoError when the system refuses. Not thread-safe.
+class MetricsWriter {
+ public:
+  /// Opens or creates the file. A last line without its end (the process died while writing) is cut off.
+  explicit MetricsWriter(const std::filesystem::path& path);
+  ~MetricsWriter();
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+
+  /// Going on from a checkpoint: cuts the file at the first line of a later step. Lines before it stay byte for byte.
+  void truncate_after(long long step);
+
+  void write(const StartRecord& record);
+  void write(const TrainRecord& record);
+  void write(const EvalRecord& record);
+  void write(const CheckpointRecord& record);
+  void write(const EndRecord& record);
+
+ private:
+  void append(const std::string& line);
+
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
+}  // namespace lora_train::metrics

@@ -1,0 +1,17 @@
+// The two functions behind EngineApi (requests.h). They see torch; the declarations do not.
+#pragma once
+
+#include <vector>
+
+#include "lora_train/train/requests.h"
+
+namespace lora_train::train {
+
+/// Trains, writes everything below output_dir and returns what summary.json says. Throws Error for what goes wrong;
+/// once the folder exists summary.json is written in that case too. A stop on request is no error: exit_code 75.
+metrics::RunSummary run_training(const TrainRequest& request);
+
+/// Evaluates the base or the adapter on eval_datasets, one result per data set. Throws Error.
+std::vector<EvalResult> run_evaluation(const EvalRequest& request);
+
+}  // namespace lora_train::train
