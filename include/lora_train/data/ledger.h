@@ -1,0 +1,47 @@
+// The account of rows: every row that does not reach the trainer as it was, by reason.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lora_train::data {
+
+/// Why a row was lost or changed.
+enum class LedgerReason {
+  kBadRow,       ///< malformed, dropped under on_bad_row: drop
+  kOverlength,   ///< longer than max_seq_len, dropped under overlength: drop
+  kTruncated,    ///< longer than max_seq_len, its tail cut under overlength: truncate; the row is still trained
+  kFullyMasked,  ///< no label to train on (no assistant turn, or it lies in the cut tail)
+};
+
+/// "bad_row", "overlength", "truncated", "fully_masked": the names in summary.json.
+const char* name_of(LedgerReason reason);
+
+/// False for reasons that keep the row (kTruncated).
+bool is_lost(LedgerReason reason);
+
+struct LedgerEntry {
+  LedgerReason reason = LedgerReason::kBadRow;
+  std::int64_t count = 0;
+  std::string first_source;   ///< file:line (file:line:byte for a malformed row) of the first
+  std::string first_message;  ///< what was wrong with the first; may be empty
+};
+
+/// total = rows read, kept = rows that arrive (those cut included): total - kept = the sum of the lost entries.
+struct Ledger {
+  std::int64_t total = 0;
+  std::int64_t kept = 0;
+  std::vector<LedgerEntry> entries;  ///< only reasons that occurred, in the order of the enumeration
+
+  /// Counts one row. Does not touch total and kept.
+  void add(LedgerReason reason, const std::string& source, const std::string& message = {});
+  std::int64_t lost() const { return total - kept; }
+  /// For the log: "rows: 100 read, 97 kept", then one line a reason with count, share and first place.
+  std::vector<std::string> lines() const;
+  /// Throws DataError when more than max_fraction of the rows read were lost, naming reasons, first places, the key
+  /// max_drop_fraction and what to set. `what` names the data ("training data"). An empty ledger passes.
+  void check_drop_fraction(double max_fraction, const std::string& what) const;
+};
+
+}  // namespace lora_train::data

@@ -1,0 +1,100 @@
+// From dataset files to token ids and labels: read, detect the layout, render, mask, apply the length policy.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lora_train/data/document_store.h"
+#include "lora_train/data/ledger.h"
+
+namespace lora_train {
+struct Profile;
+}
+namespace lora_train::tokenizer {
+class Tokenizer;
+class ChatTemplate;
+}  // namespace lora_train::tokenizer
+
+namespace lora_train::data {
+
+/// One entry of `datasets` or `eval_datasets`.
+struct DatasetOptions {
+  std::string path;                              ///< file, folder or glob
+  std::string type = "auto";                     ///< auto or a layout name (row_format.h of the module)
+  std::map<std::string, std::string> field_map;  ///< our field name -> the name in the file
+  double weight = 1.0;                           ///< other than 1 is refused: not built yet
+  std::string name;                              ///< empty: made from the path
+};
+
+enum class LossOn { kAuto, kAssistant, kLast, kCompletion, kAll };
+enum class Overlength { kError, kDrop, kTruncate };
+enum class OnBadRow { kError, kDrop };
+
+struct DataOptions {
+  std::vector<DatasetOptions> datasets, eval_datasets;
+  double val_set_size = 0;  ///< 0 = none; below 1 a fraction of the training rows (at least one), else a count
+  LossOn loss_on = LossOn::kAuto;
+  std::optional<std::int64_t> max_seq_len;  ///< nullopt = auto
+  Overlength overlength = Overlength::kError;
+  OnBadRow on_bad_row = OnBadRow::kError;
+  double max_drop_fraction = 0.01;
+  std::optional<std::int64_t> eval_max_samples;  ///< the first N rows of each evaluation set; nullopt = all
+  std::uint64_t seed = 42;
+};
+
+/// The data section of a profile.
+DataOptions data_options(const Profile& profile);
+
+/// What the model allows. 0 = unknown, not checked.
+struct DataLimits {
+  std::int64_t vocab_size = 0;               ///< ids must lie in [0, vocab_size)
+  std::int64_t max_position_embeddings = 0;  ///< caps max_seq_len: auto; a larger number is warned of
+};
+
+struct NamedStore {
+  std::string name;  ///< "validation" for a held-out split, else the dataset's name
+  DocumentStore store;
+  Ledger ledger;     ///< of its files; of a split: total = kept
+};
+
+/// Tokens per row before the length policy.
+struct LengthStatistics {
+  std::int64_t num_rows = 0, num_tokens = 0, longest = 0, percentile_50 = 0, percentile_99 = 0;
+};
+
+struct PreparedData {
+  DocumentStore train;
+  std::vector<NamedStore> evals;
+  std::int64_t max_seq_len = 0;  ///< resolved
+  bool max_seq_len_is_auto = false;
+  LengthStatistics train_lengths;
+  Ledger ledger;                 ///< of the training files (rows then held out for validation count as kept)
+  std::string loss_description;  ///< for people: "assistant turns of chats"
+  std::string fingerprint;       ///< hash128 over the bytes of all training files and every option that matters
+};
+
+/// Reads and tokenises everything. tokenizer and chat_template may be null when no row needs them (pre-tokenised).
+/// With need_train false only evaluation sets are read, except that val_set_size needs the training rows (train is
+/// then left empty). Logs per dataset the detected layout with its reason, lengths, max_seq_len with its waste, and
+/// the ledger.
+/// Throws DataError (where = file:line:byte, file:line or file): malformed rows, empty data, too long rows under
+/// overlength: error, all rows masked (the first rows are shown), too many rows lost. ConfigError: contradicting
+/// options. IoError: a file that cannot be read.
+PreparedData prepare_data(const DataOptions& options, const tokenizer::Tokenizer* tokenizer,
+                          const tokenizer::ChatTemplate* chat_template, const DataLimits& limits, bool need_train);
+
+/// For `tokenize --show`: one row, token by token. `pieces` are the bytes of each token ("" where there is no tokenizer).
+struct RowView {
+  std::string source;  ///< file:line
+  std::vector<std::int32_t> ids, labels;
+  std::vector<std::string> pieces;
+};
+
+/// Documents first .. first + count - 1 of the store (fewer at its end).
+std::vector<RowView> view_rows(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer, std::size_t first,
+                               std::size_t count);
+
+}  // namespace lora_train::data
