@@ -1,0 +1,73 @@
+// Chats to text through the model's own Jinja template, with the trained spans recorded while the text is written.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lora_train/tokenizer/tokenizer.h"
+
+namespace lora_train::tokenizer {
+
+/// One turn of a chat.
+struct Message {
+  std::string role;
+  std::string content;
+  /// Every other field of the row's message as one JSON object (tool_calls, reasoning_content, name, ...), "" for none.
+  /// A key "role" or "content" in it replaces the member, for contents that are null or no string.
+  std::string extra_json = {};
+};
+
+struct RenderOptions {
+  bool add_generation_prompt = false;
+  std::string tools_json = {};   ///< JSON array of tools, "" = none passed
+  std::string kwargs_json = {};  ///< JSON object of further variables (enable_thinking, ...), "" = none
+};
+
+/// A chat as text. Ranges are bytes of `text`.
+struct RenderedChat {
+  std::string text;
+  /// One per assistant message that the template wrote, ascending: from just after the assistant header (the literal
+  /// text through the role and its line feed) to the end of the turn's end token; everything the template writes in
+  /// that turn is inside (think block, tool calls), white space that it puts behind the end token is not.
+  /// A template with {% generation %} says itself what its spans are.
+  std::vector<ByteRange> spans;
+  /// spans[i] belongs to messages[span_message[i]].
+  std::vector<int> span_message;
+  /// Per message: whether any of its content reached the text (true for an empty content). For the rendering audit.
+  std::vector<bool> content_rendered;
+};
+
+/// A compiled template. Thread-safe for concurrent const calls.
+/// Limits: nesting 64, 1e6 evaluation steps, 16 MiB of output (FormatError).
+class ChatTemplate {
+ public:
+  /// chat_template.jinja in the folder, else chat_template of tokenizer_config.json (a string, or the one named
+  /// "default" of a list). FormatError (file, line) when there is none or it does not parse.
+  static std::unique_ptr<ChatTemplate> load(const std::filesystem::path& folder);
+  /// A template given as text; `name` stands in messages. `folder` (may be empty) provides bos_token, eos_token, ...
+  static std::unique_ptr<ChatTemplate> parse(std::string source, std::string name,
+                                             const std::filesystem::path& folder = {});
+
+  virtual ~ChatTemplate() = default;
+
+  /// Throws DataError when the template refuses the chat (raise_exception: its own message) or reads a field that the
+  /// chat lacks; where is "template:line". FormatError for what the template asks and the interpreter lacks.
+  virtual RenderedChat render(std::span<const Message> messages, const RenderOptions& options = {}) const = 0;
+
+  /// The template's text and where it was found ("folder/chat_template.jinja").
+  virtual const std::string& source() const = 0;
+  virtual const std::string& name() const = 0;
+
+ protected:
+  ChatTemplate() = default;
+};
+
+/// Per token 1 when any of its bytes lies in a span (transformers' rule), else 0. Spans ascend and do not overlap.
+std::vector<std::uint8_t> trained_tokens(std::span<const ByteRange> offsets, std::span<const ByteRange> spans);
+
+}  // namespace lora_train::tokenizer

@@ -1,0 +1,92 @@
+// Text to token ids and back, from the files of a Hugging Face folder: tokenizer.json (byte-level and
+// SentencePiece-style BPE) or SentencePiece's tokenizer.model. No Python, no Rust.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lora_train::tokenizer {
+
+/// Half-open byte range [first, second).
+using ByteRange = std::pair<std::uint32_t, std::uint32_t>;
+
+struct Encoding {
+  std::vector<std::int32_t> ids;
+  /// One per id when asked for, else empty: the bytes of the *input* text that the token stands for. Ranges ascend.
+  /// Where normalisation changed the text (NFC), a range covers the whole changed stretch; a token made of a part of a
+  /// character covers that character; a token that stands for inserted text (a dummy space) is an empty range.
+  std::vector<ByteRange> offsets;
+};
+
+/// Which of a folder's tokenizer files to read.
+enum class TokenizerFile {
+  kAuto,              ///< tokenizer.json when there is one, else tokenizer.model
+  kTokenizerJson,
+  kSentencePieceModel
+};
+
+struct TokenizerOptions {
+  TokenizerFile file = TokenizerFile::kAuto;
+  /// Added tokens (<|im_end|>, [INST], ...) spelled out in a text become their id, as Hugging Face does. False encodes
+  /// them like any other text.
+  bool special_tokens_in_text = true;
+};
+
+/// Thread-safe for concurrent const calls: every thread has a cache of its own.
+class Tokenizer {
+ public:
+  /// Reads tokenizer.json or tokenizer.model, and tokenizer_config.json, special_tokens_map.json and
+  /// generation_config.json where they exist. A missing or malformed file, and anything a file asks for that is not
+  /// built, throws FormatError with the file and the place in it ("folder/tokenizer.json: model.dropout").
+  static std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder, const TokenizerOptions& options = {});
+
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+  virtual ~Tokenizer() = default;
+
+  /// `text` is UTF-8 below 2 GiB (DataError otherwise: where is "byte N"). Adds neither BOS nor EOS.
+  virtual Encoding encode(std::string_view text, bool with_offsets = false) const = 0;
+
+  /// The text of the ids, as Hugging Face decodes it without clean-up. Bytes that are no valid UTF-8 become U+FFFD.
+  /// `skip_special` leaves out the tokens that the file marks as special. Ids outside the vocabulary give nothing.
+  virtual std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const = 0;
+
+  virtual std::optional<std::int32_t> token_to_id(std::string_view token) const = 0;
+  /// The token as the file spells it (byte-level tokens in their printable form); "" for an id that has none.
+  virtual std::string id_to_token(std::int32_t id) const = 0;
+  /// True for added tokens that are marked special, and for SentencePiece's control and unknown pieces.
+  virtual bool is_special(std::int32_t id) const = 0;
+  /// Largest id + 1, added tokens included. Not the number of embedding rows, which may be larger.
+  virtual std::int32_t vocab_size() const = 0;
+
+  /// tokenizer_config.json, else special_tokens_map.json, else (eos) the first one of generation_config.json, else
+  /// what tokenizer.model says. Null in tokenizer_config.json means there is none.
+  std::optional<std::int32_t> bos_id() const { return bos_id_; }
+  std::optional<std::int32_t> eos_id() const { return eos_id_; }
+  std::optional<std::int32_t> pad_id() const { return pad_id_; }
+  /// All end tokens of generation_config.json, in its order; empty without the file.
+  const std::vector<std::int32_t>& generation_eos_ids() const { return generation_eos_ids_; }
+  /// Whether Hugging Face puts BOS before a plain text (add_bos_token, or the post-processor of tokenizer.json).
+  bool adds_bos() const { return adds_bos_; }
+  /// 32 hexadecimal digits over everything that decides the ids: file bytes and options. For cache keys.
+  const std::string& fingerprint() const { return fingerprint_; }
+
+ protected:
+  Tokenizer() = default;
+
+  std::optional<std::int32_t> bos_id_, eos_id_, pad_id_;
+  std::vector<std::int32_t> generation_eos_ids_;
+  bool adds_bos_ = false;
+  std::string fingerprint_;
+
+  friend class SpecialTokenReader;
+};
+
+}  // namespace lora_train::tokenizer
