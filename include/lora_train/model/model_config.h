@@ -1,0 +1,95 @@
+// What config.json of a Hugging Face folder says, checked and with the defaults of its family, and the weights such a
+// model has. Plain data without torch: `plan`, `init-model` and the engine share it.
+// Letters: D hidden, H heads, K kv heads, E head dim, F ffn, V vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lora_train::storage {
+class WeightFiles;
+}
+
+namespace lora_train::model {
+
+enum class Family { kQwen2, kQwen3, kMistral, kLlama };
+/// "qwen2", "qwen3", "mistral", "llama": model_type in config.json.
+std::string_view family_name(Family family);
+
+/// dynamic and longrope change with the longest row of a batch once it passes the original length, so that a row's
+/// result would depend on its batch mates: they work up to that length only (check_rope_supported).
+enum class RopeType { kDefault, kLinear, kDynamic, kYarn, kLongrope, kLlama3 };
+/// "default", "linear", ...: rope_type in config.json.
+std::string_view rope_type_name(RopeType type);
+
+struct RopeConfig {
+  RopeType type = RopeType::kDefault;
+  double theta = 10000.0;
+  std::optional<double> factor;                       ///< linear, dynamic, yarn, llama3, longrope
+  double low_freq_factor = 0, high_freq_factor = 0;   ///< llama3
+  std::int64_t original_max_position_embeddings = 0;  ///< llama3, yarn, longrope; dynamic: max_position_embeddings
+  double beta_fast = 32, beta_slow = 1;               ///< yarn
+  std::optional<double> attention_factor;             ///< yarn, longrope; unset = computed from factor
+  double mscale = 0, mscale_all_dim = 0;              ///< yarn; 0 = not given
+  bool truncate = true;                               ///< yarn: whole correction dims
+  std::vector<double> short_factor;                   ///< longrope, [E/2]; up to the original length
+};
+
+struct ModelConfig {
+  std::filesystem::path path;        ///< of config.json, for messages
+  Family family = Family::kQwen2;
+  std::string architecture;          ///< "Qwen2ForCausalLM"
+  std::int64_t hidden_size = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  std::int64_t intermediate_size = 0, vocab_size = 0, max_position_embeddings = 0;
+  double rms_norm_eps = 1e-6;
+  double initializer_range = 0.02;
+  bool tie_word_embeddings = false;
+  bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool qk_norm = false;              ///< RMSNorm over head_dim on q and k, after projection, before RoPE
+  std::vector<std::int64_t> layer_window;  ///< [num_layers]; keys a query sees, itself included; 0 = all before it
+  RopeConfig rope;
+  std::string torch_dtype;           ///< "bfloat16", "float32", ...; empty when the file does not say
+  std::optional<std::int64_t> bos_token_id, pad_token_id;
+  std::vector<std::int64_t> eos_token_ids;
+};
+
+/// Reads folder/config.json. Absent optional keys take the default of transformers' class; null and absent are told
+/// apart. Throws IoError, or FormatError (where = "file: key"): a key missing, of a wrong type or range, sizes that do
+/// not fit together, and everything this program does not compute (another architecture or activation, quantised
+/// weights, other attention or RoPE kinds), by name and with what is supported.
+ModelConfig read_model_config(const std::filesystem::path& folder);
+/// The same from text; `path` is for messages.
+ModelConfig parse_model_config(std::string_view json, const std::filesystem::path& path);
+
+enum class WeightKind { kEmbedding, kNorm, kLinear, kBias, kHead };
+
+/// One weight the model has, by its Hugging Face name.
+struct TensorSpec {
+  std::string name;
+  std::vector<std::int64_t> shape;  ///< linear [out, in], embedding and head [V, D], norm [D] or [E], bias [out]
+  WeightKind kind = WeightKind::kLinear;
+  std::int64_t layer = -1;          ///< decoder layer; -1 outside
+};
+
+/// Every weight in the order of the forward pass: embedding, layers, final norm, head. A tied head is not listed.
+std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
+/// Elements of all of them.
+std::int64_t num_parameters(const ModelConfig& config);
+
+/// Compares the files with expected_tensors before anything is allocated: presence, shape, dtype (F32, F16, BF16).
+/// Unexpected tensors are warned of; rotary inv_freq buffers and a tied head that stands in the file too are left out.
+/// Throws FormatError (where = "file: tensor") for the first tensor that is missing, misshapen or of another dtype.
+void check_weights(const ModelConfig& config, const storage::WeightFiles& weights);
+
+/// Throws FormatError (file: key) where rows of max_seq_len tokens need more than this RoPE type can give.
+void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len);
+/// Inverse frequencies [E/2], computed in fp32 as transformers does (modeling_rope_utils.py); pair i is (i, i + E/2).
+std::vector<float> rope_inv_freq(const ModelConfig& config);
+/// What cos and sin are multiplied by (yarn, longrope; 1 otherwise).
+double rope_attention_factor(const ModelConfig& config);
+
+}  // namespace lora_train::model

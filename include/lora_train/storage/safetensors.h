@@ -1,0 +1,95 @@
+// safetensors files: reading through a memory map with every rule of the format checked first, and writing atomically.
+// Format: u64 little-endian N, N bytes of JSON, then the tensors packed, row-major, little-endian.
+// Source: huggingface/safetensors, safetensors/src/tensor.rs (the reference reader; ours refuses duplicate keys too).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lora_train/base/file.h"
+
+namespace lora_train::storage {
+
+/// Element types the format knows. Files may hold any of them; what a caller cannot use it refuses by name.
+enum class DType {
+  kBool, kF4, kF6E2M3, kF6E3M2, kU8, kI8, kF8E5M2, kF8E4M3, kF8E8M0, kF8E4M3Fnuz, kF8E5M2Fnuz,
+  kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kC64, kF64, kI64, kU64
+};
+
+/// The name in the header: "F32", "BF16", "F8_E4M3", ...
+std::string_view dtype_name(DType dtype);
+/// Empty when the name is not one of the format's.
+std::optional<DType> parse_dtype(std::string_view name);
+/// Size of one element: 4 and 6 for the sub-byte types, 8 to 64 otherwise.
+int dtype_bits(DType dtype);
+
+/// One tensor of a file. Names are UTF-8; shape may be empty (one element) and may hold zeros.
+struct TensorEntry {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;
+  std::size_t begin = 0, end = 0;  ///< bytes [begin, end) of the data part, which follows the header
+  std::uint32_t file = 0;          ///< which file of a WeightFiles; 0 in a single file
+
+  std::int64_t num_elements() const;
+  std::size_t num_bytes() const { return end - begin; }
+};
+
+/// "BF16 [2, 3]", for messages.
+std::string describe(const TensorEntry& entry);
+
+/// A validated, memory-mapped file. Copies share the map. Safe to read from many threads.
+class SafetensorsFile {
+ public:
+  /// Maps the file and checks all of the format's rules; nothing is allocated for data. Throws IoError when the file
+  /// cannot be opened, FormatError (where = "file" or "file: tensor") when it is not a valid safetensors file.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return file_.path(); }
+  /// In the order of the data.
+  const std::vector<TensorEntry>& tensors() const { return tensors_; }
+  /// Null when there is no such tensor. The pointer lives as long as this object is neither moved nor destroyed.
+  const TensorEntry* find(std::string_view name) const;
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  /// The packed elements; not necessarily aligned for their type, so copy them out with memcpy. Valid while any copy
+  /// of this object lives.
+  std::string_view bytes(const TensorEntry& entry) const;
+  /// Lets the pages of a tensor that was copied leave the resident set.
+  void release(const TensorEntry& entry) const;
+
+ private:
+  MappedFile file_;
+  std::size_t data_offset_ = 0;
+  std::vector<TensorEntry> tensors_;
+  std::vector<std::uint32_t> by_name_;  ///< indices of tensors_, sorted by name
+  std::map<std::string, std::string> metadata_;
+};
+
+/// A tensor to write. `bytes` is packed, row-major, little-endian; where the data are not in memory together, set
+/// `produce` instead: it is called once per tensor, in file order, and what it returns must live until the next call.
+struct TensorToWrite {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;
+  std::string_view bytes;
+  std::function<std::string_view()> produce;
+};
+
+/// Size in bytes of one such tensor.
+std::size_t tensor_bytes(DType dtype, const std::vector<std::int64_t>& shape);
+
+/// Writes the tensors sorted as the reference writer does (descending element size, then name), the header padded with
+/// spaces to 8 bytes, through AtomicFileWriter: the file appears whole or not at all. Throws IoError; ShapeError when a
+/// name occurs twice or the bytes of a tensor do not fit its shape (our bug).
+void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
+                       const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+
+}  // namespace lora_train::storage
