@@ -1,0 +1,71 @@
+// From files, --set and flags to one resolved Profile; and from a Profile back to text.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lora_train/config/profile.h"
+
+namespace lora_train {
+
+/// One setting from the command line; it wins over all files.
+struct Override {
+  std::string path;      ///< a key, or a place inside one: "a.b[0].c"; "datasets[+].path" appends an entry
+  std::string value;
+  std::string where;     ///< how messages name it: "--set", "--model"
+  bool literal = false;  ///< the value is plain text, never a list, a map or null (paths from flags)
+};
+
+/// "key=value" as --set and trailing arguments have it. A value that starts with [ { " or ' is read as YAML.
+/// Throws ConfigError(where) when there is no '=' or no key.
+Override parse_override(const std::string& text, const std::string& where = "--set");
+
+/// A flag's value, taken as it stands: flag_override("model", path, "--model"), ("train_data", file, "--train-data").
+Override flag_override(const std::string& key, const std::string& value, const std::string& flag);
+
+struct ProfileSources {
+  std::vector<std::string> profiles;  ///< files in order, later wins; a NAME that is no file is looked up in `shipped`
+  std::vector<std::filesystem::path> shipped;  ///< folders with shipped profiles
+  std::vector<Override> overrides;    ///< in order, later wins
+  bool needs_model = true;            ///< `model` must be there
+  bool needs_datasets = true;         ///< `datasets` must be there (false for generate and the like)
+  /// Looks up ${NAME}; empty = the environment of the process.
+  std::function<std::optional<std::string>(const std::string&)> environment;
+};
+
+struct LoadedProfile {
+  Profile profile;
+  std::map<std::string, std::string> origin;  ///< key -> "file:line", "--set", "default" or "follows <key>"
+  std::vector<std::string> notes;             ///< one line each: aliases used, values mapped
+  std::vector<std::string> warnings;          ///< one line each: settings that do nothing or are often a mistake
+};
+
+/// Reads all sources, resolves them and checks ranges and contradictions; looks at no file that the profile names.
+/// Throws one ConfigError with all mistakes: where() is the place of the first, message() starts with what was wrong
+/// there and has one line "file:line: key: ..." for each further one.
+LoadedProfile load_profile(const ProfileSources& sources);
+
+/// All keys as YAML that load_profile reads back to the same Profile.
+std::string to_yaml(const Profile& profile);
+/// The same with a comment behind each key that says where its value came from.
+std::string to_yaml(const LoadedProfile& loaded);
+/// One line; every key is there, null where it has no value.
+std::string to_json(const Profile& profile);
+
+/// Of all keys. 32 hexadecimal digits, equal for equal profiles.
+std::string profile_hash(const Profile& profile);
+
+struct ProfileDifference {
+  std::string key;
+  std::string old_value, new_value;  ///< as a profile spells them
+  bool allowed_on_resume = false;    ///< contract.md, section 4; also true for a raised num_epochs or max_steps
+};
+
+/// Keys whose values differ, in the order of docs/profile.md.
+std::vector<ProfileDifference> diff_profiles(const Profile& old_profile, const Profile& new_profile);
+
+}  // namespace lora_train

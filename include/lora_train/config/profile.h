@@ -1,0 +1,176 @@
+// The resolved profile: what one run does, as plain data. A member is named as its key; docs/profile.md (made from
+// src/config/fields_*.cpp) gives range, unit and meaning of each. How a profile gets here: config/load.h.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lora_train {
+
+// Closed sets of values. to_string() gives the value as a profile spells it.
+enum class Device { kAuto, kCuda, kCpu };
+enum class AdapterKind { kLora, kNone };
+enum class BasePrecision { kBf16, kFp32, kNf4, kInt8, kFp8 };
+enum class Precision { kBf16, kFp32 };
+enum class DatasetType { kAuto, kMessages, kPromptCompletion, kText, kPretokenized, kSharegpt, kAlpaca };
+enum class LossOn { kAuto, kAssistant, kLast, kCompletion, kAll };
+enum class Overlength { kError, kDrop, kTruncate };
+enum class OnBadRow { kError, kDrop };
+enum class TokenInit { kMean, kDescription };
+enum class OptimizerKind { kAdamwTorch, kAdamwTorchFused, kAdamw8bit };
+enum class SchedulerKind { kLinear, kCosine, kConstant, kConstantWithWarmup, kCosineWithMinLr };
+enum class LrScaling { kNone, kSqrt, kLinear };
+enum class GradientCheckpointing { kAuto, kOff, kCheap, kFull };
+enum class CudaGraphs { kAuto, kOff };
+enum class AttnImplementation { kAuto, kReference, kFa2, kCudnn };
+enum class KernelChoice { kAuto, kReference, kOwn };
+enum class Reporter { kTensorboard };
+
+std::string to_string(Device value);
+std::string to_string(AdapterKind value);
+std::string to_string(BasePrecision value);
+std::string to_string(Precision value);
+std::string to_string(DatasetType value);
+std::string to_string(LossOn value);
+std::string to_string(Overlength value);
+std::string to_string(OnBadRow value);
+std::string to_string(TokenInit value);
+std::string to_string(OptimizerKind value);
+std::string to_string(SchedulerKind value);
+std::string to_string(LrScaling value);
+std::string to_string(GradientCheckpointing value);
+std::string to_string(CudaGraphs value);
+std::string to_string(AttnImplementation value);
+std::string to_string(KernelChoice value);
+std::string to_string(Reporter value);
+
+/// One entry of `datasets` or `eval_datasets`.
+struct DatasetSpec {
+  std::string path;                    ///< file, folder or glob; relative to the working directory
+  DatasetType type = DatasetType::kAuto;
+  std::map<std::string, std::string> field_map;  ///< our name of a column -> its name in the file
+  double weight = 1.0;                 ///< > 0: how often its rows occur in an epoch
+  std::string name;                    ///< in logs and metrics; empty = made from the file name
+  bool operator==(const DatasetSpec&) const = default;
+};
+
+/// Which linears carry an adapter.
+struct LoraTargets {
+  enum class Kind { kAllLinear, kList, kRegex };
+  Kind kind = Kind::kAllLinear;
+  std::vector<std::string> names;  ///< kList: as PEFT matches them (the whole name, or its end after a dot)
+  std::string regex;               ///< kRegex: must match a whole module name
+  bool operator==(const LoraTargets&) const = default;
+};
+
+/// How often something happens: every `value` steps, every `value` of the whole run (0 < value < 1), once an epoch, or
+/// never (kOff: only where the run does it anyway, at its start or end).
+struct Cadence {
+  enum class Kind { kOff, kSteps, kFraction, kEpoch };
+  Kind kind = Kind::kOff;
+  double value = 0;
+  bool operator==(const Cadence&) const = default;
+};
+
+/// Values are checked when they are loaded (ranges, and what contradicts what), so that nobody checks them again.
+/// std::nullopt is `auto` or `null`, as the comment says. Times are in seconds.
+struct Profile {
+  // Model and device
+  std::string model;
+  std::string base_model_name;         ///< empty = found from `model`
+  Device device = Device::kAuto;
+  Precision precision = Precision::kBf16;
+  BasePrecision base_precision = BasePrecision::kBf16;  ///< not given: as `precision`
+  bool tf32 = false;
+  bool double_quant = true;
+  std::string chat_template = "tokenizer";  ///< "tokenizer" or a .jinja file
+  std::vector<std::string> add_tokens;
+  TokenInit token_init = TokenInit::kMean;
+
+  // Adapter
+  AdapterKind adapter = AdapterKind::kLora;
+  std::int64_t lora_r = 16;
+  double lora_alpha = 32;
+  double lora_dropout = 0;
+  LoraTargets lora_target_modules;
+  bool use_rslora = false;
+  std::vector<std::pair<std::string, std::int64_t>> rank_pattern;  ///< in the order of the file, as PEFT matches them
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+  std::string init_adapter;            ///< empty = a new adapter
+
+  // Data
+  std::vector<DatasetSpec> datasets;
+  std::vector<DatasetSpec> eval_datasets;
+  double val_set_size = 0;             ///< below 1: share of the documents; from 1: their number; 0 = none
+  LossOn loss_on = LossOn::kAuto;
+  std::optional<std::int64_t> max_seq_len;  ///< nullopt = auto
+  Overlength overlength = Overlength::kError;
+  bool packing = true;
+  bool shuffle = true;
+  OnBadRow on_bad_row = OnBadRow::kError;
+  double max_drop_fraction = 0.01;
+  std::string dataset_prepared_path;   ///< empty = under the user's cache folder
+  std::string stage_dir;               ///< empty = no staging
+  std::int64_t dataloader_num_workers = 2;
+  bool dataloader_pin_memory = true;
+  std::int64_t dataloader_prefetch_factor = 2;
+
+  // Batch and length of the run. Of global_batch_size and gradient_accumulation_steps exactly one has a value.
+  std::optional<std::int64_t> micro_batch_size;   ///< nullopt = auto
+  std::optional<std::int64_t> global_batch_size = 16;
+  std::optional<std::int64_t> gradient_accumulation_steps;
+  std::optional<double> num_epochs = 3;           ///< nullopt = no limit (only when max_steps is given)
+  std::optional<std::int64_t> max_steps;          ///< nullopt = no limit
+  std::optional<double> max_time;                 ///< seconds; nullopt = no limit
+
+  // Optimizer and schedule
+  OptimizerKind optim = OptimizerKind::kAdamwTorch;
+  double learning_rate = 2e-4;
+  SchedulerKind lr_scheduler_type = SchedulerKind::kCosine;
+  double warmup_ratio = 0.03;          ///< of all steps; not used when warmup_steps has a value
+  std::optional<std::int64_t> warmup_steps;
+  double min_lr_ratio = 0.1;           ///< of the peak; used by cosine_with_min_lr
+  LrScaling lr_scaling = LrScaling::kNone;
+  std::optional<std::int64_t> lr_base_batch;  ///< has a value when lr_scaling is not none
+  double weight_decay = 0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1;            ///< 0 = no clipping
+  std::int64_t seed = 42;
+
+  // How it is computed
+  GradientCheckpointing gradient_checkpointing = GradientCheckpointing::kAuto;
+  CudaGraphs cuda_graphs = CudaGraphs::kAuto;
+  AttnImplementation attn_implementation = AttnImplementation::kAuto;
+  KernelChoice kernels = KernelChoice::kAuto;
+  bool deterministic = false;
+
+  // Evaluation
+  Cadence eval_steps = {Cadence::Kind::kSteps, 200};
+  bool eval_on_start = true;
+  std::optional<std::int64_t> eval_max_samples;   ///< documents of each data set; nullopt = all
+  std::optional<std::int64_t> eval_micro_batch_size;  ///< nullopt = as micro_batch_size
+  bool load_best_model_at_end = false;
+  std::string metric_for_best_model = "eval_loss";
+  std::optional<std::int64_t> early_stopping_patience;  ///< evaluations without gain; nullopt = off
+
+  // Output
+  std::string output_dir = "runs/my-run";  ///< {key} already replaced
+  std::string run_name;                ///< empty = the last part of output_dir
+  std::int64_t logging_steps = 1;
+  std::vector<Reporter> report_to = {Reporter::kTensorboard};
+  Cadence save_steps = {Cadence::Kind::kSteps, 500};
+  std::optional<double> save_interval = 600;      ///< seconds; nullopt = off
+  std::optional<std::int64_t> save_total_limit = 2;  ///< nullopt = keep all
+  std::int64_t max_failed_saves = 3;
+  Precision save_dtype = Precision::kFp32;
+  std::string resume_from_checkpoint = "auto";    ///< "auto", "none" or a path
+  std::optional<double> gpu_price_per_hour;
+};
+
+}  // namespace lora_train
