@@ -13,12 +13,13 @@ enum class LedgerReason {
   kOverlength,   ///< longer than max_seq_len, dropped under overlength: drop
   kTruncated,    ///< longer than max_seq_len, its tail cut under overlength: truncate; the row is still trained
   kFullyMasked,  ///< no label to train on (no assistant turn, or it lies in the cut tail)
+  kNotRendered,  ///< the chat template left out a message's content; the row is still trained
 };
 
-/// "bad_row", "overlength", "truncated", "fully_masked": the names in summary.json.
+/// "bad_row", "overlength", "truncated", "fully_masked", "not_rendered": the names in summary.json.
 const char* name_of(LedgerReason reason);
 
-/// False for reasons that keep the row (kTruncated).
+/// False for reasons that keep the row (kTruncated, kNotRendered).
 bool is_lost(LedgerReason reason);
 
 struct LedgerEntry {

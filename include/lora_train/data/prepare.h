@@ -2,17 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "lora_train/config/profile.h"
 #include "lora_train/data/document_store.h"
 #include "lora_train/data/ledger.h"
 
-namespace lora_train {
-struct Profile;
-}
 namespace lora_train::tokenizer {
 class Tokenizer;
 class ChatTemplate;
@@ -20,32 +17,20 @@ class ChatTemplate;
 
 namespace lora_train::data {
 
-/// One entry of `datasets` or `eval_datasets`.
-struct DatasetOptions {
-  std::string path;                              ///< file, folder or glob
-  std::string type = "auto";                     ///< auto or a layout name (row_format.h of the module)
-  std::map<std::string, std::string> field_map;  ///< our field name -> the name in the file
-  double weight = 1.0;                           ///< other than 1 is refused: not built yet
-  std::string name;                              ///< empty: made from the path
-};
-
-enum class LossOn { kAuto, kAssistant, kLast, kCompletion, kAll };
-enum class Overlength { kError, kDrop, kTruncate };
-enum class OnBadRow { kError, kDrop };
-
+/// The part of a profile that decides ids and labels; members as in Profile.
 struct DataOptions {
-  std::vector<DatasetOptions> datasets, eval_datasets;
-  double val_set_size = 0;  ///< 0 = none; below 1 a fraction of the training rows (at least one), else a count
+  std::vector<DatasetSpec> datasets, eval_datasets;  ///< a weight other than 1 is refused: not built yet
+  double val_set_size = 0;  ///< 0 = none; below 1 a share of the training rows (rounded up), else a count
   LossOn loss_on = LossOn::kAuto;
   std::optional<std::int64_t> max_seq_len;  ///< nullopt = auto
   Overlength overlength = Overlength::kError;
+  bool packing = true;  ///< only for the waste that is printed
   OnBadRow on_bad_row = OnBadRow::kError;
   double max_drop_fraction = 0.01;
   std::optional<std::int64_t> eval_max_samples;  ///< the first N rows of each evaluation set; nullopt = all
-  std::uint64_t seed = 42;
+  std::int64_t seed = 42;
 };
 
-/// The data section of a profile.
 DataOptions data_options(const Profile& profile);
 
 /// What the model allows. 0 = unknown, not checked.
@@ -86,11 +71,14 @@ struct PreparedData {
 PreparedData prepare_data(const DataOptions& options, const tokenizer::Tokenizer* tokenizer,
                           const tokenizer::ChatTemplate* chat_template, const DataLimits& limits, bool need_train);
 
-/// For `tokenize --show`: one row, token by token. `pieces` are the bytes of each token ("" where there is no tokenizer).
+/// For `tokenize --show`: one row, token by token.
 struct RowView {
   std::string source;  ///< file:line
   std::vector<std::int32_t> ids, labels;
+  /// What each token adds to the decoded text; a character made of several tokens stands at its last one. Joined they
+  /// are `text`. Empty without a tokenizer, as is `text`.
   std::vector<std::string> pieces;
+  std::string text;
 };
 
 /// Documents first .. first + count - 1 of the store (fewer at its end).
