@@ -14,9 +14,9 @@ double now_s();
 struct StartRecord {
   long long step = 0;
   long long total_steps = 0;
-  std::string version;       ///< of lora-train
-  std::string profile_hash;
-  std::string device;        ///< "cpu", or the name of the GPU
+  std::string version = {};       ///< of lora-train
+  std::string profile_hash = {};
+  std::string device = {};        ///< "cpu", or the name of the GPU
   int world_size = 1;
   long long num_rows = 0;       ///< of the training data, per epoch
   long long num_documents = 0;  ///< of the training data, per epoch
@@ -37,7 +37,7 @@ struct TrainRecord {
   double tokens_per_s = 0;
   double step_ms = 0;
   double data_wait_ms = 0;
-  std::optional<double> memory_gib; ///< device memory in use; empty (null) on a CPU
+  std::optional<double> memory_gib = {}; ///< device memory in use; empty (null) on a CPU
   double time = 0;                  ///< seconds since 1970
   double elapsed_s = 0;             ///< since the start of this process
   double eta_s = 0;                 ///< time left
@@ -46,7 +46,7 @@ struct TrainRecord {
 /// One evaluation of one data set.
 struct EvalRecord {
   long long step = 0;
-  std::string name;
+  std::string name = {};
   double loss = 0;
   double perplexity = 0;
   double token_accuracy = 0;  ///< 0..1
@@ -57,7 +57,7 @@ struct EvalRecord {
 /// A checkpoint that is complete on disk.
 struct CheckpointRecord {
   long long step = 0;
-  std::string path;   ///< relative to output_dir
+  std::string path = {};   ///< relative to output_dir
   double save_s = 0;
   double time = 0;
 };
@@ -65,9 +65,9 @@ struct CheckpointRecord {
 /// Last line of a process that ended in an orderly way.
 struct EndRecord {
   long long step = 0;
-  std::string status;  ///< done | stopped | failed
+  std::string status = {};  ///< done | stopped | failed
   int exit_code = 0;
-  std::string reason;
+  std::string reason = {};
   double time = 0;
   double elapsed_s = 0;
 };

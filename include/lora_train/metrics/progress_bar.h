@@ -17,10 +17,10 @@ struct ProgressState {
 };
 
 struct ProgressOptions {
-  bool quiet = false;                ///< draws nothing; plain lines still reach run.log
-  std::optional<bool> is_terminal;   ///< default: whether stderr is one (and TERM is not "dumb")
-  std::optional<int> width;          ///< columns; default: of the terminal, asked at each draw
-  std::optional<bool> use_color;     ///< default: terminal, and NO_COLOR unset or empty
+  bool quiet = false;                ///< no bar; plain lines, which the log level then keeps out of stderr
+  std::optional<bool> is_terminal = {};   ///< default: whether stderr is one (and TERM is not "dumb")
+  std::optional<int> width = {};          ///< columns; default: of the terminal, asked at each draw
+  std::optional<bool> use_color = {};     ///< default: terminal, and NO_COLOR unset or empty
   int fd = 2;                        ///< where the bar is drawn; tests only
 };
 
@@ -40,7 +40,7 @@ class ProgressBar {
   /// After every step. Draws at most 10 times a second; does nothing when stderr is no terminal.
   void update(const ProgressState& state);
 
-  /// After every logged step: log_info(format_progress_line) when stderr is no terminal, else update(state).
+  /// After every logged step: log_info(format_progress_line) where no bar is drawn, else update(state).
   void log_step(const ProgressState& state);
 
  private:

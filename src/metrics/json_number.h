@@ -1,0 +1,25 @@
+// How numbers enter our JSON: one rule for metrics.jsonl and summary.json.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+namespace lora_train::metrics {
+
+/// null for an empty value. nlohmann writes a double with the digits that read back as the same bits, and a non-finite
+/// one as null.
+template <typename T>
+nlohmann::ordered_json or_null(const std::optional<T>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+}
+
+inline nlohmann::ordered_json or_null(const std::string& value) {
+  return value.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(value);
+}
+
+/// One line. Bytes that are not UTF-8 (a path can hold any) become U+FFFD instead of ending the run.
+inline std::string to_line(const nlohmann::ordered_json& object) {
+  return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace lora_train::metrics

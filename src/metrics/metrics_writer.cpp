@@ -1,0 +1,144 @@
+#include "lora_train/metrics/metrics_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "json_number.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+
+namespace lora_train::metrics {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+[[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
+  throw IoError(path.string(), std::string("cannot ") + what + ": " + std::strerror(errno));
+}
+
+void truncate_to(int fd, const std::filesystem::path& path, std::size_t bytes) {
+  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) fail(path, "shorten the file");
+}
+
+bool is_later_than(std::string_view line, long long step) {
+  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return false;
+  const auto found = object.find("step");
+  return found != object.end() && found->is_number_integer() && found->get<long long>() > step;
+}
+
+}  // namespace
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+MetricsWriter::MetricsWriter(const std::filesystem::path& path)
+    : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
+  if (fd_ < 0) fail(path_, "open the file for appending");
+  if (!std::filesystem::is_regular_file(path_)) return;
+  const std::string text = read_file(path_);
+  const std::size_t last_end = text.rfind('\n');
+  const std::size_t whole = last_end == std::string::npos ? 0 : last_end + 1;
+  if (whole != text.size()) truncate_to(fd_, path_, whole);
+}
+
+MetricsWriter::~MetricsWriter() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void MetricsWriter::truncate_after(long long step) {
+  const std::string text = read_file(path_);
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    if (is_later_than(std::string_view(text).substr(begin, end - begin), step)) {
+      truncate_to(fd_, path_, begin);
+      return;
+    }
+    if (end == std::string::npos) return;
+    begin = end + 1;
+  }
+}
+
+void MetricsWriter::append(const std::string& line) {
+  std::string_view rest = line;
+  while (!rest.empty()) {
+    const ssize_t written = ::write(fd_, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(path_, "append a line");
+    rest.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+void MetricsWriter::write(const StartRecord& record) {
+  append(to_line({{"event", "start"},
+                  {"step", record.step},
+                  {"total_steps", record.total_steps},
+                  {"version", record.version},
+                  {"profile_hash", record.profile_hash},
+                  {"device", record.device},
+                  {"world_size", record.world_size},
+                  {"num_rows", record.num_rows},
+                  {"num_documents", record.num_documents},
+                  {"time", record.time}}) +
+         "\n");
+}
+
+void MetricsWriter::write(const TrainRecord& record) {
+  append(to_line({{"event", "train"},
+                  {"step", record.step},
+                  {"epoch", record.epoch},
+                  {"loss", record.loss},
+                  {"supervised_tokens", record.supervised_tokens},
+                  {"loss_mean", record.loss_mean},
+                  {"grad_norm", record.grad_norm},
+                  {"learning_rate", record.learning_rate},
+                  {"tokens", record.tokens},
+                  {"num_documents", record.num_documents},
+                  {"tokens_per_s", record.tokens_per_s},
+                  {"step_ms", record.step_ms},
+                  {"data_wait_ms", record.data_wait_ms},
+                  {"memory_gib", or_null(record.memory_gib)},
+                  {"time", record.time},
+                  {"elapsed_s", record.elapsed_s},
+                  {"eta_s", record.eta_s}}) +
+         "\n");
+}
+
+void MetricsWriter::write(const EvalRecord& record) {
+  append(to_line({{"event", "eval"},
+                  {"step", record.step},
+                  {"name", record.name},
+                  {"loss", record.loss},
+                  {"perplexity", record.perplexity},
+                  {"token_accuracy", record.token_accuracy},
+                  {"num_tokens", record.num_tokens},
+                  {"eval_s", record.eval_s}}) +
+         "\n");
+}
+
+void MetricsWriter::write(const CheckpointRecord& record) {
+  append(to_line({{"event", "checkpoint"},
+                  {"step", record.step},
+                  {"path", record.path},
+                  {"save_s", record.save_s},
+                  {"time", record.time}}) +
+         "\n");
+}
+
+void MetricsWriter::write(const EndRecord& record) {
+  append(to_line({{"event", "end"},
+                  {"step", record.step},
+                  {"status", record.status},
+                  {"exit_code", record.exit_code},
+                  {"reason", record.reason},
+                  {"time", record.time},
+                  {"elapsed_s", record.elapsed_s}}) +
+         "\n");
+}
+
+}  // namespace lora_train::metrics

@@ -1,0 +1,151 @@
+#include "lora_train/metrics/metrics_writer.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::metrics {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using testing_support::TemporaryFolder;
+
+std::vector<Json> lines_of(const std::filesystem::path& path) {
+  std::vector<Json> lines;
+  std::istringstream text(read_file(path));
+  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+std::string keys_of(const Json& object) {
+  std::string keys;
+  for (const auto& item : object.items()) keys += item.key() + " ";
+  return keys;
+}
+
+TrainRecord train_at(long long step) {
+  TrainRecord record;
+  record.step = step;
+  record.loss = 1.0 / 3.0 + static_cast<double>(step);
+  return record;
+}
+
+TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
+  const TemporaryFolder folder;
+  MetricsWriter writer(folder / "metrics.jsonl");
+  writer.write(StartRecord{});
+  writer.write(train_at(1));
+  writer.write(EvalRecord{});
+  writer.write(CheckpointRecord{});
+  writer.write(EndRecord{});
+  const auto lines = lines_of(folder / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 5U);
+  EXPECT_EQ(keys_of(lines[0]),
+            "event step total_steps version profile_hash device world_size num_rows num_documents time ");
+  EXPECT_EQ(keys_of(lines[1]),
+            "event step epoch loss supervised_tokens loss_mean grad_norm learning_rate tokens num_documents tokens_per_s "
+            "step_ms data_wait_ms memory_gib time elapsed_s eta_s ");
+  EXPECT_EQ(keys_of(lines[2]), "event step name loss perplexity token_accuracy num_tokens eval_s ");
+  EXPECT_EQ(keys_of(lines[3]), "event step path save_s time ");
+  EXPECT_EQ(keys_of(lines[4]), "event step status exit_code reason time elapsed_s ");
+  EXPECT_EQ(lines[0].at("event"), "start");
+  EXPECT_EQ(lines[1].at("event"), "train");
+  EXPECT_EQ(lines[2].at("event"), "eval");
+  EXPECT_EQ(lines[3].at("event"), "checkpoint");
+  EXPECT_EQ(lines[4].at("event"), "end");
+}
+
+TEST(MetricsWriter, LossReadsBackWithTheSameBits) {
+  const TemporaryFolder folder;
+  MetricsWriter writer(folder / "metrics.jsonl");
+  TrainRecord record = train_at(1);
+  record.learning_rate = 2e-4 / 3;
+  writer.write(record);
+  const auto lines = lines_of(folder / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_EQ(lines[0].at("loss").get<double>(), record.loss);
+  EXPECT_EQ(lines[0].at("learning_rate").get<double>(), record.learning_rate);
+  EXPECT_TRUE(lines[0].at("memory_gib").is_null());
+}
+
+TEST(MetricsWriter, LineIsInTheFileBeforeWriteReturns) {
+  const TemporaryFolder folder;
+  MetricsWriter writer(folder / "metrics.jsonl");
+  writer.write(train_at(1));
+  EXPECT_EQ(lines_of(folder / "metrics.jsonl").size(), 1U);
+}
+
+TEST(MetricsWriter, TruncateAfterKeepsEarlierLinesByteForByte) {
+  const TemporaryFolder folder;
+  const auto path = folder / "metrics.jsonl";
+  // Written by hand: other spacing than ours must survive. The evaluation of step 2 comes after its checkpoint.
+  const std::string kept =
+      "{\"event\": \"start\",  \"step\":0}\n{\"event\":\"train\",\"step\":1}\n{\"event\":\"train\",\"step\":2 }\n"
+      "{\"event\":\"checkpoint\",\"step\":2}\n{\"event\":\"eval\",\"step\":2}\n";
+  std::ofstream(path) << kept << "{\"event\":\"train\",\"step\":3}\n{\"event\":\"end\",\"step\":3}\n";
+  MetricsWriter writer(path);
+  writer.truncate_after(2);
+  EXPECT_EQ(read_file(path), kept);
+  writer.write(train_at(3));
+  const auto lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 6U);
+  EXPECT_EQ(lines[5].at("step"), 3);
+  EXPECT_EQ(read_file(path).substr(0, kept.size()), kept);
+}
+
+TEST(MetricsWriter, TruncateAfterLastStepChangesNothing) {
+  const TemporaryFolder folder;
+  MetricsWriter writer(folder / "metrics.jsonl");
+  writer.write(train_at(1));
+  writer.write(train_at(2));
+  const std::string before = read_file(folder / "metrics.jsonl");
+  writer.truncate_after(2);
+  EXPECT_EQ(read_file(folder / "metrics.jsonl"), before);
+}
+
+TEST(MetricsWriter, CutsATornLastLine) {
+  const TemporaryFolder folder;
+  const auto path = folder / "metrics.jsonl";
+  std::ofstream(path) << "{\"event\":\"train\",\"step\":1}\n{\"event\":\"train\",\"st";
+  MetricsWriter writer(path);
+  writer.write(train_at(2));
+  const auto lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0].at("step"), 1);
+  EXPECT_EQ(lines[1].at("step"), 2);
+}
+
+TEST(MetricsWriter, CutsAFileThatHoldsOnlyATornLine) {
+  const TemporaryFolder folder;
+  const auto path = folder / "metrics.jsonl";
+  std::ofstream(path) << "{\"event\":";
+  MetricsWriter writer(path);
+  EXPECT_EQ(read_file(path), "");
+}
+
+TEST(MetricsWriter, RefusedFileIsAnIoErrorThatNamesIt) {
+  const TemporaryFolder folder;
+  try {
+    MetricsWriter writer(folder / "missing/metrics.jsonl");
+    FAIL() << "opened";
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.where(), (folder / "missing/metrics.jsonl").string());
+    EXPECT_NE(error.message().find("No such file"), std::string::npos) << error.message();
+  }
+}
+
+TEST(MetricsWriter, FullDiskIsAnIoError) {
+  MetricsWriter writer("/dev/full");
+  EXPECT_THROW(writer.write(train_at(1)), IoError);
+}
+
+}  // namespace
+}  // namespace lora_train::metrics

@@ -1,0 +1,125 @@
+#include "lora_train/metrics/tensorboard.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "lora_train/base/file.h"
+#include "metrics/event_record.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::metrics {
+namespace {
+
+using testing_support::TemporaryFolder;
+
+std::string from_hex(std::string_view digits) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < digits.size(); i += 2) {
+    bytes.push_back(static_cast<char>(std::stoi(std::string(digits.substr(i, 2)), nullptr, 16)));
+  }
+  return bytes;
+}
+
+std::uint32_t u32_at(std::string_view bytes, std::size_t at) {
+  std::uint32_t value = 0;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+// Payloads of all whole records; every checksum is checked on the way.
+std::vector<std::string> payloads_of(const std::string& file) {
+  std::vector<std::string> payloads;
+  std::size_t at = 0;
+  while (at + 12 <= file.size()) {
+    std::uint64_t length = 0;
+    std::memcpy(&length, file.data() + at, sizeof length);
+    EXPECT_EQ(u32_at(file, at + 8), masked_crc32c(file.substr(at, 8)));
+    if (at + 16 + length > file.size()) break;
+    payloads.push_back(file.substr(at + 12, length));
+    EXPECT_EQ(u32_at(file, at + 12 + length), masked_crc32c(payloads.back()));
+    at += 16 + length;
+  }
+  EXPECT_EQ(at, file.size());
+  return payloads;
+}
+
+bool has_tag(const std::string& payload, const std::string& tag) {
+  const std::string field = std::string("\x0a") + static_cast<char>(tag.size()) + tag + "\x15";
+  return payload.find(field) != std::string::npos;
+}
+
+TEST(TensorBoard, Crc32cOfTheCheckString) { EXPECT_EQ(crc32c("123456789"), 0xe3069283U); }
+
+TEST(TensorBoard, VersionRecordIsTheGolden) {
+  EXPECT_EQ(version_record(1.0),
+            from_hex("1800000000000000" "a37f4b22" "09000000000000f03f1a0d627261696e2e4576656e743a32" "86bf577a"));
+}
+
+TEST(TensorBoard, ScalarRecordIsTheGolden) {
+  const std::string record = scalar_record("train/loss", 0.5F, 10, 2.0);
+  ASSERT_EQ(record.size(), 8U + 4U + 32U + 4U);
+  EXPECT_EQ(u32_at(record, 0), 32U);
+  EXPECT_EQ(u32_at(record, 8), 0x50a9ed29U);
+  EXPECT_EQ(u32_at(record, 44), 0xd95ba04dU);
+}
+
+TEST(TensorBoard, StepsPast127UseLongerVarints) {
+  const std::string record = scalar_record("t", 0.0F, 300, 2.0);
+  EXPECT_NE(record.find(from_hex("10ac02")), std::string::npos);
+}
+
+TEST(TensorBoard, WritesVersionThenOneRecordPerScalar) {
+  const TemporaryFolder folder;
+  std::filesystem::path path;
+  {
+    TensorBoardWriter writer(folder / "tensorboard");
+    path = writer.path();
+    TrainRecord record;
+    record.step = 3;
+    writer.add(record);
+  }
+  EXPECT_EQ(path.filename().string().rfind("events.out.tfevents.", 0), 0U);
+  const auto payloads = payloads_of(read_file(path));
+  const char* const tags[] = {"train/epoch", "train/loss", "train/supervised_tokens", "train/loss_mean",
+                              "train/grad_norm", "train/learning_rate", "train/tokens", "train/num_documents",
+                              "train/tokens_per_s", "train/step_ms", "train/data_wait_ms", "train/elapsed_s",
+                              "train/eta_s"};
+  ASSERT_EQ(payloads.size(), 1 + std::size(tags));
+  EXPECT_NE(payloads[0].find("brain.Event:2"), std::string::npos);
+  for (std::size_t i = 0; i < std::size(tags); ++i) EXPECT_TRUE(has_tag(payloads[i + 1], tags[i])) << tags[i];
+}
+
+TEST(TensorBoard, FurtherEvaluationSetsHaveTheirNameInTheTag) {
+  const TemporaryFolder folder;
+  TensorBoardWriter writer(folder.path());
+  EvalRecord first, second;
+  first.name = "val";
+  second.name = "hard";
+  writer.add(first);
+  writer.add(second);
+  writer.add(first);
+  writer.flush();
+  std::map<std::string, int> seen;
+  for (const auto& payload : payloads_of(read_file(writer.path()))) {
+    for (const char* tag : {"eval/loss", "eval/hard/loss", "eval/val/loss", "eval/token_accuracy"}) {
+      seen[tag] += has_tag(payload, tag) ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(seen["eval/loss"], 2);
+  EXPECT_EQ(seen["eval/token_accuracy"], 2);
+  EXPECT_EQ(seen["eval/hard/loss"], 1);
+  EXPECT_EQ(seen["eval/val/loss"], 0);
+}
+
+TEST(TensorBoard, TwoWritersOfOneSecondHaveFilesOfTheirOwn) {
+  const TemporaryFolder folder;
+  const TensorBoardWriter first(folder.path()), second(folder.path());
+  EXPECT_NE(first.path(), second.path());
+}
+
+}  // namespace
+}  // namespace lora_train::metrics
