@@ -1,0 +1,22 @@
+// Cross entropy of a chunk of logits, gradient in place. M rows, V vocabulary.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace lora_train::kernels {
+
+/// Per row: loss = logsumexp(logits) - logits[target], math in fp32 (fp64 for fp64).
+/// logits [M, V] contiguous, fp32, bf16 or fp64. targets [M] int32, all in [0, V).
+/// losses [M] fp32 (fp64), correct [M] bool or undefined: whether the target is the largest logit (the first of equals).
+/// confidence [M] fp32 or undefined: the largest probability.
+/// When `write_gradient`, logits become (softmax - onehot(target)) * scale.
+struct CrossEntropyOutput {
+  at::Tensor losses, correct, confidence;
+};
+void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, double scale, bool write_gradient,
+                            CrossEntropyOutput& output);
+
+void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targets, double scale, bool write_gradient,
+                                      CrossEntropyOutput& output);
+
+}  // namespace lora_train::kernels

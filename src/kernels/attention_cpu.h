@@ -1,0 +1,15 @@
+// Attention on a CPU: ATen's flash attention, one document (or one block of its queries) at a time.
+#pragma once
+
+#include "lora_train/kernels/attention.h"
+
+namespace lora_train::kernels {
+
+/// Contracts of attention_forward and attention_backward; arguments already checked.
+void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
+                           at::Tensor& out, at::Tensor& lse);
+void attention_backward_cpu(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout, at::Tensor& dq,
+                            at::Tensor& dk, at::Tensor& dv);
+
+}  // namespace lora_train::kernels

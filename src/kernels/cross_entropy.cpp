@@ -1,0 +1,30 @@
+#include "lora_train/kernels/cross_entropy.h"
+
+#include "checks.h"
+
+namespace lora_train::kernels {
+
+void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, double scale, bool write_gradient,
+                            CrossEntropyOutput& output) {
+  constexpr auto kName = "cross_entropy_in_place";
+  check_rows(kName, "logits", logits, {-1, -1});
+  check_contiguous(kName, "logits", logits);
+  check_floating(kName, "logits", logits);
+  const int64_t num_rows = logits.size(0);
+  const auto check_output = [&](const char* name, const at::Tensor& t, at::ScalarType dtype) {
+    check_shape(kName, name, t, {num_rows});
+    check_contiguous(kName, name, t);
+    check_dtype(kName, name, t, dtype);
+  };
+  check_output("targets", targets, at::kInt);
+  check_output("losses", output.losses, math_dtype(logits));
+  if (output.correct.defined()) {
+    check_output("correct", output.correct, at::kBool);
+  }
+  if (output.confidence.defined()) {
+    check_output("confidence", output.confidence, at::kFloat);
+  }
+  cross_entropy_in_place_reference(logits, targets, scale, write_gradient, output);
+}
+
+}  // namespace lora_train::kernels

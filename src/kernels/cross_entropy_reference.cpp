@@ -1,0 +1,30 @@
+#include <ATen/ATen.h>
+
+#include "checks.h"
+#include "lora_train/kernels/cross_entropy.h"
+
+namespace lora_train::kernels {
+
+void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targets, double scale, bool write_gradient,
+                                      CrossEntropyOutput& output) {
+  const auto values = to_math(logits);
+  const auto index = targets.to(at::kLong).unsqueeze(1);
+  const auto lse = values.logsumexp(1, /*keepdim=*/true);
+  output.losses.copy_((lse - values.gather(1, index)).squeeze(1));
+  const auto largest = values.amax(1, /*keepdim=*/true);
+  if (output.correct.defined()) {
+    const auto columns = at::arange(values.size(1), index.options());
+    const auto first = at::where(values == largest, columns, values.size(1)).amin(1);
+    output.correct.copy_(first == index.squeeze(1));
+  }
+  if (output.confidence.defined()) {
+    output.confidence.copy_((largest - lse).exp().squeeze(1));
+  }
+  if (write_gradient) {
+    auto gradient = (values - lse).exp();
+    gradient.scatter_add_(1, index, at::full_like(index, -1, gradient.options()));
+    logits.copy_(gradient.mul_(scale));
+  }
+}
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,41 @@
+#include "lora_train/kernels/rms_norm.h"
+
+#include "checks.h"
+
+namespace lora_train::kernels {
+
+void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y, at::Tensor& rstd) {
+  constexpr auto kName = "rms_norm_forward";
+  check_rows(kName, "x", x, {-1, -1});
+  check_floating(kName, "x", x);
+  check_rows(kName, "weight", weight, {x.size(1)});
+  check_dtype(kName, "weight", weight, x.scalar_type());
+  check_rows(kName, "y", y, x.sizes());
+  check_dtype(kName, "y", y, x.scalar_type());
+  check_rows(kName, "rstd", rstd, {x.size(0)});
+  check_dtype(kName, "rstd", rstd, math_dtype(x));
+  rms_norm_forward_reference(x, weight, eps, y, rstd);
+}
+
+void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                       at::Tensor& dx, bool accumulate, at::Tensor* dweight) {
+  constexpr auto kName = "rms_norm_backward";
+  check_rows(kName, "x", x, {-1, -1});
+  check_floating(kName, "x", x);
+  check_rows(kName, "dy", dy, x.sizes());
+  check_dtype(kName, "dy", dy, x.scalar_type());
+  check_rows(kName, "weight", weight, {x.size(1)});
+  check_dtype(kName, "weight", weight, x.scalar_type());
+  check_rows(kName, "rstd", rstd, {x.size(0)});
+  check_dtype(kName, "rstd", rstd, math_dtype(x));
+  check_rows(kName, "dx", dx, x.sizes());
+  check_dtype(kName, "dx", dx, x.scalar_type());
+  if (dweight != nullptr && dweight->defined()) {
+    check_shape(kName, "dweight", *dweight, {x.size(1)});
+    check_contiguous(kName, "dweight", *dweight);
+    check_dtype(kName, "dweight", *dweight, math_dtype(x));
+  }
+  rms_norm_backward_reference(dy, x, weight, rstd, dx, accumulate, dweight);
+}
+
+}  // namespace lora_train::kernels

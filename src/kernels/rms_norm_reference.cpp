@@ -1,0 +1,29 @@
+#include <ATen/ATen.h>
+
+#include "checks.h"
+#include "lora_train/kernels/rms_norm.h"
+
+namespace lora_train::kernels {
+
+void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y,
+                                at::Tensor& rstd) {
+  const auto xf = to_math(x);
+  const auto r = at::rsqrt(xf.square().mean(-1) + eps);
+  rstd.copy_(r);
+  y.copy_((xf * r.unsqueeze(-1)).to(x.scalar_type()) * weight);
+}
+
+void rms_norm_backward_reference(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                                 const at::Tensor& rstd, at::Tensor& dx, bool accumulate, at::Tensor* dweight) {
+  const auto r = rstd.unsqueeze(-1);
+  const auto normed = to_math(x) * r;
+  const auto dyf = to_math(dy);
+  const auto g = dyf * to_math(weight);
+  const auto d = (g - normed * (g * normed).mean(-1, /*keepdim=*/true)) * r;
+  dx.copy_(accumulate ? to_math(dx) + d : d);
+  if (dweight != nullptr && dweight->defined()) {
+    dweight->add_((dyf * normed).sum(0));
+  }
+}
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,33 @@
+#include "lora_train/kernels/swiglu.h"
+
+#include "checks.h"
+
+namespace lora_train::kernels {
+namespace {
+
+void check_pair(const char* kernel, const at::Tensor& gate_up, const char* name, const at::Tensor& y) {
+  check_rows(kernel, "gate_up", gate_up, {-1, -1});
+  check_contiguous(kernel, "gate_up", gate_up);
+  check_floating(kernel, "gate_up", gate_up);
+  check_shape(kernel, "gate_up", gate_up, {gate_up.size(0), gate_up.size(1) / 2 * 2});
+  check_rows(kernel, name, y, {gate_up.size(0), gate_up.size(1) / 2});
+  check_dtype(kernel, name, y, gate_up.scalar_type());
+}
+
+}  // namespace
+
+void swiglu_forward(const at::Tensor& gate_up, at::Tensor& y) {
+  check_pair("swiglu_forward", gate_up, "y", y);
+  swiglu_forward_reference(gate_up, y);
+}
+
+void swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor& d_gate_up) {
+  constexpr auto kName = "swiglu_backward";
+  check_pair(kName, gate_up, "dy", dy);
+  check_rows(kName, "d_gate_up", d_gate_up, gate_up.sizes());
+  check_contiguous(kName, "d_gate_up", d_gate_up);
+  check_dtype(kName, "d_gate_up", d_gate_up, gate_up.scalar_type());
+  swiglu_backward_reference(dy, gate_up, d_gate_up);
+}
+
+}  // namespace lora_train::kernels
