@@ -37,6 +37,8 @@ class WeightFiles {
   /// "file: tensor", for errors.
   std::string where(const TensorEntry& entry) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
+  /// Forgets these tensors: find() and names() no longer know them.
+  void drop(const std::vector<std::string>& names);
 
  private:
   std::vector<SafetensorsFile> files_;

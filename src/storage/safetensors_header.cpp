@@ -1,0 +1,230 @@
+#include "safetensors_header.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::storage {
+namespace {
+
+constexpr const char* kDamaged = "the file is damaged or was not written as safetensors: download or save it again";
+/// As deep as the reference reader follows values it skips.
+constexpr int kMaxDepth = 127;
+
+std::string in_quotes(std::string_view text) {
+  constexpr std::size_t kLongest = 120;
+  std::string out = "\"";
+  for (const char c : text.substr(0, kLongest)) {
+    if (static_cast<unsigned char>(c) < 0x20) {
+      out += '?';
+    } else {
+      out += c;
+    }
+  }
+  return out + (text.size() > kLongest ? "...\"" : "\"");
+}
+
+/// Follows the events of the parser through {"name": {"dtype", "shape", "data_offsets"}, "__metadata__": {...}}.
+class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  HeaderHandler(SafetensorsHeader& header, std::string file) : header_(header), file_(std::move(file)) {}
+
+  bool key(string_t& name) override {
+    if (state_ == State::kSkip) return true;
+    key_ = name;
+    if (state_ == State::kMetadata) {
+      if (header_.metadata.count(name) != 0) reject("__metadata__ holds the key " + in_quotes(name) + " twice");
+    } else if (state_ == State::kTensor) {
+      begin_field(name);
+    }
+    return true;
+  }
+
+  bool start_object(std::size_t) override {
+    if (state_ == State::kSkip) return descend();
+    if (state_ == State::kStart) {
+      state_ = State::kTop;
+    } else if (state_ == State::kTop && key_ == "__metadata__") {
+      if (has_metadata_) reject("__metadata__ stands twice in the header; one is allowed");
+      has_metadata_ = true;
+      state_ = State::kMetadata;
+    } else if (state_ == State::kTop) {
+      begin_tensor();
+    } else {
+      value("an object");
+    }
+    return true;
+  }
+
+  bool end_object() override {
+    if (state_ == State::kSkip) return ascend();
+    if (state_ == State::kTensor) {
+      if (!has_dtype_ || !has_shape_ || num_offsets_ != 2) {
+        reject(std::string("the entry has no \"") + missing_field() + "\"; dtype, shape and data_offsets are needed");
+      }
+      state_ = State::kTop;
+    } else if (state_ == State::kMetadata) {
+      state_ = State::kTop;
+    }
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (state_ == State::kSkip) return descend();
+    if (state_ == State::kTensor && key_ == "shape") {
+      state_ = State::kShape;
+    } else if (state_ == State::kTensor && key_ == "data_offsets") {
+      state_ = State::kOffsets;
+    } else {
+      value("an array");
+    }
+    return true;
+  }
+
+  bool end_array() override {
+    if (state_ == State::kSkip) return ascend();
+    if (state_ == State::kShape) has_shape_ = true;
+    if (state_ == State::kOffsets && num_offsets_ != 2) {
+      reject("data_offsets holds " + std::to_string(num_offsets_) + " numbers; [begin, end] was expected");
+    }
+    state_ = State::kTensor;
+    return true;
+  }
+
+  bool string(string_t& text) override {
+    if (state_ == State::kMetadata) {
+      header_.metadata.emplace(key_, text);
+      return true;
+    }
+    if (state_ != State::kTensor || key_ != "dtype") return value("a string");
+    const auto dtype = parse_dtype(text);
+    if (!dtype) reject("unknown dtype " + in_quotes(text) + "; F32, F16 and BF16 are what models use");
+    tensor().dtype = *dtype;
+    has_dtype_ = true;
+    return true;
+  }
+
+  bool number_unsigned(number_unsigned_t number) override {
+    if (state_ == State::kShape) {
+      if (number > static_cast<number_unsigned_t>(std::numeric_limits<std::int64_t>::max())) {
+        reject("the dimension " + std::to_string(number) + " in shape is larger than any tensor can be");
+      }
+      tensor().shape.push_back(static_cast<std::int64_t>(number));
+      return true;
+    }
+    if (state_ == State::kOffsets) {
+      if (num_offsets_ == 2) reject("data_offsets holds more than two numbers; [begin, end] was expected");
+      (num_offsets_++ == 0 ? tensor().begin : tensor().end) = number;
+      return true;
+    }
+    return value("a number");
+  }
+
+  bool number_integer(number_integer_t number) override {
+    return value("the negative number " + std::to_string(number));
+  }
+  bool number_float(number_float_t, const string_t& text) override { return value("the number " + in_quotes(text)); }
+  bool boolean(bool) override { return value("a boolean"); }
+  bool null() override {
+    if (state_ == State::kTop && key_ == "__metadata__" && !has_metadata_) return has_metadata_ = true;
+    return value("null");
+  }
+  bool binary(binary_t&) override { return value("binary data"); }
+
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+    std::string reason = error.what();
+    const auto at = reason.rfind("syntax error");
+    throw FormatError(file_, "the header is not valid UTF-8 JSON at byte " + std::to_string(8 + position) +
+                                 " of the file (" + (at == std::string::npos ? reason : reason.substr(at)) + "); " +
+                                 kDamaged);
+  }
+
+ private:
+  enum class State { kStart, kTop, kMetadata, kTensor, kShape, kOffsets, kSkip };
+
+  TensorEntry& tensor() { return header_.tensors.back(); }
+
+  void begin_tensor() {
+    header_.tensors.emplace_back();
+    tensor().name = key_;
+    has_dtype_ = has_shape_ = false;
+    num_offsets_ = 0;
+    has_offsets_key_ = has_shape_key_ = has_dtype_key_ = false;
+    state_ = State::kTensor;
+  }
+
+  void begin_field(const std::string& name) {
+    bool* seen = name == "dtype"          ? &has_dtype_key_
+                 : name == "shape"        ? &has_shape_key_
+                 : name == "data_offsets" ? &has_offsets_key_
+                                          : nullptr;
+    if (seen == nullptr) return;
+    if (*seen) reject("the key \"" + name + "\" stands twice in the entry");
+    *seen = true;
+  }
+
+  const char* missing_field() const { return !has_dtype_ ? "dtype" : !has_shape_ ? "shape" : "data_offsets"; }
+
+  /// A value in a place that has none of the expected kind: skipped under an unknown key of a tensor, else refused.
+  bool value(const std::string& what) {
+    if (state_ == State::kSkip) return true;
+    const bool known = key_ == "dtype" || key_ == "shape" || key_ == "data_offsets";
+    if (state_ == State::kTensor && !known) {
+      if (what == "an object" || what == "an array") {
+        state_ = State::kSkip;
+        skip_depth_ = 1;
+      }
+      return true;
+    }
+    switch (state_) {
+      case State::kStart:
+        reject("the header is " + what + "; a JSON object was expected");
+      case State::kTop:
+        reject(in_quotes(key_) + " is " + what + "; an object with dtype, shape and data_offsets was expected");
+      case State::kMetadata:
+        reject("__metadata__ maps " + in_quotes(key_) + " to " + what + "; only strings are allowed");
+      case State::kTensor:
+        reject(key_ + " is " + what + "; " + (key_ == "dtype" ? "a string" : "an array of sizes") + " was expected");
+      default:
+        reject(key_ + " holds " + what + "; sizes are whole numbers from 0 to 2^64 - 1");
+    }
+  }
+
+  bool descend() {
+    if (++skip_depth_ > kMaxDepth) reject("values are nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    return true;
+  }
+  bool ascend() {
+    if (--skip_depth_ == 0) state_ = State::kTensor;
+    return true;
+  }
+
+  [[noreturn]] void reject(const std::string& what) const {
+    const bool in_tensor =
+        state_ == State::kTensor || state_ == State::kShape || state_ == State::kOffsets || state_ == State::kSkip;
+    throw FormatError(in_tensor ? file_ + ": " + header_.tensors.back().name : file_, what + "; " + kDamaged);
+  }
+
+  SafetensorsHeader& header_;
+  std::string file_, key_;
+  State state_ = State::kStart;
+  bool has_metadata_ = false, has_dtype_ = false, has_shape_ = false;
+  bool has_dtype_key_ = false, has_shape_key_ = false, has_offsets_key_ = false;
+  int num_offsets_ = 0, skip_depth_ = 0;
+};
+
+}  // namespace
+
+SafetensorsHeader parse_safetensors_header(std::string_view json, const std::string& file) {
+  // The parser would take a byte order mark for nothing and a NUL for the end; JSON allows neither.
+  if (json.find('\0') != std::string_view::npos || json.substr(0, 3) == "\xEF\xBB\xBF") {
+    throw FormatError(file, std::string("the header holds a NUL byte or starts with a byte order mark; ") + kDamaged);
+  }
+  SafetensorsHeader header;
+  HeaderHandler handler(header, file);
+  nlohmann::json::sax_parse(json.begin(), json.end(), &handler);
+  return header;
+}
+
+}  // namespace lora_train::storage

@@ -1,0 +1,94 @@
+#include "lora_train/storage/resolve_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "lora_train/base/error.h"
+#include "support/safetensors_bytes.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::storage {
+namespace {
+
+namespace fs = std::filesystem;
+using testing_support::TemporaryFolder;
+using testing_support::write_bytes;
+
+class ResolveModel : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"}) ::unsetenv(name);
+    ::setenv("HF_HUB_CACHE", folder_.path().c_str(), 1);
+    const auto repository = folder_ / "models--Qwen--Qwen3-0.6B";
+    fs::create_directories(repository / "refs" / "refs" / "pr");
+    write_bytes(repository / "refs" / "main", "abc123");
+    write_bytes(repository / "refs" / "refs" / "pr" / "1", "def456\n");
+    write_bytes(repository / "refs" / "evil", "../../..");
+    for (const char* commit : {"abc123", "def456"}) fs::create_directories(repository / "snapshots" / commit);
+  }
+  void TearDown() override { ::unsetenv("HF_HUB_CACHE"); }
+
+  fs::path snapshot(const char* commit) const { return folder_ / "models--Qwen--Qwen3-0.6B" / "snapshots" / commit; }
+  static std::string refusal(const std::string& model) {
+    try {
+      return "accepted: " + resolve_model(model).folder.string();
+    } catch (const FormatError& error) {
+      EXPECT_EQ(error.where(), model);
+      return error.message();
+    }
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(ResolveModel, TakesAFolderAsItIs) {
+  const auto model = resolve_model(folder_.path().string());
+  EXPECT_EQ(model.folder, folder_.path());
+  EXPECT_EQ(model.hub_name, "");
+}
+
+TEST_F(ResolveModel, FindsBranchesAndCommitsInTheCache) {
+  EXPECT_EQ(resolve_model("Qwen/Qwen3-0.6B").folder, snapshot("abc123"));
+  EXPECT_EQ(resolve_model("Qwen/Qwen3-0.6B").hub_name, "Qwen/Qwen3-0.6B");
+  EXPECT_EQ(resolve_model("Qwen/Qwen3-0.6B@main").folder, snapshot("abc123"));
+  EXPECT_EQ(resolve_model("Qwen/Qwen3-0.6B@def456").folder, snapshot("def456"));
+  EXPECT_EQ(resolve_model("Qwen/Qwen3-0.6B@refs/pr/1").folder, snapshot("def456"));
+  EXPECT_EQ(resolve_model("Qwen/Qwen3-0.6B@refs/pr/1").hub_name, "Qwen/Qwen3-0.6B");
+}
+
+TEST_F(ResolveModel, PrintsTheLineThatDownloads) {
+  EXPECT_NE(refusal("Qwen/Qwen3-4B").find("hf download Qwen/Qwen3-4B"), std::string::npos);
+  EXPECT_NE(refusal("Qwen/Qwen3-0.6B@v9").find("hf download Qwen/Qwen3-0.6B --revision v9"), std::string::npos);
+}
+
+TEST_F(ResolveModel, RefusesWhatIsNeitherFolderNorId) {
+  for (const char* model :
+       {"/no/such/folder", "./none", "none", "a/b/c", "../a", "a/..", "a/b@", "a/b@../../x", "-a/b", "a/b c"}) {
+    EXPECT_NE(refusal(model).find("no such folder"), std::string::npos) << model;
+    EXPECT_EQ(refusal(model).find("hf download"), std::string::npos) << model;
+  }
+  const auto file = write_bytes(folder_ / "file", "x").string();
+  EXPECT_NE(refusal(file).find("is a file"), std::string::npos);
+}
+
+TEST_F(ResolveModel, DoesNotFollowAReferenceOutOfTheCache) {
+  EXPECT_NE(refusal("Qwen/Qwen3-0.6B@evil").find("not in the local"), std::string::npos);
+}
+
+TEST_F(ResolveModel, LooksForTheCacheWhereHuggingFaceDoes) {
+  EXPECT_EQ(hub_cache_folder(), folder_.path());
+  ::unsetenv("HF_HUB_CACHE");
+  ::setenv("HF_HOME", "/h", 1);
+  EXPECT_EQ(hub_cache_folder(), "/h/hub");
+  ::unsetenv("HF_HOME");
+  ::setenv("XDG_CACHE_HOME", "/x", 1);
+  EXPECT_EQ(hub_cache_folder(), "/x/huggingface/hub");
+  ::unsetenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  ASSERT_NE(home, nullptr);
+  EXPECT_EQ(hub_cache_folder(), fs::path(home) / ".cache/huggingface/hub");
+}
+
+}  // namespace
+}  // namespace lora_train::storage

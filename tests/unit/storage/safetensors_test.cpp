@@ -1,0 +1,255 @@
+#include "lora_train/storage/safetensors.h"
+
+#include <gtest/gtest.h>
+
+#include "lora_train/base/error.h"
+#include "support/safetensors_bytes.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::storage {
+namespace {
+
+using testing_support::safetensors_bytes;
+using testing_support::TemporaryFolder;
+using testing_support::u64_le;
+using testing_support::write_bytes;
+
+class Safetensors : public ::testing::Test {
+ protected:
+  SafetensorsFile open(std::string_view bytes) {
+    return SafetensorsFile(write_bytes(folder_ / "a.safetensors", bytes));
+  }
+
+  /// Expects a FormatError whose text holds `expected`, at `tensor` when one is named.
+  void expect_refused(std::string_view bytes, const std::string& expected, const std::string& tensor = "") {
+    const auto path = write_bytes(folder_ / "a.safetensors", bytes);
+    try {
+      SafetensorsFile file(path);
+      ADD_FAILURE() << "accepted: " << bytes.substr(0, 200);
+    } catch (const FormatError& error) {
+      EXPECT_NE(error.message().find(expected), std::string::npos) << error.what();
+      EXPECT_EQ(error.where(), tensor.empty() ? path.string() : path.string() + ": " + tensor);
+    }
+  }
+  void expect_header_refused(std::string_view header, const std::string& expected, const std::string& tensor = "") {
+    expect_refused(safetensors_bytes(header, "01234567"), expected, tensor);
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Safetensors, ReadsTensorsAndMetadata) {
+  const auto file =
+      open(safetensors_bytes(R"({"__metadata__":{"format":"pt"},"b":{"dtype":"I32","shape":[1],"data_offsets":[4,8]},)"
+                             R"("a":{"dtype":"BF16","shape":[2,1],"data_offsets":[0,4]}}   )",
+                             "01234567"));
+  ASSERT_EQ(file.tensors().size(), 2U);
+  EXPECT_EQ(file.tensors()[0].name, "a");
+  EXPECT_EQ(file.metadata().at("format"), "pt");
+  const auto* a = file.find("a");
+  ASSERT_NE(a, nullptr);
+  EXPECT_EQ(a->dtype, DType::kBF16);
+  EXPECT_EQ(a->shape, (std::vector<std::int64_t>{2, 1}));
+  EXPECT_EQ(a->num_elements(), 2);
+  EXPECT_EQ(describe(*a), "BF16 [2, 1]");
+  EXPECT_EQ(file.bytes(*a), "0123");
+  EXPECT_EQ(file.bytes(*file.find("b")), "4567");
+  EXPECT_EQ(file.find("c"), nullptr);
+  file.release(*a);
+  EXPECT_EQ(file.bytes(*a), "0123");
+}
+
+TEST_F(Safetensors, AcceptsScalarsEmptyTensorsAndPaddingAroundTheHeader) {
+  const auto file =
+      open(safetensors_bytes("\t\n {\"s\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},"
+                             "\"e\":{\"dtype\":\"F32\",\"shape\":[0,3],\"data_offsets\":[8,8]}} \n",
+                             "01234567"));
+  EXPECT_EQ(file.find("s")->num_elements(), 1);
+  EXPECT_EQ(file.find("e")->num_elements(), 0);
+  EXPECT_EQ(file.bytes(*file.find("e")), "");
+  EXPECT_TRUE(open(safetensors_bytes("{}")).tensors().empty());
+  EXPECT_TRUE(open(safetensors_bytes(R"({"__metadata__":null})")).metadata().empty());
+}
+
+TEST_F(Safetensors, KnowsEveryDTypeOfTheFormat) {
+  const std::vector<std::pair<std::string, int>> dtypes = {
+      {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6},     {"F6_E3M2", 6},     {"U8", 8},   {"I8", 8},
+      {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8},     {"F8_E4M3FNUZ", 8}, {"I16", 16}, {"U16", 16},
+      {"F16", 16},    {"BF16", 16},   {"F8_E5M2FNUZ", 8}, {"I32", 32},        {"U32", 32}, {"F32", 32},
+      {"C64", 64},    {"F64", 64},    {"I64", 64},        {"U64", 64}};
+  ASSERT_EQ(dtypes.size(), 22U);
+  for (const auto& [name, bits] : dtypes) {
+    const auto bytes = std::to_string(bits);  // eight elements take as many bytes as one has bits
+    const auto file =
+        open(safetensors_bytes(R"({"t":{"dtype":")" + name + R"(","shape":[8],"data_offsets":[0,)" + bytes + "]}}",
+                               std::string(static_cast<std::size_t>(bits), 'x')));
+    EXPECT_EQ(dtype_name(file.find("t")->dtype), name);
+    EXPECT_EQ(dtype_bits(file.find("t")->dtype), bits);
+  }
+}
+
+TEST_F(Safetensors, RefusesFilesShorterThanTheLength) {  // rule 1
+  expect_refused("", "has 0 bytes");
+  expect_refused("1", "has 1 bytes");
+  expect_refused("1234567", "has 7 bytes");
+}
+
+TEST_F(Safetensors, RefusesHugeHeaderLengths) {  // rule 2
+  for (const std::uint64_t length : {std::uint64_t{100'000'001}, std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
+    expect_refused(u64_le(length) + "{}", "header length is " + std::to_string(length));
+  }
+}
+
+TEST_F(Safetensors, RefusesHeadersThatRunPastTheFile) {  // rule 3
+  expect_refused(u64_le(3) + "{}", "should have 3 bytes but only 2");
+  expect_refused(u64_le(100'000'000) + "{}", "only 2 follow");
+  expect_refused(u64_le(1), "only 0 follow");
+}
+
+TEST_F(Safetensors, NamesGitLfsPointers) {
+  expect_refused("version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "git lfs pull");
+}
+
+TEST_F(Safetensors, RefusesHeadersThatAreNotUtf8) {  // rule 4
+  expect_header_refused("{\"\xFF\":1}", "not valid UTF-8 JSON at byte");
+  expect_header_refused("{\"a\xC3\":1}", "not valid UTF-8 JSON");
+  expect_header_refused("{\"\xED\xA0\x80\":1}", "not valid UTF-8 JSON");
+  expect_header_refused("{\"\xC0\x80\":1}", "not valid UTF-8 JSON");
+}
+
+TEST_F(Safetensors, RefusesHeadersThatAreNotJson) {  // rule 5
+  expect_header_refused("", "not valid UTF-8 JSON");
+  expect_header_refused("{", "not valid UTF-8 JSON");
+  expect_header_refused("{}}", "not valid UTF-8 JSON");
+  expect_header_refused("{} x", "not valid UTF-8 JSON");
+  expect_header_refused("{'a':1}", "not valid UTF-8 JSON");
+  expect_header_refused(std::string_view("{}\0", 3), "NUL byte");
+  expect_header_refused("\xEF\xBB\xBF{}", "byte order mark");
+  expect_header_refused("[]", "the header is an array");
+  expect_header_refused("1", "the header is a number");
+  expect_header_refused("null", "the header is null");
+}
+
+TEST_F(Safetensors, RefusesEntriesOfTheWrongTypes) {  // rule 5
+  const auto entry = [](const std::string& fields) { return "{\"t\":{" + fields + "}}"; };
+  const std::string dtype = R"("dtype":"F64",)", shape = R"("shape":[1],)", offsets = R"("data_offsets":[0,8])";
+  expect_header_refused(R"({"t":1})", "\"t\" is a number");
+  expect_header_refused(R"({"t":[]})", "\"t\" is an array");
+  expect_header_refused(R"({"t":null})", "\"t\" is null");
+  expect_header_refused(entry(shape + offsets), "no \"dtype\"", "t");
+  expect_header_refused(entry(dtype + offsets), "no \"shape\"", "t");
+  expect_header_refused(entry(R"("dtype":"F64","shape":[1])"), "no \"data_offsets\"", "t");
+  expect_header_refused(entry(R"("dtype":"F65",)" + shape + offsets), "unknown dtype \"F65\"", "t");
+  expect_header_refused(entry(R"("dtype":"f64",)" + shape + offsets), "unknown dtype", "t");
+  expect_header_refused(entry(R"("dtype":64,)" + shape + offsets), "dtype is a number", "t");
+  expect_header_refused(entry(dtype + R"("shape":8,)" + offsets), "shape is a number", "t");
+  expect_header_refused(entry(dtype + R"("shape":[-1],)" + offsets), "shape holds the negative number -1", "t");
+  expect_header_refused(entry(dtype + R"("shape":[1.0],)" + offsets), "shape holds the number \"1.0\"", "t");
+  expect_header_refused(entry(dtype + R"("shape":["1"],)" + offsets), "shape holds a string", "t");
+  expect_header_refused(entry(dtype + R"("shape":[[1]],)" + offsets), "shape holds an array", "t");
+  expect_header_refused(entry(dtype + R"("shape":[18446744073709551616],)" + offsets), "shape holds the number", "t");
+  expect_header_refused(entry(dtype + shape + R"("data_offsets":[0])"), "holds 1 numbers", "t");
+  expect_header_refused(entry(dtype + shape + R"("data_offsets":[])"), "holds 0 numbers", "t");
+  expect_header_refused(entry(dtype + shape + R"("data_offsets":[0,8,8])"), "more than two", "t");
+  expect_header_refused(entry(dtype + shape + R"("data_offsets":"0,8")"), "data_offsets is a string", "t");
+  expect_header_refused(entry(dtype + shape + R"("data_offsets":[0,true])"), "data_offsets holds a boolean", "t");
+}
+
+TEST_F(Safetensors, RefusesMetadataThatIsNotStringToString) {
+  expect_header_refused(R"({"__metadata__":{"a":1}})", "__metadata__ maps \"a\" to a number");
+  expect_header_refused(R"({"__metadata__":{"a":null}})", "__metadata__ maps \"a\" to null");
+  expect_header_refused(R"({"__metadata__":{"a":{"b":"c"}}})", "__metadata__ maps \"a\" to an object");
+  expect_header_refused(R"({"__metadata__":["a"]})", "\"__metadata__\" is an array");
+}
+
+TEST_F(Safetensors, RefusesRepeatedKeys) {
+  const std::string t = R"("t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]})";
+  const std::string t2 = R"("t":{"dtype":"U8","shape":[4],"data_offsets":[4,8]})";
+  const std::string u = R"("u":{"dtype":"U8","shape":[4],"data_offsets":[4,8]})";
+  expect_header_refused("{" + t + "," + t + "," + u + "}", "stands twice", "t");
+  expect_header_refused("{" + t + "," + t2 + "}", "stands twice", "t");
+  expect_header_refused("{" + t + "," + u + "," + t + "}", "stands twice", "t");
+  expect_header_refused(R"({"__metadata__":{"a":"1","a":"2"}})", "the key \"a\" twice");
+  expect_header_refused(R"({"__metadata__":{},"__metadata__":{}})", "__metadata__ stands twice");
+  expect_header_refused(R"({"t":{"dtype":"F64","dtype":"F64","shape":[1],"data_offsets":[0,8]}})",
+                        "\"dtype\" stands twice", "t");
+  expect_header_refused(R"({"t":{"dtype":"F64","shape":[1],"shape":[],"data_offsets":[0,8]}})",
+                        "\"shape\" stands twice", "t");
+}
+
+TEST_F(Safetensors, SkipsUnknownKeysOfAnEntry) {
+  const auto file = open(safetensors_bytes(
+      R"({"t":{"x":{"dtype":[1,{"y":null}]},"dtype":"F64","z":1.5,"shape":[1],"w":[[]],"data_offsets":[0,8]}})",
+      "01234567"));
+  EXPECT_EQ(describe(*file.find("t")), "F64 [1]");
+  std::string deep;
+  for (int i = 0; i < 100'000; ++i) deep += '[';
+  expect_header_refused(R"({"t":{"x":)" + deep, "nested deeper", "t");
+}
+
+TEST_F(Safetensors, RefusesOverlapsHolesAndReversedOffsets) {  // rule 6
+  const auto two = [](const std::string& first, const std::string& second) {
+    return R"({"a":{"dtype":"U8","shape":[4],"data_offsets":)" + first +
+           R"(},"b":{"dtype":"U8","shape":[4],"data_offsets":)" + second + "}}";
+  };
+  expect_header_refused(two("[0,4]", "[3,7]"), "must begin at 4", "b");
+  expect_header_refused(two("[0,4]", "[5,9]"), "must begin at 4", "b");
+  expect_header_refused(two("[0,4]", "[0,4]"), "must begin at 4", "b");
+  expect_header_refused(two("[1,5]", "[5,9]"), "must begin at 0", "a");
+  expect_header_refused(two("[0,4]", "[4,0]"), "data_offsets are [4, 0]", "b");
+  expect_header_refused(R"({"t":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})", "must begin at 0", "t");
+}
+
+TEST_F(Safetensors, RefusesShapesWhoseSizeOverflows) {  // rule 7
+  const auto shaped = [](const std::string& shape) {
+    return R"({"t":{"dtype":"F32","shape":)" + shape + R"(,"data_offsets":[0,8]}})";
+  };
+  expect_header_refused(shaped("[4294967296,4294967296]"), "does not fit 64 bits", "t");
+  expect_header_refused(shaped("[9223372036854775807,3]"), "does not fit 64 bits", "t");
+  expect_header_refused(shaped("[9223372036854775807]"), "number of bits", "t");
+  expect_header_refused(shaped("[576460752303423488]"), "number of bits", "t");
+  expect_header_refused(shaped("[18446744073709551615]"), "larger than any tensor", "t");
+}
+
+TEST_F(Safetensors, RefusesPartsOfBytes) {  // rule 8
+  expect_header_refused(R"({"t":{"dtype":"F4","shape":[15],"data_offsets":[0,8]}})", "no whole number of bytes", "t");
+  expect_header_refused(R"({"t":{"dtype":"F6_E2M3","shape":[1],"data_offsets":[0,8]}})", "no whole number", "t");
+  expect_header_refused(R"({"t":{"dtype":"F6_E3M2","shape":[3,3],"data_offsets":[0,8]}})", "no whole number", "t");
+}
+
+TEST_F(Safetensors, RefusesRangesThatDoNotFitTheShape) {  // rule 9
+  expect_header_refused(R"({"t":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})",
+                        "span 8 bytes but F32 [3] takes 12", "t");
+  expect_header_refused(R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,8]}})", "takes 4", "t");
+  expect_header_refused(R"({"t":{"dtype":"F32","shape":[0],"data_offsets":[0,8]}})", "takes 0", "t");
+  expect_header_refused(R"({"t":{"dtype":"F64","shape":[1],"data_offsets":[0,0]}})", "span 0 bytes", "t");
+  expect_header_refused(R"({"t":{"dtype":"F32","shape":[1000000000],"data_offsets":[0,8]}})", "takes 4000000000", "t");
+}
+
+TEST_F(Safetensors, RefusesTruncatedAndOverlongFiles) {  // rule 10
+  const std::string header = R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  expect_refused(safetensors_bytes(header, "0123456"), "the file is truncated");
+  expect_refused(safetensors_bytes(header, ""), "only 0 follow");
+  expect_refused(safetensors_bytes(header, "012345678"), "1 bytes stand after the last tensor");
+  expect_refused(safetensors_bytes(header, "01234567    "), "4 bytes stand after the last tensor");
+  expect_refused(safetensors_bytes("{}", "x"), "1 bytes stand after");
+  expect_refused(
+      safetensors_bytes(R"({"t":{"dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776]}})", "x"),
+      "the file is truncated");
+}
+
+TEST_F(Safetensors, RefusesManyEntriesOverOneRange) {
+  std::string header = "{";
+  for (int i = 0; i < 100'000; ++i) {
+    header += (i == 0 ? "\"t" : ",\"t") + std::to_string(i) + R"(":{"dtype":"U8","shape":[8],"data_offsets":[0,8]})";
+  }
+  EXPECT_THROW(open(safetensors_bytes(header + "}", "01234567")), FormatError);
+}
+
+TEST_F(Safetensors, RefusesAFileThatIsNotThere) {
+  EXPECT_THROW(SafetensorsFile(folder_ / "none.safetensors"), IoError);
+  EXPECT_THROW(SafetensorsFile(folder_.path()), IoError);
+}
+
+}  // namespace
+}  // namespace lora_train::storage
