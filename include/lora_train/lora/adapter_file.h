@@ -1,0 +1,39 @@
+// A PEFT adapter folder: adapter_config.json and adapter_model.safetensors, readable by peft.PeftModel and written as it
+// writes them. Source: huggingface/peft save_and_load.py; shapes lora_A [r, in], lora_B [out, r].
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lora_train/lora/lora_plan.h"
+#include "lora_train/model/parameters.h"
+
+namespace lora_train::lora {
+
+/// adapter_config.json as far as it concerns us.
+struct AdapterConfig {
+  LoraOptions options;
+  std::string base_model_name_or_path;
+};
+
+/// Throws IoError or FormatError (where = "file: key") for another peft_type, DoRA, biases, modules_to_save, token
+/// rows, layers_to_transform and everything else that we would have to ignore.
+AdapterConfig read_adapter_config(const std::filesystem::path& folder);
+
+/// Fills `parameters` (names of plan_adapters' specs) from folder/adapter_model.safetensors, F32, F16 or BF16.
+/// Throws FormatError for missing, unexpected, misshapen or non-finite tensors.
+void load_adapter(const std::filesystem::path& folder, const std::vector<model::AdapterSpec>& specs,
+                  model::Parameters& parameters);
+
+enum class SaveDtype { kFloat32, kBFloat16 };
+
+/// Writes both files into an existing folder. Throws NumericError, naming the tensor, rather than save NaN or infinity.
+void save_adapter(const std::filesystem::path& folder, const AdapterConfig& config,
+                  const std::vector<std::string>& target_modules, const model::Parameters& parameters, SaveDtype dtype);
+
+/// PEFT's initial values: A Kaiming-uniform with a = sqrt(5), that is U(-1/sqrt(in), 1/sqrt(in)); B zero. Drawn on the
+/// host from Philox (seed, parameter name; counter = row, column / 4), the same on every machine.
+void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed, model::Parameters& parameters);
+
+}  // namespace lora_train::lora

@@ -1,0 +1,39 @@
+// Which linears get an adapter, decided before the model is built. Source: peft, tuners_utils.py and lora/model.py
+// (check_target_module_exists, get_pattern_key).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lora_train/model/adapter_spec.h"
+#include "lora_train/model/model_config.h"
+
+namespace lora_train::lora {
+
+/// What a profile or an adapter_config.json says. One of the three target members is set.
+struct LoraOptions {
+  bool all_linear = false;                   ///< every linear of the decoder layers, not the head
+  std::vector<std::string> target_names;     ///< exact module name or its end after a dot
+  std::optional<std::string> target_regex;   ///< must match the whole module name
+  std::int64_t r = 16;
+  double alpha = 32;
+  double dropout = 0;
+  bool use_rslora = false;
+  std::vector<std::pair<std::string, std::int64_t>> rank_pattern;  ///< regex, matched at the end of the name; first wins
+  std::vector<std::pair<std::string, double>> alpha_pattern;
+};
+
+/// One adapter per targeted linear, in model order. Throws ConfigError when a target matches no linear, listing the
+/// names there are; when a pattern is not a valid regular expression; when a rank is not positive.
+std::vector<model::AdapterSpec> plan_adapters(const LoraOptions& options, const model::ModelConfig& config);
+
+/// The last name parts of the targeted linears, sorted, each once: "down_proj", "q_proj"; or full paths where a short
+/// name would also match a linear that has no adapter. What adapter_config.json's target_modules lists.
+std::vector<std::string> explicit_targets(const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config);
+
+/// Layers below the first adapter need no backward.
+std::int64_t first_adapted_layer(const std::vector<model::AdapterSpec>& specs);
+
+}  // namespace lora_train::lora

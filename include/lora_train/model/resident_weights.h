@@ -1,0 +1,53 @@
+// The simplest WeightSource: all weights in memory in compute dtype, adapter columns beside them.
+#pragma once
+
+#include <memory>
+
+#include "lora_train/model/adapter_spec.h"
+#include "lora_train/model/parameters.h"
+#include "lora_train/model/weights.h"
+
+namespace lora_train::storage {
+class WeightFiles;
+}
+
+namespace lora_train::model {
+
+/// What is trained besides or instead of adapters.
+enum class TrainedWeights { kNone, kAll };
+
+class ResidentWeights : public WeightSource {
+ public:
+  /// Copies every weight out of `files` (checked before by check_weights) into compute dtype, tensor by tensor, and
+  /// releases the mapped pages behind it. Makes room for the adapters of `specs`.
+  /// With kAll (full fine-tuning) `specs` is empty and every weight is trained.
+  ResidentWeights(const ModelConfig& config, const storage::WeightFiles& files, at::ScalarType dtype,
+                  const std::vector<AdapterSpec>& specs, TrainedWeights trained);
+
+  LayerWeights& acquire(int64_t layer, Pass) override { return layers_[static_cast<std::size_t>(layer)]; }
+  void release(int64_t, Pass) override {}
+  OuterWeights& outer() override { return outer_; }
+  void refresh() override;
+
+  /// Trained tensors, views of which the layers hold. Adapters: PEFT names; their values are zero until module lora
+  /// initialises or loads them, then refresh(). Full fine-tuning: Hugging Face names, values from the files.
+  Parameters& parameters() { return parameters_; }
+
+ private:
+  void load_layer(int64_t layer, const storage::WeightFiles& files);
+  void bind_adapters(const std::vector<AdapterSpec>& specs);
+  void bind_trained_weights();
+
+  ModelConfig config_;
+  at::ScalarType dtype_;
+  TrainedWeights trained_;
+  Parameters parameters_;
+  std::vector<LayerWeights> layers_;
+  OuterWeights outer_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  ///< (compute tensor, fp32 master) in full fine-tuning
+};
+
+/// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": PEFT's name of an adapter tensor.
+std::string peft_parameter_name(int64_t layer, LinearSlot slot, char a_or_b);
+
+}  // namespace lora_train::model

@@ -1,0 +1,22 @@
+// Between safetensors entries and at::Tensor.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "lora_train/storage/safetensors.h"
+
+namespace lora_train::model {
+
+/// at::ScalarType of F32, F16, BF16, F64, I32, I64, U8, I8, BOOL. Throws FormatError (where) for any other.
+at::ScalarType scalar_type(storage::DType dtype, const std::string& where);
+storage::DType storage_dtype(at::ScalarType type);
+
+/// Copies packed elements (any alignment) into target, converting the dtype. target has the entry's shape, any strides.
+void copy_elements(const storage::TensorEntry& entry, std::string_view bytes, const std::string& where, at::Tensor target);
+
+/// A tensor to write: contiguous on the CPU, must outlive the write.
+storage::TensorToWrite tensor_to_write(std::string name, const at::Tensor& tensor);
+
+}  // namespace lora_train::model

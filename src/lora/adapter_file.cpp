@@ -1,0 +1,99 @@
+#include "adapter_tensors.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/philox.h"
+#include "lora_train/model/resident_weights.h"
+#include "lora_train/model/tensor_io.h"
+#include "lora_train/storage/safetensors.h"
+
+namespace lora_train::lora {
+namespace {
+
+const char* const kTensorFile = "adapter_model.safetensors";
+
+std::vector<std::string> parameter_names(const std::vector<model::AdapterSpec>& specs) {
+  std::vector<std::string> names;
+  for (const auto& spec : specs) {
+    for (const char matrix : {'A', 'B'}) names.push_back(model::peft_parameter_name(spec.layer, spec.slot, matrix));
+  }
+  return names;
+}
+
+void check_finite(const std::string& name, const at::Tensor& tensor) {
+  if (!at::isfinite(tensor).all().item<bool>()) {
+    throw NumericError(name, "holds NaN or infinity and is not saved; the last checkpoint before is intact");
+  }
+}
+
+}  // namespace
+
+void load_adapter(const std::filesystem::path& folder, const std::vector<model::AdapterSpec>& specs,
+                  model::Parameters& parameters) {
+  const auto path = folder / kTensorFile;
+  if (!std::filesystem::exists(path)) {
+    throw FormatError(path.string(), "is missing; expected a PEFT adapter folder with adapter_config.json and " +
+                                         std::string(kTensorFile) + " (.bin adapters are refused: save with safetensors)");
+  }
+  const storage::SafetensorsFile file(path);
+  std::set<std::string> expected;
+  for (const auto& name : parameter_names(specs)) {
+    expected.insert(name);
+    const std::string where = path.string() + ": " + name;
+    const storage::TensorEntry* entry = file.find(name);
+    if (entry == nullptr) throw FormatError(where, "is missing, but adapter_config.json targets this linear");
+    at::Tensor value = parameters.value(name);
+    if (entry->shape != value.sizes().vec()) {
+      throw FormatError(where, "is " + storage::describe(*entry) + ", expected shape " + c10::str(value.sizes()) +
+                                   "; the adapter belongs to another model or rank");
+    }
+    model::copy_elements(*entry, file.bytes(*entry), where, value);
+    if (!at::isfinite(value).all().item<bool>()) throw FormatError(where, "holds NaN or infinity");
+  }
+  for (const auto& entry : file.tensors()) {
+    if (!expected.contains(entry.name)) {
+      throw FormatError(path.string() + ": " + entry.name,
+                        "is not a LoRA tensor that adapter_config.json announces; it would be ignored");
+    }
+  }
+}
+
+void save_adapter_tensors(const std::filesystem::path& folder, const model::Parameters& parameters, SaveDtype dtype) {
+  std::vector<at::Tensor> keep;
+  std::vector<storage::TensorToWrite> tensors;
+  for (const auto& parameter : parameters.list()) {
+    at::Tensor value = parameters.value(parameter.name);
+    check_finite(parameter.name, value);
+    if (dtype == SaveDtype::kBFloat16) value = value.to(at::kBFloat16);
+    keep.push_back(value);
+    tensors.push_back(model::tensor_to_write(parameter.name, value));
+  }
+  storage::write_safetensors(folder / kTensorFile, tensors);
+}
+
+void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed, model::Parameters& parameters) {
+  for (const auto& spec : specs) {
+    const std::string name = model::peft_parameter_name(spec.layer, spec.slot, 'A');
+    at::Tensor a = parameters.value(name);
+    const int64_t rows = a.size(0), columns = a.size(1);
+    const auto bound = static_cast<float>(1.0 / std::sqrt(static_cast<double>(columns)));
+    const PhiloxKey key = philox_key(seed, RandomPurpose::kLoraInit, name);
+    float* out = a.mutable_data_ptr<float>();
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t column = 0; column < columns; column += 4) {
+        const PhiloxCounter bits = philox4x32({static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(column / 4), 0, 0}, key);
+        for (int64_t i = 0; i < std::min<int64_t>(4, columns - column); ++i) {
+          out[row * columns + column + i] = philox_symmetric(bits[static_cast<std::size_t>(i)]) * bound;
+        }
+      }
+    }
+    parameters.value(model::peft_parameter_name(spec.layer, spec.slot, 'B')).zero_();
+  }
+}
+
+}  // namespace lora_train::lora

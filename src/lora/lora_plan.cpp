@@ -1,0 +1,145 @@
+#include "lora_train/lora/lora_plan.h"
+
+#include <pcre2.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <set>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+
+namespace lora_train::lora {
+namespace {
+
+using model::AdapterSpec;
+using model::LinearSlot;
+
+/// A whole-string regular expression with Python's meaning of the constructs that target patterns use.
+class FullMatch {
+ public:
+  FullMatch(const std::string& key, const std::string& pattern) {
+    int code = 0;
+    PCRE2_SIZE offset = 0;
+    code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                              PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_UTF, &code, &offset, nullptr));
+    if (code_) return;
+    PCRE2_UCHAR message[200] = {};
+    pcre2_get_error_message(code, message, sizeof message);
+    throw ConfigError(key, "\"" + pattern + "\" is not a valid regular expression: " +
+                               reinterpret_cast<const char*>(message) + " at offset " + std::to_string(offset));
+  }
+
+  bool matches(const std::string& text) const {
+    const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
+        pcre2_match_data_create_from_pattern(code_.get(), nullptr), &pcre2_match_data_free);
+    return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, data.get(), nullptr) >= 0;
+  }
+
+ private:
+  std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code_{nullptr, &pcre2_code_free};
+};
+
+bool is_suffix(const std::string& path, const std::string& name) {
+  if (path == name) return true;
+  return path.size() > name.size() && path.ends_with(name) && path[path.size() - name.size() - 1] == '.';
+}
+
+std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+[[noreturn]] void refuse_unmatched(const std::string& what) {
+  std::vector<std::string> names;
+  for (int slot = 0; slot < model::kNumLinearSlots; ++slot) {
+    names.push_back(last_part(std::string(model::slot_path(static_cast<LinearSlot>(slot)))));
+  }
+  const bool is_outer = what.find("lm_head") != std::string::npos || what.find("embed") != std::string::npos;
+  throw ConfigError("lora_target_modules",
+                    "\"" + what + "\" matches no linear of the decoder layers" +
+                        (is_outer ? " (adapters on the embedding or the output head are not supported)" : "") +
+                        ". The linears are " + join(names) + ", under model.layers.<i>.self_attn and .mlp");
+}
+
+/// The linears that the targets choose, in model order.
+std::vector<std::pair<std::int64_t, LinearSlot>> choose(const LoraOptions& options, const model::ModelConfig& config) {
+  std::optional<FullMatch> regex;
+  if (options.target_regex) regex.emplace("lora_target_modules", *options.target_regex);
+  std::set<std::string> unmatched(options.target_names.begin(), options.target_names.end());
+  std::vector<std::pair<std::int64_t, LinearSlot>> chosen;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    for (int i = 0; i < model::kNumLinearSlots; ++i) {
+      const auto slot = static_cast<LinearSlot>(i);
+      const std::string path = model::linear_path(layer, slot);
+      bool is_target = options.all_linear || (regex && regex->matches(path));
+      for (const auto& name : options.target_names) {
+        if (!is_suffix(path, name)) continue;
+        unmatched.erase(name);
+        is_target = true;
+      }
+      if (is_target) chosen.emplace_back(layer, slot);
+    }
+  }
+  if (!unmatched.empty()) refuse_unmatched(*unmatched.begin());
+  if (chosen.empty()) refuse_unmatched(options.target_regex.value_or("(empty list)"));
+  return chosen;
+}
+
+template <typename Value>
+std::vector<std::pair<FullMatch, Value>> compile(const std::string& key,
+                                                 const std::vector<std::pair<std::string, Value>>& patterns) {
+  std::vector<std::pair<FullMatch, Value>> compiled;
+  for (const auto& [pattern, value] : patterns) {
+    compiled.emplace_back(FullMatch(key, "(?:.*\\.)?(?:" + pattern + ")"), value);
+  }
+  return compiled;
+}
+
+template <typename Value>
+Value first_match(const std::vector<std::pair<FullMatch, Value>>& patterns, const std::string& path, Value otherwise) {
+  for (const auto& [pattern, value] : patterns) {
+    if (pattern.matches(path)) return value;
+  }
+  return otherwise;
+}
+
+}  // namespace
+
+std::vector<AdapterSpec> plan_adapters(const LoraOptions& options, const model::ModelConfig& config) {
+  const auto ranks = compile("rank_pattern", options.rank_pattern);
+  const auto alphas = compile("alpha_pattern", options.alpha_pattern);
+  std::vector<AdapterSpec> specs;
+  for (const auto& [layer, slot] : choose(options, config)) {
+    const std::string path = model::linear_path(layer, slot);
+    AdapterSpec spec;
+    spec.layer = layer;
+    spec.slot = slot;
+    spec.rank = first_match(ranks, path, options.r);
+    if (spec.rank <= 0) throw ConfigError("lora_r", "the rank of " + path + " is not positive");
+    const double alpha = first_match(alphas, path, options.alpha);
+    const auto rank = static_cast<double>(spec.rank);
+    spec.scale = alpha / (options.use_rslora ? std::sqrt(rank) : rank);
+    spec.dropout = options.dropout;
+    specs.push_back(spec);
+  }
+  return specs;
+}
+
+std::vector<std::string> explicit_targets(const std::vector<AdapterSpec>& specs, const model::ModelConfig& config) {
+  std::vector<std::int64_t> adapted(model::kNumLinearSlots, 0);
+  for (const auto& spec : specs) ++adapted[static_cast<std::size_t>(spec.slot)];
+  std::set<std::string> names;
+  for (const auto& spec : specs) {
+    const std::string path = model::linear_path(spec.layer, spec.slot);
+    const bool everywhere = adapted[static_cast<std::size_t>(spec.slot)] == config.num_layers;
+    names.insert(everywhere ? last_part(path) : path);
+  }
+  return {names.begin(), names.end()};
+}
+
+std::int64_t first_adapted_layer(const std::vector<AdapterSpec>& specs) {
+  std::int64_t first = specs.empty() ? 0 : specs.front().layer;
+  for (const auto& spec : specs) first = std::min(first, spec.layer);
+  return first;
+}
+
+}  // namespace lora_train::lora

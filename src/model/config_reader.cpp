@@ -1,0 +1,141 @@
+#include "config_reader.h"
+
+#include <cmath>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::model {
+namespace {
+
+std::string shown(const nlohmann::json& value) {
+  const auto text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return text.size() <= 80 ? text : text.substr(0, 77) + "...";
+}
+
+}  // namespace
+
+ConfigReader::ConfigReader(nlohmann::json object, std::filesystem::path path, std::string prefix)
+    : object_(std::move(object)), path_(std::move(path)), prefix_(std::move(prefix)) {}
+
+void ConfigReader::reject(const std::string& key, const std::string& what) const {
+  throw FormatError(path_.string() + ": " + prefix_ + key, what);
+}
+
+void ConfigReader::missing(const char* key) const {
+  reject(key, "the key is missing and has no default; take the config.json of the model as it was published");
+}
+
+const nlohmann::json* ConfigReader::find(const char* key) const {
+  const auto at = object_.find(key);
+  return at == object_.end() ? nullptr : &*at;
+}
+
+std::int64_t ConfigReader::whole(const char* key, const nlohmann::json& value, std::int64_t smallest,
+                                 std::int64_t largest) const {
+  const std::string range = "a whole number from " + std::to_string(smallest) + " to " + std::to_string(largest);
+  if (!value.is_number_integer()) reject(key, "is " + shown(value) + "; " + range + " was expected");
+  const bool is_too_large = value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest);
+  if (is_too_large || value.get<std::int64_t>() < smallest) reject(key, "is " + shown(value) + "; " + range + " was expected");
+  return value.get<std::int64_t>();
+}
+
+double ConfigReader::number(const char* key, const nlohmann::json& value) const {
+  if (!value.is_number() || !std::isfinite(value.get<double>())) reject(key, "is " + shown(value) + "; a number was expected");
+  return value.get<double>();
+}
+
+std::int64_t ConfigReader::size(const char* key, std::int64_t largest) const {
+  const auto* value = find(key);
+  if (value == nullptr) missing(key);
+  return whole(key, *value, 1, largest);
+}
+
+std::int64_t ConfigReader::size(const char* key, std::int64_t largest, std::int64_t fallback) const {
+  return has(key) ? size(key, largest) : fallback;
+}
+
+std::optional<std::int64_t> ConfigReader::optional_size(const char* key, std::int64_t largest) const {
+  if (!is_given(key)) return std::nullopt;
+  return size(key, largest);
+}
+
+std::int64_t ConfigReader::count(const char* key, std::int64_t fallback) const {
+  const auto* value = find(key);
+  return value == nullptr ? fallback : whole(key, *value, 0, std::int64_t{1} << 40);
+}
+
+std::optional<std::int64_t> ConfigReader::optional_id(const char* key) const {
+  if (!is_given(key)) return std::nullopt;
+  // Old Llama files say -1 for "none".
+  const auto id = whole(key, *find(key), -1, std::int64_t{1} << 31);
+  return id < 0 ? std::nullopt : std::optional(id);
+}
+
+std::vector<std::int64_t> ConfigReader::ids(const char* key) const {
+  if (!is_given(key)) return {};
+  if (!find(key)->is_array()) return {whole(key, *find(key), 0, std::int64_t{1} << 31)};
+  std::vector<std::int64_t> all;
+  for (const auto& value : *find(key)) all.push_back(whole(key, value, 0, std::int64_t{1} << 31));
+  return all;
+}
+
+double ConfigReader::positive(const char* key) const {
+  const auto* value = find(key);
+  if (value == nullptr) missing(key);
+  const double result = number(key, *value);
+  if (result <= 0) reject(key, "is " + shown(*value) + "; a number above zero was expected");
+  return result;
+}
+
+double ConfigReader::positive(const char* key, double fallback) const { return has(key) ? positive(key) : fallback; }
+
+std::optional<double> ConfigReader::optional_number(const char* key) const {
+  if (!is_given(key)) return std::nullopt;
+  return number(key, *find(key));
+}
+
+bool ConfigReader::boolean(const char* key, bool fallback) const {
+  const auto* value = find(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_boolean()) reject(key, "is " + shown(*value) + "; true or false was expected");
+  return value->get<bool>();
+}
+
+std::string ConfigReader::text(const char* key, const std::string& fallback) const {
+  const auto* value = find(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_string()) reject(key, "is " + shown(*value) + "; a string was expected");
+  return value->get<std::string>();
+}
+
+std::optional<std::vector<std::string>> ConfigReader::optional_texts(const char* key) const {
+  if (!is_given(key)) return std::nullopt;
+  std::vector<std::string> all;
+  const auto& value = *find(key);
+  bool is_good = value.is_array();
+  for (std::size_t i = 0; is_good && i < value.size(); ++i) {
+    is_good = value[i].is_string();
+    if (is_good) all.push_back(value[i].get<std::string>());
+  }
+  if (!is_good) reject(key, "is " + shown(value) + "; a list of strings was expected");
+  return all;
+}
+
+std::vector<double> ConfigReader::numbers(const char* key) const {
+  const auto* value = find(key);
+  if (value == nullptr) missing(key);
+  if (!value->is_array()) reject(key, "is " + shown(*value) + "; a list of numbers was expected");
+  std::vector<double> all;
+  for (const auto& item : *value) all.push_back(number(key, item));
+  return all;
+}
+
+std::optional<ConfigReader> ConfigReader::optional_object(const char* key) const {
+  if (!is_given(key)) return std::nullopt;
+  const auto& value = *find(key);
+  if (!value.is_object()) reject(key, "is " + shown(value) + "; an object was expected");
+  if (value.empty()) return std::nullopt;
+  return ConfigReader(value, path_, prefix_ + key + ".");
+}
+
+}  // namespace lora_train::model

@@ -1,0 +1,215 @@
+#include "lora_train/model/decoder.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "lora_train/base/error.h"
+#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/swiglu.h"
+
+// N tokens, D hidden, H heads, K kv heads, E head size, F ffn.
+namespace lora_train::model {
+namespace {
+
+at::Tensor* defined_or_null(at::Tensor& tensor) { return tensor.defined() ? &tensor : nullptr; }
+
+/// The first D columns of a buffer that carries adapter columns.
+at::Tensor features(const Projection& projection, const at::Tensor& wide) {
+  return wide.narrow(1, 0, projection.in_features);
+}
+
+/// Columns [begin, begin + heads) of head size E as [N, heads, E].
+at::Tensor heads_of(const at::Tensor& buffer, int64_t begin, int64_t heads, int64_t E) {
+  return buffer.narrow(1, begin * E, heads * E).unflatten(1, {heads, E});
+}
+
+void norm_and_columns(const Decoder& decoder, const at::Tensor& x, const NormWeight& norm, const Projection& projection,
+                      const DropoutContext& dropout, const at::Tensor& scratch, at::Tensor& normed, at::Tensor& rstd) {
+  at::Tensor y = features(projection, normed);
+  kernels::rms_norm_forward(x, norm.weight, decoder.config.rms_norm_eps, y, rstd);
+  fill_adapter_columns(projection, normed, dropout, scratch);
+}
+
+/// Norm over E of every q and k head, before RoPE (Qwen3).
+void qk_norm_forward(const Decoder& decoder, const LayerWeights& weights, AttentionActivations& saved) {
+  const ModelConfig& c = decoder.config;
+  saved.qk_raw.copy_(saved.qkv.narrow(1, 0, saved.qk_raw.size(1)));
+  for (int64_t head = 0; head < c.num_heads + c.num_kv_heads; ++head) {
+    at::Tensor y = saved.qkv.narrow(1, head * c.head_dim, c.head_dim);
+    at::Tensor rstd = saved.qk_rstd.select(0, head);
+    const NormWeight& norm = head < c.num_heads ? weights.q_norm : weights.k_norm;
+    kernels::rms_norm_forward(saved.qk_raw.narrow(1, head * c.head_dim, c.head_dim), norm.weight, c.rms_norm_eps, y, rstd);
+  }
+}
+
+void qk_norm_backward(const Decoder& decoder, LayerWeights& weights, const AttentionActivations& saved,
+                      const at::Tensor& d_normed, at::Tensor& d_qkv) {
+  const ModelConfig& c = decoder.config;
+  for (int64_t head = 0; head < c.num_heads + c.num_kv_heads; ++head) {
+    const int64_t begin = head * c.head_dim;
+    NormWeight& norm = head < c.num_heads ? weights.q_norm : weights.k_norm;
+    at::Tensor dx = d_qkv.narrow(1, begin, c.head_dim);
+    kernels::rms_norm_backward(d_normed.narrow(1, begin, c.head_dim), saved.qk_raw.narrow(1, begin, c.head_dim),
+                               norm.weight, saved.qk_rstd.select(0, head), dx, false, defined_or_null(norm.grad));
+  }
+}
+
+kernels::AttentionLayout attention_layout(const Decoder& decoder, int64_t layer, const Batch& batch) {
+  kernels::AttentionLayout layout;
+  layout.cu_seqlens_q = batch.cu_seqlens;
+  layout.cu_seqlens_k = batch.cu_seqlens;
+  layout.window = decoder.config.layer_window[static_cast<std::size_t>(layer)];
+  layout.scale = 1.0 / std::sqrt(static_cast<double>(decoder.config.head_dim));
+  return layout;
+}
+
+struct QkvViews {
+  at::Tensor q, k, v;  ///< [N, heads, E]
+};
+
+QkvViews split_qkv(const ModelConfig& c, const at::Tensor& qk, const at::Tensor& qkv) {
+  return {heads_of(qk, 0, c.num_heads, c.head_dim), heads_of(qk, c.num_heads, c.num_kv_heads, c.head_dim),
+          heads_of(qkv, c.num_heads + c.num_kv_heads, c.num_kv_heads, c.head_dim)};
+}
+
+/// Everything of the attention block before the output projection.
+void attention_block_forward(const Decoder& decoder, const LayerWeights& weights, int64_t layer, const Batch& batch,
+                             LayerActivations& saved, const at::Tensor& scratch) {
+  AttentionActivations& a = saved.attention;
+  norm_and_columns(decoder, saved.input, weights.input_norm, weights.qkv, batch.dropout, scratch, a.normed, a.rstd);
+  projection_forward(weights.qkv, a.normed, {}, a.qkv);
+  if (decoder.config.qk_norm) qk_norm_forward(decoder, weights, a);
+  QkvViews views = split_qkv(decoder.config, a.qkv, a.qkv);
+  kernels::rope_in_place(views.q, batch.positions, decoder.rope, false);
+  kernels::rope_in_place(views.k, batch.positions, decoder.rope, false);
+  at::Tensor out = heads_of(a.out, 0, decoder.config.num_heads, decoder.config.head_dim);
+  kernels::attention_forward(views.q, views.k, views.v, attention_layout(decoder, layer, batch), out, a.lse);
+  fill_adapter_columns(weights.o, a.out, batch.dropout, scratch);
+}
+
+void swiglu_and_columns(const LayerWeights& weights, const Batch& batch, MlpActivations& m, const at::Tensor& scratch) {
+  at::Tensor hidden = features(weights.down, m.hidden);
+  kernels::swiglu_forward(m.gate_up, hidden);
+  fill_adapter_columns(weights.down, m.hidden, batch.dropout, scratch);
+}
+
+/// Everything of the layer before the down projection: all that the backward needs.
+void forward_until_down(const Decoder& decoder, const LayerWeights& weights, int64_t layer, const Batch& batch,
+                        LayerActivations& saved, const at::Tensor& scratch) {
+  attention_block_forward(decoder, weights, layer, batch, saved, scratch);
+  MlpActivations& m = saved.mlp;
+  projection_forward(weights.o, saved.attention.out, saved.input, m.input);
+  norm_and_columns(decoder, m.input, weights.post_attention_norm, weights.gate_up, batch.dropout, scratch, m.normed,
+                   m.rstd);
+  projection_forward(weights.gate_up, m.normed, {}, m.gate_up);
+  swiglu_and_columns(weights, batch, m, scratch);
+}
+
+/// Computes again what the layer's mode did not keep.
+void recompute(const Decoder& decoder, const LayerWeights& weights, int64_t layer, const Batch& batch,
+               LayerActivations& saved, const Activations& buffers) {
+  const Recompute mode = buffers.recompute(layer);
+  if (mode == Recompute::kFull) forward_until_down(decoder, weights, layer, batch, saved, buffers.scratch);
+  if (mode != Recompute::kCheap) return;
+  norm_and_columns(decoder, saved.input, weights.input_norm, weights.qkv, batch.dropout, buffers.scratch,
+                   saved.attention.normed, saved.attention.rstd);
+  norm_and_columns(decoder, saved.mlp.input, weights.post_attention_norm, weights.gate_up, batch.dropout,
+                   buffers.scratch, saved.mlp.normed, saved.mlp.rstd);
+  swiglu_and_columns(weights, batch, saved.mlp, buffers.scratch);
+}
+
+void mlp_backward(LayerWeights& weights, const Batch& batch, MlpActivations& m,
+                  const Activations& buffers, at::Tensor& d_hidden) {
+  const int64_t N = batch.num_tokens();
+  at::Tensor d_act = buffers.d_input(weights.down, N);
+  projection_backward(weights.down, m.hidden, d_hidden, d_act, true, batch.dropout, buffers.scratch);
+  kernels::swiglu_backward(features(weights.down, d_act), m.gate_up, m.gate_up);
+  at::Tensor d_normed = buffers.d_input(weights.gate_up, N);
+  projection_backward(weights.gate_up, m.normed, m.gate_up, d_normed, true, batch.dropout, buffers.scratch);
+  kernels::rms_norm_backward(features(weights.gate_up, d_normed), m.input, weights.post_attention_norm.weight, m.rstd,
+                             d_hidden, true, defined_or_null(weights.post_attention_norm.grad));
+}
+
+void attention_block_backward(const Decoder& decoder, LayerWeights& weights, int64_t layer, const Batch& batch,
+                              LayerActivations& saved, Activations& buffers, at::Tensor& d_hidden, bool need_input_grad) {
+  const ModelConfig& c = decoder.config;
+  const int64_t N = batch.num_tokens();
+  AttentionActivations& a = saved.attention;
+  at::Tensor d_out = buffers.d_input(weights.o, N);
+  projection_backward(weights.o, a.out, d_hidden, d_out, true, batch.dropout, buffers.scratch);
+  at::Tensor d_qkv = buffers.d_qkv.narrow(0, 0, N);
+  const at::Tensor d_qk = c.qk_norm ? buffers.d_qk_raw.narrow(0, 0, N) : d_qkv;
+  const QkvViews views = split_qkv(c, a.qkv, a.qkv);
+  QkvViews grads = split_qkv(c, d_qk, d_qkv);
+  kernels::attention_backward(heads_of(d_out, 0, c.num_heads, c.head_dim), views.q, views.k, views.v,
+                              heads_of(a.out, 0, c.num_heads, c.head_dim), a.lse,
+                              attention_layout(decoder, layer, batch), grads.q, grads.k, grads.v);
+  kernels::rope_in_place(grads.q, batch.positions, decoder.rope, true);
+  kernels::rope_in_place(grads.k, batch.positions, decoder.rope, true);
+  if (c.qk_norm) qk_norm_backward(decoder, weights, a, d_qk, d_qkv);
+  at::Tensor d_normed = buffers.d_input(weights.qkv, N);
+  const bool need_normed_grad = need_input_grad || weights.input_norm.grad.defined();
+  projection_backward(weights.qkv, a.normed, d_qkv, d_normed, need_normed_grad, batch.dropout, buffers.scratch);
+  if (!need_normed_grad) return;
+  kernels::rms_norm_backward(features(weights.qkv, d_normed), saved.input, weights.input_norm.weight, a.rstd, d_hidden,
+                             true, defined_or_null(weights.input_norm.grad));
+}
+
+}  // namespace
+
+Decoder make_decoder(const ModelConfig& config, WeightSource& weights, at::ScalarType dtype, int64_t max_seq_len,
+                     const FirstNeeded& first_needed) {
+  check_rope_supported(config, max_seq_len);
+  const std::vector<float> inv_freq = rope_inv_freq(config);
+  const at::Tensor frequencies = at::tensor(at::ArrayRef<float>(inv_freq), at::kFloat);
+  return {config, dtype, weights, kernels::make_rope_table(frequencies, max_seq_len, rope_attention_factor(config)),
+          first_needed};
+}
+
+void layer_forward(const Decoder& decoder, const LayerWeights& weights, int64_t layer, const Batch& batch,
+                   LayerActivations& saved, const at::Tensor& scratch, at::Tensor& output) {
+  forward_until_down(decoder, weights, layer, batch, saved, scratch);
+  projection_forward(weights.down, saved.mlp.hidden, saved.mlp.input, output);
+}
+
+void layer_backward(const Decoder& decoder, LayerWeights& weights, int64_t layer, const Batch& batch,
+                    LayerActivations& saved, Activations& buffers, at::Tensor& d_hidden, bool need_input_grad) {
+  recompute(decoder, weights, layer, batch, saved, buffers);
+  mlp_backward(weights, batch, saved.mlp, buffers, d_hidden);
+  attention_block_backward(decoder, weights, layer, batch, saved, buffers, d_hidden, need_input_grad);
+}
+
+void decoder_forward(Decoder& decoder, const Batch& batch, Activations& activations) {
+  const int64_t N = batch.num_tokens(), num_layers = decoder.config.num_layers;
+  if (N > activations.max_tokens()) throw ShapeError("decoder_forward", "more tokens than were planned for");
+  const OuterWeights& outer = decoder.weights.outer();
+  at::Tensor first = activations.layer(0, N).input;
+  kernels::embedding_forward(batch.ids, outer.embedding, outer.rows, first);
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    LayerActivations saved = activations.layer(layer, N);
+    at::Tensor output = layer + 1 < num_layers ? activations.layer(layer + 1, N).input
+                                               : activations.final_hidden.narrow(0, 0, N);
+    const LayerWeights& weights = decoder.weights.acquire(layer, Pass::kForward);
+    layer_forward(decoder, weights, layer, batch, saved, activations.scratch, output);
+    decoder.weights.release(layer, Pass::kForward);
+  }
+}
+
+void decoder_backward(Decoder& decoder, const Batch& batch, Activations& activations) {
+  const int64_t N = batch.num_tokens();
+  at::Tensor d_hidden = activations.d_hidden.narrow(0, 0, N);
+  for (int64_t layer = decoder.config.num_layers - 1; layer >= decoder.first_needed.first_layer; --layer) {
+    LayerActivations saved = activations.layer(layer, N);
+    const bool need_input_grad = layer > decoder.first_needed.first_layer || decoder.first_needed.embedding;
+    LayerWeights& weights = decoder.weights.acquire(layer, Pass::kBackward);
+    layer_backward(decoder, weights, layer, batch, saved, activations, d_hidden, need_input_grad);
+    decoder.weights.release(layer, Pass::kBackward);
+  }
+  if (!decoder.first_needed.embedding) return;
+  OuterWeights& outer = decoder.weights.outer();
+  kernels::embedding_backward(batch.ids, d_hidden, defined_or_null(outer.grad_embedding), outer.rows);
+}
+
+}  // namespace lora_train::model

@@ -1,0 +1,43 @@
+// What a model family adds to the shape all of them share (Llama's decoder): one file each, listed in registry.cpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config_reader.h"
+#include "lora_train/model/model_config.h"
+
+namespace lora_train::model {
+
+/// Defaults of transformers' configuration class, for keys a file leaves out, and the family's own keys.
+struct FamilyRules {
+  Family family;
+  std::string_view model_type;
+  std::string_view architecture;
+  std::optional<std::int64_t> num_kv_heads;  ///< empty = as many as heads
+  std::optional<std::int64_t> head_dim;      ///< empty = D / H, also for null
+  std::int64_t max_position_embeddings;
+  std::optional<std::int64_t> bos_token_id, eos_token_id;
+  /// Sets biases, norms and windows from the family's own keys; sizes are set already.
+  void (*read_own_keys)(const ConfigReader& reader, ModelConfig& config);
+};
+
+const FamilyRules& qwen2_rules();
+const FamilyRules& qwen3_rules();
+const FamilyRules& mistral_rules();
+const FamilyRules& llama_rules();
+
+/// Every family there is.
+const std::vector<const FamilyRules*>& families();
+const FamilyRules* find_family_by_type(std::string_view model_type);
+const FamilyRules* find_family_by_architecture(std::string_view architecture);
+/// "Qwen2ForCausalLM, ...", for messages.
+std::string supported_architectures();
+
+/// The windows of Qwen2 and Qwen3: layer_types, else use_sliding_window with max_window_layers.
+void read_qwen_windows(const ConfigReader& reader, ModelConfig& config);
+
+}  // namespace lora_train::model

@@ -1,0 +1,36 @@
+// Mistral: no biases; a sliding window that is not null holds for every layer, and a file without the key has 4096.
+// Defaults: transformers MistralConfig.
+#include "family.h"
+
+namespace lora_train::model {
+namespace {
+
+void read_own_keys(const ConfigReader& reader, ModelConfig& config) {
+  constexpr std::int64_t kDefaultWindow = 4096, kLongest = std::int64_t{1} << 40;
+  const auto window = reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongest) : kDefaultWindow;
+  config.layer_window.assign(static_cast<std::size_t>(config.num_layers), window.value_or(0));
+  const char* expected = window ? "sliding_attention" : "full_attention";
+  for (const auto& type : reader.optional_texts("layer_types").value_or(std::vector<std::string>{})) {
+    if (type != expected) {
+      reader.reject("layer_types", "\"" + type + "\" differs from what sliding_window says of every layer (" + expected +
+                                       "); layers of several kinds are not supported in the mistral family");
+    }
+  }
+}
+
+}  // namespace
+
+const FamilyRules& mistral_rules() {
+  static const FamilyRules rules = {.family = Family::kMistral,
+                                    .model_type = "mistral",
+                                    .architecture = "MistralForCausalLM",
+                                    .num_kv_heads = 8,
+                                    .head_dim = std::nullopt,
+                                    .max_position_embeddings = 4096 * 32,
+                                    .bos_token_id = 1,
+                                    .eos_token_id = 2,
+                                    .read_own_keys = read_own_keys};
+  return rules;
+}
+
+}  // namespace lora_train::model

@@ -1,0 +1,57 @@
+// Qwen2 and Qwen2.5: biases on q, k and v, never on o. Defaults: transformers Qwen2Config.
+#include "family.h"
+
+namespace lora_train::model {
+namespace {
+
+void read_own_keys(const ConfigReader& reader, ModelConfig& config) {
+  config.qkv_bias = true;
+  if (reader.boolean("use_mrope", false)) reader.reject("use_mrope", "multimodal RoPE is not supported");
+  read_qwen_windows(reader, config);
+}
+
+}  // namespace
+
+const FamilyRules& qwen2_rules() {
+  static const FamilyRules rules = {.family = Family::kQwen2,
+                                    .model_type = "qwen2",
+                                    .architecture = "Qwen2ForCausalLM",
+                                    .num_kv_heads = 32,
+                                    .head_dim = std::nullopt,
+                                    .max_position_embeddings = 32768,
+                                    .bos_token_id = std::nullopt,
+                                    .eos_token_id = std::nullopt,
+                                    .read_own_keys = read_own_keys};
+  return rules;
+}
+
+void read_qwen_windows(const ConfigReader& reader, ModelConfig& config) {
+  constexpr std::int64_t kDefaultWindow = 4096, kDefaultFullLayers = 28, kLongest = std::int64_t{1} << 40;
+  std::optional<std::int64_t> window;
+  if (reader.boolean("use_sliding_window", false)) {
+    window = reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongest) : kDefaultWindow;
+  }
+  config.layer_window.assign(static_cast<std::size_t>(config.num_layers), 0);
+  if (const auto types = reader.optional_texts("layer_types")) {
+    if (types->size() != config.layer_window.size()) {
+      reader.reject("layer_types", "has " + std::to_string(types->size()) + " entries for " +
+                                       std::to_string(config.num_layers) + " layers (num_hidden_layers)");
+    }
+    for (std::size_t i = 0; i < types->size(); ++i) {
+      if ((*types)[i] == "full_attention") continue;
+      if ((*types)[i] != "sliding_attention") {
+        reader.reject("layer_types", "\"" + (*types)[i] + "\" is not supported; full_attention and sliding_attention are");
+      }
+      if (!window) {
+        reader.reject("layer_types", "layer " + std::to_string(i) + " is sliding_attention, but there is no window: set "
+                                     "use_sliding_window to true and sliding_window to a size");
+      }
+      config.layer_window[i] = *window;
+    }
+  } else if (window) {
+    const auto first = reader.count("max_window_layers", kDefaultFullLayers);
+    for (std::int64_t i = first; i < config.num_layers; ++i) config.layer_window[static_cast<std::size_t>(i)] = *window;
+  }
+}
+
+}  // namespace lora_train::model

@@ -1,0 +1,53 @@
+#include "lora_train/model/parameters.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::model {
+
+int64_t Parameter::numel() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+Parameters::Parameters(std::vector<Parameter> list) : list_(std::move(list)) {
+  std::stable_partition(list_.begin(), list_.end(), [](const Parameter& parameter) { return parameter.decayed; });
+  for (std::size_t i = 0; i < list_.size(); ++i) {
+    list_[i].offset = size_;
+    size_ += list_[i].numel();
+    if (list_[i].decayed) num_decayed_ = size_;
+    if (!index_.emplace(list_[i].name, i).second) throw ShapeError(list_[i].name, "two parameters have one name");
+  }
+  for (at::Tensor* flat : {&values, &grads, &exp_avg, &exp_avg_sq}) *flat = at::zeros({size_}, at::kFloat);
+}
+
+const Parameter& Parameters::find(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found == index_.end()) throw ShapeError(name, "no such parameter");
+  return list_[found->second];
+}
+
+at::Tensor Parameters::view(const at::Tensor& flat, const std::string& name) const {
+  const Parameter& parameter = find(name);
+  return flat.narrow(0, parameter.offset, parameter.numel()).view(parameter.shape);
+}
+
+at::Tensor Parameters::joined(const at::Tensor& flat, const std::vector<std::string>& names) const {
+  const Parameter& first = find(names.front());
+  std::vector<int64_t> shape = first.shape;
+  shape[0] = 0;
+  int64_t end = first.offset;
+  for (const auto& name : names) {
+    const Parameter& parameter = find(name);
+    if (parameter.offset != end) throw ShapeError(name, "does not lie beside " + names.front());
+    end += parameter.numel();
+    shape[0] += parameter.shape[0];
+  }
+  return flat.narrow(0, first.offset, end - first.offset).view(shape);
+}
+
+}  // namespace lora_train::model

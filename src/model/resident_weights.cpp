@@ -1,0 +1,211 @@
+#include "lora_train/model/resident_weights.h"
+
+#include <ATen/ATen.h>
+
+#include "lora_train/base/error.h"
+#include "lora_train/model/tensor_io.h"
+#include "lora_train/storage/model_weights.h"
+
+// D hidden, H heads, K kv heads, E head size, F ffn, V vocabulary.
+namespace lora_train::model {
+namespace {
+
+std::string layer_name(int64_t layer, const std::string& rest) {
+  return "model.layers." + std::to_string(layer) + "." + rest;
+}
+
+/// The parts of a projection: which slots, and how many outputs each.
+struct Part {
+  LinearSlot slot;
+  int64_t out_features;
+};
+
+std::vector<Part> qkv_parts(const ModelConfig& c) {
+  return {{LinearSlot::kQ, c.num_heads * c.head_dim},
+          {LinearSlot::kK, c.num_kv_heads * c.head_dim},
+          {LinearSlot::kV, c.num_kv_heads * c.head_dim}};
+}
+std::vector<Part> o_parts(const ModelConfig& c) { return {{LinearSlot::kO, c.hidden_size}}; }
+std::vector<Part> gate_up_parts(const ModelConfig& c) {
+  return {{LinearSlot::kGate, c.intermediate_size}, {LinearSlot::kUp, c.intermediate_size}};
+}
+std::vector<Part> down_parts(const ModelConfig& c) { return {{LinearSlot::kDown, c.hidden_size}}; }
+
+/// One projection of a layer with everything that describes it.
+struct ProjectionSite {
+  Projection LayerWeights::*member;
+  std::vector<Part> parts;
+  int64_t in_features;
+  bool has_bias;
+};
+
+std::vector<ProjectionSite> projection_sites(const ModelConfig& c) {
+  return {{&LayerWeights::qkv, qkv_parts(c), c.hidden_size, c.qkv_bias},
+          {&LayerWeights::o, o_parts(c), c.num_heads * c.head_dim, c.o_bias},
+          {&LayerWeights::gate_up, gate_up_parts(c), c.hidden_size, c.mlp_bias},
+          {&LayerWeights::down, down_parts(c), c.intermediate_size, c.mlp_bias}};
+}
+
+struct NormSite {
+  NormWeight LayerWeights::*member;
+  std::string name;
+  int64_t size;
+};
+
+std::vector<NormSite> norm_sites(const ModelConfig& c) {
+  std::vector<NormSite> sites{{&LayerWeights::input_norm, "input_layernorm.weight", c.hidden_size},
+                              {&LayerWeights::post_attention_norm, "post_attention_layernorm.weight", c.hidden_size}};
+  if (c.qk_norm) {
+    sites.push_back({&LayerWeights::q_norm, "self_attn.q_norm.weight", c.head_dim});
+    sites.push_back({&LayerWeights::k_norm, "self_attn.k_norm.weight", c.head_dim});
+  }
+  return sites;
+}
+
+void load(const storage::WeightFiles& files, const std::string& name, const at::Tensor& target) {
+  const storage::TensorEntry* entry = files.find(name);
+  if (entry == nullptr) throw FormatError(name, "tensor is missing");
+  copy_elements(*entry, files.bytes(*entry), files.where(*entry), target);
+  files.release(*entry);
+}
+
+std::vector<Parameter> adapter_parameters(const ModelConfig& config, const std::vector<AdapterSpec>& specs) {
+  std::vector<Parameter> list;
+  for (const auto& spec : specs) {
+    for (const auto& site : projection_sites(config)) {
+      for (const auto& part : site.parts) {
+        if (part.slot != spec.slot) continue;
+        list.push_back({peft_parameter_name(spec.layer, spec.slot, 'A'), {spec.rank, site.in_features}, true, 0});
+        list.push_back({peft_parameter_name(spec.layer, spec.slot, 'B'), {part.out_features, spec.rank}, true, 0});
+      }
+    }
+  }
+  return list;
+}
+
+std::vector<Parameter> weight_parameters(const ModelConfig& config) {
+  std::vector<Parameter> list;
+  for (const auto& spec : expected_tensors(config)) {
+    const bool decayed = spec.kind != WeightKind::kNorm && spec.kind != WeightKind::kBias;
+    list.push_back({spec.name, spec.shape, decayed, 0});
+  }
+  return list;
+}
+
+/// "q_proj.weight" for every part, in the order of the fused rows.
+std::vector<std::string> part_names(int64_t layer, const ProjectionSite& site, const std::string& suffix) {
+  std::vector<std::string> names;
+  for (const auto& part : site.parts) names.push_back(linear_path(layer, part.slot) + suffix);
+  return names;
+}
+
+}  // namespace
+
+std::string peft_parameter_name(int64_t layer, LinearSlot slot, char a_or_b) {
+  return "base_model.model." + linear_path(layer, slot) + ".lora_" + a_or_b + ".weight";
+}
+
+ResidentWeights::ResidentWeights(const ModelConfig& config, const storage::WeightFiles& files, at::ScalarType dtype,
+                                 const std::vector<AdapterSpec>& specs, TrainedWeights trained)
+    : config_(config),
+      dtype_(dtype),
+      trained_(trained),
+      parameters_(trained == TrainedWeights::kAll ? weight_parameters(config) : adapter_parameters(config, specs)),
+      layers_(static_cast<std::size_t>(config.num_layers)) {
+  bind_adapters(specs);
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) load_layer(layer, files);
+  outer_.is_tied = config.tie_word_embeddings;
+  outer_.embedding = at::empty({config.vocab_size, config.hidden_size}, dtype);
+  load(files, "model.embed_tokens.weight", outer_.embedding);
+  if (outer_.is_tied) {
+    outer_.head = outer_.embedding;
+  } else {
+    outer_.head = at::empty_like(outer_.embedding);
+    load(files, "lm_head.weight", outer_.head);
+  }
+  outer_.final_norm.weight = at::empty({config.hidden_size}, dtype);
+  load(files, "model.norm.weight", outer_.final_norm.weight);
+  if (trained == TrainedWeights::kAll) {
+    for (const auto& parameter : parameters_.list()) load(files, parameter.name, parameters_.value(parameter.name));
+    bind_trained_weights();
+  }
+}
+
+void ResidentWeights::bind_adapters(const std::vector<AdapterSpec>& specs) {
+  for (const auto& spec : specs) {
+    for (const auto& site : projection_sites(config_)) {
+      Projection& projection = layers_[static_cast<std::size_t>(spec.layer)].*site.member;
+      int64_t begin = 0;
+      for (const auto& part : site.parts) {
+        if (part.slot == spec.slot) {
+          const std::string a = peft_parameter_name(spec.layer, spec.slot, 'A');
+          const std::string b = peft_parameter_name(spec.layer, spec.slot, 'B');
+          projection.adapters.push_back({linear_path(spec.layer, spec.slot), begin, begin + part.out_features,
+                                         projection.num_columns, spec.rank, spec.scale, spec.dropout,
+                                         parameters_.value(a), parameters_.value(b), parameters_.grad(a),
+                                         parameters_.grad(b)});
+          projection.num_columns += spec.rank;
+        }
+        begin += part.out_features;
+      }
+    }
+  }
+}
+
+void ResidentWeights::load_layer(int64_t layer, const storage::WeightFiles& files) {
+  LayerWeights& weights = layers_[static_cast<std::size_t>(layer)];
+  for (const auto& site : projection_sites(config_)) {
+    Projection& projection = weights.*site.member;
+    projection.in_features = site.in_features;
+    projection.out_features = 0;
+    for (const auto& part : site.parts) projection.out_features += part.out_features;
+    projection.weight = at::zeros({projection.out_features, projection.input_width()}, dtype_);
+    if (site.has_bias) projection.bias = at::empty({projection.out_features}, dtype_);
+    if (projection.num_columns > 0) projection.lora_a = at::zeros({projection.num_columns, site.in_features}, dtype_);
+    int64_t begin = 0;
+    for (const auto& part : site.parts) {
+      const std::string path = linear_path(layer, part.slot);
+      load(files, path + ".weight",
+           projection.weight.narrow(0, begin, part.out_features).narrow(1, 0, site.in_features));
+      if (site.has_bias) load(files, path + ".bias", projection.bias.narrow(0, begin, part.out_features));
+      begin += part.out_features;
+    }
+  }
+  for (const auto& site : norm_sites(config_)) {
+    NormWeight& norm = weights.*site.member;
+    norm.weight = at::empty({site.size}, dtype_);
+    load(files, layer_name(layer, site.name), norm.weight);
+  }
+}
+
+void ResidentWeights::bind_trained_weights() {
+  const auto bind = [this](const std::vector<std::string>& names, const at::Tensor& compute) {
+    copies_.emplace_back(compute, parameters_.joined(parameters_.values, names));
+    return parameters_.joined(parameters_.grads, names);
+  };
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    LayerWeights& weights = layers_[static_cast<std::size_t>(layer)];
+    for (const auto& site : projection_sites(config_)) {
+      Projection& projection = weights.*site.member;
+      projection.grad_weight = bind(part_names(layer, site, ".weight"), projection.weight);
+      if (!site.has_bias) continue;
+      projection.grad_bias = bind(part_names(layer, site, ".bias"), projection.bias);
+    }
+    for (const auto& site : norm_sites(config_)) {
+      NormWeight& norm = weights.*site.member;
+      norm.grad = bind({layer_name(layer, site.name)}, norm.weight);
+    }
+  }
+  outer_.grad_embedding = bind({"model.embed_tokens.weight"}, outer_.embedding);
+  outer_.grad_head = outer_.is_tied ? outer_.grad_embedding : bind({"lm_head.weight"}, outer_.head);
+  outer_.final_norm.grad = bind({"model.norm.weight"}, outer_.final_norm.weight);
+}
+
+void ResidentWeights::refresh() {
+  for (auto& layer : layers_) {
+    for (Projection* projection : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) write_adapter_columns(*projection);
+  }
+  for (auto& [compute, master] : copies_) compute.copy_(master);
+}
+
+}  // namespace lora_train::model
