@@ -27,6 +27,10 @@ add_library(lt_sentencepiece INTERFACE IMPORTED GLOBAL)
 target_include_directories(lt_sentencepiece INTERFACE ${SENTENCEPIECE_INCLUDE})
 target_link_libraries(lt_sentencepiece INTERFACE ${SENTENCEPIECE_LIBRARY})
 
+if(LORA_TRAIN_CORE_ONLY)
+  return()
+endif()
+
 # LibTorch out of the torch wheel. Own imported target: TorchConfig.cmake would drag in the whole CUDA toolkit.
 file(GLOB _torch_default ${PROJECT_SOURCE_DIR}/.deps/venv/lib/python3*/site-packages/torch)
 set(LORA_TRAIN_TORCH_DIR "${_torch_default}" CACHE PATH "folder of the torch wheel (holds include/ and lib/)")

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Holds the module table: says of every #include in src/ and include/ whether cmake/module_deps.txt allows it.
+
+  - "lora_train/<module>/..." only of the module itself and of those in its row of the table;
+  - core modules never see LibTorch (ATen, torch, c10), neither directly nor through a lora_train header;
+  - public headers hide nlohmann/json, yaml-cpp, torch/torch.h and CUDA;
+  - .cu files and *_cuda.h never see LibTorch, so that nvcc does not parse it;
+  - headers that are private to a module (src/<module>/*.h) stay in it.
+
+Prints file:line for each violation and exits 1 when there are any. --self-test plants violations and expects them.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+import tempfile
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+TORCH = re.compile(r"^(ATen|torch|c10|caffe2)/")
+HIDDEN_IN_PUBLIC_HEADERS = re.compile(r"^(nlohmann/|yaml-cpp/|torch/(torch|all)\.h$|cuda|cublas|cudnn|nccl)")
+SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+
+
+class Module:
+    def __init__(self, name, is_core, may_include):
+        self.name, self.is_core, self.may_include = name, is_core, may_include
+
+
+def read_table(path):
+    """module_deps.txt as {name: Module}."""
+    modules = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        row = re.fullmatch(r"([a-z_]+)\s+(core|torch)\s*:(.*)", line)
+        if not row:
+            sys.exit(f"{path}:{number}: expected `module core|torch : modules`, found `{line}`")
+        modules[row[1]] = Module(row[1], row[2] == "core", set(row[3].split()))
+    return modules
+
+
+def includes_of(path):
+    """[(line, is_quoted, name)] of a file."""
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            found.append((number, match[1] == '"', match[2]))
+    return found
+
+
+def torch_seen_through(root, header, visited=None):
+    """The first LibTorch header that a lora_train header brings in, or None."""
+    visited = set() if visited is None else visited
+    path = root / "include" / header
+    if header in visited or not path.is_file():
+        return None
+    visited.add(header)
+    for _, _, name in includes_of(path):
+        found = name if TORCH.match(name) else None
+        if name.startswith("lora_train/"):
+            found = torch_seen_through(root, name, visited)
+        if found:
+            return found
+    return None
+
+
+def check_lora_train_include(root, module, modules, name):
+    other = name.split("/")[1]
+    if other not in modules:
+        return f"no module `{other}` in cmake/module_deps.txt"
+    if other != module.name and other not in module.may_include:
+        allowed = " ".join(sorted(module.may_include)) or "nothing but the standard library"
+        return f"module {module.name} may not include {other} (allowed: {allowed})"
+    torch = torch_seen_through(root, name) if module.is_core else None
+    return f"core module {module.name} sees <{torch}> through this header" if torch else None
+
+
+def check_include(root, path, module, modules, is_quoted, name):
+    """What is wrong with one #include of a file in `module`, or None."""
+    if name.startswith("lora_train/"):
+        return check_lora_train_include(root, module, modules, name)
+    if TORCH.match(name):
+        if module.is_core:
+            return f"core module {module.name} may not see LibTorch"
+        if path.suffix in {".cu", ".cuh"} or path.name.endswith("_cuda.h"):
+            return "nvcc must not parse LibTorch; pass pointers, sizes and a stream"
+    if "include" in path.relative_to(root).parts and HIDDEN_IN_PUBLIC_HEADERS.match(name):
+        return "public headers hide this; include it in the .cpp"
+    first = name.split("/")[0]
+    if is_quoted and "/" in name and (first == ".." or first in modules and first != module.name):
+        return "headers under src/ are private to their module"
+    return None
+
+
+def check_tree(root):
+    """(violations as `file:line: what`, number of files read)."""
+    modules = read_table(root / "cmake" / "module_deps.txt")
+    violations, num_files = [], 0
+    for top in [root / "src", root / "include" / "lora_train"]:
+        for path in sorted(top.rglob("*")):
+            if path.suffix not in SOURCE_SUFFIXES:
+                continue
+            num_files += 1
+            where = path.relative_to(root)
+            name = path.relative_to(top).parts[0]
+            if name not in modules:
+                violations.append(f"{where}:1: no module `{name}` in cmake/module_deps.txt")
+                continue
+            for line, is_quoted, included in includes_of(path):
+                wrong = check_include(root, path, modules[name], modules, is_quoted, included)
+                if wrong:
+                    violations.append(f"{where}:{line}: #include of {included}: {wrong}")
+    return violations, num_files
+
+
+def self_test():
+    """Each planted violation must be reported at its line, and the clean lines must not."""
+    clean = {
+        "cmake/module_deps.txt": "# a comment\nbase core :\nengine torch : base\napp core : base engine\n",
+        "include/lora_train/base/good.h": "#include <vector>\n",
+        "include/lora_train/engine/tensors.h": "#include <ATen/core/Tensor.h>\n",
+        "include/lora_train/engine/plain.h": '#include "lora_train/base/good.h"\n',
+        "src/engine/good.cpp": '#include "lora_train/engine/tensors.h"\n#include <torch/torch.h>\n#include "own.h"\n',
+        "src/app/main.cpp": '#include "lora_train/engine/plain.h"\n#include <nlohmann/json.hpp>\n',
+    }
+    planted = {
+        "src/base/up.cpp": '#include <vector>\n#include "lora_train/engine/plain.h"\n',
+        "src/base/torch.cpp": "\n# include <c10/util/Half.h>\n",
+        "src/app/through.cpp": '\n#include "lora_train/engine/tensors.h"\n',
+        "src/app/unknown.cpp": '\n#include "lora_train/helpers/x.h"\n',
+        "src/app/private.cpp": '\n#include "base/private.h"\n',
+        "src/engine/kernel.cu": "\n#include <ATen/ATen.h>\n",
+        "include/lora_train/base/json.h": "\n#include <nlohmann/json.hpp>\n",
+        "include/lora_train/engine/all.h": "\n#include <torch/torch.h>\n",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, text in clean.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        violations, num_files = check_tree(root)
+        assert not violations and num_files == len(clean) - 1, violations
+        for name, text in planted.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        violations, _ = check_tree(root)
+        got = sorted(violation.split(": ")[0] for violation in violations)
+        assert got == sorted(f"{name}:2" for name in planted), violations
+    print(f"check_includes: self-test: {len(planted)} planted violations found")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--self-test", action="store_true")
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
+    arguments = parser.parse_args()
+    if arguments.self_test:
+        self_test()
+        return 0
+    violations, num_files = check_tree(arguments.root)
+    print(*violations, f"check_includes: {num_files} files, {len(violations)} violations", sep="\n")
+    return 1 if violations or num_files == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Installs what building, running and testing lora-train needs, on a machine with nothing but Debian 12 and Python 3:
+# Debian packages, PyPI wheels in .deps/venv, and nvcc. Names and versions stand in scripts/dependencies.sh.
+# Safe to run again: what is there already is left alone, and a second run takes about a second.
+#
+#   scripts/install_deps.sh             everything
+#   scripts/install_deps.sh --no-test   only what building and running need
+#   LORA_TRAIN_DEPS=DIR                 the folder for the wheels (default .deps, which git ignores)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/dependencies.sh
+
+deps="${LORA_TRAIN_DEPS:-$PWD/.deps}"
+with_test=1
+
+say() { printf 'install_deps: %s\n' "$*"; }
+die() { printf 'install_deps: error: %s\n' "$*" >&2; exit 1; }
+
+# The Debian packages among the arguments that are not installed, one a line.
+missing_packages() {
+  local package
+  for package in "$@"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || printf '%s\n' "$package"
+  done
+}
+
+install_debian() {
+  local missing as_root=()
+  mapfile -t missing < <(missing_packages "$@")
+  if [ "${#missing[@]}" -eq 0 ]; then
+    say "Debian packages: all $# are there"
+    return
+  fi
+  command -v apt-get >/dev/null || die "no apt-get here. Install these by hand, then run this again: ${missing[*]}"
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || die "not root and no sudo. As root: apt-get install ${missing[*]}"
+    as_root=(sudo)
+  fi
+  say "Debian packages: installing ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# The stamp says which versions of scripts/dependencies.sh a folder was filled from, and whether with those for tests.
+is_stamped() { [ -f "$1" ] && grep -qxF "$2" "$1"; }
+
+install_wheels() {
+  local hash stamp="$deps/venv/lora-train-stamp" python=/usr/bin/python3 wheels=("${PYPI_BUILD[@]}") kind=build
+  hash="$(sha256sum scripts/dependencies.sh | cut -d' ' -f1)"
+  [ "$with_test" = 0 ] || { wheels+=("${PYPI_TEST[@]}"); kind=all; }
+  if is_stamped "$stamp" "$hash all" || is_stamped "$stamp" "$hash $kind"; then
+    say "PyPI wheels: $deps/venv is up to date"
+    return
+  fi
+  [ -x "$python" ] || python="$(command -v python3)" || die "no python3 found"
+  "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' ||
+    die "$("$python" -V) found, Python 3.11 or 3.12 is needed"
+  [ -x "$deps/venv/bin/pip" ] || "$python" -m venv "$deps/venv"
+  say "PyPI wheels: installing ${wheels[*]} into $deps/venv (torch brings about 3 GB of libraries the first time)"
+  "$deps/venv/bin/pip" install --quiet --disable-pip-version-check "${wheels[@]}"
+  printf '%s %s\n' "$hash" "$kind" >"$stamp"
+}
+
+# Fills $1 with nvcc out of its wheels, so that $1/bin/nvcc compiles and links.
+install_nvcc_wheels() {
+  mkdir -p "$1"
+  "$deps/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --upgrade --target "$1" "${PYPI_NVCC[@]}" ||
+    return 1
+  local root="nvidia/cu${CUDA_SERIES%%.*}"
+  [ -x "$1/$root/bin/nvcc" ] || return 1
+  ln -sfn "$root/bin" "$1/bin"
+  ln -sfn lib "$1/$root/lib64"  # where nvcc.profile looks
+}
+
+install_nvcc() {
+  local nvcc hash stamp="$deps/cuda/lora-train-stamp"
+  if nvcc="$(command -v nvcc)" || { nvcc=/usr/local/cuda/bin/nvcc && [ -x "$nvcc" ]; }; then
+    say "nvcc: $nvcc ($("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p'))"
+    return
+  fi
+  hash="$(sha256sum scripts/dependencies.sh | cut -d' ' -f1)"
+  if is_stamped "$stamp" "$hash"; then
+    say "nvcc: $deps/cuda/bin/nvcc is up to date"
+  elif install_nvcc_wheels "$deps/cuda"; then
+    printf '%s\n' "$hash" >"$stamp"
+    say "nvcc: no CUDA toolkit on this machine, so nvcc $CUDA_SERIES came from its wheels: $deps/cuda/bin/nvcc"
+  else
+    say "nvcc: neither a CUDA toolkit nor its wheels could be had; the build will be CPU-only"
+  fi
+}
+
+main() {
+  local started=$SECONDS packages=("${DEBIAN_BUILD[@]}")
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --no-test) with_test=0 ;;
+      -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      *) die "unknown argument \"$1\". There is --no-test" ;;
+    esac
+    shift
+  done
+  [ "$with_test" = 0 ] || packages+=("${DEBIAN_TEST[@]}")
+  install_debian "${packages[@]}"
+  install_wheels
+  install_nvcc
+  say "done in $((SECONDS - started)) s"
+}
+
+# Sourcing gives the functions without running them.
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+  main "$@"
+fi
