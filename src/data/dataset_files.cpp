@@ -1,0 +1,123 @@
+#include "dataset_files.h"
+
+#include <glob.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <system_error>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kReadable = ".jsonl, .ndjson or .json";
+
+struct UnreadKind {
+  std::string_view extension;
+  std::string_view advice;
+};
+
+constexpr std::array<UnreadKind, 9> kUnreadKinds = {{
+    {".parquet", "Parquet is not read; convert it: python3 -c \"import pandas; "
+                 "pandas.read_parquet('FILE.parquet').to_json('FILE.jsonl', orient='records', lines=True)\""},
+    {".arrow", "Arrow is not read; save the data set with datasets.Dataset.to_json('FILE.jsonl')"},
+    {".csv", "CSV is not built yet; convert it: python3 -c \"import pandas; "
+             "pandas.read_csv('FILE.csv').to_json('FILE.jsonl', orient='records', lines=True)\""},
+    {".tsv", "TSV is not built yet; convert it to JSON Lines"},
+    {".txt", "plain text is not built yet; write JSON Lines with one {\"text\": ...} a row"},
+    {".gz", "packed files are not built yet; unpack it: gunzip -k FILE.gz"},
+    {".zst", "packed files are not built yet; unpack it: zstd -d FILE.zst"},
+    {".xz", "packed files are not read; unpack it: unxz -k FILE.xz"},
+    {".zip", "packed files are not read; unpack it: unzip FILE.zip"},
+}};
+
+bool is_readable(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
+}
+
+void check_file(const fs::path& path) {
+  for (const UnreadKind& kind : kUnreadKinds) {
+    if (path.extension() == kind.extension) {
+      throw DataError(path.string(), std::string(kind.advice));
+    }
+  }
+  if (!fs::is_regular_file(path)) {
+    throw DataError(path.string(), "no regular file; a dataset is a file, a folder or a glob");
+  }
+}
+
+std::vector<fs::path> files_of_folder(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  fs::recursive_directory_iterator entry(folder, fs::directory_options::none, error);
+  for (const fs::recursive_directory_iterator end; !error && entry != end; entry.increment(error)) {
+    const bool is_hidden = entry->path().filename().string().starts_with(".");
+    if (entry->is_directory()) {
+      if (is_hidden) {
+        entry.disable_recursion_pending();
+      }
+    } else if (!is_hidden && is_readable(entry->path())) {
+      files.push_back(entry->path());
+    }
+  }
+  if (error) {
+    throw IoError(folder.string(), "cannot list the folder: " + error.message());
+  }
+  if (files.empty()) {
+    throw DataError(folder.string(), "the folder has no " + std::string(kReadable) + " file");
+  }
+  return files;
+}
+
+std::vector<fs::path> files_of_glob(const std::string& pattern) {
+  if (pattern.find("**") != std::string::npos) {
+    throw DataError(pattern, "** is not supported; give the folder to read its subfolders too");
+  }
+  ::glob_t found{};
+  const int result = ::glob(pattern.c_str(), 0, nullptr, &found);
+  std::vector<fs::path> files;
+  for (std::size_t i = 0; result == 0 && i < found.gl_pathc; ++i) {
+    if (!fs::is_directory(found.gl_pathv[i])) {
+      files.emplace_back(found.gl_pathv[i]);
+    }
+  }
+  ::globfree(&found);
+  if (files.empty()) {
+    throw DataError(pattern, "no file matches");
+  }
+  return files;
+}
+
+}  // namespace
+
+std::vector<fs::path> dataset_files(const std::string& path) {
+  std::vector<fs::path> files;
+  if (std::error_code error; fs::is_directory(path, error)) {
+    files = files_of_folder(path);
+  } else if (fs::exists(path, error)) {
+    files = {path};
+  } else if (path.find_first_of("*?[") != std::string::npos) {
+    files = files_of_glob(path);
+  } else {
+    throw DataError(path, "no such file, folder or glob; a dataset is local: " + std::string(kReadable) +
+                              ", relative to the working directory");
+  }
+  std::sort(files.begin(), files.end());
+  std::for_each(files.begin(), files.end(), check_file);
+  return files;
+}
+
+std::string dataset_name(const std::string& path) {
+  fs::path trimmed = fs::path(path).lexically_normal();
+  if (!trimmed.has_filename()) {
+    trimmed = trimmed.parent_path();
+  }
+  return is_readable(trimmed) ? trimmed.stem().string() : trimmed.filename().string();
+}
+
+}  // namespace lora_train::data

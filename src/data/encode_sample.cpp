@@ -1,0 +1,169 @@
+#include "encode_sample.h"
+
+#include <algorithm>
+
+#include "lora_train/base/error.h"
+#include "lora_train/data/document_store.h"
+#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/tokenizer.h"
+
+namespace lora_train::data {
+namespace {
+
+using tokenizer::ByteRange;
+
+bool is_chat(DatasetType type) {
+  return type == DatasetType::kMessages || type == DatasetType::kSharegpt || type == DatasetType::kAlpaca;
+}
+
+std::vector<std::int32_t> masked(const std::vector<std::int32_t>& ids, const std::vector<std::uint8_t>& is_trained) {
+  std::vector<std::int32_t> labels(ids);
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    labels[i] = is_trained[i] != 0 ? ids[i] : kIgnoredLabel;
+  }
+  return labels;
+}
+
+// The spans of the assistant turns that loss_on trains.
+std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
+  if (loss_on == LossOn::kAll) {
+    return {{0, static_cast<std::uint32_t>(rendered.text.size())}};
+  }
+  std::size_t first = loss_on == LossOn::kAssistant ? 0 : chat.num_prompt_messages;
+  if (loss_on == LossOn::kLast) {
+    const auto is_assistant = [](const tokenizer::Message& message) { return message.role == "assistant"; };
+    const auto last = std::find_if(chat.messages.rbegin(), chat.messages.rend(), is_assistant);
+    first = static_cast<std::size_t>(chat.messages.rend() - last) - (last == chat.messages.rend() ? 0 : 1);
+  }
+  std::vector<ByteRange> spans;
+  for (std::size_t i = 0; i < rendered.spans.size(); ++i) {
+    if (static_cast<std::size_t>(rendered.span_message[i]) >= first) {
+      spans.push_back(rendered.spans[i]);
+    }
+  }
+  return spans;
+}
+
+tokenizer::RenderedChat render(const ChatSample& chat, const tokenizer::ChatTemplate& chat_template) {
+  try {
+    return chat_template.render(chat.messages, {false, chat.tools_json, chat.kwargs_json});
+  } catch (const DataError& error) {
+    throw DataError("", "the chat template refuses the row: " + std::string(error.what()));
+  }
+}
+
+EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
+  const tokenizer::RenderedChat rendered = render(chat, *options.chat_template);
+  auto encoding = options.tokenizer->encode(rendered.text, /*with_offsets=*/true);
+  const auto spans = trained_spans(chat, rendered, options.loss_on);
+  EncodedSample out;
+  out.labels = masked(encoding.ids, tokenizer::trained_tokens(encoding.offsets, spans));
+  out.ids = std::move(encoding.ids);
+  const auto lost = std::find(rendered.content_rendered.begin(), rendered.content_rendered.end(), false);
+  if (lost != rendered.content_rendered.end()) {
+    const auto i = static_cast<std::size_t>(lost - rendered.content_rendered.begin());
+    out.not_rendered = "messages[" + std::to_string(i) + "] (" + chat.messages[i].role + ")";
+  }
+  return out;
+}
+
+// BOS and EOS as Hugging Face's tokenizer and TRL add them to text that is no chat.
+EncodedSample encode(const TextSample& text, const EncodeOptions& options) {
+  const std::string whole = text.prompt + text.completion;
+  auto encoding = options.tokenizer->encode(whole, /*with_offsets=*/true);
+  const auto begin = static_cast<std::uint32_t>(options.loss_on == LossOn::kAll ? 0 : text.prompt.size());
+  const std::vector<ByteRange> spans = {{begin, static_cast<std::uint32_t>(whole.size())}};
+  EncodedSample out;
+  out.labels = masked(encoding.ids, tokenizer::trained_tokens(encoding.offsets, spans));
+  out.ids = std::move(encoding.ids);
+  const auto eos = options.tokenizer->eos_id();
+  if (eos && (out.ids.empty() || out.ids.back() != *eos)) {
+    out.ids.push_back(*eos);
+    out.labels.push_back(*eos);
+  }
+  const auto bos = options.tokenizer->bos_id();
+  if (options.tokenizer->adds_bos() && bos && (out.ids.empty() || out.ids.front() != *bos)) {
+    out.ids.insert(out.ids.begin(), *bos);
+    out.labels.insert(out.labels.begin(), kIgnoredLabel);
+  }
+  return out;
+}
+
+EncodedSample encode(const TokenSample& tokens, const EncodeOptions& options) {
+  if (tokens.labels.empty() && options.loss_on != LossOn::kAll) {
+    throw DataError("", "\"labels\" is missing; give labels (-100 = not trained), or set loss_on: all to train every token");
+  }
+  return {tokens.ids, options.loss_on == LossOn::kAll ? tokens.ids : tokens.labels, {}};
+}
+
+void check_ids(const std::vector<std::int32_t>& values, const char* field, const EncodeOptions& options) {
+  const auto bad = std::find_if(values.begin(), values.end(), [&](std::int32_t id) { return id >= options.vocab_size; });
+  if (bad != values.end()) {
+    throw DataError("", std::string(field) + "[" + std::to_string(bad - values.begin()) + "] is " +
+                            std::to_string(*bad) + ", but the model has " + std::to_string(options.vocab_size) +
+                            " tokens (ids 0 to " + std::to_string(options.vocab_size - 1) +
+                            "): the row was made with another tokenizer, or the folder's tokenizer is not the model's");
+  }
+}
+
+[[noreturn]] void refuse_loss_on(DatasetType type, LossOn loss_on, const char* possible) {
+  throw ConfigError("loss_on", "`" + to_string(loss_on) + "` has no meaning for " + to_string(type) +
+                                   " rows; possible are " + possible);
+}
+
+[[noreturn]] void refuse_without_template(const std::string& what) {
+  throw FormatError("chat_template", what + " need a chat template, and the model folder has none; set chat_template "
+                                            "to a .jinja file");
+}
+
+}  // namespace
+
+void check_loss_on(DatasetType type, const EncodeOptions& options) {
+  const LossOn loss_on = options.loss_on;
+  const bool is_free = loss_on == LossOn::kAuto || loss_on == LossOn::kAll;
+  if (is_chat(type) && loss_on == LossOn::kCompletion) {
+    refuse_loss_on(type, loss_on, "auto, assistant, last, all");
+  }
+  if (type == DatasetType::kText && !is_free) {
+    refuse_loss_on(type, loss_on, "auto, all");
+  }
+  if (type == DatasetType::kPretokenized && !is_free) {
+    refuse_loss_on(type, loss_on, "auto (the rows' own labels), all");
+  }
+  if (type != DatasetType::kPretokenized && options.tokenizer == nullptr) {
+    throw FormatError("tokenizer", to_string(type) + " rows need a tokenizer, and the model folder has none");
+  }
+  if (is_chat(type) && options.chat_template == nullptr) {
+    refuse_without_template(to_string(type) + " rows");
+  }
+}
+
+std::string describe_loss(DatasetType type, LossOn loss_on) {
+  if (loss_on == LossOn::kAll) {
+    return "all tokens";
+  }
+  if (type == DatasetType::kPretokenized) {
+    return "the rows' own labels";
+  }
+  if (type == DatasetType::kText) {
+    return "all tokens of texts";
+  }
+  if (type == DatasetType::kPromptCompletion && loss_on != LossOn::kAssistant && loss_on != LossOn::kLast) {
+    return "completions";
+  }
+  return loss_on == LossOn::kLast ? "the last assistant turn of each chat" : "assistant turns of chats";
+}
+
+EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options) {
+  if (std::holds_alternative<ChatSample>(sample) && options.chat_template == nullptr) {
+    refuse_without_template("lists of messages");
+  }
+  EncodedSample out = std::visit([&](const auto& content) { return encode(content, options); }, sample);
+  if (options.vocab_size > 0) {
+    check_ids(out.ids, "input_ids", options);
+    check_ids(out.labels, "labels", options);
+  }
+  return out;
+}
+
+}  // namespace lora_train::data

@@ -1,0 +1,42 @@
+// From a row's content to ids and labels: template, tokenizer, loss mask, EOS.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lora_train/config/profile.h"
+#include "row_format.h"
+
+namespace lora_train::tokenizer {
+class Tokenizer;
+class ChatTemplate;
+}  // namespace lora_train::tokenizer
+
+namespace lora_train::data {
+
+struct EncodeOptions {
+  const tokenizer::Tokenizer* tokenizer = nullptr;         ///< null: only pre-tokenised rows
+  const tokenizer::ChatTemplate* chat_template = nullptr;  ///< null: no chats
+  LossOn loss_on = LossOn::kAuto;
+  std::int64_t vocab_size = 0;  ///< ids must lie below; 0 = not checked
+};
+
+struct EncodedSample {
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> labels;  ///< as long as ids, not shifted, -100 = not trained
+  std::string not_rendered;          ///< "messages[0] (system)" when the template left its content out
+};
+
+/// Refuses a loss_on that the layout cannot have, naming those it can: ConfigError (where = "loss_on"). Refuses layouts
+/// that need a tokenizer or a template where there is none: FormatError.
+void check_loss_on(DatasetType type, const EncodeOptions& options);
+
+/// For people: "assistant turns", "completions", "all tokens", "the labels of the rows".
+std::string describe_loss(DatasetType type, LossOn loss_on);
+
+/// Throws DataError (where empty) for what is wrong with this row: the template refuses it, an id is out of range.
+/// FormatError when messages meet no chat template.
+EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options);
+
+}  // namespace lora_train::data

@@ -1,0 +1,257 @@
+#include "json_rows.h"
+
+#include <iterator>
+#include <unordered_set>
+#include <vector>
+
+namespace lora_train::data {
+namespace {
+
+// Feeds nlohmann's lexer and tells how far it has read, which its SAX events do not.
+class CountingIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  CountingIterator(const char* at, const char** consumed) : at_(at), consumed_(consumed) {}
+  reference operator*() const { return *at_; }
+  CountingIterator& operator++() {
+    *consumed_ = ++at_;
+    return *this;
+  }
+  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
+  bool operator!=(const CountingIterator& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  const char** consumed_;
+};
+
+// "[json.exception...] parse error at line 1, column 9: syntax error while parsing object - unexpected end of input;
+// last read: '...'; expected '}'" without its own place and without the text it quotes, which may be long or no UTF-8.
+std::string reason_of(std::string what) {
+  const auto cut_through = [&](std::string_view mark) {
+    if (const auto at = what.find(mark); at != std::string::npos) {
+      what.erase(0, at + mark.size());
+    }
+  };
+  cut_through("column ");
+  cut_through(": ");
+  cut_through("syntax error while parsing ");
+  if (const auto quote = what.find("; last read: '"); quote != std::string::npos) {
+    const auto expected = what.rfind("; expected ");
+    what.erase(quote, expected == std::string::npos || expected < quote ? std::string::npos : expected - quote);
+  }
+  return what;
+}
+
+class RowBuilder {
+ public:
+  using OnRow = std::function<bool(JsonRow&&)>;
+
+  // in_array: the rows are the elements of the outermost array, else the outermost value is the row.
+  RowBuilder(std::string_view text, bool in_array, const OnRow& on_row)
+      : begin_(text.data()), consumed_(text.data()), in_array_(in_array), on_row_(on_row) {}
+
+  const char** consumed() { return &consumed_; }
+  std::size_t position() const { return static_cast<std::size_t>(consumed_ - begin_); }
+  const std::optional<JsonProblem>& syntax_problem() const { return syntax_problem_; }
+  bool was_stopped() const { return was_stopped_; }
+
+  // nlohmann's SAX interface; false ends the parse.
+  bool null() { return scalar(nullptr); }
+  bool boolean(bool value) { return scalar(value); }
+  bool number_integer(Json::number_integer_t value) { return scalar(value); }
+  bool number_unsigned(Json::number_unsigned_t value) { return scalar(value); }
+  bool number_float(Json::number_float_t value, const std::string&) { return scalar(value); }
+  bool string(std::string& value) { return scalar(std::move(value)); }
+  bool binary(Json::binary_t&) { return false; }
+
+  bool start_object(std::size_t) { return open(Json::object()); }
+  bool end_object() { return close(); }
+  bool start_array(std::size_t) {
+    if (in_array_ && !is_in_root_) {
+      is_in_root_ = true;
+      return true;
+    }
+    return open(Json::array());
+  }
+  bool end_array() { return depth_ == 0 ? true : close(); }
+
+  bool key(std::string& name) {
+    if (!row_.problem) {
+      if (!keys_.back().insert(name).second) {
+        fail("duplicate key \"" + name.substr(0, 60) + "\"; a row has each key once");
+      }
+      key_.back() = std::move(name);
+    }
+    return true;
+  }
+
+  template <typename Exception>
+  bool parse_error(std::size_t, const std::string&, const Exception& error) {
+    syntax_problem_ = JsonProblem{0, reason_of(error.what())};
+    return false;
+  }
+
+ private:
+  void fail(std::string message) {
+    row_.problem = JsonProblem{position() == 0 ? 0 : position() - 1, std::move(message)};
+    row_.value = nullptr;
+    open_.clear();
+  }
+
+  // Where the next value goes: the row itself, the open array, or the open object under its last key.
+  Json* place(Json&& value) {
+    if (open_.empty()) {
+      row_.value = std::move(value);
+      return &row_.value;
+    }
+    Json& parent = *open_.back();
+    if (parent.is_array()) {
+      parent.push_back(std::move(value));
+      return &parent.back();
+    }
+    // The key is known to be new: push_back spares ordered_json's search through all keys.
+    Json::object_t::Container& members = parent.get_ref<Json::object_t&>();
+    members.emplace_back(std::move(key_.back()), std::move(value));
+    return &members.back().second;
+  }
+
+  bool scalar(Json&& value) {
+    if (depth_ == 0) {
+      begin_row();
+      fail("the row is " + std::string(value.type_name()) + ", expected an object {...}");
+      return end_row();
+    }
+    check_size();
+    if (!row_.problem) {
+      place(std::move(value));
+    }
+    return true;
+  }
+
+  bool open(Json&& empty) {
+    if (depth_ == 0) {
+      begin_row();
+      if (empty.is_array()) {
+        fail("the row is an array, expected an object {...}");
+      }
+    }
+    check_size();
+    if (++depth_ > kMaxJsonDepth && !row_.problem) {
+      fail("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+    }
+    if (!row_.problem) {
+      open_.push_back(place(std::move(empty)));
+      keys_.resize(open_.size());
+      keys_.back().clear();
+      key_.resize(open_.size());
+    }
+    return true;
+  }
+
+  bool close() {
+    check_size();
+    if (!row_.problem) {
+      open_.pop_back();
+      keys_.pop_back();
+      key_.pop_back();
+    }
+    return --depth_ == 0 ? end_row() : true;
+  }
+
+  void begin_row() {
+    row_ = JsonRow{};
+    row_.offset = position() == 0 ? 0 : position() - 1;
+    open_.clear();
+    keys_.clear();
+    key_.clear();
+  }
+
+  void check_size() {
+    if (!row_.problem && position() - row_.offset > kMaxRowBytes) {
+      fail("the row is longer than 64 MiB");
+    }
+  }
+
+  bool end_row() {
+    const bool go_on = on_row_(std::move(row_));
+    was_stopped_ = !go_on;
+    return go_on;
+  }
+
+  const char* begin_;
+  const char* consumed_;
+  bool in_array_;
+  const OnRow& on_row_;
+  bool is_in_root_ = false;
+  bool was_stopped_ = false;
+  int depth_ = 0;
+  JsonRow row_;
+  std::vector<Json*> open_;                             // open containers, the row first
+  std::vector<std::unordered_set<std::string>> keys_;   // keys seen in each
+  std::vector<std::string> key_;                        // last key of each
+  std::optional<JsonProblem> syntax_problem_;
+};
+
+// nlohmann says "invalid literal" of these.
+std::string explain(std::string_view text, std::size_t offset, const std::string& reason) {
+  const std::string_view rest = text.substr(std::min(offset, text.size()));
+  if (rest.starts_with("N") || rest.starts_with("I") || rest.starts_with("a") || rest.starts_with("n")) {
+    const std::string_view around = text.substr(offset < 2 ? 0 : offset - 2, 6);
+    if (around.find("NaN") != std::string_view::npos || around.find("Inf") != std::string_view::npos) {
+      return "NaN and Infinity are no JSON; write a number or null";
+    }
+  }
+  return "invalid JSON: " + reason;
+}
+
+std::optional<JsonProblem> parse(std::string_view text, RowBuilder& builder) {
+  const CountingIterator first(text.data(), builder.consumed());
+  const CountingIterator last(text.data() + text.size(), builder.consumed());
+  const bool is_good = Json::sax_parse(first, last, &builder);
+  if (builder.was_stopped()) {
+    return std::nullopt;
+  }
+  // The lexer has read the offending byte; at the end of the text there is none to read.
+  const bool is_at_end = builder.position() == text.size();
+  std::size_t offset = builder.position() == 0 ? 0 : builder.position() - 1;
+  if (!is_good) {
+    const std::string& reason = builder.syntax_problem()->message;
+    if (is_at_end && reason.find("end of input") != std::string::npos) {
+      offset = text.size();
+    }
+    return JsonProblem{offset, explain(text, offset, reason)};
+  }
+  if (!is_at_end) {  // nlohmann takes a NUL byte for the end
+    return JsonProblem{offset, "invalid JSON: a NUL byte"};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+JsonRow parse_json_row(std::string_view text) {
+  JsonRow found;
+  const std::function<bool(JsonRow&&)> keep = [&](JsonRow&& row) {
+    found = std::move(row);
+    return true;
+  };
+  RowBuilder builder(text, /*in_array=*/false, keep);
+  if (auto problem = parse(text, builder)) {
+    // What broke off first is what the reader should repair first.
+    found.problem = found.problem && found.problem->offset < problem->offset ? found.problem : problem;
+  }
+  return found;
+}
+
+std::optional<JsonProblem> parse_json_array(std::string_view text, const std::function<bool(JsonRow&&)>& on_row) {
+  RowBuilder builder(text, /*in_array=*/true, on_row);
+  return parse(text, builder);
+}
+
+}  // namespace lora_train::data

@@ -1,0 +1,41 @@
+// JSON text to rows with exact places, stricter than JSON: one object per row, no duplicate keys, bounded depth and
+// size.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace lora_train::data {
+
+using Json = nlohmann::ordered_json;  // templates print fields (tools) in the order of the file
+
+inline constexpr int kMaxJsonDepth = 64;                     ///< levels of objects and arrays, the row itself is 1
+inline constexpr std::size_t kMaxRowBytes = 64ULL << 20;  ///< of a row's text
+
+/// What is wrong with JSON text. offset: of the offending byte from the start of the text, 0-based (the length of the
+/// text when it ends too early).
+struct JsonProblem {
+  std::size_t offset = 0;
+  std::string message;
+};
+
+/// One row found in a text: an object, or what is wrong with it. offset: where it begins.
+struct JsonRow {
+  Json value;
+  std::optional<JsonProblem> problem;
+  std::size_t offset = 0;
+};
+
+/// Parses `text` as exactly one object.
+JsonRow parse_json_row(std::string_view text);
+
+/// Parses `text` as one array and hands over its elements one by one; no more than one is in memory. An element that
+/// is no object, too deep, too long or has a duplicate key is handed over as a problem and the next one follows; text
+/// that is no JSON ends the parse and is returned. on_row returns false to stop early.
+std::optional<JsonProblem> parse_json_array(std::string_view text, const std::function<bool(JsonRow&&)>& on_row);
+
+}  // namespace lora_train::data

@@ -1,0 +1,86 @@
+#include "lora_train/data/ledger.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+
+namespace lora_train::data {
+namespace {
+
+struct ReasonText {
+  const char* name;
+  const char* sentence;
+  bool is_lost;
+};
+
+constexpr std::array<ReasonText, 5> kReasons = {{
+    {"bad_row", "malformed, dropped (on_bad_row: drop)", true},
+    {"overlength", "longer than max_seq_len, dropped (overlength: drop)", true},
+    {"truncated", "longer than max_seq_len, tail cut (overlength: truncate)", false},
+    {"fully_masked", "no token to train on", true},
+    {"not_rendered", "a message that the chat template does not write", false},
+}};
+
+const ReasonText& text_of(LedgerReason reason) { return kReasons[static_cast<std::size_t>(reason)]; }
+
+std::string percent(std::int64_t part, std::int64_t whole) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  return text;
+}
+
+std::string line_of(const LedgerEntry& entry, std::int64_t total) {
+  std::string line = format_count(entry.count) + " (" + percent(entry.count, std::max<std::int64_t>(total, 1)) + ") " +
+                     text_of(entry.reason).sentence + "; first: " + entry.first_source;
+  if (!entry.first_message.empty()) {
+    line += ": " + entry.first_message;
+  }
+  return line;
+}
+
+}  // namespace
+
+const char* name_of(LedgerReason reason) { return text_of(reason).name; }
+
+bool is_lost(LedgerReason reason) { return text_of(reason).is_lost; }
+
+void Ledger::add(LedgerReason reason, const std::string& source, const std::string& message) {
+  auto place = std::lower_bound(entries.begin(), entries.end(), reason,
+                                [](const LedgerEntry& entry, LedgerReason r) { return entry.reason < r; });
+  if (place == entries.end() || place->reason != reason) {
+    place = entries.insert(place, {reason, 0, source, message});
+  }
+  ++place->count;
+}
+
+std::vector<std::string> Ledger::lines() const {
+  std::vector<std::string> out = {"rows: " + format_count(total) + " read, " + format_count(kept) + " kept"};
+  for (const LedgerEntry& entry : entries) {
+    out.push_back("  " + line_of(entry, total));
+  }
+  return out;
+}
+
+void Ledger::check_drop_fraction(double max_fraction, const std::string& what) const {
+  if (total == 0 || static_cast<double>(lost()) <= max_fraction * static_cast<double>(total)) {
+    return;
+  }
+  char limit[32];
+  std::snprintf(limit, sizeof limit, "%g", max_fraction);
+  std::string message = what + " would lose " + format_count(lost()) + " of " + format_count(total) + " rows (" +
+                        percent(lost(), total) + "), more than max_drop_fraction: " + limit + " allows:";
+  std::string first;
+  for (const LedgerEntry& entry : entries) {
+    if (is_lost(entry.reason)) {
+      message += "\n  " + line_of(entry, total);
+      first = first.empty() ? entry.first_source : first;
+    }
+  }
+  message += "\nRepair the rows, or set max_drop_fraction (0 to 1) to what you accept to lose.";
+  throw DataError(first, message);
+}
+
+}  // namespace lora_train::data

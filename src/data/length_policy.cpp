@@ -1,0 +1,103 @@
+#include "length_policy.h"
+
+#include <algorithm>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+
+namespace lora_train::data {
+namespace {
+
+constexpr std::int64_t kRoundTo = 64;
+constexpr std::int64_t kLeastCap = 2048;
+
+std::int64_t round_up(std::int64_t value) { return (value + kRoundTo - 1) / kRoundTo * kRoundTo; }
+
+std::int64_t percentile(const std::vector<std::int64_t>& sorted, std::int64_t p) {
+  const auto n = static_cast<std::int64_t>(sorted.size());
+  return sorted[static_cast<std::size_t>(std::max<std::int64_t>((n * p + 99) / 100, 1) - 1)];
+}
+
+[[noreturn]] void refuse_overlength(const DocumentStore& store, std::int64_t max_seq_len, const std::string& what) {
+  std::int64_t num_rows = 0, num_tokens = 0, num_cut = 0, num_masked = 0;
+  std::string first;
+  for (std::size_t i = 0; i < store.size(); ++i) {
+    if (store.num_tokens(i) <= max_seq_len) {
+      continue;
+    }
+    first = first.empty() ? store.source(i) : first;
+    ++num_rows;
+    num_tokens += store.num_tokens(i);
+    num_cut += store.num_tokens(i) - max_seq_len;
+    const auto head = store.labels(i).first(static_cast<std::size_t>(max_seq_len));
+    num_masked += count_supervised(head) == 0 ? 1 : 0;
+  }
+  throw DataError(first, format_count(num_rows) + " of " + format_count(static_cast<long long>(store.size())) +
+                             " rows of the " + what + " are longer than max_seq_len: " + std::to_string(max_seq_len) +
+                             " (this is the first). Choose one:\n  overlength: drop      loses these " +
+                             format_count(num_rows) + " rows with " + format_count(num_tokens) +
+                             " tokens\n  overlength: truncate  cuts " + format_count(num_cut) +
+                             " tokens from their ends; " + format_count(num_masked) +
+                             " of the rows would have nothing left to train on and be dropped\n  max_seq_len: " +
+                             std::to_string(round_up(store.longest())) + "  keeps everything");
+}
+
+}  // namespace
+
+LengthStatistics length_statistics(const std::vector<const DocumentStore*>& stores) {
+  std::vector<std::int64_t> lengths;
+  LengthStatistics out;
+  for (const DocumentStore* store : stores) {
+    for (std::size_t i = 0; i < store->size(); ++i) {
+      lengths.push_back(store->num_tokens(i));
+    }
+    out.num_tokens += store->total_tokens();
+  }
+  out.num_rows = static_cast<std::int64_t>(lengths.size());
+  if (!lengths.empty()) {
+    std::sort(lengths.begin(), lengths.end());
+    out.longest = lengths.back();
+    out.percentile_50 = percentile(lengths, 50);
+    out.percentile_99 = percentile(lengths, 99);
+  }
+  return out;
+}
+
+std::int64_t automatic_max_seq_len(const LengthStatistics& lengths, std::int64_t max_position_embeddings) {
+  const std::int64_t value = std::min(round_up(lengths.longest), std::max(kLeastCap, 4 * lengths.percentile_99));
+  return max_position_embeddings > 0 ? std::min(value, max_position_embeddings) : value;
+}
+
+DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_len, Overlength policy, Ledger& ledger,
+                                  const std::string& what) {
+  if (policy == Overlength::kError && store.longest() > max_seq_len) {
+    refuse_overlength(store, max_seq_len, what);
+  }
+  const auto limit = static_cast<std::size_t>(max_seq_len);
+  DocumentStore out;
+  for (const std::string& file : store.files()) {
+    out.add_file(file);
+  }
+  for (std::size_t i = 0; i < store.size(); ++i) {
+    auto ids = store.ids(i), labels = store.labels(i);
+    if (ids.size() > limit && policy == Overlength::kDrop) {
+      ledger.add(LedgerReason::kOverlength, store.source(i), std::to_string(ids.size()) + " tokens");
+      continue;
+    }
+    const bool is_cut = ids.size() > limit;
+    ids = ids.first(std::min(limit, ids.size()));
+    labels = labels.first(ids.size());
+    if (count_supervised(labels) == 0) {
+      ledger.add(LedgerReason::kFullyMasked, store.source(i), is_cut ? "after its tail was cut" : "");
+      continue;
+    }
+    if (is_cut) {
+      ledger.add(LedgerReason::kTruncated, store.source(i), std::to_string(store.num_tokens(i)) + " tokens");
+    }
+    out.append_from(store, i, ids.size());
+  }
+  ledger.kept = static_cast<std::int64_t>(out.size());
+  return out;
+}
+
+}  // namespace lora_train::data

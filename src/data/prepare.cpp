@@ -1,0 +1,270 @@
+#include "lora_train/data/prepare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <set>
+
+#include "dataset_files.h"
+#include "dataset_loader.h"
+#include "length_policy.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/hash.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/data/packing.h"
+#include "lora_train/data/plan.h"
+#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/tokenizer.h"
+#include "row_fields.h"
+#include "split.h"
+
+namespace lora_train::data {
+namespace {
+
+constexpr const char* kTrainingData = "training data";
+
+std::string evaluation_data(const std::string& name) { return "evaluation data \"" + name + "\""; }
+
+void log_ledger(const Ledger& ledger, const std::string& what) {
+  for (const std::string& line : ledger.lines()) {
+    ledger.entries.empty() ? log_info(what + " " + line) : log_warning(what + " " + line);
+  }
+}
+
+// Users see here that their turns are not where the mask looks for them, before any step is lost.
+void refuse_all_masked(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer, LossOn loss_on,
+                       const std::string& what) {
+  if (store.empty() || store.total_supervised() > 0) {
+    return;
+  }
+  std::string message = "every row of the " + what + " is masked: no token to train on under loss_on: " +
+                        to_string(loss_on) + ". Chats need an assistant turn, completions some text, pre-tokenised rows "
+                        "a label that is not -100. The first rows are:";
+  for (const RowView& row : view_rows(store, tokenizer, 0, 3)) {
+    message += "\n  " + row.source + " (" + std::to_string(row.ids.size()) + " tokens, 0 trained): " +
+               printable(row.text, 300);
+  }
+  throw DataError(store.source(0), message);
+}
+
+void refuse_empty(const DocumentStore& store, const Ledger& ledger, const std::string& what) {
+  if (store.empty()) {
+    const std::string first = ledger.entries.empty() ? "" : ledger.entries.front().first_source;
+    throw DataError(first, "no row of the " + what + " is left:\n" + join(ledger.lines(), "\n"));
+  }
+}
+
+// What happens to all sets of a run, one step after the other.
+class Preparation {
+ public:
+  Preparation(const DataOptions& options, const tokenizer::Tokenizer* tokenizer,
+              const tokenizer::ChatTemplate* chat_template, const DataLimits& limits)
+      : options_(options), limits_(limits), tokenizer_(tokenizer), chat_template_(chat_template) {}
+
+  void load_train() {
+    std::set<std::string> descriptions;
+    for (std::size_t i = 0; i < options_.datasets.size(); ++i) {
+      const auto loaded = load(options_.datasets[i], "datasets[" + std::to_string(i) + "]", std::nullopt, data_.train,
+                               data_.ledger);
+      descriptions.insert(describe_loss(loaded.type, options_.loss_on));
+      identity_ += loaded.fingerprint;
+    }
+    refuse_all_masked(data_.train, tokenizer_, options_.loss_on, kTrainingData);
+    data_.loss_description = join({descriptions.begin(), descriptions.end()}, "; ");
+  }
+
+  void load_evals() {
+    for (std::size_t i = 0; i < options_.eval_datasets.size(); ++i) {
+      const DatasetSpec& spec = options_.eval_datasets[i];
+      NamedStore set;
+      set.name = unique_name(spec.name.empty() ? dataset_name(spec.path) : spec.name);
+      const auto loaded = load(spec, "eval_datasets[" + std::to_string(i) + "]", options_.eval_max_samples, set.store,
+                               set.ledger);
+      if (data_.loss_description.empty()) {
+        data_.loss_description = describe_loss(loaded.type, options_.loss_on);
+      }
+      refuse_all_masked(set.store, tokenizer_, options_.loss_on, evaluation_data(set.name));
+      data_.evals.push_back(std::move(set));
+    }
+  }
+
+  void decide_length() {
+    const LengthStatistics lengths = measure();
+    data_.max_seq_len_is_auto = !options_.max_seq_len;
+    data_.max_seq_len = options_.max_seq_len ? *options_.max_seq_len
+                                             : automatic_max_seq_len(lengths, limits_.max_position_embeddings);
+    if (data_.max_seq_len_is_auto && data_.max_seq_len < lengths.longest) {
+      log_warning("max_seq_len: auto chose " + std::to_string(data_.max_seq_len) + ", less than the longest row (" +
+                  std::to_string(lengths.longest) + " tokens): it is capped by max_position_embeddings and by 4 times "
+                  "the 99th percentile (" + std::to_string(lengths.percentile_99) + " tokens), at least 2048");
+    }
+    if (limits_.max_position_embeddings > 0 && data_.max_seq_len > limits_.max_position_embeddings) {
+      log_warning("max_seq_len: " + std::to_string(data_.max_seq_len) + " is more than the model's " +
+                  std::to_string(limits_.max_position_embeddings) + " positions (max_position_embeddings)");
+    }
+  }
+
+  void apply_policy(bool has_train) {
+    if (has_train) {
+      apply_policy_to(data_.train, data_.ledger, kTrainingData);
+    }
+    for (NamedStore& set : data_.evals) {
+      apply_policy_to(set.store, set.ledger, evaluation_data(set.name));
+    }
+  }
+
+  void split_validation() {
+    if (options_.val_set_size <= 0) {
+      return;
+    }
+    const Split split = split_rows(data_.train.size(), options_.val_set_size, static_cast<std::uint64_t>(options_.seed));
+    NamedStore held_out;
+    held_out.name = unique_name("validation");
+    auto chosen = split.held_out;
+    if (options_.eval_max_samples && static_cast<std::size_t>(*options_.eval_max_samples) < chosen.size()) {
+      chosen.resize(static_cast<std::size_t>(*options_.eval_max_samples));
+    }
+    held_out.store = data_.train.subset(chosen);
+    held_out.ledger.total = held_out.ledger.kept = static_cast<std::int64_t>(chosen.size());
+    data_.train = data_.train.subset(split.train);
+    log_info("val_set_size: " + format_count(static_cast<long long>(split.held_out.size())) + " rows held out, " +
+             format_count(static_cast<long long>(data_.train.size())) + " left to train on");
+    data_.evals.push_back(std::move(held_out));
+  }
+
+  PreparedData finish(bool need_train) {
+    data_.fingerprint = fingerprint();
+    if (need_train) {
+      log_length();
+    } else {
+      data_.train = DocumentStore();
+    }
+    return std::move(data_);
+  }
+
+ private:
+  LoadedDataset load(const DatasetSpec& spec, const std::string& key, std::optional<std::int64_t> max_rows,
+                     DocumentStore& store, Ledger& ledger) const {
+    return load_dataset(
+        spec, key,
+        {{tokenizer_, chat_template_, options_.loss_on, limits_.vocab_size}, options_.on_bad_row, max_rows}, store,
+        ledger);
+  }
+
+  // The longest row of all sets counts, so that an evaluation row never decides about a run that could train it.
+  LengthStatistics measure() {
+    data_.train_lengths = length_statistics({&data_.train});
+    LengthStatistics lengths = data_.train_lengths;
+    std::vector<const DocumentStore*> stores;
+    for (const NamedStore& set : data_.evals) {
+      stores.push_back(&set.store);
+    }
+    const LengthStatistics evals = length_statistics(stores);
+    lengths.longest = std::max(lengths.longest, evals.longest);
+    lengths.percentile_99 = std::max(lengths.percentile_99, evals.percentile_99);
+    return lengths;
+  }
+
+  void apply_policy_to(DocumentStore& store, Ledger& ledger, const std::string& what) const {
+    store = apply_length_policy(std::move(store), data_.max_seq_len, options_.overlength, ledger, what);
+    log_ledger(ledger, what);
+    refuse_empty(store, ledger, what);
+    ledger.check_drop_fraction(options_.max_drop_fraction, what);
+  }
+
+  std::string unique_name(const std::string& wanted) const {
+    const auto is_taken = [&](const std::string& name) {
+      return std::any_of(data_.evals.begin(), data_.evals.end(), [&](const NamedStore& set) { return set.name == name; });
+    };
+    std::string name = wanted;
+    for (int i = 2; is_taken(name); ++i) {
+      name = wanted + "-" + std::to_string(i);
+    }
+    return name;
+  }
+
+  std::string fingerprint() const {
+    std::string parts = identity_;
+    for (const DatasetSpec& spec : options_.datasets) {
+      parts += "|" + to_string(spec.type);
+      for (const auto& [ours, theirs] : spec.field_map) {
+        parts += "," + ours + "=" + theirs;
+      }
+    }
+    parts += "|" + to_string(options_.loss_on) + "|" + to_string(options_.overlength) + "|" +
+             to_string(options_.on_bad_row) + "|" + std::to_string(data_.max_seq_len) + "|" +
+             std::to_string(options_.val_set_size) +
+             (options_.val_set_size > 0 ? "|" + std::to_string(options_.seed) : "") + "|" +
+             (tokenizer_ == nullptr ? "" : tokenizer_->fingerprint()) + "|" +
+             (chat_template_ == nullptr ? "" : chat_template_->source());
+    return hash128_hex(parts);
+  }
+
+  void log_length() const {
+    const auto order = epoch_order(data_.train.size(), 0, 0, /*shuffle=*/false);
+    std::vector<std::int64_t> lengths;
+    for (const std::uint32_t i : order) {
+      lengths.push_back(data_.train.num_tokens(i));
+    }
+    const auto method = options_.packing ? PackingMethod::kNextFit : PackingMethod::kNone;
+    const auto num_rows = pack(order, lengths, data_.max_seq_len, method).size();
+    const double filled = static_cast<double>(data_.train.total_tokens()) /
+                          (static_cast<double>(num_rows) * static_cast<double>(data_.max_seq_len));
+    const LengthStatistics& all = data_.train_lengths;
+    char line[320];
+    std::snprintf(line, sizeof line,
+                  "max_seq_len: %lld%s (tokens per row: half at most %lld, 99%% at most %lld, longest %lld); %s leaves "
+                  "%.1f%% of the rows' room empty, on which nothing is computed",
+                  static_cast<long long>(data_.max_seq_len), data_.max_seq_len_is_auto ? ", chosen" : "",
+                  static_cast<long long>(all.percentile_50), static_cast<long long>(all.percentile_99),
+                  static_cast<long long>(all.longest), options_.packing ? "packing" : "no packing",
+                  100.0 * (1.0 - filled));
+    log_info(line);
+  }
+
+  const DataOptions& options_;
+  const DataLimits& limits_;
+  const tokenizer::Tokenizer* tokenizer_;
+  const tokenizer::ChatTemplate* chat_template_;
+  PreparedData data_;
+  std::string identity_;
+};
+
+}  // namespace
+
+DataOptions data_options(const Profile& profile) {
+  return {.datasets = profile.datasets,
+          .eval_datasets = profile.eval_datasets,
+          .val_set_size = profile.val_set_size,
+          .loss_on = profile.loss_on,
+          .max_seq_len = profile.max_seq_len,
+          .overlength = profile.overlength,
+          .packing = profile.packing,
+          .on_bad_row = profile.on_bad_row,
+          .max_drop_fraction = profile.max_drop_fraction,
+          .eval_max_samples = profile.eval_max_samples,
+          .seed = profile.seed};
+}
+
+PreparedData prepare_data(const DataOptions& options, const tokenizer::Tokenizer* tokenizer,
+                          const tokenizer::ChatTemplate* chat_template, const DataLimits& limits, bool need_train) {
+  Preparation preparation(options, tokenizer, chat_template, limits);
+  const bool reads_train = need_train || options.val_set_size > 0;
+  if (reads_train && options.datasets.empty()) {
+    throw ConfigError("datasets", "no dataset to train on; give datasets: [{path: train.jsonl}]");
+  }
+  if (!need_train && options.eval_datasets.empty() && options.val_set_size <= 0) {
+    throw ConfigError("eval_datasets", "no data to evaluate on; give eval_datasets: [{path: val.jsonl}] or val_set_size");
+  }
+  if (reads_train) {
+    preparation.load_train();
+  }
+  preparation.load_evals();
+  preparation.decide_length();
+  preparation.apply_policy(reads_train);
+  preparation.split_validation();
+  return preparation.finish(need_train);
+}
+
+}  // namespace lora_train::data

@@ -1,0 +1,52 @@
+// Dataset layouts: which there are, which one a row has, and what a row says.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "json_rows.h"
+#include "lora_train/config/profile.h"
+#include "lora_train/tokenizer/chat_template.h"
+
+namespace lora_train::data {
+
+/// A conversation for the chat template.
+struct ChatSample {
+  std::vector<tokenizer::Message> messages;
+  std::size_t num_prompt_messages = 0;  ///< of prompt/completion rows: the messages of the prompt; else 0
+  std::string tools_json, kwargs_json;  ///< as RenderOptions takes them
+};
+
+/// Plain text, to which EOS is added. `prompt` is empty for layout text.
+struct TextSample {
+  std::string prompt, completion;
+};
+
+/// Ids made elsewhere. labels is empty when the row has none. Padding (attention_mask 0) is already removed.
+struct TokenSample {
+  std::vector<std::int32_t> ids, labels;
+};
+
+using Sample = std::variant<ChatSample, TextSample, TokenSample>;
+
+/// Our field name -> the name in the file; a field that is not in it has our name.
+using FieldMap = std::map<std::string, std::string>;
+
+struct Detection {
+  DatasetType type = DatasetType::kAuto;
+  std::string reason;  ///< for the log: "the rows have messages"
+};
+
+/// The layout of a row by its keys. Throws DataError (where empty) naming the keys found and the layouts there are.
+Detection detect_layout(const Json& row, const FieldMap& field_map);
+
+/// Refuses names in a field_map that are no field of any layout: ConfigError (where = "field_map").
+void check_field_map(const FieldMap& field_map);
+
+/// Reads a row of a given layout (not kAuto). Throws DataError (where empty): the field, what is wrong, what is expected.
+Sample parse_row(const Json& row, DatasetType type, const FieldMap& field_map);
+
+}  // namespace lora_train::data
