@@ -55,6 +55,9 @@ function(lt_add_test module)
     target_link_libraries(${module}_test PRIVATE lt_${_module})
   endforeach()
   if(LT_KIND_${module} STREQUAL "torch" AND LORA_TRAIN_PCH)
+    # -fPIC as the precompiled header of the libraries has it; CMake would give a program -fPIE, and g++ refuses the header.
+    set_target_properties(${module}_test PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${module}_test PRIVATE -fPIC)
     target_precompile_headers(${module}_test REUSE_FROM lt_torch_pch)
   endif()
   gtest_discover_tests(${module}_test DISCOVERY_MODE PRE_TEST WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
