@@ -107,7 +107,7 @@ at::Tensor sum_groups(const at::Tensor& t, int64_t num_kv_heads) {
   if (t.size(1) == num_kv_heads) {
     return to_math(t);
   }
-  return t.view({t.size(0), num_kv_heads, -1, t.size(2)}).sum(2, /*keepdim=*/false, math_dtype(t));
+  return t.view({t.size(0), num_kv_heads, t.size(1) / num_kv_heads, t.size(2)}).sum(2, /*keepdim=*/false, math_dtype(t));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ at::Tensor probabilities(const at::Tensor& scores, const at::Tensor& lse) {
 
 // [H, S, E] to [S, K, E], shared heads summed.
 at::Tensor sum_groups(const at::Tensor& t, int64_t num_kv_heads) {
-  return t.reshape({num_kv_heads, -1, t.size(1), t.size(2)}).sum(1).transpose(0, 1);
+  return t.reshape({num_kv_heads, t.size(0) / num_kv_heads, t.size(1), t.size(2)}).sum(1).transpose(0, 1);
 }
 
 }  // namespace

@@ -1,0 +1,100 @@
+// Tensors for kernel tests: reproducible values, strided rows, devices and dtypes, central differences.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace lora_train::testing_support {
+
+/// Uniform in [-1, 1), the same for the same seed; fp32 on the CPU unless told.
+inline at::Tensor uniform(at::IntArrayRef sizes, std::uint64_t seed, at::ScalarType dtype = at::kFloat) {
+  at::manual_seed(seed);
+  return at::rand(sizes, at::kDouble).mul_(2).sub_(1).to(dtype);
+}
+
+/// A copy in fp64 on the CPU.
+inline at::Tensor f64(const at::Tensor& t) { return t.to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true); }
+
+/// The same values, but rows lie `gap` elements apart and what is between them is NaN.
+inline at::Tensor with_row_gaps(const at::Tensor& t, int64_t gap = 3) {
+  int64_t row = 1;
+  std::vector<int64_t> strides(static_cast<std::size_t>(t.dim()), 1);
+  for (int64_t d = t.dim() - 1; d >= 1; --d) {
+    strides[static_cast<std::size_t>(d)] = row;
+    row *= t.size(d);
+  }
+  strides[0] = row + gap;
+  auto buffer = at::full({t.size(0) * (row + gap)}, std::numeric_limits<double>::quiet_NaN(), t.options());
+  auto view = buffer.as_strided(t.sizes(), strides);
+  view.copy_(t);
+  return view;
+}
+
+/// True when nothing between the rows of a tensor made by with_row_gaps was written.
+inline bool gaps_are_untouched(const at::Tensor& t, int64_t gap = 3) {
+  const int64_t row = t.stride(0) - gap;
+  const auto gaps = t.as_strided({t.size(0), gap}, {t.stride(0), 1}, t.storage_offset() + row);
+  return gaps.to(at::kFloat).isnan().all().item<bool>();
+}
+
+/// What a kernel test runs on: "cpu" or "cuda", and a dtype.
+struct Place {
+  at::DeviceType device;
+  at::ScalarType dtype;
+
+  /// Values rounded to the dtype, on the device, rows strided.
+  at::Tensor put(const at::Tensor& t) const { return with_row_gaps(t.to(at::Device(device), dtype)); }
+  at::Tensor empty(at::IntArrayRef sizes) const { return put(at::full(sizes, 7.0)); }
+  at::Tensor statistic(at::IntArrayRef sizes) const {
+    return at::full(sizes, 7.0, at::device(device).dtype(dtype == at::kDouble ? at::kDouble : at::kFloat));
+  }
+};
+
+inline std::string place_name(const ::testing::TestParamInfo<Place>& info) {
+  return std::string(info.param.device == at::kCPU ? "cpu" : "cuda") + "_" + c10::toString(info.param.dtype);
+}
+
+class KernelTest : public ::testing::TestWithParam<Place> {
+ protected:
+  void SetUp() override {
+    if (GetParam().device == at::kCUDA && !at::hasCUDA()) {
+      GTEST_SKIP() << "no CUDA device here";
+    }
+  }
+};
+
+/// One instantiation per test file.
+#define LORA_TRAIN_EVERY_PLACE(Suite)                                                                                 \
+  INSTANTIATE_TEST_SUITE_P(EveryPlace, Suite,                                                                         \
+                           ::testing::Values(Place{at::kCPU, at::kFloat}, Place{at::kCPU, at::kBFloat16},             \
+                                             Place{at::kCPU, at::kDouble}, Place{at::kCUDA, at::kFloat},              \
+                                             Place{at::kCUDA, at::kBFloat16}),                                        \
+                           place_name)
+
+/// Gradient of `loss` (a function of the fp64 tensor `at_values`, contiguous) by central differences.
+inline at::Tensor central_differences(const std::function<double(const at::Tensor&)>& loss, const at::Tensor& at_values,
+                                      double step = 1e-5) {
+  auto values = at_values.clone();
+  auto gradient = at::zeros_like(values);
+  auto* x = values.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    const double saved = x[i];
+    x[i] = saved + step;
+    const double above = loss(values);
+    x[i] = saved - step;
+    const double below = loss(values);
+    x[i] = saved;
+    gradient.mutable_data_ptr<double>()[i] = (above - below) / (2 * step);
+  }
+  return gradient;
+}
+
+/// Central differences in fp64 with step 1e-5 are good to about 1e-10 / 1e-5 in rounding and 1e-10 in truncation.
+constexpr double kDifferenceTolerance = 1e-7;
+
+}  // namespace lora_train::testing_support

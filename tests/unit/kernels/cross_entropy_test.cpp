@@ -1,0 +1,126 @@
+#include "lora_train/kernels/cross_entropy.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "lora_train/base/error.h"
+#include "support/tensors.h"
+#include "support/tolerance.h"
+
+namespace lora_train::kernels {
+namespace {
+
+using namespace testing_support;
+
+class CrossEntropy : public KernelTest {};
+LORA_TRAIN_EVERY_PLACE(CrossEntropy);
+
+CrossEntropyOutput output_for(const at::Tensor& logits) {
+  const int64_t M = logits.size(0);
+  const auto dtype = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return {at::full({M}, 7, logits.options().dtype(dtype)), at::empty({M}, logits.options().dtype(at::kBool)),
+          at::full({M}, 7, logits.options().dtype(at::kFloat))};
+}
+
+at::Tensor targets_for(int64_t M, int64_t V) { return (at::arange(M, at::kLong) * 7919).remainder(V).to(at::kInt); }
+
+TEST(CrossEntropyReference, MatchesAtenAutogradInFp64) {
+  const auto logits = (uniform({5, 33}, 1, at::kDouble) * 8).detach().requires_grad_();
+  const auto targets = targets_for(5, 33);
+  const auto losses = at::cross_entropy_loss(logits, targets.to(at::kLong), {}, at::Reduction::None);
+  losses.sum().mul(0.25).backward();
+  auto in_place = logits.detach().clone();
+  auto output = output_for(in_place);
+  cross_entropy_in_place_reference(in_place, targets, 0.25, true, output);
+  EXPECT_CLOSE(output.losses, losses.detach(), 1e-13);
+  EXPECT_CLOSE(in_place, logits.grad(), 1e-13);
+  const auto [largest, index] = logits.detach().softmax(1).max(1);
+  EXPECT_CLOSE(output.confidence, largest, 1e-6);
+  EXPECT_TRUE(at::equal(output.correct, index == targets));
+}
+
+TEST(CrossEntropyReference, GradientMatchesCentralDifferences) {
+  const auto logits = uniform({3, 7}, 1, at::kDouble) * 3;
+  const auto targets = targets_for(3, 7);
+  auto output = output_for(logits);
+  const auto expected = central_differences(
+      [&](const at::Tensor& values) {
+        auto copy = values.clone();
+        cross_entropy_in_place_reference(copy, targets, 1, false, output);
+        return output.losses.sum().item<double>() * 0.5;
+      },
+      logits);
+  auto gradient = logits.clone();
+  cross_entropy_in_place_reference(gradient, targets, 0.5, true, output);
+  EXPECT_CLOSE(gradient, expected, kDifferenceTolerance);
+}
+
+TEST_P(CrossEntropy, MatchesReference) {
+  const auto place = GetParam();
+  for (const auto& [M, V] : std::vector<std::pair<int64_t, int64_t>>{{1, 2}, {3, 7}, {5, 1031}, {2, 50257}, {33, 257}}) {
+    auto logits = (uniform({M, V}, 1) * 12).to(place.device, place.dtype);
+    auto reference = f64(logits);
+    const auto targets = targets_for(M, V);
+    auto output = output_for(logits), expected = output_for(reference);
+    cross_entropy_in_place_reference(reference, targets, 0.125, true, expected);
+    const auto before = logits.clone();
+    cross_entropy_in_place(logits, targets.to(place.device), 0.125, false, output);
+    EXPECT_TRUE(at::equal(logits, before)) << "logits must stay without write_gradient";
+    const double fp32_limit = std::min(kTightFloatTolerance, tolerance(place.dtype));
+    EXPECT_CLOSE(output.losses, expected.losses, fp32_limit) << M << "x" << V;
+    cross_entropy_in_place(logits, targets.to(place.device), 0.125, true, output);
+    EXPECT_CLOSE(output.losses, expected.losses, fp32_limit) << M << "x" << V;
+    EXPECT_CLOSE(output.confidence, expected.confidence, kTightFloatTolerance);
+    EXPECT_TRUE(at::equal(output.correct.cpu(), expected.correct));
+    EXPECT_CLOSE(logits, reference, place.dtype == at::kFloat ? 2 * kTightFloatTolerance : tolerance(place.dtype));
+  }
+}
+
+TEST_P(CrossEntropy, CountsTheFirstOfEqualLogitsAsCorrect) {
+  const auto place = GetParam();
+  auto logits = at::zeros({4, 67}, at::device(place.device).dtype(place.dtype));
+  logits.slice(1, 40, 42).fill_(3);  // 40 and 41 are equal; the first of them wins
+  auto output = output_for(logits);
+  cross_entropy_in_place(logits, at::tensor({40, 41, 39, 66}, at::kInt).to(place.device), 1, false, output);
+  EXPECT_TRUE(at::equal(output.correct.cpu(), at::tensor({1, 0, 0, 0}, at::kInt).to(at::kBool)));
+  logits.zero_();
+  cross_entropy_in_place(logits, at::tensor({0, 1, 39, 66}, at::kInt).to(place.device), 1, false, output);
+  EXPECT_TRUE(at::equal(output.correct.cpu(), at::tensor({1, 0, 0, 0}, at::kInt).to(at::kBool)));
+}
+
+TEST_P(CrossEntropy, StandsLargeLogitsAndCarriesNaN) {
+  const auto place = GetParam();
+  auto logits = at::zeros({3, 67}, at::device(place.device).dtype(place.dtype));
+  logits[0][5] = 1e4;
+  logits[1][5] = -1e4;
+  logits[2][60] = std::numeric_limits<double>::quiet_NaN();
+  auto output = output_for(logits);
+  cross_entropy_in_place(logits, at::tensor({4, 5, 1}, at::kInt).to(place.device), 1, true, output);
+  const double big = at::scalar_tensor(1e4, at::kDouble).to(place.dtype).item<double>();
+  EXPECT_NEAR(output.losses[0].item<double>(), big, 1e-3);
+  EXPECT_NEAR(output.losses[1].item<double>(), big + std::log(66.0), 1e-2);
+  EXPECT_TRUE(output.losses[2].isnan().item<bool>());
+  EXPECT_TRUE(logits.slice(0, 0, 2).isfinite().all().item<bool>());
+}
+
+TEST_P(CrossEntropy, WorksWithoutOptionalOutputs) {
+  const auto place = GetParam();
+  auto logits = uniform({3, 33}, 1).to(place.device, place.dtype), other = logits.clone();
+  auto full = output_for(logits);
+  CrossEntropyOutput losses_only{at::empty_like(full.losses), {}, {}};
+  const auto targets = targets_for(3, 33).to(place.device);
+  cross_entropy_in_place(logits, targets, 1, true, full);
+  cross_entropy_in_place(other, targets, 1, true, losses_only);
+  EXPECT_TRUE(at::equal(full.losses, losses_only.losses));
+  EXPECT_TRUE(at::equal(logits, other));
+}
+
+TEST(CrossEntropy, RefusesTargetsOfAnotherDtype) {
+  auto logits = at::ones({2, 4});
+  auto output = output_for(logits);
+  EXPECT_THROW(cross_entropy_in_place(logits, at::zeros({2}, at::kLong), 1, true, output), ShapeError);
+}
+
+}  // namespace
+}  // namespace lora_train::kernels

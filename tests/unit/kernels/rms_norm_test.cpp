@@ -1,0 +1,98 @@
+#include "lora_train/kernels/rms_norm.h"
+
+#include <ATen/ATen.h>
+
+#include "lora_train/base/error.h"
+#include "support/tensors.h"
+#include "support/tolerance.h"
+
+namespace lora_train::kernels {
+namespace {
+
+using namespace testing_support;
+
+constexpr double kEps = 1e-6;
+const std::vector<std::pair<int64_t, int64_t>> kSizes = {{1, 1}, {3, 7}, {5, 33}, {4, 256}, {67, 129}, {2, 3584}};
+
+class RmsNorm : public KernelTest {};
+LORA_TRAIN_EVERY_PLACE(RmsNorm);
+
+TEST(RmsNormReference, MatchesAtenAutogradInFp64) {
+  const auto x = uniform({5, 33}, 1, at::kDouble).requires_grad_(), w = uniform({33}, 2, at::kDouble).requires_grad_();
+  const auto dy = uniform({5, 33}, 3, at::kDouble);
+  const auto expected = at::rms_norm(x, {33}, w, kEps);
+  expected.backward(dy);
+  auto y = at::empty({5, 33}, at::kDouble), rstd = at::empty({5}, at::kDouble), dx = at::empty({5, 33}, at::kDouble);
+  auto dw = at::ones({33}, at::kDouble);
+  rms_norm_forward_reference(x.detach(), w.detach(), kEps, y, rstd);
+  rms_norm_backward_reference(dy, x.detach(), w.detach(), rstd, dx, false, &dw);
+  EXPECT_CLOSE(y, expected.detach(), 1e-12);
+  EXPECT_CLOSE(dx, x.grad(), 1e-12);
+  EXPECT_CLOSE(dw, w.grad() + 1, 1e-12);
+}
+
+TEST(RmsNormReference, GradientMatchesCentralDifferences) {
+  const auto x = uniform({3, 7}, 1, at::kDouble), w = uniform({7}, 2, at::kDouble), dy = uniform({3, 7}, 3, at::kDouble);
+  auto y = at::empty_like(x), rstd = at::empty({3}, at::kDouble), dx = at::empty_like(x);
+  const auto loss = [&](const at::Tensor& values) {
+    rms_norm_forward_reference(values, w, kEps, y, rstd);
+    return (y * dy).sum().item<double>();
+  };
+  const auto expected = central_differences(loss, x);
+  loss(x);
+  rms_norm_backward_reference(dy, x, w, rstd, dx, false, nullptr);
+  EXPECT_CLOSE(dx, expected, kDifferenceTolerance);
+}
+
+TEST_P(RmsNorm, ForwardMatchesReference) {
+  const auto place = GetParam();
+  for (const auto& [rows, D] : kSizes) {
+    const auto x = place.put(uniform({rows, D}, 1)), w = place.put(uniform({D, 1}, 2)).select(1, 0).contiguous();
+    auto y = place.empty({rows, D}), rstd = place.statistic({rows});
+    rms_norm_forward(x, w, kEps, y, rstd);
+    auto expected_y = at::empty({rows, D}, at::kDouble), expected_rstd = at::empty({rows}, at::kDouble);
+    rms_norm_forward_reference(f64(x), f64(w), kEps, expected_y, expected_rstd);
+    EXPECT_CLOSE(y, expected_y, tolerance(place.dtype)) << rows << "x" << D;
+    EXPECT_CLOSE(rstd, expected_rstd, std::min(kTightFloatTolerance, tolerance(place.dtype)));
+    EXPECT_TRUE(gaps_are_untouched(y));
+  }
+}
+
+TEST_P(RmsNorm, BackwardMatchesReferenceAndAccumulates) {
+  const auto place = GetParam();
+  for (const auto& [rows, D] : kSizes) {
+    if (D == 1) continue;  // its gradient is zero but for eps
+    const auto x = place.put(uniform({rows, D}, 1)), dy = place.put(uniform({rows, D}, 3));
+    const auto w = uniform({D}, 2).to(place.device, place.dtype);
+    const auto rstd64 = (f64(x).square().mean(1) + kEps).rsqrt();
+    const auto rstd = rstd64.to(place.statistic({1}).options());
+    auto expected_dx = at::empty({rows, D}, at::kDouble), expected_dw = at::zeros({D}, at::kDouble);
+    rms_norm_backward_reference(f64(dy), f64(x), f64(w), rstd64, expected_dx, false, &expected_dw);
+    auto dx = place.empty({rows, D}), dw = place.statistic({D});
+    rms_norm_backward(dy, x, w, rstd, dx, /*accumulate=*/false, &dw);
+    EXPECT_CLOSE(dx, expected_dx, tolerance(place.dtype)) << rows << "x" << D;
+    EXPECT_CLOSE(dw, expected_dw + 7, tolerance(place.dtype));
+    EXPECT_TRUE(gaps_are_untouched(dx));
+    auto sum = place.put(uniform({rows, D}, 4));
+    const auto before = f64(sum);
+    rms_norm_backward(dy, x, w, rstd, sum, /*accumulate=*/true, nullptr);
+    EXPECT_CLOSE(sum, before + expected_dx, tolerance(place.dtype));
+  }
+}
+
+TEST(RmsNormInBf16, RoundsBeforeTheWeightAsTransformersDoes) {
+  const Place place{at::kCPU, at::kBFloat16};
+  const auto x = place.put(uniform({9, 129}, 1)), w = uniform({129}, 2).to(place.device, place.dtype);
+  auto y = place.empty({9, 129}), rstd = place.statistic({9});
+  rms_norm_forward(x, w, kEps, y, rstd);
+  const auto normed = (x.to(at::kFloat) * rstd.unsqueeze(1)).to(at::kBFloat16);
+  EXPECT_TRUE(at::equal(y.contiguous(), normed * w));
+}
+
+TEST(RmsNorm, RefusesAWeightOfAnotherLength) {
+  auto y = at::empty({2, 4}), rstd = at::empty({2});
+  EXPECT_THROW(rms_norm_forward(at::ones({2, 4}), at::ones({5}), kEps, y, rstd), ShapeError);
+}
+
+}  // namespace
+}  // namespace lora_train::kernels
