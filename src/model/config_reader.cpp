@@ -34,13 +34,16 @@ std::int64_t ConfigReader::whole(const char* key, const nlohmann::json& value, s
                                  std::int64_t largest) const {
   const std::string range = "a whole number from " + std::to_string(smallest) + " to " + std::to_string(largest);
   if (!value.is_number_integer()) reject(key, "is " + shown(value) + "; " + range + " was expected");
-  const bool is_too_large = value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest);
-  if (is_too_large || value.get<std::int64_t>() < smallest) reject(key, "is " + shown(value) + "; " + range + " was expected");
+  const bool is_too_large =
+      value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest);
+  if (is_too_large || value.get<std::int64_t>() < smallest)
+    reject(key, "is " + shown(value) + "; " + range + " was expected");
   return value.get<std::int64_t>();
 }
 
 double ConfigReader::number(const char* key, const nlohmann::json& value) const {
-  if (!value.is_number() || !std::isfinite(value.get<double>())) reject(key, "is " + shown(value) + "; a number was expected");
+  if (!value.is_number() || !std::isfinite(value.get<double>()))
+    reject(key, "is " + shown(value) + "; a number was expected");
   return value.get<double>();
 }
 

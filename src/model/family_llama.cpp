@@ -11,7 +11,8 @@ void read_own_keys(const ConfigReader& reader, ModelConfig& config) {
   config.layer_window.assign(static_cast<std::size_t>(config.num_layers), 0);
   for (const auto& type : reader.optional_texts("layer_types").value_or(std::vector<std::string>{})) {
     if (type != "full_attention") {
-      reader.reject("layer_types", "\"" + type + "\" is not supported in the llama family, which has full_attention only");
+      reader.reject("layer_types",
+                    "\"" + type + "\" is not supported in the llama family, which has full_attention only");
     }
   }
   if (reader.is_given("sliding_window")) {

@@ -12,8 +12,8 @@ void read_own_keys(const ConfigReader& reader, ModelConfig& config) {
   const char* expected = window ? "sliding_attention" : "full_attention";
   for (const auto& type : reader.optional_texts("layer_types").value_or(std::vector<std::string>{})) {
     if (type != expected) {
-      reader.reject("layer_types", "\"" + type + "\" differs from what sliding_window says of every layer (" + expected +
-                                       "); layers of several kinds are not supported in the mistral family");
+      reader.reject("layer_types", "\"" + type + "\" differs from what sliding_window says of every layer (" +
+                                       expected + "); layers of several kinds are not supported in the mistral family");
     }
   }
 }

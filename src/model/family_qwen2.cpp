@@ -40,11 +40,13 @@ void read_qwen_windows(const ConfigReader& reader, ModelConfig& config) {
     for (std::size_t i = 0; i < types->size(); ++i) {
       if ((*types)[i] == "full_attention") continue;
       if ((*types)[i] != "sliding_attention") {
-        reader.reject("layer_types", "\"" + (*types)[i] + "\" is not supported; full_attention and sliding_attention are");
+        reader.reject("layer_types",
+                      "\"" + (*types)[i] + "\" is not supported; full_attention and sliding_attention are");
       }
       if (!window) {
-        reader.reject("layer_types", "layer " + std::to_string(i) + " is sliding_attention, but there is no window: set "
-                                     "use_sliding_window to true and sliding_window to a size");
+        reader.reject("layer_types", "layer " + std::to_string(i) +
+                                         " is sliding_attention, but there is no window: set "
+                                         "use_sliding_window to true and sliding_window to a size");
       }
       config.layer_window[i] = *window;
     }

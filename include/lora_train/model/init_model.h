@@ -1,0 +1,39 @@
+// `init-model`: a Hugging Face folder with random weights. Without torch.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lora_train/storage/safetensors.h"
+
+namespace lora_train::model {
+
+struct InitModelRequest {
+  std::filesystem::path config;     ///< a config.json, or a folder that holds one
+  std::filesystem::path tokenizer;  ///< folder whose tokenizer files are copied; empty = none are
+  std::filesystem::path output_dir;
+  std::uint64_t seed = 42;
+  storage::DType dtype = storage::DType::kBF16;     ///< kBF16, kF16 or kF32; also written to config.json
+  std::uint64_t max_shard_bytes = 5'000'000'000;    ///< of tensor data in one file; a larger tensor has its own
+  bool overwrite = false;                           ///< replaces the files it writes, and older weights beside them
+};
+
+struct InitModelResult {
+  std::int64_t num_parameters = 0;
+  std::uint64_t weight_bytes = 0;
+  std::vector<std::string> files;  ///< names written, in order; config.json comes last
+};
+
+/// Draws every linear, embedding and head from an approximate normal distribution (a sum of eight uniforms) with mean 0
+/// and standard deviation initializer_range; norms are 1, biases 0. A value is a function of seed, tensor name and
+/// element index only: not of threads, shards or machine. Throws FormatError for a config that is not supported or a
+/// folder without tokenizer files, IoError, and ConfigError for an output folder that is not empty without `overwrite`.
+InitModelResult init_model(const InitModelRequest& request);
+
+/// Elements [begin, begin + count) of such a tensor, before rounding to the dtype.
+std::vector<float> normal_weights(std::uint64_t seed, const std::string& name, std::int64_t begin, std::int64_t count,
+                                  double standard_deviation);
+
+}  // namespace lora_train::model

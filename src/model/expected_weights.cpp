@@ -1,0 +1,134 @@
+// Names and shapes are those of transformers' modeling_{qwen2,qwen3,mistral,llama}.py.
+#include <algorithm>
+#include <set>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/model/model_config.h"
+#include "lora_train/storage/model_weights.h"
+
+namespace lora_train::model {
+namespace {
+
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
+
+class SpecList {
+ public:
+  void add(const std::string& name, std::vector<std::int64_t> shape, WeightKind kind, std::int64_t layer = -1) {
+    specs_.push_back({name, std::move(shape), kind, layer});
+  }
+  void add_linear(const std::string& name, std::int64_t out, std::int64_t in, bool has_bias, std::int64_t layer) {
+    add(name + ".weight", {out, in}, WeightKind::kLinear, layer);
+    if (has_bias) add(name + ".bias", {out}, WeightKind::kBias, layer);
+  }
+  std::vector<TensorSpec> take() { return std::move(specs_); }
+
+ private:
+  std::vector<TensorSpec> specs_;
+};
+
+void add_layer(const ModelConfig& config, std::int64_t layer, SpecList& specs) {
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  const std::int64_t D = config.hidden_size, F = config.intermediate_size, E = config.head_dim;
+  const std::int64_t HE = config.num_heads * E, KE = config.num_kv_heads * E;
+  specs.add(prefix + "input_layernorm.weight", {D}, WeightKind::kNorm, layer);
+  specs.add_linear(prefix + "self_attn.q_proj", HE, D, config.qkv_bias, layer);
+  specs.add_linear(prefix + "self_attn.k_proj", KE, D, config.qkv_bias, layer);
+  specs.add_linear(prefix + "self_attn.v_proj", KE, D, config.qkv_bias, layer);
+  if (config.qk_norm) {
+    specs.add(prefix + "self_attn.q_norm.weight", {E}, WeightKind::kNorm, layer);
+    specs.add(prefix + "self_attn.k_norm.weight", {E}, WeightKind::kNorm, layer);
+  }
+  specs.add_linear(prefix + "self_attn.o_proj", D, HE, config.o_bias, layer);
+  specs.add(prefix + "post_attention_layernorm.weight", {D}, WeightKind::kNorm, layer);
+  specs.add_linear(prefix + "mlp.gate_proj", F, D, config.mlp_bias, layer);
+  specs.add_linear(prefix + "mlp.up_proj", F, D, config.mlp_bias, layer);
+  specs.add_linear(prefix + "mlp.down_proj", D, F, config.mlp_bias, layer);
+}
+
+std::string show_shape(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+bool is_old_rotary_buffer(const std::string& name) { return name.find("rotary_emb.") != std::string::npos; }
+
+/// The file the weight should be in: the only one, or the folder.
+std::string place_of_missing(const storage::WeightFiles& weights, const ModelConfig& config) {
+  return (weights.files().size() == 1 ? weights.files().front().path() : config.path.parent_path()).string();
+}
+
+void check_one(const TensorSpec& spec, const ModelConfig& config, const storage::WeightFiles& weights) {
+  const auto* entry = weights.find(spec.name);
+  if (entry == nullptr) {
+    std::string hint = "download the weights again";
+    if (spec.kind == WeightKind::kHead)
+      hint = "if the head shares the embedding, config.json must say tie_word_embeddings: true";
+    throw FormatError(place_of_missing(weights, config) + ": " + spec.name,
+                      "the tensor is missing; " + config.path.string() + " asks for it with shape " +
+                          show_shape(spec.shape) + ": " + hint);
+  }
+  if (entry->shape != spec.shape) {
+    throw FormatError(weights.where(*entry), "has shape " + show_shape(entry->shape) + " but " + config.path.string() +
+                                                 " asks for " + show_shape(spec.shape) +
+                                                 ": config and weights do not belong together");
+  }
+  using storage::DType;
+  if (entry->dtype != DType::kF32 && entry->dtype != DType::kF16 && entry->dtype != DType::kBF16) {
+    throw FormatError(weights.where(*entry), "has dtype " + std::string(storage::dtype_name(entry->dtype)) +
+                                                 "; F32, F16 and BF16 can be trained on: use the unquantised model");
+  }
+}
+
+void warn_of_unexpected(const std::set<std::string>& expected, const ModelConfig& config,
+                        const storage::WeightFiles& weights) {
+  std::vector<std::string> unexpected;
+  for (auto& name : weights.names()) {
+    if (expected.count(name) == 0 && !is_old_rotary_buffer(name)) unexpected.push_back(std::move(name));
+  }
+  if (config.tie_word_embeddings) {
+    const auto head = std::find(unexpected.begin(), unexpected.end(), kHead);
+    if (head != unexpected.end()) {
+      log_warning(weights.where(*weights.find(kHead)) +
+                  ": not used, because tie_word_embeddings is true: the embedding serves as the head");
+      unexpected.erase(head);
+    }
+  }
+  if (unexpected.empty()) return;
+  log_warning(std::to_string(unexpected.size()) + " tensors in the files are not part of " + config.architecture +
+              " and are not used, first " + weights.where(*weights.find(unexpected.front())));
+}
+
+}  // namespace
+
+std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
+  SpecList specs;
+  specs.add(kEmbedding, {config.vocab_size, config.hidden_size}, WeightKind::kEmbedding);
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) add_layer(config, layer, specs);
+  specs.add("model.norm.weight", {config.hidden_size}, WeightKind::kNorm);
+  if (!config.tie_word_embeddings) specs.add(kHead, {config.vocab_size, config.hidden_size}, WeightKind::kHead);
+  return specs.take();
+}
+
+std::int64_t num_parameters(const ModelConfig& config) {
+  std::int64_t total = 0;
+  for (const auto& spec : expected_tensors(config)) {
+    std::int64_t count = 1;
+    for (const std::int64_t size : spec.shape) count *= size;
+    total += count;
+  }
+  return total;
+}
+
+void check_weights(const ModelConfig& config, const storage::WeightFiles& weights) {
+  std::set<std::string> names;
+  for (const auto& spec : expected_tensors(config)) {
+    check_one(spec, config, weights);
+    names.insert(spec.name);
+  }
+  warn_of_unexpected(names, config, weights);
+}
+
+}  // namespace lora_train::model

@@ -1,0 +1,214 @@
+#include "lora_train/model/init_model.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/philox.h"
+#include "lora_train/base/text.h"
+#include "lora_train/model/model_config.h"
+
+namespace lora_train::model {
+namespace {
+
+namespace fs = std::filesystem;
+using storage::DType;
+
+constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json",     "merges.txt",      "chat_template.jinja"};
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+std::uint16_t to_bf16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+/// For |value| < 65504. Rounds to nearest even, as the default mode of nearbyint does.
+std::uint16_t to_f16(float value) {
+  const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000 : 0);
+  const float size = std::fabs(value);
+  if (size < 0x1p-14F) return sign | static_cast<std::uint16_t>(std::nearbyint(size * 0x1p24F));
+  int exponent = 0;
+  const float fraction = std::frexp(size, &exponent);  // in [0.5, 1)
+  // A fraction that rounds up to 2048 carries into the exponent by itself.
+  return sign | static_cast<std::uint16_t>(((exponent + 13) << 10) + static_cast<int>(std::nearbyint(fraction * 2048)));
+}
+
+void store(const std::vector<float>& values, DType dtype, char* out) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (dtype == DType::kF32) {
+      std::memcpy(out + 4 * i, &values[i], 4);
+    } else {
+      const std::uint16_t half = dtype == DType::kBF16 ? to_bf16(values[i]) : to_f16(values[i]);
+      std::memcpy(out + 2 * i, &half, 2);
+    }
+  }
+}
+
+std::string draw(const TensorSpec& spec, const InitModelRequest& request, double deviation) {
+  const auto num_bytes = storage::tensor_bytes(request.dtype, spec.shape);
+  const std::size_t element_bytes = static_cast<std::size_t>(storage::dtype_bits(request.dtype)) / 8;
+  const auto count = static_cast<std::int64_t>(num_bytes / element_bytes);
+  std::string bytes(num_bytes, '\0');
+  if (spec.kind == WeightKind::kBias) return bytes;
+  if (spec.kind == WeightKind::kNorm) {
+    store(std::vector<float>(static_cast<std::size_t>(count), 1.0F), request.dtype, bytes.data());
+    return bytes;
+  }
+  constexpr std::int64_t kPiece = 1 << 16;
+  const std::int64_t num_threads = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 16);
+  const auto work = [&](std::int64_t first) {
+    for (std::int64_t begin = first * kPiece; begin < count; begin += num_threads * kPiece) {
+      const auto values = normal_weights(request.seed, spec.name, begin, std::min(kPiece, count - begin), deviation);
+      store(values, request.dtype, bytes.data() + static_cast<std::size_t>(begin) * element_bytes);
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (std::int64_t i = 1; i < num_threads && i * kPiece < count; ++i) threads.emplace_back(work, i);
+  work(0);
+  threads.clear();
+  return bytes;
+}
+
+using Shards = std::vector<std::vector<TensorSpec>>;
+
+Shards split_into_shards(const std::vector<TensorSpec>& specs, const InitModelRequest& request) {
+  Shards shards(1);
+  std::uint64_t filled = 0;
+  for (const auto& spec : specs) {
+    const std::uint64_t size = storage::tensor_bytes(request.dtype, spec.shape);
+    if (!shards.back().empty() && filled + size > request.max_shard_bytes) {
+      shards.emplace_back();
+      filled = 0;
+    }
+    shards.back().push_back(spec);
+    filled += size;
+  }
+  return shards;
+}
+
+std::string shard_name(std::size_t index, std::size_t count) {
+  if (count == 1) return "model.safetensors";
+  char name[64];
+  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", index + 1, count);
+  return name;
+}
+
+void write_weights(const ModelConfig& config, const InitModelRequest& request, InitModelResult& result) {
+  const Shards shards = split_into_shards(expected_tensors(config), request);
+  nlohmann::json weight_map;
+  std::string buffer;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const std::string file = shard_name(i, shards.size());
+    std::vector<storage::TensorToWrite> tensors;
+    for (const auto& spec : shards[i]) {
+      weight_map[spec.name] = file;
+      result.weight_bytes += storage::tensor_bytes(request.dtype, spec.shape);
+      tensors.push_back({spec.name, request.dtype, spec.shape, {}, [&buffer, &spec, &request, &config] {
+                           buffer = draw(spec, request, config.initializer_range);
+                           return std::string_view(buffer);
+                         }});
+    }
+    storage::write_safetensors(request.output_dir / file, tensors);
+    result.files.push_back(file);
+  }
+  if (shards.size() == 1) return;
+  const nlohmann::json index = {{"metadata", {{"total_size", result.weight_bytes}}}, {"weight_map", weight_map}};
+  write_file_atomic(request.output_dir / kIndexFile, index.dump(2) + "\n");
+  result.files.emplace_back(kIndexFile);
+}
+
+void copy_tokenizer(const InitModelRequest& request, InitModelResult& result) {
+  if (request.tokenizer.empty()) return;
+  for (const char* name : kTokenizerFiles) {
+    if (!fs::exists(request.tokenizer / name)) continue;
+    write_file_atomic(request.output_dir / name, read_file(request.tokenizer / name));
+    result.files.emplace_back(name);
+  }
+}
+
+void check_tokenizer(const fs::path& folder) {
+  if (folder.empty()) return;
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
+    if (fs::exists(folder / name)) return;
+  }
+  throw FormatError(folder.string(),
+                    "holds no tokenizer.json and no tokenizer.model; the folder of a tokenizer was expected");
+}
+
+/// The output folder, there and free of weights that would be read in place of the new ones.
+void prepare_output(const InitModelRequest& request) {
+  const fs::path& folder = request.output_dir;
+  if (fs::exists(folder) && !fs::is_directory(folder))
+    throw ConfigError(folder.string(), "is a file; a folder was expected");
+  if (fs::exists(folder) && !fs::is_empty(folder) && !request.overwrite) {
+    throw ConfigError(folder.string(), "the output folder is not empty: choose another one, or say --overwrite");
+  }
+  std::error_code code;
+  fs::create_directories(folder, code);
+  if (code) throw IoError(folder.string(), "cannot create the folder: " + code.message());
+  std::vector<fs::path> old;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_weights = name.rfind("model", 0) == 0 && entry.path().extension() == ".safetensors";
+    if (is_weights || name == kIndexFile || name == "config.json") old.push_back(entry.path());
+  }
+  for (const auto& path : old) {
+    if (!fs::remove(path, code) || code) throw IoError(path.string(), "cannot remove: " + code.message());
+  }
+}
+
+std::string config_with_dtype(const std::string& text, DType dtype) {
+  auto document = nlohmann::ordered_json::parse(text);
+  const char* key = document.contains("dtype") ? "dtype" : "torch_dtype";
+  document[key] = dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
+  return document.dump(2) + "\n";
+}
+
+}  // namespace
+
+std::vector<float> normal_weights(std::uint64_t seed, const std::string& name, std::int64_t begin, std::int64_t count,
+                                  double standard_deviation) {
+  constexpr double kMean = 8 * 32767.5;
+  // Variance of a uniform whole number of 16 bits: (2^32 - 1) / 12.
+  const double scale = standard_deviation / std::sqrt(8.0 * 4294967295.0 / 12.0);
+  const PhiloxKey key = philox_key(seed, RandomPurpose::kModelInit, name);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint64_t index = static_cast<std::uint64_t>(begin) + i;
+    const auto bits =
+        philox4x32({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), 0, 0}, key);
+    std::uint32_t sum = 0;
+    for (const std::uint32_t word : bits) sum += (word & 0xFFFF) + (word >> 16);
+    values[i] = static_cast<float>((sum - kMean) * scale);
+  }
+  return values;
+}
+
+InitModelResult init_model(const InitModelRequest& request) {
+  if (request.dtype != DType::kBF16 && request.dtype != DType::kF16 && request.dtype != DType::kF32) {
+    throw ConfigError("dtype",
+                      std::string(storage::dtype_name(request.dtype)) + " is not possible; BF16, F16 or F32 is");
+  }
+  const fs::path config_path = fs::is_directory(request.config) ? request.config / "config.json" : request.config;
+  const std::string text = read_file(config_path);
+  const ModelConfig config = parse_model_config(text, config_path);
+  check_tokenizer(request.tokenizer);
+  prepare_output(request);
+
+  InitModelResult result;
+  result.num_parameters = num_parameters(config);
+  write_weights(config, request, result);
+  copy_tokenizer(request, result);
+  write_file_atomic(request.output_dir / "config.json", config_with_dtype(text, request.dtype));
+  result.files.emplace_back("config.json");
+  return result;
+}
+
+}  // namespace lora_train::model

@@ -1,0 +1,148 @@
+#include "rope_config.h"
+
+#include <array>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::model {
+namespace {
+
+struct RopeTypeRow {
+  RopeType type;
+  std::string_view name;
+};
+constexpr std::array<RopeTypeRow, 6> kRopeTypes = {{{RopeType::kDefault, "default"},
+                                                    {RopeType::kLinear, "linear"},
+                                                    {RopeType::kDynamic, "dynamic"},
+                                                    {RopeType::kYarn, "yarn"},
+                                                    {RopeType::kLongrope, "longrope"},
+                                                    {RopeType::kLlama3, "llama3"}}};
+constexpr std::int64_t kLongest = std::int64_t{1} << 40;
+
+RopeType read_type(const ConfigReader& rope) {
+  const char* key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
+  const std::string name = rope.text(key, "default");
+  for (const auto& row : kRopeTypes) {
+    if (row.name == name) return row.type;
+  }
+  rope.reject(key, "\"" + name + "\" is not supported; default, linear, dynamic, yarn, longrope and llama3 are");
+}
+
+void refuse_other_kinds(const ConfigReader& reader) {
+  if (reader.optional_number("partial_rotary_factor").value_or(1.0) != 1.0) {
+    reader.reject("partial_rotary_factor", "rotating only a part of each head is not supported; 1.0 is");
+  }
+  if (reader.is_given("mrope_section")) reader.reject("mrope_section", "multimodal RoPE is not supported");
+  for (const char* layer_type : {"full_attention", "sliding_attention"}) {
+    if (reader.has(layer_type)) reader.reject(layer_type, "RoPE settings per kind of layer are not supported");
+  }
+}
+
+void read_yarn(const ConfigReader& rope, const ModelConfig& config, RopeConfig& out) {
+  if (rope.has("factor") && !rope.is_given("factor")) {
+    out.factor =
+        static_cast<double>(config.max_position_embeddings) / static_cast<double>(out.original_max_position_embeddings);
+  } else {
+    out.factor = rope.positive("factor");
+  }
+  if (out.theta <= 1.0) rope.reject("rope_theta", "must be above 1 for yarn");
+  const auto or_if_zero = [&](const char* key, double fallback) {
+    const double value = rope.optional_number(key).value_or(0.0);
+    return value == 0.0 ? fallback : value;
+  };
+  out.beta_fast = or_if_zero("beta_fast", 32);
+  out.beta_slow = or_if_zero("beta_slow", 1);
+  if (out.beta_fast <= 0 || out.beta_slow <= 0) rope.reject("beta_fast", "beta_fast and beta_slow must be above zero");
+  out.mscale = or_if_zero("mscale", 0);
+  out.mscale_all_dim = or_if_zero("mscale_all_dim", 0);
+  out.attention_factor = rope.optional_number("attention_factor");
+  out.truncate = rope.boolean("truncate", true);
+}
+
+void read_longrope(const ConfigReader& rope, const ModelConfig& config, RopeConfig& out) {
+  for (const char* key : {"short_factor", "long_factor"}) {
+    const auto factors = rope.numbers(key);
+    if (static_cast<std::int64_t>(factors.size()) * 2 != config.head_dim) {
+      rope.reject(key, "has " + std::to_string(factors.size()) +
+                           " numbers; head_dim / 2 = " + std::to_string(config.head_dim / 2) + " were expected");
+    }
+    for (const double factor : factors) {
+      if (factor <= 0) rope.reject(key, "holds a number that is not above zero");
+    }
+  }
+  if (out.original_max_position_embeddings < 2)
+    rope.reject("original_max_position_embeddings", "must be above 1 for longrope");
+  out.short_factor = rope.numbers("short_factor");
+  if (rope.is_given("factor")) out.factor = rope.positive("factor");
+  out.attention_factor = rope.optional_number("attention_factor");
+}
+
+void read_llama3(const ConfigReader& rope, RopeConfig& out) {
+  out.factor = rope.positive("factor");
+  out.low_freq_factor = rope.positive("low_freq_factor");
+  out.high_freq_factor = rope.positive("high_freq_factor");
+  if (out.high_freq_factor <= out.low_freq_factor)
+    rope.reject("high_freq_factor", "must be larger than low_freq_factor");
+}
+
+}  // namespace
+
+std::string_view rope_type_name(RopeType type) {
+  for (const auto& row : kRopeTypes) {
+    if (row.type == type) return row.name;
+  }
+  return "";
+}
+
+void read_rope(const ConfigReader& reader, ModelConfig& config) {
+  refuse_other_kinds(reader);
+  RopeConfig out;
+  auto rope = reader.optional_object("rope_scaling");
+  if (!rope) rope = reader.optional_object("rope_parameters");
+  out.theta = rope && rope->has("rope_theta") ? rope->positive("rope_theta") : reader.positive("rope_theta", 10000.0);
+  if (rope) {
+    refuse_other_kinds(*rope);
+    out.type = read_type(*rope);
+    // A length outside the RoPE keys (as Phi3 writes it) goes first in transformers.
+    const auto outside = reader.optional_size("original_max_position_embeddings", kLongest);
+    const auto inside = rope->optional_size("original_max_position_embeddings", kLongest);
+    out.original_max_position_embeddings = outside ? *outside : inside.value_or(config.max_position_embeddings);
+    switch (out.type) {
+      case RopeType::kDefault:
+        break;
+      case RopeType::kLinear:
+        out.factor = rope->positive("factor");
+        break;
+      case RopeType::kDynamic:
+        out.factor = rope->positive("factor");
+        out.original_max_position_embeddings = config.max_position_embeddings;
+        if (config.head_dim == 2) rope->reject("rope_type", "dynamic needs a head_dim above 2");
+        break;
+      case RopeType::kYarn:
+        read_yarn(*rope, config, out);
+        break;
+      case RopeType::kLongrope:
+        read_longrope(*rope, config, out);
+        break;
+      case RopeType::kLlama3:
+        read_llama3(*rope, out);
+        break;
+    }
+  }
+  config.rope = out;
+}
+
+void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len) {
+  const auto& rope = config.rope;
+  if (rope.type != RopeType::kDynamic && rope.type != RopeType::kLongrope) return;
+  if (max_seq_len <= rope.original_max_position_embeddings) return;
+  throw FormatError(
+      config.path.string() + ": rope_type",
+      std::string(rope_type_name(rope.type)) + " RoPE is supported up to the original length of " +
+          std::to_string(rope.original_max_position_embeddings) + " tokens, and max_seq_len is " +
+          std::to_string(max_seq_len) +
+          ": beyond it a row's result would depend on the longest row of its batch. Lower max_seq_len, or use a "
+          "model with yarn, llama3 or linear RoPE");
+}
+
+}  // namespace lora_train::model

@@ -1,0 +1,13 @@
+// RoPE keys of config.json in their three spellings. Private to the module.
+#pragma once
+
+#include "config_reader.h"
+#include "lora_train/model/model_config.h"
+
+namespace lora_train::model {
+
+/// Reads rope_parameters (new), or rope_theta with rope_scaling (`rope_type`, or `type` in old files), which wins when
+/// both are there, as in transformers. config.head_dim and max_position_embeddings must be set.
+void read_rope(const ConfigReader& reader, ModelConfig& config);
+
+}  // namespace lora_train::model
