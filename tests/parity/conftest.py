@@ -1,0 +1,39 @@
+"""Fixtures of the parity tests. LORA_TRAIN_PARITY_CASES=N tries N cases where CI tries a few."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+import engine  # noqa: E402
+import random_case  # noqa: E402
+
+torch.set_num_threads(1)
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def num_cases(default):
+    return int(os.environ.get("LORA_TRAIN_PARITY_CASES", default))
+
+
+def pytest_collection_modifyitems(items):
+    needs_engine = [item for item in items if "test_reference" not in item.nodeid]
+    for program in ("lora-train", "lora-train-probe"):
+        if needs_engine and not (engine.BIN / program).exists():
+            raise pytest.UsageError(f"{engine.BIN / program} is not there: build first, or set LORA_TRAIN_BIN")
+
+
+@pytest.fixture(scope="session")
+def cases(tmp_path_factory):
+    """cases(number) makes a case once a session."""
+    made = {}
+
+    def get(number, **options):
+        key = (number, tuple(sorted(options.items())))
+        if key not in made:
+            made[key] = random_case.make_case(number, tmp_path_factory.mktemp("case") / "files", **options)
+        return made[key]
+    return get

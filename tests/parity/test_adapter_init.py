@@ -1,0 +1,67 @@
+"""A fresh adapter: PEFT's targets, ranks and distribution, and the gradients it starts with."""
+
+import math
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+
+import engine
+import oracle
+
+SETTINGS = {
+    "all-linear": dict(lora_r=8, lora_alpha=16, lora_target_modules="all-linear"),
+    "list, rsLoRA": dict(lora_r=4, lora_alpha=4, lora_target_modules=["q_proj", "o_proj", "up_proj"], use_rslora=True),
+    "regex, patterns": dict(lora_r=4, lora_alpha=8, rank_pattern={"k_proj": 2, r"layers.0.*up_proj": 6},
+                            lora_target_modules=r"model\.layers\.\d+\.(self_attn\.(q|k)|mlp\.up)_proj",
+                            alpha_pattern={"layers.1.self_attn.q_proj": 3}),
+}
+
+
+def peft_config(settings):
+    return LoraConfig(r=settings["lora_r"], lora_alpha=settings["lora_alpha"], task_type="CAUSAL_LM",
+                      target_modules=settings["lora_target_modules"], use_rslora=settings.get("use_rslora", False),
+                      rank_pattern=settings.get("rank_pattern", {}), alpha_pattern=settings.get("alpha_pattern", {}))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_targets_and_step_1_are_those_of_peft(cases, tmp_path, name):
+    case, settings = cases(6 if name == "all-linear" else 7), SETTINGS[name]
+    profile = engine.profile_for(case, tmp_path / "run", init_adapter="unset", seed=3, learning_rate=1e-30, **settings)
+    engine.train(profile, tmp_path)
+    saved = load_file(tmp_path / "run/adapter/adapter_model.safetensors")
+    wanted = oracle.trainable(get_peft_model(oracle.load_base(case.model_dir), peft_config(settings)))
+    assert {key: t.shape for key, t in saved.items()} == {key: p.shape for key, p in wanted.items()}
+
+    facts, gradients = engine.probe(profile, tmp_path)
+    loss, reference = oracle.gradients(oracle.load_peft(case.model_dir, tmp_path / "run/adapter"), case.rows)
+    assert facts["loss"] == pytest.approx(loss, rel=1e-6)
+    for key, gradient in reference.items():
+        if "lora_A" in key:  # B is zero
+            assert torch.count_nonzero(gradient) == 0 and torch.count_nonzero(gradients[key]) == 0
+        else:
+            assert oracle.relative_error(gradients[key], gradient) <= 1e-5, key
+
+
+def test_distribution_is_kaiming_uniform_and_depends_on_the_seed(cases, tmp_path):
+    case = cases(6)
+    adapters = []
+    for seed in (1, 2, 1):
+        output_dir = tmp_path / f"run{len(adapters)}"
+        engine.train(engine.profile_for(case, output_dir, init_adapter="unset", seed=seed, learning_rate=1e-30, lora_r=16,
+                                        lora_alpha=16, lora_target_modules="all-linear"), tmp_path)
+        adapters.append(load_file(output_dir / "adapter/adapter_model.safetensors"))
+    first, other_seed, again = adapters
+    scaled = []
+    for name, tensor in first.items():
+        if "lora_B" in name:
+            assert tensor.abs().max() < 1e-25, name
+            continue
+        assert torch.equal(tensor, again[name]) and not torch.equal(tensor, other_seed[name]), name
+        scaled.append(tensor.flatten() * math.sqrt(tensor.shape[1]))  # uniform on (-1, 1)
+    values = torch.cat(scaled).double()
+    assert values.abs().max() <= 1 and values.abs().max() > 0.999
+    assert abs(values.mean()) < 4 / math.sqrt(3 * len(values))
+    assert abs(values.square().mean() - 1 / 3) < 4 * math.sqrt(4 / 45 / len(values))
+    assert len({round(float(part[0]), 7) for part in scaled}) == len(scaled), "two tensors start with the same values"

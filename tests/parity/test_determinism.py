@@ -1,0 +1,25 @@
+"""On a CPU the same binary, CPU and thread count give the same bits."""
+
+import pytest
+
+import engine
+
+
+def fingerprint(output_dir):
+    losses = [(line["loss"], line["grad_norm"]) for line in engine.events(output_dir, "train")]
+    return losses, (output_dir / "adapter/adapter_model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("precision, shuffle, dropout", [("fp32", True, 0.2), ("bf16", False, 0.0)])
+def test_two_runs_give_the_same_bits(cases, tmp_path, precision, shuffle, dropout):
+    case = cases(6, file_dtype="BF16")
+    runs = []
+    for index in range(2):
+        output_dir = tmp_path / f"run{index}"
+        engine.train(engine.profile_for(
+            case, output_dir, precision=precision, base_precision=precision, shuffle=shuffle, lora_dropout=dropout,
+            init_adapter="unset", lora_r=4, lora_alpha=8, global_batch_size=4, micro_batch_size=2, packing=True,
+            max_steps=12, learning_rate=3e-3), tmp_path)
+        runs.append(fingerprint(output_dir))
+    assert runs[0] == runs[1]
+    assert runs[0][0][0] != runs[0][0][-1]

@@ -1,0 +1,70 @@
+"""Step 1 of LoRA in fp32 against transformers + PEFT: loss within 1e-6, every gradient within 1e-5 (relative norm)."""
+
+import pytest
+import torch
+
+import engine
+import oracle
+from conftest import num_cases
+
+LOSS_TOLERANCE = 1e-6
+GRADIENT_TOLERANCE = 1e-5
+
+LAYOUTS = {
+    "one document a micro-batch": dict(micro_batch_size=1),
+    "2 x 3": dict(micro_batch_size=2),
+    "3 x 2": dict(micro_batch_size=3, global_batch_size="unset", gradient_accumulation_steps=2),
+    "packed, one bin a micro-batch": dict(packing=True, micro_batch_size=1, global_batch_size=64),
+    "packed, many bins a micro-batch": dict(packing=True, micro_batch_size=4, global_batch_size=64),
+    "packed into one bin": dict(packing=True, micro_batch_size=1, global_batch_size=1, max_seq_len=256),
+}
+
+
+@pytest.fixture(scope="module")
+def references(cases):
+    """references(number): (case, loss, gradients) of transformers + PEFT, made once."""
+    made = {}
+
+    def get(number):
+        if number not in made:
+            case = cases(number)
+            made[number] = (case, *oracle.gradients(oracle.load_peft(case.model_dir, case.adapter_dir), case.rows))
+        return made[number]
+    return get
+
+
+def check(case, facts, gradients, loss, reference):
+    assert facts["supervised_tokens"] == case.supervised_tokens
+    assert facts["loss"] == pytest.approx(loss, rel=LOSS_TOLERANCE), case.description
+    errors = oracle.gradient_errors(gradients, reference)
+    assert max(errors.values()) <= GRADIENT_TOLERANCE, f"{oracle.worst(errors)}: {case.description}"
+    norm = torch.sqrt(sum(g.double().square().sum() for g in reference.values()))
+    assert facts["grad_norm"] == pytest.approx(float(norm), rel=GRADIENT_TOLERANCE)
+
+
+@pytest.mark.parametrize("number", range(num_cases(12)))
+def test_step_1(references, tmp_path, number):
+    case, loss, reference = references(number)
+    check(case, *engine.probe(engine.profile_for(case, tmp_path / "run"), tmp_path), loss, reference)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("number", [2, 8])  # both with a window on some layer
+def test_layouts(references, tmp_path, number, layout):
+    """However the rows of a global step are dealt into micro-batches, loss and gradients are the same."""
+    case, loss, reference = references(number)
+    profile = engine.profile_for(case, tmp_path / "run", **LAYOUTS[layout])
+    check(case, *engine.probe(profile, tmp_path), loss, reference)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_checkpointing_gives_the_same_numbers(references, tmp_path, number):
+    case, loss, reference = references(number)
+    results = {mode: engine.probe(engine.profile_for(case, tmp_path / "run", micro_batch_size=3,
+                                                     gradient_checkpointing=mode), tmp_path)
+               for mode in ("off", "cheap", "full")}
+    check(case, *results["off"], loss, reference)
+    for mode in ("cheap", "full"):
+        assert results[mode][0]["loss"] == results["off"][0]["loss"]
+        for name, gradient in results["off"][1].items():
+            assert torch.equal(results[mode][1][name], gradient), f"{mode}: {name}"
