@@ -171,6 +171,12 @@ struct Profile {
   Precision save_dtype = Precision::kFp32;
   std::string resume_from_checkpoint = "auto";    ///< "auto", "none" or a path
   std::optional<double> gpu_price_per_hour;
+
+  /// Sorted names of the keys that a file, --set or a flag gave. Needed where silence differs from naming the default:
+  /// init_adapter brings r, alpha, patterns, rsLoRA and targets, and only a key that was given can contradict it.
+  /// No key itself: in no hash, comparison or file.
+  std::vector<std::string> given_keys;
+  bool is_given(const std::string& key) const;
 };
 
 }  // namespace lora_train

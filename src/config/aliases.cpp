@@ -1,0 +1,281 @@
+#include "aliases.h"
+
+
+#include "lora_train/base/text.h"
+#include "scalar.h"
+
+namespace lora_train {
+namespace {
+
+using Words = std::vector<std::pair<std::string, std::string>>;
+
+Value text_at(const Value& origin, const std::string& text) {
+  Value value = text == "null" ? null_value() : text_value(text);
+  value.place = origin.place;
+  return value;
+}
+
+std::string display(const Value& value) { return value.is_scalar() ? value.text : to_flow_yaml(value); }
+
+Alias same(const std::string& name, const std::string& key) {
+  return {name, key, "", [=](const Value& value) {
+            Rewrite rewrite;
+            rewrite.entries = {{key, value}};
+            rewrite.note = "is read as " + key;
+            return rewrite;
+          }};
+}
+
+Rewrite becomes(const std::string& key, const Value& value, const std::string& text) {
+  Rewrite rewrite;
+  if (text.empty()) {
+    rewrite.note = display(value) + " needs no setting here";
+  } else {
+    rewrite.entries = {{key, text_at(value, text)}};
+    rewrite.note = display(value) + " is read as " + key + ": " + text;
+  }
+  return rewrite;
+}
+
+// true and false become these values of `key`; empty = nothing to set.
+Alias flag(const std::string& name, const std::string& key, const std::string& on, const std::string& off) {
+  const std::string meaning = "true = " + (on.empty() ? "default" : on) + ", false = " + (off.empty() ? "default" : off);
+  return {name, key, meaning, [=](const Value& value) {
+            const auto is_on = value.is_scalar() ? parse_bool(value.text) : std::nullopt;
+            if (is_on) return becomes(key, value, *is_on ? on : off);
+            Rewrite rewrite;
+            rewrite.error = "got " + display(value) + ", expected true or false. Its key here is " + key + ".";
+            return rewrite;
+          }};
+}
+
+Alias words(const std::string& name, const std::string& key, const Words& table) {
+  std::vector<std::string> meanings, known;
+  for (const auto& [word, text] : table) {
+    meanings.push_back(word + " = " + (text.empty() ? "default" : text));
+    known.push_back(word);
+  }
+  return {name, key, join(meanings), [=](const Value& value) {
+            const std::string given = value.is_scalar() ? lower_case(value.text) : "";
+            for (const auto& [word, text] : table) {
+              if (given == word) return becomes(key, value, text);
+            }
+            Rewrite rewrite;
+            rewrite.error = "got " + display(value) + ", expected " + join(known, " | ") + ". Its key here is " + key + ".";
+            return rewrite;
+          }};
+}
+
+Alias quantization(const std::string& name, const std::string& to) {
+  return {name, "base_precision", "true = " + to, [=](const Value& value) {
+            Rewrite rewrite;
+            const auto is_on = value.is_scalar() ? parse_bool(value.text) : std::nullopt;
+            if (is_on && *is_on) return becomes("base_precision", value, to);
+            if (is_on || value.is_null()) {
+              rewrite.resets = {{"base_precision", to}};
+            } else {
+              rewrite.error = "got " + display(value) + ", expected true or false.";
+            }
+            return rewrite;
+          }};
+}
+
+Alias bare_batch_size() {
+  Alias alias = same("batch_size", "micro_batch_size");
+  alias.meaning = "with a warning";
+  alias.rewrite = [](const Value& value) {
+    Rewrite rewrite;
+    rewrite.entries = {{"micro_batch_size", value}};
+    rewrite.warning = "is read as micro_batch_size (rows per rank and forward pass); elsewhere it is the batch of a whole "
+                      "step. Say micro_batch_size or global_batch_size.";
+    return rewrite;
+  };
+  return alias;
+}
+
+const Words kPrecisions = {{"bf16", "bf16"}, {"bfloat16", "bf16"}, {"auto", "bf16"}, {"fp32", "fp32"},
+                           {"float32", "fp32"}, {"no", "fp32"}};
+
+struct OtherNames {
+  const char* key;
+  std::vector<const char*> names;
+};
+
+const std::vector<OtherNames>& same_value_names() {
+  static const std::vector<OtherNames> table = {
+      {"model", {"model_name_or_path", "base_model", "model_name", "model_path"}},
+      {"chat_template", {"chat_template_path"}},
+      {"add_tokens", {"tokens", "add_special_tokens", "add_new_tokens"}},
+      {"token_init", {"init_special_tokens"}},
+      {"lora_r", {"r", "lora_rank", "rank"}},
+      {"lora_target_modules", {"target_modules", "lora_target"}},
+      {"use_rslora", {"peft_use_rslora"}},
+      {"init_adapter", {"lora_model_dir", "adapter_name_or_path"}},
+      {"datasets", {"train_data", "data_path", "train_file", "dataset_name", "dataset", "data"}},
+      {"eval_datasets", {"eval_data", "eval_data_path", "eval_file", "validation_file", "test_datasets", "eval_dataset"}},
+      {"val_set_size", {"val_size", "validation_split_ratio"}},
+      {"max_seq_len", {"max_length", "sequence_len", "cutoff_len", "max_seq_length", "model_max_length"}},
+      {"packing", {"sample_packing"}},
+      {"dataset_prepared_path", {"tokenized_path"}},
+      {"micro_batch_size", {"per_device_train_batch_size", "micro_batch_size_per_gpu", "train_micro_batch_size_per_gpu"}},
+      {"eval_micro_batch_size", {"per_device_eval_batch_size", "eval_batch_size", "batch_size_val"}},
+      {"gradient_accumulation_steps", {"grad_accumulation", "grad_accumulation_steps", "gradient_accumulation"}},
+      {"num_epochs", {"num_train_epochs", "epochs"}},
+      {"max_steps", {"iters"}},
+      {"learning_rate", {"lr"}},
+      {"lr_scheduler_type", {"lr_scheduler"}},
+      {"warmup_steps", {"warmup"}},
+      {"min_lr_ratio", {"cosine_min_lr_ratio", "final_lr_fraction"}},
+      {"max_grad_norm", {"grad_clip", "clip_grad_norm", "gradient_clipping"}},
+      {"optim", {"optimizer"}},
+      {"adam_beta1", {"adamw_beta1", "beta1"}},
+      {"adam_beta2", {"adamw_beta2", "beta2"}},
+      {"adam_epsilon", {"adamw_epsilon", "adam_eps"}},
+      {"seed", {"train_seed"}},
+      {"double_quant",
+       {"use_bnb_nested_quant", "bnb_4bit_use_double_quant", "qlora_bnb_double_quant", "double_quantization"}},
+      {"gradient_checkpointing",
+       {"use_gradient_checkpointing", "recompute", "grad_checkpoint", "enable_activation_checkpointing"}},
+      {"cuda_graphs", {"use_cuda_graphs"}},
+      {"eval_steps", {"steps_per_eval", "run_val_every_n_steps"}},
+      {"logging_steps", {"steps_per_report"}},
+      {"save_steps", {"save_every"}},
+      {"save_total_limit", {"ckpt_keep_n"}},
+      {"output_dir", {"adapter_path"}},
+  };
+  return table;
+}
+
+std::vector<Alias> mapped_aliases() {
+  const Words strategies = {{"steps", ""}, {"epoch", "epoch"}, {"no", "off"}, {"off", "off"}, {"false", "off"}};
+  return {
+      quantization("load_in_4bit", "nf4"),
+      quantization("load_in_8bit", "int8"),
+      quantization("qlora_bnb", "nf4"),
+      quantization("qlora_fp8", "fp8"),
+      words("quantization_bit", "base_precision", {{"4", "nf4"}, {"8", "int8"}}),
+      words("bf16", "precision", {{"true", "bf16"}, {"auto", "bf16"}, {"false", "fp32"}}),
+      words("mixed_precision", "precision", kPrecisions),
+      words("torch_dtype", "precision", kPrecisions),
+      words("dtype", "precision", kPrecisions),
+      words("recipe", "precision", {{"bf16", "bf16"}}),
+      flag("use_peft", "adapter", "lora", "none"),
+      flag("lora", "adapter", "lora", "none"),
+      words("finetuning_type", "adapter", {{"lora", "lora"}, {"full", "none"}}),
+      words("fine_tune_type", "adapter", {{"lora", "lora"}, {"full", "none"}}),
+      flag("lora_target_linear", "lora_target_modules", "all-linear", ""),
+      flag("assistant_only_loss", "loss_on", "assistant", ""),
+      flag("completion_only_loss", "loss_on", "completion", "all"),
+      flag("train_on_inputs", "loss_on", "all", ""),
+      flag("train_on_prompt", "loss_on", "all", ""),
+      flag("mask_prompt", "loss_on", "", "all"),
+      flag("mask_history", "loss_on", "last", ""),
+      words("truncation_mode", "overlength", {{"keep_start", "truncate"}}),
+      words("excess_length_strategy", "overlength", {{"drop", "drop"}, {"truncate", "truncate"}, {"raise", "error"}}),
+      words("truncation_strategy", "overlength",
+            {{"delete", "drop"}, {"right", "truncate"}, {"truncate", "truncate"}, {"raise", "error"}}),
+      bare_batch_size(),
+      flag("disable_gradient_checkpointing", "gradient_checkpointing", "off", ""),
+      flag("torch_compile", "cuda_graphs", "auto", "off"),
+      flag("compile", "cuda_graphs", "auto", "off"),
+      flag("flash_attention", "attn_implementation", "auto", ""),
+      flag("use_flash_attention_2", "attn_implementation", "auto", ""),
+      flag("use_flash_attn", "attn_implementation", "auto", ""),
+      words("flash_attn", "attn_implementation",
+            {{"auto", "auto"}, {"fa2", "fa2"}, {"sdpa", "auto"}, {"disabled", "reference"}}),
+      words("eval_strategy", "eval_steps", strategies),
+      words("evaluation_strategy", "eval_steps", strategies),
+      words("save_strategy", "save_steps", strategies),
+      flag("auto_resume_from_checkpoints", "resume_from_checkpoint", "auto", "none"),
+      flag("use_tensorboard", "report_to", "tensorboard", "none"),
+  };
+}
+
+// A value rule that knows some words and leaves all others to the field.
+Alias spellings(const std::string& key, const Words& table) {
+  return {key, key, "", [=](const Value& value) {
+            const std::string given = value.is_scalar() ? lower_case(value.text) : "";
+            for (const auto& [word, text] : table) {
+              if (given == word) return becomes(key, value, text);
+            }
+            return Rewrite{};
+          }};
+}
+
+Rewrite warmup_share(const Value& value) {
+  Rewrite rewrite;
+  const auto number = value.is_scalar() ? parse_number(value.text) : std::nullopt;
+  if (number && *number > 0 && *number < 1) {
+    rewrite.entries = {{"warmup_ratio", value}};
+    rewrite.note = value.text + " is a share of all steps: read as warmup_ratio";
+  }
+  return rewrite;
+}
+
+Rewrite qlora(const Value& value) {
+  Rewrite rewrite;
+  if (value.is_scalar() && lower_case(value.text) == "qlora") {
+    rewrite.entries = {{"adapter", text_at(value, "lora")}};
+    rewrite.implied = {{"base_precision", text_at(value, "nf4")}};
+    rewrite.note = "qlora is read as adapter: lora on base_precision: nf4";
+  }
+  return rewrite;
+}
+
+}  // namespace
+
+const std::vector<Alias>& aliases() {
+  static const std::vector<Alias> table = [] {
+    std::vector<Alias> all;
+    for (const auto& [key, names] : same_value_names()) {
+      for (const char* name : names) all.push_back(same(name, key));
+    }
+    for (auto& alias : mapped_aliases()) all.push_back(std::move(alias));
+    return all;
+  }();
+  return table;
+}
+
+const std::vector<Alias>& value_rules() {
+  static const std::vector<Alias> table = {
+      {"adapter", "adapter", "", qlora},
+      {"warmup_steps", "warmup_steps", "", warmup_share},
+      spellings("max_steps", {{"-1", "null"}}),
+      spellings("optim", {{"paged_adamw_8bit", "adamw_8bit"},
+                          {"adamw_bnb_8bit", "adamw_8bit"},
+                          {"paged_adamw_32bit", "adamw_torch"},
+                          {"adamw", "adamw_torch"}}),
+      spellings("attn_implementation", {{"sdpa", "auto"},
+                                        {"flash_attention_2", "auto"},
+                                        {"flash_attention_3", "auto"},
+                                        {"eager", "reference"}}),
+      spellings("gradient_checkpointing", {{"unsloth", "full"}}),
+      spellings("resume_from_checkpoint", {{"false", "none"}, {"off", "none"}, {"no", "none"}, {"true", "auto"}, {"on", "auto"}}),
+  };
+  return table;
+}
+
+const Alias* find_alias(const std::string& name) {
+  for (const auto& alias : aliases()) {
+    if (alias.name == name) return &alias;
+  }
+  return nullptr;
+}
+
+const Alias* find_value_rule(const std::string& key) {
+  for (const auto& rule : value_rules()) {
+    if (rule.key == key) return &rule;
+  }
+  return nullptr;
+}
+
+const std::vector<std::vector<std::string>>& alternative_groups() {
+  static const std::vector<std::vector<std::string>> groups = {
+      {"global_batch_size", "gradient_accumulation_steps"},
+      {"warmup_ratio", "warmup_steps"},
+      {"eval_datasets", "val_set_size"},
+  };
+  return groups;
+}
+
+}  // namespace lora_train

@@ -1,0 +1,15 @@
+// Checks that need more than one key.
+#pragma once
+
+#include <map>
+
+#include "findings.h"
+#include "lora_train/config/load.h"
+
+namespace lora_train {
+
+/// `places` holds the place of each key that was given.
+void check_consistency(const Profile& profile, const ProfileSources& sources, const std::map<std::string, Place>& places,
+                       Findings& findings);
+
+}  // namespace lora_train

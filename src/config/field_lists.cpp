@@ -1,0 +1,278 @@
+// Fields whose values are lists or maps.
+#include <algorithm>
+
+#include "field_kinds.h"
+#include "lora_train/base/text.h"
+#include "scalar.h"
+
+namespace lora_train {
+namespace {
+
+std::optional<DatasetType> read_dataset_type(const Value& value, const std::string& key, Findings& findings) {
+  Value word = value;
+  std::replace(word.text.begin(), word.text.end(), '-', '_');
+  word.text = lower_case(word.text);
+  const std::string given = word.text;
+  if (given == "chat" || given == "chatml" || given == "chat_template" || given == "openai") word.text = "messages";
+  if (given == "completion") word.text = "text";
+  if (given == "conversations") word.text = "sharegpt";
+  const auto index = read_choice(word, names_of<DatasetType>(), key, findings);
+  if (!index) return std::nullopt;
+  if (given != word.text) findings.note(value.place, key, "\"" + value.text + "\" is read as \"" + word.text + "\"");
+  return enum_names(DatasetType{})[*index].first;
+}
+
+std::optional<std::string> read_text(const Value& value, const std::string& key, Findings& findings) {
+  if (value.is_scalar() && !value.text.empty()) return value.text;
+  findings.mistake(value.place, key, unexpected(value, "text"));
+  return std::nullopt;
+}
+
+void read_field_map(const Value& value, const std::string& key, DatasetSpec& spec, Findings& findings) {
+  if (!value.is_map()) {
+    findings.mistake(value.place, key, unexpected(value, "a map of our names of columns to those of the file, such as "
+                                                         "{prompt: question, completion: answer}"));
+    return;
+  }
+  for (const auto& [ours, theirs] : value.members) {
+    if (const auto text = read_text(theirs, key + "." + ours, findings)) spec.field_map[ours] = *text;
+  }
+}
+
+void read_dataset_member(const std::string& name, const Value& value, const std::string& key, DatasetSpec& spec,
+                         Findings& findings) {
+  static const std::vector<std::string> known = {"path", "type", "field_map", "weight", "name"};
+  if (std::find(known.begin(), known.end(), name) == known.end()) {
+    const std::string near = nearest_name(name, known);
+    findings.mistake(value.place, key,
+                     "unknown key. " + (near.empty() ? "" : "Did you mean \"" + near + "\"? ") + "Known here: " + join(known) + ".");
+  } else if (value.is_null() && name != "path") {
+    return;
+  } else if (name == "path") {
+    spec.path = read_text(value, key, findings).value_or("?");
+  } else if (name == "name") {
+    spec.name = read_text(value, key, findings).value_or("");
+  } else if (name == "type") {
+    spec.type = read_dataset_type(value, key, findings).value_or(DatasetType::kAuto);
+  } else if (name == "field_map") {
+    read_field_map(value, key, spec, findings);
+  } else {
+    const auto weight = value.is_scalar() ? parse_number(value.text) : std::nullopt;
+    if (weight && *weight > 0) {
+      spec.weight = *weight;
+    } else {
+      findings.mistake(value.place, key, unexpected(value, "a number > 0"));
+    }
+  }
+}
+
+DatasetSpec read_dataset(const Value& value, const std::string& key, Findings& findings) {
+  DatasetSpec spec;
+  if (value.is_scalar() && !value.text.empty()) {
+    spec.path = value.text;
+    return spec;
+  }
+  if (!value.is_map()) {
+    findings.mistake(value.place, key, unexpected(value, "a file, or a map such as {path: train.jsonl, type: auto}"));
+    return spec;
+  }
+  for (const auto& [name, member] : value.members) {
+    read_dataset_member(name, member, key + "." + name, spec, findings);
+  }
+  if (value.find("path") == nullptr) findings.mistake(value.place, key, "has no path. Name a file, a folder or a glob.");
+  return spec;
+}
+
+Value write_dataset(const DatasetSpec& spec) {
+  Value value;
+  value.kind = Value::Kind::kMap;
+  value.members.emplace_back("path", text_value(spec.path));
+  value.members.emplace_back("type", text_value(to_string(spec.type)));
+  if (!spec.field_map.empty()) {
+    Value map;
+    map.kind = Value::Kind::kMap;
+    for (const auto& [ours, theirs] : spec.field_map) map.members.emplace_back(ours, text_value(theirs));
+    value.members.emplace_back("field_map", std::move(map));
+  }
+  if (spec.weight != 1.0) value.members.emplace_back("weight", number_value(spec.weight));
+  if (!spec.name.empty()) value.members.emplace_back("name", text_value(spec.name));
+  return value;
+}
+
+Field list_field(std::string name, std::string values, std::string help) {
+  Field field;
+  field.name = std::move(name);
+  field.values = std::move(values);
+  field.help = std::move(help);
+  field.is_scalar = false;
+  return field;
+}
+
+// A list, or one value that stands for a list of one.
+std::vector<Value> items_of(const Value& value) {
+  if (value.is_list()) return value.items;
+  return value.is_null() ? std::vector<Value>{} : std::vector<Value>{value};
+}
+
+std::vector<std::string> read_texts(const Value& value, const std::string& key, Findings& findings) {
+  std::vector<std::string> texts;
+  for (const auto& item : items_of(value)) {
+    if (auto text = read_text(item, key, findings)) texts.push_back(std::move(*text));
+  }
+  return texts;
+}
+
+Value write_texts(const std::vector<std::string>& texts) {
+  Value list = list_value({});
+  for (const auto& text : texts) list.items.push_back(text_value(text));
+  return list;
+}
+
+bool is_every_linear(const std::string& text) {
+  return text == "all" || text == "all-linear" || text == "all_linear";
+}
+
+// LLaMA-Factory spells a list as "q_proj,v_proj"; a comma outside {} has no use in a regex of module names.
+bool is_comma_list(const std::string& text) {
+  return text.find(',') != std::string::npos && text.find_first_of("{}()[]|*+?\\^$") == std::string::npos;
+}
+
+LoraTargets read_targets(const Value& value, const std::string& key, Findings& findings) {
+  LoraTargets targets;
+  if (value.is_null()) return targets;
+  if (value.is_scalar() && !is_every_linear(value.text) && !is_comma_list(value.text)) {
+    targets.kind = LoraTargets::Kind::kRegex;
+    targets.regex = read_text(value, key, findings).value_or("?");
+    return targets;
+  }
+  std::vector<std::string> names = read_texts(value, key, findings);
+  if (value.is_scalar() && is_comma_list(value.text)) {
+    names = {""};
+    for (const char c : value.text) {
+      if (c == ',') {
+        names.emplace_back();
+      } else if (c != ' ') {
+        names.back() += c;
+      }
+    }
+    findings.note(value.place, key, "\"" + value.text + "\" is read as a list of names");
+  }
+  if (names.empty()) {
+    findings.mistake(value.place, key, "an empty list. Expected all-linear, names of linears, or a regex.");
+  } else if (names.size() == 1 && is_every_linear(names.front())) {
+    return targets;
+  }
+  targets.kind = LoraTargets::Kind::kList;
+  targets.names = std::move(names);
+  return targets;
+}
+
+// A name that YAML would read back as a regex or a list must stay a list, so a list is always written as one.
+Value write_targets(const LoraTargets& targets) {
+  if (targets.kind == LoraTargets::Kind::kAllLinear) return text_value("all-linear");
+  return targets.kind == LoraTargets::Kind::kRegex ? text_value(targets.regex) : write_texts(targets.names);
+}
+
+template <class T, class Parse, class Write>
+Field pattern_field(std::string name, std::vector<std::pair<std::string, T>> Profile::*member, std::string expected,
+                    std::string help, Parse parse, Write write) {
+  Field field = list_field(name, "map of module name or regex to " + expected, std::move(help));
+  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
+    (profile.*member).clear();
+    if (!value.is_map() && !value.is_null() && !(value.is_list() && value.items.empty())) {
+      findings.mistake(value.place, name, unexpected(value, "a map such as {q_proj: 8}"));
+    }
+    for (const auto& [pattern, entry] : value.members) {
+      const auto number = entry.is_scalar() ? parse(entry.text) : std::nullopt;
+      if (number && *number > 0) {
+        (profile.*member).emplace_back(pattern, *number);
+      } else {
+        findings.mistake(entry.place, name + "." + pattern, unexpected(entry, expected));
+      }
+    }
+  };
+  field.write = [member, write](const Profile& profile) {
+    Value map;
+    map.kind = Value::Kind::kMap;
+    for (const auto& [pattern, number] : profile.*member) map.members.emplace_back(pattern, write(number));
+    return map;
+  };
+  return field;
+}
+
+}  // namespace
+
+Field datasets_field(std::string name, std::vector<DatasetSpec> Profile::*member, std::string help) {
+  Field field = list_field(name, "list of {path, type, field_map, weight, name}", std::move(help));
+  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
+    (profile.*member).clear();
+    const auto items = items_of(value);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      (profile.*member).push_back(read_dataset(items[i], name + "[" + std::to_string(i) + "]", findings));
+    }
+  };
+  field.write = [member](const Profile& profile) {
+    Value list = list_value({});
+    for (const auto& spec : profile.*member) list.items.push_back(write_dataset(spec));
+    return list;
+  };
+  return field;
+}
+
+Field targets_field(std::string name, LoraTargets Profile::*member, std::string help) {
+  Field field = list_field(name, "all-linear, a list of names, or a regex that matches whole names", std::move(help));
+  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
+    profile.*member = read_targets(value, name, findings);
+  };
+  field.write = [member](const Profile& profile) { return write_targets(profile.*member); };
+  return field;
+}
+
+Field rank_pattern_field(std::string name, std::vector<std::pair<std::string, std::int64_t>> Profile::*member,
+                         std::string help) {
+  return pattern_field(name, member, "an integer >= 1", std::move(help), parse_integer,
+                       [](std::int64_t number) { return integer_value(number); });
+}
+
+Field alpha_pattern_field(std::string name, std::vector<std::pair<std::string, double>> Profile::*member,
+                          std::string help) {
+  return pattern_field(name, member, "a number > 0", std::move(help), parse_number, number_value);
+}
+
+Field text_list_field(std::string name, std::vector<std::string> Profile::*member, std::string help) {
+  Field field = list_field(name, "list of texts", std::move(help));
+  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
+    profile.*member = read_texts(value, name, findings);
+  };
+  field.write = [member](const Profile& profile) { return write_texts(profile.*member); };
+  return field;
+}
+
+Field reporters_field(std::string name, std::vector<Reporter> Profile::*member, std::string help) {
+  Field field = list_field(name, "list of tensorboard, or none", std::move(help));
+  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
+    (profile.*member).clear();
+    if (value.is_null()) profile.*member = Profile{}.*member;
+    for (const auto& item : items_of(value)) {
+      const std::string word = item.is_scalar() ? lower_case(item.text) : "";
+      if (word == "tensorboard") {
+        if ((profile.*member).empty()) (profile.*member).push_back(Reporter::kTensorboard);
+      } else if (word == "wandb") {
+        findings.mistake(item.place, name, "wandb is not written by a run, which never touches the network. Use tensorboard, "
+                                           "then `wandb sync OUTPUT_DIR/tensorboard` uploads it.");
+      } else if (word != "none" && word != "off" && word != "false") {
+        findings.mistake(item.place, name, unexpected(item, "tensorboard or none") +
+                         " Other trackers import the TensorBoard files in OUTPUT_DIR/tensorboard (`wandb sync OUTPUT_DIR/tensorboard`, "
+                         "`aim convert tensorboard --logdir OUTPUT_DIR/tensorboard`).");
+      }
+    }
+  };
+  field.write = [member](const Profile& profile) {
+    Value list = list_value({});
+    for (const auto reporter : profile.*member) list.items.push_back(text_value(to_string(reporter)));
+    return list;
+  };
+  return field;
+}
+
+}  // namespace lora_train

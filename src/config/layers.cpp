@@ -1,0 +1,174 @@
+#include "layers.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/check.h"
+#include "parse_yaml.h"
+
+namespace lora_train {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_variable_name(const std::string& name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_';
+  }) && std::isdigit(static_cast<unsigned char>(name[0])) == 0;
+}
+
+// The text for what stands between ${ and }, or a message.
+std::string replace_one(const std::string& inside, const Environment& environment, std::string& problem) {
+  const std::size_t split = inside.find(":-");
+  const std::string name = inside.substr(0, split);
+  if (!is_variable_name(name)) {
+    problem = "\"${" + inside + "}\" is no variable. Expected ${NAME} or ${NAME:-default}; $${ stands for ${.";
+    return {};
+  }
+  const auto value = environment(name);
+  if (split != std::string::npos) return value && !value->empty() ? *value : inside.substr(split + 2);
+  if (!value) problem = "the variable " + name + " is not set. Export it, or give a default: ${" + name + ":-default}.";
+  return value.value_or("");
+}
+
+std::string replace_in_text(const std::string& text, const Environment& environment, std::string& problem) {
+  std::string out;
+  std::size_t at = 0;
+  for (std::size_t open = text.find("${"); open != std::string::npos; open = text.find("${", at)) {
+    if (open > at && text[open - 1] == '$') {
+      out += text.substr(at, open - 1 - at) + "${";
+      at = open + 2;
+      continue;
+    }
+    const std::size_t close = text.find('}', open);
+    if (close == std::string::npos) {
+      problem = "\"" + text.substr(open) + "\" has no closing brace. Expected ${NAME} or ${NAME:-default}.";
+      return text;
+    }
+    out += text.substr(at, open - at) + replace_one(text.substr(open + 2, close - open - 2), environment, problem);
+    at = close + 1;
+  }
+  return out + text.substr(at);
+}
+
+class Reader {
+ public:
+  Reader(const ProfileSources& sources, const Environment& environment, Findings& findings)
+      : sources_(sources), environment_(environment), findings_(findings) {}
+
+  void read(const fs::path& file) {
+    Value map;
+    try {
+      map = parse_yaml(read_file(file), {file.string(), 0});
+    } catch (const Error& error) {
+      findings_.mistake_at(error.where(), error.message());
+      return;
+    }
+    if (!map.is_map() && !map.is_null()) {
+      findings_.mistake({file.string(), map.place.line}, "", "a profile is a map of keys to values (`model: ...`).");
+      return;
+    }
+    if (const Value* extends = map.find("extends")) read_bases(file, *extends);
+    std::erase_if(map.members, [](const auto& member) { return member.first == "extends"; });
+    for (auto& [key, value] : map.members) replace_variables(value, key, environment_, findings_);
+    layers.push_back(std::move(map));
+  }
+
+  /// The file that `name` stands for: itself, beside `folder`, or a shipped profile.
+  std::optional<fs::path> locate(const std::string& name, const fs::path& folder) const {
+    const fs::path direct = fs::path(name).is_absolute() ? fs::path(name) : folder / name;
+    if (fs::is_regular_file(direct)) return direct;
+    if (name.find('/') != std::string::npos) return std::nullopt;
+    for (const auto& shipped : sources_.shipped) {
+      for (const char* ending : {"", ".yaml", ".yml", ".json"}) {
+        if (fs::is_regular_file(shipped / (name + ending))) return shipped / (name + ending);
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::string not_found(const std::string& name, const fs::path& folder) const {
+    if (fs::is_directory(folder / name)) return "is a folder. Expected a profile file.";
+    std::vector<std::string> names;
+    for (const auto& shipped : sources_.shipped) {
+      for (const auto& profile : shipped_profiles(shipped)) names.push_back(profile.name);
+    }
+    const std::string near = nearest_name(name, names);
+    return "no such file" + std::string(names.empty() ? "." : ", and no shipped profile of that name (" + join(names) + ").") +
+           (near.empty() ? "" : " Did you mean \"" + near + "\"?");
+  }
+
+  std::vector<Value> layers;
+
+ private:
+  void read_bases(const fs::path& file, const Value& extends) {
+    std::vector<Value> names = extends.is_list() ? extends.items : std::vector<Value>{extends};
+    for (Value& name : names) {
+      replace_variables(name, "extends", environment_, findings_);
+      if (!name.is_scalar() || name.text.empty()) {
+        findings_.mistake(name.place, "extends", "expected a file name.");
+        continue;
+      }
+      read_base(file, name);
+    }
+  }
+
+  void read_base(const fs::path& file, const Value& name) {
+    const auto found = locate(name.text, file.parent_path());
+    if (!found) {
+      findings_.mistake(name.place, "extends", "\"" + name.text + "\": " + not_found(name.text, file.parent_path()));
+      return;
+    }
+    chain_.push_back(fs::weakly_canonical(file));
+    const auto again = std::find(chain_.begin(), chain_.end(), fs::weakly_canonical(*found));
+    if (again == chain_.end()) {
+      read(*found);
+    } else {
+      std::vector<std::string> circle;
+      for (auto at = again; at != chain_.end(); ++at) circle.push_back(at->filename().string());
+      circle.push_back(again->filename().string());
+      findings_.mistake(name.place, "extends", "goes round in a circle: " + join(circle, " -> ") + ".");
+    }
+    chain_.pop_back();
+  }
+
+  const ProfileSources& sources_;
+  const Environment& environment_;
+  Findings& findings_;
+  std::vector<fs::path> chain_;
+};
+
+}  // namespace
+
+std::optional<std::string> process_environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value ? std::optional<std::string>(value) : std::nullopt;
+}
+
+void replace_variables(Value& value, const std::string& key, const Environment& environment, Findings& findings) {
+  if (value.is_scalar() && value.text.find("${") != std::string::npos) {
+    std::string problem;
+    value.text = replace_in_text(value.text, environment, problem);
+    if (!problem.empty()) findings.mistake(value.place, key, problem);
+  }
+  for (auto& item : value.items) replace_variables(item, key, environment, findings);
+  for (auto& [name, member] : value.members) replace_variables(member, key, environment, findings);
+}
+
+std::vector<Value> read_layers(const ProfileSources& sources, const Environment& environment, Findings& findings) {
+  Reader reader(sources, environment, findings);
+  for (const auto& name : sources.profiles) {
+    if (const auto file = reader.locate(name, {})) {
+      reader.read(*file);
+    } else {
+      findings.mistake({name, 0}, "", reader.not_found(name, {}));
+    }
+  }
+  return std::move(reader.layers);
+}
+
+}  // namespace lora_train

@@ -1,0 +1,27 @@
+// The files behind a profile, as maps in the order in which they are merged.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "findings.h"
+#include "lora_train/config/load.h"
+#include "value.h"
+
+namespace lora_train {
+
+using Environment = std::function<std::optional<std::string>(const std::string&)>;
+
+/// Each profile behind what it extends (contract.md, section 2), variables replaced, `extends` taken out.
+std::vector<Value> read_layers(const ProfileSources& sources, const Environment& environment, Findings& findings);
+
+/// Replaces ${VAR} and ${VAR:-default} in all texts of `value`; $${ stands for ${. An unset variable is a mistake
+/// named with `key`.
+void replace_variables(Value& value, const std::string& key, const Environment& environment, Findings& findings);
+
+/// The process's own environment.
+std::optional<std::string> process_environment(const std::string& name);
+
+}  // namespace lora_train

@@ -1,0 +1,133 @@
+#include "lora_train/config/load.h"
+
+#include <algorithm>
+
+#include "consistency.h"
+#include "field.h"
+#include "layers.h"
+#include "lora_train/base/error.h"
+#include "merge.h"
+#include "output_folder.h"
+#include "parse_yaml.h"
+
+namespace lora_train {
+namespace {
+
+void set_places(Value& value, const Place& place) {
+  value.place = place;
+  for (auto& item : value.items) set_places(item, place);
+  for (auto& [name, member] : value.members) set_places(member, place);
+}
+
+// Only what looks like a list, a map or a quoted text is YAML: `--set run_name=a: b` is text.
+Value override_value(const Override& setting, const Environment& environment, Findings& findings) {
+  const Place place{setting.where, 0};
+  Value value = text_value(setting.value);
+  if (setting.literal) {
+    value.place = place;
+    return value;
+  }
+  const std::size_t first = setting.value.find_first_not_of(' ');
+  const bool is_yaml = first != std::string::npos && std::string("[{\"'").find(setting.value[first]) != std::string::npos;
+  if (setting.value == "null" || setting.value == "~") {
+    value = null_value();
+  } else if (is_yaml) {
+    try {
+      value = parse_yaml(setting.value, place);
+    } catch (const ConfigError& error) {
+      findings.mistake(place, setting.path, error.message());
+    }
+  }
+  set_places(value, place);
+  replace_variables(value, setting.path, environment, findings);
+  return value;
+}
+
+// Defaults that depend on other keys.
+void follow(LoadedProfile& loaded) {
+  Profile& profile = loaded.profile;
+  const auto is_given = [&](const std::string& key) { return profile.is_given(key); };
+  if (!is_given("base_precision") && profile.precision == Precision::kFp32) {
+    profile.base_precision = BasePrecision::kFp32;
+    loaded.origin["base_precision"] = "follows precision";
+  }
+  if (!is_given("global_batch_size") && profile.gradient_accumulation_steps) {
+    profile.global_batch_size.reset();
+    loaded.origin["global_batch_size"] = "follows gradient_accumulation_steps";
+  }
+  if (!is_given("num_epochs") && profile.max_steps) {
+    profile.num_epochs.reset();
+    loaded.origin["num_epochs"] = "follows max_steps";
+  }
+  if (!profile.init_adapter.empty()) {
+    for (const char* key : {"lora_r", "lora_alpha", "lora_target_modules", "use_rslora", "rank_pattern", "alpha_pattern"}) {
+      if (!is_given(key)) loaded.origin[key] = "follows init_adapter";
+    }
+  }
+}
+
+// A written profile spells out the silence of both keys of a pair: null there is no wish to have neither.
+bool is_silence(const std::string& key, const Value& value, const std::map<std::string, Value>& values) {
+  if (!value.is_null()) return false;
+  if (key == "num_epochs" || key == "global_batch_size") {
+    const auto other = values.find(key == "num_epochs" ? "max_steps" : "gradient_accumulation_steps");
+    return other != values.end() && !other->second.is_null();
+  }
+  return true;
+}
+
+void read_fields(const std::map<std::string, Value>& values, LoadedProfile& loaded,
+                 std::map<std::string, Place>& places, Findings& findings) {
+  for (const auto& group : field_groups()) {
+    for (const auto& field : group.fields) {
+      const auto found = values.find(field.name);
+      if (found == values.end()) {
+        loaded.origin[field.name] = "default";
+        continue;
+      }
+      field.read(found->second, loaded.profile, findings);
+      loaded.origin[field.name] = found->second.place.text();
+      if (is_silence(field.name, found->second, values)) continue;
+      places[field.name] = found->second.place;
+      loaded.profile.given_keys.push_back(field.name);
+    }
+  }
+  std::sort(loaded.profile.given_keys.begin(), loaded.profile.given_keys.end());
+}
+
+}  // namespace
+
+Override parse_override(const std::string& text, const std::string& where) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw ConfigError(where, "\"" + text + "\" is no setting. Expected key=value, such as learning_rate=1e-4.");
+  }
+  return {text.substr(0, equals), text.substr(equals + 1), where, false};
+}
+
+Override flag_override(const std::string& key, const std::string& value, const std::string& flag) {
+  return {key, value, flag, true};
+}
+
+LoadedProfile load_profile(const ProfileSources& sources) {
+  const Environment environment = sources.environment ? sources.environment : process_environment;
+  Findings findings;
+  Merger merger(findings);
+  for (const auto& layer : read_layers(sources, environment, findings)) merger.add_layer(layer);
+  for (const auto& setting : sources.overrides) {
+    merger.add_setting(setting.path, override_value(setting, environment, findings), {setting.where, 0});
+  }
+  LoadedProfile loaded;
+  std::map<std::string, Place> places;
+  read_fields(merger.values(), loaded, places, findings);
+  follow(loaded);
+  check_consistency(loaded.profile, sources, places, findings);
+  const auto output_place = places.find("output_dir");
+  expand_output_dir(loaded.profile, output_place == places.end() ? Place{} : output_place->second, findings);
+  findings.throw_if_any();
+  loaded.notes = findings.notes();
+  loaded.warnings = findings.warnings();
+  return loaded;
+}
+
+}  // namespace lora_train

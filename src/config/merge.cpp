@@ -1,0 +1,168 @@
+#include "merge.h"
+
+#include <algorithm>
+
+#include "aliases.h"
+#include "field.h"
+#include "lora_train/base/text.h"
+#include "scalar.h"
+#include "setting_path.h"
+
+namespace lora_train {
+namespace {
+
+std::string spelled_as(const std::string& spelled, const std::string& key) {
+  return spelled == key ? key : spelled + " (" + key + ")";
+}
+
+bool is_harmless(const ForeignKey& foreign, const Value& value) {
+  if (value.is_null()) return true;
+  if (!value.is_scalar()) return false;
+  const std::string word = lower_case(value.text);
+  return word == "false" || word == "no" || word == "off" || (!foreign.harmless.empty() && word == foreign.harmless);
+}
+
+}  // namespace
+
+bool is_unset(const std::string& key, const Value& value) {
+  if (value.is_null()) return true;
+  if (key == "eval_datasets") return value.is_list() && value.items.empty();
+  return key == "val_set_size" && value.is_scalar() && parse_number(value.text) == 0.0;
+}
+
+void Merger::add_layer(const Value& map) {
+  Entries entries, implied;
+  for (const auto& [name, value] : map.members) add_entry(name, value, entries, implied);
+  refuse_alternatives(entries);
+  entries.merge(implied);
+  merge(entries);
+}
+
+void Merger::add_entry(const std::string& name, const Value& value, Entries& entries, Entries& implied) {
+  if (find_field(name)) {
+    apply_value_rule(name, name, value, entries, implied);
+    return;
+  }
+  const Alias* alias = find_alias(name);
+  if (!alias) {
+    if (!take_foreign(name, value)) report_unknown(name, value);
+    return;
+  }
+  const Rewrite rewrite = alias->rewrite(value);
+  if (!rewrite.error.empty()) findings_.mistake(value.place, name, rewrite.error);
+  if (!rewrite.note.empty()) findings_.note(value.place, name, rewrite.note);
+  if (!rewrite.warning.empty()) findings_.warn(value.place, name, rewrite.warning);
+  for (const auto& [key, reset] : rewrite.resets) {
+    const auto earlier = values_.find(key);
+    if (earlier != values_.end() && earlier->second.text == reset) values_.erase(earlier);
+  }
+  for (const auto& [key, entry] : rewrite.entries) apply_value_rule(name, key, entry, entries, implied);
+}
+
+void Merger::apply_value_rule(const std::string& spelled, const std::string& key, const Value& value,
+                              Entries& entries, Entries& implied) {
+  const Alias* rule = find_value_rule(key);
+  const Rewrite rewrite = rule ? rule->rewrite(value) : Rewrite{};
+  if (!rewrite.note.empty()) findings_.note(value.place, spelled, rewrite.note);
+  for (const auto& [other, implication] : rewrite.implied) implied[other] = {implication, spelled};
+  if (rewrite.entries.empty()) put(spelled, key, value, entries);
+  for (const auto& [other, entry] : rewrite.entries) put(spelled, other, entry, entries);
+}
+
+void Merger::put(const std::string& spelled, const std::string& key, const Value& value, Entries& entries) {
+  const auto [at, is_new] = entries.try_emplace(key, Entry{value, spelled});
+  if (is_new) return;
+  findings_.mistake(value.place, spelled, "says the same as " + spelled_as(at->second.spelled, key) + " at " +
+                                              at->second.value.place.text() + ". Keep one.");
+}
+
+bool Merger::take_foreign(const std::string& name, const Value& value) {
+  for (const auto& foreign : refused_keys()) {
+    if (foreign.name != name) continue;
+    if (is_harmless(foreign, value)) {
+      findings_.note(value.place, name, "has no effect: it is so anyway");
+    } else {
+      findings_.mistake(value.place, name, foreign.reason);
+    }
+    return true;
+  }
+  for (const auto& idle : idle_keys()) {
+    if (idle.name != name) continue;
+    findings_.note(value.place, name, "has no effect: " + idle.reason);
+    return true;
+  }
+  return false;
+}
+
+void Merger::report_unknown(const std::string& name, const Value& value) {
+  std::vector<std::string> known = field_names();
+  for (const auto& alias : aliases()) known.push_back(alias.name);
+  std::string near = nearest_name(name, known);
+  if (const Alias* alias = find_alias(near)) near = alias->key;
+  findings_.mistake(value.place, name, "unknown key." + (near.empty() ? "" : " Did you mean \"" + near + "\"?") +
+                                           " All keys: docs/profile.md, or lora-train check --keys.");
+  findings_.add_hint("Keys: " + join(field_names()) + ".");
+}
+
+void Merger::refuse_alternatives(const Entries& entries) {
+  for (const auto& group : alternative_groups()) {
+    const Entry* first = nullptr;
+    for (const auto& key : group) {
+      const auto found = entries.find(key);
+      if (found == entries.end() || is_unset(key, found->second.value)) continue;
+      const Entry& entry = found->second;
+      if (first) {
+        const bool in_order = first->value.place.line <= entry.value.place.line;
+        const Entry &earlier = in_order ? *first : entry, &later = in_order ? entry : *first;
+        findings_.mistake(later.value.place, later.spelled, "contradicts " + earlier.spelled + " at " +
+                                                                earlier.value.place.text() +
+                                                                ": they are two ways to say one thing. Keep one.");
+      }
+      first = &entry;
+    }
+  }
+}
+
+void Merger::merge(const Entries& entries) {
+  for (const auto& [key, entry] : entries) {
+    if (is_unset(key, entry.value)) continue;
+    for (const auto& group : alternative_groups()) {
+      if (std::find(group.begin(), group.end(), key) == group.end()) continue;
+      for (const auto& other : group) values_.erase(other);
+    }
+  }
+  for (const auto& [key, entry] : entries) values_[key] = entry.value;
+}
+
+void Merger::add_setting(const std::string& path, const Value& value, const Place& place) {
+  const auto steps = parse_setting_path(path);
+  if (!steps) {
+    findings_.mistake(place, path, "is no place in a profile. Expected key, key.name, key[0].name or key[+].name.");
+    return;
+  }
+  const std::string root = steps->front().name;
+  if (steps->size() == 1) {
+    Value map;
+    map.kind = Value::Kind::kMap;
+    map.members.emplace_back(root, value);
+    add_layer(map);
+    return;
+  }
+  if (!find_field(root)) {
+    const Alias* alias = find_alias(root);
+    if (alias) findings_.mistake(place, path, "a place inside needs the key's own name: " + alias->key + ".");
+    if (!alias) report_unknown(root, value);
+    return;
+  }
+  const auto current = values_.find(root);
+  Value edited = current == values_.end() ? null_value() : current->second;
+  const std::string problem = set_at(edited, *steps, 1, value);
+  if (!problem.empty()) {
+    findings_.mistake(place, path, problem);
+    return;
+  }
+  edited.place = place;
+  merge({{root, Entry{edited, root}}});
+}
+
+}  // namespace lora_train

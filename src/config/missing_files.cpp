@@ -1,0 +1,83 @@
+// Files that a profile names and that are not there.
+#include <glob.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/check.h"
+
+namespace lora_train {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has_pattern(const std::string& path) { return path.find_first_of("*?[") != std::string::npos; }
+
+bool matches_something(const std::string& pattern) {
+  glob_t found{};
+  const bool has_match = ::glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, nullptr, &found) == 0 && found.gl_pathc > 0;
+  ::globfree(&found);
+  return has_match;
+}
+
+// "org/name" or "org/name@revision" is looked up in the Hugging Face cache by whoever loads the model.
+bool looks_like_path(const std::string& model) {
+  if (model.starts_with('/') || model.starts_with('.') || model.starts_with('~')) return true;
+  const auto slashes = std::count(model.begin(), model.end(), '/');
+  return slashes != 1 || model.ends_with('/');
+}
+
+class Search {
+ public:
+  explicit Search(const LoadedProfile& loaded) : loaded_(loaded) {}
+
+  void need(const std::string& key, const std::string& label, const std::string& path, const std::string& expected) {
+    std::error_code code;
+    if (fs::exists(path, code) || (has_pattern(path) && matches_something(path))) return;
+    const auto origin = loaded_.origin.find(key);
+    const std::string where = origin == loaded_.origin.end() || origin->second == "default" ? "" : origin->second + ": ";
+    lines.push_back(where + label + ": no " + (has_pattern(path) ? "file matches" : "such file or folder") + " \"" + path +
+                    "\". Expected " + expected + "; relative paths start in " + fs::current_path().string() + ".");
+  }
+
+  std::vector<std::string> lines;
+
+ private:
+  const LoadedProfile& loaded_;
+};
+
+}  // namespace
+
+std::vector<std::string> missing_files(const LoadedProfile& loaded) {
+  const Profile& profile = loaded.profile;
+  Search search(loaded);
+  std::error_code code;
+  if (!profile.model.empty() && looks_like_path(profile.model)) {
+    search.need("model", "model", profile.model, "a Hugging Face folder");
+  }
+  if (profile.chat_template != "tokenizer") {
+    search.need("chat_template", "chat_template", profile.chat_template, "tokenizer, or a .jinja file");
+  }
+  if (!profile.init_adapter.empty()) search.need("init_adapter", "init_adapter", profile.init_adapter, "a PEFT folder");
+  const auto need_data = [&](const std::string& key, const std::vector<DatasetSpec>& list) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      search.need(key, key + "[" + std::to_string(i) + "].path", list[i].path, "a file, a folder or a glob");
+    }
+  };
+  need_data("datasets", profile.datasets);
+  need_data("eval_datasets", profile.eval_datasets);
+  const std::string& resume = profile.resume_from_checkpoint;
+  if (resume != "auto" && resume != "none") {
+    search.need("resume_from_checkpoint", "resume_from_checkpoint", resume, "auto, none or a checkpoint folder");
+  }
+  return search.lines;
+}
+
+void refuse_missing_files(const LoadedProfile& loaded) {
+  const std::vector<std::string> lines = missing_files(loaded);
+  if (!lines.empty()) throw ConfigError("", join(lines, "\n"));
+}
+
+}  // namespace lora_train

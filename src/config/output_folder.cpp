@@ -1,0 +1,52 @@
+#include "output_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "field.h"
+#include "lora_train/base/text.h"
+
+namespace lora_train {
+namespace {
+
+std::string folder_text(const Field& field, const Profile& profile) {
+  const Value value = field.write(profile);
+  if (value.is_null()) return "none";
+  std::string text = value.text;
+  if (text.starts_with('/') || text.starts_with('.')) {
+    std::filesystem::path path(text);
+    text = path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+  }
+  std::replace(text.begin(), text.end(), '/', '-');
+  return text;
+}
+
+}  // namespace
+
+void expand_output_dir(Profile& profile, const Place& place, Findings& findings) {
+  const std::string given = profile.output_dir;
+  std::string out;
+  std::size_t at = 0;
+  for (std::size_t open = given.find('{'); open != std::string::npos; open = given.find('{', at)) {
+    const std::size_t close = given.find('}', open);
+    if (close == std::string::npos) {
+      findings.mistake(place, "output_dir", "\"" + given.substr(open) + "\" has no closing brace. Expected {key}.");
+      return;
+    }
+    const std::string key = given.substr(open + 1, close - open - 1);
+    const Field* field = key == "output_dir" ? nullptr : find_field(key);
+    if (!field || !field->is_scalar) {
+      const std::string near = nearest_name(key, field_names());
+      findings.mistake(place, "output_dir",
+                       "{" + key + "} " + (field ? "is a list or a map" : "is no key") +
+                           ". Expected a key with a single value, such as {learning_rate}." +
+                           (field || near.empty() ? "" : " Did you mean {" + near + "}?"));
+      return;
+    }
+    out += given.substr(at, open - at) + folder_text(*field, profile);
+    at = close + 1;
+  }
+  profile.output_dir = out + given.substr(at);
+}
+
+}  // namespace lora_train

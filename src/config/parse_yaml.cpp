@@ -1,0 +1,169 @@
+#include "parse_yaml.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
+#include <map>
+#include <sstream>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train {
+namespace {
+
+constexpr std::size_t kMaxValues = 100'000;  // far above any profile; bounds what nested anchors can expand to
+constexpr std::size_t kMaxBytes = 4 << 20;
+
+std::size_t count_values(const Value& value) {
+  std::size_t count = 1;
+  for (const auto& item : value.items) count += count_values(item);
+  for (const auto& [key, member] : value.members) count += count_values(member);
+  return count;
+}
+
+// Builds Values from the parser's events. Nodes would lose keys that stand twice.
+class Builder : public YAML::EventHandler {
+ public:
+  explicit Builder(const Place& place) : place_(place) {}
+  Value take() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(at(mark), anchor); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    Value value = anchors_[anchor];
+    count(mark, count_values(value));
+    value.place = at(mark).place;
+    add(std::move(value), 0);
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& text) override {
+    Value value = at(mark);
+    value.quoted = tag == "!";
+    const bool is_null = !value.quoted && (text.empty() || text == "~" || text == "null" || text == "Null" ||
+                                           text == "NULL");
+    if (!is_null) {
+      value.kind = Value::Kind::kText;
+      value.text = text;
+    }
+    add(std::move(value), anchor);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(mark, Value::Kind::kList, anchor);
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(mark, Value::Kind::kMap, anchor);
+  }
+  void OnMapEnd() override { close(); }
+
+ private:
+  struct Level {
+    Value value;
+    YAML::anchor_t anchor;
+    std::string key;
+    bool has_key = false;
+  };
+
+  int line(const YAML::Mark& mark) const { return place_.line > 0 || mark.line < 0 ? place_.line : mark.line + 1; }
+
+  [[noreturn]] void fail(const Place& place, const std::string& what) { throw ConfigError(place.text(), what); }
+
+  void count(const YAML::Mark& mark, std::size_t more) {
+    num_values_ += more;
+    if (num_values_ > kMaxValues) fail({place_.file, line(mark)}, "more than 100000 values. A profile has a few dozen.");
+  }
+
+  Value at(const YAML::Mark& mark) {
+    count(mark, 1);
+    Value value;
+    value.place = {place_.file, line(mark)};
+    return value;
+  }
+
+  void open(const YAML::Mark& mark, Value::Kind kind, YAML::anchor_t anchor) {
+    Value value = at(mark);
+    value.kind = kind;
+    levels_.push_back({std::move(value), anchor, "", false});
+  }
+
+  void close() {
+    Level level = std::move(levels_.back());
+    levels_.pop_back();
+    add(std::move(level.value), level.anchor);
+  }
+
+  void add(Value value, YAML::anchor_t anchor) {
+    if (anchor != 0) anchors_[anchor] = value;
+    if (levels_.empty()) {
+      root_ = std::move(value);
+      return;
+    }
+    Level& level = levels_.back();
+    if (level.value.is_list()) {
+      level.value.items.push_back(std::move(value));
+    } else if (!level.has_key) {
+      take_key(level, value);
+    } else {
+      level.value.members.emplace_back(level.key, std::move(value));
+      level.has_key = false;
+    }
+  }
+
+  void take_key(Level& level, const Value& key) {
+    if (!key.is_scalar()) fail(key.place, "a key must be text. Is a colon or a bracket misplaced?");
+    if (const Value* first = level.value.find(key.text)) {
+      fail(key.place, key.text + ": stands twice in one map (first at " + first->place.text() + "). Keep one.");
+    }
+    level.key = key.text;
+    level.has_key = true;
+  }
+
+  Place place_;
+  Value root_;
+  std::vector<Level> levels_;
+  std::map<YAML::anchor_t, Value> anchors_;
+  std::size_t num_values_ = 0;
+};
+
+// yaml-cpp's own message for a tab is about a missing value somewhere else. JSON may indent as it likes.
+void refuse_tabs(const std::string& text, const Place& place) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n\xef\xbb\xbf");
+  if (first == std::string::npos || text[first] == '{' || text[first] == '[') return;
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    const std::size_t begin = line.find_first_not_of(" \t\r");
+    if (begin == std::string::npos || line[begin] == '#') continue;
+    if (line.substr(0, begin).find('\t') != std::string::npos) {
+      throw ConfigError(Place{place.file, number}.text(), "a tab in the indentation. YAML takes spaces only.");
+    }
+  }
+}
+
+}  // namespace
+
+Value parse_yaml(const std::string& text, const Place& place) {
+  if (text.size() > kMaxBytes) throw ConfigError(place.text(), "larger than 4 MiB. Is this a profile?");
+  if (text.find('\0') != std::string::npos) {
+    throw ConfigError(place.text(), "holds a zero byte. A profile is YAML or JSON text in UTF-8.");
+  }
+  refuse_tabs(text, place);
+  std::istringstream stream(text);
+  try {
+    YAML::Parser parser(stream);
+    Builder builder(place), second(place);
+    parser.HandleNextDocument(builder);
+    if (parser.HandleNextDocument(second)) {
+      throw ConfigError(place.text(), "holds more than one YAML document. Take out the line with '---'.");
+    }
+    return builder.take();
+  } catch (const YAML::Exception& error) {
+    const int line = place.line > 0 || error.mark.line < 0 ? place.line : error.mark.line + 1;
+    throw ConfigError(Place{place.file, line}.text(), "not valid YAML or JSON: " + error.msg + ".");
+  }
+}
+
+}  // namespace lora_train

@@ -1,0 +1,122 @@
+// docs/profile.md, `check --keys` and `check --list`.
+#include <algorithm>
+#include <fstream>
+
+#include "aliases.h"
+#include "field.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/check.h"
+
+namespace lora_train {
+namespace {
+
+std::string default_of(const Field& field) {
+  return field.default_text.empty() ? to_flow_yaml(field.write(Profile{})) : field.default_text;
+}
+
+std::string resume_text(OnResume on_resume) {
+  if (on_resume == OnResume::kFree) return "yes";
+  return on_resume == OnResume::kMayGrow ? "may be raised" : "no";
+}
+
+std::string table_cell(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string code(const std::string& text) { return "`" + table_cell(text) + "`"; }
+
+std::string group_section(const FieldGroup& group) {
+  std::string out = "\n## " + group.title + "\n\n| Key | Default | Values | Meaning | May differ on resume |\n|---|---|---|---|---|\n";
+  for (const auto& field : group.fields) {
+    out += "| " + code(field.name) + " | " + table_cell(default_of(field)) + " | " + table_cell(field.values) + " | " +
+           table_cell(field.help) + " | " + resume_text(field.on_resume) + " |\n";
+  }
+  return out;
+}
+
+std::string alias_section() {
+  std::string out =
+      "\n## Names from elsewhere\n\nEach is accepted with a note in the log. Two names for one key in one file are an "
+      "error.\n\n| Name | Key | Values |\n|---|---|---|\n";
+  for (const auto& alias : aliases()) {
+    out += "| " + code(alias.name) + " | " + code(alias.key) + " | " +
+           table_cell(alias.meaning.empty() ? "the same" : alias.meaning) + " |\n";
+  }
+  out += "\nSome values have other names too: `adapter: qlora` is lora on an nf4 base; `optim` takes paged_adamw_8bit and "
+         "adamw_bnb_8bit (adamw_8bit), paged_adamw_32bit and adamw (adamw_torch); `attn_implementation` takes sdpa, "
+         "flash_attention_2, flash_attention_3 (auto) and eager (reference); `gradient_checkpointing` true and unsloth "
+         "(full); `cuda_graphs` true (auto); `resume_from_checkpoint` false (none) and true (auto); `warmup_steps` below 1 "
+         "is warmup_ratio; `max_steps: -1` is no limit.\n";
+  return out;
+}
+
+std::string foreign_section() {
+  std::string out = "\n## Names that are refused\n\n| Name | Why, and what to use |\n|---|---|\n";
+  for (const auto& foreign : refused_keys()) out += "| " + code(foreign.name) + " | " + table_cell(foreign.reason) + " |\n";
+  out += "\nAccepted without effect:";
+  for (const auto& idle : idle_keys()) out += " `" + idle.name + "`,";
+  out.back() = '.';
+  return out + "\n";
+}
+
+const char* const kIntroduction =
+    "# Profile keys\n\n"
+    "<!-- Made from src/config by scripts/make_profile_docs.sh; a test compares. Do not edit. -->\n\n"
+    "A profile is YAML or JSON: flat keys, lists where natural. Required: `model`, `datasets`.\n\n"
+    "- `--profile FILE` may be repeated, the later wins; a NAME that is no file is looked for among the shipped profiles "
+    "(`lora-train check --list`). `extends: other.yaml` puts a file under this one. `--set key=value` wins over files; "
+    "`a.b[0].c=v` reaches inside, `datasets[+].path=x` appends. Lists are replaced whole.\n"
+    "- Alternatives replace each other across layers and exclude each other within one file: `global_batch_size` and "
+    "`gradient_accumulation_steps`; `warmup_ratio` and `warmup_steps`; `eval_datasets` and `val_set_size`; "
+    "`base_precision`, `load_in_4bit` and `load_in_8bit`.\n"
+    "- `${VAR}` is the environment variable (an error when it is not set), `${VAR:-default}` has a default, `$${` is a "
+    "plain `${`.\n"
+    "- `null` gives the default, or nothing where the table says so. `2e-4`, `2.0e-4` and `0.0002` are one number. true, on "
+    "and yes are one word, as are false, off and no.\n"
+    "- Relative paths start in the working directory, those of `extends` beside the file that says it.\n"
+    "- `lora-train check --profile FILE` prints every value with where it came from.\n";
+
+}  // namespace
+
+std::vector<std::string> profile_keys() { return field_names(); }
+
+std::string profile_reference_markdown() {
+  std::string out = kIntroduction;
+  for (const auto& group : field_groups()) out += group_section(group);
+  return out + alias_section() + foreign_section();
+}
+
+std::string keys_table(const std::string& filter) {
+  std::string out;
+  for (const auto& group : field_groups()) {
+    std::string rows;
+    for (const auto& field : group.fields) {
+      if (field.name.find(filter) == std::string::npos) continue;
+      rows += "  " + field.name + " (default " + default_of(field) + "): " + field.values + "\n      " + field.help + "\n";
+    }
+    if (!rows.empty()) out += (out.empty() ? "" : "\n") + group.title + "\n" + rows;
+  }
+  return out;
+}
+
+std::vector<ShippedProfile> shipped_profiles(const std::filesystem::path& folder) {
+  std::vector<ShippedProfile> profiles;
+  std::error_code code;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, code)) {
+    if (entry.path().extension() != ".yaml") continue;
+    ShippedProfile profile{entry.path().stem().string(), entry.path(), ""};
+    std::string line;
+    std::ifstream file(entry.path());
+    if (std::getline(file, line) && line.starts_with("# ")) profile.summary = line.substr(2);
+    profiles.push_back(std::move(profile));
+  }
+  std::sort(profiles.begin(), profiles.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return profiles;
+}
+
+}  // namespace lora_train

@@ -1,0 +1,86 @@
+// What profiles may say that no code does yet. An issue that builds one of these deletes its line.
+#include <functional>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/check.h"
+
+namespace lora_train {
+namespace {
+
+struct Unbuilt {
+  std::string setting;  ///< "key: value"
+  std::string advice;   ///< what to use instead
+  std::function<bool(const Profile&)> is_asked;
+};
+
+Unbuilt base_format(BasePrecision format) {
+  return {"base_precision: " + to_string(format), "Use base_precision: bf16 or fp32.",
+          [format](const Profile& profile) { return profile.base_precision == format; }};
+}
+
+Unbuilt dataset_layout(DatasetType type) {
+  return {"datasets: type " + to_string(type), "Convert the rows to messages or to prompt/completion.",
+          [type](const Profile& profile) {
+            for (const auto* list : {&profile.datasets, &profile.eval_datasets}) {
+              for (const auto& spec : *list) {
+                if (spec.type == type) return true;
+              }
+            }
+            return false;
+          }};
+}
+
+const std::vector<Unbuilt>& unbuilt_table() {
+  static const std::vector<Unbuilt> table = {
+      {"device: cuda", "Use device: cpu.", [](const Profile& p) { return p.device == Device::kCuda; }},
+      base_format(BasePrecision::kNf4),
+      base_format(BasePrecision::kInt8),
+      base_format(BasePrecision::kFp8),
+      {"optim: adamw_8bit", "Use optim: adamw_torch.",
+       [](const Profile& p) { return p.optim == OptimizerKind::kAdamw8bit; }},
+      {"attn_implementation: fa2", "Use attn_implementation: auto.",
+       [](const Profile& p) { return p.attn_implementation == AttnImplementation::kFa2; }},
+      {"attn_implementation: cudnn", "Use attn_implementation: auto.",
+       [](const Profile& p) { return p.attn_implementation == AttnImplementation::kCudnn; }},
+      {"kernels: own", "Use kernels: auto.", [](const Profile& p) { return p.kernels == KernelChoice::kOwn; }},
+      {"stage_dir", "Take it out; put the data on a local disk yourself.",
+       [](const Profile& p) { return !p.stage_dir.empty(); }},
+      {"add_tokens", "Add the tokens to the tokenizer and the model beforehand.",
+       [](const Profile& p) { return !p.add_tokens.empty(); }},
+      {"chat_template: a file", "Use chat_template: tokenizer.",
+       [](const Profile& p) { return p.chat_template != "tokenizer"; }},
+      dataset_layout(DatasetType::kSharegpt),
+      dataset_layout(DatasetType::kAlpaca),
+      {"load_best_model_at_end: true", "Take it out; adapter/ is the last step.",
+       [](const Profile& p) { return p.load_best_model_at_end; }},
+      {"early_stopping_patience", "Take it out; use max_steps or num_epochs.",
+       [](const Profile& p) { return p.early_stopping_patience.has_value(); }},
+  };
+  return table;
+}
+
+}  // namespace
+
+std::vector<std::string> unbuilt_features(const Profile& profile) {
+  std::vector<std::string> lines;
+  for (const auto& entry : unbuilt_table()) {
+    if (entry.is_asked(profile)) lines.push_back(entry.setting + " is not built yet. " + entry.advice);
+  }
+  return lines;
+}
+
+void refuse_unbuilt_features(const LoadedProfile& loaded) {
+  std::vector<std::string> lines = unbuilt_features(loaded.profile);
+  if (lines.empty()) return;
+  std::string first_where;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const auto origin = loaded.origin.find(lines[i].substr(0, lines[i].find_first_of(": ")));
+    const std::string where = origin == loaded.origin.end() ? "" : origin->second;
+    if (i == 0) first_where = where;
+    if (i > 0 && !where.empty()) lines[i] = where + ": " + lines[i];
+  }
+  throw ConfigError(first_where, join(lines, "\n"));
+}
+
+}  // namespace lora_train

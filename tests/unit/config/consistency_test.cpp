@@ -1,0 +1,76 @@
+#include "config/consistency.h"
+
+#include <gtest/gtest.h>
+
+#include "unit/config/profile_text.h"
+
+namespace lora_train {
+namespace {
+
+using testing_support::ProfileText;
+
+TEST(Consistency, ModelAndDatasetsAreRequired) {
+  ProfileText files;
+  ProfileSources sources;
+  sources.profiles = {files.write("p.yaml", "seed: 1\n")};
+  const auto message = [&] {
+    try {
+      load_profile(sources);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(message().find("p.yaml: model: is missing"), std::string::npos) << message();
+  EXPECT_NE(message().find("p.yaml: datasets: is missing"), std::string::npos) << message();
+  sources.needs_datasets = false;
+  EXPECT_EQ(message().find("datasets: is missing"), std::string::npos);
+  sources.overrides = {flag_override("model", "/m", "--model"), flag_override("train_data", "t.jsonl", "--train-data")};
+  sources.needs_datasets = true;
+  const LoadedProfile loaded = load_profile(sources);
+  EXPECT_EQ(loaded.profile.datasets.at(0).path, "t.jsonl");
+  EXPECT_EQ(loaded.origin.at("datasets"), "--train-data");
+}
+
+TEST(Consistency, Contradictions) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"micro_batch_size: 3\nglobal_batch_size: 16\n", "profile.yaml:1: micro_batch_size: global_batch_size 16 is no multiple"},
+      {"micro_batch_size: 32\n", "profile.yaml:1: micro_batch_size: global_batch_size 16 is no multiple"},
+      {"lr_scaling: sqrt\n", "profile.yaml:1: lr_scaling: needs lr_base_batch"},
+      {"adapter: none\nbase_precision: nf4\n", "profile.yaml:2: base_precision: nf4 weights cannot be trained"},
+      {"adapter: none\ninit_adapter: a\n", "profile.yaml:2: init_adapter: there is no adapter"},
+      {"adapter: none\nadd_tokens: [a]\n", "profile.yaml:2: add_tokens:"},
+      {"load_best_model_at_end: true\n", "profile.yaml:1: load_best_model_at_end: needs evaluation data"},
+      {"early_stopping_patience: 2\n", "profile.yaml:1: early_stopping_patience: needs evaluation data"},
+      {"val_set_size: 1.5\n", "profile.yaml:1: val_set_size: from 1 on it is a number of documents"},
+      {"eval_datasets: [{path: a, name: x}, {path: b, name: x}]\n", "profile.yaml:1: eval_datasets: two data sets are named \"x\""},
+      {"num_epochs: null\n", "profile.yaml:1: num_epochs: has no value, nor has max_steps"},
+      {"global_batch_size: null\n", "profile.yaml:1: global_batch_size: has no value"},
+  };
+  ProfileText files;
+  for (const auto& [text, expected] : cases) {
+    const std::string error = files.error(text);
+    EXPECT_TRUE(error.starts_with(expected)) << text << error;
+  }
+}
+
+TEST(Consistency, SettingsThatDoNothingAreWarnedOf) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"lr_base_batch: 8\n", "lr_base_batch: does nothing without lr_scaling"},
+      {"lr_scheduler_type: constant\nwarmup_ratio: 0.1\n", "warmup_ratio: does nothing with lr_scheduler_type: constant"},
+      {"lr_scheduler_type: constant\nwarmup_steps: 10\n", "warmup_steps: does nothing with lr_scheduler_type: constant"},
+      {"min_lr_ratio: 0.2\n", "min_lr_ratio: does nothing with lr_scheduler_type: cosine."},
+      {"warmup_steps: 10\nmax_steps: 5\n", "warmup_steps: is larger than max_steps"},
+  };
+  ProfileText files;
+  for (const auto& [text, expected] : cases) {
+    const auto warnings = files.load(text).warnings;
+    ASSERT_EQ(warnings.size(), 1u) << text;
+    EXPECT_NE(warnings[0].find(expected), std::string::npos) << warnings[0];
+  }
+  EXPECT_TRUE(files.load("lr_scheduler_type: cosine_with_min_lr\nmin_lr_ratio: 0.2\n").warnings.empty());
+  EXPECT_TRUE(files.load("lr_scheduler_type: constant\n").warnings.empty());
+}
+
+}  // namespace
+}  // namespace lora_train

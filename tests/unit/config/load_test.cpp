@@ -1,0 +1,183 @@
+// Layers, settings, alternatives and what is collected on the way.
+#include "lora_train/config/load.h"
+
+#include <gtest/gtest.h>
+
+#include "config/merge.h"
+#include "lora_train/config/check.h"
+#include "unit/config/profile_text.h"
+
+namespace lora_train {
+namespace {
+
+using testing_support::ProfileText;
+
+TEST(Load, AllMistakesAreReportedTogetherInOrder) {
+  ProfileText files;
+  const std::string error = files.error("lora_r: x\nweigth_decay: 0\nseed: -1\nfp16: true\n", {"packing=perhaps"});
+  const std::vector<std::string> places = {"profile.yaml:1: lora_r: got", "\nprofile.yaml:2: weigth_decay: unknown key. Did you mean \"weight_decay\"? "
+                                           "All keys: docs/profile.md, or lora-train check --keys.",
+                                           "\nprofile.yaml:3: seed: got", "\nprofile.yaml:4: fp16: is not supported",
+                                           "\n--set: packing: got \"perhaps\"", "\nKeys: model, base_model_name, device,"};
+  std::size_t at = 0;
+  for (const auto& place : places) {
+    const std::size_t found = error.find(place, at);
+    EXPECT_NE(found, std::string::npos) << place << "\n" << error;
+    at = found == std::string::npos ? at : found;
+  }
+}
+
+TEST(Load, TheErrorIsAUsageErrorAtTheFirstPlace) {
+  ProfileText files;
+  try {
+    files.load("seed: 1\nlora_r: 0\n");
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.exit_code(), ExitCode::kUsage);
+    EXPECT_TRUE(error.where().ends_with("profile.yaml:2")) << error.where();
+    EXPECT_TRUE(error.message().starts_with("lora_r: got \"0\"")) << error.message();
+  }
+}
+
+TEST(Load, AnUnknownNameNearAnAliasSuggestsTheKey) {
+  ProfileText files;
+  EXPECT_NE(files.error("max_lenght: 5\n").find("Did you mean \"max_seq_len\"?"), std::string::npos);
+  EXPECT_EQ(files.error("qqqqqqqqqqqqqqqqq: 5\n").find("Did you mean"), std::string::npos);
+}
+
+TEST(Load, TwoNamesForOneThingInOneFileAreAMistake) {
+  ProfileText files;
+  EXPECT_EQ(files.error("lr: 1e-4\nlearning_rate: 1e-4\n").find("profile.yaml:2: learning_rate: says the same as lr "), 0u);
+  EXPECT_EQ(files.error("rank: 8\nr: 8\n").find("profile.yaml:2: r: says the same as rank (lora_r) at "), 0u);
+  EXPECT_EQ(files.error("load_in_4bit: true\nbase_precision: nf4\n").find("profile.yaml:2: base_precision: says the same"), 0u);
+  EXPECT_EQ(files.error("load_in_4bit: true\nload_in_8bit: true\n").find("profile.yaml:2: load_in_8bit: says the same"), 0u);
+}
+
+TEST(Load, AcrossLayersTheLaterNameWins) {
+  ProfileText files;
+  const auto base = files.write("a.yaml", "lr: 1e-4\n");
+  const auto top = files.write("b.yaml", "learning_rate: 5e-4\n");
+  EXPECT_EQ(files.load_files({base, top}).profile.learning_rate, 5e-4);
+  EXPECT_EQ(files.load_files({top, base}).profile.learning_rate, 1e-4);
+  EXPECT_EQ(files.load_files({top}, {"lr=7e-4", "learning_rate=8e-4"}).profile.learning_rate, 8e-4);
+}
+
+TEST(Load, AlternativesExcludeEachOtherInOneFile) {
+  ProfileText files;
+  EXPECT_EQ(files.error("gradient_accumulation_steps: 2\nglobal_batch_size: 4\n")
+                .find("profile.yaml:2: global_batch_size: contradicts gradient_accumulation_steps at "), 0u);
+  EXPECT_EQ(files.error("warmup_ratio: 0.1\nwarmup_steps: 4\n").find("profile.yaml:2: warmup_steps: contradicts"), 0u);
+  EXPECT_EQ(files.error("val_set_size: 0.1\neval_datasets: [a]\n").find("profile.yaml:2: eval_datasets: contradicts"), 0u);
+  EXPECT_EQ(files.error("warmup_ratio: 0.1\nwarmup_steps: 0.2\n").find("profile.yaml:2: warmup_steps: says the same as"), 0u);
+  EXPECT_EQ(files.load("val_set_size: 0\neval_datasets: [a]\n").profile.eval_datasets.size(), 1u);
+  EXPECT_EQ(files.load("global_batch_size: null\ngradient_accumulation_steps: 2\n").profile.gradient_accumulation_steps, 2);
+}
+
+TEST(Load, AlternativesReplaceEachOtherAcrossLayers) {
+  ProfileText files;
+  const auto base = files.write("a.yaml", "global_batch_size: 64\nwarmup_ratio: 0.1\neval_datasets: [a]\nload_in_4bit: true\n");
+  const Profile profile = files.load_files({base}, {"gradient_accumulation_steps=2", "warmup_steps=5", "val_set_size=0.1",
+                                                    "base_precision=bf16"}).profile;
+  EXPECT_FALSE(profile.global_batch_size.has_value());
+  EXPECT_EQ(profile.gradient_accumulation_steps, 2);
+  EXPECT_EQ(profile.warmup_steps, 5);
+  EXPECT_TRUE(profile.eval_datasets.empty());
+  EXPECT_EQ(profile.val_set_size, 0.1);
+  EXPECT_EQ(profile.base_precision, BasePrecision::kBf16);
+  const auto top = files.write("b.yaml", "gradient_accumulation_steps: 2\nwarmup_steps: 5\nval_set_size: 3\n");
+  const Profile back = files.load_files({top, base}).profile;
+  EXPECT_EQ(back.global_batch_size, 64);
+  EXPECT_FALSE(back.gradient_accumulation_steps.has_value());
+  EXPECT_FALSE(back.warmup_steps.has_value());
+  EXPECT_EQ(back.val_set_size, 0);
+}
+
+TEST(Load, ListsAreReplacedWhole) {
+  ProfileText files;
+  const auto base = files.write("a.yaml", "datasets: [{path: a, weight: 2}, {path: b}]\n");
+  const auto top = files.write("b.yaml", "datasets: [{path: c}]\n");
+  const Profile profile = files.load_files({base, top}).profile;
+  ASSERT_EQ(profile.datasets.size(), 1u);
+  EXPECT_EQ(profile.datasets[0].weight, 1);
+}
+
+TEST(Load, SettingsReachInsideAndAppend) {
+  ProfileText files;
+  const LoadedProfile loaded = files.load("datasets: [{path: a}]\nrank_pattern: {q_proj: 4}\n",
+                                          {"datasets[+].path=b", "datasets[0].weight=2", "datasets[1].type=text",
+                                           "rank_pattern.v_proj=8", "lora_target_modules=[q_proj, v_proj]",
+                                           "run_name=a: b # c", "add_tokens=['<x>', \"<y>\"]", "rank_pattern.q_proj=2"});
+  const Profile& profile = loaded.profile;
+  ASSERT_EQ(profile.datasets.size(), 2u);
+  EXPECT_EQ(profile.datasets[0].weight, 2);
+  EXPECT_EQ(profile.datasets[1].path, "b");
+  EXPECT_EQ(profile.datasets[1].type, DatasetType::kText);
+  EXPECT_EQ(profile.rank_pattern.size(), 2u);
+  EXPECT_EQ(profile.rank_pattern[0].second, 2);
+  EXPECT_EQ(profile.lora_target_modules.names.size(), 2u);
+  EXPECT_EQ(profile.run_name, "a: b # c");
+  EXPECT_EQ(profile.add_tokens, (std::vector<std::string>{"<x>", "<y>"}));
+  EXPECT_EQ(loaded.origin.at("datasets"), "--set");
+}
+
+TEST(Load, SettingMistakesNameTheSetting) {
+  ProfileText files;
+  EXPECT_EQ(files.error("", {"datasets[2].path=x"}), "--set: datasets[2].path: there is no item 2: the list has 0. [+] appends one.");
+  EXPECT_EQ(files.error("", {"datasets[0=x"}).find("--set: datasets[0: is no place in a profile"), 0u);
+  EXPECT_EQ(files.error("", {"train_data[0].path=x"}), "--set: train_data[0].path: a place inside needs the key's own name: datasets.");
+  EXPECT_EQ(files.error("", {"lora_target_modules=[a"}).find("--set: lora_target_modules: not valid YAML"), 0u);
+  EXPECT_EQ(files.error("", {"datasts[0].path=x"}).find("--set: datasts: unknown key. Did you mean \"datasets\"?"), 0u);
+  for (const char* text : {"novalue", "=x", ""}) EXPECT_THROW(parse_override(text), ConfigError) << text;
+  EXPECT_EQ(parse_override("a=b=c").value, "b=c");
+}
+
+TEST(Load, FlagsAreTakenAsTheyStand) {
+  ProfileSources sources;
+  sources.needs_datasets = false;
+  sources.overrides = {flag_override("model", "[odd] ${name}", "--model")};
+  const LoadedProfile loaded = load_profile(sources);
+  EXPECT_EQ(loaded.profile.model, "[odd] ${name}");
+  EXPECT_EQ(loaded.origin.at("model"), "--model");
+}
+
+TEST(Load, DefaultsFollowOtherKeys) {
+  ProfileText files;
+  const LoadedProfile fp32 = files.load("precision: fp32\n");
+  EXPECT_EQ(fp32.profile.base_precision, BasePrecision::kFp32);
+  EXPECT_EQ(fp32.origin.at("base_precision"), "follows precision");
+  EXPECT_EQ(files.load("precision: fp32\nbase_precision: bf16\n").profile.base_precision, BasePrecision::kBf16);
+  const Profile steps = files.load("max_steps: 10\n").profile;
+  EXPECT_FALSE(steps.num_epochs.has_value());
+  EXPECT_EQ(files.load("max_steps: 10\nnum_epochs: 2\n").profile.num_epochs, 2);
+  EXPECT_EQ(files.load("").profile.num_epochs, 3);
+}
+
+TEST(Load, GivenKeysTellSilenceFromTheDefault) {
+  ProfileText files;
+  const Profile profile = files.load("rank: 16\nlora_alpha: null\n", {"seed=42"}).profile;
+  EXPECT_TRUE(profile.is_given("lora_r"));
+  EXPECT_TRUE(profile.is_given("seed"));
+  EXPECT_FALSE(profile.is_given("lora_alpha"));
+  EXPECT_FALSE(profile.is_given("lora_dropout"));
+}
+
+TEST(Load, JsonAndYamlAreOne) {
+  ProfileText files;
+  const auto yaml = files.write("p.yaml", "lr: 2e-4\ndatasets:\n  - path: a\n    field_map: {text: body}\npacking: false\n");
+  const auto json = files.write("p.json", R"({"lr": 0.0002, "datasets": [{"path": "a", "field_map": {"text": "body"}}], "packing": false})");
+  EXPECT_EQ(to_yaml(files.load_files({yaml}).profile), to_yaml(files.load_files({json}).profile));
+  const auto bad = files.write("bad.json", "{\n  \"lora_r\": 8,\n  \"lora_rr\": 8\n}\n");
+  EXPECT_EQ(files.error_of_files({bad}).find("bad.json:3: lora_rr: unknown key. Did you mean \"lora_r\"?"), 0u);
+  const auto twice = files.write("twice.json", "{\n  \"lora_r\": 8,\n  \"lora_r\": 9\n}\n");
+  EXPECT_EQ(files.error_of_files({twice}).find("twice.json:3: lora_r: stands twice in one map"), 0u);
+}
+
+TEST(Merge, SilentValuesAreNoChoiceBetweenAlternatives) {
+  EXPECT_TRUE(is_unset("warmup_steps", null_value()));
+  EXPECT_TRUE(is_unset("val_set_size", text_value("0.0")));
+  EXPECT_TRUE(is_unset("eval_datasets", list_value({})));
+  EXPECT_FALSE(is_unset("warmup_steps", text_value("0")));
+}
+
+}  // namespace
+}  // namespace lora_train

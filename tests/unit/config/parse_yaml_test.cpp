@@ -1,0 +1,76 @@
+#include "config/parse_yaml.h"
+
+#include <gtest/gtest.h>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train {
+namespace {
+
+std::string error_of(const std::string& text) {
+  try {
+    parse_yaml(text, {"p.yaml", 0});
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(ParseYaml, KeepsOrderKindsAndLines) {
+  const Value map = parse_yaml("# comment\nb: 1\na:\n  - x\n  - {k: \"null\"}\nn: null\ne:\n", {"p.yaml", 0});
+  ASSERT_TRUE(map.is_map());
+  ASSERT_EQ(map.members.size(), 4u);
+  EXPECT_EQ(map.members[0].first, "b");
+  EXPECT_EQ(map.find("b")->place.text(), "p.yaml:2");
+  EXPECT_EQ(map.find("a")->items.at(1).find("k")->text, "null");
+  EXPECT_TRUE(map.find("a")->items.at(1).find("k")->quoted);
+  EXPECT_EQ(map.find("a")->items.at(1).place.line, 5);
+  EXPECT_TRUE(map.find("n")->is_null());
+  EXPECT_TRUE(map.find("e")->is_null());
+  EXPECT_EQ(map.find("missing"), nullptr);
+}
+
+TEST(ParseYaml, ReadsJsonWithTabsAndEscapes) {
+  const Value map = parse_yaml("{\n\t\"a\": [1, 2e-4],\n\t\"b\": \"x\\n\\u00e9\\/\",\n\t\"c\": null, \"d\": true\n}\n", {"p.json", 0});
+  EXPECT_EQ(map.find("a")->items.at(1).text, "2e-4");
+  EXPECT_EQ(map.find("b")->text, "x\n\xc3\xa9/");
+  EXPECT_EQ(map.find("b")->place.line, 3);
+  EXPECT_TRUE(map.find("c")->is_null());
+}
+
+TEST(ParseYaml, EmptyIsNull) {
+  EXPECT_TRUE(parse_yaml("", {"p", 0}).is_null());
+  EXPECT_TRUE(parse_yaml("# nothing\n", {"p", 0}).is_null());
+}
+
+TEST(ParseYaml, AnchorsAreCopied) {
+  const Value map = parse_yaml("a: &x {p: 1}\nb: *x\n", {"p", 0});
+  EXPECT_EQ(map.find("b")->find("p")->text, "1");
+}
+
+TEST(ParseYaml, MistakesNameTheLine) {
+  EXPECT_EQ(error_of("a: 1\nb: 2\na: 3\n"), "p.yaml:3: a: stands twice in one map (first at p.yaml:1). Keep one.");
+  EXPECT_EQ(error_of("a:\n\t- 1\n"), "p.yaml:2: a tab in the indentation. YAML takes spaces only.");
+  EXPECT_TRUE(error_of("a: [1, 2\nb: 3\n").starts_with("p.yaml:2: not valid YAML or JSON")) << error_of("a: [1, 2\nb: 3\n");
+  EXPECT_TRUE(error_of("a: \"x\n").starts_with("p.yaml:")) << error_of("a: \"x\n");
+  EXPECT_TRUE(error_of("? [a]\n: 1\n").starts_with("p.yaml:1: a key must be text")) << error_of("? [a]\n: 1\n");
+  EXPECT_TRUE(error_of("a: 1\n---\nb: 2\n").find("more than one YAML document") != std::string::npos);
+  EXPECT_TRUE(error_of(std::string("a: 1\0b", 6)).find("zero byte") != std::string::npos);
+  EXPECT_TRUE(error_of("a: *nowhere\n").starts_with("p.yaml:1: not valid")) << error_of("a: *nowhere\n");
+}
+
+TEST(ParseYaml, BoundsWhatAFileCanExpandTo) {
+  std::string bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n";
+  for (int i = 1; i < 10; ++i) {
+    const std::string name = "a" + std::to_string(i), last = "*a" + std::to_string(i - 1);
+    bomb += name + ": &" + name + " [" + last;
+    for (int j = 1; j < 10; ++j) bomb += "," + last;
+    bomb += "]\n";
+  }
+  EXPECT_NE(error_of(bomb).find("more than 100000 values"), std::string::npos);
+  EXPECT_NE(error_of("a: " + std::string(100'000, '[')).find("p.yaml:1: not valid"), std::string::npos);
+  EXPECT_NE(error_of(std::string(5 << 20, 'x')).find("larger than 4 MiB"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lora_train

@@ -1,0 +1,52 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "lora_train/base/file.h"
+#include "lora_train/config/check.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train {
+namespace {
+
+// Runs in the root of the repository. scripts/make_profile_docs.sh sets the variable.
+TEST(Reference, CommittedDocumentationIsTheGeneratedOne) {
+  if (std::getenv("LORA_TRAIN_UPDATE_DOCS")) write_file_atomic("docs/profile.md", profile_reference_markdown());
+  EXPECT_EQ(read_file("docs/profile.md"), profile_reference_markdown())
+      << "docs/profile.md is not what src/config says. Run scripts/make_profile_docs.sh.";
+}
+
+TEST(Reference, DocumentationNamesEveryKeyOnce) {
+  const std::string text = profile_reference_markdown();
+  ASSERT_GT(profile_keys().size(), 70u);
+  for (const auto& key : profile_keys()) {
+    const std::size_t row = text.find("\n| `" + key + "` | ");
+    ASSERT_NE(row, std::string::npos) << key;
+    EXPECT_EQ(text.find("\n| `" + key + "` | ", row + 1), std::string::npos) << key;
+  }
+}
+
+TEST(Reference, KeysTableTakesAFilter) {
+  EXPECT_NE(keys_table().find("\n  learning_rate (default 0.0002): number > 0\n"), std::string::npos);
+  const std::string some = keys_table("warmup");
+  EXPECT_NE(some.find("warmup_ratio"), std::string::npos);
+  EXPECT_EQ(some.find("lora_r ("), std::string::npos);
+  EXPECT_EQ(keys_table("no such key"), "");
+}
+
+TEST(Reference, ShippedProfilesAreListedByNameWithTheirFirstLine) {
+  const testing_support::TemporaryFolder folder;
+  std::ofstream(folder / "b.yaml") << "# says b\nseed: 1\n";
+  std::ofstream(folder / "a.yaml") << "seed: 1\n";
+  std::ofstream(folder / "a.json") << "{}";
+  const auto profiles = shipped_profiles(folder.path());
+  ASSERT_EQ(profiles.size(), 2u);
+  EXPECT_EQ(profiles[0].name, "a");
+  EXPECT_EQ(profiles[0].summary, "");
+  EXPECT_EQ(profiles[1].summary, "says b");
+  EXPECT_TRUE(shipped_profiles(folder / "nowhere").empty());
+}
+
+}  // namespace
+}  // namespace lora_train

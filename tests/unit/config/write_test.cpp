@@ -1,0 +1,164 @@
+// A profile back to text, hashes and differences.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lora_train/config/check.h"
+#include "lora_train/config/load.h"
+#include "unit/config/profile_text.h"
+
+namespace lora_train {
+namespace {
+
+using testing_support::ProfileText;
+
+const char* const kRich = R"(
+model: "/m/a: b ${HOME}"
+datasets:
+  - {path: "a b.jsonl", type: text, field_map: {text: "my: body"}, weight: 0.5, name: "n#1"}
+  - c.jsonl
+eval_datasets: [e.jsonl]
+lora_target_modules: [q_proj, "v, proj"]
+rank_pattern: {"layers.0.*q_proj": 4, b: 2}
+alpha_pattern: {b: 0.1}
+lora_alpha: 12.5
+learning_rate: 3.3e-5
+adam_epsilon: 1e-8
+warmup_steps: 7
+gradient_accumulation_steps: 3
+max_steps: 100
+save_interval: 2h30m
+save_total_limit: null
+eval_steps: 0.05
+save_steps: epoch
+report_to: none
+gradient_checkpointing: off
+precision: fp32
+max_seq_len: 512
+add_tokens: ["<a>", "true", "12"]
+max_time: 90
+output_dir: "runs/{lora_alpha}"
+resume_from_checkpoint: false
+run_name: "on"
+)";
+
+TEST(Write, YamlAndJsonReadBackToTheSameProfile) {
+  ProfileText files;
+  files.environment["HOME"] = "$${kept}";
+  for (const std::string& text : {std::string(kRich), std::string(), std::string("init_adapter: a/b\nlora_r: 4\n"),
+                                  std::string("val_set_size: 0.1\nlora_target_modules: '.*(q|v)'\nnum_epochs: 0.5\n")}) {
+    const LoadedProfile first = files.load(text);
+    const LoadedProfile again = files.load_files({files.write("again.yaml", to_yaml(first))});
+    EXPECT_EQ(to_yaml(again.profile), to_yaml(first.profile));
+    EXPECT_EQ(to_json(again.profile), to_json(first.profile));
+    EXPECT_EQ(profile_hash(again.profile), profile_hash(first.profile));
+    EXPECT_TRUE(diff_profiles(first.profile, again.profile).empty());
+    EXPECT_TRUE(again.notes.empty());
+    EXPECT_TRUE(again.warnings.empty()) << again.warnings.front();
+  }
+}
+
+TEST(Write, MembersSurviveTheRoundTrip) {
+  ProfileText files;
+  files.environment["HOME"] = "h";
+  const Profile first = files.load(kRich).profile;
+  const Profile again = files.load_files({files.write("again.yaml", to_yaml(first))}).profile;
+  EXPECT_EQ(first.model, "/m/a: b h");
+  EXPECT_EQ(again.model, first.model);
+  EXPECT_EQ(again.datasets, first.datasets);
+  EXPECT_EQ(again.eval_datasets, first.eval_datasets);
+  EXPECT_EQ(again.lora_target_modules, first.lora_target_modules);
+  EXPECT_EQ(again.rank_pattern, first.rank_pattern);
+  EXPECT_EQ(again.alpha_pattern, first.alpha_pattern);
+  EXPECT_EQ(again.eval_steps, first.eval_steps);
+  EXPECT_EQ(again.save_interval, 9000);
+  EXPECT_EQ(again.max_time, 90);
+  EXPECT_EQ(again.learning_rate, 3.3e-5);
+  EXPECT_EQ(again.base_precision, BasePrecision::kFp32);
+  EXPECT_FALSE(again.num_epochs.has_value());
+  EXPECT_FALSE(again.global_batch_size.has_value());
+  EXPECT_EQ(again.add_tokens, first.add_tokens);
+  EXPECT_EQ(again.output_dir, "runs/12.5");
+  EXPECT_EQ(again.run_name, "on");
+}
+
+TEST(Write, SilenceUnderAnInitAdapterStaysSilence) {
+  ProfileText files;
+  const LoadedProfile first = files.load("init_adapter: a/b\nlora_alpha: 8\n");
+  EXPECT_EQ(first.origin.at("lora_r"), "follows init_adapter");
+  EXPECT_NE(to_yaml(first.profile).find("\nlora_r: null\n"), std::string::npos);
+  const Profile again = files.load_files({files.write("again.yaml", to_yaml(first))}).profile;
+  EXPECT_FALSE(again.is_given("lora_r"));
+  EXPECT_TRUE(again.is_given("lora_alpha"));
+}
+
+TEST(Write, CommentsSayWhereValuesCameFrom) {
+  ProfileText files;
+  const std::string yaml = to_yaml(files.load("lora_r: 4\n", {"seed=1"}));
+  EXPECT_NE(yaml.find("profile.yaml:1\n", yaml.find("lora_r: 4 ")), std::string::npos);
+  EXPECT_NE(yaml.find("# --set\n", yaml.find("seed: 1 ")), std::string::npos);
+  EXPECT_NE(yaml.find("# default\n", yaml.find("optim: adamw_torch ")), std::string::npos);
+}
+
+TEST(Write, JsonHasEveryKeyWithItsType) {
+  ProfileText files;
+  files.environment["HOME"] = "h";
+  const auto json = nlohmann::json::parse(to_json(files.load(kRich).profile));
+  ASSERT_EQ(json.size(), profile_keys().size());
+  for (const auto& key : profile_keys()) EXPECT_TRUE(json.contains(key)) << key;
+  EXPECT_TRUE(json["learning_rate"].is_number_float());
+  EXPECT_TRUE(json["lora_r"].is_number_integer());
+  EXPECT_TRUE(json["packing"].is_boolean());
+  EXPECT_TRUE(json["warmup_ratio"].is_null());
+  EXPECT_TRUE(json["report_to"].is_array());
+  EXPECT_EQ(json["datasets"][0]["field_map"]["text"], "my: body");
+  EXPECT_EQ(json["eval_steps"], 0.05);
+  EXPECT_EQ(json["save_steps"], "epoch");
+  EXPECT_EQ(json["add_tokens"][2], "12");
+}
+
+TEST(Write, HashesDifferWithAnyValue) {
+  Profile a, b;
+  EXPECT_EQ(profile_hash(a), profile_hash(b));
+  EXPECT_EQ(profile_hash(a).size(), 32u);
+  b.seed = 43;
+  EXPECT_NE(profile_hash(a), profile_hash(b));
+  b = a;
+  b.given_keys = {"seed"};
+  EXPECT_EQ(profile_hash(a), profile_hash(b));
+}
+
+TEST(Write, DifferencesSayWhatMayDifferOnResume) {
+  Profile before, after;
+  before.num_epochs = 3;
+  after.num_epochs = 5;
+  after.logging_steps = 10;
+  after.learning_rate = 1e-3;
+  after.device = Device::kCpu;
+  const auto differences = diff_profiles(before, after);
+  ASSERT_EQ(differences.size(), 4u);
+  std::map<std::string, ProfileDifference> by_key;
+  for (const auto& difference : differences) by_key[difference.key] = difference;
+  EXPECT_TRUE(by_key.at("device").allowed_on_resume);
+  EXPECT_TRUE(by_key.at("logging_steps").allowed_on_resume);
+  EXPECT_TRUE(by_key.at("num_epochs").allowed_on_resume);
+  EXPECT_FALSE(by_key.at("learning_rate").allowed_on_resume);
+  EXPECT_EQ(by_key.at("learning_rate").old_value, "0.0002");
+  EXPECT_EQ(by_key.at("learning_rate").new_value, "0.001");
+}
+
+TEST(Write, LimitsMayBeRaisedOnly) {
+  const auto allowed = [](std::optional<std::int64_t> from, std::optional<std::int64_t> to) {
+    Profile before, after;
+    before.max_steps = from;
+    after.max_steps = to;
+    return diff_profiles(before, after).at(0).allowed_on_resume;
+  };
+  EXPECT_TRUE(allowed(100, 200));
+  EXPECT_TRUE(allowed(100, std::nullopt));
+  EXPECT_FALSE(allowed(200, 100));
+  EXPECT_FALSE(allowed(std::nullopt, 100));
+}
+
+}  // namespace
+}  // namespace lora_train
