@@ -63,13 +63,13 @@ void read_sizes(const ConfigReader& reader, const FamilyRules& rules, ModelConfi
   config.vocab_size = reader.size("vocab_size", kMaxVocab);
   config.max_position_embeddings = reader.size("max_position_embeddings", kMaxLength, rules.max_position_embeddings);
 
-  const auto default_kv_heads = reader.has("num_key_value_heads") ? std::nullopt : rules.num_kv_heads;
-  config.num_kv_heads =
-      reader.optional_size("num_key_value_heads", kMaxHeads).value_or(default_kv_heads.value_or(config.num_heads));
+  // Null means as many as heads in every family, absent what the class says.
+  const bool is_absent = !reader.has("num_key_value_heads");
+  config.num_kv_heads = is_absent && rules.num_kv_heads ? *rules.num_kv_heads : config.num_heads;
+  if (reader.is_given("num_key_value_heads")) config.num_kv_heads = reader.size("num_key_value_heads", kMaxHeads);
   if (config.num_heads % config.num_kv_heads != 0) {
     reader.reject("num_key_value_heads",
-                  std::to_string(config.num_kv_heads) +
-                      (reader.has("num_key_value_heads") ? "" : " (the default, the key is missing)") +
+                  std::to_string(config.num_kv_heads) + (is_absent ? " (the default, the key is missing)" : "") +
                       " does not divide num_attention_heads, which is " + std::to_string(config.num_heads));
   }
 }

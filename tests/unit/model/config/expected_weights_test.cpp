@@ -1,0 +1,148 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "config_text.h"
+#include "lora_train/base/error.h"
+#include "lora_train/storage/model_weights.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::model {
+namespace {
+
+using storage::DType;
+
+std::string released(const std::string& D, const std::string& F, const std::string& layers, const std::string& heads,
+                     const std::string& kv_heads, const std::string& V, const std::string& more) {
+  return R"({"hidden_size": )" + D + R"(, "intermediate_size": )" + F + R"(, "num_hidden_layers": )" + layers +
+         R"(, "num_attention_heads": )" + heads + R"(, "num_key_value_heads": )" + kv_heads + R"(, "vocab_size": )" +
+         V + more + "}";
+}
+
+TEST(ExpectedWeights, HaveThePublishedParameterCountsOfReleasedModels) {
+  const auto qwen2 = [](const std::string& changes) { return num_parameters(config_with(changes)); };
+  const auto qwen3 = [](const std::string& changes) {
+    return num_parameters(family_config("qwen3", "Qwen3ForCausalLM", changes));
+  };
+  const auto mistral = [](const std::string& changes) {
+    return num_parameters(family_config("mistral", "MistralForCausalLM", changes));
+  };
+  const auto llama = [](const std::string& changes) {
+    return num_parameters(family_config("llama", "LlamaForCausalLM", changes));
+  };
+  const std::string tied = R"(, "tie_word_embeddings": true)";
+  EXPECT_EQ(qwen2(released("896", "4864", "24", "14", "2", "151936", tied)), 494'032'768);     // Qwen2.5-0.5B
+  EXPECT_EQ(qwen2(released("3584", "18944", "28", "28", "4", "152064", "")), 7'615'616'512);   // Qwen2.5-7B
+  EXPECT_EQ(qwen3(released("1024", "3072", "28", "16", "8", "151936", tied)), 596'049'920);    // Qwen3-0.6B
+  EXPECT_EQ(qwen3(released("2560", "9728", "36", "32", "8", "151936", tied)), 4'022'468'096);  // Qwen3-4B
+  EXPECT_EQ(qwen3(released("4096", "12288", "36", "32", "8", "151936", "")), 8'190'735'360);   // Qwen3-8B
+  EXPECT_EQ(mistral(released("4096", "14336", "32", "32", "8", "32000", "")), 7'241'732'096);  // Mistral-7B-v0.1
+  EXPECT_EQ(mistral(released("4096", "14336", "32", "32", "8", "32768", "")), 7'248'023'552);  // Mistral-7B-v0.3
+  EXPECT_EQ(llama(released("2048", "8192", "16", "32", "8", "128256", tied)), 1'235'814'400);  // Llama-3.2-1B
+}
+
+class CheckWeights : public ::testing::Test {
+ protected:
+  /// The weights of `config`, all zero, after `edit`.
+  storage::WeightFiles weights_of(const ModelConfig& config,
+                                  const std::function<void(std::vector<storage::TensorToWrite>&)>& edit) {
+    std::vector<storage::TensorToWrite> tensors;
+    for (const auto& spec : expected_tensors(config))
+      tensors.push_back({spec.name, DType::kBF16, spec.shape, {}, nullptr});
+    edit(tensors);
+    std::vector<std::string> zeros;
+    zeros.reserve(tensors.size());
+    for (auto& tensor : tensors)
+      tensor.bytes = zeros.emplace_back(storage::tensor_bytes(tensor.dtype, tensor.shape), '\0');
+    write_safetensors(folder_ / "model.safetensors", tensors);
+    return storage::open_model_weights(folder_.path());
+  }
+  static storage::TensorToWrite& named(std::vector<storage::TensorToWrite>& tensors, const std::string& name) {
+    const auto at =
+        std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) { return tensor.name == name; });
+    EXPECT_NE(at, tensors.end()) << name;
+    return *at;
+  }
+  void expect_refused(const ModelConfig& config, const storage::WeightFiles& weights, const std::string& tensor,
+                      const std::string& expected) {
+    try {
+      check_weights(config, weights);
+      ADD_FAILURE() << "accepted";
+    } catch (const FormatError& error) {
+      EXPECT_EQ(error.where(), (folder_ / "model.safetensors").string() + ": " + tensor);
+      EXPECT_NE(error.message().find(expected), std::string::npos) << error.message();
+    }
+  }
+
+  testing_support::TemporaryFolder folder_;
+};
+
+TEST_F(CheckWeights, AcceptsTheWeightsOfEachFamily) {
+  for (const auto& [type, architecture] :
+       {std::pair("qwen2", "Qwen2ForCausalLM"), std::pair("qwen3", "Qwen3ForCausalLM"),
+        std::pair("mistral", "MistralForCausalLM"), std::pair("llama", "LlamaForCausalLM")}) {
+    const auto config = family_config(type, architecture, R"({"attention_bias": true, "mlp_bias": true})");
+    EXPECT_NO_THROW(check_weights(config, weights_of(config, [](auto& tensors) {
+                                    tensors[0].dtype = DType::kF32;
+                                    tensors[1].dtype = DType::kF16;
+                                  })));
+  }
+}
+
+TEST_F(CheckWeights, NamesAMissingTensor) {
+  const auto config = config_with();
+  for (const std::string name :
+       {"model.layers.1.self_attn.k_proj.bias", "model.norm.weight", "model.embed_tokens.weight"}) {
+    const auto weights = weights_of(config, [&](auto& tensors) { named(tensors, name).name = "other"; });
+    expect_refused(config, weights, name, "the tensor is missing; dir/config.json asks for it with shape [");
+  }
+  const auto headless = weights_of(config, [&](auto& tensors) { tensors.pop_back(); });
+  expect_refused(config, headless, "lm_head.weight", "tie_word_embeddings");
+}
+
+TEST_F(CheckWeights, NamesAWrongShape) {
+  const auto config = config_with();
+  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  expect_refused(config,
+                 weights_of(config,
+                            [&](auto& tensors) {
+                              named(tensors, name).shape = {24, 16};
+                            }),
+                 name, "has shape [24, 16] but dir/config.json asks for [16, 24]");
+  expect_refused(config, weights_of(config, [&](auto& tensors) { named(tensors, name).shape = {384}; }), name, "[384]");
+}
+
+TEST_F(CheckWeights, RefusesOtherDTypesByName) {
+  const auto config = config_with();
+  for (const auto dtype : {DType::kF8E4M3, DType::kI8, DType::kU8, DType::kF64}) {
+    expect_refused(config, weights_of(config, [&](auto& tensors) { tensors[2].dtype = dtype; }),
+                   expected_tensors(config)[2].name, "has dtype " + std::string(storage::dtype_name(dtype)));
+  }
+}
+
+TEST_F(CheckWeights, ToleratesATiedHeadAndOldRotaryBuffers) {
+  const auto config = config_with(R"({"tie_word_embeddings": true})");
+  ::testing::internal::CaptureStderr();
+  const auto weights = weights_of(config, [&](auto& tensors) {
+    tensors.push_back({"lm_head.weight", DType::kBF16, {32, 16}, {}, nullptr});
+    tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {2}, {}, nullptr});
+  });
+  EXPECT_NO_THROW(check_weights(config, weights));
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("lm_head.weight: not used"), std::string::npos) << log;
+  EXPECT_EQ(log.find("inv_freq"), std::string::npos) << log;
+}
+
+TEST_F(CheckWeights, WarnsOfTensorsTheModelDoesNotHave) {
+  const auto config = config_with();
+  ::testing::internal::CaptureStderr();
+  check_weights(config, weights_of(config, [](auto& tensors) {
+                  tensors.push_back({"score.weight", DType::kF32, {2}, {}, nullptr});
+                }));
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("1 tensors in the files are not part of Qwen2ForCausalLM"), std::string::npos) << log;
+  EXPECT_NE(log.find("score.weight"), std::string::npos) << log;
+}
+
+}  // namespace
+}  // namespace lora_train::model
