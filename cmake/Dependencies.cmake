@@ -46,7 +46,9 @@ add_library(lt_torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(lt_torch SYSTEM INTERFACE ${LORA_TRAIN_TORCH_DIR}/include)
 target_link_directories(lt_torch INTERFACE ${LORA_TRAIN_TORCH_DIR}/lib)
 target_link_libraries(lt_torch INTERFACE torch_cpu c10)
-target_link_options(lt_torch INTERFACE -Wl,--allow-shlib-undefined -Wl,-rpath,${LORA_TRAIN_TORCH_DIR}/lib)
+# Tests and benchmarks find it by run path. The engine must not carry a path of this machine (cmake/Program.cmake).
+target_link_options(lt_torch INTERFACE -Wl,--allow-shlib-undefined
+  $<$<NOT:$<BOOL:$<TARGET_PROPERTY:LORA_TRAIN_NO_TORCH_RPATH>>>:-Wl,-rpath,${LORA_TRAIN_TORCH_DIR}/lib>)
 
 # CUDA is found or off by itself.
 include(CheckLanguage)

@@ -1,0 +1,64 @@
+# The program: bin/lora-train with bin/lib beside it (the engine, and shared libraries that the target machine may lack)
+# and bin/configs. The folder can be moved or copied as it is; `cmake --install` makes just such a folder.
+
+foreach(_module IN LISTS LT_CORE_MODULES)
+  if(NOT TARGET lt_${_module})
+    message(STATUS "lora-train is not built: module ${_module} is missing")
+    return()
+  endif()
+endforeach()
+
+set(_bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+add_executable(lora-train src/app/main.cpp)
+target_link_libraries(lora-train PRIVATE lt_flags ${CMAKE_DL_LIBS})
+foreach(_module IN LISTS LT_CORE_MODULES)
+  target_link_libraries(lora-train PRIVATE lt_${_module})
+endforeach()
+if(TARGET lt_model_config)
+  target_link_libraries(lora-train PRIVATE lt_model_config)
+endif()
+# The engine takes the core modules from the executable, which exports these and nothing else: what it has of fmt, JSON
+# or protobuf must not stand in for LibTorch's own. RPATH, not RUNPATH: it holds for libraries of libraries too.
+target_link_options(lora-train PRIVATE -Wl,--dynamic-list=${PROJECT_SOURCE_DIR}/cmake/exported_symbols.txt
+                    -Wl,--disable-new-dtags -Wl,--as-needed)
+set_target_properties(lora-train PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/lib"
+                      LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/exported_symbols.txt")
+add_custom_command(TARGET lora-train POST_BUILD
+                   COMMAND ${CMAKE_COMMAND} -D PROGRAM=$<TARGET_FILE:lora-train> -D FOLDER=${_bin}/lib
+                           -P ${PROJECT_SOURCE_DIR}/cmake/carry_libraries.cmake)
+
+file(MAKE_DIRECTORY ${_bin}/lib)
+file(CREATE_LINK ${PROJECT_SOURCE_DIR}/configs ${_bin}/configs SYMBOLIC)
+
+# lora_train_engine(NAME SOURCES ...): a library with the function lora_train_engine(). The executable has loaded LibTorch
+# when it loads this one, so that it needs no path to it; the core modules stay undefined until then.
+function(lt_add_engine name)
+  add_library(${name} SHARED ${ARGN})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  target_compile_definitions(${name} PRIVATE LORA_TRAIN_TORCH_VERSION="${LORA_TRAIN_TORCH_VERSION}")
+  target_link_libraries(${name} PRIVATE lt_flags lt_torch)
+  target_link_options(${name} PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/engine_symbols.txt -Wl,--as-needed)
+  set_target_properties(${name} PROPERTIES LORA_TRAIN_NO_TORCH_RPATH ON SKIP_BUILD_RPATH ON
+                        LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/engine_symbols.txt")
+endfunction()
+
+if(TARGET lt_train)
+  lt_add_engine(lora_train_engine src/app/engine_entry.cpp)
+  foreach(_module IN LISTS LT_TORCH_MODULES)
+    if(TARGET lt_${_module})
+      target_link_libraries(lora_train_engine PRIVATE lt_${_module})
+    endif()
+  endforeach()
+  add_dependencies(lora-train lora_train_engine)
+  install(TARGETS lora_train_engine LIBRARY DESTINATION lib)
+else()
+  message(STATUS "the engine is not built: module train is missing")
+endif()
+# Where LibTorch was at build time: the first place to look. On another machine the folder is not there and python3 is
+# asked instead (src/app/find_torch.cpp).
+file(CONFIGURE OUTPUT ${_bin}/lib/torch_path CONTENT "${LORA_TRAIN_TORCH_DIR}\n")
+
+install(TARGETS lora-train RUNTIME DESTINATION .)
+install(DIRECTORY ${_bin}/lib/ DESTINATION lib FILES_MATCHING PATTERN "libsentencepiece*" PATTERN "libprotobuf-lite*"
+        PATTERN "torch_path")
+install(DIRECTORY configs/ DESTINATION configs FILES_MATCHING PATTERN "*.yaml" PATTERN "*.json")

@@ -1,0 +1,14 @@
+// The one function that liblora_train_engine.so exports. Linked into the engine only.
+#include "lora_train/train/run.h"
+
+namespace {
+
+std::string torch_version() { return LORA_TRAIN_TORCH_VERSION; }
+
+}  // namespace
+
+extern "C" const lora_train::train::EngineApi* lora_train_engine() {
+  using namespace lora_train::train;
+  static const EngineApi api = {kEngineVersion, &run_training, &run_evaluation, &torch_version};
+  return &api;
+}

@@ -1,0 +1,49 @@
+#include "engine_loader.h"
+
+#include <dlfcn.h>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+void* open_library(const fs::path& file, int flags, const std::string& what_to_do) {
+  void* const handle = ::dlopen(file.c_str(), flags);
+  if (handle != nullptr) return handle;
+  const char* const reason = ::dlerror();
+  throw ConfigError(file.string(), std::string("cannot be loaded: ") + (reason != nullptr ? reason : "unknown reason") +
+                                       ". " + what_to_do);
+}
+
+const train::EngineApi* open_engine() {
+  const fs::path file = program_folder() / "lib" / "liblora_train_engine.so";
+  if (!fs::exists(file)) {
+    throw ConfigError(file.string(), "the engine is not there; expected lib/ beside lora-train. Copy the whole folder.");
+  }
+  const TorchInstallation torch = find_torch();
+  const std::string reinstall = "Reinstall the wheel: pip install --force-reinstall torch==2.11.0";
+  // By full path: their own RPATH then finds the NVIDIA libraries of the same environment. Global, for the engine.
+  for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
+    open_library(torch.folder / "lib" / name, RTLD_NOW | RTLD_GLOBAL, reinstall);
+  }
+  void* const engine = open_library(file, RTLD_NOW | RTLD_LOCAL, "It must be of the same build as lora-train.");
+  const auto entry = reinterpret_cast<decltype(&lora_train_engine)>(::dlsym(engine, "lora_train_engine"));
+  if (entry == nullptr) throw ConfigError(file.string(), "not an engine: it has no lora_train_engine().");
+  const train::EngineApi* const api = entry();
+  if (api->version != train::kEngineVersion) {
+    throw ConfigError(file.string(), "engine version " + std::to_string(api->version) + ", expected " +
+                                         std::to_string(train::kEngineVersion) + ". Copy lib/ of the same build.");
+  }
+  return api;
+}
+
+}  // namespace
+
+const train::EngineApi& load_engine() {
+  static const train::EngineApi* const api = open_engine();
+  return *api;
+}
+
+}  // namespace lora_train::app

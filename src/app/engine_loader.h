@@ -1,0 +1,14 @@
+// The engine: the part of the program that sees LibTorch, loaded when a command needs it.
+#pragma once
+
+#include "find_torch.h"
+#include "lora_train/train/requests.h"
+
+namespace lora_train::app {
+
+/// Finds LibTorch (find_torch.h), loads it and lib/liblora_train_engine.so beside the program. Loaded once; later calls
+/// return the same table. Not thread-safe. Throws ConfigError when LibTorch or the engine cannot be loaded, or when the
+/// engine is of another build.
+const train::EngineApi& load_engine();
+
+}  // namespace lora_train::app

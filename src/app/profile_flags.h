@@ -1,0 +1,41 @@
+// The flags that name a profile, shared by the commands that take one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "command_line.h"
+#include "lora_train/config/load.h"
+
+namespace lora_train::app {
+
+/// A flag that is one profile key: "--output-dir" for "output_dir".
+struct KeyFlag {
+  const char* flag;
+  const char* key;
+  const char* help;
+};
+
+/// --profile, --set, trailing key=value, and the key flags of the command.
+class ProfileFlags {
+ public:
+  ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& key_flags);
+  ProfileFlags(const ProfileFlags&) = delete;
+  ProfileFlags& operator=(const ProfileFlags&) = delete;
+
+  /// After parsing. Later wins: files in order, then --set and key=value in order, then the key flags.
+  ProfileSources sources() const;
+
+  bool is_empty() const { return profiles_.empty() && settings_.empty() && trailing_.empty(); }
+
+ private:
+  std::vector<std::string> profiles_, settings_, trailing_;
+  std::vector<KeyFlag> key_flags_;
+  std::vector<std::string> key_values_;
+  std::vector<CLI::Option*> key_options_;
+};
+
+/// load_profile, with its notes and warnings in the log.
+LoadedProfile load_and_log(const ProfileSources& sources);
+
+}  // namespace lora_train::app

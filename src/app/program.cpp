@@ -1,0 +1,59 @@
+#include "program.h"
+
+#include <algorithm>
+
+#include "command_line.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "registry.h"
+#include "report_error.h"
+#include "standard_output.h"
+#include "version_text.h"
+
+namespace lora_train::app {
+namespace {
+
+const Command& find_command(const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& command : commands()) {
+    if (command.name == name) return command;
+    names.push_back(command.name);
+  }
+  std::string message = "unknown command.";
+  const std::string nearest = nearest_name(name, names);
+  if (!nearest.empty()) message += " Did you mean \"" + nearest + "\"?";
+  if (name.ends_with(".yaml") || name.ends_with(".yml") || name.ends_with(".json")) {
+    message += " To train with a profile: lora-train --profile " + name;
+  }
+  throw ConfigError(name, message + " Commands: " + join(names) + ".");
+}
+
+int dispatch(const std::vector<std::string>& arguments) {
+  const Invocation invocation = split_invocation(arguments);
+  if (invocation.wants_help) {
+    print_text(overview());
+    return 0;
+  }
+  if (invocation.wants_version) {
+    print_text(version_text());
+    return 0;
+  }
+  const Command& command = find_command(invocation.command);
+  if (command.run == nullptr) {
+    throw ConfigError("lora-train " + command.name, "this command is not built yet. Built: " + join(built_commands()) + ".");
+  }
+  return command.run(invocation.arguments);
+}
+
+}  // namespace
+
+int run_program(const std::vector<std::string>& arguments) {
+  try {
+    return dispatch(arguments);
+  } catch (...) {
+    // Whether JSON is wanted must be known even when the command line itself is what is wrong.
+    return report_current_exception(std::find(arguments.begin(), arguments.end(), "--json") != arguments.end());
+  }
+}
+
+}  // namespace lora_train::app

@@ -1,0 +1,31 @@
+// The table of commands: the one place where a name becomes a function.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lora_train::app {
+
+struct Command {
+  std::string name;
+  std::string summary;  ///< for the overview
+  /// Runs with the arguments behind the name; returns the exit code or throws. Null = known but not built yet.
+  int (*run)(const std::vector<std::string>& arguments) = nullptr;
+};
+
+const std::vector<Command>& commands();
+
+/// Names of those that are built.
+std::vector<std::string> built_commands();
+
+/// What `lora-train --help` prints.
+std::string overview();
+
+// One per file <name>_command.cpp.
+int run_train(const std::vector<std::string>& arguments);
+int run_check(const std::vector<std::string>& arguments);
+int run_tokenize(const std::vector<std::string>& arguments);
+int run_eval(const std::vector<std::string>& arguments);
+int run_init_model(const std::vector<std::string>& arguments);
+
+}  // namespace lora_train::app

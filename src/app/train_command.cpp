@@ -1,0 +1,42 @@
+// lora-train train: the run.
+#include "command_line.h"
+#include "engine_loader.h"
+#include "lora_train/config/check.h"
+#include "lora_train/metrics/summary.h"
+#include "profile_flags.h"
+#include "registry.h"
+#include "standard_output.h"
+
+namespace lora_train::app {
+
+int run_train(const std::vector<std::string>& arguments) {
+  CommandParser parser("train", "Fine-tunes a model as a profile says. Going on after a stop is the same command again.");
+  const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
+                                    {"--train-data", "train_data", "training data: file, folder or glob"},
+                                    {"--eval-data", "eval_data", "evaluation data: file, folder or glob"},
+                                    {"--output-dir", "output_dir", "folder of the run"},
+                                    {"--resume", "resume_from_checkpoint", "auto, none or a checkpoint folder"},
+                                    {"--max-time", "max_time", "stop after this long, with a checkpoint: 2h30m"}});
+  train::TrainRequest request;
+  int num_processes = 1;
+  parser.add_list("--allow-changed", request.allow_changed, "this key may differ from the run that is resumed; repeatable")
+      ->type_name("KEY");
+  parser.app().add_flag("--overwrite", request.overwrite, "delete the run that output_dir holds and start anew");
+  parser.app().add_flag("--dry-run", request.dry_run, "everything up to step 1, the largest batch included");
+  parser.app().add_option("--nproc", num_processes, "number of local ranks to start");
+  if (!parser.parse(arguments)) return 0;
+  if (num_processes != 1) parser.refuse("--nproc", "more than one process is not built yet; expected 1.");
+
+  const LoadedProfile loaded = load_and_log(flags.sources());
+  refuse_unbuilt_features(loaded);
+  request.profile = loaded.profile;
+  request.profile_yaml = to_yaml(loaded.profile);
+  request.profile_hash = profile_hash(loaded.profile);
+  request.quiet = parser.common().quiet;
+
+  const metrics::RunSummary summary = load_engine().train(request);
+  if (parser.common().json) print_line(metrics::to_json(summary));
+  return summary.exit_code;
+}
+
+}  // namespace lora_train::app

@@ -1,0 +1,67 @@
+// An engine that trains nothing: it says what it was asked, or throws what `run_name` names. Like the real one it uses
+// LibTorch and takes the core modules from the executable.
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <new>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/train/requests.h"
+
+namespace lora_train::train {
+namespace {
+
+void throw_as_named(const std::string& name) {
+  if (name == "data") throw DataError("rows.jsonl:3", "not an object. Expected one.");
+  if (name == "format") throw FormatError("model.safetensors", "too short.");
+  if (name == "io") throw IoError("run", "No space left on device");
+  if (name == "device") throw DeviceError("cuda:0", "out of memory");
+  if (name == "numeric") throw NumericError("step 3", "loss is not finite");
+  if (name == "shape") throw ShapeError("rms_norm", "weight is not [D]");
+  if (name == "torch") TORCH_CHECK(false, "sizes differ: ", 2, " and ", 3);
+  if (name == "bad_alloc") throw std::bad_alloc();
+  if (name == "unknown") throw 42;  // NOLINT: the point of the test
+}
+
+std::string text_of(const TrainRequest& request) {
+  const Profile& profile = request.profile;
+  return profile.model + "|" + profile.datasets.at(0).path + "|" +
+         (profile.eval_datasets.empty() ? "-" : profile.eval_datasets[0].path) + "|" + profile.output_dir + "|" +
+         profile.resume_from_checkpoint + "|" + std::to_string(profile.max_time.value_or(0)) + "|" +
+         std::to_string(profile.lora_r) + "|" + join(request.allow_changed) + "|" + (request.overwrite ? "overwrite" : "") +
+         "|" + (request.dry_run ? "dry_run" : "") + "|" + (request.quiet ? "quiet" : "") + "|" +
+         std::to_string(request.profile_hash.size()) + "|" + std::to_string(request.profile_yaml.empty());
+}
+
+metrics::RunSummary train(const TrainRequest& request) {
+  log_info("fake engine");
+  throw_as_named(request.profile.run_name);
+  metrics::RunSummary summary;
+  summary.reason = text_of(request);
+  summary.step = at::ones({3, 4}).sum().item<std::int64_t>();
+  if (request.profile.run_name == "stopped") {
+    summary.status = "stopped";
+    summary.exit_code = 75;
+  }
+  return summary;
+}
+
+std::vector<EvalResult> evaluate(const EvalRequest& request) {
+  return {{"val", 0.5, std::exp(0.5), 0.75, 0.01, 1234567}, {request.adapter.string(), 1, 2, 0, 0, 1}};
+}
+
+std::string torch_version() { return LORA_TRAIN_TORCH_VERSION; }
+
+}  // namespace
+}  // namespace lora_train::train
+
+extern "C" const lora_train::train::EngineApi* lora_train_engine() {
+  using namespace lora_train::train;
+  const bool is_of_another_build = std::getenv("FAKE_ENGINE_OF_ANOTHER_BUILD") != nullptr;
+  static const EngineApi api = {is_of_another_build ? kEngineVersion + 1 : kEngineVersion, &train, &evaluate,
+                                &torch_version};
+  return &api;
+}

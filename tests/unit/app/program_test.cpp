@@ -1,0 +1,310 @@
+// Runs the program itself, copied to a fresh folder with the fake engine in lib/: command line, exit codes, stdout and
+// stderr, and what crosses the boundary to the engine.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lora_train/base/file.h"
+#include "support/run_command.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing_support::CommandOptions;
+using testing_support::CommandResult;
+using testing_support::run_command;
+
+class Program : public testing::Test {
+ protected:
+  Program() {
+    fs::create_directories(folder_ / "lib");
+    fs::copy_file(LORA_TRAIN_PROGRAM, folder_ / "lora-train");
+    fs::copy_file(FAKE_ENGINE, engine());
+    fs::create_directories(folder_ / "configs");
+    write("configs/small.yaml", "# a small profile\nmodel: m\ndatasets: [{path: d.jsonl}]\n");
+    options_.environment["LORA_TRAIN_TORCH"] = LORA_TRAIN_TORCH_DIR;
+  }
+
+  fs::path engine() const { return folder_ / "lib/liblora_train_engine.so"; }
+
+  std::string write(const std::string& name, const std::string& text) const {
+    fs::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name) << text;
+    return (folder_ / name).string();
+  }
+
+  CommandResult run(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), (folder_ / "lora-train").string());
+    return run_command(arguments, options_);
+  }
+
+  CommandResult train(std::vector<std::string> arguments) const {
+    std::vector<std::string> words = {"train", "--model", "m", "--train-data", "d.jsonl"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return run(words);
+  }
+
+  testing_support::TemporaryFolder folder_;
+  CommandOptions options_;
+};
+
+// The last line of a text that ends in a line end.
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.find_last_not_of('\n') + 1;
+  const std::size_t begin = text.rfind('\n', end - 1);
+  return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? 0 : begin + 1));
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_F(Program, HelpGoesToStdout) {
+  const CommandResult result = run({"--help"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(contains(result.out, "init-model"));
+  EXPECT_EQ(result.err, "");
+  const CommandResult of_command = run({"train", "--help"});
+  EXPECT_EQ(of_command.exit_code, 0);
+  for (const char* flag : {"--profile", "--set", "--model", "--train-data", "--eval-data", "--output-dir", "--resume",
+                           "--allow-changed", "--overwrite", "--max-time", "--dry-run", "--nproc", "--json", "--quiet",
+                           "--log-level"}) {
+    EXPECT_TRUE(contains(of_command.out, flag)) << flag;
+  }
+}
+
+TEST_F(Program, VersionNamesProgramCommitAndLibTorch) {
+  const CommandResult result = run({"--version"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out.rfind("lora-train " LORA_TRAIN_PROJECT_VERSION " (commit ", 0), 0U) << result.out;
+  EXPECT_TRUE(contains(result.out, "LibTorch 2.11.")) << result.out;
+  EXPECT_TRUE(contains(result.out, ", loaded\n")) << result.out;
+}
+
+TEST_F(Program, UsageErrorsExitWithTwoAndNameTheNearest) {
+  EXPECT_EQ(run({}).exit_code, 2);
+  const CommandResult command = run({"tran"});
+  EXPECT_EQ(command.exit_code, 2);
+  EXPECT_EQ(command.out, "");
+  EXPECT_EQ(command.err.rfind("error: tran: unknown command. Did you mean \"train\"?", 0), 0U) << command.err;
+  const CommandResult flag = run({"train", "--trian-data", "x"});
+  EXPECT_EQ(flag.exit_code, 2);
+  EXPECT_TRUE(contains(flag.err, "Did you mean \"--train-data\"?")) << flag.err;
+  EXPECT_EQ(train({"--log-level", "loud"}).exit_code, 2);
+  EXPECT_EQ(train({"no-setting"}).exit_code, 2);
+}
+
+TEST_F(Program, UnbuiltCommandsAndProcessesAreRefusedByName) {
+  for (const char* name : {"plan", "generate", "merge", "compare", "doctor", "bench"}) {
+    const CommandResult result = run({name});
+    EXPECT_EQ(result.exit_code, 2) << name;
+    EXPECT_TRUE(contains(result.err, std::string("lora-train ") + name + ": this command is not built yet")) << result.err;
+  }
+  const CommandResult result = train({"--nproc", "2"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(contains(result.err, "--nproc: more than one process is not built yet")) << result.err;
+}
+
+TEST_F(Program, TrainFlagsReachTheEngine) {
+  const CommandResult result =
+      run({"--model", "m", "--train-data", "t.jsonl", "--eval-data", "v.jsonl", "--output-dir", "runs/x", "--resume", "none",
+           "--max-time", "2h30m", "--allow-changed", "seed", "--allow-changed", "optim", "--overwrite", "--dry-run", "--quiet",
+           "--json", "--set", "lora_r=4", "lora_r=8"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json summary = json::parse(last_line(result.out));
+  EXPECT_EQ(summary.at("reason"), "m|t.jsonl|v.jsonl|runs/x|none|9000.000000|8|seed, optim|overwrite|dry_run|quiet|32|0");
+  EXPECT_EQ(summary.at("step"), 12);  // computed by LibTorch
+}
+
+TEST_F(Program, StdoutHoldsResultsOnly) {
+  const CommandResult result = train({});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, "");
+  EXPECT_TRUE(contains(result.err, "fake engine\n")) << result.err;
+  EXPECT_FALSE(contains(train({"--quiet"}).err, "fake engine"));
+}
+
+TEST_F(Program, StoppedRunExitsWithSeventyFive) {
+  const CommandResult result = train({"--json", "run_name=stopped"});
+  EXPECT_EQ(result.exit_code, 75);
+  EXPECT_EQ(json::parse(last_line(result.out)).at("status"), "stopped");
+}
+
+TEST_F(Program, ErrorsOfTheEngineKeepTheirKind) {
+  const std::vector<std::pair<std::string, int>> kinds = {{"data", 3}, {"format", 4}, {"io", 5}, {"device", 6}, {"numeric", 7}};
+  for (const auto& [name, code] : kinds) {
+    const CommandResult result = train({"--json", "run_name=" + name});
+    EXPECT_EQ(result.exit_code, code) << name << result.err;
+    EXPECT_EQ(json::parse(last_line(result.out)).at("error").at("kind"), name);
+  }
+  const CommandResult result = train({"--json", "run_name=data"});
+  EXPECT_EQ(last_line(result.err), "error: rows.jsonl:3: not an object. Expected one.");
+  EXPECT_EQ(json::parse(last_line(result.out)).dump(),
+            R"({"error":{"kind":"data","message":"not an object. Expected one.","where":"rows.jsonl:3"}})");
+}
+
+TEST_F(Program, OurMistakesInTheEngineAreInternalErrors) {
+  for (const char* name : {"shape", "torch", "bad_alloc", "unknown"}) {
+    const CommandResult result = train({std::string("run_name=") + name});
+    EXPECT_EQ(result.exit_code, 1) << name << result.err;
+    EXPECT_TRUE(contains(last_line(result.err), "internal error: ")) << result.err;
+    EXPECT_TRUE(contains(last_line(result.err), "bug in lora-train")) << result.err;
+    EXPECT_FALSE(contains(result.err, "frame #")) << result.err;
+  }
+  EXPECT_TRUE(contains(train({"run_name=torch"}).err, "sizes differ: 2 and 3"));
+}
+
+TEST_F(Program, ClosedPipesDoNotEndARun) {
+  options_.close_stdout_reader = true;
+  EXPECT_EQ(train({"--json"}).exit_code, 0);
+  options_.close_stderr_reader = true;
+  EXPECT_EQ(train({"--json"}).exit_code, 0);
+}
+
+TEST_F(Program, MistakesOfTheProfileAreFoundBeforeTheEngineIsLoaded) {
+  fs::remove(engine());
+  const CommandResult unknown = train({"weigth_decay=1"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_TRUE(contains(unknown.err, "weight_decay")) << unknown.err;
+  const CommandResult unbuilt = train({"optim=adamw_8bit"});
+  EXPECT_EQ(unbuilt.exit_code, 2);
+  EXPECT_TRUE(contains(unbuilt.err, "adamw_8bit")) << unbuilt.err;
+  const CommandResult good = train({});
+  EXPECT_EQ(good.exit_code, 2);
+  EXPECT_TRUE(contains(good.err, "the engine is not there")) << good.err;
+}
+
+TEST_F(Program, EngineOfAnotherBuildIsRefused) {
+  options_.environment["FAKE_ENGINE_OF_ANOTHER_BUILD"] = "1";
+  const CommandResult result = train({});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(contains(result.err, "engine version 2, expected 1")) << result.err;
+}
+
+TEST_F(Program, FindsLibTorchByTorchPathThenByPython) {
+  options_.environment["LORA_TRAIN_TORCH"] = "";
+  write("lib/torch_path", LORA_TRAIN_TORCH_DIR "\n");
+  EXPECT_TRUE(contains(run({"--version"}).out, "from lib/torch_path")) << run({"--version"}).out;
+
+  // On another machine the folder is not there: the environment's python3 is asked.
+  write("lib/torch_path", "/no/such/torch\n");
+  const std::string python = write("venv/bin/python3", "#!/bin/sh\necho " LORA_TRAIN_TORCH_DIR "\n");
+  fs::permissions(python, fs::perms::owner_all);
+  options_.environment["VIRTUAL_ENV"] = (folder_ / "venv").string();
+  EXPECT_TRUE(contains(run({"--version"}).out, "from " + python)) << run({"--version"}).out;
+  EXPECT_EQ(train({}).exit_code, 0);
+}
+
+TEST_F(Program, WithoutLibTorchSaysWhatToDo) {
+  options_.environment["LORA_TRAIN_TORCH"] = "/no/such/torch";
+  const CommandResult result = train({});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(contains(result.err, "pip install torch==2.11.0")) << result.err;
+  EXPECT_EQ(run({"--version"}).exit_code, 0);
+  EXPECT_EQ(run({"check", "--profile", "small", "--no-files"}).exit_code, 0);
+}
+
+TEST_F(Program, EvalPrintsATableOrJsonLines) {
+  const CommandResult table = run({"eval", "--model", "m", "--eval-data", "v.jsonl", "--adapter", "runs/x/adapter"});
+  EXPECT_EQ(table.exit_code, 0) << table.err;
+  EXPECT_EQ(table.out,
+            "name                loss   perplexity  token accuracy      ece       tokens\n"
+            "val               0.5000       1.6487          75.00%   0.0100    1,234,567\n"
+            "runs/x/adapter    1.0000       2.0000           0.00%   0.0000            1\n");
+  const CommandResult lines = run({"eval", "--model", "m", "--eval-data", "v.jsonl", "--json"});
+  EXPECT_EQ(lines.out.substr(0, lines.out.find('\n')),
+            R"({"name":"val","loss":0.5,"perplexity":1.6487212707001282,"token_accuracy":0.75,"ece":0.01,"num_tokens":1234567})");
+  const CommandResult nothing = run({"eval", "--model", "m"});
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_TRUE(contains(nothing.err, "nothing to evaluate on")) << nothing.err;
+}
+
+TEST_F(Program, CheckPrintsAProfileThatLoadsAgain) {
+  const CommandResult first = run({"check", "--profile", "small", "--no-files", "lora_r=8"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_TRUE(contains(first.out, "lora_r: 8")) << first.out;
+  const CommandResult again = run({"check", "--profile", write("again.yaml", first.out), "--no-files", "--json"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(json::parse(again.out).at("lora_r"), 8);
+  EXPECT_EQ(again.out, run({"check", "--profile", "small", "--no-files", "lora_r=8", "--json"}).out);
+}
+
+TEST_F(Program, CheckReportsMissingFilesAndUnbuiltFeatures) {
+  const CommandResult missing = run({"check", "--profile", "small", "--set", "datasets[0].path=/no/such.jsonl"});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_TRUE(contains(missing.err, "/no/such.jsonl")) << missing.err;
+  const CommandResult unbuilt = run({"check", "--profile", "small", "--no-files", "optim=adamw_8bit"});
+  EXPECT_EQ(unbuilt.exit_code, 0);
+  EXPECT_TRUE(contains(unbuilt.err, "warning: optim: adamw_8bit is not built yet")) << unbuilt.err;
+}
+
+TEST_F(Program, CheckListsProfilesAndKeys) {
+  EXPECT_EQ(run({"check", "--list"}).out.rfind("small ", 0), 0U);
+  EXPECT_EQ(json::parse(run({"check", "--list", "--json"}).out).at("name"), "small");
+  EXPECT_TRUE(contains(run({"check", "--keys"}).out, "learning_rate"));
+  const std::string filtered = run({"check", "--keys", "lora_"}).out;
+  EXPECT_TRUE(contains(filtered, "lora_r"));
+  EXPECT_FALSE(contains(filtered, "learning_rate"));
+}
+
+TEST_F(Program, TokenizePrintsIdsOfTexts) {
+  write("model/tokenizer.json",
+        R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,)"
+        R"("trim_offsets":true,"use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,)"
+        R"("trim_offsets":true,"use_regex":true},"model":{"type":"BPE","dropout":null,"unk_token":null,)"
+        R"("continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,)"
+        R"("vocab":{"h":0,"i":1,"hi":2,"o":3},"merges":["h i"]}})");
+  const std::string model = (folder_ / "model").string();
+  const CommandResult plain = run({"tokenize", "--model", model, "--text", "hi", "--text", "oh"});
+  ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_EQ(plain.out, "2\n3 0\n");
+  const std::string file = write("texts.jsonl", "{\"text\": \"oi\"}\n\n{\"text\": \"hi\"}\n");
+  EXPECT_EQ(run({"tokenize", "--model", model, "--jsonl", file, "--json"}).out,
+            "{\"input_ids\":[3,1]}\n{\"input_ids\":[2]}\n");
+  const CommandResult bad = run({"tokenize", "--model", model, "--jsonl", write("bad.jsonl", "{\"text\": \"i\"}\n{\"txt\": 1}\n")});
+  EXPECT_EQ(bad.exit_code, 3);
+  EXPECT_TRUE(contains(bad.err, "bad.jsonl:2: ")) << bad.err;
+  EXPECT_EQ(run({"tokenize", "--model", (folder_ / "missing").string(), "--text", "hi"}).exit_code, 4);
+}
+
+TEST_F(Program, TokenizeShowsPretokenisedRowsOfAProfile) {
+  write("model/config.json", "{}");
+  fs::remove(folder_ / "model/config.json");
+  const std::string data =
+      write("rows.jsonl", "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, -100]}\n{\"input_ids\": [8, 9], \"labels\": [8, 9]}\n");
+  const std::vector<std::string> common = {"tokenize", "--model", (folder_ / "model").string(), "--train-data", data,
+                                           "max_seq_len=8"};
+  auto arguments = common;
+  arguments.insert(arguments.end(), {"--show", "1", "--json"});
+  const CommandResult shown = run(arguments);
+  ASSERT_EQ(shown.exit_code, 0) << shown.err;
+  const json row = json::parse(shown.out);
+  EXPECT_EQ(row.at("source"), data + ":1");
+  EXPECT_EQ(row.at("input_ids").dump(), "[5,6,7]");
+  EXPECT_EQ(row.at("labels").dump(), "[-100,6,-100]");
+  const CommandResult totals = run(common);
+  EXPECT_TRUE(contains(totals.out, "2 documents, 5 tokens, 2 trained")) << totals.out << totals.err;
+}
+
+TEST_F(Program, InitModelNeedsConfigAndFolder) {
+  EXPECT_EQ(run({"init-model"}).exit_code, 2);
+  EXPECT_EQ(run({"init-model", "--config", "x", "--output-dir", "y", "--dtype", "int3"}).exit_code, 2);
+  const std::string config = write("config.json",
+      R"({"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","hidden_size":16,"intermediate_size":24,)"
+      R"("num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":1,"vocab_size":32,"rms_norm_eps":1e-6,)"
+      R"("max_position_embeddings":64,"hidden_act":"silu","tie_word_embeddings":true})");
+  const CommandResult result =
+      run({"init-model", "--config", config, "--output-dir", (folder_ / "made").string(), "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_GT(json::parse(result.out).at("num_parameters"), 1000);
+  EXPECT_TRUE(fs::exists(folder_ / "made/model.safetensors"));
+  EXPECT_TRUE(fs::exists(folder_ / "made/config.json"));
+}
+
+}  // namespace
+}  // namespace lora_train

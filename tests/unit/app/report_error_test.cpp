@@ -1,0 +1,58 @@
+#include "app/report_error.h"
+
+#include <gtest/gtest.h>
+
+#include <new>
+#include <stdexcept>
+
+namespace lora_train::app {
+namespace {
+
+template <typename Exception>
+ErrorReport describe(const Exception& exception) {
+  try {
+    throw exception;
+  } catch (...) {
+    return describe_current_exception();
+  }
+}
+
+TEST(ReportError, OwnErrorsSayKindPlaceAndCode) {
+  const ErrorReport report = describe(DataError("a.jsonl:3", "bad row"));
+  EXPECT_EQ(report.code, ExitCode::kData);
+  EXPECT_EQ(report.kind, "data");
+  EXPECT_EQ(report.where, "a.jsonl:3");
+  EXPECT_EQ(report.message, "bad row");
+  EXPECT_EQ(describe(ConfigError("", "")).code, ExitCode::kUsage);
+  EXPECT_EQ(describe(FormatError("", "")).code, ExitCode::kFormat);
+  EXPECT_EQ(describe(IoError("", "")).code, ExitCode::kIo);
+  EXPECT_EQ(describe(DeviceError("", "")).code, ExitCode::kDevice);
+  EXPECT_EQ(describe(NumericError("", "")).code, ExitCode::kNumeric);
+}
+
+TEST(ReportError, OurMistakesAreCalledBugs) {
+  for (const ErrorReport& report : {describe(ShapeError("rms_norm", "weight is not [D]")), describe(std::bad_alloc()),
+                                    describe(std::runtime_error("odd")), describe(42)}) {
+    EXPECT_EQ(report.code, ExitCode::kInternal);
+    EXPECT_EQ(report.kind, "internal");
+    EXPECT_EQ(report.message.rfind("internal error: ", 0), 0U) << report.message;
+    EXPECT_NE(report.message.find("bug in lora-train"), std::string::npos) << report.message;
+  }
+}
+
+TEST(ReportError, StackTracesAreCutOff) {
+  const ErrorReport report =
+      describe(std::runtime_error("sizes differ\nException raised from f at x.cpp:1 (most recent call first):\nframe #0"));
+  EXPECT_NE(report.message.find("sizes differ"), std::string::npos);
+  EXPECT_EQ(report.message.find("frame"), std::string::npos);
+  EXPECT_EQ(report.message.find('\n'), std::string::npos);
+}
+
+TEST(ReportError, ForeignDeviceFailuresAreDeviceErrors) {
+  const ErrorReport report = describe(std::runtime_error("CUDA out of memory. Tried to allocate 2 GiB"));
+  EXPECT_EQ(report.code, ExitCode::kDevice);
+  EXPECT_EQ(report.kind, "device");
+}
+
+}  // namespace
+}  // namespace lora_train::app

@@ -1,0 +1,44 @@
+#include "app/row_display.h"
+
+#include <gtest/gtest.h>
+
+namespace lora_train::app {
+namespace {
+
+const data::RowView kRow = {.source = "a.jsonl:2",
+                            .ids = {5, 6, 7, 8},
+                            .labels = {-100, 6, 7, -100},
+                            .pieces = {"Hi ", "a\n", "\x1b[2J", "!"},
+                            .text = "Hi a\n\x1b[2J!"};
+
+TEST(RowDisplay, MarksTrainedTokensAndHidesControlCharacters) {
+  EXPECT_EQ(format_row(kRow, false), "a.jsonl:2: 4 tokens, 2 trained\nHi [[a\n\\x1b[2J]]!\nids: 5 6* 7* 8\n");
+}
+
+TEST(RowDisplay, UsesGreenOnATerminal) {
+  EXPECT_NE(format_row(kRow, true).find("Hi \x1b[32ma\n\\x1b[2J\x1b[0m!"), std::string::npos);
+}
+
+TEST(RowDisplay, ClosesTheMarkAtTheEnd) {
+  const data::RowView row = {.source = "a:1", .ids = {1, 2}, .labels = {-100, 2}, .pieces = {"x", "y"}, .text = "xy"};
+  EXPECT_EQ(format_row(row, false), "a:1: 2 tokens, 1 trained\nx[[y]]\nids: 1 2*\n");
+}
+
+TEST(RowDisplay, FirstTokenIsNeverTrained) {
+  const data::RowView row = {.source = "a:1", .ids = {1, 2}, .labels = {1, -100}, .pieces = {"x", "y"}, .text = "xy"};
+  EXPECT_EQ(format_row(row, false), "a:1: 2 tokens, 0 trained\nxy\nids: 1 2\n");
+}
+
+TEST(RowDisplay, JsonHasTheLabelsAsTheyAre) {
+  EXPECT_EQ(row_to_json(kRow),
+            R"({"source":"a.jsonl:2","input_ids":[5,6,7,8],"labels":[-100,6,7,-100],"text":"Hi a\n\u001b[2J!"})");
+}
+
+TEST(RowDisplay, WithoutATokenizerThereIsNoText) {
+  const data::RowView bare = {.source = "a:1", .ids = {1, 2}, .labels = {1, 2}, .pieces = {}, .text = ""};
+  EXPECT_EQ(row_to_json(bare), R"({"source":"a:1","input_ids":[1,2],"labels":[1,2],"text":null})");
+  EXPECT_EQ(format_row(bare, false), "a:1: 2 tokens, 1 trained\nids: 1 2*\n");
+}
+
+}  // namespace
+}  // namespace lora_train::app
