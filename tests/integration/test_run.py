@@ -1,0 +1,241 @@
+"""The life of a run: what it writes, going on after a stop, finished and changed runs, exit codes."""
+
+import json
+import shutil
+import signal
+
+import pytest
+import yaml
+
+from conftest import lora_train, wait_for
+
+TRAIN_KEYS = {"event", "step", "epoch", "loss", "supervised_tokens", "loss_mean", "grad_norm", "learning_rate", "tokens",
+              "num_documents", "tokens_per_s", "step_ms", "data_wait_ms", "memory_gib", "time", "elapsed_s", "eta_s"}
+EVAL_KEYS = {"event", "step", "name", "loss", "perplexity", "token_accuracy", "num_tokens", "eval_s"}
+SUMMARY_KEYS = {"status", "exit_code", "reason", "step", "total_steps", "epoch", "train_loss", "eval_loss",
+                "best_eval_loss", "best_step", "tokens", "supervised_tokens", "tokens_per_s", "steps_per_s", "wall_s",
+                "train_s", "peak_memory_gib", "peak_host_memory_gib", "gpu", "num_gpus", "cost_usd", "ledger", "adapter",
+                "profile_hash", "version"}
+STOPPED = 75
+
+
+def adapter_bytes(folder):
+    return (folder / "adapter/adapter_model.safetensors").read_bytes()
+
+
+def losses(setup, output_dir=None):
+    """{step: (loss, grad_norm)}; a step that stands twice must stand with equal values."""
+    seen = {}
+    for line in setup.events("train", output_dir):
+        value = (line["loss"], line["grad_norm"], line["learning_rate"])
+        assert seen.setdefault(line["step"], value) == value, f"step {line['step']} stands twice with other values"
+    return seen
+
+
+def snapshot(folder):
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_what_a_run_writes(setup):
+    run = setup.train("--json", eval_datasets=[{"path": str(setup.rows_file), "type": "pretokenized", "name": "val"}],
+                      eval_steps=2, report_to="tensorboard", max_steps=3)
+    assert run.code == 0, run
+    [summary] = run.json_lines()
+    assert summary == setup.summary() and SUMMARY_KEYS <= set(summary)
+    assert summary["status"] == "done" and summary["exit_code"] == 0 and summary["step"] == summary["total_steps"] == 3
+    lines = setup.events("train")
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    for line in lines:
+        assert TRAIN_KEYS <= set(line), TRAIN_KEYS - set(line)
+    first_rows = setup.rows  # shuffled: only the epoch's total is known
+    assert sum(line["tokens"] for line in lines) == sum(len(row["input_ids"]) for row in first_rows)
+    assert sum(line["supervised_tokens"] for line in lines) == sum(len(row["input_ids"]) - 2 for row in first_rows)
+    assert sum(line["num_documents"] for line in lines) == len(first_rows)
+    assert summary["tokens"] == sum(line["tokens"] for line in lines)
+    evals = setup.events("eval")
+    assert [(line["step"], line["name"]) for line in evals] == [(0, "val"), (2, "val"), (3, "val")]
+    assert all(EVAL_KEYS <= set(line) for line in evals)
+    assert summary["eval_loss"] == evals[-1]["loss"]
+    assert summary["best_eval_loss"] == min(line["loss"] for line in evals)
+    assert setup.events("start") and setup.events("end") and setup.events("checkpoint")
+    written = {path.name for path in setup.output_dir.iterdir()}
+    assert {"profile.yaml", "run.log", "metrics.jsonl", "tensorboard", "checkpoint-3", "adapter", "summary.json"} <= written
+    assert not [name for name in written if "tmp" in name]
+    assert list((setup.output_dir / "tensorboard").glob("events.out.tfevents*"))
+    assert {"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "trainer_state.json",
+            "manifest.json"} <= {path.name for path in (setup.output_dir / "checkpoint-3").iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "README.md"} <= {
+        path.name for path in (setup.output_dir / "adapter").iterdir()}
+    assert json.loads((setup.output_dir / "checkpoint-3/trainer_state.json").read_text())["global_step"] == 3
+
+
+def test_the_written_profile_gives_the_same_run(setup):
+    assert setup.train(max_steps=2).code == 0
+    again = setup.folder / "again"
+    run = lora_train("train", "--profile", setup.output_dir / "profile.yaml", "--output-dir", again)
+    assert run.code == 0, run
+    assert losses(setup) == losses(setup, again) and adapter_bytes(setup.output_dir) == adapter_bytes(again)
+
+
+@pytest.mark.parametrize("more", [dict(), dict(lora_dropout=0.2, packing=True), dict(adapter="none", learning_rate=1e-3)],
+                         ids=["lora", "dropout, packed", "full"])
+def test_stop_and_go_on_is_the_same_run(setup, more):
+    """SIGTERM in the middle: exit 75 with a checkpoint of the last finished step; the same command ends the run with
+    the bits of a run that was never stopped."""
+    settings = dict(dict(max_steps=300, save_steps=1000, shuffle=True, lr_scheduler_type="cosine", warmup_steps=5), **more)
+    whole = setup.folder / "whole"
+    assert setup.train(output_dir=str(whole), **settings).code == 0
+    process = setup.start(**settings)
+    wait_for(lambda: len(setup.events("train")) >= 20, "step 20", process)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == STOPPED, stderr
+    summary = setup.summary()
+    assert summary["status"] == "stopped" and summary["exit_code"] == STOPPED and 20 <= summary["step"] < 300
+    [checkpoint] = setup.output_dir.glob("checkpoint-*")
+    assert checkpoint.name == f"checkpoint-{summary['step']}"
+    assert not (setup.output_dir / "adapter").exists() and not (setup.output_dir / "model").exists()
+
+    run = setup.train(**settings)
+    assert run.code == 0, run
+    assert losses(setup) == losses(setup, whole)
+    result = "model/model.safetensors" if more.get("adapter") == "none" else "adapter/adapter_model.safetensors"
+    assert (setup.output_dir / result).read_bytes() == (whole / result).read_bytes()
+
+
+def test_max_time_stops_and_the_same_command_goes_on(setup):
+    run = setup.train("--max-time", "1s", max_steps=1000000)
+    assert run.code == STOPPED, run
+    step = setup.summary()["step"]
+    assert step > 0 and (setup.output_dir / f"checkpoint-{step}").exists()
+
+
+def test_resume_falls_back_to_an_older_checkpoint(setup):
+    settings = dict(max_steps=6, save_steps=2, save_total_limit=5)
+    whole = setup.folder / "whole"
+    assert setup.train(output_dir=str(whole), **settings).code == 0
+    shutil.copytree(whole, setup.output_dir)
+    shutil.rmtree(setup.output_dir / "adapter")
+    (setup.output_dir / "summary.json").unlink()
+    path = setup.output_dir / "checkpoint-6/adapter_model.safetensors"
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    run = setup.train(**settings)
+    assert run.code == 0 and "checkpoint-6" in run.stderr, run
+    assert losses(setup) == losses(setup, whole) and adapter_bytes(setup.output_dir) == adapter_bytes(whole)
+
+
+def test_no_good_checkpoint_is_never_a_silent_start_from_zero(setup):
+    assert setup.train(max_steps=2).code == 0
+    (setup.output_dir / "summary.json").unlink()
+    for file in setup.output_dir.glob("checkpoint-*/manifest.json"):
+        file.unlink()
+    run = setup.train(max_steps=2)
+    assert run.code == 4 and "checkpoint" in run.stderr and "--overwrite" in run.stderr, run
+
+
+def test_finished_run_is_left_alone(setup):
+    assert setup.train().code == 0
+    before = snapshot(setup.output_dir)
+    run = setup.train()
+    assert run.code == 0 and "already complete" in run.stderr, run
+    assert snapshot(setup.output_dir) == before
+
+
+def test_changed_profile_is_refused_with_the_three_ways_on(setup):
+    assert setup.train().code == 0
+    before = snapshot(setup.output_dir)
+    run = setup.train(learning_rate=2e-2, max_steps=4)
+    assert run.code == 2, run
+    for part in ("learning_rate: 0.01 -> 0.02", "--output-dir", "--overwrite", "--allow-changed"):
+        assert part in run.stderr, run
+    assert snapshot(setup.output_dir) == before
+    run = setup.train("--allow-changed", "learning_rate", learning_rate=2e-2, max_steps=4)
+    assert run.code == 0, run
+    assert [line["learning_rate"] for line in setup.events("train")] == [1e-2, 1e-2, 1e-2, 2e-2]
+
+
+def test_more_steps_go_on(setup):
+    whole = setup.folder / "whole"
+    assert setup.train(max_steps=5, output_dir=str(whole)).code == 0
+    assert setup.train(max_steps=3).code == 0
+    run = setup.train(max_steps=5)
+    assert run.code == 0, run
+    assert losses(setup) == losses(setup, whole) and adapter_bytes(setup.output_dir) == adapter_bytes(whole)
+
+
+def test_overwrite_deletes_only_what_a_run_writes(setup):
+    assert setup.train(max_steps=3).code == 0
+    (setup.output_dir / "notes.txt").write_text("mine")
+    run = setup.train("--resume", "none", max_steps=2)
+    assert run.code == 2 and "--overwrite" in run.stderr, run
+    run = setup.train("--overwrite", max_steps=2, learning_rate=5e-3)
+    assert run.code == 0, run
+    assert (setup.output_dir / "notes.txt").read_text() == "mine"
+    assert len(setup.events("train")) == 2 and not (setup.output_dir / "checkpoint-3").exists()
+
+
+def test_save_total_limit(setup):
+    assert setup.train(max_steps=7, save_steps=2, save_total_limit=2).code == 0
+    assert {path.name for path in setup.output_dir.glob("checkpoint-*")} == {"checkpoint-6", "checkpoint-7"}
+
+
+def test_last_smaller_batch_of_an_epoch_is_trained(setup):
+    """12 rows, 5 a step: steps of 5, 5 and 2 rows, twice."""
+    run = setup.train(global_batch_size=5, micro_batch_size=5, num_epochs=2, max_steps="unset")
+    assert run.code == 0, run
+    assert [line["num_documents"] for line in setup.events("train")] == [5, 5, 2] * 2
+    assert setup.summary()["epoch"] == 2
+
+
+def test_dry_run_writes_nothing(setup):
+    run = setup.train("--dry-run")
+    assert run.code == 0 and not setup.output_dir.exists(), run
+
+
+def test_output_folder_that_cannot_be_made(setup):
+    blocker = setup.folder / "file"
+    blocker.write_text("")
+    run = setup.train(output_dir=str(blocker / "run"))
+    assert run.code == 5 and str(blocker) in run.stderr, run
+
+
+def test_set_and_bare_settings_win_over_files(setup):
+    run = setup.train("--set", "max_steps=2", "learning_rate=0.003")
+    assert run.code == 0, run
+    assert [line["learning_rate"] for line in setup.events("train")] == [0.003, 0.003]
+
+
+def test_check_prints_a_profile_that_loads_again(setup):
+    run = lora_train("check", "--profile", setup.write_profile())
+    assert run.code == 0, run
+    resolved = yaml.safe_load(run.stdout)
+    assert resolved["max_steps"] == 3 and resolved["learning_rate"] == 0.01
+    path = setup.folder / "resolved.yaml"
+    path.write_text(run.stdout)
+    again = lora_train("check", "--profile", path)
+    assert again.code == 0 and yaml.safe_load(again.stdout) == resolved, again
+    setup.rows_file.unlink()
+    assert lora_train("check", "--profile", setup.profile_file).code == 2
+    assert lora_train("check", "--profile", setup.profile_file, "--no-files").code == 0
+
+
+def test_help_and_version():
+    for arguments in (["--help"], ["train", "--help"], ["--version"]):
+        run = lora_train(*arguments)
+        assert run.code == 0 and run.stdout, run
+
+
+def test_stdout_is_for_results(setup):
+    run = setup.train()
+    assert run.code == 0 and run.stdout == "" and "loss" in run.stderr, run
+    assert "loss" in (setup.output_dir / "run.log").read_text()
+
+
+def test_what_comes_later_is_refused_by_name(setup):
+    for command in ("plan", "generate", "merge", "compare", "doctor", "bench"):
+        run = lora_train(command, "--help")
+        assert run.code in (0, 2), run
+        if run.code == 2:
+            assert command in run.stderr, run
