@@ -1,6 +1,8 @@
 #include "lora_train/kernels/cross_entropy.h"
 
 #include "checks.h"
+#include "cpu_arguments.h"
+#include "cross_entropy_cpu.h"
 
 namespace lora_train::kernels {
 
@@ -24,7 +26,16 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, doubl
   if (output.confidence.defined()) {
     check_output("confidence", output.confidence, at::kFloat);
   }
-  cross_entropy_in_place_reference(logits, targets, scale, write_gradient, output);
+  if (!has_cpu_kernel(logits)) {
+    return cross_entropy_in_place_reference(logits, targets, scale, write_gradient, output);
+  }
+  with_cpu_type(logits, [&]<class T>(CpuType<T>) {
+    cross_entropy_in_place_cpu(write_rows<T>(logits), read<std::int32_t>(targets), static_cast<float>(scale),
+                               write_gradient, write<float>(output.losses),
+                               output.correct.defined() ? write<bool>(output.correct) : nullptr,
+                               output.confidence.defined() ? write<float>(output.confidence) : nullptr, num_rows,
+                               logits.size(1));
+  });
 }
 
 }  // namespace lora_train::kernels

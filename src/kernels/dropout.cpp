@@ -1,6 +1,10 @@
 #include "lora_train/kernels/dropout.h"
 
+#include <cmath>
+
 #include "checks.h"
+#include "cpu_arguments.h"
+#include "dropout_cpu.h"
 #include "lora_train/base/error.h"
 
 namespace lora_train::kernels {
@@ -20,7 +24,14 @@ void dropout_forward(const at::Tensor& x, const at::Tensor& token_document, cons
   if (!(p >= 0 && p < 1)) {
     throw ShapeError("dropout_forward: p", "is " + std::to_string(p) + ", expected [0, 1)");
   }
-  dropout_forward_reference(x, token_document, token_position, key, p, y);
+  if (!has_cpu_kernel(x)) {
+    return dropout_forward_reference(x, token_document, token_position, key, p, y);
+  }
+  with_cpu_type(x, [&]<class T>(CpuType<T>) {
+    dropout_forward_cpu(read_rows<T>(x), read<std::int32_t>(token_document), read<std::int32_t>(token_position), key,
+                        static_cast<std::uint32_t>(std::ceil(p * 16777216.0)), static_cast<float>(1.0 / (1.0 - p)),
+                        write_rows<T>(y), x.size(0), x.size(1));
+  });
 }
 
 }  // namespace lora_train::kernels

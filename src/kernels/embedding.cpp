@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "checks.h"
+#include "cpu_arguments.h"
+#include "embedding_cpu.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -31,7 +33,13 @@ void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const Tr
   check_floating(kName, "weight", weight);
   check_rows(kName, "out", out, {ids.size(0), weight.size(1)});
   check_dtype(kName, "out", out, weight.scalar_type());
-  out.copy_(weight.index_select(0, ids));
+  if (weight.is_cpu()) {
+    const int64_t size = weight.element_size();
+    gather_rows_cpu({read<char>(weight), weight.stride(0) * size}, read<std::int32_t>(ids),
+                    {write<char>(out), out.stride(0) * size}, ids.size(0), weight.size(1) * size);
+  } else {
+    out.copy_(weight.index_select(0, ids));
+  }
   if (rows.indices.defined()) {
     check_trainable(kName, rows, weight.size(1));
     const auto slots = trainable_slots(ids, rows, weight.size(0));
@@ -58,7 +66,14 @@ void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tenso
   if (dweight != nullptr && dweight->defined()) {
     check_rows(kName, "dweight", *dweight, {-1, dout.size(1)});
     check_dtype(kName, "dweight", *dweight, math_dtype(dout));
-    dweight->index_add_(0, ids, to_math(dout));
+    if (!has_cpu_kernel(dout)) {
+      dweight->index_add_(0, ids, to_math(dout));
+      return;
+    }
+    with_cpu_type(dout, [&]<class T>(CpuType<T>) {
+      scatter_add_rows_cpu(read_rows<T>(dout), read<std::int32_t>(ids), write_rows<float>(*dweight), dout.size(0),
+                           dout.size(1));
+    });
   }
 }
 

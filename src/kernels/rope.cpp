@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "checks.h"
+#include "cpu_arguments.h"
+#include "rope_cpu.h"
 
 namespace lora_train::kernels {
 
@@ -24,7 +26,13 @@ void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& 
   check_dtype(kName, "table.cos", table.cos, at::kFloat);
   check_rows(kName, "table.sin", table.sin, table.cos.sizes());
   check_dtype(kName, "table.sin", table.sin, at::kFloat);
-  rope_in_place_reference(x, positions, table, inverse);
+  if (!has_cpu_kernel(x)) {
+    return rope_in_place_reference(x, positions, table, inverse);
+  }
+  with_cpu_type(x, [&]<class T>(CpuType<T>) {
+    rope_in_place_cpu(write_rows<T>(x), read<std::int32_t>(positions), read_rows<float>(table.cos),
+                      read_rows<float>(table.sin), inverse, x.size(0), x.size(1), x.size(2));
+  });
 }
 
 }  // namespace lora_train::kernels

@@ -1,6 +1,8 @@
 #include "lora_train/kernels/swiglu.h"
 
 #include "checks.h"
+#include "cpu_arguments.h"
+#include "swiglu_cpu.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -18,7 +20,12 @@ void check_pair(const char* kernel, const at::Tensor& gate_up, const char* name,
 
 void swiglu_forward(const at::Tensor& gate_up, at::Tensor& y) {
   check_pair("swiglu_forward", gate_up, "y", y);
-  swiglu_forward_reference(gate_up, y);
+  if (!has_cpu_kernel(gate_up)) {
+    return swiglu_forward_reference(gate_up, y);
+  }
+  with_cpu_type(gate_up, [&]<class T>(CpuType<T>) {
+    swiglu_forward_cpu(read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1));
+  });
 }
 
 void swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor& d_gate_up) {
@@ -27,7 +34,12 @@ void swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor
   check_rows(kName, "d_gate_up", d_gate_up, gate_up.sizes());
   check_contiguous(kName, "d_gate_up", d_gate_up);
   check_dtype(kName, "d_gate_up", d_gate_up, gate_up.scalar_type());
-  swiglu_backward_reference(dy, gate_up, d_gate_up);
+  if (!has_cpu_kernel(gate_up)) {
+    return swiglu_backward_reference(dy, gate_up, d_gate_up);
+  }
+  with_cpu_type(gate_up, [&]<class T>(CpuType<T>) {
+    swiglu_backward_cpu(read_rows<T>(dy), read_rows<T>(gate_up), write_rows<T>(d_gate_up), dy.size(0), dy.size(1));
+  });
 }
 
 }  // namespace lora_train::kernels

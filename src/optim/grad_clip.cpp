@@ -1,12 +1,12 @@
 #include "lora_train/optim/grad_clip.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/parallel.h"
 
 namespace lora_train::optim {
 namespace {
@@ -46,7 +46,7 @@ double grad_norm(const at::Tensor& grads) {
   const int64_t n = grads.numel();
   const auto* x = grads.const_data_ptr<float>();
   std::vector<double> sums(static_cast<std::size_t>((n + kChunk - 1) / kChunk));
-  at::parallel_for(0, static_cast<int64_t>(sums.size()), 1, [&](int64_t begin, int64_t end) {
+  kernels::parallel_ranges(static_cast<int64_t>(sums.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c) {
       sums[static_cast<std::size_t>(c)] = sum_of_squares(x + c * kChunk, std::min(kChunk, n - c * kChunk));
     }

@@ -1,0 +1,15 @@
+// Contracts as swiglu.h; T is float or Bf16. Rows of gate_up hold F gates, then F ups.
+#pragma once
+
+#include "rows.h"
+
+namespace lora_train::kernels {
+
+template <class T>
+void swiglu_forward_cpu(Rows<const T> gate_up, Rows<T> y, std::int64_t num_rows, std::int64_t F);
+
+template <class T>
+void swiglu_backward_cpu(Rows<const T> dy, Rows<const T> gate_up, Rows<T> d_gate_up, std::int64_t num_rows,
+                         std::int64_t F);
+
+}  // namespace lora_train::kernels

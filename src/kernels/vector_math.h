@@ -1,0 +1,76 @@
+// What the CPU kernels share: bf16 by integer operations, an exponential the compiler can vectorise, and clones of a
+// function for the vector units there are. No torch here.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+// The loader picks the clone. Address sanitizer cannot live with that.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+#define LORA_TRAIN_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define LORA_TRAIN_CLONES
+#endif
+#define LORA_TRAIN_INLINE inline __attribute__((always_inline))
+
+namespace lora_train::kernels {
+
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+LORA_TRAIN_INLINE float float_of_bits(std::uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+LORA_TRAIN_INLINE std::uint32_t bits_of_float(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+LORA_TRAIN_INLINE float load(const float* p) { return *p; }
+LORA_TRAIN_INLINE float load(const Bf16* p) { return float_of_bits(std::uint32_t{p->bits} << 16); }
+
+/// Round to nearest even; NaN stays NaN.
+LORA_TRAIN_INLINE Bf16 to_bf16(float value) {
+  const std::uint32_t bits = bits_of_float(value);
+  const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  return {static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0u : rounded)};
+}
+
+LORA_TRAIN_INLINE void store(float* p, float value) { *p = value; }
+LORA_TRAIN_INLINE void store(Bf16* p, float value) { *p = to_bf16(value); }
+
+/// The value as a T would hold it.
+template <class T>
+LORA_TRAIN_INLINE float rounded_to(float value) {
+  T t;
+  store(&t, value);
+  return load(&t);
+}
+
+/// e^x to 1.5 ulp; 0 below -87, e^88 above 88, NaN for NaN. Range reduction by ln 2 in two parts (Cody and Waite), the
+/// polynomial of the Cephes library's expf.
+LORA_TRAIN_INLINE float fast_exp(float x) {
+  constexpr float kShift = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an integer and leaves that in the low bits
+  const float clamped = x > 88.0F ? 88.0F : (x < -87.0F ? -87.0F : x);
+  const float shifted = clamped * 1.44269504F + kShift;
+  const float n = shifted - kShift;
+  const float r = (clamped - n * 0.693359375F) + n * 2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  p = (p * r) * r + r + 1.0F;
+  const float scale = float_of_bits((bits_of_float(shifted) - bits_of_float(kShift) + 127u) << 23);
+  return x < -87.0F ? 0.0F : p * scale;
+}
+
+LORA_TRAIN_INLINE float fast_sigmoid(float x) { return 1.0F / (1.0F + fast_exp(-x)); }
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,30 @@
+// The order of operations is that of torch's single-tensor AdamW, and nothing is contracted (-ffp-contract=off): the
+// bits are the same on every CPU.
+#include "adamw_cpu.h"
+
+#include <cmath>
+
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+#define LORA_TRAIN_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define LORA_TRAIN_CLONES
+#endif
+
+namespace lora_train::optim {
+
+LORA_TRAIN_CLONES void adamw_range_cpu(float* params, const float* grads, float* exp_avg, float* exp_avg_sq,
+                                       std::int64_t n, float decay, const AdamWFactors& factors) {
+  const AdamWFactors f = factors;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float g = grads[i] * f.grad_scale;
+    const float m = exp_avg[i] + f.one_minus_beta1 * (g - exp_avg[i]);
+    const float v = exp_avg_sq[i] * f.beta2 + f.one_minus_beta2 * g * g;
+    const float denominator = std::sqrt(v) / f.correction2_sqrt + f.epsilon;
+    exp_avg[i] = m;
+    exp_avg_sq[i] = v;
+    params[i] = params[i] * decay + f.minus_step_size * m / denominator;
+  }
+}
+
+}  // namespace lora_train::optim

@@ -1,0 +1,33 @@
+// Values of torch.optim.AdamW, clip_grad_norm_ and transformers' get_scheduler (scripts/make_goldens.py).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lora_train::optim {
+
+struct AdamWGolden {
+  double weight_decay, beta2, epsilon, learning_rate, grad_scale;
+  std::int64_t num_decayed;
+  std::vector<double> start;
+  std::vector<std::vector<double>> grads, params;  ///< per step
+  std::vector<double> exp_avg, exp_avg_sq;         ///< after the last
+};
+
+struct ScheduleGolden {
+  std::string type;
+  std::int64_t warmup_steps, total_steps;
+  double min_lr_ratio;
+  std::vector<double> rates;  ///< of step 1, 2, ...
+};
+
+struct ClipGolden {
+  std::vector<double> grads;
+  double max_norm, norm;
+  std::vector<double> clipped;
+};
+
+#include "goldens/optim.inc"
+
+}  // namespace lora_train::optim
