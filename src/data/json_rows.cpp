@@ -38,6 +38,9 @@ std::string reason_of(std::string what) {
       what.erase(0, at + mark.size());
     }
   };
+  if (what.find("number overflow") != std::string::npos) {
+    return "a number out of range";
+  }
   cut_through("column ");
   cut_through(": ");
   cut_through("syntax error while parsing ");
@@ -59,6 +62,8 @@ class RowBuilder {
   const char** consumed() { return &consumed_; }
   std::size_t position() const { return static_cast<std::size_t>(consumed_ - begin_); }
   const std::optional<JsonProblem>& syntax_problem() const { return syntax_problem_; }
+  /// Of the row that was being read last.
+  const std::optional<JsonProblem>& row_problem() const { return row_.problem; }
   bool was_stopped() const { return was_stopped_; }
 
   // nlohmann's SAX interface; false ends the parse.
@@ -92,8 +97,9 @@ class RowBuilder {
   }
 
   template <typename Exception>
-  bool parse_error(std::size_t, const std::string&, const Exception& error) {
-    syntax_problem_ = JsonProblem{0, reason_of(error.what())};
+  bool parse_error(std::size_t position, const std::string&, const Exception& error) {
+    // The lexer's count includes the byte that broke, and the end of the text as one more.
+    syntax_problem_ = JsonProblem{position == 0 ? 0 : position - 1, reason_of(error.what())};
     return false;
   }
 
@@ -217,18 +223,13 @@ std::optional<JsonProblem> parse(std::string_view text, RowBuilder& builder) {
   if (builder.was_stopped()) {
     return std::nullopt;
   }
-  // The lexer has read the offending byte; at the end of the text there is none to read.
-  const bool is_at_end = builder.position() == text.size();
-  std::size_t offset = builder.position() == 0 ? 0 : builder.position() - 1;
   if (!is_good) {
-    const std::string& reason = builder.syntax_problem()->message;
-    if (is_at_end && reason.find("end of input") != std::string::npos) {
-      offset = text.size();
-    }
-    return JsonProblem{offset, explain(text, offset, reason)};
+    const JsonProblem& problem = *builder.syntax_problem();
+    return JsonProblem{problem.offset, explain(text, problem.offset, problem.message)};
   }
-  if (!is_at_end) {  // nlohmann takes a NUL byte for the end
-    return JsonProblem{offset, "invalid JSON: a NUL byte"};
+  // nlohmann takes a NUL byte for the end of the text.
+  if (builder.position() > 0 && text[builder.position() - 1] == '\0') {
+    return JsonProblem{builder.position() - 1, "invalid JSON: a NUL byte"};
   }
   return std::nullopt;
 }
@@ -243,8 +244,9 @@ JsonRow parse_json_row(std::string_view text) {
   };
   RowBuilder builder(text, /*in_array=*/false, keep);
   if (auto problem = parse(text, builder)) {
-    // What broke off first is what the reader should repair first.
-    found.problem = found.problem && found.problem->offset < problem->offset ? found.problem : problem;
+    // What is wrong first is what the reader should repair first.
+    const auto& earlier = found.problem ? found.problem : builder.row_problem();
+    found.problem = earlier && earlier->offset < problem->offset ? earlier : problem;
   }
   return found;
 }

@@ -1,0 +1,74 @@
+#include "data/dataset_files.h"
+
+#include <gtest/gtest.h>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::data {
+namespace {
+
+class DatasetFiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(folder_ / "part/.cache");
+    for (const char* name : {"b.jsonl", "a.json", "part/c.ndjson", "note.md", ".hidden.jsonl", "part/.cache/x.jsonl"}) {
+      write_file_atomic(folder_ / name, "{}");
+    }
+  }
+  std::string path(const char* name) const { return (folder_ / name).string(); }
+  std::vector<std::string> names(const std::string& path) const {
+    std::vector<std::string> out;
+    for (const auto& file : dataset_files(path)) {
+      out.push_back(file.lexically_relative(folder_.path()).string());
+    }
+    return out;
+  }
+  std::string refusal(const std::string& path) const {
+    try {
+      dataset_files(path);
+    } catch (const DataError& error) {
+      EXPECT_EQ(error.where(), path);
+      return error.message();
+    }
+    return "accepted";
+  }
+
+  testing_support::TemporaryFolder folder_;
+};
+
+using Names = std::vector<std::string>;
+
+TEST_F(DatasetFiles, FolderGivesItsDataFilesSorted) {
+  EXPECT_EQ(names(folder_.path().string()), (Names{"a.json", "b.jsonl", "part/c.ndjson"}));
+}
+
+TEST_F(DatasetFiles, GlobGivesMatchesSorted) { EXPECT_EQ(names(path("*.js*")), (Names{"a.json", "b.jsonl"})); }
+
+TEST_F(DatasetFiles, ExistingNameWinsOverGlob) {
+  write_file_atomic(folder_ / "x[1].jsonl", "{}");
+  EXPECT_EQ(names(path("x[1].jsonl")), (Names{"x[1].jsonl"}));
+}
+
+TEST_F(DatasetFiles, RefusesWhatIsNotThereOrNotRead) {
+  EXPECT_NE(refusal(path("none.jsonl")).find("no such file"), std::string::npos);
+  EXPECT_NE(refusal(path("none*.jsonl")).find("no file matches"), std::string::npos);
+  EXPECT_NE(refusal(path("**/x.jsonl")).find("give the folder"), std::string::npos);
+  EXPECT_NE(refusal("/dev/null").find("no regular file"), std::string::npos);
+  std::filesystem::create_directory(folder_ / "empty");
+  EXPECT_NE(refusal(path("empty")).find("no .jsonl"), std::string::npos);
+  write_file_atomic(folder_ / "t.parquet", "PAR1");
+  EXPECT_NE(refusal(path("t.parquet")).find("read_parquet"), std::string::npos);
+  write_file_atomic(folder_ / "t.jsonl.gz", "");
+  EXPECT_NE(refusal(path("t.jsonl.gz")).find("gunzip"), std::string::npos);
+}
+
+TEST_F(DatasetFiles, NamesADatasetAfterItsFile) {
+  EXPECT_EQ(dataset_name("data/val.jsonl"), "val");
+  EXPECT_EQ(dataset_name("data/v1.5/"), "v1.5");
+  EXPECT_EQ(dataset_name("parts/*"), "*");
+}
+
+}  // namespace
+}  // namespace lora_train::data

@@ -1,0 +1,120 @@
+#include "data/json_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+
+namespace lora_train::data {
+namespace {
+
+TEST(JsonRows, KeepsValuesAndTheOrderOfKeys) {
+  const JsonRow row = parse_json_row(R"( {"b": [1, -2.5, null], "a": {"x": true, "y": "é€"}} )");
+  ASSERT_FALSE(row.problem) << row.problem->message;
+  EXPECT_EQ(row.value.dump(), "{\"b\":[1,-2.5,null],\"a\":{\"x\":true,\"y\":\"\xC3\xA9\xE2\x82\xAC\"}}");
+}
+
+struct BadText {
+  const char* name;
+  std::string text;
+  std::size_t offset;
+  const char* message;  ///< a part of it
+};
+
+void PrintTo(const BadText& bad, std::ostream* out) { *out << bad.name; }
+
+class BadJsonRow : public testing::TestWithParam<BadText> {};
+
+TEST_P(BadJsonRow, IsRefusedAtTheByte) {
+  const JsonRow row = parse_json_row(GetParam().text);
+  ASSERT_TRUE(row.problem);
+  EXPECT_EQ(row.problem->offset, GetParam().offset) << row.problem->message;
+  EXPECT_NE(row.problem->message.find(GetParam().message), std::string::npos) << row.problem->message;
+}
+
+std::string nested(int levels) {
+  return "{\"a\":" + std::string(static_cast<std::size_t>(levels - 1), '[') +
+         std::string(static_cast<std::size_t>(levels - 1), ']') + "}";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadJsonRow,
+    testing::Values(
+        BadText{"empty", "", 0, "invalid JSON"},
+        BadText{"cut_object", "{\"a\": 1", 7, "unexpected end of input"},
+        BadText{"cut_string", "{\"a\": \"xy", 9, "missing closing quote"},
+        BadText{"cut_key", "{\"a", 3, "missing closing quote"},
+        BadText{"cut_number", "{\"a\": -", 7, "invalid number"},
+        BadText{"cut_literal", "{\"a\": tru", 9, "invalid literal"},
+        BadText{"no_colon", "{\"a\" 1}", 5, "expected ':'"},
+        BadText{"trailing_comma", "{\"a\": 1,}", 8, "expected string literal"},
+        BadText{"single_quotes", "{'a': 1}", 1, "invalid literal"},
+        BadText{"two_objects", "{\"a\": 1} {}", 9, "expected end of input"},
+        BadText{"comment", "{\"a\": 1} // x", 9, "invalid literal"},
+        BadText{"nan", "{\"a\": NaN}", 6, "NaN and Infinity"},
+        BadText{"infinity", "{\"a\": Infinity}", 6, "NaN and Infinity"},
+        BadText{"minus_infinity", "{\"a\": -Infinity}", 7, "NaN and Infinity"},
+        BadText{"leading_zero", "{\"a\": 01}", 7, "expected '}'"},
+        BadText{"huge_number", "{\"a\": 1e999}", 10, "out of range"},
+        BadText{"raw_control", "{\"a\": \"x\x01\"}", 8, "control character"},
+        BadText{"raw_line_feed", "{\"a\": \"x\ny\"}", 8, "control character"},
+        BadText{"bad_escape", "{\"a\": \"\\x\"}", 8, "forbidden character"},
+        BadText{"short_unicode_escape", "{\"a\": \"\\u12\"}", 11, "4 hex digits"},
+        BadText{"lone_high_surrogate", "{\"a\": \"\\ud800x\"}", 13, "surrogate"},
+        BadText{"lone_low_surrogate", "{\"a\": \"\\udc00\"}", 12, "surrogate"},
+        BadText{"utf8_stray_continuation", "{\"a\": \"\x80\"}", 7, "ill-formed UTF-8"},
+        BadText{"utf8_cut", "{\"a\": \"\xE2\x82\"}", 9, "ill-formed UTF-8"},
+        BadText{"utf8_overlong", "{\"a\": \"\xC0\xAF\"}", 7, "ill-formed UTF-8"},
+        BadText{"utf8_surrogate", "{\"a\": \"\xED\xA0\x80\"}", 8, "ill-formed UTF-8"},
+        BadText{"utf8_past_10ffff", "{\"a\": \"\xF4\x90\x80\x80\"}", 8, "ill-formed UTF-8"},
+        BadText{"nul_between", std::string("{\"a\": 1}\0{}", 11), 8, "NUL"},
+        BadText{"nul_after", std::string("{\"a\": 1}\0", 9), 8, "NUL"},
+        BadText{"array", "[1]", 0, "expected an object"},
+        BadText{"number", "17 ", 2, "expected an object"},
+        BadText{"null", "null", 3, "expected an object"},
+        BadText{"string", "\"text\"", 5, "expected an object"},
+        BadText{"duplicate_key", "{\"a\": 1, \"b\": 2, \"a\": 3}", 19, "duplicate key \"a\""},
+        BadText{"duplicate_nested", "{\"m\": [{\"r\": 1, \"r\": 2}]}", 18, "duplicate key \"r\""},
+        BadText{"duplicate_escaped", "{\"a\": 1, \"\\u0061\": 3}", 16, "duplicate key \"a\""},
+        BadText{"too_deep", nested(65), 68, "deeper than 64"},
+        BadText{"bottomless", std::string(1 << 20, '['), 0, "expected an object"}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(JsonRows, AllowsSixtyFourLevels) { EXPECT_FALSE(parse_json_row(nested(64)).problem); }
+
+TEST(JsonRows, AllowsTheSameKeyInDifferentObjects) {
+  EXPECT_FALSE(parse_json_row(R"({"a": {"a": 1}, "b": [{"a": 2}, {"a": 3}]})").problem);
+}
+
+TEST(JsonRows, MessagesNeverQuoteTheFile) {
+  const JsonRow row = parse_json_row("{\"a\": \"" + std::string(100000, 'x') + "\xFF");
+  ASSERT_TRUE(row.problem);
+  EXPECT_LT(row.problem->message.size(), 200U);
+  EXPECT_EQ(row.problem->message.find('\xFF'), std::string::npos);
+}
+
+TEST(JsonRows, ArrayHandsOverRowsAndGoesOnAfterABadOne) {
+  std::vector<std::string> seen;
+  const auto problem = parse_json_array(R"([{"a":1}, 5, [2], {"a":1,"a":2}, {"b":[1]}])", [&](JsonRow&& row) {
+    seen.push_back(std::to_string(row.offset) + (row.problem ? "!" : row.value.dump()));
+    return true;
+  });
+  EXPECT_FALSE(problem);
+  EXPECT_EQ(seen, (std::vector<std::string>{"1{\"a\":1}", "11!", "13!", "18!", "33{\"b\":[1]}"}));
+}
+
+TEST(JsonRows, BrokenArrayReturnsThePlace) {
+  int rows = 0;
+  const auto problem = parse_json_array("[{\"a\":1}, {\"b\":", [&](JsonRow&&) { return ++rows > 0; });
+  ASSERT_TRUE(problem);
+  EXPECT_EQ(problem->offset, 15U);
+  EXPECT_EQ(rows, 1);
+}
+
+TEST(JsonRows, ArrayStopsWhenAsked) {
+  int rows = 0;
+  EXPECT_FALSE(parse_json_array("[{}, {}, broken", [&](JsonRow&&) { return ++rows < 2; }));
+  EXPECT_EQ(rows, 2);
+}
+
+}  // namespace
+}  // namespace lora_train::data

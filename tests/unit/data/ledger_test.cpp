@@ -1,0 +1,57 @@
+#include "lora_train/data/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::data {
+namespace {
+
+Ledger example() {
+  Ledger ledger;
+  ledger.total = 100;
+  ledger.kept = 97;
+  ledger.add(LedgerReason::kTruncated, "a:5");
+  ledger.add(LedgerReason::kFullyMasked, "a:7");
+  ledger.add(LedgerReason::kBadRow, "a:2:9", "NaN");
+  ledger.add(LedgerReason::kBadRow, "a:3:1", "x");
+  return ledger;
+}
+
+TEST(Ledger, CountsByReasonAndKeepsTheFirst) {
+  const Ledger ledger = example();
+  ASSERT_EQ(ledger.entries.size(), 3U);
+  EXPECT_STREQ(name_of(ledger.entries[0].reason), "bad_row");
+  EXPECT_EQ(ledger.entries[0].count, 2);
+  EXPECT_EQ(ledger.entries[0].first_source, "a:2:9");
+  EXPECT_EQ(ledger.entries[0].first_message, "NaN");
+  EXPECT_STREQ(name_of(ledger.entries[1].reason), "truncated");
+  EXPECT_STREQ(name_of(ledger.entries[2].reason), "fully_masked");
+}
+
+TEST(Ledger, PrintsALineForEachReason) {
+  const auto lines = example().lines();
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(lines[0], "rows: 100 read, 97 kept");
+  EXPECT_NE(lines[1].find("2 (2.00%)"), std::string::npos);
+  EXPECT_NE(lines[1].find("first: a:2:9: NaN"), std::string::npos);
+}
+
+TEST(Ledger, FailsAboveTheDropFractionOnly) {
+  const Ledger ledger = example();
+  EXPECT_NO_THROW(ledger.check_drop_fraction(0.03, "training data"));
+  try {
+    ledger.check_drop_fraction(0.029, "training data");
+    FAIL() << "accepted";
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.where(), "a:2:9");
+    EXPECT_NE(error.message().find("3 of 100"), std::string::npos);
+    EXPECT_NE(error.message().find("max_drop_fraction: 0.029"), std::string::npos);
+    EXPECT_EQ(error.message().find("tail cut"), std::string::npos);  // such rows are not lost
+  }
+}
+
+TEST(Ledger, EmptyPasses) { EXPECT_NO_THROW(Ledger().check_drop_fraction(0, "x")); }
+
+}  // namespace
+}  // namespace lora_train::data

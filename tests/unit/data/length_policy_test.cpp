@@ -1,0 +1,114 @@
+#include "data/length_policy.h"
+
+#include <gtest/gtest.h>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::data {
+namespace {
+
+// Rows of the given lengths; the last token of each is the only trained one, and in rows of 5 also the second.
+DocumentStore rows(const std::vector<std::size_t>& lengths) {
+  DocumentStore store;
+  const auto file = store.add_file("f");
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    std::vector<std::int32_t> ids(lengths[i], 7), labels(lengths[i], -100);
+    labels.back() = 7;
+    if (lengths[i] == 5) {
+      labels[1] = 7;
+    }
+    store.append(ids, labels, file, i + 1);
+  }
+  return store;
+}
+
+std::int64_t automatic(std::int64_t longest, std::int64_t p99, std::int64_t positions) {
+  LengthStatistics lengths;
+  lengths.longest = longest;
+  lengths.percentile_99 = p99;
+  return automatic_max_seq_len(lengths, positions);
+}
+
+TEST(LengthStatistics, CountsAndPercentiles) {
+  std::vector<std::size_t> lengths;
+  for (std::size_t i = 1; i <= 200; ++i) {
+    lengths.push_back(i);
+  }
+  const DocumentStore store = rows(lengths);
+  const LengthStatistics out = length_statistics({&store});
+  EXPECT_EQ(out.num_rows, 200);
+  EXPECT_EQ(out.num_tokens, 200 * 201 / 2);
+  EXPECT_EQ(out.longest, 200);
+  EXPECT_EQ(out.percentile_50, 100);
+  EXPECT_EQ(out.percentile_99, 198);
+}
+
+TEST(MaxSeqLen, AutoRoundsUpAndIsCapped) {
+  EXPECT_EQ(automatic(1, 1, 32768), 64);
+  EXPECT_EQ(automatic(64, 60, 32768), 64);
+  EXPECT_EQ(automatic(65, 60, 0), 128);
+  EXPECT_EQ(automatic(1900, 1000, 1024), 1024);    // positions
+  EXPECT_EQ(automatic(30000, 100, 32768), 2048);   // 4 x p99, at least 2048
+  EXPECT_EQ(automatic(30000, 1000, 32768), 4000);  // 4 x p99
+}
+
+TEST(LengthPolicy, ErrorTellsWhatEachOtherChoiceCosts) {
+  Ledger ledger;
+  try {
+    apply_length_policy(rows({3, 4, 5, 9}), 4, Overlength::kError, ledger, "training data");
+    FAIL() << "accepted";
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.where(), "f:3");
+    EXPECT_NE(error.message().find("2 of 4 rows"), std::string::npos);
+    EXPECT_NE(error.message().find("2 rows with 14 tokens"), std::string::npos);
+    EXPECT_NE(error.message().find("cuts 6 tokens"), std::string::npos);
+    EXPECT_NE(error.message().find("; 1 of the rows"), std::string::npos);
+    EXPECT_NE(error.message().find("max_seq_len: 64"), std::string::npos);
+  }
+}
+
+TEST(LengthPolicy, ErrorPassesRowsThatFitExactly) {
+  Ledger ledger;
+  EXPECT_EQ(apply_length_policy(rows({3, 4}), 4, Overlength::kError, ledger, "x").size(), 2U);
+  EXPECT_EQ(ledger.kept, 2);
+  EXPECT_TRUE(ledger.entries.empty());
+}
+
+TEST(LengthPolicy, DropLosesTheRows) {
+  Ledger ledger;
+  const DocumentStore store = apply_length_policy(rows({3, 9, 4, 5}), 4, Overlength::kDrop, ledger, "x");
+  ASSERT_EQ(store.size(), 2U);
+  EXPECT_EQ(store.source(1), "f:3");
+  ASSERT_EQ(ledger.entries.size(), 1U);
+  EXPECT_EQ(ledger.entries[0].reason, LedgerReason::kOverlength);
+  EXPECT_EQ(ledger.entries[0].count, 2);
+  EXPECT_EQ(ledger.entries[0].first_source, "f:2");
+}
+
+TEST(LengthPolicy, TruncateKeepsTheHeadAndDropsWhatIsLeftUntrained) {
+  Ledger ledger;
+  const DocumentStore store = apply_length_policy(rows({3, 5, 9}), 4, Overlength::kTruncate, ledger, "x");
+  ASSERT_EQ(store.size(), 2U);
+  EXPECT_EQ(store.num_tokens(1), 4);
+  EXPECT_EQ(store.labels(1)[1], 7);
+  EXPECT_EQ(store.labels(1)[3], -100);  // the end token was cut and none is invented
+  ASSERT_EQ(ledger.entries.size(), 2U);
+  EXPECT_EQ(ledger.entries[0].reason, LedgerReason::kTruncated);
+  EXPECT_EQ(ledger.entries[0].first_source, "f:2");
+  EXPECT_EQ(ledger.entries[1].reason, LedgerReason::kFullyMasked);
+  EXPECT_EQ(ledger.entries[1].first_source, "f:3");
+  EXPECT_EQ(ledger.kept, 2);
+}
+
+TEST(LengthPolicy, RowsWithNothingToTrainAreDropped) {
+  DocumentStore store = rows({3});
+  const std::vector<std::int32_t> ids = {1, 2}, first_only = {1, -100};  // a label at position 0 trains nothing
+  store.append(ids, first_only, 0, 2);
+  Ledger ledger;
+  EXPECT_EQ(apply_length_policy(std::move(store), 64, Overlength::kError, ledger, "x").size(), 1U);
+  ASSERT_EQ(ledger.entries.size(), 1U);
+  EXPECT_EQ(ledger.entries[0].reason, LedgerReason::kFullyMasked);
+}
+
+}  // namespace
+}  // namespace lora_train::data

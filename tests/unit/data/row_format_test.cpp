@@ -1,0 +1,217 @@
+#include "data/row_format.h"
+
+#include <gtest/gtest.h>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::data {
+namespace {
+
+Json json(const char* text) {
+  const JsonRow row = parse_json_row(text);
+  EXPECT_FALSE(row.problem) << text;
+  return row.value;
+}
+
+template <typename Kind>
+Kind parse(const char* text, DatasetType type, const FieldMap& map = {}) {
+  return std::get<Kind>(parse_row(json(text), type, map));
+}
+
+std::string refusal(const char* text, DatasetType type) {
+  try {
+    parse_row(json(text), type, {});
+  } catch (const DataError& error) {
+    return error.message();
+  }
+  return "accepted";
+}
+
+std::string chat_of(const ChatSample& sample) {
+  std::string out;
+  for (const auto& message : sample.messages) {
+    out += message.role + "=" + message.content + message.extra_json + ";";
+  }
+  return out;
+}
+
+TEST(DetectLayout, KnowsEachLayoutByItsKeys) {
+  const std::pair<const char*, DatasetType> cases[] = {
+      {R"({"messages": [], "id": 1})", DatasetType::kMessages},
+      {R"({"conversations": []})", DatasetType::kSharegpt},
+      {R"({"prompt": "", "completion": ""})", DatasetType::kPromptCompletion},
+      {R"({"instruction": "", "output": ""})", DatasetType::kAlpaca},
+      {R"({"text": ""})", DatasetType::kText},
+      {R"({"input_ids": []})", DatasetType::kPretokenized},
+  };
+  for (const auto& [text, type] : cases) {
+    const Detection found = detect_layout(json(text), {});
+    EXPECT_EQ(found.type, type) << text;
+    EXPECT_NE(found.reason.find("the first row has"), std::string::npos);
+  }
+}
+
+TEST(DetectLayout, SaysWhenAnotherLayoutWouldFitToo) {
+  const Detection found = detect_layout(json(R"({"prompt": "a", "completion": "b", "messages": []})"), {});
+  EXPECT_EQ(found.type, DatasetType::kMessages);
+  EXPECT_NE(found.reason.find("prompt_completion"), std::string::npos) << found.reason;
+}
+
+TEST(DetectLayout, NullIsNoField) {
+  EXPECT_EQ(detect_layout(json(R"({"messages": null, "text": "x"})"), {}).type, DatasetType::kText);
+}
+
+TEST(DetectLayout, UsesTheFieldMap) {
+  const FieldMap map = {{"prompt", "question"}, {"completion", "answer"}};
+  const Detection found = detect_layout(json(R"({"question": "q", "answer": "a"})"), map);
+  EXPECT_EQ(found.type, DatasetType::kPromptCompletion);
+  EXPECT_NE(found.reason.find("question (as prompt)"), std::string::npos) << found.reason;
+  const auto sample = parse<TextSample>(R"({"question": "q", "answer": "a"})", found.type, map);
+  EXPECT_EQ(sample.prompt + "|" + sample.completion, "q|a");
+}
+
+TEST(DetectLayout, UnknownKeysListTheLayouts) {
+  try {
+    detect_layout(json(R"({"question": "q", "answer": "a"})"), {});
+    FAIL() << "accepted";
+  } catch (const DataError& error) {
+    EXPECT_NE(error.message().find("question, answer"), std::string::npos);
+    EXPECT_NE(error.message().find("prompt and completion"), std::string::npos);
+    EXPECT_NE(error.message().find("field_map"), std::string::npos);
+  }
+}
+
+TEST(FieldMapping, UnknownNameIsRefusedWithTheNearest) {
+  EXPECT_NO_THROW(check_field_map({{"prompt", "q"}}));
+  try {
+    check_field_map({{"promt", "q"}});
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(error.message().find("did you mean \"prompt\""), std::string::npos);
+  }
+}
+
+TEST(Messages, KeepsRolesContentsAndOtherFields) {
+  const auto sample = parse<ChatSample>(
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "name": "x"}],
+          "tools": "[{\"t\": 1}]", "chat_template_kwargs": {"enable_thinking": false}})",
+      DatasetType::kMessages);
+  EXPECT_EQ(chat_of(sample), "user=a;assistant=b{\"name\":\"x\"};");
+  EXPECT_EQ(sample.tools_json, "[{\"t\":1}]");
+  EXPECT_EQ(sample.kwargs_json, "{\"enable_thinking\":false}");
+}
+
+TEST(Messages, NullContentIsForToolCallsOnly) {
+  const auto sample = parse<ChatSample>(
+      R"({"messages": [{"role": "assistant", "content": null, "tool_calls": [1]}]})", DatasetType::kMessages);
+  EXPECT_EQ(chat_of(sample), "assistant={\"tool_calls\":[1],\"content\":null};");
+  EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": null}]})", DatasetType::kMessages),
+            "messages[0]: \"content\" is null");
+}
+
+TEST(Messages, RefusesMalformedConversations) {
+  const auto type = DatasetType::kMessages;
+  EXPECT_NE(refusal(R"({"messages": []})", type).find("messages is empty"), std::string::npos);
+  EXPECT_NE(refusal(R"({"messages": "hi"})", type).find("messages is string, expected a list"), std::string::npos);
+  EXPECT_NE(refusal(R"({"messages": ["hi"]})", type).find("messages[0] is string"), std::string::npos);
+  EXPECT_NE(refusal(R"({"messages": [{"content": "a"}]})", type).find("\"role\" is missing"), std::string::npos);
+  EXPECT_NE(refusal(R"({"messages": [{"role": "user"}]})", type).find("\"content\" is missing"), std::string::npos);
+  EXPECT_NE(refusal(R"({"messages": [{"role": "bot", "content": "a"}]})", type).find("\"bot\", an unknown role"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"messages": [{"role": "user", "content": 5}]})", type).find("messages[0].content is number"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"messages": [{"role": 5, "content": "a"}]})", type).find("messages[0].role is number"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"text": "a"})", type).find("\"messages\" is missing"), std::string::npos);
+  EXPECT_NE(refusal(R"({"messages": [{"role": "user", "content": "a"}], "tools": "no json"})", type).find("tools"),
+            std::string::npos);
+}
+
+TEST(Messages, BoundsTheDepthOfToolsInAString) {
+  const std::string deep(100000, '[');
+  const std::string row = R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + deep + "\"}";
+  EXPECT_NE(refusal(row.c_str(), DatasetType::kMessages).find("deeper than 64"), std::string::npos);
+}
+
+TEST(PromptCompletion, TakesStringsOrMessages) {
+  const auto text = parse<TextSample>(R"({"prompt": "p", "completion": "c"})", DatasetType::kPromptCompletion);
+  EXPECT_EQ(text.prompt + "|" + text.completion, "p|c");
+  const auto chat = parse<ChatSample>(
+      R"({"prompt": [{"role": "user", "content": "p"}], "completion": [{"role": "assistant", "content": "c"}]})",
+      DatasetType::kPromptCompletion);
+  EXPECT_EQ(chat_of(chat), "user=p;assistant=c;");
+  EXPECT_EQ(chat.num_prompt_messages, 1U);
+  EXPECT_NE(refusal(R"({"prompt": [{"role": "user", "content": "p"}], "completion": "c"})",
+                    DatasetType::kPromptCompletion)
+                .find("both are strings or both"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"prompt": "p", "completion": 3})", DatasetType::kPromptCompletion).find("completion is number"),
+            std::string::npos);
+}
+
+TEST(Sharegpt, MapsSpeakersToRoles) {
+  const auto sample = parse<ChatSample>(
+      R"({"system": "s", "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]})",
+      DatasetType::kSharegpt);
+  EXPECT_EQ(chat_of(sample), "system=s;user=a;assistant=b;");
+  EXPECT_NE(refusal(R"({"conversations": [{"from": "alien", "value": "a"}]})", DatasetType::kSharegpt).find("alien"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"conversations": [{"from": "function_call", "value": "a"}]})", DatasetType::kSharegpt)
+                .find("not built yet"),
+            std::string::npos);
+}
+
+TEST(Alpaca, BecomesChatTurns) {
+  const auto sample = parse<ChatSample>(
+      R"({"system": "s", "history": [["h1", "h2"]], "instruction": "i", "input": "x", "output": "o"})",
+      DatasetType::kAlpaca);
+  EXPECT_EQ(chat_of(sample), "system=s;user=h1;assistant=h2;user=i\nx;assistant=o;");
+  EXPECT_EQ(chat_of(parse<ChatSample>(R"({"instruction": "i", "input": "", "output": "o"})", DatasetType::kAlpaca)),
+            "user=i;assistant=o;");
+  EXPECT_NE(refusal(R"({"instruction": "i", "output": "o", "history": [["a"]]})", DatasetType::kAlpaca).find("a pair"),
+            std::string::npos);
+}
+
+TEST(Pretokenized, RemovesPaddingByPosition) {
+  const auto sample = parse<TokenSample>(
+      R"({"input_ids": [9, 5, 9, 9, 9], "labels": [-100, 5, 9, -100, -100], "attention_mask": [1, 1, 1, 0, 0]})",
+      DatasetType::kPretokenized);
+  EXPECT_EQ(sample.ids, (std::vector<std::int32_t>{9, 5, 9}));
+  EXPECT_EQ(sample.labels, (std::vector<std::int32_t>{-100, 5, 9}));
+  const auto left = parse<TokenSample>(R"({"input_ids": [9, 5], "labels": [-100, 5], "attention_mask": [0, 1]})",
+                                       DatasetType::kPretokenized);
+  EXPECT_EQ(left.ids, (std::vector<std::int32_t>{5}));
+}
+
+TEST(Pretokenized, RefusesMalformedRows) {
+  const auto type = DatasetType::kPretokenized;
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"labels": [1]})", "\"input_ids\" is missing"},
+      {R"({"input_ids": [], "labels": []})", "input_ids is empty"},
+      {R"({"input_ids": "1 2", "labels": [1]})", "input_ids is string"},
+      {R"({"input_ids": [1, 2.0], "labels": [1, 2]})", "input_ids[1] is number, expected an integer"},
+      {R"({"input_ids": [1, true], "labels": [1, 2]})", "input_ids[1] is boolean"},
+      {R"({"input_ids": [1, -1], "labels": [1, 2]})", "input_ids[1] is -1"},
+      {R"({"input_ids": [1, 4294967297], "labels": [1, 2]})", "input_ids[1] is 4294967297"},
+      {R"({"input_ids": [1, 18446744073709551615], "labels": [1, 2]})", "input_ids[1] is 18446744073709551615"},
+      {R"({"input_ids": [1, 2], "labels": [1]})", "labels has 1 values, input_ids 2"},
+      {R"({"input_ids": [1, 2], "labels": [1, -7]})", "labels[1] is -7"},
+      {R"({"input_ids": [1, 2], "labels": [1, -101]})", "labels[1] is -101"},
+      {R"({"input_ids": [1, 2, 3], "labels": [1, 2, 3], "attention_mask": [1, 0, 1]})", "a 0 between ones"},
+      {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1, 2]})", "another value"},
+      {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [0, 0]})", "has no 1"},
+      {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1]})", "attention_mask has 1 values"},
+      {R"({"input_ids": [1, 2], "labels": [1, 2], "attention_mask": [1, 0]})", "where attention_mask is 0"},
+  };
+  for (const auto& [text, message] : cases) {
+    EXPECT_NE(refusal(text, type).find(message), std::string::npos) << text << "\n" << refusal(text, type);
+  }
+}
+
+TEST(Text, IsAString) {
+  EXPECT_EQ(parse<TextSample>(R"({"text": "t"})", DatasetType::kText).completion, "t");
+  EXPECT_NE(refusal(R"({"text": ["t"]})", DatasetType::kText).find("text is array"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lora_train::data
