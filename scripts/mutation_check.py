@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Breaks the engine on purpose, one line at a time, and checks that the parity suite goes red each time.
+
+A copy of the source tree in build/mutation/src is patched, rebuilt incrementally and tested (`pytest -x` over
+tests/parity, the file that ought to notice first); then the patch is taken back. A search text that does not occur
+exactly once in its file fails the script: the engine has changed, and the mutation must follow it.
+
+Usage: scripts/mutation_check.py [--only NAME]... [--list] [--log tests/parity/mutation_results.txt]
+Exit code 0 when the suite passes on the unchanged copy and fails on every mutation.
+"""
+
+import argparse
+import datetime
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "build/mutation"
+PYTHON = ROOT / ".deps/venv/bin/python"
+COPIED = ["CMakeLists.txt", "cmake", "include", "src", "tests", "scripts", "configs"]
+TARGETS = ["lora-train", "lora_train_engine", "lora-train-probe"]
+
+
+@dataclass
+class Mutation:
+    name: str
+    notices: str  # the test file that ought to notice; the others follow
+    edits: list   # (file, search, replacement)
+
+
+MUTATIONS = [
+    Mutation("no RoPE", "test_lora_gradients.py", [
+        ("src/kernels/rope.cpp", "at::arange(num_positions, inv_freq.options()).unsqueeze(1) * inv_freq;",
+         "at::zeros({num_positions, 1}, inv_freq.options()) * inv_freq;")]),
+    Mutation("no causal mask", "test_lora_gradients.py", [
+        ("src/kernels/attention_cpu.cpp", "return diagonal == 0 && num_queries == num_keys && window == 0;",
+         "return false;"),
+        ("src/kernels/attention_cpu.cpp", "auto visible = ones.tril(b.diagonal);", "auto visible = ones;")]),
+    Mutation("leaking documents", "test_lora_gradients.py", [
+        ("src/train/train_step.cpp",
+         "batch.cu_seqlens.assign(micro_batch.cu_seqlens.begin(), micro_batch.cu_seqlens.end());",
+         "batch.cu_seqlens = {0, static_cast<int64_t>(micro_batch.ids.size())};")]),
+    Mutation("q and k adapters frozen", "test_lora_gradients.py", [
+        ("src/model/projection.cpp", "    const at::Tensor ds = columns_of(projection, adapter, d_input);\n    kernels::lora_grad_b",
+         "    const at::Tensor ds = columns_of(projection, adapter, d_input);\n"
+         "    if (adapter.path.find(\"q_proj\") != std::string::npos || adapter.path.find(\"k_proj\") != std::string::npos) continue;\n"
+         "    kernels::lora_grad_b")]),
+    Mutation("dA dropped", "test_lora_gradients.py", [
+        ("src/model/projection.cpp", "kernels::lora_grad_a(", "if (adapter.rank < 0) kernels::lora_grad_a(")]),
+    Mutation("no bias correction", "test_lora_curves.py", [
+        ("src/optim/adamw_reference.cpp", "1.0 - std::pow(options.beta1, static_cast<double>(step))", "1.0"),
+        ("src/optim/adamw_reference.cpp", "std::sqrt(1.0 - std::pow(options.beta2, static_cast<double>(step)))", "1.0")]),
+    Mutation("alpha wrong by 2", "test_lora_gradients.py", [
+        ("src/lora/lora_plan.cpp", "spec.scale = alpha /", "spec.scale = 2 * alpha /")]),
+    Mutation("warm-up off by one", "test_lora_curves.py", [
+        ("src/optim/lr_schedule.cpp", "(static_cast<double>(current) / warmup)", "(static_cast<double>(current + 1) / warmup)")]),
+    Mutation("no weight decay", "test_lora_curves.py", [
+        ("src/train/train_step.cpp", "parameters.num_decayed()", "0 * parameters.num_decayed()")]),
+    Mutation("averaging per micro-batch", "test_lora_gradients.py", [
+        ("src/train/train_step.cpp", "    model::decoder_forward(context.decoder, batch, context.activations);\n",
+         "    options.gradient_scale = 1.0 / static_cast<double>(batch.targets.size(0) * static_cast<int64_t>(plan.micro_batches.size()));\n"
+         "    model::decoder_forward(context.decoder, batch, context.activations);\n")]),
+]
+
+
+def copy_sources():
+    """Copies what changed since the last time; unchanged files keep their time, so that ninja rebuilds little."""
+    source = WORK / "src"
+    source.mkdir(parents=True, exist_ok=True)
+    wanted = set()
+    for name in COPIED:
+        path = ROOT / name
+        for file in ([path] if path.is_file() else sorted(path.rglob("*"))):
+            if not file.is_file() or "__pycache__" in file.parts:
+                continue
+            relative = file.relative_to(ROOT)
+            wanted.add(relative)
+            target = source / relative
+            if not target.exists() or target.read_bytes() != file.read_bytes():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target)
+    for file in source.rglob("*"):
+        if file.is_file() and file.relative_to(source) not in wanted and "__pycache__" not in file.parts:
+            file.unlink()
+
+
+def build():
+    torch = next((ROOT / ".deps/venv/lib").glob("python3*/site-packages/torch"))
+    if not (WORK / "build/build.ninja").exists():
+        run(["cmake", "-S", WORK / "src", "-B", WORK / "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+             f"-DLORA_TRAIN_TORCH_DIR={torch}"])
+    run(["cmake", "--build", WORK / "build", "--target", *TARGETS])
+
+
+def run(command):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{(done.stdout + done.stderr)[-4000:]}")
+
+
+def run_suite(first, stop_early):
+    """Returns (passed, the line that says why or how many)."""
+    tests = ROOT / "tests/parity"
+    files = sorted(tests.glob("test_*.py"), key=lambda file: (file.name != first, file.name))
+    command = [PYTHON, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", *(["-x"] if stop_early else []), *files]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True,
+                          env=dict(os.environ, LORA_TRAIN_BIN=str(WORK / "build/bin")))
+    if done.returncode not in (0, 1):
+        sys.exit(f"pytest itself failed ({done.returncode}):\n{(done.stdout + done.stderr)[-4000:]}")
+    failed = re.findall(r"^FAILED \S*?(test_\w+\.py::.*?)(?: - (.*))?$", done.stdout, re.M)
+    last = done.stdout.strip().splitlines()[-1]
+    return done.returncode == 0, f"{failed[0][0]}: {failed[0][1]}"[:160] if failed else last
+
+
+def apply(mutation):
+    """Patches the copy; returns {file: original text}."""
+    originals = {}
+    for name, search, replacement in mutation.edits:
+        path = WORK / "src" / name
+        text = path.read_text()
+        if text.count(search) != 1:
+            restore(originals)
+            sys.exit(f"mutation \"{mutation.name}\": the text occurs {text.count(search)} times in {name}, expected 1. "
+                     f"Adjust scripts/mutation_check.py to the source:\n{search}")
+        originals.setdefault(path, text)
+        path.write_text(text.replace(search, replacement))
+    return originals
+
+
+def restore(originals):
+    for path, text in originals.items():
+        path.write_text(text)
+
+
+def check(mutation, report):
+    start = time.monotonic()
+    originals = apply(mutation)
+    try:
+        build()
+        passed, line = run_suite(mutation.notices, stop_early=True)
+    finally:
+        restore(originals)
+    report(f"{mutation.name:26s} {'NOT NOTICED' if passed else 'red':11s} {time.monotonic() - start:5.0f} s  {line}")
+    return not passed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", help="only this mutation; repeatable")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--log", help="also write the table to this file")
+    args = parser.parse_args()
+    if args.list:
+        print("\n".join(mutation.name for mutation in MUTATIONS))
+        return
+    unknown = set(args.only or []) - {mutation.name for mutation in MUTATIONS}
+    if unknown:
+        sys.exit(f"no such mutation: {', '.join(sorted(unknown))}. See --list.")
+    log = open(args.log, "w") if args.log else None
+
+    def report(line):
+        print(line, flush=True)
+        if log:
+            log.write(line + "\n")
+            log.flush()
+
+    commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
+    report(f"{datetime.datetime.now():%Y-%m-%d %H:%M}, commit {commit.stdout.strip()}: scripts/mutation_check.py")
+    copy_sources()
+    build()
+    passed, line = run_suite("", stop_early=False)
+    report(f"{'unchanged':26s} {'green' if passed else 'RED':11s}          {line}")
+    chosen = [mutation for mutation in MUTATIONS if not args.only or mutation.name in args.only]
+    noticed = [check(mutation, report) for mutation in chosen]
+    report(f"{sum(noticed)} of {len(chosen)} mutations noticed")
+    sys.exit(0 if passed and all(noticed) else 1)
+
+
+if __name__ == "__main__":
+    main()
