@@ -44,6 +44,8 @@ class DocumentStore {
   /// Copies a document in. ids and labels have the same length, at least 1. `file` from add_file, `line` from 1.
   void append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels, std::uint32_t file,
               std::uint64_t line);
+  /// Copies the first num_tokens tokens of other's document i. Both stores know the same files in the same order.
+  void append_from(const DocumentStore& other, std::size_t i, std::size_t num_tokens);
   /// The documents of `chosen`, in that order, with all files.
   DocumentStore subset(std::span<const std::uint32_t> chosen) const;
 
