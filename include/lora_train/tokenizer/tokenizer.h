@@ -21,7 +21,7 @@ struct Encoding {
   std::vector<std::int32_t> ids;
   /// One per id when asked for, else empty: the bytes of the *input* text that the token stands for. Ranges ascend.
   /// Where normalisation changed the text (NFC), a range covers the whole changed stretch; a token made of a part of a
-  /// character covers that character; a token that stands for inserted text (a dummy space) is an empty range.
+  /// character covers that character; inserted text (a dummy space) has the range of the character it was put before.
   std::vector<ByteRange> offsets;
 };
 
@@ -34,10 +34,12 @@ enum class TokenizerFile {
 
 struct TokenizerOptions {
   TokenizerFile file = TokenizerFile::kAuto;
-  /// Added tokens (<|im_end|>, [INST], ...) spelled out in a text become their id, as Hugging Face does. False encodes
-  /// them like any other text.
+  /// Special tokens (<|im_end|>, [INST], ...) spelled out in a text become their id, as Hugging Face does. False encodes
+  /// the ones marked special like any other text; added tokens that are not special are found either way.
   bool special_tokens_in_text = true;
 };
+
+struct SpecialTokens;  // what tokenizer_config.json and its neighbours say; private to the module
 
 /// Thread-safe for concurrent const calls: every thread has a cache of its own.
 class Tokenizer {
@@ -80,13 +82,13 @@ class Tokenizer {
 
  protected:
   Tokenizer() = default;
+  /// Fills the members below from what the folder's side files say.
+  void apply_special_tokens(const SpecialTokens& special_tokens);
 
   std::optional<std::int32_t> bos_id_, eos_id_, pad_id_;
   std::vector<std::int32_t> generation_eos_ids_;
   bool adds_bos_ = false;
   std::string fingerprint_;
-
-  friend class SpecialTokenReader;
 };
 
 }  // namespace lora_train::tokenizer

@@ -1,0 +1,136 @@
+#include "bpe.h"
+
+#include <bit>
+#include <limits>
+#include <queue>
+
+namespace lora_train::tokenizer {
+namespace {
+
+constexpr std::uint32_t kNoRank = std::numeric_limits<std::uint32_t>::max();
+constexpr std::size_t kScanLimit = 48;  // symbols; beyond, a heap beats looking at every pair after every merge
+
+std::uint32_t rank_of(const MergeTable& table, const Symbol& left, const Symbol& right) {
+  const Merge* merge = table.find(left.id, right.id);
+  return merge == nullptr ? kNoRank : merge->rank;
+}
+
+void merge_by_scan(const MergeTable& table, std::vector<Symbol>& symbols) {
+  std::uint32_t ranks[kScanLimit];
+  std::size_t count = symbols.size();
+  for (std::size_t i = 0; i + 1 < count; ++i) ranks[i] = rank_of(table, symbols[i], symbols[i + 1]);
+  while (count > 1) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i + 1 < count; ++i) {
+      if (ranks[i] < ranks[best]) best = i;
+    }
+    if (ranks[best] == kNoRank) break;
+    symbols[best] = {table.find(symbols[best].id, symbols[best + 1].id)->id,
+                     symbols[best].length + symbols[best + 1].length};
+    --count;
+    for (std::size_t i = best + 1; i < count; ++i) symbols[i] = symbols[i + 1];
+    for (std::size_t i = best + 1; i + 1 < count; ++i) ranks[i] = ranks[i + 1];
+    if (best > 0) ranks[best - 1] = rank_of(table, symbols[best - 1], symbols[best]);
+    if (best + 1 < count) ranks[best] = rank_of(table, symbols[best], symbols[best + 1]);
+  }
+  symbols.resize(count);
+}
+
+// One merge that was possible when it was pushed; stale when either side has changed since.
+struct Candidate {
+  std::uint32_t rank;
+  std::uint32_t position;
+  std::int32_t left, right, merged;
+  bool operator>(const Candidate& other) const {
+    return rank != other.rank ? rank > other.rank : position > other.position;
+  }
+};
+
+class HeapMerger {
+ public:
+  HeapMerger(const MergeTable& table, std::vector<Symbol>& symbols) : table_(table), symbols_(symbols) {
+    const auto count = static_cast<std::int64_t>(symbols.size());
+    nodes_.reserve(symbols.size());
+    for (std::int64_t i = 0; i < count; ++i) nodes_.push_back({i - 1, i + 1 < count ? i + 1 : -1});
+    for (std::int64_t i = 0; i < count; ++i) push(i);
+  }
+
+  void run() {
+    while (!heap_.empty()) {
+      const Candidate top = heap_.top();
+      heap_.pop();
+      apply(top);
+    }
+    std::size_t out = 0;
+    for (std::int64_t at = 0; at >= 0; at = nodes_[index(at)].next) symbols_[out++] = symbols_[index(at)];
+    symbols_.resize(out);
+  }
+
+ private:
+  struct Node {
+    std::int64_t previous, next;
+  };
+  static constexpr std::int32_t kGone = -2;
+  static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+  void push(std::int64_t at) {
+    const std::int64_t next = nodes_[index(at)].next;
+    if (next < 0) return;
+    const std::int32_t left = symbols_[index(at)].id, right = symbols_[index(next)].id;
+    if (const Merge* merge = table_.find(left, right)) {
+      heap_.push({merge->rank, static_cast<std::uint32_t>(at), left, right, merge->id});
+    }
+  }
+
+  void apply(const Candidate& candidate) {
+    Symbol& left = symbols_[candidate.position];
+    const std::int64_t next = nodes_[candidate.position].next;
+    if (left.id != candidate.left || next < 0 || symbols_[index(next)].id != candidate.right) return;
+    left = {candidate.merged, left.length + symbols_[index(next)].length};
+    symbols_[index(next)].id = kGone;
+    const std::int64_t after = nodes_[index(next)].next;
+    nodes_[candidate.position].next = after;
+    if (after >= 0) nodes_[index(after)].previous = candidate.position;
+    if (nodes_[candidate.position].previous >= 0) push(nodes_[candidate.position].previous);
+    push(candidate.position);
+  }
+
+  const MergeTable& table_;
+  std::vector<Symbol>& symbols_;
+  std::vector<Node> nodes_;
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> heap_;
+};
+
+}  // namespace
+
+MergeTable::MergeTable(std::size_t expected_merges) { rehash(std::bit_ceil(2 * expected_merges + 16)); }
+
+void MergeTable::rehash(std::size_t slots) {
+  const std::vector<Slot> old = std::move(slots_);
+  slots_.assign(slots, Slot{kEmpty, {}});
+  mask_ = slots - 1;
+  shift_ = 64U - static_cast<unsigned>(std::countr_zero(slots));
+  for (const Slot& slot : old) {
+    if (slot.key == kEmpty) continue;
+    std::size_t at = slot_of(slot.key);
+    while (slots_[at].key != kEmpty) at = (at + 1) & mask_;
+    slots_[at] = slot;
+  }
+}
+
+void MergeTable::add(std::int32_t left, std::int32_t right, Merge merge) {
+  if (2 * (size_ + 1) > slots_.size()) rehash(2 * slots_.size());
+  const std::uint64_t key = pair_key(left, right);
+  std::size_t at = slot_of(key);
+  while (slots_[at].key != kEmpty && slots_[at].key != key) at = (at + 1) & mask_;
+  if (slots_[at].key == kEmpty) ++size_;
+  slots_[at] = {key, merge};
+}
+
+void merge_symbols(const MergeTable& table, std::vector<Symbol>& symbols) {
+  if (symbols.size() < 2) return;
+  if (symbols.size() <= kScanLimit) return merge_by_scan(table, symbols);
+  HeapMerger(table, symbols).run();
+}
+
+}  // namespace lora_train::tokenizer

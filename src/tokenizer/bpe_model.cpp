@@ -1,0 +1,186 @@
+#include "bpe_model.h"
+
+#include "byte_level.h"
+#include "decoder.h"
+#include "utf8.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+// The two halves of a merge, written "a b" or ["a", "b"].
+std::pair<std::string, std::string> read_merge(const JsonPlace& merges, std::size_t rank) {
+  const Json& merge = merges.value()[rank];
+  const auto fail = [&](const std::string& message) {
+    throw FormatError(merges.where() + "[" + std::to_string(rank) + "]", message);
+  };
+  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+    return {merge[0].get<std::string>(), merge[1].get<std::string>()};
+  }
+  if (!merge.is_string()) fail("expected \"a b\" or [\"a\", \"b\"]");
+  const auto& text = merge.get_ref<const std::string&>();
+  const std::size_t space = text.find(' ');
+  if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
+    fail("expected two tokens with one space between them, found \"" + text + "\"");
+  }
+  return {text.substr(0, space), text.substr(space + 1)};
+}
+
+void refuse_affix(const JsonPlace& place, const std::string& key) {
+  if (!place.string_or(key, "").empty()) place.at(key).fail("a word affix is not built; only an empty one is");
+}
+
+}  // namespace
+
+BpeModel::BpeModel(const JsonPlace& place, bool byte_level) : byte_level_(byte_level) {
+  const std::string type = place.string_or("type", "BPE");
+  if (type != "BPE") place.fail("model \"" + type + "\" is not built; BPE is");
+  place.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                    "byte_fallback", "ignore_merges", "vocab", "merges"});
+  if (const auto dropout = place.find("dropout")) {
+    if (!dropout->value().is_number() || dropout->value().get<double>() != 0.0) dropout->fail("BPE dropout is not built");
+  }
+  refuse_affix(place, "continuing_subword_prefix");
+  refuse_affix(place, "end_of_word_suffix");
+  byte_fallback_ = place.boolean_or("byte_fallback", false);
+  fuse_unk_ = place.boolean_or("fuse_unk", false);
+  ignore_merges_ = place.boolean_or("ignore_merges", false);
+  if (byte_level_ && byte_fallback_) place.at("byte_fallback").fail("byte fallback under a ByteLevel pre-tokenizer is not built");
+  load_vocabulary(place.at("vocab"));
+  if (const auto unk = place.find("unk_token")) {
+    const auto found = vocabulary_.find(unk->string());
+    if (found == vocabulary_.end()) unk->fail("\"" + unk->string() + "\" is not in model.vocab");
+    unk_id_ = found->second;
+  }
+  load_alphabet();
+  load_merges(place.at("merges"));
+}
+
+void BpeModel::load_vocabulary(const JsonPlace& place) {
+  if (!place.value().is_object()) place.fail("expected an object of token: id");
+  vocabulary_.reserve(2 * place.value().size());
+  std::vector<bool> taken;
+  for (const auto& [token, value] : place.value().items()) {
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= (1U << 24U)) {
+      throw FormatError(place.where() + "[\"" + token + "\"]", "expected an id in [0, 2^24)");
+    }
+    const auto id = value.get<std::size_t>();
+    if (id >= taken.size()) taken.resize(std::max(id + 1, 2 * taken.size()));
+    if (taken[id]) throw FormatError(place.where() + "[\"" + token + "\"]", "id " + std::to_string(id) + " occurs twice");
+    taken[id] = true;
+    vocabulary_[token] = static_cast<std::int32_t>(id);
+    if (!ignore_merges_) continue;
+    const auto spelled = byte_level_ ? byte_level_to_bytes(token) : std::optional<std::string>(token);
+    if (spelled) whole_pieces_[*spelled] = static_cast<std::int32_t>(id);
+  }
+}
+
+void BpeModel::load_alphabet() {
+  byte_ids_.fill(-1);
+  if (byte_level_) {
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      const auto found = vocabulary_.find(bytes_to_byte_level(std::string(1, static_cast<char>(byte))));
+      if (found != vocabulary_.end()) byte_ids_[byte] = found->second;
+    }
+    return;
+  }
+  for (const auto& [token, id] : vocabulary_) {
+    if (token.empty()) continue;
+    const Utf8Char c = utf8_char(token, 0);
+    if (c.length == token.size()) character_ids_[c.code_point] = id;
+    // Hugging Face looks for "<0x%02X>", so a lower-case spelling is an ordinary token.
+    const bool upper = token.find_first_of("abcdef") == std::string::npos;
+    if (const int byte = byte_of_token(token); byte >= 0 && upper) byte_ids_[static_cast<std::size_t>(byte)] = id;
+  }
+}
+
+std::int32_t BpeModel::id_of(const std::string& token, const JsonPlace& merges, std::size_t rank) const {
+  const auto found = vocabulary_.find(token);
+  if (found != vocabulary_.end()) return found->second;
+  throw FormatError(merges.where() + "[" + std::to_string(rank) + "]", "token \"" + token + "\" is not in model.vocab");
+}
+
+void BpeModel::load_merges(const JsonPlace& place) {
+  if (!place.value().is_array()) place.fail("expected an array");
+  const Json& list = place.value();
+  merges_ = MergeTable(list.size());
+  for (std::size_t rank = 0; rank < list.size(); ++rank) {
+    const auto [left, right] = read_merge(place, rank);
+    const Merge merge = {static_cast<std::uint32_t>(rank), id_of(left + right, place, rank)};
+    merges_.add(id_of(left, place, rank), id_of(right, place, rank), merge);
+  }
+}
+
+void BpeModel::split_bytes(std::string_view piece, std::vector<Symbol>& symbols) const {
+  std::uint32_t dropped = 0;
+  for (const char byte : piece) {
+    const std::int32_t id = byte_ids_[static_cast<unsigned char>(byte)];
+    if (id < 0 && !unk_id_) {
+      ++dropped;
+      continue;
+    }
+    const bool follows_unknown = id < 0 && !symbols.empty() && symbols.back().id == *unk_id_;
+    if (id < 0) {
+      add_unknown(1, follows_unknown, symbols);
+    } else {
+      symbols.push_back({id, 1 + dropped});
+      dropped = 0;
+    }
+  }
+  if (dropped > 0 && !symbols.empty()) symbols.back().length += dropped;
+}
+
+void BpeModel::add_unknown(std::uint32_t length, bool follows_unknown, std::vector<Symbol>& symbols) const {
+  if (fuse_unk_ && follows_unknown) {
+    symbols.back().length += length;
+  } else {
+    symbols.push_back({*unk_id_, length});
+  }
+}
+
+bool BpeModel::add_fallback(std::string_view character, std::vector<Symbol>& symbols) const {
+  if (!byte_fallback_) return false;
+  for (const char byte : character) {
+    if (byte_ids_[static_cast<unsigned char>(byte)] < 0) return false;
+  }
+  for (const char byte : character) symbols.push_back({byte_ids_[static_cast<unsigned char>(byte)], 1});
+  return true;
+}
+
+void BpeModel::split_characters(std::string_view piece, std::vector<Symbol>& symbols) const {
+  std::uint32_t dropped = 0;
+  bool last_unknown = false;
+  for (std::size_t at = 0; at < piece.size();) {
+    const Utf8Char c = utf8_char(piece, at);
+    const auto found = character_ids_.find(c.code_point);
+    const auto length = static_cast<std::uint32_t>(c.length);
+    if (found != character_ids_.end()) {
+      symbols.push_back({found->second, length + dropped});
+      dropped = 0;
+      last_unknown = false;
+    } else if (add_fallback(piece.substr(at, c.length), symbols)) {
+      last_unknown = false;
+    } else if (unk_id_) {
+      add_unknown(length, last_unknown, symbols);
+      last_unknown = true;
+    } else {
+      dropped += length;
+    }
+    at += c.length;
+  }
+  if (dropped > 0 && !symbols.empty()) symbols.back().length += dropped;
+}
+
+void BpeModel::encode(std::string_view piece, std::vector<Symbol>& symbols) const {
+  symbols.clear();
+  if (ignore_merges_) {
+    if (const auto whole = whole_pieces_.find(piece); whole != whole_pieces_.end()) {
+      symbols.push_back({whole->second, static_cast<std::uint32_t>(piece.size())});
+      return;
+    }
+  }
+  if (byte_level_) split_bytes(piece, symbols);
+  else split_characters(piece, symbols);
+  merge_symbols(merges_, symbols);
+}
+
+}  // namespace lora_train::tokenizer

@@ -1,0 +1,122 @@
+#include "json_place.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "lora_train/base/file.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+constexpr int kMaxDepth = 256;
+
+void check_depth(std::string_view text, const std::string& where) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      else if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > kMaxDepth) throw FormatError(where, "JSON is nested deeper than 256 levels");
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& where) {
+  check_depth(text, where);
+  try {
+    return Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    const std::size_t end = std::min<std::size_t>(error.byte, text.size());
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
+    throw FormatError(where + ":" + std::to_string(line), "not valid JSON at byte " + std::to_string(error.byte) +
+                                                              "; is the file whole? Download it again");
+  } catch (const Json::exception& error) {
+    throw FormatError(where, std::string("not valid JSON: ") + error.what());
+  }
+}
+
+Json parse_json_file(const std::filesystem::path& path) { return parse_json(read_file(path), path.string()); }
+
+void JsonPlace::expected(const char* what) const {
+  fail(std::string("expected ") + what + ", found " + value_->type_name());
+}
+
+JsonPlace JsonPlace::at(const std::string& key) const {
+  if (!value_->is_object()) expected("an object");
+  const auto found = value_->find(key);
+  if (found == value_->end()) fail("\"" + key + "\" is missing");
+  return {*found, file_, path_.empty() ? key : path_ + "." + key};
+}
+
+std::optional<JsonPlace> JsonPlace::find(const std::string& key) const {
+  if (!value_->is_object()) expected("an object");
+  const auto found = value_->find(key);
+  if (found == value_->end() || found->is_null()) return std::nullopt;
+  return JsonPlace(*found, file_, path_.empty() ? key : path_ + "." + key);
+}
+
+std::vector<JsonPlace> JsonPlace::elements() const {
+  if (!value_->is_array()) expected("an array");
+  std::vector<JsonPlace> places;
+  places.reserve(value_->size());
+  for (std::size_t i = 0; i < value_->size(); ++i) {
+    places.emplace_back((*value_)[i], file_, path_ + "[" + std::to_string(i) + "]");
+  }
+  return places;
+}
+
+const std::string& JsonPlace::string() const {
+  if (!value_->is_string()) expected("a string");
+  return value_->get_ref<const std::string&>();
+}
+
+bool JsonPlace::boolean() const {
+  if (!value_->is_boolean()) expected("true or false");
+  return value_->get<bool>();
+}
+
+std::int64_t JsonPlace::integer() const {
+  if (!value_->is_number_integer()) expected("an integer");
+  if (value_->is_number_unsigned() &&
+      value_->get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+    expected("an integer below 2^63");
+  }
+  return value_->get<std::int64_t>();
+}
+
+std::int32_t JsonPlace::id() const {
+  const std::int64_t value = integer();
+  // Ids index tables, so an absurd one must not cost gigabytes.
+  if (value < 0 || value >= (1 << 24)) fail("token id " + std::to_string(value) + " is not in [0, 2^24)");
+  return static_cast<std::int32_t>(value);
+}
+
+bool JsonPlace::boolean_or(const std::string& key, bool fallback) const {
+  const auto member = find(key);
+  return member ? member->boolean() : fallback;
+}
+
+std::string JsonPlace::string_or(const std::string& key, const std::string& fallback) const {
+  const auto member = find(key);
+  return member ? member->string() : fallback;
+}
+
+void JsonPlace::allow_only(std::initializer_list<std::string_view> keys) const {
+  if (!value_->is_object()) expected("an object");
+  for (const auto& [key, value] : value_->items()) {
+    if (std::find(keys.begin(), keys.end(), key) == keys.end() && !value.is_null()) {
+      fail("\"" + key + "\" is not supported by lora-train's tokenizer");
+    }
+  }
+}
+
+}  // namespace lora_train::tokenizer

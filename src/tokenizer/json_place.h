@@ -1,0 +1,61 @@
+// A value of a JSON file together with its place, so that every complaint names the file and the path in it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::tokenizer {
+
+using Json = nlohmann::json;
+
+/// Parses a file; FormatError (file:line) on malformed JSON, IoError when it cannot be read.
+Json parse_json_file(const std::filesystem::path& path);
+/// The same from text that `where` names. Nesting deeper than 256 is refused.
+Json parse_json(std::string_view text, const std::string& where);
+
+class JsonPlace {
+ public:
+  JsonPlace(const Json& value, std::string file, std::string path = {})
+      : value_(&value), file_(std::move(file)), path_(std::move(path)) {}
+
+  const Json& value() const { return *value_; }
+  bool is_null() const { return value_->is_null(); }
+  /// "folder/tokenizer.json: model.vocab"
+  std::string where() const { return path_.empty() ? file_ : file_ + ": " + path_; }
+  [[noreturn]] void fail(const std::string& message) const { throw FormatError(where(), message); }
+
+  /// A member; fails when this is no object or lacks it.
+  JsonPlace at(const std::string& key) const;
+  /// A member that is there and not null.
+  std::optional<JsonPlace> find(const std::string& key) const;
+  /// The elements; fails when this is no array.
+  std::vector<JsonPlace> elements() const;
+
+  const std::string& string() const;
+  bool boolean() const;
+  /// A token id: within [0, 2^24).
+  std::int32_t id() const;
+  std::int64_t integer() const;
+
+  bool boolean_or(const std::string& key, bool fallback) const;
+  std::string string_or(const std::string& key, const std::string& fallback) const;
+
+  /// "type" of a component.
+  const std::string& type() const { return at("type").string(); }
+  /// Fails on members that are none of these: what a file asks and we do not know is never ignored.
+  void allow_only(std::initializer_list<std::string_view> keys) const;
+
+ private:
+  [[noreturn]] void expected(const char* what) const;
+  const Json* value_;
+  std::string file_, path_;
+};
+
+}  // namespace lora_train::tokenizer

@@ -1,0 +1,233 @@
+#include "json_tokenizer.h"
+
+#include <unordered_set>
+
+#include "bpe_model.h"
+#include "decoder.h"
+#include "input_text.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/hash.h"
+#include "normalizer.h"
+#include "pre_tokenizer.h"
+#include "word_cache.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+const Json kNull;
+
+JsonPlace section(const JsonPlace& root, const std::string& key, const std::string& file) {
+  const auto found = root.find(key);
+  return found ? *found : JsonPlace(kNull, file, key);
+}
+
+// Whether a plain text gets BOS in front; complains about post-processors that would do anything else to one text.
+bool post_processor_adds_bos(const JsonPlace& place) {
+  if (place.is_null()) return false;
+  const std::string& type = place.type();
+  if (type == "ByteLevel") return false;
+  if (type == "Sequence") {
+    bool adds = false;
+    for (const JsonPlace& part : place.at("processors").elements()) adds = post_processor_adds_bos(part) || adds;
+    return adds;
+  }
+  if (type != "TemplateProcessing") {
+    place.fail("post-processor \"" + type + "\" is not built; there are ByteLevel, TemplateProcessing, Sequence");
+  }
+  const auto steps = place.at("single").elements();
+  return !steps.empty() && steps.front().find("SpecialToken").has_value();
+}
+
+class JsonTokenizer final : public Tokenizer {
+ public:
+  JsonTokenizer(const JsonPlace& root, const std::string& file, const SpecialTokens& special, const TokenizerOptions& options)
+      : normalizer_(load_normalizer(section(root, "normalizer", file))),
+        pre_tokenizer_(section(root, "pre_tokenizer", file)),
+        model_(root.at("model"), pre_tokenizer_.is_byte_level()),
+        decoder_(load_decoder(section(root, "decoder", file))) {
+    // truncation and padding are settings of one call, which Hugging Face resets; they decide nothing here.
+    root.allow_only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                     "post_processor", "decoder", "model"});
+    for (const auto& [token, id] : model_.vocabulary()) set_spelling(id, token);
+    load_added(section(root, "added_tokens", file), special, options);
+    adds_bos_ = post_processor_adds_bos(section(root, "post_processor", file));
+    apply_special_tokens(special);
+  }
+
+  void set_fingerprint(std::string fingerprint) { fingerprint_ = std::move(fingerprint); }
+
+  Encoding encode(std::string_view text, bool with_offsets) const override;
+  std::string decode(std::span<const std::int32_t> ids, bool skip_special) const override;
+  std::optional<std::int32_t> token_to_id(std::string_view token) const override;
+  std::string id_to_token(std::int32_t id) const override { return spelling(id) ? *spelling(id) : std::string(); }
+  bool is_special(std::int32_t id) const override { return special_.contains(id); }
+  std::int32_t vocab_size() const override { return static_cast<std::int32_t>(spellings_.size()); }
+
+ private:
+  struct Run;  // the state of one encode call
+
+  void load_added(const JsonPlace& place, const SpecialTokens& special, const TokenizerOptions& options);
+  void add_token(const AddedToken& token, const TokenizerOptions& options, const std::string& where);
+  void set_spelling(std::int32_t id, const std::string& token);
+  const std::string* spelling(std::int32_t id) const;
+  void encode_stretch(NormalizedText stretch, Run& run) const;
+  void encode_normalized(NormalizedText& text, Run& run) const;
+  std::span<const Symbol> encode_piece(std::string_view piece, Run& run) const;
+
+  std::unique_ptr<Normalizer> normalizer_;
+  PreTokenizer pre_tokenizer_;
+  BpeModel model_;
+  std::unique_ptr<Decoder> decoder_;
+  AddedTokenMatcher raw_added_, normalized_added_;
+  Vocabulary added_ids_;
+  std::unordered_set<std::int32_t> special_;
+  std::vector<std::string> spellings_;  // by id; "" = none
+  std::uint64_t serial_ = WordCache::next_serial();
+};
+
+struct JsonTokenizer::Run {
+  bool with_offsets;
+  WordCache& cache;
+  Encoding out;
+  Pieces pieces;
+  std::vector<Symbol> symbols;
+
+  void push(std::int32_t id, ByteRange range) {
+    out.ids.push_back(id);
+    if (with_offsets) out.offsets.push_back(range);
+  }
+};
+
+void JsonTokenizer::set_spelling(std::int32_t id, const std::string& token) {
+  const auto index = static_cast<std::size_t>(id);
+  if (index >= spellings_.size()) spellings_.resize(index + 1);
+  spellings_[index] = token;
+}
+
+const std::string* JsonTokenizer::spelling(std::int32_t id) const {
+  const auto index = static_cast<std::size_t>(id);
+  return id >= 0 && index < spellings_.size() ? &spellings_[index] : nullptr;
+}
+
+void JsonTokenizer::load_added(const JsonPlace& place, const SpecialTokens& special, const TokenizerOptions& options) {
+  if (!place.is_null()) {
+    for (const JsonPlace& entry : place.elements()) {
+      add_token(read_added_token(entry, entry.at("id").id()), options, entry.where());
+    }
+  }
+  // Hugging Face adds what only tokenizer_config.json knows; for the others the flags of tokenizer.json stand.
+  for (const AddedToken& token : special.added) {
+    if (!added_ids_.contains(token.content)) add_token(token, options, "tokenizer_config.json: added_tokens_decoder");
+  }
+}
+
+void JsonTokenizer::add_token(const AddedToken& token, const TokenizerOptions& options, const std::string& where) {
+  const std::string* taken = spelling(token.id);
+  if (taken != nullptr && !taken->empty() && *taken != token.content) {
+    throw FormatError(where, "id " + std::to_string(token.id) + " of added token \"" + token.content +
+                                 "\" already belongs to \"" + *taken + "\"");
+  }
+  const auto known = model_.vocabulary().find(token.content);
+  if (known != model_.vocabulary().end() && known->second != token.id) {
+    throw FormatError(where, "added token \"" + token.content + "\" has id " + std::to_string(token.id) +
+                                 " here and id " + std::to_string(known->second) + " in model.vocab");
+  }
+  set_spelling(token.id, token.content);
+  added_ids_[token.content] = token.id;
+  if (token.special) special_.insert(token.id);
+  if (token.special && !options.special_tokens_in_text) return;
+  if (!token.normalized || !normalizer_) {
+    (token.normalized ? normalized_added_ : raw_added_).add(token, token.content);
+    return;
+  }
+  NormalizedText content(token.content, 0, token.content.size());
+  normalizer_->normalize(content);
+  normalized_added_.add(token, std::string(content.text()));
+}
+
+Encoding JsonTokenizer::encode(std::string_view text, bool with_offsets) const {
+  check_input_text(text);
+  Run run{with_offsets, WordCache::of_thread(serial_), {}, {}, {}};
+  run.out.ids.reserve(text.size() / 3);
+  for (const auto& part : raw_added_.split(text)) {
+    if (part.id >= 0) {
+      run.push(part.id, {static_cast<std::uint32_t>(part.begin), static_cast<std::uint32_t>(part.end)});
+    } else {
+      encode_stretch(NormalizedText(text, part.begin, part.end), run);
+    }
+  }
+  return std::move(run.out);
+}
+
+void JsonTokenizer::encode_stretch(NormalizedText stretch, Run& run) const {
+  if (normalizer_) normalizer_->normalize(stretch);
+  if (normalized_added_.empty()) return encode_normalized(stretch, run);
+  for (const auto& part : normalized_added_.split(stretch.text())) {
+    if (part.id >= 0) {
+      run.push(part.id, stretch.input_range(part.begin, part.end));
+    } else {
+      NormalizedText slice = stretch.slice(part.begin, part.end);
+      encode_normalized(slice, run);
+    }
+  }
+}
+
+void JsonTokenizer::encode_normalized(NormalizedText& text, Run& run) const {
+  pre_tokenizer_.split(text, run.pieces);
+  const std::string_view all = text.text();
+  for (const auto& [begin, end] : run.pieces) {
+    std::size_t at = begin;
+    for (const Symbol& symbol : encode_piece(all.substr(begin, end - begin), run)) {
+      run.out.ids.push_back(symbol.id);
+      if (run.with_offsets) run.out.offsets.push_back(text.input_range(at, at + symbol.length));
+      at += symbol.length;
+    }
+  }
+}
+
+std::span<const Symbol> JsonTokenizer::encode_piece(std::string_view piece, Run& run) const {
+  if (piece.size() > WordCache::kMaxWordBytes) {
+    model_.encode(piece, run.symbols);
+    return run.symbols;
+  }
+  const std::uint64_t hash = hash64(piece);
+  if (const auto known = run.cache.find(piece, hash); !known.empty()) return known;
+  model_.encode(piece, run.symbols);
+  run.cache.insert(piece, hash, run.symbols);
+  return run.symbols;
+}
+
+std::string JsonTokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
+  std::vector<std::string> tokens;
+  for (const std::int32_t id : ids) {
+    const std::string* token = spelling(id);
+    if (token != nullptr && !token->empty() && !(skip_special && is_special(id))) tokens.push_back(*token);
+  }
+  if (decoder_) decoder_->decode(tokens);
+  std::string text;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (i > 0 && !decoder_) text += ' ';
+    text += tokens[i];
+  }
+  return text;
+}
+
+std::optional<std::int32_t> JsonTokenizer::token_to_id(std::string_view token) const {
+  if (const auto added = added_ids_.find(token); added != added_ids_.end()) return added->second;
+  const auto known = model_.vocabulary().find(token);
+  return known == model_.vocabulary().end() ? std::nullopt : std::optional<std::int32_t>(known->second);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer_json(const std::filesystem::path& file, const SpecialTokens& special_tokens,
+                                               const TokenizerOptions& options) {
+  const std::string bytes = read_file(file);
+  const Json json = parse_json(bytes, file.string());
+  auto tokenizer = std::make_unique<JsonTokenizer>(JsonPlace(json, file.string()), file.string(), special_tokens, options);
+  tokenizer->set_fingerprint(hash128_hex(hash128_hex(bytes) + hash128_hex(special_tokens.bytes) +
+                                         (options.special_tokens_in_text ? "+json" : "-json")));
+  return tokenizer;
+}
+
+}  // namespace lora_train::tokenizer

@@ -1,0 +1,126 @@
+#include "pre_tokenizer.h"
+
+#include "utf8.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+// GPT-2's own pattern, which ByteLevel applies with use_regex.
+constexpr const char* kByteLevelPattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+std::string escape_literal(const std::string& literal) {
+  std::string pattern;
+  for (const char c : literal) {
+    if (static_cast<unsigned char>(c) < 0x80 && std::isalnum(static_cast<unsigned char>(c)) == 0) pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
+
+// Every match is a piece, and so is everything between matches.
+void split_isolated(const Regex& regex, std::string_view text, std::pair<std::size_t, std::size_t> piece, Pieces& out) {
+  const std::string_view part = text.substr(piece.first, piece.second - piece.first);
+  Regex::Scan scan(regex, part);
+  std::size_t at = 0, begin = 0, end = 0;
+  while (at < part.size() && scan.next(at, begin, end)) {
+    if (begin > at) out.emplace_back(piece.first + at, piece.first + begin);
+    out.emplace_back(piece.first + begin, piece.first + end);
+    at = end;
+  }
+  if (at < part.size()) out.emplace_back(piece.first + at, piece.second);
+}
+
+}  // namespace
+
+PreTokenizer::PreTokenizer(const JsonPlace& place) {
+  if (!place.is_null()) load(place);
+}
+
+void PreTokenizer::load(const JsonPlace& place) {
+  if (byte_level_) place.fail("a step after ByteLevel is not built: ByteLevel must be the last one");
+  if (metaspace_) place.fail("a step after Metaspace is not built");
+  const std::string& type = place.type();
+  if (type == "Sequence") {
+    place.allow_only({"type", "pretokenizers"});
+    for (const JsonPlace& part : place.at("pretokenizers").elements()) load(part);
+  } else if (type == "Split") {
+    load_split(place);
+  } else if (type == "ByteLevel") {
+    load_byte_level(place);
+  } else if (type == "Metaspace") {
+    load_metaspace(place);
+  } else {
+    place.fail("pre-tokenizer \"" + type + "\" is not built; there are Sequence, Split, ByteLevel, Metaspace");
+  }
+}
+
+void PreTokenizer::load_split(const JsonPlace& place) {
+  place.allow_only({"type", "pattern", "behavior", "invert"});
+  if (const std::string& behavior = place.at("behavior").string(); behavior != "Isolated") {
+    place.at("behavior").fail("\"" + behavior + "\" is not built; Isolated is");
+  }
+  if (place.boolean_or("invert", false)) place.at("invert").fail("an inverted split is not built");
+  const JsonPlace pattern = place.at("pattern");
+  pattern.allow_only({"Regex", "String"});
+  const bool is_regex = pattern.find("Regex").has_value();
+  const JsonPlace text = pattern.at(is_regex ? "Regex" : "String");
+  patterns_.emplace_back(is_regex ? text.string() : escape_literal(text.string()), text.where());
+}
+
+void PreTokenizer::load_byte_level(const JsonPlace& place) {
+  place.allow_only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+  byte_level_ = true;
+  prefix_space_ = place.boolean_or("add_prefix_space", true);
+  const bool use_regex = place.boolean_or("use_regex", true);
+  if (prefix_space_ && !patterns_.empty()) place.at("add_prefix_space").fail("a prefix space after a Split is not built");
+  if (use_regex) patterns_.emplace_back(kByteLevelPattern, place.where());
+}
+
+void PreTokenizer::load_metaspace(const JsonPlace& place) {
+  place.allow_only({"type", "replacement", "add_prefix_space", "prepend_scheme", "split"});
+  if (!patterns_.empty()) place.fail("Metaspace after a Split is not built");
+  metaspace_ = true;
+  replacement_ = place.at("replacement").string();
+  if (count_chars(replacement_) != 1) place.at("replacement").fail("expected one character");
+  metaspace_split_ = place.boolean_or("split", true);
+  const bool prefix = place.boolean_or("add_prefix_space", true);
+  const std::string scheme = place.string_or("prepend_scheme", prefix ? "always" : "never");
+  if (scheme == "always") scheme_ = PrependScheme::kAlways;
+  else if (scheme == "first") scheme_ = PrependScheme::kFirst;
+  else if (scheme == "never") scheme_ = PrependScheme::kNever;
+  else place.at("prepend_scheme").fail("\"" + scheme + "\" is none of always, first, never");
+}
+
+void PreTokenizer::split(NormalizedText& text, Pieces& pieces) const {
+  pieces.clear();
+  if (text.text().empty()) return;
+  if (metaspace_) return split_metaspace(text, pieces);
+  if (prefix_space_ && text.text().front() != ' ') text.prepend(" ");
+  pieces.emplace_back(0, text.text().size());
+  Pieces finer;
+  for (const Regex& pattern : patterns_) {
+    finer.clear();
+    finer.reserve(text.text().size() / 4);
+    for (const auto& piece : pieces) split_isolated(pattern, text.text(), piece, finer);
+    pieces.swap(finer);
+  }
+}
+
+void PreTokenizer::split_metaspace(NormalizedText& text, Pieces& pieces) const {
+  replace_all(text, " ", replacement_);
+  const bool wants_prefix =
+      scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirst && text.input_begin() == 0);
+  if (wants_prefix && !text.text().starts_with(replacement_)) text.prepend(replacement_);
+  const std::string_view all = text.text();
+  std::size_t begin = 0;
+  while (metaspace_split_) {
+    const std::size_t next = all.find(replacement_, begin + 1);
+    if (next == std::string_view::npos) break;
+    pieces.emplace_back(begin, next);
+    begin = next;
+  }
+  pieces.emplace_back(begin, all.size());
+}
+
+}  // namespace lora_train::tokenizer

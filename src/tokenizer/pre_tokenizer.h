@@ -1,0 +1,45 @@
+// The pre_tokenizer of tokenizer.json: cuts a normalised text into the pieces that BPE works on one by one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "json_place.h"
+#include "normalizer.h"
+#include "regex.h"
+
+namespace lora_train::tokenizer {
+
+/// Half-open ranges of a NormalizedText's text().
+using Pieces = std::vector<std::pair<std::size_t, std::size_t>>;
+
+/// What pre_tokenizer asks for, flattened. Thread-safe for concurrent const calls.
+class PreTokenizer {
+ public:
+  /// FormatError names what is not built.
+  explicit PreTokenizer(const JsonPlace& place);
+
+  /// Whether the vocabulary is spelled in the byte-level alphabet.
+  bool is_byte_level() const { return byte_level_; }
+  /// Cuts the text; may first change it (Metaspace, a prefix space). `pieces` is overwritten.
+  void split(NormalizedText& text, Pieces& pieces) const;
+
+ private:
+  enum class PrependScheme { kNever, kFirst, kAlways };
+  void load(const JsonPlace& place);
+  void load_split(const JsonPlace& place);
+  void load_byte_level(const JsonPlace& place);
+  void load_metaspace(const JsonPlace& place);
+  void split_metaspace(NormalizedText& text, Pieces& pieces) const;
+
+  std::vector<Regex> patterns_;
+  bool byte_level_ = false, prefix_space_ = false;
+  bool metaspace_ = false, metaspace_split_ = false;
+  std::string replacement_;
+  PrependScheme scheme_ = PrependScheme::kNever;
+};
+
+}  // namespace lora_train::tokenizer

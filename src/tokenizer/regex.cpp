@@ -1,0 +1,128 @@
+#include "regex.h"
+
+#include <pcre2.h>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+constexpr std::size_t kJitStackBytes = std::size_t{8} << 20U;
+
+std::string pcre2_message(int code) {
+  PCRE2_UCHAR buffer[256];
+  pcre2_get_error_message(code, buffer, sizeof buffer);
+  return reinterpret_cast<const char*>(buffer);
+}
+
+// A stack for compiled patterns, one per thread: the default 32 KiB is too little for long runs of one class.
+struct JitStack {
+  pcre2_jit_stack* stack = pcre2_jit_stack_create(32 * 1024, kJitStackBytes, nullptr);
+  pcre2_match_context* context = pcre2_match_context_create(nullptr);
+  JitStack() { pcre2_jit_stack_assign(context, nullptr, stack); }
+  ~JitStack() {
+    pcre2_match_context_free(context);
+    pcre2_jit_stack_free(stack);
+  }
+  JitStack(const JitStack&) = delete;
+  JitStack& operator=(const JitStack&) = delete;
+};
+
+pcre2_match_context* thread_context() {
+  thread_local JitStack stack;
+  return stack.context;
+}
+
+}  // namespace
+
+struct Regex::Code {
+  pcre2_code* compiled = nullptr;
+  std::string where;
+  ~Code() { pcre2_code_free(compiled); }
+};
+
+Regex::Regex(const std::string& pattern, const std::string& where) : code_(std::make_unique<Code>()) {
+  const std::string spelled = with_unicode_white_space(pattern, where);
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  code_->where = where;
+  code_->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
+                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+  if (code_->compiled == nullptr) {
+    throw FormatError(where, "the pattern does not compile (" + pcre2_message(error) + "): " + pattern);
+  }
+  pcre2_jit_compile(code_->compiled, PCRE2_JIT_COMPLETE);  // without JIT matching still works
+}
+
+Regex::~Regex() = default;
+Regex::Regex(Regex&&) noexcept = default;
+Regex& Regex::operator=(Regex&&) noexcept = default;
+
+struct Regex::Scan::State {
+  const Code* code;
+  std::string_view text;
+  pcre2_match_data* data;
+};
+
+Regex::Scan::Scan(const Regex& regex, std::string_view text)
+    : state_(std::make_unique<State>(
+          State{regex.code_.get(), text, pcre2_match_data_create_from_pattern(regex.code_->compiled, nullptr)})) {}
+
+Regex::Scan::~Scan() { pcre2_match_data_free(state_->data); }
+
+bool Regex::Scan::next(std::size_t from, std::size_t& begin, std::size_t& end) {
+  const auto* subject = reinterpret_cast<PCRE2_SPTR>(state_->text.data());
+  const PCRE2_SIZE* found = pcre2_get_ovector_pointer(state_->data);
+  const auto match = [&](std::uint32_t options) {
+    return pcre2_match(state_->code->compiled, subject, state_->text.size(), from,
+                       PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | options, state_->data, thread_context());
+  };
+  int result = match(0);
+  if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);
+  if (result == PCRE2_ERROR_NOMATCH) return false;
+  if (result < 0) {
+    throw DataError("byte " + std::to_string(from),
+                    "the tokenizer's split pattern gives up here: " + pcre2_message(result) + " (" +
+                        state_->code->where + ")");
+  }
+  begin = found[0];
+  end = found[1];
+  return true;
+}
+
+std::string with_unicode_white_space(const std::string& pattern, const std::string& where) {
+  const std::string members = "\\t-\\r\\x{20}\\x{85}\\p{Z}";
+  std::string out;
+  bool in_class = false;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c == '\\' && i + 1 < pattern.size()) {
+      const char escaped = pattern[++i];
+      if (escaped == 's') {
+        out += in_class ? members : "[" + members + "]";
+      } else if (escaped == 'S' && !in_class) {
+        out += "[^" + members + "]";
+      } else if (escaped == 'S' || escaped == 'Q' || escaped == 'E' || escaped == 'h' || escaped == 'H') {
+        // Oniguruma's \h is a hexadecimal digit, and \S inside a class has no spelled-out form here.
+        throw FormatError(where, std::string("the pattern uses \\") + escaped + (in_class ? " in a class" : "") +
+                                     ", which is not built: " + pattern);
+      } else {
+        out += c;
+        out += escaped;
+      }
+      continue;
+    }
+    if (c == '[' && in_class && pattern.compare(i, 2, "[:") != 0) {
+      throw FormatError(where, "the pattern has a class in a class, which is not built: " + pattern);
+    }
+    if (c == '&' && in_class && pattern.compare(i, 2, "&&") == 0) {
+      throw FormatError(where, "the pattern intersects classes, which is not built: " + pattern);
+    }
+    if (c == '[') in_class = true;
+    if (c == ']') in_class = false;
+    out += c;
+  }
+  return out;
+}
+
+}  // namespace lora_train::tokenizer

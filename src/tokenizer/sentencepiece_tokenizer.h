@@ -1,0 +1,19 @@
+// tokenizer.model as a Tokenizer: SentencePiece BPE by our own merge loop.
+//
+// Added tokens of tokenizer_config.json (added_tokens_decoder) are found in the text first, as Hugging Face does; the
+// model's own control pieces are not recognised in text otherwise, as in SentencePiece. Each stretch between added
+// tokens gets the dummy space in front ("legacy": false in tokenizer_config.json: only the one the text begins with).
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "lora_train/tokenizer/tokenizer.h"
+#include "special_tokens.h"
+
+namespace lora_train::tokenizer {
+
+std::unique_ptr<Tokenizer> load_sentencepiece(const std::filesystem::path& file, const SpecialTokens& special_tokens,
+                                              const TokenizerOptions& options);
+
+}  // namespace lora_train::tokenizer

@@ -1,0 +1,33 @@
+// What the files beside a tokenizer say about its special tokens.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "added_tokens.h"
+
+namespace lora_train::tokenizer {
+
+struct SpecialTokens {
+  /// bos_token, eos_token, pad_token, unk_token, ... by key; an empty optional is an explicit null.
+  std::map<std::string, std::optional<std::string>> named;
+  std::optional<bool> add_bos_token;
+  /// SentencePiece-style tokenizers of Hugging Face: false puts the dummy space before the first stretch only.
+  bool legacy = true;
+  /// added_tokens_decoder, by ascending id.
+  std::vector<AddedToken> added;
+  std::vector<std::int32_t> generation_eos_ids;
+  /// The bytes of what was read, for fingerprints.
+  std::string bytes;
+
+  std::optional<std::string> name(const std::string& key) const;
+};
+
+/// Reads tokenizer_config.json, special_tokens_map.json and generation_config.json where they exist.
+SpecialTokens read_special_tokens(const std::filesystem::path& folder);
+
+}  // namespace lora_train::tokenizer
