@@ -134,10 +134,12 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
     std::string reason = error.what();
-    const auto at = reason.rfind("syntax error");
+    if (const auto at = reason.rfind("syntax error"); at != std::string::npos) reason.erase(0, at);
+    for (char& c : reason) {
+      if (c < ' ' || c > '~') c = '?';  // it quotes the bytes that are not UTF-8
+    }
     throw FormatError(file_, "the header is not valid UTF-8 JSON at byte " + std::to_string(8 + position) +
-                                 " of the file (" + (at == std::string::npos ? reason : reason.substr(at)) + "); " +
-                                 kDamaged);
+                                 " of the file (" + reason + "); " + kDamaged);
   }
 
  private:

@@ -28,6 +28,7 @@ class Safetensors : public ::testing::Test {
       ADD_FAILURE() << "accepted: " << bytes.substr(0, 200);
     } catch (const FormatError& error) {
       EXPECT_NE(error.message().find(expected), std::string::npos) << error.what();
+      for (const char c : error.message()) EXPECT_TRUE(c >= ' ' && c <= '~') << error.message();
       EXPECT_EQ(error.where(), tensor.empty() ? path.string() : path.string() + ": " + tensor);
     }
   }
