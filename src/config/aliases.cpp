@@ -1,6 +1,5 @@
 #include "aliases.h"
 
-
 #include "lora_train/base/text.h"
 #include "scalar.h"
 
@@ -26,10 +25,13 @@ Alias same(const std::string& name, const std::string& key) {
           }};
 }
 
-Rewrite becomes(const std::string& key, const Value& value, const std::string& text) {
+// An empty text asks for the default: it takes back what the same name said in an earlier layer (`others`).
+Rewrite becomes(const std::string& key, const Value& value, const std::string& text,
+                const std::vector<std::string>& others = {}) {
   Rewrite rewrite;
   if (text.empty()) {
-    rewrite.note = display(value) + " needs no setting here";
+    for (const auto& other : others) rewrite.resets.emplace_back(key, other);
+    rewrite.note = display(value) + " is the default of " + key;
   } else {
     rewrite.entries = {{key, text_at(value, text)}};
     rewrite.note = display(value) + " is read as " + key + ": " + text;
@@ -39,10 +41,11 @@ Rewrite becomes(const std::string& key, const Value& value, const std::string& t
 
 // true and false become these values of `key`; empty = nothing to set.
 Alias flag(const std::string& name, const std::string& key, const std::string& on, const std::string& off) {
-  const std::string meaning = "true = " + (on.empty() ? "default" : on) + ", false = " + (off.empty() ? "default" : off);
+  const std::string meaning =
+      "true = " + (on.empty() ? "default" : on) + ", false = " + (off.empty() ? "default" : off);
   return {name, key, meaning, [=](const Value& value) {
             const auto is_on = value.is_scalar() ? parse_bool(value.text) : std::nullopt;
-            if (is_on) return becomes(key, value, *is_on ? on : off);
+            if (is_on) return becomes(key, value, *is_on ? on : off, {on, off});
             Rewrite rewrite;
             rewrite.error = "got " + display(value) + ", expected true or false. Its key here is " + key + ".";
             return rewrite;
@@ -50,18 +53,20 @@ Alias flag(const std::string& name, const std::string& key, const std::string& o
 }
 
 Alias words(const std::string& name, const std::string& key, const Words& table) {
-  std::vector<std::string> meanings, known;
+  std::vector<std::string> meanings, known, texts;
   for (const auto& [word, text] : table) {
+    texts.push_back(text);
     meanings.push_back(word + " = " + (text.empty() ? "default" : text));
     known.push_back(word);
   }
   return {name, key, join(meanings), [=](const Value& value) {
             const std::string given = value.is_scalar() ? lower_case(value.text) : "";
             for (const auto& [word, text] : table) {
-              if (given == word) return becomes(key, value, text);
+              if (given == word) return becomes(key, value, text, texts);
             }
             Rewrite rewrite;
-            rewrite.error = "got " + display(value) + ", expected " + join(known, " | ") + ". Its key here is " + key + ".";
+            rewrite.error =
+                "got " + display(value) + ", expected " + join(known, " | ") + ". Its key here is " + key + ".";
             return rewrite;
           }};
 }
@@ -86,15 +91,16 @@ Alias bare_batch_size() {
   alias.rewrite = [](const Value& value) {
     Rewrite rewrite;
     rewrite.entries = {{"micro_batch_size", value}};
-    rewrite.warning = "is read as micro_batch_size (rows per rank and forward pass); elsewhere it is the batch of a whole "
-                      "step. Say micro_batch_size or global_batch_size.";
+    rewrite.warning =
+        "is read as micro_batch_size (rows per rank and forward pass); elsewhere it is the batch of a whole "
+        "step. Say micro_batch_size or global_batch_size.";
     return rewrite;
   };
   return alias;
 }
 
-const Words kPrecisions = {{"bf16", "bf16"}, {"bfloat16", "bf16"}, {"auto", "bf16"}, {"fp32", "fp32"},
-                           {"float32", "fp32"}, {"no", "fp32"}};
+const Words kPrecisions = {{"bf16", "bf16"}, {"bfloat16", "bf16"}, {"auto", "bf16"},
+                           {"fp32", "fp32"}, {"float32", "fp32"},  {"no", "fp32"}};
 
 struct OtherNames {
   const char* key;
@@ -112,12 +118,14 @@ const std::vector<OtherNames>& same_value_names() {
       {"use_rslora", {"peft_use_rslora"}},
       {"init_adapter", {"lora_model_dir", "adapter_name_or_path"}},
       {"datasets", {"train_data", "data_path", "train_file", "dataset_name", "dataset", "data"}},
-      {"eval_datasets", {"eval_data", "eval_data_path", "eval_file", "validation_file", "test_datasets", "eval_dataset"}},
+      {"eval_datasets",
+       {"eval_data", "eval_data_path", "eval_file", "validation_file", "test_datasets", "eval_dataset"}},
       {"val_set_size", {"val_size", "validation_split_ratio"}},
       {"max_seq_len", {"max_length", "sequence_len", "cutoff_len", "max_seq_length", "model_max_length"}},
       {"packing", {"sample_packing"}},
       {"dataset_prepared_path", {"tokenized_path"}},
-      {"micro_batch_size", {"per_device_train_batch_size", "micro_batch_size_per_gpu", "train_micro_batch_size_per_gpu"}},
+      {"micro_batch_size",
+       {"per_device_train_batch_size", "micro_batch_size_per_gpu", "train_micro_batch_size_per_gpu"}},
       {"eval_micro_batch_size", {"per_device_eval_batch_size", "eval_batch_size", "batch_size_val"}},
       {"gradient_accumulation_steps", {"grad_accumulation", "grad_accumulation_steps", "gradient_accumulation"}},
       {"num_epochs", {"num_train_epochs", "epochs"}},
@@ -245,12 +253,12 @@ const std::vector<Alias>& value_rules() {
                           {"adamw_bnb_8bit", "adamw_8bit"},
                           {"paged_adamw_32bit", "adamw_torch"},
                           {"adamw", "adamw_torch"}}),
-      spellings("attn_implementation", {{"sdpa", "auto"},
-                                        {"flash_attention_2", "auto"},
-                                        {"flash_attention_3", "auto"},
-                                        {"eager", "reference"}}),
+      spellings(
+          "attn_implementation",
+          {{"sdpa", "auto"}, {"flash_attention_2", "auto"}, {"flash_attention_3", "auto"}, {"eager", "reference"}}),
       spellings("gradient_checkpointing", {{"unsloth", "full"}}),
-      spellings("resume_from_checkpoint", {{"false", "none"}, {"off", "none"}, {"no", "none"}, {"true", "auto"}, {"on", "auto"}}),
+      spellings("resume_from_checkpoint",
+                {{"false", "none"}, {"off", "none"}, {"no", "none"}, {"true", "auto"}, {"on", "auto"}}),
   };
   return table;
 }

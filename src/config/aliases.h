@@ -17,7 +17,7 @@ struct Rewrite {
   std::vector<std::pair<std::string, Value>> implied;
   /// Takes back an earlier layer's entry of that key when it has that value (load_in_4bit: false after true).
   std::vector<std::pair<std::string, std::string>> resets;
-  std::string note;     ///< what was done; empty = nothing to say
+  std::string note;  ///< what was done; empty = nothing to say
   std::string warning;
   std::string error;
 };

@@ -23,11 +23,13 @@ struct Check {
 void check_required(const Check& check, const ProfileSources& sources) {
   const Place file{sources.profiles.empty() ? "" : sources.profiles.back(), 0};
   if (sources.needs_model && check.profile.model.empty()) {
-    check.findings.mistake(file, "model", "is missing. Name a Hugging Face folder, or org/name from the local cache "
+    check.findings.mistake(file, "model",
+                           "is missing. Name a Hugging Face folder, or org/name from the local cache "
                            "(`model: ...` or --model).");
   }
   if (sources.needs_datasets && check.profile.datasets.empty()) {
-    check.findings.mistake(file, "datasets", "is missing. Name training data (`datasets: [{path: train.jsonl}]` or --train-data).");
+    check.findings.mistake(file, "datasets",
+                           "is missing. Name training data (`datasets: [{path: train.jsonl}]` or --train-data).");
   }
 }
 
@@ -81,8 +83,9 @@ void check_adapter(const Check& check) {
                                         " weights cannot be trained. With adapter: none use bf16 or fp32.");
   }
   if (!profile.init_adapter.empty()) {
-    check.mistake("init_adapter", "there is no adapter with adapter: none. Use adapter: lora, or fold it in first "
-                                  "(lora-train merge).");
+    check.mistake("init_adapter",
+                  "there is no adapter with adapter: none. Use adapter: lora, or fold it in first "
+                  "(lora-train merge).");
   }
   if (!profile.add_tokens.empty()) {
     check.mistake("add_tokens", "new rows are trained beside an adapter only. Use adapter: lora.");
@@ -98,7 +101,8 @@ void check_evaluation(const Check& check) {
   if (profile.early_stopping_patience && !has_eval) {
     check.mistake("early_stopping_patience", "needs evaluation data. Give eval_datasets or val_set_size.");
   }
-  if (profile.val_set_size >= 1 && profile.val_set_size != static_cast<double>(static_cast<long long>(profile.val_set_size))) {
+  if (profile.val_set_size >= 1 &&
+      profile.val_set_size != static_cast<double>(static_cast<long long>(profile.val_set_size))) {
     check.mistake("val_set_size", "from 1 on it is a number of documents. Expected an integer, or a share below 1.");
   }
   std::set<std::string> names;
@@ -111,8 +115,8 @@ void check_evaluation(const Check& check) {
 
 }  // namespace
 
-void check_consistency(const Profile& profile, const ProfileSources& sources, const std::map<std::string, Place>& places,
-                       Findings& findings) {
+void check_consistency(const Profile& profile, const ProfileSources& sources,
+                       const std::map<std::string, Place>& places, Findings& findings) {
   const Check check{profile, places, findings};
   check_required(check, sources);
   check_batch(check);

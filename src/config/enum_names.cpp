@@ -4,16 +4,16 @@
 
 namespace lora_train {
 
-#define LORA_TRAIN_ENUM_NAMES(E, ...)                                         \
-  const EnumNames<E>& enum_names(E) {                                         \
-    static const EnumNames<E> names = {__VA_ARGS__};                          \
-    return names;                                                             \
-  }                                                                           \
-  std::string to_string(E value) {                                            \
-    for (const auto& [known, name] : enum_names(value)) {                     \
-      if (known == value) return name;                                        \
-    }                                                                         \
-    return {};                                                                \
+#define LORA_TRAIN_ENUM_NAMES(E, ...)                     \
+  const EnumNames<E>& enum_names(E) {                     \
+    static const EnumNames<E> names = {__VA_ARGS__};      \
+    return names;                                         \
+  }                                                       \
+  std::string to_string(E value) {                        \
+    for (const auto& [known, name] : enum_names(value)) { \
+      if (known == value) return name;                    \
+    }                                                     \
+    return {};                                            \
   }
 
 LORA_TRAIN_ENUM_NAMES(Device, {Device::kAuto, "auto"}, {Device::kCuda, "cuda"}, {Device::kCpu, "cpu"})
@@ -32,14 +32,12 @@ LORA_TRAIN_ENUM_NAMES(Overlength, {Overlength::kError, "error"}, {Overlength::kD
 LORA_TRAIN_ENUM_NAMES(OnBadRow, {OnBadRow::kError, "error"}, {OnBadRow::kDrop, "drop"})
 LORA_TRAIN_ENUM_NAMES(TokenInit, {TokenInit::kMean, "mean"}, {TokenInit::kDescription, "description"})
 LORA_TRAIN_ENUM_NAMES(OptimizerKind, {OptimizerKind::kAdamwTorch, "adamw_torch"},
-                      {OptimizerKind::kAdamwTorchFused, "adamw_torch_fused"},
-                      {OptimizerKind::kAdamw8bit, "adamw_8bit"})
+                      {OptimizerKind::kAdamwTorchFused, "adamw_torch_fused"}, {OptimizerKind::kAdamw8bit, "adamw_8bit"})
 LORA_TRAIN_ENUM_NAMES(SchedulerKind, {SchedulerKind::kLinear, "linear"}, {SchedulerKind::kCosine, "cosine"},
                       {SchedulerKind::kConstant, "constant"},
                       {SchedulerKind::kConstantWithWarmup, "constant_with_warmup"},
                       {SchedulerKind::kCosineWithMinLr, "cosine_with_min_lr"})
-LORA_TRAIN_ENUM_NAMES(LrScaling, {LrScaling::kNone, "none"}, {LrScaling::kSqrt, "sqrt"},
-                      {LrScaling::kLinear, "linear"})
+LORA_TRAIN_ENUM_NAMES(LrScaling, {LrScaling::kNone, "none"}, {LrScaling::kSqrt, "sqrt"}, {LrScaling::kLinear, "linear"})
 LORA_TRAIN_ENUM_NAMES(GradientCheckpointing, {GradientCheckpointing::kAuto, "auto"},
                       {GradientCheckpointing::kOff, "off"}, {GradientCheckpointing::kCheap, "cheap"},
                       {GradientCheckpointing::kFull, "full"})

@@ -56,8 +56,10 @@ std::string Range::text() const {
 }
 
 std::string unexpected(const Value& got, const std::string& expected, const std::vector<std::string>& names) {
-  std::string what = got.is_list() ? "got a list" : got.is_map() ? "got a map" : got.is_null()
-                         ? "got nothing" : "got \"" + got.text + "\"";
+  std::string what = got.is_list()   ? "got a list"
+                     : got.is_map()  ? "got a map"
+                     : got.is_null() ? "got nothing"
+                                     : "got \"" + got.text + "\"";
   what += ", expected " + expected + ".";
   const std::string near = got.is_scalar() ? nearest_name(got.text, names) : "";
   return near.empty() ? what : what + " Did you mean \"" + near + "\"?";
@@ -107,8 +109,9 @@ Field flag_field(std::string name, bool Profile::*member, std::string help) {
 Field integer_field(std::string name, std::int64_t Profile::*member, Range range, std::string help) {
   Field field = make_field(name, kind_text("integer", range), std::move(help));
   field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    const auto number = value.is_null() ? Profile{}.*member
-                                        : read_integer(value, range, "an " + kind_text("integer", range), name, findings);
+    const auto number = value.is_null()
+                            ? Profile{}.*member
+                            : read_integer(value, range, "an " + kind_text("integer", range), name, findings);
     if (number) profile.*member = *number;
   };
   field.write = [member](const Profile& profile) { return integer_value(profile.*member); };
@@ -198,8 +201,9 @@ Field cadence_field(std::string name, Cadence Profile::*member, std::string help
     } else if (number && *number >= 1 && *number == std::floor(*number)) {
       profile.*member = {Cadence::Kind::kSteps, *number};
     } else {
-      findings.mistake(value.place, name,
-                       unexpected(value, "a number of steps, a share of the run below 1, epoch, or off", {"epoch", "off"}));
+      findings.mistake(
+          value.place, name,
+          unexpected(value, "a number of steps, a share of the run below 1, epoch, or off", {"epoch", "off"}));
     }
   };
   field.write = [member](const Profile& profile) {

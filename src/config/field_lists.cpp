@@ -30,8 +30,10 @@ std::optional<std::string> read_text(const Value& value, const std::string& key,
 
 void read_field_map(const Value& value, const std::string& key, DatasetSpec& spec, Findings& findings) {
   if (!value.is_map()) {
-    findings.mistake(value.place, key, unexpected(value, "a map of our names of columns to those of the file, such as "
-                                                         "{prompt: question, completion: answer}"));
+    findings.mistake(value.place, key,
+                     unexpected(value,
+                                "a map of our names of columns to those of the file, such as "
+                                "{prompt: question, completion: answer}"));
     return;
   }
   for (const auto& [ours, theirs] : value.members) {
@@ -44,8 +46,9 @@ void read_dataset_member(const std::string& name, const Value& value, const std:
   static const std::vector<std::string> known = {"path", "type", "field_map", "weight", "name"};
   if (std::find(known.begin(), known.end(), name) == known.end()) {
     const std::string near = nearest_name(name, known);
-    findings.mistake(value.place, key,
-                     "unknown key. " + (near.empty() ? "" : "Did you mean \"" + near + "\"? ") + "Known here: " + join(known) + ".");
+    findings.mistake(
+        value.place, key,
+        "unknown key. " + (near.empty() ? "" : "Did you mean \"" + near + "\"? ") + "Known here: " + join(known) + ".");
   } else if (value.is_null() && name != "path") {
     return;
   } else if (name == "path") {
@@ -79,7 +82,8 @@ DatasetSpec read_dataset(const Value& value, const std::string& key, Findings& f
   for (const auto& [name, member] : value.members) {
     read_dataset_member(name, member, key + "." + name, spec, findings);
   }
-  if (value.find("path") == nullptr) findings.mistake(value.place, key, "has no path. Name a file, a folder or a glob.");
+  if (value.find("path") == nullptr)
+    findings.mistake(value.place, key, "has no path. Name a file, a folder or a glob.");
   return spec;
 }
 
@@ -128,9 +132,7 @@ Value write_texts(const std::vector<std::string>& texts) {
   return list;
 }
 
-bool is_every_linear(const std::string& text) {
-  return text == "all" || text == "all-linear" || text == "all_linear";
-}
+bool is_every_linear(const std::string& text) { return text == "all" || text == "all-linear" || text == "all_linear"; }
 
 // LLaMA-Factory spells a list as "q_proj,v_proj"; a comma outside {} has no use in a regex of module names.
 bool is_comma_list(const std::string& text) {
@@ -157,7 +159,7 @@ LoraTargets read_targets(const Value& value, const std::string& key, Findings& f
     }
     findings.note(value.place, key, "\"" + value.text + "\" is read as a list of names");
   }
-  if (names.empty()) {
+  if (value.is_list() && value.items.empty()) {
     findings.mistake(value.place, key, "an empty list. Expected all-linear, names of linears, or a regex.");
   } else if (names.size() == 1 && is_every_linear(names.front())) {
     return targets;
@@ -258,12 +260,15 @@ Field reporters_field(std::string name, std::vector<Reporter> Profile::*member, 
       if (word == "tensorboard") {
         if ((profile.*member).empty()) (profile.*member).push_back(Reporter::kTensorboard);
       } else if (word == "wandb") {
-        findings.mistake(item.place, name, "wandb is not written by a run, which never touches the network. Use tensorboard, "
-                                           "then `wandb sync OUTPUT_DIR/tensorboard` uploads it.");
+        findings.mistake(item.place, name,
+                         "wandb is not written by a run, which never touches the network. Use tensorboard, "
+                         "then `wandb sync OUTPUT_DIR/tensorboard` uploads it.");
       } else if (word != "none" && word != "off" && word != "false") {
-        findings.mistake(item.place, name, unexpected(item, "tensorboard or none") +
-                         " Other trackers import the TensorBoard files in OUTPUT_DIR/tensorboard (`wandb sync OUTPUT_DIR/tensorboard`, "
-                         "`aim convert tensorboard --logdir OUTPUT_DIR/tensorboard`).");
+        findings.mistake(item.place, name,
+                         unexpected(item, "tensorboard or none") +
+                             " Other trackers import the TensorBoard files in OUTPUT_DIR/tensorboard (`wandb sync "
+                             "OUTPUT_DIR/tensorboard`, "
+                             "`aim convert tensorboard --logdir OUTPUT_DIR/tensorboard`).");
       }
     }
   };

@@ -25,35 +25,36 @@ FieldGroup evaluation_group() {
 }
 
 FieldGroup output_group() {
-  return {"Output",
-          {text_field("output_dir", &Profile::output_dir, "folder",
-                      "Folder of the run. {key} stands for the value of a key: runs/lr{learning_rate}-r{lora_r}.")
-               .free_on_resume(),
-           text_field("run_name", &Profile::run_name, "text", "Name in reports. Default: the last part of output_dir.")
-               .free_on_resume(),
-           integer_field("logging_steps", &Profile::logging_steps, Range::at_least(1), "Steps between two metrics lines.")
-               .free_on_resume(),
-           reporters_field("report_to", &Profile::report_to,
-                           "metrics.jsonl is always written; tensorboard adds event files in output_dir/tensorboard.")
-               .free_on_resume(),
-           cadence_field("save_steps", &Profile::save_steps, "How often to save, besides after the last step.")
-               .free_on_resume(),
-           duration_field("save_interval", &Profile::save_interval, "Save after this time without a save as well.")
-               .free_on_resume(),
-           integer_field("save_total_limit", &Profile::save_total_limit, Range::at_least(1), "null",
-                         "Checkpoints that are kept; the best one comes on top. null: all.")
-               .free_on_resume(),
-           integer_field("max_failed_saves", &Profile::max_failed_saves, Range::at_least(1),
-                         "Failed saves in a row after which the run stops with exit code 5.")
-               .free_on_resume(),
-           choice_field("save_dtype", &Profile::save_dtype, "Number format of adapter/; checkpoints are always fp32.")
-               .free_on_resume(),
-           text_field("resume_from_checkpoint", &Profile::resume_from_checkpoint, "auto | none | path",
-                      "auto goes on from the newest good checkpoint of output_dir, if there is one.")
-               .free_on_resume(),
-           number_field("gpu_price_per_hour", &Profile::gpu_price_per_hour, Range::at_least(0),
-                        "Price of one GPU, for cost_usd in the summary.")
-               .free_on_resume()}};
+  return {
+      "Output",
+      {text_field("output_dir", &Profile::output_dir, "folder",
+                  "Folder of the run. {key} stands for the value of a key: runs/lr{learning_rate}-r{lora_r}.")
+           .free_on_resume(),
+       text_field("run_name", &Profile::run_name, "text", "Name in reports. Default: the last part of output_dir.")
+           .free_on_resume(),
+       integer_field("logging_steps", &Profile::logging_steps, Range::at_least(1), "Steps between two metrics lines.")
+           .free_on_resume(),
+       reporters_field("report_to", &Profile::report_to,
+                       "metrics.jsonl is always written; tensorboard adds event files in output_dir/tensorboard.")
+           .free_on_resume(),
+       cadence_field("save_steps", &Profile::save_steps, "How often to save, besides after the last step.")
+           .free_on_resume(),
+       duration_field("save_interval", &Profile::save_interval, "Save after this time without a save as well.")
+           .free_on_resume(),
+       integer_field("save_total_limit", &Profile::save_total_limit, Range::at_least(1), "null",
+                     "Checkpoints that are kept; the best one comes on top. null: all.")
+           .free_on_resume(),
+       integer_field("max_failed_saves", &Profile::max_failed_saves, Range::at_least(1),
+                     "Failed saves in a row after which the run stops with exit code 5.")
+           .free_on_resume(),
+       choice_field("save_dtype", &Profile::save_dtype, "Number format of adapter/; checkpoints are always fp32.")
+           .free_on_resume(),
+       text_field("resume_from_checkpoint", &Profile::resume_from_checkpoint, "auto | none | path",
+                  "auto goes on from the newest good checkpoint of output_dir, if there is one.")
+           .free_on_resume(),
+       number_field("gpu_price_per_hour", &Profile::gpu_price_per_hour, Range::at_least(0),
+                    "Price of one GPU, for cost_usd in the summary.")
+           .free_on_resume()}};
 }
 
 }  // namespace

@@ -13,11 +13,12 @@ FieldGroup batch_group() {
            integer_field("global_batch_size", &Profile::global_batch_size, Range::at_least(1), "null",
                          "Rows per optimizer step over all ranks. Or gradient_accumulation_steps.")
                .default_is("16"),
-           integer_field("gradient_accumulation_steps", &Profile::gradient_accumulation_steps, Range::at_least(1), "null",
-                         "Forward passes per optimizer step. Or global_batch_size."),
-           number_field("num_epochs", &Profile::num_epochs, Range::above(0),
-                        "Passes over the data. With max_steps too, the smaller ends the run; with max_steps alone there is no "
-                        "limit here.")
+           integer_field("gradient_accumulation_steps", &Profile::gradient_accumulation_steps, Range::at_least(1),
+                         "null", "Forward passes per optimizer step. Or global_batch_size."),
+           number_field(
+               "num_epochs", &Profile::num_epochs, Range::above(0),
+               "Passes over the data. With max_steps too, the smaller ends the run; with max_steps alone there is no "
+               "limit here.")
                .may_grow_on_resume(),
            integer_field("max_steps", &Profile::max_steps, Range::at_least(1), "null", "Optimizer steps.")
                .may_grow_on_resume(),
@@ -58,11 +59,11 @@ FieldGroup optimizer_group() {
 
 FieldGroup compute_group() {
   return {"How it is computed",
-          {choice_field<GradientCheckpointing>(
-               "gradient_checkpointing", &Profile::gradient_checkpointing,
-               "Recompute activations in the backward pass instead of keeping them: cheap recomputes norms and SwiGLU, full "
-               "whole layers, auto what the memory asks for. The numbers are the same.",
-               GradientCheckpointing::kFull)
+          {choice_field<GradientCheckpointing>("gradient_checkpointing", &Profile::gradient_checkpointing,
+                                               "Recompute activations in the backward pass instead of keeping them: "
+                                               "cheap recomputes norms and SwiGLU, full "
+                                               "whole layers, auto what the memory asks for. The numbers are the same.",
+                                               GradientCheckpointing::kFull)
                .free_on_resume(),
            choice_field<CudaGraphs>("cuda_graphs", &Profile::cuda_graphs,
                                     "Replay the step as CUDA graphs where it can. The numbers are the same.",

@@ -50,8 +50,7 @@ void Findings::throw_if_any() const {
     return std::tuple(mistake.place.file.empty(), file, mistake.place.line);
   };
   auto sorted = mistakes_;
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [&](const Mistake& a, const Mistake& b) { return rank(a) < rank(b); });
+  std::stable_sort(sorted.begin(), sorted.end(), [&](const Mistake& a, const Mistake& b) { return rank(a) < rank(b); });
   std::string message = sorted.front().text;
   for (std::size_t i = 1; i < sorted.size(); ++i) {
     const std::string where = sorted[i].place.text();

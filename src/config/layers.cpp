@@ -16,9 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_variable_name(const std::string& name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_';
-  }) && std::isdigit(static_cast<unsigned char>(name[0])) == 0;
+  return !name.empty() &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; }) &&
+         std::isdigit(static_cast<unsigned char>(name[0])) == 0;
 }
 
 // The text for what stands between ${ and }, or a message.
@@ -98,7 +98,8 @@ class Reader {
       for (const auto& profile : shipped_profiles(shipped)) names.push_back(profile.name);
     }
     const std::string near = nearest_name(name, names);
-    return "no such file" + std::string(names.empty() ? "." : ", and no shipped profile of that name (" + join(names) + ").") +
+    return "no such file" +
+           std::string(names.empty() ? "." : ", and no shipped profile of that name (" + join(names) + ").") +
            (near.empty() ? "" : " Did you mean \"" + near + "\"?");
   }
 

@@ -28,7 +28,8 @@ Value override_value(const Override& setting, const Environment& environment, Fi
     return value;
   }
   const std::size_t first = setting.value.find_first_not_of(' ');
-  const bool is_yaml = first != std::string::npos && std::string("[{\"'").find(setting.value[first]) != std::string::npos;
+  const bool is_yaml =
+      first != std::string::npos && std::string("[{\"'").find(setting.value[first]) != std::string::npos;
   if (setting.value == "null" || setting.value == "~") {
     value = null_value();
   } else if (is_yaml) {
@@ -60,7 +61,8 @@ void follow(LoadedProfile& loaded) {
     loaded.origin["num_epochs"] = "follows max_steps";
   }
   if (!profile.init_adapter.empty()) {
-    for (const char* key : {"lora_r", "lora_alpha", "lora_target_modules", "use_rslora", "rank_pattern", "alpha_pattern"}) {
+    for (const char* key :
+         {"lora_r", "lora_alpha", "lora_target_modules", "use_rslora", "rank_pattern", "alpha_pattern"}) {
       if (!is_given(key)) loaded.origin[key] = "follows init_adapter";
     }
   }

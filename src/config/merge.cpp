@@ -48,6 +48,8 @@ void Merger::add_entry(const std::string& name, const Value& value, Entries& ent
     if (!take_foreign(name, value)) report_unknown(name, value);
     return;
   }
+  const bool is_mapped = !alias->meaning.empty();
+  if (is_mapped && value.is_null()) return;
   const Rewrite rewrite = alias->rewrite(value);
   if (!rewrite.error.empty()) findings_.mistake(value.place, name, rewrite.error);
   if (!rewrite.note.empty()) findings_.note(value.place, name, rewrite.note);
@@ -59,8 +61,8 @@ void Merger::add_entry(const std::string& name, const Value& value, Entries& ent
   for (const auto& [key, entry] : rewrite.entries) apply_value_rule(name, key, entry, entries, implied);
 }
 
-void Merger::apply_value_rule(const std::string& spelled, const std::string& key, const Value& value,
-                              Entries& entries, Entries& implied) {
+void Merger::apply_value_rule(const std::string& spelled, const std::string& key, const Value& value, Entries& entries,
+                              Entries& implied) {
   const Alias* rule = find_value_rule(key);
   const Rewrite rewrite = rule ? rule->rewrite(value) : Rewrite{};
   if (!rewrite.note.empty()) findings_.note(value.place, spelled, rewrite.note);
@@ -72,8 +74,9 @@ void Merger::apply_value_rule(const std::string& spelled, const std::string& key
 void Merger::put(const std::string& spelled, const std::string& key, const Value& value, Entries& entries) {
   const auto [at, is_new] = entries.try_emplace(key, Entry{value, spelled});
   if (is_new) return;
-  findings_.mistake(value.place, spelled, "says the same as " + spelled_as(at->second.spelled, key) + " at " +
-                                              at->second.value.place.text() + ". Keep one.");
+  findings_.mistake(value.place, spelled,
+                    "says the same as " + spelled_as(at->second.spelled, key) + " at " + at->second.value.place.text() +
+                        ". Keep one.");
 }
 
 bool Merger::take_foreign(const std::string& name, const Value& value) {
@@ -99,8 +102,9 @@ void Merger::report_unknown(const std::string& name, const Value& value) {
   for (const auto& alias : aliases()) known.push_back(alias.name);
   std::string near = nearest_name(name, known);
   if (const Alias* alias = find_alias(near)) near = alias->key;
-  findings_.mistake(value.place, name, "unknown key." + (near.empty() ? "" : " Did you mean \"" + near + "\"?") +
-                                           " All keys: docs/profile.md, or lora-train check --keys.");
+  findings_.mistake(value.place, name,
+                    "unknown key." + (near.empty() ? "" : " Did you mean \"" + near + "\"?") +
+                        " All keys: docs/profile.md, or lora-train check --keys.");
   findings_.add_hint("Keys: " + join(field_names()) + ".");
 }
 
@@ -114,9 +118,9 @@ void Merger::refuse_alternatives(const Entries& entries) {
       if (first) {
         const bool in_order = first->value.place.line <= entry.value.place.line;
         const Entry &earlier = in_order ? *first : entry, &later = in_order ? entry : *first;
-        findings_.mistake(later.value.place, later.spelled, "contradicts " + earlier.spelled + " at " +
-                                                                earlier.value.place.text() +
-                                                                ": they are two ways to say one thing. Keep one.");
+        findings_.mistake(later.value.place, later.spelled,
+                          "contradicts " + earlier.spelled + " at " + earlier.value.place.text() +
+                              ": they are two ways to say one thing. Keep one.");
       }
       first = &entry;
     }

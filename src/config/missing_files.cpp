@@ -37,9 +37,11 @@ class Search {
     std::error_code code;
     if (fs::exists(path, code) || (has_pattern(path) && matches_something(path))) return;
     const auto origin = loaded_.origin.find(key);
-    const std::string where = origin == loaded_.origin.end() || origin->second == "default" ? "" : origin->second + ": ";
-    lines.push_back(where + label + ": no " + (has_pattern(path) ? "file matches" : "such file or folder") + " \"" + path +
-                    "\". Expected " + expected + "; relative paths start in " + fs::current_path().string() + ".");
+    const std::string where =
+        origin == loaded_.origin.end() || origin->second == "default" ? "" : origin->second + ": ";
+    lines.push_back(where + label + ": no " + (has_pattern(path) ? "file matches" : "such file or folder") + " \"" +
+                    path + "\". Expected " + expected + "; relative paths start in " + fs::current_path().string() +
+                    ".");
   }
 
   std::vector<std::string> lines;

@@ -40,8 +40,8 @@ class Builder : public YAML::EventHandler {
                 const std::string& text) override {
     Value value = at(mark);
     value.quoted = tag == "!";
-    const bool is_null = !value.quoted && (text.empty() || text == "~" || text == "null" || text == "Null" ||
-                                           text == "NULL");
+    const bool is_null =
+        !value.quoted && (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL");
     if (!is_null) {
       value.kind = Value::Kind::kText;
       value.text = text;
@@ -73,7 +73,8 @@ class Builder : public YAML::EventHandler {
 
   void count(const YAML::Mark& mark, std::size_t more) {
     num_values_ += more;
-    if (num_values_ > kMaxValues) fail({place_.file, line(mark)}, "more than 100000 values. A profile has a few dozen.");
+    if (num_values_ > kMaxValues)
+      fail({place_.file, line(mark)}, "more than 100000 values. A profile has a few dozen.");
   }
 
   Value at(const YAML::Mark& mark) {
@@ -151,7 +152,8 @@ Value parse_yaml(const std::string& text, const Place& place) {
     throw ConfigError(place.text(), "holds a zero byte. A profile is YAML or JSON text in UTF-8.");
   }
   refuse_tabs(text, place);
-  std::istringstream stream(text);
+  // At a line break at the end, yaml-cpp takes an open quote for closed and swallows all settings behind it.
+  std::istringstream stream(text.substr(0, text.find_last_not_of(" \t\r\n") + 1));
   try {
     YAML::Parser parser(stream);
     Builder builder(place), second(place);

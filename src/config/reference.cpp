@@ -31,7 +31,8 @@ std::string table_cell(const std::string& text) {
 std::string code(const std::string& text) { return "`" + table_cell(text) + "`"; }
 
 std::string group_section(const FieldGroup& group) {
-  std::string out = "\n## " + group.title + "\n\n| Key | Default | Values | Meaning | May differ on resume |\n|---|---|---|---|---|\n";
+  std::string out = "\n## " + group.title +
+                    "\n\n| Key | Default | Values | Meaning | May differ on resume |\n|---|---|---|---|---|\n";
   for (const auto& field : group.fields) {
     out += "| " + code(field.name) + " | " + table_cell(default_of(field)) + " | " + table_cell(field.values) + " | " +
            table_cell(field.help) + " | " + resume_text(field.on_resume) + " |\n";
@@ -47,17 +48,20 @@ std::string alias_section() {
     out += "| " + code(alias.name) + " | " + code(alias.key) + " | " +
            table_cell(alias.meaning.empty() ? "the same" : alias.meaning) + " |\n";
   }
-  out += "\nSome values have other names too: `adapter: qlora` is lora on an nf4 base; `optim` takes paged_adamw_8bit and "
-         "adamw_bnb_8bit (adamw_8bit), paged_adamw_32bit and adamw (adamw_torch); `attn_implementation` takes sdpa, "
-         "flash_attention_2, flash_attention_3 (auto) and eager (reference); `gradient_checkpointing` true and unsloth "
-         "(full); `cuda_graphs` true (auto); `resume_from_checkpoint` false (none) and true (auto); `warmup_steps` below 1 "
-         "is warmup_ratio; `max_steps: -1` is no limit.\n";
+  out +=
+      "\nSome values have other names too: `adapter: qlora` is lora on an nf4 base; `optim` takes paged_adamw_8bit and "
+      "adamw_bnb_8bit (adamw_8bit), paged_adamw_32bit and adamw (adamw_torch); `attn_implementation` takes sdpa, "
+      "flash_attention_2, flash_attention_3 (auto) and eager (reference); `gradient_checkpointing` true and unsloth "
+      "(full); `cuda_graphs` true (auto); `resume_from_checkpoint` false (none) and true (auto); `warmup_steps` below "
+      "1 "
+      "is warmup_ratio; `max_steps: -1` is no limit.\n";
   return out;
 }
 
 std::string foreign_section() {
   std::string out = "\n## Names that are refused\n\n| Name | Why, and what to use |\n|---|---|\n";
-  for (const auto& foreign : refused_keys()) out += "| " + code(foreign.name) + " | " + table_cell(foreign.reason) + " |\n";
+  for (const auto& foreign : refused_keys())
+    out += "| " + code(foreign.name) + " | " + table_cell(foreign.reason) + " |\n";
   out += "\nAccepted without effect:";
   for (const auto& idle : idle_keys()) out += " `" + idle.name + "`,";
   out.back() = '.';
@@ -68,7 +72,8 @@ const char* const kIntroduction =
     "# Profile keys\n\n"
     "<!-- Made from src/config by scripts/make_profile_docs.sh; a test compares. Do not edit. -->\n\n"
     "A profile is YAML or JSON: flat keys, lists where natural. Required: `model`, `datasets`.\n\n"
-    "- `--profile FILE` may be repeated, the later wins; a NAME that is no file is looked for among the shipped profiles "
+    "- `--profile FILE` may be repeated, the later wins; a NAME that is no file is looked for among the shipped "
+    "profiles "
     "(`lora-train check --list`). `extends: other.yaml` puts a file under this one. `--set key=value` wins over files; "
     "`a.b[0].c=v` reaches inside, `datasets[+].path=x` appends. Lists are replaced whole.\n"
     "- Alternatives replace each other across layers and exclude each other within one file: `global_batch_size` and "
@@ -76,7 +81,8 @@ const char* const kIntroduction =
     "`base_precision`, `load_in_4bit` and `load_in_8bit`.\n"
     "- `${VAR}` is the environment variable (an error when it is not set), `${VAR:-default}` has a default, `$${` is a "
     "plain `${`.\n"
-    "- `null` gives the default, or nothing where the table says so. `2e-4`, `2.0e-4` and `0.0002` are one number. true, on "
+    "- `null` gives the default, or nothing where the table says so. `2e-4`, `2.0e-4` and `0.0002` are one number. "
+    "true, on "
     "and yes are one word, as are false, off and no.\n"
     "- Relative paths start in the working directory, those of `extends` beside the file that says it.\n"
     "- `lora-train check --profile FILE` prints every value with where it came from.\n";
@@ -97,7 +103,8 @@ std::string keys_table(const std::string& filter) {
     std::string rows;
     for (const auto& field : group.fields) {
       if (field.name.find(filter) == std::string::npos) continue;
-      rows += "  " + field.name + " (default " + default_of(field) + "): " + field.values + "\n      " + field.help + "\n";
+      rows +=
+          "  " + field.name + " (default " + default_of(field) + "): " + field.values + "\n      " + field.help + "\n";
     }
     if (!rows.empty()) out += (out.empty() ? "" : "\n") + group.title + "\n" + rows;
   }

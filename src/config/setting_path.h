@@ -20,8 +20,8 @@ struct PathStep {
 /// nullopt when `path` is not of that form. The first step is always a name.
 std::optional<std::vector<PathStep>> parse_setting_path(const std::string& path);
 
-/// Sets the place that steps[first..] name inside `root`; null becomes a map or a list where one is needed, and a single
-/// value becomes a list of one. Returns what is wrong, or an empty text.
+/// Sets the place that steps[first..] name inside `root`; null becomes a map or a list where one is needed, and a
+/// single value becomes a list of one. Returns what is wrong, or an empty text.
 std::string set_at(Value& root, const std::vector<PathStep>& steps, std::size_t first, const Value& value);
 
 }  // namespace lora_train

@@ -37,6 +37,7 @@ std::string quoted(const std::string& text) {
 
 // Text that every YAML reader takes for a string without quotes.
 bool is_safe_plain(const std::string& text) {
+  if (parse_duration(text) && !parse_number(text)) return true;
   if (text.empty() || !(std::isalpha(static_cast<unsigned char>(text[0])) || text[0] == '/' || text[0] == '_')) {
     return false;
   }
@@ -80,9 +81,9 @@ Value text_value(std::string text) { return scalar_value(Value::Kind::kText, std
 Value number_value(double value) {
   char text[64];
   const double size = std::fabs(value);
-  const bool fixed = size == 0 || (size >= 1e-4 && size < 1e15);
-  const auto end = std::to_chars(text, text + sizeof text, value, fixed ? std::chars_format::fixed
-                                                                        : std::chars_format::scientific);
+  const bool fixed = size == 0 || (size >= 1e-4 && size < 1e16);
+  const auto end =
+      std::to_chars(text, text + sizeof text, value, fixed ? std::chars_format::fixed : std::chars_format::scientific);
   std::string out(text, end.ptr);
   if (fixed) return scalar_value(Value::Kind::kNumber, out);
   const std::size_t e = out.find('e');
@@ -102,10 +103,13 @@ Value list_value(std::vector<Value> items) {
 std::string to_flow_yaml(const Value& value) {
   std::string out;
   switch (value.kind) {
-    case Value::Kind::kNull: return "null";
+    case Value::Kind::kNull:
+      return "null";
     case Value::Kind::kBool:
-    case Value::Kind::kNumber: return value.text;
-    case Value::Kind::kText: return flow_text(value.text);
+    case Value::Kind::kNumber:
+      return value.text;
+    case Value::Kind::kText:
+      return flow_text(value.text);
     case Value::Kind::kList:
       for (const auto& item : value.items) out += (out.empty() ? "" : ", ") + to_flow_yaml(item);
       return "[" + out + "]";
@@ -121,10 +125,13 @@ std::string to_flow_yaml(const Value& value) {
 std::string to_json_text(const Value& value) {
   std::string out;
   switch (value.kind) {
-    case Value::Kind::kNull: return "null";
+    case Value::Kind::kNull:
+      return "null";
     case Value::Kind::kBool:
-    case Value::Kind::kNumber: return value.text;
-    case Value::Kind::kText: return quoted(value.text);
+    case Value::Kind::kNumber:
+      return value.text;
+    case Value::Kind::kText:
+      return quoted(value.text);
     case Value::Kind::kList:
       for (const auto& item : value.items) out += (out.empty() ? "" : ", ") + to_json_text(item);
       return "[" + out + "]";

@@ -72,8 +72,8 @@ std::vector<ProfileDifference> diff_profiles(const Profile& old_profile, const P
     for (const auto& field : group.fields) {
       const Value before = field.write(old_profile), after = field.write(new_profile);
       if (to_flow_yaml(before) == to_flow_yaml(after)) continue;
-      const bool is_allowed = field.on_resume == OnResume::kFree ||
-                              (field.on_resume == OnResume::kMayGrow && is_raised(before, after));
+      const bool is_allowed =
+          field.on_resume == OnResume::kFree || (field.on_resume == OnResume::kMayGrow && is_raised(before, after));
       differences.push_back({field.name, to_flow_yaml(before), to_flow_yaml(after), is_allowed});
     }
   }

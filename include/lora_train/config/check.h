@@ -22,16 +22,17 @@ std::vector<std::string> missing_files(const LoadedProfile& loaded);
 /// Throws one ConfigError that lists missing_files(), if there are any.
 void refuse_missing_files(const LoadedProfile& loaded);
 
-/// `check --keys`: one line per key with default, values and meaning; `filter` (may be empty) keeps keys that contain it.
+/// `check --keys`: one line per key with default, values and meaning; `filter` (may be empty) keeps keys that contain
+/// it.
 std::string keys_table(const std::string& filter = "");
 
 /// The whole of docs/profile.md.
 std::string profile_reference_markdown();
 
 struct ShippedProfile {
-  std::string name;                  ///< "h100"
+  std::string name;  ///< "h100"
   std::filesystem::path file;
-  std::string summary;               ///< first line of its comment
+  std::string summary;  ///< first line of its comment
 };
 
 /// Profiles (*.yaml) of a folder by name; empty when the folder is not there.

@@ -14,7 +14,7 @@ namespace lora_train {
 
 /// One setting from the command line; it wins over all files.
 struct Override {
-  std::string path;      ///< a key, or a place inside one: "a.b[0].c"; "datasets[+].path" appends an entry
+  std::string path;  ///< a key, or a place inside one: "a.b[0].c"; "datasets[+].path" appends an entry
   std::string value;
   std::string where;     ///< how messages name it: "--set", "--model"
   bool literal = false;  ///< the value is plain text, never a list, a map or null (paths from flags)
@@ -30,9 +30,9 @@ Override flag_override(const std::string& key, const std::string& value, const s
 struct ProfileSources {
   std::vector<std::string> profiles;  ///< files in order, later wins; a NAME that is no file is looked up in `shipped`
   std::vector<std::filesystem::path> shipped;  ///< folders with shipped profiles
-  std::vector<Override> overrides;    ///< in order, later wins
-  bool needs_model = true;            ///< `model` must be there
-  bool needs_datasets = true;         ///< `datasets` must be there (false for generate and the like)
+  std::vector<Override> overrides;             ///< in order, later wins
+  bool needs_model = true;                     ///< `model` must be there
+  bool needs_datasets = true;                  ///< `datasets` must be there (false for generate and the like)
   /// Looks up ${NAME}; empty = the environment of the process.
   std::function<std::optional<std::string>(const std::string&)> environment;
 };

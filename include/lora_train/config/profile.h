@@ -50,11 +50,11 @@ std::string to_string(Reporter value);
 
 /// One entry of `datasets` or `eval_datasets`.
 struct DatasetSpec {
-  std::string path;                    ///< file, folder or glob; relative to the working directory
+  std::string path;  ///< file, folder or glob; relative to the working directory
   DatasetType type = DatasetType::kAuto;
   std::map<std::string, std::string> field_map;  ///< our name of a column -> its name in the file
-  double weight = 1.0;                 ///< > 0: how often its rows occur in an epoch
-  std::string name;                    ///< in logs and metrics; empty = made from the file name
+  double weight = 1.0;                           ///< > 0: how often its rows occur in an epoch
+  std::string name;                              ///< in logs and metrics; empty = made from the file name
   bool operator==(const DatasetSpec&) const = default;
 };
 
@@ -81,7 +81,7 @@ struct Cadence {
 struct Profile {
   // Model and device
   std::string model;
-  std::string base_model_name;         ///< empty = found from `model`
+  std::string base_model_name;  ///< empty = found from `model`
   Device device = Device::kAuto;
   Precision precision = Precision::kBf16;
   BasePrecision base_precision = BasePrecision::kBf16;  ///< not given: as `precision`
@@ -100,12 +100,12 @@ struct Profile {
   bool use_rslora = false;
   std::vector<std::pair<std::string, std::int64_t>> rank_pattern;  ///< in the order of the file, as PEFT matches them
   std::vector<std::pair<std::string, double>> alpha_pattern;
-  std::string init_adapter;            ///< empty = a new adapter
+  std::string init_adapter;  ///< empty = a new adapter
 
   // Data
   std::vector<DatasetSpec> datasets;
   std::vector<DatasetSpec> eval_datasets;
-  double val_set_size = 0;             ///< below 1: share of the documents; from 1: their number; 0 = none
+  double val_set_size = 0;  ///< below 1: share of the documents; from 1: their number; 0 = none
   LossOn loss_on = LossOn::kAuto;
   std::optional<std::int64_t> max_seq_len;  ///< nullopt = auto
   Overlength overlength = Overlength::kError;
@@ -113,34 +113,34 @@ struct Profile {
   bool shuffle = true;
   OnBadRow on_bad_row = OnBadRow::kError;
   double max_drop_fraction = 0.01;
-  std::string dataset_prepared_path;   ///< empty = under the user's cache folder
-  std::string stage_dir;               ///< empty = no staging
+  std::string dataset_prepared_path;  ///< empty = under the user's cache folder
+  std::string stage_dir;              ///< empty = no staging
   std::int64_t dataloader_num_workers = 2;
   bool dataloader_pin_memory = true;
   std::int64_t dataloader_prefetch_factor = 2;
 
   // Batch and length of the run. Of global_batch_size and gradient_accumulation_steps exactly one has a value.
-  std::optional<std::int64_t> micro_batch_size;   ///< nullopt = auto
+  std::optional<std::int64_t> micro_batch_size;  ///< nullopt = auto
   std::optional<std::int64_t> global_batch_size = 16;
   std::optional<std::int64_t> gradient_accumulation_steps;
-  std::optional<double> num_epochs = 3;           ///< nullopt = no limit (only when max_steps is given)
-  std::optional<std::int64_t> max_steps;          ///< nullopt = no limit
-  std::optional<double> max_time;                 ///< seconds; nullopt = no limit
+  std::optional<double> num_epochs = 3;   ///< nullopt = no limit (only when max_steps is given)
+  std::optional<std::int64_t> max_steps;  ///< nullopt = no limit
+  std::optional<double> max_time;         ///< seconds; nullopt = no limit
 
   // Optimizer and schedule
   OptimizerKind optim = OptimizerKind::kAdamwTorch;
   double learning_rate = 2e-4;
   SchedulerKind lr_scheduler_type = SchedulerKind::kCosine;
-  double warmup_ratio = 0.03;          ///< of all steps; not used when warmup_steps has a value
+  double warmup_ratio = 0.03;  ///< of all steps; not used when warmup_steps has a value
   std::optional<std::int64_t> warmup_steps;
-  double min_lr_ratio = 0.1;           ///< of the peak; used by cosine_with_min_lr
+  double min_lr_ratio = 0.1;  ///< of the peak; used by cosine_with_min_lr
   LrScaling lr_scaling = LrScaling::kNone;
   std::optional<std::int64_t> lr_base_batch;  ///< has a value when lr_scaling is not none
   double weight_decay = 0;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
-  double max_grad_norm = 1;            ///< 0 = no clipping
+  double max_grad_norm = 1;  ///< 0 = no clipping
   std::int64_t seed = 42;
 
   // How it is computed
@@ -153,7 +153,7 @@ struct Profile {
   // Evaluation
   Cadence eval_steps = {Cadence::Kind::kSteps, 200};
   bool eval_on_start = true;
-  std::optional<std::int64_t> eval_max_samples;   ///< documents of each data set; nullopt = all
+  std::optional<std::int64_t> eval_max_samples;       ///< documents of each data set; nullopt = all
   std::optional<std::int64_t> eval_micro_batch_size;  ///< nullopt = as micro_batch_size
   bool load_best_model_at_end = false;
   std::string metric_for_best_model = "eval_loss";
@@ -161,15 +161,15 @@ struct Profile {
 
   // Output
   std::string output_dir = "runs/my-run";  ///< {key} already replaced
-  std::string run_name;                ///< empty = the last part of output_dir
+  std::string run_name;                    ///< empty = the last part of output_dir
   std::int64_t logging_steps = 1;
   std::vector<Reporter> report_to = {Reporter::kTensorboard};
   Cadence save_steps = {Cadence::Kind::kSteps, 500};
-  std::optional<double> save_interval = 600;      ///< seconds; nullopt = off
+  std::optional<double> save_interval = 600;         ///< seconds; nullopt = off
   std::optional<std::int64_t> save_total_limit = 2;  ///< nullopt = keep all
   std::int64_t max_failed_saves = 3;
   Precision save_dtype = Precision::kFp32;
-  std::string resume_from_checkpoint = "auto";    ///< "auto", "none" or a path
+  std::string resume_from_checkpoint = "auto";  ///< "auto", "none" or a path
   std::optional<double> gpu_price_per_hour;
 
   /// Sorted names of the keys that a file, --set or a flag gave. Needed where silence differs from naming the default:

@@ -15,20 +15,43 @@ using testing_support::ProfileText;
 
 // A value that the key takes and that is not its default.
 std::string sample_value(const std::string& key) {
-  static const std::map<std::string, std::string> samples = {
-      {"model", "some/model"},     {"chat_template", "t.jinja"},  {"add_tokens", "[<a>]"},
-      {"token_init", "description"}, {"lora_r", "4"},             {"lora_target_modules", "[q_proj]"},
-      {"use_rslora", "true"},      {"init_adapter", "a/b"},       {"datasets", "[a.jsonl]"},
-      {"eval_datasets", "[b.jsonl]"}, {"val_set_size", "0.1"},    {"max_seq_len", "512"},
-      {"packing", "false"},        {"dataset_prepared_path", "c"}, {"micro_batch_size", "4"},
-      {"eval_micro_batch_size", "3"}, {"gradient_accumulation_steps", "5"}, {"num_epochs", "2"},
-      {"max_steps", "7"},          {"learning_rate", "1e-5"},     {"lr_scheduler_type", "linear"},
-      {"warmup_steps", "9"},       {"min_lr_ratio", "0.2"},       {"max_grad_norm", "0.5"},
-      {"optim", "adamw_8bit"},     {"adam_beta1", "0.8"},         {"adam_beta2", "0.95"},
-      {"adam_epsilon", "1e-6"},    {"seed", "1"},                 {"double_quant", "false"},
-      {"gradient_checkpointing", "full"}, {"cuda_graphs", "off"}, {"eval_steps", "11"},
-      {"logging_steps", "12"},     {"save_steps", "13"},          {"save_total_limit", "14"},
-      {"output_dir", "runs/x"}};
+  static const std::map<std::string, std::string> samples = {{"model", "some/model"},
+                                                             {"chat_template", "t.jinja"},
+                                                             {"add_tokens", "[<a>]"},
+                                                             {"token_init", "description"},
+                                                             {"lora_r", "4"},
+                                                             {"lora_target_modules", "[q_proj]"},
+                                                             {"use_rslora", "true"},
+                                                             {"init_adapter", "a/b"},
+                                                             {"datasets", "[a.jsonl]"},
+                                                             {"eval_datasets", "[b.jsonl]"},
+                                                             {"val_set_size", "0.1"},
+                                                             {"max_seq_len", "512"},
+                                                             {"packing", "false"},
+                                                             {"dataset_prepared_path", "c"},
+                                                             {"micro_batch_size", "4"},
+                                                             {"eval_micro_batch_size", "3"},
+                                                             {"gradient_accumulation_steps", "5"},
+                                                             {"num_epochs", "2"},
+                                                             {"max_steps", "7"},
+                                                             {"learning_rate", "1e-5"},
+                                                             {"lr_scheduler_type", "linear"},
+                                                             {"warmup_steps", "9"},
+                                                             {"min_lr_ratio", "0.2"},
+                                                             {"max_grad_norm", "0.5"},
+                                                             {"optim", "adamw_8bit"},
+                                                             {"adam_beta1", "0.8"},
+                                                             {"adam_beta2", "0.95"},
+                                                             {"adam_epsilon", "1e-6"},
+                                                             {"seed", "1"},
+                                                             {"double_quant", "false"},
+                                                             {"gradient_checkpointing", "full"},
+                                                             {"cuda_graphs", "off"},
+                                                             {"eval_steps", "11"},
+                                                             {"logging_steps", "12"},
+                                                             {"save_steps", "13"},
+                                                             {"save_total_limit", "14"},
+                                                             {"output_dir", "runs/x"}};
   const auto found = samples.find(key);
   return found == samples.end() ? "" : found->second;
 }
@@ -164,6 +187,15 @@ TEST(Aliases, AMappedNameOverridesAnEarlierLayer) {
   EXPECT_EQ(files.load_files({base}, {"load_in_8bit=false"}).profile.base_precision, BasePrecision::kNf4);
 }
 
+TEST(Aliases, AskingForTheDefaultTakesBackAnEarlierLayer) {
+  ProfileText files;
+  const auto base = files.write("base.yaml", "train_on_inputs: true\nsave_strategy: epoch\nmask_history: null\n");
+  const Profile profile = files.load_files({base}, {"train_on_inputs=false", "save_strategy=steps"}).profile;
+  EXPECT_EQ(profile.loss_on, LossOn::kAuto);
+  EXPECT_EQ(profile.save_steps, Profile{}.save_steps);
+  EXPECT_EQ(files.load_files({base}, {"mask_history=false"}).profile.loss_on, LossOn::kAll);
+}
+
 TEST(Aliases, BareBatchSizeWarns) {
   ProfileText files;
   const LoadedProfile loaded = files.load("batch_size: 4\n");
@@ -176,7 +208,8 @@ TEST(Aliases, WrongWordsAreRefusedWithTheKey) {
   EXPECT_EQ(files.error("use_peft: maybe\n"),
             "profile.yaml:1: use_peft: got maybe, expected true or false. Its key here is adapter.");
   EXPECT_EQ(files.error("mixed_precision: fp16\n"),
-            "profile.yaml:1: mixed_precision: got fp16, expected bf16 | bfloat16 | auto | fp32 | float32 | no. Its key here is "
+            "profile.yaml:1: mixed_precision: got fp16, expected bf16 | bfloat16 | auto | fp32 | float32 | no. Its key "
+            "here is "
             "precision.");
   EXPECT_NE(files.error("truncation_mode: keep_end\n").find("expected keep_start"), std::string::npos);
   EXPECT_NE(files.error("load_in_4bit: 4\n").find("load_in_4bit: got 4, expected true or false."), std::string::npos);

@@ -1,10 +1,9 @@
 // What each kind of value takes and refuses.
-#include "config/field.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
 
+#include "config/field.h"
 #include "lora_train/config/check.h"
 #include "unit/config/profile_text.h"
 
@@ -12,6 +11,85 @@ namespace lora_train {
 namespace {
 
 using testing_support::ProfileText;
+
+// contract.md, section 2: the block and "More keys".
+const std::vector<const char*> kContractKeys = {"model",
+                                                "device",
+                                                "adapter",
+                                                "base_precision",
+                                                "precision",
+                                                "tf32",
+                                                "lora_r",
+                                                "lora_alpha",
+                                                "lora_dropout",
+                                                "lora_target_modules",
+                                                "init_adapter",
+                                                "datasets",
+                                                "eval_datasets",
+                                                "val_set_size",
+                                                "chat_template",
+                                                "loss_on",
+                                                "max_seq_len",
+                                                "overlength",
+                                                "packing",
+                                                "shuffle",
+                                                "micro_batch_size",
+                                                "global_batch_size",
+                                                "gradient_accumulation_steps",
+                                                "optim",
+                                                "learning_rate",
+                                                "lr_scheduler_type",
+                                                "warmup_ratio",
+                                                "warmup_steps",
+                                                "weight_decay",
+                                                "max_grad_norm",
+                                                "num_epochs",
+                                                "max_steps",
+                                                "gradient_checkpointing",
+                                                "cuda_graphs",
+                                                "attn_implementation",
+                                                "dataloader_num_workers",
+                                                "eval_steps",
+                                                "eval_on_start",
+                                                "eval_max_samples",
+                                                "logging_steps",
+                                                "save_steps",
+                                                "save_interval",
+                                                "save_total_limit",
+                                                "resume_from_checkpoint",
+                                                "output_dir",
+                                                "report_to",
+                                                "seed",
+                                                "deterministic",
+                                                "kernels",
+                                                "use_rslora",
+                                                "rank_pattern",
+                                                "alpha_pattern",
+                                                "double_quant",
+                                                "min_lr_ratio",
+                                                "adam_beta1",
+                                                "adam_beta2",
+                                                "adam_epsilon",
+                                                "lr_scaling",
+                                                "lr_base_batch",
+                                                "eval_micro_batch_size",
+                                                "load_best_model_at_end",
+                                                "metric_for_best_model",
+                                                "early_stopping_patience",
+                                                "max_failed_saves",
+                                                "max_time",
+                                                "on_bad_row",
+                                                "max_drop_fraction",
+                                                "stage_dir",
+                                                "dataset_prepared_path",
+                                                "dataloader_pin_memory",
+                                                "dataloader_prefetch_factor",
+                                                "add_tokens",
+                                                "token_init",
+                                                "gpu_price_per_hour",
+                                                "save_dtype",
+                                                "base_model_name",
+                                                "run_name"};
 
 TEST(Fields, AreDeclaredOnceWithValuesAndHelp) {
   std::set<std::string> names;
@@ -22,21 +100,7 @@ TEST(Fields, AreDeclaredOnceWithValuesAndHelp) {
       EXPECT_FALSE(field.help.empty()) << field.name;
     }
   }
-  // contract.md, section 2: the block and "More keys".
-  for (const char* key :
-       {"model", "device", "adapter", "base_precision", "precision", "tf32", "lora_r", "lora_alpha", "lora_dropout",
-        "lora_target_modules", "init_adapter", "datasets", "eval_datasets", "val_set_size", "chat_template", "loss_on",
-        "max_seq_len", "overlength", "packing", "shuffle", "micro_batch_size", "global_batch_size",
-        "gradient_accumulation_steps", "optim", "learning_rate", "lr_scheduler_type", "warmup_ratio", "warmup_steps",
-        "weight_decay", "max_grad_norm", "num_epochs", "max_steps", "gradient_checkpointing", "cuda_graphs",
-        "attn_implementation", "dataloader_num_workers", "eval_steps", "eval_on_start", "eval_max_samples", "logging_steps",
-        "save_steps", "save_interval", "save_total_limit", "resume_from_checkpoint", "output_dir", "report_to", "seed",
-        "deterministic", "kernels", "use_rslora", "rank_pattern", "alpha_pattern", "double_quant", "min_lr_ratio",
-        "adam_beta1", "adam_beta2", "adam_epsilon", "lr_scaling", "lr_base_batch", "eval_micro_batch_size",
-        "load_best_model_at_end", "metric_for_best_model", "early_stopping_patience", "max_failed_saves", "max_time",
-        "on_bad_row", "max_drop_fraction", "stage_dir", "dataset_prepared_path", "dataloader_pin_memory",
-        "dataloader_prefetch_factor", "add_tokens", "token_init", "gpu_price_per_hour", "save_dtype", "base_model_name",
-        "run_name"}) {
+  for (const char* key : kContractKeys) {
     EXPECT_EQ(names.erase(key), 1u) << key;
   }
   EXPECT_TRUE(names.empty()) << *names.begin();
@@ -130,9 +194,11 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
        "datasets[0].type: got \"tex\", expected auto | messages | prompt_completion | text | pretokenized | sharegpt | "
        "alpaca. Did you mean \"text\"?"},
       {"datasets: [{path: a, field_map: x}]",
-       "datasets[0].field_map: got \"x\", expected a map of our names of columns to those of the file, such as {prompt: "
+       "datasets[0].field_map: got \"x\", expected a map of our names of columns to those of the file, such as "
+       "{prompt: "
        "question, completion: answer}."},
-      {"datasets: [[a]]", "datasets[0]: got a list, expected a file, or a map such as {path: train.jsonl, type: auto}."},
+      {"datasets: [[a]]",
+       "datasets[0]: got a list, expected a file, or a map such as {path: train.jsonl, type: auto}."},
       {"lora_target_modules: []",
        "lora_target_modules: an empty list. Expected all-linear, names of linears, or a regex."},
       {"lora_target_modules: [[a]]", "lora_target_modules: got a list, expected text."},
@@ -142,7 +208,8 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
       {"seed: -1", "seed: got \"-1\", expected an integer 0 <= x <= 9007199254740991."},
   };
   ProfileText files;
-  for (const auto& [text, expected] : cases) EXPECT_EQ(files.error("\n" + text + "\n"), "profile.yaml:2: " + expected) << text;
+  for (const auto& [text, expected] : cases)
+    EXPECT_EQ(files.error("\n" + text + "\n"), "profile.yaml:2: " + expected) << text;
 }
 
 TEST(Fields, MistakesInsideListsNameTheirOwnLine) {
@@ -165,8 +232,11 @@ TEST(Fields, Cadences) {
 
 TEST(Fields, NullIsTheDefaultOrNothing) {
   ProfileText files;
-  const Profile profile = files.load("lora_r: null\nmax_grad_norm: null\nsave_total_limit: null\nsave_interval: null\n"
-                                     "eval_steps: null\nchat_template: ~\n").profile;
+  const Profile profile = files
+                              .load(
+                                  "lora_r: null\nmax_grad_norm: null\nsave_total_limit: null\nsave_interval: null\n"
+                                  "eval_steps: null\nchat_template: ~\n")
+                              .profile;
   EXPECT_EQ(profile.lora_r, 16);
   EXPECT_EQ(profile.max_grad_norm, 0);
   EXPECT_FALSE(profile.save_total_limit.has_value());
@@ -197,8 +267,10 @@ TEST(Fields, PatternsKeepTheirOrder) {
 
 TEST(Fields, OtherReportersAreRefusedWithTheLineThatDoesIt) {
   ProfileText files;
-  EXPECT_NE(files.error("report_to: [tensorboard, wandb]\n").find("`wandb sync OUTPUT_DIR/tensorboard`"), std::string::npos);
-  EXPECT_NE(files.error("report_to: mlflow\n").find("got \"mlflow\", expected tensorboard or none."), std::string::npos);
+  EXPECT_NE(files.error("report_to: [tensorboard, wandb]\n").find("`wandb sync OUTPUT_DIR/tensorboard`"),
+            std::string::npos);
+  EXPECT_NE(files.error("report_to: mlflow\n").find("got \"mlflow\", expected tensorboard or none."),
+            std::string::npos);
   EXPECT_TRUE(files.load("report_to: none\n").profile.report_to.empty());
   EXPECT_TRUE(files.load("report_to: []\n").profile.report_to.empty());
   EXPECT_EQ(files.load("report_to: tensorboard\n").profile.report_to.size(), 1u);
@@ -212,13 +284,33 @@ TEST(Fields, OnlyTheseMayDifferOnResume) {
       if (field.on_resume == OnResume::kMayGrow) growing.insert(field.name);
     }
   }
-  EXPECT_EQ(free, (std::set<std::string>{
-                      "attn_implementation", "base_model_name", "cuda_graphs", "dataloader_num_workers",
-                      "dataloader_pin_memory", "dataloader_prefetch_factor", "dataset_prepared_path", "device",
-                      "eval_max_samples", "eval_micro_batch_size", "eval_on_start", "eval_steps", "gpu_price_per_hour",
-                      "gradient_checkpointing", "kernels", "logging_steps", "max_failed_saves", "max_time", "output_dir",
-                      "report_to", "resume_from_checkpoint", "run_name", "save_dtype", "save_interval", "save_steps",
-                      "save_total_limit", "stage_dir"}));
+  EXPECT_EQ(free, (std::set<std::string>{"attn_implementation",
+                                         "base_model_name",
+                                         "cuda_graphs",
+                                         "dataloader_num_workers",
+                                         "dataloader_pin_memory",
+                                         "dataloader_prefetch_factor",
+                                         "dataset_prepared_path",
+                                         "device",
+                                         "eval_max_samples",
+                                         "eval_micro_batch_size",
+                                         "eval_on_start",
+                                         "eval_steps",
+                                         "gpu_price_per_hour",
+                                         "gradient_checkpointing",
+                                         "kernels",
+                                         "logging_steps",
+                                         "max_failed_saves",
+                                         "max_time",
+                                         "output_dir",
+                                         "report_to",
+                                         "resume_from_checkpoint",
+                                         "run_name",
+                                         "save_dtype",
+                                         "save_interval",
+                                         "save_steps",
+                                         "save_total_limit",
+                                         "stage_dir"}));
   EXPECT_EQ(growing, (std::set<std::string>{"max_steps", "num_epochs"}));
 }
 

@@ -41,7 +41,8 @@ TEST(Layers, CirclesAndMissingBasesAreMistakes) {
   EXPECT_EQ(files.error_of_files({a}), "b.yaml:1: extends: goes round in a circle: a.yaml -> b.yaml -> a.yaml.");
   const auto self = files.write("self.yaml", "extends: ./self.yaml\n");
   EXPECT_EQ(files.error_of_files({self}), "self.yaml:1: extends: goes round in a circle: self.yaml -> self.yaml.");
-  EXPECT_EQ(files.error("seed: 1\nextends: nowhere.yaml\n"), "profile.yaml:2: extends: \"nowhere.yaml\": no such file.");
+  EXPECT_EQ(files.error("seed: 1\nextends: nowhere.yaml\n"),
+            "profile.yaml:2: extends: \"nowhere.yaml\": no such file.");
   EXPECT_EQ(files.error("extends: {a: 1}\n"), "profile.yaml:1: extends: expected a file name.");
 }
 
@@ -74,7 +75,7 @@ TEST(Layers, SyntaxMistakesOfSeveralFilesAreReportedTogether) {
   const auto a = files.write("a.yaml", "seed: [1\n");
   const auto b = files.write("b.yaml", "sed: 1\nseed: x\n");
   const std::string error = files.error_of_files({a, b});
-  EXPECT_NE(error.find("a.yaml:2: not valid YAML or JSON"), std::string::npos) << error;
+  EXPECT_NE(error.find("a.yaml:1: not valid YAML or JSON"), std::string::npos) << error;
   EXPECT_NE(error.find("\nb.yaml:1: sed: unknown key. Did you mean \"seed\"?"), std::string::npos) << error;
   EXPECT_NE(error.find("\nb.yaml:2: seed: got \"x\""), std::string::npos) << error;
 }
@@ -82,8 +83,11 @@ TEST(Layers, SyntaxMistakesOfSeveralFilesAreReportedTogether) {
 TEST(Variables, AreReplacedInAllTexts) {
   ProfileText files;
   files.environment = {{"DATA", "/data"}, {"RATE", "2e-4"}, {"EMPTY", ""}};
-  const Profile profile = files.load("datasets: [{path: \"${DATA}/a.jsonl\", name: \"${NAME:-n}\"}]\n"
-                                     "learning_rate: ${RATE}\nrun_name: x-${EMPTY:-e}-$${DATA}-$5-${EMPTY}\n").profile;
+  const Profile profile = files
+                              .load(
+                                  "datasets: [{path: \"${DATA}/a.jsonl\", name: \"${NAME:-n}\"}]\n"
+                                  "learning_rate: ${RATE}\nrun_name: x-${EMPTY:-e}-$${DATA}-$5-${EMPTY}\n")
+                              .profile;
   EXPECT_EQ(profile.datasets.at(0).path, "/data/a.jsonl");
   EXPECT_EQ(profile.datasets.at(0).name, "n");
   EXPECT_EQ(profile.learning_rate, 2e-4);
@@ -93,11 +97,14 @@ TEST(Variables, AreReplacedInAllTexts) {
 
 TEST(Variables, MistakesNameTheLine) {
   ProfileText files;
-  EXPECT_EQ(files.error("seed: 1\nmodel: ${NOWHERE}/m\n"),
-            "profile.yaml:2: model: the variable NOWHERE is not set. Export it, or give a default: ${NOWHERE:-default}.");
-  EXPECT_NE(files.error("model: ${OPEN\n").find("profile.yaml:1: model: \"${OPEN\" has no closing brace"), std::string::npos);
+  EXPECT_EQ(
+      files.error("seed: 1\nmodel: ${NOWHERE}/m\n"),
+      "profile.yaml:2: model: the variable NOWHERE is not set. Export it, or give a default: ${NOWHERE:-default}.");
+  EXPECT_NE(files.error("model: ${OPEN\n").find("profile.yaml:1: model: \"${OPEN\" has no closing brace"),
+            std::string::npos);
   EXPECT_NE(files.error("model: ${a b}\n").find("\"${a b}\" is no variable"), std::string::npos);
-  EXPECT_NE(files.error("", {"model=${NOWHERE}"}).find("--set: model: the variable NOWHERE is not set"), std::string::npos);
+  EXPECT_NE(files.error("", {"model=${NOWHERE}"}).find("--set: model: the variable NOWHERE is not set"),
+            std::string::npos);
 }
 
 TEST(Variables, TheProcessEnvironmentIsTheDefault) {

@@ -15,10 +15,14 @@ using testing_support::ProfileText;
 TEST(Load, AllMistakesAreReportedTogetherInOrder) {
   ProfileText files;
   const std::string error = files.error("lora_r: x\nweigth_decay: 0\nseed: -1\nfp16: true\n", {"packing=perhaps"});
-  const std::vector<std::string> places = {"profile.yaml:1: lora_r: got", "\nprofile.yaml:2: weigth_decay: unknown key. Did you mean \"weight_decay\"? "
-                                           "All keys: docs/profile.md, or lora-train check --keys.",
-                                           "\nprofile.yaml:3: seed: got", "\nprofile.yaml:4: fp16: is not supported",
-                                           "\n--set: packing: got \"perhaps\"", "\nKeys: model, base_model_name, device,"};
+  const std::vector<std::string> places = {
+      "profile.yaml:1: lora_r: got",
+      "\nprofile.yaml:2: weigth_decay: unknown key. Did you mean \"weight_decay\"? "
+      "All keys: docs/profile.md, or lora-train check --keys.",
+      "\nprofile.yaml:3: seed: got",
+      "\nprofile.yaml:4: fp16: is not supported",
+      "\n--set: packing: got \"perhaps\"",
+      "\nKeys: model, base_model_name, device,"};
   std::size_t at = 0;
   for (const auto& place : places) {
     const std::size_t found = error.find(place, at);
@@ -47,10 +51,14 @@ TEST(Load, AnUnknownNameNearAnAliasSuggestsTheKey) {
 
 TEST(Load, TwoNamesForOneThingInOneFileAreAMistake) {
   ProfileText files;
-  EXPECT_EQ(files.error("lr: 1e-4\nlearning_rate: 1e-4\n").find("profile.yaml:2: learning_rate: says the same as lr "), 0u);
+  EXPECT_EQ(files.error("lr: 1e-4\nlearning_rate: 1e-4\n").find("profile.yaml:2: learning_rate: says the same as lr "),
+            0u);
   EXPECT_EQ(files.error("rank: 8\nr: 8\n").find("profile.yaml:2: r: says the same as rank (lora_r) at "), 0u);
-  EXPECT_EQ(files.error("load_in_4bit: true\nbase_precision: nf4\n").find("profile.yaml:2: base_precision: says the same"), 0u);
-  EXPECT_EQ(files.error("load_in_4bit: true\nload_in_8bit: true\n").find("profile.yaml:2: load_in_8bit: says the same"), 0u);
+  EXPECT_EQ(
+      files.error("load_in_4bit: true\nbase_precision: nf4\n").find("profile.yaml:2: base_precision: says the same"),
+      0u);
+  EXPECT_EQ(files.error("load_in_4bit: true\nload_in_8bit: true\n").find("profile.yaml:2: load_in_8bit: says the same"),
+            0u);
 }
 
 TEST(Load, AcrossLayersTheLaterNameWins) {
@@ -65,19 +73,26 @@ TEST(Load, AcrossLayersTheLaterNameWins) {
 TEST(Load, AlternativesExcludeEachOtherInOneFile) {
   ProfileText files;
   EXPECT_EQ(files.error("gradient_accumulation_steps: 2\nglobal_batch_size: 4\n")
-                .find("profile.yaml:2: global_batch_size: contradicts gradient_accumulation_steps at "), 0u);
+                .find("profile.yaml:2: global_batch_size: contradicts gradient_accumulation_steps at "),
+            0u);
   EXPECT_EQ(files.error("warmup_ratio: 0.1\nwarmup_steps: 4\n").find("profile.yaml:2: warmup_steps: contradicts"), 0u);
-  EXPECT_EQ(files.error("val_set_size: 0.1\neval_datasets: [a]\n").find("profile.yaml:2: eval_datasets: contradicts"), 0u);
-  EXPECT_EQ(files.error("warmup_ratio: 0.1\nwarmup_steps: 0.2\n").find("profile.yaml:2: warmup_steps: says the same as"), 0u);
+  EXPECT_EQ(files.error("val_set_size: 0.1\neval_datasets: [a]\n").find("profile.yaml:2: eval_datasets: contradicts"),
+            0u);
+  EXPECT_EQ(
+      files.error("warmup_ratio: 0.1\nwarmup_steps: 0.2\n").find("profile.yaml:2: warmup_steps: says the same as"), 0u);
   EXPECT_EQ(files.load("val_set_size: 0\neval_datasets: [a]\n").profile.eval_datasets.size(), 1u);
-  EXPECT_EQ(files.load("global_batch_size: null\ngradient_accumulation_steps: 2\n").profile.gradient_accumulation_steps, 2);
+  EXPECT_EQ(files.load("global_batch_size: null\ngradient_accumulation_steps: 2\n").profile.gradient_accumulation_steps,
+            2);
 }
 
 TEST(Load, AlternativesReplaceEachOtherAcrossLayers) {
   ProfileText files;
-  const auto base = files.write("a.yaml", "global_batch_size: 64\nwarmup_ratio: 0.1\neval_datasets: [a]\nload_in_4bit: true\n");
-  const Profile profile = files.load_files({base}, {"gradient_accumulation_steps=2", "warmup_steps=5", "val_set_size=0.1",
-                                                    "base_precision=bf16"}).profile;
+  const auto base =
+      files.write("a.yaml", "global_batch_size: 64\nwarmup_ratio: 0.1\neval_datasets: [a]\nload_in_4bit: true\n");
+  const Profile profile = files
+                              .load_files({base}, {"gradient_accumulation_steps=2", "warmup_steps=5",
+                                                   "val_set_size=0.1", "base_precision=bf16"})
+                              .profile;
   EXPECT_FALSE(profile.global_batch_size.has_value());
   EXPECT_EQ(profile.gradient_accumulation_steps, 2);
   EXPECT_EQ(profile.warmup_steps, 5);
@@ -103,10 +118,11 @@ TEST(Load, ListsAreReplacedWhole) {
 
 TEST(Load, SettingsReachInsideAndAppend) {
   ProfileText files;
-  const LoadedProfile loaded = files.load("datasets: [{path: a}]\nrank_pattern: {q_proj: 4}\n",
-                                          {"datasets[+].path=b", "datasets[0].weight=2", "datasets[1].type=text",
-                                           "rank_pattern.v_proj=8", "lora_target_modules=[q_proj, v_proj]",
-                                           "run_name=a: b # c", "add_tokens=['<x>', \"<y>\"]", "rank_pattern.q_proj=2"});
+  const LoadedProfile loaded =
+      files.load("datasets: [{path: a}]\nrank_pattern: {q_proj: 4}\n",
+                 {"datasets[+].path=b", "datasets[0].weight=2", "datasets[1].type=text", "rank_pattern.v_proj=8",
+                  "lora_target_modules=[q_proj, v_proj]", "run_name=a: b # c", "add_tokens=['<x>', \"<y>\"]",
+                  "rank_pattern.q_proj=2"});
   const Profile& profile = loaded.profile;
   ASSERT_EQ(profile.datasets.size(), 2u);
   EXPECT_EQ(profile.datasets[0].weight, 2);
@@ -122,9 +138,11 @@ TEST(Load, SettingsReachInsideAndAppend) {
 
 TEST(Load, SettingMistakesNameTheSetting) {
   ProfileText files;
-  EXPECT_EQ(files.error("", {"datasets[2].path=x"}), "--set: datasets[2].path: there is no item 2: the list has 0. [+] appends one.");
+  EXPECT_EQ(files.error("", {"datasets[2].path=x"}),
+            "--set: datasets[2].path: there is no item 2: the list has 0. [+] appends one.");
   EXPECT_EQ(files.error("", {"datasets[0=x"}).find("--set: datasets[0: is no place in a profile"), 0u);
-  EXPECT_EQ(files.error("", {"train_data[0].path=x"}), "--set: train_data[0].path: a place inside needs the key's own name: datasets.");
+  EXPECT_EQ(files.error("", {"train_data[0].path=x"}),
+            "--set: train_data[0].path: a place inside needs the key's own name: datasets.");
   EXPECT_EQ(files.error("", {"lora_target_modules=[a"}).find("--set: lora_target_modules: not valid YAML"), 0u);
   EXPECT_EQ(files.error("", {"datasts[0].path=x"}).find("--set: datasts: unknown key. Did you mean \"datasets\"?"), 0u);
   for (const char* text : {"novalue", "=x", ""}) EXPECT_THROW(parse_override(text), ConfigError) << text;
@@ -163,8 +181,10 @@ TEST(Load, GivenKeysTellSilenceFromTheDefault) {
 
 TEST(Load, JsonAndYamlAreOne) {
   ProfileText files;
-  const auto yaml = files.write("p.yaml", "lr: 2e-4\ndatasets:\n  - path: a\n    field_map: {text: body}\npacking: false\n");
-  const auto json = files.write("p.json", R"({"lr": 0.0002, "datasets": [{"path": "a", "field_map": {"text": "body"}}], "packing": false})");
+  const auto yaml =
+      files.write("p.yaml", "lr: 2e-4\ndatasets:\n  - path: a\n    field_map: {text: body}\npacking: false\n");
+  const auto json = files.write(
+      "p.json", R"({"lr": 0.0002, "datasets": [{"path": "a", "field_map": {"text": "body"}}], "packing": false})");
   EXPECT_EQ(to_yaml(files.load_files({yaml}).profile), to_yaml(files.load_files({json}).profile));
   const auto bad = files.write("bad.json", "{\n  \"lora_r\": 8,\n  \"lora_rr\": 8\n}\n");
   EXPECT_EQ(files.error_of_files({bad}).find("bad.json:3: lora_rr: unknown key. Did you mean \"lora_r\"?"), 0u);

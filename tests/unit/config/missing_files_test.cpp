@@ -10,20 +10,23 @@ using testing_support::ProfileText;
 
 TEST(MissingFiles, NamesEachWithItsPlace) {
   ProfileText files;
-  const auto lines = missing_files(files.load("model: /nowhere/m\ndatasets: [/nowhere/a.jsonl, '/nowhere/*.jsonl']\n"
-                                              "eval_datasets: [/nowhere/b]\nchat_template: /nowhere/t.jinja\n"
-                                              "init_adapter: /nowhere/c\nresume_from_checkpoint: /nowhere/d\n"));
+  const auto lines =
+      missing_files(files.load("model: /nowhere/m\ndatasets: [/nowhere/a.jsonl, '/nowhere/*.jsonl']\n"
+                               "eval_datasets: [/nowhere/b]\nchat_template: /nowhere/t.jinja\n"
+                               "init_adapter: /nowhere/c\nresume_from_checkpoint: /nowhere/d\n"));
   ASSERT_EQ(lines.size(), 7u);
-  EXPECT_NE(lines[0].find("profile.yaml:1: model: no such file or folder \"/nowhere/m\""), std::string::npos) << lines[0];
-  EXPECT_NE(lines[4].find("profile.yaml:2: datasets[1].path: no file matches \"/nowhere/*.jsonl\""), std::string::npos) << lines[4];
+  EXPECT_NE(lines[0].find("profile.yaml:1: model: no such file or folder \"/nowhere/m\""), std::string::npos)
+      << lines[0];
+  EXPECT_NE(lines[4].find("profile.yaml:2: datasets[1].path: no file matches \"/nowhere/*.jsonl\""), std::string::npos)
+      << lines[4];
 }
 
 TEST(MissingFiles, FindsFilesFoldersAndGlobs) {
   ProfileText files;
   files.write("data/a.jsonl", "{}");
   const std::string folder = (files.folder() / "data").string();
-  const LoadedProfile loaded = files.load("model: " + folder + "\ndatasets: [" + folder + ", " + folder + "/a.jsonl, '" +
-                                          folder + "/*.jsonl']\n");
+  const LoadedProfile loaded = files.load("model: " + folder + "\ndatasets: [" + folder + ", " + folder +
+                                          "/a.jsonl, '" + folder + "/*.jsonl']\n");
   EXPECT_TRUE(missing_files(loaded).empty());
   EXPECT_NO_THROW(refuse_missing_files(loaded));
 }

@@ -27,7 +27,8 @@ TEST(OutputFolder, SettingsCountInIt) {
 TEST(OutputFolder, UnknownKeysAndListsAreMistakes) {
   ProfileText files;
   EXPECT_EQ(files.error("seed: 1\noutput_dir: \"r{lora_rr}\"\n"),
-            "profile.yaml:2: output_dir: {lora_rr} is no key. Expected a key with a single value, such as {learning_rate}. Did "
+            "profile.yaml:2: output_dir: {lora_rr} is no key. Expected a key with a single value, such as "
+            "{learning_rate}. Did "
             "you mean {lora_r}?");
   EXPECT_NE(files.error("output_dir: \"{datasets}\"\n").find("{datasets} is a list or a map"), std::string::npos);
   EXPECT_NE(files.error("output_dir: \"{output_dir}\"\n").find("is no key"), std::string::npos);

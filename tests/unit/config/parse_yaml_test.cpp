@@ -31,7 +31,8 @@ TEST(ParseYaml, KeepsOrderKindsAndLines) {
 }
 
 TEST(ParseYaml, ReadsJsonWithTabsAndEscapes) {
-  const Value map = parse_yaml("{\n\t\"a\": [1, 2e-4],\n\t\"b\": \"x\\n\\u00e9\\/\",\n\t\"c\": null, \"d\": true\n}\n", {"p.json", 0});
+  const Value map = parse_yaml("{\n\t\"a\": [1, 2e-4],\n\t\"b\": \"x\\n\\u00e9\\/\",\n\t\"c\": null, \"d\": true\n}\n",
+                               {"p.json", 0});
   EXPECT_EQ(map.find("a")->items.at(1).text, "2e-4");
   EXPECT_EQ(map.find("b")->text, "x\n\xc3\xa9/");
   EXPECT_EQ(map.find("b")->place.line, 3);
@@ -51,8 +52,12 @@ TEST(ParseYaml, AnchorsAreCopied) {
 TEST(ParseYaml, MistakesNameTheLine) {
   EXPECT_EQ(error_of("a: 1\nb: 2\na: 3\n"), "p.yaml:3: a: stands twice in one map (first at p.yaml:1). Keep one.");
   EXPECT_EQ(error_of("a:\n\t- 1\n"), "p.yaml:2: a tab in the indentation. YAML takes spaces only.");
-  EXPECT_TRUE(error_of("a: [1, 2\nb: 3\n").starts_with("p.yaml:2: not valid YAML or JSON")) << error_of("a: [1, 2\nb: 3\n");
-  EXPECT_TRUE(error_of("a: \"x\n").starts_with("p.yaml:")) << error_of("a: \"x\n");
+  EXPECT_TRUE(error_of("a: [1, 2\nb: 3\n").starts_with("p.yaml:2: not valid YAML or JSON"))
+      << error_of("a: [1, 2\nb: 3\n");
+  for (const char* open_quote :
+       {"a: \"x\n", "a: 'x\n\n", "a: \"x\nb: 2\n", "a: \"x\nb: 2 # c\n \n", "{\"a\": \"x\n}\n"}) {
+    EXPECT_TRUE(error_of(open_quote).starts_with("p.yaml:")) << open_quote << error_of(open_quote);
+  }
   EXPECT_TRUE(error_of("? [a]\n: 1\n").starts_with("p.yaml:1: a key must be text")) << error_of("? [a]\n: 1\n");
   EXPECT_TRUE(error_of("a: 1\n---\nb: 2\n").find("more than one YAML document") != std::string::npos);
   EXPECT_TRUE(error_of(std::string("a: 1\0b", 6)).find("zero byte") != std::string::npos);

@@ -44,7 +44,8 @@ class ProfileText {
   std::string error(const std::string& text, const std::vector<std::string>& settings = {}) const {
     return error_of([&] { load(text, settings); });
   }
-  std::string error_of_files(const std::vector<std::string>& files, const std::vector<std::string>& settings = {}) const {
+  std::string error_of_files(const std::vector<std::string>& files,
+                             const std::vector<std::string>& settings = {}) const {
     return error_of([&] { load_files(files, settings); });
   }
 

@@ -13,7 +13,8 @@ TEST(Scalar, NumbersInAnySpellingAreOne) {
 }
 
 TEST(Scalar, RefusesWhatIsNoFiniteNumber) {
-  for (const char* text : {"", "-", "+", "nan", "inf", "-inf", ".inf", "1e999", "0x10", "1 ", " 1", "1,5", "1e", "--1", "1_000"}) {
+  for (const char* text :
+       {"", "-", "+", "nan", "inf", "-inf", ".inf", "1e999", "0x10", "1 ", " 1", "1,5", "1e", "--1", "1_000"}) {
     EXPECT_FALSE(parse_number(text).has_value()) << text;
     EXPECT_FALSE(parse_integer(text).has_value()) << text;
   }

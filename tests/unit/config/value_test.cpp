@@ -23,9 +23,11 @@ TEST(Value, NumbersAreShortAndReadBack) {
 }
 
 TEST(Value, TextsReadBackFromYamlAndJson) {
-  const std::vector<std::string> texts = {"plain", "a: b", "# no comment", "true", "off", "null", "~", "12", "1e3", "", " ",
-                                          "quote\"s", "back\\slash", "line\nbreak", "tab\t", "\x7f", "[x]", "{x}", "-", "*a",
-                                          "caf\xc3\xa9", "n", "Y", "C:\\dir", "a,b", "'", "@x", "%x", "a #b"};
+  const std::vector<std::string> texts = {"plain",       "a: b",        "# no comment", "true", "off", "null",
+                                          "~",           "12",          "1e3",          "",     " ",   "quote\"s",
+                                          "back\\slash", "line\nbreak", "tab\t",        "\x7f", "[x]", "{x}",
+                                          "-",           "*a",          "caf\xc3\xa9",  "n",    "Y",   "C:\\dir",
+                                          "a,b",         "'",           "@x",           "%x",   "a #b"};
   for (const auto& text : texts) {
     const Value yaml = parse_yaml("k: [" + to_flow_yaml(text_value(text)) + "]", {"t", 0});
     const Value& read = yaml.find("k")->items.at(0);

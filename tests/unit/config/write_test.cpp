@@ -45,8 +45,9 @@ run_name: "on"
 TEST(Write, YamlAndJsonReadBackToTheSameProfile) {
   ProfileText files;
   files.environment["HOME"] = "$${kept}";
-  for (const std::string& text : {std::string(kRich), std::string(), std::string("init_adapter: a/b\nlora_r: 4\n"),
-                                  std::string("val_set_size: 0.1\nlora_target_modules: '.*(q|v)'\nnum_epochs: 0.5\n")}) {
+  for (const std::string& text :
+       {std::string(kRich), std::string(), std::string("init_adapter: a/b\nlora_r: 4\n"),
+        std::string("val_set_size: 0.1\nlora_target_modules: '.*(q|v)'\nnum_epochs: 0.5\n")}) {
     const LoadedProfile first = files.load(text);
     const LoadedProfile again = files.load_files({files.write("again.yaml", to_yaml(first))});
     EXPECT_EQ(to_yaml(again.profile), to_yaml(first.profile));
