@@ -1,0 +1,173 @@
+// Bytes per second of every CPU kernel beside those of a plain copy, and the LoRA products beside at::mm.
+// Built with -DLORA_TRAIN_BENCH=ON; run: build/<folder>/bin/kernels_bench [--benchmark_filter=...]
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <benchmark/benchmark.h>
+
+#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/cross_entropy.h"
+#include "lora_train/kernels/dropout.h"
+#include "lora_train/kernels/embedding.h"
+#include "lora_train/kernels/lora.h"
+#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/rope.h"
+#include "lora_train/kernels/swiglu.h"
+#include "lora_train/optim/adamw.h"
+
+namespace lora_train::kernels {
+namespace {
+
+using benchmark::State;
+
+// N tokens, D hidden, F ffn, H heads, K kv heads, E head size, V vocabulary, R rank: near Qwen2.5-1.5B.
+constexpr int64_t N = 2048, D = 1536, F = 8960, H = 12, K = 2, E = 128, V = 151936, R = 16;
+
+at::ScalarType dtype_of(const State& state) { return state.range(0) == 0 ? at::kFloat : at::kBFloat16; }
+
+at::Tensor random(const State& state, at::IntArrayRef sizes) { return at::randn(sizes).to(dtype_of(state)); }
+
+/// Runs body and counts the bytes that must move once.
+template <class Body>
+void measure(State& state, double bytes_moved, const Body& body) {
+  for (auto _ : state) {
+    body();
+  }
+  state.SetBytesProcessed(static_cast<int64_t>(bytes_moved * static_cast<double>(state.iterations())));
+  state.SetLabel(c10::toString(dtype_of(state)));
+}
+
+double bytes(std::initializer_list<at::Tensor> tensors) {
+  double sum = 0;
+  for (const auto& t : tensors) sum += static_cast<double>(t.nbytes());
+  return sum;
+}
+
+void copy(State& state) {
+  const auto x = random(state, {N, F});
+  auto y = at::empty_like(x);
+  measure(state, bytes({x, y}), [&] { y.copy_(x); });
+}
+
+void rms_norm_forward(State& state) {
+  const auto x = random(state, {N, D}), w = random(state, {D});
+  auto y = at::empty_like(x), rstd = at::empty({N});
+  measure(state, bytes({x, y}), [&] { kernels::rms_norm_forward(x, w, 1e-6, y, rstd); });
+}
+
+void rms_norm_backward(State& state) {
+  const auto x = random(state, {N, D}), w = random(state, {D}), dy = random(state, {N, D});
+  auto dx = at::zeros_like(x), rstd = at::ones({N});
+  measure(state, bytes({x, dy, dx, dx}), [&] { kernels::rms_norm_backward(dy, x, w, rstd, dx, true, nullptr); });
+}
+
+void rope(State& state) {
+  auto x = random(state, {N, H, E});
+  const auto table = make_rope_table(at::rand({E / 2}), N, 1.0);
+  const auto positions = at::arange(N, at::kInt);
+  measure(state, bytes({x, x}), [&] { rope_in_place(x, positions, table, false); });
+}
+
+void swiglu_forward(State& state) {
+  const auto gate_up = random(state, {N, 2 * F});
+  auto y = at::empty({N, F}, gate_up.options());
+  measure(state, bytes({gate_up, y}), [&] { kernels::swiglu_forward(gate_up, y); });
+}
+
+void swiglu_backward(State& state) {
+  const auto gate_up = random(state, {N, 2 * F}), dy = random(state, {N, F});
+  auto d = at::empty_like(gate_up);
+  measure(state, bytes({gate_up, dy, d}), [&] { kernels::swiglu_backward(dy, gate_up, d); });
+}
+
+void cross_entropy(State& state) {
+  const auto start = random(state, {128, V});
+  auto logits = start.clone();
+  const auto targets = at::arange(128, at::kInt);
+  CrossEntropyOutput output{at::empty({128}), at::empty({128}, at::kBool), at::empty({128})};
+  measure(state, bytes({logits, logits}), [&] { cross_entropy_in_place(logits, targets, 1e-3, true, output); });
+}
+
+void dropout(State& state) {
+  const auto x = random(state, {N, D});
+  auto y = at::empty_like(x);
+  const auto rows = at::arange(N, at::kInt), documents = at::zeros({N}, at::kInt);
+  measure(state, bytes({x, y}), [&] { dropout_forward(x, documents, rows, {1, 2}, 0.05, y); });
+}
+
+void embedding(State& state) {
+  const auto weight = random(state, {V / 4, D});
+  const auto ids = at::randint(V / 4, {N}, at::kInt);
+  auto out = at::empty({N, D}, weight.options());
+  measure(state, bytes({out, out}), [&] { embedding_forward(ids, weight, {}, out); });
+}
+
+void lora_grad_b(State& state) {
+  const auto dy = random(state, {N, F}), s = random(state, {N, R});
+  auto grad = at::zeros({F, R});
+  measure(state, bytes({dy}), [&] { kernels::lora_grad_b(dy, s, 2.0, grad); });
+}
+
+void lora_grad_b_mm(State& state) {
+  const auto dy = random(state, {N, F}), s = random(state, {N, R});
+  measure(state, bytes({dy}), [&] { benchmark::DoNotOptimize(at::mm(dy.t(), s)); });
+}
+
+void lora_grad_a(State& state) {
+  const auto x = random(state, {N, F}), ds = random(state, {N, R});
+  auto grad = at::zeros({R, F});
+  measure(state, bytes({x}), [&] { kernels::lora_grad_a(ds, x, grad); });
+}
+
+void lora_grad_a_mm(State& state) {
+  const auto x = random(state, {N, F}), ds = random(state, {N, R});
+  measure(state, bytes({x}), [&] { benchmark::DoNotOptimize(at::mm(ds.t(), x)); });
+}
+
+// Bytes are of no interest here: the label is what is computed, the time what it costs.
+void attention(State& state, bool is_backward, int64_t window) {
+  const auto q = random(state, {N, H, E}), k = random(state, {N, K, E}), v = random(state, {N, K, E});
+  const AttentionLayout layout{{0, N / 2, N}, {0, N / 2, N}, window, 0.088};
+  auto out = at::empty_like(q), lse = at::empty({N, H}), dq = at::empty_like(q), dk = at::empty_like(k);
+  auto dv = at::empty_like(v);
+  attention_forward(q, k, v, layout, out, lse);
+  measure(state, 0, [&] {
+    if (is_backward) {
+      attention_backward(q, q, k, v, out, lse, layout, dq, dk, dv);
+    } else {
+      attention_forward(q, k, v, layout, out, lse);
+    }
+  });
+}
+
+void adamw(State& state) {
+  auto p = at::randn({1 << 23}), m = at::zeros_like(p), v = at::zeros_like(p);
+  const auto g = at::randn({1 << 23});
+  measure(state, bytes({p, p, m, m, v, v, g}), [&] { optim::adamw_step(p, g, m, v, 1, 1e-4, {}, p.numel(), 0.5); });
+}
+
+#define LORA_TRAIN_BOTH(f) BENCHMARK(f)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)
+LORA_TRAIN_BOTH(copy);
+LORA_TRAIN_BOTH(rms_norm_forward);
+LORA_TRAIN_BOTH(rms_norm_backward);
+LORA_TRAIN_BOTH(rope);
+LORA_TRAIN_BOTH(swiglu_forward);
+LORA_TRAIN_BOTH(swiglu_backward);
+LORA_TRAIN_BOTH(cross_entropy);
+LORA_TRAIN_BOTH(dropout);
+LORA_TRAIN_BOTH(embedding);
+LORA_TRAIN_BOTH(lora_grad_b);
+LORA_TRAIN_BOTH(lora_grad_b_mm);
+LORA_TRAIN_BOTH(lora_grad_a);
+LORA_TRAIN_BOTH(lora_grad_a_mm);
+#define LORA_TRAIN_ATTENTION(name, ...) \
+  BENCHMARK_CAPTURE(attention, name, __VA_ARGS__)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)
+LORA_TRAIN_ATTENTION(forward, false, 0);
+LORA_TRAIN_ATTENTION(backward, true, 0);
+LORA_TRAIN_ATTENTION(forward_window_256, false, 256);
+LORA_TRAIN_ATTENTION(backward_window_256, true, 256);
+BENCHMARK(adamw)->Arg(0)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace lora_train::kernels
+
+BENCHMARK_MAIN();
