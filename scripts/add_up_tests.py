@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Adds up the results of scripts/test.sh: add_up_tests.py RESULTS_FOLDER [FAILED_STAGE...]
+
+Reads the JUnit files of ctest and pytest and checks.txt (`passed` or `failed`, one a line). A stage that failed without
+a failed test in its file (a build error, a crash of the runner) counts as one failure. Lists what failed and what was
+skipped and why; the last line is `N passed, N failed, N skipped`. Exits 1 when anything failed.
+"""
+
+import collections
+import pathlib
+import sys
+import xml.etree.ElementTree as ElementTree
+
+
+def outcome(case):
+    """(passed | failed | skipped, reason) of one JUnit test case."""
+    for tag in ("failure", "error"):
+        if case.find(tag) is not None:
+            return "failed", case.find(tag).get("message") or ""
+    # ctest: a test whose program is missing is "notrun" and must not pass for a skip.
+    reason = (case.find("skipped").get("message") or "") if case.find("skipped") is not None else ""
+    if case.get("status") == "fail" or "Unable to find executable" in reason or "Fixture dependency" in reason:
+        return "failed", reason
+    if case.find("skipped") is not None or case.get("status") in {"notrun", "disabled"}:
+        return "skipped", reason
+    return "passed", ""
+
+
+def results_of_stage(folder, stage):
+    """[(outcome, name, reason)], empty where the stage wrote nothing."""
+    if stage == "checks":
+        path = folder / "checks.txt"
+        lines = path.read_text(encoding="utf-8").split() if path.is_file() else []
+        return [(line, "a check", "see above") for line in lines]
+    path = folder / f"{stage}.xml"
+    try:
+        cases = ElementTree.parse(path).iter("testcase") if path.is_file() else []
+        return [(*outcome(case)[:1], f"{case.get('classname')}.{case.get('name')}", outcome(case)[1]) for case in cases]
+    except ElementTree.ParseError as error:
+        return [("failed", path.name, f"cannot be read: {error}")]
+
+
+def main():
+    folder, failed_stages = pathlib.Path(sys.argv[1]), sys.argv[2:]
+    stages = {path.stem for path in folder.glob("*.xml")} | {"checks"} | set(failed_stages)
+    counts, skips = collections.Counter(), collections.Counter()
+    for stage in sorted(stages):
+        results = results_of_stage(folder, stage)
+        if stage in failed_stages and all(result != "failed" for result, _, _ in results):
+            results.append(("failed", "the stage itself", "see its output above"))
+        for result, name, reason in results:
+            counts[result] += 1
+            if result == "failed":
+                print(f"FAILED {stage}: {name} ({reason.splitlines()[0] if reason else 'no reason given'})")
+            if result == "skipped":
+                skips[f"{stage}: {reason.splitlines()[0] if reason else 'no reason given'}"] += 1
+    for reason, count in sorted(skips.items()):
+        print(f"skipped {count} in {reason}")
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    return 1 if counts["failed"] or not counts["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Installs, builds and runs every test that needs no GPU, on a machine with nothing but Debian 12 and Python 3.
+# Stages: install, build, unit, parity, integration, relocation, sanitizers, checks. A failed test does not keep later
+# stages from running. The last line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
+#
+#   scripts/test.sh                       everything
+#   scripts/test.sh --quick               build, unit and checks alone
+#   scripts/test.sh --only parity,checks  some stages (install and build have to have run before)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+stages=install,build,unit,parity,integration,relocation,sanitizers,checks
+results="$PWD/build/test-results"
+python="$PWD/.deps/venv/bin/python"
+times=()
+status=0
+failed_stages=()
+
+# Threads that wait by sleeping: two test processes on two cores otherwise spend their time spinning.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
+# What the Python tests drive, and no network in any test.
+export LORA_TRAIN_BIN="$PWD/build/dev/bin" HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+
+die() { printf 'test.sh: %s\n' "$*" >&2; exit 2; }
+
+stage_install() { scripts/install_deps.sh; }
+
+stage_build() {
+  cmake --preset dev >"$results/configure.log" || { cat "$results/configure.log"; return 1; }
+  cmake --build --preset dev
+}
+
+run_ctest() { # preset, name of the result file, more arguments
+  local preset="$1" name="$2"
+  shift 2
+  ctest --preset "$preset" --parallel "$(nproc)" --output-on-failure --no-tests=error \
+    --output-junit "$results/$name.xml" "$@"
+}
+
+stage_unit() { run_ctest dev unit -L unit; }
+
+stage_parity() { "$python" -m pytest -q tests/parity --junitxml="$results/parity.xml"; }
+
+stage_integration() { "$python" -m pytest -q tests/integration --junitxml="$results/integration.xml"; }
+
+# The program copied away, with a second virtual environment that holds nothing but the torch wheel.
+stage_relocation() { run_ctest dev relocation -L relocation; }
+
+# Address and undefined-behaviour sanitizers over the modules that see no torch: they read the files of strangers.
+stage_sanitizers() {
+  cmake --preset asan >"$results/configure-asan.log" || { cat "$results/configure-asan.log"; return 1; }
+  cmake --build --preset asan
+  run_ctest asan sanitizers -L unit
+}
+
+stage_checks() {
+  local any_failed=0 script
+  : >"$results/checks.txt"
+  check() { # name, command
+    local name="$1"
+    shift
+    if "$@"; then echo passed >>"$results/checks.txt"; else
+      printf 'FAILED: %s\n' "$name"
+      echo failed >>"$results/checks.txt"
+      any_failed=1
+    fi
+  }
+  for script in check_includes check_function_length; do
+    check "$script --self-test" python3 "scripts/$script.py" --self-test
+    check "$script" python3 "scripts/$script.py"
+  done
+  for script in scripts/*.sh .ci/run; do
+    check "syntax of $script" bash -n "$script"
+  done
+  check "examples/tiny-math is what its generator writes" tiny_math_is_reproducible
+  return "$any_failed"
+}
+
+tiny_math_is_reproducible() {
+  local folder="$results/tiny-math" name
+  rm -rf "$folder" && mkdir -p "$folder"
+  python3 examples/tiny-math/make_data.py --output-dir "$folder" >/dev/null || return 1
+  for name in train heldout; do
+    cmp "$folder/$name.jsonl" "examples/tiny-math/$name.jsonl" || return 1
+  done
+}
+
+# Runs one stage, notes its time and sets `status`. Never call it in a condition: bash would switch off `set -e` inside.
+run_stage() {
+  local name="$1" started=$SECONDS
+  printf '\n== %s\n' "$name"
+  set +e
+  (set -e; "stage_$name") </dev/null
+  status=$?
+  set -e
+  times+=("$(printf '%-12s %5d s' "$name" $((SECONDS - started)))")
+  [ "$status" -eq 0 ] || failed_stages+=("$name")
+}
+
+main() {
+  local name started=$SECONDS
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --quick) stages=build,unit,checks ;;
+      --only) [ $# -ge 2 ] || die "--only needs stages"; stages="$2"; shift ;;
+      -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      *) die "unknown argument \"$1\". There are --quick and --only STAGE,STAGE" ;;
+    esac
+    shift
+  done
+  for name in ${stages//,/ }; do
+    declare -F "stage_$name" >/dev/null || die "no stage \"$name\""
+  done
+  rm -rf "$results" && mkdir -p "$results"
+  for name in ${stages//,/ }; do
+    # Without an installation or a build the rest could only fail for that reason.
+    run_stage "$name"
+    [ "$status" -eq 0 ] || case "$name" in install | build) break ;; esac
+  done
+  printf '\n== times\n'
+  printf '%s\n' "${times[@]}" "$(printf '%-12s %5d s' all $((SECONDS - started)))"
+  python3 scripts/add_up_tests.py "$results" ${failed_stages[@]+"${failed_stages[@]}"}
+}
+
+main "$@"
