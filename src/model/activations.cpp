@@ -14,8 +14,9 @@ at::Tensor rows(const at::Tensor& buffer, int64_t num_tokens) {
 }  // namespace
 
 at::Tensor Activations::make(int64_t columns, at::ScalarType dtype) {
-  const at::Tensor buffer = columns == 1 ? at::empty({shape_.max_tokens}, dtype)
-                                         : at::empty({shape_.max_tokens, columns}, dtype);
+  const auto options = at::TensorOptions(dtype).device(shape_.device);
+  const at::Tensor buffer = columns == 1 ? at::empty({shape_.max_tokens}, options)
+                                         : at::empty({shape_.max_tokens, columns}, options);
   bytes_ += static_cast<int64_t>(buffer.nbytes());
   return buffer;
 }
@@ -88,8 +89,19 @@ Activations::Activations(const ModelConfig& config, WeightSource& weights, const
   d_hidden = make(D, shape.dtype);
   d_qkv = make(qk + config.num_kv_heads * E, shape.dtype);
   if (config.qk_norm) d_qk_raw = make(qk, shape.dtype);
-  d_input_ = at::empty({shape.max_tokens * widest}, shape.dtype);
+  d_input_ = at::empty({shape.max_tokens * widest}, at::TensorOptions(shape.dtype).device(shape.device));
   bytes_ += static_cast<int64_t>(d_input_.nbytes());
+}
+
+Recompute choose_recompute(const ModelConfig& config, WeightSource& weights, const ActivationShape& shape,
+                           int64_t budget_bytes) {
+  ActivationShape counted = shape;
+  counted.device = at::kMeta;
+  for (const Recompute mode : {Recompute::kOff, Recompute::kCheap}) {
+    const std::vector<Recompute> modes(static_cast<std::size_t>(config.num_layers), mode);
+    if (Activations(config, weights, counted, modes).bytes() <= budget_bytes) return mode;
+  }
+  return Recompute::kFull;
 }
 
 LayerActivations Activations::layer(int64_t layer, int64_t num_tokens) const {

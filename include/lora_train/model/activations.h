@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <vector>
 
@@ -49,6 +50,7 @@ struct ActivationShape {
   at::ScalarType dtype;
   bool needs_backward = true;  ///< false: evaluation, one layer's buffers for all
   bool has_dropout = false;
+  at::Device device = at::kCPU;  ///< at::kMeta only counts bytes
 };
 
 /// Buffers for at most max_tokens tokens; layers share those that their Recompute mode does not keep.
@@ -83,5 +85,9 @@ class Activations {
   at::Tensor d_input_;
   int64_t bytes_ = 0;
 };
+
+/// The least recomputation whose buffers fit into budget_bytes, the same for every layer; kFull when none does.
+Recompute choose_recompute(const ModelConfig& config, WeightSource& weights, const ActivationShape& shape,
+                           int64_t budget_bytes);
 
 }  // namespace lora_train::model

@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "run_state.h"
+
+namespace lora_train::train {
+namespace {
+
+constexpr std::int64_t kFewSteps = 100;
+
+double scaled_learning_rate(const Profile& profile, std::int64_t global_batch_size) {
+  if (profile.lr_scaling == LrScaling::kNone || !profile.lr_base_batch) return profile.learning_rate;
+  const double ratio = static_cast<double>(global_batch_size) / static_cast<double>(*profile.lr_base_batch);
+  return profile.learning_rate * (profile.lr_scaling == LrScaling::kSqrt ? std::sqrt(ratio) : ratio);
+}
+
+optim::LrScheduleOptions schedule_options(const Profile& profile, const Run& run) {
+  optim::LrScheduleOptions schedule;
+  schedule.type = to_string(profile.lr_scheduler_type);
+  schedule.learning_rate = scaled_learning_rate(profile, run.sizes.global);
+  schedule.total_steps = run.plan->total_steps();
+  schedule.warmup_steps = profile.warmup_steps.value_or(static_cast<std::int64_t>(
+      std::ceil(profile.warmup_ratio * static_cast<double>(schedule.total_steps))));
+  schedule.min_lr_ratio = profile.min_lr_ratio;
+  return schedule;
+}
+
+void log_start(const Run& run) {
+  const auto& plan = *run.plan;
+  char line[400];
+  std::snprintf(line, sizeof line,
+                "steps: %lld in all, %lld in the first epoch; a step has %lld rows, about %.1f documents and %.0f tokens "
+                "(micro-batches of %lld rows, max_seq_len %lld, %.1f%% of it filled)",
+                static_cast<long long>(plan.total_steps()), static_cast<long long>(plan.steps_per_epoch().front()),
+                static_cast<long long>(run.sizes.global), plan.documents_per_step(), plan.tokens_per_step(),
+                static_cast<long long>(run.sizes.micro), static_cast<long long>(run.data.max_seq_len),
+                100.0 * plan.packing_efficiency());
+  log_info(line);
+  log_info("trained parameters: " + format_count(run.model.weights->parameters().size()) + " of " +
+           format_count(model::num_parameters(run.files.config)) + " (" +
+           (run.adapters.specs.empty() ? "full fine-tuning" : std::to_string(run.adapters.specs.size()) + " LoRA adapters") +
+           "); activations at most " + format_bytes(static_cast<double>(run.activations->bytes())));
+  if (plan.total_steps() < kFewSteps) {
+    log_warning("only " + std::to_string(plan.total_steps()) +
+                " steps in all: few updates may teach little. packing puts several documents into a row and "
+                "global_batch_size rows into a step; lower global_batch_size or raise num_epochs for more steps");
+  }
+}
+
+void resume(Run& run, const std::filesystem::path& checkpoint) {
+  LoadedCheckpoint loaded = read_checkpoint_state(checkpoint);
+  const auto& allowed = run.request.allow_changed;
+  if (loaded.data_fingerprint != run.data.fingerprint && std::count(allowed.begin(), allowed.end(), "datasets") == 0) {
+    throw ConfigError(checkpoint.string(), "was trained on other data: the files of datasets, or options that decide the tokens, "
+                                           "have changed. Use the old data, --allow-changed datasets, --overwrite, or another --output-dir");
+  }
+  load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), run.model.weights->parameters());
+  run.model.weights->refresh();
+  run.state = loaded.state;
+  log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
+}
+
+std::int64_t capacity(const Run& run, std::int64_t eval_rows) {
+  return std::max(run.sizes.micro, run.data.evals.empty() ? 0 : eval_rows) * run.data.max_seq_len;
+}
+
+}  // namespace
+
+std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint) {
+  auto run = std::make_unique<Run>(request);
+  const Profile& profile = request.profile;
+  run->files = open_model(profile);
+  check_device(profile, run->files.config);
+  run->adapters = choose_adapters(profile, run->files);
+  run->data = load_data(profile, run->files, true);
+  model::check_rope_supported(run->files.config, run->data.max_seq_len);
+  run->sizes = resolve_batch_sizes(profile, run->data.max_seq_len);
+  run->plan = std::make_unique<data::RunPlan>(run->data.train, plan_options(profile, run->sizes, run->data.max_seq_len));
+  const std::int64_t eval_rows = profile.eval_micro_batch_size.value_or(run->sizes.micro);
+  for (const auto& eval : run->data.evals) {
+    run->eval_plans.push_back(data::plan_evaluation(eval.store, run->data.max_seq_len, profile.packing, eval_rows));
+  }
+  const bool train_all = profile.adapter == AdapterKind::kNone;
+  run->model = load_model(profile, run->files, run->adapters, train_all, run->data.max_seq_len);
+  run->activations = plan_activations(profile, *run->model.decoder, capacity(*run, eval_rows), true);
+  run->schedule = schedule_options(profile, *run);
+  run->context = std::make_unique<StepContext>(StepContext{
+      run->data.train, *run->model.decoder, *run->model.weights, *run->activations,
+      {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
+      profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), profile.lora_dropout > 0});
+  run->checkpoint_context = {train_all ? nullptr : &run->adapters.config,
+                             lora::explicit_targets(run->adapters.specs, run->files.config),
+                             run->plan->total_steps(),
+                             profile.num_epochs.value_or(0),
+                             run->data.fingerprint,
+                             request.profile_hash};
+  if (checkpoint) resume(*run, *checkpoint);
+  log_start(*run);
+  return run;
+}
+
+}  // namespace lora_train::train

@@ -1,0 +1,59 @@
+#include "evaluate.h"
+
+#include <cmath>
+
+#include "lora_train/data/micro_batch.h"
+#include "lora_train/model/loss_head.h"
+#include "train_step.h"
+
+namespace lora_train::train {
+namespace {
+
+void add(const model::LossSums& from, model::LossSums& to) {
+  to.loss += from.loss;
+  to.num_tokens += from.num_tokens;
+  to.num_correct += from.num_correct;
+  to.bins.resize(from.bins.size());
+  for (std::size_t i = 0; i < from.bins.size(); ++i) {
+    to.bins[i].count += from.bins[i].count;
+    to.bins[i].confidence += from.bins[i].confidence;
+    to.bins[i].correct += from.bins[i].correct;
+  }
+}
+
+/// Expected calibration error: sum over bins of |confidence - accuracy|, weighted by tokens.
+double calibration_error(const model::LossSums& sums) {
+  double error = 0;
+  for (const auto& bin : sums.bins) error += std::abs(bin.confidence - static_cast<double>(bin.correct));
+  return error / static_cast<double>(sums.num_tokens);
+}
+
+}  // namespace
+
+EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, const data::NamedStore& data,
+                    const std::vector<data::MicroBatchPlan>& plan, const std::function<bool()>& should_stop) {
+  model::LossHeadOptions options;
+  options.norm_eps = decoder.config.rms_norm_eps;
+  options.with_gradient = false;
+  options.with_statistics = true;
+  model::LossSums sums;
+  EvalResult result;
+  result.name = data.name;
+  for (const auto& micro_plan : plan) {
+    if (should_stop()) return result;
+    const model::Batch batch = make_batch(data::build_micro_batch(data.store, micro_plan));
+    model::decoder_forward(decoder, batch, activations);
+    add(model::loss_head(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch, decoder.weights.outer(),
+                         options, nullptr),
+        sums);
+  }
+  const auto num_tokens = static_cast<double>(sums.num_tokens);
+  result.num_tokens = sums.num_tokens;
+  result.loss = sums.loss / num_tokens;
+  result.perplexity = std::exp(result.loss);
+  result.token_accuracy = static_cast<double>(sums.num_correct) / num_tokens;
+  result.ece = calibration_error(sums);
+  return result;
+}
+
+}  // namespace lora_train::train

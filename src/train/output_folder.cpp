@@ -1,0 +1,113 @@
+#include "output_folder.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/config/load.h"
+
+namespace lora_train::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What a run writes into its folder, beside checkpoint-<step>.
+constexpr const char* kRunFiles[] = {"profile.yaml", "run.log",     "metrics.jsonl", "tensorboard",
+                                     "adapter",      "model",       "report.html",   "summary.json"};
+
+bool holds_a_run(const fs::path& folder) {
+  return fs::exists(folder / "profile.yaml") || fs::exists(folder / "metrics.jsonl") || !list_checkpoints(folder).empty();
+}
+
+void delete_run(const fs::path& folder) {
+  for (const char* name : kRunFiles) fs::remove_all(folder / name);
+  for (const auto& checkpoint : list_checkpoints(folder)) fs::remove_all(checkpoint);
+}
+
+std::string ways_on(const fs::path& folder) {
+  return "\nThree ways on: --output-dir with another folder; --overwrite to delete the run in " + folder.string() +
+         "; --allow-changed KEY for each key that may differ";
+}
+
+Profile old_profile(const fs::path& folder) {
+  ProfileSources sources;
+  sources.profiles = {(folder / "profile.yaml").string()};
+  return load_profile(sources).profile;
+}
+
+void refuse_differences(const TrainRequest& request, const fs::path& folder) {
+  if (!fs::exists(folder / "profile.yaml")) return;
+  std::string refused;
+  for (const auto& difference : diff_profiles(old_profile(folder), request.profile)) {
+    const std::string line = difference.key + ": " + difference.old_value + " -> " + difference.new_value;
+    const bool is_named = std::count(request.allow_changed.begin(), request.allow_changed.end(), difference.key) > 0;
+    if (!difference.allowed_on_resume && !is_named) {
+      refused += "\n  " + line;
+    } else if (difference.key == "num_epochs" || difference.key == "max_steps") {
+      log_info(line + ": the schedule is computed anew for the new number of steps; steps already done keep their rates");
+    }
+  }
+  if (refused.empty()) return;
+  throw ConfigError(folder.string(), "holds a run with another profile:" + refused + ways_on(folder));
+}
+
+bool is_finished(const fs::path& folder, const TrainRequest& request, std::string& summary_json) {
+  const fs::path path = folder / "summary.json";
+  if (!fs::exists(path)) return false;
+  try {
+    summary_json = read_file(path);
+    const auto summary = nlohmann::json::parse(summary_json);
+    return summary.at("status") == "done" && diff_profiles(old_profile(folder), request.profile).empty();
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
+
+fs::path newest_good_checkpoint(const fs::path& folder) {
+  const auto checkpoints = list_checkpoints(folder);
+  for (const auto& checkpoint : checkpoints) {
+    const std::string problem = verify_checkpoint(checkpoint);
+    if (problem.empty()) return checkpoint;
+    log_warning(checkpoint.string() + " is passed over: " + problem);
+  }
+  throw FormatError(folder.string(), "holds a run without a good checkpoint to go on from (" +
+                                         std::to_string(checkpoints.size()) +
+                                         " looked at); use --overwrite to start again from zero, or another --output-dir");
+}
+
+}  // namespace
+
+OutputDecision prepare_output_folder(const TrainRequest& request) {
+  const fs::path folder = request.profile.output_dir;
+  const std::string& resume = request.profile.resume_from_checkpoint;
+  OutputDecision decision;
+  try {
+    fs::create_directories(folder);
+    if (request.overwrite) delete_run(folder);
+  } catch (const fs::filesystem_error& error) {
+    throw IoError(folder.string(), std::string("cannot prepare the output folder: ") + error.code().message());
+  }
+  if (resume != "auto" && resume != "none") {
+    const std::string problem = verify_checkpoint(resume);
+    if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
+    if (holds_a_run(folder)) refuse_differences(request, folder);
+    decision.checkpoint = resume;
+    return decision;
+  }
+  if (!holds_a_run(folder)) return decision;
+  if (resume == "none") {
+    throw ConfigError(folder.string(), "holds a run; --resume none would overwrite it. Add --overwrite, or choose another --output-dir");
+  }
+  if (is_finished(folder, request, decision.summary_json)) {
+    decision.is_complete = true;
+    return decision;
+  }
+  refuse_differences(request, folder);
+  decision.checkpoint = newest_good_checkpoint(folder);
+  return decision;
+}
+
+}  // namespace lora_train::train

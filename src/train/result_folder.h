@@ -1,0 +1,17 @@
+// The result of a run: adapter/ (a PEFT folder with tokenizer files and model card) or model/ (a Hugging Face folder).
+#pragma once
+
+#include <filesystem>
+
+#include "checkpoint.h"
+#include "lora_train/config/profile.h"
+#include "setup.h"
+
+namespace lora_train::train {
+
+/// Writes the folder under a temporary name and renames it over an older one. Returns it. Throws IoError, NumericError
+/// when a value is not finite.
+std::filesystem::path write_result(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
+                                   const model::Parameters& parameters, const TrainState& state);
+
+}  // namespace lora_train::train

@@ -1,0 +1,57 @@
+// A run in memory: what build_run makes and the training loop works on.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "checkpoint.h"
+#include "lora_train/metrics/metrics_writer.h"
+#include "lora_train/metrics/progress_bar.h"
+#include "lora_train/metrics/tensorboard.h"
+#include "lora_train/optim/lr_schedule.h"
+#include "lora_train/train/requests.h"
+#include "setup.h"
+#include "stop_request.h"
+#include "train_step.h"
+
+namespace lora_train::train {
+
+using Clock = std::chrono::steady_clock;
+
+struct Run {
+  explicit Run(const TrainRequest& train_request) : request(train_request) {}
+  const TrainRequest& request;
+  Clock::time_point start = Clock::now();
+  ModelFiles files;
+  AdapterSetup adapters;
+  data::PreparedData data;
+  BatchSizes sizes;
+  std::unique_ptr<data::RunPlan> plan;
+  std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
+  LoadedModel model;
+  std::unique_ptr<model::Activations> activations;
+  optim::LrScheduleOptions schedule;
+  std::unique_ptr<StepContext> context;
+  CheckpointContext checkpoint_context;
+  TrainState state;
+
+  const Profile& profile() const { return request.profile; }
+  double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
+};
+
+/// Everything up to step 1; resumes from `checkpoint` when there is one.
+std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint);
+
+/// Where the run writes its numbers.
+struct Reporters {
+  metrics::MetricsWriter metrics;
+  std::unique_ptr<metrics::TensorBoardWriter> tensorboard;
+  metrics::ProgressBar bar;
+  Reporters(const Profile& profile, bool quiet);
+};
+
+/// Trains from state.step + 1 to the end or to a stop request; fills what it knows of `summary`.
+void train_loop(Run& run, Reporters& reporters, const StopRequests& stop, metrics::RunSummary& summary);
+
+}  // namespace lora_train::train

@@ -1,0 +1,146 @@
+#include <nlohmann/json.hpp>
+
+#include "evaluate.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/version.h"
+#include "lora_train/metrics/host_memory.h"
+#include "lora_train/train/run.h"
+#include "output_folder.h"
+#include "result_folder.h"
+#include "run_state.h"
+
+namespace lora_train::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+metrics::Ledger summary_ledger(const data::Ledger& ledger) {
+  metrics::Ledger out{ledger.total, ledger.kept, {}};
+  for (const auto& entry : ledger.entries) {
+    out.reasons.push_back({data::name_of(entry.reason), entry.count, entry.first_source});
+  }
+  return out;
+}
+
+void write_end(Reporters& reporters, const metrics::RunSummary& summary, double elapsed_s) {
+  reporters.metrics.write(metrics::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason,
+                                             metrics::now_s(), elapsed_s});
+}
+
+/// The run itself, from a folder that is ours.
+void run_in_folder(const TrainRequest& request, const OutputDecision& decision, const StopRequests& stop,
+                   metrics::RunSummary& summary) {
+  const fs::path output_dir = request.profile.output_dir;
+  const auto run = build_run(request, decision.checkpoint);
+  summary.ledger = summary_ledger(run->data.ledger);
+  summary.total_steps = run->plan->total_steps();
+  write_file_atomic(output_dir / "profile.yaml", request.profile_yaml);
+  Reporters reporters(request.profile, request.quiet);
+  if (decision.checkpoint) reporters.metrics.truncate_after(run->state.step);
+  reporters.metrics.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
+                                               "cpu", 1, run->plan->rows_per_epoch(),
+                                               static_cast<long long>(run->data.train.size()), metrics::now_s()});
+  try {
+    train_loop(*run, reporters, stop, summary);
+    if (summary.status == "done") {
+      summary.adapter = write_result(request.profile, run->files, run->adapters, run->model.weights->parameters(),
+                                     run->state).string();
+    }
+  } catch (const Error& error) {
+    summary.step = run->state.step;
+    summary.epoch = run->state.epoch;
+    summary.tokens = run->state.tokens;
+    summary.supervised_tokens = run->state.supervised_tokens;
+    summary.status = "failed";
+    summary.reason = error.what();
+    summary.exit_code = static_cast<int>(error.exit_code());
+    write_end(reporters, summary, run->elapsed_s());
+    throw;
+  }
+  write_end(reporters, summary, run->elapsed_s());
+}
+
+/// Everything up to step 1 and one pass over the largest micro-batch; writes nothing.
+metrics::RunSummary dry_run(const TrainRequest& request) {
+  const auto run = build_run(request, std::nullopt);
+  data::StepPlan plan = run->plan->step(1);
+  accumulate_gradients(*run->context, plan, [] { return false; });
+  metrics::RunSummary summary;
+  summary.reason = "dry run: step 1 was computed, nothing was updated or written";
+  summary.total_steps = run->plan->total_steps();
+  summary.ledger = summary_ledger(run->data.ledger);
+  return summary;
+}
+
+void finish_summary(metrics::RunSummary& summary, Clock::time_point start) {
+  summary.wall_s = std::chrono::duration<double>(Clock::now() - start).count();
+  summary.peak_host_memory_gib = metrics::peak_host_memory_gib();
+}
+
+}  // namespace
+
+metrics::RunSummary run_training(const TrainRequest& request) {
+  const auto start = Clock::now();
+  const StopRequests stop(request.profile.max_time);
+  if (request.dry_run) return dry_run(request);
+  const fs::path output_dir = request.profile.output_dir;
+  const OutputDecision decision = prepare_output_folder(request);
+  metrics::RunSummary summary;
+  summary.profile_hash = request.profile_hash;
+  summary.version = version();
+  if (decision.is_complete) {
+    log_info(output_dir.string() + ": already complete; nothing was changed");
+    const auto old = nlohmann::json::parse(decision.summary_json);
+    summary.reason = "already complete";
+    summary.step = old.value("step", 0LL);
+    summary.total_steps = old.value("total_steps", 0LL);
+    return summary;
+  }
+  set_log_file(output_dir / "run.log");
+  try {
+    run_in_folder(request, decision, stop, summary);
+  } catch (const Error& error) {
+    summary.status = "failed";
+    summary.exit_code = static_cast<int>(error.exit_code());
+    summary.reason = error.what();
+    summary.error = metrics::RunError{error.kind(), error.message(), error.where()};
+    finish_summary(summary, start);
+    metrics::write_summary(output_dir / "summary.json", summary);
+    set_log_file({});
+    throw;
+  }
+  finish_summary(summary, start);
+  metrics::write_summary(output_dir / "summary.json", summary);
+  set_log_file({});
+  return summary;
+}
+
+std::vector<EvalResult> run_evaluation(const EvalRequest& request) {
+  Profile profile = request.profile;
+  const ModelFiles files = open_model(profile);
+  check_device(profile, files.config);
+  AdapterSetup adapters;
+  if (!request.adapter.empty()) {
+    adapters = adapters_of_folder(request.adapter, files);
+    profile.init_adapter = request.adapter.string();
+  }
+  profile.lora_dropout = 0;
+  const data::PreparedData data = load_data(profile, files, false);
+  if (data.evals.empty()) {
+    throw ConfigError("eval_datasets", "is empty: there is nothing to evaluate; set eval_datasets or val_set_size");
+  }
+  LoadedModel model = load_model(profile, files, adapters, false, data.max_seq_len);
+  const BatchSizes sizes = resolve_batch_sizes(profile, data.max_seq_len);
+  const std::int64_t rows = profile.eval_micro_batch_size.value_or(sizes.micro);
+  const auto activations = plan_activations(profile, *model.decoder, rows * data.max_seq_len, false);
+  std::vector<EvalResult> results;
+  for (const auto& eval : data.evals) {
+    const auto plan = data::plan_evaluation(eval.store, data.max_seq_len, profile.packing, rows);
+    results.push_back(evaluate(*model.decoder, *activations, eval, plan, [] { return false; }));
+  }
+  return results;
+}
+
+}  // namespace lora_train::train

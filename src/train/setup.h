@@ -1,0 +1,65 @@
+// From a profile to a model and its data: everything up to step 1.
+#pragma once
+
+#include <memory>
+
+#include "lora_train/config/profile.h"
+#include "lora_train/data/plan.h"
+#include "lora_train/data/prepare.h"
+#include "lora_train/lora/adapter_file.h"
+#include "lora_train/model/activations.h"
+#include "lora_train/model/decoder.h"
+#include "lora_train/model/resident_weights.h"
+#include "lora_train/storage/resolve_model.h"
+#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/tokenizer.h"
+
+namespace lora_train::train {
+
+/// The model's folder, read and checked; no weights yet.
+struct ModelFiles {
+  storage::ResolvedModel resolved;
+  model::ModelConfig config;
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;         ///< null when the folder has none
+  std::unique_ptr<tokenizer::ChatTemplate> chat_template;  ///< null when the folder has none
+};
+ModelFiles open_model(const Profile& profile);
+
+data::PreparedData load_data(const Profile& profile, const ModelFiles& files, bool need_train);
+
+/// Refuses what the profile asks of the device and this build cannot do (exit 6), and a large model on a CPU that was
+/// not asked for by name.
+void check_device(const Profile& profile, const model::ModelConfig& config);
+
+/// Which adapters there are: of the profile, or of init_adapter. Empty for adapter: none.
+struct AdapterSetup {
+  lora::AdapterConfig config;
+  std::vector<model::AdapterSpec> specs;
+};
+AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files);
+/// The same of a saved adapter, for evaluation.
+AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const ModelFiles& files);
+
+/// Weights in memory and ready to run. With an adapter its values are initialised, or loaded from init_adapter.
+struct LoadedModel {
+  std::unique_ptr<model::ResidentWeights> weights;
+  std::unique_ptr<model::Decoder> decoder;
+};
+LoadedModel load_model(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
+                       bool train_all_weights, std::int64_t max_seq_len);
+
+/// rows per micro-batch and per step, resolved: micro_batch_size: auto is the largest divisor of the step's rows that
+/// keeps a micro-batch within 4096 tokens.
+struct BatchSizes {
+  std::int64_t micro = 1, global = 1;
+};
+BatchSizes resolve_batch_sizes(const Profile& profile, std::int64_t max_seq_len);
+
+/// gradient_checkpointing resolved (auto: by memory), buffers planned.
+std::unique_ptr<model::Activations> plan_activations(const Profile& profile, const model::Decoder& decoder,
+                                                     std::int64_t max_tokens, bool needs_backward);
+
+/// Plan of all steps.
+data::PlanOptions plan_options(const Profile& profile, const BatchSizes& sizes, std::int64_t max_seq_len);
+
+}  // namespace lora_train::train

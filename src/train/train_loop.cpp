@@ -1,0 +1,219 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <unordered_set>
+
+#include "evaluate.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/metrics/host_memory.h"
+#include "run_state.h"
+
+namespace lora_train::train {
+namespace {
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// Steps after which something happens that a cadence asks for.
+class Schedule {
+ public:
+  Schedule(const Cadence& cadence, const data::RunPlan& plan) {
+    const std::int64_t total = plan.total_steps();
+    if (cadence.kind == Cadence::Kind::kSteps) every_ = static_cast<std::int64_t>(cadence.value);
+    if (cadence.kind == Cadence::Kind::kFraction) {
+      every_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(cadence.value * static_cast<double>(total))));
+    }
+    if (cadence.kind != Cadence::Kind::kEpoch) return;
+    std::int64_t end = 0;
+    for (const std::int64_t steps : plan.steps_per_epoch()) at_.insert(end += steps);
+  }
+  bool is_due(std::int64_t step) const { return (every_ > 0 && step % every_ == 0) || at_.contains(step); }
+
+ private:
+  std::int64_t every_ = 0;
+  std::unordered_set<std::int64_t> at_;
+};
+
+/// The training loop with what it must remember between steps.
+class Loop {
+ public:
+  Loop(Run& run, Reporters& reporters, const StopRequests& stop, metrics::RunSummary& summary)
+      : run_(run), reporters_(reporters), stop_(stop), summary_(summary),
+        evals_(run.profile().eval_steps, *run.plan), saves_(run.profile().save_steps, *run.plan) {}
+
+  void operator()() {
+    const std::int64_t total = run_.plan->total_steps();
+    summary_.total_steps = total;
+    if (run_.state.step == 0 && run_.profile().eval_on_start) evaluate_all();
+    while (run_.state.step < total && !is_stopping()) {
+      if (!one_step()) break;
+      const bool is_last = run_.state.step == total;
+      if (is_last || evals_.is_due(run_.state.step)) evaluate_all();
+      if (is_last || saves_.is_due(run_.state.step) || interval_is_over()) save();
+    }
+    if (saved_step_ != run_.state.step && run_.state.step > first_step_) save();
+    fill_summary();
+  }
+
+ private:
+  bool is_stopping() const { return !stop_.reason().empty(); }
+
+  bool one_step() {
+    const auto start = Clock::now();
+    const data::StepPlan plan = run_.plan->step(run_.state.step + 1);
+    const double learning_rate = optim::lr_at_step(run_.schedule, plan.step);
+    const StepResult result = train_step(*run_.context, plan, learning_rate, [this] { return is_stopping(); });
+    if (!result.is_complete) return false;
+    const double step_s = seconds_since(start);
+    run_.state.step = plan.step;
+    run_.state.epoch = plan.epoch_after;
+    run_.state.tokens += plan.num_tokens;
+    run_.state.supervised_tokens += plan.num_supervised;
+    train_s_ += step_s;
+    tokens_here_ += plan.num_tokens;
+    ++steps_here_;
+    loss_sum_ += result.loss * static_cast<double>(plan.num_supervised);
+    loss_tokens_ += plan.num_supervised;
+    total_loss_sum_ += result.loss * static_cast<double>(plan.num_supervised);
+    total_loss_tokens_ += plan.num_supervised;
+    report(plan, result, learning_rate, step_s);
+    return true;
+  }
+
+  void report(const data::StepPlan& plan, const StepResult& result, double learning_rate, double step_s) {
+    const double rate = static_cast<double>(steps_here_) / train_s_;
+    const double eta_s = static_cast<double>(run_.plan->total_steps() - plan.step) / rate;
+    const double loss_mean = loss_sum_ / static_cast<double>(loss_tokens_);
+    const metrics::ProgressState progress{plan.step, run_.plan->total_steps(), loss_mean, rate,
+                                          static_cast<double>(tokens_here_) / train_s_, eta_s};
+    const bool is_logged = plan.step % run_.profile().logging_steps == 0 || plan.step == run_.plan->total_steps();
+    if (!is_logged) {
+      reporters_.bar.update(progress);
+      return;
+    }
+    metrics::TrainRecord record;
+    record.step = plan.step;
+    record.epoch = plan.epoch_after;
+    record.loss = result.loss;
+    record.supervised_tokens = plan.num_supervised;
+    record.loss_mean = loss_mean;
+    record.grad_norm = result.grad_norm;
+    record.learning_rate = learning_rate;
+    record.tokens = plan.num_tokens;
+    record.num_documents = plan.num_documents;
+    record.tokens_per_s = static_cast<double>(plan.num_tokens) / step_s;
+    record.step_ms = step_s * 1000;
+    record.data_wait_ms = result.data_wait_ms;
+    record.time = metrics::now_s();
+    record.elapsed_s = run_.elapsed_s();
+    record.eta_s = eta_s;
+    reporters_.metrics.write(record);
+    if (reporters_.tensorboard) reporters_.tensorboard->add(record);
+    reporters_.bar.log_step(progress);
+    loss_sum_ = 0;
+    loss_tokens_ = 0;
+  }
+
+  void evaluate_all() {
+    double loss_sum = 0;
+    long long num_tokens = 0;
+    for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
+      const auto start = Clock::now();
+      const EvalResult result = evaluate(*run_.model.decoder, *run_.activations, run_.data.evals[i], run_.eval_plans[i],
+                                         [this] { return is_stopping(); });
+      if (result.num_tokens == 0) return;
+      metrics::EvalRecord record{run_.state.step, result.name, result.loss, result.perplexity, result.token_accuracy,
+                                 result.num_tokens, seconds_since(start)};
+      reporters_.metrics.write(record);
+      if (reporters_.tensorboard) reporters_.tensorboard->add(record);
+      char line[200];
+      std::snprintf(line, sizeof line, "step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s",
+                    record.step, result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,
+                    record.eval_s);
+      log_info(line);
+      loss_sum += result.loss * static_cast<double>(result.num_tokens);
+      num_tokens += result.num_tokens;
+    }
+    if (num_tokens == 0) return;
+    run_.state.eval_loss = loss_sum / static_cast<double>(num_tokens);
+    if (!run_.state.best_eval_loss || *run_.state.eval_loss < *run_.state.best_eval_loss) {
+      run_.state.best_eval_loss = run_.state.eval_loss;
+      run_.state.best_step = run_.state.step;
+    }
+  }
+
+  bool interval_is_over() const {
+    const auto& interval = run_.profile().save_interval;
+    return interval && seconds_since(last_save_) >= *interval;
+  }
+
+  void save() {
+    const auto start = Clock::now();
+    last_save_ = start;
+    try {
+      const auto folder = save_checkpoint(run_.profile().output_dir, run_.state,
+                                          run_.model.weights->parameters(), run_.checkpoint_context);
+      saved_step_ = run_.state.step;
+      failed_saves_ = 0;
+      reporters_.metrics.write(metrics::CheckpointRecord{run_.state.step, folder.filename().string(),
+                                                         seconds_since(start), metrics::now_s()});
+      if (run_.profile().save_total_limit) rotate_checkpoints(run_.profile().output_dir, *run_.profile().save_total_limit);
+    } catch (const IoError& error) {
+      ++failed_saves_;
+      log_warning(std::string("saving checkpoint-") + std::to_string(run_.state.step) + " failed: " + error.what() +
+                  "; the checkpoint before is intact and training goes on");
+      const bool must_save = is_stopping() || run_.state.step == run_.plan->total_steps();
+      if (must_save || failed_saves_ >= run_.profile().max_failed_saves) throw;
+    }
+  }
+
+  void fill_summary() {
+    const TrainState& state = run_.state;
+    summary_.step = state.step;
+    summary_.epoch = state.epoch;
+    summary_.eval_loss = state.eval_loss;
+    summary_.best_eval_loss = state.best_eval_loss;
+    if (state.best_step) summary_.best_step = *state.best_step;
+    summary_.tokens = state.tokens;
+    summary_.supervised_tokens = state.supervised_tokens;
+    summary_.train_s = train_s_;
+    if (total_loss_tokens_ > 0) {
+      summary_.train_loss = total_loss_sum_ / static_cast<double>(total_loss_tokens_);
+      summary_.tokens_per_s = static_cast<double>(tokens_here_) / train_s_;
+      summary_.steps_per_s = static_cast<double>(steps_here_) / train_s_;
+    }
+    const std::string reason = stop_.reason();
+    const bool is_done = state.step == run_.plan->total_steps();
+    summary_.status = is_done ? "done" : "stopped";
+    summary_.reason = is_done ? "all steps done" : reason;
+    summary_.exit_code = static_cast<int>(is_done ? ExitCode::kDone : ExitCode::kStopped);
+  }
+
+  Run& run_;
+  Reporters& reporters_;
+  const StopRequests& stop_;
+  metrics::RunSummary& summary_;
+  Schedule evals_, saves_;
+  const std::int64_t first_step_ = run_.state.step;
+  std::int64_t saved_step_ = -1, failed_saves_ = 0;
+  Clock::time_point last_save_ = Clock::now();
+  double train_s_ = 0, loss_sum_ = 0, total_loss_sum_ = 0;
+  std::int64_t tokens_here_ = 0, steps_here_ = 0, loss_tokens_ = 0, total_loss_tokens_ = 0;
+};
+
+}  // namespace
+
+Reporters::Reporters(const Profile& profile, bool quiet)
+    : metrics(std::filesystem::path(profile.output_dir) / "metrics.jsonl"), bar(metrics::ProgressOptions{.quiet = quiet}) {
+  for (const Reporter reporter : profile.report_to) {
+    if (reporter == Reporter::kTensorboard) {
+      tensorboard = std::make_unique<metrics::TensorBoardWriter>(std::filesystem::path(profile.output_dir) / "tensorboard");
+    }
+  }
+}
+
+void train_loop(Run& run, Reporters& reporters, const StopRequests& stop, metrics::RunSummary& summary) {
+  Loop(run, reporters, stop, summary)();
+}
+
+}  // namespace lora_train::train

@@ -1,0 +1,113 @@
+#include "train_step.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "lora_train/model/loss_head.h"
+#include "lora_train/optim/grad_clip.h"
+
+namespace lora_train::train {
+namespace {
+
+at::Tensor int32_tensor(const std::vector<std::int32_t>& values) {
+  return at::from_blob(const_cast<std::int32_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kInt).clone();
+}
+
+model::DropoutContext dropout_context(const StepContext& context, const data::MicroBatch& micro, std::int64_t step,
+                                      const at::Tensor& positions) {
+  model::DropoutContext dropout;
+  if (!context.has_dropout) return dropout;
+  dropout.enabled = true;
+  dropout.seed = context.seed;
+  dropout.step = step;
+  dropout.token_position = positions;
+  std::vector<std::int32_t> documents;
+  for (std::size_t i = 0; i + 1 < micro.cu_seqlens.size(); ++i) {
+    documents.insert(documents.end(), static_cast<std::size_t>(micro.cu_seqlens[i + 1] - micro.cu_seqlens[i]),
+                     micro.document_in_step[i]);
+  }
+  dropout.token_document = int32_tensor(documents);
+  return dropout;
+}
+
+[[noreturn]] void refuse_non_finite(const StepContext& context, const data::StepPlan& plan, const StepResult& result) {
+  std::vector<std::string> rows;
+  for (const auto& micro : plan.micro_batches) {
+    for (const auto document : micro.documents) {
+      if (rows.size() < 5) rows.push_back(context.documents.source(document));
+    }
+  }
+  throw NumericError("step " + std::to_string(plan.step),
+                     "loss " + std::to_string(result.loss) + ", gradient norm " + std::to_string(result.grad_norm) +
+                         ": not finite. Nothing was updated. Rows of this step: " + join(rows) +
+                         (plan.num_documents > 5 ? ", ..." : "") +
+                         ". Look at these rows and at the base weights; a lower learning_rate, warmup_ratio or max_grad_norm often helps");
+}
+
+}  // namespace
+
+model::Batch make_batch(const data::MicroBatch& micro_batch) {
+  model::Batch batch;
+  batch.ids = int32_tensor(micro_batch.ids);
+  batch.positions = int32_tensor(micro_batch.positions);
+  std::vector<int64_t> slots;
+  std::vector<std::int32_t> targets;
+  for (std::size_t i = 0; i < micro_batch.labels.size(); ++i) {
+    if (micro_batch.labels[i] == data::kIgnoredLabel) continue;
+    slots.push_back(static_cast<int64_t>(i));
+    targets.push_back(micro_batch.labels[i]);
+  }
+  batch.supervised = at::tensor(slots, at::kLong);
+  batch.targets = int32_tensor(targets);
+  batch.cu_seqlens.assign(micro_batch.cu_seqlens.begin(), micro_batch.cu_seqlens.end());
+  return batch;
+}
+
+StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan, const std::function<bool()>& should_stop) {
+  StepResult result;
+  context.weights.parameters().grads.zero_();
+  model::LossHeadOptions options;
+  options.norm_eps = context.decoder.config.rms_norm_eps;
+  options.gradient_scale = 1.0 / static_cast<double>(plan.num_supervised);
+  double loss_sum = 0;
+  for (const auto& micro_plan : plan.micro_batches) {
+    if (should_stop()) {
+      result.is_complete = false;
+      return result;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const data::MicroBatch micro = data::build_micro_batch(context.documents, micro_plan);
+    model::Batch batch = make_batch(micro);
+    batch.dropout = dropout_context(context, micro, plan.step, batch.positions);
+    result.data_wait_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+
+    model::decoder_forward(context.decoder, batch, context.activations);
+    const int64_t N = batch.num_tokens();
+    at::Tensor d_hidden = context.activations.d_hidden.narrow(0, 0, N);
+    loss_sum += model::loss_head(context.activations.final_hidden.narrow(0, 0, N), batch, context.weights.outer(),
+                                 options, &d_hidden).loss;
+    model::decoder_backward(context.decoder, batch, context.activations);
+  }
+  result.loss = loss_sum / static_cast<double>(plan.num_supervised);
+  result.grad_norm = optim::grad_norm(context.weights.parameters().grads);
+  return result;
+}
+
+StepResult train_step(StepContext& context, const data::StepPlan& plan, double learning_rate,
+                      const std::function<bool()>& should_stop) {
+  StepResult result = accumulate_gradients(context, plan, should_stop);
+  if (!result.is_complete) return result;
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) refuse_non_finite(context, plan, result);
+  model::Parameters& parameters = context.weights.parameters();
+  optim::adamw_step(parameters.values, parameters.grads, parameters.exp_avg, parameters.exp_avg_sq, plan.step,
+                    learning_rate, context.adamw, parameters.num_decayed(),
+                    optim::clip_factor(result.grad_norm, context.max_grad_norm));
+  context.weights.refresh();
+  return result;
+}
+
+}  // namespace lora_train::train

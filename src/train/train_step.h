@@ -1,0 +1,46 @@
+// One optimizer step, top to bottom: micro-batches forward and backward, clip, update.
+#pragma once
+
+#include <functional>
+
+#include "lora_train/data/micro_batch.h"
+#include "lora_train/data/plan.h"
+#include "lora_train/model/activations.h"
+#include "lora_train/model/decoder.h"
+#include "lora_train/model/resident_weights.h"
+#include "lora_train/optim/adamw.h"
+
+namespace lora_train::train {
+
+/// What one forward sees, on the device of the model.
+model::Batch make_batch(const data::MicroBatch& micro_batch);
+
+/// Parts of a run that a step works on; all outlive it.
+struct StepContext {
+  const data::DocumentStore& documents;
+  model::Decoder& decoder;
+  model::ResidentWeights& weights;
+  model::Activations& activations;
+  optim::AdamWOptions adamw;
+  double max_grad_norm = 0;
+  std::uint64_t seed = 0;
+  bool has_dropout = false;
+};
+
+struct StepResult {
+  double loss = 0;       ///< sum over supervised tokens / their number in the whole step
+  double grad_norm = 0;  ///< before clipping
+  double data_wait_ms = 0;
+  bool is_complete = true;  ///< false: stopped between micro-batches, nothing was updated
+};
+
+/// Gradients of the whole step into the flat gradient buffer (zeroed first). `should_stop` is asked before each
+/// micro-batch.
+StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan, const std::function<bool()>& should_stop);
+
+/// accumulate_gradients, then the update. Throws NumericError before anything is updated when loss or gradient norm is
+/// not finite, naming the step and its first rows.
+StepResult train_step(StepContext& context, const data::StepPlan& plan, double learning_rate,
+                      const std::function<bool()>& should_stop);
+
+}  // namespace lora_train::train
