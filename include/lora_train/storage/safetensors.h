@@ -30,7 +30,7 @@ std::optional<DType> parse_dtype(std::string_view name);
 /// Size of one element: 4 and 6 for the sub-byte types, 8 to 64 otherwise.
 int dtype_bits(DType dtype);
 
-/// One tensor of a file. Names are UTF-8; shape may be empty (one element) and may hold zeros. Dimensions are below 2^63.
+/// One tensor of a file. Names are UTF-8. A shape may be empty (one element) and hold zeros; dimensions are below 2^63.
 struct TensorEntry {
   std::string name;
   DType dtype = DType::kF32;
