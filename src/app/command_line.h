@@ -11,9 +11,9 @@ namespace lora_train::app {
 
 /// What stands before the flags of a command.
 struct Invocation {
-  bool wants_help = false;     ///< --help before any command
-  bool wants_version = false;  ///< --version anywhere before a command
-  std::string command;         ///< "train" when the line starts with a flag or with key=value
+  bool wants_help = false;             ///< --help before any command
+  bool wants_version = false;          ///< --version anywhere before a command
+  std::string command;                 ///< "train" when the line starts with a flag or with key=value
   std::vector<std::string> arguments;  ///< of the command; flags that stood before its name come first
 };
 

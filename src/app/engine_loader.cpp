@@ -20,7 +20,8 @@ void* open_library(const fs::path& file, int flags, const std::string& what_to_d
 const train::EngineApi* open_engine() {
   const fs::path file = program_folder() / "lib" / "liblora_train_engine.so";
   if (!fs::exists(file)) {
-    throw ConfigError(file.string(), "the engine is not there; expected lib/ beside lora-train. Copy the whole folder.");
+    throw ConfigError(file.string(),
+                      "the engine is not there; expected lib/ beside lora-train. Copy the whole folder.");
   }
   const TorchInstallation torch = find_torch();
   const std::string reinstall = "Reinstall the wheel: pip install --force-reinstall torch==2.11.0";

@@ -31,7 +31,8 @@ void print_table(const std::vector<train::EvalResult>& results) {
   std::size_t name_width = 4;
   for (const auto& result : results) name_width = std::max(name_width, result.name.size());
   char numbers[160];
-  std::snprintf(numbers, sizeof numbers, "%10s %12s %15s %8s %12s", "loss", "perplexity", "token accuracy", "ece", "tokens");
+  std::snprintf(numbers, sizeof numbers, "%10s %12s %15s %8s %12s", "loss", "perplexity", "token accuracy", "ece",
+                "tokens");
   print_line(std::string("name").append(name_width - 4, ' ') + numbers);
   for (const auto& result : results) {
     std::snprintf(numbers, sizeof numbers, "%10.4f %12.4f %14.2f%% %8.4f %12s", result.loss, result.perplexity,
@@ -43,11 +44,14 @@ void print_table(const std::vector<train::EvalResult>& results) {
 }  // namespace
 
 int run_eval(const std::vector<std::string>& arguments) {
-  CommandParser parser("eval", "Loss, token accuracy and calibration error of the base or an adapter on eval_datasets.");
+  CommandParser parser("eval",
+                       "Loss, token accuracy and calibration error of the base or an adapter on eval_datasets.");
   const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
                                     {"--eval-data", "eval_data", "evaluation data: file, folder or glob"}});
   std::string adapter;
-  parser.app().add_option("--adapter", adapter, "PEFT folder; without it the base model is evaluated")->type_name("DIR");
+  parser.app()
+      .add_option("--adapter", adapter, "PEFT folder; without it the base model is evaluated")
+      ->type_name("DIR");
   if (!parser.parse(arguments)) return 0;
 
   ProfileSources sources = flags.sources();
@@ -56,8 +60,9 @@ int run_eval(const std::vector<std::string>& arguments) {
   refuse_unbuilt_features(loaded);
   const bool has_split = loaded.profile.val_set_size > 0 && !loaded.profile.datasets.empty();
   if (loaded.profile.eval_datasets.empty() && !has_split) {
-    throw ConfigError("eval_datasets", "nothing to evaluate on; expected eval_datasets, --eval-data FILE, or datasets "
-                                       "with val_set_size.");
+    throw ConfigError("eval_datasets",
+                      "nothing to evaluate on; expected eval_datasets, --eval-data FILE, or datasets "
+                      "with val_set_size.");
   }
   const auto results = load_engine().evaluate({.profile = loaded.profile, .adapter = adapter});
   if (parser.common().json) {

@@ -92,7 +92,8 @@ fs::path folder_from_build() {
 }
 
 // Takes a folder if it is of the needed series; else notes what it is.
-bool takes(const fs::path& folder, const std::string& found_by, std::vector<std::string>& seen, TorchInstallation& torch) {
+bool takes(const fs::path& folder, const std::string& found_by, std::vector<std::string>& seen,
+           TorchInstallation& torch) {
   try {
     torch = read_torch_folder(folder, found_by);
   } catch (const ConfigError& error) {

@@ -18,8 +18,8 @@ struct TorchInstallation {
 /// Folder of the executable: configs/ and lib/ are in it.
 std::filesystem::path program_folder();
 
-/// Looks, in this order, at $LORA_TRAIN_TORCH (the torch folder or its lib folder; decides alone when set), at the folder
-/// named in lib/torch_path beside the engine (written by the build), and at what python3 of $VIRTUAL_ENV, of
+/// Looks, in this order, at $LORA_TRAIN_TORCH (the torch folder or its lib folder; decides alone when set), at the
+/// folder named in lib/torch_path beside the engine (written by the build), and at what python3 of $VIRTUAL_ENV, of
 /// $CONDA_PREFIX and of $PATH would import (torch itself is not imported). Takes the first of version 2.11.x.
 /// Throws ConfigError that says what was found where and what to do.
 TorchInstallation find_torch();

@@ -33,8 +33,9 @@ void print_result(const model::InitModelResult& result, const std::string& folde
 }  // namespace
 
 int run_init_model(const std::vector<std::string>& arguments) {
-  CommandParser parser("init-model", "Writes a randomly initialised Hugging Face folder from a config.json and a "
-                                     "tokenizer.");
+  CommandParser parser("init-model",
+                       "Writes a randomly initialised Hugging Face folder from a config.json and a "
+                       "tokenizer.");
   std::string config, tokenizer, output_dir, dtype = "bf16";
   model::InitModelRequest request;
   parser.app().add_option("--config", config, "config.json, or a folder that holds one")->type_name("PATH");

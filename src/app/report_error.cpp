@@ -21,8 +21,8 @@ std::string first_line(std::string_view text) {
 }
 
 bool names_the_device(std::string_view line) {
-  return line.find("CUDA error") != std::string_view::npos || line.find("CUDA out of memory") != std::string_view::npos ||
-         line.find("NCCL") != std::string_view::npos;
+  return line.find("CUDA error") != std::string_view::npos ||
+         line.find("CUDA out of memory") != std::string_view::npos || line.find("NCCL") != std::string_view::npos;
 }
 
 ErrorReport describe_foreign(const std::exception& error) {
@@ -37,7 +37,8 @@ ErrorReport describe_current_exception() {
   try {
     throw;
   } catch (const Error& error) {
-    if (error.exit_code() != ExitCode::kInternal) return {error.exit_code(), error.kind(), error.message(), error.where()};
+    if (error.exit_code() != ExitCode::kInternal)
+      return {error.exit_code(), error.kind(), error.message(), error.where()};
     return {error.exit_code(), error.kind(), "internal error: " + error.message() + ". " + kBug, error.where()};
   } catch (const std::bad_alloc&) {
     return {ExitCode::kInternal, "internal", std::string("internal error: out of memory on the host. ") + kBug, ""};

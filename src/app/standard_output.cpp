@@ -26,7 +26,8 @@ void print_line(std::string_view line) { print_text(std::string(line) + "\n"); }
 bool stdout_has_color() {
   const char* const no_color = std::getenv("NO_COLOR");
   const char* const terminal = std::getenv("TERM");
-  const bool is_plain = (no_color != nullptr && *no_color != '\0') || (terminal != nullptr && std::strcmp(terminal, "dumb") == 0);
+  const bool is_plain =
+      (no_color != nullptr && *no_color != '\0') || (terminal != nullptr && std::strcmp(terminal, "dumb") == 0);
   return !is_plain && ::isatty(STDOUT_FILENO) == 1;
 }
 

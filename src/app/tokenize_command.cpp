@@ -65,8 +65,8 @@ int tokenize_profile(const Profile& profile, long long num_shown, bool json) {
   const auto folder = storage::resolve_model(profile.model).folder;
   const auto tokenizer = load_tokenizer_if_present(folder);
   const auto chat_template = load_chat_template(profile.chat_template, folder);
-  const data::PreparedData prepared = data::prepare_data(data::data_options(profile), tokenizer.get(), chat_template.get(),
-                                                         limits_of(folder), /*need_train=*/true);
+  const data::PreparedData prepared = data::prepare_data(data::data_options(profile), tokenizer.get(),
+                                                         chat_template.get(), limits_of(folder), /*need_train=*/true);
   for (const auto& row : data::view_rows(prepared.train, tokenizer.get(), 0, static_cast<std::size_t>(num_shown))) {
     if (json) {
       print_line(row_to_json(row));
@@ -81,8 +81,9 @@ int tokenize_profile(const Profile& profile, long long num_shown, bool json) {
 }  // namespace
 
 int run_tokenize(const std::vector<std::string>& arguments) {
-  CommandParser parser("tokenize", "Tokenises the data of a profile, prints the ledger and shows rows; or, with --model, "
-                                   "prints the ids of texts. Needs no weights.");
+  CommandParser parser("tokenize",
+                       "Tokenises the data of a profile, prints the ledger and shows rows; or, with --model, "
+                       "prints the ids of texts. Needs no weights.");
   const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
                                     {"--train-data", "train_data", "training data: file, folder or glob"}});
   std::vector<std::string> texts, files;

@@ -10,7 +10,8 @@
 namespace lora_train::app {
 
 int run_train(const std::vector<std::string>& arguments) {
-  CommandParser parser("train", "Fine-tunes a model as a profile says. Going on after a stop is the same command again.");
+  CommandParser parser("train",
+                       "Fine-tunes a model as a profile says. Going on after a stop is the same command again.");
   const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
                                     {"--train-data", "train_data", "training data: file, folder or glob"},
                                     {"--eval-data", "eval_data", "evaluation data: file, folder or glob"},
@@ -19,7 +20,9 @@ int run_train(const std::vector<std::string>& arguments) {
                                     {"--max-time", "max_time", "stop after this long, with a checkpoint: 2h30m"}});
   train::TrainRequest request;
   int num_processes = 1;
-  parser.add_list("--allow-changed", request.allow_changed, "this key may differ from the run that is resumed; repeatable")
+  parser
+      .add_list("--allow-changed", request.allow_changed,
+                "this key may differ from the run that is resumed; repeatable")
       ->type_name("KEY");
   parser.app().add_flag("--overwrite", request.overwrite, "delete the run that output_dir holds and start anew");
   parser.app().add_flag("--dry-run", request.dry_run, "everything up to step 1, the largest batch included");

@@ -33,9 +33,7 @@ bool is_later_than(std::string_view line, long long step) {
 
 }  // namespace
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& path)
     : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {

@@ -66,8 +66,8 @@ bool wants_color() {
 }  // namespace
 
 std::string format_progress_line(const ProgressState& state) {
-  return "step " + steps(state) + " (" + std::to_string(percent(state)) + "%) loss " + number("%.4f", state.loss) + " " +
-         rate(state) + " " + token_rate(state) + ", " + format_duration(state.eta_s) + " left";
+  return "step " + steps(state) + " (" + std::to_string(percent(state)) + "%) loss " + number("%.4f", state.loss) +
+         " " + rate(state) + " " + token_rate(state) + ", " + format_duration(state.eta_s) + " left";
 }
 
 std::string format_progress_bar(const ProgressState& state, int width, bool use_color) {

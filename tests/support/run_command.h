@@ -26,7 +26,7 @@ struct CommandResult {
 
 struct CommandOptions {
   std::map<std::string, std::string> environment = {};  ///< on top of ours; an empty value removes the variable
-  bool close_stdout_reader = false;  ///< stdout is a pipe that nobody reads: writing gives EPIPE
+  bool close_stdout_reader = false;                     ///< stdout is a pipe that nobody reads: writing gives EPIPE
   bool close_stderr_reader = false;
 };
 
@@ -59,7 +59,8 @@ inline std::string text_of(const std::filesystem::path& file) {
 }
 
 // Sends descriptor `target` of the child to a file, or into a pipe without a reader.
-inline void redirect(posix_spawn_file_actions_t& actions, int target, const std::filesystem::path& file, bool is_broken) {
+inline void redirect(posix_spawn_file_actions_t& actions, int target, const std::filesystem::path& file,
+                     bool is_broken) {
   if (!is_broken) {
     posix_spawn_file_actions_addopen(&actions, target, file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     return;

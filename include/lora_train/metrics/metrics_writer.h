@@ -14,9 +14,9 @@ double now_s();
 struct StartRecord {
   long long step = 0;
   long long total_steps = 0;
-  std::string version = {};       ///< of lora-train
+  std::string version = {};  ///< of lora-train
   std::string profile_hash = {};
-  std::string device = {};        ///< "cpu", or the name of the GPU
+  std::string device = {};  ///< "cpu", or the name of the GPU
   int world_size = 1;
   long long num_rows = 0;       ///< of the training data, per epoch
   long long num_documents = 0;  ///< of the training data, per epoch
@@ -37,10 +37,10 @@ struct TrainRecord {
   double tokens_per_s = 0;
   double step_ms = 0;
   double data_wait_ms = 0;
-  std::optional<double> memory_gib = {}; ///< device memory in use; empty (null) on a CPU
-  double time = 0;                  ///< seconds since 1970
-  double elapsed_s = 0;             ///< since the start of this process
-  double eta_s = 0;                 ///< time left
+  std::optional<double> memory_gib = {};  ///< device memory in use; empty (null) on a CPU
+  double time = 0;                        ///< seconds since 1970
+  double elapsed_s = 0;                   ///< since the start of this process
+  double eta_s = 0;                       ///< time left
 };
 
 /// One evaluation of one data set.
@@ -57,7 +57,7 @@ struct EvalRecord {
 /// A checkpoint that is complete on disk.
 struct CheckpointRecord {
   long long step = 0;
-  std::string path = {};   ///< relative to output_dir
+  std::string path = {};  ///< relative to output_dir
   double save_s = 0;
   double time = 0;
 };

@@ -8,20 +8,20 @@
 namespace lora_train::metrics {
 
 struct ProgressState {
-  long long step = 0;         ///< finished steps
+  long long step = 0;  ///< finished steps
   long long total_steps = 0;
-  double loss = 0;            ///< mean since the last logged step, or of the step
+  double loss = 0;  ///< mean since the last logged step, or of the step
   double steps_per_s = 0;
   double tokens_per_s = 0;
-  double eta_s = 0;           ///< time left
+  double eta_s = 0;  ///< time left
 };
 
 struct ProgressOptions {
-  bool quiet = false;                ///< no bar; plain lines, which the log level then keeps out of stderr
-  std::optional<bool> is_terminal = {};   ///< default: whether stderr is one (and TERM is not "dumb")
-  std::optional<int> width = {};          ///< columns; default: of the terminal, asked at each draw
-  std::optional<bool> use_color = {};     ///< default: terminal, and NO_COLOR unset or empty
-  int fd = 2;                        ///< where the bar is drawn; tests only
+  bool quiet = false;                    ///< no bar; plain lines, which the log level then keeps out of stderr
+  std::optional<bool> is_terminal = {};  ///< default: whether stderr is one (and TERM is not "dumb")
+  std::optional<int> width = {};         ///< columns; default: of the terminal, asked at each draw
+  std::optional<bool> use_color = {};    ///< default: terminal, and NO_COLOR unset or empty
+  int fd = 2;                            ///< where the bar is drawn; tests only
 };
 
 /// Text of the plain line and of the bar, at most `width` columns: "step 12/100 (12%) loss 1.2346 3.21 it/s ...".

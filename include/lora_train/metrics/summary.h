@@ -10,9 +10,9 @@ namespace lora_train::metrics {
 
 /// Documents of the training data: how many there were, how many are trained on, and why the others are not.
 struct LedgerReason {
-  std::string reason = {};      ///< "overlength", "bad row", "nothing to train", ...
+  std::string reason = {};  ///< "overlength", "bad row", "nothing to train", ...
   long long count = 0;
-  std::string first = {};       ///< file:line of the first one
+  std::string first = {};  ///< file:line of the first one
 };
 struct Ledger {
   long long total = 0;
@@ -22,9 +22,9 @@ struct Ledger {
 
 /// An error as --json and summary.json show it.
 struct RunError {
-  std::string kind = {};     ///< Error::kind(): config, data, format, io, device, numeric, internal
+  std::string kind = {};  ///< Error::kind(): config, data, format, io, device, numeric, internal
   std::string message = {};
-  std::string where = {};    ///< may be empty
+  std::string where = {};  ///< may be empty
 };
 
 /// The result of a run. What is not known (an evaluation that never ran, a step never finished) stays empty and is
@@ -32,29 +32,29 @@ struct RunError {
 struct RunSummary {
   std::string status = "done";  ///< done | stopped | failed
   int exit_code = 0;            ///< of the process (contract.md, section 1)
-  std::string reason = {};           ///< why it ended: "all steps done", "SIGTERM", "already complete", ...
+  std::string reason = {};      ///< why it ended: "all steps done", "SIGTERM", "already complete", ...
   long long step = 0;           ///< last finished optimizer step
   long long total_steps = 0;    ///< of the whole schedule
   double epoch = 0;
-  std::optional<double> train_loss = {};      ///< mean per supervised token over the steps of this process
-  std::optional<double> eval_loss = {};       ///< last evaluation
+  std::optional<double> train_loss = {};  ///< mean per supervised token over the steps of this process
+  std::optional<double> eval_loss = {};   ///< last evaluation
   std::optional<double> best_eval_loss = {};
   std::optional<long long> best_step = {};
   long long tokens = 0;             ///< fed to the model, from step 1 on, all ranks
   long long supervised_tokens = 0;  ///< those with a label
   double tokens_per_s = 0;
   double steps_per_s = 0;
-  double wall_s = 0;                ///< of this process, from its start
-  double train_s = 0;               ///< of it, inside training steps
+  double wall_s = 0;                           ///< of this process, from its start
+  double train_s = 0;                          ///< of it, inside training steps
   std::optional<double> peak_memory_gib = {};  ///< device memory; empty on a CPU
-  double peak_host_memory_gib = 0;        ///< resident set, see host_memory.h
+  double peak_host_memory_gib = 0;             ///< resident set, see host_memory.h
   std::string gpu = {};                        ///< name of the device; empty = none, written as null
   int num_gpus = 0;
-  std::optional<double> cost_usd = {};   ///< empty without gpu_price_per_hour
+  std::optional<double> cost_usd = {};  ///< empty without gpu_price_per_hour
   Ledger ledger = {};
-  std::string adapter = {};              ///< folder of the result; empty = none was written, written as null
+  std::string adapter = {};  ///< folder of the result; empty = none was written, written as null
   std::string profile_hash = {};
-  std::string version = {};              ///< of lora-train
+  std::string version = {};  ///< of lora-train
   std::optional<RunError> error = {};
 };
 

@@ -10,10 +10,10 @@
 
 namespace lora_train::metrics {
 
-/// Writes one new events.out.tfevents.<unix>.<host>[.n] file in `folder` (made when missing); a resumed run thus has one
-/// more file, which TensorBoard reads as one run. Buffered; reaches the file at flush(), at destruction, and by itself
-/// when 10 s have passed since the last time. A torn last record is harmless to readers. Throws IoError from everything
-/// but the destructor. Not thread-safe.
+/// Writes one new events.out.tfevents.<unix>.<host>[.n] file in `folder` (made when missing); a resumed run thus has
+/// one more file, which TensorBoard reads as one run. Buffered; reaches the file at flush(), at destruction, and by
+/// itself when 10 s have passed since the last time. A torn last record is harmless to readers. Throws IoError from
+/// everything but the destructor. Not thread-safe.
 class TensorBoardWriter {
  public:
   explicit TensorBoardWriter(const std::filesystem::path& folder);

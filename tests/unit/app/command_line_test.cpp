@@ -38,8 +38,8 @@ TEST(SplitInvocation, NothingIsAUsageError) {
 TEST(ProfileFlags, KeepOrderAndPutKeyFlagsLast) {
   CommandParser parser("train", "");
   const ProfileFlags flags(parser, {{"--model", "model", ""}, {"--output-dir", "output_dir", ""}});
-  ASSERT_TRUE(parser.parse({"--model", "m", "--profile", "a.yaml", "lora_r=8", "--set", "datasets[+].path=[x]", "--profile",
-                            "b.yaml", "seed=1"}));
+  ASSERT_TRUE(parser.parse({"--model", "m", "--profile", "a.yaml", "lora_r=8", "--set", "datasets[+].path=[x]",
+                            "--profile", "b.yaml", "seed=1"}));
   const ProfileSources sources = flags.sources();
   EXPECT_EQ(sources.profiles, (Words{"a.yaml", "b.yaml"}));
   Words overrides;
@@ -77,8 +77,8 @@ TEST(CommandParser, TrailingWordThatIsNoSettingIsAUsageError) {
 TEST(Registry, KnowsEveryCommandOfTheContract) {
   Words names;
   for (const auto& command : commands()) names.push_back(command.name);
-  EXPECT_EQ(names, (Words{"train", "check", "plan", "tokenize", "generate", "eval", "merge", "compare", "doctor", "bench",
-                          "init-model"}));
+  EXPECT_EQ(names, (Words{"train", "check", "plan", "tokenize", "generate", "eval", "merge", "compare", "doctor",
+                          "bench", "init-model"}));
   for (const auto& name : names) EXPECT_NE(overview().find("  " + name + " "), std::string::npos) << name;
 }
 

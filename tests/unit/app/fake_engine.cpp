@@ -31,9 +31,10 @@ std::string text_of(const TrainRequest& request) {
   return profile.model + "|" + profile.datasets.at(0).path + "|" +
          (profile.eval_datasets.empty() ? "-" : profile.eval_datasets[0].path) + "|" + profile.output_dir + "|" +
          profile.resume_from_checkpoint + "|" + std::to_string(profile.max_time.value_or(0)) + "|" +
-         std::to_string(profile.lora_r) + "|" + join(request.allow_changed) + "|" + (request.overwrite ? "overwrite" : "") +
-         "|" + (request.dry_run ? "dry_run" : "") + "|" + (request.quiet ? "quiet" : "") + "|" +
-         std::to_string(request.profile_hash.size()) + "|" + std::to_string(request.profile_yaml.empty());
+         std::to_string(profile.lora_r) + "|" + join(request.allow_changed) + "|" +
+         (request.overwrite ? "overwrite" : "") + "|" + (request.dry_run ? "dry_run" : "") + "|" +
+         (request.quiet ? "quiet" : "") + "|" + std::to_string(request.profile_hash.size()) + "|" +
+         std::to_string(request.profile_yaml.empty());
 }
 
 metrics::RunSummary train(const TrainRequest& request) {

@@ -19,7 +19,8 @@ fs::path make_torch(const fs::path& folder, const std::string& version, const st
   fs::create_directories(folder / "lib");
   std::ofstream(folder / "lib" / "libtorch_cpu.so") << "not a library";
   std::ofstream(folder / "version.py") << "from typing import Optional\n\n__all__ = ['__version__', 'debug', 'cuda']\n"
-                                       << "__version__ = '" << version << "'\ndebug = False\ncuda: Optional[str] = " << cuda
+                                       << "__version__ = '" << version
+                                       << "'\ndebug = False\ncuda: Optional[str] = " << cuda
                                        << "\nhip: Optional[str] = None\n";
   return folder;
 }
@@ -62,7 +63,8 @@ TEST(FindTorch, VariableDecidesAloneAndTheVersionIsChecked) {
     find_torch();
     FAIL() << "took torch 2.1.10";
   } catch (const ConfigError& error) {
-    EXPECT_NE(error.message().find("torch 2.1.10 in " + (folder / "old").string()), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("torch 2.1.10 in " + (folder / "old").string()), std::string::npos)
+        << error.message();
     EXPECT_NE(error.message().find("pip install torch==2.11.0"), std::string::npos) << error.message();
   }
   ::unsetenv("LORA_TRAIN_TORCH");
@@ -82,8 +84,8 @@ TEST(FindTorch, WorkingDirectoryIsNotAsked) {
   const TemporaryFolder folder;
   make_torch(folder / "torch", "2.11.0");
   std::ofstream(folder / "torch" / "__init__.py") << "\n";
-  const std::string python = make_script(folder / "python3", "cd " + folder.path().string() +
-                                                                 "; exec /usr/bin/python3 -S -E \"$@\"");
+  const std::string python =
+      make_script(folder / "python3", "cd " + folder.path().string() + "; exec /usr/bin/python3 -S -E \"$@\"");
   EXPECT_EQ(ask_python(python), fs::path());
 }
 

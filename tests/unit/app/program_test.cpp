@@ -71,9 +71,9 @@ TEST_F(Program, HelpGoesToStdout) {
   EXPECT_EQ(result.err, "");
   const CommandResult of_command = run({"train", "--help"});
   EXPECT_EQ(of_command.exit_code, 0);
-  for (const char* flag : {"--profile", "--set", "--model", "--train-data", "--eval-data", "--output-dir", "--resume",
-                           "--allow-changed", "--overwrite", "--max-time", "--dry-run", "--nproc", "--json", "--quiet",
-                           "--log-level"}) {
+  for (const char* flag :
+       {"--profile", "--set", "--model", "--train-data", "--eval-data", "--output-dir", "--resume", "--allow-changed",
+        "--overwrite", "--max-time", "--dry-run", "--nproc", "--json", "--quiet", "--log-level"}) {
     EXPECT_TRUE(contains(of_command.out, flag)) << flag;
   }
 }
@@ -103,7 +103,8 @@ TEST_F(Program, UnbuiltCommandsAndProcessesAreRefusedByName) {
   for (const char* name : {"plan", "generate", "merge", "compare", "doctor", "bench"}) {
     const CommandResult result = run({name});
     EXPECT_EQ(result.exit_code, 2) << name;
-    EXPECT_TRUE(contains(result.err, std::string("lora-train ") + name + ": this command is not built yet")) << result.err;
+    EXPECT_TRUE(contains(result.err, std::string("lora-train ") + name + ": this command is not built yet"))
+        << result.err;
   }
   const CommandResult result = train({"--nproc", "2"});
   EXPECT_EQ(result.exit_code, 2);
@@ -112,12 +113,14 @@ TEST_F(Program, UnbuiltCommandsAndProcessesAreRefusedByName) {
 
 TEST_F(Program, TrainFlagsReachTheEngine) {
   const CommandResult result =
-      run({"--model", "m", "--train-data", "t.jsonl", "--eval-data", "v.jsonl", "--output-dir", "runs/x", "--resume", "none",
-           "--max-time", "2h30m", "--allow-changed", "seed", "--allow-changed", "optim", "--overwrite", "--dry-run", "--quiet",
-           "--json", "--set", "lora_r=4", "lora_r=8"});
+      run({"--model",         "m",      "--train-data",    "t.jsonl",  "--eval-data", "v.jsonl",
+           "--output-dir",    "runs/x", "--resume",        "none",     "--max-time",  "2h30m",
+           "--allow-changed", "seed",   "--allow-changed", "optim",    "--overwrite", "--dry-run",
+           "--quiet",         "--json", "--set",           "lora_r=4", "lora_r=8"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json summary = json::parse(last_line(result.out));
-  EXPECT_EQ(summary.at("reason"), "m|t.jsonl|v.jsonl|runs/x|none|9000.000000|8|seed, optim|overwrite|dry_run|quiet|32|0");
+  EXPECT_EQ(summary.at("reason"),
+            "m|t.jsonl|v.jsonl|runs/x|none|9000.000000|8|seed, optim|overwrite|dry_run|quiet|32|0");
   EXPECT_EQ(summary.at("step"), 12);  // computed by LibTorch
 }
 
@@ -136,7 +139,8 @@ TEST_F(Program, StoppedRunExitsWithSeventyFive) {
 }
 
 TEST_F(Program, ErrorsOfTheEngineKeepTheirKind) {
-  const std::vector<std::pair<std::string, int>> kinds = {{"data", 3}, {"format", 4}, {"io", 5}, {"device", 6}, {"numeric", 7}};
+  const std::vector<std::pair<std::string, int>> kinds = {
+      {"data", 3}, {"format", 4}, {"io", 5}, {"device", 6}, {"numeric", 7}};
   for (const auto& [name, code] : kinds) {
     const CommandResult result = train({"--json", "run_name=" + name});
     EXPECT_EQ(result.exit_code, code) << name << result.err;
@@ -217,8 +221,9 @@ TEST_F(Program, EvalPrintsATableOrJsonLines) {
             "val               0.5000       1.6487          75.00%   0.0100    1,234,567\n"
             "runs/x/adapter    1.0000       2.0000           0.00%   0.0000            1\n");
   const CommandResult lines = run({"eval", "--model", "m", "--eval-data", "v.jsonl", "--json"});
-  EXPECT_EQ(lines.out.substr(0, lines.out.find('\n')),
-            R"({"name":"val","loss":0.5,"perplexity":1.6487212707001282,"token_accuracy":0.75,"ece":0.01,"num_tokens":1234567})");
+  EXPECT_EQ(
+      lines.out.substr(0, lines.out.find('\n')),
+      R"({"name":"val","loss":0.5,"perplexity":1.6487212707001282,"token_accuracy":0.75,"ece":0.01,"num_tokens":1234567})");
   const CommandResult nothing = run({"eval", "--model", "m"});
   EXPECT_EQ(nothing.exit_code, 2);
   EXPECT_TRUE(contains(nothing.err, "nothing to evaluate on")) << nothing.err;
@@ -253,12 +258,13 @@ TEST_F(Program, CheckListsProfilesAndKeys) {
 }
 
 TEST_F(Program, TokenizePrintsIdsOfTexts) {
-  write("model/tokenizer.json",
-        R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,)"
-        R"("trim_offsets":true,"use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,)"
-        R"("trim_offsets":true,"use_regex":true},"model":{"type":"BPE","dropout":null,"unk_token":null,)"
-        R"("continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,)"
-        R"("vocab":{"h":0,"i":1,"hi":2,"o":3},"merges":["h i"]}})");
+  write(
+      "model/tokenizer.json",
+      R"({"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,)"
+      R"("trim_offsets":true,"use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,)"
+      R"("trim_offsets":true,"use_regex":true},"model":{"type":"BPE","dropout":null,"unk_token":null,)"
+      R"("continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,)"
+      R"("vocab":{"h":0,"i":1,"hi":2,"o":3},"merges":["h i"]}})");
   const std::string model = (folder_ / "model").string();
   const CommandResult plain = run({"tokenize", "--model", model, "--text", "hi", "--text", "oh"});
   ASSERT_EQ(plain.exit_code, 0) << plain.err;
@@ -266,7 +272,8 @@ TEST_F(Program, TokenizePrintsIdsOfTexts) {
   const std::string file = write("texts.jsonl", "{\"text\": \"oi\"}\n\n{\"text\": \"hi\"}\n");
   EXPECT_EQ(run({"tokenize", "--model", model, "--jsonl", file, "--json"}).out,
             "{\"input_ids\":[3,1]}\n{\"input_ids\":[2]}\n");
-  const CommandResult bad = run({"tokenize", "--model", model, "--jsonl", write("bad.jsonl", "{\"text\": \"i\"}\n{\"txt\": 1}\n")});
+  const CommandResult bad =
+      run({"tokenize", "--model", model, "--jsonl", write("bad.jsonl", "{\"text\": \"i\"}\n{\"txt\": 1}\n")});
   EXPECT_EQ(bad.exit_code, 3);
   EXPECT_TRUE(contains(bad.err, "bad.jsonl:2: ")) << bad.err;
   EXPECT_EQ(run({"tokenize", "--model", (folder_ / "missing").string(), "--text", "hi"}).exit_code, 4);
@@ -276,9 +283,10 @@ TEST_F(Program, TokenizeShowsPretokenisedRowsOfAProfile) {
   write("model/config.json", "{}");
   fs::remove(folder_ / "model/config.json");
   const std::string data =
-      write("rows.jsonl", "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, -100]}\n{\"input_ids\": [8, 9], \"labels\": [8, 9]}\n");
-  const std::vector<std::string> common = {"tokenize", "--model", (folder_ / "model").string(), "--train-data", data,
-                                           "max_seq_len=8"};
+      write("rows.jsonl",
+            "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, -100]}\n{\"input_ids\": [8, 9], \"labels\": [8, 9]}\n");
+  const std::vector<std::string> common = {"tokenize",     "--model", (folder_ / "model").string(),
+                                           "--train-data", data,      "max_seq_len=8"};
   auto arguments = common;
   arguments.insert(arguments.end(), {"--show", "1", "--json"});
   const CommandResult shown = run(arguments);
@@ -294,7 +302,8 @@ TEST_F(Program, TokenizeShowsPretokenisedRowsOfAProfile) {
 TEST_F(Program, InitModelNeedsConfigAndFolder) {
   EXPECT_EQ(run({"init-model"}).exit_code, 2);
   EXPECT_EQ(run({"init-model", "--config", "x", "--output-dir", "y", "--dtype", "int3"}).exit_code, 2);
-  const std::string config = write("config.json",
+  const std::string config = write(
+      "config.json",
       R"({"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","hidden_size":16,"intermediate_size":24,)"
       R"("num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":1,"vocab_size":32,"rms_norm_eps":1e-6,)"
       R"("max_position_embeddings":64,"hidden_act":"silu","tie_word_embeddings":true})");

@@ -41,8 +41,8 @@ TEST(ReportError, OurMistakesAreCalledBugs) {
 }
 
 TEST(ReportError, StackTracesAreCutOff) {
-  const ErrorReport report =
-      describe(std::runtime_error("sizes differ\nException raised from f at x.cpp:1 (most recent call first):\nframe #0"));
+  const ErrorReport report = describe(
+      std::runtime_error("sizes differ\nException raised from f at x.cpp:1 (most recent call first):\nframe #0"));
   EXPECT_NE(report.message.find("sizes differ"), std::string::npos);
   EXPECT_EQ(report.message.find("frame"), std::string::npos);
   EXPECT_EQ(report.message.find('\n'), std::string::npos);

@@ -50,9 +50,10 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   ASSERT_EQ(lines.size(), 5U);
   EXPECT_EQ(keys_of(lines[0]),
             "event step total_steps version profile_hash device world_size num_rows num_documents time ");
-  EXPECT_EQ(keys_of(lines[1]),
-            "event step epoch loss supervised_tokens loss_mean grad_norm learning_rate tokens num_documents tokens_per_s "
-            "step_ms data_wait_ms memory_gib time elapsed_s eta_s ");
+  EXPECT_EQ(
+      keys_of(lines[1]),
+      "event step epoch loss supervised_tokens loss_mean grad_norm learning_rate tokens num_documents tokens_per_s "
+      "step_ms data_wait_ms memory_gib time elapsed_s eta_s ");
   EXPECT_EQ(keys_of(lines[2]), "event step name loss perplexity token_accuracy num_tokens eval_s ");
   EXPECT_EQ(keys_of(lines[3]), "event step path save_s time ");
   EXPECT_EQ(keys_of(lines[4]), "event step status exit_code reason time elapsed_s ");

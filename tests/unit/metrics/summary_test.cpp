@@ -22,16 +22,17 @@ std::string keys_of(const Json& object) {
 }
 
 TEST(Summary, HasTheKeysOfTheContractInItsOrder) {
-  EXPECT_EQ(keys_of(Json::parse(to_json(RunSummary{}))),
-            "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step tokens "
-            "supervised_tokens tokens_per_s steps_per_s wall_s train_s peak_memory_gib peak_host_memory_gib gpu num_gpus "
-            "cost_usd ledger adapter profile_hash version ");
+  EXPECT_EQ(
+      keys_of(Json::parse(to_json(RunSummary{}))),
+      "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step tokens "
+      "supervised_tokens tokens_per_s steps_per_s wall_s train_s peak_memory_gib peak_host_memory_gib gpu num_gpus "
+      "cost_usd ledger adapter profile_hash version ");
 }
 
 TEST(Summary, WritesUnknownAsNull) {
   const Json object = Json::parse(to_json(RunSummary{}));
-  for (const char* key : {"train_loss", "eval_loss", "best_eval_loss", "best_step", "peak_memory_gib", "gpu", "cost_usd",
-                          "adapter"}) {
+  for (const char* key :
+       {"train_loss", "eval_loss", "best_eval_loss", "best_step", "peak_memory_gib", "gpu", "cost_usd", "adapter"}) {
     EXPECT_TRUE(object.at(key).is_null()) << key;
   }
 }

@@ -55,8 +55,10 @@ bool has_tag(const std::string& payload, const std::string& tag) {
 TEST(TensorBoard, Crc32cOfTheCheckString) { EXPECT_EQ(crc32c("123456789"), 0xe3069283U); }
 
 TEST(TensorBoard, VersionRecordIsTheGolden) {
-  EXPECT_EQ(version_record(1.0),
-            from_hex("1800000000000000" "a37f4b22" "09000000000000f03f1a0d627261696e2e4576656e743a32" "86bf577a"));
+  EXPECT_EQ(version_record(1.0), from_hex("1800000000000000"
+                                          "a37f4b22"
+                                          "09000000000000f03f1a0d627261696e2e4576656e743a32"
+                                          "86bf577a"));
 }
 
 TEST(TensorBoard, ScalarRecordIsTheGolden) {
@@ -84,9 +86,10 @@ TEST(TensorBoard, WritesVersionThenOneRecordPerScalar) {
   }
   EXPECT_EQ(path.filename().string().rfind("events.out.tfevents.", 0), 0U);
   const auto payloads = payloads_of(read_file(path));
-  const char* const tags[] = {"train/epoch", "train/loss", "train/supervised_tokens", "train/loss_mean",
-                              "train/grad_norm", "train/learning_rate", "train/tokens", "train/num_documents",
-                              "train/tokens_per_s", "train/step_ms", "train/data_wait_ms", "train/elapsed_s",
+  const char* const tags[] = {"train/epoch",     "train/loss",          "train/supervised_tokens",
+                              "train/loss_mean", "train/grad_norm",     "train/learning_rate",
+                              "train/tokens",    "train/num_documents", "train/tokens_per_s",
+                              "train/step_ms",   "train/data_wait_ms",  "train/elapsed_s",
                               "train/eta_s"};
   ASSERT_EQ(payloads.size(), 1 + std::size(tags));
   EXPECT_NE(payloads[0].find("brain.Event:2"), std::string::npos);
