@@ -44,8 +44,8 @@ void check_role(const std::string& role, const std::string& field) {
       return;
     }
   }
-  throw DataError("", field + " is \"" + printable(role, 40) +
-                          "\", an unknown role; known are system, user, assistant and tool");
+  throw DataError(
+      "", field + " is \"" + printable(role, 40) + "\", an unknown role; known are system, user, assistant and tool");
 }
 
 const Json& list_of(const Json& value, const char* field) {
@@ -63,9 +63,8 @@ Message parse_message(const Json& value, const FieldMap& map, const char* list, 
     wrong_type(at(list, i, ""), value, "an object with role and content");
   }
   Message message;
-  const Json& role = named(at(list, i, ""), [&]() -> std::reference_wrapper<const Json> {
-    return std::cref(required(value, map, "role"));
-  });
+  const Json& role = named(
+      at(list, i, ""), [&]() -> std::reference_wrapper<const Json> { return std::cref(required(value, map, "role")); });
   message.role = string_of(role, at(list, i, "role"));
   check_role(message.role, at(list, i, "role"));
   const auto name_of = [&](const char* field) { return map.contains(field) ? map.at(field) : std::string(field); };
@@ -115,7 +114,8 @@ std::string json_text(const Json& row, const FieldMap& map, const char* field, b
 }
 
 ChatSample with_template_fields(std::vector<Message> messages, const Json& row, const FieldMap& map) {
-  return {std::move(messages), 0, json_text(row, map, "tools", true), json_text(row, map, "chat_template_kwargs", false)};
+  return {std::move(messages), 0, json_text(row, map, "tools", true),
+          json_text(row, map, "chat_template_kwargs", false)};
 }
 
 void add_system(std::vector<Message>& messages, const Json& row, const FieldMap& map) {
@@ -133,7 +133,8 @@ std::string sharegpt_role(const std::string& theirs, const std::string& field) {
     }
   }
   if (theirs == "function_call") {
-    throw DataError("", field + " is \"function_call\", which is not built yet; write the row as messages with tool_calls");
+    throw DataError("",
+                    field + " is \"function_call\", which is not built yet; write the row as messages with tool_calls");
   }
   throw DataError("", field + " is \"" + printable(theirs, 40) +
                           "\", an unknown speaker; known are human, gpt, system, tool and observation");

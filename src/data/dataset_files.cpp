@@ -22,11 +22,13 @@ struct UnreadKind {
 };
 
 constexpr std::array<UnreadKind, 9> kUnreadKinds = {{
-    {".parquet", "Parquet is not read; convert it: python3 -c \"import pandas; "
-                 "pandas.read_parquet('FILE.parquet').to_json('FILE.jsonl', orient='records', lines=True)\""},
+    {".parquet",
+     "Parquet is not read; convert it: python3 -c \"import pandas; "
+     "pandas.read_parquet('FILE.parquet').to_json('FILE.jsonl', orient='records', lines=True)\""},
     {".arrow", "Arrow is not read; save the data set with datasets.Dataset.to_json('FILE.jsonl')"},
-    {".csv", "CSV is not built yet; convert it: python3 -c \"import pandas; "
-             "pandas.read_csv('FILE.csv').to_json('FILE.jsonl', orient='records', lines=True)\""},
+    {".csv",
+     "CSV is not built yet; convert it: python3 -c \"import pandas; "
+     "pandas.read_csv('FILE.csv').to_json('FILE.jsonl', orient='records', lines=True)\""},
     {".tsv", "TSV is not built yet; convert it to JSON Lines"},
     {".txt", "plain text is not built yet; write JSON Lines with one {\"text\": ...} a row"},
     {".gz", "packed files are not built yet; unpack it: gunzip -k FILE.gz"},

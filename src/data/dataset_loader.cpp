@@ -98,7 +98,8 @@ class Loader {
 LoadedDataset load_dataset(const DatasetSpec& spec, const std::string& key, const LoadOptions& options,
                            DocumentStore& store, Ledger& ledger) {
   if (spec.weight != 1.0) {
-    throw ConfigError(key + ".weight", "a weight other than 1 is not built yet; repeat the dataset in the list instead");
+    throw ConfigError(key + ".weight",
+                      "a weight other than 1 is not built yet; repeat the dataset in the list instead");
   }
   check_field_map(spec.field_map);
   const std::size_t rows_before = store.size();

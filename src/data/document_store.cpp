@@ -30,8 +30,8 @@ std::uint32_t DocumentStore::add_file(std::string path) {
   return static_cast<std::uint32_t>(files_.size() - 1);
 }
 
-void DocumentStore::append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
-                           std::uint32_t file, std::uint64_t line) {
+void DocumentStore::append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels, std::uint32_t file,
+                           std::uint64_t line) {
   assert(!ids.empty() && ids.size() == labels.size() && file < files_.size());
   ids_.insert(ids_.end(), ids.begin(), ids.end());
   labels_.insert(labels_.end(), labels.begin(), labels.end());

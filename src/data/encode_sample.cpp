@@ -91,13 +91,15 @@ EncodedSample encode(const TextSample& text, const EncodeOptions& options) {
 
 EncodedSample encode(const TokenSample& tokens, const EncodeOptions& options) {
   if (tokens.labels.empty() && options.loss_on != LossOn::kAll) {
-    throw DataError("", "\"labels\" is missing; give labels (-100 = not trained), or set loss_on: all to train every token");
+    throw DataError(
+        "", "\"labels\" is missing; give labels (-100 = not trained), or set loss_on: all to train every token");
   }
   return {tokens.ids, options.loss_on == LossOn::kAll ? tokens.ids : tokens.labels, {}};
 }
 
 void check_ids(const std::vector<std::int32_t>& values, const char* field, const EncodeOptions& options) {
-  const auto bad = std::find_if(values.begin(), values.end(), [&](std::int32_t id) { return id >= options.vocab_size; });
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [&](std::int32_t id) { return id >= options.vocab_size; });
   if (bad != values.end()) {
     throw DataError("", std::string(field) + "[" + std::to_string(bad - values.begin()) + "] is " +
                             std::to_string(*bad) + ", but the model has " + std::to_string(options.vocab_size) +
@@ -112,8 +114,9 @@ void check_ids(const std::vector<std::int32_t>& values, const char* field, const
 }
 
 [[noreturn]] void refuse_without_template(const std::string& what) {
-  throw FormatError("chat_template", what + " need a chat template, and the model folder has none; set chat_template "
-                                            "to a .jinja file");
+  throw FormatError("chat_template", what +
+                                         " need a chat template, and the model folder has none; set chat_template "
+                                         "to a .jinja file");
 }
 
 }  // namespace

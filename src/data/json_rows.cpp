@@ -198,9 +198,9 @@ class RowBuilder {
   bool was_stopped_ = false;
   int depth_ = 0;
   JsonRow row_;
-  std::vector<Json*> open_;                             // open containers, the row first
-  std::vector<std::unordered_set<std::string>> keys_;   // keys seen in each
-  std::vector<std::string> key_;                        // last key of each
+  std::vector<Json*> open_;                            // open containers, the row first
+  std::vector<std::unordered_set<std::string>> keys_;  // keys seen in each
+  std::vector<std::string> key_;                       // last key of each
   std::optional<JsonProblem> syntax_problem_;
 };
 
@@ -238,7 +238,7 @@ std::optional<JsonProblem> parse(std::string_view text, RowBuilder& builder) {
 
 JsonRow parse_json_row(std::string_view text) {
   JsonRow found;
-  const std::function<bool(JsonRow&&)> keep = [&](JsonRow&& row) {
+  const std::function<bool(JsonRow &&)> keep = [&](JsonRow&& row) {
     found = std::move(row);
     return true;
   };

@@ -20,8 +20,8 @@ LengthStatistics length_statistics(const std::vector<const DocumentStore*>& stor
 std::int64_t automatic_max_seq_len(const LengthStatistics& lengths, std::int64_t max_position_embeddings);
 
 /// Applies the policy and drops rows that are left with nothing to train on, counting into the ledger (total is set
-/// before; kept is set here). Under Overlength::kError throws DataError (where = the first such row) with what each other choice would
-/// cost, when a row is longer than max_seq_len. `what` names the data in messages.
+/// before; kept is set here). Under Overlength::kError throws DataError (where = the first such row) with what each
+/// other choice would cost, when a row is longer than max_seq_len. `what` names the data in messages.
 DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_len, Overlength policy, Ledger& ledger,
                                   const std::string& what);
 

@@ -172,8 +172,8 @@ double RunPlan::packing_efficiency() const {
 
 StepPlan RunPlan::step(std::int64_t k) const {
   if (k < 1 || k > state_->total_steps) {
-    throw ShapeError("RunPlan::step", "step " + std::to_string(k) + " is not in 1.." +
-                                          std::to_string(state_->total_steps));
+    throw ShapeError("RunPlan::step",
+                     "step " + std::to_string(k) + " is not in 1.." + std::to_string(state_->total_steps));
   }
   const auto next = std::lower_bound(state_->first_step.begin(), state_->first_step.end(), k);
   const auto epoch = static_cast<std::size_t>(next - state_->first_step.begin()) - 1;

@@ -38,12 +38,13 @@ void refuse_all_masked(const DocumentStore& store, const tokenizer::Tokenizer* t
   if (store.empty() || store.total_supervised() > 0) {
     return;
   }
-  std::string message = "every row of the " + what + " is masked: no token to train on under loss_on: " +
-                        to_string(loss_on) + ". Chats need an assistant turn, completions some text, pre-tokenised rows "
+  std::string message = "every row of the " + what +
+                        " is masked: no token to train on under loss_on: " + to_string(loss_on) +
+                        ". Chats need an assistant turn, completions some text, pre-tokenised rows "
                         "a label that is not -100. The first rows are:";
   for (const RowView& row : view_rows(store, tokenizer, 0, 3)) {
-    message += "\n  " + row.source + " (" + std::to_string(row.ids.size()) + " tokens, 0 trained): " +
-               printable(row.text, 300);
+    message += "\n  " + row.source + " (" + std::to_string(row.ids.size()) +
+               " tokens, 0 trained): " + printable(row.text, 300);
   }
   throw DataError(store.source(0), message);
 }
@@ -65,8 +66,8 @@ class Preparation {
   void load_train() {
     std::set<std::string> descriptions;
     for (std::size_t i = 0; i < options_.datasets.size(); ++i) {
-      const auto loaded = load(options_.datasets[i], "datasets[" + std::to_string(i) + "]", std::nullopt, data_.train,
-                               data_.ledger);
+      const auto loaded =
+          load(options_.datasets[i], "datasets[" + std::to_string(i) + "]", std::nullopt, data_.train, data_.ledger);
       descriptions.insert(describe_loss(loaded.type, options_.loss_on));
       identity_ += loaded.fingerprint;
     }
@@ -79,8 +80,8 @@ class Preparation {
       const DatasetSpec& spec = options_.eval_datasets[i];
       NamedStore set;
       set.name = unique_name(spec.name.empty() ? dataset_name(spec.path) : spec.name);
-      const auto loaded = load(spec, "eval_datasets[" + std::to_string(i) + "]", options_.eval_max_samples, set.store,
-                               set.ledger);
+      const auto loaded =
+          load(spec, "eval_datasets[" + std::to_string(i) + "]", options_.eval_max_samples, set.store, set.ledger);
       if (data_.loss_description.empty()) {
         data_.loss_description = describe_loss(loaded.type, options_.loss_on);
       }
@@ -92,12 +93,14 @@ class Preparation {
   void decide_length() {
     const LengthStatistics lengths = measure();
     data_.max_seq_len_is_auto = !options_.max_seq_len;
-    data_.max_seq_len = options_.max_seq_len ? *options_.max_seq_len
-                                             : automatic_max_seq_len(lengths, limits_.max_position_embeddings);
+    data_.max_seq_len =
+        options_.max_seq_len ? *options_.max_seq_len : automatic_max_seq_len(lengths, limits_.max_position_embeddings);
     if (data_.max_seq_len_is_auto && data_.max_seq_len < lengths.longest) {
       log_warning("max_seq_len: auto chose " + std::to_string(data_.max_seq_len) + ", less than the longest row (" +
-                  std::to_string(lengths.longest) + " tokens): it is capped by max_position_embeddings and by 4 times "
-                  "the 99th percentile (" + std::to_string(lengths.percentile_99) + " tokens), at least 2048");
+                  std::to_string(lengths.longest) +
+                  " tokens): it is capped by max_position_embeddings and by 4 times "
+                  "the 99th percentile (" +
+                  std::to_string(lengths.percentile_99) + " tokens), at least 2048");
     }
     if (limits_.max_position_embeddings > 0 && data_.max_seq_len > limits_.max_position_embeddings) {
       log_warning("max_seq_len: " + std::to_string(data_.max_seq_len) + " is more than the model's " +
@@ -118,7 +121,8 @@ class Preparation {
     if (options_.val_set_size <= 0) {
       return;
     }
-    const Split split = split_rows(data_.train.size(), options_.val_set_size, static_cast<std::uint64_t>(options_.seed));
+    const Split split =
+        split_rows(data_.train.size(), options_.val_set_size, static_cast<std::uint64_t>(options_.seed));
     NamedStore held_out;
     held_out.name = unique_name("validation");
     auto chosen = split.held_out;
@@ -147,9 +151,8 @@ class Preparation {
   LoadedDataset load(const DatasetSpec& spec, const std::string& key, std::optional<std::int64_t> max_rows,
                      DocumentStore& store, Ledger& ledger) const {
     return load_dataset(
-        spec, key,
-        {{tokenizer_, chat_template_, options_.loss_on, limits_.vocab_size}, options_.on_bad_row, max_rows}, store,
-        ledger);
+        spec, key, {{tokenizer_, chat_template_, options_.loss_on, limits_.vocab_size}, options_.on_bad_row, max_rows},
+        store, ledger);
   }
 
   // The longest row of all sets counts, so that an evaluation row never decides about a run that could train it.
@@ -175,7 +178,8 @@ class Preparation {
 
   std::string unique_name(const std::string& wanted) const {
     const auto is_taken = [&](const std::string& name) {
-      return std::any_of(data_.evals.begin(), data_.evals.end(), [&](const NamedStore& set) { return set.name == name; });
+      return std::any_of(data_.evals.begin(), data_.evals.end(),
+                         [&](const NamedStore& set) { return set.name == name; });
     };
     std::string name = wanted;
     for (int i = 2; is_taken(name); ++i) {
@@ -255,7 +259,8 @@ PreparedData prepare_data(const DataOptions& options, const tokenizer::Tokenizer
     throw ConfigError("datasets", "no dataset to train on; give datasets: [{path: train.jsonl}]");
   }
   if (!need_train && options.eval_datasets.empty() && options.val_set_size <= 0) {
-    throw ConfigError("eval_datasets", "no data to evaluate on; give eval_datasets: [{path: val.jsonl}] or val_set_size");
+    throw ConfigError("eval_datasets",
+                      "no data to evaluate on; give eval_datasets: [{path: val.jsonl}] or val_set_size");
   }
   if (reads_train) {
     preparation.load_train();

@@ -50,8 +50,9 @@ std::pair<std::size_t, std::size_t> attended_range(const std::vector<std::int32_
   }
   if (!std::all_of(first, end, [](std::int32_t value) { return value == 1; }) ||
       std::any_of(mask.begin(), mask.end(), [](std::int32_t value) { return value > 1; })) {
-    throw DataError("", "attention_mask has a 0 between ones, or another value than 0 and 1; zeros may only be padding "
-                        "at the start or the end of the row");
+    throw DataError("",
+                    "attention_mask has a 0 between ones, or another value than 0 and 1; zeros may only be padding "
+                    "at the start or the end of the row");
   }
   return {first - mask.begin(), end - mask.begin()};
 }
@@ -66,7 +67,8 @@ void remove_padding(TokenSample& sample, const std::vector<std::int32_t>& mask) 
   }
   for (auto* list : {&sample.ids, &sample.labels}) {
     if (!list->empty()) {
-      list->assign(list->begin() + static_cast<std::ptrdiff_t>(begin), list->begin() + static_cast<std::ptrdiff_t>(end));
+      list->assign(list->begin() + static_cast<std::ptrdiff_t>(begin),
+                   list->begin() + static_cast<std::ptrdiff_t>(end));
     }
   }
 }
@@ -183,10 +185,25 @@ Detection detect_layout(const Json& row, const FieldMap& field_map) {
 }
 
 void check_field_map(const FieldMap& field_map) {
-  static const std::vector<std::string> known = {
-      "messages",  "role",   "content", "prompt",      "completion",    "text", "input_ids", "labels", "attention_mask",
-      "conversations", "from", "value", "instruction", "input", "output", "system", "history", "tools",
-      "chat_template_kwargs"};
+  static const std::vector<std::string> known = {"messages",
+                                                 "role",
+                                                 "content",
+                                                 "prompt",
+                                                 "completion",
+                                                 "text",
+                                                 "input_ids",
+                                                 "labels",
+                                                 "attention_mask",
+                                                 "conversations",
+                                                 "from",
+                                                 "value",
+                                                 "instruction",
+                                                 "input",
+                                                 "output",
+                                                 "system",
+                                                 "history",
+                                                 "tools",
+                                                 "chat_template_kwargs"};
   for (const auto& [ours, theirs] : field_map) {
     if (std::find(known.begin(), known.end(), ours) == known.end()) {
       const std::string nearest = nearest_name(ours, known);

@@ -46,7 +46,8 @@ Detection detect_layout(const Json& row, const FieldMap& field_map);
 /// Refuses names in a field_map that are no field of any layout: ConfigError (where = "field_map").
 void check_field_map(const FieldMap& field_map);
 
-/// Reads a row of a given layout (not kAuto). Throws DataError (where empty): the field, what is wrong, what is expected.
+/// Reads a row of a given layout (not kAuto). Throws DataError (where empty): the field, what is wrong, what is
+/// expected.
 Sample parse_row(const Json& row, DatasetType type, const FieldMap& field_map);
 
 }  // namespace lora_train::data

@@ -17,7 +17,8 @@ std::vector<std::string> pieces_of(std::span<const std::int32_t> ids, const toke
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const std::string before = tokenizer.decode(ids.subspan(context, begin - context));
     const std::string with = tokenizer.decode(ids.subspan(context, i + 1 - context));
-    const bool is_partial = with.ends_with(kReplacement) && i + 1 - begin < kMostTokensOfACharacter && i + 1 < ids.size();
+    const bool is_partial =
+        with.ends_with(kReplacement) && i + 1 - begin < kMostTokensOfACharacter && i + 1 < ids.size();
     if (!is_partial) {
       pieces[i] = with.substr(std::min(before.size(), with.size()));
       context = begin;

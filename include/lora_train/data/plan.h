@@ -12,13 +12,13 @@
 namespace lora_train::data {
 
 struct PlanOptions {
-  std::int64_t max_seq_len = 0;        ///< capacity of a row in tokens; no document is longer
+  std::int64_t max_seq_len = 0;  ///< capacity of a row in tokens; no document is longer
   bool packing = true;
-  bool shuffle = true;                 ///< false: the order of the files in every epoch
+  bool shuffle = true;  ///< false: the order of the files in every epoch
   std::uint64_t seed = 42;
-  std::int64_t global_batch_size = 1;  ///< rows per step, > 0
-  std::int64_t micro_batch_size = 1;   ///< rows per micro-batch, > 0; has no influence on what is in a step
-  std::optional<double> num_epochs;    ///< > 0; a fraction ends the last epoch early (its steps rounded up)
+  std::int64_t global_batch_size = 1;     ///< rows per step, > 0
+  std::int64_t micro_batch_size = 1;      ///< rows per micro-batch, > 0; has no influence on what is in a step
+  std::optional<double> num_epochs;       ///< > 0; a fraction ends the last epoch early (its steps rounded up)
   std::optional<std::int64_t> max_steps;  ///< > 0; the smaller of the two ends the run; at least one is given
 };
 

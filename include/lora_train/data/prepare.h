@@ -42,7 +42,7 @@ struct DataLimits {
 struct NamedStore {
   std::string name;  ///< "validation" for a held-out split, else the dataset's name
   DocumentStore store;
-  Ledger ledger;     ///< of its files; of a split: total = kept
+  Ledger ledger;  ///< of its files; of a split: total = kept
 };
 
 /// Tokens per row before the length policy.

@@ -32,7 +32,8 @@ class EncodeSample : public testing::Test {
 
   ByteTokenizer tokenizer_;
   PlainTemplate template_;
-  const ChatSample chat_{{{"system", "s"}, {"user", "a"}, {"assistant", "b"}, {"user", "c"}, {"assistant", "d"}}, 0, {}, {}};
+  const ChatSample chat_{
+      {{"system", "s"}, {"user", "a"}, {"assistant", "b"}, {"user", "c"}, {"assistant", "d"}}, 0, {}, {}};
   const ChatSample pair_{{{"user", "a"}, {"assistant", "b"}, {"user", "c"}, {"assistant", "d"}}, 3, {}, {}};
 };
 

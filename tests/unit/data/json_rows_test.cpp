@@ -8,7 +8,7 @@ namespace lora_train::data {
 namespace {
 
 TEST(JsonRows, KeepsValuesAndTheOrderOfKeys) {
-  const JsonRow row = parse_json_row(R"( {"b": [1, -2.5, null], "a": {"x": true, "y": "é€"}} )");
+  const JsonRow row = parse_json_row(R"( {"b": [1, -2.5, null], "a": {"x": true, "y": "\u00e9\u20ac"}} )");
   ASSERT_FALSE(row.problem) << row.problem->message;
   EXPECT_EQ(row.value.dump(), "{\"b\":[1,-2.5,null],\"a\":{\"x\":true,\"y\":\"\xC3\xA9\xE2\x82\xAC\"}}");
 }
@@ -39,11 +39,9 @@ std::string nested(int levels) {
 INSTANTIATE_TEST_SUITE_P(
     All, BadJsonRow,
     testing::Values(
-        BadText{"empty", "", 0, "invalid JSON"},
-        BadText{"cut_object", "{\"a\": 1", 7, "unexpected end of input"},
+        BadText{"empty", "", 0, "invalid JSON"}, BadText{"cut_object", "{\"a\": 1", 7, "unexpected end of input"},
         BadText{"cut_string", "{\"a\": \"xy", 9, "missing closing quote"},
-        BadText{"cut_key", "{\"a", 3, "missing closing quote"},
-        BadText{"cut_number", "{\"a\": -", 7, "invalid number"},
+        BadText{"cut_key", "{\"a", 3, "missing closing quote"}, BadText{"cut_number", "{\"a\": -", 7, "invalid number"},
         BadText{"cut_literal", "{\"a\": tru", 9, "invalid literal"},
         BadText{"no_colon", "{\"a\" 1}", 5, "expected ':'"},
         BadText{"trailing_comma", "{\"a\": 1,}", 8, "expected string literal"},
@@ -68,10 +66,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"utf8_past_10ffff", "{\"a\": \"\xF4\x90\x80\x80\"}", 8, "ill-formed UTF-8"},
         BadText{"nul_between", std::string("{\"a\": 1}\0{}", 11), 8, "NUL"},
         BadText{"nul_after", std::string("{\"a\": 1}\0", 9), 8, "NUL"},
-        BadText{"array", "[1]", 0, "expected an object"},
-        BadText{"number", "17 ", 2, "expected an object"},
-        BadText{"null", "null", 3, "expected an object"},
-        BadText{"string", "\"text\"", 5, "expected an object"},
+        BadText{"array", "[1]", 0, "expected an object"}, BadText{"number", "17 ", 2, "expected an object"},
+        BadText{"null", "null", 3, "expected an object"}, BadText{"string", "\"text\"", 5, "expected an object"},
         BadText{"duplicate_key", "{\"a\": 1, \"b\": 2, \"a\": 3}", 19, "duplicate key \"a\""},
         BadText{"duplicate_nested", "{\"m\": [{\"r\": 1, \"r\": 2}]}", 18, "duplicate key \"r\""},
         BadText{"duplicate_escaped", "{\"a\": 1, \"\\u0061\": 3}", 16, "duplicate key \"a\""},

@@ -25,8 +25,14 @@ DocumentStore documents(std::size_t count, std::size_t longest) {
 }
 
 PlanOptions options_with(std::int64_t global, std::int64_t micro, double epochs = 1) {
-  return {.max_seq_len = 50, .packing = true, .shuffle = true, .seed = 7, .global_batch_size = global,
-          .micro_batch_size = micro, .num_epochs = epochs, .max_steps = std::nullopt};
+  return {.max_seq_len = 50,
+          .packing = true,
+          .shuffle = true,
+          .seed = 7,
+          .global_batch_size = global,
+          .micro_batch_size = micro,
+          .num_epochs = epochs,
+          .max_steps = std::nullopt};
 }
 
 Documents documents_of(const StepPlan& step) {

@@ -62,8 +62,9 @@ TEST_F(PrepareData, ReadsSetsOfDifferentLayoutsInOrder) {
   DataOptions options;
   options.datasets = {
       dataset("t.jsonl", "{\"text\": \"abc\"}\n"),
-      dataset("c.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
-                         "\"content\": \"b\"}]}\n"),
+      dataset("c.jsonl",
+              "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
+              "\"content\": \"b\"}]}\n"),
       dataset("i.json", "[{\"input_ids\": [1, 2],\n\"labels\": [-100, 2]}]"),
   };
   const PreparedData data = prepare(options);
@@ -211,7 +212,8 @@ TEST_F(PrepareData, LengthPolicyHoldsForEvaluationToo) {
   options.eval_datasets = {dataset("val.jsonl", "{\"text\": \"" + std::string(100, 'x') + "\"}\n")};
   EXPECT_EQ(prepare(options).max_seq_len, 128);
   options.max_seq_len = 64;
-  EXPECT_SAYS(refusal(options), "val.jsonl:1: 1 of 1 rows of the evaluation data \"val\" are longer than max_seq_len: 64");
+  EXPECT_SAYS(refusal(options),
+              "val.jsonl:1: 1 of 1 rows of the evaluation data \"val\" are longer than max_seq_len: 64");
   limits_.max_position_embeddings = 80;
   options.max_seq_len = std::nullopt;
   options.overlength = Overlength::kTruncate;
@@ -246,8 +248,9 @@ TEST_F(PrepareData, RefusesAWeightUntilItIsBuilt) {
 
 TEST_F(PrepareData, CountsContentThatTheTemplateLeavesOut) {
   DataOptions options;
-  options.datasets = {dataset("c.jsonl", "{\"messages\": [{\"role\": \"system\", \"content\": \"hidden\"}, {\"role\": "
-                                         "\"assistant\", \"content\": \"b\"}]}\n")};
+  options.datasets = {dataset("c.jsonl",
+                              "{\"messages\": [{\"role\": \"system\", \"content\": \"hidden\"}, {\"role\": "
+                              "\"assistant\", \"content\": \"b\"}]}\n")};
   const PreparedData data = prepare(options);
   EXPECT_EQ(data.train.size(), 1U);
   ASSERT_EQ(data.ledger.entries.size(), 1U);

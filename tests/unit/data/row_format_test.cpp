@@ -102,8 +102,8 @@ TEST(Messages, KeepsRolesContentsAndOtherFields) {
 }
 
 TEST(Messages, NullContentIsForToolCallsOnly) {
-  const auto sample = parse<ChatSample>(
-      R"({"messages": [{"role": "assistant", "content": null, "tool_calls": [1]}]})", DatasetType::kMessages);
+  const auto sample = parse<ChatSample>(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": [1]}]})",
+                                        DatasetType::kMessages);
   EXPECT_EQ(chat_of(sample), "assistant={\"tool_calls\":[1],\"content\":null};");
   EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": null}]})", DatasetType::kMessages),
             "messages[0]: \"content\" is null");
@@ -141,10 +141,10 @@ TEST(PromptCompletion, TakesStringsOrMessages) {
       DatasetType::kPromptCompletion);
   EXPECT_EQ(chat_of(chat), "user=p;assistant=c;");
   EXPECT_EQ(chat.num_prompt_messages, 1U);
-  EXPECT_NE(refusal(R"({"prompt": [{"role": "user", "content": "p"}], "completion": "c"})",
-                    DatasetType::kPromptCompletion)
-                .find("both are strings or both"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal(R"({"prompt": [{"role": "user", "content": "p"}], "completion": "c"})", DatasetType::kPromptCompletion)
+          .find("both are strings or both"),
+      std::string::npos);
   EXPECT_NE(refusal(R"({"prompt": "p", "completion": 3})", DatasetType::kPromptCompletion).find("completion is number"),
             std::string::npos);
 }
