@@ -1,0 +1,160 @@
+#include "lora_train/lora/adapter_file.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/model/resident_weights.h"
+#include "lora_train/storage/safetensors.h"
+#include "support/temporary_folder.h"
+#include "support/tensors.h"
+
+namespace lora_train::lora {
+namespace {
+
+using nlohmann::json;
+using testing_support::TemporaryFolder;
+
+std::vector<model::AdapterSpec> specs() {
+  return {{model::AdapterKind::kLora, 0, model::LinearSlot::kQ, 2, 1.0, 0.0}};
+}
+
+model::Parameters parameters() {
+  return model::Parameters({{model::peft_parameter_name(0, model::LinearSlot::kQ, 'A'), {2, 6}, true, 0},
+                            {model::peft_parameter_name(0, model::LinearSlot::kQ, 'B'), {4, 2}, true, 0}});
+}
+
+AdapterConfig adapter_config() {
+  AdapterConfig config;
+  config.options.r = 2;
+  config.options.alpha = 3;
+  config.options.target_names = {"q_proj"};
+  config.base_model_name_or_path = "org/model";
+  return config;
+}
+
+void save(const TemporaryFolder& folder, model::Parameters& values, SaveDtype dtype = SaveDtype::kFloat32) {
+  save_adapter(folder.path(), adapter_config(), {"q_proj"}, values, dtype);
+}
+
+TEST(AdapterFile, ReadsBackWhatItWrote) {
+  const TemporaryFolder folder;
+  model::Parameters written = parameters(), read = parameters();
+  written.values.copy_(testing_support::uniform({written.size()}, 1));
+  save(folder, written);
+  const AdapterConfig config = read_adapter_config(folder.path());
+  EXPECT_EQ(config.options.r, 2);
+  EXPECT_EQ(config.options.alpha, 3);
+  EXPECT_EQ(config.options.target_names, std::vector<std::string>{"q_proj"});
+  EXPECT_EQ(config.base_model_name_or_path, "org/model");
+  load_adapter(folder.path(), specs(), read);
+  EXPECT_TRUE(at::equal(read.values, written.values));
+}
+
+TEST(AdapterFile, SavesBf16WhenAsked) {
+  const TemporaryFolder folder;
+  model::Parameters written = parameters(), read = parameters();
+  written.values.copy_(testing_support::uniform({written.size()}, 1));
+  save(folder, written, SaveDtype::kBFloat16);
+  load_adapter(folder.path(), specs(), read);
+  EXPECT_TRUE(at::equal(read.values, written.values.to(at::kBFloat16).to(at::kFloat)));
+}
+
+TEST(AdapterFile, NeverSavesNonFiniteValues) {
+  const TemporaryFolder folder;
+  model::Parameters values = parameters();
+  values.values[3] = NAN;
+  EXPECT_THROW(save(folder, values), NumericError);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+/// Error text of loading after `spoil` changed adapter_config.json.
+template <typename Spoil>
+std::string config_error(const Spoil& spoil) {
+  const TemporaryFolder folder;
+  model::Parameters values = parameters();
+  save(folder, values);
+  json config = json::parse(read_file(folder / "adapter_config.json"));
+  spoil(config);
+  write_file_atomic(folder / "adapter_config.json", config.dump());
+  try {
+    (void)read_adapter_config(folder.path());
+  } catch (const FormatError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(AdapterFile, RefusesByNameWhatItWouldHaveToIgnore) {
+  const auto mentions = [](const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; };
+  EXPECT_TRUE(mentions(config_error([](json& c) { c["use_dora"] = true; }), "adapter_config.json: use_dora"));
+  EXPECT_TRUE(mentions(config_error([](json& c) { c["modules_to_save"] = {"lm_head"}; }), "modules_to_save"));
+  EXPECT_TRUE(mentions(config_error([](json& c) { c["peft_type"] = "IA3"; }), "IA3"));
+  EXPECT_TRUE(mentions(config_error([](json& c) { c["bias"] = "all"; }), "bias"));
+  EXPECT_TRUE(mentions(config_error([](json& c) { c.erase("target_modules"); }), "target_modules"));
+  EXPECT_TRUE(mentions(config_error([](json& c) { c["r"] = "x"; }), "r: has the wrong type"));
+  EXPECT_EQ(config_error([](json& c) { c["some_new_key"] = 1; }), "accepted");
+}
+
+/// Error text of loading the tensors after `change` made the file anew.
+std::string tensor_error(const std::vector<model::Parameter>& list, float fill) {
+  const TemporaryFolder folder;
+  model::Parameters written(list);
+  written.values.fill_(1);
+  save(folder, written);
+  if (std::isnan(fill)) {
+    const std::vector<float> bad(8, fill), good(12, 1);
+    const auto bytes = [](const std::vector<float>& v) { return std::string_view(reinterpret_cast<const char*>(v.data()), v.size() * 4); };
+    storage::write_safetensors(folder / "adapter_model.safetensors",
+                               {{list[0].name, storage::DType::kF32, {2, 6}, bytes(good), {}},
+                                {list[1].name, storage::DType::kF32, {4, 2}, bytes(bad), {}}});
+  }
+  model::Parameters read = parameters();
+  try {
+    load_adapter(folder.path(), specs(), read);
+  } catch (const FormatError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(AdapterFile, ChecksEveryTensor) {
+  const std::string a = model::peft_parameter_name(0, model::LinearSlot::kQ, 'A');
+  const std::string b = model::peft_parameter_name(0, model::LinearSlot::kQ, 'B');
+  EXPECT_NE(tensor_error({{a, {2, 6}, true, 0}}, 0).find("is missing"), std::string::npos);
+  EXPECT_NE(tensor_error({{a, {2, 5}, true, 0}, {b, {4, 2}, true, 0}}, 0).find("another model or rank"), std::string::npos);
+  EXPECT_NE(tensor_error({{a, {2, 6}, true, 0}, {b, {4, 2}, true, 0}, {"x", {1}, true, 0}}, 0).find("x: is not a LoRA tensor"),
+            std::string::npos);
+  EXPECT_NE(tensor_error({{a, {2, 6}, true, 0}, {b, {4, 2}, true, 0}}, NAN).find("NaN"), std::string::npos);
+  EXPECT_EQ(tensor_error({{a, {2, 6}, true, 0}, {b, {4, 2}, true, 0}}, 0), "accepted");
+}
+
+TEST(AdapterInit, IsKaimingUniformWithZeroB) {
+  model::Parameters values({{model::peft_parameter_name(0, model::LinearSlot::kQ, 'A'), {64, 400}, true, 0},
+                            {model::peft_parameter_name(0, model::LinearSlot::kQ, 'B'), {4, 64}, true, 0}});
+  init_adapter_values(specs(), 42, values);
+  const at::Tensor a = values.value(values.list()[0].name), b = values.value(values.list()[1].name);
+  const double bound = 1 / std::sqrt(400.0);
+  EXPECT_LE(a.abs().max().item<double>(), bound);
+  EXPECT_GT(a.abs().max().item<double>(), 0.999 * bound);
+  EXPECT_NEAR(a.std().item<double>(), bound / std::sqrt(3.0), 0.01 * bound);
+  EXPECT_EQ(b.abs().max().item<double>(), 0);
+}
+
+// int24 times one fp32 constant: the same bits on every machine and compiler.
+TEST(AdapterInit, HasItsGoldenFirstValues) {
+  model::Parameters values = parameters();
+  init_adapter_values(specs(), 42, values);
+  const float* a = values.values.const_data_ptr<float>();
+  const std::vector<float> got(a, a + 8);
+  const std::vector<float> golden{-0x1.c80704p-3F, -0x1.a81b64p-4F, 0x1.9baa4ap-3F, 0x1.1a3354p-2F,
+                                  0x1.895488p-3F,  0x1.1fe968p-3F,  0x1.eb5a34p-8F, -0x1.2c2994p-2F};
+  EXPECT_EQ(got, golden);
+}
+
+}  // namespace
+}  // namespace lora_train::lora

@@ -1,0 +1,88 @@
+#include "lora_train/lora/lora_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::lora {
+namespace {
+
+model::ModelConfig config() {
+  model::ModelConfig c;
+  c.num_layers = 12;
+  return c;
+}
+
+LoraOptions with_names(std::vector<std::string> names) {
+  LoraOptions options;
+  options.target_names = std::move(names);
+  return options;
+}
+
+TEST(LoraPlan, AllLinearIsSevenPerLayerInModelOrder) {
+  LoraOptions options;
+  options.all_linear = true;
+  const auto specs = plan_adapters(options, config());
+  ASSERT_EQ(specs.size(), 84U);
+  EXPECT_EQ(model::linear_path(specs[8].layer, specs[8].slot), "model.layers.1.self_attn.k_proj");
+  EXPECT_DOUBLE_EQ(specs[0].scale, 2.0);
+}
+
+TEST(LoraPlan, NamesMatchAtADotOnly) {
+  EXPECT_EQ(plan_adapters(with_names({"q_proj"}), config()).size(), 12U);
+  EXPECT_EQ(plan_adapters(with_names({"layers.1.self_attn.q_proj"}), config()).size(), 1U);  // not layers.11
+  EXPECT_THROW(plan_adapters(with_names({"proj"}), config()), ConfigError);
+}
+
+TEST(LoraPlan, RegexMustMatchTheWholeName) {
+  LoraOptions options;
+  options.target_regex = R"(model\.layers\.[0-3]\.mlp\.(gate|up)_proj)";
+  EXPECT_EQ(plan_adapters(options, config()).size(), 8U);
+  options.target_regex = "q_proj";
+  EXPECT_THROW(plan_adapters(options, config()), ConfigError);
+  options.target_regex = "(q_proj";
+  EXPECT_THROW(plan_adapters(options, config()), ConfigError);
+}
+
+TEST(LoraPlan, AnUnmatchedNameIsAnErrorThatListsTheNames) {
+  try {
+    plan_adapters(with_names({"q_proj", "qkv"}), config());
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(error.message().find("\"qkv\""), std::string::npos);
+    EXPECT_NE(error.message().find("gate_proj"), std::string::npos);
+  }
+}
+
+TEST(LoraPlan, PatternsAreMatchedAtTheEndAndTheFirstWins) {
+  LoraOptions options = with_names({"q_proj", "v_proj"});
+  options.r = 8;
+  options.alpha = 16;
+  options.rank_pattern = {{"layers.2.self_attn.q_proj", 3}, {"q_proj", 4}};
+  options.alpha_pattern = {{"v_proj", 6}};
+  options.use_rslora = true;
+  const auto specs = plan_adapters(options, config());
+  EXPECT_EQ(specs[0].rank, 4);  // layer 0, q
+  EXPECT_EQ(specs[4].rank, 3);  // layer 2, q
+  EXPECT_EQ(specs[1].rank, 8);  // layer 0, v
+  EXPECT_DOUBLE_EQ(specs[1].scale, 6 / std::sqrt(8.0));
+  EXPECT_DOUBLE_EQ(specs[0].scale, 16 / 2.0);
+}
+
+TEST(LoraPlan, TargetsAreExplicitSortedAndExact) {
+  EXPECT_EQ(explicit_targets(plan_adapters(with_names({"v_proj", "q_proj"}), config()), config()),
+            (std::vector<std::string>{"q_proj", "v_proj"}));
+  const auto specs = plan_adapters(with_names({"v_proj", "layers.3.mlp.up_proj"}), config());
+  EXPECT_EQ(explicit_targets(specs, config()), (std::vector<std::string>{"model.layers.3.mlp.up_proj", "v_proj"}));
+}
+
+TEST(LoraPlan, KnowsTheFirstAdaptedLayer) {
+  LoraOptions options;
+  options.target_regex = R"(.*layers\.(7|9)\..*down_proj)";
+  EXPECT_EQ(first_adapted_layer(plan_adapters(options, config())), 7);
+}
+
+}  // namespace
+}  // namespace lora_train::lora

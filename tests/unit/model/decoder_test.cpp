@@ -1,0 +1,155 @@
+// What must not change the numbers: recomputation, stale buffers, the neighbours of a document, where a backward stops.
+// That the numbers are right is shown against transformers + PEFT in tests/parity.
+#include "lora_train/model/decoder.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "lora_train/model/loss_head.h"
+#include "lora_train/model/resident_weights.h"
+#include "lora_train/model/tensor_io.h"
+#include "lora_train/storage/model_weights.h"
+#include "support/temporary_folder.h"
+#include "support/tensors.h"
+#include "support/tolerance.h"
+
+namespace lora_train::model {
+namespace {
+
+using testing_support::TemporaryFolder;
+using testing_support::tolerance;
+using testing_support::uniform;
+
+constexpr const char* kConfig = R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 20,
+  "intermediate_size": 28, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+  "vocab_size": 31, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "tie_word_embeddings": true,
+  "use_sliding_window": true, "sliding_window": 4, "max_window_layers": 1, "rope_theta": 10000.0, "hidden_act": "silu"})";
+
+storage::WeightFiles random_weights(const ModelConfig& config, const TemporaryFolder& folder) {
+  std::vector<at::Tensor> keep;
+  std::vector<storage::TensorToWrite> tensors;
+  std::uint64_t seed = 100;
+  for (const auto& spec : expected_tensors(config)) {
+    keep.push_back(uniform(spec.shape, ++seed) * 0.5 + (spec.kind == WeightKind::kNorm ? 1.0 : 0.0));
+    tensors.push_back(tensor_to_write(spec.name, keep.back()));
+  }
+  storage::write_safetensors(folder / "model.safetensors", tensors);
+  return storage::open_model_weights(folder.path());
+}
+
+Batch batch_of(const std::vector<int64_t>& lengths) {
+  Batch batch;
+  std::vector<std::int32_t> ids, positions, targets;
+  std::vector<int64_t> supervised;
+  batch.cu_seqlens = {0};
+  for (const int64_t length : lengths) {
+    for (int64_t t = 0; t < length; ++t) {
+      if (t + 1 < length) {
+        supervised.push_back(static_cast<int64_t>(ids.size()));
+        targets.push_back(static_cast<std::int32_t>((7 * t + length) % 31));
+      }
+      ids.push_back(static_cast<std::int32_t>((5 * t + 3 * length) % 31));
+      positions.push_back(static_cast<std::int32_t>(t));
+    }
+    batch.cu_seqlens.push_back(static_cast<int64_t>(ids.size()));
+  }
+  batch.ids = at::tensor(ids, at::kInt);
+  batch.positions = at::tensor(positions, at::kInt);
+  batch.supervised = at::tensor(supervised, at::kLong);
+  batch.targets = at::tensor(targets, at::kInt);
+  return batch;
+}
+
+std::vector<AdapterSpec> adapters(std::int64_t first_layer) {
+  std::vector<AdapterSpec> specs;
+  for (std::int64_t layer = first_layer; layer < 3; ++layer) {
+    for (int slot = 0; slot < kNumLinearSlots; ++slot) {
+      specs.push_back({AdapterKind::kLora, layer, static_cast<LinearSlot>(slot), 2, 0.5, 0.0});
+    }
+  }
+  return specs;
+}
+
+class DecoderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    config_ = parse_model_config(kConfig, "config.json");
+    files_ = std::make_unique<storage::WeightFiles>(random_weights(config_, folder_));
+  }
+
+  struct Result {
+    double loss;
+    at::Tensor grads;
+  };
+
+  Result run(const Batch& batch, Recompute mode, std::int64_t first_layer, const FirstNeeded& first_needed, bool poison) {
+    ResidentWeights weights(config_, *files_, at::kFloat, adapters(first_layer), TrainedWeights::kNone);
+    weights.parameters().values.copy_(uniform({weights.parameters().size()}, 5) * 0.3);
+    weights.refresh();
+    Decoder decoder = make_decoder(config_, weights, at::kFloat, 64, first_needed);
+    Activations activations(config_, weights, {batch.num_tokens() + 5, at::kFloat, true, false, at::kCPU},
+                            std::vector<Recompute>(3, mode));
+    if (poison) fill_with_nan(activations, batch.num_tokens() + 5);
+    decoder_forward(decoder, batch, activations);
+    LossHeadOptions options;
+    options.gradient_scale = 1.0 / static_cast<double>(batch.supervised.size(0));
+    at::Tensor d_hidden = activations.d_hidden.narrow(0, 0, batch.num_tokens());
+    const LossSums sums = loss_head(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch, weights.outer(),
+                                    options, &d_hidden);
+    decoder_backward(decoder, batch, activations);
+    return {sums.loss, weights.parameters().grads.clone()};
+  }
+
+  static void fill_with_nan(Activations& activations, int64_t max_tokens) {
+    for (int64_t layer = 0; layer < 3; ++layer) {
+      LayerActivations all = activations.layer(layer, max_tokens);
+      for (at::Tensor* buffer : {&all.input, &all.attention.normed, &all.attention.rstd, &all.attention.qkv,
+                                 &all.attention.qk_raw, &all.attention.qk_rstd, &all.attention.out, &all.attention.lse,
+                                 &all.mlp.input, &all.mlp.normed, &all.mlp.rstd, &all.mlp.gate_up, &all.mlp.hidden,
+                                 &activations.final_hidden, &activations.d_hidden, &activations.d_qkv,
+                                 &activations.d_qk_raw}) {
+        buffer->fill_(NAN);
+      }
+    }
+  }
+
+  TemporaryFolder folder_;
+  ModelConfig config_;
+  std::unique_ptr<storage::WeightFiles> files_;
+};
+
+TEST_F(DecoderTest, RecomputationGivesTheSameBits) {
+  const Batch batch = batch_of({9, 1, 5});
+  const Result off = run(batch, Recompute::kOff, 0, {0, false}, false);
+  for (const Recompute mode : {Recompute::kCheap, Recompute::kFull}) {
+    const Result other = run(batch, mode, 0, {0, false}, false);
+    EXPECT_EQ(other.loss, off.loss);
+    EXPECT_TRUE(at::equal(other.grads, off.grads));
+  }
+}
+
+TEST_F(DecoderTest, StaleBuffersAreNeverRead) {
+  const Batch batch = batch_of({9, 1, 5});
+  for (const Recompute mode : {Recompute::kOff, Recompute::kCheap, Recompute::kFull}) {
+    const Result clean = run(batch, mode, 0, {0, false}, false), poisoned = run(batch, mode, 0, {0, false}, true);
+    EXPECT_EQ(poisoned.loss, clean.loss);
+    EXPECT_TRUE(at::equal(poisoned.grads, clean.grads));
+  }
+}
+
+TEST_F(DecoderTest, DocumentsDoNotSeeEachOther) {
+  const double together = run(batch_of({9, 4, 5}), Recompute::kOff, 0, {0, false}, false).loss;
+  double apart = 0;
+  for (const int64_t length : {9, 4, 5}) apart += run(batch_of({length}), Recompute::kOff, 0, {0, false}, false).loss;
+  EXPECT_NEAR(together, apart, 1e-5 * apart);
+}
+
+TEST_F(DecoderTest, BackwardStopsAtTheFirstAdapterWithTheSameGradients) {
+  const Batch batch = batch_of({9, 5});
+  const Result stopped = run(batch, Recompute::kOff, 1, {1, false}, false);
+  const Result whole = run(batch, Recompute::kOff, 1, {0, false}, false);
+  EXPECT_CLOSE(stopped.grads, whole.grads, tolerance(at::kFloat));
+}
+
+}  // namespace
+}  // namespace lora_train::model

@@ -1,0 +1,108 @@
+#include "train/output_folder.h"
+
+#include <gtest/gtest.h>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/config/load.h"
+#include "support/temporary_folder.h"
+#include "train/checkpoint.h"
+
+namespace lora_train::train {
+namespace {
+
+using testing_support::TemporaryFolder;
+
+TrainRequest request_for(const std::filesystem::path& folder) {
+  TrainRequest request;
+  request.profile.model = std::string("some-model");
+  request.profile.datasets.emplace_back().path = std::string("rows.jsonl");
+  request.profile.output_dir = folder.string();
+  request.profile_yaml = to_yaml(request.profile);
+  return request;
+}
+
+void put_run(const TrainRequest& request, std::int64_t step) {
+  const std::filesystem::path folder = request.profile.output_dir;
+  write_file_atomic(folder / "profile.yaml", request.profile_yaml);
+  if (step == 0) return;
+  TrainState state;
+  state.step = step;
+  const model::Parameters parameters({{"w", {2}, true, 0}});
+  save_checkpoint(folder, state, parameters, {});
+}
+
+TEST(OutputFolder, AnEmptyOneIsANewRun) {
+  const TemporaryFolder folder;
+  const OutputDecision decision = prepare_output_folder(request_for(folder / "new"));
+  EXPECT_FALSE(decision.checkpoint.has_value());
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "new"));
+}
+
+TEST(OutputFolder, ResumesFromTheNewestGoodCheckpoint) {
+  const TemporaryFolder folder;
+  const TrainRequest request = request_for(folder.path());
+  put_run(request, 3);
+  put_run(request, 5);
+  write_file_atomic(folder / "checkpoint-5" / "optimizer.safetensors", "torn");
+  EXPECT_EQ(prepare_output_folder(request).checkpoint->filename(), "checkpoint-3");
+}
+
+TEST(OutputFolder, NoGoodCheckpointIsNeverASilentStartFromZero) {
+  const TemporaryFolder folder;
+  const TrainRequest request = request_for(folder.path());
+  put_run(request, 0);
+  EXPECT_THROW(prepare_output_folder(request), FormatError);
+}
+
+TEST(OutputFolder, AnotherLearningRateIsRefusedUnlessAllowed) {
+  const TemporaryFolder folder;
+  TrainRequest request = request_for(folder.path());
+  put_run(request, 3);
+  request.profile.learning_rate = 1e-3;
+  try {
+    prepare_output_folder(request);
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(error.message().find("learning_rate: "), std::string::npos);
+    EXPECT_NE(error.message().find("--allow-changed"), std::string::npos);
+  }
+  request.allow_changed = {"learning_rate"};
+  EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
+  request.allow_changed.clear();
+  request.profile.learning_rate = 2e-4;
+  request.profile.logging_steps = 7;
+  EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
+}
+
+TEST(OutputFolder, OverwriteDeletesOnlyWhatARunWrites) {
+  const TemporaryFolder folder;
+  TrainRequest request = request_for(folder.path());
+  put_run(request, 3);
+  write_file_atomic(folder / "notes.txt", "mine");
+  request.overwrite = true;
+  EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
+  EXPECT_FALSE(std::filesystem::exists(folder / "checkpoint-3"));
+  EXPECT_EQ(read_file(folder / "notes.txt"), "mine");
+}
+
+TEST(OutputFolder, ResumeNoneNeedsOverwrite) {
+  const TemporaryFolder folder;
+  TrainRequest request = request_for(folder.path());
+  put_run(request, 3);
+  request.profile.resume_from_checkpoint = "none";
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+}
+
+TEST(OutputFolder, AFinishedRunIsComplete) {
+  const TemporaryFolder folder;
+  TrainRequest request = request_for(folder.path());
+  put_run(request, 3);
+  write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
+  EXPECT_TRUE(prepare_output_folder(request).is_complete);
+  request.profile.num_epochs = 9;
+  EXPECT_FALSE(prepare_output_folder(request).is_complete);
+}
+
+}  // namespace
+}  // namespace lora_train::train
