@@ -1,0 +1,80 @@
+#include "assistant_spans.h"
+
+#include <algorithm>
+
+namespace lora_train::tokenizer {
+namespace {
+
+using jinja::Field;
+using jinja::Text;
+
+// Begin and end of the run of one origin that covers `at`, and its origin.
+struct RunAt {
+  std::size_t end;
+  jinja::Origin origin;
+};
+
+RunAt run_at(const Text& text, std::size_t at) {
+  const auto run = std::upper_bound(text.runs().begin(), text.runs().end(), at,
+                                    [](std::size_t position, const Text::Run& r) { return position < r.end; });
+  return {run->end, run->origin};
+}
+
+bool is_role(jinja::Origin origin) { return origin != jinja::kTemplate && jinja::field_of(origin) == Field::kRole; }
+
+// Behind the last role that the turn writes before anything else of the chat; nothing found: the turn's begin.
+std::size_t behind_role(const Text& text, const jinja::Region& turn) {
+  constexpr std::string_view kAssistant = "assistant";
+  std::size_t behind = turn.begin;
+  for (std::size_t at = turn.begin; at < turn.end;) {
+    const RunAt run = run_at(text, at);
+    const std::size_t end = std::min(run.end, turn.end);
+    if (is_role(run.origin)) behind = end;
+    if (run.origin == jinja::kTemplate) {
+      const std::size_t found = std::string_view(text.bytes()).substr(at, end - at).rfind(kAssistant);
+      if (found != std::string_view::npos) behind = at + found + kAssistant.size();
+    }
+    if (run.origin != jinja::kTemplate && !is_role(run.origin)) break;
+    at = end;
+  }
+  return behind;
+}
+
+// The template's own bytes from `at` on, up to the turn's end.
+std::string_view template_bytes(const Text& text, std::size_t at, std::size_t end) {
+  if (at >= end) return {};
+  const RunAt run = run_at(text, at);
+  if (run.origin != jinja::kTemplate) return {};
+  return std::string_view(text.bytes()).substr(at, std::min(run.end, end) - at);
+}
+
+std::size_t skip(std::string_view bytes, std::string_view what) {
+  const std::size_t end = bytes.find_first_not_of(what);
+  return end == std::string_view::npos ? bytes.size() : end;
+}
+
+std::size_t header_end(const Text& text, const jinja::Region& turn) {
+  std::size_t at = behind_role(text, turn);
+  const std::string_view rest = template_bytes(text, at, turn.end);
+  if (at == turn.begin) return at + skip(rest, " \t\r\n");
+  if (rest.starts_with("|>")) {
+    at += 2;
+  } else if (rest.starts_with("<|") && rest.find("|>") != std::string_view::npos) {
+    at += rest.find("|>") + 2;
+  }
+  return at + skip(template_bytes(text, at, turn.end), "\r\n");
+}
+
+}  // namespace
+
+ByteRange assistant_span(const Text& text, const jinja::Region& turn) {
+  const std::size_t begin = header_end(text, turn);
+  std::size_t end = turn.end;
+  while (end > begin && std::string_view(" \t\r\n").find(text.bytes()[end - 1]) != std::string_view::npos &&
+         run_at(text, end - 1).origin == jinja::kTemplate) {
+    --end;
+  }
+  return {static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(std::max(begin, end))};
+}
+
+}  // namespace lora_train::tokenizer

@@ -1,0 +1,17 @@
+// Which part of a rendered chat an assistant message makes up.
+#pragma once
+
+#include "jinja/evaluator.h"
+#include "lora_train/tokenizer/chat_template.h"
+
+namespace lora_train::tokenizer {
+
+/// The trained range of what a template wrote for an assistant message: without the header and without the white space
+/// behind the end token. An empty range when nothing is left.
+///
+/// The header is the template's own text up to and including the message's role (or the word "assistant"), what closes
+/// the role's tag ("<|end_header_id|>", "|>") and line feeds. A turn without a role (Mistral) begins behind the
+/// template's own white space. Bytes that come from the chat never belong to a header.
+ByteRange assistant_span(const jinja::Text& text, const jinja::Region& turn);
+
+}  // namespace lora_train::tokenizer

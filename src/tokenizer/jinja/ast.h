@@ -1,0 +1,71 @@
+// The syntax tree of a template.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "value.h"
+
+namespace lora_train::tokenizer::jinja {
+
+struct Expr;
+using ExprPtr = std::unique_ptr<Expr>;
+
+/// Arguments as written: positional ones first.
+struct CallArguments {
+  std::vector<ExprPtr> positional;
+  std::vector<std::pair<std::string, ExprPtr>> named;
+};
+
+enum class ExprKind {
+  kLiteral,    // value
+  kName,       // text
+  kList,       // children
+  kDict,       // children: key, value, key, value, ...
+  kAttribute,  // children[0] . text
+  kSubscript,  // children[0] [ children[1] ]
+  kSlice,      // children[0] [ children[1] : children[2] : children[3] ], null = left out
+  kCall,       // children[0] ( arguments )
+  kFilter,     // children[0] | text ( arguments )
+  kTest,       // children[0] is text ( arguments )
+  kNot,
+  kNegate,
+  kPlus,
+  kAnd,
+  kOr,
+  kBinary,     // text: + - * / // % ** ~
+  kCompare,    // children[0] names[i] children[i + 1] ...; names: == != < <= > >= in, "not in"
+  kCondition   // children: then, if, else (null = undefined)
+};
+
+struct Expr {
+  ExprKind kind;
+  int line = 0;
+  std::string text = {};
+  Value value = {};
+  std::vector<ExprPtr> children = {};
+  std::vector<std::string> names = {};
+  CallArguments arguments = {};
+  int depth = 1;  ///< of the tree below, itself included; the parser bounds it, so recursion is safe
+};
+
+enum class StatementKind { kText, kPrint, kIf, kFor, kSet, kSetBlock, kMacro, kGeneration, kBreak, kContinue };
+
+struct Statement;
+using Block = std::vector<Statement>;
+
+struct Statement {
+  StatementKind kind;
+  int line = 0;
+  std::string text = {};              // kText; the name of a macro
+  ExprPtr expr = {};                  // kPrint, kSet, kFor: what is iterated
+  ExprPtr filter = {};                // kFor: for x in y if filter
+  std::vector<std::string> names = {};   // targets of for and set, parameters of a macro
+  std::string attribute = {};         // set name.attribute = ...
+  std::vector<ExprPtr> conditions = {};  // kIf: one per branch but else; kMacro: defaults of the last parameters
+  std::vector<Block> blocks = {};     // kIf: branches, then else; kFor: body, else; one for the others
+};
+
+}  // namespace lora_train::tokenizer::jinja
