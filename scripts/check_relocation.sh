@@ -70,9 +70,9 @@ for library in "$bin"/lib/libsentencepiece* "$bin"/lib/libprotobuf-lite*; do
   [ ! -e "$library" ] || cp -L "$library" "$folder/lib/"
 done
 echo /nonexistent/site-packages/torch >"$folder/lib/torch_path" # what the build wrote does not exist on another machine
-if grep -rlF "$own_torch" "$folder/lora-train" "$folder/lib"; then
-  fail "these files hold the path of this machine's torch"
-fi
+for file in "$folder/lora-train" "$folder"/lib/*.so*; do
+  ! readelf -d "$file" | grep -F "$own_torch" || fail "$file carries a run path of this machine"
+done
 
 cd "$folder"
 relocated() { env -i HOME="$folder" PATH="$venv/bin:/usr/bin:/bin" "$folder/lora-train" "$@"; }

@@ -47,7 +47,7 @@ int run_eval(const std::vector<std::string>& arguments) {
   CommandParser parser("eval",
                        "Loss, token accuracy and calibration error of the base or an adapter on eval_datasets.");
   const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
-                                    {"--eval-data", "eval_data", "evaluation data: file, folder or glob"}});
+                                    {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"}});
   std::string adapter;
   parser.app()
       .add_option("--adapter", adapter, "PEFT folder; without it the base model is evaluated")

@@ -85,7 +85,7 @@ int run_tokenize(const std::vector<std::string>& arguments) {
                        "Tokenises the data of a profile, prints the ledger and shows rows; or, with --model, "
                        "prints the ids of texts. Needs no weights.");
   const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
-                                    {"--train-data", "train_data", "training data: file, folder or glob"}});
+                                    {"--train-data", "datasets", "training data: file, folder or glob"}});
   std::vector<std::string> texts, files;
   long long num_shown = 0;
   parser.app().add_option("--show", num_shown, "print the first N rows in the order of the files")->type_name("N");

@@ -13,8 +13,8 @@ int run_train(const std::vector<std::string>& arguments) {
   CommandParser parser("train",
                        "Fine-tunes a model as a profile says. Going on after a stop is the same command again.");
   const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
-                                    {"--train-data", "train_data", "training data: file, folder or glob"},
-                                    {"--eval-data", "eval_data", "evaluation data: file, folder or glob"},
+                                    {"--train-data", "datasets", "training data: file, folder or glob"},
+                                    {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
                                     {"--output-dir", "output_dir", "folder of the run"},
                                     {"--resume", "resume_from_checkpoint", "auto, none or a checkpoint folder"},
                                     {"--max-time", "max_time", "stop after this long, with a checkpoint: 2h30m"}});
