@@ -104,8 +104,21 @@ class UnicodeNormalizer final : public Normalizer {
   }
 
   void add_edit(std::string_view stretch, std::size_t at, std::vector<NormalizedText::Edit>& edits) const {
-    std::string form = unicode_form(stretch, form_);
-    if (form != stretch) edits.push_back({at, stretch.size(), std::move(form)});
+    const std::string form = unicode_form(stretch, form_);
+    if (form == stretch) return;
+    // Characters that stay as they are keep their own range: a mark that changes must not drag in what it stands on.
+    std::size_t same = 0;
+    for (;;) {
+      const Utf8Char c = same < stretch.size() && same < form.size() ? utf8_char(stretch, same) : Utf8Char{};
+      if (c.length == 0 || stretch.substr(same, c.length) != std::string_view(form).substr(same, c.length)) break;
+      same += c.length;
+    }
+    // All of the stretch may be kept and more come behind it, or the other way round: then the last one is the edit.
+    while (same > 0 && (same == stretch.size() || same == form.size())) {
+      do --same;
+      while (same > 0 && is_continuation(stretch[same]));
+    }
+    edits.push_back({at + same, stretch.size() - same, form.substr(same)});
   }
 
   Form form_;
