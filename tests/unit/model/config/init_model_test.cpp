@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -82,6 +83,16 @@ TEST_F(InitModel, RoundsToTheDTypeThatIsAsked) {
   EXPECT_EQ(exact, normal_weights(request_.seed, name, 0, 16 * 24, 0.5));
 
   request_.overwrite = true;
+  request_.dtype = DType::kBF16;
+  init_model(request_);
+  std::vector<std::uint16_t> brain(exact.size());
+  std::memcpy(brain.data(), made().bytes(*made().find(name)).data(), brain.size() * 2);
+  for (std::size_t i = 0; i < brain.size(); ++i) {
+    const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(brain[i]) << 16);
+    EXPECT_LE(std::fabs(value - exact[i]), std::fabs(exact[i]) * 0x1p-8F) << i;
+    EXPECT_LE(std::fabs(value - exact[i]), std::ldexp(0x1p-9F, std::ilogb(exact[i]) + 1)) << i;  // half a unit
+  }
+
   request_.dtype = DType::kF16;
   init_model(request_);
   EXPECT_EQ(read_model_config(request_.output_dir).torch_dtype, "float16");
