@@ -59,6 +59,11 @@ TEST_F(RowReader, SaysThatATruncatedLastLineLooksTruncated) {
   EXPECT_TRUE(says("truncated"));
 }
 
+TEST_F(RowReader, CarriageReturnIsPartOfTheLineEnd) {
+  EXPECT_EQ(read("{\"a\":\"x\r\n{}\r\n"), (Places{"1:8", "2"}));
+  EXPECT_TRUE(says("every line holds one whole object"));
+}
+
 TEST_F(RowReader, ExplainsAPrettyPrintedObject) {
   EXPECT_EQ(read("{\n\"a\":1\n}\n").front(), "1:2");
   EXPECT_TRUE(says("one JSON array"));
