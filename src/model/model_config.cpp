@@ -102,16 +102,27 @@ void read_token_ids(const ConfigReader& reader, const FamilyRules& rules, ModelC
   if (!reader.has("eos_token_id") && rules.eos_token_id) config.eos_token_ids = {*rules.eos_token_id};
 }
 
-}  // namespace
-
-ModelConfig parse_model_config(std::string_view json, const std::filesystem::path& path) {
-  nlohmann::json document;
+nlohmann::json parse_json(std::string_view json, const std::filesystem::path& path) {
+  constexpr int kMaxDepth = 64;  // copies and printing of values are recursive
+  const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    if (depth > kMaxDepth) throw FormatError(path.string(), "values are nested deeper than 64 levels");
+    return true;
+  };
   try {
-    document = nlohmann::json::parse(json);
+    return nlohmann::json::parse(json, check_depth);
   } catch (const nlohmann::json::parse_error& error) {
     throw FormatError(path.string(), "not valid JSON at byte " + std::to_string(error.byte) +
                                          "; take the config.json of the model as it was published");
+  } catch (const nlohmann::json::exception&) {
+    throw FormatError(path.string(),
+                      "holds a number that is too large; take the config.json of the model as it was published");
   }
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view json, const std::filesystem::path& path) {
+  nlohmann::json document = parse_json(json, path);
   if (!document.is_object()) throw FormatError(path.string(), "a JSON object was expected");
   const ConfigReader reader(std::move(document), path);
   const FamilyRules& rules = choose_family(reader);

@@ -207,6 +207,10 @@ TEST(ModelConfig, RefusesTextThatIsNoObject) {
   for (const char* text : {"", "{", "[]", "null", "{}", "{\"a\": }", "\xFF"}) {
     EXPECT_THROW(parse_model_config(text, "dir/config.json"), FormatError) << text;
   }
+  EXPECT_THROW(parse_model_config(R"({"hidden_size": 1e400})", "dir/config.json"), FormatError);
+  EXPECT_THROW(
+      parse_model_config("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}", "dir/config.json"),
+      FormatError);
   const testing_support::TemporaryFolder folder;
   try {
     read_model_config(folder.path());
