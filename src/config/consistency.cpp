@@ -22,7 +22,7 @@ struct Check {
 
 void check_required(const Check& check, const ProfileSources& sources) {
   const Place file{sources.profiles.empty() ? "" : sources.profiles.back(), 0};
-  if (sources.needs_model && check.profile.model.empty()) {
+  if (sources.needs_model && check.profile.model.empty() && !check.is_given("model")) {
     check.findings.mistake(file, "model",
                            "is missing. Name a Hugging Face folder, or org/name from the local cache "
                            "(`model: ...` or --model).");

@@ -20,7 +20,11 @@ void add_once(std::vector<std::string>& lines, std::string line) {
 }  // namespace
 
 void Findings::mistake(const Place& place, const std::string& key, const std::string& what) {
-  mistakes_.push_back({place, key.empty() ? what : key + ": " + what});
+  const auto is_same = [&](const Mistake& earlier) {
+    return earlier.key == key && earlier.place.text() == place.text();
+  };
+  if (!key.empty() && std::any_of(mistakes_.begin(), mistakes_.end(), is_same)) return;
+  mistakes_.push_back({place, key, key.empty() ? what : key + ": " + what});
 }
 
 void Findings::mistake_at(const std::string& where, const std::string& text) {
@@ -28,7 +32,7 @@ void Findings::mistake_at(const std::string& where, const std::string& text) {
   const bool has_line = colon != std::string::npos && colon + 1 < where.size() && where.size() - colon < 9 &&
                         where.find_first_not_of("0123456789", colon + 1) == std::string::npos;
   const Place place = has_line ? Place{where.substr(0, colon), std::stoi(where.substr(colon + 1))} : Place{where, 0};
-  mistakes_.push_back({place, text});
+  mistakes_.push_back({place, "", text});
 }
 
 void Findings::warn(const Place& place, const std::string& key, const std::string& what) {

@@ -10,6 +10,7 @@ namespace lora_train {
 
 class Findings {
  public:
+  /// Only the first mistake about one key at one place is kept; later ones follow from it.
   void mistake(const Place& place, const std::string& key, const std::string& what);
   void warn(const Place& place, const std::string& key, const std::string& what);
   void note(const Place& place, const std::string& key, const std::string& what);
@@ -28,6 +29,7 @@ class Findings {
  private:
   struct Mistake {
     Place place;
+    std::string key;
     std::string text;
   };
   std::vector<Mistake> mistakes_;

@@ -153,8 +153,12 @@ std::optional<std::string> process_environment(const std::string& name) {
 void replace_variables(Value& value, const std::string& key, const Environment& environment, Findings& findings) {
   if (value.is_scalar() && value.text.find("${") != std::string::npos) {
     std::string problem;
-    value.text = replace_in_text(value.text, environment, problem);
-    if (!problem.empty()) findings.mistake(value.place, key, problem);
+    const std::string replaced = replace_in_text(value.text, environment, problem);
+    if (problem.empty()) {
+      value.text = replaced;
+    } else {
+      findings.mistake(value.place, key, problem);
+    }
   }
   for (auto& item : value.items) replace_variables(item, key, environment, findings);
   for (auto& [name, member] : value.members) replace_variables(member, key, environment, findings);

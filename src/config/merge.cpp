@@ -100,7 +100,7 @@ bool Merger::take_foreign(const std::string& name, const Value& value) {
 void Merger::report_unknown(const std::string& name, const Value& value) {
   std::vector<std::string> known = field_names();
   for (const auto& alias : aliases()) known.push_back(alias.name);
-  std::string near = nearest_name(name, known);
+  std::string near = name.size() < 3 ? "" : nearest_name(name, known);
   if (const Alias* alias = find_alias(near)) near = alias->key;
   findings_.mistake(value.place, name,
                     "unknown key." + (near.empty() ? "" : " Did you mean \"" + near + "\"?") +

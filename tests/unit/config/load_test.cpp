@@ -31,6 +31,22 @@ TEST(Load, AllMistakesAreReportedTogetherInOrder) {
   }
 }
 
+TEST(Load, OneCauseIsOneMistake) {
+  ProfileText files;
+  const std::string unset = files.error("lora_r: ${NOWHERE}\n");
+  EXPECT_EQ(unset.find('\n'), std::string::npos) << unset;
+  ProfileSources sources;
+  sources.needs_datasets = false;
+  sources.profiles = {files.write("p.yaml", "model: ${LORA_TRAIN_UNSET_VARIABLE}\n")};
+  try {
+    load_profile(sources);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(std::string(error.what()).find("is missing"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(files.error("zz: 1\n").find("Did you mean"), std::string::npos);
+}
+
 TEST(Load, TheErrorIsAUsageErrorAtTheFirstPlace) {
   ProfileText files;
   try {
