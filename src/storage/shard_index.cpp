@@ -41,7 +41,8 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
     if (!in_entry()) return value("a string");
     const std::string where = where_ + ": " + key_;
     if (const char* reason = why_not_plain(file)) {
-      reject(where, "weight_map names a file whose name " + std::string(reason) +
+      const std::string shown = nlohmann::json(file).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+      reject(where, "weight_map names " + shown + ", which " + reason +
                         "; a plain file name beside the index was expected");
     }
     if (file.size() < 12 || file.compare(file.size() - 12, 12, ".safetensors") != 0) {
