@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kMaxSteps = 1000000;
 constexpr int kMaxMacroDepth = 32;
+constexpr int kMaxDepth = 2000;  // of evaluate() inside itself: about 2 MiB of stack
 
 enum class Flow { kNormal, kBreak, kContinue };
 
@@ -150,6 +151,7 @@ class Evaluator {
     Value target = lookup(statement.names[0]);
     Dict* scope = target.as_namespace();
     if (scope == nullptr) throw RenderError{"cannot assign attribute on non-namespace object"};
+    if (value.holds_namespace()) throw RenderError{"a namespace inside another is not built", true};
     scope->set(statement.attribute, value);
   }
 
@@ -206,6 +208,13 @@ class Evaluator {
 
   Value evaluate(const Expr& expr) {
     step(expr.line);
+    if (++depth_ > kMaxDepth) throw RenderError{"expressions and macros are nested too deeply", true};
+    Value value = evaluate_node(expr);
+    --depth_;
+    return value;
+  }
+
+  Value evaluate_node(const Expr& expr) {
     switch (expr.kind) {
       case ExprKind::kLiteral: return expr.value;
       case ExprKind::kName: return lookup(expr.text);
@@ -320,7 +329,7 @@ class Evaluator {
   std::vector<Frame> frames_;
   Text output_;
   Rendered rendered_;
-  int line_ = 1, steps_ = 0, loop_depth_ = 0, captures_ = 0, macro_depth_ = 0;
+  int line_ = 1, steps_ = 0, loop_depth_ = 0, captures_ = 0, macro_depth_ = 0, depth_ = 0;
   int message_ = -1;  // the message a loop stands on
 };
 

@@ -172,6 +172,9 @@ Value make_dict(const Arguments& arguments, bool is_namespace) {
     for (const auto& [key, value] : source.as_dict()->items) dict.set(key, value);
   }
   for (const auto& [key, value] : arguments.named) dict.set(key, value);
+  for (const auto& item : dict.items) {
+    if (item.second.holds_namespace()) throw RenderError{"a namespace inside another is not built", true};
+  }
   dict.is_namespace = is_namespace;
   return dict;
 }

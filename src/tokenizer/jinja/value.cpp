@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "../utf8.h"
+#include "lora_train/base/error.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
@@ -137,6 +138,22 @@ const Value* Arguments::get(std::size_t index, std::string_view name) const {
   return nullptr;
 }
 
+void Value::hold(const Value& item) {
+  depth_ = std::max(depth_, item.depth_ + 1);
+  holds_namespace_ = holds_namespace_ || item.holds_namespace_;
+  if (depth_ > kMaxDepth) throw RenderError{"lists and dictionaries are nested deeper than 100 levels", true};
+}
+
+Value::Value(List list) : depth_(1) {
+  for (const Value& item : list) hold(item);
+  data = std::make_shared<List>(std::move(list));
+}
+
+Value::Value(Dict dict) : depth_(1), holds_namespace_(dict.is_namespace) {
+  for (const auto& item : dict.items) hold(item.second);
+  data = std::make_shared<Dict>(std::move(dict));
+}
+
 Dict* Value::as_namespace() const {
   const auto* dict = std::get_if<std::shared_ptr<Dict>>(&data);
   return dict != nullptr && (*dict)->is_namespace ? dict->get() : nullptr;
@@ -215,7 +232,8 @@ bool equal(const Value& a, const Value& b) {
   return a.is_none() || a.is_undefined();
 }
 
-Value from_json(const nlohmann::ordered_json& json, Origin origin) {
+Value from_json(const nlohmann::ordered_json& json, Origin origin, int depth) {
+  if (depth >= Value::kMaxDepth - 2) throw DataError("", "JSON is nested deeper than 98 levels");
   switch (json.type()) {
     case nlohmann::ordered_json::value_t::boolean: return json.get<bool>();
     case nlohmann::ordered_json::value_t::number_integer: return json.get<std::int64_t>();
@@ -228,12 +246,12 @@ Value from_json(const nlohmann::ordered_json& json, Origin origin) {
     case nlohmann::ordered_json::value_t::string: return Value::string(json.get_ref<const std::string&>(), origin);
     case nlohmann::ordered_json::value_t::array: {
       List list;
-      for (const auto& item : json) list.push_back(from_json(item, origin));
+      for (const auto& item : json) list.push_back(from_json(item, origin, depth + 1));
       return list;
     }
     case nlohmann::ordered_json::value_t::object: {
       Dict dict;
-      for (const auto& [key, item] : json.items()) dict.items.emplace_back(key, from_json(item, origin));
+      for (const auto& [key, item] : json.items()) dict.items.emplace_back(key, from_json(item, origin, depth + 1));
       return dict;
     }
     default: return None{};

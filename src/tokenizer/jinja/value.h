@@ -69,8 +69,8 @@ class Value {
   Value(std::int64_t value) : data(value) {}       // NOLINT
   Value(double value) : data(value) {}             // NOLINT
   Value(Text text) : data(std::make_shared<const Text>(std::move(text))) {}        // NOLINT
-  Value(List list) : data(std::make_shared<List>(std::move(list))) {}              // NOLINT
-  Value(Dict dict) : data(std::make_shared<Dict>(std::move(dict))) {}              // NOLINT
+  Value(List list);                                // NOLINT: RenderError beyond kMaxDepth
+  Value(Dict dict);                                // NOLINT: as above
   Value(Callable callable) : data(std::make_shared<const Callable>(std::move(callable))) {}  // NOLINT
   Value(Loop loop) : data(loop) {}                 // NOLINT
   Value(const char*) = delete;
@@ -102,20 +102,31 @@ class Value {
   Text str() const;
   std::string repr() const;
 
+  /// Lists and dictionaries inside each other, this one included, so that walking and freeing them is safe.
+  static constexpr int kMaxDepth = 100;
+  int depth() const { return depth_; }
+  /// Namespaces are the only values that change, so the only ones that could come to hold themselves.
+  bool holds_namespace() const { return holds_namespace_; }
+
   Data data;
 
  private:
+  void hold(const Value& item);
+
   template <class Pointer>
   auto pointee() const -> decltype(std::get<Pointer>(data).get()) {
     const auto* pointer = std::get_if<Pointer>(&data);
     return pointer == nullptr ? nullptr : pointer->get();
   }
+
+  int depth_ = 0;
+  bool holds_namespace_ = false;
 };
 
 bool equal(const Value& a, const Value& b);
 
-/// Every string in it gets the origin; at the top level of a message, role and content have their own.
-Value from_json(const nlohmann::ordered_json& json, Origin origin = kTemplate);
+/// DataError when nested deeper than Value::kMaxDepth. Every string in it gets the origin; at the top level of a message, role and content have their own.
+Value from_json(const nlohmann::ordered_json& json, Origin origin = kTemplate, int depth = 0);
 Value message_from_json(const nlohmann::ordered_json& json, int message);
 
 /// json.dumps(value, ensure_ascii=..., indent=...) of Python; `indent` < 0 = one line.

@@ -1,0 +1,320 @@
+#include "expression_parser.h"
+
+#include <charconv>
+
+#include "builtins.h"
+
+namespace lora_train::tokenizer::jinja {
+
+void ExpressionParser::deepen(Expr& parent, const Expr& child) const {
+  parent.depth = std::max(parent.depth, child.depth + 1);
+  if (parent.depth > kMaxTreeDepth) fail("an expression has more than 400 steps in a row");
+}
+
+void ExpressionParser::adopt(Expr& parent, ExprPtr child) const {
+  if (child) deepen(parent, *child);
+  parent.children.push_back(std::move(child));
+}
+
+ExprPtr ExpressionParser::make(ExprKind kind, int line, std::string text) const {
+  auto expr = std::make_unique<Expr>(Expr{kind, line});
+  expr->text = std::move(text);
+  return expr;
+}
+
+// One expression, or several with commas between them, which make a list (a tuple of Jinja).
+ExprPtr ExpressionParser::parse_tuple(bool with_condition) {
+  const int line = now().line;
+  ExprPtr first = with_condition ? parse_expression() : parse_or();
+  if (!is_operator(",")) return first;
+  ExprPtr tuple = node(ExprKind::kList, line, {}, std::move(first));
+  while (accept_operator(",")) {
+    if (now().kind == TokenKind::kBlockEnd || now().kind == TokenKind::kPrintEnd || is_operator(")")) break;
+    adopt(*tuple, with_condition ? parse_expression() : parse_or());
+  }
+  return tuple;
+}
+
+ExprPtr ExpressionParser::parse_expression() {
+  const Nested nested(*this);
+  ExprPtr expr = parse_or();
+  while (is_name("if")) {
+    const int line = take().line;
+    ExprPtr condition = parse_or();
+    ExprPtr otherwise = accept_name("else") ? parse_expression() : nullptr;
+    expr = node(ExprKind::kCondition, line, {}, std::move(expr), std::move(condition), std::move(otherwise));
+  }
+  return expr;
+}
+
+ExprPtr ExpressionParser::parse_or() {
+  ExprPtr left = parse_and();
+  while (is_name("or")) {
+    const int line = take().line;
+    left = node(ExprKind::kOr, line, {}, std::move(left), parse_and());
+  }
+  return left;
+}
+
+ExprPtr ExpressionParser::parse_and() {
+  ExprPtr left = parse_not();
+  while (is_name("and")) {
+    const int line = take().line;
+    left = node(ExprKind::kAnd, line, {}, std::move(left), parse_not());
+  }
+  return left;
+}
+
+ExprPtr ExpressionParser::parse_not() {
+  if (!is_name("not")) return parse_compare();
+  const Nested nested(*this);
+  const int line = take().line;
+  return node(ExprKind::kNot, line, {}, parse_not());
+}
+
+// The comparison at hand, taken; "" for none.
+std::string ExpressionParser::take_comparison() {
+  for (const char* name : {"==", "!=", "<=", ">=", "<", ">"}) {
+    if (accept_operator(name)) return name;
+  }
+  if (accept_name("in")) return "in";
+  if (!is_name("not") || peek(1).kind != TokenKind::kName || peek(1).text != "in") return {};
+  take();
+  take();
+  return "not in";
+}
+
+ExprPtr ExpressionParser::parse_compare() {
+  const int line = now().line;
+  ExprPtr left = parse_sum();
+  std::string comparison = take_comparison();
+  if (comparison.empty()) return left;
+  ExprPtr compare = node(ExprKind::kCompare, line, {}, std::move(left));
+  for (; !comparison.empty(); comparison = take_comparison()) {
+    compare->names.push_back(comparison);
+    adopt(*compare, parse_sum());
+  }
+  return compare;
+}
+
+ExprPtr ExpressionParser::parse_binary(std::initializer_list<std::string_view> operators, Level next) {
+  ExprPtr left = (this->*next)();
+  for (bool again = true; again;) {
+    again = false;
+    for (const std::string_view name : operators) {
+      if (!is_operator(name)) continue;
+      const int line = take().line;
+      ExprPtr right = (this->*next)();
+      left = node(ExprKind::kBinary, line, std::string(name), std::move(left), std::move(right));
+      again = true;
+      break;
+    }
+  }
+  return left;
+}
+
+ExprPtr ExpressionParser::parse_sum() { return parse_binary({"+", "-"}, &ExpressionParser::parse_concatenation); }
+
+ExprPtr ExpressionParser::parse_concatenation() { return parse_binary({"~"}, &ExpressionParser::parse_product); }
+
+ExprPtr ExpressionParser::parse_product() { return parse_binary({"*", "//", "/", "%"}, &ExpressionParser::parse_power); }
+
+ExprPtr ExpressionParser::parse_power() { return parse_binary({"**"}, &ExpressionParser::parse_unary); }
+
+ExprPtr ExpressionParser::parse_unary() { return parse_signed(true); }
+
+ExprPtr ExpressionParser::parse_signed(bool with_filter) {
+  const Nested nested(*this);
+  const int line = now().line;
+  ExprPtr expr;
+  if (accept_operator("-")) expr = node(ExprKind::kNegate, line, {}, parse_signed(false));
+  else if (accept_operator("+")) expr = node(ExprKind::kPlus, line, {}, parse_signed(false));
+  else expr = parse_primary();
+  expr = parse_postfix(std::move(expr));
+  return with_filter ? parse_filters(std::move(expr)) : std::move(expr);
+}
+
+ExprPtr ExpressionParser::literal(int line, Value value) const {
+  ExprPtr expr = make(ExprKind::kLiteral, line);
+  expr->value = std::move(value);
+  return expr;
+}
+
+ExprPtr ExpressionParser::parse_primary() {
+  const int line = now().line;
+  switch (now().kind) {
+    case TokenKind::kName: return parse_name();
+    case TokenKind::kString: {
+      std::string text;
+      while (now().kind == TokenKind::kString) text += take().text;
+      return literal(line, Value::string(text));
+    }
+    case TokenKind::kInteger: return literal(line, parse_integer());
+    case TokenKind::kFloat: return literal(line, parse_float());
+    default: break;
+  }
+  if (accept_operator("(")) return parse_parentheses(line);
+  if (accept_operator("[")) return parse_list(line);
+  if (accept_operator("{")) return parse_dict(line);
+  fail("expected an expression, found " + found());
+}
+
+ExprPtr ExpressionParser::parse_name() {
+  const Token token = take();
+  if (token.text == "true" || token.text == "True") return literal(token.line, true);
+  if (token.text == "false" || token.text == "False") return literal(token.line, false);
+  if (token.text == "none" || token.text == "None") return literal(token.line, None{});
+  return make(ExprKind::kName, token.line, token.text);
+}
+
+Value ExpressionParser::parse_integer() {
+  const std::string text = now().text;
+  std::int64_t value = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc()) fail("integer too large: " + text);
+  take();
+  return value;
+}
+
+Value ExpressionParser::parse_float() {
+  const std::string text = take().text;
+  double value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+ExprPtr ExpressionParser::parse_parentheses(int line) {
+  if (accept_operator(")")) return make(ExprKind::kList, line);
+  ExprPtr inner = parse_tuple();
+  expect_operator(")");
+  return inner;
+}
+
+ExprPtr ExpressionParser::parse_list(int line) {
+  ExprPtr list = make(ExprKind::kList, line);
+  while (!accept_operator("]")) {
+    adopt(*list, parse_expression());
+    if (!is_operator("]")) expect_operator(",");
+  }
+  return list;
+}
+
+ExprPtr ExpressionParser::parse_dict(int line) {
+  ExprPtr dict = make(ExprKind::kDict, line);
+  while (!accept_operator("}")) {
+    adopt(*dict, parse_expression());
+    expect_operator(":");
+    adopt(*dict, parse_expression());
+    if (!is_operator("}")) expect_operator(",");
+  }
+  return dict;
+}
+
+ExprPtr ExpressionParser::parse_postfix(ExprPtr expr) {
+  for (;;) {
+    const int line = now().line;
+    if (accept_operator(".")) {
+      if (now().kind == TokenKind::kInteger) {
+        ExprPtr index = literal(line, parse_integer());
+        expr = node(ExprKind::kSubscript, line, {}, std::move(expr), std::move(index));
+      } else {
+        std::string name = expect_identifier();
+        expr = node(ExprKind::kAttribute, line, std::move(name), std::move(expr));
+      }
+    } else if (accept_operator("[")) {
+      expr = parse_subscript(std::move(expr), line);
+    } else if (is_operator("(")) {
+      expr = node(ExprKind::kCall, line, {}, std::move(expr));
+      parse_arguments(*expr);
+    } else {
+      return expr;
+    }
+  }
+}
+
+ExprPtr ExpressionParser::parse_subscript(ExprPtr object, int line) {
+  ExprPtr parts[3];
+  std::size_t part = 0;
+  bool is_slice = false;
+  while (!accept_operator("]")) {
+    if (accept_operator(":")) {
+      is_slice = true;
+      if (++part > 2) fail("a slice has at most three parts");
+    } else if (parts[part]) {
+      fail("expected \"]\", found " + found());
+    } else {
+      parts[part] = parse_expression();
+    }
+  }
+  if (is_slice) {
+    return node(ExprKind::kSlice, line, {}, std::move(object), std::move(parts[0]), std::move(parts[1]), std::move(parts[2]));
+  }
+  if (!parts[0]) fail("an empty subscript");
+  return node(ExprKind::kSubscript, line, {}, std::move(object), std::move(parts[0]));
+}
+
+void ExpressionParser::parse_arguments(Expr& call) {
+  CallArguments& arguments = call.arguments;
+  expect_operator("(");
+  while (!accept_operator(")")) {
+    if (is_operator("*") || is_operator("**")) fail("unpacked arguments are not built");
+    if (now().kind == TokenKind::kName && peek(1).kind == TokenKind::kOperator && peek(1).text == "=") {
+      std::string name = take().text;
+      take();
+      arguments.named.emplace_back(std::move(name), parse_expression());
+      deepen(call, *arguments.named.back().second);
+    } else {
+      if (!arguments.named.empty()) fail("a positional argument follows a named one");
+      arguments.positional.push_back(parse_expression());
+      deepen(call, *arguments.positional.back());
+    }
+    if (!is_operator(")")) expect_operator(",");
+  }
+}
+
+ExprPtr ExpressionParser::parse_filters(ExprPtr expr) {
+  for (;;) {
+    const int line = now().line;
+    if (accept_operator("|")) {
+      std::string name = expect_identifier();
+      if (!is_filter(name)) fail("filter \"" + name + "\" is not built");
+      expr = node(ExprKind::kFilter, line, std::move(name), std::move(expr));
+      if (is_operator("(")) parse_arguments(*expr);
+    } else if (is_name("is")) {
+      expr = parse_test(std::move(expr));
+    } else if (is_operator("(")) {
+      expr = node(ExprKind::kCall, line, {}, std::move(expr));
+      parse_arguments(*expr);
+    } else {
+      return expr;
+    }
+  }
+}
+
+ExprPtr ExpressionParser::parse_test(ExprPtr subject) {
+  const int line = take().line;
+  const bool negated = accept_name("not");
+  std::string name = expect_identifier();
+  if (!is_test(name)) fail("test \"" + name + "\" is not built");
+  ExprPtr test = node(ExprKind::kTest, line, std::move(name), std::move(subject));
+  if (is_operator("(")) parse_arguments(*test);
+  else if (begins_test_argument()) {
+    test->arguments.positional.push_back(parse_postfix(parse_primary()));
+    deepen(*test, *test->arguments.positional.back());
+  }
+  return negated ? node(ExprKind::kNot, line, {}, std::move(test)) : std::move(test);
+}
+
+bool ExpressionParser::begins_test_argument() const {
+  switch (now().kind) {
+    case TokenKind::kString: case TokenKind::kInteger: case TokenKind::kFloat: return true;
+    case TokenKind::kOperator: return now().text == "[" || now().text == "{";
+    case TokenKind::kName:
+      for (const char* word : {"else", "or", "and", "if", "is", "in", "not", "recursive"}) {
+        if (now().text == word) return false;
+      }
+      return true;
+    default: return false;
+  }
+}
+
+}  // namespace lora_train::tokenizer::jinja
