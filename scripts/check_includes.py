@@ -89,7 +89,8 @@ def check_include(root, path, module, modules, is_quoted, name):
     if "include" in path.relative_to(root).parts and HIDDEN_IN_PUBLIC_HEADERS.match(name):
         return "public headers hide this; include it in the .cpp"
     first = name.split("/")[0]
-    if is_quoted and "/" in name and (first == ".." or first in modules and first != module.name):
+    leaves = first == ".." and (root / "src" / module.name).resolve() not in (path.parent / name).resolve().parents
+    if is_quoted and (leaves or "/" in name and first in modules and first != module.name):
         return "headers under src/ are private to their module"
     return None
 
@@ -123,6 +124,7 @@ def self_test():
         "include/lora_train/engine/tensors.h": "#include <ATen/core/Tensor.h>\n",
         "include/lora_train/engine/plain.h": '#include "lora_train/base/good.h"\n',
         "src/engine/good.cpp": '#include "lora_train/engine/tensors.h"\n#include <torch/torch.h>\n#include "own.h"\n',
+        "src/base/inner/deep.cpp": '#include "../own.h"\n',
         "src/app/main.cpp": '#include "lora_train/engine/plain.h"\n#include <nlohmann/json.hpp>\n',
     }
     planted = {
@@ -131,6 +133,7 @@ def self_test():
         "src/app/through.cpp": '\n#include "lora_train/engine/tensors.h"\n',
         "src/app/unknown.cpp": '\n#include "lora_train/helpers/x.h"\n',
         "src/app/private.cpp": '\n#include "base/private.h"\n',
+        "src/app/sideways.cpp": '\n#include "../base/private.h"\n',
         "src/engine/kernel.cu": "\n#include <ATen/ATen.h>\n",
         "include/lora_train/base/json.h": "\n#include <nlohmann/json.hpp>\n",
         "include/lora_train/engine/all.h": "\n#include <torch/torch.h>\n",
