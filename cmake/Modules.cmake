@@ -62,6 +62,6 @@ function(lt_add_test module)
     target_compile_options(${module}_test PRIVATE -fPIC)
     target_precompile_headers(${module}_test REUSE_FROM lt_torch_pch)
   endif()
-  gtest_discover_tests(${module}_test DISCOVERY_MODE PRE_TEST WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+  gtest_discover_tests(${module}_test DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
                        PROPERTIES LABELS unit)
 endfunction()
