@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,11 @@ inline std::optional<std::filesystem::path> find_test_data(const std::string& re
   const std::filesystem::path path = root / relative;
   if (!std::filesystem::exists(path)) return std::nullopt;
   return path;
+}
+
+/// A small file of a test, without the syncs that product files get.
+inline void write_text(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
 }
 
 /// In a test body: `const auto path = ...` of data that must be there, or the test is skipped with the reason.

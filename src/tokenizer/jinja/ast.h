@@ -22,7 +22,7 @@ struct CallArguments {
 enum class ExprKind {
   kLiteral,    // value
   kName,       // text
-  kList,       // children
+  kList,       // children; text "tuple" when commas or parentheses made it
   kDict,       // children: key, value, key, value, ...
   kAttribute,  // children[0] . text
   kSubscript,  // children[0] [ children[1] ]

@@ -9,6 +9,7 @@ namespace lora_train::tokenizer::jinja {
 namespace {
 
 constexpr int kMaxSteps = 1000000;
+constexpr std::size_t kMaxWorkBytes = std::size_t{4} << 30U;
 constexpr int kMaxMacroDepth = 32;
 constexpr int kMaxDepth = 2000;  // of evaluate() inside itself: about 2 MiB of stack
 
@@ -36,6 +37,13 @@ class Evaluator {
   void step(int line) {
     line_ = line;
     if (++steps_ > kMaxSteps) throw RenderError{"the template takes more than 1,000,000 steps", true};
+  }
+
+  // What an operation on a value costs, so that a million steps on large texts do not take hours.
+  void charge(const Value& value) {
+    if (const Text* text = value.as_text()) work_ += text->size();
+    if (const List* list = value.as_list()) work_ += sizeof(Value) * list->size();
+    if (work_ > kMaxWorkBytes) throw RenderError{"the template moves more than 4 GiB of text and lists", true};
   }
 
   void write(const Text& text) {
@@ -86,6 +94,7 @@ class Evaluator {
     if (items.empty()) return statement.blocks.size() > 1 ? execute(statement.blocks[1]) : Flow::kNormal;
     ++loop_depth_;
     for (std::size_t i = 0; i < items.size(); ++i) {
+      step(statement.line);
       frames_.emplace_back();
       frames_.back()["loop"] = Loop{&items, i, loop_depth_};
       bind(statement.names, items[i]);
@@ -100,10 +109,12 @@ class Evaluator {
   List loop_items(const Statement& statement) {
     const Value iterable = evaluate(*statement.expr);
     line_ = statement.line;
+    charge(iterable);
     List items = iterate(iterable);
     if (!statement.filter) return items;
     List kept;
     for (Value& item : items) {
+      step(statement.line);
       frames_.emplace_back();
       bind(statement.names, item);
       if (evaluate(*statement.filter).truth()) kept.push_back(std::move(item));
@@ -244,6 +255,7 @@ class Evaluator {
     if (expr.kind == ExprKind::kDict) return evaluate_dict(expr);
     if (expr.kind == ExprKind::kCompare) return evaluate_compare(expr);
     const Value first = child(expr, 0);
+    charge(first);
     switch (expr.kind) {
       case ExprKind::kAttribute: return at_line(expr, [&] { return get_attribute(first, expr.text); });
       case ExprKind::kSubscript: {
@@ -270,7 +282,9 @@ class Evaluator {
   template <class Function>
   Value at_line(const Expr& expr, Function function) {
     line_ = expr.line;
-    return function();
+    Value value = function();
+    charge(value);
+    return value;
   }
 
   Value evaluate_call(const Expr& expr, const Value& first, const Arguments& arguments) {
@@ -291,7 +305,7 @@ class Evaluator {
   Value evaluate_list(const Expr& expr) {
     List list;
     for (const ExprPtr& item : expr.children) list.push_back(evaluate(*item));
-    return list;
+    return expr.text.empty() ? Value(std::move(list)) : Value::tuple(std::move(list));
   }
 
   Value evaluate_dict(const Expr& expr) {
@@ -309,6 +323,7 @@ class Evaluator {
     for (std::size_t i = 0; i < expr.names.size(); ++i) {
       Value right = evaluate(*expr.children[i + 1]);
       line_ = expr.line;
+      charge(right);
       if (!holds(expr.names[i], left, right)) return false;
       left = std::move(right);
     }
@@ -330,6 +345,7 @@ class Evaluator {
   Text output_;
   Rendered rendered_;
   int line_ = 1, steps_ = 0, loop_depth_ = 0, captures_ = 0, macro_depth_ = 0, depth_ = 0;
+  std::size_t work_ = 0;
   int message_ = -1;  // the message a loop stands on
 };
 

@@ -27,7 +27,7 @@ ExprPtr ExpressionParser::parse_tuple(bool with_condition) {
   const int line = now().line;
   ExprPtr first = with_condition ? parse_expression() : parse_or();
   if (!is_operator(",")) return first;
-  ExprPtr tuple = node(ExprKind::kList, line, {}, std::move(first));
+  ExprPtr tuple = node(ExprKind::kList, line, "tuple", std::move(first));
   while (accept_operator(",")) {
     if (now().kind == TokenKind::kBlockEnd || now().kind == TokenKind::kPrintEnd || is_operator(")")) break;
     adopt(*tuple, with_condition ? parse_expression() : parse_or());
@@ -183,7 +183,7 @@ Value ExpressionParser::parse_float() {
 }
 
 ExprPtr ExpressionParser::parse_parentheses(int line) {
-  if (accept_operator(")")) return make(ExprKind::kList, line);
+  if (accept_operator(")")) return make(ExprKind::kList, line, "tuple");
   ExprPtr inner = parse_tuple();
   expect_operator(")");
   return inner;

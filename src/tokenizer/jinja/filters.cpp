@@ -211,7 +211,7 @@ Value items_filter(const Value& input, const Arguments&) {
   if (input.is_undefined()) return List();
   if (input.as_dict() == nullptr) throw RenderError{"Can only get item pairs from a mapping."};
   List out;
-  for (const auto& [key, value] : input.as_dict()->items) out.push_back(List{Value::string(key), value});
+  for (const auto& [key, value] : input.as_dict()->items) out.push_back(Value::tuple({Value::string(key), value}));
   return out;
 }
 

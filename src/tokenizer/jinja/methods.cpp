@@ -106,7 +106,7 @@ const std::unordered_map<std::string, TextMethod>& text_methods() {
 
 Value pairs_of(const Dict& dict) {
   List out;
-  for (const auto& [key, value] : dict.items) out.push_back(List{Value::string(key), value});
+  for (const auto& [key, value] : dict.items) out.push_back(Value::tuple({Value::string(key), value}));
   return out;
 }
 

@@ -196,6 +196,7 @@ std::string Value::repr() const {
   std::string out;
   if (const auto* list = as_list()) {
     for (const Value& item : *list) out += (out.empty() ? "" : ", ") + item.repr();
+    if (is_tuple_) return "(" + out + (list->size() == 1 ? ",)" : ")");
     return "[" + out + "]";
   }
   if (const auto* dict = as_dict()) {

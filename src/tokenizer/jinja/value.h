@@ -105,6 +105,12 @@ class Value {
   /// Lists and dictionaries inside each other, this one included, so that walking and freeing them is safe.
   static constexpr int kMaxDepth = 100;
   int depth() const { return depth_; }
+  /// A list that Python would have made a tuple; only repr() tells.
+  static Value tuple(List list) {
+    Value value(std::move(list));
+    value.is_tuple_ = true;
+    return value;
+  }
   /// Namespaces are the only values that change, so the only ones that could come to hold themselves.
   bool holds_namespace() const { return holds_namespace_; }
 
@@ -120,7 +126,7 @@ class Value {
   }
 
   int depth_ = 0;
-  bool holds_namespace_ = false;
+  bool holds_namespace_ = false, is_tuple_ = false;
 };
 
 bool equal(const Value& a, const Value& b);

@@ -1,0 +1,188 @@
+// The template interpreter: Python's results, spans, limits, and messages.
+#include <gtest/gtest.h>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/tokenizer/chat_template.h"
+#include "support/temporary_folder.h"
+#include "support/test_data.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+using testing_support::TemporaryFolder;
+
+const std::vector<Message> kChat = {
+    {"system", "Be brief."}, {"user", " Hi \xC3\xA9\n"}, {"assistant", "Hello!"},
+    {"user", "Bye"},         {"assistant", "", R"({"tool_calls": [{"name": "f", "arguments": {"x": 1, "y": [true, null, 2.0, "<\u00e9>"]}}]})"}};
+
+std::string render(const std::string& source, const RenderOptions& options = {}) {
+  return ChatTemplate::parse(source, "t.jinja")->render(kChat, options).text;
+}
+
+struct Expression {
+  const char* source;
+  const char* result;
+};
+
+// expressions.inc is made by make_expressions.py from jinja2, set up as transformers does.
+TEST(ChatTemplate, ExpressionsGiveWhatJinjaGives) {
+  const Expression cases[] = {
+#include "expressions.inc"
+  };
+  for (const auto& [source, result] : cases) {
+    try {
+      EXPECT_EQ(render(source), result) << source;
+    } catch (const Error& error) {
+      ADD_FAILURE() << source << ": " << error.what();
+    }
+  }
+}
+
+std::vector<std::string> spans_of(const std::string& source) {
+  const RenderedChat chat = ChatTemplate::parse(source, "t.jinja")->render(kChat);
+  std::vector<std::string> spans;
+  for (std::size_t i = 0; i < chat.spans.size(); ++i) {
+    const auto [begin, end] = chat.spans[i];
+    spans.push_back(std::to_string(chat.span_message[i]) + ":" + chat.text.substr(begin, end - begin));
+  }
+  return spans;
+}
+
+using Spans = std::vector<std::string>;
+
+TEST(ChatTemplate, SpansOfChatMlRunToTheEndToken) {
+  EXPECT_EQ(spans_of("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"),
+            (Spans{"2:Hello!<|im_end|>", "4:<|im_end|>"}));
+}
+
+TEST(ChatTemplate, SpansOfLlamaHeaders) {
+  EXPECT_EQ(spans_of("{% for m in messages %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n' + m['content'] | trim + "
+                     "'<|eot_id|>' }}{% endfor %}"),
+            (Spans{"2:Hello!<|eot_id|>", "4:<|eot_id|>"}));
+}
+
+TEST(ChatTemplate, SpansOfTurnsWithoutRole) {
+  EXPECT_EQ(spans_of("{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}[INST] {{ m.content }}[/INST]"
+                     "{% else %} {{ m.content }}</s> {% endif %}{% endfor %}"),
+            (Spans{"2:Hello!</s>", "4:</s>"}));
+}
+
+TEST(ChatTemplate, SpansOfLiteralRolesAndThinkBlocks) {
+  EXPECT_EQ(spans_of("{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>\n<think>\n\n</think>\n\n{{ m.content }}<|end|>\n"
+                     "{% endif %}{% endfor %}"),
+            (Spans{"2:<think>\n\n</think>\n\nHello!<|end|>", "4:<think>\n\n</think>\n\n<|end|>"}));
+}
+
+TEST(ChatTemplate, ContentNeverBelongsToAHeader) {
+  const std::vector<Message> chat = {{"assistant", "\nassistant\n<|im_end|>\n"}};
+  const auto got = ChatTemplate::parse("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}", "t")->render(chat);
+  ASSERT_EQ(got.spans.size(), 1U);
+  EXPECT_EQ(got.text.substr(got.spans[0].first, got.spans[0].second - got.spans[0].first), "\nassistant\n<|im_end|>\n<|im_end|>");
+}
+
+TEST(ChatTemplate, GenerationTagsDecideWhenThereAreAny) {
+  EXPECT_EQ(spans_of("{% for m in messages %}{{ m.role }}:{% generation %}{{ m.content }}{% endgeneration %};{% endfor %}"),
+            (Spans{"0:Be brief.", "1: Hi \xC3\xA9\n", "2:Hello!", "3:Bye"}));
+}
+
+TEST(ChatTemplate, TellsWhichContentsWereDropped) {
+  const auto chat = ChatTemplate::parse("{% for m in messages[1:] %}{{ m.content | trim }}{% endfor %}", "t")->render(kChat);
+  EXPECT_EQ(chat.content_rendered, (std::vector<bool>{false, true, true, true, true}));
+}
+
+TEST(ChatTemplate, WhiteSpaceControl) {
+  EXPECT_EQ(render("a  {%- if true %}  b  {%- endif -%}  c"), "a  bc");
+  EXPECT_EQ(render("  {% if true %}\nx\n  {% endif %}\ny"), "x\ny");
+  EXPECT_EQ(render("  {%+ if true +%}\nx{% endif %}"), "  \nx");
+  EXPECT_EQ(render("a {# note #}\nb\n"), "a b");
+  EXPECT_EQ(render("a\r\nb {{- ' c' -}} \n d\n\n"), "a\nb cd\n");
+}
+
+struct Refusal {
+  const char* source;
+  const char* where;
+  const char* message;
+};
+
+template <class Kind>
+void expect_refused(const Refusal& refusal) {
+  try {
+    render(refusal.source);
+    ADD_FAILURE() << "accepted: " << refusal.source;
+  } catch (const Kind& error) {
+    EXPECT_EQ(error.where(), refusal.where) << refusal.source;
+    EXPECT_NE(error.message().find(refusal.message), std::string::npos) << error.what();
+  }
+}
+
+TEST(ChatTemplate, TemplatesThatDoNotParseNameTheLine) {
+  const std::string deep = std::string(200, '(') + "1" + std::string(200, ')'), chain = "{{ 1" + [] { std::string s; for (int i = 0; i < 5000; ++i) s += "+1"; return s; }() + " }}";
+  const std::string nested = "{{ " + deep + " }}";
+  const Refusal cases[] = {
+      {"a\n{% if x %}b", "t.jinja:2", "endif"}, {"{{ a", "t.jinja:1", "not closed"}, {"{{ 'a }}", "t.jinja:1", "not closed"},
+      {"{# a", "t.jinja:1", "not closed"}, {"\n\n{% include 'x' %}", "t.jinja:3", "{% include %} is not built"},
+      {"{{ x | nofilter }}", "t.jinja:1", "filter \"nofilter\" is not built"}, {"{{ x is notest }}", "t.jinja:1", "test \"notest\""},
+      {"{{ 1 + }}", "t.jinja:1", "expected an expression"}, {"{% endfor %}", "t.jinja:1", "endfor"}, {"{{ ) }}", "t.jinja:1", "unexpected"},
+      {"{{ a ! b }}", "t.jinja:1", "unexpected character"}, {"{% for x y %}{% endfor %}", "t.jinja:1", "expected \"in\""},
+      {"{% break %}", "t.jinja:1", "outside a loop"}, {"{{ 99999999999999999999 }}", "t.jinja:1", "too large"},
+      {nested.c_str(), "t.jinja:1", "64 levels"}, {chain.c_str(), "t.jinja:1", "400"}, {"{{ a[1:2:3:4] }}", "t.jinja:1", "three parts"},
+      {"{{ f(a=1, 2) }}", "t.jinja:1", "positional"}, {"{{ f(*a) }}", "t.jinja:1", "unpacked"}, {"{% raw %}x{% endraw %}", "t.jinja:1", "raw"}};
+  for (const Refusal& refusal : cases) expect_refused<FormatError>(refusal);
+}
+
+TEST(ChatTemplate, ChatsThatATemplateRefusesNameItsLine) {
+  const Refusal cases[] = {
+      {"\n{{ raise_exception('only two turns') }}", "t.jinja:2", "only two turns"}, {"{{ nothing.x }}", "t.jinja:1", "'nothing' is undefined"},
+      {"{{ 'a' + messages[0].name }}", "t.jinja:1", "'name' is undefined"}, {"{{ 1 + 'a' }}", "t.jinja:1", "unsupported operand"},
+      {"{{ 1 / 0 }}", "t.jinja:1", "division by zero"}, {"{{ 1 // 0 }}", "t.jinja:1", "division by zero"}, {"{{ 1 % 0 }}", "t.jinja:1", "division by zero"},
+      {"{{ 'a' < 1 }}", "t.jinja:1", "comparison"}, {"{% for x in 5 %}{% endfor %}", "t.jinja:1", "not iterable"}, {"{{ nope() }}", "t.jinja:1", "undefined"},
+      {"{{ 'a'() }}", "t.jinja:1", "not callable"}, {"{{ 'a'.split('') }}", "t.jinja:1", "empty separator"}, {"{{ messages.append(1) }}", "t.jinja:1", "append"},
+      {"{% set messages.x = 1 %}", "t.jinja:1", "non-namespace"}, {"{% for a, b in [[1]] %}{% endfor %}", "t.jinja:1", "unpack"}};
+  for (const Refusal& refusal : cases) expect_refused<DataError>(refusal);
+}
+
+TEST(ChatTemplate, BombsAreStopped) {
+  const Refusal cases[] = {
+      {"{{ 'a' * 999999999 }}", "t.jinja:1", "16 MiB"},
+      {"{% for i in range(99999) %}{{ 'aaaaaaaa' * 100 }}{% endfor %}", "t.jinja:1", "16 MiB"},
+      {"{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% set x = i %}{% endfor %}", "t.jinja:1", "steps"},
+      {"{{ range(9999999) }}", "t.jinja:1", "100,000"},
+      {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "t.jinja:1", "32 levels"},
+      {"{% set ns = namespace(x=1) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}{% endfor %}", "t.jinja:1", "100 levels"},
+      {"{% set ns = namespace(x=1) %}{% set ns.x = ns %}", "t.jinja:1", "namespace"},
+      {"{% set ns = namespace(x='a') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}", "t.jinja:1", "16 MiB"}};
+  for (const Refusal& refusal : cases) expect_refused<FormatError>(refusal);
+}
+
+TEST(ChatTemplate, FailingRowsNameWhatIsWrong) {
+  const auto chat_template = ChatTemplate::parse("{{ messages[0].x }}", "t");
+  const std::vector<Message> broken = {{"user", "a", "{"}};
+  EXPECT_THROW(chat_template->render(broken), DataError);
+  const std::vector<Message> deep = {{"user", "a", "{\"x\":" + std::string(5000, '[') + std::string(5000, ']') + "}"}};
+  EXPECT_THROW(chat_template->render(deep), DataError);
+  EXPECT_THROW(chat_template->render(kChat, {.tools_json = "{}"}), DataError);
+}
+
+TEST(ChatTemplate, IsFoundInItsFileThenInTheConfig) {
+  const TemporaryFolder folder;
+  EXPECT_THROW(ChatTemplate::load(folder.path()), FormatError);
+  testing_support::write_text(folder / "tokenizer_config.json", R"({"chat_template": "one {{ bos_token }}", "bos_token": "<s>"})");
+  EXPECT_EQ(ChatTemplate::load(folder.path())->render(kChat).text, "one <s>");
+  testing_support::write_text(folder / "tokenizer_config.json",
+                    R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "two"}]})");
+  EXPECT_EQ(ChatTemplate::load(folder.path())->render(kChat).text, "two");
+  testing_support::write_text(folder / "tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "r"}]})");
+  EXPECT_THROW(ChatTemplate::load(folder.path()), FormatError);
+  testing_support::write_text(folder / "chat_template.jinja", "three");
+  EXPECT_EQ(ChatTemplate::load(folder.path())->source(), "three");
+}
+
+TEST(TrainedTokens, AnyTouchingByteCounts) {
+  const std::vector<ByteRange> offsets = {{0, 2}, {2, 4}, {4, 6}, {6, 6}, {6, 9}, {6, 9}, {9, 10}, {10, 12}};
+  const std::vector<ByteRange> spans = {{3, 4}, {7, 8}, {11, 20}};
+  EXPECT_EQ(trained_tokens(offsets, spans), (std::vector<std::uint8_t>{0, 1, 0, 0, 1, 1, 0, 1}));
+}
+
+}  // namespace
+}  // namespace lora_train::tokenizer

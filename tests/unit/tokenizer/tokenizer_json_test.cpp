@@ -1,0 +1,270 @@
+// tokenizer.json files made by hand: every flag, and every way to be wrong.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/tokenizer/tokenizer.h"
+#include "support/temporary_folder.h"
+#include "support/test_data.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Ids = std::vector<std::int32_t>;
+using testing_support::TemporaryFolder;
+
+// Characters a b c and "ab", "abc" by merges; no pre-tokenizer.
+Json small_json() {
+  return Json::parse(R"({
+    "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+    "decoder": {"type": "Fuse"},
+    "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true,
+              "vocab": {"<unk>": 0, "a": 1, "b": 2, "c": 3, "ab": 4, "abc": 5, " ": 6},
+              "merges": ["a b", ["ab", "c"]]}})");
+}
+
+std::unique_ptr<Tokenizer> load(const Json& json, const Json& config = nullptr, const TokenizerOptions& options = {}) {
+  const TemporaryFolder folder;
+  testing_support::write_text(folder / "tokenizer.json", json.dump());
+  if (!config.is_null()) testing_support::write_text(folder / "tokenizer_config.json", config.dump());
+  return Tokenizer::load(folder.path(), options);
+}
+
+Ids ids(const Tokenizer& tokenizer, const std::string& text) { return tokenizer.encode(text).ids; }
+
+Json added(int id, const std::string& content, Json flags = Json::object()) {
+  Json token = {{"id", id}, {"content", content}, {"single_word", false}, {"lstrip", false},
+                {"rstrip", false}, {"normalized", false}, {"special", false}};
+  token.update(flags);
+  return token;
+}
+
+TEST(TokenizerJson, ReadsBothSpellingsOfMerges) {
+  const auto tokenizer = load(small_json());
+  EXPECT_EQ(ids(*tokenizer, "abcab"), (Ids{5, 4}));
+  EXPECT_EQ(ids(*tokenizer, "bc"), (Ids{2, 3}));
+}
+
+TEST(TokenizerJson, FusesUnknownCharactersOnlyWhenAsked) {
+  Json json = small_json();
+  const Encoding fused = load(json)->encode("a\xC3\xA9zb", true);
+  EXPECT_EQ(fused.ids, (Ids{1, 0, 2}));
+  EXPECT_EQ(fused.offsets, (std::vector<ByteRange>{{0, 1}, {1, 4}, {4, 5}}));
+  json["model"]["fuse_unk"] = false;
+  EXPECT_EQ(ids(*load(json), "a\xC3\xA9zb"), (Ids{1, 0, 0, 2}));
+  json["model"].erase("unk_token");
+  EXPECT_EQ(ids(*load(json), "a\xC3\xA9zb"), (Ids{4})) << "without unk_token unknown characters are dropped";
+}
+
+TEST(TokenizerJson, FallsBackToBytesOnlyWhenAllExist) {
+  Json json = small_json();
+  json["model"]["byte_fallback"] = true;
+  json["model"]["vocab"]["<0xC3>"] = 7;
+  EXPECT_EQ(ids(*load(json), "\xC3\xA9"), (Ids{0}));
+  json["model"]["vocab"]["<0xA9>"] = 8;
+  EXPECT_EQ(ids(*load(json), "\xC3\xA9"), (Ids{7, 8}));
+}
+
+TEST(TokenizerJson, IgnoreMergesTakesWholePieces) {
+  Json json = small_json();
+  json["model"]["vocab"]["bc"] = 7;
+  EXPECT_EQ(ids(*load(json), "bc"), (Ids{2, 3}));
+  json["model"]["ignore_merges"] = true;
+  EXPECT_EQ(ids(*load(json), "bc"), (Ids{7}));
+}
+
+TEST(TokenizerJson, AddedTokensMatchLeftmostLongest) {
+  Json json = small_json();
+  json["added_tokens"] = {added(7, "<x>"), added(8, "<x><y>"), added(9, "<y>")};
+  EXPECT_EQ(ids(*load(json), "a<x><y><y>b<x>"), (Ids{1, 8, 9, 2, 7}));
+}
+
+TEST(TokenizerJson, AddedTokenFlags) {
+  Json json = small_json();
+  json["added_tokens"] = {added(7, "<l>", {{"lstrip", true}}), added(8, "<r>", {{"rstrip", true}}),
+                          added(9, "cab", {{"single_word", true}})};
+  const auto tokenizer = load(json);
+  EXPECT_EQ(ids(*tokenizer, "a  <l> b"), (Ids{1, 7, 6, 2}));
+  EXPECT_EQ(ids(*tokenizer, "a <r> \n b"), (Ids{1, 6, 8, 2}));
+  EXPECT_EQ(ids(*tokenizer, "a cab b"), (Ids{1, 6, 9, 6, 2}));
+  EXPECT_EQ(ids(*tokenizer, "acab b"), (Ids{1, 3, 4, 6, 2}));
+  EXPECT_EQ(tokenizer->encode("a  <l>", true).offsets.back(), ByteRange(1, 6));
+}
+
+TEST(TokenizerJson, NormalizedAddedTokensAreLookedForAfterNormalisation) {
+  Json json = small_json();
+  json["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", "z"}}}, {"content", "a"}};
+  json["added_tokens"] = {added(7, "z!", {{"normalized", true}}), added(8, "z?", {{"normalized", false}})};
+  const auto tokenizer = load(json);
+  EXPECT_EQ(ids(*tokenizer, "bz!"), (Ids{2, 7}));
+  EXPECT_EQ(ids(*tokenizer, "ba!"), (Ids{2, 7})) << "its normal form is a!";
+  EXPECT_EQ(ids(*tokenizer, "bz?"), (Ids{2, 8}));
+  EXPECT_EQ(ids(*tokenizer, "ba?"), (Ids{2, 1, 0}));
+}
+
+TEST(TokenizerJson, SpecialTokensCanBeReadAsText) {
+  Json json = small_json();
+  json["added_tokens"] = {added(7, "ab", {{"special", true}, {"id", 4}}), added(8, "<n>")};
+  const TokenizerOptions options{.special_tokens_in_text = false};
+  json["added_tokens"][0]["content"] = "<s>";
+  json["added_tokens"][0]["id"] = 7;
+  EXPECT_EQ(ids(*load(json), "<s>a<n>"), (Ids{7, 1, 8}));
+  EXPECT_EQ(ids(*load(json, nullptr, options), "<s>a<n>"), (Ids{0, 1, 8}));
+}
+
+TEST(TokenizerJson, SpecialTokensOfTheSideFiles) {
+  Json json = small_json();
+  json["added_tokens"] = {added(7, "<s>", {{"special", true}}), added(8, "<e>", {{"special", true}})};
+  const TemporaryFolder folder;
+  testing_support::write_text(folder / "tokenizer.json", json.dump());
+  testing_support::write_text(folder / "generation_config.json", R"({"eos_token_id": [8, 7]})");
+  EXPECT_EQ(Tokenizer::load(folder.path())->eos_id(), 8);
+  EXPECT_EQ(Tokenizer::load(folder.path())->bos_id(), std::nullopt);
+  testing_support::write_text(folder / "tokenizer_config.json",
+                    R"({"bos_token": {"content": "<s>"}, "eos_token": "<s>", "pad_token": null, "add_bos_token": true,
+                        "added_tokens_decoder": {"9": {"content": "<new>", "special": true}}})");
+  const auto tokenizer = Tokenizer::load(folder.path());
+  EXPECT_EQ(tokenizer->bos_id(), 7);
+  EXPECT_EQ(tokenizer->eos_id(), 7);
+  EXPECT_EQ(tokenizer->pad_id(), std::nullopt);
+  EXPECT_TRUE(tokenizer->adds_bos());
+  EXPECT_EQ(tokenizer->generation_eos_ids(), (Ids{8, 7}));
+  EXPECT_EQ(ids(*tokenizer, "a<new>"), (Ids{1, 9})) << "known to tokenizer_config.json only";
+  EXPECT_EQ(tokenizer->vocab_size(), 10);
+  EXPECT_TRUE(tokenizer->is_special(9));
+  EXPECT_EQ(tokenizer->decode(Ids{7, 5, 9}, true), "abc");
+  EXPECT_EQ(tokenizer->decode(Ids{7, 5, 9}, false), "<s>abc<new>");
+}
+
+TEST(TokenizerJson, FingerprintFollowsFilesAndOptions) {
+  const auto first = load(small_json()), same = load(small_json());
+  EXPECT_EQ(first->fingerprint(), same->fingerprint());
+  EXPECT_NE(first->fingerprint(), load(small_json(), Json{{"bos_token", "a"}})->fingerprint());
+  EXPECT_NE(first->fingerprint(), load(small_json(), nullptr, {.special_tokens_in_text = false})->fingerprint());
+}
+
+TEST(TokenizerJson, RefusesInvalidUtf8WithItsPlace) {
+  const auto tokenizer = load(small_json());
+  try {
+    tokenizer->encode("ab\xFF");
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.where(), "byte 2");
+  }
+}
+
+struct BadCase {
+  const char* name;
+  const char* pointer;  // JSON pointer to what is replaced
+  const char* value;
+  const char* where;    // behind "tokenizer.json"
+  const char* message;  // part of it
+};
+
+void PrintTo(const BadCase& c, std::ostream* out) { *out << c.name; }
+
+class BadTokenizerJson : public ::testing::TestWithParam<BadCase> {};
+
+TEST_P(BadTokenizerJson, IsRefusedByName) {
+  const BadCase& bad = GetParam();
+  Json json = small_json();
+  json["added_tokens"] = {added(7, "<s>")};
+  json[Json::json_pointer(bad.pointer)] = Json::parse(bad.value);
+  const TemporaryFolder folder;
+  testing_support::write_text(folder / "tokenizer.json", json.dump());
+  try {
+    Tokenizer::load(folder.path());
+    FAIL() << "accepted";
+  } catch (const FormatError& error) {
+    EXPECT_EQ(error.where(), (folder / "tokenizer.json").string() + bad.where);
+    EXPECT_NE(error.message().find(bad.message), std::string::npos) << error.message();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadTokenizerJson,
+    ::testing::Values(
+        BadCase{"UnknownKey", "/extra", "1", "", "\"extra\" is not supported"},
+        BadCase{"Normalizer", "/normalizer", R"({"type": "Lowercase"})", ": normalizer", "\"Lowercase\" is not built"},
+        BadCase{"NormalizerInSequence", "/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Nmt"}]})",
+                ": normalizer.normalizers[1]", "\"Nmt\""},
+        BadCase{"NormalizerNoType", "/normalizer", "{}", ": normalizer", "\"type\" is missing"},
+        BadCase{"ReplaceRegex", "/normalizer", R"({"type": "Replace", "pattern": {"Regex": "a"}, "content": ""})",
+                ": normalizer.pattern", "\"Regex\" is not supported"},
+        BadCase{"PreTokenizer", "/pre_tokenizer", R"({"type": "Whitespace"})", ": pre_tokenizer", "\"Whitespace\" is not built"},
+        BadCase{"SplitBehavior", "/pre_tokenizer", R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Removed"})",
+                ": pre_tokenizer.behavior", "Isolated"},
+        BadCase{"SplitInvert", "/pre_tokenizer",
+                R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated", "invert": true})",
+                ": pre_tokenizer.invert", "inverted"},
+        BadCase{"SplitPattern", "/pre_tokenizer", R"({"type": "Split", "pattern": {"Regex": "a("}, "behavior": "Isolated"})",
+                ": pre_tokenizer.pattern.Regex", "does not compile"},
+        BadCase{"ByteLevelNotLast", "/pre_tokenizer",
+                R"({"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "ByteLevel"}]})",
+                ": pre_tokenizer.pretokenizers[1]", "last"},
+        BadCase{"PostProcessor", "/post_processor", R"({"type": "BertProcessing"})", ": post_processor", "BertProcessing"},
+        BadCase{"Decoder", "/decoder", R"({"type": "WordPiece"})", ": decoder", "WordPiece"},
+        BadCase{"Model", "/model/type", "\"Unigram\"", ": model", "\"Unigram\" is not built"},
+        BadCase{"Dropout", "/model/dropout", "0.1", ": model.dropout", "dropout"},
+        BadCase{"Prefix", "/model/continuing_subword_prefix", "\"##\"", ": model.continuing_subword_prefix", "affix"},
+        BadCase{"Suffix", "/model/end_of_word_suffix", "\"</w>\"", ": model.end_of_word_suffix", "affix"},
+        BadCase{"UnknownModelKey", "/model/new_feature", "true", ": model", "new_feature"},
+        BadCase{"UnkNotInVocabulary", "/model/unk_token", "\"zz\"", ": model.unk_token", "not in model.vocab"},
+        BadCase{"VocabularyIsArray", "/model/vocab", "[]", ": model.vocab", "expected an object"},
+        BadCase{"IdIsText", "/model/vocab/a", "\"1\"", ": model.vocab[\"a\"]", "expected an id"},
+        BadCase{"IdIsNegative", "/model/vocab/a", "-1", ": model.vocab[\"a\"]", "expected an id"},
+        BadCase{"IdIsHuge", "/model/vocab/a", "4000000000", ": model.vocab[\"a\"]", "expected an id"},
+        BadCase{"IdTwice", "/model/vocab/a", "2", ": model.vocab[\"b\"]", "occurs twice"},
+        BadCase{"MergeUnknown", "/model/merges/0", "\"a z\"", ": model.merges[0]", "\"az\" is not in model.vocab"},
+        BadCase{"MergeOneWord", "/model/merges/1", "\"ab\"", ": model.merges[1]", "one space"},
+        BadCase{"MergeThreeWords", "/model/merges/1", "\"a b c\"", ": model.merges[1]", "one space"},
+        BadCase{"MergeNumber", "/model/merges/0", "7", ": model.merges[0]", "expected"},
+        BadCase{"MergesMissing", "/model/merges", "null", ": model.merges", "expected an array"},
+        BadCase{"AddedNoId", "/added_tokens/0", R"({"content": "x"})", ": added_tokens[0]", "\"id\" is missing"},
+        BadCase{"AddedHugeId", "/added_tokens/0/id", "99999999999", ": added_tokens[0].id", "not in [0, 2^24)"},
+        BadCase{"AddedContentNumber", "/added_tokens/0/content", "5", ": added_tokens[0].content", "expected a string"},
+        BadCase{"AddedFlag", "/added_tokens/0/lstrip", "\"yes\"", ": added_tokens[0].lstrip", "true or false"},
+        BadCase{"AddedIdTaken", "/added_tokens/0/id", "3", ": added_tokens[0]", "already belongs to \"c\""},
+        BadCase{"AddedOtherId", "/added_tokens/0/content", "\"ab\"", ": added_tokens[0]", "id 4 in model.vocab"}),
+    [](const auto& c) { return std::string(c.param.name); });
+
+TEST(TokenizerJson, NamesTheLineOfBrokenJson) {
+  const TemporaryFolder folder;
+  testing_support::write_text(folder / "tokenizer.json", "{\n\"model\": {\n");
+  try {
+    Tokenizer::load(folder.path());
+    FAIL();
+  } catch (const FormatError& error) {
+    EXPECT_EQ(error.where(), (folder / "tokenizer.json").string() + ":3");
+  }
+  testing_support::write_text(folder / "tokenizer.json", std::string(100000, '['));
+  EXPECT_THROW(Tokenizer::load(folder.path()), FormatError);
+}
+
+TEST(TokenizerJson, NamesAFolderWithoutTokenizer) {
+  const TemporaryFolder folder;
+  EXPECT_THROW(Tokenizer::load(folder.path()), FormatError);
+}
+
+TEST(TokenizerJson, EncodesTheSameFromManyThreads) {
+  LORA_TRAIN_REQUIRE_DATA(folder, "qwen2.5");
+  LORA_TRAIN_REQUIRE_DATA(lines, "text/multilingual.txt");
+  const auto tokenizer = Tokenizer::load(folder);
+  const Ids first = ids(*tokenizer, read_file(lines));
+  const std::string text = tokenizer->decode(first);  // in normal form
+  const Ids want = ids(*tokenizer, text);
+  EXPECT_EQ(first, want);
+  std::vector<std::jthread> threads;
+  std::vector<Ids> got(4);
+  for (Ids& out : got) threads.emplace_back([&] { out = ids(*tokenizer, text); });
+  threads.clear();
+  for (const Ids& out : got) EXPECT_EQ(out, want);
+  EXPECT_TRUE(tokenizer->decode(want) == text);
+}
+
+}  // namespace
+}  // namespace lora_train::tokenizer
