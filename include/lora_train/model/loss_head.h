@@ -25,7 +25,7 @@ struct LossHeadOptions {
   double gradient_scale = 0;     ///< of every token's loss: 1 / supervised tokens of the global step
   bool with_gradient = true;
   bool with_statistics = false;
-  int64_t chunk_bytes = int64_t{64} << 20;  ///< logits of a chunk of rows take at most about this
+  int64_t chunk_bytes = int64_t{256} << 20;  ///< logits of a chunk take about this; a GEMM of few rows mostly packs the head
 };
 
 /// hidden [N, D]: output of the last layer. With gradient, d_hidden [N, D] is written (zero on rows without a target)
