@@ -97,7 +97,7 @@ def test_config_with_a_bad_field(setup, field, value):
 
 def test_unknown_architecture(setup):
     setup.write_config(model_type="gpt2", architectures=["GPT2LMHeadModel"])
-    refused(setup, FORMAT, "config.json", "gpt2", "qwen2", "llama")
+    refused(setup, FORMAT, "config.json", "GPT2LMHeadModel", "Qwen2ForCausalLM", "LlamaForCausalLM")
 
 
 def test_quantised_checkpoint(setup):
