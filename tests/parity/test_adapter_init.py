@@ -38,8 +38,8 @@ def test_targets_and_step_1_are_those_of_peft(cases, tmp_path, name):
     loss, reference = oracle.gradients(oracle.load_peft(case.model_dir, tmp_path / "run/adapter"), case.rows)
     assert facts["loss"] == pytest.approx(loss, rel=1e-6)
     for key, gradient in reference.items():
-        if "lora_A" in key:  # B is zero
-            assert torch.count_nonzero(gradient) == 0 and torch.count_nonzero(gradients[key]) == 0
+        if "lora_A" in key:  # B is zero, but for one step at a rate of 1e-30
+            assert gradient.abs().max() < 1e-20 and gradients[key].abs().max() < 1e-20, key
         else:
             assert oracle.relative_error(gradients[key], gradient) <= 1e-5, key
 

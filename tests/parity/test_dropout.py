@@ -51,7 +51,7 @@ def test_the_mean_and_spread_of_the_loss_are_those_of_peft(dropped, tmp_path):
     assert 0.6 < ours.std() / theirs.std() < 1.6, (ours.std(), theirs.std())
     assert len(set(ours.tolist())) == num_draws, "steps repeat their masks"
     without = oracle.loss(model.eval(), case.rows)
-    assert abs(theirs.mean() - without) > 8 * error, "dropout has no effect on this case"
+    assert theirs.std() > 0.01 * without, "dropout has no effect on this case"
     for line in engine.events(tmp_path / "run", "eval"):
         assert line["loss"] == pytest.approx(without, rel=1e-6), "dropout must be off in evaluation"
 
