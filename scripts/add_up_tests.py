@@ -22,8 +22,15 @@ def outcome(case):
     if case.get("status") == "fail" or "Unable to find executable" in reason or "Fixture dependency" in reason:
         return "failed", reason
     if case.find("skipped") is not None or case.get("status") in {"notrun", "disabled"}:
-        return "skipped", reason
+        return "skipped", reason_of_googletest(case) or reason
     return "passed", ""
+
+
+def reason_of_googletest(case):
+    """What a test gave to GTEST_SKIP(), which ctest hides behind the expression that matched; "" when not found."""
+    lines = (case.findtext("system-out") or "").splitlines()
+    places = [i for i, line in enumerate(lines) if line.endswith(": Skipped")]
+    return lines[places[0] + 1] if places and places[0] + 1 < len(lines) else ""
 
 
 def results_of_stage(folder, stage):
