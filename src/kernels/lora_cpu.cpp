@@ -25,15 +25,27 @@ struct Product {
   float* sums;  ///< [ranks, last - first]
 };
 
+/// Cache lines to fetch while a tile is computed: of every row the lines first, first + step, ... below num_lines.
+struct Prefetch {
+  const char* rows;
+  std::int64_t stride_bytes, first, step, num_lines;
+};
+
 // sums[r][c] += sum over n of thin[n][r] * block[n][c], for kRanks values of r and kVectors vectors of c.
 template <class Vector, int kVectors>
 LORA_TRAIN_INLINE void add_tile(const float* block, std::int64_t stride, std::int64_t num_rows, const float* thin,
-                                std::int64_t ranks, float* sums, std::int64_t sums_stride) {
+                                std::int64_t ranks, float* sums, std::int64_t sums_stride, const Prefetch& ahead) {
   constexpr std::int64_t kLanes = sizeof(Vector) / sizeof(float);
   Vector acc[kRanks][kVectors] = {};
   for (std::int64_t n = 0; n < num_rows; ++n) {
+    for (std::int64_t line = ahead.first; line < ahead.num_lines; line += ahead.step) {
+      __builtin_prefetch(ahead.rows + n * ahead.stride_bytes + line * 64);
+    }
     Vector row[kVectors];
-    std::memcpy(&row, block + n * stride, sizeof row);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {  // one by one: a copy of the whole array would go through the stack
+      std::memcpy(&row[v], block + n * stride + v * kLanes, sizeof row[v]);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < kRanks; ++r) {
       const float factor = thin[n * ranks + r];
@@ -86,11 +98,6 @@ LORA_TRAIN_INLINE void multiply(const Product<T>& p) {
     for (std::int64_t c = p.first; c < p.last; c += kColumns) {
       const std::int64_t width = std::min(kColumns, p.last - c);
       const bool is_direct = std::is_same_v<T, float> && width == kColumns;
-      for (std::int64_t i = 0; i < num_rows; ++i) {  // the next tile, while this one is computed
-        for (std::size_t byte = 0; byte < kColumns * sizeof(T); byte += 64) {
-          __builtin_prefetch(reinterpret_cast<const char*>(p.big[n + i] + c + kColumns) + byte);
-        }
-      }
       if (!is_direct) {
         pack_tile(p.big, n, num_rows, c, width, packed);
       }
@@ -108,7 +115,13 @@ LORA_TRAIN_INLINE void multiply(const Product<T>& p) {
           std::fill(edge, edge + kRanks * kColumns, 0.0F);
         }
         for (std::int64_t j = 0; j < kColumns; j += kStep) {
-          add_tile<Vector, kVectors>(block + j, stride, num_rows, p.thin + n * p.ranks + r, p.ranks, to + j, to_stride);
+          // The next tile is fetched a few lines per pass over this one.
+          const Prefetch ahead{reinterpret_cast<const char*>(p.big[n] + c + kColumns),
+                               p.big.stride * static_cast<std::int64_t>(sizeof(T)),
+                               (r / kRanks) * (kColumns / kStep) + j / kStep, p.ranks / kRanks * (kColumns / kStep),
+                               kColumns * static_cast<std::int64_t>(sizeof(T)) / 64};
+          add_tile<Vector, kVectors>(block + j, stride, num_rows, p.thin + n * p.ranks + r, p.ranks, to + j, to_stride,
+                                     ahead);
         }
         for (std::int64_t k = 0; width != kColumns && k < kRanks; ++k) {
           for (std::int64_t j = 0; j < width; ++j) {
