@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build/mutation"
 PYTHON = ROOT / ".deps/venv/bin/python"
 COPIED = ["CMakeLists.txt", "cmake", "include", "src", "tests", "scripts", "configs"]
-TARGETS = ["lora-train", "lora_train_engine", "lora-train-probe"]
+TARGETS = ["lora-train", "lora_train_engine", "lora-train-probe", "model-config-dump", "safetensors-verdict"]
 
 
 @dataclass
