@@ -37,14 +37,16 @@ BpeModel::BpeModel(const JsonPlace& place, bool byte_level) : byte_level_(byte_l
   place.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                     "byte_fallback", "ignore_merges", "vocab", "merges"});
   if (const auto dropout = place.find("dropout")) {
-    if (!dropout->value().is_number() || dropout->value().get<double>() != 0.0) dropout->fail("BPE dropout is not built");
+    if (!dropout->value().is_number() || dropout->value().get<double>() != 0.0)
+      dropout->fail("BPE dropout is not built");
   }
   refuse_affix(place, "continuing_subword_prefix");
   refuse_affix(place, "end_of_word_suffix");
   byte_fallback_ = place.boolean_or("byte_fallback", false);
   fuse_unk_ = place.boolean_or("fuse_unk", false);
   ignore_merges_ = place.boolean_or("ignore_merges", false);
-  if (byte_level_ && byte_fallback_) place.at("byte_fallback").fail("byte fallback under a ByteLevel pre-tokenizer is not built");
+  if (byte_level_ && byte_fallback_)
+    place.at("byte_fallback").fail("byte fallback under a ByteLevel pre-tokenizer is not built");
   load_vocabulary(place.at("vocab"));
   if (const auto unk = place.find("unk_token")) {
     const auto found = vocabulary_.find(unk->string());
@@ -65,7 +67,8 @@ void BpeModel::load_vocabulary(const JsonPlace& place) {
     }
     const auto id = value.get<std::size_t>();
     if (id >= taken.size()) taken.resize(std::max(id + 1, 2 * taken.size()));
-    if (taken[id]) throw FormatError(place.where() + "[\"" + token + "\"]", "id " + std::to_string(id) + " occurs twice");
+    if (taken[id])
+      throw FormatError(place.where() + "[\"" + token + "\"]", "id " + std::to_string(id) + " occurs twice");
     taken[id] = true;
     vocabulary_[token] = static_cast<std::int32_t>(id);
     if (!ignore_merges_) continue;
@@ -178,8 +181,10 @@ void BpeModel::encode(std::string_view piece, std::vector<Symbol>& symbols) cons
       return;
     }
   }
-  if (byte_level_) split_bytes(piece, symbols);
-  else split_characters(piece, symbols);
+  if (byte_level_)
+    split_bytes(piece, symbols);
+  else
+    split_characters(piece, symbols);
   merge_symbols(merges_, symbols);
 }
 

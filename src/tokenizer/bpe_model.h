@@ -47,7 +47,7 @@ class BpeModel {
   Vocabulary whole_pieces_;  // spelled as in the text; only with ignore_merges
   MergeTable merges_;
   std::optional<std::int32_t> unk_id_;
-  std::array<std::int32_t, 256> byte_ids_{};      // byte-level alphabet, or <0xNN>; -1 = none
+  std::array<std::int32_t, 256> byte_ids_{};  // byte-level alphabet, or <0xNN>; -1 = none
   std::unordered_map<std::uint32_t, std::int32_t> character_ids_;
 };
 

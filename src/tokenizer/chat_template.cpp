@@ -40,7 +40,8 @@ std::vector<bool> rendered_contents(std::span<const Message> messages, const jin
   for (std::size_t i = 0; i < messages.size(); ++i) rendered[i] = messages[i].content.empty();
   for (const auto& run : text.runs()) {
     const int message = jinja::message_of(run.origin);
-    if (message >= 0 && jinja::field_of(run.origin) == jinja::Field::kContent) rendered[static_cast<std::size_t>(message)] = true;
+    if (message >= 0 && jinja::field_of(run.origin) == jinja::Field::kContent)
+      rendered[static_cast<std::size_t>(message)] = true;
   }
   return rendered;
 }
@@ -61,7 +62,8 @@ class JinjaChatTemplate final : public ChatTemplate {
     const auto& turns = parsed_.has_generation ? rendered.generations : rendered.turns;
     for (const jinja::Region& turn : turns) {
       if (!parsed_.has_generation && !is_assistant(messages[static_cast<std::size_t>(turn.message)])) continue;
-      const ByteRange span = parsed_.has_generation ? ByteRange(static_cast<std::uint32_t>(turn.begin), static_cast<std::uint32_t>(turn.end))
+      const ByteRange span = parsed_.has_generation ? ByteRange(static_cast<std::uint32_t>(turn.begin),
+                                                                static_cast<std::uint32_t>(turn.end))
                                                     : assistant_span(rendered.text, turn);
       if (span.first >= span.second) continue;
       chat.spans.push_back(span);
@@ -84,11 +86,12 @@ class JinjaChatTemplate final : public ChatTemplate {
     variables.set("add_generation_prompt", options.add_generation_prompt);
     // Hugging Face always passes tools and documents; what is not given is None.
     variables.set("documents", jinja::None{});
-    variables.set("tools", options.tools_json.empty()
-                               ? jinja::Value(jinja::None{})
-                               : jinja::from_json(parse_row_json(options.tools_json, "tools", OrderedJson::value_t::array)));
+    variables.set("tools", options.tools_json.empty() ? jinja::Value(jinja::None{})
+                                                      : jinja::from_json(parse_row_json(options.tools_json, "tools",
+                                                                                        OrderedJson::value_t::array)));
     if (!options.kwargs_json.empty()) {
-      const OrderedJson kwargs = parse_row_json(options.kwargs_json, "chat_template_kwargs", OrderedJson::value_t::object);
+      const OrderedJson kwargs =
+          parse_row_json(options.kwargs_json, "chat_template_kwargs", OrderedJson::value_t::object);
       for (const auto& [key, value] : kwargs.items()) variables.set(key, jinja::from_json(value));
     }
     return variables;
@@ -123,8 +126,9 @@ std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::filesystem::path& fo
       return parse(template_of_config(*place), place->where(), folder);
     }
   }
-  throw FormatError(folder.string(), "no chat template: neither chat_template.jinja nor chat_template in "
-                                     "tokenizer_config.json; set chat_template to a .jinja file");
+  throw FormatError(folder.string(),
+                    "no chat template: neither chat_template.jinja nor chat_template in "
+                    "tokenizer_config.json; set chat_template to a .jinja file");
 }
 
 std::unique_ptr<ChatTemplate> ChatTemplate::parse(std::string source, std::string name,

@@ -81,7 +81,8 @@ class StripDecoder final : public Decoder {
   void decode(std::vector<std::string>& tokens) const override {
     for (std::string& token : tokens) {
       for (std::int64_t i = 0; i < start_ && token.starts_with(content_); ++i) token.erase(0, content_.size());
-      for (std::int64_t i = 0; i < stop_ && token.ends_with(content_); ++i) token.resize(token.size() - content_.size());
+      for (std::int64_t i = 0; i < stop_ && token.ends_with(content_); ++i)
+        token.resize(token.size() - content_.size());
     }
   }
 

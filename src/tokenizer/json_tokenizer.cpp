@@ -5,7 +5,6 @@
 #include "bpe_model.h"
 #include "decoder.h"
 #include "input_text.h"
-#include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
 #include "normalizer.h"
 #include "pre_tokenizer.h"
@@ -40,7 +39,8 @@ bool post_processor_adds_bos(const JsonPlace& place) {
 
 class JsonTokenizer final : public Tokenizer {
  public:
-  JsonTokenizer(const JsonPlace& root, const std::string& file, const SpecialTokens& special, const TokenizerOptions& options)
+  JsonTokenizer(const JsonPlace& root, const std::string& file, const SpecialTokens& special,
+                const TokenizerOptions& options)
       : normalizer_(load_normalizer(section(root, "normalizer", file))),
         pre_tokenizer_(section(root, "pre_tokenizer", file)),
         model_(root.at("model"), pre_tokenizer_.is_byte_level()),
@@ -220,11 +220,10 @@ std::optional<std::int32_t> JsonTokenizer::token_to_id(std::string_view token) c
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> load_tokenizer_json(const std::filesystem::path& file, const SpecialTokens& special_tokens,
-                                               const TokenizerOptions& options) {
-  const std::string bytes = read_file(file);
-  const Json json = parse_json(bytes, file.string());
-  auto tokenizer = std::make_unique<JsonTokenizer>(JsonPlace(json, file.string()), file.string(), special_tokens, options);
+std::unique_ptr<Tokenizer> make_json_tokenizer(std::string_view bytes, const std::string& file,
+                                               const SpecialTokens& special_tokens, const TokenizerOptions& options) {
+  const Json json = parse_json(bytes, file);
+  auto tokenizer = std::make_unique<JsonTokenizer>(JsonPlace(json, file), file, special_tokens, options);
   tokenizer->set_fingerprint(hash128_hex(hash128_hex(bytes) + hash128_hex(special_tokens.bytes) +
                                          (options.special_tokens_in_text ? "+json" : "-json")));
   return tokenizer;

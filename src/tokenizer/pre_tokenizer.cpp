@@ -73,7 +73,8 @@ void PreTokenizer::load_byte_level(const JsonPlace& place) {
   byte_level_ = true;
   prefix_space_ = place.boolean_or("add_prefix_space", true);
   const bool use_regex = place.boolean_or("use_regex", true);
-  if (prefix_space_ && !patterns_.empty()) place.at("add_prefix_space").fail("a prefix space after a Split is not built");
+  if (prefix_space_ && !patterns_.empty())
+    place.at("add_prefix_space").fail("a prefix space after a Split is not built");
   if (use_regex) patterns_.emplace_back(kByteLevelPattern, place.where());
 }
 
@@ -86,10 +87,14 @@ void PreTokenizer::load_metaspace(const JsonPlace& place) {
   metaspace_split_ = place.boolean_or("split", true);
   const bool prefix = place.boolean_or("add_prefix_space", true);
   const std::string scheme = place.string_or("prepend_scheme", prefix ? "always" : "never");
-  if (scheme == "always") scheme_ = PrependScheme::kAlways;
-  else if (scheme == "first") scheme_ = PrependScheme::kFirst;
-  else if (scheme == "never") scheme_ = PrependScheme::kNever;
-  else place.at("prepend_scheme").fail("\"" + scheme + "\" is none of always, first, never");
+  if (scheme == "always")
+    scheme_ = PrependScheme::kAlways;
+  else if (scheme == "first")
+    scheme_ = PrependScheme::kFirst;
+  else if (scheme == "never")
+    scheme_ = PrependScheme::kNever;
+  else
+    place.at("prepend_scheme").fail("\"" + scheme + "\" is none of always, first, never");
 }
 
 void PreTokenizer::split(NormalizedText& text, Pieces& pieces) const {

@@ -81,9 +81,8 @@ bool Regex::Scan::next(std::size_t from, std::size_t& begin, std::size_t& end) {
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
-    throw DataError("byte " + std::to_string(from),
-                    "the tokenizer's split pattern gives up here: " + pcre2_message(result) + " (" +
-                        state_->code->where + ")");
+    throw DataError("byte " + std::to_string(from), "the tokenizer's split pattern gives up here: " +
+                                                        pcre2_message(result) + " (" + state_->code->where + ")");
   }
   begin = found[0];
   end = found[1];

@@ -28,11 +28,20 @@ class MessageReader {
     field = {static_cast<std::uint32_t>(tag >> 3U), static_cast<unsigned>(tag & 7U), 0, {}};
     if (field.number == 0 || (tag >> 32U) != 0) fail("field number out of range");
     switch (field.wire) {
-      case 0: field.value = varint(); break;
-      case 1: field.bytes = take(8); break;
-      case 2: field.bytes = take(varint()); break;
-      case 5: field.bytes = take(4); break;
-      default: fail("unknown wire type " + std::to_string(field.wire));
+      case 0:
+        field.value = varint();
+        break;
+      case 1:
+        field.bytes = take(8);
+        break;
+      case 2:
+        field.bytes = take(varint());
+        break;
+      case 5:
+        field.bytes = take(4);
+        break;
+      default:
+        fail("unknown wire type " + std::to_string(field.wire));
     }
     return true;
   }
@@ -109,15 +118,26 @@ void read_trainer_spec(MessageReader reader, SentencePieceModel& model, const st
   std::uint64_t model_type = 1;  // UNIGRAM is the default of the format
   for (Field field; reader.next(field);) {
     switch (field.number) {
-      case 3: model_type = reader.number_of(field); break;
+      case 3:
+        model_type = reader.number_of(field);
+        break;
       case 24:
         if (reader.number_of(field) != 0) not_built(file, "trainer_spec.treat_whitespace_as_suffix", "true");
         break;
-      case 35: model.byte_fallback = reader.number_of(field) != 0; break;
-      case 46: model.bos_piece = reader.text_of(field); break;
-      case 47: model.eos_piece = reader.text_of(field); break;
-      case 48: model.pad_piece = reader.text_of(field); break;
-      default: break;
+      case 35:
+        model.byte_fallback = reader.number_of(field) != 0;
+        break;
+      case 46:
+        model.bos_piece = reader.text_of(field);
+        break;
+      case 47:
+        model.eos_piece = reader.text_of(field);
+        break;
+      case 48:
+        model.pad_piece = reader.text_of(field);
+        break;
+      default:
+        break;
     }
   }
   const char* names[] = {"?", "UNIGRAM", "BPE", "WORD", "CHAR"};
@@ -136,10 +156,17 @@ void read_normalizer_spec(MessageReader reader, SentencePieceModel& model, const
           not_built(file, "normalizer_spec.precompiled_charsmap", "a normalisation table");
         }
         break;
-      case 3: model.add_dummy_prefix = reader.number_of(field) != 0; break;
-      case 4: removes_spaces = reader.number_of(field) != 0; break;
-      case 5: model.escape_whitespaces = reader.number_of(field) != 0; break;
-      default: break;
+      case 3:
+        model.add_dummy_prefix = reader.number_of(field) != 0;
+        break;
+      case 4:
+        removes_spaces = reader.number_of(field) != 0;
+        break;
+      case 5:
+        model.escape_whitespaces = reader.number_of(field) != 0;
+        break;
+      default:
+        break;
     }
   }
   if (removes_spaces) not_built(file, "normalizer_spec.remove_extra_whitespaces", "true");

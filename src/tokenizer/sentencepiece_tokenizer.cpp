@@ -11,7 +11,6 @@
 #include "decoder.h"
 #include "input_text.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
 #include "normalizer.h"
 #include "sentencepiece_model.h"
@@ -20,7 +19,7 @@
 namespace lora_train::tokenizer {
 namespace {
 
-constexpr std::string_view kSpace = "\xE2\x96\x81";   // U+2581, which stands for a space inside pieces
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, which stands for a space inside pieces
 constexpr std::size_t kMaxPieceBytes = 512;          // real pieces are far shorter; bounds the work of a bad file
 constexpr std::int32_t kUnknownCharacter = -1;
 
@@ -95,9 +94,10 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   SentencePieceModel model_;
   bool legacy_ = true;
-  Vocabulary all_ids_;     // every piece and added token
-  Vocabulary text_ids_;    // pieces that text can become
-  std::unordered_map<std::uint32_t, std::int32_t> characters_;  // code point -> symbol; beyond the pieces: only in merges
+  Vocabulary all_ids_;   // every piece and added token
+  Vocabulary text_ids_;  // pieces that text can become
+  std::unordered_map<std::uint32_t, std::int32_t>
+      characters_;  // code point -> symbol; beyond the pieces: only in merges
   MergeTable merges_;
   std::array<std::int32_t, 256> byte_ids_{};
   std::int32_t unk_id_ = -1;
@@ -130,7 +130,8 @@ void SentencePieceTokenizer::load_pieces(const std::string& file) {
   }
   if (unk_id_ < 0) throw FormatError(file, "no piece of type UNKNOWN");
   const bool all_bytes = std::find(byte_ids_.begin(), byte_ids_.end(), -1) == byte_ids_.end();
-  if (model_.byte_fallback && !all_bytes) throw FormatError(file, "byte_fallback is on, but not all 256 BYTE pieces exist");
+  if (model_.byte_fallback && !all_bytes)
+    throw FormatError(file, "byte_fallback is on, but not all 256 BYTE pieces exist");
 }
 
 // The symbol for a part of a piece: its own piece, or one of its own for a single character without one; -1 otherwise.
@@ -158,7 +159,8 @@ void SentencePieceTokenizer::load_merges() {
   }
 }
 
-void SentencePieceTokenizer::add_token(const AddedToken& token, const std::string& file, const TokenizerOptions& options) {
+void SentencePieceTokenizer::add_token(const AddedToken& token, const std::string& file,
+                                       const TokenizerOptions& options) {
   const std::string where = file + ": added_tokens_decoder of tokenizer_config.json";
   const auto known = token_to_id(token.content);
   const std::string taken = id_to_token(token.id);
@@ -204,14 +206,15 @@ void SentencePieceTokenizer::encode_stretch(NormalizedText text, bool dummy_pref
   }
 }
 
-void SentencePieceTokenizer::encode_part(const NormalizedText& text, std::size_t begin, std::size_t end, Run& run) const {
+void SentencePieceTokenizer::encode_part(const NormalizedText& text, std::size_t begin, std::size_t end,
+                                         Run& run) const {
   const std::string_view all = text.text();
   run.symbols.clear();
   for (std::size_t at = begin; at < end;) {
     const Utf8Char c = utf8_char(all, at);
     const auto known = characters_.find(c.code_point);
-    run.symbols.push_back({known == characters_.end() ? kUnknownCharacter : known->second,
-                           static_cast<std::uint32_t>(c.length)});
+    run.symbols.push_back(
+        {known == characters_.end() ? kUnknownCharacter : known->second, static_cast<std::uint32_t>(c.length)});
     at += c.length;
   }
   merge_symbols(merges_, run.symbols);
@@ -268,11 +271,10 @@ std::string SentencePieceTokenizer::decode(std::span<const std::int32_t> ids, bo
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> load_sentencepiece(const std::filesystem::path& file, const SpecialTokens& special_tokens,
-                                              const TokenizerOptions& options) {
-  const std::string bytes = read_file(file);
-  auto tokenizer = std::make_unique<SentencePieceTokenizer>(parse_sentencepiece_model(bytes, file.string()),
-                                                            file.string(), special_tokens, options);
+std::unique_ptr<Tokenizer> make_sentencepiece(std::string_view bytes, const std::string& file,
+                                              const SpecialTokens& special_tokens, const TokenizerOptions& options) {
+  auto tokenizer =
+      std::make_unique<SentencePieceTokenizer>(parse_sentencepiece_model(bytes, file), file, special_tokens, options);
   tokenizer->set_fingerprint(hash128_hex(hash128_hex(bytes) + hash128_hex(special_tokens.bytes) +
                                          (options.special_tokens_in_text ? "+model" : "-model")));
   return tokenizer;

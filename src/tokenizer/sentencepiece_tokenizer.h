@@ -5,15 +5,17 @@
 // tokens gets the dummy space in front ("legacy": false in tokenizer_config.json: only the one the text begins with).
 #pragma once
 
-#include <filesystem>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "lora_train/tokenizer/tokenizer.h"
 #include "special_tokens.h"
 
 namespace lora_train::tokenizer {
 
-std::unique_ptr<Tokenizer> load_sentencepiece(const std::filesystem::path& file, const SpecialTokens& special_tokens,
-                                              const TokenizerOptions& options);
+/// `bytes` are the file's, `file` its name for messages.
+std::unique_ptr<Tokenizer> make_sentencepiece(std::string_view bytes, const std::string& file,
+                                              const SpecialTokens& special_tokens, const TokenizerOptions& options);
 
 }  // namespace lora_train::tokenizer

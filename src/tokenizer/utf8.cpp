@@ -8,9 +8,9 @@ namespace {
 unsigned byte_at(std::string_view text, std::size_t at) { return static_cast<unsigned char>(text[at]); }
 
 struct LeadByte {
-  std::size_t length;      // of the whole character, 0 = cannot lead
-  unsigned first, last;    // allowed second byte
-  std::uint32_t bits;      // payload of the lead byte
+  std::size_t length;    // of the whole character, 0 = cannot lead
+  unsigned first, last;  // allowed second byte
+  std::uint32_t bits;    // payload of the lead byte
 };
 
 LeadByte lead_byte(unsigned lead) {

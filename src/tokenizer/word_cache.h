@@ -11,7 +11,8 @@
 
 namespace lora_train::tokenizer {
 
-/// Piece -> symbols, of one tokenizer. Direct-mapped; emptied when its arenas are full. Not thread-safe: one per thread.
+/// Piece -> symbols, of one tokenizer. Direct-mapped; emptied when its arenas are full. Not thread-safe: one per
+/// thread.
 class WordCache {
  public:
   static constexpr std::size_t kMaxWordBytes = 64;  ///< longer pieces hardly repeat

@@ -26,9 +26,10 @@ inline void write_text(const std::filesystem::path& path, const std::string& tex
 }
 
 /// In a test body: `const auto path = ...` of data that must be there, or the test is skipped with the reason.
-#define LORA_TRAIN_REQUIRE_DATA(variable, relative)                                                              \
-  const auto variable##_found = ::lora_train::testing_support::find_test_data(relative);                                 \
-  if (!variable##_found) GTEST_SKIP() << "no " << (relative) << "; set LORA_TRAIN_TEST_DATA to the test data's folder"; \
+#define LORA_TRAIN_REQUIRE_DATA(variable, relative)                                                \
+  const auto variable##_found = ::lora_train::testing_support::find_test_data(relative);           \
+  if (!variable##_found)                                                                           \
+    GTEST_SKIP() << "no " << (relative) << "; set LORA_TRAIN_TEST_DATA to the test data's folder"; \
   const std::filesystem::path variable = *variable##_found
 
 }  // namespace lora_train::testing_support

@@ -27,15 +27,15 @@ struct Encoding {
 
 /// Which of a folder's tokenizer files to read.
 enum class TokenizerFile {
-  kAuto,              ///< tokenizer.json when there is one, else tokenizer.model
+  kAuto,  ///< tokenizer.json when there is one, else tokenizer.model
   kTokenizerJson,
   kSentencePieceModel
 };
 
 struct TokenizerOptions {
   TokenizerFile file = TokenizerFile::kAuto;
-  /// Special tokens (<|im_end|>, [INST], ...) spelled out in a text become their id, as Hugging Face does. False encodes
-  /// the ones marked special like any other text; added tokens that are not special are found either way.
+  /// Special tokens (<|im_end|>, [INST], ...) spelled out in a text become their id, as Hugging Face does. False
+  /// encodes the ones marked special like any other text; added tokens that are not special are found either way.
   bool special_tokens_in_text = true;
 };
 

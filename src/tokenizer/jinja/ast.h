@@ -35,9 +35,9 @@ enum class ExprKind {
   kPlus,
   kAnd,
   kOr,
-  kBinary,     // text: + - * / // % ** ~
-  kCompare,    // children[0] names[i] children[i + 1] ...; names: == != < <= > >= in, "not in"
-  kCondition   // children: then, if, else (null = undefined)
+  kBinary,    // text: + - * / // % ** ~
+  kCompare,   // children[0] names[i] children[i + 1] ...; names: == != < <= > >= in, "not in"
+  kCondition  // children: then, if, else (null = undefined)
 };
 
 struct Expr {
@@ -59,13 +59,13 @@ using Block = std::vector<Statement>;
 struct Statement {
   StatementKind kind;
   int line = 0;
-  std::string text = {};              // kText; the name of a macro
-  ExprPtr expr = {};                  // kPrint, kSet, kFor: what is iterated
-  ExprPtr filter = {};                // kFor: for x in y if filter
+  std::string text = {};                 // kText; the name of a macro
+  ExprPtr expr = {};                     // kPrint, kSet, kFor: what is iterated
+  ExprPtr filter = {};                   // kFor: for x in y if filter
   std::vector<std::string> names = {};   // targets of for and set, parameters of a macro
-  std::string attribute = {};         // set name.attribute = ...
+  std::string attribute = {};            // set name.attribute = ...
   std::vector<ExprPtr> conditions = {};  // kIf: one per branch but else; kMacro: defaults of the last parameters
-  std::vector<Block> blocks = {};     // kIf: branches, then else; kFor: body, else; one for the others
+  std::vector<Block> blocks = {};        // kIf: branches, then else; kFor: body, else; one for the others
 };
 
 }  // namespace lora_train::tokenizer::jinja

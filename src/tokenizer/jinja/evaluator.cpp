@@ -68,15 +68,28 @@ class Evaluator {
         check_text_size(output_.size() + statement.text.size());
         output_.append(statement.text, kTemplate);
         return Flow::kNormal;
-      case StatementKind::kPrint: write(evaluate(*statement.expr).str()); return Flow::kNormal;
-      case StatementKind::kIf: return execute_if(statement);
-      case StatementKind::kFor: return execute_for(statement);
-      case StatementKind::kSet: assign(statement, evaluate(*statement.expr)); return Flow::kNormal;
-      case StatementKind::kSetBlock: assign(statement, capture(statement.blocks[0])); return Flow::kNormal;
-      case StatementKind::kMacro: define_macro(statement); return Flow::kNormal;
-      case StatementKind::kGeneration: return execute_generation(statement);
-      case StatementKind::kBreak: return Flow::kBreak;
-      case StatementKind::kContinue: return Flow::kContinue;
+      case StatementKind::kPrint:
+        write(evaluate(*statement.expr).str());
+        return Flow::kNormal;
+      case StatementKind::kIf:
+        return execute_if(statement);
+      case StatementKind::kFor:
+        return execute_for(statement);
+      case StatementKind::kSet:
+        assign(statement, evaluate(*statement.expr));
+        return Flow::kNormal;
+      case StatementKind::kSetBlock:
+        assign(statement, capture(statement.blocks[0]));
+        return Flow::kNormal;
+      case StatementKind::kMacro:
+        define_macro(statement);
+        return Flow::kNormal;
+      case StatementKind::kGeneration:
+        return execute_generation(statement);
+      case StatementKind::kBreak:
+        return Flow::kBreak;
+      case StatementKind::kContinue:
+        return Flow::kContinue;
     }
     return Flow::kNormal;
   }
@@ -130,7 +143,8 @@ class Evaluator {
     }
     const List parts = iterate(value);
     if (parts.size() != names.size()) {
-      throw RenderError{"cannot unpack " + std::to_string(parts.size()) + " values into " + std::to_string(names.size()) + " names"};
+      throw RenderError{"cannot unpack " + std::to_string(parts.size()) + " values into " +
+                        std::to_string(names.size()) + " names"};
     }
     for (std::size_t i = 0; i < names.size(); ++i) frames_.back()[names[i]] = parts[i];
   }
@@ -177,14 +191,16 @@ class Evaluator {
 
   void define_macro(const Statement& statement) {
     const std::size_t visible = frames_.size();
-    frames_.back()[statement.text] = Callable{
-        statement.text, [this, &statement, visible](const Arguments& arguments) { return call_macro(statement, visible, arguments); }};
+    frames_.back()[statement.text] = Callable{statement.text, [this, &statement, visible](const Arguments& arguments) {
+                                                return call_macro(statement, visible, arguments);
+                                              }};
   }
 
   Value call_macro(const Statement& macro, std::size_t visible, const Arguments& arguments) {
     if (++macro_depth_ > kMaxMacroDepth) throw RenderError{"macros call each other more than 32 levels deep", true};
     if (arguments.positional.size() > macro.names.size()) {
-      throw RenderError{"macro '" + macro.text + "' takes not more than " + std::to_string(macro.names.size()) + " argument(s)"};
+      throw RenderError{"macro '" + macro.text + "' takes not more than " + std::to_string(macro.names.size()) +
+                        " argument(s)"};
     }
     // The macro sees the scopes it was defined in, not its caller's.
     std::vector<Frame> callers;
@@ -196,8 +212,9 @@ class Evaluator {
     const std::size_t first_default = macro.names.size() - macro.conditions.size();
     for (std::size_t i = 0; i < macro.names.size(); ++i) {
       const Value* given = arguments.get(i, macro.names[i]);
-      Value value = given != nullptr ? *given : i >= first_default ? evaluate(*macro.conditions[i - first_default])
-                                                                   : Value(Undefined{macro.names[i]});
+      Value value = given != nullptr     ? *given
+                    : i >= first_default ? evaluate(*macro.conditions[i - first_default])
+                                         : Value(Undefined{macro.names[i]});
       frames_.back()[macro.names[i]] = std::move(value);
     }
     Text text = capture(macro.blocks[0]);
@@ -227,9 +244,12 @@ class Evaluator {
 
   Value evaluate_node(const Expr& expr) {
     switch (expr.kind) {
-      case ExprKind::kLiteral: return expr.value;
-      case ExprKind::kName: return lookup(expr.text);
-      case ExprKind::kNot: return !evaluate(*expr.children[0]).truth();
+      case ExprKind::kLiteral:
+        return expr.value;
+      case ExprKind::kName:
+        return lookup(expr.text);
+      case ExprKind::kNot:
+        return !evaluate(*expr.children[0]).truth();
       case ExprKind::kAnd: {
         Value left = evaluate(*expr.children[0]);
         return left.truth() ? evaluate(*expr.children[1]) : left;
@@ -242,7 +262,8 @@ class Evaluator {
         if (evaluate(*expr.children[1]).truth()) return evaluate(*expr.children[0]);
         return expr.children[2] ? evaluate(*expr.children[2]) : Value(Undefined{"the value of an if without else"});
       }
-      default: return evaluate_operands(expr);
+      default:
+        return evaluate_operands(expr);
     }
   }
 
@@ -257,7 +278,8 @@ class Evaluator {
     const Value first = child(expr, 0);
     charge(first);
     switch (expr.kind) {
-      case ExprKind::kAttribute: return at_line(expr, [&] { return get_attribute(first, expr.text); });
+      case ExprKind::kAttribute:
+        return at_line(expr, [&] { return get_attribute(first, expr.text); });
       case ExprKind::kSubscript: {
         const Value key = child(expr, 1);
         return at_line(expr, [&] { return get_item(first, key); });
@@ -270,9 +292,12 @@ class Evaluator {
         const Value right = child(expr, 1);
         return at_line(expr, [&] { return binary(expr.text, first, right); });
       }
-      case ExprKind::kNegate: return at_line(expr, [&] { return binary("*", first, std::int64_t{-1}); });
-      case ExprKind::kPlus: return first;
-      default: break;
+      case ExprKind::kNegate:
+        return at_line(expr, [&] { return binary("*", first, std::int64_t{-1}); });
+      case ExprKind::kPlus:
+        return first;
+      default:
+        break;
     }
     const Arguments arguments = evaluate_arguments(expr.arguments);
     return at_line(expr, [&] { return evaluate_call(expr, first, arguments); });
@@ -291,7 +316,8 @@ class Evaluator {
     if (expr.kind == ExprKind::kFilter) return apply_filter(expr.text, first, arguments);
     if (expr.kind == ExprKind::kTest) return apply_test(expr.text, first, arguments);
     if (const Callable* callable = first.as_callable()) return callable->call(arguments);
-    if (first.is_undefined()) throw RenderError{"'" + std::get<Undefined>(first.data).name + "' is undefined or not built"};
+    if (first.is_undefined())
+      throw RenderError{"'" + std::get<Undefined>(first.data).name + "' is undefined or not built"};
     throw RenderError{"'" + first.type_name() + "' object is not callable"};
   }
 

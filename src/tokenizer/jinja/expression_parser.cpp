@@ -117,7 +117,9 @@ ExprPtr ExpressionParser::parse_sum() { return parse_binary({"+", "-"}, &Express
 
 ExprPtr ExpressionParser::parse_concatenation() { return parse_binary({"~"}, &ExpressionParser::parse_product); }
 
-ExprPtr ExpressionParser::parse_product() { return parse_binary({"*", "//", "/", "%"}, &ExpressionParser::parse_power); }
+ExprPtr ExpressionParser::parse_product() {
+  return parse_binary({"*", "//", "/", "%"}, &ExpressionParser::parse_power);
+}
 
 ExprPtr ExpressionParser::parse_power() { return parse_binary({"**"}, &ExpressionParser::parse_unary); }
 
@@ -127,9 +129,12 @@ ExprPtr ExpressionParser::parse_signed(bool with_filter) {
   const Nested nested(*this);
   const int line = now().line;
   ExprPtr expr;
-  if (accept_operator("-")) expr = node(ExprKind::kNegate, line, {}, parse_signed(false));
-  else if (accept_operator("+")) expr = node(ExprKind::kPlus, line, {}, parse_signed(false));
-  else expr = parse_primary();
+  if (accept_operator("-"))
+    expr = node(ExprKind::kNegate, line, {}, parse_signed(false));
+  else if (accept_operator("+"))
+    expr = node(ExprKind::kPlus, line, {}, parse_signed(false));
+  else
+    expr = parse_primary();
   expr = parse_postfix(std::move(expr));
   return with_filter ? parse_filters(std::move(expr)) : std::move(expr);
 }
@@ -143,15 +148,19 @@ ExprPtr ExpressionParser::literal(int line, Value value) const {
 ExprPtr ExpressionParser::parse_primary() {
   const int line = now().line;
   switch (now().kind) {
-    case TokenKind::kName: return parse_name();
+    case TokenKind::kName:
+      return parse_name();
     case TokenKind::kString: {
       std::string text;
       while (now().kind == TokenKind::kString) text += take().text;
       return literal(line, Value::string(text));
     }
-    case TokenKind::kInteger: return literal(line, parse_integer());
-    case TokenKind::kFloat: return literal(line, parse_float());
-    default: break;
+    case TokenKind::kInteger:
+      return literal(line, parse_integer());
+    case TokenKind::kFloat:
+      return literal(line, parse_float());
+    default:
+      break;
   }
   if (accept_operator("(")) return parse_parentheses(line);
   if (accept_operator("[")) return parse_list(line);
@@ -170,7 +179,8 @@ ExprPtr ExpressionParser::parse_name() {
 Value ExpressionParser::parse_integer() {
   const std::string text = now().text;
   std::int64_t value = 0;
-  if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc()) fail("integer too large: " + text);
+  if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc())
+    fail("integer too large: " + text);
   take();
   return value;
 }
@@ -246,7 +256,8 @@ ExprPtr ExpressionParser::parse_subscript(ExprPtr object, int line) {
     }
   }
   if (is_slice) {
-    return node(ExprKind::kSlice, line, {}, std::move(object), std::move(parts[0]), std::move(parts[1]), std::move(parts[2]));
+    return node(ExprKind::kSlice, line, {}, std::move(object), std::move(parts[0]), std::move(parts[1]),
+                std::move(parts[2]));
   }
   if (!parts[0]) fail("an empty subscript");
   return node(ExprKind::kSubscript, line, {}, std::move(object), std::move(parts[0]));
@@ -296,7 +307,8 @@ ExprPtr ExpressionParser::parse_test(ExprPtr subject) {
   std::string name = expect_identifier();
   if (!is_test(name)) fail("test \"" + name + "\" is not built");
   ExprPtr test = node(ExprKind::kTest, line, std::move(name), std::move(subject));
-  if (is_operator("(")) parse_arguments(*test);
+  if (is_operator("("))
+    parse_arguments(*test);
   else if (begins_test_argument()) {
     test->arguments.positional.push_back(parse_postfix(parse_primary()));
     deepen(*test, *test->arguments.positional.back());
@@ -306,14 +318,19 @@ ExprPtr ExpressionParser::parse_test(ExprPtr subject) {
 
 bool ExpressionParser::begins_test_argument() const {
   switch (now().kind) {
-    case TokenKind::kString: case TokenKind::kInteger: case TokenKind::kFloat: return true;
-    case TokenKind::kOperator: return now().text == "[" || now().text == "{";
+    case TokenKind::kString:
+    case TokenKind::kInteger:
+    case TokenKind::kFloat:
+      return true;
+    case TokenKind::kOperator:
+      return now().text == "[" || now().text == "{";
     case TokenKind::kName:
       for (const char* word : {"else", "or", "and", "if", "is", "in", "not", "recursive"}) {
         if (now().text == word) return false;
       }
       return true;
-    default: return false;
+    default:
+      return false;
   }
 }
 

@@ -47,7 +47,8 @@ Value tojson_filter(const Value& input, const Arguments& arguments) {
   if (arguments.positional.size() == 1) indent = nullptr;
   int width = -1;
   if (indent != nullptr && !indent->is_none()) {
-    if (!indent->is_whole() || indent->whole() < 0 || indent->whole() > 16) throw RenderError{"tojson: indent is not in 0..16"};
+    if (!indent->is_whole() || indent->whole() < 0 || indent->whole() > 16)
+      throw RenderError{"tojson: indent is not in 0..16"};
     width = static_cast<int>(indent->whole());
   }
   const Value* ascii = arguments.get(0, "ensure_ascii");
@@ -149,7 +150,8 @@ Value join_filter(const Value& input, const Arguments& arguments) {
 
 Value to_integer(const Value& input, const Arguments& arguments) {
   if (input.is_whole()) return input.whole();
-  if (input.as_double() != nullptr && std::fabs(*input.as_double()) < 9e15) return static_cast<std::int64_t>(*input.as_double());
+  if (input.as_double() != nullptr && std::fabs(*input.as_double()) < 9e15)
+    return static_cast<std::int64_t>(*input.as_double());
   if (input.as_text() != nullptr) {
     const Text stripped = strip(*input.as_text(), std::nullopt, true, true);
     const std::string& text = stripped.bytes();
@@ -197,8 +199,10 @@ Value sorted(List items, const Value* attribute, bool descending) {
     return change_case(*x.as_text(), Case::kLower).bytes() < change_case(*y.as_text(), Case::kLower).bytes();
   };
   for (const Value& item : items) less(items.front(), item);  // what has no order is refused before sorting
-  if (descending) std::stable_sort(items.begin(), items.end(), [&](const Value& a, const Value& b) { return less(b, a); });
-  else std::stable_sort(items.begin(), items.end(), less);
+  if (descending)
+    std::stable_sort(items.begin(), items.end(), [&](const Value& a, const Value& b) { return less(b, a); });
+  else
+    std::stable_sort(items.begin(), items.end(), less);
   return items;
 }
 
@@ -216,7 +220,8 @@ Value items_filter(const Value& input, const Arguments&) {
 }
 
 Value dictsort_filter(const Value& input, const Arguments& arguments) {
-  if (!arguments.positional.empty() || !arguments.named.empty()) throw RenderError{"dictsort with arguments is not built", true};
+  if (!arguments.positional.empty() || !arguments.named.empty())
+    throw RenderError{"dictsort with arguments is not built", true};
   const Value first = std::int64_t{0};
   return sorted(*items_filter(input, {}).as_list(), &first, false);
 }
@@ -233,8 +238,9 @@ Value indent_filter(const Value& input, const Arguments& arguments) {
   const Value* width = arguments.get(0, "width");
   const std::int64_t spaces = width == nullptr || !width->is_whole() ? 4 : width->whole();
   if (spaces < 0 || spaces > 256) throw RenderError{"indent: width is not in 0..256"};
-  const std::string margin = width != nullptr && width->as_text() != nullptr ? width->as_text()->bytes()
-                                                                             : std::string(static_cast<std::size_t>(spaces), ' ');
+  const std::string margin = width != nullptr && width->as_text() != nullptr
+                                 ? width->as_text()->bytes()
+                                 : std::string(static_cast<std::size_t>(spaces), ' ');
   Text out;
   bool first = true;
   for (const Value& line : split_by(input.str(), "\n", -1, false)) {
@@ -274,14 +280,33 @@ Value replace_filter(const Value& input, const Arguments& arguments) {
 
 const std::unordered_map<std::string, Filter>& filters() {
   static const std::unordered_map<std::string, Filter> table = {
-      {"tojson", tojson_filter}, {"trim", trim_filter}, {"length", length_of}, {"count", length_of},
-      {"default", default_filter}, {"d", default_filter}, {"first", first_filter}, {"last", last_filter},
-      {"join", join_filter}, {"map", map_filter}, {"int", to_integer}, {"float", to_float}, {"abs", abs_filter},
-      {"upper", case_filter<Case::kUpper>}, {"lower", case_filter<Case::kLower>},
-      {"title", case_filter<Case::kTitle>}, {"capitalize", case_filter<Case::kCapitalize>},
-      {"reverse", reverse_filter}, {"sort", sort_filter}, {"items", items_filter}, {"dictsort", dictsort_filter},
-      {"unique", unique_filter}, {"indent", indent_filter}, {"sum", sum_filter}, {"replace", replace_filter},
-      {"min", extreme_filter<-1>}, {"max", extreme_filter<1>},
+      {"tojson", tojson_filter},
+      {"trim", trim_filter},
+      {"length", length_of},
+      {"count", length_of},
+      {"default", default_filter},
+      {"d", default_filter},
+      {"first", first_filter},
+      {"last", last_filter},
+      {"join", join_filter},
+      {"map", map_filter},
+      {"int", to_integer},
+      {"float", to_float},
+      {"abs", abs_filter},
+      {"upper", case_filter<Case::kUpper>},
+      {"lower", case_filter<Case::kLower>},
+      {"title", case_filter<Case::kTitle>},
+      {"capitalize", case_filter<Case::kCapitalize>},
+      {"reverse", reverse_filter},
+      {"sort", sort_filter},
+      {"items", items_filter},
+      {"dictsort", dictsort_filter},
+      {"unique", unique_filter},
+      {"indent", indent_filter},
+      {"sum", sum_filter},
+      {"replace", replace_filter},
+      {"min", extreme_filter<-1>},
+      {"max", extreme_filter<1>},
       {"list", [](const Value& v, const Arguments&) { return Value(iterate(v)); }},
       {"string", [](const Value& v, const Arguments&) { return Value(v.str()); }},
       {"safe", [](const Value& v, const Arguments&) { return v; }},
@@ -323,16 +348,32 @@ const std::unordered_map<std::string, Test>& tests() {
       {"iterable", [](const Value& v, const Arguments& a) { return is_sequence(v, a) || v.is_undefined(); }},
       {"sequence", is_sequence},
       {"callable", [](const Value& v, const Arguments&) { return v.as_callable() != nullptr; }},
-      {"odd", [](const Value& v, const Arguments&) { return !equal(binary("%", v, std::int64_t{2}), std::int64_t{0}); }},
-      {"even", [](const Value& v, const Arguments&) { return equal(binary("%", v, std::int64_t{2}), std::int64_t{0}); }},
+      {"odd",
+       [](const Value& v, const Arguments&) { return !equal(binary("%", v, std::int64_t{2}), std::int64_t{0}); }},
+      {"even",
+       [](const Value& v, const Arguments&) { return equal(binary("%", v, std::int64_t{2}), std::int64_t{0}); }},
       {"divisibleby", is_divisible},
-      {"eq", is_equal}, {"equalto", is_equal}, {"==", is_equal}, {"sameas", is_equal},
-      {"ne", is_unequal}, {"!=", is_unequal},
-      {"lt", is_less}, {"lessthan", is_less}, {"<", is_less}, {"gt", is_more}, {"greaterthan", is_more}, {">", is_more},
-      {"le", is_at_most}, {"<=", is_at_most}, {"ge", is_at_least}, {">=", is_at_least},
+      {"eq", is_equal},
+      {"equalto", is_equal},
+      {"==", is_equal},
+      {"sameas", is_equal},
+      {"ne", is_unequal},
+      {"!=", is_unequal},
+      {"lt", is_less},
+      {"lessthan", is_less},
+      {"<", is_less},
+      {"gt", is_more},
+      {"greaterthan", is_more},
+      {">", is_more},
+      {"le", is_at_most},
+      {"<=", is_at_most},
+      {"ge", is_at_least},
+      {">=", is_at_least},
       {"in", [](const Value& v, const Arguments& a) { return contains(required(a, 0, "seq"), v); }},
-      {"lower", [](const Value& v, const Arguments&) { return change_case(v.str(), Case::kLower).bytes() == v.str().bytes(); }},
-      {"upper", [](const Value& v, const Arguments&) { return change_case(v.str(), Case::kUpper).bytes() == v.str().bytes(); }},
+      {"lower",
+       [](const Value& v, const Arguments&) { return change_case(v.str(), Case::kLower).bytes() == v.str().bytes(); }},
+      {"upper",
+       [](const Value& v, const Arguments&) { return change_case(v.str(), Case::kUpper).bytes() == v.str().bytes(); }},
   };
   return table;
 }
@@ -343,11 +384,11 @@ bool is_filter(std::string_view name) { return filters().contains(std::string(na
 bool is_test(std::string_view name) { return tests().contains(std::string(name)); }
 
 Value apply_filter(const std::string& name, const Value& input, const Arguments& arguments) {
-  const bool takes_undefined = name == "default" || name == "d" || name == "length" || name == "count" ||
-                               name == "list" || name == "string" || name == "trim" || name == "items" ||
-                               name == "first" || name == "last" || name == "join" || name == "tojson" ||
-                               name == "int" || name == "float" || name == "map" || name.ends_with("attr") ||
-                               name == "select" || name == "reject" || name == "safe" || name == "upper" || name == "lower";
+  const bool takes_undefined =
+      name == "default" || name == "d" || name == "length" || name == "count" || name == "list" || name == "string" ||
+      name == "trim" || name == "items" || name == "first" || name == "last" || name == "join" || name == "tojson" ||
+      name == "int" || name == "float" || name == "map" || name.ends_with("attr") || name == "select" ||
+      name == "reject" || name == "safe" || name == "upper" || name == "lower";
   if (input.is_undefined() && !takes_undefined) undefined_input(input);
   return filters().at(name)(input, arguments);
 }

@@ -124,7 +124,8 @@ class Lexer {
   bool lex_raw() {
     std::size_t word = at_;
     while (word < source_.size() && is_space(source_[word])) ++word;
-    if (source_.compare(word, 3, "raw") != 0 || (word + 3 < source_.size() && is_name_start(source_[word + 3]))) return false;
+    if (source_.compare(word, 3, "raw") != 0 || (word + 3 < source_.size() && is_name_start(source_[word + 3])))
+      return false;
     fail("{% raw %} is not built");
   }
 
@@ -172,7 +173,9 @@ class Lexer {
 
   void lex_number() {
     std::size_t end = at_;
-    const auto digits = [&] { while (end < source_.size() && (is_digit(source_[end]) || source_[end] == '_')) ++end; };
+    const auto digits = [&] {
+      while (end < source_.size() && (is_digit(source_[end]) || source_[end] == '_')) ++end;
+    };
     digits();
     bool real = false;
     if (end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
@@ -197,8 +200,10 @@ class Lexer {
     std::string text;
     std::size_t i = at_ + 1;
     for (; i < source_.size() && source_[i] != quote; ++i) {
-      if (source_[i] != '\\' || i + 1 >= source_.size()) text += source_[i];
-      else i = unescape(i + 1, text);
+      if (source_[i] != '\\' || i + 1 >= source_.size())
+        text += source_[i];
+      else
+        i = unescape(i + 1, text);
     }
     if (i >= source_.size()) fail("a string is not closed");
     advance(i + 1);
@@ -220,7 +225,8 @@ class Lexer {
     if (length > 0 && i + length < source_.size()) {
       const char* begin = source_.data() + i + 1;
       const auto parsed = std::from_chars(begin, begin + length, code, 16);
-      if (parsed.ec == std::errc() && parsed.ptr == begin + length && code < 0x110000 && (code < 0xD800 || code > 0xDFFF)) {
+      if (parsed.ec == std::errc() && parsed.ptr == begin + length && code < 0x110000 &&
+          (code < 0xD800 || code > 0xDFFF)) {
         append_utf8(text, code);
         return i + length;
       }

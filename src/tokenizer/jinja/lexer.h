@@ -8,7 +8,19 @@
 
 namespace lora_train::tokenizer::jinja {
 
-enum class TokenKind { kText, kBlockBegin, kBlockEnd, kPrintBegin, kPrintEnd, kName, kString, kInteger, kFloat, kOperator, kEnd };
+enum class TokenKind {
+  kText,
+  kBlockBegin,
+  kBlockEnd,
+  kPrintBegin,
+  kPrintEnd,
+  kName,
+  kString,
+  kInteger,
+  kFloat,
+  kOperator,
+  kEnd
+};
 
 struct Token {
   TokenKind kind;

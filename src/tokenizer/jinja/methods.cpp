@@ -38,7 +38,8 @@ Value matches_any(const Arguments& arguments, Fits fits) {
   if (given == nullptr) throw RenderError{"missing argument of startswith or endswith"};
   const List options = given->as_list() != nullptr ? *given->as_list() : List{*given};
   for (const Value& option : options) {
-    if (option.as_text() == nullptr) throw RenderError{"startswith first arg must be str or a tuple of str, not " + option.type_name()};
+    if (option.as_text() == nullptr)
+      throw RenderError{"startswith first arg must be str or a tuple of str, not " + option.type_name()};
     if (fits(option.as_text()->bytes())) return true;
   }
   return false;
@@ -71,13 +72,20 @@ bool all_chars(const Text& text, bool (*fits)(unsigned char)) {
 
 const std::unordered_map<std::string, TextMethod>& text_methods() {
   static const std::unordered_map<std::string, TextMethod> table = {
-      {"startswith", [](const Text& t, const Arguments& a) {
-         return matches_any(a, [&](const std::string& s) { return t.bytes().starts_with(s); }); }},
-      {"endswith", [](const Text& t, const Arguments& a) {
-         return matches_any(a, [&](const std::string& s) { return t.bytes().ends_with(s); }); }},
-      {"strip", [](const Text& t, const Arguments& a) { return Value(strip(t, string_argument(a, 0, "chars"), true, true)); }},
-      {"lstrip", [](const Text& t, const Arguments& a) { return Value(strip(t, string_argument(a, 0, "chars"), true, false)); }},
-      {"rstrip", [](const Text& t, const Arguments& a) { return Value(strip(t, string_argument(a, 0, "chars"), false, true)); }},
+      {"startswith",
+       [](const Text& t, const Arguments& a) {
+         return matches_any(a, [&](const std::string& s) { return t.bytes().starts_with(s); });
+       }},
+      {"endswith",
+       [](const Text& t, const Arguments& a) {
+         return matches_any(a, [&](const std::string& s) { return t.bytes().ends_with(s); });
+       }},
+      {"strip",
+       [](const Text& t, const Arguments& a) { return Value(strip(t, string_argument(a, 0, "chars"), true, true)); }},
+      {"lstrip",
+       [](const Text& t, const Arguments& a) { return Value(strip(t, string_argument(a, 0, "chars"), true, false)); }},
+      {"rstrip",
+       [](const Text& t, const Arguments& a) { return Value(strip(t, string_argument(a, 0, "chars"), false, true)); }},
       {"split", [](const Text& t, const Arguments& a) { return split_method(t, a, false); }},
       {"rsplit", [](const Text& t, const Arguments& a) { return split_method(t, a, true); }},
       {"splitlines", [](const Text& t, const Arguments&) { return Value(split_lines(t)); }},
@@ -85,21 +93,29 @@ const std::unordered_map<std::string, TextMethod>& text_methods() {
       {"lower", [](const Text& t, const Arguments&) { return Value(change_case(t, Case::kLower)); }},
       {"title", [](const Text& t, const Arguments&) { return Value(change_case(t, Case::kTitle)); }},
       {"capitalize", [](const Text& t, const Arguments&) { return Value(change_case(t, Case::kCapitalize)); }},
-      {"replace", [](const Text& t, const Arguments& a) {
-         return Value(replace(t, required_string(a, 0, "old"), a.get(1, "new"), integer_argument(a, 2, "count", -1))); }},
+      {"replace",
+       [](const Text& t, const Arguments& a) {
+         return Value(replace(t, required_string(a, 0, "old"), a.get(1, "new"), integer_argument(a, 2, "count", -1)));
+       }},
       {"find", [](const Text& t, const Arguments& a) { return find_in(t, a, false); }},
       {"rfind", [](const Text& t, const Arguments& a) { return find_in(t, a, true); }},
-      {"count", [](const Text& t, const Arguments& a) {
-         return Value::integer(count_of(t.bytes(), required_string(a, 0, "sub"))); }},
+      {"count", [](const Text& t,
+                   const Arguments& a) { return Value::integer(count_of(t.bytes(), required_string(a, 0, "sub"))); }},
       {"join", join_method},
-      {"removeprefix", [](const Text& t, const Arguments& a) {
+      {"removeprefix",
+       [](const Text& t, const Arguments& a) {
          const std::string prefix = required_string(a, 0, "prefix");
-         return Value(t.bytes().starts_with(prefix) ? t.slice(prefix.size(), t.size()) : t); }},
-      {"removesuffix", [](const Text& t, const Arguments& a) {
+         return Value(t.bytes().starts_with(prefix) ? t.slice(prefix.size(), t.size()) : t);
+       }},
+      {"removesuffix",
+       [](const Text& t, const Arguments& a) {
          const std::string suffix = required_string(a, 0, "suffix");
-         return Value(t.bytes().ends_with(suffix) ? t.slice(0, t.size() - suffix.size()) : t); }},
-      {"isdigit", [](const Text& t, const Arguments&) {
-         return Value(all_chars(t, [](unsigned char c) { return c >= '0' && c <= '9'; })); }},
+         return Value(t.bytes().ends_with(suffix) ? t.slice(0, t.size() - suffix.size()) : t);
+       }},
+      {"isdigit",
+       [](const Text& t, const Arguments&) {
+         return Value(all_chars(t, [](unsigned char c) { return c >= '0' && c <= '9'; }));
+       }},
   };
   return table;
 }
@@ -115,36 +131,41 @@ std::optional<Value> dict_method(const std::shared_ptr<Dict>& dict, const std::s
   if (name == "keys") return Callable{name, [dict](const Arguments&) { return Value(iterate(Value(*dict))); }};
   if (name == "values") {
     return Callable{name, [dict](const Arguments&) {
-      List out;
-      for (const auto& item : dict->items) out.push_back(item.second);
-      return Value(out);
-    }};
+                      List out;
+                      for (const auto& item : dict->items) out.push_back(item.second);
+                      return Value(out);
+                    }};
   }
   if (name != "get") return std::nullopt;
   return Callable{name, [dict](const Arguments& arguments) {
-    const Value* key = arguments.get(0, "key");
-    const Value* found = key != nullptr && key->as_text() != nullptr ? dict->find(key->as_text()->bytes()) : nullptr;
-    const Value* fallback = arguments.get(1, "default");
-    return found != nullptr ? *found : fallback != nullptr ? *fallback : Value(None{});
-  }};
+                    const Value* key = arguments.get(0, "key");
+                    const Value* found =
+                        key != nullptr && key->as_text() != nullptr ? dict->find(key->as_text()->bytes()) : nullptr;
+                    const Value* fallback = arguments.get(1, "default");
+                    return found != nullptr ? *found : fallback != nullptr ? *fallback : Value(None{});
+                  }};
 }
 
 std::optional<Value> list_method(const std::shared_ptr<List>& list, const std::string& name) {
-  if (name == "append" || name == "extend" || name == "insert" || name == "pop" || name == "remove" || name == "clear") {
-    return Callable{name, [name](const Arguments&) -> Value {
-      throw RenderError{"list." + name + " is refused: templates may not change their lists (Hugging Face refuses it too)"};
-    }};
+  if (name == "append" || name == "extend" || name == "insert" || name == "pop" || name == "remove" ||
+      name == "clear") {
+    return Callable{
+        name, [name](const Arguments&) -> Value {
+          throw RenderError{"list." + name +
+                            " is refused: templates may not change their lists (Hugging Face refuses it too)"};
+        }};
   }
   if (name != "index" && name != "count") return std::nullopt;
   return Callable{name, [list, name](const Arguments& arguments) {
-    const Value* item = arguments.get(0, "value");
-    if (item == nullptr) throw RenderError{"list." + name + "() takes one argument"};
-    const auto is_item = [&](const Value& other) { return equal(other, *item); };
-    if (name == "count") return Value(static_cast<std::int64_t>(std::count_if(list->begin(), list->end(), is_item)));
-    const auto found = std::find_if(list->begin(), list->end(), is_item);
-    if (found == list->end()) throw RenderError{item->repr() + " is not in list"};
-    return Value(static_cast<std::int64_t>(found - list->begin()));
-  }};
+                    const Value* item = arguments.get(0, "value");
+                    if (item == nullptr) throw RenderError{"list." + name + "() takes one argument"};
+                    const auto is_item = [&](const Value& other) { return equal(other, *item); };
+                    if (name == "count")
+                      return Value(static_cast<std::int64_t>(std::count_if(list->begin(), list->end(), is_item)));
+                    const auto found = std::find_if(list->begin(), list->end(), is_item);
+                    if (found == list->end()) throw RenderError{item->repr() + " is not in list"};
+                    return Value(static_cast<std::int64_t>(found - list->begin()));
+                  }};
 }
 
 Value make_range(const Arguments& arguments) {
@@ -210,9 +231,9 @@ std::optional<Value> find_global(const std::string& name) {
   if (name == "strftime_now") return Callable{name, format_now};
   if (name != "raise_exception") return std::nullopt;
   return Callable{name, [](const Arguments& arguments) -> Value {
-    const Value* message = arguments.get(0, "message");
-    throw RenderError{message == nullptr ? "the template refuses this chat" : message->str().bytes()};
-  }};
+                    const Value* message = arguments.get(0, "message");
+                    throw RenderError{message == nullptr ? "the template refuses this chat" : message->str().bytes()};
+                  }};
 }
 
 }  // namespace lora_train::tokenizer::jinja

@@ -13,7 +13,8 @@ namespace {
     const Value& missing = left.is_undefined() ? left : right;
     throw RenderError{"'" + std::get<Undefined>(missing.data).name + "' is undefined"};
   }
-  throw RenderError{"unsupported operand types for " + op + ": '" + left.type_name() + "' and '" + right.type_name() + "'"};
+  throw RenderError{"unsupported operand types for " + op + ": '" + left.type_name() + "' and '" + right.type_name() +
+                    "'"};
 }
 
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
@@ -81,7 +82,8 @@ struct SliceRange {
   std::int64_t start, stop, step;
 };
 
-std::int64_t slice_part(const Value& part, std::int64_t fallback, std::int64_t low, std::int64_t high, std::int64_t size) {
+std::int64_t slice_part(const Value& part, std::int64_t fallback, std::int64_t low, std::int64_t high,
+                        std::int64_t size) {
   if (part.is_none()) return fallback;
   if (!part.is_whole()) throw RenderError{"slice indices must be integers or None"};
   std::int64_t value = part.whole();
@@ -104,7 +106,8 @@ Value slice_text(const Text& text, const Value& start, const Value& stop, const 
   Text out;
   if (range.step == 1) {
     if (range.start < range.stop) {
-      out = text.slice(positions[static_cast<std::size_t>(range.start)], positions[static_cast<std::size_t>(range.stop)]);
+      out =
+          text.slice(positions[static_cast<std::size_t>(range.start)], positions[static_cast<std::size_t>(range.stop)]);
     }
     return out;
   }
@@ -126,7 +129,8 @@ Value loop_attribute(const Loop& loop, const std::string& name) {
   if (name == "depth") return static_cast<std::int64_t>(loop.depth);
   if (name == "depth0") return static_cast<std::int64_t>(loop.depth - 1);
   if (name == "previtem") return loop.index0 > 0 ? (*loop.items)[loop.index0 - 1] : Value(Undefined{"previtem"});
-  if (name == "nextitem") return loop.index0 + 1 < length ? (*loop.items)[loop.index0 + 1] : Value(Undefined{"nextitem"});
+  if (name == "nextitem")
+    return loop.index0 + 1 < length ? (*loop.items)[loop.index0 + 1] : Value(Undefined{"nextitem"});
   throw RenderError{"loop." + name + " is not built", true};
 }
 
@@ -234,9 +238,11 @@ Value get_item(const Value& object, const Value& key) {
   if (key.is_whole() && (object.as_list() != nullptr || object.as_text() != nullptr)) {
     const std::vector<std::size_t> positions =
         object.as_text() != nullptr ? char_positions(object.as_text()->bytes()) : std::vector<std::size_t>();
-    const auto size = static_cast<std::int64_t>(object.as_list() != nullptr ? object.as_list()->size() : positions.size() - 1);
+    const auto size =
+        static_cast<std::int64_t>(object.as_list() != nullptr ? object.as_list()->size() : positions.size() - 1);
     const std::int64_t index = key.whole() < 0 ? key.whole() + size : key.whole();
-    if (index < 0 || index >= size) return Undefined{object.type_name() + " object has no element " + std::to_string(key.whole())};
+    if (index < 0 || index >= size)
+      return Undefined{object.type_name() + " object has no element " + std::to_string(key.whole())};
     const auto at = static_cast<std::size_t>(index);
     if (object.as_list() != nullptr) return (*object.as_list())[at];
     return object.as_text()->slice(positions[at], positions[at + 1]);

@@ -135,8 +135,10 @@ class Parser : private ExpressionParser {
     expect_operator("(");
     while (!accept_operator(")")) {
       statement.names.push_back(expect_identifier());
-      if (accept_operator("=")) statement.conditions.push_back(parse_expression());
-      else if (!statement.conditions.empty()) fail("a parameter without a default follows one with a default");
+      if (accept_operator("="))
+        statement.conditions.push_back(parse_expression());
+      else if (!statement.conditions.empty())
+        fail("a parameter without a default follows one with a default");
       if (!is_operator(")")) expect_operator(",");
     }
     end_block();

@@ -16,11 +16,16 @@ std::string string_repr(const std::string& text) {
   const char quote = double_quoted ? '"' : '\'';
   std::string out(1, quote);
   for (const char c : text) {
-    if (c == '\n') out += "\\n";
-    else if (c == '\r') out += "\\r";
-    else if (c == '\t') out += "\\t";
-    else if (c == '\\' || c == quote) (out += '\\') += c;
-    else out += c;
+    if (c == '\n')
+      out += "\\n";
+    else if (c == '\r')
+      out += "\\r";
+    else if (c == '\t')
+      out += "\\t";
+    else if (c == '\\' || c == quote)
+      (out += '\\') += c;
+    else
+      out += c;
   }
   return out + quote;
 }
@@ -36,13 +41,27 @@ void append_json_string(const std::string& text, bool ensure_ascii, std::string&
     const Utf8Char c = utf8_char(text, at);
     const std::size_t length = c.length == 0 ? 1 : c.length;
     switch (c.code_point) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '\b': out += "\\b"; break;
-      case '\f': out += "\\f"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
       default:
         if (c.code_point < 0x20 || (ensure_ascii && c.code_point >= 0x7F && c.code_point < 0x10000)) {
           escape(c.code_point);
@@ -67,10 +86,14 @@ class JsonWriter {
     if (const auto* list = value.as_list()) return write_list(*list, depth);
     if (const auto* dict = value.as_dict()) return write_dict(*dict, depth);
     if (const auto* text = value.as_text()) return append_json_string(text->bytes(), ensure_ascii_, out);
-    if (const auto* flag = value.as_bool()) out += *flag ? "true" : "false";
-    else if (value.is_none()) out += "null";
-    else if (value.is_number()) out += value.str().bytes();
-    else throw RenderError{"Object of type " + value.type_name() + " is not JSON serializable"};
+    if (const auto* flag = value.as_bool())
+      out += *flag ? "true" : "false";
+    else if (value.is_none())
+      out += "null";
+    else if (value.is_number())
+      out += value.str().bytes();
+    else
+      throw RenderError{"Object of type " + value.type_name() + " is not JSON serializable"};
   }
 
   std::string out;
@@ -96,7 +119,8 @@ class JsonWriter {
   }
   void write_dict(const Dict& dict, int depth) {
     auto items = dict.items;
-    if (sort_keys_) std::sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    if (sort_keys_)
+      std::sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     out += '{';
     for (std::size_t i = 0; i < items.size(); ++i) {
       separate(i == 0, depth + 1);
@@ -175,7 +199,7 @@ bool Value::truth() const {
 }
 
 std::string Value::type_name() const {
-  static const char* const names[] = {"Undefined", "NoneType", "bool", "int",    "float",
+  static const char* const names[] = {"Undefined", "NoneType", "bool", "int",      "float",
                                       "str",       "list",     "dict", "function", "loop"};
   return names[data.index()];
 }
@@ -200,7 +224,8 @@ std::string Value::repr() const {
     return "[" + out + "]";
   }
   if (const auto* dict = as_dict()) {
-    for (const auto& [key, value] : dict->items) out += (out.empty() ? "" : ", ") + string_repr(key) + ": " + value.repr();
+    for (const auto& [key, value] : dict->items)
+      out += (out.empty() ? "" : ", ") + string_repr(key) + ": " + value.repr();
     return "{" + out + "}";
   }
   return "<" + type_name() + ">";
@@ -236,15 +261,19 @@ bool equal(const Value& a, const Value& b) {
 Value from_json(const nlohmann::ordered_json& json, Origin origin, int depth) {
   if (depth >= Value::kMaxDepth - 2) throw DataError("", "JSON is nested deeper than 98 levels");
   switch (json.type()) {
-    case nlohmann::ordered_json::value_t::boolean: return json.get<bool>();
-    case nlohmann::ordered_json::value_t::number_integer: return json.get<std::int64_t>();
+    case nlohmann::ordered_json::value_t::boolean:
+      return json.get<bool>();
+    case nlohmann::ordered_json::value_t::number_integer:
+      return json.get<std::int64_t>();
     case nlohmann::ordered_json::value_t::number_unsigned: {
       const auto value = json.get<std::uint64_t>();
       if (value > static_cast<std::uint64_t>(INT64_MAX)) return json.get<double>();
       return static_cast<std::int64_t>(value);
     }
-    case nlohmann::ordered_json::value_t::number_float: return json.get<double>();
-    case nlohmann::ordered_json::value_t::string: return Value::string(json.get_ref<const std::string&>(), origin);
+    case nlohmann::ordered_json::value_t::number_float:
+      return json.get<double>();
+    case nlohmann::ordered_json::value_t::string:
+      return Value::string(json.get_ref<const std::string&>(), origin);
     case nlohmann::ordered_json::value_t::array: {
       List list;
       for (const auto& item : json) list.push_back(from_json(item, origin, depth + 1));
@@ -255,7 +284,8 @@ Value from_json(const nlohmann::ordered_json& json, Origin origin, int depth) {
       for (const auto& [key, item] : json.items()) dict.items.emplace_back(key, from_json(item, origin, depth + 1));
       return dict;
     }
-    default: return None{};
+    default:
+      return None{};
   }
 }
 

@@ -63,16 +63,16 @@ class Value {
                             std::shared_ptr<List>, std::shared_ptr<Dict>, std::shared_ptr<const Callable>, Loop>;
 
   Value() : data(Undefined{}) {}
-  Value(None) : data(None{}) {}                    // NOLINT: values are made implicitly all over the evaluator
-  Value(Undefined undefined) : data(std::move(undefined)) {}  // NOLINT
-  Value(bool value) : data(value) {}               // NOLINT
-  Value(std::int64_t value) : data(value) {}       // NOLINT
-  Value(double value) : data(value) {}             // NOLINT
-  Value(Text text) : data(std::make_shared<const Text>(std::move(text))) {}        // NOLINT
-  Value(List list);                                // NOLINT: RenderError beyond kMaxDepth
-  Value(Dict dict);                                // NOLINT: as above
+  Value(None) : data(None{}) {}  // NOLINT: values are made implicitly all over the evaluator
+  Value(Undefined undefined) : data(std::move(undefined)) {}                 // NOLINT
+  Value(bool value) : data(value) {}                                         // NOLINT
+  Value(std::int64_t value) : data(value) {}                                 // NOLINT
+  Value(double value) : data(value) {}                                       // NOLINT
+  Value(Text text) : data(std::make_shared<const Text>(std::move(text))) {}  // NOLINT
+  Value(List list);                                                          // NOLINT: RenderError beyond kMaxDepth
+  Value(Dict dict);                                                          // NOLINT: as above
   Value(Callable callable) : data(std::make_shared<const Callable>(std::move(callable))) {}  // NOLINT
-  Value(Loop loop) : data(loop) {}                 // NOLINT
+  Value(Loop loop) : data(loop) {}                                                           // NOLINT
   Value(const char*) = delete;
   static Value string(std::string_view bytes, Origin origin = kTemplate) { return Text(bytes, origin); }
   static Value integer(std::size_t value) { return static_cast<std::int64_t>(value); }
@@ -131,7 +131,8 @@ class Value {
 
 bool equal(const Value& a, const Value& b);
 
-/// DataError when nested deeper than Value::kMaxDepth. Every string in it gets the origin; at the top level of a message, role and content have their own.
+/// DataError when nested deeper than Value::kMaxDepth. Every string in it gets the origin; at the top level of a
+/// message, role and content have their own.
 Value from_json(const nlohmann::ordered_json& json, Origin origin = kTemplate, int depth = 0);
 Value message_from_json(const nlohmann::ordered_json& json, int message);
 

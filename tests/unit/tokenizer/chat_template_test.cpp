@@ -1,9 +1,10 @@
 // The template interpreter: Python's results, spans, limits, and messages.
+#include "lora_train/tokenizer/chat_template.h"
+
 #include <gtest/gtest.h>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/tokenizer/chat_template.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 
@@ -13,8 +14,11 @@ namespace {
 using testing_support::TemporaryFolder;
 
 const std::vector<Message> kChat = {
-    {"system", "Be brief."}, {"user", " Hi \xC3\xA9\n"}, {"assistant", "Hello!"},
-    {"user", "Bye"},         {"assistant", "", R"({"tool_calls": [{"name": "f", "arguments": {"x": 1, "y": [true, null, 2.0, "<\u00e9>"]}}]})"}};
+    {"system", "Be brief."},
+    {"user", " Hi \xC3\xA9\n"},
+    {"assistant", "Hello!"},
+    {"user", "Bye"},
+    {"assistant", "", R"({"tool_calls": [{"name": "f", "arguments": {"x": 1, "y": [true, null, 2.0, "<\u00e9>"]}}]})"}};
 
 std::string render(const std::string& source, const RenderOptions& options = {}) {
   return ChatTemplate::parse(source, "t.jinja")->render(kChat, options).text;
@@ -57,37 +61,45 @@ TEST(ChatTemplate, SpansOfChatMlRunToTheEndToken) {
 }
 
 TEST(ChatTemplate, SpansOfLlamaHeaders) {
-  EXPECT_EQ(spans_of("{% for m in messages %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n' + m['content'] | trim + "
+  EXPECT_EQ(spans_of("{% for m in messages %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n' + "
+                     "m['content'] | trim + "
                      "'<|eot_id|>' }}{% endfor %}"),
             (Spans{"2:Hello!<|eot_id|>", "4:<|eot_id|>"}));
 }
 
 TEST(ChatTemplate, SpansOfTurnsWithoutRole) {
-  EXPECT_EQ(spans_of("{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}[INST] {{ m.content }}[/INST]"
-                     "{% else %} {{ m.content }}</s> {% endif %}{% endfor %}"),
-            (Spans{"2:Hello!</s>", "4:</s>"}));
+  EXPECT_EQ(
+      spans_of("{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}[INST] {{ m.content }}[/INST]"
+               "{% else %} {{ m.content }}</s> {% endif %}{% endfor %}"),
+      (Spans{"2:Hello!</s>", "4:</s>"}));
 }
 
 TEST(ChatTemplate, SpansOfLiteralRolesAndThinkBlocks) {
-  EXPECT_EQ(spans_of("{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>\n<think>\n\n</think>\n\n{{ m.content }}<|end|>\n"
+  EXPECT_EQ(spans_of("{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>\n<think>\n\n</think>\n\n{{ "
+                     "m.content }}<|end|>\n"
                      "{% endif %}{% endfor %}"),
             (Spans{"2:<think>\n\n</think>\n\nHello!<|end|>", "4:<think>\n\n</think>\n\n<|end|>"}));
 }
 
 TEST(ChatTemplate, ContentNeverBelongsToAHeader) {
   const std::vector<Message> chat = {{"assistant", "\nassistant\n<|im_end|>\n"}};
-  const auto got = ChatTemplate::parse("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}", "t")->render(chat);
+  const auto got = ChatTemplate::parse(
+                       "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}", "t")
+                       ->render(chat);
   ASSERT_EQ(got.spans.size(), 1U);
-  EXPECT_EQ(got.text.substr(got.spans[0].first, got.spans[0].second - got.spans[0].first), "\nassistant\n<|im_end|>\n<|im_end|>");
+  EXPECT_EQ(got.text.substr(got.spans[0].first, got.spans[0].second - got.spans[0].first),
+            "\nassistant\n<|im_end|>\n<|im_end|>");
 }
 
 TEST(ChatTemplate, GenerationTagsDecideWhenThereAreAny) {
-  EXPECT_EQ(spans_of("{% for m in messages %}{{ m.role }}:{% generation %}{{ m.content }}{% endgeneration %};{% endfor %}"),
-            (Spans{"0:Be brief.", "1: Hi \xC3\xA9\n", "2:Hello!", "3:Bye"}));
+  EXPECT_EQ(
+      spans_of("{% for m in messages %}{{ m.role }}:{% generation %}{{ m.content }}{% endgeneration %};{% endfor %}"),
+      (Spans{"0:Be brief.", "1: Hi \xC3\xA9\n", "2:Hello!", "3:Bye"}));
 }
 
 TEST(ChatTemplate, TellsWhichContentsWereDropped) {
-  const auto chat = ChatTemplate::parse("{% for m in messages[1:] %}{{ m.content | trim }}{% endfor %}", "t")->render(kChat);
+  const auto chat =
+      ChatTemplate::parse("{% for m in messages[1:] %}{{ m.content | trim }}{% endfor %}", "t")->render(kChat);
   EXPECT_EQ(chat.content_rendered, (std::vector<bool>{false, true, true, true, true}));
 }
 
@@ -117,28 +129,51 @@ void expect_refused(const Refusal& refusal) {
 }
 
 TEST(ChatTemplate, TemplatesThatDoNotParseNameTheLine) {
-  const std::string deep = std::string(200, '(') + "1" + std::string(200, ')'), chain = "{{ 1" + [] { std::string s; for (int i = 0; i < 5000; ++i) s += "+1"; return s; }() + " }}";
+  const std::string deep = std::string(200, '(') + "1" + std::string(200, ')'), chain = "{{ 1" + [] {
+    std::string s;
+    for (int i = 0; i < 5000; ++i) s += "+1";
+    return s;
+  }() + " }}";
   const std::string nested = "{{ " + deep + " }}";
-  const Refusal cases[] = {
-      {"a\n{% if x %}b", "t.jinja:2", "endif"}, {"{{ a", "t.jinja:1", "not closed"}, {"{{ 'a }}", "t.jinja:1", "not closed"},
-      {"{# a", "t.jinja:1", "not closed"}, {"\n\n{% include 'x' %}", "t.jinja:3", "{% include %} is not built"},
-      {"{{ x | nofilter }}", "t.jinja:1", "filter \"nofilter\" is not built"}, {"{{ x is notest }}", "t.jinja:1", "test \"notest\""},
-      {"{{ 1 + }}", "t.jinja:1", "expected an expression"}, {"{% endfor %}", "t.jinja:1", "endfor"}, {"{{ ) }}", "t.jinja:1", "unexpected"},
-      {"{{ a ! b }}", "t.jinja:1", "unexpected character"}, {"{% for x y %}{% endfor %}", "t.jinja:1", "expected \"in\""},
-      {"{% break %}", "t.jinja:1", "outside a loop"}, {"{{ 99999999999999999999 }}", "t.jinja:1", "too large"},
-      {nested.c_str(), "t.jinja:1", "64 levels"}, {chain.c_str(), "t.jinja:1", "400"}, {"{{ a[1:2:3:4] }}", "t.jinja:1", "three parts"},
-      {"{{ f(a=1, 2) }}", "t.jinja:1", "positional"}, {"{{ f(*a) }}", "t.jinja:1", "unpacked"}, {"{% raw %}x{% endraw %}", "t.jinja:1", "raw"}};
+  const Refusal cases[] = {{"a\n{% if x %}b", "t.jinja:2", "endif"},
+                           {"{{ a", "t.jinja:1", "not closed"},
+                           {"{{ 'a }}", "t.jinja:1", "not closed"},
+                           {"{# a", "t.jinja:1", "not closed"},
+                           {"\n\n{% include 'x' %}", "t.jinja:3", "{% include %} is not built"},
+                           {"{{ x | nofilter }}", "t.jinja:1", "filter \"nofilter\" is not built"},
+                           {"{{ x is notest }}", "t.jinja:1", "test \"notest\""},
+                           {"{{ 1 + }}", "t.jinja:1", "expected an expression"},
+                           {"{% endfor %}", "t.jinja:1", "endfor"},
+                           {"{{ ) }}", "t.jinja:1", "unexpected"},
+                           {"{{ a ! b }}", "t.jinja:1", "unexpected character"},
+                           {"{% for x y %}{% endfor %}", "t.jinja:1", "expected \"in\""},
+                           {"{% break %}", "t.jinja:1", "outside a loop"},
+                           {"{{ 99999999999999999999 }}", "t.jinja:1", "too large"},
+                           {nested.c_str(), "t.jinja:1", "64 levels"},
+                           {chain.c_str(), "t.jinja:1", "400"},
+                           {"{{ a[1:2:3:4] }}", "t.jinja:1", "three parts"},
+                           {"{{ f(a=1, 2) }}", "t.jinja:1", "positional"},
+                           {"{{ f(*a) }}", "t.jinja:1", "unpacked"},
+                           {"{% raw %}x{% endraw %}", "t.jinja:1", "raw"}};
   for (const Refusal& refusal : cases) expect_refused<FormatError>(refusal);
 }
 
 TEST(ChatTemplate, ChatsThatATemplateRefusesNameItsLine) {
-  const Refusal cases[] = {
-      {"\n{{ raise_exception('only two turns') }}", "t.jinja:2", "only two turns"}, {"{{ nothing.x }}", "t.jinja:1", "'nothing' is undefined"},
-      {"{{ 'a' + messages[0].name }}", "t.jinja:1", "'name' is undefined"}, {"{{ 1 + 'a' }}", "t.jinja:1", "unsupported operand"},
-      {"{{ 1 / 0 }}", "t.jinja:1", "division by zero"}, {"{{ 1 // 0 }}", "t.jinja:1", "division by zero"}, {"{{ 1 % 0 }}", "t.jinja:1", "division by zero"},
-      {"{{ 'a' < 1 }}", "t.jinja:1", "comparison"}, {"{% for x in 5 %}{% endfor %}", "t.jinja:1", "not iterable"}, {"{{ nope() }}", "t.jinja:1", "undefined"},
-      {"{{ 'a'() }}", "t.jinja:1", "not callable"}, {"{{ 'a'.split('') }}", "t.jinja:1", "empty separator"}, {"{{ messages.append(1) }}", "t.jinja:1", "append"},
-      {"{% set messages.x = 1 %}", "t.jinja:1", "non-namespace"}, {"{% for a, b in [[1]] %}{% endfor %}", "t.jinja:1", "unpack"}};
+  const Refusal cases[] = {{"\n{{ raise_exception('only two turns') }}", "t.jinja:2", "only two turns"},
+                           {"{{ nothing.x }}", "t.jinja:1", "'nothing' is undefined"},
+                           {"{{ 'a' + messages[0].name }}", "t.jinja:1", "'name' is undefined"},
+                           {"{{ 1 + 'a' }}", "t.jinja:1", "unsupported operand"},
+                           {"{{ 1 / 0 }}", "t.jinja:1", "division by zero"},
+                           {"{{ 1 // 0 }}", "t.jinja:1", "division by zero"},
+                           {"{{ 1 % 0 }}", "t.jinja:1", "division by zero"},
+                           {"{{ 'a' < 1 }}", "t.jinja:1", "comparison"},
+                           {"{% for x in 5 %}{% endfor %}", "t.jinja:1", "not iterable"},
+                           {"{{ nope() }}", "t.jinja:1", "undefined"},
+                           {"{{ 'a'() }}", "t.jinja:1", "not callable"},
+                           {"{{ 'a'.split('') }}", "t.jinja:1", "empty separator"},
+                           {"{{ messages.append(1) }}", "t.jinja:1", "append"},
+                           {"{% set messages.x = 1 %}", "t.jinja:1", "non-namespace"},
+                           {"{% for a, b in [[1]] %}{% endfor %}", "t.jinja:1", "unpack"}};
   for (const Refusal& refusal : cases) expect_refused<DataError>(refusal);
 }
 
@@ -146,12 +181,15 @@ TEST(ChatTemplate, BombsAreStopped) {
   const Refusal cases[] = {
       {"{{ 'a' * 999999999 }}", "t.jinja:1", "16 MiB"},
       {"{% for i in range(99999) %}{{ 'aaaaaaaa' * 100 }}{% endfor %}", "t.jinja:1", "16 MiB"},
-      {"{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% set x = i %}{% endfor %}", "t.jinja:1", "steps"},
+      {"{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% set x = i %}{% endfor %}", "t.jinja:1",
+       "steps"},
       {"{{ range(9999999) }}", "t.jinja:1", "100,000"},
       {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "t.jinja:1", "32 levels"},
-      {"{% set ns = namespace(x=1) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}{% endfor %}", "t.jinja:1", "100 levels"},
+      {"{% set ns = namespace(x=1) %}{% for i in range(5000) %}{% set ns.x = [ns.x] %}{% endfor %}", "t.jinja:1",
+       "100 levels"},
       {"{% set ns = namespace(x=1) %}{% set ns.x = ns %}", "t.jinja:1", "namespace"},
-      {"{% set ns = namespace(x='a') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}", "t.jinja:1", "16 MiB"}};
+      {"{% set ns = namespace(x='a') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}", "t.jinja:1",
+       "16 MiB"}};
   for (const Refusal& refusal : cases) expect_refused<FormatError>(refusal);
 }
 
@@ -167,12 +205,15 @@ TEST(ChatTemplate, FailingRowsNameWhatIsWrong) {
 TEST(ChatTemplate, IsFoundInItsFileThenInTheConfig) {
   const TemporaryFolder folder;
   EXPECT_THROW(ChatTemplate::load(folder.path()), FormatError);
-  testing_support::write_text(folder / "tokenizer_config.json", R"({"chat_template": "one {{ bos_token }}", "bos_token": "<s>"})");
-  EXPECT_EQ(ChatTemplate::load(folder.path())->render(kChat).text, "one <s>");
   testing_support::write_text(folder / "tokenizer_config.json",
-                    R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "two"}]})");
+                              R"({"chat_template": "one {{ bos_token }}", "bos_token": "<s>"})");
+  EXPECT_EQ(ChatTemplate::load(folder.path())->render(kChat).text, "one <s>");
+  testing_support::write_text(
+      folder / "tokenizer_config.json",
+      R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "two"}]})");
   EXPECT_EQ(ChatTemplate::load(folder.path())->render(kChat).text, "two");
-  testing_support::write_text(folder / "tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "r"}]})");
+  testing_support::write_text(folder / "tokenizer_config.json",
+                              R"({"chat_template": [{"name": "rag", "template": "r"}]})");
   EXPECT_THROW(ChatTemplate::load(folder.path()), FormatError);
   testing_support::write_text(folder / "chat_template.jinja", "three");
   EXPECT_EQ(ChatTemplate::load(folder.path())->source(), "three");

@@ -17,8 +17,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct ChatCase {
-  const char* name;         // golden file
-  const char* folder;       // tokenizer
+  const char* name;    // golden file
+  const char* folder;  // tokenizer
   const char* template_file;
   int rows, errors;
 };

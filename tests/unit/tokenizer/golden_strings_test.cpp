@@ -104,7 +104,8 @@ TEST(GoldenStrings, MistralV3SentencePiece) {
   expect_sentencepiece_ids(model, goldens);
 }
 
-// With its tokenizer_config.json, a model file finds the added tokens in the text: the ids of the legacy tokenizer.json.
+// With its tokenizer_config.json, a model file finds the added tokens in the text: the ids of the legacy
+// tokenizer.json.
 TEST(GoldenStrings, MistralV3SentencePieceWithAddedTokens) {
   LORA_TRAIN_REQUIRE_DATA(folder, "mistral/v3");
   LORA_TRAIN_REQUIRE_DATA(goldens, "goldens/strings/mistral-v3.jsonl");

@@ -6,14 +6,13 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "support/temporary_folder.h"
 #include "support/test_data.h"
+#include "tokenizer/sentencepiece_tokenizer.h"
 
 namespace lora_train::tokenizer {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
-using testing_support::TemporaryFolder;
 
 std::string varint_field(int number, unsigned value) {
   return std::string(1, static_cast<char>(number << 3)) + static_cast<char>(value);
@@ -50,13 +49,12 @@ std::string model_bytes(const std::vector<Piece>& pieces, const std::string& tra
   return bytes + bytes_field(2, trainer) + bytes_field(3, normalizer);
 }
 
-const std::vector<Piece> kPieces = {{"<unk>", 0, 2}, {"<s>", 0, 3},  {"</s>", 0, 3}, {"\xE2\x96\x81", -9, 1}, {"a", -9, 1},
-                                    {"b", -9, 1},    {"ab", -2, 1},  {"ba", -1, 1},  {"<u>", 0, 4},          {"aa", -3, 1}};
+const std::vector<Piece> kPieces = {{"<unk>", 0, 2}, {"<s>", 0, 3}, {"</s>", 0, 3}, {"\xE2\x96\x81", -9, 1},
+                                    {"a", -9, 1},    {"b", -9, 1},  {"ab", -2, 1},  {"ba", -1, 1},
+                                    {"<u>", 0, 4},   {"aa", -3, 1}};
 
 std::unique_ptr<Tokenizer> load(const std::string& bytes) {
-  const TemporaryFolder folder;
-  testing_support::write_text(folder / "tokenizer.model", bytes);
-  return Tokenizer::load(folder.path());
+  return make_sentencepiece(bytes, "tokenizer.model", {}, {});
 }
 
 TEST(SentencePiece, MergesTheHighestScoreThenTheLeftmost) {
@@ -105,7 +103,8 @@ void expect_refused(const std::string& bytes, const std::string& where, const st
 TEST(SentencePiece, RefusesByNameWhatIsNotBuilt) {
   expect_refused(model_bytes(kPieces, varint_field(3, 1)), ": trainer_spec.model_type", "UNIGRAM");
   expect_refused(model_bytes(kPieces, varint_field(3, 4)), ": trainer_spec.model_type", "CHAR");
-  expect_refused(model_bytes(kPieces, kBpe, bytes_field(2, "map") + kIdentity), ": normalizer_spec.precompiled_charsmap", "table");
+  expect_refused(model_bytes(kPieces, kBpe, bytes_field(2, "map") + kIdentity),
+                 ": normalizer_spec.precompiled_charsmap", "table");
   expect_refused(model_bytes(kPieces, kBpe, ""), ": normalizer_spec.remove_extra_whitespaces", "true");
   auto pieces = kPieces;
   pieces[5].type = 5;

@@ -37,7 +37,7 @@ std::unique_ptr<Tokenizer> load(const Json& json, const Json& config = nullptr, 
 Ids ids(const Tokenizer& tokenizer, const std::string& text) { return tokenizer.encode(text).ids; }
 
 Json added(int id, const std::string& content, Json flags = Json::object()) {
-  Json token = {{"id", id}, {"content", content}, {"single_word", false}, {"lstrip", false},
+  Json token = {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
                 {"rstrip", false}, {"normalized", false}, {"special", false}};
   token.update(flags);
   return token;
@@ -124,8 +124,9 @@ TEST(TokenizerJson, SpecialTokensOfTheSideFiles) {
   testing_support::write_text(folder / "generation_config.json", R"({"eos_token_id": [8, 7]})");
   EXPECT_EQ(Tokenizer::load(folder.path())->eos_id(), 8);
   EXPECT_EQ(Tokenizer::load(folder.path())->bos_id(), std::nullopt);
-  testing_support::write_text(folder / "tokenizer_config.json",
-                    R"({"bos_token": {"content": "<s>"}, "eos_token": "<s>", "pad_token": null, "add_bos_token": true,
+  testing_support::write_text(
+      folder / "tokenizer_config.json",
+      R"({"bos_token": {"content": "<s>"}, "eos_token": "<s>", "pad_token": null, "add_bos_token": true,
                         "added_tokens_decoder": {"9": {"content": "<new>", "special": true}}})");
   const auto tokenizer = Tokenizer::load(folder.path());
   EXPECT_EQ(tokenizer->bos_id(), 7);
@@ -190,23 +191,28 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         BadCase{"UnknownKey", "/extra", "1", "", "\"extra\" is not supported"},
         BadCase{"Normalizer", "/normalizer", R"({"type": "Lowercase"})", ": normalizer", "\"Lowercase\" is not built"},
-        BadCase{"NormalizerInSequence", "/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Nmt"}]})",
+        BadCase{"NormalizerInSequence", "/normalizer",
+                R"({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Nmt"}]})",
                 ": normalizer.normalizers[1]", "\"Nmt\""},
         BadCase{"NormalizerNoType", "/normalizer", "{}", ": normalizer", "\"type\" is missing"},
         BadCase{"ReplaceRegex", "/normalizer", R"({"type": "Replace", "pattern": {"Regex": "a"}, "content": ""})",
                 ": normalizer.pattern", "\"Regex\" is not supported"},
-        BadCase{"PreTokenizer", "/pre_tokenizer", R"({"type": "Whitespace"})", ": pre_tokenizer", "\"Whitespace\" is not built"},
-        BadCase{"SplitBehavior", "/pre_tokenizer", R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Removed"})",
-                ": pre_tokenizer.behavior", "Isolated"},
+        BadCase{"PreTokenizer", "/pre_tokenizer", R"({"type": "Whitespace"})", ": pre_tokenizer",
+                "\"Whitespace\" is not built"},
+        BadCase{"SplitBehavior", "/pre_tokenizer",
+                R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Removed"})", ": pre_tokenizer.behavior",
+                "Isolated"},
         BadCase{"SplitInvert", "/pre_tokenizer",
                 R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated", "invert": true})",
                 ": pre_tokenizer.invert", "inverted"},
-        BadCase{"SplitPattern", "/pre_tokenizer", R"({"type": "Split", "pattern": {"Regex": "a("}, "behavior": "Isolated"})",
+        BadCase{"SplitPattern", "/pre_tokenizer",
+                R"({"type": "Split", "pattern": {"Regex": "a("}, "behavior": "Isolated"})",
                 ": pre_tokenizer.pattern.Regex", "does not compile"},
         BadCase{"ByteLevelNotLast", "/pre_tokenizer",
                 R"({"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}, {"type": "ByteLevel"}]})",
                 ": pre_tokenizer.pretokenizers[1]", "last"},
-        BadCase{"PostProcessor", "/post_processor", R"({"type": "BertProcessing"})", ": post_processor", "BertProcessing"},
+        BadCase{"PostProcessor", "/post_processor", R"({"type": "BertProcessing"})", ": post_processor",
+                "BertProcessing"},
         BadCase{"Decoder", "/decoder", R"({"type": "WordPiece"})", ": decoder", "WordPiece"},
         BadCase{"Model", "/model/type", "\"Unigram\"", ": model", "\"Unigram\" is not built"},
         BadCase{"Dropout", "/model/dropout", "0.1", ": model.dropout", "dropout"},
