@@ -19,18 +19,6 @@ Unbuilt base_format(BasePrecision format) {
           [format](const Profile& profile) { return profile.base_precision == format; }};
 }
 
-Unbuilt dataset_layout(DatasetType type) {
-  return {"datasets: type " + to_string(type), "Convert the rows to messages or to prompt/completion.",
-          [type](const Profile& profile) {
-            for (const auto* list : {&profile.datasets, &profile.eval_datasets}) {
-              for (const auto& spec : *list) {
-                if (spec.type == type) return true;
-              }
-            }
-            return false;
-          }};
-}
-
 const std::vector<Unbuilt>& unbuilt_table() {
   static const std::vector<Unbuilt> table = {
       {"device: cuda", "Use device: cpu.", [](const Profile& p) { return p.device == Device::kCuda; }},
@@ -43,15 +31,18 @@ const std::vector<Unbuilt>& unbuilt_table() {
        [](const Profile& p) { return p.attn_implementation == AttnImplementation::kFa2; }},
       {"attn_implementation: cudnn", "Use attn_implementation: auto.",
        [](const Profile& p) { return p.attn_implementation == AttnImplementation::kCudnn; }},
+      {"attn_implementation: reference", "Use attn_implementation: auto.",
+       [](const Profile& p) { return p.attn_implementation == AttnImplementation::kReference; }},
       {"kernels: own", "Use kernels: auto.", [](const Profile& p) { return p.kernels == KernelChoice::kOwn; }},
+      {"kernels: reference", "Use kernels: auto.", [](const Profile& p) { return p.kernels == KernelChoice::kReference; }},
+      {"dataset_prepared_path", "Take it out; rows are tokenised at each start.",
+       [](const Profile& p) { return !p.dataset_prepared_path.empty(); }},
       {"stage_dir", "Take it out; put the data on a local disk yourself.",
        [](const Profile& p) { return !p.stage_dir.empty(); }},
       {"add_tokens", "Add the tokens to the tokenizer and the model beforehand.",
        [](const Profile& p) { return !p.add_tokens.empty(); }},
       {"chat_template: a file", "Use chat_template: tokenizer.",
        [](const Profile& p) { return p.chat_template != "tokenizer"; }},
-      dataset_layout(DatasetType::kSharegpt),
-      dataset_layout(DatasetType::kAlpaca),
       {"load_best_model_at_end: true", "Take it out; adapter/ is the last step.",
        [](const Profile& p) { return p.load_best_model_at_end; }},
       {"early_stopping_patience", "Take it out; use max_steps or num_epochs.",
