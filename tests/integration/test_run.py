@@ -88,7 +88,7 @@ def test_stop_and_go_on_is_the_same_run(setup, more):
     process = setup.start(**settings)
     wait_for(lambda: len(setup.events("train")) >= 20, "step 20", process)
     process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=300)
     assert process.returncode == STOPPED, stderr
     summary = setup.summary()
     assert summary["status"] == "stopped" and summary["exit_code"] == STOPPED and 20 <= summary["step"] < 300

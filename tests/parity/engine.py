@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("LORA_TRAIN_BIN", ROOT / "build/dev/bin"))  # folder of lora-train and lora-train-probe
 ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", NO_COLOR="1")
-TIMEOUT_S = 120
+TIMEOUT_S = 600  # seconds of work, minutes on a machine that is busy with something else
 
 
 def profile_for(case, output_dir, **changes):
