@@ -54,8 +54,8 @@ MUTATIONS = [
     Mutation("dA dropped", "test_lora_gradients.py", [
         ("src/model/projection.cpp", "kernels::lora_grad_a(", "if (adapter.rank < 0) kernels::lora_grad_a(")]),
     Mutation("no bias correction", "test_lora_curves.py", [
-        ("src/optim/adamw_reference.cpp", "1.0 - std::pow(options.beta1, static_cast<double>(step))", "1.0"),
-        ("src/optim/adamw_reference.cpp", "std::sqrt(1.0 - std::pow(options.beta2, static_cast<double>(step)))", "1.0")]),
+        ("src/optim/adamw.cpp", "1.0 - std::pow(options.beta1, static_cast<double>(step))", "1.0"),
+        ("src/optim/adamw.cpp", "1.0 - std::pow(options.beta2, static_cast<double>(step))", "1.0")]),
     Mutation("alpha wrong by 2", "test_lora_gradients.py", [
         ("src/lora/lora_plan.cpp", "spec.scale = alpha /", "spec.scale = 2 * alpha /")]),
     Mutation("warm-up off by one", "test_lora_curves.py", [
