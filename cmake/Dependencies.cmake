@@ -1,11 +1,8 @@
 # Finds what scripts/install_deps.sh installs. Names and versions stand in scripts/dependencies.sh.
 
 find_package(nlohmann_json 3.11 REQUIRED)
-find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(Threads REQUIRED)
-find_package(ZLIB REQUIRED)
 
 # Static where Debian has an archive, so that the binary can move to a machine without them.
 function(lt_import_archive target header archive)
@@ -20,12 +17,6 @@ lt_import_archive(lt_pcre2 pcre2.h libpcre2-8.a)
 target_compile_definitions(lt_pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8)
 lt_import_archive(lt_utf8proc utf8proc.h libutf8proc.a)
 target_compile_definitions(lt_utf8proc INTERFACE UTF8PROC_STATIC)
-
-find_path(SENTENCEPIECE_INCLUDE sentencepiece_processor.h REQUIRED)
-find_library(SENTENCEPIECE_LIBRARY sentencepiece REQUIRED)
-add_library(lt_sentencepiece INTERFACE IMPORTED GLOBAL)
-target_include_directories(lt_sentencepiece INTERFACE ${SENTENCEPIECE_INCLUDE})
-target_link_libraries(lt_sentencepiece INTERFACE ${SENTENCEPIECE_LIBRARY})
 
 if(LORA_TRAIN_CORE_ONLY)
   return()

@@ -1,12 +1,12 @@
 # Every third-party name and version of the project stands in this file and nowhere else.
 # Sourced by scripts/install_deps.sh.
 
-# Debian 12 packages. Linked statically or header-only, except sentencepiece, which travels beside the binary.
+# Debian 12 packages. Linked statically or header-only.
 DEBIAN_BUILD=(
   g++ cmake ninja-build ccache git ca-certificates pkg-config lld
   python3 python3-venv python3-dev
-  nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev
-  libpcre2-dev libutf8proc-dev libxxhash-dev libsentencepiece-dev zlib1g-dev
+  nlohmann-json3-dev libyaml-cpp-dev libcli11-dev
+  libpcre2-dev libutf8proc-dev libxxhash-dev
 )
 DEBIAN_TEST=(libgtest-dev libbenchmark-dev)
 
