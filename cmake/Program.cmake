@@ -23,9 +23,6 @@ target_link_options(lora-train PRIVATE -Wl,--dynamic-list=${PROJECT_SOURCE_DIR}/
                     -Wl,--disable-new-dtags -Wl,--as-needed)
 set_target_properties(lora-train PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/lib"
                       LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/exported_symbols.txt")
-add_custom_command(TARGET lora-train POST_BUILD
-                   COMMAND ${CMAKE_COMMAND} -D PROGRAM=$<TARGET_FILE:lora-train> -D FOLDER=${_bin}/lib
-                           -P ${PROJECT_SOURCE_DIR}/cmake/carry_libraries.cmake)
 
 file(MAKE_DIRECTORY ${_bin}/lib)
 file(CREATE_LINK ${PROJECT_SOURCE_DIR}/configs ${_bin}/configs SYMBOLIC)
@@ -63,6 +60,5 @@ endif()
 file(CONFIGURE OUTPUT ${_bin}/lib/torch_path CONTENT "${LORA_TRAIN_TORCH_DIR}\n")
 
 install(TARGETS lora-train RUNTIME DESTINATION .)
-install(DIRECTORY ${_bin}/lib/ DESTINATION lib FILES_MATCHING PATTERN "libsentencepiece*" PATTERN "libprotobuf-lite*"
-        PATTERN "torch_path")
+install(FILES ${_bin}/lib/torch_path DESTINATION lib)
 install(DIRECTORY configs/ DESTINATION configs FILES_MATCHING PATTERN "*.yaml" PATTERN "*.json")
