@@ -17,6 +17,8 @@ lt_import_archive(lt_pcre2 pcre2.h libpcre2-8.a)
 target_compile_definitions(lt_pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8)
 lt_import_archive(lt_utf8proc utf8proc.h libutf8proc.a)
 target_compile_definitions(lt_utf8proc INTERFACE UTF8PROC_STATIC)
+lt_import_archive(lt_zlib zlib.h libz.a)
+lt_import_archive(lt_zstd zstd.h libzstd.a)
 
 if(LORA_TRAIN_CORE_ONLY)
   return()

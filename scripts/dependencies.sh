@@ -6,7 +6,7 @@ DEBIAN_BUILD=(
   g++ cmake ninja-build ccache git ca-certificates pkg-config lld
   python3 python3-venv python3-dev
   nlohmann-json3-dev libyaml-cpp-dev libcli11-dev
-  libpcre2-dev libutf8proc-dev libxxhash-dev
+  libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
 )
 DEBIAN_TEST=(libgtest-dev libbenchmark-dev)
 

@@ -14,32 +14,34 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kReadable = ".jsonl, .ndjson or .json";
+constexpr std::string_view kReadable = ".jsonl, .ndjson, .json, .csv, .tsv or .txt (also with .gz or .zst behind)";
 
 struct UnreadKind {
   std::string_view extension;
   std::string_view advice;
 };
 
-constexpr std::array<UnreadKind, 9> kUnreadKinds = {{
+constexpr std::array<UnreadKind, 5> kUnreadKinds = {{
     {".parquet",
      "Parquet is not read; convert it: python3 -c \"import pandas; "
      "pandas.read_parquet('FILE.parquet').to_json('FILE.jsonl', orient='records', lines=True)\""},
     {".arrow", "Arrow is not read; save the data set with datasets.Dataset.to_json('FILE.jsonl')"},
-    {".csv",
-     "CSV is not built yet; convert it: python3 -c \"import pandas; "
-     "pandas.read_csv('FILE.csv').to_json('FILE.jsonl', orient='records', lines=True)\""},
-    {".tsv", "TSV is not built yet; convert it to JSON Lines"},
-    {".txt", "plain text is not built yet; write JSON Lines with one {\"text\": ...} a row"},
-    {".gz", "packed files are not built yet; unpack it: gunzip -k FILE.gz"},
-    {".zst", "packed files are not built yet; unpack it: zstd -d FILE.zst"},
-    {".xz", "packed files are not read; unpack it: unxz -k FILE.xz"},
-    {".zip", "packed files are not read; unpack it: unzip FILE.zip"},
+    {".xz", "xz is not read; unpack it (unxz -k FILE.xz), gzip and zstd are read as they are"},
+    {".bz2", "bzip2 is not read; unpack it (bunzip2 -k FILE.bz2), gzip and zstd are read as they are"},
+    {".zip", "zip is not read; unpack it: unzip FILE.zip"},
 }};
 
+// The name without the ending of its packing.
+fs::path unpacked(const fs::path& path) {
+  return path.extension() == ".gz" || path.extension() == ".zst" ? path.parent_path() / path.stem() : path;
+}
+
+bool is_text(const fs::path& path) { return unpacked(path).extension() == ".txt"; }
+
 bool is_readable(const fs::path& path) {
-  const std::string extension = path.extension().string();
-  return extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
+  const std::string extension = unpacked(path).extension().string();
+  return extension == ".jsonl" || extension == ".ndjson" || extension == ".json" || extension == ".csv" ||
+         extension == ".tsv" || extension == ".txt";
 }
 
 void check_file(const fs::path& path) {
@@ -69,6 +71,10 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
   }
   if (error) {
     throw IoError(folder.string(), "cannot list the folder: " + error.message());
+  }
+  // Beside data, a .txt is a licence or a note; alone it is the data.
+  if (!std::all_of(files.begin(), files.end(), is_text)) {
+    std::erase_if(files, is_text);
   }
   if (files.empty()) {
     throw DataError(folder.string(), "the folder has no " + std::string(kReadable) + " file");
@@ -119,7 +125,7 @@ std::string dataset_name(const std::string& path) {
   if (!trimmed.has_filename()) {
     trimmed = trimmed.parent_path();
   }
-  return is_readable(trimmed) ? trimmed.stem().string() : trimmed.filename().string();
+  return is_readable(trimmed) ? unpacked(trimmed).stem().string() : trimmed.filename().string();
 }
 
 }  // namespace lora_train::data

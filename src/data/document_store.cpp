@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <numeric>
 
 namespace lora_train::data {
 
@@ -14,42 +15,67 @@ std::int64_t count_supervised(std::span<const std::int32_t> labels) {
 }
 
 std::string DocumentStore::source(std::size_t i) const {
-  return files_[rows_[i].file] + ":" + std::to_string(rows_[i].line);
+  const TokenRow found = row(i);
+  return (*sources_)[documents_[i].table].files[found.file] + ":" + std::to_string(found.line);
+}
+
+std::int64_t DocumentStore::total_tokens() const {
+  return std::accumulate(documents_.begin(), documents_.end(), std::int64_t{0},
+                         [](std::int64_t sum, const Document& document) { return sum + document.num_tokens; });
+}
+
+std::int64_t DocumentStore::total_supervised() const {
+  return std::accumulate(documents_.begin(), documents_.end(), std::int64_t{0},
+                         [](std::int64_t sum, const Document& document) { return sum + document.num_supervised; });
 }
 
 std::int64_t DocumentStore::longest() const {
   std::int64_t longest = 0;
-  for (std::size_t i = 0; i < size(); ++i) {
-    longest = std::max(longest, num_tokens(i));
+  for (const Document& document : documents_) {
+    longest = std::max<std::int64_t>(longest, document.num_tokens);
   }
   return longest;
 }
 
-std::uint32_t DocumentStore::add_file(std::string path) {
-  files_.push_back(std::move(path));
-  return static_cast<std::uint32_t>(files_.size() - 1);
+void DocumentStore::add(std::shared_ptr<const TokenTable> table, std::vector<std::string> files) {
+  auto sources = std::make_shared<std::vector<Source>>(*sources_);
+  assert(sources->size() < (1U << 16));
+  documents_.reserve(documents_.size() + static_cast<std::size_t>(table->num_rows()));
+  // 48 and 16 bits, as the header says.
+  constexpr std::uint64_t kPositionMask = (1ULL << 48) - 1;
+  const auto index = static_cast<std::uint16_t>(sources->size());
+  std::uint64_t position = 0;
+  for (std::int64_t i = 0; i < table->num_rows(); ++i) {
+    const TokenRow found = table->row(position);
+    documents_.push_back(
+        {position & kPositionMask, index, static_cast<std::uint32_t>(found.ids.size()), found.num_supervised});
+    position = TokenTable::next(position, found);
+  }
+  sources->push_back({std::move(table), std::move(files)});
+  sources_ = std::move(sources);
 }
 
-void DocumentStore::append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels, std::uint32_t file,
-                           std::uint64_t line) {
-  assert(!ids.empty() && ids.size() == labels.size() && file < files_.size());
-  ids_.insert(ids_.end(), ids.begin(), ids.end());
-  labels_.insert(labels_.end(), labels.begin(), labels.end());
-  offsets_.push_back(ids_.size());
-  rows_.push_back({line, count_supervised(labels), file});
-  total_supervised_ += rows_.back().num_supervised;
+DocumentStore DocumentStore::empty_copy() const {
+  DocumentStore out;
+  out.sources_ = sources_;
+  return out;
 }
 
 void DocumentStore::append_from(const DocumentStore& other, std::size_t i, std::size_t num_tokens) {
-  const Row& row = other.rows_[i];
-  append(other.ids(i).first(num_tokens), other.labels(i).first(num_tokens), row.file, row.line);
+  assert(sources_ == other.sources_ && num_tokens >= 1 && num_tokens <= other.documents_[i].num_tokens);
+  Document document = other.documents_[i];
+  if (num_tokens < document.num_tokens) {
+    document.num_tokens = static_cast<std::uint32_t>(num_tokens);
+    document.num_supervised = static_cast<std::uint32_t>(count_supervised(other.labels(i).first(num_tokens)));
+  }
+  documents_.push_back(document);
 }
 
 DocumentStore DocumentStore::subset(std::span<const std::uint32_t> chosen) const {
-  DocumentStore out;
-  out.files_ = files_;
+  DocumentStore out = empty_copy();
+  out.documents_.reserve(chosen.size());
   for (const std::uint32_t i : chosen) {
-    out.append_from(*this, i, ids(i).size());
+    out.documents_.push_back(documents_[i]);
   }
   return out;
 }

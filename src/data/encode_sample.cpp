@@ -29,6 +29,11 @@ std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::Re
   if (loss_on == LossOn::kAll) {
     return {{0, static_cast<std::uint32_t>(rendered.text.size())}};
   }
+  const bool is_part = loss_on == LossOn::kLast || chat.num_prompt_messages > 0;
+  if (is_part && std::find(rendered.span_message.begin(), rendered.span_message.end(), -1) != rendered.span_message.end()) {
+    throw DataError("", "the chat template's {% generation %} does not tell whose turn it is, so a part of the turns "
+                        "cannot be trained; set loss_on: assistant");
+  }
   std::size_t first = loss_on == LossOn::kAssistant ? 0 : chat.num_prompt_messages;
   if (loss_on == LossOn::kLast) {
     const auto is_assistant = [](const tokenizer::Message& message) { return message.role == "assistant"; };
@@ -37,7 +42,7 @@ std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::Re
   }
   std::vector<ByteRange> spans;
   for (std::size_t i = 0; i < rendered.spans.size(); ++i) {
-    if (static_cast<std::size_t>(rendered.span_message[i]) >= first) {
+    if (rendered.span_message[i] < 0 || static_cast<std::size_t>(rendered.span_message[i]) >= first) {
       spans.push_back(rendered.spans[i]);
     }
   }

@@ -70,8 +70,13 @@ class RowBuilder {
   bool null() { return scalar(nullptr); }
   bool boolean(bool value) { return scalar(value); }
   bool number_integer(Json::number_integer_t value) { return scalar(value); }
-  bool number_unsigned(Json::number_unsigned_t value) { return scalar(value); }
-  bool number_float(Json::number_float_t value, const std::string&) { return scalar(value); }
+  bool number_unsigned(Json::number_unsigned_t value) {
+    return value > INT64_MAX ? unrepresentable() : scalar(value);
+  }
+  bool number_float(Json::number_float_t value, const std::string& text) {
+    const bool is_integer = text.find_first_of(".eE") == std::string::npos;
+    return is_integer ? unrepresentable() : scalar(value);
+  }
   bool string(std::string& value) { return scalar(std::move(value)); }
   bool binary(Json::binary_t&) { return false; }
 
@@ -108,6 +113,14 @@ class RowBuilder {
     row_.problem = JsonProblem{position() == 0 ? 0 : position() - 1, std::move(message)};
     row_.value = nullptr;
     open_.clear();
+  }
+
+  // An integer that the chat template would write otherwise than it stands here.
+  bool unrepresentable() {
+    if (depth_ > 0 && !row_.problem) {
+      fail("an integer beyond 64 bits; write it as a string");
+    }
+    return depth_ > 0 ? true : scalar(0);
   }
 
   // Where the next value goes: the row itself, the open array, or the open object under its last key.
@@ -185,6 +198,7 @@ class RowBuilder {
   }
 
   bool end_row() {
+    row_.end = position();
     const bool go_on = on_row_(std::move(row_));
     was_stopped_ = !go_on;
     return go_on;

@@ -23,11 +23,12 @@ struct JsonProblem {
   std::string message;
 };
 
-/// One row found in a text: an object, or what is wrong with it. offset: where it begins.
+/// One row found in a text: an object, or what is wrong with it. It stands at [offset, end).
 struct JsonRow {
   Json value;
   std::optional<JsonProblem> problem;
   std::size_t offset = 0;
+  std::size_t end = 0;
 };
 
 /// Parses `text` as exactly one object.

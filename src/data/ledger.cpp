@@ -16,12 +16,14 @@ struct ReasonText {
   bool is_lost;
 };
 
-constexpr std::array<ReasonText, 5> kReasons = {{
+constexpr std::array<ReasonText, 7> kReasons = {{
     {"bad_row", "malformed, dropped (on_bad_row: drop)", true},
     {"overlength", "longer than max_seq_len, dropped (overlength: drop)", true},
     {"truncated", "longer than max_seq_len, tail cut (overlength: truncate)", false},
     {"fully_masked", "no token to train on", true},
     {"not_rendered", "a message that the chat template does not write", false},
+    {"duplicate", "the same as an earlier row", false},
+    {"in_validation", "also in the evaluation data, whose loss says less for it", false},
 }};
 
 const ReasonText& text_of(LedgerReason reason) { return kReasons[static_cast<std::size_t>(reason)]; }
@@ -32,7 +34,9 @@ std::string percent(std::int64_t part, std::int64_t whole) {
   return text;
 }
 
-std::string line_of(const LedgerEntry& entry, std::int64_t total) {
+}  // namespace
+
+std::string Ledger::line(const LedgerEntry& entry, std::int64_t total) {
   std::string line = format_count(entry.count) + " (" + percent(entry.count, std::max<std::int64_t>(total, 1)) + ") " +
                      text_of(entry.reason).sentence + "; first: " + entry.first_source;
   if (!entry.first_message.empty()) {
@@ -41,25 +45,31 @@ std::string line_of(const LedgerEntry& entry, std::int64_t total) {
   return line;
 }
 
-}  // namespace
-
 const char* name_of(LedgerReason reason) { return text_of(reason).name; }
 
 bool is_lost(LedgerReason reason) { return text_of(reason).is_lost; }
 
-void Ledger::add(LedgerReason reason, const std::string& source, const std::string& message) {
+void Ledger::add(LedgerReason reason, const std::string& source, const std::string& message, std::int64_t count) {
   auto place = std::lower_bound(entries.begin(), entries.end(), reason,
                                 [](const LedgerEntry& entry, LedgerReason r) { return entry.reason < r; });
   if (place == entries.end() || place->reason != reason) {
     place = entries.insert(place, {reason, 0, source, message});
   }
-  ++place->count;
+  place->count += count;
+}
+
+void Ledger::add(const Ledger& other) {
+  total += other.total;
+  kept += other.kept;
+  for (const LedgerEntry& entry : other.entries) {
+    add(entry.reason, entry.first_source, entry.first_message, entry.count);
+  }
 }
 
 std::vector<std::string> Ledger::lines() const {
   std::vector<std::string> out = {"rows: " + format_count(total) + " read, " + format_count(kept) + " kept"};
   for (const LedgerEntry& entry : entries) {
-    out.push_back("  " + line_of(entry, total));
+    out.push_back("  " + line(entry, total));
   }
   return out;
 }
@@ -75,7 +85,7 @@ void Ledger::check_drop_fraction(double max_fraction, const std::string& what) c
   std::string first;
   for (const LedgerEntry& entry : entries) {
     if (is_lost(entry.reason)) {
-      message += "\n  " + line_of(entry, total);
+      message += "\n  " + line(entry, total);
       first = first.empty() ? entry.first_source : first;
     }
   }

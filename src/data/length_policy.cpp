@@ -74,10 +74,7 @@ DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_le
     refuse_overlength(store, max_seq_len, what);
   }
   const auto limit = static_cast<std::size_t>(max_seq_len);
-  DocumentStore out;
-  for (const std::string& file : store.files()) {
-    out.add_file(file);
-  }
+  DocumentStore out = store.empty_copy();
   for (std::size_t i = 0; i < store.size(); ++i) {
     auto ids = store.ids(i), labels = store.labels(i);
     if (ids.size() > limit && policy == Overlength::kDrop) {

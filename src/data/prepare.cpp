@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <set>
+#include <thread>
 
 #include "dataset_files.h"
 #include "dataset_loader.h"
+#include "duplicates.h"
 #include "length_policy.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"
@@ -23,6 +26,19 @@ namespace lora_train::data {
 namespace {
 
 constexpr const char* kTrainingData = "training data";
+
+std::filesystem::path user_cache_folder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (cache != nullptr && *cache != 0) {
+    return std::filesystem::path(cache) / "lora-train" / "tokens";
+  }
+  return home == nullptr ? std::filesystem::path() : std::filesystem::path(home) / ".cache" / "lora-train" / "tokens";
+}
+
+std::size_t num_threads(const DataOptions& options) {
+  return options.num_threads > 0 ? options.num_threads : std::max(1U, std::thread::hardware_concurrency());
+}
 
 std::string evaluation_data(const std::string& name) { return "evaluation data \"" + name + "\""; }
 
@@ -137,9 +153,37 @@ class Preparation {
     data_.evals.push_back(std::move(held_out));
   }
 
+  // Of what is trained and evaluated in the end. Rows stay: repeating some may be meant.
+  void count_duplicates(bool has_train) {
+    if (!has_train) {
+      return;
+    }
+    Ledger found;
+    std::vector<const DocumentStore*> evals;
+    for (const NamedStore& set : data_.evals) {
+      evals.push_back(&set.store);
+    }
+    data::count_duplicates(data_.train, evals, found);
+    data_.ledger.add(found);
+    for (const LedgerEntry& entry : found.entries) {
+      log_warning(std::string(kTrainingData) + ": " + found.line(entry, static_cast<std::int64_t>(data_.train.size())));
+    }
+  }
+
+  void weigh_datasets() {
+    for (std::size_t begin = 0, end = 0; begin < data_.train.size(); begin = end) {
+      const std::size_t table = data_.train.table(begin);
+      for (end = begin; end < data_.train.size() && data_.train.table(end) == table;) {
+        ++end;
+      }
+      data_.train_weights.push_back({begin, end, options_.datasets[table].weight});
+    }
+  }
+
   PreparedData finish(bool need_train) {
     data_.fingerprint = fingerprint();
     if (need_train) {
+      weigh_datasets();
       log_length();
     } else {
       data_.train = DocumentStore();
@@ -150,9 +194,15 @@ class Preparation {
  private:
   LoadedDataset load(const DatasetSpec& spec, const std::string& key, std::optional<std::int64_t> max_rows,
                      DocumentStore& store, Ledger& ledger) const {
-    return load_dataset(
-        spec, key, {{tokenizer_, chat_template_, options_.loss_on, limits_.vocab_size}, options_.on_bad_row, max_rows},
-        store, ledger);
+    LoadedDataset loaded = load_dataset(spec, key,
+                                        {{tokenizer_, chat_template_, options_.loss_on, limits_.vocab_size},
+                                         options_.on_bad_row,
+                                         max_rows,
+                                         num_threads(options_)},
+                                        cache_);
+    store.add(loaded.table, loaded.files);
+    ledger.add(loaded.ledger);
+    return loaded;
   }
 
   // The longest row of all sets counts, so that an evaluation row never decides about a run that could train it.
@@ -201,7 +251,7 @@ class Preparation {
              std::to_string(options_.val_set_size) +
              (options_.val_set_size > 0 ? "|" + std::to_string(options_.seed) : "") + "|" +
              (tokenizer_ == nullptr ? "" : tokenizer_->fingerprint()) + "|" +
-             (chat_template_ == nullptr ? "" : chat_template_->source());
+             (chat_template_ == nullptr ? "" : chat_template_->fingerprint());
     return hash128_hex(parts);
   }
 
@@ -228,6 +278,7 @@ class Preparation {
   }
 
   const DataOptions& options_;
+  const TokenCache cache_{options_.cache_folder, options_.stage_folder};
   const DataLimits& limits_;
   const tokenizer::Tokenizer* tokenizer_;
   const tokenizer::ChatTemplate* chat_template_;
@@ -248,7 +299,10 @@ DataOptions data_options(const Profile& profile) {
           .on_bad_row = profile.on_bad_row,
           .max_drop_fraction = profile.max_drop_fraction,
           .eval_max_samples = profile.eval_max_samples,
-          .seed = profile.seed};
+          .seed = profile.seed,
+          .cache_folder = profile.dataset_prepared_path.empty() ? user_cache_folder()
+                                                                : std::filesystem::path(profile.dataset_prepared_path),
+          .stage_folder = profile.stage_dir};
 }
 
 PreparedData prepare_data(const DataOptions& options, const tokenizer::Tokenizer* tokenizer,
@@ -269,6 +323,7 @@ PreparedData prepare_data(const DataOptions& options, const tokenizer::Tokenizer
   preparation.decide_length();
   preparation.apply_policy(reads_train);
   preparation.split_validation();
+  preparation.count_duplicates(reads_train);
   return preparation.finish(need_train);
 }
 

@@ -1,10 +1,12 @@
-// Rows of one dataset file, with their places.
+// The rows of one dataset file, with their places, in blocks that can be parsed by several threads.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "json_rows.h"
 
@@ -13,17 +15,47 @@ namespace lora_train::data {
 /// A row, or what is wrong with its text.
 struct RawRow {
   Json value;              ///< an object
-  std::uint64_t line = 0;  ///< from 1; in a JSON array the line on which the row begins
+  std::uint64_t line = 0;  ///< from 1; where a row has several lines the one on which it begins
   bool is_bad = false;     ///< then value is null
   std::string where;       ///< "file:line:byte", byte from 1 within the line; only when is_bad
   std::string message;
 };
 
-/// Reads `file`: JSON Lines, or one JSON array of objects when its first character is [. Blank lines are skipped, CRLF
-/// is a line end, a byte order mark may open the file. on_row returns false to stop early.
-/// A malformed line is handed over as a bad row and reading goes on. Throws DataError for what makes the rest of the
-/// file unreadable (a broken array, UTF-16) and for an empty file, IoError when it cannot be read.
-/// Returns the hash of the file's bytes (32 hexadecimal digits).
-std::string read_rows(const std::filesystem::path& file, const std::function<bool(RawRow&&)>& on_row);
+/// Consecutive rows as they stand in the file, not parsed yet (or already bad).
+struct RowBlock {
+  enum class Kind { kJsonLine, kJsonElement, kText, kParsed };
+  struct Piece {
+    Kind kind = Kind::kJsonLine;
+    std::uint64_t line = 0;
+    std::size_t begin = 0, size = 0;  ///< of `text`
+    std::size_t num_skipped = 0;      ///< bytes of the line before the piece (a byte order mark)
+    bool has_line_end = true;
+    RawRow row = {};  ///< kParsed: the row itself
+  };
+  std::string file;
+  std::string text;
+  std::vector<Piece> pieces;
+};
+
+/// Parses the rows of a block, each for itself: a bad one does not hide the next.
+std::vector<RawRow> parse_rows(RowBlock&& block);
+
+/// Reads a file from its start, unpacking gzip and zstd:
+///   .csv, .tsv   the first record names the columns; every value is a string
+///   .txt         one row {"text": line} per line
+///   others       JSON Lines, or one JSON array of objects when the first character is [
+/// (.gz and .zst at the end of the name do not count.) Blank lines are skipped, CRLF is a line end, a byte order mark
+/// may open the file. Memory is a few MiB, whatever the size of the file; a JSON array is held whole.
+/// Not thread-safe; blocks may be parsed anywhere.
+class RowReader {
+ public:
+  /// Throws IoError when the file cannot be opened.
+  static std::unique_ptr<RowReader> open(const std::filesystem::path& file);
+  virtual ~RowReader() = default;
+
+  /// The next rows, at least one; nullopt at the end. Throws DataError for what makes the rest of the file unreadable
+  /// (a broken array, an open quote, damaged packing, UTF-16) and for a file without rows, IoError.
+  virtual std::optional<RowBlock> next() = 0;
+};
 
 }  // namespace lora_train::data

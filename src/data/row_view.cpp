@@ -1,7 +1,10 @@
 #include <algorithm>
 
+#include "lora_train/base/error.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/tokenizer/tokenizer.h"
+#include "row_fields.h"
+#include "row_reader.h"
 
 namespace lora_train::data {
 namespace {
@@ -30,15 +33,34 @@ std::vector<std::string> pieces_of(std::span<const std::int32_t> ids, const toke
 
 }  // namespace
 
+void read_texts(const std::string& file, const std::function<void(const std::string&)>& on_text) {
+  const auto reader = RowReader::open(file);
+  while (auto block = reader->next()) {
+    for (const RawRow& row : parse_rows(std::move(*block))) {
+      if (row.is_bad) {
+        throw DataError(row.where, row.message);
+      }
+      try {
+        on_text(string_of(required(row.value, {}, "text"), "text"));
+      } catch (const DataError& error) {
+        throw DataError(file + ":" + std::to_string(row.line), error.message());
+      }
+    }
+  }
+}
+
 std::vector<RowView> view_rows(const DocumentStore& store, const tokenizer::Tokenizer* tokenizer, std::size_t first,
                                std::size_t count) {
   std::vector<RowView> views;
   for (std::size_t i = first; i < store.size() && views.size() < count; ++i) {
     const auto ids = store.ids(i), labels = store.labels(i);
-    RowView view{store.source(i), {ids.begin(), ids.end()}, {labels.begin(), labels.end()}, {}, {}};
+    RowView view{store.source(i), {ids.begin(), ids.end()}, {labels.begin(), labels.end()}, {}, {}, {}};
     if (tokenizer != nullptr) {
       view.pieces = pieces_of(ids, *tokenizer);
       view.text = tokenizer->decode(ids);
+      for (const std::int32_t id : ids) {
+        view.is_special.push_back(tokenizer->is_special(id));
+      }
     }
     views.push_back(std::move(view));
   }

@@ -2,7 +2,7 @@
 
 #include <utf8proc.h>
 
-#include "utf8.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer {
 namespace {

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-#include "utf8.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer {
 namespace {

@@ -7,6 +7,7 @@
 #include "jinja/parser.h"
 #include "json_place.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/hash.h"
 #include "special_tokens.h"
 
 namespace lora_train::tokenizer {
@@ -50,10 +51,14 @@ class JinjaChatTemplate final : public ChatTemplate {
  public:
   JinjaChatTemplate(std::string source, std::string name, const std::filesystem::path& folder)
       : source_(std::move(source)), name_(std::move(name)), parsed_(jinja::parse(source_, name_)) {
-    if (folder.empty()) return;
-    for (const auto& [key, token] : read_special_tokens(folder).named) {
-      if (token) special_tokens_.set(key, jinja::Value::string(*token));
+    std::string identity = source_;
+    if (!folder.empty()) {
+      for (const auto& [key, token] : read_special_tokens(folder).named) {
+        if (token) special_tokens_.set(key, jinja::Value::string(*token));
+        identity += '\0' + key + '=' + token.value_or("");
+      }
     }
+    fingerprint_ = hash128_hex(identity);
   }
 
   RenderedChat render(std::span<const Message> messages, const RenderOptions& options) const override {

@@ -3,7 +3,7 @@
 #include <charconv>
 
 #include "byte_level.h"
-#include "utf8.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer {
 namespace {

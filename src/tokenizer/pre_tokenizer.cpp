@@ -1,6 +1,6 @@
 #include "pre_tokenizer.h"
 
-#include "utf8.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "lora_train/base/error.h"
-#include "utf8.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer {
 namespace {

@@ -14,7 +14,7 @@
 #include "lora_train/base/hash.h"
 #include "normalizer.h"
 #include "sentencepiece_model.h"
-#include "utf8.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer {
 namespace {

@@ -8,7 +8,7 @@
 #include "lora_train/base/file.h"
 #include "sentencepiece_tokenizer.h"
 #include "special_tokens.h"
-#include "utf8.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer {
 

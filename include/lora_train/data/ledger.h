@@ -14,12 +14,15 @@ enum class LedgerReason {
   kTruncated,    ///< longer than max_seq_len, its tail cut under overlength: truncate; the row is still trained
   kFullyMasked,  ///< no label to train on (no assistant turn, or it lies in the cut tail)
   kNotRendered,  ///< the chat template left out a message's content; the row is still trained
+  kDuplicate,    ///< an earlier row of the training data has the same tokens and labels; the row is still trained
+  kInValidation, ///< an evaluation set has the same row; it is still trained
 };
 
-/// "bad_row", "overlength", "truncated", "fully_masked", "not_rendered": the names in summary.json.
+/// "bad_row", "overlength", "truncated", "fully_masked", "not_rendered", "duplicate", "in_validation": the
+/// names in summary.json.
 const char* name_of(LedgerReason reason);
 
-/// False for reasons that keep the row (kTruncated, kNotRendered).
+/// False for reasons that keep the row (kTruncated, kNotRendered, kDuplicate, kInValidation).
 bool is_lost(LedgerReason reason);
 
 struct LedgerEntry {
@@ -35,9 +38,13 @@ struct Ledger {
   std::int64_t kept = 0;
   std::vector<LedgerEntry> entries;  ///< only reasons that occurred, in the order of the enumeration
 
-  /// Counts one row. Does not touch total and kept.
-  void add(LedgerReason reason, const std::string& source, const std::string& message = {});
+  /// Counts rows, of which `source` is the first. Does not touch total and kept.
+  void add(LedgerReason reason, const std::string& source, const std::string& message = {}, std::int64_t count = 1);
+  /// Adds the counts of another ledger, whose rows come after the ones counted here.
+  void add(const Ledger& other);
   std::int64_t lost() const { return total - kept; }
+  /// For the log: count, share of `total`, what happened, first place.
+  static std::string line(const LedgerEntry& entry, std::int64_t total);
   /// For the log: "rows: 100 read, 97 kept", then one line a reason with count, share and first place.
   std::vector<std::string> lines() const;
   /// Throws DataError when more than max_fraction of the rows read were lost, naming reasons, first places, the key

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,7 +21,7 @@ namespace lora_train::data {
 
 /// The part of a profile that decides ids and labels; members as in Profile.
 struct DataOptions {
-  std::vector<DatasetSpec> datasets, eval_datasets;  ///< a weight other than 1 is refused: not built yet
+  std::vector<DatasetSpec> datasets, eval_datasets;
   double val_set_size = 0;  ///< 0 = none; below 1 a share of the training rows (rounded up), else a count
   LossOn loss_on = LossOn::kAuto;
   std::optional<std::int64_t> max_seq_len;  ///< nullopt = auto
@@ -29,8 +31,13 @@ struct DataOptions {
   double max_drop_fraction = 0.01;
   std::optional<std::int64_t> eval_max_samples;  ///< the first N rows of each evaluation set; nullopt = all
   std::int64_t seed = 42;
+  std::filesystem::path cache_folder;  ///< of the token cache; empty = tokens are kept in memory
+  std::filesystem::path stage_folder;  ///< on a local disk, tables are copied there first; empty = none
+  std::size_t num_threads = 0;         ///< that tokenise; 0 = one a core
 };
 
+/// Options of a profile, with the token cache in dataset_prepared_path or the user's cache folder
+/// ($XDG_CACHE_HOME or ~/.cache, then lora-train/tokens).
 DataOptions data_options(const Profile& profile);
 
 /// What the model allows. 0 = unknown, not checked.
@@ -50,8 +57,15 @@ struct LengthStatistics {
   std::int64_t num_rows = 0, num_tokens = 0, longest = 0, percentile_50 = 0, percentile_99 = 0;
 };
 
+/// How often the documents [begin, end) of the training data occur in an epoch.
+struct DatasetWeight {
+  std::size_t begin = 0, end = 0;
+  double weight = 1;
+};
+
 struct PreparedData {
   DocumentStore train;
+  std::vector<DatasetWeight> train_weights;  ///< of every dataset, in the order of the documents
   std::vector<NamedStore> evals;
   std::int64_t max_seq_len = 0;  ///< resolved
   bool max_seq_len_is_auto = false;
@@ -71,6 +85,10 @@ struct PreparedData {
 PreparedData prepare_data(const DataOptions& options, const tokenizer::Tokenizer* tokenizer,
                           const tokenizer::ChatTemplate* chat_template, const DataLimits& limits, bool need_train);
 
+/// Calls on_text with the "text" of every row of a file, in any of the forms that a dataset may have.
+/// Throws DataError (file:line or file:line:byte) for a row without a string "text", IoError.
+void read_texts(const std::string& file, const std::function<void(const std::string&)>& on_text);
+
 /// For `tokenize --show`: one row, token by token.
 struct RowView {
   std::string source;  ///< file:line
@@ -78,6 +96,7 @@ struct RowView {
   /// What each token adds to the decoded text; a character made of several tokens stands at its last one. Joined they
   /// are `text`. Empty without a tokenizer, as is `text`.
   std::vector<std::string> pieces;
+  std::vector<bool> is_special;  ///< per token; empty without a tokenizer
   std::string text;
 };
 

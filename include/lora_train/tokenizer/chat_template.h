@@ -62,9 +62,12 @@ class ChatTemplate {
   /// The template's text and where it was found ("folder/chat_template.jinja").
   virtual const std::string& source() const = 0;
   virtual const std::string& name() const = 0;
+  /// 32 hexadecimal digits over the text and the tokens that it can write (bos_token, ...). For cache keys.
+  const std::string& fingerprint() const { return fingerprint_; }
 
  protected:
   ChatTemplate() = default;
+  std::string fingerprint_;
 };
 
 /// Per token 1 when any of its bytes lies in a span (transformers' rule), else 0. Spans ascend and do not overlap.

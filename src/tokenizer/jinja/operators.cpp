@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../utf8.h"
+#include "lora_train/base/utf8.h"
 #include "builtins.h"
 
 namespace lora_train::tokenizer::jinja {

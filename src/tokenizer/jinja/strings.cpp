@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "../utf8.h"
+#include "lora_train/base/utf8.h"
 #include "builtins.h"
 
 namespace lora_train::tokenizer::jinja {

@@ -60,12 +60,23 @@ TEST_F(DatasetFiles, RefusesWhatIsNotThereOrNotRead) {
   EXPECT_NE(refusal(path("empty")).find("no .jsonl"), std::string::npos);
   write_file_atomic(folder_ / "t.parquet", "PAR1");
   EXPECT_NE(refusal(path("t.parquet")).find("read_parquet"), std::string::npos);
-  write_file_atomic(folder_ / "t.jsonl.gz", "");
-  EXPECT_NE(refusal(path("t.jsonl.gz")).find("gunzip"), std::string::npos);
+  write_file_atomic(folder_ / "t.jsonl.xz", "");
+  EXPECT_NE(refusal(path("t.jsonl.xz")).find("unxz"), std::string::npos);
+}
+
+TEST_F(DatasetFiles, TextInAFolderIsDataOnlyWhenItIsAlone) {
+  write_file_atomic(folder_ / "LICENSE.txt", "text");
+  write_file_atomic(folder_ / "part/d.csv.zst", "x");
+  EXPECT_EQ(names(folder_.path().string()), (Names{"a.json", "b.jsonl", "part/c.ndjson", "part/d.csv.zst"}));
+  std::filesystem::create_directory(folder_ / "texts");
+  write_file_atomic(folder_ / "texts/a.txt", "text");
+  write_file_atomic(folder_ / "texts/b.txt.gz", "text");
+  EXPECT_EQ(names(path("texts")), (Names{"texts/a.txt", "texts/b.txt.gz"}));
 }
 
 TEST_F(DatasetFiles, NamesADatasetAfterItsFile) {
   EXPECT_EQ(dataset_name("data/val.jsonl"), "val");
+  EXPECT_EQ(dataset_name("data/val.csv.gz"), "val");
   EXPECT_EQ(dataset_name("data/v1.5/"), "v1.5");
   EXPECT_EQ(dataset_name("parts/*"), "*");
 }

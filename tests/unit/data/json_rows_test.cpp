@@ -66,6 +66,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"utf8_past_10ffff", "{\"a\": \"\xF4\x90\x80\x80\"}", 8, "ill-formed UTF-8"},
         BadText{"nul_between", std::string("{\"a\": 1}\0{}", 11), 8, "NUL"},
         BadText{"nul_after", std::string("{\"a\": 1}\0", 9), 8, "NUL"},
+        BadText{"int65", "{\"a\": 9223372036854775808}", 25, "beyond 64 bits"},
+        BadText{"int66", "{\"a\": [-99999999999999999999]}", 28, "beyond 64 bits"},
         BadText{"array", "[1]", 0, "expected an object"}, BadText{"number", "17 ", 2, "expected an object"},
         BadText{"null", "null", 3, "expected an object"}, BadText{"string", "\"text\"", 5, "expected an object"},
         BadText{"duplicate_key", "{\"a\": 1, \"b\": 2, \"a\": 3}", 19, "duplicate key \"a\""},

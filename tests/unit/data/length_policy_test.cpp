@@ -3,23 +3,24 @@
 #include <gtest/gtest.h>
 
 #include "lora_train/base/error.h"
+#include "store_builder.h"
 
 namespace lora_train::data {
 namespace {
 
 // Rows of the given lengths; the last token of each is the only trained one, and in rows of 5 also the second.
 DocumentStore rows(const std::vector<std::size_t>& lengths) {
-  DocumentStore store;
-  const auto file = store.add_file("f");
+  StoreBuilder builder;
+  const auto file = builder.add_file("f");
   for (std::size_t i = 0; i < lengths.size(); ++i) {
     std::vector<std::int32_t> ids(lengths[i], 7), labels(lengths[i], -100);
     labels.back() = 7;
     if (lengths[i] == 5) {
       labels[1] = 7;
     }
-    store.append(ids, labels, file, i + 1);
+    builder.append(ids, labels, file, i + 1);
   }
-  return store;
+  return builder.build();
 }
 
 std::int64_t automatic(std::int64_t longest, std::int64_t p99, std::int64_t positions) {
@@ -101,9 +102,12 @@ TEST(LengthPolicy, TruncateKeepsTheHeadAndDropsWhatIsLeftUntrained) {
 }
 
 TEST(LengthPolicy, RowsWithNothingToTrainAreDropped) {
-  DocumentStore store = rows({3});
+  StoreBuilder builder;
+  const auto file = builder.add_file("f");
   const std::vector<std::int32_t> ids = {1, 2}, first_only = {1, -100};  // a label at position 0 trains nothing
-  store.append(ids, first_only, 0, 2);
+  builder.append(ids, ids, file, 1);
+  builder.append(ids, first_only, file, 2);
+  DocumentStore store = builder.build();
   Ledger ledger;
   EXPECT_EQ(apply_length_policy(std::move(store), 64, Overlength::kError, ledger, "x").size(), 1U);
   ASSERT_EQ(ledger.entries.size(), 1U);

@@ -2,18 +2,20 @@
 
 #include <gtest/gtest.h>
 
+#include "store_builder.h"
+
 namespace lora_train::data {
 namespace {
 
 using Ints = std::vector<std::int32_t>;
 
 DocumentStore three_documents() {
-  DocumentStore store;
-  const auto file = store.add_file("rows.jsonl");
-  store.append(Ints{10, 11, 12}, Ints{10, -100, 12}, file, 1);
-  store.append(Ints{20}, Ints{20}, file, 2);
-  store.append(Ints{30, 31}, Ints{30, 31}, file, 4);
-  return store;
+  StoreBuilder builder;
+  const auto file = builder.add_file("rows.jsonl");
+  builder.append(Ints{10, 11, 12}, Ints{10, -100, 12}, file, 1);
+  builder.append(Ints{20}, Ints{20}, file, 2);
+  builder.append(Ints{30, 31}, Ints{30, 31}, file, 4);
+  return builder.build();
 }
 
 TEST(DocumentStore, CountsLabelsFromTheSecondPositionOn) {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "lora_train/base/error.h"
+#include "store_builder.h"
 
 namespace lora_train::data {
 namespace {
@@ -15,13 +16,13 @@ using Documents = std::vector<std::uint32_t>;
 
 // Documents of 1 to `longest` tokens, of varied length.
 DocumentStore documents(std::size_t count, std::size_t longest) {
-  DocumentStore store;
-  const auto file = store.add_file("f");
+  StoreBuilder builder;
+  const auto file = builder.add_file("f");
   for (std::size_t i = 0; i < count; ++i) {
     const std::vector<std::int32_t> ids(1 + (i * 7919 + 3) % longest, 1);
-    store.append(ids, ids, file, i + 1);
+    builder.append(ids, ids, file, i + 1);
   }
-  return store;
+  return builder.build();
 }
 
 PlanOptions options_with(std::int64_t global, std::int64_t micro, double epochs = 1) {
@@ -152,11 +153,12 @@ TEST(RunPlan, TrainsTheLastSmallerBatch) {
 }
 
 TEST(RunPlan, DealsRowsInOrderAndNumbersDocumentsInTheStep) {
-  DocumentStore store;
-  const auto file = store.add_file("f");
+  StoreBuilder builder;
+  const auto file = builder.add_file("f");
   for (std::uint64_t i = 0; i < 6; ++i) {
-    store.append(std::vector<std::int32_t>(25, 1), std::vector<std::int32_t>(25, 1), file, i + 1);
+    builder.append(std::vector<std::int32_t>(25, 1), std::vector<std::int32_t>(25, 1), file, i + 1);
   }
+  const DocumentStore store = builder.build();
   PlanOptions options = options_with(3, 2);
   options.shuffle = false;
   const StepPlan step = RunPlan(store, options).step(1);
@@ -199,11 +201,12 @@ TEST(RunPlan, StepIsTheSameInWhateverOrderItIsAskedFor) {
 }
 
 TEST(RunPlan, TellsWhatTheStartLinePrints) {
-  DocumentStore store;
-  const auto file = store.add_file("f");
+  StoreBuilder builder;
+  const auto file = builder.add_file("f");
   for (std::uint64_t i = 0; i < 8; ++i) {
-    store.append(std::vector<std::int32_t>(20, 1), std::vector<std::int32_t>(20, 1), file, i + 1);
+    builder.append(std::vector<std::int32_t>(20, 1), std::vector<std::int32_t>(20, 1), file, i + 1);
   }
+  const DocumentStore store = builder.build();
   const RunPlan plan(store, options_with(2, 2));
   EXPECT_EQ(plan.rows_per_epoch(), 4);
   EXPECT_DOUBLE_EQ(plan.packing_efficiency(), 0.8);

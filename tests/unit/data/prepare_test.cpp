@@ -8,6 +8,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::data {
@@ -80,6 +81,103 @@ TEST_F(PrepareData, ReadsSetsOfDifferentLayoutsInOrder) {
   EXPECT_EQ(data.train_lengths.longest, 19);
   EXPECT_SAYS(data.loss_description, "assistant turns of chats");
   EXPECT_SAYS(data.loss_description, "the rows' own labels");
+}
+
+TEST_F(PrepareData, AnyNumberOfThreadsGivesTheSameData) {
+  std::string bytes;
+  for (int i = 0; i < 60000; ++i) {
+    bytes += i % 1000 == 7 ? "{\"text\": 5}\n" : "{\"text\": \"row " + std::to_string(i % 977) + "\"}\n";
+  }
+  DataOptions options;
+  options.datasets = {dataset("t.jsonl", bytes)};
+  options.on_bad_row = OnBadRow::kDrop;
+  std::vector<std::string> seen;
+  for (const std::size_t num_threads : {1U, 2U, 7U}) {
+    options.num_threads = num_threads;
+    const PreparedData data = prepare(options);
+    std::string all = join(data.ledger.lines(), "\n");
+    for (std::size_t i = 0; i < data.train.size(); ++i) {
+      all += data.train.source(i) + ":" + tokenizer_.decode(data.train.ids(i), false);
+    }
+    seen.push_back(all);
+  }
+  EXPECT_EQ(seen[1], seen[0]);
+  EXPECT_EQ(seen[2], seen[0]);
+  options.on_bad_row = OnBadRow::kError;
+  EXPECT_SAYS(refusal(options), "t.jsonl:8: text is number");
+}
+
+TEST_F(PrepareData, TokenCacheGivesTheSameDataAndIsNeverStale) {
+  DataOptions options;
+  options.datasets = {dataset("t.jsonl", texts(50) + "{\"text\": NaN}\n")};
+  options.on_bad_row = OnBadRow::kDrop;
+  options.max_drop_fraction = 1;
+  options.cache_folder = folder_ / "cache";
+  const auto num_tables = [&] {
+    std::filesystem::directory_iterator files(options.cache_folder);
+    return std::distance(begin(files), end(files));
+  };
+  const PreparedData first = prepare(options), again = prepare(options);
+  EXPECT_EQ(num_tables(), 1);
+  ASSERT_EQ(again.train.size(), first.train.size());
+  for (std::size_t i = 0; i < first.train.size(); ++i) {
+    EXPECT_EQ(view_rows(again.train, &tokenizer_, i, 1)[0].text, view_rows(first.train, &tokenizer_, i, 1)[0].text);
+    EXPECT_EQ(again.train.source(i), first.train.source(i));
+  }
+  EXPECT_EQ(again.ledger.lines(), first.ledger.lines());
+  EXPECT_EQ(again.loss_description, first.loss_description);
+  EXPECT_EQ(again.fingerprint, first.fingerprint);
+
+  // Every option that decides a row's tokens makes another table; what is applied later does not.
+  options.max_seq_len = 4096;
+  options.overlength = Overlength::kDrop;
+  options.seed = 7;
+  prepare(options);
+  EXPECT_EQ(num_tables(), 1);
+  options.loss_on = LossOn::kAll;
+  prepare(options);
+  EXPECT_EQ(num_tables(), 2);
+  options.datasets[0].type = DatasetType::kText;
+  prepare(options);
+  EXPECT_EQ(num_tables(), 3);
+  options.datasets[0].field_map = {{"text", "text"}};
+  prepare(options);
+  EXPECT_EQ(num_tables(), 4);
+  const ByteTokenizer with_bos(true);
+  prepare_data(options, &with_bos, &template_, limits_, true);
+  EXPECT_EQ(num_tables(), 5);
+  dataset("t.jsonl", texts(51));
+  EXPECT_EQ(prepare(options).train.size(), 51U);
+  EXPECT_EQ(num_tables(), 6);
+}
+
+TEST_F(PrepareData, WeightsFollowTheirDatasets) {
+  DataOptions options;
+  options.datasets = {dataset("a.jsonl", texts(10)), dataset("b.jsonl", texts(30))};
+  options.datasets[1].weight = 0.5;
+  options.val_set_size = 8;
+  const PreparedData data = prepare(options);
+  ASSERT_EQ(data.train_weights.size(), 2U);
+  EXPECT_EQ(data.train_weights[0].begin, 0U);
+  EXPECT_EQ(data.train_weights[0].end, data.train_weights[1].begin);
+  EXPECT_EQ(data.train_weights[1].end, 32U);
+  EXPECT_EQ(data.train_weights[1].weight, 0.5);
+  EXPECT_SAYS(data.train.source(data.train_weights[1].begin), "b.jsonl:");
+  EXPECT_SAYS(data.train.source(data.train_weights[1].begin - 1), "a.jsonl:");
+}
+
+TEST_F(PrepareData, RepeatedRowsAreCountedAndKept) {
+  DataOptions options;
+  options.datasets = {dataset("a.jsonl", texts(5) + texts(2))};
+  options.eval_datasets = {dataset("e.jsonl", texts(1))};
+  const PreparedData data = prepare(options);
+  EXPECT_EQ(data.train.size(), 7U);
+  EXPECT_EQ(data.ledger.kept, 7);
+  ASSERT_EQ(data.ledger.entries.size(), 2U);
+  EXPECT_EQ(data.ledger.entries[0].reason, LedgerReason::kDuplicate);
+  EXPECT_EQ(data.ledger.entries[0].count, 2);
+  EXPECT_EQ(data.ledger.entries[1].reason, LedgerReason::kInValidation);
+  EXPECT_EQ(data.ledger.entries[1].count, 2);
 }
 
 TEST_F(PrepareData, PretokenisedRowsNeedNoTokenizer) {
@@ -237,13 +335,6 @@ TEST_F(PrepareData, FingerprintFollowsDataAndOptionsNotThePath) {
   options.max_seq_len = std::nullopt;
   options.datasets = {dataset("t.jsonl", texts(6))};
   EXPECT_NE(prepare(options).fingerprint, first);
-}
-
-TEST_F(PrepareData, RefusesAWeightUntilItIsBuilt) {
-  DataOptions options;
-  options.datasets = {dataset("t.jsonl", texts(2))};
-  options.datasets[0].weight = 2;
-  EXPECT_THROW(prepare(options), ConfigError);
 }
 
 TEST_F(PrepareData, CountsContentThatTheTemplateLeavesOut) {

@@ -193,7 +193,7 @@ TEST(Pretokenized, RefusesMalformedRows) {
       {R"({"input_ids": [1, true], "labels": [1, 2]})", "input_ids[1] is boolean"},
       {R"({"input_ids": [1, -1], "labels": [1, 2]})", "input_ids[1] is -1"},
       {R"({"input_ids": [1, 4294967297], "labels": [1, 2]})", "input_ids[1] is 4294967297"},
-      {R"({"input_ids": [1, 18446744073709551615], "labels": [1, 2]})", "input_ids[1] is 18446744073709551615"},
+      {R"({"input_ids": [1, 9223372036854775807], "labels": [1, 2]})", "input_ids[1] is 9223372036854775807"},
       {R"({"input_ids": [1, 2], "labels": [1]})", "labels has 1 values, input_ids 2"},
       {R"({"input_ids": [1, 2], "labels": [1, -7]})", "labels[1] is -7"},
       {R"({"input_ids": [1, 2], "labels": [1, -101]})", "labels[1] is -101"},

@@ -9,20 +9,24 @@
 namespace lora_train::data {
 namespace {
 
-class RowReader : public testing::Test {
+class RowReaderTest : public testing::Test {
  protected:
   // "line" of a good row, "line:byte message" of a bad one, or "! file:line:byte" when reading ends in an error.
-  std::vector<std::string> read(std::string_view bytes) {
-    const auto file = folder_ / "rows.jsonl";
+  std::vector<std::string> read(std::string_view bytes, const char* name = "rows.jsonl") {
+    const auto file = folder_ / name;
     write_file_atomic(file, bytes);
     std::vector<std::string> out;
     messages_.clear();
+    values_.clear();
     try {
-      read_rows(file, [&](RawRow&& row) {
-        out.push_back(row.is_bad ? row.where.substr(file.string().size() + 1) : std::to_string(row.line));
-        messages_ += row.message;
-        return true;
-      });
+      const auto reader = RowReader::open(file);
+      while (auto block = reader->next()) {
+        for (const RawRow& row : parse_rows(std::move(*block))) {
+          out.push_back(row.is_bad ? row.where.substr(file.string().size() + 1) : std::to_string(row.line));
+          messages_ += row.message;
+          values_.push_back(row.value);
+        }
+      }
     } catch (const DataError& error) {
       out.push_back("!" + error.where().substr(file.string().size()));
       messages_ += error.message();
@@ -33,83 +37,151 @@ class RowReader : public testing::Test {
 
   testing_support::TemporaryFolder folder_;
   std::string messages_;
+  std::vector<Json> values_;
 };
 
 using Places = std::vector<std::string>;
 
-TEST_F(RowReader, SkipsBlankLinesAndTakesCrLf) {
+TEST_F(RowReaderTest, SkipsBlankLinesAndTakesCrLf) {
   EXPECT_EQ(read("{\"a\":1}\r\n\r\n  \n{\"a\":2}\n\n{\"a\":3}"), (Places{"1", "4", "6"}));
 }
 
-TEST_F(RowReader, TakesAByteOrderMarkOnTheFirstLineOnly) {
+TEST_F(RowReaderTest, TakesAByteOrderMarkOnTheFirstLineOnly) {
   EXPECT_EQ(read("\xEF\xBB\xBF{\"a\":1}\n{}\n"), (Places{"1", "2"}));
   EXPECT_EQ(read("{\"a\":1}\n\xEF\xBB\xBF{}\n"), (Places{"1", "2:1"}));
   EXPECT_TRUE(says("byte order mark"));
   EXPECT_EQ(read("\xEF\xBB\xBF\xEF\xBB\xBF{}\n"), (Places{"1:4"}));
 }
 
-TEST_F(RowReader, CountsTheByteOrderMarkInPlaces) { EXPECT_EQ(read("\xEF\xBB\xBF{\"a\":x}\n"), (Places{"1:9"})); }
+TEST_F(RowReaderTest, CountsTheByteOrderMarkInPlaces) { EXPECT_EQ(read("\xEF\xBB\xBF{\"a\":x}\n"), (Places{"1:9"})); }
 
-TEST_F(RowReader, GoesOnAfterABadLine) {
+TEST_F(RowReaderTest, GoesOnAfterABadLine) {
   EXPECT_EQ(read("{\"a\":1}\n{\"a\":NaN}\n{\"a\":2}\n"), (Places{"1", "2:6", "3"}));
 }
 
-TEST_F(RowReader, SaysThatATruncatedLastLineLooksTruncated) {
+TEST_F(RowReaderTest, SaysThatATruncatedLastLineLooksTruncated) {
   EXPECT_EQ(read("{\"a\":1}\n{\"a\":\"x"), (Places{"1", "2:8"}));
   EXPECT_TRUE(says("truncated"));
 }
 
-TEST_F(RowReader, CarriageReturnIsPartOfTheLineEnd) {
+TEST_F(RowReaderTest, CarriageReturnIsPartOfTheLineEnd) {
   EXPECT_EQ(read("{\"a\":\"x\r\n{}\r\n"), (Places{"1:8", "2"}));
   EXPECT_TRUE(says("every line holds one whole object"));
 }
 
-TEST_F(RowReader, ExplainsAPrettyPrintedObject) {
+TEST_F(RowReaderTest, ExplainsAPrettyPrintedObject) {
   EXPECT_EQ(read("{\n\"a\":1\n}\n").front(), "1:2");
   EXPECT_TRUE(says("one JSON array"));
 }
 
-TEST_F(RowReader, RefusesALineOver64MiB) {
+TEST_F(RowReaderTest, RefusesALineOver64MiB) {
   std::string big = "{\"a\":\"" + std::string(64 << 20, 'x') + "\"}\n{}\n";
   EXPECT_EQ(read(big), (Places{"1:67108865", "2"}));
   EXPECT_TRUE(says("64 MiB"));
 }
 
-TEST_F(RowReader, ReadsAnArrayWithTheLineOfEachRow) {
+TEST_F(RowReaderTest, ReadsAnArrayWithTheLineOfEachRow) {
   EXPECT_EQ(read("\n[\n  {\"a\":1},\n  {\"a\":2}, {\"a\":\n3}\n]\n"), (Places{"3", "4", "4"}));
 }
 
-TEST_F(RowReader, PlacesAreExactInAnArray) {
+TEST_F(RowReaderTest, PlacesAreExactInAnArray) {
   EXPECT_EQ(read("[\n{\"a\":1},\n {\"a\":1,\"a\":2},\n{}]"), (Places{"2", "3:11", "4"}));
   EXPECT_EQ(read("[\n{\"a\":1},\n  nope]"), (Places{"2", "!:3:4"}));
   EXPECT_EQ(read("[{\"a\":1},"), (Places{"1", "!:1:10"}));
   EXPECT_EQ(read("[{\"a\":1}]\n{}"), (Places{"1", "!:2:1"}));
 }
 
-TEST_F(RowReader, RefusesFilesOfAnotherKind) {
+TEST_F(RowReaderTest, RefusesFilesOfAnotherKind) {
   EXPECT_EQ(read("\xFF\xFE{\0"), (Places{"!:1:1"}));
   EXPECT_TRUE(says("UTF-16"));
-  EXPECT_EQ(read("\x1F\x8B\x08"), (Places{"!:1:1"}));
-  EXPECT_TRUE(says("unpack"));
+  EXPECT_EQ(read("PAR1abc"), (Places{"!:1:1"}));
+  EXPECT_TRUE(says("Parquet"));
 }
 
-TEST_F(RowReader, RefusesAFileWithoutRows) {
+TEST_F(RowReaderTest, RefusesAFileWithoutRows) {
   EXPECT_EQ(read(""), (Places{"!"}));
   EXPECT_TRUE(says("no row"));
   EXPECT_EQ(read("\xEF\xBB\xBF \r\n\n"), (Places{"!"}));
 }
 
-TEST_F(RowReader, FingerprintFollowsTheBytes) {
-  const auto hash_of = [&](const char* bytes) {
-    write_file_atomic(folder_ / "f", bytes);
-    return read_rows(folder_ / "f", [](RawRow&&) { return true; });
-  };
-  EXPECT_EQ(hash_of("{}\n"), hash_of("{}\n"));
-  EXPECT_NE(hash_of("{}\n"), hash_of("{} \n"));
+TEST_F(RowReaderTest, MissingFileIsAnIoError) { EXPECT_THROW(RowReader::open(folder_ / "none"), IoError); }
+
+TEST_F(RowReaderTest, LinesCutAnywhereByTheBlocksAreWhole) {
+  // Lines of growing length over several blocks: every cut falls somewhere else.
+  std::string bytes;
+  Places expected;
+  for (std::size_t i = 0; bytes.size() < (5U << 20); ++i) {
+    bytes += "{\"a\":\"" + std::string(i * 37 % 5000, 'x') + "\"}\n";
+    expected.push_back(std::to_string(i + 1));
+  }
+  EXPECT_EQ(read(bytes), expected);
+  EXPECT_TRUE(messages_.empty()) << messages_.substr(0, 200);
 }
 
-TEST_F(RowReader, MissingFileIsAnIoError) {
-  EXPECT_THROW(read_rows(folder_ / "none", [](RawRow&&) { return true; }), IoError);
+TEST_F(RowReaderTest, TextGivesOneRowALine) {
+  EXPECT_EQ(read("one\r\n\n  two \nthr\xC3\xA9" "e", "rows.txt"), (Places{"1", "3", "4"}));
+  EXPECT_EQ(values_[0], (Json{{"text", "one"}}));
+  EXPECT_EQ(values_[1], (Json{{"text", "  two "}}));
+  EXPECT_EQ(read("[1]\nab\xFF\n", "rows.txt"), (Places{"1", "2:3"}));
+  EXPECT_TRUE(says("UTF-8"));
+}
+
+TEST_F(RowReaderTest, CsvGivesColumnsAsStrings) {
+  EXPECT_EQ(read("a,b\r\n1,\"x \"\"y\"\", z\"\r\n\r\n\"two\nlines\",\n", "rows.csv"), (Places{"2", "4"}));
+  EXPECT_EQ(values_[0], (Json{{"a", "1"}, {"b", "x \"y\", z"}}));
+  EXPECT_EQ(values_[1], (Json{{"a", "two\nlines"}, {"b", ""}}));
+  EXPECT_EQ(read("a\tb\n1,2\t3", "rows.tsv"), (Places{"2"}));
+  EXPECT_EQ(values_[0], (Json{{"a", "1,2"}, {"b", "3"}}));
+}
+
+TEST_F(RowReaderTest, CsvNamesRecordsThatDoNotFitTheHeader) {
+  EXPECT_EQ(read("a,b\n1\n1,2,3\n4,5\n6,\xFF\n", "rows.csv"), (Places{"2:1", "3:1", "4", "5:1"}));
+  EXPECT_TRUE(says("1 fields, the header 2") && says("3 fields") && says("\"b\" is not valid UTF-8"));
+  EXPECT_EQ(read("a,a\n1,2\n", "rows.csv"), (Places{"!:1:1"}));
+  EXPECT_TRUE(says("twice"));
+  EXPECT_EQ(read("a,b\n1,2\n3,\"x\ny\n", "rows.csv"), (Places{"!:3:3"}));
+  EXPECT_TRUE(says("never closed"));
+  EXPECT_EQ(read("a,b\n", "rows.csv"), (Places{"!"}));
+}
+
+// "{}\n" twice, by gzip -n and zstd.
+constexpr std::string_view kGzip("\x1f\x8b\x08\0\0\0\0\0\0\x03\xab\xae\xe5\xaa\xae\xe5\x02\0\xaf\xf1\x38\x9c\x06\0\0\0", 26);
+
+TEST_F(RowReaderTest, UnpacksGzip) {
+  EXPECT_EQ(read(kGzip, "rows.jsonl.gz"), (Places{"1", "2"}));
+  EXPECT_EQ(read(std::string(kGzip) + std::string(kGzip)), (Places{"1", "2", "3", "4"}));  // two members
+  for (std::size_t size = 4; size < kGzip.size(); ++size) {
+    read(kGzip.substr(0, size));
+    EXPECT_TRUE(says("gzip data ends early")) << size << messages_;
+  }
+  std::string wrong(kGzip);
+  wrong[12] ^= 0x10;
+  read(wrong);
+  EXPECT_TRUE(says("gzip data is wrong")) << messages_;
+}
+
+// "{}\n" twice, by zstd --no-check.
+constexpr std::string_view kZstd("\x28\xb5\x2f\xfd\0\x58\x31\0\0{}\n{}\n", 15);
+
+TEST_F(RowReaderTest, UnpacksZstd) {
+  EXPECT_EQ(read(kZstd, "rows.jsonl.zst"), (Places{"1", "2"}));
+  EXPECT_EQ(read(std::string(kZstd) + std::string(kZstd)), (Places{"1", "2", "3", "4"}));  // two frames
+  for (std::size_t size = 5; size < kZstd.size(); ++size) {
+    read(kZstd.substr(0, size));
+    EXPECT_TRUE(says("zstd data")) << size << messages_;
+  }
+}
+
+TEST_F(RowReaderTest, PackedNamesKeepTheKindOfFile) {
+  EXPECT_EQ(read("a\n{}\n", "rows.csv.gz"), (Places{"2"}));
+  EXPECT_EQ(values_[0], (Json{{"a", "{}"}}));
+}
+
+TEST_F(RowReaderTest, LineThatNeverEndsIsSkippedWithoutHoldingIt) {
+  std::string bytes = "{}\n" + std::string((80 << 20), 'x') + "\n{}\n";
+  EXPECT_EQ(read(bytes), (Places{"1", "2:67108865", "3"}));
+  bytes.resize(bytes.size() - 4);  // the long line is the last one and has no end
+  EXPECT_EQ(read(bytes), (Places{"1", "2:67108865"}));
 }
 
 }  // namespace

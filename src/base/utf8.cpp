@@ -1,8 +1,8 @@
-#include "utf8.h"
+#include "lora_train/base/utf8.h"
 
 #include <cstring>
 
-namespace lora_train::tokenizer {
+namespace lora_train {
 namespace {
 
 unsigned byte_at(std::string_view text, std::size_t at) { return static_cast<unsigned char>(text[at]); }
@@ -108,4 +108,4 @@ std::size_t count_chars(std::string_view text) {
   return count;
 }
 
-}  // namespace lora_train::tokenizer
+}  // namespace lora_train

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace lora_train::tokenizer {
+namespace lora_train {
 
 /// One character: its code point and its length in bytes; length 0 where the bytes are no valid character.
 struct Utf8Char {
@@ -34,4 +34,4 @@ std::size_t count_chars(std::string_view text);
 
 inline constexpr std::string_view kReplacementChar = "\xEF\xBF\xBD";
 
-}  // namespace lora_train::tokenizer
+}  // namespace lora_train

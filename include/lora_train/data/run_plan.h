@@ -1,0 +1,23 @@
+// From a profile and prepared data to the plan of a run: one place for training and for `tokenize --step`.
+#pragma once
+
+#include <cstdint>
+
+#include "lora_train/config/profile.h"
+#include "lora_train/data/plan.h"
+#include "lora_train/data/prepare.h"
+
+namespace lora_train::data {
+
+/// Rows per micro-batch and per step.
+struct BatchSizes {
+  std::int64_t micro = 1, global = 1;
+};
+
+/// micro_batch_size: auto is the largest divisor of the step's rows that keeps a micro-batch within 4096 tokens.
+BatchSizes resolve_batch_sizes(const Profile& profile, std::int64_t max_seq_len);
+
+/// What decides the steps, with weights of the datasets. `prepared` was made from the same profile.
+PlanOptions plan_options(const Profile& profile, const BatchSizes& sizes, const PreparedData& prepared);
+
+}  // namespace lora_train::data

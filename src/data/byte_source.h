@@ -1,0 +1,26 @@
+// The bytes of a dataset file, unpacked while they are read.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace lora_train::data {
+
+/// A stream of bytes. Not thread-safe.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  /// Fills `buffer` and returns how many bytes came: fewer than `size` only at the end.
+  /// Throws IoError, and DataError (where = file) for packed data that is damaged or ends early.
+  virtual std::size_t read(char* buffer, std::size_t size) = 0;
+};
+
+/// Opens `file`; gzip and zstd are known by their first bytes, whatever the file's name is.
+std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& file);
+
+/// Hash of the file's bytes as they are on the disk (32 hexadecimal digits). Throws IoError.
+std::string hash_of_file(const std::filesystem::path& file);
+
+}  // namespace lora_train::data

@@ -1,0 +1,46 @@
+#include "lora_train/data/run_plan.h"
+
+#include <algorithm>
+
+namespace lora_train::data {
+
+namespace {
+
+constexpr std::int64_t kAutoMicroBatchTokens = 4096;
+
+}  // namespace
+
+BatchSizes resolve_batch_sizes(const Profile& profile, std::int64_t max_seq_len) {
+  const std::int64_t fitting = std::max<std::int64_t>(1, kAutoMicroBatchTokens / max_seq_len);
+  BatchSizes sizes;
+  if (profile.gradient_accumulation_steps) {
+    sizes.micro = profile.micro_batch_size.value_or(fitting);
+    sizes.global = sizes.micro * *profile.gradient_accumulation_steps;
+    return sizes;
+  }
+  sizes.global = profile.global_batch_size.value_or(1);
+  if (profile.micro_batch_size) {
+    sizes.micro = std::min(*profile.micro_batch_size, sizes.global);
+    return sizes;
+  }
+  sizes.micro = std::min(fitting, sizes.global);
+  while (sizes.global % sizes.micro != 0) {
+    --sizes.micro;
+  }
+  return sizes;
+}
+
+PlanOptions plan_options(const Profile& profile, const BatchSizes& sizes, const PreparedData& prepared) {
+  PlanOptions options;
+  options.max_seq_len = prepared.max_seq_len;
+  options.packing = profile.packing;
+  options.shuffle = profile.shuffle;
+  options.seed = static_cast<std::uint64_t>(profile.seed);
+  options.global_batch_size = sizes.global;
+  options.micro_batch_size = sizes.micro;
+  options.num_epochs = profile.num_epochs;
+  options.max_steps = profile.max_steps;
+  return options;
+}
+
+}  // namespace lora_train::data

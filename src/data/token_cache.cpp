@@ -1,0 +1,82 @@
+#include "token_cache.h"
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+
+namespace lora_train::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::string& key) {
+  std::error_code error;
+  if (!fs::exists(file, error)) {
+    return nullptr;
+  }
+  try {
+    return TokenTable::open(file, key);
+  } catch (const Error& problem) {
+    log_warning(std::string(problem.what()) + " It is made again.");
+    fs::remove(file, error);
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+TokenCache::TokenCache(fs::path folder, fs::path stage_folder)
+    : folder_(std::move(folder)), stage_folder_(std::move(stage_folder)) {}
+
+fs::path TokenCache::file_of(const fs::path& folder, const std::string& key) const {
+  return folder / (key + ".tokens");
+}
+
+std::shared_ptr<const TokenTable> TokenCache::find(const std::string& key) const {
+  return folder_.empty() ? nullptr : open_if_good(file_of(folder_, key), key);
+}
+
+TokenTableWriter TokenCache::writer(const std::string& key) const {
+  if (folder_.empty()) {
+    return {fs::path(), key};
+  }
+  try {
+    fs::create_directories(folder_);
+    return {file_of(folder_, key), key};
+  } catch (const std::exception& error) {
+    log_warning(std::string("the token cache cannot be written, rows are kept in memory for this run: ") +
+                error.what() + ". Set dataset_prepared_path to a folder that can be written");
+    return {fs::path(), key};
+  }
+}
+
+std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const TokenTable> table,
+                                                     const std::string& key) const {
+  if (stage_folder_.empty() || table->path().empty()) {
+    return table;
+  }
+  const fs::path file = file_of(stage_folder_, key);
+  if (auto there = open_if_good(file, key)) {
+    log_info("stage_dir: " + file.string() + " is there already");
+    return there;
+  }
+  try {
+    fs::create_directories(stage_folder_);
+    const MappedFile source(table->path());
+    const auto room = fs::space(stage_folder_).available;
+    if (room < source.size()) {
+      throw IoError(stage_folder_.string(), "has " + format_bytes(static_cast<double>(room)) + " left, " +
+                                                format_bytes(static_cast<double>(source.size())) + " are needed");
+    }
+    AtomicFileWriter copy(file, source.size());
+    copy.write(source.bytes());
+    copy.commit();
+    log_info("stage_dir: copied " + format_bytes(static_cast<double>(source.size())) + " to " + file.string());
+    return TokenTable::open(file, key);
+  } catch (const std::exception& error) {
+    log_warning("stage_dir is not used, tokens are read from " + table->path().string() + ": " + error.what());
+    return table;
+  }
+}
+
+}  // namespace lora_train::data

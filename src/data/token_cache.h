@@ -1,0 +1,34 @@
+// Where the token tables of datasets are kept between runs.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "lora_train/data/token_table.h"
+
+namespace lora_train::data {
+
+/// A folder of files <key>.tokens. The key names everything that decides a table's content, so a file is never stale;
+/// files appear whole, so two processes may build the same one at once. Nothing is ever deleted but a damaged file.
+class TokenCache {
+ public:
+  /// `folder` empty: nothing is kept, tables live in memory. `stage_folder` (a local disk) empty: tables are read where
+  /// they are.
+  TokenCache(std::filesystem::path folder, std::filesystem::path stage_folder);
+
+  /// The table for `key`, or null. A damaged file is warned of and counts as missing.
+  std::shared_ptr<const TokenTable> find(const std::string& key) const;
+  /// Writes a table for `key`; where the folder cannot be written to it warns and writes to memory.
+  TokenTableWriter writer(const std::string& key) const;
+  /// The table from the stage folder, copied there first unless it is there already. Warns and returns `table` where
+  /// that is not possible (no room).
+  std::shared_ptr<const TokenTable> staged(std::shared_ptr<const TokenTable> table, const std::string& key) const;
+
+ private:
+  std::filesystem::path file_of(const std::filesystem::path& folder, const std::string& key) const;
+
+  std::filesystem::path folder_, stage_folder_;
+};
+
+}  // namespace lora_train::data

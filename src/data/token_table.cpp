@@ -1,0 +1,165 @@
+#include "lora_train/data/token_table.h"
+
+#include <cassert>
+#include <cstring>
+
+#include "lora_train/base/error.h"
+#include "lora_train/data/document_store.h"
+
+namespace lora_train::data {
+namespace {
+
+constexpr std::size_t kUnit = 8;
+constexpr std::size_t kBufferBytes = 1 << 20;
+
+struct RecordHeader {
+  std::uint64_t line;
+  std::uint64_t content_hash;
+  std::uint32_t num_tokens;
+  std::uint32_t num_supervised;
+  std::uint32_t file;
+  std::uint32_t zero;
+};
+static_assert(sizeof(RecordHeader) == 32);
+
+// A new layout gets a new mark, so that no version reads the other's files.
+struct Footer {
+  char mark[8] = {'L', 'T', 'O', 'K', 'E', 'N', 'S', '1'};
+  std::uint64_t num_rows = 0;
+  std::uint64_t num_tokens = 0;
+  std::uint64_t num_record_bytes = 0;
+  std::uint64_t num_metadata_bytes = 0;
+  char key[32] = {};
+  char body_hash[32] = {};
+  std::uint64_t footer_hash = 0;  // of all bytes before it
+};
+static_assert(sizeof(Footer) == 112);
+
+template <typename T>
+std::string_view bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+std::string_view bytes_of(std::span<const std::int32_t> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
+
+std::uint64_t hash_of(const Footer& footer) { return hash64(bytes_of(footer).substr(0, offsetof(Footer, footer_hash))); }
+
+std::string padded_key(std::string key) {
+  assert(key.size() <= sizeof Footer::key);
+  key.resize(sizeof Footer::key, '\0');
+  return key;
+}
+
+}  // namespace
+
+std::shared_ptr<const TokenTable> TokenTable::open(const std::filesystem::path& file, const std::string& key) {
+  auto map = std::make_shared<const MappedFile>(file);
+  std::shared_ptr<TokenTable> table(new TokenTable());
+  table->path_ = file;
+  table->bytes_ = map->bytes();
+  table->owner_ = std::move(map);
+  table->check(key, file.string());
+  return table;
+}
+
+std::shared_ptr<const TokenTable> TokenTable::from_bytes(std::string bytes, const std::string& key) {
+  auto owned = std::make_shared<const std::string>(std::move(bytes));
+  std::shared_ptr<TokenTable> table(new TokenTable());
+  table->bytes_ = *owned;
+  table->owner_ = std::move(owned);
+  table->check(key, "token table");
+  return table;
+}
+
+void TokenTable::check(const std::string& key, const std::string& where) {
+  const auto require = [&](bool is_good, const char* message) {
+    if (!is_good) {
+      throw FormatError(where, std::string(message) + "; delete the file, it is made again");
+    }
+  };
+  Footer footer;
+  require(bytes_.size() >= sizeof footer, "too short for a token table");
+  const std::string_view body = bytes_.substr(0, bytes_.size() - sizeof footer);
+  std::memcpy(&footer, bytes_.data() + body.size(), sizeof footer);
+  require(std::memcmp(footer.mark, Footer{}.mark, sizeof footer.mark) == 0, "not a token table of this version");
+  require(footer.footer_hash == hash_of(footer), "the footer of the token table is damaged");
+  require(footer.num_record_bytes <= body.size() && body.size() - footer.num_record_bytes == footer.num_metadata_bytes,
+          "the token table has not the size that it says");
+  require(std::string(footer.key, sizeof footer.key) == padded_key(key), "a token table of other data or options");
+  require(hash128_hex(body) == std::string_view(footer.body_hash, sizeof footer.body_hash),
+          "the token table is damaged");
+  num_rows_ = static_cast<std::int64_t>(footer.num_rows);
+  num_tokens_ = static_cast<std::int64_t>(footer.num_tokens);
+  metadata_ = body.substr(footer.num_record_bytes);
+}
+
+TokenRow TokenTable::row(std::uint64_t position) const {
+  const char* at = bytes_.data() + position * kUnit;
+  const auto& header = *reinterpret_cast<const RecordHeader*>(at);
+  const auto* tokens = reinterpret_cast<const std::int32_t*>(at + sizeof header);
+  return {header.line,
+          header.content_hash,
+          header.file,
+          header.num_supervised,
+          {tokens, header.num_tokens},
+          {tokens + header.num_tokens, header.num_tokens}};
+}
+
+TokenTableWriter::TokenTableWriter(const std::filesystem::path& file, std::string key)
+    : path_(file), key_(padded_key(std::move(key))) {
+  if (!path_.empty()) {
+    file_ = std::make_unique<AtomicFileWriter>(path_, 0);
+  }
+}
+
+void TokenTableWriter::append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
+                              std::uint32_t file, std::uint64_t line) {
+  assert(!ids.empty() && ids.size() == labels.size());
+  const auto num_supervised = static_cast<std::uint32_t>(count_supervised(labels));
+  const RecordHeader header{line,           hash64(bytes_of(labels), hash64(bytes_of(ids))),
+                            static_cast<std::uint32_t>(ids.size()), num_supervised,
+                            file,           0};
+  write(bytes_of(header));
+  write(bytes_of(ids));
+  write(bytes_of(labels));
+  num_record_bytes_ += sizeof header + 2 * ids.size_bytes();
+  ++num_rows_;
+  num_tokens_ += static_cast<std::int64_t>(ids.size());
+  num_supervised_ += num_supervised;
+}
+
+void TokenTableWriter::write(std::string_view bytes) {
+  hasher_.update(bytes);
+  buffer_ += bytes;
+  if (file_ != nullptr && buffer_.size() >= kBufferBytes) {
+    flush();
+  }
+}
+
+void TokenTableWriter::flush() {
+  file_->write(buffer_);
+  buffer_.clear();
+}
+
+std::shared_ptr<const TokenTable> TokenTableWriter::finish(std::string_view metadata) {
+  write(metadata);
+  Footer footer;
+  footer.num_rows = static_cast<std::uint64_t>(num_rows_);
+  footer.num_tokens = static_cast<std::uint64_t>(num_tokens_);
+  footer.num_record_bytes = num_record_bytes_;
+  footer.num_metadata_bytes = metadata.size();
+  std::memcpy(footer.key, key_.data(), sizeof footer.key);
+  std::memcpy(footer.body_hash, hasher_.hex().data(), sizeof footer.body_hash);
+  footer.footer_hash = hash_of(footer);
+  buffer_ += bytes_of(footer);
+  if (file_ == nullptr) {
+    return TokenTable::from_bytes(std::move(buffer_), key_);
+  }
+  flush();
+  file_->commit();
+  return TokenTable::open(path_, key_);
+}
+
+}  // namespace lora_train::data

@@ -1,0 +1,50 @@
+#include "data/duplicates.h"
+
+#include <gtest/gtest.h>
+
+#include "store_builder.h"
+
+namespace lora_train::data {
+namespace {
+
+// One document of two tokens per number; equal numbers are equal rows.
+DocumentStore rows(const char* file, const std::vector<std::int32_t>& numbers) {
+  StoreBuilder builder;
+  const auto index = builder.add_file(file);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const std::vector<std::int32_t> ids = {numbers[i], 1};
+    builder.append(ids, ids, index, i + 1);
+  }
+  return builder.build();
+}
+
+TEST(Duplicates, LaterEqualRowsAreCountedWithTheFirstPair) {
+  Ledger ledger;
+  count_duplicates(rows("t", {5, 9, 7, 9, 5, 9}), {}, ledger);
+  ASSERT_EQ(ledger.entries.size(), 1U);
+  EXPECT_EQ(ledger.entries[0].reason, LedgerReason::kDuplicate);
+  EXPECT_EQ(ledger.entries[0].count, 3);
+  EXPECT_EQ(ledger.entries[0].first_source, "t:4");
+  EXPECT_EQ(ledger.entries[0].first_message, "like t:2");
+}
+
+TEST(Duplicates, TrainingRowsOfEvaluationSetsAreCountedOnce) {
+  const DocumentStore a = rows("a", {8, 3, 8}), b = rows("b", {3, 4});
+  Ledger ledger;
+  count_duplicates(rows("t", {1, 3, 2, 8}), {&a, &b}, ledger);
+  ASSERT_EQ(ledger.entries.size(), 1U);
+  EXPECT_EQ(ledger.entries[0].reason, LedgerReason::kInValidation);
+  EXPECT_EQ(ledger.entries[0].count, 2);
+  EXPECT_EQ(ledger.entries[0].first_source, "t:2");
+  EXPECT_EQ(ledger.entries[0].first_message, "like a:2");
+}
+
+TEST(Duplicates, DifferentRowsAreNone) {
+  const DocumentStore eval = rows("e", {4, 5});
+  Ledger ledger;
+  count_duplicates(rows("t", {1, 2, 3}), {&eval}, ledger);
+  EXPECT_TRUE(ledger.entries.empty());
+}
+
+}  // namespace
+}  // namespace lora_train::data

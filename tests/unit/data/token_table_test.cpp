@@ -1,0 +1,135 @@
+#include "lora_train/data/token_table.h"
+
+#include <gtest/gtest.h>
+
+#include "data/token_cache.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/data/document_store.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::data {
+namespace {
+
+using Ints = std::vector<std::int32_t>;
+
+Ints copy(std::span<const std::int32_t> values) { return {values.begin(), values.end()}; }
+
+std::shared_ptr<const TokenTable> write_two_rows(TokenTableWriter writer) {
+  writer.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, 0, 7);
+  writer.append(Ints{4}, Ints{4}, 1, 9);
+  EXPECT_EQ(writer.num_supervised(), 2);
+  return writer.finish("{\"a\": 1}");
+}
+
+void expect_two_rows(const TokenTable& table) {
+  EXPECT_EQ(table.num_rows(), 2);
+  EXPECT_EQ(table.num_tokens(), 4);
+  EXPECT_EQ(table.metadata(), "{\"a\": 1}");
+  const TokenRow first = table.row(0);
+  EXPECT_EQ(copy(first.ids), (Ints{1, 2, 3}));
+  EXPECT_EQ(copy(first.labels), (Ints{-100, 2, 3}));
+  EXPECT_EQ(first.line, 7U);
+  EXPECT_EQ(first.num_supervised, 2U);
+  const TokenRow second = table.row(TokenTable::next(0, first));
+  EXPECT_EQ(copy(second.ids), Ints{4});
+  EXPECT_EQ(second.line, 9U);
+  EXPECT_EQ(second.file, 1U);
+  EXPECT_EQ(second.num_supervised, 0U);
+}
+
+class TokenTableTest : public testing::Test {
+ protected:
+  void SetUp() override { set_log_level(LogLevel::kOff); }
+  void TearDown() override { set_log_level(LogLevel::kInfo); }
+  std::filesystem::path file_ = folder().path() / "t.tokens";
+
+  static testing_support::TemporaryFolder& folder() {
+    static testing_support::TemporaryFolder folder;
+    return folder;
+  }
+};
+
+TEST_F(TokenTableTest, GivesBackWhatWasWritten) {
+  expect_two_rows(*write_two_rows(TokenTableWriter({}, "key")));
+  expect_two_rows(*write_two_rows(TokenTableWriter(file_, "key")));
+  expect_two_rows(*TokenTable::open(file_, "key"));
+}
+
+TEST_F(TokenTableTest, EqualRowsHaveEqualHashes) {
+  TokenTableWriter writer({}, "key");
+  writer.append(Ints{1, 2}, Ints{-100, 2}, 0, 1);
+  writer.append(Ints{1, 2}, Ints{-100, 2}, 0, 2);
+  writer.append(Ints{1, 2}, Ints{1, 2}, 0, 3);
+  DocumentStore store;
+  store.add(writer.finish("{}"), {"f"});
+  EXPECT_EQ(store.content_hash(0), store.content_hash(1));
+  EXPECT_NE(store.content_hash(0), store.content_hash(2));
+}
+
+TEST_F(TokenTableTest, AnotherKeyIsRefused) {
+  write_two_rows(TokenTableWriter(file_, "key"));
+  EXPECT_THROW(TokenTable::open(file_, "kez"), FormatError);
+}
+
+TEST_F(TokenTableTest, EveryDamagedByteIsNoticed) {
+  write_two_rows(TokenTableWriter(file_, "key"));
+  const std::string bytes = read_file(file_);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    std::string damaged = bytes;
+    damaged[i] = static_cast<char>(damaged[i] ^ 0x40);
+    EXPECT_THROW(TokenTable::from_bytes(damaged, "key"), FormatError) << i;
+    EXPECT_THROW(TokenTable::from_bytes(bytes.substr(0, i), "key"), FormatError) << i;
+  }
+  EXPECT_THROW(TokenTable::from_bytes(bytes + "x", "key"), FormatError);
+}
+
+TEST_F(TokenTableTest, UnfinishedTableLeavesNothing) {
+  {
+    TokenTableWriter writer(folder().path() / "u.tokens", "key");
+    writer.append(Ints(1 << 20, 1), Ints(1 << 20, 1), 0, 1);
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder().path())) {
+    EXPECT_EQ(entry.path().filename().string().find("u.tokens"), std::string::npos) << entry.path();
+  }
+}
+
+TEST_F(TokenTableTest, CacheFindsByKeyAndDropsDamagedFiles) {
+  const TokenCache cache(folder().path() / "cache", {});
+  EXPECT_EQ(cache.find("key"), nullptr);
+  write_two_rows(cache.writer("key"));
+  const auto table = cache.find("key");
+  ASSERT_NE(table, nullptr);
+  expect_two_rows(*table);
+  EXPECT_EQ(cache.find("other"), nullptr);
+  std::filesystem::resize_file(table->path(), 50);
+  EXPECT_EQ(cache.find("key"), nullptr);
+  EXPECT_FALSE(std::filesystem::exists(table->path()));
+}
+
+TEST_F(TokenTableTest, StagedTableIsCopiedOnceAndReused) {
+  const auto stage = folder().path() / "stage";
+  const TokenCache cache(folder().path() / "cache2", stage);
+  const auto table = write_two_rows(cache.writer("key"));
+  const auto staged = cache.staged(table, "key");
+  EXPECT_EQ(staged->path(), stage / "key.tokens");
+  expect_two_rows(*staged);
+  const auto written = std::filesystem::last_write_time(staged->path());
+  EXPECT_EQ(cache.staged(table, "key")->path(), staged->path());
+  EXPECT_EQ(std::filesystem::last_write_time(staged->path()), written);
+}
+
+TEST_F(TokenTableTest, FoldersThatCannotBeWrittenDoNotEndTheRun) {
+  const auto blocked = folder().path() / "blocked";
+  write_file_atomic(blocked, "a file where a folder should be");
+  const TokenCache cache(blocked / "cache", blocked / "stage");
+  const auto table = write_two_rows(cache.writer("key"));
+  expect_two_rows(*table);
+  EXPECT_TRUE(table->path().empty());
+  const TokenCache good(folder().path() / "cache3", blocked / "stage");
+  const auto kept = write_two_rows(good.writer("key"));
+  EXPECT_EQ(good.staged(kept, "key"), kept);
+}
+
+}  // namespace
+}  // namespace lora_train::data
