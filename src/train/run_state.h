@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "checkpoint.h"
+#include "lora_train/data/run_plan.h"
 #include "lora_train/metrics/metrics_writer.h"
 #include "lora_train/metrics/progress_bar.h"
 #include "lora_train/metrics/tensorboard.h"
@@ -26,7 +27,7 @@ struct Run {
   ModelFiles files;
   AdapterSetup adapters;
   data::PreparedData data;
-  BatchSizes sizes;
+  data::BatchSizes sizes;
   std::unique_ptr<data::RunPlan> plan;
   std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
   LoadedModel model;

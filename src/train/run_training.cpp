@@ -5,6 +5,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/version.h"
+#include "lora_train/data/run_plan.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/train/run.h"
 #include "output_folder.h"
@@ -132,7 +133,7 @@ std::vector<EvalResult> run_evaluation(const EvalRequest& request) {
     throw ConfigError("eval_datasets", "is empty: there is nothing to evaluate; set eval_datasets or val_set_size");
   }
   LoadedModel model = load_model(profile, files, adapters, false, data.max_seq_len);
-  const BatchSizes sizes = resolve_batch_sizes(profile, data.max_seq_len);
+  const data::BatchSizes sizes = data::resolve_batch_sizes(profile, data.max_seq_len);
   const std::int64_t rows = profile.eval_micro_batch_size.value_or(sizes.micro);
   const auto activations = plan_activations(profile, *model.decoder, rows * data.max_seq_len, false);
   std::vector<EvalResult> results;

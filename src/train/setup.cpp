@@ -12,7 +12,6 @@
 namespace lora_train::train {
 namespace {
 
-constexpr std::int64_t kAutoMicroBatchTokens = 4096;
 constexpr std::int64_t kLargestUnaskedCpuModel = 1'000'000'000;
 
 lora::LoraOptions lora_options(const Profile& profile) {
@@ -152,24 +151,6 @@ LoadedModel load_model(const Profile& profile, const ModelFiles& files, const Ad
   return loaded;
 }
 
-BatchSizes resolve_batch_sizes(const Profile& profile, std::int64_t max_seq_len) {
-  const std::int64_t fitting = std::max<std::int64_t>(1, kAutoMicroBatchTokens / max_seq_len);
-  BatchSizes sizes;
-  if (profile.gradient_accumulation_steps) {
-    sizes.micro = profile.micro_batch_size.value_or(fitting);
-    sizes.global = sizes.micro * *profile.gradient_accumulation_steps;
-    return sizes;
-  }
-  sizes.global = profile.global_batch_size.value_or(1);
-  if (profile.micro_batch_size) {
-    sizes.micro = std::min(*profile.micro_batch_size, sizes.global);
-    return sizes;
-  }
-  sizes.micro = std::min(fitting, sizes.global);
-  while (sizes.global % sizes.micro != 0) --sizes.micro;
-  return sizes;
-}
-
 std::unique_ptr<model::Activations> plan_activations(const Profile& profile, const model::Decoder& decoder,
                                                      std::int64_t max_tokens, bool needs_backward) {
   model::ActivationShape shape;
@@ -188,19 +169,6 @@ std::unique_ptr<model::Activations> plan_activations(const Profile& profile, con
   }
   const std::vector<model::Recompute> modes(static_cast<std::size_t>(decoder.config.num_layers), mode);
   return std::make_unique<model::Activations>(decoder.config, decoder.weights, shape, modes);
-}
-
-data::PlanOptions plan_options(const Profile& profile, const BatchSizes& sizes, std::int64_t max_seq_len) {
-  data::PlanOptions options;
-  options.max_seq_len = max_seq_len;
-  options.packing = profile.packing;
-  options.shuffle = profile.shuffle;
-  options.seed = static_cast<std::uint64_t>(profile.seed);
-  options.global_batch_size = sizes.global;
-  options.micro_batch_size = sizes.micro;
-  options.num_epochs = profile.num_epochs;
-  options.max_steps = profile.max_steps;
-  return options;
 }
 
 }  // namespace lora_train::train

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "lora_train/config/profile.h"
-#include "lora_train/data/plan.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/lora/adapter_file.h"
 #include "lora_train/model/activations.h"
@@ -48,18 +47,8 @@ struct LoadedModel {
 LoadedModel load_model(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
                        bool train_all_weights, std::int64_t max_seq_len);
 
-/// rows per micro-batch and per step, resolved: micro_batch_size: auto is the largest divisor of the step's rows that
-/// keeps a micro-batch within 4096 tokens.
-struct BatchSizes {
-  std::int64_t micro = 1, global = 1;
-};
-BatchSizes resolve_batch_sizes(const Profile& profile, std::int64_t max_seq_len);
-
 /// gradient_checkpointing resolved (auto: by memory), buffers planned.
 std::unique_ptr<model::Activations> plan_activations(const Profile& profile, const model::Decoder& decoder,
                                                      std::int64_t max_tokens, bool needs_backward);
-
-/// Plan of all steps.
-data::PlanOptions plan_options(const Profile& profile, const BatchSizes& sizes, std::int64_t max_seq_len);
 
 }  // namespace lora_train::train

@@ -19,6 +19,21 @@ TEST(RowDisplay, UsesGreenOnATerminal) {
   EXPECT_NE(format_row(kRow, true).find("Hi \x1b[32ma\n\\x1b[2J\x1b[0m!"), std::string::npos);
 }
 
+TEST(RowDisplay, SpecialTokensHaveColoursOfTheirOwn) {
+  data::RowView row = kRow;
+  row.is_special = {true, true, false, false};
+  EXPECT_NE(format_row(row, true).find("\x1b[36mHi \x1b[0m\x1b[1;32ma\n\x1b[0m\x1b[32m\\x1b[2J\x1b[0m!"),
+            std::string::npos)
+      << format_row(row, true);
+  EXPECT_EQ(format_row(row, false), format_row(kRow, false));
+}
+
+TEST(RowDisplay, CharactersThatSteerATerminalAreShownByNumber) {
+  const data::RowView row = {
+      .source = "a:1", .ids = {1}, .labels = {-100}, .pieces = {"\xC2\x9B\xE2\x80\xAE\xC3\xA9\xFF"}, .text = ""};
+  EXPECT_EQ(format_row(row, false), "a:1: 1 tokens, 0 trained\n\\x9b\\u202e\xC3\xA9\\xff\nids: 1\n");
+}
+
 TEST(RowDisplay, ClosesTheMarkAtTheEnd) {
   const data::RowView row = {.source = "a:1", .ids = {1, 2}, .labels = {-100, 2}, .pieces = {"x", "y"}, .text = "xy"};
   EXPECT_EQ(format_row(row, false), "a:1: 2 tokens, 1 trained\nx[[y]]\nids: 1 2*\n");
