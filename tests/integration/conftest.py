@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from safetensors.numpy import save_file
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARY = Path(os.environ.get("LORA_TRAIN_BIN", ROOT / "build/dev/bin")) / "lora-train"
-ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", NO_COLOR="1", HF_HUB_OFFLINE="1")
+CACHE = tempfile.TemporaryDirectory(prefix="lora-train-cache-")  # not the cache of who runs the tests
+ENVIRONMENT = dict(os.environ, XDG_CACHE_HOME=CACHE.name, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1",
+                   NO_COLOR="1", HF_HUB_OFFLINE="1")
 TIMEOUT_S = 600  # seconds of work, minutes on a machine that is busy with something else
 
 CONFIG = {
