@@ -12,10 +12,6 @@ namespace {
 
 using tokenizer::ByteRange;
 
-bool is_chat(DatasetType type) {
-  return type == DatasetType::kMessages || type == DatasetType::kSharegpt || type == DatasetType::kAlpaca;
-}
-
 std::vector<std::int32_t> masked(const std::vector<std::int32_t>& ids, const std::vector<std::uint8_t>& is_trained) {
   std::vector<std::int32_t> labels(ids);
   for (std::size_t i = 0; i < labels.size(); ++i) {
@@ -125,6 +121,10 @@ void check_ids(const std::vector<std::int32_t>& values, const char* field, const
 }
 
 }  // namespace
+
+bool is_chat(DatasetType type) {
+  return type == DatasetType::kMessages || type == DatasetType::kSharegpt || type == DatasetType::kAlpaca;
+}
 
 void check_loss_on(DatasetType type, const EncodeOptions& options) {
   const LossOn loss_on = options.loss_on;

@@ -32,6 +32,9 @@ struct EncodedSample {
 /// that need a tokenizer or a template where there is none: FormatError.
 void check_loss_on(DatasetType type, const EncodeOptions& options);
 
+/// Whether rows of this layout go through the chat template (prompt/completion may: per row).
+bool is_chat(DatasetType type);
+
 /// For people: "assistant turns", "completions", "all tokens", "the labels of the rows".
 std::string describe_loss(DatasetType type, LossOn loss_on);
 

@@ -21,6 +21,7 @@
 #include "lora_train/tokenizer/tokenizer.h"
 #include "row_fields.h"
 #include "split.h"
+#include "stop_token_audit.h"
 
 namespace lora_train::data {
 namespace {
@@ -85,6 +86,7 @@ class Preparation {
       const auto loaded =
           load(options_.datasets[i], "datasets[" + std::to_string(i) + "]", std::nullopt, data_.train, data_.ledger);
       descriptions.insert(describe_loss(loaded.type, options_.loss_on));
+      has_chats_ = has_chats_ || is_chat(loaded.type);
       identity_ += loaded.fingerprint;
     }
     refuse_all_masked(data_.train, tokenizer_, options_.loss_on, kTrainingData);
@@ -170,6 +172,17 @@ class Preparation {
     }
   }
 
+  void check_stop_token() {
+    if (!has_chats_) {
+      return;
+    }
+    const StopTokenAudit audit = audit_stop_token(*tokenizer_, *chat_template_, data_.train);
+    data_.stop_token_id = audit.id;
+    for (const std::string& warning : audit.warnings) {
+      log_warning(warning);
+    }
+  }
+
   void weigh_datasets() {
     for (std::size_t begin = 0, end = 0; begin < data_.train.size(); begin = end) {
       const std::size_t table = data_.train.table(begin);
@@ -184,6 +197,7 @@ class Preparation {
     data_.fingerprint = fingerprint();
     if (need_train) {
       weigh_datasets();
+      check_stop_token();
       log_length();
     } else {
       data_.train = DocumentStore();
@@ -284,6 +298,7 @@ class Preparation {
   const tokenizer::ChatTemplate* chat_template_;
   PreparedData data_;
   std::string identity_;
+  bool has_chats_ = false;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "run_state.h"
+#include "untrained_row.h"
 
 namespace lora_train::train {
 namespace {
@@ -64,6 +65,19 @@ void resume(Run& run, const std::filesystem::path& checkpoint) {
   log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
 }
 
+// A frozen row that was never trained stays as it is: the model cannot learn to stop.
+void check_stop_token_row(Run& run) {
+  const auto id = run.data.stop_token_id;
+  if (!id || run.profile().adapter == AdapterKind::kNone || *id >= run.files.config.vocab_size) return;
+  const std::int64_t num_tokens = std::min<std::int64_t>(run.files.tokenizer->vocab_size(), run.files.config.vocab_size);
+  if (const auto seen = looks_untrained(run.model.weights->outer().embedding, *id, num_tokens)) {
+    log_warning("the embedding of " + run.files.tokenizer->id_to_token(*id) + " (id " + std::to_string(*id) +
+                "), which ends a turn, looks untrained (" + *seen +
+                "), and LoRA does not change it: the model may never learn to stop. Start from the instruct model, or "
+                "train all weights (adapter: none)");
+  }
+}
+
 std::int64_t capacity(const Run& run, std::int64_t eval_rows) {
   return std::max(run.sizes.micro, run.data.evals.empty() ? 0 : eval_rows) * run.data.max_seq_len;
 }
@@ -86,6 +100,7 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   }
   const bool train_all = profile.adapter == AdapterKind::kNone;
   run->model = load_model(profile, run->files, run->adapters, train_all, run->data.max_seq_len);
+  check_stop_token_row(*run);
   run->activations = plan_activations(profile, *run->model.decoder, capacity(*run, eval_rows), true);
   run->schedule = schedule_options(profile, *run);
   run->context = std::make_unique<StepContext>(StepContext{

@@ -72,6 +72,8 @@ struct PreparedData {
   LengthStatistics train_lengths;
   Ledger ledger;                 ///< of the training files (rows then held out for validation count as kept)
   std::string loss_description;  ///< for people: "assistant turns of chats"
+  /// Of chats: the token that ends an assistant turn. Warnings about it were logged.
+  std::optional<std::int32_t> stop_token_id;
   std::string fingerprint;       ///< hash128 over the bytes of all training files and every option that matters
 };
 

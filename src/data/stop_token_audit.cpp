@@ -1,0 +1,69 @@
+#include "stop_token_audit.h"
+
+#include <algorithm>
+
+#include "lora_train/base/text.h"
+#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/tokenizer.h"
+
+namespace lora_train::data {
+namespace {
+
+std::string named(const tokenizer::Tokenizer& tokenizer, std::int32_t id) {
+  return tokenizer.id_to_token(id) + " (id " + std::to_string(id) + ")";
+}
+
+std::int64_t count_trained(const DocumentStore& store, std::int32_t id) {
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < store.size(); ++i) {
+    const auto labels = store.labels(i);
+    count += std::count(labels.begin() + 1, labels.end(), id);
+  }
+  return count;
+}
+
+// Nothing when a server that reads the folder stops at `id`.
+std::optional<std::string> not_an_end_token(const tokenizer::Tokenizer& tokenizer, std::int32_t id) {
+  std::vector<std::int32_t> ends = tokenizer.generation_eos_ids();
+  const bool has_file = !ends.empty();
+  if (!has_file && tokenizer.eos_id()) {
+    ends = {*tokenizer.eos_id()};
+  }
+  if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
+    return std::nullopt;
+  }
+  std::vector<std::string> names;
+  for (const std::int32_t end : ends) {
+    names.push_back(named(tokenizer, end));
+  }
+  return "the chat template ends a turn with " + named(tokenizer, id) + ", but " +
+         (has_file ? "generation_config.json" : "the tokenizer") + " names " +
+         (names.empty() ? "no end token" : join(names) + " as the end") +
+         ": programs that serve the model will not stop there. Put " + std::to_string(id) +
+         " into eos_token_id of generation_config.json where the model is served";
+}
+
+}  // namespace
+
+StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat_template,
+                                const DocumentStore& train) {
+  StopTokenAudit audit;
+  audit.id = tokenizer::end_of_turn_id(chat_template, tokenizer);
+  if (!audit.id) {
+    audit.warnings.push_back(
+        "the chat template writes no token behind an answer: a model trained on it does not learn to stop. Use a "
+        "template that ends a turn (chat_template: a .jinja file)");
+    return audit;
+  }
+  if (auto warning = not_an_end_token(tokenizer, *audit.id)) {
+    audit.warnings.push_back(std::move(*warning));
+  }
+  if (!train.empty() && count_trained(train, *audit.id) == 0) {
+    audit.warnings.push_back("the end of a turn, " + named(tokenizer, *audit.id) +
+                             ", is not trained in any row: the model does not learn to stop. See what is trained with "
+                             "`tokenize --show 2`; loss_on and overlength: truncate decide it");
+  }
+  return audit;
+}
+
+}  // namespace lora_train::data
