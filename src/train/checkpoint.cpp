@@ -1,7 +1,6 @@
 #include "checkpoint.h"
 
 #include <ATen/ATen.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -12,6 +11,7 @@
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "lora_train/model/tensor_io.h"
+#include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::train {
@@ -26,6 +26,7 @@ const char* const kWeightsFile = "model.safetensors";
 const char* const kOptimizerFile = "optimizer.safetensors";
 const char* const kStateFile = "trainer_state.json";
 const char* const kManifestFile = "manifest.json";
+const std::string kFirstMoment = "exp_avg.", kSecondMoment = "exp_avg_sq.";
 
 std::optional<std::int64_t> step_of(const fs::path& folder) {
   const std::string name = folder.filename().string();
@@ -37,13 +38,12 @@ std::optional<std::int64_t> step_of(const fs::path& folder) {
   return step;
 }
 
-void write_flat(const fs::path& path, const model::Parameters& parameters,
-                const std::vector<std::pair<std::string, at::Tensor>>& buffers) {
+void write_moments(const fs::path& path, const model::Parameters& parameters) {
   std::vector<storage::TensorToWrite> tensors;
-  for (const auto& [prefix, flat] : buffers) {
-    for (const auto& parameter : parameters.list()) {
-      tensors.push_back(model::tensor_to_write(prefix + parameter.name, parameters.view(flat, parameter.name)));
-    }
+  for (const auto& parameter : parameters.list()) {
+    const std::string& name = parameter.name;
+    tensors.push_back(model::tensor_to_write(kFirstMoment + name, parameters.view(parameters.exp_avg, name)));
+    tensors.push_back(model::tensor_to_write(kSecondMoment + name, parameters.view(parameters.exp_avg_sq, name)));
   }
   storage::write_safetensors(path, tensors);
 }
@@ -117,32 +117,16 @@ std::optional<Value> optional_value(const json& object, const char* key) {
 std::filesystem::path save_checkpoint(const fs::path& output_dir, const TrainState& state,
                                       const model::Parameters& parameters, const CheckpointContext& context) {
   const fs::path target = output_dir / (kPrefix + std::to_string(state.step));
-  const fs::path temporary = output_dir / (".tmp-" + target.filename().string() + "-" + std::to_string(::getpid()));
-  fs::remove_all(temporary);
-  try {
-    fs::create_directory(temporary);
-    if (context.adapter != nullptr) {
-      lora::save_adapter(temporary, *context.adapter, context.target_modules, parameters, lora::SaveDtype::kFloat32);
-    } else {
-      write_flat(temporary / kWeightsFile, parameters, {{"", parameters.values}});
-    }
-    write_flat(temporary / kOptimizerFile, parameters,
-               {{"exp_avg.", parameters.exp_avg}, {"exp_avg_sq.", parameters.exp_avg_sq}});
-    write_state(temporary, state, context);
-    write_manifest(temporary);
-    sync_folder(temporary);
-    fs::remove_all(target);  // of the same step of an earlier process: the same content
-    fs::rename(temporary, target);
-    sync_folder(output_dir);
-  } catch (const fs::filesystem_error& error) {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-    throw IoError(target.string(), std::string("cannot write the checkpoint: ") + error.code().message());
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-    throw;
+  storage::AtomicFolder folder(target);  // takes the place of one of the same step, of an earlier process
+  if (context.adapter != nullptr) {
+    lora::save_adapter(folder.path(), *context.adapter, context.target_modules, parameters, lora::SaveDtype::kFloat32);
+  } else {
+    model::write_values(folder.path() / kWeightsFile, parameters, at::kFloat);
   }
+  write_moments(folder.path() / kOptimizerFile, parameters);
+  write_state(folder.path(), state, context);
+  write_manifest(folder.path());
+  folder.commit();
   return target;
 }
 
@@ -201,7 +185,7 @@ LoadedCheckpoint read_checkpoint_state(const fs::path& checkpoint) {
 void load_checkpoint_tensors(const fs::path& checkpoint, bool is_adapter, model::Parameters& parameters) {
   read_flat(checkpoint / (is_adapter ? kAdapterFile : kWeightsFile), parameters, {{"", parameters.values}});
   read_flat(checkpoint / kOptimizerFile, parameters,
-            {{"exp_avg.", parameters.exp_avg}, {"exp_avg_sq.", parameters.exp_avg_sq}});
+            {{kFirstMoment, parameters.exp_avg}, {kSecondMoment, parameters.exp_avg_sq}});
 }
 
 void rotate_checkpoints(const fs::path& output_dir, std::int64_t keep) {
