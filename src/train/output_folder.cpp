@@ -14,17 +14,55 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kCheckpointPrefix = "checkpoint-";
 /// What a run writes into its folder, beside checkpoint-<step>.
 constexpr const char* kRunFiles[] = {"profile.yaml", "run.log",     "metrics.jsonl", "tensorboard",
                                      "adapter",      "model",       "report.html",   "summary.json"};
 
-bool holds_a_run(const fs::path& folder) {
-  return fs::exists(folder / "profile.yaml") || fs::exists(folder / "metrics.jsonl") || !list_checkpoints(folder).empty();
+bool is_run_file(const std::string& name) {
+  return name.starts_with(kCheckpointPrefix) || std::count(std::begin(kRunFiles), std::end(kRunFiles), name) > 0;
 }
 
+bool holds_a_run(const fs::path& folder) {
+  return fs::exists(folder / "metrics.jsonl") || !list_checkpoints(folder).empty();
+}
+
+/// Every run opens its log first.
+bool was_made_by_us(const fs::path& folder) { return fs::exists(folder / "run.log") || holds_a_run(folder); }
+
 void delete_run(const fs::path& folder) {
+  if (!was_made_by_us(folder)) return;
   for (const char* name : kRunFiles) fs::remove_all(folder / name);
   for (const auto& checkpoint : list_checkpoints(folder)) fs::remove_all(checkpoint);
+}
+
+/// A run replaces and deletes under its own names, so that nothing it reads may lie there.
+void refuse_input_in_the_way(const std::string& key, const fs::path& input, const fs::path& folder) {
+  if (input.empty() || !fs::exists(input)) return;
+  const fs::path inside = fs::weakly_canonical(input).lexically_relative(fs::weakly_canonical(folder));
+  if (inside.empty() || !is_run_file(inside.begin()->string())) return;
+  throw ConfigError(key, input.string() + " lies in " + (folder / *inside.begin()).string() +
+                             ", which a run in " + folder.string() +
+                             " writes and deletes. Choose another output_dir, or move what is there");
+}
+
+void refuse_inputs_in_the_way(const TrainRequest& request) {
+  const Profile& profile = request.profile;
+  const fs::path folder = profile.output_dir;
+  refuse_input_in_the_way("model", profile.model, folder);
+  refuse_input_in_the_way("init_adapter", profile.init_adapter, folder);
+  refuse_input_in_the_way("chat_template", profile.chat_template, folder);
+  if (request.overwrite) refuse_input_in_the_way("resume_from_checkpoint", profile.resume_from_checkpoint, folder);
+}
+
+void refuse_files_of_others(const fs::path& folder) {
+  if (was_made_by_us(folder)) return;
+  for (const char* name : kRunFiles) {
+    if (!fs::exists(folder / name)) continue;
+    throw ConfigError(folder.string(), "holds " + std::string(name) +
+                                           ", which a run writes too, but no run (no run.log, no checkpoint): it would "
+                                           "be lost. Choose another output_dir, or move it");
+  }
 }
 
 std::string ways_on(const fs::path& folder) {
@@ -80,24 +118,20 @@ fs::path newest_good_checkpoint(const fs::path& folder) {
 
 }  // namespace
 
-OutputDecision prepare_output_folder(const TrainRequest& request) {
+OutputDecision look_at_output_folder(const TrainRequest& request) {
   const fs::path folder = request.profile.output_dir;
   const std::string& resume = request.profile.resume_from_checkpoint;
+  refuse_inputs_in_the_way(request);
+  refuse_files_of_others(folder);
   OutputDecision decision;
-  try {
-    fs::create_directories(folder);
-    if (request.overwrite) delete_run(folder);
-  } catch (const fs::filesystem_error& error) {
-    throw IoError(folder.string(), std::string("cannot prepare the output folder: ") + error.code().message());
-  }
   if (resume != "auto" && resume != "none") {
     const std::string problem = verify_checkpoint(resume);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
-    if (holds_a_run(folder)) refuse_differences(request, folder);
+    if (holds_a_run(folder) && !request.overwrite) refuse_differences(request, folder);
     decision.checkpoint = resume;
     return decision;
   }
-  if (!holds_a_run(folder)) return decision;
+  if (request.overwrite || !holds_a_run(folder)) return decision;
   if (resume == "none") {
     throw ConfigError(folder.string(), "holds a run; --resume none would overwrite it. Add --overwrite, or choose another --output-dir");
   }
@@ -107,6 +141,18 @@ OutputDecision prepare_output_folder(const TrainRequest& request) {
   }
   refuse_differences(request, folder);
   decision.checkpoint = newest_good_checkpoint(folder);
+  return decision;
+}
+
+OutputDecision prepare_output_folder(const TrainRequest& request) {
+  const fs::path folder = request.profile.output_dir;
+  OutputDecision decision = look_at_output_folder(request);
+  try {
+    fs::create_directories(folder);
+    if (request.overwrite) delete_run(folder);
+  } catch (const fs::filesystem_error& error) {
+    throw IoError(folder.string(), std::string("cannot prepare the output folder: ") + error.code().message());
+  }
   return decision;
 }
 

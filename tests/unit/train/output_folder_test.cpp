@@ -24,7 +24,9 @@ TrainRequest request_for(const std::filesystem::path& folder) {
 
 void put_run(const TrainRequest& request, std::int64_t step) {
   const std::filesystem::path folder = request.profile.output_dir;
+  write_file_atomic(folder / "run.log", "");
   write_file_atomic(folder / "profile.yaml", request.profile_yaml);
+  write_file_atomic(folder / "metrics.jsonl", "");
   if (step == 0) return;
   TrainState state;
   state.step = step;
@@ -84,6 +86,63 @@ TEST(OutputFolder, OverwriteDeletesOnlyWhatARunWrites) {
   EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
   EXPECT_FALSE(std::filesystem::exists(folder / "checkpoint-3"));
   EXPECT_EQ(read_file(folder / "notes.txt"), "mine");
+}
+
+TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
+  const TemporaryFolder folder;
+  for (const char* name : {"model", "adapter", "checkpoint-3", "tensorboard/deep"}) {
+    std::filesystem::create_directories(folder / name);
+    write_file_atomic(folder / name / "weights", "mine");
+  }
+  write_file_atomic(folder / "run.log", "");
+  std::filesystem::create_directory_symlink(folder / "model", folder / "link");
+  const auto refuse = [&](const char* key, const std::string& path, bool overwrite) {
+    TrainRequest request = request_for(folder.path());
+    (key == std::string("model") ? request.profile.model : request.profile.init_adapter) = path;
+    request.overwrite = overwrite;
+    try {
+      prepare_output_folder(request);
+      FAIL() << path << " accepted";
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.where(), key) << error.what();
+    }
+  };
+  for (const bool overwrite : {false, true}) {
+    refuse("model", folder / "model", overwrite);
+    refuse("model", (folder / "model").string() + "/", overwrite);
+    refuse("model", folder / "link", overwrite);
+    refuse("init_adapter", folder / "adapter", overwrite);
+    refuse("init_adapter", folder / "checkpoint-3", overwrite);
+    refuse("model", folder / "tensorboard/deep", overwrite);
+  }
+  EXPECT_EQ(read_file(folder / "model" / "weights"), "mine");
+  EXPECT_EQ(read_file(folder / "adapter" / "weights"), "mine");
+  TrainRequest beside = request_for(folder / "run");
+  beside.profile.model = folder / "model";
+  EXPECT_NO_THROW(prepare_output_folder(beside));
+}
+
+TEST(OutputFolder, FilesOfOthersAreNeitherDeletedNorReplaced) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "adapter");
+  write_file_atomic(folder / "adapter" / "weights", "mine");
+  TrainRequest request = request_for(folder.path());
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  request.overwrite = true;
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  EXPECT_EQ(read_file(folder / "adapter" / "weights"), "mine");
+}
+
+TEST(OutputFolder, ACheckpointToGoOnFromIsNotOverwritten) {
+  const TemporaryFolder folder;
+  TrainRequest request = request_for(folder.path());
+  put_run(request, 3);
+  request.profile.resume_from_checkpoint = folder / "checkpoint-3";
+  request.overwrite = true;
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  EXPECT_EQ(verify_checkpoint(folder / "checkpoint-3"), "");
+  request.overwrite = false;
+  EXPECT_EQ(prepare_output_folder(request).checkpoint->filename(), "checkpoint-3");
 }
 
 TEST(OutputFolder, ResumeNoneNeedsOverwrite) {
