@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 
 #include "json_number.h"
 #include "lora_train/base/error.h"
@@ -24,8 +25,10 @@ void truncate_to(int fd, const std::filesystem::path& path, std::size_t bytes) {
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) fail(path, "shorten the file");
 }
 
+Json parsed(std::string_view line) { return Json::parse(line, nullptr, /*allow_exceptions=*/false); }
+
 bool is_later_than(std::string_view line, long long step) {
-  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json object = parsed(line);
   if (!object.is_object()) return false;
   const auto found = object.find("step");
   return found != object.end() && found->is_number_integer() && found->get<long long>() > step;
@@ -34,6 +37,16 @@ bool is_later_than(std::string_view line, long long step) {
 }  // namespace
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+bool has_train_events(const std::filesystem::path& path) {
+  if (!std::filesystem::is_regular_file(path)) return false;
+  std::ifstream file(path, std::ios::binary);
+  for (std::string line; std::getline(file, line);) {
+    const Json object = parsed(line);
+    if (object.is_object() && object.contains("event") && object["event"] == "train") return true;
+  }
+  return false;
+}
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& path)
     : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {

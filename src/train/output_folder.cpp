@@ -8,6 +8,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/config/load.h"
+#include "lora_train/metrics/metrics_writer.h"
 
 namespace lora_train::train {
 namespace {
@@ -29,6 +30,11 @@ bool holds_a_run(const fs::path& folder) {
 
 /// Every run opens its log first.
 bool was_made_by_us(const fs::path& folder) { return fs::exists(folder / "run.log") || holds_a_run(folder); }
+
+/// A run that was stopped or failed before the end of step 1 owes no checkpoint, and nothing of it is lost.
+bool has_trained(const fs::path& folder) {
+  return metrics::has_train_events(folder / "metrics.jsonl") || !list_checkpoints(folder).empty();
+}
 
 void delete_run(const fs::path& folder) {
   if (!was_made_by_us(folder)) return;
@@ -132,6 +138,10 @@ OutputDecision look_at_output_folder(const TrainRequest& request) {
     return decision;
   }
   if (request.overwrite || !holds_a_run(folder)) return decision;
+  if (!has_trained(folder)) {
+    log_info(folder.string() + ": the run there finished no step; it is begun anew");
+    return decision;
+  }
   if (resume == "none") {
     throw ConfigError(folder.string(), "holds a run; --resume none would overwrite it. Add --overwrite, or choose another --output-dir");
   }

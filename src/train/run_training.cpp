@@ -38,7 +38,7 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   summary.total_steps = run->plan->total_steps();
   write_file_atomic(output_dir / "profile.yaml", request.profile_yaml);
   Reporters reporters(request.profile, request.quiet);
-  if (decision.checkpoint) reporters.metrics.truncate_after(run->state.step);
+  reporters.metrics.truncate_after(decision.checkpoint ? run->state.step : -1);
   reporters.metrics.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
                                                "cpu", 1, run->plan->rows_per_epoch(),
                                                static_cast<long long>(run->data.train.size()), metrics::now_s()});

@@ -7,7 +7,7 @@ import signal
 import pytest
 import yaml
 
-from conftest import lora_train, wait_for
+from conftest import lora_train, model_tensors, wait_for
 
 TRAIN_KEYS = {"event", "step", "epoch", "loss", "supervised_tokens", "loss_mean", "grad_norm", "learning_rate", "tokens",
               "num_documents", "tokens_per_s", "step_ms", "data_wait_ms", "memory_gib", "time", "elapsed_s", "eta_s"}
@@ -108,6 +108,24 @@ def test_max_time_stops_and_the_same_command_goes_on(setup):
     assert run.code == STOPPED, run
     step = setup.summary()["step"]
     assert step > 0 and (setup.output_dir / f"checkpoint-{step}").exists()
+
+
+def test_a_stop_or_a_failure_before_step_1_does_not_block_the_folder(setup):
+    """No checkpoint is owed before step 1: the same command begins anew, without --overwrite."""
+    evaluation = dict(eval_datasets=[{"path": str(setup.rows_file), "type": "pretokenized", "name": "val"}])
+    run = setup.train("--max-time", "0.001s", **evaluation)
+    assert run.code == STOPPED and setup.summary()["step"] == 0 and setup.events("train") == [], run
+    whole = (setup.model / "model.safetensors").read_bytes()
+    broken = model_tensors()
+    broken["model.norm.weight"][0] = float("nan")
+    setup.write_model(broken)
+    run = setup.train(**evaluation)
+    assert run.code == 7, run
+    (setup.model / "model.safetensors").write_bytes(whole)
+    run = setup.train(**evaluation)
+    assert run.code == 0 and "begun anew" in run.stderr, run
+    assert [line["step"] for line in setup.events("train")] == [1, 2, 3]
+    assert [line["step"] for line in setup.events("eval")] == [0, 3] and len(setup.events("start")) == 1
 
 
 def test_resume_falls_back_to_an_older_checkpoint(setup):

@@ -72,6 +72,9 @@ struct EndRecord {
   double elapsed_s = 0;
 };
 
+/// Whether a file of such lines has one of a step ("event": "train"); false when it is not there.
+bool has_train_events(const std::filesystem::path& path);
+
 /// Appends lines; each reaches the file before write() returns. Doubles read back with the same bits, a non-finite one
 /// is null. Every function throws IoError when the system refuses. Not thread-safe.
 class MetricsWriter {
@@ -83,6 +86,7 @@ class MetricsWriter {
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
   /// Going on from a checkpoint: cuts the file at the first line of a later step. Lines before it stay byte for byte.
+  /// -1 cuts all: the run begins anew.
   void truncate_after(long long step);
 
   void write(const StartRecord& record);

@@ -112,6 +112,29 @@ TEST(MetricsWriter, TruncateAfterLastStepChangesNothing) {
   EXPECT_EQ(read_file(folder / "metrics.jsonl"), before);
 }
 
+TEST(MetricsWriter, TruncateAfterMinusOneBeginsAnew) {
+  const TemporaryFolder folder;
+  MetricsWriter writer(folder / "metrics.jsonl");
+  writer.write(StartRecord{});
+  writer.write(EvalRecord{});
+  writer.truncate_after(-1);
+  EXPECT_EQ(read_file(folder / "metrics.jsonl"), "");
+}
+
+TEST(MetricsWriter, KnowsWhetherAStepWasLogged) {
+  const TemporaryFolder folder;
+  const auto path = folder / "metrics.jsonl";
+  EXPECT_FALSE(has_train_events(path));
+  MetricsWriter writer(path);
+  writer.write(StartRecord{});
+  writer.write(EvalRecord{});
+  writer.write(EndRecord{});
+  EXPECT_FALSE(has_train_events(path));
+  writer.write(train_at(1));
+  EXPECT_TRUE(has_train_events(path));
+  EXPECT_FALSE(has_train_events("/dev/full"));
+}
+
 TEST(MetricsWriter, CutsATornLastLine) {
   const TemporaryFolder folder;
   const auto path = folder / "metrics.jsonl";
