@@ -153,7 +153,7 @@ TEST_F(Program, ErrorsOfTheEngineKeepTheirKind) {
 }
 
 TEST_F(Program, OurMistakesInTheEngineAreInternalErrors) {
-  for (const char* name : {"shape", "torch", "bad_alloc", "unknown"}) {
+  for (const char* name : {"shape", "torch", "unknown"}) {
     const CommandResult result = train({std::string("run_name=") + name});
     EXPECT_EQ(result.exit_code, 1) << name << result.err;
     EXPECT_TRUE(contains(last_line(result.err), "internal error: ")) << result.err;
@@ -161,6 +161,12 @@ TEST_F(Program, OurMistakesInTheEngineAreInternalErrors) {
     EXPECT_FALSE(contains(result.err, "frame #")) << result.err;
   }
   EXPECT_TRUE(contains(train({"run_name=torch"}).err, "sizes differ: 2 and 3"));
+}
+
+TEST_F(Program, TooLittleHostMemoryIsNoBug) {
+  const CommandResult result = train({"run_name=bad_alloc"});
+  EXPECT_EQ(result.exit_code, 6) << result.err;
+  EXPECT_TRUE(contains(result.err, "micro_batch_size")) << result.err;
 }
 
 TEST_F(Program, ClosedPipesDoNotEndARun) {
