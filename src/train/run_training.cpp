@@ -2,6 +2,7 @@
 
 #include "evaluate.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/error_report.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/version.h"
@@ -29,6 +30,25 @@ void write_end(Reporters& reporters, const metrics::RunSummary& summary, double 
                                              metrics::now_s(), elapsed_s});
 }
 
+/// What the error that is being handled leaves in the summary.
+void describe_failure(metrics::RunSummary& summary) {
+  const ErrorReport report = describe_current_exception();
+  summary.status = "failed";
+  summary.exit_code = static_cast<int>(report.code);
+  summary.reason = report.text();
+  summary.error = metrics::RunError{report.kind, report.message, report.where};
+}
+
+/// On the way out with an error, which a report that cannot be written must not hide.
+template <typename Write>
+void try_to_write(const char* what, const Write& write) {
+  try {
+    write();
+  } catch (...) {
+    log_warning(std::string(what) + " was not written: " + describe_current_exception().text());
+  }
+}
+
 /// The run itself, from a folder that is ours.
 void run_in_folder(const TrainRequest& request, const OutputDecision& decision, const StopRequests& stop,
                    metrics::RunSummary& summary) {
@@ -48,15 +68,13 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
       summary.adapter = write_result(request.profile, run->files, run->adapters, run->model.weights->parameters(),
                                      run->state).string();
     }
-  } catch (const Error& error) {
+  } catch (...) {
+    describe_failure(summary);
     summary.step = run->state.step;
     summary.epoch = run->state.epoch;
     summary.tokens = run->state.tokens;
     summary.supervised_tokens = run->state.supervised_tokens;
-    summary.status = "failed";
-    summary.reason = error.what();
-    summary.exit_code = static_cast<int>(error.exit_code());
-    write_end(reporters, summary, run->elapsed_s());
+    try_to_write("the last line of metrics.jsonl", [&] { write_end(reporters, summary, run->elapsed_s()); });
     throw;
   }
   write_end(reporters, summary, run->elapsed_s());
@@ -99,20 +117,18 @@ metrics::RunSummary run_training(const TrainRequest& request) {
     return summary;
   }
   set_log_file(output_dir / "run.log");
-  try {
-    run_in_folder(request, decision, stop, summary);
-  } catch (const Error& error) {
-    summary.status = "failed";
-    summary.exit_code = static_cast<int>(error.exit_code());
-    summary.reason = error.what();
-    summary.error = metrics::RunError{error.kind(), error.message(), error.where()};
+  const auto finish = [&] {
     finish_summary(summary, start);
     metrics::write_summary(output_dir / "summary.json", summary);
-    set_log_file({});
-    throw;
+  };
+  try {
+    run_in_folder(request, decision, stop, summary);
+  } catch (...) {
+    describe_failure(summary);
+    try_to_write("summary.json", finish);
+    throw;  // run.log stays open: whoever reports the error reports it there too
   }
-  finish_summary(summary, start);
-  metrics::write_summary(output_dir / "summary.json", summary);
+  finish();
   set_log_file({});
   return summary;
 }

@@ -38,6 +38,8 @@ def assert_nothing_half_written(setup):
         return
     left = {path.name for path in setup.output_dir.iterdir()}
     assert left <= {"run.log", "summary.json", "metrics.jsonl", "profile.yaml"}, left
+    if left:
+        assert setup.summary()["error"]["message"] in (setup.output_dir / "run.log").read_text()
     if "summary.json" in left:
         summary = setup.summary()
         assert summary["status"] == "failed" and summary["exit_code"] != 0 and summary["error"]["message"]

@@ -248,7 +248,10 @@ def test_help_and_version():
 def test_stdout_is_for_results(setup):
     run = setup.train()
     assert run.code == 0 and run.stdout == "" and "loss" in run.stderr, run
-    assert "loss" in (setup.output_dir / "run.log").read_text()
+    log = (setup.output_dir / "run.log").read_text()
+    assert "loss" in log
+    note = next(line for line in run.stderr.splitlines() if "lr_scheduler_type" in line or "alias" in line)
+    assert note in log, "what is said before the folder is known belongs there too"
 
 
 def test_what_comes_later_is_refused_by_name(setup):
