@@ -59,7 +59,9 @@ MetricsWriter::MetricsWriter(const std::filesystem::path& path)
 }
 
 MetricsWriter::~MetricsWriter() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ < 0) return;
+  write_all(fd_, pending_);
+  ::close(fd_);
 }
 
 void MetricsWriter::truncate_after(long long step) {
@@ -76,13 +78,17 @@ void MetricsWriter::truncate_after(long long step) {
 }
 
 void MetricsWriter::append(const std::string& line) {
-  std::string_view rest = line;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(fd_, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail(path_, "append a line");
-    rest.remove_prefix(static_cast<std::size_t>(written));
+  pending_ += line;
+  const off_t end = ::lseek(fd_, 0, SEEK_END);
+  if (write_all(fd_, pending_) == pending_.size()) {
+    pending_.clear();
+    return;
   }
+  const int code = errno;
+  // A torn line must not stay. In a device, which cannot be cut, nothing stands anyway.
+  [[maybe_unused]] const int ignored = ::ftruncate(fd_, end);
+  errno = code;
+  fail(path_, "append a line");
 }
 
 void MetricsWriter::write(const StartRecord& record) {

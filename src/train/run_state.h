@@ -43,12 +43,27 @@ struct Run {
 /// Everything up to step 1; resumes from `checkpoint` when there is one.
 std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint);
 
-/// Where the run writes its numbers.
-struct Reporters {
-  metrics::MetricsWriter metrics;
-  std::unique_ptr<metrics::TensorBoardWriter> tensorboard;
-  metrics::ProgressBar bar;
+/// Where the run writes its numbers. A disk that is full ends no run: what the system refuses is warned of once, kept,
+/// and written with the next line that it takes.
+class Reporters {
+ public:
   Reporters(const Profile& profile, bool quiet);
+
+  /// See MetricsWriter::truncate_after. Throws IoError.
+  void truncate_after(std::int64_t step) { metrics_.truncate_after(step); }
+
+  void write(const metrics::TrainRecord& record);
+  void write(const metrics::EvalRecord& record);
+  void write(const metrics::StartRecord& record);
+  void write(const metrics::CheckpointRecord& record);
+  void write(const metrics::EndRecord& record);
+
+  metrics::ProgressBar bar;
+
+ private:
+  metrics::MetricsWriter metrics_;
+  std::unique_ptr<metrics::TensorBoardWriter> tensorboard_;
+  bool metrics_are_refused_ = false, tensorboard_is_refused_ = false;
 };
 
 /// Trains from state.step + 1 to the end or to a stop request; fills what it knows of `summary`.

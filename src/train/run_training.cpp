@@ -26,8 +26,8 @@ metrics::Ledger summary_ledger(const data::Ledger& ledger) {
 }
 
 void write_end(Reporters& reporters, const metrics::RunSummary& summary, double elapsed_s) {
-  reporters.metrics.write(metrics::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason,
-                                             metrics::now_s(), elapsed_s});
+  reporters.write(metrics::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason, metrics::now_s(),
+                                     elapsed_s});
 }
 
 /// What the error that is being handled leaves in the summary.
@@ -39,16 +39,6 @@ void describe_failure(metrics::RunSummary& summary) {
   summary.error = metrics::RunError{report.kind, report.message, report.where};
 }
 
-/// On the way out with an error, which a report that cannot be written must not hide.
-template <typename Write>
-void try_to_write(const char* what, const Write& write) {
-  try {
-    write();
-  } catch (...) {
-    log_warning(std::string(what) + " was not written: " + describe_current_exception().text());
-  }
-}
-
 /// The run itself, from a folder that is ours.
 void run_in_folder(const TrainRequest& request, const OutputDecision& decision, const StopRequests& stop,
                    metrics::RunSummary& summary) {
@@ -58,10 +48,10 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   summary.total_steps = run->plan->total_steps();
   write_file_atomic(output_dir / "profile.yaml", request.profile_yaml);
   Reporters reporters(request.profile, request.quiet);
-  reporters.metrics.truncate_after(decision.checkpoint ? run->state.step : -1);
-  reporters.metrics.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
-                                               "cpu", 1, run->plan->rows_per_epoch(),
-                                               static_cast<long long>(run->data.train.size()), metrics::now_s()});
+  reporters.truncate_after(decision.checkpoint ? run->state.step : -1);
+  reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash, "cpu", 1,
+                                       run->plan->rows_per_epoch(), static_cast<long long>(run->data.train.size()),
+                                       metrics::now_s()});
   try {
     train_loop(*run, reporters, stop, summary);
     if (summary.status == "done") {
@@ -74,7 +64,7 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
     summary.epoch = run->state.epoch;
     summary.tokens = run->state.tokens;
     summary.supervised_tokens = run->state.supervised_tokens;
-    try_to_write("the last line of metrics.jsonl", [&] { write_end(reporters, summary, run->elapsed_s()); });
+    write_end(reporters, summary, run->elapsed_s());
     throw;
   }
   write_end(reporters, summary, run->elapsed_s());
@@ -125,7 +115,11 @@ metrics::RunSummary run_training(const TrainRequest& request) {
     run_in_folder(request, decision, stop, summary);
   } catch (...) {
     describe_failure(summary);
-    try_to_write("summary.json", finish);
+    try {
+      finish();
+    } catch (...) {  // must not hide the error that ended the run
+      log_warning("summary.json was not written: " + describe_current_exception().text());
+    }
     throw;  // run.log stays open: whoever reports the error reports it there too
   }
   finish();

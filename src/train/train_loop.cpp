@@ -107,8 +107,7 @@ class Loop {
     record.time = metrics::now_s();
     record.elapsed_s = run_.elapsed_s();
     record.eta_s = eta_s;
-    reporters_.metrics.write(record);
-    if (reporters_.tensorboard) reporters_.tensorboard->add(record);
+    reporters_.write(record);
     reporters_.bar.log_step(progress);
     loss_sum_ = 0;
     loss_tokens_ = 0;
@@ -124,8 +123,7 @@ class Loop {
       if (result.num_tokens == 0) return;
       metrics::EvalRecord record{run_.state.step, result.name, result.loss, result.perplexity, result.token_accuracy,
                                  result.num_tokens, seconds_since(start)};
-      reporters_.metrics.write(record);
-      if (reporters_.tensorboard) reporters_.tensorboard->add(record);
+      reporters_.write(record);
       char line[200];
       std::snprintf(line, sizeof line, "step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s",
                     record.step, result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,
@@ -155,8 +153,8 @@ class Loop {
                                           run_.model.weights->parameters(), run_.checkpoint_context);
       saved_step_ = run_.state.step;
       failed_saves_ = 0;
-      reporters_.metrics.write(metrics::CheckpointRecord{run_.state.step, folder.filename().string(),
-                                                         seconds_since(start), metrics::now_s()});
+      reporters_.write(metrics::CheckpointRecord{run_.state.step, folder.filename().string(), seconds_since(start),
+                                                 metrics::now_s()});
       if (run_.profile().save_total_limit) rotate_checkpoints(run_.profile().output_dir, *run_.profile().save_total_limit);
     } catch (const IoError& error) {
       ++failed_saves_;
@@ -202,15 +200,6 @@ class Loop {
 };
 
 }  // namespace
-
-Reporters::Reporters(const Profile& profile, bool quiet)
-    : metrics(std::filesystem::path(profile.output_dir) / "metrics.jsonl"), bar(metrics::ProgressOptions{.quiet = quiet}) {
-  for (const Reporter reporter : profile.report_to) {
-    if (reporter == Reporter::kTensorboard) {
-      tensorboard = std::make_unique<metrics::TensorBoardWriter>(std::filesystem::path(profile.output_dir) / "tensorboard");
-    }
-  }
-}
 
 void train_loop(Run& run, Reporters& reporters, const StopRequests& stop, metrics::RunSummary& summary) {
   Loop(run, reporters, stop, summary)();

@@ -194,6 +194,27 @@ def test_overwrite_deletes_only_what_a_run_writes(setup):
     assert len(setup.events("train")) == 2 and not (setup.output_dir / "checkpoint-3").exists()
 
 
+def test_metrics_that_cannot_be_written_end_no_run(setup):
+    setup.output_dir.mkdir()
+    (setup.output_dir / "metrics.jsonl").symlink_to("/dev/full")
+    run = setup.train(max_steps=5)
+    assert run.code == 0 and setup.summary()["step"] == 5, run
+    assert run.stderr.count("No space left on device") == 1, run
+
+
+def test_an_error_on_a_full_disk_keeps_its_code(setup):
+    """The summary cannot be written either: the error that ended the run is the one that is reported."""
+    tensors = model_tensors()
+    tensors["model.norm.weight"][0] = float("nan")
+    setup.write_model(tensors)
+    setup.output_dir.mkdir()
+    (setup.output_dir / "summary.json").mkdir()
+    (setup.output_dir / "summary.json/blocker").write_text("")
+    (setup.output_dir / "run.log").write_text("")
+    run = setup.train()
+    assert run.code == 7 and "summary.json was not written" in run.stderr, run
+
+
 def test_save_total_limit(setup):
     assert setup.train(max_steps=7, save_steps=2, save_total_limit=2).code == 0
     assert {path.name for path in setup.output_dir.glob("checkpoint-*")} == {"checkpoint-6", "checkpoint-7"}
@@ -246,11 +267,11 @@ def test_help_and_version():
 
 
 def test_stdout_is_for_results(setup):
-    run = setup.train()
+    run = setup.train(optimizer="adamw_torch")
     assert run.code == 0 and run.stdout == "" and "loss" in run.stderr, run
     log = (setup.output_dir / "run.log").read_text()
     assert "loss" in log
-    note = next(line for line in run.stderr.splitlines() if "lr_scheduler_type" in line or "alias" in line)
+    note = next(line for line in run.stderr.splitlines() if "optimizer: " in line)
     assert note in log, "what is said before the folder is known belongs there too"
 
 

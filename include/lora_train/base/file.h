@@ -12,6 +12,10 @@ namespace lora_train {
 /// The whole file. Throws IoError (path, strerror) when it cannot be opened or read.
 std::string read_file(const std::filesystem::path& path);
 
+/// Writes to a descriptor until all is written or the system refuses, interruptions aside. Returns how many bytes were
+/// written; when that is fewer than there are, errno says why.
+std::size_t write_all(int fd, std::string_view bytes);
+
 /// Writes `bytes` to a temporary sibling, syncs it, renames it over `path` and syncs the folder: a reader sees the old
 /// file or the new one, never a part. Throws IoError; the temporary file is removed then.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);

@@ -76,7 +76,8 @@ struct EndRecord {
 bool has_train_events(const std::filesystem::path& path);
 
 /// Appends lines; each reaches the file before write() returns. Doubles read back with the same bits, a non-finite one
-/// is null. Every function throws IoError when the system refuses. Not thread-safe.
+/// is null. Every function throws IoError when the system refuses; a line that was refused is kept, nothing of it stays
+/// in the file, and the next write() tries it again first. Not thread-safe.
 class MetricsWriter {
  public:
   /// Opens or creates the file. A last line without its end (the process died while writing) is cut off.
@@ -99,6 +100,7 @@ class MetricsWriter {
   void append(const std::string& line);
 
   std::filesystem::path path_;
+  std::string pending_;  ///< lines that were refused
   int fd_ = -1;
 };
 

@@ -10,6 +10,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "support/file_size_limit.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::metrics {
@@ -164,6 +165,24 @@ TEST(MetricsWriter, RefusedFileIsAnIoErrorThatNamesIt) {
     EXPECT_EQ(error.where(), (folder / "missing/metrics.jsonl").string());
     EXPECT_NE(error.message().find("No such file"), std::string::npos) << error.message();
   }
+}
+
+TEST(MetricsWriter, ALineThatDidNotFitIsWrittenWithTheNext) {
+  const TemporaryFolder folder;
+  const auto path = folder / "metrics.jsonl";
+  MetricsWriter writer(path);
+  writer.write(train_at(1));
+  const std::string before = read_file(path);
+  {
+    const testing_support::FileSizeLimit full(before.size() + 20);
+    EXPECT_THROW(writer.write(train_at(2)), IoError);
+    EXPECT_EQ(read_file(path), before) << "a torn line stays";
+    EXPECT_THROW(writer.write(train_at(3)), IoError);
+  }
+  writer.write(train_at(4));
+  const auto lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(lines[i].at("step"), i + 1);
 }
 
 TEST(MetricsWriter, FullDiskIsAnIoError) {
