@@ -65,6 +65,7 @@ MetricsWriter::~MetricsWriter() {
 }
 
 void MetricsWriter::truncate_after(long long step) {
+  if (!std::filesystem::is_regular_file(path_)) return;
   const std::string text = read_file(path_);
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = text.find('\n', begin);
