@@ -58,6 +58,12 @@ void resume(Run& run, const std::filesystem::path& checkpoint) {
     throw ConfigError(checkpoint.string(), "was trained on other data: the files of datasets, or options that decide the tokens, "
                                            "have changed. Use the old data, --allow-changed datasets, --overwrite, or another --output-dir");
   }
+  if (loaded.state.step > run.plan->total_steps()) {
+    throw ConfigError(run.profile().max_steps ? "max_steps" : "num_epochs",
+                      "the run would end after step " + std::to_string(run.plan->total_steps()) + ", but " +
+                          checkpoint.string() + " is of step " + std::to_string(loaded.state.step) +
+                          ". Raise it, or resume from an earlier checkpoint");
+  }
   load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), run.model.weights->parameters());
   run.model.weights->refresh();
   run.state = loaded.state;

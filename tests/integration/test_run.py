@@ -183,6 +183,13 @@ def test_more_steps_go_on(setup):
     assert losses(setup) == losses(setup, whole) and adapter_bytes(setup.output_dir) == adapter_bytes(whole)
 
 
+def test_fewer_steps_than_the_checkpoint_are_refused(setup):
+    assert setup.train(max_steps=4).code == 0
+    run = setup.train("--allow-changed", "max_steps", max_steps=2)
+    assert run.code == 2 and "max_steps" in run.stderr and "step 4" in run.stderr, run
+    assert [line["step"] for line in setup.events("train")] == [1, 2, 3, 4]
+
+
 def test_overwrite_deletes_only_what_a_run_writes(setup):
     assert setup.train(max_steps=3).code == 0
     (setup.output_dir / "notes.txt").write_text("mine")
