@@ -33,7 +33,6 @@ int run_train(const std::vector<std::string>& arguments) {
   const LoadedProfile loaded = load_and_log(flags.sources());
   refuse_unbuilt_features(loaded);
   request.profile = loaded.profile;
-  request.profile_yaml = to_yaml(loaded.profile);
   request.profile_hash = profile_hash(loaded.profile);
   request.quiet = parser.common().quiet;
 

@@ -5,6 +5,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/load.h"
 #include "run_state.h"
 
 namespace lora_train::train {
@@ -85,6 +86,8 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   run->data = load_data(profile, run->files, true);
   model::check_rope_supported(run->files.config, run->data.max_seq_len);
   run->sizes = resolve_batch_sizes(profile, run->data.max_seq_len);
+  run->resolved.max_seq_len = run->data.max_seq_len;
+  run->resolved.micro_batch_size = run->sizes.micro;
   run->plan = std::make_unique<data::RunPlan>(run->data.train, plan_options(profile, run->sizes, run->data.max_seq_len));
   const std::int64_t eval_rows = profile.eval_micro_batch_size.value_or(run->sizes.micro);
   for (const auto& eval : run->data.evals) {
@@ -103,7 +106,8 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
                              run->plan->total_steps(),
                              profile.num_epochs.value_or(0),
                              run->data.fingerprint,
-                             request.profile_hash};
+                             request.profile_hash,
+                             to_yaml(run->resolved)};
   if (checkpoint) resume(*run, *checkpoint);
   log_start(*run);
   return run;

@@ -125,6 +125,7 @@ std::filesystem::path save_checkpoint(const fs::path& output_dir, const TrainSta
   }
   write_moments(folder.path() / kOptimizerFile, parameters);
   write_state(folder.path(), state, context);
+  write_file_atomic(folder.path() / "profile.yaml", context.profile_yaml);
   write_manifest(folder.path());
   folder.commit();
   return target;

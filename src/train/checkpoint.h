@@ -1,5 +1,5 @@
 // checkpoint-<step>/: a PEFT folder (or the fp32 weights of full fine-tuning) plus optimizer.safetensors,
-// trainer_state.json and manifest.json. docs/formats.md has every key.
+// trainer_state.json, profile.yaml and manifest.json. docs/formats.md has every key.
 #pragma once
 
 #include <filesystem>
@@ -28,6 +28,7 @@ struct CheckpointContext {
   double num_epochs = 0;
   std::string data_fingerprint;
   std::string profile_hash;
+  std::string profile_yaml;  ///< resolved; what a run that goes on from here is compared with
 };
 
 /// Writes output_dir/checkpoint-<step>: into a temporary folder beside it, each file synced, the manifest (size and

@@ -76,16 +76,35 @@ std::string ways_on(const fs::path& folder) {
          "; --allow-changed KEY for each key that may differ";
 }
 
-Profile old_profile(const fs::path& folder) {
+Profile read_profile(const fs::path& file) {
   ProfileSources sources;
-  sources.profiles = {(folder / "profile.yaml").string()};
+  sources.profiles = {file.string()};
   return load_profile(sources).profile;
 }
 
-void refuse_differences(const TrainRequest& request, const fs::path& folder) {
-  if (!fs::exists(folder / "profile.yaml")) return;
+/// `auto` becomes the number that the old run found for it.
+Profile with_numbers_of(const Profile& old, Profile profile) {
+  if (!profile.max_seq_len) profile.max_seq_len = old.max_seq_len;
+  if (!profile.micro_batch_size) profile.micro_batch_size = old.micro_batch_size;
+  return profile;
+}
+
+/// The profile with which a checkpoint was trained: its own, else that of the run it lies in.
+Profile profile_of_checkpoint(const fs::path& checkpoint) {
+  const fs::path real = fs::weakly_canonical(checkpoint);
+  for (const fs::path& file : {real / "profile.yaml", real.parent_path() / "profile.yaml"}) {
+    if (fs::exists(file)) return read_profile(file);
+  }
+  throw FormatError(checkpoint.string(), "holds no profile.yaml, nor does the folder it lies in, so that nothing says what it "
+                                         "was trained with. Put the profile.yaml of its run there");
+}
+
+/// What goes on from `checkpoint`: the new profile, with the old numbers for `auto`.
+Profile profile_to_go_on_with(const TrainRequest& request, const fs::path& checkpoint) {
+  const Profile old = profile_of_checkpoint(checkpoint);
+  Profile profile = with_numbers_of(old, request.profile);
   std::string refused;
-  for (const auto& difference : diff_profiles(old_profile(folder), request.profile)) {
+  for (const auto& difference : diff_profiles(old, profile)) {
     const std::string line = difference.key + ": " + difference.old_value + " -> " + difference.new_value;
     const bool is_named = std::count(request.allow_changed.begin(), request.allow_changed.end(), difference.key) > 0;
     if (!difference.allowed_on_resume && !is_named) {
@@ -94,20 +113,21 @@ void refuse_differences(const TrainRequest& request, const fs::path& folder) {
       log_info(line + ": the schedule is computed anew for the new number of steps; steps already done keep their rates");
     }
   }
-  if (refused.empty()) return;
-  throw ConfigError(folder.string(), "holds a run with another profile:" + refused + ways_on(folder));
+  if (refused.empty()) return profile;
+  throw ConfigError(checkpoint.string(), "was trained with another profile:" + refused + ways_on(profile.output_dir));
 }
 
 bool is_finished(const fs::path& folder, const TrainRequest& request, std::string& summary_json) {
   const fs::path path = folder / "summary.json";
-  if (!fs::exists(path)) return false;
+  if (!fs::exists(path) || !fs::exists(folder / "profile.yaml")) return false;
   try {
     summary_json = read_file(path);
-    const auto summary = nlohmann::json::parse(summary_json);
-    return summary.at("status") == "done" && diff_profiles(old_profile(folder), request.profile).empty();
+    if (nlohmann::json::parse(summary_json).at("status") != "done") return false;
   } catch (const nlohmann::json::exception&) {
     return false;
   }
+  const Profile old = read_profile(folder / "profile.yaml");
+  return diff_profiles(old, with_numbers_of(old, request.profile)).empty();
 }
 
 fs::path newest_good_checkpoint(const fs::path& folder) {
@@ -130,11 +150,12 @@ OutputDecision look_at_output_folder(const TrainRequest& request) {
   refuse_inputs_in_the_way(request);
   refuse_files_of_others(folder);
   OutputDecision decision;
+  decision.profile = request.profile;
   if (resume != "auto" && resume != "none") {
     const std::string problem = verify_checkpoint(resume);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
-    if (holds_a_run(folder) && !request.overwrite) refuse_differences(request, folder);
     decision.checkpoint = resume;
+    decision.profile = profile_to_go_on_with(request, resume);
     return decision;
   }
   if (request.overwrite || !holds_a_run(folder)) return decision;
@@ -149,8 +170,8 @@ OutputDecision look_at_output_folder(const TrainRequest& request) {
     decision.is_complete = true;
     return decision;
   }
-  refuse_differences(request, folder);
   decision.checkpoint = newest_good_checkpoint(folder);
+  decision.profile = profile_to_go_on_with(request, *decision.checkpoint);
   return decision;
 }
 

@@ -12,7 +12,8 @@ namespace lora_train::train {
 struct OutputDecision {
   bool is_complete = false;                         ///< a finished run with this very profile: nothing to do
   std::optional<std::filesystem::path> checkpoint;  ///< resume from here; otherwise a new run
-  std::string summary_json;                         ///< of the finished run, when is_complete
+  Profile profile;           ///< the request's; going on, with the numbers that the old run found for `auto`
+  std::string summary_json;  ///< of the finished run, when is_complete
 };
 
 /// Looks and changes nothing. A run that finished no step (no checkpoint, no line of a step in metrics.jsonl) is begun

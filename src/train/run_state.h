@@ -20,8 +20,9 @@ namespace lora_train::train {
 using Clock = std::chrono::steady_clock;
 
 struct Run {
-  explicit Run(const TrainRequest& train_request) : request(train_request) {}
+  explicit Run(const TrainRequest& train_request) : request(train_request), resolved(train_request.profile) {}
   const TrainRequest& request;
+  Profile resolved;  ///< numbers in place of the `auto` that the data decide: what profile.yaml says
   Clock::time_point start = Clock::now();
   ModelFiles files;
   AdapterSetup adapters;

@@ -6,6 +6,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/version.h"
+#include "lora_train/config/load.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/train/run.h"
 #include "output_folder.h"
@@ -46,7 +47,7 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   const auto run = build_run(request, decision.checkpoint);
   summary.ledger = summary_ledger(run->data.ledger);
   summary.total_steps = run->plan->total_steps();
-  write_file_atomic(output_dir / "profile.yaml", request.profile_yaml);
+  write_file_atomic(output_dir / "profile.yaml", to_yaml(run->resolved));
   Reporters reporters(request.profile, request.quiet);
   reporters.truncate_after(decision.checkpoint ? run->state.step : -1);
   reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash, "cpu", 1,
@@ -89,12 +90,14 @@ void finish_summary(metrics::RunSummary& summary, Clock::time_point start) {
 
 }  // namespace
 
-metrics::RunSummary run_training(const TrainRequest& request) {
+metrics::RunSummary run_training(const TrainRequest& asked) {
   const auto start = Clock::now();
-  const StopRequests stop(request.profile.max_time);
-  if (request.dry_run) return dry_run(request);
-  const fs::path output_dir = request.profile.output_dir;
-  const OutputDecision decision = prepare_output_folder(request);
+  const StopRequests stop(asked.profile.max_time);
+  if (asked.dry_run) return dry_run(asked);
+  const fs::path output_dir = asked.profile.output_dir;
+  const OutputDecision decision = prepare_output_folder(asked);
+  TrainRequest request = asked;
+  request.profile = decision.profile;
   metrics::RunSummary summary;
   summary.profile_hash = request.profile_hash;
   summary.version = version();

@@ -77,6 +77,27 @@ def test_the_written_profile_gives_the_same_run(setup):
     assert losses(setup) == losses(setup, again) and adapter_bytes(setup.output_dir) == adapter_bytes(again)
 
 
+def test_the_written_profile_has_the_numbers_that_auto_became(setup):
+    auto = dict(max_seq_len="auto", micro_batch_size="auto")
+    assert setup.train(max_steps=2, **auto).code == 0
+    written = yaml.safe_load((setup.output_dir / "profile.yaml").read_text())
+    assert written["max_seq_len"] == 64 and written["micro_batch_size"] == 4 and written["global_batch_size"] == 4
+    assert yaml.safe_load((setup.output_dir / "checkpoint-2/profile.yaml").read_text()) == written
+    run = setup.train(max_steps=2, **auto)
+    assert run.code == 0 and "already complete" in run.stderr, run
+    run = setup.train(max_steps=3, **auto)
+    assert run.code == 0 and "resumed" in run.stderr, run
+
+
+def test_resume_from_a_path_into_a_new_folder_compares_the_profile(setup):
+    assert setup.train(max_steps=2).code == 0
+    other = dict(output_dir=str(setup.folder / "other"), resume_from_checkpoint=str(setup.output_dir / "checkpoint-2"))
+    run = setup.train(max_steps=3, learning_rate=2e-2, **other)
+    assert run.code == 2 and "learning_rate: 0.01 -> 0.02" in run.stderr, run
+    run = setup.train(max_steps=3, **other)
+    assert run.code == 0 and [line["step"] for line in setup.events("train", setup.folder / "other")] == [3], run
+
+
 @pytest.mark.parametrize("more", [dict(), dict(lora_dropout=0.2, packing=True), dict(adapter="none", learning_rate=1e-3)],
                          ids=["lora", "dropout, packed", "full"])
 def test_stop_and_go_on_is_the_same_run(setup, more):

@@ -12,7 +12,6 @@ namespace lora_train::train {
 
 struct TrainRequest {
   Profile profile;              ///< resolved: defaults, files, --set and flags applied; resume_from_checkpoint included
-  std::string profile_yaml;     ///< the resolved profile as text, written to output_dir/profile.yaml
   std::string profile_hash;     ///< of the resolved profile
   std::vector<std::string> allow_changed;  ///< keys of --allow-changed
   bool overwrite = false;
@@ -40,7 +39,7 @@ struct EngineApi {
   std::string (*torch_version)();
 };
 
-inline constexpr int kEngineVersion = 1;
+inline constexpr int kEngineVersion = 2;
 
 }  // namespace lora_train::train
 

@@ -33,8 +33,7 @@ std::string text_of(const TrainRequest& request) {
          profile.resume_from_checkpoint + "|" + std::to_string(profile.max_time.value_or(0)) + "|" +
          std::to_string(profile.lora_r) + "|" + join(request.allow_changed) + "|" +
          (request.overwrite ? "overwrite" : "") + "|" + (request.dry_run ? "dry_run" : "") + "|" +
-         (request.quiet ? "quiet" : "") + "|" + std::to_string(request.profile_hash.size()) + "|" +
-         std::to_string(request.profile_yaml.empty());
+         (request.quiet ? "quiet" : "") + "|" + std::to_string(request.profile_hash.size());
 }
 
 metrics::RunSummary train(const TrainRequest& request) {

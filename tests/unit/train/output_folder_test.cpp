@@ -18,20 +18,21 @@ TrainRequest request_for(const std::filesystem::path& folder) {
   request.profile.model = std::string("some-model");
   request.profile.datasets.emplace_back().path = std::string("rows.jsonl");
   request.profile.output_dir = folder.string();
-  request.profile_yaml = to_yaml(request.profile);
   return request;
 }
 
 void put_run(const TrainRequest& request, std::int64_t step) {
   const std::filesystem::path folder = request.profile.output_dir;
   write_file_atomic(folder / "run.log", "");
-  write_file_atomic(folder / "profile.yaml", request.profile_yaml);
+  write_file_atomic(folder / "profile.yaml", to_yaml(request.profile));
   write_file_atomic(folder / "metrics.jsonl", "");
   if (step == 0) return;
   TrainState state;
   state.step = step;
   const model::Parameters parameters({{"w", {2}, true, 0}});
-  save_checkpoint(folder, state, parameters, {});
+  CheckpointContext context;
+  context.profile_yaml = to_yaml(request.profile);
+  save_checkpoint(folder, state, parameters, context);
 }
 
 TEST(OutputFolder, AnEmptyOneIsANewRun) {
@@ -156,6 +157,40 @@ TEST(OutputFolder, ACheckpointToGoOnFromIsNotOverwritten) {
   EXPECT_EQ(verify_checkpoint(folder / "checkpoint-3"), "");
   request.overwrite = false;
   EXPECT_EQ(prepare_output_folder(request).checkpoint->filename(), "checkpoint-3");
+}
+
+TEST(OutputFolder, ACheckpointOfElsewhereIsComparedToo) {
+  const TemporaryFolder folder;
+  const TrainRequest old = request_for(folder / "old");
+  std::filesystem::create_directory(folder / "old");
+  put_run(old, 3);
+  TrainRequest request = request_for(folder / "new");
+  request.profile.resume_from_checkpoint = folder / "old" / "checkpoint-3";
+  EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
+  request.profile.lora_r = 7;
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  std::filesystem::rename(folder / "old" / "checkpoint-3", folder / "moved");
+  request.profile.resume_from_checkpoint = folder / "moved";
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  request.allow_changed = {"lora_r"};
+  EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
+}
+
+TEST(OutputFolder, AutoIsTheNumberThatTheRunFound) {
+  const TemporaryFolder folder;
+  TrainRequest resolved = request_for(folder.path());
+  resolved.profile.max_seq_len = 640;
+  resolved.profile.micro_batch_size = 4;
+  put_run(resolved, 3);
+  const TrainRequest request = request_for(folder.path());
+  const OutputDecision decision = prepare_output_folder(request);
+  EXPECT_EQ(decision.profile.max_seq_len, 640);
+  EXPECT_EQ(decision.profile.micro_batch_size, 4);
+  write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
+  EXPECT_TRUE(prepare_output_folder(request).is_complete);
+  TrainRequest other = request;
+  other.profile.max_seq_len = 512;
+  EXPECT_THROW(prepare_output_folder(other), ConfigError);
 }
 
 TEST(OutputFolder, ResumeNoneNeedsOverwrite) {
