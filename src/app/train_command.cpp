@@ -1,6 +1,8 @@
 // lora-train train: the run.
 #include "command_line.h"
 #include "engine_loader.h"
+#include "launcher.h"
+#include "lora_train/base/error.h"
 #include "lora_train/config/check.h"
 #include "lora_train/metrics/summary.h"
 #include "profile_flags.h"
@@ -29,6 +31,9 @@ int run_train(const std::vector<std::string>& arguments) {
   parser.app().add_option("--nproc", num_processes, "number of local ranks to start");
   if (!parser.parse(arguments)) return 0;
   if (num_processes != 1) parser.refuse("--nproc", "more than one process is not built yet; expected 1.");
+  if (const std::string launched = several_processes(process_environment); !launched.empty()) {
+    throw ConfigError(launched, "more than one process is not built yet; start one, without a launcher.");
+  }
 
   const LoadedProfile loaded = load_and_log(flags.sources());
   refuse_unbuilt_features(loaded);

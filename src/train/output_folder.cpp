@@ -36,6 +36,23 @@ bool has_trained(const fs::path& folder) {
   return metrics::has_train_events(folder / "metrics.jsonl") || !list_checkpoints(folder).empty();
 }
 
+bool is_temporary(const std::string& name) {
+  constexpr std::string_view kTemporary = ".tmp-";
+  if (!name.starts_with(kTemporary)) return false;
+  const std::string rest = name.substr(kTemporary.size());
+  return rest.starts_with(kCheckpointPrefix) ||
+         std::any_of(std::begin(kRunFiles), std::end(kRunFiles), [&](const char* file) { return rest.starts_with(file); });
+}
+
+/// What a process that died left half-written; nobody else writes here while this run holds the lock.
+void delete_temporaries(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (is_temporary(entry.path().filename().string())) found.push_back(entry.path());
+  }
+  for (const auto& path : found) fs::remove_all(path);
+}
+
 void delete_run(const fs::path& folder) {
   if (!was_made_by_us(folder)) return;
   for (const char* name : kRunFiles) fs::remove_all(folder / name);
@@ -181,6 +198,7 @@ OutputDecision prepare_output_folder(const TrainRequest& request) {
   try {
     fs::create_directories(folder);
     if (request.overwrite) delete_run(folder);
+    if (!decision.is_complete) delete_temporaries(folder);
   } catch (const fs::filesystem_error& error) {
     throw IoError(folder.string(), std::string("cannot prepare the output folder: ") + error.code().message());
   }

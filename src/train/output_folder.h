@@ -22,7 +22,8 @@ struct OutputDecision {
 /// never held one. FormatError when the run there has no good checkpoint.
 OutputDecision look_at_output_folder(const TrainRequest& request);
 
-/// The same, then creates the folder and, under --overwrite, deletes the run it holds (and only what a run writes).
+/// The same, then creates the folder, deletes what a process that died left half-written there and, under --overwrite,
+/// the run it holds (and only what a run writes).
 OutputDecision prepare_output_folder(const TrainRequest& request);
 
 }  // namespace lora_train::train

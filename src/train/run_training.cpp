@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "evaluate.h"
+#include "folder_lock.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/file.h"
@@ -95,6 +96,7 @@ metrics::RunSummary run_training(const TrainRequest& asked) {
   const StopRequests stop(asked.profile.max_time);
   if (asked.dry_run) return dry_run(asked);
   const fs::path output_dir = asked.profile.output_dir;
+  const FolderLock lock(output_dir);
   const OutputDecision decision = prepare_output_folder(asked);
   TrainRequest request = asked;
   request.profile = decision.profile;

@@ -243,6 +243,20 @@ def test_an_error_on_a_full_disk_keeps_its_code(setup):
     assert run.code == 7 and "summary.json was not written" in run.stderr, run
 
 
+def test_two_runs_never_write_into_one_folder(setup):
+    process = setup.start(max_steps=100000)
+    wait_for(lambda: len(setup.events("train")) >= 2, "step 2", process)
+    run = setup.train(max_steps=100000)
+    assert run.code == 2 and f"process {process.pid} " in run.stderr, run
+    process.kill()
+    process.communicate(timeout=60)
+    assert (setup.output_dir / ".lock").exists()
+    shutil.rmtree(setup.output_dir)
+    setup.output_dir.mkdir()
+    (setup.output_dir / ".lock").write_text("process 1 on nowhere")
+    assert setup.train(max_steps=2).code == 0 and not (setup.output_dir / ".lock").exists()
+
+
 def test_save_total_limit(setup):
     assert setup.train(max_steps=7, save_steps=2, save_total_limit=2).code == 0
     assert {path.name for path in setup.output_dir.glob("checkpoint-*")} == {"checkpoint-6", "checkpoint-7"}

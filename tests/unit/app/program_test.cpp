@@ -112,6 +112,13 @@ TEST_F(Program, UnbuiltCommandsAndProcessesAreRefusedByName) {
   EXPECT_TRUE(contains(result.err, "--nproc: more than one process is not built yet")) << result.err;
 }
 
+TEST_F(Program, ProcessesOfALauncherAreRefusedByName) {
+  options_.environment = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LORA_TRAIN_TORCH", LORA_TRAIN_TORCH_DIR}};
+  const CommandResult result = train({});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(contains(result.err, "WORLD_SIZE=2 (torchrun): more than one process is not built yet")) << result.err;
+}
+
 TEST_F(Program, TrainFlagsReachTheEngine) {
   const CommandResult result =
       run({"--model",         "m",      "--train-data",    "t.jsonl",  "--eval-data", "v.jsonl",

@@ -193,6 +193,20 @@ TEST(OutputFolder, AutoIsTheNumberThatTheRunFound) {
   EXPECT_THROW(prepare_output_folder(other), ConfigError);
 }
 
+TEST(OutputFolder, SweepsWhatADeadProcessLeftHalfWritten) {
+  const TemporaryFolder folder;
+  const TrainRequest request = request_for(folder.path());
+  put_run(request, 3);
+  std::filesystem::create_directory(folder / ".tmp-checkpoint-4-123");
+  write_file_atomic(folder / ".tmp-checkpoint-4-123" / "half", "half");
+  write_file_atomic(folder / ".tmp-summary.json-123-456", "half");
+  write_file_atomic(folder / ".tmp-notes", "mine");
+  prepare_output_folder(request);
+  EXPECT_FALSE(std::filesystem::exists(folder / ".tmp-checkpoint-4-123"));
+  EXPECT_FALSE(std::filesystem::exists(folder / ".tmp-summary.json-123-456"));
+  EXPECT_TRUE(std::filesystem::exists(folder / ".tmp-notes"));
+}
+
 TEST(OutputFolder, ResumeNoneNeedsOverwrite) {
   const TemporaryFolder folder;
   TrainRequest request = request_for(folder.path());
