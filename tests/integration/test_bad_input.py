@@ -97,6 +97,12 @@ def test_config_with_a_bad_field(setup, field, value):
     refused(setup, FORMAT, field)
 
 
+def test_chat_template_that_does_not_parse(setup):
+    """Also where no row needs it: the result would carry it on."""
+    (setup.model / "chat_template.jinja").write_text("{% if %}")
+    refused(setup, FORMAT, "chat_template.jinja")
+
+
 def test_unknown_architecture(setup):
     setup.write_config(model_type="gpt2", architectures=["GPT2LMHeadModel"])
     refused(setup, FORMAT, "config.json", "GPT2LMHeadModel", "Qwen2ForCausalLM", "LlamaForCausalLM")
