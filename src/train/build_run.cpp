@@ -52,10 +52,19 @@ void log_start(const Run& run) {
   }
 }
 
+/// Keys that are part of the data's fingerprint, which cannot say which of them made the difference.
+constexpr const char* kDataKeys[] = {"datasets", "model",        "chat_template", "loss_on", "max_seq_len",
+                                     "overlength", "on_bad_row", "val_set_size",  "seed"};
+
+bool may_data_differ(const std::vector<std::string>& allow_changed) {
+  return std::any_of(std::begin(kDataKeys), std::end(kDataKeys), [&](const char* key) {
+    return std::count(allow_changed.begin(), allow_changed.end(), key) > 0;
+  });
+}
+
 void resume(Run& run, const std::filesystem::path& checkpoint) {
   LoadedCheckpoint loaded = read_checkpoint_state(checkpoint);
-  const auto& allowed = run.request.allow_changed;
-  if (loaded.data_fingerprint != run.data.fingerprint && std::count(allowed.begin(), allowed.end(), "datasets") == 0) {
+  if (loaded.data_fingerprint != run.data.fingerprint && !may_data_differ(run.request.allow_changed)) {
     throw ConfigError(checkpoint.string(), "was trained on other data: the files of datasets, or options that decide the tokens, "
                                            "have changed. Use the old data, --allow-changed datasets, --overwrite, or another --output-dir");
   }

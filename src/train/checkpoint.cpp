@@ -83,6 +83,9 @@ void write_state(const fs::path& folder, const TrainState& state, const Checkpoi
                        {"lora_train",
                         {{"data_fingerprint", context.data_fingerprint},
                          {"eval_loss", optional_json(state.eval_loss)},
+                         {"eval_step", optional_json(state.eval_step)},
+                         {"loss_sum", state.loss_sum},
+                         {"loss_tokens", state.loss_tokens},
                          {"profile_hash", context.profile_hash},
                          {"supervised_tokens", state.supervised_tokens},
                          {"tokens", state.tokens},
@@ -105,6 +108,12 @@ json read_json(const fs::path& path) {
   } catch (const json::exception&) {
     throw FormatError(path.string(), "is not valid JSON");
   }
+}
+
+void delete_checkpoint(const fs::path& folder) {
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (error) log_warning(folder.string() + ": cannot be deleted: " + error.message());
 }
 
 template <typename Value>
@@ -174,6 +183,9 @@ LoadedCheckpoint read_checkpoint_state(const fs::path& checkpoint) {
     loaded.state.tokens = own.at("tokens").get<std::int64_t>();
     loaded.state.supervised_tokens = own.at("supervised_tokens").get<std::int64_t>();
     loaded.state.eval_loss = optional_value<double>(own, "eval_loss");
+    loaded.state.eval_step = optional_value<std::int64_t>(own, "eval_step");
+    loaded.state.loss_sum = own.at("loss_sum").get<double>();
+    loaded.state.loss_tokens = own.at("loss_tokens").get<std::int64_t>();
     loaded.state.best_eval_loss = optional_value<double>(object, "best_metric");
     loaded.state.best_step = optional_value<std::int64_t>(object, "best_global_step");
     loaded.data_fingerprint = own.at("data_fingerprint").get<std::string>();
@@ -189,12 +201,19 @@ void load_checkpoint_tensors(const fs::path& checkpoint, bool is_adapter, model:
             {{kFirstMoment, parameters.exp_avg}, {kSecondMoment, parameters.exp_avg_sq}});
 }
 
-void rotate_checkpoints(const fs::path& output_dir, std::int64_t keep) {
-  const auto folders = list_checkpoints(output_dir);
-  for (std::size_t i = static_cast<std::size_t>(std::max<std::int64_t>(keep, 1)); i < folders.size(); ++i) {
-    std::error_code error;
-    fs::remove_all(folders[i], error);
-    if (error) log_warning(folders[i].string() + ": cannot be deleted: " + error.message());
+void rotate_checkpoints(const fs::path& output_dir, std::int64_t keep, std::optional<std::int64_t> best_step) {
+  std::int64_t kept = 0;
+  for (const auto& folder : list_checkpoints(output_dir)) {
+    if (kept++ < std::max<std::int64_t>(keep, 1) || step_of(folder) == best_step) continue;
+    delete_checkpoint(folder);
+  }
+}
+
+void delete_checkpoints_after(const fs::path& output_dir, std::int64_t step) {
+  for (const auto& folder : list_checkpoints(output_dir)) {
+    if (step_of(folder) <= step) continue;
+    log_warning(folder.string() + " is deleted: the run goes on from step " + std::to_string(step));
+    delete_checkpoint(folder);
   }
 }
 

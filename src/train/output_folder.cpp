@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "checkpoint.h"
 #include "lora_train/base/error.h"
@@ -16,12 +17,22 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kCheckpointPrefix = "checkpoint-";
-/// What a run writes into its folder, beside checkpoint-<step>.
-constexpr const char* kRunFiles[] = {"profile.yaml", "run.log",     "metrics.jsonl", "tensorboard",
-                                     "adapter",      "model",       "report.html",   "summary.json"};
+/// What a run writes into its folder, beside checkpoint-<step> and its result.
+constexpr const char* kReports[] = {"profile.yaml", "run.log", "metrics.jsonl", "tensorboard", "report.html", "summary.json"};
+constexpr const char* kResults[] = {"adapter", "model"};
+
+bool is_one_of(const std::string& name, std::span<const char* const> names) {
+  return std::count(names.begin(), names.end(), name) > 0;
+}
 
 bool is_run_file(const std::string& name) {
-  return name.starts_with(kCheckpointPrefix) || std::count(std::begin(kRunFiles), std::end(kRunFiles), name) > 0;
+  return name.starts_with(kCheckpointPrefix) || is_one_of(name, kReports) || is_one_of(name, kResults);
+}
+
+Profile read_profile(const fs::path& file) {
+  ProfileSources sources;
+  sources.profiles = {file.string()};
+  return load_profile(sources).profile;
 }
 
 bool holds_a_run(const fs::path& folder) {
@@ -40,8 +51,9 @@ bool is_temporary(const std::string& name) {
   constexpr std::string_view kTemporary = ".tmp-";
   if (!name.starts_with(kTemporary)) return false;
   const std::string rest = name.substr(kTemporary.size());
-  return rest.starts_with(kCheckpointPrefix) ||
-         std::any_of(std::begin(kRunFiles), std::end(kRunFiles), [&](const char* file) { return rest.starts_with(file); });
+  const auto begins = [&](const char* file) { return rest.starts_with(file); };
+  return begins(kCheckpointPrefix) || std::any_of(std::begin(kReports), std::end(kReports), begins) ||
+         std::any_of(std::begin(kResults), std::end(kResults), begins);
 }
 
 /// What a process that died left half-written; nobody else writes here while this run holds the lock.
@@ -53,10 +65,14 @@ void delete_temporaries(const fs::path& folder) {
   for (const auto& path : found) fs::remove_all(path);
 }
 
-void delete_run(const fs::path& folder) {
-  if (!was_made_by_us(folder)) return;
-  for (const char* name : kRunFiles) fs::remove_all(folder / name);
-  for (const auto& checkpoint : list_checkpoints(folder)) fs::remove_all(checkpoint);
+/// Whether `name` in `folder` is the result that the run there wrote, or would write: "adapter" or "model".
+bool is_result_of_run(const fs::path& folder, const std::string& name) {
+  if (!was_made_by_us(folder) || !fs::exists(folder / "profile.yaml")) return false;
+  try {
+    return name == result_name(read_profile(folder / "profile.yaml"));
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 /// A run replaces and deletes under its own names, so that nothing it reads may lie there.
@@ -78,25 +94,21 @@ void refuse_inputs_in_the_way(const TrainRequest& request) {
   if (request.overwrite) refuse_input_in_the_way("resume_from_checkpoint", profile.resume_from_checkpoint, folder);
 }
 
-void refuse_files_of_others(const fs::path& folder) {
-  if (was_made_by_us(folder)) return;
-  for (const char* name : kRunFiles) {
-    if (!fs::exists(folder / name)) continue;
-    throw ConfigError(folder.string(), "holds " + std::string(name) +
-                                           ", which a run writes too, but no run (no run.log, no checkpoint): it would "
-                                           "be lost. Choose another output_dir, or move it");
+void refuse_files_of_others(const fs::path& folder, const Profile& profile) {
+  const auto refuse = [&](const std::string& name) {
+    if (!fs::exists(folder / name)) return;
+    throw ConfigError(folder.string(), "holds " + name + ", which a run would replace and which no run there has written. "
+                                           "Choose another output_dir, or move it");
+  };
+  if (!was_made_by_us(folder)) {
+    for (const char* name : kReports) refuse(name);
   }
+  if (!is_result_of_run(folder, result_name(profile))) refuse(result_name(profile));
 }
 
 std::string ways_on(const fs::path& folder) {
   return "\nThree ways on: --output-dir with another folder; --overwrite to delete the run in " + folder.string() +
          "; --allow-changed KEY for each key that may differ";
-}
-
-Profile read_profile(const fs::path& file) {
-  ProfileSources sources;
-  sources.profiles = {file.string()};
-  return load_profile(sources).profile;
 }
 
 /// `auto` becomes the number that the old run found for it.
@@ -116,12 +128,9 @@ Profile profile_of_checkpoint(const fs::path& checkpoint) {
                                          "was trained with. Put the profile.yaml of its run there");
 }
 
-/// What goes on from `checkpoint`: the new profile, with the old numbers for `auto`.
-Profile profile_to_go_on_with(const TrainRequest& request, const fs::path& checkpoint) {
-  const Profile old = profile_of_checkpoint(checkpoint);
-  Profile profile = with_numbers_of(old, request.profile);
+void refuse_differences(const TrainRequest& request, const Profile& old, const fs::path& where) {
   std::string refused;
-  for (const auto& difference : diff_profiles(old, profile)) {
+  for (const auto& difference : diff_profiles(old, with_numbers_of(old, request.profile))) {
     const std::string line = difference.key + ": " + difference.old_value + " -> " + difference.new_value;
     const bool is_named = std::count(request.allow_changed.begin(), request.allow_changed.end(), difference.key) > 0;
     if (!difference.allowed_on_resume && !is_named) {
@@ -130,8 +139,15 @@ Profile profile_to_go_on_with(const TrainRequest& request, const fs::path& check
       log_info(line + ": the schedule is computed anew for the new number of steps; steps already done keep their rates");
     }
   }
-  if (refused.empty()) return profile;
-  throw ConfigError(checkpoint.string(), "was trained with another profile:" + refused + ways_on(profile.output_dir));
+  if (refused.empty()) return;
+  throw ConfigError(where.string(), "holds a run with another profile:" + refused + ways_on(request.profile.output_dir));
+}
+
+void go_on_from(const fs::path& checkpoint, const TrainRequest& request, OutputDecision& decision) {
+  const Profile old = profile_of_checkpoint(checkpoint);
+  refuse_differences(request, old, checkpoint);
+  decision.checkpoint = checkpoint;
+  decision.profile = with_numbers_of(old, request.profile);
 }
 
 bool is_finished(const fs::path& folder, const TrainRequest& request, std::string& summary_json) {
@@ -161,48 +177,55 @@ fs::path newest_good_checkpoint(const fs::path& folder) {
 
 }  // namespace
 
+const char* result_name(const Profile& profile) { return profile.adapter == AdapterKind::kNone ? "model" : "adapter"; }
+
 OutputDecision look_at_output_folder(const TrainRequest& request) {
   const fs::path folder = request.profile.output_dir;
   const std::string& resume = request.profile.resume_from_checkpoint;
   refuse_inputs_in_the_way(request);
-  refuse_files_of_others(folder);
+  refuse_files_of_others(folder, request.profile);
   OutputDecision decision;
   decision.profile = request.profile;
+  const bool goes_on_there = !request.overwrite && has_trained(folder);
   if (resume != "auto" && resume != "none") {
     const std::string problem = verify_checkpoint(resume);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
-    decision.checkpoint = resume;
-    decision.profile = profile_to_go_on_with(request, resume);
+    if (goes_on_there && fs::exists(folder / "profile.yaml")) {
+      refuse_differences(request, read_profile(folder / "profile.yaml"), folder);
+    }
+    go_on_from(resume, request, decision);
     return decision;
   }
-  if (request.overwrite || !holds_a_run(folder)) return decision;
-  if (!has_trained(folder)) {
-    log_info(folder.string() + ": the run there finished no step; it is begun anew");
+  if (!goes_on_there) {
+    if (!request.overwrite && holds_a_run(folder)) {
+      log_info(folder.string() + ": the run there finished no step; it is begun anew");
+    }
     return decision;
   }
   if (resume == "none") {
     throw ConfigError(folder.string(), "holds a run; --resume none would overwrite it. Add --overwrite, or choose another --output-dir");
   }
-  if (is_finished(folder, request, decision.summary_json)) {
-    decision.is_complete = true;
-    return decision;
-  }
-  decision.checkpoint = newest_good_checkpoint(folder);
-  decision.profile = profile_to_go_on_with(request, *decision.checkpoint);
+  decision.is_complete = is_finished(folder, request, decision.summary_json);
+  if (!decision.is_complete) go_on_from(newest_good_checkpoint(folder), request, decision);
   return decision;
 }
 
 OutputDecision prepare_output_folder(const TrainRequest& request) {
   const fs::path folder = request.profile.output_dir;
   OutputDecision decision = look_at_output_folder(request);
-  try {
-    fs::create_directories(folder);
-    if (request.overwrite) delete_run(folder);
-    if (!decision.is_complete) delete_temporaries(folder);
-  } catch (const fs::filesystem_error& error) {
-    throw IoError(folder.string(), std::string("cannot prepare the output folder: ") + error.code().message());
-  }
+  if (decision.is_complete) return decision;
+  fs::create_directories(folder);
+  delete_temporaries(folder);
   return decision;
+}
+
+void delete_run(const fs::path& folder) {
+  if (!was_made_by_us(folder)) return;
+  for (const char* name : kResults) {
+    if (is_result_of_run(folder, name)) fs::remove_all(folder / name);
+  }
+  for (const char* name : kReports) fs::remove_all(folder / name);
+  for (const auto& checkpoint : list_checkpoints(folder)) fs::remove_all(checkpoint);
 }
 
 }  // namespace lora_train::train

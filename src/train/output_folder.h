@@ -22,8 +22,13 @@ struct OutputDecision {
 /// never held one. FormatError when the run there has no good checkpoint.
 OutputDecision look_at_output_folder(const TrainRequest& request);
 
-/// The same, then creates the folder, deletes what a process that died left half-written there and, under --overwrite,
-/// the run it holds (and only what a run writes).
+/// The same, then creates the folder and deletes what a process that died left half-written there.
 OutputDecision prepare_output_folder(const TrainRequest& request);
+
+/// Deletes the run that the folder holds, for --overwrite: only what a run writes. Does nothing where there is none.
+void delete_run(const std::filesystem::path& folder);
+
+/// Name of the folder with the result: "adapter", or "model" under adapter: none.
+const char* result_name(const Profile& profile);
 
 }  // namespace lora_train::train

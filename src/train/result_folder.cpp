@@ -7,6 +7,7 @@
 #include "lora_train/base/version.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/storage/atomic_folder.h"
+#include "output_folder.h"
 
 namespace lora_train::train {
 namespace {
@@ -71,7 +72,7 @@ void write_into(const fs::path& folder, const Profile& profile, const ModelFiles
 
 fs::path write_result(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
                       const model::Parameters& parameters, const TrainState& state) {
-  const fs::path target = fs::path(profile.output_dir) / (profile.adapter == AdapterKind::kNone ? "model" : "adapter");
+  const fs::path target = fs::path(profile.output_dir) / result_name(profile);
   storage::AtomicFolder folder(target);
   write_into(folder.path(), profile, files, adapters, parameters, state);
   folder.commit();

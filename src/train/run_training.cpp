@@ -41,6 +41,17 @@ void describe_failure(metrics::RunSummary& summary) {
   summary.error = metrics::RunError{report.kind, report.message, report.where};
 }
 
+/// The run is known to start: what stands in the folder makes room for it.
+void take_over(const TrainRequest& request, const OutputDecision& decision, std::int64_t step) {
+  const fs::path output_dir = request.profile.output_dir;
+  if (request.overwrite) {
+    delete_run(output_dir);
+    set_log_file(output_dir / "run.log");
+  }
+  fs::remove(output_dir / "summary.json");  // of what was there before: until the end there is no result
+  if (decision.checkpoint) delete_checkpoints_after(output_dir, step);
+}
+
 /// The run itself, from a folder that is ours.
 void run_in_folder(const TrainRequest& request, const OutputDecision& decision, const StopRequests& stop,
                    metrics::RunSummary& summary) {
@@ -48,6 +59,7 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   const auto run = build_run(request, decision.checkpoint);
   summary.ledger = summary_ledger(run->data.ledger);
   summary.total_steps = run->plan->total_steps();
+  take_over(request, decision, run->state.step);
   write_file_atomic(output_dir / "profile.yaml", to_yaml(run->resolved));
   Reporters reporters(request.profile, request.quiet);
   reporters.truncate_after(decision.checkpoint ? run->state.step : -1);
@@ -111,7 +123,8 @@ metrics::RunSummary run_training(const TrainRequest& asked) {
     summary.total_steps = old.value("total_steps", 0LL);
     return summary;
   }
-  set_log_file(output_dir / "run.log");
+  const fs::path log_file = output_dir / "run.log";
+  if (!request.overwrite) set_log_file(log_file);  // else once the old one is deleted
   const auto finish = [&] {
     finish_summary(summary, start);
     metrics::write_summary(output_dir / "summary.json", summary);
@@ -121,6 +134,7 @@ metrics::RunSummary run_training(const TrainRequest& asked) {
   } catch (...) {
     describe_failure(summary);
     try {
+      set_log_file(log_file);
       finish();
     } catch (...) {  // must not hide the error that ended the run
       log_warning("summary.json was not written: " + describe_current_exception().text());

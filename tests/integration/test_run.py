@@ -195,6 +195,79 @@ def test_changed_profile_is_refused_with_the_three_ways_on(setup):
     assert [line["learning_rate"] for line in setup.events("train")] == [1e-2, 1e-2, 1e-2, 2e-2]
 
 
+def test_an_allowed_change_of_the_data_options_goes_on(setup):
+    assert setup.train(max_steps=2).code == 0
+    changed = dict(max_steps=4, overlength="drop", max_seq_len=60)
+    assert setup.train("--allow-changed", "max_seq_len", **changed).code == 2
+    run = setup.train("--allow-changed", "max_seq_len", "--allow-changed", "overlength", **changed)
+    assert run.code == 0 and [line["step"] for line in setup.events("train")] == [1, 2, 3, 4], run
+
+
+def test_an_extended_run_that_dies_is_not_complete(setup):
+    assert setup.train(max_steps=3).code == 0
+    process = setup.start(max_steps=100000)
+    wait_for(lambda: len(setup.events("train")) >= 5, "step 5", process)
+    process.kill()
+    process.communicate(timeout=60)
+    run = setup.train("--max-time", "1s", max_steps=100000)
+    assert run.code == STOPPED and setup.summary()["status"] == "stopped", run
+
+
+def test_a_mistake_found_late_leaves_the_run_that_overwrite_would_delete(setup):
+    assert setup.train(max_steps=2).code == 0
+    adapter = adapter_bytes(setup.output_dir)
+    run = setup.train("--overwrite", datasets=[{"path": str(setup.folder / "tpyo.jsonl"), "type": "pretokenized"}])
+    assert run.code == 3, run
+    assert adapter_bytes(setup.output_dir) == adapter and (setup.output_dir / "checkpoint-2/manifest.json").exists()
+    assert "tpyo.jsonl" in (setup.output_dir / "run.log").read_text()
+    assert setup.train("--overwrite", max_steps=3).code == 0
+    assert "tpyo.jsonl" not in (setup.output_dir / "run.log").read_text()
+
+
+def test_going_back_to_an_older_checkpoint_leaves_the_other_future(setup):
+    assert setup.train(max_steps=6, save_steps=2, save_total_limit=9).code == 0
+    (setup.output_dir / "summary.json").unlink()
+    run = setup.train(max_steps=6, save_steps=3, save_total_limit=1, resume_from_checkpoint=str(setup.output_dir / "checkpoint-2"))
+    assert run.code == 0 and "checkpoint-4 is deleted" in run.stderr, run
+    assert {path.name for path in setup.output_dir.glob("checkpoint-*")} == {"checkpoint-6"}
+    assert [line["step"] for line in setup.events("train")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_mean_loss_between_logged_steps_survives_a_resume(setup):
+    settings = dict(max_steps=8, logging_steps=4, save_steps=2, save_total_limit=9)
+    assert setup.train(**settings).code == 0
+    other = setup.folder / "other"
+    run = setup.train(output_dir=str(other), resume_from_checkpoint=str(setup.output_dir / "checkpoint-2"), **settings)
+    assert run.code == 0, run
+    means = [{line["step"]: line["loss_mean"] for line in setup.events("train", folder)} for folder in (setup.output_dir, other)]
+    assert means[0] == means[1] and sorted(means[0]) == [4, 8]
+
+
+def test_the_best_checkpoint_is_kept(setup):
+    """A learning rate that ruins the model: the first evaluation is the best one."""
+    run = setup.train(max_steps=6, learning_rate=3.0, eval_steps=1, save_steps=1, save_total_limit=1, max_grad_norm=0,
+                      eval_datasets=[{"path": str(setup.rows_file), "type": "pretokenized", "name": "val"}], eval_on_start=False)
+    assert run.code == 0, run
+    best = setup.summary()["best_step"]
+    assert best != 6
+    assert {path.name for path in setup.output_dir.glob("checkpoint-*")} == {f"checkpoint-{best}", "checkpoint-6"}
+
+
+def test_a_stop_in_the_last_evaluation_is_no_end(setup):
+    path = setup.folder / "val.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in setup.rows * 2000))
+    settings = dict(max_steps=3, eval_on_start=False, eval_datasets=[{"path": str(path), "type": "pretokenized", "name": "val"}])
+    process = setup.start(**settings)
+    wait_for(lambda: len(setup.events("train")) == 3, "step 3", process)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == STOPPED and setup.events("eval") == [], stderr
+    assert not (setup.output_dir / "adapter").exists()
+    run = setup.train(**dict(settings, eval_max_samples=10))
+    assert run.code == 0 and [line["step"] for line in setup.events("eval")] == [3], run
+    assert setup.summary()["eval_loss"] == setup.events("eval")[0]["loss"]
+
+
 def test_more_steps_go_on(setup):
     whole = setup.folder / "whole"
     assert setup.train(max_steps=5, output_dir=str(whole)).code == 0

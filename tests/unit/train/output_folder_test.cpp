@@ -96,9 +96,15 @@ TEST(OutputFolder, OverwriteDeletesOnlyWhatARunWrites) {
   TrainRequest request = request_for(folder.path());
   put_run(request, 3);
   write_file_atomic(folder / "notes.txt", "mine");
+  for (const char* result : {"adapter", "model"}) std::filesystem::create_directory(folder / result);
   request.overwrite = true;
   EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
-  EXPECT_FALSE(std::filesystem::exists(folder / "checkpoint-3"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "checkpoint-3")) << "deleted before the new run is known to start";
+  delete_run(folder.path());
+  for (const char* name : {"checkpoint-3", "adapter", "run.log", "profile.yaml", "metrics.jsonl"}) {
+    EXPECT_FALSE(std::filesystem::exists(folder / name)) << name;
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder / "model")) << "a run with an adapter writes none";
   EXPECT_EQ(read_file(folder / "notes.txt"), "mine");
 }
 
@@ -144,7 +150,19 @@ TEST(OutputFolder, FilesOfOthersAreNeitherDeletedNorReplaced) {
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
   request.overwrite = true;
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  delete_run(folder.path());
   EXPECT_EQ(read_file(folder / "adapter" / "weights"), "mine");
+}
+
+TEST(OutputFolder, AResultThatTheRunThereDidNotWriteIsKept) {
+  const TemporaryFolder folder;
+  TrainRequest request = request_for(folder.path());
+  put_run(request, 3);
+  std::filesystem::create_directory(folder / "model");
+  EXPECT_NO_THROW(prepare_output_folder(request));
+  request.profile.adapter = AdapterKind::kNone;
+  request.overwrite = true;
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
 }
 
 TEST(OutputFolder, ACheckpointToGoOnFromIsNotOverwritten) {
