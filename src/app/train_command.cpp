@@ -4,7 +4,6 @@
 #include "launcher.h"
 #include "lora_train/base/error.h"
 #include "lora_train/config/check.h"
-#include "lora_train/metrics/summary.h"
 #include "profile_flags.h"
 #include "registry.h"
 #include "standard_output.h"
@@ -41,9 +40,9 @@ int run_train(const std::vector<std::string>& arguments) {
   request.profile_hash = profile_hash(loaded.profile);
   request.quiet = parser.common().quiet;
 
-  const metrics::RunSummary summary = load_engine().train(request);
-  if (parser.common().json) print_line(metrics::to_json(summary));
-  return summary.exit_code;
+  const train::TrainResult result = load_engine().train(request);
+  if (parser.common().json) print_line(result.summary_json);
+  return result.exit_code;
 }
 
 }  // namespace lora_train::app

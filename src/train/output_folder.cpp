@@ -155,6 +155,7 @@ bool is_finished(const fs::path& folder, const TrainRequest& request, std::strin
   if (!fs::exists(path) || !fs::exists(folder / "profile.yaml")) return false;
   try {
     summary_json = read_file(path);
+    while (!summary_json.empty() && summary_json.back() == '\n') summary_json.pop_back();
     if (nlohmann::json::parse(summary_json).at("status") != "done") return false;
   } catch (const nlohmann::json::exception&) {
     return false;

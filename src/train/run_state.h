@@ -8,6 +8,7 @@
 #include "checkpoint.h"
 #include "lora_train/metrics/metrics_writer.h"
 #include "lora_train/metrics/progress_bar.h"
+#include "lora_train/metrics/summary.h"
 #include "lora_train/metrics/tensorboard.h"
 #include "lora_train/optim/lr_schedule.h"
 #include "lora_train/train/requests.h"

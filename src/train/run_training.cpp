@@ -1,5 +1,3 @@
-#include <nlohmann/json.hpp>
-
 #include "evaluate.h"
 #include "folder_lock.h"
 #include "lora_train/base/error.h"
@@ -84,15 +82,10 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   write_end(reporters, summary, run->elapsed_s());
 }
 
-/// Everything up to step 1 and one pass over the largest micro-batch; writes nothing.
-metrics::RunSummary dry_run(const TrainRequest& request) {
-  const auto run = build_run(request, std::nullopt);
-  data::StepPlan plan = run->plan->step(1);
-  accumulate_gradients(*run->context, plan, [] { return false; });
+metrics::RunSummary new_summary(const TrainRequest& request) {
   metrics::RunSummary summary;
-  summary.reason = "dry run: step 1 was computed, nothing was updated or written";
-  summary.total_steps = run->plan->total_steps();
-  summary.ledger = summary_ledger(run->data.ledger);
+  summary.profile_hash = request.profile_hash;
+  summary.version = version();
   return summary;
 }
 
@@ -101,28 +94,70 @@ void finish_summary(metrics::RunSummary& summary, Clock::time_point start) {
   summary.peak_host_memory_gib = metrics::peak_host_memory_gib();
 }
 
+struct LargestMicroBatch {
+  data::MicroBatchPlan documents;
+  std::int64_t num_tokens = 0, step = 0, num_supervised = 0;  ///< num_supervised: of the whole step
+};
+
+LargestMicroBatch find_largest(const Run& run) {
+  LargestMicroBatch largest;
+  for (std::int64_t step = 1; step <= run.plan->total_steps(); ++step) {
+    const data::StepPlan plan = run.plan->step(step);
+    for (const auto& micro : plan.micro_batches) {
+      std::int64_t num_tokens = 0;
+      for (const auto document : micro.documents) num_tokens += run.data.train.num_tokens(document);
+      if (num_tokens > largest.num_tokens) largest = {micro, num_tokens, step, plan.num_supervised};
+    }
+  }
+  return largest;
+}
+
+/// Everything up to step 1 and forward and backward over the largest micro-batch of all steps; writes nothing.
+metrics::RunSummary dry_run(const TrainRequest& asked) {
+  const OutputDecision decision = look_at_output_folder(asked);
+  metrics::RunSummary summary = new_summary(asked);
+  if (decision.is_complete) {
+    summary.reason = "dry run: the run in " + asked.profile.output_dir + " is complete already";
+    return summary;
+  }
+  TrainRequest request = asked;
+  request.profile = decision.profile;
+  const auto run = build_run(request, decision.checkpoint);
+  const LargestMicroBatch largest = find_largest(*run);
+  data::StepPlan plan;
+  plan.step = largest.step;
+  plan.num_supervised = largest.num_supervised;
+  plan.micro_batches = {largest.documents};
+  accumulate_gradients(*run->context, plan, [] { return false; });
+  summary.reason = "dry run: the largest micro-batch (step " + std::to_string(largest.step) + ", " +
+                   std::to_string(largest.num_tokens) + " tokens) was computed, nothing was updated or written";
+  log_info(summary.reason);
+  summary.step = run->state.step;
+  summary.total_steps = run->plan->total_steps();
+  summary.ledger = summary_ledger(run->data.ledger);
+  return summary;
+}
+
 }  // namespace
 
-metrics::RunSummary run_training(const TrainRequest& asked) {
+TrainResult run_training(const TrainRequest& asked) {
   const auto start = Clock::now();
   const StopRequests stop(asked.profile.max_time);
-  if (asked.dry_run) return dry_run(asked);
+  if (asked.dry_run) {
+    metrics::RunSummary summary = dry_run(asked);
+    finish_summary(summary, start);
+    return {0, metrics::to_json(summary)};
+  }
   const fs::path output_dir = asked.profile.output_dir;
   const FolderLock lock(output_dir);
   const OutputDecision decision = prepare_output_folder(asked);
-  TrainRequest request = asked;
-  request.profile = decision.profile;
-  metrics::RunSummary summary;
-  summary.profile_hash = request.profile_hash;
-  summary.version = version();
   if (decision.is_complete) {
     log_info(output_dir.string() + ": already complete; nothing was changed");
-    const auto old = nlohmann::json::parse(decision.summary_json);
-    summary.reason = "already complete";
-    summary.step = old.value("step", 0LL);
-    summary.total_steps = old.value("total_steps", 0LL);
-    return summary;
+    return {0, decision.summary_json};
   }
+  TrainRequest request = asked;
+  request.profile = decision.profile;
+  metrics::RunSummary summary = new_summary(request);
   const fs::path log_file = output_dir / "run.log";
   if (!request.overwrite) set_log_file(log_file);  // else once the old one is deleted
   const auto finish = [&] {
@@ -143,7 +178,7 @@ metrics::RunSummary run_training(const TrainRequest& asked) {
   }
   finish();
   set_log_file({});
-  return summary;
+  return {summary.exit_code, metrics::to_json(summary)};
 }
 
 std::vector<EvalResult> run_evaluation(const EvalRequest& request) {

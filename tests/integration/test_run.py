@@ -177,8 +177,9 @@ def test_no_good_checkpoint_is_never_a_silent_start_from_zero(setup):
 def test_finished_run_is_left_alone(setup):
     assert setup.train().code == 0
     before = snapshot(setup.output_dir)
-    run = setup.train()
+    run = setup.train("--json")
     assert run.code == 0 and "already complete" in run.stderr, run
+    assert run.json_lines() == [setup.summary()]
     assert snapshot(setup.output_dir) == before
 
 
@@ -343,9 +344,26 @@ def test_last_smaller_batch_of_an_epoch_is_trained(setup):
     assert setup.summary()["epoch"] == 2
 
 
-def test_dry_run_writes_nothing(setup):
-    run = setup.train("--dry-run")
+def test_dry_run_computes_the_largest_micro_batch_and_writes_nothing(setup):
+    """Rows in the order of the files, two a micro-batch: the two longest come last, in step 3."""
+    setup.write_rows(sorted(setup.rows, key=lambda row: len(row["input_ids"])))
+    lengths = sorted(len(row["input_ids"]) for row in setup.rows)
+    run = setup.train("--dry-run", "--json", shuffle=False)
     assert run.code == 0 and not setup.output_dir.exists(), run
+    [summary] = run.json_lines()
+    assert f"step 3, {sum(lengths[-2:])} tokens" in summary["reason"], summary
+    assert summary["profile_hash"] and summary["version"] and summary["wall_s"] > 0 and summary["total_steps"] == 3
+
+
+def test_dry_run_says_what_the_run_would_say_of_the_folder(setup):
+    assert setup.train().code == 0
+    before = snapshot(setup.output_dir)
+    run = setup.train("--dry-run", learning_rate=2e-2, max_steps=4)
+    assert run.code == 2 and "learning_rate: 0.01 -> 0.02" in run.stderr, run
+    run = setup.train("--dry-run", max_steps=5)
+    assert run.code == 0 and "resumed from" in run.stderr, run
+    assert "complete" in setup.train("--dry-run", "--json").json_lines()[0]["reason"]
+    assert snapshot(setup.output_dir) == before
 
 
 def test_output_folder_that_cannot_be_made(setup):

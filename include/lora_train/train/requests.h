@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "lora_train/config/profile.h"
-#include "lora_train/metrics/summary.h"
 
 namespace lora_train::train {
 
@@ -17,6 +16,11 @@ struct TrainRequest {
   bool overwrite = false;
   bool dry_run = false;
   bool quiet = false;           ///< no progress bar
+};
+
+struct TrainResult {
+  int exit_code = 0;
+  std::string summary_json;  ///< what summary.json says, one line; of a run that was complete already: what it says there
 };
 
 struct EvalRequest {
@@ -34,7 +38,7 @@ struct EvalResult {
 /// The table of functions that liblora_train_engine.so exports through lora_train_engine(). Functions throw Error.
 struct EngineApi {
   int version;  ///< kEngineVersion of the library
-  metrics::RunSummary (*train)(const TrainRequest&);
+  TrainResult (*train)(const TrainRequest&);
   std::vector<EvalResult> (*evaluate)(const EvalRequest&);
   std::string (*torch_version)();
 };
