@@ -41,19 +41,35 @@ std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
 
 }  // namespace
 
+FileReader::FileReader(std::filesystem::path path)
+    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (fd_ < 0) fail(path_, "cannot open");
+}
+
+FileReader::~FileReader() { ::close(fd_); }
+
+std::size_t FileReader::read(char* buffer, std::size_t size) {
+  std::size_t filled = 0;
+  while (filled < size) {
+    const ssize_t got = ::read(fd_, buffer + filled, size - filled);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path_, "cannot read");
+    if (got == 0) break;
+    filled += static_cast<std::size_t>(got);
+  }
+  return filled;
+}
+
 std::string read_file(const std::filesystem::path& path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) fail(path, "cannot open");
+  FileReader file(path);
   std::string bytes;
-  struct stat info {};
-  if (::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode)) bytes.reserve(static_cast<std::size_t>(info.st_size));
+  std::error_code error;
+  if (const auto size = std::filesystem::file_size(path, error); !error) bytes.reserve(size);
   char buffer[1 << 16];
   for (;;) {
-    const ssize_t got = ::read(file.get(), buffer, sizeof buffer);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(path, "cannot read");
-    if (got == 0) return bytes;
-    bytes.append(buffer, static_cast<std::size_t>(got));
+    const std::size_t got = file.read(buffer, sizeof buffer);
+    bytes.append(buffer, got);
+    if (got < sizeof buffer) return bytes;
   }
 }
 

@@ -12,9 +12,23 @@ namespace lora_train {
 /// The whole file. Throws IoError (path, strerror) when it cannot be opened or read.
 std::string read_file(const std::filesystem::path& path);
 
-/// Writes to a descriptor until all is written or the system refuses, interruptions aside. Returns how many bytes were
-/// written; when that is fewer than there are, errno says why.
-std::size_t write_all(int fd, std::string_view bytes);
+/// Reads a file from its start to its end, piece by piece. Not thread-safe.
+class FileReader {
+ public:
+  /// Throws IoError when the file cannot be opened.
+  explicit FileReader(std::filesystem::path path);
+  ~FileReader();
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+
+  /// Fills `buffer` and returns how many bytes came: fewer than `size` only at the end of the file. Throws IoError.
+  std::size_t read(char* buffer, std::size_t size);
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
 
 /// Writes `bytes` to a temporary sibling, syncs it, renames it over `path` and syncs the folder: a reader sees the old
 /// file or the new one, never a part. Throws IoError; the temporary file is removed then.
@@ -37,6 +51,10 @@ class AtomicFileWriter {
   std::filesystem::path path_, temporary_;
   int fd_ = -1;
 };
+
+/// Writes to a descriptor until all is written or the system refuses, interruptions aside. Returns how many bytes were
+/// written; when that is fewer than there are, errno says why.
+std::size_t write_all(int fd, std::string_view bytes);
 
 /// fsync of a folder, so that names created in it survive a power loss.
 void sync_folder(const std::filesystem::path& folder);

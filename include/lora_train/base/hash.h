@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -13,5 +14,21 @@ std::uint64_t hash64(std::string_view bytes, std::uint64_t seed = 0);
 
 /// XXH3 128-bit as 32 lower-case hexadecimal digits.
 std::string hash128_hex(std::string_view bytes);
+
+/// The same hash of bytes that come piece by piece: hex() of the pieces is hash128_hex of the whole.
+class Hasher {
+ public:
+  Hasher();
+  ~Hasher();
+  Hasher(Hasher&&) noexcept;
+  Hasher& operator=(Hasher&&) noexcept;
+  void update(std::string_view bytes);
+  /// Of everything so far; more may follow.
+  std::string hex() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace lora_train

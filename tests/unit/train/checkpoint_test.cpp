@@ -83,6 +83,14 @@ TEST(Checkpoint, NoticesATruncatedAndAFlippedFile) {
   EXPECT_NE(verify_checkpoint(path).find("manifest"), std::string::npos);
 }
 
+TEST(Checkpoint, AFileThatCannotBeReadIsAProblemAndNoSignal) {
+  const TemporaryFolder folder;
+  const auto path = save_checkpoint(folder.path(), state(1), parameters(), context());
+  std::filesystem::remove(path / "optimizer.safetensors");
+  std::filesystem::create_symlink("/proc/self/mem", path / "optimizer.safetensors");  // read() says EIO
+  EXPECT_NE(verify_checkpoint(path).find("Input/output error"), std::string::npos) << verify_checkpoint(path);
+}
+
 TEST(Checkpoint, RefusesTensorsOfAnotherRun) {
   const TemporaryFolder folder;
   const auto path = save_checkpoint(folder.path(), state(1), parameters(), context());
