@@ -1,14 +1,27 @@
 // lora-train train: the run.
+#include <algorithm>
+
 #include "command_line.h"
 #include "engine_loader.h"
 #include "launcher.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
 #include "profile_flags.h"
 #include "registry.h"
 #include "standard_output.h"
 
 namespace lora_train::app {
+namespace {
+
+void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
+  const std::vector<std::string> keys = profile_keys();
+  if (std::find(keys.begin(), keys.end(), key) != keys.end()) return;
+  const std::string nearest = nearest_name(key, keys);
+  parser.refuse("--allow-changed", "\"" + key + "\" is no key." + (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
+}
+
+}  // namespace
 
 int run_train(const std::vector<std::string>& arguments) {
   CommandParser parser("train",
@@ -29,6 +42,7 @@ int run_train(const std::vector<std::string>& arguments) {
   parser.app().add_flag("--dry-run", request.dry_run, "everything up to step 1, the largest batch included");
   parser.app().add_option("--nproc", num_processes, "number of local ranks to start");
   if (!parser.parse(arguments)) return 0;
+  for (const auto& key : request.allow_changed) refuse_unknown_key(parser, key);
   if (num_processes != 1) parser.refuse("--nproc", "more than one process is not built yet; expected 1.");
   if (const std::string launched = several_processes(process_environment); !launched.empty()) {
     throw ConfigError(launched, "more than one process is not built yet; start one, without a launcher.");

@@ -73,17 +73,6 @@ std::string read_file(const std::filesystem::path& path) {
   }
 }
 
-std::size_t write_all(int fd, std::string_view bytes) {
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t put = ::write(fd, bytes.data() + done, bytes.size() - done);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) break;
-    done += static_cast<std::size_t>(put);
-  }
-  return done;
-}
-
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes) {
   AtomicFileWriter writer(path, bytes.size());
   writer.write(bytes);
@@ -126,6 +115,17 @@ void AtomicFileWriter::commit() {
   ::close(fd_);
   fd_ = -1;
   sync_folder(path_.parent_path());
+}
+
+std::size_t write_all(int fd, std::string_view bytes) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t put = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) break;
+    done += static_cast<std::size_t>(put);
+  }
+  return done;
 }
 
 void sync_folder(const std::filesystem::path& folder) {

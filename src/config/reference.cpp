@@ -111,6 +111,22 @@ std::string keys_table(const std::string& filter) {
   return out;
 }
 
+std::string keys_json(const std::string& filter) {
+  std::string out;
+  for (const auto& group : field_groups()) {
+    for (const auto& field : group.fields) {
+      if (field.name.find(filter) == std::string::npos) continue;
+      Value line;
+      line.kind = Value::Kind::kMap;
+      line.members = {{"key", text_value(field.name)},       {"group", text_value(group.title)},
+                      {"default", text_value(default_of(field))}, {"values", text_value(field.values)},
+                      {"help", text_value(field.help)},      {"on_resume", text_value(resume_text(field.on_resume))}};
+      out += to_json_text(line) + "\n";
+    }
+  }
+  return out;
+}
+
 std::vector<ShippedProfile> shipped_profiles(const std::filesystem::path& folder) {
   std::vector<ShippedProfile> profiles;
   std::error_code code;

@@ -87,6 +87,15 @@ TEST_F(Program, VersionNamesProgramCommitAndLibTorch) {
   EXPECT_TRUE(contains(result.out, ", loaded\n")) << result.out;
 }
 
+TEST_F(Program, VersionAsJson) {
+  for (const auto& words : {std::vector<std::string>{"--version", "--json"}, {"--json", "--version"}}) {
+    const json found = json::parse(run(words).out);
+    EXPECT_EQ(found.at("version"), LORA_TRAIN_PROJECT_VERSION);
+    EXPECT_EQ(found.at("libtorch").get<std::string>().rfind("2.11.", 0), 0U);
+    EXPECT_TRUE(found.at("problem").is_null());
+  }
+}
+
 TEST_F(Program, UsageErrorsExitWithTwoAndNameTheNearest) {
   EXPECT_EQ(run({}).exit_code, 2);
   const CommandResult command = run({"tran"});
@@ -97,6 +106,9 @@ TEST_F(Program, UsageErrorsExitWithTwoAndNameTheNearest) {
   EXPECT_EQ(flag.exit_code, 2);
   EXPECT_TRUE(contains(flag.err, "Did you mean \"--train-data\"?")) << flag.err;
   EXPECT_EQ(train({"--log-level", "loud"}).exit_code, 2);
+  const CommandResult key = train({"--allow-changed", "lerning_rate"});
+  EXPECT_EQ(key.exit_code, 2);
+  EXPECT_TRUE(contains(key.err, "Did you mean \"learning_rate\"?")) << key.err;
   EXPECT_EQ(train({"no-setting"}).exit_code, 2);
 }
 
@@ -267,6 +279,9 @@ TEST_F(Program, CheckListsProfilesAndKeys) {
   EXPECT_EQ(run({"check", "--list"}).out.rfind("small ", 0), 0U);
   EXPECT_EQ(json::parse(run({"check", "--list", "--json"}).out).at("name"), "small");
   EXPECT_TRUE(contains(run({"check", "--keys"}).out, "learning_rate"));
+  const json key = json::parse(last_line(run({"check", "--keys", "lora_r", "--json"}).out));
+  EXPECT_EQ(key.at("key"), "lora_r");
+  EXPECT_EQ(key.at("default"), "16");
   const std::string filtered = run({"check", "--keys", "lora_"}).out;
   EXPECT_TRUE(contains(filtered, "lora_r"));
   EXPECT_FALSE(contains(filtered, "learning_rate"));
