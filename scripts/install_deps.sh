@@ -5,6 +5,7 @@
 #
 #   scripts/install_deps.sh             everything
 #   scripts/install_deps.sh --no-test   only what building and running need
+#   scripts/install_deps.sh --dev       what the pre-commit hooks need, too
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/dependencies.sh
@@ -108,8 +109,9 @@ main() {
   while [ $# -gt 0 ]; do
     case "$1" in
       --no-test) with_test=0 ;;
-      -h | --help) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-      *) die "unknown argument \"$1\". There is --no-test" ;;
+      --dev) packages+=("${DEBIAN_DEV[@]}") ;;
+      -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      *) die "unknown argument \"$1\". There are --no-test and --dev" ;;
     esac
     shift
   done
