@@ -7,7 +7,7 @@ import signal
 import pytest
 import yaml
 
-from conftest import lora_train, model_tensors, wait_for
+from conftest import BINARY, ROOT, lora_train, model_tensors, wait_for
 
 TRAIN_KEYS = {"event", "step", "epoch", "loss", "supervised_tokens", "loss_mean", "grad_norm", "learning_rate", "tokens",
               "num_documents", "tokens_per_s", "step_ms", "data_wait_ms", "memory_gib", "time", "elapsed_s", "eta_s"}
@@ -129,6 +129,10 @@ def test_max_time_stops_and_the_same_command_goes_on(setup):
     assert run.code == STOPPED, run
     step = setup.summary()["step"]
     assert step > 0 and (setup.output_dir / f"checkpoint-{step}").exists()
+    run = setup.train("--max-time", "1s", max_steps=1000000)
+    assert run.code == STOPPED and f"resumed from {setup.output_dir}/checkpoint-{step} " in run.stderr, run
+    assert setup.summary()["step"] > step
+    assert [line["step"] for line in setup.events("train")] == list(range(1, setup.summary()["step"] + 1))
 
 
 def test_a_stop_or_a_failure_before_step_1_does_not_block_the_folder(setup):
@@ -390,6 +394,22 @@ def test_check_prints_a_profile_that_loads_again(setup):
     assert lora_train("check", "--profile", setup.profile_file, "--no-files").code == 0
 
 
+SHIPPED = sorted(path.name for path in (ROOT / "configs").iterdir())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_profiles_are_found_from_any_folder(name, tmp_path):
+    """By name, from the copy beside the binary. Their relative paths start in the working directory, as all do."""
+    assert (BINARY.parent / "configs" / name).read_bytes() == (ROOT / "configs" / name).read_bytes()
+    run = lora_train("check", "--no-files", "--profile", name, cwd=tmp_path)
+    assert run.code == 0, run
+    if name.endswith(".yaml"):
+        assert lora_train("check", "--no-files", "--profile", name.removesuffix(".yaml"), cwd=tmp_path).stdout == run.stdout
+    run = lora_train("check", "--profile", name, cwd=tmp_path)
+    assert run.code == 2 and "examples/tiny-math/train.jsonl" in run.stderr and str(tmp_path) in run.stderr, run
+    assert lora_train("check", "--profile", name, cwd=ROOT).code == 0
+
+
 def test_help_and_version():
     for arguments in (["--help"], ["train", "--help"], ["--version"]):
         run = lora_train(*arguments)
@@ -405,9 +425,12 @@ def test_stdout_is_for_results(setup):
     assert note in log, "what is said before the folder is known belongs there too"
 
 
-def test_what_comes_later_is_refused_by_name(setup):
+def test_what_comes_later_is_refused_by_name():
+    overview = lora_train("--help").stdout
     for command in ("plan", "generate", "merge", "compare", "doctor", "bench"):
+        is_unbuilt = f"  {command} " in overview and "(not built yet)" in overview.split(f"  {command} ")[1].splitlines()[0]
         run = lora_train(command, "--help")
-        assert run.code in (0, 2), run
-        if run.code == 2:
-            assert command in run.stderr, run
+        if is_unbuilt:
+            assert run.code == 2 and f"lora-train {command}: this command is not built yet" in run.stderr, run
+        else:
+            assert run.code == 0 and f"lora-train {command}" in run.stdout, run
