@@ -84,7 +84,8 @@ const char* const kIntroduction =
     "- `null` gives the default, or nothing where the table says so. `2e-4`, `2.0e-4` and `0.0002` are one number. "
     "true, on "
     "and yes are one word, as are false, off and no.\n"
-    "- Relative paths start in the working directory, those of `extends` beside the file that says it.\n"
+    "- Relative paths start in the working directory, those of `extends` beside the file that says it. A leading `~/` "
+    "is the home folder.\n"
     "- `lora-train check --profile FILE` prints every value with where it came from.\n";
 
 }  // namespace

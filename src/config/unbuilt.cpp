@@ -48,6 +48,8 @@ const std::vector<Unbuilt>& unbuilt_table() {
        [](const Profile& p) { return !p.add_tokens.empty(); }},
       {"load_best_model_at_end: true", "Take it out; adapter/ is the last step.",
        [](const Profile& p) { return p.load_best_model_at_end; }},
+      {"metric_for_best_model", "Take it out; best means the lowest eval_loss.",
+       [](const Profile& p) { return p.metric_for_best_model != "eval_loss"; }},
       {"early_stopping_patience", "Take it out; use max_steps or num_epochs.",
        [](const Profile& p) { return p.early_stopping_patience.has_value(); }},
   };

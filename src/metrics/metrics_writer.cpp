@@ -100,6 +100,7 @@ void MetricsWriter::write(const StartRecord& record) {
                   {"profile_hash", record.profile_hash},
                   {"device", record.device},
                   {"world_size", record.world_size},
+                  {"run_name", record.run_name},
                   {"num_rows", record.num_rows},
                   {"num_documents", record.num_documents},
                   {"time", record.time}}) +

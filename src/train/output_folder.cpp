@@ -178,6 +178,12 @@ fs::path newest_good_checkpoint(const fs::path& folder) {
 
 }  // namespace
 
+std::string run_name(const Profile& profile) {
+  if (!profile.run_name.empty()) return profile.run_name;
+  const fs::path folder = fs::path(profile.output_dir).lexically_normal();
+  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+}
+
 const char* result_name(const Profile& profile) { return profile.adapter == AdapterKind::kNone ? "model" : "adapter"; }
 
 OutputDecision look_at_output_folder(const TrainRequest& request) {

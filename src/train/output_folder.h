@@ -28,6 +28,9 @@ OutputDecision prepare_output_folder(const TrainRequest& request);
 /// Deletes the run that the folder holds, for --overwrite: only what a run writes. Does nothing where there is none.
 void delete_run(const std::filesystem::path& folder);
 
+/// The profile's, else the last part of output_dir.
+std::string run_name(const Profile& profile);
+
 /// Name of the folder with the result: "adapter", or "model" under adapter: none.
 const char* result_name(const Profile& profile);
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "evaluate.h"
 #include "folder_lock.h"
 #include "lora_train/base/error.h"
@@ -62,7 +64,7 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   Reporters reporters(request.profile, request.quiet);
   reporters.truncate_after(decision.checkpoint ? run->state.step : -1);
   reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash, "cpu", 1,
-                                       run->plan->rows_per_epoch(), static_cast<long long>(run->data.train.size()),
+                                       run_name(request.profile), run->plan->rows_per_epoch(), static_cast<long long>(run->data.train.size()),
                                        metrics::now_s()});
   try {
     train_loop(*run, reporters, stop, summary);
@@ -84,13 +86,17 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
 
 metrics::RunSummary new_summary(const TrainRequest& request) {
   metrics::RunSummary summary;
+  summary.run_name = run_name(request.profile);
   summary.profile_hash = request.profile_hash;
   summary.version = version();
   return summary;
 }
 
-void finish_summary(metrics::RunSummary& summary, Clock::time_point start) {
+void finish_summary(metrics::RunSummary& summary, const Profile& profile, Clock::time_point start) {
   summary.wall_s = std::chrono::duration<double>(Clock::now() - start).count();
+  if (const auto price = profile.gpu_price_per_hour) {
+    summary.cost_usd = *price * summary.wall_s / 3600 * std::max(summary.num_gpus, 1);
+  }
   summary.peak_host_memory_gib = metrics::peak_host_memory_gib();
 }
 
@@ -145,7 +151,7 @@ TrainResult run_training(const TrainRequest& asked) {
   const StopRequests stop(asked.profile.max_time);
   if (asked.dry_run) {
     metrics::RunSummary summary = dry_run(asked);
-    finish_summary(summary, start);
+    finish_summary(summary, asked.profile, start);
     return {0, metrics::to_json(summary)};
   }
   const fs::path output_dir = asked.profile.output_dir;
@@ -161,7 +167,7 @@ TrainResult run_training(const TrainRequest& asked) {
   const fs::path log_file = output_dir / "run.log";
   if (!request.overwrite) set_log_file(log_file);  // else once the old one is deleted
   const auto finish = [&] {
-    finish_summary(summary, start);
+    finish_summary(summary, request.profile, start);
     metrics::write_summary(output_dir / "summary.json", summary);
   };
   try {

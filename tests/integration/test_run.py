@@ -57,6 +57,7 @@ def test_what_a_run_writes(setup):
     assert all(EVAL_KEYS <= set(line) for line in evals)
     assert summary["eval_loss"] == evals[-1]["loss"]
     assert summary["best_eval_loss"] == min(line["loss"] for line in evals)
+    assert summary["run_name"] == setup.events("start")[0]["run_name"] == "run" and summary["cost_usd"] is None
     assert setup.events("start") and setup.events("end") and setup.events("checkpoint")
     written = {path.name for path in setup.output_dir.iterdir()}
     assert {"profile.yaml", "run.log", "metrics.jsonl", "tensorboard", "checkpoint-3", "adapter", "summary.json"} <= written
@@ -330,6 +331,14 @@ def test_two_runs_never_write_into_one_folder(setup):
     setup.output_dir.mkdir()
     (setup.output_dir / ".lock").write_text("process 1 on nowhere")
     assert setup.train(max_steps=2).code == 0 and not (setup.output_dir / ".lock").exists()
+
+
+def test_name_and_price_of_a_run(setup):
+    assert setup.train(run_name="first try", gpu_price_per_hour=36.0).code == 0
+    summary = setup.summary()
+    assert summary["run_name"] == setup.events("start")[0]["run_name"] == "first try"
+    assert summary["cost_usd"] == pytest.approx(summary["wall_s"] / 100)
+    assert "# first try: LoRA adapter for" in (setup.output_dir / "adapter/README.md").read_text()
 
 
 def test_save_total_limit(setup):

@@ -18,6 +18,7 @@ struct StartRecord {
   std::string profile_hash = {};
   std::string device = {};  ///< "cpu", or the name of the GPU
   int world_size = 1;
+  std::string run_name = {};
   long long num_rows = 0;       ///< of the training data, per epoch
   long long num_documents = 0;  ///< of the training data, per epoch
   double time = 0;

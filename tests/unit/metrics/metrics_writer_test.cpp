@@ -50,7 +50,7 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   const auto lines = lines_of(folder / "metrics.jsonl");
   ASSERT_EQ(lines.size(), 5U);
   EXPECT_EQ(keys_of(lines[0]),
-            "event step total_steps version profile_hash device world_size num_rows num_documents time ");
+            "event step total_steps version profile_hash device world_size run_name num_rows num_documents time ");
   EXPECT_EQ(
       keys_of(lines[1]),
       "event step epoch loss supervised_tokens loss_mean grad_norm learning_rate tokens num_documents tokens_per_s "
