@@ -91,6 +91,8 @@ void refuse_inputs_in_the_way(const TrainRequest& request) {
   refuse_input_in_the_way("model", profile.model, folder);
   refuse_input_in_the_way("init_adapter", profile.init_adapter, folder);
   refuse_input_in_the_way("chat_template", profile.chat_template, folder);
+  for (const auto& spec : profile.datasets) refuse_input_in_the_way("datasets", spec.path, folder);
+  for (const auto& spec : profile.eval_datasets) refuse_input_in_the_way("eval_datasets", spec.path, folder);
   if (request.overwrite) refuse_input_in_the_way("resume_from_checkpoint", profile.resume_from_checkpoint, folder);
 }
 
