@@ -18,7 +18,8 @@ void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
   const std::vector<std::string> keys = profile_keys();
   if (std::find(keys.begin(), keys.end(), key) != keys.end()) return;
   const std::string nearest = nearest_name(key, keys);
-  parser.refuse("--allow-changed", "\"" + key + "\" is no key." + (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
+  parser.refuse("--allow-changed",
+                "\"" + key + "\" is no key." + (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
 }
 
 }  // namespace

@@ -30,8 +30,10 @@ FieldGroup output_group() {
       {text_field("output_dir", &Profile::output_dir, "folder",
                   "Folder of the run. {key} stands for the value of a key: runs/lr{learning_rate}-r{lora_r}.")
            .free_on_resume(),
-       text_field("run_name", &Profile::run_name, "text", "Name in the first line of metrics.jsonl, in the summary and in the model card. Default: the last part of "
-                  "output_dir.")
+       text_field(
+           "run_name", &Profile::run_name, "text",
+           "Name in the first line of metrics.jsonl, in the summary and in the model card. Default: the last part of "
+           "output_dir.")
            .free_on_resume(),
        integer_field("logging_steps", &Profile::logging_steps, Range::at_least(1), "Steps between two metrics lines.")
            .free_on_resume(),

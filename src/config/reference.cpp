@@ -119,9 +119,12 @@ std::string keys_json(const std::string& filter) {
       if (field.name.find(filter) == std::string::npos) continue;
       Value line;
       line.kind = Value::Kind::kMap;
-      line.members = {{"key", text_value(field.name)},       {"group", text_value(group.title)},
-                      {"default", text_value(default_of(field))}, {"values", text_value(field.values)},
-                      {"help", text_value(field.help)},      {"on_resume", text_value(resume_text(field.on_resume))}};
+      line.members = {{"key", text_value(field.name)},
+                      {"group", text_value(group.title)},
+                      {"default", text_value(default_of(field))},
+                      {"values", text_value(field.values)},
+                      {"help", text_value(field.help)},
+                      {"on_resume", text_value(resume_text(field.on_resume))}};
       out += to_json_text(line) + "\n";
     }
   }

@@ -100,7 +100,8 @@ void TensorBoardWriter::flush() {
   const int code = errno;
   buffer_.erase(0, written);
   last_flush_ = std::chrono::steady_clock::now();
-  if (!is_whole) throw IoError(path_.string(), std::string("cannot write the TensorBoard file: ") + std::strerror(code));
+  if (!is_whole)
+    throw IoError(path_.string(), std::string("cannot write the TensorBoard file: ") + std::strerror(code));
 }
 
 void TensorBoardWriter::flush_when_due() {

@@ -69,7 +69,8 @@ void write_values(const std::filesystem::path& path, const Parameters& parameter
   for (const auto& parameter : parameters.list()) {
     values.push_back(parameters.value(parameter.name).to(type));
     if (!at::isfinite(values.back()).all().item<bool>()) {
-      throw NumericError(parameter.name, "holds NaN or infinity and is not saved; the last checkpoint before is intact");
+      throw NumericError(parameter.name,
+                         "holds NaN or infinity and is not saved; the last checkpoint before is intact");
     }
     tensors.push_back(tensor_to_write(parameter.name, values.back()));
   }

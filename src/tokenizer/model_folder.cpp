@@ -15,7 +15,8 @@ bool has_chat_template(const fs::path& folder) {
   if (!fs::exists(config)) return false;
   const auto object = nlohmann::json::parse(read_file(config), nullptr, /*allow_exceptions=*/false);
   // A file that is no JSON is reported by ChatTemplate::load.
-  return object.is_discarded() || (object.is_object() && object.contains("chat_template") && !object["chat_template"].is_null());
+  return object.is_discarded() ||
+         (object.is_object() && object.contains("chat_template") && !object["chat_template"].is_null());
 }
 
 }  // namespace

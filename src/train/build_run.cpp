@@ -53,13 +53,12 @@ void log_start(const Run& run) {
 }
 
 /// Keys that are part of the data's fingerprint, which cannot say which of them made the difference.
-constexpr const char* kDataKeys[] = {"datasets", "model",        "chat_template", "loss_on", "max_seq_len",
+constexpr const char* kDataKeys[] = {"datasets",   "model",      "chat_template", "loss_on", "max_seq_len",
                                      "overlength", "on_bad_row", "val_set_size",  "seed"};
 
 bool may_data_differ(const std::vector<std::string>& allow_changed) {
-  return std::any_of(std::begin(kDataKeys), std::end(kDataKeys), [&](const char* key) {
-    return std::count(allow_changed.begin(), allow_changed.end(), key) > 0;
-  });
+  return std::any_of(std::begin(kDataKeys), std::end(kDataKeys),
+                     [&](const char* key) { return std::count(allow_changed.begin(), allow_changed.end(), key) > 0; });
 }
 
 void resume(Run& run, const std::filesystem::path& checkpoint) {

@@ -179,8 +179,10 @@ std::string verify_checkpoint(const fs::path& checkpoint) {
     const json manifest = read_json(path);
     for (const auto& [name, expected] : manifest.at("files").items()) {
       const Content content = content_of(checkpoint / fs::path(name).filename());
-      if (content.bytes != expected.at("bytes").get<std::size_t>()) return name + " has another size than the manifest says";
-      if (content.hash != expected.at("xxh128").get<std::string>()) return name + " has other content than the manifest says";
+      if (content.bytes != expected.at("bytes").get<std::size_t>())
+        return name + " has another size than the manifest says";
+      if (content.hash != expected.at("xxh128").get<std::string>())
+        return name + " has other content than the manifest says";
     }
     if (!manifest.at("files").contains(kStateFile)) return "the manifest lists no " + std::string(kStateFile);
   } catch (const json::exception&) {

@@ -56,7 +56,8 @@ LoadedCheckpoint read_checkpoint_state(const std::filesystem::path& checkpoint);
 void load_checkpoint_tensors(const std::filesystem::path& checkpoint, bool is_adapter, model::Parameters& parameters);
 
 /// Deletes the oldest checkpoints until `keep` are left and, on top of them, the one of `best_step`.
-void rotate_checkpoints(const std::filesystem::path& output_dir, std::int64_t keep, std::optional<std::int64_t> best_step);
+void rotate_checkpoints(const std::filesystem::path& output_dir, std::int64_t keep,
+                        std::optional<std::int64_t> best_step);
 
 /// Deletes what a run that goes on from `step` leaves behind: damaged ones, or another future.
 void delete_checkpoints_after(const std::filesystem::path& output_dir, std::int64_t step);

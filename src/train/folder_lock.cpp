@@ -24,7 +24,8 @@ namespace fs = std::filesystem;
 
 /// Another process may have deleted the file between our open() and flock().
 bool has_the_name(int fd, const fs::path& path) {
-  struct stat held {}, named {};
+  struct stat held {};
+  struct stat named {};
   return ::fstat(fd, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
          held.st_dev == named.st_dev;
 }

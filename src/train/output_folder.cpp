@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kCheckpointPrefix = "checkpoint-";
 /// What a run writes into its folder, beside checkpoint-<step> and its result.
-constexpr const char* kReports[] = {"profile.yaml", "run.log", "metrics.jsonl", "tensorboard", "report.html", "summary.json"};
+constexpr const char* kReports[] = {"profile.yaml", "run.log",     "metrics.jsonl",
+                                    "tensorboard",  "report.html", "summary.json"};
 constexpr const char* kResults[] = {"adapter", "model"};
 
 bool is_one_of(const std::string& name, std::span<const char* const> names) {
@@ -80,9 +81,8 @@ void refuse_input_in_the_way(const std::string& key, const fs::path& input, cons
   if (input.empty() || !fs::exists(input)) return;
   const fs::path inside = fs::weakly_canonical(input).lexically_relative(fs::weakly_canonical(folder));
   if (inside.empty() || !is_run_file(inside.begin()->string())) return;
-  throw ConfigError(key, input.string() + " lies in " + (folder / *inside.begin()).string() +
-                             ", which a run in " + folder.string() +
-                             " writes and deletes. Choose another output_dir, or move what is there");
+  throw ConfigError(key, input.string() + " lies in " + (folder / *inside.begin()).string() + ", which a run in " +
+                             folder.string() + " writes and deletes. Choose another output_dir, or move what is there");
 }
 
 void refuse_inputs_in_the_way(const TrainRequest& request) {
@@ -99,7 +99,8 @@ void refuse_inputs_in_the_way(const TrainRequest& request) {
 void refuse_files_of_others(const fs::path& folder, const Profile& profile) {
   const auto refuse = [&](const std::string& name) {
     if (!fs::exists(folder / name)) return;
-    throw ConfigError(folder.string(), "holds " + name + ", which a run would replace and which no run there has written. "
+    throw ConfigError(folder.string(), "holds " + name +
+                                           ", which a run would replace and which no run there has written. "
                                            "Choose another output_dir, or move it");
   };
   if (!was_made_by_us(folder)) {
@@ -126,8 +127,9 @@ Profile profile_of_checkpoint(const fs::path& checkpoint) {
   for (const fs::path& file : {real / "profile.yaml", real.parent_path() / "profile.yaml"}) {
     if (fs::exists(file)) return read_profile(file);
   }
-  throw FormatError(checkpoint.string(), "holds no profile.yaml, nor does the folder it lies in, so that nothing says what it "
-                                         "was trained with. Put the profile.yaml of its run there");
+  throw FormatError(checkpoint.string(),
+                    "holds no profile.yaml, nor does the folder it lies in, so that nothing says what it "
+                    "was trained with. Put the profile.yaml of its run there");
 }
 
 void refuse_differences(const TrainRequest& request, const Profile& old, const fs::path& where) {
@@ -142,7 +144,8 @@ void refuse_differences(const TrainRequest& request, const Profile& old, const f
     }
   }
   if (refused.empty()) return;
-  throw ConfigError(where.string(), "holds a run with another profile:" + refused + ways_on(request.profile.output_dir));
+  throw ConfigError(where.string(),
+                    "holds a run with another profile:" + refused + ways_on(request.profile.output_dir));
 }
 
 void go_on_from(const fs::path& checkpoint, const TrainRequest& request, OutputDecision& decision) {

@@ -31,8 +31,9 @@ std::string model_card(const Profile& profile, const AdapterSetup& adapters, con
   const bool portable = !adapters.config.options.use_rslora && adapters.config.options.rank_pattern.empty() &&
                         adapters.config.options.alpha_pattern.empty();
   std::string card = "---\nbase_model: " + base + "\nlibrary_name: peft\ntags: [lora, lora-train]\n---\n\n# " +
-                     run_name(profile) + ": LoRA adapter for " + base + "\n\nTrained with lora-train " + version() + ": " + std::to_string(state.step) + " steps, r " +
-                     std::to_string(adapters.config.options.r) + ".\n";
+                     run_name(profile) + ": LoRA adapter for " + base + "\n\nTrained with lora-train " + version() +
+                     ": " + std::to_string(state.step) + " steps, r " + std::to_string(adapters.config.options.r) +
+                     ".\n";
   if (state.eval_loss) card += "Loss on held-out data after the last step: " + std::to_string(*state.eval_loss) + ".\n";
   card += "\n## Use\n\nPEFT:\n\n```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
           "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(\"" + base + "\"), \"" +

@@ -28,8 +28,8 @@ metrics::Ledger summary_ledger(const data::Ledger& ledger) {
 }
 
 void write_end(Reporters& reporters, const metrics::RunSummary& summary, double elapsed_s) {
-  reporters.write(metrics::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason, metrics::now_s(),
-                                     elapsed_s});
+  reporters.write(
+      metrics::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason, metrics::now_s(), elapsed_s});
 }
 
 /// What the error that is being handled leaves in the summary.
@@ -63,9 +63,9 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   write_file_atomic(output_dir / "profile.yaml", to_yaml(run->resolved));
   Reporters reporters(request.profile, request.quiet);
   reporters.truncate_after(decision.checkpoint ? run->state.step : -1);
-  reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash, "cpu", 1,
-                                       run_name(request.profile), run->plan->rows_per_epoch(), static_cast<long long>(run->data.train.size()),
-                                       metrics::now_s()});
+  reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
+                                       "cpu", 1, run_name(request.profile), run->plan->rows_per_epoch(),
+                                       static_cast<long long>(run->data.train.size()), metrics::now_s()});
   try {
     train_loop(*run, reporters, stop, summary);
     if (summary.status == "done") {

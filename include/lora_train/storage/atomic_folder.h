@@ -5,8 +5,8 @@
 
 namespace lora_train::storage {
 
-/// A folder that is filled under a temporary name beside `target` (".tmp-<name>-<pid>") and takes its place in one step.
-/// Destroyed before commit() it leaves nothing behind. Not thread-safe.
+/// A folder that is filled under a temporary name beside `target` (".tmp-<name>-<pid>") and takes its place in one
+/// step. Destroyed before commit() it leaves nothing behind. Not thread-safe.
 class AtomicFolder {
  public:
   /// Creates the temporary folder, in place of one that a process of the same number left. Throws IoError.

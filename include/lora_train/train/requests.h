@@ -20,7 +20,7 @@ struct TrainRequest {
 
 struct TrainResult {
   int exit_code = 0;
-  std::string summary_json;  ///< what summary.json says, one line; of a run that was complete already: what it says there
+  std::string summary_json;  ///< what summary.json says, in one line; that of the earlier run where it was complete
 };
 
 struct EvalRequest {

@@ -16,7 +16,8 @@ std::string several(const std::map<std::string, std::string>& variables) {
 
 TEST(Launcher, EachIsKnownByItsWorldSize) {
   EXPECT_EQ(several({{"RANK", "1"}, {"WORLD_SIZE", "4"}}), "WORLD_SIZE=4 (torchrun)");
-  EXPECT_EQ(several({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}), "OMPI_COMM_WORLD_SIZE=2 (Open MPI)");
+  EXPECT_EQ(several({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
+            "OMPI_COMM_WORLD_SIZE=2 (Open MPI)");
   EXPECT_EQ(several({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}), "PMI_SIZE=2 (MPICH)");
   EXPECT_EQ(several({{"MV2_COMM_WORLD_RANK", "0"}, {"MV2_COMM_WORLD_SIZE", "2"}}), "MV2_COMM_WORLD_SIZE=2 (MVAPICH)");
   EXPECT_EQ(several({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}), "SLURM_NTASKS=8 (Slurm)");

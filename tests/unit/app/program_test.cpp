@@ -139,8 +139,7 @@ TEST_F(Program, TrainFlagsReachTheEngine) {
            "--quiet",         "--json", "--set",           "lora_r=4", "lora_r=8"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json summary = json::parse(last_line(result.out));
-  EXPECT_EQ(summary.at("reason"),
-            "m|t.jsonl|v.jsonl|runs/x|none|9000.000000|8|seed, optim|overwrite|dry_run|quiet|32");
+  EXPECT_EQ(summary.at("reason"), "m|t.jsonl|v.jsonl|runs/x|none|9000.000000|8|seed, optim|overwrite|dry_run|quiet|32");
   EXPECT_EQ(summary.at("step"), 12);  // computed by LibTorch
 }
 
@@ -214,7 +213,8 @@ TEST_F(Program, EngineOfAnotherBuildIsRefused) {
   const CommandResult result = train({});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_TRUE(contains(result.err, "engine version " + std::to_string(train::kEngineVersion + 1) + ", expected " +
-                                       std::to_string(train::kEngineVersion))) << result.err;
+                                       std::to_string(train::kEngineVersion)))
+      << result.err;
 }
 
 TEST_F(Program, FindsLibTorchByTorchPathThenByPython) {

@@ -32,8 +32,8 @@ TEST(ErrorReport, OwnErrorsSayKindPlaceAndCode) {
 }
 
 TEST(ErrorReport, OurMistakesAreCalledBugs) {
-  for (const ErrorReport& report : {describe(ShapeError("rms_norm", "weight is not [D]")),
-                                    describe(std::runtime_error("odd")), describe(42)}) {
+  for (const ErrorReport& report :
+       {describe(ShapeError("rms_norm", "weight is not [D]")), describe(std::runtime_error("odd")), describe(42)}) {
     EXPECT_EQ(report.code, ExitCode::kInternal);
     EXPECT_EQ(report.kind, "internal");
     EXPECT_EQ(report.message.rfind("internal error: ", 0), 0U) << report.message;
@@ -42,8 +42,8 @@ TEST(ErrorReport, OurMistakesAreCalledBugs) {
 }
 
 TEST(ErrorReport, WhatTheFileSystemRefusesIsAnIoErrorOfItsPath) {
-  const ErrorReport report = describe(std::filesystem::filesystem_error(
-      "cannot remove", "runs/x", std::make_error_code(std::errc::permission_denied)));
+  const ErrorReport report = describe(
+      std::filesystem::filesystem_error("cannot remove", "runs/x", std::make_error_code(std::errc::permission_denied)));
   EXPECT_EQ(report.code, ExitCode::kIo);
   EXPECT_EQ(report.kind, "io");
   EXPECT_EQ(report.where, "runs/x");
@@ -53,8 +53,9 @@ TEST(ErrorReport, WhatTheFileSystemRefusesIsAnIoErrorOfItsPath) {
 TEST(ErrorReport, TooLittleHostMemorySaysWhatToLowerAndIsNoBug) {
   for (const ErrorReport& report :
        {describe(std::bad_alloc()),
-        describe(std::runtime_error("[enforce fail at alloc_cpu.cpp:1] err == 0. DefaultCPUAllocator: can't allocate "
-                                    "memory: you tried to allocate 9 bytes. Error code 12 (Cannot allocate memory)"))}) {
+        describe(
+            std::runtime_error("[enforce fail at alloc_cpu.cpp:1] err == 0. DefaultCPUAllocator: can't allocate "
+                               "memory: you tried to allocate 9 bytes. Error code 12 (Cannot allocate memory)"))}) {
     EXPECT_EQ(report.code, ExitCode::kDevice);
     EXPECT_EQ(report.kind, "device");
     EXPECT_NE(report.message.find("micro_batch_size"), std::string::npos) << report.message;

@@ -15,11 +15,13 @@ using testing_support::ProfileText;
 TEST(Load, ALeadingTildeIsTheHomeFolder) {
   ProfileText files;
   files.environment["HOME"] = "/home/u";
-  const Profile profile = files
-                              .load("model: ~/m\ndatasets: [~/a.jsonl, {path: '~/b/*.jsonl'}, ./~/c]\neval_datasets: [~/v]\n"
-                                    "chat_template: ~/t.jinja\ninit_adapter: ~/i\noutput_dir: ~/o\n"
-                                    "resume_from_checkpoint: ~/r\nstage_dir: ~/s\ndataset_prepared_path: ~/d\n")
-                              .profile;
+  const Profile profile =
+      files
+          .load(
+              "model: ~/m\ndatasets: [~/a.jsonl, {path: '~/b/*.jsonl'}, ./~/c]\neval_datasets: [~/v]\n"
+              "chat_template: ~/t.jinja\ninit_adapter: ~/i\noutput_dir: ~/o\n"
+              "resume_from_checkpoint: ~/r\nstage_dir: ~/s\ndataset_prepared_path: ~/d\n")
+          .profile;
   EXPECT_EQ(profile.model, "/home/u/m");
   EXPECT_EQ(profile.datasets.at(0).path, "/home/u/a.jsonl");
   EXPECT_EQ(profile.datasets.at(1).path, "/home/u/b/*.jsonl");

@@ -29,7 +29,8 @@ TEST(FolderLock, KeepsASecondRunOutAndNamesTheFirst) {
 
 TEST(FolderLock, TakesOverWhatADeadProcessLeft) {
   const TemporaryFolder folder;
-  write_file_atomic(folder / ".lock", "process 1 on a-much-longer-name-than-ours-so-that-a-rest-would-show-up.example.org");
+  write_file_atomic(folder / ".lock",
+                    "process 1 on a-much-longer-name-than-ours-so-that-a-rest-would-show-up.example.org");
   const FolderLock lock(folder.path());
   EXPECT_EQ(read_file(folder / ".lock").find("example.org"), std::string::npos);
 }

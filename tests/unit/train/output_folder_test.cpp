@@ -55,7 +55,8 @@ TEST(OutputFolder, NoGoodCheckpointIsNeverASilentStartFromZero) {
   const TemporaryFolder folder;
   const TrainRequest request = request_for(folder.path());
   put_run(request, 0);
-  write_file_atomic(folder / "metrics.jsonl", "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"train\", \"step\": 1}\n");
+  write_file_atomic(folder / "metrics.jsonl",
+                    "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"train\", \"step\": 1}\n");
   EXPECT_THROW(prepare_output_folder(request), FormatError);
 }
 
@@ -63,7 +64,8 @@ TEST(OutputFolder, ARunThatFinishedNoStepIsBegunAnew) {
   const TemporaryFolder folder;
   TrainRequest request = request_for(folder.path());
   put_run(request, 0);
-  write_file_atomic(folder / "metrics.jsonl", "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"eval\", \"step\": 0}\n");
+  write_file_atomic(folder / "metrics.jsonl",
+                    "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"eval\", \"step\": 0}\n");
   request.profile.learning_rate = 1e-3;  // nothing was trained with the old one
   EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
   put_run(request, 3);
