@@ -98,7 +98,6 @@ def test_config_with_a_bad_field(setup, field, value):
 
 
 def test_chat_template_that_does_not_parse(setup):
-    """Also where no row needs it: the result would carry it on."""
     (setup.model / "chat_template.jinja").write_text("{% if %}")
     refused(setup, FORMAT, "chat_template.jinja")
 
