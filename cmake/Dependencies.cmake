@@ -25,8 +25,10 @@ if(LORA_TRAIN_CORE_ONLY)
 endif()
 
 # LibTorch out of the torch wheel. Own imported target: TorchConfig.cmake would drag in the whole CUDA toolkit.
-file(GLOB _torch_default ${PROJECT_SOURCE_DIR}/.deps/venv/lib/python3*/site-packages/torch)
-set(LORA_TRAIN_TORCH_DIR "${_torch_default}" CACHE PATH "folder of the torch wheel (holds include/ and lib/)")
+if(NOT LORA_TRAIN_TORCH_DIR)  # also when an earlier try, before the installation, has left it empty in the cache
+  file(GLOB _torch_default ${PROJECT_SOURCE_DIR}/.deps/venv/lib/python3*/site-packages/torch)
+  set(LORA_TRAIN_TORCH_DIR "${_torch_default}" CACHE PATH "folder of the torch wheel (holds include/ and lib/)" FORCE)
+endif()
 if(NOT EXISTS ${LORA_TRAIN_TORCH_DIR}/lib/libtorch_cpu.so)
   message(FATAL_ERROR "no LibTorch in \"${LORA_TRAIN_TORCH_DIR}\": run scripts/install_deps.sh, or set LORA_TRAIN_TORCH_DIR")
 endif()
@@ -43,9 +45,20 @@ target_link_libraries(lt_torch INTERFACE torch_cpu c10)
 target_link_options(lt_torch INTERFACE -Wl,--allow-shlib-undefined
   $<$<NOT:$<BOOL:$<TARGET_PROPERTY:LORA_TRAIN_NO_TORCH_RPATH>>>:-Wl,-rpath,${LORA_TRAIN_TORCH_DIR}/lib>)
 
-# CUDA is found or off by itself.
-include(CheckLanguage)
-if(NOT CMAKE_CUDA_COMPILER AND EXISTS ${PROJECT_SOURCE_DIR}/.deps/cuda/bin/nvcc)
-  set(CMAKE_CUDA_COMPILER ${PROJECT_SOURCE_DIR}/.deps/cuda/bin/nvcc)
+# CUDA is found or off by itself. Only the series of torch's own CUDA will do.
+file(STRINGS ${PROJECT_SOURCE_DIR}/scripts/dependencies.sh _cuda_series REGEX "^CUDA_SERIES=")
+string(REPLACE "CUDA_SERIES=" "" _cuda_series "${_cuda_series}")
+find_program(_nvcc_in_path nvcc NO_CACHE)
+foreach(_nvcc ${_nvcc_in_path} /usr/local/cuda/bin/nvcc ${PROJECT_SOURCE_DIR}/.deps/cuda/bin/nvcc)
+  if(NOT LT_NVCC AND EXISTS ${_nvcc})
+    execute_process(COMMAND ${_nvcc} --version OUTPUT_VARIABLE _nvcc_version ERROR_QUIET)
+    if(_nvcc_version MATCHES "release ${_cuda_series},")
+      set(LT_NVCC ${_nvcc})
+    endif()
+  endif()
+endforeach()
+if(LT_NVCC)
+  message(STATUS "CUDA ${_cuda_series} found: ${LT_NVCC} (there is no CUDA code to build yet)")
+else()
+  message(STATUS "CPU-only build: no nvcc of CUDA ${_cuda_series} found")
 endif()
-check_language(CUDA)

@@ -25,7 +25,19 @@ set_target_properties(lora-train PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_
                       LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/exported_symbols.txt")
 
 file(MAKE_DIRECTORY ${_bin}/lib)
-file(CREATE_LINK ${PROJECT_SOURCE_DIR}/configs ${_bin}/configs SYMBOLIC)
+# Copies, not a link: the folder goes to other machines with `cp -r`.
+file(GLOB _profiles CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/configs/*.yaml ${PROJECT_SOURCE_DIR}/configs/*.json)
+if(IS_SYMLINK ${_bin}/configs)
+  file(REMOVE ${_bin}/configs)
+endif()
+set(_profiles_stamp ${PROJECT_BINARY_DIR}/profiles.stamp)
+add_custom_command(OUTPUT ${_profiles_stamp} DEPENDS ${_profiles} VERBATIM
+                   COMMAND ${CMAKE_COMMAND} -E rm -rf ${_bin}/configs
+                   COMMAND ${CMAKE_COMMAND} -E make_directory ${_bin}/configs
+                   COMMAND ${CMAKE_COMMAND} -E copy ${_profiles} ${_bin}/configs
+                   COMMAND ${CMAKE_COMMAND} -E touch ${_profiles_stamp})
+add_custom_target(lt_shipped_profiles DEPENDS ${_profiles_stamp})
+add_dependencies(lora-train lt_shipped_profiles)
 
 # lora_train_engine(NAME SOURCES ...): a library with the function lora_train_engine(). The executable has loaded LibTorch
 # when it loads this one, so that it needs no path to it; the core modules stay undefined until then.

@@ -63,12 +63,8 @@ venv="$deps/relocation-$(series_of "$python")"
 
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
-cp -rL "$bin/lora-train" "$bin/configs" "$folder/"
-mkdir "$folder/lib"
-cp -L "$bin"/lib/liblora_train_engine.so "$folder/lib/"
-for library in "$bin"/lib/libsentencepiece* "$bin"/lib/libprotobuf-lite*; do
-  [ ! -e "$library" ] || cp -L "$library" "$folder/lib/"
-done
+cp -r "$bin/lora-train" "$bin/configs" "$bin/lib" "$folder/" # as a user copies it: links stay links
+[ -z "$(find "$folder" -type l)" ] || fail "$(find "$folder" -type l) would point nowhere on another machine"
 echo /nonexistent/site-packages/torch >"$folder/lib/torch_path" # what the build wrote does not exist on another machine
 for file in "$folder/lora-train" "$folder"/lib/*.so*; do
   ! readelf -d "$file" | grep -F "$own_torch" || fail "$file carries a run path of this machine"

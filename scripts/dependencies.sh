@@ -3,12 +3,14 @@
 
 # Debian 12 packages. Linked statically or header-only.
 DEBIAN_BUILD=(
-  g++ cmake ninja-build ccache git ca-certificates pkg-config lld
-  python3 python3-venv python3-dev
+  g++ cmake ninja-build ccache git ca-certificates
+  python3 python3-venv
   nlohmann-json3-dev libyaml-cpp-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
 )
 DEBIAN_TEST=(libgtest-dev libbenchmark-dev)
+# For writing code (.pre-commit-config.yaml); installed by --dev alone.
+DEBIAN_DEV=(pre-commit clang-format clang-tidy)
 
 # PyPI wheels, installed into .deps/venv. torch brings LibTorch and the CUDA libraries it runs with.
 TORCH_VERSION=2.11.0

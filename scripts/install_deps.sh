@@ -5,12 +5,12 @@
 #
 #   scripts/install_deps.sh             everything
 #   scripts/install_deps.sh --no-test   only what building and running need
-#   LORA_TRAIN_DEPS=DIR                 the folder for the wheels (default .deps, which git ignores)
+#   scripts/install_deps.sh --dev       what the pre-commit hooks need, too
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/dependencies.sh
 
-deps="${LORA_TRAIN_DEPS:-$PWD/.deps}"
+deps="$PWD/.deps"
 with_test=1
 
 say() { printf 'install_deps: %s\n' "$*"; }
@@ -73,10 +73,24 @@ install_nvcc_wheels() {
   ln -sfn lib "$1/$root/lib64"  # where nvcc.profile looks
 }
 
+nvcc_release() { "$1" --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p'; }
+
+# The machine's own nvcc where it is of torch's CUDA. Another series compiles, and clashes when it runs.
+nvcc_of_machine() {
+  local nvcc
+  for nvcc in "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
+    if [ -x "$nvcc" ] && [ "$(nvcc_release "$nvcc")" = "$CUDA_SERIES" ]; then
+      printf '%s\n' "$nvcc"
+      return
+    fi
+  done
+}
+
 install_nvcc() {
   local nvcc hash stamp="$deps/cuda/lora-train-stamp"
-  if nvcc="$(command -v nvcc)" || { nvcc=/usr/local/cuda/bin/nvcc && [ -x "$nvcc" ]; }; then
-    say "nvcc: $nvcc ($("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p'))"
+  nvcc="$(nvcc_of_machine)"
+  if [ -n "$nvcc" ]; then
+    say "nvcc: $nvcc ($CUDA_SERIES)"
     return
   fi
   hash="$(sha256sum scripts/dependencies.sh | cut -d' ' -f1)"
@@ -84,9 +98,9 @@ install_nvcc() {
     say "nvcc: $deps/cuda/bin/nvcc is up to date"
   elif install_nvcc_wheels "$deps/cuda"; then
     printf '%s\n' "$hash" >"$stamp"
-    say "nvcc: no CUDA toolkit on this machine, so nvcc $CUDA_SERIES came from its wheels: $deps/cuda/bin/nvcc"
+    say "nvcc: no CUDA $CUDA_SERIES toolkit on this machine, so nvcc came from its wheels: $deps/cuda/bin/nvcc"
   else
-    say "nvcc: neither a CUDA toolkit nor its wheels could be had; the build will be CPU-only"
+    say "nvcc: neither a CUDA $CUDA_SERIES toolkit nor its wheels could be had; the build will be CPU-only"
   fi
 }
 
@@ -95,8 +109,9 @@ main() {
   while [ $# -gt 0 ]; do
     case "$1" in
       --no-test) with_test=0 ;;
+      --dev) packages+=("${DEBIAN_DEV[@]}") ;;
       -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-      *) die "unknown argument \"$1\". There is --no-test" ;;
+      *) die "unknown argument \"$1\". There are --no-test and --dev" ;;
     esac
     shift
   done

@@ -13,20 +13,21 @@ times=()
 # Threads that wait by sleeping: much faster on cores that do other work too.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
-# Runs a step and notes its time. What it writes goes to a log, which is shown when it fails.
+# Runs a step and notes its time. What it writes on stderr is its progress, which is shown; both go to logs too.
 step() { # name, sentence, command...
   local name="$1" started=$SECONDS
   printf '== %s\n' "$2"
   shift 2
-  if ! "$@" >"$logs/$name.out" 2>"$logs/$name.log"; then
-    tail -n 40 "$logs/$name.out" "$logs/$name.log" >&2
+  if ! { "$@" 2>&1 >&3 | tee "$logs/$name.log" >&2; } 3>"$logs/$name.out"; then
+    tail -n 40 "$logs/$name.out" >&2
     printf 'quickstart: "%s" failed; all it wrote is in %s/%s.out and .log\n' "$*" "$logs" "$name" >&2
     exit 1
   fi
   times+=("$(printf '%s %d s' "$name" $((SECONDS - started)))")
 }
 
-build() { cmake --preset release && cmake --build --preset release; }
+install() { scripts/install_deps.sh --no-test >&2; }
+build() { cmake --preset release && cmake --build --preset release >&2; }
 
 # A field of the JSON object in the first line of a file.
 field() { python3 -c 'import json, sys; print(format(json.loads(open(sys.argv[1]).readline())[sys.argv[2]], sys.argv[3]))' "$@"; }
@@ -58,7 +59,7 @@ END
 main() {
   local between="" entry
   mkdir -p "$logs"
-  step install "installing what is missing (the first time: torch and its libraries)" scripts/install_deps.sh --no-test
+  step install "installing what is missing (the first time: torch and its libraries)" install
   step build "building lora-train" build
   step before "evaluating the base model on held-out chats" "$program" eval --profile "$profile" --json
   step train "training LoRA" "$program" train --profile "$profile" --overwrite --json

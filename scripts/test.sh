@@ -72,6 +72,7 @@ stage_checks() {
   for script in scripts/*.sh .ci/run; do
     check "syntax of $script" bash -n "$script"
   done
+  check "scripts/check_configure.sh" scripts/check_configure.sh
   check "examples/tiny-math is what its generator writes" tiny_math_is_reproducible
   return "$any_failed"
 }

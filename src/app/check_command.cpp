@@ -48,7 +48,7 @@ int run_check(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (keys->count() > 0) {
-    print_text(keys_table(key_filter));
+    print_text(parser.common().json ? keys_json(key_filter) : keys_table(key_filter));
     return 0;
   }
   if (flags.is_empty()) parser.refuse("--profile", "no profile; expected --profile FILE, or key=value.");

@@ -17,7 +17,8 @@ Invocation split_invocation(const std::vector<std::string>& arguments) {
     if (argument == "--help" || argument == "-h") invocation.wants_help = true;
     if (argument == "--version") invocation.wants_version = true;
     const bool takes_value = argument == "--log-level" && at + 1 < arguments.size();
-    if (argument != "--json" && argument != "--quiet" && !takes_value) break;
+    const bool holds_value = argument.starts_with("--log-level=");
+    if (argument != "--json" && argument != "--quiet" && !takes_value && !holds_value) break;
     invocation.arguments.push_back(argument);
     if (takes_value) invocation.arguments.push_back(arguments[++at]);
   }

@@ -1,21 +1,11 @@
-// What a model folder holds besides weights: tokenizer and chat template.
+// tokenizer/model_folder.h under the names of this module.
 #pragma once
 
-#include <filesystem>
-#include <memory>
-#include <string>
-
-#include "lora_train/tokenizer/chat_template.h"
-#include "lora_train/tokenizer/tokenizer.h"
+#include "lora_train/tokenizer/model_folder.h"
 
 namespace lora_train::app {
 
-/// Null when the folder has no tokenizer file (pre-tokenised data need none). Throws FormatError for a bad one.
-std::unique_ptr<tokenizer::Tokenizer> load_tokenizer_if_present(const std::filesystem::path& folder);
-
-/// The profile's `chat_template`: a .jinja file, or "tokenizer" = the folder's own, null when it has none.
-/// Throws FormatError for one that does not parse, IoError for a file that cannot be read.
-std::unique_ptr<tokenizer::ChatTemplate> load_chat_template(const std::string& chat_template,
-                                                            const std::filesystem::path& folder);
+using tokenizer::load_chat_template;
+using tokenizer::load_tokenizer_if_present;
 
 }  // namespace lora_train::app

@@ -28,6 +28,11 @@ const Command& find_command(const std::string& name) {
   throw ConfigError(name, message + " Commands: " + join(names) + ".");
 }
 
+// Known even when the command line itself is what is wrong.
+bool wants_json(const std::vector<std::string>& arguments) {
+  return std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
+}
+
 int dispatch(const std::vector<std::string>& arguments) {
   const Invocation invocation = split_invocation(arguments);
   if (invocation.wants_help) {
@@ -35,7 +40,7 @@ int dispatch(const std::vector<std::string>& arguments) {
     return 0;
   }
   if (invocation.wants_version) {
-    print_text(version_text());
+    print_text(version_text(wants_json(arguments)));
     return 0;
   }
   const Command& command = find_command(invocation.command);
@@ -52,8 +57,7 @@ int run_program(const std::vector<std::string>& arguments) {
   try {
     return dispatch(arguments);
   } catch (...) {
-    // Whether JSON is wanted must be known even when the command line itself is what is wrong.
-    return report_current_exception(std::find(arguments.begin(), arguments.end(), "--json") != arguments.end());
+    return report_current_exception(wants_json(arguments));
   }
 }
 

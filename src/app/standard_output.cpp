@@ -8,17 +8,13 @@
 #include <string>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 
 namespace lora_train::app {
 
 void print_text(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0 && errno == EPIPE) return;
-    if (written < 0) throw IoError("stdout", std::string("cannot write: ") + std::strerror(errno));
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
+  if (write_all(STDOUT_FILENO, text) == text.size() || errno == EPIPE) return;
+  throw IoError("stdout", std::string("cannot write: ") + std::strerror(errno));
 }
 
 void print_line(std::string_view line) { print_text(std::string(line) + "\n"); }

@@ -1,13 +1,28 @@
 // lora-train train: the run.
+#include <algorithm>
+
 #include "command_line.h"
 #include "engine_loader.h"
+#include "launcher.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
-#include "lora_train/metrics/summary.h"
 #include "profile_flags.h"
 #include "registry.h"
 #include "standard_output.h"
 
 namespace lora_train::app {
+namespace {
+
+void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
+  const std::vector<std::string> keys = profile_keys();
+  if (std::find(keys.begin(), keys.end(), key) != keys.end()) return;
+  const std::string nearest = nearest_name(key, keys);
+  parser.refuse("--allow-changed",
+                "\"" + key + "\" is no key." + (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
+}
+
+}  // namespace
 
 int run_train(const std::vector<std::string>& arguments) {
   CommandParser parser("train",
@@ -28,18 +43,21 @@ int run_train(const std::vector<std::string>& arguments) {
   parser.app().add_flag("--dry-run", request.dry_run, "everything up to step 1, the largest batch included");
   parser.app().add_option("--nproc", num_processes, "number of local ranks to start");
   if (!parser.parse(arguments)) return 0;
+  for (const auto& key : request.allow_changed) refuse_unknown_key(parser, key);
   if (num_processes != 1) parser.refuse("--nproc", "more than one process is not built yet; expected 1.");
+  if (const std::string launched = several_processes(process_environment); !launched.empty()) {
+    throw ConfigError(launched, "more than one process is not built yet; start one, without a launcher.");
+  }
 
   const LoadedProfile loaded = load_and_log(flags.sources());
   refuse_unbuilt_features(loaded);
   request.profile = loaded.profile;
-  request.profile_yaml = to_yaml(loaded.profile);
   request.profile_hash = profile_hash(loaded.profile);
   request.quiet = parser.common().quiet;
 
-  const metrics::RunSummary summary = load_engine().train(request);
-  if (parser.common().json) print_line(metrics::to_json(summary));
-  return summary.exit_code;
+  const train::TrainResult result = load_engine().train(request);
+  if (parser.common().json) print_line(result.summary_json);
+  return result.exit_code;
 }
 
 }  // namespace lora_train::app

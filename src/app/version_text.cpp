@@ -1,21 +1,59 @@
 #include "version_text.h"
 
+#include <nlohmann/json.hpp>
+
 #include "engine_loader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/version.h"
 
 namespace lora_train::app {
+namespace {
 
-std::string version_text() {
-  std::string text = "lora-train " + version() + " (commit " + commit() + ")\n";
+struct Found {
+  TorchInstallation torch;  ///< empty where there is none
+  std::string engine;       ///< version of the LibTorch that the engine was built with
+  std::string problem;      ///< why the engine is not loaded
+};
+
+Found look() {
+  Found found;
   try {
-    const TorchInstallation torch = find_torch();
+    found.torch = find_torch();
+    found.engine = load_engine().torch_version();
+  } catch (const Error& error) {
+    found.problem = error.what();
+  }
+  return found;
+}
+
+std::string as_json(const Found& found) {
+  const auto or_null = [](const std::string& text) {
+    return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
+  };
+  const nlohmann::ordered_json line = {{"version", version()},
+                                       {"commit", commit()},
+                                       {"libtorch", or_null(found.torch.version)},
+                                       {"libtorch_folder", or_null(found.torch.folder.string())},
+                                       {"cuda", or_null(found.torch.cuda)},
+                                       {"gpu_architectures", nlohmann::ordered_json::array()},
+                                       {"engine", or_null(found.engine)},
+                                       {"problem", or_null(found.problem)}};
+  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string version_text(bool json) {
+  const Found found = look();
+  if (json) return as_json(found);
+  std::string text = "lora-train " + version() + " (commit " + commit() + ")\n";
+  const TorchInstallation& torch = found.torch;
+  if (!torch.folder.empty()) {
     text += "LibTorch " + torch.version + " (" + torch.folder.string() + ", from " + torch.found_by + ")\n";
     text += "CUDA " + (torch.cuda.empty() ? "none: a CPU build of LibTorch" : torch.cuda + " of LibTorch") + "\n";
-    text += "engine built with LibTorch " + load_engine().torch_version() + ", loaded\n";
-  } catch (const Error& error) {
-    text += std::string("engine not loaded: ") + error.what() + "\n";
   }
+  text += found.problem.empty() ? "engine built with LibTorch " + found.engine + ", loaded\n"
+                                : "engine not loaded: " + found.problem + "\n";
   return text + "GPU architectures: none (own kernels are not built yet; CPU only)\n";
 }
 

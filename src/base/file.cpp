@@ -84,7 +84,10 @@ AtomicFileWriter::AtomicFileWriter(std::filesystem::path path, std::size_t expec
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd_ < 0) fail(path_, "cannot create");
   if (expected_bytes == 0) return;
-  const int code = ::posix_fallocate(fd_, 0, static_cast<off_t>(expected_bytes));
+  int code = 0;
+  do {
+    code = ::posix_fallocate(fd_, 0, static_cast<off_t>(expected_bytes));
+  } while (code == EINTR);
   if (code != 0 && code != EOPNOTSUPP && code != EINVAL) {
     ::close(fd_);
     ::unlink(temporary_.c_str());
@@ -101,12 +104,7 @@ AtomicFileWriter::~AtomicFileWriter() {
 }
 
 void AtomicFileWriter::write(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t put = ::write(fd_, bytes.data(), bytes.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail(path_, "cannot write");
-    bytes.remove_prefix(static_cast<std::size_t>(put));
-  }
+  if (write_all(fd_, bytes) != bytes.size()) fail(path_, "cannot write");
 }
 
 void AtomicFileWriter::commit() {
@@ -117,6 +115,17 @@ void AtomicFileWriter::commit() {
   ::close(fd_);
   fd_ = -1;
   sync_folder(path_.parent_path());
+}
+
+std::size_t write_all(int fd, std::string_view bytes) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t put = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) break;
+    done += static_cast<std::size_t>(put);
+  }
+  return done;
 }
 
 void sync_folder(const std::filesystem::path& folder) {

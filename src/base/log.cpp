@@ -4,22 +4,37 @@
 #include <ctime>
 #include <fstream>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "lora_train/base/error.h"
 
 namespace lora_train {
 namespace {
 
+constexpr std::size_t kMaxEarlyLines = 10000;
+
 struct LogState {
   std::mutex mutex;
   LogLevel level = LogLevel::kInfo;
   std::ofstream file;
+  std::vector<std::string> early_lines;  ///< until the first file is opened
+  bool keeps_early_lines = true;
   std::function<void()> clear_bar, redraw_bar;
 };
 
 LogState& state() {
   static LogState instance;
   return instance;
+}
+
+std::string with_time(std::string_view prefix, std::string_view line) {
+  char time[32];
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::strftime(time, sizeof time, "%F %T ", &local);
+  return std::string(time).append(prefix).append(line);
 }
 
 void write_line(LogLevel level, std::string_view prefix, std::string_view line) {
@@ -31,13 +46,12 @@ void write_line(LogLevel level, std::string_view prefix, std::string_view line) 
                  line.data());
     if (log.redraw_bar) log.redraw_bar();
   }
-  if (log.file.is_open() && level >= LogLevel::kInfo) {
-    char time[32];
-    const std::time_t now = std::time(nullptr);
-    std::tm local{};
-    localtime_r(&now, &local);
-    std::strftime(time, sizeof time, "%F %T ", &local);
-    log.file << time << prefix << line << std::endl;
+  if (level < LogLevel::kInfo) return;
+  if (log.file.is_open()) {
+    log.file.clear();  // a disk that was full may have room again
+    log.file << with_time(prefix, line) << std::endl;
+  } else if (log.keeps_early_lines && log.early_lines.size() < kMaxEarlyLines) {
+    log.early_lines.push_back(with_time(prefix, line));
   }
 }
 
@@ -64,6 +78,10 @@ void set_log_file(const std::filesystem::path& file) {
   if (file.empty()) return;
   state().file.open(file, std::ios::app);
   if (!state().file) throw IoError(file.string(), "cannot open the log file for appending");
+  for (const auto& line : state().early_lines) state().file << line << '\n';
+  state().file.flush();
+  state().early_lines = {};
+  state().keeps_early_lines = false;
 }
 
 void log_debug(std::string_view line) { write_line(LogLevel::kDebug, "", line); }

@@ -30,7 +30,10 @@ FieldGroup output_group() {
       {text_field("output_dir", &Profile::output_dir, "folder",
                   "Folder of the run. {key} stands for the value of a key: runs/lr{learning_rate}-r{lora_r}.")
            .free_on_resume(),
-       text_field("run_name", &Profile::run_name, "text", "Name in reports. Default: the last part of output_dir.")
+       text_field(
+           "run_name", &Profile::run_name, "text",
+           "Name in the first line of metrics.jsonl, in the summary and in the model card. Default: the last part of "
+           "output_dir.")
            .free_on_resume(),
        integer_field("logging_steps", &Profile::logging_steps, Range::at_least(1), "Steps between two metrics lines.")
            .free_on_resume(),
@@ -53,7 +56,7 @@ FieldGroup output_group() {
                   "auto goes on from the newest good checkpoint of output_dir, if there is one.")
            .free_on_resume(),
        number_field("gpu_price_per_hour", &Profile::gpu_price_per_hour, Range::at_least(0),
-                    "Price of one GPU, for cost_usd in the summary.")
+                    "Price of one GPU, or of the machine on a CPU, for cost_usd in the summary.")
            .free_on_resume()}};
 }
 

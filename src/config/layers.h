@@ -21,7 +21,4 @@ std::vector<Value> read_layers(const ProfileSources& sources, const Environment&
 /// named with `key`.
 void replace_variables(Value& value, const std::string& key, const Environment& environment, Findings& findings);
 
-/// The process's own environment.
-std::optional<std::string> process_environment(const std::string& name);
-
 }  // namespace lora_train

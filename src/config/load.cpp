@@ -44,6 +44,22 @@ Value override_value(const Override& setting, const Environment& environment, Fi
   return value;
 }
 
+// The one place where a leading ~ becomes the home folder: whoever uses a path sees a plain one.
+void expand_home(Profile& profile, const Environment& environment) {
+  const std::string home = environment("HOME").value_or("");
+  if (home.empty()) return;
+  const auto expand = [&](std::string& path) {
+    if (path == "~" || path.starts_with("~/")) path.replace(0, 1, home);
+  };
+  for (std::string Profile::*path :
+       {&Profile::model, &Profile::chat_template, &Profile::init_adapter, &Profile::dataset_prepared_path,
+        &Profile::stage_dir, &Profile::output_dir, &Profile::resume_from_checkpoint}) {
+    expand(profile.*path);
+  }
+  for (auto& spec : profile.datasets) expand(spec.path);
+  for (auto& spec : profile.eval_datasets) expand(spec.path);
+}
+
 // Defaults that depend on other keys.
 void follow(LoadedProfile& loaded) {
   Profile& profile = loaded.profile;
@@ -122,6 +138,7 @@ LoadedProfile load_profile(const ProfileSources& sources) {
   LoadedProfile loaded;
   std::map<std::string, Place> places;
   read_fields(merger.values(), loaded, places, findings);
+  expand_home(loaded.profile, environment);
   follow(loaded);
   check_consistency(loaded.profile, sources, places, findings);
   const auto output_place = places.find("output_dir");

@@ -17,14 +17,14 @@ bool has_pattern(const std::string& path) { return path.find_first_of("*?[") != 
 
 bool matches_something(const std::string& pattern) {
   glob_t found{};
-  const bool has_match = ::glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, nullptr, &found) == 0 && found.gl_pathc > 0;
+  const bool has_match = ::glob(pattern.c_str(), 0, nullptr, &found) == 0 && found.gl_pathc > 0;
   ::globfree(&found);
   return has_match;
 }
 
 // "org/name" or "org/name@revision" is looked up in the Hugging Face cache by whoever loads the model.
 bool looks_like_path(const std::string& model) {
-  if (model.starts_with('/') || model.starts_with('.') || model.starts_with('~')) return true;
+  if (model.starts_with('/') || model.starts_with('.')) return true;
   const auto slashes = std::count(model.begin(), model.end(), '/');
   return slashes != 1 || model.ends_with('/');
 }

@@ -84,7 +84,8 @@ const char* const kIntroduction =
     "- `null` gives the default, or nothing where the table says so. `2e-4`, `2.0e-4` and `0.0002` are one number. "
     "true, on "
     "and yes are one word, as are false, off and no.\n"
-    "- Relative paths start in the working directory, those of `extends` beside the file that says it.\n"
+    "- Relative paths start in the working directory, those of `extends` beside the file that says it. A leading `~/` "
+    "is the home folder.\n"
     "- `lora-train check --profile FILE` prints every value with where it came from.\n";
 
 }  // namespace
@@ -107,6 +108,25 @@ std::string keys_table(const std::string& filter) {
           "  " + field.name + " (default " + default_of(field) + "): " + field.values + "\n      " + field.help + "\n";
     }
     if (!rows.empty()) out += (out.empty() ? "" : "\n") + group.title + "\n" + rows;
+  }
+  return out;
+}
+
+std::string keys_json(const std::string& filter) {
+  std::string out;
+  for (const auto& group : field_groups()) {
+    for (const auto& field : group.fields) {
+      if (field.name.find(filter) == std::string::npos) continue;
+      Value line;
+      line.kind = Value::Kind::kMap;
+      line.members = {{"key", text_value(field.name)},
+                      {"group", text_value(group.title)},
+                      {"default", text_value(default_of(field))},
+                      {"values", text_value(field.values)},
+                      {"help", text_value(field.help)},
+                      {"on_resume", text_value(resume_text(field.on_resume))}};
+      out += to_json_text(line) + "\n";
+    }
   }
   return out;
 }

@@ -25,6 +25,11 @@ const std::vector<Unbuilt>& unbuilt_table() {
       base_format(BasePrecision::kNf4),
       base_format(BasePrecision::kInt8),
       base_format(BasePrecision::kFp8),
+      {"base_precision other than precision", "Leave base_precision out; it follows precision.",
+       [](const Profile& p) {
+         return (p.base_precision == BasePrecision::kBf16 && p.precision == Precision::kFp32) ||
+                (p.base_precision == BasePrecision::kFp32 && p.precision == Precision::kBf16);
+       }},
       {"optim: adamw_8bit", "Use optim: adamw_torch.",
        [](const Profile& p) { return p.optim == OptimizerKind::kAdamw8bit; }},
       {"attn_implementation: fa2", "Use attn_implementation: auto.",
@@ -34,17 +39,18 @@ const std::vector<Unbuilt>& unbuilt_table() {
       {"attn_implementation: reference", "Use attn_implementation: auto.",
        [](const Profile& p) { return p.attn_implementation == AttnImplementation::kReference; }},
       {"kernels: own", "Use kernels: auto.", [](const Profile& p) { return p.kernels == KernelChoice::kOwn; }},
-      {"kernels: reference", "Use kernels: auto.", [](const Profile& p) { return p.kernels == KernelChoice::kReference; }},
+      {"kernels: reference", "Use kernels: auto.",
+       [](const Profile& p) { return p.kernels == KernelChoice::kReference; }},
       {"dataset_prepared_path", "Take it out; rows are tokenised at each start.",
        [](const Profile& p) { return !p.dataset_prepared_path.empty(); }},
       {"stage_dir", "Take it out; put the data on a local disk yourself.",
        [](const Profile& p) { return !p.stage_dir.empty(); }},
       {"add_tokens", "Add the tokens to the tokenizer and the model beforehand.",
        [](const Profile& p) { return !p.add_tokens.empty(); }},
-      {"chat_template: a file", "Use chat_template: tokenizer.",
-       [](const Profile& p) { return p.chat_template != "tokenizer"; }},
       {"load_best_model_at_end: true", "Take it out; adapter/ is the last step.",
        [](const Profile& p) { return p.load_best_model_at_end; }},
+      {"metric_for_best_model", "Take it out; best means the lowest eval_loss.",
+       [](const Profile& p) { return p.metric_for_best_model != "eval_loss"; }},
       {"early_stopping_patience", "Take it out; use max_steps or num_epochs.",
        [](const Profile& p) { return p.early_stopping_patience.has_value(); }},
   };

@@ -25,12 +25,6 @@ std::vector<std::string> parameter_names(const std::vector<model::AdapterSpec>& 
   return names;
 }
 
-void check_finite(const std::string& name, const at::Tensor& tensor) {
-  if (!at::isfinite(tensor).all().item<bool>()) {
-    throw NumericError(name, "holds NaN or infinity and is not saved; the last checkpoint before is intact");
-  }
-}
-
 }  // namespace
 
 void load_adapter(const std::filesystem::path& folder, const std::vector<model::AdapterSpec>& specs,
@@ -64,16 +58,7 @@ void load_adapter(const std::filesystem::path& folder, const std::vector<model::
 }
 
 void save_adapter_tensors(const std::filesystem::path& folder, const model::Parameters& parameters, SaveDtype dtype) {
-  std::vector<at::Tensor> keep;
-  std::vector<storage::TensorToWrite> tensors;
-  for (const auto& parameter : parameters.list()) {
-    at::Tensor value = parameters.value(parameter.name);
-    check_finite(parameter.name, value);
-    if (dtype == SaveDtype::kBFloat16) value = value.to(at::kBFloat16);
-    keep.push_back(value);
-    tensors.push_back(model::tensor_to_write(parameter.name, value));
-  }
-  storage::write_safetensors(folder / kTensorFile, tensors);
+  model::write_values(folder / kTensorFile, parameters, dtype == SaveDtype::kBFloat16 ? at::kBFloat16 : at::kFloat);
 }
 
 void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed, model::Parameters& parameters) {

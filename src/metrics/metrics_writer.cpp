@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 
 #include "json_number.h"
 #include "lora_train/base/error.h"
@@ -24,8 +25,10 @@ void truncate_to(int fd, const std::filesystem::path& path, std::size_t bytes) {
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) fail(path, "shorten the file");
 }
 
+Json parsed(std::string_view line) { return Json::parse(line, nullptr, /*allow_exceptions=*/false); }
+
 bool is_later_than(std::string_view line, long long step) {
-  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json object = parsed(line);
   if (!object.is_object()) return false;
   const auto found = object.find("step");
   return found != object.end() && found->is_number_integer() && found->get<long long>() > step;
@@ -34,6 +37,16 @@ bool is_later_than(std::string_view line, long long step) {
 }  // namespace
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+bool has_train_events(const std::filesystem::path& path) {
+  if (!std::filesystem::is_regular_file(path)) return false;
+  std::ifstream file(path, std::ios::binary);
+  for (std::string line; std::getline(file, line);) {
+    const Json object = parsed(line);
+    if (object.is_object() && object.contains("event") && object["event"] == "train") return true;
+  }
+  return false;
+}
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& path)
     : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
@@ -46,10 +59,13 @@ MetricsWriter::MetricsWriter(const std::filesystem::path& path)
 }
 
 MetricsWriter::~MetricsWriter() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ < 0) return;
+  write_all(fd_, pending_);
+  ::close(fd_);
 }
 
 void MetricsWriter::truncate_after(long long step) {
+  if (!std::filesystem::is_regular_file(path_)) return;
   const std::string text = read_file(path_);
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = text.find('\n', begin);
@@ -63,13 +79,17 @@ void MetricsWriter::truncate_after(long long step) {
 }
 
 void MetricsWriter::append(const std::string& line) {
-  std::string_view rest = line;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(fd_, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail(path_, "append a line");
-    rest.remove_prefix(static_cast<std::size_t>(written));
+  pending_ += line;
+  const off_t end = ::lseek(fd_, 0, SEEK_END);
+  if (write_all(fd_, pending_) == pending_.size()) {
+    pending_.clear();
+    return;
   }
+  const int code = errno;
+  // A torn line must not stay. In a device, which cannot be cut, nothing stands anyway.
+  [[maybe_unused]] const int ignored = ::ftruncate(fd_, end);
+  errno = code;
+  fail(path_, "append a line");
 }
 
 void MetricsWriter::write(const StartRecord& record) {
@@ -80,6 +100,7 @@ void MetricsWriter::write(const StartRecord& record) {
                   {"profile_hash", record.profile_hash},
                   {"device", record.device},
                   {"world_size", record.world_size},
+                  {"run_name", record.run_name},
                   {"num_rows", record.num_rows},
                   {"num_documents", record.num_documents},
                   {"time", record.time}}) +

@@ -43,6 +43,7 @@ std::string to_json(const RunSummary& summary) {
       {"cost_usd", or_null(summary.cost_usd)},
       {"ledger", to_object(summary.ledger)},
       {"adapter", or_null(summary.adapter)},
+      {"run_name", summary.run_name},
       {"profile_hash", summary.profile_hash},
       {"version", summary.version},
   };

@@ -8,6 +8,7 @@
 
 #include "event_record.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 
 namespace lora_train::metrics {
 namespace {
@@ -49,8 +50,12 @@ TensorBoardWriter::~TensorBoardWriter() {
 }
 
 void TensorBoardWriter::add_scalar(std::string_view tag, double value, long long step, double time) {
+  put(tag, value, step, time);
+  flush_when_due();
+}
+
+void TensorBoardWriter::put(std::string_view tag, double value, long long step, double time) {
   buffer_ += scalar_record(tag, static_cast<float>(value), step, time);
-  if (std::chrono::steady_clock::now() - last_flush_ > kFlushInterval) flush();
 }
 
 void TensorBoardWriter::add(const TrainRecord& record) {
@@ -69,8 +74,9 @@ void TensorBoardWriter::add(const TrainRecord& record) {
       {"train/elapsed_s", record.elapsed_s},
       {"train/eta_s", record.eta_s},
   };
-  for (const auto& [tag, value] : scalars) add_scalar(tag, value, record.step, record.time);
-  if (record.memory_gib) add_scalar("train/memory_gib", *record.memory_gib, record.step, record.time);
+  for (const auto& [tag, value] : scalars) put(tag, value, record.step, record.time);
+  if (record.memory_gib) put("train/memory_gib", *record.memory_gib, record.step, record.time);
+  flush_when_due();
 }
 
 void TensorBoardWriter::add(const EvalRecord& record) {
@@ -80,25 +86,26 @@ void TensorBoardWriter::add(const EvalRecord& record) {
   }
   const std::string prefix = record.name == first_eval_name_ ? "eval/" : "eval/" + record.name + "/";
   const double time = now_s();
-  add_scalar(prefix + "loss", record.loss, record.step, time);
-  add_scalar(prefix + "perplexity", record.perplexity, record.step, time);
-  add_scalar(prefix + "token_accuracy", record.token_accuracy, record.step, time);
-  add_scalar(prefix + "num_tokens", static_cast<double>(record.num_tokens), record.step, time);
-  add_scalar(prefix + "eval_s", record.eval_s, record.step, time);
+  put(prefix + "loss", record.loss, record.step, time);
+  put(prefix + "perplexity", record.perplexity, record.step, time);
+  put(prefix + "token_accuracy", record.token_accuracy, record.step, time);
+  put(prefix + "num_tokens", static_cast<double>(record.num_tokens), record.step, time);
+  put(prefix + "eval_s", record.eval_s, record.step, time);
+  flush_when_due();
 }
 
 void TensorBoardWriter::flush() {
-  std::string_view rest = buffer_;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(fd_, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      throw IoError(path_.string(), std::string("cannot write the TensorBoard file: ") + std::strerror(errno));
-    }
-    rest.remove_prefix(static_cast<std::size_t>(written));
-  }
-  buffer_.clear();
+  const std::size_t written = write_all(fd_, buffer_);
+  const bool is_whole = written == buffer_.size();
+  const int code = errno;
+  buffer_.erase(0, written);
   last_flush_ = std::chrono::steady_clock::now();
+  if (!is_whole)
+    throw IoError(path_.string(), std::string("cannot write the TensorBoard file: ") + std::strerror(code));
+}
+
+void TensorBoardWriter::flush_when_due() {
+  if (std::chrono::steady_clock::now() - last_flush_ > kFlushInterval) flush();
 }
 
 }  // namespace lora_train::metrics

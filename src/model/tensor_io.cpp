@@ -63,4 +63,18 @@ storage::TensorToWrite tensor_to_write(std::string name, const at::Tensor& tenso
   return out;
 }
 
+void write_values(const std::filesystem::path& path, const Parameters& parameters, at::ScalarType type) {
+  std::vector<at::Tensor> values;
+  std::vector<storage::TensorToWrite> tensors;
+  for (const auto& parameter : parameters.list()) {
+    values.push_back(parameters.value(parameter.name).to(type));
+    if (!at::isfinite(values.back()).all().item<bool>()) {
+      throw NumericError(parameter.name,
+                         "holds NaN or infinity and is not saved; the last checkpoint before is intact");
+    }
+    tensors.push_back(tensor_to_write(parameter.name, values.back()));
+  }
+  storage::write_safetensors(path, tensors);
+}
+
 }  // namespace lora_train::model

@@ -88,7 +88,7 @@ fs::path hub_cache_folder() {
 }
 
 ResolvedModel resolve_model(const std::string& path_or_id) {
-  const fs::path path = expand_home(path_or_id);
+  const fs::path path = path_or_id;
   if (fs::is_directory(path)) return {path, ""};
   if (fs::exists(path)) {
     throw FormatError(path_or_id,

@@ -5,6 +5,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/load.h"
 #include "run_state.h"
 #include "untrained_row.h"
 
@@ -52,12 +53,26 @@ void log_start(const Run& run) {
   }
 }
 
+/// Keys that are part of the data's fingerprint, which cannot say which of them made the difference.
+constexpr const char* kDataKeys[] = {"datasets",   "model",      "chat_template", "loss_on", "max_seq_len",
+                                     "overlength", "on_bad_row", "val_set_size",  "seed"};
+
+bool may_data_differ(const std::vector<std::string>& allow_changed) {
+  return std::any_of(std::begin(kDataKeys), std::end(kDataKeys),
+                     [&](const char* key) { return std::count(allow_changed.begin(), allow_changed.end(), key) > 0; });
+}
+
 void resume(Run& run, const std::filesystem::path& checkpoint) {
   LoadedCheckpoint loaded = read_checkpoint_state(checkpoint);
-  const auto& allowed = run.request.allow_changed;
-  if (loaded.data_fingerprint != run.data.fingerprint && std::count(allowed.begin(), allowed.end(), "datasets") == 0) {
+  if (loaded.data_fingerprint != run.data.fingerprint && !may_data_differ(run.request.allow_changed)) {
     throw ConfigError(checkpoint.string(), "was trained on other data: the files of datasets, or options that decide the tokens, "
                                            "have changed. Use the old data, --allow-changed datasets, --overwrite, or another --output-dir");
+  }
+  if (loaded.state.step > run.plan->total_steps()) {
+    throw ConfigError(run.profile().max_steps ? "max_steps" : "num_epochs",
+                      "the run would end after step " + std::to_string(run.plan->total_steps()) + ", but " +
+                          checkpoint.string() + " is of step " + std::to_string(loaded.state.step) +
+                          ". Raise it, or resume from an earlier checkpoint");
   }
   load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), run.model.weights->parameters());
   run.model.weights->refresh();
@@ -93,6 +108,8 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   run->data = load_data(profile, run->files, true);
   model::check_rope_supported(run->files.config, run->data.max_seq_len);
   run->sizes = data::resolve_batch_sizes(profile, run->data.max_seq_len);
+  run->resolved.max_seq_len = run->data.max_seq_len;
+  run->resolved.micro_batch_size = run->sizes.micro;
   run->plan = std::make_unique<data::RunPlan>(run->data.train, data::plan_options(profile, run->sizes, run->data));
   const std::int64_t eval_rows = profile.eval_micro_batch_size.value_or(run->sizes.micro);
   for (const auto& eval : run->data.evals) {
@@ -112,7 +129,8 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
                              run->plan->total_steps(),
                              profile.num_epochs.value_or(0),
                              run->data.fingerprint,
-                             request.profile_hash};
+                             request.profile_hash,
+                             to_yaml(run->resolved)};
   if (checkpoint) resume(*run, *checkpoint);
   log_start(*run);
   return run;

@@ -1,7 +1,6 @@
 #include "checkpoint.h"
 
 #include <ATen/ATen.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -12,6 +11,7 @@
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "lora_train/model/tensor_io.h"
+#include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::train {
@@ -26,6 +26,7 @@ const char* const kWeightsFile = "model.safetensors";
 const char* const kOptimizerFile = "optimizer.safetensors";
 const char* const kStateFile = "trainer_state.json";
 const char* const kManifestFile = "manifest.json";
+const std::string kFirstMoment = "exp_avg.", kSecondMoment = "exp_avg_sq.";
 
 std::optional<std::int64_t> step_of(const fs::path& folder) {
   const std::string name = folder.filename().string();
@@ -37,13 +38,12 @@ std::optional<std::int64_t> step_of(const fs::path& folder) {
   return step;
 }
 
-void write_flat(const fs::path& path, const model::Parameters& parameters,
-                const std::vector<std::pair<std::string, at::Tensor>>& buffers) {
+void write_moments(const fs::path& path, const model::Parameters& parameters) {
   std::vector<storage::TensorToWrite> tensors;
-  for (const auto& [prefix, flat] : buffers) {
-    for (const auto& parameter : parameters.list()) {
-      tensors.push_back(model::tensor_to_write(prefix + parameter.name, parameters.view(flat, parameter.name)));
-    }
+  for (const auto& parameter : parameters.list()) {
+    const std::string& name = parameter.name;
+    tensors.push_back(model::tensor_to_write(kFirstMoment + name, parameters.view(parameters.exp_avg, name)));
+    tensors.push_back(model::tensor_to_write(kSecondMoment + name, parameters.view(parameters.exp_avg_sq, name)));
   }
   storage::write_safetensors(path, tensors);
 }
@@ -83,6 +83,9 @@ void write_state(const fs::path& folder, const TrainState& state, const Checkpoi
                        {"lora_train",
                         {{"data_fingerprint", context.data_fingerprint},
                          {"eval_loss", optional_json(state.eval_loss)},
+                         {"eval_step", optional_json(state.eval_step)},
+                         {"loss_sum", state.loss_sum},
+                         {"loss_tokens", state.loss_tokens},
                          {"profile_hash", context.profile_hash},
                          {"supervised_tokens", state.supervised_tokens},
                          {"tokens", state.tokens},
@@ -90,11 +93,30 @@ void write_state(const fs::path& folder, const TrainState& state, const Checkpoi
   write_file_atomic(folder / kStateFile, object.dump(2) + "\n");
 }
 
+struct Content {
+  std::size_t bytes = 0;
+  std::string hash;
+};
+
+/// By read(): a disk that fails is then an IoError and not, as in a map, a SIGBUS.
+Content content_of(const fs::path& path) {
+  FileReader file(path);
+  Hasher hasher;
+  Content content;
+  std::vector<char> buffer(1 << 20);
+  for (std::size_t got = buffer.size(); got == buffer.size(); content.bytes += got) {
+    got = file.read(buffer.data(), buffer.size());
+    hasher.update({buffer.data(), got});
+  }
+  content.hash = hasher.hex();
+  return content;
+}
+
 void write_manifest(const fs::path& folder) {
   json files = json::object();
   for (const auto& entry : fs::directory_iterator(folder)) {
-    const MappedFile file(entry.path());
-    files[entry.path().filename().string()] = {{"bytes", file.size()}, {"xxh128", hash128_hex(file.bytes())}};
+    const Content content = content_of(entry.path());
+    files[entry.path().filename().string()] = {{"bytes", content.bytes}, {"xxh128", content.hash}};
   }
   write_file_atomic(folder / kManifestFile, json({{"files", files}, {"version", 1}}).dump(2) + "\n");
 }
@@ -107,6 +129,12 @@ json read_json(const fs::path& path) {
   }
 }
 
+void delete_checkpoint(const fs::path& folder) {
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (error) log_warning(folder.string() + ": cannot be deleted: " + error.message());
+}
+
 template <typename Value>
 std::optional<Value> optional_value(const json& object, const char* key) {
   return object.at(key).is_null() ? std::nullopt : std::optional<Value>(object.at(key).get<Value>());
@@ -117,32 +145,17 @@ std::optional<Value> optional_value(const json& object, const char* key) {
 std::filesystem::path save_checkpoint(const fs::path& output_dir, const TrainState& state,
                                       const model::Parameters& parameters, const CheckpointContext& context) {
   const fs::path target = output_dir / (kPrefix + std::to_string(state.step));
-  const fs::path temporary = output_dir / (".tmp-" + target.filename().string() + "-" + std::to_string(::getpid()));
-  fs::remove_all(temporary);
-  try {
-    fs::create_directory(temporary);
-    if (context.adapter != nullptr) {
-      lora::save_adapter(temporary, *context.adapter, context.target_modules, parameters, lora::SaveDtype::kFloat32);
-    } else {
-      write_flat(temporary / kWeightsFile, parameters, {{"", parameters.values}});
-    }
-    write_flat(temporary / kOptimizerFile, parameters,
-               {{"exp_avg.", parameters.exp_avg}, {"exp_avg_sq.", parameters.exp_avg_sq}});
-    write_state(temporary, state, context);
-    write_manifest(temporary);
-    sync_folder(temporary);
-    fs::remove_all(target);  // of the same step of an earlier process: the same content
-    fs::rename(temporary, target);
-    sync_folder(output_dir);
-  } catch (const fs::filesystem_error& error) {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-    throw IoError(target.string(), std::string("cannot write the checkpoint: ") + error.code().message());
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-    throw;
+  storage::AtomicFolder folder(target);  // takes the place of one of the same step, of an earlier process
+  if (context.adapter != nullptr) {
+    lora::save_adapter(folder.path(), *context.adapter, context.target_modules, parameters, lora::SaveDtype::kFloat32);
+  } else {
+    model::write_values(folder.path() / kWeightsFile, parameters, at::kFloat);
   }
+  write_moments(folder.path() / kOptimizerFile, parameters);
+  write_state(folder.path(), state, context);
+  write_file_atomic(folder.path() / "profile.yaml", context.profile_yaml);
+  write_manifest(folder.path());
+  folder.commit();
   return target;
 }
 
@@ -165,9 +178,11 @@ std::string verify_checkpoint(const fs::path& checkpoint) {
   try {
     const json manifest = read_json(path);
     for (const auto& [name, expected] : manifest.at("files").items()) {
-      const MappedFile file(checkpoint / fs::path(name).filename());
-      if (file.size() != expected.at("bytes").get<std::size_t>()) return name + " has another size than the manifest says";
-      if (hash128_hex(file.bytes()) != expected.at("xxh128").get<std::string>()) return name + " has other content than the manifest says";
+      const Content content = content_of(checkpoint / fs::path(name).filename());
+      if (content.bytes != expected.at("bytes").get<std::size_t>())
+        return name + " has another size than the manifest says";
+      if (content.hash != expected.at("xxh128").get<std::string>())
+        return name + " has other content than the manifest says";
     }
     if (!manifest.at("files").contains(kStateFile)) return "the manifest lists no " + std::string(kStateFile);
   } catch (const json::exception&) {
@@ -189,6 +204,9 @@ LoadedCheckpoint read_checkpoint_state(const fs::path& checkpoint) {
     loaded.state.tokens = own.at("tokens").get<std::int64_t>();
     loaded.state.supervised_tokens = own.at("supervised_tokens").get<std::int64_t>();
     loaded.state.eval_loss = optional_value<double>(own, "eval_loss");
+    loaded.state.eval_step = optional_value<std::int64_t>(own, "eval_step");
+    loaded.state.loss_sum = own.at("loss_sum").get<double>();
+    loaded.state.loss_tokens = own.at("loss_tokens").get<std::int64_t>();
     loaded.state.best_eval_loss = optional_value<double>(object, "best_metric");
     loaded.state.best_step = optional_value<std::int64_t>(object, "best_global_step");
     loaded.data_fingerprint = own.at("data_fingerprint").get<std::string>();
@@ -201,15 +219,22 @@ LoadedCheckpoint read_checkpoint_state(const fs::path& checkpoint) {
 void load_checkpoint_tensors(const fs::path& checkpoint, bool is_adapter, model::Parameters& parameters) {
   read_flat(checkpoint / (is_adapter ? kAdapterFile : kWeightsFile), parameters, {{"", parameters.values}});
   read_flat(checkpoint / kOptimizerFile, parameters,
-            {{"exp_avg.", parameters.exp_avg}, {"exp_avg_sq.", parameters.exp_avg_sq}});
+            {{kFirstMoment, parameters.exp_avg}, {kSecondMoment, parameters.exp_avg_sq}});
 }
 
-void rotate_checkpoints(const fs::path& output_dir, std::int64_t keep) {
-  const auto folders = list_checkpoints(output_dir);
-  for (std::size_t i = static_cast<std::size_t>(std::max<std::int64_t>(keep, 1)); i < folders.size(); ++i) {
-    std::error_code error;
-    fs::remove_all(folders[i], error);
-    if (error) log_warning(folders[i].string() + ": cannot be deleted: " + error.message());
+void rotate_checkpoints(const fs::path& output_dir, std::int64_t keep, std::optional<std::int64_t> best_step) {
+  std::int64_t kept = 0;
+  for (const auto& folder : list_checkpoints(output_dir)) {
+    if (kept++ < std::max<std::int64_t>(keep, 1) || step_of(folder) == best_step) continue;
+    delete_checkpoint(folder);
+  }
+}
+
+void delete_checkpoints_after(const fs::path& output_dir, std::int64_t step) {
+  for (const auto& folder : list_checkpoints(output_dir)) {
+    if (step_of(folder) <= step) continue;
+    log_warning(folder.string() + " is deleted: the run goes on from step " + std::to_string(step));
+    delete_checkpoint(folder);
   }
 }
 

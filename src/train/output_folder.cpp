@@ -2,29 +2,111 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "checkpoint.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/config/load.h"
+#include "lora_train/metrics/metrics_writer.h"
 
 namespace lora_train::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// What a run writes into its folder, beside checkpoint-<step>.
-constexpr const char* kRunFiles[] = {"profile.yaml", "run.log",     "metrics.jsonl", "tensorboard",
-                                     "adapter",      "model",       "report.html",   "summary.json"};
+constexpr const char* kCheckpointPrefix = "checkpoint-";
+/// What a run writes into its folder, beside checkpoint-<step> and its result.
+constexpr const char* kReports[] = {"profile.yaml", "run.log",     "metrics.jsonl",
+                                    "tensorboard",  "report.html", "summary.json"};
+constexpr const char* kResults[] = {"adapter", "model"};
 
-bool holds_a_run(const fs::path& folder) {
-  return fs::exists(folder / "profile.yaml") || fs::exists(folder / "metrics.jsonl") || !list_checkpoints(folder).empty();
+bool is_one_of(const std::string& name, std::span<const char* const> names) {
+  return std::count(names.begin(), names.end(), name) > 0;
 }
 
-void delete_run(const fs::path& folder) {
-  for (const char* name : kRunFiles) fs::remove_all(folder / name);
-  for (const auto& checkpoint : list_checkpoints(folder)) fs::remove_all(checkpoint);
+bool is_run_file(const std::string& name) {
+  return name.starts_with(kCheckpointPrefix) || is_one_of(name, kReports) || is_one_of(name, kResults);
+}
+
+Profile read_profile(const fs::path& file) {
+  ProfileSources sources;
+  sources.profiles = {file.string()};
+  return load_profile(sources).profile;
+}
+
+bool holds_a_run(const fs::path& folder) {
+  return fs::exists(folder / "metrics.jsonl") || !list_checkpoints(folder).empty();
+}
+
+/// Every run opens its log first.
+bool was_made_by_us(const fs::path& folder) { return fs::exists(folder / "run.log") || holds_a_run(folder); }
+
+/// A run that was stopped or failed before the end of step 1 owes no checkpoint, and nothing of it is lost.
+bool has_trained(const fs::path& folder) {
+  return metrics::has_train_events(folder / "metrics.jsonl") || !list_checkpoints(folder).empty();
+}
+
+bool is_temporary(const std::string& name) {
+  constexpr std::string_view kTemporary = ".tmp-";
+  if (!name.starts_with(kTemporary)) return false;
+  const std::string rest = name.substr(kTemporary.size());
+  const auto begins = [&](const char* file) { return rest.starts_with(file); };
+  return begins(kCheckpointPrefix) || std::any_of(std::begin(kReports), std::end(kReports), begins) ||
+         std::any_of(std::begin(kResults), std::end(kResults), begins);
+}
+
+/// What a process that died left half-written; nobody else writes here while this run holds the lock.
+void delete_temporaries(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (is_temporary(entry.path().filename().string())) found.push_back(entry.path());
+  }
+  for (const auto& path : found) fs::remove_all(path);
+}
+
+/// Whether `name` in `folder` is the result that the run there wrote, or would write: "adapter" or "model".
+bool is_result_of_run(const fs::path& folder, const std::string& name) {
+  if (!was_made_by_us(folder) || !fs::exists(folder / "profile.yaml")) return false;
+  try {
+    return name == result_name(read_profile(folder / "profile.yaml"));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// A run replaces and deletes under its own names, so that nothing it reads may lie there.
+void refuse_input_in_the_way(const std::string& key, const fs::path& input, const fs::path& folder) {
+  if (input.empty() || !fs::exists(input)) return;
+  const fs::path inside = fs::weakly_canonical(input).lexically_relative(fs::weakly_canonical(folder));
+  if (inside.empty() || !is_run_file(inside.begin()->string())) return;
+  throw ConfigError(key, input.string() + " lies in " + (folder / *inside.begin()).string() + ", which a run in " +
+                             folder.string() + " writes and deletes. Choose another output_dir, or move what is there");
+}
+
+void refuse_inputs_in_the_way(const TrainRequest& request) {
+  const Profile& profile = request.profile;
+  const fs::path folder = profile.output_dir;
+  refuse_input_in_the_way("model", profile.model, folder);
+  refuse_input_in_the_way("init_adapter", profile.init_adapter, folder);
+  refuse_input_in_the_way("chat_template", profile.chat_template, folder);
+  for (const auto& spec : profile.datasets) refuse_input_in_the_way("datasets", spec.path, folder);
+  for (const auto& spec : profile.eval_datasets) refuse_input_in_the_way("eval_datasets", spec.path, folder);
+  if (request.overwrite) refuse_input_in_the_way("resume_from_checkpoint", profile.resume_from_checkpoint, folder);
+}
+
+void refuse_files_of_others(const fs::path& folder, const Profile& profile) {
+  const auto refuse = [&](const std::string& name) {
+    if (!fs::exists(folder / name)) return;
+    throw ConfigError(folder.string(), "holds " + name +
+                                           ", which a run would replace and which no run there has written. "
+                                           "Choose another output_dir, or move it");
+  };
+  if (!was_made_by_us(folder)) {
+    for (const char* name : kReports) refuse(name);
+  }
+  if (!is_result_of_run(folder, result_name(profile))) refuse(result_name(profile));
 }
 
 std::string ways_on(const fs::path& folder) {
@@ -32,16 +114,27 @@ std::string ways_on(const fs::path& folder) {
          "; --allow-changed KEY for each key that may differ";
 }
 
-Profile old_profile(const fs::path& folder) {
-  ProfileSources sources;
-  sources.profiles = {(folder / "profile.yaml").string()};
-  return load_profile(sources).profile;
+/// `auto` becomes the number that the old run found for it.
+Profile with_numbers_of(const Profile& old, Profile profile) {
+  if (!profile.max_seq_len) profile.max_seq_len = old.max_seq_len;
+  if (!profile.micro_batch_size) profile.micro_batch_size = old.micro_batch_size;
+  return profile;
 }
 
-void refuse_differences(const TrainRequest& request, const fs::path& folder) {
-  if (!fs::exists(folder / "profile.yaml")) return;
+/// The profile with which a checkpoint was trained: its own, else that of the run it lies in.
+Profile profile_of_checkpoint(const fs::path& checkpoint) {
+  const fs::path real = fs::weakly_canonical(checkpoint);
+  for (const fs::path& file : {real / "profile.yaml", real.parent_path() / "profile.yaml"}) {
+    if (fs::exists(file)) return read_profile(file);
+  }
+  throw FormatError(checkpoint.string(),
+                    "holds no profile.yaml, nor does the folder it lies in, so that nothing says what it "
+                    "was trained with. Put the profile.yaml of its run there");
+}
+
+void refuse_differences(const TrainRequest& request, const Profile& old, const fs::path& where) {
   std::string refused;
-  for (const auto& difference : diff_profiles(old_profile(folder), request.profile)) {
+  for (const auto& difference : diff_profiles(old, with_numbers_of(old, request.profile))) {
     const std::string line = difference.key + ": " + difference.old_value + " -> " + difference.new_value;
     const bool is_named = std::count(request.allow_changed.begin(), request.allow_changed.end(), difference.key) > 0;
     if (!difference.allowed_on_resume && !is_named) {
@@ -51,19 +144,29 @@ void refuse_differences(const TrainRequest& request, const fs::path& folder) {
     }
   }
   if (refused.empty()) return;
-  throw ConfigError(folder.string(), "holds a run with another profile:" + refused + ways_on(folder));
+  throw ConfigError(where.string(),
+                    "holds a run with another profile:" + refused + ways_on(request.profile.output_dir));
+}
+
+void go_on_from(const fs::path& checkpoint, const TrainRequest& request, OutputDecision& decision) {
+  const Profile old = profile_of_checkpoint(checkpoint);
+  refuse_differences(request, old, checkpoint);
+  decision.checkpoint = checkpoint;
+  decision.profile = with_numbers_of(old, request.profile);
 }
 
 bool is_finished(const fs::path& folder, const TrainRequest& request, std::string& summary_json) {
   const fs::path path = folder / "summary.json";
-  if (!fs::exists(path)) return false;
+  if (!fs::exists(path) || !fs::exists(folder / "profile.yaml")) return false;
   try {
     summary_json = read_file(path);
-    const auto summary = nlohmann::json::parse(summary_json);
-    return summary.at("status") == "done" && diff_profiles(old_profile(folder), request.profile).empty();
+    while (!summary_json.empty() && summary_json.back() == '\n') summary_json.pop_back();
+    if (nlohmann::json::parse(summary_json).at("status") != "done") return false;
   } catch (const nlohmann::json::exception&) {
     return false;
   }
+  const Profile old = read_profile(folder / "profile.yaml");
+  return diff_profiles(old, with_numbers_of(old, request.profile)).empty();
 }
 
 fs::path newest_good_checkpoint(const fs::path& folder) {
@@ -80,34 +183,61 @@ fs::path newest_good_checkpoint(const fs::path& folder) {
 
 }  // namespace
 
-OutputDecision prepare_output_folder(const TrainRequest& request) {
+std::string run_name(const Profile& profile) {
+  if (!profile.run_name.empty()) return profile.run_name;
+  const fs::path folder = fs::path(profile.output_dir).lexically_normal();
+  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+}
+
+const char* result_name(const Profile& profile) { return profile.adapter == AdapterKind::kNone ? "model" : "adapter"; }
+
+OutputDecision look_at_output_folder(const TrainRequest& request) {
   const fs::path folder = request.profile.output_dir;
   const std::string& resume = request.profile.resume_from_checkpoint;
+  refuse_inputs_in_the_way(request);
+  refuse_files_of_others(folder, request.profile);
   OutputDecision decision;
-  try {
-    fs::create_directories(folder);
-    if (request.overwrite) delete_run(folder);
-  } catch (const fs::filesystem_error& error) {
-    throw IoError(folder.string(), std::string("cannot prepare the output folder: ") + error.code().message());
-  }
+  decision.profile = request.profile;
+  const bool goes_on_there = !request.overwrite && has_trained(folder);
   if (resume != "auto" && resume != "none") {
     const std::string problem = verify_checkpoint(resume);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
-    if (holds_a_run(folder)) refuse_differences(request, folder);
-    decision.checkpoint = resume;
+    if (goes_on_there && fs::exists(folder / "profile.yaml")) {
+      refuse_differences(request, read_profile(folder / "profile.yaml"), folder);
+    }
+    go_on_from(resume, request, decision);
     return decision;
   }
-  if (!holds_a_run(folder)) return decision;
+  if (!goes_on_there) {
+    if (!request.overwrite && holds_a_run(folder)) {
+      log_info(folder.string() + ": the run there finished no step; it is begun anew");
+    }
+    return decision;
+  }
   if (resume == "none") {
     throw ConfigError(folder.string(), "holds a run; --resume none would overwrite it. Add --overwrite, or choose another --output-dir");
   }
-  if (is_finished(folder, request, decision.summary_json)) {
-    decision.is_complete = true;
-    return decision;
-  }
-  refuse_differences(request, folder);
-  decision.checkpoint = newest_good_checkpoint(folder);
+  decision.is_complete = is_finished(folder, request, decision.summary_json);
+  if (!decision.is_complete) go_on_from(newest_good_checkpoint(folder), request, decision);
   return decision;
+}
+
+OutputDecision prepare_output_folder(const TrainRequest& request) {
+  const fs::path folder = request.profile.output_dir;
+  OutputDecision decision = look_at_output_folder(request);
+  if (decision.is_complete) return decision;
+  fs::create_directories(folder);
+  delete_temporaries(folder);
+  return decision;
+}
+
+void delete_run(const fs::path& folder) {
+  if (!was_made_by_us(folder)) return;
+  for (const char* name : kResults) {
+    if (is_result_of_run(folder, name)) fs::remove_all(folder / name);
+  }
+  for (const char* name : kReports) fs::remove_all(folder / name);
+  for (const auto& checkpoint : list_checkpoints(folder)) fs::remove_all(checkpoint);
 }
 
 }  // namespace lora_train::train

@@ -12,12 +12,26 @@ namespace lora_train::train {
 struct OutputDecision {
   bool is_complete = false;                         ///< a finished run with this very profile: nothing to do
   std::optional<std::filesystem::path> checkpoint;  ///< resume from here; otherwise a new run
-  std::string summary_json;                         ///< of the finished run, when is_complete
+  Profile profile;           ///< the request's; going on, with the numbers that the old run found for `auto`
+  std::string summary_json;  ///< of the finished run, when is_complete
 };
 
-/// Looks, deletes only under --overwrite (and only what a run writes), creates the folder. Throws ConfigError for a
-/// difference that forbids going on, with "key: old -> new" lines and the three ways on; FormatError when the run there
-/// has no good checkpoint.
+/// Looks and changes nothing. A run that finished no step (no checkpoint, no line of a step in metrics.jsonl) is begun
+/// anew. Throws ConfigError for a difference that forbids going on, with "key: old -> new" lines and the three ways on;
+/// for a model, adapter or template that lies where a run writes or deletes; for files of a run's names in a folder
+/// that never held one. FormatError when the run there has no good checkpoint.
+OutputDecision look_at_output_folder(const TrainRequest& request);
+
+/// The same, then creates the folder and deletes what a process that died left half-written there.
 OutputDecision prepare_output_folder(const TrainRequest& request);
+
+/// Deletes the run that the folder holds, for --overwrite: only what a run writes. Does nothing where there is none.
+void delete_run(const std::filesystem::path& folder);
+
+/// The profile's, else the last part of output_dir.
+std::string run_name(const Profile& profile);
+
+/// Name of the folder with the result: "adapter", or "model" under adapter: none.
+const char* result_name(const Profile& profile);
 
 }  // namespace lora_train::train

@@ -9,6 +9,7 @@
 #include "lora_train/data/run_plan.h"
 #include "lora_train/metrics/metrics_writer.h"
 #include "lora_train/metrics/progress_bar.h"
+#include "lora_train/metrics/summary.h"
 #include "lora_train/metrics/tensorboard.h"
 #include "lora_train/optim/lr_schedule.h"
 #include "lora_train/train/requests.h"
@@ -21,8 +22,9 @@ namespace lora_train::train {
 using Clock = std::chrono::steady_clock;
 
 struct Run {
-  explicit Run(const TrainRequest& train_request) : request(train_request) {}
+  explicit Run(const TrainRequest& train_request) : request(train_request), resolved(train_request.profile) {}
   const TrainRequest& request;
+  Profile resolved;  ///< numbers in place of the `auto` that the data decide: what profile.yaml says
   Clock::time_point start = Clock::now();
   ModelFiles files;
   AdapterSetup adapters;
@@ -44,12 +46,27 @@ struct Run {
 /// Everything up to step 1; resumes from `checkpoint` when there is one.
 std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint);
 
-/// Where the run writes its numbers.
-struct Reporters {
-  metrics::MetricsWriter metrics;
-  std::unique_ptr<metrics::TensorBoardWriter> tensorboard;
-  metrics::ProgressBar bar;
+/// Where the run writes its numbers. A disk that is full ends no run: what the system refuses is warned of once, kept,
+/// and written with the next line that it takes.
+class Reporters {
+ public:
   Reporters(const Profile& profile, bool quiet);
+
+  /// See MetricsWriter::truncate_after. Throws IoError.
+  void truncate_after(std::int64_t step) { metrics_.truncate_after(step); }
+
+  void write(const metrics::TrainRecord& record);
+  void write(const metrics::EvalRecord& record);
+  void write(const metrics::StartRecord& record);
+  void write(const metrics::CheckpointRecord& record);
+  void write(const metrics::EndRecord& record);
+
+  metrics::ProgressBar bar;
+
+ private:
+  metrics::MetricsWriter metrics_;
+  std::unique_ptr<metrics::TensorBoardWriter> tensorboard_;
+  bool metrics_are_refused_ = false, tensorboard_is_refused_ = false;
 };
 
 /// Trains from state.step + 1 to the end or to a stop request; fills what it knows of `summary`.

@@ -1,10 +1,13 @@
-#include <nlohmann/json.hpp>
+#include <algorithm>
 
 #include "evaluate.h"
+#include "folder_lock.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/error_report.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/version.h"
+#include "lora_train/config/load.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/train/run.h"
@@ -26,8 +29,28 @@ metrics::Ledger summary_ledger(const data::Ledger& ledger) {
 }
 
 void write_end(Reporters& reporters, const metrics::RunSummary& summary, double elapsed_s) {
-  reporters.metrics.write(metrics::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason,
-                                             metrics::now_s(), elapsed_s});
+  reporters.write(
+      metrics::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason, metrics::now_s(), elapsed_s});
+}
+
+/// What the error that is being handled leaves in the summary.
+void describe_failure(metrics::RunSummary& summary) {
+  const ErrorReport report = describe_current_exception();
+  summary.status = "failed";
+  summary.exit_code = static_cast<int>(report.code);
+  summary.reason = report.text();
+  summary.error = metrics::RunError{report.kind, report.message, report.where};
+}
+
+/// The run is known to start: what stands in the folder makes room for it.
+void take_over(const TrainRequest& request, const OutputDecision& decision, std::int64_t step) {
+  const fs::path output_dir = request.profile.output_dir;
+  if (request.overwrite) {
+    delete_run(output_dir);
+    set_log_file(output_dir / "run.log");
+  }
+  fs::remove(output_dir / "summary.json");  // of what was there before: until the end there is no result
+  if (decision.checkpoint) delete_checkpoints_after(output_dir, step);
 }
 
 /// The run itself, from a folder that is ours.
@@ -37,85 +60,132 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   const auto run = build_run(request, decision.checkpoint);
   summary.ledger = summary_ledger(run->data.ledger);
   summary.total_steps = run->plan->total_steps();
-  write_file_atomic(output_dir / "profile.yaml", request.profile_yaml);
+  take_over(request, decision, run->state.step);
+  write_file_atomic(output_dir / "profile.yaml", to_yaml(run->resolved));
   Reporters reporters(request.profile, request.quiet);
-  if (decision.checkpoint) reporters.metrics.truncate_after(run->state.step);
-  reporters.metrics.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
-                                               "cpu", 1, run->plan->rows_per_epoch(),
-                                               static_cast<long long>(run->data.train.size()), metrics::now_s()});
+  reporters.truncate_after(decision.checkpoint ? run->state.step : -1);
+  reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
+                                       "cpu", 1, run_name(request.profile), run->plan->rows_per_epoch(),
+                                       static_cast<long long>(run->data.train.size()), metrics::now_s()});
   try {
     train_loop(*run, reporters, stop, summary);
     if (summary.status == "done") {
       summary.adapter = write_result(request.profile, run->files, run->adapters, run->model.weights->parameters(),
                                      run->state).string();
     }
-  } catch (const Error& error) {
+  } catch (...) {
+    describe_failure(summary);
     summary.step = run->state.step;
     summary.epoch = run->state.epoch;
     summary.tokens = run->state.tokens;
     summary.supervised_tokens = run->state.supervised_tokens;
-    summary.status = "failed";
-    summary.reason = error.what();
-    summary.exit_code = static_cast<int>(error.exit_code());
     write_end(reporters, summary, run->elapsed_s());
     throw;
   }
   write_end(reporters, summary, run->elapsed_s());
 }
 
-/// Everything up to step 1 and one pass over the largest micro-batch; writes nothing.
-metrics::RunSummary dry_run(const TrainRequest& request) {
-  const auto run = build_run(request, std::nullopt);
-  data::StepPlan plan = run->plan->step(1);
-  accumulate_gradients(*run->context, plan, [] { return false; });
+metrics::RunSummary new_summary(const TrainRequest& request) {
   metrics::RunSummary summary;
-  summary.reason = "dry run: step 1 was computed, nothing was updated or written";
+  summary.run_name = run_name(request.profile);
+  summary.profile_hash = request.profile_hash;
+  summary.version = version();
+  return summary;
+}
+
+void finish_summary(metrics::RunSummary& summary, const Profile& profile, Clock::time_point start) {
+  summary.wall_s = std::chrono::duration<double>(Clock::now() - start).count();
+  if (const auto price = profile.gpu_price_per_hour) {
+    summary.cost_usd = *price * summary.wall_s / 3600 * std::max(summary.num_gpus, 1);
+  }
+  summary.peak_host_memory_gib = metrics::peak_host_memory_gib();
+}
+
+struct LargestMicroBatch {
+  data::MicroBatchPlan documents;
+  std::int64_t num_tokens = 0, step = 0, num_supervised = 0;  ///< num_supervised: of the whole step
+};
+
+LargestMicroBatch find_largest(const Run& run) {
+  LargestMicroBatch largest;
+  for (std::int64_t step = 1; step <= run.plan->total_steps(); ++step) {
+    const data::StepPlan plan = run.plan->step(step);
+    for (const auto& micro : plan.micro_batches) {
+      std::int64_t num_tokens = 0;
+      for (const auto document : micro.documents) num_tokens += run.data.train.num_tokens(document);
+      if (num_tokens > largest.num_tokens) largest = {micro, num_tokens, step, plan.num_supervised};
+    }
+  }
+  return largest;
+}
+
+/// Everything up to step 1 and forward and backward over the largest micro-batch of all steps; writes nothing.
+metrics::RunSummary dry_run(const TrainRequest& asked) {
+  const OutputDecision decision = look_at_output_folder(asked);
+  metrics::RunSummary summary = new_summary(asked);
+  if (decision.is_complete) {
+    summary.reason = "dry run: the run in " + asked.profile.output_dir + " is complete already";
+    return summary;
+  }
+  TrainRequest request = asked;
+  request.profile = decision.profile;
+  const auto run = build_run(request, decision.checkpoint);
+  const LargestMicroBatch largest = find_largest(*run);
+  data::StepPlan plan;
+  plan.step = largest.step;
+  plan.num_supervised = largest.num_supervised;
+  plan.micro_batches = {largest.documents};
+  accumulate_gradients(*run->context, plan, [] { return false; });
+  summary.reason = "dry run: the largest micro-batch (step " + std::to_string(largest.step) + ", " +
+                   std::to_string(largest.num_tokens) + " tokens) was computed, nothing was updated or written";
+  log_info(summary.reason);
+  summary.step = run->state.step;
   summary.total_steps = run->plan->total_steps();
   summary.ledger = summary_ledger(run->data.ledger);
   return summary;
 }
 
-void finish_summary(metrics::RunSummary& summary, Clock::time_point start) {
-  summary.wall_s = std::chrono::duration<double>(Clock::now() - start).count();
-  summary.peak_host_memory_gib = metrics::peak_host_memory_gib();
-}
-
 }  // namespace
 
-metrics::RunSummary run_training(const TrainRequest& request) {
+TrainResult run_training(const TrainRequest& asked) {
   const auto start = Clock::now();
-  const StopRequests stop(request.profile.max_time);
-  if (request.dry_run) return dry_run(request);
-  const fs::path output_dir = request.profile.output_dir;
-  const OutputDecision decision = prepare_output_folder(request);
-  metrics::RunSummary summary;
-  summary.profile_hash = request.profile_hash;
-  summary.version = version();
+  const StopRequests stop(asked.profile.max_time);
+  if (asked.dry_run) {
+    metrics::RunSummary summary = dry_run(asked);
+    finish_summary(summary, asked.profile, start);
+    return {0, metrics::to_json(summary)};
+  }
+  const fs::path output_dir = asked.profile.output_dir;
+  const FolderLock lock(output_dir);
+  const OutputDecision decision = prepare_output_folder(asked);
   if (decision.is_complete) {
     log_info(output_dir.string() + ": already complete; nothing was changed");
-    const auto old = nlohmann::json::parse(decision.summary_json);
-    summary.reason = "already complete";
-    summary.step = old.value("step", 0LL);
-    summary.total_steps = old.value("total_steps", 0LL);
-    return summary;
+    return {0, decision.summary_json};
   }
-  set_log_file(output_dir / "run.log");
+  TrainRequest request = asked;
+  request.profile = decision.profile;
+  metrics::RunSummary summary = new_summary(request);
+  const fs::path log_file = output_dir / "run.log";
+  if (!request.overwrite) set_log_file(log_file);  // else once the old one is deleted
+  const auto finish = [&] {
+    finish_summary(summary, request.profile, start);
+    metrics::write_summary(output_dir / "summary.json", summary);
+  };
   try {
     run_in_folder(request, decision, stop, summary);
-  } catch (const Error& error) {
-    summary.status = "failed";
-    summary.exit_code = static_cast<int>(error.exit_code());
-    summary.reason = error.what();
-    summary.error = metrics::RunError{error.kind(), error.message(), error.where()};
-    finish_summary(summary, start);
-    metrics::write_summary(output_dir / "summary.json", summary);
-    set_log_file({});
-    throw;
+  } catch (...) {
+    describe_failure(summary);
+    try {
+      set_log_file(log_file);
+      finish();
+    } catch (...) {  // must not hide the error that ended the run
+      log_warning("summary.json was not written: " + describe_current_exception().text());
+    }
+    throw;  // run.log stays open: whoever reports the error reports it there too
   }
-  finish_summary(summary, start);
-  metrics::write_summary(output_dir / "summary.json", summary);
+  finish();
   set_log_file({});
-  return summary;
+  return {summary.exit_code, metrics::to_json(summary)};
 }
 
 std::vector<EvalResult> run_evaluation(const EvalRequest& request) {

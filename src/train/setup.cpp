@@ -5,7 +5,6 @@
 #include <fstream>
 
 #include "lora_train/base/error.h"
-#include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/storage/model_weights.h"
 
@@ -69,14 +68,8 @@ ModelFiles open_model(const Profile& profile) {
   files.resolved = storage::resolve_model(profile.model);
   const auto& folder = files.resolved.folder;
   files.config = model::read_model_config(folder);
-  if (std::filesystem::exists(folder / "tokenizer.json") || std::filesystem::exists(folder / "tokenizer.model")) {
-    files.tokenizer = tokenizer::Tokenizer::load(folder);
-    try {
-      files.chat_template = tokenizer::ChatTemplate::load(folder);
-    } catch (const FormatError& error) {
-      log_info(std::string("no chat template is used: ") + error.what());
-    }
-  }
+  files.tokenizer = tokenizer::load_tokenizer_if_present(folder);
+  files.chat_template = tokenizer::load_chat_template(profile.chat_template, folder);
   return files;
 }
 
@@ -125,11 +118,6 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
 LoadedModel load_model(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
                        bool train_all_weights, std::int64_t max_seq_len) {
   const at::ScalarType dtype = profile.precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
-  const auto base = profile.base_precision == BasePrecision::kFp32 ? at::kFloat : at::kBFloat16;
-  if (profile.is_given("base_precision") && base != dtype) {
-    throw ConfigError("base_precision", "a base in another precision than the computation is not built yet; set precision and "
-                                        "base_precision to the same value or leave base_precision out");
-  }
   const storage::WeightFiles weight_files = storage::open_model_weights(files.resolved.folder);
   model::check_weights(files.config, weight_files);
   LoadedModel loaded;

@@ -10,8 +10,7 @@
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/resident_weights.h"
 #include "lora_train/storage/resolve_model.h"
-#include "lora_train/tokenizer/chat_template.h"
-#include "lora_train/tokenizer/tokenizer.h"
+#include "lora_train/tokenizer/model_folder.h"
 
 namespace lora_train::train {
 
@@ -20,7 +19,7 @@ struct ModelFiles {
   storage::ResolvedModel resolved;
   model::ModelConfig config;
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;         ///< null when the folder has none
-  std::unique_ptr<tokenizer::ChatTemplate> chat_template;  ///< null when the folder has none
+  std::unique_ptr<tokenizer::ChatTemplate> chat_template;  ///< of the profile or the folder; null when there is none
 };
 ModelFiles open_model(const Profile& profile);
 

@@ -45,10 +45,11 @@ class Loop {
     const std::int64_t total = run_.plan->total_steps();
     summary_.total_steps = total;
     if (run_.state.step == 0 && run_.profile().eval_on_start) evaluate_all();
+    if (run_.state.step > 0 && evaluation_is_owed()) evaluate_all();  // of before a stop
     while (run_.state.step < total && !is_stopping()) {
       if (!one_step()) break;
       const bool is_last = run_.state.step == total;
-      if (is_last || evals_.is_due(run_.state.step)) evaluate_all();
+      if (evaluation_is_owed()) evaluate_all();
       if (is_last || saves_.is_due(run_.state.step) || interval_is_over()) save();
     }
     if (saved_step_ != run_.state.step && run_.state.step > first_step_) save();
@@ -57,6 +58,12 @@ class Loop {
 
  private:
   bool is_stopping() const { return !stop_.reason().empty(); }
+
+  bool evaluation_is_owed() const {
+    const std::int64_t step = run_.state.step;
+    const bool is_due = step == run_.plan->total_steps() || evals_.is_due(step);
+    return is_due && !run_.data.evals.empty() && run_.state.eval_step != step;
+  }
 
   bool one_step() {
     const auto start = Clock::now();
@@ -72,8 +79,8 @@ class Loop {
     train_s_ += step_s;
     tokens_here_ += plan.num_tokens;
     ++steps_here_;
-    loss_sum_ += result.loss * static_cast<double>(plan.num_supervised);
-    loss_tokens_ += plan.num_supervised;
+    run_.state.loss_sum += result.loss * static_cast<double>(plan.num_supervised);
+    run_.state.loss_tokens += plan.num_supervised;
     total_loss_sum_ += result.loss * static_cast<double>(plan.num_supervised);
     total_loss_tokens_ += plan.num_supervised;
     report(plan, result, learning_rate, step_s);
@@ -83,7 +90,7 @@ class Loop {
   void report(const data::StepPlan& plan, const StepResult& result, double learning_rate, double step_s) {
     const double rate = static_cast<double>(steps_here_) / train_s_;
     const double eta_s = static_cast<double>(run_.plan->total_steps() - plan.step) / rate;
-    const double loss_mean = loss_sum_ / static_cast<double>(loss_tokens_);
+    const double loss_mean = run_.state.loss_sum / static_cast<double>(run_.state.loss_tokens);
     const metrics::ProgressState progress{plan.step, run_.plan->total_steps(), loss_mean, rate,
                                           static_cast<double>(tokens_here_) / train_s_, eta_s};
     const bool is_logged = plan.step % run_.profile().logging_steps == 0 || plan.step == run_.plan->total_steps();
@@ -107,11 +114,10 @@ class Loop {
     record.time = metrics::now_s();
     record.elapsed_s = run_.elapsed_s();
     record.eta_s = eta_s;
-    reporters_.metrics.write(record);
-    if (reporters_.tensorboard) reporters_.tensorboard->add(record);
+    reporters_.write(record);
     reporters_.bar.log_step(progress);
-    loss_sum_ = 0;
-    loss_tokens_ = 0;
+    run_.state.loss_sum = 0;
+    run_.state.loss_tokens = 0;
   }
 
   void evaluate_all() {
@@ -124,8 +130,7 @@ class Loop {
       if (result.num_tokens == 0) return;
       metrics::EvalRecord record{run_.state.step, result.name, result.loss, result.perplexity, result.token_accuracy,
                                  result.num_tokens, seconds_since(start)};
-      reporters_.metrics.write(record);
-      if (reporters_.tensorboard) reporters_.tensorboard->add(record);
+      reporters_.write(record);
       char line[200];
       std::snprintf(line, sizeof line, "step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s",
                     record.step, result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,
@@ -135,6 +140,7 @@ class Loop {
       num_tokens += result.num_tokens;
     }
     if (num_tokens == 0) return;
+    run_.state.eval_step = run_.state.step;
     run_.state.eval_loss = loss_sum / static_cast<double>(num_tokens);
     if (!run_.state.best_eval_loss || *run_.state.eval_loss < *run_.state.best_eval_loss) {
       run_.state.best_eval_loss = run_.state.eval_loss;
@@ -155,9 +161,11 @@ class Loop {
                                           run_.model.weights->parameters(), run_.checkpoint_context);
       saved_step_ = run_.state.step;
       failed_saves_ = 0;
-      reporters_.metrics.write(metrics::CheckpointRecord{run_.state.step, folder.filename().string(),
-                                                         seconds_since(start), metrics::now_s()});
-      if (run_.profile().save_total_limit) rotate_checkpoints(run_.profile().output_dir, *run_.profile().save_total_limit);
+      reporters_.write(metrics::CheckpointRecord{run_.state.step, folder.filename().string(), seconds_since(start),
+                                                 metrics::now_s()});
+      if (const auto limit = run_.profile().save_total_limit) {
+        rotate_checkpoints(run_.profile().output_dir, *limit, run_.state.best_step);
+      }
     } catch (const IoError& error) {
       ++failed_saves_;
       log_warning(std::string("saving checkpoint-") + std::to_string(run_.state.step) + " failed: " + error.what() +
@@ -183,7 +191,7 @@ class Loop {
       summary_.steps_per_s = static_cast<double>(steps_here_) / train_s_;
     }
     const std::string reason = stop_.reason();
-    const bool is_done = state.step == run_.plan->total_steps();
+    const bool is_done = state.step == run_.plan->total_steps() && !evaluation_is_owed();
     summary_.status = is_done ? "done" : "stopped";
     summary_.reason = is_done ? "all steps done" : reason;
     summary_.exit_code = static_cast<int>(is_done ? ExitCode::kDone : ExitCode::kStopped);
@@ -197,20 +205,11 @@ class Loop {
   const std::int64_t first_step_ = run_.state.step;
   std::int64_t saved_step_ = -1, failed_saves_ = 0;
   Clock::time_point last_save_ = Clock::now();
-  double train_s_ = 0, loss_sum_ = 0, total_loss_sum_ = 0;
-  std::int64_t tokens_here_ = 0, steps_here_ = 0, loss_tokens_ = 0, total_loss_tokens_ = 0;
+  double train_s_ = 0, total_loss_sum_ = 0;
+  std::int64_t tokens_here_ = 0, steps_here_ = 0, total_loss_tokens_ = 0;
 };
 
 }  // namespace
-
-Reporters::Reporters(const Profile& profile, bool quiet)
-    : metrics(std::filesystem::path(profile.output_dir) / "metrics.jsonl"), bar(metrics::ProgressOptions{.quiet = quiet}) {
-  for (const Reporter reporter : profile.report_to) {
-    if (reporter == Reporter::kTensorboard) {
-      tensorboard = std::make_unique<metrics::TensorBoardWriter>(std::filesystem::path(profile.output_dir) / "tensorboard");
-    }
-  }
-}
 
 void train_loop(Run& run, Reporters& reporters, const StopRequests& stop, metrics::RunSummary& summary) {
   Loop(run, reporters, stop, summary)();

@@ -45,9 +45,9 @@ class Run:
                f"stdout: {self.stdout[-1500:]}\nstderr: {self.stderr[-3000:]}"
 
 
-def lora_train(*arguments):
+def lora_train(*arguments, cwd=None, environment=()):
     done = subprocess.run([str(BINARY), *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S,
-                          env=ENVIRONMENT)
+                          env=dict(ENVIRONMENT, **dict(environment)), cwd=cwd)
     run = Run(arguments, done)
     assert done.returncode >= 0, f"died of signal {-done.returncode}: {run}"
     return run

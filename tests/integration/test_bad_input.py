@@ -38,6 +38,8 @@ def assert_nothing_half_written(setup):
         return
     left = {path.name for path in setup.output_dir.iterdir()}
     assert left <= {"run.log", "summary.json", "metrics.jsonl", "profile.yaml"}, left
+    if left:
+        assert setup.summary()["error"]["message"] in (setup.output_dir / "run.log").read_text()
     if "summary.json" in left:
         summary = setup.summary()
         assert summary["status"] == "failed" and summary["exit_code"] != 0 and summary["error"]["message"]
@@ -93,6 +95,11 @@ def test_config_without_a_field(setup, field):
 def test_config_with_a_bad_field(setup, field, value):
     setup.write_config(**{field: value})
     refused(setup, FORMAT, field)
+
+
+def test_chat_template_that_does_not_parse(setup):
+    (setup.model / "chat_template.jinja").write_text("{% if %}")
+    refused(setup, FORMAT, "chat_template.jinja")
 
 
 def test_unknown_architecture(setup):

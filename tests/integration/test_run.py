@@ -7,7 +7,7 @@ import signal
 import pytest
 import yaml
 
-from conftest import lora_train, wait_for
+from conftest import BINARY, ROOT, lora_train, wait_for
 
 TRAIN_KEYS = {"event", "step", "epoch", "loss", "supervised_tokens", "loss_mean", "grad_norm", "learning_rate", "tokens",
               "num_documents", "tokens_per_s", "step_ms", "data_wait_ms", "memory_gib", "time", "elapsed_s", "eta_s"}
@@ -57,6 +57,7 @@ def test_what_a_run_writes(setup):
     assert all(EVAL_KEYS <= set(line) for line in evals)
     assert summary["eval_loss"] == evals[-1]["loss"]
     assert summary["best_eval_loss"] == min(line["loss"] for line in evals)
+    assert summary["run_name"] == setup.events("start")[0]["run_name"] == "run" and summary["cost_usd"] is None
     assert setup.events("start") and setup.events("end") and setup.events("checkpoint")
     written = {path.name for path in setup.output_dir.iterdir()}
     assert {"profile.yaml", "run.log", "metrics.jsonl", "tensorboard", "checkpoint-3", "adapter", "summary.json"} <= written
@@ -108,6 +109,10 @@ def test_max_time_stops_and_the_same_command_goes_on(setup):
     assert run.code == STOPPED, run
     step = setup.summary()["step"]
     assert step > 0 and (setup.output_dir / f"checkpoint-{step}").exists()
+    run = setup.train("--max-time", "1s", max_steps=1000000)
+    assert run.code == STOPPED and f"resumed from {setup.output_dir}/checkpoint-{step} " in run.stderr, run
+    assert setup.summary()["step"] > step
+    assert [line["step"] for line in setup.events("train")] == list(range(1, setup.summary()["step"] + 1))
 
 
 def test_resume_falls_back_to_an_older_checkpoint(setup):
@@ -138,8 +143,9 @@ def test_no_good_checkpoint_is_never_a_silent_start_from_zero(setup):
 def test_finished_run_is_left_alone(setup):
     assert setup.train().code == 0
     before = snapshot(setup.output_dir)
-    run = setup.train()
+    run = setup.train("--json")
     assert run.code == 0 and "already complete" in run.stderr, run
+    assert run.json_lines() == [setup.summary()]
     assert snapshot(setup.output_dir) == before
 
 
@@ -176,6 +182,14 @@ def test_overwrite_deletes_only_what_a_run_writes(setup):
     assert len(setup.events("train")) == 2 and not (setup.output_dir / "checkpoint-3").exists()
 
 
+def test_name_and_price_of_a_run(setup):
+    assert setup.train(run_name="first try", gpu_price_per_hour=36.0).code == 0
+    summary = setup.summary()
+    assert summary["run_name"] == setup.events("start")[0]["run_name"] == "first try"
+    assert summary["cost_usd"] == pytest.approx(summary["wall_s"] / 100)
+    assert "# first try: LoRA adapter for" in (setup.output_dir / "adapter/README.md").read_text()
+
+
 def test_save_total_limit(setup):
     assert setup.train(max_steps=7, save_steps=2, save_total_limit=2).code == 0
     assert {path.name for path in setup.output_dir.glob("checkpoint-*")} == {"checkpoint-6", "checkpoint-7"}
@@ -189,9 +203,15 @@ def test_last_smaller_batch_of_an_epoch_is_trained(setup):
     assert setup.summary()["epoch"] == 2
 
 
-def test_dry_run_writes_nothing(setup):
-    run = setup.train("--dry-run")
+def test_dry_run_computes_the_largest_micro_batch_and_writes_nothing(setup):
+    """Rows in the order of the files, two a micro-batch: the two longest come last, in step 3."""
+    setup.write_rows(sorted(setup.rows, key=lambda row: len(row["input_ids"])))
+    lengths = sorted(len(row["input_ids"]) for row in setup.rows)
+    run = setup.train("--dry-run", "--json", shuffle=False)
     assert run.code == 0 and not setup.output_dir.exists(), run
+    [summary] = run.json_lines()
+    assert f"step 3, {sum(lengths[-2:])} tokens" in summary["reason"], summary
+    assert summary["profile_hash"] and summary["version"] and summary["wall_s"] > 0 and summary["total_steps"] == 3
 
 
 def test_output_folder_that_cannot_be_made(setup):
@@ -221,6 +241,22 @@ def test_check_prints_a_profile_that_loads_again(setup):
     assert lora_train("check", "--profile", setup.profile_file, "--no-files").code == 0
 
 
+SHIPPED = sorted(path.name for path in (ROOT / "configs").iterdir())
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_profiles_are_found_from_any_folder(name, tmp_path):
+    """By name, from the copy beside the binary. Their relative paths start in the working directory, as all do."""
+    assert (BINARY.parent / "configs" / name).read_bytes() == (ROOT / "configs" / name).read_bytes()
+    run = lora_train("check", "--no-files", "--profile", name, cwd=tmp_path)
+    assert run.code == 0, run
+    if name.endswith(".yaml"):
+        assert lora_train("check", "--no-files", "--profile", name.removesuffix(".yaml"), cwd=tmp_path).stdout == run.stdout
+    run = lora_train("check", "--profile", name, cwd=tmp_path)
+    assert run.code == 2 and "examples/tiny-math/train.jsonl" in run.stderr and str(tmp_path) in run.stderr, run
+    assert lora_train("check", "--profile", name, cwd=ROOT).code == 0
+
+
 def test_help_and_version():
     for arguments in (["--help"], ["train", "--help"], ["--version"]):
         run = lora_train(*arguments)
@@ -228,14 +264,20 @@ def test_help_and_version():
 
 
 def test_stdout_is_for_results(setup):
-    run = setup.train()
+    run = setup.train(optimizer="adamw_torch")
     assert run.code == 0 and run.stdout == "" and "loss" in run.stderr, run
-    assert "loss" in (setup.output_dir / "run.log").read_text()
+    log = (setup.output_dir / "run.log").read_text()
+    assert "loss" in log
+    note = next(line for line in run.stderr.splitlines() if "optimizer: " in line)
+    assert note in log, "what is said before the folder is known belongs there too"
 
 
-def test_what_comes_later_is_refused_by_name(setup):
+def test_what_comes_later_is_refused_by_name():
+    overview = lora_train("--help").stdout
     for command in ("plan", "generate", "merge", "compare", "doctor", "bench"):
+        is_unbuilt = f"  {command} " in overview and "(not built yet)" in overview.split(f"  {command} ")[1].splitlines()[0]
         run = lora_train(command, "--help")
-        assert run.code in (0, 2), run
-        if run.code == 2:
-            assert command in run.stderr, run
+        if is_unbuilt:
+            assert run.code == 2 and f"lora-train {command}: this command is not built yet" in run.stderr, run
+        else:
+            assert run.code == 0 and f"lora-train {command}" in run.stdout, run

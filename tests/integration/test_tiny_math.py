@@ -42,3 +42,14 @@ def test_tokenize_shows_what_is_trained():
         trained = [label for label in row["labels"] if label != -100]
         assert trained and len(trained) < len(row["labels"])
         assert all(label in (-100, token) for label, token in zip(row["labels"], row["input_ids"]))
+
+
+def test_a_chat_template_of_a_file_is_used_and_saved(arguments, tmp_path):
+    template = tmp_path / "mine.jinja"
+    template.write_text("{% for message in messages %}<{{ message.role }}> {{ message.content }}\n{% endfor %}")
+    run = lora_train("train", *arguments, "--set", "max_steps=1", "--set", f"chat_template={template}")
+    assert run.code == 0, run
+    assert (tmp_path / "run/adapter/chat_template.jinja").read_text() == template.read_text()
+    template.write_text("{% if %}")
+    run = lora_train("train", *arguments, "--overwrite", "--set", f"chat_template={template}")
+    assert run.code == 4 and f"{template}:1" in run.stderr, run

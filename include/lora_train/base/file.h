@@ -52,6 +52,10 @@ class AtomicFileWriter {
   int fd_ = -1;
 };
 
+/// Writes to a descriptor until all is written or the system refuses, interruptions aside. Returns how many bytes were
+/// written; when that is fewer than there are, errno says why.
+std::size_t write_all(int fd, std::string_view bytes);
+
 /// fsync of a folder, so that names created in it survive a power loss.
 void sync_folder(const std::filesystem::path& folder);
 

@@ -17,7 +17,8 @@ LogLevel parse_log_level(std::string_view name);
 /// What reaches stderr (run.log gets everything from kInfo on). Default kInfo.
 void set_log_level(LogLevel level);
 
-/// Opens `file` for appending; from now on every line also goes there. Throws IoError. Empty path closes it.
+/// Opens `file` for appending; from now on every line also goes there. The first file begins with the lines that were
+/// logged before it (at most 10,000). Throws IoError. Empty path closes it.
 void set_log_file(const std::filesystem::path& file);
 
 void log_debug(std::string_view line);

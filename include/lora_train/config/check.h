@@ -26,6 +26,9 @@ void refuse_missing_files(const LoadedProfile& loaded);
 /// it.
 std::string keys_table(const std::string& filter = "");
 
+/// The same for programs, one JSON object per key and line: key, group, default, values, help, on_resume.
+std::string keys_json(const std::string& filter = "");
+
 /// The whole of docs/profile.md.
 std::string profile_reference_markdown();
 

@@ -27,6 +27,9 @@ Override parse_override(const std::string& text, const std::string& where = "--s
 /// A flag's value, taken as it stands: flag_override("model", path, "--model"), ("train_data", file, "--train-data").
 Override flag_override(const std::string& key, const std::string& value, const std::string& flag);
 
+/// A variable of the process's environment.
+std::optional<std::string> process_environment(const std::string& name);
+
 struct ProfileSources {
   std::vector<std::string> profiles;  ///< files in order, later wins; a NAME that is no file is looked up in `shipped`
   std::vector<std::filesystem::path> shipped;  ///< folders with shipped profiles

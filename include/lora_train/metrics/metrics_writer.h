@@ -18,6 +18,7 @@ struct StartRecord {
   std::string profile_hash = {};
   std::string device = {};  ///< "cpu", or the name of the GPU
   int world_size = 1;
+  std::string run_name = {};
   long long num_rows = 0;       ///< of the training data, per epoch
   long long num_documents = 0;  ///< of the training data, per epoch
   double time = 0;
@@ -72,8 +73,12 @@ struct EndRecord {
   double elapsed_s = 0;
 };
 
+/// Whether a file of such lines has one of a step ("event": "train"); false when it is not there.
+bool has_train_events(const std::filesystem::path& path);
+
 /// Appends lines; each reaches the file before write() returns. Doubles read back with the same bits, a non-finite one
-/// is null. Every function throws IoError when the system refuses. Not thread-safe.
+/// is null. Every function throws IoError when the system refuses; a line that was refused is kept, nothing of it stays
+/// in the file, and the next write() tries it again first. Not thread-safe.
 class MetricsWriter {
  public:
   /// Opens or creates the file. A last line without its end (the process died while writing) is cut off.
@@ -83,6 +88,7 @@ class MetricsWriter {
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
   /// Going on from a checkpoint: cuts the file at the first line of a later step. Lines before it stay byte for byte.
+  /// -1 cuts all: the run begins anew.
   void truncate_after(long long step);
 
   void write(const StartRecord& record);
@@ -95,6 +101,7 @@ class MetricsWriter {
   void append(const std::string& line);
 
   std::filesystem::path path_;
+  std::string pending_;  ///< lines that were refused
   int fd_ = -1;
 };
 

@@ -53,6 +53,7 @@ struct RunSummary {
   std::optional<double> cost_usd = {};  ///< empty without gpu_price_per_hour
   Ledger ledger = {};
   std::string adapter = {};  ///< folder of the result; empty = none was written, written as null
+  std::string run_name = {};
   std::string profile_hash = {};
   std::string version = {};  ///< of lora-train
   std::optional<RunError> error = {};

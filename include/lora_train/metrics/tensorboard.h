@@ -13,7 +13,7 @@ namespace lora_train::metrics {
 /// Writes one new events.out.tfevents.<unix>.<host>[.n] file in `folder` (made when missing); a resumed run thus has
 /// one more file, which TensorBoard reads as one run. Buffered; reaches the file at flush(), at destruction, and by
 /// itself when 10 s have passed since the last time. A torn last record is harmless to readers. Throws IoError from
-/// everything but the destructor. Not thread-safe.
+/// everything but the destructor; what was refused is kept and goes on where it stopped. Not thread-safe.
 class TensorBoardWriter {
  public:
   explicit TensorBoardWriter(const std::filesystem::path& folder);
@@ -34,6 +34,9 @@ class TensorBoardWriter {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  void put(std::string_view tag, double value, long long step, double time);
+  void flush_when_due();
+
   std::filesystem::path path_;
   std::string buffer_;
   std::string first_eval_name_;

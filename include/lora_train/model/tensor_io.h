@@ -3,8 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <filesystem>
 #include <string>
 
+#include "lora_train/model/parameters.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::model {
@@ -18,5 +20,9 @@ void copy_elements(const storage::TensorEntry& entry, std::string_view bytes, co
 
 /// A tensor to write: contiguous on the CPU, must outlive the write.
 storage::TensorToWrite tensor_to_write(std::string name, const at::Tensor& tensor);
+
+/// All values as one safetensors file of `type`, under the parameters' names. Throws NumericError, naming the tensor,
+/// rather than save NaN or infinity; IoError.
+void write_values(const std::filesystem::path& path, const Parameters& parameters, at::ScalarType type);
 
 }  // namespace lora_train::model

@@ -6,18 +6,21 @@
 #include <vector>
 
 #include "lora_train/config/profile.h"
-#include "lora_train/metrics/summary.h"
 
 namespace lora_train::train {
 
 struct TrainRequest {
   Profile profile;              ///< resolved: defaults, files, --set and flags applied; resume_from_checkpoint included
-  std::string profile_yaml;     ///< the resolved profile as text, written to output_dir/profile.yaml
   std::string profile_hash;     ///< of the resolved profile
   std::vector<std::string> allow_changed;  ///< keys of --allow-changed
   bool overwrite = false;
   bool dry_run = false;
   bool quiet = false;           ///< no progress bar
+};
+
+struct TrainResult {
+  int exit_code = 0;
+  std::string summary_json;  ///< what summary.json says, in one line; that of the earlier run where it was complete
 };
 
 struct EvalRequest {
@@ -35,12 +38,12 @@ struct EvalResult {
 /// The table of functions that liblora_train_engine.so exports through lora_train_engine(). Functions throw Error.
 struct EngineApi {
   int version;  ///< kEngineVersion of the library
-  metrics::RunSummary (*train)(const TrainRequest&);
+  TrainResult (*train)(const TrainRequest&);
   std::vector<EvalResult> (*evaluate)(const EvalRequest&);
   std::string (*torch_version)();
 };
 
-inline constexpr int kEngineVersion = 1;
+inline constexpr int kEngineVersion = 2;
 
 }  // namespace lora_train::train
 

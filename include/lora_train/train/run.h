@@ -7,9 +7,10 @@
 
 namespace lora_train::train {
 
-/// Trains, writes everything below output_dir and returns what summary.json says. Throws Error for what goes wrong;
-/// once the folder exists summary.json is written in that case too. A stop on request is no error: exit_code 75.
-metrics::RunSummary run_training(const TrainRequest& request);
+/// Trains, writes everything below output_dir and returns what summary.json says. Whatever goes wrong is thrown; once
+/// the folder exists summary.json is written in that case too, and run.log stays open for the report of the error. A
+/// stop on request is no error: exit_code 75.
+TrainResult run_training(const TrainRequest& request);
 
 /// Evaluates the base or the adapter on eval_datasets, one result per data set. Throws Error.
 std::vector<EvalResult> run_evaluation(const EvalRequest& request);

@@ -23,6 +23,12 @@ TEST(SplitInvocation, CommandMayStandBehindCommonFlags) {
   EXPECT_EQ(invocation.arguments, (Words{"--json", "--log-level", "error", "--adapter", "a"}));
 }
 
+TEST(SplitInvocation, ACommonFlagMayHoldItsValue) {
+  const Invocation invocation = split_invocation({"--log-level=error", "check", "--list"});
+  EXPECT_EQ(invocation.command, "check");
+  EXPECT_EQ(invocation.arguments, (Words{"--log-level=error", "--list"}));
+}
+
 TEST(SplitInvocation, HelpOfTheProgramOnlyBeforeACommand) {
   EXPECT_TRUE(split_invocation({"--help"}).wants_help);
   EXPECT_TRUE(split_invocation({"--quiet", "-h"}).wants_help);

@@ -9,6 +9,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/metrics/summary.h"
 #include "lora_train/train/requests.h"
 
 namespace lora_train::train {
@@ -33,11 +34,10 @@ std::string text_of(const TrainRequest& request) {
          profile.resume_from_checkpoint + "|" + std::to_string(profile.max_time.value_or(0)) + "|" +
          std::to_string(profile.lora_r) + "|" + join(request.allow_changed) + "|" +
          (request.overwrite ? "overwrite" : "") + "|" + (request.dry_run ? "dry_run" : "") + "|" +
-         (request.quiet ? "quiet" : "") + "|" + std::to_string(request.profile_hash.size()) + "|" +
-         std::to_string(request.profile_yaml.empty());
+         (request.quiet ? "quiet" : "") + "|" + std::to_string(request.profile_hash.size());
 }
 
-metrics::RunSummary train(const TrainRequest& request) {
+TrainResult train(const TrainRequest& request) {
   log_info("fake engine");
   throw_as_named(request.profile.run_name);
   metrics::RunSummary summary;
@@ -47,7 +47,7 @@ metrics::RunSummary train(const TrainRequest& request) {
     summary.status = "stopped";
     summary.exit_code = 75;
   }
-  return summary;
+  return {summary.exit_code, metrics::to_json(summary)};
 }
 
 std::vector<EvalResult> evaluate(const EvalRequest& request) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lora_train/base/file.h"
+#include "lora_train/train/requests.h"
 #include "support/run_command.h"
 #include "support/temporary_folder.h"
 
@@ -86,6 +87,15 @@ TEST_F(Program, VersionNamesProgramCommitAndLibTorch) {
   EXPECT_TRUE(contains(result.out, ", loaded\n")) << result.out;
 }
 
+TEST_F(Program, VersionAsJson) {
+  for (const auto& words : {std::vector<std::string>{"--version", "--json"}, {"--json", "--version"}}) {
+    const json found = json::parse(run(words).out);
+    EXPECT_EQ(found.at("version"), LORA_TRAIN_PROJECT_VERSION);
+    EXPECT_EQ(found.at("libtorch").get<std::string>().rfind("2.11.", 0), 0U);
+    EXPECT_TRUE(found.at("problem").is_null());
+  }
+}
+
 TEST_F(Program, UsageErrorsExitWithTwoAndNameTheNearest) {
   EXPECT_EQ(run({}).exit_code, 2);
   const CommandResult command = run({"tran"});
@@ -96,6 +106,9 @@ TEST_F(Program, UsageErrorsExitWithTwoAndNameTheNearest) {
   EXPECT_EQ(flag.exit_code, 2);
   EXPECT_TRUE(contains(flag.err, "Did you mean \"--train-data\"?")) << flag.err;
   EXPECT_EQ(train({"--log-level", "loud"}).exit_code, 2);
+  const CommandResult key = train({"--allow-changed", "lerning_rate"});
+  EXPECT_EQ(key.exit_code, 2);
+  EXPECT_TRUE(contains(key.err, "Did you mean \"learning_rate\"?")) << key.err;
   EXPECT_EQ(train({"no-setting"}).exit_code, 2);
 }
 
@@ -111,6 +124,13 @@ TEST_F(Program, UnbuiltCommandsAndProcessesAreRefusedByName) {
   EXPECT_TRUE(contains(result.err, "--nproc: more than one process is not built yet")) << result.err;
 }
 
+TEST_F(Program, ProcessesOfALauncherAreRefusedByName) {
+  options_.environment = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LORA_TRAIN_TORCH", LORA_TRAIN_TORCH_DIR}};
+  const CommandResult result = train({});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(contains(result.err, "WORLD_SIZE=2 (torchrun): more than one process is not built yet")) << result.err;
+}
+
 TEST_F(Program, TrainFlagsReachTheEngine) {
   const CommandResult result =
       run({"--model",         "m",      "--train-data",    "t.jsonl",  "--eval-data", "v.jsonl",
@@ -119,8 +139,7 @@ TEST_F(Program, TrainFlagsReachTheEngine) {
            "--quiet",         "--json", "--set",           "lora_r=4", "lora_r=8"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json summary = json::parse(last_line(result.out));
-  EXPECT_EQ(summary.at("reason"),
-            "m|t.jsonl|v.jsonl|runs/x|none|9000.000000|8|seed, optim|overwrite|dry_run|quiet|32|0");
+  EXPECT_EQ(summary.at("reason"), "m|t.jsonl|v.jsonl|runs/x|none|9000.000000|8|seed, optim|overwrite|dry_run|quiet|32");
   EXPECT_EQ(summary.at("step"), 12);  // computed by LibTorch
 }
 
@@ -153,7 +172,7 @@ TEST_F(Program, ErrorsOfTheEngineKeepTheirKind) {
 }
 
 TEST_F(Program, OurMistakesInTheEngineAreInternalErrors) {
-  for (const char* name : {"shape", "torch", "bad_alloc", "unknown"}) {
+  for (const char* name : {"shape", "torch", "unknown"}) {
     const CommandResult result = train({std::string("run_name=") + name});
     EXPECT_EQ(result.exit_code, 1) << name << result.err;
     EXPECT_TRUE(contains(last_line(result.err), "internal error: ")) << result.err;
@@ -161,6 +180,12 @@ TEST_F(Program, OurMistakesInTheEngineAreInternalErrors) {
     EXPECT_FALSE(contains(result.err, "frame #")) << result.err;
   }
   EXPECT_TRUE(contains(train({"run_name=torch"}).err, "sizes differ: 2 and 3"));
+}
+
+TEST_F(Program, TooLittleHostMemoryIsNoBug) {
+  const CommandResult result = train({"run_name=bad_alloc"});
+  EXPECT_EQ(result.exit_code, 6) << result.err;
+  EXPECT_TRUE(contains(result.err, "micro_batch_size")) << result.err;
 }
 
 TEST_F(Program, ClosedPipesDoNotEndARun) {
@@ -187,7 +212,9 @@ TEST_F(Program, EngineOfAnotherBuildIsRefused) {
   options_.environment["FAKE_ENGINE_OF_ANOTHER_BUILD"] = "1";
   const CommandResult result = train({});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_TRUE(contains(result.err, "engine version 2, expected 1")) << result.err;
+  EXPECT_TRUE(contains(result.err, "engine version " + std::to_string(train::kEngineVersion + 1) + ", expected " +
+                                       std::to_string(train::kEngineVersion)))
+      << result.err;
 }
 
 TEST_F(Program, FindsLibTorchByTorchPathThenByPython) {
@@ -252,6 +279,9 @@ TEST_F(Program, CheckListsProfilesAndKeys) {
   EXPECT_EQ(run({"check", "--list"}).out.rfind("small ", 0), 0U);
   EXPECT_EQ(json::parse(run({"check", "--list", "--json"}).out).at("name"), "small");
   EXPECT_TRUE(contains(run({"check", "--keys"}).out, "learning_rate"));
+  const json key = json::parse(last_line(run({"check", "--keys", "lora_r", "--json"}).out));
+  EXPECT_EQ(key.at("key"), "lora_r");
+  EXPECT_EQ(key.at("default"), "16");
   const std::string filtered = run({"check", "--keys", "lora_"}).out;
   EXPECT_TRUE(contains(filtered, "lora_r"));
   EXPECT_FALSE(contains(filtered, "learning_rate"));

@@ -12,6 +12,29 @@ namespace {
 
 using testing_support::ProfileText;
 
+TEST(Load, ALeadingTildeIsTheHomeFolder) {
+  ProfileText files;
+  files.environment["HOME"] = "/home/u";
+  const Profile profile =
+      files
+          .load(
+              "model: ~/m\ndatasets: [~/a.jsonl, {path: '~/b/*.jsonl'}, ./~/c]\neval_datasets: [~/v]\n"
+              "chat_template: ~/t.jinja\ninit_adapter: ~/i\noutput_dir: ~/o\n"
+              "resume_from_checkpoint: ~/r\nstage_dir: ~/s\ndataset_prepared_path: ~/d\n")
+          .profile;
+  EXPECT_EQ(profile.model, "/home/u/m");
+  EXPECT_EQ(profile.datasets.at(0).path, "/home/u/a.jsonl");
+  EXPECT_EQ(profile.datasets.at(1).path, "/home/u/b/*.jsonl");
+  EXPECT_EQ(profile.datasets.at(2).path, "./~/c");
+  EXPECT_EQ(profile.eval_datasets.at(0).path, "/home/u/v");
+  EXPECT_EQ(profile.chat_template, "/home/u/t.jinja");
+  EXPECT_EQ(profile.init_adapter, "/home/u/i");
+  EXPECT_EQ(profile.output_dir, "/home/u/o");
+  EXPECT_EQ(profile.resume_from_checkpoint, "/home/u/r");
+  EXPECT_EQ(profile.stage_dir, "/home/u/s");
+  EXPECT_EQ(profile.dataset_prepared_path, "/home/u/d");
+}
+
 TEST(Load, AllMistakesAreReportedTogetherInOrder) {
   ProfileText files;
   const std::string error = files.error("lora_r: x\nweigth_decay: 0\nseed: -1\nfp16: true\n", {"packing=perhaps"});

@@ -39,6 +39,14 @@ TEST(MissingFiles, ANameOfTheCacheIsNoPath) {
   EXPECT_EQ(missing_files(files.load("model: ./x\n")).size(), 1u);
 }
 
+TEST(MissingFiles, AGlobIsWhatTheLoaderMatches) {
+  ProfileText files;
+  files.write("data/a.jsonl", "{}");
+  files.environment["HOME"] = files.folder().string();
+  EXPECT_TRUE(missing_files(files.load("datasets: ['~/data/*.jsonl']\nmodel: ~/data\n")).empty());
+  EXPECT_EQ(missing_files(files.load("datasets: ['~/data/{a,b}*.jsonl']\n")).size(), 1u) << "no braces there either";
+}
+
 TEST(MissingFiles, AreAUsageError) {
   ProfileText files;
   EXPECT_THROW(refuse_missing_files(files.load("datasets: [/nowhere/a]\n")), ConfigError);

@@ -19,12 +19,15 @@ TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
   for (const char* text :
        {"device: cuda", "base_precision: nf4", "base_precision: int8", "base_precision: fp8", "optim: adamw_8bit",
         "attn_implementation: fa2", "attn_implementation: cudnn", "kernels: own", "stage_dir: /s", "add_tokens: [a]",
-        "chat_template: t.jinja", "kernels: reference", "attn_implementation: reference", "dataset_prepared_path: /d",
+        "{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}", "kernels: reference",
+        "attn_implementation: reference", "dataset_prepared_path: /d", "metric_for_best_model: eval_accuracy",
         "{load_best_model_at_end: true, val_set_size: 0.1}", "{early_stopping_patience: 1, val_set_size: 0.1}"}) {
     const auto lines = unbuilt_features(files.load(text).profile);
     ASSERT_EQ(lines.size(), 1u) << text;
     EXPECT_NE(lines[0].find(" is not built yet. "), std::string::npos) << lines[0];
   }
+  EXPECT_TRUE(unbuilt_features(files.load("{base_precision: fp32, precision: fp32}").profile).empty());
+  EXPECT_TRUE(unbuilt_features(files.load("precision: fp32").profile).empty());
   EXPECT_EQ(unbuilt_features(files.load("base_precision: nf4").profile).at(0),
             "base_precision: nf4 is not built yet. Use base_precision: bf16 or fp32.");
 }

@@ -10,6 +10,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "support/file_size_limit.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::metrics {
@@ -49,7 +50,7 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   const auto lines = lines_of(folder / "metrics.jsonl");
   ASSERT_EQ(lines.size(), 5U);
   EXPECT_EQ(keys_of(lines[0]),
-            "event step total_steps version profile_hash device world_size num_rows num_documents time ");
+            "event step total_steps version profile_hash device world_size run_name num_rows num_documents time ");
   EXPECT_EQ(
       keys_of(lines[1]),
       "event step epoch loss supervised_tokens loss_mean grad_norm learning_rate tokens num_documents tokens_per_s "
@@ -112,6 +113,29 @@ TEST(MetricsWriter, TruncateAfterLastStepChangesNothing) {
   EXPECT_EQ(read_file(folder / "metrics.jsonl"), before);
 }
 
+TEST(MetricsWriter, TruncateAfterMinusOneBeginsAnew) {
+  const TemporaryFolder folder;
+  MetricsWriter writer(folder / "metrics.jsonl");
+  writer.write(StartRecord{});
+  writer.write(EvalRecord{});
+  writer.truncate_after(-1);
+  EXPECT_EQ(read_file(folder / "metrics.jsonl"), "");
+}
+
+TEST(MetricsWriter, KnowsWhetherAStepWasLogged) {
+  const TemporaryFolder folder;
+  const auto path = folder / "metrics.jsonl";
+  EXPECT_FALSE(has_train_events(path));
+  MetricsWriter writer(path);
+  writer.write(StartRecord{});
+  writer.write(EvalRecord{});
+  writer.write(EndRecord{});
+  EXPECT_FALSE(has_train_events(path));
+  writer.write(train_at(1));
+  EXPECT_TRUE(has_train_events(path));
+  EXPECT_FALSE(has_train_events("/dev/full"));
+}
+
 TEST(MetricsWriter, CutsATornLastLine) {
   const TemporaryFolder folder;
   const auto path = folder / "metrics.jsonl";
@@ -141,6 +165,24 @@ TEST(MetricsWriter, RefusedFileIsAnIoErrorThatNamesIt) {
     EXPECT_EQ(error.where(), (folder / "missing/metrics.jsonl").string());
     EXPECT_NE(error.message().find("No such file"), std::string::npos) << error.message();
   }
+}
+
+TEST(MetricsWriter, ALineThatDidNotFitIsWrittenWithTheNext) {
+  const TemporaryFolder folder;
+  const auto path = folder / "metrics.jsonl";
+  MetricsWriter writer(path);
+  writer.write(train_at(1));
+  const std::string before = read_file(path);
+  {
+    const testing_support::FileSizeLimit full(before.size() + 20);
+    EXPECT_THROW(writer.write(train_at(2)), IoError);
+    EXPECT_EQ(read_file(path), before) << "a torn line stays";
+    EXPECT_THROW(writer.write(train_at(3)), IoError);
+  }
+  writer.write(train_at(4));
+  const auto lines = lines_of(path);
+  ASSERT_EQ(lines.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(lines[i].at("step"), i + 1);
 }
 
 TEST(MetricsWriter, FullDiskIsAnIoError) {

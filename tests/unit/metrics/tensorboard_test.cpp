@@ -7,8 +7,10 @@
 #include <map>
 #include <string>
 
+#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "metrics/event_record.h"
+#include "support/file_size_limit.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::metrics {
@@ -116,6 +118,22 @@ TEST(TensorBoard, FurtherEvaluationSetsHaveTheirNameInTheTag) {
   EXPECT_EQ(seen["eval/token_accuracy"], 2);
   EXPECT_EQ(seen["eval/hard/loss"], 1);
   EXPECT_EQ(seen["eval/val/loss"], 0);
+}
+
+TEST(TensorBoard, GoesOnWhereAFullDiskStoppedIt) {
+  const TemporaryFolder folder;
+  TensorBoardWriter writer(folder.path());
+  writer.add_scalar("first", 1, 1, 1);
+  {
+    const testing_support::FileSizeLimit full(read_file(writer.path()).size() + 9);
+    EXPECT_THROW(writer.flush(), IoError);
+  }
+  writer.add_scalar("second", 2, 2, 2);
+  writer.flush();
+  const auto payloads = payloads_of(read_file(writer.path()));
+  ASSERT_EQ(payloads.size(), 3U);
+  EXPECT_TRUE(has_tag(payloads[1], "first"));
+  EXPECT_TRUE(has_tag(payloads[2], "second"));
 }
 
 TEST(TensorBoard, TwoWritersOfOneSecondHaveFilesOfTheirOwn) {

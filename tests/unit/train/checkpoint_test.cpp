@@ -35,7 +35,16 @@ TrainState state(std::int64_t step) {
   made.epoch = 0.1 * static_cast<double>(step);
   made.tokens = 1234567890123;
   made.best_eval_loss = 0.1 + 0.2;
+  made.eval_step = step - 1;
+  made.loss_sum = 1.0 / 3.0;
+  made.loss_tokens = 77;
   return made;
+}
+
+std::vector<std::string> checkpoints_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& path : list_checkpoints(folder)) names.push_back(path.filename().string());
+  return names;
 }
 
 TEST(Checkpoint, BringsBackEveryBit) {
@@ -49,6 +58,9 @@ TEST(Checkpoint, BringsBackEveryBit) {
   EXPECT_EQ(loaded.state.tokens, 1234567890123);
   EXPECT_EQ(loaded.state.best_eval_loss, 0.1 + 0.2);
   EXPECT_FALSE(loaded.state.eval_loss.has_value());
+  EXPECT_EQ(loaded.state.eval_step, 6);
+  EXPECT_EQ(loaded.state.loss_sum, 1.0 / 3.0);
+  EXPECT_EQ(loaded.state.loss_tokens, 77);
   EXPECT_EQ(loaded.data_fingerprint, "abc");
   model::Parameters read({{"model.w", {3, 2}, true, 0}, {"model.norm", {3}, false, 0}});
   load_checkpoint_tensors(path, false, read);
@@ -71,6 +83,14 @@ TEST(Checkpoint, NoticesATruncatedAndAFlippedFile) {
   EXPECT_NE(verify_checkpoint(path).find("manifest"), std::string::npos);
 }
 
+TEST(Checkpoint, AFileThatCannotBeReadIsAProblemAndNoSignal) {
+  const TemporaryFolder folder;
+  const auto path = save_checkpoint(folder.path(), state(1), parameters(), context());
+  std::filesystem::remove(path / "optimizer.safetensors");
+  std::filesystem::create_symlink("/proc/self/mem", path / "optimizer.safetensors");  // read() says EIO
+  EXPECT_NE(verify_checkpoint(path).find("Input/output error"), std::string::npos) << verify_checkpoint(path);
+}
+
 TEST(Checkpoint, RefusesTensorsOfAnotherRun) {
   const TemporaryFolder folder;
   const auto path = save_checkpoint(folder.path(), state(1), parameters(), context());
@@ -84,11 +104,23 @@ TEST(Checkpoint, ListsNewestFirstAndRotatesTheOldest) {
   const TemporaryFolder folder;
   for (const std::int64_t step : {2, 10, 9}) save_checkpoint(folder.path(), state(step), parameters(), context());
   std::filesystem::create_directory(folder / "checkpoint-x");
-  rotate_checkpoints(folder.path(), 2);
-  std::vector<std::string> names;
-  for (const auto& path : list_checkpoints(folder.path())) names.push_back(path.filename().string());
-  EXPECT_EQ(names, (std::vector<std::string>{"checkpoint-10", "checkpoint-9"}));
+  rotate_checkpoints(folder.path(), 2, std::nullopt);
+  EXPECT_EQ(checkpoints_in(folder.path()), (std::vector<std::string>{"checkpoint-10", "checkpoint-9"}));
   EXPECT_TRUE(std::filesystem::exists(folder / "checkpoint-x"));
+}
+
+TEST(Checkpoint, RotationSparesTheBest) {
+  const TemporaryFolder folder;
+  for (const std::int64_t step : {1, 2, 3, 4}) save_checkpoint(folder.path(), state(step), parameters(), context());
+  rotate_checkpoints(folder.path(), 1, 2);
+  EXPECT_EQ(checkpoints_in(folder.path()), (std::vector<std::string>{"checkpoint-4", "checkpoint-2"}));
+}
+
+TEST(Checkpoint, AnotherFutureIsDeleted) {
+  const TemporaryFolder folder;
+  for (const std::int64_t step : {1, 2, 3}) save_checkpoint(folder.path(), state(step), parameters(), context());
+  delete_checkpoints_after(folder.path(), 2);
+  EXPECT_EQ(checkpoints_in(folder.path()), (std::vector<std::string>{"checkpoint-2", "checkpoint-1"}));
 }
 
 TEST(Checkpoint, AFailedSaveLeavesTheFolderAsItWas) {

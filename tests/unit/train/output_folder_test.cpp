@@ -18,18 +18,21 @@ TrainRequest request_for(const std::filesystem::path& folder) {
   request.profile.model = std::string("some-model");
   request.profile.datasets.emplace_back().path = std::string("rows.jsonl");
   request.profile.output_dir = folder.string();
-  request.profile_yaml = to_yaml(request.profile);
   return request;
 }
 
 void put_run(const TrainRequest& request, std::int64_t step) {
   const std::filesystem::path folder = request.profile.output_dir;
-  write_file_atomic(folder / "profile.yaml", request.profile_yaml);
+  write_file_atomic(folder / "run.log", "");
+  write_file_atomic(folder / "profile.yaml", to_yaml(request.profile));
+  write_file_atomic(folder / "metrics.jsonl", "");
   if (step == 0) return;
   TrainState state;
   state.step = step;
   const model::Parameters parameters({{"w", {2}, true, 0}});
-  save_checkpoint(folder, state, parameters, {});
+  CheckpointContext context;
+  context.profile_yaml = to_yaml(request.profile);
+  save_checkpoint(folder, state, parameters, context);
 }
 
 TEST(OutputFolder, AnEmptyOneIsANewRun) {
@@ -52,6 +55,21 @@ TEST(OutputFolder, NoGoodCheckpointIsNeverASilentStartFromZero) {
   const TemporaryFolder folder;
   const TrainRequest request = request_for(folder.path());
   put_run(request, 0);
+  write_file_atomic(folder / "metrics.jsonl",
+                    "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"train\", \"step\": 1}\n");
+  EXPECT_THROW(prepare_output_folder(request), FormatError);
+}
+
+TEST(OutputFolder, ARunThatFinishedNoStepIsBegunAnew) {
+  const TemporaryFolder folder;
+  TrainRequest request = request_for(folder.path());
+  put_run(request, 0);
+  write_file_atomic(folder / "metrics.jsonl",
+                    "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"eval\", \"step\": 0}\n");
+  request.profile.learning_rate = 1e-3;  // nothing was trained with the old one
+  EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
+  put_run(request, 3);
+  write_file_atomic(folder / "checkpoint-3" / "optimizer.safetensors", "torn");
   EXPECT_THROW(prepare_output_folder(request), FormatError);
 }
 
@@ -80,10 +98,133 @@ TEST(OutputFolder, OverwriteDeletesOnlyWhatARunWrites) {
   TrainRequest request = request_for(folder.path());
   put_run(request, 3);
   write_file_atomic(folder / "notes.txt", "mine");
+  for (const char* result : {"adapter", "model"}) std::filesystem::create_directory(folder / result);
   request.overwrite = true;
   EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
-  EXPECT_FALSE(std::filesystem::exists(folder / "checkpoint-3"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "checkpoint-3")) << "deleted before the new run is known to start";
+  delete_run(folder.path());
+  for (const char* name : {"checkpoint-3", "adapter", "run.log", "profile.yaml", "metrics.jsonl"}) {
+    EXPECT_FALSE(std::filesystem::exists(folder / name)) << name;
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder / "model")) << "a run with an adapter writes none";
   EXPECT_EQ(read_file(folder / "notes.txt"), "mine");
+}
+
+TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
+  const TemporaryFolder folder;
+  for (const char* name : {"model", "adapter", "checkpoint-3", "tensorboard/deep"}) {
+    std::filesystem::create_directories(folder / name);
+    write_file_atomic(folder / name / "weights", "mine");
+  }
+  write_file_atomic(folder / "run.log", "");
+  std::filesystem::create_directory_symlink(folder / "model", folder / "link");
+  const auto refuse = [&](const char* key, const std::string& path, bool overwrite) {
+    TrainRequest request = request_for(folder.path());
+    (key == std::string("model") ? request.profile.model : request.profile.init_adapter) = path;
+    request.overwrite = overwrite;
+    try {
+      prepare_output_folder(request);
+      FAIL() << path << " accepted";
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.where(), key) << error.what();
+    }
+  };
+  for (const bool overwrite : {false, true}) {
+    refuse("model", folder / "model", overwrite);
+    refuse("model", (folder / "model").string() + "/", overwrite);
+    refuse("model", folder / "link", overwrite);
+    refuse("init_adapter", folder / "adapter", overwrite);
+    refuse("init_adapter", folder / "checkpoint-3", overwrite);
+    refuse("model", folder / "tensorboard/deep", overwrite);
+  }
+  EXPECT_EQ(read_file(folder / "model" / "weights"), "mine");
+  EXPECT_EQ(read_file(folder / "adapter" / "weights"), "mine");
+  TrainRequest beside = request_for(folder / "run");
+  beside.profile.model = folder / "model";
+  EXPECT_NO_THROW(prepare_output_folder(beside));
+}
+
+TEST(OutputFolder, FilesOfOthersAreNeitherDeletedNorReplaced) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "adapter");
+  write_file_atomic(folder / "adapter" / "weights", "mine");
+  TrainRequest request = request_for(folder.path());
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  request.overwrite = true;
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  delete_run(folder.path());
+  EXPECT_EQ(read_file(folder / "adapter" / "weights"), "mine");
+}
+
+TEST(OutputFolder, AResultThatTheRunThereDidNotWriteIsKept) {
+  const TemporaryFolder folder;
+  TrainRequest request = request_for(folder.path());
+  put_run(request, 3);
+  std::filesystem::create_directory(folder / "model");
+  EXPECT_NO_THROW(prepare_output_folder(request));
+  request.profile.adapter = AdapterKind::kNone;
+  request.overwrite = true;
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+}
+
+TEST(OutputFolder, ACheckpointToGoOnFromIsNotOverwritten) {
+  const TemporaryFolder folder;
+  TrainRequest request = request_for(folder.path());
+  put_run(request, 3);
+  request.profile.resume_from_checkpoint = folder / "checkpoint-3";
+  request.overwrite = true;
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  EXPECT_EQ(verify_checkpoint(folder / "checkpoint-3"), "");
+  request.overwrite = false;
+  EXPECT_EQ(prepare_output_folder(request).checkpoint->filename(), "checkpoint-3");
+}
+
+TEST(OutputFolder, ACheckpointOfElsewhereIsComparedToo) {
+  const TemporaryFolder folder;
+  const TrainRequest old = request_for(folder / "old");
+  std::filesystem::create_directory(folder / "old");
+  put_run(old, 3);
+  TrainRequest request = request_for(folder / "new");
+  request.profile.resume_from_checkpoint = folder / "old" / "checkpoint-3";
+  EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
+  request.profile.lora_r = 7;
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  std::filesystem::rename(folder / "old" / "checkpoint-3", folder / "moved");
+  request.profile.resume_from_checkpoint = folder / "moved";
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  request.allow_changed = {"lora_r"};
+  EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
+}
+
+TEST(OutputFolder, AutoIsTheNumberThatTheRunFound) {
+  const TemporaryFolder folder;
+  TrainRequest resolved = request_for(folder.path());
+  resolved.profile.max_seq_len = 640;
+  resolved.profile.micro_batch_size = 4;
+  put_run(resolved, 3);
+  const TrainRequest request = request_for(folder.path());
+  const OutputDecision decision = prepare_output_folder(request);
+  EXPECT_EQ(decision.profile.max_seq_len, 640);
+  EXPECT_EQ(decision.profile.micro_batch_size, 4);
+  write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
+  EXPECT_TRUE(prepare_output_folder(request).is_complete);
+  TrainRequest other = request;
+  other.profile.max_seq_len = 512;
+  EXPECT_THROW(prepare_output_folder(other), ConfigError);
+}
+
+TEST(OutputFolder, SweepsWhatADeadProcessLeftHalfWritten) {
+  const TemporaryFolder folder;
+  const TrainRequest request = request_for(folder.path());
+  put_run(request, 3);
+  std::filesystem::create_directory(folder / ".tmp-checkpoint-4-123");
+  write_file_atomic(folder / ".tmp-checkpoint-4-123" / "half", "half");
+  write_file_atomic(folder / ".tmp-summary.json-123-456", "half");
+  write_file_atomic(folder / ".tmp-notes", "mine");
+  prepare_output_folder(request);
+  EXPECT_FALSE(std::filesystem::exists(folder / ".tmp-checkpoint-4-123"));
+  EXPECT_FALSE(std::filesystem::exists(folder / ".tmp-summary.json-123-456"));
+  EXPECT_TRUE(std::filesystem::exists(folder / ".tmp-notes"));
 }
 
 TEST(OutputFolder, ResumeNoneNeedsOverwrite) {

@@ -1,11 +1,12 @@
-#include "app/report_error.h"
+#include "lora_train/base/error_report.h"
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <new>
 #include <stdexcept>
 
-namespace lora_train::app {
+namespace lora_train {
 namespace {
 
 template <typename Exception>
@@ -17,7 +18,7 @@ ErrorReport describe(const Exception& exception) {
   }
 }
 
-TEST(ReportError, OwnErrorsSayKindPlaceAndCode) {
+TEST(ErrorReport, OwnErrorsSayKindPlaceAndCode) {
   const ErrorReport report = describe(DataError("a.jsonl:3", "bad row"));
   EXPECT_EQ(report.code, ExitCode::kData);
   EXPECT_EQ(report.kind, "data");
@@ -30,9 +31,9 @@ TEST(ReportError, OwnErrorsSayKindPlaceAndCode) {
   EXPECT_EQ(describe(NumericError("", "")).code, ExitCode::kNumeric);
 }
 
-TEST(ReportError, OurMistakesAreCalledBugs) {
-  for (const ErrorReport& report : {describe(ShapeError("rms_norm", "weight is not [D]")), describe(std::bad_alloc()),
-                                    describe(std::runtime_error("odd")), describe(42)}) {
+TEST(ErrorReport, OurMistakesAreCalledBugs) {
+  for (const ErrorReport& report :
+       {describe(ShapeError("rms_norm", "weight is not [D]")), describe(std::runtime_error("odd")), describe(42)}) {
     EXPECT_EQ(report.code, ExitCode::kInternal);
     EXPECT_EQ(report.kind, "internal");
     EXPECT_EQ(report.message.rfind("internal error: ", 0), 0U) << report.message;
@@ -40,7 +41,30 @@ TEST(ReportError, OurMistakesAreCalledBugs) {
   }
 }
 
-TEST(ReportError, StackTracesAreCutOff) {
+TEST(ErrorReport, WhatTheFileSystemRefusesIsAnIoErrorOfItsPath) {
+  const ErrorReport report = describe(
+      std::filesystem::filesystem_error("cannot remove", "runs/x", std::make_error_code(std::errc::permission_denied)));
+  EXPECT_EQ(report.code, ExitCode::kIo);
+  EXPECT_EQ(report.kind, "io");
+  EXPECT_EQ(report.where, "runs/x");
+  EXPECT_EQ(report.message, "Permission denied");
+}
+
+TEST(ErrorReport, TooLittleHostMemorySaysWhatToLowerAndIsNoBug) {
+  for (const ErrorReport& report :
+       {describe(std::bad_alloc()),
+        describe(
+            std::runtime_error("[enforce fail at alloc_cpu.cpp:1] err == 0. DefaultCPUAllocator: can't allocate "
+                               "memory: you tried to allocate 9 bytes. Error code 12 (Cannot allocate memory)"))}) {
+    EXPECT_EQ(report.code, ExitCode::kDevice);
+    EXPECT_EQ(report.kind, "device");
+    EXPECT_NE(report.message.find("micro_batch_size"), std::string::npos) << report.message;
+    EXPECT_NE(report.message.find("gradient_checkpointing: full"), std::string::npos) << report.message;
+    EXPECT_EQ(report.message.find("bug"), std::string::npos) << report.message;
+  }
+}
+
+TEST(ErrorReport, StackTracesAreCutOff) {
   const ErrorReport report = describe(
       std::runtime_error("sizes differ\nException raised from f at x.cpp:1 (most recent call first):\nframe #0"));
   EXPECT_NE(report.message.find("sizes differ"), std::string::npos);
@@ -48,11 +72,11 @@ TEST(ReportError, StackTracesAreCutOff) {
   EXPECT_EQ(report.message.find('\n'), std::string::npos);
 }
 
-TEST(ReportError, ForeignDeviceFailuresAreDeviceErrors) {
+TEST(ErrorReport, ForeignDeviceFailuresAreDeviceErrors) {
   const ErrorReport report = describe(std::runtime_error("CUDA out of memory. Tried to allocate 2 GiB"));
   EXPECT_EQ(report.code, ExitCode::kDevice);
   EXPECT_EQ(report.kind, "device");
 }
 
 }  // namespace
-}  // namespace lora_train::app
+}  // namespace lora_train

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# What installing and configuring promise on machines unlike this one: a configuration that failed for want of torch works
+# once torch is there, and an nvcc of another CUDA than torch's is not taken. Needs .deps (scripts/install_deps.sh).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+root="$PWD"
+folder="$(mktemp -d)"
+trap 'rm -rf "$folder"' EXIT
+
+fail() { printf 'check_configure: FAILED: %s\n' "$*" >&2; cat "$folder/log" >&2; exit 1; }
+
+# The sources by links, without .deps.
+mkdir "$folder/source" "$folder/bin"
+for entry in CMakeLists.txt bench cmake configs include scripts src tests; do ln -s "$root/$entry" "$folder/source/"; done
+configure() { cmake -S "$folder/source" -B "$folder/build" -G Ninja >"$folder/log" 2>&1; }
+
+! configure || fail "configured without LibTorch"
+ln -s "$root/.deps" "$folder/source/.deps"
+configure || fail "a configuration that failed once fails for ever"
+[ "$(grep -c -e 'CUDA [0-9.]* found: ' -e 'CPU-only build: ' "$folder/log")" = 1 ] || fail "the outcome for CUDA is not said in one line"
+
+# shellcheck source=scripts/install_deps.sh
+source scripts/install_deps.sh
+fake_nvcc() { # release
+  printf '#!/bin/sh\necho "Cuda compilation tools, release %s, V%s.1"\n' "$1" "$1" >"$folder/bin/nvcc"
+  chmod +x "$folder/bin/nvcc"
+}
+PATH="$folder/bin:$PATH"
+for release in 12.4 13.5 "$CUDA_SERIES"; do
+  fake_nvcc "$release"
+  configure || fail "configure with nvcc $release"
+  if [ "$release" = "$CUDA_SERIES" ]; then
+    [ "$(nvcc_of_machine)" = "$folder/bin/nvcc" ] || fail "install_deps passes over nvcc $release"
+    grep -q "CUDA $CUDA_SERIES found: $folder/bin/nvcc" "$folder/log" || fail "cmake passes over nvcc $release"
+  else
+    [ "$(nvcc_of_machine)" != "$folder/bin/nvcc" ] || fail "install_deps takes nvcc $release"
+    ! grep -q "found: $folder/bin/nvcc" "$folder/log" || fail "cmake takes nvcc $release"
+  fi
+done
+printf 'check_configure: passed\n'

@@ -1,0 +1,58 @@
+#include "lora_train/base/error_report.h"
+
+#include <exception>
+#include <filesystem>
+#include <new>
+#include <string_view>
+
+namespace lora_train {
+namespace {
+
+constexpr const char* kBug = "This is a bug in lora-train: please report it with the command and run.log.";
+constexpr const char* kHostMemory =
+    "out of memory on the host. A run needs less with a smaller micro_batch_size or max_seq_len, or with "
+    "gradient_checkpointing: full";
+
+// c10::Error::what() goes on with "Exception raised from ... (most recent call first):" and the frames.
+std::string first_line(std::string_view text) {
+  std::string line(text.substr(0, text.find('\n')));
+  while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.pop_back();
+  return line.empty() ? "no description" : line;
+}
+
+bool names_the_device(std::string_view line) {
+  return line.find("CUDA error") != std::string_view::npos ||
+         line.find("CUDA out of memory") != std::string_view::npos || line.find("NCCL") != std::string_view::npos;
+}
+
+ErrorReport describe_foreign(const std::exception& error) {
+  const std::string line = first_line(error.what());
+  // LibTorch's own allocator throws no bad_alloc: "DefaultCPUAllocator: can't allocate memory: you tried to ...".
+  if (const auto at = line.find("DefaultCPUAllocator: "); at != std::string::npos) {
+    return {ExitCode::kDevice, "device", kHostMemory + (" (" + line.substr(at)) + ")", ""};
+  }
+  if (names_the_device(line)) return {ExitCode::kDevice, "device", line, ""};
+  return {ExitCode::kInternal, "internal", "internal error: " + line + ". " + kBug, ""};
+}
+
+}  // namespace
+
+ErrorReport describe_current_exception() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    if (error.exit_code() != ExitCode::kInternal)
+      return {error.exit_code(), error.kind(), error.message(), error.where()};
+    return {error.exit_code(), error.kind(), "internal error: " + error.message() + ". " + kBug, error.where()};
+  } catch (const std::filesystem::filesystem_error& error) {
+    return {ExitCode::kIo, "io", error.code().message(), error.path1().string()};
+  } catch (const std::bad_alloc&) {
+    return {ExitCode::kDevice, "device", kHostMemory, ""};
+  } catch (const std::exception& error) {
+    return describe_foreign(error);
+  } catch (...) {
+    return {ExitCode::kInternal, "internal", std::string("internal error: unknown exception. ") + kBug, ""};
+  }
+}
+
+}  // namespace lora_train

@@ -1,0 +1,57 @@
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "run_state.h"
+
+namespace lora_train::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Warns of the first refusal, and says when it is over.
+template <typename Write>
+void try_to(bool& is_refused, const Write& write) {
+  try {
+    write();
+    if (is_refused) log_info("what was refused is written now");
+    is_refused = false;
+  } catch (const IoError& error) {
+    if (!is_refused) log_warning(std::string(error.what()) + "; the run goes on and tries again");
+    is_refused = true;
+  }
+}
+
+}  // namespace
+
+Reporters::Reporters(const Profile& profile, bool quiet)
+    : bar(metrics::ProgressOptions{.quiet = quiet}), metrics_(fs::path(profile.output_dir) / "metrics.jsonl") {
+  for (const Reporter reporter : profile.report_to) {
+    if (reporter == Reporter::kTensorboard) {
+      tensorboard_ = std::make_unique<metrics::TensorBoardWriter>(fs::path(profile.output_dir) / "tensorboard");
+    }
+  }
+}
+
+void Reporters::write(const metrics::TrainRecord& record) {
+  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
+  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
+}
+
+void Reporters::write(const metrics::EvalRecord& record) {
+  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
+  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
+}
+
+void Reporters::write(const metrics::StartRecord& record) {
+  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
+}
+
+void Reporters::write(const metrics::CheckpointRecord& record) {
+  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
+}
+
+void Reporters::write(const metrics::EndRecord& record) {
+  try_to(metrics_are_refused_, [&] { metrics_.write(record); });
+  if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->flush(); });
+}
+
+}  // namespace lora_train::train

@@ -1,0 +1,172 @@
+"""What a run makes of its output folder: what it deletes, keeps, goes on from and refuses; failures on the way."""
+
+import json
+import shutil
+import signal
+
+import yaml
+
+from conftest import model_tensors, wait_for
+from test_run import STOPPED, adapter_bytes, snapshot
+
+
+def test_a_stop_or_a_failure_before_step_1_does_not_block_the_folder(setup):
+    """No checkpoint is owed before step 1: the same command begins anew, without --overwrite."""
+    evaluation = dict(eval_datasets=[{"path": str(setup.rows_file), "type": "pretokenized", "name": "val"}])
+    run = setup.train("--max-time", "0.001s", **evaluation)
+    assert run.code == STOPPED and setup.summary()["step"] == 0 and setup.events("train") == [], run
+    whole = (setup.model / "model.safetensors").read_bytes()
+    broken = model_tensors()
+    broken["model.norm.weight"][0] = float("nan")
+    setup.write_model(broken)
+    run = setup.train(**evaluation)
+    assert run.code == 7, run
+    (setup.model / "model.safetensors").write_bytes(whole)
+    run = setup.train(**evaluation)
+    assert run.code == 0 and "begun anew" in run.stderr, run
+    assert [line["step"] for line in setup.events("train")] == [1, 2, 3]
+    assert [line["step"] for line in setup.events("eval")] == [0, 3] and len(setup.events("start")) == 1
+
+
+def test_the_written_profile_has_the_numbers_that_auto_became(setup):
+    auto = dict(max_seq_len="auto", micro_batch_size="auto")
+    assert setup.train(max_steps=2, **auto).code == 0
+    written = yaml.safe_load((setup.output_dir / "profile.yaml").read_text())
+    assert written["max_seq_len"] == 64 and written["micro_batch_size"] == 4 and written["global_batch_size"] == 4
+    assert yaml.safe_load((setup.output_dir / "checkpoint-2/profile.yaml").read_text()) == written
+    run = setup.train(max_steps=2, **auto)
+    assert run.code == 0 and "already complete" in run.stderr, run
+    run = setup.train(max_steps=3, **auto)
+    assert run.code == 0 and "resumed" in run.stderr, run
+
+
+def test_resume_from_a_path_into_a_new_folder_compares_the_profile(setup):
+    assert setup.train(max_steps=2).code == 0
+    other = dict(output_dir=str(setup.folder / "other"), resume_from_checkpoint=str(setup.output_dir / "checkpoint-2"))
+    run = setup.train(max_steps=3, learning_rate=2e-2, **other)
+    assert run.code == 2 and "learning_rate: 0.01 -> 0.02" in run.stderr, run
+    run = setup.train(max_steps=3, **other)
+    assert run.code == 0 and [line["step"] for line in setup.events("train", setup.folder / "other")] == [3], run
+
+
+def test_fewer_steps_than_the_checkpoint_are_refused(setup):
+    assert setup.train(max_steps=4).code == 0
+    run = setup.train("--allow-changed", "max_steps", max_steps=2)
+    assert run.code == 2 and "max_steps" in run.stderr and "step 4" in run.stderr, run
+    assert [line["step"] for line in setup.events("train")] == [1, 2, 3, 4]
+
+
+def test_an_allowed_change_of_the_data_options_goes_on(setup):
+    assert setup.train(max_steps=2).code == 0
+    changed = dict(max_steps=4, overlength="drop", max_seq_len=60)
+    assert setup.train("--allow-changed", "max_seq_len", **changed).code == 2
+    run = setup.train("--allow-changed", "max_seq_len", "--allow-changed", "overlength", **changed)
+    assert run.code == 0 and [line["step"] for line in setup.events("train")] == [1, 2, 3, 4], run
+
+
+def test_an_extended_run_that_dies_is_not_complete(setup):
+    assert setup.train(max_steps=3).code == 0
+    process = setup.start(max_steps=100000)
+    wait_for(lambda: len(setup.events("train")) >= 5, "step 5", process)
+    process.kill()
+    process.communicate(timeout=60)
+    run = setup.train("--max-time", "1s", max_steps=100000)
+    assert run.code == STOPPED and setup.summary()["status"] == "stopped", run
+
+
+def test_a_mistake_found_late_leaves_the_run_that_overwrite_would_delete(setup):
+    assert setup.train(max_steps=2).code == 0
+    adapter = adapter_bytes(setup.output_dir)
+    run = setup.train("--overwrite", datasets=[{"path": str(setup.folder / "tpyo.jsonl"), "type": "pretokenized"}])
+    assert run.code == 3, run
+    assert adapter_bytes(setup.output_dir) == adapter and (setup.output_dir / "checkpoint-2/manifest.json").exists()
+    assert "tpyo.jsonl" in (setup.output_dir / "run.log").read_text()
+    assert setup.train("--overwrite", max_steps=3).code == 0
+    assert "tpyo.jsonl" not in (setup.output_dir / "run.log").read_text()
+
+
+def test_going_back_to_an_older_checkpoint_leaves_the_other_future(setup):
+    assert setup.train(max_steps=6, save_steps=2, save_total_limit=9).code == 0
+    (setup.output_dir / "summary.json").unlink()
+    run = setup.train(max_steps=6, save_steps=3, save_total_limit=1, resume_from_checkpoint=str(setup.output_dir / "checkpoint-2"))
+    assert run.code == 0 and "checkpoint-4 is deleted" in run.stderr, run
+    assert {path.name for path in setup.output_dir.glob("checkpoint-*")} == {"checkpoint-6"}
+    assert [line["step"] for line in setup.events("train")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_mean_loss_between_logged_steps_survives_a_resume(setup):
+    settings = dict(max_steps=8, logging_steps=4, save_steps=2, save_total_limit=9)
+    assert setup.train(**settings).code == 0
+    other = setup.folder / "other"
+    run = setup.train(output_dir=str(other), resume_from_checkpoint=str(setup.output_dir / "checkpoint-2"), **settings)
+    assert run.code == 0, run
+    means = [{line["step"]: line["loss_mean"] for line in setup.events("train", folder)} for folder in (setup.output_dir, other)]
+    assert means[0] == means[1] and sorted(means[0]) == [4, 8]
+
+
+def test_the_best_checkpoint_is_kept(setup):
+    """A learning rate that ruins the model: the first evaluation is the best one."""
+    run = setup.train(max_steps=6, learning_rate=3.0, eval_steps=1, save_steps=1, save_total_limit=1, max_grad_norm=0,
+                      eval_datasets=[{"path": str(setup.rows_file), "type": "pretokenized", "name": "val"}], eval_on_start=False)
+    assert run.code == 0, run
+    best = setup.summary()["best_step"]
+    assert best != 6
+    assert {path.name for path in setup.output_dir.glob("checkpoint-*")} == {f"checkpoint-{best}", "checkpoint-6"}
+
+
+def test_a_stop_in_the_last_evaluation_is_no_end(setup):
+    path = setup.folder / "val.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in setup.rows * 2000))
+    settings = dict(max_steps=3, eval_on_start=False, eval_datasets=[{"path": str(path), "type": "pretokenized", "name": "val"}])
+    process = setup.start(**settings)
+    wait_for(lambda: len(setup.events("train")) == 3, "step 3", process)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == STOPPED and setup.events("eval") == [], stderr
+    assert not (setup.output_dir / "adapter").exists()
+    run = setup.train(**dict(settings, eval_max_samples=10))
+    assert run.code == 0 and [line["step"] for line in setup.events("eval")] == [3], run
+    assert setup.summary()["eval_loss"] == setup.events("eval")[0]["loss"]
+
+
+def test_metrics_that_cannot_be_written_end_no_run(setup):
+    setup.output_dir.mkdir()
+    (setup.output_dir / "metrics.jsonl").symlink_to("/dev/full")
+    run = setup.train(max_steps=5)
+    assert run.code == 0 and setup.summary()["step"] == 5, run
+    assert run.stderr.count("No space left on device") == 1, run
+
+
+def test_an_error_on_a_full_disk_keeps_its_code(setup):
+    """The summary cannot be written either: the error that ended the run is the one that is reported."""
+    setup.rows_file.unlink()
+    (setup.output_dir / "summary.json").mkdir(parents=True)
+    (setup.output_dir / "summary.json/blocker").write_text("")
+    (setup.output_dir / "run.log").write_text("")
+    run = setup.train()
+    assert run.code == 3 and "summary.json was not written" in run.stderr, run
+
+
+def test_two_runs_never_write_into_one_folder(setup):
+    process = setup.start(max_steps=100000)
+    wait_for(lambda: len(setup.events("train")) >= 2, "step 2", process)
+    run = setup.train(max_steps=100000)
+    assert run.code == 2 and f"process {process.pid} " in run.stderr, run
+    process.kill()
+    process.communicate(timeout=60)
+    assert (setup.output_dir / ".lock").exists()
+    shutil.rmtree(setup.output_dir)
+    setup.output_dir.mkdir()
+    (setup.output_dir / ".lock").write_text("process 1 on nowhere")
+    assert setup.train(max_steps=2).code == 0 and not (setup.output_dir / ".lock").exists()
+
+
+def test_dry_run_says_what_the_run_would_say_of_the_folder(setup):
+    assert setup.train().code == 0
+    before = snapshot(setup.output_dir)
+    run = setup.train("--dry-run", learning_rate=2e-2, max_steps=4)
+    assert run.code == 2 and "learning_rate: 0.01 -> 0.02" in run.stderr, run
+    run = setup.train("--dry-run", max_steps=5)
+    assert run.code == 0 and "resumed from" in run.stderr, run
+    assert "complete" in setup.train("--dry-run", "--json").json_lines()[0]["reason"]
+    assert snapshot(setup.output_dir) == before
