@@ -12,7 +12,6 @@
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
-#include "lora_train/data/packing.h"
 #include "lora_train/data/plan.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
@@ -206,13 +205,11 @@ class Preparation {
   }
 
   void log_length() const {
-    const auto order = epoch_order(data_.train.size(), 0, 0, /*shuffle=*/false);
-    std::vector<std::int64_t> lengths;
-    for (const std::uint32_t i : order) {
-      lengths.push_back(data_.train.num_tokens(i));
-    }
-    const auto method = options_.packing ? PackingMethod::kNextFit : PackingMethod::kNone;
-    const auto num_rows = pack(order, lengths, data_.max_seq_len, method).size();
+    PlanOptions plan;
+    plan.max_seq_len = data_.max_seq_len;
+    plan.packing = options_.packing;
+    plan.seed = static_cast<std::uint64_t>(options_.seed);
+    const auto num_rows = plan_rows(data_.train, plan, 0).size();
     const double filled = static_cast<double>(data_.train.total_tokens()) /
                           (static_cast<double>(num_rows) * static_cast<double>(data_.max_seq_len));
     const LengthStatistics& all = data_.train_lengths;
