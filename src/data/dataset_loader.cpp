@@ -72,15 +72,6 @@ const std::string& program_hash() {
   return hash;
 }
 
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  char text[16];
-  std::strftime(text, sizeof text, "%Y-%m-%d", &local);
-  return text;
-}
-
 // Sizes and times, so that a file that changes while it is read is noticed.
 std::string state_of(const std::vector<std::string>& files) {
   std::string state;
@@ -149,8 +140,7 @@ class Loader {
                        tokenizer->adds_bos()});
     }
     if (const tokenizer::ChatTemplate* chat_template = encode.chat_template) {
-      const bool has_clock = chat_template->source().find("strftime_now") != std::string::npos;
-      parts.push_back({chat_template->fingerprint(), has_clock ? today() : ""});
+      parts.push_back({chat_template->fingerprint(), date_of(*chat_template)});
     }
     return hash128_hex(parts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
@@ -308,6 +298,18 @@ class Loader {
 };
 
 }  // namespace
+
+std::string date_of(const tokenizer::ChatTemplate& chat_template) {
+  if (chat_template.source().find("strftime_now") == std::string::npos) {
+    return {};
+  }
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", &local);
+  return text;
+}
 
 LoadedDataset load_dataset(const DatasetSpec& spec, const std::string& key, const LoadOptions& options,
                            const TokenCache& cache) {

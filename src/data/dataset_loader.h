@@ -29,6 +29,9 @@ struct LoadedDataset {
   std::string fingerprint;         ///< of the files' bytes, in order
 };
 
+/// The date, for a template that asks for it (strftime_now): its rows are others tomorrow. Else empty.
+std::string date_of(const tokenizer::ChatTemplate& chat_template);
+
 /// Loads the files of `spec`. `key` names the dataset in messages ("datasets[0]"). Logs what was found.
 /// Throws as prepare_data says; with on_bad_row: error always the first bad row, however many threads there are.
 LoadedDataset load_dataset(const DatasetSpec& spec, const std::string& key, const LoadOptions& options,

@@ -1,9 +1,13 @@
 #include "length_policy.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <set>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
+#include "lora_train/data/packing.h"
+#include "lora_train/data/plan.h"
 
 namespace lora_train::data {
 namespace {
@@ -66,6 +70,42 @@ LengthStatistics length_statistics(const std::vector<const DocumentStore*>& stor
 std::int64_t automatic_max_seq_len(const LengthStatistics& lengths, std::int64_t max_position_embeddings) {
   const std::int64_t value = std::min(round_up(lengths.longest), std::max(kLeastCap, 4 * lengths.percentile_99));
   return max_position_embeddings > 0 ? std::min(value, max_position_embeddings) : value;
+}
+
+std::vector<std::string> length_choices(const DocumentStore& store, const LengthStatistics& lengths) {
+  std::set<std::int64_t> choices;
+  for (const std::int64_t length : {lengths.percentile_50, lengths.percentile_99, lengths.longest}) {
+    choices.insert(round_up(length));
+  }
+  if (choices.size() < 2) {
+    return {};
+  }
+  std::vector<std::string> lines;
+  const auto order = epoch_order(store.size(), 0, 0, /*shuffle=*/false);
+  for (const std::int64_t choice : choices) {
+    std::vector<std::uint32_t> cut(store.size());
+    std::int64_t num_longer = 0, num_kept = 0;
+    for (std::size_t i = 0; i < store.size(); ++i) {
+      num_longer += store.num_tokens(i) > choice ? 1 : 0;
+      cut[i] = static_cast<std::uint32_t>(std::min(store.num_tokens(i), choice));
+      num_kept += cut[i];
+    }
+    const auto empty = [&](std::size_t num_rows) {
+      return 100 * (1 - static_cast<double>(num_kept) / (static_cast<double>(num_rows) * static_cast<double>(choice)));
+    };
+    const auto share = [](std::int64_t part, std::int64_t whole) {
+      return 100 * static_cast<double>(part) / static_cast<double>(whole);
+    };
+    char line[200];
+    std::snprintf(line, sizeof line,
+                  "  max_seq_len: %lld: %.2f%% of the rows are longer, with %.2f%% of the tokens beyond; %.1f%% of the room "
+                  "empty when packed, %.1f%% when not",
+                  static_cast<long long>(choice), share(num_longer, lengths.num_rows),
+                  share(lengths.num_tokens - num_kept, lengths.num_tokens),
+                  empty(pack_first_fit_decreasing(order, cut, choice, {}).size()), empty(store.size()));
+    lines.emplace_back(line);
+  }
+  return lines;
 }
 
 DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_len, Overlength policy, Ledger& ledger,

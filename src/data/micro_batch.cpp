@@ -1,39 +1,67 @@
 #include "lora_train/data/micro_batch.h"
 
 #include <algorithm>
+#include <numeric>
+
+#include "lora_train/base/error.h"
 
 namespace lora_train::data {
 namespace {
 
-void add_document(MicroBatch& batch, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) {
-  batch.ids.insert(batch.ids.end(), ids.begin(), ids.end());
-  batch.labels.insert(batch.labels.end(), labels.begin() + 1, labels.end());
-  batch.labels.push_back(kIgnoredLabel);
-  for (std::size_t t = 0; t < ids.size(); ++t) {
-    batch.positions.push_back(static_cast<std::int32_t>(t));
-  }
-  batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.ids.size()));
+constexpr std::size_t kPartAlignment = 64 / sizeof(std::int32_t);
+
+// Writable parts of a micro-batch, cut from one buffer.
+struct Parts {
+  std::span<std::int32_t> ids, labels, positions, cu_seqlens, document_in_step, storage;
+};
+
+Parts cut(HostBuffer& buffer, std::size_t num_tokens, std::size_t num_documents) {
+  const auto aligned = [](std::size_t count) { return (count + kPartAlignment - 1) / kPartAlignment * kPartAlignment; };
+  const std::size_t token_part = aligned(num_tokens), offset_part = aligned(num_documents + 1);
+  Parts parts;
+  parts.storage = buffer.resize(3 * token_part + offset_part + num_documents);
+  parts.ids = parts.storage.subspan(0, num_tokens);
+  parts.labels = parts.storage.subspan(token_part, num_tokens);
+  parts.positions = parts.storage.subspan(2 * token_part, num_tokens);
+  parts.cu_seqlens = parts.storage.subspan(3 * token_part, num_documents + 1);
+  parts.document_in_step = parts.storage.subspan(3 * token_part + offset_part, num_documents);
+  return parts;
+}
+
+void put_document(const Parts& parts, std::size_t at, std::span<const std::int32_t> ids,
+                  std::span<const std::int32_t> labels) {
+  std::copy(ids.begin(), ids.end(), parts.ids.begin() + static_cast<std::ptrdiff_t>(at));
+  std::copy(labels.begin() + 1, labels.end(), parts.labels.begin() + static_cast<std::ptrdiff_t>(at));
+  parts.labels[at + ids.size() - 1] = kIgnoredLabel;
+  const auto positions = parts.positions.subspan(at, ids.size());
+  std::iota(positions.begin(), positions.end(), 0);
 }
 
 }  // namespace
 
-MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& plan) {
-  std::size_t num_tokens = 0;
+MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& plan, HostBuffer& buffer) {
+  std::int64_t num_tokens = 0;
   for (const std::uint32_t document : plan.documents) {
-    num_tokens += store.ids(document).size();
+    num_tokens += store.num_tokens(document);
   }
-  MicroBatch batch;
-  batch.ids.reserve(num_tokens);
-  batch.positions.reserve(num_tokens);
-  batch.labels.reserve(num_tokens);
-  batch.cu_seqlens.reserve(plan.documents.size() + 1);
-  batch.cu_seqlens.push_back(0);
-  for (const std::uint32_t document : plan.documents) {
-    add_document(batch, store.ids(document), store.labels(document));
-    batch.max_document_tokens = std::max(batch.max_document_tokens, store.num_tokens(document));
+  if (num_tokens > INT32_MAX) {
+    throw ConfigError("micro_batch_size", "a micro-batch has " + std::to_string(num_tokens) +
+                                              " tokens; expected at most 2147483647: lower it, or max_seq_len");
+  }
+  const Parts parts = cut(buffer, static_cast<std::size_t>(num_tokens), plan.documents.size());
+  MicroBatch batch{parts.ids, parts.labels, parts.positions, parts.cu_seqlens, parts.document_in_step, parts.storage};
+  std::size_t at = 0;
+  parts.cu_seqlens[0] = 0;
+  for (std::size_t i = 0; i < plan.documents.size(); ++i) {
+    const std::uint32_t document = plan.documents[i];
+    const auto ids = store.ids(document);
+    put_document(parts, at, ids, store.labels(document));
+    at += ids.size();
+    parts.cu_seqlens[i + 1] = static_cast<std::int32_t>(at);
+    parts.document_in_step[i] = static_cast<std::int32_t>(plan.document_in_step[i]);
+    batch.max_document_tokens = std::max(batch.max_document_tokens, static_cast<std::int64_t>(ids.size()));
     batch.num_supervised += store.num_supervised(document);
   }
-  batch.document_in_step.assign(plan.document_in_step.begin(), plan.document_in_step.end());
   return batch;
 }
 

@@ -3,65 +3,45 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
-#include <numeric>
 
+#include "deal.h"
+#include "epoch_rows.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/philox.h"
-#include "shuffle.h"
 
 namespace lora_train::data {
 namespace {
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-void check_options(const PlanOptions& options) {
+void check_options(const PlanOptions& options, std::size_t num_documents) {
   const auto require = [](bool is_good, const char* key, const char* message) {
     if (!is_good) {
       throw ConfigError(key, message);
     }
   };
-  require(options.max_seq_len > 0, "max_seq_len", "must be above 0");
+  require(options.max_seq_len > 0 && options.max_seq_len <= INT32_MAX, "max_seq_len", "must be in 1..2147483647");
   require(options.global_batch_size > 0, "global_batch_size", "must be above 0");
   require(options.micro_batch_size > 0, "micro_batch_size", "must be above 0");
   require(!options.num_epochs || *options.num_epochs > 0, "num_epochs", "must be above 0");
   require(!options.max_steps || *options.max_steps > 0, "max_steps", "must be above 0");
   require(options.num_epochs || options.max_steps, "num_epochs", "set num_epochs or max_steps, so that the run ends");
-}
-
-}  // namespace
-
-std::vector<std::uint32_t> epoch_order(std::size_t n, std::uint64_t seed, int epoch, bool shuffle) {
-  if (shuffle) {
-    return shuffled(n, philox_key(seed, RandomPurpose::kDataOrder, {}, static_cast<std::uint64_t>(epoch)));
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    throw ShapeError("PlanOptions::rank",
+                     "rank " + std::to_string(options.rank) + " of a world of " + std::to_string(options.world_size));
   }
-  std::vector<std::uint32_t> order(n);
-  std::iota(order.begin(), order.end(), 0U);
-  return order;
-}
-
-std::vector<MicroBatchPlan> deal_rows(const std::vector<Row>& rows, std::int64_t micro_batch_size) {
-  std::vector<MicroBatchPlan> micro_batches;
-  std::uint32_t ordinal = 0;
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    if (r % static_cast<std::size_t>(micro_batch_size) == 0) {
-      micro_batches.emplace_back();
+  std::size_t end = 0;
+  double documents_per_epoch = 0;
+  for (const WeightedRange& range : options.ranges) {
+    require(range.weight > 0 && std::isfinite(range.weight), "datasets.weight", "must be above 0");
+    if (range.begin != end || range.end < range.begin) {
+      throw ShapeError("PlanOptions::ranges", "ranges do not follow one another");
     }
-    for (const std::uint32_t document : rows[r].documents) {
-      micro_batches.back().documents.push_back(document);
-      micro_batches.back().document_in_step.push_back(ordinal++);
-    }
+    end = range.end;
+    documents_per_epoch += range.weight * static_cast<double>(range.end - range.begin);
   }
-  return micro_batches;
-}
-
-namespace {
-
-std::vector<std::int64_t> lengths_of(const DocumentStore& store) {
-  std::vector<std::int64_t> lengths(store.size());
-  for (std::size_t i = 0; i < store.size(); ++i) {
-    lengths[i] = store.num_tokens(i);
+  require(options.ranges.empty() || num_documents == 0 || (documents_per_epoch >= 1 && documents_per_epoch < 4e9),
+          "datasets.weight", "the weights make less than 1 or more than 4,000,000,000 rows an epoch");
+  if (!options.ranges.empty() && end != num_documents) {
+    throw ShapeError("PlanOptions::ranges", "ranges do not cover the " + std::to_string(num_documents) + " documents");
   }
-  return lengths;
 }
 
 void check_lengths(const DocumentStore& store, std::int64_t max_seq_len) {
@@ -73,15 +53,29 @@ void check_lengths(const DocumentStore& store, std::int64_t max_seq_len) {
   }
 }
 
-PackingMethod method_of(bool packing) { return packing ? PackingMethod::kNextFit : PackingMethod::kNone; }
+std::vector<std::uint32_t> lengths_of(const DocumentStore& store) {
+  std::vector<std::uint32_t> lengths(store.size());
+  for (std::size_t i = 0; i < store.size(); ++i) {
+    lengths[i] = static_cast<std::uint32_t>(store.num_tokens(i));
+  }
+  return lengths;
+}
 
 }  // namespace
 
+Rows plan_rows(const DocumentStore& store, const PlanOptions& options, int epoch) {
+  check_lengths(store, options.max_seq_len);
+  return rows_of_epoch(lengths_of(store), options, epoch);
+}
+
 std::vector<MicroBatchPlan> plan_evaluation(const DocumentStore& store, std::int64_t max_seq_len, bool packing,
                                             std::int64_t micro_batch_size) {
-  check_lengths(store, max_seq_len);
-  const auto order = epoch_order(store.size(), 0, 0, /*shuffle=*/false);
-  return deal_rows(pack(order, lengths_of(store), max_seq_len, method_of(packing)), micro_batch_size);
+  PlanOptions options;
+  options.max_seq_len = max_seq_len;
+  options.packing = packing;
+  options.shuffle = false;
+  const Rows rows = plan_rows(store, options, 0);
+  return deal_in_order(rows, 0, rows.size(), micro_batch_size);
 }
 
 struct RunPlan::State {
@@ -90,54 +84,78 @@ struct RunPlan::State {
 
   const DocumentStore& store;
   PlanOptions options;
-  std::vector<std::int64_t> lengths;
+  std::vector<std::uint32_t> lengths;
   std::vector<std::int64_t> steps_per_epoch;
   std::vector<std::int64_t> first_step;  ///< steps done before each epoch
   std::int64_t total_steps = 0;
-  std::int64_t rows_per_epoch = 0;
+  std::int64_t first_rows = 0, first_documents = 0, first_tokens = 0;  ///< of the first epoch that has any
 
   std::mutex mutex;
   int cached_epoch = -1;
-  std::shared_ptr<const std::vector<Row>> cached_rows;
+  std::shared_ptr<const Rows> cached_rows;
 
-  std::shared_ptr<const std::vector<Row>> rows_of(int epoch) {
+  // Without shuffling and weights, all epochs are the first.
+  bool epochs_differ() const { return options.shuffle || !options.ranges.empty(); }
+
+  std::shared_ptr<const Rows> rows_of(int epoch) {
     const std::lock_guard lock(mutex);
-    const int key = options.shuffle ? epoch : 0;  // without shuffling all epochs are the first
+    const int key = epochs_differ() ? epoch : 0;
     if (key != cached_epoch) {
-      const auto order = epoch_order(store.size(), options.seed, epoch, options.shuffle);
-      cached_rows = std::make_shared<const std::vector<Row>>(
-          pack(order, lengths, options.max_seq_len, method_of(options.packing)));
+      cached_rows.reset();  // so that two epochs are never in memory together
+      cached_rows = std::make_shared<const Rows>(rows_of_epoch(lengths, options, key));
       cached_epoch = key;
     }
     return cached_rows;
+  }
+
+  // Keeps epoch 0, with which most runs begin, for step().
+  std::int64_t count_rows(int epoch) {
+    if (!options.packing) {
+      return static_cast<std::int64_t>(num_documents_in_epoch(options, lengths.size(), epoch));
+    }
+    const bool is_kept = epoch == 0 || !epochs_differ();
+    return static_cast<std::int64_t>(is_kept ? rows_of(epoch)->size() : rows_of_epoch(lengths, options, epoch).size());
+  }
+
+  void sum_up_first(int epoch, std::int64_t num_rows) {
+    first_rows = num_rows;
+    const auto rows = rows_of(epoch);
+    first_documents = static_cast<std::int64_t>(rows->num_documents());
+    for (std::size_t r = 0; r < rows->size(); ++r) {
+      for (const std::uint32_t document : (*rows)[r]) {
+        first_tokens += lengths[document];
+      }
+    }
   }
 
   void count_steps() {
     double epochs_left = options.num_epochs.value_or(HUGE_VAL);
     std::int64_t steps_left = options.max_steps.value_or(INT64_MAX);
     for (int epoch = 0; epochs_left > 0 && steps_left > 0; ++epoch, epochs_left -= 1) {
-      // Only packing makes the number of rows depend on the order.
-      const bool is_known = epoch > 0 && (!options.packing || !options.shuffle);
-      const std::int64_t rows = is_known ? rows_per_epoch : static_cast<std::int64_t>(rows_of(epoch)->size());
-      rows_per_epoch = epoch == 0 ? rows : rows_per_epoch;
+      const std::int64_t rows = count_rows(epoch);
+      if (first_rows == 0 && rows > 0) {
+        sum_up_first(epoch, rows);
+      }
       std::int64_t steps = divide_up(rows, options.global_batch_size);
       if (epochs_left < 1) {
         steps = static_cast<std::int64_t>(std::ceil(epochs_left * static_cast<double>(steps) - 1e-9));
       }
       steps = std::min(steps, steps_left);
-      if (steps == 0) {
-        break;
-      }
       first_step.push_back(total_steps);
       steps_per_epoch.push_back(steps);
       total_steps += steps;
       steps_left -= steps;
     }
+    if (total_steps == 0) {
+      throw DataError("datasets", "the weights choose no row in the whole run; raise them, or num_epochs");
+    }
   }
+
+  double steps_of_first_epoch() const { return static_cast<double>(divide_up(first_rows, options.global_batch_size)); }
 };
 
 RunPlan::RunPlan(const DocumentStore& store, const PlanOptions& options) {
-  check_options(options);
+  check_options(options, store.size());
   if (store.empty()) {
     throw DataError("datasets", "no row to train on");
   }
@@ -153,49 +171,47 @@ std::int64_t RunPlan::total_steps() const { return state_->total_steps; }
 
 const std::vector<std::int64_t>& RunPlan::steps_per_epoch() const { return state_->steps_per_epoch; }
 
-std::int64_t RunPlan::rows_per_epoch() const { return state_->rows_per_epoch; }
+std::int64_t RunPlan::rows_per_epoch() const { return state_->first_rows; }
 
 double RunPlan::documents_per_step() const {
-  const auto steps = divide_up(state_->rows_per_epoch, state_->options.global_batch_size);
-  return static_cast<double>(state_->store.size()) / static_cast<double>(steps);
+  return static_cast<double>(state_->first_documents) / state_->steps_of_first_epoch();
 }
 
 double RunPlan::tokens_per_step() const {
-  const auto steps = divide_up(state_->rows_per_epoch, state_->options.global_batch_size);
-  return static_cast<double>(state_->store.total_tokens()) / static_cast<double>(steps);
+  return static_cast<double>(state_->first_tokens) / state_->steps_of_first_epoch();
 }
 
 double RunPlan::packing_efficiency() const {
-  return static_cast<double>(state_->store.total_tokens()) /
-         (static_cast<double>(state_->rows_per_epoch) * static_cast<double>(state_->options.max_seq_len));
+  return static_cast<double>(state_->first_tokens) /
+         (static_cast<double>(state_->first_rows) * static_cast<double>(state_->options.max_seq_len));
 }
 
 StepPlan RunPlan::step(std::int64_t k) const {
+  const PlanOptions& options = state_->options;
   if (k < 1 || k > state_->total_steps) {
     throw ShapeError("RunPlan::step",
                      "step " + std::to_string(k) + " is not in 1.." + std::to_string(state_->total_steps));
   }
   const auto next = std::lower_bound(state_->first_step.begin(), state_->first_step.end(), k);
   const auto epoch = static_cast<std::size_t>(next - state_->first_step.begin()) - 1;
-  const auto all_rows = state_->rows_of(static_cast<int>(epoch));
-  const auto num_rows = static_cast<std::int64_t>(all_rows->size());
-  const std::int64_t begin = (k - 1 - state_->first_step[epoch]) * state_->options.global_batch_size;
-  const std::int64_t end = std::min(num_rows, begin + state_->options.global_batch_size);
+  const auto rows = state_->rows_of(static_cast<int>(epoch));
+  const auto begin = static_cast<std::size_t>((k - 1 - state_->first_step[epoch]) * options.global_batch_size);
+  const std::size_t end = std::min(rows->size(), begin + static_cast<std::size_t>(options.global_batch_size));
 
   StepPlan plan;
   plan.step = k;
   plan.epoch = static_cast<int>(epoch);
-  plan.num_rows = end - begin;
-  plan.epoch_after = static_cast<double>(epoch) + static_cast<double>(end) / static_cast<double>(num_rows);
-  plan.micro_batches =
-      deal_rows({all_rows->begin() + begin, all_rows->begin() + end}, state_->options.micro_batch_size);
-  for (const MicroBatchPlan& micro_batch : plan.micro_batches) {
-    plan.num_documents += static_cast<std::int64_t>(micro_batch.documents.size());
-    for (const std::uint32_t document : micro_batch.documents) {
-      plan.num_tokens += state_->store.num_tokens(document);
+  plan.num_rows = static_cast<std::int64_t>(end - begin);
+  plan.epoch_after = static_cast<double>(epoch) + static_cast<double>(end) / static_cast<double>(rows->size());
+  for (std::size_t r = begin; r < end; ++r) {
+    plan.num_documents += static_cast<std::int64_t>((*rows)[r].size());
+    for (const std::uint32_t document : (*rows)[r]) {
+      plan.num_tokens += state_->lengths[document];
       plan.num_supervised += state_->store.num_supervised(document);
     }
   }
+  plan.micro_batches = options.world_size == 1 ? deal_in_order(*rows, begin, end, options.micro_batch_size)
+                                               : deal_to_rank(*rows, begin, end, options, state_->lengths);
   return plan;
 }
 

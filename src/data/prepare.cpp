@@ -15,7 +15,6 @@
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
-#include "lora_train/data/packing.h"
 #include "lora_train/data/plan.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
@@ -113,6 +112,11 @@ class Preparation {
     data_.max_seq_len_is_auto = !options_.max_seq_len;
     data_.max_seq_len =
         options_.max_seq_len ? *options_.max_seq_len : automatic_max_seq_len(lengths, limits_.max_position_embeddings);
+    if (data_.max_seq_len_is_auto) {
+      for (const std::string& line : length_choices(data_.train, data_.train_lengths)) {
+        log_info(line);
+      }
+    }
     if (data_.max_seq_len_is_auto && data_.max_seq_len < lengths.longest) {
       log_warning("max_seq_len: auto chose " + std::to_string(data_.max_seq_len) + ", less than the longest row (" +
                   std::to_string(lengths.longest) +
@@ -189,7 +193,7 @@ class Preparation {
       for (end = begin; end < data_.train.size() && data_.train.table(end) == table;) {
         ++end;
       }
-      data_.train_weights.push_back({begin, end, options_.datasets[table].weight});
+      data_.train_ranges.push_back({begin, end, options_.datasets[table].weight});
     }
   }
 
@@ -265,18 +269,16 @@ class Preparation {
              std::to_string(options_.val_set_size) +
              (options_.val_set_size > 0 ? "|" + std::to_string(options_.seed) : "") + "|" +
              (tokenizer_ == nullptr ? "" : tokenizer_->fingerprint()) + "|" +
-             (chat_template_ == nullptr ? "" : chat_template_->fingerprint());
+             (chat_template_ == nullptr ? "" : chat_template_->fingerprint() + date_of(*chat_template_));
     return hash128_hex(parts);
   }
 
   void log_length() const {
-    const auto order = epoch_order(data_.train.size(), 0, 0, /*shuffle=*/false);
-    std::vector<std::int64_t> lengths;
-    for (const std::uint32_t i : order) {
-      lengths.push_back(data_.train.num_tokens(i));
-    }
-    const auto method = options_.packing ? PackingMethod::kNextFit : PackingMethod::kNone;
-    const auto num_rows = pack(order, lengths, data_.max_seq_len, method).size();
+    PlanOptions plan;
+    plan.max_seq_len = data_.max_seq_len;
+    plan.packing = options_.packing;
+    plan.seed = static_cast<std::uint64_t>(options_.seed);
+    const auto num_rows = plan_rows(data_.train, plan, 0).size();
     const double filled = static_cast<double>(data_.train.total_tokens()) /
                           (static_cast<double>(num_rows) * static_cast<double>(data_.max_seq_len));
     const LengthStatistics& all = data_.train_lengths;

@@ -40,6 +40,10 @@ PlanOptions plan_options(const Profile& profile, const BatchSizes& sizes, const 
   options.micro_batch_size = sizes.micro;
   options.num_epochs = profile.num_epochs;
   options.max_steps = profile.max_steps;
+  const auto is_plain = [](const WeightedRange& range) { return range.weight == 1; };
+  if (!std::all_of(prepared.train_ranges.begin(), prepared.train_ranges.end(), is_plain)) {
+    options.ranges = prepared.train_ranges;
+  }
   return options;
 }
 

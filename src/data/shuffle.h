@@ -9,7 +9,7 @@
 
 namespace lora_train::data {
 
-/// 0..n-1 shuffled by Fisher-Yates; swap i draws the numbers of counter i. n below 2^32.
-std::vector<std::uint32_t> shuffled(std::size_t n, PhiloxKey key);
+/// 0..n-1 shuffled by Fisher-Yates; swap i draws the numbers of counter i in the given stream of the key. n below 2^32.
+std::vector<std::uint32_t> shuffled(std::size_t n, PhiloxKey key, std::uint32_t stream = 0);
 
 }  // namespace lora_train::data

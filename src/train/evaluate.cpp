@@ -38,10 +38,11 @@ EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, co
   options.with_statistics = true;
   model::LossSums sums;
   EvalResult result;
+  data::HostBuffer buffer;
   result.name = data.name;
   for (const auto& micro_plan : plan) {
     if (should_stop()) return result;
-    const model::Batch batch = make_batch(data::build_micro_batch(data.store, micro_plan));
+    const model::Batch batch = make_batch(data::build_micro_batch(data.store, micro_plan, buffer));
     model::decoder_forward(decoder, batch, activations);
     add(model::loss_head(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch, decoder.weights.outer(),
                          options, nullptr),

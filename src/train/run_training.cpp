@@ -135,7 +135,7 @@ metrics::RunSummary dry_run(const TrainRequest& asked) {
   plan.step = largest.step;
   plan.num_supervised = largest.num_supervised;
   plan.micro_batches = {largest.documents};
-  accumulate_gradients(*run->context, plan, [] { return false; });
+  accumulate_gradients(*run->context, plan, build_in_place(run->data.train, plan), [] { return false; });
   summary.reason = "dry run: the largest micro-batch (step " + std::to_string(largest.step) + ", " +
                    std::to_string(largest.num_tokens) + " tokens) was computed, nothing was updated or written";
   log_info(summary.reason);

@@ -6,6 +6,7 @@
 #include "evaluate.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
+#include "lora_train/data/loader.h"
 #include "lora_train/metrics/host_memory.h"
 #include "run_state.h"
 
@@ -46,6 +47,7 @@ class Loop {
     summary_.total_steps = total;
     if (run_.state.step == 0 && run_.profile().eval_on_start) evaluate_all();
     if (run_.state.step > 0 && evaluation_is_owed()) evaluate_all();  // of before a stop
+    if (run_.state.step < total) start_loader();
     while (run_.state.step < total && !is_stopping()) {
       if (!one_step()) break;
       const bool is_last = run_.state.step == total;
@@ -57,6 +59,14 @@ class Loop {
   }
 
  private:
+  void start_loader() {
+    data::LoaderOptions options;
+    options.num_workers = run_.profile().dataloader_num_workers;
+    options.prefetch_factor = run_.profile().dataloader_prefetch_factor;
+    loader_ = std::make_unique<data::Loader>(run_.data.train, *run_.plan, run_.state.step + 1, run_.plan->total_steps(),
+                                             options);
+  }
+
   bool is_stopping() const { return !stop_.reason().empty(); }
 
   bool evaluation_is_owed() const {
@@ -67,10 +77,14 @@ class Loop {
 
   bool one_step() {
     const auto start = Clock::now();
-    const data::StepPlan plan = run_.plan->step(run_.state.step + 1);
+    const auto next_plan = loader_->next_step();
+    const data::StepPlan& plan = *next_plan;
+    const double plan_ms = 1000 * seconds_since(start);
     const double learning_rate = optim::lr_at_step(run_.schedule, plan.step);
-    const StepResult result = train_step(*run_.context, plan, learning_rate, [this] { return is_stopping(); });
+    StepResult result = train_step(*run_.context, plan, [this] { return loader_->next_micro_batch(); }, learning_rate,
+                                   [this] { return is_stopping(); });
     if (!result.is_complete) return false;
+    result.data_wait_ms += plan_ms;
     const double step_s = seconds_since(start);
     run_.state.step = plan.step;
     run_.state.epoch = plan.epoch_after;
@@ -202,6 +216,7 @@ class Loop {
   const StopRequests& stop_;
   metrics::RunSummary& summary_;
   Schedule evals_, saves_;
+  std::unique_ptr<data::Loader> loader_;
   const std::int64_t first_step_ = run_.state.step;
   std::int64_t saved_step_ = -1, failed_saves_ = 0;
   Clock::time_point last_save_ = Clock::now();

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <span>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
@@ -13,7 +14,7 @@
 namespace lora_train::train {
 namespace {
 
-at::Tensor int32_tensor(const std::vector<std::int32_t>& values) {
+at::Tensor int32_tensor(std::span<const std::int32_t> values) {
   return at::from_blob(const_cast<std::int32_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kInt).clone();
 }
 
@@ -50,6 +51,18 @@ model::DropoutContext dropout_context(const StepContext& context, const data::Mi
 
 }  // namespace
 
+NextMicroBatch build_in_place(const data::DocumentStore& store, const data::StepPlan& plan) {
+  struct Place {
+    data::HostBuffer buffer;
+    data::MicroBatch batch;
+    std::size_t next = 0;
+  };
+  return [&store, &plan, place = std::make_shared<Place>()] {
+    place->batch = data::build_micro_batch(store, plan.micro_batches[place->next++], place->buffer);
+    return std::shared_ptr<const data::MicroBatch>(place, &place->batch);
+  };
+}
+
 model::Batch make_batch(const data::MicroBatch& micro_batch) {
   model::Batch batch;
   batch.ids = int32_tensor(micro_batch.ids);
@@ -67,22 +80,23 @@ model::Batch make_batch(const data::MicroBatch& micro_batch) {
   return batch;
 }
 
-StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan, const std::function<bool()>& should_stop) {
+StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next,
+                                const std::function<bool()>& should_stop) {
   StepResult result;
   context.weights.parameters().grads.zero_();
   model::LossHeadOptions options;
   options.norm_eps = context.decoder.config.rms_norm_eps;
   options.gradient_scale = 1.0 / static_cast<double>(plan.num_supervised);
   double loss_sum = 0;
-  for (const auto& micro_plan : plan.micro_batches) {
+  for (std::size_t i = 0; i < plan.micro_batches.size(); ++i) {
     if (should_stop()) {
       result.is_complete = false;
       return result;
     }
     const auto start = std::chrono::steady_clock::now();
-    const data::MicroBatch micro = data::build_micro_batch(context.documents, micro_plan);
-    model::Batch batch = make_batch(micro);
-    batch.dropout = dropout_context(context, micro, plan.step, batch.positions);
+    const auto micro = next();
+    model::Batch batch = make_batch(*micro);
+    batch.dropout = dropout_context(context, *micro, plan.step, batch.positions);
     result.data_wait_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 
     model::decoder_forward(context.decoder, batch, context.activations);
@@ -97,9 +111,9 @@ StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan
   return result;
 }
 
-StepResult train_step(StepContext& context, const data::StepPlan& plan, double learning_rate,
+StepResult train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate,
                       const std::function<bool()>& should_stop) {
-  StepResult result = accumulate_gradients(context, plan, should_stop);
+  StepResult result = accumulate_gradients(context, plan, next, should_stop);
   if (!result.is_complete) return result;
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) refuse_non_finite(context, plan, result);
   model::Parameters& parameters = context.weights.parameters();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "lora_train/data/micro_batch.h"
 #include "lora_train/data/plan.h"
@@ -11,6 +12,12 @@
 #include "lora_train/optim/adamw.h"
 
 namespace lora_train::train {
+
+/// Gives the micro-batches of a step, one after the other.
+using NextMicroBatch = std::function<std::shared_ptr<const data::MicroBatch>()>;
+
+/// Builds them in the calling thread. Store and plan outlive it.
+NextMicroBatch build_in_place(const data::DocumentStore& store, const data::StepPlan& plan);
 
 /// What one forward sees, on the device of the model.
 model::Batch make_batch(const data::MicroBatch& micro_batch);
@@ -36,11 +43,12 @@ struct StepResult {
 
 /// Gradients of the whole step into the flat gradient buffer (zeroed first). `should_stop` is asked before each
 /// micro-batch.
-StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan, const std::function<bool()>& should_stop);
+StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next,
+                                const std::function<bool()>& should_stop);
 
 /// accumulate_gradients, then the update. Throws NumericError before anything is updated when loss or gradient norm is
 /// not finite, naming the step and its first rows.
-StepResult train_step(StepContext& context, const data::StepPlan& plan, double learning_rate,
+StepResult train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate,
                       const std::function<bool()>& should_stop);
 
 }  // namespace lora_train::train

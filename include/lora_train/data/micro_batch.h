@@ -2,25 +2,30 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "lora_train/data/document_store.h"
+#include "lora_train/data/host_memory.h"
 #include "lora_train/data/plan.h"
 
 namespace lora_train::data {
 
-/// N = tokens of all documents side by side; no padding.
+/// N = tokens of all documents side by side; no padding. The parts lie one after another in `storage`, each at a
+/// multiple of 64 bytes, so that one copy brings all of them to a device. Whoever built it owns the memory.
 struct MicroBatch {
-  std::vector<std::int32_t> ids;               ///< [N]
-  std::vector<std::int32_t> positions;         ///< [N], from 0 in each document
-  std::vector<std::int32_t> labels;            ///< [N] shifted: the target of token t (ids[t + 1]'s label); -100 = none
-  std::vector<std::int32_t> cu_seqlens;        ///< [num_docs + 1], starts with 0, ends with N
-  std::vector<std::int32_t> document_in_step;  ///< [num_docs] ordinal of the document in the global step
+  std::span<const std::int32_t> ids;               ///< [N]
+  std::span<const std::int32_t> labels;            ///< [N] shifted: that of token t is ids[t + 1]'s; -100 = none
+  std::span<const std::int32_t> positions;         ///< [N], from 0 in each document
+  std::span<const std::int32_t> cu_seqlens;        ///< [num_docs + 1], starts with 0, ends with N
+  std::span<const std::int32_t> document_in_step;  ///< [num_docs] ordinal of the document in the global step
+  std::span<const std::int32_t> storage;           ///< all of the above; what lies between the parts is undefined
   std::int64_t max_document_tokens = 0;
   std::int64_t num_supervised = 0;  ///< labels other than -100
 };
 
-/// Gathers the documents of a plan. The last label of each document is -100, so nothing is predicted across documents.
-MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& plan);
+/// Gathers the documents of a plan into the buffer, which the result points into: valid until the buffer is used again.
+/// The last label of each document is -100, so nothing is predicted across documents. An empty plan gives N = 0.
+/// Throws ConfigError when N is above 2^31 - 1.
+MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& plan, HostBuffer& buffer);
 
 }  // namespace lora_train::data

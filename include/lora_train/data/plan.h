@@ -1,4 +1,4 @@
-// The plan of a run: which documents are in which step, known before step 1 for all epochs.
+// The plan of a run: which documents are in which step and on which rank, known before step 1 for all epochs.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,30 @@
 
 namespace lora_train::data {
 
+/// Documents begin..end-1 (one dataset) and how often each is seen in an epoch, on average.
+struct WeightedRange {
+  std::size_t begin = 0, end = 0;
+  double weight = 1.0;  ///< > 0
+};
+
 struct PlanOptions {
   std::int64_t max_seq_len = 0;  ///< capacity of a row in tokens; no document is longer
   bool packing = true;
-  bool shuffle = true;  ///< false: the order of the files in every epoch
+  bool shuffle = true;  ///< false: the order of the files in every epoch, rows filled one after another
   std::uint64_t seed = 42;
-  std::int64_t global_batch_size = 1;     ///< rows per step, > 0
+  std::int64_t global_batch_size = 1;     ///< rows per step over all ranks, > 0
   std::int64_t micro_batch_size = 1;      ///< rows per micro-batch, > 0; has no influence on what is in a step
   std::optional<double> num_epochs;       ///< > 0; a fraction ends the last epoch early (its steps rounded up)
   std::optional<std::int64_t> max_steps;  ///< > 0; the smaller of the two ends the run; at least one is given
+  /// Ranges one after another that cover the store; empty = every document once an epoch. A range of n documents and
+  /// weight w goes through its documents again and again, in a new seeded order each time (in the order of the files
+  /// without shuffle); epoch e takes documents floor(w n e) .. floor(w n (e + 1)) - 1 of that sequence, so that the
+  /// documents of a range are used equally often, give or take one, at every time.
+  std::vector<WeightedRange> ranges;
+  std::int64_t world_size = 1, rank = 0;  ///< no influence on what is in a step
+  /// What a token^2 of a document costs (attention) against a token (everything else), when rows are dealt out to
+  /// ranks. About 1 / (12 hidden_size); the default is that of hidden_size 1,365.
+  double attention_cost = 1.0 / 16384;
 };
 
 struct MicroBatchPlan {
@@ -27,34 +42,42 @@ struct MicroBatchPlan {
   std::vector<std::uint32_t> document_in_step;  ///< ordinal of each in its global step, from 0 (dropout counters)
 };
 
+/// Numbers are those of the whole step, over all ranks; micro_batches are those of this rank.
 struct StepPlan {
   std::int64_t step = 0;  ///< from 1
   int epoch = 0;          ///< from 0
   std::int64_t num_rows = 0, num_documents = 0, num_tokens = 0;
   std::int64_t num_supervised = 0;  ///< denominator of the loss, > 0
   double epoch_after = 0;           ///< epochs done when this step is done: 1.0 after the last step of the first
+  /// At least one; on every rank as many. A micro-batch may be empty where there are fewer rows than it takes.
   std::vector<MicroBatchPlan> micro_batches;
 };
 
 /// The order of all documents in an epoch: 0..n-1 shuffled by Fisher-Yates with Philox numbers of (seed, epoch).
 std::vector<std::uint32_t> epoch_order(std::size_t n, std::uint64_t seed, int epoch, bool shuffle);
 
-/// Deals rows in order into micro-batches of micro_batch_size rows (the last may be smaller). Evaluation uses it on
-/// rows in the order of the files.
-std::vector<MicroBatchPlan> deal_rows(const std::vector<Row>& rows, std::int64_t micro_batch_size);
+/// All rows of an epoch (from 0): documents chosen by weight, their order, and packing. A pure function of (seed,
+/// epoch), the lengths, max_seq_len, packing, shuffle and the ranges; the other options are not looked at.
+Rows plan_rows(const DocumentStore& store, const PlanOptions& options, int epoch);
 
 /// All documents once, in the order of the files, packed or not: what an evaluation runs through.
 std::vector<MicroBatchPlan> plan_evaluation(const DocumentStore& store, std::int64_t max_seq_len, bool packing,
                                             std::int64_t micro_batch_size);
 
-/// Per epoch: order of documents f(seed, epoch) -> packing -> rows -> steps of global_batch_size rows. The last,
-/// smaller step of an epoch is kept. Which documents are in step k depends on seed, epoch, data, max_seq_len, packing
-/// and global_batch_size only. Nothing to save: a resumed run asks for step k again.
-/// The store must outlive the plan and not change. step() may be called from several threads.
+/// Per epoch: order of documents f(seed, epoch) -> packing -> rows -> steps of global_batch_size rows -> ranks. The
+/// last, smaller step of an epoch is kept. Which documents are in step k depends on seed, epoch, data, max_seq_len,
+/// packing, ranges and global_batch_size only. Nothing to save: a resumed run asks for step k again.
+///
+/// With one rank, rows stay in order: micro_batch_size to a micro-batch, the last one smaller. With more, each rank
+/// gets the same number of rows, give or take one, and of micro-batches; which rows is chosen so that the ranks, and
+/// the micro-batches of a rank, cost about the same (most expensive first, each to the cheapest so far).
+///
+/// Memory: 4 bytes for each document, 4 for each time an epoch sees one and 4 for each row; while an epoch is planned,
+/// up to 12 more for each. The store must outlive the plan and not change. step() may be called from several threads.
 class RunPlan {
  public:
-  /// Counts the steps of all epochs. Throws DataError when the store is empty, ConfigError when the options are not
-  /// as documented above.
+  /// Counts the steps of all epochs: with packing and shuffle that packs each of them. Throws DataError when the store
+  /// is empty, or so small that the weights choose nothing; ConfigError when the options are not as documented above.
   RunPlan(const DocumentStore& store, const PlanOptions& options);
   ~RunPlan();
   RunPlan(RunPlan&&) noexcept;

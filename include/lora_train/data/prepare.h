@@ -11,6 +11,7 @@
 #include "lora_train/config/profile.h"
 #include "lora_train/data/document_store.h"
 #include "lora_train/data/ledger.h"
+#include "lora_train/data/plan.h"
 
 namespace lora_train::tokenizer {
 class Tokenizer;
@@ -57,15 +58,9 @@ struct LengthStatistics {
   std::int64_t num_rows = 0, num_tokens = 0, longest = 0, percentile_50 = 0, percentile_99 = 0;
 };
 
-/// How often the documents [begin, end) of the training data occur in an epoch.
-struct DatasetWeight {
-  std::size_t begin = 0, end = 0;
-  double weight = 1;
-};
-
 struct PreparedData {
   DocumentStore train;
-  std::vector<DatasetWeight> train_weights;  ///< of every dataset, in the order of the documents
+  std::vector<WeightedRange> train_ranges;  ///< of every dataset, in the order of the documents
   std::vector<NamedStore> evals;
   std::int64_t max_seq_len = 0;  ///< resolved
   bool max_seq_len_is_auto = false;

@@ -39,21 +39,68 @@ TEST(DocumentStore, SubsetKeepsContentAndSource) {
   EXPECT_EQ(store.total_supervised(), 2);
 }
 
+Ints ints(std::span<const std::int32_t> part) { return {part.begin(), part.end()}; }
+
 TEST(MicroBatch, LaysDocumentsSideBySideWithShiftedLabels) {
-  const MicroBatch batch = build_micro_batch(three_documents(), {{2, 1, 0}, {5, 6, 7}});
-  EXPECT_EQ(batch.ids, (Ints{30, 31, 20, 10, 11, 12}));
-  EXPECT_EQ(batch.positions, (Ints{0, 1, 0, 0, 1, 2}));
-  EXPECT_EQ(batch.labels, (Ints{31, -100, -100, -100, 12, -100}));
-  EXPECT_EQ(batch.cu_seqlens, (Ints{0, 2, 3, 6}));
-  EXPECT_EQ(batch.document_in_step, (Ints{5, 6, 7}));
+  HostBuffer buffer;
+  const MicroBatch batch = build_micro_batch(three_documents(), {{2, 1, 0}, {5, 6, 7}}, buffer);
+  EXPECT_EQ(ints(batch.ids), (Ints{30, 31, 20, 10, 11, 12}));
+  EXPECT_EQ(ints(batch.positions), (Ints{0, 1, 0, 0, 1, 2}));
+  EXPECT_EQ(ints(batch.labels), (Ints{31, -100, -100, -100, 12, -100}));
+  EXPECT_EQ(ints(batch.cu_seqlens), (Ints{0, 2, 3, 6}));
+  EXPECT_EQ(ints(batch.document_in_step), (Ints{5, 6, 7}));
   EXPECT_EQ(batch.max_document_tokens, 3);
   EXPECT_EQ(batch.num_supervised, 2);
 }
 
+TEST(MicroBatch, LiesInOnePieceOfMemoryWithAlignedParts) {
+  HostBuffer buffer;
+  const MicroBatch batch = build_micro_batch(three_documents(), {{0, 2, 0, 2, 0, 2, 0}, {0, 1, 2, 3, 4, 5, 6}}, buffer);
+  const std::int32_t* end = batch.storage.data();
+  for (const auto part : {batch.ids, batch.labels, batch.positions, batch.cu_seqlens, batch.document_in_step}) {
+    EXPECT_GE(part.data(), end);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(part.data()) % 64, 0U);
+    end = part.data() + part.size();
+  }
+  EXPECT_EQ(end, batch.storage.data() + batch.storage.size());
+}
+
 TEST(MicroBatch, EmptyPlanHasNoDocument) {
-  const MicroBatch batch = build_micro_batch(three_documents(), {});
+  HostBuffer buffer;
+  const MicroBatch batch = build_micro_batch(three_documents(), {}, buffer);
   EXPECT_TRUE(batch.ids.empty());
-  EXPECT_EQ(batch.cu_seqlens, Ints{0});
+  EXPECT_EQ(ints(batch.cu_seqlens), Ints{0});
+}
+
+// Counts what it gave and got back.
+class CountingMemory : public HostMemory {
+ public:
+  void* allocate(std::size_t bytes) override {
+    ++num_allocated;
+    return pageable_memory().allocate(bytes);
+  }
+  void release(void* memory) noexcept override {
+    ++num_released;
+    pageable_memory().release(memory);
+  }
+  int num_allocated = 0, num_released = 0;
+};
+
+TEST(HostBuffer, KeepsItsMemoryUntilMoreIsNeeded) {
+  CountingMemory memory;
+  {
+    HostBuffer buffer(memory);
+    const auto* first = buffer.resize(100).data();
+    EXPECT_EQ(buffer.resize(1).data(), first);
+    EXPECT_EQ(buffer.resize(100).size(), 100U);
+    EXPECT_EQ(memory.num_allocated, 1);
+    buffer.resize(1000);
+    HostBuffer moved = std::move(buffer);
+    EXPECT_EQ(moved.resize(1000).size(), 1000U);
+    EXPECT_EQ(memory.num_allocated, 2);
+    EXPECT_EQ(memory.num_released, 1);
+  }
+  EXPECT_EQ(memory.num_released, 2);
 }
 
 }  // namespace

@@ -2,75 +2,21 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "lora_train/base/error.h"
-#include "store_builder.h"
+#include "plan_support.h"
 
 namespace lora_train::data {
 namespace {
 
-using Documents = std::vector<std::uint32_t>;
-
 // Documents of 1 to `longest` tokens, of varied length.
 DocumentStore documents(std::size_t count, std::size_t longest) {
-  StoreBuilder builder;
-  const auto file = builder.add_file("f");
+  std::vector<std::uint32_t> lengths(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const std::vector<std::int32_t> ids(1 + (i * 7919 + 3) % longest, 1);
-    builder.append(ids, ids, file, i + 1);
+    lengths[i] = static_cast<std::uint32_t>(1 + (i * 7919 + 3) % longest);
   }
-  return builder.build();
-}
-
-PlanOptions options_with(std::int64_t global, std::int64_t micro, double epochs = 1) {
-  return {.max_seq_len = 50,
-          .packing = true,
-          .shuffle = true,
-          .seed = 7,
-          .global_batch_size = global,
-          .micro_batch_size = micro,
-          .num_epochs = epochs,
-          .max_steps = std::nullopt};
-}
-
-Documents documents_of(const StepPlan& step) {
-  Documents out;
-  for (const auto& micro_batch : step.micro_batches) {
-    out.insert(out.end(), micro_batch.documents.begin(), micro_batch.documents.end());
-  }
-  return out;
-}
-
-TEST(Packing, EveryDocumentOnceAndNoRowTooLong) {
-  const std::vector<std::int64_t> lengths = {30, 50, 1, 20, 49, 50, 10, 40, 25, 26};
-  Documents order(lengths.size());
-  std::iota(order.rbegin(), order.rend(), 0U);
-  Documents seen;
-  for (const Row& row : pack(order, lengths, 50, PackingMethod::kNextFit)) {
-    std::int64_t tokens = 0;
-    for (const auto document : row.documents) {
-      seen.push_back(document);
-      tokens += lengths[document];
-    }
-    EXPECT_LE(tokens, 50);
-    EXPECT_GT(tokens, 0);
-  }
-  EXPECT_EQ(seen, order);
-}
-
-TEST(Packing, FillsARowToItsLastToken) {
-  const auto rows = pack(Documents{0, 1, 2, 3}, std::vector<std::int64_t>{20, 30, 1, 50}, 50, PackingMethod::kNextFit);
-  ASSERT_EQ(rows.size(), 3U);
-  EXPECT_EQ(rows[0].documents, (Documents{0, 1}));
-  EXPECT_EQ(rows[1].documents, (Documents{2}));
-  EXPECT_EQ(rows[2].documents, (Documents{3}));
-}
-
-TEST(Packing, OffMeansOneDocumentARow) {
-  EXPECT_EQ(pack(Documents{1, 0}, std::vector<std::int64_t>{1, 1}, 50, PackingMethod::kNone).size(), 2U);
+  return store_of(lengths);
 }
 
 TEST(EpochOrder, IsAPermutationThatDependsOnSeedAndEpoch) {
@@ -153,12 +99,7 @@ TEST(RunPlan, TrainsTheLastSmallerBatch) {
 }
 
 TEST(RunPlan, DealsRowsInOrderAndNumbersDocumentsInTheStep) {
-  StoreBuilder builder;
-  const auto file = builder.add_file("f");
-  for (std::uint64_t i = 0; i < 6; ++i) {
-    builder.append(std::vector<std::int32_t>(25, 1), std::vector<std::int32_t>(25, 1), file, i + 1);
-  }
-  const DocumentStore store = builder.build();
+  const DocumentStore store = store_of(std::vector<std::uint32_t>(6, 25));
   PlanOptions options = options_with(3, 2);
   options.shuffle = false;
   const StepPlan step = RunPlan(store, options).step(1);
@@ -201,12 +142,7 @@ TEST(RunPlan, StepIsTheSameInWhateverOrderItIsAskedFor) {
 }
 
 TEST(RunPlan, TellsWhatTheStartLinePrints) {
-  StoreBuilder builder;
-  const auto file = builder.add_file("f");
-  for (std::uint64_t i = 0; i < 8; ++i) {
-    builder.append(std::vector<std::int32_t>(20, 1), std::vector<std::int32_t>(20, 1), file, i + 1);
-  }
-  const DocumentStore store = builder.build();
+  const DocumentStore store = store_of(std::vector<std::uint32_t>(8, 20));
   const RunPlan plan(store, options_with(2, 2));
   EXPECT_EQ(plan.rows_per_epoch(), 4);
   EXPECT_DOUBLE_EQ(plan.packing_efficiency(), 0.8);
@@ -216,11 +152,38 @@ TEST(RunPlan, TellsWhatTheStartLinePrints) {
 
 TEST(RunPlan, RefusesWhatCannotBeTrained) {
   EXPECT_THROW(RunPlan(DocumentStore(), options_with(1, 1)), DataError);
-  EXPECT_THROW(RunPlan(documents(3, 60), PlanOptions{.max_seq_len = 2, .num_epochs = 1, .max_steps = {}}), DataError);
+  PlanOptions short_rows = options_with(1, 1);
+  short_rows.max_seq_len = 2;
+  EXPECT_THROW(RunPlan(documents(3, 60), short_rows), DataError);
   const DocumentStore store = documents(10, 5);
   EXPECT_THROW(RunPlan(store, options_with(0, 1)), ConfigError);
   EXPECT_THROW(RunPlan(store, options_with(1, 0)), ConfigError);
   EXPECT_THROW(RunPlan(store, options_with(1, 1)).step(0), ShapeError);
+}
+
+// Golden, as above: order and packing of two epochs together.
+TEST(PlanRows, StayWhatTheyAre) {
+  const DocumentStore store = store_of({30, 50, 1, 20, 49, 50, 10, 40, 25, 26});
+  using Lists = std::vector<Documents>;
+  std::vector<Lists> epochs(2);
+  for (const int epoch : {0, 1}) {
+    const Rows rows = plan_rows(store, options_with(1, 1), epoch);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      epochs[static_cast<std::size_t>(epoch)].emplace_back(rows[r].begin(), rows[r].end());
+    }
+  }
+  EXPECT_EQ(epochs[0], (Lists{{8}, {4, 2}, {0, 3}, {5}, {9}, {7, 6}, {1}}));
+  EXPECT_EQ(epochs[1], (Lists{{7, 6}, {1}, {0, 3}, {9}, {4, 2}, {5}, {8}}));
+}
+
+TEST(PlanRows, FillRowsInOrderWithoutShuffle) {
+  PlanOptions options = options_with(1, 1);
+  options.shuffle = false;
+  const Rows rows = plan_rows(store_of({20, 40, 30, 10, 10}), options, 3);
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(Documents(rows[0].begin(), rows[0].end()), (Documents{0}));
+  EXPECT_EQ(Documents(rows[1].begin(), rows[1].end()), (Documents{1}));
+  EXPECT_EQ(Documents(rows[2].begin(), rows[2].end()), (Documents{2, 3, 4}));
 }
 
 TEST(PlanEvaluation, RunsThroughAllDocumentsInFileOrder) {

@@ -157,13 +157,13 @@ TEST_F(PrepareData, WeightsFollowTheirDatasets) {
   options.datasets[1].weight = 0.5;
   options.val_set_size = 8;
   const PreparedData data = prepare(options);
-  ASSERT_EQ(data.train_weights.size(), 2U);
-  EXPECT_EQ(data.train_weights[0].begin, 0U);
-  EXPECT_EQ(data.train_weights[0].end, data.train_weights[1].begin);
-  EXPECT_EQ(data.train_weights[1].end, 32U);
-  EXPECT_EQ(data.train_weights[1].weight, 0.5);
-  EXPECT_SAYS(data.train.source(data.train_weights[1].begin), "b.jsonl:");
-  EXPECT_SAYS(data.train.source(data.train_weights[1].begin - 1), "a.jsonl:");
+  ASSERT_EQ(data.train_ranges.size(), 2U);
+  EXPECT_EQ(data.train_ranges[0].begin, 0U);
+  EXPECT_EQ(data.train_ranges[0].end, data.train_ranges[1].begin);
+  EXPECT_EQ(data.train_ranges[1].end, 32U);
+  EXPECT_EQ(data.train_ranges[1].weight, 0.5);
+  EXPECT_SAYS(data.train.source(data.train_ranges[1].begin), "b.jsonl:");
+  EXPECT_SAYS(data.train.source(data.train_ranges[1].begin - 1), "a.jsonl:");
 }
 
 TEST_F(PrepareData, RepeatedRowsAreCountedAndKept) {

@@ -1,0 +1,30 @@
+// Dealing the rows of a step out to ranks and micro-batches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lora_train/data/plan.h"
+
+namespace lora_train::data {
+
+inline std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Deals things 0..n-1 to num_bins bins: each gets floor or ceil(n / num_bins) of them, and the sums of costs are about
+/// equal ("longest processing time first": the most expensive first, each to the cheapest bin that may still take one;
+/// ties by number). Returns the things of each bin, ascending. A pure function of its arguments: every rank computes
+/// the same. O(n log n).
+std::vector<std::vector<std::uint32_t>> deal_evenly(std::span<const double> costs, std::size_t num_bins);
+
+/// Rows begin..end-1 in order, micro_batch_size to a micro-batch; the last may be smaller.
+std::vector<MicroBatchPlan> deal_in_order(const Rows& rows, std::size_t begin, std::size_t end,
+                                          std::int64_t micro_batch_size);
+
+/// Rows begin..end-1, one step, to options.world_size ranks and the micro-batches of each, both with deal_evenly.
+/// Returns those of options.rank. lengths[d] = tokens of document d.
+std::vector<MicroBatchPlan> deal_to_rank(const Rows& rows, std::size_t begin, std::size_t end,
+                                         const PlanOptions& options, std::span<const std::uint32_t> lengths);
+
+}  // namespace lora_train::data

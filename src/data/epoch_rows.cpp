@@ -1,0 +1,99 @@
+#include "epoch_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "lora_train/base/philox.h"
+#include "shuffle.h"
+
+namespace lora_train::data {
+
+std::vector<std::uint32_t> epoch_order(std::size_t n, std::uint64_t seed, int epoch, bool shuffle) {
+  if (shuffle) {
+    return shuffled(n, philox_key(seed, RandomPurpose::kDataOrder, {}, static_cast<std::uint64_t>(epoch)));
+  }
+  std::vector<std::uint32_t> order(n);
+  std::iota(order.begin(), order.end(), 0U);
+  return order;
+}
+
+namespace {
+
+// Where epoch `epoch` begins in the endless sequence of a range. The margin keeps 0.29 * 100 at 29.
+std::uint64_t first_place(const WeightedRange& range, int epoch) {
+  const double documents_per_epoch = range.weight * static_cast<double>(range.end - range.begin);
+  return static_cast<std::uint64_t>(std::floor(documents_per_epoch * epoch + 1e-6));
+}
+
+}  // namespace
+
+std::size_t num_documents_in_epoch(const PlanOptions& options, std::size_t num_documents, int epoch) {
+  if (options.ranges.empty()) {
+    return num_documents;
+  }
+  std::size_t count = 0;
+  for (const WeightedRange& range : options.ranges) {
+    count += first_place(range, epoch + 1) - first_place(range, epoch);
+  }
+  return count;
+}
+
+namespace {
+
+// Adds the documents of range number r that an epoch sees: ascending, each as often as it is seen.
+void choose(const PlanOptions& options, std::size_t r, int epoch, std::vector<std::uint32_t>& chosen) {
+  const WeightedRange& range = options.ranges[r];
+  const std::size_t n = range.end - range.begin;
+  std::vector<std::uint32_t> times(n);
+  const std::uint64_t end = first_place(range, epoch + 1);
+  for (std::uint64_t place = first_place(range, epoch); place < end;) {
+    const std::uint64_t pass = place / n, pass_end = std::min(end, (pass + 1) * n);
+    const bool is_whole = pass_end - place == n;  // then every document is in it, and the order does not matter
+    const auto order = options.shuffle && !is_whole
+                           ? shuffled(n, philox_key(options.seed, RandomPurpose::kDataOrder, "weights", pass),
+                                      static_cast<std::uint32_t>(r))
+                           : std::vector<std::uint32_t>{};
+    for (; place < pass_end; ++place) {
+      const std::size_t i = place - pass * n;
+      ++times[order.empty() ? i : order[i]];
+    }
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    chosen.insert(chosen.end(), times[i], static_cast<std::uint32_t>(range.begin + i));
+  }
+}
+
+std::vector<std::uint32_t> documents_of_epoch(const PlanOptions& options, std::size_t num_documents, int epoch) {
+  const std::size_t count = num_documents_in_epoch(options, num_documents, epoch);
+  auto order = epoch_order(count, options.seed, epoch, options.shuffle);
+  if (options.ranges.empty()) {
+    return order;
+  }
+  std::vector<std::uint32_t> chosen;
+  chosen.reserve(count);
+  for (std::size_t r = 0; r < options.ranges.size(); ++r) {
+    choose(options, r, epoch, chosen);
+  }
+  for (std::uint32_t& place : order) {
+    place = chosen[place];
+  }
+  return order;
+}
+
+}  // namespace
+
+Rows rows_of_epoch(std::span<const std::uint32_t> lengths, const PlanOptions& options, int epoch) {
+  const auto order = documents_of_epoch(options, lengths.size(), epoch);
+  if (!options.packing) {
+    return one_document_a_row(order);
+  }
+  if (!options.shuffle) {
+    return pack_next_fit(order, lengths, options.max_seq_len);
+  }
+  const PhiloxKey key =
+      philox_key(options.seed, RandomPurpose::kDataOrder, "packing", static_cast<std::uint64_t>(epoch));
+  return pack_first_fit_decreasing(order, lengths, options.max_seq_len, key);
+}
+
+}  // namespace lora_train::data

@@ -1,0 +1,60 @@
+// Small stores and what the tests of plans ask of steps.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "lora_train/data/document_store.h"
+#include "lora_train/data/plan.h"
+#include "store_builder.h"
+
+namespace lora_train::data {
+
+using Documents = std::vector<std::uint32_t>;
+
+/// Lengths as real chats have them: many short, few long, at most `longest`.
+inline std::vector<std::uint32_t> random_lengths(std::size_t count, double median, std::uint32_t longest,
+                                                 std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::lognormal_distribution<double> length(std::log(median), 0.9);
+  std::vector<std::uint32_t> lengths(count);
+  for (auto& tokens : lengths) {
+    tokens = std::clamp(static_cast<std::uint32_t>(length(random)), 1U, longest);
+  }
+  return lengths;
+}
+
+/// Document i has lengths[i] tokens, all with id i and trained.
+inline DocumentStore store_of(const std::vector<std::uint32_t>& lengths) {
+  StoreBuilder builder;
+  const auto file = builder.add_file("f");
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const std::vector<std::int32_t> ids(lengths[i], static_cast<std::int32_t>(i));
+    builder.append(ids, ids, file, i + 1);
+  }
+  return builder.build();
+}
+
+inline Documents documents_of(const StepPlan& step) {
+  Documents out;
+  for (const auto& micro_batch : step.micro_batches) {
+    out.insert(out.end(), micro_batch.documents.begin(), micro_batch.documents.end());
+  }
+  return out;
+}
+
+/// In rows of 50 tokens, packed and shuffled.
+inline PlanOptions options_with(std::int64_t global, std::int64_t micro, double epochs = 1) {
+  PlanOptions options;
+  options.max_seq_len = 50;
+  options.seed = 7;
+  options.global_batch_size = global;
+  options.micro_batch_size = micro;
+  options.num_epochs = epochs;
+  return options;
+}
+
+}  // namespace lora_train::data
