@@ -113,6 +113,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   AdapterConfig config;
   config.base_model_name_or_path = reader.get<std::string>("base_model_name_or_path", "");
   LoraOptions& options = config.options;
+  options.file = path.string();
   read_targets(reader, options);
   options.r = reader.get<std::int64_t>("r", 8);
   options.alpha = reader.get<double>("lora_alpha", 8);

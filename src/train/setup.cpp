@@ -109,6 +109,7 @@ AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
     setup.config.options.dropout = profile.lora_dropout;
   }
   setup.specs = lora::plan_adapters(setup.config.options, files.config);
+  lora::check_patterns(setup.config.options, files.config);
   const std::string& hub_name = files.resolved.hub_name;
   setup.config.base_model_name_or_path =
       !hub_name.empty() ? hub_name : !profile.base_model_name.empty() ? profile.base_model_name : profile.model;
@@ -120,6 +121,7 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
   setup.config = lora::read_adapter_config(folder);
   setup.config.options.dropout = 0;
   setup.specs = lora::plan_adapters(setup.config.options, files.config);
+  lora::check_patterns(setup.config.options, files.config);
   return setup;
 }
 

@@ -322,6 +322,10 @@ def test_target_that_matches_nothing_lists_the_names(setup):
             lora_target_modules=["q_proj", "qq_proj"])
 
 
+def test_pattern_that_matches_nothing(setup):
+    refused(setup, USAGE, "rank_pattern", '"kproj"', rank_pattern={"k_proj": 2, "kproj": 3})
+
+
 def test_unknown_flag_and_command():
     for arguments in (["train", "--no-such-flag"], ["no-such-command"], []):
         run = lora_train(*arguments)
