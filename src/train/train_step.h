@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <span>
+#include <string>
 
 #include "lora_train/data/micro_batch.h"
 #include "lora_train/data/plan.h"
@@ -14,6 +16,9 @@ namespace lora_train::train {
 
 /// What one forward sees, on the device of the model.
 model::Batch make_batch(const data::MicroBatch& micro_batch);
+
+/// The first five of these documents as "file:line, file:line, ...", for messages.
+std::string name_rows(const data::DocumentStore& store, std::span<const std::uint32_t> documents);
 
 /// Parts of a run that a step works on; all outlive it.
 struct StepContext {

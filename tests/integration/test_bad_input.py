@@ -222,6 +222,23 @@ def test_non_finite_weight_stops_before_the_update(setup, value):
     assert setup.events("train") == [] or all(np.isfinite(line["loss"]) for line in setup.events("train"))
 
 
+def test_non_finite_evaluation_is_an_error(setup):
+    """Token 63 has a NaN embedding and stands in the evaluation data only."""
+    tensors = model_tensors()
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
+    tensors["model.embed_tokens.weight"][63] = np.nan
+    setup.write_model(tensors)
+    setup.write_config(tie_word_embeddings=False)
+    setup.write_rows([{"input_ids": [5, 6, 7, 8 + row], "labels": [5, 6, 7, 8 + row]} for row in range(12)])
+    path = setup.folder / "val.jsonl"
+    path.write_text('{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}\n{"input_ids": [5, 63, 7], "labels": [5, 63, 7]}\n')
+    evaluation = dict(eval_datasets=[{"path": str(path), "type": "pretokenized", "name": "held-out"}], eval_micro_batch_size=1)
+    said = refused(setup, NUMERIC, "held-out", f"{path}:2", **evaluation)
+    assert f"{path}:1" not in said
+    run = lora_train("eval", "--profile", setup.write_profile(**evaluation))
+    assert run.code == NUMERIC and "held-out" in run.stderr, run
+
+
 # ---- data -----------------------------------------------------------------------------------------------------------
 
 def test_missing_data_file(setup):
