@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
@@ -28,6 +29,19 @@ void copy_tokenizer(const ModelFiles& files, const fs::path& folder) {
   if (files.chat_template) write_file_atomic(folder / "chat_template.jinja", files.chat_template->source());
 }
 
+/// vLLM takes these ranks only; an adapter needs the next one from its largest rank. Source: vllm/config/lora.py.
+std::string vllm_command(const std::string& base, const std::string& adapter,
+                         const std::vector<model::AdapterSpec>& specs) {
+  std::int64_t largest = 0;
+  for (const auto& spec : specs) largest = std::max(largest, spec.rank);
+  for (const std::int64_t rank : {8, 16, 32, 64, 128, 256, 320, 512}) {
+    if (rank < largest) continue;
+    return "```sh\nvllm serve " + base + " --enable-lora --lora-modules my-adapter=" + adapter + " --max-lora-rank " +
+           std::to_string(rank) + "\n```";
+  }
+  return "not possible: vLLM takes ranks up to 512, and this adapter has " + std::to_string(largest) + ".";
+}
+
 std::string model_card(const Profile& profile, const AdapterSetup& adapters, const TrainState& state) {
   const std::string& base = adapters.config.base_model_name_or_path;
   const bool portable = !adapters.config.options.use_rslora && adapters.config.options.rank_pattern.empty() &&
@@ -39,9 +53,8 @@ std::string model_card(const Profile& profile, const AdapterSetup& adapters, con
   card += "\n## Use\n\nPEFT:\n\n```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
           "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(\"" + base + "\"), \"" +
           profile.output_dir + "/adapter\")\ntokenizer = AutoTokenizer.from_pretrained(\"" + profile.output_dir +
-          "/adapter\")\n```\n\nvLLM:\n\n```sh\nvllm serve " + base + " --enable-lora --lora-modules my-adapter=" +
-          profile.output_dir + "/adapter --max-lora-rank " + std::to_string(adapters.config.options.r) +
-          "\n```\n\nllama.cpp:\n\n```sh\npython convert_lora_to_gguf.py --base " + base + " " + profile.output_dir + "/adapter\n```\n\n";
+          "/adapter\")\n```\n\nvLLM:\n\n" + vllm_command(base, profile.output_dir + "/adapter", adapters.specs) +
+          "\n\nllama.cpp:\n\n```sh\npython convert_lora_to_gguf.py --base " + base + " " + profile.output_dir + "/adapter\n```\n\n";
   card += portable ? "Plain LoRA: none of the three refuses it.\n"
                    : "This adapter uses rsLoRA or rank and alpha patterns: PEFT reads them; llama.cpp ignores rsLoRA and vLLM "
                      "does not read patterns, so both would scale it wrongly.\n";
