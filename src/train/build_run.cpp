@@ -77,7 +77,6 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   check_device(profile, run->files.config);
   run->adapters = choose_adapters(profile, run->files);
   run->data = load_data(profile, run->files, true);
-  model::check_rope_supported(run->files.config, run->data.max_seq_len);
   run->sizes = resolve_batch_sizes(profile, run->data.max_seq_len);
   run->plan = std::make_unique<data::RunPlan>(run->data.train, plan_options(profile, run->sizes, run->data.max_seq_len));
   const std::int64_t eval_rows = profile.eval_micro_batch_size.value_or(run->sizes.micro);

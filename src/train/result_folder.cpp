@@ -11,21 +11,21 @@
 #include "lora_train/base/version.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/storage/safetensors.h"
+#include "lora_train/storage/tokenizer_files.h"
 
 namespace lora_train::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
-                                           "tokenizer.model",   "vocab.json",            "merges.txt",
-                                           "added_tokens.json", "generation_config.json"};
+void copy_if_there(const fs::path& source, const fs::path& folder) {
+  if (fs::exists(source)) write_file_atomic(folder / source.filename(), read_file(source));
+}
 
+/// The tokenizer with the chat template that was trained with, and generation_config.json, which names the end tokens.
 void copy_tokenizer(const ModelFiles& files, const fs::path& folder) {
-  for (const char* name : kTokenizerFiles) {
-    const fs::path source = files.resolved.folder / name;
-    if (fs::exists(source)) write_file_atomic(folder / name, read_file(source));
-  }
+  for (const char* name : storage::kTokenizerFiles) copy_if_there(files.resolved.folder / name, folder);
+  copy_if_there(files.resolved.folder / "generation_config.json", folder);
   if (files.chat_template) write_file_atomic(folder / "chat_template.jinja", files.chat_template->source());
 }
 
@@ -61,7 +61,7 @@ std::string model_card(const Profile& profile, const AdapterSetup& adapters, con
   return card;
 }
 
-/// Weights of full fine-tuning in the dtype they came in, config.json with it.
+/// Weights of full fine-tuning in save_dtype, and config.json that says so.
 void write_full_model(const Profile& profile, const ModelFiles& files, const model::Parameters& parameters, const fs::path& folder) {
   const bool as_bf16 = profile.save_dtype == Precision::kBf16;
   std::vector<at::Tensor> keep;

@@ -146,6 +146,7 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
 
 LoadedModel load_model(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
                        bool train_all_weights, std::int64_t max_seq_len) {
+  model::check_rope_supported(files.config, max_seq_len);
   const at::ScalarType dtype = profile.precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
   const auto base = profile.base_precision == BasePrecision::kFp32 ? at::kFloat : at::kBFloat16;
   if (profile.is_given("base_precision") && base != dtype) {
