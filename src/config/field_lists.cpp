@@ -232,7 +232,12 @@ Field targets_field(std::string name, LoraTargets Profile::*member, std::string 
 
 Field rank_pattern_field(std::string name, std::vector<std::pair<std::string, std::int64_t>> Profile::*member,
                          std::string help) {
-  return pattern_field(name, member, "an integer >= 1", std::move(help), parse_integer,
+  const Range range = Range::between(1, kMaxLoraRank);
+  const auto parse = [range](const std::string& text) {
+    const auto number = parse_integer(text);
+    return number && range.holds(static_cast<double>(*number)) ? number : std::nullopt;
+  };
+  return pattern_field(name, member, "an integer " + range.text(), std::move(help), parse,
                        [](std::int64_t number) { return integer_value(number); });
 }
 

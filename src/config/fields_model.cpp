@@ -43,7 +43,7 @@ FieldGroup adapter_group() {
   return {
       "Adapter",
       {choice_field("adapter", &Profile::adapter, "lora, or none for full fine-tuning."),
-       integer_field("lora_r", &Profile::lora_r, Range::at_least(1), "Rank.").silent_when(comes_from_adapter("lora_r")),
+       integer_field("lora_r", &Profile::lora_r, Range::between(1, kMaxLoraRank), "Rank.").silent_when(comes_from_adapter("lora_r")),
        number_field("lora_alpha", &Profile::lora_alpha, Range::above(0),
                     "Scale of the adapter: alpha / r, or alpha / sqrt(r) with use_rslora.")
            .silent_when(comes_from_adapter("lora_alpha")),
@@ -57,9 +57,11 @@ FieldGroup adapter_group() {
        flag_field("use_rslora", &Profile::use_rslora, "Scale by alpha / sqrt(r).")
            .silent_when(comes_from_adapter("use_rslora")),
        rank_pattern_field("rank_pattern", &Profile::rank_pattern,
-                          "Other ranks for some modules; the first pattern that matches counts, as in PEFT.")
+                          "Other ranks for some modules; the first pattern that matches counts, as in PEFT. A pattern "
+                          "without effect is an error.")
            .silent_when(comes_from_adapter("rank_pattern")),
-       alpha_pattern_field("alpha_pattern", &Profile::alpha_pattern, "Other alphas for some modules.")
+       alpha_pattern_field("alpha_pattern", &Profile::alpha_pattern,
+                           "Other alphas for some modules, by the same rules.")
            .silent_when(comes_from_adapter("alpha_pattern")),
        text_field("init_adapter", &Profile::init_adapter, "PEFT folder",
                   "Start from this adapter. It brings its own r, alpha, patterns, rsLoRA and targets; a profile that "

@@ -1,16 +1,11 @@
-// What the CPU kernels share: bf16 by integer operations, an exponential the compiler can vectorise, and clones of a
-// function for the vector units there are. No torch here.
+// What the CPU kernels share: bf16 by integer operations and an exponential the compiler can vectorise. No torch here.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-// The loader picks the clone. Address sanitizer cannot live with that.
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
-#define LORA_TRAIN_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define LORA_TRAIN_CLONES
-#endif
+#include "lora_train/kernels/cpu_clones.h"
+
 #define LORA_TRAIN_INLINE inline __attribute__((always_inline))
 
 namespace lora_train::kernels {

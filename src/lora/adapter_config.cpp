@@ -1,23 +1,28 @@
 // adapter_config.json: what PEFT writes and what we understand of it.
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "adapter_tensors.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/text.h"
+#include "lora_train/config/profile.h"
 #include "lora_train/lora/adapter_file.h"
 
 namespace lora_train::lora {
 namespace {
 
-using nlohmann::json;
+// Keeps the order of the file: PEFT takes the first pattern that matches.
+using Json = nlohmann::ordered_json;
 
 const char* const kConfigFile = "adapter_config.json";
+// Of peft.LoraConfig, for keys that the file leaves out.
+constexpr std::int64_t kPeftDefaultRank = 8;
+constexpr double kPeftDefaultAlpha = 8;
 
 /// Reads keys of one adapter_config.json with errors that name file and key.
-class ConfigReader {
+class AdapterConfigReader {
  public:
-  ConfigReader(std::string file, const json& object) : file_(std::move(file)), object_(object) {}
+  AdapterConfigReader(std::string file, const Json& object) : file_(std::move(file)), object_(object) {}
 
   [[noreturn]] void fail(const std::string& key, const std::string& message) const {
     throw FormatError(file_ + ": " + key, message);
@@ -28,42 +33,73 @@ class ConfigReader {
     if (!object_.contains(key) || object_[key].is_null()) return otherwise;
     try {
       return object_[key].get<Value>();
-    } catch (const json::exception&) {
+    } catch (const Json::exception&) {
       fail(key, "has the wrong type: " + object_[key].dump());
     }
+  }
+
+  /// A rank under this key, or of one of its patterns.
+  std::int64_t rank(const std::string& key, const Json& value) const {
+    const bool is_rank = value.is_number_integer() && value >= 1 && value <= kMaxLoraRank;
+    if (!is_rank) {
+      fail(key, "is " + value.dump() + "; a whole number from 1 to " + std::to_string(kMaxLoraRank) + " was expected");
+    }
+    return value.get<std::int64_t>();
   }
 
   /// Refuses a value that is neither absent, null, false nor empty: we would have to ignore it.
   void refuse_unless_off(const std::string& key) const {
     if (!object_.contains(key)) return;
-    const json& value = object_[key];
+    const Json& value = object_[key];
     const bool is_off = value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty());
     if (!is_off) fail(key, "is " + value.dump() + ", which is not supported; only plain LoRA adapters are");
   }
 
-  const json& at(const std::string& key) const { return object_[key]; }
+  const Json& at(const std::string& key) const { return object_[key]; }
   bool contains(const std::string& key) const { return object_.contains(key); }
 
  private:
   std::string file_;
-  const json& object_;
+  const Json& object_;
 };
 
-template <typename Value>
-std::vector<std::pair<std::string, Value>> read_pattern(const ConfigReader& reader, const std::string& key) {
-  std::vector<std::pair<std::string, Value>> pattern;
-  if (!reader.contains(key) || reader.at(key).is_null()) return pattern;
+/// Calls read("key.name", name, value) for each entry of an object, in the order of the file.
+template <typename Read>
+void read_pattern(const AdapterConfigReader& reader, const std::string& key, const Read& read) {
+  if (!reader.contains(key) || reader.at(key).is_null()) return;
   if (!reader.at(key).is_object()) reader.fail(key, "must be an object of names and numbers");
-  for (const auto& [name, value] : reader.at(key).items()) {
-    if (!value.is_number()) reader.fail(key, "the value of \"" + name + "\" is not a number");
-    pattern.emplace_back(name, value.template get<Value>());
-  }
-  return pattern;
+  for (const auto& [name, value] : reader.at(key).items()) read(key + "." + name, name, value);
 }
 
-void read_targets(const ConfigReader& reader, LoraOptions& options) {
+void read_ranks(const AdapterConfigReader& reader, LoraOptions& options) {
+  options.r = reader.contains("r") && !reader.at("r").is_null() ? reader.rank("r", reader.at("r")) : kPeftDefaultRank;
+  read_pattern(reader, "rank_pattern", [&](const std::string& where, const std::string& name, const Json& value) {
+    options.rank_pattern.emplace_back(name, reader.rank(where, value));
+  });
+}
+
+void read_alphas(const AdapterConfigReader& reader, LoraOptions& options) {
+  options.alpha = reader.get<double>("lora_alpha", kPeftDefaultAlpha);
+  read_pattern(reader, "alpha_pattern", [&](const std::string& where, const std::string& name, const Json& value) {
+    if (!value.is_number()) reader.fail(where, "is " + value.dump() + "; a number was expected");
+    options.alpha_pattern.emplace_back(name, value.get<double>());
+  });
+}
+
+/// PEFT repeats the other initialisations whenever it loads an adapter, and they change the base weights.
+void check_initialisation(const AdapterConfigReader& reader) {
+  const char* key = "init_lora_weights";
+  if (!reader.contains(key)) return;
+  const Json& value = reader.at(key);
+  if (value.is_null() || value.is_boolean() || value == "gaussian" || value == "eva" || value == "orthogonal") return;
+  reader.fail(key, "is " + value.dump() + "; expected true, false, \"gaussian\", \"eva\" or \"orthogonal\", with which "
+                   "the base weights stay what they are. Convert the adapter with PEFT's "
+                   "save_pretrained(..., path_initial_model_for_weight_conversion=...)");
+}
+
+void read_targets(const AdapterConfigReader& reader, LoraOptions& options) {
   if (!reader.contains("target_modules")) reader.fail("target_modules", "is missing; expected a list of linears or a regex");
-  const json& targets = reader.at("target_modules");
+  const Json& targets = reader.at("target_modules");
   if (targets.is_string()) {
     if (targets == "all-linear") options.all_linear = true;
     else options.target_regex = targets.get<std::string>();
@@ -76,50 +112,54 @@ void read_targets(const ConfigReader& reader, LoraOptions& options) {
   }
 }
 
-template <typename Value>
-json pattern_to_json(const std::vector<std::pair<std::string, Value>>& pattern) {
-  json object = json::object();
-  for (const auto& [name, value] : pattern) object[name] = value;
-  return object;
+/// 16 rather than 16.0, as PEFT writes it.
+Json number(double value) {
+  constexpr double kLargestExact = 9007199254740992.0;  // 2^53
+  const bool is_whole = std::abs(value) <= kLargestExact && std::floor(value) == value;
+  return is_whole ? Json(static_cast<std::int64_t>(value)) : Json(value);
 }
 
-json number(double value) {
-  return value == static_cast<double>(static_cast<long long>(value)) ? json(static_cast<long long>(value)) : json(value);
+Json parse_config(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) {
+    throw FormatError(path.string(), "is missing; expected a PEFT adapter folder with adapter_config.json and adapter_model.safetensors");
+  }
+  Json object;
+  try {
+    object = Json::parse(read_file(path));
+  } catch (const Json::parse_error& error) {
+    throw FormatError(path.string() + ":" + std::to_string(error.byte), "is not valid JSON; save the adapter again");
+  } catch (const Json::out_of_range&) {
+    throw FormatError(path.string(), "holds a number beyond what 64 bits can hold; save the adapter again");
+  }
+  if (!object.is_object()) throw FormatError(path.string(), "must hold a JSON object");
+  return object;
 }
 
 }  // namespace
 
 AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   const auto path = folder / kConfigFile;
-  if (!std::filesystem::exists(path)) {
-    throw FormatError(path.string(), "is missing; expected a PEFT adapter folder with adapter_config.json and adapter_model.safetensors");
-  }
-  json object;
-  try {
-    object = json::parse(read_file(path));
-  } catch (const json::parse_error& error) {
-    throw FormatError(path.string() + ":" + std::to_string(error.byte), "is not valid JSON; save the adapter again");
-  }
-  if (!object.is_object()) throw FormatError(path.string(), "must hold a JSON object");
-  const ConfigReader reader(path.string(), object);
+  const Json object = parse_config(path);
+  const AdapterConfigReader reader(path.string(), object);
   const auto type = reader.get<std::string>("peft_type", "");
   if (type != "LORA") reader.fail("peft_type", "is \"" + type + "\"; only LORA adapters are supported");
   for (const char* key : {"use_dora", "use_qalora", "modules_to_save", "trainable_token_indices", "layers_to_transform",
                           "layers_pattern", "layer_replication", "fan_in_fan_out", "megatron_config", "lora_bias",
-                          "target_parameters", "exclude_modules", "alora_invocation_tokens", "use_bdlora"}) {
+                          "target_parameters", "exclude_modules", "alora_invocation_tokens", "use_bdlora",
+                          "ensure_weight_tying", "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
     reader.refuse_unless_off(key);
   }
+  check_initialisation(reader);
   if (reader.get<std::string>("bias", "none") != "none") reader.fail("bias", "trains biases, which is not supported; expected \"none\"");
   AdapterConfig config;
   config.base_model_name_or_path = reader.get<std::string>("base_model_name_or_path", "");
   LoraOptions& options = config.options;
+  options.file = path.string();
   read_targets(reader, options);
-  options.r = reader.get<std::int64_t>("r", 8);
-  options.alpha = reader.get<double>("lora_alpha", 8);
+  read_ranks(reader, options);
+  read_alphas(reader, options);
   options.dropout = reader.get<double>("lora_dropout", 0);
   options.use_rslora = reader.get<bool>("use_rslora", false);
-  options.rank_pattern = read_pattern<std::int64_t>(reader, "rank_pattern");
-  options.alpha_pattern = read_pattern<double>(reader, "alpha_pattern");
   return config;
 }
 
@@ -127,9 +167,10 @@ void save_adapter(const std::filesystem::path& folder, const AdapterConfig& conf
                   const std::vector<std::string>& target_modules, const model::Parameters& parameters, SaveDtype dtype) {
   save_adapter_tensors(folder, parameters, dtype);
   const LoraOptions& options = config.options;
-  json alphas = json::object();
+  Json ranks = Json::object(), alphas = Json::object();
+  for (const auto& [name, value] : options.rank_pattern) ranks[name] = value;
   for (const auto& [name, value] : options.alpha_pattern) alphas[name] = number(value);
-  const json object = {{"alpha_pattern", alphas},
+  const Json object = {{"alpha_pattern", alphas},
                        {"base_model_name_or_path", config.base_model_name_or_path},
                        {"bias", "none"},
                        {"fan_in_fan_out", false},
@@ -141,7 +182,7 @@ void save_adapter(const std::filesystem::path& folder, const AdapterConfig& conf
                        {"peft_type", "LORA"},
                        {"peft_version", "0.21.2"},
                        {"r", options.r},
-                       {"rank_pattern", pattern_to_json(options.rank_pattern)},
+                       {"rank_pattern", ranks},
                        {"target_modules", target_modules},
                        {"task_type", "CAUSAL_LM"},
                        {"trainable_token_indices", nullptr},

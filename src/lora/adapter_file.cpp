@@ -46,6 +46,9 @@ void load_adapter(const std::filesystem::path& folder, const std::vector<model::
       throw FormatError(where, "is " + storage::describe(*entry) + ", expected shape " + c10::str(value.sizes()) +
                                    "; the adapter belongs to another model or rank");
     }
+    if (!storage::is_weight_dtype(entry->dtype)) {
+      throw FormatError(where, "is " + storage::describe(*entry) + "; expected F32, F16 or BF16: save the adapter again");
+    }
     model::copy_elements(*entry, file.bytes(*entry), where, value);
     if (!at::isfinite(value).all().item<bool>()) throw FormatError(where, "holds NaN or infinity");
   }

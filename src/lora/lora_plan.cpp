@@ -8,7 +8,9 @@
 #include <set>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/profile.h"
 
 namespace lora_train::lora {
 namespace {
@@ -16,10 +18,20 @@ namespace {
 using model::AdapterSpec;
 using model::LinearSlot;
 
+/// A mistake under this key of the profile or of the file that the options come from.
+[[noreturn]] void refuse(const LoraOptions& options, const std::string& key, const std::string& message) {
+  if (options.file.empty()) throw ConfigError(key, message);
+  throw FormatError(options.file + ": " + key, message);
+}
+
+std::string targets_key(const LoraOptions& options) {
+  return options.file.empty() ? "lora_target_modules" : "target_modules";
+}
+
 /// A whole-string regular expression with Python's meaning of the constructs that target patterns use.
 class FullMatch {
  public:
-  FullMatch(const std::string& key, const std::string& pattern) {
+  FullMatch(const LoraOptions& options, const std::string& key, const std::string& pattern) {
     int code = 0;
     PCRE2_SIZE offset = 0;
     code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
@@ -27,8 +39,8 @@ class FullMatch {
     if (code_) return;
     PCRE2_UCHAR message[200] = {};
     pcre2_get_error_message(code, message, sizeof message);
-    throw ConfigError(key, "\"" + pattern + "\" is not a valid regular expression: " +
-                               reinterpret_cast<const char*>(message) + " at offset " + std::to_string(offset));
+    refuse(options, key, "\"" + pattern + "\" is not a valid regular expression: " +
+                             reinterpret_cast<const char*>(message) + " at offset " + std::to_string(offset));
   }
 
   bool matches(const std::string& text) const {
@@ -48,22 +60,22 @@ bool is_suffix(const std::string& path, const std::string& name) {
 
 std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
-[[noreturn]] void refuse_unmatched(const std::string& what) {
+[[noreturn]] void refuse_unmatched(const LoraOptions& options, const std::string& what) {
   std::vector<std::string> names;
   for (int slot = 0; slot < model::kNumLinearSlots; ++slot) {
     names.push_back(last_part(std::string(model::slot_path(static_cast<LinearSlot>(slot)))));
   }
   const bool is_outer = what.find("lm_head") != std::string::npos || what.find("embed") != std::string::npos;
-  throw ConfigError("lora_target_modules",
-                    "\"" + what + "\" matches no linear of the decoder layers" +
-                        (is_outer ? " (adapters on the embedding or the output head are not supported)" : "") +
-                        ". The linears are " + join(names) + ", under model.layers.<i>.self_attn and .mlp");
+  refuse(options, targets_key(options),
+         "\"" + what + "\" matches no linear of the decoder layers" +
+             (is_outer ? " (adapters on the embedding or the output head are not supported)" : "") +
+             ". The linears are " + join(names) + ", under model.layers.<i>.self_attn and .mlp");
 }
 
 /// The linears that the targets choose, in model order.
 std::vector<std::pair<std::int64_t, LinearSlot>> choose(const LoraOptions& options, const model::ModelConfig& config) {
   std::optional<FullMatch> regex;
-  if (options.target_regex) regex.emplace("lora_target_modules", *options.target_regex);
+  if (options.target_regex) regex.emplace(options, targets_key(options), *options.target_regex);
   std::set<std::string> unmatched(options.target_names.begin(), options.target_names.end());
   std::vector<std::pair<std::int64_t, LinearSlot>> chosen;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
@@ -79,49 +91,82 @@ std::vector<std::pair<std::int64_t, LinearSlot>> choose(const LoraOptions& optio
       if (is_target) chosen.emplace_back(layer, slot);
     }
   }
-  if (!unmatched.empty()) refuse_unmatched(*unmatched.begin());
-  if (chosen.empty()) refuse_unmatched(options.target_regex.value_or("(empty list)"));
+  if (!unmatched.empty()) refuse_unmatched(options, *unmatched.begin());
+  if (chosen.empty()) refuse_unmatched(options, options.target_regex.value_or("(empty list)"));
   return chosen;
 }
 
+/// rank_pattern or alpha_pattern: each entry is matched at the end of the name, and the first that matches counts.
 template <typename Value>
-std::vector<std::pair<FullMatch, Value>> compile(const std::string& key,
+std::vector<std::pair<FullMatch, Value>> compile(const LoraOptions& options, const std::string& key,
                                                  const std::vector<std::pair<std::string, Value>>& patterns) {
   std::vector<std::pair<FullMatch, Value>> compiled;
   for (const auto& [pattern, value] : patterns) {
-    compiled.emplace_back(FullMatch(key, "(?:.*\\.)?(?:" + pattern + ")"), value);
+    compiled.emplace_back(FullMatch(options, key, "(?:.*\\.)?(?:" + pattern + ")"), value);
   }
   return compiled;
 }
 
+/// patterns.size() when none matches.
 template <typename Value>
-Value first_match(const std::vector<std::pair<FullMatch, Value>>& patterns, const std::string& path, Value otherwise) {
-  for (const auto& [pattern, value] : patterns) {
-    if (pattern.matches(path)) return value;
+std::size_t first_match(const std::vector<std::pair<FullMatch, Value>>& patterns, const std::string& path) {
+  const auto matches = [&path](const auto& entry) { return entry.first.matches(path); };
+  return static_cast<std::size_t>(std::find_if(patterns.begin(), patterns.end(), matches) - patterns.begin());
+}
+
+template <typename Value>
+Value value_of(const std::vector<std::pair<FullMatch, Value>>& patterns, const std::string& path, Value otherwise) {
+  const std::size_t index = first_match(patterns, path);
+  return index < patterns.size() ? patterns[index].second : otherwise;
+}
+
+template <typename Value>
+void check_pattern(const LoraOptions& options, const std::vector<std::string>& paths, const std::string& key,
+                   const std::vector<std::pair<std::string, Value>>& patterns) {
+  const auto compiled = compile(options, key, patterns);
+  std::set<std::size_t> used;
+  for (const auto& path : paths) used.insert(first_match(compiled, path));
+  for (std::size_t i = 0; i < patterns.size(); ++i) {
+    if (used.contains(i)) continue;
+    const std::string message = "\"" + patterns[i].first +
+                                "\" has no effect: it matches no targeted linear, or earlier patterns match all that it "
+                                "does. Expected a regex for the end of a name such as " +
+                                paths.front() + "; the first that matches counts";
+    if (options.file.empty()) throw ConfigError(key, message);
+    log_warning(options.file + ": " + key + ": " + message);
   }
-  return otherwise;
 }
 
 }  // namespace
 
 std::vector<AdapterSpec> plan_adapters(const LoraOptions& options, const model::ModelConfig& config) {
-  const auto ranks = compile("rank_pattern", options.rank_pattern);
-  const auto alphas = compile("alpha_pattern", options.alpha_pattern);
+  const auto ranks = compile(options, "rank_pattern", options.rank_pattern);
+  const auto alphas = compile(options, "alpha_pattern", options.alpha_pattern);
   std::vector<AdapterSpec> specs;
   for (const auto& [layer, slot] : choose(options, config)) {
     const std::string path = model::linear_path(layer, slot);
     AdapterSpec spec;
     spec.layer = layer;
     spec.slot = slot;
-    spec.rank = first_match(ranks, path, options.r);
-    if (spec.rank <= 0) throw ConfigError("lora_r", "the rank of " + path + " is not positive");
-    const double alpha = first_match(alphas, path, options.alpha);
+    spec.rank = value_of(ranks, path, options.r);
+    if (spec.rank < 1 || spec.rank > kMaxLoraRank) {
+      refuse(options, "lora_r", "the rank of " + path + " is " + std::to_string(spec.rank) + ", expected 1 to " +
+                                    std::to_string(kMaxLoraRank));
+    }
+    const double alpha = value_of(alphas, path, options.alpha);
     const auto rank = static_cast<double>(spec.rank);
     spec.scale = alpha / (options.use_rslora ? std::sqrt(rank) : rank);
     spec.dropout = options.dropout;
     specs.push_back(spec);
   }
   return specs;
+}
+
+void check_patterns(const LoraOptions& options, const model::ModelConfig& config) {
+  std::vector<std::string> paths;
+  for (const auto& [layer, slot] : choose(options, config)) paths.push_back(model::linear_path(layer, slot));
+  check_pattern(options, paths, "rank_pattern", options.rank_pattern);
+  check_pattern(options, paths, "alpha_pattern", options.alpha_pattern);
 }
 
 std::vector<std::string> explicit_targets(const std::vector<AdapterSpec>& specs, const model::ModelConfig& config) {

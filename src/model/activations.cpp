@@ -13,10 +13,10 @@ at::Tensor rows(const at::Tensor& buffer, int64_t num_tokens) {
 
 }  // namespace
 
-at::Tensor Activations::make(int64_t columns, at::ScalarType dtype) {
-  const auto options = at::TensorOptions(dtype).device(shape_.device);
-  const at::Tensor buffer = columns == 1 ? at::empty({shape_.max_tokens}, options)
-                                         : at::empty({shape_.max_tokens, columns}, options);
+at::Tensor Activations::make(at::IntArrayRef row, at::ScalarType dtype) {
+  std::vector<int64_t> shape{shape_.max_tokens};
+  shape.insert(shape.end(), row.begin(), row.end());
+  const at::Tensor buffer = at::empty(shape, at::TensorOptions(dtype).device(shape_.device));
   bytes_ += static_cast<int64_t>(buffer.nbytes());
   return buffer;
 }
@@ -24,8 +24,8 @@ at::Tensor Activations::make(int64_t columns, at::ScalarType dtype) {
 LayerActivations Activations::make_layer(const ModelConfig& c, const LayerWeights& w, const LayerActivations* shared,
                                          Recompute mode) {
   const int64_t heads = c.num_heads, kv_heads = c.num_kv_heads, E = c.head_dim;
-  const auto keep = [&](Recompute least, const at::Tensor* other, int64_t columns, at::ScalarType dtype) {
-    return shared != nullptr && mode >= least ? *other : make(columns, dtype);
+  const auto keep = [&](Recompute least, const at::Tensor* other, at::IntArrayRef row, at::ScalarType dtype) {
+    return shared != nullptr && mode >= least ? *other : make(row, dtype);
   };
   LayerActivations a;
   const AttentionActivations* attention = shared != nullptr ? &shared->attention : nullptr;
@@ -36,7 +36,7 @@ LayerActivations Activations::make_layer(const ModelConfig& c, const LayerWeight
   using M = MlpActivations;
   const Recompute cheap = Recompute::kCheap, full = Recompute::kFull;
   a.attention.normed = keep(cheap, pick(attention, &A::normed), w.qkv.input_width(), dtype);
-  a.attention.rstd = keep(full, pick(attention, &A::rstd), 1, at::kFloat);
+  a.attention.rstd = keep(full, pick(attention, &A::rstd), {}, at::kFloat);
   a.attention.qkv = keep(full, pick(attention, &A::qkv), (heads + 2 * kv_heads) * E, dtype);
   if (c.qk_norm) {
     a.attention.qk_raw = keep(full, pick(attention, &A::qk_raw), (heads + kv_heads) * E, dtype);
@@ -47,7 +47,7 @@ LayerActivations Activations::make_layer(const ModelConfig& c, const LayerWeight
   a.attention.lse = keep(full, pick(attention, &A::lse), heads, at::kFloat);
   a.mlp.input = keep(full, pick(mlp, &M::input), c.hidden_size, dtype);
   a.mlp.normed = keep(cheap, pick(mlp, &M::normed), w.gate_up.input_width(), dtype);
-  a.mlp.rstd = keep(full, pick(mlp, &M::rstd), 1, at::kFloat);
+  a.mlp.rstd = keep(full, pick(mlp, &M::rstd), {}, at::kFloat);
   a.mlp.gate_up = keep(full, pick(mlp, &M::gate_up), 2 * c.intermediate_size, dtype);
   a.mlp.hidden = keep(cheap, pick(mlp, &M::hidden), w.down.input_width(), dtype);
   return a;

@@ -161,7 +161,6 @@ void attention_block_backward(const Decoder& decoder, LayerWeights& weights, int
 
 Decoder make_decoder(const ModelConfig& config, WeightSource& weights, at::ScalarType dtype, int64_t max_seq_len,
                      const FirstNeeded& first_needed) {
-  check_rope_supported(config, max_seq_len);
   const std::vector<float> inv_freq = rope_inv_freq(config);
   const at::Tensor frequencies = at::tensor(at::ArrayRef<float>(inv_freq), at::kFloat);
   return {config, dtype, weights, kernels::make_rope_table(frequencies, max_seq_len, rope_attention_factor(config)),

@@ -75,8 +75,7 @@ void check_one(const TensorSpec& spec, const ModelConfig& config, const storage:
                                                  " asks for " + show_shape(spec.shape) +
                                                  ": config and weights do not belong together");
   }
-  using storage::DType;
-  if (entry->dtype != DType::kF32 && entry->dtype != DType::kF16 && entry->dtype != DType::kBF16) {
+  if (!storage::is_weight_dtype(entry->dtype)) {
     throw FormatError(weights.where(*entry), "has dtype " + std::string(storage::dtype_name(entry->dtype)) +
                                                  "; F32, F16 and BF16 can be trained on: use the unquantised model");
   }

@@ -12,6 +12,7 @@
 #include "lora_train/base/philox.h"
 #include "lora_train/base/text.h"
 #include "lora_train/model/model_config.h"
+#include "lora_train/storage/tokenizer_files.h"
 
 namespace lora_train::model {
 namespace {
@@ -19,9 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using storage::DType;
 
-constexpr const char* kTokenizerFiles[] = {
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json",     "merges.txt",      "chat_template.jinja"};
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 std::uint16_t to_bf16(float value) {
@@ -126,7 +124,7 @@ void write_weights(const ModelConfig& config, const InitModelRequest& request, I
 
 void copy_tokenizer(const InitModelRequest& request, InitModelResult& result) {
   if (request.tokenizer.empty()) return;
-  for (const char* name : kTokenizerFiles) {
+  for (const char* name : storage::kTokenizerFiles) {
     if (!fs::exists(request.tokenizer / name)) continue;
     write_file_atomic(request.output_dir / name, read_file(request.tokenizer / name));
     result.files.emplace_back(name);
@@ -135,9 +133,7 @@ void copy_tokenizer(const InitModelRequest& request, InitModelResult& result) {
 
 void check_tokenizer(const fs::path& folder) {
   if (folder.empty()) return;
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
-    if (fs::exists(folder / name)) return;
-  }
+  if (fs::exists(folder / "tokenizer.json") || fs::exists(folder / "tokenizer.model")) return;
   throw FormatError(folder.string(),
                     "holds no tokenizer.json and no tokenizer.model; the folder of a tokenizer was expected");
 }

@@ -11,7 +11,7 @@
 namespace lora_train::model {
 namespace {
 
-constexpr int kCalibrationBins = 15;
+constexpr std::size_t kCalibrationBins = 15;
 
 /// Logits [m, V] of normed rows [m, D], trainable rows in place of the frozen ones.
 void head_forward(const OuterWeights& weights, const at::Tensor& normed, at::Tensor& logits) {
@@ -46,8 +46,10 @@ void count_statistics(const kernels::CrossEntropyOutput& output, LossSums& sums)
   const bool* is_correct = correct.const_data_ptr<bool>();
   const float* share = confidence.const_data_ptr<float>();
   for (int64_t row = 0; row < correct.numel(); ++row) {
-    const auto bin = std::min<int64_t>(kCalibrationBins - 1, static_cast<int64_t>(share[row] * kCalibrationBins));
-    LossSums::Bin& target = sums.bins[static_cast<std::size_t>(bin)];
+    // NaN, and all of 1, into the last bin.
+    const bool is_inside = share[row] >= 0 && share[row] < 1;
+    const auto bin = is_inside ? static_cast<std::size_t>(share[row] * static_cast<float>(kCalibrationBins)) : kCalibrationBins - 1;
+    LossSums::Bin& target = sums.bins[std::min<std::size_t>(bin, kCalibrationBins - 1)];
     ++target.count;
     target.confidence += static_cast<double>(share[row]);
     target.correct += is_correct[row] ? 1 : 0;

@@ -109,7 +109,6 @@ ResidentWeights::ResidentWeights(const ModelConfig& config, const storage::Weigh
                                  const std::vector<AdapterSpec>& specs, TrainedWeights trained)
     : config_(config),
       dtype_(dtype),
-      trained_(trained),
       parameters_(trained == TrainedWeights::kAll ? weight_parameters(config) : adapter_parameters(config, specs)),
       layers_(static_cast<std::size_t>(config.num_layers)) {
   bind_adapters(specs);

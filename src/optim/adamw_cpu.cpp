@@ -4,11 +4,7 @@
 
 #include <cmath>
 
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
-#define LORA_TRAIN_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define LORA_TRAIN_CLONES
-#endif
+#include "lora_train/kernels/cpu_clones.h"
 
 namespace lora_train::optim {
 

@@ -43,6 +43,8 @@ std::string_view dtype_name(DType dtype) { return kDTypes[static_cast<std::size_
 
 int dtype_bits(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)].bits; }
 
+bool is_weight_dtype(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
+
 std::optional<DType> parse_dtype(std::string_view name) {
   for (const auto& row : kDTypes) {
     if (row.name == name) return row.dtype;

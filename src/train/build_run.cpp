@@ -106,7 +106,6 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   check_device(profile, run->files.config);
   run->adapters = choose_adapters(profile, run->files);
   run->data = load_data(profile, run->files, true);
-  model::check_rope_supported(run->files.config, run->data.max_seq_len);
   run->sizes = data::resolve_batch_sizes(profile, run->data.max_seq_len);
   run->resolved.max_seq_len = run->data.max_seq_len;
   run->resolved.micro_batch_size = run->sizes.micro;

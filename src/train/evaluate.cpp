@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "lora_train/base/error.h"
 #include "lora_train/data/micro_batch.h"
 #include "lora_train/model/loss_head.h"
 #include "train_step.h"
@@ -28,6 +29,14 @@ double calibration_error(const model::LossSums& sums) {
   return error / static_cast<double>(sums.num_tokens);
 }
 
+void check_finite(double loss, const data::NamedStore& data, const data::MicroBatchPlan& plan) {
+  if (std::isfinite(loss)) return;
+  throw NumericError("evaluation on " + data.name,
+                     "loss " + std::to_string(loss) + ": not finite. Rows of this micro-batch: " +
+                         name_rows(data.store, plan.documents) +
+                         ". Look at these rows, at the base weights and at the loss of the last training steps");
+}
+
 }  // namespace
 
 EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, const data::NamedStore& data,
@@ -44,9 +53,10 @@ EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, co
     if (should_stop()) return result;
     const model::Batch batch = make_batch(data::build_micro_batch(data.store, micro_plan, buffer));
     model::decoder_forward(decoder, batch, activations);
-    add(model::loss_head(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch, decoder.weights.outer(),
-                         options, nullptr),
-        sums);
+    const model::LossSums part = model::loss_head(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch,
+                                                  decoder.weights.outer(), options, nullptr);
+    check_finite(part.loss, data, micro_plan);
+    add(part, sums);
   }
   const auto num_tokens = static_cast<double>(sums.num_tokens);
   result.num_tokens = sums.num_tokens;

@@ -12,7 +12,8 @@
 namespace lora_train::train {
 
 /// Runs through all documents once. `should_stop` is asked before each micro-batch; true ends early with an empty
-/// result (num_tokens 0). ece: 15 equal-width bins over the confidence of the most likely token.
+/// result (num_tokens 0). ece: 15 equal-width bins over the confidence of the most likely token. Throws NumericError,
+/// naming rows of the micro-batch, when its loss is not finite.
 EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, const data::NamedStore& data,
                     const std::vector<data::MicroBatchPlan>& plan, const std::function<bool()>& should_stop);
 

@@ -1,5 +1,6 @@
 #include "result_folder.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
@@ -7,6 +8,7 @@
 #include "lora_train/base/version.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/storage/atomic_folder.h"
+#include "lora_train/storage/tokenizer_files.h"
 #include "output_folder.h"
 
 namespace lora_train::train {
@@ -14,16 +16,28 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
-                                           "tokenizer.model",   "vocab.json",            "merges.txt",
-                                           "added_tokens.json", "generation_config.json"};
+void copy_if_there(const fs::path& source, const fs::path& folder) {
+  if (fs::exists(source)) write_file_atomic(folder / source.filename(), read_file(source));
+}
 
+/// The tokenizer with the chat template that was trained with, and generation_config.json, which names the end tokens.
 void copy_tokenizer(const ModelFiles& files, const fs::path& folder) {
-  for (const char* name : kTokenizerFiles) {
-    const fs::path source = files.resolved.folder / name;
-    if (fs::exists(source)) write_file_atomic(folder / name, read_file(source));
-  }
+  for (const char* name : storage::kTokenizerFiles) copy_if_there(files.resolved.folder / name, folder);
+  copy_if_there(files.resolved.folder / "generation_config.json", folder);
   if (files.chat_template) write_file_atomic(folder / "chat_template.jinja", files.chat_template->source());
+}
+
+/// vLLM takes these ranks only; an adapter needs the next one from its largest rank. Source: vllm/config/lora.py.
+std::string vllm_command(const std::string& base, const std::string& adapter,
+                         const std::vector<model::AdapterSpec>& specs) {
+  std::int64_t largest = 0;
+  for (const auto& spec : specs) largest = std::max(largest, spec.rank);
+  for (const std::int64_t rank : {8, 16, 32, 64, 128, 256, 320, 512}) {
+    if (rank < largest) continue;
+    return "```sh\nvllm serve " + base + " --enable-lora --lora-modules my-adapter=" + adapter + " --max-lora-rank " +
+           std::to_string(rank) + "\n```";
+  }
+  return "not possible: vLLM takes ranks up to 512, and this adapter has " + std::to_string(largest) + ".";
 }
 
 std::string model_card(const Profile& profile, const AdapterSetup& adapters, const TrainState& state) {
@@ -38,16 +52,15 @@ std::string model_card(const Profile& profile, const AdapterSetup& adapters, con
   card += "\n## Use\n\nPEFT:\n\n```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
           "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(\"" + base + "\"), \"" +
           profile.output_dir + "/adapter\")\ntokenizer = AutoTokenizer.from_pretrained(\"" + profile.output_dir +
-          "/adapter\")\n```\n\nvLLM:\n\n```sh\nvllm serve " + base + " --enable-lora --lora-modules my-adapter=" +
-          profile.output_dir + "/adapter --max-lora-rank " + std::to_string(adapters.config.options.r) +
-          "\n```\n\nllama.cpp:\n\n```sh\npython convert_lora_to_gguf.py --base " + base + " " + profile.output_dir + "/adapter\n```\n\n";
+          "/adapter\")\n```\n\nvLLM:\n\n" + vllm_command(base, profile.output_dir + "/adapter", adapters.specs) +
+          "\n\nllama.cpp:\n\n```sh\npython convert_lora_to_gguf.py --base " + base + " " + profile.output_dir + "/adapter\n```\n\n";
   card += portable ? "Plain LoRA: none of the three refuses it.\n"
                    : "This adapter uses rsLoRA or rank and alpha patterns: PEFT reads them; llama.cpp ignores rsLoRA and vLLM "
                      "does not read patterns, so both would scale it wrongly.\n";
   return card;
 }
 
-/// Weights of full fine-tuning, and config.json with their dtype.
+/// Weights of full fine-tuning in save_dtype, and config.json that says so.
 void write_full_model(const Profile& profile, const ModelFiles& files, const model::Parameters& parameters, const fs::path& folder) {
   const bool as_bf16 = profile.save_dtype == Precision::kBf16;
   model::write_values(folder / "model.safetensors", parameters, as_bf16 ? at::kBFloat16 : at::kFloat);

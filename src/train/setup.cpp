@@ -27,27 +27,45 @@ lora::LoraOptions lora_options(const Profile& profile) {
   return options;
 }
 
-/// A key that was given beside init_adapter must say what the adapter says.
-void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loaded) {
+/// A key of the profile that init_adapter brings as well, and how it replaces the adapter's value.
+struct AdapterKey {
+  const char* name;
+  void (*replace)(const lora::LoraOptions& asked, lora::LoraOptions& options);
+};
+
+constexpr AdapterKey kAdapterKeys[] = {
+    {"lora_r", [](const auto& asked, auto& options) { options.r = asked.r; }},
+    {"lora_alpha", [](const auto& asked, auto& options) { options.alpha = asked.alpha; }},
+    {"use_rslora", [](const auto& asked, auto& options) { options.use_rslora = asked.use_rslora; }},
+    {"rank_pattern", [](const auto& asked, auto& options) { options.rank_pattern = asked.rank_pattern; }},
+    {"alpha_pattern", [](const auto& asked, auto& options) { options.alpha_pattern = asked.alpha_pattern; }},
+    {"lora_target_modules", [](const auto& asked, auto& options) {
+       options.all_linear = asked.all_linear;
+       options.target_names = asked.target_names;
+       options.target_regex = asked.target_regex;
+     }}};
+
+/// Keys that are given beside init_adapter must give the linears, ranks and scales that the adapter has; how they are
+/// spelled does not matter (all-linear, or the list that such a run writes).
+void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loaded,
+                          const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config) {
   const lora::LoraOptions asked = lora_options(profile);
-  std::vector<std::string> wrong;
-  const auto check = [&](const char* key, bool is_equal) {
-    if (profile.is_given(key) && !is_equal) wrong.emplace_back(key);
-  };
-  check("lora_r", asked.r == loaded.r);
-  check("lora_alpha", asked.alpha == loaded.alpha);
-  check("use_rslora", asked.use_rslora == loaded.use_rslora);
-  check("rank_pattern", asked.rank_pattern == loaded.rank_pattern);
-  check("alpha_pattern", asked.alpha_pattern == loaded.alpha_pattern);
-  auto sorted = [](std::vector<std::string> names) {
-    std::sort(names.begin(), names.end());
-    return names;
-  };
-  check("lora_target_modules", asked.all_linear == loaded.all_linear && asked.target_regex == loaded.target_regex &&
-                                   sorted(asked.target_names) == sorted(loaded.target_names));
-  if (wrong.empty()) return;
+  lora::LoraOptions all_replaced = loaded;
+  all_replaced.file.clear();
+  std::vector<std::string> given, wrong;
+  for (const AdapterKey& key : kAdapterKeys) {
+    if (!profile.is_given(key.name)) continue;
+    given.emplace_back(key.name);
+    key.replace(asked, all_replaced);
+    lora::LoraOptions one_replaced = loaded;
+    one_replaced.file.clear();
+    key.replace(asked, one_replaced);
+    if (lora::plan_adapters(one_replaced, config) != specs) wrong.emplace_back(key.name);
+  }
+  if (lora::plan_adapters(all_replaced, config) == specs) return;
   throw ConfigError("init_adapter", "the adapter in " + profile.init_adapter + " says otherwise than the profile about " +
-                                        join(wrong) + "; leave these keys out, they come with the adapter");
+                                        join(wrong.empty() ? given : wrong) +
+                                        "; leave these keys out, they come with the adapter");
 }
 
 std::int64_t available_memory() {
@@ -97,10 +115,12 @@ AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
     setup.config.options = lora_options(profile);
   } else {
     setup.config = lora::read_adapter_config(profile.init_adapter);
-    refuse_contradiction(profile, setup.config.options);
     setup.config.options.dropout = profile.lora_dropout;
   }
-  setup.specs = lora::plan_adapters(setup.config.options, files.config);
+  const lora::LoraOptions& options = setup.config.options;
+  setup.specs = lora::plan_adapters(options, files.config);
+  lora::check_patterns(options, files.config);
+  if (!profile.init_adapter.empty()) refuse_contradiction(profile, options, setup.specs, files.config);
   const std::string& hub_name = files.resolved.hub_name;
   setup.config.base_model_name_or_path =
       !hub_name.empty() ? hub_name : !profile.base_model_name.empty() ? profile.base_model_name : profile.model;
@@ -112,11 +132,13 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
   setup.config = lora::read_adapter_config(folder);
   setup.config.options.dropout = 0;
   setup.specs = lora::plan_adapters(setup.config.options, files.config);
+  lora::check_patterns(setup.config.options, files.config);
   return setup;
 }
 
 LoadedModel load_model(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
                        bool train_all_weights, std::int64_t max_seq_len) {
+  model::check_rope_supported(files.config, max_seq_len);
   const at::ScalarType dtype = profile.precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
   const storage::WeightFiles weight_files = storage::open_model_weights(files.resolved.folder);
   model::check_weights(files.config, weight_files);

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <span>
@@ -36,16 +37,14 @@ model::DropoutContext dropout_context(const StepContext& context, const data::Mi
 }
 
 [[noreturn]] void refuse_non_finite(const StepContext& context, const data::StepPlan& plan, const StepResult& result) {
-  std::vector<std::string> rows;
+  std::vector<std::uint32_t> documents;
   for (const auto& micro : plan.micro_batches) {
-    for (const auto document : micro.documents) {
-      if (rows.size() < 5) rows.push_back(context.documents.source(document));
-    }
+    documents.insert(documents.end(), micro.documents.begin(), micro.documents.end());
   }
   throw NumericError("step " + std::to_string(plan.step),
                      "loss " + std::to_string(result.loss) + ", gradient norm " + std::to_string(result.grad_norm) +
-                         ": not finite. Nothing was updated. Rows of this step: " + join(rows) +
-                         (plan.num_documents > 5 ? ", ..." : "") +
+                         ": not finite. Nothing was updated. Rows of this step: " +
+                         name_rows(context.documents, documents) +
                          ". Look at these rows and at the base weights; a lower learning_rate, warmup_ratio or max_grad_norm often helps");
 }
 
@@ -61,6 +60,15 @@ NextMicroBatch build_in_place(const data::DocumentStore& store, const data::Step
     place->batch = data::build_micro_batch(store, plan.micro_batches[place->next++], place->buffer);
     return std::shared_ptr<const data::MicroBatch>(place, &place->batch);
   };
+}
+
+std::string name_rows(const data::DocumentStore& store, std::span<const std::uint32_t> documents) {
+  constexpr std::size_t kShown = 5;
+  std::vector<std::string> rows;
+  for (const std::uint32_t document : documents.first(std::min(kShown, documents.size()))) {
+    rows.push_back(store.source(document));
+  }
+  return join(rows) + (documents.size() > kShown ? ", ..." : "");
 }
 
 model::Batch make_batch(const data::MicroBatch& micro_batch) {

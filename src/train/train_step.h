@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "lora_train/data/micro_batch.h"
 #include "lora_train/data/plan.h"
@@ -21,6 +23,9 @@ NextMicroBatch build_in_place(const data::DocumentStore& store, const data::Step
 
 /// What one forward sees, on the device of the model.
 model::Batch make_batch(const data::MicroBatch& micro_batch);
+
+/// The first five of these documents as "file:line, file:line, ...", for messages.
+std::string name_rows(const data::DocumentStore& store, std::span<const std::uint32_t> documents);
 
 /// Parts of a run that a step works on; all outlive it.
 struct StepContext {

@@ -229,6 +229,23 @@ def test_non_finite_weight_stops_before_the_update(setup, value):
     assert setup.events("train") == [] or all(np.isfinite(line["loss"]) for line in setup.events("train"))
 
 
+def test_non_finite_evaluation_is_an_error(setup):
+    """Token 63 has a NaN embedding and stands in the evaluation data only."""
+    tensors = model_tensors()
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
+    tensors["model.embed_tokens.weight"][63] = np.nan
+    setup.write_model(tensors)
+    setup.write_config(tie_word_embeddings=False)
+    setup.write_rows([{"input_ids": [5, 6, 7, 8 + row], "labels": [5, 6, 7, 8 + row]} for row in range(12)])
+    path = setup.folder / "val.jsonl"
+    path.write_text('{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}\n{"input_ids": [5, 63, 7], "labels": [5, 63, 7]}\n')
+    evaluation = dict(eval_datasets=[{"path": str(path), "type": "pretokenized", "name": "held-out"}], eval_micro_batch_size=1)
+    said = refused(setup, NUMERIC, "held-out", f"{path}:2", **evaluation)
+    assert f"{path}:1" not in said
+    run = lora_train("eval", "--profile", setup.write_profile(**evaluation))
+    assert run.code == NUMERIC and "held-out" in run.stderr, run
+
+
 # ---- data -----------------------------------------------------------------------------------------------------------
 
 def test_missing_data_file(setup):
@@ -329,72 +346,11 @@ def test_target_that_matches_nothing_lists_the_names(setup):
             lora_target_modules=["q_proj", "qq_proj"])
 
 
+def test_pattern_that_matches_nothing(setup):
+    refused(setup, USAGE, "rank_pattern", '"kproj"', rank_pattern={"k_proj": 2, "kproj": 3})
+
+
 def test_unknown_flag_and_command():
     for arguments in (["train", "--no-such-flag"], ["no-such-command"], []):
         run = lora_train(*arguments)
         assert run.code == USAGE, run
-
-
-# ---- init_adapter ---------------------------------------------------------------------------------------------------
-
-@pytest.fixture
-def adapter(setup):
-    """A good adapter folder made by a short run; the run's folder is removed."""
-    run = setup.train(max_steps=1)
-    assert run.code == 0, run
-    folder = setup.folder / "good_adapter"
-    shutil.move(setup.output_dir / "adapter", folder)
-    shutil.rmtree(setup.output_dir)
-    for key in ("lora_r", "lora_alpha"):
-        setup.profile.pop(key)
-    setup.profile["init_adapter"] = str(folder)
-    return folder
-
-
-def change_adapter_config(folder, **changes):
-    path = folder / "adapter_config.json"
-    path.write_text(json.dumps(dict(json.loads(path.read_text()), **changes)))
-
-
-def test_good_adapter_trains(setup, adapter):
-    run = setup.train()
-    assert run.code == 0, run
-
-
-@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
-def test_adapter_without_a_file(setup, adapter, name):
-    (adapter / name).unlink()
-    refused(setup, FORMAT, name)
-
-
-def test_adapter_folder_that_is_not_there(setup, adapter):
-    refused(setup, FORMAT, "no_adapter", init_adapter=str(setup.folder / "no_adapter"))
-
-
-@pytest.mark.parametrize("key, value", [("use_dora", True), ("peft_type", "LOHA"), ("bias", "all"),
-                                        ("modules_to_save", ["lm_head"]), ("r", 5), ("target_modules", ["zz_proj"])])
-def test_adapter_config_that_we_would_have_to_ignore(setup, adapter, key, value):
-    change_adapter_config(adapter, **{key: value})
-    run = setup.train()
-    assert run.code in (USAGE, FORMAT), run
-    assert ("zz_proj" if key == "target_modules" else "lora_A" if key == "r" else key) in run.stderr, run
-    assert_nothing_half_written(setup)
-
-
-def test_profile_that_contradicts_the_adapter(setup, adapter):
-    refused(setup, USAGE, "lora_r", "init_adapter", lora_r=7)
-
-
-def test_truncated_adapter(setup, adapter):
-    path = adapter / "adapter_model.safetensors"
-    path.write_bytes(path.read_bytes()[:-8])
-    refused(setup, FORMAT, path)
-
-
-def test_non_finite_adapter(setup, adapter):
-    from safetensors.numpy import load_file, save_file
-    tensors = load_file(adapter / "adapter_model.safetensors")
-    name = sorted(tensors)[0]
-    tensors[name] = np.full_like(tensors[name], np.nan)
-    save_file(tensors, adapter / "adapter_model.safetensors")
-    refused(setup, FORMAT, name)

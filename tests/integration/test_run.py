@@ -70,6 +70,14 @@ def test_what_a_run_writes(setup):
     assert json.loads((setup.output_dir / "checkpoint-3/trainer_state.json").read_text())["global_step"] == 3
 
 
+@pytest.mark.parametrize("changes, rank", [(dict(lora_r=4), 8), (dict(lora_r=20), 32),
+                                           (dict(lora_r=4, rank_pattern={"q_proj": 40}), 64),
+                                           (dict(lora_r=40, rank_pattern={".*": 16}), 16)])
+def test_model_card_names_a_rank_that_vllm_takes(setup, changes, rank):
+    assert setup.train(max_steps=1, **changes).code == 0
+    assert f"--max-lora-rank {rank}\n" in (setup.output_dir / "adapter/README.md").read_text()
+
+
 def test_the_written_profile_gives_the_same_run(setup):
     assert setup.train(max_steps=2).code == 0
     again = setup.folder / "again"

@@ -9,7 +9,6 @@ from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("LORA_TRAIN_BIN", ROOT / "build/dev/bin"))  # folder of lora-train and lora-train-probe
-ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", NO_COLOR="1")
 TIMEOUT_S = 600  # seconds of work, minutes on a machine that is busy with something else
 
 
@@ -34,25 +33,27 @@ def write_profile(profile, folder):
     return path
 
 
-def run(program, *arguments):
+def run(program, *arguments, threads=1):
     """Runs a program of ours; a failure carries the command and what it wrote to stderr."""
     command = [str(BIN / program), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=ENVIRONMENT)
+    environment = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), NO_COLOR="1")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment)
     assert done.returncode == 0, f"{' '.join(command)}\nexit code {done.returncode}\n{done.stderr[-4000:]}"
     return done.stdout
 
 
-def probe(profile, folder):
+def probe(profile, folder, threads=1):
     """(facts, gradients) of global step 1: {"loss", "supervised_tokens", "grad_norm"} and {name: fp32 tensor}."""
     path = write_profile(profile, folder)
     gradients_file = path.with_suffix(".safetensors")
-    facts = json.loads(run("lora-train-probe", "--profile", path, "--gradients", gradients_file).strip().splitlines()[-1])
+    out = run("lora-train-probe", "--profile", path, "--gradients", gradients_file, threads=threads)
+    facts = json.loads(out.strip().splitlines()[-1])
     return facts, load_file(gradients_file)
 
 
-def train(profile, folder):
+def train(profile, folder, threads=1):
     """Runs `train`; returns the train lines of metrics.jsonl."""
-    run("lora-train", "train", "--profile", write_profile(profile, folder))
+    run("lora-train", "train", "--profile", write_profile(profile, folder), threads=threads)
     return events(Path(profile["output_dir"]), "train")
 
 

@@ -47,6 +47,8 @@ class Case:
 # (hidden, heads, kv heads, head_dim): head_dim is hidden / heads in the first list, another number in the second.
 EVEN_SHAPES = [(40, 5, 1, 8), (72, 6, 2, 12), (48, 4, 4, 12), (56, 4, 2, 14), (36, 6, 3, 6)]
 ODD_SHAPES = [(40, 5, 5, 16), (72, 6, 2, 20), (36, 6, 1, 10), (52, 4, 2, 8), (33, 3, 1, 14)]
+ONE_HEAD = (36, 1, 1, 36)
+WIDE = (160, 5, 1, 32)  # with 300 tokens, more than one thread's share for every kernel (kernels/rows.h: 16384 elements)
 
 
 def rope_parameters(kind, head_dim):
@@ -64,10 +66,10 @@ def rope_parameters(kind, head_dim):
     }[kind]
 
 
-def random_config(family, rng):
+def random_config(family, rng, shape):
     """Returns the keyword arguments of the family's config class and the words that describe them."""
-    shapes = EVEN_SHAPES if family == "qwen2" else EVEN_SHAPES + 2 * ODD_SHAPES
-    hidden, heads, kv_heads, head_dim = rng.choice(shapes)
+    drawn = rng.choice(EVEN_SHAPES if family == "qwen2" else EVEN_SHAPES + 2 * ODD_SHAPES)
+    hidden, heads, kv_heads, head_dim = shape or drawn
     layers = rng.choice([2, 3])
     rope = rng.choice({"llama": ["llama3", "linear", "yarn", "yarn_factor", "default"]}.get(family, ["default", "yarn"]))
     more = {}
@@ -175,12 +177,12 @@ def write_rows(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def make_case(number, folder, num_rows=6, max_len=40, family=None, file_dtype=None):
-    """Case `number`; its family goes round the four. The folder must not exist."""
+def make_case(number, folder, num_rows=6, max_len=40, family=None, file_dtype=None, shape=None):
+    """Case `number`; its family goes round the four. `shape` stands in for the drawn one. The folder must not exist."""
     rng = random.Random(9000 + number)
     generator = torch.Generator().manual_seed(number)
     family = family or list(FAMILIES)[number % len(FAMILIES)]
-    config, words = random_config(family, rng)
+    config, words = random_config(family, rng, shape)
     file_dtype = file_dtype or rng.choice(list(FILE_DTYPES))
     is_sharded, is_older = rng.random() < 0.5, rng.random() < 0.5
     folder.mkdir(parents=True)

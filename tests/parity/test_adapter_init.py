@@ -16,6 +16,11 @@ SETTINGS = {
     "regex, patterns": dict(lora_r=4, lora_alpha=8, rank_pattern={"k_proj": 2, r"layers.0.*up_proj": 6},
                             lora_target_modules=r"model\.layers\.\d+\.(self_attn\.(q|k)|mlp\.up)_proj",
                             alpha_pattern={"layers.1.self_attn.q_proj": 3}),
+    # Each second pattern also matches what the first one does: sorted, as JSON libraries like to write them, they would
+    # swap places and give k of layer 1 another rank and q of layer 1 another scale.
+    "overlapping patterns": dict(lora_r=4, lora_alpha=8, lora_target_modules=["q_proj", "k_proj"],
+                                 rank_pattern={"k_proj": 2, r"layers.1.self_attn.(q|k)_proj": 3},
+                                 alpha_pattern={"q_proj": 5, r"layers.1.self_attn.(q|k)_proj": 11}),
 }
 
 

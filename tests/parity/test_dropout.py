@@ -15,7 +15,7 @@ RATE = 0.3
 
 
 def with_dropout(adapter_dir, folder, rate):
-    """A copy of the adapter whose config asks for dropout: init_adapter brings its own rate."""
+    """A copy of the adapter whose config asks for dropout: PEFT takes the rate from there, lora-train from its profile."""
     folder.mkdir()
     config = json.loads((adapter_dir / "adapter_config.json").read_text())
     (folder / "adapter_config.json").write_text(json.dumps(dict(config, lora_dropout=rate)))

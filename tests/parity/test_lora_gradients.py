@@ -6,6 +6,7 @@ import torch
 import engine
 import oracle
 from conftest import num_cases
+from random_case import ONE_HEAD, WIDE
 
 LOSS_TOLERANCE = 1e-6
 GRADIENT_TOLERANCE = 1e-5
@@ -22,14 +23,15 @@ LAYOUTS = {
 
 @pytest.fixture(scope="module")
 def references(cases):
-    """references(number): (case, loss, gradients) of transformers + PEFT, made once."""
+    """references(number, options of make_case): (case, loss, gradients) of transformers + PEFT, made once."""
     made = {}
 
-    def get(number):
-        if number not in made:
-            case = cases(number)
-            made[number] = (case, *oracle.gradients(oracle.load_peft(case.model_dir, case.adapter_dir), case.rows))
-        return made[number]
+    def get(number, **options):
+        key = (number, tuple(sorted(options.items())))
+        if key not in made:
+            case = cases(number, **options)
+            made[key] = (case, *oracle.gradients(oracle.load_peft(case.model_dir, case.adapter_dir), case.rows))
+        return made[key]
     return get
 
 
@@ -48,8 +50,21 @@ def test_step_1(references, tmp_path, number):
     check(case, *engine.probe(engine.profile_for(case, tmp_path / "run"), tmp_path), loss, reference)
 
 
+@pytest.mark.parametrize("number", range(4))  # one of each family
+def test_one_attention_head(references, tmp_path, number):
+    case, loss, reference = references(number, shape=ONE_HEAD)
+    check(case, *engine.probe(engine.profile_for(case, tmp_path / "run"), tmp_path), loss, reference)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_two_threads(references, tmp_path, number):
+    case, loss, reference = references(number, shape=WIDE, num_rows=8, max_len=120)
+    assert sum(len(row["input_ids"]) for row in case.rows) >= 300
+    check(case, *engine.probe(engine.profile_for(case, tmp_path / "run"), tmp_path, threads=2), loss, reference)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("number", [2, 8])  # both with a window on some layer
+@pytest.mark.parametrize("number", [2, 8, 5, 7])  # one of each family; the first two with a window on some layer
 def test_layouts(references, tmp_path, number, layout):
     """However the rows of a global step are dealt into micro-batches, loss and gradients are the same."""
     case, loss, reference = references(number)

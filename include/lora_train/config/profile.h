@@ -11,6 +11,9 @@
 
 namespace lora_train {
 
+/// Of lora_r, rank_pattern and the ranks of an adapter file: larger numbers are slips, and sizes with them overflow.
+inline constexpr std::int64_t kMaxLoraRank = 65536;
+
 // Closed sets of values. to_string() gives the value as a profile spells it.
 enum class Device { kAuto, kCuda, kCpu };
 enum class AdapterKind { kLora, kNone };

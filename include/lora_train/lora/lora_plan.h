@@ -14,6 +14,7 @@ namespace lora_train::lora {
 
 /// What a profile or an adapter_config.json says. One of the three target members is set.
 struct LoraOptions {
+  std::string file;                          ///< adapter_config.json they were read from; empty: the profile
   bool all_linear = false;                   ///< every linear of the decoder layers, not the head
   std::vector<std::string> target_names;     ///< exact module name or its end after a dot
   std::optional<std::string> target_regex;   ///< must match the whole module name
@@ -25,9 +26,14 @@ struct LoraOptions {
   std::vector<std::pair<std::string, double>> alpha_pattern;
 };
 
-/// One adapter per targeted linear, in model order. Throws ConfigError when a target matches no linear, listing the
-/// names there are; when a pattern is not a valid regular expression; when a rank is not positive.
+/// One adapter per targeted linear, in model order. Throws ConfigError (FormatError for options of a file) when a target
+/// matches no linear, listing the names there are; when a pattern is not a valid regular expression; when a rank is not
+/// in 1..kMaxLoraRank.
 std::vector<model::AdapterSpec> plan_adapters(const LoraOptions& options, const model::ModelConfig& config);
+
+/// Looks for entries of rank_pattern and alpha_pattern that have no effect, because they are not the first to match any
+/// targeted linear: ConfigError for options of a profile; a warning for those of a file, which PEFT loads too.
+void check_patterns(const LoraOptions& options, const model::ModelConfig& config);
 
 /// The last name parts of the targeted linears, sorted, each once: "down_proj", "q_proj"; or full paths where a short
 /// name would also match a linear that has no adapter. What adapter_config.json's target_modules lists.

@@ -76,7 +76,8 @@ class Activations {
   at::Tensor d_input(const Projection& projection, int64_t num_tokens) const;
 
  private:
-  at::Tensor make(int64_t columns, at::ScalarType dtype);
+  /// [max_tokens, row...]
+  at::Tensor make(at::IntArrayRef row, at::ScalarType dtype);
   LayerActivations make_layer(const ModelConfig& config, const LayerWeights& weights, const LayerActivations* shared,
                               Recompute mode);
   ActivationShape shape_;

@@ -27,6 +27,7 @@ struct AdapterSpec {
   std::int64_t rank = 0;
   double scale = 1.0;    ///< alpha / r, or alpha / sqrt(r) with rsLoRA
   double dropout = 0.0;  ///< on the input of the linear, training only
+  bool operator==(const AdapterSpec&) const = default;
 };
 
 }  // namespace lora_train::model

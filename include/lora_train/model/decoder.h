@@ -26,7 +26,8 @@ struct Decoder {
   FirstNeeded first_needed;
 };
 
-/// Rope table and first_needed from config, weights and adapters.
+/// Computes the rope table for positions below max_seq_len, which check_rope_supported has passed; the rest is stored.
+/// `weights` must outlive the decoder.
 Decoder make_decoder(const ModelConfig& config, WeightSource& weights, at::ScalarType dtype, int64_t max_seq_len,
                      const FirstNeeded& first_needed);
 
@@ -37,7 +38,7 @@ void decoder_forward(Decoder& decoder, const Batch& batch, Activations& activati
 /// final_hidden and is used up. `activations` as decoder_forward left them.
 void decoder_backward(Decoder& decoder, const Batch& batch, Activations& activations);
 
-/// One layer; output may not be the layer's input. Shared by forward and recomputation.
+/// One layer from saved.input to `output`, which is another buffer. Fills the rest of `saved` for the backward.
 void layer_forward(const Decoder& decoder, const LayerWeights& weights, int64_t layer, const Batch& batch,
                    LayerActivations& saved, const at::Tensor& scratch, at::Tensor& output);
 

@@ -12,6 +12,7 @@ struct LossSums {
   int64_t num_tokens = 0;    ///< M
   int64_t num_correct = 0;   ///< target is the most likely token; counted when with_statistics
   /// Calibration: per bin of 15 over the confidence of the most likely token: tokens, sum of confidence, correct.
+  /// Where the logits are not finite the confidence is NaN and counts in the last bin.
   struct Bin {
     int64_t count = 0;
     double confidence = 0;

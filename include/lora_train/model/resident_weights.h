@@ -40,7 +40,6 @@ class ResidentWeights : public WeightSource {
 
   ModelConfig config_;
   at::ScalarType dtype_;
-  TrainedWeights trained_;
   Parameters parameters_;
   std::vector<LayerWeights> layers_;
   OuterWeights outer_;

@@ -29,6 +29,8 @@ std::string_view dtype_name(DType dtype);
 std::optional<DType> parse_dtype(std::string_view name);
 /// Size of one element: 4 and 6 for the sub-byte types, 8 to 64 otherwise.
 int dtype_bits(DType dtype);
+/// F32, F16 and BF16: what weights and adapters may be stored in.
+bool is_weight_dtype(DType dtype);
 
 /// One tensor of a file. Names are UTF-8. A shape may be empty (one element) and hold zeros; dimensions are below 2^63.
 struct TensorEntry {

@@ -160,11 +160,12 @@ TEST(Fields, LearningRateInAnySpelling) {
 
 TEST(Fields, WrongValuesSayWhatIsExpected) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"lora_r: abc", "lora_r: got \"abc\", expected an integer >= 1."},
-      {"lora_r: 0", "lora_r: got \"0\", expected an integer >= 1."},
-      {"lora_r: 1.5", "lora_r: got \"1.5\", expected an integer >= 1."},
-      {"lora_r: [1]", "lora_r: got a list, expected an integer >= 1."},
-      {"lora_r: {a: 1}", "lora_r: got a map, expected an integer >= 1."},
+      {"lora_r: abc", "lora_r: got \"abc\", expected an integer 1 <= x <= 65536."},
+      {"lora_r: 0", "lora_r: got \"0\", expected an integer 1 <= x <= 65536."},
+      {"lora_r: 65537", "lora_r: got \"65537\", expected an integer 1 <= x <= 65536."},
+      {"lora_r: 1.5", "lora_r: got \"1.5\", expected an integer 1 <= x <= 65536."},
+      {"lora_r: [1]", "lora_r: got a list, expected an integer 1 <= x <= 65536."},
+      {"lora_r: {a: 1}", "lora_r: got a map, expected an integer 1 <= x <= 65536."},
       {"lora_alpha: 0", "lora_alpha: got \"0\", expected a number > 0."},
       {"lora_dropout: 1", "lora_dropout: got \"1\", expected a number 0 <= x < 1."},
       {"learning_rate: -1e-4", "learning_rate: got \"-1e-4\", expected a number > 0."},
@@ -202,7 +203,8 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
       {"lora_target_modules: []",
        "lora_target_modules: an empty list. Expected all-linear, names of linears, or a regex."},
       {"lora_target_modules: [[a]]", "lora_target_modules: got a list, expected text."},
-      {"rank_pattern: {q_proj: x}", "rank_pattern.q_proj: got \"x\", expected an integer >= 1."},
+      {"rank_pattern: {q_proj: x}", "rank_pattern.q_proj: got \"x\", expected an integer 1 <= x <= 65536."},
+      {"rank_pattern: {q_proj: 65537}", "rank_pattern.q_proj: got \"65537\", expected an integer 1 <= x <= 65536."},
       {"rank_pattern: 8", "rank_pattern: got \"8\", expected a map such as {q_proj: 8}."},
       {"alpha_pattern: {q_proj: -1}", "alpha_pattern.q_proj: got \"-1\", expected a number > 0."},
       {"seed: -1", "seed: got \"-1\", expected an integer 0 <= x <= 9007199254740991."},

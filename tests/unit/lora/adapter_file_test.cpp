@@ -55,6 +55,21 @@ TEST(AdapterFile, ReadsBackWhatItWrote) {
   EXPECT_TRUE(at::equal(read.values, written.values));
 }
 
+// PEFT takes the first pattern in the order of the file, so that sorting the keys would change ranks and scales.
+TEST(AdapterFile, PatternsKeepTheirOrder) {
+  const TemporaryFolder folder;
+  model::Parameters values = parameters();
+  AdapterConfig config = adapter_config();
+  config.options.rank_pattern = {{"q_proj", 2}, {"layers.1.self_attn.(q|k)_proj", 5}, {"k_proj", 3}};
+  config.options.alpha_pattern = {{"v_proj", 1.5}, {"layers.2.*", 4}};
+  save_adapter(folder.path(), config, {"q_proj"}, values, SaveDtype::kFloat32);
+  const LoraOptions read = read_adapter_config(folder.path()).options;
+  EXPECT_EQ(read.rank_pattern, config.options.rank_pattern);
+  EXPECT_EQ(read.alpha_pattern, config.options.alpha_pattern);
+  const std::string text = read_file(folder / "adapter_config.json");
+  EXPECT_LT(text.find("\"q_proj\": 2"), text.find("layers.1"));
+}
+
 TEST(AdapterFile, SavesBf16WhenAsked) {
   const TemporaryFolder folder;
   model::Parameters written = parameters(), read = parameters();
@@ -96,8 +111,62 @@ TEST(AdapterFile, RefusesByNameWhatItWouldHaveToIgnore) {
   EXPECT_TRUE(mentions(config_error([](json& c) { c["peft_type"] = "IA3"; }), "IA3"));
   EXPECT_TRUE(mentions(config_error([](json& c) { c["bias"] = "all"; }), "bias"));
   EXPECT_TRUE(mentions(config_error([](json& c) { c.erase("target_modules"); }), "target_modules"));
-  EXPECT_TRUE(mentions(config_error([](json& c) { c["r"] = "x"; }), "r: has the wrong type"));
+  for (const char* key : {"ensure_weight_tying", "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
+    EXPECT_TRUE(mentions(config_error([key](json& c) { c[key] = {{"x", 1}}; }), key)) << key;
+    EXPECT_EQ(config_error([key](json& c) { c[key] = nullptr; }), "accepted") << key;
+  }
   EXPECT_EQ(config_error([](json& c) { c["some_new_key"] = 1; }), "accepted");
+}
+
+TEST(AdapterFile, RefusesInitialisationsThatChangeTheBase) {
+  for (const char* name : {"pissa", "pissa_niter_4", "olora", "loftq", "corda", "lora_ga", "mica"}) {
+    const std::string error = config_error([name](json& c) { c["init_lora_weights"] = name; });
+    EXPECT_NE(error.find("init_lora_weights: is \"" + std::string(name) + "\""), std::string::npos) << error;
+  }
+  EXPECT_NE(config_error([](json& c) { c["init_lora_weights"] = 1; }), "accepted");
+  for (const json& value : {json(true), json(false), json(nullptr), json("gaussian"), json("eva"), json("orthogonal")}) {
+    EXPECT_EQ(config_error([&value](json& c) { c["init_lora_weights"] = value; }), "accepted") << value;
+  }
+}
+
+TEST(AdapterFile, ChecksEveryNumber) {
+  const auto refused = [](const auto& spoil, const std::string& part) {
+    const std::string error = config_error(spoil);
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+  };
+  for (const json& rank :
+       {json(0), json(-4), json(2.5), json(8.0), json(65537), json(18446744073709551615U), json("8"), json(true)}) {
+    refused([&rank](json& c) { c["r"] = rank; },
+            "adapter_config.json: r: is " + rank.dump() + "; a whole number from 1 to 65536");
+    refused([&rank](json& c) { c["rank_pattern"] = {{"q_proj", rank}}; }, "rank_pattern.q_proj: is " + rank.dump());
+  }
+  EXPECT_EQ(config_error([](json& c) { c["r"] = 65536; }), "accepted");
+  refused([](json& c) { c["lora_alpha"] = "x"; }, "lora_alpha: has the wrong type");
+  refused([](json& c) { c["alpha_pattern"] = {{"q_proj", "x"}}; }, "alpha_pattern.q_proj: is \"x\"");
+}
+
+TEST(AdapterFile, RefusesNumbersThatDoNotFit) {
+  const TemporaryFolder folder;
+  write_file_atomic(folder / "adapter_config.json", R"({"peft_type": "LORA", "r": 1e999, "target_modules": ["q_proj"]})");
+  EXPECT_THROW((void)read_adapter_config(folder.path()), FormatError);
+}
+
+TEST(AdapterFile, RefusesTensorsThatAreNotFloats) {
+  const TemporaryFolder folder;
+  model::Parameters values = parameters();
+  save(folder, values);
+  const std::string zeros(12 * 8, '\0');
+  for (const auto& [dtype, size] : {std::pair(storage::DType::kI64, 8), std::pair(storage::DType::kF64, 8),
+                                    std::pair(storage::DType::kU8, 1), std::pair(storage::DType::kBool, 1)}) {
+    const auto bytes = [&, width = size](int count) {
+      return std::string_view(zeros).substr(0, static_cast<std::size_t>(count * width));
+    };
+    storage::write_safetensors(folder / "adapter_model.safetensors",
+                               {{values.list()[0].name, dtype, {2, 6}, bytes(12), {}},
+                                {values.list()[1].name, dtype, {4, 2}, bytes(8), {}}});
+    model::Parameters read = parameters();
+    EXPECT_THROW(load_adapter(folder.path(), specs(), read), FormatError) << storage::dtype_name(dtype);
+  }
 }
 
 /// Error text of loading the tensors after `change` made the file anew.

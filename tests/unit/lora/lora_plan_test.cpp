@@ -71,6 +71,39 @@ TEST(LoraPlan, PatternsAreMatchedAtTheEndAndTheFirstWins) {
   EXPECT_DOUBLE_EQ(specs[0].scale, 16 / 2.0);
 }
 
+TEST(LoraPlan, APatternWithoutEffectIsAnErrorOfAProfileAndAWarningForAFile) {
+  LoraOptions options = with_names({"q_proj", "v_proj"});
+  options.rank_pattern = {{"layers.2.*", 3}, {"q_proj", 4}};
+  options.alpha_pattern = {{"v_proj", 6}};
+  EXPECT_NO_THROW(check_patterns(options, config()));
+  for (const char* pattern : {"kproj", "k_proj", "q_proj", "layers.2.self_attn.v_proj"}) {
+    LoraOptions spoiled = options;
+    spoiled.rank_pattern.emplace_back(pattern, 5);
+    try {
+      check_patterns(spoiled, config());
+      ADD_FAILURE() << pattern << " is accepted";
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.where(), "rank_pattern");
+      EXPECT_NE(error.message().find(pattern), std::string::npos) << error.message();
+    }
+    spoiled.file = "adapter_config.json";
+    EXPECT_NO_THROW(check_patterns(spoiled, config()));
+  }
+  options.alpha_pattern.emplace_back("up_proj", 2);
+  EXPECT_THROW(check_patterns(options, config()), ConfigError);
+}
+
+TEST(LoraPlan, MistakesOfAnAdapterFileNameTheFile) {
+  LoraOptions options = with_names({"qkv"});
+  options.file = "a/adapter_config.json";
+  try {
+    plan_adapters(options, config());
+    FAIL() << "accepted";
+  } catch (const FormatError& error) {
+    EXPECT_EQ(error.where(), "a/adapter_config.json: target_modules");
+  }
+}
+
 TEST(LoraPlan, TargetsAreExplicitSortedAndExact) {
   EXPECT_EQ(explicit_targets(plan_adapters(with_names({"v_proj", "q_proj"}), config()), config()),
             (std::vector<std::string>{"q_proj", "v_proj"}));

@@ -74,6 +74,10 @@ class DecoderTest : public ::testing::Test {
  protected:
   void SetUp() override {
     config_ = parse_model_config(kConfig, "config.json");
+    make_weights();
+  }
+
+  void make_weights() {
     files_ = std::make_unique<storage::WeightFiles>(random_weights(config_, folder_));
   }
 
@@ -142,6 +146,15 @@ TEST_F(DecoderTest, DocumentsDoNotSeeEachOther) {
   double apart = 0;
   for (const int64_t length : {9, 4, 5}) apart += run(batch_of({length}), Recompute::kOff, 0, {0, false}, false).loss;
   EXPECT_NEAR(together, apart, 1e-5 * apart);
+}
+
+TEST_F(DecoderTest, OneAttentionHeadWorks) {
+  config_.num_heads = config_.num_kv_heads = 1;
+  make_weights();
+  const Result together = run(batch_of({9, 5}), Recompute::kOff, 0, {0, false}, true);
+  double apart = 0;
+  for (const int64_t length : {9, 5}) apart += run(batch_of({length}), Recompute::kFull, 0, {0, false}, true).loss;
+  EXPECT_NEAR(together.loss, apart, 1e-5 * apart);
 }
 
 TEST_F(DecoderTest, BackwardStopsAtTheFirstAdapterWithTheSameGradients) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
+
 #include "support/tensors.h"
 #include "support/tolerance.h"
 
@@ -119,6 +121,21 @@ TEST(LossHead, CountsAccuracyAndConfidence) {
   EXPECT_EQ(sums.bins.size(), 15U);
   EXPECT_EQ(count, 5);
   EXPECT_NEAR(confidence, at::softmax(logits, -1).amax(-1).sum().item<double>(), 1e-5);
+}
+
+TEST(LossHead, LogitsThatAreNotFiniteGiveALossThatIsNot) {
+  at::Tensor hidden = uniform({N, D}, 3);
+  hidden[3].fill_(NAN);  // supervised
+  OuterWeights weights = make_weights(false);
+  LossHeadOptions options;
+  options.with_gradient = false;
+  options.with_statistics = true;
+  const LossSums sums = loss_head(hidden, make_batch(), weights, options, nullptr);
+  EXPECT_TRUE(std::isnan(sums.loss));
+  int64_t count = 0;
+  for (const auto& bin : sums.bins) count += bin.count;
+  EXPECT_EQ(count, 5);
+  EXPECT_TRUE(std::isnan(sums.bins.back().confidence));
 }
 
 TEST(LossHead, WithoutSupervisedRowsTheGradientIsZero) {

@@ -142,7 +142,7 @@ TEST_F(InitModel, RefusesBeforeItWritesAnything) {
   write_file_atomic(folder_ / "config.json", config_text(R"({"hidden_act": "gelu"})"));
   EXPECT_THROW(init_model(request_), FormatError);
   write_file_atomic(folder_ / "config.json", config_text());
-  fs::remove(folder_ / "tokenizer" / "tokenizer.json");
+  fs::rename(folder_ / "tokenizer" / "tokenizer.json", folder_ / "tokenizer" / "vocab.json");
   EXPECT_THROW(init_model(request_), FormatError);
   request_.config = folder_ / "none.json";
   EXPECT_THROW(init_model(request_), IoError);

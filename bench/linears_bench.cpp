@@ -1,0 +1,171 @@
+// What share of the GEMM rate the linears of a decoder layer reach with their LoRA columns: each projection forward and
+// backward as the decoder calls it, and at::mm of the same M, N and K without LoRA, in turns in one run.
+// Built with -DLORA_TRAIN_BENCH=ON; run: build/<folder>/bin/linears_bench [--benchmark_filter=0.1b/fp32]
+//
+//   lora_ms     the projection with LoRA, forward and backward (Time is its mean)
+//   gemm_ms     the same two products (y = x W^T, dx = dy W) by at::mm alone
+//   share       gemm_ms / lora_ms: everything that LoRA, bias and residual cost counts as lost
+//   flop_share  FLOPs that are needed, LoRA's own 6 R (D + O) a token among them, per lora_ms, over the rate of at::mm
+//   gemm_rate   of at::mm, in GFLOP/s
+// Medians. `all` has the four projections of a layer in one iteration.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "lora_train/model/projection.h"
+
+namespace lora_train::model {
+namespace {
+
+using benchmark::State;
+
+// N tokens, D input features, O outputs, C adapter columns, F ffn, H heads, K kv heads, E head size, R rank.
+constexpr int64_t N = 2048, R = 16;
+
+/// The sizes of bench/compare_hf_cpu.py (Qwen2: biases on q, k and v).
+struct ModelShape {
+  const char* name;
+  int64_t hidden, heads, kv_heads, head_dim, ffn;
+};
+constexpr ModelShape kShapes[] = {{"0.1b", 512, 8, 2, 64, 2816}, {"0.5b", 896, 14, 2, 64, 4864}};
+
+struct Site {
+  const char* name;
+  int64_t in_features;
+  std::vector<int64_t> parts;  ///< outputs of each linear
+  bool has_bias, adds_residual;
+};
+
+std::vector<Site> sites(const ModelShape& s) {
+  const int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
+  return {{"qkv", s.hidden, {q, kv, kv}, true, false},
+          {"o", q, {s.hidden}, false, true},
+          {"gate_up", s.hidden, {s.ffn, s.ffn}, false, false},
+          {"down", s.ffn, {s.hidden}, false, true}};
+}
+
+/// A projection with LoRA and its buffers, and the plain matrices beside it.
+class Linear {
+ public:
+  Linear(const Site& site, at::ScalarType dtype) {
+    const int64_t D = projection_.in_features = site.in_features;
+    for (const int64_t outputs : site.parts) {
+      projection_.adapters.push_back({site.name, projection_.out_features, projection_.out_features + outputs,
+                                      projection_.num_columns, R, 2.0, 0.0, at::randn({R, D}), at::randn({outputs, R}),
+                                      at::zeros({R, D}), at::zeros({outputs, R})});
+      projection_.out_features += outputs;
+      projection_.num_columns += R;
+      lora_flops_ += 6.0 * static_cast<double>(N * R * (D + outputs));
+    }
+    const int64_t O = projection_.out_features, C = projection_.num_columns;
+    flops_ = 4.0 * static_cast<double>(N * D * O);
+    weight_ = at::randn({O, D}).to(dtype);
+    projection_.weight = at::zeros({O, D + C}, dtype);
+    projection_.weight.narrow(1, 0, D).copy_(weight_);
+    projection_.lora_a = at::zeros({C, D}, dtype);
+    if (site.has_bias) projection_.bias = at::randn({O}).to(dtype);
+    write_adapter_columns(projection_);
+    x_ = at::randn({N, D}).to(dtype);
+    input_ = at::zeros({N, D + C}, dtype);
+    input_.narrow(1, 0, D).copy_(x_);
+    dy_ = at::randn({N, O}).to(dtype);
+    if (site.adds_residual) residual_ = at::randn({N, O}).to(dtype);
+    y_ = at::zeros({N, O}, dtype);
+    dx_ = at::zeros({N, D}, dtype);
+    d_input_ = at::zeros({N, D + C}, dtype);
+  }
+
+  void with_lora() {
+    fill_adapter_columns(projection_, input_, {}, {});
+    projection_forward(projection_, input_, residual_, y_);
+    projection_backward(projection_, input_, dy_, d_input_, true, {}, {});
+  }
+
+  void plain() {
+    at::mm_out(y_, x_, weight_.t());
+    at::mm_out(dx_, dy_, weight_);
+  }
+
+  double flops() const { return flops_; }            ///< of plain()
+  double lora_flops() const { return lora_flops_; }  ///< what with_lora() needs on top
+
+ private:
+  Projection projection_;
+  at::Tensor weight_, x_, input_, dy_, residual_, y_, dx_, d_input_;
+  double flops_ = 0, lora_flops_ = 0;
+};
+
+template <class Body>
+double seconds(const Body& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void linears(State& state, const std::vector<Site>& chosen, at::ScalarType dtype) {
+  std::vector<Linear> list;
+  double flops = 0, lora_flops = 0;
+  for (const Site& site : chosen) {
+    Linear& linear = list.emplace_back(site, dtype);
+    flops += linear.flops();
+    lora_flops += linear.lora_flops();
+    linear.plain();
+    linear.with_lora();
+  }
+  std::vector<double> with_lora, plain;
+  for (auto _ : state) {
+    double with_lora_s = 0, plain_s = 0;
+    for (Linear& linear : list) {
+      plain_s += seconds([&] { linear.plain(); });
+      with_lora_s += seconds([&] { linear.with_lora(); });
+    }
+    state.SetIterationTime(with_lora_s);
+    with_lora.push_back(with_lora_s);
+    plain.push_back(plain_s);
+  }
+  const double share = median(plain) / median(with_lora);
+  state.counters["gemm_ms"] = 1e3 * median(plain);
+  state.counters["lora_ms"] = 1e3 * median(with_lora);
+  state.counters["share"] = share;
+  state.counters["flop_share"] = share * (flops + lora_flops) / flops;
+  state.counters["gemm_rate"] = 1e-9 * flops / median(plain);
+}
+
+void add_benchmark(const std::string& name, const std::vector<Site>& chosen, at::ScalarType dtype) {
+  benchmark::RegisterBenchmark(name.c_str(), [=](State& state) { linears(state, chosen, dtype); })
+      ->UseManualTime()
+      ->MinTime(2)
+      ->Unit(benchmark::kMillisecond);
+}
+
+void add_benchmarks() {
+  for (const ModelShape& shape : kShapes) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const std::string prefix = std::string(shape.name) + (dtype == at::kFloat ? "/fp32/" : "/bf16/");
+      for (const Site& site : sites(shape)) add_benchmark(prefix + site.name, {site}, dtype);
+      add_benchmark(prefix + "all", sites(shape), dtype);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lora_train::model
+
+int main(int argc, char** argv) {
+  lora_train::model::add_benchmarks();
+  benchmark::AddCustomContext("threads", std::to_string(at::get_num_threads()));
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

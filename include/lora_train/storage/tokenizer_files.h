@@ -1,0 +1,10 @@
+// Which files of a Hugging Face folder make up its tokenizer: what goes along when it is copied.
+#pragma once
+
+namespace lora_train::storage {
+
+inline constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json",     "merges.txt",      "chat_template.jinja"};
+
+}  // namespace lora_train::storage

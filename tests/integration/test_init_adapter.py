@@ -1,0 +1,88 @@
+"""init_adapter: what a PEFT folder may hold, and what the profile may say beside it."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from test_bad_input import FORMAT, USAGE, assert_nothing_half_written, refused
+
+
+@pytest.fixture
+def adapter(setup):
+    """A good adapter folder made by a short run; the run's folder is removed."""
+    run = setup.train(max_steps=1)
+    assert run.code == 0, run
+    folder = setup.folder / "good_adapter"
+    shutil.move(setup.output_dir / "adapter", folder)
+    shutil.rmtree(setup.output_dir)
+    for key in ("lora_r", "lora_alpha"):
+        setup.profile.pop(key)
+    setup.profile["init_adapter"] = str(folder)
+    return folder
+
+
+def change_adapter_config(folder, **changes):
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(dict(json.loads(path.read_text()), **changes)))
+
+
+def test_good_adapter_trains(setup, adapter):
+    run = setup.train()
+    assert run.code == 0, run
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_adapter_without_a_file(setup, adapter, name):
+    (adapter / name).unlink()
+    refused(setup, FORMAT, name)
+
+
+def test_adapter_folder_that_is_not_there(setup, adapter):
+    refused(setup, FORMAT, "no_adapter", init_adapter=str(setup.folder / "no_adapter"))
+
+
+@pytest.mark.parametrize("key, value", [("use_dora", True), ("peft_type", "LOHA"), ("bias", "all"),
+                                        ("modules_to_save", ["lm_head"]), ("r", 5), ("target_modules", ["zz_proj"]),
+                                        ("init_lora_weights", "pissa"), ("arrow_config", {"top_k": 2})])
+def test_adapter_config_that_we_would_have_to_ignore(setup, adapter, key, value):
+    change_adapter_config(adapter, **{key: value})
+    run = setup.train()
+    assert run.code == FORMAT, run
+    assert ("zz_proj" if key == "target_modules" else "lora_A" if key == "r" else key) in run.stderr, run
+    assert_nothing_half_written(setup)
+
+
+@pytest.mark.parametrize("key, value", [("lora_r", 7), ("lora_alpha", 9), ("use_rslora", True),
+                                        ("rank_pattern", {"q_proj": 5}), ("alpha_pattern", {"q_proj": 5}),
+                                        ("lora_target_modules", ["q_proj"])])
+def test_profile_that_contradicts_the_adapter(setup, adapter, key, value):
+    refused(setup, USAGE, key, "init_adapter", **{key: value})
+
+
+def test_profile_that_made_the_adapter_goes_with_it(setup, adapter):
+    """all-linear there, the seven names in adapter_config.json."""
+    run = setup.train(lora_r=4, lora_alpha=8, lora_target_modules="all-linear", use_rslora=False)
+    assert run.code == 0, run
+
+
+def test_pattern_of_an_adapter_that_matches_nothing_is_warned_of(setup, adapter):
+    change_adapter_config(adapter, alpha_pattern={"kproj": 2})
+    run = setup.train()
+    assert run.code == 0 and run.stderr.count('alpha_pattern: "kproj"') == 1, run
+
+
+def test_truncated_adapter(setup, adapter):
+    path = adapter / "adapter_model.safetensors"
+    path.write_bytes(path.read_bytes()[:-8])
+    refused(setup, FORMAT, path)
+
+
+def test_non_finite_adapter(setup, adapter):
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    name = sorted(tensors)[0]
+    tensors[name] = np.full_like(tensors[name], np.nan)
+    save_file(tensors, adapter / "adapter_model.safetensors")
+    refused(setup, FORMAT, name)
