@@ -21,7 +21,7 @@ bool has_chat_template(const fs::path& folder) {
 }  // namespace
 
 std::unique_ptr<tokenizer::Tokenizer> load_tokenizer_if_present(const fs::path& folder) {
-  if (!fs::exists(folder / "tokenizer.json") && !fs::exists(folder / "tokenizer.model")) return nullptr;
+  if (!tokenizer::has_tokenizer(folder)) return nullptr;
   return tokenizer::Tokenizer::load(folder);
 }
 

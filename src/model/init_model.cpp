@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 using storage::DType;
 
 constexpr const char* kTokenizerFiles[] = {
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json",     "merges.txt",      "chat_template.jinja"};
+    "tokenizer.json",    "tokenizer.model", "tekken.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json",      "merges.txt",  "chat_template.jinja"};
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 std::uint16_t to_bf16(float value) {
@@ -135,11 +135,11 @@ void copy_tokenizer(const InitModelRequest& request, InitModelResult& result) {
 
 void check_tokenizer(const fs::path& folder) {
   if (folder.empty()) return;
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json"}) {
     if (fs::exists(folder / name)) return;
   }
   throw FormatError(folder.string(),
-                    "holds no tokenizer.json and no tokenizer.model; the folder of a tokenizer was expected");
+                    "holds no tokenizer.json, tokenizer.model or tekken.json; the folder of a tokenizer was expected");
 }
 
 /// The output folder, there and free of weights that would be read in place of the new ones.

@@ -17,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
-                                           "tokenizer.model",   "vocab.json",            "merges.txt",
-                                           "added_tokens.json", "generation_config.json"};
+                                           "tokenizer.model",   "tekken.json",           "vocab.json",
+                                           "merges.txt",        "added_tokens.json",     "generation_config.json"};
 
 void copy_tokenizer(const ModelFiles& files, const fs::path& folder) {
   for (const char* name : kTokenizerFiles) {

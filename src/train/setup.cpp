@@ -70,7 +70,7 @@ ModelFiles open_model(const Profile& profile) {
   files.resolved = storage::resolve_model(profile.model);
   const auto& folder = files.resolved.folder;
   files.config = model::read_model_config(folder);
-  if (std::filesystem::exists(folder / "tokenizer.json") || std::filesystem::exists(folder / "tokenizer.model")) {
+  if (tokenizer::has_tokenizer(folder)) {
     files.tokenizer = tokenizer::Tokenizer::load(folder);
     try {
       files.chat_template = tokenizer::ChatTemplate::load(folder);
