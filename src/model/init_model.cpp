@@ -133,9 +133,11 @@ void copy_tokenizer(const InitModelRequest& request, InitModelResult& result) {
 
 void check_tokenizer(const fs::path& folder) {
   if (folder.empty()) return;
-  if (fs::exists(folder / "tokenizer.json") || fs::exists(folder / "tokenizer.model")) return;
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "tekken.json"}) {
+    if (fs::exists(folder / name)) return;
+  }
   throw FormatError(folder.string(),
-                    "holds no tokenizer.json and no tokenizer.model; the folder of a tokenizer was expected");
+                    "holds no tokenizer.json, tokenizer.model or tekken.json; the folder of a tokenizer was expected");
 }
 
 /// The output folder, there and free of weights that would be read in place of the new ones.

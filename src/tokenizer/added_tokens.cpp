@@ -126,8 +126,9 @@ std::vector<AddedTokenMatcher::Part> AddedTokenMatcher::split(std::string_view t
     const std::size_t match_begin = at;
     at = match_end;  // a token that is refused below is not looked into, as in Hugging Face's matcher
     if (token.single_word && touches_word(text, match_begin, match_end)) continue;
-    if (match_begin < done) continue;  // inside the white space that the token before took
-    const std::size_t begin = token.lstrip ? strip_left(text, match_begin, done) : match_begin;
+    // A token inside the white space that the one before took counts all the same, as in Hugging Face's matcher.
+    const bool overlaps = match_begin < done;
+    const std::size_t begin = token.lstrip && !overlaps ? strip_left(text, match_begin, done) : match_begin;
     const std::size_t end = token.rstrip ? strip_right(text, match_end) : match_end;
     if (begin > done) parts.push_back({done, begin, -1});
     parts.push_back({begin, end, token.id});

@@ -22,6 +22,9 @@ struct AddedToken {
   bool special = false;
 };
 
+/// Ids index tables, so that one far above the number of tokens would cost memory and cannot be meant.
+inline constexpr std::size_t kMaxUnusedIds = 1 << 16;
+
 /// Reads one entry of tokenizer.json's added_tokens.
 AddedToken read_added_token(const JsonPlace& place, std::int32_t id);
 

@@ -1,8 +1,12 @@
 #include "bpe_model.h"
 
+#include <algorithm>
+
+#include "added_tokens.h"
 #include "byte_level.h"
 #include "decoder.h"
 #include "lora_train/base/utf8.h"
+#include "valid_utf8.h"
 
 namespace lora_train::tokenizer {
 namespace {
@@ -31,7 +35,7 @@ void refuse_affix(const JsonPlace& place, const std::string& key) {
 
 }  // namespace
 
-BpeModel::BpeModel(const JsonPlace& place, bool byte_level) : byte_level_(byte_level) {
+BpeModel::BpeModel(const JsonPlace& place, Spelling spelling) : spelling_(spelling), cuts_(spelling.spaces_are_u2581) {
   const std::string type = place.string_or("type", "BPE");
   if (type != "BPE") place.fail("model \"" + type + "\" is not built; BPE is");
   place.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
@@ -45,7 +49,7 @@ BpeModel::BpeModel(const JsonPlace& place, bool byte_level) : byte_level_(byte_l
   byte_fallback_ = place.boolean_or("byte_fallback", false);
   fuse_unk_ = place.boolean_or("fuse_unk", false);
   ignore_merges_ = place.boolean_or("ignore_merges", false);
-  if (byte_level_ && byte_fallback_)
+  if (spelling_.byte_level && byte_fallback_)
     place.at("byte_fallback").fail("byte fallback under a ByteLevel pre-tokenizer is not built");
   load_vocabulary(place.at("vocab"));
   if (const auto unk = place.find("unk_token")) {
@@ -55,6 +59,7 @@ BpeModel::BpeModel(const JsonPlace& place, bool byte_level) : byte_level_(byte_l
   }
   load_alphabet();
   load_merges(place.at("merges"));
+  can_cut_ = !ignore_merges_ && every_character_has_tokens();
 }
 
 void BpeModel::load_vocabulary(const JsonPlace& place) {
@@ -66,20 +71,24 @@ void BpeModel::load_vocabulary(const JsonPlace& place) {
       throw FormatError(place.where() + "[\"" + token + "\"]", "expected an id in [0, 2^24)");
     }
     const auto id = value.get<std::size_t>();
+    if (id >= place.value().size() + kMaxUnusedIds) {
+      throw FormatError(place.where() + "[\"" + token + "\"]", "id " + std::to_string(id) + " is far above the " +
+                                                                   std::to_string(place.value().size()) + " tokens");
+    }
     if (id >= taken.size()) taken.resize(std::max(id + 1, 2 * taken.size()));
     if (taken[id])
       throw FormatError(place.where() + "[\"" + token + "\"]", "id " + std::to_string(id) + " occurs twice");
     taken[id] = true;
     vocabulary_[token] = static_cast<std::int32_t>(id);
     if (!ignore_merges_) continue;
-    const auto spelled = byte_level_ ? byte_level_to_bytes(token) : std::optional<std::string>(token);
+    const auto spelled = spelling_.byte_level ? byte_level_to_bytes(token) : std::optional<std::string>(token);
     if (spelled) whole_pieces_[*spelled] = static_cast<std::int32_t>(id);
   }
 }
 
 void BpeModel::load_alphabet() {
   byte_ids_.fill(-1);
-  if (byte_level_) {
+  if (spelling_.byte_level) {
     for (std::size_t byte = 0; byte < 256; ++byte) {
       const auto found = vocabulary_.find(bytes_to_byte_level(std::string(1, static_cast<char>(byte))));
       if (found != vocabulary_.end()) byte_ids_[byte] = found->second;
@@ -89,11 +98,25 @@ void BpeModel::load_alphabet() {
   for (const auto& [token, id] : vocabulary_) {
     if (token.empty()) continue;
     const Utf8Char c = utf8_char(token, 0);
-    if (c.length == token.size()) character_ids_[c.code_point] = id;
+    if (c.length == token.size()) {
+      if (c.code_point >= character_ids_.size()) character_ids_.resize(c.code_point + 1, -1);
+      character_ids_[c.code_point] = id;
+    }
     // Hugging Face looks for "<0x%02X>", so a lower-case spelling is an ordinary token.
     const bool upper = token.find_first_of("abcdef") == std::string::npos;
     if (const int byte = byte_of_token(token); byte >= 0 && upper) byte_ids_[static_cast<std::size_t>(byte)] = id;
   }
+  if (spelling_.spaces_are_u2581 && has_u2581()) character_ids_[' '] = id_of_character(0x2581);
+}
+
+void BpeModel::add_cuts(const std::string& token) {
+  if (!spelling_.byte_level) return cuts_.add(token);
+  if (const auto bytes = byte_level_to_bytes(token)) cuts_.add(*bytes);
+}
+
+bool BpeModel::every_character_has_tokens() const {
+  const bool has_bytes = std::find(byte_ids_.begin(), byte_ids_.end(), -1) == byte_ids_.end();
+  return has_bytes && (spelling_.byte_level || (byte_fallback_ && !byte_tokens_merge_));
 }
 
 std::int32_t BpeModel::id_of(const std::string& token, const JsonPlace& merges, std::size_t rank) const {
@@ -110,7 +133,10 @@ void BpeModel::load_merges(const JsonPlace& place) {
     const auto [left, right] = read_merge(place, rank);
     const Merge merge = {static_cast<std::uint32_t>(rank), id_of(left + right, place, rank)};
     merges_.add(id_of(left, place, rank), id_of(right, place, rank), merge);
+    byte_tokens_merge_ = byte_tokens_merge_ || byte_of_token(left) >= 0 || byte_of_token(right) >= 0;
+    add_cuts(left + right);
   }
+  cuts_.build();
 }
 
 void BpeModel::split_bytes(std::string_view piece, std::vector<Symbol>& symbols) const {
@@ -153,11 +179,11 @@ void BpeModel::split_characters(std::string_view piece, std::vector<Symbol>& sym
   std::uint32_t dropped = 0;
   bool last_unknown = false;
   for (std::size_t at = 0; at < piece.size();) {
-    const Utf8Char c = utf8_char(piece, at);
-    const auto found = character_ids_.find(c.code_point);
+    const Utf8Char c = valid_utf8_char(piece, at);
+    const std::int32_t id = id_of_character(c.code_point);
     const auto length = static_cast<std::uint32_t>(c.length);
-    if (found != character_ids_.end()) {
-      symbols.push_back({found->second, length + dropped});
+    if (id >= 0) {
+      symbols.push_back({id, length + dropped});
       dropped = 0;
       last_unknown = false;
     } else if (add_fallback(piece.substr(at, c.length), symbols)) {
@@ -181,7 +207,7 @@ void BpeModel::encode(std::string_view piece, std::vector<Symbol>& symbols) cons
       return;
     }
   }
-  if (byte_level_)
+  if (spelling_.byte_level)
     split_bytes(piece, symbols);
   else
     split_characters(piece, symbols);

@@ -8,6 +8,8 @@
 namespace lora_train::tokenizer {
 namespace {
 
+constexpr std::int64_t kMaxStrip = 1 << 20;
+
 void replace_in(std::string& text, const std::string& pattern, const std::string& content) {
   for (std::size_t at = text.find(pattern); at != std::string::npos; at = text.find(pattern, at + content.size())) {
     text.replace(at, pattern.size(), content);
@@ -91,16 +93,13 @@ class StripDecoder final : public Decoder {
   std::int64_t start_, stop_;
 };
 
-// Metaspace: every replacement character is a space, except the one that the encoder put first.
+// Metaspace: every replacement character is a space, except those of the first token, where the encoder puts one.
 class MetaspaceDecoder final : public Decoder {
  public:
   MetaspaceDecoder(std::string replacement, bool prepends)
       : replacement_(std::move(replacement)), prepends_(prepends) {}
   void decode(std::vector<std::string>& tokens) const override {
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      if (i == 0 && prepends_ && tokens[0].starts_with(replacement_)) tokens[0].erase(0, replacement_.size());
-      replace_in(tokens[i], replacement_, " ");
-    }
+    for (std::size_t i = 0; i < tokens.size(); ++i) replace_in(tokens[i], replacement_, i == 0 && prepends_ ? "" : " ");
   }
 
  private:
@@ -139,8 +138,13 @@ std::unique_ptr<Decoder> load_replace(const JsonPlace& place) {
 std::unique_ptr<Decoder> load_strip(const JsonPlace& place) {
   place.allow_only({"type", "content", "start", "stop"});
   const std::string& content = place.at("content").string();
-  if (content.empty()) place.at("content").fail("expected one character");
-  return std::make_unique<StripDecoder>(content, place.at("start").integer(), place.at("stop").integer());
+  if (count_chars(content) != 1) place.at("content").fail("expected one character");
+  const auto count = [&](const char* key) {
+    const std::int64_t value = place.at(key).integer();
+    if (value < 0 || value > kMaxStrip) place.at(key).fail(std::to_string(value) + " is not in [0, 2^20]");
+    return value;
+  };
+  return std::make_unique<StripDecoder>(content, count("start"), count("stop"));
 }
 
 }  // namespace
@@ -164,8 +168,11 @@ std::unique_ptr<Decoder> load_decoder(const JsonPlace& place) {
   if (type == "ByteLevel") return std::make_unique<ByteLevelDecoder>();
   if (type == "Metaspace") {
     place.allow_only({"type", "replacement", "add_prefix_space", "prepend_scheme", "split"});
-    return std::make_unique<MetaspaceDecoder>(place.at("replacement").string(),
-                                              place.string_or("prepend_scheme", "always") != "never");
+    const JsonPlace replacement = place.at("replacement");
+    if (count_chars(replacement.string()) != 1) replacement.fail("expected one character");
+    const char* scheme = place.boolean_or("add_prefix_space", true) ? "always" : "never";
+    return std::make_unique<MetaspaceDecoder>(replacement.string(),
+                                              place.string_or("prepend_scheme", scheme) != "never");
   }
   place.fail("decoder \"" + type +
              "\" is not built; there are Sequence, Replace, ByteFallback, Fuse, Strip, Metaspace, ByteLevel");

@@ -1,7 +1,9 @@
 #include "json_place.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <unordered_set>
 
 #include "lora_train/base/file.h"
 
@@ -30,12 +32,32 @@ void check_depth(std::string_view text, const std::string& where) {
   }
 }
 
+// Called for every event of the parser: complains about a key that an object has twice, of which the parser would keep
+// the last one silently.
+class DuplicateKeys {
+ public:
+  explicit DuplicateKeys(const std::string& where) : where_(where) {}
+  bool operator()(int, Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::object_start) keys_.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys_.pop_back();
+    if (event == Json::parse_event_t::key && !keys_.back().insert(parsed.get<std::string>()).second) {
+      throw FormatError(where_, "key \"" + parsed.get<std::string>() + "\" occurs twice in one object");
+    }
+    return true;
+  }
+
+ private:
+  const std::string& where_;
+  std::vector<std::unordered_set<std::string>> keys_;  // of the objects that are open
+};
+
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where) {
   check_depth(text, where);
   try {
-    return Json::parse(text);
+    DuplicateKeys check(where);
+    return Json::parse(text, std::ref(check));
   } catch (const Json::parse_error& error) {
     const std::size_t end = std::min<std::size_t>(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
@@ -71,7 +93,7 @@ std::vector<JsonPlace> JsonPlace::elements() const {
   std::vector<JsonPlace> places;
   places.reserve(value_->size());
   for (std::size_t i = 0; i < value_->size(); ++i) {
-    places.emplace_back((*value_)[i], file_, path_ + "[" + std::to_string(i) + "]");
+    places.push_back(element(i));
   }
   return places;
 }

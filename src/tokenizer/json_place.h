@@ -37,6 +37,10 @@ class JsonPlace {
   std::optional<JsonPlace> find(const std::string& key) const;
   /// The elements; fails when this is no array.
   std::vector<JsonPlace> elements() const;
+  /// value()[index], which exists.
+  JsonPlace element(std::size_t index) const {
+    return {(*value_)[index], file_, path_ + "[" + std::to_string(index) + "]"};
+  }
 
   const std::string& string() const;
   bool boolean() const;

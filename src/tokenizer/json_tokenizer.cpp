@@ -8,7 +8,7 @@
 #include "lora_train/base/hash.h"
 #include "normalizer.h"
 #include "pre_tokenizer.h"
-#include "word_cache.h"
+#include "word_encoder.h"
 
 namespace lora_train::tokenizer {
 namespace {
@@ -20,21 +20,28 @@ JsonPlace section(const JsonPlace& root, const std::string& key, const std::stri
   return found ? *found : JsonPlace(kNull, file, key);
 }
 
-// Whether a plain text gets BOS in front; complains about post-processors that would do anything else to one text.
-bool post_processor_adds_bos(const JsonPlace& place) {
-  if (place.is_null()) return false;
+// The token that a plain text gets in front; complains about post-processors that would do anything else to one text.
+std::optional<std::string> token_in_front(const JsonPlace& place) {
+  if (place.is_null()) return std::nullopt;
   const std::string& type = place.type();
-  if (type == "ByteLevel") return false;
+  if (type == "ByteLevel") return std::nullopt;
   if (type == "Sequence") {
-    bool adds = false;
-    for (const JsonPlace& part : place.at("processors").elements()) adds = post_processor_adds_bos(part) || adds;
-    return adds;
+    std::optional<std::string> token;
+    for (const JsonPlace& part : place.at("processors").elements()) {
+      if (auto found = token_in_front(part)) token = std::move(found);
+    }
+    return token;
   }
   if (type != "TemplateProcessing") {
     place.fail("post-processor \"" + type + "\" is not built; there are ByteLevel, TemplateProcessing, Sequence");
   }
-  const auto steps = place.at("single").elements();
-  return !steps.empty() && steps.front().find("SpecialToken").has_value();
+  const JsonPlace single = place.at("single");
+  const auto steps = single.elements();
+  const bool has_token = steps.size() == 2;
+  if (steps.empty() || steps.size() > 2 || !steps.back().find("Sequence")) {
+    single.fail("is not built; the text alone, or one special token before it, is");
+  }
+  return has_token ? std::optional(steps.front().at("SpecialToken").at("id").string()) : std::nullopt;
 }
 
 class JsonTokenizer final : public Tokenizer {
@@ -43,14 +50,21 @@ class JsonTokenizer final : public Tokenizer {
                 const TokenizerOptions& options)
       : normalizer_(load_normalizer(section(root, "normalizer", file))),
         pre_tokenizer_(section(root, "pre_tokenizer", file)),
-        model_(root.at("model"), pre_tokenizer_.is_byte_level()),
+        space_rule_(
+            find_space_rule(section(root, "normalizer", file).value(), section(root, "pre_tokenizer", file).value())),
+        model_(root.at("model"), {pre_tokenizer_.is_byte_level(), space_rule_.has_value()}),
         decoder_(load_decoder(section(root, "decoder", file))) {
     // truncation and padding are settings of one call, which Hugging Face resets; they decide nothing here.
     root.allow_only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                      "post_processor", "decoder", "model"});
     for (const auto& [token, id] : model_.vocabulary()) set_spelling(id, token);
     load_added(section(root, "added_tokens", file), special, options);
-    adds_bos_ = post_processor_adds_bos(section(root, "post_processor", file));
+    if (!normalized_added_.empty() || !model_.has_u2581()) space_rule_.reset();
+    if (const auto token = token_in_front(section(root, "post_processor", file))) {
+      bos_id_ = token_to_id(*token);
+      if (!bos_id_) throw FormatError(file + ": post_processor", "\"" + *token + "\" is not in the vocabulary");
+    }
+    adds_bos_ = bos_id_.has_value();
     apply_special_tokens(special);
   }
 
@@ -72,10 +86,10 @@ class JsonTokenizer final : public Tokenizer {
   const std::string* spelling(std::int32_t id) const;
   void encode_stretch(NormalizedText stretch, Run& run) const;
   void encode_normalized(NormalizedText& text, Run& run) const;
-  std::span<const Symbol> encode_piece(std::string_view piece, Run& run) const;
 
   std::unique_ptr<Normalizer> normalizer_;
   PreTokenizer pre_tokenizer_;
+  std::optional<SpaceRule> space_rule_;  // then text is encoded as it is, without normalizer and pre-tokenizer
   BpeModel model_;
   std::unique_ptr<Decoder> decoder_;
   AddedTokenMatcher raw_added_, normalized_added_;
@@ -87,10 +101,9 @@ class JsonTokenizer final : public Tokenizer {
 
 struct JsonTokenizer::Run {
   bool with_offsets;
-  WordCache& cache;
+  WordEncoder words;
   Encoding out;
   Pieces pieces;
-  std::vector<Symbol> symbols;
 
   void push(std::int32_t id, ByteRange range) {
     out.ids.push_back(id);
@@ -119,6 +132,11 @@ void JsonTokenizer::load_added(const JsonPlace& place, const SpecialTokens& spec
   for (const AddedToken& token : special.added) {
     if (!added_ids_.contains(token.content)) add_token(token, options, "tokenizer_config.json: added_tokens_decoder");
   }
+  for (const std::string& name : special.in_text()) {
+    const auto id = token_to_id(name);
+    if (!id || added_ids_.contains(name)) continue;
+    add_token({.id = *id, .content = name, .normalized = false, .special = true}, options, "tokenizer_config.json");
+  }
 }
 
 void JsonTokenizer::add_token(const AddedToken& token, const TokenizerOptions& options, const std::string& where) {
@@ -127,10 +145,18 @@ void JsonTokenizer::add_token(const AddedToken& token, const TokenizerOptions& o
     throw FormatError(where, "id " + std::to_string(token.id) + " of added token \"" + token.content +
                                  "\" already belongs to \"" + *taken + "\"");
   }
+  if (const auto other = added_ids_.find(token.content); other != added_ids_.end() && other->second != token.id) {
+    throw FormatError(where, "added token \"" + token.content + "\" has id " + std::to_string(token.id) +
+                                 " here and id " + std::to_string(other->second) + " before");
+  }
   const auto known = model_.vocabulary().find(token.content);
   if (known != model_.vocabulary().end() && known->second != token.id) {
     throw FormatError(where, "added token \"" + token.content + "\" has id " + std::to_string(token.id) +
                                  " here and id " + std::to_string(known->second) + " in model.vocab");
+  }
+  if (static_cast<std::size_t>(token.id) >= spellings_.size() + kMaxUnusedIds) {
+    throw FormatError(where, "id " + std::to_string(token.id) + " of added token \"" + token.content +
+                                 "\" is far above the " + std::to_string(spellings_.size()) + " tokens");
   }
   set_spelling(token.id, token.content);
   added_ids_[token.content] = token.id;
@@ -147,11 +173,14 @@ void JsonTokenizer::add_token(const AddedToken& token, const TokenizerOptions& o
 
 Encoding JsonTokenizer::encode(std::string_view text, bool with_offsets) const {
   check_input_text(text);
-  Run run{with_offsets, WordCache::of_thread(serial_), {}, {}, {}};
+  Run run{with_offsets, WordEncoder(model_, serial_), {}, {}};
   run.out.ids.reserve(text.size() / 3);
   for (const auto& part : raw_added_.split(text)) {
     if (part.id >= 0) {
       run.push(part.id, {static_cast<std::uint32_t>(part.begin), static_cast<std::uint32_t>(part.end)});
+    } else if (space_rule_) {
+      run.words.encode_spaced(text, part.begin, part.end, space_rule_->wants_prefix(text, part.begin),
+                              [&](std::int32_t id, ByteRange range) { run.push(id, range); });
     } else {
       encode_stretch(NormalizedText(text, part.begin, part.end), run);
     }
@@ -176,25 +205,16 @@ void JsonTokenizer::encode_normalized(NormalizedText& text, Run& run) const {
   pre_tokenizer_.split(text, run.pieces);
   const std::string_view all = text.text();
   for (const auto& [begin, end] : run.pieces) {
-    std::size_t at = begin;
-    for (const Symbol& symbol : encode_piece(all.substr(begin, end - begin), run)) {
-      run.out.ids.push_back(symbol.id);
-      if (run.with_offsets) run.out.offsets.push_back(text.input_range(at, at + symbol.length));
-      at += symbol.length;
-    }
+    run.words.encode_piece(all.substr(begin, end - begin), [&](std::size_t at, std::span<const Symbol> symbols) {
+      for (const Symbol& symbol : symbols) run.out.ids.push_back(symbol.id);
+      if (!run.with_offsets) return;
+      at += begin;
+      for (const Symbol& symbol : symbols) {
+        run.out.offsets.push_back(text.input_range(at, at + symbol.length));
+        at += symbol.length;
+      }
+    });
   }
-}
-
-std::span<const Symbol> JsonTokenizer::encode_piece(std::string_view piece, Run& run) const {
-  if (piece.size() > WordCache::kMaxWordBytes) {
-    model_.encode(piece, run.symbols);
-    return run.symbols;
-  }
-  const std::uint64_t hash = hash64(piece);
-  if (const auto known = run.cache.find(piece, hash); !known.empty()) return known;
-  model_.encode(piece, run.symbols);
-  run.cache.insert(piece, hash, run.symbols);
-  return run.symbols;
 }
 
 std::string JsonTokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {

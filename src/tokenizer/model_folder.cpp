@@ -22,8 +22,7 @@ bool has_chat_template(const fs::path& folder) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer_if_present(const fs::path& folder) {
-  if (!fs::exists(folder / "tokenizer.json") && !fs::exists(folder / "tokenizer.model")) return nullptr;
-  return Tokenizer::load(folder);
+  return has_tokenizer(folder) ? Tokenizer::load(folder) : nullptr;
 }
 
 std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_template, const fs::path& folder) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lora_train/base/utf8.h"
+#include "valid_utf8.h"
 
 namespace lora_train::tokenizer {
 namespace {
@@ -41,8 +42,31 @@ std::string unicode_form(std::string_view text, Form form) {
 // Hangul vowels and trailing consonants compose with what stands before them although their class is 0.
 bool is_hangul_jamo_tail(std::uint32_t code) { return code >= 0x1160 && code <= 0x11FF; }
 
+// Characters that Unicode gained after version 9 and that normalisation would reorder, compose or decompose. Hugging
+// Face's normaliser (unicode-normalization-alignments) knows Unicode 9 and leaves them alone, so they are left alone
+// here.
+constexpr std::pair<std::uint32_t, std::uint32_t> kAfterUnicode9[] = {
+    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
+    {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0xECE, 0xECE},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},
+    {0x1DF6, 0x1DFA},   {0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},   {0xA82C, 0xA82C},   {0xAB69, 0xAB69},
+    {0x10781, 0x10785}, {0x10787, 0x107B0}, {0x107B2, 0x107BA}, {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC},
+    {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B},
+    {0x1145E, 0x1145E}, {0x11839, 0x1183A}, {0x11930, 0x11930}, {0x11938, 0x11938}, {0x1193D, 0x1193E},
+    {0x11943, 0x11943}, {0x119E0, 0x119E0}, {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99},
+    {0x11D42, 0x11D42}, {0x11D44, 0x11D45}, {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1},
+    {0x1E030, 0x1E06D}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF},
+    {0x1E4EC, 0x1E4EF}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9},
+};
+
+bool is_after_unicode_9(std::uint32_t code) {
+  const auto* range = std::lower_bound(std::begin(kAfterUnicode9), std::end(kAfterUnicode9), code,
+                                       [](const auto& known, std::uint32_t wanted) { return known.second < wanted; });
+  return range != std::end(kAfterUnicode9) && range->first <= code;
+}
+
 // Whether nothing before this character can combine with it, so that the text may be normalised in two parts here.
 bool starts_stretch(std::uint32_t code, Form form) {
+  if (is_after_unicode_9(code)) return true;
   // Compatibility forms turn ordinary characters (halfwidth marks and jamo) into combining ones: only ASCII is sure.
   if (form == Form::kNfkc || form == Form::kNfkd) return code < 0x80;
   if (code < 0x300) return true;
@@ -56,51 +80,66 @@ bool starts_stretch(std::uint32_t code, Form form) {
 
 constexpr std::uint32_t kTableEnd = 0x30000;
 
-// Characters that, standing alone, are their own normal form: so that ordinary text costs no call of utf8proc.
-std::vector<bool> stable_characters(Form form) {
-  std::vector<bool> stable(kTableEnd, true);
+// Characters that, standing alone, are their own normal form and let nothing before them combine with them: ordinary
+// text costs no call of utf8proc.
+std::vector<bool> plain_characters(Form form) {
+  std::vector<bool> plain(kTableEnd, true);
   for (std::uint32_t code = 0x80; code < kTableEnd; ++code) {
     const bool is_hangul = code >= 0xAC00 && code <= 0xD7A3;
     const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
+    if (is_surrogate || is_after_unicode_9(code)) continue;
+    plain[code] = starts_stretch(code, form);
     const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code));
-    if (is_surrogate || (property->decomp_seqindex == UINT16_MAX && !is_hangul)) continue;
+    if (!plain[code] || (property->decomp_seqindex == UINT16_MAX && !is_hangul)) continue;
     std::string character;
     append_utf8(character, code);
-    stable[code] = unicode_form(character, form) == character;
+    plain[code] = unicode_form(character, form) == character;
   }
-  return stable;
+  return plain;
 }
 
 class UnicodeNormalizer final : public Normalizer {
  public:
-  explicit UnicodeNormalizer(Form form) : form_(form), stable_(stable_characters(form)) {}
+  explicit UnicodeNormalizer(Form form) : form_(form), plain_(plain_characters(form)) {}
 
   void normalize(NormalizedText& normalized) const override {
     const std::string_view text = normalized.text();
-    const auto first = std::find_if(text.begin(), text.end(), [](char c) { return (c & 0x80) != 0; });
-    if (first == text.end()) return;
     std::vector<NormalizedText::Edit> edits;
-    // The ASCII character before the first mark belongs to its stretch.
-    std::size_t at = static_cast<std::size_t>(first - text.begin());
-    if (at > 0) --at;
-    while (at < text.size()) {
+    for (std::size_t at = 0; (at = next_stretch(text, at)) < text.size();) {
       const std::size_t end = stretch_end(text, at);
-      if (!is_stable(text, at, end)) add_edit(text.substr(at, end - at), at, edits);
+      if (!is_plain(text, at, end)) add_edit(text.substr(at, end - at), at, edits);
       at = end;
     }
     if (!edits.empty()) normalized.apply(edits);
   }
 
  private:
-  bool is_stable(std::string_view text, std::size_t begin, std::size_t end) const {
-    const Utf8Char c = utf8_char(text, begin);
-    return c.length == end - begin && c.code_point < kTableEnd && stable_[c.code_point];
+  // Where the next stretch to be looked at begins: at the character before the first one that is not plain, since they
+  // may combine.
+  std::size_t next_stretch(std::string_view text, std::size_t from) const {
+    std::size_t previous = from;
+    for (std::size_t at = from; at < text.size();) {
+      const Utf8Char c = valid_utf8_char(text, at);
+      if (c.code_point >= kTableEnd || !plain_[c.code_point]) return previous;
+      previous = at;
+      at += c.length;
+      if (c.length > 1) continue;
+      at = skip_ascii(text, at);
+      previous = at - 1;
+    }
+    return text.size();
+  }
+
+  bool is_plain(std::string_view text, std::size_t begin, std::size_t end) const {
+    const Utf8Char c = valid_utf8_char(text, begin);
+    return c.length == end - begin && c.code_point < kTableEnd && plain_[c.code_point];
   }
 
   std::size_t stretch_end(std::string_view text, std::size_t begin) const {
-    std::size_t at = begin + utf8_char(text, begin).length;
-    while (at < text.size()) {
-      const Utf8Char c = utf8_char(text, at);
+    const Utf8Char first = valid_utf8_char(text, begin);
+    std::size_t at = begin + first.length;
+    while (at < text.size() && !is_after_unicode_9(first.code_point)) {
+      const Utf8Char c = valid_utf8_char(text, at);
       if (starts_stretch(c.code_point, form_)) break;
       at += c.length;
     }
@@ -126,7 +165,7 @@ class UnicodeNormalizer final : public Normalizer {
   }
 
   Form form_;
-  std::vector<bool> stable_;
+  std::vector<bool> plain_;
 };
 
 class PrependNormalizer final : public Normalizer {

@@ -31,7 +31,49 @@ void split_isolated(const Regex& regex, std::string_view text, std::pair<std::si
   if (at < part.size()) out.emplace_back(piece.first + at, piece.second);
 }
 
+void split_isolated(const GptSplit& split, std::string_view text, std::pair<std::size_t, std::size_t> piece,
+                    Pieces& out) {
+  const std::string_view part = text.substr(piece.first, piece.second - piece.first);
+  for (std::size_t at = 0; at < part.size();) {
+    const std::size_t end = split.piece_end(part, at);
+    out.emplace_back(piece.first + at, piece.first + end);
+    at = end;
+  }
+}
+
+constexpr const char* kSpaceSymbol = "\xE2\x96\x81";  // U+2581
+
+std::optional<SpaceRule> rule_of_metaspace(const Json& pre_tokenizer) {
+  const Json want = {{"type", "Metaspace"}, {"replacement", kSpaceSymbol}, {"split", false}};
+  Json rest = pre_tokenizer;
+  const std::string scheme = rest.value("prepend_scheme", "");
+  rest.erase("prepend_scheme");
+  if (rest != want) return std::nullopt;
+  if (scheme == "always") return SpaceRule{SpaceRule::Prefix::kUnlessThere};
+  if (scheme == "first") return SpaceRule{SpaceRule::Prefix::kAtStartUnlessThere};
+  if (scheme == "never") return SpaceRule{SpaceRule::Prefix::kNever};
+  return std::nullopt;
+}
+
 }  // namespace
+
+bool SpaceRule::wants_prefix(std::string_view input, std::size_t begin) const {
+  if (prefix == Prefix::kNever) return false;
+  if (prefix == Prefix::kAlways) return true;
+  if (prefix == Prefix::kAtStartUnlessThere && begin > 0) return false;
+  const std::string_view text = input.substr(begin);
+  return !text.starts_with(' ') && !text.starts_with(kSpaceSymbol);
+}
+
+std::optional<SpaceRule> find_space_rule(const Json& normalizer, const Json& pre_tokenizer) {
+  if (normalizer.is_null()) return pre_tokenizer.is_object() ? rule_of_metaspace(pre_tokenizer) : std::nullopt;
+  if (!pre_tokenizer.is_null()) return std::nullopt;
+  const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpaceSymbol}};
+  const Json prepend = {{"type", "Prepend"}, {"prepend", kSpaceSymbol}};
+  const Json both = {{"type", "Sequence"}, {"normalizers", Json::array({prepend, replace})}};
+  if (normalizer == both) return SpaceRule{SpaceRule::Prefix::kAlways};
+  return normalizer == replace ? std::optional(SpaceRule{SpaceRule::Prefix::kNever}) : std::nullopt;
+}
 
 PreTokenizer::PreTokenizer(const JsonPlace& place) {
   if (!place.is_null()) load(place);
@@ -65,7 +107,15 @@ void PreTokenizer::load_split(const JsonPlace& place) {
   pattern.allow_only({"Regex", "String"});
   const bool is_regex = pattern.find("Regex").has_value();
   const JsonPlace text = pattern.at(is_regex ? "Regex" : "String");
-  patterns_.emplace_back(is_regex ? text.string() : escape_literal(text.string()), text.where());
+  add_pattern(is_regex ? text.string() : escape_literal(text.string()), text.where());
+}
+
+void PreTokenizer::add_pattern(const std::string& pattern, const std::string& where) {
+  if (const auto known = GptSplit::recognise(pattern)) {
+    patterns_.emplace_back(*known);
+  } else {
+    patterns_.emplace_back(Regex(pattern, where));
+  }
 }
 
 void PreTokenizer::load_byte_level(const JsonPlace& place) {
@@ -75,7 +125,7 @@ void PreTokenizer::load_byte_level(const JsonPlace& place) {
   const bool use_regex = place.boolean_or("use_regex", true);
   if (prefix_space_ && !patterns_.empty())
     place.at("add_prefix_space").fail("a prefix space after a Split is not built");
-  if (use_regex) patterns_.emplace_back(kByteLevelPattern, place.where());
+  if (use_regex) add_pattern(kByteLevelPattern, place.where());
 }
 
 void PreTokenizer::load_metaspace(const JsonPlace& place) {
@@ -104,10 +154,14 @@ void PreTokenizer::split(NormalizedText& text, Pieces& pieces) const {
   if (prefix_space_ && text.text().front() != ' ') text.prepend(" ");
   pieces.emplace_back(0, text.text().size());
   Pieces finer;
-  for (const Regex& pattern : patterns_) {
+  for (const auto& pattern : patterns_) {
     finer.clear();
     finer.reserve(text.text().size() / 4);
-    for (const auto& piece : pieces) split_isolated(pattern, text.text(), piece, finer);
+    std::visit(
+        [&](const auto& known) {
+          for (const auto& piece : pieces) split_isolated(known, text.text(), piece, finer);
+        },
+        pattern);
     pieces.swap(finer);
   }
 }

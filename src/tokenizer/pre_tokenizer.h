@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "gpt_split.h"
 #include "json_place.h"
 #include "normalizer.h"
 #include "regex.h"
@@ -15,6 +18,23 @@ namespace lora_train::tokenizer {
 
 /// Half-open ranges of a NormalizedText's text().
 using Pieces = std::vector<std::pair<std::size_t, std::size_t>>;
+
+/// Spaces stand for U+2581, and text begins with one more: what the SentencePiece-style pipelines come to.
+struct SpaceRule {
+  enum class Prefix {
+    kNever,
+    kAlways,
+    kUnlessThere,        ///< not before a space
+    kAtStartUnlessThere  ///< nor anywhere but at the start of the input
+  };
+  Prefix prefix;
+
+  /// Whether input[begin, end), which is not empty, gets the prefix.
+  bool wants_prefix(std::string_view input, std::size_t begin) const;
+};
+
+/// The rule that a normalizer and a pre-tokenizer come to, when they do nothing else.
+std::optional<SpaceRule> find_space_rule(const Json& normalizer, const Json& pre_tokenizer);
 
 /// What pre_tokenizer asks for, flattened. Thread-safe for concurrent const calls.
 class PreTokenizer {
@@ -35,7 +55,9 @@ class PreTokenizer {
   void load_metaspace(const JsonPlace& place);
   void split_metaspace(NormalizedText& text, Pieces& pieces) const;
 
-  std::vector<Regex> patterns_;
+  void add_pattern(const std::string& pattern, const std::string& where);
+
+  std::vector<std::variant<GptSplit, Regex>> patterns_;
   bool byte_level_ = false, prefix_space_ = false;
   bool metaspace_ = false, metaspace_split_ = false;
   std::string replacement_;

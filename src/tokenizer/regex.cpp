@@ -3,6 +3,7 @@
 #include <pcre2.h>
 
 #include "lora_train/base/error.h"
+#include "regex_classes.h"
 
 namespace lora_train::tokenizer {
 namespace {
@@ -42,7 +43,7 @@ struct Regex::Code {
 };
 
 Regex::Regex(const std::string& pattern, const std::string& where) : code_(std::make_unique<Code>()) {
-  const std::string spelled = with_unicode_white_space(pattern, where);
+  const std::string spelled = spell_out_classes(pattern, where);
   int error = 0;
   PCRE2_SIZE offset = 0;
   code_->where = where;
@@ -87,41 +88,6 @@ bool Regex::Scan::next(std::size_t from, std::size_t& begin, std::size_t& end) {
   begin = found[0];
   end = found[1];
   return true;
-}
-
-std::string with_unicode_white_space(const std::string& pattern, const std::string& where) {
-  const std::string members = "\\t-\\r\\x{20}\\x{85}\\p{Z}";
-  std::string out;
-  bool in_class = false;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      const char escaped = pattern[++i];
-      if (escaped == 's') {
-        out += in_class ? members : "[" + members + "]";
-      } else if (escaped == 'S' && !in_class) {
-        out += "[^" + members + "]";
-      } else if (escaped == 'S' || escaped == 'Q' || escaped == 'E' || escaped == 'h' || escaped == 'H') {
-        // Oniguruma's \h is a hexadecimal digit, and \S inside a class has no spelled-out form here.
-        throw FormatError(where, std::string("the pattern uses \\") + escaped + (in_class ? " in a class" : "") +
-                                     ", which is not built: " + pattern);
-      } else {
-        out += c;
-        out += escaped;
-      }
-      continue;
-    }
-    if (c == '[' && in_class && pattern.compare(i, 2, "[:") != 0) {
-      throw FormatError(where, "the pattern has a class in a class, which is not built: " + pattern);
-    }
-    if (c == '&' && in_class && pattern.compare(i, 2, "&&") == 0) {
-      throw FormatError(where, "the pattern intersects classes, which is not built: " + pattern);
-    }
-    if (c == '[') in_class = true;
-    if (c == ']') in_class = false;
-    out += c;
-  }
-  return out;
 }
 
 }  // namespace lora_train::tokenizer

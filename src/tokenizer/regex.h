@@ -37,8 +37,4 @@ class Regex {
   std::unique_ptr<Code> code_;
 };
 
-/// The pattern with \s and \S spelled out as Unicode's White_Space, which Hugging Face's engine means by them; PCRE2
-/// adds U+180E.
-std::string with_unicode_white_space(const std::string& pattern, const std::string& where);
-
 }  // namespace lora_train::tokenizer

@@ -1,5 +1,6 @@
 #include "sentencepiece_model.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "lora_train/base/error.h"
@@ -78,6 +79,7 @@ class MessageReader {
     for (unsigned shift = 0; shift < 64; shift += 7) {
       if (at_ == message_.size()) fail("it ends inside a number");
       const auto byte = static_cast<unsigned char>(message_[at_++]);
+      if (shift == 63 && (byte & 0x7FU) > 1) fail("a number is larger than 64 bits");
       value |= std::uint64_t{byte & 0x7FU} << shift;
       if (byte < 0x80) return value;
     }
@@ -105,6 +107,7 @@ SentencePiece read_piece(MessageReader reader) {
   for (Field field; reader.next(field);) {
     if (field.number == 1) piece.text = reader.text_of(field);
     if (field.number == 2) piece.score = reader.float_of(field);
+    if (!std::isfinite(piece.score)) reader.fail("a score that is no finite number");
     if (field.number != 3) continue;
     const std::uint64_t type = reader.number_of(field);
     if (type < 1 || type > 6) reader.fail("unknown piece type " + std::to_string(type));
@@ -172,6 +175,14 @@ void read_normalizer_spec(MessageReader reader, SentencePieceModel& model, const
   if (removes_spaces) not_built(file, "normalizer_spec.remove_extra_whitespaces", "true");
 }
 
+void check_denormalizer_spec(MessageReader reader, const std::string& file) {
+  for (Field field; reader.next(field);) {
+    if (field.number == 2 && !reader.bytes_of(field).empty()) {
+      not_built(file, "denormalizer_spec.precompiled_charsmap", "a normalisation table");
+    }
+  }
+}
+
 }  // namespace
 
 SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::string& file) {
@@ -179,11 +190,12 @@ SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::
   bool has_trainer = false, has_normalizer = false;
   MessageReader reader(bytes, bytes, file);
   for (Field field; reader.next(field);) {
-    if (field.number > 3) continue;
+    if (field.number == 4 || field.number > 5) continue;  // self-test data and extensions decide no ids
     const MessageReader inner(bytes, reader.bytes_of(field), file);
     if (field.number == 1) model.pieces.push_back(read_piece(inner));
     if (field.number == 2) read_trainer_spec(inner, model, file);
     if (field.number == 3) read_normalizer_spec(inner, model, file);
+    if (field.number == 5) check_denormalizer_spec(inner, file);
     has_trainer = has_trainer || field.number == 2;
     has_normalizer = has_normalizer || field.number == 3;
   }

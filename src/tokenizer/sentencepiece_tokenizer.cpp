@@ -2,49 +2,67 @@
 
 #include <algorithm>
 #include <array>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "added_tokens.h"
-#include "bpe.h"
-#include "bpe_model.h"
 #include "decoder.h"
 #include "input_text.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"
 #include "normalizer.h"
+#include "sentencepiece_bpe.h"
 #include "sentencepiece_model.h"
 #include "lora_train/base/utf8.h"
+#include "word_encoder.h"
 
 namespace lora_train::tokenizer {
 namespace {
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, which stands for a space inside pieces
 constexpr std::size_t kMaxPieceBytes = 512;          // real pieces are far shorter; bounds the work of a bad file
-constexpr std::int32_t kUnknownCharacter = -1;
 
-// Score per distinct value -> rank: SentencePiece merges the highest score first, equal scores from the left.
-std::vector<std::uint32_t> ranks_of(const std::vector<SentencePiece>& pieces) {
-  std::vector<float> scores;
-  for (const auto& piece : pieces) scores.push_back(piece.score);
-  std::sort(scores.begin(), scores.end(), std::greater<>());
-  scores.erase(std::unique(scores.begin(), scores.end()), scores.end());
-  std::vector<std::uint32_t> ranks;
-  for (const auto& piece : pieces) {
-    const auto at = std::lower_bound(scores.begin(), scores.end(), piece.score, std::greater<>());
-    ranks.push_back(static_cast<std::uint32_t>(at - scores.begin()));
+// Checks the pieces and gives the BYTE pieces by byte, -1 where there is none.
+std::array<std::int32_t, 256> check_pieces(const SentencePieceModel& model, const std::string& file) {
+  std::array<std::int32_t, 256> byte_ids;
+  byte_ids.fill(-1);
+  bool has_unknown = false;
+  std::unordered_set<std::string_view> texts;
+  for (std::size_t i = 0; i < model.pieces.size(); ++i) {
+    const SentencePiece& piece = model.pieces[i];
+    const std::string where = file + ": pieces[" + std::to_string(i) + "]";
+    if (!texts.insert(piece.text).second) throw FormatError(where, "piece \"" + piece.text + "\" occurs twice");
+    if (piece.text.size() > kMaxPieceBytes) throw FormatError(where, "a piece of more than 512 bytes is not built");
+    if (piece.type == PieceType::kUnused) throw FormatError(where, "pieces of type UNUSED are not built");
+    if (piece.type == PieceType::kUnknown) {
+      if (has_unknown) throw FormatError(where, "a second piece of type UNKNOWN");
+      has_unknown = true;
+    }
+    if (piece.type != PieceType::kByte) continue;
+    const int byte = byte_of_token(piece.text);
+    if (byte < 0) throw FormatError(where, "a BYTE piece must be spelled <0xNN>, found \"" + piece.text + "\"");
+    std::int32_t& id = byte_ids[static_cast<std::size_t>(byte)];
+    if (id >= 0) throw FormatError(where, "byte " + piece.text + " already has piece " + std::to_string(id));
+    id = static_cast<std::int32_t>(i);
   }
-  return ranks;
+  if (!has_unknown) throw FormatError(file, "no piece of type UNKNOWN");
+  const bool all_bytes = std::find(byte_ids.begin(), byte_ids.end(), -1) == byte_ids.end();
+  if (model.byte_fallback && !all_bytes)
+    throw FormatError(file, "byte_fallback is on, but not all 256 BYTE pieces exist");
+  return byte_ids;
 }
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(SentencePieceModel model, const std::string& file, const SpecialTokens& special,
                          const TokenizerOptions& options)
-      : model_(std::move(model)), legacy_(special.legacy) {
-    load_pieces(file);
-    load_merges();
+      : model_(std::move(model)), legacy_(special.legacy), bpe_(model_, check_pieces(model_, file)) {
+    load_pieces();
     for (const AddedToken& token : special.added) add_token(token, file, options);
+    for (const std::string& name : special.in_text()) {
+      const auto id = token_to_id(name);
+      if (!id || literal_.contains(*id)) continue;
+      add_token({.id = *id, .content = name, .normalized = false, .special = true}, file, options);
+    }
     bos_id_ = control_id(model_.bos_piece);
     eos_id_ = control_id(model_.eos_piece);
     pad_id_ = control_id(model_.pad_piece);
@@ -70,8 +88,8 @@ class SentencePieceTokenizer final : public Tokenizer {
  private:
   struct Run {
     bool with_offsets;
+    WordEncoder words;
     Encoding out;
-    std::vector<Symbol> symbols;
     bool last_unknown = false;
 
     void push(std::int32_t id, ByteRange range) {
@@ -80,82 +98,40 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   };
 
-  void load_pieces(const std::string& file);
-  void load_merges();
+  void load_pieces();
   void add_token(const AddedToken& token, const std::string& file, const TokenizerOptions& options);
   std::optional<std::int32_t> control_id(const std::string& piece) const {
     const auto id = token_to_id(piece);
     return id && model_.pieces[static_cast<std::size_t>(*id)].type == PieceType::kControl ? id : std::nullopt;
   }
-  std::int32_t symbol_of(std::string_view text);
-  void encode_stretch(NormalizedText text, bool dummy_prefix, Run& run) const;
-  void encode_part(const NormalizedText& text, std::size_t begin, std::size_t end, Run& run) const;
-  void push_unknown(std::string_view text, ByteRange range, Run& run) const;
+  void encode_stretch(std::string_view text, std::size_t begin, std::size_t end, Run& run) const;
+  void encode_materialized(NormalizedText text, bool dummy_prefix, Run& run) const;
+  void push(std::int32_t id, ByteRange range, Run& run) const;
 
   SentencePieceModel model_;
   bool legacy_ = true;
-  Vocabulary all_ids_;   // every piece and added token
-  Vocabulary text_ids_;  // pieces that text can become
-  std::unordered_map<std::uint32_t, std::int32_t>
-      characters_;  // code point -> symbol; beyond the pieces: only in merges
-  MergeTable merges_;
-  std::array<std::int32_t, 256> byte_ids_{};
+  SentencePieceBpe bpe_;
   std::int32_t unk_id_ = -1;
+  Vocabulary all_ids_;  // every piece and added token
   AddedTokenMatcher user_defined_, added_;
+  bool spaces_in_user_defined_ = false;
   std::unordered_set<std::int32_t> special_, literal_;  // literal_: decoded as spelled
   std::vector<std::string> spellings_;
+  std::uint64_t serial_ = WordCache::next_serial();
 };
 
-void SentencePieceTokenizer::load_pieces(const std::string& file) {
-  byte_ids_.fill(-1);
+void SentencePieceTokenizer::load_pieces() {
   for (std::size_t i = 0; i < model_.pieces.size(); ++i) {
     const SentencePiece& piece = model_.pieces[i];
     const auto id = static_cast<std::int32_t>(i);
-    const std::string where = file + ": pieces[" + std::to_string(i) + "]";
-    if (!all_ids_.emplace(piece.text, id).second) throw FormatError(where, "piece \"" + piece.text + "\" occurs twice");
-    if (piece.text.size() > kMaxPieceBytes) throw FormatError(where, "a piece of more than 512 bytes is not built");
-    if (piece.type == PieceType::kUnused) throw FormatError(where, "pieces of type UNUSED are not built");
-    if (piece.type == PieceType::kUnknown) {
-      if (unk_id_ >= 0) throw FormatError(where, "a second piece of type UNKNOWN");
-      unk_id_ = id;
-    }
-    if (piece.type == PieceType::kUnknown || piece.type == PieceType::kControl) special_.insert(id);
-    if (piece.type == PieceType::kNormal || piece.type == PieceType::kUserDefined) text_ids_[piece.text] = id;
-    if (piece.type == PieceType::kUserDefined) user_defined_.add({id, piece.text}, piece.text);
+    all_ids_.emplace(piece.text, id);
     spellings_.push_back(piece.text);
-    if (piece.type != PieceType::kByte) continue;
-    const int byte = byte_of_token(piece.text);
-    if (byte < 0) throw FormatError(where, "a BYTE piece must be spelled <0xNN>, found \"" + piece.text + "\"");
-    byte_ids_[static_cast<std::size_t>(byte)] = id;
-  }
-  if (unk_id_ < 0) throw FormatError(file, "no piece of type UNKNOWN");
-  const bool all_bytes = std::find(byte_ids_.begin(), byte_ids_.end(), -1) == byte_ids_.end();
-  if (model_.byte_fallback && !all_bytes)
-    throw FormatError(file, "byte_fallback is on, but not all 256 BYTE pieces exist");
-}
-
-// The symbol for a part of a piece: its own piece, or one of its own for a single character without one; -1 otherwise.
-std::int32_t SentencePieceTokenizer::symbol_of(std::string_view text) {
-  const auto found = text_ids_.find(text);
-  const Utf8Char c = utf8_char(text, 0);
-  if (c.length != text.size()) return found == text_ids_.end() ? -1 : found->second;
-  const auto fresh = static_cast<std::int32_t>(model_.pieces.size() + characters_.size());
-  return characters_.emplace(c.code_point, found == text_ids_.end() ? fresh : found->second).first->second;
-}
-
-void SentencePieceTokenizer::load_merges() {
-  const std::vector<std::uint32_t> ranks = ranks_of(model_.pieces);
-  merges_ = MergeTable(2 * text_ids_.size());
-  for (std::size_t i = 0; i < model_.pieces.size(); ++i) {
-    const SentencePiece& piece = model_.pieces[i];
-    if (piece.type != PieceType::kNormal && piece.type != PieceType::kUserDefined) continue;
-    const std::string_view text = piece.text;
-    std::size_t cut = utf8_char(text, 0).length;
-    if (cut == text.size()) symbol_of(text);
-    for (; cut < text.size(); cut += utf8_char(text, cut).length) {
-      const std::int32_t left = symbol_of(text.substr(0, cut)), right = symbol_of(text.substr(cut));
-      if (left >= 0 && right >= 0) merges_.add(left, right, {ranks[i], static_cast<std::int32_t>(i)});
-    }
+    if (piece.type == PieceType::kUnknown) unk_id_ = id;
+    if (piece.type == PieceType::kUnknown || piece.type == PieceType::kControl) special_.insert(id);
+    if (piece.type != PieceType::kUserDefined) continue;
+    user_defined_.add({id, piece.text}, piece.text);
+    const bool has_space = piece.text.find(kSpace) != std::string::npos || piece.text.find(' ') != std::string::npos;
+    spaces_in_user_defined_ = spaces_in_user_defined_ || has_space;
   }
 }
 
@@ -169,6 +145,10 @@ void SentencePieceTokenizer::add_token(const AddedToken& token, const std::strin
                                  (taken.empty() ? std::to_string(*known) : taken) + "\" in the model");
   }
   const auto index = static_cast<std::size_t>(token.id);
+  if (index >= spellings_.size() + kMaxUnusedIds) {
+    throw FormatError(where, "id " + std::to_string(token.id) + " of \"" + token.content + "\" is far above the " +
+                                 std::to_string(spellings_.size()) + " tokens");
+  }
   if (index >= spellings_.size()) spellings_.resize(index + 1);
   spellings_[index] = token.content;
   all_ids_[token.content] = token.id;
@@ -179,61 +159,63 @@ void SentencePieceTokenizer::add_token(const AddedToken& token, const std::strin
 
 Encoding SentencePieceTokenizer::encode(std::string_view text, bool with_offsets) const {
   check_input_text(text);
-  Run run{with_offsets, {}, {}};
+  Run run{with_offsets, WordEncoder(bpe_, serial_), {}};
+  run.out.ids.reserve(text.size() / 3);
   for (const auto& part : added_.split(text)) {
     run.last_unknown = false;
     if (part.id >= 0) {
       run.push(part.id, {static_cast<std::uint32_t>(part.begin), static_cast<std::uint32_t>(part.end)});
     } else {
-      const bool dummy_prefix = model_.add_dummy_prefix && (legacy_ || part.begin == 0);
-      encode_stretch(NormalizedText(text, part.begin, part.end), dummy_prefix, run);
+      encode_stretch(text, part.begin, part.end, run);
     }
   }
   return std::move(run.out);
 }
 
-void SentencePieceTokenizer::encode_stretch(NormalizedText text, bool dummy_prefix, Run& run) const {
+void SentencePieceTokenizer::encode_stretch(std::string_view text, std::size_t begin, std::size_t end, Run& run) const {
+  const bool dummy_prefix = model_.add_dummy_prefix && (legacy_ || begin == 0);
+  if (!bpe_.reads_spaces() || spaces_in_user_defined_) {
+    return encode_materialized(NormalizedText(text, begin, end), dummy_prefix, run);
+  }
+  const auto take = [&](std::int32_t id, ByteRange range) { push(id, range, run); };
+  if (user_defined_.empty()) return run.words.encode_spaced(text, begin, end, dummy_prefix, take);
+  bool prefix = dummy_prefix;
+  for (const auto& part : user_defined_.split(text.substr(begin, end - begin))) {
+    const std::size_t part_begin = begin + part.begin, part_end = begin + part.end;
+    if (part.id < 0) {
+      run.words.encode_spaced(text, part_begin, part_end, prefix, take);
+    } else {
+      if (prefix) run.words.encode_spaced(text, part_begin, part_begin, prefix, take);
+      push(part.id, {static_cast<std::uint32_t>(part_begin), static_cast<std::uint32_t>(part_end)}, run);
+    }
+    prefix = false;
+  }
+}
+
+// The general way: user-defined pieces with spaces in them, models that do not spell spaces as U+2581.
+void SentencePieceTokenizer::encode_materialized(NormalizedText text, bool dummy_prefix, Run& run) const {
   if (model_.escape_whitespaces) replace_all(text, " ", kSpace);
   if (dummy_prefix) text.prepend(model_.escape_whitespaces ? kSpace : std::string_view(" "));
-  if (user_defined_.empty()) return encode_part(text, 0, text.text().size(), run);
   for (const auto& part : user_defined_.split(text.text())) {
     if (part.id >= 0) {
-      run.push(part.id, text.input_range(part.begin, part.end));
-      run.last_unknown = false;
-    } else {
-      encode_part(text, part.begin, part.end, run);
+      push(part.id, text.input_range(part.begin, part.end), run);
+      continue;
     }
+    const std::string_view stretch = text.text().substr(part.begin, part.end - part.begin);
+    run.words.encode_piece(stretch, [&](std::size_t at, std::span<const Symbol> symbols) {
+      at += part.begin;
+      for (const Symbol& symbol : symbols) {
+        push(symbol.id, text.input_range(at, at + symbol.length), run);
+        at += symbol.length;
+      }
+    });
   }
 }
 
-void SentencePieceTokenizer::encode_part(const NormalizedText& text, std::size_t begin, std::size_t end,
-                                         Run& run) const {
-  const std::string_view all = text.text();
-  run.symbols.clear();
-  for (std::size_t at = begin; at < end;) {
-    const Utf8Char c = utf8_char(all, at);
-    const auto known = characters_.find(c.code_point);
-    run.symbols.push_back(
-        {known == characters_.end() ? kUnknownCharacter : known->second, static_cast<std::uint32_t>(c.length)});
-    at += c.length;
-  }
-  merge_symbols(merges_, run.symbols);
-  std::size_t at = begin;
-  for (const Symbol& symbol : run.symbols) {
-    const ByteRange range = text.input_range(at, at + symbol.length);
-    if (symbol.id >= 0 && static_cast<std::size_t>(symbol.id) < model_.pieces.size()) {
-      run.push(symbol.id, range);
-      run.last_unknown = false;
-    } else {
-      push_unknown(all.substr(at, symbol.length), range, run);
-    }
-    at += symbol.length;
-  }
-}
-
-void SentencePieceTokenizer::push_unknown(std::string_view text, ByteRange range, Run& run) const {
-  if (model_.byte_fallback) {
-    for (const char byte : text) run.push(byte_ids_[static_cast<unsigned char>(byte)], range);
+void SentencePieceTokenizer::push(std::int32_t id, ByteRange range, Run& run) const {
+  if (id != SentencePieceBpe::kUnknown) {
+    run.push(id, range);
+    run.last_unknown = false;
     return;
   }
   // A run of unknown characters is one unknown token.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/tokenizer/tokenizer.h"
 
@@ -37,8 +38,40 @@ void read_added(const JsonPlace& place, SpecialTokens& out) {
   std::sort(out.added.begin(), out.added.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
 }
 
-void read_tokenizer_config(const JsonPlace& root, SpecialTokens& out) {
+// A list of tokens, or an object of name: token.
+void read_additional(const JsonPlace& root, const char* key, SpecialTokens& out) {
+  const auto list = root.find(key);
+  if (!list) return;
+  const auto add = [&](const JsonPlace& place) {
+    if (const auto token = token_text(place)) out.additional.push_back(*token);
+  };
+  if (list->value().is_object()) {
+    for (const auto& [name, value] : list->value().items()) add(list->at(name));
+  } else {
+    for (const JsonPlace& element : list->elements()) add(element);
+  }
+}
+
+void read_token_map(const JsonPlace& root, SpecialTokens& out) {
   read_named(root, out);
+  read_additional(root, "additional_special_tokens", out);
+  read_additional(root, "extra_special_tokens", out);
+}
+
+// {token: id}, what transformers wrote before added_tokens_decoder.
+void read_added_tokens_file(const JsonPlace& root, SpecialTokens& out) {
+  if (!root.value().is_object()) root.fail("expected an object of token: id");
+  const std::vector<std::string> special = out.in_text();
+  for (const auto& [content, value] : root.value().items()) {
+    AddedToken token{.id = root.at(content).id(), .content = content, .normalized = false};
+    token.special = std::find(special.begin(), special.end(), content) != special.end();
+    out.added.push_back(std::move(token));
+  }
+  std::sort(out.added.begin(), out.added.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+}
+
+void read_tokenizer_config(const JsonPlace& root, SpecialTokens& out) {
+  read_token_map(root, out);
   if (const auto add_bos = root.find("add_bos_token")) out.add_bos_token = add_bos->boolean();
   out.legacy = root.boolean_or("legacy", true);
   if (const auto added = root.find("added_tokens_decoder")) read_added(*added, out);
@@ -61,6 +94,14 @@ std::optional<std::string> SpecialTokens::name(const std::string& key) const {
   return found == named.end() ? std::nullopt : found->second;
 }
 
+std::vector<std::string> SpecialTokens::in_text() const {
+  std::vector<std::string> tokens = additional;
+  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+    if (auto token = name(key); token && !token->empty()) tokens.push_back(std::move(*token));
+  }
+  return tokens;
+}
+
 SpecialTokens read_special_tokens(const std::filesystem::path& folder) {
   SpecialTokens out;
   const auto read = [&](const char* file, void (*use)(const JsonPlace&, SpecialTokens&)) {
@@ -73,7 +114,10 @@ SpecialTokens read_special_tokens(const std::filesystem::path& folder) {
     out.bytes += '\0';
   };
   read("tokenizer_config.json", read_tokenizer_config);
-  read("special_tokens_map.json", read_named);
+  read("special_tokens_map.json", read_token_map);
+  if (out.added.empty() && !std::filesystem::exists(folder / "tokenizer.json")) {
+    read("added_tokens.json", read_added_tokens_file);
+  }
   read("generation_config.json", read_generation_config);
   return out;
 }
@@ -83,13 +127,16 @@ void Tokenizer::apply_special_tokens(const SpecialTokens& special_tokens) {
     if (!special_tokens.named.contains(key)) return;
     const auto name = special_tokens.name(key);
     id = name ? token_to_id(*name) : std::nullopt;
+    if (!name || id) return;
+    throw FormatError("tokenizer_config.json or special_tokens_map.json: " + std::string(key),
+                      "\"" + *name + "\" is not in the vocabulary; name a token that is, or null");
   };
   generation_eos_ids_ = special_tokens.generation_eos_ids;
   if (!eos_id_ && !generation_eos_ids_.empty()) eos_id_ = generation_eos_ids_.front();
   set("bos_token", bos_id_);
   set("eos_token", eos_id_);
   set("pad_token", pad_id_);
-  if (special_tokens.add_bos_token) adds_bos_ = *special_tokens.add_bos_token && bos_id_.has_value();
+  adds_bos_ = special_tokens.add_bos_token.value_or(adds_bos_) && bos_id_.has_value();
 }
 
 }  // namespace lora_train::tokenizer

@@ -18,13 +18,18 @@ struct SpecialTokens {
   std::optional<bool> add_bos_token;
   /// SentencePiece-style tokenizers of Hugging Face: false puts the dummy space before the first stretch only.
   bool legacy = true;
-  /// added_tokens_decoder, by ascending id.
+  /// added_tokens_decoder, else added_tokens.json beside a tokenizer.model; by ascending id.
   std::vector<AddedToken> added;
+  /// additional_special_tokens and extra_special_tokens.
+  std::vector<std::string> additional;
   std::vector<std::int32_t> generation_eos_ids;
   /// The bytes of what was read, for fingerprints.
   std::string bytes;
 
   std::optional<std::string> name(const std::string& key) const;
+  /// The special tokens that Hugging Face finds in text although no list of added tokens may have them: bos_token and
+  /// its like, and `additional`.
+  std::vector<std::string> in_text() const;
 };
 
 /// Reads tokenizer_config.json, special_tokens_map.json and generation_config.json where they exist.

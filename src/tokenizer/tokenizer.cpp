@@ -1,5 +1,6 @@
 #include "lora_train/tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "input_text.h"
@@ -8,7 +9,9 @@
 #include "lora_train/base/file.h"
 #include "sentencepiece_tokenizer.h"
 #include "special_tokens.h"
+#include "tekken_tokenizer.h"
 #include "lora_train/base/utf8.h"
+#include "valid_utf8.h"
 
 namespace lora_train::tokenizer {
 
@@ -16,28 +19,47 @@ void check_input_text(std::string_view text) {
   if (text.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
     throw DataError("byte 0", "a text of " + std::to_string(text.size()) + " bytes is too long; the limit is 2 GiB");
   }
-  if (const auto at = find_invalid_utf8(text)) {
-    throw DataError("byte " + std::to_string(*at), "the text is not valid UTF-8; convert the file to UTF-8");
-  }
+  if (is_valid_utf8(text)) return;
+  throw DataError("byte " + std::to_string(find_invalid_utf8(text).value_or(0)),
+                  "the text is not valid UTF-8; convert the file to UTF-8");
+}
+
+namespace {
+
+using MakeTokenizer = std::unique_ptr<Tokenizer> (*)(std::string_view bytes, const std::string& file,
+                                                     const SpecialTokens& special_tokens,
+                                                     const TokenizerOptions& options);
+struct Kind {
+  TokenizerFile file;
+  const char* name;
+  MakeTokenizer make;
+};
+
+// In the order in which they are looked for.
+constexpr Kind kKinds[] = {
+    {TokenizerFile::kTokenizerJson, "tokenizer.json", make_json_tokenizer},
+    {TokenizerFile::kSentencePieceModel, "tokenizer.model", make_sentencepiece},
+    {TokenizerFile::kTekken, "tekken.json", make_tekken},
+};
+
+}  // namespace
+
+bool has_tokenizer(const std::filesystem::path& folder) {
+  return std::any_of(std::begin(kKinds), std::end(kKinds),
+                     [&](const Kind& kind) { return std::filesystem::exists(folder / kind.name); });
 }
 
 std::unique_ptr<Tokenizer> Tokenizer::load(const std::filesystem::path& folder, const TokenizerOptions& options) {
-  const auto json = folder / "tokenizer.json", model = folder / "tokenizer.model";
-  const bool has_json = std::filesystem::exists(json), has_model = std::filesystem::exists(model);
-  const bool use_json =
-      options.file == TokenizerFile::kTokenizerJson || (options.file == TokenizerFile::kAuto && has_json);
-  if (use_json ? !has_json : !has_model) {
-    const char* wanted = options.file == TokenizerFile::kAuto ? "tokenizer.json or tokenizer.model"
-                         : use_json                           ? "tokenizer.json"
-                                                              : "tokenizer.model";
-    throw FormatError(folder.string(),
-                      std::string("no ") + wanted + " in this folder; copy the tokenizer files of the model there");
+  std::string wanted;
+  for (const Kind& kind : kKinds) {
+    if (options.file != TokenizerFile::kAuto && options.file != kind.file) continue;
+    wanted += (wanted.empty() ? "" : " or ") + std::string(kind.name);
+    const std::filesystem::path file = folder / kind.name;
+    if (!std::filesystem::exists(file)) continue;
+    const SpecialTokens special_tokens = read_special_tokens(folder);
+    return kind.make(read_file(file), file.string(), special_tokens, options);
   }
-  const SpecialTokens special_tokens = read_special_tokens(folder);
-  const std::filesystem::path& file = use_json ? json : model;
-  const std::string bytes = read_file(file);
-  return use_json ? make_json_tokenizer(bytes, file.string(), special_tokens, options)
-                  : make_sentencepiece(bytes, file.string(), special_tokens, options);
+  throw FormatError(folder.string(), "no " + wanted + " in this folder; copy the tokenizer files of the model there");
 }
 
 }  // namespace lora_train::tokenizer

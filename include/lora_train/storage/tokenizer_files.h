@@ -4,7 +4,7 @@
 namespace lora_train::storage {
 
 inline constexpr const char* kTokenizerFiles[] = {
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json",     "merges.txt",      "chat_template.jinja"};
+    "tokenizer.json",    "tokenizer.model", "tekken.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json",      "merges.txt",  "chat_template.jinja"};
 
 }  // namespace lora_train::storage

@@ -1,5 +1,5 @@
 // Text to token ids and back, from the files of a Hugging Face folder: tokenizer.json (byte-level and
-// SentencePiece-style BPE) or SentencePiece's tokenizer.model. No Python, no Rust.
+// SentencePiece-style BPE), SentencePiece's tokenizer.model or mistral-common's tekken.json. No Python, no Rust.
 #pragma once
 
 #include <cstdint>
@@ -27,24 +27,29 @@ struct Encoding {
 
 /// Which of a folder's tokenizer files to read.
 enum class TokenizerFile {
-  kAuto,  ///< tokenizer.json when there is one, else tokenizer.model
+  kAuto,  ///< the first that there is, in this order
   kTokenizerJson,
-  kSentencePieceModel
+  kSentencePieceModel,
+  kTekken
 };
 
 struct TokenizerOptions {
   TokenizerFile file = TokenizerFile::kAuto;
   /// Special tokens (<|im_end|>, [INST], ...) spelled out in a text become their id, as Hugging Face does. False
   /// encodes the ones marked special like any other text; added tokens that are not special are found either way.
+  /// In tekken.json all named special tokens are marked.
   bool special_tokens_in_text = true;
 };
 
 struct SpecialTokens;  // what tokenizer_config.json and its neighbours say; private to the module
 
+/// Whether the folder holds a file that Tokenizer::load reads.
+bool has_tokenizer(const std::filesystem::path& folder);
+
 /// Thread-safe for concurrent const calls: every thread has a cache of its own.
 class Tokenizer {
  public:
-  /// Reads tokenizer.json or tokenizer.model, and tokenizer_config.json, special_tokens_map.json and
+  /// Reads tokenizer.json, tokenizer.model or tekken.json, and tokenizer_config.json, special_tokens_map.json and
   /// generation_config.json where they exist. A missing or malformed file, and anything a file asks for that is not
   /// built, throws FormatError with the file and the place in it ("folder/tokenizer.json: model.dropout").
   static std::unique_ptr<Tokenizer> load(const std::filesystem::path& folder, const TokenizerOptions& options = {});
@@ -63,13 +68,14 @@ class Tokenizer {
   virtual std::optional<std::int32_t> token_to_id(std::string_view token) const = 0;
   /// The token as the file spells it (byte-level tokens in their printable form); "" for an id that has none.
   virtual std::string id_to_token(std::int32_t id) const = 0;
-  /// True for added tokens that are marked special, and for SentencePiece's control and unknown pieces.
+  /// True for added tokens that are marked special, SentencePiece's control and unknown pieces, and the special tokens
+  /// of tekken.json.
   virtual bool is_special(std::int32_t id) const = 0;
   /// Largest id + 1, added tokens included. Not the number of embedding rows, which may be larger.
   virtual std::int32_t vocab_size() const = 0;
 
   /// tokenizer_config.json, else special_tokens_map.json, else (eos) the first one of generation_config.json, else
-  /// what tokenizer.model says. Null in tokenizer_config.json means there is none.
+  /// what tokenizer.model or tekken.json says. Null in tokenizer_config.json means there is none.
   std::optional<std::int32_t> bos_id() const { return bos_id_; }
   std::optional<std::int32_t> eos_id() const { return eos_id_; }
   std::optional<std::int32_t> pad_id() const { return pad_id_; }

@@ -1,57 +1,20 @@
 // tokenizer.model files made by hand, byte by byte.
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "support/test_data.h"
 #include "tokenizer/sentencepiece_tokenizer.h"
+#include "unit/tokenizer/sentencepiece_bytes.h"
 
 namespace lora_train::tokenizer {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-std::string varint_field(int number, unsigned value) {
-  return std::string(1, static_cast<char>(number << 3)) + static_cast<char>(value);
-}
-std::string bytes_field(int number, const std::string& bytes) {
-  const unsigned tag = (static_cast<unsigned>(number) << 3U) | 2U;
-  std::string out;
-  for (unsigned rest = tag;; rest >>= 7U) {
-    out += static_cast<char>(rest < 0x80 ? rest : (rest & 0x7FU) | 0x80U);
-    if (rest < 0x80) break;
-  }
-  return out + static_cast<char>(bytes.size()) + bytes;
-}
-
-struct Piece {
-  std::string text;
-  float score;
-  unsigned type;
-};
-
-std::string piece_field(const Piece& piece) {
-  std::string score(4, '\0');
-  std::memcpy(score.data(), &piece.score, 4);
-  return bytes_field(1, bytes_field(1, piece.text) + "\x15" + score + varint_field(3, piece.type));
-}
-
-const std::string kBpe = varint_field(3, 2);
-const std::string kIdentity = varint_field(4, 0);  // remove_extra_whitespaces: false; the rest by default
-
-std::string model_bytes(const std::vector<Piece>& pieces, const std::string& trainer = kBpe,
-                        const std::string& normalizer = kIdentity) {
-  std::string bytes;
-  for (const Piece& piece : pieces) bytes += piece_field(piece);
-  return bytes + bytes_field(2, trainer) + bytes_field(3, normalizer);
-}
-
-const std::vector<Piece> kPieces = {{"<unk>", 0, 2}, {"<s>", 0, 3}, {"</s>", 0, 3}, {"\xE2\x96\x81", -9, 1},
-                                    {"a", -9, 1},    {"b", -9, 1},  {"ab", -2, 1},  {"ba", -1, 1},
-                                    {"<u>", 0, 4},   {"aa", -3, 1}};
+using testing_support::kPieces;
+using testing_support::model_bytes;
 
 std::unique_ptr<Tokenizer> load(const std::string& bytes) {
   return make_sentencepiece(bytes, "tokenizer.model", {}, {});
@@ -88,37 +51,6 @@ TEST(SentencePiece, RealModelDecodesWhatItEncodes) {
   const auto tokenizer = load(read_file(model));
   const std::string text = read_file(lines);
   EXPECT_TRUE(tokenizer->decode(tokenizer->encode(text).ids) == text);
-}
-
-void expect_refused(const std::string& bytes, const std::string& where, const std::string& message) {
-  try {
-    load(bytes);
-    ADD_FAILURE() << "accepted; expected: " << message;
-  } catch (const FormatError& error) {
-    EXPECT_NE(error.where().find("tokenizer.model" + where), std::string::npos) << error.what();
-    EXPECT_NE(error.message().find(message), std::string::npos) << error.what();
-  }
-}
-
-TEST(SentencePiece, RefusesByNameWhatIsNotBuilt) {
-  expect_refused(model_bytes(kPieces, varint_field(3, 1)), ": trainer_spec.model_type", "UNIGRAM");
-  expect_refused(model_bytes(kPieces, varint_field(3, 4)), ": trainer_spec.model_type", "CHAR");
-  expect_refused(model_bytes(kPieces, kBpe, bytes_field(2, "map") + kIdentity),
-                 ": normalizer_spec.precompiled_charsmap", "table");
-  expect_refused(model_bytes(kPieces, kBpe, ""), ": normalizer_spec.remove_extra_whitespaces", "true");
-  auto pieces = kPieces;
-  pieces[5].type = 5;
-  expect_refused(model_bytes(pieces), ": pieces[5]", "UNUSED");
-  pieces[5] = {"a", 0, 1};
-  expect_refused(model_bytes(pieces), ": pieces[5]", "occurs twice");
-  pieces[5] = {"zz", 0, 6};
-  expect_refused(model_bytes(pieces), ": pieces[5]", "<0xNN>");
-  pieces[5] = {"b", 0, 2};
-  expect_refused(model_bytes(pieces), ": pieces[5]", "second piece of type UNKNOWN");
-  pieces[5] = {"b", 0, 7};
-  expect_refused(model_bytes(pieces), ": byte ", "unknown piece type 7");
-  expect_refused(model_bytes(kPieces, kBpe + std::string("\x98\x02\x01", 3)), "", "256 BYTE pieces");
-  expect_refused("", "", "without pieces");
 }
 
 TEST(SentencePiece, EveryTruncationIsRefused) {

@@ -1,0 +1,41 @@
+// The split pattern of GPT-4 and its kin (Qwen, Llama 3) by hand: several times faster than a regular expression.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "char_class.h"
+
+namespace lora_train::tokenizer {
+
+/// Cuts text as
+///   (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,k}|
+///   ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+/// does. Every character is in some piece, so pieces follow each other without gaps. Thread-safe.
+class GptSplit {
+ public:
+  /// Nothing unless the pattern is one of those known, character by character.
+  static std::optional<GptSplit> recognise(std::string_view pattern);
+
+  /// The end of the piece that begins at `at` < text.size(). `text` is valid UTF-8.
+  std::size_t piece_end(std::string_view text, std::size_t at) const;
+
+ private:
+  explicit GptSplit(int max_digits) : classes_(&CharClasses::instance()), max_digits_(max_digits) {}
+
+  struct Char {
+    CharClass cls;
+    std::size_t length;
+  };
+  Char char_at(std::string_view text, std::size_t at) const;
+  std::size_t skip(CharClass cls, std::string_view text, std::size_t at) const;
+  std::size_t skip_digits(std::string_view text, std::size_t at) const;
+  std::size_t symbols_end(std::string_view text, std::size_t at) const;
+  std::size_t white_space_end(std::string_view text, std::size_t at) const;
+
+  const CharClasses* classes_;
+  int max_digits_;  // of one piece
+};
+
+}  // namespace lora_train::tokenizer

@@ -1,0 +1,91 @@
+// The hand-written split against PCRE2 running the pattern that it stands for.
+#include "tokenizer/gpt_split.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tokenizer/regex.h"
+#include "tokenizer/utf8.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+const std::string kHead = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)";
+const std::string kTail = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const std::string kPatterns[] = {kHead + R"(\p{N})" + kTail, kHead + R"(\p{N}{1,3})" + kTail};
+
+using Ends = std::vector<std::size_t>;
+
+Ends ends_of(const GptSplit& split, std::string_view text) {
+  Ends ends;
+  for (std::size_t at = 0; at < text.size();) ends.push_back(at = split.piece_end(text, at));
+  return ends;
+}
+
+Ends ends_of(const Regex& regex, std::string_view text) {
+  Ends ends;
+  Regex::Scan scan(regex, text);
+  for (std::size_t at = 0, begin = 0; at < text.size();) {
+    std::size_t end = 0;
+    EXPECT_TRUE(scan.next(at, begin, end));
+    EXPECT_EQ(begin, at) << "the pattern leaves nothing out";
+    ends.push_back(at = end);
+  }
+  return ends;
+}
+
+// Characters that the pattern treats in different ways, ASCII and not.
+const std::u32string kInteresting =
+    U"aZsStTdDmMrReEvVlL'’09 "
+    U".,!\n\r\t\v\f\u00A0\u0085\u2028\u3000\u017Fſ中あé\u0301½٣Ⅷ🙂_-\u200B\u180E\U00020000\U000E0001";
+
+TEST(GptSplit, CutsLikeThePattern) {
+  std::mt19937 random(11);
+  for (const std::string& pattern : kPatterns) {
+    const auto split = GptSplit::recognise(pattern);
+    ASSERT_TRUE(split) << pattern;
+    const Regex regex(pattern, "test");
+    for (int i = 0; i < 20000; ++i) {
+      std::string text;
+      for (auto length = random() % 12 + 1; length > 0; --length) {
+        append_utf8(text, kInteresting[random() % kInteresting.size()]);
+      }
+      ASSERT_EQ(ends_of(*split, text), ends_of(regex, text)) << text;
+    }
+  }
+}
+
+TEST(GptSplit, RecognisesNoOtherPattern) {
+  EXPECT_FALSE(GptSplit::recognise(kHead + R"(\p{N}{1,2})" + kTail));
+  EXPECT_FALSE(GptSplit::recognise(kPatterns[0] + " "));
+  EXPECT_FALSE(GptSplit::recognise(""));
+}
+
+// Every code point alone: so that no class of the table differs from PCRE2's.
+TEST(GptSplit, ClassesOfAllCodePointsArePcre2s) {
+  const std::pair<const char*, CharClass> classes[] = {
+      {"\\p{L}", CharClass::kLetter}, {"\\p{N}", CharClass::kNumber}, {"\\s", CharClass::kSpace}};
+  std::vector<CharClass> want(0x110000, CharClass::kOther);
+  want['\r'] = want['\n'] = CharClass::kNewline;
+  std::string all;
+  for (std::uint32_t code = 0; code < 0x110000; ++code) {
+    if (code < 0xD800 || code > 0xDFFF) append_utf8(all, code);
+  }
+  for (const auto& [pattern, cls] : classes) {
+    const Regex regex(pattern, "test");
+    Regex::Scan scan(regex, all);
+    for (std::size_t at = 0, begin = 0, end = 0; at < all.size() && scan.next(at, begin, end); at = end) {
+      const std::uint32_t code = utf8_char(all, begin).code_point;
+      if (code != '\r' && code != '\n') want[code] = cls;
+    }
+  }
+  int wrong = 0;
+  for (std::uint32_t code = 0; code < 0x110000; ++code) {
+    wrong += CharClasses::instance().of(code) == want[code] ? 0 : 1;
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace lora_train::tokenizer

@@ -1,0 +1,151 @@
+// tokenizer.model files that are wrong in one place each: the error names it.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "lora_train/base/error.h"
+#include "tokenizer/sentencepiece_tokenizer.h"
+#include "unit/tokenizer/sentencepiece_bytes.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+using testing_support::bytes_field;
+using testing_support::kBpe;
+using testing_support::kIdentity;
+using testing_support::kPieces;
+using testing_support::model_bytes;
+using testing_support::Piece;
+using testing_support::varint_field;
+
+struct BadCase {
+  const char* name;
+  std::string bytes;
+  const char* where;    // behind "tokenizer.model"; a prefix where it ends in "byte "
+  const char* message;  // part of it
+};
+
+void PrintTo(const BadCase& c, std::ostream* out) { *out << c.name; }
+
+class BadSentencePieceModel : public ::testing::TestWithParam<BadCase> {};
+
+TEST_P(BadSentencePieceModel, IsRefusedByName) {
+  const BadCase& bad = GetParam();
+  try {
+    make_sentencepiece(bad.bytes, "tokenizer.model", {}, {});
+    FAIL() << "accepted";
+  } catch (const FormatError& error) {
+    const std::string where = std::string("tokenizer.model") + bad.where;
+    if (where.ends_with("byte ")) {
+      EXPECT_TRUE(error.where().starts_with(where)) << error.where();
+    } else {
+      EXPECT_EQ(error.where(), where);
+    }
+    EXPECT_NE(error.message().find(bad.message), std::string::npos) << error.message();
+    EXPECT_EQ(error.exit_code(), ExitCode::kFormat);
+  }
+}
+
+// The good model with the piece at index 5 replaced.
+std::string with_piece(const Piece& piece) {
+  auto pieces = kPieces;
+  pieces[5] = piece;
+  return model_bytes(pieces);
+}
+
+// The good model with one more piece message, given field by field.
+std::string with_fields(const std::string& fields) { return bytes_field(1, fields) + model_bytes(kPieces); }
+
+std::string score_field(float score) {
+  std::string bytes(4, '\0');
+  std::memcpy(bytes.data(), &score, 4);
+  return "\x15" + bytes;
+}
+
+std::vector<Piece> with_bytes(int count, const char* spelling = "<0x%02X>") {
+  auto pieces = kPieces;
+  for (int byte = 0; byte < count; ++byte) {
+    char name[8];
+    std::snprintf(name, sizeof name, spelling, byte);
+    pieces.push_back({name, 0, 6});
+  }
+  return pieces;
+}
+
+const std::string kFallback = kBpe + std::string("\x98\x02\x01", 3);
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+std::vector<BadCase> broken_messages() {
+  const std::string good = model_bytes(kPieces);
+  return {
+      {"Empty", "", "", "without pieces"},
+      {"Text", "hello", ": byte ", "not a SentencePiece model"},
+      {"FieldZero", std::string("\x02\x00", 2), ": byte 1", "field number out of range"},
+      {"EndsInTag", good + "\x8A", ": byte ", "ends inside a number"},
+      {"EndsInLength", good + "\x0A\xFF", ": byte ", "ends inside a number"},
+      {"LengthBeyondFile", good + "\x0A\x7F", ": byte ", "ends inside a field"},
+      {"HugeLength", good + "\x0A\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01", ": byte ", "ends inside a field"},
+      {"NumberOf11Bytes", good + "\x08" + std::string(10, '\x80') + "\x01", ": byte ", "longer than 10 bytes"},
+      {"NumberOver64Bits", good + "\x08" + std::string(9, '\xFF') + "\x02", ": byte ", "larger than 64 bits"},
+      {"GroupWireType", good + "\x0B", ": byte ", "unknown wire type 3"},
+      {"WireTypeSeven", good + "\x0F", ": byte ", "unknown wire type 7"},
+      {"FixedPastEnd", good + "\x15\x01", ": byte ", "ends inside a field"},
+      {"PieceIsNumber", good + varint_field(1, 5), ": byte ", "field 1 has the wrong type"},
+  };
+}
+
+std::vector<BadCase> broken_pieces() {
+  return {
+      {"NoText", with_fields(score_field(0)), ": byte ", "a piece without text"},
+      {"TextNotUtf8", with_fields(bytes_field(1, "\xE2\x96")), ": byte ", "not UTF-8"},
+      {"Surrogate", with_fields(bytes_field(1, "\xED\xA0\x80")), ": byte ", "not UTF-8"},
+      {"TextIsNumber", with_fields(varint_field(1, 3)), ": byte ", "field 1 has the wrong type"},
+      {"ScoreIsNumber", with_fields(bytes_field(1, "z") + varint_field(2, 3)), ": byte ", "field 2 has the wrong"},
+      {"ScoreNan", with_fields(bytes_field(1, "z") + score_field(kNan)), ": byte ", "no finite number"},
+      {"ScoreInfinite", with_fields(bytes_field(1, "z") + score_field(kInfinity)), ": byte ", "no finite number"},
+      {"TypeZero", with_fields(bytes_field(1, "z") + varint_field(3, 0)), ": byte ", "unknown piece type 0"},
+      {"TypeSeven", with_fields(bytes_field(1, "z") + varint_field(3, 7)), ": byte ", "unknown piece type 7"},
+      {"Twice", with_piece({"a", 0, 1}), ": pieces[5]", "occurs twice"},
+      {"Unused", with_piece({"b", 0, 5}), ": pieces[5]", "UNUSED"},
+      {"SecondUnknown", with_piece({"b", 0, 2}), ": pieces[5]", "second piece of type UNKNOWN"},
+      {"NoUnknown", model_bytes({{"a", 0, 1}}), "", "no piece of type UNKNOWN"},
+      {"TooLong", with_piece({std::string(513, 'b'), 0, 1}), ": pieces[5]", "more than 512 bytes"},
+      {"ByteMisspelled", with_piece({"<0xG0>", 0, 6}), ": pieces[5]", "<0xNN>"},
+      {"ByteTwice", with_piece({"<0x0A>", 0, 6}) + bytes_field(1, bytes_field(1, "<0x0a>") + varint_field(3, 6)),
+       ": pieces[10]", "already has piece 5"},
+      {"BytesMissing", model_bytes(with_bytes(255), kFallback), "", "not all 256 BYTE pieces"},
+  };
+}
+
+std::vector<BadCase> not_built() {
+  return {
+      {"NoTrainerSpec", bytes_field(1, bytes_field(1, "a")) + bytes_field(3, kIdentity), ": trainer_spec", "UNIGRAM"},
+      {"NoNormalizerSpec", bytes_field(1, bytes_field(1, "a")) + bytes_field(2, kBpe), ": normalizer_spec", "white"},
+      {"Unigram", model_bytes(kPieces, varint_field(3, 1)), ": trainer_spec.model_type", "UNIGRAM"},
+      {"Word", model_bytes(kPieces, varint_field(3, 3)), ": trainer_spec.model_type", "WORD"},
+      {"Char", model_bytes(kPieces, varint_field(3, 4)), ": trainer_spec.model_type", "CHAR"},
+      {"TypeNine", model_bytes(kPieces, varint_field(3, 9)), ": trainer_spec.model_type", "type 9"},
+      {"SpaceAsSuffix", model_bytes(kPieces, kBpe + std::string("\xC0\x01\x01", 3)),
+       ": trainer_spec.treat_whitespace_as_suffix", "not built"},
+      {"BosNotUtf8", model_bytes(kPieces, kBpe + bytes_field(46, "\xFF")), ": byte ", "not UTF-8"},
+      {"CharacterMap", model_bytes(kPieces, kBpe, bytes_field(2, "map") + kIdentity),
+       ": normalizer_spec.precompiled_charsmap", "table"},
+      {"Denormalizer", model_bytes(kPieces) + bytes_field(5, bytes_field(2, "map")),
+       ": denormalizer_spec.precompiled_charsmap", "table"},
+      {"RemovesSpaces", model_bytes(kPieces, kBpe, ""), ": normalizer_spec.remove_extra_whitespaces", "true"},
+  };
+}
+
+std::string name_of(const ::testing::TestParamInfo<BadCase>& c) { return c.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Messages, BadSentencePieceModel, ::testing::ValuesIn(broken_messages()), name_of);
+INSTANTIATE_TEST_SUITE_P(Pieces, BadSentencePieceModel, ::testing::ValuesIn(broken_pieces()), name_of);
+INSTANTIATE_TEST_SUITE_P(NotBuilt, BadSentencePieceModel, ::testing::ValuesIn(not_built()), name_of);
+
+TEST(SentencePieceBytes, AllOfThemAreEnough) {
+  EXPECT_NO_THROW(make_sentencepiece(model_bytes(with_bytes(256), kFallback), "tokenizer.model", {}, {}));
+}
+
+}  // namespace
+}  // namespace lora_train::tokenizer

@@ -1,0 +1,53 @@
+// Writes tokenizer.model files by hand, field by field.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace lora_train::testing_support {
+
+inline std::string varint_field(int number, unsigned value) {
+  return std::string(1, static_cast<char>(number << 3)) + static_cast<char>(value);
+}
+inline std::string bytes_field(int number, const std::string& bytes) {
+  const unsigned tag = (static_cast<unsigned>(number) << 3U) | 2U;
+  std::string out;
+  for (unsigned rest = tag;; rest >>= 7U) {
+    out += static_cast<char>(rest < 0x80 ? rest : (rest & 0x7FU) | 0x80U);
+    if (rest < 0x80) break;
+  }
+  for (std::size_t rest = bytes.size();; rest >>= 7U) {
+    out += static_cast<char>(rest < 0x80 ? rest : (rest & 0x7FU) | 0x80U);
+    if (rest < 0x80) break;
+  }
+  return out + bytes;
+}
+
+struct Piece {
+  std::string text;
+  float score;
+  unsigned type;
+};
+
+inline std::string piece_field(const Piece& piece) {
+  std::string score(4, '\0');
+  std::memcpy(score.data(), &piece.score, 4);
+  return bytes_field(1, bytes_field(1, piece.text) + "\x15" + score + varint_field(3, piece.type));
+}
+
+inline const std::string kBpe = varint_field(3, 2);
+inline const std::string kIdentity = varint_field(4, 0);  // remove_extra_whitespaces: false; the rest by default
+
+inline std::string model_bytes(const std::vector<Piece>& pieces, const std::string& trainer = kBpe,
+                               const std::string& normalizer = kIdentity) {
+  std::string bytes;
+  for (const Piece& piece : pieces) bytes += piece_field(piece);
+  return bytes + bytes_field(2, trainer) + bytes_field(3, normalizer);
+}
+
+inline const std::vector<Piece> kPieces = {{"<unk>", 0, 2}, {"<s>", 0, 3}, {"</s>", 0, 3}, {"\xE2\x96\x81", -9, 1},
+                                           {"a", -9, 1},    {"b", -9, 1},  {"ab", -2, 1},  {"ba", -1, 1},
+                                           {"<u>", 0, 4},   {"aa", -3, 1}};
+
+}  // namespace lora_train::testing_support

@@ -1,0 +1,131 @@
+// Cutting and remembering change no token.
+#include "tokenizer/word_encoder.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "tokenizer/bpe_model.h"
+#include "tokenizer/byte_level.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+std::string random_text(std::mt19937& random, const std::vector<std::string>& alphabet, std::size_t length) {
+  std::string text;
+  for (std::size_t i = 0; i < length; ++i) text += alphabet[random() % alphabet.size()];
+  return text;
+}
+
+TEST(WordCache, FindsWhatWasPutInAndNothingElse) {
+  std::mt19937 random(5);
+  WordCache cache;
+  std::map<std::string, std::vector<std::int32_t>> known;
+  for (int i = 0; i < 20000; ++i) {
+    const std::string word = random_text(random, {"a", "b", "\xC3\xA9", std::string(1, '\0')}, random() % 30 + 1);
+    std::vector<Symbol> symbols(random() % 8 + 1);
+    for (Symbol& symbol : symbols) symbol = {static_cast<std::int32_t>(random() % 1000), 1};
+    if (known.contains(word)) continue;
+    std::vector<std::int32_t>& ids = known[word];
+    for (const Symbol& symbol : symbols) ids.push_back(symbol.id);
+    cache.insert(word, symbols);
+    const auto found = cache.find(word);
+    ASSERT_EQ(found.size(), ids.size()) << "right after it was put in";
+  }
+  int hits = 0;
+  for (const auto& [word, ids] : known) {
+    const auto found = cache.find(word);
+    if (found.empty()) continue;  // another word took its place
+    ++hits;
+    ASSERT_EQ(found.size(), ids.size());
+    for (std::size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(found[i].id, ids[i]);
+  }
+  EXPECT_GT(hits, 1000);
+  EXPECT_TRUE(cache.find("never put in").empty());
+  EXPECT_TRUE(cache.find(std::string(64, 'q')).empty());
+}
+
+TEST(WordCache, WordsThatDifferInLengthOrZerosAreDifferent) {
+  WordCache cache;
+  const Symbol one{1, 1}, two{2, 1};
+  const std::string word = "ab", longer("ab\0", 3);
+  cache.insert(word, {&one, 1});
+  EXPECT_TRUE(cache.find(longer).empty());
+  cache.insert(longer, {&two, 1});
+  ASSERT_FALSE(cache.find(longer).empty());
+  EXPECT_EQ(cache.find(longer)[0].id, 2);
+}
+
+// A byte-level or character vocabulary with random merges, tokens that end inside characters among them.
+Json random_model(std::mt19937& random, bool byte_level, const std::vector<std::string>& alphabet) {
+  Json model = {{"type", "BPE"}, {"byte_fallback", !byte_level}, {"unk_token", nullptr}, {"merges", Json::array()}};
+  std::vector<std::string> tokens;
+  const auto add = [&](const std::string& token) {
+    model["vocab"][token] = tokens.size();
+    tokens.push_back(token);
+  };
+  for (int byte = 0; byte < 256; ++byte) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", byte);
+    add(byte_level ? bytes_to_byte_level(std::string(1, static_cast<char>(byte))) : name);
+  }
+  std::vector<std::string> parts = alphabet;
+  if (byte_level) {
+    parts.clear();
+    for (const std::string& letter : alphabet) {
+      for (const char byte : letter) parts.push_back(bytes_to_byte_level(std::string(1, byte)));
+    }
+  } else {
+    for (const std::string& letter : alphabet) add(letter);
+  }
+  while (tokens.size() < 400) {
+    const std::string left = parts[random() % parts.size()], right = parts[random() % parts.size()];
+    if (model["vocab"].contains(left + right) || left.size() + right.size() > 24) continue;
+    add(left + right);
+    model["merges"].push_back({left, right});
+    parts.push_back(left + right);
+  }
+  return model;
+}
+
+void expect_parts_equal_the_whole(bool byte_level) {
+  std::mt19937 random(3);
+  const std::vector<std::string> alphabet = {
+      "a", "b", "c", " ", "\xC3\xA9", "\xE4\xB8\xAD", "\xE4\xBA\xAD", "\xE5\x9B\xBD", "\xF0\x9F\x99\x82", "x"};
+  for (int round = 0; round < 20; ++round) {
+    const Json json = random_model(random, byte_level, alphabet);
+    const BpeModel model(JsonPlace(json, "test"), {.byte_level = byte_level});
+    ASSERT_NE(model.cuts(), nullptr);
+    const std::uint64_t serial = WordCache::next_serial();
+    std::size_t num_parts = 0;
+    for (int i = 0; i < 300; ++i) {
+      const std::string text = random_text(random, alphabet, random() % 60 + 1);
+      std::vector<Symbol> whole;
+      model.encode(text, whole);
+      Ids want, got;
+      for (const Symbol& symbol : whole) want.push_back(symbol.id);
+      WordEncoder words(model, serial);
+      words.encode_piece(text, [&](std::size_t, std::span<const Symbol> symbols) {
+        ++num_parts;
+        for (const Symbol& symbol : symbols) got.push_back(symbol.id);
+      });
+      ASSERT_EQ(got, want) << text;
+    }
+    EXPECT_GT(num_parts, 400U) << "nothing was cut";
+  }
+}
+
+TEST(WordEncoder, PartsOfBytesGiveTheTokensOfTheWhole) { expect_parts_equal_the_whole(true); }
+TEST(WordEncoder, PartsOfCharactersGiveTheTokensOfTheWhole) { expect_parts_equal_the_whole(false); }
+
+TEST(WordEncoder, DoesNotCutWhereCharactersCanBeUnknown) {
+  const Json json = Json::parse(R"({"type": "BPE", "unk_token": "u", "fuse_unk": true, "vocab": {"u": 0, "a": 1},
+                                    "merges": []})");
+  EXPECT_EQ(BpeModel(JsonPlace(json, "test"), {}).cuts(), nullptr);
+}
+
+}  // namespace
+}  // namespace lora_train::tokenizer
