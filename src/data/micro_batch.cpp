@@ -28,6 +28,14 @@ Parts cut(HostBuffer& buffer, std::size_t num_tokens, std::size_t num_documents)
   return parts;
 }
 
+// Documents lie all over the store: brings one into the cache while another is copied.
+void prefetch(std::span<const std::int32_t> values) {
+  constexpr std::size_t kMaxValues = 1024;  // of longer ones the processor sees by itself how it goes on
+  for (std::size_t i = 0; i < std::min(values.size(), kMaxValues); i += kPartAlignment) {
+    __builtin_prefetch(&values[i]);
+  }
+}
+
 void put_document(const Parts& parts, std::size_t at, std::span<const std::int32_t> ids,
                   std::span<const std::int32_t> labels) {
   std::copy(ids.begin(), ids.end(), parts.ids.begin() + static_cast<std::ptrdiff_t>(at));
@@ -55,6 +63,10 @@ MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& p
   for (std::size_t i = 0; i < plan.documents.size(); ++i) {
     const std::uint32_t document = plan.documents[i];
     const auto ids = store.ids(document);
+    if (i + 1 < plan.documents.size()) {
+      prefetch(store.ids(plan.documents[i + 1]));
+      prefetch(store.labels(plan.documents[i + 1]));
+    }
     put_document(parts, at, ids, store.labels(document));
     at += ids.size();
     parts.cu_seqlens[i + 1] = static_cast<std::int32_t>(at);

@@ -28,9 +28,9 @@ class Rows {
   std::vector<std::uint32_t> documents_, begins_{0};
 };
 
-/// Documents that first-fit-decreasing looks at together. With 512 tokens a document on average and rows of 4,096 a
-/// window is 1,024 rows. Larger windows fill rows hardly better and cost more a document (measured by
-/// bench/data_bench, packing_efficiency).
+/// Documents that first-fit-decreasing looks at together. Documents of 50, 200 and 1,500 tokens on average fill rows of
+/// 4,096 to 99.5, 99.9 and 99.9%; windows of 2,048 to 98.1, 99.5 and 99.8%, and larger ones gain little more and cost
+/// more a document (bench/data_bench, packing_efficiency).
 inline constexpr std::size_t kPackingWindow = 8192;
 
 /// Rows of one document each, in order.

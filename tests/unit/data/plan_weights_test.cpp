@@ -41,12 +41,12 @@ TEST(PlanWeights, OfOneChangeNothing) {
 }
 
 TEST(PlanWeights, UseDocumentsOfARangeEquallyOftenAtEveryTime) {
-  const DocumentStore store = store_of(random_lengths(60, 15, 50, 22));
+  const DocumentStore store = store_of(random_lengths(140, 15, 50, 22));
   PlanOptions options = options_with(8, 2);
-  options.ranges = {{0, 30, 1.0}, {30, 50, 0.29}, {50, 60, 2.5}};
+  options.ranges = {{0, 30, 1.0}, {30, 130, 0.29}, {130, 140, 2.5}};  // 0.29 * 100 is 28.999999999999996
   for (const bool shuffle : {true, false}) {
     options.shuffle = shuffle;
-    std::vector<int> seen(60);
+    std::vector<int> seen(140);
     for (int epoch = 0; epoch < 25; ++epoch) {
       const auto times = times_seen(store, options, epoch);
       std::transform(seen.begin(), seen.end(), times.begin(), seen.begin(), std::plus<>());
@@ -86,6 +86,8 @@ TEST(PlanWeights, KeepTheOrderOfTheFilesWithoutShuffle) {
   EXPECT_EQ(rows_of(store, options, 0), (Lists{{0}, {1}, {4}, {4}, {5}}));
   EXPECT_EQ(rows_of(store, options, 1), (Lists{{2}, {3}, {4}, {5}, {5}}));
   EXPECT_EQ(rows_of(store, options, 2), (Lists{{0}, {1}, {4}, {4}, {5}}));
+  options.num_epochs = 2;
+  EXPECT_EQ(documents_of(RunPlan(store, options).step(2)), (Documents{2, 3, 4, 5, 5}));
 }
 
 TEST(PlanWeights, CountStepsOfEveryEpoch) {

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "tokenizer/regex.h"
-#include "tokenizer/utf8.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer {
 namespace {
