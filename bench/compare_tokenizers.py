@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Compares lora-train's encoding with Hugging Face `tokenizers` (Rust) on one thread: the same texts, the same ids.
 
-Both sides encode the same documents in turn (A/B/A/B); figures are the best of the rounds, which other work on the machine
-disturbs least. Hugging Face runs encode_batch_fast (no offsets, its fastest way) against ids alone, and encode_batch against
-ids with offsets. SentencePiece's own library stands beside tokenizer.model too. Every id is compared, or the script fails.
+Both sides encode the same documents in turn (A/B/A/B). Times are CPU seconds of the one thread, so that other work on the
+machine does not count; figures are the best of the rounds. Hugging Face runs encode_batch_fast (no offsets, its fastest
+way) against ids alone, and encode_batch against ids with offsets. tokenizer.model runs against SentencePiece's library.
+Every id is compared, or the script fails.
 
-Texts: English chat (gsm8k-chat: messages rendered as Qwen's template does), code (Python's standard library as found on this
-machine), Chinese (the Declaration of Human Rights in Chinese, sentences shuffled until there is enough, seeded),
-multilingual (all its translations). Documents of about --document-bytes.
+Texts: English chat (gsm8k-chat: messages rendered as Qwen's template does), code (Python's standard library as found on
+this machine), Chinese (Article 1 of the Declaration of Human Rights in Chinese: its phrases in random order, which repeat,
+and its characters in random order, which hardly do; seeded), multilingual (all translations of the article).
 
 Usage: bench/compare_tokenizers.py [--probe build/dev/bin/tokenizer-probe] [--data ../shared/data] [--rounds 5]
        [--mib 2] [--only qwen2.5] [--log FILE]
@@ -73,18 +74,20 @@ def code_pieces():
         yield name.read_text(encoding="utf-8", errors="replace")[:3000]
 
 
-def chinese_pieces(data):
+def chinese_pieces(data, by_character):
     lines = (data / "text/multilingual.txt").read_text().splitlines()
     chinese = [line for line in lines if len(re.findall(r"[\u4e00-\u9fff]", line)) > 0.7 * len(line)]
-    phrases = [phrase for line in chinese for phrase in re.findall(r"[^，。、；]+[，。、；]?", line)]
+    pieces = [phrase for line in chinese for phrase in re.findall(r"[^，。、；]+[，。、；]?", line)]
+    pool = "".join(pieces) if by_character else pieces
     shuffled = random.Random(1)
     while True:
-        yield shuffled.choice(phrases)
+        yield shuffled.choice(pool)
 
 
 def make_texts(args):
     total = int(args.mib * 2**20)
-    pieces = {"chat": list(chat_pieces(args.data)), "code": list(code_pieces()), "chinese": chinese_pieces(args.data),
+    pieces = {"chat": list(chat_pieces(args.data)), "code": list(code_pieces()), "chinese": chinese_pieces(args.data, by_character=False),
+              "chinese-mixed": chinese_pieces(args.data, by_character=True),
               "multilingual": (args.data / "text/multilingual.txt").read_text().splitlines(keepends=True)}
     return {kind: documents(found, args.document_bytes, total) for kind, found in pieces.items()}
 
@@ -123,9 +126,9 @@ class HuggingFace:
 
     def encode(self, texts, offsets):
         run = self.tokenizer.encode_batch if offsets else self.tokenizer.encode_batch_fast
-        start = time.perf_counter()
+        start = time.process_time()
         encodings = run(texts, add_special_tokens=False)
-        return time.perf_counter() - start, [encoding.ids for encoding in encodings]
+        return time.process_time() - start, [encoding.ids for encoding in encodings]
 
 
 class SentencePiece:
@@ -134,9 +137,9 @@ class SentencePiece:
         self.model = sentencepiece.SentencePieceProcessor(model_file=str(file))
 
     def encode(self, texts, offsets):
-        start = time.perf_counter()
+        start = time.process_time()
         ids = self.model.encode(texts, num_threads=1)
-        return time.perf_counter() - start, ids
+        return time.process_time() - start, ids
 
 
 def compare(args, case, kind, texts, offsets, folder):
@@ -177,7 +180,7 @@ def header(args, texts):
             f"cpu {cpu_name()}, {os.cpu_count()} cores; {platform.platform()}; load before {os.getloadavg()[0]:.2f}",
             f"tokenizers {tokenizers.__version__} (RAYON_NUM_THREADS=1), sentencepiece {sentencepiece.__version__}, one thread",
             sizes, "",
-            "tokenizer             text          output     tokens | ours MB/s  their MB/s | ratio | ratio by round"]
+            "tokenizer             text          output     tokens | ours MB/s their MB/s |  ratio | ratio by round"]
 
 
 def main():

@@ -1,5 +1,7 @@
 """Seeded strings of many kinds for scripts/tokenizer_battery.py: (kind, string) pairs without end or by number."""
 
+import collections
+import functools
 import json
 import random
 import re
@@ -14,8 +16,17 @@ def is_scalar(code):
     return not 0xD800 <= code <= 0xDFFF
 
 
+@functools.cache
+def by_category():
+    found = collections.defaultdict(list)
+    for code in range(LAST + 1):
+        if is_scalar(code):
+            found[unicodedata.category(chr(code))].append(chr(code))
+    return found
+
+
 def code_points(*categories):
-    return [chr(code) for code in range(LAST + 1) if is_scalar(code) and unicodedata.category(chr(code)) in categories]
+    return [c for category in categories for c in by_category()[category]]
 
 
 # Code points at the edges of UTF-8's lengths, of blocks and of what is assigned, and characters that patterns single out.
@@ -44,9 +55,15 @@ class Pools:
         self.control, self.unassigned = code_points("Cc", "Cf"), code_points("Cn")
         self.rtl = [c for c in self.letters + self.marks if unicodedata.bidirectional(c) in ("R", "AL", "NSM")]
         self.emoji = [chr(code) for code in [*range(0x1F300, 0x1FAFF), *range(0x2600, 0x27BF)]]
-        self.composed = [c for c in self.letters + self.marks + self.punctuation if unicodedata.decomposition(c)]
         self.jamo = [chr(code) for code in [*range(0x1100, 0x1200), *range(0xAC00, 0xAC40)]]
         self.bases = [c for c in self.letters if ord(c) < 0x3000]
+        composed = [c for c in self.letters + self.marks + self.punctuation if unicodedata.decomposition(c)]
+        self.forms = composed + self.bases[:200]
+        self.rtl += [" ", "1"]
+        self.spaces_often = self.spaces + [" "] * 10
+        self.digits += list("0123456789") * 20 + [".", ",", " "] * 10
+        self.punctuation += list("!?.,;:()[]{}<>/\\|'\"-_=+*&^%$#@~` ") * 20
+        self.control += ["a", " "]
         words = re.findall(r"\w+", self.natural)
         self.words = sorted(set(words))
 
@@ -61,7 +78,7 @@ def draw(rng, pool, longest=20):
 
 
 def nfc(rng, pools):
-    parts = [rng.choice(pools.composed + pools.bases[:200]) for _ in range(rng.randint(1, 8))]
+    parts = [rng.choice(pools.forms) for _ in range(rng.randint(1, 8))]
     form = rng.choice(["NFC", "NFD", "NFKC", "NFKD"])
     return unicodedata.normalize(form, "".join(parts)) + rng.choice(["", draw(rng, pools.jamo, 6)])
 
@@ -97,19 +114,19 @@ KINDS = {
     "nfc": nfc,
     "combining": combining,
     "emoji-zwj": emoji,
-    "rtl": lambda rng, p: draw(rng, p.rtl + [" ", "1"]),
-    "whitespace": lambda rng, p: draw(rng, p.spaces + [" "] * 10, 12) + rng.choice(["", "a", "."]) + draw(rng, p.spaces, 4),
+    "rtl": lambda rng, p: draw(rng, p.rtl),
+    "whitespace": lambda rng, p: draw(rng, p.spaces_often, 12) + rng.choice(["", "a", "."]) + draw(rng, p.spaces, 4),
     "crlf": lines,
-    "digits": lambda rng, p: draw(rng, list("0123456789") * 20 + [".", ",", " "] * 10 + p.digits, 15),
+    "digits": lambda rng, p: draw(rng, p.digits, 15),
     "contractions": contractions,
     "special-in-text": special_in_text,
-    "control": lambda rng, p: draw(rng, p.control + ["a", " "], 10),
+    "control": lambda rng, p: draw(rng, p.control, 10),
     "long-word": lambda rng, p: "".join(rng.choices(p.words, k=rng.randint(4, 12))),
     "private-use": lambda rng, p: "".join(chr(rng.choice([0xE000, 0xF0000, 0x100000]) + rng.randrange(0x1800))
                                           for _ in range(rng.randint(1, 8))),
     "unassigned": lambda rng, p: draw(rng, p.unassigned, 6) + rng.choice(["", "a"]),
     "scripts": lambda rng, p: draw(rng, p.letters, 15),
-    "punct": lambda rng, p: draw(rng, p.punctuation + list("!?.,;:()[]{}<>/\\|'\"-_=+*&^%$#@~` ") * 20, 15),
+    "punct": lambda rng, p: draw(rng, p.punctuation, 15),
     "random": lambda rng, p: "".join(chr(c) for c in (rng.randrange(LAST + 1) for _ in range(rng.randint(1, 8)))
                                      if is_scalar(c)),
     "edges": lambda rng, p: draw(rng, EDGES + ["a", " "], 8),

@@ -171,7 +171,6 @@ def run_one(name, reference, file, args):
     theirs = reference(file)
     totals = {"tokens": 0, "wrong ids": 0, "wrong texts": 0, "shown": 0, "our_s": 0.0, "their_s": 0.0}
     start = time.time()
-    # zlib.crc32 of the name and not hash(): equal strings in every run.
     natural = battery_strings.strings(args.seed, args.strings, args.data, theirs.special)
     adversarial = battery_strings.adversarial(args.seed, args.adversarial, theirs.vocabulary, theirs.special)
     with tempfile.TemporaryDirectory() as folder:

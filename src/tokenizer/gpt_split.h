@@ -18,6 +18,9 @@ class GptSplit {
   /// Nothing unless the pattern is one of those known, character by character.
   static std::optional<GptSplit> recognise(std::string_view pattern);
 
+  /// The largest number of digits in a piece: 1 for Qwen, 3 for Llama 3.
+  int max_digits() const { return max_digits_; }
+
   /// The end of the piece that begins at `at` < text.size(). `text` is valid UTF-8.
   std::size_t piece_end(std::string_view text, std::size_t at) const;
 

@@ -6,6 +6,7 @@
 #include "decoder.h"
 #include "input_text.h"
 #include "lora_train/base/hash.h"
+#include "lora_train/base/log.h"
 #include "normalizer.h"
 #include "pre_tokenizer.h"
 #include "word_encoder.h"
@@ -44,6 +45,20 @@ std::optional<std::string> token_in_front(const JsonPlace& place) {
   return has_token ? std::optional(steps.front().at("SpecialToken").at("id").string()) : std::nullopt;
 }
 
+// Conversions of Mistral's tekken tokenizers carried Llama 3's split pattern until November 2025 (fix_mistral_regex of
+// transformers). The ids stay those of the file: an adapter must match what its server does.
+void warn_of_mistral_pattern(const PreTokenizer& pre_tokenizer, const std::string& file,
+                             const std::string& model_type) {
+  const bool is_mistral = model_type == "mistral" || model_type == "mistral3" || model_type == "ministral" ||
+                          model_type == "pixtral" || model_type == "voxtral";
+  if (!is_mistral || !pre_tokenizer.has_llama3_pattern()) return;
+  log_warning(
+      file +
+      ": pre_tokenizer has Llama 3's pattern instead of Mistral's, as early conversions had (transformers: "
+      "fix_mistral_regex). Nothing is changed; serve the adapter with this very file, or train with tekken.json "
+      "or a newer tokenizer.json");
+}
+
 class JsonTokenizer final : public Tokenizer {
  public:
   JsonTokenizer(const JsonPlace& root, const std::string& file, const SpecialTokens& special,
@@ -66,6 +81,7 @@ class JsonTokenizer final : public Tokenizer {
     }
     adds_bos_ = bos_id_.has_value();
     apply_special_tokens(special);
+    warn_of_mistral_pattern(pre_tokenizer_, file, special.model_type);
   }
 
   void set_fingerprint(std::string fingerprint) { fingerprint_ = std::move(fingerprint); }
@@ -204,16 +220,18 @@ void JsonTokenizer::encode_stretch(NormalizedText stretch, Run& run) const {
 void JsonTokenizer::encode_normalized(NormalizedText& text, Run& run) const {
   pre_tokenizer_.split(text, run.pieces);
   const std::string_view all = text.text();
-  for (const auto& [begin, end] : run.pieces) {
-    run.words.encode_piece(all.substr(begin, end - begin), [&](std::size_t at, std::span<const Symbol> symbols) {
-      for (const Symbol& symbol : symbols) run.out.ids.push_back(symbol.id);
-      if (!run.with_offsets) return;
-      at += begin;
-      for (const Symbol& symbol : symbols) {
-        run.out.offsets.push_back(text.input_range(at, at + symbol.length));
-        at += symbol.length;
-      }
-    });
+  for (const auto& piece : run.pieces) {
+    const std::size_t begin = piece.first;
+    run.words.encode_piece(all.substr(begin, piece.second - begin),
+                           [&](std::size_t at, std::span<const Symbol> symbols) {
+                             for (const Symbol& symbol : symbols) run.out.ids.push_back(symbol.id);
+                             if (!run.with_offsets) return;
+                             at += begin;
+                             for (const Symbol& symbol : symbols) {
+                               run.out.offsets.push_back(text.input_range(at, at + symbol.length));
+                               at += symbol.length;
+                             }
+                           });
   }
 }
 

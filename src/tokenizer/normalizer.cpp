@@ -29,7 +29,41 @@ utf8proc_option_t options_of(Form form) {
   return UTF8PROC_STABLE;
 }
 
-std::string unicode_form(std::string_view text, Form form) {
+constexpr std::size_t kLongStretch = 256;  // bytes
+
+// The text with each run of marks in the order of their combining classes, which is the first step of every form.
+// utf8proc sorts them too, in quadratic time.
+std::string sort_marks(std::string_view text) {
+  struct Mark {
+    utf8proc_propval_t combining_class;
+    std::uint32_t code;
+  };
+  std::string out;
+  std::vector<Mark> marks;
+  const auto flush = [&] {
+    std::stable_sort(marks.begin(), marks.end(),
+                     [](const Mark& a, const Mark& b) { return a.combining_class < b.combining_class; });
+    for (const Mark& mark : marks) append_utf8(out, mark.code);
+    marks.clear();
+  };
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Char c = valid_utf8_char(text, at);
+    const auto* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(c.code_point));
+    if (property->combining_class != 0) {
+      marks.push_back({property->combining_class, c.code_point});
+    } else {
+      flush();
+      append_utf8(out, c.code_point);
+    }
+    at += c.length;
+  }
+  flush();
+  return out;
+}
+
+std::string unicode_form(std::string_view unsorted, Form form) {
+  const std::string sorted = unsorted.size() > kLongStretch ? sort_marks(unsorted) : std::string();
+  const std::string_view text = sorted.empty() ? unsorted : std::string_view(sorted);
   utf8proc_uint8_t* out = nullptr;
   const utf8proc_ssize_t length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
                                                static_cast<utf8proc_ssize_t>(text.size()), &out, options_of(form));

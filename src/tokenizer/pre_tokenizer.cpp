@@ -1,5 +1,7 @@
 #include "pre_tokenizer.h"
 
+#include <algorithm>
+
 #include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer {
@@ -145,6 +147,13 @@ void PreTokenizer::load_metaspace(const JsonPlace& place) {
     scheme_ = PrependScheme::kNever;
   else
     place.at("prepend_scheme").fail("\"" + scheme + "\" is none of always, first, never");
+}
+
+bool PreTokenizer::has_llama3_pattern() const {
+  return std::any_of(patterns_.begin(), patterns_.end(), [](const auto& pattern) {
+    const auto* known = std::get_if<GptSplit>(&pattern);
+    return known != nullptr && known->max_digits() == 3;
+  });
 }
 
 void PreTokenizer::split(NormalizedText& text, Pieces& pieces) const {

@@ -44,6 +44,8 @@ class PreTokenizer {
 
   /// Whether the vocabulary is spelled in the byte-level alphabet.
   bool is_byte_level() const { return byte_level_; }
+  /// Whether it cuts with Llama 3's pattern.
+  bool has_llama3_pattern() const;
   /// Cuts the text; may first change it (Metaspace, a prefix space). `pieces` is overwritten.
   void split(NormalizedText& text, Pieces& pieces) const;
 

@@ -119,6 +119,10 @@ SpecialTokens read_special_tokens(const std::filesystem::path& folder) {
     read("added_tokens.json", read_added_tokens_file);
   }
   read("generation_config.json", read_generation_config);
+  if (const auto config = folder / "config.json"; std::filesystem::exists(config)) {  // decides no ids
+    const Json json = parse_json_file(config);
+    out.model_type = JsonPlace(json, config.string()).string_or("model_type", "");
+  }
   return out;
 }
 

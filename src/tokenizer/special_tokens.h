@@ -23,6 +23,8 @@ struct SpecialTokens {
   /// additional_special_tokens and extra_special_tokens.
   std::vector<std::string> additional;
   std::vector<std::int32_t> generation_eos_ids;
+  /// model_type of config.json; empty without one.
+  std::string model_type;
   /// The bytes of what was read, for fingerprints.
   std::string bytes;
 
@@ -32,7 +34,8 @@ struct SpecialTokens {
   std::vector<std::string> in_text() const;
 };
 
-/// Reads tokenizer_config.json, special_tokens_map.json and generation_config.json where they exist.
+/// Reads tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and config.json
+/// where they exist.
 SpecialTokens read_special_tokens(const std::filesystem::path& folder);
 
 }  // namespace lora_train::tokenizer

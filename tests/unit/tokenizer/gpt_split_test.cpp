@@ -87,5 +87,13 @@ TEST(GptSplit, ClassesOfAllCodePointsArePcre2s) {
   EXPECT_EQ(wrong, 0);
 }
 
+TEST(GptSplit, ClassesAreThoseOfUnicode16) {
+  const CharClasses& classes = CharClasses::instance();
+  EXPECT_EQ(classes.of(0x31350), CharClass::kLetter) << "CJK extension H, Unicode 15";
+  EXPECT_EQ(classes.of(0x1C89), CharClass::kLetter) << "Unicode 16";
+  EXPECT_EQ(classes.of(0x1E4F0), CharClass::kNumber) << "Unicode 15";
+  EXPECT_EQ(classes.of(0x180E), CharClass::kOther) << "no white space since Unicode 6.3";
+}
+
 }  // namespace
 }  // namespace lora_train::tokenizer

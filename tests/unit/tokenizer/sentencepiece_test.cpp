@@ -4,6 +4,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/tokenizer/tokenizer.h"
+#include "support/temporary_folder.h"
 #include "support/test_data.h"
 #include "tokenizer/sentencepiece_tokenizer.h"
 #include "unit/tokenizer/sentencepiece_bytes.h"
@@ -43,6 +44,17 @@ TEST(SentencePiece, DecodesSpacesAndDropsTheDummyOne) {
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("ab  ba").ids), "ab  ba");
   EXPECT_EQ(tokenizer->decode(Ids{1, 3, 4, 2}, true), "a");
   EXPECT_EQ(tokenizer->decode(Ids{1, 3, 4, 2}), "<s>a</s>");
+}
+
+TEST(SentencePiece, SpecialTokensOfSideFilesAreFoundInText) {
+  const testing_support::TemporaryFolder folder;
+  testing_support::write_text(folder / "tokenizer.model", model_bytes(kPieces));
+  testing_support::write_text(folder / "special_tokens_map.json", R"({"eos_token": {"content": "</s>"}})");
+  testing_support::write_text(folder / "added_tokens.json", R"({"<new>": 10})");
+  const auto tokenizer = Tokenizer::load(folder.path());
+  EXPECT_EQ(tokenizer->encode("a</s><new>").ids, (Ids{3, 4, 2, 10}));
+  EXPECT_TRUE(tokenizer->is_special(2));
+  EXPECT_FALSE(tokenizer->is_special(10));
 }
 
 TEST(SentencePiece, RealModelDecodesWhatItEncodes) {

@@ -6,6 +6,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
@@ -108,10 +109,8 @@ TEST(TokenizerJson, NormalizedAddedTokensAreLookedForAfterNormalisation) {
 
 TEST(TokenizerJson, SpecialTokensCanBeReadAsText) {
   Json json = small_json();
-  json["added_tokens"] = {added(7, "ab", {{"special", true}, {"id", 4}}), added(8, "<n>")};
+  json["added_tokens"] = {added(7, "<s>", {{"special", true}}), added(8, "<n>")};
   const TokenizerOptions options{.special_tokens_in_text = false};
-  json["added_tokens"][0]["content"] = "<s>";
-  json["added_tokens"][0]["id"] = 7;
   EXPECT_EQ(ids(*load(json), "<s>a<n>"), (Ids{7, 1, 8}));
   EXPECT_EQ(ids(*load(json, nullptr, options), "<s>a<n>"), (Ids{0, 1, 8}));
 }
@@ -139,6 +138,78 @@ TEST(TokenizerJson, SpecialTokensOfTheSideFiles) {
   EXPECT_TRUE(tokenizer->is_special(9));
   EXPECT_EQ(tokenizer->decode(Ids{7, 5, 9}, true), "abc");
   EXPECT_EQ(tokenizer->decode(Ids{7, 5, 9}, false), "<s>abc<new>");
+}
+
+TEST(TokenizerJson, ATokenInWhiteSpaceThatAnotherTookCountsAllTheSame) {
+  Json json = small_json();
+  json["added_tokens"] = {added(7, "<r>", {{"rstrip", true}}), added(8, "\n")};
+  EXPECT_EQ(ids(*load(json), "<r>\nb"), (Ids{7, 8, 2}));
+}
+
+TEST(TokenizerJson, NamedSpecialTokensAreFoundInText) {
+  const Json config = {{"eos_token", "abc"}, {"additional_special_tokens", {"bc"}}};
+  Json json = small_json();
+  json["model"]["vocab"]["bc"] = 7;
+  const auto tokenizer = load(json, config);
+  EXPECT_EQ(ids(*tokenizer, "cabcbc"), (Ids{3, 5, 7})) << "no list of added tokens has them";
+  EXPECT_TRUE(tokenizer->is_special(5));
+  EXPECT_EQ(tokenizer->eos_id(), 5);
+}
+
+TEST(TokenizerJson, RefusesANamedSpecialTokenThatTheVocabularyLacks) {
+  try {
+    load(small_json(), {{"pad_token", "<pad>"}});
+    FAIL();
+  } catch (const FormatError& error) {
+    EXPECT_NE(error.where().find("pad_token"), std::string::npos);
+    EXPECT_NE(error.message().find("\"<pad>\" is not in the vocabulary"), std::string::npos);
+  }
+}
+
+TEST(TokenizerJson, TakesBosFromThePostProcessor) {
+  Json json = small_json();
+  json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing", "single": [
+      {"SpecialToken": {"id": "c", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]})");
+  EXPECT_EQ(load(json)->bos_id(), 3);
+  EXPECT_TRUE(load(json)->adds_bos());
+  EXPECT_FALSE(load(json, {{"bos_token", nullptr}})->adds_bos()) << "tokenizer_config.json says there is none";
+}
+
+TEST(TokenizerJson, MetaspaceDecoderDropsTheSpacesOfTheFirstToken) {
+  Json json = small_json();
+  json["decoder"] = {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "first"}};
+  json["model"]["vocab"]["__a_"] = 7;
+  EXPECT_EQ(load(json)->decode(Ids{7, 7}), "a  a ");
+  json["decoder"] = {{"type", "Metaspace"}, {"replacement", "_"}, {"add_prefix_space", false}};
+  EXPECT_EQ(load(json)->decode(Ids{7}), "  a ");
+}
+
+// Byte-level, with Llama 3's pattern.
+Json llama3_json() {
+  Json json = small_json();
+  const std::string pattern =
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  json["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  return json;
+}
+
+TEST(TokenizerJson, WarnsOfLlama3PatternInMistralModelsAndChangesNothing) {
+  const auto warnings_of = [](const char* model_type) {
+    const TemporaryFolder folder;
+    testing_support::write_text(folder / "tokenizer.json", llama3_json().dump());
+    testing_support::write_text(folder / "config.json", Json{{"model_type", model_type}}.dump());
+    set_log_file(folder / "log");
+    const auto tokenizer = Tokenizer::load(folder.path());
+    set_log_file({});
+    EXPECT_EQ(ids(*tokenizer, "abc"), (Ids{5}));
+    return read_file(folder / "log");
+  };
+  EXPECT_NE(warnings_of("mistral").find("fix_mistral_regex"), std::string::npos);
+  EXPECT_EQ(warnings_of("llama"), "");
 }
 
 TEST(TokenizerJson, FingerprintFollowsFilesAndOptions) {
