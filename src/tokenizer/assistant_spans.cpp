@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lora_train/base/utf8.h"
+
 namespace lora_train::tokenizer {
 namespace {
 
@@ -20,7 +22,9 @@ RunAt run_at(const Text& text, std::size_t at) {
   return {run->end, run->origin};
 }
 
-bool is_role(jinja::Origin origin) { return origin != jinja::kTemplate && jinja::field_of(origin) == Field::kRole; }
+bool is_role(jinja::Origin origin) {
+  return jinja::message_of(origin) >= 0 && jinja::field_of(origin) == Field::kRole;
+}
 
 // Behind the last role that the turn writes before anything else of the chat; nothing found: the turn's begin.
 std::size_t behind_role(const Text& text, const jinja::Region& turn) {
@@ -53,22 +57,43 @@ std::size_t skip(std::string_view bytes, std::string_view what) {
   return end == std::string_view::npos ? bytes.size() : end;
 }
 
-std::size_t header_end(const Text& text, const jinja::Region& turn) {
+// How many bytes of the turn are those of the generation prompt, which the model never writes itself.
+std::size_t shared_bytes(const Text& text, const jinja::Region& turn, std::string_view generation_prompt) {
+  const std::string_view bytes = std::string_view(text.bytes()).substr(turn.begin, turn.end - turn.begin);
+  std::size_t shared = 0;
+  while (shared < std::min(bytes.size(), generation_prompt.size()) && bytes[shared] == generation_prompt[shared]) {
+    const jinja::Origin origin = run_at(text, turn.begin + shared).origin;
+    if (origin != jinja::kTemplate && !is_role(origin)) break;
+    ++shared;
+  }
+  while (shared > 0 && shared < bytes.size() && is_continuation(bytes[shared])) --shared;
+  return shared;
+}
+
+std::size_t header_end(const Text& text, const jinja::Region& turn, std::string_view generation_prompt) {
   std::size_t at = behind_role(text, turn);
+  const std::size_t prompt_end = turn.begin + shared_bytes(text, turn, generation_prompt);
+  if (at == turn.begin) {
+    // Without a role the prompt says what the header is; what it opens ("<think>") behind that is not told apart.
+    if (prompt_end > turn.begin) return prompt_end;
+    return at + skip(template_bytes(text, at, turn.end), " \t\r\n");
+  }
   const std::string_view rest = template_bytes(text, at, turn.end);
-  if (at == turn.begin) return at + skip(rest, " \t\r\n");
   if (rest.starts_with("|>")) {
     at += 2;
   } else if (rest.starts_with("<|") && rest.find("|>") != std::string_view::npos) {
     at += rest.find("|>") + 2;
   }
-  return at + skip(template_bytes(text, at, turn.end), "\r\n");
+  at += skip(template_bytes(text, at, turn.end), "\r\n");
+  // "assistant: " and the like, as far as the generation prompt writes it too.
+  if (at < prompt_end) at += skip(template_bytes(text, at, prompt_end), " \t\r\n:>*");
+  return at;
 }
 
 }  // namespace
 
-ByteRange assistant_span(const Text& text, const jinja::Region& turn) {
-  const std::size_t begin = header_end(text, turn);
+ByteRange assistant_span(const Text& text, const jinja::Region& turn, std::string_view generation_prompt) {
+  const std::size_t begin = header_end(text, turn, generation_prompt);
   std::size_t end = turn.end;
   while (end > begin && std::string_view(" \t\r\n").find(text.bytes()[end - 1]) != std::string_view::npos &&
          run_at(text, end - 1).origin == jinja::kTemplate) {

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "assistant_spans.h"
+#include "audit.h"
 #include "jinja/evaluator.h"
+#include "jinja/json.h"
 #include "jinja/parser.h"
 #include "json_place.h"
 #include "lora_train/base/file.h"
@@ -36,16 +38,7 @@ jinja::Value message_value(const Message& message, int index) {
 
 bool is_assistant(const Message& message) { return message.role == "assistant"; }
 
-std::vector<bool> rendered_contents(std::span<const Message> messages, const jinja::Text& text) {
-  std::vector<bool> rendered(messages.size());
-  for (std::size_t i = 0; i < messages.size(); ++i) rendered[i] = messages[i].content.empty();
-  for (const auto& run : text.runs()) {
-    const int message = jinja::message_of(run.origin);
-    if (message >= 0 && jinja::field_of(run.origin) == jinja::Field::kContent)
-      rendered[static_cast<std::size_t>(message)] = true;
-  }
-  return rendered;
-}
+constexpr std::size_t kLargeChatBytes = std::size_t{1} << 20U;
 
 class JinjaChatTemplate final : public ChatTemplate {
  public:
@@ -59,22 +52,31 @@ class JinjaChatTemplate final : public ChatTemplate {
       }
     }
     fingerprint_ = hash128_hex(identity);
+    generation_prompt_ = find_generation_prompt();
   }
 
   RenderedChat render(std::span<const Message> messages, const RenderOptions& options) const override {
-    jinja::Rendered rendered = jinja::run(parsed_, variables(messages, options), name_);
+    const jinja::Dict globals = variables(messages, options);
+    // What a large chat makes of an innocent template is the row's fault.
+    const bool is_large = chat_bytes(messages, options) > kLargeChatBytes;
+    jinja::Rendered rendered = jinja::run(parsed_, globals, name_, {.blames_chat = is_large});
     RenderedChat chat;
     const auto& turns = parsed_.has_generation ? rendered.generations : rendered.turns;
     for (const jinja::Region& turn : turns) {
       if (!parsed_.has_generation && !is_assistant(messages[static_cast<std::size_t>(turn.message)])) continue;
       const ByteRange span = parsed_.has_generation ? ByteRange(static_cast<std::uint32_t>(turn.begin),
                                                                 static_cast<std::uint32_t>(turn.end))
-                                                    : assistant_span(rendered.text, turn);
+                                                    : assistant_span(rendered.text, turn, generation_prompt_);
       if (span.first >= span.second) continue;
       chat.spans.push_back(span);
       chat.span_message.push_back(turn.message);
     }
-    chat.content_rendered = rendered_contents(messages, rendered.text);
+    chat.omissions = find_omissions(globals, rendered.text);
+    chat.content_rendered.assign(messages.size(), true);
+    for (const Omission& omission : chat.omissions) {
+      if (omission.field == "content" && !omission.is_partial)
+        chat.content_rendered[static_cast<std::size_t>(omission.message)] = false;
+    }
     chat.text = rendered.text.bytes();
     return chat;
   }
@@ -83,7 +85,37 @@ class JinjaChatTemplate final : public ChatTemplate {
   const std::string& name() const override { return name_; }
 
  private:
+  // What the template appends for a question when an answer is to follow; "" when it cannot be told.
+  std::string find_generation_prompt() const {
+    const std::vector<Message> question = {{"user", "Hi"}};
+    try {
+      const auto render_question = [&](bool with_prompt) {
+        const jinja::Dict globals = variables(question, {.add_generation_prompt = with_prompt});
+        return jinja::run(parsed_, globals, name_, {.steps = 20000, .bytes = std::size_t{8} << 20U}).text.bytes();
+      };
+      const std::string without = render_question(false), with = render_question(true);
+      return with.starts_with(without) ? with.substr(without.size()) : std::string();
+    } catch (const Error&) {
+      return {};  // it refuses this chat, which says nothing about others
+    }
+  }
+
+  static std::size_t chat_bytes(std::span<const Message> messages, const RenderOptions& options) {
+    std::size_t bytes = options.tools_json.size() + options.kwargs_json.size();
+    for (const Message& message : messages) bytes += message.content.size() + message.extra_json.size();
+    return bytes;
+  }
+
   jinja::Dict variables(std::span<const Message> messages, const RenderOptions& options) const {
+    try {
+      return make_variables(messages, options);
+    } catch (const jinja::RenderError& error) {
+      throw DataError("", "the chat cannot be handed to the template: " + error.message);
+    }
+  }
+
+  jinja::Dict make_variables(std::span<const Message> messages, const RenderOptions& options) const {
+    const jinja::Budget budget(jinja::Limits{});
     jinja::Dict variables = special_tokens_;
     jinja::List list;
     for (std::size_t i = 0; i < messages.size(); ++i) list.push_back(message_value(messages[i], static_cast<int>(i)));
@@ -97,12 +129,16 @@ class JinjaChatTemplate final : public ChatTemplate {
     if (!options.kwargs_json.empty()) {
       const OrderedJson kwargs =
           parse_row_json(options.kwargs_json, "chat_template_kwargs", OrderedJson::value_t::object);
-      for (const auto& [key, value] : kwargs.items()) variables.set(key, jinja::from_json(value));
+      for (const auto& [key, value] : kwargs.items()) {
+        if (key == "messages" || key == "tools" || key == "documents" || key == "add_generation_prompt")
+          throw DataError("chat_template_kwargs", "\"" + key + "\" is passed by the trainer itself; leave it out");
+        variables.set(key, jinja::from_json(value));
+      }
     }
     return variables;
   }
 
-  std::string source_, name_;
+  std::string source_, name_, generation_prompt_;
   jinja::ParsedTemplate parsed_;
   jinja::Dict special_tokens_;
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,6 +29,13 @@ struct RenderOptions {
   std::string kwargs_json = {};  ///< JSON object of further variables (enable_thinking, ...), "" = none
 };
 
+/// What a template left out of a message.
+struct Omission {
+  int message;        ///< index in the chat
+  std::string field;  ///< "content", "reasoning_content", "tool_calls", ...
+  bool is_partial;    ///< some of it reached the text
+};
+
 /// A chat as text. Ranges are bytes of `text`.
 struct RenderedChat {
   std::string text;
@@ -38,12 +46,16 @@ struct RenderedChat {
   std::vector<ByteRange> spans;
   /// spans[i] belongs to messages[span_message[i]].
   std::vector<int> span_message;
-  /// Per message: whether any of its content reached the text (true for an empty content). For the rendering audit.
+  /// Per message: whether any of its content reached the text (true for a blank content). For the rendering audit.
   std::vector<bool> content_rendered;
+  /// Contents, reasoning and tool calls that the template left out in whole or in part, by message. White space is not
+  /// counted, and what the template writes itself (think tags around a reasoning) is not missed.
+  std::vector<Omission> omissions;
 };
 
 /// A compiled template. Thread-safe for concurrent const calls.
-/// Limits: nesting 64, 1e6 evaluation steps, 16 MiB of output (FormatError).
+/// Limits: nesting 64, 1e6 evaluation steps, 16 MiB for any text, 512 MiB of values made in one rendering. Passing them
+/// is a FormatError, or a DataError when the chat is larger than 1 MiB.
 class ChatTemplate {
  public:
   /// chat_template.jinja in the folder, else chat_template of tokenizer_config.json (a string, or the one named
@@ -69,6 +81,10 @@ class ChatTemplate {
   ChatTemplate() = default;
   std::string fingerprint_;
 };
+
+/// The token that ends an assistant turn and is trained there ("<|im_end|>", "</s>"); nothing when the template writes
+/// none behind the content, or refuses a plain question with its answer.
+std::optional<std::int32_t> end_of_turn_id(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
 /// Per token 1 when any of its bytes lies in a span (transformers' rule), else 0. Spans ascend and do not overlap.
 std::vector<std::uint8_t> trained_tokens(std::span<const ByteRange> offsets, std::span<const ByteRange> spans);

@@ -37,7 +37,8 @@ enum class ExprKind {
   kOr,
   kBinary,    // text: + - * / // % ** ~
   kCompare,   // children[0] names[i] children[i + 1] ...; names: == != < <= > >= in, "not in"
-  kCondition  // children: then, if, else (null = undefined)
+  kCondition,  // children: then, if, else (null = undefined)
+  kCaptured    // what the block wrote to which a chain of filters is applied
 };
 
 struct Expr {
@@ -51,20 +52,50 @@ struct Expr {
   int depth = 1;  ///< of the tree below, itself included; the parser bounds it, so recursion is safe
 };
 
-enum class StatementKind { kText, kPrint, kIf, kFor, kSet, kSetBlock, kMacro, kGeneration, kBreak, kContinue };
+enum class StatementKind {
+  kText,
+  kPrint,
+  kIf,
+  kFor,
+  kSet,
+  kSetBlock,
+  kWith,
+  kFilterBlock,
+  kMacro,
+  kCallBlock,
+  kGeneration,
+  kBreak,
+  kContinue
+};
 
 struct Statement;
 using Block = std::vector<Statement>;
+
+/// Where values go: a name, or parts that each take one of the value's items.
+struct Target {
+  std::string name;
+  std::vector<Target> parts;
+};
+
+/// What a macro takes, and so does the body of a call block.
+struct Signature {
+  std::vector<std::string> names;
+  std::vector<ExprPtr> defaults;  ///< of the last parameters
+  bool uses_caller = false, uses_varargs = false, uses_kwargs = false;
+};
 
 struct Statement {
   StatementKind kind;
   int line = 0;
   std::string text = {};                 // kText; the name of a macro
-  ExprPtr expr = {};                     // kPrint, kSet, kFor: what is iterated
+  ExprPtr expr = {};                     // kPrint, kSet, kFor: what is iterated; kCallBlock: the call;
+                                         // kSetBlock, kFilterBlock: filters on kCaptured, null for none
   ExprPtr filter = {};                   // kFor: for x in y if filter
-  std::vector<std::string> names = {};   // targets of for and set, parameters of a macro
+  bool is_recursive = false;             // kFor
+  std::vector<Target> targets = {};      // kFor and kSet: one; kWith: one per value
   std::string attribute = {};            // set name.attribute = ...
-  std::vector<ExprPtr> conditions = {};  // kIf: one per branch but else; kMacro: defaults of the last parameters
+  Signature signature = {};              // kMacro, kCallBlock
+  std::vector<ExprPtr> conditions = {};  // kIf: one per branch but else; kWith: the values
   std::vector<Block> blocks = {};        // kIf: branches, then else; kFor: body, else; one for the others
 };
 

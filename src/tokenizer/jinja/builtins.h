@@ -1,9 +1,12 @@
 // Filters, tests, methods and global functions of the template language.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include "value.h"
 
@@ -16,7 +19,7 @@ bool is_test(std::string_view name);
 Value apply_filter(const std::string& name, const Value& input, const Arguments& arguments);
 bool apply_test(const std::string& name, const Value& input, const Arguments& arguments);
 
-/// A bound method of a string, list or dictionary; nothing when there is none of that name.
+/// A bound method of a string, list, dictionary or loop; nothing when there is none of that name.
 std::optional<Value> find_method(const Value& object, const std::string& name);
 /// range, namespace, dict, raise_exception, strftime_now; nothing for other names.
 std::optional<Value> find_global(const std::string& name);
@@ -27,17 +30,36 @@ Value get_item(const Value& object, const Value& key);
 /// object[start:stop:step]; none for a part left out.
 Value get_slice(const Value& object, const Value& start, const Value& stop, const Value& step);
 
-/// The elements that a loop runs over: list items, keys, characters. Nothing in an undefined value.
+/// The elements that a loop runs over: list items, keys, characters. Nothing in an undefined value. A generator is
+/// empty afterwards.
 List iterate(const Value& value);
 bool contains(const Value& container, const Value& item);
 /// < 0, 0, > 0. RenderError for values without an order.
 int compare(const Value& a, const Value& b);
 Value binary(const std::string& op, const Value& left, const Value& right);
+Value signed_number(const Value& value, bool negate);
 
 /// Characters of a text: byte positions of their begins, and the size at the end.
 std::vector<std::size_t> char_positions(const std::string& text);
 
-/// RenderError when a text would pass the limit.
-void check_text_size(std::size_t bytes);
+/// A function with the names of its parameters; a "*" among them takes whatever is given.
+template <class Function>
+struct Builtin {
+  Function function;
+  std::vector<std::string_view> parameters = {};
+};
+using Filter = Value (*)(const Value&, const Arguments&);
+using FilterTable = std::unordered_map<std::string, Builtin<Filter>>;
+const FilterTable& list_filters();
+const FilterTable& scalar_filters();
+
+/// RenderError for arguments that `parameters` do not name: nothing that is given is ignored.
+void check_arguments(const std::string& who, const Arguments& arguments, const std::vector<std::string_view>& parameters);
+/// RenderError when the argument is missing.
+const Value& required(const Arguments& arguments, std::size_t index, const char* name);
+/// False when the argument is missing.
+bool flag(const Arguments& arguments, std::size_t index, const char* name);
+/// A whole number, or `fallback` when the argument is missing or none. RenderError for another type.
+std::int64_t integer_argument(const Arguments& arguments, std::size_t index, const char* name, std::int64_t fallback);
 
 }  // namespace lora_train::tokenizer::jinja

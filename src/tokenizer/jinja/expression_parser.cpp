@@ -173,6 +173,9 @@ ExprPtr ExpressionParser::parse_name() {
   if (token.text == "true" || token.text == "True") return literal(token.line, true);
   if (token.text == "false" || token.text == "False") return literal(token.line, false);
   if (token.text == "none" || token.text == "None") return literal(token.line, None{});
+  used_.caller = used_.caller || token.text == "caller";
+  used_.varargs = used_.varargs || token.text == "varargs";
+  used_.kwargs = used_.kwargs || token.text == "kwargs";
   return make(ExprKind::kName, token.line, token.text);
 }
 
@@ -282,14 +285,20 @@ void ExpressionParser::parse_arguments(Expr& call) {
   }
 }
 
+ExprPtr ExpressionParser::parse_filter(ExprPtr expr) {
+  const int line = now().line;
+  std::string name = expect_identifier();
+  if (!is_filter(name)) fail("filter \"" + name + "\" is not built");
+  expr = node(ExprKind::kFilter, line, std::move(name), std::move(expr));
+  if (is_operator("(")) parse_arguments(*expr);
+  return expr;
+}
+
 ExprPtr ExpressionParser::parse_filters(ExprPtr expr) {
   for (;;) {
     const int line = now().line;
     if (accept_operator("|")) {
-      std::string name = expect_identifier();
-      if (!is_filter(name)) fail("filter \"" + name + "\" is not built");
-      expr = node(ExprKind::kFilter, line, std::move(name), std::move(expr));
-      if (is_operator("(")) parse_arguments(*expr);
+      expr = parse_filter(std::move(expr));
     } else if (is_name("is")) {
       expr = parse_test(std::move(expr));
     } else if (is_operator("(")) {

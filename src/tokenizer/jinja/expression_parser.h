@@ -83,6 +83,16 @@ class ExpressionParser {
   // One expression, or several with commas between them, which make a list (a tuple of Jinja).
   ExprPtr parse_tuple(bool with_condition = true);
   ExprPtr parse_expression();
+  // name(arguments) applied to `expr`, and | name(arguments) as often as it comes.
+  ExprPtr parse_filter(ExprPtr expr);
+  ExprPtr parse_filters(ExprPtr expr);
+  ExprPtr captured(int line) const { return make(ExprKind::kCaptured, line); }
+
+  // The names with a meaning in macros that occurred.
+  struct UsedNames {
+    bool caller = false, varargs = false, kwargs = false;
+  };
+  UsedNames used_;
 
  private:
   template <class... Children>
@@ -120,7 +130,6 @@ class ExpressionParser {
   ExprPtr parse_postfix(ExprPtr expr);
   ExprPtr parse_subscript(ExprPtr object, int line);
   void parse_arguments(Expr& call);
-  ExprPtr parse_filters(ExprPtr expr);
   ExprPtr parse_test(ExprPtr subject);
   bool begins_test_argument() const;
 

@@ -6,11 +6,11 @@
 
 #include "lora_train/base/utf8.h"
 #include "lora_train/base/error.h"
+#include "strings.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
 
-bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\v' || c == '\f'; }
 bool is_name_start(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -66,44 +66,65 @@ class Lexer {
       if (end + 1 < source_.size() && std::string_view("{%#").find(source_[end + 1]) != std::string_view::npos) break;
       if (end < source_.size()) ++end;
     }
-    const bool in_tag = end + 2 < source_.size();
-    const char control = in_tag ? source_[end + 2] : '\0';
-    std::size_t stop = end;
-    if (control == '-') {
-      while (stop > at_ && is_space(source_[stop - 1])) --stop;
-    } else if (in_tag && source_[end + 1] != '{' && control != '+') {
-      stop = strip_line_start(end);
-    }
+    const std::size_t stop = text_end(end);
     if (stop > at_) add(TokenKind::kText, source_.substr(at_, stop - at_));
     advance(end);
   }
 
-  // lstrip_blocks: the blanks before a block tag go when nothing else is before it on its line.
-  std::size_t strip_line_start(std::size_t tag) const {
-    std::size_t begin = tag;
-    while (begin > at_ && (source_[begin - 1] == ' ' || source_[begin - 1] == '\t')) --begin;
-    const bool line_start = begin == 0 || source_[begin - 1] == '\n';
-    return line_start ? begin : tag;
+  // Where the text before the tag at `tag` ends: "-" takes all white space, lstrip_blocks the blanks before a block tag
+  // or comment when nothing else is before it on its line.
+  std::size_t text_end(std::size_t tag) const {
+    if (tag + 2 >= source_.size()) return tag;
+    const char control = source_[tag + 2];
+    if (control == '-') return space_before(tag, at_);
+    if (source_[tag + 1] == '{' || control == '+') return tag;
+    const std::size_t line_feed = std::string_view(source_).substr(at_, tag - at_).rfind('\n');
+    const bool has_line = line_feed != std::string_view::npos || at_ == 0 || source_[at_ - 1] == '\n';
+    const std::size_t line = line_feed == std::string_view::npos ? at_ : at_ + line_feed + 1;
+    const std::size_t begin = space_before(tag, line);
+    return has_line && begin == line ? begin : tag;
+  }
+
+  // The begin of the white space that ends at `end`, and the end of that which begins at `at`. Python's \s.
+  std::size_t space_before(std::size_t end, std::size_t limit) const {
+    while (end > limit) {
+      std::size_t begin = end - 1;
+      while (begin > limit && is_continuation(source_[begin])) --begin;
+      if (!is_space(utf8_char(source_, begin).code_point)) break;
+      end = begin;
+    }
+    return end;
+  }
+  std::size_t space_after(std::size_t at) const {
+    while (at < source_.size()) {
+      const Utf8Char c = utf8_char(source_, at);
+      if (!is_space(c.code_point)) break;
+      at += c.length;
+    }
+    return at;
   }
 
   void lex_tag() {
     const char kind = source_[at_ + 1];
     if (kind == '#') return lex_comment();
     const bool is_block = kind == '%';
+    if (is_block && lex_raw()) return;
     add(is_block ? TokenKind::kBlockBegin : TokenKind::kPrintBegin, "");
     advance(at_ + 2);
     if (starts("-") || starts("+")) advance(at_ + 1);
-    if (is_block && lex_raw()) return;
     lex_words(is_block ? "%}" : "}}");
     add(is_block ? TokenKind::kBlockEnd : TokenKind::kPrintEnd, "");
     end_tag(is_block);
   }
 
   void lex_comment() {
-    const std::size_t end = source_.find("#}", at_ + 2);
+    advance(at_ + 2);
+    if (starts("-") || starts("+")) advance(at_ + 1);
+    const std::size_t end = source_.find("#}", at_);
     if (end == std::string::npos) fail("a comment is not closed");
+    minus_ = end > at_ && source_[end - 1] == '-';
+    plus_ = end > at_ && source_[end - 1] == '+';
     advance(end);
-    if (source_[end - 1] == '-') minus_ = true;
     end_tag(true);
   }
 
@@ -111,30 +132,52 @@ class Lexer {
   void end_tag(bool is_block) {
     advance(at_ + 2);
     if (minus_) {
-      std::size_t to = at_;
-      while (to < source_.size() && is_space(source_[to])) ++to;
-      advance(to);
+      advance(space_after(at_));
     } else if (is_block && !plus_ && at_ < source_.size() && source_[at_] == '\n') {
       advance(at_ + 1);
     }
     minus_ = plus_ = false;
   }
 
-  // {% raw %} ... {% endraw %}: text as it stands.
+  // The end of {%, optional sign, word, at `tag`; npos when something else is there.
+  std::size_t tag_word_end(std::size_t tag, std::string_view word) const {
+    std::size_t at = tag + 2;
+    if (at < source_.size() && (source_[at] == '-' || source_[at] == '+')) ++at;
+    at = space_after(at);
+    if (source_.compare(at, word.size(), word) != 0) return std::string::npos;
+    return space_after(at + word.size());
+  }
+
+  // {% raw %} ... {% endraw %}: text as it stands. A line feed behind {% raw %} stays, as in Jinja.
   bool lex_raw() {
-    std::size_t word = at_;
-    while (word < source_.size() && is_space(source_[word])) ++word;
-    if (source_.compare(word, 3, "raw") != 0 || (word + 3 < source_.size() && is_name_start(source_[word + 3])))
-      return false;
-    fail("{% raw %} is not built");
+    const std::size_t close = tag_word_end(at_, "raw");
+    if (close == std::string::npos) return false;
+    const bool minus = source_.compare(close, 3, "-%}") == 0;
+    if (!minus && source_.compare(close, 2, "%}") != 0) return false;
+    advance(minus ? space_after(close + 3) : close + 2);
+    for (std::size_t tag = source_.find("{%", at_); tag != std::string::npos; tag = source_.find("{%", tag + 1)) {
+      std::size_t end = tag_word_end(tag, "endraw");
+      if (end == std::string::npos) continue;
+      minus_ = source_.compare(end, 1, "-") == 0;
+      plus_ = source_.compare(end, 1, "+") == 0;
+      if (minus_ || plus_) ++end;
+      if (source_.compare(end, 2, "%}") != 0) continue;
+      const std::size_t stop = text_end(tag);
+      if (stop > at_) add(TokenKind::kText, source_.substr(at_, stop - at_));
+      advance(end);
+      end_tag(true);
+      return true;
+    }
+    fail("{% raw %} is not closed by {% endraw %}");
   }
 
   void lex_words(std::string_view closing) {
     int brackets = 0;
     for (;;) {
-      while (at_ < source_.size() && is_space(source_[at_])) advance(at_ + 1);
+      advance(space_after(at_));
       if (at_ >= source_.size()) fail("a tag is not closed");
-      if (brackets == 0 && (starts("-") || starts("+")) && source_.compare(at_ + 1, 2, closing) == 0) {
+      const bool has_sign = starts("-") || (starts("+") && closing == "%}");
+      if (brackets == 0 && has_sign && source_.compare(at_ + 1, 2, closing) == 0) {
         (source_[at_] == '-' ? minus_ : plus_) = true;
         advance(at_ + 1);
         return;
@@ -155,7 +198,7 @@ class Lexer {
       return advance(at_ + 2);
     }
     if (std::string_view("+-*/%~()[]{}<>=.:|,").find(c) == std::string_view::npos) {
-      fail(std::string("unexpected character '") + c + "'");
+      fail("unexpected character '" + source_.substr(at_, std::max<std::size_t>(utf8_char(source_, at_).length, 1)) + "'");
     }
     if (c == '(' || c == '[' || c == '{') ++brackets;
     if (c == ')' || c == ']' || c == '}') --brackets;
@@ -171,26 +214,52 @@ class Lexer {
     advance(end);
   }
 
-  void lex_number() {
-    std::size_t end = at_;
-    const auto digits = [&] {
-      while (end < source_.size() && (is_digit(source_[end]) || source_[end] == '_')) ++end;
-    };
-    digits();
-    bool real = false;
-    if (end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
-      real = true;
-      ++end;
-      digits();
+  // Digits with single underscores between them, from `at`; the end of them.
+  std::size_t digits_end(std::size_t at, bool (*fits)(char)) const {
+    while (at < source_.size() && fits(source_[at])) {
+      ++at;
+      if (at + 1 < source_.size() && source_[at] == '_' && fits(source_[at + 1])) ++at;
     }
-    if (end + 1 < source_.size() && (source_[end] == 'e' || source_[end] == 'E') &&
-        (is_digit(source_[end + 1]) || (end + 2 < source_.size() && is_digit(source_[end + 2])))) {
+    return at;
+  }
+
+  // 0x1F, 0b1, 0o7: the value in decimal digits.
+  bool lex_based_number() {
+    const char letter = at_ + 1 < source_.size() ? static_cast<char>(source_[at_ + 1] | 0x20) : '\0';
+    const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
+    if (source_[at_] != '0' || base == 0) return false;
+    const std::size_t end = digits_end(at_ + 2, [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; });
+    std::string digits = source_.substr(at_ + 2, end - at_ - 2);
+    std::erase(digits, '_');
+    std::int64_t value = 0;
+    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+    if (parsed.ec != std::errc() || parsed.ptr != digits.data() + digits.size()) fail("a malformed number");
+    add(TokenKind::kInteger, std::to_string(value));
+    advance(end);
+    return true;
+  }
+
+  void lex_number() {
+    if (lex_based_number()) return;
+    std::size_t end = digits_end(at_, is_digit);
+    bool real = false;
+    const bool after_dot = at_ > 0 && source_[at_ - 1] == '.';  // a.1.2 are two positions
+    if (!after_dot && end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
       real = true;
-      end += 2;
-      digits();
+      end = digits_end(end + 1, is_digit);
+    }
+    if (end + 1 < source_.size() && (source_[end] == 'e' || source_[end] == 'E')) {
+      const std::size_t sign = source_[end + 1] == '+' || source_[end + 1] == '-' ? 1 : 0;
+      const std::size_t exponent_end = digits_end(end + 1 + sign, is_digit);
+      if (exponent_end > end + 1 + sign) {
+        real = true;
+        end = exponent_end;
+      }
     }
     std::string number = source_.substr(at_, end - at_);
     std::erase(number, '_');
+    if (!real && number.size() > 1 && number.find_first_not_of('0') != std::string::npos && number[0] == '0')
+      fail("an integer with leading zeros");
     add(real ? TokenKind::kFloat : TokenKind::kInteger, std::move(number));
     advance(end);
   }
@@ -213,26 +282,33 @@ class Lexer {
   // The escape whose letter is at i; returns the position of its last character. Unknown escapes stay, as in Python.
   std::size_t unescape(std::size_t i, std::string& text) const {
     const char c = source_[i];
-    static const std::string_view letters = "nrtabfv0\\'\"";
-    static const std::string_view meanings("\n\r\t\a\b\f\v\0\\'\"", 11);
+    static const std::string_view letters = "nrtabfv\\'\"", meanings = "\n\r\t\a\b\f\v\\'\"";
+    if (c >= '0' && c <= '7') {
+      std::uint32_t code = 0;
+      std::size_t length = 0;
+      for (; length < 3 && i + length < source_.size() && source_[i + length] >= '0' && source_[i + length] <= '7'; ++length)
+        code = code * 8 + static_cast<std::uint32_t>(source_[i + length] - '0');
+      append_utf8(text, code);
+      return i + length - 1;
+    }
     if (const std::size_t known = letters.find(c); known != std::string_view::npos) {
       text += meanings[known];
       return i;
     }
     if (c == '\n') return i;
+    if (c == 'N') fail("the escape \\N in a string is not built");
     const std::size_t length = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-    std::uint32_t code = 0;
-    if (length > 0 && i + length < source_.size()) {
-      const char* begin = source_.data() + i + 1;
-      const auto parsed = std::from_chars(begin, begin + length, code, 16);
-      if (parsed.ec == std::errc() && parsed.ptr == begin + length && code < 0x110000 &&
-          (code < 0xD800 || code > 0xDFFF)) {
-        append_utf8(text, code);
-        return i + length;
-      }
+    if (length == 0) {
+      (text += '\\') += c;
+      return i;
     }
-    (text += '\\') += c;
-    return i;
+    std::uint32_t code = 0;
+    const std::string digits = source_.substr(i + 1, length);
+    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+    const bool is_whole = digits.size() == length && parsed.ptr == digits.data() + length;
+    if (!is_whole || code >= 0x110000 || (code >= 0xD800 && code <= 0xDFFF)) fail("a malformed escape in a string");
+    append_utf8(text, code);
+    return i + length;
   }
 
   std::string source_;

@@ -4,6 +4,7 @@
 
 #include "lora_train/base/utf8.h"
 #include "builtins.h"
+#include "strings.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
@@ -35,23 +36,48 @@ Value whole_arithmetic(const std::string& op, std::int64_t a, std::int64_t b) {
   return result;
 }
 
+// The remainder has the sign of the divisor, and the quotient fits it, as in CPython.
+struct FloatDivision {
+  double quotient, remainder;
+};
+FloatDivision divide_floor(double a, double b) {
+  double remainder = std::fmod(a, b), quotient = (a - remainder) / b;
+  if (remainder == 0.0) {
+    remainder = std::copysign(0.0, b);
+  } else if ((b < 0) != (remainder < 0)) {
+    remainder += b;
+    quotient -= 1.0;
+  }
+  if (quotient == 0.0) return {std::copysign(0.0, a / b), remainder};
+  const double floored = std::floor(quotient);
+  return {quotient - floored > 0.5 ? floored + 1.0 : floored, remainder};
+}
+
+Value power_of(double a, double b) {
+  if (a == 0.0 && b < 0) throw RenderError{"0.0 cannot be raised to a negative power"};
+  if (a < 0 && std::floor(b) != b && std::isfinite(a) && std::isfinite(b)) throw RenderError{"complex numbers are not built", true};
+  const double power = std::pow(a, b);
+  if (std::isinf(power) && std::isfinite(a) && std::isfinite(b)) throw RenderError{"numerical result out of range"};
+  return power;
+}
+
 Value real_arithmetic(const std::string& op, double a, double b) {
   if ((op == "/" || op == "//" || op == "%") && b == 0.0) throw RenderError{"division by zero"};
   if (op == "+") return a + b;
   if (op == "-") return a - b;
   if (op == "*") return a * b;
   if (op == "/") return a / b;
-  if (op == "//") return std::floor(a / b);
-  if (op == "%") return a - std::floor(a / b) * b;
-  return std::pow(a, b);
+  if (op == "//") return divide_floor(a, b).quotient;
+  if (op == "%") return divide_floor(a, b).remainder;
+  return power_of(a, b);
 }
 
 Value arithmetic(const std::string& op, const Value& left, const Value& right) {
   const bool whole = left.is_whole() && right.is_whole();
   if (!whole || op == "/") return real_arithmetic(op, left.number(), right.number());
   if (op != "**") return whole_arithmetic(op, left.whole(), right.whole());
+  if (right.whole() < 0) return power_of(left.number(), right.number());
   const double power = std::pow(left.number(), right.number());
-  if (right.whole() < 0) return power;
   if (std::fabs(power) > 9e15) throw RenderError{"a power grew beyond 2^53", true};
   return static_cast<std::int64_t>(power);
 }
@@ -65,18 +91,30 @@ Value repeat(const Value& value, std::int64_t count) {
     return out;
   }
   const List& list = *value.as_list();
-  if (!list.empty() && times > 1000000 / list.size()) throw RenderError{"a list grew beyond 1,000,000 items", true};
+  if (!list.empty() && times > 1000000 / list.size()) throw RenderError{"a list grew beyond 1,000,000 items", true, true};
+  spend_bytes(times * list.size() * sizeof(Value));
   List out;
   for (std::size_t i = 0; i < times && !list.empty(); ++i) out.insert(out.end(), list.begin(), list.end());
-  return out;
+  return {std::move(out), value.list_kind()};
 }
 
 Value concatenate(const Text& a, const Text& b) {
-  check_text_size(a.size() + b.size());
   Text out = a;
+  spend_bytes(a.size());
   out.append(b);
   return out;
 }
+
+Value concatenate(const Value& a, const Value& b) {
+  List out = *a.as_list();
+  spend_bytes((out.size() + b.as_list()->size()) * sizeof(Value));
+  out.insert(out.end(), b.as_list()->begin(), b.as_list()->end());
+  if (out.size() > 1000000) throw RenderError{"a list grew beyond 1,000,000 items", true, true};
+  return {std::move(out), a.list_kind()};
+}
+
+// A list or tuple, the kinds that + and * take.
+bool is_plain_list(const Value& value) { return value.as_list() != nullptr && value.list_kind() <= ListKind::kTuple; }
 
 struct SliceRange {
   std::int64_t start, stop, step;
@@ -117,8 +155,8 @@ Value slice_text(const Text& text, const Value& start, const Value& stop, const 
   return out;
 }
 
-Value loop_attribute(const Loop& loop, const std::string& name) {
-  const std::size_t length = loop.items->size();
+std::optional<Value> loop_attribute(const Loop& loop, const std::string& name) {
+  const std::size_t length = loop.items.size();
   if (name == "index") return Value::integer(loop.index0 + 1);
   if (name == "index0") return Value::integer(loop.index0);
   if (name == "first") return loop.index0 == 0;
@@ -128,10 +166,9 @@ Value loop_attribute(const Loop& loop, const std::string& name) {
   if (name == "revindex0") return Value::integer(length - loop.index0 - 1);
   if (name == "depth") return static_cast<std::int64_t>(loop.depth);
   if (name == "depth0") return static_cast<std::int64_t>(loop.depth - 1);
-  if (name == "previtem") return loop.index0 > 0 ? (*loop.items)[loop.index0 - 1] : Value(Undefined{"previtem"});
-  if (name == "nextitem")
-    return loop.index0 + 1 < length ? (*loop.items)[loop.index0 + 1] : Value(Undefined{"nextitem"});
-  throw RenderError{"loop." + name + " is not built", true};
+  if (name == "previtem") return loop.index0 > 0 ? loop.items[loop.index0 - 1] : Value(Undefined{"there is no previous item"});
+  if (name == "nextitem") return loop.index0 + 1 < length ? loop.items[loop.index0 + 1] : Value(Undefined{"there is no next item"});
+  return std::nullopt;
 }
 
 Value no_member(const Value& object, const std::string& name) {
@@ -141,11 +178,8 @@ Value no_member(const Value& object, const std::string& name) {
 
 }  // namespace
 
-void check_text_size(std::size_t bytes) {
-  if (bytes > kMaxTextBytes) throw RenderError{"a text grew beyond 16 MiB", true};
-}
-
 std::vector<std::size_t> char_positions(const std::string& text) {
+  spend_bytes(8 * text.size());
   std::vector<std::size_t> positions;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (!is_continuation(text[i])) positions.push_back(i);
@@ -160,26 +194,36 @@ Value binary(const std::string& op, const Value& left, const Value& right) {
   if (op == "+" && left.as_text() != nullptr && right.as_text() != nullptr) {
     return concatenate(*left.as_text(), *right.as_text());
   }
-  if (op == "+" && left.as_list() != nullptr && right.as_list() != nullptr) {
-    List out = *left.as_list();
-    out.insert(out.end(), right.as_list()->begin(), right.as_list()->end());
-    if (out.size() > 1000000) throw RenderError{"a list grew beyond 1,000,000 items", true};
-    return out;
+  if (op == "+" && is_plain_list(left) && is_plain_list(right) && left.list_kind() == right.list_kind()) {
+    return concatenate(left, right);
   }
-  const auto repeats = [](const Value& v) { return v.as_text() != nullptr || v.as_list() != nullptr; };
+  const auto repeats = [](const Value& v) { return v.as_text() != nullptr || is_plain_list(v); };
   if (op == "*" && repeats(left) && right.is_whole()) return repeat(left, right.whole());
   if (op == "*" && repeats(right) && left.is_whole()) return repeat(right, left.whole());
   if (op == "%" && left.as_text() != nullptr) throw RenderError{"string formatting with % is not built", true};
   no_operator(op, left, right);
 }
 
+Value signed_number(const Value& value, bool negate) {
+  if (!value.is_number()) {
+    if (value.is_undefined()) throw RenderError{"'" + std::get<Undefined>(value.data).name + "' is undefined"};
+    throw RenderError{"bad operand type for unary " + std::string(negate ? "-" : "+") + ": '" + value.type_name() + "'"};
+  }
+  if (value.as_double() != nullptr) return negate ? -*value.as_double() : *value.as_double();
+  return whole_arithmetic("*", value.whole(), negate ? -1 : 1);
+}
+
 int compare(const Value& a, const Value& b) {
+  spend_bytes(32);
   if (a.is_number() && b.is_number()) {
     if (a.is_whole() && b.is_whole()) return a.whole() < b.whole() ? -1 : a.whole() > b.whole() ? 1 : 0;
     return a.number() < b.number() ? -1 : a.number() > b.number() ? 1 : 0;
   }
-  if (a.as_text() != nullptr && b.as_text() != nullptr) return a.as_text()->bytes().compare(b.as_text()->bytes());
-  if (a.as_list() != nullptr && b.as_list() != nullptr) {
+  if (a.as_text() != nullptr && b.as_text() != nullptr) {
+    spend_bytes(std::min(a.as_text()->size(), b.as_text()->size()));
+    return a.as_text()->bytes().compare(b.as_text()->bytes());
+  }
+  if (is_plain_list(a) && is_plain_list(b) && a.list_kind() == b.list_kind()) {
     const List& x = *a.as_list();
     const List& y = *b.as_list();
     for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
@@ -191,15 +235,23 @@ int compare(const Value& a, const Value& b) {
 }
 
 List iterate(const Value& value) {
-  if (const List* list = value.as_list()) return *list;
+  if (const List* list = value.as_list()) {
+    if (value.is_generator()) return std::exchange(*std::get<std::shared_ptr<List>>(value.data), List());
+    spend_bytes(sizeof(Value) * list->size());
+    return *list;
+  }
   List out;
-  if (const Dict* dict = value.as_dict()) {
-    for (const auto& item : dict->items) out.push_back(Value::string(item.first));
+  const auto add = [&](Value item) {
+    spend_bytes(sizeof(Value));
+    out.push_back(std::move(item));
+  };
+  if (const Dict* dict = value.as_dict(); dict != nullptr && !dict->is_namespace) {
+    for (const auto& item : dict->items) add(Value::string(item.first));
     return out;
   }
   if (const Text* text = value.as_text()) {
     const auto positions = char_positions(text->bytes());
-    for (std::size_t i = 0; i + 1 < positions.size(); ++i) out.push_back(text->slice(positions[i], positions[i + 1]));
+    for (std::size_t i = 0; i + 1 < positions.size(); ++i) add(text->slice(positions[i], positions[i + 1]));
     return out;
   }
   if (value.is_undefined()) return out;
@@ -211,9 +263,10 @@ bool contains(const Value& container, const Value& item) {
     if (item.as_text() == nullptr) {
       throw RenderError{"'in <string>' requires a string as left operand, not " + item.type_name()};
     }
+    spend_search(text->size(), item.as_text()->size());
     return text->bytes().find(item.as_text()->bytes()) != std::string::npos;
   }
-  if (const Dict* dict = container.as_dict()) {
+  if (const Dict* dict = container.as_dict(); dict != nullptr && !dict->is_namespace) {
     return item.as_text() != nullptr && dict->find(item.as_text()->bytes()) != nullptr;
   }
   const List items = iterate(container);
@@ -221,7 +274,9 @@ bool contains(const Value& container, const Value& item) {
 }
 
 Value get_attribute(const Value& object, const std::string& name) {
-  if (const Loop* loop = object.as_loop()) return loop_attribute(*loop, name);
+  if (const Loop* loop = object.as_loop()) {
+    if (auto value = loop_attribute(*loop, name)) return std::move(*value);
+  }
   const Dict* dict = object.as_dict();
   if (dict != nullptr && dict->is_namespace) {
     const Value* found = dict->find(name);
@@ -235,7 +290,7 @@ Value get_attribute(const Value& object, const std::string& name) {
 }
 
 Value get_item(const Value& object, const Value& key) {
-  if (key.is_whole() && (object.as_list() != nullptr || object.as_text() != nullptr)) {
+  if (key.is_whole() && (object.is_indexable() || object.as_text() != nullptr)) {
     const std::vector<std::size_t> positions =
         object.as_text() != nullptr ? char_positions(object.as_text()->bytes()) : std::vector<std::size_t>();
     const auto size =
@@ -258,7 +313,7 @@ Value get_item(const Value& object, const Value& key) {
 Value get_slice(const Value& object, const Value& start, const Value& stop, const Value& step) {
   if (const Text* text = object.as_text()) return slice_text(*text, start, stop, step);
   const List* list = object.as_list();
-  if (list == nullptr) {
+  if (list == nullptr || !object.is_indexable()) {
     if (object.is_undefined()) no_member(object, "");
     throw RenderError{"'" + object.type_name() + "' object cannot be sliced"};
   }
@@ -267,7 +322,7 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
   for (std::int64_t i = range.start; range.step > 0 ? i < range.stop : i > range.stop; i += range.step) {
     out.push_back((*list)[static_cast<std::size_t>(i)]);
   }
-  return out;
+  return {std::move(out), object.list_kind()};
 }
 
 }  // namespace lora_train::tokenizer::jinja

@@ -52,32 +52,56 @@ class Parser : private ExpressionParser {
     if (word == "if") return parse_if(line);
     if (word == "for") return parse_for(line);
     if (word == "set") return parse_set(line);
+    if (word == "with") return parse_with(line);
+    if (word == "filter") return parse_filter_block(line);
     if (word == "macro") return parse_macro(line);
+    if (word == "call") return parse_call(line);
     if (word == "generation") return parse_generation(line);
     if (word == "break" || word == "continue") {
       if (loops_ == 0) fail("{% " + word + " %} outside a loop");
       end_block();
       return {word == "break" ? StatementKind::kBreak : StatementKind::kContinue, line};
     }
-    fail("statement {% " + word + " %} is not built; there are if, for, set, macro, generation, break, continue");
+    fail("statement {% " + word + " %} is not built; there are if, for, set, with, filter, macro, call, generation, "
+         "raw, break, continue");
+  }
+
+  // A body up to {% `end` %}, both tags' ends included.
+  Block parse_body(std::string_view end) {
+    end_block();
+    Block body = parse_block({end});
+    take();
+    return body;
+  }
+
+  // A body that is a function of its own in Jinja: no break out of it, and its own caller, varargs, kwargs.
+  Block parse_function_body(std::string_view end, Signature& signature) {
+    const int loops = std::exchange(loops_, 0);
+    const UsedNames outer = std::exchange(used_, {});
+    Block body = parse_body(end);
+    signature.uses_caller = used_.caller;
+    signature.uses_varargs = used_.varargs;
+    signature.uses_kwargs = used_.kwargs;
+    used_ = outer;
+    loops_ = loops;
+    return body;
   }
 
   Statement parse_if(int line) {
     Statement statement{StatementKind::kIf, line};
-    statement.conditions.push_back(parse_tuple());
+    statement.conditions.push_back(parse_tuple(false));
     end_block();
     for (;;) {
       statement.blocks.push_back(parse_block({"endif", "elif", "else"}));
       const std::string word = take().text;
       if (word == "elif") {
-        statement.conditions.push_back(parse_tuple());
+        statement.conditions.push_back(parse_tuple(false));
         end_block();
         continue;
       }
-      end_block();
-      if (word == "endif") return statement;
-      statement.blocks.push_back(parse_block({"endif"}));
-      take();
+      if (word == "else") {
+        statement.blocks.push_back(parse_body("endif"));
+      }
       end_block();
       return statement;
     }
@@ -85,68 +109,113 @@ class Parser : private ExpressionParser {
 
   Statement parse_for(int line) {
     Statement statement{StatementKind::kFor, line};
-    const bool parenthesised = accept_operator("(");
-    statement.names = parse_targets();
-    if (parenthesised) expect_operator(")");
+    statement.targets.push_back(parse_target());
     if (!accept_name("in")) fail("expected \"in\", found " + found());
     statement.expr = parse_tuple(false);
     if (accept_name("if")) statement.filter = parse_expression();
-    if (is_name("recursive")) fail("a recursive loop is not built");
+    statement.is_recursive = accept_name("recursive");
     end_block();
     ++loops_;
     statement.blocks.push_back(parse_block({"endfor", "else"}));
     --loops_;
-    const bool has_else = take().text == "else";
-    end_block();
-    if (!has_else) return statement;
-    statement.blocks.push_back(parse_block({"endfor"}));
-    take();
+    if (take().text == "else") statement.blocks.push_back(parse_body("endfor"));
     end_block();
     return statement;
   }
 
-  std::vector<std::string> parse_targets() {
-    std::vector<std::string> names{expect_identifier()};
-    while (accept_operator(",")) names.push_back(expect_identifier());
-    return names;
+  // a | a, b | (a, (b, c)) ...
+  Target parse_target() {
+    Target first = parse_target_part();
+    if (!is_operator(",")) return first;
+    Target tuple;
+    tuple.parts.push_back(std::move(first));
+    while (accept_operator(",")) {
+      if (now().kind != TokenKind::kName && !is_operator("(")) break;
+      if (is_name("in")) break;
+      tuple.parts.push_back(parse_target_part());
+    }
+    return tuple;
+  }
+
+  Target parse_target_part() {
+    const Nested nested(*this);
+    if (!accept_operator("(")) {
+      const std::string name = expect_identifier();
+      for (const char* constant : {"true", "True", "false", "False", "none", "None"}) {
+        if (name == constant) fail("cannot assign to " + name);
+      }
+      return {name, {}};
+    }
+    Target inner = parse_target();
+    expect_operator(")");
+    return inner;
   }
 
   Statement parse_set(int line) {
     Statement statement{StatementKind::kSet, line};
-    statement.names = parse_targets();
-    if (statement.names.size() == 1 && accept_operator(".")) statement.attribute = expect_identifier();
+    statement.targets.push_back(parse_target());
+    if (!statement.targets[0].name.empty() && accept_operator(".")) statement.attribute = expect_identifier();
     if (accept_operator("=")) {
       statement.expr = parse_tuple();
       end_block();
       return statement;
     }
     statement.kind = StatementKind::kSetBlock;
-    if (is_operator("|")) fail("a filtered set block is not built");
-    end_block();
-    statement.blocks.push_back(parse_block({"endset"}));
-    take();
+    if (is_operator("|")) statement.expr = parse_filters(captured(line));
+    statement.blocks.push_back(parse_body("endset"));
     end_block();
     return statement;
+  }
+
+  Statement parse_with(int line) {
+    Statement statement{StatementKind::kWith, line};
+    while (now().kind != TokenKind::kBlockEnd) {
+      if (!statement.targets.empty()) expect_operator(",");
+      statement.targets.push_back(parse_target_part());
+      expect_operator("=");
+      statement.conditions.push_back(parse_expression());
+    }
+    statement.blocks.push_back(parse_body("endwith"));
+    end_block();
+    return statement;
+  }
+
+  Statement parse_filter_block(int line) {
+    Statement statement{StatementKind::kFilterBlock, line};
+    statement.expr = parse_filters(parse_filter(captured(line)));
+    statement.blocks.push_back(parse_body("endfilter"));
+    end_block();
+    return statement;
+  }
+
+  void parse_signature(Signature& signature) {
+    expect_operator("(");
+    while (!accept_operator(")")) {
+      signature.names.push_back(expect_identifier());
+      if (accept_operator("="))
+        signature.defaults.push_back(parse_expression());
+      else if (!signature.defaults.empty())
+        fail("a parameter without a default follows one with a default");
+      if (!is_operator(")")) expect_operator(",");
+    }
   }
 
   Statement parse_macro(int line) {
     Statement statement{StatementKind::kMacro, line};
     statement.text = expect_identifier();
-    expect_operator("(");
-    while (!accept_operator(")")) {
-      statement.names.push_back(expect_identifier());
-      if (accept_operator("="))
-        statement.conditions.push_back(parse_expression());
-      else if (!statement.conditions.empty())
-        fail("a parameter without a default follows one with a default");
-      if (!is_operator(")")) expect_operator(",");
-    }
-    end_block();
-    const int loops = std::exchange(loops_, 0);
-    statement.blocks.push_back(parse_block({"endmacro"}));
-    loops_ = loops;
-    take();
+    parse_signature(statement.signature);
+    statement.blocks.push_back(parse_function_body("endmacro", statement.signature));
     if (now().kind == TokenKind::kName) take();
+    end_block();
+    return statement;
+  }
+
+  Statement parse_call(int line) {
+    Statement statement{StatementKind::kCallBlock, line};
+    if (is_operator("(")) parse_signature(statement.signature);
+    statement.expr = parse_expression();
+    if (statement.expr->kind != ExprKind::kCall) fail("{% call %} needs a call of a macro");
+    statement.blocks.push_back(parse_function_body("endcall", statement.signature));
     end_block();
     return statement;
   }
@@ -154,9 +223,11 @@ class Parser : private ExpressionParser {
   Statement parse_generation(int line) {
     Statement statement{StatementKind::kGeneration, line};
     has_generation_ = true;
-    end_block();
-    statement.blocks.push_back(parse_block({"endgeneration"}));
-    take();
+    Signature none;
+    statement.blocks.push_back(parse_function_body("endgeneration", none));
+    used_.caller |= none.uses_caller;
+    used_.varargs |= none.uses_varargs;
+    used_.kwargs |= none.uses_kwargs;
     end_block();
     return statement;
   }

@@ -6,16 +6,10 @@
 
 #include "lora_train/base/utf8.h"
 #include "builtins.h"
+#include "case_map.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
-
-// str.isspace() of Python.
-bool is_space(std::uint32_t code) {
-  if ((code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85) return true;
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
-  return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
-}
 
 std::size_t char_before(const std::string& text, std::size_t at) {
   do --at;
@@ -23,11 +17,17 @@ std::size_t char_before(const std::string& text, std::size_t at) {
   return at;
 }
 
+// Between the words of the filter title.
+bool parts_words(std::uint32_t code) {
+  return is_space(code) || code == '-' || code == '(' || code == '{' || code == '[' || code == '<';
+}
+
 struct Word {
   std::size_t begin, end;
 };
 
 std::vector<Word> words_of(const std::string& text) {
+  spend_bytes(8 * text.size());
   std::vector<Word> words;
   bool in_word = false;
   for (std::size_t at = 0; at < text.size();) {
@@ -48,11 +48,23 @@ std::vector<Word> words_of(const std::string& text) {
 
 }  // namespace
 
+bool is_space(std::uint32_t code) {
+  if ((code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85) return true;
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
+  return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
+}
+
+void spend_search(std::size_t text_size, std::size_t needle_size) {
+  // Both are at most 16 MiB, so that the product fits.
+  spend_bytes(text_size * (1 + needle_size / 64));
+}
+
 Text strip(const Text& text, const std::optional<std::string>& chars, bool left, bool right) {
   const std::string& bytes = text.bytes();
   const auto goes = [&](std::size_t at) {
     const Utf8Char c = utf8_char(bytes, at);
     if (!chars) return is_space(c.code_point);
+    spend_bytes(chars->size());
     return chars->find(bytes.substr(at, std::max<std::size_t>(c.length, 1))) != std::string::npos;
   };
   std::size_t begin = 0, end = bytes.size();
@@ -64,6 +76,7 @@ Text strip(const Text& text, const std::optional<std::string>& chars, bool left,
 List split_by(const Text& text, const std::string& separator, std::int64_t limit, bool from_right) {
   const std::string& bytes = text.bytes();
   List out;
+  spend_search(bytes.size(), separator.size());
   if (from_right) {
     std::size_t end = bytes.size();
     while (limit != 0 && end >= separator.size()) {
@@ -90,8 +103,7 @@ List split_by_space(const Text& text, std::int64_t limit, bool from_right) {
   const std::vector<Word> words = words_of(text.bytes());
   const std::size_t cuts = limit < 0 ? words.size() : static_cast<std::size_t>(limit);
   List out;
-  if (words.size() <= cuts + 1 && limit >= 0 && words.size() <= cuts) limit = -1;
-  if (limit < 0) {
+  if (words.size() <= cuts) {
     for (const Word& word : words) out.push_back(text.slice(word.begin, word.end));
     return out;
   }
@@ -106,45 +118,65 @@ List split_by_space(const Text& text, std::int64_t limit, bool from_right) {
   return out;
 }
 
-List split_lines(const Text& text) {
+List split_lines(const Text& text, bool keep_ends) {
   const std::string& bytes = text.bytes();
   List out;
   std::size_t begin = 0;
-  for (std::size_t at = 0; at < bytes.size(); ++at) {
-    if (bytes[at] != '\n' && bytes[at] != '\r') continue;
-    out.push_back(text.slice(begin, at));
-    if (bytes[at] == '\r' && at + 1 < bytes.size() && bytes[at + 1] == '\n') ++at;
-    begin = at + 1;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const Utf8Char c = utf8_char(bytes, at);
+    const std::size_t content_end = at;
+    at += std::max<std::size_t>(c.length, 1);
+    const bool is_end = (c.code_point >= 0x0A && c.code_point <= 0x0D) || (c.code_point >= 0x1C && c.code_point <= 0x1E) ||
+                        c.code_point == 0x85 || c.code_point == 0x2028 || c.code_point == 0x2029;
+    if (!is_end) continue;
+    if (c.code_point == '\r' && at < bytes.size() && bytes[at] == '\n') ++at;
+    out.push_back(text.slice(begin, keep_ends ? at : content_end));
+    begin = at;
   }
   if (begin < bytes.size()) out.push_back(text.slice(begin, bytes.size()));
   return out;
 }
 
 Text change_case(const Text& text, Case to) {
-  std::string out;
-  bool in_word = false;
-  for (std::size_t at = 0; at < text.size();) {
-    const Utf8Char c = utf8_char(text.bytes(), at);
-    const auto code = static_cast<utf8proc_int32_t>(c.code_point);
-    const bool up = to == Case::kUpper || (to != Case::kLower && !in_word);
-    append_utf8(out, static_cast<std::uint32_t>(up ? utf8proc_toupper(code) : utf8proc_tolower(code)));
-    const bool cased = utf8proc_toupper(code) != code || utf8proc_tolower(code) != code;
-    in_word = to == Case::kCapitalize || (to == Case::kTitle && cased);
-    at += std::max<std::size_t>(c.length, 1);
+  Text out;
+  spend_bytes(4 * text.size());
+  const CaseMapper mapper(text.bytes());
+  bool begins = true;  // a word, or the text
+  std::size_t at = 0;
+  for (const Text::Run& run : text.runs()) {
+    std::string part;
+    while (at < run.end) {
+      const Utf8Char c = utf8_char(text.bytes(), at);
+      const bool up = to == Case::kUpper || (to != Case::kLower && begins);
+      if (!up)
+        mapper.append_lower(part, at, c.code_point);
+      else if (to == Case::kUpper || to == Case::kWordBegins)
+        append_upper(part, c.code_point);
+      else
+        append_title(part, c.code_point);
+      begins = (to == Case::kTitle && !is_cased(c.code_point)) || (to == Case::kWordBegins && parts_words(c.code_point));
+      at += std::max<std::size_t>(c.length, 1);
+    }
+    out.append(part, run.origin);
   }
-  return out == text.bytes() ? text : Text(out, kTemplate);
+  return out;
 }
 
-Text replace(const Text& text, const std::string& old, const Value* replacement, std::int64_t limit) {
-  if (replacement == nullptr || replacement->as_text() == nullptr) throw RenderError{"replace() takes strings"};
-  if (old.empty()) throw RenderError{"replace() of an empty string is not built", true};
-  const Text& with = *replacement->as_text();
+Text replace(const Text& text, const std::string& old, const Text& with, std::int64_t limit) {
   Text out;
   std::size_t begin = 0;
-  for (std::size_t at; limit != 0 && (at = text.bytes().find(old, begin)) != std::string::npos; --limit) {
+  spend_search(text.size(), old.size());
+  if (old.empty()) {  // between all characters
+    const auto positions = char_positions(text.bytes());
+    for (std::size_t i = 0; i < positions.size() && limit != 0; ++i, --limit) {
+      out.append(text, begin, positions[i]);
+      out.append(with);
+      begin = positions[i];
+    }
+  }
+  for (std::size_t at; !old.empty() && limit != 0 && (at = text.bytes().find(old, begin)) != std::string::npos; --limit) {
     out.append(text, begin, at);
     out.append(with);
-    check_text_size(out.size());
     begin = at + old.size();
   }
   out.append(text, begin, text.size());
@@ -156,12 +188,12 @@ Text join_texts(const List& items, const Text& separator) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out.append(separator);
     out.append(items[i].str());
-    check_text_size(out.size());
   }
   return out;
 }
 
 std::size_t count_of(const std::string& text, const std::string& needle) {
+  spend_search(text.size(), needle.size());
   if (needle.empty()) return char_positions(text).size();
   std::size_t count = 0;
   for (std::size_t at = text.find(needle); at != std::string::npos; at = text.find(needle, at + needle.size())) ++count;

@@ -4,23 +4,28 @@
 #include <optional>
 #include <string>
 
+#include "../utf8.h"
 #include "value.h"
 
 namespace lora_train::tokenizer::jinja {
 
-enum class Case { kUpper, kLower, kTitle, kCapitalize };
+/// kTitle: str.title() of Python. kWordBegins: the filter title of Jinja.
+enum class Case { kUpper, kLower, kTitle, kCapitalize, kWordBegins };
 
+/// str.isspace() of Python.
+bool is_space(std::uint32_t code);
 /// White space, or the characters of `chars`.
 Text strip(const Text& text, const std::optional<std::string>& chars, bool left, bool right);
 /// At most `limit` cuts (< 0: no limit), counted from the right if asked for.
 List split_by(const Text& text, const std::string& separator, std::int64_t limit, bool from_right);
 List split_by_space(const Text& text, std::int64_t limit, bool from_right);
-List split_lines(const Text& text);
-/// The result is the template's own, unless nothing changed.
+List split_lines(const Text& text, bool keep_ends);
 Text change_case(const Text& text, Case to);
-/// At most `limit` times (< 0: no limit). `replacement` must be a string.
-Text replace(const Text& text, const std::string& old, const Value* replacement, std::int64_t limit);
+/// At most `limit` times (< 0: no limit).
+Text replace(const Text& text, const std::string& old, const Text& with, std::int64_t limit);
 Text join_texts(const List& items, const Text& separator);
 std::size_t count_of(const std::string& text, const std::string& needle);
+/// Pays for a search, whose time may be the product of both sizes.
+void spend_search(std::size_t text_size, std::size_t needle_size);
 
 }  // namespace lora_train::tokenizer::jinja

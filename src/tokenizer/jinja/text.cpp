@@ -2,10 +2,18 @@
 
 #include <algorithm>
 
+#include "budget.h"
+
 namespace lora_train::tokenizer::jinja {
+
+void check_text_size(std::size_t bytes) {
+  if (bytes > kMaxTextBytes) throw RenderError{"a text grew beyond 16 MiB", true, true};
+}
 
 void Text::append(std::string_view bytes, Origin origin) {
   if (bytes.empty()) return;
+  spend_bytes(bytes.size() + sizeof(Run));
+  check_text_size(bytes_.size() + bytes.size());
   bytes_.append(bytes);
   if (!runs_.empty() && runs_.back().origin == origin) {
     runs_.back().end = bytes_.size();

@@ -8,16 +8,22 @@
 
 namespace lora_train::tokenizer::jinja {
 
-/// Where bytes come from: 0 the template itself (or anything computed), else a field of a message of the chat.
+/// Where bytes come from: the template's own text, a field of a message of the chat, or something made of values, which
+/// may be the chat's.
 using Origin = std::int32_t;
-enum class Field { kRole = 0, kContent = 1, kOther = 2 };
-inline constexpr Origin kTemplate = 0;
-inline Origin origin_of(int message, Field field) { return 1 + 3 * message + static_cast<int>(field); }
-inline int message_of(Origin origin) { return origin == kTemplate ? -1 : (origin - 1) / 3; }
-inline Field field_of(Origin origin) { return static_cast<Field>((origin - 1) % 3); }
+enum class Field { kRole, kContent, kReasoning, kToolCalls, kOther };
+inline constexpr int kNumFields = 5;
+inline constexpr Origin kTemplate = 0, kComputed = -1;
+inline Origin origin_of(int message, Field field) { return 1 + kNumFields * message + static_cast<int>(field); }
+/// The index in the chat, -1 for none.
+inline int message_of(Origin origin) { return origin <= 0 ? -1 : (origin - 1) / kNumFields; }
+/// Of an origin that has a message.
+inline Field field_of(Origin origin) { return static_cast<Field>((origin - 1) % kNumFields); }
 
-/// No text may grow beyond this (FormatError of the evaluator).
+/// No text may grow beyond this.
 inline constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20U;
+/// RenderError when a text would pass the limit.
+void check_text_size(std::size_t bytes);
 
 class Text {
  public:

@@ -1,5 +1,7 @@
 #include "value.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -11,134 +13,54 @@
 namespace lora_train::tokenizer::jinja {
 namespace {
 
+// str.isprintable() of Python, for one character.
+bool is_printable(std::uint32_t code) {
+  if (code == ' ') return true;
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+    case UTF8PROC_CATEGORY_ZS:
+      return false;
+    default:
+      return true;
+  }
+}
+
 std::string string_repr(const std::string& text) {
+  spend_bytes(text.size());
   const bool double_quoted = text.find('\'') != std::string::npos && text.find('"') == std::string::npos;
   const char quote = double_quoted ? '"' : '\'';
   std::string out(1, quote);
-  for (const char c : text) {
-    if (c == '\n')
-      out += "\\n";
-    else if (c == '\r')
-      out += "\\r";
-    else if (c == '\t')
-      out += "\\t";
-    else if (c == '\\' || c == quote)
-      (out += '\\') += c;
-    else
-      out += c;
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Char c = utf8_char(text, at);
+    const std::size_t length = std::max<std::size_t>(c.length, 1);
+    const char byte = text[at];
+    if (byte == '\n' || byte == '\r' || byte == '\t') {
+      (out += '\\') += byte == '\n' ? 'n' : byte == '\r' ? 'r' : 't';
+    } else if (byte == '\\' || byte == quote) {
+      (out += '\\') += byte;
+    } else if (is_printable(c.code_point)) {
+      out.append(text, at, length);
+    } else {
+      char escape[16];
+      const char* format = c.code_point < 0x100 ? "\\x%02x" : c.code_point < 0x10000 ? "\\u%04x" : "\\U%08x";
+      std::snprintf(escape, sizeof escape, format, c.code_point);
+      out += escape;
+    }
+    at += length;
   }
   return out + quote;
 }
 
-void append_json_string(const std::string& text, bool ensure_ascii, std::string& out) {
-  const auto escape = [&out](std::uint32_t unit) {
-    char buffer[16];
-    std::snprintf(buffer, sizeof buffer, "\\u%04x", unit);
-    out += buffer;
-  };
-  out += '"';
-  for (std::size_t at = 0; at < text.size();) {
-    const Utf8Char c = utf8_char(text, at);
-    const std::size_t length = c.length == 0 ? 1 : c.length;
-    switch (c.code_point) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      default:
-        if (c.code_point < 0x20 || (ensure_ascii && c.code_point >= 0x7F && c.code_point < 0x10000)) {
-          escape(c.code_point);
-        } else if (ensure_ascii && c.code_point >= 0x10000) {
-          escape(0xD800U + ((c.code_point - 0x10000U) >> 10U));
-          escape(0xDC00U + ((c.code_point - 0x10000U) & 0x3FFU));
-        } else {
-          out.append(text, at, length);
-        }
-    }
-    at += length;
-  }
-  out += '"';
-}
-
-class JsonWriter {
- public:
-  JsonWriter(int indent, bool ensure_ascii, bool sort_keys)
-      : indent_(indent), ensure_ascii_(ensure_ascii), sort_keys_(sort_keys) {}
-
-  void write(const Value& value, int depth) {
-    if (const auto* list = value.as_list()) return write_list(*list, depth);
-    if (const auto* dict = value.as_dict()) return write_dict(*dict, depth);
-    if (const auto* text = value.as_text()) return append_json_string(text->bytes(), ensure_ascii_, out);
-    if (const auto* flag = value.as_bool())
-      out += *flag ? "true" : "false";
-    else if (value.is_none())
-      out += "null";
-    else if (value.is_number())
-      out += value.str().bytes();
-    else
-      throw RenderError{"Object of type " + value.type_name() + " is not JSON serializable"};
-  }
-
-  std::string out;
-
- private:
-  void line(int depth) {
-    if (indent_ < 0) return;
-    out += '\n';
-    out.append(static_cast<std::size_t>(indent_ * depth), ' ');
-  }
-  void separate(bool first, int depth) {
-    if (!first) out += indent_ < 0 ? ", " : ",";
-    line(depth);
-  }
-  void write_list(const List& list, int depth) {
-    out += '[';
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      separate(i == 0, depth + 1);
-      write(list[i], depth + 1);
-    }
-    if (!list.empty()) line(depth);
-    out += ']';
-  }
-  void write_dict(const Dict& dict, int depth) {
-    auto items = dict.items;
-    if (sort_keys_)
-      std::sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    out += '{';
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      separate(i == 0, depth + 1);
-      append_json_string(items[i].first, ensure_ascii_, out);
-      out += ": ";
-      write(items[i].second, depth + 1);
-    }
-    if (!items.empty()) line(depth);
-    out += '}';
-  }
-
-  int indent_;
-  bool ensure_ascii_, sort_keys_;
-};
-
 }  // namespace
 
 const Value* Dict::find(std::string_view key) const {
+  spend_bytes(8 * items.size());
   for (const auto& [name, value] : items) {
     if (name == key) return &value;
   }
@@ -146,6 +68,7 @@ const Value* Dict::find(std::string_view key) const {
 }
 
 void Dict::set(const std::string& key, Value value) {
+  spend_bytes(8 * items.size() + sizeof(items[0]));
   for (auto& [name, old] : items) {
     if (name != key) continue;
     old = std::move(value);
@@ -164,19 +87,33 @@ const Value* Arguments::get(std::size_t index, std::string_view name) const {
 
 void Value::hold(const Value& item) {
   depth_ = std::max(depth_, item.depth_ + 1);
-  holds_namespace_ = holds_namespace_ || item.holds_namespace_;
-  if (depth_ > kMaxDepth) throw RenderError{"lists and dictionaries are nested deeper than 100 levels", true};
+  holds_mutable_ = holds_mutable_ || item.holds_mutable_;
+  if (depth_ > kMaxDepth) throw RenderError{"lists and dictionaries are nested deeper than 100 levels", true, true};
+}
+
+Value::Value(Text text) {
+  spend_bytes(sizeof text + 2 * sizeof(Value));  // with what the allocator adds
+  data = std::make_shared<const Text>(std::move(text));
 }
 
 Value::Value(List list) : depth_(1) {
+  spend_bytes(sizeof(Value) * (list.size() + 1));
   for (const Value& item : list) hold(item);
   data = std::make_shared<List>(std::move(list));
 }
 
-Value::Value(Dict dict) : depth_(1), holds_namespace_(dict.is_namespace) {
+Value::Value(Dict dict) : depth_(1), holds_mutable_(dict.is_namespace) {
+  spend_bytes(sizeof(dict.items[0]) * (dict.items.size() + 1));
   for (const auto& item : dict.items) hold(item.second);
   data = std::make_shared<Dict>(std::move(dict));
 }
+
+Value::Value(std::shared_ptr<Loop> loop) : holds_mutable_(true) {
+  for (const Value& item : loop->items) hold(item);
+  data = std::move(loop);
+}
+
+Value::Value(Callable method, const Value& object) : Value(std::move(method)) { hold(object); }
 
 Dict* Value::as_namespace() const {
   const auto* dict = std::get_if<std::shared_ptr<Dict>>(&data);
@@ -192,7 +129,7 @@ std::int64_t Value::whole() const {
 
 bool Value::truth() const {
   if (const auto* text = as_text()) return !text->empty();
-  if (const auto* list = as_list()) return !list->empty();
+  if (const auto* list = as_list()) return !list->empty() || is_generator();
   if (const auto* dict = as_dict()) return dict->is_namespace || !dict->items.empty();
   if (is_number()) return number() != 0.0;
   return as_callable() != nullptr || as_loop() != nullptr;
@@ -201,108 +138,104 @@ bool Value::truth() const {
 std::string Value::type_name() const {
   static const char* const names[] = {"Undefined", "NoneType", "bool", "int",      "float",
                                       "str",       "list",     "dict", "function", "loop"};
-  return names[data.index()];
+  static const char* const list_names[] = {"list", "tuple", "range", "generator", "dict_keys", "dict_values", "dict_items"};
+  if (as_list() != nullptr) return list_names[static_cast<std::size_t>(list_kind_)];
+  return as_namespace() != nullptr ? "Namespace" : names[data.index()];
 }
 
 Text Value::str() const {
   if (const auto* text = as_text()) return *text;
   if (is_undefined()) return {};
-  return {repr(), kTemplate};
+  return {repr(), is_number() || is_none() ? kTemplate : kComputed};
 }
 
+namespace {
+
+std::string list_repr(const List& list, ListKind kind) {
+  std::string out;
+  for (const Value& item : list) {
+    out += (out.empty() ? "" : ", ") + item.repr();
+    check_text_size(out.size());
+  }
+  switch (kind) {
+    case ListKind::kTuple:
+      return "(" + out + (list.size() == 1 ? ",)" : ")");
+    case ListKind::kKeys:
+      return "dict_keys([" + out + "])";
+    case ListKind::kValues:
+      return "dict_values([" + out + "])";
+    case ListKind::kItems:
+      return "dict_items([" + out + "])";
+    default:
+      return "[" + out + "]";
+  }
+}
+
+std::string dict_repr(const Dict& dict) {
+  std::string out;
+  for (const auto& [key, value] : dict.items) {
+    out += (out.empty() ? "" : ", ") + string_repr(key) + ": " + value.repr();
+    check_text_size(out.size());
+  }
+  return dict.is_namespace ? "<Namespace {" + out + "}>" : "{" + out + "}";
+}
+
+}  // namespace
+
 std::string Value::repr() const {
+  spend_bytes(64);
   if (const auto* text = as_text()) return string_repr(text->bytes());
   if (is_none()) return "None";
   if (is_undefined()) return "Undefined";
   if (const auto* flag = as_bool()) return *flag ? "True" : "False";
   if (const auto* whole_number = as_int()) return std::to_string(*whole_number);
   if (const auto* real = as_double()) return float_repr(*real);
-  std::string out;
-  if (const auto* list = as_list()) {
-    for (const Value& item : *list) out += (out.empty() ? "" : ", ") + item.repr();
-    if (is_tuple_) return "(" + out + (list->size() == 1 ? ",)" : ")");
-    return "[" + out + "]";
+  if (const auto* dict = as_dict()) return dict_repr(*dict);
+  const auto* list = as_list();
+  if (list == nullptr || list_kind_ == ListKind::kRange || list_kind_ == ListKind::kGenerator) {
+    throw RenderError{"writing a " + type_name() + " is not built", true};
   }
-  if (const auto* dict = as_dict()) {
-    for (const auto& [key, value] : dict->items)
-      out += (out.empty() ? "" : ", ") + string_repr(key) + ": " + value.repr();
-    return "{" + out + "}";
-  }
-  return "<" + type_name() + ">";
+  return list_repr(*list, list_kind_);
 }
 
+namespace {
+
+bool equal_lists(const Value& a, const Value& b) {
+  const List &x = *a.as_list(), &y = *b.as_list();
+  if (a.list_kind() != b.list_kind()) return false;
+  if (&x == &y) return true;
+  if (a.is_generator() || a.list_kind() == ListKind::kValues || x.size() != y.size()) return false;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (!equal(x[i], y[i])) return false;
+  }
+  return true;
+}
+
+bool equal_dicts(const Dict& a, const Dict& b) {
+  if (&a == &b) return true;
+  if (a.is_namespace || b.is_namespace || a.items.size() != b.items.size()) return false;
+  for (const auto& [key, value] : a.items) {
+    const Value* twin = b.find(key);
+    if (twin == nullptr || !equal(value, *twin)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 bool equal(const Value& a, const Value& b) {
+  spend_bytes(32);
   if (a.is_number() && b.is_number()) {
     return a.is_whole() && b.is_whole() ? a.whole() == b.whole() : a.number() == b.number();
   }
   if (a.data.index() != b.data.index()) return false;
-  if (const auto* text = a.as_text()) return text->bytes() == b.as_text()->bytes();
-  if (const auto* list = a.as_list()) {
-    const List& other = *b.as_list();
-    if (list->size() != other.size()) return false;
-    for (std::size_t i = 0; i < other.size(); ++i) {
-      if (!equal((*list)[i], other[i])) return false;
-    }
-    return true;
+  if (const auto* text = a.as_text()) {
+    if (text->size() == b.as_text()->size()) spend_bytes(text->size());
+    return text->bytes() == b.as_text()->bytes();
   }
-  if (const auto* dict = a.as_dict()) {
-    const Dict& other = *b.as_dict();
-    if (dict == &other) return true;
-    if (dict->items.size() != other.items.size()) return false;
-    for (const auto& [key, value] : dict->items) {
-      const Value* twin = other.find(key);
-      if (twin == nullptr || !equal(value, *twin)) return false;
-    }
-    return true;
-  }
-  return a.is_none() || a.is_undefined();
-}
-
-Value from_json(const nlohmann::ordered_json& json, Origin origin, int depth) {
-  if (depth >= Value::kMaxDepth - 2) throw DataError("", "JSON is nested deeper than 98 levels");
-  switch (json.type()) {
-    case nlohmann::ordered_json::value_t::boolean:
-      return json.get<bool>();
-    case nlohmann::ordered_json::value_t::number_integer:
-      return json.get<std::int64_t>();
-    case nlohmann::ordered_json::value_t::number_unsigned: {
-      const auto value = json.get<std::uint64_t>();
-      if (value > static_cast<std::uint64_t>(INT64_MAX)) return json.get<double>();
-      return static_cast<std::int64_t>(value);
-    }
-    case nlohmann::ordered_json::value_t::number_float:
-      return json.get<double>();
-    case nlohmann::ordered_json::value_t::string:
-      return Value::string(json.get_ref<const std::string&>(), origin);
-    case nlohmann::ordered_json::value_t::array: {
-      List list;
-      for (const auto& item : json) list.push_back(from_json(item, origin, depth + 1));
-      return list;
-    }
-    case nlohmann::ordered_json::value_t::object: {
-      Dict dict;
-      for (const auto& [key, item] : json.items()) dict.items.emplace_back(key, from_json(item, origin, depth + 1));
-      return dict;
-    }
-    default:
-      return None{};
-  }
-}
-
-Value message_from_json(const nlohmann::ordered_json& json, int message) {
-  Dict dict;
-  dict.message = message;
-  for (const auto& [key, item] : json.items()) {
-    const Field field = key == "role" ? Field::kRole : key == "content" ? Field::kContent : Field::kOther;
-    dict.items.emplace_back(key, from_json(item, origin_of(message, field)));
-  }
-  return dict;
-}
-
-std::string to_json(const Value& value, int indent, bool ensure_ascii, bool sort_keys) {
-  JsonWriter writer(indent, ensure_ascii, sort_keys);
-  writer.write(value, 0);
-  return std::move(writer.out);
+  if (a.as_list() != nullptr) return equal_lists(a, b);
+  if (a.as_dict() != nullptr) return equal_dicts(*a.as_dict(), *b.as_dict());
+  return a.is_none() || a.is_undefined() || (a.as_loop() != nullptr && a.as_loop() == b.as_loop());
 }
 
 std::string float_repr(double value) {

@@ -4,22 +4,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "budget.h"
 #include "text.h"
 
 namespace lora_train::tokenizer::jinja {
-
-/// What goes wrong while a template runs; the evaluator adds the line and makes a DataError of it (the chat does not
-/// suit the template) or a FormatError (not built, or beyond a limit).
-struct RenderError {
-  std::string message;
-  bool is_format = false;
-};
 
 class Value;
 using List = std::vector<Value>;
@@ -41,13 +35,7 @@ struct Arguments {
   const Value* get(std::size_t index, std::string_view name) const;
 };
 
-/// What `loop` is inside a for.
-struct Loop {
-  const List* items = nullptr;
-  std::size_t index0 = 0;
-  int depth = 1;
-};
-
+struct Loop;
 struct Undefined {
   std::string name;  ///< what was looked for, for messages
 };
@@ -57,23 +45,30 @@ struct Callable {
   std::function<Value(const Arguments&)> call;
 };
 
+/// What Python would have where we have a list. A generator is walked once: iterate() empties it.
+enum class ListKind : std::uint8_t { kList, kTuple, kRange, kGenerator, kKeys, kValues, kItems };
+
 class Value {
  public:
   using Data = std::variant<Undefined, None, bool, std::int64_t, double, std::shared_ptr<const Text>,
-                            std::shared_ptr<List>, std::shared_ptr<Dict>, std::shared_ptr<const Callable>, Loop>;
+                            std::shared_ptr<List>, std::shared_ptr<Dict>, std::shared_ptr<const Callable>,
+                            std::shared_ptr<Loop>>;
 
   Value() : data(Undefined{}) {}
-  Value(None) : data(None{}) {}  // NOLINT: values are made implicitly all over the evaluator
-  Value(Undefined undefined) : data(std::move(undefined)) {}                 // NOLINT
-  Value(bool value) : data(value) {}                                         // NOLINT
-  Value(std::int64_t value) : data(value) {}                                 // NOLINT
-  Value(double value) : data(value) {}                                       // NOLINT
-  Value(Text text) : data(std::make_shared<const Text>(std::move(text))) {}  // NOLINT
-  Value(List list);                                                          // NOLINT: RenderError beyond kMaxDepth
-  Value(Dict dict);                                                          // NOLINT: as above
+  Value(None) : data(None{}) {}                              // NOLINT: values are made implicitly all over the evaluator
+  Value(Undefined undefined) : data(std::move(undefined)) {}  // NOLINT
+  Value(bool value) : data(value) {}                          // NOLINT
+  Value(std::int64_t value) : data(value) {}                  // NOLINT
+  Value(double value) : data(value) {}                        // NOLINT
+  Value(Text text);                                           // NOLINT
+  Value(List list);                                           // NOLINT: RenderError beyond kMaxDepth
+  Value(Dict dict);                                           // NOLINT: as above
   Value(Callable callable) : data(std::make_shared<const Callable>(std::move(callable))) {}  // NOLINT
-  Value(Loop loop) : data(loop) {}                                                           // NOLINT
+  Value(std::shared_ptr<Loop> loop);                                                         // NOLINT
   Value(const char*) = delete;
+  Value(List list, ListKind kind) : Value(std::move(list)) { list_kind_ = kind; }
+  /// A method of `object`, which it keeps alive.
+  Value(Callable method, const Value& object);
   static Value string(std::string_view bytes, Origin origin = kTemplate) { return Text(bytes, origin); }
   static Value integer(std::size_t value) { return static_cast<std::int64_t>(value); }
 
@@ -87,7 +82,7 @@ class Value {
   const Dict* as_dict() const { return pointee<std::shared_ptr<Dict>>(); }
   Dict* as_namespace() const;
   const Callable* as_callable() const { return pointee<std::shared_ptr<const Callable>>(); }
-  const Loop* as_loop() const { return std::get_if<Loop>(&data); }
+  Loop* as_loop() const { return pointee<std::shared_ptr<Loop>>(); }
   bool is_number() const { return as_bool() != nullptr || as_int() != nullptr || as_double() != nullptr; }
   /// Of a number; booleans count as 0 and 1.
   double number() const;
@@ -95,24 +90,24 @@ class Value {
   std::int64_t whole() const;
   bool is_whole() const { return as_bool() != nullptr || as_int() != nullptr; }
 
+  /// Meaningful for lists.
+  ListKind list_kind() const { return list_kind_; }
+  /// list, tuple or range: what has positions.
+  bool is_indexable() const { return as_list() != nullptr && list_kind_ <= ListKind::kRange; }
+  bool is_generator() const { return as_list() != nullptr && list_kind_ == ListKind::kGenerator; }
+
   bool truth() const;
   /// Python's name of the type, for messages.
   std::string type_name() const;
-  /// str(): what {{ }} writes.
+  /// str(): what {{ }} writes. RenderError for what prints its address (functions, generators).
   Text str() const;
   std::string repr() const;
 
   /// Lists and dictionaries inside each other, this one included, so that walking and freeing them is safe.
   static constexpr int kMaxDepth = 100;
   int depth() const { return depth_; }
-  /// A list that Python would have made a tuple; only repr() tells.
-  static Value tuple(List list) {
-    Value value(std::move(list));
-    value.is_tuple_ = true;
-    return value;
-  }
-  /// Namespaces are the only values that change, so the only ones that could come to hold themselves.
-  bool holds_namespace() const { return holds_namespace_; }
+  /// Namespaces and loops are the only values that change, so the only ones that could come to hold themselves.
+  bool holds_mutable() const { return holds_mutable_; }
 
   Data data;
 
@@ -126,18 +121,20 @@ class Value {
   }
 
   int depth_ = 0;
-  bool holds_namespace_ = false, is_tuple_ = false;
+  bool holds_mutable_ = false;
+  ListKind list_kind_ = ListKind::kList;
+};
+
+/// What `loop` is inside a for.
+struct Loop {
+  List items;
+  std::size_t index0 = 0;
+  int depth = 1;                              ///< of a recursive loop
+  std::optional<List> changed;                ///< what loop.changed() was last called with
+  std::function<Value(const Value&)> recurse;  ///< loop(items) of a recursive loop, else empty
 };
 
 bool equal(const Value& a, const Value& b);
-
-/// DataError when nested deeper than Value::kMaxDepth. Every string in it gets the origin; at the top level of a
-/// message, role and content have their own.
-Value from_json(const nlohmann::ordered_json& json, Origin origin = kTemplate, int depth = 0);
-Value message_from_json(const nlohmann::ordered_json& json, int message);
-
-/// json.dumps(value, ensure_ascii=..., indent=...) of Python; `indent` < 0 = one line.
-std::string to_json(const Value& value, int indent = -1, bool ensure_ascii = false, bool sort_keys = false);
 
 /// repr() of a float in Python.
 std::string float_repr(double value);

@@ -1,0 +1,97 @@
+#include "audit.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <iterator>
+
+#include "jinja/json.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+using jinja::Field;
+using FieldBytes = std::array<std::size_t, jinja::kNumFields>;
+
+bool is_blank(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
+
+std::size_t count_ink(std::string_view bytes) {
+  return static_cast<std::size_t>(std::count_if(bytes.begin(), bytes.end(), [](char c) { return !is_blank(c); }));
+}
+
+std::string without_blanks(const std::string& text) {
+  std::string out;
+  std::copy_if(text.begin(), text.end(), std::back_inserter(out), [](char c) { return !is_blank(c); });
+  return out;
+}
+
+// All strings of a value, one after the other.
+void append_strings(const jinja::Value& value, std::string& out) {
+  if (const auto* text = value.as_text()) out += text->bytes();
+  if (const auto* list = value.as_list()) {
+    for (const jinja::Value& item : *list) append_strings(item, out);
+  }
+  if (const auto* dict = value.as_dict()) {
+    for (const auto& item : dict->items) append_strings(item.second, out);
+  }
+}
+
+// Bytes of each message's fields that reached the text, blanks not counted.
+std::vector<FieldBytes> rendered_ink(const jinja::Text& text, std::size_t num_messages) {
+  std::vector<FieldBytes> ink(num_messages, FieldBytes{});
+  std::size_t begin = 0;
+  for (const jinja::Text::Run& run : text.runs()) {
+    const int message = jinja::message_of(run.origin);
+    if (message >= 0 && static_cast<std::size_t>(message) < num_messages) {
+      const auto field = static_cast<std::size_t>(jinja::field_of(run.origin));
+      ink[static_cast<std::size_t>(message)][field] +=
+          count_ink(std::string_view(text.bytes()).substr(begin, run.end - begin));
+    }
+    begin = run.end;
+  }
+  return ink;
+}
+
+// Finds texts in another one, blanks aside; the next one is looked for behind the last one first.
+class InkSearch {
+ public:
+  explicit InkSearch(const std::string& text) : text_(text) {}
+  bool has(const std::string& part) {
+    if (ink_.empty()) ink_ = without_blanks(text_);
+    const std::string wanted = without_blanks(part);
+    std::size_t at = ink_.find(wanted, from_);
+    if (at == std::string::npos) at = ink_.find(wanted);
+    if (at == std::string::npos) return false;
+    from_ = at + wanted.size();
+    return true;
+  }
+
+ private:
+  const std::string& text_;
+  std::string ink_;
+  std::size_t from_ = 0;
+};
+
+}  // namespace
+
+std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::Text& text) {
+  const jinja::List& messages = *variables.find("messages")->as_list();
+  const auto ink = rendered_ink(text, messages.size());
+  InkSearch search(text.bytes());
+  std::vector<Omission> omissions;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    for (const auto& [key, value] : messages[i].as_dict()->items) {
+      const Field field = jinja::field_named(key);
+      if (field == Field::kRole || field == Field::kOther) continue;
+      std::string strings;
+      append_strings(value, strings);
+      const std::size_t rendered = ink[i][static_cast<std::size_t>(field)], all = count_ink(strings);
+      // A template may write a part of a content itself (think tags) or through repr(): then the text has it anyway.
+      if (rendered >= all || search.has(strings)) continue;
+      omissions.push_back({static_cast<int>(i), key, rendered > 0});
+    }
+  }
+  return omissions;
+}
+
+}  // namespace lora_train::tokenizer

@@ -1,0 +1,66 @@
+// Renders chats as the trainer does. Reads JSON lines from stdin and answers each with one on stdout:
+//   {"template": source, "folder": path or ""}       sets the template                 -> {} or {"error": ...}
+//   {"messages": [...], "tools": [...], "kwargs": {...}, "add_generation_prompt": b}   -> {"text", "spans", "omissions"}
+// spans are byte ranges. An error is {"error": "data" | "format", "where", "message"}; anything else ends the program.
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/tokenizer/chat_template.h"
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using lora_train::tokenizer::ChatTemplate;
+using lora_train::tokenizer::Message;
+
+std::vector<Message> messages_of(const Json& row) {
+  std::vector<Message> messages;
+  for (const Json& json : row.at("messages")) {
+    Message message{json.at("role"), ""};
+    Json extra = json;
+    extra.erase("role");
+    if (json.contains("content") && json["content"].is_string()) {
+      message.content = json["content"];
+      extra.erase("content");
+    }
+    if (!extra.empty()) message.extra_json = extra.dump();
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+Json render(const ChatTemplate& chat_template, const Json& row) {
+  lora_train::tokenizer::RenderOptions options;
+  options.add_generation_prompt = row.value("add_generation_prompt", false);
+  if (row.contains("tools")) options.tools_json = row["tools"].dump();
+  if (row.contains("kwargs")) options.kwargs_json = row["kwargs"].dump();
+  const auto chat = chat_template.render(messages_of(row), options);
+  Json omissions = Json::array();
+  for (const auto& [message, field, is_partial] : chat.omissions) omissions.push_back({message, field, is_partial});
+  return {{"text", chat.text}, {"spans", chat.spans}, {"omissions", omissions}};
+}
+
+}  // namespace
+
+int main() {
+  std::unique_ptr<ChatTemplate> chat_template;
+  for (std::string line; std::getline(std::cin, line);) {
+    const Json row = Json::parse(line);
+    Json answer = Json::object();
+    try {
+      if (row.contains("template")) {
+        chat_template.reset();
+        chat_template = ChatTemplate::parse(row["template"], "t", row.value("folder", ""));
+      } else if (chat_template == nullptr) {
+        answer = {{"error", "no template"}};
+      } else {
+        answer = render(*chat_template, row);
+      }
+    } catch (const lora_train::Error& error) {
+      answer = {{"error", error.kind()}, {"where", error.where()}, {"message", error.message()}};
+    }
+    std::cout << answer.dump() << "\n" << std::flush;
+  }
+  return 0;
+}

@@ -1,0 +1,98 @@
+"""Templates that are broken, hostile or refuse a chat: which error, at which line, and never a crash or a hang."""
+
+import chat_oracle
+import pytest
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!", "tool_calls": [{"name": "f"}]}]}
+
+# name, template, kind of error (format = exit code 4, the template is at fault; data = 3, the chat does not suit it), line,
+# a part of the message
+CASES = [
+    ("UnclosedIf", "a\n{% if x %}b", "format", 2, "endif"),
+    ("UnclosedFor", "{% for m in messages %}\n\nx\n", "format", 3, "endfor"),
+    ("UnclosedMacro", "{% macro f() %}\n{% endfor %}", "format", 2, "endfor"),
+    ("UnclosedPrint", "\n{{ a", "format", 2, "not closed"),
+    ("UnclosedString", "{{ 'a }}", "format", 1, "not closed"),
+    ("UnclosedComment", "x\n{# a", "format", 2, "not closed"),
+    ("UnclosedRaw", "{% raw %}{{ x }}\n", "format", 1, "endraw"),
+    ("UnclosedGeneration", "{% generation %}x", "format", 1, "endgeneration"),
+    ("StrayEnd", "\n\n{% endfor %}", "format", 3, "endfor"),
+    ("StrayElse", "{% else %}", "format", 1, "else"),
+    ("UnknownStatement", "\n{% include 'x' %}", "format", 2, "{% include %} is not built"),
+    ("UnknownFilter", "{{ x |\n nofilter }}", "format", 2, "filter \"nofilter\" is not built"),
+    ("UnknownFilterInMap", "{{ messages |\n map('nofilter') | list }}", "format", 2, "nofilter"),
+    ("UnknownTest", "{{ x is notest }}", "format", 1, "test \"notest\""),
+    ("MissingOperand", "{{ 1 + }}", "format", 1, "expected an expression"),
+    ("MissingIn", "{% for x y %}{% endfor %}", "format", 1, "expected \"in\""),
+    ("BreakOutsideLoop", "\n{% break %}", "format", 2, "outside a loop"),
+    ("BreakOutOfGeneration", "{% for m in messages %}{% generation %}\n{% break %}{% endgeneration %}{% endfor %}", "format", 2, "outside a loop"),
+    ("HugeInteger", "{{ 99999999999999999999 }}", "format", 1, "too large"),
+    ("BadEscape", "{{ '\\u12' }}", "format", 1, "escape"),
+    ("PositionalAfterNamed", "{{ f(a=1, 2) }}", "format", 1, "positional"),
+    ("AssignToConstant", "{% set none = 1 %}", "format", 1, "cannot assign"),
+    ("CallOfNoCall", "{% call x %}{% endcall %}", "format", 1, "call"),
+    ("NestedParentheses", "\n{{ " + "(" * 200 + "1" + ")" * 200 + " }}", "format", 2, "64 levels"),
+    ("NestedLists", "{{ " + "[" * 5000 + "]" * 5000 + " }}", "format", 1, "64 levels"),
+    ("NestedBlocks", "{% if 1 %}\n" * 100 + "{% endif %}" * 100, "format", 64, "64 levels"),
+    ("NestedNot", "{{ " + "not " * 9999 + "1 }}", "format", 1, "64 levels"),
+    ("LongChain", "{{ 1" + "+1" * 5000 + " }}", "format", 1, "400 steps"),
+    ("LongPostfixChain", "{{ x" + "[0]" * 5000 + " }}", "format", 1, "400 steps"),
+    ("EndlessMacro", "{% macro f() %}\n{{ f() }}{% endmacro %}{{ f() }}", "format", 2, "32 levels"),
+    ("EndlessCaller", "{% macro f() %}{{ caller() }}{% call f() %}x{% endcall %}{% endmacro %}{% call f() %}{% endcall %}", "format", 1, "32 levels"),
+    ("EndlessRecursiveLoop", "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "format", 1, "32 levels"),
+    ("DeepMacros", "{% macro f(n) %}" + "{% if 1 %}" * 50 + "{{ " + "(1 + " * 40 + "(f(n)|length)" + ")" * 40 + " }}" + "{% endif %}" * 50 + "{% endmacro %}{{ f(1) }}", "format", 1, "deep"),
+    ("GrowingList", "{% set ns = namespace(x=1) %}{% for i in range(5000) %}\n{% set ns.x = [ns.x] %}{% endfor %}", "format", 2, "100 levels"),
+    ("RepeatedString", "{{ 'a' * 10**9 }}", "format", 1, "16 MiB"),
+    ("RepeatedList", "{{ [1] * 10**9 }}", "format", 1, "1,000,000 items"),
+    ("HugeRange", "\n{{ range(9999999999) }}", "format", 2, "100,000"),
+    ("HugePadding", "{{ 'a'.ljust(10**12) }}", "format", 1, "16 MiB"),
+    ("HugeIndent", "{{ 'a' | indent(10**12) }}", "format", 1, "256"),
+    ("DoubledString", "{% set ns = namespace(x='a') %}{% for i in range(64) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}", "format", 1, "16 MiB"),
+    ("GiantJoin", "{{ range(100000) | join('a' * 10000) }}", "format", 1, "16 MiB"),
+    ("GiantReplace", "{{ ('a' * 100000).replace('a', 'b' * 100000) }}", "format", 1, "16 MiB"),
+    ("MuchOutput", "{% for i in range(99999) %}{{ 'aaaaaaaa' * 100 }}{% endfor %}", "format", 1, "16 MiB"),
+    ("ManySteps", "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", "format", 1, "steps"),
+    ("BillionLaughs", "{% set ns = namespace(a=['ha']) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}\n{{ ns.a }}", "format", 2, "16 MiB"),
+    ("BillionLaughsInJson", "{% set ns = namespace(a=['ha']) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}{% endfor %}\n" "{{ ns.a | tojson | length }}", "format", 2, "MiB"),
+    ("BillionLaughsCompared", "{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(60) %}{% set ns.a = [ns.a, ns.a] %}" "{% set ns.b = [ns.b, ns.b] %}{% endfor %}\n{{ ns.a == ns.b }}", "format", 2, "MiB"),
+    ("ManyLargeTexts", "{{ (['a' * 10000000] * 100000) | map('upper') | list | length }}", "format", 1, "MiB"),
+    ("ManyLists", "{% set ns = namespace(a=[]) %}{% for i in range(99999) %}{% set ns.a = ns.a + [range(100000) | list] %}{% endfor " "%}", "format", 1, "MiB"),
+    ("LongCharacters", "{{ ('a' * 16000000) | list | length }}", "format", 1, "MiB"),
+    ("SlowSearch", "{{ ('a' * 8000000).find('a' * 4000000 ~ 'b') }}", "format", 1, "MiB"),
+    ("SlowUnique", "{{ range(100000) | unique | list | length }}", "format", 1, "MiB"),
+    ("NamespaceInItself", "{% set ns = namespace(x=1) %}\n{% set ns.x = [ns] %}", "format", 2, "namespace"),
+    ("RaisedException", "\n\n{{ raise_exception('only two turns') }}", "data", 3, "only two turns"),
+    ("UndefinedAttribute", "{{ nothing\n.x }}", "data", 2, "'nothing' is undefined"),
+    ("MissingField", "{% for m in messages %}\n{{ 'a' + m.name }}{% endfor %}", "data", 2, "'name' is undefined"),
+    ("WrongOperands", "{{ 1 + 'a' }}", "data", 1, "unsupported operand"),
+    ("NegatedString", "{{ -'a' }}", "data", 1, "unary -"),
+    ("DivisionByZero", "{{ 1 // 0 }}", "data", 1, "division by zero"),
+    ("NoOrder", "{{ 'a' < 1 }}", "data", 1, "comparison"),
+    ("NotIterable", "{% for x in 5 %}{% endfor %}", "data", 1, "not iterable"),
+    ("NotCallable", "{{ 'a'() }}", "data", 1, "not callable"),
+    ("UnknownFunction", "\n{{ nope() }}", "data", 2, "'nope' is undefined"),
+    ("EmptySeparator", "{{ 'a'.split('') }}", "data", 1, "empty separator"),
+    ("ListChanged", "{{ messages.append(1) }}", "data", 1, "append"),
+    ("NoNamespace", "{% set messages.x = 1 %}", "data", 1, "non-namespace"),
+    ("WrongUnpacking", "{% for a, b in [[1]] %}{% endfor %}", "data", 1, "unpack"),
+    ("UnknownKeyword", "{% macro f(a) %}{% endmacro %}\n{{ f(b=1) }}", "data", 2, "'b'"),
+    ("TooManyArguments", "{{ 'a' | upper(1) }}", "data", 1, "at most 0"),
+    ("UnbuiltMethod", "{{ 'a'.encode() }}", "format", 1, "str.encode() is not built"),
+    ("GeneratorLength", "{{ messages | map(attribute='role') | length }}", "data", 1, "no len()"),
+    ("UndefinedJson", "{{ nothing | tojson }}", "data", 1, "undefined"),
+]
+
+
+@pytest.fixture(scope="module")
+def ours():
+    renderer = chat_oracle.OurRenderer()
+    yield renderer
+    renderer.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
+def test_malformed_template_names_kind_line_and_reason(case, ours):
+    _, source, kind, line, message = case
+    answer = ours.set_template(source, None) or ours.ask(CHAT)
+    assert (answer.get("error"), answer.get("where")) == (kind, f"t:{line}"), answer
+    assert message in answer["message"]
