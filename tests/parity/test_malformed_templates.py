@@ -42,6 +42,8 @@ CASES = [
     ("EndlessRecursiveLoop", "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "format", 1, "32 levels"),
     ("DeepMacros", "{% macro f(n) %}" + "{% if 1 %}" * 50 + "{{ " + "(1 + " * 40 + "(f(n)|length)" + ")" * 40 + " }}" + "{% endif %}" * 50 + "{% endmacro %}{{ f(1) }}", "format", 1, "deep"),
     ("GrowingList", "{% set ns = namespace(x=1) %}{% for i in range(5000) %}\n{% set ns.x = [ns.x] %}{% endfor %}", "format", 2, "100 levels"),
+    ("GrowingMethods", "{% set ns = namespace(f=[1]) %}{% for i in range(99999) %}{% set ns.f = [ns.f.index] %}{% endfor %}", "format", 1, "100 levels"),
+    ("EscapedLoop", "{% set ns = namespace() %}{% for i in [1] %}{% set ns.l = loop %}{% endfor %}{{ ns.l.first }}", "format", 1, "loop"),
     ("RepeatedString", "{{ 'a' * 10**9 }}", "format", 1, "16 MiB"),
     ("RepeatedList", "{{ [1] * 10**9 }}", "format", 1, "1,000,000 items"),
     ("HugeRange", "\n{{ range(9999999999) }}", "format", 2, "100,000"),
