@@ -8,7 +8,7 @@
 #include "lora_train/data/run_plan.h"
 #include "lora_train/model/model_config.h"
 #include "lora_train/storage/resolve_model.h"
-#include "model_files.h"
+#include "lora_train/tokenizer/model_folder.h"
 #include "profile_flags.h"
 #include "registry.h"
 #include "row_display.h"
@@ -86,8 +86,8 @@ void show_step(const Profile& profile, const data::PreparedData& prepared, long 
 
 int tokenize_profile(const Profile& profile, long long num_shown, std::optional<long long> step, bool json) {
   const auto folder = storage::resolve_model(profile.model).folder;
-  const auto tokenizer = load_tokenizer_if_present(folder);
-  const auto chat_template = load_chat_template(profile.chat_template, folder);
+  const auto tokenizer = tokenizer::load_tokenizer_if_present(folder);
+  const auto chat_template = tokenizer::load_chat_template(profile.chat_template, folder);
   const data::PreparedData prepared = data::prepare_data(data::data_options(profile), tokenizer.get(),
                                                          chat_template.get(), limits_of(folder), /*need_train=*/true);
   if (step) {

@@ -60,10 +60,11 @@ EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
   EncodedSample out;
   out.labels = masked(encoding.ids, tokenizer::trained_tokens(encoding.offsets, spans));
   out.ids = std::move(encoding.ids);
-  const auto lost = std::find(rendered.content_rendered.begin(), rendered.content_rendered.end(), false);
-  if (lost != rendered.content_rendered.end()) {
-    const auto i = static_cast<std::size_t>(lost - rendered.content_rendered.begin());
-    out.not_rendered = "messages[" + std::to_string(i) + "] (" + chat.messages[i].role + ")";
+  if (!rendered.omissions.empty()) {
+    const tokenizer::Omission& first = rendered.omissions.front();
+    const std::string& role = chat.messages[static_cast<std::size_t>(first.message)].role;
+    out.not_rendered = std::string(first.is_partial ? "a part of " : "") + "messages[" + std::to_string(first.message) +
+                       "]." + first.field + " (" + role + ")";
   }
   return out;
 }

@@ -25,7 +25,7 @@ struct EncodeOptions {
 struct EncodedSample {
   std::vector<std::int32_t> ids;
   std::vector<std::int32_t> labels;  ///< as long as ids, not shifted, -100 = not trained
-  std::string not_rendered;          ///< "messages[0] (system)" when the template left its content out
+  std::string not_rendered;          ///< "messages[0].content (system)": what the template left out first
 };
 
 /// Refuses a loss_on that the layout cannot have, naming those it can: ConfigError (where = "loss_on"). Refuses layouts

@@ -72,11 +72,6 @@ class JinjaChatTemplate final : public ChatTemplate {
       chat.span_message.push_back(turn.message);
     }
     chat.omissions = find_omissions(globals, rendered.text);
-    chat.content_rendered.assign(messages.size(), true);
-    for (const Omission& omission : chat.omissions) {
-      if (omission.field == "content" && !omission.is_partial)
-        chat.content_rendered[static_cast<std::size_t>(omission.message)] = false;
-    }
     chat.text = rendered.text.bytes();
     return chat;
   }

@@ -46,8 +46,6 @@ struct RenderedChat {
   std::vector<ByteRange> spans;
   /// spans[i] belongs to messages[span_message[i]].
   std::vector<int> span_message;
-  /// Per message: whether any of its content reached the text (true for a blank content). For the rendering audit.
-  std::vector<bool> content_rendered;
   /// Contents, reasoning and tool calls that the template left out in whole or in part, by message. White space is not
   /// counted, and what the template writes itself (think tags around a reasoning) is not missed.
   std::vector<Omission> omissions;

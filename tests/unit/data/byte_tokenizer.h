@@ -69,7 +69,9 @@ class PlainTemplate : public tokenizer::ChatTemplate {
       const auto begin = static_cast<std::uint32_t>(out.text.size());
       const bool is_hidden = messages[i].content == "hidden";
       out.text += (is_hidden ? "" : messages[i].content) + messages[i].extra_json + ".";
-      out.content_rendered.push_back(!is_hidden);
+      if (is_hidden) {
+        out.omissions.push_back({static_cast<int>(i), "content", false});
+      }
       if (messages[i].role == "assistant") {
         out.spans.emplace_back(begin, static_cast<std::uint32_t>(out.text.size()));
         out.span_message.push_back(static_cast<int>(i));

@@ -102,7 +102,8 @@ TEST_F(EncodeSample, RefusesIdsAndLabelsOutsideTheVocabulary) {
 
 TEST_F(EncodeSample, ReportsContentThatTheTemplateLeavesOut) {
   const ChatSample chat{{{"system", "hidden"}, {"assistant", "b"}}, 0, {}, {}};
-  EXPECT_EQ(encode_sample(chat, {&tokenizer_, &template_, LossOn::kAuto, 0}).not_rendered, "messages[0] (system)");
+  EXPECT_EQ(encode_sample(chat, {&tokenizer_, &template_, LossOn::kAuto, 0}).not_rendered,
+            "messages[0].content (system)");
   EXPECT_EQ(encode_sample(chat_, {&tokenizer_, &template_, LossOn::kAuto, 0}).not_rendered, "");
 }
 

@@ -100,7 +100,10 @@ TEST(ChatTemplate, GenerationTagsDecideWhenThereAreAny) {
 TEST(ChatTemplate, TellsWhichContentsWereDropped) {
   const auto chat =
       ChatTemplate::parse("{% for m in messages[1:] %}{{ m.content | trim }}{% endfor %}", "t")->render(kChat);
-  EXPECT_EQ(chat.content_rendered, (std::vector<bool>{false, true, true, true, true}));
+  ASSERT_EQ(chat.omissions.size(), 1U);
+  EXPECT_EQ(chat.omissions[0].message, 0);
+  EXPECT_EQ(chat.omissions[0].field, "content");
+  EXPECT_FALSE(chat.omissions[0].is_partial);
 }
 
 TEST(ChatTemplate, WhiteSpaceControl) {
