@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 """Adds up the results of scripts/test.sh: add_up_tests.py RESULTS_FOLDER [FAILED_STAGE...]
 
-Reads the JUnit files of ctest and pytest and checks.txt (`passed` or `failed`, one a line). A stage that failed without
-a failed test in its file (a build error, a crash of the runner) counts as one failure. Lists what failed and what was
-skipped and why; the last line is `N passed, N failed, N skipped`. Exits 1 when anything failed.
+Reads the JUnit files of ctest and pytest, and checks.txt and fuzz.txt (`passed` or `failed` and a name, one a line). A
+stage that failed without a failed test in its file (a build error, a crash of the runner) counts as one failure. Lists
+what failed and what was skipped and why; the last line is `N passed, N failed, N skipped`. Exits 1 when anything failed.
 """
 
 import collections
 import pathlib
 import sys
 import xml.etree.ElementTree as ElementTree
+
+
+# Stages that write lines "passed [NAME]" or "failed [NAME]", and what a line without a name is.
+LISTED_STAGES = {"checks": "a check", "fuzz": "a fuzz target"}
 
 
 def outcome(case):
@@ -35,10 +39,11 @@ def reason_of_googletest(case):
 
 def results_of_stage(folder, stage):
     """[(outcome, name, reason)], empty where the stage wrote nothing."""
-    if stage == "checks":
-        path = folder / "checks.txt"
-        lines = path.read_text(encoding="utf-8").split() if path.is_file() else []
-        return [(line, "a check", "see above") for line in lines]
+    if stage in LISTED_STAGES:
+        path = folder / f"{stage}.txt"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        words = [(line.split(maxsplit=1) + [LISTED_STAGES[stage]])[:2] for line in lines]
+        return [(result, name, "see above") for result, name in words]
     path = folder / f"{stage}.xml"
     try:
         cases = ElementTree.parse(path).iter("testcase") if path.is_file() else []
@@ -49,7 +54,7 @@ def results_of_stage(folder, stage):
 
 def main():
     folder, failed_stages = pathlib.Path(sys.argv[1]), sys.argv[2:]
-    stages = {path.stem for path in folder.glob("*.xml")} | {"checks"} | set(failed_stages)
+    stages = {path.stem for path in folder.glob("*.xml")} | set(LISTED_STAGES) | set(failed_stages)
     counts, skips = collections.Counter(), collections.Counter()
     for stage in sorted(stages):
         results = results_of_stage(folder, stage)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs, builds and runs every test that needs no GPU, on a machine with nothing but Debian 12 and Python 3.
-# Stages: install, build, unit, parity, integration, relocation, sanitizers, checks. A failed test does not keep later
+# Stages: install, build, unit, parity, integration, relocation, sanitizers, fuzz, checks. A failed test does not keep later
 # stages from running. The last line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
 #
 #   scripts/test.sh                       everything
@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-stages=install,build,unit,parity,integration,relocation,sanitizers,checks
+stages=install,build,unit,parity,integration,relocation,sanitizers,fuzz,checks
 results="$PWD/build/test-results"
 python="$PWD/.deps/venv/bin/python"
 times=()
@@ -52,6 +52,9 @@ stage_sanitizers() {
   cmake --build --preset asan
   run_ctest asan sanitizers -L unit
 }
+
+# Every fuzz target over its kept corpus and 10 s more; `scripts/fuzz.sh --seconds 60` and more by hand.
+stage_fuzz() { scripts/fuzz.sh --seconds 10 --results "$results/fuzz.txt"; }
 
 stage_checks() {
   local any_failed=0 script

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string_view>
 
-#include "../utf8.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "../utf8.h"
+#include "lora_train/base/utf8.h"
 #include "lora_train/base/error.h"
 
 namespace lora_train::tokenizer::jinja {

@@ -93,7 +93,8 @@ class Parser : private ExpressionParser {
     end_block();
     for (;;) {
       statement.blocks.push_back(parse_block({"endif", "elif", "else"}));
-      const std::string word = take().text;
+      const auto keyword = take();
+      const std::string_view word = keyword.text;
       if (word == "elif") {
         statement.conditions.push_back(parse_tuple(false));
         end_block();

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "../utf8.h"
+#include "lora_train/base/utf8.h"
 #include "value.h"
 
 namespace lora_train::tokenizer::jinja {
