@@ -8,7 +8,8 @@ DEBIAN_BUILD=(
   nlohmann-json3-dev libyaml-cpp-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
 )
-DEBIAN_TEST=(libgtest-dev libbenchmark-dev)
+# clang builds the fuzz targets: g++ has no libFuzzer.
+DEBIAN_TEST=(libgtest-dev libbenchmark-dev clang libclang-rt-14-dev)
 # For writing code (.pre-commit-config.yaml); installed by --dev alone.
 DEBIAN_DEV=(pre-commit clang-format clang-tidy)
 

@@ -92,8 +92,8 @@ struct RowView {
   std::vector<std::int32_t> ids, labels;
   /// What each token adds to the decoded text; a character made of several tokens stands at its last one. Joined they
   /// are `text`. Empty without a tokenizer, as is `text`.
-  std::vector<std::string> pieces;
-  std::vector<bool> is_special;  ///< per token; empty without a tokenizer
+  std::vector<std::string> pieces = {};
+  std::vector<bool> is_special = {};  ///< per token; empty without a tokenizer
   std::string text;
 };
 

@@ -41,7 +41,7 @@ struct Squares {
     });
     return results;
   }
-  std::vector<int> results;
+  std::vector<int> results = {};
 };
 
 std::vector<int> squares(int count) {

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Builds the libFuzzer targets (preset fuzz) and runs each over its kept corpus and then for some seconds.
+#   scripts/fuzz.sh [--seconds N] [--results FILE] [TARGET...]      N = 60; 0 runs the corpus alone; no TARGET = all
+# A target fails on a crash, a sanitizer report, a leak, an input that takes more than 5 s, or more than 2 GiB of memory.
+# What broke it lies in build/fuzz/findings/TARGET; once repaired, keep it in tests/fuzz/corpus/TARGET.
+# FILE gets one line per target, `passed` or `failed` first. The last line is a count; the status is 1 when one failed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+all=(jsonl_rows tokenizer_json sentencepiece tekken jinja jinja_expression)
+seconds=60
+results=/dev/null
+targets=()
+
+die() { printf 'fuzz.sh: %s\n' "$*" >&2; exit 2; }
+
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --seconds) [ $# -ge 2 ] || die "--seconds needs a number"; seconds="$2"; shift ;;
+    --results) [ $# -ge 2 ] || die "--results needs a file"; results="$2"; shift ;;
+    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -*) die "unknown argument \"$1\"" ;;
+    *) targets+=("$1") ;;
+  esac
+  shift
+done
+[ ${#targets[@]} -gt 0 ] || targets=("${all[@]}")
+for target in "${targets[@]}"; do
+  [ -f "tests/fuzz/$target.cpp" ] || die "no target \"$target\"; there are: ${all[*]}"
+done
+
+cmake --preset fuzz >/dev/null
+cmake --build --preset fuzz --target "${targets[@]/#/fuzz_}" >/dev/null
+
+run_target() { # name; output goes to its log
+  local name="$1" work="build/fuzz/work/$1" findings="build/fuzz/findings/$1"
+  local options=(-rss_limit_mb=2048 -timeout=5 -verbosity=1 -print_final_stats=1 "-artifact_prefix=$findings/")
+  rm -rf "$work" && mkdir -p "$work" "$findings"
+  # First the kept inputs one by one, so that a bad one is named; then they are the seeds.
+  "build/fuzz/bin/fuzz_$name" "${options[@]}" -runs=0 "tests/fuzz/corpus/$name" || return 1
+  [ "$seconds" -eq 0 ] ||
+    "build/fuzz/bin/fuzz_$name" "${options[@]}" "-max_total_time=$seconds" -max_len=16384 "$work" "tests/fuzz/corpus/$name"
+}
+
+stat_of() { sed -n "s/^stat::$2: *//p" "$1" | tail -1; }
+
+mkdir -p build/fuzz/logs
+: >"$results"
+failed=0
+printf '%-18s %8s %8s %12s %9s %8s  %s\n' target corpus seconds executions coverage rss_mb result
+for target in "${targets[@]}"; do
+  log="build/fuzz/logs/$target.log"
+  started=$SECONDS result=passed
+  run_target "$target" >"$log" 2>&1 || { result=failed; failed=$((failed + 1)); }
+  coverage=$(grep -o 'cov: [0-9]*' "$log" | tail -1 | cut -c6-)
+  printf '%-18s %8s %8s %12s %9s %8s  %s\n' "$target" "$(find "tests/fuzz/corpus/$target" -type f | wc -l)" \
+    $((SECONDS - started)) "$(stat_of "$log" number_of_executed_units)" "$coverage" "$(stat_of "$log" peak_rss_mb)" "$result"
+  printf '%s %s\n' "$result" "$target" >>"$results"
+  [ "$result" = passed ] || { tail -n 40 "$log"; ls -l "build/fuzz/findings/$target"; }
+done
+printf '%d targets, %d failed\n' ${#targets[@]} "$failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,51 @@
+// Dataset files: JSON Lines, JSON arrays, gzip and zstd, every row parsed in every layout.
+#include "data/row_format.h"
+#include "data/row_reader.h"
+#include "fuzz/input_file.h"
+#include "lora_train/base/error.h"
+
+namespace {
+
+using lora_train::fuzz::fail;
+using namespace lora_train::data;  // NOLINT: the names under test
+
+// A row is a sample or says what is wrong with it; nothing else may come out.
+template <class Function>
+void expect_row_error(Function function) {
+  try {
+    function();
+  } catch (const lora_train::DataError& error) {
+    if (error.message().empty()) fail("an error without a message");
+  }
+}
+
+void read_row(const Json& row) {
+  expect_row_error([&] { parse_row(row, detect_layout(row, {}).type, {}); });
+  for (const auto type : {lora_train::DatasetType::kMessages, lora_train::DatasetType::kSharegpt,
+                          lora_train::DatasetType::kAlpaca, lora_train::DatasetType::kPromptCompletion,
+                          lora_train::DatasetType::kText, lora_train::DatasetType::kPretokenized}) {
+    expect_row_error([&] { parse_row(row, type, {}); });
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const lora_train::fuzz::InputFile file("rows.jsonl");
+  file.write(data, size);
+  const std::string place = file.path().string() + ":";
+  try {
+    const auto reader = RowReader::open(file.path());
+    while (auto block = reader->next()) {
+      for (const RawRow& row : parse_rows(std::move(*block))) {
+        if (!row.is_bad)
+          read_row(row.value);
+        else if (!row.where.starts_with(place) || row.message.empty())
+          fail("a bad row without its place: " + row.where);
+      }
+    }
+  } catch (const lora_train::DataError& error) {
+    if (!error.where().starts_with(file.path().string())) fail("an error without the file: " + error.where());
+  }
+  return 0;
+}
