@@ -51,8 +51,8 @@ StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tok
   audit.id = tokenizer::end_of_turn_id(chat_template, tokenizer);
   if (!audit.id) {
     audit.warnings.push_back(
-        "the chat template writes no token behind an answer: a model trained on it does not learn to stop. Use a "
-        "template that ends a turn (chat_template: a .jinja file)");
+        "the chat template shows no token that ends an answer (for a question with its answer): a model trained on it "
+        "may not learn to stop. Use a template that ends a turn (chat_template: a .jinja file)");
     return audit;
   }
   if (auto warning = not_an_end_token(tokenizer, *audit.id)) {

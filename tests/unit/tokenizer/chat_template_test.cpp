@@ -222,6 +222,22 @@ TEST(ChatTemplate, IsFoundInItsFileThenInTheConfig) {
   EXPECT_EQ(ChatTemplate::load(folder.path())->source(), "three");
 }
 
+TEST(EndOfTurn, IsTheTokenBehindTheAnswer) {
+  LORA_TRAIN_REQUIRE_DATA(qwen, "qwen2.5");
+  LORA_TRAIN_REQUIRE_DATA(mistral, "mistral/v3");
+  const auto end_of = [](const ChatTemplate& chat_template, const std::filesystem::path& folder) {
+    const auto tokenizer = Tokenizer::load(folder);
+    const auto id = end_of_turn_id(chat_template, *tokenizer);
+    return id ? tokenizer->id_to_token(*id) : std::string("none");
+  };
+  EXPECT_EQ(end_of(*ChatTemplate::load(qwen), qwen), "<|im_end|>");
+  EXPECT_EQ(end_of(*ChatTemplate::load(mistral), mistral), "</s>");
+  EXPECT_EQ(
+      end_of(*ChatTemplate::parse("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", "t"), mistral),
+      "none");
+  EXPECT_EQ(end_of(*ChatTemplate::parse("{{ raise_exception('no') }}", "t"), mistral), "none");
+}
+
 TEST(TrainedTokens, AnyTouchingByteCounts) {
   const std::vector<ByteRange> offsets = {{0, 2}, {2, 4}, {4, 6}, {6, 6}, {6, 9}, {6, 9}, {9, 10}, {10, 12}};
   const std::vector<ByteRange> spans = {{3, 4}, {7, 8}, {11, 20}};
