@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the libFuzzer targets (preset fuzz) and runs each over its kept corpus and then for some seconds.
-#   scripts/fuzz.sh [--seconds N] [--results FILE] [TARGET...]      N = 60; 0 runs the corpus alone; no TARGET = all
+#   scripts/fuzz.sh [--seconds N] [--seed N] [--results FILE] [TARGET...]
+# 60 seconds; 0 runs the corpus alone. Seed 0 is another one each time. No TARGET means all.
 # A target fails on a crash, a sanitizer report, a leak, an input that takes more than 5 s, or more than 2 GiB of memory.
 # What broke it lies in build/fuzz/findings/TARGET; once repaired, keep it in tests/fuzz/corpus/TARGET.
 # FILE gets one line per target, `passed` or `failed` first. The last line is a count; the status is 1 when one failed.
@@ -9,6 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 all=(jsonl_rows tokenizer_json sentencepiece tekken jinja jinja_expression)
 seconds=60
+seed=0
 results=/dev/null
 targets=()
 
@@ -17,8 +19,9 @@ die() { printf 'fuzz.sh: %s\n' "$*" >&2; exit 2; }
 while [ $# -gt 0 ]; do
   case "$1" in
     --seconds) [ $# -ge 2 ] || die "--seconds needs a number"; seconds="$2"; shift ;;
+    --seed) [ $# -ge 2 ] || die "--seed needs a number"; seed="$2"; shift ;;
     --results) [ $# -ge 2 ] || die "--results needs a file"; results="$2"; shift ;;
-    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     -*) die "unknown argument \"$1\"" ;;
     *) targets+=("$1") ;;
   esac
@@ -34,7 +37,7 @@ cmake --build --preset fuzz --target "${targets[@]/#/fuzz_}" >/dev/null
 
 run_target() { # name; output goes to its log
   local name="$1" work="build/fuzz/work/$1" findings="build/fuzz/findings/$1"
-  local options=(-rss_limit_mb=2048 -timeout=5 -verbosity=1 -print_final_stats=1 "-artifact_prefix=$findings/")
+  local options=("-seed=$seed" -rss_limit_mb=2048 -timeout=5 -verbosity=1 -print_final_stats=1 "-artifact_prefix=$findings/")
   rm -rf "$work" && mkdir -p "$work" "$findings"
   # First the kept inputs one by one, so that a bad one is named; then they are the seeds.
   "build/fuzz/bin/fuzz_$name" "${options[@]}" -runs=0 "tests/fuzz/corpus/$name" || return 1
