@@ -10,6 +10,7 @@
 #include <random>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/hash.h"
 
 namespace lora_train {
 namespace {
@@ -71,6 +72,19 @@ std::string read_file(const std::filesystem::path& path) {
     bytes.append(buffer, got);
     if (got < sizeof buffer) return bytes;
   }
+}
+
+FileHash hash_file(const std::filesystem::path& path) {
+  FileReader file(path);
+  Hasher hasher;
+  FileHash out;
+  std::string buffer(1 << 20, '\0');
+  for (std::size_t got = buffer.size(); got == buffer.size(); out.num_bytes += got) {
+    got = file.read(buffer.data(), buffer.size());
+    hasher.update({buffer.data(), got});
+  }
+  out.hash = hasher.hex();
+  return out;
 }
 
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes) {

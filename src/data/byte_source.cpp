@@ -10,7 +10,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/base/hash.h"
 
 namespace lora_train::data {
 namespace {
@@ -158,19 +157,6 @@ std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& path) {
     return std::make_unique<ZstdSource>(std::move(bytes));
   }
   return std::make_unique<PlainSource>(std::move(bytes));
-}
-
-std::string hash_of_file(const std::filesystem::path& path) {
-  FileReader file(path);
-  Hasher hasher;
-  std::string block(kBlock, '\0');
-  for (;;) {
-    const std::size_t got = file.read(block.data(), block.size());
-    hasher.update(std::string_view(block.data(), got));
-    if (got < block.size()) {
-      return hasher.hex();
-    }
-  }
 }
 
 }  // namespace lora_train::data

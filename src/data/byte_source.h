@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <memory>
-#include <string>
 
 namespace lora_train::data {
 
@@ -19,8 +18,5 @@ class ByteSource {
 
 /// Opens `file`; gzip and zstd are known by their first bytes, whatever the file's name is.
 std::unique_ptr<ByteSource> open_bytes(const std::filesystem::path& file);
-
-/// Hash of the file's bytes as they are on the disk (32 hexadecimal digits). Throws IoError.
-std::string hash_of_file(const std::filesystem::path& file);
 
 }  // namespace lora_train::data

@@ -4,9 +4,9 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
-#include "byte_source.h"
 #include "dataset_files.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
@@ -68,7 +68,7 @@ class FileBlocks {
 
 // The program's own bytes: another build may tokenise otherwise.
 const std::string& program_hash() {
-  static const std::string hash = hash_of_file("/proc/self/exe");
+  static const std::string hash = hash_file("/proc/self/exe").hash;
   return hash;
 }
 
@@ -118,7 +118,7 @@ class Loader {
   void hash_files() {
     std::string hashes;
     for (const std::string& file : files_) {
-      hashes += hash_of_file(file);
+      hashes += hash_file(file).hash;
     }
     fingerprint_ = hash128_hex(hashes);
   }

@@ -6,12 +6,11 @@
 #include "chat_layouts.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
+#include "lora_train/data/document_store.h"
 #include "row_fields.h"
 
 namespace lora_train::data {
 namespace {
-
-constexpr std::int64_t kIgnored = -100;
 
 std::vector<std::int32_t> integers_of(const Json& list, const char* field, std::int64_t min) {
   if (!list.is_array()) {
@@ -60,7 +59,7 @@ std::pair<std::size_t, std::size_t> attended_range(const std::vector<std::int32_
 void remove_padding(TokenSample& sample, const std::vector<std::int32_t>& mask) {
   const auto [begin, end] = attended_range(mask);
   for (std::size_t i = 0; i < sample.labels.size(); ++i) {
-    if ((i < begin || i >= end) && sample.labels[i] != kIgnored) {
+    if ((i < begin || i >= end) && sample.labels[i] != kIgnoredLabel) {
       throw DataError("", "labels[" + std::to_string(i) + "] is " + std::to_string(sample.labels[i]) +
                               " where attention_mask is 0; padding has the label -100");
     }
@@ -80,10 +79,10 @@ Sample parse_tokens(const Json& row, const FieldMap& map) {
     throw DataError("", "input_ids is empty");
   }
   if (const Json* labels = optional_field(row, map, "labels")) {
-    sample.labels = integers_of(*labels, "labels", kIgnored);
+    sample.labels = integers_of(*labels, "labels", kIgnoredLabel);
     require_length("labels", sample.labels.size(), sample.ids.size());
     const auto bad = std::find_if(sample.labels.begin(), sample.labels.end(),
-                                  [](std::int32_t label) { return label < 0 && label != kIgnored; });
+                                  [](std::int32_t label) { return label < 0 && label != kIgnoredLabel; });
     if (bad != sample.labels.end()) {
       throw DataError("", "labels[" + std::to_string(bad - sample.labels.begin()) + "] is " + std::to_string(*bad) +
                               ", which is no token id and not -100");

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/utf8.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "row_fields.h"
@@ -8,8 +9,6 @@
 
 namespace lora_train::data {
 namespace {
-
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD: what a part of a character decodes to
 
 // Decodes from the last clean cut, so that tokens which share a character, or whose spelling depends on what stands
 // before them, come out as they do in the whole text. Looking back one piece keeps it linear.
@@ -21,7 +20,7 @@ std::vector<std::string> pieces_of(std::span<const std::int32_t> ids, const toke
     const std::string before = tokenizer.decode(ids.subspan(context, begin - context));
     const std::string with = tokenizer.decode(ids.subspan(context, i + 1 - context));
     const bool is_partial =
-        with.ends_with(kReplacement) && i + 1 - begin < kMostTokensOfACharacter && i + 1 < ids.size();
+        with.ends_with(kReplacementChar) && i + 1 - begin < kMostTokensOfACharacter && i + 1 < ids.size();
     if (!is_partial) {
       pieces[i] = with.substr(std::min(before.size(), with.size()));
       context = begin;

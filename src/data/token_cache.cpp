@@ -62,14 +62,14 @@ std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const Token
   }
   try {
     fs::create_directories(stage_folder_);
-    const MappedFile source(table->path());
+    const std::string_view source = table->bytes();
     const auto room = fs::space(stage_folder_).available;
     if (room < source.size()) {
       throw IoError(stage_folder_.string(), "has " + format_bytes(static_cast<double>(room)) + " left, " +
                                                 format_bytes(static_cast<double>(source.size())) + " are needed");
     }
     AtomicFileWriter copy(file, source.size());
-    copy.write(source.bytes());
+    copy.write(source);
     copy.commit();
     log_info("stage_dir: copied " + format_bytes(static_cast<double>(source.size())) + " to " + file.string());
     return TokenTable::open(file, key);

@@ -93,30 +93,11 @@ void write_state(const fs::path& folder, const TrainState& state, const Checkpoi
   write_file_atomic(folder / kStateFile, object.dump(2) + "\n");
 }
 
-struct Content {
-  std::size_t bytes = 0;
-  std::string hash;
-};
-
-/// By read(): a disk that fails is then an IoError and not, as in a map, a SIGBUS.
-Content content_of(const fs::path& path) {
-  FileReader file(path);
-  Hasher hasher;
-  Content content;
-  std::vector<char> buffer(1 << 20);
-  for (std::size_t got = buffer.size(); got == buffer.size(); content.bytes += got) {
-    got = file.read(buffer.data(), buffer.size());
-    hasher.update({buffer.data(), got});
-  }
-  content.hash = hasher.hex();
-  return content;
-}
-
 void write_manifest(const fs::path& folder) {
   json files = json::object();
   for (const auto& entry : fs::directory_iterator(folder)) {
-    const Content content = content_of(entry.path());
-    files[entry.path().filename().string()] = {{"bytes", content.bytes}, {"xxh128", content.hash}};
+    const FileHash content = hash_file(entry.path());
+    files[entry.path().filename().string()] = {{"bytes", content.num_bytes}, {"xxh128", content.hash}};
   }
   write_file_atomic(folder / kManifestFile, json({{"files", files}, {"version", 1}}).dump(2) + "\n");
 }
@@ -178,8 +159,8 @@ std::string verify_checkpoint(const fs::path& checkpoint) {
   try {
     const json manifest = read_json(path);
     for (const auto& [name, expected] : manifest.at("files").items()) {
-      const Content content = content_of(checkpoint / fs::path(name).filename());
-      if (content.bytes != expected.at("bytes").get<std::size_t>())
+      const FileHash content = hash_file(checkpoint / fs::path(name).filename());
+      if (content.num_bytes != expected.at("bytes").get<std::size_t>())
         return name + " has another size than the manifest says";
       if (content.hash != expected.at("xxh128").get<std::string>())
         return name + " has other content than the manifest says";

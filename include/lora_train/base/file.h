@@ -30,6 +30,14 @@ class FileReader {
   int fd_ = -1;
 };
 
+/// Size and hash (hash128_hex) of a file's bytes, by read(): a disk that fails is an IoError and not, as in a map, a
+/// SIGBUS. Throws IoError.
+struct FileHash {
+  std::size_t num_bytes = 0;
+  std::string hash;
+};
+FileHash hash_file(const std::filesystem::path& path);
+
 /// Writes `bytes` to a temporary sibling, syncs it, renames it over `path` and syncs the folder: a reader sees the old
 /// file or the new one, never a part. Throws IoError; the temporary file is removed then.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);

@@ -38,7 +38,7 @@ class TokenTable {
 
   std::int64_t num_rows() const { return num_rows_; }
   std::int64_t num_tokens() const { return num_tokens_; }
-  std::size_t num_bytes() const { return bytes_.size(); }
+  std::string_view bytes() const { return bytes_; }
   /// What the writer was given at the end, a JSON object.
   std::string_view metadata() const { return metadata_; }
   /// The file it is mapped from; empty for a table in memory.
