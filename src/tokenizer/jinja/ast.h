@@ -17,6 +17,7 @@ using ExprPtr = std::unique_ptr<Expr>;
 struct CallArguments {
   std::vector<ExprPtr> positional;
   std::vector<std::pair<std::string, ExprPtr>> named;
+  ExprPtr unpacked = {}, unpacked_named = {};  ///< *list, **dict; null for none
 };
 
 enum class ExprKind {

@@ -266,20 +266,37 @@ ExprPtr ExpressionParser::parse_subscript(ExprPtr object, int line) {
   return node(ExprKind::kSubscript, line, {}, std::move(object), std::move(parts[0]));
 }
 
+ExprPtr ExpressionParser::parse_argument(Expr& call) {
+  ExprPtr argument = parse_expression();
+  deepen(call, *argument);
+  return argument;
+}
+
+void ExpressionParser::parse_named_argument(Expr& call) {
+  std::string name = take().text;
+  take();
+  for (const auto& given : call.arguments.named) {
+    if (given.first == name) fail("keyword argument repeated: " + name);
+  }
+  call.arguments.named.emplace_back(std::move(name), parse_argument(call));
+}
+
+// Positional ones, then named ones and one *list in any order, then one **dict.
 void ExpressionParser::parse_arguments(Expr& call) {
   CallArguments& arguments = call.arguments;
   expect_operator("(");
   while (!accept_operator(")")) {
-    if (is_operator("*") || is_operator("**")) fail("unpacked arguments are not built");
-    if (now().kind == TokenKind::kName && peek(1).kind == TokenKind::kOperator && peek(1).text == "=") {
-      std::string name = take().text;
-      take();
-      arguments.named.emplace_back(std::move(name), parse_expression());
-      deepen(call, *arguments.named.back().second);
+    if (arguments.unpacked_named) fail("an argument follows **");
+    if (accept_operator("**")) {
+      arguments.unpacked_named = parse_argument(call);
+    } else if (accept_operator("*")) {
+      if (arguments.unpacked) fail("* twice in one call");
+      arguments.unpacked = parse_argument(call);
+    } else if (now().kind == TokenKind::kName && peek(1).kind == TokenKind::kOperator && peek(1).text == "=") {
+      parse_named_argument(call);
     } else {
-      if (!arguments.named.empty()) fail("a positional argument follows a named one");
-      arguments.positional.push_back(parse_expression());
-      deepen(call, *arguments.positional.back());
+      if (!arguments.named.empty() || arguments.unpacked) fail("a positional argument follows a named one or *");
+      arguments.positional.push_back(parse_argument(call));
     }
     if (!is_operator(")")) expect_operator(",");
   }

@@ -129,6 +129,8 @@ class ExpressionParser {
   ExprPtr parse_dict(int line);
   ExprPtr parse_postfix(ExprPtr expr);
   ExprPtr parse_subscript(ExprPtr object, int line);
+  ExprPtr parse_argument(Expr& call);
+  void parse_named_argument(Expr& call);
   void parse_arguments(Expr& call);
   ExprPtr parse_test(ExprPtr subject);
   bool begins_test_argument() const;

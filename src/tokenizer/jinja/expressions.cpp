@@ -16,6 +16,19 @@ bool holds(const std::string& op, const Value& left, const Value& right) {
   return op == ">" ? order > 0 : order >= 0;
 }
 
+// **value
+void unpack_named(const Value& value, Arguments& arguments) {
+  if (value.is_undefined()) throw RenderError{"'" + std::get<Undefined>(value.data).name + "' is undefined"};
+  if (value.as_dict() == nullptr || value.as_namespace() != nullptr)
+    throw RenderError{"argument after ** must be a mapping, not " + value.type_name()};
+  for (const auto& [name, item] : value.as_dict()->items) {
+    for (const auto& given : arguments.named) {
+      if (given.first == name) throw RenderError{"got multiple values for keyword argument '" + name + "'"};
+    }
+    arguments.named.emplace_back(name, item);
+  }
+}
+
 }  // namespace
 
 Value Interpreter::lookup(const std::string& name) const {
@@ -123,6 +136,10 @@ Arguments Interpreter::evaluate_arguments(const CallArguments& written) {
   Arguments arguments;
   for (const ExprPtr& expr : written.positional) arguments.positional.push_back(evaluate(*expr));
   for (const auto& [name, expr] : written.named) arguments.named.emplace_back(name, evaluate(*expr));
+  if (written.unpacked) {
+    for (Value& item : iterate(evaluate(*written.unpacked))) arguments.positional.push_back(std::move(item));
+  }
+  if (written.unpacked_named) unpack_named(evaluate(*written.unpacked_named), arguments);
   return arguments;
 }
 

@@ -147,7 +147,8 @@ class SortKey {
   List paths_;
 };
 
-List sorted(List items, const SortKey& key, bool descending) {
+template <class Key>
+List sorted(List items, const Key& key, bool descending) {
   std::vector<std::pair<Value, Value>> keyed;
   for (Value& item : items) {
     Value item_key = key(item);
@@ -200,6 +201,31 @@ Value unique_filter(const Value& input, const Arguments& arguments) {
     out.push_back(std::move(item));
   }
   return {std::move(out), ListKind::kGenerator};
+}
+
+Value groupby_filter(const Value& input, const Arguments& arguments) {
+  const Value& attribute = required(arguments, 0, "attribute");
+  const Value* fallback = arguments.get(1, "default");
+  const bool with_case = flag(arguments, 2, "case_sensitive");
+  const auto key = [&](const Value& item) {
+    Value value = by_path(item, attribute, fallback);
+    return with_case || value.as_text() == nullptr ? value : Value(change_case(*value.as_text(), Case::kLower));
+  };
+  List groups, group;
+  Value group_key;
+  const auto close_group = [&] {
+    if (group.empty()) return;
+    Value grouper = by_path(group.front(), attribute, fallback);
+    groups.push_back(Value::group(std::move(grouper), std::exchange(group, List())));
+  };
+  for (Value& item : sorted(iterate(input), key, false)) {
+    Value item_key = key(item);
+    if (!group.empty() && !equal(group_key, item_key)) close_group();
+    group_key = std::move(item_key);
+    group.push_back(std::move(item));
+  }
+  close_group();
+  return groups;
 }
 
 Value sum_filter(const Value& input, const Arguments& arguments) {
@@ -258,6 +284,7 @@ const FilterTable& list_filters() {
       {"items", {items_filter}},
       {"dictsort", {dictsort_filter, {"case_sensitive", "by", "reverse"}}},
       {"unique", {unique_filter, {"case_sensitive", "attribute"}}},
+      {"groupby", {groupby_filter, {"attribute", "default", "case_sensitive"}}},
       {"sum", {sum_filter, {"attribute", "start"}}},
       {"min", {extreme_filter<-1>, {"case_sensitive", "attribute"}}},
       {"max", {extreme_filter<1>, {"case_sensitive", "attribute"}}},

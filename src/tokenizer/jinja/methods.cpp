@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "builtins.h"
+#include "format_spec.h"
 #include "strings.h"
 
 namespace lora_train::tokenizer::jinja {
@@ -174,6 +175,7 @@ const std::unordered_map<std::string, Builtin<TextMethod>>& text_methods() {
        {[](const Text& t, const Arguments& a) { return Value::integer(count_of(t.bytes(), required_string(a, 0, "sub"))); },
         {"sub"}}},
       {"join", {join_method, {"iterable"}}},
+      {"format", {brace_format, {"*"}}},
       {"isspace", {[](const Text& t, const Arguments&) { return Value(all_chars(t, is_space)); }}},
       {"isascii",
        {[](const Text& t, const Arguments&) {
@@ -185,7 +187,7 @@ const std::unordered_map<std::string, Builtin<TextMethod>>& text_methods() {
 
 // What Python's str has and we lack: named as such, not taken for undefined.
 bool is_unbuilt_text_method(const std::string& name) {
-  static const char* const names[] = {"casefold",  "encode",      "expandtabs", "format",       "format_map", "isalnum",
+  static const char* const names[] = {"casefold",  "encode",      "expandtabs", "format_map", "isalnum",
                                       "isalpha",   "isdecimal",   "isdigit",    "isidentifier", "islower",    "isnumeric",
                                       "isprintable", "istitle",   "isupper",    "maketrans",    "swapcase",   "translate"};
   return std::find(std::begin(names), std::end(names), name) != std::end(names);

@@ -4,6 +4,7 @@
 
 #include "lora_train/base/utf8.h"
 #include "builtins.h"
+#include "format_spec.h"
 #include "strings.h"
 
 namespace lora_train::tokenizer::jinja {
@@ -200,7 +201,7 @@ Value binary(const std::string& op, const Value& left, const Value& right) {
   const auto repeats = [](const Value& v) { return v.as_text() != nullptr || is_plain_list(v); };
   if (op == "*" && repeats(left) && right.is_whole()) return repeat(left, right.whole());
   if (op == "*" && repeats(right) && left.is_whole()) return repeat(right, left.whole());
-  if (op == "%" && left.as_text() != nullptr) throw RenderError{"string formatting with % is not built", true};
+  if (op == "%" && left.as_text() != nullptr) return percent_format(*left.as_text(), right);
   no_operator(op, left, right);
 }
 
@@ -282,6 +283,7 @@ Value get_attribute(const Value& object, const std::string& name) {
     const Value* found = dict->find(name);
     return found != nullptr ? *found : Value(Undefined{name});
   }
+  if (object.is_group() && (name == "grouper" || name == "list")) return (*object.as_list())[name == "list" ? 1 : 0];
   if (auto method = find_method(object, name)) return std::move(*method);
   if (dict != nullptr) {
     if (const Value* found = dict->find(name)) return *found;

@@ -119,7 +119,10 @@ class Parser : private ExpressionParser {
     ++loops_;
     statement.blocks.push_back(parse_block({"endfor", "else"}));
     --loops_;
+    const int outer = loops_;
+    if (statement.is_recursive) loops_ = 0;  // a function of its own in Jinja
     if (take().text == "else") statement.blocks.push_back(parse_body("endfor"));
+    loops_ = outer;
     end_block();
     return statement;
   }

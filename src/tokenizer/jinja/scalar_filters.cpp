@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "builtins.h"
+#include "format_spec.h"
 #include "json.h"
 #include "strings.h"
 
@@ -157,6 +158,15 @@ Value replace_filter(const Value& input, const Arguments& arguments) {
                  integer_argument(arguments, 2, "count", -1));
 }
 
+// The filter format: named arguments make a mapping, others a tuple; % decides.
+Value format_filter(const Value& input, const Arguments& arguments) {
+  if (arguments.named.empty()) return percent_format(input.str(), Value(arguments.positional, ListKind::kTuple));
+  if (!arguments.positional.empty()) throw RenderError{"can't handle positional and keyword arguments at the same time"};
+  Dict named;
+  for (const auto& [name, value] : arguments.named) named.set(name, value);
+  return percent_format(input.str(), named);
+}
+
 }  // namespace
 
 const FilterTable& scalar_filters() {
@@ -175,6 +185,7 @@ const FilterTable& scalar_filters() {
       {"round", {round_filter, {"precision", "method"}}},
       {"indent", {indent_filter, {"width", "first", "blank"}}},
       {"replace", {replace_filter, {"old", "new", "count"}}},
+      {"format", {format_filter, {"*"}}},
       {"string", {[](const Value& v, const Arguments&) { return Value(v.str()); }}},
       {"safe", {[](const Value& v, const Arguments&) { return Value(v.str()); }}},
   };

@@ -94,7 +94,6 @@ Interpreter::Flow Interpreter::execute_for(const Statement& statement, const Val
   const auto loop = std::make_shared<Loop>();
   loop->items = loop_items(statement, iterable);
   loop->depth = depth;
-  if (loop->items.empty()) return statement.blocks.size() > 1 ? execute_scoped(statement.blocks[1]) : Flow::kNormal;
   if (statement.is_recursive) {
     loop->recurse = [this, &statement, visible, depth](const Value& items) {
       return in_scopes(visible, [&] {
@@ -108,6 +107,7 @@ Interpreter::Flow Interpreter::execute_for(const Statement& statement, const Val
   }
   const Value loop_value(loop);
   Flow flow = Flow::kNormal;
+  bool completed = false;  // some pass; else runs where none did, also when each met a continue or break, as in Jinja
   for (std::size_t i = 0; i < loop->items.size() && flow != Flow::kBreak; ++i) {
     line_ = statement.line;
     spend_step();
@@ -117,9 +117,10 @@ Interpreter::Flow Interpreter::execute_for(const Statement& statement, const Val
     bind(statement.targets[0], loop->items[i]);
     flow = execute_turn(statement.blocks[0], loop->items[i]);
     frames_.pop_back();
+    completed = completed || flow == Flow::kNormal;
   }
   loop->recurse = nullptr;
-  return Flow::kNormal;
+  return !completed && statement.blocks.size() > 1 ? execute_scoped(statement.blocks[1]) : Flow::kNormal;
 }
 
 List Interpreter::loop_items(const Statement& statement, const Value& iterable) {

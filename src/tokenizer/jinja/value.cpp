@@ -108,6 +108,12 @@ Value::Value(Dict dict) : depth_(1), holds_mutable_(dict.is_namespace) {
   data = std::make_shared<Dict>(std::move(dict));
 }
 
+Value Value::group(Value grouper, List items) {
+  Value pair({std::move(grouper), Value(std::move(items))}, ListKind::kTuple);
+  pair.is_group_ = true;
+  return pair;
+}
+
 Value::Value(std::shared_ptr<Loop> loop) : holds_mutable_(true) {
   for (const Value& item : loop->items) hold(item);
   data = std::move(loop);

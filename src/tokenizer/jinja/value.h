@@ -67,6 +67,8 @@ class Value {
   Value(std::shared_ptr<Loop> loop);                                                         // NOLINT
   Value(const char*) = delete;
   Value(List list, ListKind kind) : Value(std::move(list)) { list_kind_ = kind; }
+  /// What groupby gives: a tuple whose items are also named grouper and list.
+  static Value group(Value grouper, List items);
   /// A method of `object`, which it keeps alive.
   Value(Callable method, const Value& object);
   static Value string(std::string_view bytes, Origin origin = kTemplate) { return Text(bytes, origin); }
@@ -94,6 +96,7 @@ class Value {
   ListKind list_kind() const { return list_kind_; }
   /// list, tuple or range: what has positions.
   bool is_indexable() const { return as_list() != nullptr && list_kind_ <= ListKind::kRange; }
+  bool is_group() const { return is_group_; }
   bool is_generator() const { return as_list() != nullptr && list_kind_ == ListKind::kGenerator; }
 
   bool truth() const;
@@ -121,7 +124,7 @@ class Value {
   }
 
   int depth_ = 0;
-  bool holds_mutable_ = false;
+  bool holds_mutable_ = false, is_group_ = false;
   ListKind list_kind_ = ListKind::kList;
 };
 

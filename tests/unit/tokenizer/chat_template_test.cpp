@@ -157,7 +157,9 @@ TEST(ChatTemplate, TemplatesThatDoNotParseNameTheLine) {
                            {chain.c_str(), "t.jinja:1", "400"},
                            {"{{ a[1:2:3:4] }}", "t.jinja:1", "three parts"},
                            {"{{ f(a=1, 2) }}", "t.jinja:1", "positional"},
-                           {"{{ f(*a) }}", "t.jinja:1", "unpacked"}};
+                           {"{{ f(*a, *b) }}", "t.jinja:1", "* twice"},
+                           {"{{ f(**a, b) }}", "t.jinja:1", "follows **"},
+                           {"{{ f(a=1, a=2) }}", "t.jinja:1", "repeated"}};
   for (const Refusal& refusal : cases) expect_refused<FormatError>(refusal);
 }
 

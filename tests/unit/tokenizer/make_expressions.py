@@ -48,6 +48,11 @@ src=r'''
 {{ -2 ** 2 }} {{ 2 - 1 - 1 }} {{ 'a' if 1 > 2 else 'b' if 0 else 'c' }} {{ [1, 2][0] }} {{ 10 % 4 ~ 'x' }}
 {{ messages == messages[:] }} {{ messages[1] == messages[3] }} {{ {'a': 1} == {'a': 1} }} {{ [1] != [1] }}
 {{ '<a:>' | upper }} {{ '<A`>B' | lower }} {{ '<e/>' | length }} {{ 'x' | replace('x', 'y') }} {{ ['a', 'b'] | map('upper') | join(',') }} {{ [0, 1, none, 'a'] | select | list }}
+{% for m in messages %}{% continue %}{{ m.role }}{% else %}E{% endfor %}{% for m in messages %}{{ m.role }}{% break %}{% else %}E{% endfor %}{% for m in messages if m.x %}x{% else %}F{% endfor %}
+{% macro f(a, b=9) %}<{{ a }},{{ b }},{{ varargs }},{{ kwargs }}>{% endmacro %}{{ f(*[1, 2, 3]) }}{{ f(0, *(1,), **{'k': 2}) }}{{ f(b=1, *[4]) }}
+{{ '%s|%-5s|%05.1f|%+d|%#x|%%' % ('a', 'b', 3.14159, 7, 255) }} {{ '%(role)s: %(content)s' % messages[0] }} {{ '%s' | format(none) }}
+{{ '{} {}'.format('a', 1) }} {{ '{1}{0}{x}'.format('a', 'b', x=none) }} {{ '{m[role]!r:>10}|{m[content]:*^12.4}'.format(m=messages[0]) }} {{ '{:,} {:08.3f} {:#x}'.format(1234567, -2.5, 255) }}
+{% for role, group in messages | groupby('role') %}{{ role }}={{ group | length }};{% endfor %}{{ (messages | groupby('role'))[0].grouper }}
 '''.strip().replace('<a:>', '\u00e4').replace('<A`>', '\u00c0').replace('<e/>', '\u00e9').split("\n")
 def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
     return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
