@@ -1,4 +1,5 @@
-// lora-train check: a profile without a GPU, data or weights being touched.
+// lora-train check: a profile and the headers of its model, without a GPU, data or weights being touched.
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "command_line.h"
@@ -6,6 +7,8 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/config/check.h"
+#include "lora_train/model/model_config.h"
+#include "lora_train/storage/model_weights.h"
 #include "profile_flags.h"
 #include "registry.h"
 #include "standard_output.h"
@@ -25,6 +28,14 @@ void print_shipped_profiles(bool json) {
     if (line.size() < 16) line.resize(16, ' ');
     print_line(line + profile.summary);
   }
+}
+
+/// Refuses the model folder as the run would: config.json, the index and the headers of the weights are read, no tensor
+/// is. A name of the Hugging Face cache may be meant for another machine.
+void check_model_folder(const std::string& model) {
+  if (!std::filesystem::is_directory(model)) return;
+  const model::ModelConfig config = model::read_model_config(model);
+  model::check_weights(config, storage::open_model_weights(model));
 }
 
 }  // namespace
@@ -55,7 +66,10 @@ int run_check(const std::vector<std::string>& arguments) {
 
   const LoadedProfile loaded = load_and_log(flags.sources());
   for (const auto& line : unbuilt_features(loaded.profile)) log_warning(line);
-  if (!ignores_files) refuse_missing_files(loaded);
+  if (!ignores_files) {
+    refuse_missing_files(loaded);
+    check_model_folder(loaded.profile.model);
+  }
   if (parser.common().json) {
     print_line(to_json(loaded.profile));
   } else {

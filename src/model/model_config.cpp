@@ -3,6 +3,7 @@
 #include "family.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/storage/regular_file.h"
 #include "rope_config.h"
 
 namespace lora_train::model {
@@ -150,6 +151,7 @@ ModelConfig read_model_config(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(path)) {
     throw FormatError(path.string(), "no such file; a Hugging Face model folder holds one");
   }
+  storage::require_regular_file(path);
   return parse_model_config(read_file(path), path);
 }
 

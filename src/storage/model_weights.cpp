@@ -16,8 +16,9 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 
 /// True when the file is there; a link whose target is gone (a Hub download cut short) is an error of its own.
 bool is_present(const fs::path& path) {
-  if (fs::exists(path)) return true;
-  if (fs::is_symlink(path)) {
+  std::error_code code;  // a link to itself, a name that is too long: not there
+  if (fs::exists(path, code)) return true;
+  if (fs::is_symlink(path, code)) {
     throw FormatError(path.string(), "links to \"" + fs::read_symlink(path).string() +
                                          "\", which is not there: the download was not finished, run it again");
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "lora_train/base/error.h"
+#include "lora_train/storage/regular_file.h"
 #include "safetensors_header.h"
 
 namespace lora_train::storage {
@@ -104,6 +105,11 @@ std::vector<std::uint32_t> sort_by_name(const std::string& where, const std::vec
   return order;
 }
 
+MappedFile map_file(const std::filesystem::path& path) {
+  require_regular_file(path);
+  return MappedFile(path);
+}
+
 }  // namespace
 
 std::int64_t TensorEntry::num_elements() const {
@@ -118,7 +124,7 @@ std::string describe(const TensorEntry& entry) {
   return text + "]";
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(file) {
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(map_file(file)) {
   const std::string where = file.string();
   const std::size_t length = read_header_length(file_.bytes(), where);
   auto header = parse_safetensors_header(file_.bytes().substr(8, length), where);

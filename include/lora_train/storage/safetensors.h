@@ -51,7 +51,8 @@ std::string describe(const TensorEntry& entry);
 class SafetensorsFile {
  public:
   /// Maps the file and checks all of the format's rules; nothing is allocated for data. Throws IoError when the file
-  /// cannot be opened, FormatError (where = "file" or "file: tensor") when it is not a valid safetensors file.
+  /// cannot be opened, FormatError (where = "file" or "file: tensor") when it is no regular file (never opened then) or
+  /// not a valid safetensors file.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return file_.path(); }

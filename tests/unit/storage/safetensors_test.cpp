@@ -247,9 +247,10 @@ TEST_F(Safetensors, RefusesManyEntriesOverOneRange) {
   EXPECT_THROW(open(safetensors_bytes(header + "}", "01234567")), FormatError);
 }
 
-TEST_F(Safetensors, RefusesAFileThatIsNotThere) {
+TEST_F(Safetensors, RefusesAFileThatIsNotThereOrIsNone) {
   EXPECT_THROW(SafetensorsFile(folder_ / "none.safetensors"), IoError);
-  EXPECT_THROW(SafetensorsFile(folder_.path()), IoError);
+  EXPECT_THROW(SafetensorsFile(folder_.path()), FormatError);
+  EXPECT_THROW(SafetensorsFile("/dev/zero"), FormatError);
 }
 
 }  // namespace
