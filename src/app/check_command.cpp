@@ -9,6 +9,7 @@
 #include "lora_train/config/check.h"
 #include "lora_train/model/model_config.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/resolve_model.h"
 #include "profile_flags.h"
 #include "registry.h"
 #include "standard_output.h"
@@ -33,9 +34,10 @@ void print_shipped_profiles(bool json) {
 /// Refuses the model folder as the run would: config.json, the index and the headers of the weights are read, no tensor
 /// is. A name of the Hugging Face cache may be meant for another machine.
 void check_model_folder(const std::string& model) {
-  if (!std::filesystem::is_directory(model)) return;
-  const model::ModelConfig config = model::read_model_config(model);
-  model::check_weights(config, storage::open_model_weights(model));
+  if (!std::filesystem::exists(model)) return;
+  const std::filesystem::path folder = storage::resolve_model(model).folder;
+  const model::ModelConfig config = model::read_model_config(folder);
+  model::check_weights(config, storage::open_model_weights(folder));
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ class Findings {
   /// A line behind all mistakes; said once.
   void add_hint(const std::string& line) { hint_ = line; }
 
+  bool has_mistakes() const { return !mistakes_.empty(); }
   /// Throws one ConfigError with all mistakes, by file (in the order they were read) and line.
   void throw_if_any() const;
 

@@ -131,7 +131,11 @@ LoadedProfile load_profile(const ProfileSources& sources) {
   const Environment environment = sources.environment ? sources.environment : process_environment;
   Findings findings;
   Merger merger(findings);
-  for (const auto& layer : read_layers(sources, environment, findings)) merger.add_layer(layer);
+  const auto layers = read_layers(sources, environment, findings);
+  ProfileSources needs = sources;
+  // What is required may stand in what could not be read.
+  if (findings.has_mistakes()) needs.needs_model = needs.needs_datasets = false;
+  for (const auto& layer : layers) merger.add_layer(layer);
   for (const auto& setting : sources.overrides) {
     merger.add_setting(setting.path, override_value(setting, environment, findings), {setting.where, 0});
   }
@@ -140,7 +144,7 @@ LoadedProfile load_profile(const ProfileSources& sources) {
   read_fields(merger.values(), loaded, places, findings);
   expand_home(loaded.profile, environment);
   follow(loaded);
-  check_consistency(loaded.profile, sources, places, findings);
+  check_consistency(loaded.profile, needs, places, findings);
   const auto output_place = places.find("output_dir");
   expand_output_dir(loaded.profile, output_place == places.end() ? Place{} : output_place->second, findings);
   findings.throw_if_any();

@@ -39,6 +39,7 @@ class Builder : public YAML::EventHandler {
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& text) override {
     Value value = at(mark);
+    if (text.find('\0') != std::string::npos) fail(value.place, "a text holds a zero byte (\\0 or \\u0000).");
     value.quoted = tag == "!";
     const bool is_null =
         !value.quoted && (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL");

@@ -7,7 +7,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/config/profile.h"
 #include "lora_train/lora/adapter_file.h"
-#include "lora_train/storage/regular_file.h"
+#include "lora_train/storage/model_file.h"
 
 namespace lora_train::lora {
 namespace {
@@ -124,10 +124,9 @@ Json parse_config(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) {
     throw FormatError(path.string(), "is missing; expected a PEFT adapter folder with adapter_config.json and adapter_model.safetensors");
   }
-  storage::require_regular_file(path);
   Json object;
   try {
-    object = Json::parse(read_file(path));
+    object = Json::parse(storage::read_model_text(path));
   } catch (const Json::parse_error& error) {
     throw FormatError(path.string() + ":" + std::to_string(error.byte), "is not valid JSON; save the adapter again");
   } catch (const Json::out_of_range&) {

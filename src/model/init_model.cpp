@@ -12,6 +12,7 @@
 #include "lora_train/base/philox.h"
 #include "lora_train/base/text.h"
 #include "lora_train/model/model_config.h"
+#include "lora_train/storage/model_file.h"
 #include "lora_train/storage/tokenizer_files.h"
 
 namespace lora_train::model {
@@ -195,7 +196,7 @@ InitModelResult init_model(const InitModelRequest& request) {
                       std::string(storage::dtype_name(request.dtype)) + " is not possible; BF16, F16 or F32 is");
   }
   const fs::path config_path = fs::is_directory(request.config) ? request.config / "config.json" : request.config;
-  const std::string text = read_file(config_path);
+  const std::string text = storage::read_model_text(config_path);
   const ModelConfig config = parse_model_config(text, config_path);
   check_tokenizer(request.tokenizer);
   prepare_output(request);

@@ -2,8 +2,7 @@
 
 #include "family.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/file.h"
-#include "lora_train/storage/regular_file.h"
+#include "lora_train/storage/model_file.h"
 #include "rope_config.h"
 
 namespace lora_train::model {
@@ -136,6 +135,7 @@ ModelConfig parse_model_config(std::string_view json, const std::filesystem::pat
   read_sizes(reader, rules, config);
   read_head_dim(reader, rules, config);
   config.rms_norm_eps = reader.positive("rms_norm_eps", 1e-6);
+  if (config.rms_norm_eps > 1) reader.reject("rms_norm_eps", "is above 1; models have 1e-5 or 1e-6");
   config.initializer_range = reader.positive("initializer_range", 0.02);
   config.tie_word_embeddings = reader.boolean("tie_word_embeddings", false);
   rules.read_own_keys(reader, config);
@@ -151,8 +151,7 @@ ModelConfig read_model_config(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(path)) {
     throw FormatError(path.string(), "no such file; a Hugging Face model folder holds one");
   }
-  storage::require_regular_file(path);
-  return parse_model_config(read_file(path), path);
+  return parse_model_config(storage::read_model_text(path), path);
 }
 
 }  // namespace lora_train::model

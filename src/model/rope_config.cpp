@@ -21,6 +21,9 @@ constexpr std::int64_t kLongest = std::int64_t{1} << 40;
 
 RopeType read_type(const ConfigReader& rope) {
   const char* key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
+  if (!rope.has(key) && rope.optional_number("factor").value_or(1.0) != 1.0) {
+    rope.reject("factor", "has no effect without rope_type; name the type that it belongs to, or take it out");
+  }
   const std::string name = rope.text(key, "default");
   for (const auto& row : kRopeTypes) {
     if (row.name == name) return row.type;

@@ -77,9 +77,12 @@ std::vector<SafetensorsFile> open_shards(const fs::path& folder, const ShardInde
     if (!is_present(folder / name)) missing.push_back(name);
   }
   if (!missing.empty()) {
-    throw FormatError(index.path.string(), std::to_string(missing.size()) + " of the " + std::to_string(names.size()) +
+    constexpr std::size_t kNamed = 10;
+    const std::size_t count = missing.size();
+    if (count > kNamed) missing.resize(kNamed);
+    throw FormatError(index.path.string(), std::to_string(count) + " of the " + std::to_string(names.size()) +
                                                " files named are not in the folder (" + join(missing) +
-                                               "): download them");
+                                               (count > kNamed ? ", ..." : "") + "): download them");
   }
   std::vector<SafetensorsFile> files;
   for (const auto& name : names) files.emplace_back(folder / name);

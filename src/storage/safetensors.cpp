@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "lora_train/base/error.h"
-#include "lora_train/storage/regular_file.h"
+#include "lora_train/storage/model_file.h"
 #include "safetensors_header.h"
 
 namespace lora_train::storage {
@@ -21,9 +21,7 @@ std::uint64_t read_u64_le(const char* bytes) {
 
 /// Rules 1 to 3. Returns N, the length of the JSON.
 std::size_t read_header_length(std::string_view file, const std::string& where) {
-  if (file.substr(0, 30) == "version https://git-lfs.github") {
-    throw FormatError(where, "this is a Git LFS pointer, not the file it stands for: run `git lfs pull` in its folder");
-  }
+  refuse_lfs_pointer(file, where);
   if (file.size() < 8) {
     throw FormatError(where, "the file has " + std::to_string(file.size()) +
                                  " bytes; a safetensors file starts with 8 " +

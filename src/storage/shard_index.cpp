@@ -3,9 +3,8 @@
 #include <set>
 
 #include "lora_train/base/error.h"
-#include "lora_train/base/file.h"
+#include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
-#include "lora_train/storage/regular_file.h"
 
 namespace lora_train::storage {
 namespace {
@@ -111,8 +110,7 @@ std::vector<std::string> ShardIndex::files() const {
 ShardIndex read_shard_index(const std::filesystem::path& path) {
   ShardIndex index;
   index.path = path;
-  require_regular_file(path);
-  const std::string text = read_file(path);
+  const std::string text = read_model_text(path);
   IndexHandler handler(index);
   nlohmann::json::sax_parse(text, &handler);
   if (!handler.has_map() || index.file_of.empty()) {
