@@ -3,7 +3,9 @@
 #include <array>
 
 #include "lora_train/base/error.h"
+#include "function_call.h"
 #include "row_fields.h"
+#include "turn_mark.h"
 
 namespace lora_train::data {
 namespace {
@@ -48,6 +50,11 @@ void check_role(const std::string& role, const std::string& field) {
       "", field + " is \"" + printable(role, 40) + "\", an unknown role; known are system, user, assistant and tool");
 }
 
+void add_turn(ChatSample& sample, Message message, TurnMark mark = TurnMark::kNone) {
+  sample.messages.push_back(std::move(message));
+  sample.marks.push_back(mark);
+}
+
 const Json& list_of(const Json& value, const char* field) {
   if (!value.is_array()) {
     wrong_type(field, value, "a list of messages");
@@ -58,38 +65,54 @@ const Json& list_of(const Json& value, const char* field) {
   return value;
 }
 
-Message parse_message(const Json& value, const FieldMap& map, const char* list, std::size_t i) {
+std::string name_of(const FieldMap& map, const char* field) {
+  return map.contains(field) ? map.at(field) : std::string(field);
+}
+
+// The message as the template gets it: the row's own object, its role and content under these names; "" for an object
+// of just these two.
+std::string template_json(const Json& value, const FieldMap& map, const std::string& place) {
+  const std::string role = name_of(map, "role"), content = name_of(map, "content");
+  const bool is_plain = value.size() == 2 && value.begin().key() == role && value.contains(content);
+  if (is_plain && value[content].is_string()) {
+    return {};
+  }
+  Json object = Json::object();
+  for (const auto& [key, item] : value.items()) {
+    const std::string ours = key == role ? "role" : key == content ? "content" : key;
+    if (object.contains(ours)) {
+      throw DataError("", place + " has \"" + ours + "\" twice: the field_map renames another field to it");
+    }
+    object[ours] = item;
+  }
+  return object.dump();
+}
+
+Message parse_message(const Json& value, const FieldMap& map, const std::string& place) {
   if (!value.is_object()) {
-    wrong_type(at(list, i, ""), value, "an object with role and content");
+    wrong_type(place, value, "an object with role and content");
   }
   Message message;
-  const Json& role = named(
-      at(list, i, ""), [&]() -> std::reference_wrapper<const Json> { return std::cref(required(value, map, "role")); });
-  message.role = string_of(role, at(list, i, "role"));
-  check_role(message.role, at(list, i, "role"));
-  const auto name_of = [&](const char* field) { return map.contains(field) ? map.at(field) : std::string(field); };
-  Json extra = value;
-  extra.erase(name_of("role"));
-  extra.erase(name_of("content"));
-  const Json* content = optional_field(value, map, "content");
-  if (content != nullptr) {
-    message.content = string_of(*content, at(list, i, "content"));
-  } else if (value.contains("tool_calls")) {
-    extra["content"] = nullptr;  // templates tell a null content from an empty one
-  } else {
-    named(at(list, i, ""), [&] { return std::cref(required(value, map, "content")); });
+  const Json& role =
+      named(place, [&]() -> std::reference_wrapper<const Json> { return std::cref(required(value, map, "role")); });
+  message.role = string_of(role, place + ".role");
+  check_role(message.role, place + ".role");
+  // A message of tool calls may have no content, or null: templates tell these from an empty one.
+  if (const Json* content = optional_field(value, map, "content")) {
+    message.content = string_of(*content, place + ".content");
+  } else if (!value.contains("tool_calls")) {
+    named(place, [&] { return std::cref(required(value, map, "content")); });
   }
-  message.extra_json = extra.empty() ? std::string() : extra.dump();
+  message.json = template_json(value, map, place);
   return message;
 }
 
-std::vector<Message> parse_list(const Json& value, const FieldMap& map, const char* field) {
-  std::vector<Message> messages;
+void parse_list(const Json& value, const FieldMap& map, const char* field, ChatSample& sample) {
   const Json& list = list_of(value, field);
   for (std::size_t i = 0; i < list.size(); ++i) {
-    messages.push_back(parse_message(list[i], map, field, i));
+    const std::string place = at(field, i, "");
+    add_turn(sample, parse_message(list[i], map, place), turn_mark(list[i], map, place));
   }
-  return messages;
 }
 
 // `field` as JSON text, from a value or from a string that holds JSON.
@@ -98,30 +121,23 @@ std::string json_text(const Json& row, const FieldMap& map, const char* field, b
   if (value == nullptr) {
     return {};
   }
-  // Printing nested JSON recurses, so its depth is bounded here as it is for the row.
-  const auto bound_depth = [&](int depth, Json::parse_event_t, const Json&) {
-    if (depth > kMaxJsonDepth) {
-      throw DataError("", std::string(field) + " is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
-    }
-    return true;
-  };
-  const Json parsed =
-      value->is_string() ? Json::parse(value->get_ref<const std::string&>(), bound_depth, false) : *value;
+  const Json parsed = value->is_string() ? inner_json(value->get_ref<const std::string&>(), field) : *value;
   if (is_list ? !parsed.is_array() : !parsed.is_object()) {
     wrong_type(field, *value, is_list ? "a list, or a string that holds one as JSON" : "an object");
   }
   return parsed.empty() ? std::string() : parsed.dump();
 }
 
-ChatSample with_template_fields(std::vector<Message> messages, const Json& row, const FieldMap& map) {
-  return {std::move(messages), 0, json_text(row, map, "tools", true),
-          json_text(row, map, "chat_template_kwargs", false)};
+ChatSample with_template_fields(ChatSample sample, const Json& row, const FieldMap& map) {
+  sample.tools_json = json_text(row, map, "tools", true);
+  sample.kwargs_json = json_text(row, map, "chat_template_kwargs", false);
+  return sample;
 }
 
-void add_system(std::vector<Message>& messages, const Json& row, const FieldMap& map) {
+void add_system(ChatSample& sample, const Json& row, const FieldMap& map) {
   if (const Json* system = optional_field(row, map, "system")) {
     if (const std::string& content = string_of(*system, "system"); !content.empty()) {
-      messages.push_back({"system", content});
+      add_turn(sample, {"system", content});
     }
   }
 }
@@ -132,18 +148,27 @@ std::string sharegpt_role(const std::string& theirs, const std::string& field) {
       return std::string(role.ours);
     }
   }
-  if (theirs == "function_call") {
-    throw DataError("",
-                    field + " is \"function_call\", which is not built yet; write the row as messages with tool_calls");
-  }
   throw DataError("", field + " is \"" + printable(theirs, 40) +
-                          "\", an unknown speaker; known are human, gpt, system, tool and observation");
+                          "\", an unknown speaker; known are human, gpt, system, function_call, tool and observation");
+}
+
+Message parse_sharegpt_message(const Json& value, const FieldMap& map) {
+  const bool has_our_names = optional_field(value, map, "from") == nullptr && value.contains("role");
+  const char* from = has_our_names ? "role" : "from";
+  const char* text_field = has_our_names ? "content" : "value";
+  const std::string& speaker = string_of(required(value, map, from), from);
+  const bool is_call = speaker == "function_call";
+  std::string role = is_call ? "assistant" : sharegpt_role(speaker, from);
+  const std::string& text = string_of(required(value, map, text_field), text_field);
+  return is_call ? function_call_message(text, text_field) : Message{std::move(role), text};
 }
 
 }  // namespace
 
 Sample parse_messages(const Json& row, const FieldMap& map) {
-  return with_template_fields(parse_list(required(row, map, "messages"), map, "messages"), row, map);
+  ChatSample sample;
+  parse_list(required(row, map, "messages"), map, "messages", sample);
+  return with_template_fields(std::move(sample), row, map);
 }
 
 Sample parse_prompt_completion_chat(const Json& row, const FieldMap& map) {
@@ -153,39 +178,31 @@ Sample parse_prompt_completion_chat(const Json& row, const FieldMap& map) {
     throw DataError("", "prompt is " + std::string(prompt.type_name()) + ", completion " + completion.type_name() +
                             "; both are strings or both are lists of messages");
   }
-  std::vector<Message> messages = parse_list(prompt, map, "prompt");
-  const std::size_t num_prompt_messages = messages.size();
-  for (Message& message : parse_list(completion, map, "completion")) {
-    messages.push_back(std::move(message));
-  }
-  ChatSample sample = with_template_fields(std::move(messages), row, map);
-  sample.num_prompt_messages = num_prompt_messages;
-  return sample;
+  ChatSample sample;
+  parse_list(prompt, map, "prompt", sample);
+  sample.num_prompt_messages = sample.messages.size();
+  parse_list(completion, map, "completion", sample);
+  return with_template_fields(std::move(sample), row, map);
 }
 
 Sample parse_sharegpt(const Json& row, const FieldMap& map) {
-  std::vector<Message> messages;
-  add_system(messages, row, map);
+  ChatSample sample;
+  add_system(sample, row, map);
   const Json& list = list_of(required(row, map, "conversations"), "conversations");
   for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string place = at("conversations", i, "");
     if (!list[i].is_object()) {
-      wrong_type(at("conversations", i, ""), list[i], "an object with from and value");
+      wrong_type(place, list[i], "an object with from and value");
     }
-    const bool has_our_names = optional_field(list[i], map, "from") == nullptr && list[i].contains("role");
-    const char* from = has_our_names ? "role" : "from";
-    const char* value = has_our_names ? "content" : "value";
-    named(at("conversations", i, ""), [&] {
-      const std::string role = sharegpt_role(string_of(required(list[i], map, from), from), from);
-      messages.push_back({role, string_of(required(list[i], map, value), value)});
-      return 0;
-    });
+    Message message = named(place, [&] { return parse_sharegpt_message(list[i], map); });
+    add_turn(sample, std::move(message), turn_mark(list[i], map, place));
   }
-  return with_template_fields(std::move(messages), row, map);
+  return with_template_fields(std::move(sample), row, map);
 }
 
 Sample parse_alpaca(const Json& row, const FieldMap& map) {
-  std::vector<Message> messages;
-  add_system(messages, row, map);
+  ChatSample sample;
+  add_system(sample, row, map);
   if (const Json* history = optional_field(row, map, "history")) {
     if (!history->is_array()) {
       wrong_type("history", *history, "a list of [user, assistant] pairs");
@@ -195,8 +212,8 @@ Sample parse_alpaca(const Json& row, const FieldMap& map) {
       if (!pair.is_array() || pair.size() != 2) {
         wrong_type(at("history", i, ""), pair, "a pair [user, assistant]");
       }
-      messages.push_back({"user", string_of(pair[0], at("history", i, "") + "[0]")});
-      messages.push_back({"assistant", string_of(pair[1], at("history", i, "") + "[1]")});
+      add_turn(sample, {"user", string_of(pair[0], at("history", i, "") + "[0]")});
+      add_turn(sample, {"assistant", string_of(pair[1], at("history", i, "") + "[1]")});
     }
   }
   std::string question = string_of(required(row, map, "instruction"), "instruction");
@@ -204,9 +221,9 @@ Sample parse_alpaca(const Json& row, const FieldMap& map) {
     const std::string& text = string_of(*input, "input");
     question += text.empty() ? "" : "\n" + text;
   }
-  messages.push_back({"user", std::move(question)});
-  messages.push_back({"assistant", string_of(required(row, map, "output"), "output")});
-  return with_template_fields(std::move(messages), row, map);
+  add_turn(sample, {"user", std::move(question)});
+  add_turn(sample, {"assistant", string_of(required(row, map, "output"), "output")});
+  return with_template_fields(std::move(sample), row, map);
 }
 
 }  // namespace lora_train::data

@@ -5,14 +5,15 @@
 
 namespace lora_train::data {
 
-/// messages: [{role, content, ...}]; tools; chat_template_kwargs. Roles: system, user, assistant, tool. Other fields of
-/// a message reach the template.
+/// messages: [{role, content, ...}]; tools; chat_template_kwargs. Roles: system, user, assistant, tool. The template gets
+/// each message as the row has it; train and weight also mark what is trained (turn_mark.h).
 Sample parse_messages(const Json& row, const FieldMap& map);
 
 /// prompt and completion as lists of messages.
 Sample parse_prompt_completion_chat(const Json& row, const FieldMap& map);
 
-/// conversations: [{from, value}] with human, gpt and system (or our roles); a `system` column comes first.
+/// conversations: [{from, value}] with human, gpt, function_call, observation and system (or our roles), train and weight
+/// as above; a `system` column comes first.
 Sample parse_sharegpt(const Json& row, const FieldMap& map);
 
 /// instruction, input, output, system, history [[user, assistant], ...] as chat turns: user = instruction LF input.

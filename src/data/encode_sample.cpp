@@ -20,25 +20,79 @@ std::vector<std::int32_t> masked(const std::vector<std::int32_t>& ids, const std
   return labels;
 }
 
-// The spans of the assistant turns that loss_on trains.
-std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
-  if (loss_on == LossOn::kAll) {
-    return {{0, static_cast<std::uint32_t>(rendered.text.size())}};
+TurnMark mark_of(const ChatSample& chat, std::size_t message) {
+  return message < chat.marks.size() ? chat.marks[message] : TurnMark::kNone;
+}
+
+// Refuses marks on turns that have no span of their own.
+void check_marks(const ChatSample& chat, LossOn loss_on) {
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) {
+    const bool is_all = loss_on == LossOn::kAll;
+    if (chat.messages[i].role == "assistant" || mark_of(chat, i) != (is_all ? TurnMark::kSkip : TurnMark::kTrain)) {
+      continue;
+    }
+    throw DataError("", "message " + std::to_string(i) + " (" + chat.messages[i].role + ") is marked " +
+                            (is_all ? "not to be trained, but loss_on: all trains every turn that is not the assistant's"
+                                    : "to be trained (train, weight), but only assistant turns are; remove the mark, or "
+                                      "set loss_on: all"));
   }
-  const bool is_part = loss_on == LossOn::kLast || chat.num_prompt_messages > 0;
-  if (is_part && std::find(rendered.span_message.begin(), rendered.span_message.end(), -1) != rendered.span_message.end()) {
-    throw DataError("", "the chat template's {% generation %} does not tell whose turn it is, so a part of the turns "
-                        "cannot be trained; set loss_on: assistant");
+}
+
+// The first message whose turn loss_on trains.
+std::size_t first_trained(const ChatSample& chat, LossOn loss_on) {
+  if (loss_on != LossOn::kLast) {
+    return loss_on == LossOn::kAssistant ? 0 : chat.num_prompt_messages;
   }
-  std::size_t first = loss_on == LossOn::kAssistant ? 0 : chat.num_prompt_messages;
-  if (loss_on == LossOn::kLast) {
-    const auto is_assistant = [](const tokenizer::Message& message) { return message.role == "assistant"; };
-    const auto last = std::find_if(chat.messages.rbegin(), chat.messages.rend(), is_assistant);
-    first = static_cast<std::size_t>(chat.messages.rend() - last) - (last == chat.messages.rend() ? 0 : 1);
+  const auto is_assistant = [](const tokenizer::Message& message) { return message.role == "assistant"; };
+  const auto last = std::find_if(chat.messages.rbegin(), chat.messages.rend(), is_assistant);
+  return static_cast<std::size_t>(chat.messages.rend() - last) - (last == chat.messages.rend() ? 0 : 1);
+}
+
+// The whole text but the turns that are marked so.
+std::vector<ByteRange> all_but_skipped(const ChatSample& chat, const tokenizer::RenderedChat& rendered) {
+  const auto& owners = rendered.span_message;
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) {
+    if (mark_of(chat, i) == TurnMark::kSkip && std::find(owners.begin(), owners.end(), static_cast<int>(i)) == owners.end()) {
+      throw DataError("", "message " + std::to_string(i) + " is marked not to be trained, but the chat template does not "
+                          "tell where it stands in the text; set loss_on: assistant");
+    }
   }
   std::vector<ByteRange> spans;
+  std::uint32_t begin = 0;
+  const auto add_until = [&](std::uint32_t end) {
+    if (begin < end) {
+      spans.emplace_back(begin, end);
+    }
+  };
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    if (owners[i] >= 0 && mark_of(chat, static_cast<std::size_t>(owners[i])) == TurnMark::kSkip) {
+      add_until(rendered.spans[i].first);
+      begin = rendered.spans[i].second;
+    }
+  }
+  add_until(static_cast<std::uint32_t>(rendered.text.size()));
+  return spans;
+}
+
+// The spans of the turns that loss_on trains and the row does not exclude.
+std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
+  check_marks(chat, loss_on);
+  const bool has_skipped = std::find(chat.marks.begin(), chat.marks.end(), TurnMark::kSkip) != chat.marks.end();
+  const bool is_part =
+      has_skipped || (loss_on != LossOn::kAll && (loss_on == LossOn::kLast || chat.num_prompt_messages > 0));
+  if (is_part && std::find(rendered.span_message.begin(), rendered.span_message.end(), -1) != rendered.span_message.end()) {
+    throw DataError("", "the chat template's {% generation %} does not tell whose turn it is, so a part of the turns "
+                        "cannot be trained; set loss_on: assistant, and mark no turn with train or weight");
+  }
+  if (loss_on == LossOn::kAll) {
+    return all_but_skipped(chat, rendered);
+  }
+  const std::size_t first = first_trained(chat, loss_on);
+  std::vector<ByteRange> spans;
   for (std::size_t i = 0; i < rendered.spans.size(); ++i) {
-    if (rendered.span_message[i] < 0 || static_cast<std::size_t>(rendered.span_message[i]) >= first) {
+    const auto message = static_cast<std::size_t>(std::max(rendered.span_message[i], 0));
+    const bool is_anyones = rendered.span_message[i] < 0;
+    if (is_anyones || (message >= first && mark_of(chat, message) != TurnMark::kSkip)) {
       spans.push_back(rendered.spans[i]);
     }
   }

@@ -32,6 +32,16 @@ void wrong_type(const std::string& field, const Json& value, const std::string& 
   throw DataError("", field + " is " + value.type_name() + ", expected " + expected);
 }
 
+Json inner_json(const std::string& text, const std::string& field) {
+  const auto bound_depth = [&](int depth, Json::parse_event_t, const Json&) {
+    if (depth > kMaxJsonDepth) {
+      throw DataError("", field + " is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+    }
+    return true;
+  };
+  return Json::parse(text, bound_depth, false);
+}
+
 std::string printable(const std::string& text, std::size_t max_bytes) {
   std::string out;
   for (const char c : text.substr(0, max_bytes)) {

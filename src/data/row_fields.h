@@ -19,6 +19,10 @@ const std::string& string_of(const Json& value, const std::string& field);
 /// Throws DataError: "field is a number, expected ...".
 [[noreturn]] void wrong_type(const std::string& field, const Json& value, const std::string& expected);
 
+/// JSON that stands in a string; discarded when it is none. Throws DataError beyond the depth of a row, since printing
+/// nested JSON recurses.
+Json inner_json(const std::string& text, const std::string& field);
+
 /// `text` for a message: at most `max_bytes` of it, control characters escaped.
 std::string printable(const std::string& text, std::size_t max_bytes);
 

@@ -187,6 +187,8 @@ void check_field_map(const FieldMap& field_map) {
   static const std::vector<std::string> known = {"messages",
                                                  "role",
                                                  "content",
+                                                 "train",
+                                                 "weight",
                                                  "prompt",
                                                  "completion",
                                                  "text",

@@ -27,13 +27,11 @@ OrderedJson parse_row_json(const std::string& text, const char* what, OrderedJso
 }
 
 jinja::Value message_value(const Message& message, int index) {
-  OrderedJson json = {{"role", message.role}, {"content", message.content}};
-  if (!message.extra_json.empty()) {
-    const std::string what = "messages[" + std::to_string(index) + "]";
-    const OrderedJson extra = parse_row_json(message.extra_json, what.c_str(), OrderedJson::value_t::object);
-    for (const auto& [key, value] : extra.items()) json[key] = value;
+  if (message.json.empty()) {
+    return jinja::message_from_json({{"role", message.role}, {"content", message.content}}, index);
   }
-  return jinja::message_from_json(json, index);
+  const std::string what = "messages[" + std::to_string(index) + "]";
+  return jinja::message_from_json(parse_row_json(message.json, what.c_str(), OrderedJson::value_t::object), index);
 }
 
 bool is_assistant(const Message& message) { return message.role == "assistant"; }
@@ -97,7 +95,7 @@ class JinjaChatTemplate final : public ChatTemplate {
 
   static std::size_t chat_bytes(std::span<const Message> messages, const RenderOptions& options) {
     std::size_t bytes = options.tools_json.size() + options.kwargs_json.size();
-    for (const Message& message : messages) bytes += message.content.size() + message.extra_json.size();
+    for (const Message& message : messages) bytes += message.content.size() + message.json.size();
     return bytes;
   }
 

@@ -1,10 +1,12 @@
 // Renders chats as the trainer does. Reads JSON lines from stdin and answers each with one on stdout:
 //   {"template": source, "folder": path or ""}       sets the template                 -> {} or {"error": ...}
 //   {"messages": [...], "tools": [...], "kwargs": {...}, "add_generation_prompt": b}   -> {"text", "spans", "omissions"}
+//   {"row": a line of a dataset, "sharegpt": b, "field_map": {...}}                    -> {"text"}
 // spans are byte ranges. An error is {"error": "data" | "format", "where", "message"}; anything else ends the program.
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "data/row_format.h"
 #include "lora_train/base/error.h"
 #include "lora_train/tokenizer/chat_template.h"
 
@@ -17,17 +19,20 @@ using lora_train::tokenizer::Message;
 std::vector<Message> messages_of(const Json& row) {
   std::vector<Message> messages;
   for (const Json& json : row.at("messages")) {
-    Message message{json.at("role"), ""};
-    Json extra = json;
-    extra.erase("role");
-    if (json.contains("content") && json["content"].is_string()) {
-      message.content = json["content"];
-      extra.erase("content");
-    }
-    if (!extra.empty()) message.extra_json = extra.dump();
-    messages.push_back(std::move(message));
+    const bool has_text = json.contains("content") && json["content"].is_string();
+    messages.push_back({json.at("role"), has_text ? json["content"].get<std::string>() : "", json.dump()});
   }
   return messages;
+}
+
+// As a row of a dataset becomes a chat.
+Json render_row(const ChatTemplate& chat_template, const Json& question) {
+  const lora_train::data::JsonRow row = lora_train::data::parse_json_row(question.at("row").get<std::string>());
+  if (row.problem) throw lora_train::DataError("", row.problem->message);
+  const auto type = question.value("sharegpt", false) ? lora_train::DatasetType::kSharegpt : lora_train::DatasetType::kMessages;
+  const auto map = question.value("field_map", lora_train::data::FieldMap());
+  const auto chat = std::get<lora_train::data::ChatSample>(lora_train::data::parse_row(row.value, type, map));
+  return {{"text", chat_template.render(chat.messages, {false, chat.tools_json, chat.kwargs_json}).text}};
 }
 
 Json render(const ChatTemplate& chat_template, const Json& row) {
@@ -55,7 +60,7 @@ int main() {
       } else if (chat_template == nullptr) {
         answer = {{"error", "no template"}};
       } else {
-        answer = render(*chat_template, row);
+        answer = row.contains("row") ? render_row(*chat_template, row) : render(*chat_template, row);
       }
     } catch (const lora_train::Error& error) {
       answer = {{"error", error.kind()}, {"where", error.where()}, {"message", error.message()}};

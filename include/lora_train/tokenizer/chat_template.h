@@ -17,10 +17,10 @@ namespace lora_train::tokenizer {
 /// One turn of a chat.
 struct Message {
   std::string role;
-  std::string content;
-  /// Every other field of the row's message as one JSON object (tool_calls, reasoning_content, name, ...), "" for none.
-  /// A key "role" or "content" in it replaces the member, for contents that are null or no string.
-  std::string extra_json = {};
+  std::string content;  ///< "" when it is absent, null or no string
+  /// The row's own message as one JSON object, which the template gets as it is, in its order and with what it lacks
+  /// (content, tool_calls, name, ...); "" stands for an object of role and content.
+  std::string json = {};
 };
 
 struct RenderOptions {

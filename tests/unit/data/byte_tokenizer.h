@@ -68,7 +68,7 @@ class PlainTemplate : public tokenizer::ChatTemplate {
       out.text += messages[i].role + ":";
       const auto begin = static_cast<std::uint32_t>(out.text.size());
       const bool is_hidden = messages[i].content == "hidden";
-      out.text += (is_hidden ? "" : messages[i].content) + messages[i].extra_json + ".";
+      out.text += (is_hidden ? "" : messages[i].content) + messages[i].json + ".";
       if (is_hidden) {
         out.omissions.push_back({static_cast<int>(i), "content", false});
       }

@@ -65,6 +65,49 @@ TEST_F(EncodeSample, ChatWithoutAnAssistantTurnTrainsNothing) {
   }
 }
 
+ChatSample with_marks(ChatSample chat, std::vector<TurnMark> marks) {
+  chat.marks = std::move(marks);
+  return chat;
+}
+
+TEST_F(EncodeSample, MarkedTurnsAreNotTrained) {
+  using enum TurnMark;
+  const ChatSample first = with_marks(chat_, {kNone, kSkip, kSkip, kNone, kTrain});
+  const ChatSample last = with_marks(chat_, {kNone, kNone, kTrain, kNone, kSkip});
+  EXPECT_EQ(encode(first, LossOn::kAuto), "system:s.user:a.assistant:b.user:c.assistant:[d.]");
+  EXPECT_EQ(encode(last, LossOn::kAssistant), "system:s.user:a.assistant:[b.]user:c.assistant:d.");
+  EXPECT_EQ(encode(first, LossOn::kLast), "system:s.user:a.assistant:b.user:c.assistant:[d.]");
+  EXPECT_EQ(encode(last, LossOn::kLast), "system:s.user:a.assistant:b.user:c.assistant:d.");
+  EXPECT_EQ(encode(with_marks(pair_, {kNone, kTrain, kNone, kSkip}), LossOn::kCompletion),
+            "user:a.assistant:b.user:c.assistant:d.");
+  EXPECT_EQ(encode(with_marks(pair_, {kNone, kTrain}), LossOn::kAuto), "user:a.assistant:b.user:c.assistant:[d.]");
+}
+
+TEST_F(EncodeSample, AllLeavesMarkedTurnsOut) {
+  using enum TurnMark;
+  EXPECT_EQ(encode(with_marks(chat_, {kTrain, kNone, kSkip, kNone, kNone}), LossOn::kAll),
+            "[system:s.user:a.assistant:]b.[user:c.assistant:d.]");
+  EXPECT_EQ(encode(with_marks(chat_, {kNone, kNone, kSkip, kNone, kSkip}), LossOn::kAll),
+            "[system:s.user:a.assistant:]b.[user:c.assistant:]d.");
+}
+
+TEST_F(EncodeSample, RefusesMarksItCannotHonour) {
+  using enum TurnMark;
+  const auto refusal = [&](const ChatSample& chat, LossOn loss_on) -> std::string {
+    try {
+      encode(chat, loss_on);
+    } catch (const DataError& error) {
+      return error.message();
+    }
+    return "accepted";
+  };
+  const ChatSample user_trained = with_marks(chat_, {kNone, kTrain}), user_skipped = with_marks(chat_, {kNone, kSkip});
+  EXPECT_EQ(refusal(user_trained, LossOn::kAuto).find("message 1 (user) is marked to be trained"), 0U);
+  EXPECT_EQ(refusal(user_trained, LossOn::kAll), "accepted");
+  EXPECT_EQ(refusal(user_skipped, LossOn::kAuto), "accepted");
+  EXPECT_EQ(refusal(user_skipped, LossOn::kAll).find("message 1 (user) is marked not to be trained"), 0U);
+}
+
 TEST_F(EncodeSample, AddsEosToTextAndTrainsIt) {
   EXPECT_EQ(encode(TextSample{"", "abc"}, LossOn::kAuto), "[abc</s>]");
   EXPECT_EQ(encode(TextSample{"ab", "c"}, LossOn::kAuto), "ab[c</s>]");

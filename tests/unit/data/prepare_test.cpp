@@ -59,6 +59,27 @@ class PrepareData : public testing::Test {
 
 #define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
+TEST_F(PrepareData, MarksOfTurnsDecideTheMaskAndAreRefusedByLine) {
+  const auto row = [](const std::string& mark) {
+    return R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, )"
+           R"({"role": "assistant", "content": "cd")" + mark + "}]}\n";
+  };
+  DataOptions options;
+  options.datasets = {dataset("m.jsonl", row("") + row(R"(, "train": false)") + row(R"(, "weight": 1)"))};
+  const PreparedData data = prepare(options);
+  const auto supervised = [&](std::size_t i) { return data.train.num_supervised(i); };
+  EXPECT_EQ(supervised(0), 5);  // "b." and "cd."
+  EXPECT_EQ(supervised(1), 2);  // "b."
+  EXPECT_GT(supervised(2), 5);  // the fake template writes the mark
+  options.datasets = {dataset("w.jsonl", row("") + row(R"(, "weight": 0.5)"))};
+  EXPECT_SAYS(refusal(options), "w.jsonl:2");
+  EXPECT_SAYS(refusal(options), "messages[2].weight is 0.5");
+  const std::string call = R"({"conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": "f 1"}]})";
+  options.datasets = {dataset("f.jsonl", call + "\n")};
+  EXPECT_SAYS(refusal(options), "f.jsonl:1");
+  EXPECT_SAYS(refusal(options), "it is no JSON");
+}
+
 TEST_F(PrepareData, ReadsSetsOfDifferentLayoutsInOrder) {
   DataOptions options;
   options.datasets = {

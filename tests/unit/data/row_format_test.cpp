@@ -30,7 +30,7 @@ std::string refusal(const char* text, DatasetType type) {
 std::string chat_of(const ChatSample& sample) {
   std::string out;
   for (const auto& message : sample.messages) {
-    out += message.role + "=" + message.content + message.extra_json + ";";
+    out += message.role + "=" + message.content + message.json + ";";
   }
   return out;
 }
@@ -96,7 +96,7 @@ TEST(Messages, KeepsRolesContentsAndOtherFields) {
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "name": "x"}],
           "tools": "[{\"t\": 1}]", "chat_template_kwargs": {"enable_thinking": false}})",
       DatasetType::kMessages);
-  EXPECT_EQ(chat_of(sample), "user=a;assistant=b{\"name\":\"x\"};");
+  EXPECT_EQ(chat_of(sample), "user=a;assistant=b{\"role\":\"assistant\",\"content\":\"b\",\"name\":\"x\"};");
   EXPECT_EQ(sample.tools_json, "[{\"t\":1}]");
   EXPECT_EQ(sample.kwargs_json, "{\"enable_thinking\":false}");
 }
@@ -104,9 +104,64 @@ TEST(Messages, KeepsRolesContentsAndOtherFields) {
 TEST(Messages, NullContentIsForToolCallsOnly) {
   const auto sample = parse<ChatSample>(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": [1]}]})",
                                         DatasetType::kMessages);
-  EXPECT_EQ(chat_of(sample), "assistant={\"tool_calls\":[1],\"content\":null};");
+  EXPECT_EQ(chat_of(sample), "assistant={\"role\":\"assistant\",\"content\":null,\"tool_calls\":[1]};");
   EXPECT_EQ(refusal(R"({"messages": [{"role": "user", "content": null}]})", DatasetType::kMessages),
             "messages[0]: \"content\" is null");
+}
+
+TEST(Messages, AbsentContentStaysAbsentAndOrderStays) {
+  const auto sample = parse<ChatSample>(R"({"messages": [{"tool_calls": [1], "role": "assistant", "name": "x"},
+                                                         {"content": "a", "role": "user"}]})",
+                                        DatasetType::kMessages);
+  EXPECT_EQ(chat_of(sample),
+            "assistant={\"tool_calls\":[1],\"role\":\"assistant\",\"name\":\"x\"};"
+            "user=a{\"content\":\"a\",\"role\":\"user\"};");
+}
+
+TEST(Messages, AFieldMapRenamesInPlace) {
+  const FieldMap map = {{"role", "who"}, {"content", "says"}};
+  const auto sample = parse<ChatSample>(R"({"messages": [{"id": 1, "who": "user", "says": "a"}, {"who": "user", "says": "b"}]})",
+                                        DatasetType::kMessages, map);
+  EXPECT_EQ(chat_of(sample), "user=a{\"id\":1,\"role\":\"user\",\"content\":\"a\"};user=b;");
+  try {
+    parse_row(json(R"({"messages": [{"who": "user", "says": "a", "content": "b"}]})"), DatasetType::kMessages, map);
+    ADD_FAILURE() << "accepted";
+  } catch (const DataError& error) {
+    EXPECT_EQ(error.message().find("messages[0] has \"content\" twice"), 0U) << error.message();
+  }
+}
+
+TEST(Messages, TrainAndWeightMarkTurns) {
+  const auto sample = parse<ChatSample>(
+      R"({"messages": [{"role": "user", "content": "a", "train": null},
+                       {"role": "assistant", "content": "b", "train": false},
+                       {"role": "assistant", "content": "b", "train": true, "weight": 1.0},
+                       {"role": "assistant", "content": "b", "weight": 0}]})",
+      DatasetType::kMessages);
+  using enum TurnMark;
+  EXPECT_EQ(sample.marks, (std::vector{kNone, kSkip, kTrain, kSkip}));
+  const auto sharegpt = parse<ChatSample>(
+      R"({"system": "s", "conversations": [{"from": "gpt", "value": "a", "weight": 0.0}, {"from": "gpt", "value": "b", "weight": 1}]})",
+      DatasetType::kSharegpt);
+  EXPECT_EQ(sharegpt.marks, (std::vector{kNone, kSkip, kTrain}));
+}
+
+TEST(Messages, RefusesOtherMarks) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("weight": 0.5)", "messages[0].weight is 0.5"},
+      {R"("weight": 2)", "messages[0].weight is 2"},
+      {R"("weight": -1)", "messages[0].weight is -1"},
+      {R"("weight": "0")", "messages[0].weight is string, expected 0"},
+      {R"("weight": true)", "messages[0].weight is boolean, expected 0"},
+      {R"("train": 0)", "messages[0].train is number, expected true or false"},
+      {R"("train": "false")", "messages[0].train is string, expected true or false"},
+      {R"("train": true, "weight": 0)", "train is true and weight is 0"},
+      {R"("train_detail": [])", "messages[0].train_detail is not supported"}};
+  for (const auto& [field, message] : cases) {
+    const std::string row = R"({"messages": [{"role": "assistant", "content": "a", )" + std::string(field) + "}]}";
+    const std::string said = refusal(row.c_str(), DatasetType::kMessages);
+    EXPECT_EQ(said.find(message) != std::string::npos, true) << field << "\n" << said;
+  }
 }
 
 TEST(Messages, RefusesMalformedConversations) {
@@ -156,9 +211,35 @@ TEST(Sharegpt, MapsSpeakersToRoles) {
   EXPECT_EQ(chat_of(sample), "system=s;user=a;assistant=b;");
   EXPECT_NE(refusal(R"({"conversations": [{"from": "alien", "value": "a"}]})", DatasetType::kSharegpt).find("alien"),
             std::string::npos);
-  EXPECT_NE(refusal(R"({"conversations": [{"from": "function_call", "value": "a"}]})", DatasetType::kSharegpt)
-                .find("not built yet"),
-            std::string::npos);
+}
+
+TEST(Sharegpt, FunctionCallsBecomeToolCalls) {
+  const auto sample = parse<ChatSample>(
+      R"({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"x\": 1}}"},
+                            {"from": "observation", "value": "2"}]})",
+      DatasetType::kSharegpt);
+  EXPECT_EQ(chat_of(sample),
+            "assistant={\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"type\":\"function\",\"function\":"
+            "{\"name\":\"f\",\"arguments\":{\"x\":1}}}]};tool=2;");
+}
+
+TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"f 1", "it is no JSON"},
+      {R"(5)", "a call is number"},
+      {R"([])", "there is no call"},
+      {R"({\"arguments\": {}})", "no name"},
+      {R"({\"name\": 1, \"arguments\": {}})", "no name"},
+      {R"({\"name\": \"f\"})", "no arguments"},
+      {R"({\"name\": \"f\", \"arguments\": [1]})", "no arguments"},
+      {R"({\"name\": \"f\", \"arguments\": {}, \"id\": 1})", "other fields"}};
+  for (const auto& [value, message] : cases) {
+    const std::string row =
+        std::string(R"({"conversations": [{"from": "function_call", "value": ")") + value + "\"}]}";
+    const std::string said = refusal(row.c_str(), DatasetType::kSharegpt);
+    EXPECT_NE(said.find(message), std::string::npos) << value << "\n" << said;
+    EXPECT_EQ(said.find("conversations[0]: value of function_call"), 0U) << said;
+  }
 }
 
 TEST(Alpaca, BecomesChatTurns) {

@@ -18,7 +18,7 @@ const std::vector<Message> kChat = {
     {"user", " Hi \xC3\xA9\n"},
     {"assistant", "Hello!"},
     {"user", "Bye"},
-    {"assistant", "", R"({"tool_calls": [{"name": "f", "arguments": {"x": 1, "y": [true, null, 2.0, "<\u00e9>"]}}]})"}};
+    {"assistant", "", R"({"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": {"x": 1, "y": [true, null, 2.0, "<\u00e9>"]}}]})"}};
 
 std::string render(const std::string& source, const RenderOptions& options = {}) {
   return ChatTemplate::parse(source, "t.jinja")->render(kChat, options).text;

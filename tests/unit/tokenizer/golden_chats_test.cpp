@@ -28,12 +28,7 @@ void PrintTo(const ChatCase& c, std::ostream* out) { *out << c.name; }
 std::vector<Message> messages_of(const Json& row) {
   std::vector<Message> messages;
   for (const Json& json : row.at("messages")) {
-    Message message{json.at("role"), json.value("content", "")};
-    Json extra = json;
-    extra.erase("role");
-    extra.erase("content");
-    if (!extra.empty()) message.extra_json = extra.dump();
-    messages.push_back(std::move(message));
+    messages.push_back({json.at("role"), json.value("content", ""), json.dump()});
   }
   return messages;
 }

@@ -1,0 +1,170 @@
+// Every golden chat as a row of a dataset: from its line to ids and labels, equal to transformers'.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "data/encode_sample.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/tokenizer.h"
+#include "support/temporary_folder.h"
+#include "support/test_data.h"
+
+namespace lora_train::data {
+namespace {
+
+struct GoldenFile {
+  const char* name;
+  const char* folder;         // of the model
+  const char* template_file;  // in it
+  int rows, errors;
+  const char* tokenizer_file = "tokenizer.json";
+  const char* dialogues = nullptr;  // the golden file with the messages, where this one has only their ids
+};
+
+void PrintTo(const GoldenFile& file, std::ostream* out) { *out << file.name; }
+
+// Renders what some goldens have and rows of a dataset never ask for.
+class PromptingTemplate : public tokenizer::ChatTemplate {
+ public:
+  PromptingTemplate(const tokenizer::ChatTemplate& inner, bool with_prompt)
+      : inner_(inner), with_prompt_(with_prompt) {}
+  tokenizer::RenderedChat render(std::span<const tokenizer::Message> messages,
+                                 const tokenizer::RenderOptions& options) const override {
+    tokenizer::RenderOptions prompting = options;
+    prompting.add_generation_prompt = with_prompt_;
+    return inner_.render(messages, prompting);
+  }
+  const std::string& source() const override { return inner_.source(); }
+  const std::string& name() const override { return inner_.name(); }
+
+ private:
+  const tokenizer::ChatTemplate& inner_;
+  bool with_prompt_;
+};
+
+std::vector<Json> read_goldens(const std::filesystem::path& path) {
+  std::vector<Json> rows;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    rows.push_back(Json::parse(line));
+  }
+  return rows;
+}
+
+EncodedSample encode_as_row(const Json& golden, const tokenizer::ChatTemplate& chat_template,
+                            const tokenizer::Tokenizer& tokenizer) {
+  Json row = {{"id", golden["id"]}, {"messages", golden["messages"]}};
+  if (golden.contains("tools")) {
+    row["tools"] = golden["tools"];
+  }
+  Json kwargs = golden.value("kwargs", Json::object());
+  const PromptingTemplate prompting(chat_template, kwargs.value("add_generation_prompt", false));
+  kwargs.erase("add_generation_prompt");
+  row["chat_template_kwargs"] = kwargs;
+  const JsonRow parsed = parse_json_row(row.dump());
+  EXPECT_FALSE(parsed.problem);
+  EXPECT_EQ(detect_layout(parsed.value, {}).type, DatasetType::kMessages);
+  const Sample sample = parse_row(parsed.value, DatasetType::kMessages, {});
+  return encode_sample(sample, {&tokenizer, &prompting, LossOn::kAuto, tokenizer.vocab_size()});
+}
+
+// Labels from ids and ranges of token positions; a token that straddles a span's edge is in them.
+std::vector<std::int32_t> golden_labels(const Json& golden) {
+  std::vector<std::int32_t> labels(golden["ids"].size(), -100);
+  for (const Json& range : golden["supervised"]) {
+    for (std::size_t i = range[0]; i < range[1]; ++i) {
+      labels[i] = golden["ids"][i];
+    }
+  }
+  return labels;
+}
+
+class GoldenChatRows : public testing::TestWithParam<GoldenFile> {
+ protected:
+  // The folder with the tokenizer of the case under the name that is looked for.
+  std::unique_ptr<tokenizer::Tokenizer> load_tokenizer(const std::filesystem::path& model) const {
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+      const bool is_tokenizer = std::string(name) == "tokenizer.json";
+      std::filesystem::copy_file(model / (is_tokenizer ? GetParam().tokenizer_file : name), folder_ / name);
+    }
+    return tokenizer::Tokenizer::load(folder_.path());
+  }
+
+  testing_support::TemporaryFolder folder_;
+};
+
+TEST_P(GoldenChatRows, IdsAndLabelsAreEqual) {
+  const GoldenFile& param = GetParam();
+  LORA_TRAIN_REQUIRE_DATA(model, param.folder);
+  LORA_TRAIN_REQUIRE_DATA(goldens, std::string("goldens/chat/") + param.name + ".jsonl");
+  const auto tokenizer = load_tokenizer(model);
+  const auto chat_template =
+      tokenizer::ChatTemplate::parse(read_file(model / param.template_file), param.template_file, model);
+  std::map<std::string, Json> dialogues;
+  if (param.dialogues != nullptr) {
+    for (Json& row : read_goldens(goldens.parent_path() / param.dialogues)) {
+      dialogues[row["id"]] = row;
+    }
+  }
+  int rows = 0, errors = 0;
+  for (Json& golden : read_goldens(goldens)) {
+    ++rows;
+    if (param.dialogues != nullptr) {
+      const Json& dialogue = dialogues.at(golden["id"]);
+      for (const char* field : {"messages", "tools", "kwargs"}) {
+        if (dialogue.contains(field)) golden[field] = dialogue[field];
+      }
+    }
+    try {
+      const EncodedSample got = encode_as_row(golden, *chat_template, *tokenizer);
+      ASSERT_FALSE(golden.contains("error")) << golden["id"] << " must be refused: " << golden["error"];
+      ASSERT_EQ(Json(got.ids), golden["ids"]) << golden["id"];
+      ASSERT_EQ(got.labels, golden_labels(golden)) << golden["id"];
+    } catch (const DataError& error) {
+      ++errors;
+      ASSERT_TRUE(golden.contains("error")) << golden["id"] << ": " << error.what();
+      const bool is_role = error.message().find("an unknown role") != std::string::npos;
+      EXPECT_TRUE(is_role || error.message().find(golden["error"].get<std::string>()) != std::string::npos)
+          << error.what();
+    }
+  }
+  EXPECT_EQ(rows, param.rows);
+  EXPECT_EQ(errors, param.errors);
+}
+
+std::string case_name(const testing::TestParamInfo<GoldenFile>& param) {
+  std::string name = param.param.name;
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Files, GoldenChatRows,
+    testing::Values(GoldenFile{"qwen2", "qwen2.5", "chat_template-qwen2-instruct.jinja", 150, 0},
+                    GoldenFile{"qwen2.5", "qwen2.5", "chat_template.jinja", 300, 0},
+                    GoldenFile{"qwen2.5-double-brace", "qwen2.5", "chat_template-double-brace.jinja", 150, 0},
+                    GoldenFile{"qwen3", "qwen3", "chat_template.jinja", 300, 0},
+                    GoldenFile{"qwen3-2025-04", "qwen3", "chat_template-2025-04.jinja", 150, 0},
+                    GoldenFile{"qwen3-instruct-2507", "qwen3", "chat_template-instruct-2507.jinja", 150, 0},
+                    GoldenFile{"qwen3-thinking-2507", "qwen3", "chat_template-thinking-2507.jinja", 300, 0},
+                    GoldenFile{"mistral-v0.1", "mistral/v1", "chat_template.jinja", 300, 12},
+                    GoldenFile{"mistral-v0.1-2023", "mistral/v1", "chat_template-2023.jinja", 150, 6},
+                    GoldenFile{"mistral-v0.3", "mistral/v3", "chat_template.jinja", 300, 12},
+                    GoldenFile{"mistral-v0.3-metaspace", "mistral/v3", "chat_template.jinja", 288, 0,
+                               "tokenizer-metaspace.json", "mistral-v0.3.jsonl"}),
+    case_name);
+
+TEST(GoldenChatRowsTable, NamesEveryFile) {
+  LORA_TRAIN_REQUIRE_DATA(goldens, "goldens/chat");
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(goldens))
+    files += entry.path().extension() == ".jsonl" ? 1 : 0;
+  EXPECT_EQ(files, 11U);
+}
+
+}  // namespace
+}  // namespace lora_train::data
