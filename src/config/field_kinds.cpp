@@ -9,6 +9,8 @@
 namespace lora_train {
 namespace {
 
+constexpr std::size_t kMostShown = 200;  // characters of a wrong value
+
 std::string bound(double value) { return number_value(value).text; }
 
 Field make_field(std::string name, std::string values, std::string help) {
@@ -59,9 +61,10 @@ std::string unexpected(const Value& got, const std::string& expected, const std:
   std::string what = got.is_list()   ? "got a list"
                      : got.is_map()  ? "got a map"
                      : got.is_null() ? "got nothing"
-                                     : "got \"" + got.text + "\"";
+                                     : "got \"" + got.text.substr(0, kMostShown) +
+                                           (got.text.size() > kMostShown ? "..." : "") + "\"";
   what += ", expected " + expected + ".";
-  const std::string near = got.is_scalar() ? nearest_name(got.text, names) : "";
+  const std::string near = got.is_scalar() && got.text.size() < kMostShown ? nearest_name(got.text, names) : "";
   return near.empty() ? what : what + " Did you mean \"" + near + "\"?";
 }
 

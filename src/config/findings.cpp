@@ -8,6 +8,8 @@
 namespace lora_train {
 namespace {
 
+constexpr std::size_t kMostMistakes = 50;  // more come of one cause, such as a file that is no profile
+
 std::string line_of(const Place& place, const std::string& key, const std::string& what) {
   const std::string where = place.text();
   return (where.empty() ? "" : where + ": ") + key + ": " + what;
@@ -21,8 +23,12 @@ void add_once(std::vector<std::string>& lines, std::string line) {
 
 void Findings::mistake(const Place& place, const std::string& key, const std::string& what) {
   const auto is_same = [&](const Mistake& earlier) {
-    return earlier.key == key && earlier.place.text() == place.text();
+    return earlier.key == key && earlier.place.line == place.line && earlier.place.file == place.file;
   };
+  if (mistakes_.size() >= kMostMistakes) {
+    ++num_more_;
+    return;
+  }
   if (!key.empty() && std::any_of(mistakes_.begin(), mistakes_.end(), is_same)) return;
   mistakes_.push_back({place, key, key.empty() ? what : key + ": " + what});
 }
@@ -60,6 +66,7 @@ void Findings::throw_if_any() const {
     const std::string where = sorted[i].place.text();
     message += "\n" + (where.empty() ? "" : where + ": ") + sorted[i].text;
   }
+  if (num_more_ > 0) message += "\n... and " + std::to_string(num_more_) + " more mistakes.";
   if (!hint_.empty()) message += "\n" + hint_;
   throw ConfigError(sorted.front().place.text(), message);
 }

@@ -34,6 +34,7 @@ class Findings {
     std::string text;
   };
   std::vector<Mistake> mistakes_;
+  std::size_t num_more_ = 0;  ///< mistakes beyond those that are kept
   std::vector<std::string> warnings_, notes_;
   std::string hint_;
 };

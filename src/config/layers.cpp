@@ -29,6 +29,10 @@ std::string replace_one(const std::string& inside, const Environment& environmen
     problem = "\"${" + inside + "}\" is no variable. Expected ${NAME} or ${NAME:-default}; $${ stands for ${.";
     return {};
   }
+  if (inside.find("${") != std::string::npos) {
+    problem = "\"${" + inside + "}\" holds a variable in its default, which is not replaced. Give a plain default.";
+    return {};
+  }
   const auto value = environment(name);
   if (split != std::string::npos) return value && !value->empty() ? *value : inside.substr(split + 2);
   if (!value) problem = "the variable " + name + " is not set. Export it, or give a default: ${" + name + ":-default}.";
@@ -61,6 +65,10 @@ class Reader {
       : sources_(sources), environment_(environment), findings_(findings) {}
 
   void read(const fs::path& file) {
+    if (++num_read_ > kMaxFiles) {
+      if (num_read_ == kMaxFiles + 1) findings_.mistake({file.string(), 0}, "extends", too_many_files());
+      return;
+    }
     Value map;
     try {
       map = parse_yaml(read_file(file), {file.string(), 0});
@@ -93,6 +101,7 @@ class Reader {
 
   std::string not_found(const std::string& name, const fs::path& folder) const {
     if (fs::is_directory(folder / name)) return "is a folder. Expected a profile file.";
+    if (fs::exists(folder / name)) return "is a pipe or a device. Expected a profile file.";
     std::vector<std::string> names;
     for (const auto& shipped : sources_.shipped) {
       for (const auto& profile : shipped_profiles(shipped)) names.push_back(profile.name);
@@ -106,6 +115,12 @@ class Reader {
   std::vector<Value> layers;
 
  private:
+  // Each base of a file may name two: what 30 files extend can be a thousand million.
+  static constexpr int kMaxFiles = 200;
+  static std::string too_many_files() {
+    return "more than " + std::to_string(kMaxFiles) + " files lie under one another. Do they extend each other twice?";
+  }
+
   void read_bases(const fs::path& file, const Value& extends) {
     std::vector<Value> names = extends.is_list() ? extends.items : std::vector<Value>{extends};
     for (Value& name : names) {
@@ -141,6 +156,7 @@ class Reader {
   const Environment& environment_;
   Findings& findings_;
   std::vector<fs::path> chain_;
+  int num_read_ = 0;
 };
 
 }  // namespace

@@ -43,7 +43,12 @@ void expand_output_dir(Profile& profile, const Place& place, Findings& findings)
                            (field || near.empty() ? "" : " Did you mean {" + near + "}?"));
       return;
     }
-    out += given.substr(at, open - at) + folder_text(*field, profile);
+    const std::string text = folder_text(*field, profile);
+    if (text == "." || text == "..") {
+      findings.mistake(place, "output_dir", "{" + key + "} is \"" + text + "\", which leads to another folder.");
+      return;
+    }
+    out += given.substr(at, open - at) + text;
     at = close + 1;
   }
   profile.output_dir = out + given.substr(at);

@@ -1,18 +1,22 @@
 #include "parse_yaml.h"
 
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train {
 namespace {
 
-constexpr std::size_t kMaxValues = 100'000;  // far above any profile; bounds what nested anchors can expand to
+constexpr std::size_t kMaxValues = 10'000;  // far above any profile; bounds what nested anchors can expand to
 constexpr std::size_t kMaxBytes = 4 << 20;
+constexpr std::size_t kMaxKeyBytes = 1024;
 
 std::size_t count_values(const Value& value) {
   std::size_t count = 1;
@@ -39,7 +43,7 @@ class Builder : public YAML::EventHandler {
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& text) override {
     Value value = at(mark);
-    if (text.find('\0') != std::string::npos) fail(value.place, "a text holds a zero byte (\\0 or \\u0000).");
+    if (text.find('\0') != std::string::npos) fail(value.place, "a text holds a zero byte, where paths and names end.");
     value.quoted = tag == "!";
     const bool is_null =
         !value.quoted && (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL");
@@ -75,7 +79,7 @@ class Builder : public YAML::EventHandler {
   void count(const YAML::Mark& mark, std::size_t more) {
     num_values_ += more;
     if (num_values_ > kMaxValues)
-      fail({place_.file, line(mark)}, "more than 100000 values. A profile has a few dozen.");
+      fail({place_.file, line(mark)}, "more than 10000 values. A profile has a few dozen.");
   }
 
   Value at(const YAML::Mark& mark) {
@@ -116,6 +120,7 @@ class Builder : public YAML::EventHandler {
 
   void take_key(Level& level, const Value& key) {
     if (!key.is_scalar()) fail(key.place, "a key must be text. Is a colon or a bracket misplaced?");
+    if (key.text.size() > kMaxKeyBytes) fail(key.place, "a key of " + std::to_string(key.text.size()) + " characters.");
     if (const Value* first = level.value.find(key.text)) {
       fail(key.place, key.text + ": stands twice in one map (first at " + first->place.text() + "). Keep one.");
     }
@@ -152,6 +157,11 @@ Value parse_yaml(const std::string& text, const Place& place) {
   if (text.find('\0') != std::string::npos) {
     throw ConfigError(place.text(), "holds a zero byte. A profile is YAML or JSON text in UTF-8.");
   }
+  if (const auto at = find_invalid_utf8(text)) {
+    const auto lines_before = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(*at), '\n');
+    const int line = place.line > 0 ? place.line : static_cast<int>(lines_before) + 1;
+    throw ConfigError(Place{place.file, line}.text(), "not valid UTF-8. Save the file as UTF-8.");
+  }
   refuse_tabs(text, place);
   // At a line break at the end, yaml-cpp takes an open quote for closed and swallows all settings behind it.
   std::istringstream stream(text.substr(0, text.find_last_not_of(" \t\r\n") + 1));
@@ -160,12 +170,16 @@ Value parse_yaml(const std::string& text, const Place& place) {
     Builder builder(place), second(place);
     parser.HandleNextDocument(builder);
     if (parser.HandleNextDocument(second)) {
-      throw ConfigError(place.text(), "holds more than one YAML document. Take out the line with '---'.");
+      throw ConfigError(place.text(),
+                        "holds more than one YAML document. Take out the line with '---', or what stands behind the "
+                        "last brace of JSON.");
     }
     return builder.take();
   } catch (const YAML::Exception& error) {
     const int line = place.line > 0 || error.mark.line < 0 ? place.line : error.mark.line + 1;
-    throw ConfigError(Place{place.file, line}.text(), "not valid YAML or JSON: " + error.msg + ".");
+    const bool is_too_deep = dynamic_cast<const YAML::DeepRecursion*>(&error) != nullptr;
+    throw ConfigError(Place{place.file, line}.text(),
+                      "not valid YAML or JSON: " + (is_too_deep ? "nested too deep" : error.msg) + ".");
   }
 }
 
