@@ -5,6 +5,7 @@
 #include "engine_loader.h"
 #include "launcher.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
 #include "profile_flags.h"
@@ -25,6 +26,8 @@ void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
 }  // namespace
 
 int run_train(const std::vector<std::string>& arguments) {
+  // To the end of the process: a signal that comes after the run must not turn its exit code into another.
+  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
   CommandParser parser("train",
                        "Fine-tunes a model as a profile says. Going on after a stop is the same command again.");
   const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},

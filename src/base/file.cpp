@@ -8,31 +8,14 @@
 #include <cerrno>
 #include <cstring>
 #include <random>
+#include <utility>
 
-#include "lora_train/base/error.h"
-#include "lora_train/base/hash.h"
+#include "file_call.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/text.h"
 
 namespace lora_train {
 namespace {
-
-[[noreturn]] void fail(const std::filesystem::path& path, const std::string& what) {
-  const int code = errno;
-  throw IoError(path.string(), what + ": " + std::strerror(code));
-}
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
   static thread_local std::random_device device;
@@ -42,19 +25,17 @@ std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
 
 }  // namespace
 
-FileReader::FileReader(std::filesystem::path path)
-    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (fd_ < 0) fail(path_, "cannot open");
+FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
+  fd_ = checked(path_, "cannot open", [&] { return file_ops().open(path_.string(), O_RDONLY); });
 }
 
-FileReader::~FileReader() { ::close(fd_); }
+FileReader::~FileReader() { file_ops().close(fd_); }
 
 std::size_t FileReader::read(char* buffer, std::size_t size) {
   std::size_t filled = 0;
   while (filled < size) {
-    const ssize_t got = ::read(fd_, buffer + filled, size - filled);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(path_, "cannot read");
+    const auto got =
+        checked(path_, "cannot read", [&] { return file_ops().read(fd_, buffer + filled, size - filled); });
     if (got == 0) break;
     filled += static_cast<std::size_t>(got);
   }
@@ -74,7 +55,7 @@ std::string read_file(const std::filesystem::path& path) {
   }
 }
 
-FileHash hash_file(const std::filesystem::path& path) {
+FileHash hash_file(const std::filesystem::path& path, const std::function<void()>& after_each_mib) {
   FileReader file(path);
   Hasher hasher;
   FileHash out;
@@ -82,6 +63,7 @@ FileHash hash_file(const std::filesystem::path& path) {
   for (std::size_t got = buffer.size(); got == buffer.size(); out.num_bytes += got) {
     got = file.read(buffer.data(), buffer.size());
     hasher.update({buffer.data(), got});
+    if (after_each_mib) after_each_mib();
   }
   out.hash = hasher.hex();
   return out;
@@ -93,42 +75,78 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view bytes
   writer.commit();
 }
 
-AtomicFileWriter::AtomicFileWriter(std::filesystem::path path, std::size_t expected_bytes)
-    : path_(std::move(path)), temporary_(temporary_sibling(path_)) {
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail(path_, "cannot create");
-  if (expected_bytes == 0) return;
-  int code = 0;
-  do {
-    code = ::posix_fallocate(fd_, 0, static_cast<off_t>(expected_bytes));
-  } while (code == EINTR);
-  if (code != 0 && code != EOPNOTSUPP && code != EINVAL) {
-    ::close(fd_);
-    ::unlink(temporary_.c_str());
-    fd_ = -1;
-    errno = code;
-    fail(path_, "cannot reserve " + std::to_string(expected_bytes) + " bytes");
+FileWriter::FileWriter(std::filesystem::path path, std::size_t expected_bytes)
+    : path_(std::move(path)), expected_bytes_(expected_bytes) {
+  fd_ = checked(path_, "cannot create", [&] { return file_ops().open(path_.string(), O_WRONLY | O_CREAT | O_EXCL); });
+  try {
+    if (expected_bytes_ > 0) reserve();
+  } catch (...) {
+    file_ops().close(fd_);
+    file_ops().unlink(path_.string());
+    throw;
   }
 }
 
-AtomicFileWriter::~AtomicFileWriter() {
+FileWriter::~FileWriter() {
   if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
+  file_ops().close(fd_);
+  file_ops().unlink(path_.string());
 }
 
-void AtomicFileWriter::write(std::string_view bytes) {
-  if (write_all(fd_, bytes) != bytes.size()) fail(path_, "cannot write");
+void FileWriter::reserve() {
+  if (retry_interrupted([&] { return file_ops().allocate(fd_, expected_bytes_); }) == 0) return;
+  const int code = errno;
+  if (code == EOPNOTSUPP || code == ENOSYS || code == EINVAL) return;  // a file system that cannot
+  std::string what = "cannot reserve " + format_bytes(static_cast<double>(expected_bytes_));
+  std::uint64_t bytes = 0;
+  if (file_ops().free_bytes(path_.parent_path().string(), bytes) == 0) {
+    what += " (" + format_bytes(static_cast<double>(bytes)) + " are free)";
+  }
+  fail_with(path_, what, code);
+}
+
+void FileWriter::write(std::string_view bytes) {
+  hasher_.update(bytes);
+  num_written_ += bytes.size();
+  while (!bytes.empty()) {
+    const auto put = checked(path_, "cannot write", [&] { return file_ops().write(fd_, bytes.data(), bytes.size()); });
+    bytes.remove_prefix(static_cast<std::size_t>(put));
+  }
+}
+
+FileHash FileWriter::finish() {
+  if (num_written_ < expected_bytes_) {
+    checked(path_, "cannot set the length", [&] { return file_ops().truncate(fd_, num_written_); });
+  }
+  checked(path_, "cannot sync", [&] { return file_ops().sync(fd_); });
+  const int fd = std::exchange(fd_, -1);
+  // After EINTR the descriptor is closed too; what was synced is on the disk.
+  if (file_ops().close(fd) != 0 && errno != EINTR) {
+    const int code = errno;
+    file_ops().unlink(path_.string());
+    fail_with(path_, "cannot close", code);
+  }
+  return {num_written_, hasher_.hex()};
+}
+
+AtomicFileWriter::AtomicFileWriter(std::filesystem::path path, std::size_t expected_bytes)
+    : path_(std::move(path)), writer_(temporary_sibling(path_), expected_bytes) {}
+
+AtomicFileWriter::~AtomicFileWriter() {
+  if (is_finished_ && !is_committed_) file_ops().unlink(writer_.path().string());
 }
 
 void AtomicFileWriter::commit() {
-  const off_t end = ::lseek(fd_, 0, SEEK_CUR);
-  if (end < 0 || ::ftruncate(fd_, end) != 0) fail(path_, "cannot set the length");
-  if (::fsync(fd_) != 0) fail(path_, "cannot sync");
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "cannot rename into place");
-  ::close(fd_);
-  fd_ = -1;
+  writer_.finish();
+  is_finished_ = true;
+  rename_path(writer_.path(), path_);
+  is_committed_ = true;
   sync_folder(path_.parent_path());
+}
+
+void sync_file(const std::filesystem::path& path) {
+  const OpenFile file(checked(path, "cannot open to sync", [&] { return file_ops().open(path.string(), O_RDONLY); }));
+  checked(path, "cannot sync", [&] { return file_ops().sync(file.get()); });
 }
 
 std::size_t write_all(int fd, std::string_view bytes) {
@@ -142,31 +160,32 @@ std::size_t write_all(int fd, std::string_view bytes) {
   return done;
 }
 
-void sync_folder(const std::filesystem::path& folder) {
-  const auto name = folder.empty() ? std::filesystem::path(".") : folder;
-  const FileDescriptor fd(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || (::fsync(fd.get()) != 0 && errno != EINVAL)) fail(name, "cannot sync the folder");
-}
-
-MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) fail(path, "cannot open");
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path), is_mapped_(true) {
+  const int fd = checked(path, "cannot open", [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC); });
   struct stat info {};
-  if (::fstat(file.get(), &info) != 0) fail(path, "cannot read the size");
-  if (S_ISDIR(info.st_mode)) {
-    errno = EISDIR;
-    fail(path, "cannot read");
-  }
-  size_ = static_cast<std::size_t>(info.st_size);
-  if (size_ == 0) return;
-  void* map = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (map == MAP_FAILED) fail(path, "cannot map into memory");
+  int code = ::fstat(fd, &info) == 0 ? 0 : errno;
+  if (code == 0 && S_ISDIR(info.st_mode)) code = EISDIR;
+  size_ = code == 0 ? static_cast<std::size_t>(info.st_size) : 0;
+  void* map = size_ == 0 ? nullptr : ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (map == MAP_FAILED) code = errno;
+  ::close(fd);
+  if (code != 0) fail_with(path, "cannot map into memory", code);
+  if (map == nullptr) return;
   data_ = {static_cast<const char*>(map), [size = size_](const char* data) {
              ::munmap(const_cast<char*>(data), size);
            }};
 }
 
+MappedFile::MappedFile(std::filesystem::path path, std::string bytes) : path_(std::move(path)) {
+  const auto shared = std::make_shared<const std::string>(std::move(bytes));
+  data_ = {shared, shared->data()};
+  size_ = shared->size();
+}
+
+MappedFile MappedFile::read(const std::filesystem::path& path) { return {path, read_file(path)}; }
+
 void MappedFile::release(std::size_t offset, std::size_t bytes) const {
+  if (!is_mapped_) return;
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t begin = (offset + page - 1) / page * page;
   const std::size_t end = (offset + bytes) / page * page;

@@ -9,6 +9,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
@@ -118,7 +119,7 @@ class Loader {
   void hash_files() {
     std::string hashes;
     for (const std::string& file : files_) {
-      hashes += hash_file(file).hash;
+      hashes += hash_file(file, throw_if_stop_requested).hash;
     }
     fingerprint_ = hash128_hex(hashes);
   }
@@ -153,6 +154,7 @@ class Loader {
                                                  [&](FileBlock&& block) { return encode(std::move(block)); });
     auto last_report = Clock::now();
     pipeline.run(options_.num_threads, [&](EncodedBlock&& block) {
+      throw_if_stop_requested();
       const bool wants_more = take(block, writer);
       if (Clock::now() - last_report > kReportInterval) {
         last_report = Clock::now();

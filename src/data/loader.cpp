@@ -11,12 +11,15 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 
 namespace lora_train::data {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLookForStops{100};
 
 // Buffers that no micro-batch uses. Shared with the micro-batches that were handed out.
 class FreeBuffers {
@@ -224,8 +227,11 @@ class Loader::State {
     const auto is_there = [&] {
       return !items_.empty() && (items_.front().error != nullptr || is_far_enough(items_.front()));
     };
-    for (int reports = 1; !changed_.wait_until(lock, start + reports * options_.stall_after, is_there); ++reports) {
-      const std::string report = describe_wait(reports * options_.stall_after);
+    int reports = 1;
+    while (!changed_.wait_for(lock, std::min(kLookForStops, options_.stall_after), is_there)) {
+      throw_if_stop_requested();
+      if (Clock::now() - start < reports * options_.stall_after) continue;
+      const std::string report = describe_wait(reports++ * options_.stall_after);
       lock.unlock();
       options_.report_stall ? options_.report_stall(report) : log_warning(report);
       lock.lock();

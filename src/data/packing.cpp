@@ -5,6 +5,7 @@
 #include <cassert>
 #include <numeric>
 
+#include "lora_train/base/stop_request.h"
 #include "shuffle.h"
 
 namespace lora_train::data {
@@ -124,6 +125,7 @@ Rows pack_first_fit_decreasing(std::span<const std::uint32_t> order, std::span<c
   const std::size_t num_windows = (order.size() + window - 1) / window;
   std::size_t begin = 0;
   for (std::size_t w = 0; w < num_windows; ++w) {
+    throw_if_stop_requested();
     const std::size_t end = order.size() * (w + 1) / num_windows;
     pack_window(order.subspan(begin, end - begin), lengths, max_seq_len, key, static_cast<std::uint32_t>(w), rows);
     begin = end;

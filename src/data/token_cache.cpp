@@ -2,10 +2,13 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 
 namespace lora_train::data {
 namespace {
+
+constexpr std::size_t kPiece = std::size_t{16} << 20;  // bytes copied between two looks for a stop
 
 namespace fs = std::filesystem;
 
@@ -69,10 +72,15 @@ std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const Token
                                                 format_bytes(static_cast<double>(source.size())) + " are needed");
     }
     AtomicFileWriter copy(file, source.size());
-    copy.write(source);
+    for (std::size_t begin = 0; begin < source.size(); begin += kPiece) {
+      throw_if_stop_requested();
+      copy.write(source.substr(begin, kPiece));
+    }
     copy.commit();
     log_info("stage_dir: copied " + format_bytes(static_cast<double>(source.size())) + " to " + file.string());
     return TokenTable::open(file, key);
+  } catch (const StopError&) {
+    throw;
   } catch (const std::exception& error) {
     log_warning("stage_dir is not used, tokens are read from " + table->path().string() + ": " + error.what());
     return table;

@@ -2,11 +2,12 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "adapter_tensors.h"
+#include "adapter_names.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/config/profile.h"
 #include "lora_train/lora/adapter_file.h"
+#include "lora_train/model/tensor_io.h"
 #include "lora_train/storage/model_file.h"
 
 namespace lora_train::lora {
@@ -15,7 +16,6 @@ namespace {
 // Keeps the order of the file: PEFT takes the first pattern that matches.
 using Json = nlohmann::ordered_json;
 
-const char* const kConfigFile = "adapter_config.json";
 // Of peft.LoraConfig, for keys that the file leaves out.
 constexpr std::int64_t kPeftDefaultRank = 8;
 constexpr double kPeftDefaultAlpha = 8;
@@ -164,9 +164,8 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   return config;
 }
 
-void save_adapter(const std::filesystem::path& folder, const AdapterConfig& config,
-                  const std::vector<std::string>& target_modules, const model::Parameters& parameters, SaveDtype dtype) {
-  save_adapter_tensors(folder, parameters, dtype);
+std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config, const std::vector<std::string>& target_modules,
+                                                const model::Parameters& parameters, SaveDtype dtype) {
   const LoraOptions& options = config.options;
   Json ranks = Json::object(), alphas = Json::object();
   for (const auto& [name, value] : options.rank_pattern) ranks[name] = value;
@@ -189,7 +188,8 @@ void save_adapter(const std::filesystem::path& folder, const AdapterConfig& conf
                        {"trainable_token_indices", nullptr},
                        {"use_dora", false},
                        {"use_rslora", options.use_rslora}};
-  write_file_atomic(folder / kConfigFile, object.dump(2) + "\n");
+  return {{kTensorFile, "", model::values_to_write(parameters, dtype == SaveDtype::kBFloat16 ? at::kBFloat16 : at::kFloat)},
+          {kConfigFile, object.dump(2) + "\n"}};
 }
 
 }  // namespace lora_train::lora

@@ -1,4 +1,6 @@
-#include "adapter_tensors.h"
+#include "lora_train/lora/adapter_file.h"
+
+#include "adapter_names.h"
 
 #include <ATen/ATen.h>
 
@@ -14,8 +16,6 @@
 
 namespace lora_train::lora {
 namespace {
-
-const char* const kTensorFile = "adapter_model.safetensors";
 
 std::vector<std::string> parameter_names(const std::vector<model::AdapterSpec>& specs) {
   std::vector<std::string> names;
@@ -58,10 +58,6 @@ void load_adapter(const std::filesystem::path& folder, const std::vector<model::
                         "is not a LoRA tensor that adapter_config.json announces; it would be ignored");
     }
   }
-}
-
-void save_adapter_tensors(const std::filesystem::path& folder, const model::Parameters& parameters, SaveDtype dtype) {
-  model::write_values(folder / kTensorFile, parameters, dtype == SaveDtype::kBFloat16 ? at::kBFloat16 : at::kFloat);
 }
 
 void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed, model::Parameters& parameters) {

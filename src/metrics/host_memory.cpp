@@ -2,6 +2,8 @@
 
 #include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 namespace lora_train::metrics {
 
@@ -15,6 +17,15 @@ double peak_host_memory_gib() {
   }
   std::fclose(file);
   return kib / (1024.0 * 1024.0);
+}
+
+std::int64_t available_host_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string key, unit;
+  for (std::int64_t kib = 0; file >> key >> kib >> unit;) {
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return std::int64_t{8} << 30;
 }
 
 }  // namespace lora_train::metrics

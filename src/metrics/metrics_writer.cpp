@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -48,9 +49,8 @@ bool has_train_events(const std::filesystem::path& path) {
   return false;
 }
 
-MetricsWriter::MetricsWriter(const std::filesystem::path& path)
-    : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
-  if (fd_ < 0) fail(path_, "open the file for appending");
+MetricsWriter::MetricsWriter(const std::filesystem::path& path) : path_(path) {
+  open();
   if (!std::filesystem::is_regular_file(path_)) return;
   const std::string text = read_file(path_);
   const std::size_t last_end = text.rfind('\n');
@@ -64,18 +64,32 @@ MetricsWriter::~MetricsWriter() {
   ::close(fd_);
 }
 
-void MetricsWriter::truncate_after(long long step) {
+void MetricsWriter::open() {
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail(path_, "open the file for appending");
+}
+
+void MetricsWriter::drop_after(long long step) {
   if (!std::filesystem::is_regular_file(path_)) return;
   const std::string text = read_file(path_);
+  std::string kept;
+  std::size_t begin_of_rest = text.size();  // from here on lines are missing
   for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = text.find('\n', begin);
+    const std::size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
     if (is_later_than(std::string_view(text).substr(begin, end - begin), step)) {
-      truncate_to(fd_, path_, begin);
-      return;
+      begin_of_rest = std::min(begin_of_rest, kept.size());
+    } else {
+      kept.append(text, begin, end - begin);
     }
-    if (end == std::string::npos) return;
-    begin = end + 1;
+    begin = end;
   }
+  if (kept.size() <= begin_of_rest) {
+    if (kept.size() < text.size()) truncate_to(fd_, path_, kept.size());
+    return;
+  }
+  write_file_atomic(path_, kept);
+  ::close(fd_);
+  open();
 }
 
 void MetricsWriter::append(const std::string& line) {
@@ -145,6 +159,7 @@ void MetricsWriter::write(const CheckpointRecord& record) {
                   {"step", record.step},
                   {"path", record.path},
                   {"save_s", record.save_s},
+                  {"stall_s", record.stall_s},
                   {"time", record.time}}) +
          "\n");
 }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/storage/model_weights.h"
 
@@ -63,6 +64,7 @@ std::vector<NormSite> norm_sites(const ModelConfig& c) {
 }
 
 void load(const storage::WeightFiles& files, const std::string& name, const at::Tensor& target) {
+  throw_if_stop_requested();
   const storage::TensorEntry* entry = files.find(name);
   if (entry == nullptr) throw FormatError(name, "tensor is missing");
   copy_elements(*entry, files.bytes(*entry), files.where(*entry), target);

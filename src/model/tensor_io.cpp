@@ -7,6 +7,26 @@
 #include "lora_train/base/error.h"
 
 namespace lora_train::model {
+namespace {
+
+/// No exponent of all ones. Plain loops: a thread that saves must not wake LibTorch's pool, which is training.
+template <typename Bits>
+bool has_no_full_exponent(std::string_view bytes, Bits exponent) {
+  bool finite = true;
+  for (std::size_t i = 0; i < bytes.size(); i += sizeof(Bits)) {
+    Bits value;
+    std::memcpy(&value, bytes.data() + i, sizeof value);
+    finite = finite & ((value & exponent) != exponent);
+  }
+  return finite;
+}
+
+bool is_finite(std::string_view bytes, at::ScalarType type) {
+  return type == at::kFloat ? has_no_full_exponent<std::uint32_t>(bytes, 0x7F800000U)
+                            : has_no_full_exponent<std::uint16_t>(bytes, 0x7F80U);
+}
+
+}  // namespace
 
 using storage::DType;
 
@@ -63,18 +83,23 @@ storage::TensorToWrite tensor_to_write(std::string name, const at::Tensor& tenso
   return out;
 }
 
-void write_values(const std::filesystem::path& path, const Parameters& parameters, at::ScalarType type) {
-  std::vector<at::Tensor> values;
+storage::TensorToWrite finite_tensor_to_write(std::string name, const at::Tensor& tensor) {
+  storage::TensorToWrite out = tensor_to_write(std::move(name), tensor);
+  out.produce = [name = out.name, bytes = out.bytes, type = tensor.scalar_type(), tensor] {
+    if (!is_finite(bytes, type)) {
+      throw NumericError(name, "holds NaN or infinity and is not saved; the last checkpoint before is intact");
+    }
+    return bytes;
+  };
+  return out;
+}
+
+std::vector<storage::TensorToWrite> values_to_write(const Parameters& parameters, at::ScalarType type) {
   std::vector<storage::TensorToWrite> tensors;
   for (const auto& parameter : parameters.list()) {
-    values.push_back(parameters.value(parameter.name).to(type));
-    if (!at::isfinite(values.back()).all().item<bool>()) {
-      throw NumericError(parameter.name,
-                         "holds NaN or infinity and is not saved; the last checkpoint before is intact");
-    }
-    tensors.push_back(tensor_to_write(parameter.name, values.back()));
+    tensors.push_back(finite_tensor_to_write(parameter.name, parameters.value(parameter.name).to(type)));
   }
-  storage::write_safetensors(path, tensors);
+  return tensors;
 }
 
 }  // namespace lora_train::model

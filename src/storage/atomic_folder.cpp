@@ -1,77 +1,92 @@
 #include "lora_train/storage/atomic_folder.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include <deque>
 
-#include "lora_train/base/error.h"
-#include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
 
 namespace lora_train::storage {
 namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(const fs::path& path, const std::string& what, int code) {
-  throw IoError(path.string(), what + ": " + std::strerror(code));
-}
+constexpr std::string_view kTemporary = ".tmp-";
 
-void sync_file(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) fail(path, "cannot open to sync", errno);
-  const int code = ::fsync(fd) == 0 ? 0 : errno;
-  ::close(fd);
-  if (code != 0) fail(path, "cannot sync", code);
-}
-
-void sync_tree(const fs::path& folder) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.is_directory()) {
-      sync_tree(entry.path());
-    } else {
-      sync_file(entry.path());
-    }
-  }
-  sync_folder(folder);
+fs::path temporary_name(const fs::path& path) {
+  return path.parent_path() /
+         (std::string(kTemporary) + path.filename().string() + "-" + std::to_string(::getpid()));
 }
 
 /// `temporary` takes the name of `target`; what had it before ends under the temporary name.
 void exchange(const fs::path& temporary, const fs::path& target) {
-  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return;
-  if (errno != ENOENT && errno != EINVAL && errno != ENOSYS) fail(target, "cannot rename into place", errno);
-  // No older folder, or a file system that cannot exchange.
-  fs::remove_all(target);
-  fs::rename(temporary, target);
+  if (path_kind(target) == PathKind::kNone) return rename_path(temporary, target);
+  if (exchange_paths(temporary, target)) return;
+  // A file system that cannot: for a moment there is neither.
+  const fs::path old = temporary.string() + "-old";
+  rename_path(target, old);
+  rename_path(temporary, target);
+  rename_path(old, temporary);
+}
+
+/// What is left of a deletion is swept by the next run.
+void remove_quietly(const fs::path& path) noexcept {
+  try {
+    remove_tree(path);
+  } catch (const std::exception& error) {
+    log_warning(std::string(error.what()) + "; delete it by hand");
+  }
 }
 
 }  // namespace
 
-AtomicFolder::AtomicFolder(fs::path target) : target_(std::move(target)) {
-  temporary_ = target_.parent_path() / (".tmp-" + target_.filename().string() + "-" + std::to_string(::getpid()));
-  try {
-    fs::remove_all(temporary_);
-    fs::create_directory(temporary_);
-  } catch (const fs::filesystem_error& error) {
-    throw IoError(target_.string(), "cannot create the folder: " + error.code().message());
+AtomicFolder::AtomicFolder(fs::path target) : target_(std::move(target)), temporary_(temporary_name(target_)) {
+  remove_tree(temporary_);
+  make_folder(temporary_);
+}
+
+AtomicFolder::~AtomicFolder() { remove_quietly(temporary_); }
+
+void AtomicFolder::write(const std::vector<FileToWrite>& files) {
+  std::deque<FileWriter> writers;
+  std::vector<SafetensorsLayout> layouts;
+  for (const auto& file : files) {
+    layouts.emplace_back(file.tensors);
+    writers.emplace_back(temporary_ / file.name, file.tensors.empty() ? file.text.size() : layouts.back().num_bytes());
+  }
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (files[i].tensors.empty()) {
+      writers[i].write(files[i].text);
+    } else {
+      layouts[i].write(writers[i]);
+    }
+    files_[files[i].name] = writers[i].finish();
   }
 }
 
-AtomicFolder::~AtomicFolder() {
-  std::error_code ignored;
-  fs::remove_all(temporary_, ignored);
+void AtomicFolder::commit() {
+  sync_folder(temporary_);
+  exchange(temporary_, target_);
+  sync_folder(target_.parent_path());
 }
 
-void AtomicFolder::commit() {
-  try {
-    sync_tree(temporary_);
-    exchange(temporary_, target_);
-    sync_folder(target_.parent_path());
-    fs::remove_all(temporary_);
-  } catch (const fs::filesystem_error& error) {
-    throw IoError(target_.string(), "cannot put the folder in its place: " + error.code().message());
+void write_folder(const fs::path& target, const std::vector<FileToWrite>& files) {
+  AtomicFolder folder(target);
+  folder.write(files);
+  folder.commit();
+}
+
+void delete_folder(const fs::path& folder) {
+  const fs::path temporary = temporary_name(folder);
+  remove_tree(temporary);
+  rename_path(folder, temporary);
+  remove_tree(temporary);
+}
+
+void delete_temporaries(const fs::path& folder, const std::function<bool(const std::string&)>& is_ours) {
+  for (const auto& name : list_folder(folder)) {
+    if (name.starts_with(kTemporary) && is_ours(name.substr(kTemporary.size()))) remove_tree(folder / name);
   }
 }
 

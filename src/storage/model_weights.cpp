@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 
@@ -135,6 +136,19 @@ void WeightFiles::release(const TensorEntry& entry) const { files_.at(entry.file
 
 std::string WeightFiles::where(const TensorEntry& entry) const {
   return files_.at(entry.file).path().string() + ": " + entry.name;
+}
+
+std::string WeightFiles::fingerprint() const {
+  constexpr std::size_t kSample = 4096;
+  Hasher hasher;
+  for (const auto& [name, entry] : entries_) {
+    hasher.update(name + " " + describe(entry) + "\n");
+    const std::string_view all = bytes(entry);
+    for (const std::size_t begin : {std::size_t{0}, all.size() / 2, all.size() - std::min(all.size(), kSample)}) {
+      hasher.update(all.substr(begin, kSample));
+    }
+  }
+  return hasher.hex();
 }
 
 void WeightFiles::drop(const std::vector<std::string>& names) {

@@ -122,8 +122,10 @@ std::string describe(const TensorEntry& entry) {
   return text + "]";
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(map_file(file)) {
-  const std::string where = file.string();
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : SafetensorsFile(map_file(file)) {}
+
+SafetensorsFile::SafetensorsFile(MappedFile file) : file_(std::move(file)) {
+  const std::string where = file_.path().string();
   const std::size_t length = read_header_length(file_.bytes(), where);
   auto header = parse_safetensors_header(file_.bytes().substr(8, length), where);
   file_.release(0, 8 + length);

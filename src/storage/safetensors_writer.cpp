@@ -51,25 +51,30 @@ std::size_t tensor_bytes(DType dtype, const std::vector<std::int64_t>& shape) {
   return bits / 8;
 }
 
+SafetensorsLayout::SafetensorsLayout(const std::vector<TensorToWrite>& tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : order_(write_order(tensors)), header_(header_of(order_, metadata, data_bytes_)) {}
+
+std::string SafetensorsLayout::length_prefix() const {
+  std::string length(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(header_.size() >> (8 * i) & 0xFF);
+  return length;
+}
+
+std::string_view SafetensorsLayout::bytes_of(const TensorToWrite& tensor) {
+  const std::string_view bytes = tensor.produce ? tensor.produce() : tensor.bytes;
+  if (bytes.size() != tensor_bytes(tensor.dtype, tensor.shape)) {
+    throw ShapeError(tensor.name, std::to_string(bytes.size()) + " bytes given, " +
+                                      std::to_string(tensor_bytes(tensor.dtype, tensor.shape)) + " needed");
+  }
+  return bytes;
+}
+
 void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  const Order order = write_order(tensors);
-  std::size_t data_bytes = 0;
-  const std::string header = header_of(order, metadata, data_bytes);
-  std::string length(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(header.size() >> (8 * i) & 0xFF);
-
-  AtomicFileWriter writer(path, 8 + header.size() + data_bytes);
-  writer.write(length);
-  writer.write(header);
-  for (const auto* tensor : order) {
-    const std::string_view bytes = tensor->produce ? tensor->produce() : tensor->bytes;
-    if (bytes.size() != tensor_bytes(tensor->dtype, tensor->shape)) {
-      throw ShapeError(tensor->name, std::to_string(bytes.size()) + " bytes given, " +
-                                         std::to_string(tensor_bytes(tensor->dtype, tensor->shape)) + " needed");
-    }
-    writer.write(bytes);
-  }
+  const SafetensorsLayout layout(tensors, metadata);
+  AtomicFileWriter writer(path, layout.num_bytes());
+  layout.write(writer);
   writer.commit();
 }
 

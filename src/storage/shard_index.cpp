@@ -3,24 +3,12 @@
 #include <set>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::storage {
 namespace {
-
-/// Why `name` may not be joined to a folder, or null. Lexical on purpose: files of the Hub cache are links that leave
-/// their folder legitimately.
-const char* why_not_plain(std::string_view name) {
-  if (name.empty()) return "is empty";
-  if (name.find_first_of("/\\") != std::string_view::npos) return "holds a path separator";
-  if (name.find("..") != std::string_view::npos) return "holds \"..\"";
-  if (name.front() == '-') return "starts with a dash";
-  for (const char c : name) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) return "holds a control character";
-  }
-  return nullptr;
-}
 
 /// Follows {"metadata": anything, "weight_map": {tensor: file}}; other keys are skipped.
 class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
@@ -40,7 +28,8 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& file) override {
     if (!in_entry()) return value("a string");
     const std::string where = where_ + ": " + key_;
-    if (const char* reason = why_not_plain(file)) {
+    // Lexical on purpose: files of the Hub cache are links that leave their folder legitimately.
+    if (const char* reason = why_not_file_name(file)) {
       const std::string shown = nlohmann::json(file).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
       reject(where, "weight_map names " + shown + ", which " + reason +
                         "; a plain file name beside the index was expected");

@@ -4,8 +4,10 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
+#include "checkpoint_tensors.h"
 #include "run_state.h"
 #include "untrained_row.h"
 
@@ -57,27 +59,57 @@ void log_start(const Run& run) {
 constexpr const char* kDataKeys[] = {"datasets",   "model",      "chat_template", "loss_on", "max_seq_len",
                                      "overlength", "on_bad_row", "val_set_size",  "seed"};
 
-bool may_data_differ(const std::vector<std::string>& allow_changed) {
-  return std::any_of(std::begin(kDataKeys), std::end(kDataKeys),
-                     [&](const char* key) { return std::count(allow_changed.begin(), allow_changed.end(), key) > 0; });
+bool is_allowed(const Run& run, const char* key) {
+  const auto& keys = run.request.allow_changed;
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
+/// What the run reads must be what it read when the checkpoint was written. The profile is compared elsewhere, key by key.
+void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint, const checkpoint::Fingerprints& old) {
+  const checkpoint::Fingerprints& now = run.checkpoint.fingerprints;
+  const auto refuse = [&](const std::string& what, const char* key) {
+    throw ConfigError(checkpoint.string(), "was trained with " + what + " Use what it was trained with, --allow-changed " +
+                                               key + ", --overwrite, or another --output-dir");
+  };
+  if (old.model != now.model && !is_allowed(run, "model")) {
+    refuse("another base model: config.json or the weights in " + run.files.resolved.folder.string() + " have changed.", "model");
+  }
+  if (old.tokenizer != now.tokenizer && !is_allowed(run, "model")) refuse("another tokenizer: its files have changed.", "model");
+  if (old.chat_template != now.chat_template && !is_allowed(run, "chat_template")) {
+    refuse("another chat template: its text has changed.", "chat_template");
+  }
+  const bool may_data_differ = std::any_of(std::begin(kDataKeys), std::end(kDataKeys),
+                                           [&](const char* key) { return is_allowed(run, key); });
+  if (old.data != now.data && !may_data_differ) {
+    refuse("other data: the files of datasets, or options that decide the tokens, have changed.", "datasets");
+  }
 }
 
 void resume(Run& run, const std::filesystem::path& checkpoint) {
-  LoadedCheckpoint loaded = read_checkpoint_state(checkpoint);
-  if (loaded.data_fingerprint != run.data.fingerprint && !may_data_differ(run.request.allow_changed)) {
-    throw ConfigError(checkpoint.string(), "was trained on other data: the files of datasets, or options that decide the tokens, "
-                                           "have changed. Use the old data, --allow-changed datasets, --overwrite, or another --output-dir");
-  }
-  if (loaded.state.step > run.plan->total_steps()) {
+  const checkpoint::Description found = checkpoint::describe(checkpoint);
+  refuse_other_inputs(run, checkpoint, found.fingerprints);
+  if (found.state.step > run.plan->total_steps()) {
     throw ConfigError(run.profile().max_steps ? "max_steps" : "num_epochs",
                       "the run would end after step " + std::to_string(run.plan->total_steps()) + ", but " +
-                          checkpoint.string() + " is of step " + std::to_string(loaded.state.step) +
+                          checkpoint.string() + " is of step " + std::to_string(found.state.step) +
                           ". Raise it, or resume from an earlier checkpoint");
   }
   load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), run.model.weights->parameters());
   run.model.weights->refresh();
-  run.state = loaded.state;
+  run.state = found.state;
   log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
+}
+
+checkpoint::Contents checkpoint_contents(const Run& run) {
+  checkpoint::Contents contents;
+  contents.total_steps = run.plan->total_steps();
+  contents.num_epochs = run.profile().num_epochs.value_or(0);
+  const ModelFiles& files = run.files;
+  contents.fingerprints = {run.data.fingerprint, files.tokenizer ? files.tokenizer->fingerprint() : "",
+                           files.chat_template ? files.chat_template->fingerprint() : "", run.model.fingerprint,
+                           run.request.profile_hash};
+  contents.profile_yaml = to_yaml(run.resolved);
+  return contents;
 }
 
 // A frozen row that was never trained stays as it is: the model cannot learn to stop.
@@ -106,6 +138,7 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   check_device(profile, run->files.config);
   run->adapters = choose_adapters(profile, run->files);
   run->data = load_data(profile, run->files, true);
+  throw_if_stop_requested();
   run->sizes = data::resolve_batch_sizes(profile, run->data.max_seq_len);
   run->resolved.max_seq_len = run->data.max_seq_len;
   run->resolved.micro_batch_size = run->sizes.micro;
@@ -123,13 +156,7 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
       run->data.train, *run->model.decoder, *run->model.weights, *run->activations,
       {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
       profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), profile.lora_dropout > 0});
-  run->checkpoint_context = {train_all ? nullptr : &run->adapters.config,
-                             lora::explicit_targets(run->adapters.specs, run->files.config),
-                             run->plan->total_steps(),
-                             profile.num_epochs.value_or(0),
-                             run->data.fingerprint,
-                             request.profile_hash,
-                             to_yaml(run->resolved)};
+  run->checkpoint = checkpoint_contents(*run);
   if (checkpoint) resume(*run, *checkpoint);
   log_start(*run);
   return run;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/data/micro_batch.h"
 #include "lora_train/model/loss_head.h"
 #include "train_step.h"
@@ -40,7 +41,7 @@ void check_finite(double loss, const data::NamedStore& data, const data::MicroBa
 }  // namespace
 
 EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, const data::NamedStore& data,
-                    const std::vector<data::MicroBatchPlan>& plan, const std::function<bool()>& should_stop) {
+                    const std::vector<data::MicroBatchPlan>& plan) {
   model::LossHeadOptions options;
   options.norm_eps = decoder.config.rms_norm_eps;
   options.with_gradient = false;
@@ -50,7 +51,7 @@ EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, co
   data::HostBuffer buffer;
   result.name = data.name;
   for (const auto& micro_plan : plan) {
-    if (should_stop()) return result;
+    throw_if_stop_requested();
     const model::Batch batch = make_batch(data::build_micro_batch(data.store, micro_plan, buffer));
     model::decoder_forward(decoder, batch, activations);
     const model::LossSums part = model::loss_head(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch,

@@ -1,7 +1,6 @@
 // Loss, token accuracy and calibration of a model on a set of documents.
 #pragma once
 
-#include <functional>
 
 #include "lora_train/data/plan.h"
 #include "lora_train/data/prepare.h"
@@ -11,10 +10,9 @@
 
 namespace lora_train::train {
 
-/// Runs through all documents once. `should_stop` is asked before each micro-batch; true ends early with an empty
-/// result (num_tokens 0). ece: 15 equal-width bins over the confidence of the most likely token. Throws NumericError,
+/// Runs through all documents once. Throws StopError between micro-batches. ece: 15 equal-width bins over the confidence of the most likely token. Throws NumericError,
 /// naming rows of the micro-batch, when its loss is not finite.
 EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, const data::NamedStore& data,
-                    const std::vector<data::MicroBatchPlan>& plan, const std::function<bool()>& should_stop);
+                    const std::vector<data::MicroBatchPlan>& plan);
 
 }  // namespace lora_train::train

@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "checkpoint.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
+#include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/config/load.h"
 #include "lora_train/metrics/metrics_writer.h"
 
@@ -16,7 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kCheckpointPrefix = "checkpoint-";
 /// What a run writes into its folder, beside checkpoint-<step> and its result.
 constexpr const char* kReports[] = {"profile.yaml", "run.log",     "metrics.jsonl",
                                     "tensorboard",  "report.html", "summary.json"};
@@ -27,7 +26,7 @@ bool is_one_of(const std::string& name, std::span<const char* const> names) {
 }
 
 bool is_run_file(const std::string& name) {
-  return name.starts_with(kCheckpointPrefix) || is_one_of(name, kReports) || is_one_of(name, kResults);
+  return name.starts_with(checkpoint::kFolderPrefix) || is_one_of(name, kReports) || is_one_of(name, kResults);
 }
 
 Profile read_profile(const fs::path& file) {
@@ -37,7 +36,7 @@ Profile read_profile(const fs::path& file) {
 }
 
 bool holds_a_run(const fs::path& folder) {
-  return fs::exists(folder / "metrics.jsonl") || !list_checkpoints(folder).empty();
+  return fs::exists(folder / "metrics.jsonl") || !checkpoint::list(folder).empty();
 }
 
 /// Every run opens its log first.
@@ -45,25 +44,14 @@ bool was_made_by_us(const fs::path& folder) { return fs::exists(folder / "run.lo
 
 /// A run that was stopped or failed before the end of step 1 owes no checkpoint, and nothing of it is lost.
 bool has_trained(const fs::path& folder) {
-  return metrics::has_train_events(folder / "metrics.jsonl") || !list_checkpoints(folder).empty();
+  return metrics::has_train_events(folder / "metrics.jsonl") || !checkpoint::list(folder).empty();
 }
 
-bool is_temporary(const std::string& name) {
-  constexpr std::string_view kTemporary = ".tmp-";
-  if (!name.starts_with(kTemporary)) return false;
-  const std::string rest = name.substr(kTemporary.size());
-  const auto begins = [&](const char* file) { return rest.starts_with(file); };
-  return begins(kCheckpointPrefix) || std::any_of(std::begin(kReports), std::end(kReports), begins) ||
+/// Whether a temporary name was made from one that a run writes.
+bool is_temporary_of_run(const std::string& name) {
+  const auto begins = [&](const char* file) { return name.starts_with(file); };
+  return begins(checkpoint::kFolderPrefix) || std::any_of(std::begin(kReports), std::end(kReports), begins) ||
          std::any_of(std::begin(kResults), std::end(kResults), begins);
-}
-
-/// What a process that died left half-written; nobody else writes here while this run holds the lock.
-void delete_temporaries(const fs::path& folder) {
-  std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (is_temporary(entry.path().filename().string())) found.push_back(entry.path());
-  }
-  for (const auto& path : found) fs::remove_all(path);
 }
 
 /// Whether `name` in `folder` is the result that the run there wrote, or would write: "adapter" or "model".
@@ -170,14 +158,9 @@ bool is_finished(const fs::path& folder, const TrainRequest& request, std::strin
 }
 
 fs::path newest_good_checkpoint(const fs::path& folder) {
-  const auto checkpoints = list_checkpoints(folder);
-  for (const auto& checkpoint : checkpoints) {
-    const std::string problem = verify_checkpoint(checkpoint);
-    if (problem.empty()) return checkpoint;
-    log_warning(checkpoint.string() + " is passed over: " + problem);
-  }
+  if (const auto checkpoint = checkpoint::newest_good(folder)) return *checkpoint;
   throw FormatError(folder.string(), "holds a run without a good checkpoint to go on from (" +
-                                         std::to_string(checkpoints.size()) +
+                                         std::to_string(checkpoint::list(folder).size()) +
                                          " looked at); use --overwrite to start again from zero, or another --output-dir");
 }
 
@@ -200,7 +183,7 @@ OutputDecision look_at_output_folder(const TrainRequest& request) {
   decision.profile = request.profile;
   const bool goes_on_there = !request.overwrite && has_trained(folder);
   if (resume != "auto" && resume != "none") {
-    const std::string problem = verify_checkpoint(resume);
+    const std::string problem = checkpoint::verify(resume);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
     if (goes_on_there && fs::exists(folder / "profile.yaml")) {
       refuse_differences(request, read_profile(folder / "profile.yaml"), folder);
@@ -227,7 +210,7 @@ OutputDecision prepare_output_folder(const TrainRequest& request) {
   OutputDecision decision = look_at_output_folder(request);
   if (decision.is_complete) return decision;
   fs::create_directories(folder);
-  delete_temporaries(folder);
+  storage::delete_temporaries(folder, is_temporary_of_run);
   return decision;
 }
 
@@ -237,7 +220,7 @@ void delete_run(const fs::path& folder) {
     if (is_result_of_run(folder, name)) fs::remove_all(folder / name);
   }
   for (const char* name : kReports) fs::remove_all(folder / name);
-  for (const auto& checkpoint : list_checkpoints(folder)) fs::remove_all(checkpoint);
+  for (const auto& checkpoint : checkpoint::list(folder)) fs::remove_all(checkpoint);
 }
 
 }  // namespace lora_train::train

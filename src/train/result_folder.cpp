@@ -16,15 +16,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void copy_if_there(const fs::path& source, const fs::path& folder) {
-  if (fs::exists(source)) write_file_atomic(folder / source.filename(), read_file(source));
+constexpr std::string_view kTemplateFile = "chat_template.jinja";
+
+using Files = std::vector<storage::FileToWrite>;
+
+void copy_if_there(const fs::path& source, Files& files) {
+  if (fs::exists(source)) files.push_back({source.filename().string(), read_file(source)});
 }
 
 /// The tokenizer with the chat template that was trained with, and generation_config.json, which names the end tokens.
-void copy_tokenizer(const ModelFiles& files, const fs::path& folder) {
-  for (const char* name : storage::kTokenizerFiles) copy_if_there(files.resolved.folder / name, folder);
-  copy_if_there(files.resolved.folder / "generation_config.json", folder);
-  if (files.chat_template) write_file_atomic(folder / "chat_template.jinja", files.chat_template->source());
+void add_tokenizer(const ModelFiles& model, Files& files) {
+  for (const char* name : storage::kTokenizerFiles) {
+    if (name != kTemplateFile || !model.chat_template) copy_if_there(model.resolved.folder / name, files);
+  }
+  copy_if_there(model.resolved.folder / "generation_config.json", files);
+  if (model.chat_template) files.push_back({std::string(kTemplateFile), model.chat_template->source()});
 }
 
 /// vLLM takes these ranks only; an adapter needs the next one from its largest rank. Source: vllm/config/lora.py.
@@ -40,7 +46,7 @@ std::string vllm_command(const std::string& base, const std::string& adapter,
   return "not possible: vLLM takes ranks up to 512, and this adapter has " + std::to_string(largest) + ".";
 }
 
-std::string model_card(const Profile& profile, const AdapterSetup& adapters, const TrainState& state) {
+std::string model_card(const Profile& profile, const AdapterSetup& adapters, const checkpoint::TrainState& state) {
   const std::string& base = adapters.config.base_model_name_or_path;
   const bool portable = !adapters.config.options.use_rslora && adapters.config.options.rank_pattern.empty() &&
                         adapters.config.options.alpha_pattern.empty();
@@ -61,35 +67,33 @@ std::string model_card(const Profile& profile, const AdapterSetup& adapters, con
 }
 
 /// Weights of full fine-tuning in save_dtype, and config.json that says so.
-void write_full_model(const Profile& profile, const ModelFiles& files, const model::Parameters& parameters, const fs::path& folder) {
+Files full_model(const Profile& profile, const ModelFiles& model, const model::Parameters& parameters) {
   const bool as_bf16 = profile.save_dtype == Precision::kBf16;
-  model::write_values(folder / "model.safetensors", parameters, as_bf16 ? at::kBFloat16 : at::kFloat);
-  auto config = nlohmann::ordered_json::parse(read_file(files.config.path));
+  auto config = nlohmann::ordered_json::parse(read_file(model.config.path));
   config.erase("torch_dtype");
   config["dtype"] = as_bf16 ? "bfloat16" : "float32";
-  write_file_atomic(folder / "config.json", config.dump(2) + "\n");
+  return {{"model.safetensors", "", model::values_to_write(parameters, as_bf16 ? at::kBFloat16 : at::kFloat)},
+          {"config.json", config.dump(2) + "\n"}};
 }
 
-void write_into(const fs::path& folder, const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
-                const model::Parameters& parameters, const TrainState& state) {
-  if (profile.adapter == AdapterKind::kNone) {
-    write_full_model(profile, files, parameters, folder);
-  } else {
-    const auto dtype = profile.save_dtype == Precision::kBf16 ? lora::SaveDtype::kBFloat16 : lora::SaveDtype::kFloat32;
-    lora::save_adapter(folder, adapters.config, lora::explicit_targets(adapters.specs, files.config), parameters, dtype);
-    write_file_atomic(folder / "README.md", model_card(profile, adapters, state));
-  }
-  copy_tokenizer(files, folder);
+Files adapter(const Profile& profile, const ModelFiles& model, const AdapterSetup& adapters,
+              const model::Parameters& parameters, const checkpoint::TrainState& state) {
+  const auto dtype = profile.save_dtype == Precision::kBf16 ? lora::SaveDtype::kBFloat16 : lora::SaveDtype::kFloat32;
+  Files files =
+      lora::adapter_files(adapters.config, lora::explicit_targets(adapters.specs, model.config), parameters, dtype);
+  files.push_back({"README.md", model_card(profile, adapters, state)});
+  return files;
 }
 
 }  // namespace
 
-fs::path write_result(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
-                      const model::Parameters& parameters, const TrainState& state) {
+fs::path write_result(const Profile& profile, const ModelFiles& model, const AdapterSetup& adapters,
+                      const model::Parameters& parameters, const checkpoint::TrainState& state) {
   const fs::path target = fs::path(profile.output_dir) / result_name(profile);
-  storage::AtomicFolder folder(target);
-  write_into(folder.path(), profile, files, adapters, parameters, state);
-  folder.commit();
+  Files files = profile.adapter == AdapterKind::kNone ? full_model(profile, model, parameters)
+                                                      : adapter(profile, model, adapters, parameters, state);
+  add_tokenizer(model, files);
+  storage::write_folder(target, files);
   return target;
 }
 

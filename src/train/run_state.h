@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "checkpoint.h"
+#include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/metrics/metrics_writer.h"
 #include "lora_train/metrics/progress_bar.h"
@@ -14,7 +14,6 @@
 #include "lora_train/optim/lr_schedule.h"
 #include "lora_train/train/requests.h"
 #include "setup.h"
-#include "stop_request.h"
 #include "train_step.h"
 
 namespace lora_train::train {
@@ -36,8 +35,8 @@ struct Run {
   std::unique_ptr<model::Activations> activations;
   optim::LrScheduleOptions schedule;
   std::unique_ptr<StepContext> context;
-  CheckpointContext checkpoint_context;
-  TrainState state;
+  checkpoint::Contents checkpoint;  ///< of every checkpoint of the run; state and files come with each
+  checkpoint::TrainState state;
 
   const Profile& profile() const { return request.profile; }
   double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -52,8 +51,8 @@ class Reporters {
  public:
   Reporters(const Profile& profile, bool quiet);
 
-  /// See MetricsWriter::truncate_after. Throws IoError.
-  void truncate_after(std::int64_t step) { metrics_.truncate_after(step); }
+  /// See MetricsWriter::drop_after. Throws IoError.
+  void drop_after(std::int64_t step) { metrics_.drop_after(step); }
 
   void write(const metrics::TrainRecord& record);
   void write(const metrics::EvalRecord& record);
@@ -70,6 +69,6 @@ class Reporters {
 };
 
 /// Trains from state.step + 1 to the end or to a stop request; fills what it knows of `summary`.
-void train_loop(Run& run, Reporters& reporters, const StopRequests& stop, metrics::RunSummary& summary);
+void train_loop(Run& run, Reporters& reporters, metrics::RunSummary& summary);
 
 }  // namespace lora_train::train

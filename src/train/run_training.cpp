@@ -6,6 +6,7 @@
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/version.h"
 #include "lora_train/config/load.h"
 #include "lora_train/data/run_plan.h"
@@ -50,12 +51,11 @@ void take_over(const TrainRequest& request, const OutputDecision& decision, std:
     set_log_file(output_dir / "run.log");
   }
   fs::remove(output_dir / "summary.json");  // of what was there before: until the end there is no result
-  if (decision.checkpoint) delete_checkpoints_after(output_dir, step);
+  if (decision.checkpoint) checkpoint::delete_after(output_dir, step);
 }
 
 /// The run itself, from a folder that is ours.
-void run_in_folder(const TrainRequest& request, const OutputDecision& decision, const StopRequests& stop,
-                   metrics::RunSummary& summary) {
+void run_in_folder(const TrainRequest& request, const OutputDecision& decision, metrics::RunSummary& summary) {
   const fs::path output_dir = request.profile.output_dir;
   const auto run = build_run(request, decision.checkpoint);
   summary.ledger = summary_ledger(run->data.ledger);
@@ -63,12 +63,12 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   take_over(request, decision, run->state.step);
   write_file_atomic(output_dir / "profile.yaml", to_yaml(run->resolved));
   Reporters reporters(request.profile, request.quiet);
-  reporters.truncate_after(decision.checkpoint ? run->state.step : -1);
+  reporters.drop_after(decision.checkpoint ? run->state.step : -1);
   reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
                                        "cpu", 1, run_name(request.profile), run->plan->rows_per_epoch(),
                                        static_cast<long long>(run->data.train.size()), metrics::now_s()});
   try {
-    train_loop(*run, reporters, stop, summary);
+    train_loop(*run, reporters, summary);
     if (summary.status == "done") {
       summary.adapter = write_result(request.profile, run->files, run->adapters, run->model.weights->parameters(),
                                      run->state).string();
@@ -135,7 +135,7 @@ metrics::RunSummary dry_run(const TrainRequest& asked) {
   plan.step = largest.step;
   plan.num_supervised = largest.num_supervised;
   plan.micro_batches = {largest.documents};
-  accumulate_gradients(*run->context, plan, build_in_place(run->data.train, plan), [] { return false; });
+  accumulate_gradients(*run->context, plan, build_in_place(run->data.train, plan));
   summary.reason = "dry run: the largest micro-batch (step " + std::to_string(largest.step) + ", " +
                    std::to_string(largest.num_tokens) + " tokens) was computed, nothing was updated or written";
   log_info(summary.reason);
@@ -149,7 +149,7 @@ metrics::RunSummary dry_run(const TrainRequest& asked) {
 
 TrainResult run_training(const TrainRequest& asked) {
   const auto start = Clock::now();
-  const StopRequests stop(asked.profile.max_time);
+  if (asked.profile.max_time) set_max_time(*asked.profile.max_time);
   if (asked.dry_run) {
     metrics::RunSummary summary = dry_run(asked);
     finish_summary(summary, asked.profile, start);
@@ -172,7 +172,11 @@ TrainResult run_training(const TrainRequest& asked) {
     metrics::write_summary(output_dir / "summary.json", summary);
   };
   try {
-    run_in_folder(request, decision, stop, summary);
+    run_in_folder(request, decision, summary);
+  } catch (const StopError& error) {  // before step 1: nothing is owed
+    summary.status = "stopped";
+    summary.reason = error.where();
+    summary.exit_code = static_cast<int>(ExitCode::kStopped);
   } catch (...) {
     describe_failure(summary);
     try {
@@ -209,7 +213,7 @@ std::vector<EvalResult> run_evaluation(const EvalRequest& request) {
   std::vector<EvalResult> results;
   for (const auto& eval : data.evals) {
     const auto plan = data::plan_evaluation(eval.store, data.max_seq_len, profile.packing, rows);
-    results.push_back(evaluate(*model.decoder, *activations, eval, plan, [] { return false; }));
+    results.push_back(evaluate(*model.decoder, *activations, eval, plan));
   }
   return results;
 }

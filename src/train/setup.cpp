@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/hash.h"
 #include "lora_train/base/text.h"
+#include "lora_train/metrics/host_memory.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::train {
@@ -66,15 +68,6 @@ void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loade
   throw ConfigError("init_adapter", "the adapter in " + profile.init_adapter + " says otherwise than the profile about " +
                                         join(wrong.empty() ? given : wrong) +
                                         "; leave these keys out, they come with the adapter");
-}
-
-std::int64_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  for (std::int64_t kib = 0; file >> key >> kib >> unit;) {
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return std::int64_t{8} << 30;
 }
 
 bool has_nvidia_device() { return std::filesystem::exists("/dev/nvidia0") || std::filesystem::exists("/dev/nvidiactl"); }
@@ -143,6 +136,7 @@ LoadedModel load_model(const Profile& profile, const ModelFiles& files, const Ad
   const storage::WeightFiles weight_files = storage::open_model_weights(files.resolved.folder);
   model::check_weights(files.config, weight_files);
   LoadedModel loaded;
+  loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
   loaded.weights = std::make_unique<model::ResidentWeights>(
       files.config, weight_files, dtype, adapters.specs,
       train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone);
@@ -174,7 +168,7 @@ std::unique_ptr<model::Activations> plan_activations(const Profile& profile, con
     case GradientCheckpointing::kCheap: mode = model::Recompute::kCheap; break;
     case GradientCheckpointing::kFull: mode = model::Recompute::kFull; break;
     case GradientCheckpointing::kAuto:
-      mode = model::choose_recompute(decoder.config, decoder.weights, shape, available_memory() / 2);
+      mode = model::choose_recompute(decoder.config, decoder.weights, shape, metrics::available_host_memory() / 2);
       break;
   }
   const std::vector<model::Recompute> modes(static_cast<std::size_t>(decoder.config.num_layers), mode);

@@ -42,6 +42,7 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
 struct LoadedModel {
   std::unique_ptr<model::ResidentWeights> weights;
   std::unique_ptr<model::Decoder> decoder;
+  std::string fingerprint;  ///< of config.json and, by samples, of the weights
 };
 LoadedModel load_model(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
                        bool train_all_weights, std::int64_t max_seq_len);

@@ -3,9 +3,11 @@
 #include <cstdio>
 #include <unordered_set>
 
+#include "background_saver.h"
 #include "evaluate.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/data/loader.h"
 #include "lora_train/metrics/host_memory.h"
 #include "run_state.h"
@@ -38,23 +40,18 @@ class Schedule {
 /// The training loop with what it must remember between steps.
 class Loop {
  public:
-  Loop(Run& run, Reporters& reporters, const StopRequests& stop, metrics::RunSummary& summary)
-      : run_(run), reporters_(reporters), stop_(stop), summary_(summary),
-        evals_(run.profile().eval_steps, *run.plan), saves_(run.profile().save_steps, *run.plan) {}
+  Loop(Run& run, Reporters& reporters, metrics::RunSummary& summary)
+      : run_(run), reporters_(reporters), summary_(summary), evals_(run.profile().eval_steps, *run.plan),
+        saves_(run.profile().save_steps, *run.plan), saver_(run) {}
 
   void operator()() {
-    const std::int64_t total = run_.plan->total_steps();
-    summary_.total_steps = total;
-    if (run_.state.step == 0 && run_.profile().eval_on_start) evaluate_all();
-    if (run_.state.step > 0 && evaluation_is_owed()) evaluate_all();  // of before a stop
-    if (run_.state.step < total) start_loader();
-    while (run_.state.step < total && !is_stopping()) {
-      if (!one_step()) break;
-      const bool is_last = run_.state.step == total;
-      if (evaluation_is_owed()) evaluate_all();
-      if (is_last || saves_.is_due(run_.state.step) || interval_is_over()) save();
+    summary_.total_steps = run_.plan->total_steps();
+    try {
+      train();
+    } catch (const StopError&) {  // between micro-batches: the state is that of the last finished step
     }
-    if (saved_step_ != run_.state.step && run_.state.step > first_step_) save();
+    if (saver_.last_step() != run_.state.step && run_.state.step > first_step_) save();
+    take_save_result(saver_.wait());
     fill_summary();
   }
 
@@ -67,7 +64,18 @@ class Loop {
                                              options);
   }
 
-  bool is_stopping() const { return !stop_.reason().empty(); }
+  void train() {
+    const std::int64_t total = run_.plan->total_steps();
+    if (run_.state.step == 0 && run_.profile().eval_on_start) evaluate_all();
+    if (run_.state.step > 0 && evaluation_is_owed()) evaluate_all();  // of before a stop
+    if (run_.state.step < total) start_loader();
+    while (run_.state.step < total) {
+      one_step();
+      take_save_result(saver_.poll());
+      if (evaluation_is_owed()) evaluate_all();
+      if (saves_.is_due(run_.state.step) || (interval_is_over() && !saver_.is_busy())) save();
+    }
+  }
 
   bool evaluation_is_owed() const {
     const std::int64_t step = run_.state.step;
@@ -75,15 +83,13 @@ class Loop {
     return is_due && !run_.data.evals.empty() && run_.state.eval_step != step;
   }
 
-  bool one_step() {
+  void one_step() {
     const auto start = Clock::now();
     const auto next_plan = loader_->next_step();
     const data::StepPlan& plan = *next_plan;
     const double plan_ms = 1000 * seconds_since(start);
     const double learning_rate = optim::lr_at_step(run_.schedule, plan.step);
-    StepResult result = train_step(*run_.context, plan, [this] { return loader_->next_micro_batch(); }, learning_rate,
-                                   [this] { return is_stopping(); });
-    if (!result.is_complete) return false;
+    StepResult result = train_step(*run_.context, plan, [this] { return loader_->next_micro_batch(); }, learning_rate);
     result.data_wait_ms += plan_ms;
     const double step_s = seconds_since(start);
     run_.state.step = plan.step;
@@ -98,7 +104,6 @@ class Loop {
     total_loss_sum_ += result.loss * static_cast<double>(plan.num_supervised);
     total_loss_tokens_ += plan.num_supervised;
     report(plan, result, learning_rate, step_s);
-    return true;
   }
 
   void report(const data::StepPlan& plan, const StepResult& result, double learning_rate, double step_s) {
@@ -139,9 +144,7 @@ class Loop {
     long long num_tokens = 0;
     for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
       const auto start = Clock::now();
-      const EvalResult result = evaluate(*run_.model.decoder, *run_.activations, run_.data.evals[i], run_.eval_plans[i],
-                                         [this] { return is_stopping(); });
-      if (result.num_tokens == 0) return;
+      const EvalResult result = evaluate(*run_.model.decoder, *run_.activations, run_.data.evals[i], run_.eval_plans[i]);
       metrics::EvalRecord record{run_.state.step, result.name, result.loss, result.perplexity, result.token_accuracy,
                                  result.num_tokens, seconds_since(start)};
       reporters_.write(record);
@@ -153,7 +156,7 @@ class Loop {
       loss_sum += result.loss * static_cast<double>(result.num_tokens);
       num_tokens += result.num_tokens;
     }
-    if (num_tokens == 0) return;
+    if (num_tokens == 0) return;  // no evaluation sets
     run_.state.eval_step = run_.state.step;
     run_.state.eval_loss = loss_sum / static_cast<double>(num_tokens);
     if (!run_.state.best_eval_loss || *run_.state.eval_loss < *run_.state.best_eval_loss) {
@@ -167,30 +170,38 @@ class Loop {
     return interval && seconds_since(last_save_) >= *interval;
   }
 
+  /// Goes on in the background. An earlier save comes to its end first: memory does not grow where the disk is slow.
   void save() {
     const auto start = Clock::now();
-    last_save_ = start;
+    take_save_result(saver_.wait());
+    saver_.start();
+    last_save_ = Clock::now();
+    stall_s_ = seconds_since(start);
+  }
+
+  void take_save_result(const std::optional<checkpoint::SaveResult>& result) {
+    if (!result) return;
+    const std::string name = checkpoint::kFolderPrefix + std::to_string(result->step);
     try {
-      const auto folder = save_checkpoint(run_.profile().output_dir, run_.state,
-                                          run_.model.weights->parameters(), run_.checkpoint_context);
-      saved_step_ = run_.state.step;
-      failed_saves_ = 0;
-      reporters_.write(metrics::CheckpointRecord{run_.state.step, folder.filename().string(), seconds_since(start),
-                                                 metrics::now_s()});
-      if (const auto limit = run_.profile().save_total_limit) {
-        rotate_checkpoints(run_.profile().output_dir, *limit, run_.state.best_step);
-      }
+      if (result->error) std::rethrow_exception(result->error);
     } catch (const IoError& error) {
       ++failed_saves_;
-      log_warning(std::string("saving checkpoint-") + std::to_string(run_.state.step) + " failed: " + error.what() +
+      const bool is_last = result->step == run_.plan->total_steps() || !stop_reason().empty();
+      if (is_last || failed_saves_ >= run_.profile().max_failed_saves) throw;
+      log_warning("saving " + name + " failed (" + std::to_string(failed_saves_) + " in a row): " + error.what() +
                   "; the checkpoint before is intact and training goes on");
-      const bool must_save = is_stopping() || run_.state.step == run_.plan->total_steps();
-      if (must_save || failed_saves_ >= run_.profile().max_failed_saves) throw;
+      return;
     }
+    failed_saves_ = 0;
+    reporters_.write(metrics::CheckpointRecord{result->step, name, result->durable_s, stall_s_, metrics::now_s()});
+    char line[160];
+    std::snprintf(line, sizeof line, "%s: training stood still for %.0f ms, on the disk after %.2f s", name.c_str(),
+                  1000 * stall_s_, result->durable_s);
+    log_info(line);
   }
 
   void fill_summary() {
-    const TrainState& state = run_.state;
+    const checkpoint::TrainState& state = run_.state;
     summary_.step = state.step;
     summary_.epoch = state.epoch;
     summary_.eval_loss = state.eval_loss;
@@ -204,21 +215,21 @@ class Loop {
       summary_.tokens_per_s = static_cast<double>(tokens_here_) / train_s_;
       summary_.steps_per_s = static_cast<double>(steps_here_) / train_s_;
     }
-    const std::string reason = stop_.reason();
     const bool is_done = state.step == run_.plan->total_steps() && !evaluation_is_owed();
     summary_.status = is_done ? "done" : "stopped";
-    summary_.reason = is_done ? "all steps done" : reason;
+    summary_.reason = is_done ? "all steps done" : stop_reason();
     summary_.exit_code = static_cast<int>(is_done ? ExitCode::kDone : ExitCode::kStopped);
   }
 
   Run& run_;
   Reporters& reporters_;
-  const StopRequests& stop_;
   metrics::RunSummary& summary_;
   Schedule evals_, saves_;
   std::unique_ptr<data::Loader> loader_;
   const std::int64_t first_step_ = run_.state.step;
-  std::int64_t saved_step_ = -1, failed_saves_ = 0;
+  BackgroundSaver saver_;
+  std::int64_t failed_saves_ = 0;
+  double stall_s_ = 0;
   Clock::time_point last_save_ = Clock::now();
   double train_s_ = 0, total_loss_sum_ = 0;
   std::int64_t tokens_here_ = 0, steps_here_ = 0, total_loss_tokens_ = 0;
@@ -226,8 +237,8 @@ class Loop {
 
 }  // namespace
 
-void train_loop(Run& run, Reporters& reporters, const StopRequests& stop, metrics::RunSummary& summary) {
-  Loop(run, reporters, stop, summary)();
+void train_loop(Run& run, Reporters& reporters, metrics::RunSummary& summary) {
+  Loop(run, reporters, summary)();
 }
 
 }  // namespace lora_train::train

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/model/loss_head.h"
 #include "lora_train/optim/grad_clip.h"
@@ -88,8 +89,7 @@ model::Batch make_batch(const data::MicroBatch& micro_batch) {
   return batch;
 }
 
-StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next,
-                                const std::function<bool()>& should_stop) {
+StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next) {
   StepResult result;
   context.weights.parameters().grads.zero_();
   model::LossHeadOptions options;
@@ -97,10 +97,7 @@ StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan
   options.gradient_scale = 1.0 / static_cast<double>(plan.num_supervised);
   double loss_sum = 0;
   for (std::size_t i = 0; i < plan.micro_batches.size(); ++i) {
-    if (should_stop()) {
-      result.is_complete = false;
-      return result;
-    }
+    throw_if_stop_requested();
     const auto start = std::chrono::steady_clock::now();
     const auto micro = next();
     model::Batch batch = make_batch(*micro);
@@ -119,10 +116,8 @@ StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan
   return result;
 }
 
-StepResult train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate,
-                      const std::function<bool()>& should_stop) {
-  StepResult result = accumulate_gradients(context, plan, next, should_stop);
-  if (!result.is_complete) return result;
+StepResult train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate) {
+  StepResult result = accumulate_gradients(context, plan, next);
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) refuse_non_finite(context, plan, result);
   model::Parameters& parameters = context.weights.parameters();
   optim::adamw_step(parameters.values, parameters.grads, parameters.exp_avg, parameters.exp_avg_sq, plan.step,

@@ -43,17 +43,13 @@ struct StepResult {
   double loss = 0;       ///< sum over supervised tokens / their number in the whole step
   double grad_norm = 0;  ///< before clipping
   double data_wait_ms = 0;
-  bool is_complete = true;  ///< false: stopped between micro-batches, nothing was updated
 };
 
-/// Gradients of the whole step into the flat gradient buffer (zeroed first). `should_stop` is asked before each
-/// micro-batch.
-StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next,
-                                const std::function<bool()>& should_stop);
+/// Gradients of the whole step into the flat gradient buffer (zeroed first). Throws StopError between micro-batches.
+StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next);
 
 /// accumulate_gradients, then the update. Throws NumericError before anything is updated when loss or gradient norm is
 /// not finite, naming the step and its first rows.
-StepResult train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate,
-                      const std::function<bool()>& should_stop);
+StepResult train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate);
 
 }  // namespace lora_train::train

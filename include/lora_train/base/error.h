@@ -27,7 +27,7 @@ class Error : public std::runtime_error {
  public:
   const std::string& message() const { return message_; }
   const std::string& where() const { return where_; }
-  /// Name of the kind as --json prints it: "config", "data", "format", "io", "device", "numeric", "internal".
+  /// Name of the kind as --json prints it: "config", "data", "format", "io", "device", "numeric", "stopped", "internal".
   virtual const char* kind() const { return "internal"; }
   virtual ExitCode exit_code() const { return ExitCode::kInternal; }
 
@@ -56,6 +56,7 @@ LORA_TRAIN_ERROR(FormatError, "format", ExitCode::kFormat);    ///< model, token
 LORA_TRAIN_ERROR(IoError, "io", ExitCode::kIo);                ///< the operating system refused; message ends in strerror
 LORA_TRAIN_ERROR(DeviceError, "device", ExitCode::kDevice);    ///< CUDA, NCCL, memory
 LORA_TRAIN_ERROR(NumericError, "numeric", ExitCode::kNumeric); ///< non-finite loss or gradient
+LORA_TRAIN_ERROR(StopError, "stopped", ExitCode::kStopped);    ///< asked to stop; where = by what (base/stop_request.h)
 LORA_TRAIN_ERROR(ShapeError, "internal", ExitCode::kInternal); ///< a tensor has not the promised shape: our bug
 
 #undef LORA_TRAIN_ERROR

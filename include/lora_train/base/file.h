@@ -3,9 +3,12 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+
+#include "lora_train/base/hash.h"
 
 namespace lora_train {
 
@@ -36,54 +39,80 @@ struct FileHash {
   std::size_t num_bytes = 0;
   std::string hash;
 };
-FileHash hash_file(const std::filesystem::path& path);
+FileHash hash_file(const std::filesystem::path& path, const std::function<void()>& after_each_mib = nullptr);
 
 /// Writes `bytes` to a temporary sibling, syncs it, renames it over `path` and syncs the folder: a reader sees the old
 /// file or the new one, never a part. Throws IoError; the temporary file is removed then.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
 
-/// Writes a file of known size piece by piece, then makes it appear under its name as write_file_atomic does.
-/// Space is reserved first (posix_fallocate), so that a full disk is an IoError (ENOSPC) and never a SIGBUS.
-/// A writer destroyed before commit() leaves nothing behind. Not thread-safe.
+/// A new file, written from its start to its end. Space is reserved first (fallocate), so that a full disk is an IoError
+/// (ENOSPC) before the first byte and never a SIGBUS. A writer destroyed before finish() deletes the file. Not thread-safe.
+class FileWriter {
+ public:
+  /// expected_bytes 0: not known. Throws IoError when the file is there already or its space is not.
+  FileWriter(std::filesystem::path path, std::size_t expected_bytes);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(std::string_view bytes);
+  /// Syncs and closes. Returns size and hash of what was written.
+  FileHash finish();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void reserve();
+
+  std::filesystem::path path_;
+  std::size_t expected_bytes_ = 0, num_written_ = 0;
+  Hasher hasher_;
+  int fd_ = -1;
+};
+
+/// A FileWriter whose file appears under its name, whole or not at all, as that of write_file_atomic does.
 class AtomicFileWriter {
  public:
   AtomicFileWriter(std::filesystem::path path, std::size_t expected_bytes);
   ~AtomicFileWriter();
-  AtomicFileWriter(const AtomicFileWriter&) = delete;
-  AtomicFileWriter& operator=(const AtomicFileWriter&) = delete;
 
-  void write(std::string_view bytes);
+  void write(std::string_view bytes) { writer_.write(bytes); }
   void commit();
 
  private:
-  std::filesystem::path path_, temporary_;
-  int fd_ = -1;
+  std::filesystem::path path_;
+  FileWriter writer_;
+  bool is_finished_ = false, is_committed_ = false;
 };
+
+/// fsync of a file that others write.
+void sync_file(const std::filesystem::path& path);
 
 /// Writes to a descriptor until all is written or the system refuses, interruptions aside. Returns how many bytes were
 /// written; when that is fewer than there are, errno says why.
 std::size_t write_all(int fd, std::string_view bytes);
 
-/// fsync of a folder, so that names created in it survive a power loss.
-void sync_folder(const std::filesystem::path& folder);
-
-/// A read-only memory map of a whole file. Copies share the map; it is unmapped with the last one.
+/// A whole file as bytes in memory: mapped, or read into a buffer. Copies share them; they go with the last one.
 class MappedFile {
  public:
-  /// Throws IoError when the file cannot be opened or mapped. An empty file maps to size 0.
+  /// Maps. Throws IoError when the file cannot be opened or mapped. An empty file maps to size 0.
   explicit MappedFile(const std::filesystem::path& path);
+  /// Reads: takes the memory, but a disk that fails is an IoError here and not a SIGBUS later.
+  static MappedFile read(const std::filesystem::path& path);
   const char* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
   std::string_view bytes() const { return {data(), size_}; }
   const std::filesystem::path& path() const { return path_; }
   /// Tells the kernel that the pages of [offset, offset + bytes) are not needed any more, so that they leave the
-  /// resident set of the process. Reading them again is allowed and reads the file.
+  /// resident set of the process. Reading them again is allowed and reads the file. Nothing happens where they were read.
   void release(std::size_t offset, std::size_t bytes) const;
 
  private:
+  MappedFile(std::filesystem::path path, std::string bytes);
+
   std::filesystem::path path_;
   std::shared_ptr<const char> data_;
   std::size_t size_ = 0;
+  bool is_mapped_ = false;
 };
 
 }  // namespace lora_train

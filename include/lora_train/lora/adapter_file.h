@@ -8,6 +8,7 @@
 
 #include "lora_train/lora/lora_plan.h"
 #include "lora_train/model/parameters.h"
+#include "lora_train/storage/atomic_folder.h"
 
 namespace lora_train::lora {
 
@@ -28,9 +29,10 @@ void load_adapter(const std::filesystem::path& folder, const std::vector<model::
 
 enum class SaveDtype { kFloat32, kBFloat16 };
 
-/// Writes both files into an existing folder. Throws NumericError, naming the tensor, rather than save NaN or infinity.
-void save_adapter(const std::filesystem::path& folder, const AdapterConfig& config,
-                  const std::vector<std::string>& target_modules, const model::Parameters& parameters, SaveDtype dtype);
+/// Both files, to be written. They point into `parameters` (bf16: hold a copy); NaN and infinity are found while they are
+/// written (NumericError naming the tensor).
+std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config, const std::vector<std::string>& target_modules,
+                                                const model::Parameters& parameters, SaveDtype dtype);
 
 /// PEFT's initial values: A Kaiming-uniform with a = sqrt(5), that is U(-1/sqrt(in), 1/sqrt(in)); B zero. Drawn on the
 /// host from Philox (seed, parameter name; counter = row, column / 4), the same on every machine.

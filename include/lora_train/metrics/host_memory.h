@@ -1,9 +1,14 @@
 // Memory of this process.
 #pragma once
 
+#include <cstdint>
+
 namespace lora_train::metrics {
 
 /// Largest resident set so far in GiB (VmHWM of /proc/self/status); 0 where that file is missing.
 double peak_host_memory_gib();
+
+/// What the machine could still give in bytes (MemAvailable of /proc/meminfo); 8 GiB where that file is missing.
+std::int64_t available_host_memory();
 
 }  // namespace lora_train::metrics

@@ -59,7 +59,8 @@ struct EvalRecord {
 struct CheckpointRecord {
   long long step = 0;
   std::string path = {};  ///< relative to output_dir
-  double save_s = 0;
+  double save_s = 0;   ///< until it was on the disk and read back
+  double stall_s = 0;  ///< how long training stood still for it
   double time = 0;
 };
 
@@ -87,9 +88,9 @@ class MetricsWriter {
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  /// Going on from a checkpoint: cuts the file at the first line of a later step. Lines before it stay byte for byte.
-  /// -1 cuts all: the run begins anew.
-  void truncate_after(long long step);
+  /// Going on from a checkpoint: lines of later steps go, the others stay byte for byte (that of a checkpoint can stand
+  /// after lines of the steps that ran meanwhile). -1 drops all: the run begins anew.
+  void drop_after(long long step);
 
   void write(const StartRecord& record);
   void write(const TrainRecord& record);
@@ -98,6 +99,7 @@ class MetricsWriter {
   void write(const EndRecord& record);
 
  private:
+  void open();
   void append(const std::string& line);
 
   std::filesystem::path path_;

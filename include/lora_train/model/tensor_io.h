@@ -21,8 +21,11 @@ void copy_elements(const storage::TensorEntry& entry, std::string_view bytes, co
 /// A tensor to write: contiguous on the CPU, must outlive the write.
 storage::TensorToWrite tensor_to_write(std::string name, const at::Tensor& tensor);
 
-/// All values as one safetensors file of `type`, under the parameters' names. Throws NumericError, naming the tensor,
-/// rather than save NaN or infinity; IoError.
-void write_values(const std::filesystem::path& path, const Parameters& parameters, at::ScalarType type);
+/// The same, looked through when it is written: NumericError, naming the tensor, rather than save NaN or infinity. fp32
+/// or bf16.
+storage::TensorToWrite finite_tensor_to_write(std::string name, const at::Tensor& tensor);
+
+/// All values in `type` (fp32 or bf16) under the parameters' names, to be written like that. bf16 is a copy, made here.
+std::vector<storage::TensorToWrite> values_to_write(const Parameters& parameters, at::ScalarType type);
 
 }  // namespace lora_train::model

@@ -1,29 +1,54 @@
-// Folders that appear whole or not at all: a checkpoint, the result of a run.
+// A folder that appears with all its files or not at all.
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lora_train/base/file.h"
+#include "lora_train/storage/safetensors.h"
 
 namespace lora_train::storage {
 
-/// A folder that is filled under a temporary name beside `target` (".tmp-<name>-<pid>") and takes its place in one
-/// step. Destroyed before commit() it leaves nothing behind. Not thread-safe.
+/// A file to be written: text, or tensors (a safetensors file). What tensors point to has to live until it is written.
+struct FileToWrite {
+  std::string name;
+  std::string text;
+  std::vector<TensorToWrite> tensors = {};
+};
+
+/// Writes files into a temporary folder beside `target` (.tmp-<name>-<process>) and renames it: whoever looks sees the
+/// old folder or the new one, also after a crash or a power loss. Uncommitted, nothing of it stays. Not thread-safe.
 class AtomicFolder {
  public:
-  /// Creates the temporary folder, in place of one that a process of the same number left. Throws IoError.
+  /// Throws IoError when the temporary folder cannot be made.
   explicit AtomicFolder(std::filesystem::path target);
   ~AtomicFolder();
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;
 
-  /// The temporary folder: write here.
-  const std::filesystem::path& path() const { return temporary_; }
-
-  /// Syncs every file and folder below path(), exchanges it for the folder that `target` names, if there is one, syncs
-  /// the parent and deletes the old folder. A reader sees the old folder or the new one. Throws IoError.
+  /// Reserves the space of all files, then writes and syncs one after the other. Throws IoError.
+  void write(const std::vector<FileToWrite>& files);
+  /// Name, size and hash of everything that was written.
+  const std::map<std::string, FileHash>& files() const { return files_; }
+  /// Puts the folder in its place; an older one there is deleted. Throws IoError.
   void commit();
 
  private:
   std::filesystem::path target_, temporary_;
+  std::map<std::string, FileHash> files_;
 };
+
+/// All of that at once.
+void write_folder(const std::filesystem::path& target, const std::vector<FileToWrite>& files);
+
+/// Deletes a folder so that what a crash leaves of it is under a temporary name. Throws IoError.
+void delete_folder(const std::filesystem::path& folder);
+
+/// Deletes what processes that died left of writing or deleting the entries of `folder` for which `is_ours(name)` is true.
+/// Nobody else may write there meanwhile. Throws IoError.
+void delete_temporaries(const std::filesystem::path& folder, const std::function<bool(const std::string&)>& is_ours);
 
 }  // namespace lora_train::storage

@@ -37,6 +37,9 @@ class WeightFiles {
   /// "file: tensor", for errors.
   std::string where(const TensorEntry& entry) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
+  /// Hash of all names, dtypes and shapes and of samples of each tensor's bytes: another fine-tune of the same
+  /// architecture has another one. Reads at most 12 KiB per tensor.
+  std::string fingerprint() const;
   /// Forgets these tensors: find() and names() no longer know them.
   void drop(const std::vector<std::string>& names);
 

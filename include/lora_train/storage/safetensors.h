@@ -54,6 +54,8 @@ class SafetensorsFile {
   /// cannot be opened, FormatError (where = "file" or "file: tensor") when it is no regular file (never opened then) or
   /// not a valid safetensors file.
   explicit SafetensorsFile(const std::filesystem::path& path);
+  /// The same of bytes that are mapped or read already.
+  explicit SafetensorsFile(MappedFile file);
 
   const std::filesystem::path& path() const { return file_.path(); }
   /// In the order of the data.
@@ -89,9 +91,32 @@ struct TensorToWrite {
 /// Size in bytes of one such tensor.
 std::size_t tensor_bytes(DType dtype, const std::vector<std::int64_t>& shape);
 
-/// Writes the tensors sorted as the reference writer does (descending element size, then name), the header padded with
-/// spaces to 8 bytes, through AtomicFileWriter: the file appears whole or not at all. Throws IoError; ShapeError when a
-/// name occurs twice or the bytes of a tensor do not fit its shape (our bug).
+/// A safetensors file laid out: tensors sorted as the reference writer does (descending element size, then name), the
+/// header padded with spaces to 8 bytes.
+class SafetensorsLayout {
+ public:
+  /// Keeps pointers to `tensors`. Throws ShapeError when a name occurs twice or is reserved (our bug).
+  explicit SafetensorsLayout(const std::vector<TensorToWrite>& tensors,
+                             const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+  std::size_t num_bytes() const { return 8 + header_.size() + data_bytes_; }
+  /// Writer: has write(std::string_view). ShapeError when the bytes of a tensor do not fit its shape (our bug).
+  template <typename Writer>
+  void write(Writer& writer) const {
+    writer.write(length_prefix());
+    writer.write(header_);
+    for (const auto* tensor : order_) writer.write(bytes_of(*tensor));
+  }
+
+ private:
+  std::string length_prefix() const;
+  static std::string_view bytes_of(const TensorToWrite& tensor);
+
+  std::vector<const TensorToWrite*> order_;
+  std::size_t data_bytes_ = 0;
+  std::string header_;
+};
+
+/// Such a file, through AtomicFileWriter: it appears whole or not at all. Throws IoError, ShapeError.
 void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

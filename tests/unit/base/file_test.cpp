@@ -7,24 +7,16 @@
 #include <fstream>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
+#include "support/faulty_file_ops.h"
 #include "support/temporary_folder.h"
-
-namespace {
-int interruptions = 0;
-}
-
-/// In place of the C library's: a signal whose handler came without SA_RESTART interrupts it.
-extern "C" int posix_fallocate(int fd, off_t offset, off_t length) {
-  if (interruptions > 0) {
-    --interruptions;
-    return EINTR;
-  }
-  return ::fallocate(fd, 0, offset, length) == 0 ? 0 : errno;
-}
 
 namespace lora_train {
 namespace {
 
+using testing_support::Fault;
+using testing_support::FaultyFileOps;
+using testing_support::ScopedFileOps;
 using testing_support::TemporaryFolder;
 
 TEST(AtomicFile, ReplacesTheOldFileWhole) {
@@ -53,12 +45,45 @@ TEST(AtomicFile, CutsWhatWasReservedTooMuch) {
   EXPECT_EQ(read_file(folder / "a"), "abc");
 }
 
-TEST(AtomicFile, SignalsWhileItReservesSpaceAreNoFailure) {
+TEST(AtomicFile, SignalsAndShortWritesAreNoFailure) {
   const TemporaryFolder folder;
-  interruptions = 2;
-  EXPECT_NO_THROW(write_file_atomic(folder / "a", "abc"));
-  EXPECT_EQ(interruptions, 0);
-  EXPECT_EQ(read_file(folder / "a"), "abc");
+  FaultyFileOps faulty(file_ops());
+  const ScopedFileOps scope(faulty);
+  faulty.arm(Fault::kShort, 0, true);
+  write_file_atomic(folder / "a", "abcdefgh");
+  EXPECT_EQ(read_file(folder / "a"), "abcdefgh");
+  faulty.arm(Fault::kNone);
+  write_file_atomic(folder / "a", "abc");
+  for (std::size_t at = 0, end = faulty.num_operations(); at < end; ++at) {
+    faulty.arm(Fault::kInterrupted, at);
+    EXPECT_NO_THROW(write_file_atomic(folder / "a", std::to_string(at))) << at;
+    faulty.arm(Fault::kNone);
+    EXPECT_EQ(read_file(folder / "a"), std::to_string(at));
+  }
+}
+
+TEST(AtomicFile, ASystemThatIsInterruptedForEverIsAnErrorAndNoHang) {
+  const TemporaryFolder folder;
+  FaultyFileOps faulty(file_ops());
+  const ScopedFileOps scope(faulty);
+  faulty.arm(Fault::kInterrupted, 0, true);
+  EXPECT_THROW(write_file_atomic(folder / "a", "abc"), IoError);
+}
+
+TEST(AtomicFile, AFullDiskIsNamedWithWhatIsFree) {
+  const TemporaryFolder folder;
+  FaultyFileOps faulty(file_ops());
+  const ScopedFileOps scope(faulty);
+  faulty.arm(Fault::kNoSpace, 1);
+  try {
+    AtomicFileWriter(folder / "a", 3 << 20);
+    FAIL();
+  } catch (const IoError& error) {
+    const std::string message = error.what();
+    EXPECT_NE(message.find("cannot reserve 3.0 MiB ("), std::string::npos) << message;
+    EXPECT_NE(message.find("are free): No space left on device"), std::string::npos) << message;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(AtomicFile, ReportsAMissingFolder) {

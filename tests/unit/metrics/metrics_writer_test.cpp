@@ -56,7 +56,7 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
       "event step epoch loss supervised_tokens loss_mean grad_norm learning_rate tokens num_documents tokens_per_s "
       "step_ms data_wait_ms memory_gib time elapsed_s eta_s ");
   EXPECT_EQ(keys_of(lines[2]), "event step name loss perplexity token_accuracy num_tokens eval_s ");
-  EXPECT_EQ(keys_of(lines[3]), "event step path save_s time ");
+  EXPECT_EQ(keys_of(lines[3]), "event step path save_s stall_s time ");
   EXPECT_EQ(keys_of(lines[4]), "event step status exit_code reason time elapsed_s ");
   EXPECT_EQ(lines[0].at("event"), "start");
   EXPECT_EQ(lines[1].at("event"), "train");
@@ -85,7 +85,7 @@ TEST(MetricsWriter, LineIsInTheFileBeforeWriteReturns) {
   EXPECT_EQ(lines_of(folder / "metrics.jsonl").size(), 1U);
 }
 
-TEST(MetricsWriter, TruncateAfterKeepsEarlierLinesByteForByte) {
+TEST(MetricsWriter, DropAfterKeepsEarlierLinesByteForByte) {
   const TemporaryFolder folder;
   const auto path = folder / "metrics.jsonl";
   // Written by hand: other spacing than ours must survive. The evaluation of step 2 comes after its checkpoint.
@@ -94,7 +94,7 @@ TEST(MetricsWriter, TruncateAfterKeepsEarlierLinesByteForByte) {
       "{\"event\":\"checkpoint\",\"step\":2}\n{\"event\":\"eval\",\"step\":2}\n";
   std::ofstream(path) << kept << "{\"event\":\"train\",\"step\":3}\n{\"event\":\"end\",\"step\":3}\n";
   MetricsWriter writer(path);
-  writer.truncate_after(2);
+  writer.drop_after(2);
   EXPECT_EQ(read_file(path), kept);
   writer.write(train_at(3));
   const auto lines = lines_of(path);
@@ -103,22 +103,35 @@ TEST(MetricsWriter, TruncateAfterKeepsEarlierLinesByteForByte) {
   EXPECT_EQ(read_file(path).substr(0, kept.size()), kept);
 }
 
-TEST(MetricsWriter, TruncateAfterLastStepChangesNothing) {
+// A checkpoint is on the disk, and logged, some steps after it was begun.
+TEST(MetricsWriter, DropAfterKeepsTheCheckpointThatWasLoggedLater) {
+  const TemporaryFolder folder;
+  const auto path = folder / "metrics.jsonl";
+  std::ofstream(path) << "{\"event\":\"train\",\"step\":2}\n{\"event\":\"train\",\"step\":3}\n"
+                         "{\"event\":\"checkpoint\",\"step\":2}\n{\"event\":\"train\",\"step\":4}\n";
+  MetricsWriter writer(path);
+  writer.drop_after(2);
+  EXPECT_EQ(read_file(path), "{\"event\":\"train\",\"step\":2}\n{\"event\":\"checkpoint\",\"step\":2}\n");
+  writer.write(train_at(3));
+  EXPECT_EQ(lines_of(path).size(), 3U);
+}
+
+TEST(MetricsWriter, DropAfterTheLastStepChangesNothing) {
   const TemporaryFolder folder;
   MetricsWriter writer(folder / "metrics.jsonl");
   writer.write(train_at(1));
   writer.write(train_at(2));
   const std::string before = read_file(folder / "metrics.jsonl");
-  writer.truncate_after(2);
+  writer.drop_after(2);
   EXPECT_EQ(read_file(folder / "metrics.jsonl"), before);
 }
 
-TEST(MetricsWriter, TruncateAfterMinusOneBeginsAnew) {
+TEST(MetricsWriter, DropAfterMinusOneBeginsAnew) {
   const TemporaryFolder folder;
   MetricsWriter writer(folder / "metrics.jsonl");
   writer.write(StartRecord{});
   writer.write(EvalRecord{});
-  writer.truncate_after(-1);
+  writer.drop_after(-1);
   EXPECT_EQ(read_file(folder / "metrics.jsonl"), "");
 }
 

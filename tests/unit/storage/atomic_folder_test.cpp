@@ -4,6 +4,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "support/file_size_limit.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::storage {
@@ -18,28 +19,36 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
+fs::path only_entry(const fs::path& folder) { return fs::directory_iterator(folder)->path(); }
+
 TEST(AtomicFolder, AppearsWithAllItsFilesAtTheCommit) {
   const TemporaryFolder folder;
   AtomicFolder made(folder / "result");
-  fs::create_directory(made.path() / "inner");
-  write_file_atomic(made.path() / "inner" / "a", "deep");
-  write_file_atomic(made.path() / "b", "flat");
-  EXPECT_EQ(made.path().parent_path(), folder.path());
+  made.write({{"a", "first"}, {"b", "", {{"t", DType::kU8, {2}, "xy", nullptr}}}});
+  made.write({{"c", ""}});
   EXPECT_FALSE(fs::exists(folder / "result"));
   made.commit();
-  EXPECT_EQ(read_file(folder / "result" / "inner" / "a"), "deep");
-  EXPECT_EQ(read_file(folder / "result" / "b"), "flat");
+  EXPECT_EQ(read_file(folder / "result" / "a"), "first");
+  EXPECT_EQ(SafetensorsFile(folder / "result" / "b").tensors().size(), 1u);
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"result"});
+  ASSERT_EQ(made.files().size(), 3u);
+  for (const auto& [name, file] : made.files()) {
+    const FileHash read = hash_file(folder / "result" / name);
+    EXPECT_EQ(file.num_bytes, read.num_bytes);
+    EXPECT_EQ(file.hash, read.hash);
+  }
 }
 
 TEST(AtomicFolder, TakesThePlaceOfAnOlderOneWhole) {
   const TemporaryFolder folder;
-  fs::create_directory(folder / "result");
-  write_file_atomic(folder / "result" / "old", "old");
-  AtomicFolder made(folder / "result");
-  write_file_atomic(made.path() / "new", "new");
-  EXPECT_EQ(names_in(folder / "result"), std::vector<std::string>{"old"});
-  made.commit();
+  fs::create_directories(folder / "result" / "inner");
+  write_file_atomic(folder / "result" / "inner" / "old", "old");
+  {
+    AtomicFolder made(folder / "result");
+    made.write({{"new", "new"}});
+    EXPECT_EQ(names_in(folder / "result"), std::vector<std::string>{"inner"});
+    made.commit();
+  }
   EXPECT_EQ(names_in(folder / "result"), std::vector<std::string>{"new"});
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"result"});
 }
@@ -49,7 +58,7 @@ TEST(AtomicFolder, LeavesNothingWithoutCommit) {
   fs::create_directory(folder / "result");
   {
     AtomicFolder made(folder / "result");
-    write_file_atomic(made.path() / "new", "new");
+    made.write({{"new", "new"}});
   }
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"result"});
   EXPECT_TRUE(fs::is_empty(folder / "result"));
@@ -57,17 +66,50 @@ TEST(AtomicFolder, LeavesNothingWithoutCommit) {
 
 TEST(AtomicFolder, StartsEmptyWhereADeadProcessLeftOne) {
   const TemporaryFolder folder;
-  const fs::path left = AtomicFolder(folder / "result").path();
+  fs::path left;
+  {
+    const AtomicFolder dead(folder / "result");
+    left = only_entry(folder.path());
+  }
   fs::create_directory(left);
   write_file_atomic(left / "half", "half");
   const AtomicFolder made(folder / "result");
-  EXPECT_EQ(made.path(), left);
-  EXPECT_TRUE(fs::is_empty(made.path()));
+  EXPECT_EQ(only_entry(folder.path()), left);
+  EXPECT_TRUE(fs::is_empty(left));
+}
+
+TEST(AtomicFolder, ReservesAllFilesBeforeItWritesOne) {
+  const TemporaryFolder folder;
+  bool was_asked = false;
+  TensorToWrite small{"t", DType::kU8, {4}, "", [&] {
+                        was_asked = true;
+                        return std::string_view("abcd");
+                      }};
+  const testing_support::FileSizeLimit full_disk(1 << 20);
+  AtomicFolder made(folder / "result");
+  EXPECT_THROW(made.write({{"a", "", {small}}, {"b", std::string(std::size_t{2} << 20, 'x')}}), IoError);
+  EXPECT_FALSE(was_asked);
+  EXPECT_TRUE(fs::is_empty(only_entry(folder.path())));
 }
 
 TEST(AtomicFolder, ReportsAMissingParent) {
   const TemporaryFolder folder;
   EXPECT_THROW(AtomicFolder(folder / "none" / "result"), IoError);
+}
+
+TEST(AtomicFolder, ADeletedFolderIsGoneAndLeavesNothing) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "result" / "inner");
+  delete_folder(folder / "result");
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(AtomicFolder, TemporariesOfOthersStay) {
+  const TemporaryFolder folder;
+  for (const char* name : {".tmp-result-12", ".tmp-other-12", "result"}) fs::create_directory(folder / name);
+  delete_temporaries(folder.path(), [](const std::string& name) { return name.starts_with("result"); });
+  EXPECT_EQ(names_in(folder.path()).size(), 2u);
+  EXPECT_FALSE(fs::exists(folder / ".tmp-result-12"));
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/config/load.h"
+#include "support/small_checkpoint.h"
 #include "support/temporary_folder.h"
-#include "train/checkpoint.h"
 
 namespace lora_train::train {
 namespace {
@@ -27,12 +27,10 @@ void put_run(const TrainRequest& request, std::int64_t step) {
   write_file_atomic(folder / "profile.yaml", to_yaml(request.profile));
   write_file_atomic(folder / "metrics.jsonl", "");
   if (step == 0) return;
-  TrainState state;
-  state.step = step;
-  const model::Parameters parameters({{"w", {2}, true, 0}});
-  CheckpointContext context;
-  context.profile_yaml = to_yaml(request.profile);
-  save_checkpoint(folder, state, parameters, context);
+  const testing_support::SmallCheckpoint made(step);
+  checkpoint::Contents contents = made.contents();
+  contents.profile_yaml = to_yaml(request.profile);
+  checkpoint::save(folder, contents);
 }
 
 TEST(OutputFolder, AnEmptyOneIsANewRun) {
@@ -174,7 +172,7 @@ TEST(OutputFolder, ACheckpointToGoOnFromIsNotOverwritten) {
   request.profile.resume_from_checkpoint = folder / "checkpoint-3";
   request.overwrite = true;
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
-  EXPECT_EQ(verify_checkpoint(folder / "checkpoint-3"), "");
+  EXPECT_EQ(checkpoint::verify(folder / "checkpoint-3"), "");
   request.overwrite = false;
   EXPECT_EQ(prepare_output_folder(request).checkpoint->filename(), "checkpoint-3");
 }

@@ -1,16 +1,26 @@
-#include "stop_request.h"
+#include "lora_train/base/stop_request.h"
 
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <csignal>
+#include <limits>
 
-namespace lora_train::train {
+#include "lora_train/base/error.h"
+
+namespace lora_train {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1, SIGHUP};
+constexpr double kForever = std::numeric_limits<double>::infinity();
+
 std::atomic<int> received{0};
+std::atomic<double> max_time_s{kForever};
+Clock::time_point start;
 std::array<struct sigaction, kSignals.size()> previous{};
 
 extern "C" void on_signal(int number) {
@@ -29,28 +39,38 @@ const char* signal_name(int number) {
 
 }  // namespace
 
-StopRequests::StopRequests(std::optional<double> max_time_s)
-    : start_(std::chrono::steady_clock::now()), max_time_s_(max_time_s) {
+StopRequests::StopRequests() {
   received = 0;
+  max_time_s = kForever;
+  start = Clock::now();
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     struct sigaction action {};
     action.sa_handler = on_signal;
     ::sigemptyset(&action.sa_mask);
     ::sigaction(kSignals[i], nullptr, &previous[i]);
-    if (kSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN) continue;  // nohup
+    if (kSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN) continue;
     ::sigaction(kSignals[i], &action, nullptr);
   }
 }
 
 StopRequests::~StopRequests() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &previous[i], nullptr);
+  received = 0;
+  max_time_s = kForever;
 }
 
-std::string StopRequests::reason() const {
+void set_max_time(double seconds) { max_time_s = seconds; }
+
+std::string stop_reason() {
   if (const int number = received.load(); number != 0) return signal_name(number);
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-  if (max_time_s_ && elapsed.count() >= *max_time_s_) return "max_time";
+  const double limit = max_time_s.load();
+  if (limit != kForever && std::chrono::duration<double>(Clock::now() - start).count() >= limit) return "max_time";
   return {};
 }
 
-}  // namespace lora_train::train
+void throw_if_stop_requested() {
+  const std::string reason = stop_reason();
+  if (!reason.empty()) throw StopError(reason, "asked to stop");
+}
+
+}  // namespace lora_train

@@ -1,0 +1,50 @@
+// Private to the module: calls of FileOps with what every one of them needs.
+#pragma once
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <string>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file_ops.h"
+
+namespace lora_train {
+
+[[noreturn]] inline void fail_with(const std::filesystem::path& path, const std::string& what, int code) {
+  throw IoError(path.string(), what + ": " + std::strerror(code));
+}
+
+/// Repeats a call that a signal interrupts. Not for ever: a system that does nothing else is an error too.
+template <typename Call>
+auto retry_interrupted(const Call& call) {
+  constexpr int kMaxInterruptions = 1000;
+  auto result = call();
+  for (int i = 0; i < kMaxInterruptions && result < 0 && errno == EINTR; ++i) result = call();
+  return result;
+}
+
+/// `what` is what could not be done when the call returns -1.
+template <typename Call>
+auto checked(const std::filesystem::path& path, const char* what, const Call& call) {
+  const auto result = retry_interrupted(call);
+  if (result < 0) fail_with(path, what, errno);
+  return result;
+}
+
+/// Closes when it leaves the scope.
+class OpenFile {
+ public:
+  explicit OpenFile(int fd) : fd_(fd) {}
+  ~OpenFile() {
+    if (fd_ >= 0) file_ops().close(fd_);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+}  // namespace lora_train

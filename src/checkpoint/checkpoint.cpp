@@ -1,0 +1,190 @@
+#include "lora_train/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+#include "manifest.h"
+
+namespace lora_train::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+template <typename Value>
+json optional_json(const std::optional<Value>& value) {
+  return value ? json(*value) : json(nullptr);
+}
+
+template <typename Value>
+std::optional<Value> optional_value(const json& object, const char* key) {
+  return object.at(key).is_null() ? std::nullopt : std::optional<Value>(object.at(key).get<Value>());
+}
+
+/// As Hugging Face's Trainer has it, with what is ours under a key of its own.
+std::string state_json(const Contents& contents) {
+  const TrainState& state = contents.state;
+  const json object = {{"best_global_step", optional_json(state.best_step)},
+                       {"best_metric", optional_json(state.best_eval_loss)},
+                       {"epoch", state.epoch},
+                       {"global_step", state.step},
+                       {"log_history", json::array()},
+                       {"max_steps", contents.total_steps},
+                       {"num_train_epochs", contents.num_epochs},
+                       {"lora_train",
+                        {{"eval_loss", optional_json(state.eval_loss)},
+                         {"eval_step", optional_json(state.eval_step)},
+                         {"loss_sum", state.loss_sum},
+                         {"loss_tokens", state.loss_tokens},
+                         {"supervised_tokens", state.supervised_tokens},
+                         {"tokens", state.tokens}}}};
+  return object.dump(2) + "\n";
+}
+
+TrainState parse_state(const std::string& text, const std::string& where) {
+  try {
+    const json object = json::parse(text);
+    const json& own = object.at("lora_train");
+    TrainState state;
+    state.step = object.at("global_step").get<std::int64_t>();
+    state.epoch = object.at("epoch").get<double>();
+    state.tokens = own.at("tokens").get<std::int64_t>();
+    state.supervised_tokens = own.at("supervised_tokens").get<std::int64_t>();
+    state.eval_loss = optional_value<double>(own, "eval_loss");
+    state.eval_step = optional_value<std::int64_t>(own, "eval_step");
+    state.loss_sum = own.at("loss_sum").get<double>();
+    state.loss_tokens = own.at("loss_tokens").get<std::int64_t>();
+    state.best_eval_loss = optional_value<double>(object, "best_metric");
+    state.best_step = optional_value<std::int64_t>(object, "best_global_step");
+    return state;
+  } catch (const json::exception& error) {
+    throw FormatError(where, std::string("is not a state of lora-train: ") + error.what());
+  }
+}
+
+Manifest read_manifest(const fs::path& checkpoint) {
+  const fs::path path = checkpoint / kManifestFile;
+  switch (path_kind(path)) {
+    case PathKind::kNone: throw FormatError(path.string(), "is missing: the checkpoint was not finished");
+    case PathKind::kFile: return parse_manifest(read_file(path), path.string());
+    default: throw FormatError(path.string(), "is not a file");
+  }
+}
+
+void check_files(const fs::path& checkpoint, const Manifest& manifest) {
+  for (const char* name : {kStateFile, kProfileFile, kOptimizerFile}) {
+    if (!manifest.files.contains(name)) throw FormatError(kManifestFile, "lists no " + std::string(name));
+  }
+  for (const auto& [name, expected] : manifest.files) {
+    if (path_kind(checkpoint / name) != PathKind::kFile) throw FormatError(name, "is missing, or not a file");
+    const FileHash content = hash_file(checkpoint / name);
+    if (content.num_bytes != expected.num_bytes) {
+      throw FormatError(name, "has " + std::to_string(content.num_bytes) + " bytes and not the " +
+                                  std::to_string(expected.num_bytes) + " of the manifest");
+    }
+    if (content.hash != expected.hash) throw FormatError(name, "has other content than the manifest says");
+  }
+}
+
+void delete_quietly(const fs::path& folder) {
+  try {
+    storage::delete_folder(folder);
+  } catch (const IoError& error) {
+    log_warning(error.what());
+  }
+}
+
+}  // namespace
+
+fs::path save(const fs::path& output_dir, const Contents& contents, const std::vector<fs::path>& sync_first) {
+  const fs::path target = output_dir / (kFolderPrefix + std::to_string(contents.state.step));
+  storage::AtomicFolder folder(target);  // takes the place of one of the same step, of an earlier process
+  std::vector<storage::FileToWrite> files = contents.files;
+  files.push_back({kStateFile, state_json(contents)});
+  files.push_back({kProfileFile, contents.profile_yaml});
+  folder.write(files);
+  folder.write({{kManifestFile, to_json({contents.state.step, contents.world_size, contents.fingerprints, folder.files()})}});
+  for (const auto& file : sync_first) sync_file(file);
+  folder.commit();
+  if (const std::string problem = verify(target); !problem.empty()) {
+    delete_quietly(target);
+    throw IoError(target.string(), "does not read back as it was written: " + problem);
+  }
+  return target;
+}
+
+std::optional<std::int64_t> step_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kFolderPrefix)) return std::nullopt;
+  std::int64_t step = 0;
+  const char* begin = name.data() + std::string_view(kFolderPrefix).size();
+  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), step);
+  if (error != std::errc() || end != name.data() + name.size() || *begin < '0' || *begin > '9') return std::nullopt;
+  return step;
+}
+
+std::vector<fs::path> list(const fs::path& output_dir) {
+  if (path_kind(output_dir) == PathKind::kNone) return {};
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  for (const auto& name : list_folder(output_dir)) {
+    const auto step = step_of(name);
+    if (step && path_kind(output_dir / name) == PathKind::kFolder) found.emplace_back(*step, output_dir / name);
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<fs::path> folders;
+  for (auto& [step, folder] : found) folders.push_back(std::move(folder));
+  return folders;
+}
+
+std::string verify(const fs::path& checkpoint) {
+  try {
+    const Manifest manifest = read_manifest(checkpoint);
+    check_files(checkpoint, manifest);
+    const std::int64_t step = parse_state(read_file(checkpoint / kStateFile), kStateFile).step;
+    if (step != manifest.step) return std::string(kStateFile) + " is of another step than the manifest";
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+std::optional<fs::path> newest_good(const fs::path& output_dir) {
+  for (const auto& checkpoint : list(output_dir)) {
+    const std::string problem = verify(checkpoint);
+    if (problem.empty()) return checkpoint;
+    log_warning(checkpoint.string() + " is passed over: " + problem);
+  }
+  return std::nullopt;
+}
+
+Description describe(const fs::path& checkpoint) {
+  const Manifest manifest = read_manifest(checkpoint);
+  const fs::path path = checkpoint / kStateFile;
+  return {parse_state(read_file(path), path.string()), manifest.fingerprints, manifest.world_size};
+}
+
+void rotate(const fs::path& output_dir, std::int64_t keep, std::optional<std::int64_t> best_step) {
+  try {
+    std::int64_t kept = 0;
+    for (const auto& folder : list(output_dir)) {
+      if (kept++ < std::max<std::int64_t>(keep, 1) || step_of(folder) == best_step) continue;
+      delete_quietly(folder);
+    }
+  } catch (const IoError& error) {
+    log_warning(std::string("older checkpoints stay: ") + error.what());
+  }
+}
+
+void delete_after(const fs::path& output_dir, std::int64_t step) {
+  for (const auto& folder : list(output_dir)) {
+    if (step_of(folder) <= step) continue;
+    log_warning(folder.string() + " is deleted: the run goes on from step " + std::to_string(step));
+    delete_quietly(folder);
+  }
+}
+
+}  // namespace lora_train::checkpoint

@@ -1,0 +1,73 @@
+#include "manifest.h"
+
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/hash.h"
+
+namespace lora_train::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kVersion = 2;
+
+/// Without the hash of itself.
+json to_object(const Manifest& manifest) {
+  json files = json::object();
+  for (const auto& [name, file] : manifest.files) files[name] = {{"bytes", file.num_bytes}, {"xxh128", file.hash}};
+  const Fingerprints& prints = manifest.fingerprints;
+  return {{"files", files},
+          {"fingerprints",
+           {{"chat_template", prints.chat_template},
+            {"data", prints.data},
+            {"model", prints.model},
+            {"profile", prints.profile},
+            {"tokenizer", prints.tokenizer}}},
+          {"step", manifest.step},
+          {"version", kVersion},
+          {"world_size", manifest.world_size}};
+}
+
+Manifest from_object(const json& object, const std::string& where) {
+  Manifest manifest;
+  manifest.step = object.at("step").get<std::int64_t>();
+  manifest.world_size = object.at("world_size").get<std::int64_t>();
+  const json& prints = object.at("fingerprints");
+  manifest.fingerprints = {prints.at("data").get<std::string>(), prints.at("tokenizer").get<std::string>(),
+                           prints.at("chat_template").get<std::string>(), prints.at("model").get<std::string>(),
+                           prints.at("profile").get<std::string>()};
+  for (const auto& [name, file] : object.at("files").items()) {
+    if (const char* reason = why_not_file_name(name)) {
+      throw FormatError(where, "names the file " + json(name).dump() + ", which " + reason);
+    }
+    manifest.files[name] = {file.at("bytes").get<std::size_t>(), file.at("xxh128").get<std::string>()};
+  }
+  return manifest;
+}
+
+}  // namespace
+
+std::string to_json(const Manifest& manifest) {
+  json object = to_object(manifest);
+  object["xxh128"] = hash128_hex(object.dump());
+  return object.dump(2) + "\n";
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& where) {
+  try {
+    const json object = json::parse(text);
+    if (object.at("version") != kVersion) {
+      throw FormatError(where, "is of version " + object.at("version").dump() + "; this program reads version " +
+                                   std::to_string(kVersion));
+    }
+    Manifest manifest = from_object(object, where);
+    if (to_json(manifest) != text) throw FormatError(where, "is not as it was written");
+    return manifest;
+  } catch (const json::exception&) {
+    throw FormatError(where, "is not a manifest");
+  }
+}
+
+}  // namespace lora_train::checkpoint

@@ -1,0 +1,23 @@
+// manifest.json of a checkpoint: what must be in the folder. Written last; its own hash stands in it.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "lora_train/base/file.h"
+#include "lora_train/checkpoint/checkpoint.h"
+
+namespace lora_train::checkpoint {
+
+struct Manifest {
+  std::int64_t step = 0, world_size = 1;
+  Fingerprints fingerprints;
+  std::map<std::string, FileHash> files;
+};
+
+std::string to_json(const Manifest& manifest);
+
+/// Throws FormatError unless `text` is, byte for byte, what to_json makes of the manifest that is in it.
+Manifest parse_manifest(const std::string& text, const std::string& where);
+
+}  // namespace lora_train::checkpoint

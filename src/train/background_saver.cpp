@@ -1,0 +1,46 @@
+#include "background_saver.h"
+
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/metrics/host_memory.h"
+
+namespace lora_train::train {
+namespace {
+
+checkpoint::Saver::Options saver_options(const Profile& profile) {
+  const std::filesystem::path metrics = std::filesystem::path(profile.output_dir) / "metrics.jsonl";
+  checkpoint::Saver::Options options{profile.output_dir, profile.save_total_limit, {}};
+  if (path_kind(metrics) == PathKind::kFile) options.sync_first.push_back(metrics);
+  return options;
+}
+
+}  // namespace
+
+BackgroundSaver::BackgroundSaver(const Run& run)
+    : run_(run), target_modules_(lora::explicit_targets(run.adapters.specs, run.files.config)),
+      saver_(saver_options(run.profile())) {
+  constexpr std::int64_t kBytesPerParameter = 12;  // value and two moments
+  const model::Parameters& parameters = run.model.weights->parameters();
+  const std::int64_t bytes = kBytesPerParameter * parameters.size();
+  if (bytes <= metrics::available_host_memory() / 2) {
+    snapshot_.emplace(parameters);
+  } else {
+    log_info("training will stand still while a checkpoint is written: a copy of " +
+             format_bytes(static_cast<double>(bytes)) + " for saving beside it does not fit the memory");
+  }
+}
+
+void BackgroundSaver::start() {
+  const model::Parameters& live = run_.model.weights->parameters();
+  if (snapshot_) snapshot_->take(live);
+  checkpoint::Contents contents = run_.checkpoint;
+  contents.state = run_.state;
+  contents.files = checkpoint_files(run_.adapters.specs.empty() ? nullptr : &run_.adapters.config, target_modules_,
+                                    snapshot_ ? snapshot_->parameters() : live);
+  last_step_ = run_.state.step;
+  saver_.start(std::move(contents));
+  if (!snapshot_) saver_.settle();
+}
+
+}  // namespace lora_train::train

@@ -1,0 +1,35 @@
+// Saves a run while it trains: the state is copied in one short stall, a thread writes the copy.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "checkpoint_tensors.h"
+#include "lora_train/checkpoint/saver.h"
+#include "run_state.h"
+
+namespace lora_train::train {
+
+class BackgroundSaver {
+ public:
+  /// Allocates the copy: 12 bytes per trained parameter. Where that does not fit, saving stops training instead.
+  explicit BackgroundSaver(const Run& run);
+
+  /// Starts to save the run as it is. No save may be under way.
+  void start();
+  bool is_busy() const { return saver_.is_busy(); }
+  /// See checkpoint::Saver.
+  std::optional<checkpoint::SaveResult> poll() { return saver_.poll(); }
+  std::optional<checkpoint::SaveResult> wait() { return saver_.wait(); }
+  /// Of the last start(); -1 before it.
+  std::int64_t last_step() const { return last_step_; }
+
+ private:
+  const Run& run_;
+  std::vector<std::string> target_modules_;
+  std::optional<Snapshot> snapshot_;
+  checkpoint::Saver saver_;  ///< after the snapshot, which it reads until it ends
+  std::int64_t last_step_ = -1;
+};
+
+}  // namespace lora_train::train

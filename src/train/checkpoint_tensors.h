@@ -1,0 +1,34 @@
+// The tensors of a checkpoint: a PEFT folder's (or the fp32 weights of full fine-tuning) and optimizer.safetensors.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lora_train/lora/adapter_file.h"
+#include "lora_train/model/parameters.h"
+#include "lora_train/storage/atomic_folder.h"
+
+namespace lora_train::train {
+
+/// Files of values and moments. They point into `parameters`; NaN and infinity are found while they are written
+/// (NumericError). adapter null: full fine-tuning.
+std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* adapter,
+                                                   const std::vector<std::string>& target_modules,
+                                                   const model::Parameters& parameters);
+
+/// Reads them back, through memory and not a map. Throws FormatError when a tensor is missing, misshapen or unexpected.
+void load_checkpoint_tensors(const std::filesystem::path& checkpoint, bool is_adapter, model::Parameters& parameters);
+
+/// Values and moments in host memory of their own, allocated once, so that a save can go on while training does.
+class Snapshot {
+ public:
+  explicit Snapshot(const model::Parameters& parameters);
+  void take(const model::Parameters& parameters);
+  const model::Parameters& parameters() const { return copy_; }
+
+ private:
+  model::Parameters copy_;
+};
+
+}  // namespace lora_train::train

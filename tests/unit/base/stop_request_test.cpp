@@ -1,0 +1,50 @@
+#include "lora_train/base/stop_request.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train {
+namespace {
+
+TEST(StopRequests, RecordsASignalByName) {
+  const StopRequests stop;
+  EXPECT_EQ(stop_reason(), "");
+  EXPECT_NO_THROW(throw_if_stop_requested());
+  std::raise(SIGUSR1);
+  EXPECT_EQ(stop_reason(), "SIGUSR1");
+  EXPECT_THROW(throw_if_stop_requested(), StopError);
+}
+
+TEST(StopRequests, ForgetsTheSignalsOfAnEarlierObject) {
+  const StopRequests stop;
+  EXPECT_EQ(stop_reason(), "");
+}
+
+TEST(StopRequestsDeathTest, ASecondSignalEndsAtOnce) {
+  EXPECT_EXIT(
+      {
+        const StopRequests stop;
+        std::raise(SIGTERM);
+        std::raise(SIGINT);
+      },
+      ::testing::ExitedWithCode(128 + SIGINT), "");
+}
+
+TEST(StopRequests, MaxTimeCountsFromTheStart) {
+  {
+    const StopRequests stop;
+    set_max_time(1000);
+    EXPECT_EQ(stop_reason(), "");
+    set_max_time(0);
+    EXPECT_EQ(stop_reason(), "max_time");
+  }
+  EXPECT_EQ(stop_reason(), "");
+}
+
+TEST(StopRequests, WithoutOneASignalIsNoRequest) { EXPECT_EQ(stop_reason(), ""); }
+
+}  // namespace
+}  // namespace lora_train

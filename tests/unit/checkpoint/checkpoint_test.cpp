@@ -1,0 +1,168 @@
+#include "lora_train/checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "checkpoint/manifest.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/storage/safetensors.h"
+#include "support/small_checkpoint.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using testing_support::SmallCheckpoint;
+using testing_support::TemporaryFolder;
+
+fs::path save_step(const fs::path& folder, std::int64_t step) {
+  const SmallCheckpoint made(step);
+  return save(folder, made.contents());
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& path : list(folder)) names.push_back(path.filename().string());
+  return names;
+}
+
+TEST(Checkpoint, BringsBackEveryBit) {
+  const TemporaryFolder folder;
+  const SmallCheckpoint made(7);
+  Contents contents = made.contents();
+  contents.state.tokens = 1234567890123;
+  contents.state.best_eval_loss = 0.1 + 0.2;
+  contents.state.eval_step = 6;
+  contents.state.loss_sum = 1.0 / 3.0;
+  contents.state.loss_tokens = 77;
+  contents.world_size = 4;
+  const fs::path path = save(folder.path(), contents);
+  EXPECT_EQ(path.filename(), "checkpoint-7");
+  EXPECT_EQ(verify(path), "");
+  const Description found = describe(path);
+  EXPECT_EQ(found.state.step, 7);
+  EXPECT_EQ(found.state.tokens, 1234567890123);
+  EXPECT_EQ(found.state.best_eval_loss, 0.1 + 0.2);
+  EXPECT_FALSE(found.state.eval_loss.has_value());
+  EXPECT_EQ(found.state.eval_step, 6);
+  EXPECT_EQ(found.state.loss_sum, 1.0 / 3.0);
+  EXPECT_EQ(found.state.loss_tokens, 77);
+  EXPECT_EQ(found.world_size, 4);
+  EXPECT_EQ(found.fingerprints, contents.fingerprints);
+  const storage::SafetensorsFile file(MappedFile::read(path / "adapter_model.safetensors"));
+  EXPECT_EQ(file.bytes(*file.find("lora_B")), made.bytes());
+  EXPECT_EQ(read_file(path / kProfileFile), "model: some-model\n");
+}
+
+TEST(Checkpoint, EveryFileIsVouchedFor) {
+  const TemporaryFolder folder;
+  const fs::path path = save_step(folder.path(), 1);
+  std::size_t num_files = 0;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    const std::string bytes = read_file(entry.path());
+    const std::string name = entry.path().filename().string();
+    ++num_files;
+    write_file_atomic(entry.path(), bytes.substr(0, bytes.size() - 1));
+    EXPECT_NE(verify(path).find(name), std::string::npos) << name << ": " << verify(path);
+    std::string flipped = bytes;
+    flipped[flipped.size() / 2] = static_cast<char>(flipped[flipped.size() / 2] ^ 1);
+    write_file_atomic(entry.path(), flipped);
+    EXPECT_NE(verify(path).find(name), std::string::npos) << name << ": " << verify(path);
+    fs::remove(entry.path());
+    EXPECT_NE(verify(path).find(name), std::string::npos) << name << ": " << verify(path);
+    write_file_atomic(entry.path(), bytes);
+    EXPECT_EQ(verify(path), "");
+  }
+  EXPECT_EQ(num_files, 6u);
+}
+
+TEST(Checkpoint, WhatIsNoFileIsAProblemAndNotWaitedFor) {
+  const TemporaryFolder folder;
+  const fs::path path = save_step(folder.path(), 1);
+  for (const char* name : {"optimizer.safetensors", "manifest.json"}) {
+    fs::rename(path / name, path / "aside");
+    ASSERT_EQ(::mkfifo((path / name).c_str(), 0644), 0);
+    EXPECT_NE(verify(path).find("not a file"), std::string::npos) << verify(path);
+    fs::remove(path / name);
+    fs::create_symlink("aside", path / name);
+    EXPECT_NE(verify(path).find("not a file"), std::string::npos) << verify(path);
+    fs::remove(path / name);
+    fs::rename(path / "aside", path / name);
+  }
+}
+
+TEST(Checkpoint, AManifestThatLeadsElsewhereIsRefused) {
+  const TemporaryFolder folder;
+  const fs::path path = save_step(folder.path(), 1);
+  for (const std::string name : {"../secret", "/etc/passwd", "-rf", ".hidden", "a\nb", ""}) {
+    Manifest manifest = parse_manifest(read_file(path / kManifestFile), "m");
+    manifest.files[name] = {1, "0"};
+    write_file_atomic(path / kManifestFile, to_json(manifest));
+    EXPECT_NE(verify(path).find("names the file"), std::string::npos) << name << ": " << verify(path);
+    manifest.files.erase(name);
+    write_file_atomic(path / kManifestFile, to_json(manifest));
+    EXPECT_EQ(verify(path), "");
+  }
+}
+
+TEST(Checkpoint, AManifestWithoutWhatIsNeededIsRefused) {
+  const TemporaryFolder folder;
+  const fs::path path = save_step(folder.path(), 1);
+  const Manifest whole = parse_manifest(read_file(path / kManifestFile), "m");
+  for (const char* name : {"trainer_state.json", "profile.yaml", "optimizer.safetensors"}) {
+    Manifest manifest = whole;
+    manifest.files.erase(name);
+    write_file_atomic(path / kManifestFile, to_json(manifest));
+    EXPECT_NE(verify(path).find("lists no " + std::string(name)), std::string::npos) << verify(path);
+  }
+  Manifest other_step = whole;
+  other_step.step = 2;
+  write_file_atomic(path / kManifestFile, to_json(other_step));
+  EXPECT_NE(verify(path).find("another step"), std::string::npos) << verify(path);
+}
+
+TEST(Checkpoint, TheNewestThatVerifiesIsTaken) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(newest_good(folder.path()), std::nullopt);
+  for (const std::int64_t step : {2, 10, 9}) save_step(folder.path(), step);
+  EXPECT_EQ(newest_good(folder.path())->filename(), "checkpoint-10");
+  fs::remove(folder / "checkpoint-10" / kManifestFile);
+  EXPECT_EQ(newest_good(folder.path())->filename(), "checkpoint-9");
+}
+
+TEST(Checkpoint, ListsNewestFirstAndRotatesTheOldest) {
+  const TemporaryFolder folder;
+  for (const std::int64_t step : {2, 10, 9}) save_step(folder.path(), step);
+  for (const char* other : {"checkpoint-x", "checkpoint-", "checkpoint--3", "checkpoint-7b"}) fs::create_directory(folder / other);
+  rotate(folder.path(), 2, std::nullopt);
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-10", "checkpoint-9"}));
+  EXPECT_TRUE(fs::exists(folder / "checkpoint-7b"));
+}
+
+TEST(Checkpoint, RotationSparesTheBest) {
+  const TemporaryFolder folder;
+  for (const std::int64_t step : {1, 2, 3, 4}) save_step(folder.path(), step);
+  rotate(folder.path(), 1, 2);
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-4", "checkpoint-2"}));
+}
+
+TEST(Checkpoint, AnotherFutureIsDeleted) {
+  const TemporaryFolder folder;
+  for (const std::int64_t step : {1, 2, 3}) save_step(folder.path(), step);
+  delete_after(folder.path(), 2);
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-2", "checkpoint-1"}));
+}
+
+TEST(Checkpoint, OneOfTheSameStepIsReplacedWhole) {
+  const TemporaryFolder folder;
+  const fs::path path = save_step(folder.path(), 3);
+  write_file_atomic(path / "old", "old");
+  save_step(folder.path(), 3);
+  EXPECT_FALSE(fs::exists(path / "old"));
+  EXPECT_EQ(verify(path), "");
+}
+
+}  // namespace
+}  // namespace lora_train::checkpoint
