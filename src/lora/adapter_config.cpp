@@ -48,6 +48,12 @@ class AdapterConfigReader {
     return value.get<std::int64_t>();
   }
 
+  /// A scale under this key, or of one of its patterns.
+  double positive(const std::string& key, const Json& value) const {
+    if (!value.is_number() || value <= 0) fail(key, "is " + value.dump() + "; a number above zero was expected");
+    return value.get<double>();
+  }
+
   /// Refuses a value that is neither absent, null, false nor empty: we would have to ignore it.
   void refuse_unless_off(const std::string& key) const {
     if (!object_.contains(key)) return;
@@ -80,10 +86,11 @@ void read_ranks(const AdapterConfigReader& reader, LoraOptions& options) {
 }
 
 void read_alphas(const AdapterConfigReader& reader, LoraOptions& options) {
-  options.alpha = reader.get<double>("lora_alpha", kPeftDefaultAlpha);
+  const char* key = "lora_alpha";
+  const bool is_given = reader.contains(key) && !reader.at(key).is_null();
+  options.alpha = is_given ? reader.positive(key, reader.at(key)) : kPeftDefaultAlpha;
   read_pattern(reader, "alpha_pattern", [&](const std::string& where, const std::string& name, const Json& value) {
-    if (!value.is_number()) reader.fail(where, "is " + value.dump() + "; a number was expected");
-    options.alpha_pattern.emplace_back(name, value.get<double>());
+    options.alpha_pattern.emplace_back(name, reader.positive(where, value));
   });
 }
 
@@ -124,9 +131,14 @@ Json parse_config(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) {
     throw FormatError(path.string(), "is missing; expected a PEFT adapter folder with adapter_config.json and adapter_model.safetensors");
   }
+  constexpr int kMaxDepth = 64;  // printing of values is recursive
+  const auto check_depth = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMaxDepth) throw FormatError(path.string(), "values are nested deeper than 64 levels");
+    return true;
+  };
   Json object;
   try {
-    object = Json::parse(storage::read_model_text(path));
+    object = Json::parse(storage::read_model_text(path), check_depth);
   } catch (const Json::parse_error& error) {
     throw FormatError(path.string() + ":" + std::to_string(error.byte), "is not valid JSON; save the adapter again");
   } catch (const Json::out_of_range&) {

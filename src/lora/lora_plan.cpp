@@ -31,7 +31,8 @@ std::string targets_key(const LoraOptions& options) {
 /// A whole-string regular expression with Python's meaning of the constructs that target patterns use.
 class FullMatch {
  public:
-  FullMatch(const LoraOptions& options, const std::string& key, const std::string& pattern) {
+  FullMatch(const LoraOptions& options, const std::string& key, const std::string& pattern)
+      : options_(options), key_(key), pattern_(pattern) {
     int code = 0;
     PCRE2_SIZE offset = 0;
     code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
@@ -46,10 +47,17 @@ class FullMatch {
   bool matches(const std::string& text) const {
     const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
         pcre2_match_data_create_from_pattern(code_.get(), nullptr), &pcre2_match_data_free);
-    return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, data.get(), nullptr) >= 0;
+    const int result =
+        pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, data.get(), nullptr);
+    if (result < 0 && result != PCRE2_ERROR_NOMATCH) {
+      refuse(options_, key_, "\"" + pattern_ + "\" takes too long to match " + text + "; write it without nested repeats");
+    }
+    return result >= 0;
   }
 
  private:
+  const LoraOptions& options_;
+  std::string key_, pattern_;
   std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code_{nullptr, &pcre2_code_free};
 };
 

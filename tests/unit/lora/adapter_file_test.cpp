@@ -145,7 +145,7 @@ TEST(AdapterFile, ChecksEveryNumber) {
     refused([&rank](json& c) { c["rank_pattern"] = {{"q_proj", rank}}; }, "rank_pattern.q_proj: is " + rank.dump());
   }
   EXPECT_EQ(config_error([](json& c) { c["r"] = 65536; }), "accepted");
-  refused([](json& c) { c["lora_alpha"] = "x"; }, "lora_alpha: has the wrong type");
+  refused([](json& c) { c["lora_alpha"] = "x"; }, "lora_alpha: is \"x\"; a number above zero was expected");
   refused([](json& c) { c["alpha_pattern"] = {{"q_proj", "x"}}; }, "alpha_pattern.q_proj: is \"x\"");
 }
 
