@@ -1,6 +1,7 @@
 #include "bpe_model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "added_tokens.h"
 #include "byte_level.h"
@@ -34,6 +35,46 @@ void refuse_affix(const JsonPlace& place, const std::string& key) {
 }
 
 }  // namespace
+
+// The symbols of a word under way, in the order in which Hugging Face's tokenizers adds them: an unknown character
+// waits for the next one that is known or unknown, so that bytes of a fallback come before it.
+class BpeModel::Word {
+ public:
+  Word(std::vector<Symbol>& symbols, std::optional<std::int32_t> unk_id, bool fuses)
+      : symbols_(symbols), unk_id_(unk_id), fuses_(fuses) {}
+
+  void add_known(std::int32_t id, std::size_t length) {
+    flush();
+    add(id, length);
+  }
+  void add_byte(std::int32_t id) { add(id, 1); }
+  void add_unknown(std::size_t length) {
+    if (!unk_id_) {
+      dropped_ += length;
+      return;
+    }
+    if (!fuses_) flush();
+    waiting_ += length;
+  }
+  void finish() {
+    flush();
+    if (dropped_ > 0 && !symbols_.empty()) symbols_.back().length += static_cast<std::uint32_t>(dropped_);
+  }
+
+ private:
+  void flush() {
+    if (waiting_ > 0) add(*unk_id_, std::exchange(waiting_, 0));
+  }
+  void add(std::int32_t id, std::size_t length) {
+    symbols_.push_back({id, static_cast<std::uint32_t>(length + std::exchange(dropped_, 0))});
+  }
+
+  std::vector<Symbol>& symbols_;
+  std::optional<std::int32_t> unk_id_;
+  bool fuses_;
+  std::size_t waiting_ = 0;  // bytes of unknown characters that are not yet a symbol
+  std::size_t dropped_ = 0;  // of those that never will be
+};
 
 BpeModel::BpeModel(const JsonPlace& place, Spelling spelling) : spelling_(spelling), cuts_(spelling.spaces_are_u2581) {
   const std::string type = place.string_or("type", "BPE");
@@ -139,64 +180,35 @@ void BpeModel::load_merges(const JsonPlace& place) {
   cuts_.build();
 }
 
-void BpeModel::split_bytes(std::string_view piece, std::vector<Symbol>& symbols) const {
-  std::uint32_t dropped = 0;
+void BpeModel::split_bytes(std::string_view piece, Word& word) const {
   for (const char byte : piece) {
     const std::int32_t id = byte_ids_[static_cast<unsigned char>(byte)];
-    if (id < 0 && !unk_id_) {
-      ++dropped;
-      continue;
-    }
-    const bool follows_unknown = id < 0 && !symbols.empty() && symbols.back().id == *unk_id_;
-    if (id < 0) {
-      add_unknown(1, follows_unknown, symbols);
-    } else {
-      symbols.push_back({id, 1 + dropped});
-      dropped = 0;
-    }
-  }
-  if (dropped > 0 && !symbols.empty()) symbols.back().length += dropped;
-}
-
-void BpeModel::add_unknown(std::uint32_t length, bool follows_unknown, std::vector<Symbol>& symbols) const {
-  if (fuse_unk_ && follows_unknown) {
-    symbols.back().length += length;
-  } else {
-    symbols.push_back({*unk_id_, length});
+    if (id >= 0)
+      word.add_known(id, 1);
+    else
+      word.add_unknown(1);
   }
 }
 
-bool BpeModel::add_fallback(std::string_view character, std::vector<Symbol>& symbols) const {
+bool BpeModel::add_fallback(std::string_view character, Word& word) const {
   if (!byte_fallback_) return false;
   for (const char byte : character) {
     if (byte_ids_[static_cast<unsigned char>(byte)] < 0) return false;
   }
-  for (const char byte : character) symbols.push_back({byte_ids_[static_cast<unsigned char>(byte)], 1});
+  for (const char byte : character) word.add_byte(byte_ids_[static_cast<unsigned char>(byte)]);
   return true;
 }
 
-void BpeModel::split_characters(std::string_view piece, std::vector<Symbol>& symbols) const {
-  std::uint32_t dropped = 0;
-  bool last_unknown = false;
+void BpeModel::split_characters(std::string_view piece, Word& word) const {
   for (std::size_t at = 0; at < piece.size();) {
     const Utf8Char c = valid_utf8_char(piece, at);
     const std::int32_t id = id_of_character(c.code_point);
-    const auto length = static_cast<std::uint32_t>(c.length);
-    if (id >= 0) {
-      symbols.push_back({id, length + dropped});
-      dropped = 0;
-      last_unknown = false;
-    } else if (add_fallback(piece.substr(at, c.length), symbols)) {
-      last_unknown = false;
-    } else if (unk_id_) {
-      add_unknown(length, last_unknown, symbols);
-      last_unknown = true;
-    } else {
-      dropped += length;
-    }
+    if (id >= 0)
+      word.add_known(id, c.length);
+    else if (!add_fallback(piece.substr(at, c.length), word))
+      word.add_unknown(c.length);
     at += c.length;
   }
-  if (dropped > 0 && !symbols.empty()) symbols.back().length += dropped;
 }
 
 void BpeModel::encode(std::string_view piece, std::vector<Symbol>& symbols) const {
@@ -207,10 +219,12 @@ void BpeModel::encode(std::string_view piece, std::vector<Symbol>& symbols) cons
       return;
     }
   }
+  Word word(symbols, unk_id_, fuse_unk_);
   if (spelling_.byte_level)
-    split_bytes(piece, symbols);
+    split_bytes(piece, word);
   else
-    split_characters(piece, symbols);
+    split_characters(piece, word);
+  word.finish();
   merge_symbols(merges_, symbols);
 }
 

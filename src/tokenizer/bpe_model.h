@@ -51,10 +51,10 @@ class BpeModel final : public WordModel {
   std::int32_t id_of_character(std::uint32_t code) const {
     return code < character_ids_.size() ? character_ids_[code] : -1;
   }
-  void split_bytes(std::string_view piece, std::vector<Symbol>& symbols) const;
-  void split_characters(std::string_view piece, std::vector<Symbol>& symbols) const;
-  void add_unknown(std::uint32_t length, bool follows_unknown, std::vector<Symbol>& symbols) const;
-  bool add_fallback(std::string_view character, std::vector<Symbol>& symbols) const;
+  class Word;
+  void split_bytes(std::string_view piece, Word& word) const;
+  void split_characters(std::string_view piece, Word& word) const;
+  bool add_fallback(std::string_view character, Word& word) const;
 
   Spelling spelling_;
   bool byte_fallback_ = false, fuse_unk_ = false, ignore_merges_ = false, can_cut_ = false;

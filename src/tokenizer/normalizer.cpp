@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lora_train/base/utf8.h"
+#include "regex.h"
 #include "valid_utf8.h"
 
 namespace lora_train::tokenizer {
@@ -223,6 +224,25 @@ class ReplaceNormalizer final : public Normalizer {
   std::string pattern_, content_;
 };
 
+class RegexReplaceNormalizer final : public Normalizer {
+ public:
+  RegexReplaceNormalizer(Regex pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  void normalize(NormalizedText& text) const override {
+    std::vector<Stretch> stretches;
+    find_stretches(pattern_, text.text(), stretches);
+    std::vector<NormalizedText::Edit> edits;
+    for (const Stretch& stretch : stretches) {
+      if (stretch.is_match) edits.push_back({stretch.begin, stretch.end - stretch.begin, content_});
+    }
+    if (!edits.empty() && !text.text().empty()) text.apply(edits);
+  }
+
+ private:
+  Regex pattern_;
+  std::string content_;
+};
+
 class SequenceNormalizer final : public Normalizer {
  public:
   explicit SequenceNormalizer(std::vector<std::unique_ptr<Normalizer>> parts) : parts_(std::move(parts)) {}
@@ -236,10 +256,14 @@ class SequenceNormalizer final : public Normalizer {
 
 std::unique_ptr<Normalizer> load_replace(const JsonPlace& place) {
   place.allow_only({"type", "pattern", "content"});
-  place.at("pattern").allow_only({"String"});
+  place.at("pattern").allow_only({"String", "Regex"});
+  const std::string& content = place.at("content").string();
+  if (const auto regex = place.at("pattern").find("Regex")) {
+    return std::make_unique<RegexReplaceNormalizer>(Regex(regex->string(), regex->where()), content);
+  }
   const std::string& pattern = place.at("pattern").at("String").string();
   if (pattern.empty()) place.at("pattern").fail("an empty pattern replaces nothing");
-  return std::make_unique<ReplaceNormalizer>(pattern, place.at("content").string());
+  return std::make_unique<ReplaceNormalizer>(pattern, content);
 }
 
 std::unique_ptr<Normalizer> load_sequence(const JsonPlace& place) {
@@ -286,7 +310,9 @@ void NormalizedText::apply(const std::vector<Edit>& edits) {
   std::size_t done = 0;
   for (const Edit& edit : edits) {
     keep(done, edit.begin);
-    const ByteRange range = input_range(edit.begin, edit.begin + edit.length);
+    // What is only inserted takes the range of the character before it.
+    const std::size_t from = edit.length == 0 && edit.begin > 0 ? edit.begin - 1 : edit.begin;
+    const ByteRange range = input_range(from, std::max(from + 1, edit.begin + edit.length));
     changed.append(edit.replacement);
     ranges.insert(ranges.end(), edit.replacement.size(), range);
     done = edit.begin + edit.length;

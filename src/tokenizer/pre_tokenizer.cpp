@@ -20,27 +20,70 @@ std::string escape_literal(const std::string& literal) {
   return pattern;
 }
 
-// Every match is a piece, and so is everything between matches.
-void split_isolated(const Regex& regex, std::string_view text, std::pair<std::size_t, std::size_t> piece, Pieces& out) {
-  const std::string_view part = text.substr(piece.first, piece.second - piece.first);
-  Regex::Scan scan(regex, part);
-  std::size_t at = 0, begin = 0, end = 0;
-  while (at < part.size() && scan.next(at, begin, end)) {
-    if (begin > at) out.emplace_back(piece.first + at, piece.first + begin);
-    out.emplace_back(piece.first + begin, piece.first + end);
-    at = end;
+using Behavior = SplitRule::Behavior;
+
+// Matches join what stands before them, or stretches of a kind join each other.
+std::vector<Stretch> joined(const std::vector<Stretch>& stretches, Behavior behavior) {
+  std::vector<Stretch> out;
+  bool follows_match = false;
+  for (const Stretch& stretch : stretches) {
+    const bool joins =
+        behavior == Behavior::kContiguous ? stretch.is_match == follows_match : stretch.is_match && !follows_match;
+    if (joins && !out.empty())
+      out.back().end = stretch.end;
+    else
+      out.push_back(stretch);
+    follows_match = stretch.is_match;
   }
-  if (at < part.size()) out.emplace_back(piece.first + at, piece.second);
+  return out;
 }
 
-void split_isolated(const GptSplit& split, std::string_view text, std::pair<std::size_t, std::size_t> piece,
-                    Pieces& out) {
-  const std::string_view part = text.substr(piece.first, piece.second - piece.first);
+// As above, with what stands behind them.
+std::vector<Stretch> joined_with_next(const std::vector<Stretch>& stretches) {
+  std::vector<Stretch> out;
+  bool precedes_match = false;
+  for (auto stretch = stretches.rbegin(); stretch != stretches.rend(); ++stretch) {
+    if (stretch->is_match && !precedes_match && !out.empty())
+      out.back().begin = stretch->begin;
+    else
+      out.push_back(*stretch);
+    precedes_match = stretch->is_match;
+  }
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
+void split_by(const Regex& regex, const SplitRule& rule, std::string_view part, std::size_t offset, Pieces& out) {
+  thread_local std::vector<Stretch> stretches;
+  find_stretches(regex, part, stretches);
+  for (Stretch& stretch : stretches) stretch.is_match = stretch.is_match != rule.invert;
+  const bool joins = rule.behavior != Behavior::kIsolated && rule.behavior != Behavior::kRemoved;
+  const bool joins_next = rule.behavior == Behavior::kMergedWithNext;
+  if (joins) stretches = joins_next ? joined_with_next(stretches) : joined(stretches, rule.behavior);
+  for (const Stretch& stretch : stretches) {
+    if (stretch.begin == stretch.end || (stretch.is_match && rule.behavior == Behavior::kRemoved)) continue;
+    out.emplace_back(offset + stretch.begin, offset + stretch.end);
+  }
+}
+
+void split_by(const GptSplit& split, const SplitRule&, std::string_view part, std::size_t offset, Pieces& out) {
   for (std::size_t at = 0; at < part.size();) {
     const std::size_t end = split.piece_end(part, at);
-    out.emplace_back(piece.first + at, piece.first + end);
+    out.emplace_back(offset + at, offset + end);
     at = end;
   }
+}
+
+Behavior behavior_of(const JsonPlace& place) {
+  const std::pair<const char*, Behavior> known[] = {{"Isolated", Behavior::kIsolated},
+                                                    {"Removed", Behavior::kRemoved},
+                                                    {"Contiguous", Behavior::kContiguous},
+                                                    {"MergedWithPrevious", Behavior::kMergedWithPrevious},
+                                                    {"MergedWithNext", Behavior::kMergedWithNext}};
+  for (const auto& [name, behavior] : known) {
+    if (place.string() == name) return behavior;
+  }
+  place.fail("\"" + place.string() + "\" is none of Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext");
 }
 
 constexpr const char* kSpaceSymbol = "\xE2\x96\x81";  // U+2581
@@ -90,34 +133,36 @@ void PreTokenizer::load(const JsonPlace& place) {
     for (const JsonPlace& part : place.at("pretokenizers").elements()) load(part);
   } else if (type == "Split") {
     load_split(place);
+  } else if (type == "Digits") {
+    place.allow_only({"type", "individual_digits"});
+    const bool individual = place.boolean_or("individual_digits", false);
+    add_rule("\\p{N}", place.where(), individual ? Behavior::kIsolated : Behavior::kContiguous, false);
   } else if (type == "ByteLevel") {
     load_byte_level(place);
   } else if (type == "Metaspace") {
     load_metaspace(place);
   } else {
-    place.fail("pre-tokenizer \"" + type + "\" is not built; there are Sequence, Split, ByteLevel, Metaspace");
+    place.fail("pre-tokenizer \"" + type + "\" is not built; there are Sequence, Split, Digits, ByteLevel, Metaspace");
   }
 }
 
 void PreTokenizer::load_split(const JsonPlace& place) {
   place.allow_only({"type", "pattern", "behavior", "invert"});
-  if (const std::string& behavior = place.at("behavior").string(); behavior != "Isolated") {
-    place.at("behavior").fail("\"" + behavior + "\" is not built; Isolated is");
-  }
-  if (place.boolean_or("invert", false)) place.at("invert").fail("an inverted split is not built");
   const JsonPlace pattern = place.at("pattern");
   pattern.allow_only({"Regex", "String"});
   const bool is_regex = pattern.find("Regex").has_value();
   const JsonPlace text = pattern.at(is_regex ? "Regex" : "String");
-  add_pattern(is_regex ? text.string() : escape_literal(text.string()), text.where());
+  add_rule(is_regex ? text.string() : escape_literal(text.string()), text.where(), behavior_of(place.at("behavior")),
+           place.boolean_or("invert", false));
 }
 
-void PreTokenizer::add_pattern(const std::string& pattern, const std::string& where) {
-  if (const auto known = GptSplit::recognise(pattern)) {
-    patterns_.emplace_back(*known);
-  } else {
-    patterns_.emplace_back(Regex(pattern, where));
-  }
+void PreTokenizer::add_rule(const std::string& pattern, const std::string& where, Behavior behavior, bool invert) {
+  // Isolated pieces are the same inverted.
+  const auto known = behavior == Behavior::kIsolated ? GptSplit::recognise(pattern) : std::nullopt;
+  if (known)
+    rules_.push_back({*known, behavior, invert});
+  else
+    rules_.push_back({Regex(pattern, where), behavior, invert});
 }
 
 void PreTokenizer::load_byte_level(const JsonPlace& place) {
@@ -125,14 +170,13 @@ void PreTokenizer::load_byte_level(const JsonPlace& place) {
   byte_level_ = true;
   prefix_space_ = place.boolean_or("add_prefix_space", true);
   const bool use_regex = place.boolean_or("use_regex", true);
-  if (prefix_space_ && !patterns_.empty())
-    place.at("add_prefix_space").fail("a prefix space after a Split is not built");
-  if (use_regex) add_pattern(kByteLevelPattern, place.where());
+  if (prefix_space_ && !rules_.empty()) place.at("add_prefix_space").fail("a prefix space after a Split is not built");
+  if (use_regex) add_rule(kByteLevelPattern, place.where(), Behavior::kIsolated, false);
 }
 
 void PreTokenizer::load_metaspace(const JsonPlace& place) {
   place.allow_only({"type", "replacement", "add_prefix_space", "prepend_scheme", "split"});
-  if (!patterns_.empty()) place.fail("Metaspace after a Split is not built");
+  if (!rules_.empty()) place.fail("Metaspace after a Split is not built");
   metaspace_ = true;
   replacement_ = place.at("replacement").string();
   if (count_chars(replacement_) != 1) place.at("replacement").fail("expected one character");
@@ -150,8 +194,8 @@ void PreTokenizer::load_metaspace(const JsonPlace& place) {
 }
 
 bool PreTokenizer::has_llama3_pattern() const {
-  return std::any_of(patterns_.begin(), patterns_.end(), [](const auto& pattern) {
-    const auto* known = std::get_if<GptSplit>(&pattern);
+  return std::any_of(rules_.begin(), rules_.end(), [](const SplitRule& rule) {
+    const auto* known = std::get_if<GptSplit>(&rule.pattern);
     return known != nullptr && known->max_digits() == 3;
   });
 }
@@ -163,14 +207,16 @@ void PreTokenizer::split(NormalizedText& text, Pieces& pieces) const {
   if (prefix_space_ && text.text().front() != ' ') text.prepend(" ");
   pieces.emplace_back(0, text.text().size());
   Pieces finer;
-  for (const auto& pattern : patterns_) {
+  for (const SplitRule& rule : rules_) {
     finer.clear();
     finer.reserve(text.text().size() / 4);
     std::visit(
         [&](const auto& known) {
-          for (const auto& piece : pieces) split_isolated(known, text.text(), piece, finer);
+          for (const auto& [begin, end] : pieces) {
+            split_by(known, rule, text.text().substr(begin, end - begin), begin, finer);
+          }
         },
-        pattern);
+        rule.pattern);
     pieces.swap(finer);
   }
 }

@@ -36,6 +36,20 @@ struct SpaceRule {
 /// The rule that a normalizer and a pre-tokenizer come to, when they do nothing else.
 std::optional<SpaceRule> find_space_rule(const Json& normalizer, const Json& pre_tokenizer);
 
+/// One cut of every piece: by the matches of a pattern, or with `invert` by what stands between them.
+struct SplitRule {
+  enum class Behavior {
+    kIsolated,            ///< matches and the stretches between them are pieces
+    kRemoved,             ///< only the stretches between matches are
+    kContiguous,          ///< neighbouring matches are one piece
+    kMergedWithPrevious,  ///< a match belongs to the stretch before it
+    kMergedWithNext
+  };
+  std::variant<GptSplit, Regex> pattern;
+  Behavior behavior;
+  bool invert;
+};
+
 /// What pre_tokenizer asks for, flattened. Thread-safe for concurrent const calls.
 class PreTokenizer {
  public:
@@ -57,9 +71,9 @@ class PreTokenizer {
   void load_metaspace(const JsonPlace& place);
   void split_metaspace(NormalizedText& text, Pieces& pieces) const;
 
-  void add_pattern(const std::string& pattern, const std::string& where);
+  void add_rule(const std::string& pattern, const std::string& where, SplitRule::Behavior behavior, bool invert);
 
-  std::vector<std::variant<GptSplit, Regex>> patterns_;
+  std::vector<SplitRule> rules_;
   bool byte_level_ = false, prefix_space_ = false;
   bool metaspace_ = false, metaspace_split_ = false;
   std::string replacement_;

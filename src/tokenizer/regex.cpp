@@ -4,6 +4,7 @@
 
 #include "lora_train/base/error.h"
 #include "regex_classes.h"
+#include "valid_utf8.h"
 
 namespace lora_train::tokenizer {
 namespace {
@@ -47,8 +48,9 @@ Regex::Regex(const std::string& pattern, const std::string& where) : code_(std::
   int error = 0;
   PCRE2_SIZE offset = 0;
   code_->where = where;
-  code_->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
-                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+  code_->compiled =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
   if (code_->compiled == nullptr) {
     throw FormatError(where, "the pattern does not compile (" + pcre2_message(error) + "): " + pattern);
   }
@@ -72,14 +74,20 @@ Regex::Scan::Scan(const Regex& regex, std::string_view text)
 Regex::Scan::~Scan() { pcre2_match_data_free(state_->data); }
 
 bool Regex::Scan::next(std::size_t from, std::size_t& begin, std::size_t& end) {
+  return match(PCRE2_NOTEMPTY, from, begin, end);
+}
+
+bool Regex::Scan::find(std::size_t from, std::size_t& begin, std::size_t& end) { return match(0, from, begin, end); }
+
+bool Regex::Scan::match(std::uint32_t options, std::size_t from, std::size_t& begin, std::size_t& end) {
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(state_->text.data());
   const PCRE2_SIZE* found = pcre2_get_ovector_pointer(state_->data);
-  const auto match = [&](std::uint32_t options) {
-    return pcre2_match(state_->code->compiled, subject, state_->text.size(), from,
-                       PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | options, state_->data, thread_context());
+  const auto attempt = [&](std::uint32_t more) {
+    return pcre2_match(state_->code->compiled, subject, state_->text.size(), from, PCRE2_NO_UTF_CHECK | options | more,
+                       state_->data, thread_context());
   };
-  int result = match(0);
-  if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);
+  int result = attempt(0);
+  if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = attempt(PCRE2_NO_JIT);
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
     throw DataError("byte " + std::to_string(from), "the tokenizer's split pattern gives up here: " +
@@ -88,6 +96,25 @@ bool Regex::Scan::next(std::size_t from, std::size_t& begin, std::size_t& end) {
   begin = found[0];
   end = found[1];
   return true;
+}
+
+void find_stretches(const Regex& regex, std::string_view text, std::vector<Stretch>& out) {
+  out.clear();
+  Regex::Scan scan(regex, text);
+  std::size_t done = 0, begin = 0, end = 0;
+  bool has_match = false;
+  for (std::size_t from = 0; from <= text.size() && scan.find(from, begin, end);) {
+    if (begin == end && has_match && end == done) {
+      if (from == text.size()) break;
+      from += valid_utf8_char(text, from).length;
+      continue;
+    }
+    if (begin > done) out.push_back({done, begin, false});
+    out.push_back({begin, end, true});
+    has_match = true;
+    from = done = end;
+  }
+  if (done < text.size()) out.push_back({done, text.size(), false});
 }
 
 }  // namespace lora_train::tokenizer

@@ -1,9 +1,12 @@
-// The split patterns of tokenizer.json through PCRE2 (UTF-8, Unicode properties, JIT).
+// The split patterns of tokenizer.json through PCRE2 (UTF-8, Unicode properties, JIT). As in Oniguruma, which Hugging
+// Face uses, ^ and $ stand at every line; what else the two read differently is refused.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lora_train::tokenizer {
 
@@ -26,8 +29,11 @@ class Regex {
     /// The next match that is not empty, at or behind `from`: fills [begin, end). False at the end.
     /// DataError when PCRE2 gives up (its limits).
     bool next(std::size_t from, std::size_t& begin, std::size_t& end);
+    /// As next(), but the match may be empty; `from` may be the end of the text.
+    bool find(std::size_t from, std::size_t& begin, std::size_t& end);
 
    private:
+    bool match(std::uint32_t options, std::size_t from, std::size_t& begin, std::size_t& end);
     struct State;
     std::unique_ptr<State> state_;
   };
@@ -36,5 +42,14 @@ class Regex {
   struct Code;
   std::unique_ptr<Code> code_;
 };
+
+/// A stretch of a text, and whether it is a match or stands between matches.
+struct Stretch {
+  std::size_t begin, end;
+  bool is_match;
+};
+/// The whole of `text` as stretches, as Hugging Face's tokenizers finds them (Oniguruma's iterator): matches may be
+/// empty, but not right behind another one. `out` is overwritten.
+void find_stretches(const Regex& regex, std::string_view text, std::vector<Stretch>& out);
 
 }  // namespace lora_train::tokenizer

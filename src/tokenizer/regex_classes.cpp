@@ -28,11 +28,26 @@ constexpr const char* kNewM =
     R"(\x{11F03}\x{11F34}-\x{11F3A}\x{11F3E}-\x{11F42}\x{11F5A}\x{13440}\x{13447}-\x{13455})"
     R"(\x{1611E}-\x{1612F}\x{1E08F}\x{1E4EC}-\x{1E4EF}\x{1E5EE}-\x{1E5EF})";
 
-constexpr const char* kNewN =
+constexpr const char* kNewNd =
     R"(\x{10D40}-\x{10D49}\x{116D0}-\x{116E3}\x{11BF0}-\x{11BF9}\x{11F50}-\x{11F59}\x{16130}-\x{16139})"
-    R"(\x{16D70}-\x{16D79}\x{1CCF0}-\x{1CCF9}\x{1D2C0}-\x{1D2D3}\x{1E4F0}-\x{1E4F9}\x{1E5F1}-\x{1E5FA})";
+    R"(\x{16D70}-\x{16D79}\x{1CCF0}-\x{1CCF9}\x{1E4F0}-\x{1E4F9}\x{1E5F1}-\x{1E5FA})";
+
+constexpr const char* kNewNo = R"(\x{1D2C0}-\x{1D2D3})";
 
 constexpr const char* kWhiteSpace = R"(\t-\r\x{20}\x{85}\p{Z})";
+
+// Oniguruma's \w in a class: alphabetic characters (circled letters too), marks, decimal digits, connectors.
+std::string word_members() {
+  return R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})" +
+         std::string(kNewLu) + kNewLl + kNewLm + kNewLo + kNewM + kNewNd;
+}
+
+// And by itself: in Latin-1 the other digits too.
+std::string word_class(bool is_negated = false) {
+  return (is_negated ? "[^" : "[") + word_members() + R"(\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}])";
+}
+
+std::string digit_members() { return std::string(R"(\p{Nd})") + kNewNd; }
 
 // The members that a property has gained; empty for those that are left to PCRE2.
 std::string new_members(std::string_view property) {
@@ -41,7 +56,8 @@ std::string new_members(std::string_view property) {
   if (property == "Lm") return kNewLm;
   if (property == "Lo") return kNewLo;
   if (property == "M") return kNewM;
-  if (property == "N") return kNewN;
+  if (property == "N") return std::string(kNewNd) + kNewNo;
+  if (property == "Nd") return kNewNd;
   if (property == "L") return std::string(kNewLu) + kNewLl + kNewLm + kNewLo;
   return "";
 }
@@ -60,6 +76,8 @@ class Speller {
       }
       if (c == '[' && in_class_ && pattern_.compare(at_, 2, "[:") != 0) refuse("has a class in a class");
       if (c == '&' && in_class_ && pattern_.compare(at_, 2, "&&") == 0) refuse("intersects classes");
+      if (c == '{' && !in_class_) check_interval();
+      if (c == '(' && pattern_.compare(at_, 2, "(?") == 0) check_group();
       if (c == '[') in_class_ = true;
       if (c == ']') in_class_ = false;
       out_ += c;
@@ -73,20 +91,53 @@ class Speller {
     throw FormatError(where_, "the pattern " + what + ", which is not built: " + pattern_);
   }
 
+  // Oniguruma reads {2,3}+ as a repeated group and {2}? as an optional one, PCRE2 as possessive and lazy.
+  void check_interval() const {
+    const std::size_t end = pattern_.find_first_not_of("0123456789,", at_ + 1);
+    if (end == std::string::npos || end == at_ + 1 || pattern_[end] != '}') return;
+    const bool is_range = pattern_.find(',', at_) < end;
+    const char next = end + 1 < pattern_.size() ? pattern_[end + 1] : '\0';
+    if (pattern_[at_ + 1] == ',' || next == '+' || (next == '?' && !is_range))
+      refuse("uses the repetition " + pattern_.substr(at_, end + 1 - at_) +
+             (next == '+' || next == '?' ? std::string(1, next) : ""));
+  }
+
+  // Options other than i mean something else to Oniguruma ((?m) lets the dot match a line feed).
+  void check_group() const {
+    const std::size_t end = pattern_.find_first_not_of("abcdefghijklmnopqrstuvwxyz-", at_ + 2);
+    const std::string options = pattern_.substr(at_ + 2, end == std::string::npos ? end : end - at_ - 2);
+    if (!options.empty() && options != "i") refuse("uses the option (?" + options);
+  }
+
   void escape() {
     const char escaped = pattern_[at_ + 1];
     if ((escaped == 'p' || escaped == 'P') && property(escaped == 'P')) return;
-    if (escaped == 's') {
+    if (in_class_ && (escaped == 'w' || escaped == 'd')) {
+      out_ += escaped == 'w' ? word_members() : digit_members();
+    } else if (!in_class_ && (escaped == 'w' || escaped == 'W')) {
+      out_ += word_class(escaped == 'W');
+    } else if (!in_class_ && (escaped == 'd' || escaped == 'D')) {
+      out_ += (escaped == 'D' ? "[^" : "[") + digit_members() + "]";
+    } else if ((escaped == 'b' || escaped == 'B') && !in_class_) {
+      out_ += word_boundary(escaped == 'B');
+    } else if (escaped == 's') {
       out_ += in_class_ ? kWhiteSpace : "[" + std::string(kWhiteSpace) + "]";
     } else if (escaped == 'S' && !in_class_) {
       out_ += "[^" + std::string(kWhiteSpace) + "]";
-    } else if (escaped == 'S' || escaped == 'Q' || escaped == 'E' || escaped == 'h' || escaped == 'H') {
+    } else if (escaped == 'W' || escaped == 'D' || escaped == 'S' || escaped == 'Q' || escaped == 'E' ||
+               escaped == 'h' || escaped == 'H') {
       // Oniguruma's \h is a hexadecimal digit, and \S inside a class has no spelled-out form here.
       refuse(std::string("uses \\") + escaped + (in_class_ ? " in a class" : ""));
     } else {
       out_ += {'\\', escaped};
     }
     at_ += 2;
+  }
+
+  static std::string word_boundary(bool is_negated) {
+    const std::string word = word_class();
+    const std::string inside = is_negated ? "(?=" : "(?!", outside = is_negated ? "(?!" : "(?=";
+    return "(?:(?<=" + word + ")" + inside + word + ")|(?<!" + word + ")" + outside + word + "))";
   }
 
   // \p{name} or \P{name} with new members; false leaves it to escape().

@@ -1,0 +1,112 @@
+"""Small tokenizer.json files against Hugging Face's tokenizers: the same ids for random strings, whatever the pipeline."""
+
+import itertools
+import json
+import os
+import random
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from tokenizers import Regex, Tokenizer, pre_tokenizers
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBE = Path(os.environ.get("LORA_TRAIN_BIN", ROOT / "build/dev/bin")) / "tokenizer-probe"
+ALPHABET = list("aaabbcABC  \n\t01239-_.,'xyz") + ["\u00e9", "\u4f60", "\u00b2", "\u0663", "\u2167", "\U0001f600", "e\u0301", "\u00a0", "\r\n", "\u00df", "\u2581"]
+BEHAVIORS = ["Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"]
+PATTERNS = [{"Regex": r} for r in (r"\s+", r"\p{N}", r"[ab]+", r"(?=[A-Z])", r"(?<=[,.])", r"a*", r"a*|b", r"^", r"$", r"^.", r".$", r"\b", r"(?i:ab)", r"[^\s\p{L}]",
+                                  r"'s|\p{L}+|\p{N}{1,3}|\s", r"\d+|\w", r" ?\p{L}+|\s+(?!\S)|\s+")] + [{"String": s} for s in (" ", "ab", ".", "-", "\n")]
+CHARACTERS = sorted(set("".join(ALPHABET)) - set("zx\u00df\u4f60\U0001f600\u00b2"))
+FALLBACKS = "\u4f60\u00df"
+
+
+def model(**flags):
+    """A vocabulary of characters, without some, with merges and with the bytes of two of the missing ones."""
+    merges = [("a", "b"), ("ab", "c"), ("a", "a"), (" ", "a"), ("1", "2"), ("A", "B"), ("aa", "b"), ("\u00e9", "a"), ("<unk>", "a"), ("<unk>", "<unk>")]
+    tokens = ["<unk>", *CHARACTERS]
+    tokens += [f"<0x{byte:02X}>" for byte in sorted(set("".join(FALLBACKS + "\u00b2").encode()) - {0xC2})]
+    tokens += [left + right for left, right in merges]
+    return {"type": "BPE", "vocab": {token: i for i, token in enumerate(dict.fromkeys(tokens))}, "merges": [list(m) for m in merges], **flags}
+
+
+def tokenizer_json(normalizer=None, pre_tokenizer=None, **flags):
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": normalizer, "pre_tokenizer": pre_tokenizer,
+            "post_processor": None, "decoder": None, "model": model(**{"unk_token": "<unk>", **flags})}
+
+
+def split(pattern, behavior, invert):
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
+
+
+def strings(seed, count):
+    rng = random.Random(seed)
+    return ["".join(rng.choices(ALPHABET, k=rng.randint(0, 14))) for _ in range(count)] + ["", "a\nb\n", "\n", "\u4f60\u00df\u4f60z", "z\u4f60z\u4f60a", "zzx", "ab12ab"]
+
+
+def our_ids(config, texts, folder):
+    (folder / "tokenizer.json").write_text(json.dumps(config), encoding="utf-8")
+    records = b"".join(struct.pack("<I", len(t.encode())) + t.encode() for t in texts)
+    (folder / "texts").write_bytes(records)
+    options = {"model": str(folder), "file": "json", "texts": str(folder / "texts"), "out": str(folder / "out")}
+    (folder / "options.json").write_text(json.dumps(options), encoding="utf-8")
+    done = subprocess.run([PROBE, folder / "options.json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    raw, at, ids = (folder / "out").read_bytes(), 0, []
+    while at < len(raw):
+        (count,) = struct.unpack_from("<I", raw, at)
+        ids.append(list(struct.unpack_from(f"<{count}i", raw, at + 4)))
+        at += 4 + 4 * count
+    return ids
+
+
+def check(config, seed, folder, count=60):
+    texts = strings(seed, count)
+    reference = Tokenizer.from_str(json.dumps(config))
+    got = our_ids(config, texts, folder)
+    assert len(got) == len(texts)
+    for text, ids in zip(texts, got):
+        theirs = reference.encode(text, add_special_tokens=False).ids
+        assert ids == theirs, f"{text!r}\ntheirs {[reference.id_to_token(i) for i in theirs]}\nours {[reference.id_to_token(i) for i in ids]}\n{config['pre_tokenizer']} {config['normalizer']}"
+
+
+@pytest.mark.parametrize("behavior", BEHAVIORS)
+@pytest.mark.parametrize("invert", [False, True])
+def test_splits(behavior, invert, tmp_path):
+    for pattern in PATTERNS:
+        config = tokenizer_json(pre_tokenizer=split(pattern, behavior, invert))
+        check(config, f"{pattern}{behavior}{invert}", tmp_path)
+
+
+@pytest.mark.parametrize("individual", [True, False])
+def test_digits(individual, tmp_path):
+    digits = {"type": "Digits", "individual_digits": individual}
+    check(tokenizer_json(pre_tokenizer=digits), individual, tmp_path, 400)
+    sequence = {"type": "Sequence", "pretokenizers": [split({"Regex": r"\s"}, "MergedWithNext", False), digits, split({"String": "2"}, "Removed", False)]}
+    check(tokenizer_json(pre_tokenizer=sequence), individual, tmp_path, 400)
+
+
+def test_replace_with_a_regex(tmp_path):
+    for (pattern, content) in itertools.product(PATTERNS, ["", "a", "\u00e9b"]):
+        if "Regex" in pattern:
+            check(tokenizer_json(normalizer={"type": "Replace", "pattern": pattern, "content": content}), f"{pattern}{content}", tmp_path, 40)
+
+
+@pytest.mark.parametrize("fuse_unk", [False, True])
+@pytest.mark.parametrize("byte_fallback", [False, True])
+@pytest.mark.parametrize("unk_token", ["<unk>", "a", None])
+def test_unknown_characters_and_fallback_bytes(fuse_unk, byte_fallback, unk_token, tmp_path):
+    for pre_tokenizer in (None, split({"Regex": r"\s"}, "Isolated", False)):
+        config = tokenizer_json(pre_tokenizer=pre_tokenizer, fuse_unk=fuse_unk, byte_fallback=byte_fallback, unk_token=unk_token)
+        check(config, f"{fuse_unk}{byte_fallback}{unk_token}", tmp_path, 600)
+
+
+@pytest.mark.parametrize("characters", [r"\w", r"[\w]", r"\D"])
+def test_classes_have_the_same_characters(characters, tmp_path):
+    config = tokenizer_json(pre_tokenizer=split({"Regex": characters}, "Removed", False))
+    texts = [chr(code) for code in range(0x32400) if not 0xD800 <= code < 0xE000]
+    split_off = pre_tokenizers.Split(Regex(characters), "removed")
+    theirs = {text for text in texts if not split_off.pre_tokenize_str(text)}
+    ours = {text for text, ids in zip(texts, our_ids(config, texts, tmp_path)) if not ids}
+    assert sorted(map(ord, theirs ^ ours)) == []
+    assert len(theirs) > 20
