@@ -8,6 +8,7 @@
 #include "support/test_data.h"
 #include "tokenizer/base64.h"
 #include "tokenizer/tekken_tokenizer.h"
+#include "unit/tokenizer/bad_json_case.h"
 
 namespace lora_train::tokenizer {
 namespace {
@@ -122,72 +123,59 @@ TEST(Base64, DecodesOnlyWhatIsOne) {
   }
 }
 
-struct BadCase {
-  const char* name;
-  const char* pointer;  // JSON pointer to what is replaced
-  const char* value;
-  const char* where;    // behind "tekken.json"
-  const char* message;  // part of it
-};
+using testing_support::BadJsonCase;
 
-void PrintTo(const BadCase& c, std::ostream* out) { *out << c.name; }
-
-class BadTekken : public ::testing::TestWithParam<BadCase> {};
+class BadTekken : public ::testing::TestWithParam<BadJsonCase> {};
 
 void expect_refused(const std::string& bytes, const std::string& where, const std::string& message) {
-  try {
-    make_tekken(bytes, "tekken.json", {}, {});
-    FAIL() << "accepted";
-  } catch (const FormatError& error) {
-    EXPECT_EQ(error.where(), "tekken.json" + where);
-    EXPECT_NE(error.message().find(message), std::string::npos) << error.message();
-    EXPECT_EQ(error.exit_code(), ExitCode::kFormat);
-  }
+  testing_support::expect_refused(make_tekken, bytes, where, message);
 }
 
 TEST_P(BadTekken, IsRefusedByName) {
-  const BadCase& bad = GetParam();
-  Json json = small_tekken();
-  json[Json::json_pointer(bad.pointer)] = Json::parse(bad.value);
-  expect_refused(json.dump(), bad.where, bad.message);
+  const BadJsonCase& bad = GetParam();
+  expect_refused(bad.bytes(small_tekken()), bad.where, bad.message);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadTekken,
     ::testing::Values(
-        BadCase{"UnknownKey", "/extra", "1", "", "\"extra\" is not supported"},
-        BadCase{"UnknownConfigKey", "/config/mode", "1", ": config", "\"mode\" is not supported"},
-        BadCase{"ConfigIsNull", "/config", "null", ": config", "expected an object"},
-        BadCase{"VersionUnknown", "/config/version", "\"v99\"", ": config.version", "\"v99\" is not known"},
-        BadCase{"VersionNumber", "/config/version", "7", ": config.version", "expected a string"},
-        BadCase{"PatternNumber", "/config/pattern", "7", ": config.pattern", "expected a string"},
-        BadCase{"PatternBroken", "/config/pattern", "\"a(\"", ": config.pattern", "does not compile"},
-        BadCase{"SizeNegative", "/config/default_vocab_size", "-1", ": config.default_vocab_size", "not in [0"},
-        BadCase{"SizeHuge", "/config/default_vocab_size", "99999999999", ": config.default_vocab_size", "not in [0"},
-        BadCase{"SizeText", "/config/default_vocab_size", "\"265\"", ": config.default_vocab_size", "an integer"},
-        BadCase{"SizeBeyondVocabulary", "/config/default_vocab_size", "300", ": vocab", "has 262 tokens"},
-        BadCase{"SizeBelowBytes", "/config/default_vocab_size", "200", ": vocab", "256 bytes"},
-        BadCase{"MoreSpecialThanTokens", "/config/default_num_special_tokens", "266",
-                ": config.default_num_special_tokens", "more than default_vocab_size"},
-        BadCase{"FewerSpecialThanNamed", "/config/default_num_special_tokens", "2",
-                ": config.default_num_special_tokens", "there are 3 special tokens"},
-        BadCase{"VocabularyIsObject", "/vocab", "{}", ": vocab", "expected an array"},
-        BadCase{"TokenIsNumber", "/vocab/3", "3", ": vocab[3]", "expected an object"},
-        BadCase{"TokenUnknownKey", "/vocab/3/score", "3", ": vocab[3]", "\"score\""},
-        BadCase{"RankOutOfOrder", "/vocab/3/rank", "4", ": vocab[3].rank", "expected 3"},
-        BadCase{"RankNegative", "/vocab/3/rank", "-3", ": vocab[3].rank", "not in [0"},
-        BadCase{"NoBase64", "/vocab/257/token_bytes", "\"?\"", ": vocab[257].token_bytes", "expected base64"},
-        BadCase{"NoBytes", "/vocab/257/token_bytes", "\"\"", ": vocab[257].token_bytes", "at least one byte"},
-        BadCase{"BytesAreNumber", "/vocab/257/token_bytes", "5", ": vocab[257].token_bytes", "expected a string"},
-        BadCase{"BytesOutOfOrder", "/vocab/65/token_bytes", "\"Qg==\"", ": vocab[65].token_bytes", "bytes in order"},
-        BadCase{"TokenTwice", "/vocab/257/token_bytes", "\"YWI=\"", ": vocab[257]", "occur twice"},
-        BadCase{"SpecialRank", "/special_tokens/1/rank", "5", ": special_tokens[1].rank", "expected 1, found 5"},
-        BadCase{"SpecialTwice", "/special_tokens/1/token_str", "\"<unk>\"", "", "\"<unk>\" occurs twice"},
-        BadCase{"SpecialIsFiller", "/special_tokens/1/token_str", "\"<SPECIAL_3>\"", "", "occurs twice"},
-        BadCase{"SpecialEmpty", "/special_tokens/1/token_str", "\"\"", ": special_tokens[1].token_str", "without text"},
-        BadCase{"SpecialFlag", "/special_tokens/1/is_control", "1", ": special_tokens[1].is_control", "true or false"},
-        BadCase{"SpecialUnknownKey", "/special_tokens/1/lstrip", "true", ": special_tokens[1]", "\"lstrip\""}),
-    [](const auto& c) { return std::string(c.param.name); });
+        BadJsonCase{"UnknownKey", "/extra", "1", "", "\"extra\" is not supported"},
+        BadJsonCase{"UnknownConfigKey", "/config/mode", "1", ": config", "\"mode\" is not supported"},
+        BadJsonCase{"ConfigIsNull", "/config", "null", ": config", "expected an object"},
+        BadJsonCase{"VersionUnknown", "/config/version", "\"v99\"", ": config.version", "\"v99\" is not known"},
+        BadJsonCase{"VersionNumber", "/config/version", "7", ": config.version", "expected a string"},
+        BadJsonCase{"PatternNumber", "/config/pattern", "7", ": config.pattern", "expected a string"},
+        BadJsonCase{"PatternBroken", "/config/pattern", "\"a(\"", ": config.pattern", "does not compile"},
+        BadJsonCase{"SizeNegative", "/config/default_vocab_size", "-1", ": config.default_vocab_size", "not in [0"},
+        BadJsonCase{"SizeHuge", "/config/default_vocab_size", "99999999999", ": config.default_vocab_size",
+                    "not in [0"},
+        BadJsonCase{"SizeText", "/config/default_vocab_size", "\"265\"", ": config.default_vocab_size", "an integer"},
+        BadJsonCase{"SizeBeyondVocabulary", "/config/default_vocab_size", "300", ": vocab", "has 262 tokens"},
+        BadJsonCase{"SizeBelowBytes", "/config/default_vocab_size", "200", ": vocab", "256 bytes"},
+        BadJsonCase{"MoreSpecialThanTokens", "/config/default_num_special_tokens", "266",
+                    ": config.default_num_special_tokens", "more than default_vocab_size"},
+        BadJsonCase{"FewerSpecialThanNamed", "/config/default_num_special_tokens", "2",
+                    ": config.default_num_special_tokens", "there are 3 special tokens"},
+        BadJsonCase{"VocabularyIsObject", "/vocab", "{}", ": vocab", "expected an array"},
+        BadJsonCase{"TokenIsNumber", "/vocab/3", "3", ": vocab[3]", "expected an object"},
+        BadJsonCase{"TokenUnknownKey", "/vocab/3/score", "3", ": vocab[3]", "\"score\""},
+        BadJsonCase{"RankOutOfOrder", "/vocab/3/rank", "4", ": vocab[3].rank", "expected 3"},
+        BadJsonCase{"RankNegative", "/vocab/3/rank", "-3", ": vocab[3].rank", "not in [0"},
+        BadJsonCase{"NoBase64", "/vocab/257/token_bytes", "\"?\"", ": vocab[257].token_bytes", "expected base64"},
+        BadJsonCase{"NoBytes", "/vocab/257/token_bytes", "\"\"", ": vocab[257].token_bytes", "at least one byte"},
+        BadJsonCase{"BytesAreNumber", "/vocab/257/token_bytes", "5", ": vocab[257].token_bytes", "expected a string"},
+        BadJsonCase{"BytesOutOfOrder", "/vocab/65/token_bytes", "\"Qg==\"", ": vocab[65].token_bytes",
+                    "bytes in order"},
+        BadJsonCase{"TokenTwice", "/vocab/257/token_bytes", "\"YWI=\"", ": vocab[257]", "occur twice"},
+        BadJsonCase{"SpecialRank", "/special_tokens/1/rank", "5", ": special_tokens[1].rank", "expected 1, found 5"},
+        BadJsonCase{"SpecialTwice", "/special_tokens/1/token_str", "\"<unk>\"", "", "\"<unk>\" occurs twice"},
+        BadJsonCase{"SpecialIsFiller", "/special_tokens/1/token_str", "\"<SPECIAL_3>\"", "", "occurs twice"},
+        BadJsonCase{"SpecialEmpty", "/special_tokens/1/token_str", "\"\"", ": special_tokens[1].token_str",
+                    "without text"},
+        BadJsonCase{"SpecialFlag", "/special_tokens/1/is_control", "1", ": special_tokens[1].is_control",
+                    "true or false"},
+        BadJsonCase{"SpecialUnknownKey", "/special_tokens/1/lstrip", "true", ": special_tokens[1]", "\"lstrip\""}),
+    testing_support::case_name);
 
 TEST(Tekken, LaterVersionsMustNameTheirSpecialTokens) {
   Json json = small_tekken();
