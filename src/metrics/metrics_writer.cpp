@@ -39,12 +39,12 @@ bool is_later_than(std::string_view line, long long step) {
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-bool has_train_events(const std::filesystem::path& path) {
+bool has_event(const std::filesystem::path& path, std::string_view event) {
   if (!std::filesystem::is_regular_file(path)) return false;
   std::ifstream file(path, std::ios::binary);
   for (std::string line; std::getline(file, line);) {
     const Json object = parsed(line);
-    if (object.is_object() && object.contains("event") && object["event"] == "train") return true;
+    if (object.is_object() && object.contains("event") && object["event"] == event) return true;
   }
   return false;
 }

@@ -42,9 +42,18 @@ bool holds_a_run(const fs::path& folder) {
 /// Every run opens its log first.
 bool was_made_by_us(const fs::path& folder) { return fs::exists(folder / "run.log") || holds_a_run(folder); }
 
-/// A run that was stopped or failed before the end of step 1 owes no checkpoint, and nothing of it is lost.
-bool has_trained(const fs::path& folder) {
-  return metrics::has_train_events(folder / "metrics.jsonl") || !checkpoint::list(folder).empty();
+bool has_saved(const fs::path& folder) {
+  return metrics::has_event(folder / "metrics.jsonl", "checkpoint") || !checkpoint::list(folder).empty();
+}
+
+/// There is nothing to go on from, and there never was.
+void say_that_it_begins_anew(const fs::path& folder) {
+  if (metrics::has_event(folder / "metrics.jsonl", "train")) {
+    log_warning(folder.string() + ": the run there ended before its first checkpoint was saved; it is begun anew from step 0. "
+                                  "A smaller save_steps or save_interval loses less");
+  } else if (holds_a_run(folder)) {
+    log_info(folder.string() + ": the run there finished no step; it is begun anew");
+  }
 }
 
 /// Whether a temporary name was made from one that a run writes.
@@ -181,7 +190,7 @@ OutputDecision look_at_output_folder(const TrainRequest& request) {
   refuse_files_of_others(folder, request.profile);
   OutputDecision decision;
   decision.profile = request.profile;
-  const bool goes_on_there = !request.overwrite && has_trained(folder);
+  const bool goes_on_there = !request.overwrite && has_saved(folder);
   if (resume != "auto" && resume != "none") {
     const std::string problem = checkpoint::verify(resume);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
@@ -192,9 +201,7 @@ OutputDecision look_at_output_folder(const TrainRequest& request) {
     return decision;
   }
   if (!goes_on_there) {
-    if (!request.overwrite && holds_a_run(folder)) {
-      log_info(folder.string() + ": the run there finished no step; it is begun anew");
-    }
+    if (!request.overwrite) say_that_it_begins_anew(folder);
     return decision;
   }
   if (resume == "none") {

@@ -74,8 +74,8 @@ struct EndRecord {
   double elapsed_s = 0;
 };
 
-/// Whether a file of such lines has one of a step ("event": "train"); false when it is not there.
-bool has_train_events(const std::filesystem::path& path);
+/// Whether a file of such lines has one of this event ("train", "checkpoint", ...); false when it is not there.
+bool has_event(const std::filesystem::path& path, std::string_view event);
 
 /// Appends lines; each reaches the file before write() returns. Doubles read back with the same bits, a non-finite one
 /// is null. Every function throws IoError when the system refuses; a line that was refused is kept, nothing of it stays

@@ -138,15 +138,15 @@ TEST(MetricsWriter, DropAfterMinusOneBeginsAnew) {
 TEST(MetricsWriter, KnowsWhetherAStepWasLogged) {
   const TemporaryFolder folder;
   const auto path = folder / "metrics.jsonl";
-  EXPECT_FALSE(has_train_events(path));
+  EXPECT_FALSE(has_event(path, "train"));
   MetricsWriter writer(path);
   writer.write(StartRecord{});
   writer.write(EvalRecord{});
   writer.write(EndRecord{});
-  EXPECT_FALSE(has_train_events(path));
+  EXPECT_FALSE(has_event(path, "train"));
   writer.write(train_at(1));
-  EXPECT_TRUE(has_train_events(path));
-  EXPECT_FALSE(has_train_events("/dev/full"));
+  EXPECT_TRUE(has_event(path, "train"));
+  EXPECT_FALSE(has_event("/dev/full", "train"));
 }
 
 TEST(MetricsWriter, CutsATornLastLine) {

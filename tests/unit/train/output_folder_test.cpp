@@ -54,8 +54,17 @@ TEST(OutputFolder, NoGoodCheckpointIsNeverASilentStartFromZero) {
   const TrainRequest request = request_for(folder.path());
   put_run(request, 0);
   write_file_atomic(folder / "metrics.jsonl",
-                    "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"train\", \"step\": 1}\n");
+                    "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"checkpoint\", \"step\": 1}\n");
   EXPECT_THROW(prepare_output_folder(request), FormatError);
+}
+
+TEST(OutputFolder, ARunThatWasKilledBeforeItsFirstCheckpointIsBegunAnew) {
+  const TemporaryFolder folder;
+  const TrainRequest request = request_for(folder.path());
+  put_run(request, 0);
+  write_file_atomic(folder / "metrics.jsonl",
+                    "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"train\", \"step\": 1}\n");
+  EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
 }
 
 TEST(OutputFolder, ARunThatFinishedNoStepIsBegunAnew) {

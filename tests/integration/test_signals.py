@@ -1,0 +1,102 @@
+"""Signals at random moments, from the first line of the program to its end: exit 75 with a checkpoint of the last finished
+step, a second signal leaves at once, and the same command goes on to the same bits."""
+
+import collections
+import json
+import random
+import signal
+import time
+from pathlib import Path
+
+from long_run import STEPS, LongRun, amount, checkpoint_steps, is_saving
+
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP]
+STOPPED = 75
+
+
+def handles_signals(process):
+    """Before the program has asked for them, signals do what they always do."""
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return True  # it has ended
+
+
+def phase_of(run, output_dir):
+    log = output_dir / "run.log"
+    text = log.read_text() if log.exists() else ""
+    text = text[text.rfind("lora-train "):] if "lora-train " in text else text
+    if is_saving(output_dir):
+        return "saving"
+    if not run.events("train", output_dir):
+        return "before step 1, reading" if "trained parameters" not in text else "before step 1, evaluating"
+    return "training"
+
+
+def stop_once(run, output_dir, delay, number, second):
+    """Returns (phase, exit code, seconds from signal to end)."""
+    process = run.begin(output_dir, slow_sync_ms=10)
+    while process.poll() is None and not handles_signals(process):
+        time.sleep(0.0005)
+    try:
+        process.wait(timeout=delay)
+    except Exception:
+        pass
+    if process.poll() is not None:
+        assert process.returncode == 0, process.communicate()[1]
+        return "ended", 0, 0
+    phase = phase_of(run, output_dir)
+    start = time.monotonic()
+    process.send_signal(number)
+    if second is not None:
+        time.sleep(0.002)
+        process.send_signal(second)
+    stderr = process.communicate(timeout=60)[1]
+    seconds = time.monotonic() - start
+    # Two that come together are delivered in any order.
+    allowed = {STOPPED, 0} | ({128 + number, 128 + second} if second is not None else set())
+    assert process.returncode in allowed, f"{phase}: exit code {process.returncode}\n{stderr}"
+    return phase, process.returncode, seconds
+
+
+def test_signals(tmp_path):
+    target = amount(60, 600)
+    run = LongRun(tmp_path, rows=400)
+    run.learn_what_to_expect()
+    start = time.monotonic()
+    process = run.begin(tmp_path / "timed", slow_sync_ms=10)
+    process.communicate()
+    whole_s = time.monotonic() - start
+    rng = random.Random(7)
+    phases, codes = collections.Counter(), collections.Counter()
+    num_signals = num_runs = 0
+    slowest = 0.0
+    while num_signals < target:
+        output_dir = tmp_path / f"stopped-{num_runs}"
+        for _ in range(rng.randrange(1, 10)):
+            second = rng.choice(SIGNALS) if rng.random() < 0.2 else None
+            earlier = checkpoint_steps(output_dir)
+            delay = rng.random() * (0.5 if rng.random() < 0.4 else whole_s)  # the start is short, and has many phases
+            phase, code, seconds = stop_once(run, output_dir, delay, rng.choice(SIGNALS), second)
+            if phase == "ended":
+                break
+            num_signals += 1
+            phases[phase] += 1
+            codes[code] += 1
+            slowest = max(slowest, seconds)
+            assert seconds <= 30
+            if code == STOPPED:
+                summary = json.loads((output_dir / "summary.json").read_text())
+                assert summary["status"] == "stopped" and summary["exit_code"] == STOPPED, summary
+                steps = [line["step"] for line in run.events("train", output_dir)]
+                if steps:  # before step 1 none is owed
+                    assert checkpoint_steps(output_dir)[-1] == max(steps), f"{phase}: {steps[-1]}"
+            elif code != 0:
+                assert not earlier or checkpoint_steps(output_dir)[-1] >= earlier[-1]
+            if code == 0:
+                break
+        run.finish(output_dir, f"run {num_runs}")
+        num_runs += 1
+    print(f"\ndurability: {num_signals} signals in {num_runs} runs of {STEPS} steps: {dict(phases)}; exit codes {dict(codes)}; "
+          f"at most {slowest:.2f} s from the signal to the end")
+    assert phases["before step 1, reading"] and phases["training"] and phases["saving"], phases
