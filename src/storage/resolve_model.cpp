@@ -5,6 +5,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/storage/model_file.h"
 
 namespace lora_train::storage {
 namespace {
@@ -75,6 +76,14 @@ fs::path find_snapshot(const fs::path& repository, const std::string& revision) 
   return fs::is_directory(snapshot) ? snapshot : fs::path();
 }
 
+/// Whoever read a pipe or a device under the name of a tokenizer or template would never come back.
+void refuse_pipes(const fs::path& folder) {
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(folder, code)) {
+    if (!entry.is_directory(code)) require_regular_file(entry.path());
+  }
+}
+
 }  // namespace
 
 fs::path hub_cache_folder() {
@@ -89,7 +98,10 @@ fs::path hub_cache_folder() {
 
 ResolvedModel resolve_model(const std::string& path_or_id) {
   const fs::path path = path_or_id;
-  if (fs::is_directory(path)) return {path, ""};
+  if (fs::is_directory(path)) {
+    refuse_pipes(path);
+    return {path, ""};
+  }
   if (fs::exists(path)) {
     throw FormatError(path_or_id,
                       "is a file; the folder of a Hugging Face model was expected (config.json, weights, tokenizer)");

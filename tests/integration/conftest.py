@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -29,6 +30,16 @@ CONFIG = {
 def pytest_collection_modifyitems(items):
     if items and not BINARY.exists():
         raise pytest.UsageError(f"{BINARY} is not there: build first, or set LORA_TRAIN_BIN")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How many cases of each kind of malformed file (test_malformed_KIND.py) were refused as they should be."""
+    counts = {}
+    for report in terminalreporter.stats.get("passed", []):
+        if found := re.search(r"test_malformed_(\w+)\.py::test_is_refused", report.nodeid):
+            counts[found[1]] = counts.get(found[1], 0) + (report.when == "call")
+    if counts:
+        terminalreporter.write_line("malformed cases passed: " + ", ".join(f"{kind} {n}" for kind, n in counts.items()))
 
 
 class Run:

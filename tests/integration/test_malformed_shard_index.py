@@ -204,6 +204,9 @@ FILES = [
 ]
 
 PATHS = [
+    Case("tokenizer_is_a_pipe", lambda m: fifo(m.folder / "tokenizer.json"), "/tokenizer.json", "is a pipe"),
+    Case("template_links_to_a_device", lambda m: (m.folder / "chat_template.jinja").symlink_to("/dev/zero"),
+         "/chat_template.jinja", "is a pipe, a socket or a device"),
     Case("model_is_a_file", folder_is(lambda m: str(m.path)), "index.json", "is a file"),
     Case("hub_name_of_dots", folder_is("org/.."), "org/..", "org/name"),
     Case("hub_name_with_a_way_up", folder_is("org/name/../../x"), "x", "org/name"),

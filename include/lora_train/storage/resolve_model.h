@@ -13,7 +13,8 @@ struct ResolvedModel {
 
 /// `path_or_id` is a folder, or "org/name" or "org/name@revision" (branch, tag or commit; default main) in the local
 /// cache: $HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub.
-/// Throws FormatError: no such folder, or not in the cache, with the line that downloads it.
+/// Throws FormatError: no such folder, a folder that holds a pipe or a device, or not in the cache, with the line that
+/// downloads it.
 ResolvedModel resolve_model(const std::string& path_or_id);
 
 /// The cache folder by the rule above.
