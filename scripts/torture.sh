@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# The long versions of the tests that nothing is lost: every promise of docs/durability.md with its second figure. About an
+# hour on two cores. Runs a copy of the program, so that building meanwhile disturbs nothing. Needs scripts/test.sh --only
+# install,build before.
+#
+#   scripts/torture.sh [--only PART,PART] [--log FILE]     parts: checkpoint, kill, signals, disks, threads, sanitizers, fuzz
+#
+# FILE (default tests/integration/torture_results.txt) gets the date, the commit, and one line or more of every part. The last
+# line is `N parts, N failed`; the status is 1 when one failed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+parts=checkpoint,kill,signals,disks,threads,sanitizers,fuzz
+log=tests/integration/torture_results.txt
+
+die() { printf 'torture.sh: %s\n' "$*" >&2; exit 2; }
+
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --only) [ $# -ge 2 ] || die "--only needs parts"; parts="$2"; shift ;;
+    --log) [ $# -ge 2 ] || die "--log needs a file"; log="$2"; shift ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) die "unknown argument \"$1\"" ;;
+  esac
+  shift
+done
+[ -x build/dev/bin/lora-train ] || die "build first: scripts/test.sh --only install,build"
+
+program=$(mktemp -d -t lora-train-torture-XXXXXX)
+trap 'rm -rf "$program"' EXIT
+cp -r build/dev/bin/. "$program"
+export LORA_TRAIN_BIN="$program" LORA_TRAIN_TORTURE=1 OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1
+
+python_part() { .deps/venv/bin/python -m pytest -q -s -p no:cacheprovider "tests/integration/$1"; }
+
+part_checkpoint() { "$program/checkpoint_test" --gtest_filter='Durability.*' --gtest_brief=1; }
+part_kill() { python_part test_kill.py; }
+part_signals() { python_part test_signals.py; }
+part_disks() { python_part test_saving.py; }
+part_threads() { cmake --preset tsan && cmake --build --preset tsan && ctest --preset tsan; }
+part_sanitizers() { # all modules that see no torch; those that see it have no sanitizer build (LibTorch has none)
+  cmake --preset asan && cmake --build --preset asan && ctest --preset asan --parallel "$(nproc)" -L unit
+}
+part_fuzz() { scripts/fuzz.sh --seconds 60; }
+
+{
+  printf 'date %s, commit %s, %s, command: scripts/torture.sh --only %s\n' "$(date '+%F %R')" \
+    "$(git describe --always --dirty)" "$(sed -n 's/^model name\t*: //p' /proc/cpuinfo | head -1)" "$parts"
+} | tee "$log"
+failed=0 number=0
+for part in ${parts//,/ }; do
+  declare -F "part_$part" >/dev/null || die "no part \"$part\""
+  number=$((number + 1)) started=$SECONDS result=passed
+  output="$program/$part.log"
+  "part_$part" >"$output" 2>&1 || { result=FAILED; failed=$((failed + 1)); tail -n 60 "$output" >&2; }
+  {
+    printf '\n== %s: %s, %d s\n' "$part" "$result" $((SECONDS - started))
+    grep -E '^\.?durability: |tests passed|tests failed|^[a-z_]+ +[0-9]+ +[0-9]+ +[0-9]+|targets,| passed| failed' "$output" |
+      sed 's/^\.//' || true
+  } | tee -a "$log"
+done
+printf '\n%d parts, %d failed\n' "$number" "$failed" | tee -a "$log"
+[ "$failed" -eq 0 ]
