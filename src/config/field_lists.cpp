@@ -90,16 +90,16 @@ DatasetSpec read_dataset(const Value& value, const std::string& key, Findings& f
 Value write_dataset(const DatasetSpec& spec) {
   Value value;
   value.kind = Value::Kind::kMap;
-  value.members.emplace_back("path", text_value(spec.path));
-  value.members.emplace_back("type", text_value(to_string(spec.type)));
+  value.members.push_back({"path", text_value(spec.path)});
+  value.members.push_back({"type", text_value(to_string(spec.type))});
   if (!spec.field_map.empty()) {
     Value map;
     map.kind = Value::Kind::kMap;
-    for (const auto& [ours, theirs] : spec.field_map) map.members.emplace_back(ours, text_value(theirs));
-    value.members.emplace_back("field_map", std::move(map));
+    for (const auto& [ours, theirs] : spec.field_map) map.members.push_back({ours, text_value(theirs)});
+    value.members.push_back({"field_map", std::move(map)});
   }
-  if (spec.weight != 1.0) value.members.emplace_back("weight", number_value(spec.weight));
-  if (!spec.name.empty()) value.members.emplace_back("name", text_value(spec.name));
+  if (spec.weight != 1.0) value.members.push_back({"weight", number_value(spec.weight)});
+  if (!spec.name.empty()) value.members.push_back({"name", text_value(spec.name)});
   return value;
 }
 
@@ -196,7 +196,7 @@ Field pattern_field(std::string name, std::vector<std::pair<std::string, T>> Pro
   field.write = [member, write](const Profile& profile) {
     Value map;
     map.kind = Value::Kind::kMap;
-    for (const auto& [pattern, number] : profile.*member) map.members.emplace_back(pattern, write(number));
+    for (const auto& [pattern, number] : profile.*member) map.members.push_back({pattern, write(number)});
     return map;
   };
   return field;

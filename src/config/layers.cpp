@@ -81,7 +81,7 @@ class Reader {
       return;
     }
     if (const Value* extends = map.find("extends")) read_bases(file, *extends);
-    std::erase_if(map.members, [](const auto& member) { return member.first == "extends"; });
+    std::erase_if(map.members, [](const auto& member) { return member.name == "extends"; });
     for (auto& [key, value] : map.members) replace_variables(value, key, environment_, findings_);
     layers.push_back(std::move(map));
   }

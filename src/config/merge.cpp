@@ -148,7 +148,7 @@ void Merger::add_setting(const std::string& path, const Value& value, const Plac
   if (steps->size() == 1) {
     Value map;
     map.kind = Value::Kind::kMap;
-    map.members.emplace_back(root, value);
+    map.members.push_back({root, value});
     add_layer(map);
     return;
   }

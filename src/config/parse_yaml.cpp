@@ -113,7 +113,7 @@ class Builder : public YAML::EventHandler {
     } else if (!level.has_key) {
       take_key(level, value);
     } else {
-      level.value.members.emplace_back(level.key, std::move(value));
+      level.value.members.push_back({level.key, std::move(value)});
       level.has_key = false;
     }
   }

@@ -57,7 +57,7 @@ std::string set_at(Value& root, const std::vector<PathStep>& steps, std::size_t 
       Value map;
       map.kind = Value::Kind::kMap;
       map.place = root.place;
-      map.members.emplace_back("path", root);
+      map.members.push_back({"path", root});
       root = std::move(map);
     }
     if (!root.is_map()) return "." + step.name + ": what is there is a list. Say [0] or [+] first.";
@@ -65,8 +65,8 @@ std::string set_at(Value& root, const std::vector<PathStep>& steps, std::size_t 
     if (!member) {
       Value fresh;
       fresh.place = value.place;
-      root.members.emplace_back(step.name, std::move(fresh));
-      member = &root.members.back().second;
+      root.members.push_back({step.name, std::move(fresh)});
+      member = &root.members.back().value;
     }
     return set_at(*member, steps, first + 1, value);
   }

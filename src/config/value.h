@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace lora_train {
@@ -21,7 +20,8 @@ struct Value {
   std::string text;
   bool quoted = false;
   std::vector<Value> items;
-  std::vector<std::pair<std::string, Value>> members;
+  struct Member;
+  std::vector<Member> members;
   Place place;
 
   bool is_null() const { return kind == Kind::kNull; }
@@ -31,6 +31,11 @@ struct Value {
   /// The member of that name, or nullptr.
   const Value* find(const std::string& name) const;
   Value* find(const std::string& name);
+};
+
+struct Value::Member {
+  std::string name;
+  Value value;
 };
 
 Value null_value();

@@ -59,7 +59,7 @@ std::string to_json(const Profile& profile) {
   Value map;
   map.kind = Value::Kind::kMap;
   for (const auto& group : field_groups()) {
-    for (const auto& field : group.fields) map.members.emplace_back(field.name, field.write(profile));
+    for (const auto& field : group.fields) map.members.push_back({field.name, field.write(profile)});
   }
   return to_json_text(map);
 }

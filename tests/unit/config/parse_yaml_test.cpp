@@ -20,7 +20,7 @@ TEST(ParseYaml, KeepsOrderKindsAndLines) {
   const Value map = parse_yaml("# comment\nb: 1\na:\n  - x\n  - {k: \"null\"}\nn: null\ne:\n", {"p.yaml", 0});
   ASSERT_TRUE(map.is_map());
   ASSERT_EQ(map.members.size(), 4u);
-  EXPECT_EQ(map.members[0].first, "b");
+  EXPECT_EQ(map.members[0].name, "b");
   EXPECT_EQ(map.find("b")->place.text(), "p.yaml:2");
   EXPECT_EQ(map.find("a")->items.at(1).find("k")->text, "null");
   EXPECT_TRUE(map.find("a")->items.at(1).find("k")->quoted);
