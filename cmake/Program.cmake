@@ -14,9 +14,11 @@ target_link_libraries(lora-train PRIVATE lt_flags ${CMAKE_DL_LIBS})
 foreach(_module IN LISTS LT_CORE_MODULES)
   target_link_libraries(lora-train PRIVATE lt_${_module})
 endforeach()
-if(TARGET lt_model_config)
-  target_link_libraries(lora-train PRIVATE lt_model_config)
-endif()
+foreach(_half IN ITEMS lt_model_config lt_lora_config)
+  if(TARGET ${_half})
+    target_link_libraries(lora-train PRIVATE ${_half})
+  endif()
+endforeach()
 # The engine takes the core modules from the executable, which exports these and nothing else: what it has of fmt, JSON
 # or protobuf must not stand in for LibTorch's own. RPATH, not RUNPATH: it holds for libraries of libraries too.
 target_link_options(lora-train PRIVATE -Wl,--dynamic-list=${PROJECT_SOURCE_DIR}/cmake/exported_symbols.txt

@@ -1,4 +1,5 @@
-// adapter_config.json: what PEFT writes and what we understand of it.
+#include "lora_train/lora/adapter_config.h"
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -6,8 +7,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/config/profile.h"
-#include "lora_train/lora/adapter_file.h"
-#include "lora_train/model/tensor_io.h"
 #include "lora_train/storage/model_file.h"
 
 namespace lora_train::lora {
@@ -176,8 +175,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   return config;
 }
 
-std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config, const std::vector<std::string>& target_modules,
-                                                const model::Parameters& parameters, SaveDtype dtype) {
+std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules) {
   const LoraOptions& options = config.options;
   Json ranks = Json::object(), alphas = Json::object();
   for (const auto& [name, value] : options.rank_pattern) ranks[name] = value;
@@ -200,8 +198,7 @@ std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config, con
                        {"trainable_token_indices", nullptr},
                        {"use_dora", false},
                        {"use_rslora", options.use_rslora}};
-  return {{kTensorFile, "", model::values_to_write(parameters, dtype == SaveDtype::kBFloat16 ? at::kBFloat16 : at::kFloat)},
-          {kConfigFile, object.dump(2) + "\n"}};
+  return object.dump(2) + "\n";
 }
 
 }  // namespace lora_train::lora

@@ -60,6 +60,13 @@ void load_adapter(const std::filesystem::path& folder, const std::vector<model::
   }
 }
 
+std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config, const std::vector<std::string>& target_modules,
+                                                const model::Parameters& parameters, SaveDtype dtype) {
+  const auto type = dtype == SaveDtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
+  return {{kTensorFile, "", model::values_to_write(parameters, type)},
+          {kConfigFile, adapter_config_json(config, target_modules)}};
+}
+
 void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed, model::Parameters& parameters) {
   for (const auto& spec : specs) {
     const std::string name = model::peft_parameter_name(spec.layer, spec.slot, 'A');

@@ -6,21 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "lora_train/lora/lora_plan.h"
+#include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/parameters.h"
 #include "lora_train/storage/atomic_folder.h"
 
 namespace lora_train::lora {
-
-/// adapter_config.json as far as it concerns us.
-struct AdapterConfig {
-  LoraOptions options;
-  std::string base_model_name_or_path;
-};
-
-/// Throws IoError or FormatError (where = "file: key") for another peft_type, DoRA, biases, modules_to_save, token
-/// rows, layers_to_transform and everything else that we would have to ignore.
-AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 
 /// Fills `parameters` (names of plan_adapters' specs) from folder/adapter_model.safetensors, F32, F16 or BF16.
 /// Throws FormatError for missing, unexpected, misshapen or non-finite tensors.

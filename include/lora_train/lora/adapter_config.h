@@ -1,0 +1,26 @@
+// adapter_config.json of a PEFT adapter folder, read and written as PEFT does. Plain data without torch.
+// Source: huggingface/peft config.py, tuners/lora/config.py.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lora_train/lora/lora_plan.h"
+
+namespace lora_train::lora {
+
+/// adapter_config.json as far as it concerns us.
+struct AdapterConfig {
+  LoraOptions options;
+  std::string base_model_name_or_path;
+};
+
+/// Throws IoError or FormatError (where = "file: key") for another peft_type, DoRA, biases, modules_to_save, token
+/// rows, layers_to_transform and everything else that we would have to ignore.
+AdapterConfig read_adapter_config(const std::filesystem::path& folder);
+
+/// The text of adapter_config.json; read_adapter_config gives the same options back, with these targets.
+std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules);
+
+}  // namespace lora_train::lora

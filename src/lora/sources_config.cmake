@@ -1,0 +1,9 @@
+# What of the lora module sees no torch (adapter_config.json, which linears get an adapter); the executable holds it.
+set(LT_LORA_CONFIG_SOURCES adapter_config.cpp lora_plan.cpp)
+list(TRANSFORM LT_LORA_CONFIG_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
+if(NOT TARGET lt_lora_config)
+  add_library(lt_lora_config OBJECT ${LT_LORA_CONFIG_SOURCES})
+  target_include_directories(lt_lora_config PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${CMAKE_CURRENT_LIST_DIR})
+  target_link_libraries(lt_lora_config PRIVATE lt_flags lt_pcre2 nlohmann_json::nlohmann_json
+                        PUBLIC lt_base lt_config lt_storage lt_model_config)
+endif()
