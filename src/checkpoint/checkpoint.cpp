@@ -8,6 +8,7 @@
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "manifest.h"
+#include "read_json.h"
 
 namespace lora_train::checkpoint {
 namespace {
@@ -20,9 +21,12 @@ json optional_json(const std::optional<Value>& value) {
   return value ? json(*value) : json(nullptr);
 }
 
-template <typename Value>
-std::optional<Value> optional_value(const json& object, const char* key) {
-  return object.at(key).is_null() ? std::nullopt : std::optional<Value>(object.at(key).get<Value>());
+std::optional<double> optional_number(const json& object, const char* key) {
+  return object.at(key).is_null() ? std::nullopt : std::optional(object.at(key).get<double>());
+}
+
+std::optional<std::int64_t> optional_whole_number(const json& object, const char* key, const std::string& where) {
+  return object.at(key).is_null() ? std::nullopt : std::optional(whole_number(object, key, where));
 }
 
 /// As Hugging Face's Trainer has it, with what is ours under a key of its own.
@@ -47,19 +51,19 @@ std::string state_json(const Contents& contents) {
 
 TrainState parse_state(const std::string& text, const std::string& where) {
   try {
-    const json object = json::parse(text);
+    const json object = parse_json(text, where);
     const json& own = object.at("lora_train");
     TrainState state;
-    state.step = object.at("global_step").get<std::int64_t>();
+    state.step = whole_number(object, "global_step", where);
     state.epoch = object.at("epoch").get<double>();
-    state.tokens = own.at("tokens").get<std::int64_t>();
-    state.supervised_tokens = own.at("supervised_tokens").get<std::int64_t>();
-    state.eval_loss = optional_value<double>(own, "eval_loss");
-    state.eval_step = optional_value<std::int64_t>(own, "eval_step");
+    state.tokens = whole_number(own, "tokens", where);
+    state.supervised_tokens = whole_number(own, "supervised_tokens", where);
+    state.eval_loss = optional_number(own, "eval_loss");
+    state.eval_step = optional_whole_number(own, "eval_step", where);
     state.loss_sum = own.at("loss_sum").get<double>();
-    state.loss_tokens = own.at("loss_tokens").get<std::int64_t>();
-    state.best_eval_loss = optional_value<double>(object, "best_metric");
-    state.best_step = optional_value<std::int64_t>(object, "best_global_step");
+    state.loss_tokens = whole_number(own, "loss_tokens", where);
+    state.best_eval_loss = optional_number(object, "best_metric");
+    state.best_step = optional_whole_number(object, "best_global_step", where);
     return state;
   } catch (const json::exception& error) {
     throw FormatError(where, std::string("is not a state of lora-train: ") + error.what());

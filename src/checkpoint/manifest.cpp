@@ -5,6 +5,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/hash.h"
+#include "read_json.h"
 
 namespace lora_train::checkpoint {
 namespace {
@@ -32,8 +33,8 @@ json to_object(const Manifest& manifest) {
 
 Manifest from_object(const json& object, const std::string& where) {
   Manifest manifest;
-  manifest.step = object.at("step").get<std::int64_t>();
-  manifest.world_size = object.at("world_size").get<std::int64_t>();
+  manifest.step = whole_number(object, "step", where);
+  manifest.world_size = whole_number(object, "world_size", where);
   const json& prints = object.at("fingerprints");
   manifest.fingerprints = {prints.at("data").get<std::string>(), prints.at("tokenizer").get<std::string>(),
                            prints.at("chat_template").get<std::string>(), prints.at("model").get<std::string>(),
@@ -42,7 +43,8 @@ Manifest from_object(const json& object, const std::string& where) {
     if (const char* reason = why_not_file_name(name)) {
       throw FormatError(where, "names the file " + json(name).dump() + ", which " + reason);
     }
-    manifest.files[name] = {file.at("bytes").get<std::size_t>(), file.at("xxh128").get<std::string>()};
+    const auto num_bytes = static_cast<std::size_t>(whole_number(file, "bytes", where));
+    manifest.files[name] = {num_bytes, file.at("xxh128").get<std::string>()};
   }
   return manifest;
 }
@@ -57,7 +59,7 @@ std::string to_json(const Manifest& manifest) {
 
 Manifest parse_manifest(const std::string& text, const std::string& where) {
   try {
-    const json object = json::parse(text);
+    const json object = parse_json(text, where);
     if (object.at("version") != kVersion) {
       throw FormatError(where, "is of version " + object.at("version").dump() + "; this program reads version " +
                                    std::to_string(kVersion));

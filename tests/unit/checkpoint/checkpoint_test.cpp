@@ -123,6 +123,28 @@ TEST(Checkpoint, AManifestWithoutWhatIsNeededIsRefused) {
   EXPECT_NE(verify(path).find("another step"), std::string::npos) << verify(path);
 }
 
+// Found by the fuzz target `manifest`: printing a value is recursive, and get<>() makes some integer of any number.
+TEST(Checkpoint, ANestedManifestIsRefused) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  EXPECT_THROW(parse_manifest("{\"version\": " + deep + "}", "m"), FormatError);
+}
+
+TEST(Checkpoint, AStateThatIsNoneIsRefused) {
+  const TemporaryFolder folder;
+  const fs::path path = save_step(folder.path(), 1);
+  const std::string whole = read_file(path / kStateFile);
+  for (const std::string tokens : {"1e30", "1.5", "true", "-1", "9223372036854775808", "[[[[]]]]", "\"1\""}) {
+    std::string text = whole;
+    const std::string key = "\"tokens\": ";
+    text.replace(text.find(key), key.size() + 4, key + tokens);
+    write_file_atomic(path / kStateFile, text);
+    Manifest manifest = parse_manifest(read_file(path / kManifestFile), "m");
+    manifest.files[kStateFile] = hash_file(path / kStateFile);
+    write_file_atomic(path / kManifestFile, to_json(manifest));
+    EXPECT_NE(verify(path).find("a whole number from 0 was expected"), std::string::npos) << tokens << ": " << verify(path);
+  }
+}
+
 TEST(Checkpoint, TheNewestThatVerifiesIsTaken) {
   const TemporaryFolder folder;
   EXPECT_EQ(newest_good(folder.path()), std::nullopt);
