@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs, builds and runs every test that needs no GPU, on a machine with nothing but Debian 12 and Python 3.
-# Stages: install, build, unit, parity, integration, relocation, sanitizers, fuzz, checks. A failed test does not keep later
+# Stages: install, build, unit, parity, integration, faults, relocation, sanitizers, fuzz, checks. A failed test does not keep later
 # stages from running. The last line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
 #
 #   scripts/test.sh                       everything
@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-stages=install,build,unit,parity,integration,relocation,sanitizers,fuzz,checks
+stages=install,build,unit,parity,integration,faults,relocation,sanitizers,fuzz,checks
 results="$PWD/build/test-results"
 python="$PWD/.deps/venv/bin/python"
 times=()
@@ -41,7 +41,14 @@ stage_unit() { run_ctest dev unit -L unit; }
 
 stage_parity() { "$python" -m pytest -q tests/parity --junitxml="$results/parity.xml"; }
 
-stage_integration() { "$python" -m pytest -q tests/integration --junitxml="$results/integration.xml"; }
+# Long runs that are killed, stopped and starved of disk (docs/durability.md); scripts/torture.sh has the long versions.
+faults=(tests/integration/test_kill.py tests/integration/test_signals.py tests/integration/test_saving.py)
+
+stage_integration() {
+  "$python" -m pytest -q tests/integration "${faults[@]/#/--ignore=}" --junitxml="$results/integration.xml"
+}
+
+stage_faults() { "$python" -m pytest -q -s "${faults[@]}" --junitxml="$results/faults.xml"; }
 
 # The program copied away, with a second virtual environment that holds nothing but the torch wheel.
 stage_relocation() { run_ctest dev relocation -L relocation; }
@@ -51,6 +58,10 @@ stage_sanitizers() {
   cmake --preset asan >"$results/configure-asan.log" || { cat "$results/configure-asan.log"; return 1; }
   cmake --build --preset asan
   run_ctest asan sanitizers -L unit
+  # The thread that saves, under ThreadSanitizer; the loader's threads in scripts/torture.sh (their modules take minutes to build).
+  cmake --preset tsan >"$results/configure-tsan.log" || { cat "$results/configure-tsan.log"; return 1; }
+  cmake --build --preset tsan --target checkpoint_test
+  build/tsan/bin/checkpoint_test --gtest_filter='Saver.*' --gtest_brief=1 --gtest_output="xml:$results/threads.xml"
 }
 
 # Every fuzz target over its kept corpus and 10 s more, from a fixed seed; `scripts/fuzz.sh --seconds 60` and more by hand.
