@@ -28,6 +28,18 @@ void make_folder(const std::filesystem::path& folder) {
   checked(folder, "cannot create the folder", [&] { return file_ops().make_folder(folder.string()); });
 }
 
+void make_folders(const std::filesystem::path& folder) {
+  if (folder.empty() || path_kind(folder) != PathKind::kNone) return;
+  const std::filesystem::path parent = folder.parent_path();
+  if (folder.has_filename()) {
+    make_folders(parent);
+    make_folder(folder);
+    sync_folder(parent);
+  } else {  // "runs/first/"
+    make_folders(parent);
+  }
+}
+
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to) {
   checked(to, "cannot rename into place", [&] { return file_ops().rename(from.string(), to.string()); });
 }

@@ -10,6 +10,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 
 namespace lora_train::train {
@@ -39,9 +40,7 @@ std::string this_process() {
 }  // namespace
 
 FolderLock::FolderLock(const fs::path& folder) : path_(folder / ".lock") {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw IoError(folder.string(), "cannot create the output folder: " + error.message());
+  make_folders(folder);
   do {
     if (fd_ >= 0) ::close(fd_);
     fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);

@@ -6,6 +6,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/config/load.h"
@@ -216,7 +217,7 @@ OutputDecision prepare_output_folder(const TrainRequest& request) {
   const fs::path folder = request.profile.output_dir;
   OutputDecision decision = look_at_output_folder(request);
   if (decision.is_complete) return decision;
-  fs::create_directories(folder);
+  make_folders(folder);
   storage::delete_temporaries(folder, is_temporary_of_run);
   return decision;
 }
