@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/model/loss_head.h"
 #include "lora_train/model/resident_weights.h"
 #include "lora_train/model/tensor_io.h"
@@ -68,6 +70,15 @@ std::vector<AdapterSpec> adapters(std::int64_t first_layer) {
     }
   }
   return specs;
+}
+
+TEST(ResidentWeights, AStopIsSeenBetweenTensors) {
+  const TemporaryFolder folder;
+  const ModelConfig config = parse_model_config(kConfig, "config.json");
+  const storage::WeightFiles files = random_weights(config, folder);
+  const StopRequests requests;
+  set_max_time(0);
+  EXPECT_THROW(ResidentWeights(config, files, at::kFloat, {}, TrainedWeights::kNone), StopError);
 }
 
 class DecoderTest : public ::testing::Test {
