@@ -44,7 +44,11 @@ void expand_output_dir(Profile& profile, const Place& place, Findings& findings)
       return;
     }
     const std::string text = folder_text(*field, profile);
-    if (text == "." || text == "..") {
+    if (text.find_first_of("{}") != std::string::npos) {  // a written profile is expanded again when it is read
+      findings.mistake(place, "output_dir", "{" + key + "} is \"" + text + "\"; no name with a brace can stand there.");
+      return;
+    }
+    if (text == "." || text == ".." || text == "~") {
       findings.mistake(place, "output_dir", "{" + key + "} is \"" + text + "\", which leads to another folder.");
       return;
     }

@@ -44,6 +44,9 @@ class Builder : public YAML::EventHandler {
                 const std::string& text) override {
     Value value = at(mark);
     if (text.find('\0') != std::string::npos) fail(value.place, "a text holds a zero byte, where paths and names end.");
+    if (find_invalid_utf8(text)) {  // yaml-cpp makes one byte of them, 0x85 and 0xA0
+      fail(value.place, "the escapes \\N and \\_ come out as something that is not UTF-8. Write the character itself.");
+    }
     value.quoted = tag == "!";
     const bool is_null =
         !value.quoted && (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL");

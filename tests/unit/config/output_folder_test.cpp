@@ -33,6 +33,10 @@ TEST(OutputFolder, UnknownKeysAndListsAreMistakes) {
   EXPECT_NE(files.error("output_dir: \"{datasets}\"\n").find("{datasets} is a list or a map"), std::string::npos);
   EXPECT_NE(files.error("output_dir: \"{output_dir}\"\n").find("is no key"), std::string::npos);
   EXPECT_NE(files.error("output_dir: \"r{lora_r\"\n").find("has no closing brace"), std::string::npos);
+  // The folder would be another one when the written profile is read again.
+  const std::string by_name = "output_dir: \"{run_name}/x\"\nrun_name: ";
+  EXPECT_NE(files.error(by_name + "\"a{seed}\"\n").find("no name with a brace"), std::string::npos);
+  EXPECT_NE(files.error(by_name + "\"~\"\n").find("leads to another folder"), std::string::npos);
 }
 
 }  // namespace

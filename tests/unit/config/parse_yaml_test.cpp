@@ -61,6 +61,7 @@ TEST(ParseYaml, MistakesNameTheLine) {
   EXPECT_TRUE(error_of("? [a]\n: 1\n").starts_with("p.yaml:1: a key must be text")) << error_of("? [a]\n: 1\n");
   EXPECT_TRUE(error_of("a: 1\n---\nb: 2\n").find("more than one YAML document") != std::string::npos);
   EXPECT_TRUE(error_of(std::string("a: 1\0b", 6)).find("zero byte") != std::string::npos);
+  EXPECT_TRUE(error_of("a: \"x\\N\"\n").find("not UTF-8") != std::string::npos) << error_of("a: \"x\\N\"\n");
   EXPECT_TRUE(error_of("a: *nowhere\n").starts_with("p.yaml:1: not valid")) << error_of("a: *nowhere\n");
 }
 
