@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the libFuzzer targets (preset fuzz) and runs each over its kept corpus and then for some seconds.
+# Builds the libFuzzer targets (preset fuzz) and runs each over its kept corpus and then for some seconds, as many at a
+# time as there are cores.
 #   scripts/fuzz.sh [--seconds N] [--seed N] [--results FILE] [TARGET...]
 # 60 seconds; 0 runs the corpus alone. Seed 0 is another one each time. No TARGET means all.
 # A target fails on a crash, a sanitizer report, a leak, an input that takes more than 5 s, or more than 2 GiB of memory.
@@ -8,7 +9,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-all=(jsonl_rows tokenizer_json sentencepiece tekken jinja jinja_expression)
+all=(safetensors model_folder adapter_folder manifest profile
+  jsonl_rows tokenizer_json sentencepiece tekken jinja jinja_expression)
 seconds=60
 seed=0
 results=/dev/null
@@ -21,7 +23,7 @@ while [ $# -gt 0 ]; do
     --seconds) [ $# -ge 2 ] || die "--seconds needs a number"; seconds="$2"; shift ;;
     --seed) [ $# -ge 2 ] || die "--seed needs a number"; seed="$2"; shift ;;
     --results) [ $# -ge 2 ] || die "--results needs a file"; results="$2"; shift ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     -*) die "unknown argument \"$1\"" ;;
     *) targets+=("$1") ;;
   esac
@@ -47,19 +49,39 @@ run_target() { # name; output goes to its log
 
 stat_of() { sed -n "s/^stat::$2: *//p" "$1" | tail -1; }
 
+report() { # name; what run_in_background left
+  local name="$1" log="build/fuzz/logs/$1.log" result seconds_taken coverage
+  read -r result seconds_taken <"build/fuzz/logs/$name.result"
+  coverage=$(grep -o 'cov: [0-9]*' "$log" | tail -1 | cut -c6-)
+  printf '%-18s %8s %8s %12s %9s %8s  %s\n' "$name" "$(find "tests/fuzz/corpus/$name" -type f | wc -l)" \
+    "$seconds_taken" "$(stat_of "$log" number_of_executed_units)" "$coverage" "$(stat_of "$log" peak_rss_mb)" "$result"
+  printf '%s %s\n' "$result" "$name" >>"$results"
+  [ "$result" = passed ] || { failed=$((failed + 1)); tail -n 40 "$log"; ls -l "build/fuzz/findings/$name"; }
+}
+
+run_in_background() { # name
+  local started=$SECONDS result=passed
+  run_target "$1" >"build/fuzz/logs/$1.log" 2>&1 || result=failed
+  printf '%s %s\n' "$result" $((SECONDS - started)) >"build/fuzz/logs/$1.result"
+}
+
 mkdir -p build/fuzz/logs
 : >"$results"
 failed=0
+num_started=0
+declare -A process
+start_next() {
+  [ "$num_started" -lt ${#targets[@]} ] || return 0
+  run_in_background "${targets[num_started]}" &
+  process[${targets[num_started]}]=$!
+  num_started=$((num_started + 1))
+}
 printf '%-18s %8s %8s %12s %9s %8s  %s\n' target corpus seconds executions coverage rss_mb result
+for ((i = 0; i < $(nproc); ++i)); do start_next; done
 for target in "${targets[@]}"; do
-  log="build/fuzz/logs/$target.log"
-  started=$SECONDS result=passed
-  run_target "$target" >"$log" 2>&1 || { result=failed; failed=$((failed + 1)); }
-  coverage=$(grep -o 'cov: [0-9]*' "$log" | tail -1 | cut -c6-)
-  printf '%-18s %8s %8s %12s %9s %8s  %s\n' "$target" "$(find "tests/fuzz/corpus/$target" -type f | wc -l)" \
-    $((SECONDS - started)) "$(stat_of "$log" number_of_executed_units)" "$coverage" "$(stat_of "$log" peak_rss_mb)" "$result"
-  printf '%s %s\n' "$result" "$target" >>"$results"
-  [ "$result" = passed ] || { tail -n 40 "$log"; ls -l "build/fuzz/findings/$target"; }
+  wait "${process[$target]}"
+  start_next
+  report "$target"
 done
 printf '%d targets, %d failed\n' ${#targets[@]} "$failed"
 [ "$failed" -eq 0 ]

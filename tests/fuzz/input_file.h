@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 namespace lora_train::fuzz {
 
@@ -25,6 +26,10 @@ class InputFile {
 
   void write(const std::uint8_t* data, std::size_t size) const {
     std::ofstream(path_, std::ios::binary).write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+  }
+  /// Another file of the same folder.
+  void write_beside(const std::string& name, std::string_view bytes) const {
+    std::ofstream(folder_ / name, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   }
   const std::filesystem::path& folder() const { return folder_; }
   const std::filesystem::path& path() const { return path_; }
