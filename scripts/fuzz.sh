@@ -70,6 +70,8 @@ mkdir -p build/fuzz/logs
 failed=0
 num_started=0
 declare -A process
+set -m  # a group of processes per target, so that all of it goes when this script is stopped
+trap 'for group in "${process[@]}"; do kill -- "-$group" 2>/dev/null || true; done' EXIT
 start_next() {
   [ "$num_started" -lt ${#targets[@]} ] || return 0
   run_in_background "${targets[num_started]}" &

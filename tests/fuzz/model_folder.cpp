@@ -72,6 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::accepts([&] {
     const auto config = model::read_model_config(config_file.folder());
     check_config(config);
+    if (config.num_layers > 100) return;  // names of 100,000 weights take a second
     const auto expected = model::expected_tensors(config);
     check_expected(config, expected);
     check_weights_of(config, expected, config_file.folder());
