@@ -5,6 +5,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <sstream>
 
@@ -138,10 +139,43 @@ class Builder : public YAML::EventHandler {
   std::size_t num_values_ = 0;
 };
 
+bool is_json(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n\xef\xbb\xbf");
+  return first != std::string::npos && (text[first] == '{' || text[first] == '[');
+}
+
+// The number of a \uXXXX at `at` when it is one from `first` to `first` + 0x3FF, half of a surrogate pair; else -1.
+long surrogate(const std::string& text, std::size_t at, long first) {
+  if (text.compare(at, 2, "\\u") != 0 || at + 6 > text.size()) return -1;
+  const std::string digits = text.substr(at + 2, 4);
+  if (digits.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos) return -1;
+  const long number = std::stol(digits, nullptr, 16);
+  return number >= first && number <= first + 0x3FF ? number : -1;
+}
+
+// Characters above U+FFFF are two escapes in JSON; yaml-cpp wants one of eight digits.
+std::string join_surrogates(const std::string& text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const long high = surrogate(text, at, 0xD800);
+    const long low = high < 0 ? -1 : surrogate(text, at + 6, 0xDC00);
+    if (low >= 0) {
+      char escape[16];
+      std::snprintf(escape, sizeof escape, "\\U%08lX", 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00));
+      out += escape;
+      at += 12;
+    } else {
+      const std::size_t length = text[at] == '\\' ? 2 : 1;  // what follows a backslash begins no escape
+      out += text.substr(at, length);
+      at += length;
+    }
+  }
+  return out;
+}
+
 // yaml-cpp's own message for a tab is about a missing value somewhere else. JSON may indent as it likes.
 void refuse_tabs(const std::string& text, const Place& place) {
-  const std::size_t first = text.find_first_not_of(" \t\r\n\xef\xbb\xbf");
-  if (first == std::string::npos || text[first] == '{' || text[first] == '[') return;
+  if (is_json(text)) return;
   std::istringstream lines(text);
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
@@ -167,7 +201,8 @@ Value parse_yaml(const std::string& text, const Place& place) {
   }
   refuse_tabs(text, place);
   // At a line break at the end, yaml-cpp takes an open quote for closed and swallows all settings behind it.
-  std::istringstream stream(text.substr(0, text.find_last_not_of(" \t\r\n") + 1));
+  const std::string trimmed = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+  std::istringstream stream(is_json(text) ? join_surrogates(trimmed) : trimmed);
   try {
     YAML::Parser parser(stream);
     Builder builder(place), second(place);

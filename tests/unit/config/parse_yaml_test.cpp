@@ -65,6 +65,15 @@ TEST(ParseYaml, MistakesNameTheLine) {
   EXPECT_TRUE(error_of("a: *nowhere\n").starts_with("p.yaml:1: not valid")) << error_of("a: *nowhere\n");
 }
 
+// As json.dumps writes them. An escaped backslash begins no escape; half a pair is none.
+TEST(ParseYaml, TakesThePairsOfEscapesThatJsonHas) {
+  const Value map = parse_yaml(R"({"a": "\ud83d\ude00 \\ud83d\\ude00"})", {"p.json", 0});
+  EXPECT_EQ(map.find("a")->text, "\xF0\x9F\x98\x80 \\ud83d\\ude00");
+  for (const std::string half : {"\\ud83d", "\\ud83d\\u0041", "\\ude00\\ud83d", "\\ud83d\\ude0"}) {
+    EXPECT_TRUE(error_of("{\"a\": \"" + half + "\"}").starts_with("p.yaml:1: not valid YAML or JSON")) << half;
+  }
+}
+
 TEST(ParseYaml, BoundsWhatAFileCanExpandTo) {
   std::string bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n";
   for (int i = 1; i < 10; ++i) {
