@@ -17,7 +17,7 @@ namespace {
 
 class SystemFileOps : public FileOps {
  public:
-  int open(const std::string& path, int flags) override { return ::open(path.c_str(), flags | O_CLOEXEC, 0644); }
+  int open(const std::string& path, int flags) override { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }
   std::ptrdiff_t read(int fd, void* buffer, std::size_t size) override { return ::read(fd, buffer, size); }
   std::ptrdiff_t write(int fd, const void* bytes, std::size_t size) override { return ::write(fd, bytes, size); }
   int allocate(int fd, std::size_t size) override { return ::fallocate(fd, 0, 0, static_cast<off_t>(size)); }
@@ -29,7 +29,7 @@ class SystemFileOps : public FileOps {
     return ::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE);
   }
   int unlink(const std::string& path) override { return ::unlink(path.c_str()); }
-  int make_folder(const std::string& path) override { return ::mkdir(path.c_str(), 0755); }
+  int make_folder(const std::string& path) override { return ::mkdir(path.c_str(), 0777); }
   int remove_folder(const std::string& path) override { return ::rmdir(path.c_str()); }
 
   int list(const std::string& path, std::vector<std::string>& names) override {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "file_call.h"
+#include "lora_train/base/log.h"
 
 namespace lora_train {
 
@@ -29,14 +30,18 @@ void make_folder(const std::filesystem::path& folder) {
 }
 
 void make_folders(const std::filesystem::path& folder) {
-  if (folder.empty() || path_kind(folder) != PathKind::kNone) return;
+  if (folder.empty()) return;
   const std::filesystem::path parent = folder.parent_path();
-  if (folder.has_filename()) {
+  if (!folder.has_filename()) return parent == folder ? void() : make_folders(parent);  // "runs/first/"
+  if (path_kind(folder) == PathKind::kNone) {
     make_folders(parent);
-    make_folder(folder);
+    const int result = retry_interrupted([&] { return file_ops().make_folder(folder.string()); });
+    if (result < 0 && errno != EEXIST) fail_with(folder, "cannot create the folder", errno);  // EEXIST: another run's
+  }
+  try {
     sync_folder(parent);
-  } else {  // "runs/first/"
-    make_folders(parent);
+  } catch (const IoError& error) {
+    log_warning(std::string(error.what()) + "; a power loss may take the new folder");
   }
 }
 

@@ -7,6 +7,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "manifest.h"
 #include "read_json.h"
 
@@ -44,6 +45,7 @@ std::string state_json(const Contents& contents) {
                          {"eval_step", optional_json(state.eval_step)},
                          {"loss_sum", state.loss_sum},
                          {"loss_tokens", state.loss_tokens},
+                         {"started_at", state.started_at},
                          {"supervised_tokens", state.supervised_tokens},
                          {"tokens", state.tokens}}}};
   return object.dump(2) + "\n";
@@ -62,6 +64,7 @@ TrainState parse_state(const std::string& text, const std::string& where) {
     state.eval_step = optional_whole_number(own, "eval_step", where);
     state.loss_sum = own.at("loss_sum").get<double>();
     state.loss_tokens = whole_number(own, "loss_tokens", where);
+    state.started_at = whole_number(own, "started_at", where);
     state.best_eval_loss = optional_number(object, "best_metric");
     state.best_step = optional_whole_number(object, "best_global_step", where);
     return state;
@@ -79,18 +82,27 @@ Manifest read_manifest(const fs::path& checkpoint) {
   }
 }
 
-void check_files(const fs::path& checkpoint, const Manifest& manifest) {
+void check_files(const fs::path& checkpoint, const Manifest& manifest, const std::function<void()>& after_each_mib) {
   for (const char* name : {kStateFile, kProfileFile, kOptimizerFile}) {
     if (!manifest.files.contains(name)) throw FormatError(kManifestFile, "lists no " + std::string(name));
   }
   for (const auto& [name, expected] : manifest.files) {
     if (path_kind(checkpoint / name) != PathKind::kFile) throw FormatError(name, "is missing, or not a file");
-    const FileHash content = hash_file(checkpoint / name);
+    const FileHash content = hash_file(checkpoint / name, after_each_mib);
     if (content.num_bytes != expected.num_bytes) {
       throw FormatError(name, "has " + std::to_string(content.num_bytes) + " bytes and not the " +
                                   std::to_string(expected.num_bytes) + " of the manifest");
     }
     if (content.hash != expected.hash) throw FormatError(name, "has other content than the manifest says");
+  }
+}
+
+/// A log that cannot be synced is no reason to be without a checkpoint.
+void sync_quietly(const fs::path& file) {
+  try {
+    sync_file(file);
+  } catch (const IoError& error) {
+    log_warning(error.what());
   }
 }
 
@@ -112,10 +124,11 @@ fs::path save(const fs::path& output_dir, const Contents& contents, const std::v
   files.push_back({kProfileFile, contents.profile_yaml});
   folder.write(files);
   folder.write({{kManifestFile, to_json({contents.state.step, contents.world_size, contents.fingerprints, folder.files()})}});
-  for (const auto& file : sync_first) sync_file(file);
+  for (const auto& file : sync_first) sync_quietly(file);
+  if (!sync_first.empty()) sync_folder(output_dir);  // their names
   folder.commit();
   if (const std::string problem = verify(target); !problem.empty()) {
-    delete_quietly(target);
+    folder.take_back();
     throw IoError(target.string(), "does not read back as it was written: " + problem);
   }
   return target;
@@ -144,12 +157,14 @@ std::vector<fs::path> list(const fs::path& output_dir) {
   return folders;
 }
 
-std::string verify(const fs::path& checkpoint) {
+std::string verify(const fs::path& checkpoint, const std::function<void()>& after_each_mib) {
   try {
     const Manifest manifest = read_manifest(checkpoint);
-    check_files(checkpoint, manifest);
+    check_files(checkpoint, manifest, after_each_mib);
     const std::int64_t step = parse_state(read_file(checkpoint / kStateFile), kStateFile).step;
     if (step != manifest.step) return std::string(kStateFile) + " is of another step than the manifest";
+  } catch (const StopError&) {
+    throw;
   } catch (const Error& error) {
     return error.what();
   }
@@ -158,8 +173,12 @@ std::string verify(const fs::path& checkpoint) {
 
 std::optional<fs::path> newest_good(const fs::path& output_dir) {
   for (const auto& checkpoint : list(output_dir)) {
-    const std::string problem = verify(checkpoint);
-    if (problem.empty()) return checkpoint;
+    std::string problem = verify(checkpoint, throw_if_stop_requested);
+    if (problem.empty()) {
+      const std::int64_t step = read_manifest(checkpoint).step;
+      if (step == step_of(checkpoint)) return checkpoint;
+      problem = "it is of step " + std::to_string(step) + ", a copy under another name";
+    }
     log_warning(checkpoint.string() + " is passed over: " + problem);
   }
   return std::nullopt;
@@ -171,11 +190,12 @@ Description describe(const fs::path& checkpoint) {
   return {parse_state(read_file(path), path.string()), manifest.fingerprints, manifest.world_size};
 }
 
-void rotate(const fs::path& output_dir, std::int64_t keep, std::optional<std::int64_t> best_step) {
+void rotate(const fs::path& output_dir, std::int64_t newest, std::int64_t keep, std::optional<std::int64_t> best_step) {
   try {
     std::int64_t kept = 0;
     for (const auto& folder : list(output_dir)) {
-      if (kept++ < std::max<std::int64_t>(keep, 1) || step_of(folder) == best_step) continue;
+      const auto step = step_of(folder);
+      if (step > newest || kept++ < std::max<std::int64_t>(keep, 1) || step == best_step) continue;
       delete_quietly(folder);
     }
   } catch (const IoError& error) {

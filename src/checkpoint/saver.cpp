@@ -13,7 +13,7 @@ SaveResult save_and_rotate(const Saver::Options& options, const Contents& conten
   try {
     result.folder = save(options.output_dir, contents, options.sync_first);
     result.durable_s = std::chrono::duration<double>(Clock::now() - start).count();
-    if (options.keep) rotate(options.output_dir, *options.keep, contents.state.best_step);
+    if (options.keep) rotate(options.output_dir, result.step, *options.keep, contents.state.best_step);
   } catch (...) {
     result.error = std::current_exception();
   }

@@ -71,7 +71,9 @@ std::vector<std::string> missing_files(const LoadedProfile& loaded) {
   need_data("datasets", profile.datasets);
   need_data("eval_datasets", profile.eval_datasets);
   const std::string& resume = profile.resume_from_checkpoint;
-  if (resume != "auto" && resume != "none") {
+  // One of the run itself may be gone when the same command comes again: train knows what to do.
+  const bool is_of_the_run = std::filesystem::path(resume).parent_path() == std::filesystem::path(profile.output_dir);
+  if (resume != "auto" && resume != "none" && !is_of_the_run) {
     search.need("resume_from_checkpoint", "resume_from_checkpoint", resume, "auto, none or a checkpoint folder");
   }
   return search.lines;

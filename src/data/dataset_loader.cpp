@@ -172,6 +172,7 @@ class Loader {
     std::string reason = "type: " + to_string(spec_.type);
     FileBlocks blocks(files_);
     for (auto block = blocks.next(); block && type_ == DatasetType::kAuto; block = blocks.next()) {
+      throw_if_stop_requested();
       for (const RawRow& row : parse_rows(std::move(block->rows))) {
         if (!row.is_bad && detect(row.value, reason)) {
           break;
@@ -305,7 +306,7 @@ std::string date_of(const tokenizer::ChatTemplate& chat_template) {
   if (chat_template.source().find("strftime_now") == std::string::npos) {
     return {};
   }
-  const std::time_t now = std::time(nullptr);
+  const auto now = static_cast<std::time_t>(tokenizer::template_time());
   std::tm local{};
   ::localtime_r(&now, &local);
   char text[16];

@@ -106,6 +106,10 @@ void MetricsWriter::append(const std::string& line) {
   fail(path_, "append a line");
 }
 
+void MetricsWriter::flush() {
+  if (!pending_.empty()) append({});
+}
+
 void MetricsWriter::write(const StartRecord& record) {
   append(to_line({{"event", "start"},
                   {"step", record.step},

@@ -14,7 +14,7 @@ int64_t Parameter::numel() const {
   return count;
 }
 
-Parameters::Parameters(std::vector<Parameter> list) : list_(std::move(list)) {
+Parameters::Parameters(std::vector<Parameter> list, Buffers buffers) : list_(std::move(list)) {
   std::stable_partition(list_.begin(), list_.end(), [](const Parameter& parameter) { return parameter.decayed; });
   for (std::size_t i = 0; i < list_.size(); ++i) {
     list_[i].offset = size_;
@@ -22,7 +22,8 @@ Parameters::Parameters(std::vector<Parameter> list) : list_(std::move(list)) {
     if (list_[i].decayed) num_decayed_ = size_;
     if (!index_.emplace(list_[i].name, i).second) throw ShapeError(list_[i].name, "two parameters have one name");
   }
-  for (at::Tensor* flat : {&values, &grads, &exp_avg, &exp_avg_sq}) *flat = at::zeros({size_}, at::kFloat);
+  for (at::Tensor* flat : {&values, &exp_avg, &exp_avg_sq}) *flat = at::zeros({size_}, at::kFloat);
+  if (buffers == Buffers::kAll) grads = at::zeros({size_}, at::kFloat);
 }
 
 const Parameter& Parameters::find(const std::string& name) const {

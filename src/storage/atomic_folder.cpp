@@ -19,15 +19,33 @@ fs::path temporary_name(const fs::path& path) {
          (std::string(kTemporary) + path.filename().string() + "-" + std::to_string(::getpid()));
 }
 
-/// `temporary` takes the name of `target`; what had it before ends under the temporary name.
+/// `temporary` takes the name of `target`; what had it ends under the temporary name.
 void exchange(const fs::path& temporary, const fs::path& target) {
-  if (path_kind(target) == PathKind::kNone) return rename_path(temporary, target);
   if (exchange_paths(temporary, target)) return;
   // A file system that cannot: for a moment there is neither.
   const fs::path old = temporary.string() + "-old";
   rename_path(target, old);
   rename_path(temporary, target);
   rename_path(old, temporary);
+}
+
+/// Takes "-<digits>" from the end of a name; false when there is none.
+bool drop_number(std::string& name) {
+  const std::size_t dash = name.find_last_not_of("0123456789");
+  if (dash == std::string::npos || dash == 0 || name[dash] != '-' || dash + 1 == name.size()) return false;
+  name.resize(dash);
+  return true;
+}
+
+/// .tmp-<name>-<process> of folders, also with -old; .tmp-<name>-<process>-<number> of files.
+bool is_temporary_of(std::string_view temporary, const std::function<bool(const std::string&)>& is_ours) {
+  if (!temporary.starts_with(kTemporary)) return false;
+  std::string name(temporary.substr(kTemporary.size()));
+  if (name.ends_with("-old")) name.resize(name.size() - 4);
+  while (drop_number(name)) {
+    if (is_ours(name)) return true;
+  }
+  return false;
 }
 
 /// What is left of a deletion is swept by the next run.
@@ -67,7 +85,21 @@ void AtomicFolder::write(const std::vector<FileToWrite>& files) {
 
 void AtomicFolder::commit() {
   sync_folder(temporary_);
-  exchange(temporary_, target_);
+  has_replaced_ = path_kind(target_) != PathKind::kNone;
+  if (has_replaced_) {
+    exchange(temporary_, target_);
+  } else {
+    rename_path(temporary_, target_);
+  }
+  sync_folder(target_.parent_path());
+}
+
+void AtomicFolder::take_back() {
+  if (has_replaced_) {
+    exchange(temporary_, target_);
+  } else {
+    rename_path(target_, temporary_);
+  }
   sync_folder(target_.parent_path());
 }
 
@@ -86,7 +118,7 @@ void delete_folder(const fs::path& folder) {
 
 void delete_temporaries(const fs::path& folder, const std::function<bool(const std::string&)>& is_ours) {
   for (const auto& name : list_folder(folder)) {
-    if (name.starts_with(kTemporary) && is_ours(name.substr(kTemporary.size()))) remove_tree(folder / name);
+    if (is_temporary_of(name, is_ours)) remove_tree(folder / name);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 
 namespace lora_train::storage {
@@ -142,6 +143,7 @@ std::string WeightFiles::fingerprint() const {
   constexpr std::size_t kSample = 4096;
   Hasher hasher;
   for (const auto& [name, entry] : entries_) {
+    throw_if_stop_requested();
     hasher.update(name + " " + describe(entry) + "\n");
     const std::string_view all = bytes(entry);
     for (const std::size_t begin : {std::size_t{0}, all.size() / 2, all.size() - std::min(all.size(), kSample)}) {

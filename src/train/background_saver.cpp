@@ -38,7 +38,6 @@ void BackgroundSaver::start() {
   contents.state = run_.state;
   contents.files = checkpoint_files(run_.adapters.specs.empty() ? nullptr : &run_.adapters.config, target_modules_,
                                     snapshot_ ? snapshot_->parameters() : live);
-  last_step_ = run_.state.step;
   saver_.start(std::move(contents));
   if (!snapshot_) saver_.settle();
 }

@@ -21,15 +21,12 @@ class BackgroundSaver {
   /// See checkpoint::Saver.
   std::optional<checkpoint::SaveResult> poll() { return saver_.poll(); }
   std::optional<checkpoint::SaveResult> wait() { return saver_.wait(); }
-  /// Of the last start(); -1 before it.
-  std::int64_t last_step() const { return last_step_; }
 
  private:
   const Run& run_;
   std::vector<std::string> target_modules_;
   std::optional<Snapshot> snapshot_;
   checkpoint::Saver saver_;  ///< after the snapshot, which it reads until it ends
-  std::int64_t last_step_ = -1;
 };
 
 }  // namespace lora_train::train

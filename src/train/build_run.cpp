@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
@@ -85,8 +86,7 @@ void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint
   }
 }
 
-void resume(Run& run, const std::filesystem::path& checkpoint) {
-  const checkpoint::Description found = checkpoint::describe(checkpoint);
+void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint::Description& found) {
   refuse_other_inputs(run, checkpoint, found.fingerprints);
   if (found.state.step > run.plan->total_steps()) {
     throw ConfigError(run.profile().max_steps ? "max_steps" : "num_epochs",
@@ -134,6 +134,10 @@ std::int64_t capacity(const Run& run, std::int64_t eval_rows) {
 std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint) {
   auto run = std::make_unique<Run>(request);
   const Profile& profile = request.profile;
+  std::optional<checkpoint::Description> found;
+  if (checkpoint) found = checkpoint::describe(*checkpoint);
+  run->state.started_at = found ? found->state.started_at : static_cast<std::int64_t>(std::time(nullptr));
+  tokenizer::set_template_time(run->state.started_at);
   run->files = open_model(profile);
   check_device(profile, run->files.config);
   run->adapters = choose_adapters(profile, run->files);
@@ -155,9 +159,9 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   run->context = std::make_unique<StepContext>(StepContext{
       run->data.train, *run->model.decoder, *run->model.weights, *run->activations,
       {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
-      profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), profile.lora_dropout > 0});
+      profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), profile.lora_dropout > 0, false});
   run->checkpoint = checkpoint_contents(*run);
-  if (checkpoint) resume(*run, *checkpoint);
+  if (checkpoint) resume(*run, *checkpoint, *found);
   log_start(*run);
   return run;
 }

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/checkpoint/checkpoint.h"
+#include "lora_train/metrics/host_memory.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/storage/safetensors.h"
 
@@ -28,10 +30,14 @@ storage::FileToWrite moments_file(const model::Parameters& parameters) {
 
 void read_flat(const fs::path& path, const model::Parameters& parameters,
                const std::vector<std::pair<std::string, at::Tensor>>& buffers) {
-  const storage::SafetensorsFile file(MappedFile::read(path));
+  // Read, so that a disk that fails is an error; mapped where that takes memory that the run needs.
+  const auto num_bytes = static_cast<std::int64_t>(fs::file_size(path));
+  const bool has_room = num_bytes <= metrics::available_host_memory() / 2;
+  const storage::SafetensorsFile file(has_room ? MappedFile::read(path) : MappedFile(path));
   std::size_t num_read = 0;
   for (const auto& [prefix, flat] : buffers) {
     for (const auto& parameter : parameters.list()) {
+      throw_if_stop_requested();
       const std::string name = prefix + parameter.name, where = path.string() + ": " + name;
       const storage::TensorEntry* entry = file.find(name);
       if (entry == nullptr) throw FormatError(where, "is missing; the checkpoint belongs to another adapter or model");
@@ -68,7 +74,7 @@ void load_checkpoint_tensors(const fs::path& checkpoint, bool is_adapter, model:
             {{kFirstMoment, parameters.exp_avg}, {kSecondMoment, parameters.exp_avg_sq}});
 }
 
-Snapshot::Snapshot(const model::Parameters& parameters) : copy_(parameters.list()) { copy_.grads.reset(); }
+Snapshot::Snapshot(const model::Parameters& parameters) : copy_(parameters.list(), model::Buffers::kWithoutGradients) {}
 
 void Snapshot::take(const model::Parameters& parameters) {
   copy_.values.copy_(parameters.values);

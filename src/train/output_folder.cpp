@@ -27,7 +27,7 @@ bool is_one_of(const std::string& name, std::span<const char* const> names) {
 }
 
 bool is_run_file(const std::string& name) {
-  return name.starts_with(checkpoint::kFolderPrefix) || is_one_of(name, kReports) || is_one_of(name, kResults);
+  return checkpoint::step_of(name) || is_one_of(name, kReports) || is_one_of(name, kResults);
 }
 
 Profile read_profile(const fs::path& file) {
@@ -55,13 +55,6 @@ void say_that_it_begins_anew(const fs::path& folder) {
   } else if (holds_a_run(folder)) {
     log_info(folder.string() + ": the run there finished no step; it is begun anew");
   }
-}
-
-/// Whether a temporary name was made from one that a run writes.
-bool is_temporary_of_run(const std::string& name) {
-  const auto begins = [&](const char* file) { return name.starts_with(file); };
-  return begins(checkpoint::kFolderPrefix) || std::any_of(std::begin(kReports), std::end(kReports), begins) ||
-         std::any_of(std::begin(kResults), std::end(kResults), begins);
 }
 
 /// Whether `name` in `folder` is the result that the run there wrote, or would write: "adapter" or "model".
@@ -154,17 +147,20 @@ void go_on_from(const fs::path& checkpoint, const TrainRequest& request, OutputD
 }
 
 bool is_finished(const fs::path& folder, const TrainRequest& request, std::string& summary_json) {
-  const fs::path path = folder / "summary.json";
-  if (!fs::exists(path) || !fs::exists(folder / "profile.yaml")) return false;
-  try {
-    summary_json = read_file(path);
-    while (!summary_json.empty() && summary_json.back() == '\n') summary_json.pop_back();
-    if (nlohmann::json::parse(summary_json).at("status") != "done") return false;
-  } catch (const nlohmann::json::exception&) {
-    return false;
-  }
+  if (!holds_done_summary(folder) || !fs::exists(folder / "profile.yaml")) return false;
+  summary_json = read_file(folder / "summary.json");
+  while (!summary_json.empty() && summary_json.back() == '\n') summary_json.pop_back();
   const Profile old = read_profile(folder / "profile.yaml");
   return diff_profiles(old, with_numbers_of(old, request.profile)).empty();
+}
+
+/// The same command again: the run here began with that checkpoint and has saved its own since.
+bool began_with(const fs::path& folder, const std::string& checkpoint) {
+  if (!fs::exists(folder / "profile.yaml") || read_profile(folder / "profile.yaml").resume_from_checkpoint != checkpoint) {
+    return false;
+  }
+  log_info(folder.string() + ": the run here began with " + checkpoint + " and goes on from what it has saved since");
+  return true;
 }
 
 fs::path newest_good_checkpoint(const fs::path& folder) {
@@ -182,6 +178,16 @@ std::string run_name(const Profile& profile) {
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 
+bool holds_done_summary(const fs::path& folder) {
+  const fs::path path = folder / "summary.json";
+  if (!fs::is_regular_file(path)) return false;
+  try {
+    return nlohmann::json::parse(read_file(path)).at("status") == "done";
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
+
 const char* result_name(const Profile& profile) { return profile.adapter == AdapterKind::kNone ? "model" : "adapter"; }
 
 OutputDecision look_at_output_folder(const TrainRequest& request) {
@@ -192,13 +198,15 @@ OutputDecision look_at_output_folder(const TrainRequest& request) {
   OutputDecision decision;
   decision.profile = request.profile;
   const bool goes_on_there = !request.overwrite && has_saved(folder);
-  if (resume != "auto" && resume != "none") {
+  const bool names_one = resume != "auto" && resume != "none";
+  if (names_one && !(goes_on_there && began_with(folder, resume))) {
     const std::string problem = checkpoint::verify(resume);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
     if (goes_on_there && fs::exists(folder / "profile.yaml")) {
       refuse_differences(request, read_profile(folder / "profile.yaml"), folder);
     }
     go_on_from(resume, request, decision);
+    decision.goes_back = true;
     return decision;
   }
   if (!goes_on_there) {
@@ -218,7 +226,7 @@ OutputDecision prepare_output_folder(const TrainRequest& request) {
   OutputDecision decision = look_at_output_folder(request);
   if (decision.is_complete) return decision;
   make_folders(folder);
-  storage::delete_temporaries(folder, is_temporary_of_run);
+  storage::delete_temporaries(folder, is_run_file);
   return decision;
 }
 

@@ -12,6 +12,7 @@ namespace lora_train::train {
 struct OutputDecision {
   bool is_complete = false;                         ///< a finished run with this very profile: nothing to do
   std::optional<std::filesystem::path> checkpoint;  ///< resume from here; otherwise a new run
+  bool goes_back = false;                           ///< it was named: later ones of the folder are another future
   Profile profile;           ///< the request's; going on, with the numbers that the old run found for `auto`
   std::string summary_json;  ///< of the finished run, when is_complete
 };
@@ -30,6 +31,9 @@ void delete_run(const std::filesystem::path& folder);
 
 /// The profile's, else the last part of output_dir.
 std::string run_name(const Profile& profile);
+
+/// Whether summary.json there says that a run came to its end.
+bool holds_done_summary(const std::filesystem::path& folder);
 
 /// Name of the folder with the result: "adapter", or "model" under adapter: none.
 const char* result_name(const Profile& profile);

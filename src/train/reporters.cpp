@@ -49,6 +49,10 @@ void Reporters::write(const metrics::CheckpointRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
 }
 
+void Reporters::flush() {
+  try_to(metrics_are_refused_, [&] { metrics_.flush(); });
+}
+
 void Reporters::write(const metrics::EndRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
   if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->flush(); });

@@ -59,6 +59,8 @@ class Reporters {
   void write(const metrics::StartRecord& record);
   void write(const metrics::CheckpointRecord& record);
   void write(const metrics::EndRecord& record);
+  /// Tries again what was refused, before a checkpoint is saved that comes after it.
+  void flush();
 
   metrics::ProgressBar bar;
 

@@ -5,6 +5,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/version.h"
@@ -50,8 +51,10 @@ void take_over(const TrainRequest& request, const OutputDecision& decision, std:
     delete_run(output_dir);
     set_log_file(output_dir / "run.log");
   }
-  fs::remove(output_dir / "summary.json");  // of what was there before: until the end there is no result
-  if (decision.checkpoint) checkpoint::delete_after(output_dir, step);
+  remove_tree(output_dir / "summary.json");  // of what was there before: until the end there is no result
+  sync_folder(output_dir);                   // before another profile.yaml stands there
+  // What was passed over as damaged stays until something newer is saved.
+  if (decision.goes_back) checkpoint::delete_after(output_dir, step);
 }
 
 /// The run itself, from a folder that is ours.
@@ -169,6 +172,7 @@ TrainResult run_training(const TrainRequest& asked) {
   if (!request.overwrite) set_log_file(log_file);  // else once the old one is deleted
   const auto finish = [&] {
     finish_summary(summary, request.profile, start);
+    if (holds_done_summary(output_dir)) return;  // of the run that this one did not come to take over
     metrics::write_summary(output_dir / "summary.json", summary);
   };
   try {

@@ -6,6 +6,7 @@
 #include "background_saver.h"
 #include "evaluate.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/data/loader.h"
@@ -14,6 +15,8 @@
 
 namespace lora_train::train {
 namespace {
+
+namespace fs = std::filesystem;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -49,9 +52,18 @@ class Loop {
     try {
       train();
     } catch (const StopError&) {  // between micro-batches: the state is that of the last finished step
+    } catch (const NumericError&) {  // what led there is nothing to go on from
+      finish_save();
+      throw;
+    } catch (...) {
+      save_what_is_whole();
+      throw;
     }
-    if (saver_.last_step() != run_.state.step && run_.state.step > first_step_) save();
-    take_save_result(saver_.wait());
+    finish_save();
+    if (is_save_owed()) {
+      save();
+      if (const auto error = finish_save()) std::rethrow_exception(error);
+    }
     fill_summary();
   }
 
@@ -71,7 +83,7 @@ class Loop {
     if (run_.state.step < total) start_loader();
     while (run_.state.step < total) {
       one_step();
-      take_save_result(saver_.poll());
+      refuse_more_failures(take(saver_.poll()));
       if (evaluation_is_owed()) evaluate_all();
       if (saves_.is_due(run_.state.step) || (interval_is_over() && !saver_.is_busy())) save();
     }
@@ -170,34 +182,74 @@ class Loop {
     return interval && seconds_since(last_save_) >= *interval;
   }
 
+  bool is_save_owed() const {
+    const std::int64_t step = run_.state.step;
+    if (step == 0 || saved_step_ == step) return false;
+    const fs::path folder = fs::path(run_.profile().output_dir) / (checkpoint::kFolderPrefix + std::to_string(step));
+    return step > first_step_ || path_kind(folder) == PathKind::kNone;  // begun with a checkpoint of another folder
+  }
+
   /// Goes on in the background. An earlier save comes to its end first: memory does not grow where the disk is slow.
   void save() {
     const auto start = Clock::now();
-    take_save_result(saver_.wait());
+    refuse_more_failures(finish_save());
+    reporters_.flush();
     saver_.start();
     last_save_ = Clock::now();
     stall_s_ = seconds_since(start);
   }
 
-  void take_save_result(const std::optional<checkpoint::SaveResult>& result) {
-    if (!result) return;
+  /// Waits for the save under way. Returns what went wrong with it.
+  std::exception_ptr finish_save() { return take(saver_.wait()); }
+
+  std::exception_ptr take(const std::optional<checkpoint::SaveResult>& result) {
+    if (!result) return nullptr;
     const std::string name = checkpoint::kFolderPrefix + std::to_string(result->step);
-    try {
-      if (result->error) std::rethrow_exception(result->error);
-    } catch (const IoError& error) {
+    if (result->error) {
       ++failed_saves_;
-      const bool is_last = result->step == run_.plan->total_steps() || !stop_reason().empty();
-      if (is_last || failed_saves_ >= run_.profile().max_failed_saves) throw;
-      log_warning("saving " + name + " failed (" + std::to_string(failed_saves_) + " in a row): " + error.what() +
-                  "; the checkpoint before is intact and training goes on");
-      return;
+      warn_of_failure(name, result->error);
+      return result->error;
     }
+    if (saved_step_ < 0) checkpoint::delete_after(run_.profile().output_dir, result->step);  // what was passed over
+    saved_step_ = result->step;
     failed_saves_ = 0;
     reporters_.write(metrics::CheckpointRecord{result->step, name, result->durable_s, stall_s_, metrics::now_s()});
     char line[160];
     std::snprintf(line, sizeof line, "%s: training stood still for %.0f ms, on the disk after %.2f s", name.c_str(),
                   1000 * stall_s_, result->durable_s);
     log_info(line);
+    return nullptr;
+  }
+
+  void warn_of_failure(const std::string& name, const std::exception_ptr& error) const {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& reason) {
+      log_warning("saving " + name + " failed (" + std::to_string(failed_saves_) + " in a row): " + reason.what() +
+                  "; the checkpoint before is intact");
+    }
+  }
+
+  /// A disk that refuses is waited for, a while; anything else ends the run.
+  void refuse_more_failures(const std::exception_ptr& error) const {
+    if (!error) return;
+    try {
+      std::rethrow_exception(error);
+    } catch (const IoError&) {
+      if (failed_saves_ >= run_.profile().max_failed_saves) throw;
+    }
+  }
+
+  /// Before an error that is not of the saving ends the run: its finished steps are worth keeping.
+  void save_what_is_whole() {
+    try {
+      finish_save();
+      if (run_.context->is_updating || !is_save_owed() || failed_saves_ >= run_.profile().max_failed_saves) return;
+      save();
+      finish_save();
+    } catch (const std::exception& error) {
+      log_warning(std::string("the last finished step was not saved: ") + error.what());
+    }
   }
 
   void fill_summary() {
@@ -228,7 +280,7 @@ class Loop {
   std::unique_ptr<data::Loader> loader_;
   const std::int64_t first_step_ = run_.state.step;
   BackgroundSaver saver_;
-  std::int64_t failed_saves_ = 0;
+  std::int64_t saved_step_ = -1, failed_saves_ = 0;
   double stall_s_ = 0;
   Clock::time_point last_save_ = Clock::now();
   double train_s_ = 0, total_loss_sum_ = 0;

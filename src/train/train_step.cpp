@@ -120,10 +120,12 @@ StepResult train_step(StepContext& context, const data::StepPlan& plan, const Ne
   StepResult result = accumulate_gradients(context, plan, next);
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) refuse_non_finite(context, plan, result);
   model::Parameters& parameters = context.weights.parameters();
+  context.is_updating = true;
   optim::adamw_step(parameters.values, parameters.grads, parameters.exp_avg, parameters.exp_avg_sq, plan.step,
                     learning_rate, context.adamw, parameters.num_decayed(),
                     optim::clip_factor(result.grad_norm, context.max_grad_norm));
   context.weights.refresh();
+  context.is_updating = false;
   return result;
 }
 

@@ -37,6 +37,7 @@ struct StepContext {
   double max_grad_norm = 0;
   std::uint64_t seed = 0;
   bool has_dropout = false;
+  bool is_updating = false;  ///< true once an update has begun that did not come to its end
 };
 
 struct StepResult {

@@ -87,5 +87,6 @@ def checkpoint_steps(output_dir):
     return sorted(int(path.name.split("-")[1]) for path in output_dir.glob("checkpoint-*"))
 
 
-def is_saving(output_dir):
-    return any(output_dir.glob(".tmp-checkpoint-*"))
+def is_saving(output_dir, process):
+    """Whether this process is writing a checkpoint, or deleting one; what an earlier one left has another number."""
+    return any(output_dir.glob(f".tmp-checkpoint-*-{process.pid}"))

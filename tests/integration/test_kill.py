@@ -15,7 +15,7 @@ def kill_somewhere(run, output_dir, rng):
         passed = rng.randrange(3)  # saves that are let by
         was_saving = False
         while process.poll() is None:
-            saving = is_saving(output_dir)
+            saving = is_saving(output_dir, process)
             if saving and not was_saving:
                 if passed == 0:
                     time.sleep(rng.random() * 0.12)
@@ -32,7 +32,7 @@ def kill_somewhere(run, output_dir, rng):
     process.kill()
     stderr = process.communicate()[1]
     assert is_alive or process.returncode == 0, stderr
-    return is_alive, is_saving(output_dir)
+    return is_alive, is_saving(output_dir, process)
 
 
 def test_kill_9(tmp_path):

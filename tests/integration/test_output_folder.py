@@ -49,6 +49,60 @@ def test_resume_from_a_path_into_a_new_folder_compares_the_profile(setup):
     assert run.code == 0 and [line["step"] for line in setup.events("train", setup.folder / "other")] == [3], run
 
 
+def test_the_same_command_with_a_named_checkpoint_goes_on_from_its_own(setup):
+    """Stopped, and again: what it has done since is not done once more, also when the named checkpoint is gone."""
+    assert setup.train(max_steps=2).code == 0
+    other = setup.folder / "other"
+    settings = dict(output_dir=str(other), resume_from_checkpoint=str(setup.output_dir / "checkpoint-2"), max_steps=400, save_steps=1000)
+    process = setup.start(**settings)
+    wait_for(lambda: len(setup.events("train", other)) >= 20, "step 22", process)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 75, stderr
+    [checkpoint] = other.glob("checkpoint-*")
+    run = setup.train(**settings)
+    assert run.code == 0 and f"resumed from {checkpoint} after step" in run.stderr, run
+    assert [line["step"] for line in setup.events("train", other)] == list(range(3, 401))
+    run = setup.train(**settings)
+    assert run.code == 0 and "already complete" in run.stderr, run
+
+
+def test_a_run_that_ends_where_its_named_checkpoint_does_can_be_extended(setup):
+    assert setup.train(max_steps=2).code == 0
+    other = dict(output_dir=str(setup.folder / "other"))
+    run = setup.train(max_steps=2, resume_from_checkpoint=str(setup.output_dir / "checkpoint-2"), **other)
+    assert run.code == 0 and (setup.folder / "other/checkpoint-2/manifest.json").exists(), run
+    run = setup.train(max_steps=3, **other)
+    assert run.code == 0 and "after step 2" in run.stderr, run
+
+
+def test_a_refused_start_leaves_the_result_of_the_run_that_was_there(setup):
+    assert setup.train(max_steps=2).code == 0
+    summary = setup.summary()
+    tensors = model_tensors()
+    tensors["model.norm.weight"] = tensors["model.norm.weight"] * 2
+    setup.write_model(tensors)
+    assert setup.train(max_steps=3).code == 2
+    assert setup.summary() == summary
+    setup.write_model(model_tensors())
+    run = setup.train(max_steps=2)
+    assert run.code == 0 and "already complete" in run.stderr, run
+
+
+def test_a_damaged_newer_checkpoint_stays_until_something_newer_is_saved(setup):
+    settings = dict(save_steps=2, save_total_limit=9)
+    assert setup.train(max_steps=6, **settings).code == 0
+    (setup.output_dir / "summary.json").unlink()
+    manifest = setup.output_dir / "checkpoint-6/manifest.json"
+    good = manifest.read_text()
+    manifest.write_text(good[:-5])
+    run = setup.train("--set", "model=" + str(setup.folder / "gone"), max_steps=6, **settings)
+    assert run.code != 0 and manifest.exists(), run
+    run = setup.train(max_steps=6, **settings)
+    assert run.code == 0 and "checkpoint-6 is passed over" in run.stderr and "after step 4" in run.stderr, run
+    assert manifest.read_text() != good[:-5] and (setup.output_dir / "checkpoint-6").exists()
+
+
 def test_fewer_steps_than_the_checkpoint_are_refused(setup):
     assert setup.train(max_steps=4).code == 0
     run = setup.train("--allow-changed", "max_steps", max_steps=2)

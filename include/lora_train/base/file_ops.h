@@ -15,7 +15,7 @@ enum class PathKind { kNone, kFile, kFolder, kOther };
 class FileOps {
  public:
   virtual ~FileOps() = default;
-  virtual int open(const std::string& path, int flags) = 0;  ///< new files have mode 0644; O_CLOEXEC is added
+  virtual int open(const std::string& path, int flags) = 0;  ///< new files have the mode that umask leaves; O_CLOEXEC is added
   virtual std::ptrdiff_t read(int fd, void* buffer, std::size_t size) = 0;
   virtual std::ptrdiff_t write(int fd, const void* bytes, std::size_t size) = 0;
   virtual int allocate(int fd, std::size_t size) = 0;  ///< fallocate(2) from 0

@@ -18,8 +18,8 @@ std::vector<std::string> list_folder(const std::filesystem::path& folder);
 
 void make_folder(const std::filesystem::path& folder);
 
-/// With all that is missing above it, each name synced: what is saved in it later must not go with its folder. One that is
-/// there already, also as a link, is left as it is.
+/// With all that is missing above it, and its name synced: what is saved in it later must not go with its folder. One that is
+/// there already, also as a link, is left as it is. A folder above that may not be synced is warned of.
 void make_folders(const std::filesystem::path& folder);
 
 /// Takes the place of a file at `to`, in one step.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -21,7 +22,8 @@ inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
 
 /// What a run carries from step to step beside parameters and moments.
 struct TrainState {
-  std::int64_t step = 0;  ///< last finished
+  std::int64_t step = 0;        ///< last finished
+  std::int64_t started_at = 0;  ///< when the run began, seconds since 1970: what templates take for now
   double epoch = 0;
   std::int64_t tokens = 0, supervised_tokens = 0;
   std::optional<double> eval_loss, best_eval_loss;
@@ -60,10 +62,12 @@ std::optional<std::int64_t> step_of(const std::filesystem::path& folder);
 /// The checkpoints of a run, newest first; none where there is no folder. Nothing of them has been read yet.
 std::vector<std::filesystem::path> list(const std::filesystem::path& output_dir);
 
-/// Empty when every file is there as the manifest says, byte for byte, else what is wrong.
-std::string verify(const std::filesystem::path& checkpoint);
+/// Empty when every file is there as the manifest says, byte for byte, else what is wrong. `after_each_mib` may throw
+/// StopError.
+std::string verify(const std::filesystem::path& checkpoint, const std::function<void()>& after_each_mib = nullptr);
 
-/// The newest checkpoint that verifies; a warning says why newer ones were passed over. Nothing when there is none.
+/// The newest checkpoint that verifies and has the name of its step; a warning says why newer ones were passed over.
+/// Nothing when there is none. Throws StopError when a stop is asked for.
 std::optional<std::filesystem::path> newest_good(const std::filesystem::path& output_dir);
 
 /// State and fingerprints of a checkpoint that verifies. Throws FormatError.
@@ -74,9 +78,10 @@ struct Description {
 };
 Description describe(const std::filesystem::path& checkpoint);
 
-/// Deletes the oldest checkpoints until `keep` (at least 1) are left and, on top of them, the one of `best_step`.
-/// What cannot be deleted is warned of.
-void rotate(const std::filesystem::path& output_dir, std::int64_t keep, std::optional<std::int64_t> best_step);
+/// Of the checkpoints up to `newest`, which stays in any case, deletes the oldest until `keep` are left and, on top of them,
+/// the one of `best_step`. What cannot be deleted is warned of.
+void rotate(const std::filesystem::path& output_dir, std::int64_t newest, std::int64_t keep,
+            std::optional<std::int64_t> best_step);
 
 /// Deletes what a run that goes on from `step` leaves behind: damaged ones, or another future.
 void delete_after(const std::filesystem::path& output_dir, std::int64_t step);

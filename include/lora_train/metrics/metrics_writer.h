@@ -97,6 +97,8 @@ class MetricsWriter {
   void write(const EvalRecord& record);
   void write(const CheckpointRecord& record);
   void write(const EndRecord& record);
+  /// Tries again to write lines that were refused.
+  void flush();
 
  private:
   void open();

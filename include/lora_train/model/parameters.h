@@ -19,11 +19,13 @@ struct Parameter {
   int64_t numel() const;
 };
 
+enum class Buffers { kAll, kWithoutGradients };
+
 /// Decayed parameters come first in the buffers; within each group the given order is kept.
 /// Not thread-safe.
 class Parameters {
  public:
-  explicit Parameters(std::vector<Parameter> list);
+  explicit Parameters(std::vector<Parameter> list, Buffers buffers = Buffers::kAll);
 
   const std::vector<Parameter>& list() const { return list_; }
   int64_t size() const { return size_; }
@@ -35,7 +37,7 @@ class Parameters {
   /// Flat view over several parameters that lie side by side, shaped [sum of first dimensions, rest].
   at::Tensor joined(const at::Tensor& flat, const std::vector<std::string>& names) const;
 
-  at::Tensor values, grads, exp_avg, exp_avg_sq;  ///< [size] fp32, zero at first
+  at::Tensor values, grads, exp_avg, exp_avg_sq;  ///< [size] fp32, zero at first; grads may be undefined
 
  private:
   const Parameter& find(const std::string& name) const;

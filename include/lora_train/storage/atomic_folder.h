@@ -33,11 +33,14 @@ class AtomicFolder {
   void write(const std::vector<FileToWrite>& files);
   /// Name, size and hash of everything that was written.
   const std::map<std::string, FileHash>& files() const { return files_; }
-  /// Puts the folder in its place; an older one there is deleted. Throws IoError.
+  /// Puts the folder in its place; an older one there is deleted with this object. Throws IoError.
   void commit();
+  /// After commit(): the older folder comes back, or there is none again. Throws IoError.
+  void take_back();
 
  private:
   std::filesystem::path target_, temporary_;
+  bool has_replaced_ = false;
   std::map<std::string, FileHash> files_;
 };
 

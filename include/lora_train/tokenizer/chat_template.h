@@ -80,6 +80,11 @@ class ChatTemplate {
   std::string fingerprint_;
 };
 
+/// What strftime_now() takes for now in all templates, in seconds since 1970: a run sets the time of its start, so that a
+/// row is the same in every epoch and after a resume. Below 0, as at first: the clock.
+void set_template_time(std::int64_t unix_s);
+std::int64_t template_time();
+
 /// The token that ends an assistant turn and is trained there ("<|im_end|>", "</s>"); nothing when the template writes
 /// none behind the content, or refuses a plain question with its answer.
 std::optional<std::int32_t> end_of_turn_id(const ChatTemplate& chat_template, const Tokenizer& tokenizer);

@@ -1,10 +1,26 @@
 // The functions that every template can call.
 #include <algorithm>
+#include <atomic>
 #include <ctime>
 
 #include "builtins.h"
+#include "lora_train/tokenizer/chat_template.h"
 
-namespace lora_train::tokenizer::jinja {
+namespace lora_train::tokenizer {
+namespace {
+
+std::atomic<std::int64_t> fixed_time{-1};
+
+}  // namespace
+
+void set_template_time(std::int64_t unix_s) { fixed_time = unix_s; }
+
+std::int64_t template_time() {
+  const std::int64_t fixed = fixed_time;
+  return fixed >= 0 ? fixed : static_cast<std::int64_t>(std::time(nullptr));
+}
+
+namespace jinja {
 namespace {
 
 Value make_range(const Arguments& arguments) {
@@ -46,7 +62,7 @@ Value format_now(const Arguments& arguments) {
   if (format.as_text() == nullptr) throw RenderError{"strftime_now takes a string"};
   if (format.as_text()->empty()) return Text();
   if (format.as_text()->size() > 256) throw RenderError{"a time format of more than 256 bytes is not built", true};
-  const std::time_t now = std::time(nullptr);
+  const auto now = static_cast<std::time_t>(template_time());
   std::tm local{};
   localtime_r(&now, &local);
   std::string out(65536, '\0');
@@ -71,4 +87,5 @@ std::optional<Value> find_global(const std::string& name) {
   return Callable{name, [name](const Arguments&) -> Value { throw RenderError{name + "() is not built", true}; }};
 }
 
-}  // namespace lora_train::tokenizer::jinja
+}  // namespace jinja
+}  // namespace lora_train::tokenizer

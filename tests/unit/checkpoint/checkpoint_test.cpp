@@ -6,6 +6,7 @@
 #include "checkpoint/manifest.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/storage/safetensors.h"
 #include "support/small_checkpoint.h"
 #include "support/temporary_folder.h"
@@ -37,6 +38,7 @@ TEST(Checkpoint, BringsBackEveryBit) {
   contents.state.eval_step = 6;
   contents.state.loss_sum = 1.0 / 3.0;
   contents.state.loss_tokens = 77;
+  contents.state.started_at = 1234567890;
   contents.world_size = 4;
   const fs::path path = save(folder.path(), contents);
   EXPECT_EQ(path.filename(), "checkpoint-7");
@@ -49,6 +51,7 @@ TEST(Checkpoint, BringsBackEveryBit) {
   EXPECT_EQ(found.state.eval_step, 6);
   EXPECT_EQ(found.state.loss_sum, 1.0 / 3.0);
   EXPECT_EQ(found.state.loss_tokens, 77);
+  EXPECT_EQ(found.state.started_at, 1234567890);
   EXPECT_EQ(found.world_size, 4);
   EXPECT_EQ(found.fingerprints, contents.fingerprints);
   const storage::SafetensorsFile file(MappedFile::read(path / "adapter_model.safetensors"));
@@ -158,15 +161,46 @@ TEST(Checkpoint, ListsNewestFirstAndRotatesTheOldest) {
   const TemporaryFolder folder;
   for (const std::int64_t step : {2, 10, 9}) save_step(folder.path(), step);
   for (const char* other : {"checkpoint-x", "checkpoint-", "checkpoint--3", "checkpoint-7b"}) fs::create_directory(folder / other);
-  rotate(folder.path(), 2, std::nullopt);
+  rotate(folder.path(), 10, 2, std::nullopt);
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-10", "checkpoint-9"}));
   EXPECT_TRUE(fs::exists(folder / "checkpoint-7b"));
+}
+
+TEST(Checkpoint, RotationSparesWhatWasJustSavedAndDoesNotCountLaterOnes) {
+  const TemporaryFolder folder;
+  for (const std::int64_t step : {1, 2, 3, 9}) save_step(folder.path(), step);
+  rotate(folder.path(), 3, 1, std::nullopt);
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-9", "checkpoint-3"}));
+}
+
+TEST(Checkpoint, ACopyUnderAnotherNameIsPassedOver) {
+  const TemporaryFolder folder;
+  for (const std::int64_t step : {1, 2}) save_step(folder.path(), step);
+  fs::copy(folder / "checkpoint-1", folder / "checkpoint-900");
+  EXPECT_EQ(newest_good(folder.path())->filename(), "checkpoint-2");
+}
+
+TEST(Checkpoint, AStopIsSeenWhileCheckpointsAreRead) {
+  const TemporaryFolder folder;
+  save_step(folder.path(), 1);
+  const StopRequests requests;
+  set_max_time(0);
+  EXPECT_THROW(newest_good(folder.path()), StopError);
+  save_step(folder.path(), 2);  // what a stop asks for must not be stopped by it
+  EXPECT_EQ(verify(folder / "checkpoint-2"), "");
+}
+
+TEST(Checkpoint, ALogThatIsGoneIsNoReasonNotToSave) {
+  const TemporaryFolder folder;
+  const SmallCheckpoint made(1);
+  save(folder.path(), made.contents(), {folder / "no-such-log"});
+  EXPECT_EQ(verify(folder / "checkpoint-1"), "");
 }
 
 TEST(Checkpoint, RotationSparesTheBest) {
   const TemporaryFolder folder;
   for (const std::int64_t step : {1, 2, 3, 4}) save_step(folder.path(), step);
-  rotate(folder.path(), 1, 2);
+  rotate(folder.path(), 4, 1, 2);
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-4", "checkpoint-2"}));
 }
 

@@ -53,6 +53,25 @@ TEST(AtomicFolder, TakesThePlaceOfAnOlderOneWhole) {
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"result"});
 }
 
+TEST(AtomicFolder, TakesBackWhatItCommitted) {
+  for (const bool has_older : {false, true}) {
+    const TemporaryFolder folder;
+    if (has_older) {
+      fs::create_directory(folder / "result");
+      write_file_atomic(folder / "result" / "old", "old");
+    }
+    {
+      AtomicFolder made(folder / "result");
+      made.write({{"new", "new"}});
+      made.commit();
+      made.take_back();
+    }
+    EXPECT_EQ(fs::exists(folder / "result" / "old"), has_older);
+    EXPECT_FALSE(fs::exists(folder / "result" / "new"));
+    EXPECT_EQ(names_in(folder.path()).size(), has_older ? 1U : 0U);
+  }
+}
+
 TEST(AtomicFolder, LeavesNothingWithoutCommit) {
   const TemporaryFolder folder;
   fs::create_directory(folder / "result");
