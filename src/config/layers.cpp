@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <system_error>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -88,20 +89,24 @@ class Reader {
 
   /// The file that `name` stands for: itself, beside `folder`, or a shipped profile.
   std::optional<fs::path> locate(const std::string& name, const fs::path& folder) const {
+    std::error_code code;  // a name that is too long, a folder that may not be looked into: not there
     const fs::path direct = fs::path(name).is_absolute() ? fs::path(name) : folder / name;
-    if (fs::is_regular_file(direct)) return direct;
+    if (fs::is_regular_file(direct, code)) return direct;
     if (name.find('/') != std::string::npos) return std::nullopt;
     for (const auto& shipped : sources_.shipped) {
       for (const char* ending : {"", ".yaml", ".yml", ".json"}) {
-        if (fs::is_regular_file(shipped / (name + ending))) return shipped / (name + ending);
+        if (fs::is_regular_file(shipped / (name + ending), code)) return shipped / (name + ending);
       }
     }
     return std::nullopt;
   }
 
   std::string not_found(const std::string& name, const fs::path& folder) const {
-    if (fs::is_directory(folder / name)) return "is a folder. Expected a profile file.";
-    if (fs::exists(folder / name)) return "is a pipe or a device. Expected a profile file.";
+    std::error_code code;
+    const fs::file_status status = fs::status(folder / name, code);
+    if (fs::is_directory(status)) return "is a folder. Expected a profile file.";
+    if (fs::exists(status)) return "is a pipe or a device. Expected a profile file.";
+    if (!fs::status_known(status)) return code.message() + ".";
     std::vector<std::string> names;
     for (const auto& shipped : sources_.shipped) {
       for (const auto& profile : shipped_profiles(shipped)) names.push_back(profile.name);

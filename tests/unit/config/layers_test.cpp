@@ -43,6 +43,8 @@ TEST(Layers, CirclesAndMissingBasesAreMistakes) {
   EXPECT_EQ(files.error_of_files({self}), "self.yaml:1: extends: goes round in a circle: self.yaml -> self.yaml.");
   EXPECT_EQ(files.error("seed: 1\nextends: nowhere.yaml\n"),
             "profile.yaml:2: extends: \"nowhere.yaml\": no such file.");
+  const std::string name(300, 'a');
+  EXPECT_EQ(files.error("extends: " + name + "\n"), "profile.yaml:1: extends: \"" + name + "\": File name too long.");
   EXPECT_EQ(files.error("extends: {a: 1}\n"), "profile.yaml:1: extends: expected a file name.");
 }
 
