@@ -28,6 +28,9 @@ std::string targets_key(const LoraOptions& options) {
   return options.file.empty() ? "lora_target_modules" : "target_modules";
 }
 
+/// Of matching one name, which has some 40 characters: about 10 ms.
+constexpr std::uint32_t kMaxSteps = 200'000;
+
 /// A whole-string regular expression with Python's meaning of the constructs that target patterns use.
 class FullMatch {
  public:
@@ -37,6 +40,7 @@ class FullMatch {
     PCRE2_SIZE offset = 0;
     code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
                               PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_UTF, &code, &offset, nullptr));
+    pcre2_set_match_limit(limits_.get(), kMaxSteps);
     if (code_) return;
     PCRE2_UCHAR message[200] = {};
     pcre2_get_error_message(code, message, sizeof message);
@@ -47,8 +51,8 @@ class FullMatch {
   bool matches(const std::string& text) const {
     const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
         pcre2_match_data_create_from_pattern(code_.get(), nullptr), &pcre2_match_data_free);
-    const int result =
-        pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, data.get(), nullptr);
+    const int result = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, data.get(),
+                                   limits_.get());
     if (result < 0 && result != PCRE2_ERROR_NOMATCH) {
       refuse(options_, key_, "\"" + pattern_ + "\" takes too long to match " + text + "; write it without nested repeats");
     }
@@ -58,6 +62,8 @@ class FullMatch {
  private:
   const LoraOptions& options_;
   std::string key_, pattern_;
+  std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> limits_{pcre2_match_context_create(nullptr),
+                                                                                   &pcre2_match_context_free};
   std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code_{nullptr, &pcre2_code_free};
 };
 

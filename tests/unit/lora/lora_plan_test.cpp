@@ -46,6 +46,20 @@ TEST(LoraPlan, RegexMustMatchTheWholeName) {
   EXPECT_THROW(plan_adapters(options, config()), ConfigError);
 }
 
+// Each name would take it 20 ms, and a model has hundreds.
+TEST(LoraPlan, ARegexThatTakesMillionsOfStepsIsRefused) {
+  LoraOptions options;
+  options.target_regex = ".*.*.*.*.*.*[!?]";
+  try {
+    plan_adapters(options, config());
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(error.message().find("takes too long"), std::string::npos) << error.message();
+  }
+  options.target_regex = ".*(.*.*attn.*.*)_.*";
+  EXPECT_EQ(plan_adapters(options, config()).size(), 48U);
+}
+
 TEST(LoraPlan, AnUnmatchedNameIsAnErrorThatListsTheNames) {
   try {
     plan_adapters(with_names({"q_proj", "qkv"}), config());
