@@ -5,8 +5,9 @@
 #
 #   scripts/torture.sh [--only PART,PART] [--log FILE]     parts: checkpoint, kill, signals, disks, threads, sanitizers, fuzz
 #
-# FILE (default tests/integration/torture_results.txt) gets the date, the commit, and one line or more of every part. The last
-# line is `N parts, N failed`; the status is 1 when one failed.
+# As many parts at a time as there are cores. FILE (default tests/integration/torture_results.txt) gets the date, the commit,
+# and one line or more of every part, behind what it has already. The last line is `N parts, N failed`; the status is 1 when
+# one failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -19,7 +20,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --only) [ $# -ge 2 ] || die "--only needs parts"; parts="$2"; shift ;;
     --log) [ $# -ge 2 ] || die "--log needs a file"; log="$2"; shift ;;
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) die "unknown argument \"$1\"" ;;
   esac
   shift
@@ -43,21 +44,36 @@ part_sanitizers() { # all modules that see no torch; those that see it have no s
 }
 part_fuzz() { scripts/fuzz.sh --seconds 60; }
 
-{
-  printf 'date %s, commit %s, %s, command: scripts/torture.sh --only %s\n' "$(date '+%F %R')" \
-    "$(git describe --always --dirty)" "$(sed -n 's/^model name\t*: //p' /proc/cpuinfo | head -1)" "$parts"
-} | tee "$log"
-failed=0 number=0
 for part in ${parts//,/ }; do
   declare -F "part_$part" >/dev/null || die "no part \"$part\""
-  number=$((number + 1)) started=$SECONDS result=passed
-  output="$program/$part.log"
-  "part_$part" >"$output" 2>&1 || { result=FAILED; failed=$((failed + 1)); tail -n 60 "$output" >&2; }
+done
+
+run_part() { # name; leaves its output, its status and its time
+  local started=$SECONDS status=0
+  "part_$1" >"$program/$1.log" 2>&1 || status=$?
+  printf '%s %s\n' "$status" $((SECONDS - started)) >"$program/$1.status"
+}
+
+header="date $(date '+%F %R'), commit $(git describe --always --dirty), \
+$(sed -n 's/^model name\t*: //p' /proc/cpuinfo | head -1), $(nproc) cores, command: scripts/torture.sh --only $parts"
+for part in ${parts//,/ }; do
+  while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+  run_part "$part" &
+done
+wait
+
+[ ! -s "$log" ] || printf '\n' >>"$log"
+printf '%s\n' "$header" | tee -a "$log"
+failed=0 number=0
+for part in ${parts//,/ }; do
+  read -r status seconds <"$program/$part.status"
+  number=$((number + 1)) result=passed
+  [ "$status" -eq 0 ] || { result=FAILED; failed=$((failed + 1)); tail -n 60 "$program/$part.log" >&2; }
   {
-    printf '\n== %s: %s, %d s\n' "$part" "$result" $((SECONDS - started))
-    grep -E '^\.?durability: |tests passed|tests failed|^[a-z_]+ +[0-9]+ +[0-9]+ +[0-9]+|targets,| passed| failed' "$output" |
+    printf '== %s: %s, %d s\n' "$part" "$result" "$seconds"
+    grep -E '^\.?durability: |tests passed|tests failed|^[a-z_]+ +[0-9]+ +[0-9]+ +[0-9]+|targets,| passed| failed' "$program/$part.log" |
       sed 's/^\.//' || true
   } | tee -a "$log"
 done
-printf '\n%d parts, %d failed\n' "$number" "$failed" | tee -a "$log"
+printf '%d parts, %d failed\n' "$number" "$failed" | tee -a "$log"
 [ "$failed" -eq 0 ]
