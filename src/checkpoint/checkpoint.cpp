@@ -106,6 +106,16 @@ void sync_quietly(const fs::path& file) {
   }
 }
 
+/// To delete some of them: what cannot be seen stays.
+std::vector<fs::path> list_quietly(const fs::path& output_dir) {
+  try {
+    return list(output_dir);
+  } catch (const IoError& error) {
+    log_warning(std::string("older checkpoints stay: ") + error.what());
+    return {};
+  }
+}
+
 void delete_quietly(const fs::path& folder) {
   try {
     storage::delete_folder(folder);
@@ -191,20 +201,16 @@ Description describe(const fs::path& checkpoint) {
 }
 
 void rotate(const fs::path& output_dir, std::int64_t newest, std::int64_t keep, std::optional<std::int64_t> best_step) {
-  try {
-    std::int64_t kept = 0;
-    for (const auto& folder : list(output_dir)) {
-      const auto step = step_of(folder);
-      if (step > newest || kept++ < std::max<std::int64_t>(keep, 1) || step == best_step) continue;
-      delete_quietly(folder);
-    }
-  } catch (const IoError& error) {
-    log_warning(std::string("older checkpoints stay: ") + error.what());
+  std::int64_t kept = 0;
+  for (const auto& folder : list_quietly(output_dir)) {
+    const auto step = step_of(folder);
+    if (step > newest || kept++ < std::max<std::int64_t>(keep, 1) || step == best_step) continue;
+    delete_quietly(folder);
   }
 }
 
 void delete_after(const fs::path& output_dir, std::int64_t step) {
-  for (const auto& folder : list(output_dir)) {
+  for (const auto& folder : list_quietly(output_dir)) {
     if (step_of(folder) <= step) continue;
     log_warning(folder.string() + " is deleted: the run goes on from step " + std::to_string(step));
     delete_quietly(folder);
