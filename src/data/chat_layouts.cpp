@@ -69,42 +69,75 @@ std::string name_of(const FieldMap& map, const char* field) {
   return map.contains(field) ? map.at(field) : std::string(field);
 }
 
+// What the row calls role and content of its messages.
+struct Keys {
+  std::string role, content;
+};
+
+void append(Json& object, const std::string& key, Json value) {
+  // Keys of a row are different: without ordered_json's search a message of many fields takes linear time.
+  static_cast<Json::object_t::Container&>(object.get_ref<Json::object_t&>()).emplace_back(key, std::move(value));
+}
+
+// Appends a field that stands in the row beside the one called `taken_by`, which the template gets under this key. Null
+// is what tables write for "not there".
+void append_beside(Json& object, const std::string& key, const Json& value, const std::string& taken_by,
+                   const std::string& place) {
+  if (taken_by.empty()) {
+    append(object, key, value);
+  } else if (!value.is_null()) {
+    throw DataError("", place + " has \"" + key + "\" beside \"" + taken_by + "\", which stands for it; keep one of them");
+  }
+}
+
 // The message as the template gets it: the row's own object, its role and content under these names; "" for an object
 // of just these two.
-std::string template_json(const Json& value, const FieldMap& map, const std::string& place) {
-  const std::string role = name_of(map, "role"), content = name_of(map, "content");
-  const bool is_plain = value.size() == 2 && value.begin().key() == role && value.contains(content);
-  if (is_plain && value[content].is_string()) {
+std::string template_json(const Json& value, const Keys& keys, const std::string& role, const std::string& place) {
+  const bool is_plain = value.size() == 2 && value.begin().key() == keys.role && value.contains(keys.content);
+  if (is_plain && value[keys.content].is_string()) {
     return {};
   }
   Json object = Json::object();
   for (const auto& [key, item] : value.items()) {
-    const std::string ours = key == role ? "role" : key == content ? "content" : key;
-    if (object.contains(ours)) {
-      throw DataError("", place + " has \"" + ours + "\" twice: the field_map renames another field to it");
+    if (key == keys.role) {
+      append(object, "role", role);
+    } else if (key == keys.content) {
+      append(object, "content", item);
+    } else {
+      append_beside(object, key, item, key == "role" ? keys.role : key == "content" ? keys.content : "", place);
     }
-    object[ours] = item;
   }
   return object.dump();
+}
+
+// A message of tool calls may have no content, or null: templates tell these from an empty one.
+bool may_lack_content(const Json& value, const std::string& role) {
+  const auto calls = value.find("tool_calls");
+  return role == "assistant" && calls != value.end() && calls->is_array() && !calls->empty();
+}
+
+// `keys` are what the row calls role and content, `content_field` what we call the latter.
+Message read_message(const Json& value, const FieldMap& map, const Keys& keys, const char* content_field,
+                     std::string role, const std::string& place) {
+  Message message;
+  message.role = std::move(role);
+  if (const Json* content = optional_field(value, map, content_field)) {
+    message.content = string_of(*content, place + "." + content_field);
+  } else if (!may_lack_content(value, message.role)) {
+    named(place, [&] { return std::cref(required(value, map, content_field)); });
+  }
+  message.json = template_json(value, keys, message.role, place);
+  return message;
 }
 
 Message parse_message(const Json& value, const FieldMap& map, const std::string& place) {
   if (!value.is_object()) {
     wrong_type(place, value, "an object with role and content");
   }
-  Message message;
   const Json& role =
       named(place, [&]() -> std::reference_wrapper<const Json> { return std::cref(required(value, map, "role")); });
-  message.role = string_of(role, place + ".role");
-  check_role(message.role, place + ".role");
-  // A message of tool calls may have no content, or null: templates tell these from an empty one.
-  if (const Json* content = optional_field(value, map, "content")) {
-    message.content = string_of(*content, place + ".content");
-  } else if (!value.contains("tool_calls")) {
-    named(place, [&] { return std::cref(required(value, map, "content")); });
-  }
-  message.json = template_json(value, map, place);
-  return message;
+  check_role(string_of(role, place + ".role"), place + ".role");
+  return read_message(value, map, {name_of(map, "role"), name_of(map, "content")}, "content", role, place);
 }
 
 void parse_list(const Json& value, const FieldMap& map, const char* field, ChatSample& sample) {
@@ -119,6 +152,10 @@ void parse_list(const Json& value, const FieldMap& map, const char* field, ChatS
 std::string json_text(const Json& row, const FieldMap& map, const char* field, bool is_list) {
   const Json* value = optional_field(row, map, field);
   if (value == nullptr) {
+    return {};
+  }
+  // Tables write "" for "no tools".
+  if (value->is_string() && value->get_ref<const std::string&>().find_first_not_of(" \t\r\n") == std::string::npos) {
     return {};
   }
   const Json parsed = value->is_string() ? inner_json(value->get_ref<const std::string&>(), field) : *value;
@@ -152,15 +189,31 @@ std::string sharegpt_role(const std::string& theirs, const std::string& field) {
                           "\", an unknown speaker; known are human, gpt, system, function_call, tool and observation");
 }
 
-Message parse_sharegpt_message(const Json& value, const FieldMap& map) {
-  const bool has_our_names = optional_field(value, map, "from") == nullptr && value.contains("role");
+Message parse_function_call(const Json& value, const Keys& keys, const std::string& text, const std::string& place) {
+  Json message = named(place, [&] { return function_call_message(text, keys.content); });
+  for (const auto& [key, item] : value.items()) {
+    if (key == keys.role || key == keys.content) {
+      continue;
+    }
+    const bool is_taken = key == "role" || key == "content" || key == "tool_calls";
+    append_beside(message, key, item, is_taken ? (key == "role" ? keys.role : keys.content) : "", place);
+  }
+  return {"assistant", "", message.dump()};
+}
+
+Message parse_sharegpt_message(const Json& value, const FieldMap& map, const std::string& place) {
+  const bool has_our_names =
+      optional_field(value, map, "from") == nullptr && optional_field(value, map, "role") != nullptr;
   const char* from = has_our_names ? "role" : "from";
   const char* text_field = has_our_names ? "content" : "value";
-  const std::string& speaker = string_of(required(value, map, from), from);
-  const bool is_call = speaker == "function_call";
-  std::string role = is_call ? "assistant" : sharegpt_role(speaker, from);
-  const std::string& text = string_of(required(value, map, text_field), text_field);
-  return is_call ? function_call_message(text, text_field) : Message{std::move(role), text};
+  const Keys keys = {name_of(map, from), name_of(map, text_field)};
+  const std::string speaker = named(place, [&] { return string_of(required(value, map, from), from); });
+  if (speaker == "function_call") {
+    const std::string text = named(place, [&] { return string_of(required(value, map, text_field), text_field); });
+    return parse_function_call(value, keys, text, place);
+  }
+  std::string role = named(place, [&] { return sharegpt_role(speaker, from); });
+  return read_message(value, map, keys, text_field, std::move(role), place);
 }
 
 }  // namespace
@@ -194,8 +247,7 @@ Sample parse_sharegpt(const Json& row, const FieldMap& map) {
     if (!list[i].is_object()) {
       wrong_type(place, list[i], "an object with from and value");
     }
-    Message message = named(place, [&] { return parse_sharegpt_message(list[i], map); });
-    add_turn(sample, std::move(message), turn_mark(list[i], map, place));
+    add_turn(sample, parse_sharegpt_message(list[i], map, place), turn_mark(list[i], map, place));
   }
   return with_template_fields(std::move(sample), row, map);
 }

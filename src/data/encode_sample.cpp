@@ -48,8 +48,8 @@ std::size_t first_trained(const ChatSample& chat, LossOn loss_on) {
   return static_cast<std::size_t>(chat.messages.rend() - last) - (last == chat.messages.rend() ? 0 : 1);
 }
 
-// The whole text but the turns that are marked so.
-std::vector<ByteRange> all_but_skipped(const ChatSample& chat, const tokenizer::RenderedChat& rendered) {
+// The turns that are marked not to be trained.
+std::vector<ByteRange> skipped_spans(const ChatSample& chat, const tokenizer::RenderedChat& rendered) {
   const auto& owners = rendered.span_message;
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
     if (mark_of(chat, i) == TurnMark::kSkip && std::find(owners.begin(), owners.end(), static_cast<int>(i)) == owners.end()) {
@@ -58,25 +58,16 @@ std::vector<ByteRange> all_but_skipped(const ChatSample& chat, const tokenizer::
     }
   }
   std::vector<ByteRange> spans;
-  std::uint32_t begin = 0;
-  const auto add_until = [&](std::uint32_t end) {
-    if (begin < end) {
-      spans.emplace_back(begin, end);
-    }
-  };
   for (std::size_t i = 0; i < owners.size(); ++i) {
     if (owners[i] >= 0 && mark_of(chat, static_cast<std::size_t>(owners[i])) == TurnMark::kSkip) {
-      add_until(rendered.spans[i].first);
-      begin = rendered.spans[i].second;
+      spans.push_back(rendered.spans[i]);
     }
   }
-  add_until(static_cast<std::uint32_t>(rendered.text.size()));
   return spans;
 }
 
-// The spans of the turns that loss_on trains and the row does not exclude.
-std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
-  check_marks(chat, loss_on);
+// Refuses a choice of turns where the template does not tell whose is which.
+void check_turns_are_told(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
   const bool has_skipped = std::find(chat.marks.begin(), chat.marks.end(), TurnMark::kSkip) != chat.marks.end();
   const bool is_part =
       has_skipped || (loss_on != LossOn::kAll && (loss_on == LossOn::kLast || chat.num_prompt_messages > 0));
@@ -84,9 +75,10 @@ std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::Re
     throw DataError("", "the chat template's {% generation %} does not tell whose turn it is, so a part of the turns "
                         "cannot be trained; set loss_on: assistant, and mark no turn with train or weight");
   }
-  if (loss_on == LossOn::kAll) {
-    return all_but_skipped(chat, rendered);
-  }
+}
+
+// The spans of the turns that loss_on trains and the row does not exclude.
+std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
   const std::size_t first = first_trained(chat, loss_on);
   std::vector<ByteRange> spans;
   for (std::size_t i = 0; i < rendered.spans.size(); ++i) {
@@ -97,6 +89,23 @@ std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::Re
     }
   }
   return spans;
+}
+
+// Of each token whether it is trained: under `all` a token that reaches into a skipped turn is not.
+std::vector<std::uint8_t> trained_of_chat(const ChatSample& chat, const tokenizer::RenderedChat& rendered,
+                                          const std::vector<ByteRange>& offsets, LossOn loss_on) {
+  check_marks(chat, loss_on);
+  check_turns_are_told(chat, rendered, loss_on);
+  if (loss_on != LossOn::kAll) {
+    return tokenizer::trained_tokens(offsets, trained_spans(chat, rendered, loss_on));
+  }
+  const std::vector<ByteRange> whole = {{0, static_cast<std::uint32_t>(rendered.text.size())}};
+  auto is_trained = tokenizer::trained_tokens(offsets, whole);
+  const auto is_skipped = tokenizer::trained_tokens(offsets, skipped_spans(chat, rendered));
+  for (std::size_t i = 0; i < is_trained.size(); ++i) {
+    is_trained[i] = is_trained[i] != 0 && is_skipped[i] == 0 ? 1 : 0;
+  }
+  return is_trained;
 }
 
 tokenizer::RenderedChat render(const ChatSample& chat, const tokenizer::ChatTemplate& chat_template) {
@@ -110,9 +119,8 @@ tokenizer::RenderedChat render(const ChatSample& chat, const tokenizer::ChatTemp
 EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
   const tokenizer::RenderedChat rendered = render(chat, *options.chat_template);
   auto encoding = options.tokenizer->encode(rendered.text, /*with_offsets=*/true);
-  const auto spans = trained_spans(chat, rendered, options.loss_on);
   EncodedSample out;
-  out.labels = masked(encoding.ids, tokenizer::trained_tokens(encoding.offsets, spans));
+  out.labels = masked(encoding.ids, trained_of_chat(chat, rendered, encoding.offsets, options.loss_on));
   out.ids = std::move(encoding.ids);
   if (!rendered.omissions.empty()) {
     const tokenizer::Omission& first = rendered.omissions.front();

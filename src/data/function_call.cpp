@@ -30,11 +30,12 @@ Json tool_call(const Json& call, const std::string& field, const std::string& va
 
 }  // namespace
 
-tokenizer::Message function_call_message(const std::string& value, const std::string& field) {
-  Json calls = inner_json(value, field);
-  if (calls.is_discarded()) {
-    refuse(field, value, "it is no JSON");
+Json function_call_message(const std::string& value, const std::string& field) {
+  JsonRow parsed = parse_json_value(value);
+  if (parsed.problem) {
+    refuse(field, value, parsed.problem->message);
   }
+  Json& calls = parsed.value;
   if (!calls.is_array()) {
     calls = Json::array({calls});
   }
@@ -45,8 +46,7 @@ tokenizer::Message function_call_message(const std::string& value, const std::st
   for (const Json& call : calls) {
     tool_calls.push_back(tool_call(call, field, value));
   }
-  const Json message = {{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(tool_calls)}};
-  return {"assistant", "", message.dump()};
+  return {{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(tool_calls)}};
 }
 
 }  // namespace lora_train::data

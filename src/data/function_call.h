@@ -3,12 +3,12 @@
 
 #include <string>
 
-#include "lora_train/tokenizer/chat_template.h"
+#include "json_rows.h"
 
 namespace lora_train::data {
 
-/// The value of a function_call turn, JSON {name, arguments} or a list of these, as an assistant message with
-/// tool_calls and an empty content. Throws DataError naming `field` for other values.
-tokenizer::Message function_call_message(const std::string& value, const std::string& field);
+/// The value of a function_call turn, JSON {name, arguments} or a list of these, as an assistant message with an
+/// empty content and tool_calls. Throws DataError naming `field` for other values.
+Json function_call_message(const std::string& value, const std::string& field);
 
 }  // namespace lora_train::data

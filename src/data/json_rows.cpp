@@ -51,13 +51,15 @@ std::string reason_of(std::string what) {
   return what;
 }
 
+// What the outermost value is: a row, the array whose elements are rows, or anything.
+enum class Root { kRow, kRows, kValue };
+
 class RowBuilder {
  public:
   using OnRow = std::function<bool(JsonRow&&)>;
 
-  // in_array: the rows are the elements of the outermost array, else the outermost value is the row.
-  RowBuilder(std::string_view text, bool in_array, const OnRow& on_row)
-      : begin_(text.data()), consumed_(text.data()), in_array_(in_array), on_row_(on_row) {}
+  RowBuilder(std::string_view text, Root root, const OnRow& on_row)
+      : begin_(text.data()), consumed_(text.data()), root_(root), on_row_(on_row) {}
 
   const char** consumed() { return &consumed_; }
   std::size_t position() const { return static_cast<std::size_t>(consumed_ - begin_); }
@@ -83,7 +85,7 @@ class RowBuilder {
   bool start_object(std::size_t) { return open(Json::object()); }
   bool end_object() { return close(); }
   bool start_array(std::size_t) {
-    if (in_array_ && !is_in_root_) {
+    if (root_ == Root::kRows && !is_in_root_) {
       is_in_root_ = true;
       return true;
     }
@@ -94,7 +96,9 @@ class RowBuilder {
   bool key(std::string& name) {
     if (!row_.problem) {
       if (!keys_.back().insert(name).second) {
-        fail("duplicate key \"" + name.substr(0, 60) + "\"; a row has each key once");
+        fail("duplicate key \"" + name.substr(0, 60) + "\"; an object has each key once");
+      } else if (keys_.back().size() > kMaxJsonFields) {
+        fail("an object of more than 10,000 fields");
       }
       key_.back() = std::move(name);
     }
@@ -117,10 +121,16 @@ class RowBuilder {
 
   // An integer that the chat template would write otherwise than it stands here.
   bool unrepresentable() {
-    if (depth_ > 0 && !row_.problem) {
+    if (depth_ == 0 && root_ != Root::kValue) {
+      return scalar(0);
+    }
+    if (depth_ == 0) {
+      begin_row();
+    }
+    if (!row_.problem) {
       fail("an integer beyond 64 bits; write it as a string");
     }
-    return depth_ > 0 ? true : scalar(0);
+    return depth_ == 0 ? end_row() : true;
   }
 
   // Where the next value goes: the row itself, the open array, or the open object under its last key.
@@ -143,7 +153,11 @@ class RowBuilder {
   bool scalar(Json&& value) {
     if (depth_ == 0) {
       begin_row();
-      fail("the row is " + std::string(value.type_name()) + ", expected an object {...}");
+      if (root_ == Root::kValue) {
+        place(std::move(value));
+      } else {
+        fail("the row is " + std::string(value.type_name()) + ", expected an object {...}");
+      }
       return end_row();
     }
     check_size();
@@ -156,7 +170,7 @@ class RowBuilder {
   bool open(Json&& empty) {
     if (depth_ == 0) {
       begin_row();
-      if (empty.is_array()) {
+      if (empty.is_array() && root_ != Root::kValue) {
         fail("the row is an array, expected an object {...}");
       }
     }
@@ -206,7 +220,7 @@ class RowBuilder {
 
   const char* begin_;
   const char* consumed_;
-  bool in_array_;
+  Root root_;
   const OnRow& on_row_;
   bool is_in_root_ = false;
   bool was_stopped_ = false;
@@ -248,15 +262,13 @@ std::optional<JsonProblem> parse(std::string_view text, RowBuilder& builder) {
   return std::nullopt;
 }
 
-}  // namespace
-
-JsonRow parse_json_row(std::string_view text) {
+JsonRow parse_one(std::string_view text, Root root) {
   JsonRow found;
   const std::function<bool(JsonRow &&)> keep = [&](JsonRow&& row) {
     found = std::move(row);
     return true;
   };
-  RowBuilder builder(text, /*in_array=*/false, keep);
+  RowBuilder builder(text, root, keep);
   if (auto problem = parse(text, builder)) {
     // What is wrong first is what the reader should repair first.
     const auto& earlier = found.problem ? found.problem : builder.row_problem();
@@ -265,8 +277,14 @@ JsonRow parse_json_row(std::string_view text) {
   return found;
 }
 
+}  // namespace
+
+JsonRow parse_json_row(std::string_view text) { return parse_one(text, Root::kRow); }
+
+JsonRow parse_json_value(std::string_view text) { return parse_one(text, Root::kValue); }
+
 std::optional<JsonProblem> parse_json_array(std::string_view text, const std::function<bool(JsonRow&&)>& on_row) {
-  RowBuilder builder(text, /*in_array=*/true, on_row);
+  RowBuilder builder(text, Root::kRows, on_row);
   return parse(text, builder);
 }
 

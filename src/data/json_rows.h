@@ -14,6 +14,7 @@ namespace lora_train::data {
 using Json = nlohmann::ordered_json;  // templates print fields (tools) in the order of the file
 
 inline constexpr int kMaxJsonDepth = 64;                  ///< levels of objects and arrays, the row itself is 1
+inline constexpr std::size_t kMaxJsonFields = 10'000;      ///< of one object: finding one takes time for each
 inline constexpr std::size_t kMaxRowBytes = 64ULL << 20;  ///< of a row's text
 
 /// What is wrong with JSON text. offset: of the offending byte from the start of the text, 0-based (the length of the
@@ -33,6 +34,9 @@ struct JsonRow {
 
 /// Parses `text` as exactly one object.
 JsonRow parse_json_row(std::string_view text);
+
+/// Parses `text` as exactly one value of any kind, as strictly as a row.
+JsonRow parse_json_value(std::string_view text);
 
 /// Parses `text` as one array and hands over its elements one by one; no more than one is in memory. An element that
 /// is no object, too deep, too long or has a duplicate key is handed over as a problem and the next one follows; text

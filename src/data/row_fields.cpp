@@ -33,13 +33,11 @@ void wrong_type(const std::string& field, const Json& value, const std::string& 
 }
 
 Json inner_json(const std::string& text, const std::string& field) {
-  const auto bound_depth = [&](int depth, Json::parse_event_t, const Json&) {
-    if (depth > kMaxJsonDepth) {
-      throw DataError("", field + " is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
-    }
-    return true;
-  };
-  return Json::parse(text, bound_depth, false);
+  JsonRow parsed = parse_json_value(text);
+  if (parsed.problem) {
+    throw DataError("", field + ": " + parsed.problem->message);
+  }
+  return std::move(parsed.value);
 }
 
 std::string printable(const std::string& text, std::size_t max_bytes) {

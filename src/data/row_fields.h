@@ -19,8 +19,7 @@ const std::string& string_of(const Json& value, const std::string& field);
 /// Throws DataError: "field is a number, expected ...".
 [[noreturn]] void wrong_type(const std::string& field, const Json& value, const std::string& expected);
 
-/// JSON that stands in a string; discarded when it is none. Throws DataError beyond the depth of a row, since printing
-/// nested JSON recurses.
+/// JSON of any kind that stands in a string, read as strictly as a row; throws DataError naming `field`.
 Json inner_json(const std::string& text, const std::string& field);
 
 /// `text` for a message: at most `max_bytes` of it, control characters escaped.

@@ -4,6 +4,9 @@
 
 #include "byte_tokenizer.h"
 #include "lora_train/base/error.h"
+#include "lora_train/tokenizer/chat_template.h"
+#include "lora_train/tokenizer/tokenizer.h"
+#include "support/test_data.h"
 
 namespace lora_train::data {
 namespace {
@@ -89,6 +92,26 @@ TEST_F(EncodeSample, AllLeavesMarkedTurnsOut) {
             "[system:s.user:a.assistant:]b.[user:c.assistant:d.]");
   EXPECT_EQ(encode(with_marks(chat_, {kNone, kNone, kSkip, kNone, kSkip}), LossOn::kAll),
             "[system:s.user:a.assistant:]b.[user:c.assistant:]d.");
+}
+
+TEST_F(EncodeSample, AllTrainsNoTokenThatTouchesAMarkedTurn) {
+  LORA_TRAIN_REQUIRE_DATA(folder, "mistral/v3");
+  const auto tokenizer = tokenizer::Tokenizer::load(folder);
+  const auto chat_template = tokenizer::ChatTemplate::load(folder);
+  const ChatSample chat{{{"user", "a"}, {"assistant", "hello there"}, {"user", "c"}, {"assistant", "d"}}, 0, {}, {}};
+  const EncodeOptions options{tokenizer.get(), chat_template.get(), LossOn::kAll, 0};
+  const ChatSample marked = with_marks(chat, {TurnMark::kNone, TurnMark::kSkip, TurnMark::kNone, TurnMark::kNone});
+  EncodeOptions only_turns = options;
+  only_turns.loss_on = LossOn::kAssistant;
+  const ChatSample others = with_marks(chat, {TurnMark::kNone, TurnMark::kNone, TurnMark::kNone, TurnMark::kSkip});
+  const auto all = encode_sample(marked, options).labels, turn = encode_sample(others, only_turns).labels;
+  ASSERT_EQ(all.size(), turn.size());
+  std::size_t num_skipped = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_NE(all[i] == -100, turn[i] == -100) << "token " << i << ": of the marked turn and trained, or neither";
+    num_skipped += all[i] == -100 ? 1 : 0;
+  }
+  EXPECT_GE(num_skipped, 3U);
 }
 
 TEST_F(EncodeSample, RefusesMarksItCannotHonour) {

@@ -83,6 +83,27 @@ TEST(JsonRows, AllowsTheSameKeyInDifferentObjects) {
   EXPECT_FALSE(parse_json_row(R"({"a": {"a": 1}, "b": [{"a": 2}, {"a": 3}]})").problem);
 }
 
+TEST(JsonRows, BoundsTheFieldsOfOneObject) {
+  std::string row = "{\"k\": 0";
+  for (int i = 1; i < 10'000; ++i) {
+    row += ",\"k" + std::to_string(i) + "\": 0";
+  }
+  EXPECT_FALSE(parse_json_row(row + "}").problem);
+  const JsonRow more = parse_json_row(row + ", \"last\": 0}");
+  ASSERT_TRUE(more.problem);
+  EXPECT_EQ(more.problem->message, "an object of more than 10,000 fields");
+}
+
+TEST(JsonRows, AValueMayBeOfAnyKind) {
+  for (const char* text : {"5", "\"a\"", "null", "true", "[1,[2]]", "{\"a\":1}", " 1.5 "}) {
+    const JsonRow row = parse_json_value(text);
+    EXPECT_FALSE(row.problem) << text;
+    EXPECT_EQ(row.value, Json::parse(text)) << text;
+  }
+  EXPECT_TRUE(parse_json_value("").problem);
+  EXPECT_TRUE(parse_json_value("18446744073709551615").problem);
+}
+
 TEST(JsonRows, MessagesNeverQuoteTheFile) {
   const JsonRow row = parse_json_row("{\"a\": \"" + std::string(100000, 'x') + "\xFF");
   ASSERT_TRUE(row.problem);

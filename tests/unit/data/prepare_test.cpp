@@ -77,7 +77,7 @@ TEST_F(PrepareData, MarksOfTurnsDecideTheMaskAndAreRefusedByLine) {
   const std::string call = R"({"conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": "f 1"}]})";
   options.datasets = {dataset("f.jsonl", call + "\n")};
   EXPECT_SAYS(refusal(options), "f.jsonl:1");
-  EXPECT_SAYS(refusal(options), "it is no JSON");
+  EXPECT_SAYS(refusal(options), "invalid JSON");
 }
 
 TEST_F(PrepareData, ReadsSetsOfDifferentLayoutsInOrder) {

@@ -109,6 +109,17 @@ TEST(Messages, NullContentIsForToolCallsOnly) {
             "messages[0]: \"content\" is null");
 }
 
+TEST(Messages, ContentIsMissingOnlyBesideCallsOfTheAssistant) {
+  for (const char* message : {R"("role": "assistant", "content": null, "tool_calls": null)",
+                              R"("role": "assistant", "content": null, "tool_calls": [])",
+                              R"("role": "user", "content": null, "tool_calls": [1])"}) {
+    const std::string row = R"({"messages": [{)" + std::string(message) + "}]}";
+    EXPECT_EQ(refusal(row.c_str(), DatasetType::kMessages), "messages[0]: \"content\" is null") << message;
+  }
+  EXPECT_EQ(refusal(R"({"messages": [{"role": "tool", "tool_calls": [1]}]})", DatasetType::kMessages),
+            "messages[0]: \"content\" is missing");
+}
+
 TEST(Messages, AbsentContentStaysAbsentAndOrderStays) {
   const auto sample = parse<ChatSample>(R"({"messages": [{"tool_calls": [1], "role": "assistant", "name": "x"},
                                                          {"content": "a", "role": "user"}]})",
@@ -127,7 +138,7 @@ TEST(Messages, AFieldMapRenamesInPlace) {
     parse_row(json(R"({"messages": [{"who": "user", "says": "a", "content": "b"}]})"), DatasetType::kMessages, map);
     ADD_FAILURE() << "accepted";
   } catch (const DataError& error) {
-    EXPECT_EQ(error.message().find("messages[0] has \"content\" twice"), 0U) << error.message();
+    EXPECT_EQ(error.message().find("messages[0] has \"content\" beside \"says\""), 0U) << error.message();
   }
 }
 
@@ -182,6 +193,33 @@ TEST(Messages, RefusesMalformedConversations) {
             std::string::npos);
 }
 
+TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheRow) {
+  const auto said = [](const char* tools) {
+    const std::string row = R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
+    return refusal(row.c_str(), DatasetType::kMessages);
+  };
+  EXPECT_EQ(said("[123456789012345678901234567890]"), "tools: an integer beyond 64 bits; write it as a string");
+  EXPECT_EQ(said(R"([{\"a\": 1, \"a\": 2}])"), "tools: duplicate key \"a\"; an object has each key once");
+  EXPECT_EQ(said("[NaN]").find("tools: NaN and Infinity are no JSON"), 0U) << said("[NaN]");
+  EXPECT_EQ(said("5"), "tools is string, expected a list, or a string that holds one as JSON");
+  EXPECT_EQ(said("[1] [2]").find("tools: invalid JSON: "), 0U) << said("[1] [2]");
+  EXPECT_EQ(said(R"([{\"a\": [-9223372036854775808, 1.5, true, null, \"x\"]}])"), "accepted");
+}
+
+TEST(Messages, BlankToolsAreNone) {
+  for (const char* tools : {"", " \\n\\t"}) {
+    const std::string row = R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
+    EXPECT_EQ(parse<ChatSample>(row.c_str(), DatasetType::kMessages).tools_json, "");
+  }
+}
+
+TEST(Messages, ManyFieldsTakeLinearTime) {
+  std::string message = R"({"role": "user", "content": "a")";
+  for (int i = 0; i < 9990; ++i) message += ",\"k" + std::to_string(i) + "\": 0";
+  const auto sample = parse<ChatSample>((R"({"messages": [)" + message + "}]}").c_str(), DatasetType::kMessages);
+  EXPECT_EQ(Json::parse(sample.messages[0].json).size(), 9992U);
+}
+
 TEST(Messages, BoundsTheDepthOfToolsInAString) {
   const std::string deep(100000, '[');
   const std::string row = R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + deep + "\"}";
@@ -223,9 +261,45 @@ TEST(Sharegpt, FunctionCallsBecomeToolCalls) {
             "{\"name\":\"f\",\"arguments\":{\"x\":1}}}]};tool=2;");
 }
 
+TEST(Sharegpt, OtherFieldsGoWithTheirTurn) {
+  const auto sample = parse<ChatSample>(
+      R"({"conversations": [{"from": "human", "value": "a", "name": "x"},
+                            {"from": "gpt", "value": "b", "tool_calls": [1], "reasoning_content": "r"},
+                            {"from": "gpt", "value": null, "tool_calls": [1]},
+                            {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}", "reasoning_content": "r"}]})",
+      DatasetType::kSharegpt);
+  EXPECT_EQ(chat_of(sample),
+            R"(user=a{"role":"user","content":"a","name":"x"};)"
+            R"(assistant=b{"role":"assistant","content":"b","tool_calls":[1],"reasoning_content":"r"};)"
+            R"(assistant={"role":"assistant","content":null,"tool_calls":[1]};)"
+            R"(assistant={"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":{}}}],)"
+            R"("reasoning_content":"r"};)");
+}
+
+TEST(Sharegpt, MessagesWithOurNamesAreReadAsMessages) {
+  const auto sample = parse<ChatSample>(
+      R"({"conversations": [{"role": "human", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": "r"},
+                            {"role": "assistant", "tool_calls": [1]}]})",
+      DatasetType::kSharegpt);
+  EXPECT_EQ(chat_of(sample),
+            R"(user=a;assistant=b{"role":"assistant","content":"b","reasoning_content":"r"};)"
+            R"(assistant={"role":"assistant","tool_calls":[1]};)");
+}
+
+TEST(Sharegpt, RefusesTwoNamesForOneThing) {
+  const auto type = DatasetType::kSharegpt;
+  EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "value": "a", "content": "b"}]})", type),
+            "conversations[0] has \"content\" beside \"value\", which stands for it; keep one of them");
+  EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "value": "a", "role": null, "content": null}]})", type), "accepted");
+  EXPECT_EQ(refusal(R"({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}",
+                                          "tool_calls": [1]}]})", type).find("conversations[0] has \"tool_calls\" beside"), 0U);
+  EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "tool_calls": []}]})", type), "conversations[0]: \"value\" is missing");
+}
+
 TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
   const std::pair<const char*, const char*> cases[] = {
-      {"f 1", "it is no JSON"},
+      {"f 1", "invalid JSON"},
+      {R"({\"name\": \"f\", \"name\": \"g\", \"arguments\": {}})", "duplicate key \"name\""},
       {R"(5)", "a call is number"},
       {R"([])", "there is no call"},
       {R"({\"arguments\": {}})", "no name"},
