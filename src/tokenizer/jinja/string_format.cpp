@@ -52,7 +52,8 @@ Directive parse_directive(std::string_view format, std::size_t& at) {
   Directive parsed;
   const auto accept = [&](char c) { return at < format.size() && format[at] == c ? (++at, true) : false; };
   if (accept('(')) {
-    const std::size_t end = std::min(format.find(')', at), format.size());
+    const std::size_t end = format.find(')', at);
+    if (end == std::string_view::npos) throw RenderError{"incomplete format key"};
     parsed.name = std::string(format.substr(at, end - at));
     if (parsed.name->find('(') != std::string::npos)
       throw RenderError{"parentheses inside a % format's name are not built", true};

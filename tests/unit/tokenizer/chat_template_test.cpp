@@ -171,6 +171,7 @@ TEST(ChatTemplate, ChatsThatATemplateRefusesNameItsLine) {
                            {"{{ 1 / 0 }}", "t.jinja:1", "division by zero"},
                            {"{{ 1 // 0 }}", "t.jinja:1", "division by zero"},
                            {"{{ 1 % 0 }}", "t.jinja:1", "division by zero"},
+                           {"{{ 'a key of forty characters, no end: %(k5' % {} }}", "t.jinja:1", "incomplete format key"},
                            {"{{ 'a' < 1 }}", "t.jinja:1", "comparison"},
                            {"{% for x in 5 %}{% endfor %}", "t.jinja:1", "not iterable"},
                            {"{{ nope() }}", "t.jinja:1", "undefined"},
