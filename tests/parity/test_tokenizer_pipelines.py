@@ -13,7 +13,7 @@ from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = Path(os.environ.get("LORA_TRAIN_BIN", ROOT / "build/dev/bin")) / "tokenizer-probe"
-ALPHABET = list("aaabbcABC  \n\t01239-_.,'xyz") + ["\u00e9", "\u4f60", "\u00b2", "\u0663", "\u2167", "\U0001f600", "e\u0301", "\u00a0", "\r\n", "\u00df", "\u2581"]
+ALPHABET = list("aaabbcABC  \n\t01239-_.,'xyz") + ["\u00e9", "\u4f60", "\u00b2", "\u0663", "\u2167", "\U0001f600", "e\u0301", "\u00a0", "\r\n", "\u00df", "\u2581", "\u3002", "\ufb06", "st"]
 BEHAVIORS = ["Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"]
 PATTERNS = [{"Regex": r} for r in (r"\s+", r"\p{N}", r"[ab]+", r"(?=[A-Z])", r"(?<=[,.])", r"a*", r"a*|b", r"^", r"$", r"^.", r".$", r"\b", r"(?i:ab)", r"[^\s\p{L}]",
                                   r"'s|\p{L}+|\p{N}{1,3}|\s", r"\d+|\w", r" ?\p{L}+|\s+(?!\S)|\s+")] + [{"String": s} for s in (" ", "ab", ".", "-", "\n")]
@@ -101,12 +101,42 @@ def test_unknown_characters_and_fallback_bytes(fuse_unk, byte_fallback, unk_toke
         check(config, f"{fuse_unk}{byte_fallback}{unk_token}", tmp_path, 600)
 
 
-@pytest.mark.parametrize("characters", [r"\w", r"[\w]", r"\D"])
+CODES = [code for code in [*range(0x32400), *range(0xE0000, 0xE0200), 0xF0000, 0x10FFFD] if not 0xD800 <= code < 0xE000]
+PROPERTIES = [rf"\p{{{name}}}" for name in (
+    "L Lu Ll Lt Lm Lo M Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp Cc Cf Co "
+    "Han Hiragana Katakana Hangul Latin Greek Cyrillic Arabic Hebrew Thai Devanagari Bopomofo").split()]
+
+
+@pytest.mark.parametrize("characters", [*PROPERTIES, r"\P{L}", r"[^\p{P}\p{S}]", r"\w", r"[\w]", r"\W", r"\d", r"\D", r"\s", r"\S", r"(?i:[^k-s])"])
 def test_classes_have_the_same_characters(characters, tmp_path):
     config = tokenizer_json(pre_tokenizer=split({"Regex": characters}, "Removed", False))
-    texts = [chr(code) for code in range(0x32400) if not 0xD800 <= code < 0xE000]
-    split_off = pre_tokenizers.Split(Regex(characters), "removed")
-    theirs = {text for text in texts if not split_off.pre_tokenize_str(text)}
-    ours = {text for text, ids in zip(texts, our_ids(config, texts, tmp_path)) if not ids}
-    assert sorted(map(ord, theirs ^ ours)) == []
-    assert len(theirs) > 20
+    kept = pre_tokenizers.Split(Regex(characters), "removed").pre_tokenize_str("".join(map(chr, CODES)))
+    theirs = set(CODES).difference(*(CODES[begin:end] for _, (begin, end) in kept))
+    ours = {code for code, ids in zip(CODES, our_ids(config, [chr(code) for code in CODES], tmp_path)) if not ids}
+    assert sorted(map(hex, theirs ^ ours)) == []
+    assert theirs
+
+
+READ_OTHERWISE = [r"[[:alpha:]]", r"[[:punct:]a]", r"\v", r"\h", r"\N{U+41}", r"\R", r"\X", r"\K", r"(*UCP)a", r"(?|(a)|(b))", r"(?1)(a)", r"(a)\1",
+                  r"(?P<n>a)", r"(?<n>a)", r"(?#c)a", r"\p{^L}", r"\p{L&}", r"\p{Script=Han}", r"\p{sc:Han}", r"\p{Alphabetic}", r"\p{Mn}", r"\p{Cn}",
+                  r"\pL", r"[\d-z]", r"[a-\d]", r"[a-c-e]", r"[]a]", r"[^]a]", r"a(?i)b|c", r"(a(?i)b)", r"(?i:st)", r"(?i:SS)", r"(?i:x(?:ffa))",
+                  r"(?i)afl", r"(?i:s{2})", r"(?i:s(?:t))", r"(?i:(s)t)", "(?i:\u00e9)", "(?i:[\u00e9])", r"(?i:\x{e9})", r"(?i:\p{L})", r"\xe9", r"(?-i:a)"]
+
+
+@pytest.mark.parametrize("pattern", READ_OTHERWISE)
+def test_patterns_that_engines_read_otherwise_are_refused(pattern, tmp_path):
+    config = tokenizer_json(pre_tokenizer=split({"Regex": pattern}, "Isolated", False))
+    with pytest.raises(AssertionError, match="which is not built"):
+        our_ids(config, ["a"], tmp_path)
+
+
+READ_ALIKE = [r"(?i)[a-z]+", r"(?i)'s|ab", r"x(?i:b|(c))C", r"(?>a+)b", r"a++b", r"[a-]", r"[-a]+", r"[a\]b]", r"[\x41-\x43]", r"\x{4f60}", r"[+--]", r"[\w.-]+",
+              r"[\r\n]+", r"\s*[\r\n]+", r"\Aa", r"a\z", r"a\Z", r"(?<!a)b", r"(?<=a|bb)c", r"\d{1,3}(?=(?:\d{3})*\b)", r"[^\s\w]+", r"a*?b", r"a{1,2}?",
+              r"\p{Han}+", r"[\p{Han}\u3002]?a".replace("\\u3002", "\u3002"), r" ?[\p{P}\p{S}]+[\r\n]*", r"(?i:s|t)"]
+
+
+@pytest.mark.parametrize("pattern", READ_ALIKE)
+def test_patterns_that_engines_read_alike(pattern, tmp_path):
+    check(tokenizer_json(pre_tokenizer=split({"Regex": pattern}, "Isolated", False)), pattern, tmp_path, 300)
+    config = tokenizer_json(pre_tokenizer=split({"Regex": pattern}, "Removed", False))
+    check(config, f"{pattern} removed", tmp_path, 300)
