@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Breaks the engine on purpose, one line at a time, and checks that the parity suite goes red each time.
+"""Breaks the engine, or the saving, on purpose, one line at a time, and checks that the tests go red each time.
 
 A copy of the source tree in build/mutation/src is patched, rebuilt incrementally and tested (`pytest -x` over
-tests/parity, the file that ought to notice first); then the patch is taken back. A search text that does not occur
+tests/parity, the file that ought to notice first; or checkpoint_test for the saving); then the patch is taken back. A search text that does not occur
 exactly once in its file fails the script: the engine has changed, and the mutation must follow it.
 
-Usage: scripts/mutation_check.py [--only NAME]... [--list] [--log tests/parity/mutation_results.txt]
+Usage: scripts/mutation_check.py [--suite engine | saving] [--only NAME]... [--list] [--log tests/parity/mutation_results.txt]
 Exit code 0 when the suite passes on the unchanged copy and fails on every mutation.
 """
 
@@ -25,13 +25,14 @@ WORK = ROOT / "build/mutation"
 PYTHON = ROOT / ".deps/venv/bin/python"
 COPIED = ["CMakeLists.txt", "cmake", "include", "src", "tests", "scripts", "configs"]
 OTHER_TESTS = ("test_chat_", "test_malformed_templates")  # parity of what is no engine
+SAVING_TEST = "checkpoint_test"
 TARGETS = ["lora-train", "lora_train_engine", "lora-train-probe", "model-config-dump", "safetensors-verdict"]
 
 
 @dataclass
 class Mutation:
     name: str
-    notices: str  # the test file that ought to notice; the others follow
+    notices: str  # the test file that ought to notice, and the others follow; or checkpoint_test
     edits: list   # (file, search, replacement)
 
 
@@ -70,6 +71,25 @@ MUTATIONS = [
 ]
 
 
+FILES, FOLDERS, CHECKPOINT = "src/base/file.cpp", "src/storage/atomic_folder.cpp", "src/checkpoint/checkpoint.cpp"
+MUTATIONS += [Mutation(name, SAVING_TEST, [edit]) for name, *edit in [
+    ("files not synced", FILES, 'checked(path_, "cannot sync", [&] { return file_ops().sync(fd_); });', ""),
+    ("folder not synced", FOLDERS, "  sync_folder(temporary_);\n", ""),
+    ("name not synced", FOLDERS, "    rename_path(temporary_, target_);\n  }\n  sync_folder(target_.parent_path());\n",
+     "    rename_path(temporary_, target_);\n  }\n"),
+    ("output folder not synced", "src/base/folder.cpp", "    sync_folder(parent);\n", ""),
+    ("log not synced", CHECKPOINT, "sync_quietly(file);\n  if", "static_cast<void>(file);\n  if"),
+    ("deleted in place", FOLDERS, "  rename_path(folder, temporary);\n", "  remove_tree(folder);\n"),
+    ("replaced by deleting first", FOLDERS, "  if (exchange_paths(temporary, target)) return;\n", "  remove_tree(target);\n"),
+    ("hashes not looked at", CHECKPOINT, "content.hash != expected.hash", "content.hash.empty()"),
+    ("manifest not vouched for", "src/checkpoint/manifest.cpp", "to_json(manifest) != text", "text.empty()"),
+    ("newest without a look", CHECKPOINT, "if (problem.empty()) {", "{"),
+    ("interruptions are errors", "src/base/file_call.h", "kMaxInterruptions = 1000", "kMaxInterruptions = 0"),
+    ("short writes", FILES, "bytes.remove_prefix(static_cast<std::size_t>(put));", "bytes.remove_prefix(put > 0 ? bytes.size() : 0);"),
+    ("rotation keeps one less", CHECKPOINT, "std::max<std::int64_t>(keep, 1)", "std::max<std::int64_t>(keep - 1, 1)"),
+]]
+
+
 def copy_sources():
     """Copies what changed since the last time; unchanged files keep their time, so that ninja rebuilds little."""
     source = WORK / "src"
@@ -91,12 +111,12 @@ def copy_sources():
             file.unlink()
 
 
-def build():
+def build(targets):
     torch = next((ROOT / ".deps/venv/lib").glob("python3*/site-packages/torch"))
     if not (WORK / "build/build.ninja").exists():
         run(["cmake", "-S", WORK / "src", "-B", WORK / "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
              f"-DLORA_TRAIN_TORCH_DIR={torch}"])
-    run(["cmake", "--build", WORK / "build", "--target", *TARGETS])
+    run(["cmake", "--build", WORK / "build", "--target", *targets])
 
 
 def run(command):
@@ -107,6 +127,8 @@ def run(command):
 
 def run_suite(first, stop_early):
     """Returns (passed, the line that says why or how many)."""
+    if first == SAVING_TEST:
+        return run_saving_test()
     tests = ROOT / "tests/parity"
     engine = [file for file in tests.glob("test_*.py") if not file.name.startswith(OTHER_TESTS)]
     files = sorted(engine, key=lambda file: (file.name != first, file.name))
@@ -118,6 +140,16 @@ def run_suite(first, stop_early):
     failed = re.findall(r"^FAILED \S*?(test_\w+\.py::.*?)(?: - (.*))?$", done.stdout, re.M)
     last = done.stdout.strip().splitlines()[-1]
     return done.returncode == 0, f"{failed[0][0]}: {failed[0][1]}"[:160] if failed else last
+
+
+def run_saving_test():
+    try:
+        done = subprocess.run([WORK / "build/bin" / SAVING_TEST, "--gtest_brief=1"], capture_output=True, text=True, timeout=300)
+    except subprocess.TimeoutExpired:
+        return False, "did not end in 300 s"
+    failed = re.findall(r"^\[  FAILED  \] (\S+) \(", done.stdout, re.M)
+    lines = done.stdout.strip().splitlines()
+    return done.returncode == 0, ", ".join(failed)[:160] if failed else lines[-1] if lines else f"exit code {done.returncode}"
 
 
 def apply(mutation):
@@ -144,7 +176,7 @@ def check(mutation, report):
     start = time.monotonic()
     originals = apply(mutation)
     try:
-        build()
+        build([SAVING_TEST] if mutation.notices == SAVING_TEST else TARGETS)
         passed, line = run_suite(mutation.notices, stop_early=True)
     finally:
         restore(originals)
@@ -154,14 +186,16 @@ def check(mutation, report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", choices=["engine", "saving"], default="engine")
     parser.add_argument("--only", action="append", help="only this mutation; repeatable")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--log", help="also write the table to this file")
     args = parser.parse_args()
+    suite = [mutation for mutation in MUTATIONS if (mutation.notices == SAVING_TEST) == (args.suite == "saving")]
     if args.list:
-        print("\n".join(mutation.name for mutation in MUTATIONS))
+        print("\n".join(mutation.name for mutation in suite))
         return
-    unknown = set(args.only or []) - {mutation.name for mutation in MUTATIONS}
+    unknown = set(args.only or []) - {mutation.name for mutation in suite}
     if unknown:
         sys.exit(f"no such mutation: {', '.join(sorted(unknown))}. See --list.")
     log = open(args.log, "w") if args.log else None
@@ -173,12 +207,12 @@ def main():
             log.flush()
 
     commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
-    report(f"{datetime.datetime.now():%Y-%m-%d %H:%M}, commit {commit.stdout.strip()}: scripts/mutation_check.py")
+    report(f"{datetime.datetime.now():%Y-%m-%d %H:%M}, commit {commit.stdout.strip()}: scripts/mutation_check.py --suite {args.suite}")
     copy_sources()
-    build()
-    passed, line = run_suite("", stop_early=False)
+    build([SAVING_TEST] if args.suite == "saving" else TARGETS)
+    passed, line = run_suite(SAVING_TEST if args.suite == "saving" else "", stop_early=False)
     report(f"{'unchanged':26s} {'green' if passed else 'RED':11s}          {line}")
-    chosen = [mutation for mutation in MUTATIONS if not args.only or mutation.name in args.only]
+    chosen = [mutation for mutation in suite if not args.only or mutation.name in args.only]
     noticed = [check(mutation, report) for mutation in chosen]
     report(f"{sum(noticed)} of {len(chosen)} mutations noticed")
     sys.exit(0 if passed and all(noticed) else 1)

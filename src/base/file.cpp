@@ -59,10 +59,11 @@ FileHash hash_file(const std::filesystem::path& path, const std::function<void()
   FileReader file(path);
   Hasher hasher;
   FileHash out;
-  std::string buffer(1 << 20, '\0');
-  for (std::size_t got = buffer.size(); got == buffer.size(); out.num_bytes += got) {
-    got = file.read(buffer.data(), buffer.size());
-    hasher.update({buffer.data(), got});
+  constexpr std::size_t kPiece = 1 << 20;
+  const std::unique_ptr<char[]> buffer(new char[kPiece]);  // not zeroed first
+  for (std::size_t got = kPiece; got == kPiece; out.num_bytes += got) {
+    got = file.read(buffer.get(), kPiece);
+    hasher.update({buffer.get(), got});
     if (after_each_mib) after_each_mib();
   }
   out.hash = hasher.hex();

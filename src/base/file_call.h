@@ -15,10 +15,11 @@ namespace lora_train {
   throw IoError(path.string(), what + ": " + std::strerror(code));
 }
 
+inline constexpr int kMaxInterruptions = 1000;
+
 /// Repeats a call that a signal interrupts. Not for ever: a system that does nothing else is an error too.
 template <typename Call>
 auto retry_interrupted(const Call& call) {
-  constexpr int kMaxInterruptions = 1000;
   auto result = call();
   for (int i = 0; i < kMaxInterruptions && result < 0 && errno == EINTR; ++i) result = call();
   return result;

@@ -63,6 +63,7 @@ def stop_once(run, output_dir, delay, number, second):
 
 def test_signals(tmp_path):
     target = amount(60, 600)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would have the program ignore it, as it should
     run = LongRun(tmp_path, rows=400)
     run.learn_what_to_expect()
     start = time.monotonic()
