@@ -87,7 +87,7 @@ CASES = [Case(name, make, place="/broken", words=("is not a good checkpoint", *w
     ("manifest: no version", edited(MANIFEST, lambda m: m.pop("version")), NO_MANIFEST),
     ("manifest: no files", edited(MANIFEST, lambda m: m.pop("files")), NO_MANIFEST),
     ("manifest: files is a list", edited(MANIFEST, lambda m: m.update(files=[])), "is not as it was written"),
-    ("manifest: size is a text", listed("x", {"bytes": "many", "xxh128": "0"}), NO_MANIFEST),
+    ("manifest: size is a text", listed("x", {"bytes": "many", "xxh128": "0"}), "bytes is \"many\"; a whole number from 0 was expected"),
     ("manifest: step edited", edited(MANIFEST, lambda m: m.update(step=3)), "is not as it was written"),
     ("manifest: a fingerprint edited", edited(MANIFEST, lambda m: m["fingerprints"].update(data="0")), "is not as it was written"),
     ("manifest: a file taken out", edited(MANIFEST, lambda m: m["files"].pop(OPTIMIZER)), "is not as it was written"),
