@@ -36,6 +36,25 @@ void append_strings(const jinja::Value& value, std::string& out) {
   }
 }
 
+// What a template should write of a field: of tool calls not the wrapping (type, id), which many leave out.
+std::string strings_of(const std::string& key, const jinja::Value& value) {
+  std::string strings;
+  if (key != "tool_calls" || value.as_list() == nullptr) {
+    append_strings(value, strings);
+    return strings;
+  }
+  for (const jinja::Value& call : *value.as_list()) {
+    if (call.as_dict() == nullptr) {
+      append_strings(call, strings);
+      continue;
+    }
+    for (const auto& [name, part] : call.as_dict()->items) {
+      if (name != "type" && name != "id") append_strings(part, strings);
+    }
+  }
+  return strings;
+}
+
 // Bytes of each message's fields that reached the text, blanks not counted.
 std::vector<FieldBytes> rendered_ink(const jinja::Text& text, std::size_t num_messages) {
   std::vector<FieldBytes> ink(num_messages, FieldBytes{});
@@ -83,8 +102,7 @@ std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::
     for (const auto& [key, value] : messages[i].as_dict()->items) {
       const Field field = jinja::field_named(key);
       if (field == Field::kRole || field == Field::kOther) continue;
-      std::string strings;
-      append_strings(value, strings);
+      const std::string strings = strings_of(key, value);
       const std::size_t rendered = ink[i][static_cast<std::size_t>(field)], all = count_ink(strings);
       // A template may write a part of a content itself (think tags) or through repr(): then the text has it anyway.
       if (rendered >= all || search.has(strings)) continue;

@@ -4,11 +4,11 @@
 
 #include "assistant_spans.h"
 #include "audit.h"
+#include "folder_file.h"
 #include "jinja/evaluator.h"
 #include "jinja/json.h"
 #include "jinja/parser.h"
 #include "json_place.h"
-#include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
 #include "special_tokens.h"
 
@@ -153,7 +153,7 @@ std::string template_of_config(const JsonPlace& place) {
 
 std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::filesystem::path& folder) {
   const auto file = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
-  if (std::filesystem::exists(file)) return parse(read_file(file), file.string(), folder);
+  if (std::filesystem::exists(file)) return parse(read_folder_file(file), file.string(), folder);
   if (std::filesystem::exists(config)) {
     const Json json = parse_json_file(config);
     if (const auto place = JsonPlace(json, config.string()).find("chat_template")) {

@@ -224,7 +224,7 @@ void PreTokenizer::split(NormalizedText& text, Pieces& pieces) const {
 void PreTokenizer::split_metaspace(NormalizedText& text, Pieces& pieces) const {
   replace_all(text, " ", replacement_);
   const bool wants_prefix =
-      scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirst && text.input_begin() == 0);
+      scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirst && text.input_range(0, 1).first == 0);
   if (wants_prefix && !text.text().starts_with(replacement_)) text.prepend(replacement_);
   const std::string_view all = text.text();
   std::size_t begin = 0;

@@ -177,8 +177,8 @@ class Speller {
 
   // \S inside a class has no spelled-out form here; other letters are no characters, or others to Oniguruma.
   void escaped_character(char escaped) {
-    constexpr std::string_view kKnown = "nrtfae", kOutside = "AzZ";
-    const bool is_known = kKnown.find(escaped) != kKnown.npos || (!in_class_ && kOutside.find(escaped) != kOutside.npos);
+    const std::string_view known = in_class_ ? "nrtfae" : "nrtfaeAzZ";
+    const bool is_known = known.find(escaped) != std::string_view::npos;
     if (is_letter_or_digit(escaped) && !is_known && !is_code()) {
       refuse(std::string("uses \\") + escaped + (in_class_ ? " in a class" : ""));
     }

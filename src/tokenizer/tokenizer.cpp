@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "folder_file.h"
 #include "input_text.h"
 #include "json_tokenizer.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/file.h"
 #include "sentencepiece_tokenizer.h"
 #include "special_tokens.h"
 #include "tekken_tokenizer.h"
@@ -57,7 +57,7 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::filesystem::path& folder, 
     const std::filesystem::path file = folder / kind.name;
     if (!std::filesystem::exists(file)) continue;
     const SpecialTokens special_tokens = read_special_tokens(folder);
-    return kind.make(read_file(file), file.string(), special_tokens, options);
+    return kind.make(read_folder_file(file), file.string(), special_tokens, options);
   }
   throw FormatError(folder.string(), "no " + wanted + " in this folder; copy the tokenizer files of the model there");
 }

@@ -140,3 +140,16 @@ def test_patterns_that_engines_read_alike(pattern, tmp_path):
     check(tokenizer_json(pre_tokenizer=split({"Regex": pattern}, "Isolated", False)), pattern, tmp_path, 300)
     config = tokenizer_json(pre_tokenizer=split({"Regex": pattern}, "Removed", False))
     check(config, f"{pattern} removed", tmp_path, 300)
+
+
+@pytest.mark.parametrize("scheme", ["first", "always", "never"])
+def test_metaspace_after_a_normalizer_that_deletes_the_beginning(scheme, tmp_path):
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": True}
+    # Where several characters become others, Hugging Face's offsets begin at the last of these: not followed.
+    for pattern, content in [(r"^a+", ""), (r"^\s+", ""), (r"[^\w]", ""), ("^", "x"), (r"^.b", ""), ("^a", "x"), (r"\s", "\u00e9b")]:
+        normalizer = {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+        config = tokenizer_json(normalizer=normalizer, pre_tokenizer=metaspace)
+        check(config, f"{pattern}{content}{scheme}", tmp_path, 100)
+        config["added_tokens"] = [{"id": len(config["model"]["vocab"]), "content": "c-", "single_word": False, "lstrip": False, "rstrip": False,
+                                   "normalized": False, "special": True}]
+        check(config, f"{pattern}{content}{scheme} with a token", tmp_path, 100)

@@ -1,6 +1,8 @@
 #include "expression_parser.h"
 
 #include <charconv>
+#include <cmath>
+#include <cstdlib>
 
 #include "builtins.h"
 
@@ -191,7 +193,10 @@ Value ExpressionParser::parse_integer() {
 Value ExpressionParser::parse_float() {
   const std::string text = take().text;
   double value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  // Out of range is also what is too small, which is 0.
+  if (result.ec != std::errc() && std::isinf(std::strtod(text.c_str(), nullptr)))
+    fail("the float " + text + " is too large, infinity is not built");
   return value;
 }
 

@@ -44,8 +44,9 @@ Value make_range(const Arguments& arguments) {
 Value make_dict(const Arguments& arguments, bool is_namespace) {
   Dict dict;
   for (const Value& source : arguments.positional) {
-    if (source.as_dict() == nullptr || source.as_namespace() != nullptr || arguments.positional.size() > 1)
-      throw RenderError{"namespace() and dict() take a dictionary or named arguments"};
+    if (arguments.positional.size() > 1) throw RenderError{"namespace() and dict() take one dictionary at most"};
+    if (source.as_dict() == nullptr || source.as_namespace() != nullptr)
+      throw RenderError{"namespace() or dict() of what is no dictionary is not built", true};
     for (const auto& [key, value] : source.as_dict()->items) dict.set(key, value);
   }
   for (const auto& [key, value] : arguments.named) dict.set(key, value);

@@ -102,8 +102,11 @@ Text written(const Value& value, Directive& directive) {
   const bool is_whole = std::string_view("dxXo").find(spec.type) != std::string_view::npos;
   spec.align = directive.is_left ? '<' : '>';
   if (spec.type == 's') return format_text(value.str(), spec);
-  if (spec.type == 'r')
+  if (spec.type == 'r') {
+    if (value.is_undefined()) return format_text(Text("Undefined", kComputed), spec);
     return format_text(value.as_text() == nullptr ? value.str() : Text(value.repr(), kComputed), spec);
+  }
+  if (spec.type == '%') throw RenderError{"unsupported format character '%' behind flags, a width or a name"};
   if (!is_real && !is_whole) throw RenderError{std::string("the format %") + spec.type + " is not built", true};
   if (directive.is_zero && !directive.is_left) {
     spec.align = '=';
@@ -234,11 +237,13 @@ Value percent_format(const Text& text, const Value& values) {
     out.append(text, at, percent);
     if (percent == format.size()) break;
     at = percent + 1;
-    Directive directive = parse_directive(format, at);
-    if (directive.spec.type == '%')
+    if (at < format.size() && format[at] == '%') {
       out.append("%", kTemplate);
-    else
-      out.append(written(directive.name ? given.named(*directive.name) : given.next(), directive));
+      ++at;
+      continue;
+    }
+    Directive directive = parse_directive(format, at);
+    out.append(written(directive.name ? given.named(*directive.name) : given.next(), directive));
   }
   given.finish();
   return out;

@@ -107,12 +107,36 @@ TEST(ChatTemplate, TellsWhichContentsWereDropped) {
   EXPECT_EQ(dropped, (std::vector<std::string>{"0content", "4tool_calls"}));
 }
 
+TEST(ChatTemplate, TypeAndIdOfToolCallsMayBeLeftOut) {
+  const auto omitted = [](const char* call) {
+    const std::string json = R"({"role": "assistant", "content": "", "tool_calls": [)" + std::string(call) + "]}";
+    const std::vector<Message> chat = {{"assistant", "", json}};
+    return ChatTemplate::parse("{{ messages[0].tool_calls[0].function | tojson }}", "t")->render(chat).omissions.size();
+  };
+  EXPECT_EQ(omitted(R"({"type": "function", "id": "call_1", "function": {"name": "f", "arguments": {"x": "y"}}})"), 0U);
+  EXPECT_EQ(omitted(R"({"note": "lost", "function": {"name": "f", "arguments": {"x": "y"}}})"), 1U);
+  // Arguments of these names are no part of the wrapping.
+  const std::vector<Message> chat = {{"assistant", "", R"({"role": "assistant", "tool_calls": [{"id": "a", "function": {"id": "b"}}]})"}};
+  EXPECT_EQ(ChatTemplate::parse("", "t")->render(chat).omissions.size(), 1U);
+}
+
 TEST(ChatTemplate, WhiteSpaceControl) {
   EXPECT_EQ(render("a  {%- if true %}  b  {%- endif -%}  c"), "a  bc");
   EXPECT_EQ(render("  {% if true %}\nx\n  {% endif %}\ny"), "x\ny");
   EXPECT_EQ(render("  {%+ if true +%}\nx{% endif %}"), "  \nx");
   EXPECT_EQ(render("a {# note #}\nb\n"), "a b");
   EXPECT_EQ(render("a\r\nb {{- ' c' -}} \n d\n\n"), "a\nb cd\n");
+}
+
+TEST(ChatTemplate, WhatIsNotBuiltIsNoFaultOfTheRow) {
+  for (const char* source : {"{{ dict([['a', 1]]) }}", "{{ dict('') }}", "{{ namespace([]) }}", "{{ 1e999 }}"}) {
+    try {
+      render(source);
+      ADD_FAILURE() << "accepted: " << source;
+    } catch (const FormatError& error) {
+      EXPECT_NE(std::string(error.what()).find("not built"), std::string::npos) << error.what();
+    }
+  }
 }
 
 struct Refusal {

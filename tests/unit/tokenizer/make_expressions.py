@@ -27,6 +27,7 @@ src=r'''
 {{ messages[4].tool_calls[0].arguments | tojson(indent=2) }}
 {{ {'b': 1, 'a': [1.5, 'q"\\']} | tojson }} {{ {'b': 1, 'a': 2} | dictsort }} {{ [3,1,2] | sort }} {{ ['b','A'] | sort(reverse=true) }}
 {{ messages[4].tool_calls[0].items() | list }} {{ messages[0].get('name', 'none') }} {{ messages[0].keys() | list }}
+{{ '%r' % nope }}{{ '%11r|' % nope }}{{ '%.3r' % nope }}{{ '%r' % [nope] }}{{ '%%' % () }}{{ 1e-999 }}
 {{ none }} {{ true }} {{ [none, false, 'it''s', "it's", 'q"'] }} {{ {'a': none} }}
 {% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + loop.index %}{% endfor %}{{ ns.n }}
 {% set n = 1 %}{% for m in messages %}{% set n = n + 1 %}{% endfor %}{{ n }}

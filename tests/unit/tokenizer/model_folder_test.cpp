@@ -1,6 +1,8 @@
 #include "lora_train/tokenizer/model_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -38,6 +40,45 @@ TEST(ModelFolder, ABrokenTemplateIsNeverPassedOver) {
   std::filesystem::remove(folder / "chat_template.jinja");
   write_file_atomic(folder / "tokenizer_config.json", "{");
   EXPECT_THROW(load_chat_template("tokenizer", folder.path()), FormatError);
+}
+
+template <typename Load>
+void expect_refused(const std::filesystem::path& file, const std::string& message, Load load) {
+  try {
+    load();
+    ADD_FAILURE() << "accepted: " << file;
+  } catch (const FormatError& error) {
+    EXPECT_EQ(error.where(), file.string());
+    EXPECT_NE(error.message().find(message), std::string::npos) << error.message();
+  }
+}
+
+TEST(ModelFolder, GitLfsPointersAreRefusedByTheirName) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n";
+  for (const char* name : {"chat_template.jinja", "tokenizer_config.json", "tokenizer.json", "tokenizer.model", "tekken.json"}) {
+    const TemporaryFolder folder;
+    write_file_atomic(folder / name, pointer);
+    expect_refused(folder / name, "Git LFS pointer", [&] {
+      load_chat_template("tokenizer", folder.path());
+      load_tokenizer_if_present(folder.path());
+    });
+  }
+  const TemporaryFolder folder;
+  write_file_atomic(folder / "mine.jinja", pointer);
+  expect_refused(folder / "mine.jinja", "git lfs pull", [&] { load_chat_template(folder / "mine.jinja", {}); });
+}
+
+TEST(ModelFolder, PipesAndFoldersAreNotRead) {
+  const TemporaryFolder folder;
+  const auto pipe = folder / "pipe.jinja";
+  std::filesystem::create_directories(folder / "folder.jinja");
+  expect_refused(folder / "folder.jinja", "is a folder; a regular file was expected",
+                 [&] { load_chat_template(folder / "folder.jinja", {}); });
+  expect_refused("/dev/null", "a regular file was expected", [&] { load_chat_template("/dev/null", {}); });
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  ::alarm(20);  // a read of the pipe would never end
+  expect_refused(pipe, "is a pipe, a socket or a device; a regular file was expected", [&] { load_chat_template(pipe, {}); });
+  ::alarm(0);
 }
 
 }  // namespace
