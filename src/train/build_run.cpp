@@ -98,6 +98,10 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
   run.model.weights->refresh();
   run.state = found.state;
   log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
+  if (found.world_size != run.checkpoint.world_size) {  // which documents are in a step does not depend on it
+    log_info("it was saved by " + std::to_string(found.world_size) + " ranks; the run goes on with " +
+             std::to_string(run.checkpoint.world_size));
+  }
 }
 
 checkpoint::Contents checkpoint_contents(const Run& run) {
