@@ -76,11 +76,17 @@ fs::path find_snapshot(const fs::path& repository, const std::string& revision) 
   return fs::is_directory(snapshot) ? snapshot : fs::path();
 }
 
+/// Files of these kinds are read; what else lies in the folder is not touched.
+bool is_read(const fs::path& file) {
+  const fs::path kind = file.extension();
+  return kind == ".json" || kind == ".jinja" || kind == ".model" || kind == ".safetensors";
+}
+
 /// Whoever read a pipe or a device under the name of a tokenizer or template would never come back.
 void refuse_pipes(const fs::path& folder) {
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(folder, code)) {
-    if (!entry.is_directory(code)) require_regular_file(entry.path());
+    if (is_read(entry.path()) && !entry.is_directory(code)) require_regular_file(entry.path());
   }
 }
 

@@ -1,6 +1,7 @@
 #include "lora_train/storage/resolve_model.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 
@@ -46,6 +47,23 @@ TEST_F(ResolveModel, TakesAFolderAsItIs) {
   const auto model = resolve_model(folder_.path().string());
   EXPECT_EQ(model.folder, folder_.path());
   EXPECT_EQ(model.hub_name, "");
+}
+
+TEST_F(ResolveModel, RefusesPipesUnderNamesThatAreRead) {
+  for (const char* name : {"config.json", "tokenizer.model", "chat_template.jinja", "model-00001-of-00002.safetensors"}) {
+    const auto pipe = folder_ / name;
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+    try {
+      resolve_model(folder_.path().string());
+      ADD_FAILURE() << "accepted " << name;
+    } catch (const FormatError& error) {
+      EXPECT_EQ(error.where(), pipe.string());
+    }
+    fs::remove(pipe);
+  }
+  const auto unread = folder_ / "server.sock";
+  ASSERT_EQ(::mkfifo(unread.c_str(), 0600), 0);
+  EXPECT_EQ(resolve_model(folder_.path().string()).folder, folder_.path());
 }
 
 TEST_F(ResolveModel, FindsBranchesAndCommitsInTheCache) {
