@@ -4,12 +4,21 @@
 #include <cmath>
 
 #include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
 #include "scalar.h"
 
 namespace lora_train {
 namespace {
 
-constexpr std::size_t kMostShown = 200;  // characters of a wrong value
+constexpr std::size_t kMostShown = 200;  // bytes of a wrong value
+
+// What is shown of a wrong value; a cut leaves no part of a character.
+std::string shown(const std::string& text) {
+  if (text.size() <= kMostShown) return text;
+  std::size_t end = kMostShown;
+  while (end > 0 && is_continuation(text[end])) --end;
+  return text.substr(0, end) + "...";
+}
 
 std::string bound(double value) { return number_value(value).text; }
 
@@ -61,8 +70,7 @@ std::string unexpected(const Value& got, const std::string& expected, const std:
   std::string what = got.is_list()   ? "got a list"
                      : got.is_map()  ? "got a map"
                      : got.is_null() ? "got nothing"
-                                     : "got \"" + got.text.substr(0, kMostShown) +
-                                           (got.text.size() > kMostShown ? "..." : "") + "\"";
+                                     : "got \"" + shown(got.text) + "\"";
   what += ", expected " + expected + ".";
   const std::string near = got.is_scalar() && got.text.size() < kMostShown ? nearest_name(got.text, names) : "";
   return near.empty() ? what : what + " Did you mean \"" + near + "\"?";

@@ -4,6 +4,8 @@
 #include <set>
 
 #include "config/field.h"
+#include "config/field_kinds.h"
+#include "lora_train/base/utf8.h"
 #include "lora_train/config/check.h"
 #include "unit/config/profile_text.h"
 
@@ -212,6 +214,17 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
   ProfileText files;
   for (const auto& [text, expected] : cases)
     EXPECT_EQ(files.error("\n" + text + "\n"), "profile.yaml:2: " + expected) << text;
+}
+
+TEST(Fields, LongWrongValuesAreCutBetweenCharacters) {
+  const std::string wide = "\xE4\xBD\xA0";
+  for (const std::size_t before : {198U, 199U, 200U}) {
+    std::string value(before, 'x');
+    for (int i = 0; i < 9; ++i) value += wide;
+    const std::string shown = unexpected(text_value(value), "a number");
+    EXPECT_EQ(find_invalid_utf8(shown), std::nullopt) << before;
+    EXPECT_EQ(shown, "got \"" + std::string(before, 'x') + "...\", expected a number.");
+  }
 }
 
 TEST(Fields, MistakesInsideListsNameTheirOwnLine) {
