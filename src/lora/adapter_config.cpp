@@ -57,7 +57,8 @@ class AdapterConfigReader {
   void refuse_unless_off(const std::string& key) const {
     if (!object_.contains(key)) return;
     const Json& value = object_[key];
-    const bool is_off = value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty());
+    const bool is_empty = (value.is_array() || value.is_object()) && value.empty();
+    const bool is_off = value.is_null() || value == false || value == "" || is_empty;
     if (!is_off) fail(key, "is " + value.dump() + ", which is not supported; only plain LoRA adapters are");
   }
 
@@ -171,6 +172,9 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   read_ranks(reader, options);
   read_alphas(reader, options);
   options.dropout = reader.get<double>("lora_dropout", 0);
+  if (!(options.dropout >= 0 && options.dropout < 1)) {
+    reader.fail("lora_dropout", "is " + reader.at("lora_dropout").dump() + "; a number from 0 to below 1 was expected");
+  }
   options.use_rslora = reader.get<bool>("use_rslora", false);
   return config;
 }

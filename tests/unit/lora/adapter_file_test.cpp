@@ -119,6 +119,9 @@ TEST(AdapterFile, RefusesByNameWhatItWouldHaveToIgnore) {
     EXPECT_TRUE(mentions(config_error([key](json& c) { c[key] = {{"x", 1}}; }), key)) << key;
     EXPECT_EQ(config_error([key](json& c) { c[key] = nullptr; }), "accepted") << key;
   }
+  for (const json& off : {json(""), json(false), json(nullptr), json::array(), json::object()}) {
+    EXPECT_EQ(config_error([&off](json& c) { c["layers_pattern"] = off; }), "accepted") << off;
+  }
   EXPECT_EQ(config_error([](json& c) { c["some_new_key"] = 1; }), "accepted");
 }
 
@@ -147,6 +150,9 @@ TEST(AdapterFile, ChecksEveryNumber) {
   EXPECT_EQ(config_error([](json& c) { c["r"] = 65536; }), "accepted");
   refused([](json& c) { c["lora_alpha"] = "x"; }, "lora_alpha: is \"x\"; a number above zero was expected");
   refused([](json& c) { c["alpha_pattern"] = {{"q_proj", "x"}}; }, "alpha_pattern.q_proj: is \"x\"");
+  refused([](json& c) { c["lora_dropout"] = -1; }, "lora_dropout: is -1; a number from 0 to below 1 was expected");
+  refused([](json& c) { c["lora_dropout"] = 1.0; }, "lora_dropout: is 1.0;");
+  EXPECT_EQ(config_error([](json& c) { c["lora_dropout"] = 0; }), "accepted");
 }
 
 TEST(AdapterFile, RefusesNumbersThatDoNotFit) {
