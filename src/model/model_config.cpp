@@ -45,7 +45,7 @@ void refuse_what_is_not_computed(const ConfigReader& reader) {
                                              "\") is not supported yet; use the unquantised model");
   }
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (reader.is_given(key)) reader.reject(key, "mixture-of-experts models are not supported");
+    if (reader.is_given(key) && reader.count(key, 0) > 0) reader.reject(key, "mixture-of-experts models are not supported");
   }
   const std::string activation = reader.text("hidden_act", "silu");
   if (activation != "silu") reader.reject("hidden_act", "\"" + activation + "\" is not supported; silu is");
