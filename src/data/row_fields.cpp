@@ -35,7 +35,7 @@ void wrong_type(const std::string& field, const Json& value, const std::string& 
 Json inner_json(const std::string& text, const std::string& field) {
   JsonRow parsed = parse_json_value(text);
   if (parsed.problem) {
-    throw DataError("", field + ": " + parsed.problem->message);
+    throw DataError("", field + " is string, and its text is refused: " + parsed.problem->message);
   }
   return std::move(parsed.value);
 }

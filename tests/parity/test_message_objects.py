@@ -23,7 +23,7 @@ def random_message(rng, role):
     for name in rng.sample(sorted(EXTRAS), rng.randint(0, 4)):
         if role == "assistant" or name not in ("train", "weight"):
             fields[name] = rng.choice(EXTRAS[name])
-    if "tool_calls" in fields and rng.random() < 0.7:
+    if role == "assistant" and "tool_calls" in fields and rng.random() < 0.7:
         fields["content"] = None
         if rng.random() < 0.5:
             del fields["content"]

@@ -198,11 +198,11 @@ TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheRow) {
     const std::string row = R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
     return refusal(row.c_str(), DatasetType::kMessages);
   };
-  EXPECT_EQ(said("[123456789012345678901234567890]"), "tools: an integer beyond 64 bits; write it as a string");
-  EXPECT_EQ(said(R"([{\"a\": 1, \"a\": 2}])"), "tools: duplicate key \"a\"; an object has each key once");
-  EXPECT_EQ(said("[NaN]").find("tools: NaN and Infinity are no JSON"), 0U) << said("[NaN]");
+  EXPECT_EQ(said("[123456789012345678901234567890]"), "tools is string, and its text is refused: an integer beyond 64 bits; write it as a string");
+  EXPECT_EQ(said(R"([{\"a\": 1, \"a\": 2}])"), "tools is string, and its text is refused: duplicate key \"a\"; an object has each key once");
+  EXPECT_EQ(said("[NaN]").find("tools is string, and its text is refused: NaN and Infinity are no JSON"), 0U) << said("[NaN]");
   EXPECT_EQ(said("5"), "tools is string, expected a list, or a string that holds one as JSON");
-  EXPECT_EQ(said("[1] [2]").find("tools: invalid JSON: "), 0U) << said("[1] [2]");
+  EXPECT_EQ(said("[1] [2]").find("tools is string, and its text is refused: invalid JSON: "), 0U) << said("[1] [2]");
   EXPECT_EQ(said(R"([{\"a\": [-9223372036854775808, 1.5, true, null, \"x\"]}])"), "accepted");
 }
 
