@@ -44,6 +44,12 @@ void describe_failure(metrics::RunSummary& summary) {
   summary.error = metrics::RunError{report.kind, report.message, report.where};
 }
 
+void describe_stop(metrics::RunSummary& summary, const StopError& error) {
+  summary.status = "stopped";
+  summary.reason = error.where();
+  summary.exit_code = static_cast<int>(ExitCode::kStopped);
+}
+
 /// The run is known to start: what stands in the folder makes room for it.
 void take_over(const TrainRequest& request, const OutputDecision& decision, std::int64_t step) {
   const fs::path output_dir = request.profile.output_dir;
@@ -148,52 +154,63 @@ metrics::RunSummary dry_run(const TrainRequest& asked) {
   return summary;
 }
 
-}  // namespace
+/// Writes summary.json, unless a finished run left one that this run has not come to take over.
+TrainResult end_run(metrics::RunSummary& summary, const Profile& profile, Clock::time_point start) {
+  const fs::path output_dir = profile.output_dir;
+  finish_summary(summary, profile, start);
+  if (!holds_done_summary(output_dir)) metrics::write_summary(output_dir / "summary.json", summary);
+  return {summary.exit_code, metrics::to_json(summary)};
+}
 
-TrainResult run_training(const TrainRequest& asked) {
-  const auto start = Clock::now();
-  if (asked.profile.max_time) set_max_time(*asked.profile.max_time);
-  if (asked.dry_run) {
-    metrics::RunSummary summary = dry_run(asked);
-    finish_summary(summary, asked.profile, start);
-    return {0, metrics::to_json(summary)};
-  }
-  const fs::path output_dir = asked.profile.output_dir;
-  const FolderLock lock(output_dir);
-  const OutputDecision decision = prepare_output_folder(asked);
-  if (decision.is_complete) {
-    log_info(output_dir.string() + ": already complete; nothing was changed");
-    return {0, decision.summary_json};
-  }
-  TrainRequest request = asked;
-  request.profile = decision.profile;
+TrainResult run_decided(const TrainRequest& request, const OutputDecision& decision, Clock::time_point start) {
   metrics::RunSummary summary = new_summary(request);
-  const fs::path log_file = output_dir / "run.log";
+  const fs::path log_file = fs::path(request.profile.output_dir) / "run.log";
   if (!request.overwrite) set_log_file(log_file);  // else once the old one is deleted
-  const auto finish = [&] {
-    finish_summary(summary, request.profile, start);
-    if (holds_done_summary(output_dir)) return;  // of the run that this one did not come to take over
-    metrics::write_summary(output_dir / "summary.json", summary);
-  };
   try {
     run_in_folder(request, decision, summary);
   } catch (const StopError& error) {  // before step 1: nothing is owed
-    summary.status = "stopped";
-    summary.reason = error.where();
-    summary.exit_code = static_cast<int>(ExitCode::kStopped);
+    describe_stop(summary, error);
   } catch (...) {
     describe_failure(summary);
     try {
       set_log_file(log_file);
-      finish();
+      end_run(summary, request.profile, start);
     } catch (...) {  // must not hide the error that ended the run
       log_warning("summary.json was not written: " + describe_current_exception().text());
     }
     throw;  // run.log stays open: whoever reports the error reports it there too
   }
-  finish();
+  const TrainResult result = end_run(summary, request.profile, start);
   set_log_file({});
-  return {summary.exit_code, metrics::to_json(summary)};
+  return result;
+}
+
+}  // namespace
+
+TrainResult run_training(const TrainRequest& request) {
+  const auto start = Clock::now();
+  if (request.profile.max_time) set_max_time(*request.profile.max_time);
+  if (request.dry_run) {
+    metrics::RunSummary summary = dry_run(request);
+    finish_summary(summary, request.profile, start);
+    return {0, metrics::to_json(summary)};
+  }
+  const FolderLock lock(request.profile.output_dir);
+  OutputDecision decision;
+  try {
+    decision = prepare_output_folder(request);
+  } catch (const StopError& error) {  // while checkpoints were read
+    metrics::RunSummary summary = new_summary(request);
+    describe_stop(summary, error);
+    return end_run(summary, request.profile, start);
+  }
+  if (decision.is_complete) {
+    log_info(request.profile.output_dir + ": already complete; nothing was changed");
+    return {0, decision.summary_json};
+  }
+  TrainRequest decided = request;
+  decided.profile = decision.profile;
+  return run_decided(decided, decision, start);
 }
 
 std::vector<EvalResult> run_evaluation(const EvalRequest& request) {
