@@ -8,6 +8,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/config/load.h"
 #include "lora_train/metrics/metrics_writer.h"
@@ -200,7 +201,7 @@ OutputDecision look_at_output_folder(const TrainRequest& request) {
   const bool goes_on_there = !request.overwrite && has_saved(folder);
   const bool names_one = resume != "auto" && resume != "none";
   if (names_one && !(goes_on_there && began_with(folder, resume))) {
-    const std::string problem = checkpoint::verify(resume);
+    const std::string problem = checkpoint::verify(resume, throw_if_stop_requested);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
     if (goes_on_there && fs::exists(folder / "profile.yaml")) {
       refuse_differences(request, read_profile(folder / "profile.yaml"), folder);
