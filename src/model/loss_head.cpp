@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lora_train/kernels/cross_entropy.h"
+#include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/rms_norm.h"
 
 // M supervised rows, m rows of a chunk, D hidden, V vocabulary, k trainable rows.
@@ -15,7 +16,7 @@ constexpr std::size_t kCalibrationBins = 15;
 
 /// Logits [m, V] of normed rows [m, D], trainable rows in place of the frozen ones.
 void head_forward(const OuterWeights& weights, const at::Tensor& normed, at::Tensor& logits) {
-  at::mm_out(logits, normed, weights.head.t());
+  kernels::gemm(normed, weights.head.t(), logits);
   if (!weights.is_tied || !weights.rows.indices.defined()) return;
   const at::Tensor values = weights.rows.values.to(normed.scalar_type());
   logits.index_copy_(1, weights.rows.indices, at::mm(normed, values.t()));
@@ -31,14 +32,10 @@ void head_backward(OuterWeights& weights, const at::Tensor& normed, at::Tensor& 
     dlogits.index_fill_(1, weights.rows.indices, 0);
   }
   if (weights.grad_head.defined()) {
-    if (dlogits.scalar_type() == weights.grad_head.scalar_type()) {
-      weights.grad_head.addmm_(dlogits.t(), normed);
-    } else {
-      weights.grad_head.add_(at::mm(dlogits.t(), normed));
-    }
+    kernels::gemm(dlogits.t(), normed, weights.grad_head, {.accumulate = true});
   }
-  at::mm_out(d_normed, dlogits, weights.head);
-  if (has_rows) d_normed.addmm_(d_rows, weights.rows.values.to(normed.scalar_type()));
+  kernels::gemm(dlogits, weights.head, d_normed);
+  if (has_rows) kernels::gemm(d_rows, weights.rows.values.to(normed.scalar_type()), d_normed, {.accumulate = true});
 }
 
 void count_statistics(const kernels::CrossEntropyOutput& output, LossSums& sums) {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "lora_train/kernels/dropout.h"
+#include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/lora.h"
 
 // N tokens, D input features, O outputs, C adapter columns.
@@ -52,24 +53,21 @@ void add_adapter_input_gradient(const Projection& projection, at::Tensor& d_inpu
                                 const at::Tensor& scratch) {
   at::Tensor dx = d_input.narrow(1, 0, projection.in_features);
   if (!any_drops(projection, dropout)) {
-    dx.addmm_(d_input.narrow(1, projection.in_features, projection.num_columns), projection.lora_a);
+    kernels::gemm(d_input.narrow(1, projection.in_features, projection.num_columns), projection.lora_a, dx,
+                  {.accumulate = true});
     return;
   }
   for (const auto& adapter : projection.adapters) {
     const at::Tensor ds = columns_of(projection, adapter, d_input);
-    const at::Tensor dx_part = at::mm(ds, projection.lora_a.narrow(0, adapter.column, adapter.rank));
+    at::Tensor dx_part = at::empty(dx.sizes(), dx.options());
+    kernels::gemm(ds, projection.lora_a.narrow(0, adapter.column, adapter.rank), dx_part);
     dx.add_(drops(adapter, dropout) ? masked(adapter, dx_part, dropout, scratch) : dx_part);
   }
 }
 
 void weight_gradients(Projection& projection, const at::Tensor& input, const at::Tensor& dy) {
   if (projection.grad_weight.defined()) {
-    const at::Tensor x = input.narrow(1, 0, projection.in_features);
-    if (dy.scalar_type() == projection.grad_weight.scalar_type()) {
-      projection.grad_weight.addmm_(dy.t(), x);
-    } else {
-      projection.grad_weight.add_(at::mm(dy.t(), x));
-    }
+    kernels::gemm(dy.t(), input.narrow(1, 0, projection.in_features), projection.grad_weight, {.accumulate = true});
   }
   if (projection.grad_bias.defined()) projection.grad_bias.add_(at::sum(dy, {0}, false, at::kFloat));
 }
@@ -92,35 +90,28 @@ void fill_adapter_columns(const Projection& projection, at::Tensor& input, const
   const at::Tensor x = input.narrow(1, 0, projection.in_features);
   if (!any_drops(projection, dropout)) {
     at::Tensor s = input.narrow(1, projection.in_features, projection.num_columns);
-    at::mm_out(s, x, projection.lora_a.t());
+    kernels::gemm(x, projection.lora_a.t(), s);
     return;
   }
   for (const auto& adapter : projection.adapters) {
     at::Tensor s = columns_of(projection, adapter, input);
     const at::Tensor a = projection.lora_a.narrow(0, adapter.column, adapter.rank);
-    at::mm_out(s, drops(adapter, dropout) ? masked(adapter, x, dropout, scratch) : x, a.t());
+    kernels::gemm(drops(adapter, dropout) ? masked(adapter, x, dropout, scratch) : x, a.t(), s);
   }
 }
 
 void projection_forward(const Projection& projection, const at::Tensor& input, const at::Tensor& residual, at::Tensor& y) {
-  if (residual.defined()) {
-    at::addmm_out(y, residual, input, projection.weight.t());
-    if (projection.bias.defined()) y.add_(projection.bias);
-  } else if (projection.bias.defined()) {
-    at::addmm_out(y, projection.bias, input, projection.weight.t());
-  } else {
-    at::mm_out(y, input, projection.weight.t());
-  }
+  kernels::gemm(input, projection.weight.t(), y, {.bias = projection.bias, .residual = residual});
 }
 
 void projection_backward(Projection& projection, const at::Tensor& input, const at::Tensor& dy, at::Tensor& d_input,
                          bool need_input_grad, const DropoutContext& dropout, const at::Tensor& scratch) {
   weight_gradients(projection, input, dy);
   if (need_input_grad) {
-    at::mm_out(d_input, dy, projection.weight);
+    kernels::gemm(dy, projection.weight, d_input);
   } else if (projection.num_columns > 0) {
     at::Tensor ds = d_input.narrow(1, projection.in_features, projection.num_columns);
-    at::mm_out(ds, dy, projection.weight.narrow(1, projection.in_features, projection.num_columns));
+    kernels::gemm(dy, projection.weight.narrow(1, projection.in_features, projection.num_columns), ds);
   }
   if (projection.num_columns == 0) return;
   adapter_gradients(projection, input, dy, d_input, dropout, scratch);
