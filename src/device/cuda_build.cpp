@@ -1,0 +1,44 @@
+#include "lora_train/device/cuda_build.h"
+
+#include <sstream>
+
+namespace lora_train::device {
+
+const std::vector<CudaArchitecture>& built_architectures() {
+  static const std::vector<CudaArchitecture> built = [] {
+    std::vector<CudaArchitecture> list;
+    std::istringstream words(LORA_TRAIN_CUDA_ARCHITECTURES);
+    for (std::string word; words >> word;) {
+      const int number = std::stoi(word);
+      list.push_back({number / 10, number % 10, word.ends_with("-virtual")});
+    }
+    return list;
+  }();
+  return built;
+}
+
+std::string built_architectures_text() {
+  std::string text;
+  for (const auto& built : built_architectures()) {
+    if (!text.empty()) text += ' ';
+    text += (built.is_ptx ? "compute_" : "sm_") + std::to_string(built.major) + std::to_string(built.minor);
+  }
+  return text;
+}
+
+CodeFor code_for(int major, int minor) {
+  CodeFor found = CodeFor::kNone;
+  for (const auto& built : built_architectures()) {
+    const bool is_later = major > built.major || (major == built.major && minor >= built.minor);
+    // Machine code runs on the same major number and on later minor ones.
+    if (!built.is_ptx && major == built.major && is_later) return CodeFor::kMachineCode;
+    if (built.is_ptx && is_later) found = CodeFor::kPtx;
+  }
+  return found;
+}
+
+std::filesystem::path cuda_library_file() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "lib" / "liblora_train_cuda.so";
+}
+
+}  // namespace lora_train::device

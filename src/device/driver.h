@@ -1,0 +1,95 @@
+// The functions of NVIDIA's two driver libraries that we call, opened by name at run time, so that the program starts
+// without them. Declared here because cuda.h and nvml.h are on no machine without a CUDA toolkit.
+// Sources: docs.nvidia.com/cuda/cuda-driver-api (group CUDA_DEVICE), docs.nvidia.com/deploy/nvml-api.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace lora_train::device {
+
+using CudaResult = int;  ///< CUresult
+using CudaDevice = int;  ///< CUdevice
+struct CudaUuid {        ///< CUuuid
+  unsigned char bytes[16];
+};
+
+inline constexpr CudaResult kCudaSuccess = 0;
+
+/// Values of CUresult that cuInit returns and that people can do something about.
+enum CudaInitError : int {
+  kErrorOutOfMemory = 2,
+  kErrorStubLibrary = 34,
+  kErrorDeviceUnavailable = 46,
+  kErrorNoDevice = 100,
+  kErrorInvalidDevice = 101,
+  kErrorDeviceNotLicensed = 102,
+  kErrorOperatingSystem = 304,
+  kErrorSystemNotReady = 802,
+  kErrorSystemDriverMismatch = 803,
+  kErrorCompatNotSupported = 804,
+  kErrorMpsFirst = 805,
+  kErrorMpsLast = 809,
+  kErrorUnknown = 999,
+};
+
+/// Values of CUdevice_attribute.
+enum CudaAttribute : int {
+  kAttributeMultiprocessorCount = 16,
+  kAttributeComputeMode = 20,
+  kAttributeComputeCapabilityMajor = 75,
+  kAttributeComputeCapabilityMinor = 76,
+};
+
+/// libcuda.so.1. None of these makes a context.
+struct CudaDriver {
+  CudaResult (*init)(unsigned flags);
+  CudaResult (*driver_version)(int* version);
+  CudaResult (*error_name)(CudaResult error, const char** name);
+  CudaResult (*device_count)(int* count);
+  CudaResult (*device)(CudaDevice* device, int ordinal);
+  CudaResult (*name)(char* name, int size, CudaDevice device);
+  CudaResult (*uuid)(CudaUuid* uuid, CudaDevice device);
+  CudaResult (*pci_id)(char* id, int size, CudaDevice device);
+  CudaResult (*total_memory)(std::size_t* bytes, CudaDevice device);
+  CudaResult (*attribute)(int* value, int attribute, CudaDevice device);
+  CudaResult (*can_access_peer)(int* can, CudaDevice from, CudaDevice to);
+};
+
+using NvmlResult = int;  ///< nvmlReturn_t
+struct NvmlDeviceHandle;
+using NvmlDevice = NvmlDeviceHandle*;  ///< nvmlDevice_t
+
+inline constexpr NvmlResult kNvmlSuccess = 0;
+inline constexpr NvmlResult kNvmlInsufficientSize = 7;
+
+struct NvmlMemory {  ///< nvmlMemory_t
+  unsigned long long total, free, used;
+};
+struct NvmlProcess {  ///< nvmlProcessInfo_t of nvmlDeviceGetComputeRunningProcesses_v3
+  unsigned pid;
+  unsigned long long used_bytes;  ///< all bits set = not known (NVML_VALUE_NOT_AVAILABLE)
+  unsigned gpu_instance, compute_instance;
+};
+static_assert(sizeof(NvmlMemory) == 24 && sizeof(NvmlProcess) == 24);
+
+/// Values of nvmlGpuP2PCapsIndex_t and nvmlGpuP2PStatus_t.
+inline constexpr int kNvmlPeerRead = 0, kNvmlPeerNvlink = 2, kNvmlPeerOk = 0;
+
+/// libnvidia-ml.so.1
+struct NvmlDriver {
+  NvmlResult (*init)();
+  NvmlResult (*shutdown)();
+  const char* (*error_string)(NvmlResult error);
+  NvmlResult (*driver_version)(char* version, unsigned size);
+  NvmlResult (*device_by_uuid)(const char* uuid, NvmlDevice* device);
+  NvmlResult (*memory)(NvmlDevice device, NvmlMemory* memory);
+  NvmlResult (*compute_processes)(NvmlDevice device, unsigned* count, NvmlProcess* processes);
+  NvmlResult (*peer_status)(NvmlDevice one, NvmlDevice other, int capability, int* status);
+};
+
+/// False when the library cannot be opened or lacks a function; `problem` says why. An open library stays open.
+bool open_cuda_driver(const std::string& library, CudaDriver& driver, std::string& problem);
+bool open_nvml_driver(const std::string& library, NvmlDriver& driver, std::string& problem);
+
+}  // namespace lora_train::device

@@ -1,0 +1,172 @@
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "driver.h"
+#include "lora_train/device/gpu.h"
+#include "management.h"
+
+namespace lora_train::device {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_gpu_node(const std::string& name) {
+  return name.size() > 6 && name.starts_with("nvidia") &&
+         std::all_of(name.begin() + 6, name.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+}
+
+/// "GPU-01234567-89ab-cdef-0123-456789abcdef"
+std::string uuid_text(const CudaUuid& uuid, bool is_slice) {
+  std::string text = is_slice ? "MIG-" : "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    char digits[4];
+    std::snprintf(digits, sizeof digits, "%02x", uuid.bytes[i]);
+    text += digits;
+    if (i == 3 || i == 5 || i == 7 || i == 9) text += '-';
+  }
+  return text;
+}
+
+int attribute(const CudaDriver& cuda, CudaDevice device, int which) {
+  int value = 0;
+  return cuda.attribute(&value, which, device) == kCudaSuccess ? value : 0;
+}
+
+Gpu describe(const CudaDriver& cuda, CudaDevice device, int index) {
+  Gpu gpu;
+  gpu.index = index;
+  char text[256] = {};
+  if (cuda.name(text, sizeof text, device) == kCudaSuccess) gpu.name = text;
+  CudaUuid uuid{};
+  // The driver names a slice "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+  const bool is_slice = gpu.name.find(" MIG ") != std::string::npos;
+  if (cuda.uuid(&uuid, device) == kCudaSuccess) gpu.uuid = uuid_text(uuid, is_slice);
+  char pci_id[32] = {};
+  if (cuda.pci_id(pci_id, sizeof pci_id, device) == kCudaSuccess) gpu.pci_id = pci_id;
+  std::size_t bytes = 0;
+  if (cuda.total_memory(&bytes, device) == kCudaSuccess) gpu.total_bytes = bytes;
+  gpu.major = attribute(cuda, device, kAttributeComputeCapabilityMajor);
+  gpu.minor = attribute(cuda, device, kAttributeComputeCapabilityMinor);
+  gpu.num_multiprocessors = attribute(cuda, device, kAttributeMultiprocessorCount);
+  gpu.compute_mode = static_cast<ComputeMode>(attribute(cuda, device, kAttributeComputeMode));
+  return gpu;
+}
+
+PeerAccess peer_access(const CudaDriver& cuda, CudaDevice from, CudaDevice to) {
+  if (from == to) return PeerAccess::kSelf;
+  int can = 0;
+  return cuda.can_access_peer(&can, from, to) == kCudaSuccess && can != 0 ? PeerAccess::kPcie : PeerAccess::kNone;
+}
+
+void find_devices(const CudaDriver& cuda, GpuSystem& system) {
+  int count = 0;
+  if (cuda.device_count(&count) != kCudaSuccess) return;
+  std::vector<CudaDevice> devices;
+  for (int i = 0; i < count; ++i) {
+    CudaDevice device = 0;
+    if (cuda.device(&device, i) != kCudaSuccess) continue;
+    devices.push_back(device);
+    system.gpus.push_back(describe(cuda, device, i));
+  }
+  for (const CudaDevice from : devices) {
+    system.peer_access.emplace_back();
+    for (const CudaDevice to : devices) system.peer_access.back().push_back(peer_access(cuda, from, to));
+  }
+}
+
+void ask_cuda(const std::string& library, GpuSystem& system) {
+  CudaDriver cuda{};
+  const bool is_open = open_cuda_driver(library, cuda, system.library_problem);
+  // A driver that is too old may lack functions; its version says more than their names.
+  if (cuda.driver_version != nullptr && cuda.driver_version(&system.cuda_version) != kCudaSuccess) {
+    system.cuda_version = 0;
+  }
+  if (!is_open) return;
+  system.init_code = cuda.init(0);
+  if (system.init_code == kCudaSuccess) {
+    find_devices(cuda, system);
+    return;
+  }
+  const char* name = nullptr;
+  const bool has_name = cuda.error_name(system.init_code, &name) == kCudaSuccess && name != nullptr;
+  system.init_error = has_name ? name : "CUDA error " + std::to_string(system.init_code);
+}
+
+/// The loaded kernel module's version: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5 ...".
+std::string kernel_module_version(const fs::path& root) {
+  std::ifstream file(root / "proc/driver/nvidia/version");
+  for (std::string word; file >> word;) {
+    const bool is_version =
+        std::count(word.begin(), word.end(), '.') >= 1 &&
+        std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c) != 0 || c == '.'; });
+    if (is_version) return word;
+  }
+  return {};
+}
+
+bool runs_mps(const fs::path& root) {
+  const char* const folder = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  std::error_code error;
+  const bool is_named = folder != nullptr && *folder != '\0';
+  return fs::exists((is_named ? fs::path(folder) : root / "tmp/nvidia-mps") / "control", error);
+}
+
+}  // namespace
+
+std::string Gpu::architecture() const { return "sm_" + std::to_string(major) + std::to_string(minor); }
+
+std::string Gpu::label() const { return "cuda:" + std::to_string(index) + " (" + name + ")"; }
+
+const char* to_string(PeerAccess value) {
+  switch (value) {
+    case PeerAccess::kSelf:
+      return "self";
+    case PeerAccess::kNvlink:
+      return "nvlink";
+    case PeerAccess::kPcie:
+      return "pcie";
+    case PeerAccess::kNone:
+      break;
+  }
+  return "none";
+}
+
+std::vector<std::string> nvidia_device_nodes(const fs::path& root) {
+  std::vector<std::string> nodes;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(root / "dev", error)) {
+    const std::string name = entry.path().filename().string();
+    if (is_gpu_node(name) || name == "nvidiactl") nodes.push_back("/dev/" + name);
+  }
+  // WSL has this node for the GPUs of every maker.
+  if (fs::exists(root / "dev/dxg", error) && fs::exists(root / "usr/lib/wsl/lib/libcuda.so.1", error)) {
+    nodes.emplace_back("/dev/dxg");
+  }
+  std::sort(nodes.begin(), nodes.end());
+  return nodes;
+}
+
+bool GpuSystem::has_gpu_hardware() const {
+  if (!device_nodes.empty() || !gpus.empty()) return true;
+  // A driver's library may be installed where no GPU is; then cuInit finds none.
+  return cuda_version != 0 && init_code != kErrorNoDevice;
+}
+
+GpuSystem find_gpus(const GpuPlaces& places) {
+  GpuSystem system;
+  system.device_nodes = nvidia_device_nodes(places.root);
+  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr) {
+    system.visible_devices = visible;
+  }
+  ask_cuda(places.cuda_library, system);
+  const bool has_mps = runs_mps(places.root);
+  for (Gpu& gpu : system.gpus) gpu.has_mps = has_mps;
+  ask_management_library(places.management_library, system);
+  if (system.driver_version.empty()) system.driver_version = kernel_module_version(places.root);
+  return system;
+}
+
+}  // namespace lora_train::device

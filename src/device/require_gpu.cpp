@@ -1,0 +1,206 @@
+// Every way in which a GPU cannot be used, and what to do about it.
+#include <algorithm>
+
+#include "driver.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "lora_train/device/cuda_build.h"
+#include "lora_train/device/gpu.h"
+
+namespace lora_train::device {
+namespace {
+
+constexpr const char* kOrCpu = " To compute on the CPU set device: cpu.";
+
+bool has_node(const GpuSystem& system, const std::string& node) {
+  const auto& nodes = system.device_nodes;
+  return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+}
+
+std::string cuda_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string driver_text(const GpuSystem& system) {
+  return system.driver_version.empty() ? "the NVIDIA driver" : "NVIDIA driver " + system.driver_version;
+}
+
+std::string no_library(const GpuSystem& system) {
+  const std::string what =
+      "libcuda.so.1, the library of the NVIDIA driver, cannot be used (" + system.library_problem + ")";
+  if (has_node(system, "/dev/dxg")) {
+    return what + ", and this is WSL. Its library lies in /usr/lib/wsl/lib: export LD_LIBRARY_PATH=/usr/lib/wsl/lib.";
+  }
+  if (!system.device_nodes.empty()) {
+    return what + ", though " + system.device_nodes.front() +
+           " is there. In a container: install the NVIDIA Container Toolkit on the host and start the container with "
+           "--gpus all. Elsewhere: install the driver's libraries of the same version as its kernel module" +
+           (system.driver_version.empty() ? "." : " (" + system.driver_version + ").");
+  }
+  return what + ", and there is no device node /dev/nvidia0. On a machine with an NVIDIA GPU install the driver, " +
+         std::to_string(kOldestDriver) +
+         " or newer; in a container start it with --gpus all (NVIDIA Container Toolkit).";
+}
+
+std::string too_old(const GpuSystem& system) {
+  return driver_text(system) + " is too old: it runs CUDA up to " + cuda_text(system.cuda_version) +
+         ", and this build needs CUDA " + cuda_text(kOldestCudaVersion) + ", which driver " +
+         std::to_string(kOldestDriver) + " and newer bring. Update the driver (in a container: that of the host)" +
+         "; on a data-centre GPU the package cuda-compat-13-0 does as well.";
+}
+
+std::string no_device(const GpuSystem& system) {
+  if (system.visible_devices) {
+    return "no GPU is visible: CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices +
+           "\". Unset it, or set it to the number of a GPU that nvidia-smi -L lists (the first is 0).";
+  }
+  const std::string what = driver_text(system) + " finds no GPU";
+  if (system.device_nodes.empty()) {
+    return what +
+           ", and there is no device node /dev/nvidia0. In a container start it with --gpus all; elsewhere see "
+           "whether nvidia-smi lists the GPU.";
+  }
+  return what + " (device nodes: " + join(system.device_nodes) +
+         "). See whether nvidia-smi -L lists it, and dmesg for lines with NVRM; in a container all of its nodes must "
+         "be "
+         "passed in (--gpus all).";
+}
+
+/// What to do about an error of cuInit.
+std::string init_advice(const GpuSystem& system) {
+  switch (system.init_code) {
+    case kErrorOutOfMemory:
+      return "The host or the GPU has no memory left for the driver: see free -h and nvidia-smi.";
+    case kErrorStubLibrary:
+      return "The libcuda.so.1 that was found is the CUDA toolkit's stub for linking: take its folder (lib64/stubs) "
+             "out of "
+             "LD_LIBRARY_PATH.";
+    case kErrorDeviceUnavailable:
+      return "Another process has the GPU for itself, or its compute mode forbids computing: see nvidia-smi.";
+    case kErrorInvalidDevice:
+      return "See whether CUDA_VISIBLE_DEVICES names GPUs that nvidia-smi -L lists.";
+    case kErrorDeviceNotLicensed:
+      return "The virtual GPU has no licence: see nvidia-smi -q, and the host's administrator.";
+    case kErrorOperatingSystem:
+      return "The operating system refused the driver: see whether /dev/nvidia* may be read and written by this user, "
+             "and "
+             "run nvidia-smi once.";
+    case kErrorSystemNotReady:
+      return "On a machine with NVSwitch (HGX, DGX) the fabric manager must run, of the same version as the driver: "
+             "sudo "
+             "systemctl start nvidia-fabricmanager.";
+    case kErrorSystemDriverMismatch:
+      return "libcuda.so.1 is of another version than the loaded kernel module" +
+             (system.driver_version.empty() ? std::string() : " " + system.driver_version) +
+             ": after an update of the driver restart the machine; in a container take its own libcuda.so.1 out of the "
+             "image.";
+    case kErrorCompatNotSupported:
+      return "The package cuda-compat works on data-centre GPUs only: take it out of LD_LIBRARY_PATH, and update the "
+             "driver "
+             "to " +
+             std::to_string(kOldestDriver) + " or newer.";
+    case kErrorUnknown:
+      return "Often the kernel module nvidia_uvm is missing (sudo modprobe nvidia_uvm), or the GPU has failed: see "
+             "dmesg for "
+             "lines with NVRM or Xid, and restart the machine.";
+    default:
+      break;
+  }
+  if (system.init_code >= kErrorMpsFirst && system.init_code <= kErrorMpsLast) {
+    return "CUDA's multi-process service cannot be reached: restart nvidia-cuda-mps-control, or unset "
+           "CUDA_MPS_PIPE_DIRECTORY.";
+  }
+  return "See whether nvidia-smi works, and dmesg for lines with NVRM.";
+}
+
+[[noreturn]] void refuse(const std::string& message) { throw DeviceError("device", message + kOrCpu); }
+
+}  // namespace
+
+void require_driver(const GpuSystem& system) {
+  if (system.cuda_version == 0 && !system.library_problem.empty()) refuse(no_library(system));
+  if (system.cuda_version < kOldestCudaVersion && system.cuda_version != 0) refuse(too_old(system));
+  if (!system.library_problem.empty()) refuse(no_library(system));
+  const bool finds_none = system.gpus.empty() && system.init_code == kCudaSuccess;
+  if (finds_none || system.init_code == kErrorNoDevice) refuse(no_device(system));
+  if (system.init_code != kCudaSuccess) {
+    refuse(driver_text(system) + " does not start: cuInit returns " + system.init_error + " (" +
+           std::to_string(system.init_code) + "). " + init_advice(system));
+  }
+}
+
+void require_usable(const Gpu& gpu) {
+  if (code_for(gpu.major, gpu.minor) == CodeFor::kNone) {
+    throw DeviceError(
+        gpu.label(), "its compute capability is " + std::to_string(gpu.major) + "." + std::to_string(gpu.minor) + " (" +
+                         gpu.architecture() + "), and this build has code for " + built_architectures_text() +
+                         ": Ampere (8.0) and newer. Choose another GPU with CUDA_VISIBLE_DEVICES." + kOrCpu);
+  }
+  if (gpu.compute_mode == ComputeMode::kProhibited) {
+    throw DeviceError(gpu.label(),
+                      "its compute mode is Prohibited: no program may compute on it. Allow it with sudo "
+                      "nvidia-smi -i " +
+                          gpu.pci_id +
+                          " -c DEFAULT, or choose another GPU with "
+                          "CUDA_VISIBLE_DEVICES." +
+                          kOrCpu);
+  }
+  const bool is_exclusive =
+      gpu.compute_mode == ComputeMode::kExclusiveProcess || gpu.compute_mode == ComputeMode::kExclusiveThread;
+  if (is_exclusive && !gpu.processes.empty() && !gpu.has_mps) {
+    throw DeviceError(gpu.label(),
+                      "it is in use by " + describe_processes(gpu) +
+                          " and its compute mode is Exclusive_Process: one process at a time. Wait for that "
+                          "process, end it, or choose another GPU with CUDA_VISIBLE_DEVICES." +
+                          kOrCpu);
+  }
+}
+
+const Gpu& require_gpu(const GpuSystem& system, int index) {
+  require_driver(system);
+  for (const Gpu& gpu : system.gpus) {
+    if (gpu.index != index) continue;
+    require_usable(gpu);
+    return gpu;
+  }
+  refuse("there is no GPU cuda:" + std::to_string(index) + ": the driver shows " + std::to_string(system.gpus.size()) +
+         (system.visible_devices ? " (CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices + "\")" : "") +
+         ". Start at most one process for each GPU.");
+}
+
+std::string describe_processes(const Gpu& gpu) {
+  std::vector<std::string> parts;
+  for (const GpuProcess& process : gpu.processes) {
+    parts.push_back("pid " + std::to_string(process.pid) +
+                    (process.bytes ? " (" + format_bytes(static_cast<double>(*process.bytes)) + ")" : ""));
+  }
+  return join(parts);
+}
+
+std::string usage_warning(const Gpu& gpu) {
+  if (gpu.processes.empty()) return {};
+  return gpu.label() + " is in use by " + describe_processes(gpu) +
+         ": less memory is left, and steps take longer while they compute";
+}
+
+void check_free_memory(const Gpu& gpu, std::uint64_t needed_bytes, const std::string& what) {
+  if (!gpu.free_bytes || *gpu.free_bytes >= needed_bytes) return;
+  const auto text = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  const std::uint64_t used = gpu.total_bytes - std::min(gpu.total_bytes, *gpu.free_bytes);
+  const std::string holders = describe_processes(gpu);
+  std::string message = what + " needs " + text(needed_bytes) + " of GPU memory and " + text(*gpu.free_bytes) + " of " +
+                        text(gpu.total_bytes) + " are free. ";
+  if (needed_bytes > gpu.total_bytes) {
+    message +=
+        "It does not fit on this GPU at all: lower micro_batch_size or max_seq_len, set gradient_checkpointing: full, "
+        "or take a GPU with more memory.";
+  } else {
+    message +=
+        text(used) + " are held by " +
+        (holders.empty() ? "the driver and processes that it does not list (another container, a desktop)" : holders) +
+        ". End them, choose another GPU with CUDA_VISIBLE_DEVICES, or lower micro_batch_size or max_seq_len.";
+  }
+  throw DeviceError(gpu.label(), message);
+}
+
+}  // namespace lora_train::device

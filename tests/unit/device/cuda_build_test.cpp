@@ -1,0 +1,30 @@
+#include "lora_train/device/cuda_build.h"
+
+#include <gtest/gtest.h>
+
+namespace lora_train::device {
+namespace {
+
+TEST(CudaBuild, HasMachineCodeFromAmpereToHopperAndPtxForLater) {
+  EXPECT_EQ(built_architectures_text(), "sm_80 sm_86 sm_89 sm_90 compute_90");
+}
+
+TEST(CudaBuild, MachineCodeRunsOnLaterMinorNumbersAndPtxOnLaterOnesOfAnyKind) {
+  for (const auto& [major, minor] : {std::pair{8, 0}, {8, 6}, {8, 7}, {8, 9}, {9, 0}}) {
+    EXPECT_EQ(code_for(major, minor), CodeFor::kMachineCode) << major << "." << minor;
+  }
+  for (const auto& [major, minor] : {std::pair{10, 0}, {10, 3}, {12, 0}, {12, 1}}) {
+    EXPECT_EQ(code_for(major, minor), CodeFor::kPtx) << major << "." << minor;
+  }
+  for (const auto& [major, minor] : {std::pair{3, 5}, {6, 1}, {7, 0}, {7, 5}}) {
+    EXPECT_EQ(code_for(major, minor), CodeFor::kNone) << major << "." << minor;
+  }
+}
+
+TEST(CudaBuild, LibraryLiesBesideTheProgram) {
+  EXPECT_EQ(cuda_library_file(),
+            std::filesystem::read_symlink("/proc/self/exe").parent_path() / "lib/liblora_train_cuda.so");
+}
+
+}  // namespace
+}  // namespace lora_train::device
