@@ -1,7 +1,7 @@
 #include "lora_train/kernels/rms_norm.h"
 
 #include "checks.h"
-#include "cpu_arguments.h"
+#include "own_arguments.h"
 #include "rms_norm_cpu.h"
 
 namespace lora_train::kernels {
@@ -16,12 +16,14 @@ void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
   check_dtype(kName, "y", y, x.scalar_type());
   check_rows(kName, "rstd", rstd, {x.size(0)});
   check_dtype(kName, "rstd", rstd, math_dtype(x));
-  if (!has_cpu_kernel(x)) {
-    return rms_norm_forward_reference(x, weight, eps, y, rstd);
-  }
+  const Implementation how = implementation_for(KernelName::kRmsNorm, x);
+  if (how == Implementation::kReference) return rms_norm_forward_reference(x, weight, eps, y, rstd);
   with_cpu_type(x, [&]<class T>(CpuType<T>) {
-    rms_norm_forward_cpu(read_rows<T>(x), read<T>(weight), static_cast<float>(eps), write_rows<T>(y), write<float>(rstd),
-                         x.size(0), x.size(1));
+    const auto run = [&](auto kernel, auto... stream) {
+      kernel(read_rows<T>(x), read<T>(weight), static_cast<float>(eps), write_rows<T>(y), write<float>(rstd), x.size(0),
+             x.size(1), stream...);
+    };
+    how == Implementation::kCpu ? run(rms_norm_forward_cpu<T>) : run(own_kernels_of<T>().rms_norm_forward, own_stream());
   });
 }
 
@@ -43,15 +45,23 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
     check_contiguous(kName, "dweight", *dweight);
     check_dtype(kName, "dweight", *dweight, math_dtype(x));
   }
-  if (!has_cpu_kernel(x)) {
+  const Implementation how = implementation_for(KernelName::kRmsNorm, x);
+  if (how == Implementation::kReference) {
     return rms_norm_backward_reference(dy, x, weight, rstd, dx, accumulate, dweight);
   }
+  const bool needs_dweight = dweight != nullptr && dweight->defined();
   with_cpu_type(x, [&]<class T>(CpuType<T>) {
-    rms_norm_backward_cpu(read_rows<T>(dy), read_rows<T>(x), read<T>(weight), read<float>(rstd), write_rows<T>(dx),
-                          accumulate, x.size(0), x.size(1));
-    if (dweight != nullptr && dweight->defined()) {
-      rms_norm_weight_gradient_cpu(read_rows<T>(dy), read_rows<T>(x), read<float>(rstd), write<float>(*dweight),
-                                   x.size(0), x.size(1));
+    const auto run = [&](auto backward, auto weight_gradient, auto... stream) {
+      backward(read_rows<T>(dy), read_rows<T>(x), read<T>(weight), read<float>(rstd), write_rows<T>(dx), accumulate,
+               x.size(0), x.size(1), stream...);
+      if (!needs_dweight) return;
+      weight_gradient(read_rows<T>(dy), read_rows<T>(x), read<float>(rstd), write<float>(*dweight), x.size(0), x.size(1),
+                      stream...);
+    };
+    if (how == Implementation::kCpu) {
+      run(rms_norm_backward_cpu<T>, rms_norm_weight_gradient_cpu<T>);
+    } else {
+      run(own_kernels_of<T>().rms_norm_backward, own_kernels_of<T>().rms_norm_weight_gradient, own_stream());
     }
   });
 }

@@ -1,7 +1,9 @@
-// A matrix as the CPU kernels see it: rows of contiguous elements, `stride` elements apart.
+// A matrix as kernels see it: rows of contiguous elements, `stride` elements apart.
 #pragma once
 
 #include <cstdint>
+
+#include "bf16.h"
 
 namespace lora_train::kernels {
 
@@ -9,7 +11,7 @@ template <class T>
 struct Rows {
   T* data;
   std::int64_t stride;
-  T* operator[](std::int64_t row) const { return data + row * stride; }
+  LORA_TRAIN_INLINE T* operator[](std::int64_t row) const { return data + row * stride; }
 };
 
 /// Rows per thread below which starting threads costs more than it gains.

@@ -1,51 +1,12 @@
-// What the CPU kernels share: bf16 by integer operations and an exponential the compiler can vectorise. No torch here.
+// What the CPU kernels share: an exponential the compiler can vectorise. No torch here.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
+#include "bf16.h"
 #include "lora_train/kernels/cpu_clones.h"
 
-#define LORA_TRAIN_INLINE inline __attribute__((always_inline))
-
 namespace lora_train::kernels {
-
-struct Bf16 {
-  std::uint16_t bits;
-};
-
-LORA_TRAIN_INLINE float float_of_bits(std::uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-LORA_TRAIN_INLINE std::uint32_t bits_of_float(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-LORA_TRAIN_INLINE float load(const float* p) { return *p; }
-LORA_TRAIN_INLINE float load(const Bf16* p) { return float_of_bits(std::uint32_t{p->bits} << 16); }
-
-/// Round to nearest even; NaN stays NaN.
-LORA_TRAIN_INLINE Bf16 to_bf16(float value) {
-  const std::uint32_t bits = bits_of_float(value);
-  const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  return {static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0u : rounded)};
-}
-
-LORA_TRAIN_INLINE void store(float* p, float value) { *p = value; }
-LORA_TRAIN_INLINE void store(Bf16* p, float value) { *p = to_bf16(value); }
-
-/// The value as a T would hold it.
-template <class T>
-LORA_TRAIN_INLINE float rounded_to(float value) {
-  T t;
-  store(&t, value);
-  return load(&t);
-}
 
 /// e^x to 1.5 ulp; 0 below -87, e^88 above 88, NaN for NaN. Range reduction by ln 2 in two parts (Cody and Waite), the
 /// polynomial of the Cephes library's expf.

@@ -1,4 +1,4 @@
-// Tensors for kernel tests: reproducible values, strided rows, devices and dtypes, central differences.
+// Tensors for tests: reproducible values, strided rows, central differences.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -41,40 +41,6 @@ inline bool gaps_are_untouched(const at::Tensor& t, int64_t gap = 3) {
   const auto gaps = t.as_strided({t.size(0), gap}, {t.stride(0), 1}, t.storage_offset() + row);
   return gaps.to(at::kFloat).isnan().all().item<bool>();
 }
-
-/// What a kernel test runs on: "cpu" or "cuda", and a dtype.
-struct Place {
-  at::DeviceType device;
-  at::ScalarType dtype;
-
-  /// Values rounded to the dtype, on the device, rows strided.
-  at::Tensor put(const at::Tensor& t) const { return with_row_gaps(t.to(at::Device(device), dtype)); }
-  at::Tensor empty(at::IntArrayRef sizes) const { return put(at::full(sizes, 7.0)); }
-  at::Tensor statistic(at::IntArrayRef sizes) const {
-    return at::full(sizes, 7.0, at::device(device).dtype(dtype == at::kDouble ? at::kDouble : at::kFloat));
-  }
-};
-
-inline std::string place_name(const ::testing::TestParamInfo<Place>& info) {
-  return std::string(info.param.device == at::kCPU ? "cpu" : "cuda") + "_" + c10::toString(info.param.dtype);
-}
-
-class KernelTest : public ::testing::TestWithParam<Place> {
- protected:
-  void SetUp() override {
-    if (GetParam().device == at::kCUDA && !at::hasCUDA()) {
-      GTEST_SKIP() << "no CUDA device here";
-    }
-  }
-};
-
-/// One instantiation per test file.
-#define LORA_TRAIN_EVERY_PLACE(Suite)                                                                                 \
-  INSTANTIATE_TEST_SUITE_P(EveryPlace, Suite,                                                                         \
-                           ::testing::Values(Place{at::kCPU, at::kFloat}, Place{at::kCPU, at::kBFloat16},             \
-                                             Place{at::kCPU, at::kDouble}, Place{at::kCUDA, at::kFloat},              \
-                                             Place{at::kCUDA, at::kBFloat16}),                                        \
-                           place_name)
 
 /// Gradient of `loss` (a function of the fp64 tensor `at_values`, contiguous) by central differences.
 inline at::Tensor central_differences(const std::function<double(const at::Tensor&)>& loss, const at::Tensor& at_values,

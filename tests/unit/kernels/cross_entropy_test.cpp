@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lora_train/base/error.h"
+#include "support/kernel_test.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"
 

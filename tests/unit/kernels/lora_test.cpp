@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "lora_train/base/error.h"
+#include "support/kernel_test.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"
 

@@ -1,0 +1,94 @@
+// The launch layer: one source for two machines. nvcc compiles a `.cu` for the GPU; the host compiler compiles the same
+// file with LORA_TRAIN_ON_CPU, where on_cpu.h runs grid, block, shared memory, barriers and warp shuffles on the host.
+// Kernels are written in plain CUDA (threadIdx, __shared__, __syncthreads, __shfl_xor_sync); what on_cpu.h does not have
+// (atomics, tensor cores, dynamic shared memory) they do not use. No torch here.
+#pragma once
+
+#include <cstdint>
+
+#include "launch_stream.h"
+
+#ifdef LORA_TRAIN_ON_CPU
+#include "on_cpu.h"
+#define LORA_TRAIN_UNROLL
+#else
+#define LORA_TRAIN_UNROLL _Pragma("unroll")
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include "lora_train/base/error.h"
+
+/// An array in shared memory; its content is undefined at first.
+#define LORA_TRAIN_SHARED(type, name, count) __shared__ alignas(16) type name[count]
+#endif
+
+namespace lora_train::kernels {
+
+/// Blocks of a launch.
+struct Grid {
+  std::int64_t x = 1, y = 1;
+};
+
+constexpr unsigned kWarpSize = 32;
+constexpr unsigned kFullWarp = 0xFFFFFFFFu;
+
+/// Runs kernel(args...) on a grid of blocks of `threads` (a multiple of 32, at most 1024), in stream order. A grid without
+/// blocks does nothing. x at most 2^31 - 1, y at most 65535. Throws DeviceError naming `name` where the launch is refused.
+template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned threads, Stream stream,
+            Arguments... arguments) {
+  if (grid.x == 0 || grid.y == 0) return;
+#ifdef LORA_TRAIN_ON_CPU
+  (void)stream;
+  on_cpu::run_grid(name, static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), threads,
+                   [&] { kernel(Parameters(arguments)...); });
+#else
+  kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), dim3(threads), 0,
+           static_cast<cudaStream_t>(stream)>>>(Parameters(arguments)...);
+  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
+    throw DeviceError(name, std::string("CUDA refused to launch it: ") + cudaGetErrorString(error) +
+                                "; lora-train doctor says what this GPU and driver can do");
+  }
+#endif
+}
+
+/// Blocks that cover `count` things, `per_block` each.
+constexpr std::int64_t blocks_for(std::int64_t count, std::int64_t per_block) {
+  return (count + per_block - 1) / per_block;
+}
+
+/// Sum, or largest, over the 32 lanes; every lane gets it. The order of additions is fixed.
+__device__ __forceinline__ float warp_sum(float value) {
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
+  return value;
+}
+
+__device__ __forceinline__ float warp_max(float value) {
+  for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(kFullWarp, value, offset));
+  return value;
+}
+
+/// Sum over a block of at most 1024 threads; every thread gets it. `slots` is shared memory of 32 floats that nothing
+/// else uses until the next barrier after it. All threads of the block call it.
+__device__ __forceinline__ float block_sum(float value, float* slots) {
+  value = warp_sum(value);
+  if (threadIdx.x % kWarpSize == 0) slots[threadIdx.x / kWarpSize] = value;
+  __syncthreads();
+  const unsigned num_warps = blockDim.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const float sum = warp_sum(lane < num_warps ? slots[lane] : 0.0F);
+  __syncthreads();  // the slots may be used again
+  return sum;
+}
+
+__device__ __forceinline__ float block_max(float value, float* slots) {
+  value = warp_max(value);
+  if (threadIdx.x % kWarpSize == 0) slots[threadIdx.x / kWarpSize] = value;
+  __syncthreads();
+  const unsigned num_warps = blockDim.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const float largest = warp_max(lane < num_warps ? slots[lane] : slots[0]);
+  __syncthreads();
+  return largest;
+}
+
+}  // namespace lora_train::kernels

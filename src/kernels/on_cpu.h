@@ -1,0 +1,74 @@
+// CUDA kernels on the host: every thread of a block is a fibre, so that barriers and warp shuffles mean what they mean on
+// a GPU. For tests: slow, one block after the other, in the calling thread.
+//
+// What it is strict about, where a GPU would go on with wrong numbers: all threads of a block reach the same
+// __syncthreads(), all lanes of a warp the same shuffle (else run_grid throws naming both lines); shared memory holds
+// 0xFF bytes (NaN) when a block begins; and the order in which threads and blocks run can be turned round
+// (set_order), so that what is missing a barrier gives other numbers in one of the orders.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+/// An array in shared memory, poisoned at the start of each block.
+#define LORA_TRAIN_SHARED(type, name, count) \
+  alignas(16) static type name[count];       \
+  ::lora_train::kernels::on_cpu::enter_shared(name, sizeof name)
+#define __syncthreads() ::lora_train::kernels::on_cpu::sync_block(__LINE__)
+#define __syncwarp() ::lora_train::kernels::on_cpu::sync_warp(__LINE__)
+#define __shfl_xor_sync(mask, value, lane_mask) \
+  ::lora_train::kernels::on_cpu::shuffle(mask, value, ::lora_train::kernels::on_cpu::lane() ^ unsigned(lane_mask), __LINE__)
+#define __shfl_sync(mask, value, source) ::lora_train::kernels::on_cpu::shuffle(mask, value, unsigned(source), __LINE__)
+
+namespace lora_train::kernels::on_cpu {
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+enum class Order { kAscending, kDescending };
+/// Order in which threads, and blocks, run between barriers. Ascending at first.
+void set_order(Order order);
+
+/// Grids run since the program began.
+std::int64_t num_launches();
+
+/// Runs body() once per thread. Throws ShapeError when threads wait for each other in vain.
+void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned threads, const std::function<void()>& body);
+
+void sync_block(int line);
+void sync_warp(int line);
+unsigned lane();
+void enter_shared(void* memory, std::size_t bytes);
+/// 8 bytes of every lane, exchanged: what lane `source` has given.
+std::uint64_t exchange(std::uint64_t value, unsigned source, int line);
+
+template <class T>
+T shuffle(unsigned mask, T value, unsigned source, int line) {
+  static_assert(sizeof(T) <= sizeof(std::uint64_t));
+  (void)mask;  // our kernels shuffle whole warps only
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = exchange(bits, source % 32, line);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+}  // namespace lora_train::kernels::on_cpu
+
+/// The names that CUDA gives them, set for the fibre that runs.
+inline thread_local lora_train::kernels::on_cpu::Index threadIdx, blockIdx, blockDim, gridDim;
+
+inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
+inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+using std::exp;
+inline float __expf(float x) { return std::exp(x); }
+inline float __fdividef(float a, float b) { return a / b; }

@@ -1,0 +1,22 @@
+#include "own_kernels.h"
+
+namespace lora_train::kernels {
+namespace {
+
+template <class T>
+OwnKernelsOf<T> kernels_of() {
+  OwnKernelsOf<T> table{};
+  table.rms_norm_forward = rms_norm_forward_cuda<T>;
+  table.rms_norm_backward = rms_norm_backward_cuda<T>;
+  table.rms_norm_weight_gradient = rms_norm_weight_gradient_cuda<T>;
+  return table;
+}
+
+}  // namespace
+
+const OwnKernels& linked_own_kernels() {
+  static const OwnKernels table{kernels_of<float>(), kernels_of<Bf16>()};
+  return table;
+}
+
+}  // namespace lora_train::kernels

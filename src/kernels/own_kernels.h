@@ -1,0 +1,26 @@
+// The table of our own CUDA kernels. liblora_train_cuda.so brings it compiled for GPUs; tests bring the same sources
+// compiled for the CPU (launch.h). No torch here.
+#pragma once
+
+#include "launch_stream.h"
+#include "rms_norm_cuda.h"
+
+namespace lora_train::kernels {
+
+/// Kernels that exist for each element type.
+template <class T>
+struct OwnKernelsOf {
+  decltype(&rms_norm_forward_cuda<T>) rms_norm_forward;
+  decltype(&rms_norm_backward_cuda<T>) rms_norm_backward;
+  decltype(&rms_norm_weight_gradient_cuda<T>) rms_norm_weight_gradient;
+};
+
+struct OwnKernels {
+  OwnKernelsOf<float> f32;
+  OwnKernelsOf<Bf16> bf16;
+};
+
+/// Of the library or program that it is linked into.
+const OwnKernels& linked_own_kernels();
+
+}  // namespace lora_train::kernels

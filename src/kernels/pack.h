@@ -1,0 +1,44 @@
+// Several elements read or written at once by a thread of a CUDA kernel: 16 bytes where the rows allow it, else one
+// element. No torch here.
+#pragma once
+
+#include <cstdint>
+
+#include "bf16.h"
+#include "rows.h"
+
+namespace lora_train::kernels {
+
+template <class T, int kSize>
+struct alignas(kSize * sizeof(T)) Pack {
+  T values[kSize];
+};
+
+/// Elements of T in 16 bytes.
+template <class T>
+constexpr int kFullPack = 16 / sizeof(T);
+
+template <int kSize, class T>
+LORA_TRAIN_INLINE Pack<T, kSize> load_pack(const T* p) {
+  return *reinterpret_cast<const Pack<T, kSize>*>(p);
+}
+
+template <int kSize, class T>
+LORA_TRAIN_INLINE void store_pack(T* p, const Pack<T, kSize>& pack) {
+  *reinterpret_cast<Pack<T, kSize>*>(p) = pack;
+}
+
+/// Whether every row of `width` elements can be read in whole packs of 16 bytes.
+template <class T>
+bool fits_packs(Rows<T> rows, std::int64_t width) {
+  return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.stride % kFullPack<T> == 0 &&
+         width % kFullPack<T> == 0;
+}
+
+/// Threads for a block that goes along a row of `packs`: a multiple of 32 between 32 and `most`.
+inline unsigned threads_for(std::int64_t packs, unsigned most) {
+  const std::int64_t rounded = (packs + 31) / 32 * 32;
+  return rounded < 32 ? 32U : rounded > most ? most : static_cast<unsigned>(rounded);
+}
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,57 @@
+// The devices and dtypes that a kernel test runs on.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kernels/own_kernels.h"
+#include "lora_train/kernels/implementation.h"
+#include "support/tensors.h"
+
+namespace lora_train::testing_support {
+
+/// What a kernel test runs on: "cpu", "cuda", or "cuda_on_cpu" (our CUDA kernels compiled for the CPU), and a dtype.
+struct Place {
+  at::DeviceType device;
+  at::ScalarType dtype;
+  bool is_cuda_on_cpu = false;
+
+  /// Values rounded to the dtype, on the device, rows strided.
+  at::Tensor put(const at::Tensor& t) const { return with_row_gaps(t.to(at::Device(device), dtype)); }
+  at::Tensor empty(at::IntArrayRef sizes) const { return put(at::full(sizes, 7.0)); }
+  at::Tensor statistic(at::IntArrayRef sizes) const {
+    return at::full(sizes, 7.0, at::device(device).dtype(dtype == at::kDouble ? at::kDouble : at::kFloat));
+  }
+};
+
+inline std::string place_name(const ::testing::TestParamInfo<Place>& info) {
+  const Place& place = info.param;
+  const std::string device = place.is_cuda_on_cpu ? "cuda_on_cpu" : place.device == at::kCPU ? "cpu" : "cuda";
+  return device + "_" + c10::toString(place.dtype);
+}
+
+class KernelTest : public ::testing::TestWithParam<Place> {
+ protected:
+  void SetUp() override {
+    if (GetParam().device == at::kCUDA && !at::hasCUDA()) {
+      GTEST_SKIP() << "no CUDA device here";
+    }
+    if (GetParam().is_cuda_on_cpu) kernels::use_own_kernels({&kernels::linked_own_kernels(), nullptr, true});
+  }
+  void TearDown() override {
+    if (GetParam().is_cuda_on_cpu) kernels::use_own_kernels({});
+  }
+};
+
+/// One instantiation per test file.
+#define LORA_TRAIN_EVERY_PLACE(Suite)                                                                                 \
+  INSTANTIATE_TEST_SUITE_P(EveryPlace, Suite,                                                                         \
+                           ::testing::Values(Place{at::kCPU, at::kFloat}, Place{at::kCPU, at::kBFloat16},             \
+                                             Place{at::kCPU, at::kDouble}, Place{at::kCUDA, at::kFloat},              \
+                                             Place{at::kCUDA, at::kBFloat16}, Place{at::kCPU, at::kFloat, true},      \
+                                             Place{at::kCPU, at::kBFloat16, true}),                                   \
+                           place_name)
+
+}  // namespace lora_train::testing_support
