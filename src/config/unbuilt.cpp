@@ -21,7 +21,6 @@ Unbuilt base_format(BasePrecision format) {
 
 const std::vector<Unbuilt>& unbuilt_table() {
   static const std::vector<Unbuilt> table = {
-      {"device: cuda", "Use device: cpu.", [](const Profile& p) { return p.device == Device::kCuda; }},
       base_format(BasePrecision::kNf4),
       base_format(BasePrecision::kInt8),
       base_format(BasePrecision::kFp8),

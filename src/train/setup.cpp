@@ -6,7 +6,10 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
+#include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/device/cuda_build.h"
+#include "lora_train/device/gpu.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/storage/model_weights.h"
 
@@ -70,8 +73,6 @@ void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loade
                                         "; leave these keys out, they come with the adapter");
 }
 
-bool has_nvidia_device() { return std::filesystem::exists("/dev/nvidia0") || std::filesystem::exists("/dev/nvidiactl"); }
-
 }  // namespace
 
 ModelFiles open_model(const Profile& profile) {
@@ -91,8 +92,17 @@ data::PreparedData load_data(const Profile& profile, const ModelFiles& files, bo
 
 void check_device(const Profile& profile, const model::ModelConfig& config) {
   if (profile.device == Device::kCpu) return;
-  if (profile.device == Device::kCuda || has_nvidia_device()) {
-    throw DeviceError("device", "training on CUDA is not built yet in this version; set device: cpu to train on the CPU");
+  if (profile.device == Device::kCuda || !device::nvidia_device_nodes().empty()) {
+    const device::GpuSystem system = device::find_gpus();
+    const device::Gpu& gpu = device::require_gpu(system);
+    if (const std::string warning = device::usage_warning(gpu); !warning.empty()) log_warning(warning);
+    const std::filesystem::path library = device::cuda_library_file();
+    if (!std::filesystem::exists(library)) {
+      throw DeviceError("device", "the CUDA library is missing, expected " + library.string() + ": this is a CPU-only build, and " +
+                                      gpu.label() + " cannot be used. Build where nvcc is (scripts/install_deps.sh brings it) "
+                                      "and copy the whole folder, or set device: cpu to compute on the CPU.");
+    }
+    return;
   }
   const std::int64_t count = model::num_parameters(config);
   if (count > kLargestUnaskedCpuModel) {

@@ -17,7 +17,7 @@ TEST(Unbuilt, NothingInTheDefaults) {
 TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
   ProfileText files;
   for (const char* text :
-       {"device: cuda", "base_precision: nf4", "base_precision: int8", "base_precision: fp8", "optim: adamw_8bit",
+       {"base_precision: nf4", "base_precision: int8", "base_precision: fp8", "optim: adamw_8bit",
         "attn_implementation: fa2", "attn_implementation: cudnn", "kernels: own", "add_tokens: [a]",
         "{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}", "kernels: reference",
         "attn_implementation: reference", "metric_for_best_model: eval_accuracy",
