@@ -70,7 +70,7 @@ std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config, con
 void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed, model::Parameters& parameters) {
   for (const auto& spec : specs) {
     const std::string name = model::peft_parameter_name(spec.layer, spec.slot, 'A');
-    at::Tensor a = parameters.value(name);
+    const at::Tensor a = at::empty(parameters.value(name).sizes(), at::kFloat);  // on the host: the same on every device
     const int64_t rows = a.size(0), columns = a.size(1);
     const auto bound = static_cast<float>(1.0 / std::sqrt(static_cast<double>(columns)));
     const PhiloxKey key = philox_key(seed, RandomPurpose::kLoraInit, name);
@@ -83,6 +83,7 @@ void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint
         }
       }
     }
+    parameters.value(name).copy_(a);
     parameters.value(model::peft_parameter_name(spec.layer, spec.slot, 'B')).zero_();
   }
 }

@@ -163,8 +163,10 @@ Decoder make_decoder(const ModelConfig& config, WeightSource& weights, at::Scala
                      const FirstNeeded& first_needed) {
   const std::vector<float> inv_freq = rope_inv_freq(config);
   const at::Tensor frequencies = at::tensor(at::ArrayRef<float>(inv_freq), at::kFloat);
-  return {config, dtype, weights, kernels::make_rope_table(frequencies, max_seq_len, rope_attention_factor(config)),
-          first_needed};
+  kernels::RopeTable rope = kernels::make_rope_table(frequencies, max_seq_len, rope_attention_factor(config));
+  const at::Device device = weights.outer().embedding.device();
+  rope = {rope.cos.to(device), rope.sin.to(device)};  // made on the host: the same on every device
+  return {config, dtype, weights, rope, first_needed};
 }
 
 void layer_forward(const Decoder& decoder, const LayerWeights& weights, int64_t layer, const Batch& batch,

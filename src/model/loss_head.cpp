@@ -54,53 +54,81 @@ void count_statistics(const kernels::CrossEntropyOutput& output, LossSums& sums)
   }
 }
 
-int64_t rows_per_chunk(const OuterWeights& weights, const LossHeadOptions& options, int64_t M) {
+int64_t rows_per_chunk(const OuterWeights& weights, const LossHeadOptions& options) {
   const int64_t row_bytes = weights.head.size(0) * static_cast<int64_t>(weights.head.element_size());
+  const int64_t M = std::max<int64_t>(options.max_rows, 1);
   return std::clamp<int64_t>(options.chunk_bytes / row_bytes, std::min<int64_t>(M, 16), M);
 }
 
 }  // namespace
 
-LossSums loss_head(const at::Tensor& hidden, const Batch& batch, OuterWeights& weights, const LossHeadOptions& options,
-                   at::Tensor* d_hidden) {
+LossHead::LossHead(OuterWeights& weights, const LossHeadOptions& options)
+    : weights_(weights), norm_eps_(options.norm_eps), chunk_rows_(rows_per_chunk(weights, options)) {
+  const int64_t m = chunk_rows_, V = weights.head.size(0), D = weights.head.size(1);
+  const at::ScalarType dtype = weights.head.scalar_type();
+  const at::ScalarType math = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  picked_ = make({m, D}, dtype);
+  normed_ = make({m, D}, dtype);
+  logits_ = make({m, V}, dtype);
+  rstd_ = make({m}, math);
+  losses_ = make({m}, math);
+  correct_ = make({m}, at::kBool);
+  confidence_ = make({m}, at::kFloat);
+  if (!options.needs_backward) return;
+  d_normed_ = make({m, D}, dtype);
+  d_picked_ = make({m, D}, dtype);
+}
+
+at::Tensor LossHead::make(at::IntArrayRef sizes, at::ScalarType dtype) {
+  const at::Tensor buffer = at::empty(sizes, weights_.head.options().dtype(dtype));
+  bytes_ += static_cast<int64_t>(buffer.nbytes());
+  return buffer;
+}
+
+LossHead::Chunk LossHead::forward(const at::Tensor& hidden, const Batch& batch, int64_t begin) {
+  const int64_t m = std::min(chunk_rows_, batch.supervised.size(0) - begin);
+  const auto cut = [m](const at::Tensor& buffer) { return buffer.narrow(0, 0, m); };
+  Chunk chunk{batch.supervised.narrow(0, begin, m), batch.targets.narrow(0, begin, m), cut(picked_), cut(normed_),
+              cut(logits_), cut(rstd_), {cut(losses_), {}, {}}};
+  at::index_select_out(chunk.picked, hidden, 0, chunk.slots);
+  kernels::rms_norm_forward(chunk.picked, weights_.final_norm.weight, norm_eps_, chunk.normed, chunk.rstd);
+  head_forward(weights_, chunk.normed, chunk.logits);
+  return chunk;
+}
+
+void LossHead::backward(Chunk& chunk, at::Tensor& d_hidden) {
+  const int64_t m = chunk.picked.size(0);
+  at::Tensor d_normed = d_normed_.narrow(0, 0, m), d_picked = d_picked_.narrow(0, 0, m);
+  head_backward(weights_, chunk.normed, chunk.logits, d_normed);
+  at::Tensor& dweight = weights_.final_norm.grad;
+  kernels::rms_norm_backward(d_normed, chunk.picked, weights_.final_norm.weight, chunk.rstd, d_picked, false,
+                             dweight.defined() ? &dweight : nullptr);
+  d_hidden.index_copy_(0, chunk.slots, d_picked);
+}
+
+void LossHead::train(const at::Tensor& hidden, const Batch& batch, double gradient_scale, at::Tensor& loss_sum,
+                     at::Tensor& d_hidden) {
+  d_hidden.zero_();
+  for (int64_t begin = 0; begin < batch.supervised.size(0); begin += chunk_rows_) {
+    Chunk chunk = forward(hidden, batch, begin);
+    kernels::cross_entropy_in_place(chunk.logits, chunk.targets, gradient_scale, true, chunk.output);
+    loss_sum.add_(chunk.output.losses.sum(at::kDouble));
+    backward(chunk, d_hidden);
+  }
+}
+
+LossSums LossHead::evaluate(const at::Tensor& hidden, const Batch& batch) {
   LossSums sums;
   sums.num_tokens = batch.supervised.size(0);
-  if (options.with_statistics) sums.bins.resize(kCalibrationBins);
-  if (options.with_gradient) d_hidden->zero_();
-  if (sums.num_tokens == 0) return sums;
-
-  const int64_t M = sums.num_tokens;
-  const at::Tensor picked = hidden.index_select(0, batch.supervised);
-  at::Tensor normed = at::empty_like(picked), rstd = at::empty({M}, picked.options().dtype(at::kFloat));
-  kernels::rms_norm_forward(picked, weights.final_norm.weight, options.norm_eps, normed, rstd);
-
-  const int64_t chunk = rows_per_chunk(weights, options, M);
-  at::Tensor d_normed = options.with_gradient ? at::empty_like(picked) : at::Tensor();
-  at::Tensor logits_buffer = at::empty({chunk, weights.head.size(0)}, picked.options());
-  for (int64_t begin = 0; begin < M; begin += chunk) {
-    const int64_t m = std::min(chunk, M - begin);
-    const at::Tensor rows = normed.narrow(0, begin, m);
-    at::Tensor logits = logits_buffer.narrow(0, 0, m);
-    head_forward(weights, rows, logits);
-    kernels::CrossEntropyOutput output;
-    output.losses = at::empty({m}, rstd.options());
-    if (options.with_statistics) {
-      output.correct = at::empty({m}, rstd.options().dtype(at::kBool));
-      output.confidence = at::empty({m}, rstd.options());
-    }
-    kernels::cross_entropy_in_place(logits, batch.targets.narrow(0, begin, m), options.gradient_scale,
-                                    options.with_gradient, output);
-    sums.loss += output.losses.sum(at::kDouble).item<double>();
-    if (options.with_statistics) count_statistics(output, sums);
-    if (!options.with_gradient) continue;
-    at::Tensor d_rows = d_normed.narrow(0, begin, m);
-    head_backward(weights, rows, logits, d_rows);
-  }
-  if (options.with_gradient) {
-    at::Tensor d_picked = at::empty_like(picked);
-    kernels::rms_norm_backward(d_normed, picked, weights.final_norm.weight, rstd, d_picked, false,
-                               weights.final_norm.grad.defined() ? &weights.final_norm.grad : nullptr);
-    d_hidden->index_copy_(0, batch.supervised, d_picked);
+  sums.bins.resize(kCalibrationBins);
+  for (int64_t begin = 0; begin < sums.num_tokens; begin += chunk_rows_) {
+    Chunk chunk = forward(hidden, batch, begin);
+    const int64_t m = chunk.picked.size(0);
+    chunk.output.correct = correct_.narrow(0, 0, m);
+    chunk.output.confidence = confidence_.narrow(0, 0, m);
+    kernels::cross_entropy_in_place(chunk.logits, chunk.targets, 0, false, chunk.output);
+    sums.loss += chunk.output.losses.sum(at::kDouble).item<double>();
+    count_statistics(chunk.output, sums);
   }
   return sums;
 }

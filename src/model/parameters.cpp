@@ -14,7 +14,7 @@ int64_t Parameter::numel() const {
   return count;
 }
 
-Parameters::Parameters(std::vector<Parameter> list, Buffers buffers) : list_(std::move(list)) {
+Parameters::Parameters(std::vector<Parameter> list, Buffers buffers, at::Device device) : list_(std::move(list)) {
   std::stable_partition(list_.begin(), list_.end(), [](const Parameter& parameter) { return parameter.decayed; });
   for (std::size_t i = 0; i < list_.size(); ++i) {
     list_[i].offset = size_;
@@ -22,8 +22,27 @@ Parameters::Parameters(std::vector<Parameter> list, Buffers buffers) : list_(std
     if (list_[i].decayed) num_decayed_ = size_;
     if (!index_.emplace(list_[i].name, i).second) throw ShapeError(list_[i].name, "two parameters have one name");
   }
-  for (at::Tensor* flat : {&values, &exp_avg, &exp_avg_sq}) *flat = at::zeros({size_}, at::kFloat);
-  if (buffers == Buffers::kAll) grads = at::zeros({size_}, at::kFloat);
+  const auto options = at::TensorOptions(at::kFloat).device(device);
+  for (at::Tensor* flat : {&values, &exp_avg, &exp_avg_sq}) *flat = at::zeros({size_}, options);
+  if (buffers == Buffers::kAll) grads = at::zeros({size_}, options);
+}
+
+Parameters Parameters::host_copy() const {
+  Parameters copy;
+  copy.list_ = list_;
+  copy.index_ = index_;
+  copy.size_ = size_;
+  copy.num_decayed_ = num_decayed_;
+  const auto options = at::TensorOptions(at::kFloat).pinned_memory(values.is_cuda());
+  for (at::Tensor* flat : {&copy.values, &copy.exp_avg, &copy.exp_avg_sq}) *flat = at::empty({size_}, options);
+  copy.copy_state_from(*this);
+  return copy;
+}
+
+void Parameters::copy_state_from(const Parameters& other) {
+  values.copy_(other.values);
+  exp_avg.copy_(other.exp_avg);
+  exp_avg_sq.copy_(other.exp_avg_sq);
 }
 
 const Parameter& Parameters::find(const std::string& name) const {

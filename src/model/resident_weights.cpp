@@ -63,14 +63,6 @@ std::vector<NormSite> norm_sites(const ModelConfig& c) {
   return sites;
 }
 
-void load(const storage::WeightFiles& files, const std::string& name, const at::Tensor& target) {
-  throw_if_stop_requested();
-  const storage::TensorEntry* entry = files.find(name);
-  if (entry == nullptr) throw FormatError(name, "tensor is missing");
-  copy_elements(*entry, files.bytes(*entry), files.where(*entry), target);
-  files.release(*entry);
-}
-
 std::vector<Parameter> adapter_parameters(const ModelConfig& config, const std::vector<AdapterSpec>& specs) {
   std::vector<Parameter> list;
   for (const auto& spec : specs) {
@@ -108,28 +100,62 @@ std::string peft_parameter_name(int64_t layer, LinearSlot slot, char a_or_b) {
 }
 
 ResidentWeights::ResidentWeights(const ModelConfig& config, const storage::WeightFiles& files, at::ScalarType dtype,
-                                 const std::vector<AdapterSpec>& specs, TrainedWeights trained)
+                                 const std::vector<AdapterSpec>& specs, TrainedWeights trained, at::Device device)
+    : ResidentWeights(config, &files, dtype, specs, trained, device) {}
+
+ResidentWeights::ResidentWeights(const ModelConfig& config, at::ScalarType dtype, const std::vector<AdapterSpec>& specs,
+                                 TrainedWeights trained)
+    : ResidentWeights(config, nullptr, dtype, specs, trained, at::kMeta) {}
+
+ResidentWeights::ResidentWeights(const ModelConfig& config, const storage::WeightFiles* files, at::ScalarType dtype,
+                                 const std::vector<AdapterSpec>& specs, TrainedWeights trained, at::Device device)
     : config_(config),
-      dtype_(dtype),
-      parameters_(trained == TrainedWeights::kAll ? weight_parameters(config) : adapter_parameters(config, specs)),
+      options_(at::TensorOptions(dtype).device(device)),
+      files_(files),
+      parameters_(trained == TrainedWeights::kAll ? weight_parameters(config) : adapter_parameters(config, specs),
+                  Buffers::kAll, device),
       layers_(static_cast<std::size_t>(config.num_layers)) {
   bind_adapters(specs);
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) load_layer(layer, files);
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) load_layer(layer);
   outer_.is_tied = config.tie_word_embeddings;
-  outer_.embedding = at::empty({config.vocab_size, config.hidden_size}, dtype);
-  load(files, "model.embed_tokens.weight", outer_.embedding);
+  outer_.embedding = at::empty({config.vocab_size, config.hidden_size}, options_);
+  load("model.embed_tokens.weight", outer_.embedding);
   if (outer_.is_tied) {
     outer_.head = outer_.embedding;
   } else {
     outer_.head = at::empty_like(outer_.embedding);
-    load(files, "lm_head.weight", outer_.head);
+    load("lm_head.weight", outer_.head);
   }
-  outer_.final_norm.weight = at::empty({config.hidden_size}, dtype);
-  load(files, "model.norm.weight", outer_.final_norm.weight);
+  outer_.final_norm.weight = at::empty({config.hidden_size}, options_);
+  load("model.norm.weight", outer_.final_norm.weight);
   if (trained == TrainedWeights::kAll) {
-    for (const auto& parameter : parameters_.list()) load(files, parameter.name, parameters_.value(parameter.name));
+    for (const auto& parameter : parameters_.list()) load(parameter.name, parameters_.value(parameter.name));
     bind_trained_weights();
   }
+  files_ = nullptr;
+}
+
+void ResidentWeights::load(const std::string& name, const at::Tensor& target) const {
+  if (files_ == nullptr) return;
+  throw_if_stop_requested();
+  const storage::TensorEntry* entry = files_->find(name);
+  if (entry == nullptr) throw FormatError(name, "tensor is missing");
+  copy_elements(*entry, files_->bytes(*entry), files_->where(*entry), target);
+  files_->release(*entry);
+}
+
+int64_t ResidentWeights::bytes() const {
+  const auto of = [](const at::Tensor& tensor) { return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0; };
+  int64_t sum = of(outer_.embedding) + (outer_.is_tied ? 0 : of(outer_.head)) + of(outer_.final_norm.weight);
+  for (const auto& layer : layers_) {
+    for (const Projection* projection : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      sum += of(projection->weight) + of(projection->bias) + of(projection->lora_a);
+    }
+    for (const NormWeight* norm : {&layer.input_norm, &layer.post_attention_norm, &layer.q_norm, &layer.k_norm}) {
+      sum += of(norm->weight);
+    }
+  }
+  return sum;
 }
 
 void ResidentWeights::bind_adapters(const std::vector<AdapterSpec>& specs) {
@@ -153,29 +179,29 @@ void ResidentWeights::bind_adapters(const std::vector<AdapterSpec>& specs) {
   }
 }
 
-void ResidentWeights::load_layer(int64_t layer, const storage::WeightFiles& files) {
+void ResidentWeights::load_layer(int64_t layer) {
   LayerWeights& weights = layers_[static_cast<std::size_t>(layer)];
   for (const auto& site : projection_sites(config_)) {
     Projection& projection = weights.*site.member;
     projection.in_features = site.in_features;
     projection.out_features = 0;
     for (const auto& part : site.parts) projection.out_features += part.out_features;
-    projection.weight = at::zeros({projection.out_features, projection.input_width()}, dtype_);
-    if (site.has_bias) projection.bias = at::empty({projection.out_features}, dtype_);
-    if (projection.num_columns > 0) projection.lora_a = at::zeros({projection.num_columns, site.in_features}, dtype_);
+    projection.weight = at::zeros({projection.out_features, projection.input_width()}, options_);
+    if (site.has_bias) projection.bias = at::empty({projection.out_features}, options_);
+    if (projection.num_columns > 0) projection.lora_a = at::zeros({projection.num_columns, site.in_features}, options_);
     int64_t begin = 0;
     for (const auto& part : site.parts) {
       const std::string path = linear_path(layer, part.slot);
-      load(files, path + ".weight",
+      load(path + ".weight",
            projection.weight.narrow(0, begin, part.out_features).narrow(1, 0, site.in_features));
-      if (site.has_bias) load(files, path + ".bias", projection.bias.narrow(0, begin, part.out_features));
+      if (site.has_bias) load(path + ".bias", projection.bias.narrow(0, begin, part.out_features));
       begin += part.out_features;
     }
   }
   for (const auto& site : norm_sites(config_)) {
     NormWeight& norm = weights.*site.member;
-    norm.weight = at::empty({site.size}, dtype_);
-    load(files, layer_name(layer, site.name), norm.weight);
+    norm.weight = at::empty({site.size}, options_);
+    load(layer_name(layer, site.name), norm.weight);
   }
 }
 

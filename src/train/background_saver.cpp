@@ -23,8 +23,8 @@ BackgroundSaver::BackgroundSaver(const Run& run)
   constexpr std::int64_t kBytesPerParameter = 12;  // value and two moments
   const model::Parameters& parameters = run.model.weights->parameters();
   const std::int64_t bytes = kBytesPerParameter * parameters.size();
-  if (bytes <= metrics::available_host_memory() / 2) {
-    snapshot_.emplace(parameters);
+  if (parameters.values.is_cuda() || bytes <= metrics::available_host_memory() / 2) {
+    snapshot_.emplace(parameters.host_copy());
   } else {
     log_info("training will stand still while a checkpoint is written: a copy of " +
              format_bytes(static_cast<double>(bytes)) + " for saving beside it does not fit the memory");
@@ -33,11 +33,11 @@ BackgroundSaver::BackgroundSaver(const Run& run)
 
 void BackgroundSaver::start() {
   const model::Parameters& live = run_.model.weights->parameters();
-  if (snapshot_) snapshot_->take(live);
+  if (snapshot_) snapshot_->copy_state_from(live);
   checkpoint::Contents contents = run_.checkpoint;
   contents.state = run_.state;
   contents.files = checkpoint_files(run_.adapters.specs.empty() ? nullptr : &run_.adapters.config, target_modules_,
-                                    snapshot_ ? snapshot_->parameters() : live);
+                                    snapshot_ ? *snapshot_ : live);
   saver_.start(std::move(contents));
   if (!snapshot_) saver_.settle();
 }

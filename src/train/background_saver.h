@@ -12,7 +12,8 @@ namespace lora_train::train {
 
 class BackgroundSaver {
  public:
-  /// Allocates the copy: 12 bytes per trained parameter. Where that does not fit, saving stops training instead.
+  /// Allocates the copy: 12 bytes per trained parameter. Where that does not fit, saving stops training instead; what a
+  /// GPU trains is always copied.
   explicit BackgroundSaver(const Run& run);
 
   /// Starts to save the run as it is. No save may be under way.
@@ -25,7 +26,7 @@ class BackgroundSaver {
  private:
   const Run& run_;
   std::vector<std::string> target_modules_;
-  std::optional<Snapshot> snapshot_;
+  std::optional<model::Parameters> snapshot_;  ///< in host memory; a save goes on from it while training does
   checkpoint::Saver saver_;  ///< after the snapshot, which it reads until it ends
 };
 

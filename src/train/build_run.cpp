@@ -159,9 +159,10 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   run->model = load_model(profile, run->files, run->adapters, train_all, run->data.max_seq_len);
   check_stop_token_row(*run);
   run->activations = plan_activations(profile, *run->model.decoder, capacity(*run, eval_rows), true);
+  run->loss_head = plan_loss_head(*run->model.decoder, run->activations->max_tokens(), true);
   run->schedule = schedule_options(profile, *run);
   run->context = std::make_unique<StepContext>(StepContext{
-      run->data.train, *run->model.decoder, *run->model.weights, *run->activations,
+      run->data.train, *run->model.decoder, *run->model.weights, *run->activations, *run->loss_head,
       {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
       profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), profile.lora_dropout > 0, false});
   run->checkpoint = checkpoint_contents(*run);

@@ -74,12 +74,4 @@ void load_checkpoint_tensors(const fs::path& checkpoint, bool is_adapter, model:
             {{kFirstMoment, parameters.exp_avg}, {kSecondMoment, parameters.exp_avg_sq}});
 }
 
-Snapshot::Snapshot(const model::Parameters& parameters) : copy_(parameters.list(), model::Buffers::kWithoutGradients) {}
-
-void Snapshot::take(const model::Parameters& parameters) {
-  copy_.values.copy_(parameters.values);
-  copy_.exp_avg.copy_(parameters.exp_avg);
-  copy_.exp_avg_sq.copy_(parameters.exp_avg_sq);
-}
-
 }  // namespace lora_train::train

@@ -11,7 +11,7 @@
 
 namespace lora_train::train {
 
-/// Files of values and moments. They point into `parameters`; NaN and infinity are found while they are written
+/// Files of values and moments. They point into `parameters`, which lie in host memory; NaN and infinity are found while they are written
 /// (NumericError). adapter null: full fine-tuning.
 std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* adapter,
                                                    const std::vector<std::string>& target_modules,
@@ -19,16 +19,5 @@ std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* ad
 
 /// Reads them back, through memory and not a map. Throws FormatError when a tensor is missing, misshapen or unexpected.
 void load_checkpoint_tensors(const std::filesystem::path& checkpoint, bool is_adapter, model::Parameters& parameters);
-
-/// Values and moments in host memory of their own, allocated once, so that a save can go on while training does.
-class Snapshot {
- public:
-  explicit Snapshot(const model::Parameters& parameters);
-  void take(const model::Parameters& parameters);
-  const model::Parameters& parameters() const { return copy_; }
-
- private:
-  model::Parameters copy_;
-};
 
 }  // namespace lora_train::train

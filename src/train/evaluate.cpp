@@ -5,7 +5,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/data/micro_batch.h"
-#include "lora_train/model/loss_head.h"
 #include "train_step.h"
 
 namespace lora_train::train {
@@ -40,12 +39,8 @@ void check_finite(double loss, const data::NamedStore& data, const data::MicroBa
 
 }  // namespace
 
-EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, const data::NamedStore& data,
-                    const std::vector<data::MicroBatchPlan>& plan) {
-  model::LossHeadOptions options;
-  options.norm_eps = decoder.config.rms_norm_eps;
-  options.with_gradient = false;
-  options.with_statistics = true;
+EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, model::LossHead& loss_head,
+                    const data::NamedStore& data, const std::vector<data::MicroBatchPlan>& plan) {
   model::LossSums sums;
   EvalResult result;
   data::HostBuffer buffer;
@@ -54,8 +49,8 @@ EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, co
     throw_if_stop_requested();
     const model::Batch batch = make_batch(data::build_micro_batch(data.store, micro_plan, buffer));
     model::decoder_forward(decoder, batch, activations);
-    const model::LossSums part = model::loss_head(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch,
-                                                  decoder.weights.outer(), options, nullptr);
+    const model::LossSums part =
+        loss_head.evaluate(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch);
     check_finite(part.loss, data, micro_plan);
     add(part, sums);
   }

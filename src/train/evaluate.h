@@ -1,18 +1,18 @@
 // Loss, token accuracy and calibration of a model on a set of documents.
 #pragma once
 
-
 #include "lora_train/data/plan.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/model/activations.h"
 #include "lora_train/model/decoder.h"
+#include "lora_train/model/loss_head.h"
 #include "lora_train/train/requests.h"
 
 namespace lora_train::train {
 
-/// Runs through all documents once. Throws StopError between micro-batches. ece: 15 equal-width bins over the confidence of the most likely token. Throws NumericError,
-/// naming rows of the micro-batch, when its loss is not finite.
-EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, const data::NamedStore& data,
-                    const std::vector<data::MicroBatchPlan>& plan);
+/// Runs through all documents once. Throws StopError between micro-batches. ece: 15 equal-width bins over the confidence
+/// of the most likely token. Throws NumericError, naming rows of the micro-batch, when its loss is not finite.
+EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, model::LossHead& loss_head,
+                    const data::NamedStore& data, const std::vector<data::MicroBatchPlan>& plan);
 
 }  // namespace lora_train::train

@@ -33,6 +33,7 @@ struct Run {
   std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
   LoadedModel model;
   std::unique_ptr<model::Activations> activations;
+  std::unique_ptr<model::LossHead> loss_head;
   optim::LrScheduleOptions schedule;
   std::unique_ptr<StepContext> context;
   checkpoint::Contents checkpoint;  ///< of every checkpoint of the run; state and files come with each

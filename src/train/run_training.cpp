@@ -231,10 +231,11 @@ std::vector<EvalResult> run_evaluation(const EvalRequest& request) {
   const data::BatchSizes sizes = data::resolve_batch_sizes(profile, data.max_seq_len);
   const std::int64_t rows = profile.eval_micro_batch_size.value_or(sizes.micro);
   const auto activations = plan_activations(profile, *model.decoder, rows * data.max_seq_len, false);
+  const auto loss_head = plan_loss_head(*model.decoder, activations->max_tokens(), false);
   std::vector<EvalResult> results;
   for (const auto& eval : data.evals) {
     const auto plan = data::plan_evaluation(eval.store, data.max_seq_len, profile.packing, rows);
-    results.push_back(evaluate(*model.decoder, *activations, eval, plan));
+    results.push_back(evaluate(*model.decoder, *activations, *loss_head, eval, plan));
   }
   return results;
 }

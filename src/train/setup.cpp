@@ -185,4 +185,10 @@ std::unique_ptr<model::Activations> plan_activations(const Profile& profile, con
   return std::make_unique<model::Activations>(decoder.config, decoder.weights, shape, modes);
 }
 
+std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,
+                                                bool needs_backward) {
+  return std::make_unique<model::LossHead>(
+      decoder.weights.outer(), model::LossHeadOptions{decoder.config.rms_norm_eps, max_tokens, needs_backward});
+}
+
 }  // namespace lora_train::train

@@ -8,6 +8,7 @@
 #include "lora_train/lora/adapter_file.h"
 #include "lora_train/model/activations.h"
 #include "lora_train/model/decoder.h"
+#include "lora_train/model/loss_head.h"
 #include "lora_train/model/resident_weights.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/tokenizer/model_folder.h"
@@ -50,5 +51,9 @@ LoadedModel load_model(const Profile& profile, const ModelFiles& files, const Ad
 /// gradient_checkpointing resolved (auto: by memory), buffers planned.
 std::unique_ptr<model::Activations> plan_activations(const Profile& profile, const model::Decoder& decoder,
                                                      std::int64_t max_tokens, bool needs_backward);
+
+/// For batches of at most max_tokens, all of which may be supervised.
+std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,
+                                                bool needs_backward);
 
 }  // namespace lora_train::train

@@ -156,7 +156,8 @@ class Loop {
     long long num_tokens = 0;
     for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
       const auto start = Clock::now();
-      const EvalResult result = evaluate(*run_.model.decoder, *run_.activations, run_.data.evals[i], run_.eval_plans[i]);
+      const EvalResult result = evaluate(*run_.model.decoder, *run_.activations, *run_.loss_head, run_.data.evals[i],
+                                         run_.eval_plans[i]);
       metrics::EvalRecord record{run_.state.step, result.name, result.loss, result.perplexity, result.token_accuracy,
                                  result.num_tokens, seconds_since(start)};
       reporters_.write(record);

@@ -10,7 +10,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "lora_train/model/loss_head.h"
 #include "lora_train/optim/grad_clip.h"
 
 namespace lora_train::train {
@@ -92,10 +91,7 @@ model::Batch make_batch(const data::MicroBatch& micro_batch) {
 StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next) {
   StepResult result;
   context.weights.parameters().grads.zero_();
-  model::LossHeadOptions options;
-  options.norm_eps = context.decoder.config.rms_norm_eps;
-  options.gradient_scale = 1.0 / static_cast<double>(plan.num_supervised);
-  double loss_sum = 0;
+  at::Tensor loss_sum = at::zeros({}, at::kDouble);
   for (std::size_t i = 0; i < plan.micro_batches.size(); ++i) {
     throw_if_stop_requested();
     const auto start = std::chrono::steady_clock::now();
@@ -107,11 +103,11 @@ StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan
     model::decoder_forward(context.decoder, batch, context.activations);
     const int64_t N = batch.num_tokens();
     at::Tensor d_hidden = context.activations.d_hidden.narrow(0, 0, N);
-    loss_sum += model::loss_head(context.activations.final_hidden.narrow(0, 0, N), batch, context.weights.outer(),
-                                 options, &d_hidden).loss;
+    context.loss_head.train(context.activations.final_hidden.narrow(0, 0, N), batch,
+                            1.0 / static_cast<double>(plan.num_supervised), loss_sum, d_hidden);
     model::decoder_backward(context.decoder, batch, context.activations);
   }
-  result.loss = loss_sum / static_cast<double>(plan.num_supervised);
+  result.loss = loss_sum.item<double>() / static_cast<double>(plan.num_supervised);
   result.grad_norm = optim::grad_norm(context.weights.parameters().grads);
   return result;
 }

@@ -10,6 +10,7 @@
 #include "lora_train/data/plan.h"
 #include "lora_train/model/activations.h"
 #include "lora_train/model/decoder.h"
+#include "lora_train/model/loss_head.h"
 #include "lora_train/model/resident_weights.h"
 #include "lora_train/optim/adamw.h"
 
@@ -33,6 +34,7 @@ struct StepContext {
   model::Decoder& decoder;
   model::ResidentWeights& weights;
   model::Activations& activations;
+  model::LossHead& loss_head;
   optim::AdamWOptions adamw;
   double max_grad_norm = 0;
   std::uint64_t seed = 0;

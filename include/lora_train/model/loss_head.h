@@ -1,7 +1,8 @@
 // Final norm, output head and cross entropy on supervised rows only, in chunks: logits of a whole batch never exist.
-// M supervised rows, D hidden, V vocabulary.
+// M supervised rows, m rows of a chunk, D hidden, V vocabulary.
 #pragma once
 
+#include "lora_train/kernels/cross_entropy.h"
 #include "lora_train/model/batch.h"
 #include "lora_train/model/weights.h"
 
@@ -10,7 +11,7 @@ namespace lora_train::model {
 struct LossSums {
   double loss = 0;           ///< sum over supervised tokens, in fp64
   int64_t num_tokens = 0;    ///< M
-  int64_t num_correct = 0;   ///< target is the most likely token; counted when with_statistics
+  int64_t num_correct = 0;   ///< target is the most likely token
   /// Calibration: per bin of 15 over the confidence of the most likely token: tokens, sum of confidence, correct.
   /// Where the logits are not finite the confidence is NaN and counts in the last bin.
   struct Bin {
@@ -18,20 +19,52 @@ struct LossSums {
     double confidence = 0;
     int64_t correct = 0;
   };
-  std::vector<Bin> bins;     ///< 15 when with_statistics
+  std::vector<Bin> bins;     ///< 15
 };
 
 struct LossHeadOptions {
   double norm_eps = 1e-6;
-  double gradient_scale = 0;     ///< of every token's loss: 1 / supervised tokens of the global step
-  bool with_gradient = true;
-  bool with_statistics = false;
+  int64_t max_rows = 0;        ///< supervised rows of the largest batch
+  bool needs_backward = true;  ///< false: for evaluate() alone
   int64_t chunk_bytes = int64_t{256} << 20;  ///< logits of a chunk take about this; a GEMM of few rows mostly packs the head
 };
 
-/// hidden [N, D]: output of the last layer. With gradient, d_hidden [N, D] is written (zero on rows without a target)
-/// and the gradients of norm, head and trainable rows are added to where they are defined.
-LossSums loss_head(const at::Tensor& hidden, const Batch& batch, OuterWeights& weights, const LossHeadOptions& options,
-                   at::Tensor* d_hidden);
+/// Its buffers, a chunk each, are made once. Not thread-safe.
+class LossHead {
+ public:
+  /// Buffers have dtype and device of `weights`, which outlive the head.
+  LossHead(OuterWeights& weights, const LossHeadOptions& options);
+
+  /// hidden [N, D]: output of the last layer. Adds the loss of every supervised token to loss_sum ([] fp64, on the device)
+  /// and writes d_hidden [N, D], zero on rows without a target: gradient_scale times the gradient of that sum, usually
+  /// with 1 / supervised tokens of the global step. Gradients of norm, head and trainable rows are added to where they
+  /// are defined. Waits for nothing.
+  void train(const at::Tensor& hidden, const Batch& batch, double gradient_scale, at::Tensor& loss_sum,
+             at::Tensor& d_hidden);
+
+  /// Loss and statistics of a batch, without gradients.
+  LossSums evaluate(const at::Tensor& hidden, const Batch& batch);
+
+  /// Bytes of its buffers.
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  /// Buffers cut to the rows [begin, begin + m) of a batch, normed and logits filled.
+  struct Chunk {
+    at::Tensor slots, targets;  ///< [m]
+    at::Tensor picked, normed, logits, rstd;
+    kernels::CrossEntropyOutput output;
+  };
+  Chunk forward(const at::Tensor& hidden, const Batch& batch, int64_t begin);
+  void backward(Chunk& chunk, at::Tensor& d_hidden);
+  at::Tensor make(at::IntArrayRef sizes, at::ScalarType dtype);
+
+  OuterWeights& weights_;
+  double norm_eps_;
+  int64_t chunk_rows_, bytes_ = 0;
+  at::Tensor picked_, normed_, logits_, rstd_;     ///< [m, D], [m, D], [m, V], [m]
+  at::Tensor losses_, correct_, confidence_;       ///< [m]
+  at::Tensor d_normed_, d_picked_;                 ///< [m, D], undefined without backward
+};
 
 }  // namespace lora_train::model

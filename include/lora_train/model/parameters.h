@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <string>
 #include <unordered_map>
@@ -25,7 +26,12 @@ enum class Buffers { kAll, kWithoutGradients };
 /// Not thread-safe.
 class Parameters {
  public:
-  explicit Parameters(std::vector<Parameter> list, Buffers buffers = Buffers::kAll);
+  explicit Parameters(std::vector<Parameter> list, Buffers buffers = Buffers::kAll, at::Device device = at::kCPU);
+
+  /// Values and moments in host memory of their own (page-locked where they come from a GPU), without gradients.
+  Parameters host_copy() const;
+  /// Values and moments of `other`, which has the same parameters on any device.
+  void copy_state_from(const Parameters& other);
 
   const std::vector<Parameter>& list() const { return list_; }
   int64_t size() const { return size_; }
@@ -37,9 +43,10 @@ class Parameters {
   /// Flat view over several parameters that lie side by side, shaped [sum of first dimensions, rest].
   at::Tensor joined(const at::Tensor& flat, const std::vector<std::string>& names) const;
 
-  at::Tensor values, grads, exp_avg, exp_avg_sq;  ///< [size] fp32, zero at first; grads may be undefined
+  at::Tensor values, grads, exp_avg, exp_avg_sq;  ///< [size] fp32, zero at first, on the device; grads may be undefined
 
  private:
+  Parameters() = default;
   const Parameter& find(const std::string& name) const;
   std::vector<Parameter> list_;
   std::unordered_map<std::string, std::size_t> index_;

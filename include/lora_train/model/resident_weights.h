@@ -1,5 +1,7 @@
-// The simplest WeightSource: all weights in memory in compute dtype, adapter columns beside them.
+// The simplest WeightSource: all weights in the device's memory in compute dtype, adapter columns beside them.
 #pragma once
+
+#include <c10/core/TensorOptions.h>
 
 #include <memory>
 
@@ -22,7 +24,10 @@ class ResidentWeights : public WeightSource {
   /// releases the mapped pages behind it. Makes room for the adapters of `specs`.
   /// With kAll (full fine-tuning) `specs` is empty and every weight is trained.
   ResidentWeights(const ModelConfig& config, const storage::WeightFiles& files, at::ScalarType dtype,
-                  const std::vector<AdapterSpec>& specs, TrainedWeights trained);
+                  const std::vector<AdapterSpec>& specs, TrainedWeights trained, at::Device device = at::kCPU);
+  /// Shapes alone, on the meta device: for counting bytes before a weight is read.
+  ResidentWeights(const ModelConfig& config, at::ScalarType dtype, const std::vector<AdapterSpec>& specs,
+                  TrainedWeights trained);
 
   LayerWeights& acquire(int64_t layer, Pass) override { return layers_[static_cast<std::size_t>(layer)]; }
   void release(int64_t, Pass) override {}
@@ -32,14 +37,20 @@ class ResidentWeights : public WeightSource {
   /// Trained tensors, views of which the layers hold. Adapters: PEFT names; their values are zero until module lora
   /// initialises or loads them, then refresh(). Full fine-tuning: Hugging Face names, values from the files.
   Parameters& parameters() { return parameters_; }
+  /// Bytes of the weights in compute layout, adapter columns included; parameters() not.
+  int64_t bytes() const;
 
  private:
-  void load_layer(int64_t layer, const storage::WeightFiles& files);
+  ResidentWeights(const ModelConfig& config, const storage::WeightFiles* files, at::ScalarType dtype,
+                  const std::vector<AdapterSpec>& specs, TrainedWeights trained, at::Device device);
+  void load(const std::string& name, const at::Tensor& target) const;
+  void load_layer(int64_t layer);
   void bind_adapters(const std::vector<AdapterSpec>& specs);
   void bind_trained_weights();
 
   ModelConfig config_;
-  at::ScalarType dtype_;
+  at::TensorOptions options_;             ///< compute dtype and device
+  const storage::WeightFiles* files_;     ///< during construction; null: shapes alone
   Parameters parameters_;
   std::vector<LayerWeights> layers_;
   OuterWeights outer_;

@@ -106,13 +106,12 @@ class DecoderTest : public ::testing::Test {
                             std::vector<Recompute>(3, mode));
     if (poison) fill_with_nan(activations, batch.num_tokens() + 5);
     decoder_forward(decoder, batch, activations);
-    LossHeadOptions options;
-    options.gradient_scale = 1.0 / static_cast<double>(batch.supervised.size(0));
-    at::Tensor d_hidden = activations.d_hidden.narrow(0, 0, batch.num_tokens());
-    const LossSums sums = loss_head(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch, weights.outer(),
-                                    options, &d_hidden);
+    at::Tensor d_hidden = activations.d_hidden.narrow(0, 0, batch.num_tokens()), loss = at::zeros({}, at::kDouble);
+    LossHead head(weights.outer(), {1e-6, batch.num_tokens()});
+    head.train(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch,
+               1.0 / static_cast<double>(batch.supervised.size(0)), loss, d_hidden);
     decoder_backward(decoder, batch, activations);
-    return {sums.loss, weights.parameters().grads.clone()};
+    return {loss.item<double>(), weights.parameters().grads.clone()};
   }
 
   static void fill_with_nan(Activations& activations, int64_t max_tokens) {

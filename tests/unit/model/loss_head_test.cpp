@@ -62,14 +62,10 @@ TEST(LossHead, LossAndGradientsEqualAutogradInEveryChunking) {
   for (const int64_t rows : {1, 2, 5}) {
     OuterWeights weights = make_weights(true);
     Oracle want = oracle(hidden, weights.head, weights.final_norm.weight, batch);
-    LossHeadOptions options;
-    options.norm_eps = kEps;
-    options.gradient_scale = 0.25;
-    options.chunk_bytes = rows * V * 4;
-    at::Tensor d_hidden = at::full({N, D}, NAN);
-    const LossSums sums = loss_head(hidden, batch, weights, options, &d_hidden);
-    EXPECT_EQ(sums.num_tokens, 5);
-    EXPECT_NEAR(sums.loss, want.loss_sum.item<double>(), 1e-6 * sums.loss);
+    LossHead head(weights, {kEps, rows == 5 ? 5 : N, true, rows * V * 4});
+    at::Tensor d_hidden = at::full({N, D}, NAN), loss_sum = at::full({}, 100.0, at::kDouble);
+    head.train(hidden, batch, 0.25, loss_sum, d_hidden);
+    EXPECT_NEAR(loss_sum.item<double>() - 100, want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
     const auto grads = torch::autograd::grad({want.loss_sum * 0.25}, {want.hidden, want.head, want.norm});
     EXPECT_CLOSE(d_hidden, grads[0], tolerance(at::kFloat));
     EXPECT_CLOSE(weights.grad_head, grads[1], tolerance(at::kFloat));
@@ -86,12 +82,9 @@ TEST(LossHead, TrainableRowsStandInForFrozenOnes) {
   weights.rows.grads = at::zeros({2, D});
   const at::Tensor head = weights.head.index_copy(0, weights.rows.indices, weights.rows.values);
   Oracle want = oracle(hidden, head, weights.final_norm.weight, batch);
-  LossHeadOptions options;
-  options.norm_eps = kEps;
-  options.gradient_scale = 1;
-  at::Tensor d_hidden = at::empty({N, D});
-  const LossSums sums = loss_head(hidden, batch, weights, options, &d_hidden);
-  EXPECT_NEAR(sums.loss, want.loss_sum.item<double>(), 1e-6 * sums.loss);
+  at::Tensor d_hidden = at::empty({N, D}), loss_sum = at::zeros({}, at::kDouble);
+  LossHead(weights, {kEps, N}).train(hidden, batch, 1, loss_sum, d_hidden);
+  EXPECT_NEAR(loss_sum.item<double>(), want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
   const auto grads = torch::autograd::grad({want.loss_sum}, {want.hidden, want.head});
   EXPECT_CLOSE(d_hidden, grads[0], tolerance(at::kFloat));
   EXPECT_CLOSE(weights.rows.grads, grads[1].index_select(0, weights.rows.indices), tolerance(at::kFloat));
@@ -106,11 +99,7 @@ TEST(LossHead, CountsAccuracyAndConfidence) {
   const at::Tensor logits = at::mm(x * at::rsqrt(x.square().mean(-1, true) + kEps) * want.norm.detach(), want.head.detach().t());
   batch.targets = logits.argmax(-1).to(at::kInt);
   batch.targets[0] = (batch.targets[0].item<int>() + 1) % V;
-  LossHeadOptions options;
-  options.norm_eps = kEps;
-  options.with_gradient = false;
-  options.with_statistics = true;
-  const LossSums sums = loss_head(hidden, batch, weights, options, nullptr);
+  const LossSums sums = LossHead(weights, {kEps, N, false}).evaluate(hidden, batch);
   EXPECT_EQ(sums.num_correct, 4);
   double confidence = 0;
   int64_t count = 0;
@@ -127,10 +116,7 @@ TEST(LossHead, LogitsThatAreNotFiniteGiveALossThatIsNot) {
   at::Tensor hidden = uniform({N, D}, 3);
   hidden[3].fill_(NAN);  // supervised
   OuterWeights weights = make_weights(false);
-  LossHeadOptions options;
-  options.with_gradient = false;
-  options.with_statistics = true;
-  const LossSums sums = loss_head(hidden, make_batch(), weights, options, nullptr);
+  const LossSums sums = LossHead(weights, {kEps, N, false}).evaluate(hidden, make_batch());
   EXPECT_TRUE(std::isnan(sums.loss));
   int64_t count = 0;
   for (const auto& bin : sums.bins) count += bin.count;
@@ -143,8 +129,9 @@ TEST(LossHead, WithoutSupervisedRowsTheGradientIsZero) {
   batch.supervised = at::empty({0}, at::kLong);
   batch.targets = at::empty({0}, at::kInt);
   OuterWeights weights = make_weights(false);
-  at::Tensor d_hidden = at::full({N, D}, NAN);
-  EXPECT_EQ(loss_head(uniform({N, D}, 3), batch, weights, {}, &d_hidden).num_tokens, 0);
+  at::Tensor d_hidden = at::full({N, D}, NAN), loss_sum = at::zeros({}, at::kDouble);
+  LossHead(weights, {kEps, N}).train(uniform({N, D}, 3), batch, 1, loss_sum, d_hidden);
+  EXPECT_EQ(loss_sum.item<double>(), 0);
   EXPECT_TRUE(d_hidden.eq(0).all().item<bool>());
 }
 

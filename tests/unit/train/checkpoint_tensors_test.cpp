@@ -55,15 +55,16 @@ TEST(CheckpointTensors, WhatIsNotFiniteIsNotSaved) {
   }
 }
 
-TEST(CheckpointTensors, ASnapshotStaysAsItWasTaken) {
+TEST(CheckpointTensors, AHostCopyStaysAsItWasTaken) {
   const model::Parameters live = parameters();
   const at::Tensor before = live.exp_avg_sq.clone();
-  Snapshot snapshot(live);
-  snapshot.take(live);
+  model::Parameters copy = live.host_copy();
   live.values.zero_();
   live.exp_avg_sq.zero_();
-  EXPECT_TRUE(at::equal(snapshot.parameters().exp_avg_sq, before));
-  EXPECT_FALSE(at::equal(snapshot.parameters().values, live.values));
+  EXPECT_TRUE(at::equal(copy.exp_avg_sq, before));
+  EXPECT_FALSE(at::equal(copy.values, live.values));
+  copy.copy_state_from(live);
+  EXPECT_TRUE(at::equal(copy.exp_avg_sq, live.exp_avg_sq));
 }
 
 }  // namespace
