@@ -9,6 +9,8 @@ OwnKernelsOf<T> kernels_of() {
   table.rms_norm_forward = rms_norm_forward_cuda<T>;
   table.rms_norm_backward = rms_norm_backward_cuda<T>;
   table.rms_norm_weight_gradient = rms_norm_weight_gradient_cuda<T>;
+  table.swiglu_forward = swiglu_forward_cuda<T>;
+  table.swiglu_backward = swiglu_backward_cuda<T>;
   return table;
 }
 

@@ -4,6 +4,7 @@
 
 #include "launch_stream.h"
 #include "rms_norm_cuda.h"
+#include "swiglu_cuda.h"
 
 namespace lora_train::kernels {
 
@@ -13,6 +14,8 @@ struct OwnKernelsOf {
   decltype(&rms_norm_forward_cuda<T>) rms_norm_forward;
   decltype(&rms_norm_backward_cuda<T>) rms_norm_backward;
   decltype(&rms_norm_weight_gradient_cuda<T>) rms_norm_weight_gradient;
+  decltype(&swiglu_forward_cuda<T>) swiglu_forward;
+  decltype(&swiglu_backward_cuda<T>) swiglu_backward;
 };
 
 struct OwnKernels {

@@ -1,7 +1,7 @@
 #include "lora_train/kernels/swiglu.h"
 
 #include "checks.h"
-#include "cpu_arguments.h"
+#include "own_arguments.h"
 #include "swiglu_cpu.h"
 
 namespace lora_train::kernels {
@@ -20,11 +20,13 @@ void check_pair(const char* kernel, const at::Tensor& gate_up, const char* name,
 
 void swiglu_forward(const at::Tensor& gate_up, at::Tensor& y) {
   check_pair("swiglu_forward", gate_up, "y", y);
-  if (!has_cpu_kernel(gate_up)) {
-    return swiglu_forward_reference(gate_up, y);
-  }
+  const Implementation how = implementation_for(KernelName::kSwiglu, gate_up);
+  if (how == Implementation::kReference) return swiglu_forward_reference(gate_up, y);
   with_cpu_type(gate_up, [&]<class T>(CpuType<T>) {
-    swiglu_forward_cpu(read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1));
+    const auto run = [&](auto kernel, auto... stream) {
+      kernel(read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1), stream...);
+    };
+    how == Implementation::kCpu ? run(swiglu_forward_cpu<T>) : run(own_kernels_of<T>().swiglu_forward, own_stream());
   });
 }
 
@@ -34,11 +36,13 @@ void swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor
   check_rows(kName, "d_gate_up", d_gate_up, gate_up.sizes());
   check_contiguous(kName, "d_gate_up", d_gate_up);
   check_dtype(kName, "d_gate_up", d_gate_up, gate_up.scalar_type());
-  if (!has_cpu_kernel(gate_up)) {
-    return swiglu_backward_reference(dy, gate_up, d_gate_up);
-  }
+  const Implementation how = implementation_for(KernelName::kSwiglu, gate_up);
+  if (how == Implementation::kReference) return swiglu_backward_reference(dy, gate_up, d_gate_up);
   with_cpu_type(gate_up, [&]<class T>(CpuType<T>) {
-    swiglu_backward_cpu(read_rows<T>(dy), read_rows<T>(gate_up), write_rows<T>(d_gate_up), dy.size(0), dy.size(1));
+    const auto run = [&](auto kernel, auto... stream) {
+      kernel(read_rows<T>(dy), read_rows<T>(gate_up), write_rows<T>(d_gate_up), dy.size(0), dy.size(1), stream...);
+    };
+    how == Implementation::kCpu ? run(swiglu_backward_cpu<T>) : run(own_kernels_of<T>().swiglu_backward, own_stream());
   });
 }
 
