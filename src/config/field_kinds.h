@@ -48,6 +48,7 @@ Field rank_pattern_field(std::string name, std::vector<std::pair<std::string, st
 Field alpha_pattern_field(std::string name, std::vector<std::pair<std::string, double>> Profile::*member,
                           std::string help);
 Field text_list_field(std::string name, std::vector<std::string> Profile::*member, std::string help);
+Field kernels_field(std::string name, KernelChoices Profile::*member, std::string help);
 Field reporters_field(std::string name, std::vector<Reporter> Profile::*member, std::string help);
 
 /// `got "x", expected ...`, with the nearest of `names` when one is near.

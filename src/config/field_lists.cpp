@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "field_kinds.h"
+#include "lora_train/base/kernel_names.h"
 #include "lora_train/base/text.h"
 #include "scalar.h"
 
@@ -244,6 +245,43 @@ Field rank_pattern_field(std::string name, std::vector<std::pair<std::string, st
 Field alpha_pattern_field(std::string name, std::vector<std::pair<std::string, double>> Profile::*member,
                           std::string help) {
   return pattern_field(name, member, "a number > 0", std::move(help), parse_number, number_value);
+}
+
+Field kernels_field(std::string name, KernelChoices Profile::*member, std::string help) {
+  Field field = list_field(name, choice_text(names_of<KernelChoice>()) + ", or a map of kernel to one of these",
+                           std::move(help));
+  const auto choice = [](const Value& value, const std::string& key, Findings& findings) {
+    const auto index = read_choice(value, names_of<KernelChoice>(), key, findings);
+    return index ? enum_names(KernelChoice{})[*index].first : KernelChoice::kAuto;
+  };
+  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
+    KernelChoices& choices = profile.*member = {};
+    if (value.is_null()) return;
+    if (!value.is_map()) choices.all = choice(value, name, findings);
+    const std::vector<std::string> known(kKernelNames.begin(), kKernelNames.end());
+    for (const auto& [kernel, entry] : value.members) {
+      const std::string key = name + "." + kernel;
+      if (kernel == "all") {
+        choices.all = choice(entry, key, findings);
+      } else if (std::find(known.begin(), known.end(), kernel) != known.end()) {
+        choices.single.emplace_back(kernel, choice(entry, key, findings));
+      } else {
+        findings.mistake(entry.place, key, "unknown kernel. Known: all, " + join(known) + ".");
+      }
+    }
+  };
+  field.write = [member](const Profile& profile) {
+    const KernelChoices& choices = profile.*member;
+    if (choices.single.empty()) return text_value(to_string(choices.all));
+    Value map;
+    map.kind = Value::Kind::kMap;
+    map.members.push_back({"all", text_value(to_string(choices.all))});
+    for (const auto& [kernel, choice_made] : choices.single) {
+      map.members.push_back({kernel, text_value(to_string(choice_made))});
+    }
+    return map;
+  };
+  return field;
 }
 
 Field text_list_field(std::string name, std::vector<std::string> Profile::*member, std::string help) {

@@ -72,8 +72,9 @@ FieldGroup compute_group() {
            choice_field("attn_implementation", &Profile::attn_implementation,
                         "Attention kernel. auto: the fastest for the device. reference: plain code, slow.")
                .free_on_resume(),
-           choice_field("kernels", &Profile::kernels,
-                        "reference switches all own kernels off; own asks for them and refuses to run without.")
+           kernels_field("kernels", &Profile::kernels,
+                         "reference switches our own kernels off; own asks for them and refuses to run without. A map "
+                         "chooses for single ones: {rms_norm: reference}, and all: for the others.")
                .free_on_resume(),
            flag_field("deterministic", &Profile::deterministic,
                       "The same bits in every run on a GPU, at some cost. A CPU always gives them.")}};

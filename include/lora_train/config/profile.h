@@ -79,6 +79,12 @@ struct Cadence {
   bool operator==(const Cadence&) const = default;
 };
 
+/// Own kernels or their references: for all, and for single ones by name (base/kernel_names.h).
+struct KernelChoices {
+  KernelChoice all = KernelChoice::kAuto;
+  std::vector<std::pair<std::string, KernelChoice>> single;
+};
+
 /// Values are checked when they are loaded (ranges, and what contradicts what), so that nobody checks them again.
 /// std::nullopt is `auto` or `null`, as the comment says. Times are in seconds.
 struct Profile {
@@ -150,7 +156,7 @@ struct Profile {
   GradientCheckpointing gradient_checkpointing = GradientCheckpointing::kAuto;
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
   AttnImplementation attn_implementation = AttnImplementation::kAuto;
-  KernelChoice kernels = KernelChoice::kAuto;
+  KernelChoices kernels;
   bool deterministic = false;
 
   // Evaluation

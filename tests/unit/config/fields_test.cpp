@@ -280,6 +280,21 @@ TEST(Fields, PatternsKeepTheirOrder) {
   EXPECT_EQ(profile.alpha_pattern.at(0).second, 0.5);
 }
 
+TEST(Fields, KernelsAreAWordOrAMap) {
+  ProfileText files;
+  EXPECT_EQ(files.load("").profile.kernels.all, KernelChoice::kAuto);
+  EXPECT_EQ(files.load("kernels: reference").profile.kernels.all, KernelChoice::kReference);
+  const KernelChoices both = files.load("kernels: {all: own, rope: reference, adamw: auto}").profile.kernels;
+  EXPECT_EQ(both.all, KernelChoice::kOwn);
+  ASSERT_EQ(both.single.size(), 2u);
+  EXPECT_EQ(both.single[0], std::pair(std::string("rope"), KernelChoice::kReference));
+  EXPECT_EQ(both.single[1], std::pair(std::string("adamw"), KernelChoice::kAuto));
+  const KernelChoices again = files.load(to_yaml(files.load("kernels: {rope: own}").profile)).profile.kernels;
+  EXPECT_EQ(again.single.at(0), std::pair(std::string("rope"), KernelChoice::kOwn));
+  EXPECT_NE(files.error("kernels: {rope: fast}").find("kernels.rope"), std::string::npos);
+  EXPECT_NE(files.error("kernels: {ropes: own}").find("unknown kernel"), std::string::npos);
+}
+
 TEST(Fields, OtherReportersAreRefusedWithTheLineThatDoesIt) {
   ProfileText files;
   EXPECT_NE(files.error("report_to: [tensorboard, wandb]\n").find("`wandb sync OUTPUT_DIR/tensorboard`"),

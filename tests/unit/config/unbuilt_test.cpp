@@ -18,9 +18,8 @@ TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
   ProfileText files;
   for (const char* text :
        {"base_precision: nf4", "base_precision: int8", "base_precision: fp8", "optim: adamw_8bit",
-        "attn_implementation: fa2", "attn_implementation: cudnn", "kernels: own", "add_tokens: [a]",
-        "{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}", "kernels: reference",
-        "attn_implementation: reference", "metric_for_best_model: eval_accuracy",
+        "add_tokens: [a]", "{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}",
+        "metric_for_best_model: eval_accuracy",
         "{load_best_model_at_end: true, val_set_size: 0.1}", "{early_stopping_patience: 1, val_set_size: 0.1}"}) {
     const auto lines = unbuilt_features(files.load(text).profile);
     ASSERT_EQ(lines.size(), 1u) << text;

@@ -1,0 +1,24 @@
+// The kernels that profile key `kernels` chooses for.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+namespace lora_train {
+
+enum class KernelName {
+  kRmsNorm,
+  kRope,  ///< with the norm of q and k heads
+  kSwiglu,
+  kEmbedding,
+  kCrossEntropy,
+  kLora,
+  kDropout,
+  kAdamw,  ///< with the gradient norm
+  kCast,
+};
+
+constexpr std::array<std::string_view, 9> kKernelNames = {"rms_norm", "rope",    "swiglu", "embedding", "cross_entropy",
+                                                          "lora",     "dropout", "adamw",  "cast"};
+
+}  // namespace lora_train
