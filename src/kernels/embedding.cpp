@@ -1,80 +1,110 @@
 #include "lora_train/kernels/embedding.h"
 
-#include <ATen/ATen.h>
+#include <algorithm>
 
 #include "checks.h"
-#include "cpu_arguments.h"
 #include "embedding_cpu.h"
+#include "own_arguments.h"
 
 namespace lora_train::kernels {
 namespace {
 
 void check_trainable(const char* kernel, const TrainableRows& rows, int64_t hidden) {
-  check_shape(kernel, "rows.indices", rows.indices, {-1});
+  check_rows(kernel, "rows.indices", rows.indices, {-1});
+  check_contiguous(kernel, "rows.indices", rows.indices);
   check_dtype(kernel, "rows.indices", rows.indices, at::kLong);
   check_rows(kernel, "rows.values", rows.values, {rows.indices.size(0), hidden});
   check_dtype(kernel, "rows.values", rows.values, at::kFloat);
 }
 
-// Slot of every token's row among the trainable rows, -1 for a frozen one.
-at::Tensor trainable_slots(const at::Tensor& ids, const TrainableRows& rows, int64_t vocabulary) {
-  auto slot_of_id = at::full({vocabulary}, -1, rows.indices.options());
-  slot_of_id.index_copy_(0, rows.indices, at::arange(rows.indices.size(0), rows.indices.options()));
-  return slot_of_id.index_select(0, ids);
+void check_ids(const char* kernel, const at::Tensor& ids) {
+  check_rows(kernel, "ids", ids, {-1});
+  check_contiguous(kernel, "ids", ids);
+  check_dtype(kernel, "ids", ids, at::kInt);
+}
+
+void gather_on_cpu(const at::Tensor& ids, const at::Tensor& weight, at::Tensor& out) {
+  const int64_t size = weight.element_size();
+  gather_rows_cpu({read<char>(weight), weight.stride(0) * size}, read<std::int32_t>(ids),
+                  {write<char>(out), out.stride(0) * size}, ids.size(0), weight.size(1) * size);
+}
+
+void backward_on_cuda(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows,
+                      const at::Tensor& order) {
+  check_rows("embedding_backward", "order", order, {ids.size(0)});
+  check_contiguous("embedding_backward", "order", order);
+  check_dtype("embedding_backward", "order", order, at::kInt);
+  with_cpu_type(dout, [&]<class T>(CpuType<T>) {
+    const auto* const id = read<std::int32_t>(ids);
+    const auto* const sorted = read<std::int32_t>(order);
+    if (rows.indices.defined()) {
+      own_kernels_of<T>().trainable_rows_backward(id, sorted, read_rows<T>(dout), read<std::int64_t>(rows.indices),
+                                                  rows.indices.size(0), write_rows<float>(rows.grads), dout.size(0),
+                                                  dout.size(1), own_stream());
+    }
+    if (dweight == nullptr) return;
+    own_kernels_of<T>().embedding_backward(id, sorted, read_rows<T>(dout), write_rows<float>(*dweight), dout.size(0),
+                                           dout.size(1), own_stream());
+  });
 }
 
 }  // namespace
 
+std::vector<std::int32_t> order_by_id(std::span<const std::int32_t> ids) {
+  std::vector<std::uint64_t> keys(ids.size());  // id, then token: distinct, so that any sort is a stable one
+  for (std::size_t n = 0; n < ids.size(); ++n) keys[n] = std::uint64_t{static_cast<std::uint32_t>(ids[n])} << 32 | n;
+  std::sort(keys.begin(), keys.end());
+  std::vector<std::int32_t> order(ids.size());
+  for (std::size_t n = 0; n < ids.size(); ++n) order[n] = static_cast<std::int32_t>(keys[n] & 0xFFFFFFFFu);
+  return order;
+}
+
 void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const TrainableRows& rows, at::Tensor& out) {
   constexpr auto kName = "embedding_forward";
-  check_rows(kName, "ids", ids, {-1});
-  check_dtype(kName, "ids", ids, at::kInt);
+  check_ids(kName, ids);
   check_rows(kName, "weight", weight, {-1, -1});
   check_floating(kName, "weight", weight);
   check_rows(kName, "out", out, {ids.size(0), weight.size(1)});
   check_dtype(kName, "out", out, weight.scalar_type());
-  if (weight.is_cpu()) {
-    const int64_t size = weight.element_size();
-    gather_rows_cpu({read<char>(weight), weight.stride(0) * size}, read<std::int32_t>(ids),
-                    {write<char>(out), out.stride(0) * size}, ids.size(0), weight.size(1) * size);
-  } else {
-    out.copy_(weight.index_select(0, ids));
-  }
-  if (rows.indices.defined()) {
-    check_trainable(kName, rows, weight.size(1));
-    const auto slots = trainable_slots(ids, rows, weight.size(0));
-    const auto tokens = (slots >= 0).nonzero().squeeze(1);
-    out.index_copy_(0, tokens, rows.values.index_select(0, slots.index_select(0, tokens)).to(out.scalar_type()));
-  }
+  const bool has_rows = rows.indices.defined();
+  if (has_rows) check_trainable(kName, rows, weight.size(1));
+  const Implementation how = implementation_for(KernelName::kEmbedding, weight);
+  if (how == Implementation::kCpu && !has_rows) return gather_on_cpu(ids, weight, out);
+  if (how != Implementation::kCuda) return embedding_forward_reference(ids, weight, rows, out);
+  with_cpu_type(weight, [&]<class T>(CpuType<T>) {
+    const auto* const trained = has_rows ? read<std::int64_t>(rows.indices) : nullptr;
+    const auto values = has_rows ? read_rows<float>(rows.values) : Rows<const float>{};
+    own_kernels_of<T>().embedding_forward(read<std::int32_t>(ids), read_rows<T>(weight), trained,
+                                          has_rows ? rows.indices.size(0) : 0, values, write_rows<T>(out), ids.size(0),
+                                          weight.size(1), own_stream());
+  });
 }
 
-void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows) {
+void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows,
+                        const at::Tensor& order) {
   constexpr auto kName = "embedding_backward";
-  check_rows(kName, "ids", ids, {-1});
-  check_dtype(kName, "ids", ids, at::kInt);
+  check_ids(kName, ids);
   check_rows(kName, "dout", dout, {ids.size(0), -1});
   check_floating(kName, "dout", dout);
   if (rows.indices.defined()) {
     check_trainable(kName, rows, dout.size(1));
     check_rows(kName, "rows.grads", rows.grads, rows.values.sizes());
-    const int64_t vocabulary = std::max(rows.indices.numel() > 0 ? rows.indices.max().item<int64_t>() + 1 : 0,
-                                        ids.numel() > 0 ? ids.max().item<int64_t>() + 1 : 0);
-    const auto slots = trainable_slots(ids, rows, vocabulary);
-    const auto tokens = (slots >= 0).nonzero().squeeze(1);
-    rows.grads.index_add_(0, slots.index_select(0, tokens), dout.index_select(0, tokens).to(at::kFloat));
+    check_dtype(kName, "rows.grads", rows.grads, at::kFloat);
   }
-  if (dweight != nullptr && dweight->defined()) {
+  at::Tensor* const target = dweight != nullptr && dweight->defined() ? dweight : nullptr;
+  if (target != nullptr) {
     check_rows(kName, "dweight", *dweight, {-1, dout.size(1)});
     check_dtype(kName, "dweight", *dweight, math_dtype(dout));
-    if (!has_cpu_kernel(dout)) {
-      dweight->index_add_(0, ids, to_math(dout));
-      return;
-    }
-    with_cpu_type(dout, [&]<class T>(CpuType<T>) {
-      scatter_add_rows_cpu(read_rows<T>(dout), read<std::int32_t>(ids), write_rows<float>(*dweight), dout.size(0),
-                           dout.size(1));
-    });
   }
+  const Implementation how = implementation_for(KernelName::kEmbedding, dout);
+  if (how == Implementation::kCuda) return backward_on_cuda(ids, dout, target, rows, order);
+  if (how == Implementation::kReference) return embedding_backward_reference(ids, dout, target, rows);
+  embedding_backward_reference(ids, dout, nullptr, rows);
+  if (target == nullptr) return;
+  with_cpu_type(dout, [&]<class T>(CpuType<T>) {
+    scatter_add_rows_cpu(read_rows<T>(dout), read<std::int32_t>(ids), write_rows<float>(*dweight), dout.size(0),
+                         dout.size(1));
+  });
 }
 
 }  // namespace lora_train::kernels

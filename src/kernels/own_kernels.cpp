@@ -11,6 +11,9 @@ OwnKernelsOf<T> kernels_of() {
   table.rms_norm_weight_gradient = rms_norm_weight_gradient_cuda<T>;
   table.swiglu_forward = swiglu_forward_cuda<T>;
   table.swiglu_backward = swiglu_backward_cuda<T>;
+  table.embedding_forward = embedding_forward_cuda<T>;
+  table.embedding_backward = embedding_backward_cuda<T>;
+  table.trainable_rows_backward = trainable_rows_backward_cuda<T>;
   return table;
 }
 

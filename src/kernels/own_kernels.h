@@ -2,6 +2,7 @@
 // compiled for the CPU (launch.h). No torch here.
 #pragma once
 
+#include "embedding_cuda.h"
 #include "launch_stream.h"
 #include "rms_norm_cuda.h"
 #include "swiglu_cuda.h"
@@ -16,6 +17,9 @@ struct OwnKernelsOf {
   decltype(&rms_norm_weight_gradient_cuda<T>) rms_norm_weight_gradient;
   decltype(&swiglu_forward_cuda<T>) swiglu_forward;
   decltype(&swiglu_backward_cuda<T>) swiglu_backward;
+  decltype(&embedding_forward_cuda<T>) embedding_forward;
+  decltype(&embedding_backward_cuda<T>) embedding_backward;
+  decltype(&trainable_rows_backward_cuda<T>) trainable_rows_backward;
 };
 
 struct OwnKernels {

@@ -28,6 +28,26 @@ LORA_TRAIN_INLINE void store_pack(T* p, const Pack<T, kSize>& pack) {
   *reinterpret_cast<Pack<T, kSize>*>(p) = pack;
 }
 
+/// kSize elements as floats, in accesses of at most 16 bytes.
+template <int kSize, class T>
+LORA_TRAIN_INLINE void load_floats(const T* p, float* values) {
+  constexpr int kStep = kSize < kFullPack<T> ? kSize : kFullPack<T>;
+  for (int i = 0; i < kSize; i += kStep) {
+    const Pack<T, kStep> pack = load_pack<kStep>(p + i);
+    for (int k = 0; k < kStep; ++k) values[i + k] = to_float(pack.values[k]);
+  }
+}
+
+template <int kSize, class T>
+LORA_TRAIN_INLINE void store_floats(T* p, const float* values) {
+  constexpr int kStep = kSize < kFullPack<T> ? kSize : kFullPack<T>;
+  for (int i = 0; i < kSize; i += kStep) {
+    Pack<T, kStep> pack;
+    for (int k = 0; k < kStep; ++k) store(&pack.values[k], values[i + k]);
+    store_pack<kStep>(p + i, pack);
+  }
+}
+
 /// Whether every row of `width` elements can be read in whole packs of 16 bytes.
 template <class T>
 bool fits_packs(Rows<T> rows, std::int64_t width) {

@@ -3,6 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <span>
+#include <vector>
+
 namespace lora_train::kernels {
 
 /// Rows of the embedding (and of a tied head) that are trained instead of the frozen ones.
@@ -16,6 +20,16 @@ struct TrainableRows {
 void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const TrainableRows& rows, at::Tensor& out);
 
 /// Adds the gradient of every token to dweight [V, D] fp32 (undefined: frozen) and to rows.grads. dout [N, D].
-void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows);
+/// order [N] int32, contiguous: order_by_id of the ids; our CUDA kernel needs it and sums in that order. Others do without.
+void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows,
+                        const at::Tensor& order = {});
+
+/// The permutation that sorts tokens stably by id: ids[order[0]] <= ids[order[1]] <= ...
+std::vector<std::int32_t> order_by_id(std::span<const std::int32_t> ids);
+
+void embedding_forward_reference(const at::Tensor& ids, const at::Tensor& weight, const TrainableRows& rows,
+                                 at::Tensor& out);
+void embedding_backward_reference(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight,
+                                  TrainableRows& rows);
 
 }  // namespace lora_train::kernels

@@ -20,6 +20,11 @@ const at::Tensor& ids() {
   return value;
 }
 
+at::Tensor order() {
+  const auto sorted = order_by_id({ids().const_data_ptr<std::int32_t>(), static_cast<std::size_t>(ids().numel())});
+  return at::tensor(sorted, at::kInt);
+}
+
 TrainableRows trainable_rows(at::DeviceType device, int64_t D) {
   return {at::tensor({10, 2, 4}, at::kLong).to(device), uniform({3, D}, 5).to(device), at::ones({3, D}).to(device)};
 }
@@ -53,7 +58,7 @@ TEST_P(Embedding, BackwardAddsEveryTokenInFp32) {
   const auto dout = place.put(uniform({9, 37}, 2));
   auto dweight = at::ones({11, 37}, place.statistic({1}).options());
   TrainableRows none;
-  embedding_backward(ids().to(place.device), dout, &dweight, none);
+  embedding_backward(ids().to(place.device), dout, &dweight, none, order().to(place.device));
   const auto d = f64(dout);
   auto expected = at::ones({11, 37}, at::kDouble);
   for (int64_t n = 0; n < 9; ++n) {
@@ -66,11 +71,41 @@ TEST_P(Embedding, BackwardOfTrainableRowsTakesOnlyTheirTokens) {
   const auto place = GetParam();
   const auto dout = place.put(uniform({9, 37}, 2));
   auto rows = trainable_rows(place.device, 37);
-  embedding_backward(ids().to(place.device), dout, nullptr, rows);
+  embedding_backward(ids().to(place.device), dout, nullptr, rows, order().to(place.device));
   const auto d = f64(dout);
   EXPECT_CLOSE(rows.grads[0], d[2] + d[6] + 1, 1e-6);
   EXPECT_TRUE(at::equal(rows.grads[1].cpu(), at::ones({37})));
   EXPECT_CLOSE(rows.grads[2], d[0] + d[3] + d[5] + 1, 1e-6);
+}
+
+TEST_P(Embedding, TheReferenceDoesTheSame) {
+  const auto place = GetParam();
+  const auto weight = place.put(uniform({11, 37}, 1)), dout = place.put(uniform({9, 37}, 2));
+  auto rows = trainable_rows(place.device, 37), reference_rows = trainable_rows(place.device, 37);
+  auto out = place.empty({9, 37}), reference_out = place.empty({9, 37});
+  embedding_forward(ids().to(place.device), weight, rows, out);
+  embedding_forward_reference(ids().to(place.device), weight, rows, reference_out);
+  EXPECT_TRUE(at::equal(out, reference_out));
+  auto dweight = at::ones({11, 37}, place.statistic({1}).options()), reference_dweight = dweight.clone();
+  embedding_backward(ids().to(place.device), dout, &dweight, rows, order().to(place.device));
+  embedding_backward_reference(ids().to(place.device), dout, &reference_dweight, reference_rows);
+  EXPECT_CLOSE(dweight, reference_dweight, 1e-6);
+  EXPECT_CLOSE(rows.grads, reference_rows.grads, 1e-6);
+}
+
+TEST(OrderById, SortsStably) {
+  EXPECT_EQ(order_by_id({}), (std::vector<std::int32_t>{}));
+  const std::vector<std::int32_t> some = {4, 0, 10, 4, 7, 4, 10, 3, 0, 2147483647};
+  EXPECT_EQ(order_by_id(some), (std::vector<std::int32_t>{1, 8, 7, 0, 3, 5, 4, 2, 6, 9}));
+}
+
+class EmbeddingOfOwnKernels : public Embedding {};
+INSTANTIATE_TEST_SUITE_P(CudaOnCpu, EmbeddingOfOwnKernels, ::testing::Values(Place{at::kCPU, at::kFloat, true}), place_name);
+
+TEST_P(EmbeddingOfOwnKernels, BackwardAsksForTheOrder) {
+  auto dweight = at::zeros({11, 37});
+  TrainableRows none;
+  EXPECT_THROW(embedding_backward(ids(), at::ones({9, 37}), &dweight, none), ShapeError);
 }
 
 TEST(Embedding, RefusesIdsOfAnotherDtype) {
