@@ -27,3 +27,6 @@ PYPI_NVCC=(
   "nvidia-cuda-nvcc==13.0.*" "nvidia-cuda-crt==13.0.*" "nvidia-nvvm==13.0.*"
   "nvidia-cuda-cccl==13.0.*" "nvidia-cuda-runtime==13.0.*"
 )
+
+# Headers alone, into .deps/cudnn-frontend: the wheel's own requirements are of its Python half.
+PYPI_CUDNN_FRONTEND="nvidia-cudnn-frontend==1.32.0"

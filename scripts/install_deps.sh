@@ -104,6 +104,26 @@ install_nvcc() {
   fi
 }
 
+# nvcc without these headers builds no CUDA library, so they are had wherever nvcc is.
+install_cudnn_frontend() {
+  local folder="$deps/cudnn-frontend"
+  if is_stamped "$folder/lora-train-stamp" "$PYPI_CUDNN_FRONTEND"; then
+    say "cuDNN frontend: $folder is up to date"
+    return
+  fi
+  rm -rf "$folder.new" "$folder"
+  if "$deps/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --target "$folder.new" "$PYPI_CUDNN_FRONTEND" &&
+    [ -f "$folder.new/include/cudnn_frontend.h" ]; then
+    mkdir "$folder"
+    mv "$folder.new/include" "$folder/include"
+    printf '%s\n' "$PYPI_CUDNN_FRONTEND" >"$folder/lora-train-stamp"
+    say "cuDNN frontend: $PYPI_CUDNN_FRONTEND"
+  else
+    say "cuDNN frontend: $PYPI_CUDNN_FRONTEND could not be had; the build will be CPU-only"
+  fi
+  rm -rf "$folder.new"
+}
+
 main() {
   local started=$SECONDS packages=("${DEBIAN_BUILD[@]}")
   while [ $# -gt 0 ]; do
@@ -119,6 +139,7 @@ main() {
   install_debian "${packages[@]}"
   install_wheels
   install_nvcc
+  install_cudnn_frontend
   say "done in $((SECONDS - started)) s"
 }
 

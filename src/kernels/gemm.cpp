@@ -2,6 +2,7 @@
 
 #include "checks.h"
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/cuda_library.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -27,11 +28,37 @@ void check_operands(const at::Tensor& a, const at::Tensor& b, const at::Tensor& 
   }
 }
 
+MatrixView view_of(const at::Tensor& t) { return {t.size(0), t.size(1), t.stride(0), t.stride(1)}; }
+
+GemmType gemm_type(const at::Tensor& t) {
+  return t.scalar_type() == at::kBFloat16 ? GemmType::kBFloat16 : GemmType::kFloat;
+}
+
+/// False where cuBLASLt does not serve: fp64, nothing to multiply, a view that it cannot be told of.
+bool gemm_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y, const GemmExtras& extras) {
+  const CudaLibrary* const cuda = cuda_library();
+  if (cuda == nullptr || a.scalar_type() == at::kDouble || y.numel() == 0 || a.size(1) == 0) return false;
+  const at::Tensor& c = extras.residual.defined() ? extras.residual : y;
+  const auto layout = column_major_gemm(view_of(a), view_of(b), view_of(c), view_of(y));
+  if (!layout) return false;
+  CudaGemm call;
+  call.layout = *layout;
+  call.operands = gemm_type(a);
+  call.result = gemm_type(y);
+  call.a = b.const_data_ptr();
+  call.b = a.const_data_ptr();
+  call.c = extras.residual.defined() || extras.accumulate ? c.const_data_ptr() : nullptr;
+  call.d = y.mutable_data_ptr();
+  call.bias = extras.bias.defined() ? extras.bias.const_data_ptr() : nullptr;
+  call.alpha = static_cast<float>(extras.alpha);
+  return cuda->gemm(call);
+}
+
 }  // namespace
 
 void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras) {
   check_operands(a, b, y, extras);
-  gemm_reference(a, b, y, extras);
+  if (!y.is_cuda() || !gemm_cuda(a, b, y, extras)) gemm_reference(a, b, y, extras);
 }
 
 }  // namespace lora_train::kernels

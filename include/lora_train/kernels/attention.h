@@ -4,9 +4,20 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+#include <string>
 #include <vector>
 
 namespace lora_train::kernels {
+
+/// What computes attention on CUDA tensors; a CPU has one way only.
+enum class AttentionBackend {
+  kAuto,       ///< the first of the others that applies
+  kFa2,        ///< FlashAttention 2 of LibTorch: bf16
+  kCudnn,      ///< cuDNN's fused attention: bf16, Hopper and newer
+  kEfficient,  ///< LibTorch's memory-efficient attention: fp32
+  kReference
+};
 
 /// Where the documents lie and what may see what.
 struct AttentionLayout {
@@ -16,9 +27,35 @@ struct AttentionLayout {
   /// at most `window`; 0 = all before it.
   int64_t window = 0;
   double scale = 0;  ///< usually E^-0.5
+
+  AttentionBackend backend = AttentionBackend::kAuto;
+  /// On CUDA, int32 [num_docs + 1]: the same numbers on the device. Undefined: copied there at each call.
+  at::Tensor cu_seqlens_q_device{}, cu_seqlens_k_device{};
+  int64_t max_len_q = 0, max_len_k = 0;  ///< longest document; 0: taken from the host copies
+  /// What a CUDA backend made of this layout for its first layer, kept for the next ones.
+  mutable std::shared_ptr<void> prepared{};
 };
 
-/// out [Nq, H, E] and lse [Nq, H] fp32 (log-sum-exp, for the backward) are written; out rows may be strided over Nq.
+/// What decides which backend can compute.
+struct AttentionCase {
+  AttentionBackend asked = AttentionBackend::kAuto;
+  at::ScalarType dtype = at::kBFloat16;
+  int64_t head_size = 0, num_docs = 0, num_heads = 0, max_len_q = 0, max_len_k = 0;
+  int sm = 0;  ///< 90 for compute capability 9.0
+  bool deterministic = false;
+  bool has_cuda_library = true;
+};
+
+/// A backend other than kAuto, or why the one asked for cannot compute this case.
+struct AttentionChoice {
+  AttentionBackend backend = AttentionBackend::kReference;
+  std::string refusal;  ///< one sentence; empty when there is none
+};
+AttentionChoice choose_attention(const AttentionCase& attention_case);
+
+/// out [Nq, H, E] and lse [Nq, H] fp32 (log-sum-exp, for the backward) are written; out rows may be strided over Nq. On
+/// CUDA lse with strides (1, Nq), a transposed [H, Nq], saves copies. Slots past the last document stay as they are.
+/// On CUDA throws ConfigError where the layout's backend cannot compute this (choose_attention), DeviceError from CUDA.
 /// q [Nq, H, E], k and v [Nk, K, E]: fp32, bf16 or fp64, strided over tokens, the last two dimensions contiguous.
 /// Documents of length 0 are skipped. Deterministic on a CPU.
 void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,

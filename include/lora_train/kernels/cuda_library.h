@@ -1,0 +1,117 @@
+// liblora_train_cuda.so: all that needs the CUDA half of LibTorch, cuBLASLt or cuDNN. Loaded only where a run uses CUDA, so
+// that program and engine run where none of that is.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <compare>
+#include <filesystem>
+#include <string>
+
+#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/gemm_layout.h"
+
+namespace lora_train::kernels {
+
+struct OwnKernels;
+
+/// Settings of the process, given once by start_cuda().
+struct CudaSettings {
+  int device = 0;
+  bool tf32 = false;           ///< fp32 products may round their operands to TF32
+  bool deterministic = false;  ///< the same bits each time: heuristics alone choose algorithms, and no atomics
+};
+
+/// 13000 is CUDA 13.0, 91900 cuDNN 9.19.0; driver 0 = there is none.
+struct CudaVersions {
+  int runtime = 0, driver = 0, cublas_lt = 0, cudnn = 0;
+};
+
+/// A GPU as torch sees it.
+struct CudaDevice {
+  std::string name;
+  int major = 0, minor = 0, num_multiprocessors = 0;
+  std::int64_t total_bytes = 0, l2_bytes = 0;
+};
+
+enum class GemmType { kFloat, kBFloat16 };
+
+/// One product in the terms of gemm_layout.h. C may be D (accumulates) or null (nothing is added).
+struct CudaGemm {
+  ColumnMajorGemm layout;
+  GemmType operands = GemmType::kFloat, result = GemmType::kFloat;
+  const void *a = nullptr, *b = nullptr, *c = nullptr, *bias = nullptr;  ///< bias [m], type of the result
+  void* d = nullptr;
+  float alpha = 1;
+};
+
+/// What a cuDNN attention graph is made for. Documents, lengths and totals are capacities: documents past the last one have
+/// length 0. Strides are those of tokens, in elements.
+struct CudnnShape {
+  std::int64_t num_docs = 0, max_len_q = 0, max_len_k = 0, total_q = 0, total_k = 0;
+  std::int64_t num_heads = 0, num_kv_heads = 0, head_size = 0, window = 0;
+  std::int64_t q_stride = 0, k_stride = 0, v_stride = 0, out_stride = 0, dout_stride = 0;
+  double scale = 0;
+  bool deterministic = false;
+
+  auto operator<=>(const CudnnShape&) const = default;
+};
+
+/// What cuDNN says to the forward and the backward graph of a shape.
+struct CudnnPlan {
+  std::string refusal;  ///< empty: it takes both
+  std::string engines;  ///< "eng2_k24=7 eng6_k24=26"
+  std::int64_t forward_bytes = 0, backward_bytes = 0;  ///< workspaces
+};
+
+/// One implementation of attention; contracts of kernels/attention.h, arguments already checked, no document empty of
+/// queries or keys, device copies of cu_seqlens and maxima set.
+struct CudaAttention {
+  void (*forward)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
+                  at::Tensor& out, at::Tensor& lse);
+  void (*backward)(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                   const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout, at::Tensor& dq,
+                   at::Tensor& dk, at::Tensor& dv);
+};
+
+/// The table of functions. All but versions(), num_devices() and check_cudnn_plan() need a device and, after that,
+/// start(). They throw DeviceError with statement and place, run on torch's current stream and are not thread-safe.
+struct CudaLibrary {
+  int version;
+  CudaVersions (*versions)();
+  int (*num_devices)();  ///< 0 without a driver
+  CudaDevice (*device)(int index);
+  void (*start)(const CudaSettings& settings);  ///< takes the fixed workspaces; once
+  void* (*stream)();                            ///< torch's current cudaStream_t
+  bool (*gemm)(const CudaGemm& gemm);           ///< false: cuBLASLt has no algorithm for it, nothing was done
+  CudaAttention fa2, efficient, cudnn;
+  /// Bytes of workspace that cuDNN asks for, forward and backward together; builds the graphs. Workspaces are taken when
+  /// this is called, and shared by all shapes.
+  std::int64_t (*plan_cudnn)(const CudnnShape& shape);
+  /// Whether cuDNN takes a shape on a GPU that is not there: `gpu_json` describes it as cuDNN serialises them. Needs a
+  /// libcuda.so.1, be it a stub. Workspaces are known after the compilation, which takes seconds.
+  CudnnPlan (*check_cudnn_plan)(const CudnnShape& shape, const std::string& gpu_json, int sm_version, bool with_compilation);
+  const OwnKernels* own_kernels;
+};
+constexpr int kCudaLibraryVersion = 1;
+
+/// Loads <torch>/lib/libc10_cuda.so and libtorch_cuda.so and then <folder>/liblora_train_cuda.so; needs no driver. Must come
+/// before the first question to torch whether it has CUDA: torch remembers the answer. Loaded once. Throws DeviceError that
+/// says what is missing and what to do.
+const CudaLibrary& load_cuda_library(const std::filesystem::path& folder, const std::filesystem::path& torch_folder);
+
+/// Where load_cuda_library() looks by default: beside the code that calls it (and in lib/ there), and at the LibTorch that
+/// is loaded.
+struct CudaFolders {
+  std::filesystem::path library, torch;
+};
+CudaFolders default_cuda_folders();
+
+/// Null until it is loaded.
+const CudaLibrary* cuda_library();
+
+/// start() of the loaded library; also what cuda_settings() says from now on.
+void start_cuda(const CudaSettings& settings);
+const CudaSettings& cuda_settings();
+
+}  // namespace lora_train::kernels

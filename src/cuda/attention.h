@@ -1,0 +1,23 @@
+// Attention backends of LibTorch and cuDNN; contracts of kernels::CudaAttention.
+#pragma once
+
+#include "lora_train/kernels/cuda_library.h"
+
+namespace lora_train::cuda {
+
+/// FlashAttention 2 through ATen.
+extern const kernels::CudaAttention kFa2;
+
+/// ATen's memory-efficient attention, heads expanded.
+extern const kernels::CudaAttention kEfficient;
+
+/// cuDNN's graphs over ragged documents (attention_cudnn.cpp).
+extern const kernels::CudaAttention kCudnn;
+std::int64_t plan_cudnn(const kernels::CudnnShape& shape);
+kernels::CudnnPlan check_cudnn_plan(const kernels::CudnnShape& shape, const std::string& gpu_json, int sm_version,
+                                    bool with_compilation);
+
+/// Tokens of all documents; slots past them belong to none.
+inline std::int64_t total(const std::vector<std::int64_t>& cu_seqlens) { return cu_seqlens.back(); }
+
+}  // namespace lora_train::cuda

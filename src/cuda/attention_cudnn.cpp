@@ -1,0 +1,348 @@
+// cuDNN's fused attention over ragged documents: a document is a batch entry whose rows begin where a table of offsets
+// says. b documents, s longest one, H heads, K kv heads, E head size.
+// The only source that includes cudnn_frontend.h, which takes half a minute to compile.
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cudnn_frontend.h>
+
+#include <bit>
+#include <map>
+
+#include "attention.h"
+#include "check.h"
+#include "settings.h"
+
+namespace lora_train::cuda {
+namespace {
+
+namespace fe = cudnn_frontend;
+using fe::graph::Graph;
+using fe::graph::Tensor_attributes;
+using kernels::AttentionLayout;
+using kernels::CudnnShape;
+using TensorPointer = std::shared_ptr<Tensor_attributes>;
+
+/// Names of tensors, by which a graph is given its pointers.
+enum Id : std::int64_t {
+  kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv,
+  kQBegin, kKBegin, kVBegin, kOutBegin, kDoutBegin, kLseBegin, kDqBegin, kDkBegin,
+  kLengthQ, kLengthK
+};
+constexpr std::int64_t kNumBegins = kDkBegin - kQBegin + 1;
+
+void check(fe::error_t error, const char* what) {
+  if (error.is_bad()) throw DeviceError("src/cuda/attention_cudnn.cpp", std::string(what) + " failed: " + error.get_message());
+}
+
+TensorPointer index_tensor(Graph& graph, Id id, std::int64_t count, fe::DataType_t type) {
+  return graph.tensor(Tensor_attributes().set_uid(id).set_dim({count, 1, 1, 1}).set_stride({1, 1, 1, 1}).set_data_type(type));
+}
+
+TensorPointer begins(Graph& graph, const CudnnShape& shape, Id id) {
+  return index_tensor(graph, id, shape.num_docs + 1, fe::DataType_t::INT64);
+}
+
+/// [b, heads, s, E] whose tokens lie `stride` apart, as views into [N, heads, E] do.
+Tensor_attributes rows(Id id, const CudnnShape& shape, std::int64_t heads, std::int64_t s, std::int64_t stride,
+                       const TensorPointer& begin) {
+  return Tensor_attributes().set_uid(id).set_dim({shape.num_docs, heads, s, shape.head_size})
+      .set_stride({s * stride, shape.head_size, stride, 1}).set_ragged_offset(begin);
+}
+
+/// lse [N, H] fp32.
+Tensor_attributes statistics(const CudnnShape& shape, const TensorPointer& begin) {
+  const std::int64_t H = shape.num_heads, s = shape.max_len_q;
+  return Tensor_attributes().set_uid(kLse).set_dim({shape.num_docs, H, s, 1}).set_stride({s * H, 1, H, 1})
+      .set_ragged_offset(begin).set_data_type(fe::DataType_t::FLOAT);
+}
+
+/// What forward and backward have in common.
+template <class Attributes>
+Attributes attributes_of(Graph& graph, const CudnnShape& shape) {
+  Attributes attributes;
+  attributes.set_attn_scale(static_cast<float>(shape.scale)).set_padding_mask(true)
+      .set_seq_len_q(index_tensor(graph, kLengthQ, shape.num_docs, fe::DataType_t::INT32))
+      .set_seq_len_kv(index_tensor(graph, kLengthK, shape.num_docs, fe::DataType_t::INT32))
+      .set_diagonal_alignment(fe::DiagonalAlignment_t::BOTTOM_RIGHT).set_diagonal_band_right_bound(0);
+  // The frontend counts a query's own key: a bound of W lets it see W keys.
+  if (shape.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(shape.window));
+  return attributes;
+}
+
+using GraphPointer = std::shared_ptr<Graph>;
+
+GraphPointer new_graph() {
+  auto graph = std::make_shared<Graph>();
+  graph->set_io_data_type(fe::DataType_t::BFLOAT16).set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+  return graph;
+}
+
+void make_forward(const GraphPointer& graph, const CudnnShape& shape) {
+  const std::int64_t H = shape.num_heads, K = shape.num_kv_heads, sq = shape.max_len_q, sk = shape.max_len_k;
+  const auto q = graph->tensor(rows(kQ, shape, H, sq, shape.q_stride, begins(*graph, shape, kQBegin)));
+  const auto k = graph->tensor(rows(kK, shape, K, sk, shape.k_stride, begins(*graph, shape, kKBegin)));
+  const auto v = graph->tensor(rows(kV, shape, K, sk, shape.v_stride, begins(*graph, shape, kVBegin)));
+  auto attributes = attributes_of<fe::graph::SDPA_attributes>(*graph, shape);
+  attributes.set_generate_stats(true);
+  const auto [out, lse] = graph->sdpa(q, k, v, attributes);
+  *out = rows(kOut, shape, H, sq, shape.out_stride, begins(*graph, shape, kOutBegin));
+  out->set_output(true);
+  *lse = statistics(shape, begins(*graph, shape, kLseBegin));
+  lse->set_output(true);
+}
+
+/// dq, dk and dv are contiguous: cuDNN's fp32 sums of them take the same strides, and those of views into a wide buffer
+/// would make its workspace many times larger.
+void make_backward(const GraphPointer& graph, const CudnnShape& shape) {
+  const std::int64_t H = shape.num_heads, K = shape.num_kv_heads, sq = shape.max_len_q, sk = shape.max_len_k;
+  const auto q = graph->tensor(rows(kQ, shape, H, sq, shape.q_stride, begins(*graph, shape, kQBegin)));
+  const auto k = graph->tensor(rows(kK, shape, K, sk, shape.k_stride, begins(*graph, shape, kKBegin)));
+  const auto v = graph->tensor(rows(kV, shape, K, sk, shape.v_stride, begins(*graph, shape, kVBegin)));
+  const auto out = graph->tensor(rows(kOut, shape, H, sq, shape.out_stride, begins(*graph, shape, kOutBegin)));
+  const auto dout = graph->tensor(rows(kDout, shape, H, sq, shape.dout_stride, begins(*graph, shape, kDoutBegin)));
+  const auto lse = graph->tensor(statistics(shape, begins(*graph, shape, kLseBegin)));
+  auto attributes = attributes_of<fe::graph::SDPA_backward_attributes>(*graph, shape);
+  attributes.set_max_total_seq_len_q(shape.total_q).set_max_total_seq_len_kv(shape.total_k)
+      .set_deterministic_algorithm(shape.deterministic);
+  const auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, lse, attributes);
+  const auto dk_begin = begins(*graph, shape, kDkBegin);
+  *dq = rows(kDq, shape, H, sq, H * shape.head_size, begins(*graph, shape, kDqBegin));
+  *dk = rows(kDk, shape, K, sk, K * shape.head_size, dk_begin);
+  *dv = rows(kDv, shape, K, sk, K * shape.head_size, dk_begin);
+  for (const auto& gradient : {dq, dk, dv}) gradient->set_output(true);
+}
+
+struct Compiled {
+  GraphPointer graph;
+  std::int64_t workspace_bytes = 0;
+};
+
+/// Lives as long as the process: CUDA may be gone before static objects are.
+struct State {
+  cudnnHandle_t handle = nullptr;
+  std::map<CudnnShape, Compiled> forwards, backwards;
+  at::Tensor workspace;
+};
+State& state() {
+  static State* const state = new State;
+  return *state;
+}
+
+cudnnHandle_t handle() {
+  State& s = state();
+  if (s.handle == nullptr) LT_CUDNN_CHECK(cudnnCreate(&s.handle));
+  LT_CUDNN_CHECK(cudnnSetStream(s.handle, c10::cuda::getCurrentCUDAStream()));
+  return s.handle;
+}
+
+Compiled compile(const GraphPointer& graph) {
+  check(graph->validate(), "cuDNN attention: validate");
+  check(graph->build_operation_graph(handle()), "cuDNN attention: build_operation_graph");
+  check(graph->create_execution_plans({fe::HeurMode_t::A}), "cuDNN attention: create_execution_plans");
+  check(graph->check_support(), "cuDNN attention: check_support");
+  check(graph->build_plans(), "cuDNN attention: build_plans");
+  return {graph, graph->get_workspace_size()};
+}
+
+const Compiled& compiled(std::map<CudnnShape, Compiled>& cache, const CudnnShape& shape,
+                         void (*make)(const GraphPointer&, const CudnnShape&)) {
+  auto found = cache.find(shape);
+  if (found != cache.end()) return found->second;
+  const GraphPointer graph = new_graph();
+  make(graph, shape);
+  return cache.emplace(shape, compile(graph)).first->second;
+}
+
+void* workspace(std::int64_t bytes, at::Device device) {
+  at::Tensor& buffer = state().workspace;
+  if (!buffer.defined() || buffer.numel() < bytes) buffer = at::empty({bytes}, at::device(device).dtype(at::kByte));
+  return buffer.mutable_data_ptr();
+}
+
+std::int64_t rounded_up(std::int64_t count, std::int64_t least) {
+  return std::max(least, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(count))));
+}
+
+/// The class of shapes that a batch falls in, so that few graphs serve all batches of a run.
+CudnnShape shape_class(CudnnShape shape) {
+  constexpr std::int64_t kTokens = 2048;
+  shape.num_docs = rounded_up(shape.num_docs, 1);
+  shape.max_len_q = rounded_up(shape.max_len_q, 128);
+  shape.max_len_k = rounded_up(shape.max_len_k, 128);
+  shape.total_q = (shape.total_q + kTokens - 1) / kTokens * kTokens;
+  shape.total_k = (shape.total_k + kTokens - 1) / kTokens * kTokens;
+  return shape;
+}
+
+CudnnShape shape_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                    const AttentionLayout& layout) {
+  CudnnShape shape;
+  shape.num_docs = static_cast<std::int64_t>(layout.cu_seqlens_q.size()) - 1;
+  shape.max_len_q = layout.max_len_q;
+  shape.max_len_k = layout.max_len_k;
+  shape.total_q = total(layout.cu_seqlens_q);
+  shape.total_k = total(layout.cu_seqlens_k);
+  shape.num_heads = q.size(1);
+  shape.num_kv_heads = k.size(1);
+  shape.head_size = q.size(2);
+  shape.window = layout.window;
+  shape.q_stride = q.stride(0);
+  shape.k_stride = k.stride(0);
+  shape.v_stride = v.stride(0);
+  shape.out_stride = out.stride(0);
+  shape.scale = layout.scale;
+  return shape_class(shape);
+}
+
+/// Tables of a batch on the device: begins [kNumBegins, b + 1] int64 in elements, lengths [2, b] int32.
+struct Tables {
+  at::Tensor begins, lengths;
+};
+
+Tables make_tables(const CudnnShape& shape, const AttentionLayout& layout, at::Device device) {
+  const std::int64_t b = shape.num_docs, dq_stride = shape.num_heads * shape.head_size;
+  const std::int64_t strides[kNumBegins] = {shape.q_stride, shape.k_stride, shape.v_stride, shape.out_stride,
+                                            shape.dout_stride, shape.num_heads, dq_stride,
+                                            shape.num_kv_heads * shape.head_size};
+  at::Tensor starts = at::empty({kNumBegins, b + 1}, at::kLong), lengths = at::empty({2, b}, at::kInt);
+  auto* const start = starts.mutable_data_ptr<std::int64_t>();
+  auto* const length = lengths.mutable_data_ptr<int>();
+  for (std::int64_t table = 0; table < kNumBegins; ++table) {
+    const bool is_of_keys = table == kKBegin - kQBegin || table == kVBegin - kQBegin || table == kDkBegin - kQBegin;
+    const auto& cu = is_of_keys ? layout.cu_seqlens_k : layout.cu_seqlens_q;
+    for (std::int64_t d = 0; d <= b; ++d) {
+      start[table * (b + 1) + d] = cu[std::min(static_cast<std::size_t>(d), cu.size() - 1)] * strides[table];
+    }
+  }
+  for (std::int64_t d = 0; d < b; ++d) {
+    const auto document = static_cast<std::size_t>(d);
+    const bool exists = document + 1 < layout.cu_seqlens_q.size();
+    length[d] = exists ? static_cast<int>(layout.cu_seqlens_q[document + 1] - layout.cu_seqlens_q[document]) : 0;
+    length[b + d] = exists ? static_cast<int>(layout.cu_seqlens_k[document + 1] - layout.cu_seqlens_k[document]) : 0;
+  }
+  return {starts.to(device), lengths.to(device)};
+}
+
+/// Made for the first layer of a batch; the layout keeps them for the next ones.
+const Tables& tables(const CudnnShape& shape, const AttentionLayout& layout, at::Device device) {
+  using Kept = std::map<CudnnShape, Tables>;
+  if (!layout.prepared) layout.prepared = std::make_shared<Kept>();
+  Kept& kept = *static_cast<Kept*>(layout.prepared.get());
+  auto found = kept.find(shape);
+  if (found == kept.end()) found = kept.emplace(shape, make_tables(shape, layout, device)).first;
+  return found->second;
+}
+
+using Pointers = std::unordered_map<std::int64_t, void*>;
+
+void run(const Compiled& graph, const CudnnShape& shape, const AttentionLayout& layout, const at::Tensor& q,
+         std::initializer_list<Id> tables_used, Pointers pointers) {
+  const Tables& table = tables(shape, layout, q.device());
+  auto* const first = static_cast<std::int64_t*>(table.begins.mutable_data_ptr());
+  for (const Id id : tables_used) pointers[id] = first + (id - kQBegin) * (shape.num_docs + 1);
+  auto* const lengths = static_cast<int*>(table.lengths.mutable_data_ptr());
+  pointers[kLengthQ] = lengths;
+  pointers[kLengthK] = lengths + shape.num_docs;
+  check(graph.graph->execute(handle(), pointers, workspace(graph.workspace_bytes, q.device())), "cuDNN attention: execute");
+}
+
+/// cuDNN reads and writes 16 bytes at a time.
+bool is_aligned(const at::Tensor& t) {
+  return t.stride(0) % 8 == 0 && reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % 16 == 0;
+}
+at::Tensor aligned(const at::Tensor& t) { return is_aligned(t) ? t : t.clone(at::MemoryFormat::Contiguous); }
+
+void copy_documents(const at::Tensor& target, const at::Tensor& source, std::int64_t num_tokens) {
+  if (!target.is_same(source)) target.narrow(0, 0, num_tokens).copy_(source.narrow(0, 0, num_tokens));
+}
+
+void forward(const at::Tensor& q0, const at::Tensor& k0, const at::Tensor& v0, const AttentionLayout& layout,
+             at::Tensor& out, at::Tensor& lse) {
+  const at::Tensor q = aligned(q0), k = aligned(k0), v = aligned(v0);
+  const at::Tensor o = is_aligned(out) ? out : at::empty_like(q0, at::MemoryFormat::Contiguous);
+  const at::Tensor l = lse.is_contiguous() ? lse : at::empty(lse.sizes(), lse.options());
+  const CudnnShape shape = shape_of(q, k, v, o, layout);
+  run(compiled(state().forwards, shape, &make_forward), shape, layout, q,
+      {kQBegin, kKBegin, kVBegin, kOutBegin, kLseBegin},
+      {{kQ, q.data_ptr()}, {kK, k.data_ptr()}, {kV, v.data_ptr()}, {kOut, o.data_ptr()}, {kLse, l.data_ptr()}});
+  copy_documents(out, o, total(layout.cu_seqlens_q));
+  copy_documents(lse, l, total(layout.cu_seqlens_q));
+}
+
+void backward(const at::Tensor& dout0, const at::Tensor& q0, const at::Tensor& k0, const at::Tensor& v0,
+              const at::Tensor& out0, const at::Tensor& lse, const AttentionLayout& layout, at::Tensor& dq, at::Tensor& dk,
+              at::Tensor& dv) {
+  const at::Tensor q = aligned(q0), k = aligned(k0), v = aligned(v0), out = aligned(out0), dout = aligned(dout0);
+  const auto contiguous = [](const at::Tensor& t) {
+    return t.is_contiguous() && is_aligned(t) ? t : at::empty(t.sizes(), t.options());
+  };
+  const at::Tensor gq = contiguous(dq), gk = contiguous(dk), gv = contiguous(dv), l = lse.contiguous();
+  CudnnShape shape = shape_of(q, k, v, out, layout);
+  shape.dout_stride = dout.stride(0);
+  shape.deterministic = settings().deterministic;
+  run(compiled(state().backwards, shape, &make_backward), shape, layout, q,
+      {kQBegin, kKBegin, kVBegin, kOutBegin, kDoutBegin, kLseBegin, kDqBegin, kDkBegin},
+      {{kQ, q.data_ptr()}, {kK, k.data_ptr()}, {kV, v.data_ptr()}, {kOut, out.data_ptr()}, {kDout, dout.data_ptr()},
+       {kLse, l.data_ptr()}, {kDq, gq.data_ptr()}, {kDk, gk.data_ptr()}, {kDv, gv.data_ptr()}});
+  copy_documents(dq, gq, total(layout.cu_seqlens_q));
+  copy_documents(dk, gk, total(layout.cu_seqlens_k));
+  copy_documents(dv, gv, total(layout.cu_seqlens_k));
+}
+
+/// Asks cuDNN about a graph for a described device. Returns what it answers, or nothing where it takes the graph.
+std::string refusal_of(Graph& graph, bool with_compilation) {
+  const auto step = [](const char* name, fe::error_t error) {
+    return error.is_good() ? std::string() : std::string(name) + ": " + error.get_message();
+  };
+  std::string refusal = step("validate", graph.validate());
+  if (refusal.empty()) refusal = step("build_operation_graph", graph.build_operation_graph());
+  if (refusal.empty()) refusal = step("create_execution_plans", graph.create_execution_plans({fe::HeurMode_t::A}));
+  if (refusal.empty()) refusal = step("check_support", graph.check_support());
+  if (refusal.empty() && with_compilation) refusal = step("build_plans", graph.build_plans());
+  return refusal;
+}
+
+}  // namespace
+
+std::int64_t plan_cudnn(const CudnnShape& wanted) {
+  const CudnnShape shape = shape_class(wanted);
+  CudnnShape forward_shape = shape;
+  forward_shape.dout_stride = 0;
+  forward_shape.deterministic = false;
+  const std::int64_t bytes = std::max(compiled(state().forwards, forward_shape, &make_forward).workspace_bytes,
+                                      compiled(state().backwards, shape, &make_backward).workspace_bytes);
+  workspace(bytes, at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(settings().device)));
+  return bytes;
+}
+
+kernels::CudnnPlan check_cudnn_plan(const CudnnShape& wanted, const std::string& gpu_json, int sm_version,
+                                    bool with_compilation) {
+  auto gpu = std::make_shared<fe::DeviceProperties>();
+  check(gpu->deserialize({gpu_json.begin(), gpu_json.end()}), "cuDNN: description of the GPU");
+  const CudnnShape shape = shape_class(wanted);
+  kernels::CudnnPlan plan;
+  for (const auto make : {&make_forward, &make_backward}) {
+    const GraphPointer graph = new_graph();
+    graph->set_device_properties(gpu).set_sm_version(sm_version);  // before its nodes, which copy this
+    make(graph, shape);
+    const char* const pass = make == &make_forward ? "forward" : "backward";
+    plan.refusal = refusal_of(*graph, with_compilation);
+    if (!plan.refusal.empty()) {
+      plan.refusal = std::string(pass) + ": " + plan.refusal;
+      return plan;
+    }
+    if (!with_compilation) continue;
+    std::string name;
+    check(graph->get_plan_name(name), "cuDNN attention: get_plan_name");
+    plan.engines += std::string(pass) + " " + name + " ";
+    (make == &make_forward ? plan.forward_bytes : plan.backward_bytes) = graph->get_workspace_size();
+  }
+  return plan;
+}
+
+const kernels::CudaAttention kCudnn = {&forward, &backward};
+
+}  // namespace lora_train::cuda

@@ -1,0 +1,70 @@
+// The one function that liblora_train_cuda.so exports.
+#include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "attention.h"
+#include "check.h"
+#include "gemm.h"
+#include "settings.h"
+
+namespace lora_train::cuda {
+namespace {
+
+kernels::CudaSettings current_settings;
+
+kernels::CudaVersions versions() {
+  kernels::CudaVersions versions;
+  LT_CUDA_CHECK(cudaRuntimeGetVersion(&versions.runtime));
+  LT_CUDA_CHECK(cudaDriverGetVersion(&versions.driver));
+  versions.cublas_lt = static_cast<int>(cublasLtGetVersion());
+  versions.cudnn = static_cast<int>(cudnnGetVersion());
+  return versions;
+}
+
+int num_devices() { return c10::cuda::device_count(); }
+
+kernels::CudaDevice device(int index) {
+  const cudaDeviceProp& found = *at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index));
+  kernels::CudaDevice device;
+  device.name = found.name;
+  device.major = found.major;
+  device.minor = found.minor;
+  device.num_multiprocessors = found.multiProcessorCount;
+  device.total_bytes = static_cast<std::int64_t>(found.totalGlobalMem);
+  device.l2_bytes = found.l2CacheSize;
+  return device;
+}
+
+void start(const kernels::CudaSettings& wanted) {
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(wanted.device));
+  current_settings = wanted;
+  start_gemm(wanted);
+}
+
+void* stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+}  // namespace
+
+const kernels::CudaSettings& settings() { return current_settings; }
+
+}  // namespace lora_train::cuda
+
+extern "C" const lora_train::kernels::CudaLibrary* lora_train_cuda() {
+  namespace cuda = lora_train::cuda;
+  using lora_train::kernels::CudaLibrary;
+  static const CudaLibrary library = {.version = lora_train::kernels::kCudaLibraryVersion,
+                                      .versions = &cuda::versions,
+                                      .num_devices = &cuda::num_devices,
+                                      .device = &cuda::device,
+                                      .start = &cuda::start,
+                                      .stream = &cuda::stream,
+                                      .gemm = &cuda::gemm,
+                                      .fa2 = cuda::kFa2,
+                                      .efficient = cuda::kEfficient,
+                                      .cudnn = cuda::kCudnn,
+                                      .plan_cudnn = &cuda::plan_cudnn,
+                                      .check_cudnn_plan = &cuda::check_cudnn_plan,
+                                      .own_kernels = nullptr};
+  return &library;
+}

@@ -1,0 +1,67 @@
+#include <array>
+
+#include "lora_train/kernels/attention.h"
+
+namespace lora_train::kernels {
+namespace {
+
+/// cuDNN 9.19 keeps the gradients of all scores in bf16 when its backward has to be deterministic.
+constexpr int64_t kMaxScoreBytes = int64_t{1} << 30;
+
+std::string refusal_of_fa2(const AttentionCase& c) {
+  if (c.dtype != at::kBFloat16) return "fa2 computes in bf16 alone; use dtype: bf16 or attn_implementation: auto";
+  if (c.sm < 80) return "fa2 needs compute capability 8.0 or newer";
+  if (c.head_size % 8 != 0 || c.head_size > 256) {
+    return "fa2 takes head sizes that are multiples of 8 up to 256, not " + std::to_string(c.head_size);
+  }
+  return {};
+}
+
+std::string refusal_of_cudnn(const AttentionCase& c) {
+  if (c.dtype != at::kBFloat16) return "cudnn attention computes in bf16 alone; use dtype: bf16 or attn_implementation: auto";
+  if (c.sm < 90 || c.sm / 10 == 12) {
+    return "cudnn attention over packed documents needs Hopper or datacenter Blackwell; use attn_implementation: fa2";
+  }
+  const int64_t largest = c.sm / 10 == 9 ? 256 : 128;
+  if (c.head_size % 8 != 0 || c.head_size > largest) {
+    return "cudnn attention takes head sizes that are multiples of 8 up to " + std::to_string(largest) + " on this GPU, not " +
+           std::to_string(c.head_size) + "; use attn_implementation: fa2";
+  }
+  const int64_t score_bytes = 2 * c.num_docs * c.num_heads * c.max_len_q * c.max_len_k;
+  if (c.deterministic && score_bytes > kMaxScoreBytes) {
+    return "cudnn attention with deterministic: true would keep all scores (" + std::to_string(score_bytes >> 20) +
+           " MiB); use attn_implementation: fa2";
+  }
+  return {};
+}
+
+std::string refusal_of_efficient(const AttentionCase& c) {
+  if (c.dtype != at::kFloat) return "the memory-efficient attention is for fp32; use attn_implementation: auto";
+  if (c.head_size % 4 != 0 || c.head_size > 128) {
+    return "the memory-efficient attention takes head sizes that are multiples of 4 up to 128, not " +
+           std::to_string(c.head_size);
+  }
+  return {};
+}
+
+std::string refusal_of(AttentionBackend backend, const AttentionCase& c) {
+  if (backend == AttentionBackend::kReference) return {};
+  if (!c.has_cuda_library) return "liblora_train_cuda.so is not loaded; use attn_implementation: reference";
+  if (backend == AttentionBackend::kFa2) return refusal_of_fa2(c);
+  if (backend == AttentionBackend::kCudnn) return refusal_of_cudnn(c);
+  return refusal_of_efficient(c);
+}
+
+}  // namespace
+
+AttentionChoice choose_attention(const AttentionCase& c) {
+  if (c.asked != AttentionBackend::kAuto) return {c.asked, refusal_of(c.asked, c)};
+  // fa2 before cudnn until the two have been measured on a GPU.
+  constexpr std::array kOrder = {AttentionBackend::kFa2, AttentionBackend::kCudnn, AttentionBackend::kEfficient};
+  for (const auto backend : kOrder) {
+    if (refusal_of(backend, c).empty()) return {backend, {}};
+  }
+  return {AttentionBackend::kReference, {}};
+}
+
+}  // namespace lora_train::kernels

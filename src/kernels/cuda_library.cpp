@@ -1,0 +1,76 @@
+#include "lora_train/kernels/cuda_library.h"
+
+#include <c10/core/Allocator.h>
+#include <dlfcn.h>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::kernels {
+namespace {
+
+namespace fs = std::filesystem;
+
+const CudaLibrary* loaded_library = nullptr;
+CudaSettings started_settings;
+
+void* open_library(const fs::path& file, int flags, const std::string& what_to_do) {
+  std::error_code error;
+  if (!fs::exists(file, error)) throw DeviceError(file.string(), "is not there, and device: cuda needs it. " + what_to_do);
+  void* const handle = ::dlopen(file.c_str(), flags);
+  if (handle != nullptr) return handle;
+  const char* const reason = ::dlerror();
+  throw DeviceError(file.string(), std::string("cannot be loaded: ") + (reason != nullptr ? reason : "unknown reason") +
+                                       ". " + what_to_do);
+}
+
+/// Folder of the file that `address` was loaded from.
+fs::path folder_of(const void* address) {
+  Dl_info info{};
+  if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {};
+  std::error_code error;
+  return fs::weakly_canonical(info.dli_fname, error).parent_path();
+}
+
+}  // namespace
+
+CudaFolders default_cuda_folders() {
+  fs::path library = folder_of(reinterpret_cast<const void*>(&default_cuda_folders));
+  std::error_code error;
+  if (!fs::exists(library / "liblora_train_cuda.so", error)) library /= "lib";
+  // A function that lives in libc10.so, in torch/lib.
+  return {library, folder_of(reinterpret_cast<const void*>(&c10::GetAllocator)).parent_path()};
+}
+
+const CudaLibrary& load_cuda_library(const fs::path& folder, const fs::path& torch_folder) {
+  if (loaded_library != nullptr) return *loaded_library;
+  const std::string reinstall =
+      "Install the wheel with CUDA: pip install --force-reinstall torch==2.11.0, or choose device: cpu.";
+  // By full path: their own RPATH then finds the NVIDIA libraries of the same environment. Global, for what comes next.
+  for (const char* name : {"libc10_cuda.so", "libtorch_cuda.so"}) {
+    open_library(torch_folder / "lib" / name, RTLD_NOW | RTLD_GLOBAL, reinstall);
+  }
+  const fs::path file = folder / "liblora_train_cuda.so";
+  void* const handle = open_library(file, RTLD_NOW | RTLD_LOCAL, "Use a build of lora-train with CUDA, and copy its whole "
+                                                                 "folder; or choose device: cpu.");
+  const auto entry = reinterpret_cast<const CudaLibrary* (*)()>(::dlsym(handle, "lora_train_cuda"));
+  if (entry == nullptr) throw DeviceError(file.string(), "has no lora_train_cuda(). Copy lib/ of the same build.");
+  const CudaLibrary* const library = entry();
+  if (library->version != kCudaLibraryVersion) {
+    throw DeviceError(file.string(), "is of version " + std::to_string(library->version) + ", expected " +
+                                         std::to_string(kCudaLibraryVersion) + ". Copy lib/ of the same build.");
+  }
+  loaded_library = library;
+  return *library;
+}
+
+const CudaLibrary* cuda_library() { return loaded_library; }
+
+void start_cuda(const CudaSettings& settings) {
+  if (loaded_library == nullptr) throw DeviceError("start_cuda", "liblora_train_cuda.so is not loaded");
+  loaded_library->start(settings);
+  started_settings = settings;
+}
+
+const CudaSettings& cuda_settings() { return started_settings; }
+
+}  // namespace lora_train::kernels

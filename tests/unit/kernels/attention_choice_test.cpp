@@ -1,0 +1,83 @@
+#include <gtest/gtest.h>
+
+#include "lora_train/kernels/attention.h"
+
+namespace lora_train::kernels {
+namespace {
+
+AttentionCase ordinary() {
+  AttentionCase c;
+  c.head_size = 128;
+  c.num_docs = 16;
+  c.num_heads = 28;
+  c.max_len_q = c.max_len_k = 4096;
+  c.sm = 90;
+  return c;
+}
+
+TEST(ChooseAttention, AutoTakesTheFirstThatApplies) {
+  auto c = ordinary();
+  EXPECT_EQ(choose_attention(c).backend, AttentionBackend::kFa2);
+  c.dtype = at::kFloat;
+  EXPECT_EQ(choose_attention(c).backend, AttentionBackend::kEfficient);
+  c.head_size = 256;
+  EXPECT_EQ(choose_attention(c).backend, AttentionBackend::kReference);
+  c.dtype = at::kDouble;
+  EXPECT_EQ(choose_attention(c).backend, AttentionBackend::kReference);
+  c = ordinary();
+  c.has_cuda_library = false;
+  EXPECT_EQ(choose_attention(c).backend, AttentionBackend::kReference);
+  EXPECT_EQ(choose_attention(c).refusal, "");
+}
+
+TEST(ChooseAttention, TakesWhatIsAskedForWhereItApplies) {
+  for (const auto backend : {AttentionBackend::kFa2, AttentionBackend::kCudnn, AttentionBackend::kReference}) {
+    auto c = ordinary();
+    c.asked = backend;
+    EXPECT_EQ(choose_attention(c).backend, backend);
+    EXPECT_EQ(choose_attention(c).refusal, "");
+  }
+}
+
+struct Refused {
+  const char* what;
+  AttentionBackend asked;
+  void (*change)(AttentionCase&);
+  const char* part;
+};
+
+TEST(ChooseAttention, SaysWhyNot) {
+  const Refused refused[] = {
+      {"fp32", AttentionBackend::kFa2, [](AttentionCase& c) { c.dtype = at::kFloat; }, "bf16"},
+      {"fp32", AttentionBackend::kCudnn, [](AttentionCase& c) { c.dtype = at::kFloat; }, "bf16"},
+      {"bf16", AttentionBackend::kEfficient, [](AttentionCase&) {}, "fp32"},
+      {"A10G", AttentionBackend::kCudnn, [](AttentionCase& c) { c.sm = 86; }, "Hopper"},
+      {"RTX 5090", AttentionBackend::kCudnn, [](AttentionCase& c) { c.sm = 120; }, "Hopper"},
+      {"T4", AttentionBackend::kFa2, [](AttentionCase& c) { c.sm = 75; }, "8.0"},
+      {"odd head", AttentionBackend::kFa2, [](AttentionCase& c) { c.head_size = 100; }, "not 100"},
+      {"wide head", AttentionBackend::kFa2, [](AttentionCase& c) { c.head_size = 264; }, "not 264"},
+      {"wide head on Blackwell", AttentionBackend::kCudnn,
+       [](AttentionCase& c) { c.head_size = 256, c.sm = 100; }, "up to 128"},
+      {"all scores", AttentionBackend::kCudnn, [](AttentionCase& c) { c.deterministic = true; }, "14336 MiB"},
+      {"no library", AttentionBackend::kFa2, [](AttentionCase& c) { c.has_cuda_library = false; }, "not loaded"},
+  };
+  for (const auto& r : refused) {
+    auto c = ordinary();
+    c.asked = r.asked;
+    r.change(c);
+    const auto choice = choose_attention(c);
+    EXPECT_EQ(choice.backend, r.asked) << r.what;
+    EXPECT_NE(choice.refusal.find(r.part), std::string::npos) << r.what << ": " << choice.refusal;
+  }
+}
+
+TEST(ChooseAttention, DeterministicCudnnServesShortDocuments) {
+  auto c = ordinary();
+  c.asked = AttentionBackend::kCudnn;
+  c.deterministic = true;
+  c.max_len_q = c.max_len_k = 1024;
+  EXPECT_EQ(choose_attention(c).refusal, "");
+}
+
+}  // namespace
+}  // namespace lora_train::kernels
