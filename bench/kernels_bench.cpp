@@ -142,7 +142,11 @@ void attention(State& state, bool is_backward, int64_t window) {
 void adamw(State& state) {
   auto p = at::randn({1 << 23}), m = at::zeros_like(p), v = at::zeros_like(p);
   const auto g = at::randn({1 << 23});
-  measure(state, bytes({p, p, m, m, v, v, g}), [&] { optim::adamw_step(p, g, m, v, 1, 1e-4, {}, p.numel(), 0.5); });
+  auto scalars = at::zeros({optim::kNumStepScalars}, at::kDouble);
+  const auto first = optim::first_scalars(1, 1, 1e-4, {});
+  std::copy(first.begin(), first.end(), scalars.mutable_data_ptr<double>());
+  scalars[optim::kClipFactor] = 0.5;
+  measure(state, bytes({p, p, m, m, v, v, g}), [&] { optim::adamw_step(p, g, m, v, {}, p.numel(), scalars); });
 }
 
 #define LORA_TRAIN_BOTH(f) BENCHMARK(f)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)

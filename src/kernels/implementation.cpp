@@ -1,6 +1,10 @@
 #include "lora_train/kernels/implementation.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <vector>
 
 #include "lora_train/base/error.h"
 #include "own_arguments.h"
@@ -15,6 +19,19 @@ bool is_taken_by_own(const at::Tensor& t) {
   return in_use.table != nullptr && (t.is_cuda() || (in_use.on_cpu_tensors && t.is_cpu()));
 }
 
+at::Tensor& workspace_on(const at::Device& device) {
+  static auto& all = *new std::vector<at::Tensor>;  // never freed: at exit CUDA may be gone before it
+  for (at::Tensor& workspace : all) {
+    if (workspace.device() == device) return workspace;
+  }
+  return all.emplace_back(at::empty({0}, at::device(device).dtype(at::kFloat)));
+}
+
+at::Device device_in_use() {
+  if (in_use.on_cpu_tensors) return at::kCPU;
+  return c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->getDevice();
+}
+
 }  // namespace
 
 void set_kernel_setting(KernelName kernel, KernelSetting setting) { settings[static_cast<std::size_t>(kernel)] = setting; }
@@ -26,6 +43,17 @@ void use_own_kernels(const OwnKernelsInUse& kernels) { in_use = kernels; }
 const OwnKernels& own_kernels() { return *in_use.table; }
 
 Stream own_stream() { return in_use.stream != nullptr ? in_use.stream() : nullptr; }
+
+void reserve_own_workspace(std::int64_t num_elements, const c10::Device& device) {
+  at::Tensor& workspace = workspace_on(device);
+  if (workspace.numel() < num_elements) workspace = at::empty({num_elements}, workspace.options());
+}
+
+float* own_workspace(std::int64_t num_elements) {
+  const at::Device device = device_in_use();
+  reserve_own_workspace(num_elements, device);
+  return workspace_on(device).mutable_data_ptr<float>();
+}
 
 Implementation implementation_for(KernelName kernel, const at::Tensor& t) {
   const KernelSetting setting = settings[static_cast<std::size_t>(kernel)];

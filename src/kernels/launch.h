@@ -59,7 +59,8 @@ constexpr std::int64_t blocks_for(std::int64_t count, std::int64_t per_block) {
 }
 
 /// Sum, or largest, over the 32 lanes; every lane gets it. The order of additions is fixed.
-__device__ __forceinline__ float warp_sum(float value) {
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
   return value;
 }
@@ -69,14 +70,15 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-/// Sum over a block of at most 1024 threads; every thread gets it. `slots` is shared memory of 32 floats that nothing
-/// else uses until the next barrier after it. All threads of the block call it.
-__device__ __forceinline__ float block_sum(float value, float* slots) {
+/// Sum over a block of at most 1024 threads; every thread gets it. `slots` is shared memory of 32 elements that nothing
+/// else uses until the next barrier after it. All threads of the block call it. T is float or double.
+template <class T>
+__device__ __forceinline__ T block_sum(T value, T* slots) {
   value = warp_sum(value);
   if (threadIdx.x % kWarpSize == 0) slots[threadIdx.x / kWarpSize] = value;
   __syncthreads();
   const unsigned num_warps = blockDim.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  const float sum = warp_sum(lane < num_warps ? slots[lane] : 0.0F);
+  const T sum = warp_sum(lane < num_warps ? slots[lane] : T{0});
   __syncthreads();  // the slots may be used again
   return sum;
 }

@@ -11,6 +11,10 @@ namespace lora_train::kernels {
 const OwnKernels& own_kernels();
 Stream own_stream();
 
+/// num_elements of memory on the device of the kernels in use, aligned to 16 bytes, its content undefined; the next kernel
+/// that asks gets the same (reserve_own_workspace).
+float* own_workspace(std::int64_t num_elements);
+
 template <class T>
 const OwnKernelsOf<T>& own_kernels_of() {
   if constexpr (sizeof(T) == sizeof(float)) {

@@ -20,7 +20,7 @@ OwnKernelsOf<T> kernels_of() {
 }  // namespace
 
 const OwnKernels& linked_own_kernels() {
-  static const OwnKernels table{kernels_of<float>(), kernels_of<Bf16>()};
+  static const OwnKernels table{kernels_of<float>(), kernels_of<Bf16>(), measure_gradients_cuda, adamw_step_cuda};
   return table;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "embedding_cuda.h"
+#include "adamw_cuda.h"
 #include "launch_stream.h"
 #include "rms_norm_cuda.h"
 #include "swiglu_cuda.h"
@@ -25,6 +26,8 @@ struct OwnKernelsOf {
 struct OwnKernels {
   OwnKernelsOf<float> f32;
   OwnKernelsOf<Bf16> bf16;
+  decltype(&measure_gradients_cuda) measure_gradients;
+  decltype(&adamw_step_cuda) adamw_step;
 };
 
 /// Of the library or program that it is linked into.

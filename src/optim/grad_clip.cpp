@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lora_train/base/error.h"
+#include "checks.h"
+#include "lora_train/kernels/implementation.h"
 #include "lora_train/kernels/parallel.h"
 
 namespace lora_train::optim {
@@ -34,15 +35,7 @@ double sum_of_squares(const float* x, int64_t n) {
   return sum;
 }
 
-}  // namespace
-
-double grad_norm(const at::Tensor& grads) {
-  if (grads.dim() != 1 || !grads.is_contiguous() || grads.scalar_type() != at::kFloat) {
-    throw ShapeError("grad_norm: grads", "must be one flat contiguous fp32 buffer");
-  }
-  if (!grads.is_cpu()) {
-    return at::linalg_vector_norm(grads, 2, std::nullopt, /*keepdim=*/false, at::kDouble).item<double>();
-  }
+double norm_of(const at::Tensor& grads) {
   const int64_t n = grads.numel();
   const auto* x = grads.const_data_ptr<float>();
   std::vector<double> sums(static_cast<std::size_t>((n + kChunk - 1) / kChunk));
@@ -58,8 +51,32 @@ double grad_norm(const at::Tensor& grads) {
   return std::sqrt(total);
 }
 
-double clip_factor(double norm, double max_norm) {
-  return max_norm == 0 ? 1.0 : std::min(1.0, max_norm / (norm + 1e-6));
+}  // namespace
+
+void measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& scalars) {
+  check_step_buffers("measure_gradients", grads, scalars);
+  switch (kernels::implementation_for(KernelName::kAdamw, grads)) {
+    case kernels::Implementation::kReference: return measure_gradients_reference(grads, max_norm, scalars);
+    case kernels::Implementation::kCuda: return kernels::own_measure_gradients(grads, max_norm, scalars);
+    case kernels::Implementation::kCpu: break;
+  }
+  const double norm = norm_of(grads);
+  auto* s = scalars.mutable_data_ptr<double>();
+  s[kGradNorm] = norm;
+  s[kClipFactor] = max_norm == 0 ? 1.0 : std::min(1.0, max_norm / (norm + 1e-6));
+  if (!std::isfinite(norm) || !std::isfinite(s[kLossSum])) s[kNonFinite] = 1;
+}
+
+void measure_gradients_reference(const at::Tensor& grads, double max_norm, at::Tensor& scalars) {
+  const at::Tensor norm = at::linalg_vector_norm(grads, 2, std::nullopt, /*keepdim=*/false, at::kDouble);
+  scalars[kGradNorm].copy_(norm);
+  if (max_norm == 0) {
+    scalars[kClipFactor].fill_(1.0);
+  } else {
+    scalars[kClipFactor].copy_((norm + 1e-6).reciprocal_().mul_(max_norm).clamp_max_(1.0));
+  }
+  const at::Tensor is_finite = norm.isfinite().logical_and(scalars[kLossSum].isfinite());
+  scalars[kNonFinite].masked_fill_(is_finite.logical_not(), 1.0);
 }
 
 }  // namespace lora_train::optim

@@ -91,7 +91,8 @@ model::Batch make_batch(const data::MicroBatch& micro_batch) {
 StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next) {
   StepResult result;
   context.weights.parameters().grads.zero_();
-  at::Tensor loss_sum = at::zeros({}, at::kDouble);
+  if (!context.scalars.defined()) context.scalars = at::zeros({optim::kNumStepScalars}, at::kDouble);
+  at::Tensor loss_sum = context.scalars[optim::kLossSum].zero_();
   for (std::size_t i = 0; i < plan.micro_batches.size(); ++i) {
     throw_if_stop_requested();
     const auto start = std::chrono::steady_clock::now();
@@ -108,7 +109,8 @@ StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan
     model::decoder_backward(context.decoder, batch, context.activations);
   }
   result.loss = loss_sum.item<double>() / static_cast<double>(plan.num_supervised);
-  result.grad_norm = optim::grad_norm(context.weights.parameters().grads);
+  optim::measure_gradients(context.weights.parameters().grads, context.max_grad_norm, context.scalars);
+  result.grad_norm = context.scalars.const_data_ptr<double>()[optim::kGradNorm];
   return result;
 }
 
@@ -116,10 +118,11 @@ StepResult train_step(StepContext& context, const data::StepPlan& plan, const Ne
   StepResult result = accumulate_gradients(context, plan, next);
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) refuse_non_finite(context, plan, result);
   model::Parameters& parameters = context.weights.parameters();
+  const auto scalars = optim::first_scalars(plan.step, plan.num_supervised, learning_rate, context.adamw);
+  std::copy(scalars.begin(), scalars.end(), context.scalars.mutable_data_ptr<double>());
   context.is_updating = true;
-  optim::adamw_step(parameters.values, parameters.grads, parameters.exp_avg, parameters.exp_avg_sq, plan.step,
-                    learning_rate, context.adamw, parameters.num_decayed(),
-                    optim::clip_factor(result.grad_norm, context.max_grad_norm));
+  optim::adamw_step(parameters.values, parameters.grads, parameters.exp_avg, parameters.exp_avg_sq, context.adamw,
+                    parameters.num_decayed(), context.scalars);
   context.weights.refresh();
   context.is_updating = false;
   return result;

@@ -40,6 +40,7 @@ struct StepContext {
   std::uint64_t seed = 0;
   bool has_dropout = false;
   bool is_updating = false;  ///< true once an update has begun that did not come to its end
+  at::Tensor scalars{};      ///< optim/step_scalars.h, made by the first step
 };
 
 struct StepResult {

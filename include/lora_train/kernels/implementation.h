@@ -2,34 +2,20 @@
 // kernel runs; not thread-safe.
 #pragma once
 
-#include <array>
-#include <string>
-#include <string_view>
-#include <vector>
+#include <cstdint>
+
+#include "lora_train/base/kernel_names.h"
 
 namespace at {
 class Tensor;
+}
+namespace c10 {
+struct Device;
 }
 
 namespace lora_train::kernels {
 
 struct OwnKernels;
-
-/// The kernels that profile key `kernels` chooses for, by these names.
-enum class KernelName {
-  kRmsNorm,
-  kRope,  ///< with the norm of q and k heads
-  kSwiglu,
-  kEmbedding,
-  kCrossEntropy,
-  kLora,
-  kDropout,
-  kAdamw,  ///< with the gradient norm
-  kCast,
-};
-constexpr std::array<std::string_view, 9> kKernelNames = {"rms_norm",      "rope", "swiglu",  "embedding",
-                                                          "cross_entropy", "lora", "dropout", "adamw",
-                                                          "cast"};
 
 enum class KernelSetting {
   kAuto,       ///< ours where there is one for device and dtype, else the reference
@@ -47,6 +33,12 @@ struct OwnKernelsInUse {
   bool on_cpu_tensors = false;
 };
 void use_own_kernels(const OwnKernelsInUse& kernels);
+
+/// Memory for partial sums of our CUDA kernels on `device`: one buffer that all of them take in turn (stream order keeps
+/// them apart). A kernel that finds less than it needs makes more, which no step should come to: reserve
+/// kWorkspaceElements before the first one, outside of a graph capture.
+constexpr std::int64_t kWorkspaceElements = 16 * 1024 * 1024;
+void reserve_own_workspace(std::int64_t num_elements, const c10::Device& device);
 
 enum class Implementation { kReference, kCpu, kCuda };
 /// What computes `kernel` on tensors like this one: by device, dtype (ours take fp32 and bf16) and setting.

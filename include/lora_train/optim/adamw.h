@@ -4,21 +4,19 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lora_train/optim/step_scalars.h"
+
 namespace lora_train::optim {
 
-struct AdamWOptions {
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0;
-};
+/// One fused pass over flat buffers. params, grads, exp_avg, exp_avg_sq: [n] fp32 (fp64), contiguous.
+/// scalars: step_scalars.h; read are kLearningRate, kBeta1Correction, kBeta2Correction, kClipFactor and kNonFinite: when
+/// that is set, nothing is written. Elements [0, num_decayed) get weight decay, the rest none. Gradients are multiplied by
+/// kClipFactor first and left as they are. Buffers of length 0 are fine. On the device of the tensors, without waiting for it.
+void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
+                const AdamWOptions& options, int64_t num_decayed, const at::Tensor& scalars);
 
-/// One fused pass over flat buffers. params, grads, exp_avg, exp_avg_sq: [n] fp32, contiguous. step counts from 1.
-/// Elements [0, num_decayed) get weight decay, the rest none. Gradients are multiplied by grad_scale first (clipping)
-/// and left as they are. Buffers of length 0 are fine. Runs on the device of the tensors.
-void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq, int64_t step,
-                double learning_rate, const AdamWOptions& options, int64_t num_decayed, double grad_scale);
-
-/// The same in plain ATen operations, several passes, any device; fp64 too.
+/// The same in plain ATen operations, several passes, any device.
 void adamw_step_reference(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                          int64_t step, double learning_rate, const AdamWOptions& options, int64_t num_decayed,
-                          double grad_scale);
+                          const AdamWOptions& options, int64_t num_decayed, const at::Tensor& scalars);
 
 }  // namespace lora_train::optim

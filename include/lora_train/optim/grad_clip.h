@@ -3,12 +3,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lora_train/optim/step_scalars.h"
+
 namespace lora_train::optim {
 
-/// 2-norm of a flat fp32 buffer [n], summed in fp64, the same bits for the same thread count. Non-finite in, non-finite out.
-double grad_norm(const at::Tensor& grads);
+/// Into `scalars` (step_scalars.h): kGradNorm, the 2-norm of a flat contiguous fp32 (fp64) buffer [n], summed in fp64 in a
+/// fixed order; kClipFactor = min(1, max_norm / (norm + 1e-6)), 1 when max_norm is 0 (off); and kNonFinite = 1 when the norm
+/// or kLossSum is not finite. On the device of grads, which is that of scalars, without waiting for it.
+void measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& scalars);
 
-/// min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0 (off).
-double clip_factor(double norm, double max_norm);
+/// The same in plain ATen operations, any device.
+void measure_gradients_reference(const at::Tensor& grads, double max_norm, at::Tensor& scalars);
 
 }  // namespace lora_train::optim

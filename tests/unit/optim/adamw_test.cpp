@@ -3,8 +3,13 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <cmath>
+#include <limits>
+
 #include "lora_train/base/error.h"
+#include "lora_train/optim/grad_clip.h"
 #include "optim_goldens.h"
+#include "support/kernel_test.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"
 
@@ -15,20 +20,38 @@ using namespace testing_support;
 
 struct Buffers {
   at::Tensor params, exp_avg, exp_avg_sq;
+
+  Buffers to(const at::TensorOptions& options) const {
+    return {params.to(options, false, true), exp_avg.to(options, false, true), exp_avg_sq.to(options, false, true)};
+  }
 };
 
-using StepFunction = void (*)(at::Tensor&, const at::Tensor&, at::Tensor&, at::Tensor&, int64_t, double,
-                              const AdamWOptions&, int64_t, double);
+bool equal(const Buffers& a, const Buffers& b) {
+  return at::equal(a.params, b.params) && at::equal(a.exp_avg, b.exp_avg) && at::equal(a.exp_avg_sq, b.exp_avg_sq);
+}
 
-void expect_golden_trajectory(StepFunction step_function, double limit) {
+Buffers uniform_buffers(int64_t n) { return {uniform({n}, 1), uniform({n}, 2), uniform({n}, 3).square()}; }
+
+at::Tensor scalars_for(int64_t step, double learning_rate, const AdamWOptions& options, double clip_factor) {
+  auto scalars = at::zeros({kNumStepScalars}, at::kDouble);
+  const auto first = first_scalars(step, 1, learning_rate, options);
+  std::copy(first.begin(), first.end(), scalars.mutable_data_ptr<double>());
+  scalars[kClipFactor] = clip_factor;
+  return scalars;
+}
+
+using StepFunction = void (*)(at::Tensor&, const at::Tensor&, at::Tensor&, at::Tensor&, const AdamWOptions&, int64_t,
+                              const at::Tensor&);
+
+void expect_golden_trajectory(StepFunction step_function, at::Device device, double limit) {
   ASSERT_EQ(kAdamWGoldens.size(), 2u);
   for (const auto& golden : kAdamWGoldens) {
-    Buffers b{at::tensor(golden.start, at::kFloat), at::zeros({7}), at::zeros({7})};
+    Buffers b = Buffers{at::tensor(golden.start, at::kFloat), at::zeros({7}), at::zeros({7})}.to(device);
     const AdamWOptions options{0.9, golden.beta2, golden.epsilon, golden.weight_decay};
     for (std::size_t i = 0; i < golden.grads.size(); ++i) {
-      const auto grads = at::tensor(golden.grads[i], at::kFloat), before = grads.clone();
-      step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, static_cast<int64_t>(i) + 1, golden.learning_rate, options,
-                    golden.num_decayed, golden.grad_scale);
+      const auto grads = at::tensor(golden.grads[i], at::kFloat).to(device), before = grads.clone();
+      const auto scalars = scalars_for(static_cast<int64_t>(i) + 1, golden.learning_rate, options, golden.grad_scale);
+      step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, options, golden.num_decayed, scalars.to(device));
       EXPECT_CLOSE(b.params, at::tensor(golden.params[i], at::kDouble), limit) << "step " << i + 1;
       EXPECT_TRUE(at::equal(grads, before));
     }
@@ -37,47 +60,104 @@ void expect_golden_trajectory(StepFunction step_function, double limit) {
   }
 }
 
-TEST(AdamW, FollowsThePyTorchTrajectory) { expect_golden_trajectory(adamw_step, 1.2e-7); }
+class AdamW : public KernelTest {};
+INSTANTIATE_TEST_SUITE_P(EveryPlace, AdamW,
+                         ::testing::Values(Place{at::kCPU, at::kFloat}, Place{at::kCPU, at::kDouble},
+                                           Place{at::kCUDA, at::kFloat}, Place{at::kCPU, at::kFloat, true}),
+                         place_name);
 
-TEST(AdamWReference, FollowsThePyTorchTrajectory) { expect_golden_trajectory(adamw_step_reference, 1.2e-7); }
+const AdamWOptions kOptions{0.9, 0.98, 1e-8, 0.05};
 
-TEST(AdamW, MatchesTheReferenceAtOddSizes) {
-  const AdamWOptions options{0.9, 0.98, 1e-8, 0.05};
-  for (const int64_t n : {1, 17, 100003}) {
-    Buffers got{uniform({n}, 1), uniform({n}, 2), uniform({n}, 3).square()};
-    Buffers want{f64(got.params), f64(got.exp_avg), f64(got.exp_avg_sq)};
+TEST_P(AdamW, FollowsThePyTorchTrajectory) { expect_golden_trajectory(adamw_step, GetParam().device, 1.2e-7); }
+
+TEST(AdamWReference, FollowsThePyTorchTrajectory) { expect_golden_trajectory(adamw_step_reference, at::kCPU, 1.2e-7); }
+
+TEST_P(AdamW, MatchesTheReferenceAtOddSizes) {
+  const at::TensorOptions options = at::device(GetParam().device).dtype(GetParam().dtype);
+  for (const int64_t n : {1, 3, 17, 100003}) {
     const auto grads = uniform({n}, 4);
-    adamw_step(got.params, grads, got.exp_avg, got.exp_avg_sq, 3, 1e-2, options, n / 3, 0.5);
-    adamw_step_reference(want.params, f64(grads), want.exp_avg, want.exp_avg_sq, 3, 1e-2, options, n / 3, 0.5);
+    Buffers want = uniform_buffers(n).to(at::kDouble), got = want.to(options);
+    auto scalars = scalars_for(3, 1e-2, kOptions, 0.5);
+    adamw_step_reference(want.params, f64(grads), want.exp_avg, want.exp_avg_sq, kOptions, n / 3, scalars);
+    adamw_step(got.params, grads.to(options), got.exp_avg, got.exp_avg_sq, kOptions, n / 3, scalars.to(options.device()));
     EXPECT_CLOSE(got.params, want.params, 1e-7);
     EXPECT_CLOSE(got.exp_avg, want.exp_avg, 1e-7);
     EXPECT_CLOSE(got.exp_avg_sq, want.exp_avg_sq, 1e-7);
   }
 }
 
-TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
+// Buffers that begin between 16 bytes too: they go element by element.
+TEST_P(AdamW, HasTheBitsOfTheCpuEverywhere) {
+  if (GetParam().dtype != at::kFloat) GTEST_SKIP() << "fp64 has the reference only";
+  for (const int64_t first : {0, 1}) {
+    const Buffers all = uniform_buffers(10001);
+    const auto grads = uniform({10001}, 4).to(GetParam().device), scalars = scalars_for(3, 1e-2, kOptions, 0.7);
+    const auto cut = [&](const Buffers& b) {
+      const auto rest = [&](const at::Tensor& t) { return t.slice(0, first); };
+      return Buffers{rest(b.params), rest(b.exp_avg), rest(b.exp_avg_sq)};
+    };
+    Buffers got = cut(all.to(GetParam().device)), want = cut(all.to(at::kCPU));
+    adamw_step(got.params, grads.slice(0, first), got.exp_avg, got.exp_avg_sq, kOptions, 777,
+               scalars.to(GetParam().device));
+    if (GetParam().is_cuda_on_cpu) kernels::use_own_kernels({});
+    adamw_step(want.params, grads.cpu().slice(0, first), want.exp_avg, want.exp_avg_sq, kOptions, 777, scalars);
+    if (GetParam().is_cuda_on_cpu) kernels::use_own_kernels({&kernels::linked_own_kernels(), nullptr, true});
+    EXPECT_TRUE(equal(got.to(at::kCPU), want)) << "from element " << first;
+  }
+}
+
+TEST_P(AdamW, WritesNothingOnceSomethingWasNotFinite) {
+  const at::TensorOptions options = at::device(GetParam().device).dtype(GetParam().dtype);
+  for (const StepFunction step_function : {adamw_step, adamw_step_reference}) {
+    const Buffers before = uniform_buffers(1003).to(options);
+    Buffers b = before.to(options);
+    auto grads = uniform({1003}, 4).to(options), scalars = scalars_for(3, 1e-2, kOptions, 1).to(options.device());
+    grads[500] = std::numeric_limits<double>::infinity();
+    measure_gradients(grads, 1, scalars);
+    step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, kOptions, 100, scalars);
+    EXPECT_TRUE(equal(b, before));
+    grads[500] = 0;
+    measure_gradients(grads, 1, scalars);
+    step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, kOptions, 100, scalars);
+    EXPECT_TRUE(equal(b, before)) << "a later step must not go on";
+    scalars[kNonFinite] = 0;
+    step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, kOptions, 100, scalars);
+    EXPECT_FALSE(at::equal(b.params, before.params));
+    EXPECT_TRUE(b.params.isfinite().all().item<bool>());
+  }
+}
+
+TEST(AdamWOnCpu, DoesNotDependOnTheNumberOfThreads) {
   const auto run = [](int threads) {
     const int before = at::get_num_threads();
     at::set_num_threads(threads);
-    Buffers b{uniform({100003}, 1), uniform({100003}, 2), uniform({100003}, 3).square()};
-    adamw_step(b.params, uniform({100003}, 4), b.exp_avg, b.exp_avg_sq, 3, 1e-2, {0.9, 0.98, 1e-8, 0.05}, 777, 0.5);
+    Buffers b = uniform_buffers(100003);
+    adamw_step(b.params, uniform({100003}, 4), b.exp_avg, b.exp_avg_sq, kOptions, 777, scalars_for(3, 1e-2, kOptions, 0.5));
     at::set_num_threads(before);
     return b.params;
   };
   EXPECT_TRUE(at::equal(run(1), run(3)));
 }
 
-TEST(AdamW, StandsEmptyBuffersAndDecaysOnlyTheFirst) {
-  auto none = at::empty({0});
-  adamw_step(none, none, none, none, 1, 1e-3, {}, 0, 1);
-  Buffers b{at::ones({6}), at::zeros({6}), at::zeros({6})};
-  adamw_step(b.params, at::zeros({6}), b.exp_avg, b.exp_avg_sq, 1, 0.1, {0.9, 0.999, 1e-8, 0.5}, 2, 1);
-  EXPECT_TRUE(at::equal(b.params, at::tensor({0.95F, 0.95F, 1.0F, 1.0F, 1.0F, 1.0F}, at::kFloat)));
+TEST_P(AdamW, StandsEmptyBuffersAndDecaysOnlyTheFirst) {
+  const at::TensorOptions options = at::device(GetParam().device).dtype(GetParam().dtype);
+  auto none = at::empty({0}, options);
+  const AdamWOptions decaying{0.9, 0.999, 1e-8, 0.5};
+  const auto scalars = scalars_for(1, 0.1, decaying, 1).to(options.device());
+  adamw_step(none, none, none, none, decaying, 0, scalars);
+  auto params = at::ones({6}, options), zeros = at::zeros({6}, options), m = zeros.clone(), v = zeros.clone();
+  adamw_step(params, zeros, m, v, decaying, 2, scalars);
+  EXPECT_TRUE(at::equal(params.cpu(), at::tensor({0.95, 0.95, 1.0, 1.0, 1.0, 1.0}, at::kDouble).to(params.scalar_type())));
 }
 
-TEST(AdamW, RefusesBuffersOfDifferentLengths) {
+TEST(AdamWOnCpu, RefusesWhatDoesNotFitTogether) {
   auto p = at::ones({4}), m = at::zeros({4}), v = at::zeros({3});
-  EXPECT_THROW(adamw_step(p, p, m, v, 1, 1e-3, {}, 0, 1), ShapeError);
+  const auto scalars = scalars_for(1, 0.1, kOptions, 1);
+  EXPECT_THROW(adamw_step(p, p, m, v, kOptions, 0, scalars), ShapeError);
+  EXPECT_THROW(adamw_step(p, p, m, m, kOptions, 5, scalars), ShapeError);
+  EXPECT_THROW(adamw_step(p, p, m, m, kOptions, 0, scalars.to(at::kFloat)), ShapeError);
+  EXPECT_THROW(adamw_step(p, p, m, m, kOptions, 0, scalars.slice(0, 1)), ShapeError);
+  EXPECT_THROW(first_scalars(0, 1, 0.1, kOptions), ShapeError);
 }
 
 }  // namespace

@@ -1,0 +1,22 @@
+#include "lora_train/kernels/adamw.h"
+
+#include <ATen/core/Tensor.h>
+
+#include "own_arguments.h"
+
+namespace lora_train::kernels {
+
+void own_measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& scalars) {
+  static_assert(sizeof(double) == 2 * sizeof(float));
+  auto* partials = reinterpret_cast<double*>(own_workspace(2 * num_norm_partials(grads.numel())));
+  own_kernels().measure_gradients(read<float>(grads), grads.numel(), max_norm, partials, write<double>(scalars),
+                                  own_stream());
+}
+
+void own_adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
+                    const AdamWOptions& options, std::int64_t num_decayed, const at::Tensor& scalars) {
+  own_kernels().adamw_step(write<float>(params), read<float>(grads), write<float>(exp_avg), write<float>(exp_avg_sq),
+                           params.numel(), num_decayed, options, read<double>(scalars), own_stream());
+}
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,20 @@
+#include "checks.h"
+
+#include "lora_train/base/error.h"
+#include "lora_train/optim/step_scalars.h"
+
+namespace lora_train::optim {
+
+void check_step_buffers(const char* where, const at::Tensor& buffer, const at::Tensor& scalars) {
+  const bool is_floating = buffer.scalar_type() == at::kFloat || buffer.scalar_type() == at::kDouble;
+  if (buffer.dim() != 1 || !buffer.is_contiguous() || !is_floating) {
+    throw ShapeError(where, "every buffer must be flat and contiguous, fp32 or fp64");
+  }
+  if (scalars.dim() != 1 || scalars.size(0) != kNumStepScalars || !scalars.is_contiguous() ||
+      scalars.scalar_type() != at::kDouble || scalars.device() != buffer.device()) {
+    throw ShapeError(where, "the scalars must be fp64 [" + std::to_string(kNumStepScalars) +
+                                "], contiguous, on the device of the buffers");
+  }
+}
+
+}  // namespace lora_train::optim

@@ -1,0 +1,12 @@
+// Checks of the buffers that the optimizer works on. A failure is our bug.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace lora_train::optim {
+
+/// Throws ShapeError, naming `where`, unless scalars is fp64 [kNumStepScalars], contiguous, on the device of `buffer`, and
+/// buffer is flat and contiguous, fp32 or fp64.
+void check_step_buffers(const char* where, const at::Tensor& buffer, const at::Tensor& scalars);
+
+}  // namespace lora_train::optim
