@@ -4,14 +4,8 @@
 
 namespace lora_train::data {
 
-namespace {
-
-constexpr std::int64_t kAutoMicroBatchTokens = 4096;
-
-}  // namespace
-
-BatchSizes resolve_batch_sizes(const Profile& profile, std::int64_t max_seq_len) {
-  const std::int64_t fitting = std::max<std::int64_t>(1, kAutoMicroBatchTokens / max_seq_len);
+BatchSizes resolve_batch_sizes(const Profile& profile, std::int64_t max_seq_len, std::int64_t auto_tokens) {
+  const std::int64_t fitting = std::max<std::int64_t>(1, auto_tokens / max_seq_len);
   BatchSizes sizes;
   if (profile.gradient_accumulation_steps) {
     sizes.micro = profile.micro_batch_size.value_or(fitting);

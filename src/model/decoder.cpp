@@ -6,6 +6,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/qk_norm_rope.h"
 #include "lora_train/kernels/rms_norm.h"
 #include "lora_train/kernels/swiglu.h"
 
@@ -32,37 +33,20 @@ void norm_and_columns(const Decoder& decoder, const at::Tensor& x, const NormWei
   fill_adapter_columns(projection, normed, dropout, scratch);
 }
 
-/// Norm over E of every q and k head, before RoPE (Qwen3).
-void qk_norm_forward(const Decoder& decoder, const LayerWeights& weights, AttentionActivations& saved) {
-  const ModelConfig& c = decoder.config;
-  saved.qk_raw.copy_(saved.qkv.narrow(1, 0, saved.qk_raw.size(1)));
-  for (int64_t head = 0; head < c.num_heads + c.num_kv_heads; ++head) {
-    at::Tensor y = saved.qkv.narrow(1, head * c.head_dim, c.head_dim);
-    at::Tensor rstd = saved.qk_rstd.select(0, head);
-    const NormWeight& norm = head < c.num_heads ? weights.q_norm : weights.k_norm;
-    kernels::rms_norm_forward(saved.qk_raw.narrow(1, head * c.head_dim, c.head_dim), norm.weight, c.rms_norm_eps, y, rstd);
-  }
+/// Norm over E of every q and k head (Qwen3), with what it saves and its gradients; none in other families.
+kernels::QkNorm qk_norm(const Decoder& decoder, const LayerWeights& weights, const AttentionActivations& saved) {
+  if (!decoder.config.qk_norm) return {};
+  return {weights.q_norm.weight, weights.k_norm.weight, decoder.config.rms_norm_eps, saved.qk_raw, saved.qk_rstd,
+          weights.q_norm.grad, weights.k_norm.grad};
 }
 
-void qk_norm_backward(const Decoder& decoder, LayerWeights& weights, const AttentionActivations& saved,
-                      const at::Tensor& d_normed, at::Tensor& d_qkv) {
-  const ModelConfig& c = decoder.config;
-  for (int64_t head = 0; head < c.num_heads + c.num_kv_heads; ++head) {
-    const int64_t begin = head * c.head_dim;
-    NormWeight& norm = head < c.num_heads ? weights.q_norm : weights.k_norm;
-    at::Tensor dx = d_qkv.narrow(1, begin, c.head_dim);
-    kernels::rms_norm_backward(d_normed.narrow(1, begin, c.head_dim), saved.qk_raw.narrow(1, begin, c.head_dim),
-                               norm.weight, saved.qk_rstd.select(0, head), dx, false, defined_or_null(norm.grad));
-  }
+kernels::QkRotation qk_rotation(const Decoder& decoder, const Batch& batch) {
+  return {decoder.config.num_heads, decoder.config.num_kv_heads, batch.positions, decoder.rope};
 }
 
-kernels::AttentionLayout attention_layout(const Decoder& decoder, int64_t layer, const Batch& batch) {
-  kernels::AttentionLayout layout;
-  layout.cu_seqlens_q = batch.cu_seqlens;
-  layout.cu_seqlens_k = batch.cu_seqlens;
-  layout.window = decoder.config.layer_window[static_cast<std::size_t>(layer)];
-  layout.scale = 1.0 / std::sqrt(static_cast<double>(decoder.config.head_dim));
-  return layout;
+const kernels::AttentionLayout& attention_layout(const Decoder& decoder, int64_t layer, const Batch& batch) {
+  return batch.layout(decoder.config.layer_window[static_cast<std::size_t>(layer)],
+                      1.0 / std::sqrt(static_cast<double>(decoder.config.head_dim)), decoder.attention);
 }
 
 struct QkvViews {
@@ -80,10 +64,9 @@ void attention_block_forward(const Decoder& decoder, const LayerWeights& weights
   AttentionActivations& a = saved.attention;
   norm_and_columns(decoder, saved.input, weights.input_norm, weights.qkv, batch.dropout, scratch, a.normed, a.rstd);
   projection_forward(weights.qkv, a.normed, {}, a.qkv);
-  if (decoder.config.qk_norm) qk_norm_forward(decoder, weights, a);
-  QkvViews views = split_qkv(decoder.config, a.qkv, a.qkv);
-  kernels::rope_in_place(views.q, batch.positions, decoder.rope, false);
-  kernels::rope_in_place(views.k, batch.positions, decoder.rope, false);
+  kernels::QkNorm norm = qk_norm(decoder, weights, a);
+  kernels::qk_norm_rope_forward(a.qkv, qk_rotation(decoder, batch), norm);
+  const QkvViews views = split_qkv(decoder.config, a.qkv, a.qkv);
   at::Tensor out = heads_of(a.out, 0, decoder.config.num_heads, decoder.config.head_dim);
   kernels::attention_forward(views.q, views.k, views.v, attention_layout(decoder, layer, batch), out, a.lse);
   fill_adapter_columns(weights.o, a.out, batch.dropout, scratch);
@@ -140,15 +123,14 @@ void attention_block_backward(const Decoder& decoder, LayerWeights& weights, int
   at::Tensor d_out = buffers.d_input(weights.o, N);
   projection_backward(weights.o, a.out, d_hidden, d_out, true, batch.dropout, buffers.scratch);
   at::Tensor d_qkv = buffers.d_qkv.narrow(0, 0, N);
-  const at::Tensor d_qk = c.qk_norm ? buffers.d_qk_raw.narrow(0, 0, N) : d_qkv;
+  at::Tensor d_qk = c.qk_norm ? buffers.d_qk_raw.narrow(0, 0, N) : d_qkv;
   const QkvViews views = split_qkv(c, a.qkv, a.qkv);
   QkvViews grads = split_qkv(c, d_qk, d_qkv);
   kernels::attention_backward(heads_of(d_out, 0, c.num_heads, c.head_dim), views.q, views.k, views.v,
                               heads_of(a.out, 0, c.num_heads, c.head_dim), a.lse,
                               attention_layout(decoder, layer, batch), grads.q, grads.k, grads.v);
-  kernels::rope_in_place(grads.q, batch.positions, decoder.rope, true);
-  kernels::rope_in_place(grads.k, batch.positions, decoder.rope, true);
-  if (c.qk_norm) qk_norm_backward(decoder, weights, a, d_qk, d_qkv);
+  kernels::QkNorm norm = qk_norm(decoder, weights, a);
+  kernels::qk_norm_rope_backward(d_qk, qk_rotation(decoder, batch), norm, d_qkv);
   at::Tensor d_normed = buffers.d_input(weights.qkv, N);
   const bool need_normed_grad = need_input_grad || weights.input_norm.grad.defined();
   projection_backward(weights.qkv, a.normed, d_qkv, d_normed, need_normed_grad, batch.dropout, buffers.scratch);

@@ -10,6 +10,7 @@
 #include "lora_train/config/load.h"
 #include "checkpoint_tensors.h"
 #include "run_state.h"
+#include "memory_plan.h"
 #include "untrained_row.h"
 
 namespace lora_train::train {
@@ -143,11 +144,17 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   run->state.started_at = found ? found->state.started_at : static_cast<std::int64_t>(std::time(nullptr));
   tokenizer::set_template_time(run->state.started_at);
   run->files = open_model(profile);
-  check_device(profile, run->files.config);
+  run->device = start_device(profile, run->files.config);
   run->adapters = choose_adapters(profile, run->files);
   run->data = load_data(profile, run->files, true);
   throw_if_stop_requested();
-  run->sizes = data::resolve_batch_sizes(profile, run->data.max_seq_len);
+  std::optional<FittingSizes> fitting;
+  if (run->device.is_cuda()) {
+    fitting = fit_into_memory(profile, run->files, run->adapters, run->data.max_seq_len, memory_budget(run->device));
+    log_info("GPU memory planned: " + format_bytes(static_cast<double>(fitting->plan.total())) + " (" +
+             fitting->plan.describe() + ")");
+  }
+  run->sizes = fitting ? fitting->sizes : data::resolve_batch_sizes(profile, run->data.max_seq_len);
   run->resolved.max_seq_len = run->data.max_seq_len;
   run->resolved.micro_batch_size = run->sizes.micro;
   run->plan = std::make_unique<data::RunPlan>(run->data.train, data::plan_options(profile, run->sizes, run->data));
@@ -156,15 +163,20 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
     run->eval_plans.push_back(data::plan_evaluation(eval.store, run->data.max_seq_len, profile.packing, eval_rows));
   }
   const bool train_all = profile.adapter == AdapterKind::kNone;
-  run->model = load_model(profile, run->files, run->adapters, train_all, run->data.max_seq_len);
+  run->model = load_model(profile, run->device, run->files, run->adapters, train_all, run->data.max_seq_len);
   check_stop_token_row(*run);
-  run->activations = plan_activations(profile, *run->model.decoder, capacity(*run, eval_rows), true);
+  run->activations = plan_activations(profile, *run->model.decoder, capacity(*run, eval_rows), true,
+                                      fitting ? std::optional(fitting->recompute) : std::nullopt);
   run->loss_head = plan_loss_head(*run->model.decoder, run->activations->max_tokens(), true);
+  run->feed = std::make_unique<BatchFeed>(
+      run->device, BatchFeedOptions{run->activations->max_tokens(), profile.dataloader_pin_memory, profile.lora_dropout > 0,
+                                    train_all});
+  run->scalars = std::make_unique<StepScalars>(run->device);
   run->schedule = schedule_options(profile, *run);
   run->context = std::make_unique<StepContext>(StepContext{
       run->data.train, *run->model.decoder, *run->model.weights, *run->activations, *run->loss_head,
-      {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
-      profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), profile.lora_dropout > 0, false});
+      *run->feed, *run->scalars, {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
+      profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), false});
   run->checkpoint = checkpoint_contents(*run);
   if (checkpoint) resume(*run, *checkpoint, *found);
   log_start(*run);

@@ -39,18 +39,19 @@ void check_finite(double loss, const data::NamedStore& data, const data::MicroBa
 
 }  // namespace
 
-EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, model::LossHead& loss_head,
-                    const data::NamedStore& data, const std::vector<data::MicroBatchPlan>& plan) {
+EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
+                    const std::vector<data::MicroBatchPlan>& plan) {
   model::LossSums sums;
   EvalResult result;
   data::HostBuffer buffer;
   result.name = data.name;
   for (const auto& micro_plan : plan) {
     throw_if_stop_requested();
-    const model::Batch batch = make_batch(data::build_micro_batch(data.store, micro_plan, buffer));
-    model::decoder_forward(decoder, batch, activations);
+    model::Batch batch = context.feed.put(data::build_micro_batch(data.store, micro_plan, buffer));
+    batch.dropout.enabled = false;
+    model::decoder_forward(context.decoder, batch, context.activations);
     const model::LossSums part =
-        loss_head.evaluate(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch);
+        context.loss_head.evaluate(context.activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch);
     check_finite(part.loss, data, micro_plan);
     add(part, sums);
   }

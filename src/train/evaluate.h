@@ -1,6 +1,7 @@
 // Loss, token accuracy and calibration of a model on a set of documents.
 #pragma once
 
+#include "batch_feed.h"
 #include "lora_train/data/plan.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/model/activations.h"
@@ -10,9 +11,17 @@
 
 namespace lora_train::train {
 
+/// Parts that an evaluation works on.
+struct EvalContext {
+  model::Decoder& decoder;
+  model::Activations& activations;
+  model::LossHead& loss_head;
+  BatchFeed& feed;
+};
+
 /// Runs through all documents once. Throws StopError between micro-batches. ece: 15 equal-width bins over the confidence
 /// of the most likely token. Throws NumericError, naming rows of the micro-batch, when its loss is not finite.
-EvalResult evaluate(model::Decoder& decoder, model::Activations& activations, model::LossHead& loss_head,
-                    const data::NamedStore& data, const std::vector<data::MicroBatchPlan>& plan);
+EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
+                    const std::vector<data::MicroBatchPlan>& plan);
 
 }  // namespace lora_train::train

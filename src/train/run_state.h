@@ -13,6 +13,7 @@
 #include "lora_train/metrics/tensorboard.h"
 #include "lora_train/optim/lr_schedule.h"
 #include "lora_train/train/requests.h"
+#include "evaluate.h"
 #include "setup.h"
 #include "train_step.h"
 
@@ -25,6 +26,7 @@ struct Run {
   const TrainRequest& request;
   Profile resolved;  ///< numbers in place of the `auto` that the data decide: what profile.yaml says
   Clock::time_point start = Clock::now();
+  RunDevice device;
   ModelFiles files;
   AdapterSetup adapters;
   data::PreparedData data;
@@ -34,12 +36,15 @@ struct Run {
   LoadedModel model;
   std::unique_ptr<model::Activations> activations;
   std::unique_ptr<model::LossHead> loss_head;
+  std::unique_ptr<BatchFeed> feed;
+  std::unique_ptr<StepScalars> scalars;
   optim::LrScheduleOptions schedule;
   std::unique_ptr<StepContext> context;
   checkpoint::Contents checkpoint;  ///< of every checkpoint of the run; state and files come with each
   checkpoint::TrainState state;
 
   const Profile& profile() const { return request.profile; }
+  EvalContext eval_context() const { return {*model.decoder, *activations, *loss_head, *feed}; }
   double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
 };
 

@@ -74,7 +74,7 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   Reporters reporters(request.profile, request.quiet);
   reporters.drop_after(decision.checkpoint ? run->state.step : -1);
   reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
-                                       "cpu", 1, run_name(request.profile), run->plan->rows_per_epoch(),
+                                       run->device.name, 1, run_name(request.profile), run->plan->rows_per_epoch(),
                                        static_cast<long long>(run->data.train.size()), metrics::now_s()});
   try {
     train_loop(*run, reporters, summary);
@@ -144,7 +144,8 @@ metrics::RunSummary dry_run(const TrainRequest& asked) {
   plan.step = largest.step;
   plan.num_supervised = largest.num_supervised;
   plan.micro_batches = {largest.documents};
-  accumulate_gradients(*run->context, plan, build_in_place(run->data.train, plan));
+  ask_for_gradients(*run->context, plan, build_in_place(run->data.train, plan));
+  receive_step(*run->context, plan);
   summary.reason = "dry run: the largest micro-batch (step " + std::to_string(largest.step) + ", " +
                    std::to_string(largest.num_tokens) + " tokens) was computed, nothing was updated or written";
   log_info(summary.reason);
@@ -216,7 +217,7 @@ TrainResult run_training(const TrainRequest& request) {
 std::vector<EvalResult> run_evaluation(const EvalRequest& request) {
   Profile profile = request.profile;
   const ModelFiles files = open_model(profile);
-  check_device(profile, files.config);
+  const RunDevice device = start_device(profile, files.config);
   AdapterSetup adapters;
   if (!request.adapter.empty()) {
     adapters = adapters_of_folder(request.adapter, files);
@@ -227,15 +228,16 @@ std::vector<EvalResult> run_evaluation(const EvalRequest& request) {
   if (data.evals.empty()) {
     throw ConfigError("eval_datasets", "is empty: there is nothing to evaluate; set eval_datasets or val_set_size");
   }
-  LoadedModel model = load_model(profile, files, adapters, false, data.max_seq_len);
+  LoadedModel model = load_model(profile, device, files, adapters, false, data.max_seq_len);
   const data::BatchSizes sizes = data::resolve_batch_sizes(profile, data.max_seq_len);
   const std::int64_t rows = profile.eval_micro_batch_size.value_or(sizes.micro);
   const auto activations = plan_activations(profile, *model.decoder, rows * data.max_seq_len, false);
   const auto loss_head = plan_loss_head(*model.decoder, activations->max_tokens(), false);
+  BatchFeed feed(device, {activations->max_tokens(), profile.dataloader_pin_memory});
   std::vector<EvalResult> results;
   for (const auto& eval : data.evals) {
     const auto plan = data::plan_evaluation(eval.store, data.max_seq_len, profile.packing, rows);
-    results.push_back(evaluate(*model.decoder, *activations, *loss_head, eval, plan));
+    results.push_back(evaluate({*model.decoder, *activations, *loss_head, feed}, eval, plan));
   }
   return results;
 }

@@ -6,17 +6,12 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
-#include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
-#include "lora_train/device/cuda_build.h"
-#include "lora_train/device/gpu.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::train {
 namespace {
-
-constexpr std::int64_t kLargestUnaskedCpuModel = 1'000'000'000;
 
 lora::LoraOptions lora_options(const Profile& profile) {
   lora::LoraOptions options;
@@ -73,6 +68,16 @@ void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loade
                                         "; leave these keys out, they come with the adapter");
 }
 
+kernels::AttentionBackend attention_backend(AttnImplementation implementation) {
+  switch (implementation) {
+    case AttnImplementation::kFa2: return kernels::AttentionBackend::kFa2;
+    case AttnImplementation::kCudnn: return kernels::AttentionBackend::kCudnn;
+    case AttnImplementation::kReference: return kernels::AttentionBackend::kReference;
+    case AttnImplementation::kAuto: break;
+  }
+  return kernels::AttentionBackend::kAuto;
+}
+
 }  // namespace
 
 ModelFiles open_model(const Profile& profile) {
@@ -88,27 +93,6 @@ ModelFiles open_model(const Profile& profile) {
 data::PreparedData load_data(const Profile& profile, const ModelFiles& files, bool need_train) {
   const data::DataLimits limits{files.config.vocab_size, files.config.max_position_embeddings};
   return data::prepare_data(data::data_options(profile), files.tokenizer.get(), files.chat_template.get(), limits, need_train);
-}
-
-void check_device(const Profile& profile, const model::ModelConfig& config) {
-  if (profile.device == Device::kCpu) return;
-  if (profile.device == Device::kCuda || !device::nvidia_device_nodes().empty()) {
-    const device::GpuSystem system = device::find_gpus();
-    const device::Gpu& gpu = device::require_gpu(system);
-    if (const std::string warning = device::usage_warning(gpu); !warning.empty()) log_warning(warning);
-    const std::filesystem::path library = device::cuda_library_file();
-    if (!std::filesystem::exists(library)) {
-      throw DeviceError("device", "the CUDA library is missing, expected " + library.string() + ": this is a CPU-only build, and " +
-                                      gpu.label() + " cannot be used. Build where nvcc is (scripts/install_deps.sh brings it) "
-                                      "and copy the whole folder, or set device: cpu to compute on the CPU.");
-    }
-    return;
-  }
-  const std::int64_t count = model::num_parameters(config);
-  if (count > kLargestUnaskedCpuModel) {
-    throw DeviceError("device", "no NVIDIA device was found and the model has " + format_count(count) +
-                                    " parameters, which is slow on a CPU; set device: cpu to do it all the same");
-  }
 }
 
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
@@ -139,8 +123,8 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
   return setup;
 }
 
-LoadedModel load_model(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
-                       bool train_all_weights, std::int64_t max_seq_len) {
+LoadedModel load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
+                       const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len) {
   model::check_rope_supported(files.config, max_seq_len);
   const at::ScalarType dtype = profile.precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
   const storage::WeightFiles weight_files = storage::open_model_weights(files.resolved.folder);
@@ -149,7 +133,7 @@ LoadedModel load_model(const Profile& profile, const ModelFiles& files, const Ad
   loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
   loaded.weights = std::make_unique<model::ResidentWeights>(
       files.config, weight_files, dtype, adapters.specs,
-      train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone);
+      train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone, device.device);
   if (!adapters.specs.empty()) {
     if (profile.init_adapter.empty()) {
       lora::init_adapter_values(adapters.specs, static_cast<std::uint64_t>(profile.seed), loaded.weights->parameters());
@@ -162,24 +146,30 @@ LoadedModel load_model(const Profile& profile, const ModelFiles& files, const Ad
                                                      : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};
   loaded.decoder = std::make_unique<model::Decoder>(
       model::make_decoder(files.config, *loaded.weights, dtype, max_seq_len, first));
+  loaded.decoder->attention = attention_backend(profile.attn_implementation);
+  release_unused_memory(device);
   return loaded;
 }
 
 std::unique_ptr<model::Activations> plan_activations(const Profile& profile, const model::Decoder& decoder,
-                                                     std::int64_t max_tokens, bool needs_backward) {
+                                                     std::int64_t max_tokens, bool needs_backward,
+                                                     std::optional<model::Recompute> recompute) {
   model::ActivationShape shape;
   shape.max_tokens = max_tokens;
   shape.dtype = decoder.dtype;
   shape.needs_backward = needs_backward;
   shape.has_dropout = profile.lora_dropout > 0;
-  model::Recompute mode = model::Recompute::kOff;
-  switch (profile.gradient_checkpointing) {
-    case GradientCheckpointing::kOff: break;
-    case GradientCheckpointing::kCheap: mode = model::Recompute::kCheap; break;
-    case GradientCheckpointing::kFull: mode = model::Recompute::kFull; break;
-    case GradientCheckpointing::kAuto:
-      mode = model::choose_recompute(decoder.config, decoder.weights, shape, metrics::available_host_memory() / 2);
-      break;
+  shape.device = decoder.rope.cos.device();
+  model::Recompute mode = recompute.value_or(model::Recompute::kOff);
+  if (!recompute) {
+    switch (profile.gradient_checkpointing) {
+      case GradientCheckpointing::kOff: break;
+      case GradientCheckpointing::kCheap: mode = model::Recompute::kCheap; break;
+      case GradientCheckpointing::kFull: mode = model::Recompute::kFull; break;
+      case GradientCheckpointing::kAuto:
+        mode = model::choose_recompute(decoder.config, decoder.weights, shape, metrics::available_host_memory() / 2);
+        break;
+    }
   }
   const std::vector<model::Recompute> modes(static_cast<std::size_t>(decoder.config.num_layers), mode);
   return std::make_unique<model::Activations>(decoder.config, decoder.weights, shape, modes);

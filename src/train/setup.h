@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "lora_train/config/profile.h"
 #include "lora_train/data/prepare.h"
@@ -12,6 +13,7 @@
 #include "lora_train/model/resident_weights.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/tokenizer/model_folder.h"
+#include "run_device.h"
 
 namespace lora_train::train {
 
@@ -25,10 +27,6 @@ struct ModelFiles {
 ModelFiles open_model(const Profile& profile);
 
 data::PreparedData load_data(const Profile& profile, const ModelFiles& files, bool need_train);
-
-/// Refuses what the profile asks of the device and this build cannot do (exit 6), and a large model on a CPU that was
-/// not asked for by name.
-void check_device(const Profile& profile, const model::ModelConfig& config);
 
 /// Which adapters there are: of the profile, or of init_adapter. Empty for adapter: none.
 struct AdapterSetup {
@@ -45,12 +43,13 @@ struct LoadedModel {
   std::unique_ptr<model::Decoder> decoder;
   std::string fingerprint;  ///< of config.json and, by samples, of the weights
 };
-LoadedModel load_model(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
-                       bool train_all_weights, std::int64_t max_seq_len);
+LoadedModel load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
+                       const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len);
 
-/// gradient_checkpointing resolved (auto: by memory), buffers planned.
+/// gradient_checkpointing resolved, unless `recompute` already says (auto: by the memory of the host), buffers planned.
 std::unique_ptr<model::Activations> plan_activations(const Profile& profile, const model::Decoder& decoder,
-                                                     std::int64_t max_tokens, bool needs_backward);
+                                                     std::int64_t max_tokens, bool needs_backward,
+                                                     std::optional<model::Recompute> recompute = {});
 
 /// For batches of at most max_tokens, all of which may be supervised.
 std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,

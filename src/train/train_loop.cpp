@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <deque>
 #include <unordered_set>
 
 #include "background_saver.h"
@@ -11,12 +12,15 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/data/loader.h"
 #include "lora_train/metrics/host_memory.h"
+#include "memory_plan.h"
 #include "run_state.h"
 
 namespace lora_train::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -38,6 +42,12 @@ class Schedule {
  private:
   std::int64_t every_ = 0;
   std::unordered_set<std::int64_t> at_;
+};
+
+/// A step that was asked for and is not finished.
+struct StepInFlight {
+  std::shared_ptr<const data::StepPlan> plan;
+  double learning_rate = 0, data_wait_ms = 0;
 };
 
 /// The training loop with what it must remember between steps.
@@ -82,11 +92,20 @@ class Loop {
     if (run_.state.step > 0 && evaluation_is_owed()) evaluate_all();  // of before a stop
     if (run_.state.step < total) start_loader();
     while (run_.state.step < total) {
-      one_step();
+      ask_for_next_step();
+      while (!in_flight_.empty() && (has_to_wait() || in_flight_.size() > kMaxStepsInFlight)) finish_step();
       refuse_more_failures(take(saver_.poll()));
+      if (!in_flight_.empty()) continue;
       if (evaluation_is_owed()) evaluate_all();
       if (saves_.is_due(run_.state.step) || (interval_is_over() && !saver_.is_busy())) save();
     }
+  }
+
+  /// Whether the steps asked for must be finished before the next one: on a CPU always.
+  bool has_to_wait() const {
+    const std::int64_t last = in_flight_.back().plan->step;
+    return !run_.device.is_cuda() || last == run_.plan->total_steps() || evals_.is_due(last) || saves_.is_due(last) ||
+           (interval_is_over() && !saver_.is_busy());
   }
 
   bool evaluation_is_owed() const {
@@ -95,15 +114,33 @@ class Loop {
     return is_due && !run_.data.evals.empty() && run_.state.eval_step != step;
   }
 
-  void one_step() {
+  void ask_for_next_step() {
     const auto start = Clock::now();
-    const auto next_plan = loader_->next_step();
-    const data::StepPlan& plan = *next_plan;
-    const double plan_ms = 1000 * seconds_since(start);
-    const double learning_rate = optim::lr_at_step(run_.schedule, plan.step);
-    StepResult result = train_step(*run_.context, plan, [this] { return loader_->next_micro_batch(); }, learning_rate);
-    result.data_wait_ms += plan_ms;
-    const double step_s = seconds_since(start);
+    if (in_flight_.empty()) last_finish_ = start;
+    try {
+      const auto plan = loader_->next_step();
+      const double plan_ms = 1000 * seconds_since(start);
+      const double learning_rate = optim::lr_at_step(run_.schedule, plan->step);
+      const double data_wait_ms =
+          ask_for_step(*run_.context, *plan, [this] { return loader_->next_micro_batch(); }, learning_rate);
+      in_flight_.push_back({plan, learning_rate, plan_ms + data_wait_ms});
+    } catch (const c10::OutOfMemoryError& error) {
+      while (!in_flight_.empty()) finish_step();
+      throw_out_of_memory(run_, error.what_without_backtrace());
+    } catch (...) {  // a stop among them: the steps before are whole
+      while (!in_flight_.empty()) finish_step();
+      throw;
+    }
+  }
+
+  /// Waits for the oldest step in flight and takes note of it.
+  void finish_step() {
+    const StepInFlight step = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    const data::StepPlan& plan = *step.plan;
+    const StepResult result = receive_step(*run_.context, plan);
+    const double step_s = seconds_since(last_finish_);
+    last_finish_ = Clock::now();
     run_.state.step = plan.step;
     run_.state.epoch = plan.epoch_after;
     run_.state.tokens += plan.num_tokens;
@@ -115,10 +152,11 @@ class Loop {
     run_.state.loss_tokens += plan.num_supervised;
     total_loss_sum_ += result.loss * static_cast<double>(plan.num_supervised);
     total_loss_tokens_ += plan.num_supervised;
-    report(plan, result, learning_rate, step_s);
+    report(step, result, step_s);
   }
 
-  void report(const data::StepPlan& plan, const StepResult& result, double learning_rate, double step_s) {
+  void report(const StepInFlight& step, const StepResult& result, double step_s) {
+    const data::StepPlan& plan = *step.plan;
     const double rate = static_cast<double>(steps_here_) / train_s_;
     const double eta_s = static_cast<double>(run_.plan->total_steps() - plan.step) / rate;
     const double loss_mean = run_.state.loss_sum / static_cast<double>(run_.state.loss_tokens);
@@ -136,12 +174,13 @@ class Loop {
     record.supervised_tokens = plan.num_supervised;
     record.loss_mean = loss_mean;
     record.grad_norm = result.grad_norm;
-    record.learning_rate = learning_rate;
+    record.learning_rate = step.learning_rate;
     record.tokens = plan.num_tokens;
     record.num_documents = plan.num_documents;
     record.tokens_per_s = static_cast<double>(plan.num_tokens) / step_s;
     record.step_ms = step_s * 1000;
-    record.data_wait_ms = result.data_wait_ms;
+    record.data_wait_ms = step.data_wait_ms;
+    if (run_.device.is_cuda()) record.memory_gib = gib(device_memory(run_.device).reserved);
     record.time = metrics::now_s();
     record.elapsed_s = run_.elapsed_s();
     record.eta_s = eta_s;
@@ -156,8 +195,7 @@ class Loop {
     long long num_tokens = 0;
     for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
       const auto start = Clock::now();
-      const EvalResult result = evaluate(*run_.model.decoder, *run_.activations, *run_.loss_head, run_.data.evals[i],
-                                         run_.eval_plans[i]);
+      const EvalResult result = evaluate(run_.eval_context(), run_.data.evals[i], run_.eval_plans[i]);
       metrics::EvalRecord record{run_.state.step, result.name, result.loss, result.perplexity, result.token_accuracy,
                                  result.num_tokens, seconds_since(start)};
       reporters_.write(record);
@@ -245,7 +283,7 @@ class Loop {
   void save_what_is_whole() {
     try {
       finish_save();
-      if (run_.context->is_updating || !is_save_owed() || failed_saves_ >= run_.profile().max_failed_saves) return;
+      if (run_.context->is_updating || !in_flight_.empty() || !is_save_owed() || failed_saves_ >= run_.profile().max_failed_saves) return;
       save();
       finish_save();
     } catch (const std::exception& error) {
@@ -263,6 +301,7 @@ class Loop {
     summary_.tokens = state.tokens;
     summary_.supervised_tokens = state.supervised_tokens;
     summary_.train_s = train_s_;
+    if (run_.device.is_cuda()) summary_.peak_memory_gib = gib(device_memory(run_.device).peak_reserved);
     if (total_loss_tokens_ > 0) {
       summary_.train_loss = total_loss_sum_ / static_cast<double>(total_loss_tokens_);
       summary_.tokens_per_s = static_cast<double>(tokens_here_) / train_s_;
@@ -281,6 +320,8 @@ class Loop {
   std::unique_ptr<data::Loader> loader_;
   const std::int64_t first_step_ = run_.state.step;
   BackgroundSaver saver_;
+  std::deque<StepInFlight> in_flight_;
+  Clock::time_point last_finish_;
   std::int64_t saved_step_ = -1, failed_saves_ = 0;
   double stall_s_ = 0;
   Clock::time_point last_save_ = Clock::now();

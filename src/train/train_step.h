@@ -12,7 +12,9 @@
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/loss_head.h"
 #include "lora_train/model/resident_weights.h"
+#include "batch_feed.h"
 #include "lora_train/optim/adamw.h"
+#include "step_scalars.h"
 
 namespace lora_train::train {
 
@@ -21,9 +23,6 @@ using NextMicroBatch = std::function<std::shared_ptr<const data::MicroBatch>()>;
 
 /// Builds them in the calling thread. Store and plan outlive it.
 NextMicroBatch build_in_place(const data::DocumentStore& store, const data::StepPlan& plan);
-
-/// What one forward sees, on the device of the model.
-model::Batch make_batch(const data::MicroBatch& micro_batch);
 
 /// The first five of these documents as "file:line, file:line, ...", for messages.
 std::string name_rows(const data::DocumentStore& store, std::span<const std::uint32_t> documents);
@@ -35,25 +34,29 @@ struct StepContext {
   model::ResidentWeights& weights;
   model::Activations& activations;
   model::LossHead& loss_head;
+  BatchFeed& feed;
+  StepScalars& scalars;
   optim::AdamWOptions adamw;
   double max_grad_norm = 0;
   std::uint64_t seed = 0;
-  bool has_dropout = false;
-  bool is_updating = false;  ///< true once an update has begun that did not come to its end
-  at::Tensor scalars{};      ///< optim/step_scalars.h, made by the first step
+  bool is_updating = false;  ///< true once an update has begun that was not asked for to its end
 };
+
+/// Asks the device for a whole step: gradients, clipping, update. On a GPU it returns before they are done; the device
+/// itself keeps from updating once a loss or gradient norm was not finite. Throws StopError between micro-batches, and
+/// then nothing was updated. Returns the milliseconds it waited for data.
+double ask_for_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate);
+
+/// The same without the update: gradients of the whole step are left in the flat gradient buffer (zeroed first).
+double ask_for_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next);
 
 struct StepResult {
   double loss = 0;       ///< sum over supervised tokens / their number in the whole step
   double grad_norm = 0;  ///< before clipping
-  double data_wait_ms = 0;
 };
 
-/// Gradients of the whole step into the flat gradient buffer (zeroed first). Throws StopError between micro-batches.
-StepResult accumulate_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next);
-
-/// accumulate_gradients, then the update. Throws NumericError before anything is updated when loss or gradient norm is
-/// not finite, naming the step and its first rows.
-StepResult train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate);
+/// Waits for the oldest step that was asked for, of this plan. Throws NumericError, naming the step and its first rows,
+/// when loss or gradient norm is not finite: neither this step nor a later one has updated anything.
+StepResult receive_step(StepContext& context, const data::StepPlan& plan);
 
 }  // namespace lora_train::train

@@ -38,8 +38,8 @@ int probe(int argc, char** argv) {
   request.profile = load_profile(sources).profile;
   const auto run = train::build_run(request, std::nullopt);
   const data::StepPlan plan = run->plan->step(1);
-  const train::StepResult result = train::accumulate_gradients(
-      *run->context, plan, train::build_in_place(run->data.train, plan));
+  train::ask_for_gradients(*run->context, plan, train::build_in_place(run->data.train, plan));
+  const train::StepResult result = train::receive_step(*run->context, plan);
   if (!gradients.empty()) write_gradients(gradients, run->model.weights->parameters());
   std::printf("{\"loss\": %.17g, \"supervised_tokens\": %lld, \"grad_norm\": %.17g}\n", result.loss,
               static_cast<long long>(plan.num_supervised), result.grad_norm);

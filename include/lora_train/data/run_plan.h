@@ -14,8 +14,10 @@ struct BatchSizes {
   std::int64_t micro = 1, global = 1;
 };
 
-/// micro_batch_size: auto is the largest divisor of the step's rows that keeps a micro-batch within 4096 tokens.
-BatchSizes resolve_batch_sizes(const Profile& profile, std::int64_t max_seq_len);
+/// micro_batch_size: auto is the largest divisor of the step's rows that keeps a micro-batch within this many tokens.
+constexpr std::int64_t kAutoMicroBatchTokens = 4096;
+BatchSizes resolve_batch_sizes(const Profile& profile, std::int64_t max_seq_len,
+                               std::int64_t auto_tokens = kAutoMicroBatchTokens);
 
 /// What decides the steps, with weights of the datasets. `prepared` was made from the same profile.
 PlanOptions plan_options(const Profile& profile, const BatchSizes& sizes, const PreparedData& prepared);

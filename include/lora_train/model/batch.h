@@ -3,8 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <vector>
 
+#include "lora_train/kernels/attention.h"
 #include "lora_train/model/projection.h"
 
 namespace lora_train::model {
@@ -15,8 +17,23 @@ struct Batch {
   at::Tensor supervised; ///< [M] int64: slots whose next token is trained, ascending
   at::Tensor targets;    ///< [M] int32: that token
   std::vector<int64_t> cu_seqlens;  ///< num_docs + 1
+  at::Tensor cu_seqlens_device;     ///< the same, int32 on a GPU; undefined on a CPU
+  int64_t max_document_tokens = 0;  ///< of the longest document; 0: taken from cu_seqlens
+  at::Tensor order;                 ///< [N] int32: tokens sorted by id (kernels::order_by_id); where the embedding is trained
   DropoutContext dropout;
+
   int64_t num_tokens() const { return ids.size(0); }
+
+  /// Attention layout of the layers with this window, made once: backends keep there what they have prepared.
+  const kernels::AttentionLayout& layout(int64_t window, double scale, kernels::AttentionBackend backend) const {
+    const auto [entry, is_new] = layouts.try_emplace(window);
+    if (is_new) {
+      entry->second = {cu_seqlens, cu_seqlens, window, scale, backend, cu_seqlens_device, cu_seqlens_device,
+                       max_document_tokens, max_document_tokens, {}};
+    }
+    return entry->second;
+  }
+  mutable std::map<int64_t, kernels::AttentionLayout> layouts;
 };
 
 }  // namespace lora_train::model

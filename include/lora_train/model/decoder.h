@@ -24,6 +24,7 @@ struct Decoder {
   WeightSource& weights;
   kernels::RopeTable rope;  ///< positions up to max_seq_len
   FirstNeeded first_needed;
+  kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
 };
 
 /// Computes the rope table for positions below max_seq_len, which check_rope_supported has passed; the rest is stored.

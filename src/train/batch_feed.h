@@ -1,0 +1,65 @@
+// Micro-batches on their way to the device: one copy each, from page-locked memory, in a stream of its own, while the
+// device computes on the one before.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <optional>
+#include <vector>
+
+#include "lora_train/data/micro_batch.h"
+#include "lora_train/model/batch.h"
+#include "run_device.h"
+
+namespace lora_train::train {
+
+struct BatchFeedOptions {
+  std::int64_t max_tokens = 0;    ///< of a micro-batch
+  bool is_pinned = true;          ///< dataloader_pin_memory; on a CPU nothing is
+  bool has_dropout = false;       ///< tokens carry their document
+  bool trains_embedding = false;  ///< tokens come sorted by id, too
+};
+
+/// Not thread-safe.
+class BatchFeed {
+ public:
+  /// Takes the buffers: about 32 bytes a token and slot, on the host and on the device.
+  BatchFeed(const RunDevice& device, const BatchFeedOptions& options);
+  ~BatchFeed();
+
+  /// The micro-batch on the device. Valid until the next one is put; on a GPU that holds for what has been asked of the
+  /// current stream, which is not waited for. dropout.seed and dropout.step are left to the caller.
+  model::Batch put(const data::MicroBatch& micro_batch);
+
+  /// Bytes on the device.
+  std::int64_t bytes() const;
+
+ private:
+  static constexpr std::size_t kNumSlots = 3;
+  struct Slot {
+    at::Tensor host, device;                 ///< uint8; the same memory on a CPU
+    std::optional<c10::Event> copied, used;  ///< on a GPU
+  };
+
+  /// Parts of a micro-batch: where each begins in a slot, and its length.
+  struct Part {
+    std::int64_t begin = 0, count = 0;
+  };
+  struct Parts {
+    Part supervised, ids, positions, targets, cu_seqlens, token_document, order;
+    std::int64_t bytes = 0;
+  };
+  Parts cut(const data::MicroBatch& micro_batch) const;
+  void fill(const data::MicroBatch& micro_batch, const Parts& parts, const at::Tensor& host) const;
+  void send(Slot& slot, std::int64_t bytes);
+
+  RunDevice device_;
+  BatchFeedOptions options_;
+  std::vector<Slot> slots_;
+  std::optional<c10::Stream> stream_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace lora_train::train

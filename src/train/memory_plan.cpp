@@ -1,0 +1,171 @@
+#include "memory_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "lora_train/kernels/implementation.h"
+#include "run_state.h"
+
+namespace lora_train::train {
+namespace {
+
+constexpr std::int64_t kGpuMicroBatchTokens = 16384;  // on a GPU: matrix products are near their best rate from here on
+constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kReserveBytes = std::int64_t{512} << 20;  // kernels loaded late, fragments of LibTorch's allocator
+constexpr double kReserveShare = 0.02;
+
+std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+at::ScalarType compute_dtype(const Profile& profile) {
+  return profile.precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
+}
+
+/// Of the larger one of forward and backward: outputs, and in the backward the gradients with one kv head per head and the
+/// fp32 sums of dq (LibTorch's FlashAttention 2 and memory-efficient attention).
+std::int64_t attention_bytes(const model::ModelConfig& config, std::int64_t max_tokens, at::ScalarType dtype) {
+  const std::int64_t element = static_cast<std::int64_t>(c10::elementSize(dtype));
+  const std::int64_t features = config.num_heads * config.head_dim;
+  return max_tokens * (features * (4 * element + 4) + 4 * 4 * config.num_heads);
+}
+
+std::vector<model::Recompute> modes_of(GradientCheckpointing asked) {
+  switch (asked) {
+    case GradientCheckpointing::kOff: return {model::Recompute::kOff};
+    case GradientCheckpointing::kCheap: return {model::Recompute::kCheap};
+    case GradientCheckpointing::kFull: return {model::Recompute::kFull};
+    case GradientCheckpointing::kAuto: break;
+  }
+  return {model::Recompute::kOff, model::Recompute::kCheap, model::Recompute::kFull};
+}
+
+std::int64_t rows_of(const Profile& profile, const data::BatchSizes& sizes) {
+  return std::max(sizes.micro, profile.eval_micro_batch_size.value_or(sizes.micro));
+}
+
+/// Token counts of a micro-batch to try, the largest first; one when micro_batch_size is given.
+std::vector<std::int64_t> token_targets(const Profile& profile, std::int64_t max_seq_len) {
+  if (profile.micro_batch_size) return {kGpuMicroBatchTokens};
+  std::vector<std::int64_t> targets;
+  for (std::int64_t tokens = std::max(kGpuMicroBatchTokens, max_seq_len); tokens >= max_seq_len; tokens /= 2) {
+    targets.push_back(tokens);
+  }
+  if (targets.back() != max_seq_len) targets.push_back(max_seq_len);
+  return targets;
+}
+
+/// Keys that would make the run smaller, the cheapest first, with what they would leave missing.
+std::string advice(const MemoryCase& asked, std::int64_t budget_bytes) {
+  std::vector<std::string> lines;
+  const auto try_case = [&](const std::string& change, const MemoryCase& smaller) {
+    const std::int64_t total = plan_memory(smaller).total();
+    if (total <= budget_bytes) lines.push_back(change + " (then " + in_words(total) + ")");
+  };
+  MemoryCase smaller = asked;
+  if (asked.recompute != model::Recompute::kFull) {
+    smaller.recompute = model::Recompute::kFull;
+    try_case("gradient_checkpointing: full", smaller);
+  }
+  smaller.recompute = model::Recompute::kFull;
+  for (smaller.rows = asked.rows / 2; smaller.rows >= 1 && lines.size() < 2; smaller.rows /= 2) {
+    try_case("micro_batch_size: " + std::to_string(smaller.rows) + " with gradient_checkpointing: full", smaller);
+  }
+  smaller.rows = 1;
+  for (smaller.max_seq_len = asked.max_seq_len / 2; smaller.max_seq_len >= 256 && lines.empty(); smaller.max_seq_len /= 2) {
+    try_case("max_seq_len: " + std::to_string(smaller.max_seq_len) + ", micro_batch_size: 1 and gradient_checkpointing: full",
+             smaller);
+  }
+  if (lines.empty()) {
+    return "the weights alone leave no room for a row; use a GPU with more memory or a smaller model" +
+           std::string(asked.profile.precision == Precision::kFp32 ? ", or precision: bf16" : "");
+  }
+  return "set " + join(lines, ", or ");
+}
+
+}  // namespace
+
+std::string MemoryPlan::describe() const {
+  std::array<std::pair<std::int64_t, const char*>, 7> parts = {{{weights, "weights"},
+                                                                {parameters, "trained parameters with optimizer"},
+                                                                {activations, "activations"},
+                                                                {loss_head, "loss head"},
+                                                                {batches, "micro-batches"},
+                                                                {attention, "attention"},
+                                                                {workspaces, "workspaces"}}};
+  std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> words;
+  for (const auto& [bytes, name] : parts) {
+    if (bytes > 0) words.push_back(std::string(name) + " " + in_words(bytes));
+  }
+  return join(words);
+}
+
+MemoryPlan plan_memory(const MemoryCase& asked) {
+  const at::ScalarType dtype = compute_dtype(asked.profile);
+  const bool trains_all = asked.profile.adapter == AdapterKind::kNone;
+  model::ResidentWeights weights(asked.config, dtype, asked.adapters,
+                                 trains_all ? model::TrainedWeights::kAll : model::TrainedWeights::kNone);
+  model::ActivationShape shape;
+  shape.max_tokens = asked.max_tokens();
+  shape.dtype = dtype;
+  shape.has_dropout = asked.profile.lora_dropout > 0;
+  shape.device = at::kMeta;
+  const std::vector<model::Recompute> modes(static_cast<std::size_t>(asked.config.num_layers), asked.recompute);
+  MemoryPlan plan;
+  plan.weights = weights.bytes();
+  plan.parameters = 4 * 4 * weights.parameters().size();
+  plan.activations = model::Activations(asked.config, weights, shape, modes).bytes();
+  plan.loss_head = model::LossHead(weights.outer(), {asked.config.rms_norm_eps, asked.max_tokens(), true}).bytes();
+  plan.batches = 3 * 32 * asked.max_tokens();
+  plan.attention = attention_bytes(asked.config, asked.max_tokens(), dtype);
+  plan.workspaces = kGemmWorkspaceBytes + 4 * kernels::kWorkspaceElements;
+  return plan;
+}
+
+FittingSizes fit_into_memory(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
+                             std::int64_t max_seq_len, std::int64_t budget_bytes) {
+  MemoryCase smallest{profile, files.config, adapters.specs, max_seq_len};
+  for (const std::int64_t tokens : token_targets(profile, max_seq_len)) {
+    FittingSizes fitting;
+    fitting.sizes = data::resolve_batch_sizes(profile, max_seq_len, tokens);
+    for (const model::Recompute mode : modes_of(profile.gradient_checkpointing)) {
+      fitting.recompute = mode;
+      smallest.rows = rows_of(profile, fitting.sizes);
+      smallest.recompute = mode;
+      fitting.plan = plan_memory(smallest);
+      // A smaller micro-batch costs less than computing every layer twice.
+      const bool is_last_resort = mode == model::Recompute::kFull && tokens > max_seq_len &&
+                                  profile.gradient_checkpointing == GradientCheckpointing::kAuto &&
+                                  !profile.micro_batch_size && fitting.sizes.micro > 1;
+      if (fitting.plan.total() <= budget_bytes && !is_last_resort) return fitting;
+    }
+  }
+  const MemoryPlan plan = plan_memory(smallest);
+  throw DeviceError("out of GPU memory before step 1",
+                    "a micro-batch of " + std::to_string(smallest.rows) + " x " + std::to_string(max_seq_len) +
+                        " tokens needs " + in_words(plan.total()) + ", " + in_words(budget_bytes) + " can be used: " +
+                        in_words(plan.total() - budget_bytes) + " are missing. Held by: " + plan.describe() + ". To fit, " +
+                        advice(smallest, budget_bytes));
+}
+
+std::int64_t memory_budget(const RunDevice& device) {
+  const DeviceMemory memory = device_memory(device);
+  const auto reserve = std::max(kReserveBytes, static_cast<std::int64_t>(kReserveShare * static_cast<double>(memory.total)));
+  return memory.free + memory.reserved - memory.allocated - reserve;
+}
+
+void throw_out_of_memory(const Run& run, const std::string& reason) {
+  const Profile& profile = run.profile();
+  const DeviceMemory memory = device_memory(run.device);
+  MemoryCase asked{profile, run.files.config, run.adapters.specs, run.data.max_seq_len, rows_of(profile, run.sizes),
+                   run.activations ? run.activations->recompute(0) : model::Recompute::kOff};
+  throw DeviceError("out of GPU memory", reason + ". Planned: " + plan_memory(asked).describe() + "; in use " +
+                                             in_words(memory.allocated) + " of " + in_words(memory.total) + ", free " +
+                                             in_words(memory.free) + ". Other programs may have taken memory since the start "
+                                             "(lora-train doctor). To use less, " +
+                                             advice(asked, memory.free + memory.reserved));
+}
+
+}  // namespace lora_train::train

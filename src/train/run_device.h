@@ -1,0 +1,41 @@
+// The device that a run computes on: started, asked, and waited for. On a CPU all of it does nothing.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+
+#include "lora_train/config/profile.h"
+#include "lora_train/model/model_config.h"
+
+namespace lora_train::train {
+
+struct RunDevice {
+  at::Device device = at::kCPU;
+  std::string name = "cpu";  ///< "NVIDIA H200"
+
+  bool is_cuda() const { return device.is_cuda(); }
+};
+
+/// Chooses by profile and machine, refuses what cannot be used (DeviceError, exit 6) and a large model on a CPU that was
+/// not asked for by name; loads the CUDA half and applies kernels, attn_implementation, tf32 and deterministic. Before
+/// anything is put on the device.
+RunDevice start_device(const Profile& profile, const model::ModelConfig& config);
+
+/// Memory of a GPU, all bytes. `reserved` is what LibTorch has taken of it, `allocated` what of that is in use.
+struct DeviceMemory {
+  std::int64_t total = 0, free = 0;
+  std::int64_t allocated = 0, reserved = 0, peak_allocated = 0, peak_reserved = 0;
+  std::int64_t num_segments = 0;     ///< blocks ever asked of the driver
+  std::int64_t num_allocations = 0;  ///< tensors ever given out
+};
+DeviceMemory device_memory(const RunDevice& device);
+
+/// Gives memory that no tensor holds back to the driver.
+void release_unused_memory(const RunDevice& device);
+
+/// Waits until everything that was asked of the device is done.
+void wait_for(const RunDevice& device);
+
+}  // namespace lora_train::train

@@ -1,0 +1,54 @@
+#include "step_scalars.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::train {
+
+StepScalars::StepScalars(const RunDevice& device) : run_device_(device), slots_(kMaxStepsInFlight + 1) {
+  scalars_ = at::zeros({optim::kNumStepScalars}, at::TensorOptions(at::kDouble).device(device.device));
+  const auto host = at::TensorOptions(at::kDouble).pinned_memory(device.is_cuda());
+  for (auto& slot : slots_) {
+    slot.there = at::empty({optim::kNumFirstScalars}, host);
+    slot.back = at::empty({optim::kNumStepScalars}, host);
+    if (device.is_cuda()) slot.arrived.emplace(at::kCUDA);
+  }
+}
+
+StepScalars::~StepScalars() {
+  for (auto& slot : slots_) {
+    if (slot.arrived && slot.arrived->was_marked_for_recording()) slot.arrived->synchronize();
+  }
+}
+
+void StepScalars::begin(const std::array<double, optim::kNumFirstScalars>& first) {
+  begun_ = ended_;  // a step that broke off is forgotten
+  if (begun_ - received_ == slots_.size()) throw ShapeError("StepScalars", "too many steps in flight");
+  Slot& slot = slots_[begun_++ % slots_.size()];
+  std::copy(first.begin(), first.end(), slot.there.mutable_data_ptr<double>());
+  scalars_.narrow(0, 0, optim::kNumFirstScalars).copy_(slot.there, /*non_blocking=*/true);
+}
+
+void StepScalars::end() {
+  if (ended_ == begun_) throw ShapeError("StepScalars", "no step has begun");
+  Slot& slot = slots_[ended_++ % slots_.size()];
+  slot.back.copy_(scalars_, /*non_blocking=*/true);
+  if (slot.arrived) slot.arrived->record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(run_device_.device));
+}
+
+std::array<double, optim::kNumStepScalars> StepScalars::receive() {
+  if (ended_ == received_) throw ShapeError("StepScalars", "no step has ended");
+  Slot& slot = slots_[received_++ % slots_.size()];
+  if (slot.arrived) slot.arrived->synchronize();
+  std::array<double, optim::kNumStepScalars> values;
+  std::copy_n(slot.back.const_data_ptr<double>(), values.size(), values.begin());
+  return values;
+}
+
+void StepScalars::set_frozen(bool frozen) { scalars_[optim::kNonFinite].fill_(frozen ? 1.0 : 0.0); }
+
+}  // namespace lora_train::train
