@@ -6,6 +6,7 @@
 #include "adamw_cuda.h"
 #include "launch_stream.h"
 #include "rms_norm_cuda.h"
+#include "rope_cuda.h"
 #include "swiglu_cuda.h"
 
 namespace lora_train::kernels {
@@ -21,6 +22,10 @@ struct OwnKernelsOf {
   decltype(&embedding_forward_cuda<T>) embedding_forward;
   decltype(&embedding_backward_cuda<T>) embedding_backward;
   decltype(&trainable_rows_backward_cuda<T>) trainable_rows_backward;
+  decltype(&rope_cuda<T>) rope;
+  decltype(&qk_norm_rope_forward_cuda<T>) qk_norm_rope_forward;
+  decltype(&qk_norm_rope_backward_cuda<T>) qk_norm_rope_backward;
+  decltype(&qk_norm_weight_gradient_cuda<T>) qk_norm_weight_gradient;
 };
 
 struct OwnKernels {

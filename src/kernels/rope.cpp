@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "checks.h"
-#include "cpu_arguments.h"
+#include "own_arguments.h"
 #include "rope_cpu.h"
 
 namespace lora_train::kernels {
@@ -26,10 +26,14 @@ void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& 
   check_dtype(kName, "table.cos", table.cos, at::kFloat);
   check_rows(kName, "table.sin", table.sin, table.cos.sizes());
   check_dtype(kName, "table.sin", table.sin, at::kFloat);
-  if (!has_cpu_kernel(x)) {
-    return rope_in_place_reference(x, positions, table, inverse);
-  }
+  const Implementation how = implementation_for(KernelName::kRope, x);
+  if (how == Implementation::kReference) return rope_in_place_reference(x, positions, table, inverse);
   with_cpu_type(x, [&]<class T>(CpuType<T>) {
+    if (how == Implementation::kCuda) {
+      const RotationTable turns{read<std::int32_t>(positions), read_rows<float>(table.cos), read_rows<float>(table.sin)};
+      return own_kernels_of<T>().rope(write_rows<T>(x), turns, inverse, x.size(0), {x.size(1), 0, x.size(2)},
+                                      own_stream());
+    }
     rope_in_place_cpu(write_rows<T>(x), read<std::int32_t>(positions), read_rows<float>(table.cos),
                       read_rows<float>(table.sin), inverse, x.size(0), x.size(1), x.size(2));
   });

@@ -1,0 +1,39 @@
+// Norm over E of every q and k head (Qwen3; optional), then rotary position embedding, over the q|k|v buffer.
+// N tokens, H heads of q, K of k and of v, E head size. Rounding as rms_norm.h and rope.h one after the other.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "lora_train/kernels/rope.h"
+
+namespace lora_train::kernels {
+
+/// How q and k of a token are to be turned.
+struct QkRotation {
+  int64_t num_heads = 0, num_kv_heads = 0;
+  const at::Tensor& positions;  ///< [N] int32
+  const RopeTable& table;       ///< E = twice its width
+};
+
+/// The norm of the heads; without weights there is none, and nothing else is read or written.
+struct QkNorm {
+  at::Tensor q_weight, k_weight;  ///< [E] dtype of qkv
+  double eps = 0;
+  at::Tensor raw;   ///< [N, (H + K) E] dtype of qkv, q and k before the norm; rows may be strided
+  at::Tensor rstd;  ///< [H + K, N] fp32 (fp64 for fp64), rows may be strided
+  /// [E] fp32 (fp64) or undefined: in the backward the weight gradients are added to them.
+  at::Tensor grad_q_weight, grad_k_weight;
+};
+
+/// q and k of qkv [N, (H + 2K) E] are normed and turned in place; v is not touched. Writes norm.raw and norm.rstd.
+/// qkv fp32, bf16 or fp64, rows may be strided.
+void qk_norm_rope_forward(at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm);
+
+/// The first (H + K) E columns of d_qkv [N, (H + 2K) E] become the gradient of what the forward was given. With norm
+/// d_qk [N, (H + K) E] holds that of its result, and is used up; without, d_qk is d_qkv itself.
+void qk_norm_rope_backward(at::Tensor& d_qk, const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv);
+
+void qk_norm_rope_forward_reference(at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm);
+void qk_norm_rope_backward_reference(at::Tensor& d_qk, const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv);
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,117 @@
+#include "lora_train/kernels/qk_norm_rope.h"
+
+#include <ATen/core/Tensor.h>
+
+#include "checks.h"
+#include "lora_train/base/error.h"
+#include "own_arguments.h"
+#include "qk_norm_rope_parts.h"
+
+namespace lora_train::kernels {
+namespace {
+
+constexpr QkNormRopeParts kCpuParts = {rms_norm_forward, rms_norm_backward, rope_in_place};
+
+void check_rotation(const char* kernel, const at::Tensor& qkv, const QkRotation& rotation) {
+  const auto& [cos, sin] = rotation.table;
+  check_rows(kernel, "table.cos", cos, {-1, -1});
+  check_dtype(kernel, "table.cos", cos, at::kFloat);
+  check_rows(kernel, "table.sin", sin, cos.sizes());
+  check_dtype(kernel, "table.sin", sin, at::kFloat);
+  check_rows(kernel, "qkv", qkv, {-1, (rotation.num_heads + 2 * rotation.num_kv_heads) * 2 * cos.size(1)});
+  check_floating(kernel, "qkv", qkv);
+  check_rows(kernel, "positions", rotation.positions, {qkv.size(0)});
+  check_contiguous(kernel, "positions", rotation.positions);
+  check_dtype(kernel, "positions", rotation.positions, at::kInt);
+}
+
+void check_gradient(const char* kernel, const char* name, const at::Tensor& gradient, const at::Tensor& weight) {
+  if (!gradient.defined()) return;
+  check_shape(kernel, name, gradient, weight.sizes());
+  check_contiguous(kernel, name, gradient);
+  check_dtype(kernel, name, gradient, math_dtype(weight));
+}
+
+void check_norm(const char* kernel, const at::Tensor& qkv, const QkRotation& rotation, const QkNorm& norm) {
+  if (!norm.q_weight.defined()) return;
+  const int64_t E = 2 * rotation.table.cos.size(1), heads = rotation.num_heads + rotation.num_kv_heads;
+  for (const at::Tensor& weight : {norm.q_weight, norm.k_weight}) {
+    check_rows(kernel, "norm weight", weight, {E});
+    check_contiguous(kernel, "norm weight", weight);
+    check_dtype(kernel, "norm weight", weight, qkv.scalar_type());
+  }
+  check_rows(kernel, "raw", norm.raw, {qkv.size(0), heads * E});
+  check_dtype(kernel, "raw", norm.raw, qkv.scalar_type());
+  check_rows(kernel, "rstd", norm.rstd, {heads, qkv.size(0)});
+  check_dtype(kernel, "rstd", norm.rstd, math_dtype(qkv));
+  check_gradient(kernel, "grad_q_weight", norm.grad_q_weight, norm.q_weight);
+  check_gradient(kernel, "grad_k_weight", norm.grad_k_weight, norm.k_weight);
+}
+
+RotationTable table_of(const QkRotation& rotation) {
+  return {read<std::int32_t>(rotation.positions), read_rows<float>(rotation.table.cos),
+          read_rows<float>(rotation.table.sin)};
+}
+
+HeadCounts heads_of(const QkRotation& rotation) {
+  return {rotation.num_heads, rotation.num_kv_heads, 2 * rotation.table.cos.size(1)};
+}
+
+float* gradient_of(at::Tensor& t) { return t.defined() ? write<float>(t) : nullptr; }
+
+template <class T>
+void backward_on_cuda(at::Tensor& d_qk, const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv) {
+  const OwnKernelsOf<T>& own = own_kernels_of<T>();
+  const HeadCounts heads = heads_of(rotation);
+  const int64_t N = d_qkv.size(0);
+  if (!norm.q_weight.defined()) {
+    return own.rope(write_rows<T>(d_qkv), table_of(rotation), /*inverse=*/true, N, heads, own_stream());
+  }
+  const bool wants_gradient = norm.grad_q_weight.defined() || norm.grad_k_weight.defined();
+  own.qk_norm_rope_backward(write_rows<T>(d_qk), read_rows<T>(norm.raw), read_rows<float>(norm.rstd),
+                            table_of(rotation), {read<T>(norm.q_weight), read<T>(norm.k_weight)}, wants_gradient,
+                            write_rows<T>(d_qkv), N, heads, own_stream());
+  if (!wants_gradient) return;
+  own.qk_norm_weight_gradient(read_rows<T>(d_qk), read_rows<T>(norm.raw), read_rows<float>(norm.rstd),
+                              gradient_of(norm.grad_q_weight), gradient_of(norm.grad_k_weight),
+                              own_workspace(qk_norm_workspace(heads.head_size)), N, heads, own_stream());
+}
+
+}  // namespace
+
+void qk_norm_rope_forward(at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm) {
+  constexpr auto kName = "qk_norm_rope_forward";
+  check_rotation(kName, qkv, rotation);
+  check_norm(kName, qkv, rotation, norm);
+  const Implementation how = implementation_for(KernelName::kRope, qkv);
+  if (how == Implementation::kReference) return qk_norm_rope_forward_reference(qkv, rotation, norm);
+  if (how == Implementation::kCpu) return qk_norm_rope_forward_by(kCpuParts, qkv, rotation, norm);
+  with_cpu_type(qkv, [&]<class T>(CpuType<T>) {
+    const OwnKernelsOf<T>& own = own_kernels_of<T>();
+    const HeadCounts heads = heads_of(rotation);
+    if (!norm.q_weight.defined()) {
+      return own.rope(write_rows<T>(qkv), table_of(rotation), /*inverse=*/false, qkv.size(0), heads, own_stream());
+    }
+    own.qk_norm_rope_forward(write_rows<T>(qkv), table_of(rotation), {read<T>(norm.q_weight), read<T>(norm.k_weight)},
+                             static_cast<float>(norm.eps), write_rows<T>(norm.raw), write_rows<float>(norm.rstd),
+                             qkv.size(0), heads, own_stream());
+  });
+}
+
+void qk_norm_rope_backward(at::Tensor& d_qk, const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv) {
+  constexpr auto kName = "qk_norm_rope_backward";
+  check_rotation(kName, d_qkv, rotation);
+  check_norm(kName, d_qkv, rotation, norm);
+  if (norm.q_weight.defined()) {
+    check_rows(kName, "d_qk", d_qk, norm.raw.sizes());
+    check_dtype(kName, "d_qk", d_qk, d_qkv.scalar_type());
+  } else if (d_qk.const_data_ptr() != d_qkv.const_data_ptr()) {
+    throw ShapeError(kName, "without norm d_qk has to be d_qkv: it is turned back in place");
+  }
+  const Implementation how = implementation_for(KernelName::kRope, d_qkv);
+  if (how == Implementation::kReference) return qk_norm_rope_backward_reference(d_qk, rotation, norm, d_qkv);
+  if (how == Implementation::kCpu) return qk_norm_rope_backward_by(kCpuParts, d_qk, rotation, norm, d_qkv);
+  with_cpu_type(d_qkv, [&]<class T>(CpuType<T>) { backward_on_cuda<T>(d_qk, rotation, norm, d_qkv); });
+}
+
+}  // namespace lora_train::kernels

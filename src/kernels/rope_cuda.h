@@ -1,0 +1,52 @@
+// Contracts as rope.h and qk_norm_rope.h, on a GPU in stream order: pointers are device memory. T is float or Bf16.
+// N tokens, H heads of q, K of k, E head size (even). No torch here.
+#pragma once
+
+#include <cstdint>
+
+#include "launch_stream.h"
+#include "rows.h"
+
+namespace lora_train::kernels {
+
+/// Turns of all positions: row positions[n] of cos and sin, E / 2 each, is for token n.
+struct RotationTable {
+  const std::int32_t* positions;
+  Rows<const float> cos, sin;
+};
+
+/// Heads of a token lie side by side: H of q, then K of k.
+struct HeadCounts {
+  std::int64_t num_q, num_k, head_size;
+  LORA_TRAIN_INLINE std::int64_t total() const { return num_q + num_k; }
+};
+
+template <class T>
+void rope_cuda(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads, Stream stream);
+
+template <class T>
+struct QkNormWeights {
+  const T *q, *k;  ///< [E]
+};
+
+/// x = rotated(norm(x)); raw = x before; rstd [H + K] rows of N.
+template <class T>
+void qk_norm_rope_forward_cuda(Rows<T> x, RotationTable table, QkNormWeights<T> weights, float eps, Rows<T> raw,
+                               Rows<float> rstd, std::int64_t num_tokens, HeadCounts heads, Stream stream);
+
+/// dx from d, the gradient of the rotated heads. With `keep_turned` d holds the gradient of the normed heads afterwards.
+template <class T>
+void qk_norm_rope_backward_cuda(Rows<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
+                                QkNormWeights<T> weights, bool keep_turned, Rows<T> dx, std::int64_t num_tokens,
+                                HeadCounts heads, Stream stream);
+
+/// Floats of workspace that qk_norm_weight_gradient_cuda takes.
+constexpr std::int64_t kQkNormChunks = 64;
+constexpr std::int64_t qk_norm_workspace(std::int64_t head_size) { return kQkNormChunks * 2 * head_size; }
+
+/// dq[e], dk[e] (either may be null) += sum over tokens and heads of d * raw * rstd; d as keep_turned left it.
+template <class T>
+void qk_norm_weight_gradient_cuda(Rows<const T> d, Rows<const T> raw, Rows<const float> rstd, float* dq, float* dk,
+                                  float* workspace, std::int64_t num_tokens, HeadCounts heads, Stream stream);
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,203 @@
+#include "kernels/rope_cuda.h"
+
+#include "support/guarded.h"
+
+namespace lora_train::kernels {
+namespace {
+
+using namespace testing_support;
+
+constexpr float kEps = 1e-6F;
+constexpr std::int64_t kPositions = 23;
+
+struct Shape {
+  std::int64_t num_tokens, num_q, num_k, E, gap;
+  bool is_aligned;
+};
+
+// Head sizes that take one lane and a whole warp, that leave lanes idle (80, 96), and that are more than one pack a lane
+// (580, 1056); more heads than a block has groups; odd ones, gaps, misaligned rows.
+const std::vector<Shape> kShapes = {{1, 1, 1, 2, 0, true},    {3, 5, 2, 6, 1, true},     {4, 14, 2, 64, 8, true},
+                                    {2, 28, 4, 128, 16, true}, {2, 3, 1, 80, 8, false},  {3, 4, 2, 96, 8, true},
+                                    {2, 2, 1, 256, 0, true},  {2, 9, 1, 580, 1, true},   {1, 2, 1, 1056, 8, true},
+                                    {3, 3, 2, 64, 1, true}};
+
+std::int64_t position_of(std::int64_t n) { return (n * 7 + 3) % kPositions; }
+
+struct Tables {
+  explicit Tables(const Shape& shape, double factor = 1.0)
+      : half(shape.E / 2), positions(1, shape.num_tokens), cos(kPositions, half), sin(kPositions, half) {
+    positions.fill([](auto, auto n) { return static_cast<float>(position_of(n)); });
+    cos.fill([&](auto p, auto i) { return static_cast<float>(factor * std::cos(angle(p, i))); });
+    sin.fill([&](auto p, auto i) { return static_cast<float>(factor * std::sin(angle(p, i))); });
+  }
+  double angle(std::int64_t position, std::int64_t i) const {
+    return static_cast<double>(position) * std::pow(100.0, -static_cast<double>(i) / static_cast<double>(half));
+  }
+  RotationTable table() { return {positions.data(), cos.read(), sin.read()}; }
+  /// Element e of a head turned by `direction`, given the head's elements.
+  double turned(std::int64_t n, std::int64_t e, double direction, const std::function<double(std::int64_t)>& head) {
+    const std::int64_t i = e % half, p = position_of(n);
+    const double c = cos.at(p, i), s = sin.at(p, i) * direction, a = head(i), b = head(half + i);
+    return e < half ? a * c - b * s : b * c + a * s;
+  }
+
+  std::int64_t half;
+  Guarded<std::int32_t> positions;
+  Guarded<float> cos, sin;
+};
+
+std::int64_t width_of(const Shape& s) { return (s.num_q + s.num_k) * s.E; }
+
+template <class T>
+class RopeOnCpu : public ::testing::Test {};
+using Elements = ::testing::Types<float, Bf16>;
+TYPED_TEST_SUITE(RopeOnCpu, Elements);
+
+TYPED_TEST(RopeOnCpu, TurnsBothWays) {
+  for (const Shape& s : kShapes) {
+    Tables tables(s, 1.25);
+    const HeadCounts heads{s.num_q, s.num_k, s.E};
+    Guarded<TypeParam> x(s.num_tokens, width_of(s), s.gap, s.is_aligned);
+    Guarded<TypeParam> y(s.num_tokens, width_of(s), s.gap, s.is_aligned);
+    x.fill_uniform(1);
+    for (const bool inverse : {false, true}) {
+      run_in_both_orders(y, [&] {
+        y.fill([&](auto n, auto c) { return static_cast<float>(x.at(n, c)); });
+        rope_cuda(y.rows(), tables.table(), inverse, s.num_tokens, heads, nullptr);
+      });
+      const auto want = [&](std::int64_t n, std::int64_t c) {
+        const auto head = [&](std::int64_t e) { return x.at(n, c / s.E * s.E + e); };
+        return tables.turned(n, c % s.E, inverse ? -1 : 1, head);
+      };
+      EXPECT_TRUE(is_near(y, s.num_tokens, width_of(s), want, element_tolerance<TypeParam>())) << s.E << inverse;
+    }
+    EXPECT_TRUE(y.is_intact());
+  }
+}
+
+/// Values and weights of a norm over heads, and what it makes of them.
+template <class T>
+struct Norm {
+  explicit Norm(const Shape& shape)
+      : s(shape), x(s.num_tokens, width_of(s), s.gap, s.is_aligned), q(1, s.E, 0, s.is_aligned),
+        k(1, s.E, 0, s.is_aligned), rstd(s.num_q + s.num_k, s.num_tokens, 2) {
+    x.fill_uniform(1);
+    q.fill_uniform(2);
+    k.fill_uniform(3);
+  }
+  double weight(std::int64_t head, std::int64_t e) { return head < s.num_q ? q.at(0, e) : k.at(0, e); }
+  double scale(std::int64_t n, std::int64_t head) {
+    double sum = 0;
+    for (std::int64_t e = 0; e < s.E; ++e) sum += x.at(n, head * s.E + e) * x.at(n, head * s.E + e);
+    return 1.0 / std::sqrt(sum / static_cast<double>(s.E) + static_cast<double>(kEps));
+  }
+  HeadCounts heads() const { return {s.num_q, s.num_k, s.E}; }
+  QkNormWeights<T> weights() { return {q.data(), k.data()}; }
+
+  Shape s;
+  Guarded<T> x, q, k;
+  Guarded<float> rstd;
+};
+
+TYPED_TEST(RopeOnCpu, NormsAndTurns) {
+  for (const Shape& s : kShapes) {
+    Tables tables(s);
+    Norm<TypeParam> norm(s);
+    Guarded<TypeParam> y(s.num_tokens, width_of(s), s.gap, s.is_aligned);
+    Guarded<TypeParam> raw(s.num_tokens, width_of(s), 8, s.is_aligned);
+    run_in_both_orders(y, [&] {
+      y.fill([&](auto n, auto c) { return static_cast<float>(norm.x.at(n, c)); });
+      raw.poison_values();
+      norm.rstd.poison_values();
+      qk_norm_rope_forward_cuda(y.rows(), tables.table(), norm.weights(), kEps, raw.rows(), norm.rstd.rows(),
+                                s.num_tokens, norm.heads(), nullptr);
+    });
+    const auto want = [&](std::int64_t n, std::int64_t c) {
+      const std::int64_t head = c / s.E;
+      const double scale = norm.rstd.at(head, n);
+      return tables.turned(n, c % s.E, 1, [&](std::int64_t e) {
+        return norm.x.at(n, head * s.E + e) * scale * norm.weight(head, e);
+      });
+    };
+    EXPECT_TRUE(is_near(norm.rstd, s.num_q + s.num_k, s.num_tokens,
+                        [&](auto head, auto n) { return norm.scale(n, head); }, 1e-5));
+    EXPECT_TRUE(is_near(y, s.num_tokens, width_of(s), want, element_tolerance<TypeParam>())) << s.E;
+    EXPECT_TRUE(is_near(raw, s.num_tokens, width_of(s), [&](auto n, auto c) { return norm.x.at(n, c); }, 0));
+    EXPECT_TRUE(y.is_intact() && raw.is_intact() && norm.rstd.is_intact());
+  }
+}
+
+TYPED_TEST(RopeOnCpu, BackwardThroughTurnAndNorm) {
+  for (const Shape& s : kShapes) {
+    Tables tables(s);
+    Norm<TypeParam> norm(s);
+    norm.rstd.fill([&](auto head, auto n) { return static_cast<float>(norm.scale(n, head)); });
+    Guarded<TypeParam> d(s.num_tokens, width_of(s), s.gap, s.is_aligned), dx(s.num_tokens, width_of(s), 8, s.is_aligned);
+    Guarded<TypeParam> turned(s.num_tokens, width_of(s), s.gap, s.is_aligned);
+    d.fill_uniform(4);
+    const auto run = [&](Guarded<TypeParam>& from, bool keep) {
+      qk_norm_rope_backward_cuda(from.rows(), norm.x.read(), norm.rstd.read(), tables.table(), norm.weights(), keep,
+                                 dx.rows(), s.num_tokens, norm.heads(), nullptr);
+    };
+    const auto back = [&](std::int64_t n, std::int64_t c) {
+      return tables.turned(n, c % s.E, -1, [&](std::int64_t e) { return d.at(n, c / s.E * s.E + e); });
+    };
+    std::vector<double> along(static_cast<std::size_t>(s.num_tokens * (s.num_q + s.num_k)));
+    const auto along_x = [&](std::int64_t n, std::int64_t head) -> double& {
+      return along[static_cast<std::size_t>(n * (s.num_q + s.num_k) + head)];
+    };
+    for (std::int64_t i = 0; i < s.num_tokens * width_of(s); ++i) {
+      const std::int64_t n = i / width_of(s), c = i % width_of(s);
+      along_x(n, c / s.E) += back(n, c) * norm.weight(c / s.E, c % s.E) * norm.x.at(n, c) / static_cast<double>(s.E);
+    }
+    const auto want = [&](std::int64_t n, std::int64_t c) {
+      const std::int64_t head = c / s.E;
+      const double r = norm.rstd.at(head, n);
+      return r * (back(n, c) * norm.weight(head, c % s.E) - norm.x.at(n, c) * r * r * along_x(n, head));
+    };
+    run_in_both_orders(dx, [&] { run(d, false); });
+    EXPECT_TRUE(is_near(dx, s.num_tokens, width_of(s), want, 3 * element_tolerance<TypeParam>())) << s.E;
+    const auto first = dx.values();
+    turned.fill([&](auto n, auto c) { return static_cast<float>(d.at(n, c)); });
+    run(turned, true);
+    EXPECT_EQ(0, std::memcmp(first.data(), dx.values().data(), first.size() * sizeof(TypeParam)));
+    EXPECT_TRUE(is_near(turned, s.num_tokens, width_of(s), back, element_tolerance<TypeParam>()));
+    EXPECT_TRUE(dx.is_intact() && d.is_intact() && turned.is_intact());
+  }
+}
+
+TYPED_TEST(RopeOnCpu, WeightGradientsAddOverTokensAndHeads) {
+  for (const Shape& s : {Shape{1, 1, 1, 2, 0, true}, Shape{37, 3, 2, 10, 1, true}, Shape{1100, 2, 1, 34, 3, false}}) {
+    Norm<TypeParam> norm(s);
+    Guarded<TypeParam> d(s.num_tokens, width_of(s), s.gap, s.is_aligned);
+    Guarded<float> dq(1, s.E), dk(1, s.E), workspace(1, qk_norm_workspace(s.E));
+    d.fill_uniform(4);
+    norm.rstd.fill([](auto head, auto n) { return 0.5F + static_cast<float>((head + n) % 4); });
+    const auto run = [&](float* to_q, float* to_k) {
+      workspace.poison_values();
+      dq.fill([](auto, auto) { return 7.0F; });
+      qk_norm_weight_gradient_cuda(d.read(), norm.x.read(), norm.rstd.read(), to_q, to_k, workspace.data(),
+                                   s.num_tokens, norm.heads(), nullptr);
+    };
+    const auto sum = [&](std::int64_t first_head, std::int64_t end_head, std::int64_t e) {
+      double total = 0;
+      for (std::int64_t n = 0; n < s.num_tokens; ++n) {
+        for (std::int64_t head = first_head; head < end_head; ++head) {
+          total += d.at(n, head * s.E + e) * norm.x.at(n, head * s.E + e) * norm.rstd.at(head, n);
+        }
+      }
+      return total;
+    };
+    dk.fill([](auto, auto) { return 5.0F; });
+    run_in_both_orders(dq, [&] { run(dq.data(), nullptr); });
+    EXPECT_TRUE(is_near(dk, 1, s.E, [](auto, auto) { return 5.0; }, 0));
+    run(dq.data(), dk.data());
+    EXPECT_TRUE(is_near(dq, 1, s.E, [&](auto, auto e) { return 7 + sum(0, s.num_q, e); }, 1e-5));
+    EXPECT_TRUE(is_near(dk, 1, s.E, [&](auto, auto e) { return 5 + sum(s.num_q, s.num_q + s.num_k, e); }, 1e-5));
+    EXPECT_TRUE(dq.is_intact() && dk.is_intact() && workspace.is_intact());
+  }
+}
+
+}  // namespace
+}  // namespace lora_train::kernels
