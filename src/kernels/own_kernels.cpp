@@ -18,6 +18,8 @@ OwnKernelsOf<T> kernels_of() {
   table.qk_norm_rope_forward = qk_norm_rope_forward_cuda<T>;
   table.qk_norm_rope_backward = qk_norm_rope_backward_cuda<T>;
   table.qk_norm_weight_gradient = qk_norm_weight_gradient_cuda<T>;
+  table.scaled_copy_to_f32 = scaled_copy_cuda<T, float>;
+  table.scaled_copy_to_bf16 = scaled_copy_cuda<T, Bf16>;
   return table;
 }
 

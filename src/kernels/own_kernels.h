@@ -2,6 +2,7 @@
 // compiled for the CPU (launch.h). No torch here.
 #pragma once
 
+#include "cast_cuda.h"
 #include "embedding_cuda.h"
 #include "adamw_cuda.h"
 #include "launch_stream.h"
@@ -26,6 +27,8 @@ struct OwnKernelsOf {
   decltype(&qk_norm_rope_forward_cuda<T>) qk_norm_rope_forward;
   decltype(&qk_norm_rope_backward_cuda<T>) qk_norm_rope_backward;
   decltype(&qk_norm_weight_gradient_cuda<T>) qk_norm_weight_gradient;
+  decltype(&scaled_copy_cuda<T, float>) scaled_copy_to_f32;
+  decltype(&scaled_copy_cuda<T, Bf16>) scaled_copy_to_bf16;
 };
 
 struct OwnKernels {

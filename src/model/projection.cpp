@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "lora_train/kernels/cast.h"
 #include "lora_train/kernels/dropout.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/lora.h"
@@ -75,12 +76,12 @@ void weight_gradients(Projection& projection, const at::Tensor& input, const at:
 }  // namespace
 
 void write_adapter_columns(Projection& projection) {
-  const at::ScalarType dtype = projection.weight.scalar_type();
   for (const auto& adapter : projection.adapters) {
     at::Tensor target = columns_of(projection, adapter, projection.weight)
                             .narrow(0, adapter.out_begin, adapter.out_end - adapter.out_begin);
-    target.copy_((adapter.b * adapter.scale).to(dtype));
-    projection.lora_a.narrow(0, adapter.column, adapter.rank).copy_(adapter.a);
+    kernels::scaled_copy(adapter.b, adapter.scale, target);
+    at::Tensor a = projection.lora_a.narrow(0, adapter.column, adapter.rank);
+    kernels::scaled_copy(adapter.a, 1.0, a);
   }
 }
 

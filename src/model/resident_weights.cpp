@@ -4,6 +4,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/kernels/cast.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/storage/model_weights.h"
 
@@ -232,7 +233,7 @@ void ResidentWeights::refresh() {
   for (auto& layer : layers_) {
     for (Projection* projection : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) write_adapter_columns(*projection);
   }
-  for (auto& [compute, master] : copies_) compute.copy_(master);
+  for (auto& [compute, master] : copies_) kernels::scaled_copy(master, 1.0, compute);
 }
 
 }  // namespace lora_train::model

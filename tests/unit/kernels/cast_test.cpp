@@ -1,0 +1,50 @@
+#include "lora_train/kernels/cast.h"
+
+#include <ATen/ATen.h>
+
+#include "lora_train/base/error.h"
+#include "support/kernel_test.h"
+#include "support/tensors.h"
+#include "support/tolerance.h"
+
+namespace lora_train::kernels {
+namespace {
+
+using namespace testing_support;
+
+class Cast : public KernelTest {};
+LORA_TRAIN_EVERY_PLACE(Cast);
+
+TEST_P(Cast, MultipliesAndRoundsAsAtenDoes) {
+  const auto place = GetParam();
+  for (const auto& [rows, width] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 7}, {33, 16}, {3, 2048}}) {
+    const auto from = with_row_gaps(uniform({rows, width}, 1).to(place.device));
+    for (const double scale : {1.0, 0.7, 16.0 / 3.0}) {
+      auto to = place.empty({rows, width});
+      scaled_copy(from, scale, to);
+      EXPECT_TRUE(at::equal(to, (from * scale).to(place.dtype))) << rows << " x " << width;
+      EXPECT_TRUE(gaps_are_untouched(to));
+      auto back = with_row_gaps(at::zeros({rows, width}, from.options()));
+      scaled_copy(to, scale, back);
+      EXPECT_CLOSE(back, f64(to) * scale, tolerance(at::kFloat));
+    }
+  }
+}
+
+TEST_P(Cast, TakesFlatBuffers) {
+  const auto place = GetParam();
+  const auto from = uniform({1003}, 1).to(place.device);
+  auto to = at::zeros({1003}, at::device(place.device).dtype(place.dtype));
+  scaled_copy(from, 1.0, to);
+  EXPECT_TRUE(at::equal(to, from.to(place.dtype)));
+}
+
+TEST(Cast, RefusesAnotherShape) {
+  auto to = at::empty({2, 5});
+  EXPECT_THROW(scaled_copy(at::ones({2, 4}), 1.0, to), ShapeError);
+  auto strided = at::empty({8}).as_strided({4}, {2});
+  EXPECT_THROW(scaled_copy(at::ones({4}), 1.0, strided), ShapeError);
+}
+
+}  // namespace
+}  // namespace lora_train::kernels
