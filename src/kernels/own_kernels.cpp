@@ -20,6 +20,8 @@ OwnKernelsOf<T> kernels_of() {
   table.qk_norm_weight_gradient = qk_norm_weight_gradient_cuda<T>;
   table.scaled_copy_to_f32 = scaled_copy_cuda<T, float>;
   table.scaled_copy_to_bf16 = scaled_copy_cuda<T, Bf16>;
+  table.gather_rows = gather_rows_cuda<T>;
+  table.scatter_rows = scatter_rows_cuda<T>;
   return table;
 }
 

@@ -5,6 +5,7 @@
 #include "cast_cuda.h"
 #include "embedding_cuda.h"
 #include "adamw_cuda.h"
+#include "gather_cuda.h"
 #include "launch_stream.h"
 #include "rms_norm_cuda.h"
 #include "rope_cuda.h"
@@ -29,6 +30,8 @@ struct OwnKernelsOf {
   decltype(&qk_norm_weight_gradient_cuda<T>) qk_norm_weight_gradient;
   decltype(&scaled_copy_cuda<T, float>) scaled_copy_to_f32;
   decltype(&scaled_copy_cuda<T, Bf16>) scaled_copy_to_bf16;
+  decltype(&gather_rows_cuda<T>) gather_rows;
+  decltype(&scatter_rows_cuda<T>) scatter_rows;
 };
 
 struct OwnKernels {

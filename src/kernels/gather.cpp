@@ -1,0 +1,42 @@
+#include "lora_train/kernels/gather.h"
+
+#include "checks.h"
+#include "own_arguments.h"
+
+namespace lora_train::kernels {
+namespace {
+
+/// `picked` has one row for each of `rows`, `whole` any number.
+void check_pair(const char* kernel, const at::Tensor& whole, const at::Tensor& rows, const at::Tensor& picked) {
+  check_rows(kernel, "rows", rows, {-1});
+  check_contiguous(kernel, "rows", rows);
+  check_dtype(kernel, "rows", rows, at::kLong);
+  check_rows(kernel, "all rows", whole, {-1, -1});
+  check_floating(kernel, "all rows", whole);
+  check_rows(kernel, "picked rows", picked, {rows.size(0), whole.size(1)});
+  check_dtype(kernel, "picked rows", picked, whole.scalar_type());
+}
+
+}  // namespace
+
+void gather_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to) {
+  check_pair("gather_rows", from, rows, to);
+  const Implementation how = implementation_for(KernelName::kEmbedding, from);
+  if (how != Implementation::kCuda) return gather_rows_reference(from, rows, to);  // on a CPU too: ATen is as fast
+  with_cpu_type(from, [&]<class T>(CpuType<T>) {
+    own_kernels_of<T>().gather_rows(read_rows<T>(from), read<std::int64_t>(rows), write_rows<T>(to), rows.size(0),
+                                    from.size(1), own_stream());
+  });
+}
+
+void scatter_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to) {
+  check_pair("scatter_rows", to, rows, from);
+  const Implementation how = implementation_for(KernelName::kEmbedding, from);
+  if (how != Implementation::kCuda) return scatter_rows_reference(from, rows, to);
+  with_cpu_type(from, [&]<class T>(CpuType<T>) {
+    own_kernels_of<T>().scatter_rows(read_rows<T>(from), read<std::int64_t>(rows), write_rows<T>(to), rows.size(0),
+                                     to.size(0), to.size(1), own_stream());
+  });
+}
+
+}  // namespace lora_train::kernels
