@@ -17,27 +17,29 @@ using kernels::AttentionLayout;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// ATen's backward is deterministic only where the whole process asks for it. While it does, ATen would also fill every
-/// buffer that it allocates.
+/// ATen's backward is deterministic only where the whole process insists on it; with warnings alone it is not. While it
+/// does, ATen would also fill every buffer that it allocates.
 class DeterministicBackward {
  public:
-  explicit DeterministicBackward(bool wanted) : is_changed_(wanted && !at::globalContext().deterministicAlgorithms()) {
-    if (!is_changed_) return;
-    at::Context& context = at::globalContext();
-    fills_ = context.deterministicFillUninitializedMemory();
-    context.setDeterministicAlgorithms(true, /*warn_only=*/false);
-    context.setDeterministicFillUninitializedMemory(false);
+  explicit DeterministicBackward(bool wanted)
+      : wanted_(wanted),
+        was_deterministic_(at::globalContext().deterministicAlgorithms()),
+        only_warned_(at::globalContext().deterministicAlgorithmsWarnOnly()),
+        filled_(at::globalContext().deterministicFillUninitializedMemory()) {
+    if (!wanted_) return;
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
   ~DeterministicBackward() {
-    if (!is_changed_) return;
-    at::globalContext().setDeterministicAlgorithms(false, false);
-    at::globalContext().setDeterministicFillUninitializedMemory(fills_);
+    if (!wanted_) return;
+    at::globalContext().setDeterministicAlgorithms(was_deterministic_, only_warned_);
+    at::globalContext().setDeterministicFillUninitializedMemory(filled_);
   }
   DeterministicBackward(const DeterministicBackward&) = delete;
   DeterministicBackward& operator=(const DeterministicBackward&) = delete;
 
  private:
-  bool is_changed_, fills_ = false;
+  bool wanted_, was_deterministic_, only_warned_, filled_;
 };
 
 /// Keys to the left that a query sees besides itself.

@@ -8,6 +8,12 @@
 #include "gemm.h"
 #include "settings.h"
 
+namespace lora_train::kernels {
+
+const OwnKernels& linked_own_kernels();  // kernels/own_kernels.h, whose kernels are linked into this library
+
+}  // namespace lora_train::kernels
+
 namespace lora_train::cuda {
 namespace {
 
@@ -65,6 +71,6 @@ extern "C" const lora_train::kernels::CudaLibrary* lora_train_cuda() {
                                       .cudnn = cuda::kCudnn,
                                       .plan_cudnn = &cuda::plan_cudnn,
                                       .check_cudnn_plan = &cuda::check_cudnn_plan,
-                                      .own_kernels = nullptr};
+                                      .own_kernels = &lora_train::kernels::linked_own_kernels()};
   return &library;
 }

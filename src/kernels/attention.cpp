@@ -1,8 +1,13 @@
 #include "lora_train/kernels/attention.h"
 
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
 #include "attention_cpu.h"
 #include "checks.h"
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/cuda_library.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -41,13 +46,77 @@ void check_inputs(const char* kernel, const at::Tensor& q, const at::Tensor& k, 
   }
 }
 
+int64_t longest(const std::vector<int64_t>& cu_seqlens) {
+  int64_t length = 0;
+  for (std::size_t d = 1; d < cu_seqlens.size(); ++d) length = std::max(length, cu_seqlens[d] - cu_seqlens[d - 1]);
+  return length;
+}
+
+at::Tensor on_device(const std::vector<int64_t>& cu_seqlens, const at::Tensor& given, at::Device device) {
+  return given.defined() ? given : at::tensor(cu_seqlens, at::kInt).to(device);
+}
+
+/// Queries without any key, or keys without any query: what the fused kernels do there is not promised.
+bool has_half_empty_document(const AttentionLayout& layout) {
+  for (std::size_t d = 1; d < layout.cu_seqlens_q.size(); ++d) {
+    const bool has_queries = layout.cu_seqlens_q[d] > layout.cu_seqlens_q[d - 1];
+    if (has_queries != (layout.cu_seqlens_k[d] > layout.cu_seqlens_k[d - 1])) return true;
+  }
+  return false;
+}
+
+/// The layout with everything on the device that CUDA backends read.
+class DeviceLayout {
+ public:
+  DeviceLayout(const AttentionLayout& layout, at::Device device) : given_(layout), layout_(layout) {
+    if (layout_.max_len_q == 0) layout_.max_len_q = longest(layout.cu_seqlens_q);
+    if (layout_.max_len_k == 0) layout_.max_len_k = longest(layout.cu_seqlens_k);
+    layout_.cu_seqlens_q_device = on_device(layout.cu_seqlens_q, layout.cu_seqlens_q_device, device);
+    layout_.cu_seqlens_k_device = on_device(layout.cu_seqlens_k, layout.cu_seqlens_k_device, device);
+  }
+  ~DeviceLayout() { given_.prepared = layout_.prepared; }
+  DeviceLayout(const DeviceLayout&) = delete;
+  DeviceLayout& operator=(const DeviceLayout&) = delete;
+  const AttentionLayout& operator*() const { return layout_; }
+
+ private:
+  const AttentionLayout& given_;
+  AttentionLayout layout_;
+};
+
+/// The functions of the backend that computes this on CUDA; null: the reference. Throws ConfigError where what was asked
+/// for cannot.
+const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& layout) {
+  const CudaLibrary* const cuda = cuda_library();
+  if (layout.cu_seqlens_q.back() == 0 || has_half_empty_document(layout)) return nullptr;
+  AttentionCase c;
+  c.asked = layout.backend;
+  c.dtype = q.scalar_type();
+  c.head_size = q.size(2);
+  c.num_docs = static_cast<int64_t>(layout.cu_seqlens_q.size()) - 1;
+  c.num_heads = q.size(1);
+  c.max_len_q = layout.max_len_q > 0 ? layout.max_len_q : longest(layout.cu_seqlens_q);
+  c.max_len_k = layout.max_len_k > 0 ? layout.max_len_k : longest(layout.cu_seqlens_k);
+  c.has_cuda_library = cuda != nullptr;
+  c.sm = cuda != nullptr ? cuda_compute_capability() : 0;
+  c.deterministic = cuda_settings().deterministic;
+  const AttentionChoice choice = choose_attention(c);
+  if (!choice.refusal.empty()) throw ConfigError("attn_implementation", choice.refusal);
+  if (choice.backend == AttentionBackend::kFa2) return &cuda->fa2;
+  if (choice.backend == AttentionBackend::kCudnn) return &cuda->cudnn;
+  return choice.backend == AttentionBackend::kEfficient ? &cuda->efficient : nullptr;
+}
+
 }  // namespace
 
 void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                        at::Tensor& out, at::Tensor& lse) {
   check_inputs("attention_forward", q, k, v, layout, out, lse);
-  const auto run = q.is_cpu() ? attention_forward_cpu : attention_forward_reference;
-  run(q, k, v, layout, out, lse);
+  if (q.is_cpu()) return attention_forward_cpu(q, k, v, layout, out, lse);
+  const CudaAttention* const backend = cuda_backend(q, layout);
+  if (backend == nullptr) return attention_forward_reference(q, k, v, layout, out, lse);
+  const DeviceLayout on_device(layout, q.device());
+  backend->forward(q, k, v, *on_device, out, lse);
 }
 
 void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -63,8 +132,11 @@ void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::T
   check_like("dq", dq, q);
   check_like("dk", dk, k);
   check_like("dv", dv, v);
-  const auto run = q.is_cpu() ? attention_backward_cpu : attention_backward_reference;
-  run(dout, q, k, v, out, lse, layout, dq, dk, dv);
+  if (q.is_cpu()) return attention_backward_cpu(dout, q, k, v, out, lse, layout, dq, dk, dv);
+  const CudaAttention* const backend = cuda_backend(q, layout);
+  if (backend == nullptr) return attention_backward_reference(dout, q, k, v, out, lse, layout, dq, dk, dv);
+  const DeviceLayout on_device(layout, q.device());
+  backend->backward(dout, q, k, v, out, lse, *on_device, dq, dk, dv);
 }
 
 }  // namespace lora_train::kernels

@@ -73,4 +73,13 @@ void start_cuda(const CudaSettings& settings) {
 
 const CudaSettings& cuda_settings() { return started_settings; }
 
+int cuda_compute_capability() {
+  static const int capability = [] {
+    if (loaded_library == nullptr) throw DeviceError("cuda_compute_capability", "liblora_train_cuda.so is not loaded");
+    const CudaDevice device = loaded_library->device(started_settings.device);
+    return 10 * device.major + device.minor;
+  }();
+  return capability;
+}
+
 }  // namespace lora_train::kernels

@@ -8,6 +8,7 @@
 
 #include "kernels/own_kernels.h"
 #include "lora_train/kernels/implementation.h"
+#include "support/cuda_device.h"
 #include "support/tensors.h"
 
 namespace lora_train::testing_support {
@@ -35,13 +36,14 @@ inline std::string place_name(const ::testing::TestParamInfo<Place>& info) {
 class KernelTest : public ::testing::TestWithParam<Place> {
  protected:
   void SetUp() override {
-    if (GetParam().device == at::kCUDA && !at::hasCUDA()) {
-      GTEST_SKIP() << "no CUDA device here";
+    if (GetParam().device == at::kCUDA) {
+      if (!why_no_cuda().empty()) GTEST_SKIP() << why_no_cuda();
+      kernels::use_own_kernels({kernels::cuda_library()->own_kernels, kernels::cuda_library()->stream, false});
     }
     if (GetParam().is_cuda_on_cpu) kernels::use_own_kernels({&kernels::linked_own_kernels(), nullptr, true});
   }
   void TearDown() override {
-    if (GetParam().is_cuda_on_cpu) kernels::use_own_kernels({});
+    if (GetParam().is_cuda_on_cpu || GetParam().device == at::kCUDA) kernels::use_own_kernels({});
   }
 };
 

@@ -64,8 +64,8 @@ struct CudnnPlan {
   std::int64_t forward_bytes = 0, backward_bytes = 0;  ///< workspaces
 };
 
-/// One implementation of attention; contracts of kernels/attention.h, arguments already checked, no document empty of
-/// queries or keys, device copies of cu_seqlens and maxima set.
+/// One implementation of attention; contracts of kernels/attention.h, arguments already checked, some document not empty, no
+/// document with queries and without keys or the reverse, device copies of cu_seqlens and maxima set.
 struct CudaAttention {
   void (*forward)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                   at::Tensor& out, at::Tensor& lse);
@@ -113,5 +113,8 @@ const CudaLibrary* cuda_library();
 /// start() of the loaded library; also what cuda_settings() says from now on.
 void start_cuda(const CudaSettings& settings);
 const CudaSettings& cuda_settings();
+
+/// 90 for 9.0: of the device that cuda_settings() names; asked for once.
+int cuda_compute_capability();
 
 }  // namespace lora_train::kernels
