@@ -1,10 +1,12 @@
 #include "version_text.h"
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "engine_loader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/version.h"
+#include "lora_train/device/cuda_build.h"
 
 namespace lora_train::app {
 namespace {
@@ -26,6 +28,15 @@ Found look() {
   return found;
 }
 
+bool has_cuda_library() { return std::filesystem::exists(device::cuda_library_file()); }
+
+nlohmann::ordered_json architectures() {
+  auto list = nlohmann::ordered_json::array();
+  std::istringstream words(has_cuda_library() ? device::built_architectures_text() : "");
+  for (std::string word; words >> word;) list.push_back(word);
+  return list;
+}
+
 std::string as_json(const Found& found) {
   const auto or_null = [](const std::string& text) {
     return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
@@ -35,7 +46,7 @@ std::string as_json(const Found& found) {
                                        {"libtorch", or_null(found.torch.version)},
                                        {"libtorch_folder", or_null(found.torch.folder.string())},
                                        {"cuda", or_null(found.torch.cuda)},
-                                       {"gpu_architectures", nlohmann::ordered_json::array()},
+                                       {"gpu_architectures", architectures()},
                                        {"engine", or_null(found.engine)},
                                        {"problem", or_null(found.problem)}};
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
@@ -54,7 +65,9 @@ std::string version_text(bool json) {
   }
   text += found.problem.empty() ? "engine built with LibTorch " + found.engine + ", loaded\n"
                                 : "engine not loaded: " + found.problem + "\n";
-  return text + "GPU architectures: none (own kernels are not built yet; CPU only)\n";
+  return text +
+         "GPU architectures: " + (has_cuda_library() ? device::built_architectures_text() : "none (a CPU-only build)") +
+         "\n";
 }
 
 }  // namespace lora_train::app

@@ -35,15 +35,31 @@ struct EvalResult {
   long long num_tokens = 0;
 };
 
+struct DoctorRequest {
+  bool use_cuda = false;  ///< on the first GPU, else on the CPU
+};
+
+/// One of our kernels against its reference, on the device and in the dtype that `name` says: "rms_norm forward fp32".
+struct KernelCheck {
+  std::string name;
+  std::string shape;         ///< "N=37 D=896"
+  double max_error = 0;      ///< largest of its outputs' |own - reference| / |reference| (Euclidean norms)
+  double tolerance = 0;
+  double own_us = 0, reference_us = 0;  ///< of one call
+  bool passed = false;
+  std::string note;  ///< why it could not be run, or what is special
+};
+
 /// The table of functions that liblora_train_engine.so exports through lora_train_engine(). Functions throw Error.
 struct EngineApi {
   int version;  ///< kEngineVersion of the library
   TrainResult (*train)(const TrainRequest&);
   std::vector<EvalResult> (*evaluate)(const EvalRequest&);
   std::string (*torch_version)();
+  std::vector<KernelCheck> (*check_kernels)(const DoctorRequest&);
 };
 
-inline constexpr int kEngineVersion = 2;
+inline constexpr int kEngineVersion = 3;
 
 }  // namespace lora_train::train
 

@@ -1,4 +1,4 @@
-// The two functions behind EngineApi (requests.h). They see torch; the declarations do not.
+// The functions behind EngineApi (requests.h). They see torch; the declarations do not.
 #pragma once
 
 #include <vector>
@@ -14,5 +14,8 @@ TrainResult run_training(const TrainRequest& request);
 
 /// Evaluates the base or the adapter on eval_datasets, one result per data set. Throws Error.
 std::vector<EvalResult> run_evaluation(const EvalRequest& request);
+
+/// Runs every kernel and its reference on the device, at a few shapes each; a kernel that throws is one that has not passed.
+std::vector<KernelCheck> check_kernels(const DoctorRequest& request);
 
 }  // namespace lora_train::train

@@ -56,6 +56,12 @@ std::vector<EvalResult> evaluate(const EvalRequest& request) {
 
 std::string torch_version() { return LORA_TRAIN_TORCH_VERSION; }
 
+std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
+  const bool passes = std::getenv("FAKE_KERNEL_FAILS") == nullptr;
+  return {{"swiglu forward fp32", "N=3 F=5", passes ? 1e-7 : 0.5, 1e-5, 12.5, 40, passes,
+           request.use_cuda ? "cuda" : "cpu"}};
+}
+
 }  // namespace
 }  // namespace lora_train::train
 
@@ -63,6 +69,6 @@ extern "C" const lora_train::train::EngineApi* lora_train_engine() {
   using namespace lora_train::train;
   const bool is_of_another_build = std::getenv("FAKE_ENGINE_OF_ANOTHER_BUILD") != nullptr;
   static const EngineApi api = {is_of_another_build ? kEngineVersion + 1 : kEngineVersion, &train, &evaluate,
-                                &torch_version};
+                                &torch_version, &check_kernels};
   return &api;
 }

@@ -114,7 +114,7 @@ TEST_F(Program, UsageErrorsExitWithTwoAndNameTheNearest) {
 }
 
 TEST_F(Program, UnbuiltCommandsAndProcessesAreRefusedByName) {
-  for (const char* name : {"plan", "generate", "merge", "compare", "doctor", "bench"}) {
+  for (const char* name : {"plan", "generate", "merge", "compare", "bench"}) {
     const CommandResult result = run({name});
     EXPECT_EQ(result.exit_code, 2) << name;
     EXPECT_TRUE(contains(result.err, std::string("lora-train ") + name + ": this command is not built yet"))
@@ -239,6 +239,34 @@ TEST_F(Program, WithoutLibTorchSaysWhatToDo) {
   EXPECT_TRUE(contains(result.err, "pip install torch==2.11.0")) << result.err;
   EXPECT_EQ(run({"--version"}).exit_code, 0);
   EXPECT_EQ(run({"check", "--profile", "small", "--no-files"}).exit_code, 0);
+}
+
+TEST_F(Program, DoctorRunsTheKernelsOfTheEngine) {
+  options_.environment["LD_LIBRARY_PATH"] = "/nonexistent";  // no driver, whatever this machine has
+  const std::vector<std::string> doctor = {"doctor", "--json", "--no-disk", "--output-dir", folder_.path().string()};
+  const CommandResult result = run(doctor);
+  const json found = json::parse(result.out);
+  EXPECT_EQ(found.at("kernels").at(0).at("name"), "swiglu forward fp32");
+  EXPECT_EQ(found.at("kernels").at(0).at("note"), "cpu");
+  EXPECT_EQ(found.at("disk").at("folder"), folder_.path().string());
+  options_.environment["FAKE_KERNEL_FAILS"] = "1";
+  EXPECT_EQ(run(doctor).exit_code, 6);
+  fs::remove(engine());
+  const CommandResult without = run(doctor);
+  EXPECT_EQ(without.exit_code, 6);
+  EXPECT_TRUE(contains(without.out, "the engine is not there")) << without.out;
+  const CommandResult skipped = run({"doctor", "--no-disk", "--no-kernels"});
+  EXPECT_FALSE(contains(skipped.out, "swiglu")) << skipped.out;
+  EXPECT_FALSE(contains(skipped.out, "engine")) << skipped.out;
+}
+
+TEST_F(Program, DoctorWithoutLibTorchSaysTheRest) {
+  options_.environment["LORA_TRAIN_TORCH"] = "/no/such/torch";
+  const CommandResult result = run({"doctor", "--no-disk"});
+  EXPECT_EQ(result.exit_code, 6) << result.out << result.err;
+  for (const char* part : {"FAILED: ", "pip install torch==2.11.0", "processor", "host memory", "disk"}) {
+    EXPECT_TRUE(contains(result.out, part)) << part << "\n" << result.out;
+  }
 }
 
 TEST_F(Program, EvalPrintsATableOrJsonLines) {

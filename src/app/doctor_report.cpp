@@ -1,0 +1,247 @@
+#include "doctor_report.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/version.h"
+#include "lora_train/device/cuda_build.h"
+
+namespace lora_train::app {
+namespace {
+
+constexpr std::uint64_t kLittleDisk = std::uint64_t{10} << 30;
+constexpr double kSlowDisk = 100e6;  // bytes/s: a checkpoint of 1 GB takes 10 s
+constexpr std::size_t kWidestValue = 72;
+
+using Checks = std::vector<DoctorCheck>;
+
+std::string bytes_text(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+std::string or_unknown(const std::string& text) { return text.empty() ? "unknown" : text; }
+
+void judge_torch(const DoctorFindings& found, Checks& checks) {
+  checks.push_back({"program", "lora-train " + version() + ", commit " + commit(), CheckStatus::kOk, ""});
+  if (!found.torch) {
+    checks.push_back({"LibTorch", "not found", CheckStatus::kFailed, found.torch_problem});
+    return;
+  }
+  const TorchInstallation& torch = *found.torch;
+  checks.push_back(
+      {"LibTorch", torch.version + " in " + torch.folder.string() + " (" + torch.found_by + ")", CheckStatus::kOk, ""});
+  if (torch.cuda.empty()) {
+    const bool needs_it = found.gpus.has_gpu_hardware();
+    checks.push_back({"CUDA of LibTorch", "none: a CPU build", needs_it ? CheckStatus::kFailed : CheckStatus::kNote,
+                      needs_it ? "Install the CUDA build: pip install torch==2.11.0" : "it computes on the CPU only"});
+  } else {
+    checks.push_back({"CUDA of LibTorch", torch.cuda, CheckStatus::kOk, ""});
+  }
+  if (!found.engine_problem.empty()) {
+    checks.push_back({"engine", "cannot be loaded", CheckStatus::kFailed, found.engine_problem});
+  }
+}
+
+void judge_host(const DoctorFindings& found, Checks& checks) {
+  const device::Host& host = found.host;
+  const auto has = [&](const char* unit) {
+    return std::find(host.vector_units.begin(), host.vector_units.end(), unit) != host.vector_units.end();
+  };
+  const std::string units = host.vector_units.empty() ? "no AVX2" : join(host.vector_units, " ");
+  DoctorCheck cpu{"processor", or_unknown(host.cpu_model) + ", " + std::to_string(host.num_cores) + " cores, " + units,
+                  CheckStatus::kOk, ""};
+  if (!has("avx512_bf16") && !has("amx_bf16") && !found.gpus.has_gpu_hardware()) {
+    cpu.status = CheckStatus::kNote;
+    cpu.advice = "it has no units for bf16: precision: fp32 is faster";
+  }
+  checks.push_back(cpu);
+  checks.push_back({"host memory",
+                    bytes_text(host.memory_bytes) + ", " + bytes_text(found.available_memory) + " available",
+                    CheckStatus::kOk, ""});
+}
+
+/// False when nothing can be said about single GPUs.
+bool judge_driver(const device::GpuSystem& system, Checks& checks) {
+  if (!system.has_gpu_hardware()) {
+    checks.push_back({"GPU", "none", CheckStatus::kNote, "no NVIDIA GPU here: it computes on the CPU"});
+    return false;
+  }
+  const std::string cuda = system.cuda_version == 0 ? ""
+                                                    : ", CUDA up to " + std::to_string(system.cuda_version / 1000) +
+                                                          "." + std::to_string(system.cuda_version % 1000 / 10);
+  DoctorCheck driver{"driver", or_unknown(system.driver_version) + cuda, CheckStatus::kOk, ""};
+  try {
+    device::require_driver(system);
+  } catch (const DeviceError& error) {
+    driver.status = CheckStatus::kFailed;
+    driver.advice = error.message();
+  }
+  checks.push_back(driver);
+  if (driver.status == CheckStatus::kOk && !system.management_problem.empty()) {
+    checks.push_back({"driver management", "cannot be used", CheckStatus::kNote,
+                      "free memory and other processes are not known (" + system.management_problem + ")"});
+  }
+  return driver.status == CheckStatus::kOk;
+}
+
+DoctorCheck judge_gpu(const device::Gpu& gpu) {
+  std::string value = gpu.name + ", " + gpu.architecture() + ", " + std::to_string(gpu.num_multiprocessors) +
+                      " multiprocessors, " + bytes_text(gpu.total_bytes);
+  if (gpu.free_bytes) value += ", " + bytes_text(*gpu.free_bytes) + " free";
+  DoctorCheck check{"GPU " + std::to_string(gpu.index), value, CheckStatus::kOk, ""};
+  try {
+    device::require_usable(gpu);
+    check.advice = device::usage_warning(gpu);
+    if (check.advice.empty() && device::code_for(gpu.major, gpu.minor) == device::CodeFor::kPtx) {
+      check.advice = "newer than this build: the driver compiles our kernels at the first run";
+    }
+    if (!check.advice.empty()) check.status = CheckStatus::kNote;
+  } catch (const DeviceError& error) {
+    check.status = CheckStatus::kFailed;
+    check.advice = error.message();
+  }
+  return check;
+}
+
+void judge_gpus(const device::GpuSystem& system, Checks& checks) {
+  Checks gpus;
+  for (const auto& gpu : system.gpus) gpus.push_back(judge_gpu(gpu));
+  const bool any_is_usable = std::any_of(gpus.begin(), gpus.end(),
+                                         [](const DoctorCheck& check) { return check.status != CheckStatus::kFailed; });
+  for (DoctorCheck& check : gpus) {
+    // An old card for the screen beside good ones is no failure.
+    if (any_is_usable && check.status == CheckStatus::kFailed) check.status = CheckStatus::kNote;
+    checks.push_back(check);
+  }
+  for (std::size_t from = 0; system.gpus.size() > 1 && from < system.peer_access.size(); ++from) {
+    std::vector<std::string> ways;
+    bool has_none = false;
+    for (const device::PeerAccess way : system.peer_access[from]) {
+      ways.emplace_back(device::to_string(way));
+      has_none = has_none || way == device::PeerAccess::kNone;
+    }
+    checks.push_back({"GPU " + std::to_string(from) + " reaches", join(ways, " "),
+                      has_none ? CheckStatus::kNote : CheckStatus::kOk,
+                      has_none ? "without peer access gradients go through host memory" : ""});
+  }
+}
+
+void judge_build(const DoctorFindings& found, Checks& checks) {
+  if (found.has_cuda_library) {
+    checks.push_back({"CUDA code", "built for " + device::built_architectures_text(), CheckStatus::kOk, ""});
+    return;
+  }
+  const bool needs_it = found.gpus.has_gpu_hardware();
+  checks.push_back({"CUDA code", "none: a CPU-only build", needs_it ? CheckStatus::kFailed : CheckStatus::kNote,
+                    needs_it ? "lib/liblora_train_cuda.so is not beside the program: build where nvcc is "
+                               "(scripts/install_deps.sh brings it) and copy the whole folder"
+                             : "it computes on the CPU only"});
+}
+
+void judge_libraries(const DoctorFindings& found, Checks& checks) {
+  const bool needs_them = found.gpus.has_gpu_hardware();
+  for (const LibraryVersion& library : found.libraries) {
+    DoctorCheck check{library.name, library.version, CheckStatus::kOk, ""};
+    if (library.version.empty()) {
+      check.value = "cannot be loaded";
+      check.status = needs_them ? CheckStatus::kFailed : CheckStatus::kNote;
+      check.advice = library.problem + ". Reinstall the wheel: pip install --force-reinstall torch==2.11.0";
+    }
+    checks.push_back(check);
+  }
+}
+
+void judge_disk(const DoctorFindings& found, Checks& checks) {
+  if (!found.disk) {
+    checks.push_back({"disk", "cannot be written", CheckStatus::kFailed,
+                      found.disk_problem + ". Choose a folder that may be written with --output-dir"});
+    return;
+  }
+  const DiskSpeed& disk = *found.disk;
+  std::string value = disk.folder.string() + ": " + bytes_text(disk.free_bytes) + " free";
+  if (disk.num_bytes > 0) {
+    value += ", writes " + format_bytes(disk.write_bytes_per_s) + "/s with fsync, reads " +
+             format_bytes(disk.read_bytes_per_s) + "/s (" + bytes_text(disk.num_bytes) + ")";
+  }
+  DoctorCheck check{"disk", value, CheckStatus::kOk, ""};
+  if (disk.num_bytes > 0 && disk.write_bytes_per_s < kSlowDisk) {
+    check.advice = "slow: saves take long (they run in the background), and reading the model too";
+  }
+  if (disk.free_bytes < kLittleDisk) check.advice = "little is free: checkpoints and the token cache may not fit";
+  if (!check.advice.empty()) check.status = CheckStatus::kNote;
+  checks.push_back(check);
+}
+
+void judge_kernels(const DoctorFindings& found, Checks& checks) {
+  for (const train::KernelCheck& kernel : found.kernels) {
+    char value[200];
+    std::snprintf(value, sizeof value, "%s: error %.1e, at most %.0e; %.1f us, reference %.1f us", kernel.shape.c_str(),
+                  kernel.max_error, kernel.tolerance, kernel.own_us, kernel.reference_us);
+    DoctorCheck check{kernel.name, value, CheckStatus::kOk, ""};
+    if (!kernel.passed) {
+      check.status = CheckStatus::kFailed;
+      check.advice = (kernel.note.empty() ? "wrong result" : kernel.note) +
+                     ". Train with kernels: reference, and report it with this table";
+    } else if (!kernel.note.empty()) {
+      check.status = CheckStatus::kNote;
+      check.advice = kernel.note;
+    }
+    checks.push_back(check);
+  }
+}
+
+std::string status_text(const DoctorCheck& check) {
+  switch (check.status) {
+    case CheckStatus::kOk:
+      return "ok";
+    case CheckStatus::kNote:
+      return "note: " + check.advice;
+    case CheckStatus::kFailed:
+      break;
+  }
+  return "FAILED: " + check.advice;
+}
+
+std::string on_one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
+std::vector<DoctorCheck> judge(const DoctorFindings& findings) {
+  Checks checks;
+  judge_torch(findings, checks);
+  judge_host(findings, checks);
+  if (judge_driver(findings.gpus, checks)) judge_gpus(findings.gpus, checks);
+  judge_build(findings, checks);
+  judge_libraries(findings, checks);
+  judge_disk(findings, checks);
+  judge_kernels(findings, checks);
+  return checks;
+}
+
+bool has_failed(const std::vector<DoctorCheck>& checks) {
+  return std::any_of(checks.begin(), checks.end(),
+                     [](const DoctorCheck& check) { return check.status == CheckStatus::kFailed; });
+}
+
+std::string doctor_table(const std::vector<DoctorCheck>& checks) {
+  std::size_t name_width = 0, value_width = 0;
+  int counts[3] = {};
+  for (const auto& check : checks) {
+    name_width = std::max(name_width, check.name.size());
+    value_width = std::max(value_width, std::min(check.value.size(), kWidestValue));
+    ++counts[static_cast<int>(check.status)];
+  }
+  std::string table;
+  for (const auto& check : checks) {
+    std::string line = check.name + std::string(name_width - check.name.size() + 2, ' ') + on_one_line(check.value);
+    line.append(check.value.size() < value_width ? value_width - check.value.size() + 2 : 2, ' ');
+    table += line + on_one_line(status_text(check)) + "\n";
+  }
+  return table + std::to_string(counts[0]) + " ok, " + std::to_string(counts[1]) + " notes, " +
+         std::to_string(counts[2]) + " FAILED\n";
+}
+
+}  // namespace lora_train::app
