@@ -1,8 +1,8 @@
 #include "lora_train/kernels/cross_entropy.h"
 
 #include "checks.h"
-#include "cpu_arguments.h"
 #include "cross_entropy_cpu.h"
+#include "own_arguments.h"
 
 namespace lora_train::kernels {
 
@@ -26,16 +26,33 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, doubl
   if (output.confidence.defined()) {
     check_output("confidence", output.confidence, at::kFloat);
   }
-  if (!has_cpu_kernel(logits)) {
+  const Implementation how = implementation_for(KernelName::kCrossEntropy, logits);
+  if (how == Implementation::kReference) {
     return cross_entropy_in_place_reference(logits, targets, scale, write_gradient, output);
   }
   with_cpu_type(logits, [&]<class T>(CpuType<T>) {
-    cross_entropy_in_place_cpu(write_rows<T>(logits), read<std::int32_t>(targets), static_cast<float>(scale),
-                               write_gradient, write<float>(output.losses),
-                               output.correct.defined() ? write<bool>(output.correct) : nullptr,
-                               output.confidence.defined() ? write<float>(output.confidence) : nullptr, num_rows,
-                               logits.size(1));
+    const auto run = [&](auto kernel, auto... stream) {
+      kernel(write_rows<T>(logits), read<std::int32_t>(targets), static_cast<float>(scale), write_gradient,
+             write<float>(output.losses), output.correct.defined() ? write<bool>(output.correct) : nullptr,
+             output.confidence.defined() ? write<float>(output.confidence) : nullptr, num_rows, logits.size(1),
+             stream...);
+    };
+    how == Implementation::kCpu ? run(cross_entropy_in_place_cpu<T>)
+                                : run(own_kernels_of<T>().cross_entropy_in_place, own_stream());
   });
+}
+
+void add_losses(const at::Tensor& losses, at::Tensor& sum) {
+  constexpr auto kName = "add_losses";
+  check_shape(kName, "losses", losses, {-1});
+  check_contiguous(kName, "losses", losses);
+  check_floating(kName, "losses", losses);
+  check_shape(kName, "sum", sum, {});
+  check_dtype(kName, "sum", sum, at::kDouble);
+  const bool is_own = losses.scalar_type() == at::kFloat &&
+                      implementation_for(KernelName::kCrossEntropy, losses) == Implementation::kCuda;
+  if (!is_own) return add_losses_reference(losses, sum);
+  own_kernels().add_losses(read<float>(losses), losses.numel(), write<double>(sum), own_stream());
 }
 
 }  // namespace lora_train::kernels

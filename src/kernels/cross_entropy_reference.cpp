@@ -27,4 +27,6 @@ void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targ
   }
 }
 
+void add_losses_reference(const at::Tensor& losses, at::Tensor& sum) { sum.add_(losses.sum(at::kDouble)); }
+
 }  // namespace lora_train::kernels

@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "checks.h"
-#include "cpu_arguments.h"
 #include "dropout_cpu.h"
 #include "lora_train/base/error.h"
+#include "own_arguments.h"
 
 namespace lora_train::kernels {
 
@@ -24,13 +24,17 @@ void dropout_forward(const at::Tensor& x, const at::Tensor& token_document, cons
   if (!(p >= 0 && p < 1)) {
     throw ShapeError("dropout_forward: p", "is " + std::to_string(p) + ", expected [0, 1)");
   }
-  if (!has_cpu_kernel(x)) {
+  const Implementation how = implementation_for(KernelName::kDropout, x);
+  if (how == Implementation::kReference) {
     return dropout_forward_reference(x, token_document, token_position, key, p, y);
   }
   with_cpu_type(x, [&]<class T>(CpuType<T>) {
-    dropout_forward_cpu(read_rows<T>(x), read<std::int32_t>(token_document), read<std::int32_t>(token_position), key,
-                        static_cast<std::uint32_t>(std::ceil(p * 16777216.0)), static_cast<float>(1.0 / (1.0 - p)),
-                        write_rows<T>(y), x.size(0), x.size(1));
+    const auto run = [&](auto kernel, auto... stream) {
+      kernel(read_rows<T>(x), read<std::int32_t>(token_document), read<std::int32_t>(token_position), key,
+             static_cast<std::uint32_t>(std::ceil(p * 16777216.0)), static_cast<float>(1.0 / (1.0 - p)),
+             write_rows<T>(y), x.size(0), x.size(1), stream...);
+    };
+    how == Implementation::kCpu ? run(dropout_forward_cpu<T>) : run(own_kernels_of<T>().dropout_forward, own_stream());
   });
 }
 

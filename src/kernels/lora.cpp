@@ -1,8 +1,8 @@
 #include "lora_train/kernels/lora.h"
 
 #include "checks.h"
-#include "cpu_arguments.h"
 #include "lora_cpu.h"
+#include "own_arguments.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -18,26 +18,36 @@ void check_product(const char* kernel, const at::Tensor& big, const at::Tensor& 
   check_dtype(kernel, "grad", grad, math_dtype(big));
 }
 
+float* workspace_for(const at::Tensor& big, const at::Tensor& thin) {
+  return own_workspace(lora_chunks(big.size(0), big.size(1), thin.size(1)).workspace_elements);
+}
+
 }  // namespace
 
 void lora_grad_b(const at::Tensor& dy, const at::Tensor& s, double scale, at::Tensor& grad_b) {
   check_product("lora_grad_b", dy, s, grad_b, dy.size(1), s.size(1));
-  if (!has_cpu_kernel(dy)) {
-    return lora_grad_b_reference(dy, s, scale, grad_b);
-  }
+  const Implementation how = implementation_for(KernelName::kLora, dy);
+  if (how == Implementation::kReference) return lora_grad_b_reference(dy, s, scale, grad_b);
   with_cpu_type(dy, [&]<class T>(CpuType<T>) {
-    lora_grad_b_cpu(read_rows<T>(dy), read_rows<T>(s), static_cast<float>(scale), write_rows<float>(grad_b), dy.size(0),
-                    dy.size(1), s.size(1));
+    const auto run = [&](auto kernel, auto... more) {
+      kernel(read_rows<T>(dy), read_rows<T>(s), static_cast<float>(scale), write_rows<float>(grad_b), dy.size(0),
+             dy.size(1), s.size(1), more...);
+    };
+    how == Implementation::kCpu ? run(lora_grad_b_cpu<T>)
+                                : run(own_kernels_of<T>().lora_grad_b, workspace_for(dy, s), own_stream());
   });
 }
 
 void lora_grad_a(const at::Tensor& ds, const at::Tensor& x, at::Tensor& grad_a) {
   check_product("lora_grad_a", x, ds, grad_a, ds.size(1), x.size(1));
-  if (!has_cpu_kernel(x)) {
-    return lora_grad_a_reference(ds, x, grad_a);
-  }
+  const Implementation how = implementation_for(KernelName::kLora, x);
+  if (how == Implementation::kReference) return lora_grad_a_reference(ds, x, grad_a);
   with_cpu_type(x, [&]<class T>(CpuType<T>) {
-    lora_grad_a_cpu(read_rows<T>(ds), read_rows<T>(x), write_rows<float>(grad_a), x.size(0), x.size(1), ds.size(1));
+    const auto run = [&](auto kernel, auto... more) {
+      kernel(read_rows<T>(ds), read_rows<T>(x), write_rows<float>(grad_a), x.size(0), x.size(1), ds.size(1), more...);
+    };
+    how == Implementation::kCpu ? run(lora_grad_a_cpu<T>)
+                                : run(own_kernels_of<T>().lora_grad_a, workspace_for(x, ds), own_stream());
   });
 }
 

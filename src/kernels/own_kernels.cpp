@@ -9,6 +9,10 @@ OwnKernelsOf<T> kernels_of() {
   table.rms_norm_forward = rms_norm_forward_cuda<T>;
   table.rms_norm_backward = rms_norm_backward_cuda<T>;
   table.rms_norm_weight_gradient = rms_norm_weight_gradient_cuda<T>;
+  table.cross_entropy_in_place = cross_entropy_in_place_cuda<T>;
+  table.dropout_forward = dropout_forward_cuda<T>;
+  table.lora_grad_b = lora_grad_b_cuda<T>;
+  table.lora_grad_a = lora_grad_a_cuda<T>;
   table.swiglu_forward = swiglu_forward_cuda<T>;
   table.swiglu_backward = swiglu_backward_cuda<T>;
   table.embedding_forward = embedding_forward_cuda<T>;
@@ -28,7 +32,8 @@ OwnKernelsOf<T> kernels_of() {
 }  // namespace
 
 const OwnKernels& linked_own_kernels() {
-  static const OwnKernels table{kernels_of<float>(), kernels_of<Bf16>(), measure_gradients_cuda, adamw_step_cuda};
+  static const OwnKernels table{kernels_of<float>(), kernels_of<Bf16>(), measure_gradients_cuda, adamw_step_cuda,
+                                add_losses_cuda};
   return table;
 }
 

@@ -2,11 +2,14 @@
 // compiled for the CPU (launch.h). No torch here.
 #pragma once
 
-#include "cast_cuda.h"
-#include "embedding_cuda.h"
 #include "adamw_cuda.h"
+#include "cast_cuda.h"
+#include "cross_entropy_cuda.h"
+#include "dropout_cuda.h"
+#include "embedding_cuda.h"
 #include "gather_cuda.h"
 #include "launch_stream.h"
+#include "lora_cuda.h"
 #include "rms_norm_cuda.h"
 #include "rope_cuda.h"
 #include "swiglu_cuda.h"
@@ -19,6 +22,10 @@ struct OwnKernelsOf {
   decltype(&rms_norm_forward_cuda<T>) rms_norm_forward;
   decltype(&rms_norm_backward_cuda<T>) rms_norm_backward;
   decltype(&rms_norm_weight_gradient_cuda<T>) rms_norm_weight_gradient;
+  decltype(&cross_entropy_in_place_cuda<T>) cross_entropy_in_place;
+  decltype(&dropout_forward_cuda<T>) dropout_forward;
+  decltype(&lora_grad_b_cuda<T>) lora_grad_b;
+  decltype(&lora_grad_a_cuda<T>) lora_grad_a;
   decltype(&swiglu_forward_cuda<T>) swiglu_forward;
   decltype(&swiglu_backward_cuda<T>) swiglu_backward;
   decltype(&embedding_forward_cuda<T>) embedding_forward;
@@ -39,6 +46,7 @@ struct OwnKernels {
   OwnKernelsOf<Bf16> bf16;
   decltype(&measure_gradients_cuda) measure_gradients;
   decltype(&adamw_step_cuda) adamw_step;
+  decltype(&add_losses_cuda) add_losses;
 };
 
 /// Of the library or program that it is linked into.

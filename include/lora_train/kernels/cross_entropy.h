@@ -19,4 +19,10 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, doubl
 void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targets, double scale, bool write_gradient,
                                       CrossEntropyOutput& output);
 
+/// sum += all of losses. losses [M] fp32 (fp64), contiguous; sum [] fp64 on the same device. Added in fp64, in a fixed order,
+/// without waiting for the device.
+void add_losses(const at::Tensor& losses, at::Tensor& sum);
+
+void add_losses_reference(const at::Tensor& losses, at::Tensor& sum);
+
 }  // namespace lora_train::kernels

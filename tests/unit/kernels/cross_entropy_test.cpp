@@ -117,6 +117,24 @@ TEST_P(CrossEntropy, WorksWithoutOptionalOutputs) {
   EXPECT_TRUE(at::equal(logits, other));
 }
 
+TEST_P(CrossEntropy, AddsLossesToASum) {
+  const auto place = GetParam();
+  if (place.dtype == at::kBFloat16) GTEST_SKIP() << "losses of bf16 logits are fp32";
+  for (const int64_t M : {0, 1, 3001}) {
+    const auto losses = uniform({M}, 1).to(place.device, place.dtype);
+    auto sum = at::full({}, 1e4, losses.options().dtype(at::kDouble)), reference = sum.clone();
+    add_losses(losses, sum);
+    add_losses_reference(losses, reference);
+    EXPECT_NEAR(sum.item<double>(), 1e4 + f64(losses).sum().item<double>(), 1e-8) << M;
+    EXPECT_NEAR(reference.item<double>(), sum.item<double>(), 1e-8);
+    if (place.device == at::kCPU && !place.is_cuda_on_cpu) {
+      EXPECT_EQ(sum.item<double>(), reference.item<double>());
+    }
+  }
+  auto fp32 = at::zeros({});
+  EXPECT_THROW(add_losses(at::ones({3}), fp32), ShapeError);
+}
+
 TEST(CrossEntropy, RefusesTargetsOfAnotherDtype) {
   auto logits = at::ones({2, 4});
   auto output = output_for(logits);
