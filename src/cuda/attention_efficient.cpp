@@ -52,7 +52,6 @@ void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, cons
   for_each_document(layout, [&](std::int64_t d, std::int64_t begin, std::int64_t length) {
     lse.narrow(0, begin, length).copy_(per_document.select(0, d).narrow(1, 0, length).t());
   });
-  lse.narrow(0, 0, N).masked_fill_(lse.narrow(0, 0, N) == kInfinity, -kInfinity);
 }
 
 void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
@@ -65,7 +64,6 @@ void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, 
   for_each_document(layout, [&](std::int64_t d, std::int64_t begin, std::int64_t length) {
     per_document.select(0, d).narrow(1, 0, length).copy_(lse.narrow(0, begin, length).t());
   });
-  per_document.masked_fill_(per_document == -kInfinity, kInfinity);
   const at::Tensor seed = at::empty({}, at::dtype(at::kLong));  // not read without dropout
   const auto gradients = at::_efficient_attention_backward(
       expanded(dout, N, H).contiguous(), expanded(q, N, H), expanded(k, Nk, H), expanded(v, Nk, H), /*bias=*/std::nullopt,

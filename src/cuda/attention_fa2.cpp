@@ -3,9 +3,6 @@
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/where.h>
-
-#include <limits>
 
 #include "attention.h"
 #include "settings.h"
@@ -14,8 +11,6 @@ namespace lora_train::cuda {
 namespace {
 
 using kernels::AttentionLayout;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// ATen's backward is deterministic only where the whole process insists on it; with warnings alone it is not. While it
 /// does, ATen would also fill every buffer that it allocates.
@@ -53,14 +48,6 @@ std::optional<std::int64_t> right_of(const AttentionLayout& layout) {
 /// With documents of one query, ATen would swap heads and queries and give lse in yet another shape.
 std::int64_t longest_query(const AttentionLayout& layout) { return std::max<std::int64_t>(layout.max_len_q, 2); }
 
-/// Some query sees no key: FA2 says +inf where we say -inf.
-bool has_blind_queries(const AttentionLayout& layout) {
-  for (std::size_t d = 0; d + 1 < layout.cu_seqlens_q.size(); ++d) {
-    if (layout.cu_seqlens_q[d + 1] - layout.cu_seqlens_q[d] > layout.cu_seqlens_k[d + 1] - layout.cu_seqlens_k[d]) return true;
-  }
-  return false;
-}
-
 void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout, at::Tensor& out,
              at::Tensor& lse) {
   const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k);
@@ -69,17 +56,13 @@ void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, cons
       longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false,
       layout.scale, left_of(layout), right_of(layout));
   out.narrow(0, 0, N).copy_(std::get<0>(result));
-  const at::Tensor heads_first = std::get<1>(result);  // [H, N]
-  const at::Tensor target = lse.narrow(0, 0, N);
-  target.copy_(heads_first.t());
-  if (has_blind_queries(layout)) target.masked_fill_(target == kInfinity, -kInfinity);
+  lse.narrow(0, 0, N).copy_(std::get<1>(result).t());  // from [H, N]
 }
 
 void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
               const at::Tensor& lse, const AttentionLayout& layout, at::Tensor& dq, at::Tensor& dk, at::Tensor& dv) {
   const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k);
-  at::Tensor heads_first = lse.narrow(0, 0, N).t().contiguous();
-  if (has_blind_queries(layout)) heads_first = heads_first.masked_fill(heads_first == -kInfinity, kInfinity);
+  const at::Tensor heads_first = lse.narrow(0, 0, N).t().contiguous();
   // What the forward would have drawn dropout from; not read without dropout.
   static const at::Tensor* const random = new at::Tensor(at::empty({2}, q.options().dtype(at::kLong)));
   const DeterministicBackward guard(settings().deterministic);

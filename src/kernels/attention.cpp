@@ -56,11 +56,13 @@ at::Tensor on_device(const std::vector<int64_t>& cu_seqlens, const at::Tensor& g
   return given.defined() ? given : at::tensor(cu_seqlens, at::kInt).to(device);
 }
 
-/// Queries without any key, or keys without any query: what the fused kernels do there is not promised.
-bool has_half_empty_document(const AttentionLayout& layout) {
+/// Queries that see no key, or keys that no query of their document sees: fused kernels promise nothing there, and
+/// training has no such documents.
+bool has_unseen_parts(const AttentionLayout& layout) {
   for (std::size_t d = 1; d < layout.cu_seqlens_q.size(); ++d) {
-    const bool has_queries = layout.cu_seqlens_q[d] > layout.cu_seqlens_q[d - 1];
-    if (has_queries != (layout.cu_seqlens_k[d] > layout.cu_seqlens_k[d - 1])) return true;
+    const int64_t len_q = layout.cu_seqlens_q[d] - layout.cu_seqlens_q[d - 1];
+    const int64_t len_k = layout.cu_seqlens_k[d] - layout.cu_seqlens_k[d - 1];
+    if (len_q > len_k || (len_q == 0 && len_k > 0)) return true;
   }
   return false;
 }
@@ -88,7 +90,7 @@ class DeviceLayout {
 /// for cannot.
 const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& layout) {
   const CudaLibrary* const cuda = cuda_library();
-  if (layout.cu_seqlens_q.back() == 0 || has_half_empty_document(layout)) return nullptr;
+  if (layout.cu_seqlens_q.back() == 0 || has_unseen_parts(layout)) return nullptr;
   AttentionCase c;
   c.asked = layout.backend;
   c.dtype = q.scalar_type();

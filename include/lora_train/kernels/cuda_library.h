@@ -64,8 +64,8 @@ struct CudnnPlan {
   std::int64_t forward_bytes = 0, backward_bytes = 0;  ///< workspaces
 };
 
-/// One implementation of attention; contracts of kernels/attention.h, arguments already checked, some document not empty, no
-/// document with queries and without keys or the reverse, device copies of cu_seqlens and maxima set.
+/// One implementation of attention; contracts of kernels/attention.h, arguments already checked, device copies of cu_seqlens
+/// and maxima set. Some document is not empty; one that is not has queries and at least as many keys.
 struct CudaAttention {
   void (*forward)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                   at::Tensor& out, at::Tensor& lse);

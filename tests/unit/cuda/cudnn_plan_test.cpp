@@ -76,6 +76,12 @@ TEST_F(CudnnPlans, HopperTakesTheShapesOfOurModels) {
   }
 }
 
+TEST_F(CudnnPlans, HopperTakesSmallHeads) {
+  for (const std::int64_t head_size : {8, 16, 32, 72, 96, 192}) {
+    EXPECT_EQ(ask(shape_of({4, 2, head_size}), 90).refusal, "") << head_size;
+  }
+}
+
 TEST_F(CudnnPlans, HopperTakesFewAndShortDocuments) {
   for (const auto& [num_docs, longest] : {std::pair<std::int64_t, std::int64_t>{1, 128}, {1, 16384}, {256, 512}, {3, 100}}) {
     CudnnShape shape = shape_of({28, 4, 128});
