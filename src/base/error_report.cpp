@@ -20,9 +20,17 @@ std::string first_line(std::string_view text) {
   return line.empty() ? "no description" : line;
 }
 
-bool names_the_device(std::string_view line) {
-  return line.find("CUDA error") != std::string_view::npos ||
-         line.find("CUDA out of memory") != std::string_view::npos || line.find("NCCL") != std::string_view::npos;
+/// What to do about an error of LibTorch that is the device's; empty for others.
+std::string device_advice(std::string_view line) {
+  if (line.find("CUDA out of memory") != std::string_view::npos) {
+    return ". Lower micro_batch_size or max_seq_len, or set gradient_checkpointing: full; lora-train doctor says who else "
+           "holds memory";
+  }
+  if (line.find("CUDA error") != std::string_view::npos || line.find("NCCL") != std::string_view::npos) {
+    return ". What the device computed last is lost, the last checkpoint is whole: run lora-train doctor, look for Xid "
+           "messages of the driver (dmesg), then start the same command again";
+  }
+  return {};
 }
 
 ErrorReport describe_foreign(const std::exception& error) {
@@ -31,7 +39,9 @@ ErrorReport describe_foreign(const std::exception& error) {
   if (const auto at = line.find("DefaultCPUAllocator: "); at != std::string::npos) {
     return {ExitCode::kDevice, "device", kHostMemory + (" (" + line.substr(at)) + ")", ""};
   }
-  if (names_the_device(line)) return {ExitCode::kDevice, "device", line, ""};
+  if (const std::string advice = device_advice(line); !advice.empty()) {
+    return {ExitCode::kDevice, "device", line + advice, ""};
+  }
   return {ExitCode::kInternal, "internal", "internal error: " + line + ". " + kBug, ""};
 }
 

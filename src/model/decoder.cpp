@@ -192,7 +192,7 @@ void decoder_backward(Decoder& decoder, const Batch& batch, Activations& activat
   }
   if (!decoder.first_needed.embedding) return;
   OuterWeights& outer = decoder.weights.outer();
-  kernels::embedding_backward(batch.ids, d_hidden, defined_or_null(outer.grad_embedding), outer.rows);
+  kernels::embedding_backward(batch.ids, d_hidden, defined_or_null(outer.grad_embedding), outer.rows, batch.order);
 }
 
 }  // namespace lora_train::model

@@ -96,6 +96,12 @@ DeviceMemory device_memory(const RunDevice& device) {
   return memory;
 }
 
+std::string memory_in_words(const RunDevice& device) {
+  const DeviceMemory memory = device_memory(device);
+  const auto words = [](std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  return words(memory.reserved) + " of " + words(memory.total) + " in use, at most " + words(memory.peak_reserved) + " so far";
+}
+
 void release_unused_memory(const RunDevice& device) {
   if (device.is_cuda()) at::getDeviceAllocator(at::kCUDA)->emptyCache();
 }

@@ -31,6 +31,8 @@ struct DeviceMemory {
   std::int64_t num_allocations = 0;  ///< tensors ever given out
 };
 DeviceMemory device_memory(const RunDevice& device);
+/// "12.1 GiB of 139.8 GiB in use, at most 14.0 GiB so far"
+std::string memory_in_words(const RunDevice& device);
 
 /// Gives memory that no tensor holds back to the driver.
 void release_unused_memory(const RunDevice& device);

@@ -44,6 +44,11 @@ struct Run {
   checkpoint::TrainState state;
 
   const Profile& profile() const { return request.profile; }
+  /// In host memory: the run's own on a CPU, else a copy.
+  model::Parameters host_parameters() const {
+    const model::Parameters& own = model.weights->parameters();
+    return device.is_cuda() ? own.host_copy() : own;
+  }
   EvalContext eval_context() const { return {*model.decoder, *activations, *loss_head, *feed}; }
   double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
 };

@@ -14,6 +14,7 @@
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/train/run.h"
 #include "output_folder.h"
+#include "rehearsal.h"
 #include "result_folder.h"
 #include "run_state.h"
 
@@ -76,11 +77,15 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
                                        run->device.name, 1, run_name(request.profile), run->plan->rows_per_epoch(),
                                        static_cast<long long>(run->data.train.size()), metrics::now_s()});
+  summary.gpu = run->device.is_cuda() ? run->device.name : "";
+  summary.num_gpus = run->device.is_cuda() ? 1 : 0;
   try {
+    if (run->device.is_cuda() && run->state.step < run->plan->total_steps()) {
+      log_info("before step 1: " + rehearse(*run) + " fits; " + memory_in_words(run->device));
+    }
     train_loop(*run, reporters, summary);
     if (summary.status == "done") {
-      summary.adapter = write_result(request.profile, run->files, run->adapters, run->model.weights->parameters(),
-                                     run->state).string();
+      summary.adapter = write_result(request.profile, run->files, run->adapters, run->host_parameters(), run->state).string();
     }
   } catch (...) {
     describe_failure(summary);
@@ -110,25 +115,7 @@ void finish_summary(metrics::RunSummary& summary, const Profile& profile, Clock:
   summary.peak_host_memory_gib = metrics::peak_host_memory_gib();
 }
 
-struct LargestMicroBatch {
-  data::MicroBatchPlan documents;
-  std::int64_t num_tokens = 0, step = 0, num_supervised = 0;  ///< num_supervised: of the whole step
-};
-
-LargestMicroBatch find_largest(const Run& run) {
-  LargestMicroBatch largest;
-  for (std::int64_t step = 1; step <= run.plan->total_steps(); ++step) {
-    const data::StepPlan plan = run.plan->step(step);
-    for (const auto& micro : plan.micro_batches) {
-      std::int64_t num_tokens = 0;
-      for (const auto document : micro.documents) num_tokens += run.data.train.num_tokens(document);
-      if (num_tokens > largest.num_tokens) largest = {micro, num_tokens, step, plan.num_supervised};
-    }
-  }
-  return largest;
-}
-
-/// Everything up to step 1 and forward and backward over the largest micro-batch of all steps; writes nothing.
+/// Everything up to step 1, and the largest micro-batch; writes nothing.
 metrics::RunSummary dry_run(const TrainRequest& asked) {
   const OutputDecision decision = look_at_output_folder(asked);
   metrics::RunSummary summary = new_summary(asked);
@@ -139,15 +126,7 @@ metrics::RunSummary dry_run(const TrainRequest& asked) {
   TrainRequest request = asked;
   request.profile = decision.profile;
   const auto run = build_run(request, decision.checkpoint);
-  const LargestMicroBatch largest = find_largest(*run);
-  data::StepPlan plan;
-  plan.step = largest.step;
-  plan.num_supervised = largest.num_supervised;
-  plan.micro_batches = {largest.documents};
-  ask_for_gradients(*run->context, plan, build_in_place(run->data.train, plan));
-  receive_step(*run->context, plan);
-  summary.reason = "dry run: the largest micro-batch (step " + std::to_string(largest.step) + ", " +
-                   std::to_string(largest.num_tokens) + " tokens) was computed, nothing was updated or written";
+  summary.reason = "dry run: " + rehearse(*run) + " was computed, nothing was updated or written";
   log_info(summary.reason);
   summary.step = run->state.step;
   summary.total_steps = run->plan->total_steps();

@@ -141,6 +141,7 @@ class Loop {
     const StepResult result = receive_step(*run_.context, plan);
     const double step_s = seconds_since(last_finish_);
     last_finish_ = Clock::now();
+    if (steps_here_ == 0) segments_after_first_step_ = device_memory(run_.device).num_segments;
     run_.state.step = plan.step;
     run_.state.epoch = plan.epoch_after;
     run_.state.tokens += plan.num_tokens;
@@ -301,7 +302,13 @@ class Loop {
     summary_.tokens = state.tokens;
     summary_.supervised_tokens = state.supervised_tokens;
     summary_.train_s = train_s_;
-    if (run_.device.is_cuda()) summary_.peak_memory_gib = gib(device_memory(run_.device).peak_reserved);
+    if (run_.device.is_cuda()) {
+      const DeviceMemory memory = device_memory(run_.device);
+      summary_.peak_memory_gib = gib(memory.peak_reserved);
+      log_info("GPU memory: " + memory_in_words(run_.device) + "; " +
+               std::to_string(memory.num_segments - segments_after_first_step_) + " segments taken after step " +
+               std::to_string(first_step_ + 1));
+    }
     if (total_loss_tokens_ > 0) {
       summary_.train_loss = total_loss_sum_ / static_cast<double>(total_loss_tokens_);
       summary_.tokens_per_s = static_cast<double>(tokens_here_) / train_s_;
@@ -322,6 +329,7 @@ class Loop {
   BackgroundSaver saver_;
   std::deque<StepInFlight> in_flight_;
   Clock::time_point last_finish_;
+  std::int64_t segments_after_first_step_ = 0;
   std::int64_t saved_step_ = -1, failed_saves_ = 0;
   double stall_s_ = 0;
   Clock::time_point last_save_ = Clock::now();

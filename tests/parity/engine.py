@@ -42,13 +42,22 @@ def run(program, *arguments, threads=1):
     return done.stdout
 
 
-def probe(profile, folder, threads=1):
+def probe(profile, folder, threads=1, kernels=()):
     """(facts, gradients) of global step 1: {"loss", "supervised_tokens", "grad_norm"} and {name: fp32 tensor}."""
     path = write_profile(profile, folder)
     gradients_file = path.with_suffix(".safetensors")
-    out = run("lora-train-probe", "--profile", path, "--gradients", gradients_file, threads=threads)
+    out = run("lora-train-probe", "--profile", path, *kernels, "--gradients", gradients_file, threads=threads)
     facts = json.loads(out.strip().splitlines()[-1])
     return facts, load_file(gradients_file)
+
+
+CUDA_ON_CPU = ("--kernels", "cuda-on-cpu")  # our CUDA kernels, compiled for the CPU
+
+
+def probe_steps(profile, folder, num_steps, kernels=()):
+    """{"losses", "grad_norms", "allocations", "launches"} of the first steps with their updates."""
+    out = run("lora-train-probe", "--profile", write_profile(profile, folder), *kernels, "--steps", num_steps)
+    return json.loads(out.strip().splitlines()[-1])
 
 
 def train(profile, folder, threads=1):

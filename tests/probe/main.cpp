@@ -1,48 +1,115 @@
 // lora-train-probe: test-only. Computes global step 1 of a profile exactly as `train` does, without the update, and
-// writes the gradient of every trained tensor.
-//   lora-train-probe --profile P [--set k=v]... --gradients OUT.safetensors
-// Prints {"loss", "supervised_tokens", "grad_norm"} on stdout.
+// writes the gradient of every trained tensor; or the first steps with their updates.
+//   lora-train-probe --profile P [--set k=v]... [--kernels cuda-on-cpu] --gradients OUT.safetensors
+//   lora-train-probe --profile P [--set k=v]... [--kernels cuda-on-cpu] --steps N
+// Prints {"loss", "supervised_tokens", "grad_norm"} on stdout, or {"losses", "grad_norms", "allocations"}: how often the
+// last step asked LibTorch for memory. cuda-on-cpu: our CUDA kernels compiled for the CPU, in place of the CPU's own.
 #include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <cstdio>
 #include <cstring>
 
+#include "kernels/on_cpu.h"
+#include "kernels/own_kernels.h"
 #include "lora_train/base/error.h"
 #include "lora_train/config/load.h"
+#include "lora_train/kernels/implementation.h"
 #include "lora_train/model/tensor_io.h"
+#include "lora_train/optim/lr_schedule.h"
 #include "lora_train/storage/safetensors.h"
 #include "train/run_state.h"
 
 namespace lora_train {
 namespace {
 
+/// LibTorch's CPU allocator, and how often it was asked.
+class CountingAllocator : public c10::Allocator {
+ public:
+  explicit CountingAllocator(c10::Allocator& inner) : inner_(inner) {}
+  c10::DataPtr allocate(std::size_t bytes) override {
+    ++count;
+    return inner_.allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return inner_.raw_deleter(); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { inner_.copy_data(to, from, bytes); }
+
+  std::int64_t count = 0;
+
+ private:
+  c10::Allocator& inner_;
+};
+
+struct Arguments {
+  ProfileSources sources;
+  std::string gradients;
+  std::int64_t steps = 0;
+  bool has_cuda_on_cpu = false;
+};
+
+Arguments read_arguments(int argc, char** argv) {
+  Arguments arguments;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i], value = argv[i + 1];
+    if (flag == "--profile") arguments.sources.profiles.push_back(value);
+    else if (flag == "--set") arguments.sources.overrides.push_back(parse_override(value));
+    else if (flag == "--gradients") arguments.gradients = value;
+    else if (flag == "--steps") arguments.steps = std::stoll(value);
+    else if (flag == "--kernels" && value == "cuda-on-cpu") arguments.has_cuda_on_cpu = true;
+    else throw ConfigError(flag, "unknown flag; expected --profile, --set, --kernels, --gradients or --steps");
+  }
+  return arguments;
+}
+
 void write_gradients(const std::string& path, const model::Parameters& parameters) {
+  const at::Tensor grads = parameters.grads.to(at::kCPU);
   std::vector<storage::TensorToWrite> tensors;
   for (const auto& parameter : parameters.list()) {
-    tensors.push_back(model::tensor_to_write(parameter.name, parameters.grad(parameter.name)));
+    tensors.push_back(model::tensor_to_write(parameter.name, parameters.view(grads, parameter.name)));
   }
   storage::write_safetensors(path, tensors);
 }
 
-int probe(int argc, char** argv) {
-  ProfileSources sources;
-  std::string gradients;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i], value = argv[i + 1];
-    if (flag == "--profile") sources.profiles.push_back(value);
-    else if (flag == "--set") sources.overrides.push_back(parse_override(value));
-    else if (flag == "--gradients") gradients = value;
-    else throw ConfigError(flag, "unknown flag; expected --profile, --set or --gradients");
-  }
-  train::TrainRequest request;
-  request.profile = load_profile(sources).profile;
-  const auto run = train::build_run(request, std::nullopt);
-  const data::StepPlan plan = run->plan->step(1);
-  train::ask_for_gradients(*run->context, plan, train::build_in_place(run->data.train, plan));
-  const train::StepResult result = train::receive_step(*run->context, plan);
-  if (!gradients.empty()) write_gradients(gradients, run->model.weights->parameters());
+void probe_gradients(train::Run& run, const std::string& file) {
+  const data::StepPlan plan = run.plan->step(1);
+  train::ask_for_gradients(*run.context, plan, train::build_in_place(run.data.train, plan));
+  const train::StepResult result = train::receive_step(*run.context, plan);
+  if (!file.empty()) write_gradients(file, run.model.weights->parameters());
   std::printf("{\"loss\": %.17g, \"supervised_tokens\": %lld, \"grad_norm\": %.17g}\n", result.loss,
               static_cast<long long>(plan.num_supervised), result.grad_norm);
+}
+
+void probe_steps(train::Run& run, std::int64_t num_steps) {
+  c10::Allocator& inner = *c10::GetCPUAllocator();
+  CountingAllocator counter(inner);
+  std::string losses, norms;
+  for (std::int64_t step = 1; step <= num_steps; ++step) {
+    const data::StepPlan plan = run.plan->step(step);
+    if (step == num_steps) c10::SetCPUAllocator(&counter, /*priority=*/1);
+    train::ask_for_step(*run.context, plan, train::build_in_place(run.data.train, plan),
+                        optim::lr_at_step(run.schedule, step));
+    const train::StepResult result = train::receive_step(*run.context, plan);
+    char text[64];
+    std::snprintf(text, sizeof text, "%s%.17g", step == 1 ? "" : ", ", result.loss);
+    losses += text;
+    std::snprintf(text, sizeof text, "%s%.17g", step == 1 ? "" : ", ", result.grad_norm);
+    norms += text;
+  }
+  c10::SetCPUAllocator(&inner, /*priority=*/1);
+  std::printf("{\"losses\": [%s], \"grad_norms\": [%s], \"allocations\": %lld, \"launches\": %lld}\n", losses.c_str(),
+              norms.c_str(), static_cast<long long>(counter.count), static_cast<long long>(kernels::on_cpu::num_launches()));
+}
+
+int probe(int argc, char** argv) {
+  const Arguments arguments = read_arguments(argc, argv);
+  if (arguments.has_cuda_on_cpu) {
+    kernels::use_own_kernels({&kernels::linked_own_kernels(), nullptr, true});
+    kernels::reserve_own_workspace(kernels::kWorkspaceElements, at::kCPU);
+  }
+  train::TrainRequest request;
+  request.profile = load_profile(arguments.sources).profile;
+  const auto run = train::build_run(request, std::nullopt);
+  arguments.steps > 0 ? probe_steps(*run, arguments.steps) : probe_gradients(*run, arguments.gradients);
   return 0;
 }
 
