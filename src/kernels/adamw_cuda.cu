@@ -91,7 +91,8 @@ __global__ void __launch_bounds__(kThreads)
     store_pack<kSize>(exp_avg_sq + at, v);
   }
   const std::int64_t rest = packs * kSize + first;
-  if (rest < n) update(params[rest], grads[rest], exp_avg[rest], exp_avg_sq[rest], rest < num_decayed ? f.decay : 1.0F, f);
+  if (rest < n)
+    update(params[rest], grads[rest], exp_avg[rest], exp_avg_sq[rest], rest < num_decayed ? f.decay : 1.0F, f);
 }
 
 bool is_packed(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
@@ -103,7 +104,8 @@ void measure_gradients_cuda(const float* grads, std::int64_t n, double max_norm,
   const std::int64_t num_partials = num_norm_partials(n);
   const auto kernel = is_packed(grads) ? sum_squares_kernel<kFullPack<float>> : sum_squares_kernel<1>;
   launch("grad_norm", kernel, {num_partials}, kThreads, stream, grads, n, partials);
-  launch("grad_norm_finish", finish_norm_kernel, {1}, kMostNormPartials, stream, partials, num_partials, max_norm, scalars);
+  launch("grad_norm_finish", finish_norm_kernel, {1}, kMostNormPartials, stream, partials, num_partials, max_norm,
+         scalars);
 }
 
 void adamw_step_cuda(float* params, const float* grads, float* exp_avg, float* exp_avg_sq, std::int64_t n,
@@ -111,8 +113,8 @@ void adamw_step_cuda(float* params, const float* grads, float* exp_avg, float* e
   constexpr int kPack = kFullPack<float>;
   const bool fits = is_packed(params) && is_packed(grads) && is_packed(exp_avg) && is_packed(exp_avg_sq);
   const std::int64_t blocks = std::min(kMostBlocks, blocks_for(n, std::int64_t{kThreads} * (fits ? kPack : 1)));
-  launch("adamw_step", fits ? adamw_step_kernel<kPack> : adamw_step_kernel<1>, {blocks}, kThreads, stream, params, grads,
-         exp_avg, exp_avg_sq, n, num_decayed, options, scalars);
+  launch("adamw_step", fits ? adamw_step_kernel<kPack> : adamw_step_kernel<1>, {blocks}, kThreads, stream, params,
+         grads, exp_avg, exp_avg_sq, n, num_decayed, options, scalars);
 }
 
 }  // namespace lora_train::kernels

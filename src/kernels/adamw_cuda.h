@@ -1,4 +1,5 @@
-// Gradient norm and AdamW on a GPU in stream order: pointers are device memory, `scalars` those of StepScalar. No torch here.
+// Gradient norm and AdamW on a GPU in stream order: pointers are device memory, `scalars` those of StepScalar. No torch
+// here.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ constexpr std::int64_t num_norm_partials(std::int64_t n) {
   return n <= kElements ? 1 : n >= kElements * kMostNormPartials ? kMostNormPartials : (n + kElements - 1) / kElements;
 }
 
-/// scalars[kGradNorm, kClipFactor] of grads [n], partials [num_norm_partials(n)]; scalars[kNonFinite] = 1 where norm or scalars[kLossSum] is not finite.
+/// scalars[kGradNorm, kClipFactor] of grads [n], partials [num_norm_partials(n)]; scalars[kNonFinite] = 1 where norm or
+/// scalars[kLossSum] is not finite.
 void measure_gradients_cuda(const float* grads, std::int64_t n, double max_norm, double* partials, double* scalars,
                             Stream stream);
 

@@ -1,8 +1,8 @@
-// A block takes one row. The first pass reads it for the largest logit and the sum of exponentials, the second, which goes
-// backwards, reads it again for the gradient, but for the last kCached packs of a thread, which are still in registers: of
-// a row of up to 16384 bf16 or 8192 fp32 nothing is read twice. Memory traffic of bf16, bytes per logit: 2 for the loss; 2
-// to 4 read and 2 written with the gradient. Rows begin wherever they do: what lies before the first and after the last
-// whole 16 bytes goes element by element.
+// A block takes one row. The first pass reads it for the largest logit and the sum of exponentials, the second, which
+// goes backwards, reads it again for the gradient, but for the last kCached packs of a thread, which are still in
+// registers: of a row of up to 16384 bf16 or 8192 fp32 nothing is read twice. Memory traffic of bf16, bytes per logit:
+// 2 for the loss; 2 to 4 read and 2 written with the gradient. Rows begin wherever they do: what lies before the first
+// and after the last whole 16 bytes goes element by element.
 #include "cross_entropy_cuda.h"
 
 #include <cfloat>
@@ -17,8 +17,8 @@ namespace {
 constexpr unsigned kThreads = 512;
 constexpr int kCached = 4;  // packs a thread loads before it needs the first of them
 
-/// The largest of some logits and the sum of exp(logit - largest). Begins with the lowest finite number, from which minus
-/// infinity can be taken.
+/// The largest of some logits and the sum of exp(logit - largest). Begins with the lowest finite number, from which
+/// minus infinity can be taken.
 struct SoftmaxSum {
   float largest = -FLT_MAX, sum = 0;
 
@@ -41,7 +41,8 @@ struct PackedRow {
   std::int64_t packs, groups;
 
   __device__ __forceinline__ PackedRow(T* begin, std::int64_t V) : row(begin) {
-    const std::int64_t before = static_cast<std::int64_t>((16 - reinterpret_cast<std::uintptr_t>(begin) % 16) % 16 / sizeof(T));
+    const std::int64_t before =
+        static_cast<std::int64_t>((16 - reinterpret_cast<std::uintptr_t>(begin) % 16) % 16 / sizeof(T));
     head = static_cast<unsigned>(before < V ? before : V);
     packed = row + head;
     packs = (V - head) / kSize;
@@ -84,7 +85,8 @@ __device__ __forceinline__ void add_group(const PackedRow<T>& row, std::int64_t 
 
 /// Of the whole row, for every thread; cache holds the last group.
 template <class T>
-__device__ __forceinline__ SoftmaxSum sum_row(const PackedRow<T>& row, typename PackedRow<T>::Cache& cache, float* slots) {
+__device__ __forceinline__ SoftmaxSum sum_row(const PackedRow<T>& row, typename PackedRow<T>::Cache& cache,
+                                              float* slots) {
   SoftmaxSum sum;
   for (const T* element : {row.head_element(), row.tail_element()}) {
     if (element == nullptr) continue;
@@ -158,7 +160,8 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr unsigned kSumThreads = 1024;
 
-__global__ void __launch_bounds__(kSumThreads) add_losses_kernel(const float* losses, std::int64_t num_rows, double* sum) {
+__global__ void __launch_bounds__(kSumThreads)
+    add_losses_kernel(const float* losses, std::int64_t num_rows, double* sum) {
   LORA_TRAIN_SHARED(double, slots, 32);
   double own = 0;
   for (std::int64_t m = threadIdx.x; m < num_rows; m += kSumThreads) own += static_cast<double>(losses[m]);
@@ -172,16 +175,16 @@ template <class T>
 void cross_entropy_in_place_cuda(Rows<T> logits, const std::int32_t* targets, float scale, bool write_gradient,
                                  float* losses, bool* correct, float* confidence, std::int64_t num_rows, std::int64_t V,
                                  Stream stream) {
-  launch("cross_entropy_in_place", cross_entropy_kernel<T>, {num_rows}, threads_for(V / kFullPack<T>, kThreads), stream, logits,
-         targets, scale, write_gradient, losses, correct, confidence, V);
+  launch("cross_entropy_in_place", cross_entropy_kernel<T>, {num_rows}, threads_for(V / kFullPack<T>, kThreads), stream,
+         logits, targets, scale, write_gradient, losses, correct, confidence, V);
 }
 
 void add_losses_cuda(const float* losses, std::int64_t num_rows, double* sum, Stream stream) {
   launch("add_losses", add_losses_kernel, {1}, kSumThreads, stream, losses, num_rows, sum);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                    \
-  template void cross_entropy_in_place_cuda(Rows<T>, const std::int32_t*, float, bool, float*, bool*, float*,        \
+#define LORA_TRAIN_INSTANTIATE(T)                                                                             \
+  template void cross_entropy_in_place_cuda(Rows<T>, const std::int32_t*, float, bool, float*, bool*, float*, \
                                             std::int64_t, std::int64_t, Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);

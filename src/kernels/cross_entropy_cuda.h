@@ -1,4 +1,5 @@
-// Contracts as cross_entropy_cpu.h, on a GPU in stream order: pointers are device memory. T is float or Bf16. No torch here.
+// Contracts as cross_entropy_cpu.h, on a GPU in stream order: pointers are device memory. T is float or Bf16. No torch
+// here.
 #pragma once
 
 #include <cstdint>

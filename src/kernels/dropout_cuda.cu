@@ -13,8 +13,8 @@ constexpr int kDrawn = 4;  // features of one counter
 
 /// Features [d, d + kSize) of a token, d a multiple of kSize.
 template <int kSize, class T>
-__device__ __forceinline__ void drop(Pack<T, kSize>& pack, std::uint32_t document, std::uint32_t position, std::int64_t d,
-                                     PhiloxKey key, std::uint32_t threshold, float factor) {
+__device__ __forceinline__ void drop(Pack<T, kSize>& pack, std::uint32_t document, std::uint32_t position,
+                                     std::int64_t d, PhiloxKey key, std::uint32_t threshold, float factor) {
   LORA_TRAIN_UNROLL
   for (int first = 0; first < kSize; first += kDrawn) {
     const auto words = philox4x32({document, position, static_cast<std::uint32_t>((d + first) / kDrawn), 0}, key);
@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t n = blockIdx.x;
   const T* from = x[n];
   T* to = y[n];
-  const auto document = static_cast<std::uint32_t>(token_document[n]), position = static_cast<std::uint32_t>(token_position[n]);
+  const auto document = static_cast<std::uint32_t>(token_document[n]),
+             position = static_cast<std::uint32_t>(token_position[n]);
   for (std::int64_t d = std::int64_t{threadIdx.x} * kSize; d < D; d += std::int64_t{blockDim.x} * kSize) {
     Pack<T, kSize> pack{};
     const int width = kIsPacked || d + kSize <= D ? kSize : static_cast<int>(D - d);
@@ -62,13 +63,14 @@ template <class T>
 void dropout_forward_cuda(Rows<const T> x, const std::int32_t* token_document, const std::int32_t* token_position,
                           PhiloxKey key, std::uint32_t threshold, float factor, Rows<T> y, std::int64_t num_tokens,
                           std::int64_t D, Stream stream) {
-  const auto kernel = fits_packs(x, D) && fits_packs(y, D) ? dropout_forward_kernel<T, true> : dropout_forward_kernel<T, false>;
+  const auto kernel =
+      fits_packs(x, D) && fits_packs(y, D) ? dropout_forward_kernel<T, true> : dropout_forward_kernel<T, false>;
   launch("dropout_forward", kernel, {num_tokens}, threads_for(blocks_for(D, kFullPack<T>), kThreads), stream, x,
          token_document, token_position, key, threshold, factor, y, D);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                   \
-  template void dropout_forward_cuda(Rows<const T>, const std::int32_t*, const std::int32_t*, PhiloxKey,            \
+#define LORA_TRAIN_INSTANTIATE(T)                                                                        \
+  template void dropout_forward_cuda(Rows<const T>, const std::int32_t*, const std::int32_t*, PhiloxKey, \
                                      std::uint32_t, float, Rows<T>, std::int64_t, std::int64_t, Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);

@@ -1,9 +1,9 @@
-// thin^T big, N tokens, C columns of big, R ranks, in two steps. First a block takes a chunk of tokens and 64 packs of 16
-// bytes of every row of it: a thread has the sums of one pack and 8 ranks in registers, threads of other ranks read the
-// same pack out of the first cache; the thin matrix lies in shared memory as fp32. Then the partial sums of the chunks are
-// added, always in the same order.
-// Memory traffic for each 64 ranks: big once, and 8 bytes (written and read) of every partial sum, [chunks, ranks, C] of
-// them. Arithmetic: N C R multiplications and additions in fp32, which above R = 16 take longer than to read bf16.
+// thin^T big, N tokens, C columns of big, R ranks, in two steps. First a block takes a chunk of tokens and 64 packs of
+// 16 bytes of every row of it: a thread has the sums of one pack and 8 ranks in registers, threads of other ranks read
+// the same pack out of the first cache; the thin matrix lies in shared memory as fp32. Then the partial sums of the
+// chunks are added, always in the same order.
+// Memory traffic for each 64 ranks: big once, and 8 bytes (written and read) of every partial sum, [chunks, ranks, C]
+// of them. Arithmetic: N C R multiplications and additions in fp32, which above R = 16 take longer than to read bf16.
 #include "lora_cuda.h"
 
 #include "launch.h"
@@ -109,8 +109,8 @@ constexpr unsigned kChunkLanes = 8;
 
 /// grad(rank, column) += scale * sum of the partials. Blocks: columns in x, ranks in y.
 __global__ void __launch_bounds__(kWarpSize* kChunkLanes)
-    add_partials_kernel(const float* partials, LoraChunks chunks, std::int64_t C, std::int64_t R, float scale, float* grad,
-                        std::int64_t rank_stride, std::int64_t column_stride) {
+    add_partials_kernel(const float* partials, LoraChunks chunks, std::int64_t C, std::int64_t R, float scale,
+                        float* grad, std::int64_t rank_stride, std::int64_t column_stride) {
   LORA_TRAIN_SHARED(float, sums, kWarpSize* kChunkLanes);
   const unsigned lane = threadIdx.x / kWarpSize;
   const std::int64_t r = blockIdx.y, c = std::int64_t{blockIdx.x} * kWarpSize + threadIdx.x % kWarpSize;
@@ -139,22 +139,22 @@ void add_product(const char* name, Rows<const T> big, Rows<const T> thin, float 
     launch(name, kernel, {blocks_for(C, kColumnLanes * kFullPack<T>), chunks.num_chunks},
            static_cast<unsigned>(blocks_for(ranks, kRanks)) * kColumnLanes, stream, big,
            Rows<const T>{thin.data + first, thin.stride}, N, C, ranks, chunks, workspace);
-    launch(name, add_partials_kernel, {blocks_for(C, kWarpSize), ranks}, kWarpSize * kChunkLanes, stream, workspace, chunks,
-           C, ranks, scale, grad + first * rank_stride, rank_stride, column_stride);
+    launch(name, add_partials_kernel, {blocks_for(C, kWarpSize), ranks}, kWarpSize * kChunkLanes, stream, workspace,
+           chunks, C, ranks, scale, grad + first * rank_stride, rank_stride, column_stride);
   }
 }
 
 }  // namespace
 
 template <class T>
-void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, float scale, Rows<float> grad_b, std::int64_t N, std::int64_t O,
-                      std::int64_t R, float* workspace, Stream stream) {
+void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, float scale, Rows<float> grad_b, std::int64_t N,
+                      std::int64_t O, std::int64_t R, float* workspace, Stream stream) {
   add_product("lora_grad_b", dy, s, scale, grad_b.data, 1, grad_b.stride, N, O, R, workspace, stream);
 }
 
 template <class T>
-void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, Rows<float> grad_a, std::int64_t N, std::int64_t D, std::int64_t R,
-                      float* workspace, Stream stream) {
+void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, Rows<float> grad_a, std::int64_t N, std::int64_t D,
+                      std::int64_t R, float* workspace, Stream stream) {
   add_product("lora_grad_a", x, ds, 1.0F, grad_a.data, grad_a.stride, 1, N, D, R, workspace, stream);
 }
 

@@ -112,7 +112,7 @@ void LossHead::train(const at::Tensor& hidden, const Batch& batch, double gradie
   for (int64_t begin = 0; begin < batch.supervised.size(0); begin += chunk_rows_) {
     Chunk chunk = forward(hidden, batch, begin);
     kernels::cross_entropy_in_place(chunk.logits, chunk.targets, gradient_scale, true, chunk.output);
-    loss_sum.add_(chunk.output.losses.sum(at::kDouble));
+    kernels::add_losses(chunk.output.losses, loss_sum);
     backward(chunk, d_hidden);
   }
 }

@@ -1,8 +1,7 @@
-#include "kernels/adamw_cuda.h"
-
 #include <array>
 #include <limits>
 
+#include "kernels/adamw_cuda.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {
@@ -32,7 +31,9 @@ struct Buffers {
   Guarded<float> params, grads, exp_avg, exp_avg_sq;
 
   explicit Buffers(const Size& s)
-      : params(1, s.n, 0, s.is_aligned), grads(1, s.n, 0, s.is_aligned), exp_avg(1, s.n, 0, s.is_aligned),
+      : params(1, s.n, 0, s.is_aligned),
+        grads(1, s.n, 0, s.is_aligned),
+        exp_avg(1, s.n, 0, s.is_aligned),
         exp_avg_sq(1, s.n, 0, s.is_aligned) {
     fill();
     grads.fill_uniform(2);
@@ -46,9 +47,7 @@ struct Buffers {
     adamw_step_cuda(params.data(), grads.data(), exp_avg.data(), exp_avg_sq.data(), s.n, s.num_decayed, kOptions,
                     scalars.data(), nullptr);
   }
-  bool is_intact() {
-    return params.is_intact() && grads.is_intact() && exp_avg.is_intact() && exp_avg_sq.is_intact();
-  }
+  bool is_intact() { return params.is_intact() && grads.is_intact() && exp_avg.is_intact() && exp_avg_sq.is_intact(); }
 };
 
 TEST(AdamWOnCpu, FollowsTheFormula) {
@@ -57,7 +56,9 @@ TEST(AdamWOnCpu, FollowsTheFormula) {
     Buffers b(size);
     const std::vector<float> p = b.params.values(), m = b.exp_avg.values(), v = b.exp_avg_sq.values();
     b.step(size, scalars);
-    const auto at = [](const std::vector<float>& values, auto i) { return static_cast<double>(values[static_cast<std::size_t>(i)]); };
+    const auto at = [](const std::vector<float>& values, auto i) {
+      return static_cast<double>(values[static_cast<std::size_t>(i)]);
+    };
     const auto want_m = [&](auto, auto i) { return 0.9 * at(m, i) + 0.1 * kClip * b.grads.at(0, i); };
     const auto want_v = [&](auto, auto i) { return 0.98 * at(v, i) + 0.02 * std::pow(kClip * b.grads.at(0, i), 2); };
     const auto want_p = [&](auto n, auto i) {
@@ -96,8 +97,8 @@ TEST(AdamWOnCpu, WritesNothingWhenTheFlagIsSet) {
 }
 
 TEST(GradNormOnCpu, MeasuresAndClips) {
-  for (const Size& size : {Size{0, 0, true}, {1, 0, false}, {3, 0, true}, {4097, 0, true}, {9001, 0, false},
-                           {300001, 0, true}}) {
+  for (const Size& size :
+       {Size{0, 0, true}, {1, 0, false}, {3, 0, true}, {4097, 0, true}, {9001, 0, false}, {300001, 0, true}}) {
     Guarded<float> grads(1, size.n, 0, size.is_aligned);
     grads.fill_uniform(5);
     double sum = 0;

@@ -1,5 +1,4 @@
 #include "kernels/dropout_cuda.h"
-
 #include "support/guarded.h"
 
 namespace lora_train::kernels {
@@ -14,7 +13,7 @@ struct Shape {
   bool is_aligned;
 };
 // Features past a whole counter, a whole pack, and more than a block takes at once; rows that allow no packs.
-const std::vector<Shape> kShapes = {{1, 1, 0, true},   {3, 6, 3, true},      {5, 67, 0, true}, {4, 64, 8, true},
+const std::vector<Shape> kShapes = {{1, 1, 0, true},   {3, 6, 3, true},    {5, 67, 0, true},   {4, 64, 8, true},
                                     {4, 64, 0, false}, {2, 4160, 0, true}, {2, 4161, 1, false}};
 
 template <class T>
@@ -26,8 +25,9 @@ template <class T>
 double expected(Guarded<T>& x, const std::vector<std::int32_t>& documents, const std::vector<std::int32_t>& positions,
                 double p, std::int64_t n, std::int64_t d) {
   const auto token = static_cast<std::size_t>(n);
-  const auto words = philox4x32({static_cast<std::uint32_t>(documents[token]), static_cast<std::uint32_t>(positions[token]),
-                                 static_cast<std::uint32_t>(d / 4), 0}, kKey);
+  const auto words = philox4x32({static_cast<std::uint32_t>(documents[token]),
+                                 static_cast<std::uint32_t>(positions[token]), static_cast<std::uint32_t>(d / 4), 0},
+                                kKey);
   const double u = static_cast<double>(words[static_cast<std::size_t>(d % 4)] >> 8) / 16777216.0;
   return u >= p ? x.at(n, d) / (1 - p) : 0;
 }
@@ -40,8 +40,8 @@ TYPED_TEST(DropoutOnCpu, DrawsTheMaskOfDocumentPositionAndFeature) {
       x.fill([](auto n, auto d) { return static_cast<float>(1 + (n * 7 + d) % 13); });
       const auto threshold = static_cast<std::uint32_t>(std::ceil(p * 16777216.0));
       const auto run = [&](Rows<const TypeParam> from, Rows<TypeParam> to) {
-        dropout_forward_cuda(from, documents.data(), positions.data(), kKey, threshold, static_cast<float>(1 / (1 - p)), to,
-                             tokens, D, nullptr);
+        dropout_forward_cuda(from, documents.data(), positions.data(), kKey, threshold, static_cast<float>(1 / (1 - p)),
+                             to, tokens, D, nullptr);
       };
       std::vector<double> want;
       for (std::int64_t n = 0; n < tokens; ++n) {
@@ -66,7 +66,8 @@ TYPED_TEST(DropoutOnCpu, EitherSideMayBeMisaligned) {
     Guarded<TypeParam> x(1, 64, 0, is_x_aligned), y(1, 64, 0, !is_x_aligned);
     x.fill([](auto, auto d) { return static_cast<float>(1 + d); });
     dropout_forward_cuda(x.read(), &zero, &zero, kKey, 0, 1.0F, y.rows(), 1, 64, nullptr);
-    EXPECT_TRUE(is_near(y, 1, 64, [](auto, auto d) { return static_cast<double>(1 + d); }, 0));
+    EXPECT_TRUE(is_near(
+        y, 1, 64, [](auto, auto d) { return static_cast<double>(1 + d); }, 0));
   }
 }
 

@@ -1,5 +1,4 @@
 #include "kernels/lora_cuda.h"
-
 #include "support/guarded.h"
 
 namespace lora_train::kernels {
@@ -12,9 +11,9 @@ struct Shape {
   bool is_aligned;
 };
 // Odd ones; several chunks, column blocks, tiles of tokens; more ranks than one pass takes; rows that allow no packs.
-const std::vector<Shape> kShapes = {{1, 1, 1, 0, true},    {3, 7, 2, 1, true},   {130, 520, 8, 8, true},
-                                    {70, 64, 16, 0, true}, {257, 129, 9, 0, true}, {300, 40, 16, 8, false},
-                                    {65, 530, 17, 2, true}, {9, 24, 130, 0, true}, {128, 8, 64, 0, true},
+const std::vector<Shape> kShapes = {{1, 1, 1, 0, true},     {3, 7, 2, 1, true},     {130, 520, 8, 8, true},
+                                    {70, 64, 16, 0, true},  {257, 129, 9, 0, true}, {300, 40, 16, 8, false},
+                                    {65, 530, 17, 2, true}, {9, 24, 130, 0, true},  {128, 8, 64, 0, true},
                                     {1100, 8, 4, 0, true}};
 
 template <class T>
@@ -29,12 +28,14 @@ struct Product {
   Shape shape;
 
   explicit Product(const Shape& s)
-      : big(s.N, s.C, s.gap, s.is_aligned), thin(s.N, s.R, 3),
-        workspace(1, lora_chunks(s.N, s.C, s.R).workspace_elements), shape(s) {
+      : big(s.N, s.C, s.gap, s.is_aligned),
+        thin(s.N, s.R, 3),
+        workspace(1, lora_chunks(s.N, s.C, s.R).workspace_elements),
+        shape(s) {
     big.fill_uniform(1);
     thin.fill_uniform(2);
   }
-  /// Sum over the tokens, with rank and column.
+  /// Sums over the tokens, [R, C].
   std::vector<double> sums() {
     std::vector<double> all;
     for (std::int64_t r = 0; r < shape.R; ++r) {
@@ -60,7 +61,9 @@ TYPED_TEST(LoraOnCpu, GradientOfBAddsScaledProduct) {
                        nullptr);
     });
     const std::vector<double> sums = p.sums();
-    const auto want = [&](auto c, auto r) { return static_cast<double>(r % 3) + 0.5 * sums[static_cast<std::size_t>(r * shape.C + c)]; };
+    const auto want = [&](auto c, auto r) {
+      return static_cast<double>(r % 3) + 0.5 * sums[static_cast<std::size_t>(r * shape.C + c)];
+    };
     EXPECT_TRUE(is_near(grad, shape.C, shape.R, want, 2e-6)) << shape.N << " " << shape.C << " " << shape.R;
     EXPECT_TRUE(p.is_intact() && grad.is_intact());
   }
@@ -73,10 +76,13 @@ TYPED_TEST(LoraOnCpu, GradientOfAAddsProduct) {
     run_in_both_orders(grad, [&] {
       grad.fill([](auto, auto c) { return static_cast<float>(c % 3); });
       p.workspace.poison_values();
-      lora_grad_a_cuda(p.thin.read(), p.big.read(), grad.rows(), shape.N, shape.C, shape.R, p.workspace.data(), nullptr);
+      lora_grad_a_cuda(p.thin.read(), p.big.read(), grad.rows(), shape.N, shape.C, shape.R, p.workspace.data(),
+                       nullptr);
     });
     const std::vector<double> sums = p.sums();
-    const auto want = [&](auto r, auto c) { return static_cast<double>(c % 3) + sums[static_cast<std::size_t>(r * shape.C + c)]; };
+    const auto want = [&](auto r, auto c) {
+      return static_cast<double>(c % 3) + sums[static_cast<std::size_t>(r * shape.C + c)];
+    };
     EXPECT_TRUE(is_near(grad, shape.R, shape.C, want, 2e-6)) << shape.N << " " << shape.C << " " << shape.R;
     EXPECT_TRUE(p.is_intact() && grad.is_intact());
   }
@@ -87,7 +93,8 @@ TYPED_TEST(LoraOnCpu, NoTokensAddNothing) {
   Guarded<float> grad(4, 8);
   grad.fill([](auto, auto) { return 3.0F; });
   lora_grad_a_cuda(p.thin.read(), p.big.read(), grad.rows(), 0, 8, 4, p.workspace.data(), nullptr);
-  EXPECT_TRUE(is_near(grad, 4, 8, [](auto, auto) { return 3.0; }, 0));
+  EXPECT_TRUE(is_near(
+      grad, 4, 8, [](auto, auto) { return 3.0; }, 0));
 }
 
 TEST(LoraChunks, FitTheWorkspaceAndCoverTheTokens) {
