@@ -43,26 +43,31 @@ void look_at_disk_of(const fs::path& folder, bool is_measured, DoctorFindings& f
   }
 }
 
-/// On the first GPU where one can be used, else on the CPU.
-train::DoctorRequest place_of_kernels(const DoctorFindings& findings) {
+/// The first GPU, where it can be used; else null, and the kernels run on the CPU.
+const device::Gpu* gpu_for_kernels(const DoctorFindings& findings) {
+  if (!findings.has_cuda_library) return nullptr;
   try {
-    if (findings.has_cuda_library) {
-      device::require_gpu(findings.gpus);
-      return {.use_cuda = true};
-    }
+    return &device::require_gpu(findings.gpus);
   } catch (const DeviceError&) {  // the table says it
+    return nullptr;
   }
-  return {};
 }
 
 void look_at_kernels(DoctorFindings& findings) {
+  const train::EngineApi* engine = nullptr;
   try {
-    const train::EngineApi& engine = load_engine();
-    const train::DoctorRequest request = place_of_kernels(findings);
-    log_info(std::string("checking every kernel against its reference on the ") + (request.use_cuda ? "GPU" : "CPU"));
-    findings.kernels = engine.check_kernels(request);
-  } catch (const Error& error) {
+    engine = &load_engine();
+  } catch (const ConfigError& error) {
     findings.engine_problem = error.what();
+    return;
+  }
+  const device::Gpu* const gpu = gpu_for_kernels(findings);
+  findings.kernels_place = gpu != nullptr ? gpu->label() : "CPU";
+  log_info("checking every kernel against its reference on " + findings.kernels_place);
+  try {
+    findings.kernels = engine->check_kernels({.use_cuda = gpu != nullptr});
+  } catch (const Error& error) {
+    findings.kernels_problem = error.what();
   }
 }
 

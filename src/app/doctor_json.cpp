@@ -125,6 +125,7 @@ std::string doctor_json(const DoctorFindings& findings, const std::vector<Doctor
   object["libraries"] = Json::object();
   for (const auto& library : findings.libraries) object["libraries"][library.name] = or_null(library.version);
   object["disk"] = disk_json(findings.disk);
+  object["kernels_place"] = or_null(findings.kernels_place);
   object["kernels"] = kernels_json(findings.kernels);
   return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

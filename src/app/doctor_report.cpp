@@ -173,6 +173,12 @@ void judge_disk(const DoctorFindings& found, Checks& checks) {
 }
 
 void judge_kernels(const DoctorFindings& found, Checks& checks) {
+  if (!found.kernels_problem.empty()) {
+    checks.push_back(
+        {"kernels", "cannot be run on " + found.kernels_place, CheckStatus::kFailed, found.kernels_problem});
+  } else if (!found.kernels_place.empty()) {
+    checks.push_back({"kernels", "own and reference, on " + found.kernels_place, CheckStatus::kOk, ""});
+  }
   for (const train::KernelCheck& kernel : found.kernels) {
     char value[200];
     std::snprintf(value, sizeof value, "%s: error %.1e, at most %.0e; %.1f us, reference %.1f us", kernel.shape.c_str(),

@@ -26,6 +26,8 @@ struct DoctorFindings {
   std::vector<LibraryVersion> libraries;
   std::optional<DiskSpeed> disk;
   std::string disk_problem;
+  std::string kernels_place;  ///< "CPU" or "cuda:0 (NVIDIA H200)"; empty where no kernel was to run
+  std::string kernels_problem;
   std::vector<train::KernelCheck> kernels;
 };
 

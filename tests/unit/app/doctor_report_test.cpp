@@ -193,6 +193,15 @@ TEST(DoctorReport, KernelsThatDifferFail) {
   expect(findings, "swiglu forward fp32", CheckStatus::kFailed, "", "sizes differ: 2 and 3. Train with");
 }
 
+TEST(DoctorReport, KernelsThatCannotRunFail) {
+  DoctorFindings findings = gpu_machine();
+  findings.kernels_place = "cuda:0 (NVIDIA H200)";
+  expect(findings, "kernels", CheckStatus::kOk, "on cuda:0 (NVIDIA H200)", "");
+  findings.kernels_problem = "libtorch_cuda.so: cannot be loaded";
+  expect(findings, "kernels", CheckStatus::kFailed, "cannot be run on cuda:0 (NVIDIA H200)", "libtorch_cuda.so");
+  EXPECT_EQ(json::parse(doctor_json(findings, {})).at("kernels_place"), "cuda:0 (NVIDIA H200)");
+}
+
 TEST(DoctorReport, TableHasALineACheckThatEndsInItsStatus) {
   EXPECT_EQ(doctor_table({{"a", "one", CheckStatus::kOk, ""},
                           {"longer", "three", CheckStatus::kNote, "look\nhere"},

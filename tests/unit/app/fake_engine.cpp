@@ -57,6 +57,7 @@ std::vector<EvalResult> evaluate(const EvalRequest& request) {
 std::string torch_version() { return LORA_TRAIN_TORCH_VERSION; }
 
 std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
+  if (std::getenv("FAKE_KERNELS_THROW") != nullptr) throw DeviceError("cuda:0", "out of memory");
   const bool passes = std::getenv("FAKE_KERNEL_FAILS") == nullptr;
   return {{"swiglu forward fp32", "N=3 F=5", passes ? 1e-7 : 0.5, 1e-5, 12.5, 40, passes,
            request.use_cuda ? "cuda" : "cpu"}};

@@ -248,9 +248,14 @@ TEST_F(Program, DoctorRunsTheKernelsOfTheEngine) {
   const json found = json::parse(result.out);
   EXPECT_EQ(found.at("kernels").at(0).at("name"), "swiglu forward fp32");
   EXPECT_EQ(found.at("kernels").at(0).at("note"), "cpu");
+  EXPECT_EQ(found.at("kernels_place"), "CPU");
   EXPECT_EQ(found.at("disk").at("folder"), folder_.path().string());
   options_.environment["FAKE_KERNEL_FAILS"] = "1";
   EXPECT_EQ(run(doctor).exit_code, 6);
+  options_.environment["FAKE_KERNELS_THROW"] = "1";
+  const CommandResult thrown = run({"doctor", "--no-disk"});
+  EXPECT_EQ(thrown.exit_code, 6);
+  EXPECT_TRUE(contains(thrown.out, "FAILED: cuda:0: out of memory")) << thrown.out << thrown.err;
   fs::remove(engine());
   const CommandResult without = run(doctor);
   EXPECT_EQ(without.exit_code, 6);
