@@ -207,7 +207,9 @@ Tables make_tables(const CudnnShape& shape, const AttentionLayout& layout, at::D
   const std::int64_t strides[kNumBegins] = {shape.q_stride, shape.k_stride, shape.v_stride, shape.out_stride,
                                             shape.dout_stride, shape.num_heads, dq_stride,
                                             shape.num_kv_heads * shape.head_size};
-  at::Tensor starts = at::empty({kNumBegins, b + 1}, at::kLong), lengths = at::empty({2, b}, at::kInt);
+  // Pinned: a copy from there does not wait for the stream.
+  at::Tensor starts = at::empty({kNumBegins, b + 1}, at::dtype(at::kLong).pinned_memory(true));
+  at::Tensor lengths = at::empty({2, b}, at::dtype(at::kInt).pinned_memory(true));
   auto* const start = starts.mutable_data_ptr<std::int64_t>();
   auto* const length = lengths.mutable_data_ptr<int>();
   for (std::int64_t table = 0; table < kNumBegins; ++table) {
@@ -223,7 +225,7 @@ Tables make_tables(const CudnnShape& shape, const AttentionLayout& layout, at::D
     length[d] = exists ? static_cast<int>(layout.cu_seqlens_q[document + 1] - layout.cu_seqlens_q[document]) : 0;
     length[b + d] = exists ? static_cast<int>(layout.cu_seqlens_k[document + 1] - layout.cu_seqlens_k[document]) : 0;
   }
-  return {starts.to(device), lengths.to(device)};
+  return {starts.to(device, /*non_blocking=*/true), lengths.to(device, /*non_blocking=*/true)};
 }
 
 /// Made for the first layer of a batch; the layout keeps them for the next ones.

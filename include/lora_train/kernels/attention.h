@@ -53,6 +53,22 @@ struct AttentionChoice {
 };
 AttentionChoice choose_attention(const AttentionCase& attention_case);
 
+/// What the memory of an attention call depends on.
+struct AttentionSizes {
+  int64_t num_tokens = 0, num_docs = 0, max_len = 0;  ///< of queries, and as many keys
+  int64_t num_heads = 0, num_kv_heads = 0, head_size = 0;
+  int num_multiprocessors = 0;
+  bool deterministic = false;
+};
+
+/// Device bytes that one backward call of a fused backend takes besides its arguments (a forward takes less): copies of
+/// strided dout and out, gradients before they are copied, and the kernel's own sums. 0 for kAuto and kReference.
+int64_t attention_call_bytes(AttentionBackend backend, const AttentionSizes& sizes);
+
+/// Of those, cuDNN's workspace (9.19 on Hopper): fp32 sums of dq, of dk and dv of every head where heads share, and all
+/// scores where it has to be deterministic.
+int64_t cudnn_workspace_bytes(const AttentionSizes& sizes);
+
 /// out [Nq, H, E] and lse [Nq, H] fp32 (log-sum-exp, for the backward) are written; out rows may be strided over Nq. On
 /// CUDA lse with strides (1, Nq), a transposed [H, Nq], saves copies. Slots past the last document stay as they are.
 /// On CUDA throws ConfigError where the layout's backend cannot compute this (choose_attention), DeviceError from CUDA.

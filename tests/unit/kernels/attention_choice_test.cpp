@@ -79,5 +79,27 @@ TEST(ChooseAttention, DeterministicCudnnServesShortDocuments) {
   EXPECT_EQ(choose_attention(c).refusal, "");
 }
 
+TEST(AttentionCallBytes, OfASevenBillionModelAt16kTokens) {
+  const AttentionSizes sizes{16384, 8, 4096, 28, 4, 128, 132};
+  const int64_t of_heads = int64_t{16384} * 28 * 128;
+  // Two bf16 copies, dq, dk and dv of every head, and the fp32 sum of dq with 128 spare rows a document.
+  const int64_t fa2 = attention_call_bytes(AttentionBackend::kFa2, sizes);
+  EXPECT_GT(fa2, (2 * 2 + 2 + 2 * 2 + 4) * of_heads);
+  EXPECT_LT(fa2, (2 * 2 + 2 + 2 * 2 + 4) * of_heads * 11 / 10);
+  // 12.031 bytes a head element were named by cuDNN 9.19 (tests/unit/cuda), bf16 gradients come on top.
+  const int64_t cudnn = attention_call_bytes(AttentionBackend::kCudnn, sizes);
+  EXPECT_NEAR(static_cast<double>(cudnn_workspace_bytes(sizes)) / static_cast<double>(of_heads), 12.05, 0.02);
+  EXPECT_EQ(cudnn - cudnn_workspace_bytes(sizes), 2 * of_heads * 36 / 28);
+  EXPECT_EQ(attention_call_bytes(AttentionBackend::kReference, sizes), 0);
+}
+
+TEST(AttentionCallBytes, FewHeadsThatAreDeterministicSplitTheirSums) {
+  AttentionSizes sizes{4096, 1, 4096, 14, 2, 64, 132};
+  const int64_t plain = attention_call_bytes(AttentionBackend::kFa2, sizes);
+  sizes.deterministic = true;
+  const int64_t rows = 4096 + 128;
+  EXPECT_EQ(attention_call_bytes(AttentionBackend::kFa2, sizes) - plain, (10 - 1) * rows * 14 * 64 * 4);
+}
+
 }  // namespace
 }  // namespace lora_train::kernels
