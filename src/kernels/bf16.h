@@ -33,9 +33,15 @@ LORA_TRAIN_INLINE float to_float(Bf16 value) { return float_of_bits(std::uint32_
 
 /// Round to nearest even; NaN stays NaN.
 LORA_TRAIN_INLINE Bf16 to_bf16(float value) {
+#ifdef __CUDA_ARCH__
+  std::uint16_t converted;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(converted) : "f"(value));
+  return {converted};
+#else
   const std::uint32_t bits = bits_of_float(value);
   const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
   return {static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FC0u : rounded)};
+#endif
 }
 
 LORA_TRAIN_INLINE float load(const float* p) { return *p; }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lora_train/kernels/cross_entropy.h"
+#include "lora_train/kernels/gather.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/rms_norm.h"
 
@@ -76,7 +77,7 @@ LossHead::LossHead(OuterWeights& weights, const LossHeadOptions& options)
   confidence_ = make({m}, at::kFloat);
   if (!options.needs_backward) return;
   d_normed_ = make({m, D}, dtype);
-  d_picked_ = make({m, D}, dtype);
+  d_picked_ = make({std::max<int64_t>(options.max_rows, 1), D}, dtype);
 }
 
 at::Tensor LossHead::make(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -90,31 +91,29 @@ LossHead::Chunk LossHead::forward(const at::Tensor& hidden, const Batch& batch, 
   const auto cut = [m](const at::Tensor& buffer) { return buffer.narrow(0, 0, m); };
   Chunk chunk{batch.supervised.narrow(0, begin, m), batch.targets.narrow(0, begin, m), cut(picked_), cut(normed_),
               cut(logits_), cut(rstd_), {cut(losses_), {}, {}}};
-  at::index_select_out(chunk.picked, hidden, 0, chunk.slots);
+  kernels::gather_rows(hidden, chunk.slots, chunk.picked);
   kernels::rms_norm_forward(chunk.picked, weights_.final_norm.weight, norm_eps_, chunk.normed, chunk.rstd);
   head_forward(weights_, chunk.normed, chunk.logits);
   return chunk;
 }
 
-void LossHead::backward(Chunk& chunk, at::Tensor& d_hidden) {
-  const int64_t m = chunk.picked.size(0);
-  at::Tensor d_normed = d_normed_.narrow(0, 0, m), d_picked = d_picked_.narrow(0, 0, m);
+void LossHead::backward(Chunk& chunk, at::Tensor d_picked) {
+  at::Tensor d_normed = d_normed_.narrow(0, 0, chunk.picked.size(0));
   head_backward(weights_, chunk.normed, chunk.logits, d_normed);
   at::Tensor& dweight = weights_.final_norm.grad;
   kernels::rms_norm_backward(d_normed, chunk.picked, weights_.final_norm.weight, chunk.rstd, d_picked, false,
                              dweight.defined() ? &dweight : nullptr);
-  d_hidden.index_copy_(0, chunk.slots, d_picked);
 }
 
 void LossHead::train(const at::Tensor& hidden, const Batch& batch, double gradient_scale, at::Tensor& loss_sum,
                      at::Tensor& d_hidden) {
-  d_hidden.zero_();
   for (int64_t begin = 0; begin < batch.supervised.size(0); begin += chunk_rows_) {
     Chunk chunk = forward(hidden, batch, begin);
     kernels::cross_entropy_in_place(chunk.logits, chunk.targets, gradient_scale, true, chunk.output);
     kernels::add_losses(chunk.output.losses, loss_sum);
-    backward(chunk, d_hidden);
+    backward(chunk, d_picked_.narrow(0, begin, chunk.picked.size(0)));
   }
+  kernels::scatter_rows(d_picked_.narrow(0, 0, batch.supervised.size(0)), batch.supervised, d_hidden);
 }
 
 LossSums LossHead::evaluate(const at::Tensor& hidden, const Batch& batch) {

@@ -60,9 +60,14 @@ void add_adapter_input_gradient(const Projection& projection, at::Tensor& d_inpu
   }
   for (const auto& adapter : projection.adapters) {
     const at::Tensor ds = columns_of(projection, adapter, d_input);
-    at::Tensor dx_part = at::empty(dx.sizes(), dx.options());
-    kernels::gemm(ds, projection.lora_a.narrow(0, adapter.column, adapter.rank), dx_part);
-    dx.add_(drops(adapter, dropout) ? masked(adapter, dx_part, dropout, scratch) : dx_part);
+    const at::Tensor a = projection.lora_a.narrow(0, adapter.column, adapter.rank);
+    if (!drops(adapter, dropout)) {
+      kernels::gemm(ds, a, dx, {.accumulate = true});
+      continue;
+    }
+    at::Tensor dx_part = scratch.narrow(0, 0, dx.size(0)).narrow(1, 0, dx.size(1));
+    kernels::gemm(ds, a, dx_part);
+    dx.add_(masked(adapter, dx_part, dropout, scratch));  // in place: masked() writes where it reads
   }
 }
 

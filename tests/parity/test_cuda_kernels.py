@@ -71,3 +71,12 @@ def test_a_curve_with_clipping_and_decay(references, tmp_path, clip):  # noqa: F
     assert got["losses"] == pytest.approx(expected["losses"], rel=2e-6)
     assert got["grad_norms"] == pytest.approx(expected["grad_norms"], rel=2e-5)
     assert expected["losses"][-1] < expected["losses"][0]
+
+
+@pytest.mark.parametrize("changes", [{}, dict(gradient_checkpointing="cheap"), dict(gradient_checkpointing="full", lora_dropout=0.1)])
+@pytest.mark.parametrize("number", range(4))
+def test_a_step_asks_for_no_memory(references, tmp_path, number, changes):  # noqa: F811
+    """Every buffer is planned: with our kernels a step allocates nothing outside of attention."""
+    case, _, _ = references(number)
+    assert curve(case, tmp_path, 2, engine.CUDA_ON_CPU, **changes)["allocations"] == 0
+    assert curve(case, tmp_path, 2, **dict(changes, kernels="reference"))["allocations"] > 0

@@ -2,8 +2,8 @@
 // writes the gradient of every trained tensor; or the first steps with their updates.
 //   lora-train-probe --profile P [--set k=v]... [--kernels cuda-on-cpu] --gradients OUT.safetensors
 //   lora-train-probe --profile P [--set k=v]... [--kernels cuda-on-cpu] --steps N
-// Prints {"loss", "supervised_tokens", "grad_norm"} on stdout, or {"losses", "grad_norms", "allocations"}: how often the
-// last step asked LibTorch for memory. cuda-on-cpu: our CUDA kernels compiled for the CPU, in place of the CPU's own.
+// Prints {"loss", "supervised_tokens", "grad_norm"} on stdout, or {"losses", "grad_norms", "allocations", "launches"}: how
+// often the last step asked LibTorch for memory, outside of attention. cuda-on-cpu: our CUDA kernels compiled for the CPU, in place of the CPU's own.
 #include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
 
@@ -28,17 +28,51 @@ class CountingAllocator : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator& inner) : inner_(inner) {}
   c10::DataPtr allocate(std::size_t bytes) override {
-    ++count;
+    if (!is_paused) ++count;
     return inner_.allocate(bytes);
   }
   c10::DeleterFnPtr raw_deleter() const override { return inner_.raw_deleter(); }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { inner_.copy_data(to, from, bytes); }
 
   std::int64_t count = 0;
+  inline static bool is_paused = false;
 
  private:
   c10::Allocator& inner_;
 };
+
+struct Pause {
+  Pause() { CountingAllocator::is_paused = true; }
+  ~Pause() { CountingAllocator::is_paused = false; }
+};
+
+}  // namespace
+}  // namespace lora_train
+
+// The linker sends the engine's calls of attention here first (--wrap in CMakeLists.txt).
+#define LORA_TRAIN_FORWARD(prefix) \
+  prefix##_ZN10lora_train7kernels17attention_forwardERKN2at6TensorES4_S4_RKNS0_15AttentionLayoutERS2_S8_
+#define LORA_TRAIN_BACKWARD(prefix) \
+  prefix##_ZN10lora_train7kernels18attention_backwardERKN2at6TensorES4_S4_S4_S4_S4_RKNS0_15AttentionLayoutERS2_S8_S8_
+using lora_train::Pause;
+using Layout = lora_train::kernels::AttentionLayout;
+using In = const at::Tensor&;
+using Out = at::Tensor&;
+extern "C" {
+void LORA_TRAIN_FORWARD(__real_)(In, In, In, const Layout&, Out, Out);
+void LORA_TRAIN_FORWARD(__wrap_)(In q, In k, In v, const Layout& layout, Out out, Out lse) {
+  const Pause pause;
+  LORA_TRAIN_FORWARD(__real_)(q, k, v, layout, out, lse);
+}
+void LORA_TRAIN_BACKWARD(__real_)(In, In, In, In, In, In, const Layout&, Out, Out, Out);
+void LORA_TRAIN_BACKWARD(__wrap_)(In dout, In q, In k, In v, In out, In lse, const Layout& layout, Out dq, Out dk, Out dv) {
+  const Pause pause;
+  LORA_TRAIN_BACKWARD(__real_)(dout, q, k, v, out, lse, layout, dq, dk, dv);
+}
+}
+
+namespace lora_train {
+namespace {
 
 struct Arguments {
   ProfileSources sources;

@@ -29,7 +29,7 @@ struct LossHeadOptions {
   int64_t chunk_bytes = int64_t{256} << 20;  ///< logits of a chunk take about this; a GEMM of few rows mostly packs the head
 };
 
-/// Its buffers, a chunk each, are made once. Not thread-safe.
+/// Its buffers are made once; those with logits hold a chunk. Not thread-safe.
 class LossHead {
  public:
   /// Buffers have dtype and device of `weights`, which outlive the head.
@@ -56,7 +56,7 @@ class LossHead {
     kernels::CrossEntropyOutput output;
   };
   Chunk forward(const at::Tensor& hidden, const Batch& batch, int64_t begin);
-  void backward(Chunk& chunk, at::Tensor& d_hidden);
+  void backward(Chunk& chunk, at::Tensor d_picked);
   at::Tensor make(at::IntArrayRef sizes, at::ScalarType dtype);
 
   OuterWeights& weights_;
@@ -64,7 +64,7 @@ class LossHead {
   int64_t chunk_rows_, bytes_ = 0;
   at::Tensor picked_, normed_, logits_, rstd_;     ///< [m, D], [m, D], [m, V], [m]
   at::Tensor losses_, correct_, confidence_;       ///< [m]
-  at::Tensor d_normed_, d_picked_;                 ///< [m, D], undefined without backward
+  at::Tensor d_normed_, d_picked_;                 ///< [m, D] and [max_rows, D], undefined without backward
 };
 
 }  // namespace lora_train::model
