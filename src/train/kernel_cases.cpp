@@ -1,0 +1,244 @@
+// N tokens, D features, F ffn, V vocabulary, R rank, H heads, K kv heads, E head size.
+#include "kernel_cases.h"
+
+#include <array>
+#include <cmath>
+
+#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/cross_entropy.h"
+#include "lora_train/kernels/dropout.h"
+#include "lora_train/kernels/embedding.h"
+#include "lora_train/kernels/lora.h"
+#include "lora_train/kernels/qk_norm_rope.h"
+#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/rope.h"
+#include "lora_train/kernels/swiglu.h"
+
+namespace lora_train::train {
+namespace {
+
+void add_rms_norm(const Place& place, std::int64_t N, std::int64_t D, std::vector<Case>& cases) {
+  const at::Tensor x = place.uniform({N, D}), weight = place.uniform({D}), dy = place.uniform({N, D});
+  const auto forward = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(x, weight, 1e-6, o[0], o[1]); }; };
+  Outputs of_forward = {place.empty({N, D}), place.fp32({N})};
+  forward(kernels::rms_norm_forward_reference)(of_forward);
+  const at::Tensor rstd = of_forward[1];
+  const auto backward = [=](auto kernel) -> Call {
+    return [=](Outputs& o) { kernel(dy, x, weight, rstd, o[0], /*accumulate=*/false, &o[1]); };
+  };
+  const std::string shape = sizes_text({{"N", N}, {"D", D}});
+  cases.push_back({"rms_norm forward",
+                   shape,
+                   {place.empty({N, D}), place.fp32({N})},
+                   forward(kernels::rms_norm_forward),
+                   forward(kernels::rms_norm_forward_reference)});
+  cases.push_back({"rms_norm backward",
+                   shape,
+                   {place.empty({N, D}), place.fp32({D})},
+                   backward(kernels::rms_norm_backward),
+                   backward(kernels::rms_norm_backward_reference)});
+}
+
+void add_swiglu(const Place& place, std::int64_t N, std::int64_t F, std::vector<Case>& cases) {
+  const at::Tensor gate_up = place.uniform({N, 2 * F}), dy = place.uniform({N, F});
+  const auto forward = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(gate_up, o[0]); }; };
+  const auto backward = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(dy, gate_up, o[0]); }; };
+  const std::string shape = sizes_text({{"N", N}, {"F", F}});
+  cases.push_back({"swiglu forward",
+                   shape,
+                   {place.empty({N, F})},
+                   forward(kernels::swiglu_forward),
+                   forward(kernels::swiglu_forward_reference)});
+  cases.push_back({"swiglu backward",
+                   shape,
+                   {place.empty({N, 2 * F})},
+                   backward(kernels::swiglu_backward),
+                   backward(kernels::swiglu_backward_reference)});
+}
+
+void add_rope(const Place& place, std::int64_t N, std::int64_t H, std::int64_t E, std::vector<Case>& cases) {
+  const at::Tensor exponents = at::arange(0, E, 2, at::kFloat) / static_cast<double>(E);
+  const at::Tensor inv_freq = at::pow(10000.0, -exponents).to(place.device);
+  const kernels::RopeTable table = kernels::make_rope_table(inv_freq, N, 1.0);
+  const at::Tensor x = place.uniform({N, H, E}), positions = place.positions(N);
+  for (const bool inverse : {false, true}) {
+    const auto rotate = [=](auto kernel) -> Call {
+      return [=](Outputs& o) { kernel(o[0], positions, table, inverse); };
+    };
+    cases.push_back({inverse ? "rope backward" : "rope forward",
+                     sizes_text({{"N", N}, {"H", H}, {"E", E}}),
+                     {x},
+                     rotate(kernels::rope_in_place),
+                     rotate(kernels::rope_in_place_reference)});
+  }
+}
+
+/// As one kernel over the q|k|v buffer, with the norm of the heads.
+void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::int64_t K, std::int64_t E,
+                      std::vector<Case>& cases) {
+  const at::Tensor inv_freq =
+      at::pow(10000.0, -at::arange(0, E, 2, at::kFloat) / static_cast<double>(E)).to(place.device);
+  const kernels::RopeTable table = kernels::make_rope_table(inv_freq, N, 1.0);
+  const at::Tensor positions = place.positions(N), qkv = place.uniform({N, (H + 2 * K) * E});
+  const at::Tensor d_qk = place.uniform({N, (H + K) * E});
+  const kernels::QkNorm weights{place.uniform({E}), place.uniform({E}), 1e-6, {}, {}, {}, {}};
+  const auto forward = [=](auto kernel) -> Call {
+    return [=](Outputs& o) {
+      kernels::QkNorm norm = weights;
+      norm.raw = o[1];
+      norm.rstd = o[2];
+      kernel(o[0], {H, K, positions, table}, norm);
+    };
+  };
+  const Outputs outputs = {qkv, place.empty({N, (H + K) * E}), place.fp32({H + K, N})};
+  Outputs kept = {qkv.clone(), outputs[1].clone(), outputs[2].clone()};
+  forward(kernels::qk_norm_rope_forward_reference)(kept);
+  const auto backward = [=](auto kernel) -> Call {
+    return [=](Outputs& o) {
+      kernels::QkNorm norm = weights;
+      norm.raw = kept[1];
+      norm.rstd = kept[2];
+      norm.grad_q_weight = o[1];
+      norm.grad_k_weight = o[2];
+      at::Tensor used_up = d_qk.clone();
+      kernel(used_up, {H, K, positions, table}, norm, o[0]);
+    };
+  };
+  const std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}});
+  cases.push_back({"qk_norm_rope forward", shape, outputs, forward(kernels::qk_norm_rope_forward),
+                   forward(kernels::qk_norm_rope_forward_reference)});
+  cases.push_back({"qk_norm_rope backward",
+                   shape,
+                   {place.empty({N, (H + 2 * K) * E}), place.fp32({E}), place.fp32({E})},
+                   backward(kernels::qk_norm_rope_backward),
+                   backward(kernels::qk_norm_rope_backward_reference)});
+}
+
+void add_cross_entropy(const Place& place, std::int64_t N, std::int64_t V, std::vector<Case>& cases) {
+  const at::Tensor logits = place.uniform({N, V}).mul(4), targets = place.ids(N, V);
+  const auto run = [=](auto kernel) -> Call {
+    return [=](Outputs& o) {
+      kernels::CrossEntropyOutput output;
+      output.losses = o[1];
+      output.confidence = o[2];
+      kernel(o[0], targets, 0.5, /*write_gradient=*/true, output);
+    };
+  };
+  cases.push_back({"cross_entropy",
+                   sizes_text({{"N", N}, {"V", V}}),
+                   {logits, place.fp32({N}), place.fp32({N})},
+                   run(kernels::cross_entropy_in_place),
+                   run(kernels::cross_entropy_in_place_reference)});
+}
+
+void add_embedding(const Place& place, std::int64_t N, std::int64_t V, std::int64_t D, std::vector<Case>& cases) {
+  const at::Tensor ids = place.ids(N, V), weight = place.uniform({V, D}), dout = place.uniform({N, D});
+  const std::string shape = sizes_text({{"N", N}, {"V", V}, {"D", D}});
+  cases.push_back({"embedding forward",
+                   shape,
+                   {place.empty({N, D})},
+                   [=](Outputs& o) { kernels::embedding_forward(ids, weight, {}, o[0]); },
+                   [=](Outputs& o) { at::index_select_out(o[0], weight, 0, ids); }});
+  cases.push_back({"embedding backward",
+                   shape,
+                   {place.fp32({V, D})},
+                   [=](Outputs& o) {
+                     kernels::TrainableRows none;
+                     kernels::embedding_backward(ids, dout, o.data(), none);
+                   },
+                   [=](Outputs& o) { o[0].index_add_(0, ids, dout.to(at::kFloat)); }});
+}
+
+void add_lora(const Place& place, std::int64_t N, std::int64_t D, std::int64_t R, std::vector<Case>& cases) {
+  const at::Tensor wide = place.uniform({N, D}), thin = place.uniform({N, R});
+  const auto of_a = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(thin, wide, o[0]); }; };
+  const auto of_b = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(wide, thin, 2.0, o[0]); }; };
+  const std::string shape = sizes_text({{"N", N}, {"D", D}, {"R", R}});
+  cases.push_back({"lora gradient of A",
+                   shape,
+                   {place.fp32({R, D})},
+                   of_a(kernels::lora_grad_a),
+                   of_a(kernels::lora_grad_a_reference)});
+  cases.push_back({"lora gradient of B",
+                   shape,
+                   {place.fp32({D, R})},
+                   of_b(kernels::lora_grad_b),
+                   of_b(kernels::lora_grad_b_reference)});
+}
+
+void add_dropout(const Place& place, std::int64_t N, std::int64_t D, std::vector<Case>& cases) {
+  const at::Tensor x = place.uniform({N, D}), positions = place.positions(N), documents = place.ids(N, 5);
+  const auto run = [=](auto kernel) -> Call {
+    return [=](Outputs& o) { kernel(x, documents, positions, PhiloxKey{1234567, 89}, 0.1, o[0]); };
+  };
+  cases.push_back({"dropout",
+                   sizes_text({{"N", N}, {"D", D}}),
+                   {place.empty({N, D})},
+                   run(kernels::dropout_forward),
+                   run(kernels::dropout_forward_reference)});
+}
+
+/// Two documents, the first of a third of the tokens.
+void add_attention(const Place& place, std::int64_t N, std::int64_t H, std::int64_t K, std::int64_t E,
+                   std::vector<Case>& cases) {
+  kernels::AttentionLayout layout;
+  layout.cu_seqlens_q = layout.cu_seqlens_k = {0, N / 3, N};
+  layout.scale = 1 / std::sqrt(static_cast<double>(E));
+  const at::Tensor q = place.uniform({N, H, E}), k = place.uniform({N, K, E}), v = place.uniform({N, K, E});
+  const at::Tensor dout = place.uniform({N, H, E});
+  const auto forward = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(q, k, v, layout, o[0], o[1]); }; };
+  Outputs kept = {place.empty({N, H, E}), place.fp32({N, H})};
+  forward(kernels::attention_forward_reference)(kept);
+  const auto backward = [=](auto kernel) -> Call {
+    return [=](Outputs& o) { kernel(dout, q, k, v, kept[0], kept[1], layout, o[0], o[1], o[2]); };
+  };
+  const std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}});
+  cases.push_back({"attention forward",
+                   shape,
+                   {place.empty({N, H, E}), place.fp32({N, H})},
+                   forward(kernels::attention_forward),
+                   forward(kernels::attention_forward_reference)});
+  cases.push_back({"attention backward",
+                   shape,
+                   {place.empty({N, H, E}), place.empty({N, K, E}), place.empty({N, K, E})},
+                   backward(kernels::attention_backward),
+                   backward(kernels::attention_backward_reference)});
+}
+
+}  // namespace
+
+std::string sizes_text(const std::vector<std::pair<const char*, std::int64_t>>& sizes) {
+  std::string text;
+  for (const auto& [letter, size] : sizes) {
+    if (!text.empty()) text += ' ';
+    text.append(letter).append("=").append(std::to_string(size));
+  }
+  return text;
+}
+
+std::vector<Case> layer_cases(const Place& place) {
+  using Sizes = std::vector<std::array<std::int64_t, 4>>;
+  const auto with_large = [&](Sizes sizes, const std::array<std::int64_t, 4>& large) {
+    if (place.device.is_cuda()) sizes.push_back(large);
+    return sizes;
+  };
+  std::vector<Case> cases;
+  for (const auto& [N, D, F, V] : with_large({{37, 67, 131, 111}, {512, 896, 4864, 2048}}, {4096, 3584, 18944, 8192})) {
+    add_rms_norm(place, N, D, cases);
+    add_swiglu(place, N, F, cases);
+    add_lora(place, N, D, 16, cases);
+    add_dropout(place, N, D, cases);
+    add_embedding(place, N, V, D, cases);
+  }
+  for (const auto& [N, H, K, E] : with_large({{37, 3, 1, 16}, {512, 14, 2, 64}}, {4096, 28, 4, 128})) {
+    add_rope(place, N, H, E, cases);
+    add_qk_norm_rope(place, N, H, K, E, cases);
+    add_attention(place, N, H, K, E, cases);
+  }
+  add_cross_entropy(place, 5, 1009, cases);
+  add_cross_entropy(place, 64, 32000, cases);
+  if (place.device.is_cuda()) add_cross_entropy(place, 512, 151936, cases);
+  return cases;
+}
+
+}  // namespace lora_train::train
