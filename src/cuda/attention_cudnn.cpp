@@ -33,11 +33,14 @@ enum Id : std::int64_t {
 constexpr std::int64_t kNumBegins = kDkBegin - kQBegin + 1;
 
 void check(fe::error_t error, const char* what) {
-  if (error.is_bad()) throw DeviceError("src/cuda/attention_cudnn.cpp", std::string(what) + " failed: " + error.get_message());
+  if (error.is_good()) return;
+  throw DeviceError("src/cuda/attention_cudnn.cpp", std::string(what) + " failed: " + error.get_message());
 }
 
 TensorPointer index_tensor(Graph& graph, Id id, std::int64_t count, fe::DataType_t type) {
-  return graph.tensor(Tensor_attributes().set_uid(id).set_dim({count, 1, 1, 1}).set_stride({1, 1, 1, 1}).set_data_type(type));
+  Tensor_attributes attributes;
+  attributes.set_uid(id).set_dim({count, 1, 1, 1}).set_stride({1, 1, 1, 1}).set_data_type(type);
+  return graph.tensor(attributes);
 }
 
 TensorPointer begins(Graph& graph, const CudnnShape& shape, Id id) {

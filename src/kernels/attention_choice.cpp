@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kMaxScoreBytes = int64_t{1} << 30;
 
 std::string refusal_of_fa2(const AttentionCase& c) {
-  if (c.dtype != at::kBFloat16) return "fa2 computes in bf16 alone; use dtype: bf16 or attn_implementation: auto";
+  if (c.dtype != at::kBFloat16) return "fa2 computes in bf16 alone; use precision: bf16 or attn_implementation: auto";
   if (c.sm < 80) return "fa2 needs compute capability 8.0 or newer";
   if (c.head_size % 8 != 0 || c.head_size > 256) {
     return "fa2 takes head sizes that are multiples of 8 up to 256, not " + std::to_string(c.head_size);
@@ -18,14 +18,14 @@ std::string refusal_of_fa2(const AttentionCase& c) {
 }
 
 std::string refusal_of_cudnn(const AttentionCase& c) {
-  if (c.dtype != at::kBFloat16) return "cudnn attention computes in bf16 alone; use dtype: bf16 or attn_implementation: auto";
+  if (c.dtype != at::kBFloat16) return "cudnn attention computes in bf16 alone; use precision: bf16";
   if (c.sm < 90 || c.sm / 10 == 12) {
     return "cudnn attention over packed documents needs Hopper or datacenter Blackwell; use attn_implementation: fa2";
   }
   const int64_t largest = c.sm / 10 == 9 ? 256 : 128;
   if (c.head_size % 8 != 0 || c.head_size > largest) {
-    return "cudnn attention takes head sizes that are multiples of 8 up to " + std::to_string(largest) + " on this GPU, not " +
-           std::to_string(c.head_size) + "; use attn_implementation: fa2";
+    return "cudnn attention takes head sizes that are multiples of 8 up to " + std::to_string(largest) +
+           " on this GPU, not " + std::to_string(c.head_size) + "; use attn_implementation: fa2";
   }
   const int64_t score_bytes = 2 * c.num_docs * c.num_heads * c.max_len_q * c.max_len_k;
   if (c.deterministic && score_bytes > kMaxScoreBytes) {

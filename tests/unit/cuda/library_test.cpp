@@ -60,6 +60,12 @@ TEST(CudaLibrary, TorchHasCudaExactlyWhereThereIsADevice) {
   EXPECT_GT(device.total_bytes, int64_t{1} << 30);
 }
 
+TEST(CudaLibrary, DoesNotStartOnADeviceThatIsNotThere) {
+  const CudaLibrary& cuda = library();
+  EXPECT_THROW(start_cuda({.device = cuda.num_devices()}), DeviceError);
+  EXPECT_THROW(start_cuda({.device = -1}), DeviceError);
+}
+
 TEST(CudaLibrary, GemmBeforeTheStartIsRefused) { EXPECT_THROW(library().gemm({}), DeviceError); }
 
 }  // namespace
