@@ -1,4 +1,5 @@
-"""transformers + PEFT as the reference: loss, gradients and training curves, one document per forward call."""
+"""transformers + PEFT as the reference: loss, gradients and training curves, one document per forward call, on the device
+that the model is on."""
 
 import contextlib
 import math
@@ -25,15 +26,15 @@ def trainable(model):
     return {name.replace(".default.", "."): p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def autocast(is_bf16):
-    return torch.autocast("cpu", torch.bfloat16) if is_bf16 else contextlib.nullcontext()
+def autocast(is_bf16, device="cpu"):
+    return torch.autocast(device, torch.bfloat16) if is_bf16 else contextlib.nullcontext()
 
 
 def token_losses(model, row, is_bf16=False, **forward_args):
     """The cross entropy of each token of one document but the first, in fp32; zero where it is not supervised."""
-    ids = torch.tensor([row["input_ids"]])
-    targets = torch.tensor(row["labels"][1:])
-    with autocast(is_bf16):
+    ids = torch.tensor([row["input_ids"]], device=model.device)
+    targets = torch.tensor(row["labels"][1:], device=model.device)
+    with autocast(is_bf16, model.device.type):
         logits = model(input_ids=ids, use_cache=False, **forward_args).logits
     return F.cross_entropy(logits[0, :-1].float(), targets, ignore_index=-100, reduction="none")
 
@@ -66,7 +67,7 @@ def gradients(model, rows, is_bf16=False):
     """(loss, {name: fp32 gradient}) of a global step."""
     model.zero_grad()
     value = loss_and_backward(model, rows, is_bf16)
-    return value, {name: p.grad.float().clone() for name, p in trainable(model).items()}
+    return value, {name: p.grad.float().cpu().clone() for name, p in trainable(model).items()}
 
 
 def train(model, batches, *, learning_rate, scheduler="constant", warmup_steps=0, weight_decay=0.0, max_grad_norm=1.0,

@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""What the CUDA side of lora-train is decided and judged by, measured on this machine through PyTorch and gpu_bench:
+
+  copy       bytes per second: on the device, to it and from it (pinned)
+  attention  FA2 against cuDNN over packed documents, empty documents, repeated backwards (the program gpu_bench)
+  hf         milliseconds of a step of transformers + PEFT, shapes of Qwen2.5-0.5B and 7B with random weights
+  gemm       TFLOP/s of the products of both shapes at M = 4k, 8k, 16k tokens: plain; 64 more in K, as the forward of
+             [W | sB] [x ; Ax] has; 64 more in N, as its backward has; in bf16, and in FP8 where the device has it
+
+Usage: bench/gpu_measure.py [--device cuda|cpu] [--only copy,gemm,...] [--limit-s S] [--json FILE] [--header TEXT]
+Times are medians of 10 after 3 that are not counted. --device cpu runs tiny sizes, to test this script. A measurement that
+fails says so and the others go on; the last line is `figure: ...`, the exit code 1 when any failed.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+os.environ.update(TQDM_DISABLE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_OFFLINE="1")
+ROOT = Path(__file__).resolve().parents[1]
+BIN = Path(os.environ.get("LORA_TRAIN_BIN", ROOT / "build/dev/bin"))
+SHAPES = {  # of Qwen2.5
+    "0.5B": dict(hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2,
+                 intermediate_size=4864, vocab_size=151936, tie_word_embeddings=True),
+    "7B": dict(hidden_size=3584, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4,
+               intermediate_size=18944, vocab_size=152064, tie_word_embeddings=False)}
+TINY = {"tiny": dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                     intermediate_size=128, vocab_size=256, tie_word_embeddings=True)}
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+EXTRA = 64
+
+
+def products(shape):
+    """{name: (N, K)} of the joined linears of a layer: y [M, N] = x [M, K] W^T."""
+    hidden, ffn = shape["hidden_size"], shape["intermediate_size"]
+    kv = hidden // shape["num_attention_heads"] * shape["num_key_value_heads"]
+    return {"qkv": (hidden + 2 * kv, hidden), "o": (hidden, hidden), "gate|up": (2 * ffn, hidden), "down": (hidden, ffn)}
+
+
+class Measure:
+    """Prints and keeps what is measured."""
+
+    def __init__(self, args):
+        import torch
+        self.torch, self.device, self.deadline = torch, args.device, time.monotonic() + args.limit_s
+        self.is_cuda = args.device == "cuda"
+        self.shapes = SHAPES if self.is_cuda else TINY
+        self.results, self.failed, self.left_out = [], [], []
+
+    def keep(self, kind, name, unit, value, **more):
+        self.results.append(dict(kind=kind, name=name, unit=unit, value=value, **more))
+        words = "  ".join(f"{key} {number:.4g}" if isinstance(number, float) else f"{key} {number}" for key, number in more.items())
+        print(f"{kind:9s} {name:44s} {value:10.2f} {unit}  {words}", flush=True)
+
+    def seconds(self, body, repeats=10):
+        """Median seconds of body(); on CUDA by events."""
+        torch = self.torch
+        for _ in range(3):
+            body()
+        times = []
+        for _ in range(repeats):
+            if self.is_cuda:
+                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                start.record()
+                body()
+                end.record()
+                end.synchronize()
+                times.append(start.elapsed_time(end) / 1e3)
+            else:
+                begin = time.perf_counter()
+                body()
+                times.append(time.perf_counter() - begin)
+        return statistics.median(times)
+
+    def attempt(self, name, body, *arguments):
+        if time.monotonic() > self.deadline:
+            self.left_out.append(name)
+            return
+        try:
+            body(*arguments)
+        except Exception as error:  # noqa: BLE001: one measurement that fails is a result, too
+            self.failed.append(name)
+            print(f"{name}: FAILED: {type(error).__name__}: {str(error)[:600]}", flush=True)
+        finally:
+            if self.is_cuda:
+                self.torch.cuda.empty_cache()
+
+
+def copy(m):
+    torch = m.torch
+    num_bytes = 1 << 30 if m.is_cuda else 1 << 20
+    source = torch.zeros(num_bytes, dtype=torch.uint8, device=m.device)
+    target = torch.empty_like(source)
+    m.keep("copy", "on the device, read + written", "GB/s", 2e-9 * num_bytes / m.seconds(lambda: target.copy_(source)))
+    if m.is_cuda:
+        host = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+        m.keep("copy", "to the device, pinned", "GB/s",
+               1e-9 * num_bytes / m.seconds(lambda: target.copy_(host, non_blocking=True)))
+        m.keep("copy", "from the device, pinned", "GB/s",
+               1e-9 * num_bytes / m.seconds(lambda: host.copy_(source, non_blocking=True)))
+
+
+def gemm_bf16(m, shape_name, name, M, N, K, variant):
+    torch = m.torch
+    x = torch.randn(M, K, device=m.device, dtype=torch.bfloat16)
+    weight = torch.randn(N, K, device=m.device, dtype=torch.bfloat16)
+    out = torch.empty(M, N, device=m.device, dtype=torch.bfloat16)
+    seconds = m.seconds(lambda: torch.mm(x, weight.t(), out=out))
+    m.keep("gemm", f"bf16 {shape_name} {name} M {M} N {N} K {K} {variant}", "TFLOP/s", 2e-12 * M * N * K / seconds,
+           ms=1e3 * seconds)
+
+
+def gemm_fp8(m, shape_name, name, M, N, K, variant):
+    torch = m.torch
+    x = torch.randn(M, K, device=m.device).to(torch.float8_e4m3fn)
+    weight = torch.randn(N, K, device=m.device).to(torch.float8_e4m3fn)
+    one = torch.ones((), device=m.device)
+    seconds = m.seconds(lambda: torch._scaled_mm(x, weight.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16,
+                                                 use_fast_accum=True))
+    m.keep("gemm", f"fp8 {shape_name} {name} M {M} N {N} K {K} {variant}", "TFLOP/s", 2e-12 * M * N * K / seconds,
+           ms=1e3 * seconds)
+
+
+def gemm(m):
+    kinds = [("bf16", gemm_bf16)]
+    if m.is_cuda and m.torch.cuda.get_device_capability() >= (8, 9):
+        kinds.append(("fp8", gemm_fp8))
+    else:
+        print("gemm      fp8: not measured, this device has none")
+    for M in (8192, 4096, 16384) if m.is_cuda else (32,):
+        for kind, body in kinds:
+            for shape_name, shape in m.shapes.items():
+                for name, (N, K) in products(shape).items():
+                    for variant, more_n, more_k in (("plain", 0, 0), ("+64 K", 0, EXTRA), ("+64 N", EXTRA, 0)):
+                        m.attempt(f"gemm {kind} {shape_name} {name} M {M} {variant}", body, m, shape_name, name, M,
+                                  N + more_n, K + more_k, variant)
+
+
+def make_hf_model(m, shape):
+    from peft import LoraConfig, get_peft_model
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+    torch = m.torch
+    config = Qwen2Config(max_position_embeddings=32768, rms_norm_eps=1e-6, attn_implementation="sdpa", **shape)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device(m.device):
+            base = Qwen2ForCausalLM(config)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return get_peft_model(base, LoraConfig(r=16, lora_alpha=32, target_modules=TARGETS, task_type="CAUSAL_LM")).train()
+
+
+def hf_step(m, name, shape, tokens, is_recomputed):
+    torch = m.torch
+    model = make_hf_model(m, shape)
+    if is_recomputed:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.enable_input_require_grads()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=m.is_cuda)
+    ids = torch.randint(shape["vocab_size"], (1, tokens), device=m.device)
+
+    def step():
+        with torch.autocast(m.device, torch.bfloat16):
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    if m.is_cuda:
+        torch.cuda.reset_peak_memory_stats()
+    seconds = m.seconds(step, repeats=5)
+    peak = torch.cuda.max_memory_allocated() / 2**30 if m.is_cuda else 0.0
+    m.keep("hf", f"{name}, 1 x {tokens} tokens, {'recomputed' if is_recomputed else 'kept'}", "ms/step", 1e3 * seconds,
+           tokens_per_s=tokens / seconds, peak_gib=peak)
+
+
+def hf(m):
+    tokens = 4096 if m.is_cuda else 16
+    for name, shape in m.shapes.items():
+        for is_recomputed in (False, True):
+            m.attempt(f"hf {name} {'recomputed' if is_recomputed else 'kept'}", hf_step, m, name, shape, tokens, is_recomputed)
+
+
+def run_gpu_bench(m, *flags):
+    folders = [os.environ.get("LD_LIBRARY_PATH", ""), str(BIN / "lib"), str(Path(m.torch.__file__).parent / "lib")]
+    done = subprocess.run([str(BIN / "gpu_bench"), *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=dict(os.environ, LD_LIBRARY_PATH=":".join(filter(None, folders))),
+                          timeout=max(10.0, m.deadline - time.monotonic()))
+    print(done.stdout, end="", flush=True)
+    m.results += [dict(kind="attention", name=line) for line in done.stdout.splitlines() if " forward " in line]
+    if done.returncode != (0 if m.is_cuda else 6):
+        raise RuntimeError(f"gpu_bench: exit code {done.returncode}")
+
+
+def attention(m):
+    for flags in ([], ["--deterministic"]):
+        m.attempt(f"attention {' '.join(flags)}", run_gpu_bench, m, *flags)
+
+
+def main():
+    kinds = {kind.__name__: kind for kind in (copy, attention, hf, gemm)}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--only", default=",".join(kinds))
+    parser.add_argument("--limit-s", type=float, default=86400)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--header", default="")
+    args = parser.parse_args()
+    m = Measure(args)
+    if m.is_cuda and not m.torch.cuda.is_available():
+        print("figure: torch sees no GPU: nothing was measured")
+        sys.exit(6)
+    device = m.torch.cuda.get_device_name() if m.is_cuda else "cpu"
+    print(f"{args.header}; {device}, torch {m.torch.__version__}, {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}")
+    for kind in args.only.split(","):
+        m.attempt(kind, kinds[kind], m)
+    if args.json:
+        args.json.write_text(json.dumps({"header": args.header, "device": device, "failed": m.failed, "left_out": m.left_out,
+                                         "results": m.results}, indent=0))
+    for name in m.left_out:
+        print(f"left out for lack of time: {name}")
+    print(f"figure: {len(m.results)} measured, {len(m.failed)} failed, {len(m.left_out)} left out for lack of time")
+    sys.exit(1 if m.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Makes one archive of the program, its tests and scripts/gpu_check.sh, for a machine with a GPU, Ubuntu 22.04 or 24.04 and
+# the torch 2.11 wheel of Python 3.12: no compiler, no network, no repository is needed there.
+#
+#   scripts/make_bundle.sh [--out FILE] [--build DIR] [--no-build] [--level N]
+#
+#   --out FILE     the archive (default build/lora-train-bundle.tar.xz)
+#   --build DIR    the build that is packed (default build/dev, of the preset of that name)
+#   --no-build     pack what is built; do not bring it up to date
+#   --level N      of xz, 0 (fast) to 9 (default 6)
+#
+# Fails, and leaves no archive, where a file would not run on Ubuntu 22.04 (scripts/check_portable.py) or the archive is over
+# 40 MB. On the other machine:
+#
+#   tar xf lora-train-bundle.tar.xz && lora-train-bundle/scripts/gpu_check.sh --bench
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+max_bytes=40000000
+name=lora-train-bundle
+out=build/$name.tar.xz
+build=build/dev
+is_built=false
+level=6
+# The programs whose tests run on a GPU too, and those that drive the engine.
+programs=(lora-train lora-train-probe kernels_test optim_test model_test train_test lora_test cuda_test own_kernels_test
+  gpu_bench)
+libraries=(liblora_train_engine.so liblora_train_cuda.so libcount_cuda_calls.so)
+scripts=(scripts/gpu_check.sh scripts/check_portable.py tests/gpu/*.py tests/parity/engine.py tests/parity/oracle.py
+  tests/parity/random_case.py bench/gpu_measure.py docs/gpu.md LICENSE)
+example=(examples/tiny-math/model examples/tiny-math/profile.yaml examples/tiny-math/train.jsonl
+  examples/tiny-math/heldout.jsonl)
+
+die() { printf 'make_bundle: %s\n' "$*" >&2; exit 1; }
+
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --out) [ $# -ge 2 ] || die "--out needs a file"; out="$2"; shift ;;
+    --build) [ $# -ge 2 ] || die "--build needs a folder"; build="$2"; shift ;;
+    --no-build) is_built=true ;;
+    --level) [ $# -ge 2 ] || die "--level needs a number"; level="$2"; shift ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) die "unknown argument \"$1\". There are --out, --build, --no-build and --level" ;;
+  esac
+  shift
+done
+
+bring_up_to_date() {
+  [ -e "$build/CMakeCache.txt" ] || cmake --preset "$(basename "$build")" >&2
+  cmake --build "$build" --target "${programs[@]}" lora_train_engine lora_train_cuda count_cuda_calls >&2
+}
+
+# lib/torch_path stays behind: it names a folder of this machine.
+copy_files() { # folder
+  local file
+  mkdir -p "$1/bin/lib"
+  for file in "${programs[@]}"; do
+    [ -x "$build/bin/$file" ] || die "no $build/bin/$file: build first, or leave out --no-build"
+    cp "$build/bin/$file" "$1/bin/"
+  done
+  for file in "${libraries[@]}"; do
+    [ -e "$build/bin/lib/$file" ] || die "no $build/bin/lib/$file. The CUDA library is built where nvcc is: scripts/install_deps.sh"
+    cp "$build/bin/lib/$file" "$1/bin/lib/"
+  done
+  cp -r "$build/bin/configs" "$1/bin/"
+  cp -r --parents "${scripts[@]}" "${example[@]}" "$1/"
+}
+
+# The tests carry the path of this machine's torch; gpu_check.sh and LD_LIBRARY_PATH stand in for it there.
+make_portable() { # folder
+  local file
+  printf 'file(RPATH_REMOVE FILE "${FILE}")\n' >"$1.cmake"
+  for file in "$1"/bin/* "$1"/bin/lib/*.so; do
+    [ -f "$file" ] || continue
+    strip "$file"
+    readelf -d "$file" | grep -qF '$ORIGIN' || cmake -DFILE="$file" -P "$1.cmake" >/dev/null
+  done
+  scripts/check_portable.py "$1" || die "the bundle would not run on another machine"
+}
+
+# The commit is that of the program: it says itself what it was built from.
+describe() { # folder
+  printf 'program: %s\nbuilt on: %s, %s\ndate: %s\n' "$("$build/bin/lora-train" --version | head -n 1)" \
+    "$(. /etc/os-release && echo "$PRETTY_NAME")" "$(ldd --version | head -n 1)" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
+    >"$1/BUNDLE"
+}
+
+$is_built || bring_up_to_date
+folder="$(mktemp -d)"
+trap 'rm -rf "$folder"' EXIT
+copy_files "$folder/$name"
+make_portable "$folder/$name"
+describe "$folder/$name"
+mkdir -p "$(dirname "$out")"
+tar --sort=name --owner=0 --group=0 --numeric-owner -C "$folder" -cf - "$name" | xz -T0 "-$level" >"$folder/archive"
+bytes="$(stat -c %s "$folder/archive")"
+[ "$bytes" -le "$max_bytes" ] || die "the archive has $bytes bytes, at most $max_bytes are allowed"
+mv "$folder/archive" "$out"
+printf '%s: %s bytes\n' "$out" "$bytes"

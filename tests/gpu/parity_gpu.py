@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""lora-train against transformers + PEFT on one device: loss and gradients of step 1, and curves of 50 steps.
+
+The models are small, random ones of tests/parity/random_case.py, of all families. Both sides see the same files.
+
+  fp32   loss and every gradient within 1e-5 of PEFT in fp32; curves within 1e-4 (tests/parity/test_lora_curves.py)
+  tf32   tf32: true against PEFT in exact fp32: loss within 2e-3, gradients within 2e-2; curves within 1e-2 (CUDA only)
+  bf16   loss within 1% of PEFT in fp32, curves within 1% of PEFT in bf16; the error of the gradients is, in the geometric
+         mean over the tensors, at most 1.5 times that of PEFT in bf16, and of no tensor over 4 times
+
+Usage: tests/gpu/parity_gpu.py --device cuda|cpu --work DIR [--modes fp32,tf32,bf16] [--cases N] [--curves N]
+       [--jobs N] [--limit-s S]
+--limit-s: nothing more is compared after so many seconds. A case that fails does not stop the others. The last line is
+`figure: ...`; exit code 1 = failed, 77 = transformers or peft is missing.
+"""
+
+import argparse
+import functools
+import math
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parity"))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.update(TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1", HF_HUB_DISABLE_PROGRESS_BARS="1")
+try:
+    import torch
+    import engine
+    import oracle
+    import random_case
+except ImportError as error:
+    print(f"figure: not checked: {error}")
+    sys.exit(77)
+
+# What the programs of a bundle carry no path to.
+os.environ.setdefault("LORA_TRAIN_TORCH", str(Path(torch.__file__).parent))
+os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), os.environ["LORA_TRAIN_TORCH"] + "/lib"]))
+
+MODES = {"fp32": {}, "tf32": {"tf32": True}, "bf16": {"precision": "bf16", "base_precision": "bf16"}}
+# Case number, shape (hidden, heads, kv heads, head size) or None for the drawn one.
+STEP_1 = [(0, (128, 4, 2, 32)), (1, (256, 4, 2, 64)), (2, (256, 2, 1, 128)), (3, (160, 5, 1, 32)), (5, None), (7, None),
+          (4, (192, 3, 1, 64)), (9, (96, 6, 2, 16))]
+# Case number, shape, learning rate: curves that do not amplify rounding, as in tests/parity/test_lora_curves.py.
+CURVES = [(4, (192, 3, 1, 64), 4e-4), (8, None, 3e-3), (17, None, 2e-3), (3, None, 1e-3)]
+NUM_STEPS, BATCH = 50, 4
+CURVE_TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 1e-2}
+
+
+class Report:
+    """Lines of a table, and the worst figure of each kind."""
+
+    def __init__(self):
+        self.num_passed, self.failed, self.worst = 0, [], {}
+
+    def line(self, name, errors):
+        """errors: [(what, value, limit)]."""
+        bad = [what for what, value, limit in errors if not value <= limit]  # NaN is bad
+        words = ", ".join(f"{what} {value:.1e} (at most {limit:g})" for what, value, limit in errors)
+        print(f"{'FAILED' if bad else 'ok    '} {name}: {words}", flush=True)
+        self.count(name, not bad)
+        for what, value, _ in errors:
+            key = f"{name.split()[0]} {what}"
+            self.worst[key] = max(self.worst.get(key, 0.0), value)
+
+    def count(self, name, is_passed):
+        self.num_passed += is_passed
+        if not is_passed:
+            self.failed.append(name)
+
+
+def load(case, device, dtype=torch.float32):
+    return oracle.load_peft(case.model_dir, case.adapter_dir, dtype).to(device)
+
+
+def relative(value, reference):
+    return abs(value - reference) / abs(reference)
+
+
+class StepOne:
+    """Loss and gradients of step 1 of one case; the engine runs in threads of `pool`."""
+
+    def __init__(self, args, pool, number, shape):
+        self.device = args.device
+        self.case = random_case.make_case(number, args.work / f"case-{number}", shape=shape, max_len=120, file_dtype="BF16")
+        self.engines = {mode: pool.submit(self.run_engine, mode) for mode in args.modes}
+
+    def run_engine(self, mode):
+        folder = self.case.model_dir.parent / mode
+        return engine.probe(engine.profile_for(self.case, folder / "run", micro_batch_size=3, **MODES[mode],
+                                               device=self.device), folder)
+
+    @functools.cached_property
+    def exact(self):
+        return oracle.gradients(load(self.case, self.device), self.case.rows)
+
+    def errors(self, mode):
+        facts, gradients = self.engines[mode].result()
+        exact_loss, exact = self.exact
+        loss = relative(facts["loss"], exact_loss)
+        if mode != "bf16":
+            limits = {"fp32": (1e-5, 1e-5), "tf32": (2e-3, 2e-2)}[mode]
+            return [("loss", loss, limits[0]),
+                    ("gradient", max(oracle.gradient_errors(gradients, exact).values()), limits[1])]
+        _, rounded = oracle.gradients(load(self.case, self.device, torch.bfloat16), self.case.rows, is_bf16=True)
+        shares = [float((gradients[name] - exact[name]).norm() / (rounded[name] - exact[name]).norm()) for name in exact]
+        mean = math.exp(sum(map(math.log, shares)) / len(shares))
+        return [("loss", loss, 1e-2), ("share of PEFT's error", mean, 1.5), ("largest share", max(shares), 4)]
+
+
+class Curve:
+    """The losses of 50 steps of one case."""
+
+    def __init__(self, args, pool, number, shape, learning_rate):
+        self.device, self.learning_rate = args.device, learning_rate
+        self.case = random_case.make_case(number, args.work / f"curve-{number}", shape=shape, file_dtype="BF16")
+        self.engines = {mode: pool.submit(self.run_engine, mode) for mode in args.modes}
+
+    def run_engine(self, mode):
+        folder = self.case.model_dir.parent / mode
+        return engine.train(engine.profile_for(
+            self.case, folder / "run", global_batch_size=BATCH, micro_batch_size=BATCH, max_steps=NUM_STEPS,
+            learning_rate=self.learning_rate, lr_scheduler_type="cosine", warmup_steps=5, weight_decay=0.1, **MODES[mode],
+            device=self.device), folder)
+
+    def errors(self, mode):
+        is_bf16 = mode == "bf16"
+        model = load(self.case, self.device, torch.bfloat16 if is_bf16 else torch.float32)
+        history = oracle.train(model, oracle.batches_in_order(self.case.rows, BATCH, NUM_STEPS), scheduler="cosine",
+                               learning_rate=self.learning_rate, warmup_steps=5, weight_decay=0.1, is_bf16=is_bf16)
+        losses = [line["loss"] for line in self.engines[mode].result()]
+        assert len(losses) == NUM_STEPS, f"{len(losses)} steps in metrics.jsonl"
+        worst = max(relative(loss, expected["loss"]) for loss, expected in zip(losses, history))
+        return [("loss", worst, CURVE_TOLERANCE[mode]), ("fall", sum(losses[-2:]) / sum(losses[:2]), 0.75)]
+
+
+def compare(args):
+    """Returns the report and how many comparisons there was no time for."""
+    deadline, report, num_left_out = time.monotonic() + args.limit_s, Report(), 0
+    with ThreadPoolExecutor(args.jobs) as pool:
+        cases = [("step 1", StepOne(args, pool, *case)) for case in STEP_1[:args.cases]]
+        cases += [("curve", Curve(args, pool, *curve)) for curve in CURVES[:args.curves]]
+        for what, case in cases:
+            for mode in args.modes:
+                name = f"{mode} {what} of {case.case.description.split(' | ')[0]}"
+                if time.monotonic() > deadline:
+                    num_left_out += 1
+                    case.engines[mode].cancel()
+                    continue
+                try:
+                    report.line(name, case.errors(mode))
+                except Exception as error:  # noqa: BLE001: an engine that refuses or crashes fails its case alone
+                    print(f"FAILED {name}: {type(error).__name__}: {str(error)[-1500:]}", flush=True)
+                    report.count(name, False)
+    return report, num_left_out
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--modes", default="fp32,tf32,bf16")
+    parser.add_argument("--cases", type=int, default=len(STEP_1))
+    parser.add_argument("--curves", type=int, default=len(CURVES))
+    parser.add_argument("--jobs", type=int, default=min(8, max(1, (os.cpu_count() or 1) // 2)), help="engines at a time")
+    parser.add_argument("--limit-s", type=float, default=86400)
+    args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        print("figure: torch sees no GPU")
+        sys.exit(1)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # the reference is exact
+    args.modes = [mode for mode in args.modes.split(",") if args.device == "cuda" or mode != "tf32"]
+    report, num_left_out = compare(args)
+    worst = ", ".join(f"{key} {value:.1e}" for key, value in sorted(report.worst.items()) if "loss" in key or "gradient" in key)
+    left_out = f", {num_left_out} left out for lack of time" if num_left_out else ""
+    print(f"figure: {report.num_passed} passed, {len(report.failed)} failed{left_out}; worst {worst}")
+    sys.exit(1 if report.failed or num_left_out or not report.num_passed else 0)
+
+
+if __name__ == "__main__":
+    main()

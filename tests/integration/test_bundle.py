@@ -1,0 +1,150 @@
+"""The archive for a machine with a GPU (scripts/make_bundle.sh), and what runs from it (scripts/gpu_check.sh), on a CPU."""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from conftest import BINARY, ROOT
+
+HAS_GPU = bool(glob.glob("/dev/nvidia[0-9]*"))
+CUDART = glob.glob(f"{sys.prefix}/lib/python3*/site-packages/nvidia/cu13/lib/libcudart.so.13")
+pytestmark = pytest.mark.skipif(not (BINARY.parent / "lib/liblora_train_cuda.so").exists(),
+                                reason="a CPU-only build: no nvcc was found")
+
+
+def run(*command, **environment):
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600,
+                          env=dict(os.environ, OMP_WAIT_POLICY="passive", **environment))
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """(what make_bundle.sh printed, the file)"""
+    file = tmp_path_factory.mktemp("archive") / "bundle.tar.xz"
+    done = run(ROOT / "scripts/make_bundle.sh", "--no-build", "--level", "0", "--build", BINARY.parent.parent, "--out", file)
+    assert done.returncode == 0, done
+    return done.stdout, file
+
+
+@pytest.fixture(scope="module")
+def bundle(archive, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("other machine")
+    subprocess.run(["tar", "xf", archive[1], "-C", folder], check=True)
+    return folder / "lora-train-bundle"
+
+
+def gpu_check(bundle, out, *arguments, **environment):
+    return run(bundle / "scripts/gpu_check.sh", "--python", sys.executable, "--out", out, *arguments, **environment)
+
+
+def test_archive_is_small_and_complete(archive, bundle):
+    assert "highest: " in archive[0] and "GLIBCXX_3.4." in archive[0], archive
+    assert archive[1].stat().st_size < 40_000_000
+    files = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
+    assert files >= {"BUNDLE", "bin/lora-train", "bin/lora-train-probe", "bin/kernels_test", "bin/gpu_bench",
+                     "bin/lib/liblora_train_engine.so", "bin/lib/liblora_train_cuda.so", "bin/lib/libcount_cuda_calls.so",
+                     "bin/configs/h100.yaml", "scripts/gpu_check.sh", "tests/gpu/parity_gpu.py", "tests/parity/oracle.py",
+                     "bench/gpu_measure.py", "examples/tiny-math/train.jsonl"}
+    assert "bin/lib/torch_path" not in files, "it names a folder of the machine that built"
+    assert not [path for path in bundle.rglob("*") if path.is_symlink()]
+
+
+def test_file_that_needs_more_than_ubuntu_has_is_named(bundle, tmp_path):
+    """Limits below what the files need, a run path, and a library that nobody brings."""
+    check = ROOT / "scripts/check_portable.py"
+    assert run(sys.executable, check, bundle).returncode == 0
+    older = run(sys.executable, check, bundle, "--limit", "GLIBC=2.20")
+    assert older.returncode == 1, older
+    assert any(line.startswith("bin/lora-train: needs ") and "of GLIBC_2." in line for line in older.stdout.splitlines()), older
+    shutil.copy(BINARY.parent / "kernels_test", tmp_path / "kernels_test")
+    unprepared = run(sys.executable, check, tmp_path)
+    assert unprepared.returncode == 1 and "kernels_test: has the run path /" in unprepared.stdout, unprepared
+    (tmp_path / "kernels_test").unlink()
+    shutil.copy(sys.executable, tmp_path / "program")
+    foreign = run(sys.executable, check, tmp_path)
+    assert foreign.returncode == 1 and "program: needs lib" in foreign.stdout, foreign
+    assert run(sys.executable, check, ROOT / "docs").returncode == 1, "a folder without programs proves nothing"
+
+
+@pytest.mark.skipif(HAS_GPU, reason="this machine has an NVIDIA GPU")
+def test_machine_without_a_gpu_is_told_so_in_one_line(bundle, tmp_path):
+    done = gpu_check(bundle, tmp_path / "out")
+    assert done.returncode == 6 and len(done.stderr.splitlines()) == 1 and "no NVIDIA GPU here" in done.stderr, done
+    assert not (tmp_path / "out").exists()
+
+
+def test_parts_that_a_cpu_can_run_pass(archive, bundle, tmp_path):
+    out = tmp_path / "out"
+    done = gpu_check(bundle, out, "--dry-run-cpu", "--only", "machine,doctor,bench")
+    assert done.returncode == 0, done
+    for part in ("machine", "doctor", "bench"):
+        assert any(line.startswith(f"{part} ") and " passed " in line for line in done.stdout.splitlines()), done
+    assert (out / "table.txt").read_text() == done.stdout and "lora-train 0." in done.stdout
+    assert json.loads((out / "doctor.json").read_text())["passed"]
+    assert len(list(out.iterdir())) <= 6
+    unpacked = run(ROOT / "scripts/gpu_check.sh", "--bundle", archive[1], "--python", sys.executable, "--out", out,
+                   "--dry-run-cpu", "--only", "machine")
+    assert unpacked.returncode == 0 and "machine     passed" in unpacked.stdout, unpacked
+
+
+@pytest.mark.skipif(HAS_GPU, reason="this machine has an NVIDIA GPU")
+def test_failing_parts_are_reported_and_the_others_run(bundle, tmp_path):
+    """A stand-in for nvidia-smi makes the script believe in a GPU, on which then everything but `machine` fails."""
+    fake = tmp_path / "bin"
+    fake.mkdir()
+    (fake / "nvidia-smi").write_text("#!/bin/sh\necho 'A GPU, 580.00'\n")
+    (fake / "nvidia-smi").chmod(0o755)
+    done = gpu_check(bundle, tmp_path / "out", "--only", "machine,doctor,resume,steady,sanitizer",
+                     PATH=f"{fake}:{os.environ['PATH']}")
+    assert done.returncode == 1, done
+    rows = {line.split()[0]: line for line in done.stdout.splitlines() if " passed " in line or " FAILED " in line
+            or " skipped " in line}
+    assert "passed" in rows["machine"] and "A GPU, 580.00" in rows["machine"], rows
+    assert "FAILED" in rows["doctor"] and "FAILED" in rows["resume"] and "FAILED" in rows["steady"], rows
+    if shutil.which("compute-sanitizer") is None:
+        assert "skipped" in rows["sanitizer"] and "not on the PATH" in rows["sanitizer"], rows
+    assert "exit code 6" in (tmp_path / "out/log.txt").read_text()
+
+
+@pytest.mark.skipif(HAS_GPU, reason="this machine has an NVIDIA GPU")
+def test_skipped_test_on_cuda_fails_where_a_gpu_should_be(bundle):
+    command = (sys.executable, bundle / "tests/gpu/unit_tests.py", "--only", "optim_test", "--device")
+    on_cpu, on_cuda = (run(*command, device, LORA_TRAIN_BIN=str(bundle / "bin")) for device in ("cpu", "cuda"))
+    assert on_cpu.returncode == 0 and " 0 failed" in on_cpu.stdout and " 0 passed" not in on_cpu.stdout, on_cpu
+    assert on_cuda.returncode == 1, on_cuda
+    assert "was skipped on a machine with a GPU: no NVIDIA driver here" in on_cuda.stdout, on_cuda
+
+
+def test_parity_script_agrees_on_the_cpu_and_can_fail(bundle, tmp_path):
+    command = (sys.executable, "-W", "ignore", bundle / "tests/gpu/parity_gpu.py", "--device", "cpu", "--cases", "1", "--curves",
+               "0", "--work")
+    done = run(*command, tmp_path / "work", LORA_TRAIN_BIN=str(bundle / "bin"))
+    assert done.returncode == 0 and "figure: 2 passed, 0 failed" in done.stdout, done
+    (tmp_path / "engine").mkdir()
+    broken = run(*command, tmp_path / "again", LORA_TRAIN_BIN=str(tmp_path / "engine"))
+    assert broken.returncode == 1 and "figure: 0 passed, 2 failed" in broken.stdout, broken
+
+
+def test_measurements_run(bundle):
+    done = run(sys.executable, "-W", "ignore", bundle / "bench/gpu_measure.py", "--device", "cpu", "--only", "copy,gemm",
+               LORA_TRAIN_BIN=str(bundle / "bin"))
+    assert done.returncode == 0 and " 0 failed" in done.stdout and "TFLOP/s" in done.stdout, done
+
+
+@pytest.mark.skipif(not CUDART, reason="the torch wheel brings no libcudart.so.13")
+def test_calls_of_the_cuda_runtime_are_counted(bundle, tmp_path):
+    """The real runtime, without a driver: its functions fail, but are called and counted."""
+    counts = tmp_path / "calls.json"
+    program = ("import ctypes; "
+               f"ctypes.CDLL({CUDART[0]!r}, mode=ctypes.RTLD_GLOBAL); runtime = ctypes.CDLL(None); "
+               "runtime.cudaDeviceSynchronize(); runtime.cudaStreamSynchronize(None); runtime.cudaStreamSynchronize(None)")
+    done = run(sys.executable, "-c", program, LD_PRELOAD=shutil.copy(bundle / "bin/lib/libcount_cuda_calls.so", tmp_path),
+               COUNT_CUDA_CALLS=str(counts))
+    assert done.returncode == 0, done
+    found = json.loads(counts.read_text())
+    assert found["cudaDeviceSynchronize"] == 1 and found["cudaStreamSynchronize"] == 2 and found["cudaMalloc"] == 0, found
