@@ -54,7 +54,7 @@ class Measure:
 
     def keep(self, kind, name, unit, value, **more):
         self.results.append(dict(kind=kind, name=name, unit=unit, value=value, **more))
-        words = "  ".join(f"{key} {number:.4g}" if isinstance(number, float) else f"{key} {number}" for key, number in more.items())
+        words = "  ".join(f"{key} {number:.4g}" for key, number in more.items())
         print(f"{kind:9s} {name:44s} {value:10.2f} {unit}  {words}", flush=True)
 
     def seconds(self, body, repeats=10):
@@ -184,7 +184,8 @@ def hf(m):
     tokens = 4096 if m.is_cuda else 16
     for name, shape in m.shapes.items():
         for is_recomputed in (False, True):
-            m.attempt(f"hf {name} {'recomputed' if is_recomputed else 'kept'}", hf_step, m, name, shape, tokens, is_recomputed)
+            m.attempt(f"hf {name} {'recomputed' if is_recomputed else 'kept'}", hf_step, m, name, shape, tokens,
+                      is_recomputed)
 
 
 def run_gpu_bench(m, *flags):
@@ -221,8 +222,8 @@ def main():
     for kind in args.only.split(","):
         m.attempt(kind, kinds[kind], m)
     if args.json:
-        args.json.write_text(json.dumps({"header": args.header, "device": device, "failed": m.failed, "left_out": m.left_out,
-                                         "results": m.results}, indent=0))
+        args.json.write_text(json.dumps({"header": args.header, "device": device, "failed": m.failed,
+                                         "left_out": m.left_out, "results": m.results}, indent=0))
     for name in m.left_out:
         print(f"left out for lack of time: {name}")
     print(f"figure: {len(m.results)} measured, {len(m.failed)} failed, {len(m.left_out)} left out for lack of time")

@@ -77,7 +77,8 @@ def problems_of(path, own, limits, highest):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--limit", action="append", default=[], metavar="KIND=VERSION", help="another limit than Ubuntu 22.04's")
+    parser.add_argument("--limit", action="append", default=[], metavar="KIND=VERSION",
+                        help="another limit than that of Ubuntu 22.04")
     args = parser.parse_args()
     limits = dict(LIMITS, **dict(limit.split("=", 1) for limit in args.limit))
     files = sorted(path for path in args.folder.rglob("*") if path.is_file() and not path.is_symlink() and is_elf(path))

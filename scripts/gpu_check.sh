@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Proves lora-train on the GPU of this machine: one command, no network, 10 minutes at most. Runs inside an unpacked bundle
-# (scripts/make_bundle.sh), or in a checkout of the repository. Needs a Python with torch 2.11; transformers and peft for the
-# parity part, which else says that they are missing.
+# Proves lora-train on the GPU of this machine: one command, no network, 10 minutes at most. Runs inside an unpacked
+# bundle (scripts/make_bundle.sh), or in a checkout of the repository. Needs a Python with torch 2.11; transformers and
+# peft for the parity part, which else says that they are missing.
 #
 #   scripts/gpu_check.sh [--bench] [--out DIR] [--bundle FILE] [--python FILE] [--only PART,...] [--budget SECONDS]
 #   scripts/gpu_check.sh --dry-run-cpu [...]
@@ -52,7 +52,8 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
 if [ "$device" = cuda ] && ! has_gpu; then
-  echo "gpu_check: no NVIDIA GPU here (no /dev/nvidia*, nvidia-smi finds none, nor does torch): nothing was checked. --dry-run-cpu runs what a CPU can." >&2
+  printf 'gpu_check: no NVIDIA GPU here (no /dev/nvidia*, nvidia-smi finds none, nor does torch): %s\n' \
+    'nothing was checked. --dry-run-cpu runs what a CPU can.' >&2
   exit 6
 fi
 
@@ -74,7 +75,8 @@ else
   bin="${LORA_TRAIN_BIN:-$root/build/dev/bin}"
   if [ ! -x "$bin/lora-train" ]; then
     echo "gpu_check: building (in a bundle everything is built)" >&2
-    (cd "$root" && scripts/install_deps.sh && cmake --preset dev && cmake --build --preset dev) >&2 || die "the build failed"
+    (cd "$root" && scripts/install_deps.sh && cmake --preset dev && cmake --build --preset dev) >&2 ||
+      die "the build failed"
   fi
 fi
 mkdir -p "$out" && out="$(realpath "$out")"
@@ -83,7 +85,7 @@ rm -f "$table" "$log" "$out/doctor.json" "$out/measure.json"
 export LORA_TRAIN_BIN="$bin" HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false NO_COLOR=1
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
 # lora-train asks for LibTorch here.
-LORA_TRAIN_TORCH="$("$python" -c 'import importlib.util, os; print(os.path.dirname(importlib.util.find_spec("torch").origin))')" ||
+LORA_TRAIN_TORCH="$("$python" -c 'import importlib.util as i, os; print(os.path.dirname(i.find_spec("torch").origin))')" ||
   die "$python has no torch. pip install torch==2.11.0, or name another with --python"
 export LORA_TRAIN_TORCH
 commit="$("$bin/lora-train" --version 2>/dev/null | head -n 1)"
@@ -91,7 +93,8 @@ commit="$("$bin/lora-train" --version 2>/dev/null | head -n 1)"
 header() {
   printf 'gpu_check of %s\ndate %s, command %s\n%s, %s cores, Python %s, torch %s\n' "$commit" \
     "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$command_line" "$(. /etc/os-release && echo "$PRETTY_NAME")" "$(nproc)" \
-    "$("$python" -c 'import platform; print(platform.python_version())')" "$(sed -n "s/^__version__ = '\(.*\)'/\1/p" "$LORA_TRAIN_TORCH/version.py")"
+    "$("$python" -c 'import platform; print(platform.python_version())')" \
+    "$(sed -n "s/^__version__ = '\(.*\)'/\1/p" "$LORA_TRAIN_TORCH/version.py")"
   nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv,noheader 2>/dev/null ||
     echo "no GPU: $device"
 }
@@ -99,7 +102,7 @@ header() {
 part_machine() {
   nvidia-smi 2>&1 || true
   lscpu 2>/dev/null | sed -n '1,25p'
-  "$python" -m pip list 2>/dev/null | grep -iE '^(torch|transformers|peft|accelerate|nvidia|triton|numpy|safetensors)' || true
+  "$python" -m pip list 2>/dev/null | grep -iE '^(torch|transformers|peft|accelerate|nvidia|numpy|safetensors)' || true
   cat "$root/BUNDLE" 2>/dev/null
   local gpu
   gpu="$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1)"
@@ -122,12 +125,13 @@ PY
   return "$status"
 }
 
-part_tests() { "$python" "$root/tests/gpu/unit_tests.py" --device "$device" --limit-s "$1"; }
+part_tests() { "$python" "$root/tests/gpu/unit_tests.py" --device "$device" --limit-s $(($1 - 10)); }
 
 part_parity() {
   local more=()
   [ "$device" = cuda ] || more=(--cases 4 --curves 1)
-  "$python" "$root/tests/gpu/parity_gpu.py" --device "$device" --work "$work/parity" --limit-s $(($1 - 10)) ${more[@]+"${more[@]}"}
+  "$python" "$root/tests/gpu/parity_gpu.py" --device "$device" --work "$work/parity" --limit-s $(($1 - 10)) \
+    ${more[@]+"${more[@]}"}
 }
 
 training() { "$python" "$root/tests/gpu/training.py" "$1" --device "$device" --work "$work/$1"; }
@@ -143,7 +147,7 @@ part_measure() {
 
 # The tests of our own kernels under NVIDIA's checkers.
 part_sanitizer() {
-  local tool status=0 limit=$(($1 / 3)) figure="" filter=()
+  local tool status=0 limit=$(($1 / 3 - 2)) figure="" filter=()
   command -v compute-sanitizer >/dev/null || { echo "figure: compute-sanitizer is not on the PATH"; return 77; }
   # Kernels of the namespace lora_train alone: to watch those of LibTorch and cuBLAS would take minutes.
   case "$(compute-sanitizer --help 2>&1)" in

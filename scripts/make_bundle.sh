@@ -9,8 +9,8 @@
 #   --no-build     pack what is built; do not bring it up to date
 #   --level N      of xz, 0 (fast) to 9 (default 6)
 #
-# Fails, and leaves no archive, where a file would not run on Ubuntu 22.04 (scripts/check_portable.py) or the archive is over
-# 40 MB. On the other machine:
+# Fails, and leaves no archive, where a file would not run on Ubuntu 22.04 (scripts/check_portable.py) or the archive is
+# over 40 MB. On the other machine:
 #
 #   tar xf lora-train-bundle.tar.xz && lora-train-bundle/scripts/gpu_check.sh --bench
 set -euo pipefail
@@ -59,7 +59,8 @@ copy_files() { # folder
     cp "$build/bin/$file" "$1/bin/"
   done
   for file in "${libraries[@]}"; do
-    [ -e "$build/bin/lib/$file" ] || die "no $build/bin/lib/$file. The CUDA library is built where nvcc is: scripts/install_deps.sh"
+    [ -e "$build/bin/lib/$file" ] ||
+      die "no $build/bin/lib/$file. The CUDA library is built where nvcc is: scripts/install_deps.sh"
     cp "$build/bin/lib/$file" "$1/bin/lib/"
   done
   cp -r "$build/bin/configs" "$1/bin/"

@@ -37,7 +37,8 @@ except ImportError as error:
 
 # What the programs of a bundle carry no path to.
 os.environ.setdefault("LORA_TRAIN_TORCH", str(Path(torch.__file__).parent))
-os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), os.environ["LORA_TRAIN_TORCH"] + "/lib"]))
+os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, [os.environ.get("LD_LIBRARY_PATH"),
+                                                       os.environ["LORA_TRAIN_TORCH"] + "/lib"]))
 
 MODES = {"fp32": {}, "tf32": {"tf32": True}, "bf16": {"precision": "bf16", "base_precision": "bf16"}}
 # Case number, shape (hidden, heads, kv heads, head size) or None for the drawn one.
@@ -173,7 +174,8 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # the reference is exact
     args.modes = [mode for mode in args.modes.split(",") if args.device == "cuda" or mode != "tf32"]
     report, num_left_out = compare(args)
-    worst = ", ".join(f"{key} {value:.1e}" for key, value in sorted(report.worst.items()) if "loss" in key or "gradient" in key)
+    worst = ", ".join(f"{key} {value:.1e}" for key, value in sorted(report.worst.items())
+                      if key.endswith(("loss", "gradient")))
     left_out = f", {num_left_out} left out for lack of time" if num_left_out else ""
     print(f"figure: {report.num_passed} passed, {len(report.failed)} failed{left_out}; worst {worst}")
     sys.exit(1 if report.failed or num_left_out or not report.num_passed else 0)

@@ -59,8 +59,8 @@ def run_some(program, names, env, limit_s):
     """One process: ({name: "OK", "FAILED" or "SKIPPED: why"}, its output). What is missing was not finished."""
     command = [str(BIN / program), "--gtest_color=no", "--gtest_filter=" + ":".join(names)]
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=env,
-                              cwd=ROOT, timeout=max(1.0, limit_s))
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                              env=env, cwd=ROOT, timeout=max(1.0, limit_s))
         output, ending = done.stdout, f"exit code {done.returncode}"
     except subprocess.TimeoutExpired as error:
         output, ending = (error.stdout or b"").decode(errors="replace"), "stopped: no time left"

@@ -26,7 +26,7 @@ def run(*command, **environment):
 def archive(tmp_path_factory):
     """(what make_bundle.sh printed, the file)"""
     file = tmp_path_factory.mktemp("archive") / "bundle.tar.xz"
-    done = run(ROOT / "scripts/make_bundle.sh", "--no-build", "--level", "0", "--build", BINARY.parent.parent, "--out", file)
+    done = run(ROOT / "scripts/make_bundle.sh", "--no-build", "--level", 0, "--build", BINARY.parent.parent, "--out", file)
     assert done.returncode == 0, done
     return done.stdout, file
 
@@ -60,7 +60,8 @@ def test_file_that_needs_more_than_ubuntu_has_is_named(bundle, tmp_path):
     assert run(sys.executable, check, bundle).returncode == 0
     older = run(sys.executable, check, bundle, "--limit", "GLIBC=2.20")
     assert older.returncode == 1, older
-    assert any(line.startswith("bin/lora-train: needs ") and "of GLIBC_2." in line for line in older.stdout.splitlines()), older
+    assert any(line.startswith("bin/lora-train: needs ") and "of GLIBC_2." in line
+               for line in older.stdout.splitlines()), older
     shutil.copy(BINARY.parent / "kernels_test", tmp_path / "kernels_test")
     unprepared = run(sys.executable, check, tmp_path)
     assert unprepared.returncode == 1 and "kernels_test: has the run path /" in unprepared.stdout, unprepared
@@ -121,8 +122,8 @@ def test_skipped_test_on_cuda_fails_where_a_gpu_should_be(bundle):
 
 
 def test_parity_script_agrees_on_the_cpu_and_can_fail(bundle, tmp_path):
-    command = (sys.executable, "-W", "ignore", bundle / "tests/gpu/parity_gpu.py", "--device", "cpu", "--cases", "1", "--curves",
-               "0", "--work")
+    command = (sys.executable, "-W", "ignore", bundle / "tests/gpu/parity_gpu.py", "--device", "cpu", "--cases", 1,
+               "--curves", 0, "--work")
     done = run(*command, tmp_path / "work", LORA_TRAIN_BIN=str(bundle / "bin"))
     assert done.returncode == 0 and "figure: 2 passed, 0 failed" in done.stdout, done
     (tmp_path / "engine").mkdir()
