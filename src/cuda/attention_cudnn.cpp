@@ -200,33 +200,40 @@ CudnnShape shape_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
   return shape_class(shape);
 }
 
-/// Tables of a batch on the device: begins [kNumBegins, b + 1] int64 in elements, lengths [2, b] int32.
+/// Tables of a batch on the device: begins [kNumBegins, >= b + 1] int64 in elements, lengths [2, >= b] int32. cuDNN is told
+/// of 16 bytes of alignment for each row.
 struct Tables {
   at::Tensor begins, lengths;
 };
+std::int64_t row_of_begins(const CudnnShape& shape) { return (shape.num_docs + 1 + 15) / 16 * 16; }
+std::int64_t row_of_lengths(const CudnnShape& shape) { return (shape.num_docs + 31) / 32 * 32; }
 
 Tables make_tables(const CudnnShape& shape, const AttentionLayout& layout, at::Device device) {
-  const std::int64_t b = shape.num_docs, dq_stride = shape.num_heads * shape.head_size;
+  const std::int64_t dq_stride = shape.num_heads * shape.head_size;
   const std::int64_t strides[kNumBegins] = {shape.q_stride, shape.k_stride, shape.v_stride, shape.out_stride,
                                             shape.dout_stride, shape.num_heads, dq_stride,
                                             shape.num_kv_heads * shape.head_size};
+  const std::int64_t row = row_of_begins(shape), length_row = row_of_lengths(shape);
   // Pinned: a copy from there does not wait for the stream.
-  at::Tensor starts = at::empty({kNumBegins, b + 1}, at::dtype(at::kLong).pinned_memory(true));
-  at::Tensor lengths = at::empty({2, b}, at::dtype(at::kInt).pinned_memory(true));
+  at::Tensor starts = at::empty({kNumBegins, row}, at::dtype(at::kLong).pinned_memory(true));
+  at::Tensor lengths = at::empty({2, length_row}, at::dtype(at::kInt).pinned_memory(true));
   auto* const start = starts.mutable_data_ptr<std::int64_t>();
   auto* const length = lengths.mutable_data_ptr<int>();
   for (std::int64_t table = 0; table < kNumBegins; ++table) {
     const bool is_of_keys = table == kKBegin - kQBegin || table == kVBegin - kQBegin || table == kDkBegin - kQBegin;
     const auto& cu = is_of_keys ? layout.cu_seqlens_k : layout.cu_seqlens_q;
-    for (std::int64_t d = 0; d <= b; ++d) {
-      start[table * (b + 1) + d] = cu[std::min(static_cast<std::size_t>(d), cu.size() - 1)] * strides[table];
+    for (std::int64_t d = 0; d < row; ++d) {
+      start[table * row + d] = cu[std::min(static_cast<std::size_t>(d), cu.size() - 1)] * strides[table];
     }
   }
-  for (std::int64_t d = 0; d < b; ++d) {
+  for (std::int64_t d = 0; d < length_row; ++d) {
     const auto document = static_cast<std::size_t>(d);
     const bool exists = document + 1 < layout.cu_seqlens_q.size();
-    length[d] = exists ? static_cast<int>(layout.cu_seqlens_q[document + 1] - layout.cu_seqlens_q[document]) : 0;
-    length[b + d] = exists ? static_cast<int>(layout.cu_seqlens_k[document + 1] - layout.cu_seqlens_k[document]) : 0;
+    const auto length_in = [&](const std::vector<std::int64_t>& cu) {
+      return exists ? static_cast<int>(cu[document + 1] - cu[document]) : 0;
+    };
+    length[d] = length_in(layout.cu_seqlens_q);
+    length[length_row + d] = length_in(layout.cu_seqlens_k);
   }
   return {starts.to(device, /*non_blocking=*/true), lengths.to(device, /*non_blocking=*/true)};
 }
@@ -247,10 +254,10 @@ void run(const Compiled& graph, const CudnnShape& shape, const AttentionLayout& 
          std::initializer_list<Id> tables_used, Pointers pointers) {
   const Tables& table = tables(shape, layout, q.device());
   auto* const first = static_cast<std::int64_t*>(table.begins.mutable_data_ptr());
-  for (const Id id : tables_used) pointers[id] = first + (id - kQBegin) * (shape.num_docs + 1);
+  for (const Id id : tables_used) pointers[id] = first + (id - kQBegin) * row_of_begins(shape);
   auto* const lengths = static_cast<int*>(table.lengths.mutable_data_ptr());
   pointers[kLengthQ] = lengths;
-  pointers[kLengthK] = lengths + shape.num_docs;
+  pointers[kLengthK] = lengths + row_of_lengths(shape);
   check(graph.graph->execute(handle(), pointers, workspace(graph.workspace_bytes, q.device())), "cuDNN attention: execute");
 }
 
