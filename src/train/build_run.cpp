@@ -145,12 +145,14 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   tokenizer::set_template_time(run->state.started_at);
   run->files = open_model(profile);
   run->device = start_device(profile, run->files.config);
+  run->max_steps_in_flight = run->device.is_cuda() ? kMaxStepsInFlight : 0;
   run->adapters = choose_adapters(profile, run->files);
   run->data = load_data(profile, run->files, true);
   throw_if_stop_requested();
   std::optional<FittingSizes> fitting;
   if (run->device.is_cuda()) {
-    fitting = fit_into_memory(profile, run->files, run->adapters, run->data.max_seq_len, memory_budget(run->device));
+    fitting = fit_into_memory(profile, run->files, run->adapters, run->data.max_seq_len, memory_budget(run->device),
+                              run->device.num_multiprocessors);
     log_info("GPU memory planned: " + format_bytes(static_cast<double>(fitting->plan.total())) + " (" +
              fitting->plan.describe() + ")");
   }

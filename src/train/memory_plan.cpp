@@ -6,6 +6,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
+#include "lora_train/kernels/attention.h"
 #include "lora_train/kernels/implementation.h"
 #include "run_state.h"
 
@@ -23,12 +24,23 @@ at::ScalarType compute_dtype(const Profile& profile) {
   return profile.precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
 }
 
-/// Of the larger one of forward and backward: outputs, and in the backward the gradients with one kv head per head and the
-/// fp32 sums of dq (LibTorch's FlashAttention 2 and memory-efficient attention).
-std::int64_t attention_bytes(const model::ModelConfig& config, std::int64_t max_tokens, at::ScalarType dtype) {
-  const std::int64_t element = static_cast<std::int64_t>(c10::elementSize(dtype));
-  const std::int64_t features = config.num_heads * config.head_dim;
-  return max_tokens * (features * (4 * element + 4) + 4 * 4 * config.num_heads);
+/// The backend that auto takes where nothing speaks against it.
+kernels::AttentionBackend planned_backend(const Profile& profile) {
+  switch (profile.attn_implementation) {
+    case AttnImplementation::kCudnn: return kernels::AttentionBackend::kCudnn;
+    case AttnImplementation::kReference: return kernels::AttentionBackend::kReference;
+    default: break;
+  }
+  return profile.precision == Precision::kFp32 ? kernels::AttentionBackend::kEfficient : kernels::AttentionBackend::kFa2;
+}
+
+std::int64_t attention_bytes(const MemoryCase& asked) {
+  constexpr std::int64_t kFewTokensADocument = 64;
+  const model::ModelConfig& config = asked.config;
+  return kernels::attention_call_bytes(
+      planned_backend(asked.profile),
+      {asked.max_tokens(), asked.max_tokens() / kFewTokensADocument + asked.rows, asked.max_seq_len, config.num_heads,
+       config.num_kv_heads, config.head_dim, asked.num_multiprocessors, asked.profile.deterministic});
 }
 
 std::vector<model::Recompute> modes_of(GradientCheckpointing asked) {
@@ -119,14 +131,15 @@ MemoryPlan plan_memory(const MemoryCase& asked) {
   plan.activations = model::Activations(asked.config, weights, shape, modes).bytes();
   plan.loss_head = model::LossHead(weights.outer(), {asked.config.rms_norm_eps, asked.max_tokens(), true}).bytes();
   plan.batches = 3 * 32 * asked.max_tokens();
-  plan.attention = attention_bytes(asked.config, asked.max_tokens(), dtype);
+  plan.attention = attention_bytes(asked);
   plan.workspaces = kGemmWorkspaceBytes + 4 * kernels::kWorkspaceElements;
   return plan;
 }
 
 FittingSizes fit_into_memory(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
-                             std::int64_t max_seq_len, std::int64_t budget_bytes) {
+                             std::int64_t max_seq_len, std::int64_t budget_bytes, int num_multiprocessors) {
   MemoryCase smallest{profile, files.config, adapters.specs, max_seq_len};
+  smallest.num_multiprocessors = num_multiprocessors;
   for (const std::int64_t tokens : token_targets(profile, max_seq_len)) {
     FittingSizes fitting;
     fitting.sizes = data::resolve_batch_sizes(profile, max_seq_len, tokens);
@@ -160,7 +173,8 @@ void throw_out_of_memory(const Run& run, const std::string& reason) {
   const Profile& profile = run.profile();
   const DeviceMemory memory = device_memory(run.device);
   MemoryCase asked{profile, run.files.config, run.adapters.specs, run.data.max_seq_len, rows_of(profile, run.sizes),
-                   run.activations ? run.activations->recompute(0) : model::Recompute::kOff};
+                   run.activations ? run.activations->recompute(0) : model::Recompute::kOff,
+                   run.device.num_multiprocessors};
   throw DeviceError("out of GPU memory", reason + ". Planned: " + plan_memory(asked).describe() + "; in use " +
                                              in_words(memory.allocated) + " of " + in_words(memory.total) + ", free " +
                                              in_words(memory.free) + ". Other programs may have taken memory since the start "

@@ -37,6 +37,7 @@ struct MemoryCase {
   const std::vector<model::AdapterSpec>& adapters;
   std::int64_t max_seq_len = 0, rows = 1;  ///< of a micro-batch
   model::Recompute recompute = model::Recompute::kOff;
+  int num_multiprocessors = 0;  ///< of the GPU: deterministic attention takes memory for each
 
   std::int64_t max_tokens() const { return max_seq_len * rows; }
 };
@@ -51,7 +52,7 @@ struct FittingSizes {
   MemoryPlan plan;
 };
 FittingSizes fit_into_memory(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
-                             std::int64_t max_seq_len, std::int64_t budget_bytes);
+                             std::int64_t max_seq_len, std::int64_t budget_bytes, int num_multiprocessors);
 
 /// Bytes of a GPU that a run may plan with: what is free, less a reserve for what cannot be counted.
 std::int64_t memory_budget(const RunDevice& device);

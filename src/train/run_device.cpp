@@ -66,7 +66,7 @@ RunDevice start_cuda(const Profile& profile) {
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
   kernels::use_own_kernels({library.own_kernels, library.stream, false});
   kernels::reserve_own_workspace(kernels::kWorkspaceElements, device);
-  return {device, gpu.name};
+  return {device, gpu.name, gpu.num_multiprocessors};
 }
 
 }  // namespace

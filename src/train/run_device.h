@@ -13,7 +13,8 @@ namespace lora_train::train {
 
 struct RunDevice {
   at::Device device = at::kCPU;
-  std::string name = "cpu";  ///< "NVIDIA H200"
+  std::string name = "cpu";     ///< "NVIDIA H200"
+  int num_multiprocessors = 0;  ///< of a GPU
 
   bool is_cuda() const { return device.is_cuda(); }
 };

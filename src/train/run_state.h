@@ -27,6 +27,7 @@ struct Run {
   Profile resolved;  ///< numbers in place of the `auto` that the data decide: what profile.yaml says
   Clock::time_point start = Clock::now();
   RunDevice device;
+  std::size_t max_steps_in_flight = 0;  ///< steps that the device may be behind: kMaxStepsInFlight of a GPU
   ModelFiles files;
   AdapterSetup adapters;
   data::PreparedData data;

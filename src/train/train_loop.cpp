@@ -93,7 +93,7 @@ class Loop {
     if (run_.state.step < total) start_loader();
     while (run_.state.step < total) {
       ask_for_next_step();
-      while (!in_flight_.empty() && (has_to_wait() || in_flight_.size() > kMaxStepsInFlight)) finish_step();
+      while (!in_flight_.empty() && (has_to_wait() || in_flight_.size() > run_.max_steps_in_flight)) finish_step();
       refuse_more_failures(take(saver_.poll()));
       if (!in_flight_.empty()) continue;
       if (evaluation_is_owed()) evaluate_all();
@@ -101,10 +101,10 @@ class Loop {
     }
   }
 
-  /// Whether the steps asked for must be finished before the next one: on a CPU always.
+  /// Whether what is due after the last step asked for needs all of them finished.
   bool has_to_wait() const {
     const std::int64_t last = in_flight_.back().plan->step;
-    return !run_.device.is_cuda() || last == run_.plan->total_steps() || evals_.is_due(last) || saves_.is_due(last) ||
+    return last == run_.plan->total_steps() || evals_.is_due(last) || saves_.is_due(last) ||
            (interval_is_over() && !saver_.is_busy());
   }
 

@@ -11,9 +11,9 @@ from test_lora_gradients import check, references  # noqa: F401 (a fixture)
 BF16 = dict(precision="bf16", base_precision="bf16")
 
 
-def curve(case, tmp_path, num_steps, kernels=(), **changes):
+def curve(case, tmp_path, num_steps, code=(), **changes):
     profile = engine.profile_for(case, tmp_path / "run", max_steps=num_steps, micro_batch_size=2, learning_rate=5e-3, **changes)
-    return engine.probe_steps(profile, tmp_path, num_steps, kernels)
+    return engine.probe_steps(profile, tmp_path, num_steps, code)
 
 
 @pytest.mark.parametrize("number", range(4))  # one of each family

@@ -2,6 +2,7 @@
 // writes the gradient of every trained tensor; or the first steps with their updates.
 //   lora-train-probe --profile P [--set k=v]... [--kernels cuda-on-cpu] --gradients OUT.safetensors
 //   lora-train-probe --profile P [--set k=v]... [--kernels cuda-on-cpu] --steps N
+//   lora-train-probe --profile P [--set k=v]... --in-flight N      the training loop, N steps behind as on a GPU
 // Prints {"loss", "supervised_tokens", "grad_norm"} on stdout, or {"losses", "grad_norms", "allocations", "launches"}: how
 // often the last step asked LibTorch for memory, outside of attention. cuda-on-cpu: our CUDA kernels compiled for the CPU, in place of the CPU's own.
 #include <ATen/ATen.h>
@@ -77,7 +78,7 @@ namespace {
 struct Arguments {
   ProfileSources sources;
   std::string gradients;
-  std::int64_t steps = 0;
+  std::int64_t steps = 0, in_flight = -1;
   bool has_cuda_on_cpu = false;
 };
 
@@ -89,8 +90,9 @@ Arguments read_arguments(int argc, char** argv) {
     else if (flag == "--set") arguments.sources.overrides.push_back(parse_override(value));
     else if (flag == "--gradients") arguments.gradients = value;
     else if (flag == "--steps") arguments.steps = std::stoll(value);
+    else if (flag == "--in-flight") arguments.in_flight = std::stoll(value);
     else if (flag == "--kernels" && value == "cuda-on-cpu") arguments.has_cuda_on_cpu = true;
-    else throw ConfigError(flag, "unknown flag; expected --profile, --set, --kernels, --gradients or --steps");
+    else throw ConfigError(flag, "unknown flag; expected --profile, --set, --kernels, --gradients, --steps or --in-flight");
   }
   return arguments;
 }
@@ -134,6 +136,15 @@ void probe_steps(train::Run& run, std::int64_t num_steps) {
               norms.c_str(), static_cast<long long>(counter.count), static_cast<long long>(kernels::on_cpu::num_launches()));
 }
 
+void probe_loop(train::Run& run, std::size_t max_steps_in_flight) {
+  run.max_steps_in_flight = max_steps_in_flight;
+  std::filesystem::create_directories(run.profile().output_dir);
+  train::Reporters reporters(run.profile(), /*quiet=*/true);
+  metrics::RunSummary summary;
+  train::train_loop(run, reporters, summary);
+  std::printf("%s\n", metrics::to_json(summary).c_str());
+}
+
 int probe(int argc, char** argv) {
   const Arguments arguments = read_arguments(argc, argv);
   if (arguments.has_cuda_on_cpu) {
@@ -143,7 +154,13 @@ int probe(int argc, char** argv) {
   train::TrainRequest request;
   request.profile = load_profile(arguments.sources).profile;
   const auto run = train::build_run(request, std::nullopt);
-  arguments.steps > 0 ? probe_steps(*run, arguments.steps) : probe_gradients(*run, arguments.gradients);
+  if (arguments.in_flight >= 0) {
+    probe_loop(*run, static_cast<std::size_t>(arguments.in_flight));
+  } else if (arguments.steps > 0) {
+    probe_steps(*run, arguments.steps);
+  } else {
+    probe_gradients(*run, arguments.gradients);
+  }
   return 0;
 }
 

@@ -1,0 +1,114 @@
+#include "train/batch_feed.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "lora_train/base/error.h"
+#include "train/step_scalars.h"
+
+namespace lora_train::train {
+namespace {
+
+/// Two documents: 3 and 2 tokens.
+struct Host {
+  std::vector<std::int32_t> ids{7, 5, 9, 5, 2}, labels{5, -100, -100, 2, -100}, positions{0, 1, 2, 0, 1}, cu_seqlens{0, 3, 5},
+      document_in_step{11, 4};
+  data::MicroBatch batch() const {
+    return {ids, labels, positions, cu_seqlens, document_in_step, {}, 3, 2};
+  }
+};
+
+std::vector<std::int64_t> values(const at::Tensor& tensor) {
+  const at::Tensor wide = tensor.to(at::kLong).contiguous();
+  return {wide.const_data_ptr<std::int64_t>(), wide.const_data_ptr<std::int64_t>() + wide.numel()};
+}
+
+using Values = std::vector<std::int64_t>;
+
+TEST(BatchFeed, PutsEveryPartInItsPlace) {
+  BatchFeed feed({}, {8, true, true, true});
+  const Host host;
+  const model::Batch batch = feed.put(host.batch());
+  EXPECT_EQ(values(batch.ids), (Values{7, 5, 9, 5, 2}));
+  EXPECT_EQ(values(batch.positions), (Values{0, 1, 2, 0, 1}));
+  EXPECT_EQ(values(batch.supervised), (Values{0, 3}));
+  EXPECT_EQ(batch.supervised.scalar_type(), at::kLong);
+  EXPECT_EQ(values(batch.targets), (Values{5, 2}));
+  EXPECT_EQ(batch.cu_seqlens, (Values{0, 3, 5}));
+  EXPECT_EQ(batch.max_document_tokens, 3);
+  EXPECT_TRUE(batch.dropout.enabled);
+  EXPECT_EQ(values(batch.dropout.token_document), (Values{11, 11, 11, 4, 4}));
+  EXPECT_EQ(values(batch.dropout.token_position), (Values{0, 1, 2, 0, 1}));
+  EXPECT_EQ(values(batch.order), (Values{4, 1, 3, 0, 2}));
+  EXPECT_FALSE(batch.cu_seqlens_device.defined());
+}
+
+TEST(BatchFeed, TakesUpToItsCapacityAndNoMore) {
+  BatchFeed feed({}, {5});
+  const Host host;
+  const model::Batch batch = feed.put(host.batch());
+  EXPECT_FALSE(batch.dropout.enabled);
+  EXPECT_FALSE(batch.order.defined());
+  BatchFeed small({}, {4});
+  EXPECT_THROW(small.put(host.batch()), ShapeError);
+}
+
+TEST(BatchFeed, HasRoomForDocumentsOfOneToken) {
+  constexpr std::size_t kTokens = 1000;
+  const std::vector<std::int32_t> ones(kTokens, 1), none(kTokens, data::kIgnoredLabel);
+  std::vector<std::int32_t> cu_seqlens(kTokens + 1);
+  for (std::size_t i = 0; i <= kTokens; ++i) cu_seqlens[i] = static_cast<std::int32_t>(i);
+  BatchFeed feed({}, {kTokens, true, true, true});
+  const model::Batch batch = feed.put({ones, none, ones, cu_seqlens, ones, {}, 1, 0});
+  EXPECT_EQ(batch.supervised.size(0), 0);
+  EXPECT_EQ(batch.order.size(0), static_cast<std::int64_t>(kTokens));
+}
+
+TEST(StepScalars, GoThereAndBack) {
+  StepScalars scalars({});
+  scalars.begin({0, 2, 3, 4, 5});
+  scalars.device()[optim::kLossSum] += 1.5;
+  scalars.device()[optim::kGradNorm] = 9.0;
+  scalars.end();
+  scalars.begin({0, 20, 30, 40, 50});
+  scalars.end();
+  const auto first = scalars.receive(), second = scalars.receive();
+  EXPECT_EQ(first[optim::kLossSum], 1.5);
+  EXPECT_EQ(first[optim::kLearningRate], 3);
+  EXPECT_EQ(first[optim::kGradNorm], 9);
+  EXPECT_EQ(second[optim::kLossSum], 0);  // each step begins with none
+  EXPECT_EQ(second[optim::kLearningRate], 30);
+  EXPECT_THROW(scalars.receive(), ShapeError);
+}
+
+TEST(StepScalars, AStepThatBrokeOffIsForgotten) {
+  StepScalars scalars({});
+  for (int i = 0; i < 10; ++i) scalars.begin({0, 0, 0, 0, 0});
+  scalars.begin({0, 1, 7, 0, 0});
+  scalars.end();
+  EXPECT_EQ(scalars.receive()[optim::kLearningRate], 7);
+}
+
+TEST(StepScalars, NotMoreStepsThanThereAreSlots) {
+  StepScalars scalars({});
+  for (std::size_t i = 0; i <= kMaxStepsInFlight; ++i) {
+    scalars.begin({0, 0, 0, 0, 0});
+    scalars.end();
+  }
+  EXPECT_THROW(scalars.begin({0, 0, 0, 0, 0}), ShapeError);
+}
+
+TEST(StepScalars, FrozenStaysFromStepToStep) {
+  StepScalars scalars({});
+  scalars.set_frozen(true);
+  scalars.begin({0, 0, 0, 0, 0});
+  scalars.end();
+  EXPECT_EQ(scalars.receive()[optim::kNonFinite], 1);
+  scalars.set_frozen(false);
+  scalars.begin({0, 0, 0, 0, 0});
+  scalars.end();
+  EXPECT_EQ(scalars.receive()[optim::kNonFinite], 0);
+}
+
+}  // namespace
+}  // namespace lora_train::train
