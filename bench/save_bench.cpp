@@ -60,14 +60,14 @@ void run(const std::filesystem::path& parent, std::int64_t num_parameters, int r
   std::printf("%lld trainable parameters, %d threads, %s\n", static_cast<long long>(live.size()), at::get_num_threads(),
               folder.path().c_str());
   print_limits(folder.path(), static_cast<std::size_t>(12 * live.size()));
-  train::Snapshot snapshot(live);
+  model::Parameters snapshot = live.host_copy();
   checkpoint::Saver saver({folder.path(), 2, {}});
   for (int round = 1; round <= rounds; ++round) {
     const auto start = Clock::now();
-    snapshot.take(live);
+    snapshot.copy_state_from(live);
     checkpoint::Contents contents;
     contents.state.step = round;
-    contents.files = train::checkpoint_files(nullptr, {}, snapshot.parameters());
+    contents.files = train::checkpoint_files(nullptr, {}, snapshot);
     saver.start(std::move(contents));
     const double stall_s = seconds_since(start);
     const auto result = saver.wait();
