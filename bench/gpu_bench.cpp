@@ -1,9 +1,13 @@
-// Attention on a GPU as the trainer calls it, over packed documents: FA2 against cuDNN, forward and backward; what empty
-// documents cost; whether slots past the last document are written, and whether dQ has the same bits each time.
-// Run: gpu_bench [--deterministic]. Without a GPU it says why and exits with 6. Part of bench/gpu_measure.py.
+// What bench/gpu_measure.py cannot ask PyTorch for: attention and matrix products on a GPU as the trainer calls them.
+//   gpu_bench attention [--deterministic]   over packed documents: FA2 against cuDNN, forward and backward; what empty
+//                                           documents cost; whether slots past the last document are written, and whether
+//                                           dQ has the same bits each time
+//   gpu_bench gemm [--deterministic]        products of a layer through cuBLASLt, plain and with 64 columns of adapters
+// Without a GPU it says why and exits with 6.
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -12,6 +16,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/attention.h"
 #include "lora_train/kernels/cuda_library.h"
+#include "lora_train/kernels/gemm.h"
 #include "support/cuda_device.h"
 
 namespace lora_train::kernels {
@@ -110,22 +115,60 @@ void measure(const Heads& h, const Documents& documents, AttentionBackend backen
   std::fflush(stdout);
 }
 
-int run(bool is_deterministic) {
-  if (!testing_support::why_no_cuda().empty()) {
-    std::printf("%s: attention was not measured\n", testing_support::why_no_cuda().c_str());
-    return static_cast<int>(ExitCode::kDevice);
-  }
-  if (is_deterministic) start_cuda({0, false, true});
-  at::globalContext().setDeterministicAlgorithms(is_deterministic, /*warn_only=*/true);
-  at::globalContext().setDeterministicFillUninitializedMemory(false);
-  std::printf("attention, bf16, causal, %lld tokens%s\n", static_cast<long long>(kTokens),
-              is_deterministic ? ", deterministic" : "");
+void measure_attention() {
+  std::printf("attention, bf16, causal, %lld tokens\n", static_cast<long long>(kTokens));
   for (const Heads& h : {Heads{"0.5B", 14, 2, 64}, Heads{"7B", 28, 4, 128}}) {
     for (const Documents& documents :
          {Documents{"1 x 16384", 1, kTokens}, Documents{"4 x 4096", 4, 4096}, Documents{"64 x 256", 64, 256},
           Documents{"4 x 4096 and 256 empty", 4, 4096, 256}}) {
       for (const auto backend : {AttentionBackend::kFa2, AttentionBackend::kCudnn}) measure(h, documents, backend);
     }
+  }
+}
+
+/// y = [x | S] [W | sB]^T and [dx | dS] = dy [W | sB]; `columns` of S and of sB, 0 = none.
+void measure_linear(const char* name, int64_t M, int64_t N, int64_t K, int64_t columns) {
+  const auto options = at::device(at::kCUDA).dtype(at::kBFloat16);
+  const auto x = at::randn({M, K + columns}, options), weight = at::randn({N, K + columns}, options);
+  auto y = at::randn({M, N}, options), dx = at::empty({M, K + columns}, options);
+  const double forward = milliseconds([&] { gemm(x, weight.t(), y); });
+  const double backward = milliseconds([&] { gemm(y, weight, dx); });
+  const double flops = 2.0 * static_cast<double>(M * N * K);  // those of the columns do not count
+  std::printf("%-13s M %5lld N %5lld K %5lld columns %2lld forward %8.3f ms %6.1f TFLOP/s, backward %8.3f ms %6.1f TFLOP/s\n",
+              name, static_cast<long long>(M), static_cast<long long>(N), static_cast<long long>(K),
+              static_cast<long long>(columns), forward, flops / forward * 1e-9, backward, flops / backward * 1e-9);
+  std::fflush(stdout);
+}
+
+struct Linear {
+  const char* name;
+  int64_t num_out, num_in;
+};
+
+void measure_gemms() {
+  std::printf("matrix products of a layer, bf16, cuBLASLt as the trainer calls it\n");
+  for (const Linear& linear : {Linear{"0.5B qkv", 1152, 896}, Linear{"0.5B o", 896, 896}, Linear{"0.5B gate|up", 9728, 896},
+                               Linear{"0.5B down", 896, 4864}, Linear{"7B qkv", 4608, 3584}, Linear{"7B o", 3584, 3584},
+                               Linear{"7B gate|up", 37888, 3584}, Linear{"7B down", 3584, 18944}}) {
+    for (const int64_t M : {4096, 8192, 16384}) {
+      for (const int64_t columns : {0, 64}) measure_linear(linear.name, M, linear.num_out, linear.num_in, columns);
+    }
+  }
+}
+
+int run(bool is_gemm, bool is_deterministic) {
+  if (!testing_support::why_no_cuda().empty()) {
+    std::printf("%s: nothing was measured\n", testing_support::why_no_cuda().c_str());
+    return static_cast<int>(ExitCode::kDevice);
+  }
+  if (is_deterministic) start_cuda({0, false, true});
+  at::globalContext().setDeterministicAlgorithms(is_deterministic, /*warn_only=*/true);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  if (is_deterministic) std::printf("deterministic: ");
+  if (is_gemm) {
+    measure_gemms();
+  } else {
+    measure_attention();
   }
   return 0;
 }
@@ -134,5 +177,13 @@ int run(bool is_deterministic) {
 }  // namespace lora_train::kernels
 
 int main(int argc, char** argv) {
-  return lora_train::kernels::run(argc > 1 && std::strcmp(argv[1], "--deterministic") == 0);
+  const auto has = [&](const char* word) {
+    return std::any_of(argv + 1, argv + argc, [&](const char* argument) { return std::strcmp(argument, word) == 0; });
+  };
+  try {
+    return lora_train::kernels::run(has("gemm"), has("--deterministic"));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
 }

@@ -3,6 +3,7 @@
 
   copy       bytes per second: on the device, to it and from it (pinned)
   attention  FA2 against cuDNN over packed documents, empty documents, repeated backwards (the program gpu_bench)
+  linears    the products of a layer as the trainer calls cuBLASLt, with and without 64 columns of adapters (gpu_bench)
   hf         milliseconds of a step of transformers + PEFT, shapes of Qwen2.5-0.5B and 7B with random weights
   gemm       TFLOP/s of the products of both shapes at M = 4k, 8k, 16k tokens: plain; 64 more in K, as the forward of
              [W | sB] [x ; Ax] has; 64 more in N, as its backward has; in bf16, and in FP8 where the device has it
@@ -50,6 +51,8 @@ class Measure:
         self.torch, self.device, self.deadline = torch, args.device, time.monotonic() + args.limit_s
         self.is_cuda = args.device == "cuda"
         self.shapes = SHAPES if self.is_cuda else TINY
+        if self.is_cuda:
+            torch.backends.cuda.preferred_blas_library("cublaslt")
         self.results, self.failed, self.left_out = [], [], []
 
     def keep(self, kind, name, unit, value, **more):
@@ -188,24 +191,28 @@ def hf(m):
                       is_recomputed)
 
 
-def run_gpu_bench(m, *flags):
+def run_gpu_bench(m, what, *flags):
     folders = [os.environ.get("LD_LIBRARY_PATH", ""), str(BIN / "lib"), str(Path(m.torch.__file__).parent / "lib")]
-    done = subprocess.run([str(BIN / "gpu_bench"), *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    done = subprocess.run([str(BIN / "gpu_bench"), what, *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           env=dict(os.environ, LD_LIBRARY_PATH=":".join(filter(None, folders))),
                           timeout=max(10.0, m.deadline - time.monotonic()))
     print(done.stdout, end="", flush=True)
-    m.results += [dict(kind="attention", name=line) for line in done.stdout.splitlines() if " forward " in line]
+    m.results += [dict(kind=what, name=line) for line in done.stdout.splitlines() if " forward " in line]
     if done.returncode != (0 if m.is_cuda else 6):
         raise RuntimeError(f"gpu_bench: exit code {done.returncode}")
 
 
 def attention(m):
     for flags in ([], ["--deterministic"]):
-        m.attempt(f"attention {' '.join(flags)}", run_gpu_bench, m, *flags)
+        m.attempt(f"attention {' '.join(flags)}", run_gpu_bench, m, "attention", *flags)
+
+
+def linears(m):
+    m.attempt("linears", run_gpu_bench, m, "gemm")
 
 
 def main():
-    kinds = {kind.__name__: kind for kind in (copy, attention, hf, gemm)}
+    kinds = {kind.__name__: kind for kind in (copy, attention, hf, linears, gemm)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--only", default=",".join(kinds))

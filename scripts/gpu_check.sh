@@ -21,6 +21,7 @@ self="$(realpath "${BASH_SOURCE[0]}")"
 root="$(dirname "$(dirname "$self")")"
 command_line="$0 $*"
 
+parts="machine doctor tests parity resume steady quickstart bench measure sanitizer"
 out="${OUT:-gpu_check_out}" bundle="" python=python3 only="" budget=570 device=cuda with_bench=false
 
 die() { printf 'gpu_check: %s\n' "$*" >&2; exit 2; }
@@ -40,6 +41,9 @@ while [ $# -gt 0 ]; do
     *) die "unknown argument \"$1\". See --help" ;;
   esac
   shift
+done
+for part in ${only//,/ }; do
+  [[ " $parts " == *" $part "* ]] || die "no part \"$part\". There are: $parts"
 done
 python="$(command -v "$python")" || die "there is no such Python"
 
@@ -213,7 +217,7 @@ run_part resume 60
 [ "$device" = cpu ] || run_part steady 60
 run_part quickstart 60
 run_part bench 90
-! $with_bench || run_part measure 180
+if $with_bench || [[ ",$only," == *,measure,* ]]; then run_part measure 180; fi
 [ "$device" = cpu ] || run_part sanitizer 120
 [ "${#rows[@]}" -gt 0 ] || die "--only $only names no part that runs here"
 {

@@ -165,7 +165,7 @@ def main():
     parser.add_argument("--modes", default="fp32,tf32,bf16")
     parser.add_argument("--cases", type=int, default=len(STEP_1))
     parser.add_argument("--curves", type=int, default=len(CURVES))
-    parser.add_argument("--jobs", type=int, default=min(8, max(1, (os.cpu_count() or 1) // 2)), help="engines at a time")
+    parser.add_argument("--jobs", type=int, default=min(4, max(1, (os.cpu_count() or 1) // 2)), help="engines at a time")
     parser.add_argument("--limit-s", type=float, default=86400)
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():

@@ -149,3 +149,30 @@ def test_calls_of_the_cuda_runtime_are_counted(bundle, tmp_path):
     assert done.returncode == 0, done
     found = json.loads(counts.read_text())
     assert found["cudaDeviceSynchronize"] == 1 and found["cudaStreamSynchronize"] == 2 and found["cudaMalloc"] == 0, found
+
+
+FAKE_TESTS = """#!/usr/bin/env python3
+# Talks as GoogleTest does: D fails, E fails after it in the same process alone, B dies.
+import os, signal, sys
+filters = [a.split("=", 1)[1].split(":") for a in sys.argv if a.startswith("--gtest_filter=")]
+if "--gtest_list_tests" in sys.argv:
+    sys.exit(print("Suite.\\n  A\\n  B\\n  C\\nPlaces/Suite.\\n  D/cuda_Float  # GetParam() = 8-byte object\\n  E/cuda_Float"))
+failed = False
+for name in filters[0]:
+    print(f"[ RUN      ] {name}", flush=True)
+    if name == "Suite.B":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    failed |= ".D/" in name
+    print(f"[  FAILED  ] {name}, where GetParam() = 8 (1 ms)" if failed else f"[       OK ] {name} (1 ms)", flush=True)
+"""
+
+
+def test_program_that_dies_takes_no_other_test_down(bundle, tmp_path):
+    program = tmp_path / "optim_test"
+    program.write_text(FAKE_TESTS)
+    program.chmod(0o755)
+    done = run(sys.executable, bundle / "tests/gpu/unit_tests.py", "--only", "optim_test", LORA_TRAIN_BIN=str(tmp_path))
+    assert done.returncode == 1, done
+    assert "figure: 3 passed, 1 of them on CUDA, 2 failed, 0 skipped, 0 not run" in done.stdout, done
+    assert "optim_test Suite.B: FAILED" in done.stdout and "died in Suite.B: exit code -11" in done.stdout, done
+    assert "optim_test Places/Suite.D/cuda_Float: FAILED" in done.stdout and "Suite.E/cuda_Float: FAILED" not in done.stdout, done
