@@ -3,6 +3,7 @@
 #include "checks.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/cuda_library.h"
+#include "lora_train/kernels/implementation.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -58,7 +59,8 @@ bool gemm_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y, co
 
 void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras) {
   check_operands(a, b, y, extras);
-  if (!y.is_cuda() || !gemm_cuda(a, b, y, extras)) gemm_reference(a, b, y, extras);
+  const bool may_use_cuda = y.is_cuda() && kernel_setting(KernelName::kGemm) != KernelSetting::kReference;
+  if (!may_use_cuda || !gemm_cuda(a, b, y, extras)) gemm_reference(a, b, y, extras);
 }
 
 }  // namespace lora_train::kernels

@@ -38,6 +38,8 @@ void set_kernel_setting(KernelName kernel, KernelSetting setting) { settings[sta
 
 void set_all_kernel_settings(KernelSetting setting) { settings.fill(setting); }
 
+KernelSetting kernel_setting(KernelName kernel) { return settings[static_cast<std::size_t>(kernel)]; }
+
 void use_own_kernels(const OwnKernelsInUse& kernels) { in_use = kernels; }
 
 const OwnKernels& own_kernels() { return *in_use.table; }

@@ -16,9 +16,10 @@ enum class KernelName {
   kDropout,
   kAdamw,  ///< with the gradient norm
   kCast,
+  kGemm,  ///< matrix products: cuBLASLt on a GPU; the reference is ATen's
 };
 
-constexpr std::array<std::string_view, 9> kKernelNames = {"rms_norm", "rope",    "swiglu", "embedding", "cross_entropy",
-                                                          "lora",     "dropout", "adamw",  "cast"};
+constexpr std::array<std::string_view, 10> kKernelNames = {"rms_norm", "rope",    "swiglu", "embedding", "cross_entropy",
+                                                           "lora",     "dropout", "adamw",  "cast",      "gemm"};
 
 }  // namespace lora_train

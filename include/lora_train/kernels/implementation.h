@@ -24,6 +24,7 @@ enum class KernelSetting {
 };
 void set_kernel_setting(KernelName kernel, KernelSetting setting);
 void set_all_kernel_settings(KernelSetting setting);
+KernelSetting kernel_setting(KernelName kernel);
 
 /// Our CUDA kernels, from now on. `stream` gives the stream that they run in. Tests pass kernels compiled for the CPU and
 /// `on_cpu_tensors`: then CPU tensors take them too. null takes them away.
