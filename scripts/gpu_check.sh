@@ -151,24 +151,24 @@ part_measure() {
 
 # The tests of our own kernels under NVIDIA's checkers.
 part_sanitizer() {
-  local tool status=0 limit=$(($1 / 3 - 2)) figure="" filter=()
+  local tool program status=0 limit=$(($1 / 6 - 2)) figure="" filter=()
   command -v compute-sanitizer >/dev/null || { echo "figure: compute-sanitizer is not on the PATH"; return 77; }
   # Kernels of the namespace lora_train alone: to watch those of LibTorch and cuBLAS would take minutes.
   case "$(compute-sanitizer --help 2>&1)" in
     *--kernel-name*) filter=(--kernel-name kernel_substring=lora_train) ;;
     *--kernel-regex*) filter=(--kernel-regex kns=lora_train) ;;
   esac
-  for tool in memcheck racecheck synccheck; do
-    echo "== compute-sanitizer --tool $tool ${filter[*]}"
+  for tool in memcheck racecheck synccheck; do for program in kernels_test optim_test; do
+    echo "== compute-sanitizer --tool $tool ${filter[*]} $program"
     LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$bin/lib:$LORA_TRAIN_TORCH/lib" timeout "$limit" \
       compute-sanitizer --tool "$tool" --error-exitcode 99 "${filter[@]}" \
-      "$bin/kernels_test" --gtest_brief=1 --gtest_filter='*/cuda_Float:*/cuda_BFloat16:-*Attention*:*Gemm*'
+      "$bin/$program" --gtest_brief=1 --gtest_filter='*/cuda_Float:*/cuda_BFloat16:-*Attention*:*Gemm*'
     case $? in
       0) figure+=" $tool" ;;
-      124) figure+=" $tool (nothing found in $limit s, not finished)" ;;
-      *) figure+=" $tool FAILED"; status=1 ;;
+      124) figure+=" $tool (nothing found in $limit s of $program, not finished)" ;;
+      *) figure+=" $tool of $program FAILED"; status=1 ;;
     esac
-  done
+  done; done
   echo "figure:$figure"
   return "$status"
 }

@@ -56,7 +56,7 @@ __device__ __forceinline__ Factors factors_of(const AdamWOptions& o, const doubl
           static_cast<float>(std::sqrt(scalars[kBeta2Correction])),
           static_cast<float>(o.epsilon),
           static_cast<float>(-learning_rate / scalars[kBeta1Correction]),
-          static_cast<float>(1.0 - learning_rate * o.weight_decay)};
+          static_cast<float>(1.0 - __dmul_rn(learning_rate, o.weight_decay))};
 }
 
 __device__ __forceinline__ void update(float& param, float grad, float& exp_avg, float& exp_avg_sq, float decay,

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "launch_stream.h"
+#include "lora_train/base/error.h"
 
 #ifdef LORA_TRAIN_ON_CPU
 #include "on_cpu.h"
@@ -14,10 +16,6 @@
 #else
 #define LORA_TRAIN_UNROLL _Pragma("unroll")
 #include <cuda_runtime.h>
-
-#include <string>
-
-#include "lora_train/base/error.h"
 
 /// An array in shared memory; its content is undefined at first.
 #define LORA_TRAIN_SHARED(type, name, count) __shared__ alignas(16) type name[count]
@@ -30,6 +28,8 @@ struct Grid {
   std::int64_t x = 1, y = 1;
 };
 
+constexpr std::int64_t kMaxBlocksX = 2147483647, kMaxBlocksY = 65535;
+
 constexpr unsigned kWarpSize = 32;
 constexpr unsigned kFullWarp = 0xFFFFFFFFu;
 
@@ -39,16 +39,20 @@ template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned threads, Stream stream,
             Arguments... arguments) {
   if (grid.x == 0 || grid.y == 0) return;
+  if (grid.x < 0 || grid.x > kMaxBlocksX || grid.y < 0 || grid.y > kMaxBlocksY) {
+    throw ShapeError(name, "a grid of " + std::to_string(grid.x) + " x " + std::to_string(grid.y) +
+                               " blocks; expected at most 2147483647 x 65535");
+  }
 #ifdef LORA_TRAIN_ON_CPU
   (void)stream;
   on_cpu::run_grid(name, static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), threads,
-                   [&] { kernel(Parameters(arguments)...); });
+                   [&] { kernel(static_cast<Parameters>(arguments)...); });
 #else
   kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), dim3(threads), 0,
-           static_cast<cudaStream_t>(stream)>>>(Parameters(arguments)...);
+           static_cast<cudaStream_t>(stream)>>>(static_cast<Parameters>(arguments)...);
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
-    throw DeviceError(name, std::string("CUDA refused to launch it: ") + cudaGetErrorString(error) +
-                                "; lora-train doctor says what this GPU and driver can do");
+    throw DeviceError(name, std::string("CUDA refused to launch it, or a kernel before it failed: ") +
+                                cudaGetErrorString(error) + "; lora-train doctor holds every kernel against its reference");
   }
 #endif
 }

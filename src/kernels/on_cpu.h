@@ -72,5 +72,6 @@ inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 using std::exp;
 inline float __expf(float x) { return std::exp(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fdividef(float a, float b) { return a / b; }

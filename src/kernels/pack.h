@@ -25,7 +25,20 @@ LORA_TRAIN_INLINE Pack<T, kSize> load_pack(const T* p) {
 
 template <int kSize, class T>
 LORA_TRAIN_INLINE void store_pack(T* p, const Pack<T, kSize>& pack) {
+#ifdef __CUDA_ARCH__
+  // The compiler splits the copy of a pack that was just computed. Global memory only.
+  if constexpr (sizeof(pack) == 16) {
+    uint4 bits;
+    memcpy(&bits, &pack, sizeof bits);
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(bits.x), "r"(bits.y),
+                 "r"(bits.z), "r"(bits.w)
+                 : "memory");
+  } else {
+    *reinterpret_cast<Pack<T, kSize>*>(p) = pack;
+  }
+#else
   *reinterpret_cast<Pack<T, kSize>*>(p) = pack;
+#endif
 }
 
 /// kSize elements as floats, in accesses of at most 16 bytes.

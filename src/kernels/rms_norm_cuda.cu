@@ -1,6 +1,8 @@
 // A block takes one row; what a thread has read of it stays in registers until the sum is known.
 #include "rms_norm_cuda.h"
 
+#include <type_traits>
+
 #include "launch.h"
 #include "pack.h"
 
@@ -8,15 +10,15 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kThreads = 512;
-constexpr int kCached = 4;  // packs a thread keeps: rows of up to 16384 bf16 are read once
+constexpr int kMostCached = 4;  // packs a thread keeps: rows of up to 16384 bf16 are read once
 
-template <class T, int kSize>
+template <class T, int kSize, int kCached>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_forward_kernel(Rows<const T> x, const T* weight, float eps, Rows<T> y, float* rstd, std::int64_t D) {
   LORA_TRAIN_SHARED(float, slots, 32);
   const std::int64_t n = blockIdx.x, packs = D / kSize;
   const T* row = x[n];
-  Pack<T, kSize> cache[kCached];
+  Pack<T, kSize> cache[kCached] = {};
   float sum = 0;
   const auto add = [&](const Pack<T, kSize>& pack) {
     for (int i = 0; i < kSize; ++i) sum += to_float(pack.values[i]) * to_float(pack.values[i]);
@@ -46,14 +48,14 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t p = rest; p < packs; p += blockDim.x) put(p, load_pack<kSize>(row + p * kSize));
 }
 
-template <class T, int kSize>
+template <class T, int kSize, int kCached>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_backward_kernel(Rows<const T> dy, Rows<const T> x, const T* weight, const float* rstd, Rows<T> dx,
                              bool accumulate, std::int64_t D) {
   LORA_TRAIN_SHARED(float, slots, 32);
   const std::int64_t n = blockIdx.x, packs = D / kSize;
-  Pack<T, kSize> x_cache[kCached];
-  float g_cache[kCached][kSize];  // dy * weight
+  Pack<T, kSize> x_cache[kCached] = {}, old_cache[kCached] = {};  // old: what dx holds, when it is added to
+  float g_cache[kCached][kSize] = {};  // dy * weight
   float sum = 0;
   const auto read = [&](std::int64_t p, Pack<T, kSize>& values, float* g) {
     values = load_pack<kSize>(x[n] + p * kSize);
@@ -68,6 +70,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t p = threadIdx.x + std::int64_t{k} * blockDim.x;
     if (p >= packs) continue;
     read(p, x_cache[k], g_cache[k]);
+    if (accumulate) old_cache[k] = load_pack<kSize>(dx[n] + p * kSize);
     add(x_cache[k], g_cache[k]);
   }
   const std::int64_t rest = threadIdx.x + std::int64_t{kCached} * blockDim.x;
@@ -79,24 +82,21 @@ __global__ void __launch_bounds__(kThreads)
   }
   const float scale = rstd[n];
   const float along_x = -scale * scale * scale * (block_sum(sum, slots) / static_cast<float>(D));
-  const auto put = [&](std::int64_t p, const Pack<T, kSize>& from, const float* gradient) {
-    T* const to = dx[n] + p * kSize;
-    Pack<T, kSize> out{};
-    if (accumulate) out = load_pack<kSize>(to);
+  const auto put = [&](std::int64_t p, const Pack<T, kSize>& from, const float* gradient, Pack<T, kSize> out) {
     for (int i = 0; i < kSize; ++i) {
       const float value = gradient[i] * scale + to_float(from.values[i]) * along_x;
       store(&out.values[i], accumulate ? to_float(out.values[i]) + value : value);
     }
-    store_pack<kSize>(to, out);
+    store_pack<kSize>(dx[n] + p * kSize, out);
   };
   LORA_TRAIN_UNROLL
   for (int k = 0; k < kCached; ++k) {
     const std::int64_t p = threadIdx.x + std::int64_t{k} * blockDim.x;
-    if (p < packs) put(p, x_cache[k], g_cache[k]);
+    if (p < packs) put(p, x_cache[k], g_cache[k], old_cache[k]);
   }
   for (std::int64_t p = rest; p < packs; p += blockDim.x) {
     read(p, values, g);
-    put(p, values, g);
+    put(p, values, g, accumulate ? load_pack<kSize>(dx[n] + p * kSize) : Pack<T, kSize>{});
   }
 }
 
@@ -121,6 +121,20 @@ __global__ void __launch_bounds__(kColumns* kRowLanes)
   dweight[d] += sum;
 }
 
+/// Calls run(packs kept by a thread, as a constant): 1, 2 or 4, the fewest for a row of this many. Fewer registers, more
+/// blocks at once.
+template <class Run>
+void with_cached(std::int64_t packs, const Run& run) {
+  const std::int64_t turns = blocks_for(packs, threads_for(packs, kThreads));
+  if (turns <= 1) {
+    run(std::integral_constant<int, 1>());
+  } else if (turns == 2) {
+    run(std::integral_constant<int, 2>());
+  } else {
+    run(std::integral_constant<int, kMostCached>());
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -129,10 +143,13 @@ void rms_norm_forward_cuda(Rows<const T> x, const T* weight, float eps, Rows<T> 
   constexpr int kPack = kFullPack<T>;
   const Rows<const T> w{weight, 0};
   const bool is_packed = fits_packs(x, D) && fits_packs(w, D) && fits_packs(y, D);
-  const auto run = [&](auto kernel, std::int64_t packs) {
-    launch("rms_norm_forward", kernel, {num_rows}, threads_for(packs, kThreads), stream, x, weight, eps, y, rstd, D);
+  const auto run = [&]<int kSize>(std::integral_constant<int, kSize>) {
+    with_cached(D / kSize, [&]<int kCached>(std::integral_constant<int, kCached>) {
+      launch("rms_norm_forward", rms_norm_forward_kernel<T, kSize, kCached>, {num_rows}, threads_for(D / kSize, kThreads),
+             stream, x, weight, eps, y, rstd, D);
+    });
   };
-  is_packed ? run(rms_norm_forward_kernel<T, kPack>, D / kPack) : run(rms_norm_forward_kernel<T, 1>, D);
+  is_packed ? run(std::integral_constant<int, kPack>()) : run(std::integral_constant<int, 1>());
 }
 
 template <class T>
@@ -141,11 +158,13 @@ void rms_norm_backward_cuda(Rows<const T> dy, Rows<const T> x, const T* weight, 
   constexpr int kPack = kFullPack<T>;
   const Rows<const T> w{weight, 0};
   const bool is_packed = fits_packs(dy, D) && fits_packs(x, D) && fits_packs(w, D) && fits_packs(dx, D);
-  const auto run = [&](auto kernel, std::int64_t packs) {
-    launch("rms_norm_backward", kernel, {num_rows}, threads_for(packs, kThreads), stream, dy, x, weight, rstd, dx,
-           accumulate, D);
+  const auto run = [&]<int kSize>(std::integral_constant<int, kSize>) {
+    with_cached(D / kSize, [&]<int kCached>(std::integral_constant<int, kCached>) {
+      launch("rms_norm_backward", rms_norm_backward_kernel<T, kSize, kCached>, {num_rows},
+             threads_for(D / kSize, kThreads), stream, dy, x, weight, rstd, dx, accumulate, D);
+    });
   };
-  is_packed ? run(rms_norm_backward_kernel<T, kPack>, D / kPack) : run(rms_norm_backward_kernel<T, 1>, D);
+  is_packed ? run(std::integral_constant<int, kPack>()) : run(std::integral_constant<int, 1>());
 }
 
 template <class T>

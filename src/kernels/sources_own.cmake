@@ -39,7 +39,7 @@ if(LT_NVCC AND NOT LORA_TRAIN_CORE_ONLY AND NOT TARGET lt_own_kernels_cuda)
     add_custom_command(OUTPUT ${_object} DEPENDS ${_here}/${_kernel}_cuda.cu DEPFILE ${_object}.d VERBATIM
       COMMENT "nvcc ${_kernel}_cuda.cu"
       COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/cuda_objects
-      COMMAND ${_launcher} ${LT_NVCC} -std=c++20 -O3 --expt-relaxed-constexpr -Werror all-warnings
+      COMMAND ${_launcher} ${LT_NVCC} -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -Werror all-warnings
               -Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility-inlines-hidden ${_targets} -I${PROJECT_SOURCE_DIR}/include -I${_here}
               -MD -MF ${_object}.d -c ${_here}/${_kernel}_cuda.cu -o ${_object})
     list(APPEND _objects ${_object})

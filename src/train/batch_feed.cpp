@@ -37,6 +37,8 @@ BatchFeed::BatchFeed(const RunDevice& device, const BatchFeedOptions& options)
     if (!device.is_cuda()) continue;
     slot.copied.emplace(at::kCUDA);
     slot.used.emplace(at::kCUDA);
+    // The memory may have been another tensor's, which kernels that wait in the stream still read.
+    slot.used->record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device.device));
   }
   if (device.is_cuda()) stream_ = c10::impl::VirtualGuardImpl(at::kCUDA).getNewStream(device.device);
 }

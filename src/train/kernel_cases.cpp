@@ -132,7 +132,10 @@ void add_cross_entropy(const Place& place, std::int64_t N, std::int64_t V, std::
 }
 
 void add_embedding(const Place& place, std::int64_t N, std::int64_t V, std::int64_t D, std::vector<Case>& cases) {
-  const at::Tensor ids = place.ids(N, V), weight = place.uniform({V, D}), dout = place.uniform({N, D});
+  const at::Tensor host_ids = at::randint(V, {N}, at::kInt), ids = host_ids.to(place.device);
+  const at::Tensor weight = place.uniform({V, D}), dout = place.uniform({N, D});
+  const std::span<const std::int32_t> values(host_ids.const_data_ptr<std::int32_t>(), static_cast<std::size_t>(N));
+  const at::Tensor order = at::tensor(kernels::order_by_id(values), at::kInt).to(place.device);
   const std::string shape = sizes_text({{"N", N}, {"V", V}, {"D", D}});
   cases.push_back({"embedding forward",
                    shape,
@@ -144,7 +147,7 @@ void add_embedding(const Place& place, std::int64_t N, std::int64_t V, std::int6
                    {place.fp32({V, D})},
                    [=](Outputs& o) {
                      kernels::TrainableRows none;
-                     kernels::embedding_backward(ids, dout, o.data(), none);
+                     kernels::embedding_backward(ids, dout, o.data(), none, order);
                    },
                    [=](Outputs& o) { o[0].index_add_(0, ids, dout.to(at::kFloat)); }});
 }

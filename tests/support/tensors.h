@@ -20,8 +20,16 @@ inline at::Tensor uniform(at::IntArrayRef sizes, std::uint64_t seed, at::ScalarT
 /// A copy in fp64 on the CPU.
 inline at::Tensor f64(const at::Tensor& t) { return t.to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true); }
 
-/// The same values, but rows lie `gap` elements apart and what is between them is NaN.
-inline at::Tensor with_row_gaps(const at::Tensor& t, int64_t gap = 3) {
+/// 8 elements after rows that are a multiple of 8 wide, else 3.
+inline int64_t row_gap(const at::Tensor& t) {
+  int64_t row = 1;
+  for (int64_t d = 1; d < t.dim(); ++d) row *= t.size(d);
+  return row % 8 == 0 ? 8 : 3;
+}
+
+/// The same values, but row_gap() elements lie between the rows, all NaN.
+inline at::Tensor with_row_gaps(const at::Tensor& t) {
+  const int64_t gap = row_gap(t);
   int64_t row = 1;
   std::vector<int64_t> strides(static_cast<std::size_t>(t.dim()), 1);
   for (int64_t d = t.dim() - 1; d >= 1; --d) {
@@ -36,8 +44,8 @@ inline at::Tensor with_row_gaps(const at::Tensor& t, int64_t gap = 3) {
 }
 
 /// True when nothing between the rows of a tensor made by with_row_gaps was written.
-inline bool gaps_are_untouched(const at::Tensor& t, int64_t gap = 3) {
-  const int64_t row = t.stride(0) - gap;
+inline bool gaps_are_untouched(const at::Tensor& t) {
+  const int64_t gap = row_gap(t), row = t.stride(0) - gap;
   const auto gaps = t.as_strided({t.size(0), gap}, {t.stride(0), 1}, t.storage_offset() + row);
   return gaps.to(at::kFloat).isnan().all().item<bool>();
 }
