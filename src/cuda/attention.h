@@ -1,6 +1,10 @@
 // Attention backends of LibTorch and cuDNN; contracts of kernels::CudaAttention.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
 #include "lora_train/kernels/cuda_library.h"
 
 namespace lora_train::cuda {
@@ -19,5 +23,11 @@ kernels::CudnnPlan check_cudnn_plan(const kernels::CudnnShape& shape, const std:
 
 /// Tokens of all documents; slots past them belong to none.
 inline std::int64_t total(const std::vector<std::int64_t>& cu_seqlens) { return cu_seqlens.back(); }
+
+/// All backends read and write 16 bytes at a time.
+inline bool is_aligned(const at::Tensor& t) {
+  return t.stride(0) * t.element_size() % 16 == 0 && reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % 16 == 0;
+}
+inline at::Tensor aligned(const at::Tensor& t) { return is_aligned(t) ? t : t.clone(at::MemoryFormat::Contiguous); }
 
 }  // namespace lora_train::cuda

@@ -261,12 +261,6 @@ void run(const Compiled& graph, const CudnnShape& shape, const AttentionLayout& 
   check(graph.graph->execute(handle(), pointers, workspace(graph.workspace_bytes, q.device())), "cuDNN attention: execute");
 }
 
-/// cuDNN reads and writes 16 bytes at a time.
-bool is_aligned(const at::Tensor& t) {
-  return t.stride(0) % 8 == 0 && reinterpret_cast<std::uintptr_t>(t.const_data_ptr()) % 16 == 0;
-}
-at::Tensor aligned(const at::Tensor& t) { return is_aligned(t) ? t : t.clone(at::MemoryFormat::Contiguous); }
-
 void copy_documents(const at::Tensor& target, const at::Tensor& source, std::int64_t num_tokens) {
   if (!target.is_same(source)) target.narrow(0, 0, num_tokens).copy_(source.narrow(0, 0, num_tokens));
 }

@@ -22,7 +22,7 @@ std::optional<std::int64_t> window_of(const AttentionLayout& layout) {
 
 /// [1, N, H, E], heads repeated where several share one.
 at::Tensor expanded(const at::Tensor& t, std::int64_t num_tokens, std::int64_t num_heads) {
-  const at::Tensor used = t.narrow(0, 0, num_tokens);
+  const at::Tensor used = aligned(t.narrow(0, 0, num_tokens));
   return (num_heads == t.size(1) ? used : used.repeat_interleave(num_heads / t.size(1), 1)).unsqueeze(0);
 }
 

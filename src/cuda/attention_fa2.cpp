@@ -52,8 +52,8 @@ void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, cons
              at::Tensor& lse) {
   const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k);
   const auto result = at::_flash_attention_forward(
-      q.narrow(0, 0, N), k.narrow(0, 0, Nk), v.narrow(0, 0, Nk), layout.cu_seqlens_q_device, layout.cu_seqlens_k_device,
-      longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false,
+      aligned(q.narrow(0, 0, N)), aligned(k.narrow(0, 0, Nk)), aligned(v.narrow(0, 0, Nk)), layout.cu_seqlens_q_device,
+      layout.cu_seqlens_k_device, longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false,
       layout.scale, left_of(layout), right_of(layout));
   out.narrow(0, 0, N).copy_(std::get<0>(result));
   lse.narrow(0, 0, N).copy_(std::get<1>(result).t());  // from [H, N]
@@ -67,8 +67,8 @@ void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, 
   static const at::Tensor* const random = new at::Tensor(at::empty({2}, q.options().dtype(at::kLong)));
   const DeterministicBackward guard(settings().deterministic);
   const auto [gq, gk, gv] = at::_flash_attention_backward(
-      dout.narrow(0, 0, N), q.narrow(0, 0, N), k.narrow(0, 0, Nk), v.narrow(0, 0, Nk), out.narrow(0, 0, N), heads_first,
-      layout.cu_seqlens_q_device, layout.cu_seqlens_k_device, longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0,
+      aligned(dout.narrow(0, 0, N)), aligned(q.narrow(0, 0, N)), aligned(k.narrow(0, 0, Nk)),
+      aligned(v.narrow(0, 0, Nk)), aligned(out.narrow(0, 0, N)), heads_first, layout.cu_seqlens_q_device, layout.cu_seqlens_k_device, longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0,
       /*is_causal=*/true, *random, *random, layout.scale, left_of(layout), right_of(layout));
   dq.narrow(0, 0, N).copy_(gq);
   dk.narrow(0, 0, Nk).copy_(gk);

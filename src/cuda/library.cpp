@@ -1,4 +1,5 @@
 // The one function that liblora_train_cuda.so exports.
+#include <ATen/Context.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
@@ -48,6 +49,7 @@ void start(const kernels::CudaSettings& wanted) {
                                         std::to_string(num_devices()));
   }
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(wanted.device));
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // the allocator is not there before
   current_settings = wanted;
   start_gemm(wanted);
 }

@@ -44,9 +44,8 @@ BatchFeed::BatchFeed(const RunDevice& device, const BatchFeedOptions& options)
 }
 
 BatchFeed::~BatchFeed() {
-  for (auto& slot : slots_) {
-    if (slot.copied && slot.copied->was_marked_for_recording()) slot.copied->synchronize();
-  }
+  if (is_done(device_)) return;
+  for (auto& slot : slots_) keep_forever(slot.host);
 }
 
 std::int64_t BatchFeed::bytes() const {

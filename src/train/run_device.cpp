@@ -112,4 +112,15 @@ void wait_for(const RunDevice& device) {
   if (device.is_cuda()) c10::impl::VirtualGuardImpl(at::kCUDA).synchronizeDevice(device.device.index());
 }
 
+bool is_done(const RunDevice& device) noexcept {
+  try {
+    wait_for(device);
+    return true;
+  } catch (...) {  // reported by whoever asked the device for something
+    return false;
+  }
+}
+
+void keep_forever(at::Tensor& tensor) noexcept { static_cast<void>(tensor.unsafeReleaseTensorImpl()); }
+
 }  // namespace lora_train::train

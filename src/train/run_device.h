@@ -1,6 +1,7 @@
 // The device that a run computes on: started, asked, and waited for. On a CPU all of it does nothing.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -40,5 +41,11 @@ void release_unused_memory(const RunDevice& device);
 
 /// Waits until everything that was asked of the device is done.
 void wait_for(const RunDevice& device);
+
+/// For destructors of what the device may still copy from or to: waits as wait_for. False where the device has failed: page-
+/// locked memory must then be kept, since to release it LibTorch asks the device, and throws.
+bool is_done(const RunDevice& device) noexcept;
+/// Keeps the memory of a tensor for as long as the process lives.
+void keep_forever(at::Tensor& tensor) noexcept;
 
 }  // namespace lora_train::train

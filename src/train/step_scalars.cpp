@@ -20,8 +20,10 @@ StepScalars::StepScalars(const RunDevice& device) : run_device_(device), slots_(
 }
 
 StepScalars::~StepScalars() {
+  if (is_done(run_device_)) return;
   for (auto& slot : slots_) {
-    if (slot.arrived && slot.arrived->was_marked_for_recording()) slot.arrived->synchronize();
+    keep_forever(slot.there);
+    keep_forever(slot.back);
   }
 }
 

@@ -3,9 +3,9 @@
 
 #include <dlfcn.h>
 
+#include <exception>
 #include <string>
 
-#include "lora_train/base/error.h"
 #include "lora_train/kernels/cuda_library.h"
 
 namespace lora_train::testing_support {
@@ -19,7 +19,7 @@ inline const std::string& why_no_cuda() {
       const kernels::CudaFolders folders = kernels::default_cuda_folders();
       if (kernels::load_cuda_library(folders.library, folders.torch).num_devices() == 0) return "no CUDA device here";
       kernels::start_cuda({});
-    } catch (const DeviceError& error) {
+    } catch (const std::exception& error) {
       return error.what();
     }
     return {};

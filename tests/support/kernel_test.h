@@ -36,6 +36,14 @@ inline std::string place_name(const ::testing::TestParamInfo<Place>& info) {
   return device + "_" + c10::toString(place.dtype);
 }
 
+/// Starts the GPU, where there is one, before the first test: torch remembers that it has none from then on when it is asked
+/// earlier (a random number is enough).
+class StartGpuFirst : public ::testing::Environment {
+ public:
+  void SetUp() override { why_no_cuda(); }
+};
+inline ::testing::Environment* const kStartGpuFirst = ::testing::AddGlobalTestEnvironment(new StartGpuFirst);
+
 class KernelTest : public ::testing::TestWithParam<Place> {
  protected:
   void SetUp() override {
