@@ -1,0 +1,68 @@
+// libcuda.so.1 with one GPU of compute capability 9.0, as far as lora-train and LibTorch ask it.
+#include <cstddef>
+#include <cstring>
+
+namespace {
+
+constexpr int kMultiprocessors = 16, kMajor = 75;  // CU_DEVICE_ATTRIBUTE_*
+
+}  // namespace
+
+extern "C" {
+
+int cuInit(unsigned) { return 0; }
+int cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return 0;
+}
+int cuDeviceGetCount(int* count) {
+  *count = 1;
+  return 0;
+}
+int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return 0;
+}
+int cuDeviceGetName(char* name, int length, int) {
+  std::strncpy(name, "Stand-in GPU", static_cast<std::size_t>(length));
+  return 0;
+}
+int cuDeviceGetUuid_v2(void* uuid, int) {
+  std::memset(uuid, 7, 16);
+  return 0;
+}
+int cuDeviceGetPCIBusId(char* id, int length, int) {
+  std::strncpy(id, "0000:00:00.0", static_cast<std::size_t>(length));
+  return 0;
+}
+int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
+  *bytes = std::size_t{140} << 30;
+  return 0;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  *value = attribute == kMultiprocessors ? 132 : attribute == kMajor ? 9 : 0;
+  return 0;
+}
+int cuDeviceCanAccessPeer(int* value, int, int) {
+  *value = 0;
+  return 0;
+}
+int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = 1;
+  return 0;
+}
+int cuCtxGetCurrent(void** context) {
+  *context = reinterpret_cast<void*>(1);
+  return 0;
+}
+int cuGetErrorString(int, const char** text) {
+  *text = "an error of the stand-in";
+  return 0;
+}
+int cuGetErrorName(int, const char** text) {
+  *text = "CUDA_ERROR_STAND_IN";
+  return 0;
+}
+
+}  // extern "C"

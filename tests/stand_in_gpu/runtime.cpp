@@ -1,0 +1,185 @@
+// The CUDA runtime and cuBLAS on host memory: copies are copied, kernels and matrix products do nothing. At the end of the
+// process it writes how often each call came to the file that STAND_IN_CALLS names.
+//   STAND_IN_FAIL_AT=n   from the n-th wait for an event on, every call fails as after an illegal address
+//   STAND_IN_OOM_AT=n    the n-th allocation fails, and the ones after it
+//   STAND_IN_FREE_GIB=n  free memory, default 100
+// Prototypes as in cuda_runtime_api.h and cublas_api.h, pointers to structs as void*.
+#include <driver_types.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+enum Call { kMalloc, kFree, kHostAlloc, kMemcpy, kMemcpyAsync, kStreamSynchronize, kDeviceSynchronize, kEventSynchronize,
+            kLaunch, kMatmul, kNumCalls };
+constexpr std::array<const char*, kNumCalls> kNames = {
+    "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaMemcpyAsync", "cudaStreamSynchronize",
+    "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaLaunchKernel", "cublasLtMatmul"};
+std::array<long, kNumCalls> counts{};
+bool has_failed = false;
+
+int status() { return has_failed ? cudaErrorIllegalAddress : cudaSuccess; }
+int count(Call call) {
+  ++counts[call];
+  return status();
+}
+long setting(const char* name, long otherwise) {
+  const char* const text = std::getenv(name);
+  return text != nullptr ? std::atol(text) : otherwise;
+}
+void* host_memory(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 4096;
+  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  void* const memory = std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded);
+  std::memset(memory, 0, rounded);
+  return memory;
+}
+int new_handle(void** handle) {
+  *handle = std::malloc(8);
+  return status();
+}
+
+struct Report {
+  ~Report() {
+    const char* const file = std::getenv("STAND_IN_CALLS");
+    std::FILE* const out = file != nullptr ? std::fopen(file, "w") : nullptr;
+    if (out == nullptr) return;
+    for (std::size_t i = 0; i < kNames.size(); ++i) std::fprintf(out, "%s %ld\n", kNames[i], counts[i]);
+    std::fclose(out);
+  }
+} report;
+
+}  // namespace
+
+extern "C" {
+
+int cudaGetDeviceCount(int* num) { return *num = 1, 0; }
+int cudaGetDevice(int* device) { return *device = 0, 0; }
+int cudaSetDevice(int) { return 0; }
+int cudaDriverGetVersion(int* version) { return *version = 13000, 0; }
+int cudaGetLastError() { return status(); }
+int cudaPeekAtLastError() { return status(); }
+int cudaGetDeviceProperties(void* properties, int) {
+  cudaDeviceProp p{};
+  std::strncpy(p.name, "Stand-in GPU", sizeof p.name - 1);
+  p.major = 9;
+  p.multiProcessorCount = 132;
+  p.totalGlobalMem = std::size_t{140} << 30;
+  p.warpSize = 32;
+  p.maxThreadsPerMultiProcessor = 2048;
+  p.maxThreadsPerBlock = 1024;
+  p.sharedMemPerBlockOptin = 232448;
+  std::memcpy(properties, &p, sizeof p);
+  return 0;
+}
+int cudaDeviceGetAttribute(int* value, int attribute, int) {
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+  return 0;
+}
+int cudaDeviceGetPCIBusId(char* id, int length, int) {
+  std::strncpy(id, "0000:00:00.0", static_cast<std::size_t>(length));
+  return 0;
+}
+int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { return *least = 0, *greatest = -5, 0; }
+int cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = static_cast<std::size_t>(setting("STAND_IN_FREE_GIB", 100)) << 30;
+  *total = std::size_t{140} << 30;
+  return status();
+}
+
+int cudaMalloc(void** memory, std::size_t bytes) {
+  const long oom_at = setting("STAND_IN_OOM_AT", 0);
+  const int error = count(kMalloc);
+  *memory = nullptr;
+  if (oom_at > 0 && counts[kMalloc] >= oom_at) return cudaErrorMemoryAllocation;
+  *memory = host_memory(bytes);
+  return error;
+}
+int cudaFree(void* memory) {
+  std::free(memory);
+  return count(kFree);
+}
+int cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  *memory = host_memory(bytes);
+  return count(kHostAlloc);
+}
+int cudaMallocHost(void** memory, std::size_t bytes) { return cudaHostAlloc(memory, bytes, 0); }
+int cudaFreeHost(void*) { return status(); }
+int cudaPointerGetAttributes(void* attributes, const void*) {
+  const cudaPointerAttributes none{};
+  std::memcpy(attributes, &none, sizeof none);
+  return 0;
+}
+
+int cudaMemcpy(void* to, const void* from, std::size_t bytes, int) {
+  if (!has_failed) std::memcpy(to, from, bytes);
+  return count(kMemcpy);
+}
+int cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, int, void*) {
+  if (!has_failed) std::memcpy(to, from, bytes);
+  return count(kMemcpyAsync);
+}
+int cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t width,
+                      std::size_t height, int, void*) {
+  for (std::size_t row = 0; row < height && !has_failed; ++row) {
+    std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
+  }
+  return count(kMemcpyAsync);
+}
+int cudaMemsetAsync(void* memory, int value, std::size_t bytes, void*) {
+  if (!has_failed) std::memset(memory, value, bytes);
+  return status();
+}
+
+int cudaStreamCreateWithPriority(void** stream, unsigned, int) { return new_handle(stream); }
+int cudaStreamIsCapturing(void*, int* capture) { return *capture = 0, status(); }
+int cudaStreamGetCaptureInfo_v3(void*, int* capture) { return *capture = 0, 0; }
+int cudaThreadExchangeStreamCaptureMode(int*) { return 0; }
+int cudaStreamQuery(void*) { return status(); }
+int cudaStreamWaitEvent(void*, void*, unsigned) { return status(); }
+int cudaStreamSynchronize(void*) { return count(kStreamSynchronize); }
+int cudaDeviceSynchronize() { return count(kDeviceSynchronize); }
+int cudaEventCreateWithFlags(void** event, unsigned) { return new_handle(event); }
+int cudaEventDestroy(void*) { return status(); }
+int cudaEventRecord(void*, void*) { return status(); }
+int cudaEventRecordWithFlags(void*, void*, unsigned) { return status(); }
+int cudaEventQuery(void*) { return status(); }
+int cudaEventSynchronize(void*) {
+  const long fail_at = setting("STAND_IN_FAIL_AT", 0);
+  count(kEventSynchronize);
+  has_failed = has_failed || (fail_at > 0 && counts[kEventSynchronize] >= fail_at);
+  return status();
+}
+
+int cudaLaunchKernel(const void*, dim3, dim3, void**, std::size_t, void*) { return count(kLaunch); }
+int __cudaLaunchKernel(void*, dim3, dim3, void**, std::size_t, void*) { return count(kLaunch); }
+int cudaLaunchKernelExC(const void*, const void*, void**) { return count(kLaunch); }
+int cudaFuncGetAttributes(void*, const void*) { return 0; }
+int cudaFuncSetAttribute(const void*, int, int) { return 0; }
+int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, std::size_t) { return *blocks = 2, 0; }
+int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, std::size_t, unsigned) {
+  return *blocks = 2, 0;
+}
+
+int cublasLtCreate(void** handle) { return new_handle(handle); }
+int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*, int* num) { return *num = 1, 0; }
+int cublasLtMatmul() { return count(kMatmul) == cudaSuccess ? 0 : 14; }
+int cublasCreate_v2(void** handle) { return new_handle(handle); }
+int cublasDestroy_v2() { return 0; }
+int cublasSetStream_v2() { return 0; }
+int cublasSetWorkspace_v2() { return 0; }
+int cublasSetMathMode() { return 0; }
+int cublasGetMathMode(void*, int* mode) { return *mode = 0, 0; }
+int cublasSetPointerMode_v2() { return 0; }
+int cublasGetPointerMode_v2(void*, int* mode) { return *mode = 0, 0; }
+int cublasGemmEx() { return 0; }
+int cublasSgemm_v2() { return 0; }
+int cublasSgemv_v2() { return 0; }
+int cublasGemmStridedBatchedEx() { return 0; }
+int cublasGemmStridedBatchedEx_64() { return 0; }
+int cublasSgemmStridedBatched() { return 0; }
+
+}  // extern "C"
