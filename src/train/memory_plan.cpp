@@ -166,7 +166,7 @@ FittingSizes fit_into_memory(const Profile& profile, const ModelFiles& files, co
 std::int64_t memory_budget(const RunDevice& device) {
   const DeviceMemory memory = device_memory(device);
   const auto reserve = std::max(kReserveBytes, static_cast<std::int64_t>(kReserveShare * static_cast<double>(memory.total)));
-  return memory.free + memory.reserved - memory.allocated - reserve;
+  return std::max<std::int64_t>(0, memory.free + memory.reserved - memory.allocated - reserve);
 }
 
 void throw_out_of_memory(const Run& run, const std::string& reason) {
