@@ -15,6 +15,7 @@ using kernels::CudaGemm;
 using kernels::GemmType;
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+constexpr std::size_t kMostPlans = 16384;  // each length of a micro-batch brings some, of about 1 KB
 
 /// All that cuBLASLt's choice depends on.
 struct Key {
@@ -109,6 +110,14 @@ Plan make_plan(const Key& key, const void* bias) {
   return plan;
 }
 
+void forget_plans() {
+  for (auto& [key, plan] : state().plans) {
+    cublasLtMatmulDescDestroy(plan.description);
+    for (cublasLtMatrixLayout_t layout : {plan.a, plan.b, plan.c, plan.d}) cublasLtMatrixLayoutDestroy(layout);
+  }
+  state().plans.clear();
+}
+
 Key key_of(const CudaGemm& call, const void* c) {
   const auto alignment = [](const void* p) { return kernels::alignment_of(reinterpret_cast<std::uintptr_t>(p)); };
   return {call.layout,     call.operands,         call.result, call.c != nullptr, c == call.d, call.bias != nullptr,
@@ -120,7 +129,7 @@ Key key_of(const CudaGemm& call, const void* c) {
 void start_gemm(const kernels::CudaSettings& settings) {
   State& s = state();
   s.settings = settings;
-  s.plans.clear();
+  forget_plans();
   if (s.handle == nullptr) LT_CUBLAS_CHECK(cublasLtCreate(&s.handle));
   if (s.workspace == nullptr) s.workspace = c10::cuda::CUDACachingAllocator::raw_alloc(kWorkspaceBytes);
 }
@@ -131,6 +140,7 @@ bool gemm(const CudaGemm& call) {
   const void* const c = call.c != nullptr ? call.c : call.d;
   const Key key = key_of(call, c);
   auto found = s.plans.find(key);
+  if (found == s.plans.end() && s.plans.size() >= kMostPlans) forget_plans();
   if (found == s.plans.end()) found = s.plans.emplace(key, make_plan(key, call.bias)).first;
   const Plan& plan = found->second;
   if (!plan.exists) return false;

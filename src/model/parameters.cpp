@@ -33,7 +33,9 @@ Parameters Parameters::host_copy() const {
   copy.index_ = index_;
   copy.size_ = size_;
   copy.num_decayed_ = num_decayed_;
-  const auto options = at::TensorOptions(at::kFloat).pinned_memory(values.is_cuda());
+  constexpr int64_t kMostPinnedBytes = int64_t{8} << 30;  // a buffer; page-locked memory is rounded up to a power of two
+  const bool is_pinned = values.is_cuda() && static_cast<int64_t>(values.nbytes()) <= kMostPinnedBytes;
+  const auto options = at::TensorOptions(at::kFloat).pinned_memory(is_pinned);
   for (at::Tensor* flat : {&copy.values, &copy.exp_avg, &copy.exp_avg_sq}) *flat = at::empty({size_}, options);
   copy.copy_state_from(*this);
   return copy;
