@@ -64,8 +64,8 @@ stage_sanitizers() {
   build/tsan/bin/checkpoint_test --gtest_filter='Saver.*' --gtest_brief=1 --gtest_output="xml:$results/threads.xml"
 }
 
-# Every fuzz target over its kept corpus and 10 s more, from a fixed seed; `scripts/fuzz.sh --seconds 60` and more by hand.
-stage_fuzz() { scripts/fuzz.sh --seconds 10 --seed 1 --results "$results/fuzz.txt"; }
+# Every fuzz target over its kept corpus and 5 s more, from a fixed seed; `scripts/fuzz.sh --seconds 60` and more by hand.
+stage_fuzz() { scripts/fuzz.sh --seconds 5 --seed 1 --results "$results/fuzz.txt"; }
 
 stage_checks() {
   local any_failed=0 script
