@@ -67,24 +67,19 @@ bool has_unseen_parts(const AttentionLayout& layout) {
   return false;
 }
 
-/// The layout with everything on the device that CUDA backends read.
-class DeviceLayout {
- public:
-  DeviceLayout(const AttentionLayout& layout, at::Device device) : given_(layout), layout_(layout) {
-    if (layout_.max_len_q == 0) layout_.max_len_q = longest(layout.cu_seqlens_q);
-    if (layout_.max_len_k == 0) layout_.max_len_k = longest(layout.cu_seqlens_k);
-    layout_.cu_seqlens_q_device = on_device(layout.cu_seqlens_q, layout.cu_seqlens_q_device, device);
-    layout_.cu_seqlens_k_device = on_device(layout.cu_seqlens_k, layout.cu_seqlens_k_device, device);
-  }
-  ~DeviceLayout() { given_.prepared = layout_.prepared; }
-  DeviceLayout(const DeviceLayout&) = delete;
-  DeviceLayout& operator=(const DeviceLayout&) = delete;
-  const AttentionLayout& operator*() const { return layout_; }
+bool is_complete(const AttentionLayout& layout) {
+  return layout.max_len_q > 0 && layout.max_len_k > 0 && layout.cu_seqlens_q_device.defined() &&
+         layout.cu_seqlens_k_device.defined();
+}
 
- private:
-  const AttentionLayout& given_;
-  AttentionLayout layout_;
-};
+/// The layout with everything on the device that CUDA backends read.
+AttentionLayout completed(AttentionLayout layout, at::Device device) {
+  if (layout.max_len_q == 0) layout.max_len_q = longest(layout.cu_seqlens_q);
+  if (layout.max_len_k == 0) layout.max_len_k = longest(layout.cu_seqlens_k);
+  layout.cu_seqlens_q_device = on_device(layout.cu_seqlens_q, layout.cu_seqlens_q_device, device);
+  layout.cu_seqlens_k_device = on_device(layout.cu_seqlens_k, layout.cu_seqlens_k_device, device);
+  return layout;
+}
 
 /// The functions of the backend that computes this on CUDA; null: the reference. Throws ConfigError where what was asked
 /// for cannot.
@@ -117,8 +112,8 @@ void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tenso
   if (q.is_cpu()) return attention_forward_cpu(q, k, v, layout, out, lse);
   const CudaAttention* const backend = cuda_backend(q, layout);
   if (backend == nullptr) return attention_forward_reference(q, k, v, layout, out, lse);
-  const DeviceLayout on_device(layout, q.device());
-  backend->forward(q, k, v, *on_device, out, lse);
+  if (!is_complete(layout)) return backend->forward(q, k, v, completed(layout, q.device()), out, lse);
+  backend->forward(q, k, v, layout, out, lse);
 }
 
 void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -137,8 +132,10 @@ void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::T
   if (q.is_cpu()) return attention_backward_cpu(dout, q, k, v, out, lse, layout, dq, dk, dv);
   const CudaAttention* const backend = cuda_backend(q, layout);
   if (backend == nullptr) return attention_backward_reference(dout, q, k, v, out, lse, layout, dq, dk, dv);
-  const DeviceLayout on_device(layout, q.device());
-  backend->backward(dout, q, k, v, out, lse, *on_device, dq, dk, dv);
+  if (!is_complete(layout)) {
+    return backend->backward(dout, q, k, v, out, lse, completed(layout, q.device()), dq, dk, dv);
+  }
+  backend->backward(dout, q, k, v, out, lse, layout, dq, dk, dv);
 }
 
 }  // namespace lora_train::kernels

@@ -22,9 +22,4 @@ void check_contiguous(const char* kernel, const char* name, const at::Tensor& t)
 inline at::ScalarType math_dtype(const at::Tensor& t) { return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 inline at::Tensor to_math(const at::Tensor& t) { return t.to(math_dtype(t)); }
 
-/// Fast CPU kernels exist for fp32 and bf16; all else goes to the reference.
-inline bool has_cpu_kernel(const at::Tensor& t) {
-  return t.is_cpu() && (t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16);
-}
-
 }  // namespace lora_train::kernels

@@ -13,7 +13,7 @@ struct CpuType {
   using type = T;
 };
 
-/// Calls run(CpuType<float>()) or run(CpuType<Bf16>()) by the dtype of t (has_cpu_kernel).
+/// Calls run(CpuType<float>()) or run(CpuType<Bf16>()) by the dtype of t, one of the two.
 template <class Run>
 void with_cpu_type(const at::Tensor& t, const Run& run) {
   if (t.scalar_type() == at::kFloat) {

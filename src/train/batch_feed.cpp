@@ -15,6 +15,9 @@ namespace {
 
 constexpr std::int64_t kAlignment = 64;
 
+/// supervised 8, ids, positions, targets 4 each, cu_seqlens at most 4 + 4, document and order 4 each; 7 parts aligned.
+std::int64_t slot_bytes(std::int64_t max_tokens) { return max_tokens * 32 + 8 * kAlignment; }
+
 template <class T>
 void put_part(const at::Tensor& host, std::int64_t begin, std::span<const T> values) {
   std::memcpy(static_cast<char*>(host.data_ptr()) + begin, values.data(), values.size_bytes());
@@ -29,8 +32,7 @@ at::Tensor part_of(const at::Tensor& buffer, std::int64_t begin, std::int64_t co
 
 BatchFeed::BatchFeed(const RunDevice& device, const BatchFeedOptions& options)
     : device_(device), options_(options), slots_(device.is_cuda() ? kNumSlots : 1) {
-  // supervised 8, ids, positions, targets 4 each, cu_seqlens at most 4 + 4, document and order 4 each; 7 parts aligned.
-  const std::int64_t bytes = options.max_tokens * 32 + 8 * kAlignment;
+  const std::int64_t bytes = slot_bytes(options.max_tokens);
   for (auto& slot : slots_) {
     slot.host = at::empty({bytes}, at::TensorOptions(at::kByte).pinned_memory(device.is_cuda() && options.is_pinned));
     slot.device = device.is_cuda() ? at::empty({bytes}, at::TensorOptions(at::kByte).device(device.device)) : slot.host;
@@ -38,7 +40,7 @@ BatchFeed::BatchFeed(const RunDevice& device, const BatchFeedOptions& options)
     slot.copied.emplace(at::kCUDA);
     slot.used.emplace(at::kCUDA);
     // The memory may have been another tensor's, which kernels that wait in the stream still read.
-    slot.used->record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device.device));
+    slot.used->record(compute_stream(device));
   }
   if (device.is_cuda()) stream_ = c10::impl::VirtualGuardImpl(at::kCUDA).getNewStream(device.device);
 }
@@ -48,10 +50,8 @@ BatchFeed::~BatchFeed() {
   for (auto& slot : slots_) keep_forever(slot.host);
 }
 
-std::int64_t BatchFeed::bytes() const {
-  std::int64_t sum = 0;
-  for (const auto& slot : slots_) sum += device_.is_cuda() ? static_cast<std::int64_t>(slot.device.nbytes()) : 0;
-  return sum;
+std::int64_t BatchFeed::device_bytes(std::int64_t max_tokens) {
+  return static_cast<std::int64_t>(kNumSlots) * slot_bytes(max_tokens);
 }
 
 BatchFeed::Parts BatchFeed::cut(const data::MicroBatch& micro_batch) const {
@@ -100,22 +100,20 @@ void BatchFeed::fill(const data::MicroBatch& micro_batch, const Parts& parts, co
 
 void BatchFeed::send(Slot& slot, std::int64_t bytes) {
   if (!device_.is_cuda()) return;
-  const c10::impl::VirtualGuardImpl guard(at::kCUDA);
-  const c10::Stream compute = guard.getStream(device_.device);
   if (slot.used->was_marked_for_recording()) slot.used->block(*stream_);
   {
     const c10::StreamGuard in_stream(*stream_);
     slot.device.narrow(0, 0, bytes).copy_(slot.host.narrow(0, 0, bytes), /*non_blocking=*/true);
   }
   slot.copied->record(*stream_);
-  slot.copied->block(compute);
+  slot.copied->block(compute_stream(device_));
 }
 
 model::Batch BatchFeed::put(const data::MicroBatch& micro_batch) {
   const Parts parts = cut(micro_batch);
   if (device_.is_cuda()) {  // all that has been asked of the last one comes before this point of the stream
     Slot& last = slots_[(next_ + kNumSlots - 1) % kNumSlots];
-    last.used->record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device_.device));
+    last.used->record(compute_stream(device_));
   }
   Slot& slot = slots_[next_];
   next_ = (next_ + 1) % slots_.size();

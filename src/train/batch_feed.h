@@ -33,8 +33,8 @@ class BatchFeed {
   /// current stream, which is not waited for. dropout.seed and dropout.step are left to the caller.
   model::Batch put(const data::MicroBatch& micro_batch);
 
-  /// Bytes on the device.
-  std::int64_t bytes() const;
+  /// Bytes that a feed for this many tokens takes of a GPU.
+  static std::int64_t device_bytes(std::int64_t max_tokens);
 
  private:
   static constexpr std::size_t kNumSlots = 3;

@@ -20,17 +20,10 @@ constexpr double kReserveShare = 0.02;
 
 std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
-at::ScalarType compute_dtype(const Profile& profile) {
-  return profile.precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
-}
-
 /// The backend that auto takes where nothing speaks against it.
 kernels::AttentionBackend planned_backend(const Profile& profile) {
-  switch (profile.attn_implementation) {
-    case AttnImplementation::kCudnn: return kernels::AttentionBackend::kCudnn;
-    case AttnImplementation::kReference: return kernels::AttentionBackend::kReference;
-    default: break;
-  }
+  const kernels::AttentionBackend asked = attention_backend(profile);
+  if (asked != kernels::AttentionBackend::kAuto) return asked;
   return profile.precision == Precision::kFp32 ? kernels::AttentionBackend::kEfficient : kernels::AttentionBackend::kFa2;
 }
 
@@ -41,16 +34,6 @@ std::int64_t attention_bytes(const MemoryCase& asked) {
       planned_backend(asked.profile),
       {asked.max_tokens(), asked.max_tokens() / kFewTokensADocument + asked.rows, asked.max_seq_len, config.num_heads,
        config.num_kv_heads, config.head_dim, asked.num_multiprocessors, asked.profile.deterministic});
-}
-
-std::vector<model::Recompute> modes_of(GradientCheckpointing asked) {
-  switch (asked) {
-    case GradientCheckpointing::kOff: return {model::Recompute::kOff};
-    case GradientCheckpointing::kCheap: return {model::Recompute::kCheap};
-    case GradientCheckpointing::kFull: return {model::Recompute::kFull};
-    case GradientCheckpointing::kAuto: break;
-  }
-  return {model::Recompute::kOff, model::Recompute::kCheap, model::Recompute::kFull};
 }
 
 std::int64_t rows_of(const Profile& profile, const data::BatchSizes& sizes) {
@@ -130,7 +113,7 @@ MemoryPlan plan_memory(const MemoryCase& asked) {
   plan.parameters = 4 * 4 * weights.parameters().size();
   plan.activations = model::Activations(asked.config, weights, shape, modes).bytes();
   plan.loss_head = model::LossHead(weights.outer(), {asked.config.rms_norm_eps, asked.max_tokens(), true}).bytes();
-  plan.batches = 3 * 32 * asked.max_tokens();
+  plan.batches = BatchFeed::device_bytes(asked.max_tokens());
   plan.attention = attention_bytes(asked);
   plan.workspaces = kGemmWorkspaceBytes + 4 * kernels::kWorkspaceElements;
   return plan;
@@ -143,7 +126,7 @@ FittingSizes fit_into_memory(const Profile& profile, const ModelFiles& files, co
   for (const std::int64_t tokens : token_targets(profile, max_seq_len)) {
     FittingSizes fitting;
     fitting.sizes = data::resolve_batch_sizes(profile, max_seq_len, tokens);
-    for (const model::Recompute mode : modes_of(profile.gradient_checkpointing)) {
+    for (const model::Recompute mode : recompute_modes(profile)) {
       fitting.recompute = mode;
       smallest.rows = rows_of(profile, fitting.sizes);
       smallest.recompute = mode;
@@ -165,21 +148,23 @@ FittingSizes fit_into_memory(const Profile& profile, const ModelFiles& files, co
 
 std::int64_t memory_budget(const RunDevice& device) {
   const DeviceMemory memory = device_memory(device);
-  const auto reserve = std::max(kReserveBytes, static_cast<std::int64_t>(kReserveShare * static_cast<double>(memory.total)));
-  return std::max<std::int64_t>(0, memory.free + memory.reserved - memory.allocated - reserve);
+  const DeviceRoom room = device_room(device);
+  const auto reserve = std::max(kReserveBytes, static_cast<std::int64_t>(kReserveShare * static_cast<double>(room.total)));
+  return std::max<std::int64_t>(0, room.free + memory.reserved - memory.allocated - reserve);
 }
 
 void throw_out_of_memory(const Run& run, const std::string& reason) {
   const Profile& profile = run.profile();
   const DeviceMemory memory = device_memory(run.device);
+  const DeviceRoom room = device_room(run.device);
   MemoryCase asked{profile, run.files.config, run.adapters.specs, run.data.max_seq_len, rows_of(profile, run.sizes),
                    run.activations ? run.activations->recompute(0) : model::Recompute::kOff,
                    run.device.num_multiprocessors};
   throw DeviceError("out of GPU memory", reason + ". Planned: " + plan_memory(asked).describe() + "; in use " +
-                                             in_words(memory.allocated) + " of " + in_words(memory.total) + ", free " +
-                                             in_words(memory.free) + ". Other programs may have taken memory since the start "
+                                             in_words(memory.allocated) + " of " + in_words(room.total) + ", free " +
+                                             in_words(room.free) + ". Other programs may have taken memory since the start "
                                              "(lora-train doctor). To use less, " +
-                                             advice(asked, memory.free + memory.reserved));
+                                             advice(asked, room.free + memory.reserved));
 }
 
 }  // namespace lora_train::train

@@ -83,12 +83,8 @@ RunDevice start_device(const Profile& profile, const model::ModelConfig& config)
 DeviceMemory device_memory(const RunDevice& device) {
   DeviceMemory memory;
   if (!device.is_cuda()) return memory;
-  auto* const allocator = at::getDeviceAllocator(at::kCUDA);
-  const auto stats = allocator->getDeviceStats(device.device.index());
-  const auto [free, total] = allocator->getMemoryInfo(device.device.index());
+  const auto stats = at::getDeviceAllocator(at::kCUDA)->getDeviceStats(device.device.index());
   constexpr std::size_t kAll = 0;  // of small and large pool together
-  memory.total = static_cast<std::int64_t>(total);
-  memory.free = static_cast<std::int64_t>(free);
   memory.allocated = stats.allocated_bytes[kAll].current;
   memory.reserved = stats.reserved_bytes[kAll].current;
   memory.peak_allocated = stats.allocated_bytes[kAll].peak;
@@ -98,14 +94,24 @@ DeviceMemory device_memory(const RunDevice& device) {
   return memory;
 }
 
+DeviceRoom device_room(const RunDevice& device) {
+  if (!device.is_cuda()) return {};
+  const auto [free, total] = at::getDeviceAllocator(at::kCUDA)->getMemoryInfo(device.device.index());
+  return {static_cast<std::int64_t>(total), static_cast<std::int64_t>(free)};
+}
+
 std::string memory_in_words(const RunDevice& device) {
   const DeviceMemory memory = device_memory(device);
   const auto words = [](std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  return words(memory.reserved) + " of " + words(memory.total) + " in use, at most " + words(memory.peak_reserved) + " so far";
+  return words(memory.reserved) + " of " + words(device_room(device).total) + " in use, at most " + words(memory.peak_reserved) + " so far";
 }
 
 void release_unused_memory(const RunDevice& device) {
   if (device.is_cuda()) at::getDeviceAllocator(at::kCUDA)->emptyCache();
+}
+
+c10::Stream compute_stream(const RunDevice& device) {
+  return c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device.device);
 }
 
 void wait_for(const RunDevice& device) {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <string>
@@ -25,19 +26,28 @@ struct RunDevice {
 /// anything is put on the device.
 RunDevice start_device(const Profile& profile, const model::ModelConfig& config);
 
-/// Memory of a GPU, all bytes. `reserved` is what LibTorch has taken of it, `allocated` what of that is in use.
+/// What LibTorch has taken of a GPU's memory (`reserved`, bytes), and what of that is in use (`allocated`). Asks no driver.
 struct DeviceMemory {
-  std::int64_t total = 0, free = 0;
   std::int64_t allocated = 0, reserved = 0, peak_allocated = 0, peak_reserved = 0;
   std::int64_t num_segments = 0;     ///< blocks ever asked of the driver
   std::int64_t num_allocations = 0;  ///< tensors ever given out
 };
 DeviceMemory device_memory(const RunDevice& device);
+
+/// Bytes of a GPU, and those that nobody has taken: a question to the driver.
+struct DeviceRoom {
+  std::int64_t total = 0, free = 0;
+};
+DeviceRoom device_room(const RunDevice& device);
+
 /// "12.1 GiB of 139.8 GiB in use, at most 14.0 GiB so far"
 std::string memory_in_words(const RunDevice& device);
 
 /// Gives memory that no tensor holds back to the driver.
 void release_unused_memory(const RunDevice& device);
+
+/// The stream in which a GPU computes.
+c10::Stream compute_stream(const RunDevice& device);
 
 /// Waits until everything that was asked of the device is done.
 void wait_for(const RunDevice& device);

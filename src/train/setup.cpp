@@ -68,8 +68,24 @@ void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loade
                                         "; leave these keys out, they come with the adapter");
 }
 
-kernels::AttentionBackend attention_backend(AttnImplementation implementation) {
-  switch (implementation) {
+}  // namespace
+
+at::ScalarType compute_dtype(const Profile& profile) {
+  return profile.precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
+}
+
+std::vector<model::Recompute> recompute_modes(const Profile& profile) {
+  switch (profile.gradient_checkpointing) {
+    case GradientCheckpointing::kOff: return {model::Recompute::kOff};
+    case GradientCheckpointing::kCheap: return {model::Recompute::kCheap};
+    case GradientCheckpointing::kFull: return {model::Recompute::kFull};
+    case GradientCheckpointing::kAuto: break;
+  }
+  return {model::Recompute::kOff, model::Recompute::kCheap, model::Recompute::kFull};
+}
+
+kernels::AttentionBackend attention_backend(const Profile& profile) {
+  switch (profile.attn_implementation) {
     case AttnImplementation::kFa2: return kernels::AttentionBackend::kFa2;
     case AttnImplementation::kCudnn: return kernels::AttentionBackend::kCudnn;
     case AttnImplementation::kReference: return kernels::AttentionBackend::kReference;
@@ -77,8 +93,6 @@ kernels::AttentionBackend attention_backend(AttnImplementation implementation) {
   }
   return kernels::AttentionBackend::kAuto;
 }
-
-}  // namespace
 
 ModelFiles open_model(const Profile& profile) {
   ModelFiles files;
@@ -126,7 +140,7 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
 LoadedModel load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
                        const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len) {
   model::check_rope_supported(files.config, max_seq_len);
-  const at::ScalarType dtype = profile.precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
+  const at::ScalarType dtype = compute_dtype(profile);
   const storage::WeightFiles weight_files = storage::open_model_weights(files.resolved.folder);
   model::check_weights(files.config, weight_files);
   LoadedModel loaded;
@@ -146,7 +160,7 @@ LoadedModel load_model(const Profile& profile, const RunDevice& device, const Mo
                                                      : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};
   loaded.decoder = std::make_unique<model::Decoder>(
       model::make_decoder(files.config, *loaded.weights, dtype, max_seq_len, first));
-  loaded.decoder->attention = attention_backend(profile.attn_implementation);
+  loaded.decoder->attention = attention_backend(profile);
   release_unused_memory(device);
   return loaded;
 }
@@ -160,18 +174,11 @@ std::unique_ptr<model::Activations> plan_activations(const Profile& profile, con
   shape.needs_backward = needs_backward;
   shape.has_dropout = profile.lora_dropout > 0;
   shape.device = decoder.rope.cos.device();
-  model::Recompute mode = recompute.value_or(model::Recompute::kOff);
+  if (const auto allowed = recompute_modes(profile); !recompute && allowed.size() == 1) recompute = allowed.front();
   if (!recompute) {
-    switch (profile.gradient_checkpointing) {
-      case GradientCheckpointing::kOff: break;
-      case GradientCheckpointing::kCheap: mode = model::Recompute::kCheap; break;
-      case GradientCheckpointing::kFull: mode = model::Recompute::kFull; break;
-      case GradientCheckpointing::kAuto:
-        mode = model::choose_recompute(decoder.config, decoder.weights, shape, metrics::available_host_memory() / 2);
-        break;
-    }
+    recompute = model::choose_recompute(decoder.config, decoder.weights, shape, metrics::available_host_memory() / 2);
   }
-  const std::vector<model::Recompute> modes(static_cast<std::size_t>(decoder.config.num_layers), mode);
+  const std::vector<model::Recompute> modes(static_cast<std::size_t>(decoder.config.num_layers), *recompute);
   return std::make_unique<model::Activations>(decoder.config, decoder.weights, shape, modes);
 }
 

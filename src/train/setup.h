@@ -17,6 +17,11 @@
 
 namespace lora_train::train {
 
+/// What keys of the profile mean to the engine. gradient_checkpointing auto: all modes, the least recomputation first.
+at::ScalarType compute_dtype(const Profile& profile);
+std::vector<model::Recompute> recompute_modes(const Profile& profile);
+kernels::AttentionBackend attention_backend(const Profile& profile);
+
 /// The model's folder, read and checked; no weights yet.
 struct ModelFiles {
   storage::ResolvedModel resolved;

@@ -1,7 +1,6 @@
 #include "step_scalars.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 
@@ -39,7 +38,7 @@ void StepScalars::end() {
   if (ended_ == begun_) throw ShapeError("StepScalars", "no step has begun");
   Slot& slot = slots_[ended_++ % slots_.size()];
   slot.back.copy_(scalars_, /*non_blocking=*/true);
-  if (slot.arrived) slot.arrived->record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(run_device_.device));
+  if (slot.arrived) slot.arrived->record(compute_stream(run_device_));
 }
 
 std::array<double, optim::kNumStepScalars> StepScalars::receive() {

@@ -125,12 +125,16 @@ class Loop {
           ask_for_step(*run_.context, *plan, [this] { return loader_->next_micro_batch(); }, learning_rate);
       in_flight_.push_back({plan, learning_rate, plan_ms + data_wait_ms});
     } catch (const c10::OutOfMemoryError& error) {
-      while (!in_flight_.empty()) finish_step();
+      finish_all_steps();
       throw_out_of_memory(run_, error.what_without_backtrace());
     } catch (...) {  // a stop among them: the steps before are whole
-      while (!in_flight_.empty()) finish_step();
+      finish_all_steps();
       throw;
     }
+  }
+
+  void finish_all_steps() {
+    while (!in_flight_.empty()) finish_step();
   }
 
   /// Waits for the oldest step in flight and takes note of it.

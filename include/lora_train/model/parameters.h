@@ -28,7 +28,8 @@ class Parameters {
  public:
   explicit Parameters(std::vector<Parameter> list, Buffers buffers = Buffers::kAll, at::Device device = at::kCPU);
 
-  /// Values and moments in host memory of their own (page-locked where they come from a GPU, up to 8 GiB a buffer), without gradients.
+  /// Values and moments in host memory of their own (page-locked where they come from a GPU, up to 8 GiB a buffer),
+  /// without gradients.
   Parameters host_copy() const;
   /// Values and moments of `other`, which has the same parameters on any device.
   void copy_state_from(const Parameters& other);
