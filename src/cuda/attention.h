@@ -17,7 +17,6 @@ extern const kernels::CudaAttention kEfficient;
 
 /// cuDNN's graphs over ragged documents (attention_cudnn.cpp).
 extern const kernels::CudaAttention kCudnn;
-std::int64_t plan_cudnn(const kernels::CudnnShape& shape);
 kernels::CudnnPlan check_cudnn_plan(const kernels::CudnnShape& shape, const std::string& gpu_json, int sm_version,
                                     bool with_compilation);
 

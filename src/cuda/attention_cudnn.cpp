@@ -313,17 +313,6 @@ std::string refusal_of(Graph& graph, bool with_compilation) {
 
 }  // namespace
 
-std::int64_t plan_cudnn(const CudnnShape& wanted) {
-  const CudnnShape shape = shape_class(wanted);
-  CudnnShape forward_shape = shape;
-  forward_shape.dout_stride = 0;
-  forward_shape.deterministic = false;
-  const std::int64_t bytes = std::max(compiled(state().forwards, forward_shape, &make_forward).workspace_bytes,
-                                      compiled(state().backwards, shape, &make_backward).workspace_bytes);
-  workspace(bytes, at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(settings().device)));
-  return bytes;
-}
-
 kernels::CudnnPlan check_cudnn_plan(const CudnnShape& wanted, const std::string& gpu_json, int sm_version,
                                     bool with_compilation) {
   auto gpu = std::make_shared<fe::DeviceProperties>();

@@ -75,7 +75,6 @@ extern "C" const lora_train::kernels::CudaLibrary* lora_train_cuda() {
                                       .fa2 = cuda::kFa2,
                                       .efficient = cuda::kEfficient,
                                       .cudnn = cuda::kCudnn,
-                                      .plan_cudnn = &cuda::plan_cudnn,
                                       .check_cudnn_plan = &cuda::check_cudnn_plan,
                                       .own_kernels = &lora_train::kernels::linked_own_kernels()};
   return &library;

@@ -221,8 +221,6 @@ void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned t
 
 void sync_block(int line) { wait(State::kAtBlockBarrier, line); }
 
-void sync_warp(int line) { wait(State::kAtWarpBarrier, line); }
-
 unsigned lane() { return the_block.current % kWarp; }
 
 void enter_shared(void* memory, std::size_t bytes) {

@@ -23,10 +23,8 @@
   alignas(16) static type name[count];       \
   ::lora_train::kernels::on_cpu::enter_shared(name, sizeof name)
 #define __syncthreads() ::lora_train::kernels::on_cpu::sync_block(__LINE__)
-#define __syncwarp() ::lora_train::kernels::on_cpu::sync_warp(__LINE__)
 #define __shfl_xor_sync(mask, value, lane_mask) \
   ::lora_train::kernels::on_cpu::shuffle(mask, value, ::lora_train::kernels::on_cpu::lane() ^ unsigned(lane_mask), __LINE__)
-#define __shfl_sync(mask, value, source) ::lora_train::kernels::on_cpu::shuffle(mask, value, unsigned(source), __LINE__)
 
 namespace lora_train::kernels::on_cpu {
 
@@ -45,7 +43,6 @@ std::int64_t num_launches();
 void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned threads, const std::function<void()>& body);
 
 void sync_block(int line);
-void sync_warp(int line);
 unsigned lane();
 void enter_shared(void* memory, std::size_t bytes);
 /// 8 bytes of every lane, exchanged: what lane `source` has given.
@@ -68,7 +65,6 @@ T shuffle(unsigned mask, T value, unsigned source, int line) {
 inline thread_local lora_train::kernels::on_cpu::Index threadIdx, blockIdx, blockDim, gridDim;
 
 inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
-inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 using std::exp;
 inline float __expf(float x) { return std::exp(x); }
 inline float __fmul_rn(float a, float b) { return a * b; }

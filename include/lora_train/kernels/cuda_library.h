@@ -85,10 +85,7 @@ struct CudaLibrary {
   void* (*stream)();                            ///< torch's current cudaStream_t
   bool (*gemm)(const CudaGemm& gemm);           ///< false: cuBLASLt has no algorithm for it, nothing was done
   CudaAttention fa2, efficient, cudnn;
-  /// Bytes of workspace that cuDNN asks for, forward and backward together; builds the graphs. Workspaces are taken when
-  /// this is called, and shared by all shapes.
-  std::int64_t (*plan_cudnn)(const CudnnShape& shape);
-  /// Whether cuDNN takes a shape on a GPU that is not there: `gpu_json` describes it as cuDNN serialises them. Needs a
+  /// What cuDNN says to the graphs of a shape, without a device: `gpu_json` describes one as cuDNN serialises them. Needs a
   /// libcuda.so.1, be it a stub. Workspaces are known after the compilation, which takes seconds.
   CudnnPlan (*check_cudnn_plan)(const CudnnShape& shape, const std::string& gpu_json, int sm_version, bool with_compilation);
   const OwnKernels* own_kernels;
