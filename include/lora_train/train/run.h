@@ -12,6 +12,9 @@ namespace lora_train::train {
 /// stop on request is no error: exit_code 75.
 TrainResult run_training(const TrainRequest& request);
 
+/// Completions of the adapter and, with compare, of the base, by the same weights. Throws Error.
+GenerateTotals run_generation(const GenerateRequest& request, GenerateSink& sink);
+
 /// Evaluates the base or the adapter on eval_datasets, one result per data set. Throws Error.
 std::vector<EvalResult> run_evaluation(const EvalRequest& request);
 

@@ -54,6 +54,24 @@ std::vector<EvalResult> evaluate(const EvalRequest& request) {
   return {{"val", 0.5, std::exp(0.5), 0.75, 0.01, 1234567}, {request.adapter.string(), 1, 2, 0, 0, 1}};
 }
 
+// Answers each prompt with its own tokens.
+GenerateTotals generate(const GenerateRequest& request, GenerateSink& sink) {
+  throw_as_named(request.profile.run_name);
+  GenerateTotals totals;
+  sink.on_start();
+  for (std::size_t i = 0; i < request.prompts.size(); ++i) {
+    for (const bool is_base : {true, false}) {
+      if (is_base && !request.compare) continue;
+      for (const auto id : request.prompts[i].ids) {
+        ++totals.new_tokens;
+        if (!sink.on_token(i, is_base, id)) break;
+      }
+      sink.on_done(i, is_base, false);
+    }
+  }
+  return totals;
+}
+
 std::string torch_version() { return LORA_TRAIN_TORCH_VERSION; }
 
 std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
@@ -70,6 +88,6 @@ extern "C" const lora_train::train::EngineApi* lora_train_engine() {
   using namespace lora_train::train;
   const bool is_of_another_build = std::getenv("FAKE_ENGINE_OF_ANOTHER_BUILD") != nullptr;
   static const EngineApi api = {is_of_another_build ? kEngineVersion + 1 : kEngineVersion, &train, &evaluate,
-                                &torch_version, &check_kernels};
+                                &torch_version, &check_kernels, &generate};
   return &api;
 }
