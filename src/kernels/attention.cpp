@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "attention_cpu.h"
+#include "attention_work.h"
 #include "checks.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/cuda_library.h"
@@ -81,11 +82,7 @@ AttentionLayout completed(AttentionLayout layout, at::Device device) {
   return layout;
 }
 
-/// The functions of the backend that computes this on CUDA; null: the reference. Throws ConfigError where what was asked
-/// for cannot.
-const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& layout) {
-  const CudaLibrary* const cuda = cuda_library();
-  if (layout.cu_seqlens_q.back() == 0 || has_unseen_parts(layout)) return nullptr;
+AttentionCase case_of(const at::Tensor& q, const AttentionLayout& layout) {
   AttentionCase c;
   c.asked = layout.backend;
   c.dtype = q.scalar_type();
@@ -94,6 +91,25 @@ const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& la
   c.num_heads = q.size(1);
   c.max_len_q = layout.max_len_q > 0 ? layout.max_len_q : longest(layout.cu_seqlens_q);
   c.max_len_k = layout.max_len_k > 0 ? layout.max_len_k : longest(layout.cu_seqlens_k);
+  return c;
+}
+
+/// What a recorder is told: on the meta device, what a Hopper GPU would take.
+AttentionBackend planned_backend(const at::Tensor& q, const AttentionLayout& layout) {
+  constexpr int kHopper = 90;
+  if (q.is_cpu()) return AttentionBackend::kReference;
+  AttentionCase c = case_of(q, layout);
+  c.sm = q.is_meta() ? kHopper : cuda_compute_capability();
+  c.deterministic = !q.is_meta() && cuda_settings().deterministic;
+  return choose_attention(c).backend;
+}
+
+/// The functions of the backend that computes this on CUDA; null: the reference. Throws ConfigError where what was asked
+/// for cannot.
+const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& layout) {
+  const CudaLibrary* const cuda = cuda_library();
+  if (layout.cu_seqlens_q.back() == 0 || has_unseen_parts(layout)) return nullptr;
+  AttentionCase c = case_of(q, layout);
   c.has_cuda_library = cuda != nullptr;
   c.sm = cuda != nullptr ? cuda_compute_capability() : 0;
   c.deterministic = cuda_settings().deterministic;
@@ -108,7 +124,12 @@ const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& la
 
 void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                        at::Tensor& out, at::Tensor& lse) {
-  check_inputs("attention_forward", q, k, v, layout, out, lse);
+  constexpr auto kName = "attention_forward";
+  check_inputs(kName, q, k, v, layout, out, lse);
+  const WorkScope recorded(kName, WorkClass::kAttention, [&](Work& work) {
+    describe_attention_forward(work, planned_backend(q, layout), {q, k, v, out, lse}, layout);
+  });
+  if (q.is_meta()) return;
   if (q.is_cpu()) return attention_forward_cpu(q, k, v, layout, out, lse);
   const CudaAttention* const backend = cuda_backend(q, layout);
   if (backend == nullptr) return attention_forward_reference(q, k, v, layout, out, lse);
@@ -129,6 +150,10 @@ void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::T
   check_like("dq", dq, q);
   check_like("dk", dk, k);
   check_like("dv", dv, v);
+  const WorkScope recorded(kName, WorkClass::kAttention, [&](Work& work) {
+    describe_attention_backward(work, planned_backend(q, layout), {q, k, v, out, lse}, {dout, dq, dk, dv}, layout);
+  });
+  if (q.is_meta()) return;
   if (q.is_cpu()) return attention_backward_cpu(dout, q, k, v, out, lse, layout, dq, dk, dv);
   const CudaAttention* const backend = cuda_backend(q, layout);
   if (backend == nullptr) return attention_backward_reference(dout, q, k, v, out, lse, layout, dq, dk, dv);

@@ -1,6 +1,7 @@
 #include "lora_train/kernels/cast.h"
 
 #include "checks.h"
+#include "lora_train/kernels/work_record.h"
 #include "own_arguments.h"
 
 namespace lora_train::kernels {
@@ -35,6 +36,8 @@ void scaled_copy(const at::Tensor& from, double scale, at::Tensor& to) {
   check_rows(kName, "to", to, from.sizes());
   if (to.dim() == 1) check_contiguous(kName, "to", to);
   check_floating(kName, "to", to);
+  const WorkScope recorded(kName, WorkClass::kCopy, [&](Work& work) { work.reads("from", from).writes("to", to); });
+  if (to.is_meta()) return;
   const bool is_own = implementation_for(KernelName::kCast, from) == Implementation::kCuda &&
                       implementation_for(KernelName::kCast, to) == Implementation::kCuda;
   if (!is_own) return scaled_copy_reference(from, scale, to);  // on a CPU too: ATen is as fast

@@ -2,6 +2,7 @@
 
 #include "checks.h"
 #include "cross_entropy_cpu.h"
+#include "lora_train/kernels/work_record.h"
 #include "own_arguments.h"
 
 namespace lora_train::kernels {
@@ -26,6 +27,13 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, doubl
   if (output.confidence.defined()) {
     check_output("confidence", output.confidence, at::kFloat);
   }
+  const WorkScope recorded(kName, WorkClass::kLoss, [&](Work& work) {
+    // A row is read for its sum and, where it does not stay in registers, again for the gradient.
+    work.reads("logits", logits, write_gradient ? 2 : 1).reads("targets", targets).writes("losses", output.losses);
+    work.writes("correct", output.correct).writes("confidence", output.confidence);
+    if (write_gradient) work.writes("dlogits", logits);
+  });
+  if (logits.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kCrossEntropy, logits);
   if (how == Implementation::kReference) {
     return cross_entropy_in_place_reference(logits, targets, scale, write_gradient, output);
@@ -49,6 +57,8 @@ void add_losses(const at::Tensor& losses, at::Tensor& sum) {
   check_floating(kName, "losses", losses);
   check_shape(kName, "sum", sum, {});
   check_dtype(kName, "sum", sum, at::kDouble);
+  const WorkScope recorded(kName, WorkClass::kLoss, [&](Work& work) { work.reads("losses", losses).updates("sum", sum); });
+  if (losses.is_meta()) return;
   const bool is_own = losses.scalar_type() == at::kFloat &&
                       implementation_for(KernelName::kCrossEntropy, losses) == Implementation::kCuda;
   if (!is_own) return add_losses_reference(losses, sum);

@@ -5,6 +5,7 @@
 #include "checks.h"
 #include "dropout_cpu.h"
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/work_record.h"
 #include "own_arguments.h"
 
 namespace lora_train::kernels {
@@ -24,6 +25,10 @@ void dropout_forward(const at::Tensor& x, const at::Tensor& token_document, cons
   if (!(p >= 0 && p < 1)) {
     throw ShapeError("dropout_forward: p", "is " + std::to_string(p) + ", expected [0, 1)");
   }
+  const WorkScope recorded(kName, WorkClass::kDropout, [&](Work& work) {
+    work.reads("x", x).reads("token_document", token_document).reads("token_position", token_position).writes("y", y);
+  });
+  if (x.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kDropout, x);
   if (how == Implementation::kReference) {
     return dropout_forward_reference(x, token_document, token_position, key, p, y);

@@ -4,6 +4,7 @@
 
 #include "checks.h"
 #include "embedding_cpu.h"
+#include "lora_train/kernels/work_record.h"
 #include "own_arguments.h"
 
 namespace lora_train::kernels {
@@ -68,6 +69,10 @@ void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const Tr
   check_dtype(kName, "out", out, weight.scalar_type());
   const bool has_rows = rows.indices.defined();
   if (has_rows) check_trainable(kName, rows, weight.size(1));
+  const WorkScope recorded(kName, WorkClass::kEmbedding, [&](Work& work) {
+    work.reads("ids", ids).reads_bytes("rows of weight", bytes_of(out)).writes("out", out);
+  });
+  if (weight.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kEmbedding, weight);
   if (how == Implementation::kCpu && !has_rows) return gather_on_cpu(ids, weight, out);
   if (how != Implementation::kCuda) return embedding_forward_reference(ids, weight, rows, out);
@@ -96,6 +101,13 @@ void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tenso
     check_rows(kName, "dweight", *dweight, {-1, dout.size(1)});
     check_dtype(kName, "dweight", *dweight, math_dtype(dout));
   }
+  const WorkScope recorded(kName, WorkClass::kEmbedding, [&](Work& work) {
+    const std::int64_t passes = (target != nullptr ? 1 : 0) + (rows.indices.defined() ? 1 : 0);
+    work.reads("ids", ids, passes).reads("order", order, passes).reads("dout", dout, passes).launches(passes);
+    if (target != nullptr) work.updates("dweight", dout);  // at most the rows of the tokens
+    if (rows.indices.defined()) work.updates("rows.grads", rows.grads);
+  });
+  if (dout.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kEmbedding, dout);
   if (how == Implementation::kCuda) return backward_on_cuda(ids, dout, target, rows, order);
   if (how == Implementation::kReference) return embedding_backward_reference(ids, dout, target, rows);

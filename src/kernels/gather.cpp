@@ -1,6 +1,7 @@
 #include "lora_train/kernels/gather.h"
 
 #include "checks.h"
+#include "lora_train/kernels/work_record.h"
 #include "own_arguments.h"
 
 namespace lora_train::kernels {
@@ -20,7 +21,12 @@ void check_pair(const char* kernel, const at::Tensor& whole, const at::Tensor& r
 }  // namespace
 
 void gather_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to) {
-  check_pair("gather_rows", from, rows, to);
+  constexpr auto kName = "gather_rows";
+  check_pair(kName, from, rows, to);
+  const WorkScope recorded(kName, WorkClass::kLoss, [&](Work& work) {
+    work.reads("rows", rows).reads_bytes("picked of from", bytes_of(to)).writes("to", to);
+  });
+  if (from.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kEmbedding, from);
   if (how != Implementation::kCuda) return gather_rows_reference(from, rows, to);  // on a CPU too: ATen is as fast
   with_cpu_type(from, [&]<class T>(CpuType<T>) {
@@ -30,7 +36,11 @@ void gather_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to)
 }
 
 void scatter_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to) {
-  check_pair("scatter_rows", to, rows, from);
+  constexpr auto kName = "scatter_rows";
+  check_pair(kName, to, rows, from);
+  const WorkScope recorded(kName, WorkClass::kLoss,
+                           [&](Work& work) { work.reads("rows", rows).reads("from", from).writes("to", to); });
+  if (to.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kEmbedding, from);
   if (how != Implementation::kCuda) return scatter_rows_reference(from, rows, to);
   with_cpu_type(from, [&]<class T>(CpuType<T>) {

@@ -4,6 +4,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/cuda_library.h"
 #include "lora_train/kernels/implementation.h"
+#include "lora_train/kernels/work_record.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -24,7 +25,7 @@ void check_operands(const at::Tensor& a, const at::Tensor& b, const at::Tensor& 
   check_rows("gemm", "residual", extras.residual, y.sizes());
   check_dtype("gemm", "residual", extras.residual, y.scalar_type());
   if (extras.accumulate) throw ShapeError("gemm", "residual and accumulate together; expected at most one of them");
-  if (extras.residual.is_same(y) || (y.numel() > 0 && extras.residual.const_data_ptr() == y.const_data_ptr())) {
+  if (extras.residual.is_same(y) || (y.numel() > 0 && !y.is_meta() && extras.residual.const_data_ptr() == y.const_data_ptr())) {
     throw ShapeError("gemm", "residual is y itself; ask for accumulate instead");
   }
 }
@@ -59,6 +60,12 @@ bool gemm_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y, co
 
 void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras) {
   check_operands(a, b, y, extras);
+  const WorkScope recorded("gemm", extras.work_class, [&](Work& work) {
+    work.reads("a", a).reads("b", b).reads("bias", extras.bias).reads("residual", extras.residual);
+    extras.accumulate ? work.updates("y", y) : work.writes("y", y);
+    work.multiplies(2 * a.size(0) * a.size(1) * b.size(1));
+  });
+  if (y.is_meta()) return;
   const bool may_use_cuda = y.is_cuda() && kernel_setting(KernelName::kGemm) != KernelSetting::kReference;
   if (!may_use_cuda || !gemm_cuda(a, b, y, extras)) gemm_reference(a, b, y, extras);
 }

@@ -2,6 +2,7 @@
 
 #include "checks.h"
 #include "lora_cpu.h"
+#include "lora_train/kernels/work_record.h"
 #include "own_arguments.h"
 
 namespace lora_train::kernels {
@@ -18,6 +19,14 @@ void check_product(const char* kernel, const at::Tensor& big, const at::Tensor& 
   check_dtype(kernel, "grad", grad, math_dtype(big));
 }
 
+void describe(Work& work, const at::Tensor& big, const at::Tensor& thin, const at::Tensor& grad) {
+  const std::int64_t R = thin.size(1), passes = (R + kLoraRanks - 1) / kLoraRanks;
+  const LoraChunks chunks = lora_chunks(big.size(0), big.size(1), R);
+  work.reads("big", big, passes).reads("thin", thin).updates("grad", grad).launches(2 * passes);
+  work.passes_through("partial sums", passes * chunks.workspace_elements * static_cast<std::int64_t>(sizeof(float)));
+  work.multiplies(2 * big.size(0) * big.size(1) * R);
+}
+
 float* workspace_for(const at::Tensor& big, const at::Tensor& thin) {
   return own_workspace(lora_chunks(big.size(0), big.size(1), thin.size(1)).workspace_elements);
 }
@@ -26,6 +35,8 @@ float* workspace_for(const at::Tensor& big, const at::Tensor& thin) {
 
 void lora_grad_b(const at::Tensor& dy, const at::Tensor& s, double scale, at::Tensor& grad_b) {
   check_product("lora_grad_b", dy, s, grad_b, dy.size(1), s.size(1));
+  const WorkScope recorded("lora_grad_b", WorkClass::kLora, [&](Work& work) { describe(work, dy, s, grad_b); });
+  if (dy.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kLora, dy);
   if (how == Implementation::kReference) return lora_grad_b_reference(dy, s, scale, grad_b);
   with_cpu_type(dy, [&]<class T>(CpuType<T>) {
@@ -40,6 +51,8 @@ void lora_grad_b(const at::Tensor& dy, const at::Tensor& s, double scale, at::Te
 
 void lora_grad_a(const at::Tensor& ds, const at::Tensor& x, at::Tensor& grad_a) {
   check_product("lora_grad_a", x, ds, grad_a, ds.size(1), x.size(1));
+  const WorkScope recorded("lora_grad_a", WorkClass::kLora, [&](Work& work) { describe(work, x, ds, grad_a); });
+  if (x.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kLora, x);
   if (how == Implementation::kReference) return lora_grad_a_reference(ds, x, grad_a);
   with_cpu_type(x, [&]<class T>(CpuType<T>) {

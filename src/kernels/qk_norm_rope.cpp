@@ -4,6 +4,7 @@
 
 #include "checks.h"
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/work_record.h"
 #include "own_arguments.h"
 #include "qk_norm_rope_parts.h"
 
@@ -57,6 +58,13 @@ HeadCounts heads_of(const QkRotation& rotation) {
   return {rotation.num_heads, rotation.num_kv_heads, 2 * rotation.table.cos.size(1)};
 }
 
+/// The q and k columns of the q|k|v buffer.
+at::Tensor qk_of(const at::Tensor& qkv, const QkRotation& rotation) {
+  return qkv.narrow(1, 0, (rotation.num_heads + rotation.num_kv_heads) * 2 * rotation.table.cos.size(1));
+}
+
+bool wants_gradient(const QkNorm& norm) { return norm.grad_q_weight.defined() || norm.grad_k_weight.defined(); }
+
 float* gradient_of(at::Tensor& t) { return t.defined() ? write<float>(t) : nullptr; }
 
 template <class T>
@@ -67,11 +75,10 @@ void backward_on_cuda(at::Tensor& d_qk, const QkRotation& rotation, QkNorm& norm
   if (!norm.q_weight.defined()) {
     return own.rope(write_rows<T>(d_qkv), table_of(rotation), /*inverse=*/true, N, heads, own_stream());
   }
-  const bool wants_gradient = norm.grad_q_weight.defined() || norm.grad_k_weight.defined();
   own.qk_norm_rope_backward(write_rows<T>(d_qk), read_rows<T>(norm.raw), read_rows<float>(norm.rstd),
-                            table_of(rotation), {read<T>(norm.q_weight), read<T>(norm.k_weight)}, wants_gradient,
+                            table_of(rotation), {read<T>(norm.q_weight), read<T>(norm.k_weight)}, wants_gradient(norm),
                             write_rows<T>(d_qkv), N, heads, own_stream());
-  if (!wants_gradient) return;
+  if (!wants_gradient(norm)) return;
   own.qk_norm_weight_gradient(read_rows<T>(d_qk), read_rows<T>(norm.raw), read_rows<float>(norm.rstd),
                               gradient_of(norm.grad_q_weight), gradient_of(norm.grad_k_weight),
                               own_workspace(qk_norm_workspace(heads.head_size)), N, heads, own_stream());
@@ -83,6 +90,11 @@ void qk_norm_rope_forward(at::Tensor& qkv, const QkRotation& rotation, QkNorm& n
   constexpr auto kName = "qk_norm_rope_forward";
   check_rotation(kName, qkv, rotation);
   check_norm(kName, qkv, rotation, norm);
+  const WorkScope recorded(kName, WorkClass::kRope, [&](Work& work) {
+    work.updates("qk", qk_of(qkv, rotation)).reads("positions", rotation.positions);
+    if (norm.q_weight.defined()) work.writes("raw", norm.raw).writes("rstd", norm.rstd);
+  });
+  if (qkv.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kRope, qkv);
   if (how == Implementation::kReference) return qk_norm_rope_forward_reference(qkv, rotation, norm);
   if (how == Implementation::kCpu) return qk_norm_rope_forward_by(kCpuParts, qkv, rotation, norm);
@@ -108,6 +120,18 @@ void qk_norm_rope_backward(at::Tensor& d_qk, const QkRotation& rotation, QkNorm&
   } else if (d_qk.const_data_ptr() != d_qkv.const_data_ptr()) {
     throw ShapeError(kName, "without norm d_qk has to be d_qkv: it is turned back in place");
   }
+  const WorkScope recorded(kName, WorkClass::kRope, [&](Work& work) {
+    const at::Tensor d_qk_of_input = qk_of(d_qkv, rotation);
+    work.reads("positions", rotation.positions);
+    if (!norm.q_weight.defined()) {
+      work.updates("d_qk", d_qk_of_input);
+      return;
+    }
+    work.reads("d_qk", d_qk).reads("raw", norm.raw).reads("rstd", norm.rstd).writes("d_qkv", d_qk_of_input);
+    if (!wants_gradient(norm)) return;
+    work.updates("d_qk of weights", d_qk).reads("raw of weights", norm.raw).reads("rstd", norm.rstd).launches(3);
+  });
+  if (d_qkv.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kRope, d_qkv);
   if (how == Implementation::kReference) return qk_norm_rope_backward_reference(d_qk, rotation, norm, d_qkv);
   if (how == Implementation::kCpu) return qk_norm_rope_backward_by(kCpuParts, d_qk, rotation, norm, d_qkv);

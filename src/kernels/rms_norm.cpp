@@ -1,6 +1,7 @@
 #include "lora_train/kernels/rms_norm.h"
 
 #include "checks.h"
+#include "lora_train/kernels/work_record.h"
 #include "own_arguments.h"
 #include "rms_norm_cpu.h"
 
@@ -16,6 +17,10 @@ void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
   check_dtype(kName, "y", y, x.scalar_type());
   check_rows(kName, "rstd", rstd, {x.size(0)});
   check_dtype(kName, "rstd", rstd, math_dtype(x));
+  const WorkScope recorded(kName, WorkClass::kNorm, [&](Work& work) {
+    work.reads("x", x).reads("weight", weight).writes("y", y).writes("rstd", rstd);
+  });
+  if (x.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kRmsNorm, x);
   if (how == Implementation::kReference) return rms_norm_forward_reference(x, weight, eps, y, rstd);
   with_cpu_type(x, [&]<class T>(CpuType<T>) {
@@ -45,11 +50,18 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
     check_contiguous(kName, "dweight", *dweight);
     check_dtype(kName, "dweight", *dweight, math_dtype(x));
   }
+  const bool needs_dweight = dweight != nullptr && dweight->defined();
+  const WorkScope recorded(kName, WorkClass::kNorm, [&](Work& work) {
+    const std::int64_t passes = needs_dweight ? 2 : 1;
+    work.reads("dy", dy, passes).reads("x", x, passes).reads("weight", weight).reads("rstd", rstd, passes).launches(passes);
+    accumulate ? work.updates("dx", dx) : work.writes("dx", dx);
+    if (needs_dweight) work.updates("dweight", *dweight);
+  });
+  if (x.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kRmsNorm, x);
   if (how == Implementation::kReference) {
     return rms_norm_backward_reference(dy, x, weight, rstd, dx, accumulate, dweight);
   }
-  const bool needs_dweight = dweight != nullptr && dweight->defined();
   with_cpu_type(x, [&]<class T>(CpuType<T>) {
     const auto run = [&](auto backward, auto weight_gradient, auto... stream) {
       backward(read_rows<T>(dy), read_rows<T>(x), read<T>(weight), read<float>(rstd), write_rows<T>(dx), accumulate,

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "checks.h"
+#include "lora_train/kernels/work_record.h"
 #include "own_arguments.h"
 #include "rope_cpu.h"
 
@@ -26,6 +27,9 @@ void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& 
   check_dtype(kName, "table.cos", table.cos, at::kFloat);
   check_rows(kName, "table.sin", table.sin, table.cos.sizes());
   check_dtype(kName, "table.sin", table.sin, at::kFloat);
+  const WorkScope recorded(kName, WorkClass::kRope,
+                           [&](Work& work) { work.updates("x", x).reads("positions", positions); });
+  if (x.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kRope, x);
   if (how == Implementation::kReference) return rope_in_place_reference(x, positions, table, inverse);
   with_cpu_type(x, [&]<class T>(CpuType<T>) {

@@ -1,6 +1,7 @@
 #include "lora_train/kernels/swiglu.h"
 
 #include "checks.h"
+#include "lora_train/kernels/work_record.h"
 #include "own_arguments.h"
 #include "swiglu_cpu.h"
 
@@ -19,7 +20,11 @@ void check_pair(const char* kernel, const at::Tensor& gate_up, const char* name,
 }  // namespace
 
 void swiglu_forward(const at::Tensor& gate_up, at::Tensor& y) {
-  check_pair("swiglu_forward", gate_up, "y", y);
+  constexpr auto kName = "swiglu_forward";
+  check_pair(kName, gate_up, "y", y);
+  const WorkScope recorded(kName, WorkClass::kSwiglu,
+                           [&](Work& work) { work.reads("gate_up", gate_up).writes("y", y); });
+  if (gate_up.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kSwiglu, gate_up);
   if (how == Implementation::kReference) return swiglu_forward_reference(gate_up, y);
   with_cpu_type(gate_up, [&]<class T>(CpuType<T>) {
@@ -36,6 +41,10 @@ void swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor
   check_rows(kName, "d_gate_up", d_gate_up, gate_up.sizes());
   check_contiguous(kName, "d_gate_up", d_gate_up);
   check_dtype(kName, "d_gate_up", d_gate_up, gate_up.scalar_type());
+  const WorkScope recorded(kName, WorkClass::kSwiglu, [&](Work& work) {
+    work.reads("dy", dy).reads("gate_up", gate_up).writes("d_gate_up", d_gate_up);
+  });
+  if (gate_up.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kSwiglu, gate_up);
   if (how == Implementation::kReference) return swiglu_backward_reference(dy, gate_up, d_gate_up);
   with_cpu_type(gate_up, [&]<class T>(CpuType<T>) {

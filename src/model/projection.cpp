@@ -55,18 +55,18 @@ void add_adapter_input_gradient(const Projection& projection, at::Tensor& d_inpu
   at::Tensor dx = d_input.narrow(1, 0, projection.in_features);
   if (!any_drops(projection, dropout)) {
     kernels::gemm(d_input.narrow(1, projection.in_features, projection.num_columns), projection.lora_a, dx,
-                  {.accumulate = true});
+                  {.accumulate = true, .work_class = kernels::WorkClass::kLora});
     return;
   }
   for (const auto& adapter : projection.adapters) {
     const at::Tensor ds = columns_of(projection, adapter, d_input);
     const at::Tensor a = projection.lora_a.narrow(0, adapter.column, adapter.rank);
     if (!drops(adapter, dropout)) {
-      kernels::gemm(ds, a, dx, {.accumulate = true});
+      kernels::gemm(ds, a, dx, {.accumulate = true, .work_class = kernels::WorkClass::kLora});
       continue;
     }
     at::Tensor dx_part = scratch.narrow(0, 0, dx.size(0)).narrow(1, 0, dx.size(1));
-    kernels::gemm(ds, a, dx_part);
+    kernels::gemm(ds, a, dx_part, {.work_class = kernels::WorkClass::kLora});
     dx.add_(masked(adapter, dx_part, dropout, scratch));  // in place: masked() writes where it reads
   }
 }
@@ -96,13 +96,14 @@ void fill_adapter_columns(const Projection& projection, at::Tensor& input, const
   const at::Tensor x = input.narrow(1, 0, projection.in_features);
   if (!any_drops(projection, dropout)) {
     at::Tensor s = input.narrow(1, projection.in_features, projection.num_columns);
-    kernels::gemm(x, projection.lora_a.t(), s);
+    kernels::gemm(x, projection.lora_a.t(), s, {.work_class = kernels::WorkClass::kLora});
     return;
   }
   for (const auto& adapter : projection.adapters) {
     at::Tensor s = columns_of(projection, adapter, input);
     const at::Tensor a = projection.lora_a.narrow(0, adapter.column, adapter.rank);
-    kernels::gemm(drops(adapter, dropout) ? masked(adapter, x, dropout, scratch) : x, a.t(), s);
+    kernels::gemm(drops(adapter, dropout) ? masked(adapter, x, dropout, scratch) : x, a.t(), s,
+                  {.work_class = kernels::WorkClass::kLora});
   }
 }
 
@@ -117,7 +118,8 @@ void projection_backward(Projection& projection, const at::Tensor& input, const 
     kernels::gemm(dy, projection.weight, d_input);
   } else if (projection.num_columns > 0) {
     at::Tensor ds = d_input.narrow(1, projection.in_features, projection.num_columns);
-    kernels::gemm(dy, projection.weight.narrow(1, projection.in_features, projection.num_columns), ds);
+    kernels::gemm(dy, projection.weight.narrow(1, projection.in_features, projection.num_columns), ds,
+                  {.work_class = kernels::WorkClass::kLora});
   }
   if (projection.num_columns == 0) return;
   adapter_gradients(projection, input, dy, d_input, dropout, scratch);

@@ -8,6 +8,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/implementation.h"
 #include "lora_train/kernels/parallel.h"
+#include "lora_train/kernels/work_record.h"
 
 namespace lora_train::optim {
 namespace {
@@ -38,6 +39,10 @@ void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg
   if (num_decayed < 0 || num_decayed > n) {
     throw ShapeError("adamw_step", "num_decayed must be in [0, " + std::to_string(n) + "]");
   }
+  const kernels::WorkScope recorded("adamw_step", kernels::WorkClass::kOptimizer, [&](kernels::Work& work) {
+    work.updates("params", params).reads("grads", grads).updates("exp_avg", exp_avg).updates("exp_avg_sq", exp_avg_sq);
+  });
+  if (params.is_meta()) return;
   switch (kernels::implementation_for(KernelName::kAdamw, params)) {
     case kernels::Implementation::kReference:
       return adamw_step_reference(params, grads, exp_avg, exp_avg_sq, options, num_decayed, scalars);

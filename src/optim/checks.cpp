@@ -11,7 +11,8 @@ void check_step_buffers(const char* where, const at::Tensor& buffer, const at::T
     throw ShapeError(where, "every buffer must be flat and contiguous, fp32 or fp64");
   }
   if (scalars.dim() != 1 || scalars.size(0) != kNumStepScalars || !scalars.is_contiguous() ||
-      scalars.scalar_type() != at::kDouble || scalars.device() != buffer.device()) {
+      scalars.scalar_type() != at::kDouble ||
+      (scalars.device() != buffer.device() && !buffer.is_meta())) {
     throw ShapeError(where, "the scalars must be fp64 [" + std::to_string(kNumStepScalars) +
                                 "], contiguous, on the device of the buffers");
   }

@@ -8,6 +8,7 @@
 #include "checks.h"
 #include "lora_train/kernels/implementation.h"
 #include "lora_train/kernels/parallel.h"
+#include "lora_train/kernels/work_record.h"
 
 namespace lora_train::optim {
 namespace {
@@ -55,6 +56,9 @@ double norm_of(const at::Tensor& grads) {
 
 void measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& scalars) {
   check_step_buffers("measure_gradients", grads, scalars);
+  const kernels::WorkScope recorded("measure_gradients", kernels::WorkClass::kOptimizer,
+                                    [&](kernels::Work& work) { work.reads("grads", grads).launches(2); });
+  if (grads.is_meta()) return;
   switch (kernels::implementation_for(KernelName::kAdamw, grads)) {
     case kernels::Implementation::kReference: return measure_gradients_reference(grads, max_norm, scalars);
     case kernels::Implementation::kCuda: return kernels::own_measure_gradients(grads, max_norm, scalars);

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lora_train/kernels/work_record.h"
+
 namespace lora_train::kernels {
 
 /// y = alpha a b + bias + residual; with `accumulate` that is added to what y holds.
@@ -11,6 +13,7 @@ struct GemmExtras {
   at::Tensor residual = {};  ///< [M, N], dtype of y, rows may be strided, not y itself; not together with accumulate
   bool accumulate = false;
   double alpha = 1;
+  WorkClass work_class = WorkClass::kGemm;  ///< what a recorder counts it as
 };
 
 /// a [M, K], b [K, N]: fp32, bf16 or fp64, one dtype; each may be a transposed view, rows (or columns of a transposed

@@ -1,0 +1,105 @@
+// What kernels do, counted by the kernels themselves: bytes, floating-point operations and launches of every call. Nobody
+// listens unless a recorder is set, which costs a call one branch. On meta tensors kernels compute nothing, so that a step
+// of any shape can be counted without memory.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lora_train::kernels {
+
+enum class WorkClass {
+  kGemm,       ///< products of activations with a weight
+  kLora,       ///< products with one thin side: S = x A^T, dA, dB, dx += dS A
+  kAttention,
+  kNorm,
+  kRope,       ///< with the norm of q and k heads
+  kSwiglu,
+  kLoss,       ///< cross entropy, and the rows of the loss head
+  kEmbedding,
+  kDropout,
+  kOptimizer,  ///< gradient norm, update, and what is made of the new masters
+  kCopy
+};
+constexpr std::array<std::string_view, 11> kWorkClassNames = {"gemm", "lora",      "attention", "norm",      "rope", "swiglu",
+                                                              "loss", "embedding", "dropout",   "optimizer", "copy"};
+
+/// One tensor of a call, and what of it is moved between the kernel and memory.
+struct WorkOperand {
+  std::string_view name;
+  std::vector<std::int64_t> sizes;
+  std::int64_t bytes_read = 0, bytes_written = 0;
+  const void* storage = nullptr;  ///< tells buffers apart, on the meta device too; null: memory of the kernel's own
+  std::int64_t offset = 0;        ///< first element in it
+};
+
+/// One call. Bytes are those of our CUDA kernels and of cuBLASLt reading every operand once; what caches keep is not known.
+/// FLOPs are those of products, a multiplication and an addition being 2; element-wise arithmetic counts none.
+struct Work {
+  std::string_view name;
+  WorkClass work_class = WorkClass::kCopy;
+  std::vector<WorkOperand> operands;
+  std::int64_t flops = 0;
+  std::int64_t num_launches = 1;  ///< on a GPU, calls of libraries included
+
+  /// Adds `times` the elements of t as read, written, or both. An undefined tensor adds nothing.
+  Work& reads(std::string_view operand, const at::Tensor& t, std::int64_t times = 1);
+  Work& reads_bytes(std::string_view operand, std::int64_t bytes);
+  Work& writes(std::string_view operand, const at::Tensor& t);
+  Work& updates(std::string_view operand, const at::Tensor& t);
+  /// Memory that the kernel itself writes and reads again.
+  Work& passes_through(std::string_view operand, std::int64_t bytes);
+  Work& multiplies(std::int64_t num_flops);
+  Work& launches(std::int64_t count);
+
+  std::int64_t bytes_read() const;
+  std::int64_t bytes_written() const;
+};
+
+inline std::int64_t bytes_of(const at::Tensor& t) { return t.numel() * static_cast<std::int64_t>(t.element_size()); }
+
+/// Called around every outermost call, in the thread that computes.
+class WorkRecorder {
+ public:
+  virtual ~WorkRecorder() = default;
+  virtual void begin(const Work& work) = 0;
+  virtual void end(const Work& work) = 0;
+};
+
+/// From now on; null: nobody. While one is set a single thread calls kernels.
+void set_work_recorder(WorkRecorder* recorder);
+
+namespace detail {
+extern WorkRecorder* work_recorder;
+bool enter_work();  ///< false inside of another call, which counts for both
+void leave_work();
+}  // namespace detail
+
+/// A call of a kernel, from here to the end of the block. describe(Work&) is called only when somebody listens.
+class WorkScope {
+ public:
+  template <class Describe>
+  WorkScope(std::string_view name, WorkClass work_class, const Describe& describe) {
+    if (detail::work_recorder == nullptr || !detail::enter_work()) return;
+    work_ = std::make_unique<Work>(Work{name, work_class, {}});
+    describe(*work_);
+    detail::work_recorder->begin(*work_);
+  }
+  ~WorkScope() {
+    if (work_ != nullptr) finish();
+  }
+  WorkScope(const WorkScope&) = delete;
+  WorkScope& operator=(const WorkScope&) = delete;
+
+ private:
+  void finish();
+  std::unique_ptr<Work> work_;
+};
+
+}  // namespace lora_train::kernels
