@@ -1,0 +1,29 @@
+// A regular expression of the user's, for picking a part out of a text. PCRE2: UTF-8, Unicode classes, ^ and $ at the ends
+// of the text unless the pattern begins with (?m).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace lora_train::tokenizer {
+
+/// Thread-safe for concurrent const calls.
+class TextPattern {
+ public:
+  /// `where` names the flag. ConfigError for a pattern that does not compile.
+  TextPattern(const std::string& pattern, const std::string& where);
+  ~TextPattern();
+  TextPattern(const TextPattern&) = delete;
+  TextPattern& operator=(const TextPattern&) = delete;
+
+  /// Of the first match its first group that took part, or all of it where the pattern has no group; nothing without a
+  /// match. ConfigError where matching takes too long (nested repeats).
+  std::optional<std::string> find(const std::string& text) const;
+
+ private:
+  struct Code;
+  std::unique_ptr<Code> code_;
+};
+
+}  // namespace lora_train::tokenizer
