@@ -11,7 +11,7 @@ const std::vector<Command>& commands() {
       {"generate", "text from a model and an adapter", nullptr},
       {"eval", "loss, token accuracy and calibration error of the base or an adapter", run_eval},
       {"merge", "fold an adapter into a Hugging Face folder", nullptr},
-      {"compare", "profiles and results of several runs side by side", nullptr},
+      {"compare", "profiles and results of several runs side by side", run_compare},
       {"doctor", "driver, GPU, disk and every kernel checked on this machine", run_doctor},
       {"bench", "speed and memory of a shape with random weights", nullptr},
       {"init-model", "write a randomly initialised Hugging Face folder", run_init_model},

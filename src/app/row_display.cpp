@@ -1,37 +1,12 @@
 #include "row_display.h"
 
-#include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "lora_train/base/utf8.h"
+#include "lora_train/base/visible_text.h"
 #include "lora_train/data/document_store.h"
 
 namespace lora_train::app {
 namespace {
-
-// A row of someone else's data must not steer the terminal: control characters, and those that turn the direction of
-// writing, are shown by their number.
-bool is_steering(std::uint32_t code) {
-  return (code < 0x20 && code != '\n') || (code >= 0x7F && code < 0xA0) || code == 0x200E || code == 0x200F ||
-         (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);
-}
-
-void append_visible(std::string& out, const std::string& piece) {
-  for (std::size_t at = 0; at < piece.size();) {
-    const Utf8Char found = utf8_char(piece, at);
-    const std::size_t length = std::max<std::size_t>(found.length, 1);
-    const std::uint32_t code = found.length > 0 ? found.code_point : static_cast<unsigned char>(piece[at]);
-    if (found.length == 0 || is_steering(code)) {
-      char escape[16];
-      std::snprintf(escape, sizeof escape, code < 0x100 ? "\\x%02x" : "\\u%04x", code);
-      out += escape;
-    } else {
-      out.append(piece, at, length);
-    }
-    at += length;
-  }
-}
 
 bool is_trained(const data::RowView& row, std::size_t i) { return i > 0 && row.labels[i] != data::kIgnoredLabel; }
 
@@ -62,7 +37,7 @@ std::string format_row(const data::RowView& row, bool use_color) {
         text += style;
         open_style = style;
       }
-      append_visible(text, row.pieces[i]);
+      text += visible_text(row.pieces[i]);
     }
     ids += (i == 0 ? "" : " ") + std::to_string(row.ids[i]) + (trained ? "*" : "");
     num_trained += trained ? 1 : 0;

@@ -1,5 +1,6 @@
 #include "standard_output.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,6 +26,12 @@ bool stdout_has_color() {
   const bool is_plain =
       (no_color != nullptr && *no_color != '\0') || (terminal != nullptr && std::strcmp(terminal, "dumb") == 0);
   return !is_plain && ::isatty(STDOUT_FILENO) == 1;
+}
+
+int stdout_width() {
+  if (::isatty(STDOUT_FILENO) != 1) return 0;
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 }  // namespace lora_train::app

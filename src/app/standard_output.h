@@ -14,4 +14,7 @@ void print_line(std::string_view line);
 /// Whether stdout is a terminal that may be given colours: not with NO_COLOR or TERM=dumb.
 bool stdout_has_color();
 
+/// Columns of the terminal that stdout is; 0 where it is none, and a line may be of any length.
+int stdout_width();
+
 }  // namespace lora_train::app

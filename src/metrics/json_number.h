@@ -17,6 +17,12 @@ inline nlohmann::ordered_json or_null(const std::string& value) {
   return value.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(value);
 }
 
+/// 3 rather than 3.0.
+inline nlohmann::ordered_json whole_or_number(double value) {
+  const bool is_whole = value >= -9e15 && value <= 9e15 && value == static_cast<double>(static_cast<long long>(value));
+  return is_whole ? nlohmann::ordered_json(static_cast<long long>(value)) : nlohmann::ordered_json(value);
+}
+
 /// One line. Bytes that are not UTF-8 (a path can hold any) become U+FFFD instead of ending the run.
 inline std::string to_line(const nlohmann::ordered_json& object) {
   return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);

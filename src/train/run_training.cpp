@@ -12,6 +12,7 @@
 #include "lora_train/config/load.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/metrics/host_memory.h"
+#include "lora_train/metrics/run_page.h"
 #include "lora_train/train/run.h"
 #include "output_folder.h"
 #include "rehearsal.h"
@@ -134,11 +135,14 @@ metrics::RunSummary dry_run(const TrainRequest& asked) {
   return summary;
 }
 
-/// Writes summary.json, unless a finished run left one that this run has not come to take over.
+/// Writes summary.json and report.html, unless a finished run left them that this run has not come to take over.
 TrainResult end_run(metrics::RunSummary& summary, const Profile& profile, Clock::time_point start) {
   const fs::path output_dir = profile.output_dir;
   finish_summary(summary, profile, start);
-  if (!holds_done_summary(output_dir)) metrics::write_summary(output_dir / "summary.json", summary);
+  if (!holds_done_summary(output_dir)) {
+    metrics::write_summary(output_dir / "summary.json", summary);
+    metrics::write_report(output_dir);
+  }
   return {summary.exit_code, metrics::to_json(summary)};
 }
 

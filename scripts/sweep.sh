@@ -1,0 +1,297 @@
+#!/usr/bin/env bash
+# A grid of runs from the shell: one run for each combination of the values, each in its own folder, then a comparison.
+#
+#   scripts/sweep.sh --profile FILE [--profile FILE ...] KEY=V1,V2,... [KEY=V1,...] [flags] [-- flags of lora-train train]
+#   scripts/sweep.sh --profile my.yaml 'output_dir=runs/lr{learning_rate}-r{lora_r}' learning_rate=1e-4,2e-4 lora_r=8,16
+#
+#   --jobs N        runs at a time (default 1); on a machine with GPUs each has one of its own (CUDA_VISIBLE_DEVICES)
+#   --dry-run       print the commands, run none
+#   --program FILE  lora-train (default: beside this script's folder, else on PATH)
+#
+# output_dir names every key that has several values as {key}. The same command goes on where it was interrupted: finished
+# runs are left alone, stopped and killed ones are resumed. A run that fails does not keep the others from running.
+# Exit status: 0 all done; 75 stopped on request (the same command goes on); 2 wrong arguments or profile; else that of
+# the first run that failed. Logs go to stderr, the comparison to stdout.
+set -uo pipefail
+
+profiles=() keys=() values=() extra=() extra_settings=()
+jobs=1 is_dry_run=false program=""
+
+die() { printf 'sweep: %s\n' "$*" >&2; exit 2; }
+say() { printf 'sweep: %s\n' "$*" >&2; }
+need_value() { [ "$2" -ge 2 ] || die "$1 needs a value"; }
+
+add_setting() { # key=values
+  local key="${1%%=*}" known
+  [ -n "${1#*=}" ] || die "$key has no value. Expected $key=V1,V2"
+  for known in ${keys[@]+"${keys[@]}"}; do
+    [ "$known" != "$key" ] || die "$key is given twice. Expected all of its values in one list: $key=V1,V2"
+  done
+  keys+=("$key") values+=("${1#*=}")
+}
+
+read_arguments() {
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --profile) need_value "$1" $#; profiles+=(--profile "$2"); shift ;;
+      --profile=*) profiles+=(--profile "${1#*=}") ;;
+      --jobs) need_value "$1" $#; jobs="$2"; shift ;;
+      --program) need_value "$1" $#; program="$2"; shift ;;
+      --dry-run) is_dry_run=true ;;
+      -h | --help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      --) shift; extra=("$@"); break ;;
+      -*) die "unknown flag \"$1\". There are --profile, --jobs, --program and --dry-run; flags of lora-train go behind --" ;;
+      *=*) add_setting "$1" ;;
+      *) die "\"$1\" is no KEY=V1,V2 and no flag. See --help" ;;
+    esac
+    shift
+  done
+  [[ "$jobs" =~ ^[1-9][0-9]*$ ]] || die "--jobs is \"$jobs\"; expected a number from 1 on"
+  [ ${#profiles[@]} -gt 0 ] || die "no profile; expected --profile FILE"
+  [ ${#keys[@]} -gt 0 ] || die "nothing to vary; expected KEY=V1,V2"
+}
+
+# What of the flags behind -- says where a run goes: `check` is asked with it too.
+read_extra() {
+  local i
+  for ((i = 0; i < ${#extra[@]}; ++i)); do
+    case "${extra[i]}" in
+      --output-dir | --output-dir=*) die "give the folder as 'output_dir=runs/{key}', so that each run has its own" ;;
+      --set) extra_settings+=(--set "${extra[i + 1]-}"); ((++i)) ;;
+      --set=*) extra_settings+=("${extra[i]}") ;;
+      -*) ;;
+      *=*) extra_settings+=("${extra[i]}") ;;
+    esac
+  done
+}
+
+find_program() {
+  local here candidate
+  here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+  [ -z "$program" ] || { [ -x "$program" ] || die "--program: $program is no program"; return; }
+  for candidate in "$here/bin/lora-train" "$here/build/release/bin/lora-train" "$here/build/dev/bin/lora-train" \
+    "$(command -v lora-train)"; do
+    if [ -n "$candidate" ] && [ -x "$candidate" ]; then program="$candidate"; return; fi
+  done
+  die "no lora-train: build it (scripts/quickstart.sh), or name it with --program FILE"
+}
+
+# The values of a list, one a line: commas inside of brackets and quotes do not part them.
+split_values() { # text
+  local text="$1" depth=0 quote="" part="" i c
+  for ((i = 0; i < ${#text}; ++i)); do
+    c="${text:i:1}"
+    if [ -n "$quote" ]; then
+      [ "$c" != "$quote" ] || quote=""
+    else
+      case "$c" in
+        \" | \') quote="$c" ;;
+        '[' | '{') depth=$((depth + 1)) ;;
+        ']' | '}') depth=$((depth - 1)) ;;
+        ,) if [ "$depth" -eq 0 ]; then printf '%s\n' "$part"; part=""; continue; fi ;;
+      esac
+    fi
+    part+="$c"
+  done
+  printf '%s\n' "$part"
+}
+
+# All combinations, the last key fastest: grid[i] holds "key=value" lines.
+grid=() counts=() varied=()
+make_grid() {
+  local i value old list
+  grid=("")
+  for ((i = 0; i < ${#keys[@]}; ++i)); do
+    mapfile -t list < <(split_values "${values[i]}")
+    counts+=("${#list[@]}")
+    [ ${#list[@]} -eq 1 ] || varied+=("${keys[i]}")
+    old=("${grid[@]}") grid=()
+    local entry
+    for entry in "${old[@]}"; do
+      for value in "${list[@]}"; do
+        [ -n "$value" ] || die "${keys[i]}=${values[i]} has an empty value"
+        grid+=("$entry${entry:+$'\n'}${keys[i]}=$value")
+      done
+    done
+  done
+}
+
+# The settings of a combination in one line, without those that are the same in all.
+label_of() { # index
+  local line text=""
+  while read -r line; do
+    case " ${varied[*]-} " in *" ${line%%=*} "*) text+="${text:+ }$line" ;; esac
+  done <<<"${grid[$1]}"
+  printf '%s' "${text:-${grid[$1]//$'\n'/ }}"
+}
+
+# The folder that the profile gives a combination, as `lora-train check` resolves it.
+folder_of() { # lines
+  local settings line out
+  mapfile -t settings <<<"$1"
+  out="$("$program" check --json --quiet --no-files "${profiles[@]}" ${extra_settings[@]+"${extra_settings[@]}"} \
+    "${settings[@]}")" || return 2
+  line="$(printf '%s\n' "$out" | sed -n 's/.*"output_dir": *"\(\([^"\\]\|\\.\)*\)".*/\1/p')"
+  [ -n "$line" ] || return 1
+  printf '%s\n' "$line" | sed 's/\\\(["\\/]\)/\1/g'
+}
+
+# Every combination is looked at before the first run starts.
+folders=()
+find_folders() {
+  local i folder stride j
+  for ((i = 0; i < ${#grid[@]}; ++i)); do
+    folder="$(folder_of "${grid[i]}")" || die "the profile is refused with: $(label_of "$i")"
+    folders+=("$folder")
+  done
+  stride=${#grid[@]}
+  for ((i = 0; i < ${#keys[@]}; ++i)); do
+    stride=$((stride / counts[i]))
+    [ "${counts[i]}" -gt 1 ] || continue
+    [ "${folders[0]}" != "${folders[stride]}" ] ||
+      die "${keys[i]} has ${counts[i]} values and output_dir does not name it: all its runs would go to ${folders[0]}." \
+        "Put {${keys[i]}} into it, as in 'output_dir=${folders[0]}-{${keys[i]}}'"
+  done
+  for ((i = 0; i < ${#folders[@]}; ++i)); do
+    for ((j = 0; j < i; ++j)); do
+      [ "${folders[i]}" != "${folders[j]}" ] || die "two runs would go to ${folders[i]}: $(label_of "$j"), and $(label_of "$i")"
+    done
+  done
+}
+
+# One device for each of the runs at a time; none where the machine has no GPU.
+devices=()
+find_devices() {
+  local path
+  if [ -n "${CUDA_VISIBLE_DEVICES-}" ]; then
+    IFS=, read -r -a devices <<<"$CUDA_VISIBLE_DEVICES"
+  else
+    for path in /dev/nvidia[0-9]*; do
+      [ ! -e "$path" ] || devices+=("${#devices[@]}")
+    done
+  fi
+  [ ${#devices[@]} -eq 0 ] || [ "$jobs" -le ${#devices[@]} ] ||
+    die "--jobs $jobs, but there are ${#devices[@]} GPUs: each run needs one of its own"
+}
+
+command_of() { # index: sets `command`
+  local settings
+  mapfile -t settings <<<"${grid[$1]}"
+  command=("$program" train "${profiles[@]}" ${extra[@]+"${extra[@]}"} "${settings[@]}")
+}
+
+print_commands() {
+  local i
+  for ((i = 0; i < ${#grid[@]}; ++i)); do
+    command_of "$i"
+    printf '%q ' "${command[@]}"
+    printf '\n'
+  done
+  printf '%q ' "$program" compare "${folders[@]}"
+  printf '\n'
+}
+
+# The exit status of a child, also where a signal ends a wait early.
+await() { # pid
+  local code=0 again
+  wait "$1" || code=$?
+  while [ "$code" -gt 128 ] && kill -0 "$1" 2>/dev/null; do
+    code=0
+    wait "$1" || code=$?
+  done
+  if [ "$code" -gt 128 ]; then  # of the wait, or of the child: it remembers
+    again=0
+    wait "$1" 2>/dev/null || again=$?
+    [ "$again" -eq 127 ] || code=$again
+  fi
+  return "$code"
+}
+
+# Takes runs that nobody has taken until there are none, or one was stopped. A run has a session of its own: what the
+# terminal sends to all (Ctrl-C) reaches it once, through here, since a second signal would end it without a checkpoint.
+worker() { # number
+  local child="" code i
+  trap 'touch "$state/stop"; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM
+  [ ${#devices[@]} -eq 0 ] || [ "$jobs" -eq 1 ] || export CUDA_VISIBLE_DEVICES="${devices[$1]}"
+  for ((i = 0; i < ${#grid[@]}; ++i)); do
+    [ ! -e "$state/stop" ] || return 0
+    mkdir "$state/taken.$i" 2>/dev/null || continue
+    command_of "$i"
+    say "run $((i + 1)) of ${#grid[@]}: $(label_of "$i")"
+    if [ "$jobs" -eq 1 ]; then
+      setsid "${command[@]}" <&0 &
+    else
+      setsid "${command[@]}" >"$state/out.$i" 2>&1 </dev/null &
+    fi
+    child=$!
+    code=0
+    await "$child" || code=$?
+    child=""
+    printf '%s\n' "$code" >"$state/code.$i"
+    [ "$code" -ne 75 ] || touch "$state/stop"
+    [ "$jobs" -eq 1 ] || [ "$code" -eq 0 ] || [ "$code" -eq 75 ] || tail -n 5 "$state/out.$i" >&2
+    say "run $((i + 1)) of ${#grid[@]}: $(outcome "$code") (${folders[i]})"
+  done
+}
+
+outcome() { # exit status
+  case "$1" in
+    0) echo "done" ;;
+    75) echo "stopped" ;;
+    *) echo "failed with exit status $1" ;;
+  esac
+}
+
+run_all() {
+  local i pid pids=()
+  # shellcheck disable=SC2317,SC2329
+  forward() {
+    touch "$state/stop"
+    kill -TERM "${pids[@]}" 2>/dev/null
+  }
+  trap forward INT TERM HUP
+  for ((i = 0; i < jobs; ++i)); do
+    worker "$i" &
+    pids+=("$!")
+  done
+  for pid in "${pids[@]}"; do await "$pid"; done
+  trap - INT TERM HUP
+}
+
+# What came out; ends the script.
+finish() {
+  local i code first=0 num_failed=0 present=()
+  for ((i = 0; i < ${#grid[@]}; ++i)); do
+    [ ! -e "${folders[i]}" ] || present+=("${folders[i]}")
+    code="$(cat "$state/code.$i" 2>/dev/null || echo none)"
+    case "$code" in
+      0 | 75 | none) ;;
+      *)
+        num_failed=$((num_failed + 1))
+        [ "$first" -ne 0 ] || first="$code"
+        ;;
+    esac
+  done
+  [ "$num_failed" -eq 0 ] || say "$num_failed of ${#grid[@]} runs failed; the same command tries them again"
+  if [ -e "$state/stop" ]; then
+    say "stopped; the same command goes on"
+    exit 75
+  fi
+  [ ${#present[@]} -eq 0 ] || "$program" compare "${present[@]}" || [ "$first" -ne 0 ] || first=1
+  exit "$first"
+}
+
+read_arguments "$@"
+read_extra
+find_program
+make_grid
+find_folders
+find_devices
+if $is_dry_run; then
+  print_commands
+  exit 0
+fi
+state="$(mktemp -d)"
+trap 'rm -rf "$state"' EXIT
+run_all
+finish

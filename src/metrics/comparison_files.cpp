@@ -1,0 +1,61 @@
+#include "figures.h"
+#include "json_number.h"
+#include "lora_train/metrics/comparison.h"
+
+namespace lora_train::metrics {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
+}
+
+std::string csv_line(const std::vector<std::string>& fields) {
+  std::string line;
+  for (const auto& field : fields) line += (&field == &fields.front() ? "" : ",") + csv_field(field);
+  return line + "\n";
+}
+
+}  // namespace
+
+std::string comparison_csv(const Comparison& comparison) {
+  std::vector<std::string> names = column_names(comparison);
+  names.push_back("reason");
+  std::string text = csv_line(names);
+  for (const auto& run : comparison.runs) {
+    std::vector<std::string> fields = {run.name, run.folder.string(), run.status};
+    for (const auto& key : comparison.differing) fields.push_back(profile_text(run, key));
+    for (const auto& figure : figures()) {
+      const auto value = run.figures.*figure.value;
+      fields.push_back(value ? whole_or_number(*value).dump() : "");
+    }
+    fields.push_back(run.reason);
+    text += csv_line(fields);
+  }
+  return text;
+}
+
+std::string comparison_json(const Comparison& comparison) {
+  std::string text;
+  for (const auto& run : comparison.runs) {
+    Json object = {{"run", run.name}, {"folder", run.folder.string()}, {"status", run.status}, {"reason", or_null(run.reason)}};
+    object["profile"] = Json::object();
+    for (const auto& [key, value] : run.profile) {
+      for (const auto& differing : comparison.differing) {
+        if (key == differing) object["profile"][key] = Json::parse(value, nullptr, false);
+      }
+    }
+    for (const auto& figure : figures()) {
+      const auto value = run.figures.*figure.value;
+      object[figure.name] = value ? whole_or_number(*value) : Json(nullptr);
+    }
+    text += to_line(object) + "\n";
+  }
+  return text;
+}
+
+}  // namespace lora_train::metrics

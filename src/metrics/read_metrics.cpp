@@ -1,0 +1,187 @@
+#include "read_metrics.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "json_value.h"
+
+namespace lora_train::metrics {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kLossWindows = 20;
+
+/// Takes the lines in their order.
+class LineReader {
+ public:
+  explicit LineReader(RunRecord& run) : run_(run) {}
+
+  /// False when the line is none of ours.
+  bool add(const std::string& line) {
+    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!object.is_object()) return false;
+    const std::string event = text_of(object, "event");
+    if (const auto elapsed = number_of(object, "elapsed_s")) {
+      process_s_ = std::max(process_s_, *elapsed);
+    }
+    if (event == "start") start(object);
+    if (event == "train") train(object);
+    if (event == "eval") eval(object);
+    return !event.empty();
+  }
+
+  double elapsed_s() const { return earlier_s_ + process_s_; }
+  double earlier_s() const { return earlier_s_; }
+
+ private:
+  void start(const Json& object) {
+    earlier_s_ += process_s_;
+    process_s_ = 0;
+    if (run_.name.empty()) run_.name = text_of(object, "run_name");
+    if (const auto total = number_of(object, "total_steps")) run_.figures.total_steps = total;
+  }
+
+  void train(const Json& object) {
+    const long long step = count_of(object, "step").value_or(0);
+    if (step < 1) return;
+    // Lines can stand twice: the later ones are what the run went on from.
+    while (!run_.steps.empty() && run_.steps.back().step >= step) run_.steps.pop_back();
+    const LoggedStep before = run_.steps.empty() ? LoggedStep{} : run_.steps.back();
+    LoggedStep logged;
+    logged.step = step;
+    logged.tokens = before.tokens + number_of(object, "tokens").value_or(0) * static_cast<double>(step - before.step);
+    logged.elapsed_s = elapsed_s();
+    logged.num_labels = std::max(1.0, number_of(object, "supervised_tokens").value_or(1));
+    logged.loss = number_of(object, "loss_mean");
+    if (!logged.loss) logged.loss = number_of(object, "loss");
+    logged.grad_norm = number_of(object, "grad_norm");
+    logged.learning_rate = number_of(object, "learning_rate");
+    logged.tokens_per_s = number_of(object, "tokens_per_s");
+    logged.step_ms = number_of(object, "step_ms");
+    logged.data_wait_ms = number_of(object, "data_wait_ms");
+    logged.memory_gib = number_of(object, "memory_gib");
+    run_.steps.push_back(logged);
+    run_.figures.epoch = number_of(object, "epoch");
+  }
+
+  void eval(const Json& object) {
+    LoggedEval logged;
+    logged.step = count_of(object, "step").value_or(0);
+    logged.name = text_of(object, "name");
+    std::erase_if(run_.evals, [&](const LoggedEval& other) {
+      return other.step > logged.step || (other.step == logged.step && other.name == logged.name);
+    });
+    if (!run_.steps.empty() && logged.step > 0) {
+      logged.tokens = run_.steps.back().tokens;
+      logged.elapsed_s = elapsed_s();
+    }
+    logged.loss = number_of(object, "loss");
+    logged.perplexity = number_of(object, "perplexity");
+    logged.token_accuracy = number_of(object, "token_accuracy");
+    logged.ece = number_of(object, "ece");
+    logged.num_tokens = std::max(1.0, number_of(object, "num_tokens").value_or(1));
+    run_.evals.push_back(logged);
+  }
+
+  RunRecord& run_;
+  double earlier_s_ = 0, process_s_ = 0;
+};
+
+void fill_losses(RunRecord& run) {
+  const std::size_t window = std::max<std::size_t>(1, run.steps.size() / kLossWindows);
+  double loss_sum = 0, num_labels = 0;
+  const auto add = [&](const LoggedStep& step, double sign) {
+    if (!step.loss) return;
+    loss_sum += sign * *step.loss * step.num_labels;
+    num_labels += sign * step.num_labels;
+  };
+  RunFigures& figures = run.figures;
+  for (std::size_t i = 0; i < run.steps.size(); ++i) {
+    add(run.steps[i], 1);
+    if (i >= window) add(run.steps[i - window], -1);
+    figures.last_train_loss = num_labels > 0.5 ? std::optional<double>(loss_sum / num_labels) : std::nullopt;
+    if (i + 1 < window || !figures.last_train_loss) continue;
+    figures.best_train_loss = std::min(figures.best_train_loss.value_or(*figures.last_train_loss), *figures.last_train_loss);
+  }
+}
+
+void fill_evals(RunRecord& run) {
+  RunFigures& figures = run.figures;
+  for (const auto& eval : mean_evals(run.evals)) {
+    figures.eval_loss = eval.loss;
+    if (!eval.loss || (figures.best_eval_loss && *figures.best_eval_loss <= *eval.loss)) continue;
+    figures.best_eval_loss = eval.loss;
+    figures.best_step = static_cast<double>(eval.step);
+  }
+}
+
+void fill_speed(RunRecord& run) {
+  double steps_s = 0, tokens = 0;
+  double before = 0;
+  long long step_before = 0;
+  for (const auto& step : run.steps) {
+    const double of_step = (step.tokens - before) / static_cast<double>(step.step - step_before);
+    if (step.step_ms && *step.step_ms > 0) {
+      steps_s += *step.step_ms / 1000;
+      tokens += of_step;
+    }
+    before = step.tokens;
+    step_before = step.step;
+    if (step.memory_gib) {
+      run.figures.peak_memory_gib = std::max(run.figures.peak_memory_gib.value_or(0), *step.memory_gib);
+    }
+  }
+  if (steps_s > 0) run.figures.tokens_per_s = tokens / steps_s;
+}
+
+}  // namespace
+
+MetricsFile read_metrics(const std::filesystem::path& path, RunRecord& run) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return {"no metrics.jsonl"};  // nor a device that has no end
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return {"metrics.jsonl cannot be read"};
+  LineReader reader(run);
+  long long number = 0, num_bad = 0, first_bad = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    if (file.eof()) break;  // without its line end: being written, or torn
+    if (line.empty() || reader.add(line)) continue;
+    if (num_bad++ == 0) first_bad = number;
+  }
+  if (!run.steps.empty()) {
+    run.figures.step = static_cast<double>(run.steps.back().step);
+    run.figures.tokens = run.steps.back().tokens;
+  }
+  if (reader.elapsed_s() > 0) run.figures.wall_s = reader.elapsed_s();
+  fill_losses(run);
+  fill_evals(run);
+  fill_speed(run);
+  MetricsFile result{number == 0 ? "metrics.jsonl is empty" : "", reader.earlier_s()};
+  if (num_bad > 0) {
+    result.problem = "metrics.jsonl:" + std::to_string(first_bad) + " is no metrics line" +
+                     (num_bad > 1 ? " (" + std::to_string(num_bad) + " such lines)" : "");
+  }
+  return result;
+}
+
+std::vector<LoggedEval> mean_evals(const std::vector<LoggedEval>& evals) {
+  std::vector<LoggedEval> means;
+  double weight = 0, loss = 0;
+  for (std::size_t i = 0; i < evals.size(); ++i) {
+    if (evals[i].loss) {
+      weight += evals[i].num_tokens;
+      loss += *evals[i].loss * evals[i].num_tokens;
+    }
+    if (i + 1 < evals.size() && evals[i + 1].step == evals[i].step) continue;
+    LoggedEval mean = evals[i];
+    mean.name.clear();
+    mean.loss = weight > 0 ? std::optional<double>(loss / weight) : std::nullopt;
+    means.push_back(mean);
+    weight = loss = 0;
+  }
+  return means;
+}
+
+}  // namespace lora_train::metrics

@@ -1,0 +1,195 @@
+#include "lora_train/metrics/run_folder.h"
+
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "json_value.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/config/load.h"
+#include "read_metrics.h"
+
+namespace lora_train::metrics {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+/// "r8" before "r16": digits count as numbers.
+bool is_before(std::string_view a, std::string_view b) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto take_digits = [&](std::string_view& text) {
+    std::size_t end = 0;
+    while (end < text.size() && is_digit(text[end])) ++end;
+    std::string_view digits = text.substr(0, end);
+    text.remove_prefix(end);
+    while (digits.size() > 1 && digits.front() == '0') digits.remove_prefix(1);
+    return digits;
+  };
+  while (!a.empty() && !b.empty()) {
+    if (is_digit(a.front()) && is_digit(b.front())) {
+      const std::string_view x = take_digits(a), y = take_digits(b);
+      if (x != y) return x.size() != y.size() ? x.size() < y.size() : x < y;
+    } else {
+      if (a.front() != b.front()) return a.front() < b.front();
+      a.remove_prefix(1);
+      b.remove_prefix(1);
+    }
+  }
+  return a.size() < b.size();
+}
+
+void add_reason(RunRecord& run, const std::string& reason) {
+  if (reason.empty()) return;
+  run.reason += (run.reason.empty() ? "" : "; ") + reason;
+}
+
+/// Whether a process holds the lock of the folder. The lock itself is not asked for: a run that starts must not find it
+/// taken by somebody who looks.
+bool is_locked(const fs::path& folder) {
+  struct stat file {};
+  if (::stat((folder / ".lock").c_str(), &file) != 0) return false;
+  char id[64];
+  std::snprintf(id, sizeof id, " %02x:%02x:%llu ", major(file.st_dev), minor(file.st_dev),
+                static_cast<unsigned long long>(file.st_ino));
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {
+    if (line.find("FLOCK") != std::string::npos && line.find(id) != std::string::npos) return true;
+  }
+  return false;
+}
+
+void read_profile(RunRecord& run) {
+  const fs::path file = run.folder / "profile.yaml";
+  if (!is_file(file)) return;
+  try {
+    ProfileSources sources;
+    sources.profiles = {file.string()};
+    const Json profile = Json::parse(to_json(load_profile(sources).profile));
+    for (const auto& [key, value] : profile.items()) run.profile.emplace_back(key, value.dump());
+    run.name = text_of(profile, "run_name");
+  } catch (const Error& error) {
+    add_reason(run, error.where() == file.string() ? "profile.yaml: " + error.message() : error.what());
+  }
+}
+
+std::optional<double> price_of(const RunRecord& run) {
+  for (const auto& [key, value] : run.profile) {
+    if (key != "gpu_price_per_hour") continue;
+    const Json number = Json::parse(value, nullptr, false);
+    if (number.is_number()) return number.get<double>();
+  }
+  return std::nullopt;
+}
+
+/// What the summary knows takes the place of what the lines know. Time, cost and rate are there of the last process alone;
+/// `earlier_s` is what those before it took.
+void apply_summary(RunRecord& run, const Json& summary, double earlier_s) {
+  RunFigures& figures = run.figures;
+  const auto take = [&](std::optional<double>& figure, const char* key) {
+    if (const auto number = number_of(summary, key)) figure = number;
+  };
+  for (const auto& [figure, key] :
+       {std::pair{&figures.total_steps, "total_steps"}, {&figures.eval_loss, "eval_loss"},
+        {&figures.best_eval_loss, "best_eval_loss"}, {&figures.best_step, "best_step"},
+        {&figures.peak_memory_gib, "peak_memory_gib"}, {&figures.peak_host_memory_gib, "peak_host_memory_gib"}}) {
+    take(*figure, key);
+  }
+  const auto step = number_of(summary, "step"), tokens = number_of(summary, "tokens");
+  if (step && (*step > 0 || !figures.step)) take(figures.step, "step"), take(figures.epoch, "epoch");
+  if (tokens && *tokens > 0) {
+    // Steps that were not logged make the count of the lines an estimate.
+    const double scale = figures.tokens && *figures.tokens > 0 && !run.steps.empty() && step &&
+                                 static_cast<double>(run.steps.back().step) == *step
+                             ? *tokens / *figures.tokens
+                             : 1;
+    for (auto& line : run.steps) line.tokens *= scale;
+    for (auto& line : run.evals) line.tokens *= scale;
+    figures.tokens = tokens;
+  }
+  const auto rate = number_of(summary, "tokens_per_s");
+  if (rate && *rate > 0 && (earlier_s == 0 || !figures.tokens_per_s)) figures.tokens_per_s = rate;
+  if (const auto wall = number_of(summary, "wall_s")) {
+    figures.wall_s = std::max(figures.wall_s.value_or(0), earlier_s + *wall);
+  }
+  take(figures.cost_usd, "cost_usd");
+  run.num_gpus = number_of(summary, "num_gpus").value_or(0);
+}
+
+void read_summary(RunRecord& run, double earlier_s) {
+  const fs::path file = run.folder / "summary.json";
+  if (!is_file(file)) {
+    run.status = is_locked(run.folder) ? "running" : "unfinished";
+    if (run.status == "unfinished") {
+      add_reason(run, "no summary.json: its process was killed, or is on another machine");
+    }
+    return;
+  }
+  Json summary;
+  try {
+    summary = Json::parse(read_file(file), nullptr, /*allow_exceptions=*/false);
+  } catch (const IoError& error) {
+    add_reason(run, error.what());
+  }
+  run.status = summary.is_object() ? text_of(summary, "status") : "";
+  if (run.status.empty()) {
+    run.status = "broken";
+    return add_reason(run, "summary.json is no summary of a run");
+  }
+  run.summary_json = summary.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (run.name.empty()) run.name = text_of(summary, "run_name");
+  if (run.status != "done") run.reason = text_of(summary, "reason") + (run.reason.empty() ? "" : "; " + run.reason);
+  apply_summary(run, summary, earlier_s);
+}
+
+}  // namespace
+
+bool is_run_folder(const fs::path& folder) {
+  return is_file(folder / "metrics.jsonl") || is_file(folder / "summary.json") || is_file(folder / "run.log");
+}
+
+std::vector<fs::path> find_runs(const fs::path& folder) {
+  if (is_run_folder(folder)) return {folder};
+  std::vector<fs::path> runs;
+  std::error_code ignored;
+  for (const auto& child : fs::directory_iterator(folder, fs::directory_options::skip_permission_denied, ignored)) {
+    if (is_run_folder(child.path())) runs.push_back(child.path());
+  }
+  std::sort(runs.begin(), runs.end(), [](const fs::path& a, const fs::path& b) {
+    return is_before(a.filename().string(), b.filename().string());
+  });
+  return runs;
+}
+
+RunRecord read_run(const fs::path& folder) {
+  RunRecord run;
+  run.folder = folder;
+  read_profile(run);
+  const MetricsFile metrics = read_metrics(folder / "metrics.jsonl", run);
+  const bool has_lines = is_file(folder / "metrics.jsonl");
+  if (has_lines) add_reason(run, metrics.problem);
+  read_summary(run, metrics.earlier_s);
+  if (const auto price = price_of(run); price && run.figures.wall_s) {
+    run.figures.cost_usd = *price * *run.figures.wall_s / 3600 * std::max(run.num_gpus, 1.0);
+  }
+  // A run that ended early has not written them.
+  const bool is_late = has_lines || run.status == "done" || run.status == "broken";
+  if (is_late && !is_file(folder / "profile.yaml")) add_reason(run, "no profile.yaml");
+  if (is_late && !has_lines) add_reason(run, metrics.problem);
+  if (run.name.empty()) {
+    std::error_code ignored;
+    run.name = fs::weakly_canonical(folder, ignored).filename().string();
+  }
+  return run;
+}
+
+}  // namespace lora_train::metrics

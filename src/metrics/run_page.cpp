@@ -1,0 +1,197 @@
+#include "lora_train/metrics/run_page.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "figures.h"
+#include "json_number.h"
+#include "lora_train/base/error_report.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/utf8.h"
+#include "lora_train/base/version.h"
+#include "page_assets.h"
+#include "read_metrics.h"
+
+namespace lora_train::metrics {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMostPoints = 2000;  ///< of a curve
+
+/// Six digits are more than a screen can show.
+Json shortened(double value) {
+  if (!std::isfinite(value)) return nullptr;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return whole_or_number(std::strtod(text, nullptr));
+}
+
+Json shortened(const std::optional<double>& value) { return value ? shortened(*value) : Json(nullptr); }
+
+/// Means, so that a curve has kMostPoints at most.
+struct Mean {
+  double sum = 0, weight = 0;
+  void add(const std::optional<double>& value, double of_weight = 1) {
+    if (!value || !std::isfinite(*value)) return;
+    sum += *value * of_weight;
+    weight += of_weight;
+  }
+  std::optional<double> value() const { return weight > 0 ? std::optional<double>(sum / weight) : std::nullopt; }
+};
+
+Json curves_of(const std::vector<LoggedStep>& steps) {
+  Json step = Json::array(), tokens = Json::array(), time = Json::array(), loss = Json::array(), norm = Json::array(),
+       rate = Json::array(), speed = Json::array(), wait = Json::array(), memory = Json::array();
+  const std::size_t group = (steps.size() + kMostPoints - 1) / kMostPoints;
+  for (std::size_t begin = 0; begin < steps.size(); begin += group) {
+    const std::size_t end = std::min(steps.size(), begin + group);
+    Mean mean_loss, mean_speed, mean_wait;
+    std::optional<double> largest_norm, largest_memory;  // a peak must not vanish
+    for (std::size_t i = begin; i < end; ++i) {
+      mean_loss.add(steps[i].loss, steps[i].num_labels);
+      mean_speed.add(steps[i].tokens_per_s);
+      mean_wait.add(steps[i].data_wait_ms);
+      largest_norm = std::max(largest_norm, steps[i].grad_norm);
+      largest_memory = std::max(largest_memory, steps[i].memory_gib);
+    }
+    const LoggedStep& last = steps[end - 1];
+    step.push_back(last.step);
+    tokens.push_back(shortened(last.tokens));
+    time.push_back(shortened(last.elapsed_s));
+    loss.push_back(shortened(mean_loss.value()));
+    norm.push_back(shortened(largest_norm));
+    rate.push_back(shortened(last.learning_rate));
+    speed.push_back(shortened(mean_speed.value()));
+    wait.push_back(shortened(mean_wait.value()));
+    memory.push_back(shortened(largest_memory));
+  }
+  return {{"step", step}, {"tokens", tokens}, {"time", time}, {"loss", loss}, {"grad_norm", norm},
+          {"learning_rate", rate}, {"tokens_per_s", speed}, {"data_wait_ms", wait}, {"memory_gib", memory}};
+}
+
+Json evals_of(const RunRecord& run) {
+  Json evals = Json::array();
+  const auto add = [&evals](const LoggedEval& eval) {
+    evals.push_back({{"name", eval.name}, {"step", eval.step}, {"tokens", shortened(eval.tokens)},
+                     {"time", shortened(eval.elapsed_s)}, {"loss", shortened(eval.loss)},
+                     {"perplexity", shortened(eval.perplexity)}, {"token_accuracy", shortened(eval.token_accuracy)},
+                     {"ece", shortened(eval.ece)}, {"num_tokens", shortened(eval.num_tokens)}});
+  };
+  for (const auto& eval : run.evals) add(eval);
+  return evals;
+}
+
+/// Name "": the mean over data sets, which is what the figures count.
+Json mean_evals_of(const RunRecord& run) {
+  Json step = Json::array(), tokens = Json::array(), time = Json::array(), loss = Json::array();
+  for (const auto& eval : mean_evals(run.evals)) {
+    step.push_back(eval.step);
+    tokens.push_back(shortened(eval.tokens));
+    time.push_back(shortened(eval.elapsed_s));
+    loss.push_back(shortened(eval.loss));
+  }
+  return {{"step", step}, {"tokens", tokens}, {"time", time}, {"loss", loss}};
+}
+
+Json run_object(const RunRecord& run, const std::vector<std::string>& keys) {
+  Json object = {{"name", run.name}, {"folder", run.folder.string()}, {"status", run.status}, {"reason", run.reason}};
+  object["profile"] = Json::object();
+  for (const auto& key : keys) {
+    for (const auto& [name, value] : run.profile) {
+      if (name == key) object["profile"][key] = Json::parse(value, nullptr, false);
+    }
+  }
+  for (const auto& figure : figures()) object["figures"][figure.name] = shortened(run.figures.*figure.value);
+  object["curves"] = curves_of(run.steps);
+  object["eval"] = mean_evals_of(run);
+  return object;
+}
+
+Json page_object(const char* kind, const std::vector<RunRecord>& runs) {
+  Json object = {{"kind", kind}, {"version", version()}};
+  for (const auto& figure : table_figures(runs)) object["columns"].push_back({figure.name, name_of(figure.kind)});
+  return object;
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+/// JSON inside of a script element: nothing in it may look like a tag or a comment.
+std::string script_json(const Json& object) {
+  std::string out;
+  for (const char c : to_line(object)) {
+    switch (c) {
+      case '<': out += "\\u003c"; break;
+      case '>': out += "\\u003e"; break;
+      case '&': out += "\\u0026"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+std::string page(const std::string& title, const Json& data) {
+  std::string html =
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+      "script-src 'unsafe-inline'; img-src data:\">\n"
+      "<link rel=\"icon\" href=\"data:,\">\n<title>";
+  html += escaped(repair_utf8(title));
+  html += "</title>\n<style>\n";
+  html += kPageStyle;
+  html += "</style>\n</head>\n<body>\n<main id=\"page\"></main>\n"
+          "<noscript>The curves and tables of this page are drawn by its own JavaScript, which is switched off.</noscript>\n"
+          "<script type=\"application/json\" id=\"data\">";
+  html += script_json(data);
+  html += "</script>\n<script>\n";
+  html += kPageScript;
+  html += "</script>\n</body>\n</html>\n";
+  return html;
+}
+
+}  // namespace
+
+std::string comparison_page(const Comparison& comparison) {
+  Json data = page_object("compare", comparison.runs);
+  data["differing"] = comparison.differing;
+  for (const auto& run : comparison.runs) data["runs"].push_back(run_object(run, comparison.differing));
+  return page(std::to_string(comparison.runs.size()) + " runs compared", data);
+}
+
+std::string report_page(const RunRecord& run) {
+  Json data = page_object("report", {run});
+  std::vector<std::string> keys;
+  for (const auto& setting : run.profile) keys.push_back(setting.first);
+  data["differing"] = Json::array();
+  Json object = run_object(run, keys);
+  object["evals"] = evals_of(run);
+  object["summary"] = run.summary_json.empty() ? Json(nullptr) : Json::parse(run.summary_json, nullptr, false);
+  data["runs"].push_back(object);
+  return page("Run " + run.name, data);
+}
+
+void write_report(const std::filesystem::path& folder) noexcept {
+  try {
+    write_file_atomic(folder / "report.html", report_page(read_run(folder)));
+  } catch (...) {
+    log_warning("report.html was not written: " + describe_current_exception().text());
+  }
+}
+
+}  // namespace lora_train::metrics

@@ -1,0 +1,147 @@
+#include "lora_train/metrics/run_folder.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "run_files.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::metrics {
+namespace {
+
+namespace fs = std::filesystem;
+using testing_support::TemporaryFolder;
+
+TEST(RunFolder, IsFoundByItselfAndBelowItsParent) {
+  const TemporaryFolder folder;
+  for (const char* name : {"r16", "r8", "a"}) write_run(folder / name, "", 1);
+  write_text(folder / "notes/readme.txt", "no run");
+  EXPECT_EQ(find_runs(folder / "a"), std::vector<fs::path>{folder / "a"});
+  EXPECT_EQ(find_runs(folder.path()), (std::vector<fs::path>{folder / "a", folder / "r8", folder / "r16"}));
+  EXPECT_TRUE(find_runs(folder / "notes").empty());
+  EXPECT_TRUE(find_runs(folder / "nothing").empty());
+}
+
+TEST(RunFolder, TakesFiguresFromSummaryAndLines) {
+  const TemporaryFolder folder;
+  write_run(folder / "run", "learning_rate: 0.25\n", 1.25);
+  const RunRecord run = read_run(folder / "run");
+  EXPECT_EQ(run.name, "run");
+  EXPECT_EQ(run.status, "done");
+  EXPECT_EQ(run.reason, "");
+  EXPECT_EQ(run.figures.step, 4);
+  EXPECT_EQ(run.figures.last_train_loss, 1.0);
+  EXPECT_EQ(run.figures.eval_loss, 1.25);
+  EXPECT_EQ(run.figures.tokens_per_s, 200.5);
+  EXPECT_EQ(run.figures.wall_s, 5.5);
+  EXPECT_FALSE(run.figures.cost_usd);
+  EXPECT_EQ(run.steps.size(), 4u);
+  EXPECT_EQ(run.steps[3].tokens, 400);
+}
+
+TEST(RunFolder, KnowsARunWithoutSummaryFromItsLines) {
+  const TemporaryFolder folder;
+  write_text(folder / "metrics.jsonl", start_line(0, "named") + eval_line(0, "a", 4, 30) + eval_line(0, "b", 8, 10) +
+                                           train_line(1, 3, 2) + train_line(2, 2, 4) + eval_line(2, "a", 1, 30) +
+                                           eval_line(2, "b", 5, 10) + "{\"event\":\"train\",\"step\":3,\"lo");
+  write_text(folder / "profile.yaml", profile_text_of("gpu_price_per_hour: 900\n"));
+  const RunRecord run = read_run(folder.path());
+  EXPECT_EQ(run.name, "named");
+  EXPECT_EQ(run.status, "unfinished");
+  EXPECT_NE(run.reason.find("no summary.json"), std::string::npos);
+  EXPECT_EQ(run.figures.step, 2);
+  EXPECT_EQ(run.figures.total_steps, 4);
+  EXPECT_EQ(run.figures.eval_loss, 2);  // (1 * 30 + 5 * 10) / 40
+  EXPECT_EQ(run.figures.best_step, 2);
+  EXPECT_EQ(run.figures.tokens_per_s, 200);
+  EXPECT_EQ(run.figures.wall_s, 4);
+  EXPECT_EQ(run.figures.cost_usd, 1);
+}
+
+TEST(RunFolder, AddsUpTheProcessesOfARun) {
+  const TemporaryFolder folder;
+  write_run(folder.path(), "gpu_price_per_hour: 3600\n", 1);
+  write_text(folder / "metrics.jsonl", start_line(0) + train_line(1, 2.5, 10) + train_line(2, 2, 20) + start_line(2) +
+                                           train_line(3, 1.5, 3) + train_line(4, 1, 4));
+  const RunRecord run = read_run(folder.path());
+  EXPECT_EQ(run.figures.wall_s, 25.5);  // 20 and the summary's 5.5
+  EXPECT_EQ(run.figures.cost_usd, 25.5);
+  EXPECT_EQ(run.steps[2].elapsed_s, 23);
+  EXPECT_EQ(run.figures.tokens_per_s, 200);
+}
+
+TEST(RunFolder, LinesThatStandTwiceCountOnce) {
+  const TemporaryFolder folder;
+  write_text(folder / "metrics.jsonl", start_line(0) + train_line(1, 3, 1) + train_line(2, 9, 2) + train_line(3, 9, 3) +
+                                           start_line(1) + train_line(2, 2, 1));
+  const RunRecord run = read_run(folder.path());
+  ASSERT_EQ(run.steps.size(), 2u);
+  EXPECT_EQ(run.steps[1].loss, 2);
+  EXPECT_EQ(run.steps[1].tokens, 200);
+}
+
+TEST(RunFolder, OneLuckyBatchIsNoBestLoss) {
+  const TemporaryFolder folder;
+  std::string lines = start_line(0);
+  for (int step = 1; step <= 100; ++step) lines += train_line(step, step == 50 ? 0.1 : 2, step);
+  write_text(folder / "metrics.jsonl", lines);
+  const RunRecord run = read_run(folder.path());
+  EXPECT_NEAR(*run.figures.best_train_loss, (0.1 + 4 * 2) / 5, 1e-9);
+  EXPECT_NEAR(*run.figures.last_train_loss, 2, 1e-9);
+}
+
+TEST(RunFolder, EstimatesTokensOfStepsThatWereNotLogged) {
+  const TemporaryFolder folder;
+  write_run(folder.path(), "", 1);
+  write_text(folder / "metrics.jsonl", start_line(0) + train_line(2, 2, 1) + train_line(4, 1, 2));
+  const RunRecord run = read_run(folder.path());
+  EXPECT_EQ(run.steps[0].tokens, 200);
+  EXPECT_EQ(run.steps[1].tokens, 400);  // what the summary says
+}
+
+TEST(RunFolder, BrokenFilesAreAReasonAndNoError) {
+  const TemporaryFolder folder;
+  write_text(folder / "metrics.jsonl", "not json\n[1]\n" + train_line(1, 2, 1) +
+                                           "{\"event\":\"train\",\"step\":-1e300}\n{\"event\":\"train\",\"step\":\"x\"}\n");
+  write_text(folder / "summary.json", "{\"status\": 3");
+  write_text(folder / "profile.yaml", "no_such_key: 1\n");
+  const RunRecord run = read_run(folder.path());
+  EXPECT_EQ(run.status, "broken");
+  EXPECT_EQ(run.steps.size(), 1u);
+  for (const char* part : {"metrics.jsonl:1 is no metrics line (2 such lines)", "summary.json", "no_such_key"}) {
+    EXPECT_NE(run.reason.find(part), std::string::npos) << part << " in " << run.reason;
+  }
+}
+
+TEST(RunFolder, AFailureBeforeStepOneIsShownWithItsReason) {
+  const TemporaryFolder folder;
+  write_text(folder / "summary.json", "{\"status\":\"failed\",\"reason\":\"a.jsonl:3: no JSON\",\"step\":0,\"wall_s\":0.5}");
+  const RunRecord run = read_run(folder.path());
+  EXPECT_EQ(run.status, "failed");
+  EXPECT_EQ(run.reason, "a.jsonl:3: no JSON");
+  EXPECT_EQ(run.figures.wall_s, 0.5);
+  EXPECT_FALSE(run.figures.tokens_per_s);
+}
+
+TEST(RunFolder, ARunThatIsOnIsRunning) {
+  const TemporaryFolder folder;
+  write_text(folder / "metrics.jsonl", start_line(0) + train_line(1, 2, 1));
+  write_text(folder / ".lock", "");
+  EXPECT_EQ(read_run(folder.path()).status, "unfinished");  // left by a process that was killed
+  const int fd = ::open((folder / ".lock").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(fd, LOCK_EX | LOCK_NB), 0);
+  EXPECT_EQ(read_run(folder.path()).status, "running");
+  ::close(fd);
+}
+
+TEST(RunFolder, ADeviceInThePlaceOfAFileIsNotRead) {
+  const TemporaryFolder folder;
+  fs::create_symlink("/dev/zero", folder / "metrics.jsonl");
+  write_text(folder / "summary.json", "{\"status\":\"done\"}");
+  EXPECT_EQ(read_run(folder.path()).status, "done");
+}
+
+}  // namespace
+}  // namespace lora_train::metrics

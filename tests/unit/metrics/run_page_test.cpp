@@ -1,0 +1,102 @@
+#include "lora_train/metrics/run_page.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/file.h"
+#include "run_files.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::metrics {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using testing_support::TemporaryFolder;
+
+/// What the page's script reads.
+Json data_of(const std::string& html) {
+  const std::string begin = "<script type=\"application/json\" id=\"data\">";
+  const auto from = html.find(begin) + begin.size();
+  return Json::parse(html.substr(from, html.find("</script>", from) - from));
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST(RunPage, TextOfRunsIsNoMarkup) {
+  const TemporaryFolder folder;
+  const std::string evil = "</script><script>alert(1)</script><!-- & \" ' \xff";
+  write_run(folder / "a", "run_name: \"</title><script>alert(1)</script>\"\nlora_r: 4\n", 1);
+  write_text(folder / "b/summary.json", Json{{"status", "<b>odd</b>"}, {"run_name", evil}, {"reason", evil}}.dump(
+                                            -1, ' ', false, Json::error_handler_t::ignore));
+  const Comparison comparison = compare_runs(find_runs(folder.path()));
+  for (const auto& html : {comparison_page(comparison), report_page(comparison.runs[0]), report_page(comparison.runs[1])}) {
+    EXPECT_EQ(count(html, "<script"), 2);  // the data and ours
+    EXPECT_EQ(count(html, "</script"), 2);
+    EXPECT_EQ(count(html, "</title"), 1);
+    EXPECT_EQ(count(html, "<b>odd"), 0);
+    EXPECT_TRUE(data_of(html).is_object());
+  }
+  EXPECT_EQ(data_of(comparison_page(comparison)).at("runs").at(0).at("name"), "</title><script>alert(1)</script>");
+}
+
+TEST(RunPage, NeedsNothingFromTheNetwork) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "", 1);
+  const std::string html = report_page(read_run(folder / "a"));
+  for (const char* part : {"http:", "https:", "src=", "@import", "url(", "fetch(", "XMLHttpRequest"}) {
+    EXPECT_EQ(count(html, part), 0) << part;
+  }
+  EXPECT_EQ(count(html, "default-src 'none'"), 1);
+}
+
+TEST(RunPage, HasTheCurvesLedgerAndProfile) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "lora_r: 4\n", 1.25);
+  const Json run = data_of(report_page(read_run(folder / "a"))).at("runs").at(0);
+  EXPECT_EQ(run.at("curves").at("loss").dump(), "[2.5,2,1.5,1]");
+  EXPECT_EQ(run.at("curves").at("step").dump(), "[1,2,3,4]");
+  EXPECT_EQ(run.at("curves").at("memory_gib").dump(), "[null,null,null,null]");
+  EXPECT_EQ(run.at("eval").at("loss").dump(), "[1.25]");
+  EXPECT_EQ(run.at("summary").at("ledger").at("kept"), 11);
+  EXPECT_EQ(run.at("profile").at("lora_r"), 4);
+}
+
+TEST(RunPage, LongCurvesAreShortenedToMeansAndPeaksStay) {
+  const TemporaryFolder folder;
+  std::string lines = start_line(0);
+  for (int step = 1; step <= 9000; ++step) lines += train_line(step, step % 2 == 0 ? 1 : 3, step);
+  const std::string peak = "\"grad_norm\":1,";
+  lines.replace(lines.find(peak, lines.size() / 2), peak.size(), "\"grad_norm\":77,");
+  write_text(folder / "metrics.jsonl", lines);
+  const Json curves = data_of(report_page(read_run(folder.path()))).at("runs").at(0).at("curves");
+  const std::size_t points = curves.at("step").size();
+  EXPECT_LE(points, 2000u);
+  EXPECT_GE(points, 1000u);
+  for (const auto& name : {"tokens", "time", "loss", "grad_norm"}) EXPECT_EQ(curves.at(name).size(), points) << name;
+  EXPECT_EQ(curves.at("step").back(), 9000);
+  EXPECT_EQ(*std::max_element(curves.at("grad_norm").begin(), curves.at("grad_norm").end()), 77);
+}
+
+TEST(RunPage, AnEmptyRunHasAPageToo) {
+  const TemporaryFolder folder;
+  write_text(folder / "run.log", "");
+  write_report(folder.path());
+  const Json run = data_of(read_file(folder / "report.html")).at("runs").at(0);
+  EXPECT_EQ(run.at("status"), "unfinished");
+  EXPECT_TRUE(run.at("summary").is_null());
+}
+
+TEST(RunPage, AReportThatCannotBeWrittenIsNoError) {
+  write_report("/nonexistent/folder");
+  SUCCEED();
+}
+
+}  // namespace
+}  // namespace lora_train::metrics
