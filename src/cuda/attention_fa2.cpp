@@ -50,11 +50,13 @@ std::int64_t longest_query(const AttentionLayout& layout) { return std::max<std:
 
 void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout, at::Tensor& out,
              at::Tensor& lse) {
-  const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k);
+  const bool is_cached = layout.seqused_k_device.defined();
+  const std::int64_t N = total(layout.cu_seqlens_q), Nk = is_cached ? k.size(0) : total(layout.cu_seqlens_k);
+  const auto seqused = is_cached ? std::optional(layout.seqused_k_device) : std::nullopt;
   const auto result = at::_flash_attention_forward(
       aligned(q.narrow(0, 0, N)), aligned(k.narrow(0, 0, Nk)), aligned(v.narrow(0, 0, Nk)), layout.cu_seqlens_q_device,
       layout.cu_seqlens_k_device, longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false,
-      layout.scale, left_of(layout), right_of(layout));
+      layout.scale, left_of(layout), right_of(layout), seqused);
   out.narrow(0, 0, N).copy_(std::get<0>(result));
   lse.narrow(0, 0, N).copy_(std::get<1>(result).t());  // from [H, N]
 }

@@ -34,6 +34,8 @@ struct AttentionLayout {
   int64_t max_len_q = 0, max_len_k = 0;  ///< longest document; 0: taken from the host copies
   /// What a CUDA backend made of this layout for its first layer, kept for the next ones.
   mutable std::shared_ptr<void> prepared{};
+  /// Of attention_cache.h, for FlashAttention 2 alone: int32 [num_docs] keys in use, from cu_seqlens_k_device on.
+  at::Tensor seqused_k_device{};
 };
 
 /// What decides which backend can compute.

@@ -1,0 +1,16 @@
+// A linear over a handful of rows, as decoding has them: the weights are read once, and that is what it costs.
+// M rows, K input features, N outputs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace lora_train::kernels {
+
+/// y = x weight^T + bias + residual. x [M, K], weight [N, K]: fp32, bf16 or fp64, one dtype, rows may be strided.
+/// y [M, N]: that dtype, or fp32 for bf16; rows may be strided. bias [N] and residual [M, N]: dtype of y, or undefined.
+/// On a CPU in fp32 and bf16 each output is one sum in fp32, in an order that does not depend on M or on the thread count,
+/// rounded once: a row gives the same bits whatever other rows there are. Elsewhere gemm() (gemm.h).
+void few_rows_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
+                     at::Tensor& y);
+
+}  // namespace lora_train::kernels
