@@ -1,25 +1,233 @@
 #include "lora_train/generate/generator.h"
 
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "generator_parts.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/kernels/parallel.h"
+#include "score.h"
 
 namespace lora_train::generate {
+namespace {
 
-struct Generator::State {};
+std::string name_of(const Prompt& prompt) {
+  return prompt.name.empty() ? "prompt " + std::to_string(prompt.index) : prompt.name;
+}
 
-Generator::Generator(const model::ModelConfig&, model::WeightSource&, const GeneratorLimits&, kernels::AttentionBackend)
-    : state_(std::make_unique<State>()) {}
+std::int64_t length_of(const Prompt& prompt) {
+  return static_cast<std::int64_t>(prompt.ids.size()) + prompt.max_new_tokens;
+}
+
+/// A prompt that has its place in the cache.
+struct Sequence {
+  std::size_t prompt = 0;
+  std::int64_t cache_begin = 0;
+  std::int64_t num_cached = 0;  ///< tokens whose keys and values are there
+};
+
+/// One call of run(): prompts wait, are read, and are continued until they end.
+class Run {
+ public:
+  Run(GeneratorParts& parts, std::span<const Prompt> prompts, const GenerateOptions& options,
+      const GenerateCallbacks& callbacks)
+      : parts_(parts),
+        prompts_(prompts),
+        options_(options),
+        callbacks_(callbacks),
+        rooms_(parts.decoder.cache().capacity),
+        completions_(prompts.size()) {}
+
+  std::vector<Completion> go() {
+    while (next_ < prompts_.size() || !reading_.empty() || !writing_.empty()) {
+      throw_if_stop_requested();
+      admit();
+      if (!reading_.empty()) {
+        read_prompts();
+      } else {
+        write_tokens();
+      }
+    }
+    return std::move(completions_);
+  }
+
+ private:
+  void admit();
+  void read_prompts();
+  void write_tokens();
+  std::vector<Piece> pieces_to_read() const;
+  std::vector<std::int32_t> choose(const at::Tensor& logits, const std::vector<Sequence>& sequences);
+  void take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, const std::vector<Sequence>& sequences);
+  bool goes_on(const Sequence& sequence, std::int32_t id);
+
+  GeneratorParts& parts_;
+  std::span<const Prompt> prompts_;
+  const GenerateOptions& options_;
+  const GenerateCallbacks& callbacks_;
+  CacheRooms rooms_;
+  std::size_t next_ = 0;                    ///< the first prompt that waits
+  std::vector<Sequence> reading_, writing_;  ///< whose prompt is not yet in the cache; whose next token is to come
+  std::vector<Completion> completions_;
+};
+
+/// In the order of the prompts: a long one is not passed by.
+void Run::admit() {
+  const auto most = static_cast<std::size_t>(parts_.limits.max_sequences);
+  while (next_ < prompts_.size() && reading_.size() + writing_.size() < most) {
+    const auto room = rooms_.take(length_of(prompts_[next_]));
+    if (!room) return;
+    reading_.push_back({next_++, *room, 0});
+  }
+}
+
+/// On a CPU a pass has tokens of one prompt, since products over more rows may have other last bits.
+std::vector<Piece> Run::pieces_to_read() const {
+  std::vector<Piece> pieces;
+  auto left = static_cast<std::size_t>(parts_.limits.max_pass_tokens);
+  for (const Sequence& sequence : reading_) {
+    const std::span<const std::int32_t> rest =
+        std::span(prompts_[sequence.prompt].ids).subspan(static_cast<std::size_t>(sequence.num_cached));
+    pieces.push_back({sequence.cache_begin, sequence.num_cached, rest.first(std::min(left, rest.size()))});
+    left -= pieces.back().ids.size();
+    if (left == 0 || parts_.decoder.device().is_cpu()) break;
+  }
+  return pieces;
+}
+
+void Run::read_prompts() {
+  const Stopwatch watch(parts_.stats.prompt_s);
+  const std::vector<Piece> pieces = pieces_to_read();
+  const at::Tensor hidden = parts_.decoder.forward(pieces, options_.use_adapter);
+  std::vector<Sequence> read;
+  std::vector<std::int64_t> last_rows;
+  std::int64_t row = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const auto count = static_cast<std::int64_t>(pieces[i].ids.size());
+    row += count;
+    reading_[i].num_cached += count;
+    parts_.stats.prompt_tokens += count;
+    if (reading_[i].num_cached < static_cast<std::int64_t>(prompts_[reading_[i].prompt].ids.size())) continue;
+    read.push_back(reading_[i]);
+    last_rows.push_back(row - 1);
+  }
+  // Only the last piece can be a part: those that are done come first.
+  reading_.erase(reading_.begin(), reading_.begin() + static_cast<std::ptrdiff_t>(read.size()));
+  if (!read.empty()) take(hidden, last_rows, read);
+}
+
+void Run::write_tokens() {
+  const Stopwatch watch(parts_.stats.decode_s);
+  std::vector<Piece> pieces;
+  std::vector<std::int64_t> rows;
+  for (Sequence& sequence : writing_) {
+    rows.push_back(static_cast<std::int64_t>(pieces.size()));
+    pieces.push_back({sequence.cache_begin, sequence.num_cached++, std::span(completions_[sequence.prompt].ids).last(1)});
+  }
+  const at::Tensor hidden = parts_.decoder.forward(pieces, options_.use_adapter);
+  std::vector<Sequence> sequences;
+  sequences.swap(writing_);
+  take(hidden, rows, sequences);
+}
+
+/// The next token of each sequence, its logits in the row of the same number.
+std::vector<std::int32_t> Run::choose(const at::Tensor& logits, const std::vector<Sequence>& sequences) {
+  const bool is_greedy = options_.sampling.temperature == 0;
+  std::vector<std::int32_t> ids(sequences.size());
+  if (!logits.is_cpu() && is_greedy && !options_.log_probabilities && !callbacks_.on_logits) {
+    const at::Tensor best = logits.argmax(-1).to(at::kCPU), finite = logits.isfinite().all(-1).to(at::kCPU);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (!finite.const_data_ptr<bool>()[i]) refuse_logits(name_of(prompts_[sequences[i].prompt]), sequences[i].num_cached);
+      ids[i] = static_cast<std::int32_t>(best.const_data_ptr<std::int64_t>()[i]);
+    }
+    return ids;
+  }
+  const at::Tensor host = logits.to(at::kCPU);
+  kernels::parallel_ranges(static_cast<std::int64_t>(ids.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Sequence& sequence = sequences[static_cast<std::size_t>(i)];
+      const Prompt& prompt = prompts_[sequence.prompt];
+      Completion& completion = completions_[sequence.prompt];
+      const std::span<const float> row = logits_row(host, i);
+      check_logits(row, name_of(prompt), sequence.num_cached);
+      const std::int32_t id = choose_token(row, options_.sampling, prompt.index, static_cast<std::int64_t>(completion.ids.size()));
+      if (options_.log_probabilities) completion.log_probability += log_probability(row, id);
+      ids[static_cast<std::size_t>(i)] = id;
+    }
+  });
+  for (std::size_t i = 0; i < ids.size() && callbacks_.on_logits; ++i) {
+    const std::size_t prompt = sequences[i].prompt;
+    callbacks_.on_logits(prompt, static_cast<std::int64_t>(completions_[prompt].ids.size()),
+                         logits_row(host, static_cast<std::int64_t>(i)));
+  }
+  return ids;
+}
+
+/// Gives every sequence its next token: rows of `hidden` say which. Those that go on are written to next.
+void Run::take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, const std::vector<Sequence>& sequences) {
+  const std::vector<std::int32_t> ids = choose(parts_.decoder.logits(hidden, rows, options_.use_adapter), sequences);
+  parts_.stats.new_tokens += static_cast<std::int64_t>(ids.size());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const Sequence& sequence = sequences[i];
+    Completion& completion = completions_[sequence.prompt];
+    completion.ids.push_back(ids[i]);
+    if (goes_on(sequence, ids[i])) {
+      writing_.push_back(sequence);
+      continue;
+    }
+    rooms_.give_back(sequence.cache_begin);
+    if (callbacks_.on_done) callbacks_.on_done(sequence.prompt, completion);
+  }
+}
+
+bool Run::goes_on(const Sequence& sequence, std::int32_t id) {
+  Completion& completion = completions_[sequence.prompt];
+  const bool wants_more = !callbacks_.on_token || callbacks_.on_token(sequence.prompt, id);
+  if (std::find(options_.stop_ids.begin(), options_.stop_ids.end(), id) != options_.stop_ids.end()) {
+    completion.reason = StopReason::kStopToken;
+  } else if (static_cast<std::int64_t>(completion.ids.size()) >= prompts_[sequence.prompt].max_new_tokens) {
+    completion.reason = StopReason::kLength;
+  } else if (!wants_more) {
+    completion.reason = StopReason::kCaller;
+  } else {
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+struct Generator::State : GeneratorParts {};
+
+Generator::Generator(const model::ModelConfig& config, model::WeightSource& weights, const GeneratorLimits& limits,
+                     kernels::AttentionBackend attention) {
+  GeneratorLimits used = limits;
+  used.max_sequences = std::max<std::int64_t>(limits.max_sequences, 1);
+  used.max_pass_tokens = std::max<std::int64_t>(limits.max_pass_tokens, 1);
+  const std::int64_t most_rows = std::max(used.max_sequences, used.max_pass_tokens);
+  state_ = std::make_unique<State>(State{{config, used, CachedDecoder(config, weights, attention, most_rows)}});
+}
 Generator::~Generator() = default;
 
-std::vector<Completion> Generator::run(std::span<const Prompt>, const GenerateOptions&, const GenerateCallbacks&) {
-  throw ConfigError("generate", "not built yet");
+std::vector<Completion> Generator::run(std::span<const Prompt> prompts, const GenerateOptions& options,
+                                       const GenerateCallbacks& callbacks) {
+  check_sampling(options.sampling);
+  std::vector<std::int64_t> lengths;
+  for (const Prompt& prompt : prompts) {
+    check_sequence(state_->config, {prompt.ids, prompt.max_new_tokens, name_of(prompt)});
+    lengths.push_back(length_of(prompt));
+  }
+  reserve_cache(*state_, lengths);
+  return Run(*state_, prompts, options, callbacks).go();
 }
 
-std::vector<std::vector<double>> Generator::score(std::span<const ScoreRequest>, bool,
-                                                  const std::function<void(std::size_t)>&) {
-  throw ConfigError("generate", "not built yet");
-}
+GenerateStats Generator::stats() const { return state_->stats; }
 
-GenerateStats Generator::stats() const { return {}; }
+std::vector<std::vector<double>> Generator::score(std::span<const ScoreRequest> requests, bool use_adapter,
+                                                  const std::function<void(std::size_t)>& on_done) {
+  return score_requests(*state_, requests, use_adapter, on_done);
+}
 
 std::int64_t cache_bytes_per_token(const model::ModelConfig& config, at::ScalarType dtype) {
   return 2 * config.num_layers * config.num_kv_heads * config.head_dim * static_cast<std::int64_t>(c10::elementSize(dtype));

@@ -30,7 +30,14 @@ constexpr PhiloxCounter philox4x32(PhiloxCounter c, PhiloxKey key) {
 }
 
 /// What random numbers are for; part of every key, so that two uses never share a stream.
-enum class RandomPurpose : std::uint32_t { kLoraInit = 1, kLoraDropout = 2, kDataOrder = 3, kModelInit = 4, kSplit = 5 };
+enum class RandomPurpose : std::uint32_t {
+  kLoraInit = 1,
+  kLoraDropout = 2,
+  kDataOrder = 3,
+  kModelInit = 4,
+  kSplit = 5,
+  kSampling = 6
+};
 
 /// Key of a stream: seed, purpose, a name (a PEFT parameter or Hugging Face tensor name; may be empty) and a step.
 PhiloxKey philox_key(std::uint64_t seed, RandomPurpose purpose, std::string_view name, std::uint64_t step = 0);

@@ -1,0 +1,63 @@
+// The decoder without a backward: tokens whose predecessors are in a cache. N tokens of a pass, D hidden, V vocabulary.
+#pragma once
+
+#include <span>
+
+#include "key_value_cache.h"
+#include "lora_train/kernels/attention_cache.h"
+#include "lora_train/kernels/rope.h"
+#include "lora_train/model/activations.h"
+#include "lora_train/model/weights.h"
+
+namespace lora_train::generate {
+
+/// The next tokens of a sequence that begins at cache_begin: they come after `position` tokens that are there.
+struct Piece {
+  std::int64_t cache_begin = 0, position = 0;
+  std::span<const std::int32_t> ids;
+};
+
+/// A fixed set of buffers, whatever is computed. Not thread-safe.
+class CachedDecoder {
+ public:
+  /// Passes of at most max_tokens tokens. `weights` must outlive it.
+  CachedDecoder(const model::ModelConfig& config, model::WeightSource& weights, kernels::AttentionBackend attention,
+                std::int64_t max_tokens);
+
+  /// Makes the cache for cache_tokens tokens, unless it holds as many; what it held is lost then. Positions up to
+  /// max_positions can be asked for.
+  void reserve(std::int64_t cache_tokens, std::int64_t max_positions);
+
+  /// The last layer's output [N, D] for the tokens of all pieces, side by side; their keys and values are in the cache
+  /// then. Where every piece is one token, or all together are a handful, a row depends on nothing but its own sequence.
+  at::Tensor forward(std::span<const Piece> pieces, bool use_adapter);
+
+  /// Logits [rows, V] fp32 of these rows of forward()'s result.
+  at::Tensor logits(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, bool use_adapter);
+
+  const KeyValueCache& cache() const { return cache_; }
+  at::Device device() const { return options_.device(); }
+  at::ScalarType dtype() const { return options_.dtype().toScalarType(); }
+
+ private:
+  /// A pass on the device.
+  struct Tokens {
+    at::Tensor ids, positions, slots;  ///< [N] int32, int32, int64
+    std::map<std::int64_t, kernels::CachedLayout> layouts;  ///< by window
+    bool use_adapter = true, few_rows = false;
+  };
+  Tokens place(std::span<const Piece> pieces, bool use_adapter) const;
+  void layer_forward(const model::LayerWeights& weights, std::int64_t layer, const Tokens& tokens,
+                     model::LayerActivations& buffers, at::Tensor& output);
+  void attend(std::int64_t layer, const Tokens& tokens, const at::Tensor& qkv, at::Tensor& out);
+
+  const model::ModelConfig config_;
+  model::WeightSource& weights_;
+  kernels::AttentionBackend attention_;
+  at::TensorOptions options_;
+  model::Activations activations_;
+  KeyValueCache cache_;
+  kernels::RopeTable rope_;
+};
+
+}  // namespace lora_train::generate

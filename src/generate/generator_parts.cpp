@@ -1,0 +1,61 @@
+#include "generator_parts.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::generate {
+
+void check_sequence(const model::ModelConfig& config, const SequenceInput& sequence) {
+  if (sequence.ids.empty()) throw DataError(sequence.name, "the prompt is empty; expected at least one token");
+  if (sequence.num_new < 1) {
+    throw DataError(sequence.name, "nothing is to follow (" + std::to_string(sequence.num_new) +
+                                       " tokens); expected max_new_tokens of 1 or more");
+  }
+  for (const std::int32_t id : sequence.ids) {
+    if (id >= 0 && id < config.vocab_size) continue;
+    throw DataError(sequence.name, "token id " + std::to_string(id) + " is not in the model's vocabulary of " +
+                                       std::to_string(config.vocab_size) +
+                                       "; use the tokenizer that belongs to the model");
+  }
+  const auto length = static_cast<std::int64_t>(sequence.ids.size());
+  const std::int64_t most = config.max_position_embeddings;
+  if (length + sequence.num_new <= most) return;
+  const std::string advice = length < most ? "; shorten the prompt, or lower max_new_tokens to " +
+                                                 std::to_string(most - length) + " or less"
+                                           : "; shorten the prompt";
+  throw DataError(sequence.name, "the prompt has " + std::to_string(length) + " tokens, and up to " +
+                                     std::to_string(sequence.num_new) + " are to follow, but the model takes " +
+                                     std::to_string(most) + " (max_position_embeddings)" + advice);
+}
+
+void reserve_cache(GeneratorParts& parts, const std::vector<std::int64_t>& lengths) {
+  std::vector<std::int64_t> rooms;
+  for (const std::int64_t length : lengths) rooms.push_back(room_for(length));
+  std::sort(rooms.begin(), rooms.end(), std::greater<>());
+  if (rooms.empty()) return;
+  const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  model::check_rope_supported(parts.config, longest);
+  const auto together = std::min(rooms.size(), static_cast<std::size_t>(parts.limits.max_sequences));
+  const std::int64_t wanted = std::accumulate(rooms.begin(), rooms.begin() + static_cast<std::ptrdiff_t>(together), std::int64_t{0});
+  const std::int64_t allowed = parts.limits.cache_bytes / cache_bytes_per_token(parts.config, parts.decoder.dtype());
+  parts.decoder.reserve(std::max(rooms.front(), std::min(wanted, allowed)), longest);
+  parts.stats.cache_bytes = parts.decoder.cache().bytes();
+}
+
+void refuse_logits(const std::string& name, std::int64_t position) {
+  throw NumericError(name, "the logits after token " + std::to_string(position) +
+                               " are not finite (NaN or infinity). Look at the weights of the base and of the adapter: one of "
+                               "them is broken, or values overflow in this precision (try precision: fp32)");
+}
+
+void check_logits(std::span<const float> logits, const std::string& name, std::int64_t position) {
+  constexpr std::uint32_t kExponent = 0x7F800000u;
+  std::uint32_t num_wrong = 0;
+  for (const float logit : logits) num_wrong += (std::bit_cast<std::uint32_t>(logit) & kExponent) == kExponent ? 1 : 0;
+  if (num_wrong > 0) refuse_logits(name, position);
+}
+
+}  // namespace lora_train::generate

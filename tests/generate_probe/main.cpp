@@ -1,0 +1,157 @@
+// lora-train-generate-probe REQUEST.json: test-only. Runs the generator on token ids and prints one JSON object.
+//   model, adapter (may be absent), dtype ("fp32" or "bf16"), limits {max_sequences, max_pass_tokens, cache_bytes},
+//   prompts [{ids, index, max_new_tokens, name}], stop_ids, sampling {temperature, top_k, top_p, min_p, seed},
+//   use_adapter, log_probabilities, logits (a file: those of prompt p and position t are tensor "p.t"), order (of on_done),
+//   scores [{prompt, completions}]
+// Prints {"completions": [{ids, reason, log_probability}], "done": [prompt, ...], "streamed": [[id, ...], ...], "scores",
+// "cache_bytes", "new_tokens", "prompt_tokens"}.
+#include <ATen/ATen.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "kernels/on_cpu.h"
+#include "kernels/own_kernels.h"
+#include "lora_train/base/error.h"
+#include "lora_train/generate/generator.h"
+#include "lora_train/kernels/implementation.h"
+#include "lora_train/lora/adapter_file.h"
+#include "lora_train/model/resident_weights.h"
+#include "lora_train/model/tensor_io.h"
+#include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/safetensors.h"
+
+namespace lora_train {
+namespace {
+
+using generate::Prompt;
+using nlohmann::json;
+
+struct Loaded {
+  model::ModelConfig config;
+  std::unique_ptr<model::ResidentWeights> weights;
+};
+
+Loaded load(const json& request) {
+  const std::filesystem::path folder = request.at("model").get<std::string>();
+  Loaded loaded;
+  loaded.config = model::read_model_config(folder);
+  std::vector<model::AdapterSpec> specs;
+  const std::string adapter = request.value("adapter", "");
+  if (!adapter.empty()) specs = lora::plan_adapters(lora::read_adapter_config(adapter).options, loaded.config);
+  const storage::WeightFiles files = storage::open_model_weights(folder);
+  model::check_weights(loaded.config, files);
+  const at::ScalarType dtype = request.value("dtype", "fp32") == "bf16" ? at::kBFloat16 : at::kFloat;
+  loaded.weights = std::make_unique<model::ResidentWeights>(loaded.config, files, dtype, specs, model::TrainedWeights::kNone);
+  if (!adapter.empty()) lora::load_adapter(adapter, specs, loaded.weights->parameters());
+  loaded.weights->refresh();
+  return loaded;
+}
+
+generate::GeneratorLimits read_limits(const json& request) {
+  generate::GeneratorLimits limits;
+  const json given = request.value("limits", json::object());
+  limits.max_sequences = given.value("max_sequences", limits.max_sequences);
+  limits.max_pass_tokens = given.value("max_pass_tokens", limits.max_pass_tokens);
+  limits.cache_bytes = given.value("cache_bytes", limits.cache_bytes);
+  return limits;
+}
+
+generate::GenerateOptions read_options(const json& request) {
+  generate::GenerateOptions options;
+  const json sampling = request.value("sampling", json::object());
+  options.sampling = {sampling.value("temperature", 0.0), sampling.value("top_k", std::int64_t{0}),
+                      sampling.value("top_p", 1.0), sampling.value("min_p", 0.0), sampling.value("seed", std::uint64_t{0})};
+  options.stop_ids = request.value("stop_ids", std::vector<std::int32_t>());
+  options.use_adapter = request.value("use_adapter", true);
+  options.log_probabilities = request.value("log_probabilities", false);
+  return options;
+}
+
+std::vector<Prompt> read_prompts(const json& request) {
+  std::vector<Prompt> prompts;
+  for (const json& given : request.value("prompts", json::array())) {
+    prompts.push_back({given.at("ids").get<std::vector<std::int32_t>>(), given.value("index", static_cast<std::int64_t>(prompts.size())),
+                       given.at("max_new_tokens").get<std::int64_t>(), given.value("name", "")});
+  }
+  return prompts;
+}
+
+void write_logits(const std::string& path, const std::map<std::string, at::Tensor>& rows) {
+  std::vector<storage::TensorToWrite> tensors;
+  for (const auto& [name, row] : rows) tensors.push_back(model::tensor_to_write(name, row));
+  storage::write_safetensors(path, tensors);
+}
+
+void run_prompts(generate::Generator& generator, const json& request, json& result) {
+  const std::vector<Prompt> prompts = read_prompts(request);
+  std::vector<std::vector<std::int32_t>> streamed(prompts.size());
+  std::vector<std::size_t> done;
+  std::map<std::string, at::Tensor> rows;
+  const auto quit_after = request.value("quit_after", std::size_t{0});  // tokens
+  generate::GenerateCallbacks callbacks;
+  callbacks.on_token = [&](std::size_t prompt, std::int32_t id) {
+    streamed[prompt].push_back(id);
+    return quit_after == 0 || streamed[prompt].size() < quit_after;
+  };
+  callbacks.on_done = [&](std::size_t prompt, const generate::Completion&) { done.push_back(prompt); };
+  const std::string logits = request.value("logits", "");
+  if (!logits.empty()) {
+    callbacks.on_logits = [&](std::size_t prompt, std::int64_t position, std::span<const float> row) {
+      rows[std::to_string(prompt) + "." + std::to_string(position)] = at::tensor(at::ArrayRef<float>(row.data(), row.size()));
+    };
+  }
+  constexpr const char* kReasons[] = {"stop", "length", "caller"};
+  for (const auto& completion : generator.run(prompts, read_options(request), callbacks)) {
+    result["completions"].push_back({{"ids", completion.ids},
+                                     {"reason", kReasons[static_cast<int>(completion.reason)]},
+                                     {"log_probability", completion.log_probability}});
+  }
+  result["done"] = done;
+  result["streamed"] = streamed;
+  if (!logits.empty()) write_logits(logits, rows);
+}
+
+void run_scores(generate::Generator& generator, const json& request, json& result) {
+  std::vector<generate::ScoreRequest> requests;
+  for (const json& given : request.at("scores")) {
+    requests.push_back({given.at("prompt").get<std::vector<std::int32_t>>(),
+                        given.at("completions").get<std::vector<std::vector<std::int32_t>>>(), given.value("name", "")});
+  }
+  result["scores"] = generator.score(requests, request.value("use_adapter", true));
+}
+
+int probe(const std::string& path) {
+  std::ifstream file(path);
+  const json request = json::parse(file);
+  if (request.value("kernels", "") == "cuda-on-cpu") {
+    kernels::use_own_kernels({&kernels::linked_own_kernels(), nullptr, true});
+    kernels::reserve_own_workspace(kernels::kWorkspaceElements, at::kCPU);
+  }
+  const Loaded loaded = load(request);
+  generate::Generator generator(loaded.config, *loaded.weights, read_limits(request));
+  json result;
+  if (request.contains("prompts")) run_prompts(generator, request, result);
+  if (request.contains("scores")) run_scores(generator, request, result);
+  const generate::GenerateStats stats = generator.stats();
+  result["cache_bytes"] = stats.cache_bytes;
+  result["new_tokens"] = stats.new_tokens;
+  result["prompt_tokens"] = stats.prompt_tokens;
+  std::printf("%s\n", result.dump().c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace lora_train
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  try {
+    return lora_train::probe(argv[1]);
+  } catch (const lora_train::Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return static_cast<int>(error.exit_code());
+  }
+}
