@@ -10,7 +10,7 @@ const std::vector<Command>& commands() {
       {"tokenize", "tokenise the data, show rows and which tokens are trained", run_tokenize},
       {"generate", "text from a model and an adapter", nullptr},
       {"eval", "loss, token accuracy and calibration error of the base or an adapter", run_eval},
-      {"merge", "fold an adapter into a Hugging Face folder", nullptr},
+      {"merge", "fold an adapter into a Hugging Face folder", run_merge},
       {"compare", "profiles and results of several runs side by side", run_compare},
       {"doctor", "driver, GPU, disk and every kernel checked on this machine", run_doctor},
       {"bench", "speed and memory of a shape with random weights", nullptr},

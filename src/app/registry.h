@@ -26,6 +26,7 @@ int run_train(const std::vector<std::string>& arguments);
 int run_check(const std::vector<std::string>& arguments);
 int run_tokenize(const std::vector<std::string>& arguments);
 int run_eval(const std::vector<std::string>& arguments);
+int run_merge(const std::vector<std::string>& arguments);
 int run_compare(const std::vector<std::string>& arguments);
 int run_doctor(const std::vector<std::string>& arguments);
 int run_init_model(const std::vector<std::string>& arguments);

@@ -1,62 +1,43 @@
 #include "lora_train/lora/adapter_file.h"
 
 #include "adapter_names.h"
+#include "adapter_tensors.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
-#include "lora_train/base/error.h"
 #include "lora_train/base/philox.h"
 #include "lora_train/model/resident_weights.h"
 #include "lora_train/model/tensor_io.h"
-#include "lora_train/storage/safetensors.h"
 
 namespace lora_train::lora {
 namespace {
 
-std::vector<std::string> parameter_names(const std::vector<model::AdapterSpec>& specs) {
-  std::vector<std::string> names;
+std::vector<ExpectedTensor> expected_tensors(const std::vector<model::AdapterSpec>& specs,
+                                             const model::Parameters& parameters) {
+  std::vector<ExpectedTensor> expected;
   for (const auto& spec : specs) {
-    for (const char matrix : {'A', 'B'}) names.push_back(model::peft_parameter_name(spec.layer, spec.slot, matrix));
+    for (const char matrix : {'A', 'B'}) {
+      const std::string name = model::peft_parameter_name(spec.layer, spec.slot, matrix);
+      expected.push_back({name, parameters.value(name).sizes().vec()});
+    }
   }
-  return names;
+  return expected;
 }
 
 }  // namespace
 
 void load_adapter(const std::filesystem::path& folder, const std::vector<model::AdapterSpec>& specs,
                   model::Parameters& parameters) {
-  const auto path = folder / kTensorFile;
-  if (!std::filesystem::exists(path)) {
-    throw FormatError(path.string(), "is missing; expected a PEFT adapter folder with adapter_config.json and " +
-                                         std::string(kTensorFile) + " (.bin adapters are refused: save with safetensors)");
-  }
-  const storage::SafetensorsFile file(path);
-  std::set<std::string> expected;
-  for (const auto& name : parameter_names(specs)) {
-    expected.insert(name);
-    const std::string where = path.string() + ": " + name;
-    const storage::TensorEntry* entry = file.find(name);
-    if (entry == nullptr) throw FormatError(where, "is missing, but adapter_config.json targets this linear");
+  const auto expected = expected_tensors(specs, parameters);
+  const storage::SafetensorsFile file = open_adapter_tensors(folder, expected);
+  for (const auto& [name, shape] : expected) {
+    const storage::TensorEntry& entry = *file.find(name);
     at::Tensor value = parameters.value(name);
-    if (entry->shape != value.sizes().vec()) {
-      throw FormatError(where, "is " + storage::describe(*entry) + ", expected shape " + c10::str(value.sizes()) +
-                                   "; the adapter belongs to another model or rank");
-    }
-    if (!storage::is_weight_dtype(entry->dtype)) {
-      throw FormatError(where, "is " + storage::describe(*entry) + "; expected F32, F16 or BF16: save the adapter again");
-    }
-    model::copy_elements(*entry, file.bytes(*entry), where, value);
-    if (!at::isfinite(value).all().item<bool>()) throw FormatError(where, "holds NaN or infinity");
-  }
-  for (const auto& entry : file.tensors()) {
-    if (!expected.contains(entry.name)) {
-      throw FormatError(path.string() + ": " + entry.name,
-                        "is not a LoRA tensor that adapter_config.json announces; it would be ignored");
-    }
+    model::copy_elements(entry, file.bytes(entry), file.path().string() + ": " + name, value);
+    if (!at::isfinite(value).all().item<bool>()) refuse_non_finite(file, name);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <set>
+#include <tuple>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
@@ -153,23 +154,34 @@ void check_pattern(const LoraOptions& options, const std::vector<std::string>& p
 
 }  // namespace
 
-std::vector<AdapterSpec> plan_adapters(const LoraOptions& options, const model::ModelConfig& config) {
+std::vector<RankAndScale> ranks_and_scales(const LoraOptions& options, const std::vector<std::string>& paths) {
   const auto ranks = compile(options, "rank_pattern", options.rank_pattern);
   const auto alphas = compile(options, "alpha_pattern", options.alpha_pattern);
-  std::vector<AdapterSpec> specs;
-  for (const auto& [layer, slot] : choose(options, config)) {
-    const std::string path = model::linear_path(layer, slot);
-    AdapterSpec spec;
-    spec.layer = layer;
-    spec.slot = slot;
-    spec.rank = value_of(ranks, path, options.r);
-    if (spec.rank < 1 || spec.rank > kMaxLoraRank) {
-      refuse(options, "lora_r", "the rank of " + path + " is " + std::to_string(spec.rank) + ", expected 1 to " +
+  std::vector<RankAndScale> found;
+  for (const auto& path : paths) {
+    const std::int64_t rank = value_of(ranks, path, options.r);
+    if (rank < 1 || rank > kMaxLoraRank) {
+      refuse(options, "lora_r", "the rank of " + path + " is " + std::to_string(rank) + ", expected 1 to " +
                                     std::to_string(kMaxLoraRank));
     }
     const double alpha = value_of(alphas, path, options.alpha);
-    const auto rank = static_cast<double>(spec.rank);
-    spec.scale = alpha / (options.use_rslora ? std::sqrt(rank) : rank);
+    const auto r = static_cast<double>(rank);
+    found.push_back({rank, alpha / (options.use_rslora ? std::sqrt(r) : r)});
+  }
+  return found;
+}
+
+std::vector<AdapterSpec> plan_adapters(const LoraOptions& options, const model::ModelConfig& config) {
+  const auto chosen = choose(options, config);
+  std::vector<std::string> paths;
+  for (const auto& [layer, slot] : chosen) paths.push_back(model::linear_path(layer, slot));
+  const std::vector<RankAndScale> found = ranks_and_scales(options, paths);
+  std::vector<AdapterSpec> specs;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    AdapterSpec spec;
+    std::tie(spec.layer, spec.slot) = chosen[i];
+    spec.rank = found[i].rank;
+    spec.scale = found[i].scale;
     spec.dropout = options.dropout;
     specs.push_back(spec);
   }

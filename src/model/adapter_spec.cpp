@@ -19,4 +19,8 @@ std::string linear_path(std::int64_t layer, LinearSlot slot) {
   return "model.layers." + std::to_string(layer) + "." + std::string(slot_path(slot));
 }
 
+std::string peft_parameter_name(std::int64_t layer, LinearSlot slot, char a_or_b) {
+  return "base_model.model." + linear_path(layer, slot) + ".lora_" + a_or_b + ".weight";
+}
+
 }  // namespace lora_train::model

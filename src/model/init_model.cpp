@@ -1,7 +1,6 @@
 #include "lora_train/model/init_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/half.h"
 #include "lora_train/base/philox.h"
 #include "lora_train/base/text.h"
 #include "lora_train/model/model_config.h"
@@ -22,22 +22,6 @@ namespace fs = std::filesystem;
 using storage::DType;
 
 constexpr const char* kIndexFile = "model.safetensors.index.json";
-
-std::uint16_t to_bf16(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-
-/// For |value| < 65504. Rounds to nearest even, as the default mode of nearbyint does.
-std::uint16_t to_f16(float value) {
-  const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000 : 0);
-  const float size = std::fabs(value);
-  if (size < 0x1p-14F) return sign | static_cast<std::uint16_t>(std::nearbyint(size * 0x1p24F));
-  int exponent = 0;
-  const float fraction = std::frexp(size, &exponent);  // in [0.5, 1)
-  // A fraction that rounds up to 2048 carries into the exponent by itself.
-  return sign | static_cast<std::uint16_t>(((exponent + 13) << 10) + static_cast<int>(std::nearbyint(fraction * 2048)));
-}
 
 void store(const std::vector<float>& values, DType dtype, char* out) {
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -163,14 +147,14 @@ void prepare_output(const InitModelRequest& request) {
   }
 }
 
-std::string config_with_dtype(const std::string& text, DType dtype) {
+}  // namespace
+
+std::string config_text_with_dtype(const std::string& text, DType dtype) {
   auto document = nlohmann::ordered_json::parse(text);
   const char* key = document.contains("dtype") ? "dtype" : "torch_dtype";
   document[key] = dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
   return document.dump(2) + "\n";
 }
-
-}  // namespace
 
 std::vector<float> normal_weights(std::uint64_t seed, const std::string& name, std::int64_t begin, std::int64_t count,
                                   double standard_deviation) {
@@ -205,7 +189,7 @@ InitModelResult init_model(const InitModelRequest& request) {
   result.num_parameters = num_parameters(config);
   write_weights(config, request, result);
   copy_tokenizer(request, result);
-  write_file_atomic(request.output_dir / "config.json", config_with_dtype(text, request.dtype));
+  write_file_atomic(request.output_dir / "config.json", config_text_with_dtype(text, request.dtype));
   result.files.emplace_back("config.json");
   return result;
 }

@@ -96,20 +96,17 @@ std::vector<std::string> part_names(int64_t layer, const ProjectionSite& site, c
 
 }  // namespace
 
-std::string peft_parameter_name(int64_t layer, LinearSlot slot, char a_or_b) {
-  return "base_model.model." + linear_path(layer, slot) + ".lora_" + a_or_b + ".weight";
-}
-
 ResidentWeights::ResidentWeights(const ModelConfig& config, const storage::WeightFiles& files, at::ScalarType dtype,
                                  const std::vector<AdapterSpec>& specs, TrainedWeights trained, at::Device device)
-    : ResidentWeights(config, &files, dtype, specs, trained, device) {}
+    : ResidentWeights(config, &files, dtype, specs, trained, device, Layers::kLoad) {}
 
 ResidentWeights::ResidentWeights(const ModelConfig& config, at::ScalarType dtype, const std::vector<AdapterSpec>& specs,
                                  TrainedWeights trained)
-    : ResidentWeights(config, nullptr, dtype, specs, trained, at::kMeta) {}
+    : ResidentWeights(config, nullptr, dtype, specs, trained, at::kMeta, Layers::kLoad) {}
 
 ResidentWeights::ResidentWeights(const ModelConfig& config, const storage::WeightFiles* files, at::ScalarType dtype,
-                                 const std::vector<AdapterSpec>& specs, TrainedWeights trained, at::Device device)
+                                 const std::vector<AdapterSpec>& specs, TrainedWeights trained, at::Device device,
+                                 Layers layers)
     : config_(config),
       options_(at::TensorOptions(dtype).device(device)),
       files_(files),
@@ -117,7 +114,7 @@ ResidentWeights::ResidentWeights(const ModelConfig& config, const storage::Weigh
                   Buffers::kAll, device),
       layers_(static_cast<std::size_t>(config.num_layers)) {
   bind_adapters(specs);
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) load_layer(layer);
+  for (int64_t i = 0; layers == Layers::kLoad && i < config.num_layers; ++i) load_layer(i);
   outer_.is_tied = config.tie_word_embeddings;
   outer_.embedding = at::empty({config.vocab_size, config.hidden_size}, options_);
   load("model.embed_tokens.weight", outer_.embedding);
@@ -206,6 +203,12 @@ void ResidentWeights::load_layer(int64_t layer) {
   }
 }
 
+void ResidentWeights::load_layer(int64_t layer, const storage::WeightFiles& files) {
+  files_ = &files;
+  load_layer(layer);
+  files_ = nullptr;
+}
+
 void ResidentWeights::bind_trained_weights() {
   const auto bind = [this](const std::vector<std::string>& names, const at::Tensor& compute) {
     copies_.emplace_back(compute, parameters_.joined(parameters_.values, names));
@@ -234,6 +237,26 @@ void ResidentWeights::refresh() {
     for (Projection* projection : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) write_adapter_columns(*projection);
   }
   for (auto& [compute, master] : copies_) kernels::scaled_copy(master, 1.0, compute);
+}
+
+StreamedWeights::StreamedWeights(const ModelConfig& config, const storage::WeightFiles& files, at::ScalarType dtype,
+                                 const std::vector<AdapterSpec>& specs)
+    : ResidentWeights(config, &files, dtype, specs, TrainedWeights::kNone, at::kCPU, Layers::kLeave), files_(files) {}
+
+LayerWeights& StreamedWeights::acquire(int64_t index, Pass) {
+  load_layer(index, files_);
+  LayerWeights& weights = layer_weights(index);
+  for (Projection* projection : {&weights.qkv, &weights.o, &weights.gate_up, &weights.down}) {
+    write_adapter_columns(*projection);
+  }
+  return weights;
+}
+
+void StreamedWeights::release(int64_t index, Pass) {
+  LayerWeights& weights = layer_weights(index);
+  for (Projection* projection : {&weights.qkv, &weights.o, &weights.gate_up, &weights.down}) {
+    projection->weight = projection->bias = at::Tensor();
+  }
 }
 
 }  // namespace lora_train::model

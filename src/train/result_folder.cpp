@@ -6,6 +6,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/version.h"
+#include "lora_train/lora/usage_section.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/tokenizer_files.h"
@@ -33,36 +34,18 @@ void add_tokenizer(const ModelFiles& model, Files& files) {
   if (model.chat_template) files.push_back({std::string(kTemplateFile), model.chat_template->source()});
 }
 
-/// vLLM takes these ranks only; an adapter needs the next one from its largest rank. Source: vllm/config/lora.py.
-std::string vllm_command(const std::string& base, const std::string& adapter,
-                         const std::vector<model::AdapterSpec>& specs) {
-  std::int64_t largest = 0;
-  for (const auto& spec : specs) largest = std::max(largest, spec.rank);
-  for (const std::int64_t rank : {8, 16, 32, 64, 128, 256, 320, 512}) {
-    if (rank < largest) continue;
-    return "```sh\nvllm serve " + base + " --enable-lora --lora-modules my-adapter=" + adapter + " --max-lora-rank " +
-           std::to_string(rank) + "\n```";
-  }
-  return "not possible: vLLM takes ranks up to 512, and this adapter has " + std::to_string(largest) + ".";
-}
-
 std::string model_card(const Profile& profile, const AdapterSetup& adapters, const checkpoint::TrainState& state) {
   const std::string& base = adapters.config.base_model_name_or_path;
-  const bool portable = !adapters.config.options.use_rslora && adapters.config.options.rank_pattern.empty() &&
-                        adapters.config.options.alpha_pattern.empty();
   std::string card = "---\nbase_model: " + base + "\nlibrary_name: peft\ntags: [lora, lora-train]\n---\n\n# " +
                      run_name(profile) + ": LoRA adapter for " + base + "\n\nTrained with lora-train " + version() +
                      ": " + std::to_string(state.step) + " steps, r " + std::to_string(adapters.config.options.r) +
                      ".\n";
   if (state.eval_loss) card += "Loss on held-out data after the last step: " + std::to_string(*state.eval_loss) + ".\n";
-  card += "\n## Use\n\nPEFT:\n\n```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
-          "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(\"" + base + "\"), \"" +
-          profile.output_dir + "/adapter\")\ntokenizer = AutoTokenizer.from_pretrained(\"" + profile.output_dir +
-          "/adapter\")\n```\n\nvLLM:\n\n" + vllm_command(base, profile.output_dir + "/adapter", adapters.specs) +
-          "\n\nllama.cpp:\n\n```sh\npython convert_lora_to_gguf.py --base " + base + " " + profile.output_dir + "/adapter\n```\n\n";
-  card += portable ? "Plain LoRA: none of the three refuses it.\n"
-                   : "This adapter uses rsLoRA or rank and alpha patterns: PEFT reads them; llama.cpp ignores rsLoRA and vLLM "
-                     "does not read patterns, so both would scale it wrongly.\n";
+  const lora::LoraOptions& options = adapters.config.options;
+  lora::AdapterUse use{base, profile.output_dir + "/adapter", 0,
+                       !options.use_rslora && options.rank_pattern.empty() && options.alpha_pattern.empty()};
+  for (const auto& spec : adapters.specs) use.largest_rank = std::max(use.largest_rank, spec.rank);
+  card += "\n" + lora::usage_section(use);
   return card;
 }
 

@@ -26,6 +26,15 @@ struct LoraOptions {
   std::vector<std::pair<std::string, double>> alpha_pattern;
 };
 
+/// What the options say of one linear.
+struct RankAndScale {
+  std::int64_t rank = 0;
+  double scale = 1.0;  ///< alpha / r, or alpha / sqrt(r) with rsLoRA
+};
+
+/// Of each path ("model.layers.0.self_attn.q_proj"), patterns applied. Throws as plan_adapters does.
+std::vector<RankAndScale> ranks_and_scales(const LoraOptions& options, const std::vector<std::string>& paths);
+
 /// One adapter per targeted linear, in model order. Throws ConfigError (FormatError for options of a file) when a target
 /// matches no linear, listing the names there are; when a pattern is not a valid regular expression; when a rank is not
 /// in 1..kMaxLoraRank.

@@ -18,6 +18,9 @@ std::string_view slot_path(LinearSlot slot);
 /// "model.layers.3.self_attn.q_proj"
 std::string linear_path(std::int64_t layer, LinearSlot slot);
 
+/// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": PEFT's name of an adapter tensor.
+std::string peft_parameter_name(std::int64_t layer, LinearSlot slot, char a_or_b);
+
 enum class AdapterKind { kLora };
 
 struct AdapterSpec {

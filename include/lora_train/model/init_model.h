@@ -32,6 +32,10 @@ struct InitModelResult {
 /// folder without tokenizer files, IoError, and ConfigError for an output folder that is not empty without `overwrite`.
 InitModelResult init_model(const InitModelRequest& request);
 
+/// The text of a config.json with "dtype" (or "torch_dtype", where that is what stands there) for these weights: BF16, F16
+/// or F32. All else stays, in its order.
+std::string config_text_with_dtype(const std::string& text, storage::DType dtype);
+
 /// Elements [begin, begin + count) of such a tensor, before rounding to the dtype.
 std::vector<float> normal_weights(std::uint64_t seed, const std::string& name, std::int64_t begin, std::int64_t count,
                                   double standard_deviation);

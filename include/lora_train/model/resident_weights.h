@@ -40,9 +40,15 @@ class ResidentWeights : public WeightSource {
   /// Bytes of the weights in compute layout, adapter columns included; parameters() not.
   int64_t bytes() const;
 
- private:
+ protected:
+  enum class Layers { kLoad, kLeave };
   ResidentWeights(const ModelConfig& config, const storage::WeightFiles* files, at::ScalarType dtype,
-                  const std::vector<AdapterSpec>& specs, TrainedWeights trained, at::Device device);
+                  const std::vector<AdapterSpec>& specs, TrainedWeights trained, at::Device device, Layers layers);
+  /// Layer as `files` has it, with room for its adapter columns.
+  void load_layer(int64_t layer, const storage::WeightFiles& files);
+  LayerWeights& layer_weights(int64_t index) { return layers_[static_cast<std::size_t>(index)]; }
+
+ private:
   void load(const std::string& name, const at::Tensor& target) const;
   void load_layer(int64_t layer);
   void bind_adapters(const std::vector<AdapterSpec>& specs);
@@ -57,7 +63,20 @@ class ResidentWeights : public WeightSource {
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  ///< (compute tensor, fp32 master) in full fine-tuning
 };
 
-/// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": PEFT's name of an adapter tensor.
-std::string peft_parameter_name(int64_t layer, LinearSlot slot, char a_or_b);
+/// The same with one decoder layer in memory at a time, on the CPU: acquire() reads it from the files and writes the adapter
+/// columns, release() forgets it. For one pass over a model that need not fit.
+class StreamedWeights : public ResidentWeights {
+ public:
+  /// `files` outlives the object.
+  StreamedWeights(const ModelConfig& config, const storage::WeightFiles& files, at::ScalarType dtype,
+                  const std::vector<AdapterSpec>& specs);
+
+  LayerWeights& acquire(int64_t layer, Pass pass) override;
+  void release(int64_t layer, Pass pass) override;
+  void refresh() override {}
+
+ private:
+  const storage::WeightFiles& files_;
+};
 
 }  // namespace lora_train::model

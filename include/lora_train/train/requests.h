@@ -9,6 +9,7 @@
 
 #include "lora_train/config/profile.h"
 #include "lora_train/generate/sampling.h"
+#include "lora_train/lora/merge_check.h"
 
 namespace lora_train::train {
 
@@ -124,9 +125,10 @@ struct EngineApi {
   std::vector<KernelCheck> (*check_kernels)(const DoctorRequest&);
   /// StopError between two tokens; what was done by then has been given to the sink.
   GenerateTotals (*generate)(const GenerateRequest&, GenerateSink&);
+  lora::MergeCheck (*check_merge)(const lora::MergeCheckRequest&);
 };
 
-inline constexpr int kEngineVersion = 4;
+inline constexpr int kEngineVersion = 5;
 
 }  // namespace lora_train::train
 

@@ -74,6 +74,10 @@ GenerateTotals generate(const GenerateRequest& request, GenerateSink& sink) {
 
 std::string torch_version() { return LORA_TRAIN_TORCH_VERSION; }
 
+lora::MergeCheck check_merge(const lora::MergeCheckRequest& request) {
+  return {0.25, 8, request.rows.size() - 1, 2, 40, 1};
+}
+
 std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
   if (std::getenv("FAKE_KERNELS_THROW") != nullptr) throw DeviceError("cuda:0", "out of memory");
   const bool passes = std::getenv("FAKE_KERNEL_FAILS") == nullptr;
@@ -88,6 +92,6 @@ extern "C" const lora_train::train::EngineApi* lora_train_engine() {
   using namespace lora_train::train;
   const bool is_of_another_build = std::getenv("FAKE_ENGINE_OF_ANOTHER_BUILD") != nullptr;
   static const EngineApi api = {is_of_another_build ? kEngineVersion + 1 : kEngineVersion, &train, &evaluate,
-                                &torch_version, &check_kernels, &generate};
+                                &torch_version, &check_kernels, &generate, &check_merge};
   return &api;
 }

@@ -114,7 +114,7 @@ TEST_F(Program, UsageErrorsExitWithTwoAndNameTheNearest) {
 }
 
 TEST_F(Program, UnbuiltCommandsAndProcessesAreRefusedByName) {
-  for (const char* name : {"plan", "generate", "merge", "compare", "bench"}) {
+  for (const char* name : {"plan", "generate", "compare", "bench"}) {
     const CommandResult result = run({name});
     EXPECT_EQ(result.exit_code, 2) << name;
     EXPECT_TRUE(contains(result.err, std::string("lora-train ") + name + ": this command is not built yet"))

@@ -1,0 +1,80 @@
+#include "adapter_tensors.h"
+
+#include <set>
+
+#include "adapter_names.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "lora_train/lora/adapter_config.h"
+
+namespace lora_train::lora {
+namespace {
+
+std::string place(const storage::SafetensorsFile& file, const std::string& name) {
+  return file.path().string() + ": " + name;
+}
+
+/// "; adapter_config.json names the base model "org/name"", where it does.
+std::string base_in_words(const std::filesystem::path& folder) {
+  try {
+    const std::string name = read_adapter_config(folder).base_model_name_or_path;
+    return name.empty() ? "" : "; adapter_config.json names the base model \"" + name + "\"";
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+std::string show_shape(const std::vector<std::int64_t>& shape) {
+  std::vector<std::string> sizes;
+  for (const std::int64_t size : shape) sizes.push_back(std::to_string(size));
+  return "[" + join(sizes) + "]";
+}
+
+void check_tensor(const storage::SafetensorsFile& file, const ExpectedTensor& expected, const std::filesystem::path& folder) {
+  const std::string where = place(file, expected.name);
+  const storage::TensorEntry* entry = file.find(expected.name);
+  if (entry == nullptr) {
+    throw FormatError(where, "is missing, but adapter_config.json targets this linear" + base_in_words(folder));
+  }
+  if (entry->shape != expected.shape) {
+    throw FormatError(where, "is " + storage::describe(*entry) + ", expected shape " + show_shape(expected.shape) +
+                                 "; the adapter belongs to another model or rank" + base_in_words(folder));
+  }
+  if (!storage::is_weight_dtype(entry->dtype)) {
+    throw FormatError(where, "is " + storage::describe(*entry) + "; expected F32, F16 or BF16: save the adapter again");
+  }
+}
+
+}  // namespace
+
+storage::SafetensorsFile open_adapter_file(const std::filesystem::path& folder) {
+  const auto path = folder / kTensorFile;
+  if (!std::filesystem::exists(path)) {
+    throw FormatError(path.string(), "is missing; expected a PEFT adapter folder with adapter_config.json and " +
+                                         std::string(kTensorFile) + " (.bin adapters are refused: save with safetensors)");
+  }
+  return storage::SafetensorsFile(path);
+}
+
+storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folder,
+                                              const std::vector<ExpectedTensor>& expected) {
+  storage::SafetensorsFile file = open_adapter_file(folder);
+  std::set<std::string> names;
+  for (const auto& tensor : expected) {
+    names.insert(tensor.name);
+    check_tensor(file, tensor, folder);
+  }
+  for (const auto& entry : file.tensors()) {
+    if (!names.contains(entry.name)) {
+      throw FormatError(place(file, entry.name), "is not a LoRA tensor that adapter_config.json announces for this model; it "
+                                                 "would be ignored" + base_in_words(folder));
+    }
+  }
+  return file;
+}
+
+void refuse_non_finite(const storage::SafetensorsFile& file, const std::string& name) {
+  throw FormatError(place(file, name), "holds NaN or infinity");
+}
+
+}  // namespace lora_train::lora

@@ -1,0 +1,230 @@
+#include "lora_train/lora/merge.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "adapter_names.h"
+#include "adapter_tensors.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/version.h"
+#include "lora_train/lora/adapter_config.h"
+#include "lora_train/model/init_model.h"
+#include "lora_train/model/model_config.h"
+#include "lora_train/storage/atomic_folder.h"
+#include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/tokenizer_files.h"
+#include "merge_math.h"
+#include "merge_output.h"
+
+namespace lora_train::lora {
+namespace {
+
+namespace fs = std::filesystem;
+using storage::DType;
+using storage::FileToWrite;
+
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr const char* kGenerationFile = "generation_config.json";
+
+/// A weight of the model and its place in the files.
+struct Site {
+  model::AdapterSpec spec;
+  std::vector<std::int64_t> shape;  ///< [out, in]
+};
+
+std::map<std::string, Site> merged_weights(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& specs) {
+  std::map<std::string, Site> sites;
+  for (const auto& spec : specs) sites[model::linear_path(spec.layer, spec.slot) + ".weight"].spec = spec;
+  for (const auto& tensor : model::expected_tensors(config)) {
+    if (const auto at = sites.find(tensor.name); at != sites.end()) at->second.shape = tensor.shape;
+  }
+  return sites;
+}
+
+std::vector<ExpectedTensor> adapter_tensors(const std::map<std::string, Site>& sites) {
+  std::vector<ExpectedTensor> expected;
+  for (const auto& [name, site] : sites) {
+    const auto& spec = site.spec;
+    expected.push_back({model::peft_parameter_name(spec.layer, spec.slot, 'A'), {spec.rank, site.shape[1]}});
+    expected.push_back({model::peft_parameter_name(spec.layer, spec.slot, 'B'), {site.shape[0], spec.rank}});
+  }
+  return expected;
+}
+
+/// The inputs of a merge, opened and checked, and the weights it makes of them, one at a time.
+class Merger {
+ public:
+  Merger(const MergeRequest& request, const MergeHooks& hooks)
+      : request_(request),
+        hooks_(hooks),
+        config_(model::read_model_config(request.model)),
+        weights_(storage::open_model_weights(request.model)),
+        adapter_(read_adapter_config(request.adapter)),
+        sites_(checked_sites()),
+        tensors_(open_adapter_tensors(request.adapter, adapter_tensors(sites_))) {
+    num_tensors_ = static_cast<std::int64_t>(weights_.names().size());
+    for (const auto& [name, site] : sites_) {  // before anything is written
+      for (const char matrix : {'A', 'B'}) (void)read_matrix(site.spec, matrix);
+    }
+  }
+
+  const AdapterConfig& adapter() const { return adapter_; }
+
+  /// The files of the source with their tensors, which are made while they are written.
+  std::vector<FileToWrite> weight_files(MergeResult& result) {
+    std::vector<FileToWrite> files;
+    for (const auto& file : weights_.files()) {
+      FileToWrite out{file.path().filename().string(), "", {}};
+      for (const auto& tensor : file.tensors()) {
+        const storage::TensorEntry* entry = weights_.find(tensor.name);
+        if (entry == nullptr) continue;  // in the file, but not in the index
+        const DType target = dtype_of(*entry);
+        out.tensors.push_back({tensor.name, target, tensor.shape, {}, [this, entry] { return produce(*entry); }});
+        result.weight_bytes += storage::tensor_bytes(target, tensor.shape);
+      }
+      if (!out.tensors.empty()) files.push_back(std::move(out));
+    }
+    result.num_tensors = num_tensors_;
+    result.num_merged = static_cast<std::int64_t>(sites_.size());
+    return files;
+  }
+
+  /// The index of the source with the size that the weights now have; none for a single file.
+  void add_index(std::uint64_t weight_bytes, std::vector<FileToWrite>& files) const {
+    if (fs::exists(request_.model / "model.safetensors")) return;  // an index beside it is not used
+    auto index = nlohmann::ordered_json::parse(read_file(request_.model / kIndexFile));
+    index["metadata"]["total_size"] = weight_bytes;
+    files.push_back({kIndexFile, index.dump(2) + "\n"});
+  }
+
+ private:
+  std::map<std::string, Site> checked_sites() const {
+    model::check_weights(config_, weights_);
+    check_patterns(adapter_.options, config_);
+    return merged_weights(config_, plan_adapters(adapter_.options, config_));
+  }
+
+  DType dtype_of(const storage::TensorEntry& entry) const {
+    return storage::is_weight_dtype(entry.dtype) ? request_.dtype.value_or(entry.dtype) : entry.dtype;
+  }
+
+  std::vector<float> read_matrix(const model::AdapterSpec& spec, char matrix) const {
+    const std::string name = model::peft_parameter_name(spec.layer, spec.slot, matrix);
+    const storage::TensorEntry& entry = *tensors_.find(name);
+    std::vector<float> values = read_floats(tensors_.bytes(entry), entry.dtype);
+    tensors_.release(entry);
+    if (!all_finite(values)) refuse_non_finite(tensors_, name);
+    return values;
+  }
+
+  [[noreturn]] void refuse_result(const storage::TensorEntry& entry, DType target) const {
+    if (!all_finite(read_floats(weights_.bytes(entry), entry.dtype))) {
+      throw FormatError(weights_.where(entry), "holds NaN or infinity: the base model is damaged, download it again");
+    }
+    throw NumericError(entry.name, "the merged weight is beyond what " + std::string(storage::dtype_name(target)) +
+                                       " can hold; say --dtype bf16 or --dtype fp32");
+  }
+
+  /// Bytes of the tensor as it is written; they live until the next call.
+  std::string_view produce(const storage::TensorEntry& entry) {
+    throw_if_stop_requested();
+    if (last_ != nullptr) weights_.release(*last_);
+    last_ = &entry;
+    if (hooks_.progress) hooks_.progress(num_done_, num_tensors_, entry.name);
+    ++num_done_;
+    const auto site = sites_.find(entry.name);
+    const DType target = dtype_of(entry);
+    if (site == sites_.end() && target == entry.dtype) return weights_.bytes(entry);
+    WeightToMerge weight{weights_.bytes(entry), entry.dtype, 1, entry.num_elements()};
+    LowRank adapter;
+    if (site != sites_.end()) {
+      const model::AdapterSpec& spec = site->second.spec;
+      adapter = {spec.rank, spec.scale, read_matrix(spec, 'A'), read_matrix(spec, 'B')};
+      weight.num_rows = site->second.shape[0];
+      weight.num_columns = site->second.shape[1];
+    }
+    if (!merge_weight(weight, site == sites_.end() ? nullptr : &adapter, target, buffer_)) refuse_result(entry, target);
+    return buffer_;
+  }
+
+  const MergeRequest& request_;
+  const MergeHooks& hooks_;
+  model::ModelConfig config_;
+  storage::WeightFiles weights_;
+  AdapterConfig adapter_;
+  std::map<std::string, Site> sites_;
+  storage::SafetensorsFile tensors_;
+  std::string buffer_;
+  const storage::TensorEntry* last_ = nullptr;
+  std::int64_t num_done_ = 0, num_tensors_ = 0;
+};
+
+bool is_of_tokenizer(const std::string& name) {
+  return name == kGenerationFile ||
+         std::find(std::begin(storage::kTokenizerFiles), std::end(storage::kTokenizerFiles), name) !=
+             std::end(storage::kTokenizerFiles);
+}
+
+/// Everything of the folder besides weights, the tokenizer from where it was trained with.
+void add_companions(const MergeRequest& request, std::vector<FileToWrite>& files) {
+  const fs::path tokenizer = merged_tokenizer_folder(request.model, request.adapter);
+  for (const auto& name : companion_files(request.model)) {
+    if (name == kConfigFile || (tokenizer != request.model && is_of_tokenizer(name) && name != kGenerationFile)) continue;
+    if (name == kGenerationFile && fs::exists(tokenizer / name)) continue;
+    files.push_back(copy_of(request.model / name));
+    if (name == "config.json" && request.dtype) {
+      files.back().text = model::config_text_with_dtype(files.back().text, *request.dtype);
+    }
+  }
+  for (const auto& name : companion_files(tokenizer)) {
+    const bool is_there = std::any_of(files.begin(), files.end(), [&](const FileToWrite& file) { return file.name == name; });
+    if (is_of_tokenizer(name) && !is_there) files.push_back(copy_of(tokenizer / name));
+  }
+}
+
+std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {
+  return "---\nbase_model: " + request.model_name + "\nlibrary_name: transformers\ntags: [lora-train]\n---\n\n# " +
+         request.model_name + " with a LoRA adapter merged in\n\nWritten by lora-train " + version() +
+         " merge. Base model: " + request.model_name + (adapter.base_model_name_or_path.empty() ||
+                                                                 adapter.base_model_name_or_path == request.model_name
+                                                             ? ""
+                                                             : " (the adapter names " + adapter.base_model_name_or_path + ")") +
+         ". Adapter: " + request.adapter.string() + ". The licence of the base model holds.\n";
+}
+
+}  // namespace
+
+MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks) {
+  Merger merger(request, hooks);
+  MergeResult result;
+  result.folder = claim_output(request.output_dir, OutputKind::kModel, {request.model, request.adapter}, request.overwrite);
+  std::vector<FileToWrite> files = merger.weight_files(result);
+  merger.add_index(result.weight_bytes, files);
+  add_companions(request, files);
+  files.push_back({"README.md", readme(request, merger.adapter())});
+  result.num_files = static_cast<std::int64_t>(files.size());
+
+  storage::AtomicFolder folder(result.folder);
+  folder.write(files);
+  folder.commit();
+  if (!hooks.check) return result;
+  try {
+    hooks.check(result.folder);
+  } catch (...) {
+    folder.take_back();
+    throw;
+  }
+  return result;
+}
+
+fs::path merged_tokenizer_folder(const fs::path& model, const fs::path& adapter) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "tekken.json"}) {
+    if (fs::exists(adapter / name)) return adapter;
+  }
+  return model;
+}
+
+}  // namespace lora_train::lora

@@ -1,0 +1,143 @@
+// N tokens of all rows, D hidden, V vocabulary, m rows of a chunk.
+#include "lora_train/lora/merge_check.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "lora_train/base/error.h"
+#include "lora_train/kernels/gemm.h"
+#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/lora/adapter_config.h"
+#include "lora_train/lora/adapter_file.h"
+#include "lora_train/model/activations.h"
+#include "lora_train/model/decoder.h"
+#include "lora_train/model/resident_weights.h"
+#include "lora_train/storage/model_weights.h"
+
+namespace lora_train::lora {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kChunk = 256;  // positions
+
+model::Batch make_batch(const std::vector<std::vector<std::int32_t>>& rows) {
+  model::Batch batch;
+  std::vector<std::int32_t> ids, positions;
+  batch.cu_seqlens.push_back(0);
+  for (const auto& row : rows) {
+    ids.insert(ids.end(), row.begin(), row.end());
+    for (std::size_t i = 0; i < row.size(); ++i) positions.push_back(static_cast<std::int32_t>(i));
+    batch.cu_seqlens.push_back(static_cast<std::int64_t>(ids.size()));
+  }
+  batch.ids = at::tensor(ids, at::kInt);
+  batch.positions = at::tensor(positions, at::kInt);
+  return batch;
+}
+
+std::int64_t longest(const model::Batch& batch) {
+  std::int64_t length = 0;
+  for (std::size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
+    length = std::max(length, batch.cu_seqlens[i] - batch.cu_seqlens[i - 1]);
+  }
+  return length;
+}
+
+/// A model that a pass has gone through: what its last layer gave, and the weights behind it.
+struct Passed {
+  model::ModelConfig config;
+  storage::WeightFiles files;
+  std::unique_ptr<model::StreamedWeights> weights;
+  at::Tensor hidden;  ///< [N, D]
+};
+
+/// `adapter` may be empty.
+std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapter, const model::Batch& batch) {
+  auto passed = std::make_unique<Passed>(
+      Passed{model::read_model_config(folder), storage::open_model_weights(folder), nullptr, {}});
+  const model::ModelConfig& config = passed->config;
+  model::check_weights(config, passed->files);
+  model::check_rope_supported(config, longest(batch));
+  std::vector<model::AdapterSpec> specs;
+  if (!adapter.empty()) {
+    LoraOptions options = read_adapter_config(adapter).options;
+    options.dropout = 0;
+    specs = plan_adapters(options, config);
+  }
+  passed->weights = std::make_unique<model::StreamedWeights>(config, passed->files, at::kFloat, specs);
+  if (!specs.empty()) load_adapter(adapter, specs, passed->weights->parameters());
+  model::ResidentWeights shapes(config, at::kFloat, specs, model::TrainedWeights::kNone);
+  const model::ActivationShape shape{batch.num_tokens(), at::kFloat, /*needs_backward=*/false, /*has_dropout=*/false, at::kCPU};
+  model::Activations activations(config, shapes, shape, std::vector<model::Recompute>(
+      static_cast<std::size_t>(config.num_layers), model::Recompute::kFull));
+  model::Decoder decoder = model::make_decoder(config, *passed->weights, at::kFloat, longest(batch), {});
+  model::decoder_forward(decoder, batch, activations);
+  passed->hidden = activations.final_hidden.clone();
+  return passed;
+}
+
+/// Logits [m, V] of positions [begin, begin + m).
+at::Tensor logits_of(const Passed& model, std::int64_t begin, std::int64_t m) {
+  const model::OuterWeights& outer = model.weights->outer();
+  const at::Tensor hidden = model.hidden.narrow(0, begin, m);
+  at::Tensor normed = at::empty_like(hidden), rstd = at::empty({m}, at::kFloat);
+  kernels::rms_norm_forward(hidden, outer.final_norm.weight, model.config.rms_norm_eps, normed, rstd);
+  at::Tensor logits = at::empty({m, outer.head.size(0)}, at::kFloat);
+  kernels::gemm(normed, outer.head.t(), logits);
+  return logits;
+}
+
+/// Which row position `slot` of the batch is in, and where in it.
+void locate(const model::Batch& batch, std::int64_t slot, MergeCheck& check) {
+  const auto end = std::upper_bound(batch.cu_seqlens.begin(), batch.cu_seqlens.end(), slot);
+  check.row = static_cast<std::size_t>(end - batch.cu_seqlens.begin()) - 1;
+  check.position = static_cast<std::size_t>(slot - batch.cu_seqlens[check.row]);
+}
+
+void compare(const at::Tensor& unmerged, const at::Tensor& merged, std::int64_t begin, const model::Batch& batch,
+             MergeCheck& check) {
+  const at::Tensor differences = (unmerged - merged).abs().amax(1);
+  const auto [largest, where] = differences.max(0);  // NaN counts as largest
+  const double difference = largest.item<float>();
+  MergeCheck here = check;
+  locate(batch, begin + where.item<std::int64_t>(), here);
+  if (!std::isfinite(difference)) {
+    throw NumericError("row " + std::to_string(here.row + 1) + ", token " + std::to_string(here.position + 1),
+                       "the logits are not finite, so that the merged model cannot be compared; look at the base weights "
+                       "and at the run that trained the adapter");
+  }
+  if (difference > check.max_difference) {
+    check.max_difference = difference;
+    check.row = here.row;
+    check.position = here.position;
+  }
+  check.max_logit = std::max<double>(check.max_logit, unmerged.abs().max().item<float>());
+  check.num_argmax_changed += (unmerged.argmax(1) != merged.argmax(1)).sum().item<std::int64_t>();
+  check.num_positions += unmerged.size(0);
+}
+
+}  // namespace
+
+MergeCheck check_merge(const MergeCheckRequest& request) {
+  const model::Batch batch = make_batch(request.rows);
+  const std::int64_t N = batch.num_tokens();
+  std::vector<at::Tensor> unmerged;
+  {
+    const auto model = run_model(request.model, request.adapter, batch);
+    for (std::int64_t begin = 0; begin < N; begin += kChunk) {
+      unmerged.push_back(logits_of(*model, begin, std::min(kChunk, N - begin)));
+    }
+  }
+  const auto merged = run_model(request.merged, {}, batch);
+  MergeCheck check;
+  for (std::size_t i = 0; i < unmerged.size(); ++i) {
+    const std::int64_t begin = static_cast<std::int64_t>(i) * kChunk;
+    compare(unmerged[i], logits_of(*merged, begin, unmerged[i].size(0)), begin, batch, check);
+  }
+  return check;
+}
+
+}  // namespace lora_train::lora

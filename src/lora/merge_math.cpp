@@ -1,0 +1,145 @@
+#include "merge_math.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "lora_train/base/half.h"
+#include "lora_train/kernels/cpu_clones.h"
+
+namespace lora_train::lora {
+namespace {
+
+using storage::DType;
+
+constexpr std::int64_t kRows = 4, kColumns = 1024;  // of a tile: 16 KiB of sums
+
+std::size_t element_bytes(DType dtype) { return static_cast<std::size_t>(storage::dtype_bits(dtype)) / 8; }
+
+void load(const char* bytes, DType dtype, std::int64_t count, float* out) {
+  if (dtype == DType::kF32) {
+    std::memcpy(out, bytes, static_cast<std::size_t>(count) * 4);
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, bytes + 2 * i, 2);
+    out[i] = dtype == DType::kBF16 ? from_bf16(bits) : from_f16(bits);
+  }
+}
+
+/// Returns whether all that was stored is finite.
+bool store(const float* values, DType dtype, std::int64_t count, char* out) {
+  bool is_finite = true;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (dtype == DType::kF32) {
+      std::memcpy(out + 4 * i, values + i, 4);
+      is_finite = is_finite && std::isfinite(values[i]);
+      continue;
+    }
+    const std::uint16_t bits = dtype == DType::kBF16 ? to_bf16(values[i]) : to_f16(values[i]);
+    const std::uint16_t exponent = dtype == DType::kBF16 ? 0x7F80 : 0x7C00;
+    std::memcpy(out + 2 * i, &bits, 2);
+    is_finite = is_finite && (bits & exponent) != exponent;
+  }
+  return is_finite;
+}
+
+/// sums [kRows, kColumns] = rows of B times columns of A. Missing rows of the last tile come as zeros.
+LORA_TRAIN_CLONES void multiply(const float* b, std::int64_t b_stride, const float* a, std::int64_t a_stride,
+                                std::int64_t rank, std::int64_t num_columns, float* sums) {
+  for (std::int64_t i = 0; i < kRows * kColumns; ++i) sums[i] = 0;
+  for (std::int64_t k = 0; k < rank; ++k) {
+    const float* row = a + k * a_stride;
+    const float b0 = b[k], b1 = b[b_stride + k], b2 = b[2 * b_stride + k], b3 = b[3 * b_stride + k];
+    for (std::int64_t i = 0; i < num_columns; ++i) {
+      sums[i] += b0 * row[i];
+      sums[kColumns + i] += b1 * row[i];
+      sums[2 * kColumns + i] += b2 * row[i];
+      sums[3 * kColumns + i] += b3 * row[i];
+    }
+  }
+}
+
+// Apart from the addition: in one expression a compiler would round once where PEFT rounds twice.
+LORA_TRAIN_CLONES void scale_all(float* values, float scale, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) values[i] *= scale;
+}
+
+LORA_TRAIN_CLONES void add(const float* from, std::int64_t count, float* to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
+}
+
+struct Job {
+  const WeightToMerge& weight;
+  const LowRank* adapter;
+  DType target;
+  char* out;
+};
+
+/// Adds the product to rows [first, first + num_rows) of the weight, which `values` holds.
+void add_product(const LowRank& adapter, std::int64_t first, std::int64_t num_rows, std::int64_t I, float* values) {
+  const std::int64_t R = adapter.rank;
+  std::vector<float> sums(static_cast<std::size_t>(kRows * kColumns)), last;
+  const float* b = adapter.b.data() + first * R;
+  if (num_rows < kRows) {
+    last.assign(static_cast<std::size_t>(kRows * R), 0);
+    std::copy(b, b + num_rows * R, last.begin());
+    b = last.data();
+  }
+  for (std::int64_t column = 0; column < I; column += kColumns) {
+    const std::int64_t width = std::min(kColumns, I - column);
+    multiply(b, R, adapter.a.data() + column, I, R, width, sums.data());
+    scale_all(sums.data(), static_cast<float>(adapter.scale), kRows * kColumns);
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      add(sums.data() + row * kColumns, width, values + row * I + column);
+    }
+  }
+}
+
+bool merge_rows(const Job& job, std::int64_t first, std::int64_t num_rows, std::vector<float>& values) {
+  const std::int64_t I = job.weight.num_columns, count = num_rows * I;
+  values.resize(static_cast<std::size_t>(count));
+  const auto begin = static_cast<std::size_t>(first * I);
+  load(job.weight.bytes.data() + begin * element_bytes(job.weight.dtype), job.weight.dtype, count, values.data());
+  if (job.adapter != nullptr) add_product(*job.adapter, first, num_rows, I, values.data());
+  return store(values.data(), job.target, count, job.out + begin * element_bytes(job.target));
+}
+
+}  // namespace
+
+std::vector<float> read_floats(std::string_view bytes, DType dtype) {
+  const auto count = static_cast<std::int64_t>(bytes.size() / element_bytes(dtype));
+  std::vector<float> values(static_cast<std::size_t>(count));
+  load(bytes.data(), dtype, count, values.data());
+  return values;
+}
+
+bool all_finite(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+}
+
+bool merge_weight(const WeightToMerge& weight, const LowRank* adapter, DType target, std::string& out) {
+  const std::int64_t O = weight.num_rows;
+  out.resize(static_cast<std::size_t>(O * weight.num_columns) * element_bytes(target));
+  const Job job{weight, adapter, target, out.data()};
+  std::atomic<bool> is_finite = true;
+  std::atomic<std::int64_t> next = 0;
+  const auto work = [&] {
+    std::vector<float> values;
+    for (std::int64_t first = next.fetch_add(kRows); first < O; first = next.fetch_add(kRows)) {
+      if (!merge_rows(job, first, std::min(kRows, O - first), values)) is_finite = false;
+    }
+  };
+  const std::int64_t num_threads = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 16);
+  constexpr std::int64_t kWorthAThread = 1 << 18;  // elements
+  std::vector<std::jthread> threads;
+  for (std::int64_t i = 1; i < num_threads && i * kWorthAThread < O * weight.num_columns; ++i) threads.emplace_back(work);
+  work();
+  threads.clear();
+  return is_finite;
+}
+
+}  // namespace lora_train::lora

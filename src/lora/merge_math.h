@@ -1,0 +1,38 @@
+// What merging computes: W + scale B A in fp32, rounded once. O rows, I columns, R rank. No torch here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lora_train/storage/safetensors.h"
+
+namespace lora_train::lora {
+
+/// An adapter's two matrices in fp32.
+struct LowRank {
+  std::int64_t rank = 0;
+  double scale = 1;
+  std::vector<float> a;  ///< [R, I]
+  std::vector<float> b;  ///< [O, R]
+};
+
+/// Packed elements of F32, F16 or BF16 (any alignment), as fp32.
+std::vector<float> read_floats(std::string_view bytes, storage::DType dtype);
+
+bool all_finite(const std::vector<float>& values);
+
+/// A weight to be written.
+struct WeightToMerge {
+  std::string_view bytes;  ///< packed, F32, F16 or BF16
+  storage::DType dtype = storage::DType::kF32;
+  std::int64_t num_rows = 1, num_columns = 0;  ///< [O, I]
+};
+
+/// `out` holds the weight plus the product (null: nothing is added) in `target`: F32, F16 or BF16, rounded to nearest even.
+/// In the order of PEFT's merge: the product summed over R in ascending order, times the scale, plus the weight.
+/// All cores work. Returns whether every element of the result is finite.
+bool merge_weight(const WeightToMerge& weight, const LowRank* adapter, storage::DType target, std::string& out);
+
+}  // namespace lora_train::lora

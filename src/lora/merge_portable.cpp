@@ -1,0 +1,192 @@
+// R ranks of a linear, M the largest of them; A [R, in], B [out, R].
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "adapter_names.h"
+#include "adapter_tensors.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/lora/adapter_config.h"
+#include "lora_train/lora/merge.h"
+#include "lora_train/lora/usage_section.h"
+#include "merge_math.h"
+#include "merge_output.h"
+
+namespace lora_train::lora {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "base_model.model.";
+constexpr std::string_view kEndA = ".lora_A.weight", kEndB = ".lora_B.weight";
+
+/// The linears of the file by the path of their module, sorted.
+std::vector<std::string> linear_paths(const storage::SafetensorsFile& file) {
+  std::set<std::string> paths;
+  for (const auto& entry : file.tensors()) {
+    const bool is_pair = entry.name.starts_with(kPrefix) && (entry.name.ends_with(kEndA) || entry.name.ends_with(kEndB)) &&
+                         entry.name.size() > kPrefix.size() + kEndA.size() && entry.shape.size() == 2;
+    if (!is_pair) {
+      throw FormatError(file.path().string() + ": " + entry.name,
+                        "is " + storage::describe(entry) + ", not a LoRA matrix of a linear; it would be ignored");
+    }
+    paths.insert(entry.name.substr(kPrefix.size(), entry.name.size() - kPrefix.size() - kEndA.size()));
+  }
+  if (paths.empty()) throw FormatError(file.path().string(), "holds no tensors");
+  return {paths.begin(), paths.end()};
+}
+
+std::string tensor_name(const std::string& path, std::string_view end) {
+  return std::string(kPrefix) + path + std::string(end);
+}
+
+/// The size of a matrix's other side than the rank, which the options say.
+std::int64_t other_size(const storage::SafetensorsFile& file, const std::string& name, std::size_t axis) {
+  const storage::TensorEntry* entry = file.find(name);
+  return entry == nullptr ? 0 : entry->shape[axis];  // one that is missing is reported by open_adapter_tensors
+}
+
+/// An adapter to rewrite, checked.
+struct Source {
+  AdapterConfig config;
+  std::vector<std::string> paths;
+  std::vector<RankAndScale> linears;
+  storage::SafetensorsFile file;
+};
+
+Source open_source(const fs::path& folder) {
+  AdapterConfig config = read_adapter_config(folder);
+  const storage::SafetensorsFile file = open_adapter_file(folder);
+  std::vector<std::string> paths = linear_paths(file);
+  std::vector<RankAndScale> linears = ranks_and_scales(config.options, paths);
+  std::vector<ExpectedTensor> expected;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    const std::string a = tensor_name(paths[i], kEndA), b = tensor_name(paths[i], kEndB);
+    expected.push_back({a, {linears[i].rank, other_size(file, a, 1)}});
+    expected.push_back({b, {other_size(file, b, 0), linears[i].rank}});
+  }
+  return {std::move(config), std::move(paths), std::move(linears), open_adapter_tensors(folder, expected)};
+}
+
+/// The one rank and lora_alpha that all linears get.
+void choose_scale(const Source& source, PortableResult& result) {
+  const double first = source.linears.front().scale;
+  bool is_one_scale = true;
+  for (const auto& linear : source.linears) {
+    result.rank = std::max(result.rank, linear.rank);
+    is_one_scale = is_one_scale && linear.scale == first;
+  }
+  const double alpha = first * static_cast<double>(result.rank);
+  const bool is_exact = is_one_scale && std::floor(alpha) == alpha && alpha / static_cast<double>(result.rank) == first;
+  result.alpha = is_exact ? alpha : static_cast<double>(result.rank);
+  for (const auto& linear : source.linears) {
+    result.num_padded += linear.rank < result.rank ? 1 : 0;
+    result.num_rescaled += !is_exact && linear.scale != 1 ? 1 : 0;
+  }
+}
+
+/// Values of a tensor that are written while they live.
+struct Matrix {
+  std::vector<float> values;
+  std::int64_t num_rows = 0, num_columns = 0;
+
+  storage::TensorToWrite to_write(std::string name) const {
+    return {std::move(name), storage::DType::kF32, {num_rows, num_columns},
+            {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)}, nullptr};
+  }
+};
+
+Matrix read_matrix(const storage::SafetensorsFile& file, const std::string& name) {
+  const storage::TensorEntry& entry = *file.find(name);
+  Matrix matrix{read_floats(file.bytes(entry), entry.dtype), entry.shape[0], entry.shape[1]};
+  if (!all_finite(matrix.values)) refuse_non_finite(file, name);
+  return matrix;
+}
+
+/// Zeros below A and to the right of B until the rank is `rank`.
+void pad_a(std::int64_t rank, Matrix& a) {
+  a.values.resize(static_cast<std::size_t>(rank * a.num_columns), 0);
+  a.num_rows = rank;
+}
+
+void pad_b(std::int64_t rank, Matrix& b) {
+  std::vector<float> padded(static_cast<std::size_t>(b.num_rows * rank), 0);
+  for (std::int64_t row = 0; row < b.num_rows; ++row) {
+    const auto from = b.values.begin() + row * b.num_columns;
+    std::copy(from, from + b.num_columns, padded.begin() + row * rank);
+  }
+  b.values = std::move(padded);
+  b.num_columns = rank;
+}
+
+std::vector<Matrix> rewritten(const Source& source, const PortableResult& result) {
+  const double new_scale = result.alpha / static_cast<double>(result.rank);
+  std::vector<Matrix> matrices;
+  for (std::size_t i = 0; i < source.paths.size(); ++i) {
+    Matrix a = read_matrix(source.file, tensor_name(source.paths[i], kEndA));
+    const std::string b_name = tensor_name(source.paths[i], kEndB);
+    Matrix b = read_matrix(source.file, b_name);
+    const double factor = source.linears[i].scale / new_scale;
+    for (float& value : b.values) value = static_cast<float>(value * factor);
+    if (!all_finite(b.values)) {
+      throw NumericError(b_name, "times its scale is beyond what F32 can hold; lower lora_alpha in adapter_config.json");
+    }
+    pad_a(result.rank, a);
+    pad_b(result.rank, b);
+    matrices.push_back(std::move(a));
+    matrices.push_back(std::move(b));
+  }
+  return matrices;
+}
+
+/// The targets that the file named; of a regex the linears that it matched.
+std::vector<std::string> target_names(const Source& source) {
+  const LoraOptions& options = source.config.options;
+  return options.target_names.empty() ? source.paths : options.target_names;
+}
+
+std::string portable_config(const Source& source, const PortableResult& result) {
+  AdapterConfig config = source.config;
+  config.options.r = result.rank;
+  config.options.alpha = result.alpha;
+  config.options.use_rslora = false;
+  config.options.rank_pattern.clear();
+  config.options.alpha_pattern.clear();
+  return adapter_config_json(config, target_names(source));
+}
+
+void add_other_files(const PortableRequest& request, const Source& source, const PortableResult& result,
+                     std::vector<storage::FileToWrite>& files) {
+  for (const auto& name : companion_files(request.adapter)) {
+    if (name != kConfigFile) files.push_back(copy_of(request.adapter / name));
+  }
+  if (!fs::exists(request.adapter / "README.md")) return;
+  storage::FileToWrite card = copy_of(request.adapter / "README.md");
+  card.text = with_usage_section(
+      card.text, {source.config.base_model_name_or_path, request.output_dir.string(), result.rank, true});
+  files.push_back(std::move(card));
+}
+
+}  // namespace
+
+PortableResult make_portable(const PortableRequest& request) {
+  const Source source = open_source(request.adapter);
+  PortableResult result;
+  result.folder = claim_output(request.output_dir, OutputKind::kAdapter, {request.adapter}, request.overwrite);
+  result.num_linears = static_cast<std::int64_t>(source.paths.size());
+  choose_scale(source, result);
+  const std::vector<Matrix> matrices = rewritten(source, result);
+  std::vector<storage::TensorToWrite> tensors;
+  for (std::size_t i = 0; i < source.paths.size(); ++i) {
+    tensors.push_back(matrices[2 * i].to_write(tensor_name(source.paths[i], kEndA)));
+    tensors.push_back(matrices[2 * i + 1].to_write(tensor_name(source.paths[i], kEndB)));
+  }
+  std::vector<storage::FileToWrite> files = {{kTensorFile, "", std::move(tensors)},
+                                             {kConfigFile, portable_config(source, result)}};
+  add_other_files(request, source, result, files);
+  storage::write_folder(result.folder, files);
+  return result;
+}
+
+}  // namespace lora_train::lora

@@ -1,0 +1,73 @@
+// A small model folder and an adapter on it, written without torch.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/lora/adapter_config.h"
+#include "lora_train/model/init_model.h"
+#include "lora_train/model/model_config.h"
+#include "lora_train/storage/safetensors.h"
+
+namespace lora_train::testing_support {
+
+struct MergeModelSize {
+  std::int64_t hidden_size = 16, intermediate_size = 24, num_layers = 2, vocab_size = 32;
+  std::uint64_t max_shard_bytes = 4096;
+  storage::DType dtype = storage::DType::kF32;
+};
+
+inline void write_merge_model(const std::filesystem::path& folder, const MergeModelSize& size = {}) {
+  const nlohmann::json config = {{"architectures", {"LlamaForCausalLM"}},
+                                 {"model_type", "llama"},
+                                 {"hidden_size", size.hidden_size},
+                                 {"intermediate_size", size.intermediate_size},
+                                 {"num_hidden_layers", size.num_layers},
+                                 {"num_attention_heads", 2},
+                                 {"num_key_value_heads", 1},
+                                 {"vocab_size", size.vocab_size},
+                                 {"max_position_embeddings", 64},
+                                 {"torch_dtype", "float32"}};
+  make_folder(folder);
+  write_file_atomic(folder / "source.json", config.dump());
+  model::InitModelRequest request;
+  request.config = folder / "source.json";
+  request.output_dir = folder;
+  request.overwrite = true;
+  request.dtype = size.dtype;
+  request.max_shard_bytes = size.max_shard_bytes;
+  model::init_model(request);
+}
+
+/// Writes the adapter of these options on the model.
+inline void write_merge_adapter(const std::filesystem::path& folder, const std::filesystem::path& model,
+                                const lora::LoraOptions& options) {
+  const model::ModelConfig config = model::read_model_config(model);
+  const auto specs = lora::plan_adapters(options, config);
+  std::vector<storage::TensorToWrite> tensors;
+  std::vector<std::vector<float>> values;
+  values.reserve(2 * specs.size());
+  for (const auto& spec : specs) {
+    std::vector<std::int64_t> shape;
+    for (const auto& tensor : model::expected_tensors(config)) {
+      if (tensor.name == model::linear_path(spec.layer, spec.slot) + ".weight") shape = tensor.shape;
+    }
+    for (const char matrix : {'A', 'B'}) {
+      const std::string name = model::peft_parameter_name(spec.layer, spec.slot, matrix);
+      const std::vector<std::int64_t> own = matrix == 'A' ? std::vector{spec.rank, shape[1]} : std::vector{shape[0], spec.rank};
+      values.push_back(model::normal_weights(7, name, 0, own[0] * own[1], 0.5));
+      tensors.push_back({name, storage::DType::kF32, own,
+                         {reinterpret_cast<const char*>(values.back().data()), values.back().size() * 4}, nullptr});
+    }
+  }
+  make_folder(folder);
+  storage::write_safetensors(folder / "adapter_model.safetensors", tensors);
+  write_file_atomic(folder / "adapter_config.json",
+                    lora::adapter_config_json({options, "org/base"}, lora::explicit_targets(specs, config)));
+}
+
+}  // namespace lora_train::testing_support
