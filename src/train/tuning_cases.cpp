@@ -1,0 +1,251 @@
+// N tokens of the largest micro-batch, H heads, K kv heads, E head size; m rows of a chunk, D hidden, V vocabulary.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/cuda_library.h"
+#include "run_state.h"
+#include "tuning.h"
+
+namespace lora_train::train {
+namespace {
+
+using kernels::AttentionBackend;
+using kernels::TuningCandidate;
+
+std::string with_number(const char* name, std::int64_t value) { return std::string(" ") + name + std::to_string(value); }
+
+const char* name_of(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
+
+/// Attention forward and backward on buffers that lie as those of a layer do, of random numbers.
+class AttentionRun {
+ public:
+  AttentionRun(const model::Decoder& decoder, const std::vector<std::int64_t>& lengths, at::Device device)
+      : config_(decoder.config) {
+    for (const std::int64_t length : lengths) cu_seqlens_.push_back(cu_seqlens_.back() + length);
+    longest_ = *std::max_element(lengths.begin(), lengths.end());
+    const auto options = at::TensorOptions(decoder.dtype).device(device);
+    const std::int64_t N = cu_seqlens_.back(), E = config_.head_dim;
+    const std::int64_t width = (config_.num_heads + 2 * config_.num_kv_heads) * E;
+    const std::int64_t out_width = decoder.weights.acquire(0, model::Pass::kForward).o.input_width();
+    decoder.weights.release(0, model::Pass::kForward);
+    qkv_ = at::empty({N, width}, options).normal_();
+    d_out_ = at::empty({N, out_width}, options).normal_();
+    d_qkv_ = at::zeros({N, width}, options);
+    out_ = at::zeros({N, out_width}, options);
+    lse_ = at::zeros({N, config_.num_heads}, options.dtype(at::kFloat));
+    cu_seqlens_device_ = at::tensor(cu_seqlens_, at::kInt).to(device);
+  }
+
+  kernels::AttentionCase attention_case() const {
+    kernels::AttentionCase c;
+    c.dtype = qkv_.scalar_type();
+    c.head_size = config_.head_dim;
+    c.num_docs = static_cast<std::int64_t>(cu_seqlens_.size()) - 1;
+    c.num_heads = config_.num_heads;
+    c.max_len_q = c.max_len_k = longest_;
+    c.sm = kernels::cuda_compute_capability();
+    return c;
+  }
+
+  std::string key(std::int64_t window) const {
+    return std::string("attention ") + name_of(qkv_.scalar_type()) + with_number("heads", config_.num_heads) +
+           with_number("kv", config_.num_kv_heads) + with_number("size", config_.head_dim) + with_number("window", window) +
+           with_number("longest", kernels::gemm_class(longest_)) +
+           with_number("documents", kernels::gemm_class(attention_case().num_docs)) +
+           with_number("tokens", kernels::gemm_class(cu_seqlens_.back()));
+  }
+
+  kernels::AttentionLayout layout(std::int64_t window, AttentionBackend backend) const {
+    return {cu_seqlens_, cu_seqlens_, window, 1.0 / std::sqrt(static_cast<double>(config_.head_dim)), backend,
+            cu_seqlens_device_, cu_seqlens_device_, longest_, longest_, {}};
+  }
+
+  void operator()(const kernels::AttentionLayout& layout) {
+    const std::int64_t H = config_.num_heads, K = config_.num_kv_heads;
+    at::Tensor out = heads(out_, 0, H), dq = heads(d_qkv_, 0, H), dk = heads(d_qkv_, H, K), dv = heads(d_qkv_, H + K, K);
+    const at::Tensor q = heads(qkv_, 0, H), k = heads(qkv_, H, K), v = heads(qkv_, H + K, K);
+    kernels::attention_forward(q, k, v, layout, out, lse_);
+    kernels::attention_backward(heads(d_out_, 0, H), q, k, v, out, lse_, layout, dq, dk, dv);
+  }
+
+  /// What is wrong with the results of a backend, against those of the first one that was asked about.
+  std::string check(const kernels::AttentionLayout& layout) {
+    constexpr double kLoose = 0.05;  // of the norm; rounding to bf16 makes less than a fifth of it
+    for (const at::Tensor& buffer : {out_, d_qkv_}) buffer.zero_();
+    (*this)(layout);
+    const std::array results = {last_rows(out_), last_rows(d_qkv_)};
+    const bool is_first = !expected_[0].defined();
+    if (is_first) expected_ = results;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const double size = expected_[i].norm().item<double>(), error = (results[i] - expected_[i]).norm().item<double>();
+      if (std::isfinite(size) && error <= kLoose * size) continue;
+      if (is_first) expected_ = {};
+      return std::string(i == 0 ? "output" : "gradients") + (std::isfinite(error) ? " differ by " + std::to_string(error / size)
+                                                                                  : std::string(" are not finite"));
+    }
+    return {};
+  }
+
+ private:
+  at::Tensor heads(const at::Tensor& buffer, std::int64_t begin, std::int64_t count) const {
+    return buffer.narrow(1, begin * config_.head_dim, count * config_.head_dim).unflatten(1, {count, config_.head_dim});
+  }
+  static at::Tensor last_rows(const at::Tensor& buffer) {
+    constexpr std::int64_t kRows = 2048;
+    const std::int64_t n = std::min(kRows, buffer.size(0));
+    return buffer.narrow(0, buffer.size(0) - n, n).cpu().to(at::kFloat);
+  }
+
+  const model::ModelConfig& config_;
+  std::vector<std::int64_t> cu_seqlens_{0};
+  std::int64_t longest_ = 0;
+  at::Tensor qkv_, out_, lse_, d_out_, d_qkv_, cu_seqlens_device_;
+  std::array<at::Tensor, 2> expected_;
+};
+
+std::string name_of(AttentionBackend backend) {
+  switch (backend) {
+    case AttentionBackend::kFa2: return "fa2";
+    case AttentionBackend::kCudnn: return "cudnn";
+    case AttentionBackend::kEfficient: return "efficient";
+    case AttentionBackend::kAuto:
+    case AttentionBackend::kReference: break;
+  }
+  return "reference";
+}
+
+AttentionBackend choose_backend(kernels::Tuner& tuner, AttentionRun& run, std::int64_t window) {
+  const std::vector<AttentionBackend> backends = kernels::attention_candidates(run.attention_case());
+  if (backends.size() < 2) return AttentionBackend::kAuto;
+  const auto find = [&](const std::string& name) {
+    return std::find_if(backends.begin(), backends.end(), [&](AttentionBackend b) { return name_of(b) == name; });
+  };
+  const auto chosen = tuner.choose({run.key(window), [&](const std::string& name) { return find(name) != backends.end(); }, [&] {
+    std::vector<TuningCandidate> candidates;
+    for (const AttentionBackend backend : backends) {
+      const auto layout = std::make_shared<kernels::AttentionLayout>(run.layout(window, backend));
+      candidates.push_back({name_of(backend), [&run, layout] { run(*layout); }, [&run, layout] { return run.check(*layout); }});
+    }
+    return candidates;
+  }});
+  return chosen ? *find(*chosen) : AttentionBackend::kAuto;
+}
+
+/// Chunks of the loss head over random rows.
+class LossHeadRun {
+ public:
+  LossHeadRun(const model::Decoder& decoder, std::int64_t most_rows)
+      : outer_(decoder.weights.outer()), norm_eps_(decoder.config.rms_norm_eps) {
+    const auto options = outer_.head.options();
+    hidden_ = at::empty({most_rows, outer_.head.size(1)}, options).normal_();
+    d_hidden_ = at::empty_like(hidden_);
+    slots_ = at::arange(most_rows, options.dtype(at::kLong));
+    targets_ = at::randint(outer_.head.size(0), {most_rows}, options.dtype(at::kInt));
+    num_tokens_ = at::full({}, static_cast<double>(most_rows), options.dtype(at::kDouble));
+    loss_sum_ = at::zeros({}, options.dtype(at::kDouble));
+  }
+
+  static std::int64_t row_bytes(const model::OuterWeights& outer) {
+    return outer.head.size(0) * static_cast<std::int64_t>(outer.head.element_size());
+  }
+
+  /// `weight`: chunks of a micro-batch.
+  TuningCandidate candidate(std::int64_t rows, double weight) {
+    const auto head = std::make_shared<model::LossHead>(
+        outer_, model::LossHeadOptions{norm_eps_, rows, true, rows * row_bytes(outer_)});
+    const auto batch = std::make_shared<model::Batch>();
+    batch->supervised = slots_.narrow(0, 0, rows);
+    batch->targets = targets_.narrow(0, 0, rows);
+    const auto run = [this, head, batch, rows] {
+      at::Tensor d_hidden = d_hidden_.narrow(0, 0, rows);
+      head->train(hidden_.narrow(0, 0, rows), *batch, num_tokens_, loss_sum_, d_hidden);
+    };
+    return {std::to_string(rows), run, {}, weight};
+  }
+
+ private:
+  model::OuterWeights& outer_;
+  double norm_eps_;
+  at::Tensor hidden_, d_hidden_, slots_, targets_, num_tokens_, loss_sum_;
+};
+
+/// Rows of a chunk to try, the rule's own first.
+std::vector<std::int64_t> chunk_candidates(const model::OuterWeights& outer, std::int64_t supervised, std::int64_t spare_bytes,
+                                           std::int64_t buffer_bytes) {
+  const std::int64_t row_bytes = LossHeadRun::row_bytes(outer);
+  const std::int64_t all_bytes = row_bytes + 6 * outer.head.size(1) * static_cast<std::int64_t>(outer.head.element_size());
+  const std::int64_t rule = std::clamp<std::int64_t>(model::LossHeadOptions{}.chunk_bytes / row_bytes, 16, supervised);
+  std::vector<std::int64_t> rows = {rule};
+  std::int64_t measured_bytes = rule * all_bytes;
+  for (const std::int64_t more : {1024, 2048, 4096, 8192}) {
+    measured_bytes += more * all_bytes;
+    if (more / 2 >= supervised || (more - rule) * all_bytes > spare_bytes || measured_bytes > spare_bytes + buffer_bytes) break;
+    if (more != rule) rows.push_back(more);
+  }
+  return rows;
+}
+
+/// Supervised tokens of a micro-batch, on average.
+std::int64_t mean_supervised(Run& run) {
+  const auto tokens = static_cast<double>(std::max<std::int64_t>(run.data.train.total_tokens(), 1));
+  const double share = static_cast<double>(run.data.train.total_supervised()) / tokens;
+  return std::max<std::int64_t>(1, std::llround(share * static_cast<double>(largest_micro_batch(run).num_tokens)));
+}
+
+}  // namespace
+
+void tune_attention(Run& run) {
+  if (run.profile().attn_implementation != AttnImplementation::kAuto) return;
+  std::vector<std::int64_t> lengths;
+  for (const auto document : largest_micro_batch(run).plan.micro_batches.front().documents) {
+    lengths.push_back(run.data.train.num_tokens(document));
+  }
+  model::Decoder& decoder = *run.model.decoder;
+  AttentionRun attention(decoder, lengths, run.device.device);
+  const auto& windows = decoder.config.layer_window;
+  for (const std::int64_t window : std::set<std::int64_t>(windows.begin(), windows.end())) {
+    (window == 0 ? decoder.attention : decoder.windowed_attention) = choose_backend(run.tuning->tuner(), attention, window);
+  }
+}
+
+std::int64_t tune_loss_chunk(Run& run, std::int64_t spare_bytes, std::int64_t buffer_bytes) {
+  const model::OuterWeights& outer = run.model.decoder->weights.outer();
+  const std::int64_t supervised = mean_supervised(run);
+  const std::vector<std::int64_t> rows = chunk_candidates(outer, supervised, spare_bytes, buffer_bytes);
+  const std::string key = std::string("loss_head ") + name_of(outer.head.scalar_type()) + with_number("vocabulary", outer.head.size(0)) +
+                          with_number("hidden", outer.head.size(1)) + with_number("rows", kernels::gemm_class(supervised));
+  const auto accepts = [&](const std::string& choice) {
+    return std::any_of(rows.begin(), rows.end(), [&](std::int64_t m) { return std::to_string(m) == choice; });
+  };
+  std::unique_ptr<LossHeadRun> loss_head;
+  const auto chosen = run.tuning->tuner().choose({key, accepts, [&] {
+    std::vector<TuningCandidate> candidates;
+    if (rows.size() < 2) return candidates;
+    loss_head = std::make_unique<LossHeadRun>(*run.model.decoder, *std::max_element(rows.begin(), rows.end()));
+    // A chunk is computed whole however many of its rows there are.
+    for (const std::int64_t m : rows) {
+      candidates.push_back(loss_head->candidate(m, std::ceil(static_cast<double>(supervised) / static_cast<double>(m))));
+    }
+    return candidates;
+  }});
+  std::int64_t chosen_rows = rows.front();
+  if (chosen) std::from_chars(chosen->data(), chosen->data() + chosen->size(), chosen_rows);
+  return chosen_rows * LossHeadRun::row_bytes(outer);
+}
+
+std::unique_ptr<kernels::GemmTuning> tune_products(Run& run) {
+  return run.tuning ? std::make_unique<kernels::GemmTuning>(run.tuning->tuner()) : nullptr;
+}
+
+void finish_tuning(Run& run) {
+  if (!run.tuning) return;
+  run.tuning->finish();
+  run.state.tuning = run.tuning->text();
+}
+
+}  // namespace lora_train::train
