@@ -33,7 +33,7 @@ std::optional<std::int64_t> optional_whole_number(const json& object, const char
 /// As Hugging Face's Trainer has it, with what is ours under a key of its own.
 std::string state_json(const Contents& contents) {
   const TrainState& state = contents.state;
-  const json object = {{"best_global_step", optional_json(state.best_step)},
+  json object = {{"best_global_step", optional_json(state.best_step)},
                        {"best_metric", optional_json(state.best_eval_loss)},
                        {"epoch", state.epoch},
                        {"global_step", state.step},
@@ -48,6 +48,7 @@ std::string state_json(const Contents& contents) {
                          {"started_at", state.started_at},
                          {"supervised_tokens", state.supervised_tokens},
                          {"tokens", state.tokens}}}};
+  if (!state.tuning.empty()) object["lora_train"]["tuning"] = json::parse(state.tuning);
   return object.dump(2) + "\n";
 }
 
@@ -67,6 +68,7 @@ TrainState parse_state(const std::string& text, const std::string& where) {
     state.started_at = whole_number(own, "started_at", where);
     state.best_eval_loss = optional_number(object, "best_metric");
     state.best_step = optional_whole_number(object, "best_global_step", where);
+    if (own.contains("tuning")) state.tuning = own.at("tuning").dump();  // added later than the others
     return state;
   } catch (const json::exception& error) {
     throw FormatError(where, std::string("is not a state of lora-train: ") + error.what());

@@ -42,6 +42,7 @@ LORA_TRAIN_ENUM_NAMES(GradientCheckpointing, {GradientCheckpointing::kAuto, "aut
                       {GradientCheckpointing::kOff, "off"}, {GradientCheckpointing::kCheap, "cheap"},
                       {GradientCheckpointing::kFull, "full"})
 LORA_TRAIN_ENUM_NAMES(CudaGraphs, {CudaGraphs::kAuto, "auto"}, {CudaGraphs::kOff, "off"})
+LORA_TRAIN_ENUM_NAMES(Tuning, {Tuning::kAuto, "auto"}, {Tuning::kOff, "off"})
 LORA_TRAIN_ENUM_NAMES(AttnImplementation, {AttnImplementation::kAuto, "auto"},
                       {AttnImplementation::kReference, "reference"}, {AttnImplementation::kFa2, "fa2"},
                       {AttnImplementation::kCudnn, "cudnn"})

@@ -26,6 +26,7 @@ const EnumNames<SchedulerKind>& enum_names(SchedulerKind);
 const EnumNames<LrScaling>& enum_names(LrScaling);
 const EnumNames<GradientCheckpointing>& enum_names(GradientCheckpointing);
 const EnumNames<CudaGraphs>& enum_names(CudaGraphs);
+const EnumNames<Tuning>& enum_names(Tuning);
 const EnumNames<AttnImplementation>& enum_names(AttnImplementation);
 const EnumNames<KernelChoice>& enum_names(KernelChoice);
 const EnumNames<Reporter>& enum_names(Reporter);

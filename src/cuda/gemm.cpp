@@ -4,7 +4,10 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <array>
+#include <charconv>
+#include <cstdio>
 #include <map>
+#include <optional>
 
 #include "check.h"
 
@@ -40,6 +43,7 @@ struct State {
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
   std::map<Key, Plan> plans;
+  std::map<Key, cublasLtMatmulAlgo_t> chosen;  ///< by measuring; keys are class_of()
 };
 State& state() {
   static State* const state = new State;
@@ -84,37 +88,75 @@ void describe(const Key& key, Plan& plan) {
   plan.d = make_layout(key.result, false, g.m, g.n, g.ldd);
 }
 
-Plan make_plan(const Key& key, const void* bias) {
-  Plan plan;
-  describe(key, plan);
-  if (key.has_bias) set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+/// Parts of a split sum are added in fp32 and in a fixed order, or there are none: the same bits each time, and no rounding
+/// to bf16 between parts.
+constexpr std::uint32_t kReductionSchemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
+/// The most promising algorithms first.
+std::vector<cublasLtMatmulAlgo_t> heuristics(const Key& key, const Plan& plan, int most) {
   cublasLtMatmulPreference_t preference = nullptr;
   LT_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kWorkspaceBytes));
-  // Parts of a split sum are added in fp32 and in a fixed order, or there are none: the same bits each time, and no
-  // rounding to bf16 between parts.
-  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-      static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductionSchemes);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignments[0]);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignments[1]);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignments[2]);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignments[3]);
-  cublasLtMatmulHeuristicResult_t result{};
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state().handle, plan.description, plan.a, plan.b, plan.c,
-                                                               plan.d, preference, 1, &result, &count);
+                                                               plan.d, preference, most, results.data(), &count);
   LT_CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) LT_CUBLAS_CHECK(status);
-  plan.exists = status == CUBLAS_STATUS_SUCCESS && count > 0;
-  plan.algorithm = result.algo;
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; ++i) {
+    const auto& result = results[static_cast<std::size_t>(i)];
+    if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(result.algo);
+  }
+  return algorithms;
+}
+
+/// Whether an algorithm from elsewhere computes this, within the workspace and by the same rules.
+bool serves(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) {
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status = cublasLtMatmulAlgoCheck(state().handle, plan.description, plan.a, plan.b, plan.c, plan.d,
+                                                        &algorithm, &result);
+  if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kWorkspaceBytes) return false;
+  std::uint32_t scheme = 0;
+  std::size_t size = 0;
+  const cublasStatus_t answer = cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                                                     &scheme, sizeof scheme, &size);
+  return answer == CUBLAS_STATUS_SUCCESS && (scheme & ~kReductionSchemes) == 0;
+}
+
+Key class_of(Key key) {
+  key.layout.n = kernels::gemm_class(key.layout.n);
+  return key;
+}
+
+Plan make_plan(const Key& key, const void* bias) {
+  Plan plan;
+  describe(key, plan);
+  if (key.has_bias) set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  const auto chosen = state().chosen.find(class_of(key));
+  plan.exists = chosen != state().chosen.end() && serves(plan, chosen->second);
+  if (plan.exists) {
+    plan.algorithm = chosen->second;
+    return plan;
+  }
+  const std::vector<cublasLtMatmulAlgo_t> algorithms = heuristics(key, plan, 1);
+  plan.exists = !algorithms.empty();
+  if (plan.exists) plan.algorithm = algorithms.front();
   return plan;
 }
 
+void destroy(const Plan& plan) {
+  cublasLtMatmulDescDestroy(plan.description);
+  for (cublasLtMatrixLayout_t layout : {plan.a, plan.b, plan.c, plan.d}) cublasLtMatrixLayoutDestroy(layout);
+}
+
 void forget_plans() {
-  for (auto& [key, plan] : state().plans) {
-    cublasLtMatmulDescDestroy(plan.description);
-    for (cublasLtMatrixLayout_t layout : {plan.a, plan.b, plan.c, plan.d}) cublasLtMatrixLayoutDestroy(layout);
-  }
+  for (const auto& [key, plan] : state().plans) destroy(plan);
   state().plans.clear();
 }
 
@@ -124,17 +166,14 @@ Key key_of(const CudaGemm& call, const void* c) {
           {alignment(call.a), alignment(call.b), alignment(c), alignment(call.d)}};
 }
 
-}  // namespace
+struct Call {
+  const void* c;
+  Key key;
+  const Plan* plan;
+};
 
-void start_gemm(const kernels::CudaSettings& settings) {
-  State& s = state();
-  s.settings = settings;
-  forget_plans();
-  if (s.handle == nullptr) LT_CUBLAS_CHECK(cublasLtCreate(&s.handle));
-  if (s.workspace == nullptr) s.workspace = c10::cuda::CUDACachingAllocator::raw_alloc(kWorkspaceBytes);
-}
-
-bool gemm(const CudaGemm& call) {
+/// The call with its plan, made at first use.
+Call prepared(const CudaGemm& call) {
   State& s = state();
   if (s.handle == nullptr) throw DeviceError("gemm", "the CUDA library is loaded but not started (start_cuda)");
   const void* const c = call.c != nullptr ? call.c : call.d;
@@ -142,13 +181,84 @@ bool gemm(const CudaGemm& call) {
   auto found = s.plans.find(key);
   if (found == s.plans.end() && s.plans.size() >= kMostPlans) forget_plans();
   if (found == s.plans.end()) found = s.plans.emplace(key, make_plan(key, call.bias)).first;
-  const Plan& plan = found->second;
-  if (!plan.exists) return false;
-  if (key.has_bias) set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias);
-  const float beta = key.adds ? 1.0f : 0.0f;
-  LT_CUBLAS_CHECK(cublasLtMatmul(s.handle, plan.description, &call.alpha, call.a, plan.a, call.b, plan.b, &beta, c, plan.c,
-                                 call.d, plan.d, &plan.algorithm, s.workspace, kWorkspaceBytes,
+  return {c, key, &found->second};
+}
+
+void run(const CudaGemm& call, const Call& how, const cublasLtMatmulAlgo_t& algorithm) {
+  const Plan& plan = *how.plan;
+  if (how.key.has_bias) set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias);
+  const float beta = how.key.adds ? 1.0f : 0.0f;
+  LT_CUBLAS_CHECK(cublasLtMatmul(state().handle, plan.description, &call.alpha, call.a, plan.a, call.b, plan.b, &beta, how.c,
+                                 plan.c, call.d, plan.d, &algorithm, state().workspace, kWorkspaceBytes,
                                  c10::cuda::getCurrentCUDAStream()));
+}
+
+constexpr std::size_t kWordDigits = 16;
+
+std::string to_text(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string text;
+  for (const std::uint64_t word : algorithm.data) {
+    char digits[kWordDigits + 1];
+    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(word));
+    text += digits;
+  }
+  return text;
+}
+
+std::optional<cublasLtMatmulAlgo_t> parse(const std::string& text) {
+  cublasLtMatmulAlgo_t algorithm{};
+  if (text.size() != kWordDigits * std::size(algorithm.data)) return {};
+  const char* from = text.data();
+  for (std::uint64_t& word : algorithm.data) {
+    const auto [end, error] = std::from_chars(from, from + kWordDigits, word, 16);
+    if (error != std::errc() || end != from + kWordDigits) return {};
+    from = end;
+  }
+  return algorithm;
+}
+
+}  // namespace
+
+void start_gemm(const kernels::CudaSettings& settings) {
+  State& s = state();
+  s.settings = settings;
+  s.chosen.clear();
+  forget_plans();
+  if (s.handle == nullptr) LT_CUBLAS_CHECK(cublasLtCreate(&s.handle));
+  if (s.workspace == nullptr) s.workspace = c10::cuda::CUDACachingAllocator::raw_alloc(kWorkspaceBytes);
+}
+
+bool gemm(const CudaGemm& call) {
+  const Call how = prepared(call);
+  if (how.plan->exists) run(call, how, how.plan->algorithm);
+  return how.plan->exists;
+}
+
+std::vector<std::string> gemm_algorithms(const CudaGemm& call, int most) {
+  const Call how = prepared(call);
+  std::vector<std::string> texts;
+  for (const auto& algorithm : heuristics(how.key, *how.plan, most)) texts.push_back(to_text(algorithm));
+  return texts;
+}
+
+bool gemm_by(const CudaGemm& call, const std::string& text) {
+  const auto algorithm = parse(text);
+  if (algorithm) run(call, prepared(call), *algorithm);
+  return algorithm.has_value();
+}
+
+bool use_gemm_algorithm(const CudaGemm& call, const std::string& text) {
+  const auto algorithm = parse(text);
+  const Call how = prepared(call);
+  if (!algorithm || !serves(*how.plan, *algorithm)) return false;
+  State& s = state();
+  const Key chosen = class_of(how.key);
+  s.chosen[chosen] = *algorithm;
+  std::erase_if(s.plans, [&](const auto& entry) {
+    const bool is_of_class = class_of(entry.first) == chosen;
+    if (is_of_class) destroy(entry.second);
+    return is_of_class;
+  });
   return true;
 }
 

@@ -54,14 +54,21 @@ std::string refusal_of(AttentionBackend backend, const AttentionCase& c) {
 
 }  // namespace
 
+std::vector<AttentionBackend> attention_candidates(const AttentionCase& c) {
+  if (c.asked != AttentionBackend::kAuto) return {c.asked};
+  // fa2 before cudnn where nobody measures.
+  constexpr std::array kOrder = {AttentionBackend::kFa2, AttentionBackend::kCudnn, AttentionBackend::kEfficient};
+  std::vector<AttentionBackend> candidates;
+  for (const auto backend : kOrder) {
+    if (refusal_of(backend, c).empty()) candidates.push_back(backend);
+  }
+  if (candidates.empty()) candidates.push_back(AttentionBackend::kReference);
+  return candidates;
+}
+
 AttentionChoice choose_attention(const AttentionCase& c) {
   if (c.asked != AttentionBackend::kAuto) return {c.asked, refusal_of(c.asked, c)};
-  // fa2 before cudnn until the two have been measured on a GPU.
-  constexpr std::array kOrder = {AttentionBackend::kFa2, AttentionBackend::kCudnn, AttentionBackend::kEfficient};
-  for (const auto backend : kOrder) {
-    if (refusal_of(backend, c).empty()) return {backend, {}};
-  }
-  return {AttentionBackend::kReference, {}};
+  return {attention_candidates(c).front(), {}};
 }
 
 }  // namespace lora_train::kernels

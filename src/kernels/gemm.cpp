@@ -3,6 +3,7 @@
 #include "checks.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/cuda_library.h"
+#include "lora_train/kernels/gemm_tuning.h"
 #include "lora_train/kernels/implementation.h"
 #include "lora_train/kernels/work_record.h"
 
@@ -53,6 +54,7 @@ bool gemm_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y, co
   call.d = y.mutable_data_ptr();
   call.bias = extras.bias.defined() ? extras.bias.const_data_ptr() : nullptr;
   call.alpha = static_cast<float>(extras.alpha);
+  if (detail::gemm_tuner != nullptr) detail::tune_gemm(*cuda, call);
   return cuda->gemm(call);
 }
 

@@ -45,8 +45,9 @@ kernels::QkRotation qk_rotation(const Decoder& decoder, const Batch& batch) {
 }
 
 const kernels::AttentionLayout& attention_layout(const Decoder& decoder, int64_t layer, const Batch& batch) {
-  return batch.layout(decoder.config.layer_window[static_cast<std::size_t>(layer)],
-                      1.0 / std::sqrt(static_cast<double>(decoder.config.head_dim)), decoder.attention);
+  const int64_t window = decoder.config.layer_window[static_cast<std::size_t>(layer)];
+  return batch.layout(window, 1.0 / std::sqrt(static_cast<double>(decoder.config.head_dim)),
+                      window == 0 ? decoder.attention : decoder.windowed_attention);
 }
 
 struct QkvViews {

@@ -160,7 +160,7 @@ LoadedModel load_model(const Profile& profile, const RunDevice& device, const Mo
                                                      : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};
   loaded.decoder = std::make_unique<model::Decoder>(
       model::make_decoder(files.config, *loaded.weights, dtype, max_seq_len, first));
-  loaded.decoder->attention = attention_backend(profile);
+  loaded.decoder->attention = loaded.decoder->windowed_attention = attention_backend(profile);
   release_unused_memory(device);
   return loaded;
 }
@@ -183,9 +183,9 @@ std::unique_ptr<model::Activations> plan_activations(const Profile& profile, con
 }
 
 std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,
-                                                bool needs_backward) {
+                                                bool needs_backward, std::int64_t chunk_bytes) {
   return std::make_unique<model::LossHead>(
-      decoder.weights.outer(), model::LossHeadOptions{decoder.config.rms_norm_eps, max_tokens, needs_backward});
+      decoder.weights.outer(), model::LossHeadOptions{decoder.config.rms_norm_eps, max_tokens, needs_backward, chunk_bytes});
 }
 
 }  // namespace lora_train::train

@@ -3,10 +3,12 @@
 //   STAND_IN_FAIL_AT=n   from the n-th wait for an event on, every call fails as after an illegal address
 //   STAND_IN_OOM_AT=n    the n-th allocation fails, and the ones after it
 //   STAND_IN_FREE_GIB=n  free memory, default 100
+//   STAND_IN_TIMES=n     seed of the times between events, which are random but for it
 // Prototypes as in cuda_runtime_api.h and cublas_api.h, pointers to structs as void*.
 #include <driver_types.h>
 
 #include <array>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,10 +16,10 @@
 namespace {
 
 enum Call { kMalloc, kFree, kHostAlloc, kMemcpy, kMemcpyAsync, kStreamSynchronize, kDeviceSynchronize, kEventSynchronize,
-            kLaunch, kMatmul, kNumCalls };
+            kLaunch, kMatmul, kEventElapsedTime, kNumCalls };
 constexpr std::array<const char*, kNumCalls> kNames = {
     "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaMemcpyAsync", "cudaStreamSynchronize",
-    "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaLaunchKernel", "cublasLtMatmul"};
+    "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaLaunchKernel", "cublasLtMatmul", "cudaEventElapsedTime"};
 std::array<long, kNumCalls> counts{};
 bool has_failed = false;
 
@@ -41,6 +43,16 @@ int new_handle(void** handle) {
   *handle = std::malloc(8);
   return status();
 }
+
+/// cublasLtMatmulHeuristicResult_t.
+struct Algorithm {
+  std::uint64_t number = 0, rest[7] = {};
+  std::size_t workspace_bytes = 0;
+  int state = 0;
+  float waves = 0;
+  int reserved[4] = {};
+};
+constexpr int kNumAlgorithms = 5;
 
 struct Report {
   ~Report() {
@@ -154,6 +166,14 @@ int cudaEventSynchronize(void*) {
   return status();
 }
 
+int cudaEventElapsedTime(float* ms, void*, void*) {
+  count(kEventElapsedTime);
+  auto state = static_cast<unsigned>(setting("STAND_IN_TIMES", 1) * 7919 + counts[kEventElapsedTime]);
+  for (int i = 0; i < 3; ++i) state = state * 1664525U + 1013904223U;
+  *ms = 1 + static_cast<float>(state >> 16) / 65536;
+  return status();
+}
+
 int cudaLaunchKernel(const void*, dim3, dim3, void**, std::size_t, void*) { return count(kLaunch); }
 int __cudaLaunchKernel(void*, dim3, dim3, void**, std::size_t, void*) { return count(kLaunch); }
 int cudaLaunchKernelExC(const void*, const void*, void**) { return count(kLaunch); }
@@ -165,7 +185,27 @@ int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const vo
 }
 
 int cublasLtCreate(void** handle) { return new_handle(handle); }
-int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*, int* num) { return *num = 1, 0; }
+int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int most, void* results, int* num) {
+  *num = most < kNumAlgorithms ? most : kNumAlgorithms;
+  for (int i = 0; i < *num; ++i) {
+    Algorithm found;
+    found.number = static_cast<std::uint64_t>(i + 1);
+    std::memcpy(static_cast<char*>(results) + static_cast<std::size_t>(i) * sizeof found, &found, sizeof found);
+  }
+  return 0;
+}
+int cublasLtMatmulAlgoCheck(void*, void*, void*, void*, void*, void*, const void* algorithm, void* result) {
+  std::uint64_t number = 0;
+  std::memcpy(&number, algorithm, sizeof number);
+  const Algorithm needs_nothing;
+  std::memcpy(result, &needs_nothing, sizeof needs_nothing);
+  return number >= 1 && number <= kNumAlgorithms ? 0 : 15;
+}
+int cublasLtMatmulAlgoConfigGetAttribute(const void*, int, void* value, std::size_t size, std::size_t* written) {
+  std::memset(value, 0, size);
+  *written = size;
+  return 0;
+}
 int cublasLtMatmul() { return count(kMatmul) == cudaSuccess ? 0 : 14; }
 int cublasCreate_v2(void** handle) { return new_handle(handle); }
 int cublasDestroy_v2() { return 0; }

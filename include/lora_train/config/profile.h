@@ -29,6 +29,7 @@ enum class SchedulerKind { kLinear, kCosine, kConstant, kConstantWithWarmup, kCo
 enum class LrScaling { kNone, kSqrt, kLinear };
 enum class GradientCheckpointing { kAuto, kOff, kCheap, kFull };
 enum class CudaGraphs { kAuto, kOff };
+enum class Tuning { kAuto, kOff };
 enum class AttnImplementation { kAuto, kReference, kFa2, kCudnn };
 enum class KernelChoice { kAuto, kReference, kOwn };
 enum class Reporter { kTensorboard };
@@ -47,6 +48,7 @@ std::string to_string(SchedulerKind value);
 std::string to_string(LrScaling value);
 std::string to_string(GradientCheckpointing value);
 std::string to_string(CudaGraphs value);
+std::string to_string(Tuning value);
 std::string to_string(AttnImplementation value);
 std::string to_string(KernelChoice value);
 std::string to_string(Reporter value);
@@ -155,6 +157,7 @@ struct Profile {
   // How it is computed
   GradientCheckpointing gradient_checkpointing = GradientCheckpointing::kAuto;
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
+  Tuning tuning = Tuning::kAuto;
   AttnImplementation attn_implementation = AttnImplementation::kAuto;
   KernelChoices kernels;
   bool deterministic = false;

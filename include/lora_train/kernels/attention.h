@@ -55,6 +55,9 @@ struct AttentionChoice {
 };
 AttentionChoice choose_attention(const AttentionCase& attention_case);
 
+/// What choose_attention() can take for kAuto, its choice first; what is asked for by name alone.
+std::vector<AttentionBackend> attention_candidates(const AttentionCase& attention_case);
+
 /// What the memory of an attention call depends on.
 struct AttentionSizes {
   int64_t num_tokens = 0, num_docs = 0, max_len = 0;  ///< of queries, and as many keys

@@ -7,6 +7,7 @@
 #include <compare>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "lora_train/kernels/attention.h"
 #include "lora_train/kernels/gemm_layout.h"
@@ -84,13 +85,18 @@ struct CudaLibrary {
   void (*start)(const CudaSettings& settings);  ///< takes the fixed workspaces; once
   void* (*stream)();                            ///< torch's current cudaStream_t
   bool (*gemm)(const CudaGemm& gemm);           ///< false: cuBLASLt has no algorithm for it, nothing was done
+  /// Algorithms for a product as opaque text, cuBLASLt's first choice first, at most `most`.
+  std::vector<std::string> (*gemm_algorithms)(const CudaGemm& gemm, int most);
+  bool (*gemm_by)(const CudaGemm& gemm, const std::string& algorithm);  ///< as gemm(); false too where it is no such text
+  /// From now on products of its class (gemm_class) are computed by it where it serves them. False: not for this one.
+  bool (*use_gemm_algorithm)(const CudaGemm& gemm, const std::string& algorithm);
   CudaAttention fa2, efficient, cudnn;
   /// What cuDNN says to the graphs of a shape, without a device: `gpu_json` describes one as cuDNN serialises them. Needs a
   /// libcuda.so.1, be it a stub. Workspaces are known after the compilation, which takes seconds.
   CudnnPlan (*check_cudnn_plan)(const CudnnShape& shape, const std::string& gpu_json, int sm_version, bool with_compilation);
   const OwnKernels* own_kernels;
 };
-constexpr int kCudaLibraryVersion = 1;
+constexpr int kCudaLibraryVersion = 2;
 
 /// Loads <torch>/lib/libc10_cuda.so and libtorch_cuda.so and then <folder>/liblora_train_cuda.so; needs no driver. Must come
 /// before the first question to torch whether it has CUDA: torch remembers the answer. Loaded once. Throws DeviceError that

@@ -29,6 +29,14 @@ struct ColumnMajorGemm {
 std::optional<ColumnMajorGemm> column_major_gemm(const MatrixView& a, const MatrixView& b, const MatrixView& c,
                                                  const MatrixView& y);
 
+/// Class of a number of tokens: rounded up to at most 1/8 more, eight classes from one power of two to the next. What was
+/// measured for one serves all of its class.
+constexpr std::int64_t gemm_class(std::int64_t n) {
+  std::int64_t step = 1;
+  while (16 * step < n) step *= 2;
+  return (n + step - 1) / step * step;
+}
+
 /// The largest power of two up to `limit` that divides an address: what a kernel may assume of a pointer.
 constexpr std::uint32_t alignment_of(std::uintptr_t address, std::uint32_t limit = 256) {
   std::uint32_t alignment = limit;

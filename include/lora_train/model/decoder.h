@@ -25,6 +25,7 @@ struct Decoder {
   kernels::RopeTable rope;  ///< positions up to max_seq_len
   FirstNeeded first_needed;
   kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
+  kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< of layers with a window
 };
 
 /// Computes the rope table for positions below max_seq_len, which check_rope_supported has passed; the rest is stored.

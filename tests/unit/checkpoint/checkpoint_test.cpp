@@ -59,6 +59,14 @@ TEST(Checkpoint, BringsBackEveryBit) {
   EXPECT_EQ(read_file(path / kProfileFile), "model: some-model\n");
 }
 
+TEST(Checkpoint, KeepsWhatWasChosenByMeasuring) {
+  const TemporaryFolder folder;
+  Contents contents = SmallCheckpoint(1).contents();
+  EXPECT_EQ(describe(save(folder.path(), contents)).state.tuning, "") << "as in checkpoints of before";
+  contents.state.tuning = R"({"choices":{"gemm":{"choice":"0a","ms":0.3333333333333333}},"gpu":"H200"})";
+  EXPECT_EQ(describe(save(folder.path(), contents)).state.tuning, contents.state.tuning);
+}
+
 TEST(Checkpoint, EveryFileIsVouchedFor) {
   const TemporaryFolder folder;
   const fs::path path = save_step(folder.path(), 1);

@@ -14,7 +14,7 @@ namespace {
 
 using testing_support::ProfileText;
 
-// contract.md, section 2: the block and "More keys".
+// contract.md, section 2: the block and "More keys"; and tuning.
 const std::vector<const char*> kContractKeys = {"model",
                                                 "device",
                                                 "adapter",
@@ -63,6 +63,7 @@ const std::vector<const char*> kContractKeys = {"model",
                                                 "report_to",
                                                 "seed",
                                                 "deterministic",
+                                                "tuning",
                                                 "kernels",
                                                 "use_rslora",
                                                 "rank_pattern",
@@ -340,7 +341,8 @@ TEST(Fields, OnlyTheseMayDifferOnResume) {
                                          "save_interval",
                                          "save_steps",
                                          "save_total_limit",
-                                         "stage_dir"}));
+                                         "stage_dir",
+                                         "tuning"}));
   EXPECT_EQ(growing, (std::set<std::string>{"max_steps", "num_epochs"}));
 }
 
