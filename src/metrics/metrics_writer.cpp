@@ -154,7 +154,8 @@ void MetricsWriter::write(const EvalRecord& record) {
                   {"perplexity", record.perplexity},
                   {"token_accuracy", record.token_accuracy},
                   {"num_tokens", record.num_tokens},
-                  {"eval_s", record.eval_s}}) +
+                  {"eval_s", record.eval_s},
+                  {"ece", record.ece}}) +
          "\n");
 }
 

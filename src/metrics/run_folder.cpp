@@ -24,21 +24,21 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, ignored);
 }
 
-/// "r8" before "r16": digits count as numbers.
+/// "r8" before "r16", and "0.001" before "0.01": digits count as a number where no zero leads them.
 bool is_before(std::string_view a, std::string_view b) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   const auto take_digits = [&](std::string_view& text) {
     std::size_t end = 0;
     while (end < text.size() && is_digit(text[end])) ++end;
-    std::string_view digits = text.substr(0, end);
+    const std::string_view digits = text.substr(0, end);
     text.remove_prefix(end);
-    while (digits.size() > 1 && digits.front() == '0') digits.remove_prefix(1);
     return digits;
   };
   while (!a.empty() && !b.empty()) {
     if (is_digit(a.front()) && is_digit(b.front())) {
       const std::string_view x = take_digits(a), y = take_digits(b);
-      if (x != y) return x.size() != y.size() ? x.size() < y.size() : x < y;
+      const bool are_numbers = x.front() != '0' && y.front() != '0';
+      if (x != y) return are_numbers && x.size() != y.size() ? x.size() < y.size() : x < y;
     } else {
       if (a.front() != b.front()) return a.front() < b.front();
       a.remove_prefix(1);

@@ -91,6 +91,7 @@ void TensorBoardWriter::add(const EvalRecord& record) {
   put(prefix + "token_accuracy", record.token_accuracy, record.step, time);
   put(prefix + "num_tokens", static_cast<double>(record.num_tokens), record.step, time);
   put(prefix + "eval_s", record.eval_s, record.step, time);
+  put(prefix + "ece", record.ece, record.step, time);
   flush_when_due();
 }
 

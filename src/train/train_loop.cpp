@@ -202,7 +202,7 @@ class Loop {
       const auto start = Clock::now();
       const EvalResult result = evaluate(run_.eval_context(), run_.data.evals[i], run_.eval_plans[i]);
       metrics::EvalRecord record{run_.state.step, result.name, result.loss, result.perplexity, result.token_accuracy,
-                                 result.num_tokens, seconds_since(start)};
+                                 result.num_tokens, seconds_since(start), result.ece};
       reporters_.write(record);
       char line[200];
       std::snprintf(line, sizeof line, "step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s",

@@ -48,7 +48,7 @@ def test_archive_is_small_and_complete(archive, bundle):
     files = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
     assert files >= {"BUNDLE", "bin/lora-train", "bin/lora-train-probe", "bin/kernels_test", "bin/gpu_bench",
                      "bin/lib/liblora_train_engine.so", "bin/lib/liblora_train_cuda.so", "bin/lib/libcount_cuda_calls.so",
-                     "bin/configs/h100.yaml", "scripts/gpu_check.sh", "tests/gpu/parity_gpu.py", "tests/parity/oracle.py",
+                     "bin/configs/h100.yaml", "scripts/gpu_check.sh", "scripts/sweep.sh", "tests/gpu/parity_gpu.py", "tests/parity/oracle.py",
                      "bench/gpu_measure.py", "examples/tiny-math/train.jsonl"}
     assert "bin/lib/torch_path" not in files, "it names a folder of the machine that built"
     assert not [path for path in bundle.rglob("*") if path.is_symlink()]

@@ -53,6 +53,7 @@ struct EvalRecord {
   double token_accuracy = 0;  ///< 0..1
   long long num_tokens = 0;   ///< supervised
   double eval_s = 0;
+  double ece = 0;  ///< calibration error, 0..1
 };
 
 /// A checkpoint that is complete on disk.

@@ -10,10 +10,11 @@ namespace lora_train::metrics {
 struct ProgressState {
   long long step = 0;  ///< finished steps
   long long total_steps = 0;
-  double loss = 0;  ///< mean since the last logged step, or of the step
+  std::optional<double> loss = {};  ///< mean since the last logged step, or of the step; none: what is done has no loss
   double steps_per_s = 0;
   double tokens_per_s = 0;
   double eta_s = 0;  ///< time left
+  const char* unit = "step";  ///< what is counted, in the plain line
 };
 
 struct ProgressOptions {

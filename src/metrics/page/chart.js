@@ -158,7 +158,9 @@ class Chart {
     pen.clip();
     const marked = this.view.marked;
     const order = [...this.curves].sort((a, b) => (a.run === marked) - (b.run === marked));
-    if (!this.is_crowded()) for (const curve of order) if (curve.raw) this.draw_line(pen, curve, curve.raw, 0.28, 1);
+    for (const curve of order) {
+      if (curve.raw && (!this.is_crowded() || curve.run === marked)) this.draw_line(pen, curve, curve.raw, 0.36, 1);
+    }
     for (const curve of order) {
       const is_faded = marked && curve.run !== marked;
       this.draw_line(pen, curve, curve.y, is_faded ? 0.15 : 1, curve.run === marked ? 2.6 : this.is_crowded() ? 1.3 : 1.8);

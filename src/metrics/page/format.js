@@ -61,7 +61,7 @@ const few_colors = ["#3b76d6", "#e5730b", "#2f9e5f", "#d03b4b", "#8a63d2", "#12a
 function run_color(index, count) {
   if (count <= few_colors.length) return few_colors[index];
   const hue = (index * 137.508 + 250) % 360;
-  const light = [52, 64, 42][index % 3];
+  const light = [54, 66, 46][index % 3];
   return "hsl(" + hue.toFixed(1) + " 62% " + light + "%)";
 }
 

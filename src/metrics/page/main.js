@@ -29,7 +29,7 @@ class View {
     this.runs.forEach((run, i) => this.colors.set(run, run_color(i, this.runs.length)));
     if (!this.color_key) return;
     const values = [...new Set(this.runs.map((run) => setting_text(run.profile[this.color_key])))];
-    values.sort((a, b) => a.localeCompare(b, "en", {numeric: true}) );
+    values.sort(compare_names);
     const numbers = values.map(Number);
     if (numbers.every(Number.isFinite)) values.sort((a, b) => a - b);
     for (const run of this.runs) {
@@ -121,6 +121,10 @@ function charts_grid(data, view) {
     view.charts.push(chart);
     grid.append(chart.node);
   }
+  // No holes in the last row: three small ones a row, two where that is all that is left.
+  const small = view.charts.filter((chart) => !chart.spec.is_wide);
+  const num_halves = {0: 0, 1: Math.min(4, small.length), 2: 2}[small.length % 3];
+  for (const chart of small.slice(small.length - num_halves)) chart.node.classList.add("half");
   return grid;
 }
 

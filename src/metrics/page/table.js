@@ -6,11 +6,23 @@ function cell_value(run, column) {
   return run[column.name];
 }
 
+// "r8" before "r16", and "0.001" before "0.01".
+function compare_names(a, b) {
+  const parts = (text) => text.match(/\d+|\D+/g) || [];
+  const [x, y] = [parts(a), parts(b)];
+  for (let i = 0; i < Math.min(x.length, y.length); ++i) {
+    if (x[i] === y[i]) continue;
+    const are_numbers = /^[1-9]\d*$|^0$/.test(x[i]) && /^[1-9]\d*$|^0$/.test(y[i]);
+    return are_numbers ? Number(x[i]) - Number(y[i]) : x[i] < y[i] ? -1 : 1;
+  }
+  return x.length - y.length;
+}
+
 function compare_cells(a, b) {
   const is_missing = (v) => v === null || v === undefined || v === "";
   if (is_missing(a) || is_missing(b)) return is_missing(a) - is_missing(b);
   if (typeof a === "number" && typeof b === "number") return a - b;
-  return String(setting_text(a)).localeCompare(String(setting_text(b)), "en", {numeric: true});
+  return compare_names(setting_text(a), setting_text(b));
 }
 
 function badge(status) {

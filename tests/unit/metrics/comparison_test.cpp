@@ -54,6 +54,8 @@ TEST_F(ComparisonTest, SortsNumbersAsNumbersAndUnknownLast) {
   EXPECT_EQ(order(comparison), "cba");
   sort_runs(comparison, "learning_rate");
   EXPECT_EQ(order(comparison), "bac");
+  sort_runs(comparison, "-lora_r");
+  EXPECT_EQ(order(comparison), "bca");
   sort_runs(comparison, "-run");
   EXPECT_EQ(order(comparison), "cba");
 }
@@ -94,6 +96,7 @@ TEST_F(ComparisonTest, LongValuesAndReasonsFollowTheTable) {
   write_run(folder_ / "b", "", 1);
   write_text(folder_ / "c/summary.json", "{\"status\":\"failed\",\"reason\":\"two\\nlines \\u001b[2J\"}");
   const std::string table = comparison_table(compare_runs(find_runs(folder_.path())), 0, false);
+  EXPECT_EQ(table.substr(0, table.find('\n')).find("datasets"), std::string::npos) << table;
   EXPECT_NE(table.find("\n\ndatasets\n  a  [{\"path\":\"/a/long/path/to/the/first/train.jsonl\""), std::string::npos) << table;
   EXPECT_NE(table.find("\nc: failed: two lines \\x1b[2J\n"), std::string::npos) << table;
   EXPECT_EQ(table.find('\x1b'), std::string::npos);

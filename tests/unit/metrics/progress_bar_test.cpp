@@ -67,6 +67,14 @@ TEST(ProgressBar, NoStepsIsZeroPercent) {
   EXPECT_EQ(format_progress_line(ProgressState{}).substr(0, 13), "step 0/0 (0%)");
 }
 
+TEST(ProgressBar, CountsWhatHasNoLoss) {
+  ProgressState state = kState;
+  state.loss.reset();
+  state.unit = "prompt";
+  EXPECT_EQ(format_progress_line(state), "prompt 25/100 (25%) 3.21 it/s 12,345 tok/s, 1m 05s left");
+  EXPECT_EQ(format_progress_bar(state, 120, false).find("loss"), std::string::npos);
+}
+
 TEST(ProgressBar, ColorOnlyWhenAsked) {
   EXPECT_NE(format_progress_bar(kState, 120, true).find("\x1b["), std::string::npos);
   EXPECT_EQ(format_progress_bar(kState, 120, false).find("\x1b["), std::string::npos);

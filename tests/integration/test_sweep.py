@@ -1,0 +1,124 @@
+"""scripts/sweep.sh: a grid of runs, interrupted and gone on with."""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from conftest import BINARY, ENVIRONMENT, ROOT, TIMEOUT_S, wait_for
+
+SWEEP = ROOT / "scripts/sweep.sh"
+GRID = ("learning_rate=1e-2,1e-3", "lora_r=4,8")
+
+
+class Sweep:
+    def __init__(self, setup):
+        self.setup, self.runs = setup, setup.folder / "runs"
+
+    def command(self, *arguments, **changes):
+        settings = dict(dict(output_dir=str(self.runs / "lr{learning_rate}-r{lora_r}")), **changes)
+        return [str(SWEEP), "--program", str(BINARY), "--profile", str(self.setup.write_profile(**settings)), *arguments]
+
+    def __call__(self, *arguments, **changes):
+        return subprocess.run(self.command(*arguments, **changes), capture_output=True, text=True, timeout=TIMEOUT_S,
+                              env=ENVIRONMENT)
+
+    def start(self, *arguments, **changes):
+        return subprocess.Popen(self.command(*arguments, **changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True, env=ENVIRONMENT)
+
+    def statuses(self):
+        return {path.parent.name: json.loads(path.read_text())["status"] for path in self.runs.glob("*/summary.json")}
+
+
+@pytest.fixture
+def sweep(setup):
+    return Sweep(setup)
+
+
+NAMES = {f"lr{rate}-r{rank}" for rate in ("0.01", "0.001") for rank in (4, 8)}
+
+
+def test_one_folder_for_each_combination_and_a_comparison(sweep):
+    done = sweep(*GRID)
+    assert done.returncode == 0, done.stderr
+    assert sweep.statuses() == dict.fromkeys(NAMES, "done")
+    assert done.stdout.splitlines()[0].split()[:3] == ["run", "lora_r", "learning_rate"], done.stdout
+    assert len(done.stdout.splitlines()) == 5
+    before = {path: path.stat().st_mtime_ns for path in sweep.runs.rglob("*")}
+    again = sweep(*GRID)
+    assert again.returncode == 0 and again.stderr.count("already complete") == 4, again.stderr
+    assert again.stdout == done.stdout and {path: path.stat().st_mtime_ns for path in sweep.runs.rglob("*")} == before
+
+
+def test_dry_run_prints_the_commands(sweep):
+    done = sweep("--dry-run", *GRID, "lora_target_modules=[q_proj,v_proj],all-linear", "--", "--quiet",
+                 output_dir=str(sweep.runs / "{learning_rate}-{lora_r}"))
+    assert done.returncode == 2 and "lora_target_modules has 2 values" in done.stderr, done.stderr
+    done = sweep("--dry-run", *GRID, "lora_target_modules=[q_proj,v_proj]", "--", "--quiet")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and len(lines) == 5 and not sweep.runs.exists(), done.stdout + done.stderr
+    assert all(" train --profile " in line and "--quiet" in line and "q_proj" in line for line in lines[:4]), lines
+    assert " compare " in lines[4] and all(f"/{name}" in lines[4] for name in NAMES)
+
+
+@pytest.mark.parametrize("arguments, changes, what", [
+    (GRID, dict(output_dir="runs/lr{learning_rate}"), "Put {lora_r} into it"),
+    (GRID, dict(output_dir="runs/one"), "Put {learning_rate} into it"),
+    (("learning_rate=1e-2,0.01", "lora_r=4"), {}, "learning_rate has 2 values"),
+    (("learnin_rate=1,2",), {}, 'Did you mean "learning_rate"'),
+    (("learning_rate=1e-2,fast",), {}, "the profile is refused with: learning_rate=fast"),
+    (("learning_rate=1e-2,",), {}, "empty value"),
+    (("learning_rate=1e-2", "learning_rate=1e-3"), {}, "given twice"),
+    (("--jobs", "0", *GRID), {}, "--jobs"), (("--whatever", *GRID), {}, "unknown flag"), ((), {}, "nothing to vary"),
+    ((*GRID, "--", "--output-dir", "runs/x"), {}, "output_dir=runs/{key}"),
+])
+def test_mistakes_are_found_before_the_first_run(sweep, arguments, changes, what):
+    done = sweep(*arguments, **changes)
+    assert done.returncode == 2 and what in done.stderr and not sweep.runs.exists(), done.stderr
+
+
+def test_a_failing_run_is_noted_and_the_sweep_goes_on(sweep):
+    """A rate without end: the second step is not finite."""
+    done = sweep("learning_rate=1e-2,1e30,1e-3", "lora_r=4")
+    assert done.returncode == 7, done.stderr
+    assert "run 2 of 3: failed with exit status 7" in done.stderr and "1 of 3 runs failed" in done.stderr, done.stderr
+    assert sorted(sweep.statuses().values()) == ["done", "done", "failed"] and ": failed: " in done.stdout
+
+
+def test_stop_and_the_same_command_goes_on(sweep):
+    """A signal stops the run that is on, after a checkpoint, and the sweep with it; then one run is killed, too."""
+    settings = dict(max_steps=400, save_steps=50)
+    process = sweep.start(*GRID, **settings)
+    second = sweep.runs / "lr0.01-r8"
+    wait_for(lambda: len(sweep.setup.events("train", second)) >= 60, "step 60 of the second run", process)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 75 and "the same command goes on" in stderr, stderr
+    assert sweep.statuses() == {"lr0.01-r4": "done", "lr0.01-r8": "stopped"}, stderr
+    step = json.loads((second / "summary.json").read_text())["step"]
+    assert step >= 60 and (second / f"checkpoint-{step}").exists()
+
+    process = sweep.start(*GRID, **settings)
+    third = sweep.runs / "lr0.001-r4"
+    wait_for(lambda: len(sweep.setup.events("train", third)) >= 60, "step 60 of the third run", process)
+    holder = int((third / ".lock").read_text().split()[1])
+    os.kill(holder, signal.SIGKILL)
+    stdout, stderr = process.communicate(timeout=300)
+    assert process.returncode == 137 and "run 3 of 4: failed with exit status 137" in stderr, stderr
+    assert "lr0.001-r4: unfinished: " in stdout, stdout
+
+    done = sweep(*GRID, **settings)
+    assert done.returncode == 0 and sweep.statuses() == dict.fromkeys(NAMES, "done"), done.stderr
+    assert f"resumed from {third}/checkpoint-50" in done.stderr, done.stderr
+    steps = [line["step"] for line in sweep.setup.events("train", second)]
+    assert steps == list(range(1, 401))
+
+
+def test_several_runs_at_a_time(sweep):
+    done = sweep("--jobs", "2", *GRID)
+    assert done.returncode == 0 and sweep.statuses() == dict.fromkeys(NAMES, "done"), done.stderr
+    done = sweep("--jobs", "2", "learning_rate=1e30,1e-2", "lora_r=16")
+    assert done.returncode == 7 and "run 1 of 2: failed" in done.stderr and "not finite" in done.stderr, done.stderr
