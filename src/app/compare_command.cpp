@@ -17,16 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "--sort -KEY" as "--sort=-KEY", which is no flag of its own.
-std::vector<std::string> with_sort_joined(const std::vector<std::string>& arguments) {
-  std::vector<std::string> joined;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const bool has_value = i + 1 < arguments.size() && arguments[i + 1].starts_with("-") && !arguments[i + 1].starts_with("--");
-    joined.push_back(arguments[i] == "--sort" && has_value ? "--sort=" + arguments[++i] : arguments[i]);
-  }
-  return joined;
-}
-
 std::vector<fs::path> find_all_runs(const std::vector<std::string>& names) {
   std::vector<fs::path> runs;
   std::vector<std::string> empty;
@@ -81,7 +71,7 @@ int run_compare(const std::vector<std::string>& arguments) {
   const CLI::Option* const csv =
       parser.app().add_option("--csv", csv_file, "as CSV into FILE, or onto stdout")->expected(0, 1)->type_name("FILE");
   parser.app().add_option("--html", html_file, "one page with all curves, for a browser")->type_name("FILE");
-  if (!parser.parse(with_sort_joined(arguments))) return 0;
+  if (!parser.parse(arguments)) return 0;
   take_back_folder(csv_file, folders);
   const bool prints_csv = csv->count() > 0 && csv_file.empty();
   if (folders.empty()) parser.refuse("DIR", "no folder to look at; expected DIR...");

@@ -14,12 +14,13 @@ import termios
 
 import pytest
 
-from conftest import BINARY, ENVIRONMENT, lora_train, wait_for
+from conftest import BINARY, ENVIRONMENT, Setup, lora_train, wait_for
 
 
-@pytest.fixture
-def runs(setup):
-    """Three runs: two that are done, and one that failed."""
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Three runs: two that are done, and one that failed. No test changes them."""
+    setup = Setup(tmp_path_factory.mktemp("three"))
     folder = setup.folder / "runs"
     evals = [{"path": str(setup.rows_file), "type": "pretokenized", "name": "val"}]
     settings = dict(eval_datasets=evals, eval_steps=2, gpu_price_per_hour=36.0)

@@ -29,6 +29,9 @@ class Sweep:
         return subprocess.Popen(self.command(*arguments, **changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 text=True, env=ENVIRONMENT)
 
+    def file_times(self):
+        return {path: path.stat().st_mtime_ns for path in self.runs.rglob("*") if path.is_file()}
+
     def statuses(self):
         return {path.parent.name: json.loads(path.read_text())["status"] for path in self.runs.glob("*/summary.json")}
 
@@ -47,10 +50,10 @@ def test_one_folder_for_each_combination_and_a_comparison(sweep):
     assert sweep.statuses() == dict.fromkeys(NAMES, "done")
     assert done.stdout.splitlines()[0].split()[:3] == ["run", "lora_r", "learning_rate"], done.stdout
     assert len(done.stdout.splitlines()) == 5
-    before = {path: path.stat().st_mtime_ns for path in sweep.runs.rglob("*")}
+    before = sweep.file_times()
     again = sweep(*GRID)
     assert again.returncode == 0 and again.stderr.count("already complete") == 4, again.stderr
-    assert again.stdout == done.stdout and {path: path.stat().st_mtime_ns for path in sweep.runs.rglob("*")} == before
+    assert again.stdout == done.stdout and sweep.file_times() == before
 
 
 def test_dry_run_prints_the_commands(sweep):
@@ -115,6 +118,11 @@ def test_stop_and_the_same_command_goes_on(sweep):
     assert f"resumed from {third}/checkpoint-50" in done.stderr, done.stderr
     steps = [line["step"] for line in sweep.setup.events("train", second)]
     assert steps == list(range(1, 401))
+
+
+def test_a_run_out_of_time_ends_the_sweep(sweep):
+    done = sweep(*GRID, "--", "--max-time", "1s", max_steps=1000000)
+    assert done.returncode == 75 and sweep.statuses() == {"lr0.01-r4": "stopped"}, done.stderr
 
 
 def test_several_runs_at_a_time(sweep):
