@@ -45,7 +45,8 @@ std::string model_card(const Profile& profile, const AdapterSetup& adapters, con
   lora::AdapterUse use{base, profile.output_dir + "/adapter", 0,
                        !options.use_rslora && options.rank_pattern.empty() && options.alpha_pattern.empty()};
   for (const auto& spec : adapters.specs) use.largest_rank = std::max(use.largest_rank, spec.rank);
-  card += "\n" + lora::usage_section(use);
+  card += "\n";
+  card += lora::usage_section(use);
   return card;
 }
 
