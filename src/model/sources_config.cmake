@@ -2,7 +2,7 @@
 # init-model): no torch.
 set(LT_MODEL_CONFIG_SOURCES
   adapter_spec.cpp config_reader.cpp expected_weights.cpp family_llama.cpp family_mistral.cpp family_qwen2.cpp
-  family_qwen3.cpp init_model.cpp model_config.cpp registry.cpp rope_config.cpp rope_frequencies.cpp)
+  family_qwen3.cpp init_model.cpp known_shapes.cpp model_config.cpp registry.cpp rope_config.cpp rope_frequencies.cpp)
 list(TRANSFORM LT_MODEL_CONFIG_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 if(NOT TARGET lt_model_config)
   add_library(lt_model_config OBJECT ${LT_MODEL_CONFIG_SOURCES})
