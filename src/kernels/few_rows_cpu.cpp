@@ -15,6 +15,9 @@ namespace {
 constexpr std::int64_t kOutputs = 4;           // of a tile
 constexpr std::int64_t kGrainElements = 65536;  // weights per thread below which another one costs more than it gains
 
+typedef float Vector8 __attribute__((vector_size(32)));
+typedef float Vector16 __attribute__((vector_size(64)));
+
 /// x as fp32 [M, stride], padded with zeros to whole steps; in a step of 2 * lanes elements the first half meets the first
 /// vector of sums.
 struct PackedRows {
@@ -24,6 +27,9 @@ struct PackedRows {
 
 template <class Vector>
 constexpr std::int64_t kLanes = sizeof(Vector) / sizeof(float);
+
+template <class T>
+constexpr std::int64_t kLine = 64 / sizeof(T);  // elements of a cache line
 
 /// Where element i of a step lies in the packed x.
 template <class T>
@@ -40,7 +46,10 @@ PackedRows pack(Rows<const T> x, std::int64_t M, std::int64_t K, std::int64_t la
   packed.values.assign(static_cast<std::size_t>(M * packed.stride), 0.0F);
   for (std::int64_t m = 0; m < M; ++m) {
     float* row = packed.values.data() + m * packed.stride;
-    for (std::int64_t k = 0; k < K; ++k) row[k / step * step + packed_place<T>(k % step, lanes)] = load(x[m] + k);
+    for (std::int64_t begin = 0; begin < K; begin += step) {
+      const std::int64_t count = std::min(step, K - begin);
+      for (std::int64_t i = 0; i < count; ++i) row[begin + packed_place<T>(i, lanes)] = load(x[m] + begin + i);
+    }
   }
   return packed;
 }
@@ -61,105 +70,120 @@ LORA_TRAIN_INLINE void load_step(const Bf16* from, Vector& first, Vector& second
   std::memcpy(&second, &odd, sizeof second);
 }
 
-template <class Vector>
-LORA_TRAIN_INLINE float sum_of(const Vector& first, const Vector& second) {
-  const Vector both = first + second;
-  float lanes[kLanes<Vector>];
-  std::memcpy(lanes, &both, sizeof lanes);
-#pragma GCC unroll 4
-  for (std::int64_t half = kLanes<Vector> / 2; half > 0; half /= 2) {
-    for (std::int64_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
+// Halves added to halves.
+LORA_TRAIN_INLINE float sum_of(const Vector8& v) {
+  const auto four = __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+  const auto two = __builtin_shufflevector(four, four, 0, 1) + __builtin_shufflevector(four, four, 2, 3);
+  return two[0] + two[1];
+}
+LORA_TRAIN_INLINE float sum_of(const Vector16& v) {
+  return sum_of(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-// sums[o][r] = weight[n + o] . x[m + r]; `tail` holds the rest of each weight row behind the whole steps, padded.
+/// Sums of a tile: two vectors for each output and row.
+template <class Vector, int kTileOutputs, int kTileRows>
+struct Sums {
+  Vector of[kTileOutputs][kTileRows][2] = {};
+};
+
+// A step of 2 * lanes features: weights at from + o * stride, the packed x at x + r * x_stride.
 template <class Vector, int kTileOutputs, int kTileRows, class T>
-LORA_TRAIN_INLINE void tile(Rows<const T> weight, const PackedRows& x, std::int64_t m, const T* tail, bool has_tail,
-                            float* sums) {
+LORA_TRAIN_INLINE void add_step(const T* from, std::int64_t stride, const float* x, std::int64_t x_stride,
+                                Sums<Vector, kTileOutputs, kTileRows>& sums) {
+  Vector x0[kTileRows], x1[kTileRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kTileRows; ++r) {
+    std::memcpy(&x0[r], x + r * x_stride, sizeof x0[r]);
+    std::memcpy(&x1[r], x + r * x_stride + kLanes<Vector>, sizeof x1[r]);
+  }
+#pragma GCC unroll 8
+  for (int o = 0; o < kTileOutputs; ++o) {
+    Vector first, second;
+    load_step(from + o * stride, first, second);
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+      sums.of[o][r][0] += first * x0[r];
+      sums.of[o][r][1] += second * x1[r];
+    }
+  }
+}
+
+/// What all tiles of a call share.
+template <class T, class Y>
+struct Call {
+  const FewRows<T, Y>& p;
+  const PackedRows& x;
+};
+
+// Outputs [n, n + kTileOutputs) of rows [m, m + kTileRows). With kFetches the weights of the next tile are fetched
+// meanwhile: rows are often too short for the processor to see where they go.
+template <class Vector, int kTileOutputs, int kTileRows, bool kFetches, class T, class Y>
+LORA_TRAIN_INLINE void tile(const Call<T, Y>& call, std::int64_t n, std::int64_t m) {
   constexpr std::int64_t kStep = 2 * kLanes<Vector>;
-  Vector acc[kTileOutputs][kTileRows][2] = {};
-  const float* rows = x.values.data() + m * x.stride;
-  const auto add_step = [&](const T* const* from, std::int64_t place) __attribute__((always_inline)) {
+  const FewRows<T, Y>& p = call.p;
+  const std::int64_t stride = p.weight.stride, x_stride = call.x.stride, whole = call.x.num_steps * kStep;
+  const T* const from = p.weight[n];
+  const float* const x = call.x.values.data() + m * x_stride;
+  Sums<Vector, kTileOutputs, kTileRows> sums;
+  for (std::int64_t k = 0; k < whole; k += kStep) {
+    if constexpr (kFetches) {
 #pragma GCC unroll 8
-    for (int o = 0; o < kTileOutputs; ++o) {
-      Vector first, second;
-      load_step(from[o], first, second);
-#pragma GCC unroll 8
-      for (int r = 0; r < kTileRows; ++r) {
-        Vector x0, x1;
-        std::memcpy(&x0, rows + r * x.stride + place, sizeof x0);
-        std::memcpy(&x1, rows + r * x.stride + place + kLanes<Vector>, sizeof x1);
-        acc[o][r][0] += first * x0;
-        acc[o][r][1] += second * x1;
+      for (int o = 0; o < kTileOutputs; ++o) {
+#pragma GCC unroll 2
+        for (std::int64_t line = 0; line < kStep; line += kLine<T>) {
+          __builtin_prefetch(from + (o + kTileOutputs) * stride + k + line);
+        }
       }
     }
-  };
-  const T* from[kTileOutputs];
-  for (std::int64_t s = 0; s < x.num_steps; ++s) {
+    add_step(from + k, stride, x + k, x_stride, sums);
+  }
+  if (whole < p.K) {
+    T tail[kTileOutputs * kStep] = {};
+    for (int o = 0; o < kTileOutputs; ++o) {
+      std::memcpy(tail + o * kStep, from + o * stride + whole, static_cast<std::size_t>(p.K - whole) * sizeof(T));
+    }
+    add_step(tail, kStep, x + whole, x_stride, sums);
+  }
 #pragma GCC unroll 8
-    for (int o = 0; o < kTileOutputs; ++o) from[o] = weight[o] + s * kStep;
-    add_step(from, s * kStep);
-  }
-  if (has_tail) {
-    for (int o = 0; o < kTileOutputs; ++o) from[o] = tail + o * kStep;
-    add_step(from, x.num_steps * kStep);
-  }
   for (int o = 0; o < kTileOutputs; ++o) {
-    for (int r = 0; r < kTileRows; ++r) sums[o * kTileRows + r] = sum_of(acc[o][r][0], acc[o][r][1]);
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+      float sum = sum_of(sums.of[o][r][0] + sums.of[o][r][1]);
+      if (p.bias != nullptr) sum += load(p.bias + n + o);
+      if (p.residual.data != nullptr) sum += load(p.residual[m + r] + n + o);
+      store(p.y[m + r] + n + o, sum);
+    }
   }
-}
-
-template <class T, class Y>
-void finish(const FewRows<T, Y>& p, std::int64_t n, std::int64_t m, float sum) {
-  if (p.bias != nullptr) sum += load(p.bias + n);
-  if (p.residual.data != nullptr) sum += load(p.residual[m] + n);
-  store(p.y[m] + n, sum);
 }
 
 /// Outputs [n, n + kTileOutputs) of all rows.
 template <class Vector, int kTileOutputs, class T, class Y>
-LORA_TRAIN_INLINE void outputs(const FewRows<T, Y>& p, const PackedRows& x, std::int64_t n) {
-  constexpr std::int64_t kStep = 2 * kLanes<Vector>;
-  const Rows<const T> weight{p.weight[n], p.weight.stride};
-  const std::int64_t rest = p.K - x.num_steps * kStep;
-  T tail[kTileOutputs * kStep] = {};
-  for (int o = 0; o < kTileOutputs && rest > 0; ++o) {
-    std::memcpy(tail + o * kStep, weight[o] + x.num_steps * kStep, static_cast<std::size_t>(rest) * sizeof(T));
-  }
-  float sums[kTileOutputs * 4];
-  std::int64_t m = 0;
-  const auto run = [&]<int kTileRows>() __attribute__((always_inline)) {
-    tile<Vector, kTileOutputs, kTileRows>(weight, x, m, tail, rest > 0, sums);
-    for (int o = 0; o < kTileOutputs; ++o) {
-      for (int r = 0; r < kTileRows; ++r) finish(p, n + o, m + r, sums[o * kTileRows + r]);
-    }
-    m += kTileRows;
-  };
-  while (m + 2 <= p.M) run.template operator()<2>();
-  if (m < p.M) run.template operator()<1>();
+LORA_TRAIN_INLINE void outputs(const Call<T, Y>& call, std::int64_t n) {
+  const std::int64_t M = call.p.M;
+  if (M == 1) return tile<Vector, kTileOutputs, 1, true>(call, n, 0);
+  tile<Vector, kTileOutputs, 2, true>(call, n, 0);
+  std::int64_t m = 2;
+  for (; m + 2 <= M; m += 2) tile<Vector, kTileOutputs, 2, false>(call, n, m);
+  if (m < M) tile<Vector, kTileOutputs, 1, false>(call, n, m);
 }
 
 template <class Vector, class T, class Y>
-LORA_TRAIN_INLINE void range(const FewRows<T, Y>& p, const PackedRows& x, std::int64_t begin, std::int64_t end) {
+LORA_TRAIN_INLINE void range(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
   std::int64_t n = begin;
-  for (; n + kOutputs <= end; n += kOutputs) outputs<Vector, kOutputs>(p, x, n);
-  for (; n < end; ++n) outputs<Vector, 1>(p, x, n);
+  for (; n + kOutputs <= end; n += kOutputs) outputs<Vector, kOutputs>(call, n);
+  for (; n < end; ++n) outputs<Vector, 1>(call, n);
 }
 
 // Not target_clones: the vectors themselves differ, so that the sums fit the registers there are.
-typedef float Vector8 __attribute__((vector_size(32)));
 #if defined(__x86_64__)
-typedef float Vector16 __attribute__((vector_size(64)));
 template <class T, class Y>
-__attribute__((target("arch=x86-64-v4"))) void range_v4(const FewRows<T, Y>& p, const PackedRows& x, std::int64_t begin,
-                                                        std::int64_t end) {
-  range<Vector16>(p, x, begin, end);
+__attribute__((target("arch=x86-64-v4"))) void range_v4(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
+  range<Vector16>(call, begin, end);
 }
 template <class T, class Y>
-__attribute__((target("arch=x86-64-v3"))) void range_v3(const FewRows<T, Y>& p, const PackedRows& x, std::int64_t begin,
-                                                        std::int64_t end) {
-  range<Vector8>(p, x, begin, end);
+__attribute__((target("arch=x86-64-v3"))) void range_v3(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
+  range<Vector8>(call, begin, end);
 }
 bool has_v4() { return __builtin_cpu_supports("x86-64-v4"); }
 bool has_v3() { return __builtin_cpu_supports("x86-64-v3"); }
@@ -167,17 +191,17 @@ bool has_v3() { return __builtin_cpu_supports("x86-64-v3"); }
 bool has_v4() { return false; }
 #endif
 template <class T, class Y>
-void range_any(const FewRows<T, Y>& p, const PackedRows& x, std::int64_t begin, std::int64_t end) {
-  range<Vector8>(p, x, begin, end);
+void range_any(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
+  range<Vector8>(call, begin, end);
 }
 
 template <class T, class Y>
-void range_here(const FewRows<T, Y>& p, const PackedRows& x, std::int64_t begin, std::int64_t end) {
+void range_here(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
 #if defined(__x86_64__)
-  if (has_v4()) return range_v4(p, x, begin, end);
-  if (has_v3()) return range_v3(p, x, begin, end);
+  if (has_v4()) return range_v4(call, begin, end);
+  if (has_v3()) return range_v3(call, begin, end);
 #endif
-  range_any(p, x, begin, end);
+  range_any(call, begin, end);
 }
 
 }  // namespace
@@ -188,7 +212,7 @@ void few_rows_linear_cpu(const FewRows<T, Y>& p) {
   const std::int64_t num_tiles = (p.N + kOutputs - 1) / kOutputs;
   const std::int64_t grain = std::max<std::int64_t>(1, kGrainElements / std::max<std::int64_t>(1, p.K * kOutputs));
   parallel_ranges(num_tiles, grain, [&](std::int64_t begin, std::int64_t end) {
-    range_here(p, x, begin * kOutputs, std::min(end * kOutputs, p.N));
+    range_here(Call<T, Y>{p, x}, begin * kOutputs, std::min(end * kOutputs, p.N));
   });
 }
 

@@ -1,8 +1,9 @@
 // lora-train-generate-probe REQUEST.json: test-only. Runs the generator on token ids and prints one JSON object.
 //   model, adapter (may be absent), dtype ("fp32" or "bf16"), limits {max_sequences, max_pass_tokens, cache_bytes},
 //   prompts [{ids, index, max_new_tokens, name}], stop_ids, sampling {temperature, top_k, top_p, min_p, seed},
-//   use_adapter, log_probabilities, logits (a file: those of prompt p and position t are tensor "p.t"), order (of on_done),
-//   scores [{prompt, completions}]
+//   use_adapter, log_probabilities, logits (a file: those of prompt p and position t are tensor "p.t"),
+//   scores [{prompt, completions}], quit_after (tokens, by on_token), kernels ("cuda-on-cpu"),
+//   candidates [{logits, sampling}]: what may be drawn, without a model
 // Prints {"completions": [{ids, reason, log_probability}], "done": [prompt, ...], "streamed": [[id, ...], ...], "scores",
 // "cache_bytes", "new_tokens", "prompt_tokens"}.
 #include <ATen/ATen.h>
@@ -59,11 +60,15 @@ generate::GeneratorLimits read_limits(const json& request) {
   return limits;
 }
 
+generate::SamplingOptions read_sampling(const json& request) {
+  const json sampling = request.value("sampling", json::object());
+  return {sampling.value("temperature", 0.0), sampling.value("top_k", std::int64_t{0}),
+                      sampling.value("top_p", 1.0), sampling.value("min_p", 0.0), sampling.value("seed", std::uint64_t{0})};
+}
+
 generate::GenerateOptions read_options(const json& request) {
   generate::GenerateOptions options;
-  const json sampling = request.value("sampling", json::object());
-  options.sampling = {sampling.value("temperature", 0.0), sampling.value("top_k", std::int64_t{0}),
-                      sampling.value("top_p", 1.0), sampling.value("min_p", 0.0), sampling.value("seed", std::uint64_t{0})};
+  options.sampling = read_sampling(request);
   options.stop_ids = request.value("stop_ids", std::vector<std::int32_t>());
   options.use_adapter = request.value("use_adapter", true);
   options.log_probabilities = request.value("log_probabilities", false);
@@ -123,9 +128,25 @@ void run_scores(generate::Generator& generator, const json& request, json& resul
   result["scores"] = generator.score(requests, request.value("use_adapter", true));
 }
 
+/// [[[id, probability], ...], ...]
+json list_candidates(const json& request) {
+  json lists = json::array();
+  for (const json& given : request) {
+    json list = json::array();
+    const auto logits = given.at("logits").get<std::vector<float>>();
+    for (const auto& c : generate::candidates(logits, read_sampling(given))) list.push_back({c.id, c.probability});
+    lists.push_back(list);
+  }
+  return lists;
+}
+
 int probe(const std::string& path) {
   std::ifstream file(path);
   const json request = json::parse(file);
+  if (request.contains("candidates")) {
+    std::printf("%s\n", list_candidates(request.at("candidates")).dump().c_str());
+    return 0;
+  }
   if (request.value("kernels", "") == "cuda-on-cpu") {
     kernels::use_own_kernels({&kernels::linked_own_kernels(), nullptr, true});
     kernels::reserve_own_workspace(kernels::kWorkspaceElements, at::kCPU);

@@ -1,0 +1,344 @@
+"""Generated ids, logits, draws and scores against transformers' generate, its logits processors and PEFT."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LogitsProcessorList, MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+import engine
+import oracle
+import random_case
+
+NUMBERS = [0, 1, 2, 3, 5, 8]
+NEW_TOKENS = 10
+PROGRAM = "lora-train-generate-probe"
+# Seen in fp32: 2e-6 (prompts) and 3e-6 (cached tokens).
+LOGITS_TOLERANCE = 2e-5
+
+
+def start(request, folder, threads=1):
+    path = folder / f"request-{len(list(folder.glob('request-*.json')))}.json"
+    path.write_text(json.dumps(request))
+    environment = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
+    return subprocess.run([str(engine.BIN / PROGRAM), str(path)], capture_output=True, text=True, timeout=engine.TIMEOUT_S,
+                          env=environment)
+
+
+def probe(request, folder, threads=1):
+    done = start(request, folder, threads)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def request_for(case, prompts, adapter=True, new_tokens=NEW_TOKENS, **more):
+    return {"model": str(case.model_dir), "adapter": str(case.adapter_dir) if adapter else "",
+            "prompts": [{"ids": ids, "max_new_tokens": new_tokens} for ids in prompts], **more}
+
+
+def ids_of(result):
+    return [completion["ids"] for completion in result["completions"]]
+
+
+def prompts_of(case):
+    """Of 1 to 40 tokens; the window of a case with one is 7."""
+    prompts = [row["input_ids"] for row in case.rows] + [case.rows[0]["input_ids"][:1], case.rows[0]["input_ids"][:7]]
+    assert max(map(len, prompts)) == 40 and min(map(len, prompts)) == 1
+    return prompts
+
+
+def load(case, adapter, dtype=torch.float32):
+    return (oracle.load_peft(case.model_dir, case.adapter_dir, dtype) if adapter else oracle.load_base(case.model_dir, dtype))
+
+
+def by_transformers(model, ids, new_tokens=NEW_TOKENS):
+    with torch.no_grad():
+        out = model.generate(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+                             max_new_tokens=new_tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
+    return out[0, len(ids):].tolist()
+
+
+def logits_by_transformers(model, ids):
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+
+
+@pytest.fixture(scope="module")
+def oracles(cases):
+    """oracles(number, adapter) is (case, model, greedy continuations of all prompts), made once."""
+    made = {}
+
+    def get(number, adapter):
+        if (number, adapter) not in made:
+            case = cases(number)
+            model = load(case, adapter)
+            made[number, adapter] = case, model, [by_transformers(model, ids) for ids in prompts_of(case)]
+        return made[number, adapter]
+    return get
+
+
+def has_window(case):
+    config = json.loads((case.model_dir / "config.json").read_text())
+    return config.get("sliding_window") is not None and config.get("use_sliding_window", True)
+
+
+def test_the_cases_have_every_family_with_and_without_window(cases):
+    kinds = {(cases(number).family, has_window(cases(number))) for number in NUMBERS}
+    assert kinds >= {("qwen2", True), ("qwen2", False), ("qwen3", True), ("qwen3", False), ("mistral", True), ("llama", False)}
+
+
+@pytest.mark.parametrize("adapter", [False, True], ids=["base", "adapter"])
+@pytest.mark.parametrize("number", NUMBERS)
+def test_greedy_ids_are_those_of_transformers(oracles, tmp_path, number, adapter):
+    case, _, want = oracles(number, adapter)
+    prompts = prompts_of(case)
+    together = probe(request_for(case, prompts, adapter), tmp_path)
+    assert ids_of(together) == want, case.description
+    assert together["streamed"] == want and sorted(together["done"]) == list(range(len(prompts)))
+    # Few at a time, prompts cut into parts of 5 tokens, room for three of the longest: the others wait.
+    tight = {"max_sequences": 3, "max_pass_tokens": 5, "cache_bytes": 1}
+    assert ids_of(probe(request_for(case, prompts, adapter, limits=tight), tmp_path)) == want, case.description
+    if adapter:
+        assert ids_of(probe(request_for(case, prompts[2:3], adapter), tmp_path)) == want[2:3], case.description
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_logits_of_prompts_and_of_cached_tokens(oracles, tmp_path, number):
+    case, model, want = oracles(number, True)
+    prompts = prompts_of(case)
+    probe(request_for(case, prompts, logits=str(tmp_path / "logits"), limits={"max_pass_tokens": 16}), tmp_path)
+    rows = load_file(tmp_path / "logits")
+    assert len(rows) == len(prompts) * NEW_TOKENS
+    for index, ids in enumerate(prompts):
+        reference = logits_by_transformers(model, ids + want[index])
+        for position in range(NEW_TOKENS):
+            error = oracle.relative_error(rows[f"{index}.{position}"], reference[len(ids) - 1 + position])
+            assert error < LOGITS_TOLERANCE, f"{case.description}: prompt {index}, token {position}: {error:.2e}"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_bf16_is_as_near_as_transformers_in_bf16(oracles, tmp_path, number):
+    case, _, want = oracles(number, False)
+    exact, rounded = load(case, False), load(case, False, torch.bfloat16)
+    prompts = prompts_of(case)[:4]
+    probe(request_for(case, prompts, adapter=False, new_tokens=1, dtype="bf16", logits=str(tmp_path / "logits")), tmp_path)
+    rows = load_file(tmp_path / "logits")
+    for index, ids in enumerate(prompts):
+        reference = logits_by_transformers(exact, ids)[-1]
+        theirs = oracle.relative_error(logits_by_transformers(rounded, ids)[-1], reference)
+        ours = oracle.relative_error(rows[f"{index}.0"], reference)
+        assert ours < max(1.5 * theirs, 0.01), f"{case.description}: prompt {index}: ours {ours:.2e}, theirs {theirs:.2e}"
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("number", range(4))
+def test_a_prompt_has_the_same_bits_alone_and_in_any_company(cases, tmp_path, number, dtype):
+    case = cases(number)
+    prompts = prompts_of(case)
+
+    def rows_of(some, name, **more):
+        probe(request_for(case, some, dtype=dtype, logits=str(tmp_path / name), **more), tmp_path)
+        return load_file(tmp_path / name)
+
+    together = rows_of(prompts, "together")
+    backwards = rows_of(prompts[::-1], "backwards", limits={"max_sequences": 2})
+    alone = rows_of(prompts[1:2], "alone")
+    for position in range(NEW_TOKENS):
+        assert torch.equal(alone[f"0.{position}"], together[f"1.{position}"]), position
+        for index in range(len(prompts)):
+            assert torch.equal(backwards[f"{len(prompts) - 1 - index}.{position}"], together[f"{index}.{position}"])
+
+
+def test_the_base_is_there_without_its_adapter(oracles, tmp_path):
+    for number in (0, 1):
+        case, _, want = oracles(number, False)
+        assert ids_of(probe(request_for(case, prompts_of(case), use_adapter=False), tmp_path)) == want
+        assert ids_of(probe(request_for(case, prompts_of(case)), tmp_path)) != want
+
+
+def test_our_cuda_kernels_give_the_same_ids(oracles, tmp_path):
+    for number in (1, 2):
+        case, _, want = oracles(number, True)
+        assert ids_of(probe(request_for(case, prompts_of(case)[:3], kernels="cuda-on-cpu"), tmp_path)) == want[:3]
+
+
+def test_stops_at_a_stop_token_and_where_the_caller_says(oracles, tmp_path):
+    case, _, want = oracles(0, True)
+    stop = want[0][4]
+    result = probe(request_for(case, prompts_of(case), stop_ids=[stop]), tmp_path)
+    for completion, ids in zip(result["completions"], want):
+        end = ids.index(stop) + 1 if stop in ids else None
+        assert completion["ids"] == ids[:end]
+        assert completion["reason"] == ("stop" if end else "length")
+    quit_early = probe(request_for(case, prompts_of(case), quit_after=3), tmp_path)
+    assert ids_of(quit_early) == [ids[:3] for ids in want]
+    assert {completion["reason"] for completion in quit_early["completions"]} == {"caller"}
+
+
+def test_many_prompts_go_through_a_small_cache(oracles, tmp_path):
+    case, _, want = oracles(0, True)
+    prompts = prompts_of(case)
+    result = probe(request_for(case, prompts * 25, limits={"max_sequences": 5, "cache_bytes": 1}), tmp_path)
+    assert ids_of(result) == want * 25
+    one = probe(request_for(case, [max(prompts, key=len)]), tmp_path)
+    assert result["cache_bytes"] == one["cache_bytes"]
+
+
+def test_log_probabilities(oracles, tmp_path):
+    case, model, want = oracles(1, True)
+    prompts = prompts_of(case)[:3]
+    result = probe(request_for(case, prompts, log_probabilities=True), tmp_path)
+    for ids, new, completion in zip(prompts, want, result["completions"]):
+        reference = logits_by_transformers(model, ids + new)[len(ids) - 1:-1].double().log_softmax(-1)
+        expected = float(reference.gather(1, torch.tensor(new)[:, None]).sum())
+        assert completion["log_probability"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_scores_of_completions(oracles, tmp_path, number):
+    case, model, _ = oracles(number, True)
+    rng = random.Random(number)
+    vocabulary = json.loads((case.model_dir / "config.json").read_text())["vocab_size"]
+    scores = [{"prompt": row["input_ids"], "completions": [[rng.randrange(vocabulary) for _ in range(length)]
+                                                           for length in (1, 2, 5, 13)]} for row in case.rows[:3]]
+    result = probe({**request_for(case, []), "scores": scores, "limits": {"max_sequences": 4, "max_pass_tokens": 9}}, tmp_path)
+    for request, got in zip(scores, result["scores"], strict=True):
+        for completion, sum_of_logs in zip(request["completions"], got, strict=True):
+            prompt = request["prompt"]
+            logs = logits_by_transformers(model, prompt + completion)[len(prompt) - 1:-1].double().log_softmax(-1)
+            expected = float(logs.gather(1, torch.tensor(completion)[:, None]).sum())
+            assert sum_of_logs == pytest.approx(expected, rel=1e-5)
+
+
+# ---- sampling ------------------------------------------------------------------------------------------------------
+
+SAMPLINGS = [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 12}, {"temperature": 1.3, "top_p": 0.8},
+             {"temperature": 1.5, "min_p": 0.08}, {"temperature": 1.2, "top_k": 20, "top_p": 0.9, "min_p": 0.05}]
+
+
+def processed(logits, sampling):
+    """Probabilities after transformers' processors, in the order of its generate."""
+    chain = [TemperatureLogitsWarper(sampling["temperature"])]
+    if sampling.get("top_k"):
+        chain.append(TopKLogitsWarper(sampling["top_k"]))
+    if sampling.get("top_p", 1.0) < 1.0:
+        chain.append(TopPLogitsWarper(sampling["top_p"]))
+    if sampling.get("min_p"):
+        chain.append(MinPLogitsWarper(sampling["min_p"]))
+    return LogitsProcessorList(chain)(None, logits[None].clone())[0].double().softmax(-1)
+
+
+def test_candidates_are_those_of_the_logits_processors(tmp_path):
+    generator = torch.Generator().manual_seed(5)
+    asked, wanted = [], []
+    for sampling in SAMPLINGS + [{"temperature": 0.01}, {"temperature": 1.0, "top_k": 1}, {"temperature": 1.0, "top_p": 0.01},
+                                 {"temperature": 1.0, "min_p": 1.0}, {"temperature": 2.0, "top_k": 500, "top_p": 0.97}]:
+        for size in (2, 131, 3000):
+            logits = 3 * torch.randn(size, generator=generator)
+            asked.append({"logits": logits.tolist(), "sampling": sampling})
+            wanted.append(processed(logits, sampling))
+    tied = torch.tensor([1.0, 3.0, 2.0, 2.0, 0.0, 2.0])  # top_k keeps what is as likely as the last that it keeps
+    asked.append({"logits": tied.tolist(), "sampling": {"temperature": 1.0, "top_k": 2}})
+    wanted.append(processed(tied, {"temperature": 1.0, "top_k": 2}))
+    assert int((wanted[-1] > 0).sum()) == 4
+    done = start({"candidates": asked}, tmp_path)
+    assert done.returncode == 0, done.stderr
+    for request, list_of_ours, expected in zip(asked, json.loads(done.stdout), wanted, strict=True):
+        ours = torch.zeros_like(expected)
+        for token, probability in list_of_ours:
+            ours[token] = probability
+        what = f"{request['sampling']} of {len(expected)}"
+        assert torch.equal(ours > 1e-12, expected > 1e-12), what
+        assert torch.allclose(ours, expected, rtol=1e-4, atol=1e-9), what
+        assert list_of_ours == sorted(list_of_ours, key=lambda pair: (-pair[1], pair[0])), what
+
+
+def chi_square_p_value(counts, probabilities):
+    """Of Pearson's test; cells that are expected less than five times are put together."""
+    expected = probabilities * counts.sum()
+    rare = expected < 5
+    cells = [(float(c), float(e)) for c, e, few in zip(counts, expected, rare) if not few]
+    if float(expected[rare].sum()) >= 5:
+        cells.append((float(counts[rare].sum()), float(expected[rare].sum())))
+    assert len(cells) >= 4, "too few cells: nothing is tested"
+    statistic = sum((c - e) ** 2 / e for c, e in cells)
+    return float(torch.special.gammaincc(torch.tensor((len(cells) - 1) / 2).double(), torch.tensor(statistic / 2).double()))
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: " ".join(f"{k}={v}" for k, v in sampling.items()))
+def test_draws_have_the_distribution_of_the_logits_processors(oracles, tmp_path, sampling):
+    case, model, _ = oracles(3, True)
+    prompt, num_draws = case.rows[4]["input_ids"], 3000
+    probabilities = processed(logits_by_transformers(model, prompt)[-1], sampling)
+    result = probe(request_for(case, [prompt] * num_draws, new_tokens=1, sampling={**sampling, "seed": 11},
+                               limits={"max_sequences": 64}), tmp_path)
+    counts = torch.bincount(torch.tensor([ids[0] for ids in ids_of(result)]), minlength=len(probabilities)).double()
+    assert counts.sum() == num_draws and float(counts[probabilities < 1e-12].sum()) == 0
+    p_value = chi_square_p_value(counts, probabilities)
+    assert p_value > 1e-3, f"{sampling}: p = {p_value:.2e}"
+    other = processed(logits_by_transformers(model, prompt)[-1], {"temperature": sampling["temperature"] * 1.25})
+    assert chi_square_p_value(counts, other) < 1e-3, "the test would not notice another temperature"
+
+
+def test_draws_depend_on_seed_index_and_position_alone(cases, tmp_path):
+    case = cases(1)
+    prompts = prompts_of(case)
+    sampling = {"temperature": 1.5, "top_p": 0.95, "seed": 3}
+
+    def draw(order, **more):
+        request = request_for(case, [prompts[i] for i in order], sampling={**sampling, **more})
+        for prompt, index in zip(request["prompts"], order):
+            prompt["index"] = index + 1000
+        return dict(zip(order, ids_of(probe(request, tmp_path))))
+
+    together = draw(range(len(prompts)))
+    for index in (0, 5):
+        assert draw([index])[index] == together[index]
+    assert draw(range(len(prompts) - 1, -1, -1)) == together
+    assert draw(range(len(prompts)), seed=4) != together
+    same = request_for(case, [prompts[0]] * 2, sampling=sampling)
+    first, second = ids_of(probe(same, tmp_path))
+    assert first != second and len(set(first)) > 1
+
+
+# ---- what cannot be done -------------------------------------------------------------------------------------------
+
+def test_refuses_what_the_model_cannot_take(cases, tmp_path):
+    case = cases(0)
+    limit = json.loads((case.model_dir / "config.json").read_text())["max_position_embeddings"]
+    for ids, new_tokens, code, words in [
+            ([1] * limit, 5, 3, [f"{limit} tokens", "5 are to follow", "shorten the prompt"]),
+            ([1] * (limit - 4), 5, 3, [str(limit - 4), str(limit), "lower max_new_tokens to 4"]),
+            ([], 5, 3, ["the prompt is empty"]), ([1, 5000], 5, 3, ["token id 5000", "vocabulary"]), ([1], 0, 3, ["max_new_tokens"])]:
+        request = request_for(case, [[1, 2], ids], new_tokens=new_tokens)
+        request["prompts"][1]["name"] = "prompts.jsonl:7"
+        request["prompts"][0]["max_new_tokens"] = 1
+        done = start(request, tmp_path)
+        assert done.returncode == code and done.stdout == "", done.stderr
+        assert "prompts.jsonl:7" in done.stderr and all(word in done.stderr for word in words), done.stderr
+    fits = request_for(case, [[1] * (limit - 4)], new_tokens=4)
+    assert start(fits, tmp_path).returncode == 0
+    for option, value in [("temperature", -1.0), ("top_p", 0.0), ("top_p", 1.5), ("min_p", 2.0), ("top_k", -1)]:
+        done = start(request_for(case, [[1]], sampling={"temperature": 1.0, option: value}), tmp_path)
+        assert done.returncode == 2 and option in done.stderr, done.stderr
+
+
+def test_logits_that_are_not_finite_name_prompt_and_position(cases, tmp_path):
+    case = cases(1)
+    folder = tmp_path / "broken"
+    shutil.copytree(case.model_dir, folder)
+    files = sorted(folder.glob("*.safetensors"))
+    broken = next(path for path in files if "model.norm.weight" in load_file(path))
+    tensors = load_file(broken)
+    tensors["model.norm.weight"][0] = float("nan")
+    save_file(tensors, broken, metadata={"format": "pt"})
+    request = request_for(case, [[3, 1, 2]])
+    request["model"] = str(folder)
+    for sampling in ({}, {"temperature": 1.0}):
+        done = start({**request, "sampling": sampling}, tmp_path)
+        assert done.returncode == 7 and "prompt 0" in done.stderr and "after token 3" in done.stderr, done.stderr
