@@ -18,33 +18,53 @@ constexpr std::int64_t kRows = 4, kColumns = 1024;  // of a tile: 16 KiB of sums
 
 std::size_t element_bytes(DType dtype) { return static_cast<std::size_t>(storage::dtype_bits(dtype)) / 8; }
 
+std::uint16_t half_at(const char* bytes, std::int64_t i) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, bytes + 2 * i, 2);
+  return bits;
+}
+
+LORA_TRAIN_CLONES void load_bf16(const char* bytes, std::int64_t count, float* out) {
+  for (std::int64_t i = 0; i < count; ++i) out[i] = from_bf16(half_at(bytes, i));
+}
+
 void load(const char* bytes, DType dtype, std::int64_t count, float* out) {
   if (dtype == DType::kF32) {
     std::memcpy(out, bytes, static_cast<std::size_t>(count) * 4);
-    return;
-  }
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, bytes + 2 * i, 2);
-    out[i] = dtype == DType::kBF16 ? from_bf16(bits) : from_f16(bits);
+  } else if (dtype == DType::kBF16) {
+    load_bf16(bytes, count, out);
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = from_f16(half_at(bytes, i));
   }
 }
 
-/// Returns whether all that was stored is finite.
-bool store(const float* values, DType dtype, std::int64_t count, char* out) {
-  bool is_finite = true;
+LORA_TRAIN_CLONES void store_bf16(const float* values, std::int64_t count, char* out) {
   for (std::int64_t i = 0; i < count; ++i) {
-    if (dtype == DType::kF32) {
-      std::memcpy(out + 4 * i, values + i, 4);
-      is_finite = is_finite && std::isfinite(values[i]);
-      continue;
-    }
-    const std::uint16_t bits = dtype == DType::kBF16 ? to_bf16(values[i]) : to_f16(values[i]);
-    const std::uint16_t exponent = dtype == DType::kBF16 ? 0x7F80 : 0x7C00;
+    const std::uint16_t bits = to_bf16(values[i]);
     std::memcpy(out + 2 * i, &bits, 2);
-    is_finite = is_finite && (bits & exponent) != exponent;
   }
-  return is_finite;
+}
+
+void store(const float* values, DType dtype, std::int64_t count, char* out) {
+  if (dtype == DType::kF32) {
+    std::memcpy(out, values, static_cast<std::size_t>(count) * 4);
+  } else if (dtype == DType::kBF16) {
+    store_bf16(values, count, out);
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint16_t bits = to_f16(values[i]);
+      std::memcpy(out + 2 * i, &bits, 2);
+    }
+  }
+}
+
+/// Whether all would be finite as this type: NaN fails too.
+LORA_TRAIN_CLONES bool all_fit(const float* values, std::int64_t count, DType dtype) {
+  // The smallest values that round to infinity.
+  const float limit = dtype == DType::kBF16 ? 0x1.FFp127F : dtype == DType::kF16 ? 65520.0F : INFINITY;
+  int num_beyond = 0;
+  for (std::int64_t i = 0; i < count; ++i) num_beyond += std::fabs(values[i]) < limit ? 0 : 1;
+  return num_beyond == 0;
 }
 
 /// sums [kRows, kColumns] = rows of B times columns of A. Missing rows of the last tile come as zeros.
@@ -105,7 +125,8 @@ bool merge_rows(const Job& job, std::int64_t first, std::int64_t num_rows, std::
   const auto begin = static_cast<std::size_t>(first * I);
   load(job.weight.bytes.data() + begin * element_bytes(job.weight.dtype), job.weight.dtype, count, values.data());
   if (job.adapter != nullptr) add_product(*job.adapter, first, num_rows, I, values.data());
-  return store(values.data(), job.target, count, job.out + begin * element_bytes(job.target));
+  store(values.data(), job.target, count, job.out + begin * element_bytes(job.target));
+  return all_fit(values.data(), count, job.target);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -84,6 +85,13 @@ TEST(MergeWeight, SaysWhenTheResultIsNotFinite) {
   std::string out;
   EXPECT_FALSE(merge_weight(test.fp32(), nullptr, DType::kF16, out));
   EXPECT_TRUE(merge_weight(test.fp32(), nullptr, DType::kBF16, out));
+  test.weight[100] = 65519;
+  EXPECT_TRUE(merge_weight(test.fp32(), nullptr, DType::kF16, out));
+  test.weight[100] = std::nextafter(std::bit_cast<float>(0x7F7F8000U), 0.0F);  // half a unit above the largest of bf16
+  EXPECT_TRUE(merge_weight(test.fp32(), nullptr, DType::kBF16, out));
+  test.weight[100] = std::bit_cast<float>(0x7F7F8000U);
+  EXPECT_FALSE(merge_weight(test.fp32(), nullptr, DType::kBF16, out));
+  EXPECT_TRUE(merge_weight(test.fp32(), nullptr, DType::kF32, out));
   test.weight[239] = NAN;
   EXPECT_FALSE(merge_weight(test.fp32(), nullptr, DType::kBF16, out));
   EXPECT_FALSE(merge_weight(test.fp32(), nullptr, DType::kF32, out));
