@@ -40,7 +40,7 @@ LORA_TRAIN_ENUM_NAMES(SchedulerKind, {SchedulerKind::kLinear, "linear"}, {Schedu
 LORA_TRAIN_ENUM_NAMES(LrScaling, {LrScaling::kNone, "none"}, {LrScaling::kSqrt, "sqrt"}, {LrScaling::kLinear, "linear"})
 LORA_TRAIN_ENUM_NAMES(GradientCheckpointing, {GradientCheckpointing::kAuto, "auto"},
                       {GradientCheckpointing::kOff, "off"}, {GradientCheckpointing::kCheap, "cheap"},
-                      {GradientCheckpointing::kFull, "full"})
+                      {GradientCheckpointing::kGateUp, "gate_up"}, {GradientCheckpointing::kFull, "full"})
 LORA_TRAIN_ENUM_NAMES(CudaGraphs, {CudaGraphs::kAuto, "auto"}, {CudaGraphs::kOff, "off"})
 LORA_TRAIN_ENUM_NAMES(Tuning, {Tuning::kAuto, "auto"}, {Tuning::kOff, "off"})
 LORA_TRAIN_ENUM_NAMES(AttnImplementation, {AttnImplementation::kAuto, "auto"},

@@ -61,8 +61,9 @@ FieldGroup compute_group() {
   return {"How it is computed",
           {choice_field<GradientCheckpointing>("gradient_checkpointing", &Profile::gradient_checkpointing,
                                                "Recompute activations in the backward pass instead of keeping them: "
-                                               "cheap recomputes norms and SwiGLU, full "
-                                               "whole layers, auto what the memory asks for. The numbers are the same.",
+                                               "cheap recomputes norms and SwiGLU, gate_up the product before it "
+                                               "too, full whole layers, auto what the memory asks for. The numbers "
+                                               "are the same.",
                                                GradientCheckpointing::kFull)
                .free_on_resume(),
            choice_field<CudaGraphs>("cuda_graphs", &Profile::cuda_graphs,

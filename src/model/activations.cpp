@@ -34,7 +34,7 @@ LayerActivations Activations::make_layer(const ModelConfig& c, const LayerWeight
   const auto pick = [](const auto* from, auto member) { return from != nullptr ? &(from->*member) : nullptr; };
   using A = AttentionActivations;
   using M = MlpActivations;
-  const Recompute cheap = Recompute::kCheap, full = Recompute::kFull;
+  const Recompute cheap = Recompute::kCheap, product = Recompute::kGateUp, full = Recompute::kFull;
   a.attention.normed = keep(cheap, pick(attention, &A::normed), w.qkv.input_width(), dtype);
   a.attention.rstd = keep(full, pick(attention, &A::rstd), {}, at::kFloat);
   a.attention.qkv = keep(full, pick(attention, &A::qkv), (heads + 2 * kv_heads) * E, dtype);
@@ -48,7 +48,7 @@ LayerActivations Activations::make_layer(const ModelConfig& c, const LayerWeight
   a.mlp.input = keep(full, pick(mlp, &M::input), c.hidden_size, dtype);
   a.mlp.normed = keep(cheap, pick(mlp, &M::normed), w.gate_up.input_width(), dtype);
   a.mlp.rstd = keep(full, pick(mlp, &M::rstd), {}, at::kFloat);
-  a.mlp.gate_up = keep(full, pick(mlp, &M::gate_up), 2 * c.intermediate_size, dtype);
+  a.mlp.gate_up = keep(product, pick(mlp, &M::gate_up), 2 * c.intermediate_size, dtype);
   a.mlp.hidden = keep(cheap, pick(mlp, &M::hidden), w.down.input_width(), dtype);
   return a;
 }
@@ -97,7 +97,7 @@ Recompute choose_recompute(const ModelConfig& config, WeightSource& weights, con
                            int64_t budget_bytes) {
   ActivationShape counted = shape;
   counted.device = at::kMeta;
-  for (const Recompute mode : {Recompute::kOff, Recompute::kCheap}) {
+  for (const Recompute mode : {Recompute::kOff, Recompute::kCheap, Recompute::kGateUp}) {
     const std::vector<Recompute> modes(static_cast<std::size_t>(config.num_layers), mode);
     if (Activations(config, weights, counted, modes).bytes() <= budget_bytes) return mode;
   }

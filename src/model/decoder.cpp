@@ -96,11 +96,12 @@ void recompute(const Decoder& decoder, const LayerWeights& weights, int64_t laye
                LayerActivations& saved, const Activations& buffers) {
   const Recompute mode = buffers.recompute(layer);
   if (mode == Recompute::kFull) forward_until_down(decoder, weights, layer, batch, saved, buffers.scratch);
-  if (mode != Recompute::kCheap) return;
+  if (mode != Recompute::kCheap && mode != Recompute::kGateUp) return;
   norm_and_columns(decoder, saved.input, weights.input_norm, weights.qkv, batch.dropout, buffers.scratch,
                    saved.attention.normed, saved.attention.rstd);
   norm_and_columns(decoder, saved.mlp.input, weights.post_attention_norm, weights.gate_up, batch.dropout,
                    buffers.scratch, saved.mlp.normed, saved.mlp.rstd);
+  if (mode == Recompute::kGateUp) projection_forward(weights.gate_up, saved.mlp.normed, {}, saved.mlp.gate_up);
   swiglu_and_columns(weights, batch, saved.mlp, buffers.scratch);
 }
 

@@ -20,20 +20,24 @@ constexpr double kReserveShare = 0.02;
 
 std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
-/// The backend that auto takes where nothing speaks against it.
-kernels::AttentionBackend planned_backend(const Profile& profile) {
+/// The backends that auto may take: in bf16 it is measured which (train/tuning.h).
+std::vector<kernels::AttentionBackend> planned_backends(const Profile& profile) {
   const kernels::AttentionBackend asked = attention_backend(profile);
-  if (asked != kernels::AttentionBackend::kAuto) return asked;
-  return profile.precision == Precision::kFp32 ? kernels::AttentionBackend::kEfficient : kernels::AttentionBackend::kFa2;
+  if (asked != kernels::AttentionBackend::kAuto) return {asked};
+  if (profile.precision == Precision::kFp32) return {kernels::AttentionBackend::kEfficient};
+  if (profile.deterministic) return {kernels::AttentionBackend::kFa2};
+  return {kernels::AttentionBackend::kFa2, kernels::AttentionBackend::kCudnn};
 }
 
 std::int64_t attention_bytes(const MemoryCase& asked) {
   constexpr std::int64_t kFewTokensADocument = 64;
   const model::ModelConfig& config = asked.config;
-  return kernels::attention_call_bytes(
-      planned_backend(asked.profile),
-      {asked.max_tokens(), asked.max_tokens() / kFewTokensADocument + asked.rows, asked.max_seq_len, config.num_heads,
-       config.num_kv_heads, config.head_dim, asked.num_multiprocessors, asked.profile.deterministic});
+  const kernels::AttentionSizes sizes = {
+      asked.max_tokens(), asked.max_tokens() / kFewTokensADocument + asked.rows, asked.max_seq_len, config.num_heads,
+      config.num_kv_heads, config.head_dim, asked.num_multiprocessors, asked.profile.deterministic};
+  std::int64_t bytes = 0;
+  for (const auto backend : planned_backends(asked.profile)) bytes = std::max(bytes, kernels::attention_call_bytes(backend, sizes));
+  return bytes;
 }
 
 std::int64_t rows_of(const Profile& profile, const data::BatchSizes& sizes) {
@@ -131,8 +135,8 @@ FittingSizes fit_into_memory(const Profile& profile, const ModelFiles& files, co
       smallest.rows = rows_of(profile, fitting.sizes);
       smallest.recompute = mode;
       fitting.plan = plan_memory(smallest);
-      // A smaller micro-batch costs less than computing every layer twice.
-      const bool is_last_resort = mode == model::Recompute::kFull && tokens > max_seq_len &&
+      // A smaller micro-batch costs less than computing products twice.
+      const bool is_last_resort = mode >= model::Recompute::kGateUp && tokens > max_seq_len &&
                                   profile.gradient_checkpointing == GradientCheckpointing::kAuto &&
                                   !profile.micro_batch_size && fitting.sizes.micro > 1;
       if (fitting.plan.total() <= budget_bytes && !is_last_resort) return fitting;

@@ -78,10 +78,11 @@ std::vector<model::Recompute> recompute_modes(const Profile& profile) {
   switch (profile.gradient_checkpointing) {
     case GradientCheckpointing::kOff: return {model::Recompute::kOff};
     case GradientCheckpointing::kCheap: return {model::Recompute::kCheap};
+    case GradientCheckpointing::kGateUp: return {model::Recompute::kGateUp};
     case GradientCheckpointing::kFull: return {model::Recompute::kFull};
     case GradientCheckpointing::kAuto: break;
   }
-  return {model::Recompute::kOff, model::Recompute::kCheap, model::Recompute::kFull};
+  return {model::Recompute::kOff, model::Recompute::kCheap, model::Recompute::kGateUp, model::Recompute::kFull};
 }
 
 kernels::AttentionBackend attention_backend(const Profile& profile) {

@@ -60,7 +60,7 @@ def test_masks_do_not_depend_on_layout_or_recomputation(dropped, tmp_path):
     case, _ = dropped
     reference = engine.probe(profile_for(dropped, tmp_path / "run"), tmp_path)
     for changes in (dict(micro_batch_size=1), dict(micro_batch_size=3), dict(gradient_checkpointing="full"),
-                    dict(gradient_checkpointing="cheap")):
+                    dict(gradient_checkpointing="cheap"), dict(gradient_checkpointing="gate_up")):
         facts, gradients = engine.probe(profile_for(dropped, tmp_path / "run", **changes), tmp_path)
         assert facts["loss"] == pytest.approx(reference[0]["loss"], rel=1e-6), changes
         errors = oracle.gradient_errors(gradients, reference[1])

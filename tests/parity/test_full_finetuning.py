@@ -25,7 +25,7 @@ def test_step_1(cases, tmp_path, number):
     assert max(errors.values()) <= 1e-5, f"{oracle.worst(errors)}: {case.description}"
 
 
-@pytest.mark.parametrize("mode", ["cheap", "full"])
+@pytest.mark.parametrize("mode", ["cheap", "gate_up", "full"])
 def test_checkpointing_gives_the_same_numbers(cases, tmp_path, mode):
     case = cases(7)
     runs = [engine.probe(engine.profile_for(case, tmp_path / "run", gradient_checkpointing=how, micro_batch_size=2, **FULL),

@@ -77,9 +77,9 @@ def test_checkpointing_gives_the_same_numbers(references, tmp_path, number):
     case, loss, reference = references(number)
     results = {mode: engine.probe(engine.profile_for(case, tmp_path / "run", micro_batch_size=3,
                                                      gradient_checkpointing=mode), tmp_path)
-               for mode in ("off", "cheap", "full")}
+               for mode in ("off", "cheap", "gate_up", "full")}
     check(case, *results["off"], loss, reference)
-    for mode in ("cheap", "full"):
+    for mode in ("cheap", "gate_up", "full"):
         assert results[mode][0]["loss"] == results["off"][0]["loss"]
         for name, gradient in results["off"][1].items():
             assert torch.equal(results[mode][1][name], gradient), f"{mode}: {name}"

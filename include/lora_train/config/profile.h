@@ -27,7 +27,7 @@ enum class TokenInit { kMean, kDescription };
 enum class OptimizerKind { kAdamwTorch, kAdamwTorchFused, kAdamw8bit };
 enum class SchedulerKind { kLinear, kCosine, kConstant, kConstantWithWarmup, kCosineWithMinLr };
 enum class LrScaling { kNone, kSqrt, kLinear };
-enum class GradientCheckpointing { kAuto, kOff, kCheap, kFull };
+enum class GradientCheckpointing { kAuto, kOff, kCheap, kGateUp, kFull };
 enum class CudaGraphs { kAuto, kOff };
 enum class Tuning { kAuto, kOff };
 enum class AttnImplementation { kAuto, kReference, kFa2, kCudnn };

@@ -15,6 +15,7 @@ namespace lora_train::model {
 enum class Recompute {
   kOff,    ///< everything
   kCheap,  ///< norms and SwiGLU are computed again
+  kGateUp, ///< and the product of gate|up
   kFull    ///< only the layer's input is kept
 };
 

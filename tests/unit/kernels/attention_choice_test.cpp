@@ -30,6 +30,20 @@ TEST(ChooseAttention, AutoTakesTheFirstThatApplies) {
   EXPECT_EQ(choose_attention(c).refusal, "");
 }
 
+TEST(AttentionCandidates, AreThoseThatAutoMayTakeAndItsChoiceFirst) {
+  using Backends = std::vector<AttentionBackend>;
+  auto c = ordinary();
+  EXPECT_EQ(attention_candidates(c), (Backends{AttentionBackend::kFa2, AttentionBackend::kCudnn}));
+  c.sm = 86;
+  EXPECT_EQ(attention_candidates(c), Backends{AttentionBackend::kFa2});
+  c.dtype = at::kFloat;
+  EXPECT_EQ(attention_candidates(c), Backends{AttentionBackend::kEfficient});
+  c.dtype = at::kDouble;
+  EXPECT_EQ(attention_candidates(c), Backends{AttentionBackend::kReference});
+  c.asked = AttentionBackend::kCudnn;
+  EXPECT_EQ(attention_candidates(c), Backends{AttentionBackend::kCudnn});
+}
+
 TEST(ChooseAttention, TakesWhatIsAskedForWhereItApplies) {
   for (const auto backend : {AttentionBackend::kFa2, AttentionBackend::kCudnn, AttentionBackend::kReference}) {
     auto c = ordinary();

@@ -135,7 +135,7 @@ class DecoderTest : public ::testing::Test {
 TEST_F(DecoderTest, RecomputationGivesTheSameBits) {
   const Batch batch = batch_of({9, 1, 5});
   const Result off = run(batch, Recompute::kOff, 0, {0, false}, false);
-  for (const Recompute mode : {Recompute::kCheap, Recompute::kFull}) {
+  for (const Recompute mode : {Recompute::kCheap, Recompute::kGateUp, Recompute::kFull}) {
     const Result other = run(batch, mode, 0, {0, false}, false);
     EXPECT_EQ(other.loss, off.loss);
     EXPECT_TRUE(at::equal(other.grads, off.grads));
@@ -144,7 +144,7 @@ TEST_F(DecoderTest, RecomputationGivesTheSameBits) {
 
 TEST_F(DecoderTest, StaleBuffersAreNeverRead) {
   const Batch batch = batch_of({9, 1, 5});
-  for (const Recompute mode : {Recompute::kOff, Recompute::kCheap, Recompute::kFull}) {
+  for (const Recompute mode : {Recompute::kOff, Recompute::kCheap, Recompute::kGateUp, Recompute::kFull}) {
     const Result clean = run(batch, mode, 0, {0, false}, false), poisoned = run(batch, mode, 0, {0, false}, true);
     EXPECT_EQ(poisoned.loss, clean.loss);
     EXPECT_TRUE(at::equal(poisoned.grads, clean.grads));

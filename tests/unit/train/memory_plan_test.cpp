@@ -54,6 +54,7 @@ TEST_F(Memory, SizesOfA7BModelAreThoseOfItsShapes) {
   const double tokens = 16384;
   EXPECT_NEAR(static_cast<double>(none.activations) / tokens / 1e6, 4.4, 0.25);  // MB a token, kept whole
   EXPECT_NEAR(static_cast<double>(plan(8, model::Recompute::kCheap).activations) / tokens / 1e6, 3.0, 0.25);
+  EXPECT_NEAR(static_cast<double>(plan(8, model::Recompute::kGateUp).activations) / tokens / 1e6, 1.0, 0.25);
   EXPECT_NEAR(static_cast<double>(plan(8, model::Recompute::kFull).activations) / tokens / 1e6, 0.4, 0.15);
   EXPECT_GT(none.loss_head, 256 << 20);
   EXPECT_LT(static_cast<double>(none.total()) / kGib, 92);
@@ -68,11 +69,14 @@ TEST_F(Memory, AutoTakesTheLeastRecomputationAndTheLargestMicroBatchThatFit) {
   EXPECT_EQ(most.recompute, model::Recompute::kCheap);
   const FittingSizes some = fit(34);
   EXPECT_LT(some.sizes.micro, 8);
-  EXPECT_NE(some.recompute, model::Recompute::kFull);
-  const FittingSizes least = fit(18);
+  EXPECT_LT(some.recompute, model::Recompute::kGateUp);
+  const FittingSizes less = fit(18);
+  EXPECT_EQ(less.sizes.micro, 1);
+  EXPECT_EQ(less.recompute, model::Recompute::kGateUp);
+  const FittingSizes least = fit(16.8);
   EXPECT_EQ(least.sizes.micro, 1);
   EXPECT_EQ(least.recompute, model::Recompute::kFull);
-  for (const FittingSizes& fitting : {all, most, some, least}) EXPECT_EQ(64 % fitting.sizes.micro, 0);
+  for (const FittingSizes& fitting : {all, most, some, less, least}) EXPECT_EQ(64 % fitting.sizes.micro, 0);
 }
 
 TEST_F(Memory, WhatIsGivenStays) {
