@@ -191,27 +191,29 @@ print_commands() {
   printf '\n'
 }
 
-# The exit status of a child, also where a signal ends a wait early.
+# Waits for a process without `wait`, which may miss a signal that comes just before it.
 await() { # pid
-  local code=0 again
-  wait "$1" || code=$?
-  while [ "$code" -gt 128 ] && kill -0 "$1" 2>/dev/null; do
-    code=0
-    wait "$1" || code=$?
-  done
-  if [ "$code" -gt 128 ]; then  # of the wait, or of the child: it remembers
-    again=0
-    wait "$1" 2>/dev/null || again=$?
-    [ "$again" -eq 127 ] || code=$again
-  fi
-  return "$code"
+  while kill -0 "$1" 2>/dev/null; do sleep 0.1; done
 }
 
-# Takes runs that nobody has taken until there are none, or one was stopped. A run has a session of its own: what the
-# terminal sends to all (Ctrl-C) reaches it once, through here, since a second signal would end it without a checkpoint.
+# The same for a run, which is told of each stop request once: a second one ends it without a checkpoint.
+await_run() { # pid
+  local num_told=0
+  while kill -0 "$1" 2>/dev/null; do
+    if [ -e "$state/request.$((num_told + 1))" ]; then
+      num_told=$((num_told + 1))
+      kill -TERM "$1" 2>/dev/null
+    fi
+    sleep 0.1
+  done
+  wait "$1"
+}
+
+# Takes runs that nobody has taken until there are none, or one was stopped. A run has a session of its own, so that what the
+# terminal sends to all (Ctrl-C) reaches it only through here.
 worker() { # number
-  local child="" code i
-  trap 'touch "$state/stop"; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM
+  local code i
+  trap : INT TERM HUP
   [ ${#devices[@]} -eq 0 ] || [ "$jobs" -eq 1 ] || export CUDA_VISIBLE_DEVICES="${devices[$1]}"
   for ((i = 0; i < ${#grid[@]}; ++i)); do
     [ ! -e "$state/stop" ] || return 0
@@ -223,12 +225,10 @@ worker() { # number
     else
       setsid "${command[@]}" >"$state/out.$i" 2>&1 </dev/null &
     fi
-    child=$!
     code=0
-    await "$child" || code=$?
-    child=""
+    await_run "$!" || code=$?
     printf '%s\n' "$code" >"$state/code.$i"
-    [ "$code" -ne 75 ] || touch "$state/stop"
+    [ "$code" -ne 75 ] || : >"$state/stop"
     [ "$jobs" -eq 1 ] || [ "$code" -eq 0 ] || [ "$code" -eq 75 ] || tail -n 5 "$state/out.$i" >&2
     say "run $((i + 1)) of ${#grid[@]}: $(outcome "$code") (${folders[i]})"
   done
@@ -242,14 +242,17 @@ outcome() { # exit status
   esac
 }
 
+num_requests=0
+# shellcheck disable=SC2317,SC2329  # called by a trap
+request_stop() {
+  num_requests=$((num_requests + 1))
+  : >"$state/stop"
+  : >"$state/request.$num_requests"
+}
+
 run_all() {
   local i pid pids=()
-  # shellcheck disable=SC2317,SC2329
-  forward() {
-    touch "$state/stop"
-    kill -TERM "${pids[@]}" 2>/dev/null
-  }
-  trap forward INT TERM HUP
+  trap request_stop INT TERM HUP
   for ((i = 0; i < jobs; ++i)); do
     worker "$i" &
     pids+=("$!")

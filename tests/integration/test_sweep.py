@@ -21,13 +21,13 @@ class Sweep:
         settings = dict(dict(output_dir=str(self.runs / "lr{learning_rate}-r{lora_r}")), **changes)
         return [str(SWEEP), "--program", str(BINARY), "--profile", str(self.setup.write_profile(**settings)), *arguments]
 
-    def __call__(self, *arguments, **changes):
+    def __call__(self, *arguments, environment=(), **changes):
         return subprocess.run(self.command(*arguments, **changes), capture_output=True, text=True, timeout=TIMEOUT_S,
-                              env=ENVIRONMENT)
+                              env=dict(ENVIRONMENT, **dict(environment)))
 
     def start(self, *arguments, **changes):
         return subprocess.Popen(self.command(*arguments, **changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                text=True, env=ENVIRONMENT)
+                                text=True, env=ENVIRONMENT, start_new_session=True)
 
     def file_times(self):
         return {path: path.stat().st_mtime_ns for path in self.runs.rglob("*") if path.is_file()}
@@ -91,33 +91,34 @@ def test_a_failing_run_is_noted_and_the_sweep_goes_on(sweep):
     assert sorted(sweep.statuses().values()) == ["done", "done", "failed"] and ": failed: " in done.stdout
 
 
-def test_stop_and_the_same_command_goes_on(sweep):
-    """A signal stops the run that is on, after a checkpoint, and the sweep with it; then one run is killed, too."""
-    settings = dict(max_steps=400, save_steps=50)
-    process = sweep.start(*GRID, **settings)
-    second = sweep.runs / "lr0.01-r8"
-    wait_for(lambda: len(sweep.setup.events("train", second)) >= 60, "step 60 of the second run", process)
-    process.send_signal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_request_reaches_the_run_once(sweep, number):
+    """After a checkpoint, and with it the sweep ends: a second request would have ended the run without one."""
+    first = sweep.runs / "lr0.01-r4"
+    process = sweep.start(*GRID, max_steps=1000000)
+    wait_for(lambda: len(sweep.setup.events("train", first)) >= 20, "step 20", process)
+    os.killpg(process.pid, number)  # as Ctrl-C: all of the terminal's processes get it
     _, stderr = process.communicate(timeout=300)
     assert process.returncode == 75 and "the same command goes on" in stderr, stderr
-    assert sweep.statuses() == {"lr0.01-r4": "done", "lr0.01-r8": "stopped"}, stderr
-    step = json.loads((second / "summary.json").read_text())["step"]
-    assert step >= 60 and (second / f"checkpoint-{step}").exists()
+    assert sweep.statuses() == {"lr0.01-r4": "stopped"}, stderr
+    step = json.loads((first / "summary.json").read_text())["step"]
+    assert step >= 20 and (first / f"checkpoint-{step}").exists()
 
-    process = sweep.start(*GRID, **settings)
-    third = sweep.runs / "lr0.001-r4"
-    wait_for(lambda: len(sweep.setup.events("train", third)) >= 60, "step 60 of the third run", process)
-    holder = int((third / ".lock").read_text().split()[1])
-    os.kill(holder, signal.SIGKILL)
+
+def test_after_a_kill_the_same_command_goes_on(sweep):
+    settings = dict(max_steps=200, save_steps=50)
+    process = sweep.start("learning_rate=1e-2,1e-3", "lora_r=4", **settings)
+    second = sweep.runs / "lr0.001-r4"
+    wait_for(lambda: len(sweep.setup.events("train", second)) >= 60, "step 60 of the second run", process)
+    os.kill(int((second / ".lock").read_text().split()[1]), signal.SIGKILL)
     stdout, stderr = process.communicate(timeout=300)
-    assert process.returncode == 137 and "run 3 of 4: failed with exit status 137" in stderr, stderr
+    assert process.returncode == 137 and "run 2 of 2: failed with exit status 137" in stderr, stderr
     assert "lr0.001-r4: unfinished: " in stdout, stdout
 
-    done = sweep(*GRID, **settings)
-    assert done.returncode == 0 and sweep.statuses() == dict.fromkeys(NAMES, "done"), done.stderr
-    assert f"resumed from {third}/checkpoint-50" in done.stderr, done.stderr
-    steps = [line["step"] for line in sweep.setup.events("train", second)]
-    assert steps == list(range(1, 401))
+    done = sweep("learning_rate=1e-2,1e-3", "lora_r=4", **settings)
+    assert done.returncode == 0 and set(sweep.statuses().values()) == {"done"}, done.stderr
+    assert "already complete" in done.stderr and f"resumed from {second}/checkpoint-" in done.stderr, done.stderr
+    assert [line["step"] for line in sweep.setup.events("train", second)] == list(range(1, 201))
 
 
 def test_a_run_out_of_time_ends_the_sweep(sweep):
@@ -130,3 +131,17 @@ def test_several_runs_at_a_time(sweep):
     assert done.returncode == 0 and sweep.statuses() == dict.fromkeys(NAMES, "done"), done.stderr
     done = sweep("--jobs", "2", "learning_rate=1e30,1e-2", "lora_r=16")
     assert done.returncode == 7 and "run 1 of 2: failed" in done.stderr and "not finite" in done.stderr, done.stderr
+
+
+def test_runs_at_a_time_have_a_gpu_each(sweep):
+    program = sweep.setup.folder / "program"
+    program.write_text(f'#!/bin/sh\n[ "$1" = train ] && echo "$CUDA_VISIBLE_DEVICES" >>{sweep.setup.folder}/devices\n'
+                       f'exec {BINARY} "$@"\n')
+    program.chmod(0o755)
+    gpus = dict(CUDA_VISIBLE_DEVICES="3,5")
+    done = sweep("--jobs", "2", "--program", str(program), *GRID, environment=gpus)
+    assert done.returncode == 0, done.stderr
+    devices = (sweep.setup.folder / "devices").read_text().split()
+    assert len(devices) == 4 and set(devices) == {"3", "5"}, devices
+    done = sweep("--jobs", "3", *GRID, environment=gpus)
+    assert done.returncode == 2 and "--jobs 3, but there are 2 GPUs" in done.stderr, done.stderr
