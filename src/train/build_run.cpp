@@ -1,3 +1,5 @@
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -134,6 +136,20 @@ std::int64_t capacity(const Run& run, std::int64_t eval_rows) {
   return std::max(run.sizes.micro, run.data.evals.empty() ? 0 : eval_rows) * run.data.max_seq_len;
 }
 
+/// Returns LossHeadOptions::chunk_bytes.
+std::int64_t tune_before_buffers(Run& run, const std::optional<FittingSizes>& fitting, std::int64_t budget) {
+  std::int64_t chunk_bytes = model::LossHeadOptions{}.chunk_bytes;
+  if (!run.tuning) return chunk_bytes;
+  try {
+    tune_attention(run);
+    chunk_bytes = tune_loss_chunk(run, budget - fitting->plan.total());
+  } catch (const c10::OutOfMemoryError& error) {
+    log_info(std::string("tuning: chosen by rule, there is no memory to measure in: ") + error.what_without_backtrace());
+  }
+  release_unused_memory(run.device);
+  return chunk_bytes;
+}
+
 }  // namespace
 
 std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint) {
@@ -150,8 +166,9 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   run->data = load_data(profile, run->files, true);
   throw_if_stop_requested();
   std::optional<FittingSizes> fitting;
+  const std::int64_t budget = memory_budget(run->device);
   if (run->device.is_cuda()) {
-    fitting = fit_into_memory(profile, run->files, run->adapters, run->data.max_seq_len, memory_budget(run->device),
+    fitting = fit_into_memory(profile, run->files, run->adapters, run->data.max_seq_len, budget,
                               run->device.num_multiprocessors);
     log_info("GPU memory planned: " + format_bytes(static_cast<double>(fitting->plan.total())) + " (" +
              fitting->plan.describe() + ")");
@@ -167,9 +184,11 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   const bool train_all = profile.adapter == AdapterKind::kNone;
   run->model = load_model(profile, run->device, run->files, run->adapters, train_all, run->data.max_seq_len);
   check_stop_token_row(*run);
+  run->tuning = start_tuning(profile, run->device, found ? found->state.tuning : "");
+  const std::int64_t chunk_bytes = tune_before_buffers(*run, fitting, budget);
   run->activations = plan_activations(profile, *run->model.decoder, capacity(*run, eval_rows), true,
                                       fitting ? std::optional(fitting->recompute) : std::nullopt);
-  run->loss_head = plan_loss_head(*run->model.decoder, run->activations->max_tokens(), true);
+  run->loss_head = plan_loss_head(*run->model.decoder, run->activations->max_tokens(), true, chunk_bytes);
   run->feed = std::make_unique<BatchFeed>(
       run->device, BatchFeedOptions{run->activations->max_tokens(), profile.dataloader_pin_memory, profile.lora_dropout > 0,
                                     train_all});

@@ -13,13 +13,8 @@ std::int64_t num_tokens_of(const data::DocumentStore& store, const data::MicroBa
   return num_tokens;
 }
 
-struct Largest {
-  data::StepPlan plan;  ///< a step of this micro-batch alone, that divides by the tokens of its whole step
-  std::int64_t num_tokens = 0;
-};
-
-Largest find_largest(const Run& run) {
-  Largest largest;
+LargestMicroBatch find_largest(const Run& run) {
+  LargestMicroBatch largest;
   for (std::int64_t step = 1; step <= run.plan->total_steps(); ++step) {
     const data::StepPlan plan = run.plan->step(step);
     for (const auto& micro : plan.micro_batches) {
@@ -51,8 +46,14 @@ void rehearse_evaluation(const Run& run) {
 
 }  // namespace
 
+const LargestMicroBatch& largest_micro_batch(Run& run) {
+  if (!run.largest) run.largest = find_largest(run);
+  return *run.largest;
+}
+
 std::string rehearse(Run& run) {
-  const Largest largest = find_largest(run);
+  const LargestMicroBatch& largest = largest_micro_batch(run);
+  const auto tuned_products = tune_products(run);
   try {
     run.scalars->set_frozen(true);
     ask_for_step(*run.context, largest.plan, build_in_place(run.data.train, largest.plan), 0);

@@ -8,8 +8,8 @@
 namespace lora_train::train {
 
 /// The largest micro-batch of all steps through forward, backward and a frozen optimizer, and the largest one of the
-/// evaluations forward. Updates nothing, but the gradient buffer. Returns one line of what was computed. Throws DeviceError
-/// where the memory is not enough, NumericError where the loss is not finite.
+/// evaluations forward; their products are given algorithms (tuning.h). Updates nothing, but the gradient buffer. Returns one
+/// line of what was computed. Throws DeviceError where the memory is not enough, NumericError where the loss is not finite.
 std::string rehearse(Run& run);
 
 }  // namespace lora_train::train

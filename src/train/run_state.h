@@ -16,10 +16,17 @@
 #include "evaluate.h"
 #include "setup.h"
 #include "train_step.h"
+#include "tuning.h"
 
 namespace lora_train::train {
 
 using Clock = std::chrono::steady_clock;
+
+/// The micro-batch of a run with the most tokens.
+struct LargestMicroBatch {
+  data::StepPlan plan;  ///< a step of it alone, that divides by the tokens of its whole step
+  std::int64_t num_tokens = 0;
+};
 
 struct Run {
   explicit Run(const TrainRequest& train_request) : request(train_request), resolved(train_request.profile) {}
@@ -43,6 +50,8 @@ struct Run {
   std::unique_ptr<StepContext> context;
   checkpoint::Contents checkpoint;  ///< of every checkpoint of the run; state and files come with each
   checkpoint::TrainState state;
+  std::unique_ptr<RunTuning> tuning;         ///< null where nothing is chosen by measuring
+  std::optional<LargestMicroBatch> largest;  ///< once somebody asked
 
   const Profile& profile() const { return request.profile; }
   /// In host memory: the run's own on a CPU, else a copy.
@@ -53,6 +62,9 @@ struct Run {
   EvalContext eval_context() const { return {*model.decoder, *activations, *loss_head, *feed}; }
   double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
 };
+
+/// Looked for once.
+const LargestMicroBatch& largest_micro_batch(Run& run);
 
 /// Everything up to step 1; resumes from `checkpoint` when there is one.
 std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint);

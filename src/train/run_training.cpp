@@ -83,6 +83,7 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   try {
     if (run->device.is_cuda() && run->state.step < run->plan->total_steps()) {
       log_info("before step 1: " + rehearse(*run) + " fits; " + memory_in_words(run->device));
+      finish_tuning(*run);
     }
     train_loop(*run, reporters, summary);
     if (summary.status == "done") {
@@ -128,6 +129,7 @@ metrics::RunSummary dry_run(const TrainRequest& asked) {
   request.profile = decision.profile;
   const auto run = build_run(request, decision.checkpoint);
   summary.reason = "dry run: " + rehearse(*run) + " was computed, nothing was updated or written";
+  finish_tuning(*run);
   log_info(summary.reason);
   summary.step = run->state.step;
   summary.total_steps = run->plan->total_steps();

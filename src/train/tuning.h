@@ -46,9 +46,8 @@ kernels::Stopwatch cuda_stopwatch(const RunDevice& device);
 void tune_attention(Run& run);
 
 /// LossHeadOptions::chunk_bytes of the run: as the rule has it, or of up to 8192 rows where that is faster for as many
-/// supervised tokens as a micro-batch has. spare_bytes: of the device, that no plan asks for; buffer_bytes: planned, and not
-/// taken yet.
-std::int64_t tune_loss_chunk(Run& run, std::int64_t spare_bytes, std::int64_t buffer_bytes);
+/// supervised tokens as a micro-batch has. Before buffers are planned. spare_bytes: of the device, that no plan asks for.
+std::int64_t tune_loss_chunk(Run& run, std::int64_t spare_bytes);
 
 /// While it lives, products are given their algorithms as they come (kernels/gemm_tuning.h). Null where nothing is measured.
 std::unique_ptr<kernels::GemmTuning> tune_products(Run& run);

@@ -1,13 +1,15 @@
-// N tokens of the largest micro-batch, H heads, K kv heads, E head size; m rows of a chunk, D hidden, V vocabulary.
+// N tokens of the largest micro-batch, H heads, K kv heads, E head size; m rows of a chunk.
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <set>
 
 #include "lora_train/kernels/attention.h"
 #include "lora_train/kernels/cuda_library.h"
+#include "lora_train/kernels/gemm.h"
 #include "run_state.h"
 #include "tuning.h"
 
@@ -136,55 +138,37 @@ AttentionBackend choose_backend(kernels::Tuner& tuner, AttentionRun& run, std::i
   return chosen ? *find(*chosen) : AttentionBackend::kAuto;
 }
 
-/// Chunks of the loss head over random rows.
+/// The products of a chunk of the loss head, on random rows. What else it does takes the same time for a row in any chunk.
 class LossHeadRun {
  public:
-  LossHeadRun(const model::Decoder& decoder, std::int64_t most_rows)
-      : outer_(decoder.weights.outer()), norm_eps_(decoder.config.rms_norm_eps) {
-    const auto options = outer_.head.options();
-    hidden_ = at::empty({most_rows, outer_.head.size(1)}, options).normal_();
+  LossHeadRun(const at::Tensor& head, std::int64_t most_rows) : head_(head) {
+    hidden_ = at::empty({most_rows, head.size(1)}, head.options()).normal_();
+    logits_ = at::empty({most_rows, head.size(0)}, head.options());
     d_hidden_ = at::empty_like(hidden_);
-    slots_ = at::arange(most_rows, options.dtype(at::kLong));
-    targets_ = at::randint(outer_.head.size(0), {most_rows}, options.dtype(at::kInt));
-    num_tokens_ = at::full({}, static_cast<double>(most_rows), options.dtype(at::kDouble));
-    loss_sum_ = at::zeros({}, options.dtype(at::kDouble));
   }
 
-  static std::int64_t row_bytes(const model::OuterWeights& outer) {
-    return outer.head.size(0) * static_cast<std::int64_t>(outer.head.element_size());
+  static std::int64_t row_bytes(const at::Tensor& head) {
+    return head.size(0) * static_cast<std::int64_t>(head.element_size());
   }
 
-  /// `weight`: chunks of a micro-batch.
-  TuningCandidate candidate(std::int64_t rows, double weight) {
-    const auto head = std::make_shared<model::LossHead>(
-        outer_, model::LossHeadOptions{norm_eps_, rows, true, rows * row_bytes(outer_)});
-    const auto batch = std::make_shared<model::Batch>();
-    batch->supervised = slots_.narrow(0, 0, rows);
-    batch->targets = targets_.narrow(0, 0, rows);
-    const auto run = [this, head, batch, rows] {
-      at::Tensor d_hidden = d_hidden_.narrow(0, 0, rows);
-      head->train(hidden_.narrow(0, 0, rows), *batch, num_tokens_, loss_sum_, d_hidden);
-    };
-    return {std::to_string(rows), run, {}, weight};
+  void operator()(std::int64_t rows) {
+    at::Tensor logits = logits_.narrow(0, 0, rows), d_hidden = d_hidden_.narrow(0, 0, rows);
+    kernels::gemm(hidden_.narrow(0, 0, rows), head_.t(), logits);
+    kernels::gemm(logits, head_, d_hidden);
   }
 
  private:
-  model::OuterWeights& outer_;
-  double norm_eps_;
-  at::Tensor hidden_, d_hidden_, slots_, targets_, num_tokens_, loss_sum_;
+  at::Tensor head_, hidden_, logits_, d_hidden_;
 };
 
 /// Rows of a chunk to try, the rule's own first.
-std::vector<std::int64_t> chunk_candidates(const model::OuterWeights& outer, std::int64_t supervised, std::int64_t spare_bytes,
-                                           std::int64_t buffer_bytes) {
-  const std::int64_t row_bytes = LossHeadRun::row_bytes(outer);
-  const std::int64_t all_bytes = row_bytes + 6 * outer.head.size(1) * static_cast<std::int64_t>(outer.head.element_size());
-  const std::int64_t rule = std::clamp<std::int64_t>(model::LossHeadOptions{}.chunk_bytes / row_bytes, 16, supervised);
+std::vector<std::int64_t> chunk_candidates(const at::Tensor& head, std::int64_t supervised, std::int64_t spare_bytes) {
+  const std::int64_t row_bytes = LossHeadRun::row_bytes(head);
+  const std::int64_t all_bytes = row_bytes + 4 * head.size(1) * static_cast<std::int64_t>(head.element_size());
+  const std::int64_t rule = std::clamp<std::int64_t>(model::LossHeadOptions{}.chunk_bytes / row_bytes, 16, std::max<std::int64_t>(supervised, 16));
   std::vector<std::int64_t> rows = {rule};
-  std::int64_t measured_bytes = rule * all_bytes;
   for (const std::int64_t more : {1024, 2048, 4096, 8192}) {
-    measured_bytes += more * all_bytes;
-    if (more / 2 >= supervised || (more - rule) * all_bytes > spare_bytes || measured_bytes > spare_bytes + buffer_bytes) break;
+    if (more / 2 >= supervised || (more - rule) * all_bytes > spare_bytes) break;
     if (more != rule) rows.push_back(more);
   }
   return rows;
@@ -213,29 +197,30 @@ void tune_attention(Run& run) {
   }
 }
 
-std::int64_t tune_loss_chunk(Run& run, std::int64_t spare_bytes, std::int64_t buffer_bytes) {
-  const model::OuterWeights& outer = run.model.decoder->weights.outer();
+std::int64_t tune_loss_chunk(Run& run, std::int64_t spare_bytes) {
+  const at::Tensor& head = run.model.decoder->weights.outer().head;
   const std::int64_t supervised = mean_supervised(run);
-  const std::vector<std::int64_t> rows = chunk_candidates(outer, supervised, spare_bytes, buffer_bytes);
-  const std::string key = std::string("loss_head ") + name_of(outer.head.scalar_type()) + with_number("vocabulary", outer.head.size(0)) +
-                          with_number("hidden", outer.head.size(1)) + with_number("rows", kernels::gemm_class(supervised));
+  const std::vector<std::int64_t> rows = chunk_candidates(head, supervised, spare_bytes);
+  const std::string key = std::string("loss_head ") + name_of(head.scalar_type()) + with_number("vocabulary", head.size(0)) +
+                          with_number("hidden", head.size(1)) + with_number("rows", kernels::gemm_class(supervised));
   const auto accepts = [&](const std::string& choice) {
     return std::any_of(rows.begin(), rows.end(), [&](std::int64_t m) { return std::to_string(m) == choice; });
   };
-  std::unique_ptr<LossHeadRun> loss_head;
   const auto chosen = run.tuning->tuner().choose({key, accepts, [&] {
     std::vector<TuningCandidate> candidates;
     if (rows.size() < 2) return candidates;
-    loss_head = std::make_unique<LossHeadRun>(*run.model.decoder, *std::max_element(rows.begin(), rows.end()));
+    const auto loss_head = std::make_shared<LossHeadRun>(head, *std::max_element(rows.begin(), rows.end()));
     // A chunk is computed whole however many of its rows there are.
     for (const std::int64_t m : rows) {
-      candidates.push_back(loss_head->candidate(m, std::ceil(static_cast<double>(supervised) / static_cast<double>(m))));
+      const double num_chunks = std::ceil(static_cast<double>(supervised) / static_cast<double>(m));
+      candidates.push_back({std::to_string(m), [loss_head, m] { (*loss_head)(m); }, {}, num_chunks});
     }
     return candidates;
   }});
-  std::int64_t chosen_rows = rows.front();
-  if (chosen) std::from_chars(chosen->data(), chosen->data() + chosen->size(), chosen_rows);
-  return chosen_rows * LossHeadRun::row_bytes(outer);
+  if (!chosen) return model::LossHeadOptions{}.chunk_bytes;
+  std::int64_t chosen_rows = 0;
+  std::from_chars(chosen->data(), chosen->data() + chosen->size(), chosen_rows);
+  return chosen_rows * LossHeadRun::row_bytes(head);
 }
 
 std::unique_ptr<kernels::GemmTuning> tune_products(Run& run) {

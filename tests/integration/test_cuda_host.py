@@ -4,12 +4,16 @@ allocates and waits for, and how a run ends when the device fails. Numbers are n
 
 import glob
 import json
+import re
+import shutil
+from pathlib import Path
 
 import pytest
 
-from conftest import BINARY, lora_train
+from conftest import BINARY, CACHE, lora_train
 
 STAND_IN = BINARY.parent / "stand_in_gpu"
+EMPTY_CACHE = Path(CACHE.name) / "empty"  # of a run that is given no other
 DEVICE = 6
 pytestmark = [
     pytest.mark.skipif(not (STAND_IN / "libstand_in_runtime.so").exists(), reason="the CUDA library is not built here"),
@@ -21,9 +25,10 @@ def on_stand_in(setup, settings=(), command="train", **changes):
     changes = {"device": "cuda", "learning_rate": 1e-3, "logging_steps": 1, **changes}
     calls = setup.output_dir.parent / "calls.txt"
     calls.unlink(missing_ok=True)
+    shutil.rmtree(EMPTY_CACHE, ignore_errors=True)
     run = lora_train(*([command] if isinstance(command, str) else command), "--profile", setup.write_profile(**changes),
-                     environment=dict(settings, STAND_IN_CALLS=str(calls), LD_LIBRARY_PATH=str(STAND_IN),
-                                      LD_PRELOAD=str(STAND_IN / "libstand_in_runtime.so")))
+                     environment=dict(dict(XDG_CACHE_HOME=str(EMPTY_CACHE)), **dict(settings), STAND_IN_CALLS=str(calls),
+                                      LD_LIBRARY_PATH=str(STAND_IN), LD_PRELOAD=str(STAND_IN / "libstand_in_runtime.so")))
     counts = dict(line.split() for line in calls.read_text().splitlines()) if calls.exists() else {}
     return run, {name: int(count) for name, count in counts.items()}
 
@@ -69,12 +74,20 @@ def test_a_step_takes_no_memory_and_waits_for_nothing(setup, precision):
 
 @pytest.mark.parametrize("at", [1, 8, 12, 20])
 def test_a_device_that_fails_ends_the_run_with_its_error(setup, at):
-    run, _ = on_stand_in(setup, dict(STAND_IN_FAIL_AT=str(at)), max_steps=20, save_steps=4)
+    run, _ = on_stand_in(setup, dict(STAND_IN_FAIL_AT=str(at)), max_steps=20, save_steps=4, tuning="off")
     assert run.code == DEVICE, run
     errors = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "CUDA error" in errors[0] and "lora-train doctor" in errors[0], run
     summary = json.loads((setup.output_dir / "summary.json").read_text())
     assert summary["status"] == "failed" and summary["exit_code"] == DEVICE
+
+
+@pytest.mark.parametrize("at", [1, 40])
+def test_a_device_that_fails_while_choices_are_measured_ends_the_run(setup, at):
+    run, _ = on_stand_in(setup, dict(STAND_IN_FAIL_AT=str(at)), max_steps=20)
+    assert run.code == DEVICE, run
+    errors = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and re.search("CUDA error|CUBLAS_STATUS", errors[0]), run
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
@@ -101,3 +114,91 @@ def test_a_dry_run_computes_the_largest_batch(setup):
 def test_an_evaluation(setup):
     run, _ = on_stand_in(setup, command=("eval", "--json"), val_set_size=2)
     assert run.code == 0 and run.json_lines()[0]["num_tokens"] > 0, run
+
+
+def tuning(run):
+    """Numbers of the log's line: choices in all, of the checkpoint, of the cache, measured, left to heuristics."""
+    found = re.findall(r"tuning: (\d+) choices, (\d+) of the checkpoint, (\d+) of the cache, (\d+) measured in [\d.]+ s, "
+                       r"(\d+) left to heuristics", run.stderr)
+    assert len(found) == 1, run
+    return [int(number) for number in found[0]]
+
+
+def choices(folder):
+    """What a checkpoint or a cache file says was chosen."""
+    file = folder / "trainer_state.json" if folder.is_dir() else folder
+    text = json.loads(file.read_text())
+    return {key: entry["choice"] for key, entry in text.get("lora_train", dict(tuning=text))["tuning"]["choices"].items()}
+
+
+def test_choices_are_measured_once_and_kept(setup, tmp_path):
+    """In the cache for other runs, and in the checkpoint for the one that goes on. Times of the stand-in are random."""
+    setup.profile.update(precision="bf16", base_precision="bf16")
+    cache = dict(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    first, calls = on_stand_in(setup, dict(cache, STAND_IN_TIMES="1"), max_steps=2, save_steps=2)
+    assert first.code == 0, first
+    total, of_checkpoint, of_cache, measured, left = tuning(first)
+    assert total == measured + left and measured >= 10 and of_checkpoint == of_cache == 0, first
+    assert calls["cudaEventElapsedTime"] >= 2 * measured
+    chosen = choices(setup.output_dir / "checkpoint-2")
+    assert len(chosen) == measured and any(key.startswith("gemm bf16") for key in chosen), chosen
+    assert len({choice for key, choice in chosen.items() if key.startswith("gemm")}) > 1, "not only the first algorithm"
+    [file] = (tmp_path / "cache/lora-train").glob("tuning-Stand-in-GPU-*.json")
+    assert choices(file) == chosen
+
+    second, calls = on_stand_in(setup, dict(cache, STAND_IN_TIMES="2"), max_steps=2, save_steps=2, output_dir=str(tmp_path / "second"))
+    assert tuning(second)[2:4] == [measured, 0], second
+    assert choices(tmp_path / "second/checkpoint-2") == chosen
+
+    resumed, calls = on_stand_in(setup, dict(STAND_IN_TIMES="3"), max_steps=4, save_steps=2)
+    assert resumed.code == 0 and "resumed from" in resumed.stderr, resumed
+    assert tuning(resumed)[1:4] == [measured, 0, 0], resumed
+    assert choices(setup.output_dir / "checkpoint-4") == chosen
+
+    other, _ = on_stand_in(setup, dict(STAND_IN_TIMES="4"), max_steps=2, save_steps=2, output_dir=str(tmp_path / "other"))
+    assert tuning(other)[3] == measured and choices(tmp_path / "other/checkpoint-2") != chosen, "times are random"
+
+
+@pytest.mark.parametrize("damage", ["cut", "versions", "number"])
+def test_a_cache_that_is_not_of_here_is_ignored(setup, tmp_path, damage):
+    cache = dict(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    measured = tuning(on_stand_in(setup, cache, max_steps=2)[0])[3]
+    [file] = (tmp_path / "cache/lora-train").glob("tuning-*.json")
+    text = file.read_text()
+    file.write_text({"cut": text[:len(text) // 2], "versions": re.sub(r"cublasLt \d+", "cublasLt 1", text),
+                     "number": text.replace('"num_candidates":5', '"num_candidates":6', 1)}[damage])
+    run, _ = on_stand_in(setup, cache, max_steps=2, output_dir=str(tmp_path / "second"))
+    assert run.code == 0 and tuning(run)[2:4] == [0, measured], run
+    assert len([line for line in run.stderr.splitlines() if f"tuning: {file} is not used" in line]) == 2, run  # read, added to
+    third, _ = on_stand_in(setup, cache, max_steps=2, output_dir=str(tmp_path / "third"))
+    assert tuning(third)[2:4] == [measured, 0], third
+
+
+@pytest.mark.parametrize("changes", [dict(deterministic=True), dict(tuning="off")])
+def test_where_nothing_is_to_be_measured_nothing_is(setup, tmp_path, changes):
+    cache = dict(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    run, calls = on_stand_in(setup, cache, max_steps=2, save_steps=2, **changes)
+    assert run.code == 0 and "tuning:" not in run.stderr, run
+    assert calls["cudaEventElapsedTime"] == 0 and not list((tmp_path / "cache").glob("lora-train/tuning-*")), calls
+    assert "tuning" not in json.loads((setup.output_dir / "checkpoint-2/trainer_state.json").read_text())["lora_train"]
+
+
+def test_a_checkpoint_without_choices_is_gone_on_from(setup):
+    assert on_stand_in(setup, max_steps=2, save_steps=2, tuning="off")[0].code == 0
+    run, _ = on_stand_in(setup, max_steps=4, save_steps=2)
+    assert run.code == 0 and tuning(run)[3] > 0, run
+    assert choices(setup.output_dir / "checkpoint-4")
+
+
+def test_attention_and_the_loss_head_are_chosen_for_the_run(setup):
+    rows = [{"input_ids": [2 + (i + j) % 60 for j in range(120)]} for i in range(16)]
+    setup.write_rows([dict(row, labels=row["input_ids"]) for row in rows])
+    run, _ = on_stand_in(setup, precision="bf16", base_precision="bf16", max_seq_len=128, micro_batch_size=8,
+                         global_batch_size=8, max_steps=2, save_steps=2)
+    assert run.code == 0, run
+    chosen = choices(setup.output_dir / "checkpoint-2")
+    [head] = [choice for key, choice in chosen.items() if key == "loss_head bf16 vocabulary64 hidden32 rows960"]
+    assert head in ("952", "1024"), chosen  # all of a micro-batch's 8 x 119 supervised tokens, or more
+    [attention] = [key for key in chosen if key.startswith("attention ")]
+    assert attention == "attention bf16 heads4 kv2 size8 window0 longest120 documents8 tokens960", chosen
+    assert chosen[attention] == "fa2" and "cudnn is out: " in run.stderr, "cuDNN does not start on the stand-in"
