@@ -15,44 +15,124 @@
 namespace lora_train::app {
 namespace {
 
+nlohmann::ordered_json as_json(const train::EvalResult& result) {
+  nlohmann::ordered_json line = {{"name", result.name},
+                                 {"loss", result.loss},
+                                 {"perplexity", result.perplexity},
+                                 {"token_accuracy", result.token_accuracy},
+                                 {"ece", result.ece},
+                                 {"num_tokens", result.num_tokens}};
+  if (const auto& choices = result.choices) {
+    line["acc"] = choices->accuracy;
+    line["acc_norm"] = choices->normalized_accuracy;
+    line["choices_ece"] = choices->ece;
+    line["brier"] = choices->brier;
+    line["num_rows"] = choices->num_rows;
+  }
+  if (const auto& match = result.exact_match) {
+    line["exact_match"] = match->rate;
+    line["num_matched"] = match->num_matched;
+    line["num_answers"] = match->num_answers;
+    line["num_cut"] = match->num_cut;
+  }
+  return line;
+}
+
 void print_json(const std::vector<train::EvalResult>& results) {
   for (const auto& result : results) {
-    const nlohmann::ordered_json line = {{"name", result.name},
-                                         {"loss", result.loss},
-                                         {"perplexity", result.perplexity},
-                                         {"token_accuracy", result.token_accuracy},
-                                         {"ece", result.ece},
-                                         {"num_tokens", result.num_tokens}};
-    print_line(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    print_line(as_json(result).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   }
 }
 
-void print_table(const std::vector<train::EvalResult>& results) {
-  std::size_t name_width = 4;
-  for (const auto& result : results) name_width = std::max(name_width, result.name.size());
-  char numbers[160];
-  std::snprintf(numbers, sizeof numbers, "%10s %12s %15s %8s %12s", "loss", "perplexity", "token accuracy", "ece",
-                "tokens");
-  print_line(std::string("name").append(name_width - 4, ' ') + numbers);
+std::string formatted(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+/// A column: its head and the cells below, in the order of the results.
+using Column = std::vector<std::string>;
+
+std::vector<Column> columns_of(const std::vector<train::EvalResult>& results) {
+  std::vector<Column> columns = {{"name"}, {"loss"}, {"perplexity"}, {"token accuracy"}, {"ece"}, {"tokens"}};
+  if (results.front().choices) columns.insert(columns.end(), {{"acc"}, {"acc_norm"}, {"choices ece"}, {"brier"}, {"rows"}});
+  if (results.front().exact_match) columns.insert(columns.end(), {{"exact match"}, {"answers"}});
   for (const auto& result : results) {
-    std::snprintf(numbers, sizeof numbers, "%10.4f %12.4f %14.2f%% %8.4f %12s", result.loss, result.perplexity,
-                  100 * result.token_accuracy, result.ece, format_count(result.num_tokens).c_str());
-    print_line(result.name + std::string(name_width - result.name.size(), ' ') + numbers);
+    std::vector<std::string> cells = {result.name,
+                                      formatted("%.4f", result.loss),
+                                      formatted("%.4f", result.perplexity),
+                                      formatted("%.2f%%", 100 * result.token_accuracy),
+                                      formatted("%.4f", result.ece),
+                                      format_count(result.num_tokens)};
+    if (const auto& choices = result.choices) {
+      cells.insert(cells.end(), {formatted("%.2f%%", 100 * choices->accuracy),
+                                 formatted("%.2f%%", 100 * choices->normalized_accuracy), formatted("%.4f", choices->ece),
+                                 formatted("%.4f", choices->brier), format_count(choices->num_rows)});
+    }
+    if (const auto& match = result.exact_match) {
+      cells.insert(cells.end(), {formatted("%.2f%%", 100 * match->rate), format_count(match->num_answers)});
+    }
+    for (std::size_t i = 0; i < columns.size(); ++i) columns[i].push_back(cells[i]);
   }
+  return columns;
+}
+
+void print_table(const std::vector<train::EvalResult>& results) {
+  const std::vector<Column> columns = columns_of(results);
+  for (std::size_t row = 0; row <= results.size(); ++row) {
+    std::string line;
+    for (const Column& column : columns) {
+      std::size_t width = 0;
+      for (const auto& cell : column) width = std::max(width, cell.size());
+      const std::string padding(width - column[row].size(), ' ');
+      line += line.empty() ? column[row] + padding : "  " + padding + column[row];
+    }
+    print_line(line);
+  }
+}
+
+/// Takes what no flag can say otherwise: --exact-match would read a setting behind it as its regex.
+void check_tasks(const CommandParser& parser, const train::EvalTasks& tasks, bool has_max_new_tokens) {
+  const std::string& regex = tasks.answer_regex;
+  const std::string key = regex.substr(0, regex.find('='));
+  const std::vector<std::string> keys = profile_keys();
+  if (key.size() < regex.size() && std::find(keys.begin(), keys.end(), key) != keys.end()) {
+    parser.refuse("--exact-match", "\"" + regex + "\" is a setting, not a regex. Give settings with --set.");
+  }
+  if (tasks.choices && tasks.exact_match) parser.refuse("--choices", "the rows have choices or answers; give it or --exact-match.");
+  if (has_max_new_tokens && !tasks.exact_match) parser.refuse("--max-new-tokens", "means nothing without --exact-match.");
+  if (tasks.max_new_tokens < 1) parser.refuse("--max-new-tokens", "must be at least 1.");
 }
 
 }  // namespace
 
 int run_eval(const std::vector<std::string>& arguments) {
   CommandParser parser("eval",
-                       "Loss, token accuracy and calibration error of the base or an adapter on eval_datasets.");
+                       "Loss, token accuracy, calibration error and answers of the base or an adapter on eval_datasets.");
   const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
-                                    {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"}});
+                                    {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
+                                    {"--max-samples", "eval_max_samples", "rows of each data set at most"}});
   std::string adapter;
+  train::EvalTasks tasks;
   parser.app()
       .add_option("--adapter", adapter, "PEFT folder; without it the base model is evaluated")
       ->type_name("DIR");
+  parser.app().add_flag("--choices", tasks.choices,
+                        "rows {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": index or text}: accuracy, "
+                        "calibration and Brier score of the likeliest choice");
+  const CLI::Option* const exact_match =
+      parser.app()
+          .add_option("--exact-match", tasks.answer_regex,
+                      "greedy answers against the rows' own; a regex picks the answer out of both: '#### (-?[0-9.,]+)'")
+          ->expected(0, 1)
+          ->type_name("[REGEX]");
+  const CLI::Option* const max_new_tokens =
+      parser.app()
+          .add_option("--max-new-tokens", tasks.max_new_tokens, "of an answer of --exact-match at most (default 256)")
+          ->type_name("N");
   if (!parser.parse(arguments)) return 0;
+  tasks.exact_match = exact_match->count() > 0;
+  check_tasks(parser, tasks, max_new_tokens->count() > 0);
 
   ProfileSources sources = flags.sources();
   sources.needs_datasets = false;
@@ -64,7 +144,8 @@ int run_eval(const std::vector<std::string>& arguments) {
                       "nothing to evaluate on; expected eval_datasets, --eval-data FILE, or datasets "
                       "with val_set_size.");
   }
-  const auto results = load_engine().evaluate({.profile = loaded.profile, .adapter = adapter});
+  const auto results = load_engine().evaluate(
+      {.profile = loaded.profile, .adapter = adapter, .tasks = tasks, .quiet = parser.common().quiet});
   if (parser.common().json) {
     print_json(results);
   } else {

@@ -203,6 +203,8 @@ void check_field_map(const FieldMap& field_map) {
                                                  "output",
                                                  "system",
                                                  "history",
+                                                 "choices",
+                                                 "answer",
                                                  "tools",
                                                  "chat_template_kwargs"};
   for (const auto& [ours, theirs] : field_map) {

@@ -1,8 +1,6 @@
-#include <algorithm>
-
 #include "lora_train/base/error.h"
-#include "lora_train/base/utf8.h"
 #include "lora_train/data/prepare.h"
+#include "lora_train/tokenizer/text_stream.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "row_fields.h"
 #include "row_reader.h"
@@ -10,23 +8,12 @@
 namespace lora_train::data {
 namespace {
 
-// Decodes from the last clean cut, so that tokens which share a character, or whose spelling depends on what stands
-// before them, come out as they do in the whole text. Looking back one piece keeps it linear.
 std::vector<std::string> pieces_of(std::span<const std::int32_t> ids, const tokenizer::Tokenizer& tokenizer) {
-  constexpr std::size_t kMostTokensOfACharacter = 8;
-  std::vector<std::string> pieces(ids.size());
-  std::size_t context = 0, begin = 0;  // [context, begin) is already written, [begin, i] not yet
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const std::string before = tokenizer.decode(ids.subspan(context, begin - context));
-    const std::string with = tokenizer.decode(ids.subspan(context, i + 1 - context));
-    const bool is_partial =
-        with.ends_with(kReplacementChar) && i + 1 - begin < kMostTokensOfACharacter && i + 1 < ids.size();
-    if (!is_partial) {
-      pieces[i] = with.substr(std::min(before.size(), with.size()));
-      context = begin;
-      begin = i + 1;
-    }
-  }
+  constexpr std::size_t kMostTokensOfACharacter = 8;  // keeps rows that are no text linear
+  tokenizer::TextStream stream(tokenizer, {.skip_special = false, .max_held = kMostTokensOfACharacter});
+  std::vector<std::string> pieces;
+  for (const std::int32_t id : ids) pieces.push_back(stream.push(id));
+  if (!pieces.empty()) pieces.back() += stream.finish();
   return pieces;
 }
 

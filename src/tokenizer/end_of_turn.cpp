@@ -1,3 +1,5 @@
+#include <set>
+
 #include "lora_train/base/error.h"
 #include "lora_train/tokenizer/chat_template.h"
 
@@ -19,6 +21,16 @@ std::optional<std::int32_t> end_of_turn_id(const ChatTemplate& chat_template, co
   } catch (const Error&) {
     return std::nullopt;  // the template refuses this chat, which says nothing about others
   }
+}
+
+std::vector<std::int32_t> stop_token_ids(const Tokenizer& tokenizer, const ChatTemplate* chat_template) {
+  const auto& of_file = tokenizer.generation_eos_ids();
+  std::set<std::int32_t> ids(of_file.begin(), of_file.end());
+  if (tokenizer.eos_id()) ids.insert(*tokenizer.eos_id());
+  if (chat_template != nullptr) {
+    if (const auto id = end_of_turn_id(*chat_template, tokenizer)) ids.insert(*id);
+  }
+  return {ids.begin(), ids.end()};
 }
 
 }  // namespace lora_train::tokenizer

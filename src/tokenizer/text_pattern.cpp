@@ -8,8 +8,6 @@
 namespace lora_train::tokenizer {
 namespace {
 
-constexpr std::uint32_t kMaxSteps = 10'000'000;  // about a second
-
 std::string message_of(int code) {
   PCRE2_UCHAR buffer[256] = {};
   pcre2_get_error_message(code, buffer, sizeof buffer);
@@ -20,12 +18,8 @@ std::string message_of(int code) {
 
 struct TextPattern::Code {
   pcre2_code* compiled = nullptr;
-  pcre2_match_context* limits = pcre2_match_context_create(nullptr);
   std::string pattern, where;
-  ~Code() {
-    pcre2_code_free(compiled);
-    pcre2_match_context_free(limits);
-  }
+  ~Code() { pcre2_code_free(compiled); }
 };
 
 TextPattern::TextPattern(const std::string& pattern, const std::string& where) : code_(std::make_unique<Code>()) {
@@ -40,7 +34,6 @@ TextPattern::TextPattern(const std::string& pattern, const std::string& where) :
     throw ConfigError(where, "\"" + pattern + "\" is not a regular expression: " + message_of(error) + " at offset " +
                                  std::to_string(offset) + ".");
   }
-  pcre2_set_match_limit(code_->limits, kMaxSteps);
 }
 
 TextPattern::~TextPattern() = default;
@@ -49,7 +42,7 @@ std::optional<std::string> TextPattern::find(const std::string& text) const {
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
       pcre2_match_data_create_from_pattern(code_->compiled, nullptr), &pcre2_match_data_free);
   const int num_groups = pcre2_match(code_->compiled, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0,
-                                     data.get(), code_->limits);
+                                     data.get(), nullptr);
   if (num_groups == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (num_groups < 0) {
     throw ConfigError(code_->where, "\"" + code_->pattern + "\" gives up on a text of " + std::to_string(text.size()) +

@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "evaluate.h"
 #include "folder_lock.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/error_report.h"
@@ -197,34 +196,6 @@ TrainResult run_training(const TrainRequest& request) {
   TrainRequest decided = request;
   decided.profile = decision.profile;
   return run_decided(decided, decision, start);
-}
-
-std::vector<EvalResult> run_evaluation(const EvalRequest& request) {
-  Profile profile = request.profile;
-  const ModelFiles files = open_model(profile);
-  const RunDevice device = start_device(profile, files.config);
-  AdapterSetup adapters;
-  if (!request.adapter.empty()) {
-    adapters = adapters_of_folder(request.adapter, files);
-    profile.init_adapter = request.adapter.string();
-  }
-  profile.lora_dropout = 0;
-  const data::PreparedData data = load_data(profile, files, false);
-  if (data.evals.empty()) {
-    throw ConfigError("eval_datasets", "is empty: there is nothing to evaluate; set eval_datasets or val_set_size");
-  }
-  LoadedModel model = load_model(profile, device, files, adapters, false, data.max_seq_len);
-  const data::BatchSizes sizes = data::resolve_batch_sizes(profile, data.max_seq_len);
-  const std::int64_t rows = profile.eval_micro_batch_size.value_or(sizes.micro);
-  const auto activations = plan_activations(profile, *model.decoder, rows * data.max_seq_len, false);
-  const auto loss_head = plan_loss_head(*model.decoder, activations->max_tokens(), false);
-  BatchFeed feed(device, {activations->max_tokens(), profile.dataloader_pin_memory});
-  std::vector<EvalResult> results;
-  for (const auto& eval : data.evals) {
-    const auto plan = data::plan_evaluation(eval.store, data.max_seq_len, profile.packing, rows);
-    results.push_back(evaluate({*model.decoder, *activations, *loss_head, feed}, eval, plan));
-  }
-  return results;
 }
 
 }  // namespace lora_train::train

@@ -89,6 +89,10 @@ std::int64_t template_time();
 /// none behind the content, or refuses a plain question with its answer.
 std::optional<std::int32_t> end_of_turn_id(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
+/// Tokens at which a model is to stop: the end tokens of generation_config.json, the tokenizer's, and that which ends a turn
+/// of the template (may be null). Ascending.
+std::vector<std::int32_t> stop_token_ids(const Tokenizer& tokenizer, const ChatTemplate* chat_template);
+
 /// Per token 1 when any of its bytes lies in a span (transformers' rule), else 0. Spans ascend and do not overlap.
 std::vector<std::uint8_t> trained_tokens(std::span<const ByteRange> offsets, std::span<const ByteRange> spans);
 

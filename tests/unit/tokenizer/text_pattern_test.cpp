@@ -13,6 +13,7 @@ TEST(TextPattern, GivesTheFirstGroupThatTookPart) {
   EXPECT_EQ(gsm8k.find("1234"), std::nullopt);
   const TextPattern either("(yes)|(no)", "--exact-match");
   EXPECT_EQ(either.find("oh no"), "no");
+  EXPECT_EQ(TextPattern("([a-z]+)=([0-9]+)", "x").find("a=1"), "a");
 }
 
 TEST(TextPattern, GivesTheWholeMatchWithoutGroups) {

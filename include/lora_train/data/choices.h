@@ -1,0 +1,39 @@
+// Rows of questions with given answers, one of which is right.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lora_train/data/prepare.h"
+#include "lora_train/data/prompts.h"
+
+namespace lora_train::data {
+
+/// A choice behind its prompt, as ids: the first num_prompt are the prompt's. A token that has characters of both belongs
+/// to the choice, as in training.
+struct Choice {
+  std::vector<std::int32_t> ids;
+  std::size_t num_prompt = 0;
+  std::int64_t num_chars = 0;  ///< of the choice's text
+};
+
+struct ChoiceRow {
+  std::string source;           ///< file:line
+  std::vector<Choice> choices;  ///< at least two
+  std::size_t answer = 0;       ///< the right one
+};
+
+struct ChoiceSet {
+  std::vector<ChoiceRow> rows;
+  NamedStore right;  ///< the right choices behind their prompts; their tokens are the supervised ones
+};
+
+/// The evaluation sets of `options`, the first eval_max_samples rows of each. A row is {"prompt": text, "choices": [text,
+/// ...], "answer": index from 0 or the choice itself}, or has messages in the place of prompt, which go through the chat
+/// template up to where the assistant begins; choices follow the prompt as they are, and nothing follows them. field_map
+/// renames prompt, messages, choices and answer.
+/// Throws DataError (where = file:line) for every other row, and for one of more than max_tokens tokens (0 = any number).
+std::vector<ChoiceSet> read_choice_sets(const DataOptions& options, const PromptOptions& prompts, std::int64_t max_tokens);
+
+}  // namespace lora_train::data

@@ -1,0 +1,38 @@
+// What a model is asked: prompts of the command line and of files, through the chat template or as they are.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lora_train::tokenizer {
+class Tokenizer;
+class ChatTemplate;
+}  // namespace lora_train::tokenizer
+
+namespace lora_train::data {
+
+struct PromptOptions {
+  const tokenizer::Tokenizer* tokenizer = nullptr;         ///< never null
+  const tokenizer::ChatTemplate* chat_template = nullptr;  ///< null: the folder has none
+  bool raw = false;                                        ///< text as it is (with BOS where the tokenizer adds one)
+  std::string system;                                      ///< comes before chats that have no system message; "" = none
+};
+
+struct Prompt {
+  std::string source;  ///< "prompts.jsonl:3", "--prompt"
+  std::string given;   ///< JSON in one line: the text, or the messages that were asked
+  std::vector<std::int32_t> ids;
+};
+
+/// A text as the user's turn of a chat, or raw. Throws FormatError where there is no chat template (naming --raw), DataError
+/// (where = source) for a text without tokens and for what the template refuses.
+Prompt make_prompt(const std::string& text, const std::string& source, const PromptOptions& options);
+
+/// Every row of a file, in its order: {"prompt": text or messages}, or a row of training data that holds a chat
+/// (messages, conversations, instruction), whose last assistant turn is left out. Other fields of a row are not read,
+/// save tools and chat_template_kwargs. Throws as make_prompt, where = file:line, and DataError for malformed rows and for
+/// a file without any.
+std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& options);
+
+}  // namespace lora_train::data

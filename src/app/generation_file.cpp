@@ -1,0 +1,161 @@
+#include "generation_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/file_ops.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+
+namespace lora_train::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kWaysOn = "Give another --output, or delete it together with its .settings.json";
+
+[[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
+  throw IoError(path.string(), std::string("cannot ") + what + ": " + std::strerror(errno));
+}
+
+Json parsed(std::string_view text) { return Json::parse(text, nullptr, /*allow_exceptions=*/false); }
+
+/// The lines of a text whose last one is whole, with their ends.
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin) + 1;
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  return lines;
+}
+
+/// The prompt that a line answers; nothing where it is no line of ours.
+std::optional<std::size_t> index_of(const Json& line) {
+  if (!line.is_object()) return std::nullopt;
+  const auto index = line.find("index");
+  if (index == line.end() || !index->is_number_unsigned() || !line.contains("prompt")) return std::nullopt;
+  return index->get<std::size_t>();
+}
+
+}  // namespace
+
+GenerationFile::GenerationFile(std::filesystem::path path, const GenerationSettings& settings,
+                               const std::vector<std::string>& prompts)
+    : path_(std::move(path)), is_done_(prompts.size(), false) {
+  open();
+  if (!is_regular_) return;
+  read_lines(prompts);
+  if (num_done() > 0) {
+    check_settings(settings);
+    return;
+  }
+  Json object = Json::object();
+  for (const auto& [name, value] : settings) object[name] = parsed(value);
+  write_file_atomic(settings_path(), object.dump(1) + "\n");
+}
+
+GenerationFile::~GenerationFile() {
+  if (fd_ >= 0) file_ops().close(fd_);
+}
+
+void GenerationFile::open() {
+  fd_ = file_ops().open(path_.string(), O_RDWR | O_CREAT | O_APPEND);
+  if (fd_ < 0) fail(path_, "open the file for appending");
+  is_regular_ = std::filesystem::is_regular_file(path_);
+  if (is_regular_ && ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw ConfigError(path_.string(), "another process is writing this file. Wait for it, or give another --output");
+  }
+}
+
+void GenerationFile::read_lines(const std::vector<std::string>& prompts) {
+  std::string text = read_file(path_);
+  const std::size_t last_end = text.rfind('\n');
+  size_ = last_end == std::string::npos ? 0 : last_end + 1;
+  if (size_ != text.size()) {
+    // A file of something else may have no line end at all.
+    if (size_ == 0 && !text.starts_with("{")) {
+      throw ConfigError(path_.string(), "was not written by generate: its first line is not one of its. Give another --output");
+    }
+    log_warning(path_.string() + ": the last line has no end and is made again");
+    if (file_ops().truncate(fd_, size_) != 0) fail(path_, "shorten the file");
+    text.resize(size_);
+  }
+  std::size_t number = 0;
+  for (const std::string_view line : lines_of(text)) {
+    const std::string where = path_.string() + ":" + std::to_string(++number);
+    const Json object = parsed(line);
+    const auto index = index_of(object);
+    if (!index) throw ConfigError(where, "is no line that generate wrote. Give another --output");
+    if (*index >= prompts.size()) {
+      throw ConfigError(where, "answers prompt " + std::to_string(*index + 1) + ", but there are " +
+                                   std::to_string(prompts.size()) + " prompts now. " + kWaysOn);
+    }
+    if (object["prompt"] != parsed(prompts[*index])) {
+      throw ConfigError(where, "answers another prompt than prompt " + std::to_string(*index + 1) + " is now. " + kWaysOn);
+    }
+    is_done_[*index] = true;
+  }
+}
+
+void GenerationFile::check_settings(const GenerationSettings& settings) const {
+  if (!std::filesystem::exists(settings_path())) {
+    throw ConfigError(settings_path().string(), "is missing, so that nobody can say with which settings " + path_.string() +
+                                                    " was written. Give another --output, or delete it");
+  }
+  const Json old = parsed(read_file(settings_path()));
+  std::string differences;
+  for (const auto& [name, value] : settings) {
+    const Json before = old.is_object() && old.contains(name) ? old[name] : Json();
+    if (before != parsed(value)) differences += "\n  " + name + ": " + before.dump() + " -> " + value;
+  }
+  if (differences.empty()) return;
+  throw ConfigError(path_.string(),
+                    "was written with other settings:" + differences + "\nUse the same ones to go on. " + kWaysOn);
+}
+
+std::size_t GenerationFile::num_done() const {
+  return static_cast<std::size_t>(std::count(is_done_.begin(), is_done_.end(), true));
+}
+
+void GenerationFile::append(std::size_t i, const std::string& line) {
+  const std::string whole = line + "\n";
+  if (write_all(fd_, whole) != whole.size()) {
+    const int code = errno;
+    if (is_regular_) file_ops().truncate(fd_, size_);  // a torn line must not stay; where it does, the next call cuts it off
+    errno = code;
+    fail(path_, "append a line");
+  }
+  size_ += whole.size();
+  is_done_[i] = true;
+}
+
+void GenerationFile::finish() {
+  if (!is_regular_) return;
+  const std::string text = read_file(path_);
+  std::map<std::size_t, std::string_view> ordered;
+  bool is_in_order = true;
+  for (const std::string_view line : lines_of(text)) {
+    const std::size_t index = index_of(parsed(line)).value();
+    is_in_order = is_in_order && (ordered.empty() || ordered.rbegin()->first < index);
+    ordered.emplace(index, line);
+  }
+  if (is_in_order) {
+    if (file_ops().sync(fd_) != 0) fail(path_, "sync");
+    return;
+  }
+  std::string sorted;
+  for (const auto& [index, line] : ordered) sorted += line;
+  write_file_atomic(path_, sorted);
+}
+
+}  // namespace lora_train::app

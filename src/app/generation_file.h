@@ -1,0 +1,50 @@
+// The file that `generate --output` writes, and how a second call goes on with it.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lora_train::app {
+
+/// What decides the answers, by name; values are JSON. In the order in which differences are named.
+using GenerationSettings = std::vector<std::pair<std::string, std::string>>;
+
+/// Lines of JSON, one a prompt, each with the prompt and its number ("index"), appended as they are made; beside it
+/// FILE.settings.json, so that a later call goes on only with the same settings. In a device or a pipe nothing is looked
+/// for. Not thread-safe.
+class GenerationFile {
+ public:
+  /// Opens or creates the file; a last line without its end is cut off. `prompts` are the JSON texts of all prompts.
+  /// Throws ConfigError where the file was written with other settings or for other prompts, is no such file, or is being
+  /// written by another process; IoError.
+  GenerationFile(std::filesystem::path path, const GenerationSettings& settings, const std::vector<std::string>& prompts);
+  ~GenerationFile();
+  GenerationFile(const GenerationFile&) = delete;
+  GenerationFile& operator=(const GenerationFile&) = delete;
+
+  /// Whether prompt i has its line.
+  bool is_done(std::size_t i) const { return is_done_[i]; }
+  std::size_t num_done() const;
+
+  /// The line of prompt i, without its end. Where the system refuses nothing of it stays in the file: IoError.
+  void append(std::size_t i, const std::string& line);
+  /// After the last line: syncs, and puts the lines into the order of the prompts.
+  void finish();
+
+ private:
+  void open();
+  void check_settings(const GenerationSettings& settings) const;
+  void read_lines(const std::vector<std::string>& prompts);
+  std::filesystem::path settings_path() const { return path_.string() + ".settings.json"; }
+
+  std::filesystem::path path_;
+  bool is_regular_ = true;
+  std::vector<bool> is_done_;
+  std::size_t size_ = 0;  ///< bytes of whole lines
+  int fd_ = -1;
+};
+
+}  // namespace lora_train::app

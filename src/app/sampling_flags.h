@@ -1,0 +1,31 @@
+// How `generate` chooses tokens: flags, and generation_config.json where it is asked for.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "command_line.h"
+#include "lora_train/train/requests.h"
+
+namespace lora_train::app {
+
+class SamplingFlags {
+ public:
+  explicit SamplingFlags(CommandParser& parser);
+  SamplingFlags(const SamplingFlags&) = delete;
+  SamplingFlags& operator=(const SamplingFlags&) = delete;
+
+  /// A flag that was given wins, then with --generation-config the model's file, then greedy. Throws ConfigError for a
+  /// flag that means nothing without a temperature, and, with --generation-config, where the file is missing or asks for
+  /// what is not built (penalties, beams); FormatError for a malformed one.
+  generate::SamplingOptions options(const CommandParser& parser, const std::filesystem::path& model_folder) const;
+
+ private:
+  std::optional<double> temperature_, top_p_, min_p_;
+  std::optional<std::int64_t> top_k_;
+  std::uint64_t seed_ = 42;
+  bool use_generation_config_ = false;
+};
+
+}  // namespace lora_train::app

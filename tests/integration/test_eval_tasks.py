@@ -1,0 +1,87 @@
+"""`eval --exact-match` and `eval --choices` on the shipped model; the figures themselves: tests/parity/test_eval_figures.py."""
+
+import json
+
+import pytest
+
+from conftest import lora_train
+from test_generate import EXAMPLE, FP32, MODEL, completions, poisoned_model, write_rows
+
+HELDOUT = EXAMPLE / "heldout.jsonl"
+ROWS = [json.loads(line) for line in HELDOUT.read_text().splitlines()]
+
+
+def evaluate(*arguments, model=MODEL, data=HELDOUT):
+    return lora_train("eval", "--model", model, "--eval-data", data, *FP32, *arguments)
+
+
+def figures(*arguments, **options):
+    run = evaluate("--json", *arguments, **options)
+    assert run.code == 0, run
+    [line] = run.json_lines()
+    return line
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """The model's own greedy answers to the held-out questions."""
+    return [line["completion"] for line in completions("--prompts", HELDOUT, "--max-new-tokens", 64)]
+
+
+def test_exact_match_counts_the_answers_that_generate_gives(tmp_path, answers):
+    rows = [dict(row, messages=row["messages"][:-1] + [{"role": "assistant", "content": answer if at % 3 == 0 else answer + " no"}])
+            for at, (row, answer) in enumerate(zip(ROWS, answers))]
+    line = figures("--exact-match", "--max-new-tokens", "64", data=write_rows(tmp_path / "own.jsonl", rows))
+    assert line["num_answers"] == len(ROWS) and line["num_matched"] == len(ROWS[::3])
+    assert line["exact_match"] == pytest.approx(len(ROWS[::3]) / len(ROWS))
+    assert {"name", "loss", "perplexity", "token_accuracy", "ece", "num_tokens"} <= set(line)
+
+
+def test_a_regex_picks_the_answer_out_of_both(tmp_path, answers):
+    rows = [{"messages": row["messages"][:-1] + [{"role": "assistant", "content": f"#### {answer.split()[0]}"}]}
+            for row, answer in zip(ROWS[:20], answers)]
+    data = write_rows(tmp_path / "first.jsonl", rows)
+    assert figures("--exact-match", "--max-new-tokens", "64", data=data)["exact_match"] == 0
+    assert figures("--exact-match", r"^\s*(?:#### )?(\S+)", "--max-new-tokens", "64", data=data)["exact_match"] == 1
+
+
+def test_max_samples_takes_the_first_rows():
+    assert figures("--exact-match", "--max-samples", "7")["num_answers"] == 7
+
+
+def test_the_table_is_aligned(tmp_path):
+    run = evaluate("--exact-match", "--max-samples", "3")
+    lines = run.stdout.splitlines()
+    assert run.code == 0 and len(lines) == 2 and lines[0].endswith("exact match  answers"), run
+    assert len(lines[0]) == len(lines[1]), run
+    quiz = write_rows(tmp_path / "quiz.jsonl", [{"prompt": "1 plus 1 is", "choices": [" 2", " 3"], "answer": 0}])
+    run = evaluate("--choices", data=quiz)
+    assert run.code == 0 and run.stdout.splitlines()[0].split()[-6:] == ["acc", "acc_norm", "choices", "ece", "brier", "rows"], run
+
+
+def test_bad_rows_and_flags_are_refused(tmp_path):
+    run = evaluate("--exact-match", "#### ([0-9]+)")
+    assert run.code == 3 and f"{HELDOUT}:1" in run.stderr and "finds nothing" in run.stderr, run
+    run = evaluate("--exact-match", "([")
+    assert run.code == 2 and "--exact-match" in run.stderr, run
+    run = evaluate("--exact-match", "lora_r=4")
+    assert run.code == 2 and "--set" in run.stderr, run
+    run = evaluate("--exact-match", "--set", "loss_on=all", "--max-samples", "2")
+    assert run.code == 2 and "loss_on" in run.stderr, run
+    quiz = write_rows(tmp_path / "quiz.jsonl", [{"prompt": "a", "choices": ["b", "c"], "answer": 1},
+                                                {"prompt": "a", "choices": ["b", "c"], "answer": "d"}])
+    run = evaluate("--choices", data=quiz)
+    assert run.code == 3 and f"{quiz}:2" in run.stderr, run
+    write_rows(quiz, [{"prompt": "word " * 1100, "choices": ["b", "c"], "answer": 1}])
+    run = evaluate("--choices", data=quiz)
+    assert run.code == 3 and f"{quiz}:1" in run.stderr and "1,024" in run.stderr, run
+    run = evaluate("--choices", "--exact-match", data=quiz)
+    assert run.code == 2, run
+
+
+def test_logits_that_are_not_finite_end_with_7(tmp_path):
+    model = poisoned_model(tmp_path)
+    quiz = write_rows(tmp_path / "quiz.jsonl", [{"prompt": "a", "choices": ["b", "c"], "answer": 1}])
+    for arguments, data in ((("--exact-match", "--max-samples", "2"), HELDOUT), (("--choices",), quiz)):
+        run = evaluate(*arguments, model=model, data=data)
+        assert run.code == 7, run
