@@ -84,7 +84,8 @@ void cross_entropy(State& state) {
   auto logits = start.clone();
   const auto targets = at::arange(128, at::kInt);
   CrossEntropyOutput output{at::empty({128}), at::empty({128}, at::kBool), at::empty({128})};
-  measure(state, bytes({logits, logits}), [&] { cross_entropy_in_place(logits, targets, 1e-3, true, output); });
+  const at::Tensor num_tokens = at::scalar_tensor(1000, at::kDouble);
+  measure(state, bytes({logits, logits}), [&] { cross_entropy_in_place(logits, targets, num_tokens, output); });
 }
 
 void dropout(State& state) {
@@ -104,7 +105,7 @@ void embedding(State& state) {
 void lora_grad_b(State& state) {
   const auto dy = random(state, {N, F}), s = random(state, {N, R});
   auto grad = at::zeros({F, R});
-  measure(state, bytes({dy}), [&] { kernels::lora_grad_b(dy, s, 2.0, grad); });
+  measure(state, bytes({dy}), [&] { kernels::lora_grad_b(dy, s, {{0, R, 0, F, 2.0, grad}}); });
 }
 
 void lora_grad_b_mm(State& state) {
@@ -115,7 +116,7 @@ void lora_grad_b_mm(State& state) {
 void lora_grad_a(State& state) {
   const auto x = random(state, {N, F}), ds = random(state, {N, R});
   auto grad = at::zeros({R, F});
-  measure(state, bytes({x}), [&] { kernels::lora_grad_a(ds, x, grad); });
+  measure(state, bytes({x}), [&] { kernels::lora_grad_a(ds, x, {{0, R, 0, 0, 1.0, grad}}); });
 }
 
 void lora_grad_a_mm(State& state) {

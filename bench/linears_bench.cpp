@@ -7,13 +7,14 @@
 //   share       gemm_ms / lora_ms: everything that LoRA, bias and residual cost counts as lost
 //   flop_share  FLOPs that are needed, LoRA's own 6 R (D + O) a token among them, per lora_ms, over the rate of at::mm
 //   gemm_rate   of at::mm, in GFLOP/s
-// Medians. `all` has the four projections of a layer in one iteration.
+// Medians. `all` has the four projections of a layer in one iteration. With --cpu-time and OMP_NUM_THREADS=1 times are those
+// that the processor spent on this program: for a machine on which others compute too, whose shares say more than its rates.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -39,14 +40,16 @@ struct Site {
   int64_t in_features;
   std::vector<int64_t> parts;  ///< outputs of each linear
   bool has_bias, adds_residual;
+  GradientColumns gradient_columns;
 };
 
 std::vector<Site> sites(const ModelShape& s) {
   const int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
-  return {{"qkv", s.hidden, {q, kv, kv}, true, false},
-          {"o", q, {s.hidden}, false, true},
-          {"gate_up", s.hidden, {s.ffn, s.ffn}, false, false},
-          {"down", s.ffn, {s.hidden}, false, true}};
+  const GradientColumns dx = GradientColumns::kBesideInput, dy = GradientColumns::kBesideOutput;
+  return {{"qkv", s.hidden, {q, kv, kv}, true, false, dy},
+          {"o", q, {s.hidden}, false, true, dy},
+          {"gate_up", s.hidden, {s.ffn, s.ffn}, false, false, dx},
+          {"down", s.ffn, {s.hidden}, false, true, dy}};
 }
 
 /// A projection with LoRA and its buffers, and the plain matrices beside it.
@@ -55,35 +58,34 @@ class Linear {
   Linear(const Site& site, at::ScalarType dtype) {
     const int64_t D = projection_.in_features = site.in_features;
     for (const int64_t outputs : site.parts) {
-      projection_.adapters.push_back({site.name, projection_.out_features, projection_.out_features + outputs,
-                                      projection_.num_columns, R, 2.0, 0.0, at::randn({R, D}), at::randn({outputs, R}),
-                                      at::zeros({R, D}), at::zeros({outputs, R})});
+      add_adapter(projection_, {site.name, projection_.out_features, projection_.out_features + outputs, 0, R, 2.0, 0.0,
+                                at::randn({R, D}), at::randn({outputs, R}), at::zeros({R, D}), at::zeros({outputs, R})});
       projection_.out_features += outputs;
-      projection_.num_columns += R;
       lora_flops_ += 6.0 * static_cast<double>(N * R * (D + outputs));
     }
     const int64_t O = projection_.out_features, C = projection_.num_columns;
     flops_ = 4.0 * static_cast<double>(N * D * O);
     weight_ = at::randn({O, D}).to(dtype);
-    projection_.weight = at::zeros({O, D + C}, dtype);
-    projection_.weight.narrow(1, 0, D).copy_(weight_);
-    projection_.lora_a = at::zeros({C, D}, dtype);
+    projection_.gradient_columns = site.gradient_columns;
+    projection_.weight = at::zeros({O + C, D + C}, dtype);
+    projection_.base_weight().copy_(weight_);
     if (site.has_bias) projection_.bias = at::randn({O}).to(dtype);
     write_adapter_columns(projection_);
     x_ = at::randn({N, D}).to(dtype);
     input_ = at::zeros({N, D + C}, dtype);
     input_.narrow(1, 0, D).copy_(x_);
-    dy_ = at::randn({N, O}).to(dtype);
+    d_output_ = at::randn({N, projection_.d_output_width()}).to(dtype);
+    dy_ = d_output_.narrow(1, 0, O).contiguous();
     if (site.adds_residual) residual_ = at::randn({N, O}).to(dtype);
     y_ = at::zeros({N, O}, dtype);
     dx_ = at::zeros({N, D}, dtype);
-    d_input_ = at::zeros({N, D + C}, dtype);
+    d_input_ = at::zeros({N, projection_.d_input_width()}, dtype);
   }
 
   void with_lora() {
     fill_adapter_columns(projection_, input_, {}, {});
     projection_forward(projection_, input_, residual_, y_);
-    projection_backward(projection_, input_, dy_, d_input_, true, {}, {});
+    projection_backward(projection_, input_, d_output_, d_input_, true, {}, {});
   }
 
   void plain() {
@@ -96,15 +98,23 @@ class Linear {
 
  private:
   Projection projection_;
-  at::Tensor weight_, x_, input_, dy_, residual_, y_, dx_, d_input_;
+  at::Tensor weight_, x_, input_, dy_, d_output_, residual_, y_, dx_, d_input_;
   double flops_ = 0, lora_flops_ = 0;
 };
 
+bool use_cpu_time = false;
+
+double now_s() {
+  timespec time{};
+  clock_gettime(use_cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 template <class Body>
 double seconds(const Body& body) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = now_s();
   body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return now_s() - start;
 }
 
 double median(std::vector<double> values) {
@@ -162,7 +172,11 @@ void add_benchmarks() {
 }  // namespace lora_train::model
 
 int main(int argc, char** argv) {
+  char** const end = std::remove_if(argv + 1, argv + argc, [](const char* word) { return std::string(word) == "--cpu-time"; });
+  lora_train::model::use_cpu_time = end != argv + argc;
+  argc = static_cast<int>(end - argv);
   lora_train::model::add_benchmarks();
+  benchmark::AddCustomContext("clock", lora_train::model::use_cpu_time ? "CPU time" : "wall");
   benchmark::AddCustomContext("threads", std::to_string(at::get_num_threads()));
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;

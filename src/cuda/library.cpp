@@ -7,6 +7,7 @@
 #include "attention.h"
 #include "check.h"
 #include "gemm.h"
+#include "graph.h"
 #include "settings.h"
 
 namespace lora_train::kernels {
@@ -79,6 +80,7 @@ extern "C" const lora_train::kernels::CudaLibrary* lora_train_cuda() {
                                       .efficient = cuda::kEfficient,
                                       .cudnn = cuda::kCudnn,
                                       .check_cudnn_plan = &cuda::check_cudnn_plan,
-                                      .own_kernels = &lora_train::kernels::linked_own_kernels()};
+                                      .own_kernels = &lora_train::kernels::linked_own_kernels(),
+                                      .capture = &cuda::capture};
   return &library;
 }

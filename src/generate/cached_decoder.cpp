@@ -33,11 +33,11 @@ void project(const Projection& p, bool few_rows, bool use_adapter, const at::Ten
              at::Tensor& y) {
   const at::Tensor x = input.narrow(1, 0, p.in_features);
   if (p.num_columns == 0 || !use_adapter) {
-    return product(few_rows, x, p.weight.narrow(1, 0, p.in_features), p.bias, residual, y);
+    return product(few_rows, x, p.base_weight(), p.bias, residual, y);
   }
   at::Tensor columns = input.narrow(1, p.in_features, p.num_columns);
-  product(few_rows, x, p.lora_a, {}, {}, columns);
-  product(few_rows, input, p.weight, p.bias, residual, y);
+  product(few_rows, x, p.lora_a(), {}, {}, columns);
+  product(few_rows, input, p.weight_and_columns(), p.bias, residual, y);
 }
 
 at::Tensor features(const Projection& projection, const at::Tensor& wide) {

@@ -9,6 +9,7 @@
 #include "checks.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/cuda_library.h"
+#include "lora_train/kernels/graph.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -120,6 +121,18 @@ const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& la
   return choice.backend == AttentionBackend::kEfficient ? &cuda->efficient : nullptr;
 }
 
+/// The layout as its device copies say, which is what a GPU reads: those of a recorded call have changed since.
+AttentionLayout as_on_device(AttentionLayout layout) {
+  const auto read = [](const at::Tensor& from, std::vector<int64_t>& to) {
+    if (!from.defined()) return;
+    const auto* const values = from.const_data_ptr<std::int32_t>();
+    to.assign(values, values + from.numel());
+  };
+  read(layout.cu_seqlens_q_device, layout.cu_seqlens_q);
+  read(layout.cu_seqlens_k_device, layout.cu_seqlens_k);
+  return layout;
+}
+
 }  // namespace
 
 void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
@@ -130,7 +143,9 @@ void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tenso
     describe_attention_forward(work, planned_backend(q, layout), {q, k, v, out, lse}, layout);
   });
   if (q.is_meta()) return;
-  if (q.is_cpu()) return attention_forward_cpu(q, k, v, layout, out, lse);
+  if (q.is_cpu()) {
+    return do_or_record([=]() mutable { attention_forward_cpu(q, k, v, as_on_device(layout), out, lse); });
+  }
   const CudaAttention* const backend = cuda_backend(q, layout);
   if (backend == nullptr) return attention_forward_reference(q, k, v, layout, out, lse);
   if (!is_complete(layout)) return backend->forward(q, k, v, completed(layout, q.device()), out, lse);
@@ -154,7 +169,10 @@ void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::T
     describe_attention_backward(work, planned_backend(q, layout), {q, k, v, out, lse}, {dout, dq, dk, dv}, layout);
   });
   if (q.is_meta()) return;
-  if (q.is_cpu()) return attention_backward_cpu(dout, q, k, v, out, lse, layout, dq, dk, dv);
+  if (q.is_cpu()) {
+    return do_or_record(
+        [=]() mutable { attention_backward_cpu(dout, q, k, v, out, lse, as_on_device(layout), dq, dk, dv); });
+  }
   const CudaAttention* const backend = cuda_backend(q, layout);
   if (backend == nullptr) return attention_backward_reference(dout, q, k, v, out, lse, layout, dq, dk, dv);
   if (!is_complete(layout)) {

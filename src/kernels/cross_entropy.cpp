@@ -7,7 +7,7 @@
 
 namespace lora_train::kernels {
 
-void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, double scale, bool write_gradient,
+void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& num_tokens,
                             CrossEntropyOutput& output) {
   constexpr auto kName = "cross_entropy_in_place";
   check_rows(kName, "logits", logits, {-1, -1});
@@ -27,20 +27,24 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, doubl
   if (output.confidence.defined()) {
     check_output("confidence", output.confidence, at::kFloat);
   }
+  if (num_tokens.defined()) {
+    check_shape(kName, "num_tokens", num_tokens, {});
+    check_dtype(kName, "num_tokens", num_tokens, at::kDouble);
+  }
   const WorkScope recorded(kName, WorkClass::kLoss, [&](Work& work) {
     // A row is read for its sum and, where it does not stay in registers, again for the gradient.
-    work.reads("logits", logits, write_gradient ? 2 : 1).reads("targets", targets).writes("losses", output.losses);
+    work.reads("logits", logits, num_tokens.defined() ? 2 : 1).reads("targets", targets).writes("losses", output.losses);
     work.writes("correct", output.correct).writes("confidence", output.confidence);
-    if (write_gradient) work.writes("dlogits", logits);
+    if (num_tokens.defined()) work.writes("dlogits", logits);
   });
   if (logits.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kCrossEntropy, logits);
   if (how == Implementation::kReference) {
-    return cross_entropy_in_place_reference(logits, targets, scale, write_gradient, output);
+    return cross_entropy_in_place_reference(logits, targets, num_tokens, output);
   }
   with_cpu_type(logits, [&]<class T>(CpuType<T>) {
     const auto run = [&](auto kernel, auto... stream) {
-      kernel(write_rows<T>(logits), read<std::int32_t>(targets), static_cast<float>(scale), write_gradient,
+      kernel(write_rows<T>(logits), read<std::int32_t>(targets), num_tokens.defined() ? read<double>(num_tokens) : nullptr,
              write<float>(output.losses), output.correct.defined() ? write<bool>(output.correct) : nullptr,
              output.confidence.defined() ? write<float>(output.confidence) : nullptr, num_rows, logits.size(1),
              stream...);

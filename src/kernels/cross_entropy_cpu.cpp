@@ -66,14 +66,28 @@ bool is_first_of_largest(const T* x, std::int64_t target, float largest) {
          std::none_of(x, x + target, [&](const T& other) { return load(&other) == largest; });
 }
 
+template <class T>
+void no_target_row(T* x, std::int64_t V, bool write_gradient, float* loss, bool* correct, float* confidence) {
+  *loss = 0;
+  if (correct != nullptr) *correct = false;
+  if (confidence != nullptr) *confidence = static_cast<float>(1.0 / clone_sum(x, V).sum);
+  if (write_gradient) std::fill_n(x, V, T{});
+}
+
 }  // namespace
 
 template <class T>
-void cross_entropy_in_place_cpu(Rows<T> logits, const std::int32_t* targets, float scale, bool write_gradient,
+void cross_entropy_in_place_cpu(Rows<T> logits, const std::int32_t* targets, const double* num_tokens,
                                 float* losses, bool* correct, float* confidence, std::int64_t num_rows, std::int64_t V) {
+  const double scale = num_tokens != nullptr ? 1.0 / *num_tokens : 0;
   parallel_ranges(num_rows, row_grain(4 * V), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t m = begin; m < end; ++m) {
       T* x = logits[m];
+      if (targets[m] < 0) {
+        no_target_row(x, V, num_tokens != nullptr, losses + m, correct != nullptr ? correct + m : nullptr,
+                      confidence != nullptr ? confidence + m : nullptr);
+        continue;
+      }
       const std::int64_t target = targets[m];
       const SoftmaxSum s = clone_sum(x, V);
       const double from_largest = static_cast<double>(load(x + target)) - static_cast<double>(s.largest);
@@ -84,18 +98,18 @@ void cross_entropy_in_place_cpu(Rows<T> logits, const std::int32_t* targets, flo
       if (confidence != nullptr) {
         confidence[m] = static_cast<float>(1.0 / s.sum);
       }
-      if (write_gradient) {
+      if (num_tokens != nullptr) {
         const double probability = std::exp(from_largest) / s.sum;
-        clone_gradient(x, s.largest, static_cast<float>(static_cast<double>(scale) / s.sum), V);
-        store(x + target, static_cast<float>((probability - 1.0) * static_cast<double>(scale)));
+        clone_gradient(x, s.largest, static_cast<float>(scale / s.sum), V);
+        store(x + target, static_cast<float>((probability - 1.0) * scale));
       }
     }
   });
 }
 
-template void cross_entropy_in_place_cpu(Rows<float>, const std::int32_t*, float, bool, float*, bool*, float*,
+template void cross_entropy_in_place_cpu(Rows<float>, const std::int32_t*, const double*, float*, bool*, float*,
                                          std::int64_t, std::int64_t);
-template void cross_entropy_in_place_cpu(Rows<Bf16>, const std::int32_t*, float, bool, float*, bool*, float*,
+template void cross_entropy_in_place_cpu(Rows<Bf16>, const std::int32_t*, const double*, float*, bool*, float*,
                                          std::int64_t, std::int64_t);
 
 }  // namespace lora_train::kernels

@@ -113,11 +113,11 @@ __device__ __forceinline__ bool has_earlier(const T* row, std::int64_t target, f
   return block_max(found, slots) != 0;
 }
 
-/// Every logit becomes exp(logit - largest) * factor.
+/// Every logit becomes exp(logit - largest) * factor; 0 where the factor is, whatever the logit.
 template <class T>
 __device__ __forceinline__ void write_row(const PackedRow<T>& row, typename PackedRow<T>::Cache& cache, float largest,
                                           float factor) {
-  const auto gradient = [&](T& value) { store(&value, expf(to_float(value) - largest) * factor); };
+  const auto gradient = [&](T& value) { store(&value, factor == 0 ? 0.0F : expf(to_float(value) - largest) * factor); };
   for (std::int64_t group = row.groups - 1; group >= 0; --group) {
     if (group != row.groups - 1) row.load(group, cache);
     LORA_TRAIN_UNROLL
@@ -134,26 +134,29 @@ __device__ __forceinline__ void write_row(const PackedRow<T>& row, typename Pack
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    cross_entropy_kernel(Rows<T> logits, const std::int32_t* targets, float scale, bool write_gradient, float* losses,
+    cross_entropy_kernel(Rows<T> logits, const std::int32_t* targets, const double* num_tokens, float* losses,
                          bool* correct, float* confidence, std::int64_t V) {
   LORA_TRAIN_SHARED(float, slots, 32);
-  const std::int64_t m = blockIdx.x, target = targets[m];
+  const std::int64_t m = blockIdx.x;
+  const bool has_target = targets[m] >= 0;
+  const std::int64_t target = has_target ? targets[m] : 0;
+  const float scale = num_tokens != nullptr ? static_cast<float>(1.0 / *num_tokens) : 0.0F;
   const PackedRow<T> row(logits[m], V);
   const float target_logit = to_float(row.row[target]);
   typename PackedRow<T>::Cache cache;
   const SoftmaxSum s = sum_row(row, cache, slots);
   const bool is_largest = target_logit == s.largest;
-  const bool is_first = correct != nullptr && is_largest && !has_earlier(row.row, target, s.largest, slots);
+  const bool is_first = correct != nullptr && has_target && is_largest && !has_earlier(row.row, target, s.largest, slots);
   const double from_largest = static_cast<double>(target_logit) - static_cast<double>(s.largest);
   if (threadIdx.x == 0) {
-    losses[m] = static_cast<float>(std::log(static_cast<double>(s.sum)) - from_largest);
+    losses[m] = has_target ? static_cast<float>(std::log(static_cast<double>(s.sum)) - from_largest) : 0.0F;
     if (correct != nullptr) correct[m] = is_first;
     if (confidence != nullptr) confidence[m] = 1.0F / s.sum;
   }
-  if (!write_gradient) return;
-  write_row(row, cache, s.largest, scale / s.sum);
+  if (num_tokens == nullptr) return;
+  write_row(row, cache, s.largest, has_target ? scale / s.sum : 0.0F);
   __syncthreads();
-  if (threadIdx.x != 0) return;
+  if (threadIdx.x != 0 || !has_target) return;
   const double probability = std::exp(from_largest) / static_cast<double>(s.sum);
   store(row.row + target, static_cast<float>((probability - 1.0) * static_cast<double>(scale)));
 }
@@ -172,11 +175,11 @@ __global__ void __launch_bounds__(kSumThreads)
 }  // namespace
 
 template <class T>
-void cross_entropy_in_place_cuda(Rows<T> logits, const std::int32_t* targets, float scale, bool write_gradient,
+void cross_entropy_in_place_cuda(Rows<T> logits, const std::int32_t* targets, const double* num_tokens,
                                  float* losses, bool* correct, float* confidence, std::int64_t num_rows, std::int64_t V,
                                  Stream stream) {
   launch("cross_entropy_in_place", cross_entropy_kernel<T>, {num_rows}, threads_for(V / kFullPack<T>, kThreads), stream,
-         logits, targets, scale, write_gradient, losses, correct, confidence, V);
+         logits, targets, num_tokens, losses, correct, confidence, V);
 }
 
 void add_losses_cuda(const float* losses, std::int64_t num_rows, double* sum, Stream stream) {
@@ -184,7 +187,7 @@ void add_losses_cuda(const float* losses, std::int64_t num_rows, double* sum, St
 }
 
 #define LORA_TRAIN_INSTANTIATE(T)                                                                             \
-  template void cross_entropy_in_place_cuda(Rows<T>, const std::int32_t*, float, bool, float*, bool*, float*, \
+  template void cross_entropy_in_place_cuda(Rows<T>, const std::int32_t*, const double*, float*, bool*, float*, \
                                             std::int64_t, std::int64_t, Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);

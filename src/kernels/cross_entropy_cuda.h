@@ -1,4 +1,4 @@
-// Contracts as cross_entropy_cpu.h, on a GPU in stream order: pointers are device memory. T is float or Bf16. No torch
+// Contracts as cross_entropy_cpu.h, on a GPU in stream order: pointers are device memory, num_tokens too. T is float or Bf16. No torch
 // here.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace lora_train::kernels {
 
 template <class T>
-void cross_entropy_in_place_cuda(Rows<T> logits, const std::int32_t* targets, float scale, bool write_gradient,
+void cross_entropy_in_place_cuda(Rows<T> logits, const std::int32_t* targets, const double* num_tokens,
                                  float* losses, bool* correct, float* confidence, std::int64_t num_rows, std::int64_t V,
                                  Stream stream);
 

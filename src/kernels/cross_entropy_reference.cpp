@@ -5,25 +5,26 @@
 
 namespace lora_train::kernels {
 
-void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targets, double scale, bool write_gradient,
+void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& num_tokens,
                                       CrossEntropyOutput& output) {
   const auto values = to_math(logits);
-  const auto index = targets.to(at::kLong).unsqueeze(1);
+  const auto has_target = (targets != kNoTarget).unsqueeze(1);
+  const auto index = targets.to(at::kLong).unsqueeze(1).clamp_min(0);
   const auto lse = values.logsumexp(1, /*keepdim=*/true);
-  output.losses.copy_((lse - values.gather(1, index)).squeeze(1));
+  output.losses.copy_(at::where(has_target, lse - values.gather(1, index), 0.0).squeeze(1));
   const auto largest = values.amax(1, /*keepdim=*/true);
   if (output.correct.defined()) {
     const auto columns = at::arange(values.size(1), index.options());
     const auto first = at::where(values == largest, columns, values.size(1)).amin(1);
-    output.correct.copy_(first == index.squeeze(1));
+    output.correct.copy_(first == targets);
   }
   if (output.confidence.defined()) {
     output.confidence.copy_((largest - lse).exp().squeeze(1));
   }
-  if (write_gradient) {
+  if (num_tokens.defined()) {
     auto gradient = (values - lse).exp();
     gradient.scatter_add_(1, index, at::full_like(index, -1, gradient.options()));
-    logits.copy_(gradient.mul_(scale));
+    logits.copy_(at::where(has_target, gradient / num_tokens.to(gradient.scalar_type()), 0.0));
   }
 }
 

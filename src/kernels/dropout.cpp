@@ -11,7 +11,7 @@
 namespace lora_train::kernels {
 
 void dropout_forward(const at::Tensor& x, const at::Tensor& token_document, const at::Tensor& token_position,
-                     PhiloxKey key, double p, at::Tensor& y) {
+                     const at::Tensor& key, double p, at::Tensor& y) {
   constexpr auto kName = "dropout_forward";
   check_rows(kName, "x", x, {-1, -1});
   check_floating(kName, "x", x);
@@ -22,6 +22,9 @@ void dropout_forward(const at::Tensor& x, const at::Tensor& token_document, cons
     check_contiguous(kName, "token_document, token_position", *t);
     check_dtype(kName, "token_document, token_position", *t, at::kInt);
   }
+  check_shape(kName, "key", key, {2});
+  check_contiguous(kName, "key", key);
+  check_dtype(kName, "key", key, at::kInt);
   if (!(p >= 0 && p < 1)) {
     throw ShapeError("dropout_forward: p", "is " + std::to_string(p) + ", expected [0, 1)");
   }
@@ -35,11 +38,13 @@ void dropout_forward(const at::Tensor& x, const at::Tensor& token_document, cons
   }
   with_cpu_type(x, [&]<class T>(CpuType<T>) {
     const auto run = [&](auto kernel, auto... stream) {
-      kernel(read_rows<T>(x), read<std::int32_t>(token_document), read<std::int32_t>(token_position), key,
+      kernel(read_rows<T>(x), read<std::int32_t>(token_document), read<std::int32_t>(token_position),
+             reinterpret_cast<const PhiloxKey*>(read<std::int32_t>(key)),
              static_cast<std::uint32_t>(std::ceil(p * 16777216.0)), static_cast<float>(1.0 / (1.0 - p)),
              write_rows<T>(y), x.size(0), x.size(1), stream...);
     };
-    how == Implementation::kCpu ? run(dropout_forward_cpu<T>) : run(own_kernels_of<T>().dropout_forward, own_stream());
+    if (how == Implementation::kCpu) return run(dropout_forward_cpu<T>);
+    run(own_kernels_of<T>().dropout_forward, own_stream());
   });
 }
 

@@ -29,7 +29,7 @@ __device__ __forceinline__ void drop(Pack<T, kSize>& pack, std::uint32_t documen
 template <class T, bool kIsPacked>
 __global__ void __launch_bounds__(kThreads)
     dropout_forward_kernel(Rows<const T> x, const std::int32_t* token_document, const std::int32_t* token_position,
-                           PhiloxKey key, std::uint32_t threshold, float factor, Rows<T> y, std::int64_t D) {
+                           const PhiloxKey* key, std::uint32_t threshold, float factor, Rows<T> y, std::int64_t D) {
   constexpr int kSize = kFullPack<T>;
   const std::int64_t n = blockIdx.x;
   const T* from = x[n];
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
         if (i < width) pack.values[i] = from[d + i];
       }
     }
-    drop(pack, document, position, d, key, threshold, factor);
+    drop(pack, document, position, d, *key, threshold, factor);
     if constexpr (kIsPacked) {
       store_pack<kSize>(to + d, pack);
     } else {
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 void dropout_forward_cuda(Rows<const T> x, const std::int32_t* token_document, const std::int32_t* token_position,
-                          PhiloxKey key, std::uint32_t threshold, float factor, Rows<T> y, std::int64_t num_tokens,
+                          const PhiloxKey* key, std::uint32_t threshold, float factor, Rows<T> y, std::int64_t num_tokens,
                           std::int64_t D, Stream stream) {
   const auto kernel =
       fits_packs(x, D) && fits_packs(y, D) ? dropout_forward_kernel<T, true> : dropout_forward_kernel<T, false>;
@@ -70,7 +70,7 @@ void dropout_forward_cuda(Rows<const T> x, const std::int32_t* token_document, c
 }
 
 #define LORA_TRAIN_INSTANTIATE(T)                                                                        \
-  template void dropout_forward_cuda(Rows<const T>, const std::int32_t*, const std::int32_t*, PhiloxKey, \
+  template void dropout_forward_cuda(Rows<const T>, const std::int32_t*, const std::int32_t*, const PhiloxKey*, \
                                      std::uint32_t, float, Rows<T>, std::int64_t, std::int64_t, Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);

@@ -1,4 +1,4 @@
-// Contract as dropout_cpu.h, on a GPU in stream order: pointers are device memory. T is float or Bf16. No torch here.
+// Contract as dropout_cpu.h, on a GPU in stream order: pointers are device memory, key too. T is float or Bf16. No torch here.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace lora_train::kernels {
 
 template <class T>
 void dropout_forward_cuda(Rows<const T> x, const std::int32_t* token_document, const std::int32_t* token_position,
-                          PhiloxKey key, std::uint32_t threshold, float factor, Rows<T> y, std::int64_t num_tokens,
+                          const PhiloxKey* key, std::uint32_t threshold, float factor, Rows<T> y, std::int64_t num_tokens,
                           std::int64_t D, Stream stream);
 
 }  // namespace lora_train::kernels

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "checks.h"
+#include "lora_train/base/philox.h"
 #include "lora_train/kernels/dropout.h"
 
 namespace lora_train::kernels {
@@ -28,14 +29,17 @@ at::Tensor philox_words(std::array<at::Tensor, 4> c, PhiloxKey key) {
 }  // namespace
 
 void dropout_forward_reference(const at::Tensor& x, const at::Tensor& token_document, const at::Tensor& token_position,
-                               PhiloxKey key, double p, at::Tensor& y) {
+                               const at::Tensor& key, double p, at::Tensor& y) {
   const int64_t num_tokens = x.size(0), num_groups = (x.size(1) + 3) / 4;
   const auto options = x.options().dtype(at::kLong);
   const auto column = [&](const at::Tensor& t) {
     return t.to(at::kLong).bitwise_and(kLowBits).unsqueeze(1).expand({num_tokens, num_groups});
   };
+  const at::Tensor on_host = key.cpu();
+  const auto word = [&](int i) { return static_cast<std::uint32_t>(on_host.const_data_ptr<std::int32_t>()[i]); };
   const auto group = at::arange(num_groups, options).unsqueeze(0).expand({num_tokens, num_groups});
-  const auto words = philox_words({column(token_document), column(token_position), group, at::zeros_like(group)}, key);
+  const auto words = philox_words({column(token_document), column(token_position), group, at::zeros_like(group)},
+                                  {word(0), word(1)});
   const auto uniform24 = words.view({num_tokens, num_groups * 4}).narrow(1, 0, x.size(1)).bitwise_right_shift(8);
   const auto is_kept = uniform24 >= static_cast<int64_t>(std::ceil(p * 16777216.0));
   y.copy_(at::where(is_kept, to_math(x) * (1.0 / (1.0 - p)), 0.0));

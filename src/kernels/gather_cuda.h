@@ -9,12 +9,14 @@
 namespace lora_train::kernels {
 
 template <class T>
-void gather_rows_cuda(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_picked, std::int64_t D,
-                      Stream stream);
+void gather_rows_cuda(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_picked,
+                      std::int64_t num_rows, std::int64_t D, Stream stream);
 
-/// Writes every one of the num_rows rows of `to`. rows: ascending, distinct.
 template <class T>
 void scatter_rows_cuda(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_picked,
                        std::int64_t num_rows, std::int64_t D, Stream stream);
+
+void take_next_cuda(const std::int64_t* rows, const std::int32_t* targets, std::int64_t* next, std::int64_t* picked_rows,
+                    std::int32_t* picked_targets, std::int64_t count, Stream stream);
 
 }  // namespace lora_train::kernels

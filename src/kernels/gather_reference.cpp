@@ -5,12 +5,26 @@
 namespace lora_train::kernels {
 
 void gather_rows_reference(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to) {
-  at::index_select_out(to, from, 0, rows);
+  const int64_t N = from.size(0);
+  if (N == 0) {
+    to.zero_();
+    return;
+  }
+  at::index_select_out(to, from, 0, rows.clamp_max(N - 1));
+  to.masked_fill_((rows >= N).unsqueeze(1), 0);
 }
 
 void scatter_rows_reference(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to) {
-  to.zero_();
-  to.index_copy_(0, rows, from);
+  const at::Tensor is_inside = rows < to.size(0);
+  to.index_copy_(0, rows.masked_select(is_inside), from.index_select(0, is_inside.nonzero().squeeze(1)));
+}
+
+void take_next_reference(const at::Tensor& rows, const at::Tensor& targets, at::Tensor& next, at::Tensor& picked_rows,
+                         at::Tensor& picked_targets) {
+  const at::Tensor places = next + at::arange(picked_rows.size(0), rows.options());
+  at::index_select_out(picked_rows, rows, 0, places);
+  at::index_select_out(picked_targets, targets, 0, places);
+  next.add_(picked_rows.size(0));
 }
 
 }  // namespace lora_train::kernels

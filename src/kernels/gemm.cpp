@@ -4,6 +4,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/cuda_library.h"
 #include "lora_train/kernels/gemm_tuning.h"
+#include "lora_train/kernels/graph.h"
 #include "lora_train/kernels/implementation.h"
 #include "lora_train/kernels/work_record.h"
 
@@ -69,7 +70,8 @@ void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExt
   });
   if (y.is_meta()) return;
   const bool may_use_cuda = y.is_cuda() && kernel_setting(KernelName::kGemm) != KernelSetting::kReference;
-  if (!may_use_cuda || !gemm_cuda(a, b, y, extras)) gemm_reference(a, b, y, extras);
+  if (may_use_cuda && gemm_cuda(a, b, y, extras)) return;
+  do_or_record([a, b, y, extras]() mutable { gemm_reference(a, b, y, extras); });
 }
 
 }  // namespace lora_train::kernels

@@ -57,6 +57,10 @@ float* own_workspace(std::int64_t num_elements) {
   return workspace_on(device).mutable_data_ptr<float>();
 }
 
+bool is_own_place(KernelName kernel, const at::Tensor& t) {
+  return settings[static_cast<std::size_t>(kernel)] != KernelSetting::kReference && is_taken_by_own(t);
+}
+
 Implementation implementation_for(KernelName kernel, const at::Tensor& t) {
   const KernelSetting setting = settings[static_cast<std::size_t>(kernel)];
   if (setting == KernelSetting::kReference) return Implementation::kReference;

@@ -45,8 +45,10 @@ void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned
   }
 #ifdef LORA_TRAIN_ON_CPU
   (void)stream;
-  on_cpu::run_grid(name, static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), threads,
-                   [&] { kernel(static_cast<Parameters>(arguments)...); });
+  on_cpu::submit([=] {
+    on_cpu::run_grid(name, static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), threads,
+                     [&] { kernel(static_cast<Parameters>(arguments)...); });
+  });
 #else
   kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), dim3(threads), 0,
            static_cast<cudaStream_t>(stream)>>>(static_cast<Parameters>(arguments)...);

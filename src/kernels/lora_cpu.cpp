@@ -2,6 +2,8 @@
 // Threads own columns: no sum depends on how many there are.
 #include "lora_cpu.h"
 
+#include "lora_amx.h"
+
 #include <algorithm>
 #include <type_traits>
 #include <vector>
@@ -164,10 +166,27 @@ void multiply_here(const Product<T>& p) {
   multiply_any(p);
 }
 
-/// add(sums, first, last): takes thin^T big of columns [first, last), [ranks, last - first].
+/// add(sums, first, last): takes thin^T big of columns [first, last), [at least R, last - first].
+template <class Add>
+void for_column_ranges_amx(Rows<const Bf16> big, Rows<const Bf16> thin, std::int64_t N, std::int64_t C, std::int64_t R,
+                           const Add& add) {
+  const AmxThin packed = pack_amx_thin(thin, N, R);
+  const std::int64_t num_steps = (C + kAmxColumns - 1) / kAmxColumns;
+  parallel_ranges(num_steps, row_grain(kAmxColumns * N), [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t first = begin * kAmxColumns, last = std::min(end * kAmxColumns, C);
+    std::vector<float> sums(static_cast<std::size_t>(R * (last - first)));
+    multiply_amx(big, packed, N, R, first, last, sums.data());
+    add(sums.data(), first, last);
+  });
+}
+
+/// The same with vectors of fp32.
 template <class T, class Add>
 void for_column_ranges(Rows<const T> big, Rows<const T> thin, std::int64_t N, std::int64_t C, std::int64_t R,
                        const Add& add) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    if (has_amx()) return for_column_ranges_amx(big, thin, N, C, R, add);
+  }
   const std::int64_t ranks = (R + kRanks - 1) / kRanks * kRanks;
   std::vector<float> thin_fp32(static_cast<std::size_t>(N * ranks));
   for (std::int64_t n = 0; n < N; ++n) {
@@ -187,33 +206,38 @@ void for_column_ranges(Rows<const T> big, Rows<const T> thin, std::int64_t N, st
 }  // namespace
 
 template <class T>
-void lora_grad_b_cpu(Rows<const T> dy, Rows<const T> s, float scale, Rows<float> grad_b, std::int64_t N, std::int64_t O,
-                     std::int64_t R) {
-  for_column_ranges(dy, s, N, O, R, [&](const float* sums, std::int64_t first, std::int64_t last) {
-    for (std::int64_t o = first; o < last; ++o) {
-      for (std::int64_t r = 0; r < R; ++r) {
-        grad_b[o][r] += scale * sums[r * (last - first) + (o - first)];
+void lora_grad_b_cpu(Rows<const T> dy, Rows<const T> s, const LoraTargets& targets, std::int64_t N) {
+  for (const LoraTarget& target : targets) {
+    const Rows<const T> big{dy.data + target.out_begin, dy.stride}, thin{s.data + target.column, s.stride};
+    const std::int64_t O = target.out_end - target.out_begin;
+    for_column_ranges(big, thin, N, O, target.rank, [&](const float* sums, std::int64_t first, std::int64_t last) {
+      for (std::int64_t o = first; o < last; ++o) {
+        for (std::int64_t r = 0; r < target.rank; ++r) {
+          target.grad[o][r] += target.scale * sums[r * (last - first) + (o - first)];
+        }
       }
-    }
-  });
+    });
+  }
 }
 
 template <class T>
-void lora_grad_a_cpu(Rows<const T> ds, Rows<const T> x, Rows<float> grad_a, std::int64_t N, std::int64_t D,
-                     std::int64_t R) {
-  for_column_ranges(x, ds, N, D, R, [&](const float* sums, std::int64_t first, std::int64_t last) {
-    for (std::int64_t r = 0; r < R; ++r) {
-      for (std::int64_t d = first; d < last; ++d) {
-        grad_a[r][d] += sums[r * (last - first) + (d - first)];
+void lora_grad_a_cpu(Rows<const T> ds, Rows<const T> x, const LoraTargets& targets, std::int64_t N, std::int64_t D) {
+  const std::int64_t num_columns = targets.num_columns();
+  for_column_ranges(x, ds, N, D, num_columns, [&](const float* sums, std::int64_t first, std::int64_t last) {
+    for (const LoraTarget& target : targets) {
+      for (std::int64_t r = 0; r < target.rank; ++r) {
+        const float* const from = sums + (target.column + r) * (last - first);
+        for (std::int64_t d = first; d < last; ++d) {
+          target.grad[r][d] += target.scale * from[d - first];
+        }
       }
     }
   });
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                      \
-  template void lora_grad_b_cpu(Rows<const T>, Rows<const T>, float, Rows<float>, std::int64_t, std::int64_t,          \
-                                std::int64_t);                                                                         \
-  template void lora_grad_a_cpu(Rows<const T>, Rows<const T>, Rows<float>, std::int64_t, std::int64_t, std::int64_t)
+#define LORA_TRAIN_INSTANTIATE(T)                                                                   \
+  template void lora_grad_b_cpu(Rows<const T>, Rows<const T>, const LoraTargets&, std::int64_t);    \
+  template void lora_grad_a_cpu(Rows<const T>, Rows<const T>, const LoraTargets&, std::int64_t, std::int64_t)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);
 

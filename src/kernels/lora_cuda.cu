@@ -1,4 +1,4 @@
-// thin^T big, N tokens, C columns of big, R ranks, in two steps. First a block takes a chunk of tokens and 64 packs of
+// thin^T big, N tokens, C columns of big, R ranks, in two steps; of every slice of a LoraProduct in the same two launches. First a block takes a chunk of tokens and 64 packs of
 // 16 bytes of every row of it: a thread has the sums of one pack and 8 ranks in registers, threads of other ranks read
 // the same pack out of the first cache; the thin matrix lies in shared memory as fp32. Then the partial sums of the
 // chunks are added, always in the same order.
@@ -67,16 +67,41 @@ __device__ __forceinline__ void add_step(const Pack<T, kFullPack<T>> (&packs)[kC
   }
 }
 
-/// partials [chunks, R, padded_columns] of R <= kLoraRanks ranks. Blocks: columns in x, chunks in y.
+/// Several of something in one launch: an item has the blocks from its first_block on.
+template <class Item>
+struct Items {
+  Item list[kMostLoraTargets];
+  int count;
+};
+
+template <class Item>
+__device__ __forceinline__ Item item_of(const Items<Item>& items, std::int64_t block) {
+  int i = 0;
+  while (i + 1 < items.count && block >= items.list[i + 1].first_block) ++i;
+  return items.list[i];
+}
+
+/// At most kLoraRanks ranks of a slice; its columns begin at partial_column of the partial sums.
+struct PartialSlice {
+  std::int64_t first_block;
+  LoraSlice slice;
+  std::int64_t partial_column;
+};
+
+/// partials [chunks, rows, padded_columns], of a slice its ranks in the first rows. Blocks: columns in x, chunks in y.
 template <class T, bool kIsPacked>
 __global__ void __launch_bounds__(kMostThreads)
-    partial_products_kernel(Rows<const T> big, Rows<const T> thin, std::int64_t N, std::int64_t C, std::int64_t R,
-                            LoraChunks chunks, float* partials) {
+    partial_products_kernel(Rows<const T> whole, Rows<const T> whole_thin, std::int64_t N, Items<PartialSlice> items,
+                            LoraChunks chunks, std::int64_t rows, float* partials) {
   constexpr int kSize = kFullPack<T>, kCount = kStep<kIsPacked>;
+  const PartialSlice item = item_of(items, blockIdx.x);
+  const Rows<const T> big{whole.data + item.slice.begin, whole.stride};
+  const Rows<const T> thin{whole_thin.data + item.slice.column, whole_thin.stride};
+  const std::int64_t C = item.slice.width, R = item.slice.ranks, block = blockIdx.x - item.first_block;
   LORA_TRAIN_SHARED(float, factors, kTokens* kLoraRanks);
   const unsigned lane = threadIdx.x % kColumnLanes, first_rank = threadIdx.x / kColumnLanes * kRanks;
   const unsigned ranks = blockDim.x / kColumnLanes * kRanks;
-  const std::int64_t c = (std::int64_t{blockIdx.x} * kColumnLanes + lane) * kSize;
+  const std::int64_t c = (block * kColumnLanes + lane) * kSize;
   const std::int64_t begin = std::int64_t{blockIdx.y} * chunks.chunk_tokens;
   const std::int64_t end = begin + chunks.chunk_tokens < N ? begin + chunks.chunk_tokens : N;
   float sums[kRanks][kSize] = {};
@@ -93,11 +118,12 @@ __global__ void __launch_bounds__(kMostThreads)
       add_step(packs, factors + t * kLoraRanks + first_rank, sums);
     }
   }
-  if (c >= chunks.padded_columns) return;
+  if (c >= (C + 7) / 8 * 8) return;
   LORA_TRAIN_UNROLL
   for (int r = 0; r < kRanks; ++r) {
     if (first_rank + r >= R) continue;
-    float* const to = partials + (blockIdx.y * R + first_rank + r) * chunks.padded_columns + c;
+    const std::int64_t row = blockIdx.y * rows + first_rank + r;
+    float* const to = partials + row * chunks.padded_columns + item.partial_column + c;
     LORA_TRAIN_UNROLL
     for (int i = 0; i < kSize; i += 4) {
       store_pack<4>(to + i, Pack<float, 4>{sums[r][i], sums[r][i + 1], sums[r][i + 2], sums[r][i + 3]});
@@ -107,62 +133,126 @@ __global__ void __launch_bounds__(kMostThreads)
 
 constexpr unsigned kChunkLanes = 8;
 
-/// grad(rank, column) += scale * sum of the partials. Blocks: columns in x, ranks in y.
+/// grad(rank, column) += scale * sum of the partials of rows [row, row + ranks) and columns [column, column + width).
+struct PartialSum {
+  std::int64_t first_block, row, ranks, column, width;
+  float* grad;
+  std::int64_t rank_stride, column_stride;
+  float scale;
+};
+
+/// Blocks: columns in x, ranks in y.
 __global__ void __launch_bounds__(kWarpSize* kChunkLanes)
-    add_partials_kernel(const float* partials, LoraChunks chunks, std::int64_t C, std::int64_t R, float scale,
-                        float* grad, std::int64_t rank_stride, std::int64_t column_stride) {
+    add_partials_kernel(const float* partials, LoraChunks chunks, std::int64_t rows, Items<PartialSum> items) {
   LORA_TRAIN_SHARED(float, sums, kWarpSize* kChunkLanes);
+  const PartialSum item = item_of(items, blockIdx.x);
+  const std::int64_t r = blockIdx.y;
+  if (r >= item.ranks) return;
   const unsigned lane = threadIdx.x / kWarpSize;
-  const std::int64_t r = blockIdx.y, c = std::int64_t{blockIdx.x} * kWarpSize + threadIdx.x % kWarpSize;
+  const std::int64_t c = (blockIdx.x - item.first_block) * kWarpSize + threadIdx.x % kWarpSize;
   float sum = 0;
   LORA_TRAIN_UNROLL
-  for (std::int64_t chunk = lane; c < C && chunk < chunks.num_chunks; chunk += kChunkLanes) {
-    sum += partials[(chunk * R + r) * chunks.padded_columns + c];
+  for (std::int64_t chunk = lane; c < item.width && chunk < chunks.num_chunks; chunk += kChunkLanes) {
+    sum += partials[(chunk * rows + item.row + r) * chunks.padded_columns + item.column + c];
   }
   sums[threadIdx.x] = sum;
   __syncthreads();
-  if (lane != 0 || c >= C) return;
+  if (lane != 0 || c >= item.width) return;
   for (unsigned other = 1; other < kChunkLanes; ++other) sum += sums[other * kWarpSize + threadIdx.x];
-  grad[r * rank_stride + c * column_stride] += scale * sum;
+  item.grad[r * item.rank_stride + c * item.column_stride] += item.scale * sum;
 }
 
-/// grad(rank, column) += scale * thin^T big.
+/// A gradient: rows [row, row + ranks) of the product of a slice, at strides of ranks and columns.
+struct Output {
+  int slice;
+  std::int64_t row, ranks;
+  float* grad;
+  std::int64_t rank_stride, column_stride;
+  float scale;
+};
+
+/// Blocks of the launch.
+template <class Item>
+std::int64_t append(Items<Item>& items, Item item, std::int64_t num_blocks, std::int64_t blocks) {
+  item.first_block = num_blocks;
+  items.list[items.count++] = item;
+  return num_blocks + blocks;
+}
+
+/// Ranks [first, first + kLoraRanks) of every slice, for the outputs that have some of them.
 template <class T>
-void add_product(const char* name, Rows<const T> big, Rows<const T> thin, float scale, float* grad,
-                 std::int64_t rank_stride, std::int64_t column_stride, std::int64_t N, std::int64_t C, std::int64_t R,
-                 float* workspace, Stream stream) {
-  const LoraChunks chunks = lora_chunks(N, C, R);
-  if (chunks.num_chunks == 0) return;
-  const auto kernel = fits_packs(big, C) ? partial_products_kernel<T, true> : partial_products_kernel<T, false>;
-  for (std::int64_t first = 0; first < R; first += kLoraRanks) {
-    const std::int64_t ranks = std::min(kLoraRanks, R - first);
-    launch(name, kernel, {blocks_for(C, kColumnLanes * kFullPack<T>), chunks.num_chunks},
-           static_cast<unsigned>(blocks_for(ranks, kRanks)) * kColumnLanes, stream, big,
-           Rows<const T>{thin.data + first, thin.stride}, N, C, ranks, chunks, workspace);
-    launch(name, add_partials_kernel, {blocks_for(C, kWarpSize), ranks}, kWarpSize * kChunkLanes, stream, workspace,
-           chunks, C, ranks, scale, grad + first * rank_stride, rank_stride, column_stride);
+void add_ranks(const char* name, Rows<const T> big, Rows<const T> thin, const LoraProduct& product,
+               const Items<Output>& outputs, std::int64_t first, float* workspace, Stream stream) {
+  const LoraChunks chunks = product.chunks();
+  Items<PartialSlice> slices{};
+  std::int64_t columns[kMostLoraTargets] = {}, num_blocks = 0, column = 0;
+  const std::int64_t rows = std::min(kLoraRanks, product.most_ranks() - first);
+  bool is_packed = true;
+  for (int i = 0; i < product.num_slices; ++i) {
+    LoraSlice slice = product.slices[i];
+    columns[i] = column;
+    column += blocks_for(slice.width, 8) * 8;
+    slice.column += first;
+    slice.ranks = std::min(kLoraRanks, slice.ranks - first);
+    if (slice.ranks <= 0 || slice.width == 0) continue;
+    is_packed = is_packed && fits_packs(Rows<const T>{big.data + slice.begin, big.stride}, slice.width);
+    num_blocks = append(slices, {0, slice, columns[i]}, num_blocks, blocks_for(slice.width, kColumnLanes * kFullPack<T>));
+  }
+  const auto kernel = is_packed ? partial_products_kernel<T, true> : partial_products_kernel<T, false>;
+  launch(name, kernel, {num_blocks, chunks.num_chunks}, static_cast<unsigned>(blocks_for(rows, kRanks)) * kColumnLanes,
+         stream, big, thin, product.num_tokens, slices, chunks, rows, workspace);
+
+  Items<PartialSum> sums{};
+  num_blocks = 0;
+  for (int i = 0; i < outputs.count; ++i) {
+    const Output& to = outputs.list[i];
+    const std::int64_t begin = std::max(to.row, first), end = std::min(to.row + to.ranks, first + kLoraRanks);
+    const std::int64_t width = product.slices[to.slice].width;
+    if (begin >= end) continue;
+    num_blocks = append(sums,
+                        {0, begin - first, end - begin, columns[to.slice], width,
+                         to.grad + (begin - to.row) * to.rank_stride, to.rank_stride, to.column_stride, to.scale},
+                        num_blocks, blocks_for(width, kWarpSize));
+  }
+  launch(name, add_partials_kernel, {num_blocks, rows}, kWarpSize * kChunkLanes, stream, workspace, chunks, rows, sums);
+}
+
+template <class T>
+void add_product(const char* name, Rows<const T> big, Rows<const T> thin, const LoraProduct& product,
+                 const Items<Output>& outputs, float* workspace, Stream stream) {
+  if (product.num_tokens == 0) return;
+  for (std::int64_t first = 0; first < product.most_ranks(); first += kLoraRanks) {
+    add_ranks(name, big, thin, product, outputs, first, workspace, stream);
   }
 }
 
 }  // namespace
 
 template <class T>
-void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, float scale, Rows<float> grad_b, std::int64_t N,
-                      std::int64_t O, std::int64_t R, float* workspace, Stream stream) {
-  add_product("lora_grad_b", dy, s, scale, grad_b.data, 1, grad_b.stride, N, O, R, workspace, stream);
+void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, const LoraTargets& targets, std::int64_t N, float* workspace,
+                      Stream stream) {
+  Items<Output> outputs{};
+  for (const LoraTarget& t : targets) {
+    outputs.list[outputs.count] = {outputs.count, 0, t.rank, t.grad.data, 1, t.grad.stride, t.scale};
+    ++outputs.count;
+  }
+  add_product("lora_grad_b", dy, s, lora_product_b(targets, N), outputs, workspace, stream);
 }
 
 template <class T>
-void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, Rows<float> grad_a, std::int64_t N, std::int64_t D,
-                      std::int64_t R, float* workspace, Stream stream) {
-  add_product("lora_grad_a", x, ds, 1.0F, grad_a.data, grad_a.stride, 1, N, D, R, workspace, stream);
+void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, const LoraTargets& targets, std::int64_t N, std::int64_t D,
+                      float* workspace, Stream stream) {
+  Items<Output> outputs{};
+  for (const LoraTarget& t : targets) {
+    outputs.list[outputs.count++] = {0, t.column, t.rank, t.grad.data, t.grad.stride, 1, t.scale};
+  }
+  add_product("lora_grad_a", x, ds, lora_product_a(targets, N, D), outputs, workspace, stream);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                     \
-  template void lora_grad_b_cuda(Rows<const T>, Rows<const T>, float, Rows<float>, std::int64_t, std::int64_t,        \
-                                 std::int64_t, float*, Stream);                                                       \
-  template void lora_grad_a_cuda(Rows<const T>, Rows<const T>, Rows<float>, std::int64_t, std::int64_t, std::int64_t, \
-                                 float*, Stream)
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                       \
+  template void lora_grad_b_cuda(Rows<const T>, Rows<const T>, const LoraTargets&, std::int64_t, float*, Stream);       \
+  template void lora_grad_a_cuda(Rows<const T>, Rows<const T>, const LoraTargets&, std::int64_t, std::int64_t, float*, \
+                                 Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);
 

@@ -5,12 +5,17 @@
 
 namespace lora_train::kernels {
 
-void lora_grad_b_reference(const at::Tensor& dy, const at::Tensor& s, double scale, at::Tensor& grad_b) {
-  grad_b.add_(at::mm(to_math(dy).t(), to_math(s)), scale);
+void lora_grad_b_reference(const at::Tensor& dy, const at::Tensor& s, const std::vector<LoraPart>& parts) {
+  for (const LoraPart& part : parts) {
+    const at::Tensor dy_part = to_math(dy.narrow(1, part.out_begin, part.out_end - part.out_begin));
+    part.grad.add_(at::mm(dy_part.t(), to_math(s.narrow(1, part.column, part.rank))), part.scale);
+  }
 }
 
-void lora_grad_a_reference(const at::Tensor& ds, const at::Tensor& x, at::Tensor& grad_a) {
-  grad_a.add_(at::mm(to_math(ds).t(), to_math(x)));
+void lora_grad_a_reference(const at::Tensor& ds, const at::Tensor& x, const std::vector<LoraPart>& parts) {
+  for (const LoraPart& part : parts) {
+    part.grad.add_(at::mm(to_math(ds.narrow(1, part.column, part.rank)).t(), to_math(x)), part.scale);
+  }
 }
 
 }  // namespace lora_train::kernels

@@ -195,6 +195,11 @@ void run_block(const char* name) {
   }
 }
 
+Recorder& recorder_in_use() {
+  static Recorder recorder;
+  return recorder;
+}
+
 }  // namespace
 
 void set_order(Order order) { the_block.order = order; }
@@ -218,6 +223,13 @@ void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned t
     run_block(name);
   }
 }
+
+void submit(std::function<void()> launch) {
+  if (recorder_in_use()) return recorder_in_use()(std::move(launch));
+  launch();
+}
+
+void use_recorder(Recorder recorder) { recorder_in_use() = std::move(recorder); }
 
 void sync_block(int line) { wait(State::kAtBlockBarrier, line); }
 

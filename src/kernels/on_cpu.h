@@ -45,6 +45,11 @@ void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned t
 void sync_block(int line);
 unsigned lane();
 void enter_shared(void* memory, std::size_t bytes);
+/// Runs a launch, or gives it to whoever records: then it is not run now.
+void submit(std::function<void()> launch);
+using Recorder = std::function<void(std::function<void()> launch)>;
+void use_recorder(Recorder recorder);  ///< empty: launches run
+
 /// 8 bytes of every lane, exchanged: what lane `source` has given.
 std::uint64_t exchange(std::uint64_t value, unsigned source, int line);
 

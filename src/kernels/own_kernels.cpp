@@ -33,7 +33,7 @@ OwnKernelsOf<T> kernels_of() {
 
 const OwnKernels& linked_own_kernels() {
   static const OwnKernels table{kernels_of<float>(), kernels_of<Bf16>(), measure_gradients_cuda, adamw_step_cuda,
-                                add_losses_cuda};
+                                add_losses_cuda, take_next_cuda};
   return table;
 }
 

@@ -47,6 +47,7 @@ struct OwnKernels {
   decltype(&measure_gradients_cuda) measure_gradients;
   decltype(&adamw_step_cuda) adamw_step;
   decltype(&add_losses_cuda) add_losses;
+  decltype(&take_next_cuda) take_next;
 };
 
 /// Of the library or program that it is linked into.

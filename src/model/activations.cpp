@@ -58,7 +58,7 @@ Activations::Activations(const ModelConfig& config, WeightSource& weights, const
     : shape_(shape), recompute_(std::move(recompute)) {
   const int64_t D = config.hidden_size, E = config.head_dim;
   const int64_t qk = (config.num_heads + config.num_kv_heads) * E;
-  int64_t widest = 0;
+  int64_t widest = 0, d_hidden_width = D, d_qkv_width = qk + config.num_kv_heads * E;
   std::vector<at::Tensor> inputs;
   for (int64_t i = 0; i < (shape.needs_backward ? config.num_layers : 2); ++i) inputs.push_back(make(D, shape.dtype));
   for (int64_t i = 0; i < config.num_layers; ++i) {
@@ -81,13 +81,17 @@ Activations::Activations(const ModelConfig& config, WeightSource& weights, const
     for (const Projection* projection : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
       widest = std::max(widest, projection->input_width());
     }
+    d_hidden_width = std::max({d_hidden_width, layer.o.d_output_width(), layer.down.d_output_width()});
+    d_qkv_width = std::max(d_qkv_width, layer.qkv.d_output_width());
     weights.release(i, Pass::kForward);
   }
   final_hidden = make(D, shape.dtype);
   if (shape.has_dropout) scratch = make(widest, shape.dtype);
   if (!shape.needs_backward) return;
-  d_hidden = make(D, shape.dtype);
-  d_qkv = make(qk + config.num_kv_heads * E, shape.dtype);
+  wide_d_hidden_ = make(d_hidden_width, shape.dtype);
+  d_hidden = wide_d_hidden_.narrow(1, 0, D);
+  wide_d_qkv_ = make(d_qkv_width, shape.dtype);
+  d_qkv = wide_d_qkv_.narrow(1, 0, qk + config.num_kv_heads * E);
   if (config.qk_norm) d_qk_raw = make(qk, shape.dtype);
   d_input_ = at::empty({shape.max_tokens * widest}, at::TensorOptions(shape.dtype).device(shape.device));
   bytes_ += static_cast<int64_t>(d_input_.nbytes());
@@ -119,8 +123,16 @@ LayerActivations Activations::layer(int64_t layer, int64_t num_tokens) const {
 }
 
 at::Tensor Activations::d_input(const Projection& projection, int64_t num_tokens) const {
-  const int64_t width = projection.input_width();
+  const int64_t width = projection.d_input_width();
   return d_input_.narrow(0, 0, num_tokens * width).view({num_tokens, width});
+}
+
+at::Tensor Activations::d_hidden_of(const Projection& projection, int64_t num_tokens) const {
+  return rows(wide_d_hidden_, num_tokens).narrow(1, 0, projection.d_output_width());
+}
+
+at::Tensor Activations::d_qkv_of(const Projection& projection, int64_t num_tokens) const {
+  return rows(wide_d_qkv_, num_tokens).narrow(1, 0, projection.d_output_width());
 }
 
 }  // namespace lora_train::model

@@ -109,7 +109,8 @@ void mlp_backward(LayerWeights& weights, const Batch& batch, MlpActivations& m,
                   const Activations& buffers, at::Tensor& d_hidden) {
   const int64_t N = batch.num_tokens();
   at::Tensor d_act = buffers.d_input(weights.down, N);
-  projection_backward(weights.down, m.hidden, d_hidden, d_act, true, batch.dropout, buffers.scratch);
+  at::Tensor d_output = buffers.d_hidden_of(weights.down, N);
+  projection_backward(weights.down, m.hidden, d_output, d_act, true, batch.dropout, buffers.scratch);
   kernels::swiglu_backward(features(weights.down, d_act), m.gate_up, m.gate_up);
   at::Tensor d_normed = buffers.d_input(weights.gate_up, N);
   projection_backward(weights.gate_up, m.normed, m.gate_up, d_normed, true, batch.dropout, buffers.scratch);
@@ -123,7 +124,8 @@ void attention_block_backward(const Decoder& decoder, LayerWeights& weights, int
   const int64_t N = batch.num_tokens();
   AttentionActivations& a = saved.attention;
   at::Tensor d_out = buffers.d_input(weights.o, N);
-  projection_backward(weights.o, a.out, d_hidden, d_out, true, batch.dropout, buffers.scratch);
+  at::Tensor d_output = buffers.d_hidden_of(weights.o, N);
+  projection_backward(weights.o, a.out, d_output, d_out, true, batch.dropout, buffers.scratch);
   at::Tensor d_qkv = buffers.d_qkv.narrow(0, 0, N);
   at::Tensor d_qk = c.qk_norm ? buffers.d_qk_raw.narrow(0, 0, N) : d_qkv;
   const QkvViews views = split_qkv(c, a.qkv, a.qkv);
@@ -135,7 +137,8 @@ void attention_block_backward(const Decoder& decoder, LayerWeights& weights, int
   kernels::qk_norm_rope_backward(d_qk, qk_rotation(decoder, batch), norm, d_qkv);
   at::Tensor d_normed = buffers.d_input(weights.qkv, N);
   const bool need_normed_grad = need_input_grad || weights.input_norm.grad.defined();
-  projection_backward(weights.qkv, a.normed, d_qkv, d_normed, need_normed_grad, batch.dropout, buffers.scratch);
+  at::Tensor d_wide_qkv = buffers.d_qkv_of(weights.qkv, N);
+  projection_backward(weights.qkv, a.normed, d_wide_qkv, d_normed, need_normed_grad, batch.dropout, buffers.scratch);
   if (!need_normed_grad) return;
   kernels::rms_norm_backward(features(weights.qkv, d_normed), saved.input, weights.input_norm.weight, a.rstd, d_hidden,
                              true, defined_or_null(weights.input_norm.grad));

@@ -7,6 +7,7 @@
 #include "lora_train/kernels/cross_entropy.h"
 #include "lora_train/kernels/gather.h"
 #include "lora_train/kernels/gemm.h"
+#include "lora_train/kernels/graph.h"
 #include "lora_train/kernels/rms_norm.h"
 
 // M supervised rows, m rows of a chunk, D hidden, V vocabulary, k trainable rows.
@@ -77,7 +78,10 @@ LossHead::LossHead(OuterWeights& weights, const LossHeadOptions& options)
   confidence_ = make({m}, at::kFloat);
   if (!options.needs_backward) return;
   d_normed_ = make({m, D}, dtype);
-  d_picked_ = make({std::max<int64_t>(options.max_rows, 1), D}, dtype);
+  d_picked_ = make({m, D}, dtype);
+  next_ = make({}, at::kLong);
+  slots_ = make({m}, at::kLong);
+  targets_ = make({m}, at::kInt);
 }
 
 at::Tensor LossHead::make(at::IntArrayRef sizes, at::ScalarType dtype) {
@@ -86,34 +90,55 @@ at::Tensor LossHead::make(at::IntArrayRef sizes, at::ScalarType dtype) {
   return buffer;
 }
 
-LossHead::Chunk LossHead::forward(const at::Tensor& hidden, const Batch& batch, int64_t begin) {
-  const int64_t m = std::min(chunk_rows_, batch.supervised.size(0) - begin);
+LossHead::Chunk LossHead::forward(const at::Tensor& hidden, const at::Tensor& slots, const at::Tensor& targets) {
+  const int64_t m = slots.size(0);
   const auto cut = [m](const at::Tensor& buffer) { return buffer.narrow(0, 0, m); };
-  Chunk chunk{batch.supervised.narrow(0, begin, m), batch.targets.narrow(0, begin, m), cut(picked_), cut(normed_),
-              cut(logits_), cut(rstd_), {cut(losses_), {}, {}}};
+  Chunk chunk{slots, targets, cut(picked_), cut(normed_), cut(logits_), cut(rstd_), {cut(losses_), {}, {}}};
   kernels::gather_rows(hidden, chunk.slots, chunk.picked);
   kernels::rms_norm_forward(chunk.picked, weights_.final_norm.weight, norm_eps_, chunk.normed, chunk.rstd);
   head_forward(weights_, chunk.normed, chunk.logits);
   return chunk;
 }
 
-void LossHead::backward(Chunk& chunk, at::Tensor d_picked) {
-  at::Tensor d_normed = d_normed_.narrow(0, 0, chunk.picked.size(0));
+void LossHead::backward(Chunk& chunk, at::Tensor& d_hidden) {
+  const int64_t m = chunk.picked.size(0);
+  at::Tensor d_normed = d_normed_.narrow(0, 0, m), d_picked = d_picked_.narrow(0, 0, m);
   head_backward(weights_, chunk.normed, chunk.logits, d_normed);
   at::Tensor& dweight = weights_.final_norm.grad;
   kernels::rms_norm_backward(d_normed, chunk.picked, weights_.final_norm.weight, chunk.rstd, d_picked, false,
                              dweight.defined() ? &dweight : nullptr);
+  kernels::scatter_rows(d_picked, chunk.slots, d_hidden);
 }
 
-void LossHead::train(const at::Tensor& hidden, const Batch& batch, double gradient_scale, at::Tensor& loss_sum,
+void LossHead::train_rows(const at::Tensor& hidden, const at::Tensor& slots, const at::Tensor& targets,
+                          const at::Tensor& num_tokens, at::Tensor& loss_sum, at::Tensor& d_hidden) {
+  Chunk chunk = forward(hidden, slots, targets);
+  kernels::cross_entropy_in_place(chunk.logits, chunk.targets, num_tokens, chunk.output);
+  kernels::add_losses(chunk.output.losses, loss_sum);
+  backward(chunk, d_hidden);
+}
+
+void LossHead::begin(at::Tensor& d_hidden) {
+  kernels::do_or_record([d_hidden, next = next_] {
+    d_hidden.zero_();
+    next.zero_();
+  });
+}
+
+void LossHead::train_next(const at::Tensor& hidden, const Batch& batch, const at::Tensor& num_tokens,
+                          at::Tensor& loss_sum, at::Tensor& d_hidden) {
+  kernels::take_next(batch.supervised, batch.targets, next_, slots_, targets_);
+  train_rows(hidden, slots_, targets_, num_tokens, loss_sum, d_hidden);
+}
+
+void LossHead::train(const at::Tensor& hidden, const Batch& batch, const at::Tensor& num_tokens, at::Tensor& loss_sum,
                      at::Tensor& d_hidden) {
-  for (int64_t begin = 0; begin < batch.supervised.size(0); begin += chunk_rows_) {
-    Chunk chunk = forward(hidden, batch, begin);
-    kernels::cross_entropy_in_place(chunk.logits, chunk.targets, gradient_scale, true, chunk.output);
-    kernels::add_losses(chunk.output.losses, loss_sum);
-    backward(chunk, d_picked_.narrow(0, begin, chunk.picked.size(0)));
+  begin(d_hidden);
+  for (int64_t first = 0; first < batch.num_trained_tokens(); first += chunk_rows_) {
+    const int64_t m = std::min(chunk_rows_, batch.supervised.size(0) - first);
+    train_rows(hidden, batch.supervised.narrow(0, first, m), batch.targets.narrow(0, first, m), num_tokens, loss_sum,
+               d_hidden);
   }
-  kernels::scatter_rows(d_picked_.narrow(0, 0, batch.supervised.size(0)), batch.supervised, d_hidden);
 }
 
 LossSums LossHead::evaluate(const at::Tensor& hidden, const Batch& batch) {
@@ -121,11 +146,11 @@ LossSums LossHead::evaluate(const at::Tensor& hidden, const Batch& batch) {
   sums.num_tokens = batch.supervised.size(0);
   sums.bins.resize(kCalibrationBins);
   for (int64_t begin = 0; begin < sums.num_tokens; begin += chunk_rows_) {
-    Chunk chunk = forward(hidden, batch, begin);
-    const int64_t m = chunk.picked.size(0);
+    const int64_t m = std::min(chunk_rows_, sums.num_tokens - begin);
+    Chunk chunk = forward(hidden, batch.supervised.narrow(0, begin, m), batch.targets.narrow(0, begin, m));
     chunk.output.correct = correct_.narrow(0, 0, m);
     chunk.output.confidence = confidence_.narrow(0, 0, m);
-    kernels::cross_entropy_in_place(chunk.logits, chunk.targets, 0, false, chunk.output);
+    kernels::cross_entropy_in_place(chunk.logits, chunk.targets, /*num_tokens=*/{}, chunk.output);
     sums.loss += chunk.output.losses.sum(at::kDouble).item<double>();
     count_statistics(chunk.output, sums);
   }

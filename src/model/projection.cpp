@@ -5,15 +5,15 @@
 #include "lora_train/kernels/cast.h"
 #include "lora_train/kernels/dropout.h"
 #include "lora_train/kernels/gemm.h"
+#include "lora_train/kernels/graph.h"
 #include "lora_train/kernels/lora.h"
 
 // N tokens, D input features, O outputs, C adapter columns.
 namespace lora_train::model {
 namespace {
 
-at::Tensor columns_of(const Projection& projection, const LoraAdapter& adapter, const at::Tensor& wide) {
-  return wide.narrow(1, projection.in_features + adapter.column, adapter.rank);
-}
+const kernels::GemmExtras kThin{.work_class = kernels::WorkClass::kLora};
+const kernels::GemmExtras kAddThin{.accumulate = true, .work_class = kernels::WorkClass::kLora};
 
 bool drops(const LoraAdapter& adapter, const DropoutContext& dropout) {
   return dropout.enabled && adapter.dropout > 0.0;
@@ -23,9 +23,8 @@ bool drops(const LoraAdapter& adapter, const DropoutContext& dropout) {
 at::Tensor masked(const LoraAdapter& adapter, const at::Tensor& x, const DropoutContext& dropout,
                   const at::Tensor& scratch) {
   at::Tensor out = scratch.narrow(0, 0, x.size(0)).narrow(1, 0, x.size(1));
-  const PhiloxKey key = philox_key(dropout.seed, RandomPurpose::kLoraDropout, adapter.path,
-                                   static_cast<std::uint64_t>(dropout.step));
-  kernels::dropout_forward(x, dropout.token_document, dropout.token_position, key, adapter.dropout, out);
+  kernels::dropout_forward(x, dropout.token_document, dropout.token_position, dropout.keys[adapter.index],
+                           adapter.dropout, out);
   return out;
 }
 
@@ -36,38 +35,39 @@ bool any_drops(const Projection& projection, const DropoutContext& dropout) {
   return false;
 }
 
-/// dA and dB of every adapter, from dS and S.
-void adapter_gradients(Projection& projection, const at::Tensor& input, const at::Tensor& dy, const at::Tensor& d_input,
+/// dA and dB of every adapter, from dS and S. Those whose mask is the same have their dA in one pass over x.
+void adapter_gradients(const Projection& projection, const at::Tensor& input, const at::Tensor& dy, const at::Tensor& ds,
                        const DropoutContext& dropout, const at::Tensor& scratch) {
   const at::Tensor x = input.narrow(1, 0, projection.in_features);
-  for (auto& adapter : projection.adapters) {
-    const at::Tensor s = columns_of(projection, adapter, input);
-    const at::Tensor ds = columns_of(projection, adapter, d_input);
-    kernels::lora_grad_b(dy.narrow(1, adapter.out_begin, adapter.out_end - adapter.out_begin), s, adapter.scale,
-                         adapter.grad_b);
-    kernels::lora_grad_a(ds, drops(adapter, dropout) ? masked(adapter, x, dropout, scratch) : x, adapter.grad_a);
+  std::vector<kernels::LoraPart> b, a;
+  for (const auto& adapter : projection.adapters) {
+    b.push_back({adapter.column, adapter.rank, adapter.out_begin, adapter.out_end, adapter.scale, adapter.grad_b});
+    const kernels::LoraPart part{adapter.column, adapter.rank, 0, 0, 1, adapter.grad_a};
+    if (drops(adapter, dropout)) {
+      kernels::lora_grad_a(ds, masked(adapter, x, dropout, scratch), {part});
+    } else {
+      a.push_back(part);
+    }
   }
+  if (!a.empty()) kernels::lora_grad_a(ds, x, a);
+  kernels::lora_grad_b(dy, input.narrow(1, projection.in_features, projection.num_columns), b);
 }
 
 /// dx += dS A, through the masks where there are some.
-void add_adapter_input_gradient(const Projection& projection, at::Tensor& d_input, const DropoutContext& dropout,
-                                const at::Tensor& scratch) {
-  at::Tensor dx = d_input.narrow(1, 0, projection.in_features);
-  if (!any_drops(projection, dropout)) {
-    kernels::gemm(d_input.narrow(1, projection.in_features, projection.num_columns), projection.lora_a, dx,
-                  {.accumulate = true, .work_class = kernels::WorkClass::kLora});
-    return;
-  }
+void add_adapter_input_gradient(const Projection& projection, const at::Tensor& ds, at::Tensor& dx,
+                                const DropoutContext& dropout, const at::Tensor& scratch) {
+  if (!any_drops(projection, dropout)) return kernels::gemm(ds, projection.lora_a(), dx, kAddThin);
   for (const auto& adapter : projection.adapters) {
-    const at::Tensor ds = columns_of(projection, adapter, d_input);
-    const at::Tensor a = projection.lora_a.narrow(0, adapter.column, adapter.rank);
+    const at::Tensor ds_part = ds.narrow(1, adapter.column, adapter.rank);
+    const at::Tensor a = projection.lora_a().narrow(0, adapter.column, adapter.rank);
     if (!drops(adapter, dropout)) {
-      kernels::gemm(ds, a, dx, {.accumulate = true, .work_class = kernels::WorkClass::kLora});
+      kernels::gemm(ds_part, a, dx, kAddThin);
       continue;
     }
     at::Tensor dx_part = scratch.narrow(0, 0, dx.size(0)).narrow(1, 0, dx.size(1));
-    kernels::gemm(ds, a, dx_part, {.work_class = kernels::WorkClass::kLora});
-    dx.add_(masked(adapter, dx_part, dropout, scratch));  // in place: masked() writes where it reads
+    kernels::gemm(ds_part, a, dx_part, kThin);
+    const at::Tensor part = masked(adapter, dx_part, dropout, scratch);  // in place: masked() writes where it reads
+    kernels::do_or_record([dx, part] { dx.add_(part); });
   }
 }
 
@@ -75,17 +75,26 @@ void weight_gradients(Projection& projection, const at::Tensor& input, const at:
   if (projection.grad_weight.defined()) {
     kernels::gemm(dy.t(), input.narrow(1, 0, projection.in_features), projection.grad_weight, {.accumulate = true});
   }
-  if (projection.grad_bias.defined()) projection.grad_bias.add_(at::sum(dy, {0}, false, at::kFloat));
+  if (!projection.grad_bias.defined()) return;
+  kernels::do_or_record([grad = projection.grad_bias, dy] { grad.add_(at::sum(dy, {0}, false, at::kFloat)); });
 }
 
 }  // namespace
 
+void add_adapter(Projection& projection, LoraAdapter adapter) {
+  const auto& before = projection.adapters;
+  adapter.column = before.empty() ? 0 : before.back().column + before.back().rank;
+  projection.num_columns = (adapter.column + adapter.rank + kColumnStep - 1) / kColumnStep * kColumnStep;
+  projection.adapters.push_back(std::move(adapter));
+}
+
 void write_adapter_columns(Projection& projection) {
   for (const auto& adapter : projection.adapters) {
-    at::Tensor target = columns_of(projection, adapter, projection.weight)
-                            .narrow(0, adapter.out_begin, adapter.out_end - adapter.out_begin);
-    kernels::scaled_copy(adapter.b, adapter.scale, target);
-    at::Tensor a = projection.lora_a.narrow(0, adapter.column, adapter.rank);
+    at::Tensor b = projection.scaled_b()
+                       .narrow(0, adapter.out_begin, adapter.out_end - adapter.out_begin)
+                       .narrow(1, adapter.column, adapter.rank);
+    kernels::scaled_copy(adapter.b, adapter.scale, b);
+    at::Tensor a = projection.lora_a().narrow(0, adapter.column, adapter.rank);
     kernels::scaled_copy(adapter.a, 1.0, a);
   }
 }
@@ -93,37 +102,47 @@ void write_adapter_columns(Projection& projection) {
 void fill_adapter_columns(const Projection& projection, at::Tensor& input, const DropoutContext& dropout,
                           const at::Tensor& scratch) {
   if (projection.num_columns == 0) return;
-  const at::Tensor x = input.narrow(1, 0, projection.in_features);
-  if (!any_drops(projection, dropout)) {
-    at::Tensor s = input.narrow(1, projection.in_features, projection.num_columns);
-    kernels::gemm(x, projection.lora_a.t(), s, {.work_class = kernels::WorkClass::kLora});
-    return;
-  }
+  const at::Tensor x = input.narrow(1, 0, projection.in_features), a = projection.lora_a();
+  at::Tensor s = input.narrow(1, projection.in_features, projection.num_columns);
+  if (!any_drops(projection, dropout)) return kernels::gemm(x, a.t(), s, kThin);
+  const auto fill = [&](const at::Tensor& from, int64_t column, int64_t count) {
+    at::Tensor part = s.narrow(1, column, count);
+    kernels::gemm(from, a.narrow(0, column, count).t(), part, kThin);
+  };
   for (const auto& adapter : projection.adapters) {
-    at::Tensor s = columns_of(projection, adapter, input);
-    const at::Tensor a = projection.lora_a.narrow(0, adapter.column, adapter.rank);
-    kernels::gemm(drops(adapter, dropout) ? masked(adapter, x, dropout, scratch) : x, a.t(), s,
-                  {.work_class = kernels::WorkClass::kLora});
+    fill(drops(adapter, dropout) ? masked(adapter, x, dropout, scratch) : x, adapter.column, adapter.rank);
   }
+  const int64_t used = projection.adapters.back().column + projection.adapters.back().rank;
+  if (used < projection.num_columns) fill(x, used, projection.num_columns - used);  // rows of zeros: zeros
 }
 
 void projection_forward(const Projection& projection, const at::Tensor& input, const at::Tensor& residual, at::Tensor& y) {
-  kernels::gemm(input, projection.weight.t(), y, {.bias = projection.bias, .residual = residual});
+  kernels::gemm(input, projection.weight_and_columns().t(), y, {.bias = projection.bias, .residual = residual});
 }
 
-void projection_backward(Projection& projection, const at::Tensor& input, const at::Tensor& dy, at::Tensor& d_input,
+void projection_backward(Projection& projection, const at::Tensor& input, at::Tensor& d_output, at::Tensor& d_input,
                          bool need_input_grad, const DropoutContext& dropout, const at::Tensor& scratch) {
+  const int64_t D = projection.in_features, O = projection.out_features, C = projection.num_columns;
+  const at::Tensor dy = d_output.narrow(1, 0, O);
+  at::Tensor dx = d_input.narrow(1, 0, D);
   weight_gradients(projection, input, dy);
-  if (need_input_grad) {
-    kernels::gemm(dy, projection.weight, d_input);
-  } else if (projection.num_columns > 0) {
-    at::Tensor ds = d_input.narrow(1, projection.in_features, projection.num_columns);
-    kernels::gemm(dy, projection.weight.narrow(1, projection.in_features, projection.num_columns), ds,
-                  {.work_class = kernels::WorkClass::kLora});
+  if (C == 0) {
+    if (need_input_grad) kernels::gemm(dy, projection.weight, dx);
+    return;
   }
-  if (projection.num_columns == 0) return;
-  adapter_gradients(projection, input, dy, d_input, dropout, scratch);
-  if (need_input_grad) add_adapter_input_gradient(projection, d_input, dropout, scratch);
+  const bool is_beside_dy = projection.has_columns(GradientColumns::kBesideOutput);
+  const bool is_masked = any_drops(projection, dropout);
+  at::Tensor ds = is_beside_dy ? d_output.narrow(1, O, C) : d_input.narrow(1, D, C);
+  if (is_beside_dy || !need_input_grad) {
+    kernels::gemm(dy, projection.scaled_b(), ds, kThin);
+  } else {
+    kernels::gemm(dy, projection.weight_and_columns(), d_input);  // [dx | dS]
+  }
+  adapter_gradients(projection, input, dy, ds, dropout, scratch);
+  if (!need_input_grad) return;
+  if (is_beside_dy && !is_masked) return kernels::gemm(d_output, projection.weight_and_rows(), dx);
+  if (is_beside_dy) kernels::gemm(dy, projection.base_weight(), dx);
+  add_adapter_input_gradient(projection, ds, dx, dropout, scratch);
 }
 
 }  // namespace lora_train::model

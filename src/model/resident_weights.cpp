@@ -39,13 +39,16 @@ struct ProjectionSite {
   std::vector<Part> parts;
   int64_t in_features;
   bool has_bias;
+  GradientColumns gradient_columns;
 };
 
+/// dS goes beside the narrower of dx (4 D bytes) and dy (2 O): for gate|up, O = 2F, that is dx, for the others dy.
 std::vector<ProjectionSite> projection_sites(const ModelConfig& c) {
-  return {{&LayerWeights::qkv, qkv_parts(c), c.hidden_size, c.qkv_bias},
-          {&LayerWeights::o, o_parts(c), c.num_heads * c.head_dim, c.o_bias},
-          {&LayerWeights::gate_up, gate_up_parts(c), c.hidden_size, c.mlp_bias},
-          {&LayerWeights::down, down_parts(c), c.intermediate_size, c.mlp_bias}};
+  const GradientColumns dx = GradientColumns::kBesideInput, dy = GradientColumns::kBesideOutput;
+  return {{&LayerWeights::qkv, qkv_parts(c), c.hidden_size, c.qkv_bias, dy},
+          {&LayerWeights::o, o_parts(c), c.num_heads * c.head_dim, c.o_bias, dy},
+          {&LayerWeights::gate_up, gate_up_parts(c), c.hidden_size, c.mlp_bias, dx},
+          {&LayerWeights::down, down_parts(c), c.intermediate_size, c.mlp_bias, dy}};
 }
 
 struct NormSite {
@@ -147,7 +150,7 @@ int64_t ResidentWeights::bytes() const {
   int64_t sum = of(outer_.embedding) + (outer_.is_tied ? 0 : of(outer_.head)) + of(outer_.final_norm.weight);
   for (const auto& layer : layers_) {
     for (const Projection* projection : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-      sum += of(projection->weight) + of(projection->bias) + of(projection->lora_a);
+      sum += of(projection->weight) + of(projection->bias);
     }
     for (const NormWeight* norm : {&layer.input_norm, &layer.post_attention_norm, &layer.q_norm, &layer.k_norm}) {
       sum += of(norm->weight);
@@ -157,7 +160,8 @@ int64_t ResidentWeights::bytes() const {
 }
 
 void ResidentWeights::bind_adapters(const std::vector<AdapterSpec>& specs) {
-  for (const auto& spec : specs) {
+  for (int64_t index = 0; index < std::ssize(specs); ++index) {
+    const AdapterSpec& spec = specs[static_cast<std::size_t>(index)];
     for (const auto& site : projection_sites(config_)) {
       Projection& projection = layers_[static_cast<std::size_t>(spec.layer)].*site.member;
       int64_t begin = 0;
@@ -165,11 +169,9 @@ void ResidentWeights::bind_adapters(const std::vector<AdapterSpec>& specs) {
         if (part.slot == spec.slot) {
           const std::string a = peft_parameter_name(spec.layer, spec.slot, 'A');
           const std::string b = peft_parameter_name(spec.layer, spec.slot, 'B');
-          projection.adapters.push_back({linear_path(spec.layer, spec.slot), begin, begin + part.out_features,
-                                         projection.num_columns, spec.rank, spec.scale, spec.dropout,
-                                         parameters_.value(a), parameters_.value(b), parameters_.grad(a),
-                                         parameters_.grad(b)});
-          projection.num_columns += spec.rank;
+          add_adapter(projection, {linear_path(spec.layer, spec.slot), begin, begin + part.out_features, 0, spec.rank,
+                                   spec.scale, spec.dropout, parameters_.value(a), parameters_.value(b),
+                                   parameters_.grad(a), parameters_.grad(b), index});
         }
         begin += part.out_features;
       }
@@ -184,14 +186,14 @@ void ResidentWeights::load_layer(int64_t layer) {
     projection.in_features = site.in_features;
     projection.out_features = 0;
     for (const auto& part : site.parts) projection.out_features += part.out_features;
-    projection.weight = at::zeros({projection.out_features, projection.input_width()}, options_);
+    projection.gradient_columns = site.gradient_columns;
+    projection.weight = at::zeros({projection.out_features + projection.num_columns, projection.input_width()}, options_);
     if (site.has_bias) projection.bias = at::empty({projection.out_features}, options_);
-    if (projection.num_columns > 0) projection.lora_a = at::zeros({projection.num_columns, site.in_features}, options_);
     int64_t begin = 0;
     for (const auto& part : site.parts) {
       const std::string path = linear_path(layer, part.slot);
       load(path + ".weight",
-           projection.weight.narrow(0, begin, part.out_features).narrow(1, 0, site.in_features));
+           projection.base_weight().narrow(0, begin, part.out_features));
       if (site.has_bias) load(path + ".bias", projection.bias.narrow(0, begin, part.out_features));
       begin += part.out_features;
     }

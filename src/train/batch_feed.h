@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "lora_train/data/batch_class.h"
 #include "lora_train/data/micro_batch.h"
 #include "lora_train/model/batch.h"
 #include "run_device.h"
@@ -20,6 +21,10 @@ struct BatchFeedOptions {
   bool is_pinned = true;          ///< dataloader_pin_memory; on a CPU nothing is
   bool has_dropout = false;       ///< tokens carry their document
   bool trains_embedding = false;  ///< tokens come sorted by id, too
+  /// Sizes that micro-batches may be filled up to; the list of supervised tokens then has room for whole chunks of the loss
+  /// head.
+  std::vector<data::BatchClass> classes{};
+  std::int64_t chunk_rows = 1;
 };
 
 /// Not thread-safe.
@@ -30,8 +35,14 @@ class BatchFeed {
   ~BatchFeed();
 
   /// The micro-batch on the device. Valid until the next one is put; on a GPU that holds for what has been asked of the
-  /// current stream, which is not waited for. dropout.seed and dropout.step are left to the caller.
-  model::Batch put(const data::MicroBatch& micro_batch);
+  /// current stream, which is not waited for. dropout.keys is left to the caller.
+  model::Batch put(const data::MicroBatch& micro_batch) { return put(micro_batch, -1); }
+
+  /// The same, filled up to options.classes[index], always at the same addresses; an index of -1 fills nothing.
+  model::Batch put(const data::MicroBatch& micro_batch, int class_index);
+
+  /// The class to fill a micro-batch up to; -1: none.
+  int class_of(const data::MicroBatch& micro_batch) const;
 
   /// Bytes that a feed for this many tokens takes of a GPU.
   static std::int64_t device_bytes(std::int64_t max_tokens);
@@ -51,13 +62,21 @@ class BatchFeed {
     Part supervised, ids, positions, targets, cu_seqlens, token_document, order;
     std::int64_t bytes = 0;
   };
-  Parts cut(const data::MicroBatch& micro_batch) const;
+  Parts cut(const data::BatchClass& sizes, std::int64_t num_supervised) const;
+  Parts cut(const data::BatchClass& batch_class) const;
   void fill(const data::MicroBatch& micro_batch, const Parts& parts, const at::Tensor& host) const;
+  void fill_up(const data::MicroBatch& micro_batch, const Parts& parts, const at::Tensor& host) const;
+  void sort_ids(const Parts& parts, const at::Tensor& host) const;
   void send(Slot& slot, std::int64_t bytes);
+  /// What a batch of this class is computed from: a copy at one address on a GPU, the slot itself on a CPU.
+  const at::Tensor& settled(const Slot& slot, std::int64_t bytes);
+  model::Batch batch_of(const at::Tensor& memory, const at::Tensor& host, const Parts& parts, std::int64_t longest,
+                        std::int64_t num_supervised) const;
 
   RunDevice device_;
   BatchFeedOptions options_;
   std::vector<Slot> slots_;
+  at::Tensor settled_;  ///< uint8 on the device, of batches in classes
   std::optional<c10::Stream> stream_;
   std::size_t next_ = 0;
 };

@@ -10,6 +10,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
+#include "lora_train/kernels/graph.h"
 #include "checkpoint_tensors.h"
 #include "run_state.h"
 #include "memory_plan.h"
@@ -150,6 +151,13 @@ std::int64_t tune_before_buffers(Run& run, const std::optional<FittingSizes>& fi
   return chunk_bytes;
 }
 
+std::vector<std::string> paths_with_dropout(const Run& run) {
+  std::vector<std::string> paths;
+  if (run.profile().lora_dropout == 0) return paths;
+  for (const auto& spec : run.adapters.specs) paths.push_back(model::linear_path(spec.layer, spec.slot));
+  return paths;
+}
+
 }  // namespace
 
 std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint) {
@@ -189,15 +197,19 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   run->activations = plan_activations(profile, *run->model.decoder, capacity(*run, eval_rows), true,
                                       fitting ? std::optional(fitting->recompute) : std::nullopt);
   run->loss_head = plan_loss_head(*run->model.decoder, run->activations->max_tokens(), true, chunk_bytes);
+  if (run->device.is_cuda() || kernels::can_capture()) {
+    run->batch_classes = data::choose_batch_classes(data::batch_shapes(run->data.train, *run->plan), run->activations->max_tokens());
+  }
   run->feed = std::make_unique<BatchFeed>(
       run->device, BatchFeedOptions{run->activations->max_tokens(), profile.dataloader_pin_memory, profile.lora_dropout > 0,
-                                    train_all});
-  run->scalars = std::make_unique<StepScalars>(run->device);
+                                    train_all, run->batch_classes, run->loss_head->chunk_rows()});
+  const std::vector<std::string> dropout_paths = paths_with_dropout(*run);
+  run->scalars = std::make_unique<StepScalars>(run->device, std::ssize(dropout_paths));
   run->schedule = schedule_options(profile, *run);
   run->context = std::make_unique<StepContext>(StepContext{
       run->data.train, *run->model.decoder, *run->model.weights, *run->activations, *run->loss_head,
       *run->feed, *run->scalars, {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
-      profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), false});
+      profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), dropout_paths, {}, false});
   run->checkpoint = checkpoint_contents(*run);
   if (checkpoint) resume(*run, *checkpoint, *found);
   log_start(*run);

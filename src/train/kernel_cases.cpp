@@ -116,12 +116,13 @@ void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::i
 
 void add_cross_entropy(const Place& place, std::int64_t N, std::int64_t V, std::vector<Case>& cases) {
   const at::Tensor logits = place.uniform({N, V}).mul(4), targets = place.ids(N, V);
+  const at::Tensor num_tokens = at::scalar_tensor(2, at::dtype(at::kDouble).device(place.device));
   const auto run = [=](auto kernel) -> Call {
     return [=](Outputs& o) {
       kernels::CrossEntropyOutput output;
       output.losses = o[1];
       output.confidence = o[2];
-      kernel(o[0], targets, 0.5, /*write_gradient=*/true, output);
+      kernel(o[0], targets, num_tokens, output);
     };
   };
   cases.push_back({"cross_entropy",
@@ -154,25 +155,32 @@ void add_embedding(const Place& place, std::int64_t N, std::int64_t V, std::int6
 
 void add_lora(const Place& place, std::int64_t N, std::int64_t D, std::int64_t R, std::vector<Case>& cases) {
   const at::Tensor wide = place.uniform({N, D}), thin = place.uniform({N, R});
-  const auto of_a = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(thin, wide, o[0]); }; };
-  const auto of_b = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(wide, thin, 2.0, o[0]); }; };
+  // Two adapters: the first half of the outputs and ranks, and the rest.
+  const std::int64_t half = D / 2, few = R / 2;
+  const auto of_a = [=](auto kernel) -> Call {
+    return [=](Outputs& o) { kernel(thin, wide, {{0, few, 0, 0, 1, o[0]}, {few, R - few, 0, 0, 1, o[1]}}); };
+  };
+  const auto of_b = [=](auto kernel) -> Call {
+    return [=](Outputs& o) { kernel(wide, thin, {{0, few, 0, half, 2, o[0]}, {few, R - few, half, D, 0.5, o[1]}}); };
+  };
   const std::string shape = sizes_text({{"N", N}, {"D", D}, {"R", R}});
   cases.push_back({"lora gradient of A",
                    shape,
-                   {place.fp32({R, D})},
+                   {place.fp32({few, D}), place.fp32({R - few, D})},
                    of_a(kernels::lora_grad_a),
                    of_a(kernels::lora_grad_a_reference)});
   cases.push_back({"lora gradient of B",
                    shape,
-                   {place.fp32({D, R})},
+                   {place.fp32({half, few}), place.fp32({D - half, R - few})},
                    of_b(kernels::lora_grad_b),
                    of_b(kernels::lora_grad_b_reference)});
 }
 
 void add_dropout(const Place& place, std::int64_t N, std::int64_t D, std::vector<Case>& cases) {
   const at::Tensor x = place.uniform({N, D}), positions = place.positions(N), documents = place.ids(N, 5);
+  const at::Tensor key = at::tensor({1234567, 89}, at::kInt).to(place.device);
   const auto run = [=](auto kernel) -> Call {
-    return [=](Outputs& o) { kernel(x, documents, positions, PhiloxKey{1234567, 89}, 0.1, o[0]); };
+    return [=](Outputs& o) { kernel(x, documents, positions, key, 0.1, o[0]); };
   };
   cases.push_back({"dropout",
                    sizes_text({{"N", N}, {"D", D}}),

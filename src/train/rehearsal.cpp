@@ -2,6 +2,11 @@
 
 #include <c10/util/Exception.h>
 
+#include <map>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/kernels/graph.h"
 #include "memory_plan.h"
 
 namespace lora_train::train {
@@ -44,11 +49,66 @@ void rehearse_evaluation(const Run& run) {
   }
 }
 
+/// For each batch class a step of one micro-batch that falls into it.
+std::map<int, data::StepPlan> examples_of_classes(const Run& run) {
+  std::map<int, data::StepPlan> examples;
+  for (std::int64_t step = 1; step <= run.plan->total_steps() && examples.size() < run.batch_classes.size(); ++step) {
+    const data::StepPlan plan = run.plan->step(step);
+    for (const auto& micro : plan.micro_batches) {
+      const int index = data::find_batch_class(run.batch_classes, data::shape_of(run.data.train, micro));
+      if (index < 0 || examples.contains(index)) continue;
+      data::StepPlan& example = examples[index];
+      example.step = step;
+      example.num_supervised = plan.num_supervised;
+      example.micro_batches = {micro};
+    }
+  }
+  return examples;
+}
+
+model::Batch put_example(Run& run, int class_index, const data::StepPlan& example) {
+  model::Batch batch = run.feed->put(*build_in_place(run.data.train, example)(), class_index);
+  batch.dropout.keys = run.scalars->dropout_keys();
+  return batch;
+}
+
 }  // namespace
 
 const LargestMicroBatch& largest_micro_batch(Run& run) {
   if (!run.largest) run.largest = find_largest(run);
   return *run.largest;
+}
+
+void record_steps(Run& run) {
+  if (run.profile().cuda_graphs == CudaGraphs::kOff || !kernels::can_capture() || run.batch_classes.empty()) return;
+  const auto start = Clock::now();
+  try {
+    std::map<int, model::Batch> batches;
+    for (const auto& [class_index, example] : examples_of_classes(run)) {
+      const auto tuned_products = tune_products(run);
+      run.scalars->set_frozen(true);
+      ask_for_step(*run.context, example, build_in_place(run.data.train, example), 0);
+      receive_step(*run.context, example);
+      batches.emplace(class_index, put_example(run, class_index, example));
+    }
+    run.context->graphs = std::make_unique<StepGraphs>(*run.context, batches);
+    run.scalars->set_frozen(false);
+    wait_for(run.device);
+  } catch (const c10::OutOfMemoryError& error) {
+    run.scalars->set_frozen(false);
+    log_warning(std::string("cuda_graphs: not enough memory to record steps, they are computed as they come: ") +
+                error.what_without_backtrace());
+    return;
+  } catch (const DeviceError& error) {
+    run.scalars->set_frozen(false);
+    wait_for(run.device);  // a device that has failed says so here
+    log_warning(std::string("cuda_graphs: steps are computed as they come. ") + error.what());
+    return;
+  }
+  std::string sizes;
+  for (const auto& c : run.batch_classes) sizes += (sizes.empty() ? "" : ", ") + std::to_string(c.num_tokens);
+  log_info("cuda_graphs: steps recorded for micro-batches of " + sizes + " tokens in " +
+           std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count()) + " ms");
 }
 
 std::string rehearse(Run& run) {

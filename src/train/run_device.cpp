@@ -66,8 +66,7 @@ RunDevice start_cuda(const Profile& profile) {
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
   kernels::use_own_kernels({library.own_kernels, library.stream, false});
   kernels::reserve_own_workspace(kernels::kWorkspaceElements, device);
-  log_info("device: " + gpu.label() + ", driver " + system.driver_version +
-           (profile.cuda_graphs == CudaGraphs::kAuto ? "; cuda_graphs: not built yet, steps are computed as they come" : ""));
+  log_info("device: " + gpu.label() + ", driver " + system.driver_version);
   return {device, gpu.name, gpu.num_multiprocessors};
 }
 

@@ -41,6 +41,7 @@ struct Run {
   data::BatchSizes sizes;
   std::unique_ptr<data::RunPlan> plan;
   std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
+  std::vector<data::BatchClass> batch_classes;  ///< sizes that a GPU fills micro-batches up to
   LoadedModel model;
   std::unique_ptr<model::Activations> activations;
   std::unique_ptr<model::LossHead> loss_head;

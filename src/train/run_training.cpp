@@ -82,6 +82,7 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   try {
     if (run->device.is_cuda() && run->state.step < run->plan->total_steps()) {
       log_info("before step 1: " + rehearse(*run) + " fits; " + memory_in_words(run->device));
+      record_steps(*run);
       finish_tuning(*run);
     }
     train_loop(*run, reporters, summary);

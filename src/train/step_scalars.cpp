@@ -3,16 +3,20 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "lora_train/base/error.h"
 
 namespace lora_train::train {
 
-StepScalars::StepScalars(const RunDevice& device) : run_device_(device), slots_(kMaxStepsInFlight + 1) {
+StepScalars::StepScalars(const RunDevice& device, std::int64_t num_dropout_keys)
+    : run_device_(device), slots_(kMaxStepsInFlight + 1) {
   scalars_ = at::zeros({optim::kNumStepScalars}, at::TensorOptions(at::kDouble).device(device.device));
+  keys_ = at::zeros({num_dropout_keys, 2}, at::TensorOptions(at::kInt).device(device.device));
   const auto host = at::TensorOptions(at::kDouble).pinned_memory(device.is_cuda());
   for (auto& slot : slots_) {
     slot.there = at::empty({optim::kNumFirstScalars}, host);
+    slot.keys = at::empty({num_dropout_keys, 2}, host.dtype(at::kInt));
     slot.back = at::empty({optim::kNumStepScalars}, host);
     if (device.is_cuda()) slot.arrived.emplace(at::kCUDA);
   }
@@ -22,16 +26,21 @@ StepScalars::~StepScalars() {
   if (is_done(run_device_)) return;
   for (auto& slot : slots_) {
     keep_forever(slot.there);
+    keep_forever(slot.keys);
     keep_forever(slot.back);
   }
 }
 
-void StepScalars::begin(const std::array<double, optim::kNumFirstScalars>& first) {
+void StepScalars::begin(const std::array<double, optim::kNumFirstScalars>& first, std::span<const PhiloxKey> dropout_keys) {
   begun_ = ended_;  // a step that broke off is forgotten
   if (begun_ - received_ == slots_.size()) throw ShapeError("StepScalars", "too many steps in flight");
   Slot& slot = slots_[begun_++ % slots_.size()];
   std::copy(first.begin(), first.end(), slot.there.mutable_data_ptr<double>());
   scalars_.narrow(0, 0, optim::kNumFirstScalars).copy_(slot.there, /*non_blocking=*/true);
+  if (dropout_keys.empty()) return;
+  if (std::ssize(dropout_keys) != keys_.size(0)) throw ShapeError("StepScalars", "another number of dropout keys");
+  std::memcpy(slot.keys.mutable_data_ptr(), dropout_keys.data(), dropout_keys.size_bytes());
+  keys_.copy_(slot.keys, /*non_blocking=*/true);
 }
 
 void StepScalars::end() {

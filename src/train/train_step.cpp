@@ -27,33 +27,76 @@ namespace {
                          ". Look at these rows and at the base weights; a lower learning_rate, warmup_ratio or max_grad_norm often helps");
 }
 
-/// Gradients of the whole step, and their norm: everything before the update.
+std::vector<PhiloxKey> dropout_keys(const StepContext& context, std::int64_t step) {
+  std::vector<PhiloxKey> keys;
+  for (const std::string& path : context.dropout_paths) {
+    keys.push_back(philox_key(context.seed, RandomPurpose::kLoraDropout, path, static_cast<std::uint64_t>(step)));
+  }
+  return keys;
+}
+
+at::Tensor d_hidden_of(StepContext& context, const model::Batch& batch) {
+  return context.activations.d_hidden.narrow(0, 0, batch.num_tokens());
+}
+
+at::Tensor num_tokens_of_step(StepContext& context) { return context.scalars.device()[optim::kNumSupervised]; }
+
+void ask_for_micro_batch(StepContext& context, const model::Batch& batch, int class_index) {
+  if (context.graphs != nullptr && context.graphs->has(class_index)) {
+    return context.graphs->replay(class_index, context.loss_head.num_chunks(batch));
+  }
+  model::decoder_forward(context.decoder, batch, context.activations);
+  at::Tensor d_hidden = d_hidden_of(context, batch), loss_sum = context.scalars.device()[optim::kLossSum];
+  context.loss_head.train(context.activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch,
+                          num_tokens_of_step(context), loss_sum, d_hidden);
+  ask_for_backward(context, batch);
+}
+
+/// Gradients of the whole step: everything before their norm and the update.
 double accumulate_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next,
                             double learning_rate) {
-  context.scalars.begin(optim::first_scalars(plan.step, plan.num_supervised, learning_rate, context.adamw));
+  context.scalars.begin(optim::first_scalars(plan.step, plan.num_supervised, learning_rate, context.adamw),
+                        dropout_keys(context, plan.step));
   context.weights.parameters().grads.zero_();
-  at::Tensor loss_sum = context.scalars.device()[optim::kLossSum];
   double data_wait_ms = 0;
   for (std::size_t i = 0; i < plan.micro_batches.size(); ++i) {
     throw_if_stop_requested();
     const auto start = std::chrono::steady_clock::now();
-    model::Batch batch = context.feed.put(*next());
-    batch.dropout.seed = context.seed;
-    batch.dropout.step = plan.step;
+    const std::shared_ptr<const data::MicroBatch> micro_batch = next();
+    const int class_index = context.feed.class_of(*micro_batch);
+    model::Batch batch = context.feed.put(*micro_batch, class_index);
+    batch.dropout.keys = context.scalars.dropout_keys();
     data_wait_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-
-    model::decoder_forward(context.decoder, batch, context.activations);
-    const int64_t N = batch.num_tokens();
-    at::Tensor d_hidden = context.activations.d_hidden.narrow(0, 0, N);
-    context.loss_head.train(context.activations.final_hidden.narrow(0, 0, N), batch,
-                            1.0 / static_cast<double>(plan.num_supervised), loss_sum, d_hidden);
-    model::decoder_backward(context.decoder, batch, context.activations);
+    ask_for_micro_batch(context, batch, class_index);
   }
-  optim::measure_gradients(context.weights.parameters().grads, context.max_grad_norm, context.scalars.device());
   return data_wait_ms;
 }
 
 }  // namespace
+
+void ask_for_forward(StepContext& context, const model::Batch& batch) {
+  model::decoder_forward(context.decoder, batch, context.activations);
+  at::Tensor d_hidden = d_hidden_of(context, batch);
+  context.loss_head.begin(d_hidden);
+}
+
+void ask_for_next_losses(StepContext& context, const model::Batch& batch) {
+  at::Tensor loss_sum = context.scalars.device()[optim::kLossSum];
+  context.loss_head.train_next(context.activations.final_hidden, batch, num_tokens_of_step(context), loss_sum,
+                               context.activations.d_hidden);
+}
+
+void ask_for_backward(StepContext& context, const model::Batch& batch) {
+  model::decoder_backward(context.decoder, batch, context.activations);
+}
+
+void ask_for_update(StepContext& context) {
+  model::Parameters& parameters = context.weights.parameters();
+  optim::measure_gradients(parameters.grads, context.max_grad_norm, context.scalars.device());
+  optim::adamw_step(parameters.values, parameters.grads, parameters.exp_avg, parameters.exp_avg_sq, context.adamw,
+                    parameters.num_decayed(), context.scalars.device());
+  context.weights.refresh();
+}
 
 NextMicroBatch build_in_place(const data::DocumentStore& store, const data::StepPlan& plan) {
   struct Place {
@@ -78,17 +121,15 @@ std::string name_rows(const data::DocumentStore& store, std::span<const std::uin
 
 double ask_for_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next) {
   const double data_wait_ms = accumulate_gradients(context, plan, next, 0);
+  optim::measure_gradients(context.weights.parameters().grads, context.max_grad_norm, context.scalars.device());
   context.scalars.end();
   return data_wait_ms;
 }
 
 double ask_for_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate) {
   const double data_wait_ms = accumulate_gradients(context, plan, next, learning_rate);
-  model::Parameters& parameters = context.weights.parameters();
   context.is_updating = true;
-  optim::adamw_step(parameters.values, parameters.grads, parameters.exp_avg, parameters.exp_avg_sq, context.adamw,
-                    parameters.num_decayed(), context.scalars.device());
-  context.weights.refresh();
+  context.graphs != nullptr ? context.graphs->update() : ask_for_update(context);
   context.is_updating = false;
   context.scalars.end();
   return data_wait_ms;

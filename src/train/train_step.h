@@ -14,6 +14,7 @@
 #include "lora_train/model/resident_weights.h"
 #include "batch_feed.h"
 #include "lora_train/optim/adamw.h"
+#include "step_graphs.h"
 #include "step_scalars.h"
 
 namespace lora_train::train {
@@ -39,8 +40,16 @@ struct StepContext {
   optim::AdamWOptions adamw;
   double max_grad_norm = 0;
   std::uint64_t seed = 0;
+  std::vector<std::string> dropout_paths{};  ///< of adapters with dropout, all of the model's or none: they name its streams
+  std::unique_ptr<StepGraphs> graphs{};      ///< null: every micro-batch is computed as it comes
   bool is_updating = false;  ///< true once an update has begun that was not asked for to its end
 };
+
+/// The parts of a step that are the same in all of its micro-batches, or steps, of a batch class: what step_graphs records.
+void ask_for_forward(StepContext& context, const model::Batch& batch);
+void ask_for_next_losses(StepContext& context, const model::Batch& batch);
+void ask_for_backward(StepContext& context, const model::Batch& batch);
+void ask_for_update(StepContext& context);
 
 /// Asks the device for a whole step: gradients, clipping, update. On a GPU it returns before they are done; the device
 /// itself keeps from updating once a loss or gradient norm was not finite. Throws StopError between micro-batches, and

@@ -2,6 +2,7 @@
 // writes the gradient of every trained tensor; or the first steps with their updates.
 //   lora-train-probe --profile P [--set k=v]... [--kernels cuda-on-cpu] --gradients OUT.safetensors
 //   lora-train-probe --profile P [--set k=v]... [--kernels cuda-on-cpu] --steps N
+//   ... --kernels cuda-on-cpu --graphs on|off --steps N              micro-batches in classes, steps recorded and replayed, or not
 //   lora-train-probe --profile P [--set k=v]... --in-flight N      the training loop, N steps behind as on a GPU
 // Prints {"loss", "supervised_tokens", "grad_norm"} on stdout, or {"losses", "grad_norms", "allocations", "launches"}: how
 // often the last step asked LibTorch for memory, outside of attention. cuda-on-cpu: our CUDA kernels compiled for the CPU, in place of the CPU's own.
@@ -19,6 +20,8 @@
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/optim/lr_schedule.h"
 #include "lora_train/storage/safetensors.h"
+#include "support/recorded_graph.h"
+#include "train/rehearsal.h"
 #include "train/run_state.h"
 
 namespace lora_train {
@@ -80,6 +83,7 @@ struct Arguments {
   std::string gradients;
   std::int64_t steps = 0, in_flight = -1;
   bool has_cuda_on_cpu = false;
+  std::string graphs;
 };
 
 Arguments read_arguments(int argc, char** argv) {
@@ -92,7 +96,8 @@ Arguments read_arguments(int argc, char** argv) {
     else if (flag == "--steps") arguments.steps = std::stoll(value);
     else if (flag == "--in-flight") arguments.in_flight = std::stoll(value);
     else if (flag == "--kernels" && value == "cuda-on-cpu") arguments.has_cuda_on_cpu = true;
-    else throw ConfigError(flag, "unknown flag; expected --profile, --set, --kernels, --gradients, --steps or --in-flight");
+    else if (flag == "--graphs") arguments.graphs = value;
+    else throw ConfigError(flag, "unknown flag; expected --profile, --set, --kernels, --graphs, --gradients, --steps or --in-flight");
   }
   return arguments;
 }
@@ -132,8 +137,10 @@ void probe_steps(train::Run& run, std::int64_t num_steps) {
     norms += text;
   }
   c10::SetCPUAllocator(&inner, /*priority=*/1);
-  std::printf("{\"losses\": [%s], \"grad_norms\": [%s], \"allocations\": %lld, \"launches\": %lld}\n", losses.c_str(),
-              norms.c_str(), static_cast<long long>(counter.count), static_cast<long long>(kernels::on_cpu::num_launches()));
+  std::printf("{\"losses\": [%s], \"grad_norms\": [%s], \"allocations\": %lld, \"launches\": %lld, \"replays\": %lld}\n",
+              losses.c_str(), norms.c_str(), static_cast<long long>(counter.count),
+              static_cast<long long>(kernels::on_cpu::num_launches()),
+              static_cast<long long>(testing_support::RecordedOnCpu::num_replays));
 }
 
 void probe_loop(train::Run& run, std::size_t max_steps_in_flight) {
@@ -153,7 +160,12 @@ int probe(int argc, char** argv) {
   }
   train::TrainRequest request;
   request.profile = load_profile(arguments.sources).profile;
+  if (!arguments.graphs.empty()) {
+    kernels::use_capture(&testing_support::RecordedOnCpu::record);
+    request.profile.cuda_graphs = arguments.graphs == "on" ? CudaGraphs::kAuto : CudaGraphs::kOff;
+  }
   const auto run = train::build_run(request, std::nullopt);
+  train::record_steps(*run);
   if (arguments.in_flight >= 0) {
     probe_loop(*run, static_cast<std::size_t>(arguments.in_flight));
   } else if (arguments.steps > 0) {

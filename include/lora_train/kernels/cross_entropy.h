@@ -3,20 +3,24 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 namespace lora_train::kernels {
 
 /// Per row: loss = logsumexp(logits) - logits[target], math in fp32 (fp64 for fp64).
-/// logits [M, V] contiguous, fp32, bf16 or fp64. targets [M] int32, all in [0, V).
+/// logits [M, V] contiguous, fp32, bf16 or fp64. targets [M] int32, in [0, V), or kNoTarget: loss and gradient of that row
+/// are 0, and it is not correct.
 /// losses [M] fp32 (fp64), correct [M] bool or undefined: whether the target is the largest logit (the first of equals).
 /// confidence [M] fp32 or undefined: the largest probability.
-/// When `write_gradient`, logits become (softmax - onehot(target)) * scale.
+/// num_tokens [] fp64 on the device, or undefined: when it is there, logits become (softmax - onehot(target)) / num_tokens.
+constexpr std::int32_t kNoTarget = -1;
 struct CrossEntropyOutput {
   at::Tensor losses, correct, confidence;
 };
-void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, double scale, bool write_gradient,
+void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& num_tokens,
                             CrossEntropyOutput& output);
 
-void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targets, double scale, bool write_gradient,
+void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& num_tokens,
                                       CrossEntropyOutput& output);
 
 /// sum += all of losses. losses [M] fp32 (fp64), contiguous; sum [] fp64 on the same device. Added in fp64, in a fixed order,

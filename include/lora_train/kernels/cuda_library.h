@@ -6,11 +6,14 @@
 
 #include <compare>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lora_train/kernels/attention.h"
 #include "lora_train/kernels/gemm_layout.h"
+#include "lora_train/kernels/graph.h"
 
 namespace lora_train::kernels {
 
@@ -95,6 +98,7 @@ struct CudaLibrary {
   /// libcuda.so.1, be it a stub. Workspaces are known after the compilation, which takes seconds.
   CudnnPlan (*check_cudnn_plan)(const CudnnShape& shape, const std::string& gpu_json, int sm_version, bool with_compilation);
   const OwnKernels* own_kernels;
+  std::unique_ptr<Graph> (*capture)(const std::function<void()>& body);  ///< kernels/graph.h
 };
 constexpr int kCudaLibraryVersion = 2;
 

@@ -45,4 +45,7 @@ enum class Implementation { kReference, kCpu, kCuda };
 /// What computes `kernel` on tensors like this one: by device, dtype (ours take fp32 and bf16) and setting.
 Implementation implementation_for(KernelName kernel, const at::Tensor& t);
 
+/// Whether our CUDA kernels compute where this tensor lies, whatever its dtype.
+bool is_own_place(KernelName kernel, const at::Tensor& t);
+
 }  // namespace lora_train::kernels

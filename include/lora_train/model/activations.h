@@ -69,12 +69,15 @@ class Activations {
   int64_t bytes() const { return bytes_; }
 
   at::Tensor final_hidden;  ///< [max_tokens, D] output of the last layer
-  at::Tensor d_hidden;      ///< [max_tokens, D] gradient of the residual stream
-  at::Tensor d_qkv;         ///< [max_tokens, (H + 2K) E]
+  at::Tensor d_hidden;      ///< [max_tokens, D] gradient of the residual stream; adapter columns lie beside it
+  at::Tensor d_qkv;         ///< [max_tokens, (H + 2K) E], the same
   at::Tensor d_qk_raw;      ///< [max_tokens, (H + K) E] with qk_norm
   at::Tensor scratch;       ///< [max_tokens, widest input] with dropout
-  /// Gradient of a projection's input with its columns: [max_tokens, width], one buffer for all.
+  /// Gradient of a projection's input with its columns: [num_tokens, d_input_width()], one buffer for all.
   at::Tensor d_input(const Projection& projection, int64_t num_tokens) const;
+  /// d_hidden and d_qkv as the gradient of a projection's output: [num_tokens, d_output_width()].
+  at::Tensor d_hidden_of(const Projection& projection, int64_t num_tokens) const;
+  at::Tensor d_qkv_of(const Projection& projection, int64_t num_tokens) const;
 
  private:
   /// [max_tokens, row...]
@@ -84,7 +87,7 @@ class Activations {
   ActivationShape shape_;
   std::vector<Recompute> recompute_;
   std::vector<LayerActivations> layers_;
-  at::Tensor d_input_;
+  at::Tensor d_input_, wide_d_hidden_, wide_d_qkv_;
   int64_t bytes_ = 0;
 };
 

@@ -14,15 +14,17 @@ namespace lora_train::model {
 struct Batch {
   at::Tensor ids;        ///< [N] int32
   at::Tensor positions;  ///< [N] int32, from 0 in each document
-  at::Tensor supervised; ///< [M] int64: slots whose next token is trained, ascending
-  at::Tensor targets;    ///< [M] int32: that token
+  at::Tensor supervised; ///< [M] int64: slots whose next token is trained, ascending; then, in a batch class, N and more
+  at::Tensor targets;    ///< [M] int32: that token; kernels::kNoTarget behind the last
+  int64_t num_supervised = -1;  ///< of these, those with a token; -1: all
   std::vector<int64_t> cu_seqlens;  ///< num_docs + 1
-  at::Tensor cu_seqlens_device;     ///< the same, int32 on a GPU; undefined on a CPU
+  at::Tensor cu_seqlens_device;     ///< the same, int32 on the device; undefined: made from these where a GPU needs it
   int64_t max_document_tokens = 0;  ///< of the longest document; 0: taken from cu_seqlens
   at::Tensor order;                 ///< [N] int32: tokens sorted by id (kernels::order_by_id); where the embedding is trained
   DropoutContext dropout;
 
   int64_t num_tokens() const { return ids.size(0); }
+  int64_t num_trained_tokens() const { return num_supervised < 0 ? supervised.size(0) : num_supervised; }
 
   /// Attention layout of the layers with this window, made once: backends keep there what they have prepared.
   const kernels::AttentionLayout& layout(int64_t window, double scale, kernels::AttentionBackend backend) const {

@@ -36,11 +36,19 @@ class LossHead {
   LossHead(OuterWeights& weights, const LossHeadOptions& options);
 
   /// hidden [N, D]: output of the last layer. Adds the loss of every supervised token to loss_sum ([] fp64, on the device)
-  /// and writes d_hidden [N, D], zero on rows without a target: gradient_scale times the gradient of that sum, usually
-  /// with 1 / supervised tokens of the global step. Gradients of norm, head and trainable rows are added to where they
-  /// are defined. Waits for nothing.
-  void train(const at::Tensor& hidden, const Batch& batch, double gradient_scale, at::Tensor& loss_sum,
+  /// and writes d_hidden [N, D], zero on rows without a target: the gradient of that sum divided by num_tokens ([] fp64, on
+  /// the device), the supervised tokens of the global step. Gradients of norm, head and trainable rows are added to where
+  /// they are defined. Waits for nothing.
+  void train(const at::Tensor& hidden, const Batch& batch, const at::Tensor& num_tokens, at::Tensor& loss_sum,
              at::Tensor& d_hidden);
+
+  /// The same in parts that a device can replay: begin() and then train_next() num_chunks() times, each for the next
+  /// chunk_rows() entries of batch.supervised, counted on the device. These entries must be there: a batch class.
+  void begin(at::Tensor& d_hidden);
+  void train_next(const at::Tensor& hidden, const Batch& batch, const at::Tensor& num_tokens, at::Tensor& loss_sum,
+                  at::Tensor& d_hidden);
+  int64_t chunk_rows() const { return chunk_rows_; }
+  int64_t num_chunks(const Batch& batch) const { return (batch.num_trained_tokens() + chunk_rows_ - 1) / chunk_rows_; }
 
   /// Loss and statistics of a batch, without gradients.
   LossSums evaluate(const at::Tensor& hidden, const Batch& batch);
@@ -49,14 +57,16 @@ class LossHead {
   int64_t bytes() const { return bytes_; }
 
  private:
-  /// Buffers cut to the rows [begin, begin + m) of a batch, normed and logits filled.
+  /// Buffers cut to m rows, normed and logits filled.
   struct Chunk {
     at::Tensor slots, targets;  ///< [m]
     at::Tensor picked, normed, logits, rstd;
     kernels::CrossEntropyOutput output;
   };
-  Chunk forward(const at::Tensor& hidden, const Batch& batch, int64_t begin);
-  void backward(Chunk& chunk, at::Tensor d_picked);
+  Chunk forward(const at::Tensor& hidden, const at::Tensor& slots, const at::Tensor& targets);
+  void backward(Chunk& chunk, at::Tensor& d_hidden);
+  void train_rows(const at::Tensor& hidden, const at::Tensor& slots, const at::Tensor& targets,
+                  const at::Tensor& num_tokens, at::Tensor& loss_sum, at::Tensor& d_hidden);
   at::Tensor make(at::IntArrayRef sizes, at::ScalarType dtype);
 
   OuterWeights& weights_;
@@ -64,7 +74,8 @@ class LossHead {
   int64_t chunk_rows_, bytes_ = 0;
   at::Tensor picked_, normed_, logits_, rstd_;     ///< [m, D], [m, D], [m, V], [m]
   at::Tensor losses_, correct_, confidence_;       ///< [m]
-  at::Tensor d_normed_, d_picked_;                 ///< [m, D] and [max_rows, D], undefined without backward
+  at::Tensor d_normed_, d_picked_;                 ///< [m, D], undefined without backward
+  at::Tensor next_, slots_, targets_;              ///< of train_next(): [] and [m] int64, [m] int32
 };
 
 }  // namespace lora_train::model

@@ -24,6 +24,11 @@ CrossEntropyOutput output_for(const at::Tensor& logits) {
           at::full({M}, 7, logits.options().dtype(at::kFloat))};
 }
 
+/// num_tokens: gradients are divided by it.
+at::Tensor per(double num_tokens, at::Device device = at::kCPU) {
+  return at::scalar_tensor(num_tokens, at::dtype(at::kDouble).device(device));
+}
+
 at::Tensor targets_for(int64_t M, int64_t V) { return (at::arange(M, at::kLong) * 7919).remainder(V).to(at::kInt); }
 
 TEST(CrossEntropyReference, MatchesAtenAutogradInFp64) {
@@ -33,7 +38,7 @@ TEST(CrossEntropyReference, MatchesAtenAutogradInFp64) {
   losses.sum().mul(0.25).backward();
   auto in_place = logits.detach().clone();
   auto output = output_for(in_place);
-  cross_entropy_in_place_reference(in_place, targets, 0.25, true, output);
+  cross_entropy_in_place_reference(in_place, targets, per(4), output);
   EXPECT_CLOSE(output.losses, losses.detach(), 1e-13);
   EXPECT_CLOSE(in_place, logits.grad(), 1e-13);
   const auto [largest, index] = logits.detach().softmax(1).max(1);
@@ -48,12 +53,12 @@ TEST(CrossEntropyReference, GradientMatchesCentralDifferences) {
   const auto expected = central_differences(
       [&](const at::Tensor& values) {
         auto copy = values.clone();
-        cross_entropy_in_place_reference(copy, targets, 1, false, output);
+        cross_entropy_in_place_reference(copy, targets, {}, output);
         return output.losses.sum().item<double>() * 0.5;
       },
       logits);
   auto gradient = logits.clone();
-  cross_entropy_in_place_reference(gradient, targets, 0.5, true, output);
+  cross_entropy_in_place_reference(gradient, targets, per(2), output);
   EXPECT_CLOSE(gradient, expected, kDifferenceTolerance);
 }
 
@@ -64,13 +69,13 @@ TEST_P(CrossEntropy, MatchesReference) {
     auto reference = f64(logits);
     const auto targets = targets_for(M, V);
     auto output = output_for(logits), expected = output_for(reference);
-    cross_entropy_in_place_reference(reference, targets, 0.125, true, expected);
+    cross_entropy_in_place_reference(reference, targets, per(8), expected);
     const auto before = logits.clone();
-    cross_entropy_in_place(logits, targets.to(place.device), 0.125, false, output);
-    EXPECT_TRUE(at::equal(logits, before)) << "logits must stay without write_gradient";
+    cross_entropy_in_place(logits, targets.to(place.device), {}, output);
+    EXPECT_TRUE(at::equal(logits, before)) << "logits must stay without a gradient";
     const double fp32_limit = std::min(kTightFloatTolerance, tolerance(place.dtype));
     EXPECT_CLOSE(output.losses, expected.losses, fp32_limit) << M << "x" << V;
-    cross_entropy_in_place(logits, targets.to(place.device), 0.125, true, output);
+    cross_entropy_in_place(logits, targets.to(place.device), per(8, place.device), output);
     EXPECT_CLOSE(output.losses, expected.losses, fp32_limit) << M << "x" << V;
     EXPECT_CLOSE(output.confidence, expected.confidence, kTightFloatTolerance);
     EXPECT_TRUE(at::equal(output.correct.cpu(), expected.correct));
@@ -83,10 +88,10 @@ TEST_P(CrossEntropy, CountsTheFirstOfEqualLogitsAsCorrect) {
   auto logits = at::zeros({4, 67}, at::device(place.device).dtype(place.dtype));
   logits.slice(1, 40, 42).fill_(3);  // 40 and 41 are equal; the first of them wins
   auto output = output_for(logits);
-  cross_entropy_in_place(logits, at::tensor({40, 41, 39, 66}, at::kInt).to(place.device), 1, false, output);
+  cross_entropy_in_place(logits, at::tensor({40, 41, 39, 66}, at::kInt).to(place.device), {}, output);
   EXPECT_TRUE(at::equal(output.correct.cpu(), at::tensor({1, 0, 0, 0}, at::kInt).to(at::kBool)));
   logits.zero_();
-  cross_entropy_in_place(logits, at::tensor({0, 1, 39, 66}, at::kInt).to(place.device), 1, false, output);
+  cross_entropy_in_place(logits, at::tensor({0, 1, 39, 66}, at::kInt).to(place.device), {}, output);
   EXPECT_TRUE(at::equal(output.correct.cpu(), at::tensor({1, 0, 0, 0}, at::kInt).to(at::kBool)));
 }
 
@@ -97,12 +102,34 @@ TEST_P(CrossEntropy, StandsLargeLogitsAndCarriesNaN) {
   logits[1][5] = -1e4;
   logits[2][60] = std::numeric_limits<double>::quiet_NaN();
   auto output = output_for(logits);
-  cross_entropy_in_place(logits, at::tensor({4, 5, 1}, at::kInt).to(place.device), 1, true, output);
+  cross_entropy_in_place(logits, at::tensor({4, 5, 1}, at::kInt).to(place.device), per(1, place.device), output);
   const double big = at::scalar_tensor(1e4, at::kDouble).to(place.dtype).item<double>();
   EXPECT_NEAR(output.losses[0].item<double>(), big, 1e-3);
   EXPECT_NEAR(output.losses[1].item<double>(), big + std::log(66.0), 1e-2);
   EXPECT_TRUE(output.losses[2].isnan().item<bool>());
   EXPECT_TRUE(logits.slice(0, 0, 2).isfinite().all().item<bool>());
+}
+
+TEST_P(CrossEntropy, ARowWithoutATargetCountsForNothing) {
+  const auto place = GetParam();
+  for (const bool is_reference : {false, true}) {
+    auto logits = uniform({4, 67}, 1).to(place.device, place.dtype), alone = logits.clone();
+    logits[1] = std::numeric_limits<double>::quiet_NaN();
+    auto output = output_for(logits), want = output_for(alone);
+    const auto targets = at::tensor({4, kNoTarget, 1, kNoTarget}, at::kInt).to(place.device);
+    const auto run = is_reference ? cross_entropy_in_place_reference : cross_entropy_in_place;
+    run(logits, targets, per(3, place.device), output);
+    run(alone, targets.clamp_min(0), per(3, place.device), want);
+    for (const int64_t row : {1, 3}) {
+      EXPECT_EQ(output.losses[row].item<double>(), 0) << row;
+      EXPECT_FALSE(output.correct[row].item<bool>());
+      EXPECT_TRUE(logits[row].eq(0).all().item<bool>()) << row;
+    }
+    for (const int64_t row : {0, 2}) {
+      EXPECT_TRUE(at::equal(logits[row], alone[row]));
+      EXPECT_TRUE(at::equal(output.losses[row], want.losses[row]));
+    }
+  }
 }
 
 TEST_P(CrossEntropy, WorksWithoutOptionalOutputs) {
@@ -111,8 +138,8 @@ TEST_P(CrossEntropy, WorksWithoutOptionalOutputs) {
   auto full = output_for(logits);
   CrossEntropyOutput losses_only{at::empty_like(full.losses), {}, {}};
   const auto targets = targets_for(3, 33).to(place.device);
-  cross_entropy_in_place(logits, targets, 1, true, full);
-  cross_entropy_in_place(other, targets, 1, true, losses_only);
+  cross_entropy_in_place(logits, targets, per(1, place.device), full);
+  cross_entropy_in_place(other, targets, per(1, place.device), losses_only);
   EXPECT_TRUE(at::equal(full.losses, losses_only.losses));
   EXPECT_TRUE(at::equal(logits, other));
 }
@@ -138,7 +165,7 @@ TEST_P(CrossEntropy, AddsLossesToASum) {
 TEST(CrossEntropy, RefusesTargetsOfAnotherDtype) {
   auto logits = at::ones({2, 4});
   auto output = output_for(logits);
-  EXPECT_THROW(cross_entropy_in_place(logits, at::zeros({2}, at::kLong), 1, true, output), ShapeError);
+  EXPECT_THROW(cross_entropy_in_place(logits, at::zeros({2}, at::kLong), per(1), output), ShapeError);
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
+
+#include "kernels/lora_amx.h"
 #include "lora_train/base/error.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"
@@ -15,7 +18,7 @@ using namespace testing_support;
 struct Size {
   int64_t N, C, R;
 };
-const std::vector<Size> kSizes = {{1, 1, 1}, {3, 7, 2}, {257, 129, 8}, {100, 1000, 16}, {65, 70, 33}, {31, 5, 64}, {9, 96, 5}};
+const std::vector<Size> kSizes = {{1, 1, 1}, {3, 7, 2}, {257, 129, 8}, {100, 1000, 16}, {65, 70, 33}, {31, 5, 64}, {9, 96, 5}, {600, 100, 16}};
 
 class LoraProducts : public KernelTest {};
 LORA_TRAIN_EVERY_PLACE(LoraProducts);
@@ -23,34 +26,87 @@ LORA_TRAIN_EVERY_PLACE(LoraProducts);
 // Sums are fp32 (fp64) whatever the inputs, so bf16 inputs lose nothing.
 double sum_tolerance(at::ScalarType dtype) { return dtype == at::kDouble ? 1e-13 : kTightFloatTolerance; }
 
-TEST_P(LoraProducts, GradientOfBAddsScaledProduct) {
+/// Adapters side by side on O outputs, the second without the outputs before it, and columns of nobody between and after.
+struct Adapters {
+  std::vector<LoraPart> parts;
+  std::vector<at::Tensor> before;
+};
+
+Adapters adapters(const Place& place, int64_t O, int64_t R, const std::function<std::vector<int64_t>(const LoraPart&)>& shape) {
+  Adapters made;
+  const int64_t first = (O + 2) / 3;
+  made.parts = {{1, R, 0, first, 0.3, {}}, {R + 2, std::max<int64_t>(R / 2, 1), O / 2, O, -2.0, {}}};
+  for (LoraPart& part : made.parts) {
+    part.grad = with_row_gaps(uniform(shape(part), 3).to(place.statistic({1}).options()));
+    made.before.push_back(part.grad.clone());
+  }
+  return made;
+}
+
+int64_t thin_columns(const std::vector<LoraPart>& parts) { return parts.back().column + parts.back().rank + 3; }
+
+std::vector<int64_t> shape_of_b(const LoraPart& part) { return {part.out_end - part.out_begin, part.rank}; }
+
+TEST_P(LoraProducts, GradientsOfBAddScaledProductsOfTheirOutputs) {
   const auto place = GetParam();
   for (const auto& [N, O, R] : kSizes) {
-    const auto dy = place.put(uniform({N, O}, 1)), s = place.put(uniform({N, R}, 2));
-    auto grad = with_row_gaps(uniform({O, R}, 3).to(place.statistic({1}).options()));
-    const auto expected = f64(grad) + 0.3 * f64(dy).t().matmul(f64(s));
-    lora_grad_b(dy, s, 0.3, grad);
-    EXPECT_CLOSE(grad, expected, sum_tolerance(place.dtype)) << N << " " << O << " " << R;
-    EXPECT_TRUE(gaps_are_untouched(grad));
+    const Adapters made = adapters(place, O, R, shape_of_b);
+    const auto dy = place.put(uniform({N, O}, 1)), s = place.put(uniform({N, thin_columns(made.parts)}, 2));
+    lora_grad_b(dy, s, made.parts);
+    for (std::size_t i = 0; i < made.parts.size(); ++i) {
+      const LoraPart& part = made.parts[i];
+      const auto dy_part = f64(dy).narrow(1, part.out_begin, part.out_end - part.out_begin);
+      const auto product = dy_part.t().matmul(f64(s).narrow(1, part.column, part.rank));
+      EXPECT_CLOSE(part.grad, f64(made.before[i]) + part.scale * product, sum_tolerance(place.dtype))
+          << N << " " << O << " " << R << " " << i;
+      EXPECT_TRUE(gaps_are_untouched(part.grad));
+    }
   }
 }
 
-TEST_P(LoraProducts, GradientOfAAddsProduct) {
+TEST_P(LoraProducts, GradientsOfAAddScaledProducts) {
   const auto place = GetParam();
   for (const auto& [N, D, R] : kSizes) {
-    const auto ds = place.put(uniform({N, R}, 1)), x = place.put(uniform({N, D}, 2));
-    auto grad = with_row_gaps(uniform({R, D}, 3).to(place.statistic({1}).options()));
-    const auto expected = f64(grad) + f64(ds).t().matmul(f64(x));
-    lora_grad_a(ds, x, grad);
-    EXPECT_CLOSE(grad, expected, sum_tolerance(place.dtype)) << N << " " << D << " " << R;
-    EXPECT_TRUE(gaps_are_untouched(grad));
+    const int64_t inputs = D;
+    const Adapters made = adapters(place, D, R, [&](const LoraPart& part) { return std::vector{part.rank, inputs}; });
+    const auto ds = place.put(uniform({N, thin_columns(made.parts)}, 1)), x = place.put(uniform({N, D}, 2));
+    lora_grad_a(ds, x, made.parts);
+    for (std::size_t i = 0; i < made.parts.size(); ++i) {
+      const LoraPart& part = made.parts[i];
+      const auto product = f64(ds).narrow(1, part.column, part.rank).t().matmul(f64(x));
+      EXPECT_CLOSE(part.grad, f64(made.before[i]) + part.scale * product, sum_tolerance(place.dtype))
+          << N << " " << D << " " << R << " " << i;
+      EXPECT_TRUE(gaps_are_untouched(part.grad));
+    }
   }
 }
 
-TEST(LoraProducts, RefusesAGradientOfAnotherShape) {
-  auto grad = at::zeros({3, 5});
-  EXPECT_THROW(lora_grad_b(at::ones({2, 4}), at::ones({2, 5}), 1, grad), ShapeError);
-  EXPECT_THROW(lora_grad_a(at::ones({2, 4}), at::ones({2, 5}), grad), ShapeError);
+TEST(LoraProducts, MatrixUnitsAndVectorsAgree) {
+  if (!has_amx()) GTEST_SKIP() << "this CPU has no AMX";
+  for (const auto& [N, O, R] : kSizes) {
+    const auto dy = uniform({N, O}, 1, at::kBFloat16), s = uniform({N, R}, 2, at::kBFloat16);
+    std::vector<at::Tensor> grads;
+    for (const bool with_amx : {true, false}) {
+      allow_amx(with_amx);
+      grads.push_back(at::zeros({O, R}));
+      lora_grad_b(dy, s, {{0, R, 0, O, 1, grads.back()}});
+    }
+    allow_amx(true);
+    EXPECT_CLOSE(grads[0], grads[1], kTightFloatTolerance);
+    EXPECT_TRUE(N * O * R < 1000 || !at::equal(grads[0], grads[1])) << "the same code computed both";
+  }
+}
+
+TEST(LoraProducts, RefusesPartsThatDoNotFit) {
+  const auto big = at::ones({2, 4}), thin = at::ones({2, 5});
+  const auto refuses_b = [&](const LoraPart& part) { EXPECT_THROW(lora_grad_b(big, thin, {part}), ShapeError); };
+  const auto refuses_a = [&](const LoraPart& part) { EXPECT_THROW(lora_grad_a(thin, big, {part}), ShapeError); };
+  refuses_b({0, 5, 0, 4, 1, at::zeros({3, 5})});
+  refuses_b({1, 5, 0, 4, 1, at::zeros({4, 5})});
+  refuses_b({0, 5, 2, 6, 1, at::zeros({4, 5})});
+  refuses_a({0, 5, 0, 0, 1, at::zeros({3, 5})});
+  refuses_a({-1, 5, 0, 0, 1, at::zeros({5, 4})});
+  EXPECT_THROW(lora_grad_a(thin, big, std::vector<LoraPart>(5, {0, 1, 0, 0, 1, at::zeros({1, 4})})), ShapeError);
 }
 
 }  // namespace

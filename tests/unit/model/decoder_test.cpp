@@ -109,7 +109,7 @@ class DecoderTest : public ::testing::Test {
     at::Tensor d_hidden = activations.d_hidden.narrow(0, 0, batch.num_tokens()), loss = at::zeros({}, at::kDouble);
     LossHead head(weights.outer(), {1e-6, batch.num_tokens()});
     head.train(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch,
-               1.0 / static_cast<double>(batch.supervised.size(0)), loss, d_hidden);
+               at::scalar_tensor(batch.supervised.size(0), at::kDouble), loss, d_hidden);
     decoder_backward(decoder, batch, activations);
     return {loss.item<double>(), weights.parameters().grads.clone()};
   }

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "lora_train/kernels/cross_entropy.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"
 
@@ -64,12 +65,46 @@ TEST(LossHead, LossAndGradientsEqualAutogradInEveryChunking) {
     Oracle want = oracle(hidden, weights.head, weights.final_norm.weight, batch);
     LossHead head(weights, {kEps, rows == 5 ? 5 : N, true, rows * V * 4});
     at::Tensor d_hidden = at::full({N, D}, NAN), loss_sum = at::full({}, 100.0, at::kDouble);
-    head.train(hidden, batch, 0.25, loss_sum, d_hidden);
+    head.train(hidden, batch, at::scalar_tensor(4, at::kDouble), loss_sum, d_hidden);
     EXPECT_NEAR(loss_sum.item<double>() - 100, want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
     const auto grads = torch::autograd::grad({want.loss_sum * 0.25}, {want.hidden, want.head, want.norm});
     EXPECT_CLOSE(d_hidden, grads[0], tolerance(at::kFloat));
     EXPECT_CLOSE(weights.grad_head, grads[1], tolerance(at::kFloat));
     EXPECT_CLOSE(weights.final_norm.grad, grads[2], tolerance(at::kFloat));
+  }
+}
+
+TEST(LossHead, ADeviceThatCountsChunksComputesTheSame) {
+  constexpr int64_t kTokens = 40, kTrained = 37, kChunk = 16;
+  const at::Tensor hidden = uniform({kTokens, D}, 3), num_tokens = at::scalar_tensor(4, at::kDouble);
+  Batch batch, padded;
+  batch.ids = padded.ids = at::zeros({kTokens}, at::kInt);
+  batch.supervised = at::arange(1, kTrained + 1, at::kLong);
+  batch.targets = (at::arange(kTrained, at::kInt) * 5).remainder(V);
+  padded.supervised = at::full({3 * kChunk}, kTokens, at::kLong);
+  padded.targets = at::full({3 * kChunk}, kernels::kNoTarget, at::kInt);
+  padded.supervised.narrow(0, 0, kTrained).copy_(batch.supervised);
+  padded.targets.narrow(0, 0, kTrained).copy_(batch.targets);
+  padded.num_supervised = kTrained;
+  OuterWeights weights = make_weights(true), others = make_weights(true);
+  Oracle want = oracle(hidden, weights.head, weights.final_norm.weight, batch);
+  const auto grads = torch::autograd::grad({want.loss_sum / 4}, {want.hidden, want.head, want.norm});
+  for (const bool is_counted : {false, true}) {
+    OuterWeights& own = is_counted ? others : weights;
+    LossHead head(own, {kEps, kTokens, true, kChunk * V * 4});
+    at::Tensor d_hidden = at::full({kTokens, D}, NAN), loss_sum = at::zeros({}, at::kDouble);
+    ASSERT_EQ(head.chunk_rows(), kChunk);
+    if (is_counted) {
+      ASSERT_EQ(head.num_chunks(padded), 3);
+      head.begin(d_hidden);
+      for (int i = 0; i < 3; ++i) head.train_next(hidden, padded, num_tokens, loss_sum, d_hidden);
+    } else {
+      head.train(hidden, batch, num_tokens, loss_sum, d_hidden);
+    }
+    EXPECT_NEAR(loss_sum.item<double>(), want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
+    EXPECT_CLOSE(d_hidden, grads[0], tolerance(at::kFloat));
+    EXPECT_CLOSE(own.grad_head, grads[1], tolerance(at::kFloat));
+    EXPECT_CLOSE(own.final_norm.grad, grads[2], tolerance(at::kFloat));
   }
 }
 
@@ -83,7 +118,7 @@ TEST(LossHead, TrainableRowsStandInForFrozenOnes) {
   const at::Tensor head = weights.head.index_copy(0, weights.rows.indices, weights.rows.values);
   Oracle want = oracle(hidden, head, weights.final_norm.weight, batch);
   at::Tensor d_hidden = at::empty({N, D}), loss_sum = at::zeros({}, at::kDouble);
-  LossHead(weights, {kEps, N}).train(hidden, batch, 1, loss_sum, d_hidden);
+  LossHead(weights, {kEps, N}).train(hidden, batch, at::scalar_tensor(1, at::kDouble), loss_sum, d_hidden);
   EXPECT_NEAR(loss_sum.item<double>(), want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
   const auto grads = torch::autograd::grad({want.loss_sum}, {want.hidden, want.head});
   EXPECT_CLOSE(d_hidden, grads[0], tolerance(at::kFloat));
@@ -130,7 +165,7 @@ TEST(LossHead, WithoutSupervisedRowsTheGradientIsZero) {
   batch.targets = at::empty({0}, at::kInt);
   OuterWeights weights = make_weights(false);
   at::Tensor d_hidden = at::full({N, D}, NAN), loss_sum = at::zeros({}, at::kDouble);
-  LossHead(weights, {kEps, N}).train(uniform({N, D}, 3), batch, 1, loss_sum, d_hidden);
+  LossHead(weights, {kEps, N}).train(uniform({N, D}, 3), batch, at::scalar_tensor(1, at::kDouble), loss_sum, d_hidden);
   EXPECT_EQ(loss_sum.item<double>(), 0);
   EXPECT_TRUE(d_hidden.eq(0).all().item<bool>());
 }

@@ -23,25 +23,25 @@ struct Case {
   at::Tensor base;  ///< [O, D]
 };
 
-LoraAdapter adapter(const std::string& path, int64_t begin, int64_t end, int64_t column, int64_t rank, double scale,
-                    double dropout, std::uint64_t seed) {
-  return {path, begin, end, column, rank, scale, dropout, uniform({rank, D}, seed), uniform({end - begin, rank}, seed + 1),
+LoraAdapter adapter(const std::string& path, int64_t begin, int64_t end, int64_t rank, double scale, double dropout,
+                    std::uint64_t seed) {
+  return {path, begin, end, 0, rank, scale, dropout, uniform({rank, D}, seed), uniform({end - begin, rank}, seed + 1),
           at::zeros({rank, D}), at::zeros({end - begin, rank})};
 }
 
-/// Two adapters of different rank on parts of one projection; the rows [kQ, kQ + kK) have none.
-Case make_case(at::ScalarType dtype, double dropout) {
+/// Two adapters of different rank on parts of one projection; the rows [kQ, kQ + kK) have none. C = 8.
+Case make_case(at::ScalarType dtype, double dropout, GradientColumns gradient_columns) {
   Case made;
   Projection& p = made.projection;
   p.in_features = D;
   p.out_features = kQ + 2 * kK;
-  p.adapters.push_back(adapter("q", 0, kQ, 0, 2, 0.5, dropout, 10));
-  p.adapters.push_back(adapter("v", kQ + kK, kQ + 2 * kK, 2, 3, 2.0, dropout, 20));
-  p.num_columns = 5;
+  p.gradient_columns = gradient_columns;
+  add_adapter(p, adapter("q", 0, kQ, 2, 0.5, dropout, 10));
+  add_adapter(p, adapter("v", kQ + kK, kQ + 2 * kK, 3, 2.0, dropout, 20));
+  p.adapters.back().index = 1;
   made.base = uniform({p.out_features, D}, 1);
-  p.weight = at::zeros({p.out_features, D + 5}, dtype);
-  p.weight.narrow(1, 0, D).copy_(made.base);
-  p.lora_a = at::zeros({5, D}, dtype);
+  p.weight = at::zeros({p.out_features + p.num_columns, p.input_width()}, dtype);
+  p.base_weight().copy_(made.base);
   p.bias = uniform({p.out_features}, 2, dtype);
   write_adapter_columns(p);
   return made;
@@ -50,8 +50,7 @@ Case make_case(at::ScalarType dtype, double dropout) {
 DropoutContext dropout_context(bool enabled) {
   DropoutContext context;
   context.enabled = enabled;
-  context.seed = 3;
-  context.step = 4;
+  context.keys = at::tensor({1, -2, 3, 4}, at::kInt).view({2, 2});
   context.token_document = at::zeros({N}, at::kInt);
   context.token_position = at::arange(N, at::kInt);
   return context;
@@ -62,25 +61,43 @@ at::Tensor mask_of(const LoraAdapter& a, const DropoutContext& context) {
   const at::Tensor ones = at::ones({N, D});
   if (!context.enabled) return ones.to(at::kDouble);
   at::Tensor out = at::empty_like(ones);
-  kernels::dropout_forward(ones, context.token_document, context.token_position,
-                           philox_key(context.seed, RandomPurpose::kLoraDropout, a.path, 4), a.dropout, out);
+  kernels::dropout_forward(ones, context.token_document, context.token_position, context.keys[a.index], a.dropout, out);
   return out.to(at::kDouble);
 }
 
-class ProjectionTest : public ::testing::TestWithParam<bool> {};
+/// dy with room for columns, NaN in it.
+at::Tensor with_room(const Projection& p, const at::Tensor& dy) {
+  at::Tensor wide = at::full({N, p.d_output_width()}, NAN);
+  wide.narrow(1, 0, p.out_features).copy_(dy);
+  return wide;
+}
+
+/// Dropout, and the form of the backward.
+class ProjectionTest : public ::testing::TestWithParam<std::tuple<bool, GradientColumns>> {
+ protected:
+  const bool with_dropout = std::get<0>(GetParam());
+  Case made = make_case(at::kFloat, with_dropout ? 0.5 : 0.0, std::get<1>(GetParam()));
+};
+
+TEST(Projection, ColumnsComeInWholeSteps) {
+  const Projection p = make_case(at::kFloat, 0, GradientColumns::kBesideInput).projection;
+  EXPECT_EQ(p.num_columns, 8);
+  EXPECT_EQ(p.adapters[0].column, 0);
+  EXPECT_EQ(p.adapters[1].column, 2);
+}
 
 TEST_P(ProjectionTest, EqualsPlainLoraAndItsAutogradGradients) {
-  const bool with_dropout = GetParam();
-  Case made = make_case(at::kFloat, with_dropout ? 0.5 : 0.0);
   Projection& p = made.projection;
   const DropoutContext context = dropout_context(with_dropout);
-  at::Tensor input = at::full({N, D + 5}, NAN), y = at::full({N, p.out_features}, NAN), scratch = at::full({N, D + 5}, NAN);
+  at::Tensor input = at::full({N, p.input_width()}, NAN), y = at::full({N, p.out_features}, NAN),
+             scratch = at::full({N, p.input_width()}, NAN);
   const at::Tensor x = uniform({N, D}, 5), residual = uniform({N, p.out_features}, 6), dy = uniform({N, p.out_features}, 7);
   input.narrow(1, 0, D).copy_(x);
   fill_adapter_columns(p, input, context, scratch);
   projection_forward(p, input, residual, y);
-  at::Tensor d_input = at::full({N, D + 5}, NAN);
-  projection_backward(p, input, dy, d_input, true, context, scratch);
+  at::Tensor d_input = at::full({N, p.d_input_width()}, NAN), d_output = with_room(p, dy);
+  projection_backward(p, input, d_output, d_input, true, context, scratch);
+  EXPECT_TRUE(at::equal(d_output.narrow(1, 0, p.out_features), dy));
 
   const auto leaf = [](const at::Tensor& t) { return t.to(at::kDouble).detach().requires_grad_(true); };
   at::Tensor x64 = leaf(x);
@@ -103,21 +120,25 @@ TEST_P(ProjectionTest, EqualsPlainLoraAndItsAutogradGradients) {
 }
 
 TEST_P(ProjectionTest, AdapterGradientsDoNotNeedTheInputGradient) {
-  const DropoutContext context = dropout_context(GetParam());
-  const at::Tensor x = uniform({N, D}, 5), dy = uniform({N, kQ + 2 * kK}, 7), scratch = at::empty({N, D + 5});
+  const DropoutContext context = dropout_context(with_dropout);
+  const at::Tensor x = uniform({N, D}, 5), dy = uniform({N, kQ + 2 * kK}, 7), scratch = at::empty({N, D + 8});
   std::vector<at::Tensor> grads;
   for (const bool need_input_grad : {true, false}) {
-    Case made = make_case(at::kFloat, GetParam() ? 0.5 : 0.0);
-    at::Tensor input = at::empty({N, D + 5}), d_input = at::full({N, D + 5}, NAN);
+    Projection& p = made.projection;
+    p.adapters[1].grad_a = at::zeros({p.adapters[1].rank, D});
+    at::Tensor input = at::empty({N, p.input_width()}), d_input = at::full({N, p.d_input_width()}, NAN);
+    at::Tensor d_output = with_room(p, dy);
     input.narrow(1, 0, D).copy_(x);
-    fill_adapter_columns(made.projection, input, context, scratch);
-    projection_backward(made.projection, input, dy, d_input, need_input_grad, context, scratch);
-    grads.push_back(made.projection.adapters[1].grad_a);
+    fill_adapter_columns(p, input, context, scratch);
+    projection_backward(p, input, d_output, d_input, need_input_grad, context, scratch);
+    grads.push_back(p.adapters[1].grad_a);
   }
   EXPECT_CLOSE(grads[1], grads[0], tolerance(at::kFloat));
 }
 
-INSTANTIATE_TEST_SUITE_P(Dropout, ProjectionTest, ::testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Forms, ProjectionTest,
+                         ::testing::Combine(::testing::Bool(), ::testing::Values(GradientColumns::kBesideInput,
+                                                                                 GradientColumns::kBesideOutput)));
 
 TEST(Projection, TrainedWeightsGetTheirGradientsAdded) {
   Projection p;
@@ -127,8 +148,8 @@ TEST(Projection, TrainedWeightsGetTheirGradientsAdded) {
   p.bias = uniform({4}, 2);
   p.grad_weight = at::ones({4, D});
   p.grad_bias = at::ones({4});
-  const at::Tensor x = uniform({N, D}, 3), dy = uniform({N, 4}, 4);
-  at::Tensor d_input = at::empty({N, D});
+  const at::Tensor x = uniform({N, D}, 3);
+  at::Tensor d_input = at::empty({N, D}), dy = uniform({N, 4}, 4);
   projection_backward(p, x, dy, d_input, true, {}, {});
   EXPECT_CLOSE(p.grad_weight, at::mm(dy.t(), x) + 1, tolerance(at::kFloat));
   EXPECT_CLOSE(p.grad_bias, dy.sum(0) + 1, tolerance(at::kFloat));

@@ -50,7 +50,8 @@ struct Chunk {
     logits.fill([&](auto m, auto v) { return 8 * load(&logits[m][v]); });
   }
   void run(bool write_gradient, bool has_statistics = true) {
-    cross_entropy_in_place_cuda(logits.rows(), targets.data(), kScale, write_gradient, losses.data(),
+    const double num_tokens = 1 / static_cast<double>(kScale);
+    cross_entropy_in_place_cuda(logits.rows(), targets.data(), write_gradient ? &num_tokens : nullptr, losses.data(),
                                 has_statistics ? correct.get() : nullptr, has_statistics ? confidence.data() : nullptr,
                                 num_rows, V, nullptr);
   }

@@ -40,7 +40,7 @@ TYPED_TEST(DropoutOnCpu, DrawsTheMaskOfDocumentPositionAndFeature) {
       x.fill([](auto n, auto d) { return static_cast<float>(1 + (n * 7 + d) % 13); });
       const auto threshold = static_cast<std::uint32_t>(std::ceil(p * 16777216.0));
       const auto run = [&](Rows<const TypeParam> from, Rows<TypeParam> to) {
-        dropout_forward_cuda(from, documents.data(), positions.data(), kKey, threshold, static_cast<float>(1 / (1 - p)),
+        dropout_forward_cuda(from, documents.data(), positions.data(), &kKey, threshold, static_cast<float>(1 / (1 - p)),
                              to, tokens, D, nullptr);
       };
       std::vector<double> want;
@@ -65,7 +65,7 @@ TYPED_TEST(DropoutOnCpu, EitherSideMayBeMisaligned) {
   for (const bool is_x_aligned : {true, false}) {
     Guarded<TypeParam> x(1, 64, 0, is_x_aligned), y(1, 64, 0, !is_x_aligned);
     x.fill([](auto, auto d) { return static_cast<float>(1 + d); });
-    dropout_forward_cuda(x.read(), &zero, &zero, kKey, 0, 1.0F, y.rows(), 1, 64, nullptr);
+    dropout_forward_cuda(x.read(), &zero, &zero, &kKey, 0, 1.0F, y.rows(), 1, 64, nullptr);
     EXPECT_TRUE(is_near(
         y, 1, 64, [](auto, auto d) { return static_cast<double>(1 + d); }, 0));
   }
@@ -77,7 +77,7 @@ TYPED_TEST(DropoutOnCpu, KeepsAnElementAtTheThreshold) {
   const std::int32_t zero = 0;
   const std::uint32_t drawn = philox4x32({0, 0, 0, 0}, kKey)[2] >> 8;
   for (const std::uint32_t above : {0u, 1u}) {
-    dropout_forward_cuda(x.read(), &zero, &zero, kKey, drawn + above, 2.0F, y.rows(), 1, 4, nullptr);
+    dropout_forward_cuda(x.read(), &zero, &zero, &kKey, drawn + above, 2.0F, y.rows(), 1, 4, nullptr);
     EXPECT_EQ(y.at(0, 2), above == 0 ? 2 : 0);
   }
 }
@@ -85,7 +85,7 @@ TYPED_TEST(DropoutOnCpu, KeepsAnElementAtTheThreshold) {
 TYPED_TEST(DropoutOnCpu, ADroppedNaNIsZero) {
   Guarded<TypeParam> x(1, 64), y(1, 64);  // NaN everywhere
   const std::int32_t zero = 0;
-  dropout_forward_cuda(x.read(), &zero, &zero, kKey, 8388608u, 2.0F, y.rows(), 1, 64, nullptr);
+  dropout_forward_cuda(x.read(), &zero, &zero, &kKey, 8388608u, 2.0F, y.rows(), 1, 64, nullptr);
   std::int64_t num_zeros = 0;
   for (std::int64_t d = 0; d < 64; ++d) {
     num_zeros += y.at(0, d) == 0 ? 1 : 0;

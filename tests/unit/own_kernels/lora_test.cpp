@@ -21,80 +21,113 @@ class LoraOnCpu : public ::testing::Test {};
 using Elements = ::testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(LoraOnCpu, Elements);
 
+/// Two adapters: outputs [0, C / 2) with some ranks and the rest of them with R.
+LoraTargets targets_of(const Shape& shape, Guarded<float>& first, Guarded<float>& second) {
+  const std::int64_t few = std::max<std::int64_t>(shape.R / 2, 1), half = shape.C / 2;
+  return {{{0, few, 0, half, 0.5F, first.rows()}, {few + 1, shape.R, half, shape.C, 2.0F, second.rows()}}, 2};
+}
+
 template <class T>
 struct Product {
   Guarded<T> big, thin;
   Guarded<float> workspace;
   Shape shape;
 
-  explicit Product(const Shape& s)
+  Product(const Shape& s, const LoraProduct& product)
       : big(s.N, s.C, s.gap, s.is_aligned),
-        thin(s.N, s.R, 3),
-        workspace(1, lora_chunks(s.N, s.C, s.R).workspace_elements),
+        thin(s.N, 2 * s.R + 2, 3),
+        workspace(1, product.chunks().workspace_elements),
         shape(s) {
     big.fill_uniform(1);
     thin.fill_uniform(2);
   }
-  /// Sums over the tokens, [R, C].
-  std::vector<double> sums() {
-    std::vector<double> all;
-    for (std::int64_t r = 0; r < shape.R; ++r) {
-      for (std::int64_t c = 0; c < shape.C; ++c) {
-        double sum = 0;
-        for (std::int64_t n = 0; n < shape.N; ++n) sum += thin.at(n, r) * big.at(n, c);
-        all.push_back(sum);
-      }
-    }
+  /// Over the tokens, of columns of the thin and of the big side.
+  double sum(std::int64_t r, std::int64_t c) {
+    double all = 0;
+    for (std::int64_t n = 0; n < shape.N; ++n) all += thin.at(n, r) * big.at(n, c);
     return all;
   }
   bool is_intact() { return big.is_intact() && thin.is_intact() && workspace.is_intact(); }
 };
 
-TYPED_TEST(LoraOnCpu, GradientOfBAddsScaledProduct) {
+std::string text(const Shape& s) {
+  return std::to_string(s.N) + " " + std::to_string(s.C) + " " + std::to_string(s.R);
+}
+
+TYPED_TEST(LoraOnCpu, GradientsOfBAddScaledProductsOfTheirOutputs) {
   for (const Shape& shape : kShapes) {
-    Product<TypeParam> p(shape);
-    Guarded<float> grad(shape.C, shape.R, 1);
-    run_in_both_orders(grad, [&] {
-      grad.fill([](auto, auto r) { return static_cast<float>(r % 3); });
+    const std::int64_t few = std::max<std::int64_t>(shape.R / 2, 1), half = shape.C / 2;
+    Guarded<float> first(half, few, 1), second(shape.C - half, shape.R, 2);
+    const LoraTargets targets = targets_of(shape, first, second);
+    Product<TypeParam> p(shape, lora_product_b(targets, shape.N));
+    const auto run = [&] {
+      for (auto* grad : {&first, &second}) grad->fill([](auto, auto r) { return static_cast<float>(r % 3); });
       p.workspace.poison_values();
-      lora_grad_b_cuda(p.big.read(), p.thin.read(), 0.5F, grad.rows(), shape.N, shape.C, shape.R, p.workspace.data(),
-                       nullptr);
-    });
-    const std::vector<double> sums = p.sums();
-    const auto want = [&](auto c, auto r) {
-      return static_cast<double>(r % 3) + 0.5 * sums[static_cast<std::size_t>(r * shape.C + c)];
+      lora_grad_b_cuda(p.big.read(), p.thin.read(), targets, shape.N, p.workspace.data(), nullptr);
     };
-    EXPECT_TRUE(is_near(grad, shape.C, shape.R, want, 2e-6)) << shape.N << " " << shape.C << " " << shape.R;
-    EXPECT_TRUE(p.is_intact() && grad.is_intact());
+    run_in_both_orders(first, run);
+    run_in_both_orders(second, run);
+    for (int i = 0; i < 2; ++i) {
+      const LoraTarget& t = targets.list[i];
+      const auto want = [&](auto c, auto r) {
+        return static_cast<double>(r % 3) + static_cast<double>(t.scale) * p.sum(t.column + r, t.out_begin + c);
+      };
+      if (t.out_begin == t.out_end) continue;
+      EXPECT_TRUE(is_near(i == 0 ? first : second, t.out_end - t.out_begin, t.rank, want, 2e-6)) << text(shape) << " " << i;
+    }
+    EXPECT_TRUE(p.is_intact() && first.is_intact() && second.is_intact());
   }
 }
 
-TYPED_TEST(LoraOnCpu, GradientOfAAddsProduct) {
+TYPED_TEST(LoraOnCpu, GradientsOfAAddScaledProducts) {
   for (const Shape& shape : kShapes) {
-    Product<TypeParam> p(shape);
-    Guarded<float> grad(shape.R, shape.C, 5);
-    run_in_both_orders(grad, [&] {
-      grad.fill([](auto, auto c) { return static_cast<float>(c % 3); });
+    const std::int64_t few = std::max<std::int64_t>(shape.R / 2, 1);
+    Guarded<float> first(few, shape.C, 5), second(shape.R, shape.C, 1);
+    const LoraTargets targets = targets_of(shape, first, second);
+    Product<TypeParam> p(shape, lora_product_a(targets, shape.N, shape.C));
+    const auto run = [&] {
+      for (auto* grad : {&first, &second}) grad->fill([](auto, auto c) { return static_cast<float>(c % 3); });
       p.workspace.poison_values();
-      lora_grad_a_cuda(p.thin.read(), p.big.read(), grad.rows(), shape.N, shape.C, shape.R, p.workspace.data(),
-                       nullptr);
-    });
-    const std::vector<double> sums = p.sums();
-    const auto want = [&](auto r, auto c) {
-      return static_cast<double>(c % 3) + sums[static_cast<std::size_t>(r * shape.C + c)];
+      lora_grad_a_cuda(p.thin.read(), p.big.read(), targets, shape.N, shape.C, p.workspace.data(), nullptr);
     };
-    EXPECT_TRUE(is_near(grad, shape.R, shape.C, want, 2e-6)) << shape.N << " " << shape.C << " " << shape.R;
-    EXPECT_TRUE(p.is_intact() && grad.is_intact());
+    run_in_both_orders(first, run);
+    run_in_both_orders(second, run);
+    for (int i = 0; i < 2; ++i) {
+      const LoraTarget& t = targets.list[i];
+      const auto want = [&](auto r, auto c) {
+        return static_cast<double>(c % 3) + static_cast<double>(t.scale) * p.sum(t.column + r, c);
+      };
+      EXPECT_TRUE(is_near(i == 0 ? first : second, t.rank, shape.C, want, 2e-6)) << text(shape) << " " << i;
+    }
+    EXPECT_TRUE(p.is_intact() && first.is_intact() && second.is_intact());
   }
+}
+
+TYPED_TEST(LoraOnCpu, AProjectionTakesOnePairOfLaunches) {
+  const Shape shape{200, 600, 16, 0, true};
+  Guarded<float> first(300, 8), second(300, 16);
+  const LoraTargets of_b = targets_of(shape, first, second);
+  Product<TypeParam> p(shape, lora_product_b(of_b, shape.N));
+  std::int64_t before = on_cpu::num_launches();
+  lora_grad_b_cuda(p.big.read(), p.thin.read(), of_b, shape.N, p.workspace.data(), nullptr);
+  EXPECT_EQ(on_cpu::num_launches() - before, 2);
+  Guarded<float> first_a(8, 600), second_a(16, 600);
+  const LoraTargets of_a = targets_of(shape, first_a, second_a);
+  Product<TypeParam> q(shape, lora_product_a(of_a, shape.N, shape.C));
+  before = on_cpu::num_launches();
+  lora_grad_a_cuda(q.thin.read(), q.big.read(), of_a, shape.N, shape.C, q.workspace.data(), nullptr);
+  EXPECT_EQ(on_cpu::num_launches() - before, 2);
 }
 
 TYPED_TEST(LoraOnCpu, NoTokensAddNothing) {
-  Product<TypeParam> p({0, 8, 4, 0, true});
-  Guarded<float> grad(4, 8);
-  grad.fill([](auto, auto) { return 3.0F; });
-  lora_grad_a_cuda(p.thin.read(), p.big.read(), grad.rows(), 0, 8, 4, p.workspace.data(), nullptr);
+  Guarded<float> first(2, 8), second(4, 8);
+  const Shape shape{0, 8, 4, 0, true};
+  const LoraTargets targets = targets_of(shape, first, second);
+  Product<TypeParam> p(shape, lora_product_a(targets, 0, 8));
+  first.fill([](auto, auto) { return 3.0F; });
+  lora_grad_a_cuda(p.thin.read(), p.big.read(), targets, 0, 8, p.workspace.data(), nullptr);
   EXPECT_TRUE(is_near(
-      grad, 4, 8, [](auto, auto) { return 3.0; }, 0));
+      first, 2, 8, [](auto, auto) { return 3.0; }, 0));
 }
 
 TEST(LoraChunks, FitTheWorkspaceAndCoverTheTokens) {
@@ -111,6 +144,14 @@ TEST(LoraChunks, FitTheWorkspaceAndCoverTheTokens) {
       }
     }
   }
+}
+
+TEST(LoraChunks, SmallModelsHaveABlockForNearlyEveryMultiprocessor) {
+  // Blocks of 512 columns: Qwen2.5-0.5B with 2,048 tokens had 32.
+  EXPECT_GE(2 * lora_chunks(2048, 896, 16).num_chunks, 128);
+  EXPECT_GE(2 * lora_chunks(2048, 896, 48).num_chunks, 128);
+  EXPECT_GE(lora_chunks(16384, 512, 16).num_chunks, 264);
+  EXPECT_EQ(lora_chunks(16384, 3584, 16).chunk_tokens, 128);  // where there are enough, partial sums stay few
 }
 
 }  // namespace

@@ -40,7 +40,35 @@ TEST(BatchFeed, PutsEveryPartInItsPlace) {
   EXPECT_EQ(values(batch.dropout.token_document), (Values{11, 11, 11, 4, 4}));
   EXPECT_EQ(values(batch.dropout.token_position), (Values{0, 1, 2, 0, 1}));
   EXPECT_EQ(values(batch.order), (Values{4, 1, 3, 0, 2}));
-  EXPECT_FALSE(batch.cu_seqlens_device.defined());
+  EXPECT_EQ(values(batch.cu_seqlens_device), (Values{0, 3, 5}));
+}
+
+TEST(BatchFeed, FillsABatchUpToItsClassAlwaysInOnePlace) {
+  const data::BatchClass small{8, 4, 4}, large{300, 8, 128};
+  BatchFeed feed({}, {300, true, true, true, {small, large}, 4});
+  const Host host;
+  ASSERT_EQ(feed.class_of(host.batch()), 0);
+  const model::Batch batch = feed.put(host.batch(), 0);
+  EXPECT_EQ(values(batch.ids), (Values{7, 5, 9, 5, 2, 0, 0, 0}));
+  EXPECT_EQ(values(batch.positions), (Values{0, 1, 2, 0, 1, 0, 0, 0}));
+  EXPECT_EQ(batch.cu_seqlens, (Values{0, 3, 5, 8, 8}));
+  EXPECT_EQ(values(batch.cu_seqlens_device), (Values{0, 3, 5, 8, 8}));
+  EXPECT_EQ(batch.max_document_tokens, 4);
+  EXPECT_EQ(batch.num_trained_tokens(), 2);
+  ASSERT_EQ(batch.supervised.size(0), 300) << "whole chunks for the largest class";
+  EXPECT_EQ(values(batch.supervised.narrow(0, 0, 2)), (Values{0, 3}));
+  EXPECT_TRUE(batch.supervised.narrow(0, 2, 298).ge(300).all().item<bool>());
+  EXPECT_TRUE(batch.targets.narrow(0, 2, 298).eq(-1).all().item<bool>());
+  EXPECT_EQ(values(batch.dropout.token_document), (Values{11, 11, 11, 4, 4, 0, 0, 0}));
+  EXPECT_EQ(values(batch.order), (Values{5, 6, 7, 4, 1, 3, 0, 2}));
+
+  const model::Batch other = feed.put(host.batch(), 1), again = feed.put(host.batch(), 0);
+  EXPECT_EQ(other.num_tokens(), 300);
+  EXPECT_EQ(other.cu_seqlens, (Values{0, 3, 5, 133, 261, 300, 300, 300, 300}));
+  EXPECT_TRUE(other.positions.narrow(0, 5, 295).eq(0).all().item<bool>());
+  EXPECT_EQ(again.ids.data_ptr(), batch.ids.data_ptr());
+  EXPECT_EQ(other.supervised.data_ptr(), batch.supervised.data_ptr()) << "one loss head serves all classes";
+  EXPECT_EQ(other.targets.data_ptr(), batch.targets.data_ptr());
 }
 
 TEST(BatchFeed, TakesUpToItsCapacityAndNoMore) {
@@ -79,6 +107,14 @@ TEST(StepScalars, GoThereAndBack) {
   EXPECT_EQ(second[optim::kLossSum], 0);  // each step begins with none
   EXPECT_EQ(second[optim::kLearningRate], 30);
   EXPECT_THROW(scalars.receive(), ShapeError);
+}
+
+TEST(StepScalars, BringsTheKeysOfDropout) {
+  StepScalars scalars({}, 2);
+  const std::vector<PhiloxKey> keys = {{1, 2}, {3, 4294967295U}};
+  scalars.begin({0, 0, 0, 0, 0}, keys);
+  EXPECT_EQ(values(scalars.dropout_keys().flatten()), (Values{1, 2, 3, -1}));
+  EXPECT_THROW(scalars.begin({0, 0, 0, 0, 0}, std::vector<PhiloxKey>(3)), ShapeError);
 }
 
 TEST(StepScalars, AStepThatBrokeOffIsForgotten) {

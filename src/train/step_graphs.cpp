@@ -1,0 +1,32 @@
+#include "step_graphs.h"
+
+#include "train_step.h"
+
+namespace lora_train::train {
+
+StepGraphs::StepGraphs(StepContext& context, const std::map<int, model::Batch>& batches) {
+  for (const auto& [class_index, batch] : batches) {
+    Body& body = bodies_[class_index];
+    body.batch = batch;
+    // A pass each without what attention has prepared: temporary memory of one is gone in the next.
+    const auto record = [&](void (*ask)(StepContext&, const model::Batch&)) {
+      body.batch.layouts.clear();
+      return kernels::capture([&] { ask(context, body.batch); });
+    };
+    body.forward = record(&ask_for_forward);
+    if (losses_ == nullptr) losses_ = record(&ask_for_next_losses);
+    body.backward = record(&ask_for_backward);
+  }
+  update_ = kernels::capture([&] { ask_for_update(context); });
+}
+
+void StepGraphs::replay(int class_index, std::int64_t num_chunks) {
+  Body& body = bodies_.at(class_index);
+  body.forward->replay();
+  for (std::int64_t chunk = 0; chunk < num_chunks; ++chunk) losses_->replay();
+  body.backward->replay();
+}
+
+void StepGraphs::update() { update_->replay(); }
+
+}  // namespace lora_train::train

@@ -1,0 +1,53 @@
+"""Steps that are recorded once and replayed (train/step_graphs): on the CPU, our CUDA kernels, products and attention are
+recorded in the order in which a step asks for them, and run again at the same addresses for every later micro-batch. What a
+replay needs from the host but is not told shows as another number; what ATen computes aside is an error of the recorder."""
+
+import pytest
+
+import engine
+from test_lora_gradients import check, references  # noqa: F811, F401 (a fixture)
+
+GRAPHS = {mode: (*engine.CUDA_ON_CPU, "--graphs", mode) for mode in ("on", "off")}
+
+
+def curve(case, tmp_path, num_steps, code=(), **changes):
+    settings = dict(max_steps=num_steps, micro_batch_size=2, learning_rate=5e-3) | changes
+    return engine.probe_steps(engine.profile_for(case, tmp_path / "run", **settings), tmp_path, num_steps, code)
+
+
+CASES = [
+    dict(),
+    dict(gradient_checkpointing="cheap", lora_dropout=0.2),
+    dict(gradient_checkpointing="full", max_grad_norm=0.01, weight_decay=0.1),
+    dict(packing=True, max_seq_len=128),
+]
+
+
+@pytest.mark.parametrize("changes", CASES)
+@pytest.mark.parametrize("number", range(4))  # one of each family
+def test_replayed_steps_are_the_steps(references, tmp_path, number, changes):  # noqa: F811
+    case, _, _ = references(number)
+    replayed = curve(case, tmp_path, 6, GRAPHS["on"], **changes)
+    asked = curve(case, tmp_path, 6, GRAPHS["off"], **changes)
+    alone = curve(case, tmp_path, 6, engine.CUDA_ON_CPU, **changes)
+    assert replayed["replays"] >= 6 * 4 and asked["replays"] == 0
+    assert replayed["losses"] == asked["losses"] and replayed["grad_norms"] == asked["grad_norms"]  # bit for bit
+    assert asked["losses"] == pytest.approx(alone["losses"], rel=2e-6)  # filled slots count for nothing
+    assert asked["grad_norms"] == pytest.approx(alone["grad_norms"], rel=2e-5)
+    assert len(set(replayed["losses"])) > 1
+
+
+def test_full_finetuning(references, tmp_path):  # noqa: F811
+    case, _, _ = references(2)
+    changes = dict(adapter="none", init_adapter="unset", learning_rate=1e-3)
+    replayed, asked = (curve(case, tmp_path, 4, GRAPHS[mode], **changes) for mode in ("on", "off"))
+    assert replayed["replays"] >= 4 * 4
+    assert replayed["losses"] == asked["losses"] and replayed["grad_norms"] == asked["grad_norms"]
+
+
+@pytest.mark.parametrize("mode", ["on", "off"])
+@pytest.mark.parametrize("number", [0, 3])
+def test_step_1_equals_the_reference(references, tmp_path, number, mode):  # noqa: F811
+    case, loss, reference = references(number)
+    profile = engine.profile_for(case, tmp_path / "run", micro_batch_size=3)
+    check(case, *engine.probe(profile, tmp_path, kernels=GRAPHS[mode]), loss, reference)
