@@ -1,0 +1,43 @@
+#include "generate/key_value_cache.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace lora_train::generate {
+namespace {
+
+TEST(CacheRooms, GivesTheFirstStretchThatIsLongEnough) {
+  CacheRooms rooms(96);
+  EXPECT_EQ(rooms.take(17), 0);  // whole blocks of 16
+  EXPECT_EQ(rooms.take(16), 32);
+  EXPECT_EQ(rooms.take(40), 48);
+  EXPECT_EQ(rooms.take(1), std::nullopt);
+  rooms.give_back(32);
+  EXPECT_EQ(rooms.take(17), std::nullopt);  // 16 are free
+  rooms.give_back(0);
+  EXPECT_EQ(rooms.take(33), 0);  // the two stretches have become one
+  EXPECT_EQ(rooms.take(1), std::nullopt);
+  rooms.give_back(48);
+  EXPECT_EQ(rooms.take(48), 48);
+}
+
+TEST(CacheRooms, RefusesWhatNeverFits) {
+  CacheRooms rooms(32);
+  EXPECT_EQ(rooms.take(33), std::nullopt);
+  EXPECT_EQ(rooms.take(32), 0);
+}
+
+TEST(KeyValueCache, TakesTheBytesThatItsHeaderSays) {
+  model::ModelConfig config;
+  config.num_layers = 3;
+  config.num_kv_heads = 2;
+  config.head_dim = 8;
+  const KeyValueCache cache(config, 48, at::TensorOptions(at::kBFloat16));
+  EXPECT_EQ(cache.bytes(), 48 * 2 * 3 * 2 * 8 * 2);
+  EXPECT_EQ(cache.keys.size(), 3u);
+  EXPECT_EQ(cache.values[2].sizes(), at::IntArrayRef({48, 2, 8}));
+  EXPECT_EQ(KeyValueCache().bytes(), 0);
+}
+
+}  // namespace
+}  // namespace lora_train::generate
