@@ -1,5 +1,7 @@
 #include "lora_train/kernels/lora.h"
 
+#include <array>
+
 #include "checks.h"
 #include "lora_cpu.h"
 #include "lora_train/base/error.h"
@@ -36,7 +38,6 @@ LoraTargets targets_of(const std::vector<LoraPart>& parts) {
   return targets;
 }
 
-/// parts has the sizes of `targets`, which on the meta device point nowhere.
 void describe(Work& work, const LoraProduct& product, const at::Tensor& big, const at::Tensor& thin,
               const std::vector<LoraPart>& parts) {
   work.reads("big", big, product.num_passes()).reads("thin", thin);

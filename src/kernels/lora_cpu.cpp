@@ -2,12 +2,11 @@
 // Threads own columns: no sum depends on how many there are.
 #include "lora_cpu.h"
 
-#include "lora_amx.h"
-
 #include <algorithm>
 #include <type_traits>
 #include <vector>
 
+#include "lora_amx.h"
 #include "lora_train/kernels/parallel.h"
 #include "vector_math.h"
 
