@@ -91,8 +91,8 @@ void cross_entropy(State& state) {
 void dropout(State& state) {
   const auto x = random(state, {N, D});
   auto y = at::empty_like(x);
-  const auto rows = at::arange(N, at::kInt), documents = at::zeros({N}, at::kInt);
-  measure(state, bytes({x, y}), [&] { dropout_forward(x, documents, rows, {1, 2}, 0.05, y); });
+  const auto rows = at::arange(N, at::kInt), documents = at::zeros({N}, at::kInt), key = at::tensor({1, 2}, at::kInt);
+  measure(state, bytes({x, y}), [&] { dropout_forward(x, documents, rows, key, 0.05, y); });
 }
 
 void embedding(State& state) {
