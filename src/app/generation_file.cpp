@@ -64,15 +64,15 @@ GenerationFile::GenerationFile(std::filesystem::path path, const GenerationSetti
   write_file_atomic(settings_path(), object.dump(1) + "\n");
 }
 
-GenerationFile::~GenerationFile() {
-  if (fd_ >= 0) file_ops().close(fd_);
+GenerationFile::Descriptor::~Descriptor() {
+  if (fd >= 0) file_ops().close(fd);
 }
 
 void GenerationFile::open() {
-  fd_ = file_ops().open(path_.string(), O_RDWR | O_CREAT | O_APPEND);
-  if (fd_ < 0) fail(path_, "open the file for appending");
+  descriptor_.fd = file_ops().open(path_.string(), O_RDWR | O_CREAT | O_APPEND);
+  if (descriptor_.fd < 0) fail(path_, "open the file for appending");
   is_regular_ = std::filesystem::is_regular_file(path_);
-  if (is_regular_ && ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  if (is_regular_ && ::flock(descriptor_.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw ConfigError(path_.string(), "another process is writing this file. Wait for it, or give another --output");
   }
 }
@@ -87,7 +87,7 @@ void GenerationFile::read_lines(const std::vector<std::string>& prompts) {
       throw ConfigError(path_.string(), "was not written by generate: its first line is not one of its. Give another --output");
     }
     log_warning(path_.string() + ": the last line has no end and is made again");
-    if (file_ops().truncate(fd_, size_) != 0) fail(path_, "shorten the file");
+    if (file_ops().truncate(descriptor_.fd, size_) != 0) fail(path_, "shorten the file");
     text.resize(size_);
   }
   std::size_t number = 0;
@@ -129,9 +129,9 @@ std::size_t GenerationFile::num_done() const {
 
 void GenerationFile::append(std::size_t i, const std::string& line) {
   const std::string whole = line + "\n";
-  if (write_all(fd_, whole) != whole.size()) {
+  if (write_all(descriptor_.fd, whole) != whole.size()) {
     const int code = errno;
-    if (is_regular_) file_ops().truncate(fd_, size_);  // a torn line must not stay; where it does, the next call cuts it off
+    if (is_regular_) file_ops().truncate(descriptor_.fd, size_);  // a torn line must not stay; where it does, the next call cuts it off
     errno = code;
     fail(path_, "append a line");
   }
@@ -150,7 +150,7 @@ void GenerationFile::finish() {
     ordered.emplace(index, line);
   }
   if (is_in_order) {
-    if (file_ops().sync(fd_) != 0) fail(path_, "sync");
+    if (file_ops().sync(descriptor_.fd) != 0) fail(path_, "sync");
     return;
   }
   std::string sorted;

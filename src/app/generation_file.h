@@ -21,7 +21,6 @@ class GenerationFile {
   /// Throws ConfigError where the file was written with other settings or for other prompts, is no such file, or is being
   /// written by another process; IoError.
   GenerationFile(std::filesystem::path path, const GenerationSettings& settings, const std::vector<std::string>& prompts);
-  ~GenerationFile();
   GenerationFile(const GenerationFile&) = delete;
   GenerationFile& operator=(const GenerationFile&) = delete;
 
@@ -40,11 +39,16 @@ class GenerationFile {
   void read_lines(const std::vector<std::string>& prompts);
   std::filesystem::path settings_path() const { return path_.string() + ".settings.json"; }
 
+  struct Descriptor {
+    int fd = -1;
+    ~Descriptor();
+  };
+
   std::filesystem::path path_;
   bool is_regular_ = true;
   std::vector<bool> is_done_;
   std::size_t size_ = 0;  ///< bytes of whole lines
-  int fd_ = -1;
+  Descriptor descriptor_;
 };
 
 }  // namespace lora_train::app
