@@ -74,8 +74,7 @@ std::vector<at::Tensor> weights_of_a_token(const model::ModelConfig& config, mod
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     const model::LayerWeights& w = weights.acquire(layer, model::Pass::kForward);
     for (const model::Projection* p : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
-      list.push_back(p->weight);
-      if (p->lora_a.defined()) list.push_back(p->lora_a);
+      list.push_back(p->weight);  // A lies below W
     }
     weights.release(layer, model::Pass::kForward);
   }

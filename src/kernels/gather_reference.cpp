@@ -15,8 +15,9 @@ void gather_rows_reference(const at::Tensor& from, const at::Tensor& rows, at::T
 }
 
 void scatter_rows_reference(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to) {
-  const at::Tensor is_inside = rows < to.size(0);
-  to.index_copy_(0, rows.masked_select(is_inside), from.index_select(0, is_inside.nonzero().squeeze(1)));
+  const int64_t N = to.size(0);
+  at::Tensor wider = at::cat({to, at::zeros({1, to.size(1)}, to.options())});  // a row for what goes nowhere
+  to.copy_(wider.index_copy_(0, rows.clamp_max(N), from).narrow(0, 0, N));
 }
 
 void take_next_reference(const at::Tensor& rows, const at::Tensor& targets, at::Tensor& next, at::Tensor& picked_rows,

@@ -69,7 +69,38 @@ def test_a_step_takes_no_memory_and_waits_for_nothing(setup, precision):
         counts.append(calls)
     for name in ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaStreamSynchronize", "cudaDeviceSynchronize"):
         assert counts[1][name] == counts[0][name], (name, counts)
-    assert counts[1]["cudaLaunchKernel"] > counts[0]["cudaLaunchKernel"]
+    assert counts[1]["cudaGraphLaunch"] > counts[0]["cudaGraphLaunch"]
+
+
+@pytest.mark.parametrize("changes", [dict(), dict(lora_dropout=0.1), dict(gradient_checkpointing="full", packing=True)])
+def test_a_step_is_copies_and_replays(setup, changes):
+    """20 steps more launch one kernel each, which clears the gradients: a step is what it is fed, and a few replays."""
+    changes = dict(precision="bf16", base_precision="bf16", save_steps=1000, eval_steps=1000, micro_batch_size=2, **changes)
+    counts = []
+    for steps in (10, 30):
+        run, calls = on_stand_in(setup, max_steps=steps, output_dir=str(setup.output_dir.parent / f"run-{steps}"), **changes)
+        assert run.code == 0 and "cuda_graphs: steps recorded for micro-batches of" in run.stderr, run
+        counts.append(calls)
+    more = {name: (counts[1][name] - counts[0][name]) / 20 for name in counts[0]}
+    micro_batches = more["cudaGraphLaunch"] // 3  # forward, one chunk of losses, backward; and the update
+    assert micro_batches >= 1 and more["cudaGraphLaunch"] == 3 * micro_batches + 1, more
+    assert more["cudaLaunchKernel"] == 1 and more["cublasLtMatmul"] == 0, more
+    assert more["cudaMemcpyAsync"] <= 2 * micro_batches + 3 and more["cudaMemsetAsync"] <= 1, more
+
+
+def test_cuda_graphs_off_records_nothing(setup):
+    run, calls = on_stand_in(setup, max_steps=4, cuda_graphs="off")
+    assert run.code == 0 and "cuda_graphs:" not in run.stderr, run
+    assert calls["cudaGraphLaunch"] == 0 and calls["recorded"] == 0, calls
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_steps_that_cannot_be_recorded_are_computed_as_they_come(setup, at):
+    run, calls = on_stand_in(setup, dict(STAND_IN_REFUSE_CAPTURE_AT=str(at)), max_steps=4)
+    assert run.code == 0 and "warning: cuda_graphs: steps are computed as they come" in run.stderr, run
+    assert calls["cudaGraphLaunch"] == 0 and calls["cudaLaunchKernel"] > 400, calls
+    assert [line["step"] for line in map(json.loads, (setup.output_dir / "metrics.jsonl").read_text().splitlines())
+            if line["event"] == "train"] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("at", [1, 8, 12, 20])

@@ -3,6 +3,7 @@
 //   STAND_IN_FAIL_AT=n   from the n-th wait for an event on, every call fails as after an illegal address
 //   STAND_IN_OOM_AT=n    the n-th allocation fails, and the ones after it
 //   STAND_IN_FREE_GIB=n  free memory, default 100
+//   STAND_IN_REFUSE_CAPTURE_AT=n  from the n-th on, no capture ends well
 //   STAND_IN_TIMES=n     seed of the times between events, which are random but for it
 // Prototypes as in cuda_runtime_api.h and cublas_api.h, pointers to structs as void*.
 #include <driver_types.h>
@@ -16,17 +17,29 @@
 namespace {
 
 enum Call { kMalloc, kFree, kHostAlloc, kMemcpy, kMemcpyAsync, kStreamSynchronize, kDeviceSynchronize, kEventSynchronize,
-            kLaunch, kMatmul, kEventElapsedTime, kNumCalls };
+            kLaunch, kMatmul, kEventElapsedTime, kMemset, kRecorded, kGraphLaunch, kNumCalls };
 constexpr std::array<const char*, kNumCalls> kNames = {
     "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaMemcpyAsync", "cudaStreamSynchronize",
-    "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaLaunchKernel", "cublasLtMatmul", "cudaEventElapsedTime"};
+    "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaLaunchKernel", "cublasLtMatmul", "cudaEventElapsedTime",
+    "cudaMemsetAsync", "recorded", "cudaGraphLaunch"};
 std::array<long, kNumCalls> counts{};
 bool has_failed = false;
+void* capturing = nullptr;  ///< the stream that records
+long num_captures = 0;
+bool is_broken = false;     ///< something was asked for that cannot be recorded
 
 int status() { return has_failed ? cudaErrorIllegalAddress : cudaSuccess; }
 int count(Call call) {
   ++counts[call];
   return status();
+}
+/// Of work in a stream: recorded, it is not done now.
+int count(Call call, void* stream) { return count(stream != nullptr && stream == capturing ? kRecorded : call); }
+/// What may not come while a stream records: a wait of the host.
+int count_wait(Call call) {
+  if (capturing == nullptr) return count(call);
+  is_broken = true;
+  return cudaErrorStreamCaptureUnsupported;
 }
 long setting(const char* name, long otherwise) {
   const char* const text = std::getenv(name);
@@ -130,30 +143,57 @@ int cudaMemcpy(void* to, const void* from, std::size_t bytes, int) {
   if (!has_failed) std::memcpy(to, from, bytes);
   return count(kMemcpy);
 }
-int cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, int, void*) {
-  if (!has_failed) std::memcpy(to, from, bytes);
-  return count(kMemcpyAsync);
+int cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, int, void* stream) {
+  if (!has_failed && !(stream != nullptr && stream == capturing)) std::memcpy(to, from, bytes);
+  return count(kMemcpyAsync, stream);
 }
 int cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t width,
-                      std::size_t height, int, void*) {
-  for (std::size_t row = 0; row < height && !has_failed; ++row) {
+                      std::size_t height, int, void* stream) {
+  const bool is_recorded = stream != nullptr && stream == capturing;
+  for (std::size_t row = 0; row < height && !has_failed && !is_recorded; ++row) {
     std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
   }
-  return count(kMemcpyAsync);
+  return count(kMemcpyAsync, stream);
 }
-int cudaMemsetAsync(void* memory, int value, std::size_t bytes, void*) {
-  if (!has_failed) std::memset(memory, value, bytes);
-  return status();
+int cudaMemsetAsync(void* memory, int value, std::size_t bytes, void* stream) {
+  if (!has_failed && !(stream != nullptr && stream == capturing)) std::memset(memory, value, bytes);
+  return count(kMemset, stream);
 }
 
 int cudaStreamCreateWithPriority(void** stream, unsigned, int) { return new_handle(stream); }
-int cudaStreamIsCapturing(void*, int* capture) { return *capture = 0, status(); }
-int cudaStreamGetCaptureInfo_v3(void*, int* capture) { return *capture = 0, 0; }
+bool records(void* stream) { return stream != nullptr && stream == capturing; }
+int cudaStreamIsCapturing(void* stream, int* capture) { return *capture = records(stream) ? 1 : 0, status(); }
+int cudaStreamGetCaptureInfo(void* stream, int* capture, unsigned long long* id, void**, const void**, const void**,
+                             std::size_t*) {
+  *capture = records(stream) ? 1 : 0;
+  if (id != nullptr) *id = static_cast<unsigned long long>(num_captures);
+  return 0;
+}
+int cudaStreamBeginCapture(void* stream, int) {
+  const long refuse_at = setting("STAND_IN_REFUSE_CAPTURE_AT", 0);
+  if (stream == nullptr || capturing != nullptr) return cudaErrorStreamCaptureUnsupported;
+  capturing = stream;
+  is_broken = refuse_at > 0 && num_captures + 1 >= refuse_at;
+  ++num_captures;
+  return status();
+}
+int cudaStreamEndCapture(void* stream, void** graph) {
+  if (!records(stream)) return cudaErrorIllegalState;
+  capturing = nullptr;
+  if (is_broken) return *graph = nullptr, cudaErrorStreamCaptureInvalidated;
+  return new_handle(graph);
+}
+int cudaGraphGetNodes(void*, void**, std::size_t* num) { return *num = 1, status(); }
+int cudaGraphInstantiate(void** exec, void*, unsigned long long) { return new_handle(exec); }
+int cudaGraphInstantiateWithFlags(void** exec, void*, unsigned long long) { return new_handle(exec); }
+int cudaGraphDestroy(void*) { return status(); }
+int cudaGraphExecDestroy(void*) { return status(); }
+int cudaGraphLaunch(void*, void*) { return count(kGraphLaunch); }
 int cudaThreadExchangeStreamCaptureMode(int*) { return 0; }
 int cudaStreamQuery(void*) { return status(); }
 int cudaStreamWaitEvent(void*, void*, unsigned) { return status(); }
-int cudaStreamSynchronize(void*) { return count(kStreamSynchronize); }
-int cudaDeviceSynchronize() { return count(kDeviceSynchronize); }
+int cudaStreamSynchronize(void*) { return count_wait(kStreamSynchronize); }
+int cudaDeviceSynchronize() { return count_wait(kDeviceSynchronize); }
 int cudaEventCreateWithFlags(void** event, unsigned) { return new_handle(event); }
 int cudaEventDestroy(void*) { return status(); }
 int cudaEventRecord(void*, void*) { return status(); }
@@ -174,8 +214,8 @@ int cudaEventElapsedTime(float* ms, void*, void*) {
   return status();
 }
 
-int cudaLaunchKernel(const void*, dim3, dim3, void**, std::size_t, void*) { return count(kLaunch); }
-int __cudaLaunchKernel(void*, dim3, dim3, void**, std::size_t, void*) { return count(kLaunch); }
+int cudaLaunchKernel(const void*, dim3, dim3, void**, std::size_t, void* stream) { return count(kLaunch, stream); }
+int __cudaLaunchKernel(void*, dim3, dim3, void**, std::size_t, void* stream) { return count(kLaunch, stream); }
 int cudaLaunchKernelExC(const void*, const void*, void**) { return count(kLaunch); }
 int cudaFuncGetAttributes(void*, const void*) { return 0; }
 int cudaFuncSetAttribute(const void*, int, int) { return 0; }
@@ -206,7 +246,7 @@ int cublasLtMatmulAlgoConfigGetAttribute(const void*, int, void* value, std::siz
   *written = size;
   return 0;
 }
-int cublasLtMatmul() { return count(kMatmul) == cudaSuccess ? 0 : 14; }
+int cublasLtMatmul() { return count(capturing != nullptr ? kRecorded : kMatmul) == cudaSuccess ? 0 : 14; }
 int cublasCreate_v2(void** handle) { return new_handle(handle); }
 int cublasDestroy_v2() { return 0; }
 int cublasSetStream_v2() { return 0; }
