@@ -6,11 +6,14 @@
 #   scripts/gpu_check.sh [--bench] [--out DIR] [--bundle FILE] [--python FILE] [--only PART,...] [--budget SECONDS]
 #   scripts/gpu_check.sh --dry-run-cpu [...]
 #
-#   --bench          also the measurements of bench/gpu_measure.py
-#   --out DIR        where the logs go (default $OUT, else gpu_check_out): table.txt, log.txt, doctor.json, measure.json
+#   --bench          also measure, shapes and the comparisons with transformers + PEFT (bench/compare_hf_gpu.py), as far as
+#                    time goes; one that is left out is asked for by --only, with the whole budget to itself
+#   --out DIR        where the logs go (default $OUT, else gpu_check_out): table.txt, log.txt, doctor.json, measure.json,
+#                    shapes.jsonl, trace.json, compare.jsonl
 #   --bundle FILE    unpack this archive and run what is in it, instead of building in the checkout
 #   --python FILE    the Python with torch (default: python3)
-#   --only PARTS     some of: machine doctor tests parity resume steady quickstart bench measure sanitizer
+#   --only PARTS     some of: machine doctor tests parity resume steady quickstart bench sanitizer measure shapes
+#                    compare_equality compare_2x4 compare_8 compare_mix
 #   --budget SECONDS all parts together (default 570)
 #   --dry-run-cpu    every part that can run without a GPU, on the CPU
 #
@@ -21,7 +24,8 @@ self="$(realpath "${BASH_SOURCE[0]}")"
 root="$(dirname "$(dirname "$self")")"
 command_line="$0 $*"
 
-parts="machine doctor tests parity resume steady quickstart bench measure sanitizer"
+measuring="measure shapes compare_equality compare_2x4 compare_8 compare_mix"
+parts="machine doctor tests parity resume steady quickstart bench sanitizer $measuring"
 out="${OUT:-gpu_check_out}" bundle="" python=python3 only="" budget=570 device=cuda with_bench=false
 
 die() { printf 'gpu_check: %s\n' "$*" >&2; exit 2; }
@@ -37,7 +41,7 @@ while [ $# -gt 0 ]; do
     --python) need_value "$1" $#; python="$2"; shift ;;
     --only) need_value "$1" $#; only="$2"; shift ;;
     --budget) need_value "$1" $#; budget="$2"; shift ;;
-    -h | --help) sed -n '2,21s/^# \{0,1\}//p' "$self"; exit 0 ;;
+    -h | --help) sed -n '2,24s/^# \{0,1\}//p' "$self"; exit 0 ;;
     *) die "unknown argument \"$1\". See --help" ;;
   esac
   shift
@@ -85,7 +89,7 @@ else
 fi
 mkdir -p "$out" && out="$(realpath "$out")"
 table="$out/table.txt" log="$out/log.txt"
-rm -f "$table" "$log" "$out/doctor.json" "$out/measure.json"
+rm -f "$table" "$log" "$out"/{doctor,measure,trace}.json "$out"/{shapes,compare}.jsonl
 export LORA_TRAIN_BIN="$bin" HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false NO_COLOR=1
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
 # lora-train asks for LibTorch here.
@@ -149,6 +153,43 @@ part_measure() {
     --header "$commit, command $command_line"
 }
 
+# lora-train bench of every shape, full rows, and of the first the mix of documents too; a trace of that one.
+part_shapes() {
+  local shapes=(qwen2.5-7b qwen3-8b qwen3-4b qwen3-0.6b qwen2.5-0.5b mistral-7b) more=() status=0 shape
+  if [ "$device" = cpu ]; then shapes=(tiny-qwen2 tiny-qwen3) more=(max_seq_len=64 --steps 3 --warm-up 1); fi
+  measure_shape() {
+    "$bin/lora-train" bench --shape "$@" "device=$device" ${more[@]+"${more[@]}"} --json >>"$out/shapes.jsonl" || status=1
+  }
+  measure_shape "${shapes[0]}" --profile-trace "$out/trace.json"
+  measure_shape "${shapes[0]}" --mix
+  for shape in "${shapes[@]:1}"; do measure_shape "$shape"; done
+  "$python" - "$out/shapes.jsonl" <<'PY' || status=1
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+for line in lines:
+    speed = line["speed"]
+    print(f"{line['shape']:14s} {line['tokens']:6d} tokens a step {speed['tokens_per_s']:10.0f} tokens/s, "
+          f"{speed['gemm_share']:.1%} of {speed['gemm_flops_per_s'] / 1e12:.2f} TFLOP/s, {speed['peak_memory_gib']:.1f} GiB, "
+          f"idle {speed['idle_share']}, {line['launches']} launches")
+print("figure: tokens/s: " + ", ".join(f"{line['shape']} {line['speed']['tokens_per_s']:.0f}" for line in lines))
+PY
+  return "$status"
+}
+
+compare() { # what, limit
+  local more=() status
+  [ "$device" = cuda ] || more=(--tiny --rounds 1)
+  "$python" "$root/bench/compare_hf_gpu.py" --device "$device" --parts "$1" --limit-s $(($2 - 10)) --work "$work/compare" \
+    --json "$work/compare.json" --header "$commit, command $command_line" ${more[@]+"${more[@]}"}
+  status=$?
+  cat "$work/compare.json" >>"$out/compare.jsonl" 2>/dev/null
+  return "$status"
+}
+part_compare_equality() { compare equality "$1"; }
+part_compare_2x4() { compare 2x4 "$1"; }
+part_compare_8() { compare 8 "$1"; }
+part_compare_mix() { compare mix "$1"; }
+
 # The tests of our own kernels under NVIDIA's checkers.
 part_sanitizer() {
   local tool program status=0 limit=$(($1 / 6 - 2)) figure="" filter=()
@@ -174,12 +215,16 @@ part_sanitizer() {
 }
 
 # A part runs in a process of its own that `timeout` can end; its log goes to log.txt, without its middle where it is long.
-run_part() { # name, limit
+run_part() { # name, limit, optional (nothing fails where no time is left for it)
   local name="$1" limit="$2" started=$SECONDS status result=FAILED figure left=$((budget - SECONDS))
   [ -z "$only" ] || [[ ",$only," == *",$name,"* ]] || return 0
   [ "$limit" -le "$left" ] || limit=$left
+  if [ "${3-}" = optional ] && [ -z "$only" ] && [ "$left" -lt $(($2 / 2)) ]; then
+    rows+=("$(printf '%-16s %-8s %5s  %s' "$name" "left out" - "no time was left; gpu_check.sh --only $name")")
+    return 0
+  fi
   if [ "$limit" -lt 15 ]; then
-    rows+=("$(printf '%-11s %-8s %5s  %s' "$name" FAILED - "no time was left")")
+    rows+=("$(printf '%-16s %-8s %5s  %s' "$name" FAILED - "no time was left")")
     any_failed=1
     return 0
   fi
@@ -193,7 +238,7 @@ run_part() { # name, limit
   esac
   figure="$(sed -n 's/^figure: *//p' "$work/part.log" | tail -n 1 | cut -c 1-190)"
   [ "$status" -ne 124 ] && [ "$status" -ne 137 ] || figure="stopped after its $limit s; $figure"
-  rows+=("$(printf '%-11s %-8s %5d  %s' "$name" "$result" $((SECONDS - started)) "$figure")")
+  rows+=("$(printf '%-16s %-8s %5d  %s' "$name" "$result" $((SECONDS - started)) "$figure")")
   printf '\n==== %s: %s, exit status %d, %d s\n' "$name" "$result" "$status" $((SECONDS - started)) >>"$log"
   if [ "$(stat -c %s "$work/part.log")" -gt 1500000 ]; then
     { head -c 700000 "$work/part.log"; printf '\n[... cut ...]\n'; tail -c 700000 "$work/part.log"; } >>"$log"
@@ -207,7 +252,7 @@ rows=()
 any_failed=0
 export root bin out work device python commit command_line
 export -f part_machine part_doctor part_tests part_parity part_resume part_steady part_quickstart part_bench part_measure \
-  part_sanitizer training
+  part_sanitizer part_shapes part_compare_equality part_compare_2x4 part_compare_8 part_compare_mix training compare
 header >"$log"
 run_part machine 30
 run_part doctor 90
@@ -217,12 +262,17 @@ run_part resume 60
 [ "$device" = cpu ] || run_part steady 60
 run_part quickstart 60
 run_part bench 90
-if $with_bench || [[ ",$only," == *,measure,* ]]; then run_part measure 180; fi
 [ "$device" = cpu ] || run_part sanitizer 120
+if $with_bench || [ -n "$only" ]; then
+  run_part measure 180 optional
+  run_part compare_equality 150 optional
+  run_part shapes 300 optional
+  for workload in 2x4 8 mix; do run_part "compare_$workload" 560 optional; done
+fi
 [ "${#rows[@]}" -gt 0 ] || die "--only $only names no part that runs here"
 {
   header
-  printf '\n%-11s %-8s %5s  %s\n' part result s figure
+  printf '\n%-16s %-8s %5s  %s\n' part result s figure
   printf '%s\n' "${rows[@]}"
   printf '\n%d s in all; everything that was written stands in log.txt\n' "$SECONDS"
 } | tee "$table"

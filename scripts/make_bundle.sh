@@ -27,7 +27,7 @@ programs=(lora-train lora-train-probe kernels_test optim_test model_test train_t
   gpu_bench)
 libraries=(liblora_train_engine.so liblora_train_cuda.so libcount_cuda_calls.so)
 scripts=(scripts/gpu_check.sh scripts/sweep.sh scripts/check_portable.py tests/gpu/*.py tests/parity/engine.py tests/parity/oracle.py
-  tests/parity/random_case.py bench/gpu_measure.py docs/compare.md docs/images docs/gpu.md LICENSE)
+  tests/parity/random_case.py bench/gpu_measure.py bench/compare_hf_gpu.py docs/compare.md docs/images docs/gpu.md LICENSE)
 example=(examples/tiny-math/model examples/tiny-math/profile.yaml examples/tiny-math/train.jsonl
   examples/tiny-math/heldout.jsonl)
 

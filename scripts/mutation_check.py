@@ -5,7 +5,9 @@ A copy of the source tree in build/mutation/src is patched, rebuilt incrementall
 tests/parity, the file that ought to notice first; or checkpoint_test for the saving); then the patch is taken back. A search text that does not occur
 exactly once in its file fails the script: the engine has changed, and the mutation must follow it.
 
-Usage: scripts/mutation_check.py [--suite engine | saving] [--only NAME]... [--list] [--log tests/parity/mutation_results.txt]
+Suite compare: the engine's mutations again, which the equality part of bench/compare_hf_gpu.py has to notice, on a CPU.
+
+Usage: scripts/mutation_check.py [--suite engine | saving | compare] [--only NAME]... [--list] [--log tests/parity/mutation_results.txt]
 Exit code 0 when the suite passes on the unchanged copy and fails on every mutation.
 """
 
@@ -16,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,6 +145,14 @@ def run_suite(first, stop_early):
     return done.returncode == 0, f"{failed[0][0]}: {failed[0][1]}"[:160] if failed else last
 
 
+def run_comparison():
+    """bench/compare_hf_gpu.py's equality, on a CPU."""
+    with tempfile.TemporaryDirectory() as work:
+        done = subprocess.run([PYTHON, ROOT / "bench/compare_hf_gpu.py", "--device", "cpu", "--tiny", "--parts", "equality", "--work",
+                               work], capture_output=True, text=True, env=dict(os.environ, LORA_TRAIN_BIN=str(WORK / "build/bin")))
+    return done.returncode == 0, (done.stdout.strip().splitlines() or ["nothing printed"])[-1][:160]
+
+
 def run_saving_test():
     try:
         done = subprocess.run([WORK / "build/bin" / SAVING_TEST, "--gtest_brief=1"], capture_output=True, text=True, timeout=300)
@@ -172,12 +183,12 @@ def restore(originals):
         path.write_text(text)
 
 
-def check(mutation, report):
+def check(mutation, report, compares):
     start = time.monotonic()
     originals = apply(mutation)
     try:
         build([SAVING_TEST] if mutation.notices == SAVING_TEST else TARGETS)
-        passed, line = run_suite(mutation.notices, stop_early=True)
+        passed, line = run_comparison() if compares else run_suite(mutation.notices, stop_early=True)
     finally:
         restore(originals)
     report(f"{mutation.name:26s} {'NOT NOTICED' if passed else 'red':11s} {time.monotonic() - start:5.0f} s  {line}")
@@ -186,7 +197,7 @@ def check(mutation, report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", choices=["engine", "saving"], default="engine")
+    parser.add_argument("--suite", choices=["engine", "saving", "compare"], default="engine")
     parser.add_argument("--only", action="append", help="only this mutation; repeatable")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--log", help="also write the table to this file")
@@ -210,10 +221,11 @@ def main():
     report(f"{datetime.datetime.now():%Y-%m-%d %H:%M}, commit {commit.stdout.strip()}: scripts/mutation_check.py --suite {args.suite}")
     copy_sources()
     build([SAVING_TEST] if args.suite == "saving" else TARGETS)
-    passed, line = run_suite(SAVING_TEST if args.suite == "saving" else "", stop_early=False)
+    compares = args.suite == "compare"
+    passed, line = run_comparison() if compares else run_suite(SAVING_TEST if args.suite == "saving" else "", stop_early=False)
     report(f"{'unchanged':26s} {'green' if passed else 'RED':11s}          {line}")
     chosen = [mutation for mutation in suite if not args.only or mutation.name in args.only]
-    noticed = [check(mutation, report) for mutation in chosen]
+    noticed = [check(mutation, report, compares) for mutation in chosen]
     report(f"{sum(noticed)} of {len(chosen)} mutations noticed")
     sys.exit(0 if passed and all(noticed) else 1)
 

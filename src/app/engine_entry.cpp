@@ -10,6 +10,6 @@ std::string torch_version() { return LORA_TRAIN_TORCH_VERSION; }
 extern "C" const lora_train::train::EngineApi* lora_train_engine() {
   using namespace lora_train::train;
   static const EngineApi api = {kEngineVersion, &run_training, &run_evaluation, &torch_version, &check_kernels,
-                                &run_generation, &lora_train::lora::check_merge};
+                                &run_generation, &lora_train::lora::check_merge, &run_bench};
   return &api;
 }

@@ -13,7 +13,7 @@ const std::vector<Command>& commands() {
       {"merge", "fold an adapter into a Hugging Face folder", run_merge},
       {"compare", "profiles and results of several runs side by side", run_compare},
       {"doctor", "driver, GPU, disk and every kernel checked on this machine", run_doctor},
-      {"bench", "speed and memory of a shape with random weights", nullptr},
+      {"bench", "speed and memory of a shape with random weights", run_bench},
       {"init-model", "write a randomly initialised Hugging Face folder", run_init_model},
   };
   return table;

@@ -104,8 +104,8 @@ ResidentWeights::ResidentWeights(const ModelConfig& config, const storage::Weigh
     : ResidentWeights(config, &files, dtype, specs, trained, device, Layers::kLoad) {}
 
 ResidentWeights::ResidentWeights(const ModelConfig& config, at::ScalarType dtype, const std::vector<AdapterSpec>& specs,
-                                 TrainedWeights trained)
-    : ResidentWeights(config, nullptr, dtype, specs, trained, at::kMeta, Layers::kLoad) {}
+                                 TrainedWeights trained, at::Device device)
+    : ResidentWeights(config, nullptr, dtype, specs, trained, device, Layers::kLoad) {}
 
 ResidentWeights::ResidentWeights(const ModelConfig& config, const storage::WeightFiles* files, at::ScalarType dtype,
                                  const std::vector<AdapterSpec>& specs, TrainedWeights trained, at::Device device,

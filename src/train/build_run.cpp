@@ -137,7 +137,15 @@ std::int64_t capacity(const Run& run, std::int64_t eval_rows) {
   return std::max(run.sizes.micro, run.data.evals.empty() ? 0 : eval_rows) * run.data.max_seq_len;
 }
 
-/// Returns LossHeadOptions::chunk_bytes.
+std::vector<std::string> paths_with_dropout(const Run& run) {
+  std::vector<std::string> paths;
+  if (run.profile().lora_dropout == 0) return paths;
+  for (const auto& spec : run.adapters.specs) paths.push_back(model::linear_path(spec.layer, spec.slot));
+  return paths;
+}
+
+}  // namespace
+
 std::int64_t tune_before_buffers(Run& run, const std::optional<FittingSizes>& fitting, std::int64_t budget) {
   std::int64_t chunk_bytes = model::LossHeadOptions{}.chunk_bytes;
   if (!run.tuning) return chunk_bytes;
@@ -151,14 +159,23 @@ std::int64_t tune_before_buffers(Run& run, const std::optional<FittingSizes>& fi
   return chunk_bytes;
 }
 
-std::vector<std::string> paths_with_dropout(const Run& run) {
-  std::vector<std::string> paths;
-  if (run.profile().lora_dropout == 0) return paths;
-  for (const auto& spec : run.adapters.specs) paths.push_back(model::linear_path(spec.layer, spec.slot));
-  return paths;
+void prepare_steps(Run& run, std::int64_t max_tokens, std::optional<model::Recompute> recompute, std::int64_t chunk_bytes) {
+  const Profile& profile = run.profile();
+  run.activations = plan_activations(profile, *run.model.decoder, max_tokens, true, recompute);
+  run.loss_head = plan_loss_head(*run.model.decoder, max_tokens, true, chunk_bytes);
+  if (run.device.is_cuda() || kernels::can_capture()) {
+    run.batch_classes = data::choose_batch_classes(data::batch_shapes(run.data.train, *run.plan), max_tokens);
+  }
+  run.feed = std::make_unique<BatchFeed>(
+      run.device, BatchFeedOptions{max_tokens, profile.dataloader_pin_memory, profile.lora_dropout > 0,
+                                   profile.adapter == AdapterKind::kNone, run.batch_classes, run.loss_head->chunk_rows()});
+  const std::vector<std::string> dropout_paths = paths_with_dropout(run);
+  run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths));
+  run.context = std::make_unique<StepContext>(StepContext{
+      run.data.train, *run.model.decoder, *run.model.weights, *run.activations, *run.loss_head,
+      *run.feed, *run.scalars, {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
+      profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), dropout_paths, {}, false});
 }
-
-}  // namespace
 
 std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint) {
   auto run = std::make_unique<Run>(request);
@@ -194,22 +211,8 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   check_stop_token_row(*run);
   run->tuning = start_tuning(profile, run->device, found ? found->state.tuning : "");
   const std::int64_t chunk_bytes = tune_before_buffers(*run, fitting, budget);
-  run->activations = plan_activations(profile, *run->model.decoder, capacity(*run, eval_rows), true,
-                                      fitting ? std::optional(fitting->recompute) : std::nullopt);
-  run->loss_head = plan_loss_head(*run->model.decoder, run->activations->max_tokens(), true, chunk_bytes);
-  if (run->device.is_cuda() || kernels::can_capture()) {
-    run->batch_classes = data::choose_batch_classes(data::batch_shapes(run->data.train, *run->plan), run->activations->max_tokens());
-  }
-  run->feed = std::make_unique<BatchFeed>(
-      run->device, BatchFeedOptions{run->activations->max_tokens(), profile.dataloader_pin_memory, profile.lora_dropout > 0,
-                                    train_all, run->batch_classes, run->loss_head->chunk_rows()});
-  const std::vector<std::string> dropout_paths = paths_with_dropout(*run);
-  run->scalars = std::make_unique<StepScalars>(run->device, std::ssize(dropout_paths));
+  prepare_steps(*run, capacity(*run, eval_rows), fitting ? std::optional(fitting->recompute) : std::nullopt, chunk_bytes);
   run->schedule = schedule_options(profile, *run);
-  run->context = std::make_unique<StepContext>(StepContext{
-      run->data.train, *run->model.decoder, *run->model.weights, *run->activations, *run->loss_head,
-      *run->feed, *run->scalars, {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
-      profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), dropout_paths, {}, false});
   run->checkpoint = checkpoint_contents(*run);
   if (checkpoint) resume(*run, *checkpoint, *found);
   log_start(*run);

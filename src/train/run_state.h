@@ -64,8 +64,18 @@ struct Run {
   double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
 };
 
+struct FittingSizes;
+
 /// Looked for once.
 const LargestMicroBatch& largest_micro_batch(Run& run);
+
+/// Where run.tuning says so, chooses by measuring the attention backend and the rows of a chunk of the loss head, before buffers
+/// are planned. Returns LossHeadOptions::chunk_bytes.
+std::int64_t tune_before_buffers(Run& run, const std::optional<FittingSizes>& fitting, std::int64_t budget);
+
+/// Buffers, feed and scalars for micro-batches of at most max_tokens, and the context of a step over them. Model, plan and
+/// training data are there.
+void prepare_steps(Run& run, std::int64_t max_tokens, std::optional<model::Recompute> recompute, std::int64_t chunk_bytes);
 
 /// Everything up to step 1; resumes from `checkpoint` when there is one.
 std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint);

@@ -90,7 +90,7 @@ def test_parts_that_a_cpu_can_run_pass(archive, bundle, tmp_path):
     assert len(list(out.iterdir())) <= 6
     unpacked = run(ROOT / "scripts/gpu_check.sh", "--bundle", archive[1], "--python", sys.executable, "--out", out,
                    "--dry-run-cpu", "--only", "machine")
-    assert unpacked.returncode == 0 and "machine     passed" in unpacked.stdout, unpacked
+    assert unpacked.returncode == 0 and "machine          passed" in unpacked.stdout, unpacked
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has an NVIDIA GPU")

@@ -25,9 +25,9 @@ class ResidentWeights : public WeightSource {
   /// With kAll (full fine-tuning) `specs` is empty and every weight is trained.
   ResidentWeights(const ModelConfig& config, const storage::WeightFiles& files, at::ScalarType dtype,
                   const std::vector<AdapterSpec>& specs, TrainedWeights trained, at::Device device = at::kCPU);
-  /// Shapes alone, on the meta device: for counting bytes before a weight is read.
+  /// Shapes alone: for counting bytes before a weight is read, or for whoever fills them. Their content is undefined.
   ResidentWeights(const ModelConfig& config, at::ScalarType dtype, const std::vector<AdapterSpec>& specs,
-                  TrainedWeights trained);
+                  TrainedWeights trained, at::Device device = at::kMeta);
 
   LayerWeights& acquire(int64_t layer, Pass) override { return layers_[static_cast<std::size_t>(layer)]; }
   void release(int64_t, Pass) override {}

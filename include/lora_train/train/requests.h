@@ -10,6 +10,7 @@
 #include "lora_train/config/profile.h"
 #include "lora_train/generate/sampling.h"
 #include "lora_train/lora/merge_check.h"
+#include "lora_train/train/bench_request.h"
 
 namespace lora_train::train {
 
@@ -126,9 +127,10 @@ struct EngineApi {
   /// StopError between two tokens; what was done by then has been given to the sink.
   GenerateTotals (*generate)(const GenerateRequest&, GenerateSink&);
   lora::MergeCheck (*check_merge)(const lora::MergeCheckRequest&);
+  BenchResult (*bench)(const BenchRequest&);
 };
 
-inline constexpr int kEngineVersion = 5;
+inline constexpr int kEngineVersion = 6;
 
 }  // namespace lora_train::train
 

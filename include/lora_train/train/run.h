@@ -18,6 +18,9 @@ GenerateTotals run_generation(const GenerateRequest& request, GenerateSink& sink
 /// Evaluates the base or the adapter on eval_datasets, one result per data set. Throws Error.
 std::vector<EvalResult> run_evaluation(const EvalRequest& request);
 
+/// Counts a step of a shape, and measures it unless asked not to. Throws Error.
+BenchResult run_bench(const BenchRequest& request);
+
 /// Runs every kernel and its reference on the device, at a few shapes each; a kernel that throws is one that has not passed.
 std::vector<KernelCheck> check_kernels(const DoctorRequest& request);
 

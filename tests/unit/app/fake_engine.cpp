@@ -72,6 +72,17 @@ GenerateTotals generate(const GenerateRequest& request, GenerateSink& sink) {
   return totals;
 }
 
+BenchResult bench(const BenchRequest& request) {
+  throw_as_named(request.profile.run_name);
+  BenchResult result;
+  result.shape = request.shape;
+  result.tokens = 1000;
+  result.classes = {{"norm", 2, 3, 4000, 1000, 0, 6000, 1.5}};
+  result.bound = {1e-3, 0, 1e-3};
+  if (!request.count_only) result.speed = BenchSpeed{.step_ms = 10, .tokens_per_s = 100000};
+  return result;
+}
+
 std::string torch_version() { return LORA_TRAIN_TORCH_VERSION; }
 
 lora::MergeCheck check_merge(const lora::MergeCheckRequest& request) {
@@ -92,6 +103,6 @@ extern "C" const lora_train::train::EngineApi* lora_train_engine() {
   using namespace lora_train::train;
   const bool is_of_another_build = std::getenv("FAKE_ENGINE_OF_ANOTHER_BUILD") != nullptr;
   static const EngineApi api = {is_of_another_build ? kEngineVersion + 1 : kEngineVersion, &train, &evaluate,
-                                &torch_version, &check_kernels, &generate, &check_merge};
+                                &torch_version, &check_kernels, &generate, &check_merge, &bench};
   return &api;
 }

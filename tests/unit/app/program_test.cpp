@@ -114,7 +114,7 @@ TEST_F(Program, UsageErrorsExitWithTwoAndNameTheNearest) {
 }
 
 TEST_F(Program, UnbuiltCommandsAndProcessesAreRefusedByName) {
-  for (const char* name : {"plan", "bench"}) {
+  for (const char* name : {"plan"}) {
     const CommandResult result = run({name});
     EXPECT_EQ(result.exit_code, 2) << name;
     EXPECT_TRUE(contains(result.err, std::string("lora-train ") + name + ": this command is not built yet"))

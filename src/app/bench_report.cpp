@@ -1,0 +1,189 @@
+#include "bench_report.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace lora_train::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using train::BenchResult;
+using train::BenchWork;
+
+template <class T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+
+Json work_json(const std::vector<BenchWork>& list) {
+  Json lines = Json::array();
+  for (const auto& work : list) {
+    lines.push_back({{"name", work.name},
+                     {"calls", work.calls},
+                     {"launches", work.launches},
+                     {"bytes_read", work.bytes_read},
+                     {"bytes_written", work.bytes_written},
+                     {"planned_bytes", or_null(work.planned_bytes)},
+                     {"flops", work.flops},
+                     {"ms", or_null(work.ms)}});
+  }
+  return lines;
+}
+
+Json speed_json(const train::BenchSpeed& speed) {
+  return {{"step_ms", speed.step_ms},
+          {"step_ms_p10", speed.step_ms_p10},
+          {"step_ms_p90", speed.step_ms_p90},
+          {"tokens_per_s", speed.tokens_per_s},
+          {"tokens_per_s_p10", speed.tokens_per_s_p10},
+          {"tokens_per_s_p90", speed.tokens_per_s_p90},
+          {"peak_memory_gib", speed.peak_memory_gib},
+          {"peak_host_memory_gib", speed.peak_host_memory_gib},
+          {"idle_share", or_null(speed.idle_share)},
+          {"gemm_flops_per_s", speed.gemm_flops_per_s},
+          {"gemm_share", speed.gemm_share},
+          {"linears_share", speed.linears_share},
+          {"first_loss", speed.first_loss},
+          {"last_loss", speed.last_loss}};
+}
+
+std::int64_t num_launches(const BenchResult& result) {
+  std::int64_t sum = 0;
+  for (const auto& work : result.classes) sum += work.launches;
+  return sum;
+}
+
+/// Lines of a text.
+class Text {
+ public:
+  [[gnu::format(printf, 2, 3)]] void line(const char* format, ...) {
+    char buffer[512];
+    std::va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(buffer, sizeof buffer, format, arguments);
+    va_end(arguments);
+    text_ += buffer;
+    text_ += '\n';
+  }
+  const std::string& str() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+constexpr double kMega = 1e6, kGiga = 1e9, kTera = 1e12;
+
+void print_sizes(const BenchResult& r, Text& text) {
+  text.line("shape %s, %s, %s, recompute %s", r.shape.c_str(), r.device.c_str(), r.precision.c_str(), r.recompute.c_str());
+  text.line("rows of %lld tokens, %lld a micro-batch, %lld a step; counted: a step of %lld tokens in %lld documents, %lld trained",
+            static_cast<long long>(r.max_seq_len), static_cast<long long>(r.micro_batch_size),
+            static_cast<long long>(r.global_batch_size), static_cast<long long>(r.tokens),
+            static_cast<long long>(r.documents), static_cast<long long>(r.supervised_tokens));
+}
+
+void print_speed(const train::BenchSpeed& speed, Text& text) {
+  text.line("%s", "");
+  text.line("tokens/s     %.0f (p10 %.0f, p90 %.0f); step %.2f ms (p10 %.2f, p90 %.2f)", speed.tokens_per_s,
+            speed.tokens_per_s_p10, speed.tokens_per_s_p90, speed.step_ms, speed.step_ms_p10, speed.step_ms_p90);
+  text.line("memory       %.2f GiB of the GPU at most, %.2f GiB of the host", speed.peak_memory_gib, speed.peak_host_memory_gib);
+  if (speed.idle_share) text.line("GPU idle     %.1f%% of the step", 100 * *speed.idle_share);
+  text.line("GEMM rate    %.3f TFLOP/s of plain products of these shapes; the step's required FLOPs run at %.1f%% of it, its "
+            "products at %.1f%%",
+            speed.gemm_flops_per_s / kTera, 100 * speed.gemm_share, 100 * speed.linears_share);
+  text.line("loss         %.4f to %.4f", speed.first_loss, speed.last_loss);
+}
+
+void print_work(const char* title, const std::vector<BenchWork>& list, double tokens, Text& text) {
+  text.line("%s", "");
+  text.line("%-32s %7s %8s %10s %10s %12s %10s", title, "calls", "launches", "MB/token", "planned", "GFLOP/token", "ms/step");
+  for (const auto& work : list) {
+    char planned[16] = "-", ms[16] = "-";
+    if (work.planned_bytes) std::snprintf(planned, sizeof planned, "%.3f", *work.planned_bytes / tokens / kMega);
+    if (work.ms) std::snprintf(ms, sizeof ms, "%.3f", *work.ms);
+    text.line("%-32s %7lld %8lld %10.3f %10s %12.4f %10s", work.name.c_str(), static_cast<long long>(work.calls),
+              static_cast<long long>(work.launches),
+              static_cast<double>(work.bytes_read + work.bytes_written) / tokens / kMega, planned,
+              static_cast<double>(work.flops) / tokens / kGiga, ms);
+  }
+}
+
+void print_limits(const BenchResult& r, Text& text) {
+  const auto tokens = static_cast<double>(r.tokens);
+  text.line("%s", "");
+  text.line("launches     %lld a step", static_cast<long long>(num_launches(r)));
+  text.line("FLOPs        %.2f GFLOP/token required (linears %.2f, head %.2f, attention %.2f, LoRA %.2f), %.2f in products "
+            "executed",
+            r.required_flops() / tokens / kGiga, r.required_linears / tokens / kGiga, r.required_head / tokens / kGiga,
+            r.required_attention / tokens / kGiga, r.required_lora / tokens / kGiga, r.executed_flops / tokens / kGiga);
+  text.line("memory moved %.2f MB/token beside products and attention, %.2f planned", r.counted_bytes / tokens / kMega,
+            r.planned_bytes / tokens / kMega);
+  text.line("bound        %.0f tokens/s where nothing overlaps, at rates assumed of an H200: products %.2f, attention %.2f, "
+            "memory %.2f us/token",
+            tokens / r.bound.total_s(), r.bound.gemm_s / tokens * kMega, r.bound.attention_s / tokens * kMega,
+            r.bound.memory_s / tokens * kMega);
+}
+
+void print_passes(const BenchResult& r, Text& text) {
+  text.line("%s", "");
+  text.line("%-28s %-24s %-20s %6s %10s %10s", "passes over activations", "operand", "buffer", "times", "MB/t read", "written");
+  for (const auto& pass : r.passes) {
+    text.line("%-28s %-24s %-20s %6lld %10.4f %10.4f", pass.kernel.c_str(), pass.operand.c_str(), pass.buffer.c_str(),
+              static_cast<long long>(pass.times), static_cast<double>(pass.bytes_read) / static_cast<double>(r.tokens) / kMega,
+              static_cast<double>(pass.bytes_written) / static_cast<double>(r.tokens) / kMega);
+  }
+}
+
+}  // namespace
+
+std::string bench_json(const BenchResult& r) {
+  Json passes = Json::array();
+  for (const auto& pass : r.passes) {
+    passes.push_back({{"kernel", pass.kernel},
+                      {"operand", pass.operand},
+                      {"buffer", pass.buffer},
+                      {"times", pass.times},
+                      {"bytes_read", pass.bytes_read},
+                      {"bytes_written", pass.bytes_written}});
+  }
+  const Json line = {
+      {"shape", r.shape},
+      {"device", r.device},
+      {"precision", r.precision},
+      {"recompute", r.recompute},
+      {"max_seq_len", r.max_seq_len},
+      {"micro_batch_size", r.micro_batch_size},
+      {"global_batch_size", r.global_batch_size},
+      {"tokens", r.tokens},
+      {"supervised_tokens", r.supervised_tokens},
+      {"documents", r.documents},
+      {"launches", num_launches(r)},
+      {"required_flops",
+       {{"linears", r.required_linears}, {"head", r.required_head}, {"attention", r.required_attention},
+        {"lora", r.required_lora}, {"total", r.required_flops()}}},
+      {"executed_flops", r.executed_flops},
+      {"bytes", {{"counted", r.counted_bytes}, {"planned", r.planned_bytes}}},
+      {"bound_h200_assumed",
+       {{"gemm_s", r.bound.gemm_s}, {"attention_s", r.bound.attention_s}, {"memory_s", r.bound.memory_s},
+        {"tokens_per_s", static_cast<double>(r.tokens) / r.bound.total_s()}}},
+      {"speed", r.speed ? speed_json(*r.speed) : Json()},
+      {"classes", work_json(r.classes)},
+      {"kernels", work_json(r.kernels)},
+      {"passes", passes}};
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string bench_table(const BenchResult& result, bool details) {
+  Text text;
+  print_sizes(result, text);
+  if (result.speed) print_speed(*result.speed, text);
+  print_limits(result, text);
+  print_work("class", result.classes, static_cast<double>(result.tokens), text);
+  if (details) {
+    print_work("kernel", result.kernels, static_cast<double>(result.tokens), text);
+    print_passes(result, text);
+  }
+  return text.str();
+}
+
+}  // namespace lora_train::app

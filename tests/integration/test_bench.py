@@ -1,0 +1,67 @@
+"""lora-train bench on a CPU: counts, measured steps, JSON and a Chrome trace."""
+
+import json
+
+from conftest import lora_train
+
+TINY = ["--shape", "tiny-qwen3", "device=cpu", "max_seq_len=64", "micro_batch_size=2", "--steps", "3", "--warm-up", "1"]
+
+
+def bench(*arguments):
+    run = lora_train("bench", *arguments)
+    assert run.code == 0, run
+    return run
+
+
+def test_counts_a_7b_shape_without_files_memory_or_gpu():
+    found = bench("--shape", "qwen2.5-7b", "--count", "--json").json_lines()
+    assert len(found) == 1
+    found = found[0]
+    assert found["tokens"] == 16384 and found["speed"] is None
+    assert abs(found["required_flops"]["total"] / found["tokens"] / 29.76e9 - 1) < 1e-3
+    assert 0 < found["bytes"]["counted"] and 500 < found["launches"] < 5000
+    assert {work["name"] for work in found["classes"]} >= {"gemm", "attention", "norm", "rope", "swiglu", "lora", "loss"}
+    assert all(work["ms"] is None for work in found["classes"])
+    table = bench("--shape", "qwen2.5-7b", "--count", "--details").stdout
+    assert "29.7" in table and "passes over activations" in table and "tokens/s where nothing overlaps" in table
+
+
+def test_measures_steps_and_writes_a_trace(tmp_path):
+    trace = tmp_path / "trace.json"
+    found = bench(*TINY, "gradient_accumulation_steps=2", "--json", "--profile-trace", trace).json_lines()[0]
+    speed = found["speed"]
+    assert found["tokens"] == 2 * 2 * 64 and found["device"] == "cpu"
+    assert 0 < speed["step_ms_p10"] <= speed["step_ms"] <= speed["step_ms_p90"]
+    assert abs(speed["tokens_per_s"] * speed["step_ms"] / 1e3 / found["tokens"] - 1) < 0.2
+    assert speed["gemm_share"] > 0 and speed["peak_host_memory_gib"] > 0 and speed["idle_share"] is None
+    assert 4 < speed["first_loss"] < 8
+    measured = {work["name"]: work["ms"] for work in found["classes"]}
+    assert measured["gemm"] > 0 and measured["attention"] > 0 and sum(ms or 0 for ms in measured.values()) < speed["step_ms_p90"] * 5
+
+    events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    spans = [event for event in events if event["cat"] == "step"]
+    calls = [event for event in events if event["cat"] != "step"]
+    assert [span["name"] for span in spans[1:]] == ["micro-batch 1", "micro-batch 2"]
+
+    def holds(outer, inner):
+        return outer["ts"] - 1 <= inner["ts"] and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 1
+
+    assert all(holds(spans[0], event) for event in events)
+    assert any(holds(spans[1], call) for call in calls) and any(holds(spans[2], call) for call in calls)
+    gemms = [call for call in calls if call["name"] == "gemm"]
+    assert gemms and all(call["args"]["flops"] > 0 and "[128, " in call["args"]["sizes"] for call in gemms[:3])
+    assert {call["cat"] for call in calls} >= {"gemm", "lora", "attention", "norm", "rope", "swiglu", "loss", "optimizer"}
+
+
+def test_measures_packed_documents():
+    table = bench(*TINY, "--mix", "gradient_checkpointing=full", "precision=fp32").stdout
+    assert "recompute full" in table and "tokens/s" in table and "GEMM rate" in table
+
+
+def test_refuses_what_it_has_no_use_for():
+    for arguments, words in [(["--shape", "qwen2.5-8b", "--count"], "qwen2.5-7b"), (["--count"], "--shape"),
+                             (["--shape", "tiny-qwen2", "--count", "model=/tmp"], "made up"),
+                             (["--shape", "tiny-qwen2", "--count", "--profile-trace", "t.json"], "traced"),
+                             (["--shape", "tiny-qwen2", "--steps", "0"], "1 or more")]:
+        run = lora_train("bench", *arguments)
+        assert run.code == 2 and words in run.stderr, run

@@ -1,0 +1,234 @@
+#include "lora_train/kernels/work_record.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/on_cpu.h"
+#include "kernels/own_kernels.h"
+#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/cast.h"
+#include "lora_train/kernels/embedding.h"
+#include "lora_train/kernels/gather.h"
+#include "lora_train/kernels/gemm.h"
+#include "lora_train/kernels/implementation.h"
+#include "lora_train/kernels/lora.h"
+#include "lora_train/kernels/qk_norm_rope.h"
+#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/swiglu.h"
+
+namespace lora_train::kernels {
+namespace {
+
+/// Keeps all calls.
+struct Kept : WorkRecorder {
+  Kept() { set_work_recorder(this); }
+  ~Kept() override { set_work_recorder(nullptr); }
+  void begin(const Work&) override { ++num_begun; }
+  void end(const Work& work) override { calls.push_back(work); }
+  const Work& only() const {
+    EXPECT_EQ(calls.size(), 1U);
+    return calls.at(0);
+  }
+  int num_begun = 0;
+  std::vector<Work> calls;
+};
+
+at::Tensor meta(at::IntArrayRef sizes, at::ScalarType dtype = at::kBFloat16) {
+  return at::empty(sizes, at::TensorOptions(dtype).device(at::kMeta));
+}
+
+void expect_work(const Work& work, WorkClass work_class, std::int64_t read, std::int64_t written, std::int64_t flops,
+                 std::int64_t launches) {
+  EXPECT_EQ(work.work_class, work_class) << work.name;
+  EXPECT_EQ(work.bytes_read(), read) << work.name;
+  EXPECT_EQ(work.bytes_written(), written) << work.name;
+  EXPECT_EQ(work.flops, flops) << work.name;
+  EXPECT_EQ(work.num_launches, launches) << work.name;
+}
+
+// N = 100 tokens, D = 64, bf16: 2 bytes.
+constexpr std::int64_t N = 100, D = 64, kMatrix = N * D * 2;
+
+TEST(WorkRecord, NormReadsEachRowOnceAndMoreForTheGradientOfItsWeight) {
+  const at::Tensor x = meta({N, D}), weight = meta({D});
+  at::Tensor y = meta({N, D}), rstd = meta({N}, at::kFloat), dx = meta({N, D}), dweight = meta({D}, at::kFloat);
+  {
+    Kept kept;
+    rms_norm_forward(x, weight, 1e-6, y, rstd);
+    expect_work(kept.only(), WorkClass::kNorm, kMatrix + 2 * D, kMatrix + 4 * N, 0, 1);
+  }
+  {
+    Kept kept;
+    rms_norm_backward(y, x, weight, rstd, dx, true, nullptr);
+    expect_work(kept.only(), WorkClass::kNorm, 3 * kMatrix + 2 * D + 4 * N, kMatrix, 0, 1);
+  }
+  Kept kept;
+  rms_norm_backward(y, x, weight, rstd, dx, false, &dweight);
+  expect_work(kept.only(), WorkClass::kNorm, 4 * kMatrix + 2 * D + 8 * N + 4 * D, kMatrix + 4 * D, 0, 2);
+}
+
+TEST(WorkRecord, SwigluMovesThreeAndFivePartsAFeature) {
+  const at::Tensor gate_up = meta({N, 2 * D}), dy = meta({N, D});
+  at::Tensor y = meta({N, D}), d_gate_up = meta({N, 2 * D});
+  Kept kept;
+  swiglu_forward(gate_up, y);
+  swiglu_backward(dy, gate_up, d_gate_up);
+  ASSERT_EQ(kept.calls.size(), 2U);
+  expect_work(kept.calls[0], WorkClass::kSwiglu, 2 * kMatrix, kMatrix, 0, 1);
+  expect_work(kept.calls[1], WorkClass::kSwiglu, 3 * kMatrix, 2 * kMatrix, 0, 1);
+}
+
+TEST(WorkRecord, RopeLeavesTheValuesAlone) {
+  constexpr std::int64_t H = 4, K = 2, E = 8;
+  const RopeTable table{meta({N, E / 2}, at::kFloat), meta({N, E / 2}, at::kFloat)};
+  at::Tensor qkv = meta({N, (H + 2 * K) * E});
+  const at::Tensor positions = meta({N}, at::kInt);
+  const std::int64_t qk = N * (H + K) * E * 2;
+  QkNorm norm;
+  {
+    Kept kept;
+    qk_norm_rope_forward(qkv, {H, K, positions, table}, norm);
+    qk_norm_rope_backward(qkv, {H, K, positions, table}, norm, qkv);
+    ASSERT_EQ(kept.calls.size(), 2U);
+    for (const Work& work : kept.calls) expect_work(work, WorkClass::kRope, qk + 4 * N, qk, 0, 1);
+  }
+  norm = {meta({E}), meta({E}), 1e-6, meta({N, (H + K) * E}), meta({H + K, N}, at::kFloat), {}, {}};
+  at::Tensor d_qk = meta({N, (H + K) * E});
+  const std::int64_t rstd = 4 * (H + K) * N;
+  Kept kept;
+  qk_norm_rope_forward(qkv, {H, K, positions, table}, norm);
+  qk_norm_rope_backward(d_qk, {H, K, positions, table}, norm, qkv);
+  ASSERT_EQ(kept.calls.size(), 2U);
+  expect_work(kept.calls[0], WorkClass::kRope, qk + 4 * N, 2 * qk + rstd, 0, 1);
+  expect_work(kept.calls[1], WorkClass::kRope, 2 * qk + 4 * N + rstd, qk, 0, 1);
+}
+
+TEST(WorkRecord, AProductReadsItsOperandsOnceAndWhatItAddsTo) {
+  constexpr std::int64_t O = 32;
+  const at::Tensor x = meta({N, D}), weight = meta({O, D}), bias = meta({O}), residual = meta({N, O});
+  at::Tensor y = meta({N, O});
+  const std::int64_t operands = kMatrix + 2 * O * D, result = 2 * N * O;
+  Kept kept;
+  gemm(x, weight.t(), y, {.bias = bias, .residual = residual});
+  gemm(x, weight.t(), y, {.accumulate = true, .work_class = WorkClass::kLora});
+  ASSERT_EQ(kept.calls.size(), 2U);
+  expect_work(kept.calls[0], WorkClass::kGemm, operands + 2 * O + result, result, 2 * N * O * D, 1);
+  expect_work(kept.calls[1], WorkClass::kLora, operands + result, result, 2 * N * O * D, 1);
+}
+
+TEST(WorkRecord, AttentionComputesWhatAQueryMaySee) {
+  constexpr std::int64_t H = 4, K = 2, E = 16;
+  const at::Tensor q = meta({N, H, E}), k = meta({N, K, E}), v = meta({N, K, E});
+  at::Tensor out = meta({N, H, E}), lse = meta({N, H}, at::kFloat), dq = meta({N, H, E}), dk = meta({N, K, E}), dv = dk;
+  AttentionLayout layout;
+  layout.cu_seqlens_q = layout.cu_seqlens_k = {0, 60, 100};
+  layout.backend = AttentionBackend::kReference;  // whose copies nobody counts
+  const std::int64_t visible = 60 * 61 / 2 + 40 * 41 / 2, rows = 2 * N * E, statistics = 4 * N * H;
+  {
+    Kept kept;
+    attention_forward(q, k, v, layout, out, lse);
+    attention_backward(out, q, k, v, out, lse, layout, dq, dk, dv);
+    ASSERT_EQ(kept.calls.size(), 2U);
+    expect_work(kept.calls[0], WorkClass::kAttention, (H + 2 * K) * rows, H * rows + statistics, 4 * visible * H * E, 1);
+    expect_work(kept.calls[1], WorkClass::kAttention, (3 * H + 2 * K) * rows + statistics, (H + 2 * K) * rows,
+                10 * visible * H * E, 3);
+  }
+  layout.window = 10;  // nine queries of a document see fewer
+  Kept kept;
+  attention_forward(q, k, v, layout, out, lse);
+  EXPECT_EQ(kept.only().flops, 4 * (2 * (9 * 10 / 2) + 51 * 10 + 31 * 10) * H * E);
+}
+
+TEST(WorkRecord, FlashAttentionsCopiesCount) {
+  constexpr std::int64_t H = 4, E = 16;
+  const at::Tensor q = meta({N, H, E});
+  at::Tensor out = meta({N, H, E}), lse = meta({N, H}, at::kFloat);
+  AttentionLayout layout;
+  layout.cu_seqlens_q = layout.cu_seqlens_k = {0, N};
+  layout.backend = AttentionBackend::kFa2;
+  const std::int64_t rows = 2 * N * H * E, statistics = 4 * N * H;
+  Kept kept;
+  attention_forward(q, q, q, layout, out, lse);
+  expect_work(kept.only(), WorkClass::kAttention, 3 * rows + rows + statistics, rows + statistics + rows + statistics,
+              4 * (N * (N + 1) / 2) * H * E, 3);
+}
+
+TEST(WorkRecord, CopiesAndRows) {
+  const at::Tensor x = meta({N, D}), rows = meta({10}, at::kLong), token = meta({N}, at::kInt);
+  at::Tensor y = meta({N, D}), picked = meta({10, D}), wide = meta({N, D}, at::kFloat);
+  Kept kept;
+  scaled_copy(x, 2, wide);
+  gather_rows(x, rows, picked);
+  scatter_rows(picked, rows, y);
+  embedding_forward(token, meta({1000, D}), {}, y);
+  ASSERT_EQ(kept.calls.size(), 4U);
+  expect_work(kept.calls[0], WorkClass::kCopy, kMatrix, 2 * kMatrix, 0, 1);
+  expect_work(kept.calls[1], WorkClass::kLoss, 80 + 20 * D, 20 * D, 0, 1);
+  expect_work(kept.calls[2], WorkClass::kLoss, 80 + 20 * D, kMatrix, 0, 1);
+  expect_work(kept.calls[3], WorkClass::kEmbedding, kMatrix + 4 * N, kMatrix, 0, 1);
+}
+
+TEST(WorkRecord, ACallInsideOfAnotherIsNoCall) {
+  constexpr std::int64_t H = 2, K = 1, E = 8;
+  const RopeTable table = make_rope_table(at::ones({E / 2}), N, 1);
+  at::Tensor qkv = at::ones({N, (H + 2 * K) * E});
+  const at::Tensor positions = at::zeros({N}, at::kInt);
+  QkNorm norm{at::ones({E}), at::ones({E}), 1e-6, at::empty({N, (H + K) * E}), at::empty({H + K, N}), {}, {}};
+  Kept kept;
+  qk_norm_rope_forward(qkv, {H, K, positions, table}, norm);  // on a CPU made of rms_norm and rope
+  EXPECT_EQ(kept.only().name, "qk_norm_rope_forward");
+  EXPECT_EQ(kept.num_begun, 1);
+}
+
+TEST(WorkRecord, NobodyListensUnlessSet) {
+  at::Tensor y = at::empty({2, 3});
+  {
+    Kept kept;
+    swiglu_forward(at::ones({2, 6}), y);
+    EXPECT_EQ(kept.calls.size(), 1U);
+  }
+  int num_described = 0;
+  const WorkScope scope("nothing", WorkClass::kCopy, [&](Work&) { ++num_described; });
+  EXPECT_EQ(num_described, 0);
+}
+
+/// Our CUDA kernels, compiled for the CPU, in the place of the CPU's.
+struct OwnOnCpu {
+  OwnOnCpu() { use_own_kernels({&linked_own_kernels(), nullptr, true}); }
+  ~OwnOnCpu() { use_own_kernels({}); }
+};
+
+TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
+  const OwnOnCpu own;
+  const at::Tensor x = at::ones({N, D}), weight = at::ones({D}), gate_up = at::ones({N, 2 * D}), s = at::ones({N, 4});
+  at::Tensor y = at::empty({N, D}), rstd = at::empty({N}), dx = at::zeros({N, D}), dweight = at::zeros({D});
+  at::Tensor d_gate_up = at::empty({N, 2 * D}), bf16 = at::empty({N, D}, at::kBFloat16), picked = at::empty({2, D});
+  const at::Tensor rows = at::arange(2);
+  constexpr std::int64_t H = 4, K = 2, E = 8;
+  const RopeTable table = make_rope_table(at::ones({E / 2}), N, 1);
+  at::Tensor qkv = at::ones({N, (H + 2 * K) * E}), d_qk = at::ones({N, (H + K) * E});
+  const at::Tensor positions = at::zeros({N}, at::kInt);
+  QkNorm norm{at::ones({E}), at::ones({E}), 1e-6, at::ones({N, (H + K) * E}), at::ones({H + K, N}), at::zeros({E}), at::zeros({E})};
+  Kept kept;
+  const auto before = on_cpu::num_launches();
+  rms_norm_forward(x, weight, 1e-6, y, rstd);
+  rms_norm_backward(x, x, weight, rstd, dx, true, nullptr);
+  rms_norm_backward(x, x, weight, rstd, dx, true, &dweight);
+  swiglu_forward(gate_up, y);
+  swiglu_backward(x, gate_up, d_gate_up);
+  scaled_copy(x, 2, bf16);
+  gather_rows(x, rows, picked);
+  scatter_rows(picked, rows, y);
+  qk_norm_rope_forward(qkv, {H, K, positions, table}, norm);
+  qk_norm_rope_backward(d_qk, {H, K, positions, table}, norm, qkv);
+  std::int64_t said = 0;
+  for (const Work& work : kept.calls) said += work.num_launches;
+  EXPECT_EQ(kept.calls.size(), 10U);
+  EXPECT_EQ(said, on_cpu::num_launches() - before);
+}
+
+}  // namespace
+}  // namespace lora_train::kernels
