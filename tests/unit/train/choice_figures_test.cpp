@@ -13,12 +13,13 @@ TEST(ChoiceFigures, AreThoseComputedByHand) {
   const std::int64_t chars[] = {1, 10};                  // by character the second is likelier
   counter.add(logs, chars, 0);
   counter.add(logs, chars, 1);
+  counter.add(logs, chars, 1);
   const ChoiceFigures figures = counter.figures();
-  EXPECT_EQ(figures.num_rows, 2);
-  EXPECT_DOUBLE_EQ(figures.accuracy, 0.5);
-  EXPECT_DOUBLE_EQ(figures.normalized_accuracy, 0.5);
-  EXPECT_NEAR(figures.ece, 0.25, 1e-12);                        // one bin: share 0.75, right half of the time
-  EXPECT_NEAR(figures.brier, (2 * 0.0625 + 2 * 0.5625) / 2, 1e-12);
+  EXPECT_EQ(figures.num_rows, 3);
+  EXPECT_DOUBLE_EQ(figures.accuracy, 1.0 / 3);
+  EXPECT_DOUBLE_EQ(figures.normalized_accuracy, 2.0 / 3);
+  EXPECT_NEAR(figures.ece, 0.75 - 1.0 / 3, 1e-12);       // one bin: share 0.75, right once in three
+  EXPECT_NEAR(figures.brier, (2 * 0.0625 + 4 * 0.5625) / 3, 1e-12);
 }
 
 TEST(ChoiceFigures, OfVerySmallProbabilitiesAreFinite) {
