@@ -12,6 +12,7 @@
 
 #include "attention.h"
 #include "check.h"
+#include "ragged_cuda.h"
 #include "settings.h"
 
 namespace lora_train::cuda {
@@ -200,7 +201,7 @@ CudnnShape shape_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
   return shape_class(shape);
 }
 
-/// Tables of a batch on the device: begins [kNumBegins, >= b + 1] int64 in elements, lengths [2, >= b] int32. cuDNN is told
+/// Tables of a batch, made on the device from its cu_seqlens there: begins [kNumBegins, >= b + 1] int64 in elements, lengths [2, >= b] int32. cuDNN is told
 /// of 16 bytes of alignment for each row.
 struct Tables {
   at::Tensor begins, lengths;
@@ -213,29 +214,22 @@ Tables make_tables(const CudnnShape& shape, const AttentionLayout& layout, at::D
   const std::int64_t strides[kNumBegins] = {shape.q_stride, shape.k_stride, shape.v_stride, shape.out_stride,
                                             shape.dout_stride, shape.num_heads, dq_stride,
                                             shape.num_kv_heads * shape.head_size};
+  kernels::RaggedTables ragged;
+  static_assert(kNumBegins <= kernels::kMostRaggedTables);
+  ragged.count = static_cast<int>(kNumBegins);
+  for (int table = 0; table < ragged.count; ++table) {
+    ragged.strides[table] = strides[table];
+    ragged.is_of_keys[table] = table == kKBegin - kQBegin || table == kVBegin - kQBegin || table == kDkBegin - kQBegin;
+  }
   const std::int64_t row = row_of_begins(shape), length_row = row_of_lengths(shape);
-  // Pinned: a copy from there does not wait for the stream.
-  at::Tensor starts = at::empty({kNumBegins, row}, at::dtype(at::kLong).pinned_memory(true));
-  at::Tensor lengths = at::empty({2, length_row}, at::dtype(at::kInt).pinned_memory(true));
-  auto* const start = starts.mutable_data_ptr<std::int64_t>();
-  auto* const length = lengths.mutable_data_ptr<int>();
-  for (std::int64_t table = 0; table < kNumBegins; ++table) {
-    const bool is_of_keys = table == kKBegin - kQBegin || table == kVBegin - kQBegin || table == kDkBegin - kQBegin;
-    const auto& cu = is_of_keys ? layout.cu_seqlens_k : layout.cu_seqlens_q;
-    for (std::int64_t d = 0; d < row; ++d) {
-      start[table * row + d] = cu[std::min(static_cast<std::size_t>(d), cu.size() - 1)] * strides[table];
-    }
-  }
-  for (std::int64_t d = 0; d < length_row; ++d) {
-    const auto document = static_cast<std::size_t>(d);
-    const bool exists = document + 1 < layout.cu_seqlens_q.size();
-    const auto length_in = [&](const std::vector<std::int64_t>& cu) {
-      return exists ? static_cast<int>(cu[document + 1] - cu[document]) : 0;
-    };
-    length[d] = length_in(layout.cu_seqlens_q);
-    length[length_row + d] = length_in(layout.cu_seqlens_k);
-  }
-  return {starts.to(device, /*non_blocking=*/true), lengths.to(device, /*non_blocking=*/true)};
+  const Tables made = {at::empty({kNumBegins, row}, at::device(device).dtype(at::kLong)),
+                       at::empty({2, length_row}, at::device(device).dtype(at::kInt))};
+  kernels::ragged_tables_cuda(layout.cu_seqlens_q_device.const_data_ptr<std::int32_t>(),
+                              layout.cu_seqlens_k_device.const_data_ptr<std::int32_t>(),
+                              std::ssize(layout.cu_seqlens_q) - 1, ragged, made.begins.mutable_data_ptr<std::int64_t>(), row,
+                              made.lengths.mutable_data_ptr<std::int32_t>(), length_row,
+                              c10::cuda::getCurrentCUDAStream().stream());
+  return made;
 }
 
 /// Made for the first layer of a batch; the layout keeps them for the next ones.

@@ -121,6 +121,18 @@ const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& la
   return choice.backend == AttentionBackend::kEfficient ? &cuda->efficient : nullptr;
 }
 
+/// The same; a recorded call must find all that it needs on the device.
+const CudaAttention* recordable_backend(const at::Tensor& q, const AttentionLayout& layout) {
+  const CudaAttention* const backend = cuda_backend(q, layout);
+  const CudaLibrary* const cuda = cuda_library();
+  const bool is_recordable = backend != nullptr && (backend == &cuda->fa2 || backend == &cuda->cudnn) && is_complete(layout);
+  if (is_recording() && !is_recordable) {
+    throw DeviceError("attention", "this backend reads the lengths of documents on the host; FlashAttention 2 and cuDNN (bf16) "
+                                   "do not");
+  }
+  return backend;
+}
+
 /// The layout as its device copies say, which is what a GPU reads: those of a recorded call have changed since.
 AttentionLayout as_on_device(AttentionLayout layout) {
   const auto read = [](const at::Tensor& from, std::vector<int64_t>& to) {
@@ -146,7 +158,7 @@ void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tenso
   if (q.is_cpu()) {
     return do_or_record([=]() mutable { attention_forward_cpu(q, k, v, as_on_device(layout), out, lse); });
   }
-  const CudaAttention* const backend = cuda_backend(q, layout);
+  const CudaAttention* const backend = recordable_backend(q, layout);
   if (backend == nullptr) return attention_forward_reference(q, k, v, layout, out, lse);
   if (!is_complete(layout)) return backend->forward(q, k, v, completed(layout, q.device()), out, lse);
   backend->forward(q, k, v, layout, out, lse);
@@ -173,7 +185,7 @@ void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::T
     return do_or_record(
         [=]() mutable { attention_backward_cpu(dout, q, k, v, out, lse, as_on_device(layout), dq, dk, dv); });
   }
-  const CudaAttention* const backend = cuda_backend(q, layout);
+  const CudaAttention* const backend = recordable_backend(q, layout);
   if (backend == nullptr) return attention_backward_reference(dout, q, k, v, out, lse, layout, dq, dk, dv);
   if (!is_complete(layout)) {
     return backend->backward(dout, q, k, v, out, lse, completed(layout, q.device()), dq, dk, dv);

@@ -22,6 +22,9 @@ class Graph {
 /// in turn, never at once. Throws DeviceError with what CUDA said; then nothing is left recorded.
 std::unique_ptr<Graph> capture(const std::function<void()>& body);
 
+/// Whether a body is being recorded: what reads lengths of documents on the host refuses then.
+bool is_recording();
+
 /// Whether there is anything to capture with: CUDA is started, or a test has put its own there.
 bool can_capture();
 
