@@ -39,13 +39,16 @@ run_ctest() { # preset, name of the result file, more arguments
 
 stage_unit() { run_ctest dev unit -L unit; }
 
-stage_parity() { "$python" -m pytest -q tests/parity --junitxml="$results/parity.xml"; }
+# A file of tests is one process; there are as many as cores.
+parallel=(-n "$(nproc)" --dist loadfile)
+
+stage_parity() { "$python" -m pytest -q "${parallel[@]}" tests/parity --junitxml="$results/parity.xml"; }
 
 # Long runs that are killed, stopped and starved of disk (docs/durability.md); scripts/torture.sh has the long versions.
 faults=(tests/integration/test_kill.py tests/integration/test_signals.py tests/integration/test_saving.py)
 
 stage_integration() {
-  "$python" -m pytest -q tests/integration "${faults[@]/#/--ignore=}" --junitxml="$results/integration.xml"
+  "$python" -m pytest -q "${parallel[@]}" tests/integration "${faults[@]/#/--ignore=}" --junitxml="$results/integration.xml"
 }
 
 stage_faults() { "$python" -m pytest -q -s "${faults[@]}" --junitxml="$results/faults.xml"; }
