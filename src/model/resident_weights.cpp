@@ -2,11 +2,10 @@
 
 #include <ATen/ATen.h>
 
-#include "lora_train/base/error.h"
-#include "lora_train/base/stop_request.h"
+#include <optional>
+
 #include "lora_train/kernels/cast.h"
-#include "lora_train/model/tensor_io.h"
-#include "lora_train/storage/model_weights.h"
+#include "weight_reader.h"
 
 // D hidden, H heads, K kv heads, E head size, F ffn, V vocabulary.
 namespace lora_train::model {
@@ -112,11 +111,12 @@ ResidentWeights::ResidentWeights(const ModelConfig& config, const storage::Weigh
                                  Layers layers)
     : config_(config),
       options_(at::TensorOptions(dtype).device(device)),
-      files_(files),
       parameters_(trained == TrainedWeights::kAll ? weight_parameters(config) : adapter_parameters(config, specs),
                   Buffers::kAll, device),
       layers_(static_cast<std::size_t>(config.num_layers)) {
   bind_adapters(specs);
+  std::optional<WeightReader> reader;
+  if (files != nullptr) reader_ = &reader.emplace(*files, device);
   for (int64_t i = 0; layers == Layers::kLoad && i < config.num_layers; ++i) load_layer(i);
   outer_.is_tied = config.tie_word_embeddings;
   outer_.embedding = at::empty({config.vocab_size, config.hidden_size}, options_);
@@ -133,16 +133,12 @@ ResidentWeights::ResidentWeights(const ModelConfig& config, const storage::Weigh
     for (const auto& parameter : parameters_.list()) load(parameter.name, parameters_.value(parameter.name));
     bind_trained_weights();
   }
-  files_ = nullptr;
+  if (reader) reader->read();
+  reader_ = nullptr;
 }
 
-void ResidentWeights::load(const std::string& name, const at::Tensor& target) const {
-  if (files_ == nullptr) return;
-  throw_if_stop_requested();
-  const storage::TensorEntry* entry = files_->find(name);
-  if (entry == nullptr) throw FormatError(name, "tensor is missing");
-  copy_elements(*entry, files_->bytes(*entry), files_->where(*entry), target);
-  files_->release(*entry);
+void ResidentWeights::load(const std::string& name, const at::Tensor& target) {
+  if (reader_ != nullptr) reader_->add(name, target);
 }
 
 int64_t ResidentWeights::bytes() const {
@@ -206,9 +202,11 @@ void ResidentWeights::load_layer(int64_t layer) {
 }
 
 void ResidentWeights::load_layer(int64_t layer, const storage::WeightFiles& files) {
-  files_ = &files;
+  WeightReader reader(files, options_.device());
+  reader_ = &reader;
   load_layer(layer);
-  files_ = nullptr;
+  reader_ = nullptr;
+  reader.read();
 }
 
 void ResidentWeights::bind_trained_weights() {

@@ -9,6 +9,7 @@
 #include <driver_types.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,12 +18,12 @@
 namespace {
 
 enum Call { kMalloc, kFree, kHostAlloc, kMemcpy, kMemcpyAsync, kStreamSynchronize, kDeviceSynchronize, kEventSynchronize,
-            kLaunch, kMatmul, kEventElapsedTime, kMemset, kRecorded, kGraphLaunch, kNumCalls };
+            kLaunch, kMatmul, kEventElapsedTime, kMemset, kRecorded, kGraphLaunch, kFromPageLocked, kFromPageable, kNumCalls };
 constexpr std::array<const char*, kNumCalls> kNames = {
     "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaMemcpyAsync", "cudaStreamSynchronize",
     "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaLaunchKernel", "cublasLtMatmul", "cudaEventElapsedTime",
-    "cudaMemsetAsync", "recorded", "cudaGraphLaunch"};
-std::array<long, kNumCalls> counts{};
+    "cudaMemsetAsync", "recorded", "cudaGraphLaunch", "fromPageLocked", "fromPageable"};
+std::array<std::atomic<long>, kNumCalls> counts{};  ///< of all threads
 bool has_failed = false;
 void* capturing = nullptr;  ///< the stream that records
 long num_captures = 0;
@@ -52,6 +53,24 @@ void* host_memory(std::size_t bytes) {
   std::memset(memory, 0, rounded);
   return memory;
 }
+/// Page-locked memory, never given back.
+struct HostRange {
+  const char* begin = nullptr;
+  std::size_t bytes = 0;
+};
+std::array<HostRange, 4096> host_ranges;
+std::atomic<std::size_t> num_host_ranges = 0;
+
+/// Of copies to the device.
+void count_source(const void* from, int kind) {
+  if (kind != cudaMemcpyHostToDevice) return;
+  const auto* const at = static_cast<const char*>(from);
+  bool is_locked = false;
+  for (std::size_t i = 0; i < num_host_ranges && i < host_ranges.size(); ++i) {
+    is_locked = is_locked || (at >= host_ranges[i].begin && at < host_ranges[i].begin + host_ranges[i].bytes);
+  }
+  ++counts[is_locked ? kFromPageLocked : kFromPageable];
+}
 int new_handle(void** handle) {
   *handle = std::malloc(8);
   return status();
@@ -72,7 +91,7 @@ struct Report {
     const char* const file = std::getenv("STAND_IN_CALLS");
     std::FILE* const out = file != nullptr ? std::fopen(file, "w") : nullptr;
     if (out == nullptr) return;
-    for (std::size_t i = 0; i < kNames.size(); ++i) std::fprintf(out, "%s %ld\n", kNames[i], counts[i]);
+    for (std::size_t i = 0; i < kNames.size(); ++i) std::fprintf(out, "%s %ld\n", kNames[i], counts[i].load());
     std::fclose(out);
   }
 } report;
@@ -129,6 +148,10 @@ int cudaFree(void* memory) {
 }
 int cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   *memory = host_memory(bytes);
+  if (const std::size_t index = num_host_ranges; index < host_ranges.size()) {
+    host_ranges[index] = {static_cast<const char*>(*memory), bytes};
+    ++num_host_ranges;
+  }
   return count(kHostAlloc);
 }
 int cudaMallocHost(void** memory, std::size_t bytes) { return cudaHostAlloc(memory, bytes, 0); }
@@ -143,12 +166,14 @@ int cudaMemcpy(void* to, const void* from, std::size_t bytes, int) {
   if (!has_failed) std::memcpy(to, from, bytes);
   return count(kMemcpy);
 }
-int cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, int, void* stream) {
+int cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, int kind, void* stream) {
+  count_source(from, kind);
   if (!has_failed && !(stream != nullptr && stream == capturing)) std::memcpy(to, from, bytes);
   return count(kMemcpyAsync, stream);
 }
 int cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t width,
-                      std::size_t height, int, void* stream) {
+                      std::size_t height, int kind, void* stream) {
+  count_source(from, kind);
   const bool is_recorded = stream != nullptr && stream == capturing;
   for (std::size_t row = 0; row < height && !has_failed && !is_recorded; ++row) {
     std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);

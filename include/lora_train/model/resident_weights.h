@@ -15,13 +15,15 @@ class WeightFiles;
 
 namespace lora_train::model {
 
+class WeightReader;
+
 /// What is trained besides or instead of adapters.
 enum class TrainedWeights { kNone, kAll };
 
 class ResidentWeights : public WeightSource {
  public:
-  /// Copies every weight out of `files` (checked before by check_weights) into compute dtype, tensor by tensor, and
-  /// releases the mapped pages behind it. Makes room for the adapters of `specs`.
+  /// Copies every weight out of `files` (checked before by check_weights) into compute dtype, by several threads, and
+  /// releases the mapped pages behind it. Makes room for the adapters of `specs`. Throws StopError.
   /// With kAll (full fine-tuning) `specs` is empty and every weight is trained.
   ResidentWeights(const ModelConfig& config, const storage::WeightFiles& files, at::ScalarType dtype,
                   const std::vector<AdapterSpec>& specs, TrainedWeights trained, at::Device device = at::kCPU);
@@ -49,14 +51,14 @@ class ResidentWeights : public WeightSource {
   LayerWeights& layer_weights(int64_t index) { return layers_[static_cast<std::size_t>(index)]; }
 
  private:
-  void load(const std::string& name, const at::Tensor& target) const;
+  void load(const std::string& name, const at::Tensor& target);
   void load_layer(int64_t layer);
   void bind_adapters(const std::vector<AdapterSpec>& specs);
   void bind_trained_weights();
 
   ModelConfig config_;
   at::TensorOptions options_;             ///< compute dtype and device
-  const storage::WeightFiles* files_;     ///< during construction; null: shapes alone
+  WeightReader* reader_ = nullptr;        ///< while weights are loaded; null: shapes alone
   Parameters parameters_;
   std::vector<LayerWeights> layers_;
   OuterWeights outer_;

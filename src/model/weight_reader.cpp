@@ -1,0 +1,219 @@
+#include "weight_reader.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/kernels/parallel.h"
+#include "lora_train/model/tensor_io.h"
+
+namespace lora_train::model {
+namespace {
+
+constexpr std::int64_t kAlignment = 64;
+constexpr int kMaxThreads = 8;
+constexpr std::size_t kBuffersPerThread = 2;  // one is filled while the device takes the other
+
+std::int64_t aligned(std::int64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+struct WeightReader::Buffer {
+  at::Tensor host, device;  ///< uint8
+  std::optional<c10::Event> sent;
+};
+
+/// Memory and stream of a reading through buffers.
+class WeightReader::Stage {
+ public:
+  Stage(at::Device device, std::size_t num_buffers, std::int64_t buffer_bytes) : device_(device) {
+    const auto bytes = static_cast<std::int64_t>(num_buffers) * buffer_bytes;
+    host_ = at::empty({bytes}, at::TensorOptions(at::kByte).pinned_memory(device.is_cuda()));
+    const at::Tensor on_device = at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
+    for (std::int64_t at = 0; at < bytes; at += buffer_bytes) {
+      buffers.push_back({host_.narrow(0, at, buffer_bytes), on_device.narrow(0, at, buffer_bytes), std::nullopt});
+      if (device.is_cuda()) buffers.back().sent.emplace(at::kCUDA);
+    }
+    if (!device.is_cuda()) return;
+    const c10::impl::VirtualGuardImpl guard(at::kCUDA);
+    stream = guard.getNewStream(device);
+    // Targets and buffers may have been other tensors' memory, which work that was asked for still uses.
+    c10::Event before(at::kCUDA);
+    before.record(guard.getStream(device));
+    before.block(*stream);
+  }
+  /// Page-locked memory that a failed device may still read is kept for ever: LibTorch would throw while it goes.
+  ~Stage() {
+    if (!device_.is_cuda()) return;
+    try {
+      wait();
+      buffers.clear();
+      host_ = at::Tensor();
+      at::getHostAllocator(at::kCUDA)->empty_cache();
+    } catch (...) {
+      new std::vector<Buffer>(std::move(buffers));
+      new at::Tensor(std::move(host_));
+    }
+  }
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+
+  void wait() const {
+    if (stream) c10::impl::VirtualGuardImpl(at::kCUDA).synchronizeStream(*stream);
+  }
+
+  std::vector<Buffer> buffers;
+  std::optional<c10::Stream> stream;
+
+ private:
+  at::Device device_;
+  at::Tensor host_;
+};
+
+WeightReader::WeightReader(const storage::WeightFiles& files, at::Device device, const WeightReaderOptions& options)
+    : files_(files), device_(device), options_(options) {}
+
+void WeightReader::add(const std::string& name, const at::Tensor& target) {
+  const storage::TensorEntry* entry = files_.find(name);
+  if (entry == nullptr) throw FormatError(name, "tensor is missing");
+  const at::ScalarType type = scalar_type(entry->dtype, files_.where(*entry));
+  if (target.sizes() != at::IntArrayRef(entry->shape)) {
+    throw ShapeError(files_.where(*entry), "is " + storage::describe(*entry) + " and does not fit its place");
+  }
+  if (target.numel() == 0) return;
+  const std::int64_t row_bytes = static_cast<std::int64_t>(entry->num_bytes()) / target.size(0);
+  requests_.push_back({entry, target, type, row_bytes});
+}
+
+void WeightReader::cut() {
+  std::stable_sort(requests_.begin(), requests_.end(), [](const Request& a, const Request& b) {
+    return std::tie(a.entry->file, a.entry->begin) < std::tie(b.entry->file, b.entry->begin);
+  });
+  rows_left_ = std::vector<std::atomic<std::int64_t>>(requests_.size());
+  std::int64_t end = 0;
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    const std::int64_t num_rows = requests_[i].target.size(0), row_bytes = requests_[i].row_bytes;
+    rows_left_[i] = num_rows;
+    for (std::int64_t begin = 0; begin < num_rows;) {
+      if (chunks_.empty() || end + row_bytes > options_.chunk_bytes) {
+        chunks_.emplace_back();
+        end = 0;
+      }
+      const std::int64_t count = std::clamp<std::int64_t>((options_.chunk_bytes - end) / row_bytes, 1, num_rows - begin);
+      chunks_.back().push_back({i, begin, count, end, count * row_bytes});
+      end = aligned(end + count * row_bytes);
+      begin += count;
+    }
+  }
+}
+
+const WeightReader::Chunk* WeightReader::take() {
+  if (has_failed_) return nullptr;
+  throw_if_stop_requested();
+  const std::size_t index = next_chunk_++;
+  return index < chunks_.size() ? &chunks_[index] : nullptr;
+}
+
+const char* WeightReader::source(const Piece& piece) const {
+  const Request& request = requests_[piece.request];
+  return files_.bytes(*request.entry).data() + piece.begin * request.row_bytes;
+}
+
+at::Tensor WeightReader::target(const Piece& piece) const {
+  return requests_[piece.request].target.narrow(0, piece.begin, piece.count);
+}
+
+void WeightReader::is_read(const Piece& piece) {
+  if ((rows_left_[piece.request] -= piece.count) == 0) files_.release(*requests_[piece.request].entry);
+}
+
+void WeightReader::read() {
+  cut();
+  if (chunks_.empty()) return;
+  if (device_.is_cuda() || options_.is_staged) {
+    read_chunks_through_buffers();
+  } else {
+    read_chunks_into_memory();
+  }
+}
+
+void WeightReader::read_chunks_into_memory() {
+  kernels::parallel_ranges(at::get_num_threads(), 1, [&](std::int64_t, std::int64_t) {
+    try {
+      while (const Chunk* chunk = take()) {
+        for (const Piece& piece : *chunk) {
+          const storage::TensorEntry& entry = *requests_[piece.request].entry;
+          const at::Tensor rows = target(piece);
+          storage::TensorEntry part{entry.name, entry.dtype, rows.sizes().vec()};
+          copy_elements(part, {source(piece), static_cast<std::size_t>(piece.bytes)}, entry.name, rows);
+          is_read(piece);
+        }
+      }
+    } catch (...) {
+      has_failed_ = true;
+      throw;
+    }
+  });
+}
+
+void WeightReader::fill_and_send(const Chunk& chunk, Buffer& buffer, const Stage& stage) {
+  if (buffer.sent && buffer.sent->was_marked_for_recording()) buffer.sent->synchronize();
+  for (const Piece& piece : chunk) {
+    std::memcpy(buffer.host.mutable_data_ptr<std::uint8_t>() + piece.offset, source(piece), static_cast<std::size_t>(piece.bytes));
+    is_read(piece);
+  }
+  const std::int64_t bytes = chunk.back().offset + chunk.back().bytes;
+  buffer.device.narrow(0, 0, bytes).copy_(buffer.host.narrow(0, 0, bytes), /*non_blocking=*/true);
+  if (buffer.sent) buffer.sent->record(*stage.stream);
+  for (const Piece& piece : chunk) {
+    const at::Tensor rows = target(piece);
+    const at::Tensor from = buffer.device.narrow(0, piece.offset, piece.bytes).view(requests_[piece.request].type);
+    rows.copy_(from.view(rows.sizes()), /*non_blocking=*/true);
+  }
+}
+
+void WeightReader::read_chunks_through_buffers() {
+  int num_threads = options_.num_threads;
+  if (num_threads == 0) num_threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
+  const std::size_t num_readers = std::min(static_cast<std::size_t>(num_threads), chunks_.size());
+  std::int64_t buffer_bytes = 0;
+  for (const Chunk& chunk : chunks_) buffer_bytes = std::max(buffer_bytes, aligned(chunk.back().offset + chunk.back().bytes));
+  Stage stage(device_, std::min(kBuffersPerThread * num_readers, chunks_.size()), buffer_bytes);
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto reader = [&](std::size_t number) {
+    try {
+      const c10::OptionalStreamGuard in_stream(stage.stream);
+      for (std::size_t next = number; const Chunk* chunk = take();) {
+        fill_and_send(*chunk, stage.buffers[next], stage);
+        next = next + num_readers < stage.buffers.size() ? next + num_readers : number;
+      }
+    } catch (...) {
+      has_failed_ = true;
+      const std::scoped_lock lock(mutex);
+      if (!error) error = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 1; i < num_readers; ++i) threads.emplace_back(reader, i);
+    reader(0);
+  }
+  if (error) std::rethrow_exception(error);
+  stage.wait();
+}
+
+}  // namespace lora_train::model
