@@ -16,6 +16,12 @@ Json to_object(const Ledger& ledger) {
   return {{"total", ledger.total}, {"kept", ledger.kept}, {"reasons", reasons}};
 }
 
+Json to_object(const std::vector<std::pair<std::string, double>>& seconds) {
+  Json object = Json::object();
+  for (const auto& [phase, value] : seconds) object[phase] = value;
+  return object;
+}
+
 }  // namespace
 
 std::string to_json(const RunSummary& summary) {
@@ -36,6 +42,7 @@ std::string to_json(const RunSummary& summary) {
       {"steps_per_s", summary.steps_per_s},
       {"wall_s", summary.wall_s},
       {"train_s", summary.train_s},
+      {"startup_s", to_object(summary.startup_s)},
       {"peak_memory_gib", or_null(summary.peak_memory_gib)},
       {"peak_host_memory_gib", summary.peak_host_memory_gib},
       {"gpu", or_null(summary.gpu)},

@@ -11,6 +11,8 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
 #include "lora_train/kernels/graph.h"
+#include "lora_train/metrics/host_memory.h"
+#include "lora_train/storage/read_ahead.h"
 #include "checkpoint_tensors.h"
 #include "run_state.h"
 #include "memory_plan.h"
@@ -185,10 +187,17 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   run->state.started_at = found ? found->state.started_at : static_cast<std::int64_t>(std::time(nullptr));
   tokenizer::set_template_time(run->state.started_at);
   run->files = open_model(profile);
+  run->startup.end_phase("open model");
   run->device = start_device(profile, run->files.config);
   run->max_steps_in_flight = run->device.is_cuda() ? kMaxStepsInFlight : 0;
   run->adapters = choose_adapters(profile, run->files);
-  run->data = load_data(profile, run->files, true);
+  run->startup.end_phase("device");
+  {
+    // Planning needs the data, and weights the plan: what can go on meanwhile is the disk.
+    const storage::ReadAhead weights(run->files.resolved.folder, metrics::available_host_memory() / 2);
+    run->data = load_data(profile, run->files, true);
+  }
+  run->startup.end_phase("data");
   throw_if_stop_requested();
   std::optional<FittingSizes> fitting;
   const std::int64_t budget = memory_budget(run->device);
@@ -207,15 +216,19 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
     run->eval_plans.push_back(data::plan_evaluation(eval.store, run->data.max_seq_len, profile.packing, eval_rows));
   }
   const bool train_all = profile.adapter == AdapterKind::kNone;
+  run->startup.end_phase("plan");
   run->model = load_model(profile, run->device, run->files, run->adapters, train_all, run->data.max_seq_len);
   check_stop_token_row(*run);
+  run->startup.end_phase("weights");
   run->tuning = start_tuning(profile, run->device, found ? found->state.tuning : "");
   const std::int64_t chunk_bytes = tune_before_buffers(*run, fitting, budget);
+  if (run->tuning) run->startup.end_phase("tuning");
   prepare_steps(*run, capacity(*run, eval_rows), fitting ? std::optional(fitting->recompute) : std::nullopt, chunk_bytes);
   run->schedule = schedule_options(profile, *run);
   run->checkpoint = checkpoint_contents(*run);
   if (checkpoint) resume(*run, *checkpoint, *found);
   log_start(*run);
+  run->startup.end_phase("buffers");
   return run;
 }
 

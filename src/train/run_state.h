@@ -15,6 +15,7 @@
 #include "lora_train/train/requests.h"
 #include "evaluate.h"
 #include "setup.h"
+#include "startup_times.h"
 #include "train_step.h"
 #include "tuning.h"
 
@@ -33,6 +34,7 @@ struct Run {
   const TrainRequest& request;
   Profile resolved;  ///< numbers in place of the `auto` that the data decide: what profile.yaml says
   Clock::time_point start = Clock::now();
+  StartupTimes startup;
   RunDevice device;
   std::size_t max_steps_in_flight = 0;  ///< steps that the device may be behind: kMaxStepsInFlight of a GPU
   ModelFiles files;

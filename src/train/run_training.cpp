@@ -77,13 +77,17 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
                                        run->device.name, 1, run_name(request.profile), run->plan->rows_per_epoch(),
                                        static_cast<long long>(run->data.train.size()), metrics::now_s()});
+  run->startup.end_phase("output folder");
   summary.gpu = run->device.is_cuda() ? run->device.name : "";
   summary.num_gpus = run->device.is_cuda() ? 1 : 0;
   try {
     if (run->device.is_cuda() && run->state.step < run->plan->total_steps()) {
       log_info("before step 1: " + rehearse(*run) + " fits; " + memory_in_words(run->device));
+      run->startup.end_phase("rehearsal");
       record_steps(*run);
+      run->startup.end_phase("recording");
       finish_tuning(*run);
+      if (run->tuning) run->startup.end_phase("tuning");
     }
     train_loop(*run, reporters, summary);
     if (summary.status == "done") {

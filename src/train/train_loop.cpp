@@ -133,6 +133,14 @@ class Loop {
     }
   }
 
+  void end_startup(std::int64_t step) {
+    segments_after_first_step_ = device_memory(run_.device).num_segments;
+    run_.startup.end_phase("step " + std::to_string(step));
+    run_.startup.finish();
+    log_info("start to end of step " + std::to_string(step) + ": " + run_.startup.in_words());
+    summary_.startup_s = run_.startup.phases();
+  }
+
   void finish_all_steps() {
     while (!in_flight_.empty()) finish_step();
   }
@@ -145,7 +153,7 @@ class Loop {
     const StepResult result = receive_step(*run_.context, plan);
     const double step_s = seconds_since(last_finish_);
     last_finish_ = Clock::now();
-    if (steps_here_ == 0) segments_after_first_step_ = device_memory(run_.device).num_segments;
+    if (steps_here_ == 0) end_startup(plan.step);
     run_.state.step = plan.step;
     run_.state.epoch = plan.epoch_after;
     run_.state.tokens += plan.num_tokens;
@@ -213,6 +221,7 @@ class Loop {
       num_tokens += result.num_tokens;
     }
     if (num_tokens == 0) return;  // no evaluation sets
+    run_.startup.end_phase("evaluation");
     run_.state.eval_step = run_.state.step;
     run_.state.eval_loss = loss_sum / static_cast<double>(num_tokens);
     if (!run_.state.best_eval_loss || *run_.state.eval_loss < *run_.state.best_eval_loss) {

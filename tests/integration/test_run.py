@@ -1,6 +1,7 @@
 """The life of a run: what it writes, going on after a stop, finished and changed runs, exit codes."""
 
 import json
+import re
 import shutil
 import signal
 
@@ -14,7 +15,7 @@ TRAIN_KEYS = {"event", "step", "epoch", "loss", "supervised_tokens", "loss_mean"
 EVAL_KEYS = {"event", "step", "name", "loss", "perplexity", "token_accuracy", "num_tokens", "eval_s"}
 SUMMARY_KEYS = {"status", "exit_code", "reason", "step", "total_steps", "epoch", "train_loss", "eval_loss",
                 "best_eval_loss", "best_step", "tokens", "supervised_tokens", "tokens_per_s", "steps_per_s", "wall_s",
-                "train_s", "peak_memory_gib", "peak_host_memory_gib", "gpu", "num_gpus", "cost_usd", "ledger", "adapter",
+                "train_s", "startup_s", "peak_memory_gib", "peak_host_memory_gib", "gpu", "num_gpus", "cost_usd", "ledger", "adapter",
                 "profile_hash", "version"}
 STOPPED = 75
 
@@ -68,6 +69,23 @@ def test_what_a_run_writes(setup):
     assert {"adapter_config.json", "adapter_model.safetensors", "README.md"} <= {
         path.name for path in (setup.output_dir / "adapter").iterdir()}
     assert json.loads((setup.output_dir / "checkpoint-3/trainer_state.json").read_text())["global_step"] == 3
+
+
+@pytest.mark.parametrize("changes, phases", [
+    (dict(), []), (dict(eval_steps=2, eval_on_start=True, val_set_size=2), ["evaluation"])])
+def test_the_time_to_the_end_of_step_1_is_logged_by_phase(setup, changes, phases):
+    run = setup.train(max_steps=3, save_steps=2, **changes)
+    assert run.code == 0, run
+    expected = ["open model", "device", "data", "plan", "weights", "buffers", "output folder", *phases, "step 1"]
+    [(total, words)] = re.findall(r"start to end of step 1: ([\d.]+) s \((.*)\)", run.stderr)
+    assert re.sub(r" [\d.]+(?=,|$)", "", words).split(", ") == expected, words
+    summary = setup.summary()
+    assert list(summary["startup_s"]) == expected and all(value >= 0 for value in summary["startup_s"].values())
+    assert abs(sum(summary["startup_s"].values()) - float(total)) <= 0.051
+    assert 0 < sum(summary["startup_s"].values()) <= summary["wall_s"]
+    resumed = setup.train(max_steps=4, save_steps=2, **changes)
+    assert resumed.code == 0 and "start to end of step 4: " in resumed.stderr, resumed
+    assert "start to end of step 1" not in resumed.stderr
 
 
 @pytest.mark.parametrize("changes, rank", [(dict(lora_r=4), 8), (dict(lora_r=20), 32),

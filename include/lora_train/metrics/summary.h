@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lora_train::metrics {
@@ -46,6 +47,7 @@ struct RunSummary {
   double steps_per_s = 0;
   double wall_s = 0;                           ///< of this process, from its start
   double train_s = 0;                          ///< of it, inside training steps
+  std::vector<std::pair<std::string, double>> startup_s = {};  ///< up to the end of the first step, by phase, in order
   std::optional<double> peak_memory_gib = {};  ///< device memory; empty on a CPU
   double peak_host_memory_gib = 0;             ///< resident set, see host_memory.h
   std::string gpu = {};                        ///< name of the device; empty = none, written as null

@@ -25,7 +25,7 @@ TEST(Summary, HasTheKeysOfTheContractInItsOrder) {
   EXPECT_EQ(
       keys_of(Json::parse(to_json(RunSummary{}))),
       "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step tokens "
-      "supervised_tokens tokens_per_s steps_per_s wall_s train_s peak_memory_gib peak_host_memory_gib gpu num_gpus "
+      "supervised_tokens tokens_per_s steps_per_s wall_s train_s startup_s peak_memory_gib peak_host_memory_gib gpu num_gpus "
       "cost_usd ledger adapter run_name profile_hash version ");
 }
 

@@ -1,0 +1,38 @@
+// Where the time up to the end of the first step went.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lora_train::train {
+
+/// Seconds of each phase of a start, in order. Not thread-safe.
+class StartupTimes {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// What happened since the last call, or since this was made, was `phase`. Phases of one name add up. Nothing after finish().
+  void end_phase(const std::string& phase) {
+    if (is_finished_) return;
+    const auto now = Clock::now();
+    add(phase, std::chrono::duration<double>(now - last_).count());
+    last_ = now;
+  }
+  void finish() { is_finished_ = true; }
+  bool is_finished() const { return is_finished_; }
+
+  const std::vector<std::pair<std::string, double>>& phases() const { return phases_; }
+  double total_s() const;
+  /// "7.8 s (open model 0.1, data 1.9, step 1.0)"
+  std::string in_words() const;
+
+ private:
+  void add(const std::string& phase, double seconds);
+
+  Clock::time_point last_ = Clock::now();
+  std::vector<std::pair<std::string, double>> phases_;
+  bool is_finished_ = false;
+};
+
+}  // namespace lora_train::train
