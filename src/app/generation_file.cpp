@@ -54,11 +54,18 @@ GenerationFile::GenerationFile(std::filesystem::path path, const GenerationSetti
     : path_(std::move(path)), is_done_(prompts.size(), false) {
   open();
   if (!is_regular_) return;
-  read_lines(prompts);
-  if (num_done() > 0) {
-    check_settings(settings);
-    return;
+  const std::string text = read_file(path_);
+  const std::size_t last_end = text.rfind('\n');
+  size_ = last_end == std::string::npos ? 0 : last_end + 1;
+  // All of it is looked at before anything is changed: the file may be somebody else's.
+  check_torn_line(std::string_view(text).substr(size_));
+  read_lines(std::string_view(text).substr(0, size_), prompts);
+  if (num_done() > 0) check_settings(settings);
+  if (size_ != text.size()) {
+    log_warning(path_.string() + ": the last line has no end and is made again");
+    cut_off();
   }
+  if (num_done() > 0) return;
   Json object = Json::object();
   for (const auto& [name, value] : settings) object[name] = parsed(value);
   write_file_atomic(settings_path(), object.dump(1) + "\n");
@@ -77,19 +84,18 @@ void GenerationFile::open() {
   }
 }
 
-void GenerationFile::read_lines(const std::vector<std::string>& prompts) {
-  std::string text = read_file(path_);
-  const std::size_t last_end = text.rfind('\n');
-  size_ = last_end == std::string::npos ? 0 : last_end + 1;
-  if (size_ != text.size()) {
-    // A file of something else may have no line end at all.
-    if (size_ == 0 && !text.starts_with("{")) {
-      throw ConfigError(path_.string(), "was not written by generate: its first line is not one of its. Give another --output");
-    }
-    log_warning(path_.string() + ": the last line has no end and is made again");
-    if (file_ops().truncate(descriptor_.fd, size_) != 0) fail(path_, "shorten the file");
-    text.resize(size_);
-  }
+/// What a process that was killed left of a line begins as all our lines do.
+void GenerationFile::check_torn_line(std::string_view rest) const {
+  constexpr std::string_view kBegin = "{\"index\":";
+  if (rest.starts_with(kBegin) || kBegin.starts_with(rest)) return;
+  throw ConfigError(path_.string(), "was not written by generate: its last line is not one of its. Give another --output");
+}
+
+void GenerationFile::cut_off() const {
+  if (file_ops().truncate(descriptor_.fd, size_) != 0) fail(path_, "shorten the file");
+}
+
+void GenerationFile::read_lines(std::string_view text, const std::vector<std::string>& prompts) {
   std::size_t number = 0;
   for (const std::string_view line : lines_of(text)) {
     const std::string where = path_.string() + ":" + std::to_string(++number);

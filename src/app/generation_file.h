@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,7 +37,9 @@ class GenerationFile {
  private:
   void open();
   void check_settings(const GenerationSettings& settings) const;
-  void read_lines(const std::vector<std::string>& prompts);
+  void check_torn_line(std::string_view rest) const;
+  void read_lines(std::string_view text, const std::vector<std::string>& prompts);
+  void cut_off() const;
   std::filesystem::path settings_path() const { return path_.string() + ".settings.json"; }
 
   struct Descriptor {

@@ -46,10 +46,17 @@ class GenerationConfig {
     return found->get<double>();
   }
 
+  bool is_sampling() const {
+    const auto found = json_.find("do_sample");
+    if (found == json_.end() || found->is_null()) return false;
+    if (!found->is_boolean()) throw FormatError(path_.string() + ": do_sample", "is " + found->dump() + "; expected true or false");
+    return found->get<bool>();
+  }
+
   /// transformers samples only where the file says so, with 1.0, 1.0 and 50 where it says no more.
   generate::SamplingOptions options() const {
     generate::SamplingOptions options;
-    if (!json_.value("do_sample", false)) return options;
+    if (!is_sampling()) return options;
     options.temperature = number("temperature").value_or(1.0);
     options.top_p = number("top_p").value_or(1.0);
     options.top_k = static_cast<std::int64_t>(number("top_k").value_or(50));

@@ -146,6 +146,11 @@ def test_generation_config_is_taken_when_asked_for(tmp_path, prompts):
     (model / "generation_config.json").write_text(json.dumps(dict(config, repetition_penalty=1.05)))
     run = generate(*arguments, "--generation-config", model=model)
     assert run.code == 2 and "repetition_penalty: 1.05" in run.stderr, run
+    (model / "generation_config.json").write_text(json.dumps(dict(config, do_sample=None)))
+    assert completions(*arguments, "--generation-config", model=model) == greedy
+    (model / "generation_config.json").write_text(json.dumps(dict(config, do_sample="yes")))
+    run = generate(*arguments, "--generation-config", model=model)
+    assert run.code == 4 and "do_sample" in run.stderr, run
 
 
 def test_output_goes_on_where_it_stopped(tmp_path, prompts):

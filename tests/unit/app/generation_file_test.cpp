@@ -77,6 +77,21 @@ TEST_F(AnswerFile, RefusesOtherPromptsAndOtherFiles) {
   EXPECT_EQ(text(), "notes without a line end");
 }
 
+TEST_F(AnswerFile, ChangesNothingThatItRefuses) {
+  for (const std::string other : {R"({"lr": 1})", "{\n  \"lr\": 1\n}", "[1]\n{\"index\":0"}) {
+    write_text(path_, other);
+    EXPECT_NE(refusal(), "no error") << other;
+    EXPECT_EQ(text(), other);
+  }
+  std::filesystem::remove(path_);
+  GenerationFile(path_, settings_, prompts_).append(0, line(0, "a"));
+  std::ofstream(path_, std::ios::app) << R"({"index":1,"prom)";
+  const std::string before = text();
+  settings_[1].second = "0.7";
+  EXPECT_NE(refusal().find("other settings"), std::string::npos) << refusal();
+  EXPECT_EQ(text(), before);
+}
+
 TEST_F(AnswerFile, AppendsPromptsThatWereAddedAtTheEnd) {
   GenerationFile(path_, settings_, {"\"a\""}).append(0, line(0, "a"));
   EXPECT_EQ(GenerationFile(path_, settings_, prompts_).num_done(), 1U);
