@@ -74,7 +74,7 @@ def test_a_step_takes_no_memory_and_waits_for_nothing(setup, precision):
 
 
 def test_weights_go_through_page_locked_buffers_without_a_wait_per_tensor(setup):
-    """30 layers in place of 2 are 336 tensors more: they make no more waits and no more copies from the host."""
+    """30 layers in place of 2 are 336 tensors more: they make no more waits, and nothing of them comes from pageable memory."""
     counts = []
     for layers in (2, 30):
         few = model_tensors()
@@ -88,7 +88,8 @@ def test_weights_go_through_page_locked_buffers_without_a_wait_per_tensor(setup)
         counts.append(calls)
     more = {name: counts[1][name] - counts[0][name] for name in counts[0]}
     assert more["cudaStreamSynchronize"] + more["cudaEventSynchronize"] + more["cudaDeviceSynchronize"] + more["cudaMemcpy"] <= 2, more
-    assert more["fromPageable"] == 0 and counts[1]["fromPageLocked"] > 0 and more["cudaMemcpyAsync"] > 28, counts
+    assert more["bytesFromPageable"] == 0, counts
+    assert more["bytesFromPageLocked"] >= 28 * sum(tensor.nbytes for name, tensor in few.items() if ".layers.0." in name), more
 
 
 @pytest.mark.parametrize("changes", [dict(), dict(lora_dropout=0.1), dict(gradient_checkpointing="full", packing=True)])

@@ -18,11 +18,11 @@
 namespace {
 
 enum Call { kMalloc, kFree, kHostAlloc, kMemcpy, kMemcpyAsync, kStreamSynchronize, kDeviceSynchronize, kEventSynchronize,
-            kLaunch, kMatmul, kEventElapsedTime, kMemset, kRecorded, kGraphLaunch, kFromPageLocked, kFromPageable, kNumCalls };
+            kLaunch, kMatmul, kEventElapsedTime, kMemset, kRecorded, kGraphLaunch, kBytesFromPageLocked, kBytesFromPageable, kNumCalls };
 constexpr std::array<const char*, kNumCalls> kNames = {
     "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaMemcpyAsync", "cudaStreamSynchronize",
     "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaLaunchKernel", "cublasLtMatmul", "cudaEventElapsedTime",
-    "cudaMemsetAsync", "recorded", "cudaGraphLaunch", "fromPageLocked", "fromPageable"};
+    "cudaMemsetAsync", "recorded", "cudaGraphLaunch", "bytesFromPageLocked", "bytesFromPageable"};
 std::array<std::atomic<long>, kNumCalls> counts{};  ///< of all threads
 bool has_failed = false;
 void* capturing = nullptr;  ///< the stream that records
@@ -62,14 +62,14 @@ std::array<HostRange, 4096> host_ranges;
 std::atomic<std::size_t> num_host_ranges = 0;
 
 /// Of copies to the device.
-void count_source(const void* from, int kind) {
+void count_source(const void* from, std::size_t bytes, int kind) {
   if (kind != cudaMemcpyHostToDevice) return;
   const auto* const at = static_cast<const char*>(from);
   bool is_locked = false;
   for (std::size_t i = 0; i < num_host_ranges && i < host_ranges.size(); ++i) {
     is_locked = is_locked || (at >= host_ranges[i].begin && at < host_ranges[i].begin + host_ranges[i].bytes);
   }
-  ++counts[is_locked ? kFromPageLocked : kFromPageable];
+  counts[is_locked ? kBytesFromPageLocked : kBytesFromPageable] += static_cast<long>(bytes);
 }
 int new_handle(void** handle) {
   *handle = std::malloc(8);
@@ -167,13 +167,13 @@ int cudaMemcpy(void* to, const void* from, std::size_t bytes, int) {
   return count(kMemcpy);
 }
 int cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, int kind, void* stream) {
-  count_source(from, kind);
+  count_source(from, bytes, kind);
   if (!has_failed && !(stream != nullptr && stream == capturing)) std::memcpy(to, from, bytes);
   return count(kMemcpyAsync, stream);
 }
 int cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t width,
                       std::size_t height, int kind, void* stream) {
-  count_source(from, kind);
+  count_source(from, width * height, kind);
   const bool is_recorded = stream != nullptr && stream == capturing;
   for (std::size_t row = 0; row < height && !has_failed && !is_recorded; ++row) {
     std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
