@@ -5,6 +5,8 @@
 namespace lora_train::train {
 
 StepGraphs::StepGraphs(StepContext& context, const std::map<int, model::Batch>& batches) {
+  // Once as it comes, so that all of it is loaded: steps that come take their chunks in another way.
+  if (!batches.empty()) ask_for_next_losses(context, batches.begin()->second);
   for (const auto& [class_index, batch] : batches) {
     Body& body = bodies_[class_index];
     body.batch = batch;

@@ -16,7 +16,8 @@ struct StepContext;
 class StepGraphs {
  public:
   /// Records for every batch of `batches`: one on the device for each class that is to be replayed, its dropout keys set. All
-  /// of them, and an update, have been computed once as they come. Throws DeviceError where CUDA refuses.
+  /// of them, and an update, have been computed once as they come, frozen. Adds to loss and gradients of that. Throws
+  /// DeviceError where CUDA refuses.
   StepGraphs(StepContext& context, const std::map<int, model::Batch>& batches);
 
   bool has(int class_index) const { return bodies_.contains(class_index); }

@@ -100,6 +100,7 @@ def test_a_step_is_copies_and_replays(setup, changes):
     for steps in (10, 30):
         run, calls = on_stand_in(setup, max_steps=steps, output_dir=str(setup.output_dir.parent / f"run-{steps}"), **changes)
         assert run.code == 0 and "cuda_graphs: steps recorded for micro-batches of" in run.stderr, run
+        assert calls["recorded"] > 100 and calls["recordedCold"] == 0, calls  # every kernel has run before
         counts.append(calls)
     more = {name: (counts[1][name] - counts[0][name]) / 20 for name in counts[0]}
     micro_batches = more["cudaGraphLaunch"] // 3  # forward, one chunk of losses, backward; and the update

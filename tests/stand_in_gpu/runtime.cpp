@@ -14,18 +14,23 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
+#include <thread>
 
 namespace {
 
 enum Call { kMalloc, kFree, kHostAlloc, kMemcpy, kMemcpyAsync, kStreamSynchronize, kDeviceSynchronize, kEventSynchronize,
-            kLaunch, kMatmul, kEventElapsedTime, kMemset, kRecorded, kGraphLaunch, kBytesFromPageLocked, kBytesFromPageable, kNumCalls };
+            kLaunch, kMatmul, kEventElapsedTime, kMemset, kRecorded, kRecordedCold,
+            kGraphLaunch, kBytesFromPageLocked, kBytesFromPageable, kNumCalls };
 constexpr std::array<const char*, kNumCalls> kNames = {
     "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaMemcpyAsync", "cudaStreamSynchronize",
     "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaLaunchKernel", "cublasLtMatmul", "cudaEventElapsedTime",
-    "cudaMemsetAsync", "recorded", "cudaGraphLaunch", "bytesFromPageLocked", "bytesFromPageable"};
+    "cudaMemsetAsync", "recorded", "recordedCold", "cudaGraphLaunch", "bytesFromPageLocked", "bytesFromPageable"};
 std::array<std::atomic<long>, kNumCalls> counts{};  ///< of all threads
 bool has_failed = false;
 void* capturing = nullptr;  ///< the stream that records
+std::thread::id recorder;   ///< the thread that asked for it
 long num_captures = 0;
 bool is_broken = false;     ///< something was asked for that cannot be recorded
 
@@ -34,8 +39,20 @@ int count(Call call) {
   ++counts[call];
   return status();
 }
-/// Of work in a stream: recorded, it is not done now.
-int count(Call call, void* stream) { return count(stream != nullptr && stream == capturing ? kRecorded : call); }
+/// Of work in a stream: recorded, it is not done now. What goes elsewhere while a stream records would be done once and
+/// never again.
+int count(Call call, void* stream) {
+  if (capturing != nullptr && stream != capturing && std::this_thread::get_id() == recorder) is_broken = true;
+  return count(stream != nullptr && stream == capturing ? kRecorded : call);
+}
+/// Of a kernel: one that has never run before it is recorded would be loaded in the middle of that.
+int count_launch(const void* kernel, void* stream) {
+  static std::set<const void*> known;
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  if (known.insert(kernel).second && capturing != nullptr) ++counts[kRecordedCold];
+  return count(kLaunch, stream);
+}
 /// What may not come while a stream records: a wait of the host.
 int count_wait(Call call) {
   if (capturing == nullptr) return count(call);
@@ -198,6 +215,7 @@ int cudaStreamBeginCapture(void* stream, int) {
   const long refuse_at = setting("STAND_IN_REFUSE_CAPTURE_AT", 0);
   if (stream == nullptr || capturing != nullptr) return cudaErrorStreamCaptureUnsupported;
   capturing = stream;
+  recorder = std::this_thread::get_id();
   is_broken = refuse_at > 0 && num_captures + 1 >= refuse_at;
   ++num_captures;
   return status();
@@ -239,9 +257,9 @@ int cudaEventElapsedTime(float* ms, void*, void*) {
   return status();
 }
 
-int cudaLaunchKernel(const void*, dim3, dim3, void**, std::size_t, void* stream) { return count(kLaunch, stream); }
-int __cudaLaunchKernel(void*, dim3, dim3, void**, std::size_t, void* stream) { return count(kLaunch, stream); }
-int cudaLaunchKernelExC(const void*, const void*, void**) { return count(kLaunch); }
+int cudaLaunchKernel(const void* kernel, dim3, dim3, void**, std::size_t, void* stream) { return count_launch(kernel, stream); }
+int __cudaLaunchKernel(void* kernel, dim3, dim3, void**, std::size_t, void* stream) { return count_launch(kernel, stream); }
+int cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void**) { return count_launch(kernel, config->stream); }
 int cudaFuncGetAttributes(void*, const void*) { return 0; }
 int cudaFuncSetAttribute(const void*, int, int) { return 0; }
 int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, std::size_t) { return *blocks = 2, 0; }
