@@ -150,7 +150,7 @@ find_folders() {
     [ "${counts[i]}" -gt 1 ] || continue
     [ "${folders[0]}" != "${folders[stride]}" ] ||
       die "${keys[i]} has ${counts[i]} values and output_dir does not name it: all its runs would go to ${folders[0]}." \
-        "Put {${keys[i]}} into it, as in 'output_dir=${folders[0]}-{${keys[i]}}'"
+        "Put {${keys[i]}} into it, as in 'output_dir=runs/$(printf '{%s}\n' "${varied[@]}" | paste -sd-)'"
   done
   for ((i = 0; i < ${#folders[@]}; ++i)); do
     for ((j = 0; j < i; ++j)); do

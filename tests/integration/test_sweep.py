@@ -68,7 +68,7 @@ def test_dry_run_prints_the_commands(sweep):
 
 
 @pytest.mark.parametrize("arguments, changes, what", [
-    (GRID, dict(output_dir="runs/lr{learning_rate}"), "Put {lora_r} into it"),
+    (GRID, dict(output_dir="runs/lr{learning_rate}"), "Put {lora_r} into it, as in 'output_dir=runs/{learning_rate}-{lora_r}'"),
     (GRID, dict(output_dir="runs/one"), "Put {learning_rate} into it"),
     (("learning_rate=1e-2,0.01", "lora_r=4"), {}, "learning_rate has 2 values"),
     (("learnin_rate=1,2",), {}, 'Did you mean "learning_rate"'),
