@@ -4,6 +4,7 @@
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cudnn_frontend.h>
 
@@ -12,6 +13,7 @@
 
 #include "attention.h"
 #include "check.h"
+#include "growing_memory.h"
 #include "ragged_cuda.h"
 #include "settings.h"
 
@@ -128,7 +130,7 @@ struct Compiled {
 struct State {
   cudnnHandle_t handle = nullptr;
   std::map<CudnnShape, Compiled> forwards, backwards;
-  at::Tensor workspace;
+  kernels::GrowingMemory workspace;
 };
 State& state() {
   static State* const state = new State;
@@ -161,9 +163,8 @@ const Compiled& compiled(std::map<CudnnShape, Compiled>& cache, const CudnnShape
 }
 
 void* workspace(std::int64_t bytes, at::Device device) {
-  at::Tensor& buffer = state().workspace;
-  if (!buffer.defined() || buffer.numel() < bytes) buffer = at::empty({bytes}, at::device(device).dtype(at::kByte));
-  return buffer.mutable_data_ptr();
+  const bool is_recording = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  return state().workspace.at_least(bytes, device, is_recording);
 }
 
 std::int64_t rounded_up(std::int64_t count, std::int64_t least) {

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "kernels/growing_memory.h"
 #include "kernels/own_arguments.h"
 
 namespace lora_train::kernels {
@@ -19,6 +20,21 @@ TEST(Workspace, IsOneBufferThatGrowsWhenMoreIsWanted) {
   std::fill(more, more + kMore, 1.0F);  // a sanitizer sees what is not there
   EXPECT_EQ(own_workspace(1000), more);
   use_own_kernels({});
+}
+
+TEST(GrowingMemory, KeepsWhatARecordedGraphUses) {
+  GrowingMemory memory;
+  void* const first = memory.at_least(64, at::kCPU, false);
+  EXPECT_EQ(memory.at_least(32, at::kCPU, false), first);
+  memory.at_least(128, at::kCPU, false);
+  EXPECT_EQ(memory.num_kept(), 0u) << "nothing uses it any more";
+  auto* const recorded = static_cast<char*>(memory.at_least(128, at::kCPU, true));
+  memory.at_least(64, at::kCPU, false);  // evaluation, in the same memory
+  EXPECT_NE(memory.at_least(4096, at::kCPU, false), recorded);
+  EXPECT_EQ(memory.num_kept(), 1u);
+  std::fill(recorded, recorded + 128, char{1});  // a replay; a sanitizer sees what is not there
+  memory.at_least(8192, at::kCPU, false);
+  EXPECT_EQ(memory.num_kept(), 1u);
 }
 
 }  // namespace
