@@ -146,11 +146,14 @@ def test_a_prompt_has_the_same_bits_alone_and_in_any_company(cases, tmp_path, nu
         return load_file(tmp_path / name)
 
     together = rows_of(prompts, "together")
+    crowd = rows_of(prompts * 2, "crowd")
+    assert 8 < len(prompts * 2) <= 16, "more at a time than kernels take in one go for a handful of rows"
     backwards = rows_of(prompts[::-1], "backwards", limits={"max_sequences": 2})
     alone = rows_of(prompts[1:2], "alone")
     for position in range(NEW_TOKENS):
         assert torch.equal(alone[f"0.{position}"], together[f"1.{position}"]), position
         for index in range(len(prompts)):
+            assert torch.equal(crowd[f"{len(prompts) + index}.{position}"], together[f"{index}.{position}"])
             assert torch.equal(backwards[f"{len(prompts) - 1 - index}.{position}"], together[f"{index}.{position}"])
 
 
@@ -170,7 +173,8 @@ def test_our_cuda_kernels_give_the_same_ids(oracles, tmp_path):
 def test_stops_at_a_stop_token_and_where_the_caller_says(oracles, tmp_path):
     case, _, want = oracles(0, True)
     stop = want[0][4]
-    result = probe(request_for(case, prompts_of(case), stop_ids=[stop]), tmp_path)
+    unused = next(token for token in range(100) if not any(token in ids for ids in want))
+    result = probe(request_for(case, prompts_of(case), stop_ids=[unused, stop]), tmp_path)
     for completion, ids in zip(result["completions"], want):
         end = ids.index(stop) + 1 if stop in ids else None
         assert completion["ids"] == ids[:end]
@@ -187,6 +191,8 @@ def test_many_prompts_go_through_a_small_cache(oracles, tmp_path):
     assert ids_of(result) == want * 25
     one = probe(request_for(case, [max(prompts, key=len)]), tmp_path)
     assert result["cache_bytes"] == one["cache_bytes"]
+    in_turn = request_for(case, prompts, limits={"max_sequences": 1, "max_pass_tokens": 1})  # buffers for one token
+    assert ids_of(probe(in_turn, tmp_path)) == want
 
 
 def test_log_probabilities(oracles, tmp_path):
@@ -342,3 +348,5 @@ def test_logits_that_are_not_finite_name_prompt_and_position(cases, tmp_path):
     for sampling in ({}, {"temperature": 1.0}):
         done = start({**request, "sampling": sampling}, tmp_path)
         assert done.returncode == 7 and "prompt 0" in done.stderr and "after token 3" in done.stderr, done.stderr
+    done = start({**request, "prompts": [], "scores": [{"prompt": [3, 1], "completions": [[2, 1]]}]}, tmp_path)
+    assert done.returncode == 7 and "request 0" in done.stderr and "after token 2" in done.stderr, done.stderr

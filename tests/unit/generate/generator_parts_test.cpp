@@ -1,0 +1,38 @@
+#include "generate/generator_parts.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::generate {
+namespace {
+
+TEST(CheckLogits, OneThatIsNotFiniteIsEnough) {
+  const float largest = std::numeric_limits<float>::max(), infinity = std::numeric_limits<float>::infinity();
+  EXPECT_NO_THROW(check_logits(std::vector<float>{0, largest, -largest, std::numeric_limits<float>::denorm_min()}, "p", 1));
+  for (const float wrong : {infinity, -infinity, std::nanf(""), -std::nanf("")}) {
+    for (std::size_t i = 0; i < 37; ++i) {
+      std::vector<float> logits(37, 1.5F);
+      logits[i] = wrong;
+      EXPECT_THROW(check_logits(logits, "p", 1), NumericError) << wrong << " at " << i;
+    }
+  }
+}
+
+TEST(CheckLogits, NamesPromptAndPosition) {
+  try {
+    check_logits(std::vector<float>{std::nanf("")}, "prompts.jsonl:7", 12);
+    FAIL() << "no error";
+  } catch (const NumericError& error) {
+    EXPECT_NE(std::string(error.what()).find("after token 12"), std::string::npos) << error.what();
+    EXPECT_EQ(error.where(), "prompts.jsonl:7");
+  }
+}
+
+}  // namespace
+}  // namespace lora_train::generate
