@@ -58,6 +58,12 @@ void add_flags(CommandParser& parser, Flags& flags) {
       ->type_name("FILE.jsonl");
 }
 
+void check_text(const CommandParser& parser, const char* flag, const std::string& text) {
+  if (const auto at = find_invalid_utf8(text)) {
+    parser.refuse(flag, "is not UTF-8 at byte " + std::to_string(*at + 1) + ".");
+  }
+}
+
 void check_flags(const CommandParser& parser, const Flags& flags) {
   if (flags.prompts.empty() == flags.prompts_file.empty()) {
     parser.refuse("--prompt", flags.prompts.empty() ? "missing; expected --prompt TEXT or --prompts FILE."
@@ -66,7 +72,10 @@ void check_flags(const CommandParser& parser, const Flags& flags) {
   if (flags.max_new_tokens < 1) parser.refuse("--max-new-tokens", "must be at least 1.");
   if (flags.compare && flags.adapter.empty()) parser.refuse("--compare", "needs --adapter, to compare the base with.");
   if (flags.raw && !flags.system.empty()) parser.refuse("--system", "means nothing with --raw.");
+  for (const auto& text : flags.prompts) check_text(parser, "--prompt", text);
+  check_text(parser, "--system", flags.system);
   for (const auto& text : flags.stop_strings) {
+    check_text(parser, "--stop", text);
     if (text.empty()) parser.refuse("--stop", "must not be empty.");
   }
 }

@@ -276,7 +276,8 @@ def test_a_full_disk_is_an_io_error(prompts):
     ((), "--prompt"), (("--prompt", "a", "--prompts", "b.jsonl"), "not both"), (("--prompt", "a", "--compare"), "--adapter"),
     (("--prompt", "a", "--max-new-tokens", "0"), "at least 1"), (("--prompt", "a", "--top-p", "0.9"), "--temperature"),
     (("--prompt", "a", "--temperature", "-1"), "temperature"), (("--prompt", "a", "--stop", ""), "--stop"),
-    (("--prompt", "a", "--temperature", "1", "--top-p", "1.5"), "top_p")])
+    (("--prompt", "a", "--temperature", "1", "--top-p", "1.5"), "top_p"),
+    (("--prompt", "a\udcff"), "--prompt: is not UTF-8 at byte 2"), (("--prompt", "a", "--system", "\udcff"), "--system")])
 def test_usage_mistakes_end_with_2(arguments, part):
     run = generate(*arguments)
     assert run.code == 2 and part in run.stderr, run
