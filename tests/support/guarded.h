@@ -138,7 +138,7 @@ void run_in_both_orders(Guarded<T>& output, const std::function<void()>& launch)
   kernels::on_cpu::set_order(kernels::on_cpu::Order::kAscending);
   launch();
   const std::vector<T> second = output.values();
-  EXPECT_EQ(0, std::memcmp(first.data(), second.data(), first.size() * sizeof(T)))
+  EXPECT_TRUE(first.empty() || std::memcmp(first.data(), second.data(), first.size() * sizeof(T)) == 0)
       << "other numbers when threads run in another order: a barrier is missing";
 }
 

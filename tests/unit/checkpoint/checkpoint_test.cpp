@@ -61,7 +61,8 @@ TEST(Checkpoint, BringsBackEveryBit) {
 
 TEST(Checkpoint, KeepsWhatWasChosenByMeasuring) {
   const TemporaryFolder folder;
-  Contents contents = SmallCheckpoint(1).contents();
+  const SmallCheckpoint small(1);  // the contents point into it
+  Contents contents = small.contents();
   EXPECT_EQ(describe(save(folder.path(), contents)).state.tuning, "") << "as in checkpoints of before";
   contents.state.tuning = R"({"choices":{"gemm":{"choice":"0a","ms":0.3333333333333333}},"gpu":"H200"})";
   EXPECT_EQ(describe(save(folder.path(), contents)).state.tuning, contents.state.tuning);
