@@ -306,6 +306,8 @@ def main():
         return
     if args.steps <= WARM_UP_STEPS:
         sys.exit(f"--steps must be over {WARM_UP_STEPS}: the first {WARM_UP_STEPS} are left out")
+    if args.only != "hf" and not os.access(args.binary, os.X_OK):
+        sys.exit(f"{args.binary}: no such program; build it (scripts/quickstart.sh does) or name another with --binary")
     Path(args.work).mkdir(parents=True, exist_ok=True)
     name, cpu = cpu_description()
     log = args.log or ROOT / "bench/results" / \
