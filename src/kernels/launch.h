@@ -1,7 +1,8 @@
 // The launch layer: one source for two machines. nvcc compiles a `.cu` for the GPU; the host compiler compiles the same
 // file with LORA_TRAIN_ON_CPU, where on_cpu.h runs grid, block, shared memory, barriers and warp shuffles on the host.
-// Kernels are written in plain CUDA (threadIdx, __shared__, __syncthreads, __shfl_xor_sync); what on_cpu.h does not have
-// (atomics, tensor cores, dynamic shared memory) they do not use. No torch here.
+// Kernels are written in plain CUDA (threadIdx, __shared__, __syncthreads, __shfl_xor_sync); what on_cpu.h does not
+// have (atomics, dynamic shared memory) they do not use. tensor_cores.h has what tensor cores do, for both. No torch
+// here.
 #pragma once
 
 #include <cstdint>

@@ -104,7 +104,7 @@ struct Thread {
   State state = State::kDone;
   int line = 0;                            ///< of the barrier it waits at
   unsigned parity = 0;                     ///< which slot its next exchange takes
-  std::array<std::uint64_t, 2> slots{};    ///< what it gave; a lane is never two exchanges ahead of another
+  std::array<Fragments, 2> slots{};        ///< what it gave; a lane is never two exchanges ahead of another
 };
 
 struct Block {
@@ -241,12 +241,63 @@ void enter_shared(void* memory, std::size_t bytes) {
   std::memset(memory, kPoison, bytes);
 }
 
+namespace {
+
+/// What the lanes of a warp have given, once all of them have.
+class Given {
+ public:
+  Given(const Fragments& own, int line) {
+    const unsigned self = the_block.current;
+    first_ = self / kWarp * kWarp;
+    slot_ = the_block.threads[self].parity++ % 2;
+    the_block.threads[self].slots[slot_] = own;
+    wait(State::kAtWarpBarrier, line);
+  }
+  const Fragments& of(unsigned lane) const { return the_block.threads[first_ + lane].slots[slot_]; }
+
+ private:
+  unsigned first_, slot_;
+};
+
+/// Element `half` of two in a register, as it is and as bf16.
+std::uint32_t half_of(std::uint32_t pair, unsigned half) { return pair >> (16 * half) & 0xFFFF; }
+double bf16_of(std::uint32_t pair, unsigned half) {
+  const std::uint32_t bits = half_of(pair, half) << 16;
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof value);
+  return static_cast<double>(value);
+}
+
+}  // namespace
+
 std::uint64_t exchange(std::uint64_t value, unsigned source, int line) {
-  const unsigned self = the_block.current, first = self / kWarp * kWarp;
-  const unsigned slot = the_block.threads[self].parity++ % 2;
-  the_block.threads[self].slots[slot] = value;
-  wait(State::kAtWarpBarrier, line);
-  return the_block.threads[first + source].slots[slot];
+  Fragments own{};
+  std::memcpy(own.a, &value, sizeof value);
+  const Given given(own, line);
+  std::memcpy(&value, given.of(source).a, sizeof value);
+  return value;
+}
+
+void multiply_add_16x8x16(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, int line) {
+  const Given given({{a[0], a[1], a[2], a[3]}, {b0, b1}}, line);
+  const unsigned group = lane() / 4, in_group = lane() % 4;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = group + i / 2 * 8, column = 2 * in_group + i % 2;
+    double sum = static_cast<double>(sums[i]);
+    for (unsigned k = 0; k < 16; ++k) {  // lanes of `row` and of `column` that have k of 8, and their registers of that half
+      const unsigned owner = k % 8 / 2, upper = k / 8;
+      sum += bf16_of(given.of(row % 8 * 4 + owner).a[2 * upper + row / 8], k % 2) *
+             bf16_of(given.of(column * 4 + owner).b[upper], k % 2);
+    }
+    sums[i] = static_cast<float>(sum);
+  }
+}
+
+std::uint32_t transpose_8x8(std::uint32_t row, int line) {
+  const Given given({{row}, {}}, line);
+  const unsigned column = lane() / 4, first_row = lane() % 4 * 2;
+  const auto element = [&](unsigned r) { return half_of(given.of(r * 4 + column / 2).a[0], column % 2); };
+  return element(first_row) | element(first_row + 1) << 16;
 }
 
 }  // namespace lora_train::kernels::on_cpu

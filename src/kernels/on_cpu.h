@@ -1,5 +1,6 @@
-// CUDA kernels on the host: every thread of a block is a fibre, so that barriers and warp shuffles mean what they mean on
-// a GPU. For tests: slow, one block after the other, in the calling thread.
+// CUDA kernels on the host: every thread of a block is a fibre, so that barriers and warp shuffles mean what they mean
+// on a GPU. For tests: slow, one block after the other, in the calling thread. What warps do on tensor cores is in
+// tensor_cores.h.
 //
 // What it is strict about, where a GPU would go on with wrong numbers: all threads of a block reach the same
 // __syncthreads(), all lanes of a warp the same shuffle (else run_grid throws naming both lines); shared memory holds
@@ -53,6 +54,13 @@ void use_recorder(Recorder recorder);  ///< empty: launches run
 /// 8 bytes of every lane, exchanged: what lane `source` has given.
 std::uint64_t exchange(std::uint64_t value, unsigned source, int line);
 
+/// What a lane gives to a product of its warp.
+struct Fragments {
+  std::uint32_t a[4], b[2];
+};
+void multiply_add_16x8x16(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1, int line);
+std::uint32_t transpose_8x8(std::uint32_t row, int line);
+
 template <class T>
 T shuffle(unsigned mask, T value, unsigned source, int line) {
   static_assert(sizeof(T) <= sizeof(std::uint64_t));
@@ -68,6 +76,15 @@ T shuffle(unsigned mask, T value, unsigned source, int line) {
 
 /// The names that CUDA gives them, set for the fibre that runs.
 inline thread_local lora_train::kernels::on_cpu::Index threadIdx, blockIdx, blockDim, gridDim;
+
+/// Byte i of the result is byte (selector >> 4 i) % 8 of x (0 to 3) and y (4 to 7).
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const std::uint64_t bytes = std::uint64_t{y} << 32 | x;
+  unsigned result = 0;
+  for (unsigned i = 0; i < 4; ++i)
+    result |= static_cast<unsigned>(bytes >> (8 * (selector >> (4 * i) & 7)) & 0xFF) << (8 * i);
+  return result;
+}
 
 inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
 using std::exp;
