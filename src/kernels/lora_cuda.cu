@@ -1,12 +1,18 @@
-// thin^T big, N tokens, C columns of big, R ranks, in two steps; of every slice of a LoraProduct in the same two launches. First a block takes a chunk of tokens and 64 packs of
-// 16 bytes of every row of it: a thread has the sums of one pack and 8 ranks in registers, threads of other ranks read
-// the same pack out of the first cache; the thin matrix lies in shared memory as fp32. Then the partial sums of the
-// chunks are added, always in the same order.
-// Memory traffic for each 64 ranks: big once, and 8 bytes (written and read) of every partial sum, [chunks, ranks, C]
-// of them. Arithmetic: N C R multiplications and additions in fp32, which above R = 16 take longer than to read bf16.
+// thin^T big, N tokens, C columns of big, R ranks, in two steps; of every slice of a LoraProduct in the same two
+// launches. First a block takes a chunk of tokens and some columns of all of them and leaves its sums in the workspace;
+// then the partial sums of the chunks are added, always in the same order.
+//
+// On fp32 cores a block takes 64 packs of 16 bytes of a row: a thread has the sums of one pack and 8 ranks in registers,
+// threads of other ranks read the same pack out of the first cache; the thin matrix lies in shared memory as fp32. That
+// is N C R multiplications and additions, which above R = 16 take longer than to read bf16; so bf16 whose rows allow
+// packs goes through tensor cores (lora_tensor_cores.h), where dS = dy sB can come from the same read.
+//
+// Memory traffic for each 64 ranks: big once, and 8 bytes (written and read) of every partial sum, [chunks, ranks, C] of
+// them, with dS [column blocks, N, R] more. At C = 3584, N = 16384, R = 16 these are 11% of the bytes of big on tensor
+// cores, and 27% with dS.
 #include "lora_cuda.h"
-
-#include "launch.h"
+#include "lora_partials.h"
+#include "lora_tensor_cores.h"
 #include "pack.h"
 
 namespace lora_train::kernels {
@@ -67,27 +73,6 @@ __device__ __forceinline__ void add_step(const Pack<T, kFullPack<T>> (&packs)[kC
   }
 }
 
-/// Several of something in one launch: an item has the blocks from its first_block on.
-template <class Item>
-struct Items {
-  Item list[kMostLoraTargets];
-  int count;
-};
-
-template <class Item>
-__device__ __forceinline__ Item item_of(const Items<Item>& items, std::int64_t block) {
-  int i = 0;
-  while (i + 1 < items.count && block >= items.list[i + 1].first_block) ++i;
-  return items.list[i];
-}
-
-/// At most kLoraRanks ranks of a slice; its columns begin at partial_column of the partial sums.
-struct PartialSlice {
-  std::int64_t first_block;
-  LoraSlice slice;
-  std::int64_t partial_column;
-};
-
 /// partials [chunks, rows, padded_columns], of a slice its ranks in the first rows. Blocks: columns in x, chunks in y.
 template <class T, bool kIsPacked>
 __global__ void __launch_bounds__(kMostThreads)
@@ -131,35 +116,15 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-constexpr unsigned kChunkLanes = 8;
+using TensorKernel = void (*)(TensorOperands, Items<PartialSlice>, LoraChunks, std::int64_t);
 
-/// grad(rank, column) += scale * sum of the partials of rows [row, row + ranks) and columns [column, column + width).
-struct PartialSum {
-  std::int64_t first_block, row, ranks, column, width;
-  float* grad;
-  std::int64_t rank_stride, column_stride;
-  float scale;
-};
-
-/// Blocks: columns in x, ranks in y.
-__global__ void __launch_bounds__(kWarpSize* kChunkLanes)
-    add_partials_kernel(const float* partials, LoraChunks chunks, std::int64_t rows, Items<PartialSum> items) {
-  LORA_TRAIN_SHARED(float, sums, kWarpSize* kChunkLanes);
-  const PartialSum item = item_of(items, blockIdx.x);
-  const std::int64_t r = blockIdx.y;
-  if (r >= item.ranks) return;
-  const unsigned lane = threadIdx.x / kWarpSize;
-  const std::int64_t c = (blockIdx.x - item.first_block) * kWarpSize + threadIdx.x % kWarpSize;
-  float sum = 0;
-  LORA_TRAIN_UNROLL
-  for (std::int64_t chunk = lane; c < item.width && chunk < chunks.num_chunks; chunk += kChunkLanes) {
-    sum += partials[(chunk * rows + item.row + r) * chunks.padded_columns + item.column + c];
-  }
-  sums[threadIdx.x] = sum;
-  __syncthreads();
-  if (lane != 0 || c >= item.width) return;
-  for (unsigned other = 1; other < kChunkLanes; ++other) sum += sums[other * kWarpSize + threadIdx.x];
-  item.grad[r * item.rank_stride + c * item.column_stride] += item.scale * sum;
+/// For so many ranks.
+TensorKernel tensor_kernel(std::int64_t rows, bool with_ds) {
+  constexpr TensorKernel kWithDs[] = {tensor_products_kernel<1, true>, tensor_products_kernel<2, true>};
+  constexpr TensorKernel kAlone[] = {tensor_products_kernel<1, false>, tensor_products_kernel<2, false>,
+                                     tensor_products_kernel<3, false>, tensor_products_kernel<4, false>};
+  const std::int64_t tile = (rows - 1) / kTileRanks;
+  return with_ds ? kWithDs[tile] : kAlone[tile];
 }
 
 /// A gradient: rows [row, row + ranks) of the product of a slice, at strides of ranks and columns.
@@ -171,59 +136,91 @@ struct Output {
   float scale;
 };
 
-/// Blocks of the launch.
-template <class Item>
-std::int64_t append(Items<Item>& items, Item item, std::int64_t num_blocks, std::int64_t blocks) {
-  item.first_block = num_blocks;
-  items.list[items.count++] = item;
-  return num_blocks + blocks;
-}
+/// Ranks [first, first + rows) of every slice: one pass over big.
+struct Pass {
+  std::int64_t first, rows;
+  Items<PartialSlice> slices;
+  std::int64_t num_blocks;
+  std::int64_t columns[kMostLoraTargets];  ///< where each slice begins in the partial sums
+};
 
-/// Ranks [first, first + kLoraRanks) of every slice, for the outputs that have some of them.
-template <class T>
-void add_ranks(const char* name, Rows<const T> big, Rows<const T> thin, const LoraProduct& product,
-               const Items<Output>& outputs, std::int64_t first, float* workspace, Stream stream) {
-  const LoraChunks chunks = product.chunks();
-  Items<PartialSlice> slices{};
-  std::int64_t columns[kMostLoraTargets] = {}, num_blocks = 0, column = 0;
-  const std::int64_t rows = std::min(kLoraRanks, product.most_ranks() - first);
-  bool is_packed = true;
+Pass pass_from(const LoraProduct& product, std::int64_t first, std::int64_t block_columns) {
+  Pass pass{first, std::min(kLoraRanks, product.most_ranks() - first), {}, 0, {}};
+  std::int64_t column = 0, ds_offset = 0;
   for (int i = 0; i < product.num_slices; ++i) {
     LoraSlice slice = product.slices[i];
-    columns[i] = column;
+    pass.columns[i] = column;
     column += blocks_for(slice.width, 8) * 8;
     slice.column += first;
     slice.ranks = std::min(kLoraRanks, slice.ranks - first);
     if (slice.ranks <= 0 || slice.width == 0) continue;
-    is_packed = is_packed && fits_packs(Rows<const T>{big.data + slice.begin, big.stride}, slice.width);
-    num_blocks = append(slices, {0, slice, columns[i]}, num_blocks, blocks_for(slice.width, kColumnLanes * kFullPack<T>));
+    const std::int64_t blocks = blocks_for(slice.width, block_columns);
+    pass.num_blocks = append(pass.slices, {0, slice, pass.columns[i], ds_offset}, pass.num_blocks, blocks);
+    ds_offset += blocks * product.num_tokens * slice.ranks;
   }
-  const auto kernel = is_packed ? partial_products_kernel<T, true> : partial_products_kernel<T, false>;
-  launch(name, kernel, {num_blocks, chunks.num_chunks}, static_cast<unsigned>(blocks_for(rows, kRanks)) * kColumnLanes,
-         stream, big, thin, product.num_tokens, slices, chunks, rows, workspace);
+  return pass;
+}
 
-  Items<PartialSum> sums{};
-  num_blocks = 0;
+/// What the second launch adds up for the outputs that have some of the ranks of the pass.
+std::int64_t append_sums(const LoraProduct& product, const Pass& pass, const Items<Output>& outputs,
+                         Items<PartialSum>& sums) {
+  std::int64_t num_blocks = 0;
   for (int i = 0; i < outputs.count; ++i) {
     const Output& to = outputs.list[i];
-    const std::int64_t begin = std::max(to.row, first), end = std::min(to.row + to.ranks, first + kLoraRanks);
+    const std::int64_t begin = std::max(to.row, pass.first), end = std::min(to.row + to.ranks, pass.first + kLoraRanks);
     const std::int64_t width = product.slices[to.slice].width;
     if (begin >= end) continue;
     num_blocks = append(sums,
-                        {0, begin - first, end - begin, columns[to.slice], width,
+                        {0, begin - pass.first, end - begin, pass.columns[to.slice], width,
                          to.grad + (begin - to.row) * to.rank_stride, to.rank_stride, to.column_stride, to.scale},
                         num_blocks, blocks_for(width, kWarpSize));
   }
-  launch(name, add_partials_kernel, {num_blocks, rows}, kWarpSize * kChunkLanes, stream, workspace, chunks, rows, sums);
+  return num_blocks;
+}
+
+template <class T>
+void launch_products(const char* name, Rows<const T> big, Rows<const T> thin, const LoraProduct& product,
+                     const Pass& pass, float* workspace, Stream stream) {
+  const LoraChunks chunks = product.chunks();
+  const Grid grid{pass.num_blocks, chunks.num_chunks};
+  if constexpr (std::is_same_v<T, Bf16>) {
+    if (product.on_tensor_cores) {
+      return launch(name, tensor_kernel(pass.rows, false), grid, kTensorThreads<false>, stream,
+                    TensorOperands{big, thin, {}, product.num_tokens, workspace, nullptr}, pass.slices, chunks,
+                    pass.rows);
+    }
+  }
+  auto kernel = partial_products_kernel<T, false>;
+  if constexpr (!std::is_same_v<T, Bf16>) {
+    if (fits_packs(product, big)) kernel = partial_products_kernel<T, true>;
+  }
+  launch(name, kernel, grid, static_cast<unsigned>(blocks_for(pass.rows, kRanks)) * kColumnLanes, stream, big, thin,
+         product.num_tokens, pass.slices, chunks, pass.rows, workspace);
 }
 
 template <class T>
 void add_product(const char* name, Rows<const T> big, Rows<const T> thin, const LoraProduct& product,
                  const Items<Output>& outputs, float* workspace, Stream stream) {
   if (product.num_tokens == 0) return;
+  const std::int64_t block_columns =
+      product.on_tensor_cores ? tensor_block_columns(false) : kColumnLanes * kFullPack<T>;
   for (std::int64_t first = 0; first < product.most_ranks(); first += kLoraRanks) {
-    add_ranks(name, big, thin, product, outputs, first, workspace, stream);
+    const Pass pass = pass_from(product, first, block_columns);
+    launch_products(name, big, thin, product, pass, workspace, stream);
+    Items<PartialSum> sums{};
+    const std::int64_t num_blocks = append_sums(product, pass, outputs, sums);
+    launch(name, add_partials_kernel, {num_blocks, pass.rows}, kSumThreads, stream, workspace, product.chunks(),
+           pass.rows, sums);
   }
+}
+
+Items<Output> outputs_of_b(const LoraTargets& targets) {
+  Items<Output> outputs{};
+  for (const LoraTarget& t : targets) {
+    outputs.list[outputs.count] = {outputs.count, 0, t.rank, t.grad.data, 1, t.grad.stride, t.scale};
+    ++outputs.count;
+  }
+  return outputs;
 }
 
 }  // namespace
@@ -231,12 +228,7 @@ void add_product(const char* name, Rows<const T> big, Rows<const T> thin, const 
 template <class T>
 void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, const LoraTargets& targets, std::int64_t N, float* workspace,
                       Stream stream) {
-  Items<Output> outputs{};
-  for (const LoraTarget& t : targets) {
-    outputs.list[outputs.count] = {outputs.count, 0, t.rank, t.grad.data, 1, t.grad.stride, t.scale};
-    ++outputs.count;
-  }
-  add_product("lora_grad_b", dy, s, lora_product_b(targets, N), outputs, workspace, stream);
+  add_product("lora_grad_b", dy, s, lora_product_b(dy, targets, N), outputs_of_b(targets), workspace, stream);
 }
 
 template <class T>
@@ -246,7 +238,30 @@ void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, const LoraTargets& targ
   for (const LoraTarget& t : targets) {
     outputs.list[outputs.count++] = {0, t.column, t.rank, t.grad.data, t.grad.stride, 1, t.scale};
   }
-  add_product("lora_grad_a", x, ds, lora_product_a(targets, N, D), outputs, workspace, stream);
+  add_product("lora_grad_a", x, ds, lora_product_a(x, targets, N, D), outputs, workspace, stream);
+}
+
+void lora_grad_s_and_b_cuda(Rows<const Bf16> dy, Rows<const Bf16> scaled_b, Rows<const Bf16> s,
+                            const LoraTargets& targets, std::int64_t N, std::int64_t C, Rows<Bf16> ds, float* workspace,
+                            Stream stream) {
+  constexpr auto kName = "lora_grad_s_and_b";
+  if (N == 0) return;
+  const LoraProduct product = lora_product_s_and_b(dy, targets, N);
+  const LoraChunks chunks = product.chunks();
+  float* const ds_partials = workspace + chunks.workspace_elements;
+  const Pass pass = pass_from(product, 0, tensor_block_columns(true));
+  launch(kName, tensor_kernel(pass.rows, true), {pass.num_blocks, chunks.num_chunks}, kTensorThreads<true>, stream,
+         TensorOperands{dy, s, scaled_b, N, workspace, ds_partials}, pass.slices, chunks, pass.rows);
+  Items<PartialSum> sums{};
+  DsSums to{ds, N, C, append_sums(product, pass, outputs_of_b(targets), sums), ds_partials, {}, 0};
+  for (int i = 0; i < pass.slices.count; ++i) {
+    const PartialSlice& part = pass.slices.list[i];
+    to.list[to.count++] = {part.slice.column, part.slice.ranks,
+                           blocks_for(part.slice.width, tensor_block_columns(true)), part.ds_offset};
+  }
+  const std::int64_t ds_blocks = blocks_for(blocks_for(N * C, kSumThreads), pass.rows);
+  launch(kName, add_partials_and_write_ds_kernel, {to.num_sum_blocks + ds_blocks, pass.rows}, kSumThreads, stream,
+         workspace, chunks, pass.rows, sums, to);
 }
 
 #define LORA_TRAIN_INSTANTIATE(T)                                                                                       \

@@ -284,7 +284,8 @@ void multiply_add_16x8x16(float (&sums)[4], const std::uint32_t (&a)[4], std::ui
   for (unsigned i = 0; i < 4; ++i) {
     const unsigned row = group + i / 2 * 8, column = 2 * in_group + i % 2;
     double sum = static_cast<double>(sums[i]);
-    for (unsigned k = 0; k < 16; ++k) {  // lanes of `row` and of `column` that have k of 8, and their registers of that half
+    for (unsigned k = 0; k < 16;
+         ++k) {  // lanes of `row` and of `column` that have k of 8, and their registers of that half
       const unsigned owner = k % 8 / 2, upper = k / 8;
       sum += bf16_of(given.of(row % 8 * 4 + owner).a[2 * upper + row / 8], k % 2) *
              bf16_of(given.of(column * 4 + owner).b[upper], k % 2);

@@ -32,8 +32,8 @@ OwnKernelsOf<T> kernels_of() {
 }  // namespace
 
 const OwnKernels& linked_own_kernels() {
-  static const OwnKernels table{kernels_of<float>(), kernels_of<Bf16>(), measure_gradients_cuda, adamw_step_cuda,
-                                add_losses_cuda, take_next_cuda};
+  static const OwnKernels table{kernels_of<float>(), kernels_of<Bf16>(), lora_grad_s_and_b_cuda, measure_gradients_cuda,
+                                adamw_step_cuda,     add_losses_cuda,    take_next_cuda};
   return table;
 }
 

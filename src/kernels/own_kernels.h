@@ -44,6 +44,7 @@ struct OwnKernelsOf {
 struct OwnKernels {
   OwnKernelsOf<float> f32;
   OwnKernelsOf<Bf16> bf16;
+  decltype(&lora_grad_s_and_b_cuda) lora_grad_s_and_b;
   decltype(&measure_gradients_cuda) measure_gradients;
   decltype(&adamw_step_cuda) adamw_step;
   decltype(&add_losses_cuda) add_losses;

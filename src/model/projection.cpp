@@ -35,22 +35,27 @@ bool any_drops(const Projection& projection, const DropoutContext& dropout) {
   return false;
 }
 
-/// dA and dB of every adapter, from dS and S. Those whose mask is the same have their dA in one pass over x.
-void adapter_gradients(const Projection& projection, const at::Tensor& input, const at::Tensor& dy, const at::Tensor& ds,
-                       const DropoutContext& dropout, const at::Tensor& scratch) {
-  const at::Tensor x = input.narrow(1, 0, projection.in_features);
-  std::vector<kernels::LoraPart> b, a;
+/// dA of every adapter. Those whose mask is the same have theirs in one pass over x.
+void gradients_of_a(const Projection& projection, const at::Tensor& x, const at::Tensor& ds,
+                    const DropoutContext& dropout, const at::Tensor& scratch) {
+  std::vector<kernels::LoraPart> unmasked;
   for (const auto& adapter : projection.adapters) {
-    b.push_back({adapter.column, adapter.rank, adapter.out_begin, adapter.out_end, adapter.scale, adapter.grad_b});
     const kernels::LoraPart part{adapter.column, adapter.rank, 0, 0, 1, adapter.grad_a};
     if (drops(adapter, dropout)) {
       kernels::lora_grad_a(ds, masked(adapter, x, dropout, scratch), {part});
     } else {
-      a.push_back(part);
+      unmasked.push_back(part);
     }
   }
-  if (!a.empty()) kernels::lora_grad_a(ds, x, a);
-  kernels::lora_grad_b(dy, input.narrow(1, projection.in_features, projection.num_columns), b);
+  if (!unmasked.empty()) kernels::lora_grad_a(ds, x, unmasked);
+}
+
+std::vector<kernels::LoraPart> parts_of_b(const Projection& projection) {
+  std::vector<kernels::LoraPart> parts;
+  for (const auto& adapter : projection.adapters) {
+    parts.push_back({adapter.column, adapter.rank, adapter.out_begin, adapter.out_end, adapter.scale, adapter.grad_b});
+  }
+  return parts;
 }
 
 /// dx += dS A, through the masks where there are some.
@@ -133,12 +138,14 @@ void projection_backward(Projection& projection, const at::Tensor& input, at::Te
   const bool is_beside_dy = projection.has_columns(GradientColumns::kBesideOutput);
   const bool is_masked = any_drops(projection, dropout);
   at::Tensor ds = is_beside_dy ? d_output.narrow(1, O, C) : d_input.narrow(1, D, C);
+  const at::Tensor x = input.narrow(1, 0, D), s = input.narrow(1, D, C);
   if (is_beside_dy || !need_input_grad) {
-    kernels::gemm(dy, projection.scaled_b(), ds, kThin);
+    kernels::lora_grad_s_and_b(dy, projection.scaled_b(), s, ds, parts_of_b(projection));
   } else {
     kernels::gemm(dy, projection.weight_and_columns(), d_input);  // [dx | dS]
+    kernels::lora_grad_b(dy, s, parts_of_b(projection));
   }
-  adapter_gradients(projection, input, dy, ds, dropout, scratch);
+  gradients_of_a(projection, x, ds, dropout, scratch);
   if (!need_input_grad) return;
   if (is_beside_dy && !is_masked) return kernels::gemm(d_output, projection.weight_and_rows(), dx);
   if (is_beside_dy) kernels::gemm(dy, projection.base_weight(), dx);

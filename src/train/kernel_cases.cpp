@@ -174,6 +174,21 @@ void add_lora(const Place& place, std::int64_t N, std::int64_t D, std::int64_t R
                    {place.fp32({half, few}), place.fp32({D - half, R - few})},
                    of_b(kernels::lora_grad_b),
                    of_b(kernels::lora_grad_b_reference)});
+  // Outputs in multiples of 8, for tensor cores.
+  const std::int64_t O = D / 16 * 16;
+  const at::Tensor dy = place.uniform({N, O}), scaled_b = place.uniform({O, R});
+  scaled_b.narrow(0, 0, O / 2).narrow(1, few, R - few).zero_();
+  scaled_b.narrow(0, O / 2, O / 2).narrow(1, 0, few).zero_();
+  const auto of_s_and_b = [=](auto kernel) -> Call {
+    return [=](Outputs& o) {
+      kernel(dy, scaled_b, thin, o[0], {{0, few, 0, O / 2, 2, o[1]}, {few, R - few, O / 2, O, 0.5, o[2]}});
+    };
+  };
+  cases.push_back({"lora gradients of S and B",
+                   sizes_text({{"N", N}, {"O", O}, {"R", R}}),
+                   {place.empty({N, R}), place.fp32({O / 2, few}), place.fp32({O / 2, R - few})},
+                   of_s_and_b(kernels::lora_grad_s_and_b),
+                   of_s_and_b(kernels::lora_grad_s_and_b_reference)});
 }
 
 void add_dropout(const Place& place, std::int64_t N, std::int64_t D, std::vector<Case>& cases) {

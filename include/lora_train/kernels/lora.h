@@ -16,16 +16,26 @@ struct LoraPart {
   at::Tensor grad;                     ///< fp32 (fp64 for fp64), added to, rows may be strided
 };
 
-/// grad += scale * dy[:, out_begin:out_end]^T s[:, column:column + rank] for every part; grad [out_end - out_begin, rank].
-/// dy [N, O] and s [N, C]: fp32, bf16 or fp64, one dtype, rows may be strided; summed in fp32 for bf16 too. Reads dy once,
-/// on CUDA with 2 launches for each 64 ranks of the widest part. Deterministic.
+/// grad += scale * dy[:, out_begin:out_end]^T s[:, column:column + rank] for every part; grad [out_end - out_begin,
+/// rank]. dy [N, O] and s [N, C]: fp32, bf16 or fp64, one dtype, rows may be strided; summed in fp32 for bf16 too.
+/// Reads dy once, on CUDA with 2 launches for each 64 ranks of the widest part; bf16 on tensor cores where dy and its
+/// parts begin at multiples of 16 bytes and parts have multiples of 8 columns. Deterministic.
 void lora_grad_b(const at::Tensor& dy, const at::Tensor& s, const std::vector<LoraPart>& parts);
 
-/// grad += scale * ds[:, column:column + rank]^T x for every part; grad [rank, D]. ds [N, C], x [N, D], as above. Reads x
-/// once for each 64 columns.
+/// grad += scale * ds[:, column:column + rank]^T x for every part; grad [rank, D]. ds [N, C], x [N, D], as above. Reads
+/// x once for each 64 columns from the first to the last of a part.
 void lora_grad_a(const at::Tensor& ds, const at::Tensor& x, const std::vector<LoraPart>& parts);
+
+/// ds = dy sB, and lora_grad_b(dy, s, parts). sB [O, C] and ds [N, C] like s; sB is zero but for columns [column,
+/// column + rank) of rows [out_begin, out_end) of a part, and no two parts share columns. ds may lie beside dy in the
+/// same rows. On CUDA one read of dy gives both, in 2 launches, where lora_grad_b would use tensor cores and no part
+/// has more than 32 ranks; else a product comes before lora_grad_b.
+void lora_grad_s_and_b(const at::Tensor& dy, const at::Tensor& scaled_b, const at::Tensor& s, at::Tensor& ds,
+                       const std::vector<LoraPart>& parts);
 
 void lora_grad_b_reference(const at::Tensor& dy, const at::Tensor& s, const std::vector<LoraPart>& parts);
 void lora_grad_a_reference(const at::Tensor& ds, const at::Tensor& x, const std::vector<LoraPart>& parts);
+void lora_grad_s_and_b_reference(const at::Tensor& dy, const at::Tensor& scaled_b, const at::Tensor& s, at::Tensor& ds,
+                                 const std::vector<LoraPart>& parts);
 
 }  // namespace lora_train::kernels

@@ -195,6 +195,29 @@ TEST(WorkRecord, NobodyListensUnlessSet) {
   EXPECT_EQ(num_described, 0);
 }
 
+TEST(WorkRecord, GradientOfAComputesTheRanksOfItsPartsAlone) {
+  Kept kept;
+  lora_grad_a(meta({N, 48}), meta({N, D}), {{32, 16, 0, 0, 1, meta({16, D}, at::kFloat)}});
+  EXPECT_EQ(kept.only().flops, 2 * N * D * 16);
+}
+
+TEST(WorkRecord, GradientsOfSAndBReadDyOnceWhereOneKernelGivesBoth) {
+  const at::Tensor grad = meta({D, 16}, at::kFloat), s = meta({N, 16}), b = meta({D, 16}), rows = meta({N, D + 24});
+  at::Tensor ds = meta({N, 16});
+  {
+    Kept kept;
+    lora_grad_s_and_b(rows.narrow(1, 8, D), b, s, ds, {{0, 16, 0, D, 1, grad}});
+    const std::int64_t sums = 4 * (4 * 16 * D + 1 * N * 16);  // 4 chunks of 32 tokens, 1 block of columns
+    const std::int64_t read = kMatrix + 2 * N * 16 + 2 * D * 16 + 4 * D * 16 + sums;
+    expect_work(kept.only(), WorkClass::kLora, read, 4 * D * 16 + 2 * N * 16 + sums, 2 * 2 * N * D * 16, 2);
+  }
+  Kept kept;
+  lora_grad_s_and_b(rows.narrow(1, 4, D), b, s, ds, {{0, 16, 0, D, 1, grad}});  // rows that allow no packs
+  ASSERT_EQ(kept.calls.size(), 2U);
+  EXPECT_EQ(kept.calls[0].work_class, WorkClass::kLora);
+  EXPECT_EQ(kept.calls[1].name, "lora_grad_b");
+}
+
 /// Our CUDA kernels, compiled for the CPU, in the place of the CPU's.
 struct OwnOnCpu {
   OwnOnCpu() { use_own_kernels({&linked_own_kernels(), nullptr, true}); }
@@ -224,9 +247,17 @@ TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
   scatter_rows(picked, rows, y);
   qk_norm_rope_forward(qkv, {H, K, positions, table}, norm);
   qk_norm_rope_backward(d_qk, {H, K, positions, table}, norm, qkv);
+  const at::Tensor dy = at::ones({N, D}, at::kBFloat16), b = at::ones({D, 70}, at::kBFloat16),
+                   grad = at::zeros({D, 70});
+  at::Tensor ds = at::empty({N, 70}, at::kBFloat16);
+  const at::Tensor first_grad = at::zeros({D, 4}), first_b = b.narrow(1, 0, 4), first_s = s.to(at::kBFloat16);
+  at::Tensor first_ds = ds.narrow(1, 0, 4);
+  lora_grad_s_and_b(dy, first_b, first_s, first_ds, {{0, 4, 0, D, 1, first_grad}});
+  lora_grad_b(dy, ds, {{0, 70, 0, D, 1, grad}});
+  lora_grad_a(s, x, {{1, 3, 0, 0, 1, at::zeros({3, D})}});
   std::int64_t said = 0;
   for (const Work& work : kept.calls) said += work.num_launches;
-  EXPECT_EQ(kept.calls.size(), 10U);
+  EXPECT_EQ(kept.calls.size(), 13U);
   EXPECT_EQ(said, on_cpu::num_launches() - before);
 }
 
