@@ -38,7 +38,8 @@ struct Documents {
 
 /// q, k, v out of one buffer, as the trainer has them, and what attention writes.
 struct Tensors {
-  at::Tensor q, k, v, dout, out, lse, dq, dk, dv;
+  at::Tensor q, k, v, dout, out, lse;
+  AttentionGradients places;
 };
 
 Tensors make_tensors(const Heads& h) {
@@ -56,9 +57,7 @@ Tensors make_tensors(const Heads& h) {
           dout,
           at::full_like(dout, kUnwritten),
           at::empty({h.num_heads, slots}, options.dtype(at::kFloat)).t(),
-          cut(dqkv, 0, h.num_heads),
-          cut(dqkv, k, h.num_kv_heads),
-          cut(dqkv, v, h.num_kv_heads)};
+          {cut(dqkv, 0, h.num_heads), cut(dqkv, k, h.num_kv_heads), cut(dqkv, v, h.num_kv_heads)}};
 }
 
 AttentionLayout make_layout(const Documents& documents, const Heads& h, AttentionBackend backend) {
@@ -97,18 +96,21 @@ void measure(const Heads& h, const Documents& documents, AttentionBackend backen
     const AttentionLayout layout = make_layout(documents, h, backend);
     const double forward = milliseconds([&] { attention_forward(t.q, t.k, t.v, layout, t.out, t.lse); });
     const auto run_backward = [&] {
-      attention_backward(t.dout, t.q, t.k, t.v, t.out, t.lse, layout, t.dq, t.dk, t.dv);
+      AttentionGradients gradients = t.places;
+      attention_backward(t.dout, t.q, t.k, t.v, t.out, t.lse, layout, gradients);
+      return gradients;
     };
     const double backward = milliseconds(run_backward);
-    const at::Tensor dq = t.dq.clone();
-    run_backward();
+    const AttentionGradients gradients = run_backward();
+    const at::Tensor dq = gradients.q.clone(), again = run_backward().q;
     const bool is_untouched = (t.out.slice(0, kTokens) == kUnwritten).all().item<bool>();
-    const bool finite = is_finite(t.out.slice(0, 0, kTokens)) && is_finite(t.dq) && is_finite(t.dk) && is_finite(t.dv);
+    const bool finite = is_finite(t.out.slice(0, 0, kTokens)) && is_finite(gradients.q) &&
+                        is_finite(gradients.k) && is_finite(gradients.v);
     // Causal: half of the scores; 2 products forward, 5 backward.
     const double flops = 2.0 * static_cast<double>(kTokens * documents.length * h.num_heads * h.head_size);
     std::printf("forward %8.3f ms %6.1f TFLOP/s, backward %8.3f ms %6.1f TFLOP/s; %s; past the last document: %s; dQ %s\n",
                 forward, flops / forward * 1e-9, backward, 2.5 * flops / backward * 1e-9, finite ? "finite" : "NOT FINITE",
-                is_untouched ? "untouched" : "written", at::equal(dq, t.dq) ? "repeats" : "differs");
+                is_untouched ? "untouched" : "written", at::equal(dq, again) ? "repeats" : "differs");
   } catch (const std::exception& error) {
     std::printf("%s\n", error.what());
   }

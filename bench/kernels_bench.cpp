@@ -128,12 +128,12 @@ void lora_grad_a_mm(State& state) {
 void attention(State& state, bool is_backward, int64_t window) {
   const auto q = random(state, {N, H, E}), k = random(state, {N, K, E}), v = random(state, {N, K, E});
   const AttentionLayout layout{{0, N / 2, N}, {0, N / 2, N}, window, 0.088};
-  auto out = at::empty_like(q), lse = at::empty({N, H}), dq = at::empty_like(q), dk = at::empty_like(k);
-  auto dv = at::empty_like(v);
+  auto out = at::empty_like(q), lse = at::empty({N, H});
+  AttentionGradients gradients{at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   attention_forward(q, k, v, layout, out, lse);
   measure(state, 0, [&] {
     if (is_backward) {
-      attention_backward(q, q, k, v, out, lse, layout, dq, dk, dv);
+      attention_backward(q, q, k, v, out, lse, layout, gradients);
     } else {
       attention_forward(q, k, v, layout, out, lse);
     }

@@ -23,6 +23,7 @@ namespace {
 namespace fe = cudnn_frontend;
 using fe::graph::Graph;
 using fe::graph::Tensor_attributes;
+using kernels::AttentionGradients;
 using kernels::AttentionLayout;
 using kernels::CudnnShape;
 using TensorPointer = std::shared_ptr<Tensor_attributes>;
@@ -273,24 +274,25 @@ void forward(const at::Tensor& q0, const at::Tensor& k0, const at::Tensor& v0, c
   copy_documents(lse, l, total(layout.cu_seqlens_q));
 }
 
+/// The tensor itself, or memory for the same: make_backward() says why.
+at::Tensor contiguous(const at::Tensor& t, std::int64_t num_tokens) {
+  return t.is_contiguous() && is_aligned(t) ? t : at::empty(t.sizes(), t.options()).narrow(0, 0, num_tokens);
+}
+
 void backward(const at::Tensor& dout0, const at::Tensor& q0, const at::Tensor& k0, const at::Tensor& v0,
-              const at::Tensor& out0, const at::Tensor& lse, const AttentionLayout& layout, at::Tensor& dq, at::Tensor& dk,
-              at::Tensor& dv) {
+              const at::Tensor& out0, const at::Tensor& lse, const AttentionLayout& layout, AttentionGradients& gradients) {
   const at::Tensor q = aligned(q0), k = aligned(k0), v = aligned(v0), out = aligned(out0), dout = aligned(dout0);
-  const auto contiguous = [](const at::Tensor& t) {
-    return t.is_contiguous() && is_aligned(t) ? t : at::empty(t.sizes(), t.options());
-  };
-  const at::Tensor gq = contiguous(dq), gk = contiguous(dk), gv = contiguous(dv), l = lse.contiguous();
+  const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k);
+  const AttentionGradients to = {contiguous(gradients.q, N), contiguous(gradients.k, Nk), contiguous(gradients.v, Nk)};
+  const at::Tensor l = lse.contiguous();
   CudnnShape shape = shape_of(q, k, v, out, layout);
   shape.dout_stride = dout.stride(0);
   shape.deterministic = settings().deterministic;
   run(compiled(state().backwards, shape, &make_backward), shape, layout, q,
       {kQBegin, kKBegin, kVBegin, kOutBegin, kDoutBegin, kLseBegin, kDqBegin, kDkBegin},
       {{kQ, q.data_ptr()}, {kK, k.data_ptr()}, {kV, v.data_ptr()}, {kOut, out.data_ptr()}, {kDout, dout.data_ptr()},
-       {kLse, l.data_ptr()}, {kDq, gq.data_ptr()}, {kDk, gk.data_ptr()}, {kDv, gv.data_ptr()}});
-  copy_documents(dq, gq, total(layout.cu_seqlens_q));
-  copy_documents(dk, gk, total(layout.cu_seqlens_k));
-  copy_documents(dv, gv, total(layout.cu_seqlens_k));
+       {kLse, l.data_ptr()}, {kDq, to.q.data_ptr()}, {kDk, to.k.data_ptr()}, {kDv, to.v.data_ptr()}});
+  gradients = to;
 }
 
 /// Asks cuDNN about a graph for a described device. Returns what it answers, or nothing where it takes the graph.

@@ -11,6 +11,7 @@
 namespace lora_train::cuda {
 namespace {
 
+using kernels::AttentionGradients;
 using kernels::AttentionLayout;
 
 constexpr std::int64_t kCausalFromBottomRight = 2;  // sdp::CustomMaskType
@@ -26,8 +27,9 @@ at::Tensor expanded(const at::Tensor& t, std::int64_t num_tokens, std::int64_t n
   return (num_heads == t.size(1) ? used : used.repeat_interleave(num_heads / t.size(1), 1)).unsqueeze(0);
 }
 
-/// [1, N, H, E] to [N, K, E], shared heads summed.
+/// [1, N, H, E] to [N, K, E], shared heads summed; contiguous.
 at::Tensor summed(const at::Tensor& t, std::int64_t num_kv_heads) {
+  if (t.size(2) == num_kv_heads) return t.squeeze(0).contiguous();
   return t.reshape({t.size(1), num_kv_heads, t.size(2) / num_kv_heads, t.size(3)}).sum(2);
 }
 
@@ -55,7 +57,7 @@ void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, cons
 }
 
 void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-              const at::Tensor& lse, const AttentionLayout& layout, at::Tensor& dq, at::Tensor& dk, at::Tensor& dv) {
+              const at::Tensor& lse, const AttentionLayout& layout, AttentionGradients& gradients) {
   constexpr std::int64_t kMultiple = 32;  // to which the kernel wants the rows of lse rounded up
   const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k), H = q.size(1), K = k.size(1);
   const std::int64_t row = (layout.max_len_q + kMultiple - 1) / kMultiple * kMultiple;
@@ -65,14 +67,12 @@ void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, 
     per_document.select(0, d).narrow(1, 0, length).copy_(lse.narrow(0, begin, length).t());
   });
   const at::Tensor seed = at::empty({}, at::dtype(at::kLong));  // not read without dropout
-  const auto gradients = at::_efficient_attention_backward(
+  const auto [gq, gk, gv, no_bias] = at::_efficient_attention_backward(
       expanded(dout, N, H).contiguous(), expanded(q, N, H), expanded(k, Nk, H), expanded(v, Nk, H), /*bias=*/std::nullopt,
       expanded(out, N, H).contiguous(), layout.cu_seqlens_q_device, layout.cu_seqlens_k_device, layout.max_len_q,
       layout.max_len_k, per_document, /*dropout_p=*/0.0, seed, seed, kCausalFromBottomRight, /*bias_requires_grad=*/false,
       layout.scale, /*num_splits_key=*/1, window_of(layout));
-  dq.narrow(0, 0, N).copy_(std::get<0>(gradients).squeeze(0));
-  dk.narrow(0, 0, Nk).copy_(summed(std::get<1>(gradients), K));
-  dv.narrow(0, 0, Nk).copy_(summed(std::get<2>(gradients), K));
+  gradients = {gq.squeeze(0).contiguous(), summed(gk, K), summed(gv, K)};
 }
 
 }  // namespace

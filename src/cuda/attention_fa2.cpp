@@ -10,6 +10,7 @@
 namespace lora_train::cuda {
 namespace {
 
+using kernels::AttentionGradients;
 using kernels::AttentionLayout;
 
 /// ATen's backward is deterministic only where the whole process insists on it; with warnings alone it is not. While it
@@ -62,7 +63,7 @@ void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, cons
 }
 
 void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-              const at::Tensor& lse, const AttentionLayout& layout, at::Tensor& dq, at::Tensor& dk, at::Tensor& dv) {
+              const at::Tensor& lse, const AttentionLayout& layout, AttentionGradients& gradients) {
   const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k);
   const at::Tensor heads_first = lse.narrow(0, 0, N).t().contiguous();
   // What the forward would have drawn dropout from; not read without dropout.
@@ -72,9 +73,7 @@ void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, 
       aligned(dout.narrow(0, 0, N)), aligned(q.narrow(0, 0, N)), aligned(k.narrow(0, 0, Nk)),
       aligned(v.narrow(0, 0, Nk)), aligned(out.narrow(0, 0, N)), heads_first, layout.cu_seqlens_q_device, layout.cu_seqlens_k_device, longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0,
       /*is_causal=*/true, *random, *random, layout.scale, left_of(layout), right_of(layout));
-  dq.narrow(0, 0, N).copy_(gq);
-  dk.narrow(0, 0, Nk).copy_(gk);
-  dv.narrow(0, 0, Nk).copy_(gv);
+  gradients = {gq.contiguous(), gk.contiguous(), gv.contiguous()};  // as ATen has made them
 }
 
 }  // namespace

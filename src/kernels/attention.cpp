@@ -133,6 +133,15 @@ const CudaAttention* recordable_backend(const at::Tensor& q, const AttentionLayo
   return backend;
 }
 
+/// What a backend with gradients of its own would hand over.
+AttentionGradients own_gradients(const AttentionGradients& like, const AttentionLayout& layout) {
+  const auto make = [](const at::Tensor& t, int64_t num_tokens) {
+    return at::empty({num_tokens, t.size(1), t.size(2)}, t.options());
+  };
+  const int64_t Nq = layout.cu_seqlens_q.back(), Nk = layout.cu_seqlens_k.back();
+  return {make(like.q, Nq), make(like.k, Nk), make(like.v, Nk)};
+}
+
 /// The layout as its device copies say, which is what a GPU reads: those of a recorded call have changed since.
 AttentionLayout as_on_device(AttentionLayout layout) {
   const auto read = [](const at::Tensor& from, std::vector<int64_t>& to) {
@@ -165,8 +174,8 @@ void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 }
 
 void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                        const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout, at::Tensor& dq,
-                        at::Tensor& dk, at::Tensor& dv) {
+                        const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
+                        AttentionGradients& gradients) {
   constexpr auto kName = "attention_backward";
   check_inputs(kName, q, k, v, layout, out, lse);
   const auto check_like = [&](const char* name, const at::Tensor& t, const at::Tensor& like) {
@@ -174,23 +183,26 @@ void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::T
     check_dtype(kName, name, t, like.scalar_type());
   };
   check_like("dout", dout, q);
-  check_like("dq", dq, q);
-  check_like("dk", dk, k);
-  check_like("dv", dv, v);
+  check_like("dq", gradients.q, q);
+  check_like("dk", gradients.k, k);
+  check_like("dv", gradients.v, v);
   const WorkScope recorded(kName, WorkClass::kAttention, [&](Work& work) {
-    describe_attention_backward(work, planned_backend(q, layout), {q, k, v, out, lse}, {dout, dq, dk, dv}, layout);
+    describe_attention_backward(work, planned_backend(q, layout), {q, k, v, out, lse}, dout, gradients, layout);
   });
-  if (q.is_meta()) return;
+  if (q.is_meta()) {
+    if (has_own_gradients(planned_backend(q, layout))) gradients = own_gradients(gradients, layout);
+    return;
+  }
   if (q.is_cpu()) {
     return do_or_record(
-        [=]() mutable { attention_backward_cpu(dout, q, k, v, out, lse, as_on_device(layout), dq, dk, dv); });
+        [=]() mutable { attention_backward_cpu(dout, q, k, v, out, lse, as_on_device(layout), gradients); });
   }
   const CudaAttention* const backend = recordable_backend(q, layout);
-  if (backend == nullptr) return attention_backward_reference(dout, q, k, v, out, lse, layout, dq, dk, dv);
+  if (backend == nullptr) return attention_backward_reference(dout, q, k, v, out, lse, layout, gradients);
   if (!is_complete(layout)) {
-    return backend->backward(dout, q, k, v, out, lse, completed(layout, q.device()), dq, dk, dv);
+    return backend->backward(dout, q, k, v, out, lse, completed(layout, q.device()), gradients);
   }
-  backend->backward(dout, q, k, v, out, lse, layout, dq, dk, dv);
+  backend->backward(dout, q, k, v, out, lse, layout, gradients);
 }
 
 }  // namespace lora_train::kernels

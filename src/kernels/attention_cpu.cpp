@@ -132,8 +132,8 @@ void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::T
 }
 
 void attention_backward_cpu(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout, at::Tensor& dq,
-                            at::Tensor& dk, at::Tensor& dv) {
+                            const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
+                            AttentionGradients& gradients) {
   const Plan plan = make_plan(layout);
   MaskCache masks;
   // Blocks of one document share keys: their gradients are summed in fp32 and rounded once.
@@ -152,23 +152,23 @@ void attention_backward_cpu(const at::Tensor& dout, const at::Tensor& q, const a
         expand_heads(heads_first(v, b.key, b.num_keys), num_heads), heads_first(out, b.query, b.num_queries),
         lse.narrow(0, b.query, b.num_queries).transpose(0, 1).unsqueeze(0), /*dropout_p=*/0.0, is_causal, mask,
         layout.scale);
-    dq.narrow(0, b.query, b.num_queries).copy_(tokens_first(gq));
+    gradients.q.narrow(0, b.query, b.num_queries).copy_(tokens_first(gq));
     const auto gk_sum = sum_groups(tokens_first(gk), k.size(1));
     const auto gv_sum = sum_groups(tokens_first(gv), k.size(1));
     if (is_blocked) {
       dk_sum.narrow(0, b.key, b.num_keys).add_(gk_sum);
       dv_sum.narrow(0, b.key, b.num_keys).add_(gv_sum);
     } else {
-      dk.narrow(0, b.key, b.num_keys).copy_(gk_sum);
-      dv.narrow(0, b.key, b.num_keys).copy_(gv_sum);
+      gradients.k.narrow(0, b.key, b.num_keys).copy_(gk_sum);
+      gradients.v.narrow(0, b.key, b.num_keys).copy_(gv_sum);
     }
   }
   for (const auto& [begin, end] : plan.blind_queries) {
-    dq.narrow(0, begin, end - begin).zero_();
+    gradients.q.narrow(0, begin, end - begin).zero_();
   }
   if (is_blocked) {
-    dk.copy_(dk_sum);
-    dv.copy_(dv_sum);
+    gradients.k.copy_(dk_sum);
+    gradients.v.copy_(dv_sum);
   }
 }
 

@@ -9,7 +9,7 @@ namespace lora_train::kernels {
 void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                            at::Tensor& out, at::Tensor& lse);
 void attention_backward_cpu(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout, at::Tensor& dq,
-                            at::Tensor& dk, at::Tensor& dv);
+                            const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
+                            AttentionGradients& gradients);
 
 }  // namespace lora_train::kernels

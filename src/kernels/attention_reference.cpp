@@ -72,7 +72,7 @@ void attention_forward_reference(const at::Tensor& q, const at::Tensor& k, const
 
 void attention_backward_reference(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
-                                  at::Tensor& dq, at::Tensor& dk, at::Tensor& dv) {
+                                  AttentionGradients& gradients) {
   const int64_t num_heads = q.size(1), num_kv_heads = k.size(1);
   for (const auto& d : documents_of(layout)) {
     const auto qh = heads_of(q, d.query, d.len_q, num_heads), kh = heads_of(k, d.key, d.len_k, num_heads);
@@ -81,9 +81,9 @@ void attention_backward_reference(const at::Tensor& dout, const at::Tensor& q, c
     const auto p = probabilities(masked_scores(qh, kh, layout), lse.narrow(0, d.query, d.len_q).transpose(0, 1));
     const auto delta = (gh * oh).sum(-1, /*keepdim=*/true);
     const auto dscores = p * (at::matmul(gh, vh.transpose(1, 2)) - delta) * layout.scale;
-    dq.narrow(0, d.query, d.len_q).copy_(at::matmul(dscores, kh).transpose(0, 1));
-    dk.narrow(0, d.key, d.len_k).copy_(sum_groups(at::matmul(dscores.transpose(1, 2), qh), num_kv_heads));
-    dv.narrow(0, d.key, d.len_k).copy_(sum_groups(at::matmul(p.transpose(1, 2), gh), num_kv_heads));
+    gradients.q.narrow(0, d.query, d.len_q).copy_(at::matmul(dscores, kh).transpose(0, 1));
+    gradients.k.narrow(0, d.key, d.len_k).copy_(sum_groups(at::matmul(dscores.transpose(1, 2), qh), num_kv_heads));
+    gradients.v.narrow(0, d.key, d.len_k).copy_(sum_groups(at::matmul(p.transpose(1, 2), gh), num_kv_heads));
   }
 }
 

@@ -25,9 +25,12 @@ std::int64_t flops_of_product(const at::Tensor& q, const AttentionLayout& layout
   return 2 * num_visible(layout) * q.size(1) * q.size(2);
 }
 
-bool is_fused(AttentionBackend backend) { return backend == AttentionBackend::kFa2 || backend == AttentionBackend::kCudnn; }
-
 }  // namespace
+
+bool has_own_gradients(AttentionBackend backend) {
+  return backend == AttentionBackend::kFa2 || backend == AttentionBackend::kCudnn ||
+         backend == AttentionBackend::kEfficient;
+}
 
 void describe_attention_forward(Work& work, AttentionBackend backend, const AttentionTensors& t,
                                 const AttentionLayout& layout) {
@@ -38,18 +41,22 @@ void describe_attention_forward(Work& work, AttentionBackend backend, const Atte
 }
 
 void describe_attention_backward(Work& work, AttentionBackend backend, const AttentionTensors& t,
-                                 const AttentionGradients& gradients, const AttentionLayout& layout) {
-  work.reads("dout", gradients.dout).reads("q", t.q).reads("k", t.k).reads("v", t.v).reads("out", t.out).reads("lse", t.lse);
-  work.writes("dq", gradients.dq).writes("dk", gradients.dk).writes("dv", gradients.dv);
+                                 const at::Tensor& dout, const AttentionGradients& gradients,
+                                 const AttentionLayout& layout) {
+  work.reads("dout", dout).reads("q", t.q).reads("k", t.k).reads("v", t.v).reads("out", t.out).reads("lse", t.lse);
+  const bool is_own = has_own_gradients(backend);
+  const auto writes = [&](std::string_view name, const at::Tensor& gradient) {
+    is_own ? work.writes_bytes(name, bytes_of(gradient)) : work.writes(name, gradient);
+  };
+  writes("dq", gradients.q);
+  writes("dk", gradients.k);
+  writes("dv", gradients.v);
   work.multiplies(5 * flops_of_product(t.q, layout)).launches(3);
-  if (!is_fused(backend)) return;
-  work.passes_through("copy of dq", bytes_of(gradients.dq)).passes_through("copy of dk", bytes_of(gradients.dk));
-  work.passes_through("copy of dv", bytes_of(gradients.dv)).launches(6);
   if (backend != AttentionBackend::kFa2) return;
-  work.passes_through("copy of lse", bytes_of(t.lse)).launches(7);
+  work.passes_through("copy of lse", bytes_of(t.lse)).launches(4);
   if (t.q.size(1) == t.k.size(1)) return;
   // dk and dv of every head, summed over the heads that share.
-  work.passes_through("dk and dv of every head", 2 * bytes_of(t.q)).launches(9);
+  work.passes_through("dk and dv of every head", 2 * bytes_of(t.q)).launches(6);
 }
 
 }  // namespace lora_train::kernels

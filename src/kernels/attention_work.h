@@ -9,9 +9,9 @@ namespace lora_train::kernels {
 struct AttentionTensors {
   const at::Tensor &q, &k, &v, &out, &lse;
 };
-struct AttentionGradients {
-  const at::Tensor &dout, &dq, &dk, &dv;
-};
+
+/// Whether it hands over gradients in memory of its own.
+bool has_own_gradients(AttentionBackend backend);
 
 /// FLOPs are those of the scores that a query may see: 2 products forward, 5 backward. Bytes are q, k, v, out, lse and
 /// their gradients once, and the copies that a CUDA backend makes around its kernels (cuda/attention_*.cpp); sums inside of
@@ -19,6 +19,7 @@ struct AttentionGradients {
 void describe_attention_forward(Work& work, AttentionBackend backend, const AttentionTensors& t,
                                 const AttentionLayout& layout);
 void describe_attention_backward(Work& work, AttentionBackend backend, const AttentionTensors& t,
-                                 const AttentionGradients& gradients, const AttentionLayout& layout);
+                                 const at::Tensor& dout, const AttentionGradients& gradients,
+                                 const AttentionLayout& layout);
 
 }  // namespace lora_train::kernels

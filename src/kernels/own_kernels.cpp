@@ -19,6 +19,7 @@ OwnKernelsOf<T> kernels_of() {
   table.embedding_backward = embedding_backward_cuda<T>;
   table.trainable_rows_backward = trainable_rows_backward_cuda<T>;
   table.rope = rope_cuda<T>;
+  table.rope_backward = rope_backward_cuda<T>;
   table.qk_norm_rope_forward = qk_norm_rope_forward_cuda<T>;
   table.qk_norm_rope_backward = qk_norm_rope_backward_cuda<T>;
   table.qk_norm_weight_gradient = qk_norm_weight_gradient_cuda<T>;

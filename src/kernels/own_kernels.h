@@ -32,6 +32,7 @@ struct OwnKernelsOf {
   decltype(&embedding_backward_cuda<T>) embedding_backward;
   decltype(&trainable_rows_backward_cuda<T>) trainable_rows_backward;
   decltype(&rope_cuda<T>) rope;
+  decltype(&rope_backward_cuda<T>) rope_backward;
   decltype(&qk_norm_rope_forward_cuda<T>) qk_norm_rope_forward;
   decltype(&qk_norm_rope_backward_cuda<T>) qk_norm_rope_backward;
   decltype(&qk_norm_weight_gradient_cuda<T>) qk_norm_weight_gradient;

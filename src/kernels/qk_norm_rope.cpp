@@ -68,20 +68,55 @@ bool wants_gradient(const QkNorm& norm) { return norm.grad_q_weight.defined() ||
 float* gradient_of(at::Tensor& t) { return t.defined() ? write<float>(t) : nullptr; }
 
 template <class T>
-void backward_on_cuda(at::Tensor& d_qk, const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv) {
+void backward_on_cuda(const AttentionGradients& given, const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv) {
   const OwnKernelsOf<T>& own = own_kernels_of<T>();
   const HeadCounts heads = heads_of(rotation);
   const int64_t N = d_qkv.size(0);
+  const bool has_v = lies_in(places_of(given, rotation, d_qkv).v, given.v);
+  const QkvGradients<T> d = {read_rows<T>(given.q), read_rows<T>(given.k),
+                             has_v ? Rows<const T>{nullptr, 0} : read_rows<T>(given.v), given.q.size(0)};
   if (!norm.q_weight.defined()) {
-    return own.rope(write_rows<T>(d_qkv), table_of(rotation), /*inverse=*/true, N, heads, own_stream());
+    return own.rope_backward(d, table_of(rotation), write_rows<T>(d_qkv), N, heads, own_stream());
   }
-  own.qk_norm_rope_backward(write_rows<T>(d_qk), read_rows<T>(norm.raw), read_rows<float>(norm.rstd),
-                            table_of(rotation), {read<T>(norm.q_weight), read<T>(norm.k_weight)}, wants_gradient(norm),
-                            write_rows<T>(d_qkv), N, heads, own_stream());
+  if (wants_gradient(norm)) {  // first: the next kernel may write where d lies
+    own.qk_norm_weight_gradient(d, read_rows<T>(norm.raw), read_rows<float>(norm.rstd), table_of(rotation),
+                                gradient_of(norm.grad_q_weight), gradient_of(norm.grad_k_weight),
+                                own_workspace(qk_norm_workspace(heads.head_size)), heads, own_stream());
+  }
+  own.qk_norm_rope_backward(d, read_rows<T>(norm.raw), read_rows<float>(norm.rstd), table_of(rotation),
+                            {read<T>(norm.q_weight), read<T>(norm.k_weight)}, write_rows<T>(d_qkv), N, heads,
+                            own_stream());
+}
+
+void check_gradients(const char* kernel, const AttentionGradients& gradients, const QkRotation& rotation,
+                     const at::Tensor& d_qkv) {
+  const int64_t M = gradients.q.dim() > 0 ? gradients.q.size(0) : 0, E = 2 * rotation.table.cos.size(1);
+  const auto check = [&](const char* name, const at::Tensor& gradient, int64_t heads) {
+    check_rows(kernel, name, gradient, {M, heads, E});
+    check_dtype(kernel, name, gradient, d_qkv.scalar_type());
+  };
+  check("dq", gradients.q, rotation.num_heads);
+  check("dk", gradients.k, rotation.num_kv_heads);
+  check("dv", gradients.v, rotation.num_kv_heads);
+  if (M > d_qkv.size(0)) {
+    throw ShapeError(std::string(kernel) + ": dq", std::to_string(M) + " tokens for " + std::to_string(d_qkv.size(0)) +
+                                                       " rows of d_qkv");
+  }
+}
+
+/// What the backward moves.
+void describe_backward(Work& work, const AttentionGradients& given, const QkRotation& rotation, const QkNorm& norm,
+                       const at::Tensor& d_qkv) {
+  const AttentionGradients places = places_of(given, rotation, d_qkv);
+  work.reads("positions", rotation.positions).reads("dq", given.q).reads("dk", given.k);
+  const bool has_v = lies_in(places.v, given.v);
+  if (!has_v) work.reads("dv", given.v);
+  work.writes("d_qkv", has_v ? qk_of(d_qkv, rotation) : d_qkv);
+  if (!norm.q_weight.defined()) return;
+  work.reads("raw", norm.raw).reads("rstd", norm.rstd);
   if (!wants_gradient(norm)) return;
-  own.qk_norm_weight_gradient(read_rows<T>(d_qk), read_rows<T>(norm.raw), read_rows<float>(norm.rstd),
-                              gradient_of(norm.grad_q_weight), gradient_of(norm.grad_k_weight),
-                              own_workspace(qk_norm_workspace(heads.head_size)), N, heads, own_stream());
+  work.reads("positions", rotation.positions).reads("dq of weights", given.q).reads("dk of weights", given.k);
+  work.reads("raw of weights", norm.raw).reads("rstd", norm.rstd).launches(3);
 }
 
 }  // namespace
@@ -110,32 +145,19 @@ void qk_norm_rope_forward(at::Tensor& qkv, const QkRotation& rotation, QkNorm& n
   });
 }
 
-void qk_norm_rope_backward(at::Tensor& d_qk, const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv) {
+void qk_norm_rope_backward(const AttentionGradients& gradients, const QkRotation& rotation, QkNorm& norm,
+                           at::Tensor& d_qkv) {
   constexpr auto kName = "qk_norm_rope_backward";
   check_rotation(kName, d_qkv, rotation);
   check_norm(kName, d_qkv, rotation, norm);
-  if (norm.q_weight.defined()) {
-    check_rows(kName, "d_qk", d_qk, norm.raw.sizes());
-    check_dtype(kName, "d_qk", d_qk, d_qkv.scalar_type());
-  } else if (d_qk.const_data_ptr() != d_qkv.const_data_ptr()) {
-    throw ShapeError(kName, "without norm d_qk has to be d_qkv: it is turned back in place");
-  }
-  const WorkScope recorded(kName, WorkClass::kRope, [&](Work& work) {
-    const at::Tensor d_qk_of_input = qk_of(d_qkv, rotation);
-    work.reads("positions", rotation.positions);
-    if (!norm.q_weight.defined()) {
-      work.updates("d_qk", d_qk_of_input);
-      return;
-    }
-    work.reads("d_qk", d_qk).reads("raw", norm.raw).reads("rstd", norm.rstd).writes("d_qkv", d_qk_of_input);
-    if (!wants_gradient(norm)) return;
-    work.updates("d_qk of weights", d_qk).reads("raw of weights", norm.raw).reads("rstd", norm.rstd).launches(3);
-  });
+  check_gradients(kName, gradients, rotation, d_qkv);
+  const WorkScope recorded(kName, WorkClass::kRope,
+                           [&](Work& work) { describe_backward(work, gradients, rotation, norm, d_qkv); });
   if (d_qkv.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kRope, d_qkv);
-  if (how == Implementation::kReference) return qk_norm_rope_backward_reference(d_qk, rotation, norm, d_qkv);
-  if (how == Implementation::kCpu) return qk_norm_rope_backward_by(kCpuParts, d_qk, rotation, norm, d_qkv);
-  with_cpu_type(d_qkv, [&]<class T>(CpuType<T>) { backward_on_cuda<T>(d_qk, rotation, norm, d_qkv); });
+  if (how == Implementation::kReference) return qk_norm_rope_backward_reference(gradients, rotation, norm, d_qkv);
+  if (how == Implementation::kCpu) return qk_norm_rope_backward_by(kCpuParts, gradients, rotation, norm, d_qkv);
+  with_cpu_type(d_qkv, [&]<class T>(CpuType<T>) { backward_on_cuda<T>(gradients, rotation, norm, d_qkv); });
 }
 
 }  // namespace lora_train::kernels

@@ -13,7 +13,14 @@ struct QkNormRopeParts {
 };
 
 void qk_norm_rope_forward_by(const QkNormRopeParts& parts, at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm);
-void qk_norm_rope_backward_by(const QkNormRopeParts& parts, at::Tensor& d_qk, const QkRotation& rotation, QkNorm& norm,
-                              at::Tensor& d_qkv);
+/// Brings the gradients into d_qkv and goes on there.
+void qk_norm_rope_backward_by(const QkNormRopeParts& parts, const AttentionGradients& gradients,
+                              const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv);
+
+/// The columns of d_qkv in which the gradients of q, k and v are to be, for as many tokens as those have.
+AttentionGradients places_of(const AttentionGradients& gradients, const QkRotation& rotation, const at::Tensor& d_qkv);
+
+/// Whether a gradient lies in its place already.
+bool lies_in(const at::Tensor& place, const at::Tensor& gradient);
 
 }  // namespace lora_train::kernels

@@ -64,11 +64,12 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
   }
   with_cpu_type(x, [&]<class T>(CpuType<T>) {
     const auto run = [&](auto backward, auto weight_gradient, auto... stream) {
+      if (needs_dweight) {  // first: dx may be dy
+        weight_gradient(read_rows<T>(dy), read_rows<T>(x), read<float>(rstd), write<float>(*dweight), x.size(0), x.size(1),
+                        stream...);
+      }
       backward(read_rows<T>(dy), read_rows<T>(x), read<T>(weight), read<float>(rstd), write_rows<T>(dx), accumulate,
                x.size(0), x.size(1), stream...);
-      if (!needs_dweight) return;
-      weight_gradient(read_rows<T>(dy), read_rows<T>(x), read<float>(rstd), write<float>(*dweight), x.size(0), x.size(1),
-                      stream...);
     };
     if (how == Implementation::kCpu) {
       run(rms_norm_backward_cpu<T>, rms_norm_weight_gradient_cpu<T>);

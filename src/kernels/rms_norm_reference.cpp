@@ -20,10 +20,10 @@ void rms_norm_backward_reference(const at::Tensor& dy, const at::Tensor& x, cons
   const auto dyf = to_math(dy);
   const auto g = dyf * to_math(weight);
   const auto d = (g - normed * (g * normed).mean(-1, /*keepdim=*/true)) * r;
-  dx.copy_(accumulate ? to_math(dx) + d : d);
-  if (dweight != nullptr && dweight->defined()) {
+  if (dweight != nullptr && dweight->defined()) {  // first: dx may be dy
     dweight->add_((dyf * normed).sum(0));
   }
+  dx.copy_(accumulate ? to_math(dx) + d : d);
 }
 
 }  // namespace lora_train::kernels

@@ -1,7 +1,8 @@
 // A block takes one token, a group of lanes one of its heads after the other: a lane has a pack of the first half of the
 // head and the matching one of the second. Sums over a head go through the lanes of its group.
-// Elements moved: rope 1 read, 1 written; with norm 1 read, 2 written (raw); its backward 2 read, 1 written, and another
-// written for weight gradients, which then read 2. The table's rows are read once a token from memory, then cached.
+// Elements moved: rope 1 read, 1 written; with norm 1 read, 2 written (raw); its backward 2 read, 1 written; weight
+// gradients 2 read. The backwards copy v besides where it lies elsewhere. The table's rows are read once a token from
+// memory, then cached.
 #include "rope_cuda.h"
 
 #include "launch.h"
@@ -37,6 +38,14 @@ struct Turn {
   }
   __device__ float first(int i, float a, float b) const { return a * cos[i] - b * sin[i]; }
   __device__ float second(int i, float a, float b) const { return b * cos[i] + a * sin[i]; }
+  template <class T>
+  __device__ void apply(Pack<T, kSize>& low, Pack<T, kSize>& high) const {
+    for (int i = 0; i < kSize; ++i) {
+      const float a = to_float(low.values[i]), b = to_float(high.values[i]);
+      store(&low.values[i], first(i, a, b));
+      store(&high.values[i], second(i, a, b));
+    }
+  }
 };
 
 template <class T, int kSize>
@@ -49,15 +58,52 @@ __global__ void __launch_bounds__(kThreads)
     for (std::int64_t head = place.group; head < num_heads; head += place.groups) {
       T* const at = x[n] + head * 2 * half + i;
       Pack<T, kSize> a = load_pack<kSize>(at), b = load_pack<kSize>(at + half);
-      for (int k = 0; k < kSize; ++k) {
-        const float first = to_float(a.values[k]), second = to_float(b.values[k]);
-        store(&a.values[k], turn.first(k, first, second));
-        store(&b.values[k], turn.second(k, first, second));
-      }
+      turn.apply(a, b);
       store_pack<kSize>(at, a);
       store_pack<kSize>(at + half, b);
     }
   }
+}
+
+/// v of token n of d to dx. All threads of the block call it.
+template <class T, int kSize>
+__device__ __forceinline__ void copy_values(const QkvGradients<T>& d, Rows<T> dx, std::int64_t n, const HeadCounts& heads) {
+  if (d.v.data == nullptr) return;
+  T* const to = dx[n] + heads.total() * heads.head_size;
+  const std::int64_t width = heads.num_k * heads.head_size, step = std::int64_t{blockDim.x} * kSize;
+  for (std::int64_t i = std::int64_t{threadIdx.x} * kSize; i < width; i += step) {
+    store_pack<kSize>(to + i, load_pack<kSize>(d.v[n] + i));
+  }
+}
+
+/// Row n of dx for a token without gradients.
+template <class T, int kSize>
+__device__ __forceinline__ void clear_token(Rows<T> dx, std::int64_t n, const HeadCounts& heads) {
+  const std::int64_t width = (heads.total() + heads.num_k) * heads.head_size, step = std::int64_t{blockDim.x} * kSize;
+  for (std::int64_t i = std::int64_t{threadIdx.x} * kSize; i < width; i += step) {
+    store_pack<kSize>(dx[n] + i, Pack<T, kSize>{});
+  }
+}
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads)
+    rope_backward_kernel(QkvGradients<T> d, RotationTable table, Rows<T> dx, HeadCounts heads, unsigned lanes) {
+  const Place place(lanes);
+  const std::int64_t n = blockIdx.x;
+  if (n >= d.num_tokens) return clear_token<T, kSize>(dx, n, heads);
+  const int half = static_cast<int>(heads.head_size / 2);
+  for (int i = static_cast<int>(place.lane) * kSize; i < half; i += static_cast<int>(lanes) * kSize) {
+    const Turn<kSize> turn(table, n, i, -1.0F);
+    for (std::int64_t head = place.group; head < heads.total(); head += place.groups) {
+      const T* const from = d.head(n, head, heads) + i;
+      Pack<T, kSize> a = load_pack<kSize>(from), b = load_pack<kSize>(from + half);
+      turn.apply(a, b);
+      T* const to = dx[n] + head * heads.head_size + i;
+      store_pack<kSize>(to, a);
+      store_pack<kSize>(to + half, b);
+    }
+  }
+  copy_values<T, kSize>(d, dx, n, heads);
 }
 
 template <class T, int kSize>
@@ -119,11 +165,7 @@ struct TurnedBack {
     d_high = load_pack<kSize>(d + half);
     x_low = load_pack<kSize>(x);
     x_high = load_pack<kSize>(x + half);
-    for (int k = 0; k < kSize; ++k) {
-      const float a = to_float(d_low.values[k]), b = to_float(d_high.values[k]);
-      store(&d_low.values[k], turn.first(k, a, b));
-      store(&d_high.values[k], turn.second(k, a, b));
-    }
+    turn.apply(d_low, d_high);
   }
 };
 
@@ -149,17 +191,17 @@ __device__ __forceinline__ void put_gradient(T* to, const Pack<T, kSize>& d, con
 
 template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads)
-    qk_norm_rope_backward_kernel(Rows<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
-                                 QkNormWeights<T> weights, bool keep_turned, Rows<T> dx, HeadCounts heads,
-                                 unsigned lanes) {
+    qk_norm_rope_backward_kernel(QkvGradients<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
+                                 QkNormWeights<T> weights, Rows<T> dx, HeadCounts heads, unsigned lanes) {
   const Place place(lanes);
   const std::int64_t n = blockIdx.x;
+  if (n >= d.num_tokens) return clear_token<T, kSize>(dx, n, heads);
   const int half = static_cast<int>(heads.head_size / 2);  // a head is short: offsets in it fit
   const int begin = static_cast<int>(place.lane) * kSize, step = static_cast<int>(lanes) * kSize;
   for (std::int64_t first = 0; first < heads.total(); first += place.groups) {
     const std::int64_t head = first + place.group;
     const bool is_head = head < heads.total();
-    T* const from = d[n] + head * heads.head_size;
+    const T* const from = d.head(n, head, heads);  // read where there is such a head
     const T* const x = raw[n] + head * heads.head_size;
     const T* const weight = head < heads.num_q ? weights.q : weights.k;
     TurnedBack<T, kSize> kept = {};
@@ -179,37 +221,47 @@ __global__ void __launch_bounds__(kThreads)
       if (i != begin) kept.read(from + i, x + i, half, Turn<kSize>(table, n, i, -1.0F));
       put_gradient(to + i, kept.d_low, weight + i, kept.x_low, scale, along_x);
       put_gradient(to + half + i, kept.d_high, weight + half + i, kept.x_high, scale, along_x);
-      if (!keep_turned) continue;
-      store_pack<kSize>(from + i, kept.d_low);
-      store_pack<kSize>(from + half + i, kept.d_high);
     }
   }
+  copy_values<T, kSize>(d, dx, n, heads);
 }
 
 constexpr unsigned kColumns = 32, kTokenLanes = 16;  // of a block that sums columns
 
-/// Row c of workspace [chunks, 2E]: sums of chunk c of the tokens, E of q and E of k.
+/// Row c of workspace [chunks, 2E]: sums of chunk c of the tokens, E of q and E of k. A thread has two elements that turn
+/// together: c of the E pairs of q and k.
 template <class T>
 __global__ void __launch_bounds__(kColumns* kTokenLanes)
-    qk_norm_partial_kernel(Rows<const T> d, Rows<const T> raw, Rows<const float> rstd, float* workspace,
-                           std::int64_t num_tokens, std::int64_t chunk, HeadCounts heads) {
-  LORA_TRAIN_SHARED(float, sums, kColumns* kTokenLanes);
+    qk_norm_partial_kernel(QkvGradients<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
+                           float* workspace, std::int64_t chunk, HeadCounts heads) {
+  LORA_TRAIN_SHARED(float, low_sums, kColumns* kTokenLanes);
+  LORA_TRAIN_SHARED(float, high_sums, kColumns* kTokenLanes);
   const unsigned column = threadIdx.x % kColumns, lane = threadIdx.x / kColumns;
-  const std::int64_t c = std::int64_t{blockIdx.y} * kColumns + column, E = heads.head_size;
-  const std::int64_t end = (blockIdx.x + 1) * chunk < num_tokens ? (blockIdx.x + 1) * chunk : num_tokens;
-  const std::int64_t first_head = c < E ? 0 : heads.num_q, end_head = c < E ? heads.num_q : heads.total();
-  float sum = 0;
-  for (std::int64_t n = blockIdx.x * chunk + lane; c < 2 * E && n < end; n += kTokenLanes) {
+  const std::int64_t c = std::int64_t{blockIdx.y} * kColumns + column, E = heads.head_size, half = E / 2;
+  const std::int64_t end = (blockIdx.x + 1) * chunk < d.num_tokens ? (blockIdx.x + 1) * chunk : d.num_tokens;
+  const std::int64_t first_head = c < half ? 0 : heads.num_q, end_head = c < half ? heads.num_q : heads.total();
+  const int i = static_cast<int>(c % half);
+  float low = 0, high = 0;
+  for (std::int64_t n = blockIdx.x * chunk + lane; c < E && n < end; n += kTokenLanes) {
+    const Turn<1> turn(table, n, i, -1.0F);
     for (std::int64_t head = first_head; head < end_head; ++head) {
-      const std::int64_t at = head * E + c % E;
-      sum += to_float(d[n][at]) * (to_float(raw[n][at]) * rstd[head][n]);
+      const T *const from = d.head(n, head, heads) + i, *const x = raw[n] + head * E + i;
+      const float a = to_float(from[0]), b = to_float(from[half]), scale = rstd[head][n];
+      low += rounded_to<T>(turn.first(0, a, b)) * (to_float(x[0]) * scale);
+      high += rounded_to<T>(turn.second(0, a, b)) * (to_float(x[half]) * scale);
     }
   }
-  sums[threadIdx.x] = sum;
+  low_sums[threadIdx.x] = low;
+  high_sums[threadIdx.x] = high;
   __syncthreads();
-  if (lane != 0 || c >= 2 * E) return;
-  for (unsigned other = 1; other < kTokenLanes; ++other) sum += sums[other * kColumns + column];
-  workspace[blockIdx.x * 2 * E + c] = sum;
+  if (lane != 0 || c >= E) return;
+  for (unsigned other = 1; other < kTokenLanes; ++other) {
+    low += low_sums[other * kColumns + column];
+    high += high_sums[other * kColumns + column];
+  }
+  float* const to = workspace + blockIdx.x * 2 * E + (c < half ? 0 : E) + i;
+  to[0] = low;
+  to[half] = high;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -237,6 +289,11 @@ void launch_tokens(const char* name, Kernel kernel, std::int64_t num_tokens, std
 
 bool fits_packs_of(const RotationTable& table, std::int64_t half) {
   return fits_packs(table.cos, half) && fits_packs(table.sin, half);
+}
+
+template <class T>
+bool fits_packs_of(QkvGradients<T> d, std::int64_t half) {
+  return fits_packs(d.q, half) && fits_packs(d.k, half) && (d.v.data == nullptr || fits_packs(d.v, half));
 }
 
 template <class T>
@@ -273,29 +330,41 @@ void qk_norm_rope_forward_cuda(Rows<T> x, RotationTable table, QkNormWeights<T> 
 }
 
 template <class T>
-void qk_norm_rope_backward_cuda(Rows<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
-                                QkNormWeights<T> weights, bool keep_turned, Rows<T> dx, std::int64_t num_tokens,
-                                HeadCounts heads, Stream stream) {
+void rope_backward_cuda(QkvGradients<T> d, RotationTable table, Rows<T> dx, std::int64_t num_tokens, HeadCounts heads,
+                        Stream stream) {
+  constexpr int kPack = kFullPack<T>;
+  const std::int64_t half = heads.head_size / 2;
+  const auto run = [&](auto kernel, std::int64_t packs) {
+    launch_tokens("rope_backward", kernel, num_tokens, heads.total(), lanes_for(packs), stream, d, table, dx, heads);
+  };
+  const bool is_packed = fits_packs_of(d, half) && fits_packs(dx, half) && fits_packs_of(table, half);
+  is_packed ? run(rope_backward_kernel<T, kPack>, half / kPack) : run(rope_backward_kernel<T, 1>, half);
+}
+
+template <class T>
+void qk_norm_rope_backward_cuda(QkvGradients<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
+                                QkNormWeights<T> weights, Rows<T> dx, std::int64_t num_tokens, HeadCounts heads,
+                                Stream stream) {
   constexpr int kPack = kFullPack<T>;
   const std::int64_t half = heads.head_size / 2;
   const auto run = [&](auto kernel, std::int64_t packs) {
     launch_tokens("qk_norm_rope_backward", kernel, num_tokens, heads.total(), lanes_for(packs), stream, d, raw, rstd,
-                  table, weights, keep_turned, dx, heads);
+                  table, weights, dx, heads);
   };
-  const bool is_packed = fits_packs(d, half) && fits_packs(raw, half) && fits_packs(dx, half) &&
+  const bool is_packed = fits_packs_of(d, half) && fits_packs(raw, half) && fits_packs(dx, half) &&
                          fits_packs_of(table, half) && fits_packs_of(weights, half);
   is_packed ? run(qk_norm_rope_backward_kernel<T, kPack>, half / kPack) : run(qk_norm_rope_backward_kernel<T, 1>, half);
 }
 
 template <class T>
-void qk_norm_weight_gradient_cuda(Rows<const T> d, Rows<const T> raw, Rows<const float> rstd, float* dq, float* dk,
-                                  float* workspace, std::int64_t num_tokens, HeadCounts heads, Stream stream) {
+void qk_norm_weight_gradient_cuda(QkvGradients<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
+                                  float* dq, float* dk, float* workspace, HeadCounts heads, Stream stream) {
+  const std::int64_t E = heads.head_size, num_tokens = d.num_tokens;
   if (num_tokens == 0) return;
-  const std::int64_t E = heads.head_size;
   const std::int64_t chunk = blocks_for(blocks_for(num_tokens, kTokenLanes), kQkNormChunks) * kTokenLanes;
   const std::int64_t num_chunks = blocks_for(num_tokens, chunk);
-  launch("qk_norm_partial", qk_norm_partial_kernel<T>, {num_chunks, blocks_for(2 * E, kColumns)},
-         kColumns * kTokenLanes, stream, d, raw, rstd, workspace, num_tokens, chunk, heads);
+  launch("qk_norm_partial", qk_norm_partial_kernel<T>, {num_chunks, blocks_for(E, kColumns)}, kColumns * kTokenLanes,
+         stream, d, raw, rstd, table, workspace, chunk, heads);
   launch("qk_norm_total", qk_norm_total_kernel, {blocks_for(2 * E, kThreads)}, kThreads, stream, workspace, num_chunks,
          E, dq, dk);
 }
@@ -304,10 +373,11 @@ void qk_norm_weight_gradient_cuda(Rows<const T> d, Rows<const T> raw, Rows<const
   template void rope_cuda(Rows<T>, RotationTable, bool, std::int64_t, HeadCounts, Stream);                            \
   template void qk_norm_rope_forward_cuda(Rows<T>, RotationTable, QkNormWeights<T>, float, Rows<T>, Rows<float>,      \
                                           std::int64_t, HeadCounts, Stream);                                          \
-  template void qk_norm_rope_backward_cuda(Rows<T>, Rows<const T>, Rows<const float>, RotationTable,                  \
-                                           QkNormWeights<T>, bool, Rows<T>, std::int64_t, HeadCounts, Stream);        \
-  template void qk_norm_weight_gradient_cuda(Rows<const T>, Rows<const T>, Rows<const float>, float*, float*, float*, \
-                                             std::int64_t, HeadCounts, Stream)
+  template void rope_backward_cuda(QkvGradients<T>, RotationTable, Rows<T>, std::int64_t, HeadCounts, Stream);        \
+  template void qk_norm_rope_backward_cuda(QkvGradients<T>, Rows<const T>, Rows<const float>, RotationTable,          \
+                                           QkNormWeights<T>, Rows<T>, std::int64_t, HeadCounts, Stream);              \
+  template void qk_norm_weight_gradient_cuda(QkvGradients<T>, Rows<const T>, Rows<const float>, RotationTable,        \
+                                             float*, float*, float*, HeadCounts, Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);
 

@@ -48,6 +48,11 @@ Work& Work::writes(std::string_view operand, const at::Tensor& t) {
   return *this;
 }
 
+Work& Work::writes_bytes(std::string_view operand, std::int64_t bytes) {
+  operands.push_back({operand, {}, 0, bytes});
+  return *this;
+}
+
 Work& Work::updates(std::string_view operand, const at::Tensor& t) {
   if (!t.defined()) return *this;
   reads(operand, t);

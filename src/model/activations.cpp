@@ -92,7 +92,6 @@ Activations::Activations(const ModelConfig& config, WeightSource& weights, const
   d_hidden = wide_d_hidden_.narrow(1, 0, D);
   wide_d_qkv_ = make(d_qkv_width, shape.dtype);
   d_qkv = wide_d_qkv_.narrow(1, 0, qk + config.num_kv_heads * E);
-  if (config.qk_norm) d_qk_raw = make(qk, shape.dtype);
   d_input_ = at::empty({shape.max_tokens * widest}, at::TensorOptions(shape.dtype).device(shape.device));
   bytes_ += static_cast<int64_t>(d_input_.nbytes());
 }

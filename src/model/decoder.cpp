@@ -54,8 +54,8 @@ struct QkvViews {
   at::Tensor q, k, v;  ///< [N, heads, E]
 };
 
-QkvViews split_qkv(const ModelConfig& c, const at::Tensor& qk, const at::Tensor& qkv) {
-  return {heads_of(qk, 0, c.num_heads, c.head_dim), heads_of(qk, c.num_heads, c.num_kv_heads, c.head_dim),
+QkvViews split_qkv(const ModelConfig& c, const at::Tensor& qkv) {
+  return {heads_of(qkv, 0, c.num_heads, c.head_dim), heads_of(qkv, c.num_heads, c.num_kv_heads, c.head_dim),
           heads_of(qkv, c.num_heads + c.num_kv_heads, c.num_kv_heads, c.head_dim)};
 }
 
@@ -67,7 +67,7 @@ void attention_block_forward(const Decoder& decoder, const LayerWeights& weights
   projection_forward(weights.qkv, a.normed, {}, a.qkv);
   kernels::QkNorm norm = qk_norm(decoder, weights, a);
   kernels::qk_norm_rope_forward(a.qkv, qk_rotation(decoder, batch), norm);
-  const QkvViews views = split_qkv(decoder.config, a.qkv, a.qkv);
+  const QkvViews views = split_qkv(decoder.config, a.qkv);
   at::Tensor out = heads_of(a.out, 0, decoder.config.num_heads, decoder.config.head_dim);
   kernels::attention_forward(views.q, views.k, views.v, attention_layout(decoder, layer, batch), out, a.lse);
   fill_adapter_columns(weights.o, a.out, batch.dropout, scratch);
@@ -118,23 +118,29 @@ void mlp_backward(LayerWeights& weights, const Batch& batch, MlpActivations& m,
                              d_hidden, true, defined_or_null(weights.post_attention_norm.grad));
 }
 
+/// From the gradient of attention's output to that of the q|k|v projection's. A backend's own gradients live until they are
+/// read.
+void attention_and_rope_backward(const Decoder& decoder, const LayerWeights& weights, int64_t layer, const Batch& batch,
+                                 const AttentionActivations& a, const at::Tensor& d_out, at::Tensor& d_qkv) {
+  const ModelConfig& c = decoder.config;
+  const QkvViews views = split_qkv(c, a.qkv), places = split_qkv(c, d_qkv);
+  kernels::AttentionGradients gradients{places.q, places.k, places.v};
+  kernels::attention_backward(heads_of(d_out, 0, c.num_heads, c.head_dim), views.q, views.k, views.v,
+                              heads_of(a.out, 0, c.num_heads, c.head_dim), a.lse,
+                              attention_layout(decoder, layer, batch), gradients);
+  kernels::QkNorm norm = qk_norm(decoder, weights, a);
+  kernels::qk_norm_rope_backward(gradients, qk_rotation(decoder, batch), norm, d_qkv);
+}
+
 void attention_block_backward(const Decoder& decoder, LayerWeights& weights, int64_t layer, const Batch& batch,
                               LayerActivations& saved, Activations& buffers, at::Tensor& d_hidden, bool need_input_grad) {
-  const ModelConfig& c = decoder.config;
   const int64_t N = batch.num_tokens();
   AttentionActivations& a = saved.attention;
   at::Tensor d_out = buffers.d_input(weights.o, N);
   at::Tensor d_output = buffers.d_hidden_of(weights.o, N);
   projection_backward(weights.o, a.out, d_output, d_out, true, batch.dropout, buffers.scratch);
   at::Tensor d_qkv = buffers.d_qkv.narrow(0, 0, N);
-  at::Tensor d_qk = c.qk_norm ? buffers.d_qk_raw.narrow(0, 0, N) : d_qkv;
-  const QkvViews views = split_qkv(c, a.qkv, a.qkv);
-  QkvViews grads = split_qkv(c, d_qk, d_qkv);
-  kernels::attention_backward(heads_of(d_out, 0, c.num_heads, c.head_dim), views.q, views.k, views.v,
-                              heads_of(a.out, 0, c.num_heads, c.head_dim), a.lse,
-                              attention_layout(decoder, layer, batch), grads.q, grads.k, grads.v);
-  kernels::QkNorm norm = qk_norm(decoder, weights, a);
-  kernels::qk_norm_rope_backward(d_qk, qk_rotation(decoder, batch), norm, d_qkv);
+  attention_and_rope_backward(decoder, weights, layer, batch, a, d_out, d_qkv);
   at::Tensor d_normed = buffers.d_input(weights.qkv, N);
   const bool need_normed_grad = need_input_grad || weights.input_norm.grad.defined();
   at::Tensor d_wide_qkv = buffers.d_qkv_of(weights.qkv, N);

@@ -80,7 +80,7 @@ void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::i
       at::pow(10000.0, -at::arange(0, E, 2, at::kFloat) / static_cast<double>(E)).to(place.device);
   const kernels::RopeTable table = kernels::make_rope_table(inv_freq, N, 1.0);
   const at::Tensor positions = place.positions(N), qkv = place.uniform({N, (H + 2 * K) * E});
-  const at::Tensor d_qk = place.uniform({N, (H + K) * E});
+  const kernels::AttentionGradients d = {place.uniform({N, H, E}), place.uniform({N, K, E}), place.uniform({N, K, E})};
   const kernels::QkNorm weights{place.uniform({E}), place.uniform({E}), 1e-6, {}, {}, {}, {}};
   const auto forward = [=](auto kernel) -> Call {
     return [=](Outputs& o) {
@@ -100,8 +100,13 @@ void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::i
       norm.rstd = kept[2];
       norm.grad_q_weight = o[1];
       norm.grad_k_weight = o[2];
-      at::Tensor used_up = d_qk.clone();
-      kernel(used_up, {H, K, positions, table}, norm, o[0]);
+      kernel(d, {H, K, positions, table}, norm, o[0]);
+    };
+  };
+  const auto without_norm = [=](auto kernel) -> Call {
+    return [=](Outputs& o) {
+      kernels::QkNorm none;
+      kernel(d, {H, K, positions, table}, none, o[0]);
     };
   };
   const std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}});
@@ -112,6 +117,11 @@ void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::i
                    {place.empty({N, (H + 2 * K) * E}), place.fp32({E}), place.fp32({E})},
                    backward(kernels::qk_norm_rope_backward),
                    backward(kernels::qk_norm_rope_backward_reference)});
+  cases.push_back({"qkv rope backward",
+                   shape,
+                   {place.empty({N, (H + 2 * K) * E})},
+                   without_norm(kernels::qk_norm_rope_backward),
+                   without_norm(kernels::qk_norm_rope_backward_reference)});
 }
 
 void add_cross_entropy(const Place& place, std::int64_t N, std::int64_t V, std::vector<Case>& cases) {
@@ -216,7 +226,11 @@ void add_attention(const Place& place, std::int64_t N, std::int64_t H, std::int6
   Outputs kept = {place.empty({N, H, E}), place.fp32({N, H})};
   forward(kernels::attention_forward_reference)(kept);
   const auto backward = [=](auto kernel) -> Call {
-    return [=](Outputs& o) { kernel(dout, q, k, v, kept[0], kept[1], layout, o[0], o[1], o[2]); };
+    return [=](Outputs& o) {
+      kernels::AttentionGradients gradients{o[0], o[1], o[2]};
+      kernel(dout, q, k, v, kept[0], kept[1], layout, gradients);
+      o = {gradients.q, gradients.k, gradients.v};  // a GPU's lie elsewhere
+    };
   };
   const std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}});
   cases.push_back({"attention forward",

@@ -67,20 +67,25 @@ class AttentionRun {
             cu_seqlens_device_, cu_seqlens_device_, longest_, longest_, {}};
   }
 
-  void operator()(const kernels::AttentionLayout& layout) {
+  void operator()(const kernels::AttentionLayout& layout) { compute(layout); }
+
+  kernels::AttentionGradients compute(const kernels::AttentionLayout& layout) {
     const std::int64_t H = config_.num_heads, K = config_.num_kv_heads;
-    at::Tensor out = heads(out_, 0, H), dq = heads(d_qkv_, 0, H), dk = heads(d_qkv_, H, K), dv = heads(d_qkv_, H + K, K);
+    at::Tensor out = heads(out_, 0, H);
     const at::Tensor q = heads(qkv_, 0, H), k = heads(qkv_, H, K), v = heads(qkv_, H + K, K);
     kernels::attention_forward(q, k, v, layout, out, lse_);
-    kernels::attention_backward(heads(d_out_, 0, H), q, k, v, out, lse_, layout, dq, dk, dv);
+    kernels::AttentionGradients gradients{heads(d_qkv_, 0, H), heads(d_qkv_, H, K), heads(d_qkv_, H + K, K)};
+    kernels::attention_backward(heads(d_out_, 0, H), q, k, v, out, lse_, layout, gradients);
+    return gradients;
   }
 
   /// What is wrong with the results of a backend, against those of the first one that was asked about.
   std::string check(const kernels::AttentionLayout& layout) {
     constexpr double kLoose = 0.05;  // of the norm; rounding to bf16 makes less than a fifth of it
     for (const at::Tensor& buffer : {out_, d_qkv_}) buffer.zero_();
-    (*this)(layout);
-    const std::array results = {last_rows(out_), last_rows(d_qkv_)};
+    const kernels::AttentionGradients gradients = compute(layout);
+    const std::array results = {last_rows(out_),
+                                at::cat({last_rows(gradients.q), last_rows(gradients.k), last_rows(gradients.v)}, 1)};
     const bool is_first = !expected_[0].defined();
     if (is_first) expected_ = results;
     for (std::size_t i = 0; i < results.size(); ++i) {
@@ -100,7 +105,7 @@ class AttentionRun {
   static at::Tensor last_rows(const at::Tensor& buffer) {
     constexpr std::int64_t kRows = 2048;
     const std::int64_t n = std::min(kRows, buffer.size(0));
-    return buffer.narrow(0, buffer.size(0) - n, n).cpu().to(at::kFloat);
+    return buffer.narrow(0, buffer.size(0) - n, n).flatten(1).cpu().to(at::kFloat);
   }
 
   const model::ModelConfig& config_;

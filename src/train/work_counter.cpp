@@ -133,7 +133,6 @@ void WorkCounter::name_buffers(const model::Activations& activations, std::int64
   name_buffer(activations.final_hidden, "final_hidden");
   name_buffer(activations.d_hidden, "d_hidden");
   name_buffer(activations.d_qkv, "d_qkv");
-  name_buffer(activations.d_qk_raw, "d_qk_raw");
   name_buffer(activations.scratch, "scratch");
 }
 

@@ -52,6 +52,7 @@ def probe(profile, folder, threads=1, kernels=()):
 
 
 CUDA_ON_CPU = ("--kernels", "cuda-on-cpu")  # our CUDA kernels, compiled for the CPU
+OWN_GRADIENTS = ("--attention-gradients", "own")  # attention hands its gradients over as the backends of a GPU do
 
 
 def probe_steps(profile, folder, num_steps, kernels=()):

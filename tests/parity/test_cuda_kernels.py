@@ -22,6 +22,16 @@ def test_step_1(references, tmp_path, number):  # noqa: F811
     check(case, *engine.probe(engine.profile_for(case, tmp_path / "run"), tmp_path, kernels=engine.CUDA_ON_CPU), loss, reference)
 
 
+@pytest.mark.parametrize("number", range(4))
+def test_gradients_that_attention_leaves_in_its_own_memory(references, tmp_path, number):  # noqa: F811
+    case, loss, reference = references(number)
+    profile = engine.profile_for(case, tmp_path / "run")
+    facts, gradients = engine.probe(profile, tmp_path, kernels=engine.CUDA_ON_CPU + engine.OWN_GRADIENTS)
+    check(case, facts, gradients, loss, reference)
+    _, in_place = engine.probe(profile, tmp_path, kernels=engine.CUDA_ON_CPU)
+    assert all(torch.equal(gradients[name], want) for name, want in in_place.items())
+
+
 @pytest.mark.parametrize("mode", ["cheap", "full"])
 def test_recomputation(references, tmp_path, mode):  # noqa: F811
     case, loss, reference = references(1)
@@ -44,10 +54,11 @@ def test_full_finetuning(references, tmp_path, number):  # noqa: F811
     case, _, _ = references(number)
     profile = engine.profile_for(case, tmp_path / "run", adapter="none", init_adapter="unset")
     expected, want = engine.probe(profile, tmp_path)
-    facts, gradients = engine.probe(profile, tmp_path, kernels=engine.CUDA_ON_CPU)
-    assert facts["loss"] == pytest.approx(expected["loss"], rel=1e-6)
-    assert facts["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
-    assert max(oracle.gradient_errors(gradients, want).values()) <= 1e-5
+    for kernels in (engine.CUDA_ON_CPU, engine.CUDA_ON_CPU + engine.OWN_GRADIENTS, engine.OWN_GRADIENTS):
+        facts, gradients = engine.probe(profile, tmp_path, kernels=kernels)
+        assert facts["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+        assert facts["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
+        assert max(oracle.gradient_errors(gradients, want).values()) <= 1e-5
 
 
 def test_bf16_is_as_near_to_fp32_as_the_cpu_kernels_are(references, tmp_path):  # noqa: F811
@@ -78,5 +89,6 @@ def test_a_curve_with_clipping_and_decay(references, tmp_path, clip):  # noqa: F
 def test_a_step_asks_for_no_memory(references, tmp_path, number, changes):  # noqa: F811
     """Every buffer is planned: with our kernels a step allocates nothing outside of attention."""
     case, _, _ = references(number)
-    assert curve(case, tmp_path, 2, engine.CUDA_ON_CPU, **changes)["allocations"] == 0
+    for kernels in (engine.CUDA_ON_CPU, engine.CUDA_ON_CPU + engine.OWN_GRADIENTS):
+        assert curve(case, tmp_path, 2, kernels, **changes)["allocations"] == 0
     assert curve(case, tmp_path, 2, **dict(changes, kernels="reference"))["allocations"] > 0

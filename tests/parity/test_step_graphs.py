@@ -36,6 +36,14 @@ def test_replayed_steps_are_the_steps(references, tmp_path, number, changes):  #
     assert asked["grad_norms"] == pytest.approx(alone["grad_norms"], rel=2e-5)
     assert len(set(replayed["losses"])) > 1
 
+@pytest.mark.parametrize("number", [1, 3])  # without and with a norm of q and k heads
+def test_gradients_in_memory_that_is_let_go_of_while_recording(references, tmp_path, number):  # noqa: F811
+    case, _, _ = references(number)
+    replayed = curve(case, tmp_path, 3, GRAPHS["on"] + engine.OWN_GRADIENTS)
+    asked = curve(case, tmp_path, 3, GRAPHS["off"])
+    assert replayed["replays"] >= 3 * 4
+    assert replayed["losses"] == asked["losses"] and replayed["grad_norms"] == asked["grad_norms"]
+
 
 def test_full_finetuning(references, tmp_path):  # noqa: F811
     case, _, _ = references(2)

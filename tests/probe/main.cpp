@@ -2,6 +2,7 @@
 // writes the gradient of every trained tensor; or the first steps with their updates.
 //   lora-train-probe --profile P [--set k=v]... [--kernels cuda-on-cpu] --gradients OUT.safetensors
 //   lora-train-probe --profile P [--set k=v]... [--kernels cuda-on-cpu] --steps N
+//   ... --kernels cuda-on-cpu --attention-gradients own            attention hands over gradients in memory of its own
 //   ... --kernels cuda-on-cpu --graphs on|off --steps N              micro-batches in classes, steps recorded and replayed, or not
 //   lora-train-probe --profile P [--set k=v]... --in-flight N      the training loop, N steps behind as on a GPU
 // Prints {"loss", "supervised_tokens", "grad_norm"} on stdout, or {"losses", "grad_norms", "allocations", "launches"}: how
@@ -10,12 +11,15 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "kernels/on_cpu.h"
 #include "kernels/own_kernels.h"
 #include "lora_train/base/error.h"
 #include "lora_train/config/load.h"
+#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/graph.h"
 #include "lora_train/kernels/implementation.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/optim/lr_schedule.h"
@@ -50,6 +54,28 @@ struct Pause {
   ~Pause() { CountingAllocator::is_paused = false; }
 };
 
+/// Gradients of attention where FlashAttention 2 and cuDNN leave them: in memory of their own. It lives until the last tensor
+/// of it is gone; from then on, in the order of the stream, it is anybody's: NaN.
+struct OwnGradients {
+  explicit OwnGradients(const kernels::AttentionGradients& like) {
+    put(like.q, to_write.q, handed_over.q);
+    put(like.k, to_write.k, handed_over.k);
+    put(like.v, to_write.v, handed_over.v);
+  }
+  inline static bool is_on = false;
+  kernels::AttentionGradients to_write, handed_over;
+
+ private:
+  static void put(const at::Tensor& like, at::Tensor& written, at::Tensor& handed) {
+    const auto bytes = static_cast<std::size_t>(like.numel()) * like.element_size();
+    void* const memory = std::malloc(bytes);  // a recorded step comes back to it: kept
+    std::memset(memory, 0xFF, bytes);
+    written = at::from_blob(memory, like.sizes(), like.options());
+    const auto release = [bytes](void* gone) { kernels::do_or_record([gone, bytes] { std::memset(gone, 0xFF, bytes); }); };
+    handed = at::from_blob(memory, like.sizes(), release, like.options());
+  }
+};
+
 }  // namespace
 }  // namespace lora_train
 
@@ -57,7 +83,9 @@ struct Pause {
 #define LORA_TRAIN_FORWARD(prefix) \
   prefix##_ZN10lora_train7kernels17attention_forwardERKN2at6TensorES4_S4_RKNS0_15AttentionLayoutERS2_S8_
 #define LORA_TRAIN_BACKWARD(prefix) \
-  prefix##_ZN10lora_train7kernels18attention_backwardERKN2at6TensorES4_S4_S4_S4_S4_RKNS0_15AttentionLayoutERS2_S8_S8_
+  prefix##_ZN10lora_train7kernels18attention_backwardERKN2at6TensorES4_S4_S4_S4_S4_RKNS0_15AttentionLayoutERNS0_18AttentionGradientsE
+using Gradients = lora_train::kernels::AttentionGradients;
+using lora_train::OwnGradients;
 using lora_train::Pause;
 using Layout = lora_train::kernels::AttentionLayout;
 using In = const at::Tensor&;
@@ -68,10 +96,13 @@ void LORA_TRAIN_FORWARD(__wrap_)(In q, In k, In v, const Layout& layout, Out out
   const Pause pause;
   LORA_TRAIN_FORWARD(__real_)(q, k, v, layout, out, lse);
 }
-void LORA_TRAIN_BACKWARD(__real_)(In, In, In, In, In, In, const Layout&, Out, Out, Out);
-void LORA_TRAIN_BACKWARD(__wrap_)(In dout, In q, In k, In v, In out, In lse, const Layout& layout, Out dq, Out dk, Out dv) {
+void LORA_TRAIN_BACKWARD(__real_)(In, In, In, In, In, In, const Layout&, Gradients&);
+void LORA_TRAIN_BACKWARD(__wrap_)(In dout, In q, In k, In v, In out, In lse, const Layout& layout, Gradients& gradients) {
   const Pause pause;
-  LORA_TRAIN_BACKWARD(__real_)(dout, q, k, v, out, lse, layout, dq, dk, dv);
+  if (!OwnGradients::is_on) return LORA_TRAIN_BACKWARD(__real_)(dout, q, k, v, out, lse, layout, gradients);
+  OwnGradients own(gradients);
+  LORA_TRAIN_BACKWARD(__real_)(dout, q, k, v, out, lse, layout, own.to_write);
+  gradients = own.handed_over;
 }
 }
 
@@ -97,7 +128,9 @@ Arguments read_arguments(int argc, char** argv) {
     else if (flag == "--in-flight") arguments.in_flight = std::stoll(value);
     else if (flag == "--kernels" && value == "cuda-on-cpu") arguments.has_cuda_on_cpu = true;
     else if (flag == "--graphs") arguments.graphs = value;
-    else throw ConfigError(flag, "unknown flag; expected --profile, --set, --kernels, --graphs, --gradients, --steps or --in-flight");
+    else if (flag == "--attention-gradients" && value == "own") OwnGradients::is_on = true;
+    else throw ConfigError(flag, "unknown flag; expected --profile, --set, --kernels, --attention-gradients, --graphs, --gradients, "
+                                 "--steps or --in-flight");
   }
   return arguments;
 }

@@ -38,6 +38,7 @@ class Guarded {
   Guarded(const Guarded&) = delete;
   Guarded& operator=(const Guarded&) = delete;
 
+  std::int64_t num_rows() const { return num_rows_; }
   T* data() { return memory_.data() + first_; }
   T* operator[](std::int64_t row) { return data() + row * stride_; }
   kernels::Rows<T> rows() { return {data(), stride_}; }

@@ -67,7 +67,7 @@ struct AttentionSizes {
 };
 
 /// Device bytes that one backward call of a fused backend takes besides its arguments (a forward takes less): copies of
-/// strided dout and out, gradients before they are copied, and the kernel's own sums. 0 for kAuto and kReference.
+/// strided dout and out, gradients of its own, and the kernel's own sums. 0 for kAuto and kReference.
 int64_t attention_call_bytes(AttentionBackend backend, const AttentionSizes& sizes);
 
 /// Of those, cuDNN's workspace (9.19 on Hopper): fp32 sums of dq, of dk and dv of every head where heads share, and all
@@ -82,16 +82,24 @@ int64_t cudnn_workspace_bytes(const AttentionSizes& sizes);
 void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                        at::Tensor& out, at::Tensor& lse);
 
-/// dq, dk, dv are written, shapes and strides as q, k, v.
-void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                        const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout, at::Tensor& dq,
-                        at::Tensor& dk, at::Tensor& dv);
+/// Of q, k and v, in their shapes; strided over tokens, the last two dimensions contiguous.
+struct AttentionGradients {
+  at::Tensor q, k, v;
+};
 
-/// The same by explicit scores and softmax, per document, in fp32 (fp64); any device.
+/// On entry `gradients` says where they may be written, on return where they are: there, or in memory of the backend's own,
+/// which ends with the last document. A CPU and the reference write what they are given; FlashAttention 2 and the
+/// memory-efficient one never do, cuDNN where it is contiguous: whoever reads them next (qk_norm_rope_backward) reads them
+/// where they lie, without a pass that copies them.
+void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                        const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
+                        AttentionGradients& gradients);
+
+/// The same by explicit scores and softmax, per document, in fp32 (fp64); any device. Gradients are written where given.
 void attention_forward_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const AttentionLayout& layout, at::Tensor& out, at::Tensor& lse);
 void attention_backward_reference(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
-                                  at::Tensor& dq, at::Tensor& dk, at::Tensor& dv);
+                                  AttentionGradients& gradients);
 
 }  // namespace lora_train::kernels

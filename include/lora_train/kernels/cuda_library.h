@@ -74,8 +74,8 @@ struct CudaAttention {
   void (*forward)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                   at::Tensor& out, at::Tensor& lse);
   void (*backward)(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                   const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout, at::Tensor& dq,
-                   at::Tensor& dk, at::Tensor& dv);
+                   const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
+                   AttentionGradients& gradients);
 };
 
 /// The table of functions. All but versions(), num_devices() and check_cudnn_plan() need a device and, after that,
@@ -100,7 +100,7 @@ struct CudaLibrary {
   const OwnKernels* own_kernels;
   std::unique_ptr<Graph> (*capture)(const std::function<void()>& body);  ///< kernels/graph.h
 };
-constexpr int kCudaLibraryVersion = 2;
+constexpr int kCudaLibraryVersion = 3;
 
 /// Loads <torch>/lib/libc10_cuda.so and libtorch_cuda.so and then <folder>/liblora_train_cuda.so; needs no driver. Must come
 /// before the first question to torch whether it has CUDA: torch remembers the answer. Loaded once. Throws DeviceError that

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "lora_train/kernels/attention.h"
 #include "lora_train/kernels/rope.h"
 
 namespace lora_train::kernels {
@@ -29,11 +30,14 @@ struct QkNorm {
 /// qkv fp32, bf16 or fp64, rows may be strided.
 void qk_norm_rope_forward(at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm);
 
-/// The first (H + K) E columns of d_qkv [N, (H + 2K) E] become the gradient of what the forward was given. With norm
-/// d_qk [N, (H + K) E] holds that of its result, and is used up; without, d_qk is d_qkv itself.
-void qk_norm_rope_backward(at::Tensor& d_qk, const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv);
+/// d_qkv [N, (H + 2K) E] becomes the gradient of what the forward was given: `gradients` (attention_backward), those of
+/// its result, turned back and through the norm; v as it is. Each of the three lies in its columns of d_qkv, or outside of
+/// d_qkv, where it is only read: [M, heads, E] of one M <= N, rows may be strided. Rows of d_qkv from M on become 0.
+void qk_norm_rope_backward(const AttentionGradients& gradients, const QkRotation& rotation, QkNorm& norm,
+                           at::Tensor& d_qkv);
 
 void qk_norm_rope_forward_reference(at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm);
-void qk_norm_rope_backward_reference(at::Tensor& d_qk, const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv);
+void qk_norm_rope_backward_reference(const AttentionGradients& gradients, const QkRotation& rotation, QkNorm& norm,
+                                     at::Tensor& d_qkv);
 
 }  // namespace lora_train::kernels

@@ -12,7 +12,8 @@ namespace lora_train::kernels {
 void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y, at::Tensor& rstd);
 
 /// dx = d(loss)/dx of rms_norm_forward, added to what dx holds when `accumulate`, else written.
-/// dy [N, D] like x. dweight [D] fp32 or undefined: when defined the weight gradient is added to it.
+/// dy [N, D] like x; without `accumulate` dx may be dy. dweight [D] fp32 or undefined: when defined the weight gradient is
+/// added to it.
 void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
                        at::Tensor& dx, bool accumulate, at::Tensor* dweight);
 

@@ -52,6 +52,7 @@ struct Work {
   Work& reads(std::string_view operand, const at::Tensor& t, std::int64_t times = 1);
   Work& reads_bytes(std::string_view operand, std::int64_t bytes);
   Work& writes(std::string_view operand, const at::Tensor& t);
+  Work& writes_bytes(std::string_view operand, std::int64_t bytes);
   Work& updates(std::string_view operand, const at::Tensor& t);
   /// Memory that the kernel itself writes and reads again.
   Work& passes_through(std::string_view operand, std::int64_t bytes);

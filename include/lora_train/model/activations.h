@@ -71,7 +71,6 @@ class Activations {
   at::Tensor final_hidden;  ///< [max_tokens, D] output of the last layer
   at::Tensor d_hidden;      ///< [max_tokens, D] gradient of the residual stream; adapter columns lie beside it
   at::Tensor d_qkv;         ///< [max_tokens, (H + 2K) E], the same
-  at::Tensor d_qk_raw;      ///< [max_tokens, (H + K) E] with qk_norm
   at::Tensor scratch;       ///< [max_tokens, widest input] with dropout
   /// Gradient of a projection's input with its columns: [num_tokens, d_input_width()], one buffer for all.
   at::Tensor d_input(const Projection& projection, int64_t num_tokens) const;

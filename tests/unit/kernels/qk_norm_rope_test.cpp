@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
+#include <functional>
+
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/rms_norm.h"
 #include "support/kernel_test.h"
@@ -31,13 +34,24 @@ at::Tensor frequencies(int64_t E) {
   return at::pow(10000.0, at::arange(0, E, 2, at::kDouble) / static_cast<double>(-E)).to(at::kFloat);
 }
 
+/// Where the gradients of q, k and v come from.
+enum class Source { kInPlace, kApart, kFewerTokens, kOnlyVInPlace };
+constexpr std::array kSources = {Source::kInPlace, Source::kApart, Source::kFewerTokens, Source::kOnlyVInPlace};
+
 /// Everything of a shape at a place; the same values at every place, rounded to its dtype.
 struct Case {
-  Case(const Shape& s, const Place& place, bool has_norm)
+  Case(const Shape& s, const Place& place, bool has_norm, Source from = Source::kInPlace)
       : shape(s), positions((at::arange(s.N, at::kInt) * 7).remainder(kPositions).to(at::kInt).to(place.device)),
         table(make_rope_table(frequencies(s.E).to(place.device), kPositions, 1.0)),
         qkv(place.put(uniform({s.N, s.qkv()}, 1))), d_qkv(place.put(uniform({s.N, s.qkv()}, 2))) {
-    d_qk = has_norm ? place.put(uniform({s.N, s.qk()}, 3)) : d_qkv;
+    const int64_t M = from == Source::kFewerTokens ? s.N / 2 : s.N;
+    given = {d_qkv.narrow(1, 0, s.H * s.E).unflatten(1, {s.H, s.E}),
+             d_qkv.narrow(1, s.H * s.E, s.K * s.E).unflatten(1, {s.K, s.E}), v_of(d_qkv)};
+    if (from != Source::kInPlace) {
+      given.q = place.put(uniform({M, s.H, s.E}, 3));
+      given.k = place.put(uniform({M, s.K, s.E}, 6));
+      if (from != Source::kOnlyVInPlace) given.v = place.put(uniform({M, s.K, s.E}, 7));
+    }
     if (!has_norm) return;
     norm.q_weight = uniform({s.E}, 4).to(place.device, place.dtype);
     norm.k_weight = uniform({s.E}, 5).to(place.device, place.dtype);
@@ -48,22 +62,31 @@ struct Case {
     norm.grad_k_weight = place.statistic({s.E});
   }
   QkRotation rotation() const { return {shape.H, shape.K, positions, table}; }
+  at::Tensor v_of(const at::Tensor& wide) const { return wide.narrow(1, shape.qk(), shape.K * shape.E).unflatten(1, {shape.K, shape.E}); }
+  /// What the norm's forward keeps, for the values of qkv.
+  void save() {
+    norm.raw.copy_(qkv.narrow(1, 0, shape.qk()));
+    norm.rstd.copy_((norm.raw.unflatten(1, {shape.H + shape.K, shape.E}).square().mean(2) + kEps).rsqrt().t());
+  }
 
   Shape shape;
   at::Tensor positions;
   RopeTable table;
-  at::Tensor qkv, d_qkv, d_qk;
+  at::Tensor qkv, d_qkv;
+  AttentionGradients given;
   QkNorm norm;
 };
 
 const Place kExact{at::kCPU, at::kDouble};
 
 /// The same case in fp64, with the values that rounding left.
-Case exact(const Case& given, bool has_norm) {
-  Case same(given.shape, kExact, has_norm);
+Case exact(const Case& given, bool has_norm, Source from = Source::kInPlace) {
+  Case same(given.shape, kExact, has_norm, from);
   same.qkv.copy_(given.qkv);
   same.d_qkv.copy_(given.d_qkv);
-  same.d_qk.copy_(given.d_qk);
+  same.given.q.copy_(given.given.q);
+  same.given.k.copy_(given.given.k);
+  same.given.v.copy_(given.given.v);
   if (!has_norm) return same;
   same.norm.q_weight.copy_(given.norm.q_weight);
   same.norm.k_weight.copy_(given.norm.k_weight);
@@ -88,8 +111,8 @@ TEST(QkNormRopeReference, GradientMatchesCentralDifferences) {
   }, weight);
   c.norm.q_weight.copy_(weight);
   loss(start);
-  auto d_qk = dy.clone();
-  qk_norm_rope_backward_reference(d_qk, c.rotation(), c.norm, c.d_qkv);
+  c.d_qkv.narrow(1, 0, s.qk()).copy_(dy);
+  qk_norm_rope_backward_reference(c.given, c.rotation(), c.norm, c.d_qkv);
   EXPECT_CLOSE(c.d_qkv.narrow(1, 0, s.qk()), expected.narrow(1, 0, s.qk()), kDifferenceTolerance);
   EXPECT_CLOSE(c.norm.grad_q_weight - 7, expected_weight, kDifferenceTolerance);
 }
@@ -114,27 +137,56 @@ TEST_P(QkNormRope, ForwardMatchesReference) {
   }
 }
 
-TEST_P(QkNormRope, BackwardMatchesReference) {
-  const auto place = GetParam();
+void expect_backward(const Shape& s, const Place& place, bool has_norm, Source from) {
+  Case c(s, place, has_norm, from);
+  Case want = exact(c, has_norm, from);
+  if (has_norm) {
+    want.save();
+    c.norm.raw.copy_(want.norm.raw);
+    c.norm.rstd.copy_(want.norm.rstd);
+  }
+  const auto q = c.given.q.clone(), k = c.given.k.clone(), v = c.given.v.clone();
+  qk_norm_rope_backward(c.given, c.rotation(), c.norm, c.d_qkv);
+  qk_norm_rope_backward_reference(want.given, want.rotation(), want.norm, want.d_qkv);
+  const int64_t M = v.size(0);
+  EXPECT_TRUE(at::equal(c.v_of(c.d_qkv).narrow(0, 0, M), v));
+  EXPECT_TRUE((c.d_qkv.narrow(0, M, s.N - M) == 0).all().item<bool>());
+  EXPECT_TRUE(gaps_are_untouched(c.d_qkv));
+  if (from != Source::kInPlace) {
+    EXPECT_TRUE(at::equal(c.given.q, q) && at::equal(c.given.k, k) && at::equal(c.given.v, v));
+  }
+  if (M == 0) return;
+  EXPECT_CLOSE(c.d_qkv, want.d_qkv, tolerance(place.dtype));
+  if (!has_norm) return;
+  EXPECT_CLOSE(c.norm.grad_q_weight - 7, want.norm.grad_q_weight - 7, tolerance(place.dtype));
+  EXPECT_CLOSE(c.norm.grad_k_weight - 7, want.norm.grad_k_weight - 7, tolerance(place.dtype));
+}
+
+TEST_P(QkNormRope, BackwardMatchesReferenceWhereverTheGradientsLie) {
   for (const Shape& s : kShapes) {
     for (const bool has_norm : {false, true}) {
-      Case c(s, place, has_norm);
-      Case want = exact(c, has_norm);
-      if (has_norm) {
-        want.norm.raw.copy_(want.qkv.narrow(1, 0, s.qk()));
-        want.norm.rstd.copy_((want.norm.raw.unflatten(1, {s.H + s.K, s.E}).square().mean(2) + kEps).rsqrt().t());
-        c.norm.raw.copy_(want.norm.raw);
-        c.norm.rstd.copy_(want.norm.rstd);
+      for (const Source from : kSources) {
+        SCOPED_TRACE(::testing::Message() << "E " << s.E << " norm " << has_norm << " source " << static_cast<int>(from));
+        expect_backward(s, GetParam(), has_norm, from);
       }
-      const auto before = c.d_qkv.clone();
-      qk_norm_rope_backward(c.d_qk, c.rotation(), c.norm, c.d_qkv);
-      qk_norm_rope_backward_reference(want.d_qk, want.rotation(), want.norm, want.d_qkv);
-      EXPECT_CLOSE(c.d_qkv, want.d_qkv, tolerance(place.dtype)) << s.E << has_norm;
-      EXPECT_TRUE(at::equal(c.d_qkv.narrow(1, s.qk(), s.K * s.E), before.narrow(1, s.qk(), s.K * s.E)));
-      EXPECT_TRUE(gaps_are_untouched(c.d_qkv));
-      if (!has_norm) continue;
-      EXPECT_CLOSE(c.norm.grad_q_weight - 7, want.norm.grad_q_weight - 7, tolerance(place.dtype)) << s.E;
-      EXPECT_CLOSE(c.norm.grad_k_weight - 7, want.norm.grad_k_weight - 7, tolerance(place.dtype)) << s.E;
+    }
+  }
+}
+
+TEST_P(QkNormRope, GradientsElsewhereGiveTheBitsOfThoseInPlace) {
+  for (const bool has_norm : {false, true}) {
+    const Shape s{5, 14, 2, 64};
+    Case apart(s, GetParam(), has_norm, Source::kApart), in_place(s, GetParam(), has_norm);
+    in_place.given.q.copy_(apart.given.q);
+    in_place.given.k.copy_(apart.given.k);
+    in_place.given.v.copy_(apart.given.v);
+    for (Case* c : {&apart, &in_place}) {
+      qk_norm_rope_forward(c->qkv, c->rotation(), c->norm);
+      qk_norm_rope_backward(c->given, c->rotation(), c->norm, c->d_qkv);
+    }
+    EXPECT_TRUE(at::equal(apart.d_qkv, in_place.d_qkv));
+    if (has_norm) {
+      EXPECT_TRUE(at::equal(apart.norm.grad_q_weight, in_place.norm.grad_q_weight));
     }
   }
 }
@@ -143,8 +195,7 @@ TEST_P(QkNormRope, FrozenNormsGetNoGradient) {
   Case c(kShapes[2], GetParam(), true), trained(kShapes[2], GetParam(), true);
   for (Case* one : {&c, &trained}) qk_norm_rope_forward(one->qkv, one->rotation(), one->norm);
   c.norm.grad_q_weight = c.norm.grad_k_weight = at::Tensor();
-  qk_norm_rope_backward(c.d_qk, c.rotation(), c.norm, c.d_qkv);
-  qk_norm_rope_backward(trained.d_qk, trained.rotation(), trained.norm, trained.d_qkv);
+  for (Case* one : {&c, &trained}) qk_norm_rope_backward(one->given, one->rotation(), one->norm, one->d_qkv);
   EXPECT_TRUE(at::equal(c.d_qkv, trained.d_qkv));
 }
 
@@ -164,10 +215,19 @@ TEST(QkNormRopeOnCpu, IsNormHeadByHeadThenRope) {
   }
 }
 
-TEST(QkNormRope, RefusesGradientsElsewhereWithoutNorm) {
-  Case c({2, 2, 1, 6}, {at::kCPU, at::kFloat}, false);
-  auto elsewhere = c.d_qkv.clone();
-  EXPECT_THROW(qk_norm_rope_backward(elsewhere, c.rotation(), c.norm, c.d_qkv), ShapeError);
+TEST(QkNormRope, RefusesGradientsOfOtherSizes) {
+  const auto refuses = [](const std::function<void(AttentionGradients&)>& change) {
+    Case c({2, 2, 1, 6}, {at::kCPU, at::kFloat}, false, Source::kApart);
+    change(c.given);
+    EXPECT_THROW(qk_norm_rope_backward(c.given, c.rotation(), c.norm, c.d_qkv), ShapeError);
+  };
+  refuses([](auto& given) { std::swap(given.q, given.k); });
+  refuses([](auto& given) { given.v = given.v.narrow(0, 0, 1); });
+  refuses([](auto& given) { given.k = given.k.to(at::kBFloat16); });
+  refuses([](auto& given) { given.q = given.q.contiguous().transpose(0, 1).contiguous().transpose(0, 1); });
+  refuses([](auto& given) {
+    for (at::Tensor* t : {&given.q, &given.k, &given.v}) *t = t->repeat({2, 1, 1});
+  });
 }
 
 TEST(QkNormRope, RefusesWeightsOfAnotherHeadSize) {

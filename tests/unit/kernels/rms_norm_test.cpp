@@ -78,6 +78,12 @@ TEST_P(RmsNorm, BackwardMatchesReferenceAndAccumulates) {
     const auto before = f64(sum);
     rms_norm_backward(dy, x, w, rstd, sum, /*accumulate=*/true, nullptr);
     EXPECT_CLOSE(sum, before + expected_dx, tolerance(place.dtype));
+    auto both = dy.clone(), dw_again = place.statistic({D});
+    rms_norm_backward(both, x, w, rstd, both, /*accumulate=*/false, &dw_again);
+    EXPECT_TRUE(at::equal(both, dx) && at::equal(dw_again, dw)) << "dx in the place of dy";
+    auto exact = f64(dy), exact_dw = at::zeros({D}, at::kDouble);
+    rms_norm_backward_reference(exact, f64(x), f64(w), rstd64, exact, false, &exact_dw);
+    EXPECT_TRUE(at::equal(exact, expected_dx) && at::equal(exact_dw, expected_dw));
   }
 }
 

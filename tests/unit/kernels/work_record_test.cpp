@@ -86,24 +86,36 @@ TEST(WorkRecord, RopeLeavesTheValuesAlone) {
   const RopeTable table{meta({N, E / 2}, at::kFloat), meta({N, E / 2}, at::kFloat)};
   at::Tensor qkv = meta({N, (H + 2 * K) * E});
   const at::Tensor positions = meta({N}, at::kInt);
-  const std::int64_t qk = N * (H + K) * E * 2;
+  const std::int64_t qk = N * (H + K) * E * 2, v = N * K * E * 2;
+  const auto in_place = [&](const at::Tensor& wide) -> AttentionGradients {
+    return {wide.narrow(1, 0, H * E).unflatten(1, {H, E}), wide.narrow(1, H * E, K * E).unflatten(1, {K, E}),
+            wide.narrow(1, (H + K) * E, K * E).unflatten(1, {K, E})};
+  };
+  const AttentionGradients apart = {meta({N, H, E}), meta({N, K, E}), meta({N, K, E})};
   QkNorm norm;
   {
     Kept kept;
     qk_norm_rope_forward(qkv, {H, K, positions, table}, norm);
-    qk_norm_rope_backward(qkv, {H, K, positions, table}, norm, qkv);
+    qk_norm_rope_backward(in_place(qkv), {H, K, positions, table}, norm, qkv);
     ASSERT_EQ(kept.calls.size(), 2U);
     for (const Work& work : kept.calls) expect_work(work, WorkClass::kRope, qk + 4 * N, qk, 0, 1);
   }
+  {
+    Kept kept;
+    qk_norm_rope_backward(apart, {H, K, positions, table}, norm, qkv);
+    expect_work(kept.only(), WorkClass::kRope, qk + v + 4 * N, qk + v, 0, 1);
+  }
   norm = {meta({E}), meta({E}), 1e-6, meta({N, (H + K) * E}), meta({H + K, N}, at::kFloat), {}, {}};
-  at::Tensor d_qk = meta({N, (H + K) * E});
   const std::int64_t rstd = 4 * (H + K) * N;
   Kept kept;
   qk_norm_rope_forward(qkv, {H, K, positions, table}, norm);
-  qk_norm_rope_backward(d_qk, {H, K, positions, table}, norm, qkv);
-  ASSERT_EQ(kept.calls.size(), 2U);
+  qk_norm_rope_backward(in_place(qkv), {H, K, positions, table}, norm, qkv);
+  norm.grad_q_weight = meta({E}, at::kFloat);
+  qk_norm_rope_backward(apart, {H, K, positions, table}, norm, qkv);
+  ASSERT_EQ(kept.calls.size(), 3U);
   expect_work(kept.calls[0], WorkClass::kRope, qk + 4 * N, 2 * qk + rstd, 0, 1);
   expect_work(kept.calls[1], WorkClass::kRope, 2 * qk + 4 * N + rstd, qk, 0, 1);
+  expect_work(kept.calls[2], WorkClass::kRope, 4 * qk + v + 8 * N + 2 * rstd, qk + v, 0, 3);
 }
 
 TEST(WorkRecord, AProductReadsItsOperandsOnceAndWhatItAddsTo) {
@@ -122,7 +134,8 @@ TEST(WorkRecord, AProductReadsItsOperandsOnceAndWhatItAddsTo) {
 TEST(WorkRecord, AttentionComputesWhatAQueryMaySee) {
   constexpr std::int64_t H = 4, K = 2, E = 16;
   const at::Tensor q = meta({N, H, E}), k = meta({N, K, E}), v = meta({N, K, E});
-  at::Tensor out = meta({N, H, E}), lse = meta({N, H}, at::kFloat), dq = meta({N, H, E}), dk = meta({N, K, E}), dv = dk;
+  at::Tensor out = meta({N, H, E}), lse = meta({N, H}, at::kFloat);
+  AttentionGradients gradients{meta({N, H, E}), meta({N, K, E}), meta({N, K, E})};
   AttentionLayout layout;
   layout.cu_seqlens_q = layout.cu_seqlens_k = {0, 60, 100};
   layout.backend = AttentionBackend::kReference;  // whose copies nobody counts
@@ -130,7 +143,7 @@ TEST(WorkRecord, AttentionComputesWhatAQueryMaySee) {
   {
     Kept kept;
     attention_forward(q, k, v, layout, out, lse);
-    attention_backward(out, q, k, v, out, lse, layout, dq, dk, dv);
+    attention_backward(out, q, k, v, out, lse, layout, gradients);
     ASSERT_EQ(kept.calls.size(), 2U);
     expect_work(kept.calls[0], WorkClass::kAttention, (H + 2 * K) * rows, H * rows + statistics, 4 * visible * H * E, 1);
     expect_work(kept.calls[1], WorkClass::kAttention, (3 * H + 2 * K) * rows + statistics, (H + 2 * K) * rows,
@@ -154,6 +167,33 @@ TEST(WorkRecord, FlashAttentionsCopiesCount) {
   attention_forward(q, q, q, layout, out, lse);
   expect_work(kept.only(), WorkClass::kAttention, 3 * rows + rows + statistics, rows + statistics + rows + statistics,
               4 * (N * (N + 1) / 2) * H * E, 3);
+}
+
+TEST(WorkRecord, GradientsOfAFusedBackendAreNotCopied) {
+  constexpr std::int64_t H = 4, K = 2, E = 16;
+  const at::Tensor q = meta({N, H, E}), k = meta({N, K, E}), out = meta({N, H, E}), lse = meta({N, H}, at::kFloat);
+  const AttentionGradients places{meta({N, H, E}), meta({N, K, E}), meta({N, K, E})};
+  const std::int64_t rows = 2 * N * E, statistics = 4 * N * H;
+  const auto backward = [&](AttentionBackend backend) {
+    AttentionLayout layout;
+    layout.cu_seqlens_q = layout.cu_seqlens_k = {0, N - 10};
+    layout.backend = backend;
+    AttentionGradients gradients = places;
+    attention_backward(out, q, k, k, out, lse, layout, gradients);
+    return gradients;
+  };
+  Kept kept;
+  const AttentionGradients fa2 = backward(AttentionBackend::kFa2), cudnn = backward(AttentionBackend::kCudnn);
+  const AttentionGradients reference = backward(AttentionBackend::kReference);
+  ASSERT_EQ(kept.calls.size(), 3U);
+  const std::int64_t read = (3 * H + 2 * K) * rows + statistics, written = (H + 2 * K) * rows;
+  const std::int64_t flops = 10 * ((N - 10) * (N - 9) / 2) * H * E;
+  // FlashAttention 2: lse copied, and dk and dv of every head.
+  expect_work(kept.calls[0], WorkClass::kAttention, read + statistics + 2 * H * rows, written + statistics + 2 * H * rows, flops, 6);
+  expect_work(kept.calls[1], WorkClass::kAttention, read, written, flops, 3);
+  EXPECT_FALSE(fa2.q.is_alias_of(places.q) || cudnn.v.is_alias_of(places.v));
+  EXPECT_EQ(fa2.k.sizes(), at::IntArrayRef({N - 10, K, E}));  // ends with the last document
+  EXPECT_TRUE(reference.q.is_same(places.q) && reference.k.is_same(places.k) && reference.v.is_same(places.v));
 }
 
 TEST(WorkRecord, CopiesAndRows) {
@@ -232,7 +272,8 @@ TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
   const at::Tensor rows = at::arange(2);
   constexpr std::int64_t H = 4, K = 2, E = 8;
   const RopeTable table = make_rope_table(at::ones({E / 2}), N, 1);
-  at::Tensor qkv = at::ones({N, (H + 2 * K) * E}), d_qk = at::ones({N, (H + K) * E});
+  at::Tensor qkv = at::ones({N, (H + 2 * K) * E});
+  const AttentionGradients gradients{at::ones({N, H, E}), at::ones({N, K, E}), at::ones({N, K, E})};
   const at::Tensor positions = at::zeros({N}, at::kInt);
   QkNorm norm{at::ones({E}), at::ones({E}), 1e-6, at::ones({N, (H + K) * E}), at::ones({H + K, N}), at::zeros({E}), at::zeros({E})};
   Kept kept;
@@ -246,7 +287,9 @@ TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
   gather_rows(x, rows, picked);
   scatter_rows(picked, rows, y);
   qk_norm_rope_forward(qkv, {H, K, positions, table}, norm);
-  qk_norm_rope_backward(d_qk, {H, K, positions, table}, norm, qkv);
+  qk_norm_rope_backward(gradients, {H, K, positions, table}, norm, qkv);
+  norm = {};
+  qk_norm_rope_backward(gradients, {H, K, positions, table}, norm, qkv);
   const at::Tensor dy = at::ones({N, D}, at::kBFloat16), b = at::ones({D, 70}, at::kBFloat16),
                    grad = at::zeros({D, 70});
   at::Tensor ds = at::empty({N, 70}, at::kBFloat16);
@@ -257,7 +300,7 @@ TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
   lora_grad_a(s, x, {{1, 3, 0, 0, 1, at::zeros({3, D})}});
   std::int64_t said = 0;
   for (const Work& work : kept.calls) said += work.num_launches;
-  EXPECT_EQ(kept.calls.size(), 13U);
+  EXPECT_EQ(kept.calls.size(), 14U);
   EXPECT_EQ(said, on_cpu::num_launches() - before);
 }
 

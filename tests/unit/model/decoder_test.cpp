@@ -120,8 +120,7 @@ class DecoderTest : public ::testing::Test {
       for (at::Tensor* buffer : {&all.input, &all.attention.normed, &all.attention.rstd, &all.attention.qkv,
                                  &all.attention.qk_raw, &all.attention.qk_rstd, &all.attention.out, &all.attention.lse,
                                  &all.mlp.input, &all.mlp.normed, &all.mlp.rstd, &all.mlp.gate_up, &all.mlp.hidden,
-                                 &activations.final_hidden, &activations.d_hidden, &activations.d_qkv,
-                                 &activations.d_qk_raw}) {
+                                 &activations.final_hidden, &activations.d_hidden, &activations.d_qkv}) {
         buffer->fill_(NAN);
       }
     }

@@ -1,5 +1,7 @@
 #include "kernels/rope_cuda.h"
 
+#include <cstring>
+
 #include "support/guarded.h"
 
 namespace lora_train::kernels {
@@ -128,17 +130,75 @@ TYPED_TEST(RopeOnCpu, NormsAndTurns) {
   }
 }
 
+/// Gradients of q, k and v, each with a gap of its own, and d_qkv of `more` tokens more.
+template <class T>
+struct Gradients {
+  Gradients(const Shape& shape, std::int64_t more = 0)
+      : s(shape), q(s.num_tokens, s.num_q * s.E, s.gap, s.is_aligned), k(s.num_tokens, s.num_k * s.E, 2 * s.gap, s.is_aligned),
+        v(s.num_tokens, s.num_k * s.E, 3 * s.gap, s.is_aligned),
+        dx(s.num_tokens + more, width_of(s) + s.num_k * s.E, s.gap, s.is_aligned) {
+    q.fill_uniform(4);
+    k.fill_uniform(5);
+    v.fill_uniform(6);
+  }
+  QkvGradients<T> apart() { return {q.read(), k.read(), v.read(), s.num_tokens}; }
+  /// Brings them into dx.
+  QkvGradients<T> in_place() {
+    dx.fill([&](auto n, auto c) {
+      return static_cast<float>(c < width_of(s) ? at(n, c) : v.at(n, c - width_of(s)));
+    });
+    const Rows<const T> rows = dx.read();
+    return {rows, {rows.data + s.num_q * s.E, rows.stride}, {nullptr, 0}, s.num_tokens};
+  }
+  /// Column c of q and k.
+  double at(std::int64_t n, std::int64_t c) { return c < s.num_q * s.E ? q.at(n, c) : k.at(n, c - s.num_q * s.E); }
+  /// dx holds `want` in the columns of q and k, v, and zeros behind the last token.
+  void expect(const std::function<double(std::int64_t, std::int64_t)>& want, double tolerance) {
+    EXPECT_TRUE(is_near(dx, s.num_tokens, width_of(s), want, tolerance)) << s.E;
+    for (std::int64_t n = 0; n < dx.num_rows(); ++n) {
+      for (std::int64_t c = n < s.num_tokens ? width_of(s) : 0; c < width_of(s) + s.num_k * s.E; ++c) {
+        ASSERT_EQ(dx.at(n, c), n < s.num_tokens ? v.at(n, c - width_of(s)) : 0) << "row " << n << ", column " << c;
+      }
+    }
+    EXPECT_TRUE(q.is_intact() && k.is_intact() && v.is_intact() && dx.is_intact());
+  }
+
+  Shape s;
+  Guarded<T> q, k, v, dx;
+};
+
+TYPED_TEST(RopeOnCpu, TurnsBackFromWhereTheGradientsLie) {
+  for (const Shape& s : kShapes) {
+    Tables tables(s, 1.25);
+    Gradients<TypeParam> d(s, 2);
+    const auto run = [&](const QkvGradients<TypeParam>& from, std::int64_t num_tokens) {
+      rope_backward_cuda(from, tables.table(), d.dx.rows(), num_tokens, {s.num_q, s.num_k, s.E}, nullptr);
+    };
+    const auto want = [&](std::int64_t n, std::int64_t c) {
+      return tables.turned(n, c % s.E, -1, [&](std::int64_t e) { return d.at(n, c / s.E * s.E + e); });
+    };
+    run_in_both_orders(d.dx, [&] { run(d.apart(), s.num_tokens + 2); });
+    d.expect(want, element_tolerance<TypeParam>());
+    const auto first = d.dx.values();
+    Gradients<TypeParam> same(s);
+    run_in_both_orders(same.dx, [&] {
+      const auto from = same.in_place();
+      rope_backward_cuda(from, tables.table(), same.dx.rows(), s.num_tokens, {s.num_q, s.num_k, s.E}, nullptr);
+    });
+    const auto second = same.dx.values();
+    EXPECT_EQ(std::memcmp(first.data(), second.data(), second.size() * sizeof(TypeParam)), 0) << s.E;
+  }
+}
+
 TYPED_TEST(RopeOnCpu, BackwardThroughTurnAndNorm) {
   for (const Shape& s : kShapes) {
     Tables tables(s);
     Norm<TypeParam> norm(s);
     norm.rstd.fill([&](auto head, auto n) { return static_cast<float>(norm.scale(n, head)); });
-    Guarded<TypeParam> d(s.num_tokens, width_of(s), s.gap, s.is_aligned), dx(s.num_tokens, width_of(s), 8, s.is_aligned);
-    Guarded<TypeParam> turned(s.num_tokens, width_of(s), s.gap, s.is_aligned);
-    d.fill_uniform(4);
-    const auto run = [&](Guarded<TypeParam>& from, bool keep) {
-      qk_norm_rope_backward_cuda(from.rows(), norm.x.read(), norm.rstd.read(), tables.table(), norm.weights(), keep,
-                                 dx.rows(), s.num_tokens, norm.heads(), nullptr);
+    Gradients<TypeParam> d(s, 2), same(s);
+    const auto run = [&](Gradients<TypeParam>& to, const QkvGradients<TypeParam>& from, std::int64_t num_tokens) {
+      qk_norm_rope_backward_cuda(from, norm.x.read(), norm.rstd.read(), tables.table(), norm.weights(), to.dx.rows(),
+                                 num_tokens, norm.heads(), nullptr);
     };
     const auto back = [&](std::int64_t n, std::int64_t c) {
       return tables.turned(n, c % s.E, -1, [&](std::int64_t e) { return d.at(n, c / s.E * s.E + e); });
@@ -156,35 +216,33 @@ TYPED_TEST(RopeOnCpu, BackwardThroughTurnAndNorm) {
       const double r = norm.rstd.at(head, n);
       return r * (back(n, c) * norm.weight(head, c % s.E) - norm.x.at(n, c) * r * r * along_x(n, head));
     };
-    run_in_both_orders(dx, [&] { run(d, false); });
-    EXPECT_TRUE(is_near(dx, s.num_tokens, width_of(s), want, 3 * element_tolerance<TypeParam>())) << s.E;
-    const auto first = dx.values();
-    turned.fill([&](auto n, auto c) { return static_cast<float>(d.at(n, c)); });
-    run(turned, true);
-    EXPECT_EQ(0, std::memcmp(first.data(), dx.values().data(), first.size() * sizeof(TypeParam)));
-    EXPECT_TRUE(is_near(turned, s.num_tokens, width_of(s), back, element_tolerance<TypeParam>()));
-    EXPECT_TRUE(dx.is_intact() && d.is_intact() && turned.is_intact());
+    run_in_both_orders(d.dx, [&] { run(d, d.apart(), s.num_tokens + 2); });
+    d.expect(want, 3 * element_tolerance<TypeParam>());
+    run_in_both_orders(same.dx, [&] { run(same, same.in_place(), s.num_tokens); });
+    const auto first = d.dx.values(), second = same.dx.values();
+    EXPECT_EQ(std::memcmp(first.data(), second.data(), second.size() * sizeof(TypeParam)), 0) << s.E;
   }
 }
 
 TYPED_TEST(RopeOnCpu, WeightGradientsAddOverTokensAndHeads) {
   for (const Shape& s : {Shape{1, 1, 1, 2, 0, true}, Shape{37, 3, 2, 10, 1, true}, Shape{1100, 2, 1, 34, 3, false}}) {
     Norm<TypeParam> norm(s);
-    Guarded<TypeParam> d(s.num_tokens, width_of(s), s.gap, s.is_aligned);
+    Tables tables(s);
+    Gradients<TypeParam> d(s);
     Guarded<float> dq(1, s.E), dk(1, s.E), workspace(1, qk_norm_workspace(s.E));
-    d.fill_uniform(4);
     norm.rstd.fill([](auto head, auto n) { return 0.5F + static_cast<float>((head + n) % 4); });
     const auto run = [&](float* to_q, float* to_k) {
       workspace.poison_values();
       dq.fill([](auto, auto) { return 7.0F; });
-      qk_norm_weight_gradient_cuda(d.read(), norm.x.read(), norm.rstd.read(), to_q, to_k, workspace.data(),
-                                   s.num_tokens, norm.heads(), nullptr);
+      qk_norm_weight_gradient_cuda(d.apart(), norm.x.read(), norm.rstd.read(), tables.table(), to_q, to_k, workspace.data(),
+                                   norm.heads(), nullptr);
     };
     const auto sum = [&](std::int64_t first_head, std::int64_t end_head, std::int64_t e) {
       double total = 0;
       for (std::int64_t n = 0; n < s.num_tokens; ++n) {
         for (std::int64_t head = first_head; head < end_head; ++head) {
-          total += d.at(n, head * s.E + e) * norm.x.at(n, head * s.E + e) * norm.rstd.at(head, n);
+          const double turned = tables.turned(n, e, -1, [&](std::int64_t i) { return d.at(n, head * s.E + i); });
+          total += turned * norm.x.at(n, head * s.E + e) * norm.rstd.at(head, n);
         }
       }
       return total;
@@ -193,8 +251,9 @@ TYPED_TEST(RopeOnCpu, WeightGradientsAddOverTokensAndHeads) {
     run_in_both_orders(dq, [&] { run(dq.data(), nullptr); });
     EXPECT_TRUE(is_near(dk, 1, s.E, [](auto, auto) { return 5.0; }, 0));
     run(dq.data(), dk.data());
-    EXPECT_TRUE(is_near(dq, 1, s.E, [&](auto, auto e) { return 7 + sum(0, s.num_q, e); }, 1e-5));
-    EXPECT_TRUE(is_near(dk, 1, s.E, [&](auto, auto e) { return 5 + sum(s.num_q, s.num_q + s.num_k, e); }, 1e-5));
+    EXPECT_TRUE(is_near(dq, 1, s.E, [&](auto, auto e) { return 7 + sum(0, s.num_q, e); }, element_tolerance<TypeParam>()));
+    EXPECT_TRUE(is_near(dk, 1, s.E, [&](auto, auto e) { return 5 + sum(s.num_q, s.num_q + s.num_k, e); },
+                        element_tolerance<TypeParam>()));
     EXPECT_TRUE(dq.is_intact() && dk.is_intact() && workspace.is_intact());
   }
 }

@@ -110,7 +110,9 @@ TEST_F(Counted, NoClassMovesMoreThanIsPlanned) {
     ++num_planned;
     // Small parts beside the planned ones: sizes of kOptimizer are 0.1 MB/token, and rows of the loss head 0.05.
     // LoRA: dS beside dy reads dy once more where that was measured to be faster, and dA and dB leave partial sums.
-    const double slack = work.name == "optimizer" || work.name == "loss" ? 1.25 : work.name == "lora" ? 1.18 : 1.04;
+    // Rope: it brings dv from where attention has left it.
+    const std::map<std::string, double> slacks = {{"optimizer", 1.25}, {"loss", 1.25}, {"lora", 1.18}, {"rope", 1.07}};
+    const double slack = slacks.contains(work.name) ? slacks.at(work.name) : 1.04;
     EXPECT_LE(static_cast<double>(work.bytes_read + work.bytes_written), slack * *work.planned_bytes) << work.name;
   }
   EXPECT_EQ(num_planned, 6);
