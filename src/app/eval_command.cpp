@@ -6,6 +6,7 @@
 #include "command_line.h"
 #include "engine_loader.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
 #include "profile_flags.h"
@@ -35,6 +36,8 @@ nlohmann::ordered_json as_json(const train::EvalResult& result) {
     line["num_answers"] = match->num_answers;
     line["num_cut"] = match->num_cut;
   }
+  if (result.num_rows_cut > 0) line["num_rows_cut"] = result.num_rows_cut;
+  if (result.num_rows_lost > 0) line["num_rows_lost"] = result.num_rows_lost;
   return line;
 }
 
@@ -54,26 +57,35 @@ std::string formatted(const char* format, double value) {
 using Column = std::vector<std::string>;
 
 std::vector<Column> columns_of(const std::vector<train::EvalResult>& results) {
-  std::vector<Column> columns = {{"name"}, {"loss"}, {"perplexity"}, {"token accuracy"}, {"ece"}, {"tokens"}};
-  if (results.front().choices) columns.insert(columns.end(), {{"acc"}, {"acc_norm"}, {"choices ece"}, {"brier"}, {"rows"}});
-  if (results.front().exact_match) columns.insert(columns.end(), {{"exact match"}, {"answers"}});
-  for (const auto& result : results) {
-    std::vector<std::string> cells = {result.name,
-                                      formatted("%.4f", result.loss),
-                                      formatted("%.4f", result.perplexity),
-                                      formatted("%.2f%%", 100 * result.token_accuracy),
-                                      formatted("%.4f", result.ece),
-                                      format_count(result.num_tokens)};
-    if (const auto& choices = result.choices) {
-      cells.insert(cells.end(), {formatted("%.2f%%", 100 * choices->accuracy),
-                                 formatted("%.2f%%", 100 * choices->normalized_accuracy), formatted("%.4f", choices->ece),
-                                 formatted("%.4f", choices->brier), format_count(choices->num_rows)});
-    }
-    if (const auto& match = result.exact_match) {
-      cells.insert(cells.end(), {formatted("%.2f%%", 100 * match->rate), format_count(match->num_answers)});
-    }
-    for (std::size_t i = 0; i < columns.size(); ++i) columns[i].push_back(cells[i]);
+  std::vector<Column> columns;
+  const auto add = [&](const char* head, const auto& cell) {
+    columns.push_back({head});
+    for (const auto& result : results) columns.back().push_back(cell(result));
+  };
+  const auto add_unless_zero = [&](const char* head, const auto& number) {
+    if (std::all_of(results.begin(), results.end(), [&](const auto& r) { return number(r) == 0; })) return;
+    add(head, [&](const auto& r) { return format_count(number(r)); });
+  };
+  add("name", [](const auto& r) { return r.name; });
+  add("loss", [](const auto& r) { return formatted("%.4f", r.loss); });
+  add("perplexity", [](const auto& r) { return formatted("%.4f", r.perplexity); });
+  add("token accuracy", [](const auto& r) { return formatted("%.2f%%", 100 * r.token_accuracy); });
+  add("ece", [](const auto& r) { return formatted("%.4f", r.ece); });
+  add("tokens", [](const auto& r) { return format_count(r.num_tokens); });
+  if (results.front().choices) {
+    add("acc", [](const auto& r) { return formatted("%.2f%%", 100 * r.choices->accuracy); });
+    add("acc_norm", [](const auto& r) { return formatted("%.2f%%", 100 * r.choices->normalized_accuracy); });
+    add("choices ece", [](const auto& r) { return formatted("%.4f", r.choices->ece); });
+    add("brier", [](const auto& r) { return formatted("%.4f", r.choices->brier); });
+    add("rows", [](const auto& r) { return format_count(r.choices->num_rows); });
   }
+  if (results.front().exact_match) {
+    add("exact match", [](const auto& r) { return formatted("%.2f%%", 100 * r.exact_match->rate); });
+    add("answers", [](const auto& r) { return format_count(r.exact_match->num_answers); });
+    add_unless_zero("answers cut", [](const auto& r) { return r.exact_match->num_cut; });
+  }
+  add_unless_zero("rows cut", [](const auto& r) { return r.num_rows_cut; });
+  add_unless_zero("rows lost", [](const auto& r) { return r.num_rows_lost; });
   return columns;
 }
 
@@ -104,9 +116,18 @@ void check_tasks(const CommandParser& parser, const train::EvalTasks& tasks, boo
   if (tasks.max_new_tokens < 1) parser.refuse("--max-new-tokens", "must be at least 1.");
 }
 
+std::vector<train::EvalResult> evaluate(const train::EvalRequest& request) {
+  try {
+    return load_engine().evaluate(request);
+  } catch (const StopError& stop) {
+    throw StopError(stop.where(), "asked to stop. No figures are written: they come when all of the evaluation is done");
+  }
+}
+
 }  // namespace
 
 int run_eval(const std::vector<std::string>& arguments) {
+  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;  // to the end of the process, as in train
   CommandParser parser("eval",
                        "Loss, token accuracy, calibration error and answers of the base or an adapter on eval_datasets.");
   const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
@@ -144,7 +165,7 @@ int run_eval(const std::vector<std::string>& arguments) {
                       "nothing to evaluate on; expected eval_datasets, --eval-data FILE, or datasets "
                       "with val_set_size.");
   }
-  const auto results = load_engine().evaluate(
+  const auto results = evaluate(
       {.profile = loaded.profile, .adapter = adapter, .tasks = tasks, .quiet = parser.common().quiet});
   if (parser.common().json) {
     print_json(results);

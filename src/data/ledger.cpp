@@ -66,6 +66,11 @@ void Ledger::add(const Ledger& other) {
   }
 }
 
+std::int64_t Ledger::count(LedgerReason reason) const {
+  const auto entry = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.reason == reason; });
+  return entry == entries.end() ? 0 : entry->count;
+}
+
 std::vector<std::string> Ledger::lines() const {
   std::vector<std::string> out = {"rows: " + format_count(total) + " read, " + format_count(kept) + " kept"};
   for (const LedgerEntry& entry : entries) {

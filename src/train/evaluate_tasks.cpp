@@ -5,6 +5,7 @@
 
 #include "choice_figures.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/metrics/progress_bar.h"
 
@@ -106,6 +107,7 @@ std::vector<Question> make_questions(const data::NamedStore& data, const ModelFi
   if (files.tokenizer == nullptr) throw FormatError("--exact-match", "needs a tokenizer, and the model folder has none");
   std::vector<Question> questions;
   for (std::size_t i = 0; i < data.store.size(); ++i) {
+    throw_if_stop_requested();
     const auto ids = data.store.ids(i);
     const std::string source = data.store.source(i);
     const auto [begin, end] = last_run(data.store.labels(i));

@@ -20,7 +20,7 @@ struct Question {
 
 /// Of every document of `data`; stop_ids are those that end an answer. Throws DataError (file:line) where the regex finds
 /// nothing in a row's own answer and for a prompt without room for an answer, ConfigError for rows without a prompt
-/// (loss_on: all) and for rows that were cut.
+/// (loss_on: all) and for rows that were cut, StopError.
 std::vector<Question> make_questions(const data::NamedStore& data, const ModelFiles& files, const AnswerMatcher& matcher,
                                      const std::vector<std::int32_t>& stop_ids, std::int64_t max_new_tokens);
 

@@ -97,6 +97,8 @@ class Evaluation {
     for (const auto& store : data_.stores) {
       const auto plan = data::plan_evaluation(store.store, data_.max_seq_len, profile_.packing, rows);
       results.push_back(evaluate({*model_.model.decoder, *activations, *loss_head, feed}, store, plan));
+      results.back().num_rows_cut = store.ledger.count(data::LedgerReason::kTruncated);
+      results.back().num_rows_lost = store.ledger.lost();
     }
     return results;
   }

@@ -1,10 +1,12 @@
 """`eval --exact-match` and `eval --choices` on the shipped model; the figures themselves: tests/parity/test_eval_figures.py."""
 
 import json
+import signal
+import subprocess
 
 import pytest
 
-from conftest import lora_train
+from conftest import BINARY, ENVIRONMENT, lora_train
 from test_generate import EXAMPLE, FP32, MODEL, completions, poisoned_model, write_rows
 
 HELDOUT = EXAMPLE / "heldout.jsonl"
@@ -53,10 +55,54 @@ def test_the_table_is_aligned(tmp_path):
     run = evaluate("--exact-match", "--max-samples", "3")
     lines = run.stdout.splitlines()
     assert run.code == 0 and len(lines) == 2 and lines[0].endswith("exact match  answers"), run
+    assert "cut" not in lines[0] and "lost" not in lines[0], run
     assert len(lines[0]) == len(lines[1]), run
     quiz = write_rows(tmp_path / "quiz.jsonl", [{"prompt": "1 plus 1 is", "choices": [" 2", " 3"], "answer": 0}])
     run = evaluate("--choices", data=quiz)
     assert run.code == 0 and run.stdout.splitlines()[0].split()[-6:] == ["acc", "acc_norm", "choices", "ece", "brier", "rows"], run
+
+
+def test_rows_that_are_cut_or_lost_are_shown():
+    shown = lora_train("tokenize", "--model", MODEL, "--train-data", HELDOUT, "--show", len(ROWS), "--json")
+    rows = [line["labels"] for line in shown.json_lines()]
+    limit = sorted(map(len, rows))[len(rows) // 2]
+    longer = [labels for labels in rows if len(labels) > limit]
+    num_masked = sum(set(labels[:limit]) == {-100} for labels in longer)  # no answer in what is left
+    assert len(rows) == len(ROWS) and 0 < num_masked < len(longer) < len(rows)
+    for overlength, counts, columns in (
+            ("truncate", {"num_rows_cut": len(longer) - num_masked, "num_rows_lost": num_masked}, "  rows cut  rows lost"),
+            ("drop", {"num_rows_lost": len(longer)}, "  tokens  rows lost")):
+        options = ("--set", f"max_seq_len={limit}", "--set", f"overlength={overlength}", "--set", "max_drop_fraction=1")
+        line = figures(*options)
+        assert {name: line[name] for name in line if name.startswith("num_rows")} == counts, overlength
+        head, cells = evaluate(*options).stdout.splitlines()
+        assert head.endswith(columns) and len(head) == len(cells), head
+        assert list(map(int, cells.split()[-len(counts):])) == list(counts.values()), cells
+
+
+def test_answers_that_are_cut_are_shown():
+    arguments = ("--exact-match", "--max-new-tokens", "1", "--max-samples", "3")
+    assert figures(*arguments)["num_cut"] == 3
+    head, cells = evaluate(*arguments).stdout.splitlines()
+    assert head.endswith("answers  answers cut") and cells.split()[-2:] == ["3", "3"]
+
+
+@pytest.mark.parametrize("number, arguments", [(signal.SIGINT, ()), (signal.SIGTERM, ("--exact-match",)),
+                                               (signal.SIGTERM, ("--exact-match", "--json"))])
+def test_a_signal_ends_with_75_and_without_figures(tmp_path, number, arguments):
+    many = write_rows(tmp_path / "many.jsonl", ROWS * 60)
+    command = [BINARY, "eval", "--model", MODEL, "--eval-data", many, *FP32, *arguments]
+    process = subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    lines = iter(process.stderr.readline, "")
+    assert any("6,000 read" in line for line in lines)  # what follows takes seconds
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 75 and f"{number.name}: asked to stop. No figures" in stderr, stderr
+    if "--json" in arguments:
+        error = json.loads(stdout)["error"]
+        assert error["kind"] == "stopped" and error["where"] == number.name
+    else:
+        assert stdout == ""
 
 
 def test_bad_rows_and_flags_are_refused(tmp_path):

@@ -43,6 +43,8 @@ struct Ledger {
   /// Adds the counts of another ledger, whose rows come after the ones counted here.
   void add(const Ledger& other);
   std::int64_t lost() const { return total - kept; }
+  /// 0 for a reason that did not occur.
+  std::int64_t count(LedgerReason reason) const;
   /// For the log: count, share of `total`, what happened, first place.
   static std::string line(const LedgerEntry& entry, std::int64_t total);
   /// For the log: "rows: 100 read, 97 kept", then one line a reason with count, share and first place.

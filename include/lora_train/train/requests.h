@@ -64,6 +64,7 @@ struct EvalResult {
   std::string name;
   double loss = 0, perplexity = 0, token_accuracy = 0, ece = 0;
   long long num_tokens = 0;
+  long long num_rows_cut = 0, num_rows_lost = 0;  ///< overlength: truncate; every reason that the ledger has
   std::optional<ChoiceFigures> choices = {};
   std::optional<MatchFigures> exact_match = {};
 };
@@ -130,7 +131,7 @@ struct EngineApi {
   BenchResult (*bench)(const BenchRequest&);
 };
 
-inline constexpr int kEngineVersion = 6;
+inline constexpr int kEngineVersion = 7;
 
 }  // namespace lora_train::train
 

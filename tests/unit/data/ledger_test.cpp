@@ -25,6 +25,8 @@ TEST(Ledger, CountsByReasonAndKeepsTheFirst) {
   EXPECT_EQ(ledger.entries[0].count, 2);
   EXPECT_EQ(ledger.entries[0].first_source, "a:2:9");
   EXPECT_EQ(ledger.entries[0].first_message, "NaN");
+  EXPECT_EQ(ledger.count(LedgerReason::kBadRow), 2);
+  EXPECT_EQ(ledger.count(LedgerReason::kOverlength), 0);
   EXPECT_STREQ(name_of(ledger.entries[1].reason), "truncated");
   EXPECT_STREQ(name_of(ledger.entries[2].reason), "fully_masked");
 }
