@@ -14,6 +14,8 @@
 namespace lora_train::app {
 namespace {
 
+constexpr std::int64_t kMostSteps = 1000000;
+
 /// Keys that name files or what a measurement has none of.
 void refuse_keys(const CommandParser& parser, const Profile& profile) {
   for (const char* key : {"model", "datasets", "eval_datasets", "val_set_size", "init_adapter", "num_epochs", "max_steps"}) {
@@ -36,8 +38,8 @@ int run_bench(const std::vector<std::string>& arguments) {
   std::string trace;
   bool details = false;
   parser.app().add_option("--shape", request.shape, join(model::known_shapes()))->type_name("NAME");
-  parser.app().add_option("--steps", request.num_steps, "steps that are measured (default 20)");
-  parser.app().add_option("--warm-up", request.num_warm_up, "steps before them (default 5)");
+  parser.add_integer("--steps", request.num_steps, 1, kMostSteps, "steps that are measured (default 20)");
+  parser.add_integer("--warm-up", request.num_warm_up, 0, kMostSteps, "steps before them (default 5)");
   parser.app().add_flag("--mix", request.mix,
                         "packed documents as fine-tuning has them, 500 tokens on average, half of them trained; else full rows");
   parser.app().add_flag("--count", request.count_only,
@@ -48,8 +50,6 @@ int run_bench(const std::vector<std::string>& arguments) {
   if (!parser.parse(arguments)) return 0;
   if (request.shape.empty()) parser.refuse("--shape", "missing; expected one of " + join(model::known_shapes()) + ".");
   model::known_shape(request.shape);
-  if (request.num_steps < 1) parser.refuse("--steps", "expected 1 or more.");
-  if (request.num_warm_up < 0) parser.refuse("--warm-up", "expected 0 or more.");
   if (request.count_only && !trace.empty()) parser.refuse("--profile-trace", "--count computes nothing that could be traced.");
 
   ProfileSources sources = flags.sources();

@@ -47,6 +47,14 @@ CLI::Option* CommandParser::add_list(const std::string& flag, std::vector<std::s
   return app_.add_option(flag, values, help)->allow_extra_args(false);
 }
 
+CLI::Option* CommandParser::add_parsed(const std::string& flag, std::function<bool(const std::string&)> read,
+                                       const std::string& expected, const std::string& help) {
+  const auto take = [this, flag, read = std::move(read), expected](const std::string& text) {
+    if (!read(text)) refuse(flag, "got \"" + text + "\", expected " + expected + ".");
+  };
+  return app_.add_option_function<std::string>(flag, take, help);
+}
+
 bool CommandParser::parse(const std::vector<std::string>& arguments) {
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // what CLI11 wants
   try {

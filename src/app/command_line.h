@@ -4,8 +4,12 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
+
+#include "lora_train/config/scalar.h"
 
 namespace lora_train::app {
 
@@ -36,6 +40,22 @@ class CommandParser {
   CLI::App& app() { return app_; }
   /// "--name VALUE", may be given several times.
   CLI::Option* add_list(const std::string& flag, std::vector<std::string>& values, const std::string& help);
+
+  /// "--name VALUE" whose text `read` takes; where it returns false the value is refused with what was expected.
+  CLI::Option* add_parsed(const std::string& flag, std::function<bool(const std::string&)> read, const std::string& expected,
+                          const std::string& help);
+  /// "--name N" with least <= N <= most; as in a profile 1e3 is an integer too.
+  template <class T>
+  CLI::Option* add_integer(const std::string& flag, T& value, std::int64_t least, std::int64_t most, const std::string& help) {
+    const auto read = [&value, least, most](const std::string& text) {
+      const auto number = parse_integer(text);
+      if (!number || *number < least || *number > most) return false;
+      value = static_cast<T>(*number);
+      return true;
+    };
+    return add_parsed(flag, read, "a whole number from " + std::to_string(least) + " to " + std::to_string(most), help)
+        ->type_name("N");
+  }
 
   /// Parses, sets the log level. Returns false when help was asked for and printed: the command ends with code 0.
   bool parse(const std::vector<std::string>& arguments);

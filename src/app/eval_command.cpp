@@ -11,6 +11,7 @@
 #include "lora_train/config/check.h"
 #include "profile_flags.h"
 #include "registry.h"
+#include "sampling_flags.h"
 #include "standard_output.h"
 
 namespace lora_train::app {
@@ -113,7 +114,6 @@ void check_tasks(const CommandParser& parser, const train::EvalTasks& tasks, boo
   }
   if (tasks.choices && tasks.exact_match) parser.refuse("--choices", "the rows have choices or answers; give it or --exact-match.");
   if (has_max_new_tokens && !tasks.exact_match) parser.refuse("--max-new-tokens", "means nothing without --exact-match.");
-  if (tasks.max_new_tokens < 1) parser.refuse("--max-new-tokens", "must be at least 1.");
 }
 
 std::vector<train::EvalResult> evaluate(const train::EvalRequest& request) {
@@ -148,9 +148,8 @@ int run_eval(const std::vector<std::string>& arguments) {
           ->expected(0, 1)
           ->type_name("[REGEX]");
   const CLI::Option* const max_new_tokens =
-      parser.app()
-          .add_option("--max-new-tokens", tasks.max_new_tokens, "of an answer of --exact-match at most (default 256)")
-          ->type_name("N");
+      parser.add_integer("--max-new-tokens", tasks.max_new_tokens, 1, kMostNewTokens,
+                         "of an answer of --exact-match at most (default 256)");
   if (!parser.parse(arguments)) return 0;
   tasks.exact_match = exact_match->count() > 0;
   check_tasks(parser, tasks, max_new_tokens->count() > 0);

@@ -51,7 +51,7 @@ void add_flags(CommandParser& parser, Flags& flags) {
   app.add_option("--prompts", flags.prompts_file, "rows {\"prompt\": ...} or {\"messages\": [...]}")->type_name("FILE");
   app.add_option("--system", flags.system, "system message of every chat")->type_name("TEXT");
   app.add_flag("--raw", flags.raw, "give the text to the model as it is, without the chat template");
-  app.add_option("--max-new-tokens", flags.max_new_tokens, "of an answer at most (default 256)")->type_name("N");
+  parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMostNewTokens, "of an answer at most (default 256)");
   parser.add_list("--stop", flags.stop_strings, "an answer ends before this text; repeatable")->type_name("TEXT");
   app.add_flag("--compare", flags.compare, "the answers of the base and of the adapter side by side");
   app.add_option("--output", flags.output, "write answers to this file instead; the same command again goes on with it")
@@ -69,7 +69,6 @@ void check_flags(const CommandParser& parser, const Flags& flags) {
     parser.refuse("--prompt", flags.prompts.empty() ? "missing; expected --prompt TEXT or --prompts FILE."
                                                     : "give it or --prompts, not both.");
   }
-  if (flags.max_new_tokens < 1) parser.refuse("--max-new-tokens", "must be at least 1.");
   if (flags.compare && flags.adapter.empty()) parser.refuse("--compare", "needs --adapter, to compare the base with.");
   if (flags.raw && !flags.system.empty()) parser.refuse("--system", "means nothing with --raw.");
   for (const auto& text : flags.prompts) check_text(parser, "--prompt", text);
@@ -206,11 +205,19 @@ class Progress {
   long long num_tokens_ = 0;
 };
 
-std::string rate(const char* what, std::int64_t tokens, double seconds) {
-  char numbers[80];
-  std::snprintf(numbers, sizeof numbers, " tokens in %.2f s (%.1f tok/s)", seconds,
-                seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0);
-  return format_count(tokens) + " " + what + numbers;
+/// "in 0.52 s (241.3 tok/s)"
+std::string rate(std::int64_t tokens, double seconds) {
+  char text[64];
+  std::snprintf(text, sizeof text, "in %.2f s (%.1f tok/s)", seconds, static_cast<double>(tokens) / std::max(seconds, 1e-9));
+  return text;
+}
+
+std::string describe(const train::GenerateTotals& totals) {
+  std::string text = format_count(totals.prompt_tokens) + " prompt tokens " + rate(totals.prompt_tokens, totals.prompt_s) +
+                     "; " + format_count(totals.new_tokens) + " new tokens";
+  if (totals.decoded_tokens == 0) return text;
+  return text + ", without the first of each answer " + format_count(totals.decoded_tokens) + " " +
+         rate(totals.decoded_tokens, totals.decode_s);
 }
 
 /// The prompts that are still to be answered, and where their answers go.
@@ -282,8 +289,7 @@ class Run {
     try {
       Progress progress(indices_.size(), !quiet_ && !streams());
       AnswerCollector collector = make_collector(printer, progress);
-      const train::GenerateTotals totals = load_engine().generate(request_, collector);
-      report_ = rate("prompt", totals.prompt_tokens, totals.prompt_s) + ", " + rate("new", totals.new_tokens, totals.decode_s);
+      report_ = describe(load_engine().generate(request_, collector));
     } catch (const StopError& stop) {
       printer.finish();
       log_warning("stopped by " + stop.where() + " after " + format_count(static_cast<long long>(num_answered_)) + " of " +

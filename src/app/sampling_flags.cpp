@@ -1,5 +1,6 @@
 #include "sampling_flags.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
@@ -42,14 +43,20 @@ class GenerationConfig {
   std::optional<double> number(const char* key) const {
     const auto found = json_.find(key);
     if (found == json_.end() || found->is_null()) return std::nullopt;
-    if (!found->is_number()) throw FormatError(path_.string() + ": " + key, "is " + found->dump() + "; expected a number");
+    if (!found->is_number()) refuse(key, "a number");
     return found->get<double>();
+  }
+
+  std::optional<double> number(const char* key, const generate::SamplingRange& range) const {
+    const auto value = number(key);
+    if (value && !range.holds(*value)) refuse(key, range.expected);
+    return value;
   }
 
   bool is_sampling() const {
     const auto found = json_.find("do_sample");
     if (found == json_.end() || found->is_null()) return false;
-    if (!found->is_boolean()) throw FormatError(path_.string() + ": do_sample", "is " + found->dump() + "; expected true or false");
+    if (!found->is_boolean()) refuse("do_sample", "true or false");
     return found->get<bool>();
   }
 
@@ -57,14 +64,19 @@ class GenerationConfig {
   generate::SamplingOptions options() const {
     generate::SamplingOptions options;
     if (!is_sampling()) return options;
-    options.temperature = number("temperature").value_or(1.0);
-    options.top_p = number("top_p").value_or(1.0);
-    options.top_k = static_cast<std::int64_t>(number("top_k").value_or(50));
-    options.min_p = number("min_p").value_or(0.0);
+    options.temperature = number("temperature", generate::kTemperatureRange).value_or(1.0);
+    options.top_p = number("top_p", generate::kTopPRange).value_or(1.0);
+    options.top_k = static_cast<std::int64_t>(number("top_k", generate::kTopKRange).value_or(50));
+    options.min_p = number("min_p", generate::kMinPRange).value_or(0.0);
     return options;
   }
 
  private:
+  [[noreturn]] void refuse(const std::string& key, const std::string& expected) const {
+    throw FormatError(path_.string() + ": " + key,
+                      "is " + json_[key].dump(-1, ' ', true, Json::error_handler_t::replace) + "; expected " + expected);
+  }
+
   std::filesystem::path path_;
   Json json_;
 };
@@ -72,13 +84,24 @@ class GenerationConfig {
 }  // namespace
 
 SamplingFlags::SamplingFlags(CommandParser& parser) {
-  CLI::App& app = parser.app();
-  app.add_option("--temperature", temperature_, "0 = the most likely token (default); above, tokens are drawn")->type_name("T");
-  app.add_option("--top-p", top_p_, "draw from the most likely tokens that together have this probability")->type_name("P");
-  app.add_option("--top-k", top_k_, "draw from the K most likely tokens; 0 = all")->type_name("K");
-  app.add_option("--min-p", min_p_, "draw from tokens with this share of the largest probability")->type_name("P");
-  app.add_option("--seed", seed_, "of what is drawn (default 42): the same seed, the same text")->type_name("N");
-  app.add_flag("--generation-config", use_generation_config_,
+  const auto add = [&](const char* flag, auto& value, const generate::SamplingRange& range, const char* help) {
+    const auto read = [&value, holds = range.holds](const std::string& text) {
+      const auto number = parse_number(text);
+      if (!number || !holds(*number)) return false;
+      value.emplace(static_cast<typename std::decay_t<decltype(value)>::value_type>(*number));
+      return true;
+    };
+    return parser.add_parsed(flag, read, range.expected, help);
+  };
+  add("--temperature", temperature_, generate::kTemperatureRange, "0 = the most likely token (default); above, tokens are drawn")
+      ->type_name("T");
+  add("--top-p", top_p_, generate::kTopPRange, "draw from the most likely tokens that together have this probability")
+      ->type_name("P");
+  add("--top-k", top_k_, generate::kTopKRange, "draw from the K most likely tokens; 0 = all")->type_name("K");
+  add("--min-p", min_p_, generate::kMinPRange, "draw from tokens with this share of the largest probability")->type_name("P");
+  parser.add_integer("--seed", seed_, 0, std::numeric_limits<std::int64_t>::max(),
+                     "of what is drawn (default 42): the same seed, the same text");
+  parser.app().add_flag("--generation-config", use_generation_config_,
                "take temperature, top-p, top-k and min-p from the model's generation_config.json, where no flag says");
 }
 

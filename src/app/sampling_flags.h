@@ -10,15 +10,19 @@
 
 namespace lora_train::app {
 
+/// What --max-new-tokens may be at most.
+inline constexpr std::int64_t kMostNewTokens = 2147483647;
+
 class SamplingFlags {
  public:
+  /// Parsing refuses flags out of their range (generate/sampling.h).
   explicit SamplingFlags(CommandParser& parser);
   SamplingFlags(const SamplingFlags&) = delete;
   SamplingFlags& operator=(const SamplingFlags&) = delete;
 
   /// A flag that was given wins, then with --generation-config the model's file, then greedy. Throws ConfigError for a
   /// flag that means nothing without a temperature, and, with --generation-config, where the file is missing or asks for
-  /// what is not built (penalties, beams); FormatError for a malformed one.
+  /// what is not built (penalties, beams); FormatError for a malformed one and for values out of range.
   generate::SamplingOptions options(const CommandParser& parser, const std::filesystem::path& model_folder) const;
 
  private:

@@ -1,7 +1,7 @@
 #include "aliases.h"
 
 #include "lora_train/base/text.h"
-#include "scalar.h"
+#include "lora_train/config/scalar.h"
 
 namespace lora_train {
 namespace {

@@ -5,7 +5,7 @@
 #include "aliases.h"
 #include "field.h"
 #include "lora_train/base/text.h"
-#include "scalar.h"
+#include "lora_train/config/scalar.h"
 #include "setting_path.h"
 
 namespace lora_train {

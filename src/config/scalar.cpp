@@ -1,4 +1,4 @@
-#include "scalar.h"
+#include "lora_train/config/scalar.h"
 
 #include <algorithm>
 #include <cctype>

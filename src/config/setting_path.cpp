@@ -1,6 +1,6 @@
 #include "setting_path.h"
 
-#include "scalar.h"
+#include "lora_train/config/scalar.h"
 
 namespace lora_train {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "scalar.h"
+#include "lora_train/config/scalar.h"
 
 namespace lora_train {
 namespace {

@@ -2,7 +2,7 @@
 #include "field.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/config/load.h"
-#include "scalar.h"
+#include "lora_train/config/scalar.h"
 
 namespace lora_train {
 namespace {

@@ -218,9 +218,9 @@ Message parse_sharegpt_message(const Json& value, const FieldMap& map, const std
 
 }  // namespace
 
-Sample parse_messages(const Json& row, const FieldMap& map) {
+Sample parse_messages(const Json& row, const FieldMap& map, const char* field) {
   ChatSample sample;
-  parse_list(required(row, map, "messages"), map, "messages", sample);
+  parse_list(required(row, map, field), map, field, sample);
   return with_template_fields(std::move(sample), row, map);
 }
 

@@ -6,8 +6,10 @@
 namespace lora_train::data {
 
 /// messages: [{role, content, ...}]; tools; chat_template_kwargs. Roles: system, user, assistant, tool. The template gets
-/// each message as the row has it; train and weight also mark what is trained (turn_mark.h).
-Sample parse_messages(const Json& row, const FieldMap& map);
+/// each message as the row has it; train and weight also mark what is trained (turn_mark.h). `field` may be another one that
+/// holds such a list.
+Sample parse_messages(const Json& row, const FieldMap& map, const char* field);
+inline Sample parse_messages(const Json& row, const FieldMap& map) { return parse_messages(row, map, "messages"); }
 
 /// prompt and completion as lists of messages.
 Sample parse_prompt_completion_chat(const Json& row, const FieldMap& map);

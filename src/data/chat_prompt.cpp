@@ -35,9 +35,9 @@ void warn_of_omission(const tokenizer::RenderedChat& rendered, const std::vector
 }  // namespace
 
 ChatSample chat_of_prompt(const Json& row, const FieldMap& map) {
-  FieldMap renamed = map;
-  renamed["messages"] = map.contains("prompt") ? map.at("prompt") : "prompt";
-  return std::get<ChatSample>(parse_messages(row, renamed));
+  const Json& prompt = required(row, map, "prompt");
+  if (!prompt.is_array()) wrong_type("prompt", prompt, "a text or a list of messages");
+  return std::get<ChatSample>(parse_messages(row, map, "prompt"));
 }
 
 ChatSample chat_of_row(const Json& row) {

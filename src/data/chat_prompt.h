@@ -6,7 +6,7 @@
 
 namespace lora_train::data {
 
-/// The list of messages in the field prompt of a row.
+/// The list of messages in the field prompt of a row. Throws DataError (where empty) naming the field.
 ChatSample chat_of_prompt(const Json& row, const FieldMap& map);
 
 /// The chat of a row of training data: messages, conversations, or instruction with output. Throws DataError (where empty)

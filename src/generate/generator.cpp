@@ -128,6 +128,7 @@ void Run::write_tokens() {
   const at::Tensor hidden = parts_.decoder.forward(pieces, options_.use_adapter);
   std::vector<Sequence> sequences;
   sequences.swap(writing_);
+  parts_.stats.decoded_tokens += static_cast<std::int64_t>(sequences.size());
   take(hidden, rows, sequences);
 }
 

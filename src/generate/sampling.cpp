@@ -78,19 +78,17 @@ double uniform_draw(std::uint64_t seed, std::int64_t prompt_index, std::int64_t 
   return static_cast<double>(all >> 11) * 0x1p-53;
 }
 
-void refuse(const char* option, double value, const char* expected) {
-  throw ConfigError(option, std::to_string(value) + " is no " + option + "; expected " + expected);
+void check(const char* option, double value, const SamplingRange& range) {
+  if (!range.holds(value)) throw ConfigError(option, "is " + std::to_string(value) + "; expected " + range.expected);
 }
 
 }  // namespace
 
 void check_sampling(const SamplingOptions& options) {
-  if (!std::isfinite(options.temperature) || options.temperature < 0) {
-    refuse("temperature", options.temperature, "0 (greedy) or more");
-  }
-  if (options.top_k < 0) refuse("top_k", static_cast<double>(options.top_k), "0 (all) or more");
-  if (!(options.top_p > 0 && options.top_p <= 1)) refuse("top_p", options.top_p, "more than 0, at most 1 (all)");
-  if (!(options.min_p >= 0 && options.min_p <= 1)) refuse("min_p", options.min_p, "0 (all) to 1");
+  check("temperature", options.temperature, kTemperatureRange);
+  check("top_k", static_cast<double>(options.top_k), kTopKRange);
+  check("top_p", options.top_p, kTopPRange);
+  check("min_p", options.min_p, kMinPRange);
 }
 
 std::vector<Candidate> candidates(std::span<const float> logits, const SamplingOptions& options) {

@@ -66,7 +66,7 @@ GenerateTotals run_generation(const GenerateRequest& request, GenerateSink& sink
   sink.on_start();
   Generation(request, sink, *generator).run();
   const generate::GenerateStats stats = generator->stats();
-  return {stats.prompt_tokens, stats.new_tokens, stats.prompt_s, stats.decode_s};
+  return {stats.prompt_tokens, stats.new_tokens, stats.decoded_tokens, stats.prompt_s, stats.decode_s};
 }
 
 }  // namespace lora_train::train

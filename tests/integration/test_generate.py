@@ -75,6 +75,14 @@ def test_answers_are_json_lines_in_the_order_of_the_prompts(prompts):
     assert any(line["finish_reason"] == "stop" for line in lines)
 
 
+@pytest.mark.parametrize("most", [1, 24])
+def test_the_first_token_of_an_answer_counts_as_time_of_the_prompt(prompts, most):
+    run = generate("--json", "--prompts", prompts, "--max-new-tokens", most)
+    num_new = sum(len(line["completion_ids"]) for line in run.json_lines())
+    speed = f" {num_new} new tokens" + (f", without the first of each answer {num_new - 12} in " if most > 1 else "\n")
+    assert num_new >= 12 and speed in run.stderr and run.stderr.count("tok/s") == (2 if most > 1 else 1), run
+
+
 def test_plain_output_is_the_text(prompts):
     [line] = completions("--prompt", QUESTIONS[0])
     run = generate("--prompt", QUESTIONS[0])
@@ -151,6 +159,15 @@ def test_generation_config_is_taken_when_asked_for(tmp_path, prompts):
     (model / "generation_config.json").write_text(json.dumps(dict(config, do_sample="yes")))
     run = generate(*arguments, "--generation-config", model=model)
     assert run.code == 4 and "do_sample" in run.stderr, run
+    for key, value, expected in (("top_k", 1e30, "is 1e+30; expected a whole number from 0"), ("top_k", -1, "is -1; expected"),
+                                 ("temperature", -0.5, "is -0.5; expected 0"), ("top_p", 1.5, "is 1.5; expected a number above 0"),
+                                 ("min_p", 2, "is 2; expected a number from 0"), ("top_p", "a", 'is "a"; expected a number')):
+        (model / "generation_config.json").write_text(json.dumps(dict(config, **{key: value})))
+        run = generate(*arguments, "--generation-config", model=model)
+        assert run.code == 4 and f"generation_config.json: {key}: {expected}" in run.stderr, run
+    (model / "generation_config.json").write_text(json.dumps(dict(config, temperature=float("nan"))))
+    run = generate(*arguments, "--generation-config", model=model)
+    assert run.code == 4 and "generation_config.json:1" in run.stderr, run
 
 
 def test_output_goes_on_where_it_stopped(tmp_path, prompts):
@@ -226,7 +243,10 @@ def test_bad_prompt_files_name_file_and_line(tmp_path):
     assert run.code == 3 and f"{rows}:2" in run.stderr, run
     rows.write_text('{"prompt": "a"}\n{"question": "a"}\n')
     run = generate("--prompts", rows)
-    assert run.code == 3 and f"{rows}:2" in run.stderr and '{"prompt"' in run.stderr, run
+    assert run.code == 3 and f"{rows}:2: the row (question) has no prompt" in run.stderr and '{"prompt"' in run.stderr, run
+    rows.write_text('{"prompt": "a"}\n{"prompt": 5}\n')
+    run = generate("--prompts", rows)
+    assert run.code == 3 and f"{rows}:2: prompt is number, expected a text or a list of messages" in run.stderr, run
     write_rows(rows, [{"prompt": "a"}, {"prompt": "word " * 1100}])
     run = generate("--prompts", rows)
     assert run.code == 3 and f"{rows}:2" in run.stderr and "1,024" in run.stderr, run
@@ -274,9 +294,15 @@ def test_a_full_disk_is_an_io_error(prompts):
 
 @pytest.mark.parametrize("arguments, part", [
     ((), "--prompt"), (("--prompt", "a", "--prompts", "b.jsonl"), "not both"), (("--prompt", "a", "--compare"), "--adapter"),
-    (("--prompt", "a", "--max-new-tokens", "0"), "at least 1"), (("--prompt", "a", "--top-p", "0.9"), "--temperature"),
-    (("--prompt", "a", "--temperature", "-1"), "temperature"), (("--prompt", "a", "--stop", ""), "--stop"),
-    (("--prompt", "a", "--temperature", "1", "--top-p", "1.5"), "top_p"),
+    (("--prompt", "a", "--max-new-tokens", "0"), "from 1 to"), (("--prompt", "a", "--top-p", "0.9"), "--temperature"),
+    (("--prompt", "a", "--temperature", "-1"), '--temperature: got "-1", expected 0'), (("--prompt", "a", "--stop", ""), "--stop"),
+    (("--prompt", "a", "--temperature", "nan"), '--temperature: got "nan"'),
+    (("--prompt", "a", "--temperature", "1", "--top-p", "1.5"), '--top-p: got "1.5", expected a number above 0, at most 1'),
+    (("--prompt", "a", "--temperature", "1", "--top-k", "1e30"), '--top-k: got "1e30", expected a whole number from 0'),
+    (("--prompt", "a", "--temperature", "1", "--top-k", "2.5"), '--top-k: got "2.5", expected a whole number from 0'),
+    (("--prompt", "a", "--temperature", "1", "--min-p", "-0.1"), '--min-p: got "-0.1", expected a number from 0'),
+    (("--prompt", "a", "--seed", "-1"), '--seed: got "-1", expected a whole number from 0 to'),
+    (("--prompt", "a", "--seed", "99999999999999999999"), '--seed: got "99999999999999999999"'),
     (("--prompt", "a\udcff"), "--prompt: is not UTF-8 at byte 2"), (("--prompt", "a", "--system", "\udcff"), "--system")])
 def test_usage_mistakes_end_with_2(arguments, part):
     run = generate(*arguments)

@@ -67,9 +67,10 @@ struct ScoreRequest {
   std::string name = {};                               ///< for messages
 };
 
-/// Tokens and seconds of all runs so far. Prompt tokens are those that were computed.
+/// Tokens and seconds of all runs so far. Prompt tokens are those that were computed. The first new token of a prompt comes
+/// with its last prompt tokens, in prompt_s; decoded_tokens are the other new ones.
 struct GenerateStats {
-  std::int64_t prompt_tokens = 0, new_tokens = 0;
+  std::int64_t prompt_tokens = 0, new_tokens = 0, decoded_tokens = 0;
   double prompt_s = 0, decode_s = 0;
   std::int64_t cache_bytes = 0;  ///< of the cache as it is now
 };

@@ -2,7 +2,9 @@
 // a draw from Philox. V vocabulary.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -18,8 +20,19 @@ struct SamplingOptions {
   std::uint64_t seed = 0;
 };
 
-/// Throws ConfigError naming the option: temperature negative or not finite, top_k negative, top_p not in (0, 1], min_p
-/// not in [0, 1].
+/// What an option may be.
+struct SamplingRange {
+  const char* expected;         ///< in words
+  bool (*holds)(double value);  ///< false for NaN
+};
+inline constexpr SamplingRange kTemperatureRange = {
+    "0 (greedy) or a finite number above", [](double t) { return t >= 0 && t <= std::numeric_limits<double>::max(); }};
+inline constexpr SamplingRange kTopKRange = {"a whole number from 0 (all) to 2147483647",
+                                             [](double k) { return k >= 0 && k <= 2147483647 && k == std::floor(k); }};
+inline constexpr SamplingRange kTopPRange = {"a number above 0, at most 1 (all)", [](double p) { return p > 0 && p <= 1; }};
+inline constexpr SamplingRange kMinPRange = {"a number from 0 (all) to 1", [](double p) { return p >= 0 && p <= 1; }};
+
+/// Throws ConfigError naming the option that is out of its range.
 void check_sampling(const SamplingOptions& options);
 
 struct Candidate {

@@ -97,9 +97,9 @@ class GenerateSink {
   virtual void on_done(std::size_t prompt, bool is_base, bool is_cut) = 0;
 };
 
-/// Tokens and seconds; prompt tokens are those that were computed.
+/// Tokens and seconds, as generate::GenerateStats.
 struct GenerateTotals {
-  std::int64_t prompt_tokens = 0, new_tokens = 0;
+  std::int64_t prompt_tokens = 0, new_tokens = 0, decoded_tokens = 0;
   double prompt_s = 0, decode_s = 0;
 };
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/parse_yaml.h"
-#include "config/scalar.h"
+#include "lora_train/config/scalar.h"
 
 namespace lora_train {
 namespace {

@@ -69,7 +69,8 @@ TEST_F(Prompts, NameTheLineOfWhatIsWrong) {
   EXPECT_EQ(refusal("{\"prompt\": \"a\"}\nnot json\n").rfind(file + ":2:", 0), 0U);
   EXPECT_NE(refusal("").find(file), std::string::npos);
   EXPECT_NE(refusal("{\"text\": \"a\"}\n").find(file + ":1: the row (text) has no prompt"), std::string::npos);
-  EXPECT_NE(refusal("{\"prompt\": 3}\n").find(file + ":1"), std::string::npos);
+  EXPECT_EQ(refusal("{\"prompt\": 3}\n"), file + ":1: prompt is number, expected a text or a list of messages");
+  EXPECT_EQ(refusal("{\"prompt\": [5]}\n"), file + ":1: prompt[0] is number, expected an object with role and content");
   EXPECT_NE(refusal("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n").find("no turn but"), std::string::npos);
   // The template refuses this one.
   EXPECT_EQ(refusal("{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}\n"),
