@@ -76,9 +76,10 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view bytes
   writer.commit();
 }
 
-FileWriter::FileWriter(std::filesystem::path path, std::size_t expected_bytes)
-    : path_(std::move(path)), expected_bytes_(expected_bytes) {
-  fd_ = checked(path_, "cannot create", [&] { return file_ops().open(path_.string(), O_WRONLY | O_CREAT | O_EXCL); });
+FileWriter::FileWriter(std::filesystem::path path, std::size_t expected_bytes, std::filesystem::path shown)
+    : path_(std::move(path)), shown_(shown.empty() ? path_ : std::move(shown)), expected_bytes_(expected_bytes) {
+  fd_ = retry_interrupted([&] { return file_ops().open(path_.string(), O_WRONLY | O_CREAT | O_EXCL); });
+  if (fd_ < 0) fail_with(shown_, errno == ENOENT ? "cannot create, its folder is not there" : "cannot create", errno);
   try {
     if (expected_bytes_ > 0) reserve();
   } catch (...) {
@@ -103,35 +104,35 @@ void FileWriter::reserve() {
   if (file_ops().free_bytes(path_.parent_path().string(), bytes) == 0) {
     what += " (" + format_bytes(static_cast<double>(bytes)) + " are free)";
   }
-  fail_with(path_, what, code);
+  fail_with(shown_, what, code);
 }
 
 void FileWriter::write(std::string_view bytes) {
   hasher_.update(bytes);
   num_written_ += bytes.size();
   while (!bytes.empty()) {
-    const auto put = checked(path_, "cannot write", [&] { return file_ops().write(fd_, bytes.data(), bytes.size()); });
+    const auto put = checked(shown_, "cannot write", [&] { return file_ops().write(fd_, bytes.data(), bytes.size()); });
     bytes.remove_prefix(static_cast<std::size_t>(put));
   }
 }
 
 FileHash FileWriter::finish() {
   if (num_written_ < expected_bytes_) {
-    checked(path_, "cannot set the length", [&] { return file_ops().truncate(fd_, num_written_); });
+    checked(shown_, "cannot set the length", [&] { return file_ops().truncate(fd_, num_written_); });
   }
-  checked(path_, "cannot sync", [&] { return file_ops().sync(fd_); });
+  checked(shown_, "cannot sync", [&] { return file_ops().sync(fd_); });
   const int fd = std::exchange(fd_, -1);
   // After EINTR the descriptor is closed too; what was synced is on the disk.
   if (file_ops().close(fd) != 0 && errno != EINTR) {
     const int code = errno;
     file_ops().unlink(path_.string());
-    fail_with(path_, "cannot close", code);
+    fail_with(shown_, "cannot close", code);
   }
   return {num_written_, hasher_.hex()};
 }
 
 AtomicFileWriter::AtomicFileWriter(std::filesystem::path path, std::size_t expected_bytes)
-    : path_(std::move(path)), writer_(temporary_sibling(path_), expected_bytes) {}
+    : path_(std::move(path)), writer_(temporary_sibling(path_), expected_bytes, path_) {}
 
 AtomicFileWriter::~AtomicFileWriter() {
   if (is_finished_ && !is_committed_) file_ops().unlink(writer_.path().string());

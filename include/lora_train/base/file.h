@@ -49,8 +49,9 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view bytes
 /// (ENOSPC) before the first byte and never a SIGBUS. A writer destroyed before finish() deletes the file. Not thread-safe.
 class FileWriter {
  public:
-  /// expected_bytes 0: not known. Throws IoError when the file is there already or its space is not.
-  FileWriter(std::filesystem::path path, std::size_t expected_bytes);
+  /// expected_bytes 0: not known. Throws IoError when the file is there already or its space is not; errors name `shown`,
+  /// by default the path.
+  FileWriter(std::filesystem::path path, std::size_t expected_bytes, std::filesystem::path shown = {});
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
@@ -63,13 +64,14 @@ class FileWriter {
  private:
   void reserve();
 
-  std::filesystem::path path_;
+  std::filesystem::path path_, shown_;
   std::size_t expected_bytes_ = 0, num_written_ = 0;
   Hasher hasher_;
   int fd_ = -1;
 };
 
-/// A FileWriter whose file appears under its name, whole or not at all, as that of write_file_atomic does.
+/// A FileWriter whose file appears under its name, whole or not at all, as that of write_file_atomic does. Errors name
+/// the file, not the temporary one beside it.
 class AtomicFileWriter {
  public:
   AtomicFileWriter(std::filesystem::path path, std::size_t expected_bytes);

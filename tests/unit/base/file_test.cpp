@@ -88,7 +88,31 @@ TEST(AtomicFile, AFullDiskIsNamedWithWhatIsFree) {
 
 TEST(AtomicFile, ReportsAMissingFolder) {
   const TemporaryFolder folder;
-  EXPECT_THROW(write_file_atomic(folder / "none" / "a", "x"), IoError);
+  try {
+    write_file_atomic(folder / "none" / "a", "x");
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.where(), (folder / "none" / "a").string());
+    EXPECT_NE(error.message().find("its folder is not there"), std::string::npos) << error.message();
+  }
+}
+
+TEST(AtomicFile, ErrorsNameTheFileAndNotTheTemporaryOne) {
+  const TemporaryFolder folder;
+  FaultyFileOps faulty(file_ops());
+  const ScopedFileOps scope(faulty);
+  write_file_atomic(folder / "a", "abc");
+  std::size_t num_failed = 0;
+  for (std::size_t at = 0, end = faulty.num_operations(); at < end; ++at) {
+    faulty.arm(Fault::kNoSpace, at);
+    try {
+      write_file_atomic(folder / "a", "abc");
+    } catch (const IoError& error) {
+      ++num_failed;
+      EXPECT_EQ(std::string(error.what()).find(".tmp-"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_GE(num_failed, 4U);  // create, reserve, write, sync
 }
 
 /// Pages of this process that lie in the map of a file, in KiB.
