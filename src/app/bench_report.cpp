@@ -1,8 +1,11 @@
 #include "bench_report.h"
 
 #include <cstdarg>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+
+#include "lora_train/base/text.h"
 
 namespace lora_train::app {
 namespace {
@@ -74,35 +77,57 @@ class Text {
 
 constexpr double kMega = 1e6, kGiga = 1e9, kTera = 1e12;
 
-void print_sizes(const BenchResult& r, Text& text) {
-  text.line("shape %s, %s, %s, recompute %s", r.shape.c_str(), r.device.c_str(), r.precision.c_str(), r.recompute.c_str());
-  text.line("rows of %lld tokens, %lld a micro-batch, %lld a step; counted: a step of %lld tokens in %lld documents, %lld trained",
-            static_cast<long long>(r.max_seq_len), static_cast<long long>(r.micro_batch_size),
-            static_cast<long long>(r.global_batch_size), static_cast<long long>(r.tokens),
-            static_cast<long long>(r.documents), static_cast<long long>(r.supervised_tokens));
+/// "12,345"
+std::string whole(double value) { return format_count(std::llround(value)); }
+
+/// Two places, or two digits of what is smaller: shapes for tests have little of everything.
+std::string figure(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, value == 0 || value >= 0.1 ? "%.2f" : "%.2g", value);
+  return text;
 }
 
-void print_speed(const train::BenchSpeed& speed, Text& text) {
+/// Nothing is said of launches, of a GPU's memory or of an H200 then.
+bool is_measured_on_a_cpu(const BenchResult& r) { return r.speed && r.device == "cpu"; }
+
+void print_sizes(const BenchResult& r, Text& text) {
+  text.line("shape %s, %s, %s, recompute %s", r.shape.c_str(), r.device.c_str(), r.precision.c_str(), r.recompute.c_str());
+  text.line("rows of %s tokens, %s a micro-batch, %s a step; counted: a step of %s tokens in %s documents, %s trained",
+            format_count(r.max_seq_len).c_str(), format_count(r.micro_batch_size).c_str(),
+            format_count(r.global_batch_size).c_str(), format_count(r.tokens).c_str(), format_count(r.documents).c_str(),
+            format_count(r.supervised_tokens).c_str());
+}
+
+void print_speed(const train::BenchSpeed& speed, bool is_cpu, Text& text) {
   text.line("%s", "");
-  text.line("tokens/s     %.0f (p10 %.0f, p90 %.0f); step %.2f ms (p10 %.2f, p90 %.2f)", speed.tokens_per_s,
-            speed.tokens_per_s_p10, speed.tokens_per_s_p90, speed.step_ms, speed.step_ms_p10, speed.step_ms_p90);
-  text.line("memory       %.2f GiB of the GPU at most, %.2f GiB of the host", speed.peak_memory_gib, speed.peak_host_memory_gib);
+  text.line("tokens/s     %s (p10 %s, p90 %s); step %.2f ms (p10 %.2f, p90 %.2f)", whole(speed.tokens_per_s).c_str(),
+            whole(speed.tokens_per_s_p10).c_str(), whole(speed.tokens_per_s_p90).c_str(), speed.step_ms, speed.step_ms_p10,
+            speed.step_ms_p90);
+  if (is_cpu) {
+    text.line("memory       %.2f GiB at most", speed.peak_host_memory_gib);
+  } else {
+    text.line("memory       %.2f GiB of the GPU at most, %.2f GiB of the host", speed.peak_memory_gib,
+              speed.peak_host_memory_gib);
+  }
   if (speed.idle_share) text.line("GPU idle     %.1f%% of the step", 100 * *speed.idle_share);
-  text.line("GEMM rate    %.3f TFLOP/s of plain products of these shapes; the step's required FLOPs run at %.1f%% of it, its "
+  const bool is_fast = speed.gemm_flops_per_s >= kTera;
+  text.line("GEMM rate    %.1f %s of plain products of these shapes; the step's required FLOPs run at %.1f%% of it, its "
             "products at %.1f%%",
-            speed.gemm_flops_per_s / kTera, 100 * speed.gemm_share, 100 * speed.linears_share);
+            speed.gemm_flops_per_s / (is_fast ? kTera : kGiga), is_fast ? "TFLOP/s" : "GFLOP/s", 100 * speed.gemm_share,
+            100 * speed.linears_share);
   text.line("loss         %.4f to %.4f", speed.first_loss, speed.last_loss);
 }
 
-void print_work(const char* title, const std::vector<BenchWork>& list, double tokens, Text& text) {
+void print_work(const char* title, const std::vector<BenchWork>& list, const BenchResult& r, Text& text) {
+  const auto tokens = static_cast<double>(r.tokens);
   text.line("%s", "");
   text.line("%-32s %7s %8s %10s %10s %12s %10s", title, "calls", "launches", "MB/token", "planned", "GFLOP/token", "ms/step");
   for (const auto& work : list) {
     char planned[16] = "-", ms[16] = "-";
     if (work.planned_bytes) std::snprintf(planned, sizeof planned, "%.3f", *work.planned_bytes / tokens / kMega);
     if (work.ms) std::snprintf(ms, sizeof ms, "%.3f", *work.ms);
-    text.line("%-32s %7lld %8lld %10.3f %10s %12.4f %10s", work.name.c_str(), static_cast<long long>(work.calls),
-              static_cast<long long>(work.launches),
+    text.line("%-32s %7s %8s %10.3f %10s %12.4f %10s", work.name.c_str(), format_count(work.calls).c_str(),
+              is_measured_on_a_cpu(r) ? "-" : format_count(work.launches).c_str(),
               static_cast<double>(work.bytes_read + work.bytes_written) / tokens / kMega, planned,
               static_cast<double>(work.flops) / tokens / kGiga, ms);
   }
@@ -111,17 +136,19 @@ void print_work(const char* title, const std::vector<BenchWork>& list, double to
 void print_limits(const BenchResult& r, Text& text) {
   const auto tokens = static_cast<double>(r.tokens);
   text.line("%s", "");
-  text.line("launches     %lld a step", static_cast<long long>(num_launches(r)));
-  text.line("FLOPs        %.2f GFLOP/token required (linears %.2f, head %.2f, attention %.2f, LoRA %.2f), %.2f in products "
-            "executed",
-            r.required_flops() / tokens / kGiga, r.required_linears / tokens / kGiga, r.required_head / tokens / kGiga,
-            r.required_attention / tokens / kGiga, r.required_lora / tokens / kGiga, r.executed_flops / tokens / kGiga);
-  text.line("memory moved %.2f MB/token beside products and attention, %.2f planned", r.counted_bytes / tokens / kMega,
-            r.planned_bytes / tokens / kMega);
-  text.line("bound        %.0f tokens/s where nothing overlaps, at rates assumed of an H200: products %.2f, attention %.2f, "
-            "memory %.2f us/token",
-            tokens / r.bound.total_s(), r.bound.gemm_s / tokens * kMega, r.bound.attention_s / tokens * kMega,
-            r.bound.memory_s / tokens * kMega);
+  const auto gflop = [&](double flops) { return figure(flops / tokens / kGiga); };
+  const auto mega = [&](double value) { return figure(value / tokens * kMega); };
+  if (!is_measured_on_a_cpu(r)) text.line("launches     %s a step", format_count(num_launches(r)).c_str());
+  text.line("FLOPs        %s GFLOP/token required (linears %s, head %s, attention %s, LoRA %s), %s in products executed",
+            gflop(r.required_flops()).c_str(), gflop(r.required_linears).c_str(), gflop(r.required_head).c_str(),
+            gflop(r.required_attention).c_str(), gflop(r.required_lora).c_str(), gflop(r.executed_flops).c_str());
+  text.line("memory moved %s MB/token beside products and attention, %s planned",
+            figure(r.counted_bytes / tokens / kMega).c_str(), figure(r.planned_bytes / tokens / kMega).c_str());
+  if (is_measured_on_a_cpu(r)) return;
+  text.line("bound        %s tokens/s where nothing overlaps, at rates assumed of an H200: products %s, attention %s, "
+            "memory %s us/token",
+            whole(tokens / r.bound.total_s()).c_str(), mega(r.bound.gemm_s).c_str(), mega(r.bound.attention_s).c_str(),
+            mega(r.bound.memory_s).c_str());
 }
 
 void print_passes(const BenchResult& r, Text& text) {
@@ -176,11 +203,11 @@ std::string bench_json(const BenchResult& r) {
 std::string bench_table(const BenchResult& result, bool details) {
   Text text;
   print_sizes(result, text);
-  if (result.speed) print_speed(*result.speed, text);
+  if (result.speed) print_speed(*result.speed, is_measured_on_a_cpu(result), text);
   print_limits(result, text);
-  print_work("class", result.classes, static_cast<double>(result.tokens), text);
+  print_work("class", result.classes, result, text);
   if (details) {
-    print_work("kernel", result.kernels, static_cast<double>(result.tokens), text);
+    print_work("kernel", result.kernels, result, text);
     print_passes(result, text);
   }
   return text.str();

@@ -58,6 +58,14 @@ def test_measures_packed_documents():
     assert "recompute full" in table and "tokens/s" in table and "GEMM rate" in table
 
 
+def test_a_table_of_a_cpu_says_nothing_of_gpus():
+    table = bench(*[word for word in TINY if not word.startswith("micro")], "micro_batch_size=20").stdout
+    assert ", cpu, " in table and "a step of 1,280 tokens" in table, table
+    assert not [word for word in ("GPU", "H200", "0.00 GFLOP/token required") if word in table], table
+    counted = bench(*TINY, "--count").stdout
+    assert "assumed of an H200" in counted and "launches  " in counted, counted
+
+
 def test_refuses_what_it_has_no_use_for():
     for arguments, words in [(["--shape", "qwen2.5-8b", "--count"], "qwen2.5-7b"), (["--count"], "--shape"),
                              (["--shape", "tiny-qwen2", "--count", "model=/tmp"], "made up"),
