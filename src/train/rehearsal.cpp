@@ -72,6 +72,14 @@ model::Batch put_example(Run& run, int class_index, const data::StepPlan& exampl
   return batch;
 }
 
+/// After recording, or what came of it: updates update again, and memory of graphs that are not to be is given back.
+void end_recording(Run& run) {
+  run.scalars->set_frozen(false);
+  run.context->is_updating = false;
+  wait_for(run.device);  // a device that has failed says so here
+  if (run.context->graphs == nullptr) release_unused_memory(run.device);
+}
+
 }  // namespace
 
 const LargestMicroBatch& largest_micro_batch(Run& run) {
@@ -92,16 +100,14 @@ void record_steps(Run& run) {
       batches.emplace(class_index, put_example(run, class_index, example));
     }
     run.context->graphs = std::make_unique<StepGraphs>(*run.context, batches);
-    run.scalars->set_frozen(false);
-    wait_for(run.device);
+    end_recording(run);
   } catch (const c10::OutOfMemoryError& error) {
-    run.scalars->set_frozen(false);
+    end_recording(run);
     log_warning(std::string("cuda_graphs: not enough memory to record steps, they are computed as they come: ") +
                 error.what_without_backtrace());
     return;
   } catch (const DeviceError& error) {
-    run.scalars->set_frozen(false);
-    wait_for(run.device);  // a device that has failed says so here
+    end_recording(run);
     log_warning(std::string("cuda_graphs: steps are computed as they come. ") + error.what());
     return;
   }

@@ -4,8 +4,10 @@ allocates and waits for, and how a run ends when the device fails. Numbers are n
 
 import glob
 import json
+import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -123,13 +125,22 @@ def test_attention_that_reads_lengths_on_the_host_is_not_recorded(setup, changes
     assert calls["cudaGraphLaunch"] == 0, calls
 
 
-@pytest.mark.parametrize("at", [1, 2, 4])
-def test_steps_that_cannot_be_recorded_are_computed_as_they_come(setup, at):
-    run, calls = on_stand_in(setup, dict(STAND_IN_REFUSE_CAPTURE_AT=str(at)), max_steps=4, precision="bf16", base_precision="bf16")
+@pytest.mark.parametrize("at, what", [(1, "begin"), (1, "work"), (1, "end"), (2, "work"), (2, "instantiate"), (4, "end")])
+def test_steps_that_cannot_be_recorded_are_computed_as_they_come(setup, at, what):
+    run, calls = on_stand_in(setup, dict(STAND_IN_REFUSE_CAPTURE_AT=str(at), STAND_IN_REFUSE_CAPTURE=what), max_steps=4,
+                             precision="bf16", base_precision="bf16")
     assert run.code == 0 and "warning: cuda_graphs: steps are computed as they come" in run.stderr, run
     assert calls["cudaGraphLaunch"] == 0 and calls["cudaLaunchKernel"] > 400, calls
     assert [line["step"] for line in map(json.loads, (setup.output_dir / "metrics.jsonl").read_text().splitlines())
             if line["event"] == "train"] == [1, 2, 3, 4]
+
+
+def test_a_capture_that_breaks_leaves_nothing_behind():
+    """Memory, LibTorch's generator and the flag that work is being recorded: unit tests that need a device or this one."""
+    tests = subprocess.run([str(BINARY.parent / "cuda_test"), "--gtest_filter=CudaGraph.*"], capture_output=True, text=True,
+                           timeout=100, env=dict(os.environ, LD_LIBRARY_PATH=str(STAND_IN),
+                                                 LD_PRELOAD=str(STAND_IN / "libstand_in_runtime.so")))
+    assert tests.returncode == 0 and "PASSED  ] 4 tests" in tests.stdout, tests.stdout[-3000:] + tests.stderr[-1000:]
 
 
 @pytest.mark.parametrize("at", [1, 8, 12, 20])

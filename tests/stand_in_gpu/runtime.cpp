@@ -3,7 +3,8 @@
 //   STAND_IN_FAIL_AT=n   from the n-th wait for an event on, every call fails as after an illegal address
 //   STAND_IN_OOM_AT=n    the n-th allocation fails, and the ones after it
 //   STAND_IN_FREE_GIB=n  free memory, default 100
-//   STAND_IN_REFUSE_CAPTURE_AT=n  from the n-th on, no capture ends well
+//   STAND_IN_REFUSE_CAPTURE_AT=n  from the n-th on, no capture ends well:
+//   STAND_IN_REFUSE_CAPTURE=begin|work|end|instantiate  what is refused then, default end
 //   STAND_IN_TIMES=n     seed of the times between events, which are random but for it
 // Prototypes as in cuda_runtime_api.h and cublas_api.h, pointers to structs as void*.
 #include <driver_types.h>
@@ -16,6 +17,7 @@
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <string_view>
 #include <thread>
 
 namespace {
@@ -32,7 +34,7 @@ bool has_failed = false;
 void* capturing = nullptr;  ///< the stream that records
 std::thread::id recorder;   ///< the thread that asked for it
 long num_captures = 0;
-bool is_broken = false;     ///< something was asked for that cannot be recorded
+bool is_broken = false;     ///< something was asked for that cannot be recorded: more is refused, and the graph
 
 int status() { return has_failed ? cudaErrorIllegalAddress : cudaSuccess; }
 int count(Call call) {
@@ -43,7 +45,9 @@ int count(Call call) {
 /// never again.
 int count(Call call, void* stream) {
   if (capturing != nullptr && stream != capturing && std::this_thread::get_id() == recorder) is_broken = true;
-  return count(stream != nullptr && stream == capturing ? kRecorded : call);
+  if (stream == nullptr || stream != capturing) return count(call);
+  count(kRecorded);
+  return is_broken ? cudaErrorStreamCaptureInvalidated : status();
 }
 /// Of a kernel: one that has never run before it is recorded would be loaded in the middle of that.
 int count_launch(const void* kernel, void* stream) {
@@ -62,6 +66,12 @@ int count_wait(Call call) {
 long setting(const char* name, long otherwise) {
   const char* const text = std::getenv(name);
   return text != nullptr ? std::atol(text) : otherwise;
+}
+/// Whether this is refused of the capture under way.
+bool refuses(std::string_view what) {
+  const long at = setting("STAND_IN_REFUSE_CAPTURE_AT", 0);
+  const char* const named = std::getenv("STAND_IN_REFUSE_CAPTURE");
+  return at > 0 && num_captures >= at && what == (named != nullptr ? named : "end");
 }
 void* host_memory(std::size_t bytes) {
   constexpr std::size_t kAlignment = 4096;
@@ -212,23 +222,23 @@ int cudaStreamGetCaptureInfo(void* stream, int* capture, unsigned long long* id,
   return 0;
 }
 int cudaStreamBeginCapture(void* stream, int) {
-  const long refuse_at = setting("STAND_IN_REFUSE_CAPTURE_AT", 0);
-  if (stream == nullptr || capturing != nullptr) return cudaErrorStreamCaptureUnsupported;
+  ++num_captures;
+  if (stream == nullptr || capturing != nullptr || refuses("begin")) return cudaErrorStreamCaptureUnsupported;
   capturing = stream;
   recorder = std::this_thread::get_id();
-  is_broken = refuse_at > 0 && num_captures + 1 >= refuse_at;
-  ++num_captures;
+  is_broken = refuses("work");
   return status();
 }
 int cudaStreamEndCapture(void* stream, void** graph) {
   if (!records(stream)) return cudaErrorIllegalState;
   capturing = nullptr;
-  if (is_broken) return *graph = nullptr, cudaErrorStreamCaptureInvalidated;
+  if (is_broken || refuses("end")) return *graph = nullptr, cudaErrorStreamCaptureInvalidated;
   return new_handle(graph);
 }
 int cudaGraphGetNodes(void*, void**, std::size_t* num) { return *num = 1, status(); }
-int cudaGraphInstantiate(void** exec, void*, unsigned long long) { return new_handle(exec); }
-int cudaGraphInstantiateWithFlags(void** exec, void*, unsigned long long) { return new_handle(exec); }
+int cudaGraphInstantiate(void** exec, void*, unsigned long long) {
+  return refuses("instantiate") ? cudaErrorMemoryAllocation : new_handle(exec);
+}
 int cudaGraphDestroy(void*) { return status(); }
 int cudaGraphExecDestroy(void*) { return status(); }
 int cudaGraphLaunch(void*, void*) { return count(kGraphLaunch); }
@@ -289,7 +299,7 @@ int cublasLtMatmulAlgoConfigGetAttribute(const void*, int, void* value, std::siz
   *written = size;
   return 0;
 }
-int cublasLtMatmul() { return count(capturing != nullptr ? kRecorded : kMatmul) == cudaSuccess ? 0 : 14; }
+int cublasLtMatmul() { return count(kMatmul, capturing) == cudaSuccess ? 0 : 14; }
 int cublasCreate_v2(void** handle) { return new_handle(handle); }
 int cublasDestroy_v2() { return 0; }
 int cublasSetStream_v2() { return 0; }
