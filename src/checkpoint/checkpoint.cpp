@@ -43,6 +43,7 @@ std::string state_json(const Contents& contents) {
                        {"lora_train",
                         {{"eval_loss", optional_json(state.eval_loss)},
                          {"eval_step", optional_json(state.eval_step)},
+                         {"loss_chunk_rows", state.loss_chunk_rows},
                          {"loss_sum", state.loss_sum},
                          {"loss_tokens", state.loss_tokens},
                          {"started_at", state.started_at},
@@ -68,6 +69,7 @@ TrainState parse_state(const std::string& text, const std::string& where) {
     state.started_at = whole_number(own, "started_at", where);
     state.best_eval_loss = optional_number(object, "best_metric");
     state.best_step = optional_whole_number(object, "best_global_step", where);
+    if (own.contains("loss_chunk_rows")) state.loss_chunk_rows = whole_number(own, "loss_chunk_rows", where);
     if (own.contains("tuning")) state.tuning = own.at("tuning").dump();  // added later than the others
     return state;
   } catch (const json::exception& error) {

@@ -93,7 +93,11 @@ Tuner::Tuner(TuningTable checkpoint, TuningTable cache, Stopwatch stopwatch)
 
 std::optional<Tuned> Tuner::find(const TuningCase& tuning_case) {
   for (auto [table, count] : {std::pair(&checkpoint_, &counts_.from_checkpoint), std::pair(&cache_, &counts_.from_cache)}) {
-    const auto entry = table->find(tuning_case.key);
+    auto entry = table->find(tuning_case.key);
+    if (entry == table->end() && table == &checkpoint_ && !tuning_case.of_run.empty()) {
+      entry = table->lower_bound(tuning_case.of_run);
+      if (entry != table->end() && !entry->first.starts_with(tuning_case.of_run)) entry = table->end();
+    }
     if (entry == table->end()) continue;
     if (tuning_case.accepts(entry->second.choice)) {
       ++*count;

@@ -142,7 +142,7 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   plan_data(*bench, request);
   load_random_model(*bench, run.device.device);
   run.tuning = start_tuning(run.profile(), run.device, "");
-  const std::int64_t chunk_bytes = tune_before_buffers(run, fitting, budget);
+  const std::int64_t chunk_bytes = tune_before_buffers(run, fitting, budget, 0);
   prepare_steps(run, max_tokens(run), fitting ? std::optional(fitting->recompute) : std::nullopt, chunk_bytes);
   bench->recompute = run.activations->recompute(0);
   rehearse(run);

@@ -148,12 +148,15 @@ std::vector<std::string> paths_with_dropout(const Run& run) {
 
 }  // namespace
 
-std::int64_t tune_before_buffers(Run& run, const std::optional<FittingSizes>& fitting, std::int64_t budget) {
-  std::int64_t chunk_bytes = model::LossHeadOptions{}.chunk_bytes;
+std::int64_t tune_before_buffers(Run& run, const std::optional<FittingSizes>& fitting, std::int64_t budget,
+                                 std::int64_t chunk_rows) {
+  const std::int64_t spare_bytes = fitting ? budget - fitting->plan.total() : 0;
+  const std::optional<std::int64_t> kept = kept_loss_chunk(run, chunk_rows, spare_bytes);
+  std::int64_t chunk_bytes = kept.value_or(model::LossHeadOptions{}.chunk_bytes);
   if (!run.tuning) return chunk_bytes;
   try {
     tune_attention(run);
-    chunk_bytes = tune_loss_chunk(run, budget - fitting->plan.total());
+    if (!kept) chunk_bytes = tune_loss_chunk(run, spare_bytes);
   } catch (const c10::OutOfMemoryError& error) {
     log_info(std::string("tuning: chosen by rule, there is no memory to measure in: ") + error.what_without_backtrace());
   }
@@ -221,12 +224,13 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   check_stop_token_row(*run);
   run->startup.end_phase("weights");
   run->tuning = start_tuning(profile, run->device, found ? found->state.tuning : "");
-  const std::int64_t chunk_bytes = tune_before_buffers(*run, fitting, budget);
+  const std::int64_t chunk_bytes = tune_before_buffers(*run, fitting, budget, found ? found->state.loss_chunk_rows : 0);
   if (run->tuning) run->startup.end_phase("tuning");
   prepare_steps(*run, capacity(*run, eval_rows), fitting ? std::optional(fitting->recompute) : std::nullopt, chunk_bytes);
   run->schedule = schedule_options(profile, *run);
   run->checkpoint = checkpoint_contents(*run);
   if (checkpoint) resume(*run, *checkpoint, *found);
+  run->state.loss_chunk_rows = run->loss_head->chunk_rows();
   log_start(*run);
   run->startup.end_phase("buffers");
   return run;

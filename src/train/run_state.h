@@ -72,8 +72,9 @@ struct FittingSizes;
 const LargestMicroBatch& largest_micro_batch(Run& run);
 
 /// Where run.tuning says so, chooses by measuring the attention backend and the rows of a chunk of the loss head, before buffers
-/// are planned. Returns LossHeadOptions::chunk_bytes.
-std::int64_t tune_before_buffers(Run& run, const std::optional<FittingSizes>& fitting, std::int64_t budget);
+/// are planned; chunk_rows: those of before, for a run that goes on, else 0. Returns LossHeadOptions::chunk_bytes.
+std::int64_t tune_before_buffers(Run& run, const std::optional<FittingSizes>& fitting, std::int64_t budget,
+                                 std::int64_t chunk_rows);
 
 /// Buffers, feed and scalars for micro-batches of at most max_tokens, and the context of a step over them. Model, plan and
 /// training data are there.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lora_train/kernels/gemm_tuning.h"
@@ -44,6 +45,10 @@ kernels::Stopwatch cuda_stopwatch(const RunDevice& device);
 /// attn_implementation: auto: the backend of run.model.decoder, on the documents of the largest micro-batch. Before buffers
 /// are planned; its own are given back.
 void tune_attention(Run& run);
+
+/// LossHeadOptions::chunk_bytes for chunks of as many rows as the run had before; nothing where that was not kept or does not
+/// fit.
+std::optional<std::int64_t> kept_loss_chunk(const Run& run, std::int64_t rows, std::int64_t spare_bytes);
 
 /// LossHeadOptions::chunk_bytes of the run: as the rule has it, or of up to 8192 rows where that is faster for as many
 /// supervised tokens as a micro-batch has. Before buffers are planned. spare_bytes: of the device, that no plan asks for.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 
+#include "lora_train/base/log.h"
 #include "lora_train/kernels/attention.h"
 #include "lora_train/kernels/cuda_library.h"
 #include "lora_train/kernels/gemm.h"
@@ -54,10 +55,14 @@ class AttentionRun {
     return c;
   }
 
-  std::string key(std::int64_t window) const {
+  /// What is the same for all documents of a run.
+  std::string key_of_run(std::int64_t window) const {
     return std::string("attention ") + name_of(qkv_.scalar_type()) + with_number("heads", config_.num_heads) +
-           with_number("kv", config_.num_kv_heads) + with_number("size", config_.head_dim) + with_number("window", window) +
-           with_number("longest", kernels::gemm_class(longest_)) +
+           with_number("kv", config_.num_kv_heads) + with_number("size", config_.head_dim) + with_number("window", window) + " ";
+  }
+
+  std::string key(std::int64_t window) const {
+    return key_of_run(window) + "longest" + std::to_string(kernels::gemm_class(longest_)) +
            with_number("documents", kernels::gemm_class(attention_case().num_docs)) +
            with_number("tokens", kernels::gemm_class(cu_seqlens_.back()));
   }
@@ -132,14 +137,15 @@ AttentionBackend choose_backend(kernels::Tuner& tuner, AttentionRun& run, std::i
   const auto find = [&](const std::string& name) {
     return std::find_if(backends.begin(), backends.end(), [&](AttentionBackend b) { return name_of(b) == name; });
   };
-  const auto chosen = tuner.choose({run.key(window), [&](const std::string& name) { return find(name) != backends.end(); }, [&] {
+  const auto accepts = [&](const std::string& name) { return find(name) != backends.end(); };
+  const auto chosen = tuner.choose({run.key(window), accepts, [&] {
     std::vector<TuningCandidate> candidates;
     for (const AttentionBackend backend : backends) {
       const auto layout = std::make_shared<kernels::AttentionLayout>(run.layout(window, backend));
       candidates.push_back({name_of(backend), [&run, layout] { run(*layout); }, [&run, layout] { return run.check(*layout); }});
     }
     return candidates;
-  }});
+  }, run.key_of_run(window)});
   return chosen ? *find(*chosen) : AttentionBackend::kAuto;
 }
 
@@ -166,14 +172,18 @@ class LossHeadRun {
   at::Tensor head_, hidden_, logits_, d_hidden_;
 };
 
+/// That a row of a chunk takes.
+std::int64_t chunk_row_bytes(const at::Tensor& head) {
+  return LossHeadRun::row_bytes(head) + 4 * head.size(1) * static_cast<std::int64_t>(head.element_size());
+}
+
 /// Rows of a chunk to try, the rule's own first.
 std::vector<std::int64_t> chunk_candidates(const at::Tensor& head, std::int64_t supervised, std::int64_t spare_bytes) {
   const std::int64_t row_bytes = LossHeadRun::row_bytes(head);
-  const std::int64_t all_bytes = row_bytes + 4 * head.size(1) * static_cast<std::int64_t>(head.element_size());
   const std::int64_t rule = std::clamp<std::int64_t>(model::LossHeadOptions{}.chunk_bytes / row_bytes, 16, std::max<std::int64_t>(supervised, 16));
   std::vector<std::int64_t> rows = {rule};
   for (const std::int64_t more : {1024, 2048, 4096, 8192}) {
-    if (more / 2 >= supervised || (more - rule) * all_bytes > spare_bytes) break;
+    if (more / 2 >= supervised || (more - rule) * chunk_row_bytes(head) > spare_bytes) break;
     if (more != rule) rows.push_back(more);
   }
   return rows;
@@ -200,6 +210,15 @@ void tune_attention(Run& run) {
   for (const std::int64_t window : std::set<std::int64_t>(windows.begin(), windows.end())) {
     (window == 0 ? decoder.attention : decoder.windowed_attention) = choose_backend(run.tuning->tuner(), attention, window);
   }
+}
+
+std::optional<std::int64_t> kept_loss_chunk(const Run& run, std::int64_t rows, std::int64_t spare_bytes) {
+  const at::Tensor& head = run.model.decoder->weights.outer().head;
+  const std::int64_t bytes = rows * LossHeadRun::row_bytes(head), more = bytes - model::LossHeadOptions{}.chunk_bytes;
+  if (rows <= 0) return {};
+  if (!run.device.is_cuda() || more / LossHeadRun::row_bytes(head) * chunk_row_bytes(head) <= spare_bytes) return bytes;
+  log_info("the loss head had chunks of " + std::to_string(rows) + " rows, for which there is no memory now");
+  return {};
 }
 
 std::int64_t tune_loss_chunk(Run& run, std::int64_t spare_bytes) {

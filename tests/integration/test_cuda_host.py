@@ -273,3 +273,24 @@ def test_attention_and_the_loss_head_are_chosen_for_the_run(setup):
     [attention] = [key for key in chosen if key.startswith("attention ")]
     assert attention == "attention bf16 heads4 kv2 size8 window0 longest120 documents8 tokens960", chosen
     assert chosen[attention] == "fa2" and "cudnn is out: " in run.stderr, "cuDNN does not start on the stand-in"
+
+
+def test_a_longer_run_goes_on_with_the_chunk_of_its_checkpoint(setup):
+    """More steps bring longer documents, for which another chunk of the loss head would be measured."""
+    def rows(length, count):
+        return [{"input_ids": ids, "labels": ids} for ids in [[2 + j % 60 for j in range(length)]] * count]
+
+    def kept():
+        state = json.loads(max(setup.output_dir.glob("checkpoint-*/trainer_state.json")).read_text())["lora_train"]
+        return state["loss_chunk_rows"]
+
+    setup.write_rows(rows(40, 16) + rows(120, 16))
+    changes = dict(precision="bf16", base_precision="bf16", max_seq_len=128, micro_batch_size=8, global_batch_size=8, shuffle=False,
+                   save_steps=2)
+    assert on_stand_in(setup, max_steps=2, **changes)[0].code == 0
+    before = kept()
+    for seed in ("2", "3"):
+        run, _ = on_stand_in(setup, dict(STAND_IN_TIMES=seed), max_steps=2 + int(seed), **changes)
+        assert run.code == 0 and "resumed from" in run.stderr, run
+        assert kept() == before
+        assert not [key for key in choices(setup.output_dir / f"checkpoint-{2 + int(seed)}") if key.startswith("loss_head")], run

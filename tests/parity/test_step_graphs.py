@@ -5,6 +5,7 @@ replay needs from the host but is not told shows as another number; what ATen co
 import pytest
 
 import engine
+from random_case import make_case, write_rows
 from test_lora_gradients import check, references  # noqa: F811, F401 (a fixture)
 
 GRAPHS = {mode: (*engine.CUDA_ON_CPU, "--graphs", mode) for mode in ("on", "off")}
@@ -51,6 +52,25 @@ def test_full_finetuning(references, tmp_path):  # noqa: F811
     replayed, asked = (curve(case, tmp_path, 4, GRAPHS[mode], **changes) for mode in ("on", "off"))
     assert replayed["replays"] >= 4 * 4
     assert replayed["losses"] == asked["losses"] and replayed["grad_norms"] == asked["grad_norms"]
+
+
+def rows_of(num_tokens):
+    """One micro-batch of four rows."""
+    ids = [3 + (7 * i) % 60 for i in range(num_tokens)]
+    quarters = [ids[i * num_tokens // 4:(i + 1) * num_tokens // 4] for i in range(4)]
+    return [{"input_ids": quarter, "labels": [-100] + quarter[1:]} for quarter in quarters]
+
+
+@pytest.mark.parametrize("changes", [dict(lora_dropout=0.2), dict(adapter="none", init_adapter="unset", learning_rate=1e-3)])
+def test_a_longer_run_has_other_classes_and_the_same_numbers(tmp_path, changes):
+    """Classes are chosen for the whole plan, so a run that goes on with a larger max_steps may fill its micro-batches further."""
+    case = make_case(0, tmp_path / "case", num_rows=1, max_len=248)
+    sizes = [125, 250] + [128 * i - 2 for i in range(3, 8)] * 2 + [250, 990]
+    write_rows(case.data_file, [row for size in sizes for row in rows_of(size)])
+    changes = dict(global_batch_size=4, micro_batch_size=4, **changes)
+    curves = [curve(case, tmp_path, 2, GRAPHS["off"], **dict(changes, max_steps=steps)) for steps in (2, len(sizes))]
+    assert [c["classes"][:2] for c in curves] == [[128, 256], [256, 512]]
+    assert curves[0]["losses"] == curves[1]["losses"] and curves[0]["grad_norms"] == curves[1]["grad_norms"]
 
 
 @pytest.mark.parametrize("mode", ["on", "off"])

@@ -5,8 +5,9 @@
 //   ... --kernels cuda-on-cpu --attention-gradients own            attention hands over gradients in memory of its own
 //   ... --kernels cuda-on-cpu --graphs on|off --steps N              micro-batches in classes, steps recorded and replayed, or not
 //   lora-train-probe --profile P [--set k=v]... --in-flight N      the training loop, N steps behind as on a GPU
-// Prints {"loss", "supervised_tokens", "grad_norm"} on stdout, or {"losses", "grad_norms", "allocations", "launches"}: how
-// often the last step asked LibTorch for memory, outside of attention. cuda-on-cpu: our CUDA kernels compiled for the CPU, in place of the CPU's own.
+// Prints {"loss", "supervised_tokens", "grad_norm"} on stdout, or {"losses", "grad_norms", "classes",
+// "allocations", "launches", "replays"}: tokens of the batch classes, and how often the last step asked LibTorch for memory,
+// outside of attention. cuda-on-cpu: our CUDA kernels compiled for the CPU, in place of the CPU's own.
 #include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
 
@@ -170,8 +171,11 @@ void probe_steps(train::Run& run, std::int64_t num_steps) {
     norms += text;
   }
   c10::SetCPUAllocator(&inner, /*priority=*/1);
-  std::printf("{\"losses\": [%s], \"grad_norms\": [%s], \"allocations\": %lld, \"launches\": %lld, \"replays\": %lld}\n",
-              losses.c_str(), norms.c_str(), static_cast<long long>(counter.count),
+  std::string classes;
+  for (const auto& c : run.batch_classes) classes += (classes.empty() ? "" : ", ") + std::to_string(c.num_tokens);
+  std::printf("{\"losses\": [%s], \"grad_norms\": [%s], \"classes\": [%s], \"allocations\": %lld, \"launches\": %lld, "
+              "\"replays\": %lld}\n",
+              losses.c_str(), norms.c_str(), classes.c_str(), static_cast<long long>(counter.count),
               static_cast<long long>(kernels::on_cpu::num_launches()),
               static_cast<long long>(testing_support::RecordedOnCpu::num_replays));
 }

@@ -31,6 +31,7 @@ struct TrainState {
   std::optional<std::int64_t> eval_step;  ///< of the last evaluation that came to its end
   double loss_sum = 0;                    ///< since the last logged step: sum over supervised tokens, and their number
   std::int64_t loss_tokens = 0;
+  std::int64_t loss_chunk_rows = 0;       ///< rows of a chunk of the loss head, on which the last bits depend; 0: not known
   std::string tuning;  ///< JSON object: what was chosen by measuring, so that a resumed run chooses the same; empty: nothing
 };
 

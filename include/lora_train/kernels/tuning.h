@@ -38,6 +38,9 @@ struct TuningCase {
   std::function<bool(const std::string& choice)> accepts;
   /// What heuristics would take comes first. Asked for only where it has to be measured.
   std::function<std::vector<TuningCandidate>()> candidates;
+  /// A part of the key, from its begin, that is the same as long as a run lasts: without an entry for the key, the first of
+  /// the checkpoint's that begins with it stands, whatever sizes it was made for. Empty: only an entry for the key does.
+  std::string of_run = {};
 };
 
 /// Milliseconds that one call takes on the device.

@@ -65,7 +65,10 @@ TEST(Checkpoint, KeepsWhatWasChosenByMeasuring) {
   Contents contents = small.contents();
   EXPECT_EQ(describe(save(folder.path(), contents)).state.tuning, "") << "as in checkpoints of before";
   contents.state.tuning = R"({"choices":{"gemm":{"choice":"0a","ms":0.3333333333333333}},"gpu":"H200"})";
-  EXPECT_EQ(describe(save(folder.path(), contents)).state.tuning, contents.state.tuning);
+  contents.state.loss_chunk_rows = 882;
+  const TrainState state = describe(save(folder.path(), contents)).state;
+  EXPECT_EQ(state.tuning, contents.state.tuning);
+  EXPECT_EQ(state.loss_chunk_rows, 882);
 }
 
 TEST(Checkpoint, EveryFileIsVouchedFor) {

@@ -70,6 +70,21 @@ TEST(Tuner, TakesTheFastest) {
   EXPECT_EQ(tuner.measured(), tuner.table());
 }
 
+TEST(Tuner, ARunThatGoesOnKeepsItsChoiceAtOtherSizes) {
+  FakeDevice device;
+  TuningCase at_other_sizes = device.tuning_case({device.candidate("a", {1}), device.candidate("b", {2})}, "attention size8 longest128");
+  at_other_sizes.of_run = "attention size8 ";
+  const TuningTable others = {{"attention size16 longest64", {"a", 1, 1, 2}}, {"attention size8 longest64", {"b", 1, 1, 2}}};
+  Tuner goes_on(others, {}, device.stopwatch()), another_run({}, others, device.stopwatch());
+  EXPECT_EQ(goes_on.choose(at_other_sizes), "b");
+  EXPECT_EQ(goes_on.counts().from_checkpoint, 1);
+  EXPECT_EQ(goes_on.table().at("attention size8 longest128").choice, "b") << "for a run that goes on from there";
+  EXPECT_EQ(device.num_timed, 0);
+  EXPECT_EQ(another_run.choose(at_other_sizes), "a") << "a cache is asked for the same sizes alone";
+  at_other_sizes.of_run = "attention size9 ";
+  EXPECT_EQ(Tuner(others, {}, device.stopwatch()).choose(at_other_sizes), "a");
+}
+
 TEST(Tuner, TakesTheEarlierOfEqualOnes) {
   FakeDevice device;
   EXPECT_EQ(choose(device, {device.candidate("a", {2}), device.candidate("b", {2}), device.candidate("c", {2})}), "a");
