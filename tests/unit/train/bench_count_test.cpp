@@ -171,6 +171,22 @@ TEST_F(Counted, PackedDocumentsAttendLessAndHalfOfTheirTokensAreTrained) {
   EXPECT_LT(of_class(mix, "attention").flops, of_class(rows, "attention").flops / 2);
 }
 
+TEST_F(Counted, NoGradientOfAttentionIsCopied) {
+  const auto bytes = [](AttnImplementation attention) {
+    const BenchResult result = count("qwen2.5-7b", [=](BenchRequest& request) {
+      request.profile.attn_implementation = attention;
+    });
+    const BenchWork& work = of_class(result, "attention");
+    return (work.bytes_read + work.bytes_written) / (28 * result.tokens);
+  };
+  constexpr std::int64_t kHeads = 28, kKvHeads = 4, kHead = 128 * 2, kStatistics = kHeads * 4;
+  // q, k, v, out and lse forward; those, dout and three gradients backward.
+  const std::int64_t operands = 6 * (kHeads + kKvHeads) * kHead + 2 * kStatistics;
+  EXPECT_EQ(bytes(AttnImplementation::kCudnn), operands);
+  // LibTorch's own: a copy of out, of lse both ways, and dk and dv of every head.
+  EXPECT_EQ(bytes(AttnImplementation::kFa2), operands + (2 + 4) * kHeads * kHead + 4 * kStatistics);
+}
+
 TEST_F(Counted, EveryShapeCanBeCounted) {
   for (const std::string& shape : model::known_shapes()) {
     const BenchResult result = count(shape);
