@@ -46,7 +46,8 @@ def test_every_kernel_is_held_against_its_reference(tmp_path):
     assert names == {"rms_norm forward", "rms_norm backward", "swiglu forward", "swiglu backward", "rope forward",
                      "rope backward", "cross_entropy", "embedding forward", "embedding backward", "lora gradient of A",
                      "lora gradient of B", "lora gradients of S and B", "dropout", "attention forward", "attention backward",
-                     "qk_norm_rope forward", "qk_norm_rope backward", "cast", "gather_rows", "scatter_rows", "add_losses", "gradient norm", "adamw"}
+                     "qk_norm_rope forward", "qk_norm_rope backward", "qkv rope backward", "cast",
+                     "gather_rows", "scatter_rows", "add_losses", "gradient norm", "adamw"}
     for kernel in found["kernels"]:
         assert kernel["passed"] and kernel["note"] is None, kernel
         assert 0 <= kernel["max_error"] <= kernel["tolerance"] and kernel["own_us"] > 0 and kernel["reference_us"] > 0, kernel
