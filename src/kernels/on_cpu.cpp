@@ -172,6 +172,16 @@ bool release(State state, unsigned begin, unsigned end) {
   throw ShapeError(name, what);
 }
 
+/// As far as the warp comes without the others: what is missing a barrier of the block meets others that are far behind.
+void run_warp(unsigned first) {
+  do {
+    for (unsigned i = 0; i < kWarp; ++i) {
+      const unsigned t = first + (the_block.order == Order::kAscending ? i : kWarp - 1 - i);
+      if (the_block.threads[t].state == State::kReady) run_thread(t);
+    }
+  } while (release(State::kAtWarpBarrier, first, first + kWarp));
+}
+
 void run_block(const char* name) {
   const unsigned n = the_block.num_threads;
   the_block.shared.clear();
@@ -180,17 +190,11 @@ void run_block(const char* name) {
     the_block.threads[t].line = 0;
   }
   for (;;) {
-    for (unsigned i = 0; i < n; ++i) {
-      const unsigned t = the_block.order == Order::kAscending ? i : n - 1 - i;
-      if (the_block.threads[t].state == State::kReady) run_thread(t);
-    }
+    for (unsigned i = 0; i < n; i += kWarp) run_warp(the_block.order == Order::kAscending ? i : n - kWarp - i);
     bool is_done = true;
     for (unsigned t = 0; t < n; ++t) is_done = is_done && the_block.threads[t].state == State::kDone;
     if (is_done) return;
-    bool has_released = release(State::kAtBlockBarrier, 0, n);
-    for (unsigned begin = 0; begin < n; begin += kWarp) {
-      has_released = release(State::kAtWarpBarrier, begin, begin + kWarp) || has_released;
-    }
+    const bool has_released = release(State::kAtBlockBarrier, 0, n);
     if (!has_released) throw_deadlock(name);
   }
 }

@@ -5,7 +5,8 @@
 // What it is strict about, where a GPU would go on with wrong numbers: all threads of a block reach the same
 // __syncthreads(), all lanes of a warp the same shuffle (else run_grid throws naming both lines); shared memory holds
 // 0xFF bytes (NaN) when a block begins; and the order in which threads and blocks run can be turned round
-// (set_order), so that what is missing a barrier gives other numbers in one of the orders.
+// (set_order), so that what is missing a barrier gives other numbers in one of the orders; a warp runs on until it waits
+// for the others of its block.
 #pragma once
 
 #include <cmath>

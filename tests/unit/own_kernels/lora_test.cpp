@@ -232,6 +232,30 @@ TEST(LoraSAndB, GivesBothFromOneReadOfDy) {
   }
 }
 
+TEST(LoraSAndB, LongChunksTakeTheirTokensGroupByGroup) {
+  SAndB p({16987, {8}, {2}});
+  EXPECT_EQ(lora_product_s_and_b(p.dy->read(), p.targets, 16987).chunks().chunk_tokens, 3 * 32);
+  p.run();
+  EXPECT_TRUE(is_near(*p.ds, 16987, p.C, [&](auto n, auto c) { return p.ds_at(n, c); }, 4e-3));
+  EXPECT_TRUE(is_near(*p.grads[0], 8, 2, [&](auto o, auto r) { return p.grad_at(p.targets.list[0], o, r); }, 1e-5));
+  Guarded<float> grad(2, 8);
+  LoraTargets of_a = p.targets;
+  of_a.list[0].grad = grad.rows();
+  for (const std::int64_t N : {16987, 12700}) {  // dA has other chunks, of 64 tokens and more
+    const LoraProduct product = lora_product_a(p.dy->read(), of_a, N, 8);
+    EXPECT_EQ(product.chunks().chunk_tokens, 64);
+    Guarded<float> workspace(1, product.workspace_elements());
+    grad.fill([](auto, auto) { return 0.0F; });
+    lora_grad_a_cuda(p.s->read(), p.dy->read(), of_a, N, 8, workspace.data(), nullptr);
+    const auto want = [&](auto r, auto c) {
+      double sum = 0;
+      for (std::int64_t n = 0; n < N; ++n) sum += p.s->at(n, of_a.list[0].column + r) * p.dy->at(n, c);
+      return static_cast<double>(of_a.list[0].scale) * sum;
+    };
+    EXPECT_TRUE(is_near(grad, 2, 8, want, 1e-5)) << N;
+  }
+}
+
 TEST(LoraSAndB, NoTokensWriteNothing) {
   SAndB p({0, {16, 8}, {4, 4}});
   p.run();
