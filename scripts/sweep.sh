@@ -196,16 +196,27 @@ await() { # pid
   while kill -0 "$1" 2>/dev/null; do sleep 0.1; done
 }
 
+# A process in a session of its own, as a run is, that ends by SIGTERM: when it has, the signal went to every process
+# (scancel --full, a cgroup that is stopped), the run included. It does not outlive the run.
+start_witness() { # pid of the run
+  # shellcheck disable=SC2016  # the shell that is started expands it
+  setsid sh -c 'while kill -0 "$1" 2>/dev/null; do sleep 1; done' witness "$1" >/dev/null 2>&1 </dev/null &
+  witness="$!"
+}
+
 # The same for a run, which is told of each stop request once: a second one ends it without a checkpoint.
 await_run() { # pid
-  local num_told=0
+  local num_told=0 witness
+  start_witness "$1"
   while kill -0 "$1" 2>/dev/null; do
     if [ -e "$state/request.$((num_told + 1))" ]; then
       num_told=$((num_told + 1))
-      kill -TERM "$1" 2>/dev/null
+      sleep 0.5  # a signal to all has then reached all
+      if kill -0 "$witness" 2>/dev/null; then kill -TERM "$1" 2>/dev/null; else start_witness "$1"; fi
     fi
     sleep 0.1
   done
+  kill "$witness" 2>/dev/null
   wait "$1"
 }
 

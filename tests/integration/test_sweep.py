@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from conftest import BINARY, ENVIRONMENT, ROOT, TIMEOUT_S, wait_for
 
 SWEEP = ROOT / "scripts/sweep.sh"
+SLOW_DISK = {"LD_PRELOAD": str(BINARY.parent / "lib/libslow_sync.so"), "SLOW_SYNC_MS": "150"}
 GRID = ("learning_rate=1e-2,1e-3", "lora_r=4,8")
 
 
@@ -25,9 +27,9 @@ class Sweep:
         return subprocess.run(self.command(*arguments, **changes), capture_output=True, text=True, timeout=TIMEOUT_S,
                               env=dict(ENVIRONMENT, **dict(environment)))
 
-    def start(self, *arguments, **changes):
+    def start(self, *arguments, environment=(), **changes):
         return subprocess.Popen(self.command(*arguments, **changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                text=True, env=ENVIRONMENT, start_new_session=True,
+                                text=True, env=dict(ENVIRONMENT, **dict(environment)), start_new_session=True,
                                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # it may be ignored here
 
     def file_times(self):
@@ -104,6 +106,36 @@ def test_a_stop_request_reaches_the_run_once(sweep, number):
     assert sweep.statuses() == {"lr0.01-r4": "stopped"}, stderr
     step = json.loads((first / "summary.json").read_text())["step"]
     assert step >= 20 and (first / f"checkpoint-{step}").exists()
+
+
+def descendants(pid):
+    children = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            children.setdefault(int(stat.read_text().rsplit(")", 1)[1].split()[1]), []).append(int(stat.parent.name))
+        except OSError:  # it has ended
+            pass
+    found = [pid]
+    for parent in found:
+        found += children.get(parent, [])
+    return found
+
+
+def test_a_stop_request_to_every_process_reaches_the_run_once(sweep):
+    """As scancel --full sends it: to the sweep and, past it, to the run."""
+    first = sweep.runs / "lr0.01-r4"
+    process = sweep.start(*GRID, environment=SLOW_DISK, max_steps=1000000)  # so that a second request comes before its end
+    wait_for(lambda: len(sweep.setup.events("train", first)) >= 20, "step 20", process)
+    run = int((first / ".lock").read_text().split()[1])
+    everyone = descendants(process.pid)
+    assert run in everyone and len(everyone) >= 4
+    for pid in everyone:
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:  # a sleep that is over
+            pass
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 75 and sweep.statuses() == {"lr0.01-r4": "stopped"}, stderr
 
 
 def test_after_a_kill_the_same_command_goes_on(sweep):
