@@ -62,7 +62,7 @@ MUTATIONS = [
         ("src/optim/adamw.cpp", "1.0 - std::pow(options.beta1, static_cast<double>(step))", "1.0"),
         ("src/optim/adamw.cpp", "1.0 - std::pow(options.beta2, static_cast<double>(step))", "1.0")]),
     Mutation("alpha wrong by 2", "test_lora_gradients.py", [
-        ("src/lora/lora_plan.cpp", "spec.scale = alpha /", "spec.scale = 2 * alpha /")]),
+        ("src/lora/lora_plan.cpp", "found.push_back({rank, alpha / (", "found.push_back({rank, 2 * alpha / (")]),
     Mutation("warm-up off by one", "test_lora_curves.py", [
         ("src/optim/lr_schedule.cpp", "(static_cast<double>(current) / warmup)", "(static_cast<double>(current + 1) / warmup)")]),
     Mutation("no weight decay", "test_lora_curves.py", [
@@ -76,7 +76,7 @@ MUTATIONS = [
 
 FILES, FOLDERS, CHECKPOINT = "src/base/file.cpp", "src/storage/atomic_folder.cpp", "src/checkpoint/checkpoint.cpp"
 MUTATIONS += [Mutation(name, SAVING_TEST, [edit]) for name, *edit in [
-    ("files not synced", FILES, 'checked(path_, "cannot sync", [&] { return file_ops().sync(fd_); });', ""),
+    ("files not synced", FILES, 'checked(shown_, "cannot sync", [&] { return file_ops().sync(fd_); });', ""),
     ("folder not synced", FOLDERS, "  sync_folder(temporary_);\n", ""),
     ("name not synced", FOLDERS, "    rename_path(temporary_, target_);\n  }\n  sync_folder(target_.parent_path());\n",
      "    rename_path(temporary_, target_);\n  }\n"),
