@@ -6,6 +6,7 @@
   - public headers hide nlohmann/json, yaml-cpp, torch/torch.h and CUDA;
   - .cu files and *_cuda.h never see LibTorch, so that nvcc does not parse it;
   - headers that are private to a module (src/<module>/*.h) stay in it.
+And of every tests/unit/.../*_test.cpp whether the CMakeLists.txt beside it names it: a test that is not built proves nothing.
 
 Prints file:line for each violation and exits 1 when there are any. --self-test plants violations and expects them.
 """
@@ -116,6 +117,15 @@ def check_tree(root):
     return violations, num_files
 
 
+def tests_not_built(root):
+    found = []
+    for test in sorted(root.glob("tests/unit/**/*_test.cpp")):
+        lists = test.parent / "CMakeLists.txt"
+        if not lists.exists() or not re.search(rf"(?<![\w/]){re.escape(test.name)}(?!\w)", lists.read_text(encoding="utf-8")):
+            found.append(f"{test.relative_to(root)}:1: is not named in {lists.relative_to(root)}, so it is never built")
+    return found
+
+
 def self_test():
     """Each planted violation must be reported at its line, and the clean lines must not."""
     clean = {
@@ -151,7 +161,13 @@ def self_test():
         violations, _ = check_tree(root)
         got = sorted(violation.split(": ")[0] for violation in violations)
         assert got == sorted(f"{name}:2" for name in planted), violations
-    print(f"check_includes: self-test: {len(planted)} planted violations found")
+        tests = root / "tests/unit/base"
+        tests.mkdir(parents=True)
+        for name in ("built_test.cpp", "lost_test.cpp"):
+            (tests / name).write_text("", encoding="utf-8")
+        (tests / "CMakeLists.txt").write_text("lt_add_test(base SOURCES built_test.cpp)\n", encoding="utf-8")
+        assert [violation.split(":")[0] for violation in tests_not_built(root)] == ["tests/unit/base/lost_test.cpp"]
+    print(f"check_includes: self-test: {len(planted) + 1} planted violations found")
 
 
 def main():
@@ -163,6 +179,7 @@ def main():
         self_test()
         return 0
     violations, num_files = check_tree(arguments.root)
+    violations += tests_not_built(arguments.root)
     print(*violations, f"check_includes: {num_files} files, {len(violations)} violations", sep="\n")
     return 1 if violations or num_files == 0 else 0
 

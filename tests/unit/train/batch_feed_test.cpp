@@ -45,7 +45,12 @@ TEST(BatchFeed, PutsEveryPartInItsPlace) {
 
 TEST(BatchFeed, FillsABatchUpToItsClassAlwaysInOnePlace) {
   const data::BatchClass small{8, 4, 4}, large{300, 8, 128};
-  BatchFeed feed({}, {300, true, true, true, {small, large}, 4});
+  BatchFeed feed({}, {300, true, true, true, {small, large}, 7});
+  Host full;  // leaves no zero where fillers come
+  full.ids = full.labels = full.positions = full.document_in_step = std::vector<std::int32_t>(300, 6);
+  full.cu_seqlens = {0, 128, 256, 300};
+  feed.put({full.ids, full.labels, full.positions, full.cu_seqlens, full.document_in_step, {}, 128, 300}, 1);
+  feed.put({{full.ids.data(), 8}, {full.labels.data(), 8}, {full.positions.data(), 8}, {{0, 4, 8}}, full.document_in_step, {}, 4, 8}, 0);
   const Host host;
   ASSERT_EQ(feed.class_of(host.batch()), 0);
   const model::Batch batch = feed.put(host.batch(), 0);
@@ -55,10 +60,10 @@ TEST(BatchFeed, FillsABatchUpToItsClassAlwaysInOnePlace) {
   EXPECT_EQ(values(batch.cu_seqlens_device), (Values{0, 3, 5, 8, 8}));
   EXPECT_EQ(batch.max_document_tokens, 4);
   EXPECT_EQ(batch.num_trained_tokens(), 2);
-  ASSERT_EQ(batch.supervised.size(0), 300) << "whole chunks for the largest class";
+  ASSERT_EQ(batch.supervised.size(0), 301) << "whole chunks for the largest class";
   EXPECT_EQ(values(batch.supervised.narrow(0, 0, 2)), (Values{0, 3}));
-  EXPECT_TRUE(batch.supervised.narrow(0, 2, 298).ge(300).all().item<bool>());
-  EXPECT_TRUE(batch.targets.narrow(0, 2, 298).eq(-1).all().item<bool>());
+  EXPECT_TRUE(batch.supervised.narrow(0, 2, 299).ge(300).all().item<bool>());
+  EXPECT_TRUE(batch.targets.narrow(0, 2, 299).eq(-1).all().item<bool>());
   EXPECT_EQ(values(batch.dropout.token_document), (Values{11, 11, 11, 4, 4, 0, 0, 0}));
   EXPECT_EQ(values(batch.order), (Values{5, 6, 7, 4, 1, 3, 0, 2}));
 
