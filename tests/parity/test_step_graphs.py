@@ -61,6 +61,14 @@ def rows_of(num_tokens):
     return [{"input_ids": quarter, "labels": [-100] + quarter[1:]} for quarter in quarters]
 
 
+def test_each_micro_batch_is_replayed_in_its_class(tmp_path):
+    case = make_case(0, tmp_path / "case", num_rows=1, max_len=248)
+    write_rows(case.data_file, [row for size in (125, 380, 120) for row in rows_of(size)])
+    replayed, asked = (curve(case, tmp_path, 3, GRAPHS[mode], global_batch_size=4, micro_batch_size=4) for mode in ("on", "off"))
+    assert replayed["classes"] == [128, 384] and replayed["replays"] >= 3 * 4
+    assert replayed["losses"] == asked["losses"] and replayed["grad_norms"] == asked["grad_norms"]
+
+
 @pytest.mark.parametrize("changes", [dict(lora_dropout=0.2), dict(adapter="none", init_adapter="unset", learning_rate=1e-3)])
 def test_a_longer_run_has_other_classes_and_the_same_numbers(tmp_path, changes):
     """Classes are chosen for the whole plan, so a run that goes on with a larger max_steps may fill its micro-batches further."""
