@@ -138,9 +138,12 @@ TEST(LossHead, CountsAccuracyAndConfidence) {
   EXPECT_EQ(sums.num_correct, 4);
   double confidence = 0;
   int64_t count = 0;
-  for (const auto& bin : sums.bins) {
+  for (std::size_t k = 0; k < sums.bins.size(); ++k) {
+    const auto& bin = sums.bins[k];
     confidence += bin.confidence;
     count += bin.count;
+    EXPECT_GE(bin.confidence, static_cast<double>(bin.count) * static_cast<double>(k) / 15 - 1e-6) << k;
+    EXPECT_LE(bin.confidence, static_cast<double>(bin.count) * static_cast<double>(k + 1) / 15 + 1e-6) << k;
   }
   EXPECT_EQ(sums.bins.size(), 15U);
   EXPECT_EQ(count, 5);
