@@ -7,7 +7,7 @@ exactly once in its file fails the script: the engine has changed, and the mutat
 
 Suite compare: the engine's mutations again, which the equality part of bench/compare_hf_gpu.py has to notice, on a CPU.
 
-Usage: scripts/mutation_check.py [--suite engine | saving | compare] [--only NAME]... [--list] [--log tests/parity/mutation_results.txt]
+Usage: scripts/mutation_check.py [--suite engine | saving | compare] [--only NAME]... [--list | --texts] [--log tests/parity/mutation_results.txt]
 Exit code 0 when the suite passes on the unchanged copy and fails on every mutation.
 """
 
@@ -48,19 +48,17 @@ MUTATIONS = [
          "return false;"),
         ("src/kernels/attention_cpu.cpp", "auto visible = ones.tril(b.diagonal);", "auto visible = ones;")]),
     Mutation("leaking documents", "test_lora_gradients.py", [
-        ("src/train/train_step.cpp",
-         "batch.cu_seqlens.assign(micro_batch.cu_seqlens.begin(), micro_batch.cu_seqlens.end());",
-         "batch.cu_seqlens = {0, static_cast<int64_t>(micro_batch.ids.size())};")]),
+        ("src/train/batch_feed.cpp", "batch.cu_seqlens.assign(ends, ends + parts.cu_seqlens.count);",
+         "batch.cu_seqlens = {0, ends[parts.cu_seqlens.count - 1]};")]),
     Mutation("q and k adapters frozen", "test_lora_gradients.py", [
-        ("src/model/projection.cpp", "    const at::Tensor ds = columns_of(projection, adapter, d_input);\n    kernels::lora_grad_b",
-         "    const at::Tensor ds = columns_of(projection, adapter, d_input);\n"
+        ("src/model/projection.cpp", "    parts.push_back({adapter.column, adapter.rank, adapter.out_begin,",
          "    if (adapter.path.find(\"q_proj\") != std::string::npos || adapter.path.find(\"k_proj\") != std::string::npos) continue;\n"
-         "    kernels::lora_grad_b")]),
+         "    parts.push_back({adapter.column, adapter.rank, adapter.out_begin,")]),
     Mutation("dA dropped", "test_lora_gradients.py", [
-        ("src/model/projection.cpp", "kernels::lora_grad_a(", "if (adapter.rank < 0) kernels::lora_grad_a(")]),
+        ("src/model/projection.cpp", "      unmasked.push_back(part);", "      if (adapter.rank < 0) unmasked.push_back(part);")]),
     Mutation("no bias correction", "test_lora_curves.py", [
-        ("src/optim/adamw.cpp", "1.0 - std::pow(options.beta1, static_cast<double>(step))", "1.0"),
-        ("src/optim/adamw.cpp", "1.0 - std::pow(options.beta2, static_cast<double>(step))", "1.0")]),
+        ("src/optim/step_scalars.cpp", "1.0 - std::pow(options.beta1, static_cast<double>(step))", "1.0"),
+        ("src/optim/step_scalars.cpp", "1.0 - std::pow(options.beta2, static_cast<double>(step))", "1.0")]),
     Mutation("alpha wrong by 2", "test_lora_gradients.py", [
         ("src/lora/lora_plan.cpp", "found.push_back({rank, alpha / (", "found.push_back({rank, 2 * alpha / (")]),
     Mutation("warm-up off by one", "test_lora_curves.py", [
@@ -68,9 +66,10 @@ MUTATIONS = [
     Mutation("no weight decay", "test_lora_curves.py", [
         ("src/train/train_step.cpp", "parameters.num_decayed()", "0 * parameters.num_decayed()")]),
     Mutation("averaging per micro-batch", "test_lora_gradients.py", [
-        ("src/train/train_step.cpp", "    model::decoder_forward(context.decoder, batch, context.activations);\n",
-         "    options.gradient_scale = 1.0 / static_cast<double>(batch.targets.size(0) * static_cast<int64_t>(plan.micro_batches.size()));\n"
-         "    model::decoder_forward(context.decoder, batch, context.activations);\n")]),
+        ("src/train/train_step.cpp", "    ask_for_micro_batch(context, batch, class_index);\n  }",
+         "    context.scalars.device()[optim::kNumSupervised].fill_(\n"
+         "        static_cast<double>(batch.num_trained_tokens() * std::ssize(plan.micro_batches)));\n"
+         "    ask_for_micro_batch(context, batch, class_index);\n  }")]),
 ]
 
 
@@ -163,16 +162,22 @@ def run_saving_test():
     return done.returncode == 0, ", ".join(failed)[:160] if failed else lines[-1] if lines else f"exit code {done.returncode}"
 
 
+def check_texts(mutations):
+    """Every mutation whose text is not there exactly once is an error, before anything is built."""
+    wrong = [f"mutation \"{mutation.name}\": the text occurs {count} times in {name}, expected 1. "
+             f"Adjust scripts/mutation_check.py to the source:\n{search}"
+             for mutation in mutations for name, search, _ in mutation.edits
+             if (count := (ROOT / name).read_text().count(search)) != 1]
+    if wrong:
+        sys.exit("\n".join(wrong))
+
+
 def apply(mutation):
     """Patches the copy; returns {file: original text}."""
     originals = {}
     for name, search, replacement in mutation.edits:
         path = WORK / "src" / name
         text = path.read_text()
-        if text.count(search) != 1:
-            restore(originals)
-            sys.exit(f"mutation \"{mutation.name}\": the text occurs {text.count(search)} times in {name}, expected 1. "
-                     f"Adjust scripts/mutation_check.py to the source:\n{search}")
         originals.setdefault(path, text)
         path.write_text(text.replace(search, replacement))
     return originals
@@ -200,8 +205,12 @@ def main():
     parser.add_argument("--suite", choices=["engine", "saving", "compare"], default="engine")
     parser.add_argument("--only", action="append", help="only this mutation; repeatable")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--texts", action="store_true", help="only check that every mutation of every suite still fits the source")
     parser.add_argument("--log", help="also write the table to this file")
     args = parser.parse_args()
+    if args.texts:
+        check_texts(MUTATIONS)
+        return
     suite = [mutation for mutation in MUTATIONS if (mutation.notices == SAVING_TEST) == (args.suite == "saving")]
     if args.list:
         print("\n".join(mutation.name for mutation in suite))
@@ -209,6 +218,8 @@ def main():
     unknown = set(args.only or []) - {mutation.name for mutation in suite}
     if unknown:
         sys.exit(f"no such mutation: {', '.join(sorted(unknown))}. See --list.")
+    chosen = [mutation for mutation in suite if not args.only or mutation.name in args.only]
+    check_texts(chosen)
     log = open(args.log, "w") if args.log else None
 
     def report(line):
@@ -224,7 +235,6 @@ def main():
     compares = args.suite == "compare"
     passed, line = run_comparison() if compares else run_suite(SAVING_TEST if args.suite == "saving" else "", stop_early=False)
     report(f"{'unchanged':26s} {'green' if passed else 'RED':11s}          {line}")
-    chosen = [mutation for mutation in suite if not args.only or mutation.name in args.only]
     noticed = [check(mutation, report, compares) for mutation in chosen]
     report(f"{sum(noticed)} of {len(chosen)} mutations noticed")
     sys.exit(0 if passed and all(noticed) else 1)
