@@ -212,9 +212,11 @@ def test_a_signal_stops_with_whole_lines_and_the_same_command_goes_on(tmp_path, 
 
 
 def test_a_terminal_sees_the_text_as_it_comes():
-    [line] = completions("--prompt", QUESTIONS[0])
+    # Long, so that this process surely reads before the end.
+    arguments = ("--prompt", QUESTIONS[0], "--temperature", "5", "--top-k", "60", "--seed", "3", "--max-new-tokens", "150")
+    [line] = completions(*arguments)
     leader, follower = pty.openpty()
-    process = subprocess.Popen([str(BINARY), "generate", "--model", str(MODEL), *FP32, "--prompt", QUESTIONS[0]],
+    process = subprocess.Popen([str(BINARY), "generate", "--model", str(MODEL), *FP32, *arguments],
                                env=ENVIRONMENT, stdout=follower, stderr=subprocess.PIPE)
     os.close(follower)
     shown, pieces = b"", 0
