@@ -49,7 +49,9 @@ MUTATIONS = [
         ("src/kernels/attention_cpu.cpp", "auto visible = ones.tril(b.diagonal);", "auto visible = ones;")]),
     Mutation("leaking documents", "test_lora_gradients.py", [
         ("src/train/batch_feed.cpp", "batch.cu_seqlens.assign(ends, ends + parts.cu_seqlens.count);",
-         "batch.cu_seqlens = {0, ends[parts.cu_seqlens.count - 1]};")]),
+         "batch.cu_seqlens = {0, ends[parts.cu_seqlens.count - 1]};"),
+        ("src/train/batch_feed.cpp", "batch.cu_seqlens_device = view(parts.cu_seqlens, at::kInt);",
+         "batch.cu_seqlens_device = at::tensor({0, ends[parts.cu_seqlens.count - 1]}, at::kInt);")]),
     Mutation("q and k adapters frozen", "test_lora_gradients.py", [
         ("src/model/projection.cpp", "    parts.push_back({adapter.column, adapter.rank, adapter.out_begin,",
          "    if (adapter.path.find(\"q_proj\") != std::string::npos || adapter.path.find(\"k_proj\") != std::string::npos) continue;\n"
@@ -57,8 +59,8 @@ MUTATIONS = [
     Mutation("dA dropped", "test_lora_gradients.py", [
         ("src/model/projection.cpp", "      unmasked.push_back(part);", "      if (adapter.rank < 0) unmasked.push_back(part);")]),
     Mutation("no bias correction", "test_lora_curves.py", [
-        ("src/optim/step_scalars.cpp", "1.0 - std::pow(options.beta1, static_cast<double>(step))", "1.0"),
-        ("src/optim/step_scalars.cpp", "1.0 - std::pow(options.beta2, static_cast<double>(step))", "1.0")]),
+        ("src/optim/step_scalars.cpp", "1.0 - std::pow(options.beta1, static_cast<double>(step))", "1.0 + 0.0 * options.beta1"),
+        ("src/optim/step_scalars.cpp", "1.0 - std::pow(options.beta2, static_cast<double>(step))", "1.0 + 0.0 * options.beta2")]),
     Mutation("alpha wrong by 2", "test_lora_gradients.py", [
         ("src/lora/lora_plan.cpp", "found.push_back({rank, alpha / (", "found.push_back({rank, 2 * alpha / (")]),
     Mutation("warm-up off by one", "test_lora_curves.py", [
