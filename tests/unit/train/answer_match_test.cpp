@@ -20,6 +20,11 @@ TEST(AnswerMatch, PicksTheAnswerOutOfBothTexts) {
   EXPECT_EQ(gsm8k.pick("1234"), std::nullopt);
 }
 
+TEST(AnswerMatch, TheFirstMatchCountsAndAPrefixMakesItTheLast) {
+  EXPECT_EQ(AnswerMatcher("#### ([0-9]+)").pick("#### 3, no:\n#### 4"), "3");
+  EXPECT_EQ(AnswerMatcher("(?s).*#### ([0-9]+)").pick("#### 3, no:\n#### 4"), "4");
+}
+
 TEST(AnswerMatch, ComparesWholeTextsWithoutARegex) {
   const AnswerMatcher whole("");
   EXPECT_EQ(whole.pick("It is 4.\n"), "It is 4.");

@@ -119,6 +119,9 @@ TEST(StepScalars, BringsTheKeysOfDropout) {
   const std::vector<PhiloxKey> keys = {{1, 2}, {3, 4294967295U}};
   scalars.begin({0, 0, 0, 0, 0}, keys);
   EXPECT_EQ(values(scalars.dropout_keys().flatten()), (Values{1, 2, 3, -1}));
+  scalars.end();
+  scalars.begin({0, 0, 0, 0, 0}, std::vector<PhiloxKey>{{5, 6}, {7, 8}});
+  EXPECT_EQ(values(scalars.dropout_keys().flatten()), (Values{5, 6, 7, 8})) << "of every step";
   EXPECT_THROW(scalars.begin({0, 0, 0, 0, 0}, std::vector<PhiloxKey>(3)), ShapeError);
 }
 
