@@ -92,6 +92,35 @@ TEST(RunFolder, OneLuckyBatchIsNoBestLoss) {
   EXPECT_NEAR(*run.figures.last_train_loss, 2, 1e-9);
 }
 
+TEST(RunFolder, TheFirstStepsAreNoBestLossEither) {
+  const TemporaryFolder folder;
+  std::string lines = start_line(0);
+  for (int step = 1; step <= 100; ++step) lines += train_line(step, step == 1 ? 0.1 : 2, step);
+  write_text(folder / "metrics.jsonl", lines);
+  EXPECT_NEAR(*read_run(folder.path()).figures.best_train_loss, (0.1 + 4 * 2) / 5, 1e-9);
+}
+
+TEST(RunFolder, TheBestEvaluationIsTheFirstOfThoseThatStand) {
+  const TemporaryFolder folder;
+  const auto evals = [&](const std::string& lines) {
+    write_text(folder / "metrics.jsonl", start_line(0) + lines);
+    return read_run(folder.path()).figures;
+  };
+  const RunFigures equal = evals(eval_line(1, "a", 2) + eval_line(2, "a", 2) + eval_line(3, "a", 3));
+  EXPECT_EQ(equal.best_step, 1);
+  EXPECT_EQ(equal.eval_loss, 3);
+  const RunFigures again = evals(eval_line(2, "a", 1) + eval_line(4, "a", 0.5) + start_line(1) + eval_line(2, "a", 3));
+  EXPECT_EQ(again.best_eval_loss, 3) << "step 4 was undone, and step 2 was evaluated anew";
+  EXPECT_EQ(again.best_step, 2);
+}
+
+TEST(RunFolder, EveryGpuCosts) {
+  const TemporaryFolder folder;
+  write_text(folder / "profile.yaml", profile_text_of("gpu_price_per_hour: 3600\n"));
+  write_text(folder / "summary.json", "{\"status\":\"done\",\"step\":4,\"wall_s\":5.5,\"num_gpus\":2}");
+  EXPECT_EQ(read_run(folder.path()).figures.cost_usd, 11);
+}
+
 TEST(RunFolder, EstimatesTokensOfStepsThatWereNotLogged) {
   const TemporaryFolder folder;
   write_run(folder.path(), "", 1);
