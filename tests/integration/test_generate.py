@@ -121,6 +121,18 @@ def test_compare_shows_the_base_and_the_adapter(prompts, adapter):
     assert lines[1].split() == ["base", "|", "adapter"] and all(" |" in line for line in lines[1:]), table
 
 
+def test_many_comparisons_are_those_of_their_prompts(tmp_path, adapter):
+    """More prompts than are asked of the one and then of the other at a time, and drawn, so that each has draws of its own."""
+    texts = [f"{number} plus {number % 7} is" for number in range(70)]
+    rows = write_rows(tmp_path / "many.jsonl", [{"prompt": text} for text in texts])
+    draw = ("--prompts", rows, "--temperature", "1.2", "--max-new-tokens", "4")
+    base, tuned = completions(*draw), completions(*draw, "--adapter", adapter)
+    compared = completions(*draw, "--adapter", adapter, "--compare")
+    assert [line["prompt"] for line in compared] == texts
+    assert [line["base_completion_ids"] for line in compared] == [line["completion_ids"] for line in base]
+    assert [line["completion_ids"] for line in compared] == [line["completion_ids"] for line in tuned]
+
+
 def test_a_seed_draws_the_same_text_whatever_else_is_asked(prompts):
     draw = ("--temperature", "1.0", "--top-p", "0.95", "--max-new-tokens", "16")
     first = completions("--prompts", prompts, *draw)
@@ -188,6 +200,32 @@ def test_output_goes_on_where_it_stopped(tmp_path, prompts):
     assert run.code == 0 and "already complete" in run.stderr and output.read_bytes() == whole, run
     run = generate(*arguments, "--seed", "1")
     assert run.code == 2 and "seed: 42 -> 1" in run.stderr and str(output) in run.stderr, run
+    assert output.read_bytes() == whole
+
+
+def test_output_goes_on_with_the_same_settings_alone(tmp_path, prompts, adapter):
+    copy, output = tmp_path / "adapter", tmp_path / "answers.jsonl"
+    shutil.copytree(adapter, copy)
+    settings = {"--adapter": copy, "--temperature": "0.9", "--top-p": "0.9", "--top-k": "40", "--min-p": "0.01", "--seed": "5",
+                "--max-new-tokens": "2", "--stop": "###", "--system": "Be brief.", "--set": "precision=fp32"}
+
+    def again(*more, **changed):
+        chosen = {**settings, **{"--" + key.replace("_", "-"): value for key, value in changed.items()}}
+        flags = [word for flag, value in chosen.items() if value is not None for word in (flag, value)]
+        return lora_train("generate", "--model", MODEL, "--set", "device=cpu", "--prompts", prompts, "--output", output, *flags, *more)
+
+    assert again().code == 0
+    whole = output.read_bytes()
+    for name, run in {
+            "adapter": again(adapter=adapter), "temperature": again(temperature="1"), "top_p": again(top_p="0.8"),
+            "top_k": again(top_k="0"), "min_p": again(min_p="0"), "seed": again(seed="6"), "stop": again(stop="##"),
+            "max_new_tokens": again(max_new_tokens="3"), "system": again(system="Be long."), "compare": again("--compare"),
+            "raw": again("--raw", system=None), "precision": again(set="precision=bf16")}.items():
+        assert run.code == 2 and f"\n  {name}: " in run.stderr, f"{name}: {run}"
+    config = json.loads((copy / "adapter_config.json").read_text())
+    (copy / "adapter_config.json").write_text(json.dumps(dict(config, lora_alpha=config["lora_alpha"] + 1)))
+    run = again()
+    assert run.code == 2 and "\n  adapter_fingerprint: " in run.stderr and "\n  adapter: " not in run.stderr, run
     assert output.read_bytes() == whole
 
 
