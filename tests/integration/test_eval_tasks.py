@@ -47,6 +47,14 @@ def test_a_regex_picks_the_answer_out_of_both(tmp_path, answers):
     assert figures("--exact-match", r"^\s*(?:#### )?(\S+)", "--max-new-tokens", "64", data=data)["exact_match"] == 1
 
 
+def test_of_a_chat_the_last_answer_is_asked_for(tmp_path):
+    chats = [{"messages": [*row["messages"][:-1], {"role": "assistant", "content": "I do not know."}, row["messages"][0]]}
+             for row in ROWS[:3]]
+    lines = completions("--prompts", write_rows(tmp_path / "chats.jsonl", chats), "--max-new-tokens", 64)
+    rows = [{"messages": chat["messages"] + [{"role": "assistant", "content": line["completion"]}]} for chat, line in zip(chats, lines)]
+    assert figures("--exact-match", "--max-new-tokens", "64", data=write_rows(tmp_path / "own.jsonl", rows))["exact_match"] == 1
+
+
 def test_max_samples_takes_the_first_rows():
     assert figures("--exact-match", "--max-samples", "7")["num_answers"] == 7
 
