@@ -7,6 +7,7 @@
 
 #include "launch_stream.h"
 #include "lora_targets.h"
+#include "lora_train/kernels/implementation.h"
 #include "pack.h"
 #include "rows.h"
 
@@ -22,17 +23,20 @@ struct LoraChunks {
   std::int64_t workspace_elements;
 };
 
-/// On fp32 cores, for N tokens, C columns and R ranks. As many chunks as keep a large GPU busy, and no more than 12 Mi
-/// elements where one chunk takes less. A chunk has at least 128 tokens, so that its partial sums are few beside what
+/// Elements of partial sums that chunks keep below.
+constexpr std::int64_t kMostPartialSums = 12 * 1024 * 1024;
+
+/// On fp32 cores, for N tokens, C columns and R ranks. As many chunks as keep a large GPU busy, and no more than kMostPartialSums
+/// where one chunk takes less. A chunk has at least 128 tokens, so that its partial sums are few beside what
 /// it reads; small models and micro-batches, which would leave multiprocessors without a block, are cut into chunks of
 /// down to 32.
 constexpr LoraChunks lora_chunks(std::int64_t N, std::int64_t C, std::int64_t R) {
-  constexpr std::int64_t kManyTokens = 128, kFewTokens = 32, kMostElements = 12 * 1024 * 1024, kThreads = 132 * 1024,
+  constexpr std::int64_t kManyTokens = 128, kFewTokens = 32, kThreads = 132 * 1024,
                          kFewBlocks = 2 * 132, kBlockColumns = 512;
   const std::int64_t ranks = std::min(R, kLoraRanks), padded = (C + 7) / 8 * 8;
   const std::int64_t block_threads = (ranks + 7) / 8 * 64, column_blocks = (C + kBlockColumns - 1) / kBlockColumns;
   const std::int64_t wanted = kThreads / (block_threads * std::max<std::int64_t>(column_blocks, 1));
-  const std::int64_t fit = kMostElements / std::max<std::int64_t>(ranks * padded, 1);
+  const std::int64_t fit = kMostPartialSums / std::max<std::int64_t>(ranks * padded, 1);
   const std::int64_t most = std::max<std::int64_t>(1, std::min(wanted, fit));
   const std::int64_t for_blocks = N * column_blocks / kFewBlocks;
   const std::int64_t tokens = std::max(std::clamp(for_blocks, kFewTokens, kManyTokens), (N + most - 1) / most);
@@ -44,16 +48,14 @@ constexpr LoraChunks lora_chunks(std::int64_t N, std::int64_t C, std::int64_t R)
 /// fewer partial sums of dS.
 constexpr std::int64_t kWarpColumns = 64;
 constexpr std::int64_t tensor_block_columns(bool with_ds) { return (with_ds ? 8 : 4) * kWarpColumns; }
-/// Elements; what is reserved for our kernels before the first step.
-constexpr std::int64_t kMostWorkspace = 16 * 1024 * 1024;
 
 /// The same on tensor cores: about 12 warps, with dS 16, for each of the 132 multiprocessors of a large GPU, so that
 /// enough is on its way from memory; chunks are multiples of 32 tokens.
 constexpr LoraChunks lora_tensor_chunks(std::int64_t N, std::int64_t column_blocks, std::int64_t padded, std::int64_t R,
                                         bool with_ds) {
-  constexpr std::int64_t kStep = 32, kMostElements = 12 * 1024 * 1024;
+  constexpr std::int64_t kStep = 32;
   const std::int64_t ranks = std::min(R, kLoraRanks), blocks = (with_ds ? 2 : 3) * 132;
-  const std::int64_t fit = std::max<std::int64_t>(1, kMostElements / std::max<std::int64_t>(ranks * padded, 1));
+  const std::int64_t fit = std::max<std::int64_t>(1, kMostPartialSums / std::max<std::int64_t>(ranks * padded, 1));
   const std::int64_t tokens = std::max({kStep, (N * column_blocks + blocks - 1) / blocks, (N + fit - 1) / fit});
   const std::int64_t rounded = (tokens + kStep - 1) / kStep * kStep, num_chunks = (N + rounded - 1) / rounded;
   return {num_chunks, rounded, padded, num_chunks * ranks * padded};
@@ -113,10 +115,7 @@ struct LoraProduct {
 template <class T>
 bool fits_packs(const LoraProduct& product, Rows<const T> big) {
   for (int i = 0; i < product.num_slices; ++i) {
-    const LoraSlice& slice = product.slices[i];
-    const std::uintptr_t address =
-        reinterpret_cast<std::uintptr_t>(big.data) + static_cast<std::uintptr_t>(slice.begin) * sizeof(T);
-    if (address % 16 != 0 || big.stride % kFullPack<T> != 0 || slice.width % kFullPack<T> != 0) return false;
+    if (!fits_packs(big, product.slices[i].width, product.slices[i].begin)) return false;
   }
   return true;
 }
@@ -150,7 +149,7 @@ LoraProduct lora_product_s_and_b(Rows<const T> dy, const LoraTargets& targets, s
   if (!product.on_tensor_cores || product.most_ranks() > kMostRanks) return product;
   LoraProduct both = product;
   both.with_ds = true;
-  return both.workspace_elements() <= kMostWorkspace ? both : product;
+  return both.workspace_elements() <= kWorkspaceElements ? both : product;
 }
 
 /// workspace [lora_product_b(dy, targets, N).workspace_elements()], aligned to 16 bytes.

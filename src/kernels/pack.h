@@ -61,11 +61,13 @@ LORA_TRAIN_INLINE void store_floats(T* p, const float* values) {
   }
 }
 
-/// Whether every row of `width` elements can be read in whole packs of 16 bytes.
+/// Whether every row of `width` elements, `begin` columns into `rows`, can be read in whole packs of 16 bytes. Only the
+/// address of the data is looked at.
 template <class T>
-bool fits_packs(Rows<T> rows, std::int64_t width) {
-  return reinterpret_cast<std::uintptr_t>(rows.data) % 16 == 0 && rows.stride % kFullPack<T> == 0 &&
-         width % kFullPack<T> == 0;
+bool fits_packs(Rows<T> rows, std::int64_t width, std::int64_t begin = 0) {
+  const std::uintptr_t address =
+      reinterpret_cast<std::uintptr_t>(rows.data) + static_cast<std::uintptr_t>(begin) * sizeof(T);
+  return address % 16 == 0 && rows.stride % kFullPack<T> == 0 && width % kFullPack<T> == 0;
 }
 
 /// Threads for a block that goes along a row of `packs`: a multiple of 32 between 32 and `most`.

@@ -72,8 +72,6 @@ class AttentionRun {
             cu_seqlens_device_, cu_seqlens_device_, longest_, longest_, {}};
   }
 
-  void operator()(const kernels::AttentionLayout& layout) { compute(layout); }
-
   kernels::AttentionGradients compute(const kernels::AttentionLayout& layout) {
     const std::int64_t H = config_.num_heads, K = config_.num_kv_heads;
     at::Tensor out = heads(out_, 0, H);
@@ -142,7 +140,7 @@ AttentionBackend choose_backend(kernels::Tuner& tuner, AttentionRun& run, std::i
     std::vector<TuningCandidate> candidates;
     for (const AttentionBackend backend : backends) {
       const auto layout = std::make_shared<kernels::AttentionLayout>(run.layout(window, backend));
-      candidates.push_back({name_of(backend), [&run, layout] { run(*layout); }, [&run, layout] { return run.check(*layout); }});
+      candidates.push_back({name_of(backend), [&run, layout] { run.compute(*layout); }, [&run, layout] { return run.check(*layout); }});
     }
     return candidates;
   }, run.key_of_run(window)});

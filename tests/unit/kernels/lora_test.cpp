@@ -48,20 +48,29 @@ int64_t thin_columns(const std::vector<LoraPart>& parts) { return parts.back().c
 
 std::vector<int64_t> shape_of_b(const LoraPart& part) { return {part.out_end - part.out_begin, part.rank}; }
 
+/// Of every adapter the gradient of B from dy and s, added to what was there.
+void expect_gradients_of_b(const Adapters& made, const at::Tensor& dy, const at::Tensor& s, at::ScalarType dtype,
+                           const std::string& sizes) {
+  for (std::size_t i = 0; i < made.parts.size(); ++i) {
+    const LoraPart& part = made.parts[i];
+    const auto dy_part = f64(dy).narrow(1, part.out_begin, part.out_end - part.out_begin);
+    const auto product = dy_part.t().matmul(f64(s).narrow(1, part.column, part.rank));
+    EXPECT_CLOSE(part.grad, f64(made.before[i]) + part.scale * product, sum_tolerance(dtype)) << sizes << " " << i;
+  }
+}
+
+std::string text(int64_t N, int64_t O, int64_t R) {
+  return std::to_string(N) + " " + std::to_string(O) + " " + std::to_string(R);
+}
+
 TEST_P(LoraProducts, GradientsOfBAddScaledProductsOfTheirOutputs) {
   const auto place = GetParam();
   for (const auto& [N, O, R] : kSizes) {
     const Adapters made = adapters(place, O, R, shape_of_b);
     const auto dy = place.put(uniform({N, O}, 1)), s = place.put(uniform({N, thin_columns(made.parts)}, 2));
     lora_grad_b(dy, s, made.parts);
-    for (std::size_t i = 0; i < made.parts.size(); ++i) {
-      const LoraPart& part = made.parts[i];
-      const auto dy_part = f64(dy).narrow(1, part.out_begin, part.out_end - part.out_begin);
-      const auto product = dy_part.t().matmul(f64(s).narrow(1, part.column, part.rank));
-      EXPECT_CLOSE(part.grad, f64(made.before[i]) + part.scale * product, sum_tolerance(place.dtype))
-          << N << " " << O << " " << R << " " << i;
-      EXPECT_TRUE(gaps_are_untouched(part.grad));
-    }
+    expect_gradients_of_b(made, dy, s, place.dtype, text(N, O, R));
+    for (const LoraPart& part : made.parts) EXPECT_TRUE(gaps_are_untouched(part.grad));
   }
 }
 
@@ -126,13 +135,7 @@ TEST_P(LoraProducts, GradientsOfSAndBComeTogether) {
     }
     EXPECT_TRUE(at::equal(dy, dy_before));
     EXPECT_CLOSE(ds, f64(dy).matmul(f64(b)), tolerance(place.dtype)) << N << " " << O << " " << R;
-    for (std::size_t i = 0; i < made.parts.size(); ++i) {
-      const LoraPart& part = made.parts[i];
-      const auto dy_part = f64(dy).narrow(1, part.out_begin, part.out_end - part.out_begin);
-      const auto product = dy_part.t().matmul(f64(s).narrow(1, part.column, part.rank));
-      EXPECT_CLOSE(part.grad, f64(made.before[i]) + part.scale * product, sum_tolerance(place.dtype))
-          << N << " " << O << " " << R << " " << i;
-    }
+    expect_gradients_of_b(made, dy, s, place.dtype, text(N, O, R));
   }
 }
 

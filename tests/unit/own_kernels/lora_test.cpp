@@ -304,7 +304,7 @@ TEST(LoraChunks, PartialSumsOnTensorCoresAreFewBesideWhatIsRead) {
         const LoraProduct p = product(width, ranks, tokens);
         EXPECT_TRUE(p.on_tensor_cores);
         const LoraChunks chunks = p.chunks();
-        EXPECT_LE(p.workspace_elements(), kMostWorkspace);
+        EXPECT_LE(p.workspace_elements(), kWorkspaceElements);
         EXPECT_GE(chunks.num_chunks * chunks.chunk_tokens, tokens);
         EXPECT_LT((chunks.num_chunks - 1) * chunks.chunk_tokens, tokens);
         EXPECT_LE(chunks.num_chunks, 65535);
