@@ -20,7 +20,7 @@
 #include "lora_train/kernels/cpu_clones.h"
 #include "lora_train/kernels/parallel.h"
 #include "lora_train/lora/adapter_file.h"
-#include "lora_train/model/resident_weights.h"
+#include "lora_train/model/base_weights.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train {
@@ -69,16 +69,15 @@ LORA_TRAIN_CLONES std::uint64_t sum_words(const std::uint64_t* words, std::int64
 }
 
 /// Everything that a token reads of the weights.
-std::vector<at::Tensor> weights_of_a_token(const model::ModelConfig& config, model::WeightSource& weights) {
+std::vector<at::Tensor> weights_of_a_token(const model::ModelConfig& config, model::BaseWeights& weights) {
   std::vector<at::Tensor> list;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const model::LayerWeights& w = weights.acquire(layer, model::Pass::kForward);
-    for (const model::Projection* p : {&w.qkv, &w.o, &w.gate_up, &w.down}) {
-      list.push_back(p->weight);  // A lies below W
+    const model::AcquiredLayer acquired(weights, layer, model::Pass::kForward);
+    for (const model::BlockWeights& block : *acquired) {
+      for (const model::Projection& p : block.projections) list.push_back(p.weight);  // A lies below W
     }
-    weights.release(layer, model::Pass::kForward);
   }
-  list.push_back(weights.outer().head);
+  list.push_back(weights.acquire_outer(model::Pass::kForward).head);
   return list;
 }
 
@@ -105,9 +104,11 @@ int bench(const Arguments& arguments) {
   std::vector<model::AdapterSpec> specs;
   const std::string adapter = arguments.flags.at("--adapter");
   if (!adapter.empty()) specs = lora::plan_adapters(lora::read_adapter_config(adapter).options, config);
-  model::ResidentWeights weights(config, storage::open_model_weights(arguments.model),
-                                 arguments.dtype == "bf16" ? at::kBFloat16 : at::kFloat, specs, model::TrainedWeights::kNone);
-  if (!adapter.empty()) lora::load_adapter(adapter, specs, weights.parameters());
+  const model::ModelShape shape = model::model_shape(config, specs);
+  model::Parameters adapters = model::make_parameters(config, shape, model::TrainedWeights::kNone);
+  model::ResidentWeights weights(config, shape, adapters, {arguments.dtype == "bf16" ? at::kBFloat16 : at::kFloat},
+                                 storage::open_model_weights(arguments.model));
+  if (!adapter.empty()) lora::load_adapter(adapter, specs, adapters);
   weights.refresh();
   const std::vector<at::Tensor> list = weights_of_a_token(config, weights);
   std::int64_t bytes = 0;
@@ -122,7 +123,7 @@ int bench(const Arguments& arguments) {
       prompts[i].ids.push_back(static_cast<std::int32_t>((t * 7919 + static_cast<std::int64_t>(i) * 104729) % config.vocab_size));
     }
   }
-  generate::Generator generator(config, weights);
+  generate::Generator generator(config, shape, weights);
   Times steps, reads;
   std::uint64_t sum = 0;
   std::size_t num_calls = 0;

@@ -29,47 +29,57 @@ using benchmark::State;
 constexpr int64_t N = 2048, R = 16;
 
 /// The sizes of bench/compare_hf_cpu.py (Qwen2: biases on q, k and v).
-struct ModelShape {
+struct NamedConfig {
   const char* name;
   int64_t hidden, heads, kv_heads, head_dim, ffn;
 };
-constexpr ModelShape kShapes[] = {{"0.1b", 512, 8, 2, 64, 2816}, {"0.5b", 896, 14, 2, 64, 4864}};
+constexpr NamedConfig kConfigs[] = {{"0.1b", 512, 8, 2, 64, 2816}, {"0.5b", 896, 14, 2, 64, 4864}};
 
+/// The projections of a layer, an adapter of rank R on every linear; those that end a block add the residual.
 struct Site {
-  const char* name;
-  int64_t in_features;
-  std::vector<int64_t> parts;  ///< outputs of each linear
-  bool has_bias, adds_residual;
-  GradientColumns gradient_columns;
+  ProjectionShape shape;
+  std::string name;
+  bool adds_residual = false;
 };
 
-std::vector<Site> sites(const ModelShape& s) {
-  const int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
-  const GradientColumns dx = GradientColumns::kBesideInput, dy = GradientColumns::kBesideOutput;
-  return {{"qkv", s.hidden, {q, kv, kv}, true, false, dy},
-          {"o", q, {s.hidden}, false, true, dy},
-          {"gate_up", s.hidden, {s.ffn, s.ffn}, false, false, dx},
-          {"down", s.ffn, {s.hidden}, false, true, dy}};
+std::vector<Site> sites(const NamedConfig& sizes) {
+  ModelConfig config;
+  config.num_layers = 1;
+  config.hidden_size = sizes.hidden;
+  config.num_heads = sizes.heads;
+  config.num_kv_heads = sizes.kv_heads;
+  config.head_dim = sizes.head_dim;
+  config.intermediate_size = sizes.ffn;
+  config.qkv_bias = true;
+  std::vector<AdapterSpec> adapters;
+  for (const auto& linear : linear_names(config, 0)) adapters.push_back({AdapterKind::kLora, 0, linear, R, 2.0, 0.0});
+  std::vector<Site> sites;
+  for (const BlockShape& block : model_shape(config, adapters).layers.front().blocks) {
+    for (const ProjectionShape& projection : block.projections) {
+      sites.push_back({projection, projection.linears.front().name, &projection == &block.projections.back()});
+    }
+  }
+  return sites;
 }
 
 /// A projection with LoRA and its buffers, and the plain matrices beside it.
 class Linear {
  public:
-  Linear(const Site& site, at::ScalarType dtype) {
-    const int64_t D = projection_.in_features = site.in_features;
-    for (const int64_t outputs : site.parts) {
-      add_adapter(projection_, {site.name, projection_.out_features, projection_.out_features + outputs, 0, R, 2.0, 0.0,
-                                at::randn({R, D}), at::randn({outputs, R}), at::zeros({R, D}), at::zeros({outputs, R})});
-      projection_.out_features += outputs;
+  Linear(const Site& site, at::ScalarType dtype) : projection_(site.shape) {
+    const int64_t D = site.shape.in_features;
+    for (const AdapterPlace& place : site.shape.adapters) {
+      const LinearShape& linear = site.shape.linears[static_cast<std::size_t>(place.linear)];
+      const int64_t outputs = linear.out_features;
+      projection_.adapters.push_back({site.name, linear.out_begin, linear.out_begin + outputs, place.column, R, 2.0, 0.0,
+                                      at::randn({R, D}), at::randn({outputs, R}), at::zeros({R, D}), at::zeros({outputs, R})});
       lora_flops_ += 6.0 * static_cast<double>(N * R * (D + outputs));
     }
     const int64_t O = projection_.out_features, C = projection_.num_columns;
     flops_ = 4.0 * static_cast<double>(N * D * O);
     weight_ = at::randn({O, D}).to(dtype);
-    projection_.gradient_columns = site.gradient_columns;
     projection_.weight = at::zeros({O + C, D + C}, dtype);
     projection_.base_weight().copy_(weight_);
-    if (site.has_bias) projection_.bias = at::randn({O}).to(dtype);
+    if (site.shape.has_bias) projection_.bias = at::randn({O}).to(dtype);
     write_adapter_columns(projection_);
     x_ = at::randn({N, D}).to(dtype);
     input_ = at::zeros({N, D + C}, dtype);
@@ -83,9 +93,9 @@ class Linear {
   }
 
   void with_lora() {
-    fill_adapter_columns(projection_, input_, {}, {});
-    projection_forward(projection_, input_, residual_, y_);
-    projection_backward(projection_, input_, d_output_, d_input_, true, {}, {});
+    fill_adapter_columns(projection_, input_, {});
+    projection_forward(projection_, input_, residual_, y_, {});
+    projection_backward(projection_, input_, d_output_, d_input_, true, {});
   }
 
   void plain() {
@@ -159,11 +169,11 @@ void add_benchmark(const std::string& name, const std::vector<Site>& chosen, at:
 }
 
 void add_benchmarks() {
-  for (const ModelShape& shape : kShapes) {
+  for (const NamedConfig& sizes : kConfigs) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      const std::string prefix = std::string(shape.name) + (dtype == at::kFloat ? "/fp32/" : "/bf16/");
-      for (const Site& site : sites(shape)) add_benchmark(prefix + site.name, {site}, dtype);
-      add_benchmark(prefix + "all", sites(shape), dtype);
+      const std::string prefix = std::string(sizes.name) + (dtype == at::kFloat ? "/fp32/" : "/bf16/");
+      for (const Site& site : sites(sizes)) add_benchmark(prefix + site.name, {site}, dtype);
+      add_benchmark(prefix + "all", sites(sizes), dtype);
     }
   }
 }

@@ -5,9 +5,7 @@
 
 #include "key_value_cache.h"
 #include "lora_train/kernels/attention_cache.h"
-#include "lora_train/kernels/rope.h"
-#include "lora_train/model/activations.h"
-#include "lora_train/model/weights.h"
+#include "lora_train/model/layer.h"
 
 namespace lora_train::generate {
 
@@ -21,8 +19,8 @@ struct Piece {
 class CachedDecoder {
  public:
   /// Passes of at most max_tokens tokens. `weights` must outlive it.
-  CachedDecoder(const model::ModelConfig& config, model::WeightSource& weights, kernels::AttentionBackend attention,
-                std::int64_t max_tokens);
+  CachedDecoder(const model::ModelConfig& config, const model::ModelShape& shape, model::BaseWeights& weights,
+                kernels::AttentionBackend attention, std::int64_t max_tokens);
 
   /// Makes the cache for cache_tokens tokens, unless it holds as many; what it held is lost then. Positions up to
   /// max_positions can be asked for.
@@ -44,15 +42,14 @@ class CachedDecoder {
   struct Tokens {
     at::Tensor ids, positions, slots;  ///< [N] int32, int32, int64
     std::map<std::int64_t, kernels::CachedLayout> layouts;  ///< by window
-    bool use_adapter = true, few_rows = false;
+    bool is_skinny = false;  ///< so few rows that reading the weights is what they cost
   };
-  Tokens place(std::span<const Piece> pieces, bool use_adapter) const;
-  void layer_forward(const model::LayerWeights& weights, std::int64_t layer, const Tokens& tokens,
-                     model::LayerActivations& buffers, at::Tensor& output);
-  void attend(std::int64_t layer, const Tokens& tokens, const at::Tensor& qkv, at::Tensor& out);
+  class CachedAttention;
+  Tokens place(std::span<const Piece> pieces) const;
 
   const model::ModelConfig config_;
-  model::WeightSource& weights_;
+  const model::ModelShape shape_;
+  model::BaseWeights& weights_;
   kernels::AttentionBackend attention_;
   at::TensorOptions options_;
   model::Activations activations_;

@@ -201,13 +201,14 @@ bool Run::goes_on(const Sequence& sequence, std::int32_t id) {
 
 struct Generator::State : GeneratorParts {};
 
-Generator::Generator(const model::ModelConfig& config, model::WeightSource& weights, const GeneratorLimits& limits,
+Generator::Generator(const model::ModelConfig& config, const model::ModelShape& shape, model::BaseWeights& weights,
+                     const GeneratorLimits& limits,
                      kernels::AttentionBackend attention) {
   GeneratorLimits used = limits;
   used.max_sequences = std::max<std::int64_t>(limits.max_sequences, 1);
   used.max_pass_tokens = std::max<std::int64_t>(limits.max_pass_tokens, 1);
   const std::int64_t most_rows = std::max(used.max_sequences, used.max_pass_tokens);
-  state_ = std::make_unique<State>(State{{config, used, CachedDecoder(config, weights, attention, most_rows)}});
+  state_ = std::make_unique<State>(State{{config, used, CachedDecoder(config, shape, weights, attention, most_rows)}});
 }
 Generator::~Generator() = default;
 

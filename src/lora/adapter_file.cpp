@@ -9,7 +9,6 @@
 #include <cmath>
 
 #include "lora_train/base/philox.h"
-#include "lora_train/model/resident_weights.h"
 #include "lora_train/model/tensor_io.h"
 
 namespace lora_train::lora {
@@ -20,7 +19,7 @@ std::vector<ExpectedTensor> expected_tensors(const std::vector<model::AdapterSpe
   std::vector<ExpectedTensor> expected;
   for (const auto& spec : specs) {
     for (const char matrix : {'A', 'B'}) {
-      const std::string name = model::peft_parameter_name(spec.layer, spec.slot, matrix);
+      const std::string name = model::peft_parameter_name(spec, matrix);
       expected.push_back({name, parameters.value(name).sizes().vec()});
     }
   }
@@ -50,7 +49,7 @@ std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config, con
 
 void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed, model::Parameters& parameters) {
   for (const auto& spec : specs) {
-    const std::string name = model::peft_parameter_name(spec.layer, spec.slot, 'A');
+    const std::string name = model::peft_parameter_name(spec, 'A');
     const at::Tensor a = at::empty(parameters.value(name).sizes(), at::kFloat);  // on the host: the same on every device
     const int64_t rows = a.size(0), columns = a.size(1);
     const auto bound = static_cast<float>(1.0 / std::sqrt(static_cast<double>(columns)));
@@ -65,7 +64,7 @@ void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint
       }
     }
     parameters.value(name).copy_(a);
-    parameters.value(model::peft_parameter_name(spec.layer, spec.slot, 'B')).zero_();
+    parameters.value(model::peft_parameter_name(spec, 'B')).zero_();
   }
 }
 

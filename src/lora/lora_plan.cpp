@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <set>
 #include <tuple>
@@ -12,12 +13,12 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/profile.h"
+#include "lora_train/model/layer_shape.h"
 
 namespace lora_train::lora {
 namespace {
 
 using model::AdapterSpec;
-using model::LinearSlot;
 
 /// A mistake under this key of the profile or of the file that the options come from.
 [[noreturn]] void refuse(const LoraOptions& options, const std::string& key, const std::string& message) {
@@ -75,11 +76,9 @@ bool is_suffix(const std::string& path, const std::string& name) {
 
 std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
-[[noreturn]] void refuse_unmatched(const LoraOptions& options, const std::string& what) {
+[[noreturn]] void refuse_unmatched(const LoraOptions& options, const model::ModelConfig& config, const std::string& what) {
   std::vector<std::string> names;
-  for (int slot = 0; slot < model::kNumLinearSlots; ++slot) {
-    names.push_back(last_part(std::string(model::slot_path(static_cast<LinearSlot>(slot)))));
-  }
+  for (const auto& linear : model::linear_names(config, 0)) names.push_back(last_part(linear));
   const bool is_outer = what.find("lm_head") != std::string::npos || what.find("embed") != std::string::npos;
   refuse(options, targets_key(options),
          "\"" + what + "\" matches no linear of the decoder layers" +
@@ -88,26 +87,25 @@ std::string last_part(const std::string& path) { return path.substr(path.rfind('
 }
 
 /// The linears that the targets choose, in model order.
-std::vector<std::pair<std::int64_t, LinearSlot>> choose(const LoraOptions& options, const model::ModelConfig& config) {
+std::vector<std::pair<std::int64_t, std::string>> choose(const LoraOptions& options, const model::ModelConfig& config) {
   std::optional<FullMatch> regex;
   if (options.target_regex) regex.emplace(options, targets_key(options), *options.target_regex);
   std::set<std::string> unmatched(options.target_names.begin(), options.target_names.end());
-  std::vector<std::pair<std::int64_t, LinearSlot>> chosen;
+  std::vector<std::pair<std::int64_t, std::string>> chosen;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    for (int i = 0; i < model::kNumLinearSlots; ++i) {
-      const auto slot = static_cast<LinearSlot>(i);
-      const std::string path = model::linear_path(layer, slot);
+    for (const auto& linear : model::linear_names(config, layer)) {
+      const std::string path = model::linear_path(layer, linear);
       bool is_target = options.all_linear || (regex && regex->matches(path));
       for (const auto& name : options.target_names) {
         if (!is_suffix(path, name)) continue;
         unmatched.erase(name);
         is_target = true;
       }
-      if (is_target) chosen.emplace_back(layer, slot);
+      if (is_target) chosen.emplace_back(layer, linear);
     }
   }
-  if (!unmatched.empty()) refuse_unmatched(options, *unmatched.begin());
-  if (chosen.empty()) refuse_unmatched(options, options.target_regex.value_or("(empty list)"));
+  if (!unmatched.empty()) refuse_unmatched(options, config, *unmatched.begin());
+  if (chosen.empty()) refuse_unmatched(options, config, options.target_regex.value_or("(empty list)"));
   return chosen;
 }
 
@@ -174,12 +172,12 @@ std::vector<RankAndScale> ranks_and_scales(const LoraOptions& options, const std
 std::vector<AdapterSpec> plan_adapters(const LoraOptions& options, const model::ModelConfig& config) {
   const auto chosen = choose(options, config);
   std::vector<std::string> paths;
-  for (const auto& [layer, slot] : chosen) paths.push_back(model::linear_path(layer, slot));
+  for (const auto& [layer, linear] : chosen) paths.push_back(model::linear_path(layer, linear));
   const std::vector<RankAndScale> found = ranks_and_scales(options, paths);
   std::vector<AdapterSpec> specs;
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     AdapterSpec spec;
-    std::tie(spec.layer, spec.slot) = chosen[i];
+    std::tie(spec.layer, spec.linear) = chosen[i];
     spec.rank = found[i].rank;
     spec.scale = found[i].scale;
     spec.dropout = options.dropout;
@@ -190,18 +188,18 @@ std::vector<AdapterSpec> plan_adapters(const LoraOptions& options, const model::
 
 void check_patterns(const LoraOptions& options, const model::ModelConfig& config) {
   std::vector<std::string> paths;
-  for (const auto& [layer, slot] : choose(options, config)) paths.push_back(model::linear_path(layer, slot));
+  for (const auto& [layer, linear] : choose(options, config)) paths.push_back(model::linear_path(layer, linear));
   check_pattern(options, paths, "rank_pattern", options.rank_pattern);
   check_pattern(options, paths, "alpha_pattern", options.alpha_pattern);
 }
 
 std::vector<std::string> explicit_targets(const std::vector<AdapterSpec>& specs, const model::ModelConfig& config) {
-  std::vector<std::int64_t> adapted(model::kNumLinearSlots, 0);
-  for (const auto& spec : specs) ++adapted[static_cast<std::size_t>(spec.slot)];
+  std::map<std::string, std::int64_t> adapted;  // layers, by linear
+  for (const auto& spec : specs) ++adapted[spec.linear];
   std::set<std::string> names;
   for (const auto& spec : specs) {
-    const std::string path = model::linear_path(spec.layer, spec.slot);
-    const bool everywhere = adapted[static_cast<std::size_t>(spec.slot)] == config.num_layers;
+    const std::string path = model::linear_path(spec);
+    const bool everywhere = adapted[spec.linear] == config.num_layers;
     names.insert(everywhere ? last_part(path) : path);
   }
   return {names.begin(), names.end()};

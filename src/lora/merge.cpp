@@ -37,7 +37,7 @@ struct Site {
 
 std::map<std::string, Site> merged_weights(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& specs) {
   std::map<std::string, Site> sites;
-  for (const auto& spec : specs) sites[model::linear_path(spec.layer, spec.slot) + ".weight"].spec = spec;
+  for (const auto& spec : specs) sites[model::linear_path(spec) + ".weight"].spec = spec;
   for (const auto& tensor : model::expected_tensors(config)) {
     if (const auto at = sites.find(tensor.name); at != sites.end()) at->second.shape = tensor.shape;
   }
@@ -48,8 +48,8 @@ std::vector<ExpectedTensor> adapter_tensors(const std::map<std::string, Site>& s
   std::vector<ExpectedTensor> expected;
   for (const auto& [name, site] : sites) {
     const auto& spec = site.spec;
-    expected.push_back({model::peft_parameter_name(spec.layer, spec.slot, 'A'), {spec.rank, site.shape[1]}});
-    expected.push_back({model::peft_parameter_name(spec.layer, spec.slot, 'B'), {site.shape[0], spec.rank}});
+    expected.push_back({model::peft_parameter_name(spec, 'A'), {spec.rank, site.shape[1]}});
+    expected.push_back({model::peft_parameter_name(spec, 'B'), {site.shape[0], spec.rank}});
   }
   return expected;
 }
@@ -112,7 +112,7 @@ class Merger {
   }
 
   std::vector<float> read_matrix(const model::AdapterSpec& spec, char matrix) const {
-    const std::string name = model::peft_parameter_name(spec.layer, spec.slot, matrix);
+    const std::string name = model::peft_parameter_name(spec, matrix);
     const storage::TensorEntry& entry = *tensors_.find(name);
     std::vector<float> values = read_floats(tensors_.bytes(entry), entry.dtype);
     tensors_.release(entry);

@@ -12,9 +12,8 @@
 #include "lora_train/kernels/rms_norm.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/adapter_file.h"
-#include "lora_train/model/activations.h"
+#include "lora_train/model/base_weights.h"
 #include "lora_train/model/decoder.h"
-#include "lora_train/model/resident_weights.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::lora {
@@ -50,14 +49,15 @@ std::int64_t longest(const model::Batch& batch) {
 struct Passed {
   model::ModelConfig config;
   storage::WeightFiles files;
+  std::unique_ptr<model::Parameters> adapters;
   std::unique_ptr<model::StreamedWeights> weights;
   at::Tensor hidden;  ///< [N, D]
 };
 
 /// `adapter` may be empty.
 std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapter, const model::Batch& batch) {
-  auto passed = std::make_unique<Passed>(
-      Passed{model::read_model_config(folder), storage::open_model_weights(folder), nullptr, {}});
+  auto passed = std::make_unique<Passed>(Passed{
+      model::read_model_config(folder), storage::open_model_weights(folder), nullptr, nullptr, {}});
   const model::ModelConfig& config = passed->config;
   model::check_weights(config, passed->files);
   model::check_rope_supported(config, longest(batch));
@@ -67,13 +67,13 @@ std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapte
     options.dropout = 0;
     specs = plan_adapters(options, config);
   }
-  passed->weights = std::make_unique<model::StreamedWeights>(config, passed->files, at::kFloat, specs);
-  if (!specs.empty()) load_adapter(adapter, specs, passed->weights->parameters());
-  model::ResidentWeights shapes(config, at::kFloat, specs, model::TrainedWeights::kNone);
-  const model::ActivationShape shape{batch.num_tokens(), at::kFloat, /*needs_backward=*/false, /*has_dropout=*/false, at::kCPU};
-  model::Activations activations(config, shapes, shape, std::vector<model::Recompute>(
-      static_cast<std::size_t>(config.num_layers), model::Recompute::kFull));
-  model::Decoder decoder = model::make_decoder(config, *passed->weights, at::kFloat, longest(batch), {});
+  const model::ModelShape shape = model::model_shape(config, specs);
+  passed->adapters =
+      std::make_unique<model::Parameters>(model::make_parameters(config, shape, model::TrainedWeights::kNone));
+  passed->weights = std::make_unique<model::StreamedWeights>(config, shape, *passed->adapters, at::kFloat, passed->files);
+  if (!specs.empty()) load_adapter(adapter, specs, *passed->adapters);
+  model::Activations activations(shape, {.max_tokens = batch.num_tokens(), .needs_backward = false}, {}, at::kFloat, at::kCPU);
+  model::Decoder decoder = model::make_decoder(config, shape, *passed->weights, at::kFloat, longest(batch), {});
   model::decoder_forward(decoder, batch, activations);
   passed->hidden = activations.final_hidden.clone();
   return passed;
@@ -81,7 +81,7 @@ std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapte
 
 /// Logits [m, V] of positions [begin, begin + m).
 at::Tensor logits_of(const Passed& model, std::int64_t begin, std::int64_t m) {
-  const model::OuterWeights& outer = model.weights->outer();
+  const model::OuterWeights& outer = model.weights->acquire_outer(model::Pass::kForward);
   const at::Tensor hidden = model.hidden.narrow(0, begin, m);
   at::Tensor normed = at::empty_like(hidden), rstd = at::empty({m}, at::kFloat);
   kernels::rms_norm_forward(hidden, outer.final_norm.weight, model.config.rms_norm_eps, normed, rstd);

@@ -4,7 +4,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
-#include "lora_train/model/model_config.h"
+#include "lora_train/model/layer_shape.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::model {
@@ -28,23 +28,21 @@ class SpecList {
   std::vector<TensorSpec> specs_;
 };
 
-void add_layer(const ModelConfig& config, std::int64_t layer, SpecList& specs) {
-  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-  const std::int64_t D = config.hidden_size, F = config.intermediate_size, E = config.head_dim;
-  const std::int64_t HE = config.num_heads * E, KE = config.num_kv_heads * E;
-  specs.add(prefix + "input_layernorm.weight", {D}, WeightKind::kNorm, layer);
-  specs.add_linear(prefix + "self_attn.q_proj", HE, D, config.qkv_bias, layer);
-  specs.add_linear(prefix + "self_attn.k_proj", KE, D, config.qkv_bias, layer);
-  specs.add_linear(prefix + "self_attn.v_proj", KE, D, config.qkv_bias, layer);
-  if (config.qk_norm) {
-    specs.add(prefix + "self_attn.q_norm.weight", {E}, WeightKind::kNorm, layer);
-    specs.add(prefix + "self_attn.k_norm.weight", {E}, WeightKind::kNorm, layer);
+void add_layer(const LayerShape& layer, std::int64_t index, SpecList& specs) {
+  const std::string prefix = layer_prefix(index);
+  for (const BlockShape& block : layer.blocks) {
+    for (std::int64_t position = 0; position <= std::ssize(block.projections); ++position) {
+      for (const NormShape& norm : block.norms) {
+        const bool is_here = norm.after == position && norm.size > 0;
+        if (is_here) specs.add(prefix + norm.name + ".weight", {norm.size}, WeightKind::kNorm, index);
+      }
+      if (position == std::ssize(block.projections)) break;
+      const ProjectionShape& projection = block.projections[static_cast<std::size_t>(position)];
+      for (const LinearShape& linear : projection.linears) {
+        specs.add_linear(prefix + linear.name, linear.out_features, projection.in_features, projection.has_bias, index);
+      }
+    }
   }
-  specs.add_linear(prefix + "self_attn.o_proj", D, HE, config.o_bias, layer);
-  specs.add(prefix + "post_attention_layernorm.weight", {D}, WeightKind::kNorm, layer);
-  specs.add_linear(prefix + "mlp.gate_proj", F, D, config.mlp_bias, layer);
-  specs.add_linear(prefix + "mlp.up_proj", F, D, config.mlp_bias, layer);
-  specs.add_linear(prefix + "mlp.down_proj", D, F, config.mlp_bias, layer);
 }
 
 std::string show_shape(const std::vector<std::int64_t>& shape) {
@@ -105,7 +103,8 @@ void warn_of_unexpected(const std::set<std::string>& expected, const ModelConfig
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
   SpecList specs;
   specs.add(kEmbedding, {config.vocab_size, config.hidden_size}, WeightKind::kEmbedding);
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) add_layer(config, layer, specs);
+  const ModelShape shape = model_shape(config);
+  for (std::size_t i = 0; i < shape.layers.size(); ++i) add_layer(shape.layers[i], static_cast<std::int64_t>(i), specs);
   specs.add("model.norm.weight", {config.hidden_size}, WeightKind::kNorm);
   if (!config.tie_word_embeddings) specs.add(kHead, {config.vocab_size, config.hidden_size}, WeightKind::kHead);
   return specs.take();

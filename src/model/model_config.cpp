@@ -1,5 +1,7 @@
 #include "lora_train/model/model_config.h"
 
+#include <cmath>
+
 #include "family.h"
 #include "lora_train/base/error.h"
 #include "lora_train/storage/model_file.h"
@@ -138,6 +140,7 @@ ModelConfig parse_model_config(std::string_view json, const std::filesystem::pat
   if (config.rms_norm_eps > 1) reader.reject("rms_norm_eps", "is above 1; models have 1e-5 or 1e-6");
   config.initializer_range = reader.positive("initializer_range", 0.02);
   config.tie_word_embeddings = reader.boolean("tie_word_embeddings", false);
+  config.attention_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
   rules.read_own_keys(reader, config);
   read_rope(reader, config);
   const char* dtype_key = reader.is_given("dtype") ? "dtype" : "torch_dtype";

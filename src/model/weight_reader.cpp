@@ -86,16 +86,21 @@ class WeightReader::Stage {
 WeightReader::WeightReader(const storage::WeightFiles& files, at::Device device, const WeightReaderOptions& options)
     : files_(files), device_(device), options_(options) {}
 
-void WeightReader::add(const std::string& name, const at::Tensor& target) {
+void WeightReader::add(const std::string& name, std::unique_ptr<RowSink> sink) {
   const storage::TensorEntry* entry = files_.find(name);
   if (entry == nullptr) throw FormatError(name, "tensor is missing");
   const at::ScalarType type = scalar_type(entry->dtype, files_.where(*entry));
-  if (target.sizes() != at::IntArrayRef(entry->shape)) {
+  if (entry->num_bytes() == 0) return;
+  const std::int64_t row_bytes = static_cast<std::int64_t>(entry->num_bytes()) / entry->shape.front();
+  requests_.push_back({entry, std::move(sink), type, row_bytes});
+}
+
+void WeightReader::add(const std::string& name, const at::Tensor& target) {
+  const storage::TensorEntry* entry = files_.find(name);
+  if (entry != nullptr && target.sizes() != at::IntArrayRef(entry->shape)) {
     throw ShapeError(files_.where(*entry), "is " + storage::describe(*entry) + " and does not fit its place");
   }
-  if (target.numel() == 0) return;
-  const std::int64_t row_bytes = static_cast<std::int64_t>(entry->num_bytes()) / target.size(0);
-  requests_.push_back({entry, target, type, row_bytes});
+  add(name, std::make_unique<CopySink>(target));
 }
 
 void WeightReader::cut() {
@@ -105,7 +110,7 @@ void WeightReader::cut() {
   rows_left_ = std::vector<std::atomic<std::int64_t>>(requests_.size());
   std::int64_t end = 0;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
-    const std::int64_t num_rows = requests_[i].target.size(0), row_bytes = requests_[i].row_bytes;
+    const std::int64_t num_rows = requests_[i].num_rows(), row_bytes = requests_[i].row_bytes;
     rows_left_[i] = num_rows;
     for (std::int64_t begin = 0; begin < num_rows;) {
       if (chunks_.empty() || end + row_bytes > options_.chunk_bytes) {
@@ -132,12 +137,14 @@ const char* WeightReader::source(const Piece& piece) const {
   return files_.bytes(*request.entry).data() + piece.begin * request.row_bytes;
 }
 
-at::Tensor WeightReader::target(const Piece& piece) const {
-  return requests_[piece.request].target.narrow(0, piece.begin, piece.count);
-}
-
-void WeightReader::is_read(const Piece& piece) {
-  if ((rows_left_[piece.request] -= piece.count) == 0) files_.release(*requests_[piece.request].entry);
+void WeightReader::hand_over(const Piece& piece, const at::Tensor& from) {
+  const Request& request = requests_[piece.request];
+  std::vector<std::int64_t> shape = request.entry->shape;
+  shape.front() = piece.count;
+  request.sink->accept(piece.begin, from.view(request.type).view(shape));
+  if ((rows_left_[piece.request] -= piece.count) > 0) return;
+  request.sink->finish();
+  files_.release(*request.entry);
 }
 
 void WeightReader::read() {
@@ -155,11 +162,12 @@ void WeightReader::read_chunks_into_memory() {
     try {
       while (const Chunk* chunk = take()) {
         for (const Piece& piece : *chunk) {
-          const storage::TensorEntry& entry = *requests_[piece.request].entry;
-          const at::Tensor rows = target(piece);
-          storage::TensorEntry part{entry.name, entry.dtype, rows.sizes().vec()};
-          copy_elements(part, {source(piece), static_cast<std::size_t>(piece.bytes)}, entry.name, rows);
-          is_read(piece);
+          // As it lies in the file where that is aligned for its type.
+          const char* const bytes = source(piece);
+          const auto address = reinterpret_cast<std::uintptr_t>(bytes);
+          at::Tensor from = at::from_blob(const_cast<char*>(bytes), {piece.bytes}, at::TensorOptions(at::kByte));
+          if (address % c10::elementSize(requests_[piece.request].type) != 0) from = from.clone();
+          hand_over(piece, from);
         }
       }
     } catch (...) {
@@ -173,16 +181,11 @@ void WeightReader::fill_and_send(const Chunk& chunk, Buffer& buffer, const Stage
   if (buffer.sent && buffer.sent->was_marked_for_recording()) buffer.sent->synchronize();
   for (const Piece& piece : chunk) {
     std::memcpy(buffer.host.mutable_data_ptr<std::uint8_t>() + piece.offset, source(piece), static_cast<std::size_t>(piece.bytes));
-    is_read(piece);
   }
   const std::int64_t bytes = chunk.back().offset + chunk.back().bytes;
   buffer.device.narrow(0, 0, bytes).copy_(buffer.host.narrow(0, 0, bytes), /*non_blocking=*/true);
   if (buffer.sent) buffer.sent->record(*stage.stream);
-  for (const Piece& piece : chunk) {
-    const at::Tensor rows = target(piece);
-    const at::Tensor from = buffer.device.narrow(0, piece.offset, piece.bytes).view(requests_[piece.request].type);
-    rows.copy_(from.view(rows.sizes()), /*non_blocking=*/true);
-  }
+  for (const Piece& piece : chunk) hand_over(piece, buffer.device.narrow(0, piece.offset, piece.bytes));
 }
 
 void WeightReader::read_chunks_through_buffers() {

@@ -6,9 +6,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "lora_train/model/row_sink.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::model {
@@ -27,8 +29,9 @@ class WeightReader {
   /// `files` outlives the object.
   WeightReader(const storage::WeightFiles& files, at::Device device, const WeightReaderOptions& options = {});
 
-  /// `target` has the tensor's shape, one dimension or more, any strides and dtype. FormatError when there is no such tensor
-  /// or its dtype is none of ours.
+  /// The rows of the tensor go to `sink`. FormatError when there is no such tensor or its dtype is none of ours.
+  void add(const std::string& name, std::unique_ptr<RowSink> sink);
+  /// They are copied into `target`, which has the tensor's shape, one dimension or more, any strides and dtype.
   void add(const std::string& name, const at::Tensor& target);
 
   /// Fills all targets and releases the mapped pages behind it. StopError between chunks when a stop is asked for; what has
@@ -38,9 +41,10 @@ class WeightReader {
  private:
   struct Request {
     const storage::TensorEntry* entry;
-    at::Tensor target;
+    std::unique_ptr<RowSink> sink;
     at::ScalarType type;      ///< in the file
     std::int64_t row_bytes;   ///< there
+    std::int64_t num_rows() const { return entry->shape.front(); }
   };
   /// Rows of one tensor, and where in a buffer they go.
   struct Piece {
@@ -55,8 +59,8 @@ class WeightReader {
   void cut();
   const Chunk* take();
   const char* source(const Piece& piece) const;
-  at::Tensor target(const Piece& piece) const;
-  void is_read(const Piece& piece);
+  /// Gives the piece's rows to their sink; `from` holds its bytes.
+  void hand_over(const Piece& piece, const at::Tensor& from);
   void read_chunks_into_memory();
   void read_chunks_through_buffers();
   void fill_and_send(const Chunk& chunk, Buffer& buffer, const Stage& stage);

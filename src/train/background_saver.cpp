@@ -21,7 +21,7 @@ BackgroundSaver::BackgroundSaver(const Run& run)
     : run_(run), target_modules_(lora::explicit_targets(run.adapters.specs, run.files.config)),
       saver_(saver_options(run.profile())) {
   constexpr std::int64_t kBytesPerParameter = 12;  // value and two moments
-  const model::Parameters& parameters = run.model.weights->parameters();
+  const model::Parameters& parameters = *run.model.parameters;
   const std::int64_t bytes = kBytesPerParameter * parameters.size();
   if (parameters.values.is_cuda() || bytes <= metrics::available_host_memory() / 2) {
     snapshot_.emplace(parameters.host_copy());
@@ -32,7 +32,7 @@ BackgroundSaver::BackgroundSaver(const Run& run)
 }
 
 void BackgroundSaver::start() {
-  const model::Parameters& live = run_.model.weights->parameters();
+  const model::Parameters& live = *run_.model.parameters;
   if (snapshot_) snapshot_->copy_state_from(live);
   checkpoint::Contents contents = run_.checkpoint;
   contents.state = run_.state;

@@ -38,22 +38,19 @@ void count_step(BenchRun& bench, std::int64_t step) {
 
 void name_buffers(BenchRun& bench, WorkCounter& counter) {
   Run& run = bench.run;
-  const std::int64_t num_layers = run.files.config.num_layers;
-  for (std::int64_t i = 0; i < num_layers; ++i) {
-    const model::LayerWeights& layer = run.model.weights->acquire(i, model::Pass::kForward);
-    for (const model::Projection* projection : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-      counter.name_buffer(projection->weight, "weights");
+  for (std::int64_t i = 0; i < run.files.config.num_layers; ++i) {
+    const model::AcquiredLayer layer(*run.model.weights, i, model::Pass::kForward);
+    for (const model::BlockWeights& block : *layer) {
+      for (const model::Projection& projection : block.projections) counter.name_buffer(projection.weight, "weights");
     }
-    counter.name_buffer(run.activations->d_input(layer.down, 1), "d_input");
-    run.model.weights->release(i, model::Pass::kForward);
   }
-  const model::OuterWeights& outer = run.model.weights->outer();
+  const model::OuterWeights& outer = run.model.weights->acquire_outer(model::Pass::kForward);
   for (const at::Tensor& weight : {outer.embedding, outer.head}) counter.name_buffer(weight, "weights");
-  const model::Parameters& parameters = run.model.weights->parameters();
+  const model::Parameters& parameters = *run.model.parameters;
   for (const at::Tensor& flat : {parameters.values, parameters.grads, parameters.exp_avg, parameters.exp_avg_sq}) {
     counter.name_buffer(flat, "weights");
   }
-  counter.name_buffers(*run.activations, num_layers);
+  for (const auto& [name, buffer] : run.activations->named_buffers()) counter.name_buffer(buffer, name);
 }
 
 BenchWork work_of(const std::string& name, const WorkTotals& totals) {
@@ -114,10 +111,10 @@ BenchResult count(const BenchRequest& request, const BenchRun* like) {
   result.shape = request.shape;
   result.device = "none: counted on the meta device";
   result.precision = to_string(run.profile().precision);
-  result.recompute = recompute_name(bench->recompute);
+  result.recompute = recompute_name(run.spec.recompute.front());
   result.max_seq_len = run.data.max_seq_len;
-  result.micro_batch_size = run.sizes.micro;
-  result.global_batch_size = run.sizes.global;
+  result.micro_batch_size = run.spec.micro_batch_size;
+  result.global_batch_size = run.spec.global_batch_size;
   result.tokens = sizes.tokens;
   result.supervised_tokens = sizes.supervised;
   result.documents = plan.num_documents;
@@ -212,20 +209,20 @@ double seconds_of(const RunDevice& device, const Body& body) {
 
 /// FLOPs per second of plain products of the model's linears, forward and input gradient, weighted as a step has them.
 double measure_gemm_rate(const Run& run) {
-  const std::int64_t tokens = run.sizes.micro * run.data.max_seq_len;
+  const std::int64_t tokens = run.spec.micro_batch_size * run.data.max_seq_len;
   const auto options = at::TensorOptions(compute_dtype(run.profile())).device(run.device.device);
   double flops = 0, seconds = 0;
-  const model::LayerWeights& layer = run.model.weights->acquire(0, model::Pass::kForward);
-  for (const model::Projection* projection : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-    throw_if_stop_requested();
-    const at::Tensor weight = at::empty({projection->out_features, projection->in_features}, options).normal_(0, 0.02);
-    at::Tensor x = at::empty({tokens, projection->in_features}, options).normal_(0, 1);
-    at::Tensor y = at::empty({tokens, projection->out_features}, options);
-    seconds += seconds_of(run.device, [&] { kernels::gemm(x, weight.t(), y); });
-    seconds += seconds_of(run.device, [&] { kernels::gemm(y, weight, x); });
-    flops += 4.0 * static_cast<double>(tokens * projection->in_features * projection->out_features);
+  for (const model::BlockShape& block : run.model.decoder->shape.layers.front().blocks) {
+    for (const model::ProjectionShape& projection : block.projections) {
+      throw_if_stop_requested();
+      const at::Tensor weight = at::empty({projection.out_features, projection.in_features}, options).normal_(0, 0.02);
+      at::Tensor x = at::empty({tokens, projection.in_features}, options).normal_(0, 1);
+      at::Tensor y = at::empty({tokens, projection.out_features}, options);
+      seconds += seconds_of(run.device, [&] { kernels::gemm(x, weight.t(), y); });
+      seconds += seconds_of(run.device, [&] { kernels::gemm(y, weight, x); });
+      flops += 4.0 * static_cast<double>(tokens * projection.in_features * projection.out_features);
+    }
   }
-  run.model.weights->release(0, model::Pass::kForward);
   return flops / seconds;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <random>
 
@@ -69,24 +70,25 @@ Profile bench_profile(const BenchRequest& request) {
   return profile;
 }
 
-void fill_with_random_numbers(model::ResidentWeights& weights, std::int64_t num_layers) {
+void fill_with_random_numbers(LoadedModel& model, std::int64_t num_layers) {
   at::manual_seed(kSeed);
   for (std::int64_t i = 0; i < num_layers; ++i) {
-    model::LayerWeights& layer = weights.acquire(i, model::Pass::kForward);
-    for (model::Projection* projection : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-      projection->base_weight().normal_(0, kWeightStd);
-      if (projection->bias.defined()) projection->bias.zero_();
+    const model::AcquiredLayer layer(*model.weights, i, model::Pass::kForward);
+    for (model::BlockWeights& block : *layer) {
+      for (model::Projection& projection : block.projections) {
+        projection.base_weight().normal_(0, kWeightStd);
+        if (projection.bias.defined()) projection.bias.zero_();
+      }
+      for (model::NormWeight& norm : block.norms) {
+        if (norm.weight.defined()) norm.weight.fill_(1);
+      }
     }
-    for (model::NormWeight* norm : {&layer.input_norm, &layer.post_attention_norm, &layer.q_norm, &layer.k_norm}) {
-      if (norm->weight.defined()) norm->weight.fill_(1);
-    }
-    weights.release(i, model::Pass::kForward);
   }
-  model::OuterWeights& outer = weights.outer();
+  model::OuterWeights& outer = model.weights->acquire_outer(model::Pass::kForward);
   outer.embedding.normal_(0, kWeightStd);
   if (!outer.is_tied) outer.head.normal_(0, kWeightStd);
   outer.final_norm.weight.fill_(1);
-  weights.parameters().values.normal_(0, kWeightStd);  // B too: gradients of A are then not zero
+  model.parameters->values.normal_(0, kWeightStd);  // B too: gradients of A are then not zero
 }
 
 void load_random_model(BenchRun& bench, at::Device device) {
@@ -94,25 +96,25 @@ void load_random_model(BenchRun& bench, at::Device device) {
   const Profile& profile = run.profile();
   const bool trains_all = profile.adapter == AdapterKind::kNone;
   const at::ScalarType dtype = compute_dtype(profile);
-  run.model.weights = std::make_unique<model::ResidentWeights>(
-      run.files.config, dtype, run.adapters.specs,
-      trains_all ? model::TrainedWeights::kAll : model::TrainedWeights::kNone, device);
-  if (!device.is_meta()) fill_with_random_numbers(*run.model.weights, run.files.config.num_layers);
+  const model::ModelShape shape = model::model_shape(run.files.config, run.adapters.specs);
+  const auto trained = trains_all ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+  run.model.parameters =
+      std::make_unique<model::Parameters>(model::make_parameters(run.files.config, shape, trained, device));
+  run.model.weights = std::make_unique<model::ResidentWeights>(run.files.config, shape, *run.model.parameters,
+                                                               model::WeightOptions{dtype, device, trained});
+  if (!device.is_meta()) fill_with_random_numbers(run.model, run.files.config.num_layers);
   run.model.weights->refresh();
   const model::FirstNeeded first = trains_all ? model::FirstNeeded{0, true}
                                               : model::FirstNeeded{lora::first_adapted_layer(run.adapters.specs), false};
   run.model.decoder = std::make_unique<model::Decoder>(
-      model::make_decoder(run.files.config, *run.model.weights, dtype, run.data.max_seq_len, first));
-  run.model.decoder->attention = attention_backend(profile);
+      model::make_decoder(run.files.config, shape, *run.model.weights, dtype, run.data.max_seq_len, first));
 }
 
 void plan_data(BenchRun& bench, const BenchRequest& request) {
   Run& run = bench.run;
-  run.data.train = make_documents(request, run.data.max_seq_len, kStepsOfData * run.sizes.global, run.files.config.vocab_size);
-  run.plan = std::make_unique<data::RunPlan>(run.data.train, data::plan_options(run.profile(), run.sizes, run.data));
+  run.data.train = make_documents(request, run.data.max_seq_len, kStepsOfData * run.spec.global_batch_size, run.files.config.vocab_size);
+  run.plan = std::make_unique<data::RunPlan>(run.data.train, data::plan_options(run.profile(), run.spec.sizes(), run.data));
 }
-
-std::int64_t max_tokens(const Run& run) { return run.sizes.micro * run.data.max_seq_len; }
 
 void start(BenchRun& bench, const BenchRequest& request) {
   Run& run = bench.run;
@@ -132,19 +134,12 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   start(*bench, request);
   run.device = start_device(run.profile(), run.files.config);
   run.max_steps_in_flight = run.device.is_cuda() ? kMaxStepsInFlight : 0;
-  std::optional<FittingSizes> fitting;
-  const std::int64_t budget = memory_budget(run.device);
-  if (run.device.is_cuda()) {
-    fitting = fit_into_memory(run.profile(), run.files, run.adapters, run.data.max_seq_len, budget,
-                              run.device.num_multiprocessors);
-  }
-  run.sizes = fitting ? fitting->sizes : data::resolve_batch_sizes(run.profile(), run.data.max_seq_len);
+  run.spec = decide(facts_of(run));
   plan_data(*bench, request);
   load_random_model(*bench, run.device.device);
   run.tuning = start_tuning(run.profile(), run.device, "");
-  const std::int64_t chunk_bytes = tune_before_buffers(run, fitting, budget, 0);
-  prepare_steps(run, max_tokens(run), fitting ? std::optional(fitting->recompute) : std::nullopt, chunk_bytes);
-  bench->recompute = run.activations->recompute(0);
+  tune_spec(run, 0);
+  allocate(run);
   rehearse(run);
   record_steps(run);
   if (run.tuning) run.tuning->finish();
@@ -155,12 +150,17 @@ std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const Benc
   auto bench = std::make_unique<BenchRun>(request);
   Run& run = bench->run;
   start(*bench, request);
-  run.sizes = like != nullptr ? like->run.sizes
-                              : data::resolve_batch_sizes(run.profile(), run.data.max_seq_len, kGpuTokens);
+  if (like != nullptr) {
+    run.spec = like->run.spec;
+  } else {  // as on a GPU where everything fits
+    RunFacts facts = facts_of(run);
+    facts.auto_tokens = kGpuTokens;
+    facts.memory_bytes = std::numeric_limits<std::int64_t>::max();
+    run.spec = decide(facts);
+  }
   plan_data(*bench, request);
   load_random_model(*bench, at::kMeta);
-  bench->recompute = like != nullptr ? like->recompute : recompute_modes(run.profile()).front();
-  prepare_steps(run, max_tokens(run), bench->recompute, model::LossHeadOptions{}.chunk_bytes);
+  allocate(run);
   return bench;
 }
 

@@ -18,7 +18,6 @@ struct BenchRun {
 
   TrainRequest request;
   Run run;
-  model::Recompute recompute = model::Recompute::kOff;
 };
 
 /// Ready for ask_for_step, steps 1 to num_warm_up + num_steps and some more for the profile. Keys of the profile that are

@@ -32,7 +32,7 @@ double scaled_learning_rate(const Profile& profile, std::int64_t global_batch_si
 optim::LrScheduleOptions schedule_options(const Profile& profile, const Run& run) {
   optim::LrScheduleOptions schedule;
   schedule.type = to_string(profile.lr_scheduler_type);
-  schedule.learning_rate = scaled_learning_rate(profile, run.sizes.global);
+  schedule.learning_rate = scaled_learning_rate(profile, run.spec.global_batch_size);
   schedule.total_steps = run.plan->total_steps();
   schedule.warmup_steps = profile.warmup_steps.value_or(static_cast<std::int64_t>(
       std::ceil(profile.warmup_ratio * static_cast<double>(schedule.total_steps))));
@@ -47,11 +47,11 @@ void log_start(const Run& run) {
                 "steps: %lld in all, %lld in the first epoch; a step has %lld rows, about %.1f documents and %.0f tokens "
                 "(micro-batches of %lld rows, max_seq_len %lld, %.1f%% of it filled)",
                 static_cast<long long>(plan.total_steps()), static_cast<long long>(plan.steps_per_epoch().front()),
-                static_cast<long long>(run.sizes.global), plan.documents_per_step(), plan.tokens_per_step(),
-                static_cast<long long>(run.sizes.micro), static_cast<long long>(run.data.max_seq_len),
+                static_cast<long long>(run.spec.global_batch_size), plan.documents_per_step(), plan.tokens_per_step(),
+                static_cast<long long>(run.spec.micro_batch_size), static_cast<long long>(run.data.max_seq_len),
                 100.0 * plan.packing_efficiency());
   log_info(line);
-  log_info("trained parameters: " + format_count(run.model.weights->parameters().size()) + " of " +
+  log_info("trained parameters: " + format_count(run.model.parameters->size()) + " of " +
            format_count(model::num_parameters(run.files.config)) + " (" +
            (run.adapters.specs.empty() ? "full fine-tuning" : std::to_string(run.adapters.specs.size()) + " LoRA adapters") +
            "); activations at most " + format_bytes(static_cast<double>(run.activations->bytes())));
@@ -100,7 +100,7 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
                           checkpoint.string() + " is of step " + std::to_string(found.state.step) +
                           ". Raise it, or resume from an earlier checkpoint");
   }
-  load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), run.model.weights->parameters());
+  load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), *run.model.parameters);
   run.model.weights->refresh();
   run.state = found.state;
   log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
@@ -127,7 +127,7 @@ void check_stop_token_row(Run& run) {
   const auto id = run.data.stop_token_id;
   if (!id || run.profile().adapter == AdapterKind::kNone || *id >= run.files.config.vocab_size) return;
   const std::int64_t num_tokens = std::min<std::int64_t>(run.files.tokenizer->vocab_size(), run.files.config.vocab_size);
-  if (const auto seen = looks_untrained(run.model.weights->outer().embedding, *id, num_tokens)) {
+  if (const auto seen = looks_untrained(run.model.weights->acquire_outer(model::Pass::kForward).embedding, *id, num_tokens)) {
     log_warning("the embedding of " + run.files.tokenizer->id_to_token(*id) + " (id " + std::to_string(*id) +
                 "), which ends a turn, looks untrained (" + *seen +
                 "), and LoRA does not change it: the model may never learn to stop. Start from the instruct model, or "
@@ -135,39 +135,40 @@ void check_stop_token_row(Run& run) {
   }
 }
 
-std::int64_t capacity(const Run& run, std::int64_t eval_rows) {
-  return std::max(run.sizes.micro, run.data.evals.empty() ? 0 : eval_rows) * run.data.max_seq_len;
-}
-
 std::vector<std::string> paths_with_dropout(const Run& run) {
   std::vector<std::string> paths;
   if (run.profile().lora_dropout == 0) return paths;
-  for (const auto& spec : run.adapters.specs) paths.push_back(model::linear_path(spec.layer, spec.slot));
+  for (const auto& spec : run.adapters.specs) paths.push_back(model::linear_path(spec));
   return paths;
 }
 
 }  // namespace
 
-std::int64_t tune_before_buffers(Run& run, const std::optional<FittingSizes>& fitting, std::int64_t budget,
-                                 std::int64_t chunk_rows) {
-  const std::int64_t spare_bytes = fitting ? budget - fitting->plan.total() : 0;
-  const std::optional<std::int64_t> kept = kept_loss_chunk(run, chunk_rows, spare_bytes);
-  std::int64_t chunk_bytes = kept.value_or(model::LossHeadOptions{}.chunk_bytes);
-  if (!run.tuning) return chunk_bytes;
+void tune_spec(Run& run, std::int64_t chunk_rows) {
+  RunSpec& spec = run.spec;
+  const std::optional<std::int64_t> kept = kept_loss_chunk(run, chunk_rows, spec.spare_bytes());
+  if (kept) spec.loss_chunk_bytes = *kept;
+  if (!run.tuning) return;
   try {
     tune_attention(run);
-    if (!kept) chunk_bytes = tune_loss_chunk(run, spare_bytes);
+    if (!kept) spec.loss_chunk_bytes = tune_loss_chunk(run, spec.spare_bytes());
   } catch (const c10::OutOfMemoryError& error) {
     log_info(std::string("tuning: chosen by rule, there is no memory to measure in: ") + error.what_without_backtrace());
   }
   release_unused_memory(run.device);
-  return chunk_bytes;
 }
 
-void prepare_steps(Run& run, std::int64_t max_tokens, std::optional<model::Recompute> recompute, std::int64_t chunk_bytes) {
+void allocate(Run& run) {
   const Profile& profile = run.profile();
-  run.activations = plan_activations(profile, *run.model.decoder, max_tokens, true, recompute);
-  run.loss_head = plan_loss_head(*run.model.decoder, max_tokens, true, chunk_bytes);
+  const RunSpec& spec = run.spec;
+  model::Decoder& decoder = *run.model.decoder;
+  const std::int64_t max_tokens = spec.max_tokens;
+  decoder.attention = spec.attention;
+  decoder.windowed_attention = spec.windowed_attention;
+  run.activations = std::make_unique<model::Activations>(
+      decoder.shape, model::ActivationOptions{max_tokens, true, profile.lora_dropout > 0}, spec.recompute, decoder.dtype,
+      decoder.rope.cos.device());
+  run.loss_head = plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes);
   if (run.device.is_cuda() || kernels::can_capture()) {
     run.batch_classes = data::choose_batch_classes(data::batch_shapes(run.data.train, *run.plan), max_tokens);
   }
@@ -177,9 +178,17 @@ void prepare_steps(Run& run, std::int64_t max_tokens, std::optional<model::Recom
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths));
   run.context = std::make_unique<StepContext>(StepContext{
-      run.data.train, *run.model.decoder, *run.model.weights, *run.activations, *run.loss_head,
+      run.data.train, *run.model.decoder, *run.model.parameters, *run.model.weights, *run.activations, *run.loss_head,
       *run.feed, *run.scalars, {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
       profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), dropout_paths, {}, false});
+}
+
+RunFacts facts_of(const Run& run) {
+  RunFacts facts{run.profile(), run.files.config, run.adapters.specs, run.data.max_seq_len, !run.data.evals.empty()};
+  facts.is_cuda = run.device.is_cuda();
+  facts.memory_bytes = facts.is_cuda ? memory_budget(run.device) : metrics::available_host_memory() / 2;
+  facts.num_multiprocessors = run.device.num_multiprocessors;
+  return facts;
 }
 
 std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint) {
@@ -202,21 +211,17 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   }
   run->startup.end_phase("data");
   throw_if_stop_requested();
-  std::optional<FittingSizes> fitting;
-  const std::int64_t budget = memory_budget(run->device);
+  run->spec = decide(facts_of(*run));
   if (run->device.is_cuda()) {
-    fitting = fit_into_memory(profile, run->files, run->adapters, run->data.max_seq_len, budget,
-                              run->device.num_multiprocessors);
-    log_info("GPU memory planned: " + format_bytes(static_cast<double>(fitting->plan.total())) + " (" +
-             fitting->plan.describe() + ")");
+    log_info("GPU memory planned: " + format_bytes(static_cast<double>(run->spec.memory.total())) + " (" +
+             run->spec.memory.describe() + ")");
   }
-  run->sizes = fitting ? fitting->sizes : data::resolve_batch_sizes(profile, run->data.max_seq_len);
   run->resolved.max_seq_len = run->data.max_seq_len;
-  run->resolved.micro_batch_size = run->sizes.micro;
-  run->plan = std::make_unique<data::RunPlan>(run->data.train, data::plan_options(profile, run->sizes, run->data));
-  const std::int64_t eval_rows = profile.eval_micro_batch_size.value_or(run->sizes.micro);
+  run->resolved.micro_batch_size = run->spec.micro_batch_size;
+  run->plan = std::make_unique<data::RunPlan>(run->data.train, data::plan_options(profile, run->spec.sizes(), run->data));
   for (const auto& eval : run->data.evals) {
-    run->eval_plans.push_back(data::plan_evaluation(eval.store, run->data.max_seq_len, profile.packing, eval_rows));
+    run->eval_plans.push_back(data::plan_evaluation(eval.store, run->data.max_seq_len, profile.packing,
+                                                    run->spec.eval_micro_batch_size));
   }
   const bool train_all = profile.adapter == AdapterKind::kNone;
   run->startup.end_phase("plan");
@@ -224,9 +229,9 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   check_stop_token_row(*run);
   run->startup.end_phase("weights");
   run->tuning = start_tuning(profile, run->device, found ? found->state.tuning : "");
-  const std::int64_t chunk_bytes = tune_before_buffers(*run, fitting, budget, found ? found->state.loss_chunk_rows : 0);
+  tune_spec(*run, found ? found->state.loss_chunk_rows : 0);
   if (run->tuning) run->startup.end_phase("tuning");
-  prepare_steps(*run, capacity(*run, eval_rows), fitting ? std::optional(fitting->recompute) : std::nullopt, chunk_bytes);
+  allocate(*run);
   run->schedule = schedule_options(profile, *run);
   run->checkpoint = checkpoint_contents(*run);
   if (checkpoint) resume(*run, *checkpoint, *found);

@@ -25,7 +25,7 @@ std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model,
     limits.max_sequences = kSequencesOnGpu;
     limits.cache_bytes = device_room(model.device).free / 2;
   }
-  return std::make_unique<generate::Generator>(model.model.decoder->config, *model.model.weights, limits,
+  return std::make_unique<generate::Generator>(model.model.decoder->config, model.model.decoder->shape, *model.model.weights, limits,
                                                attention_backend(profile));
 }
 

@@ -1,8 +1,9 @@
 #include "memory_plan.h"
 
+#include <ATen/ATen.h>
+
 #include <algorithm>
 #include <array>
-#include <iterator>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
@@ -13,7 +14,6 @@
 namespace lora_train::train {
 namespace {
 
-constexpr std::int64_t kGpuMicroBatchTokens = 16384;  // on a GPU: matrix products are near their best rate from here on
 constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kReserveBytes = std::int64_t{512} << 20;  // kernels loaded late, fragments of LibTorch's allocator
 constexpr double kReserveShare = 0.02;
@@ -38,21 +38,6 @@ std::int64_t attention_bytes(const MemoryCase& asked) {
   std::int64_t bytes = 0;
   for (const auto backend : planned_backends(asked.profile)) bytes = std::max(bytes, kernels::attention_call_bytes(backend, sizes));
   return bytes;
-}
-
-std::int64_t rows_of(const Profile& profile, const data::BatchSizes& sizes) {
-  return std::max(sizes.micro, profile.eval_micro_batch_size.value_or(sizes.micro));
-}
-
-/// Token counts of a micro-batch to try, the largest first; one when micro_batch_size is given.
-std::vector<std::int64_t> token_targets(const Profile& profile, std::int64_t max_seq_len) {
-  if (profile.micro_batch_size) return {kGpuMicroBatchTokens};
-  std::vector<std::int64_t> targets;
-  for (std::int64_t tokens = std::max(kGpuMicroBatchTokens, max_seq_len); tokens >= max_seq_len; tokens /= 2) {
-    targets.push_back(tokens);
-  }
-  if (targets.back() != max_seq_len) targets.push_back(max_seq_len);
-  return targets;
 }
 
 /// Keys that would make the run smaller, the cheapest first, with what they would leave missing.
@@ -103,20 +88,19 @@ std::string MemoryPlan::describe() const {
 
 MemoryPlan plan_memory(const MemoryCase& asked) {
   const at::ScalarType dtype = compute_dtype(asked.profile);
-  const bool trains_all = asked.profile.adapter == AdapterKind::kNone;
-  model::ResidentWeights weights(asked.config, dtype, asked.adapters,
-                                 trains_all ? model::TrainedWeights::kAll : model::TrainedWeights::kNone);
-  model::ActivationShape shape;
-  shape.max_tokens = asked.max_tokens();
-  shape.dtype = dtype;
-  shape.has_dropout = asked.profile.lora_dropout > 0;
-  shape.device = at::kMeta;
-  const std::vector<model::Recompute> modes(static_cast<std::size_t>(asked.config.num_layers), asked.recompute);
+  const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
+  const auto trained =
+      asked.profile.adapter == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+  const model::ModelShape shape = model::model_shape(asked.config, asked.adapters);
+  const model::ActivationOptions options{asked.max_tokens(), true, asked.profile.lora_dropout > 0};
+  const std::vector<model::Recompute> modes(shape.layers.size(), asked.recompute);
+  model::OuterWeights outer;
+  outer.head = at::empty({asked.config.vocab_size, asked.config.hidden_size}, at::TensorOptions(dtype).device(at::kMeta));
   MemoryPlan plan;
-  plan.weights = weights.bytes();
-  plan.parameters = 4 * 4 * weights.parameters().size();
-  plan.activations = model::Activations(asked.config, weights, shape, modes).bytes();
-  plan.loss_head = model::LossHead(weights.outer(), {asked.config.rms_norm_eps, asked.max_tokens(), true}).bytes();
+  plan.weights = model::weight_bytes(asked.config, shape, element_bytes);
+  plan.parameters = 4 * 4 * model::num_trained(asked.config, shape, trained);
+  plan.activations = model::plan_activations(shape, options, modes).bytes(element_bytes);
+  plan.loss_head = model::LossHead(outer, {asked.config.rms_norm_eps, asked.max_tokens(), true}).bytes();
   plan.batches = BatchFeed::device_bytes(asked.max_tokens());
   // Steps that are recorded have temporary memory of their own beside that of steps computed as they come.
   const bool may_be_recorded = asked.profile.cuda_graphs == CudaGraphs::kAuto;
@@ -125,31 +109,13 @@ MemoryPlan plan_memory(const MemoryCase& asked) {
   return plan;
 }
 
-FittingSizes fit_into_memory(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
-                             std::int64_t max_seq_len, std::int64_t budget_bytes, int num_multiprocessors) {
-  MemoryCase smallest{profile, files.config, adapters.specs, max_seq_len};
-  smallest.num_multiprocessors = num_multiprocessors;
-  for (const std::int64_t tokens : token_targets(profile, max_seq_len)) {
-    FittingSizes fitting;
-    fitting.sizes = data::resolve_batch_sizes(profile, max_seq_len, tokens);
-    for (const model::Recompute mode : recompute_modes(profile)) {
-      fitting.recompute = mode;
-      smallest.rows = rows_of(profile, fitting.sizes);
-      smallest.recompute = mode;
-      fitting.plan = plan_memory(smallest);
-      // A smaller micro-batch costs less than computing products twice.
-      const bool is_last_resort = mode >= model::Recompute::kGateUp && tokens > max_seq_len &&
-                                  profile.gradient_checkpointing == GradientCheckpointing::kAuto &&
-                                  !profile.micro_batch_size && fitting.sizes.micro > 1;
-      if (fitting.plan.total() <= budget_bytes && !is_last_resort) return fitting;
-    }
-  }
-  const MemoryPlan plan = plan_memory(smallest);
+void refuse_memory(const MemoryCase& asked, std::int64_t budget_bytes) {
+  const MemoryPlan plan = plan_memory(asked);
   throw DeviceError("out of GPU memory before step 1",
-                    "a micro-batch of " + std::to_string(smallest.rows) + " x " + std::to_string(max_seq_len) +
+                    "a micro-batch of " + std::to_string(asked.rows) + " x " + std::to_string(asked.max_seq_len) +
                         " tokens needs " + in_words(plan.total()) + ", " + in_words(budget_bytes) + " can be used: " +
                         in_words(plan.total() - budget_bytes) + " are missing. Held by: " + plan.describe() + ". To fit, " +
-                        advice(smallest, budget_bytes));
+                        advice(asked, budget_bytes));
 }
 
 std::int64_t memory_budget(const RunDevice& device) {
@@ -163,9 +129,10 @@ void throw_out_of_memory(const Run& run, const std::string& reason) {
   const Profile& profile = run.profile();
   const DeviceMemory memory = device_memory(run.device);
   const DeviceRoom room = device_room(run.device);
-  MemoryCase asked{profile, run.files.config, run.adapters.specs, run.data.max_seq_len, rows_of(profile, run.sizes),
-                   run.activations ? run.activations->recompute(0) : model::Recompute::kOff,
-                   run.device.num_multiprocessors};
+  const RunSpec& spec = run.spec;
+  const MemoryCase asked{profile, run.files.config, run.adapters.specs, spec.max_seq_len,
+                         std::max(spec.micro_batch_size, spec.eval_micro_batch_size), spec.recompute.front(),
+                         run.device.num_multiprocessors};
   throw DeviceError("out of GPU memory", reason + ". Planned: " + plan_memory(asked).describe() + "; in use " +
                                              in_words(memory.allocated) + " of " + in_words(room.total) + ", free " +
                                              in_words(room.free) + ". Other programs may have taken memory since the start "

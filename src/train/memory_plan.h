@@ -26,6 +26,7 @@ struct MemoryPlan {
   std::int64_t total() const {
     return weights + parameters + activations + loss_head + batches + attention + workspaces;
   }
+  bool operator==(const MemoryPlan&) const = default;
   /// "weights 14.2 GiB, activations 3.1 GiB, ..."; the largest first.
   std::string describe() const;
 };
@@ -43,16 +44,9 @@ struct MemoryCase {
 };
 MemoryPlan plan_memory(const MemoryCase& asked);
 
-/// Sizes and recomputation that fit into budget_bytes: micro_batch_size auto is the largest up to 16384 tokens,
-/// gradient_checkpointing auto the least that is needed. Throws DeviceError that says how much is missing, what holds the
-/// memory, and which keys to change to what.
-struct FittingSizes {
-  data::BatchSizes sizes;
-  model::Recompute recompute = model::Recompute::kOff;
-  MemoryPlan plan;
-};
-FittingSizes fit_into_memory(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
-                             std::int64_t max_seq_len, std::int64_t budget_bytes, int num_multiprocessors);
+/// Throws the DeviceError for a run that does not fit: how much is missing, what holds the memory, and which keys to change
+/// to what.
+[[noreturn]] void refuse_memory(const MemoryCase& asked, std::int64_t budget_bytes);
 
 /// Bytes of a GPU that a run may plan with: what is free, less a reserve for what cannot be counted.
 std::int64_t memory_budget(const RunDevice& device);

@@ -90,13 +90,16 @@ class Evaluation {
   std::vector<EvalResult> evaluate_losses() {
     const data::BatchSizes sizes = data::resolve_batch_sizes(profile_, data_.max_seq_len);
     const std::int64_t rows = profile_.eval_micro_batch_size.value_or(sizes.micro);
-    const auto activations = plan_activations(profile_, *model_.model.decoder, rows * data_.max_seq_len, false);
-    const auto loss_head = plan_loss_head(*model_.model.decoder, activations->max_tokens(), false);
-    BatchFeed feed(model_.device, {activations->max_tokens(), profile_.dataloader_pin_memory});
+    model::Decoder& decoder = *model_.model.decoder;
+    const std::int64_t max_tokens = rows * data_.max_seq_len;
+    model::Activations activations(decoder.shape, {.max_tokens = max_tokens, .needs_backward = false}, {}, decoder.dtype,
+                                   model_.device.device);
+    const auto loss_head = plan_loss_head(decoder, max_tokens, false);
+    BatchFeed feed(model_.device, {max_tokens, profile_.dataloader_pin_memory});
     std::vector<EvalResult> results;
     for (const auto& store : data_.stores) {
       const auto plan = data::plan_evaluation(store.store, data_.max_seq_len, profile_.packing, rows);
-      results.push_back(evaluate({*model_.model.decoder, *activations, *loss_head, feed}, store, plan));
+      results.push_back(evaluate({decoder, activations, *loss_head, feed}, store, plan));
       results.back().num_rows_cut = store.ledger.count(data::LedgerReason::kTruncated);
       results.back().num_rows_lost = store.ledger.lost();
     }

@@ -14,6 +14,7 @@
 #include "lora_train/optim/lr_schedule.h"
 #include "lora_train/train/requests.h"
 #include "evaluate.h"
+#include "run_spec.h"
 #include "setup.h"
 #include "startup_times.h"
 #include "train_step.h"
@@ -40,7 +41,7 @@ struct Run {
   ModelFiles files;
   AdapterSetup adapters;
   data::PreparedData data;
-  data::BatchSizes sizes;
+  RunSpec spec;
   std::unique_ptr<data::RunPlan> plan;
   std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
   std::vector<data::BatchClass> batch_classes;  ///< sizes that a GPU fills micro-batches up to
@@ -59,26 +60,26 @@ struct Run {
   const Profile& profile() const { return request.profile; }
   /// In host memory: the run's own on a CPU, else a copy.
   model::Parameters host_parameters() const {
-    const model::Parameters& own = model.weights->parameters();
+    const model::Parameters& own = *model.parameters;
     return device.is_cuda() ? own.host_copy() : own;
   }
   EvalContext eval_context() const { return {*model.decoder, *activations, *loss_head, *feed}; }
   double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
 };
 
-struct FittingSizes;
-
 /// Looked for once.
 const LargestMicroBatch& largest_micro_batch(Run& run);
 
-/// Where run.tuning says so, chooses by measuring the attention backend and the rows of a chunk of the loss head, before buffers
-/// are planned; chunk_rows: those of before, for a run that goes on, else 0. Returns LossHeadOptions::chunk_bytes.
-std::int64_t tune_before_buffers(Run& run, const std::optional<FittingSizes>& fitting, std::int64_t budget,
-                                 std::int64_t chunk_rows);
+/// What decide() is to know of a run whose model, adapters, data and device are there.
+RunFacts facts_of(const Run& run);
 
-/// Buffers, feed and scalars for micro-batches of at most max_tokens, and the context of a step over them. Model, plan and
-/// training data are there.
-void prepare_steps(Run& run, std::int64_t max_tokens, std::optional<model::Recompute> recompute, std::int64_t chunk_bytes);
+/// Where run.tuning says so, settles by measuring what run.spec leaves open: the attention backends and the rows of a chunk
+/// of the loss head. Weights are there, buffers are not. chunk_rows: those of before, for a run that goes on, else 0.
+void tune_spec(Run& run, std::int64_t chunk_rows);
+
+/// Makes what run.spec describes: buffers, feed and scalars, and the context of a step over them. Model, plan and training
+/// data are there.
+void allocate(Run& run);
 
 /// Everything up to step 1; resumes from `checkpoint` when there is one.
 std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint);

@@ -7,7 +7,6 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/text.h"
-#include "lora_train/metrics/host_memory.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::train {
@@ -146,47 +145,33 @@ LoadedModel load_model(const Profile& profile, const RunDevice& device, const Mo
   model::check_weights(files.config, weight_files);
   LoadedModel loaded;
   loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
+  const model::ModelShape shape = model::model_shape(files.config, adapters.specs);
+  const auto trained = train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+  loaded.parameters = std::make_unique<model::Parameters>(
+      model::make_parameters(files.config, shape, trained, device.device));
   loaded.weights = std::make_unique<model::ResidentWeights>(
-      files.config, weight_files, dtype, adapters.specs,
-      train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone, device.device);
+      files.config, shape, *loaded.parameters, model::WeightOptions{dtype, device.device, trained}, weight_files);
   if (!adapters.specs.empty()) {
     if (profile.init_adapter.empty()) {
-      lora::init_adapter_values(adapters.specs, static_cast<std::uint64_t>(profile.seed), loaded.weights->parameters());
+      lora::init_adapter_values(adapters.specs, static_cast<std::uint64_t>(profile.seed), *loaded.parameters);
     } else {
-      lora::load_adapter(profile.init_adapter, adapters.specs, loaded.weights->parameters());
+      lora::load_adapter(profile.init_adapter, adapters.specs, *loaded.parameters);
     }
   }
   loaded.weights->refresh();
   const model::FirstNeeded first = train_all_weights ? model::FirstNeeded{0, true}
                                                      : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};
   loaded.decoder = std::make_unique<model::Decoder>(
-      model::make_decoder(files.config, *loaded.weights, dtype, max_seq_len, first));
+      model::make_decoder(files.config, shape, *loaded.weights, dtype, max_seq_len, first));
   loaded.decoder->attention = loaded.decoder->windowed_attention = attention_backend(profile);
   release_unused_memory(device);
   return loaded;
 }
 
-std::unique_ptr<model::Activations> plan_activations(const Profile& profile, const model::Decoder& decoder,
-                                                     std::int64_t max_tokens, bool needs_backward,
-                                                     std::optional<model::Recompute> recompute) {
-  model::ActivationShape shape;
-  shape.max_tokens = max_tokens;
-  shape.dtype = decoder.dtype;
-  shape.needs_backward = needs_backward;
-  shape.has_dropout = profile.lora_dropout > 0;
-  shape.device = decoder.rope.cos.device();
-  if (const auto allowed = recompute_modes(profile); !recompute && allowed.size() == 1) recompute = allowed.front();
-  if (!recompute) {
-    recompute = model::choose_recompute(decoder.config, decoder.weights, shape, metrics::available_host_memory() / 2);
-  }
-  const std::vector<model::Recompute> modes(static_cast<std::size_t>(decoder.config.num_layers), *recompute);
-  return std::make_unique<model::Activations>(decoder.config, decoder.weights, shape, modes);
-}
-
 std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,
                                                 bool needs_backward, std::int64_t chunk_bytes) {
   return std::make_unique<model::LossHead>(
-      decoder.weights.outer(), model::LossHeadOptions{decoder.config.rms_norm_eps, max_tokens, needs_backward, chunk_bytes});
+      decoder.weights.acquire_outer(model::Pass::kForward), model::LossHeadOptions{decoder.config.rms_norm_eps, max_tokens, needs_backward, chunk_bytes});
 }
 
 }  // namespace lora_train::train

@@ -7,10 +7,9 @@
 #include "lora_train/config/profile.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/lora/adapter_file.h"
-#include "lora_train/model/activations.h"
+#include "lora_train/model/base_weights.h"
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/loss_head.h"
-#include "lora_train/model/resident_weights.h"
 #include "lora_train/storage/resolve_model.h"
 #include "lora_train/tokenizer/model_folder.h"
 #include "run_device.h"
@@ -44,17 +43,13 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
 
 /// Weights in memory and ready to run. With an adapter its values are initialised, or loaded from init_adapter.
 struct LoadedModel {
-  std::unique_ptr<model::ResidentWeights> weights;
+  std::unique_ptr<model::Parameters> parameters;  ///< what is trained; the weights hold views of it
+  std::unique_ptr<model::BaseWeights> weights;
   std::unique_ptr<model::Decoder> decoder;
   std::string fingerprint;  ///< of config.json and, by samples, of the weights
 };
 LoadedModel load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
                        const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len);
-
-/// gradient_checkpointing resolved, unless `recompute` already says (auto: by the memory of the host), buffers planned.
-std::unique_ptr<model::Activations> plan_activations(const Profile& profile, const model::Decoder& decoder,
-                                                     std::int64_t max_tokens, bool needs_backward,
-                                                     std::optional<model::Recompute> recompute = {});
 
 /// For batches of at most max_tokens, all of which may be supervised.
 std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,

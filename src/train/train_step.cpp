@@ -57,7 +57,7 @@ double accumulate_gradients(StepContext& context, const data::StepPlan& plan, co
                             double learning_rate) {
   context.scalars.begin(optim::first_scalars(plan.step, plan.num_supervised, learning_rate, context.adamw),
                         dropout_keys(context, plan.step));
-  context.weights.parameters().grads.zero_();
+  context.parameters.grads.zero_();
   double data_wait_ms = 0;
   for (std::size_t i = 0; i < plan.micro_batches.size(); ++i) {
     throw_if_stop_requested();
@@ -91,7 +91,7 @@ void ask_for_backward(StepContext& context, const model::Batch& batch) {
 }
 
 void ask_for_update(StepContext& context) {
-  model::Parameters& parameters = context.weights.parameters();
+  model::Parameters& parameters = context.parameters;
   optim::measure_gradients(parameters.grads, context.max_grad_norm, context.scalars.device());
   optim::adamw_step(parameters.values, parameters.grads, parameters.exp_avg, parameters.exp_avg_sq, context.adamw,
                     parameters.num_decayed(), context.scalars.device());
@@ -121,7 +121,7 @@ std::string name_rows(const data::DocumentStore& store, std::span<const std::uin
 
 double ask_for_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next) {
   const double data_wait_ms = accumulate_gradients(context, plan, next, 0);
-  optim::measure_gradients(context.weights.parameters().grads, context.max_grad_norm, context.scalars.device());
+  optim::measure_gradients(context.parameters.grads, context.max_grad_norm, context.scalars.device());
   context.scalars.end();
   return data_wait_ms;
 }

@@ -8,10 +8,9 @@
 
 #include "lora_train/data/micro_batch.h"
 #include "lora_train/data/plan.h"
-#include "lora_train/model/activations.h"
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/loss_head.h"
-#include "lora_train/model/resident_weights.h"
+#include "lora_train/model/base_weights.h"
 #include "batch_feed.h"
 #include "lora_train/optim/adamw.h"
 #include "step_graphs.h"
@@ -32,7 +31,8 @@ std::string name_rows(const data::DocumentStore& store, std::span<const std::uin
 struct StepContext {
   const data::DocumentStore& documents;
   model::Decoder& decoder;
-  model::ResidentWeights& weights;
+  model::Parameters& parameters;
+  model::BaseWeights& weights;
   model::Activations& activations;
   model::LossHead& loss_head;
   BatchFeed& feed;

@@ -34,8 +34,7 @@ class AttentionRun {
     const auto options = at::TensorOptions(decoder.dtype).device(device);
     const std::int64_t N = cu_seqlens_.back(), E = config_.head_dim;
     const std::int64_t width = (config_.num_heads + 2 * config_.num_kv_heads) * E;
-    const std::int64_t out_width = decoder.weights.acquire(0, model::Pass::kForward).o.input_width();
-    decoder.weights.release(0, model::Pass::kForward);
+    const std::int64_t out_width = model::saved_buffer(decoder.shape.layers.front(), "attention.out").width;
     qkv_ = at::empty({N, width}, options).normal_();
     d_out_ = at::empty({N, out_width}, options).normal_();
     d_qkv_ = at::zeros({N, width}, options);
@@ -68,7 +67,7 @@ class AttentionRun {
   }
 
   kernels::AttentionLayout layout(std::int64_t window, AttentionBackend backend) const {
-    return {cu_seqlens_, cu_seqlens_, window, 1.0 / std::sqrt(static_cast<double>(config_.head_dim)), backend,
+    return {cu_seqlens_, cu_seqlens_, window, config_.attention_scale, backend,
             cu_seqlens_device_, cu_seqlens_device_, longest_, longest_, {}};
   }
 
@@ -206,12 +205,12 @@ void tune_attention(Run& run) {
   AttentionRun attention(decoder, lengths, run.device.device);
   const auto& windows = decoder.config.layer_window;
   for (const std::int64_t window : std::set<std::int64_t>(windows.begin(), windows.end())) {
-    (window == 0 ? decoder.attention : decoder.windowed_attention) = choose_backend(run.tuning->tuner(), attention, window);
+    (window == 0 ? run.spec.attention : run.spec.windowed_attention) = choose_backend(run.tuning->tuner(), attention, window);
   }
 }
 
 std::optional<std::int64_t> kept_loss_chunk(const Run& run, std::int64_t rows, std::int64_t spare_bytes) {
-  const at::Tensor& head = run.model.decoder->weights.outer().head;
+  const at::Tensor& head = run.model.decoder->weights.acquire_outer(model::Pass::kForward).head;
   const std::int64_t bytes = rows * LossHeadRun::row_bytes(head), more = bytes - model::LossHeadOptions{}.chunk_bytes;
   if (rows <= 0) return {};
   if (!run.device.is_cuda() || more / LossHeadRun::row_bytes(head) * chunk_row_bytes(head) <= spare_bytes) return bytes;
@@ -220,7 +219,7 @@ std::optional<std::int64_t> kept_loss_chunk(const Run& run, std::int64_t rows, s
 }
 
 std::int64_t tune_loss_chunk(Run& run, std::int64_t spare_bytes) {
-  const at::Tensor& head = run.model.decoder->weights.outer().head;
+  const at::Tensor& head = run.model.decoder->weights.acquire_outer(model::Pass::kForward).head;
   const std::int64_t supervised = mean_supervised(run);
   const std::vector<std::int64_t> rows = chunk_candidates(head, supervised, spare_bytes);
   const std::string key = std::string("loss_head ") + name_of(head.scalar_type()) + with_number("vocabulary", head.size(0)) +

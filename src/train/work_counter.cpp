@@ -116,26 +116,6 @@ void WorkCounter::name_buffer(const at::Tensor& tensor, const std::string& name)
   buffers_[tensor.storage().unsafeGetStorageImpl()] = name;
 }
 
-void WorkCounter::name_buffers(const model::Activations& activations, std::int64_t num_layers) {
-  for (std::int64_t i = 0; i < num_layers; ++i) {
-    const model::LayerActivations layer = activations.layer(i, activations.max_tokens());
-    name_buffer(layer.input, "layer input");
-    const model::AttentionActivations& a = layer.attention;
-    name_buffer(a.normed, "attention.normed");
-    name_buffer(a.qkv, "attention.qkv");
-    name_buffer(a.qk_raw, "attention.qk_raw");
-    name_buffer(a.out, "attention.out");
-    name_buffer(layer.mlp.input, "mlp.input");
-    name_buffer(layer.mlp.normed, "mlp.normed");
-    name_buffer(layer.mlp.gate_up, "mlp.gate_up");
-    name_buffer(layer.mlp.hidden, "mlp.hidden");
-  }
-  name_buffer(activations.final_hidden, "final_hidden");
-  name_buffer(activations.d_hidden, "d_hidden");
-  name_buffer(activations.d_qkv, "d_qkv");
-  name_buffer(activations.scratch, "scratch");
-}
-
 std::string WorkCounter::buffer_of(const kernels::WorkOperand& operand) const {
   if (operand.storage == nullptr) return "own memory";
   const auto found = buffers_.find(operand.storage);

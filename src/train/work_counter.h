@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "lora_train/kernels/work_record.h"
-#include "lora_train/model/activations.h"
 
 namespace lora_train::train {
 
@@ -38,8 +37,7 @@ class WorkCounter : public kernels::WorkRecorder {
   WorkCounter(const WorkCounter&) = delete;
   WorkCounter& operator=(const WorkCounter&) = delete;
 
-  /// Calls the memory of these tensors by names, so that passes over them are told apart.
-  void name_buffers(const model::Activations& activations, std::int64_t num_layers);
+  /// Names the memory of a tensor, so that passes over it are told apart.
   void name_buffer(const at::Tensor& tensor, const std::string& name);
 
   void begin(const kernels::Work&) override { is_inside_ = true; }

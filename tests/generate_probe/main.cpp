@@ -19,7 +19,7 @@
 #include "lora_train/generate/generator.h"
 #include "lora_train/kernels/implementation.h"
 #include "lora_train/lora/adapter_file.h"
-#include "lora_train/model/resident_weights.h"
+#include "lora_train/model/base_weights.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/safetensors.h"
@@ -32,6 +32,8 @@ using nlohmann::json;
 
 struct Loaded {
   model::ModelConfig config;
+  model::ModelShape shape;
+  std::unique_ptr<model::Parameters> parameters;
   std::unique_ptr<model::ResidentWeights> weights;
 };
 
@@ -45,8 +47,12 @@ Loaded load(const json& request) {
   const storage::WeightFiles files = storage::open_model_weights(folder);
   model::check_weights(loaded.config, files);
   const at::ScalarType dtype = request.value("dtype", "fp32") == "bf16" ? at::kBFloat16 : at::kFloat;
-  loaded.weights = std::make_unique<model::ResidentWeights>(loaded.config, files, dtype, specs, model::TrainedWeights::kNone);
-  if (!adapter.empty()) lora::load_adapter(adapter, specs, loaded.weights->parameters());
+  loaded.shape = model::model_shape(loaded.config, specs);
+  loaded.parameters = std::make_unique<model::Parameters>(
+      model::make_parameters(loaded.config, loaded.shape, model::TrainedWeights::kNone));
+  loaded.weights = std::make_unique<model::ResidentWeights>(loaded.config, loaded.shape, *loaded.parameters,
+                                                            model::WeightOptions{dtype}, files);
+  if (!adapter.empty()) lora::load_adapter(adapter, specs, *loaded.parameters);
   loaded.weights->refresh();
   return loaded;
 }
@@ -152,7 +158,7 @@ int probe(const std::string& path) {
     kernels::reserve_own_workspace(kernels::kWorkspaceElements, at::kCPU);
   }
   const Loaded loaded = load(request);
-  generate::Generator generator(loaded.config, *loaded.weights, read_limits(request));
+  generate::Generator generator(loaded.config, loaded.shape, *loaded.weights, read_limits(request));
   json result;
   if (request.contains("prompts")) run_prompts(generator, request, result);
   if (request.contains("scores")) run_scores(generator, request, result);

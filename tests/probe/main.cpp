@@ -149,7 +149,7 @@ void probe_gradients(train::Run& run, const std::string& file) {
   const data::StepPlan plan = run.plan->step(1);
   train::ask_for_gradients(*run.context, plan, train::build_in_place(run.data.train, plan));
   const train::StepResult result = train::receive_step(*run.context, plan);
-  if (!file.empty()) write_gradients(file, run.model.weights->parameters());
+  if (!file.empty()) write_gradients(file, *run.model.parameters);
   std::printf("{\"loss\": %.17g, \"supervised_tokens\": %lld, \"grad_norm\": %.17g}\n", result.loss,
               static_cast<long long>(plan.num_supervised), result.grad_norm);
 }

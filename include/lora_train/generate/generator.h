@@ -84,7 +84,8 @@ struct GenerateStats {
 class Generator {
  public:
   /// `weights`, adapter columns written, must outlive the generator.
-  Generator(const model::ModelConfig& config, model::WeightSource& weights, const GeneratorLimits& limits = {},
+  Generator(const model::ModelConfig& config, const model::ModelShape& shape, model::BaseWeights& weights,
+            const GeneratorLimits& limits = {},
             kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto);
   ~Generator();
   Generator(const Generator&) = delete;

@@ -50,6 +50,9 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;              ///< RMSNorm over head_dim on q and k, after projection, before RoPE
+  bool has_output_norms = false;     ///< a norm on the output of each block too, before the residual addition (Gemma)
+  double attention_scale = 0;        ///< of q k^T; 1 / sqrt(E) unless the family says otherwise
+  double residual_multiplier = 1;    ///< of what a block adds to the residual stream (Granite)
   std::vector<std::int64_t> layer_window;  ///< [num_layers]; keys a query sees, itself included; 0 = all before it
   RopeConfig rope;
   std::string torch_dtype;           ///< "bfloat16", "float32", ...; empty when the file does not say

@@ -1,29 +1,29 @@
-// Weights in compute layout, and where they come from. Layer code never owns weights: it acquires a layer from a
-// WeightSource and releases it, so that later sources can dequantise, gather from other ranks or load ahead.
+// Frozen weights as the layers compute with them, and where they come from. Layer code never owns weights: it acquires
+// them from BaseWeights and releases them, so that a source can read, decode or gather them when they are needed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <vector>
 
 #include "lora_train/kernels/embedding.h"
-#include "lora_train/model/model_config.h"
 #include "lora_train/model/projection.h"
 
 namespace lora_train::model {
 
 /// A norm weight with its gradient (undefined when frozen).
 struct NormWeight {
-  at::Tensor weight;  ///< [D] or [E] compute dtype
+  at::Tensor weight;  ///< [D] or [E] compute dtype; undefined where the model has no such norm
   at::Tensor grad;    ///< fp32, added to
 };
 
-struct LayerWeights {
-  NormWeight input_norm, post_attention_norm;
-  NormWeight q_norm, k_norm;       ///< undefined without qk_norm
-  Projection qkv, o, gate_up, down;
+/// Of BlockShape::projections and ::norms, in the same order.
+struct BlockWeights {
+  std::vector<Projection> projections;
+  std::vector<NormWeight> norms;
 };
+
+using LayerWeights = std::vector<BlockWeights>;
 
 /// Embedding, final norm and head. grad_* are fp32 [V, D] or undefined; with tied embeddings head is embedding.
 struct OuterWeights {
@@ -36,15 +36,36 @@ struct OuterWeights {
 
 enum class Pass { kForward, kBackward };
 
-class WeightSource {
+class BaseWeights {
  public:
-  virtual ~WeightSource() = default;
+  virtual ~BaseWeights() = default;
   /// The layer's weights, adapter columns written. Valid until release of the same layer and pass.
   virtual LayerWeights& acquire(int64_t layer, Pass pass) = 0;
   virtual void release(int64_t layer, Pass pass) = 0;
-  virtual OuterWeights& outer() = 0;
-  /// Masters of the adapters (or of the weights) have changed: what was derived from them must be made anew.
+  /// The same for embedding, final norm and head.
+  virtual OuterWeights& acquire_outer(Pass pass) = 0;
+  virtual void release_outer(Pass pass) = 0;
+  /// Masters (of adapters, or of the weights) have changed: what was derived from them must be written anew.
   virtual void refresh() = 0;
+};
+
+/// Holds the weights of a layer while it lives.
+class AcquiredLayer {
+ public:
+  AcquiredLayer(BaseWeights& weights, int64_t layer, Pass pass)
+      : weights_(weights), layer_(layer), pass_(pass), acquired_(weights.acquire(layer, pass)) {}
+  ~AcquiredLayer() { weights_.release(layer_, pass_); }
+  AcquiredLayer(const AcquiredLayer&) = delete;
+  AcquiredLayer& operator=(const AcquiredLayer&) = delete;
+
+  LayerWeights& operator*() const { return acquired_; }
+  LayerWeights* operator->() const { return &acquired_; }
+
+ private:
+  BaseWeights& weights_;
+  int64_t layer_;
+  Pass pass_;
+  LayerWeights& acquired_;
 };
 
 }  // namespace lora_train::model

@@ -8,7 +8,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/model/resident_weights.h"
 #include "lora_train/storage/safetensors.h"
 #include "support/temporary_folder.h"
 #include "support/tensors.h"
@@ -20,12 +19,12 @@ using nlohmann::json;
 using testing_support::TemporaryFolder;
 
 std::vector<model::AdapterSpec> specs() {
-  return {{model::AdapterKind::kLora, 0, model::LinearSlot::kQ, 2, 1.0, 0.0}};
+  return {{model::AdapterKind::kLora, 0, "self_attn.q_proj", 2, 1.0, 0.0}};
 }
 
 model::Parameters parameters() {
-  return model::Parameters({{model::peft_parameter_name(0, model::LinearSlot::kQ, 'A'), {2, 6}, true, 0},
-                            {model::peft_parameter_name(0, model::LinearSlot::kQ, 'B'), {4, 2}, true, 0}});
+  return model::Parameters({{model::peft_parameter_name(specs().front(), 'A'), {2, 6}, true, 0},
+                            {model::peft_parameter_name(specs().front(), 'B'), {4, 2}, true, 0}});
 }
 
 AdapterConfig adapter_config() {
@@ -205,8 +204,8 @@ std::string tensor_error(const std::vector<model::Parameter>& list, float fill) 
 }
 
 TEST(AdapterFile, ChecksEveryTensor) {
-  const std::string a = model::peft_parameter_name(0, model::LinearSlot::kQ, 'A');
-  const std::string b = model::peft_parameter_name(0, model::LinearSlot::kQ, 'B');
+  const std::string a = model::peft_parameter_name(specs().front(), 'A');
+  const std::string b = model::peft_parameter_name(specs().front(), 'B');
   EXPECT_NE(tensor_error({{a, {2, 6}, true, 0}}, 0).find("is missing"), std::string::npos);
   EXPECT_NE(tensor_error({{a, {2, 5}, true, 0}, {b, {4, 2}, true, 0}}, 0).find("another model or rank"), std::string::npos);
   EXPECT_NE(tensor_error({{a, {2, 6}, true, 0}, {b, {4, 2}, true, 0}, {"x", {1}, true, 0}}, 0).find("x: is not a LoRA tensor"),
@@ -216,8 +215,8 @@ TEST(AdapterFile, ChecksEveryTensor) {
 }
 
 TEST(AdapterInit, IsKaimingUniformWithZeroB) {
-  model::Parameters values({{model::peft_parameter_name(0, model::LinearSlot::kQ, 'A'), {64, 400}, true, 0},
-                            {model::peft_parameter_name(0, model::LinearSlot::kQ, 'B'), {4, 64}, true, 0}});
+  model::Parameters values({{model::peft_parameter_name(specs().front(), 'A'), {64, 400}, true, 0},
+                            {model::peft_parameter_name(specs().front(), 'B'), {4, 64}, true, 0}});
   init_adapter_values(specs(), 42, values);
   const at::Tensor a = values.value(values.list()[0].name), b = values.value(values.list()[1].name);
   const double bound = 1 / std::sqrt(400.0);

@@ -26,7 +26,7 @@ TEST(LoraPlan, AllLinearIsSevenPerLayerInModelOrder) {
   options.all_linear = true;
   const auto specs = plan_adapters(options, config());
   ASSERT_EQ(specs.size(), 84U);
-  EXPECT_EQ(model::linear_path(specs[8].layer, specs[8].slot), "model.layers.1.self_attn.k_proj");
+  EXPECT_EQ(model::linear_path(specs[8]), "model.layers.1.self_attn.k_proj");
   EXPECT_DOUBLE_EQ(specs[0].scale, 2.0);
 }
 

@@ -54,10 +54,10 @@ inline void write_merge_adapter(const std::filesystem::path& folder, const std::
   for (const auto& spec : specs) {
     std::vector<std::int64_t> shape;
     for (const auto& tensor : model::expected_tensors(config)) {
-      if (tensor.name == model::linear_path(spec.layer, spec.slot) + ".weight") shape = tensor.shape;
+      if (tensor.name == model::linear_path(spec) + ".weight") shape = tensor.shape;
     }
     for (const char matrix : {'A', 'B'}) {
-      const std::string name = model::peft_parameter_name(spec.layer, spec.slot, matrix);
+      const std::string name = model::peft_parameter_name(spec, matrix);
       const std::vector<std::int64_t> own = matrix == 'A' ? std::vector{spec.rank, shape[1]} : std::vector{shape[0], spec.rank};
       values.push_back(model::normal_weights(7, name, 0, own[0] * own[1], 0.5));
       tensors.push_back({name, storage::DType::kF32, own,

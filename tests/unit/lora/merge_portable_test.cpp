@@ -71,7 +71,7 @@ TEST(Portable, KeepsTheProductOfEveryLinear) {
   EXPECT_EQ(after.options.target_names, before.options.target_names);
   EXPECT_EQ(after.base_model_name_or_path, "org/base");
   for (const auto& spec : plan_adapters(before.options, model::read_model_config(test.folder / "model"))) {
-    const std::string path = model::linear_path(spec.layer, spec.slot);
+    const std::string path = model::linear_path(spec);
     const auto old = product(test.folder / "adapter", path, {spec.rank, spec.scale});
     const auto got = product(result.folder, path, ranks_and_scales(after.options, {path}).front());
     ASSERT_EQ(old.size(), got.size());

@@ -7,8 +7,8 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/model/base_weights.h"
 #include "lora_train/model/loss_head.h"
-#include "lora_train/model/resident_weights.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/storage/model_weights.h"
 #include "support/temporary_folder.h"
@@ -62,11 +62,11 @@ Batch batch_of(const std::vector<int64_t>& lengths) {
   return batch;
 }
 
-std::vector<AdapterSpec> adapters(std::int64_t first_layer) {
+std::vector<AdapterSpec> adapters(const ModelConfig& config, std::int64_t first_layer) {
   std::vector<AdapterSpec> specs;
   for (std::int64_t layer = first_layer; layer < 3; ++layer) {
-    for (int slot = 0; slot < kNumLinearSlots; ++slot) {
-      specs.push_back({AdapterKind::kLora, layer, static_cast<LinearSlot>(slot), 2, 0.5, 0.0});
+    for (const auto& linear : linear_names(config, layer)) {
+      specs.push_back({AdapterKind::kLora, layer, linear, 2, 0.5, 0.0});
     }
   }
   return specs;
@@ -78,7 +78,9 @@ TEST(ResidentWeights, AStopIsSeenBetweenTensors) {
   const storage::WeightFiles files = random_weights(config, folder);
   const StopRequests requests;
   set_max_time(0);
-  EXPECT_THROW(ResidentWeights(config, files, at::kFloat, {}, TrainedWeights::kNone), StopError);
+  const ModelShape shape = model_shape(config);
+  Parameters none = make_parameters(config, shape, TrainedWeights::kNone);
+  EXPECT_THROW(ResidentWeights(config, shape, none, {}, files), StopError);
 }
 
 class DecoderTest : public ::testing::Test {
@@ -98,32 +100,23 @@ class DecoderTest : public ::testing::Test {
   };
 
   Result run(const Batch& batch, Recompute mode, std::int64_t first_layer, const FirstNeeded& first_needed, bool poison) {
-    ResidentWeights weights(config_, *files_, at::kFloat, adapters(first_layer), TrainedWeights::kNone);
-    weights.parameters().values.copy_(uniform({weights.parameters().size()}, 5) * 0.3);
+    const ModelShape shape = model_shape(config_, adapters(config_, first_layer));
+    Parameters parameters = make_parameters(config_, shape, TrainedWeights::kNone);
+    ResidentWeights weights(config_, shape, parameters, {}, *files_);
+    parameters.values.copy_(uniform({parameters.size()}, 5) * 0.3);
     weights.refresh();
-    Decoder decoder = make_decoder(config_, weights, at::kFloat, 64, first_needed);
-    Activations activations(config_, weights, {batch.num_tokens() + 5, at::kFloat, true, false, at::kCPU},
-                            std::vector<Recompute>(3, mode));
-    if (poison) fill_with_nan(activations, batch.num_tokens() + 5);
+    Decoder decoder = make_decoder(config_, shape, weights, at::kFloat, 64, first_needed);
+    Activations activations(shape, {.max_tokens = batch.num_tokens() + 5}, std::vector<Recompute>(3, mode), at::kFloat, at::kCPU);
+    if (poison) {
+      for (auto& [name, buffer] : activations.named_buffers()) buffer.fill_(NAN);
+    }
     decoder_forward(decoder, batch, activations);
     at::Tensor d_hidden = activations.d_hidden.narrow(0, 0, batch.num_tokens()), loss = at::zeros({}, at::kDouble);
-    LossHead head(weights.outer(), {1e-6, batch.num_tokens()});
+    LossHead head(weights.acquire_outer(Pass::kForward), {1e-6, batch.num_tokens()});
     head.train(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch,
                at::scalar_tensor(batch.supervised.size(0), at::kDouble), loss, d_hidden);
     decoder_backward(decoder, batch, activations);
-    return {loss.item<double>(), weights.parameters().grads.clone()};
-  }
-
-  static void fill_with_nan(Activations& activations, int64_t max_tokens) {
-    for (int64_t layer = 0; layer < 3; ++layer) {
-      LayerActivations all = activations.layer(layer, max_tokens);
-      for (at::Tensor* buffer : {&all.input, &all.attention.normed, &all.attention.rstd, &all.attention.qkv,
-                                 &all.attention.qk_raw, &all.attention.qk_rstd, &all.attention.out, &all.attention.lse,
-                                 &all.mlp.input, &all.mlp.normed, &all.mlp.rstd, &all.mlp.gate_up, &all.mlp.hidden,
-                                 &activations.final_hidden, &activations.d_hidden, &activations.d_qkv}) {
-        buffer->fill_(NAN);
-      }
-    }
+    return {loss.item<double>(), parameters.grads.clone()};
   }
 
   TemporaryFolder folder_;

@@ -18,6 +18,14 @@ using testing_support::uniform;
 
 constexpr int64_t N = 7, D = 11, kQ = 6, kK = 3;
 
+/// Gives the adapter the columns after those of the adapters before it.
+void add_adapter(Projection& projection, LoraAdapter adapter) {
+  const auto& before = projection.adapters;
+  adapter.column = before.empty() ? 0 : before.back().column + before.back().rank;
+  projection.num_columns = (adapter.column + adapter.rank + kColumnStep - 1) / kColumnStep * kColumnStep;
+  projection.adapters.push_back(std::move(adapter));
+}
+
 struct Case {
   Projection projection;
   at::Tensor base;  ///< [O, D]
@@ -30,18 +38,26 @@ LoraAdapter adapter(const std::string& path, int64_t begin, int64_t end, int64_t
 }
 
 /// Two adapters of different rank on parts of one projection; the rows [kQ, kQ + kK) have none. C = 8.
-Case make_case(at::ScalarType dtype, double dropout, GradientColumns gradient_columns) {
+Case make_case(double dropout, GradientColumns gradient_columns, bool is_fused, double output_scale) {
+  const at::ScalarType dtype = at::kFloat;
   Case made;
   Projection& p = made.projection;
   p.in_features = D;
   p.out_features = kQ + 2 * kK;
   p.gradient_columns = gradient_columns;
+  p.output_scale = output_scale;
   add_adapter(p, adapter("q", 0, kQ, 2, 0.5, dropout, 10));
   add_adapter(p, adapter("v", kQ + kK, kQ + 2 * kK, 3, 2.0, dropout, 20));
   p.adapters.back().index = 1;
   made.base = uniform({p.out_features, D}, 1);
-  p.weight = at::zeros({p.out_features + p.num_columns, p.input_width()}, dtype);
-  p.base_weight().copy_(made.base);
+  if (is_fused) {
+    p.weight = at::zeros({p.out_features + p.num_columns, p.input_width()}, dtype);
+    p.base_weight().copy_(made.base);
+  } else {
+    p.base = made.base.to(dtype);
+    p.b_columns = at::zeros({p.out_features, p.num_columns}, dtype);
+    p.a_rows = at::zeros({p.num_columns, D}, dtype);
+  }
   p.bias = uniform({p.out_features}, 2, dtype);
   write_adapter_columns(p);
   return made;
@@ -72,19 +88,13 @@ at::Tensor with_room(const Projection& p, const at::Tensor& dy) {
   return wide;
 }
 
-/// Dropout, and the form of the backward.
-class ProjectionTest : public ::testing::TestWithParam<std::tuple<bool, GradientColumns>> {
+/// Dropout, the form of the backward, base and adapter in one matrix or not, and the scale of the output.
+class ProjectionTest : public ::testing::TestWithParam<std::tuple<bool, GradientColumns, bool, double>> {
  protected:
   const bool with_dropout = std::get<0>(GetParam());
-  Case made = make_case(at::kFloat, with_dropout ? 0.5 : 0.0, std::get<1>(GetParam()));
+  const double output_scale = std::get<3>(GetParam());
+  Case made = make_case(with_dropout ? 0.5 : 0.0, std::get<1>(GetParam()), std::get<2>(GetParam()), output_scale);
 };
-
-TEST(Projection, ColumnsComeInWholeSteps) {
-  const Projection p = make_case(at::kFloat, 0, GradientColumns::kBesideInput).projection;
-  EXPECT_EQ(p.num_columns, 8);
-  EXPECT_EQ(p.adapters[0].column, 0);
-  EXPECT_EQ(p.adapters[1].column, 2);
-}
 
 TEST_P(ProjectionTest, EqualsPlainLoraAndItsAutogradGradients) {
   Projection& p = made.projection;
@@ -93,19 +103,19 @@ TEST_P(ProjectionTest, EqualsPlainLoraAndItsAutogradGradients) {
              scratch = at::full({N, p.input_width()}, NAN);
   const at::Tensor x = uniform({N, D}, 5), residual = uniform({N, p.out_features}, 6), dy = uniform({N, p.out_features}, 7);
   input.narrow(1, 0, D).copy_(x);
-  fill_adapter_columns(p, input, context, scratch);
-  projection_forward(p, input, residual, y);
+  fill_adapter_columns(p, input, {context, scratch});
+  projection_forward(p, input, residual, y, {context, scratch});
   at::Tensor d_input = at::full({N, p.d_input_width()}, NAN), d_output = with_room(p, dy);
-  projection_backward(p, input, d_output, d_input, true, context, scratch);
+  projection_backward(p, input, d_output, d_input, true, {context, scratch});
   EXPECT_TRUE(at::equal(d_output.narrow(1, 0, p.out_features), dy));
 
   const auto leaf = [](const at::Tensor& t) { return t.to(at::kDouble).detach().requires_grad_(true); };
   at::Tensor x64 = leaf(x);
-  at::Tensor want = at::mm(x64, made.base.to(at::kDouble).t()) + p.bias.to(at::kDouble) + residual.to(at::kDouble);
+  at::Tensor want = at::mm(x64, made.base.to(at::kDouble).t()) * output_scale + p.bias.to(at::kDouble) + residual.to(at::kDouble);
   std::vector<at::Tensor> leaves{x64};
   for (const auto& a : p.adapters) {
     at::Tensor a64 = leaf(a.a), b64 = leaf(a.b);
-    const at::Tensor delta = at::mm(at::mm(x64 * mask_of(a, context), a64.t()), b64.t()) * a.scale;
+    const at::Tensor delta = at::mm(at::mm(x64 * mask_of(a, context), a64.t()), b64.t()) * (a.scale * output_scale);
     want = at::cat({want.narrow(1, 0, a.out_begin), want.narrow(1, a.out_begin, a.out_end - a.out_begin) + delta,
                     want.narrow(1, a.out_end, p.out_features - a.out_end)}, 1);
     leaves.insert(leaves.end(), {a64, b64});
@@ -129,8 +139,8 @@ TEST_P(ProjectionTest, AdapterGradientsDoNotNeedTheInputGradient) {
     at::Tensor input = at::empty({N, p.input_width()}), d_input = at::full({N, p.d_input_width()}, NAN);
     at::Tensor d_output = with_room(p, dy);
     input.narrow(1, 0, D).copy_(x);
-    fill_adapter_columns(p, input, context, scratch);
-    projection_backward(p, input, d_output, d_input, need_input_grad, context, scratch);
+    fill_adapter_columns(p, input, {context, scratch});
+    projection_backward(p, input, d_output, d_input, need_input_grad, {context, scratch});
     grads.push_back(p.adapters[1].grad_a);
   }
   EXPECT_CLOSE(grads[1], grads[0], tolerance(at::kFloat));
@@ -138,7 +148,19 @@ TEST_P(ProjectionTest, AdapterGradientsDoNotNeedTheInputGradient) {
 
 INSTANTIATE_TEST_SUITE_P(Forms, ProjectionTest,
                          ::testing::Combine(::testing::Bool(), ::testing::Values(GradientColumns::kBesideInput,
-                                                                                 GradientColumns::kBesideOutput)));
+                                                                                 GradientColumns::kBesideOutput),
+                                            ::testing::Bool(), ::testing::Values(1.0, 0.25)));
+
+TEST_P(ProjectionTest, WithoutTheAdapterItIsTheBase) {
+  const Projection& p = made.projection;
+  const at::Tensor x = uniform({N, D}, 5);
+  at::Tensor input = at::full({N, p.input_width()}, NAN), y = at::empty({N, p.out_features});
+  input.narrow(1, 0, D).copy_(x);
+  const LinearPass pass{.use_adapter = false};
+  fill_adapter_columns(p, input, pass);
+  projection_forward(p, input, {}, y, pass);
+  EXPECT_CLOSE(y, at::mm(x, made.base.t()) * output_scale + p.bias, tolerance(at::kFloat));
+}
 
 TEST(Projection, TrainedWeightsGetTheirGradientsAdded) {
   Projection p;
@@ -150,7 +172,7 @@ TEST(Projection, TrainedWeightsGetTheirGradientsAdded) {
   p.grad_bias = at::ones({4});
   const at::Tensor x = uniform({N, D}, 3);
   at::Tensor d_input = at::empty({N, D}), dy = uniform({N, 4}, 4);
-  projection_backward(p, x, dy, d_input, true, {}, {});
+  projection_backward(p, x, dy, d_input, true, {});
   EXPECT_CLOSE(p.grad_weight, at::mm(dy.t(), x) + 1, tolerance(at::kFloat));
   EXPECT_CLOSE(p.grad_bias, dy.sum(0) + 1, tolerance(at::kFloat));
   EXPECT_CLOSE(d_input, at::mm(dy, p.weight), tolerance(at::kFloat));

@@ -1,4 +1,4 @@
-#include "train/memory_plan.h"
+#include "train/run_spec.h"
 
 #include <gtest/gtest.h>
 
@@ -37,8 +37,12 @@ class Memory : public ::testing::Test {
     }
     return "";
   }
-  FittingSizes fit(double budget_gib) {
-    return fit_into_memory(profile, files, adapters, 2048, static_cast<std::int64_t>(budget_gib * kGib), 132);
+  RunSpec fit(double budget_gib) {
+    RunFacts facts{profile, files.config, adapters.specs, 2048};
+    facts.is_cuda = true;
+    facts.memory_bytes = static_cast<std::int64_t>(budget_gib * kGib);
+    facts.num_multiprocessors = 132;
+    return decide(facts);
   }
 
   Profile profile;
@@ -61,30 +65,30 @@ TEST_F(Memory, SizesOfA7BModelAreThoseOfItsShapes) {
 }
 
 TEST_F(Memory, AutoTakesTheLeastRecomputationAndTheLargestMicroBatchThatFit) {
-  const FittingSizes all = fit(130);
-  EXPECT_EQ(all.sizes.micro, 8);  // 16384 tokens
-  EXPECT_EQ(all.recompute, model::Recompute::kOff);
-  const FittingSizes most = fit(70);
-  EXPECT_EQ(most.sizes.micro, 8);
-  EXPECT_EQ(most.recompute, model::Recompute::kCheap);
-  const FittingSizes some = fit(34);
-  EXPECT_LT(some.sizes.micro, 8);
-  EXPECT_LT(some.recompute, model::Recompute::kGateUp);
-  const FittingSizes less = fit(18);
-  EXPECT_EQ(less.sizes.micro, 1);
-  EXPECT_EQ(less.recompute, model::Recompute::kGateUp);
-  const FittingSizes least = fit(16.8);
-  EXPECT_EQ(least.sizes.micro, 1);
-  EXPECT_EQ(least.recompute, model::Recompute::kFull);
-  for (const FittingSizes& fitting : {all, most, some, less, least}) EXPECT_EQ(64 % fitting.sizes.micro, 0);
+  const RunSpec all = fit(130);
+  EXPECT_EQ(all.micro_batch_size, 8);  // 16384 tokens
+  EXPECT_EQ(all.recompute.front(), model::Recompute::kOff);
+  const RunSpec most = fit(70);
+  EXPECT_EQ(most.micro_batch_size, 8);
+  EXPECT_EQ(most.recompute.front(), model::Recompute::kCheap);
+  const RunSpec some = fit(34);
+  EXPECT_LT(some.micro_batch_size, 8);
+  EXPECT_LT(some.recompute.front(), model::Recompute::kGateUp);
+  const RunSpec less = fit(18);
+  EXPECT_EQ(less.micro_batch_size, 1);
+  EXPECT_EQ(less.recompute.front(), model::Recompute::kGateUp);
+  const RunSpec least = fit(16.8);
+  EXPECT_EQ(least.micro_batch_size, 1);
+  EXPECT_EQ(least.recompute.front(), model::Recompute::kFull);
+  for (const RunSpec& fitting : {all, most, some, less, least}) EXPECT_EQ(64 % fitting.micro_batch_size, 0);
 }
 
 TEST_F(Memory, WhatIsGivenStays) {
   profile.micro_batch_size = 4;
   profile.gradient_checkpointing = GradientCheckpointing::kFull;
-  const FittingSizes fitting = fit(130);
-  EXPECT_EQ(fitting.sizes.micro, 4);
-  EXPECT_EQ(fitting.recompute, model::Recompute::kFull);
+  const RunSpec fitting = fit(130);
+  EXPECT_EQ(fitting.micro_batch_size, 4);
+  EXPECT_EQ(fitting.recompute.front(), model::Recompute::kFull);
 }
 
 TEST_F(Memory, ARefusalSaysHowMuchIsMissingWhatHoldsItAndWhatToSet) {

@@ -1,0 +1,48 @@
+// Every activation buffer of a forward and backward pass, planned before step 1 from shapes alone: no torch, no weights.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lora_train/model/layer_shape.h"
+
+namespace lora_train::model {
+
+struct ActivationOptions {
+  std::int64_t max_tokens = 0;
+  bool needs_backward = true;  ///< false: evaluation and generation; one layer's buffers serve all
+  bool has_dropout = false;
+};
+
+/// Buffers for at most max_tokens tokens. Layers share those that their recomputation does not keep.
+struct ActivationPlan {
+  static constexpr std::int64_t kNone = -1;
+  struct Block {
+    std::int64_t input = kNone;        ///< [N, D] residual stream, as index of `buffers`
+    std::vector<std::int64_t> saved;   ///< of BlockShape::saved; kNone where the model has no such buffer
+  };
+
+  ActivationOptions options;
+  std::vector<BufferShape> buffers;
+  std::vector<std::vector<Block>> layers;
+  std::int64_t final_hidden = kNone;  ///< [N, D] output of the last layer
+  std::int64_t d_hidden = kNone;      ///< [N, D and adapter columns]; without backward kNone, as all below
+  std::int64_t d_input = kNone;       ///< gradient of a projection's input, one buffer for all
+  std::int64_t scratch = kNone;       ///< [N, widest input] with dropout
+  std::map<std::string, std::int64_t, std::less<>> gradients;  ///< of BlockShape::gradients, by name
+
+  /// Bytes of all buffers where an element of the compute dtype takes `compute_bytes`.
+  std::int64_t bytes(std::int64_t compute_bytes) const;
+};
+
+/// recompute: one entry per layer; not read without backward.
+ActivationPlan plan_activations(const ModelShape& shape, const ActivationOptions& options,
+                                const std::vector<Recompute>& recompute);
+
+/// The least recomputation whose buffers fit into budget_bytes, the same for every layer; kFull when none does.
+Recompute choose_recompute(const ModelShape& shape, const ActivationOptions& options, std::int64_t compute_bytes,
+                           std::int64_t budget_bytes);
+
+}  // namespace lora_train::model

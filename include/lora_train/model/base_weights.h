@@ -1,0 +1,102 @@
+// Where the weights of a run lie. The format of a stored linear is told by its tensors, one linear at a time; it becomes a
+// compute view through a RowSink (row_sink.h); where the bytes lie until a layer is acquired is the matter of the class.
+#pragma once
+
+#include <c10/core/TensorOptions.h>
+
+#include <functional>
+
+#include "lora_train/model/parameters.h"
+#include "lora_train/model/weights.h"
+
+namespace lora_train::storage {
+class WeightFiles;
+}
+
+namespace lora_train::model {
+
+/// What is trained besides or instead of adapters.
+enum class TrainedWeights { kNone, kAll };
+
+/// The trained tensors of a run: A and B of every adapter under PEFT's names, or (kAll) every weight under its Hugging Face
+/// name. Their values are zero. On at::kMeta they have no memory.
+Parameters make_parameters(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
+                           at::Device device = at::kCPU);
+
+/// Of the same: their elements.
+std::int64_t num_trained(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained);
+
+struct WeightOptions {
+  at::ScalarType dtype = at::kFloat;  ///< compute dtype
+  at::Device device = at::kCPU;
+  TrainedWeights trained = TrainedWeights::kNone;
+};
+
+/// Layers in compute layout, adapter columns beside them, bound to the trained tensors that change them.
+class ComputeWeights : public BaseWeights {
+ public:
+  LayerWeights& acquire(int64_t layer, Pass) override { return layers_[static_cast<std::size_t>(layer)]; }
+  void release(int64_t, Pass) override {}
+  OuterWeights& acquire_outer(Pass) override { return outer_; }
+  void release_outer(Pass) override {}
+  void refresh() override;
+
+ protected:
+  /// Allocates nothing. `parameters` outlives the object.
+  ComputeWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters, const WeightOptions& options);
+
+  using Load = std::function<void(const std::string& name, const at::Tensor& target)>;
+  /// Memory for a layer, filled by `load`, which is given each tensor of the checkpoint and its place.
+  void fill_layer(int64_t layer, const Load& load);
+  void fill_outer(const Load& load);
+  void write_columns(int64_t layer);
+  void drop_layer(int64_t layer);
+  /// For full fine-tuning, after all layers are there.
+  void bind_trained_weights();
+
+  const ModelConfig config_;
+  const ModelShape shape_;
+  Parameters& parameters_;
+  const WeightOptions options_;
+  std::vector<LayerWeights> layers_;
+  OuterWeights outer_;
+
+ private:
+  void bind_adapters(const ProjectionShape& shape, int64_t layer, Projection& projection);
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  ///< (compute tensor, fp32 master) in full fine-tuning
+};
+
+/// All weights in the memory of the device.
+class ResidentWeights : public ComputeWeights {
+ public:
+  /// Copies every weight out of `files` (checked before by check_weights) into compute dtype, by several threads, and
+  /// releases the mapped pages behind it. With kAll the masters are filled as well. Throws StopError.
+  ResidentWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters, const WeightOptions& options,
+                  const storage::WeightFiles& files);
+  /// Without files: the content is undefined, for whoever fills it. On at::kMeta nothing is allocated.
+  ResidentWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters, const WeightOptions& options);
+
+ private:
+  void fill(const Load& load);
+};
+
+/// One decoder layer in memory at a time, on the CPU: acquire() reads it from the files and writes the adapter columns,
+/// release() forgets it. For one pass over a model that need not fit.
+class StreamedWeights : public ComputeWeights {
+ public:
+  /// `files` outlives the object.
+  StreamedWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters, at::ScalarType dtype,
+                  const storage::WeightFiles& files);
+
+  LayerWeights& acquire(int64_t layer, Pass pass) override;
+  void release(int64_t layer, Pass) override { drop_layer(layer); }
+  void refresh() override {}
+
+ private:
+  const storage::WeightFiles& files_;
+};
+
+/// Bytes of all weights in compute layout, adapter columns included.
+std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes);
+
+}  // namespace lora_train::model

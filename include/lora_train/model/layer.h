@@ -1,0 +1,74 @@
+// A decoder layer: its blocks one after the other, forward and backward, without autograd. Training, evaluation,
+// generation and merge run the same code; they differ in the ForwardPass.
+// N tokens, D hidden, H heads, K kv heads, E head size.
+#pragma once
+
+#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/rope.h"
+#include "lora_train/model/activations.h"
+#include "lora_train/model/weights.h"
+
+namespace lora_train::model {
+
+struct Batch;
+
+/// Views of a q|k|v buffer: q [N, H, E], k and v [N, K, E].
+struct QkvViews {
+  at::Tensor q, k, v;
+};
+
+/// What the queries of a pass attend to: the documents of a batch, or a cache.
+class AttentionPass {
+ public:
+  virtual ~AttentionPass() = default;
+  /// out [N, H, E] and, where a backward follows, lse [N, H] are written.
+  virtual void forward(int64_t layer, const QkvViews& qkv, at::Tensor& out, at::Tensor& lse) = 0;
+};
+
+/// Attention of each document to itself, with its backward.
+class DocumentAttention : public AttentionPass {
+ public:
+  /// `windowed`: the backend of layers with a sliding window. All outlive the object.
+  DocumentAttention(const ModelConfig& config, const Batch& batch, kernels::AttentionBackend backend,
+                    kernels::AttentionBackend windowed)
+      : config_(config), batch_(batch), backend_(backend), windowed_(windowed) {}
+
+  void forward(int64_t layer, const QkvViews& qkv, at::Tensor& out, at::Tensor& lse) override;
+  /// gradients: places for those of q, k and v; a backend may leave them in memory of its own instead.
+  void backward(int64_t layer, const at::Tensor& d_out, const QkvViews& qkv, const at::Tensor& out, const at::Tensor& lse,
+                kernels::AttentionGradients& gradients) const;
+
+ private:
+  const kernels::AttentionLayout& layout(int64_t layer) const;
+  const ModelConfig& config_;
+  const Batch& batch_;
+  kernels::AttentionBackend backend_, windowed_;
+};
+
+/// What a forward pass reads beside weights and activations.
+struct ForwardPass {
+  const ModelConfig& config;
+  const ModelShape& shape;
+  const kernels::RopeTable& rope;
+  const at::Tensor& positions;  ///< [N] int32
+  AttentionPass& attention;
+  LinearPass linear{};
+};
+
+/// What a backward pass reads beside that.
+struct BackwardPass {
+  const ForwardPass& forward;  ///< as in the forward
+  const DocumentAttention& attention;
+  const Activations& buffers;
+};
+
+/// One layer from its input to `output` [N, D], which is another buffer. Fills the rest of `saved`.
+void layer_forward(const ForwardPass& pass, const LayerWeights& weights, int64_t layer, LayerActivations& saved,
+                   at::Tensor& output);
+
+/// d_hidden [N, D]: gradient of the layer's output on entry, of its input on return (when need_input_grad). Computes again
+/// what the layer's recomputation did not keep.
+void layer_backward(const BackwardPass& pass, LayerWeights& weights, int64_t layer, LayerActivations& saved,
+                    at::Tensor& d_hidden, bool need_input_grad);
+
+}  // namespace lora_train::model

@@ -1,0 +1,152 @@
+// What a model is made of, as plain data: the linears, norms and buffers of every block of every layer. Everything that
+// depends on the structure of a model derives from it: expected tensors, adapters, trained parameters, activations, the
+// memory plan, generation, merge and bench. No torch, no weights.
+// N tokens, D hidden, O outputs, C adapter columns.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lora_train/model/adapter_spec.h"
+#include "lora_train/model/model_config.h"
+
+namespace lora_train::model {
+
+/// What a layer keeps for its backward (gradient_checkpointing). All give the same numbers.
+enum class Recompute {
+  kOff,     ///< everything
+  kCheap,   ///< norms and activation functions are computed again
+  kGateUp,  ///< and the product of gate|up
+  kFull     ///< only the layer's input is kept
+};
+
+/// Where the backward of a projection leaves dS, and with it the form of that backward.
+enum class GradientColumns {
+  kBesideInput,  ///< [dx | dS] in one GEMM; adding dS A reads and writes dx once more: 4 D bytes a token in bf16
+  kBesideOutput  ///< [dy | dS]: dx needs nothing more; making dS reads dy once more: 2 O bytes
+};
+
+/// Adapter columns come in multiples of this: rows of bf16 buffers stay aligned to 16 bytes whatever the ranks are.
+/// Columns of no adapter are zero.
+constexpr std::int64_t kColumnStep = 8;
+
+/// The sizes of a projection: one or more linears over one input, computed as one product.
+struct ProjectionSizes {
+  std::int64_t in_features = 0, out_features = 0;
+  std::int64_t num_columns = 0;  ///< C: the ranks of its adapters, rounded up to kColumnStep
+  GradientColumns gradient_columns = GradientColumns::kBesideInput;
+  double output_scale = 1;  ///< the product and its bias are multiplied by it (Granite's residual_multiplier)
+
+  /// Columns of the buffers of the input, and of the gradients of input and output.
+  std::int64_t input_width() const { return in_features + num_columns; }
+  std::int64_t d_input_width() const {
+    return in_features + (has_columns(GradientColumns::kBesideInput) ? num_columns : 0);
+  }
+  std::int64_t d_output_width() const {
+    return out_features + (has_columns(GradientColumns::kBesideOutput) ? num_columns : 0);
+  }
+  bool has_columns(GradientColumns where) const { return num_columns > 0 && gradient_columns == where; }
+};
+
+/// A linear of the checkpoint: outputs [out_begin, out_begin + out_features) of its projection.
+struct LinearShape {
+  std::string name;  ///< below its layer: "self_attn.q_proj"
+  std::int64_t out_begin = 0, out_features = 0;
+};
+
+/// Where an adapter lies in its projection.
+struct AdapterPlace {
+  AdapterSpec spec;
+  std::int64_t index = 0;      ///< among all adapters of the model
+  std::int64_t linear = 0;     ///< which of the projection's linears
+  std::int64_t column = 0;     ///< its columns are [column, column + rank) of C
+};
+
+struct ProjectionShape : ProjectionSizes {
+  bool has_bias = false;
+  std::vector<LinearShape> linears;
+  std::vector<AdapterPlace> adapters;
+};
+
+/// A norm weight. Size 0: this model has none in this place.
+struct NormShape {
+  std::string name;  ///< below its layer: "input_layernorm"
+  std::int64_t size = 0;
+  std::int64_t after = 0;  ///< how many projections of its block are computed before it
+};
+
+enum class ElementType {
+  kCompute,  ///< the dtype that the run computes in
+  kFloat     ///< fp32
+};
+
+/// A buffer of N tokens. Width 0: this model has no such buffer.
+struct BufferShape {
+  enum class Layout {
+    kRows,       ///< [N, width]
+    kVector,     ///< [N]; width is 1
+    kTokenLast,  ///< [width, N]
+  };
+  /// The least recomputation with which layers share it; kNever: each layer keeps its own.
+  enum class Shared { kCheap, kGateUp, kFull, kNever };
+  static constexpr std::int64_t kNoProjection = -1;
+
+  std::string name;  ///< for reports: "attention.normed"
+  std::int64_t width = 0;
+  ElementType type = ElementType::kCompute;
+  Shared shared = Shared::kFull;
+  Layout layout = Layout::kRows;
+  /// The projection of the block that reads it (saved) or whose output it is the gradient of (gradients): adapter columns
+  /// lie beside it, and are counted in `width`.
+  std::int64_t projection = kNoProjection;
+};
+
+enum class BlockKind { kAttention, kMlp };
+
+/// One block of a layer: a residual branch. What stands at which index of the lists is the block's own matter
+/// (src/model/blocks).
+struct BlockShape {
+  BlockKind kind = BlockKind::kAttention;
+  std::string name;              ///< for reports: "attention"
+  bool has_output_norm = false;  ///< its output is normed before it is added to the residual stream
+  std::vector<ProjectionShape> projections;
+  std::vector<NormShape> norms;
+  std::vector<BufferShape> saved;      ///< kept from forward to backward, besides the block's input
+  std::vector<BufferShape> gradients;  ///< scratch of the backward, shared by all layers under its name
+};
+
+/// Its blocks, in the order in which they are computed.
+struct LayerShape {
+  std::vector<BlockShape> blocks;
+};
+
+struct ModelShape {
+  std::int64_t hidden_size = 0;
+  std::vector<LayerShape> layers;
+
+  /// Calls visit(projection) for every projection of every layer, in order.
+  template <class Visit>
+  void for_each_projection(Visit&& visit) const {
+    for (const LayerShape& layer : layers) {
+      for (const BlockShape& block : layer.blocks) {
+        for (const ProjectionShape& projection : block.projections) visit(projection);
+      }
+    }
+  }
+};
+
+/// The structure of the model, with room for these adapters. Throws ShapeError for a spec that names no linear of it.
+ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters = {});
+
+/// Names of the linears of a layer, in Hugging Face order: "self_attn.q_proj", ..., "mlp.down_proj".
+std::vector<std::string> linear_names(const ModelConfig& config, std::int64_t layer);
+
+/// A buffer of BlockShape::saved by its name. Throws ShapeError where there is none.
+const BufferShape& saved_buffer(const LayerShape& layer, std::string_view name);
+
+/// "model.layers.3.": what the names of a layer begin with.
+std::string layer_prefix(std::int64_t layer);
+
+}  // namespace lora_train::model

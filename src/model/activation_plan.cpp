@@ -1,0 +1,124 @@
+#include "lora_train/model/activation_plan.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace lora_train::model {
+namespace {
+
+constexpr std::int64_t kNone = ActivationPlan::kNone;
+
+/// Whether layers of this mode share the buffer.
+bool is_shared(BufferShape::Shared shared, Recompute mode) {
+  switch (shared) {
+    case BufferShape::Shared::kCheap: return mode >= Recompute::kCheap;
+    case BufferShape::Shared::kGateUp: return mode >= Recompute::kGateUp;
+    case BufferShape::Shared::kFull: return mode >= Recompute::kFull;
+    case BufferShape::Shared::kNever: break;
+  }
+  return false;
+}
+
+BufferShape rows(std::string name, std::int64_t width) {
+  BufferShape buffer;
+  buffer.name = std::move(name);
+  buffer.width = width;
+  return buffer;
+}
+
+class Planner {
+ public:
+  Planner(const ModelShape& shape, const ActivationOptions& options, const std::vector<Recompute>& recompute)
+      : shape_(shape), recompute_(recompute) {
+    plan_.options = options;
+  }
+
+  ActivationPlan plan() {
+    const bool needs_backward = plan_.options.needs_backward;
+    const std::int64_t D = shape_.hidden_size;
+    std::vector<std::int64_t> inputs;  // of layers; a forward alone needs two in turn
+    const std::size_t num_inputs = needs_backward ? shape_.layers.size() : 2;
+    for (std::size_t i = 0; i < num_inputs; ++i) inputs.push_back(add(rows("layer input", D)));
+    for (std::size_t i = 0; i < shape_.layers.size(); ++i) {
+      add_layer(shape_.layers[i], inputs[i % inputs.size()], needs_backward ? recompute_[i] : Recompute::kFull);
+    }
+    plan_.final_hidden = add(rows("final_hidden", D));
+    std::int64_t widest = 0;
+    shape_.for_each_projection([&](const ProjectionShape& p) { widest = std::max(widest, p.input_width()); });
+    if (plan_.options.has_dropout) plan_.scratch = add(rows("scratch", widest));
+    if (needs_backward) add_gradients(widest);
+    return std::move(plan_);
+  }
+
+ private:
+  std::int64_t add(const BufferShape& buffer) {
+    if (buffer.width == 0) return kNone;
+    plan_.buffers.push_back(buffer);
+    return std::ssize(plan_.buffers) - 1;
+  }
+
+  /// Its own buffer, or the one that all layers share which share it.
+  std::int64_t keep(const BufferShape& buffer, Recompute mode) {
+    if (!is_shared(buffer.shared, mode)) return add(buffer);
+    const auto [entry, is_new] = shared_.try_emplace({buffer.name, buffer.width}, kNone);
+    if (is_new) entry->second = add(buffer);
+    return entry->second;
+  }
+
+  void add_layer(const LayerShape& layer, std::int64_t input, Recompute mode) {
+    auto& blocks = plan_.layers.emplace_back();
+    for (const BlockShape& shape : layer.blocks) {
+      ActivationPlan::Block& block = blocks.emplace_back();
+      block.input = blocks.size() == 1 ? input : keep(rows(shape.name + ".input", shape_.hidden_size), mode);
+      for (const BufferShape& buffer : shape.saved) block.saved.push_back(keep(buffer, mode));
+    }
+  }
+
+  void add_gradients(std::int64_t widest) {
+    BufferShape d_hidden = rows("d_hidden", shape_.hidden_size);
+    std::map<std::string, BufferShape> gradients;
+    for (const LayerShape& layer : shape_.layers) {
+      for (const BlockShape& block : layer.blocks) {
+        if (!block.has_output_norm) d_hidden.width = std::max(d_hidden.width, block.projections.back().d_output_width());
+        for (const BufferShape& buffer : block.gradients) {
+          BufferShape& widened = gradients.try_emplace(buffer.name, buffer).first->second;
+          widened.width = std::max(widened.width, buffer.width);
+        }
+      }
+    }
+    plan_.d_hidden = add(d_hidden);
+    for (const auto& [name, buffer] : gradients) plan_.gradients[name] = add(buffer);
+    plan_.d_input = add(rows("d_input", widest));
+  }
+
+  const ModelShape& shape_;
+  const std::vector<Recompute>& recompute_;
+  ActivationPlan plan_;
+  std::map<std::pair<std::string, std::int64_t>, std::int64_t> shared_;
+};
+
+}  // namespace
+
+std::int64_t ActivationPlan::bytes(std::int64_t compute_bytes) const {
+  std::int64_t sum = 0;
+  for (const BufferShape& buffer : buffers) {
+    sum += options.max_tokens * buffer.width * (buffer.type == ElementType::kFloat ? 4 : compute_bytes);
+  }
+  return sum;
+}
+
+ActivationPlan plan_activations(const ModelShape& shape, const ActivationOptions& options,
+                                const std::vector<Recompute>& recompute) {
+  return Planner(shape, options, recompute).plan();
+}
+
+Recompute choose_recompute(const ModelShape& shape, const ActivationOptions& options, std::int64_t compute_bytes,
+                           std::int64_t budget_bytes) {
+  for (const Recompute mode : {Recompute::kOff, Recompute::kCheap, Recompute::kGateUp}) {
+    const std::vector<Recompute> modes(shape.layers.size(), mode);
+    if (plan_activations(shape, options, modes).bytes(compute_bytes) <= budget_bytes) return mode;
+  }
+  return Recompute::kFull;
+}
+
+}  // namespace lora_train::model

@@ -1,0 +1,117 @@
+// Self-attention: norm, q|k|v, norm of q and k where the family has one, RoPE, attention, output projection.
+// N tokens, D hidden, H heads, K kv heads, E head size.
+#include <ATen/ATen.h>
+
+#include "attention_shape.h"
+#include "block.h"
+#include "lora_train/kernels/qk_norm_rope.h"
+#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/model/batch.h"
+
+namespace lora_train::model {
+namespace attention {
+namespace {
+
+/// Columns [begin, begin + heads) of head size E as [N, heads, E].
+at::Tensor heads_of(const at::Tensor& buffer, int64_t begin, int64_t heads, int64_t E) {
+  return buffer.narrow(1, begin * E, heads * E).unflatten(1, {heads, E});
+}
+
+QkvViews split_qkv(const ModelConfig& c, const at::Tensor& qkv) {
+  return {heads_of(qkv, 0, c.num_heads, c.head_dim), heads_of(qkv, c.num_heads, c.num_kv_heads, c.head_dim),
+          heads_of(qkv, c.num_heads + c.num_kv_heads, c.num_kv_heads, c.head_dim)};
+}
+
+at::Tensor attended_heads(const ModelConfig& c, const at::Tensor& buffer) {
+  return heads_of(buffer, 0, c.num_heads, c.head_dim);
+}
+
+/// The norm of every q and k head, with what it saves and its gradients; none where the family has none.
+kernels::QkNorm qk_norm(const ModelConfig& c, const BlockWeights& weights, const BlockActivations& saved) {
+  if (!c.qk_norm) return {};
+  const NormWeight &q = weights.norms[kQNorm], &k = weights.norms[kKNorm];
+  return {q.weight, k.weight, c.rms_norm_eps, saved.saved[kQkRaw], saved.saved[kQkRstd], q.grad, k.grad};
+}
+
+kernels::QkRotation rotation(const ForwardPass& pass) {
+  return {pass.config.num_heads, pass.config.num_kv_heads, pass.positions, pass.rope};
+}
+
+Branch branch_of(const BlockWeights& weights, BlockActivations& saved) {
+  return {weights.projections[kO], saved.saved[kAttended], weights.norms[kOutputNorm], saved.saved[kBranch],
+          saved.saved[kBranchRstd]};
+}
+
+void fill_saved(const BlockForward& block) {
+  const auto& [pass, layer, weights, activations] = block;
+  auto& saved = activations.saved;
+  norm_and_columns(block, weights.norms[kInputNorm], weights.projections[kQkv], saved[kNormed], saved[kRstd]);
+  projection_forward(weights.projections[kQkv], saved[kNormed], {}, saved[kQkvOut], pass.linear);
+  kernels::QkNorm norm = qk_norm(pass.config, weights, activations);
+  kernels::qk_norm_rope_forward(saved[kQkvOut], rotation(pass), norm);
+  at::Tensor attended = attended_heads(pass.config, saved[kAttended]);
+  pass.attention.forward(layer, split_qkv(pass.config, saved[kQkvOut]), attended, saved[kLse]);
+  fill_adapter_columns(weights.projections[kO], saved[kAttended], pass.linear);
+  fill_branch(block, branch_of(weights, activations));
+}
+
+void write_output(const BlockForward& block, at::Tensor& output) {
+  add_branch(block, branch_of(block.weights, block.saved), output);
+}
+
+void recompute(const BlockForward& block, Recompute) {
+  auto& saved = block.saved.saved;
+  norm_and_columns(block, block.weights.norms[kInputNorm], block.weights.projections[kQkv], saved[kNormed], saved[kRstd]);
+}
+
+void backward(const BackwardPass& pass, int64_t layer, BlockWeights& weights, BlockActivations& activations,
+              at::Tensor& d_hidden, bool need_input_grad) {
+  const ModelConfig& c = pass.forward.config;
+  const LinearPass& linear = pass.forward.linear;
+  auto& saved = activations.saved;
+  Projection &qkv = weights.projections[kQkv], &o = weights.projections[kO];
+  const int64_t N = d_hidden.size(0);
+  at::Tensor d_attended = pass.buffers.d_input(o, N);
+  at::Tensor d_output = branch_gradient(pass, branch_of(weights, activations), weights.norms[kOutputNorm].grad, d_hidden);
+  projection_backward(o, saved[kAttended], d_output, d_attended, true, linear);
+
+  at::Tensor d_wide_qkv = pass.buffers.gradient_of("d_qkv", qkv, N);
+  at::Tensor d_qkv = d_wide_qkv.narrow(1, 0, qkv.out_features);
+  {  // a backend's own gradients live until they are read
+    const QkvViews places = split_qkv(c, d_qkv);
+    kernels::AttentionGradients gradients{places.q, places.k, places.v};
+    pass.attention.backward(layer, attended_heads(c, d_attended), split_qkv(c, saved[kQkvOut]),
+                            attended_heads(c, saved[kAttended]), saved[kLse], gradients);
+    kernels::QkNorm norm = qk_norm(c, weights, activations);
+    kernels::qk_norm_rope_backward(gradients, rotation(pass.forward), norm, d_qkv);
+  }
+  NormWeight& input_norm = weights.norms[kInputNorm];
+  const bool need_normed_grad = need_input_grad || input_norm.grad.defined();
+  at::Tensor d_normed = pass.buffers.d_input(qkv, N);
+  projection_backward(qkv, saved[kNormed], d_wide_qkv, d_normed, need_normed_grad, linear);
+  if (!need_normed_grad) return;
+  kernels::rms_norm_backward(features(qkv, d_normed), activations.input, input_norm.weight, saved[kRstd], d_hidden, true,
+                             defined_or_null(input_norm.grad));
+}
+
+}  // namespace
+
+const BlockCode code = {fill_saved, write_output, recompute, backward};
+
+}  // namespace attention
+
+const kernels::AttentionLayout& DocumentAttention::layout(int64_t layer) const {
+  const int64_t window = config_.layer_window[static_cast<std::size_t>(layer)];
+  return batch_.layout(window, config_.attention_scale, window == 0 ? backend_ : windowed_);
+}
+
+void DocumentAttention::forward(int64_t layer, const QkvViews& qkv, at::Tensor& out, at::Tensor& lse) {
+  kernels::attention_forward(qkv.q, qkv.k, qkv.v, layout(layer), out, lse);
+}
+
+void DocumentAttention::backward(int64_t layer, const at::Tensor& d_out, const QkvViews& qkv, const at::Tensor& out,
+                                 const at::Tensor& lse, kernels::AttentionGradients& gradients) const {
+  kernels::attention_backward(d_out, qkv.q, qkv.k, qkv.v, out, lse, layout(layer), gradients);
+}
+
+}  // namespace lora_train::model

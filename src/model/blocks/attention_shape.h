@@ -1,0 +1,15 @@
+// What the lists of an attention block hold, by index.
+#pragma once
+
+#include "lora_train/model/layer_shape.h"
+
+namespace lora_train::model::attention {
+
+enum ProjectionIndex { kQkv, kO };
+enum NormIndex { kInputNorm, kQNorm, kKNorm, kOutputNorm };
+enum SavedIndex { kNormed, kRstd, kQkvOut, kQkRaw, kQkRstd, kAttended, kLse, kBranch, kBranchRstd };
+enum GradientIndex { kDQkv, kDBranch };
+
+BlockShape shape(const ModelConfig& config, std::int64_t layer);
+
+}  // namespace lora_train::model::attention

@@ -1,0 +1,59 @@
+// The code of a block. One file per kind of block has its shape, one its computation; layer.cpp has the table.
+#pragma once
+
+#include "lora_train/model/layer.h"
+
+namespace lora_train::model {
+
+struct BlockForward {
+  const ForwardPass& pass;
+  int64_t layer = 0;
+  const BlockWeights& weights;
+  BlockActivations& saved;
+};
+
+struct BlockCode {
+  /// Fills all that the backward needs.
+  void (*fill_saved)(const BlockForward& block);
+  /// After fill_saved: the block's input plus its branch [N, D].
+  void (*write_output)(const BlockForward& block, at::Tensor& output);
+  /// Computes again what recomputation kCheap or kGateUp did not keep.
+  void (*recompute)(const BlockForward& block, Recompute mode);
+  /// d_hidden [N, D]: gradient of the block's output on entry, of its input on return (when need_input_grad).
+  void (*backward)(const BackwardPass& pass, int64_t layer, BlockWeights& weights, BlockActivations& saved,
+                   at::Tensor& d_hidden, bool need_input_grad);
+};
+
+namespace attention {
+extern const BlockCode code;
+}
+namespace mlp {
+extern const BlockCode code;
+}
+
+/// The first D columns of the input buffer of a projection, which carries adapter columns.
+inline at::Tensor features(const Projection& projection, const at::Tensor& wide) {
+  return wide.narrow(1, 0, projection.in_features);
+}
+
+inline at::Tensor* defined_or_null(at::Tensor& tensor) { return tensor.defined() ? &tensor : nullptr; }
+
+/// The input norm of a block into the input of a projection, with its adapter columns.
+void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection, at::Tensor& normed,
+                      at::Tensor& rstd);
+
+/// output = input + branch, or input + norm(branch) where the block has an output norm.
+/// `projection` makes the branch from `columns` [N, its input width]; with an output norm it has done so into `branch`.
+struct Branch {
+  const Projection& projection;
+  const at::Tensor& columns;
+  const NormWeight& norm;
+  at::Tensor& branch;  ///< [N, D], undefined without an output norm
+  at::Tensor& rstd;    ///< [N] fp32, of the output norm
+};
+void fill_branch(const BlockForward& block, const Branch& branch);
+void add_branch(const BlockForward& block, const Branch& branch, at::Tensor& output);
+/// The gradient of the projection's output [N, d_output_width()]: of d_hidden as it is, or through the output norm.
+at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad, const at::Tensor& d_hidden);
+
+}  // namespace lora_train::model

@@ -1,0 +1,40 @@
+// What all blocks share: the norm of the residual stream at their beginning, and their output at their end.
+#include <ATen/ATen.h>
+
+#include "block.h"
+#include "lora_train/kernels/rms_norm.h"
+
+namespace lora_train::model {
+
+void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection, at::Tensor& normed,
+                      at::Tensor& rstd) {
+  at::Tensor y = features(projection, normed);
+  kernels::rms_norm_forward(block.saved.input, norm.weight, block.pass.config.rms_norm_eps, y, rstd);
+  fill_adapter_columns(projection, normed, block.pass.linear);
+}
+
+void fill_branch(const BlockForward& block, const Branch& branch) {
+  if (!branch.norm.weight.defined()) return;
+  projection_forward(branch.projection, branch.columns, {}, branch.branch, block.pass.linear);
+}
+
+void add_branch(const BlockForward& block, const Branch& branch, at::Tensor& output) {
+  const at::Tensor& input = block.saved.input;
+  if (!branch.norm.weight.defined()) {
+    return projection_forward(branch.projection, branch.columns, input, output, block.pass.linear);
+  }
+  kernels::rms_norm_forward(branch.branch, branch.norm.weight, block.pass.config.rms_norm_eps, output, branch.rstd);
+  output.add_(input);
+}
+
+at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad, const at::Tensor& d_hidden) {
+  const int64_t N = d_hidden.size(0);
+  if (!branch.norm.weight.defined()) return pass.buffers.d_hidden_of(branch.projection, N);
+  at::Tensor wide = pass.buffers.gradient_of("d_branch", branch.projection, N);
+  at::Tensor d_branch = wide.narrow(1, 0, branch.projection.out_features);
+  kernels::rms_norm_backward(d_hidden, branch.branch, branch.norm.weight, branch.rstd, d_branch, false,
+                             defined_or_null(norm_grad));
+  return wide;
+}
+
+}  // namespace lora_train::model

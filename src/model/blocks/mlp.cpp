@@ -1,0 +1,74 @@
+// Dense gated MLP: norm, gate|up, activation, down projection.
+// N tokens, D hidden, F ffn.
+#include <ATen/ATen.h>
+
+#include "block.h"
+#include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/swiglu.h"
+#include "mlp_shape.h"
+
+namespace lora_train::model::mlp {
+namespace {
+
+Branch branch_of(const BlockWeights& weights, BlockActivations& saved) {
+  return {weights.projections[kDown], saved.saved[kActivated], weights.norms[kOutputNorm], saved.saved[kBranch],
+          saved.saved[kBranchRstd]};
+}
+
+void norm(const BlockForward& block) {
+  auto& saved = block.saved.saved;
+  norm_and_columns(block, block.weights.norms[kInputNorm], block.weights.projections[kGateUp], saved[kNormed], saved[kRstd]);
+}
+
+void gate_up(const BlockForward& block) {
+  auto& saved = block.saved.saved;
+  projection_forward(block.weights.projections[kGateUp], saved[kNormed], {}, saved[kGateUpOut], block.pass.linear);
+}
+
+void activate(const BlockForward& block) {
+  auto& saved = block.saved.saved;
+  const Projection& down = block.weights.projections[kDown];
+  at::Tensor activated = features(down, saved[kActivated]);
+  kernels::swiglu_forward(saved[kGateUpOut], activated);
+  fill_adapter_columns(down, saved[kActivated], block.pass.linear);
+}
+
+void fill_saved(const BlockForward& block) {
+  norm(block);
+  gate_up(block);
+  activate(block);
+  fill_branch(block, branch_of(block.weights, block.saved));
+}
+
+void write_output(const BlockForward& block, at::Tensor& output) {
+  add_branch(block, branch_of(block.weights, block.saved), output);
+}
+
+void recompute(const BlockForward& block, Recompute mode) {
+  norm(block);
+  if (mode == Recompute::kGateUp) gate_up(block);
+  activate(block);
+}
+
+void backward(const BackwardPass& pass, int64_t, BlockWeights& weights, BlockActivations& activations, at::Tensor& d_hidden,
+              bool) {
+  const LinearPass& linear = pass.forward.linear;
+  auto& saved = activations.saved;
+  Projection &gate_up = weights.projections[kGateUp], &down = weights.projections[kDown];
+  const int64_t N = d_hidden.size(0);
+  at::Tensor d_activated = pass.buffers.d_input(down, N);
+  at::Tensor d_output = branch_gradient(pass, branch_of(weights, activations), weights.norms[kOutputNorm].grad, d_hidden);
+  projection_backward(down, saved[kActivated], d_output, d_activated, true, linear);
+  kernels::swiglu_backward(features(down, d_activated), saved[kGateUpOut], saved[kGateUpOut]);
+  at::Tensor d_normed = pass.buffers.d_input(gate_up, N);
+  projection_backward(gate_up, saved[kNormed], saved[kGateUpOut], d_normed, true, linear);
+  NormWeight& input_norm = weights.norms[kInputNorm];
+  kernels::rms_norm_backward(features(gate_up, d_normed), activations.input, input_norm.weight, saved[kRstd], d_hidden, true,
+                             defined_or_null(input_norm.grad));
+}
+
+}  // namespace
+
+const BlockCode code = {fill_saved, write_output, recompute, backward};
+
+}  // namespace lora_train::model::mlp

@@ -1,0 +1,15 @@
+// What the lists of a dense MLP block hold, by index.
+#pragma once
+
+#include "lora_train/model/layer_shape.h"
+
+namespace lora_train::model::mlp {
+
+enum ProjectionIndex { kGateUp, kDown };
+enum NormIndex { kInputNorm, kOutputNorm };
+enum SavedIndex { kNormed, kRstd, kGateUpOut, kActivated, kBranch, kBranchRstd };
+enum GradientIndex { kDBranch };
+
+BlockShape shape(const ModelConfig& config, std::int64_t layer);
+
+}  // namespace lora_train::model::mlp
