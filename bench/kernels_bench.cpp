@@ -11,7 +11,7 @@
 #include "lora_train/kernels/lora.h"
 #include "lora_train/kernels/rms_norm.h"
 #include "lora_train/kernels/rope.h"
-#include "lora_train/kernels/swiglu.h"
+#include "lora_train/kernels/gated_activation.h"
 #include "lora_train/optim/adamw.h"
 
 namespace lora_train::kernels {
@@ -67,16 +67,16 @@ void rope(State& state) {
   measure(state, bytes({x, x}), [&] { rope_in_place(x, positions, table, false); });
 }
 
-void swiglu_forward(State& state) {
+void gated_activation_forward(State& state) {
   const auto gate_up = random(state, {N, 2 * F});
   auto y = at::empty({N, F}, gate_up.options());
-  measure(state, bytes({gate_up, y}), [&] { kernels::swiglu_forward(gate_up, y); });
+  measure(state, bytes({gate_up, y}), [&] { kernels::gated_activation_forward(gate_up, y); });
 }
 
-void swiglu_backward(State& state) {
+void gated_activation_backward(State& state) {
   const auto gate_up = random(state, {N, 2 * F}), dy = random(state, {N, F});
   auto d = at::empty_like(gate_up);
-  measure(state, bytes({gate_up, dy, d}), [&] { kernels::swiglu_backward(dy, gate_up, d); });
+  measure(state, bytes({gate_up, dy, d}), [&] { kernels::gated_activation_backward(dy, gate_up, d); });
 }
 
 void cross_entropy(State& state) {
@@ -155,8 +155,8 @@ LORA_TRAIN_BOTH(copy);
 LORA_TRAIN_BOTH(rms_norm_forward);
 LORA_TRAIN_BOTH(rms_norm_backward);
 LORA_TRAIN_BOTH(rope);
-LORA_TRAIN_BOTH(swiglu_forward);
-LORA_TRAIN_BOTH(swiglu_backward);
+LORA_TRAIN_BOTH(gated_activation_forward);
+LORA_TRAIN_BOTH(gated_activation_backward);
 LORA_TRAIN_BOTH(cross_entropy);
 LORA_TRAIN_BOTH(dropout);
 LORA_TRAIN_BOTH(embedding);

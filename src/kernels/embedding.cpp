@@ -24,14 +24,20 @@ void check_ids(const char* kernel, const at::Tensor& ids) {
   check_dtype(kernel, "ids", ids, at::kInt);
 }
 
-void gather_on_cpu(const at::Tensor& ids, const at::Tensor& weight, at::Tensor& out) {
+void gather_on_cpu(const at::Tensor& ids, const at::Tensor& weight, at::Tensor& out, double scale) {
+  if (scale != 1) {
+    return with_cpu_type(weight, [&]<class T>(CpuType<T>) {
+      gather_scaled_rows_cpu(read_rows<T>(weight), read<std::int32_t>(ids), static_cast<float>(scale), write_rows<T>(out),
+                             ids.size(0), weight.size(1));
+    });
+  }
   const int64_t size = weight.element_size();
   gather_rows_cpu({read<char>(weight), weight.stride(0) * size}, read<std::int32_t>(ids),
                   {write<char>(out), out.stride(0) * size}, ids.size(0), weight.size(1) * size);
 }
 
 void backward_on_cuda(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows,
-                      const at::Tensor& order) {
+                      const at::Tensor& order, double scale) {
   check_rows("embedding_backward", "order", order, {ids.size(0)});
   check_contiguous("embedding_backward", "order", order);
   check_dtype("embedding_backward", "order", order, at::kInt);
@@ -39,13 +45,13 @@ void backward_on_cuda(const at::Tensor& ids, const at::Tensor& dout, at::Tensor*
     const auto* const id = read<std::int32_t>(ids);
     const auto* const sorted = read<std::int32_t>(order);
     if (rows.indices.defined()) {
-      own_kernels_of<T>().trainable_rows_backward(id, sorted, read_rows<T>(dout), read<std::int64_t>(rows.indices),
-                                                  rows.indices.size(0), write_rows<float>(rows.grads), dout.size(0),
-                                                  dout.size(1), own_stream());
+      own_kernels_of<T>().trainable_rows_backward(id, sorted, read_rows<T>(dout), static_cast<float>(scale),
+                                                  read<std::int64_t>(rows.indices), rows.indices.size(0),
+                                                  write_rows<float>(rows.grads), dout.size(0), dout.size(1), own_stream());
     }
     if (dweight == nullptr) return;
-    own_kernels_of<T>().embedding_backward(id, sorted, read_rows<T>(dout), write_rows<float>(*dweight), dout.size(0),
-                                           dout.size(1), own_stream());
+    own_kernels_of<T>().embedding_backward(id, sorted, read_rows<T>(dout), static_cast<float>(scale),
+                                           write_rows<float>(*dweight), dout.size(0), dout.size(1), own_stream());
   });
 }
 
@@ -60,7 +66,8 @@ std::vector<std::int32_t> order_by_id(std::span<const std::int32_t> ids) {
   return order;
 }
 
-void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const TrainableRows& rows, at::Tensor& out) {
+void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const TrainableRows& rows, at::Tensor& out,
+                       double scale) {
   constexpr auto kName = "embedding_forward";
   check_ids(kName, ids);
   check_rows(kName, "weight", weight, {-1, -1});
@@ -74,19 +81,19 @@ void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const Tr
   });
   if (weight.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kEmbedding, weight);
-  if (how == Implementation::kCpu && !has_rows) return gather_on_cpu(ids, weight, out);
-  if (how != Implementation::kCuda) return embedding_forward_reference(ids, weight, rows, out);
+  if (how == Implementation::kCpu && !has_rows) return gather_on_cpu(ids, weight, out, scale);
+  if (how != Implementation::kCuda) return embedding_forward_reference(ids, weight, rows, out, scale);
   with_cpu_type(weight, [&]<class T>(CpuType<T>) {
     const auto* const trained = has_rows ? read<std::int64_t>(rows.indices) : nullptr;
     const auto values = has_rows ? read_rows<float>(rows.values) : Rows<const float>{};
     own_kernels_of<T>().embedding_forward(read<std::int32_t>(ids), read_rows<T>(weight), trained,
-                                          has_rows ? rows.indices.size(0) : 0, values, write_rows<T>(out), ids.size(0),
-                                          weight.size(1), own_stream());
+                                          has_rows ? rows.indices.size(0) : 0, values, static_cast<float>(scale),
+                                          write_rows<T>(out), ids.size(0), weight.size(1), own_stream());
   });
 }
 
 void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows,
-                        const at::Tensor& order) {
+                        const at::Tensor& order, double scale) {
   constexpr auto kName = "embedding_backward";
   check_ids(kName, ids);
   check_rows(kName, "dout", dout, {ids.size(0), -1});
@@ -109,13 +116,13 @@ void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tenso
   });
   if (dout.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kEmbedding, dout);
-  if (how == Implementation::kCuda) return backward_on_cuda(ids, dout, target, rows, order);
-  if (how == Implementation::kReference) return embedding_backward_reference(ids, dout, target, rows);
-  embedding_backward_reference(ids, dout, nullptr, rows);
+  if (how == Implementation::kCuda) return backward_on_cuda(ids, dout, target, rows, order, scale);
+  if (how == Implementation::kReference) return embedding_backward_reference(ids, dout, target, rows, scale);
+  embedding_backward_reference(ids, dout, nullptr, rows, scale);
   if (target == nullptr) return;
   with_cpu_type(dout, [&]<class T>(CpuType<T>) {
-    scatter_add_rows_cpu(read_rows<T>(dout), read<std::int32_t>(ids), write_rows<float>(*dweight), dout.size(0),
-                         dout.size(1));
+    scatter_add_rows_cpu(read_rows<T>(dout), read<std::int32_t>(ids), static_cast<float>(scale),
+                         write_rows<float>(*dweight), dout.size(0), dout.size(1));
   });
 }
 

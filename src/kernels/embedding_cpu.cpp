@@ -9,15 +9,30 @@ namespace lora_train::kernels {
 namespace {
 
 template <class T>
-LORA_TRAIN_INLINE void add_row(const T* from, float* to, std::int64_t D) {
+LORA_TRAIN_INLINE void add_row(const T* from, float scale, float* to, std::int64_t D) {
 #pragma omp simd
   for (std::int64_t d = 0; d < D; ++d) {
-    to[d] += load(from + d);
+    to[d] += scale * load(from + d);
   }
 }
 
-LORA_TRAIN_CLONES void clone_add(const float* from, float* to, std::int64_t D) { add_row(from, to, D); }
-LORA_TRAIN_CLONES void clone_add(const Bf16* from, float* to, std::int64_t D) { add_row(from, to, D); }
+LORA_TRAIN_CLONES void clone_add(const float* from, float scale, float* to, std::int64_t D) { add_row(from, scale, to, D); }
+LORA_TRAIN_CLONES void clone_add(const Bf16* from, float scale, float* to, std::int64_t D) { add_row(from, scale, to, D); }
+
+template <class T>
+LORA_TRAIN_INLINE void scale_row(const T* from, float scale, T* to, std::int64_t D) {
+#pragma omp simd
+  for (std::int64_t d = 0; d < D; ++d) {
+    store(to + d, scale * load(from + d));
+  }
+}
+
+LORA_TRAIN_CLONES void clone_scale(const float* from, float scale, float* to, std::int64_t D) {
+  scale_row(from, scale, to, D);
+}
+LORA_TRAIN_CLONES void clone_scale(const Bf16* from, float scale, Bf16* to, std::int64_t D) {
+  scale_row(from, scale, to, D);
+}
 
 }  // namespace
 
@@ -31,19 +46,32 @@ void gather_rows_cpu(Rows<const char> weight, const std::int32_t* ids, Rows<char
 }
 
 template <class T>
-void scatter_add_rows_cpu(Rows<const T> dout, const std::int32_t* ids, Rows<float> dweight, std::int64_t num_tokens,
-                          std::int64_t D) {
+void gather_scaled_rows_cpu(Rows<const T> weight, const std::int32_t* ids, float scale, Rows<T> out,
+                            std::int64_t num_tokens, std::int64_t D) {
+  parallel_ranges(num_tokens, row_grain(D), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n) {
+      clone_scale(weight[ids[n]], scale, out[n], D);
+    }
+  });
+}
+
+template <class T>
+void scatter_add_rows_cpu(Rows<const T> dout, const std::int32_t* ids, float scale, Rows<float> dweight,
+                          std::int64_t num_tokens, std::int64_t D) {
   constexpr std::int64_t kColumns = 64;
   parallel_ranges((D + kColumns - 1) / kColumns, row_grain(kColumns * num_tokens),
                   [&](std::int64_t begin, std::int64_t end) {
                     const std::int64_t first = begin * kColumns, width = std::min(end * kColumns, D) - first;
                     for (std::int64_t n = 0; n < num_tokens; ++n) {
-                      clone_add(dout[n] + first, dweight[ids[n]] + first, width);
+                      clone_add(dout[n] + first, scale, dweight[ids[n]] + first, width);
                     }
                   });
 }
 
-template void scatter_add_rows_cpu(Rows<const float>, const std::int32_t*, Rows<float>, std::int64_t, std::int64_t);
-template void scatter_add_rows_cpu(Rows<const Bf16>, const std::int32_t*, Rows<float>, std::int64_t, std::int64_t);
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                    \
+  template void gather_scaled_rows_cpu(Rows<const T>, const std::int32_t*, float, Rows<T>, std::int64_t, std::int64_t); \
+  template void scatter_add_rows_cpu(Rows<const T>, const std::int32_t*, float, Rows<float>, std::int64_t, std::int64_t)
+LORA_TRAIN_INSTANTIATE(float);
+LORA_TRAIN_INSTANTIATE(Bf16);
 
 }  // namespace lora_train::kernels

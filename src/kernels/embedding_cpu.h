@@ -9,9 +9,14 @@ namespace lora_train::kernels {
 void gather_rows_cpu(Rows<const char> weight, const std::int32_t* ids, Rows<char> out, std::int64_t num_tokens,
                      std::int64_t width_bytes);
 
-/// dweight[ids[n]] += dout[n]. Threads own columns: the order of a sum is that of the tokens.
+/// out[n] = scale * weight[ids[n]].
 template <class T>
-void scatter_add_rows_cpu(Rows<const T> dout, const std::int32_t* ids, Rows<float> dweight, std::int64_t num_tokens,
-                          std::int64_t D);
+void gather_scaled_rows_cpu(Rows<const T> weight, const std::int32_t* ids, float scale, Rows<T> out,
+                            std::int64_t num_tokens, std::int64_t D);
+
+/// dweight[ids[n]] += scale * dout[n]. Threads own columns: the order of a sum is that of the tokens.
+template <class T>
+void scatter_add_rows_cpu(Rows<const T> dout, const std::int32_t* ids, float scale, Rows<float> dweight,
+                          std::int64_t num_tokens, std::int64_t D);
 
 }  // namespace lora_train::kernels

@@ -1,4 +1,4 @@
-// Forward: a block copies the row of one token. Elements moved: 1 read, 1 written.
+// Forward: a block copies, or scales, the row of one token. Elements moved: 1 read, 1 written.
 // Backward without atomics: the tokens come sorted by id, so that those of one id are neighbours; the block of the first
 // of them sums them all, 8 tokens at a time. Elements moved: 1 read per token; 4 bytes read and written per distinct id.
 #include "embedding_cuda.h"
@@ -14,7 +14,8 @@ constexpr unsigned kThreads = 256;
 template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads)
     embedding_forward_kernel(const std::int32_t* ids, Rows<const T> weight, const std::int64_t* trained,
-                             std::int64_t num_trained, Rows<const float> values, Rows<T> out, std::int64_t D) {
+                             std::int64_t num_trained, Rows<const float> values, float scale, Rows<T> out,
+                             std::int64_t D) {
   LORA_TRAIN_SHARED(std::int64_t, found, 1);
   const std::int64_t n = blockIdx.x, id = ids[n];
   std::int64_t slot = -1;
@@ -29,12 +30,15 @@ __global__ void __launch_bounds__(kThreads)
   }
   const std::int64_t step = std::int64_t{blockDim.x} * kSize;
   for (std::int64_t d = std::int64_t{threadIdx.x} * kSize; d < D; d += step) {
-    if (slot < 0) {
-      store_pack<kSize>(out[n] + d, load_pack<kSize>(weight[id] + d));
-      continue;
-    }
     Pack<T, kSize> pack;
-    for (int i = 0; i < kSize; ++i) store(&pack.values[i], values[slot][d + i]);
+    if (slot < 0) {
+      pack = load_pack<kSize>(weight[id] + d);
+    } else {
+      for (int i = 0; i < kSize; ++i) store(&pack.values[i], values[slot][d + i]);
+    }
+    if (scale != 1) {
+      for (int i = 0; i < kSize; ++i) store(&pack.values[i], scale * to_float(pack.values[i]));
+    }
     store_pack<kSize>(out[n] + d, pack);
   }
 }
@@ -42,11 +46,11 @@ __global__ void __launch_bounds__(kThreads)
 constexpr unsigned kColumnLanes = 32, kTokenLanes = 8;
 constexpr int kUnroll = 4;  // tokens that a thread reads at once
 
-/// to[d] += sum of the tokens order[first...] that have this id, for the columns of this block. Lane l takes tokens
+/// to[d] += scale * sum of the tokens order[first...] that have this id, for the columns of this block. Lane l takes tokens
 /// l, l + 8, ...; then lanes are added in order.
 template <class T, int kSize>
 __device__ __forceinline__ void add_run(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout,
-                                        float* to, std::int64_t first, std::int64_t id, std::int64_t num_tokens,
+                                        float scale, float* to, std::int64_t first, std::int64_t id, std::int64_t num_tokens,
                                         std::int64_t D) {
   LORA_TRAIN_SHARED(float, partial, kTokenLanes* kColumnLanes* kSize);
   const unsigned column = threadIdx.x % kColumnLanes, lane = threadIdx.x / kColumnLanes;
@@ -77,22 +81,22 @@ __device__ __forceinline__ void add_run(const std::int32_t* ids, const std::int3
   for (unsigned t = threadIdx.x; t < kWidth && begin + t < D; t += blockDim.x) {
     float sum = 0;
     for (unsigned other = 0; other < kTokenLanes; ++other) sum += partial[other * kWidth + t];
-    to[begin + t] += sum;
+    to[begin + t] += scale * sum;
   }
 }
 
 template <class T, int kSize>
 __global__ void __launch_bounds__(kColumnLanes* kTokenLanes)
-    embedding_backward_kernel(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout,
+    embedding_backward_kernel(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout, float scale,
                               Rows<float> dweight, std::int64_t num_tokens, std::int64_t D) {
   const std::int64_t first = blockIdx.x, id = ids[order[first]];
   if (first > 0 && ids[order[first - 1]] == id) return;
-  add_run<T, kSize>(ids, order, dout, dweight[id], first, id, num_tokens, D);
+  add_run<T, kSize>(ids, order, dout, scale, dweight[id], first, id, num_tokens, D);
 }
 
 template <class T, int kSize>
 __global__ void __launch_bounds__(kColumnLanes* kTokenLanes)
-    trainable_rows_backward_kernel(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout,
+    trainable_rows_backward_kernel(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout, float scale,
                                    const std::int64_t* trained, Rows<float> grads, std::int64_t num_tokens,
                                    std::int64_t D) {
   const std::int64_t id = trained[blockIdx.x];
@@ -105,44 +109,45 @@ __global__ void __launch_bounds__(kColumnLanes* kTokenLanes)
       end = middle;
     }
   }
-  add_run<T, kSize>(ids, order, dout, grads[blockIdx.x], begin, id, num_tokens, D);
+  add_run<T, kSize>(ids, order, dout, scale, grads[blockIdx.x], begin, id, num_tokens, D);
 }
 
 }  // namespace
 
 template <class T>
 void embedding_forward_cuda(const std::int32_t* ids, Rows<const T> weight, const std::int64_t* trained,
-                            std::int64_t num_trained, Rows<const float> values, Rows<T> out, std::int64_t num_tokens,
-                            std::int64_t D, Stream stream) {
+                            std::int64_t num_trained, Rows<const float> values, float scale, Rows<T> out,
+                            std::int64_t num_tokens, std::int64_t D, Stream stream) {
   constexpr int kPack = kFullPack<T>;
   const auto run = [&](auto kernel, std::int64_t packs) {
     const std::int64_t per_thread = blocks_for(packs, kThreads);
     const unsigned threads = threads_for(per_thread == 0 ? 0 : blocks_for(packs, per_thread), kThreads);
-    launch("embedding_forward", kernel, {num_tokens}, threads, stream, ids, weight, trained, num_trained, values, out, D);
+    launch("embedding_forward", kernel, {num_tokens}, threads, stream, ids, weight, trained, num_trained, values,
+           scale, out, D);
   };
   const bool is_packed = fits_packs(weight, D) && fits_packs(out, D);
   is_packed ? run(embedding_forward_kernel<T, kPack>, D / kPack) : run(embedding_forward_kernel<T, 1>, D);
 }
 
 template <class T>
-void embedding_backward_cuda(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout,
+void embedding_backward_cuda(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout, float scale,
                              Rows<float> dweight, std::int64_t num_tokens, std::int64_t D, Stream stream) {
   constexpr int kPack = kFullPack<T>;
   const auto run = [&](auto kernel, std::int64_t packs) {
     launch("embedding_backward", kernel, {num_tokens, blocks_for(packs, kColumnLanes)}, kColumnLanes * kTokenLanes,
-           stream, ids, order, dout, dweight, num_tokens, D);
+           stream, ids, order, dout, scale, dweight, num_tokens, D);
   };
   fits_packs(dout, D) ? run(embedding_backward_kernel<T, kPack>, D / kPack) : run(embedding_backward_kernel<T, 1>, D);
 }
 
 template <class T>
-void trainable_rows_backward_cuda(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout,
+void trainable_rows_backward_cuda(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout, float scale,
                                   const std::int64_t* trained, std::int64_t num_trained, Rows<float> grads,
                                   std::int64_t num_tokens, std::int64_t D, Stream stream) {
   constexpr int kPack = kFullPack<T>;
   const auto run = [&](auto kernel, std::int64_t packs) {
     launch("trainable_rows_backward", kernel, {num_trained, blocks_for(packs, kColumnLanes)},
-           kColumnLanes * kTokenLanes, stream, ids, order, dout, trained, grads, num_tokens, D);
+           kColumnLanes * kTokenLanes, stream, ids, order, dout, scale, trained, grads, num_tokens, D);
   };
   fits_packs(dout, D) ? run(trainable_rows_backward_kernel<T, kPack>, D / kPack)
                       : run(trainable_rows_backward_kernel<T, 1>, D);
@@ -150,10 +155,10 @@ void trainable_rows_backward_cuda(const std::int32_t* ids, const std::int32_t* o
 
 #define LORA_TRAIN_INSTANTIATE(T)                                                                                     \
   template void embedding_forward_cuda(const std::int32_t*, Rows<const T>, const std::int64_t*, std::int64_t,         \
-                                       Rows<const float>, Rows<T>, std::int64_t, std::int64_t, Stream);               \
-  template void embedding_backward_cuda(const std::int32_t*, const std::int32_t*, Rows<const T>, Rows<float>,         \
+                                       Rows<const float>, float, Rows<T>, std::int64_t, std::int64_t, Stream);        \
+  template void embedding_backward_cuda(const std::int32_t*, const std::int32_t*, Rows<const T>, float, Rows<float>,  \
                                         std::int64_t, std::int64_t, Stream);                                          \
-  template void trainable_rows_backward_cuda(const std::int32_t*, const std::int32_t*, Rows<const T>,                 \
+  template void trainable_rows_backward_cuda(const std::int32_t*, const std::int32_t*, Rows<const T>, float,          \
                                              const std::int64_t*, std::int64_t, Rows<float>, std::int64_t,            \
                                              std::int64_t, Stream)
 LORA_TRAIN_INSTANTIATE(float);

@@ -11,10 +11,11 @@ namespace {
 
 template <class T, class Y>
 void run_on_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
-                at::Tensor& y) {
+                at::Tensor& y, double alpha) {
   few_rows_linear_cpu(FewRows<T, Y>{read_rows<T>(x), read_rows<T>(weight), bias.defined() ? read<Y>(bias) : nullptr,
                                     residual.defined() ? read_rows<Y>(residual) : Rows<const Y>{nullptr, 0},
-                                    write_rows<Y>(y), x.size(0), weight.size(0), x.size(1)});
+                                    write_rows<Y>(y), static_cast<float>(alpha), x.size(0), weight.size(0),
+                                    x.size(1)});
 }
 
 void check_arguments(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
@@ -39,14 +40,14 @@ void check_arguments(const at::Tensor& x, const at::Tensor& weight, const at::Te
 }  // namespace
 
 void few_rows_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
-                     at::Tensor& y) {
+                     at::Tensor& y, double alpha) {
   check_arguments(x, weight, bias, residual, y);
   const bool is_ours = x.is_cpu() && x.scalar_type() != at::kDouble &&
                        kernel_setting(KernelName::kGemm) != KernelSetting::kReference;
-  if (!is_ours) return gemm(x, weight.t(), y, {.bias = bias, .residual = residual});
-  if (x.scalar_type() == at::kFloat) return run_on_cpu<float, float>(x, weight, bias, residual, y);
-  if (y.scalar_type() == at::kFloat) return run_on_cpu<Bf16, float>(x, weight, bias, residual, y);
-  run_on_cpu<Bf16, Bf16>(x, weight, bias, residual, y);
+  if (!is_ours) return gemm(x, weight.t(), y, {.bias = bias, .residual = residual, .alpha = alpha});
+  if (x.scalar_type() == at::kFloat) return run_on_cpu<float, float>(x, weight, bias, residual, y, alpha);
+  if (y.scalar_type() == at::kFloat) return run_on_cpu<Bf16, float>(x, weight, bias, residual, y, alpha);
+  run_on_cpu<Bf16, Bf16>(x, weight, bias, residual, y, alpha);
 }
 
 }  // namespace lora_train::kernels

@@ -149,7 +149,7 @@ LORA_TRAIN_INLINE void tile(const Call<T, Y>& call, std::int64_t n, std::int64_t
   for (int o = 0; o < kTileOutputs; ++o) {
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
-      float sum = sum_of(sums.of[o][r][0] + sums.of[o][r][1]);
+      float sum = p.alpha * sum_of(sums.of[o][r][0] + sums.of[o][r][1]);
       if (p.bias != nullptr) sum += load(p.bias + n + o);
       if (p.residual.data != nullptr) sum += load(p.residual[m + r] + n + o);
       store(p.y[m + r] + n + o, sum);

@@ -11,6 +11,7 @@ struct FewRows {
   const Y* bias;           ///< null: none
   Rows<const Y> residual;  ///< data null: none
   Rows<Y> y;
+  float alpha;
   std::int64_t M, N, K;
 };
 

@@ -13,8 +13,8 @@ OwnKernelsOf<T> kernels_of() {
   table.dropout_forward = dropout_forward_cuda<T>;
   table.lora_grad_b = lora_grad_b_cuda<T>;
   table.lora_grad_a = lora_grad_a_cuda<T>;
-  table.swiglu_forward = swiglu_forward_cuda<T>;
-  table.swiglu_backward = swiglu_backward_cuda<T>;
+  table.gated_activation_forward = gated_activation_forward_cuda<T>;
+  table.gated_activation_backward = gated_activation_backward_cuda<T>;
   table.embedding_forward = embedding_forward_cuda<T>;
   table.embedding_backward = embedding_backward_cuda<T>;
   table.trainable_rows_backward = trainable_rows_backward_cuda<T>;

@@ -7,12 +7,12 @@
 #include "cross_entropy_cuda.h"
 #include "dropout_cuda.h"
 #include "embedding_cuda.h"
+#include "gated_activation_cuda.h"
 #include "gather_cuda.h"
 #include "launch_stream.h"
 #include "lora_cuda.h"
 #include "rms_norm_cuda.h"
 #include "rope_cuda.h"
-#include "swiglu_cuda.h"
 
 namespace lora_train::kernels {
 
@@ -26,8 +26,8 @@ struct OwnKernelsOf {
   decltype(&dropout_forward_cuda<T>) dropout_forward;
   decltype(&lora_grad_b_cuda<T>) lora_grad_b;
   decltype(&lora_grad_a_cuda<T>) lora_grad_a;
-  decltype(&swiglu_forward_cuda<T>) swiglu_forward;
-  decltype(&swiglu_backward_cuda<T>) swiglu_backward;
+  decltype(&gated_activation_forward_cuda<T>) gated_activation_forward;
+  decltype(&gated_activation_backward_cuda<T>) gated_activation_backward;
   decltype(&embedding_forward_cuda<T>) embedding_forward;
   decltype(&embedding_backward_cuda<T>) embedding_backward;
   decltype(&trainable_rows_backward_cuda<T>) trainable_rows_backward;

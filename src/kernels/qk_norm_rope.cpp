@@ -68,6 +68,11 @@ bool wants_gradient(const QkNorm& norm) { return norm.grad_q_weight.defined() ||
 float* gradient_of(at::Tensor& t) { return t.defined() ? write<float>(t) : nullptr; }
 
 template <class T>
+QkNormWeights<T> weights_of(const QkNorm& norm) {
+  return {read<T>(norm.q_weight), read<T>(norm.k_weight), static_cast<float>(norm.weight_offset)};
+}
+
+template <class T>
 void backward_on_cuda(const AttentionGradients& given, const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv) {
   const OwnKernelsOf<T>& own = own_kernels_of<T>();
   const HeadCounts heads = heads_of(rotation);
@@ -84,8 +89,7 @@ void backward_on_cuda(const AttentionGradients& given, const QkRotation& rotatio
                                 own_workspace(qk_norm_workspace(heads.head_size)), heads, own_stream());
   }
   own.qk_norm_rope_backward(d, read_rows<T>(norm.raw), read_rows<float>(norm.rstd), table_of(rotation),
-                            {read<T>(norm.q_weight), read<T>(norm.k_weight)}, write_rows<T>(d_qkv), N, heads,
-                            own_stream());
+                            weights_of<T>(norm), write_rows<T>(d_qkv), N, heads, own_stream());
 }
 
 void check_gradients(const char* kernel, const AttentionGradients& gradients, const QkRotation& rotation,
@@ -139,9 +143,8 @@ void qk_norm_rope_forward(at::Tensor& qkv, const QkRotation& rotation, QkNorm& n
     if (!norm.q_weight.defined()) {
       return own.rope(write_rows<T>(qkv), table_of(rotation), /*inverse=*/false, qkv.size(0), heads, own_stream());
     }
-    own.qk_norm_rope_forward(write_rows<T>(qkv), table_of(rotation), {read<T>(norm.q_weight), read<T>(norm.k_weight)},
-                             static_cast<float>(norm.eps), write_rows<T>(norm.raw), write_rows<float>(norm.rstd),
-                             qkv.size(0), heads, own_stream());
+    own.qk_norm_rope_forward(write_rows<T>(qkv), table_of(rotation), weights_of<T>(norm), static_cast<float>(norm.eps),
+                             write_rows<T>(norm.raw), write_rows<float>(norm.rstd), qkv.size(0), heads, own_stream());
   });
 }
 

@@ -39,7 +39,7 @@ void qk_norm_rope_forward_by(const QkNormRopeParts& parts, at::Tensor& qkv, cons
     for (int64_t head = 0; head < rotation.num_heads + rotation.num_kv_heads; ++head) {
       at::Tensor y = qkv.narrow(1, head * E, E), rstd = norm.rstd.select(0, head);
       const at::Tensor& weight = head < rotation.num_heads ? norm.q_weight : norm.k_weight;
-      parts.norm_forward(norm.raw.narrow(1, head * E, E), weight, norm.eps, y, rstd);
+      parts.norm_forward(norm.raw.narrow(1, head * E, E), weight, norm.eps, y, rstd, norm.weight_offset);
     }
   }
   turn_in_place(parts, qkv, rotation, false);
@@ -61,7 +61,7 @@ void qk_norm_rope_backward_by(const QkNormRopeParts& parts, const AttentionGradi
     const bool is_q = head < rotation.num_heads;
     parts.norm_backward(dx, norm.raw.narrow(1, head * E, E),
                         is_q ? norm.q_weight : norm.k_weight, norm.rstd.select(0, head), dx, false,
-                        is_q ? &norm.grad_q_weight : &norm.grad_k_weight);
+                        is_q ? &norm.grad_q_weight : &norm.grad_k_weight, norm.weight_offset);
   }
 }
 

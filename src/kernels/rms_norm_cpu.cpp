@@ -9,8 +9,8 @@
 namespace lora_train::kernels {
 namespace {
 
-template <class T>
-LORA_TRAIN_INLINE float forward_row(const T* x, const T* w, float eps, T* y, std::int64_t D) {
+template <bool kHasOffset, bool kHasResidual, class T>
+LORA_TRAIN_INLINE float forward_row(const T* x, NormWeight<T> w, float eps, const T* residual, T* y, std::int64_t D) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t d = 0; d < D; ++d) {
@@ -20,35 +20,48 @@ LORA_TRAIN_INLINE float forward_row(const T* x, const T* w, float eps, T* y, std
   const float rstd = 1.0F / std::sqrt(sum / static_cast<float>(D) + eps);
 #pragma omp simd
   for (std::int64_t d = 0; d < D; ++d) {
-    store(y + d, rounded_to<T>(load(x + d) * rstd) * load(w + d));
+    const float value = times_norm_weight<T>(load(x + d) * rstd, load(w.values + d), kHasOffset ? w.offset : 0.0F);
+    store(y + d, kHasResidual ? load(residual + d) + rounded_to<T>(value) : value);
   }
   return rstd;
 }
 
-LORA_TRAIN_CLONES float clone_forward(const float* x, const float* w, float eps, float* y, std::int64_t D) {
-  return forward_row(x, w, eps, y, D);
+template <class T>
+LORA_TRAIN_INLINE float forward_any(const T* x, NormWeight<T> w, float eps, const T* residual, T* y, std::int64_t D) {
+  if (w.offset == 0) {
+    return residual == nullptr ? forward_row<false, false>(x, w, eps, residual, y, D)
+                               : forward_row<false, true>(x, w, eps, residual, y, D);
+  }
+  return residual == nullptr ? forward_row<true, false>(x, w, eps, residual, y, D)
+                             : forward_row<true, true>(x, w, eps, residual, y, D);
 }
-LORA_TRAIN_CLONES float clone_forward(const Bf16* x, const Bf16* w, float eps, Bf16* y, std::int64_t D) {
-  return forward_row(x, w, eps, y, D);
+
+LORA_TRAIN_CLONES float clone_forward(const float* x, NormWeight<float> w, float eps, const float* residual, float* y,
+                                      std::int64_t D) {
+  return forward_any(x, w, eps, residual, y, D);
+}
+LORA_TRAIN_CLONES float clone_forward(const Bf16* x, NormWeight<Bf16> w, float eps, const Bf16* residual, Bf16* y,
+                                      std::int64_t D) {
+  return forward_any(x, w, eps, residual, y, D);
 }
 
 template <bool kAccumulate, class T>
-LORA_TRAIN_INLINE void backward_row(const T* dy, const T* x, const T* w, float rstd, T* dx, std::int64_t D) {
+LORA_TRAIN_INLINE void backward_row(const T* dy, const T* x, NormWeight<T> w, float rstd, T* dx, std::int64_t D) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t d = 0; d < D; ++d) {
-    sum += load(dy + d) * load(w + d) * load(x + d);
+    sum += load(dy + d) * (load(w.values + d) + w.offset) * load(x + d);
   }
   const float along_x = -rstd * rstd * rstd * (sum / static_cast<float>(D));
 #pragma omp simd
   for (std::int64_t d = 0; d < D; ++d) {
-    const float value = load(dy + d) * load(w + d) * rstd + load(x + d) * along_x;
+    const float value = load(dy + d) * (load(w.values + d) + w.offset) * rstd + load(x + d) * along_x;
     store(dx + d, kAccumulate ? load(dx + d) + value : value);
   }
 }
 
 template <class T>
-LORA_TRAIN_INLINE void backward_any(const T* dy, const T* x, const T* w, float rstd, T* dx, bool accumulate,
+LORA_TRAIN_INLINE void backward_any(const T* dy, const T* x, NormWeight<T> w, float rstd, T* dx, bool accumulate,
                                     std::int64_t D) {
   if (accumulate) {
     backward_row<true>(dy, x, w, rstd, dx, D);
@@ -57,11 +70,11 @@ LORA_TRAIN_INLINE void backward_any(const T* dy, const T* x, const T* w, float r
   }
 }
 
-LORA_TRAIN_CLONES void clone_backward(const float* dy, const float* x, const float* w, float rstd, float* dx,
+LORA_TRAIN_CLONES void clone_backward(const float* dy, const float* x, NormWeight<float> w, float rstd, float* dx,
                                       bool accumulate, std::int64_t D) {
   backward_any(dy, x, w, rstd, dx, accumulate, D);
 }
-LORA_TRAIN_CLONES void clone_backward(const Bf16* dy, const Bf16* x, const Bf16* w, float rstd, Bf16* dx,
+LORA_TRAIN_CLONES void clone_backward(const Bf16* dy, const Bf16* x, NormWeight<Bf16> w, float rstd, Bf16* dx,
                                       bool accumulate, std::int64_t D) {
   backward_any(dy, x, w, rstd, dx, accumulate, D);
 }
@@ -84,17 +97,17 @@ LORA_TRAIN_CLONES void clone_weight(const Bf16* dy, const Bf16* x, float rstd, f
 }  // namespace
 
 template <class T>
-void rms_norm_forward_cpu(Rows<const T> x, const T* weight, float eps, Rows<T> y, float* rstd, std::int64_t num_rows,
-                          std::int64_t D) {
+void rms_norm_forward_cpu(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y, float* rstd,
+                          std::int64_t num_rows, std::int64_t D) {
   parallel_ranges(num_rows, row_grain(D), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
-      rstd[n] = clone_forward(x[n], weight, eps, y[n], D);
+      rstd[n] = clone_forward(x[n], weight, eps, residual.data != nullptr ? residual[n] : nullptr, y[n], D);
     }
   });
 }
 
 template <class T>
-void rms_norm_backward_cpu(Rows<const T> dy, Rows<const T> x, const T* weight, const float* rstd, Rows<T> dx,
+void rms_norm_backward_cpu(Rows<const T> dy, Rows<const T> x, NormWeight<T> weight, const float* rstd, Rows<T> dx,
                            bool accumulate, std::int64_t num_rows, std::int64_t D) {
   parallel_ranges(num_rows, row_grain(2 * D), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
@@ -125,11 +138,12 @@ void rms_norm_weight_gradient_cpu(Rows<const T> dy, Rows<const T> x, const float
   });
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                    \
-  template void rms_norm_forward_cpu(Rows<const T>, const T*, float, Rows<T>, float*, std::int64_t, std::int64_t);   \
-  template void rms_norm_backward_cpu(Rows<const T>, Rows<const T>, const T*, const float*, Rows<T>, bool,           \
-                                      std::int64_t, std::int64_t);                                                   \
-  template void rms_norm_weight_gradient_cpu(Rows<const T>, Rows<const T>, const float*, float*, std::int64_t,       \
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                       \
+  template void rms_norm_forward_cpu(Rows<const T>, NormWeight<T>, float, Rows<const T>, Rows<T>, float*, std::int64_t, \
+                                     std::int64_t);                                                                     \
+  template void rms_norm_backward_cpu(Rows<const T>, Rows<const T>, NormWeight<T>, const float*, Rows<T>, bool,         \
+                                      std::int64_t, std::int64_t);                                                      \
+  template void rms_norm_weight_gradient_cpu(Rows<const T>, Rows<const T>, const float*, float*, std::int64_t,          \
                                              std::int64_t)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);

@@ -3,16 +3,18 @@
 
 #include <cstdint>
 
+#include "norm_weight.h"
 #include "rows.h"
 
 namespace lora_train::kernels {
 
+/// residual without data: none is added.
 template <class T>
-void rms_norm_forward_cpu(Rows<const T> x, const T* weight, float eps, Rows<T> y, float* rstd, std::int64_t num_rows,
-                          std::int64_t D);
+void rms_norm_forward_cpu(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y, float* rstd,
+                          std::int64_t num_rows, std::int64_t D);
 
 template <class T>
-void rms_norm_backward_cpu(Rows<const T> dy, Rows<const T> x, const T* weight, const float* rstd, Rows<T> dx,
+void rms_norm_backward_cpu(Rows<const T> dy, Rows<const T> x, NormWeight<T> weight, const float* rstd, Rows<T> dx,
                            bool accumulate, std::int64_t num_rows, std::int64_t D);
 
 /// dweight[d] += sum over rows of dy * x * rstd.

@@ -14,7 +14,8 @@ constexpr int kMostCached = 4;  // packs a thread keeps: rows of up to 16384 bf1
 
 template <class T, int kSize, int kCached>
 __global__ void __launch_bounds__(kThreads)
-    rms_norm_forward_kernel(Rows<const T> x, const T* weight, float eps, Rows<T> y, float* rstd, std::int64_t D) {
+    rms_norm_forward_kernel(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y,
+                            float* rstd, std::int64_t D) {
   LORA_TRAIN_SHARED(float, slots, 32);
   const std::int64_t n = blockIdx.x, packs = D / kSize;
   const T* row = x[n];
@@ -33,10 +34,15 @@ __global__ void __launch_bounds__(kThreads)
   const float scale = rsqrtf(block_sum(sum, slots) / static_cast<float>(D) + eps);
   if (threadIdx.x == 0) rstd[n] = scale;
   const auto put = [&](std::int64_t p, const Pack<T, kSize>& pack) {
-    const Pack<T, kSize> w = load_pack<kSize>(weight + p * kSize);
+    const Pack<T, kSize> w = load_pack<kSize>(weight.values + p * kSize);
     Pack<T, kSize> out;
     for (int i = 0; i < kSize; ++i) {
-      store(&out.values[i], rounded_to<T>(to_float(pack.values[i]) * scale) * to_float(w.values[i]));
+      store(&out.values[i],
+            times_norm_weight<T>(to_float(pack.values[i]) * scale, to_float(w.values[i]), weight.offset));
+    }
+    if (residual.data != nullptr) {
+      const Pack<T, kSize> old = load_pack<kSize>(residual[n] + p * kSize);
+      for (int i = 0; i < kSize; ++i) store(&out.values[i], to_float(old.values[i]) + to_float(out.values[i]));
     }
     store_pack<kSize>(y[n] + p * kSize, out);
   };
@@ -50,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T, int kSize, int kCached>
 __global__ void __launch_bounds__(kThreads)
-    rms_norm_backward_kernel(Rows<const T> dy, Rows<const T> x, const T* weight, const float* rstd, Rows<T> dx,
+    rms_norm_backward_kernel(Rows<const T> dy, Rows<const T> x, NormWeight<T> weight, const float* rstd, Rows<T> dx,
                              bool accumulate, std::int64_t D) {
   LORA_TRAIN_SHARED(float, slots, 32);
   const std::int64_t n = blockIdx.x, packs = D / kSize;
@@ -59,8 +65,8 @@ __global__ void __launch_bounds__(kThreads)
   float sum = 0;
   const auto read = [&](std::int64_t p, Pack<T, kSize>& values, float* g) {
     values = load_pack<kSize>(x[n] + p * kSize);
-    const Pack<T, kSize> d = load_pack<kSize>(dy[n] + p * kSize), w = load_pack<kSize>(weight + p * kSize);
-    for (int i = 0; i < kSize; ++i) g[i] = to_float(d.values[i]) * to_float(w.values[i]);
+    const Pack<T, kSize> d = load_pack<kSize>(dy[n] + p * kSize), w = load_pack<kSize>(weight.values + p * kSize);
+    for (int i = 0; i < kSize; ++i) g[i] = to_float(d.values[i]) * (to_float(w.values[i]) + weight.offset);
   };
   const auto add = [&](const Pack<T, kSize>& values, const float* g) {
     for (int i = 0; i < kSize; ++i) sum += g[i] * to_float(values.values[i]);
@@ -138,25 +144,26 @@ void with_cached(std::int64_t packs, const Run& run) {
 }  // namespace
 
 template <class T>
-void rms_norm_forward_cuda(Rows<const T> x, const T* weight, float eps, Rows<T> y, float* rstd, std::int64_t num_rows,
-                           std::int64_t D, Stream stream) {
+void rms_norm_forward_cuda(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y, float* rstd,
+                           std::int64_t num_rows, std::int64_t D, Stream stream) {
   constexpr int kPack = kFullPack<T>;
-  const Rows<const T> w{weight, 0};
-  const bool is_packed = fits_packs(x, D) && fits_packs(w, D) && fits_packs(y, D);
+  const Rows<const T> w{weight.values, 0};
+  const bool is_packed = fits_packs(x, D) && fits_packs(w, D) && fits_packs(y, D) &&
+                         (residual.data == nullptr || fits_packs(residual, D));
   const auto run = [&]<int kSize>(std::integral_constant<int, kSize>) {
     with_cached(D / kSize, [&]<int kCached>(std::integral_constant<int, kCached>) {
       launch("rms_norm_forward", rms_norm_forward_kernel<T, kSize, kCached>, {num_rows}, threads_for(D / kSize, kThreads),
-             stream, x, weight, eps, y, rstd, D);
+             stream, x, weight, eps, residual, y, rstd, D);
     });
   };
   is_packed ? run(std::integral_constant<int, kPack>()) : run(std::integral_constant<int, 1>());
 }
 
 template <class T>
-void rms_norm_backward_cuda(Rows<const T> dy, Rows<const T> x, const T* weight, const float* rstd, Rows<T> dx,
+void rms_norm_backward_cuda(Rows<const T> dy, Rows<const T> x, NormWeight<T> weight, const float* rstd, Rows<T> dx,
                             bool accumulate, std::int64_t num_rows, std::int64_t D, Stream stream) {
   constexpr int kPack = kFullPack<T>;
-  const Rows<const T> w{weight, 0};
+  const Rows<const T> w{weight.values, 0};
   const bool is_packed = fits_packs(dy, D) && fits_packs(x, D) && fits_packs(w, D) && fits_packs(dx, D);
   const auto run = [&]<int kSize>(std::integral_constant<int, kSize>) {
     with_cached(D / kSize, [&]<int kCached>(std::integral_constant<int, kCached>) {
@@ -174,12 +181,12 @@ void rms_norm_weight_gradient_cuda(Rows<const T> dy, Rows<const T> x, const floa
          kColumns * kRowLanes, stream, dy, x, rstd, dweight, num_rows, D);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                     \
-  template void rms_norm_forward_cuda(Rows<const T>, const T*, float, Rows<T>, float*, std::int64_t, std::int64_t,    \
-                                      Stream);                                                                        \
-  template void rms_norm_backward_cuda(Rows<const T>, Rows<const T>, const T*, const float*, Rows<T>, bool,           \
-                                       std::int64_t, std::int64_t, Stream);                                           \
-  template void rms_norm_weight_gradient_cuda(Rows<const T>, Rows<const T>, const float*, float*, std::int64_t,       \
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                       \
+  template void rms_norm_forward_cuda(Rows<const T>, NormWeight<T>, float, Rows<const T>, Rows<T>, float*,              \
+                                      std::int64_t, std::int64_t, Stream);                                              \
+  template void rms_norm_backward_cuda(Rows<const T>, Rows<const T>, NormWeight<T>, const float*, Rows<T>, bool,        \
+                                       std::int64_t, std::int64_t, Stream);                                             \
+  template void rms_norm_weight_gradient_cuda(Rows<const T>, Rows<const T>, const float*, float*, std::int64_t,         \
                                               std::int64_t, Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);

@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads)
     if (!is_head) continue;
     const float scale = rsqrtf(sum / static_cast<float>(heads.head_size) + eps);
     if (place.lane == 0) rstd[head][n] = scale;
-    const T* const weight = head < heads.num_q ? weights.q : weights.k;
+    const NormWeight<T> weight = weights.of_head(head, heads);
     T* const copy = raw[n] + head * heads.head_size;
     for (int i = begin; i < half; i += step) {
       if (i != begin) {
@@ -143,10 +143,12 @@ __global__ void __launch_bounds__(kThreads)
       store_pack<kSize>(copy + i, a);
       store_pack<kSize>(copy + half + i, b);
       const Turn<kSize> turn(table, n, i, 1.0F);
-      const Pack<T, kSize> low = load_pack<kSize>(weight + i), high = load_pack<kSize>(weight + half + i);
+      const Pack<T, kSize> low = load_pack<kSize>(weight.values + i), high = load_pack<kSize>(weight.values + half + i);
       for (int k = 0; k < kSize; ++k) {
-        const float p = rounded_to<T>(rounded_to<T>(to_float(a.values[k]) * scale) * to_float(low.values[k]));
-        const float q = rounded_to<T>(rounded_to<T>(to_float(b.values[k]) * scale) * to_float(high.values[k]));
+        const float p = rounded_to<T>(
+            times_norm_weight<T>(to_float(a.values[k]) * scale, to_float(low.values[k]), weight.offset));
+        const float q = rounded_to<T>(
+            times_norm_weight<T>(to_float(b.values[k]) * scale, to_float(high.values[k]), weight.offset));
         store(&a.values[k], turn.first(k, p, q));
         store(&b.values[k], turn.second(k, p, q));
       }
@@ -169,24 +171,27 @@ struct TurnedBack {
   }
 };
 
-/// Sum of d * weight * x over a pack.
+/// Sum of d * weight * x over a pack, `at` elements into the head.
 template <class T, int kSize>
-__device__ __forceinline__ float weighted(const Pack<T, kSize>& d, const T* weight, const Pack<T, kSize>& x) {
-  const Pack<T, kSize> w = load_pack<kSize>(weight);
+__device__ __forceinline__ float weighted(const Pack<T, kSize>& d, NormWeight<T> weight, int at, const Pack<T, kSize>& x) {
+  const Pack<T, kSize> w = load_pack<kSize>(weight.values + at);
   float sum = 0;
-  for (int k = 0; k < kSize; ++k) sum += to_float(d.values[k]) * to_float(w.values[k]) * to_float(x.values[k]);
+  for (int k = 0; k < kSize; ++k) {
+    sum += to_float(d.values[k]) * (to_float(w.values[k]) + weight.offset) * to_float(x.values[k]);
+  }
   return sum;
 }
 
 template <class T, int kSize>
-__device__ __forceinline__ void put_gradient(T* to, const Pack<T, kSize>& d, const T* weight, const Pack<T, kSize>& x,
-                                             float scale, float along_x) {
-  const Pack<T, kSize> w = load_pack<kSize>(weight);
+__device__ __forceinline__ void put_gradient(T* to, const Pack<T, kSize>& d, NormWeight<T> weight, int at,
+                                             const Pack<T, kSize>& x, float scale, float along_x) {
+  const Pack<T, kSize> w = load_pack<kSize>(weight.values + at);
   Pack<T, kSize> out;
   for (int k = 0; k < kSize; ++k) {
-    store(&out.values[k], to_float(d.values[k]) * to_float(w.values[k]) * scale + to_float(x.values[k]) * along_x);
+    const float gradient = to_float(d.values[k]) * (to_float(w.values[k]) + weight.offset);
+    store(&out.values[k], gradient * scale + to_float(x.values[k]) * along_x);
   }
-  store_pack<kSize>(to, out);
+  store_pack<kSize>(to + at, out);
 }
 
 template <class T, int kSize>
@@ -203,13 +208,13 @@ __global__ void __launch_bounds__(kThreads)
     const bool is_head = head < heads.total();
     const T* const from = d.head(n, head, heads);  // read where there is such a head
     const T* const x = raw[n] + head * heads.head_size;
-    const T* const weight = head < heads.num_q ? weights.q : weights.k;
+    const NormWeight<T> weight = weights.of_head(head, heads);
     TurnedBack<T, kSize> kept = {};
     float sum = 0;
     for (int i = begin; is_head && i < half; i += step) {
       TurnedBack<T, kSize> now;
       now.read(from + i, x + i, half, Turn<kSize>(table, n, i, -1.0F));
-      sum += weighted(now.d_low, weight + i, now.x_low) + weighted(now.d_high, weight + half + i, now.x_high);
+      sum += weighted(now.d_low, weight, i, now.x_low) + weighted(now.d_high, weight, half + i, now.x_high);
       if (i == begin) kept = now;
     }
     sum = group_sum(sum, lanes);
@@ -219,8 +224,8 @@ __global__ void __launch_bounds__(kThreads)
     T* const to = dx[n] + head * heads.head_size;
     for (int i = begin; i < half; i += step) {
       if (i != begin) kept.read(from + i, x + i, half, Turn<kSize>(table, n, i, -1.0F));
-      put_gradient(to + i, kept.d_low, weight + i, kept.x_low, scale, along_x);
-      put_gradient(to + half + i, kept.d_high, weight + half + i, kept.x_high, scale, along_x);
+      put_gradient(to, kept.d_low, weight, i, kept.x_low, scale, along_x);
+      put_gradient(to, kept.d_high, weight, half + i, kept.x_high, scale, along_x);
     }
   }
   copy_values<T, kSize>(d, dx, n, heads);

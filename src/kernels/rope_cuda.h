@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "launch_stream.h"
+#include "norm_weight.h"
 #include "rows.h"
 
 namespace lora_train::kernels {
@@ -43,7 +44,11 @@ void rope_backward_cuda(QkvGradients<T> d, RotationTable table, Rows<T> dx, std:
 
 template <class T>
 struct QkNormWeights {
-  const T *q, *k;  ///< [E]
+  const T *q, *k;    ///< [E]
+  float offset = 0;  ///< NormWeight::offset of both
+  LORA_TRAIN_INLINE NormWeight<T> of_head(std::int64_t head, const HeadCounts& heads) const {
+    return {head < heads.num_q ? q : k, offset};
+  }
 };
 
 /// x = rotated(norm(x)); raw = x before; rstd [H + K] rows of N.

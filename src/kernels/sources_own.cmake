@@ -1,6 +1,6 @@
 # Our own CUDA kernels. They see no torch. Each `.cu` is compiled twice: by nvcc for liblora_train_cuda.so, and by the host
 # compiler for tests, where launch.h runs it on the CPU.
-set(LT_OWN_KERNELS adamw cast cross_entropy dropout embedding gather lora ragged rms_norm rope swiglu)
+set(LT_OWN_KERNELS adamw cast cross_entropy dropout embedding gated_activation gather lora ragged rms_norm rope)
 set(_here ${CMAKE_CURRENT_LIST_DIR})
 
 if(LORA_TRAIN_TESTS AND NOT TARGET lt_own_kernels_on_cpu)

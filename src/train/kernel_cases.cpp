@@ -8,52 +8,61 @@
 #include "lora_train/kernels/cross_entropy.h"
 #include "lora_train/kernels/dropout.h"
 #include "lora_train/kernels/embedding.h"
+#include "lora_train/kernels/gated_activation.h"
 #include "lora_train/kernels/lora.h"
 #include "lora_train/kernels/qk_norm_rope.h"
 #include "lora_train/kernels/rms_norm.h"
 #include "lora_train/kernels/rope.h"
-#include "lora_train/kernels/swiglu.h"
 
 namespace lora_train::train {
 namespace {
 
+/// Llama's norm, and Gemma's: 1 + weight, with the residual added in the same pass.
 void add_rms_norm(const Place& place, std::int64_t N, std::int64_t D, std::vector<Case>& cases) {
   const at::Tensor x = place.uniform({N, D}), weight = place.uniform({D}), dy = place.uniform({N, D});
-  const auto forward = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(x, weight, 1e-6, o[0], o[1]); }; };
+  const at::Tensor residual = place.uniform({N, D});
+  const auto forward = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(x, weight, 1e-6, o[0], o[1], 0); }; };
+  const auto add_forward = [=](auto kernel) -> Call {
+    return [=](Outputs& o) { kernel(x, weight, 1e-6, residual, o[0], o[1], /*weight_offset=*/1); };
+  };
   Outputs of_forward = {place.empty({N, D}), place.fp32({N})};
   forward(kernels::rms_norm_forward_reference)(of_forward);
   const at::Tensor rstd = of_forward[1];
-  const auto backward = [=](auto kernel) -> Call {
-    return [=](Outputs& o) { kernel(dy, x, weight, rstd, o[0], /*accumulate=*/false, &o[1]); };
+  const auto backward = [=](auto kernel, double weight_offset) -> Call {
+    return [=](Outputs& o) { kernel(dy, x, weight, rstd, o[0], /*accumulate=*/false, &o[1], weight_offset); };
   };
   const std::string shape = sizes_text({{"N", N}, {"D", D}});
-  cases.push_back({"rms_norm forward",
-                   shape,
-                   {place.empty({N, D}), place.fp32({N})},
-                   forward(kernels::rms_norm_forward),
+  const Outputs outputs = {place.empty({N, D}), place.fp32({N})}, gradients = {place.empty({N, D}), place.fp32({D})};
+  cases.push_back({"rms_norm forward", shape, outputs, forward(kernels::rms_norm_forward),
                    forward(kernels::rms_norm_forward_reference)});
-  cases.push_back({"rms_norm backward",
-                   shape,
-                   {place.empty({N, D}), place.fp32({D})},
-                   backward(kernels::rms_norm_backward),
-                   backward(kernels::rms_norm_backward_reference)});
+  cases.push_back({"rms_norm backward", shape, gradients, backward(kernels::rms_norm_backward, 0),
+                   backward(kernels::rms_norm_backward_reference, 0)});
+  cases.push_back({"rms_norm_add forward", shape, outputs, add_forward(kernels::rms_norm_add_forward),
+                   add_forward(kernels::rms_norm_add_forward_reference)});
+  cases.push_back({"rms_norm backward of 1 + weight", shape, gradients, backward(kernels::rms_norm_backward, 1),
+                   backward(kernels::rms_norm_backward_reference, 1)});
 }
 
-void add_swiglu(const Place& place, std::int64_t N, std::int64_t F, std::vector<Case>& cases) {
+void add_gated_activation(const Place& place, std::int64_t N, std::int64_t F, std::vector<Case>& cases) {
   const at::Tensor gate_up = place.uniform({N, 2 * F}), dy = place.uniform({N, F});
-  const auto forward = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(gate_up, o[0]); }; };
-  const auto backward = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(dy, gate_up, o[0]); }; };
   const std::string shape = sizes_text({{"N", N}, {"F", F}});
-  cases.push_back({"swiglu forward",
-                   shape,
-                   {place.empty({N, F})},
-                   forward(kernels::swiglu_forward),
-                   forward(kernels::swiglu_forward_reference)});
-  cases.push_back({"swiglu backward",
-                   shape,
-                   {place.empty({N, 2 * F})},
-                   backward(kernels::swiglu_backward),
-                   backward(kernels::swiglu_backward_reference)});
+  for (const auto activation : {kernels::Activation::kSilu, kernels::Activation::kGeluTanh}) {
+    const auto forward = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(gate_up, o[0], activation); }; };
+    const auto backward = [=](auto kernel) -> Call {
+      return [=](Outputs& o) { kernel(dy, gate_up, o[0], activation); };
+    };
+    const std::string name = activation == kernels::Activation::kSilu ? "swiglu" : "geglu";
+    cases.push_back({name + " forward",
+                     shape,
+                     {place.empty({N, F})},
+                     forward(kernels::gated_activation_forward),
+                     forward(kernels::gated_activation_forward_reference)});
+    cases.push_back({name + " backward",
+                     shape,
+                     {place.empty({N, 2 * F})},
+                     backward(kernels::gated_activation_backward),
+                     backward(kernels::gated_activation_backward_reference)});
+  }
 }
 
 void add_rope(const Place& place, std::int64_t N, std::int64_t H, std::int64_t E, std::vector<Case>& cases) {
@@ -73,15 +82,15 @@ void add_rope(const Place& place, std::int64_t N, std::int64_t H, std::int64_t E
   }
 }
 
-/// As one kernel over the q|k|v buffer, with the norm of the heads.
+/// As one kernel over the q|k|v buffer, with the norm of the heads: Qwen3's (weight_offset 0) or Gemma's (1).
 void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::int64_t K, std::int64_t E,
-                      std::vector<Case>& cases) {
+                      double weight_offset, std::vector<Case>& cases) {
   const at::Tensor inv_freq =
       at::pow(10000.0, -at::arange(0, E, 2, at::kFloat) / static_cast<double>(E)).to(place.device);
   const kernels::RopeTable table = kernels::make_rope_table(inv_freq, N, 1.0);
   const at::Tensor positions = place.positions(N), qkv = place.uniform({N, (H + 2 * K) * E});
   const kernels::AttentionGradients d = {place.uniform({N, H, E}), place.uniform({N, K, E}), place.uniform({N, K, E})};
-  const kernels::QkNorm weights{place.uniform({E}), place.uniform({E}), 1e-6, {}, {}, {}, {}};
+  const kernels::QkNorm weights{place.uniform({E}), place.uniform({E}), 1e-6, {}, {}, {}, {}, weight_offset};
   const auto forward = [=](auto kernel) -> Call {
     return [=](Outputs& o) {
       kernels::QkNorm norm = weights;
@@ -110,13 +119,15 @@ void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::i
     };
   };
   const std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}});
-  cases.push_back({"qk_norm_rope forward", shape, outputs, forward(kernels::qk_norm_rope_forward),
+  const std::string of_weight = weight_offset == 0 ? "" : " of 1 + weight";
+  cases.push_back({"qk_norm_rope forward" + of_weight, shape, outputs, forward(kernels::qk_norm_rope_forward),
                    forward(kernels::qk_norm_rope_forward_reference)});
-  cases.push_back({"qk_norm_rope backward",
+  cases.push_back({"qk_norm_rope backward" + of_weight,
                    shape,
                    {place.empty({N, (H + 2 * K) * E}), place.fp32({E}), place.fp32({E})},
                    backward(kernels::qk_norm_rope_backward),
                    backward(kernels::qk_norm_rope_backward_reference)});
+  if (weight_offset != 0) return;
   cases.push_back({"qkv rope backward",
                    shape,
                    {place.empty({N, (H + 2 * K) * E})},
@@ -148,19 +159,25 @@ void add_embedding(const Place& place, std::int64_t N, std::int64_t V, std::int6
   const std::span<const std::int32_t> values(host_ids.const_data_ptr<std::int32_t>(), static_cast<std::size_t>(N));
   const at::Tensor order = at::tensor(kernels::order_by_id(values), at::kInt).to(place.device);
   const std::string shape = sizes_text({{"N", N}, {"V", V}, {"D", D}});
-  cases.push_back({"embedding forward",
-                   shape,
-                   {place.empty({N, D})},
-                   [=](Outputs& o) { kernels::embedding_forward(ids, weight, {}, o[0]); },
-                   [=](Outputs& o) { at::index_select_out(o[0], weight, 0, ids); }});
-  cases.push_back({"embedding backward",
-                   shape,
-                   {place.fp32({V, D})},
-                   [=](Outputs& o) {
-                     kernels::TrainableRows none;
-                     kernels::embedding_backward(ids, dout, o.data(), none, order);
-                   },
-                   [=](Outputs& o) { o[0].index_add_(0, ids, dout.to(at::kFloat)); }});
+  for (const double scale : {1.0, 12.0}) {
+    const std::string scaled = scale == 1 ? "" : ", scaled";
+    cases.push_back({"embedding forward" + scaled,
+                     shape,
+                     {place.empty({N, D})},
+                     [=](Outputs& o) { kernels::embedding_forward(ids, weight, {}, o[0], scale); },
+                     [=](Outputs& o) { kernels::embedding_forward_reference(ids, weight, {}, o[0], scale); }});
+    cases.push_back({"embedding backward" + scaled,
+                     shape,
+                     {place.fp32({V, D})},
+                     [=](Outputs& o) {
+                       kernels::TrainableRows none;
+                       kernels::embedding_backward(ids, dout, o.data(), none, order, scale);
+                     },
+                     [=](Outputs& o) {
+                       kernels::TrainableRows none;
+                       kernels::embedding_backward_reference(ids, dout, o.data(), none, scale);
+                     }});
+  }
 }
 
 void add_lora(const Place& place, std::int64_t N, std::int64_t D, std::int64_t R, std::vector<Case>& cases) {
@@ -265,14 +282,14 @@ std::vector<Case> layer_cases(const Place& place) {
   std::vector<Case> cases;
   for (const auto& [N, D, F, V] : with_large({{37, 67, 131, 111}, {512, 896, 4864, 2048}}, {4096, 3584, 18944, 8192})) {
     add_rms_norm(place, N, D, cases);
-    add_swiglu(place, N, F, cases);
+    add_gated_activation(place, N, F, cases);
     add_lora(place, N, D, 16, cases);
     add_dropout(place, N, D, cases);
     add_embedding(place, N, V, D, cases);
   }
   for (const auto& [N, H, K, E] : with_large({{37, 3, 1, 16}, {512, 14, 2, 64}}, {4096, 28, 4, 128})) {
     add_rope(place, N, H, E, cases);
-    add_qk_norm_rope(place, N, H, K, E, cases);
+    for (const double weight_offset : {0.0, 1.0}) add_qk_norm_rope(place, N, H, K, E, weight_offset, cases);
     add_attention(place, N, H, K, E, cases);
   }
   add_cross_entropy(place, 5, 1009, cases);

@@ -43,10 +43,13 @@ def test_every_kernel_is_held_against_its_reference(tmp_path):
     found, checks = checks_of(run)
     assert run.code == 0 and found["passed"], run
     names = {kernel["name"].rsplit(" ", 1)[0] for kernel in found["kernels"]}
-    assert names == {"rms_norm forward", "rms_norm backward", "swiglu forward", "swiglu backward", "rope forward",
+    assert names == {"rms_norm forward", "rms_norm backward", "rms_norm_add forward",
+                     "rms_norm backward of 1 + weight", "swiglu forward", "swiglu backward", "geglu forward",
+                     "geglu backward", "rope forward", "embedding forward, scaled", "embedding backward, scaled",
                      "rope backward", "cross_entropy", "embedding forward", "embedding backward", "lora gradient of A",
                      "lora gradient of B", "lora gradients of S and B", "dropout", "attention forward", "attention backward",
-                     "qk_norm_rope forward", "qk_norm_rope backward", "qkv rope backward", "cast",
+                     "qk_norm_rope forward", "qk_norm_rope backward", "qkv rope backward",
+                     "qk_norm_rope forward of 1 + weight", "qk_norm_rope backward of 1 + weight", "cast",
                      "gather_rows", "scatter_rows", "add_losses", "gradient norm", "adamw"}
     for kernel in found["kernels"]:
         assert kernel["passed"] and kernel["note"] is None, kernel

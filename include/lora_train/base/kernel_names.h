@@ -9,7 +9,7 @@ namespace lora_train {
 enum class KernelName {
   kRmsNorm,
   kRope,  ///< with the norm of q and k heads
-  kSwiglu,
+  kSwiglu,  ///< gated activations, GeGLU too
   kEmbedding,
   kCrossEntropy,
   kLora,

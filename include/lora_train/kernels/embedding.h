@@ -16,20 +16,23 @@ struct TrainableRows {
   at::Tensor grads;    ///< [k, D] fp32, added to
 };
 
-/// out [N, D] (dtype of weight) = weight[ids], with trainable rows in place of the frozen ones. ids [N] int32.
-void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const TrainableRows& rows, at::Tensor& out);
+/// out [N, D] (dtype of weight) = scale * weight[ids], with trainable rows in place of the frozen ones. ids [N] int32.
+/// Trainable rows are rounded to the dtype first; the product is computed in fp32 (fp64) and rounded once. Gemma's scale is
+/// itself rounded to the dtype, by the caller; Granite's is not.
+void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const TrainableRows& rows, at::Tensor& out,
+                       double scale = 1);
 
-/// Adds the gradient of every token to dweight [V, D] fp32 (undefined: frozen) and to rows.grads. dout [N, D].
+/// Adds scale times the gradient of every token to dweight [V, D] fp32 (undefined: frozen) and to rows.grads. dout [N, D].
 /// order [N] int32, contiguous: order_by_id of the ids; our CUDA kernel needs it and sums in that order. Others do without.
 void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows,
-                        const at::Tensor& order = {});
+                        const at::Tensor& order = {}, double scale = 1);
 
 /// The permutation that sorts tokens stably by id: ids[order[0]] <= ids[order[1]] <= ...
 std::vector<std::int32_t> order_by_id(std::span<const std::int32_t> ids);
 
 void embedding_forward_reference(const at::Tensor& ids, const at::Tensor& weight, const TrainableRows& rows,
-                                 at::Tensor& out);
+                                 at::Tensor& out, double scale = 1);
 void embedding_backward_reference(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight,
-                                  TrainableRows& rows);
+                                  TrainableRows& rows, double scale = 1);
 
 }  // namespace lora_train::kernels

@@ -6,11 +6,11 @@
 
 namespace lora_train::kernels {
 
-/// y = x weight^T + bias + residual. x [M, K], weight [N, K]: fp32, bf16 or fp64, one dtype, rows may be strided.
+/// y = alpha x weight^T + bias + residual. x [M, K], weight [N, K]: fp32, bf16 or fp64, one dtype, rows may be strided.
 /// y [M, N]: that dtype, or fp32 for bf16; rows may be strided. bias [N] and residual [M, N]: dtype of y, or undefined.
 /// On a CPU in fp32 and bf16 each output is one sum in fp32, in an order that does not depend on M or on the thread count,
 /// rounded once: a row gives the same bits whatever other rows there are. Elsewhere gemm() (gemm.h).
 void few_rows_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
-                     at::Tensor& y);
+                     at::Tensor& y, double alpha = 1);
 
 }  // namespace lora_train::kernels

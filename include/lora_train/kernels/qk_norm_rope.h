@@ -1,4 +1,4 @@
-// Norm over E of every q and k head (Qwen3; optional), then rotary position embedding, over the q|k|v buffer.
+// Norm over E of every q and k head (Qwen3, Gemma 3; optional), then rotary position embedding, over the q|k|v buffer.
 // N tokens, H heads of q, K of k and of v, E head size. Rounding as rms_norm.h and rope.h one after the other.
 #pragma once
 
@@ -24,6 +24,7 @@ struct QkNorm {
   at::Tensor rstd;  ///< [H + K, N] fp32 (fp64 for fp64), rows may be strided
   /// [E] fp32 (fp64) or undefined: in the backward the weight gradients are added to them.
   at::Tensor grad_q_weight, grad_k_weight;
+  double weight_offset = 0;  ///< as in rms_norm_forward: 1 for Gemma
 };
 
 /// q and k of qkv [N, (H + 2K) E] are normed and turned in place; v is not touched. Writes norm.raw and norm.rstd.

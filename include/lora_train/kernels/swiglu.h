@@ -1,17 +1,13 @@
-// SwiGLU: y = silu(gate) * up. N tokens, F features. Source: arXiv 2002.05202.
+// gated_activation.h with silu.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include "lora_train/kernels/gated_activation.h"
 
 namespace lora_train::kernels {
 
-/// gate_up [N, 2F], gate first, contiguous. y [N, F], rows may be strided. fp32, bf16 or fp64; math in fp32 (fp64).
-void swiglu_forward(const at::Tensor& gate_up, at::Tensor& y);
-
-/// d_gate_up [N, 2F] is written; it may be gate_up itself. dy [N, F], rows may be strided.
-void swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor& d_gate_up);
-
-void swiglu_forward_reference(const at::Tensor& gate_up, at::Tensor& y);
-void swiglu_backward_reference(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor& d_gate_up);
+inline void swiglu_forward(const at::Tensor& gate_up, at::Tensor& y) { gated_activation_forward(gate_up, y); }
+inline void swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor& d_gate_up) {
+  gated_activation_backward(dy, gate_up, d_gate_up);
+}
 
 }  // namespace lora_train::kernels

@@ -78,6 +78,51 @@ TEST_P(Embedding, BackwardOfTrainableRowsTakesOnlyTheirTokens) {
   EXPECT_CLOSE(rows.grads[2], d[0] + d[3] + d[5] + 1, 1e-6);
 }
 
+/// What transformers multiplies by: Gemma's scale in the dtype of the weights.
+double gemma_scale(const Place& place, int64_t D) {
+  return at::scalar_tensor(std::sqrt(static_cast<double>(D))).to(place.dtype).item<double>();
+}
+
+TEST_P(Embedding, ForwardScalesWithTheBitsOfAProductInTheDtype) {
+  const auto place = GetParam();
+  const auto weight = place.put(uniform({11, 37}, 1));
+  for (const bool has_rows : {false, true}) {
+    const auto rows = has_rows ? trainable_rows(place.device, 37) : TrainableRows{};
+    auto plain = place.empty({9, 37}), out = place.empty({9, 37});
+    embedding_forward(ids().to(place.device), weight, rows, plain);
+    const double scale = gemma_scale(place, 37);
+    embedding_forward(ids().to(place.device), weight, rows, out, scale);
+    EXPECT_TRUE(at::equal(out, plain * at::scalar_tensor(scale, plain.options()))) << has_rows;
+    EXPECT_TRUE(gaps_are_untouched(out));
+    embedding_forward(ids().to(place.device), weight, rows, out, 12.3);
+    EXPECT_TRUE(at::equal(out, plain * 12.3)) << has_rows;
+  }
+}
+
+TEST(EmbeddingReference, GradientOfAScaledEmbeddingMatchesCentralDifferences) {
+  const auto weight = uniform({11, 5}, 1, at::kDouble), dout = uniform({9, 5}, 2, at::kDouble);
+  auto out = at::empty({9, 5}, at::kDouble), dweight = at::zeros({11, 5}, at::kDouble);
+  const auto loss = [&](const at::Tensor& values) {
+    embedding_forward_reference(ids(), values, {}, out, 2.5);
+    return (out * dout).sum().item<double>();
+  };
+  TrainableRows none;
+  embedding_backward_reference(ids(), dout, &dweight, none, 2.5);
+  EXPECT_CLOSE(dweight, central_differences(loss, weight), kDifferenceTolerance);
+}
+
+TEST_P(Embedding, BackwardScalesBothGradients) {
+  const auto place = GetParam();
+  const auto dout = place.put(uniform({9, 37}, 2));
+  const auto sorted = order().to(place.device), tokens = ids().to(place.device);
+  auto plain = at::zeros({11, 37}, place.statistic({1}).options()), scaled = plain.clone();
+  auto plain_rows = trainable_rows(place.device, 37), scaled_rows = trainable_rows(place.device, 37);
+  embedding_backward(tokens, dout, &plain, plain_rows, sorted);
+  embedding_backward(tokens, dout, &scaled, scaled_rows, sorted, 2.5);
+  EXPECT_CLOSE(scaled, plain * 2.5, 1e-6);
+  EXPECT_CLOSE(scaled_rows.grads - 1, (plain_rows.grads - 1) * 2.5, 1e-6);
+}
+
 TEST_P(Embedding, TheReferenceDoesTheSame) {
   const auto place = GetParam();
   const auto weight = place.put(uniform({11, 37}, 1)), dout = place.put(uniform({9, 37}, 2));

@@ -32,11 +32,18 @@ TEST_P(FewRows, MatchesAProductInFp64) {
       for (const bool with_residual : {false, true}) {
         auto y = place.empty({M, N});
         auto want = at::mm(f64(x), f64(weight).t());
-        if (with_bias) want += f64(bias);
-        if (with_residual) want += f64(residual);
-        few_rows_linear(x, weight, with_bias ? bias : at::Tensor(), with_residual ? residual : at::Tensor(), y);
+        auto scaled = want * 0.22;
+        for (at::Tensor* t : {&want, &scaled}) {
+          if (with_bias) *t += f64(bias);
+          if (with_residual) *t += f64(residual);
+        }
+        const auto& b = with_bias ? bias : at::Tensor();
+        const auto& r = with_residual ? residual : at::Tensor();
+        few_rows_linear(x, weight, b, r, y);
         EXPECT_CLOSE(y, want, tolerance(place.dtype)) << M << "x" << N << "x" << K << with_bias << with_residual;
         EXPECT_TRUE(gaps_are_untouched(y));
+        few_rows_linear(x, weight, b, r, y, /*alpha=*/0.22);
+        EXPECT_CLOSE(y, scaled, tolerance(place.dtype)) << M << "x" << N << "x" << K << with_bias << with_residual;
       }
     }
   }

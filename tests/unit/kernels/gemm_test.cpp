@@ -124,6 +124,8 @@ TEST(GemmOnCpu, HasTheBitsOfAten) {
     auto sum = residual.clone();
     gemm(a, w.t(), sum, {.accumulate = true});
     EXPECT_TRUE(at::equal(sum, at::addmm(residual, a, w.t())));
+    gemm(a, w.t(), y, {.residual = residual, .alpha = 0.22});
+    EXPECT_TRUE(at::equal(y, at::addmm(residual, a, w.t(), 1, 0.22)));
   }
 }
 

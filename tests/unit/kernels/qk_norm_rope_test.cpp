@@ -93,9 +93,10 @@ Case exact(const Case& given, bool has_norm, Source from = Source::kInPlace) {
   return same;
 }
 
-TEST(QkNormRopeReference, GradientMatchesCentralDifferences) {
+void expect_central_differences(double weight_offset) {
   const Shape s{3, 2, 1, 6};
   Case c(s, kExact, true);
+  c.norm.weight_offset = weight_offset;
   const auto dy = uniform({s.N, s.qk()}, 9, at::kDouble);
   const auto start = c.qkv.contiguous();
   const auto loss = [&](const at::Tensor& values) {
@@ -117,12 +118,20 @@ TEST(QkNormRopeReference, GradientMatchesCentralDifferences) {
   EXPECT_CLOSE(c.norm.grad_q_weight - 7, expected_weight, kDifferenceTolerance);
 }
 
+TEST(QkNormRopeReference, GradientMatchesCentralDifferences) { expect_central_differences(0); }
+TEST(QkNormRopeReference, GradientOfOnePlusWeightMatchesCentralDifferences) { expect_central_differences(1); }
+
+enum class Norm { kNone, kPlain, kOnePlus };  ///< kOnePlus: 1 + weight, as Gemma has it
+constexpr std::array kNorms = {Norm::kNone, Norm::kPlain, Norm::kOnePlus};
+
 TEST_P(QkNormRope, ForwardMatchesReference) {
   const auto place = GetParam();
   for (const Shape& s : kShapes) {
-    for (const bool has_norm : {false, true}) {
+    for (const Norm norm : kNorms) {
+      const bool has_norm = norm != Norm::kNone;
       Case c(s, place, has_norm);
       Case want = exact(c, has_norm);
+      c.norm.weight_offset = want.norm.weight_offset = norm == Norm::kOnePlus ? 1 : 0;
       const auto before = c.qkv.clone();
       qk_norm_rope_forward(c.qkv, c.rotation(), c.norm);
       qk_norm_rope_forward_reference(want.qkv, want.rotation(), want.norm);
@@ -137,9 +146,11 @@ TEST_P(QkNormRope, ForwardMatchesReference) {
   }
 }
 
-void expect_backward(const Shape& s, const Place& place, bool has_norm, Source from) {
+void expect_backward(const Shape& s, const Place& place, Norm norm, Source from) {
+  const bool has_norm = norm != Norm::kNone;
   Case c(s, place, has_norm, from);
   Case want = exact(c, has_norm, from);
+  c.norm.weight_offset = want.norm.weight_offset = norm == Norm::kOnePlus ? 1 : 0;
   if (has_norm) {
     want.save();
     c.norm.raw.copy_(want.norm.raw);
@@ -164,10 +175,11 @@ void expect_backward(const Shape& s, const Place& place, bool has_norm, Source f
 
 TEST_P(QkNormRope, BackwardMatchesReferenceWhereverTheGradientsLie) {
   for (const Shape& s : kShapes) {
-    for (const bool has_norm : {false, true}) {
+    for (const Norm norm : kNorms) {
       for (const Source from : kSources) {
-        SCOPED_TRACE(::testing::Message() << "E " << s.E << " norm " << has_norm << " source " << static_cast<int>(from));
-        expect_backward(s, GetParam(), has_norm, from);
+        SCOPED_TRACE(::testing::Message() << "E " << s.E << " norm " << static_cast<int>(norm) << " source "
+                                          << static_cast<int>(from));
+        expect_backward(s, GetParam(), norm, from);
       }
     }
   }

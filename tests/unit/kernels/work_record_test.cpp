@@ -17,7 +17,7 @@
 #include "lora_train/kernels/lora.h"
 #include "lora_train/kernels/qk_norm_rope.h"
 #include "lora_train/kernels/rms_norm.h"
-#include "lora_train/kernels/swiglu.h"
+#include "lora_train/kernels/gated_activation.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -61,6 +61,12 @@ TEST(WorkRecord, NormReadsEachRowOnceAndMoreForTheGradientOfItsWeight) {
     expect_work(kept.only(), WorkClass::kNorm, kMatrix + 2 * D, kMatrix + 4 * N, 0, 1);
   }
   {
+    const at::Tensor residual = meta({N, D});
+    Kept kept;
+    rms_norm_add_forward(x, weight, 1e-6, residual, y, rstd, 1);
+    expect_work(kept.only(), WorkClass::kNorm, 2 * kMatrix + 2 * D, kMatrix + 4 * N, 0, 1);
+  }
+  {
     Kept kept;
     rms_norm_backward(y, x, weight, rstd, dx, true, nullptr);
     expect_work(kept.only(), WorkClass::kNorm, 3 * kMatrix + 2 * D + 4 * N, kMatrix, 0, 1);
@@ -74,8 +80,8 @@ TEST(WorkRecord, SwigluMovesThreeAndFivePartsAFeature) {
   const at::Tensor gate_up = meta({N, 2 * D}), dy = meta({N, D});
   at::Tensor y = meta({N, D}), d_gate_up = meta({N, 2 * D});
   Kept kept;
-  swiglu_forward(gate_up, y);
-  swiglu_backward(dy, gate_up, d_gate_up);
+  gated_activation_forward(gate_up, y);
+  gated_activation_backward(dy, gate_up, d_gate_up);
   ASSERT_EQ(kept.calls.size(), 2U);
   expect_work(kept.calls[0], WorkClass::kSwiglu, 2 * kMatrix, kMatrix, 0, 1);
   expect_work(kept.calls[1], WorkClass::kSwiglu, 3 * kMatrix, 2 * kMatrix, 0, 1);
@@ -227,7 +233,7 @@ TEST(WorkRecord, NobodyListensUnlessSet) {
   at::Tensor y = at::empty({2, 3});
   {
     Kept kept;
-    swiglu_forward(at::ones({2, 6}), y);
+    gated_activation_forward(at::ones({2, 6}), y);
     EXPECT_EQ(kept.calls.size(), 1U);
   }
   int num_described = 0;
@@ -281,8 +287,8 @@ TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
   rms_norm_forward(x, weight, 1e-6, y, rstd);
   rms_norm_backward(x, x, weight, rstd, dx, true, nullptr);
   rms_norm_backward(x, x, weight, rstd, dx, true, &dweight);
-  swiglu_forward(gate_up, y);
-  swiglu_backward(x, gate_up, d_gate_up);
+  gated_activation_forward(gate_up, y);
+  gated_activation_backward(x, gate_up, d_gate_up);
   scaled_copy(x, 2, bf16);
   gather_rows(x, rows, picked);
   scatter_rows(picked, rows, y);

@@ -46,7 +46,7 @@ struct Tokens {
 /// Rows 4, 11 (which no token has) and 12 are trained.
 const std::vector<std::int64_t> kTrained = {12, 11, 4};
 
-TYPED_TEST(EmbeddingOnCpu, ForwardTakesFrozenAndTrainedRows) {
+TYPED_TEST(EmbeddingOnCpu, ForwardTakesAndScalesFrozenAndTrainedRows) {
   for (const auto& [count, width, gap, is_aligned] : kShapes) {
     const std::int64_t num_tokens = count, D = width;
     Tokens tokens(num_tokens);
@@ -54,16 +54,18 @@ TYPED_TEST(EmbeddingOnCpu, ForwardTakesFrozenAndTrainedRows) {
     Guarded<float> values(3, D, 1, is_aligned);
     weight.fill_uniform(1);
     values.fill_uniform(2);
-    for (const std::int64_t num_trained : {std::int64_t{0}, std::int64_t{3}}) {
+    for (const auto& [num_trained, scale] : {std::pair<std::int64_t, float>{0, 1.0F}, {3, 1.0F}, {0, 6.1F}, {3, 6.1F}}) {
+      const std::int64_t trained = num_trained;
+      const float factor = scale;
       run_in_both_orders(out, [&] {
-        embedding_forward_cuda(tokens.ids.data(), weight.read(), kTrained.data(), num_trained, values.read(), out.rows(),
+        embedding_forward_cuda(tokens.ids.data(), weight.read(), kTrained.data(), trained, values.read(), factor, out.rows(),
                                num_tokens, D, nullptr);
       });
       for (std::int64_t n = 0; n < num_tokens; ++n) {
-        const auto slot = std::find(kTrained.begin(), kTrained.begin() + num_trained, id_of(n)) - kTrained.begin();
+        const auto slot = std::find(kTrained.begin(), kTrained.begin() + trained, id_of(n)) - kTrained.begin();
         for (std::int64_t d = 0; d < D; ++d) {
-          const float want = slot < num_trained ? rounded_to<TypeParam>(values[slot][d]) : load(&weight[id_of(n)][d]);
-          ASSERT_EQ(load(&out[n][d]), want) << n << ", " << d;
+          const float row = slot < trained ? rounded_to<TypeParam>(values[slot][d]) : load(&weight[id_of(n)][d]);
+          ASSERT_EQ(load(&out[n][d]), rounded_to<TypeParam>(factor * row)) << n << ", " << d;
         }
       }
     }
@@ -88,9 +90,10 @@ TYPED_TEST(EmbeddingOnCpu, BackwardAddsEveryToken) {
     dout.fill_uniform(3);
     run_in_both_orders(dweight, [&] {
       dweight.fill([](auto id, auto) { return static_cast<float>(id); });
-      embedding_backward_cuda(tokens.ids.data(), tokens.order.data(), dout.read(), dweight.rows(), num_tokens, D, nullptr);
+      embedding_backward_cuda(tokens.ids.data(), tokens.order.data(), dout.read(), 1.5F, dweight.rows(), num_tokens, D,
+                              nullptr);
     });
-    const auto want = [&](auto id, auto d) { return sum_of(dout, num_tokens, id, d) + static_cast<double>(id); };
+    const auto want = [&](auto id, auto d) { return 1.5 * sum_of(dout, num_tokens, id, d) + static_cast<double>(id); };
     EXPECT_TRUE(is_near(dweight, kVocabulary, D, want, 1e-6)) << num_tokens << " x " << D;
     EXPECT_TRUE(dweight.is_intact() && dout.is_intact());
   }
@@ -105,11 +108,11 @@ TYPED_TEST(EmbeddingOnCpu, BackwardOfTrainedRowsTakesOnlyTheirTokens) {
     dout.fill_uniform(3);
     run_in_both_orders(grads, [&] {
       grads.fill([](auto, auto) { return 1.0F; });
-      trainable_rows_backward_cuda(tokens.ids.data(), tokens.order.data(), dout.read(), kTrained.data(), 3, grads.rows(),
-                                   num_tokens, D, nullptr);
+      trainable_rows_backward_cuda(tokens.ids.data(), tokens.order.data(), dout.read(), 2.5F, kTrained.data(), 3,
+                                   grads.rows(), num_tokens, D, nullptr);
     });
     const auto want = [&](auto slot, auto d) {
-      return sum_of(dout, num_tokens, kTrained[static_cast<std::size_t>(slot)], d) + 1;
+      return 2.5 * sum_of(dout, num_tokens, kTrained[static_cast<std::size_t>(slot)], d) + 1;
     };
     EXPECT_TRUE(is_near(grads, 3, D, want, 1e-6)) << num_tokens << " x " << D;
     for (std::int64_t d = 0; d < D; ++d) EXPECT_EQ(grads[1][d], 1.0F);
@@ -123,9 +126,9 @@ TYPED_TEST(EmbeddingOnCpu, NoTokensLeaveTheGradientsAlone) {
   Guarded<float> grads(3, 8);
   grads.fill([](auto, auto) { return 2.0F; });
   const auto* const ids = none.data();
-  embedding_backward_cuda(ids, ids, dout.read(), grads.rows(), 0, 8, nullptr);
-  trainable_rows_backward_cuda(ids, ids, dout.read(), kTrained.data(), 3, grads.rows(), 0, 8, nullptr);
-  embedding_forward_cuda(ids, dout.read(), kTrained.data(), 3, grads.read(), dout.rows(), 0, 8, nullptr);
+  embedding_backward_cuda(ids, ids, dout.read(), 1, grads.rows(), 0, 8, nullptr);
+  trainable_rows_backward_cuda(ids, ids, dout.read(), 1, kTrained.data(), 3, grads.rows(), 0, 8, nullptr);
+  embedding_forward_cuda(ids, dout.read(), kTrained.data(), 3, grads.read(), 1, dout.rows(), 0, 8, nullptr);
   EXPECT_TRUE(is_near(grads, 3, 8, [](auto, auto) { return 2.0; }, 0));
 }
 

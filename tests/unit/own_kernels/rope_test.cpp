@@ -81,52 +81,60 @@ TYPED_TEST(RopeOnCpu, TurnsBothWays) {
 /// Values and weights of a norm over heads, and what it makes of them.
 template <class T>
 struct Norm {
-  explicit Norm(const Shape& shape)
-      : s(shape), x(s.num_tokens, width_of(s), s.gap, s.is_aligned), q(1, s.E, 0, s.is_aligned),
+  explicit Norm(const Shape& shape, float weight_offset = 0)
+      : s(shape), offset(weight_offset), x(s.num_tokens, width_of(s), s.gap, s.is_aligned), q(1, s.E, 0, s.is_aligned),
         k(1, s.E, 0, s.is_aligned), rstd(s.num_q + s.num_k, s.num_tokens, 2) {
     x.fill_uniform(1);
     q.fill_uniform(2);
     k.fill_uniform(3);
   }
-  double weight(std::int64_t head, std::int64_t e) { return head < s.num_q ? q.at(0, e) : k.at(0, e); }
+  double weight(std::int64_t head, std::int64_t e) {
+    return static_cast<double>(offset) + (head < s.num_q ? q.at(0, e) : k.at(0, e));
+  }
   double scale(std::int64_t n, std::int64_t head) {
     double sum = 0;
     for (std::int64_t e = 0; e < s.E; ++e) sum += x.at(n, head * s.E + e) * x.at(n, head * s.E + e);
     return 1.0 / std::sqrt(sum / static_cast<double>(s.E) + static_cast<double>(kEps));
   }
   HeadCounts heads() const { return {s.num_q, s.num_k, s.E}; }
-  QkNormWeights<T> weights() { return {q.data(), k.data()}; }
+  QkNormWeights<T> weights() { return {q.data(), k.data(), offset}; }
 
   Shape s;
+  float offset;
   Guarded<T> x, q, k;
   Guarded<float> rstd;
 };
 
+template <class T>
+void expect_norm_and_turn(const Shape& s, float offset) {
+  Tables tables(s);
+  Norm<T> norm(s, offset);
+  Guarded<T> y(s.num_tokens, width_of(s), s.gap, s.is_aligned);
+  Guarded<T> raw(s.num_tokens, width_of(s), 8, s.is_aligned);
+  run_in_both_orders(y, [&] {
+    y.fill([&](auto n, auto c) { return static_cast<float>(norm.x.at(n, c)); });
+    raw.poison_values();
+    norm.rstd.poison_values();
+    qk_norm_rope_forward_cuda(y.rows(), tables.table(), norm.weights(), kEps, raw.rows(), norm.rstd.rows(),
+                              s.num_tokens, norm.heads(), nullptr);
+  });
+  const auto want = [&](std::int64_t n, std::int64_t c) {
+    const std::int64_t head = c / s.E;
+    const double scale = norm.rstd.at(head, n);
+    return tables.turned(n, c % s.E, 1, [&](std::int64_t e) {
+      return norm.x.at(n, head * s.E + e) * scale * norm.weight(head, e);
+    });
+  };
+  EXPECT_TRUE(is_near(norm.rstd, s.num_q + s.num_k, s.num_tokens,
+                      [&](auto head, auto n) { return norm.scale(n, head); }, 1e-5));
+  EXPECT_TRUE(is_near(y, s.num_tokens, width_of(s), want, element_tolerance<T>())) << s.E;
+  EXPECT_TRUE(is_near(raw, s.num_tokens, width_of(s), [&](auto n, auto c) { return norm.x.at(n, c); }, 0));
+  EXPECT_TRUE(y.is_intact() && raw.is_intact() && norm.rstd.is_intact());
+}
+
 TYPED_TEST(RopeOnCpu, NormsAndTurns) {
   for (const Shape& s : kShapes) {
-    Tables tables(s);
-    Norm<TypeParam> norm(s);
-    Guarded<TypeParam> y(s.num_tokens, width_of(s), s.gap, s.is_aligned);
-    Guarded<TypeParam> raw(s.num_tokens, width_of(s), 8, s.is_aligned);
-    run_in_both_orders(y, [&] {
-      y.fill([&](auto n, auto c) { return static_cast<float>(norm.x.at(n, c)); });
-      raw.poison_values();
-      norm.rstd.poison_values();
-      qk_norm_rope_forward_cuda(y.rows(), tables.table(), norm.weights(), kEps, raw.rows(), norm.rstd.rows(),
-                                s.num_tokens, norm.heads(), nullptr);
-    });
-    const auto want = [&](std::int64_t n, std::int64_t c) {
-      const std::int64_t head = c / s.E;
-      const double scale = norm.rstd.at(head, n);
-      return tables.turned(n, c % s.E, 1, [&](std::int64_t e) {
-        return norm.x.at(n, head * s.E + e) * scale * norm.weight(head, e);
-      });
-    };
-    EXPECT_TRUE(is_near(norm.rstd, s.num_q + s.num_k, s.num_tokens,
-                        [&](auto head, auto n) { return norm.scale(n, head); }, 1e-5));
-    EXPECT_TRUE(is_near(y, s.num_tokens, width_of(s), want, element_tolerance<TypeParam>())) << s.E;
-    EXPECT_TRUE(is_near(raw, s.num_tokens, width_of(s), [&](auto n, auto c) { return norm.x.at(n, c); }, 0));
-    EXPECT_TRUE(y.is_intact() && raw.is_intact() && norm.rstd.is_intact());
+    for (const float offset : {0.0F, 1.0F}) expect_norm_and_turn<TypeParam>(s, offset);
   }
 }
 
@@ -190,37 +198,42 @@ TYPED_TEST(RopeOnCpu, TurnsBackFromWhereTheGradientsLie) {
   }
 }
 
+template <class T>
+void expect_backward(const Shape& s, float offset) {
+  Tables tables(s);
+  Norm<T> norm(s, offset);
+  norm.rstd.fill([&](auto head, auto n) { return static_cast<float>(norm.scale(n, head)); });
+  Gradients<T> d(s, 2), same(s);
+  const auto run = [&](Gradients<T>& to, const QkvGradients<T>& from, std::int64_t num_tokens) {
+    qk_norm_rope_backward_cuda(from, norm.x.read(), norm.rstd.read(), tables.table(), norm.weights(), to.dx.rows(),
+                               num_tokens, norm.heads(), nullptr);
+  };
+  const auto back = [&](std::int64_t n, std::int64_t c) {
+    return tables.turned(n, c % s.E, -1, [&](std::int64_t e) { return d.at(n, c / s.E * s.E + e); });
+  };
+  std::vector<double> along(static_cast<std::size_t>(s.num_tokens * (s.num_q + s.num_k)));
+  const auto along_x = [&](std::int64_t n, std::int64_t head) -> double& {
+    return along[static_cast<std::size_t>(n * (s.num_q + s.num_k) + head)];
+  };
+  for (std::int64_t i = 0; i < s.num_tokens * width_of(s); ++i) {
+    const std::int64_t n = i / width_of(s), c = i % width_of(s);
+    along_x(n, c / s.E) += back(n, c) * norm.weight(c / s.E, c % s.E) * norm.x.at(n, c) / static_cast<double>(s.E);
+  }
+  const auto want = [&](std::int64_t n, std::int64_t c) {
+    const std::int64_t head = c / s.E;
+    const double r = norm.rstd.at(head, n);
+    return r * (back(n, c) * norm.weight(head, c % s.E) - norm.x.at(n, c) * r * r * along_x(n, head));
+  };
+  run_in_both_orders(d.dx, [&] { run(d, d.apart(), s.num_tokens + 2); });
+  d.expect(want, 3 * element_tolerance<T>());
+  run_in_both_orders(same.dx, [&] { run(same, same.in_place(), s.num_tokens); });
+  const auto first = d.dx.values(), second = same.dx.values();
+  EXPECT_EQ(std::memcmp(first.data(), second.data(), second.size() * sizeof(T)), 0) << s.E;
+}
+
 TYPED_TEST(RopeOnCpu, BackwardThroughTurnAndNorm) {
   for (const Shape& s : kShapes) {
-    Tables tables(s);
-    Norm<TypeParam> norm(s);
-    norm.rstd.fill([&](auto head, auto n) { return static_cast<float>(norm.scale(n, head)); });
-    Gradients<TypeParam> d(s, 2), same(s);
-    const auto run = [&](Gradients<TypeParam>& to, const QkvGradients<TypeParam>& from, std::int64_t num_tokens) {
-      qk_norm_rope_backward_cuda(from, norm.x.read(), norm.rstd.read(), tables.table(), norm.weights(), to.dx.rows(),
-                                 num_tokens, norm.heads(), nullptr);
-    };
-    const auto back = [&](std::int64_t n, std::int64_t c) {
-      return tables.turned(n, c % s.E, -1, [&](std::int64_t e) { return d.at(n, c / s.E * s.E + e); });
-    };
-    std::vector<double> along(static_cast<std::size_t>(s.num_tokens * (s.num_q + s.num_k)));
-    const auto along_x = [&](std::int64_t n, std::int64_t head) -> double& {
-      return along[static_cast<std::size_t>(n * (s.num_q + s.num_k) + head)];
-    };
-    for (std::int64_t i = 0; i < s.num_tokens * width_of(s); ++i) {
-      const std::int64_t n = i / width_of(s), c = i % width_of(s);
-      along_x(n, c / s.E) += back(n, c) * norm.weight(c / s.E, c % s.E) * norm.x.at(n, c) / static_cast<double>(s.E);
-    }
-    const auto want = [&](std::int64_t n, std::int64_t c) {
-      const std::int64_t head = c / s.E;
-      const double r = norm.rstd.at(head, n);
-      return r * (back(n, c) * norm.weight(head, c % s.E) - norm.x.at(n, c) * r * r * along_x(n, head));
-    };
-    run_in_both_orders(d.dx, [&] { run(d, d.apart(), s.num_tokens + 2); });
-    d.expect(want, 3 * element_tolerance<TypeParam>());
-    run_in_both_orders(same.dx, [&] { run(same, same.in_place(), s.num_tokens); });
-    const auto first = d.dx.values(), second = same.dx.values();
-    EXPECT_EQ(std::memcmp(first.data(), second.data(), second.size() * sizeof(TypeParam)), 0) << s.E;
+    for (const float offset : {0.0F, 1.0F}) expect_backward<TypeParam>(s, offset);
   }
 }
 

@@ -1,8 +1,9 @@
 // Element by element: a block takes a part of one row, a thread up to two packs of it, read before anything is written
 // so that the gradient may take the place of gate and up.
 // Elements moved per feature: forward 2 read, 1 written; backward 3 read, 2 written.
-#include "swiglu_cuda.h"
+#include "gated_activation_cuda.h"
 
+#include "activation_functions.h"
 #include "launch.h"
 #include "pack.h"
 
@@ -22,9 +23,9 @@ __device__ __forceinline__ float sigmoid_for(float x) {
   }
 }
 
-template <class T, int kSize>
+template <class Function, class T, int kSize>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_forward_kernel(Rows<const T> gate_up, Rows<T> y, std::int64_t F) {
+    gated_activation_forward_kernel(Rows<const T> gate_up, Rows<T> y, std::int64_t F) {
   const std::int64_t n = blockIdx.x, first = (std::int64_t{blockIdx.y} * kPacks * blockDim.x + threadIdx.x) * kSize;
   const T* const gate = gate_up[n];
   const T* const up = gate + F;
@@ -42,15 +43,15 @@ __global__ void __launch_bounds__(kThreads)
     if (f >= F) continue;
     for (int i = 0; i < kSize; ++i) {
       const float x = to_float(g[k].values[i]);
-      store(&u[k].values[i], x * sigmoid_for<T>(x) * to_float(u[k].values[i]));
+      store(&u[k].values[i], x * sigmoid_for<T>(Function::argument(x)) * to_float(u[k].values[i]));
     }
     store_pack<kSize>(y[n] + f, u[k]);
   }
 }
 
-template <class T, int kSize>
+template <class Function, class T, int kSize>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_backward_kernel(Rows<const T> dy, Rows<const T> gate_up, Rows<T> d_gate_up, std::int64_t F) {
+    gated_activation_backward_kernel(Rows<const T> dy, Rows<const T> gate_up, Rows<T> d_gate_up, std::int64_t F) {
   const std::int64_t n = blockIdx.x, first = (std::int64_t{blockIdx.y} * kPacks * blockDim.x + threadIdx.x) * kSize;
   const T* const gate = gate_up[n];
   const T* const up = gate + F;
@@ -69,10 +70,10 @@ __global__ void __launch_bounds__(kThreads)
     if (f >= F) continue;
     for (int i = 0; i < kSize; ++i) {
       const float x = to_float(g[k].values[i]), gradient = to_float(d[k].values[i]);
-      const float sigmoid = sigmoid_for<T>(x);
-      const float silu = x * sigmoid;
-      store(&g[k].values[i], gradient * to_float(u[k].values[i]) * (sigmoid + silu * (1.0F - sigmoid)));
-      store(&u[k].values[i], gradient * silu);
+      const float sigmoid = sigmoid_for<T>(Function::argument(x));
+      const float value = x * sigmoid;
+      store(&g[k].values[i], gradient * to_float(u[k].values[i]) * activation_slope<Function>(x, sigmoid, value));
+      store(&u[k].values[i], gradient * value);
     }
     T* const to = d_gate_up[n] + f;
     store_pack<kSize>(to, g[k]);
@@ -92,31 +93,39 @@ void launch_parts(const char* name, Kernel kernel, std::int64_t num_rows, std::i
 }  // namespace
 
 template <class T>
-void swiglu_forward_cuda(Rows<const T> gate_up, Rows<T> y, std::int64_t num_rows, std::int64_t F, Stream stream) {
+void gated_activation_forward_cuda(Rows<const T> gate_up, Rows<T> y, std::int64_t num_rows, std::int64_t F,
+                                   Activation activation, Stream stream) {
   if (F == 0) return;
   constexpr int kPack = kFullPack<T>;
   const auto run = [&](auto kernel, std::int64_t packs) {
-    launch_parts("swiglu_forward", kernel, num_rows, packs, stream, gate_up, y, F);
+    launch_parts("gated_activation_forward", kernel, num_rows, packs, stream, gate_up, y, F);
   };
   const bool is_packed = fits_packs(gate_up, F) && fits_packs(y, F);
-  is_packed ? run(swiglu_forward_kernel<T, kPack>, F / kPack) : run(swiglu_forward_kernel<T, 1>, F);
+  with_activation(activation, [&]<class Function>(Function) {
+    is_packed ? run(gated_activation_forward_kernel<Function, T, kPack>, F / kPack)
+              : run(gated_activation_forward_kernel<Function, T, 1>, F);
+  });
 }
 
 template <class T>
-void swiglu_backward_cuda(Rows<const T> dy, Rows<const T> gate_up, Rows<T> d_gate_up, std::int64_t num_rows,
-                          std::int64_t F, Stream stream) {
+void gated_activation_backward_cuda(Rows<const T> dy, Rows<const T> gate_up, Rows<T> d_gate_up, std::int64_t num_rows,
+                                    std::int64_t F, Activation activation, Stream stream) {
   if (F == 0) return;
   constexpr int kPack = kFullPack<T>;
   const auto run = [&](auto kernel, std::int64_t packs) {
-    launch_parts("swiglu_backward", kernel, num_rows, packs, stream, dy, gate_up, d_gate_up, F);
+    launch_parts("gated_activation_backward", kernel, num_rows, packs, stream, dy, gate_up, d_gate_up, F);
   };
   const bool is_packed = fits_packs(dy, F) && fits_packs(gate_up, F) && fits_packs(d_gate_up, F);
-  is_packed ? run(swiglu_backward_kernel<T, kPack>, F / kPack) : run(swiglu_backward_kernel<T, 1>, F);
+  with_activation(activation, [&]<class Function>(Function) {
+    is_packed ? run(gated_activation_backward_kernel<Function, T, kPack>, F / kPack)
+              : run(gated_activation_backward_kernel<Function, T, 1>, F);
+  });
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                             \
-  template void swiglu_forward_cuda(Rows<const T>, Rows<T>, std::int64_t, std::int64_t, Stream);              \
-  template void swiglu_backward_cuda(Rows<const T>, Rows<const T>, Rows<T>, std::int64_t, std::int64_t, Stream)
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                         \
+  template void gated_activation_forward_cuda(Rows<const T>, Rows<T>, std::int64_t, std::int64_t, Activation, Stream);    \
+  template void gated_activation_backward_cuda(Rows<const T>, Rows<const T>, Rows<T>, std::int64_t, std::int64_t,         \
+                                               Activation, Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);
 
