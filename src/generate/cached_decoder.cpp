@@ -55,7 +55,8 @@ void CachedDecoder::reserve(std::int64_t cache_tokens, std::int64_t max_position
     cache_ = {};  // before its successor
     cache_ = KeyValueCache(config_, cache_tokens, options_);
   }
-  if (rope_.cos.defined() && rope_.cos.size(0) >= max_positions) return;
+  const at::Tensor& cos = rope_.global.cos;
+  if (cos.defined() && cos.size(0) >= max_positions) return;
   rope_ = model::make_rope(config_, max_positions, device());
 }
 
@@ -99,7 +100,8 @@ at::Tensor CachedDecoder::forward(std::span<const Piece> pieces, bool use_adapte
   const std::int64_t N = tokens.ids.size(0);
   const model::OuterWeights& outer = weights_.acquire_outer(model::Pass::kForward);
   at::Tensor first = activations_.layer(0, N).front().input;
-  kernels::embedding_forward(tokens.ids, outer.embedding, use_adapter ? outer.rows : kernels::TrainableRows{}, first);
+  kernels::embedding_forward(tokens.ids, outer.embedding, use_adapter ? outer.rows : kernels::TrainableRows{}, first,
+                             model::embedding_scale(config_, dtype()));
   weights_.release_outer(model::Pass::kForward);
   CachedAttention attention(config_, cache_, tokens);
   const auto product = tokens.is_skinny ? model::Product::kSkinny : model::Product::kGemm;

@@ -54,7 +54,7 @@ class CachedDecoder {
   at::TensorOptions options_;
   model::Activations activations_;
   KeyValueCache cache_;
-  kernels::RopeTable rope_;
+  model::RopeTables rope_;
 };
 
 }  // namespace lora_train::generate

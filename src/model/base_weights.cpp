@@ -147,8 +147,8 @@ void ComputeWeights::fill_outer(const Load& load) {
 }
 
 void ComputeWeights::bind_trained_weights() {
-  const auto bind = [this](const std::vector<std::string>& names, const at::Tensor& compute) {
-    copies_.emplace_back(compute, parameters_.joined(parameters_.values, names));
+  const auto bind = [this](const std::vector<std::string>& names, const at::Tensor& compute, double scale = 1) {
+    copies_.push_back({compute, parameters_.joined(parameters_.values, names), scale});
     return parameters_.joined(parameters_.grads, names);
   };
   for (int64_t layer = 0; layer < std::ssize(layers_); ++layer) {
@@ -157,7 +157,7 @@ void ComputeWeights::bind_trained_weights() {
     for_each_projection(shape, weights, [&](const ProjectionShape& projection_shape, Projection& projection) {
       projection.grad_weight = bind(tensor_names(projection_shape, layer, ".weight"), projection.weight);
       if (!projection_shape.has_bias) return;
-      projection.grad_bias = bind(tensor_names(projection_shape, layer, ".bias"), projection.bias);
+      projection.grad_bias = bind(tensor_names(projection_shape, layer, ".bias"), projection.bias, projection.output_scale);
     });
     for_each_norm(shape, weights, [&](const NormShape& norm_shape, NormWeight& norm) {
       norm.grad = bind({norm_name(norm_shape, layer)}, norm.weight);
@@ -174,6 +174,14 @@ void ComputeWeights::write_columns(int64_t layer) {
   }
 }
 
+void ComputeWeights::scale_biases(LayerWeights& layer) {
+  for (BlockWeights& block : layer) {
+    for (Projection& p : block.projections) {
+      if (p.bias.defined() && p.output_scale != 1) p.bias.mul_(p.output_scale);
+    }
+  }
+}
+
 void ComputeWeights::drop_layer(int64_t layer) {
   for (BlockWeights& block : layers_[static_cast<std::size_t>(layer)]) {
     for (Projection& projection : block.projections) projection.weight = projection.bias = at::Tensor();
@@ -182,7 +190,7 @@ void ComputeWeights::drop_layer(int64_t layer) {
 
 void ComputeWeights::refresh() {
   for (int64_t layer = 0; layer < std::ssize(layers_); ++layer) write_columns(layer);
-  for (auto& [compute, master] : copies_) kernels::scaled_copy(master, 1.0, compute);
+  for (auto& copy : copies_) kernels::scaled_copy(copy.master, copy.scale, copy.compute);
 }
 
 ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters,
@@ -191,6 +199,7 @@ ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& sh
   WeightReader reader(files, options.device);
   fill([&](const std::string& name, const at::Tensor& target) { reader.add(name, target); });
   reader.read();
+  for (LayerWeights& layer : layers_) scale_biases(layer);
 }
 
 ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters,
@@ -219,6 +228,7 @@ LayerWeights& StreamedWeights::acquire(int64_t layer, Pass pass) {
   WeightReader reader(files_, at::kCPU);
   fill_layer(layer, [&](const std::string& name, const at::Tensor& target) { reader.add(name, target); });
   reader.read();
+  scale_biases(layers_[static_cast<std::size_t>(layer)]);
   write_columns(layer);
   return ComputeWeights::acquire(layer, pass);
 }

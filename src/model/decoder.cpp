@@ -17,11 +17,23 @@ ForwardPass pass_over(const Decoder& decoder, const Batch& batch, const Activati
 
 }  // namespace
 
-kernels::RopeTable make_rope(const ModelConfig& config, int64_t max_positions, at::Device device) {
-  const std::vector<float> inv_freq = rope_inv_freq(config);
-  const at::Tensor frequencies = at::tensor(at::ArrayRef<float>(inv_freq), at::kFloat);
-  const kernels::RopeTable rope = kernels::make_rope_table(frequencies, max_positions, rope_attention_factor(config));
-  return {rope.cos.to(device), rope.sin.to(device)};
+RopeTables make_rope(const ModelConfig& config, int64_t max_positions, at::Device device) {
+  const auto make = [&](const ModelConfig& of) {
+    const std::vector<float> inv_freq = rope_inv_freq(of);
+    const at::Tensor frequencies = at::tensor(at::ArrayRef<float>(inv_freq), at::kFloat);
+    const kernels::RopeTable rope = kernels::make_rope_table(frequencies, max_positions, rope_attention_factor(of));
+    return kernels::RopeTable{rope.cos.to(device), rope.sin.to(device)};
+  };
+  const kernels::RopeTable global = make(config);
+  if (!config.local_rope) return {global, global};
+  ModelConfig local = config;
+  local.rope = *config.local_rope;
+  return {global, make(local)};
+}
+
+double embedding_scale(const ModelConfig& config, at::ScalarType dtype) {
+  if (!config.rounds_embedding_multiplier) return config.embedding_multiplier;
+  return at::scalar_tensor(config.embedding_multiplier, at::kFloat).to(dtype).item<double>();
 }
 
 Decoder make_decoder(const ModelConfig& config, const ModelShape& shape, BaseWeights& weights, at::ScalarType dtype,
@@ -49,7 +61,8 @@ void decoder_forward(Decoder& decoder, const Batch& batch, Activations& activati
   if (N > activations.max_tokens()) throw ShapeError("decoder_forward", "more tokens than were planned for");
   const OuterWeights& outer = decoder.weights.acquire_outer(Pass::kForward);
   at::Tensor first = activations.layer(0, N).front().input;
-  kernels::embedding_forward(batch.ids, outer.embedding, use_adapter ? outer.rows : kernels::TrainableRows{}, first);
+  kernels::embedding_forward(batch.ids, outer.embedding, use_adapter ? outer.rows : kernels::TrainableRows{}, first,
+                             embedding_scale(decoder.config, decoder.dtype));
   decoder.weights.release_outer(Pass::kForward);
   DocumentAttention attention(decoder.config, batch, decoder.attention, decoder.windowed_attention);
   forward_layers(pass_over(decoder, batch, activations, attention, use_adapter), decoder.weights, activations, N);
@@ -70,7 +83,8 @@ void decoder_backward(Decoder& decoder, const Batch& batch, Activations& activat
   if (!decoder.first_needed.embedding) return;
   OuterWeights& outer = decoder.weights.acquire_outer(Pass::kBackward);
   at::Tensor* const grad = outer.grad_embedding.defined() ? &outer.grad_embedding : nullptr;
-  kernels::embedding_backward(batch.ids, d_hidden, grad, outer.rows, batch.order);
+  kernels::embedding_backward(batch.ids, d_hidden, grad, outer.rows, batch.order,
+                              embedding_scale(decoder.config, decoder.dtype));
   decoder.weights.release_outer(Pass::kBackward);
 }
 

@@ -21,14 +21,22 @@ struct FamilyRules {
   std::optional<std::int64_t> head_dim;      ///< empty = D / H, also for null
   std::int64_t max_position_embeddings;
   std::optional<std::int64_t> bos_token_id, eos_token_id;
+  bool tie_word_embeddings = false;
+  /// The key of the MLP's activation, and the only one that is supported.
+  std::string_view activation_key = "hidden_act", activation_name = "silu";
+  kernels::Activation activation = kernels::Activation::kSilu;
   /// Sets biases, norms and windows from the family's own keys; sizes are set already.
   void (*read_own_keys)(const ConfigReader& reader, ModelConfig& config);
+  /// RoPE keys; null: rope_config.h's read_rope.
+  void (*read_rope)(const ConfigReader& reader, ModelConfig& config) = nullptr;
 };
 
 const FamilyRules& qwen2_rules();
 const FamilyRules& qwen3_rules();
 const FamilyRules& mistral_rules();
 const FamilyRules& llama_rules();
+const FamilyRules& gemma3_rules();
+const FamilyRules& granite_rules();
 
 /// Every family there is.
 const std::vector<const FamilyRules*>& families();
@@ -36,6 +44,9 @@ const FamilyRules* find_family_by_type(std::string_view model_type);
 const FamilyRules* find_family_by_architecture(std::string_view architecture);
 /// "Qwen2ForCausalLM, ...", for messages.
 std::string supported_architectures();
+
+/// Windows by layer_types, whose entries are full_attention or sliding_attention. False where the file has no such key.
+bool read_layer_types(const ConfigReader& reader, std::optional<std::int64_t> window, ModelConfig& config);
 
 /// The windows of Qwen2 and Qwen3: layer_types, else use_sliding_window with max_window_layers.
 void read_qwen_windows(const ConfigReader& reader, ModelConfig& config);

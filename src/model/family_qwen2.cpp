@@ -31,29 +31,9 @@ void read_qwen_windows(const ConfigReader& reader, ModelConfig& config) {
   if (reader.boolean("use_sliding_window", false)) {
     window = reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongest) : kDefaultWindow;
   }
-  config.layer_window.assign(static_cast<std::size_t>(config.num_layers), 0);
-  if (const auto types = reader.optional_texts("layer_types")) {
-    if (types->size() != config.layer_window.size()) {
-      reader.reject("layer_types", "has " + std::to_string(types->size()) + " entries for " +
-                                       std::to_string(config.num_layers) + " layers (num_hidden_layers)");
-    }
-    for (std::size_t i = 0; i < types->size(); ++i) {
-      if ((*types)[i] == "full_attention") continue;
-      if ((*types)[i] != "sliding_attention") {
-        reader.reject("layer_types",
-                      "\"" + (*types)[i] + "\" is not supported; full_attention and sliding_attention are");
-      }
-      if (!window) {
-        reader.reject("layer_types", "layer " + std::to_string(i) +
-                                         " is sliding_attention, but there is no window: set "
-                                         "use_sliding_window to true and sliding_window to a size");
-      }
-      config.layer_window[i] = *window;
-    }
-  } else if (window) {
-    const auto first = reader.count("max_window_layers", kDefaultFullLayers);
-    for (std::int64_t i = first; i < config.num_layers; ++i) config.layer_window[static_cast<std::size_t>(i)] = *window;
-  }
+  if (read_layer_types(reader, window, config) || !window) return;
+  const auto first = reader.count("max_window_layers", kDefaultFullLayers);
+  for (std::int64_t i = first; i < config.num_layers; ++i) config.layer_window[static_cast<std::size_t>(i)] = *window;
 }
 
 }  // namespace lora_train::model

@@ -40,7 +40,7 @@ const FamilyRules& choose_family(const ConfigReader& reader) {
   return *rules;
 }
 
-void refuse_what_is_not_computed(const ConfigReader& reader) {
+void refuse_what_is_not_computed(const ConfigReader& reader, const FamilyRules& rules) {
   if (const auto quantization = reader.optional_object("quantization_config")) {
     reader.reject("quantization_config", "a model stored quantised (quant_method \"" +
                                              quantization->text("quant_method", "?") +
@@ -49,8 +49,9 @@ void refuse_what_is_not_computed(const ConfigReader& reader) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (reader.is_given(key) && reader.count(key, 0) > 0) reader.reject(key, "mixture-of-experts models are not supported");
   }
-  const std::string activation = reader.text("hidden_act", "silu");
-  if (activation != "silu") reader.reject("hidden_act", "\"" + activation + "\" is not supported; silu is");
+  const std::string key(rules.activation_key), supported(rules.activation_name);
+  const std::string activation = reader.text(key.c_str(), supported);
+  if (activation != supported) reader.reject(key, "\"" + activation + "\" is not supported; " + supported + " is");
   if (reader.optional_number("attention_dropout").value_or(0.0) != 0.0) {
     reader.reject("attention_dropout",
                   "dropout on attention weights is not supported; set it to 0 (lora_dropout is another thing)");
@@ -128,7 +129,7 @@ ModelConfig parse_model_config(std::string_view json, const std::filesystem::pat
   if (!document.is_object()) throw FormatError(path.string(), "a JSON object was expected");
   const ConfigReader reader(std::move(document), path);
   const FamilyRules& rules = choose_family(reader);
-  refuse_what_is_not_computed(reader);
+  refuse_what_is_not_computed(reader, rules);
 
   ModelConfig config;
   config.path = path;
@@ -139,10 +140,11 @@ ModelConfig parse_model_config(std::string_view json, const std::filesystem::pat
   config.rms_norm_eps = reader.positive("rms_norm_eps", 1e-6);
   if (config.rms_norm_eps > 1) reader.reject("rms_norm_eps", "is above 1; models have 1e-5 or 1e-6");
   config.initializer_range = reader.positive("initializer_range", 0.02);
-  config.tie_word_embeddings = reader.boolean("tie_word_embeddings", false);
+  config.tie_word_embeddings = reader.boolean("tie_word_embeddings", rules.tie_word_embeddings);
+  config.activation = rules.activation;
   config.attention_scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim));
   rules.read_own_keys(reader, config);
-  read_rope(reader, config);
+  (rules.read_rope != nullptr ? rules.read_rope : read_rope)(reader, config);
   const char* dtype_key = reader.is_given("dtype") ? "dtype" : "torch_dtype";
   if (reader.is_given(dtype_key)) config.torch_dtype = reader.text(dtype_key, "");
   read_token_ids(reader, rules, config);

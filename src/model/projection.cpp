@@ -13,7 +13,9 @@ namespace {
 
 /// y = extras.alpha x weight^T + bias + residual.
 void product(Product kind, const at::Tensor& x, const at::Tensor& weight, const kernels::GemmExtras& extras, at::Tensor& y) {
-  if (kind == Product::kSkinny) return kernels::few_rows_linear(x, weight, extras.bias, extras.residual, y);
+  if (kind == Product::kSkinny) {
+    return kernels::few_rows_linear(x, weight, extras.bias, extras.residual, y, extras.alpha);
+  }
   kernels::gemm(x, weight.t(), y, extras);
 }
 

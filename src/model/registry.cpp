@@ -9,6 +9,8 @@ const std::vector<const FamilyRules*>& families() {
       &qwen3_rules(),
       &mistral_rules(),
       &llama_rules(),
+      &gemma3_rules(),
+      &granite_rules(),
   };
   return table;
 }

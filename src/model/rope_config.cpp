@@ -97,42 +97,47 @@ std::string_view rope_type_name(RopeType type) {
   return "";
 }
 
+RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<ConfigReader>& rope, double theta,
+                          const ModelConfig& config) {
+  RopeConfig out;
+  out.theta = rope && rope->has("rope_theta") ? rope->positive("rope_theta") : theta;
+  if (!rope) return out;
+  refuse_other_kinds(*rope);
+  out.type = read_type(*rope);
+  // A length outside the RoPE keys (as Phi3 writes it) goes first in transformers.
+  const auto outside = reader.optional_size("original_max_position_embeddings", kLongest);
+  const auto inside = rope->optional_size("original_max_position_embeddings", kLongest);
+  out.original_max_position_embeddings = outside ? *outside : inside.value_or(config.max_position_embeddings);
+  switch (out.type) {
+    case RopeType::kDefault:
+      break;
+    case RopeType::kLinear:
+      out.factor = rope->positive("factor");
+      break;
+    case RopeType::kDynamic:
+      out.factor = rope->positive("factor");
+      out.original_max_position_embeddings = config.max_position_embeddings;
+      if (config.head_dim == 2) rope->reject("rope_type", "dynamic needs a head_dim above 2");
+      break;
+    case RopeType::kYarn:
+      read_yarn(*rope, config, out);
+      break;
+    case RopeType::kLongrope:
+      read_longrope(*rope, config, out);
+      break;
+    case RopeType::kLlama3:
+      read_llama3(*rope, out);
+      break;
+  }
+  return out;
+}
+
 void read_rope(const ConfigReader& reader, ModelConfig& config) {
   refuse_other_kinds(reader);
-  RopeConfig out;
   auto rope = reader.optional_object("rope_scaling");
   if (!rope) rope = reader.optional_object("rope_parameters");
-  out.theta = rope && rope->has("rope_theta") ? rope->positive("rope_theta") : reader.positive("rope_theta", 10000.0);
-  if (rope) {
-    refuse_other_kinds(*rope);
-    out.type = read_type(*rope);
-    // A length outside the RoPE keys (as Phi3 writes it) goes first in transformers.
-    const auto outside = reader.optional_size("original_max_position_embeddings", kLongest);
-    const auto inside = rope->optional_size("original_max_position_embeddings", kLongest);
-    out.original_max_position_embeddings = outside ? *outside : inside.value_or(config.max_position_embeddings);
-    switch (out.type) {
-      case RopeType::kDefault:
-        break;
-      case RopeType::kLinear:
-        out.factor = rope->positive("factor");
-        break;
-      case RopeType::kDynamic:
-        out.factor = rope->positive("factor");
-        out.original_max_position_embeddings = config.max_position_embeddings;
-        if (config.head_dim == 2) rope->reject("rope_type", "dynamic needs a head_dim above 2");
-        break;
-      case RopeType::kYarn:
-        read_yarn(*rope, config, out);
-        break;
-      case RopeType::kLongrope:
-        read_longrope(*rope, config, out);
-        break;
-      case RopeType::kLlama3:
-        read_llama3(*rope, out);
-        break;
-    }
-  }
-  config.rope = out;
+  const double theta = rope && rope->has("rope_theta") ? 1 : reader.positive("rope_theta", 10000.0);
+  config.rope = read_rope_kind(reader, rope, theta, config);
 }
 
 void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len) {

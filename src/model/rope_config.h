@@ -10,4 +10,8 @@ namespace lora_train::model {
 /// both are there, as in transformers. config.head_dim and max_position_embeddings must be set.
 void read_rope(const ConfigReader& reader, ModelConfig& config);
 
+/// One set of RoPE keys: `rope` where the file has such an object; theta: its base unless the object has its own.
+RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<ConfigReader>& rope, double theta,
+                          const ModelConfig& config);
+
 }  // namespace lora_train::model

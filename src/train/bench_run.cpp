@@ -70,7 +70,7 @@ Profile bench_profile(const BenchRequest& request) {
   return profile;
 }
 
-void fill_with_random_numbers(LoadedModel& model, std::int64_t num_layers) {
+void fill_with_random_numbers(LoadedModel& model, std::int64_t num_layers, double norm_offset) {
   at::manual_seed(kSeed);
   for (std::int64_t i = 0; i < num_layers; ++i) {
     const model::AcquiredLayer layer(*model.weights, i, model::Pass::kForward);
@@ -80,14 +80,14 @@ void fill_with_random_numbers(LoadedModel& model, std::int64_t num_layers) {
         if (projection.bias.defined()) projection.bias.zero_();
       }
       for (model::NormWeight& norm : block.norms) {
-        if (norm.weight.defined()) norm.weight.fill_(1);
+        if (norm.weight.defined()) norm.weight.fill_(1 - norm_offset);
       }
     }
   }
   model::OuterWeights& outer = model.weights->acquire_outer(model::Pass::kForward);
   outer.embedding.normal_(0, kWeightStd);
   if (!outer.is_tied) outer.head.normal_(0, kWeightStd);
-  outer.final_norm.weight.fill_(1);
+  outer.final_norm.weight.fill_(1 - norm_offset);
   model.parameters->values.normal_(0, kWeightStd);  // B too: gradients of A are then not zero
 }
 
@@ -102,7 +102,9 @@ void load_random_model(BenchRun& bench, at::Device device) {
       std::make_unique<model::Parameters>(model::make_parameters(run.files.config, shape, trained, device));
   run.model.weights = std::make_unique<model::ResidentWeights>(run.files.config, shape, *run.model.parameters,
                                                                model::WeightOptions{dtype, device, trained});
-  if (!device.is_meta()) fill_with_random_numbers(run.model, run.files.config.num_layers);
+  if (!device.is_meta()) {
+    fill_with_random_numbers(run.model, run.files.config.num_layers, run.files.config.norm_weight_offset);
+  }
   run.model.weights->refresh();
   const model::FirstNeeded first = trains_all ? model::FirstNeeded{0, true}
                                               : model::FirstNeeded{lora::first_adapted_layer(run.adapters.specs), false};

@@ -167,7 +167,7 @@ void allocate(Run& run) {
   decoder.windowed_attention = spec.windowed_attention;
   run.activations = std::make_unique<model::Activations>(
       decoder.shape, model::ActivationOptions{max_tokens, true, profile.lora_dropout > 0}, spec.recompute, decoder.dtype,
-      decoder.rope.cos.device());
+      run.device.device);
   run.loss_head = plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes);
   if (run.device.is_cuda() || kernels::can_capture()) {
     run.batch_classes = data::choose_batch_classes(data::batch_shapes(run.data.train, *run.plan), max_tokens);

@@ -50,6 +50,8 @@ class ComputeWeights : public BaseWeights {
   void fill_layer(int64_t layer, const Load& load);
   void fill_outer(const Load& load);
   void write_columns(int64_t layer);
+  /// Biases as they are computed with: times output_scale.
+  static void scale_biases(LayerWeights& layer);
   void drop_layer(int64_t layer);
   /// For full fine-tuning, after all layers are there.
   void bind_trained_weights();
@@ -63,7 +65,11 @@ class ComputeWeights : public BaseWeights {
 
  private:
   void bind_adapters(const ProjectionShape& shape, int64_t layer, Projection& projection);
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  ///< (compute tensor, fp32 master) in full fine-tuning
+  struct MasterCopy {
+    at::Tensor compute, master;
+    double scale;
+  };
+  std::vector<MasterCopy> copies_;  ///< in full fine-tuning: compute = scale * master
 };
 
 /// All weights in the memory of the device.

@@ -20,7 +20,7 @@ struct Decoder {
   ModelShape shape;
   at::ScalarType dtype;
   BaseWeights& weights;
-  kernels::RopeTable rope;  ///< positions up to max_seq_len
+  RopeTables rope;  ///< positions up to max_seq_len
   FirstNeeded first_needed;
   kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
   kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< of layers with a window
@@ -28,9 +28,12 @@ struct Decoder {
 
 /// cos and sin for positions below max_positions, which check_rope_supported has passed. Made on the host: the same on every
 /// device.
-kernels::RopeTable make_rope(const ModelConfig& config, int64_t max_positions, at::Device device);
+RopeTables make_rope(const ModelConfig& config, int64_t max_positions, at::Device device);
 
-/// `weights` must outlive the decoder. `adapters`: those that the weights have room for.
+/// What the embedding is multiplied by when it is computed in `dtype`.
+double embedding_scale(const ModelConfig& config, at::ScalarType dtype);
+
+/// `weights` must outlive the decoder. `shape`: with the adapters that the weights have room for.
 Decoder make_decoder(const ModelConfig& config, const ModelShape& shape, BaseWeights& weights, at::ScalarType dtype,
                      int64_t max_seq_len, const FirstNeeded& first_needed);
 

@@ -45,11 +45,19 @@ class DocumentAttention : public AttentionPass {
   kernels::AttentionBackend backend_, windowed_;
 };
 
+/// cos and sin of every position, for layers without and with a sliding window.
+struct RopeTables {
+  kernels::RopeTable global, windowed;
+  const kernels::RopeTable& of(const ModelConfig& config, int64_t layer) const {
+    return config.layer_window[static_cast<std::size_t>(layer)] == 0 ? global : windowed;
+  }
+};
+
 /// What a forward pass reads beside weights and activations.
 struct ForwardPass {
   const ModelConfig& config;
   const ModelShape& shape;
-  const kernels::RopeTable& rope;
+  const RopeTables& rope;
   const at::Tensor& positions;  ///< [N] int32
   AttentionPass& attention;
   LinearPass linear{};

@@ -10,14 +10,16 @@
 #include <string_view>
 #include <vector>
 
+#include "lora_train/kernels/activation.h"
+
 namespace lora_train::storage {
 class WeightFiles;
 }
 
 namespace lora_train::model {
 
-enum class Family { kQwen2, kQwen3, kMistral, kLlama };
-/// "qwen2", "qwen3", "mistral", "llama": model_type in config.json.
+enum class Family { kQwen2, kQwen3, kMistral, kLlama, kGemma3, kGranite };
+/// "qwen2", "qwen3", "mistral", "llama", "gemma3_text", "granite": model_type in config.json.
 std::string_view family_name(Family family);
 
 /// dynamic and longrope change with the longest row of a batch once it passes the original length, so that a row's
@@ -53,8 +55,14 @@ struct ModelConfig {
   bool has_output_norms = false;     ///< a norm on the output of each block too, before the residual addition (Gemma)
   double attention_scale = 0;        ///< of q k^T; 1 / sqrt(E) unless the family says otherwise
   double residual_multiplier = 1;    ///< of what a block adds to the residual stream (Granite)
+  double embedding_multiplier = 1;   ///< of the embedding (Granite, Gemma)
+  bool rounds_embedding_multiplier = false;  ///< to the compute dtype first (Gemma)
+  double logits_scaling = 1;         ///< logits are divided by it (Granite)
+  double norm_weight_offset = 0;     ///< norms multiply by this plus the weight (Gemma: 1), without rounding in between
+  kernels::Activation activation = kernels::Activation::kSilu;  ///< of the gated MLP
   std::vector<std::int64_t> layer_window;  ///< [num_layers]; keys a query sees, itself included; 0 = all before it
   RopeConfig rope;
+  std::optional<RopeConfig> local_rope;  ///< of layers with a window, where they have one of their own (Gemma)
   std::string torch_dtype;           ///< "bfloat16", "float32", ...; empty when the file does not say
   std::optional<std::int64_t> bos_token_id, pad_token_id;
   std::vector<std::int64_t> eos_token_ids;

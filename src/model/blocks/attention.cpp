@@ -30,11 +30,12 @@ at::Tensor attended_heads(const ModelConfig& c, const at::Tensor& buffer) {
 kernels::QkNorm qk_norm(const ModelConfig& c, const BlockWeights& weights, const BlockActivations& saved) {
   if (!c.qk_norm) return {};
   const NormWeight &q = weights.norms[kQNorm], &k = weights.norms[kKNorm];
-  return {q.weight, k.weight, c.rms_norm_eps, saved.saved[kQkRaw], saved.saved[kQkRstd], q.grad, k.grad};
+  return {q.weight, k.weight, c.rms_norm_eps, saved.saved[kQkRaw], saved.saved[kQkRstd], q.grad, k.grad,
+          c.norm_weight_offset};
 }
 
-kernels::QkRotation rotation(const ForwardPass& pass) {
-  return {pass.config.num_heads, pass.config.num_kv_heads, pass.positions, pass.rope};
+kernels::QkRotation rotation(const ForwardPass& pass, int64_t layer) {
+  return {pass.config.num_heads, pass.config.num_kv_heads, pass.positions, pass.rope.of(pass.config, layer)};
 }
 
 Branch branch_of(const BlockWeights& weights, BlockActivations& saved) {
@@ -48,7 +49,7 @@ void fill_saved(const BlockForward& block) {
   norm_and_columns(block, weights.norms[kInputNorm], weights.projections[kQkv], saved[kNormed], saved[kRstd]);
   projection_forward(weights.projections[kQkv], saved[kNormed], {}, saved[kQkvOut], pass.linear);
   kernels::QkNorm norm = qk_norm(pass.config, weights, activations);
-  kernels::qk_norm_rope_forward(saved[kQkvOut], rotation(pass), norm);
+  kernels::qk_norm_rope_forward(saved[kQkvOut], rotation(pass, layer), norm);
   at::Tensor attended = attended_heads(pass.config, saved[kAttended]);
   pass.attention.forward(layer, split_qkv(pass.config, saved[kQkvOut]), attended, saved[kLse]);
   fill_adapter_columns(weights.projections[kO], saved[kAttended], pass.linear);
@@ -83,7 +84,7 @@ void backward(const BackwardPass& pass, int64_t layer, BlockWeights& weights, Bl
     pass.attention.backward(layer, attended_heads(c, d_attended), split_qkv(c, saved[kQkvOut]),
                             attended_heads(c, saved[kAttended]), saved[kLse], gradients);
     kernels::QkNorm norm = qk_norm(c, weights, activations);
-    kernels::qk_norm_rope_backward(gradients, rotation(pass.forward), norm, d_qkv);
+    kernels::qk_norm_rope_backward(gradients, rotation(pass.forward, layer), norm, d_qkv);
   }
   NormWeight& input_norm = weights.norms[kInputNorm];
   const bool need_normed_grad = need_input_grad || input_norm.grad.defined();
@@ -91,7 +92,7 @@ void backward(const BackwardPass& pass, int64_t layer, BlockWeights& weights, Bl
   projection_backward(qkv, saved[kNormed], d_wide_qkv, d_normed, need_normed_grad, linear);
   if (!need_normed_grad) return;
   kernels::rms_norm_backward(features(qkv, d_normed), activations.input, input_norm.weight, saved[kRstd], d_hidden, true,
-                             defined_or_null(input_norm.grad));
+                             defined_or_null(input_norm.grad), c.norm_weight_offset);
 }
 
 }  // namespace

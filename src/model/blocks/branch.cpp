@@ -9,7 +9,8 @@ namespace lora_train::model {
 void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection, at::Tensor& normed,
                       at::Tensor& rstd) {
   at::Tensor y = features(projection, normed);
-  kernels::rms_norm_forward(block.saved.input, norm.weight, block.pass.config.rms_norm_eps, y, rstd);
+  kernels::rms_norm_forward(block.saved.input, norm.weight, block.pass.config.rms_norm_eps, y, rstd,
+                            block.pass.config.norm_weight_offset);
   fill_adapter_columns(projection, normed, block.pass.linear);
 }
 
@@ -23,8 +24,8 @@ void add_branch(const BlockForward& block, const Branch& branch, at::Tensor& out
   if (!branch.norm.weight.defined()) {
     return projection_forward(branch.projection, branch.columns, input, output, block.pass.linear);
   }
-  kernels::rms_norm_forward(branch.branch, branch.norm.weight, block.pass.config.rms_norm_eps, output, branch.rstd);
-  output.add_(input);
+  kernels::rms_norm_add_forward(branch.branch, branch.norm.weight, block.pass.config.rms_norm_eps, input, output,
+                                branch.rstd, block.pass.config.norm_weight_offset);
 }
 
 at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad, const at::Tensor& d_hidden) {
@@ -33,7 +34,7 @@ at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::T
   at::Tensor wide = pass.buffers.gradient_of("d_branch", branch.projection, N);
   at::Tensor d_branch = wide.narrow(1, 0, branch.projection.out_features);
   kernels::rms_norm_backward(d_hidden, branch.branch, branch.norm.weight, branch.rstd, d_branch, false,
-                             defined_or_null(norm_grad));
+                             defined_or_null(norm_grad), pass.forward.config.norm_weight_offset);
   return wide;
 }
 

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "block.h"
+#include "lora_train/kernels/gated_activation.h"
 #include "lora_train/kernels/rms_norm.h"
-#include "lora_train/kernels/swiglu.h"
 #include "mlp_shape.h"
 
 namespace lora_train::model::mlp {
@@ -29,7 +29,7 @@ void activate(const BlockForward& block) {
   auto& saved = block.saved.saved;
   const Projection& down = block.weights.projections[kDown];
   at::Tensor activated = features(down, saved[kActivated]);
-  kernels::swiglu_forward(saved[kGateUpOut], activated);
+  kernels::gated_activation_forward(saved[kGateUpOut], activated, block.pass.config.activation);
   fill_adapter_columns(down, saved[kActivated], block.pass.linear);
 }
 
@@ -59,12 +59,13 @@ void backward(const BackwardPass& pass, int64_t, BlockWeights& weights, BlockAct
   at::Tensor d_activated = pass.buffers.d_input(down, N);
   at::Tensor d_output = branch_gradient(pass, branch_of(weights, activations), weights.norms[kOutputNorm].grad, d_hidden);
   projection_backward(down, saved[kActivated], d_output, d_activated, true, linear);
-  kernels::swiglu_backward(features(down, d_activated), saved[kGateUpOut], saved[kGateUpOut]);
+  kernels::gated_activation_backward(features(down, d_activated), saved[kGateUpOut], saved[kGateUpOut],
+                                     pass.forward.config.activation);
   at::Tensor d_normed = pass.buffers.d_input(gate_up, N);
   projection_backward(gate_up, saved[kNormed], saved[kGateUpOut], d_normed, true, linear);
   NormWeight& input_norm = weights.norms[kInputNorm];
   kernels::rms_norm_backward(features(gate_up, d_normed), activations.input, input_norm.weight, saved[kRstd], d_hidden, true,
-                             defined_or_null(input_norm.grad));
+                             defined_or_null(input_norm.grad), pass.forward.config.norm_weight_offset);
 }
 
 }  // namespace
