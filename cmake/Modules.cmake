@@ -17,10 +17,22 @@ foreach(_row IN LISTS _rows)
   endif()
 endforeach()
 
+# With LORA_TRAIN_UNITY a module is compiled in batches of this many sources. Sources with options of their own (vectorised
+# code) are compiled alone: CMake leaves them out. No two sources of a module may have the same name in an anonymous
+# namespace; which sources share a batch changes with every new one.
+set(LT_UNITY_BATCH 0)
+
+function(lt_use_unity target)
+  if(LORA_TRAIN_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE BATCH UNITY_BUILD_BATCH_SIZE ${LT_UNITY_BATCH})
+  endif()
+endfunction()
+
 # lt_add_module(NAME SOURCES a.cpp ... [LIBRARIES lib ...])
 function(lt_add_module name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_library(lt_${name} OBJECT ${ARG_SOURCES})
+  lt_use_unity(lt_${name})
   target_include_directories(lt_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
   target_link_libraries(lt_${name} PRIVATE lt_flags PUBLIC ${ARG_LIBRARIES})
   if(LORA_TRAIN_FUZZ)  # counts what an input reaches; a program without libFuzzer ignores it
