@@ -226,7 +226,8 @@ TEST(Loader, TellsHowLongEachStepWaited) {
   const auto start = std::chrono::steady_clock::now();
   loader.next_step();
   const double waited_ms = loader.data_wait_ms();
-  EXPECT_LE(waited_ms, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+  const std::chrono::duration<double, std::milli> passed = std::chrono::steady_clock::now() - start;
+  EXPECT_LE(waited_ms, passed.count()) << "the wait of step 1 is not in it";
 }
 
 TEST(Loader, RefusesToBeAskedOutOfTurn) {
