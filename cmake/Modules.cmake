@@ -17,10 +17,22 @@ foreach(_row IN LISTS _rows)
   endif()
 endforeach()
 
+# With LORA_TRAIN_UNITY a module is compiled in batches of this many sources. Sources with options of their own (vectorised
+# code) are compiled alone: CMake leaves them out. No two sources of a module may have the same name in an anonymous
+# namespace; which sources share a batch changes with every new one.
+set(LT_UNITY_BATCH 0)
+
+function(lt_use_unity target)
+  if(LORA_TRAIN_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE BATCH UNITY_BUILD_BATCH_SIZE ${LT_UNITY_BATCH})
+  endif()
+endfunction()
+
 # lt_add_module(NAME SOURCES a.cpp ... [LIBRARIES lib ...])
 function(lt_add_module name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_library(lt_${name} OBJECT ${ARG_SOURCES})
+  lt_use_unity(lt_${name})
   target_include_directories(lt_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
   target_link_libraries(lt_${name} PRIVATE lt_flags PUBLIC ${ARG_LIBRARIES})
   if(LORA_TRAIN_FUZZ)  # counts what an input reaches; a program without libFuzzer ignores it
@@ -39,19 +51,47 @@ function(lt_add_module name)
   endif()
 endfunction()
 
+# What tests are compiled with: they run for milliseconds and are compiled often.
+set(LT_TEST_OPTIONS -O1)
+
+# GoogleTest, JSON and the standard library, compiled once for all tests that see no torch.
+function(lt_use_test_pch target)
+  if(NOT LORA_TRAIN_PCH OR LORA_TRAIN_FUZZ)
+    return()
+  endif()
+  if(NOT TARGET lt_test_pch)
+    add_library(lt_test_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/test_pch.cpp)
+    target_compile_options(lt_test_pch PRIVATE ${LT_TEST_OPTIONS} -fPIC)
+    target_link_libraries(lt_test_pch PRIVATE lt_flags GTest::gtest nlohmann_json::nlohmann_json)
+    target_precompile_headers(lt_test_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/test_pch.h)
+  endif()
+  lt_reuse_pch(${target} lt_test_pch)
+endfunction()
+
+# -fPIC as libraries have it; CMake would give a program -fPIE, and g++ refuses the header.
+function(lt_reuse_pch target pch)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${target} PRIVATE -fPIC)
+  target_precompile_headers(${target} REUSE_FROM ${pch})
+endfunction()
+
 # lt_add_test(MODULE SOURCES a_test.cpp ... [USES more modules]): one GoogleTest binary, <module>_test. Its label is
-# `unit`; a case is a CTest test of its own.
+# `unit`; a case is a CTest test of its own. NO_UNITY: sources that share names in anonymous namespaces. Tests that see torch
+# are never compiled in batches: the precompiled header gives most of the gain, and one batch would be minutes of one core.
 function(lt_add_test module)
   if(NOT LORA_TRAIN_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "" "SOURCES;USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "NO_UNITY" "" "SOURCES;USES;LIBRARIES" ${ARGN})
   set(_modules ${module} ${LT_DEPENDS_${module}} ${ARG_USES})
   foreach(_used IN LISTS ARG_USES)
     list(APPEND _modules ${LT_DEPENDS_${_used}})
   endforeach()
   list(REMOVE_DUPLICATES _modules)
   add_executable(${module}_test ${ARG_SOURCES})
+  if(NOT ARG_NO_UNITY AND NOT LT_KIND_${module} STREQUAL "torch")
+    lt_use_unity(${module}_test)
+  endif()
   target_include_directories(${module}_test PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(${module}_test PRIVATE lt_flags GTest::gtest GTest::gtest_main ${ARG_LIBRARIES})
   foreach(_module IN LISTS _modules)
@@ -59,11 +99,11 @@ function(lt_add_test module)
       target_link_libraries(${module}_test PRIVATE lt_${_module})
     endif()
   endforeach()
-  if(LT_KIND_${module} STREQUAL "torch" AND LORA_TRAIN_PCH)
-    # -fPIC as the precompiled header of the libraries has it; CMake would give a program -fPIE, and g++ refuses the header.
-    set_target_properties(${module}_test PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(${module}_test PRIVATE -fPIC)
-    target_precompile_headers(${module}_test REUSE_FROM lt_torch_pch)
+  target_compile_options(${module}_test PRIVATE ${LT_TEST_OPTIONS})
+  if(NOT LT_KIND_${module} STREQUAL "torch")
+    lt_use_test_pch(${module}_test)
+  elseif(LORA_TRAIN_PCH)
+    lt_reuse_pch(${module}_test lt_torch_pch)
   endif()
   gtest_discover_tests(${module}_test DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
                        PROPERTIES LABELS unit)

@@ -47,7 +47,7 @@ function(lt_add_engine name)
   add_library(${name} SHARED ${ARGN})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/include)
   target_compile_definitions(${name} PRIVATE LORA_TRAIN_TORCH_VERSION="${LORA_TRAIN_TORCH_VERSION}")
-  target_link_libraries(${name} PRIVATE lt_flags lt_torch)
+  target_link_libraries(${name} PRIVATE lt_flags lt_build_id lt_torch)
   target_link_options(${name} PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/engine_symbols.txt -Wl,--as-needed)
   set_target_properties(${name} PROPERTIES LORA_TRAIN_NO_TORCH_RPATH ON SKIP_BUILD_RPATH ON
                         LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/engine_symbols.txt")

@@ -15,7 +15,7 @@ using train::BenchResult;
 using train::BenchWork;
 
 template <class T>
-Json or_null(const std::optional<T>& value) {
+Json optional_json(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
 }
 
@@ -27,9 +27,9 @@ Json work_json(const std::vector<BenchWork>& list) {
                      {"launches", work.launches},
                      {"bytes_read", work.bytes_read},
                      {"bytes_written", work.bytes_written},
-                     {"planned_bytes", or_null(work.planned_bytes)},
+                     {"planned_bytes", optional_json(work.planned_bytes)},
                      {"flops", work.flops},
-                     {"ms", or_null(work.ms)}});
+                     {"ms", optional_json(work.ms)}});
   }
   return lines;
 }
@@ -43,7 +43,7 @@ Json speed_json(const train::BenchSpeed& speed) {
           {"tokens_per_s_p90", speed.tokens_per_s_p90},
           {"peak_memory_gib", speed.peak_memory_gib},
           {"peak_host_memory_gib", speed.peak_host_memory_gib},
-          {"idle_share", or_null(speed.idle_share)},
+          {"idle_share", optional_json(speed.idle_share)},
           {"gemm_flops_per_s", speed.gemm_flops_per_s},
           {"gemm_share", speed.gemm_share},
           {"linears_share", speed.linears_share},

@@ -46,7 +46,7 @@ class NamelessFile {
   int fd_ = -1;
 };
 
-class Clock {
+class Stopwatch {
  public:
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
 
@@ -66,7 +66,7 @@ std::string incompressible_block() {
 
 void write_and_sync(const NamelessFile& file, std::uint64_t most_bytes, DiskSpeed& speed) {
   const std::string block = incompressible_block();
-  const Clock clock;
+  const Stopwatch clock;
   while (speed.num_bytes < most_bytes && clock.seconds() < kMostSeconds) {
     const std::size_t size = std::min<std::uint64_t>(kBlock, most_bytes - speed.num_bytes);
     if (write_all(file.fd(), std::string_view(block).substr(0, size)) != size) refuse(speed.folder, "cannot write");
@@ -81,7 +81,7 @@ void read_back(const NamelessFile& file, DiskSpeed& speed) {
   ::lseek(file.fd(), 0, SEEK_SET);
   std::vector<char> buffer(kBlock);
   std::uint64_t num_read = 0;
-  const Clock clock;
+  const Stopwatch clock;
   for (ssize_t count = 1; count > 0; num_read += static_cast<std::uint64_t>(count)) {
     count = ::read(file.fd(), buffer.data(), buffer.size());
     if (count < 0) refuse(speed.folder, "cannot read");

@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include "lora_train/base/build_id.h"
 #include "lora_train/base/error.h"
+#include "lora_train_build_id.h"  // made by cmake/write_build_id.cmake at each build
 
 namespace lora_train::app {
 namespace {
@@ -30,14 +32,11 @@ const train::EngineApi* open_engine() {
     open_library(torch.folder / "lib" / name, RTLD_NOW | RTLD_GLOBAL, reinstall);
   }
   void* const engine = open_library(file, RTLD_NOW | RTLD_LOCAL, "It must be of the same build as lora-train.");
+  const std::string mismatch = build_mismatch(engine, LORA_TRAIN_BUILD_ID);
+  if (!mismatch.empty()) throw ConfigError(file.string(), mismatch);
   const auto entry = reinterpret_cast<decltype(&lora_train_engine)>(::dlsym(engine, "lora_train_engine"));
   if (entry == nullptr) throw ConfigError(file.string(), "not an engine: it has no lora_train_engine().");
-  const train::EngineApi* const api = entry();
-  if (api->version != train::kEngineVersion) {
-    throw ConfigError(file.string(), "engine version " + std::to_string(api->version) + ", expected " +
-                                         std::to_string(train::kEngineVersion) + ". Copy lib/ of the same build.");
-  }
-  return api;
+  return entry();
 }
 
 }  // namespace

@@ -37,14 +37,14 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-struct Flags {
+struct GenerateFlags {
   std::vector<std::string> prompts, stop_strings;
   std::string prompts_file, adapter, system, output;
   std::int64_t max_new_tokens = 256;
   bool raw = false, compare = false;
 };
 
-void add_flags(CommandParser& parser, Flags& flags) {
+void add_flags(CommandParser& parser, GenerateFlags& flags) {
   CLI::App& app = parser.app();
   app.add_option("--adapter", flags.adapter, "PEFT folder; without it the base model answers")->type_name("DIR");
   parser.add_list("--prompt", flags.prompts, "what the model is asked; repeatable")->type_name("TEXT");
@@ -64,7 +64,7 @@ void check_text(const CommandParser& parser, const char* flag, const std::string
   }
 }
 
-void check_flags(const CommandParser& parser, const Flags& flags) {
+void check_flags(const CommandParser& parser, const GenerateFlags& flags) {
   if (flags.prompts.empty() == flags.prompts_file.empty()) {
     parser.refuse("--prompt", flags.prompts.empty() ? "missing; expected --prompt TEXT or --prompts FILE."
                                                     : "give it or --prompts, not both.");
@@ -88,7 +88,7 @@ struct Folders {
 };
 
 /// The adapter's template is the one it was trained with.
-Folders open_folders(const Profile& profile, const Flags& flags) {
+Folders open_folders(const Profile& profile, const GenerateFlags& flags) {
   Folders folders;
   folders.model = storage::resolve_model(profile.model).folder;
   folders.adapter = flags.adapter;
@@ -99,7 +99,7 @@ Folders open_folders(const Profile& profile, const Flags& flags) {
   return folders;
 }
 
-std::vector<data::Prompt> collect_prompts(const Flags& flags, const Folders& folders) {
+std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const Folders& folders) {
   const data::PromptOptions options{folders.tokenizer.get(), folders.chat_template.get(), flags.raw, flags.system};
   if (!flags.prompts_file.empty()) return data::read_prompts(flags.prompts_file, options);
   std::vector<data::Prompt> prompts;
@@ -142,7 +142,7 @@ std::string hash_of_adapter(const fs::path& adapter) {
 }
 
 /// Everything that decides the answers.
-GenerationSettings settings_of(const Profile& profile, const Flags& flags, const Folders& folders,
+GenerationSettings settings_of(const Profile& profile, const GenerateFlags& flags, const Folders& folders,
                                const train::GenerateRequest& request) {
   const std::string model =
       hash128_hex(hash_file(folders.config.path).hash + storage::open_model_weights(folders.model).fingerprint());
@@ -170,9 +170,9 @@ GenerationSettings settings_of(const Profile& profile, const Flags& flags, const
 }
 
 /// How far it is, on stderr.
-class Progress {
+class GenerateProgress {
  public:
-  Progress(std::size_t num_prompts, bool is_shown) {
+  GenerateProgress(std::size_t num_prompts, bool is_shown) {
     state_.total_steps = static_cast<long long>(num_prompts);
     state_.unit = "prompt";
     metrics::ProgressOptions options;
@@ -223,7 +223,7 @@ std::string describe(const train::GenerateTotals& totals) {
 /// The prompts that are still to be answered, and where their answers go.
 class Run {
  public:
-  Run(const CommandParser& parser, const Flags& flags, const Profile& profile, const Folders& folders)
+  Run(const CommandParser& parser, const GenerateFlags& flags, const Profile& profile, const Folders& folders)
       : flags_(flags), folders_(folders), json_(parser.common().json), quiet_(parser.common().quiet) {
     request_.profile = profile;
     request_.adapter = flags.adapter;
@@ -264,7 +264,7 @@ class Run {
     return prompts_.size() == 1 && !json_ && !flags_.compare && !file_ && ::isatty(STDOUT_FILENO) == 1;
   }
 
-  AnswerCollector make_collector(AnswerPrinter& printer, Progress& progress) {
+  AnswerCollector make_collector(AnswerPrinter& printer, GenerateProgress& progress) {
     AnswerCollector::Callbacks callbacks;
     callbacks.on_start = [&] { progress.start(); };
     callbacks.on_token = [&] { progress.count_token(); };
@@ -287,7 +287,7 @@ class Run {
   int generate() {
     AnswerPrinter printer(prompts_, json_);
     try {
-      Progress progress(indices_.size(), !quiet_ && !streams());
+      GenerateProgress progress(indices_.size(), !quiet_ && !streams());
       AnswerCollector collector = make_collector(printer, progress);
       report_ = describe(load_engine().generate(request_, collector));
     } catch (const StopError& stop) {
@@ -305,7 +305,7 @@ class Run {
     return 0;
   }
 
-  const Flags& flags_;
+  const GenerateFlags& flags_;
   const Folders& folders_;
   bool json_, quiet_;
   train::GenerateRequest request_;
@@ -325,7 +325,7 @@ int run_generate(const std::vector<std::string>& arguments) {
   CommandParser parser("generate", "Answers prompts with a model, or with a model and an adapter.");
   const ProfileFlags profile_flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"}});
   const SamplingFlags sampling(parser);
-  Flags flags;
+  GenerateFlags flags;
   add_flags(parser, flags);
   if (!parser.parse(arguments)) return 0;
   check_flags(parser, flags);

@@ -19,12 +19,12 @@
 namespace lora_train::app {
 namespace {
 
-struct Flags {
+struct MergeFlags {
   std::string model, adapter, output_dir, dtype, rows;
   bool portable = false, no_check = false, overwrite = false;
 };
 
-void add_flags(CommandParser& parser, Flags& flags) {
+void add_flags(CommandParser& parser, MergeFlags& flags) {
   CLI::App& app = parser.app();
   app.add_option("--model", flags.model, "the base: folder, or org/name of the local Hugging Face cache")->type_name("DIR");
   app.add_option("--adapter", flags.adapter, "PEFT folder")->type_name("DIR");
@@ -36,7 +36,7 @@ void add_flags(CommandParser& parser, Flags& flags) {
   app.add_flag("--overwrite", flags.overwrite, "replace what an earlier merge wrote");
 }
 
-void check_flags(const CommandParser& parser, const Flags& flags) {
+void check_flags(const CommandParser& parser, const MergeFlags& flags) {
   if (flags.adapter.empty()) parser.refuse("--adapter", "missing; expected a PEFT folder.");
   if (flags.output_dir.empty()) parser.refuse("--output-dir", "missing; expected a folder to write.");
   if (flags.portable) {
@@ -62,7 +62,7 @@ std::optional<storage::DType> parse_dtype(const CommandParser& parser, const std
 }
 
 /// A line a second.
-class Progress {
+class MergeProgress {
  public:
   void operator()(std::int64_t num_done, std::int64_t num_tensors, std::string_view name) {
     const auto now = std::chrono::steady_clock::now();
@@ -82,7 +82,7 @@ struct Comparison {
   std::string why_not;  ///< there is none
 };
 
-Comparison prepare_comparison(const Flags& flags, const lora::MergeRequest& request) {
+Comparison prepare_comparison(const MergeFlags& flags, const lora::MergeRequest& request) {
   Comparison comparison;
   if (flags.no_check) {
     comparison.why_not = "--no-check";
@@ -135,7 +135,7 @@ void print_json(const nlohmann::ordered_json& line) {
   print_line(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
-void merge_into_model(const CommandParser& parser, const Flags& flags) {
+void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   lora::MergeRequest request;
   request.dtype = parse_dtype(parser, flags.dtype);
   const storage::ResolvedModel model = storage::resolve_model(flags.model);
@@ -147,7 +147,7 @@ void merge_into_model(const CommandParser& parser, const Flags& flags) {
 
   Comparison comparison = prepare_comparison(flags, request);
   lora::MergeHooks hooks;
-  hooks.progress = Progress();
+  hooks.progress = MergeProgress();
   if (comparison.why_not.empty()) {
     hooks.check = [&](const std::filesystem::path& folder) {
       log_info("comparing the logits with the unmerged model's on " + std::to_string(comparison.rows.ids.size()) + " rows");
@@ -165,7 +165,7 @@ void merge_into_model(const CommandParser& parser, const Flags& flags) {
   print_line(in_words(comparison));
 }
 
-void rewrite_adapter(const CommandParser& parser, const Flags& flags) {
+void rewrite_adapter(const CommandParser& parser, const MergeFlags& flags) {
   const lora::PortableResult result = lora::make_portable({flags.adapter, flags.output_dir, flags.overwrite});
   if (parser.common().json) {
     print_json({{"output_dir", result.folder.string()},
@@ -189,7 +189,7 @@ int run_merge(const std::vector<std::string>& arguments) {
   CommandParser parser("merge",
                        "Folds an adapter into a Hugging Face folder and prints the largest logit difference to the unmerged "
                        "model; or, with --portable, rewrites an adapter for servers that ignore rsLoRA and patterns.");
-  Flags flags;
+  MergeFlags flags;
   add_flags(parser, flags);
   if (!parser.parse(arguments)) return 0;
   check_flags(parser, flags);

@@ -9,7 +9,7 @@
 namespace lora_train::app {
 namespace {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
 struct Refused {
   const char* key;
@@ -27,7 +27,7 @@ class GenerationConfig {
     if (!std::filesystem::exists(path_)) {
       throw ConfigError("--generation-config", "there is no " + path_.string() + ". Leave the flag out: greedy is the default.");
     }
-    json_ = Json::parse(storage::read_model_text(path_), nullptr, /*allow_exceptions=*/false);
+    json_ = json::parse(storage::read_model_text(path_), nullptr, /*allow_exceptions=*/false);
     if (!json_.is_object()) throw FormatError(path_.string(), "is no JSON object");
     for (const Refused& refused : kRefused) {
       const auto value = number(refused.key);
@@ -74,11 +74,11 @@ class GenerationConfig {
  private:
   [[noreturn]] void refuse(const std::string& key, const std::string& expected) const {
     throw FormatError(path_.string() + ": " + key,
-                      "is " + json_[key].dump(-1, ' ', true, Json::error_handler_t::replace) + "; expected " + expected);
+                      "is " + json_[key].dump(-1, ' ', true, json::error_handler_t::replace) + "; expected " + expected);
   }
 
   std::filesystem::path path_;
-  Json json_;
+  json json_;
 };
 
 }  // namespace

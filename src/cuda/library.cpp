@@ -1,4 +1,4 @@
-// The one function that liblora_train_cuda.so exports.
+// What liblora_train_cuda.so exports.
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -8,6 +8,8 @@
 #include "check.h"
 #include "gemm.h"
 #include "graph.h"
+#include "lora_train/base/build_id.h"
+#include "lora_train_build_id.h"
 #include "settings.h"
 
 namespace lora_train::kernels {
@@ -63,11 +65,12 @@ const kernels::CudaSettings& settings() { return current_settings; }
 
 }  // namespace lora_train::cuda
 
+extern "C" const char* lora_train_build_id() { return LORA_TRAIN_BUILD_ID; }
+
 extern "C" const lora_train::kernels::CudaLibrary* lora_train_cuda() {
   namespace cuda = lora_train::cuda;
   using lora_train::kernels::CudaLibrary;
-  static const CudaLibrary library = {.version = lora_train::kernels::kCudaLibraryVersion,
-                                      .versions = &cuda::versions,
+  static const CudaLibrary library = {.versions = &cuda::versions,
                                       .num_devices = &cuda::num_devices,
                                       .device = &cuda::device,
                                       .start = &cuda::start,

@@ -9,7 +9,7 @@
 namespace lora_train::data {
 namespace {
 
-constexpr std::size_t kBufferBytes = 1 << 20;
+constexpr std::size_t kReadBytes = 1 << 20;
 constexpr std::size_t kRowsPerBlock = 1024;
 constexpr std::size_t kBytesPerBlock = 1 << 20;
 
@@ -43,8 +43,8 @@ class RecordReader {
 
   int peek() {
     if (at_ == buffer_.size()) {
-      buffer_.resize(kBufferBytes);
-      buffer_.resize(bytes_->read(buffer_.data(), kBufferBytes));
+      buffer_.resize(kReadBytes);
+      buffer_.resize(bytes_->read(buffer_.data(), kReadBytes));
       at_ = 0;
     }
     return buffer_.empty() ? kEnd : static_cast<unsigned char>(buffer_[at_]);

@@ -84,9 +84,9 @@ std::string state_of(const std::vector<std::string>& files) {
   return state;
 }
 
-class Loader {
+class DatasetLoader {
  public:
-  Loader(const DatasetSpec& spec, const std::string& key, const LoadOptions& options, const TokenCache& cache)
+  DatasetLoader(const DatasetSpec& spec, const std::string& key, const LoadOptions& options, const TokenCache& cache)
       : spec_(spec), key_(key), options_(options), cache_(cache) {
     for (const auto& file : dataset_files(spec.path)) {
       files_.push_back(file.string());
@@ -317,7 +317,7 @@ std::string date_of(const tokenizer::ChatTemplate& chat_template) {
 LoadedDataset load_dataset(const DatasetSpec& spec, const std::string& key, const LoadOptions& options,
                            const TokenCache& cache) {
   check_field_map(spec.field_map);
-  return Loader(spec, key, options, cache).load();
+  return DatasetLoader(spec, key, options, cache).load();
 }
 
 }  // namespace lora_train::data

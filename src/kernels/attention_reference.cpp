@@ -51,7 +51,7 @@ at::Tensor probabilities(const at::Tensor& scores, const at::Tensor& lse) {
 }
 
 // [H, S, E] to [S, K, E], shared heads summed.
-at::Tensor sum_groups(const at::Tensor& t, int64_t num_kv_heads) {
+at::Tensor sum_heads_of_groups(const at::Tensor& t, int64_t num_kv_heads) {
   return t.reshape({num_kv_heads, t.size(0) / num_kv_heads, t.size(1), t.size(2)}).sum(1).transpose(0, 1);
 }
 
@@ -82,8 +82,8 @@ void attention_backward_reference(const at::Tensor& dout, const at::Tensor& q, c
     const auto delta = (gh * oh).sum(-1, /*keepdim=*/true);
     const auto dscores = p * (at::matmul(gh, vh.transpose(1, 2)) - delta) * layout.scale;
     gradients.q.narrow(0, d.query, d.len_q).copy_(at::matmul(dscores, kh).transpose(0, 1));
-    gradients.k.narrow(0, d.key, d.len_k).copy_(sum_groups(at::matmul(dscores.transpose(1, 2), qh), num_kv_heads));
-    gradients.v.narrow(0, d.key, d.len_k).copy_(sum_groups(at::matmul(p.transpose(1, 2), gh), num_kv_heads));
+    gradients.k.narrow(0, d.key, d.len_k).copy_(sum_heads_of_groups(at::matmul(dscores.transpose(1, 2), qh), num_kv_heads));
+    gradients.v.narrow(0, d.key, d.len_k).copy_(sum_heads_of_groups(at::matmul(p.transpose(1, 2), gh), num_kv_heads));
   }
 }
 

@@ -3,7 +3,9 @@
 #include <c10/core/Allocator.h>
 #include <dlfcn.h>
 
+#include "lora_train/base/build_id.h"
 #include "lora_train/base/error.h"
+#include "lora_train_build_id.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -52,15 +54,12 @@ const CudaLibrary& load_cuda_library(const fs::path& folder, const fs::path& tor
   const fs::path file = folder / "liblora_train_cuda.so";
   void* const handle = open_library(file, RTLD_NOW | RTLD_LOCAL, "Use a build of lora-train with CUDA, and copy its whole "
                                                                  "folder; or choose device: cpu.");
+  const std::string mismatch = build_mismatch(handle, LORA_TRAIN_BUILD_ID);
+  if (!mismatch.empty()) throw DeviceError(file.string(), mismatch);
   const auto entry = reinterpret_cast<const CudaLibrary* (*)()>(::dlsym(handle, "lora_train_cuda"));
   if (entry == nullptr) throw DeviceError(file.string(), "has no lora_train_cuda(). Copy lib/ of the same build.");
-  const CudaLibrary* const library = entry();
-  if (library->version != kCudaLibraryVersion) {
-    throw DeviceError(file.string(), "is of version " + std::to_string(library->version) + ", expected " +
-                                         std::to_string(kCudaLibraryVersion) + ". Copy lib/ of the same build.");
-  }
-  loaded_library = library;
-  return *library;
+  loaded_library = entry();
+  return *loaded_library;
 }
 
 const CudaLibrary* cuda_library() { return loaded_library; }

@@ -5,7 +5,7 @@
 namespace lora_train::model {
 namespace {
 
-void read_own_keys(const ConfigReader& reader, ModelConfig& config) {
+void read_llama_keys(const ConfigReader& reader, ModelConfig& config) {
   config.qkv_bias = config.o_bias = reader.boolean("attention_bias", false);
   config.mlp_bias = reader.boolean("mlp_bias", false);
   config.layer_window.assign(static_cast<std::size_t>(config.num_layers), 0);
@@ -31,7 +31,7 @@ const FamilyRules& llama_rules() {
                                     .max_position_embeddings = 2048,
                                     .bos_token_id = 1,
                                     .eos_token_id = 2,
-                                    .read_own_keys = read_own_keys};
+                                    .read_own_keys = read_llama_keys};
   return rules;
 }
 

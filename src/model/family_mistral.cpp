@@ -5,7 +5,7 @@
 namespace lora_train::model {
 namespace {
 
-void read_own_keys(const ConfigReader& reader, ModelConfig& config) {
+void read_mistral_keys(const ConfigReader& reader, ModelConfig& config) {
   constexpr std::int64_t kDefaultWindow = 4096, kLongest = std::int64_t{1} << 40;
   const auto window = reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongest) : kDefaultWindow;
   config.layer_window.assign(static_cast<std::size_t>(config.num_layers), window.value_or(0));
@@ -29,7 +29,7 @@ const FamilyRules& mistral_rules() {
                                     .max_position_embeddings = 4096 * 32,
                                     .bos_token_id = 1,
                                     .eos_token_id = 2,
-                                    .read_own_keys = read_own_keys};
+                                    .read_own_keys = read_mistral_keys};
   return rules;
 }
 

@@ -4,7 +4,7 @@
 namespace lora_train::model {
 namespace {
 
-void read_own_keys(const ConfigReader& reader, ModelConfig& config) {
+void read_qwen2_keys(const ConfigReader& reader, ModelConfig& config) {
   config.qkv_bias = true;
   if (reader.boolean("use_mrope", false)) reader.reject("use_mrope", "multimodal RoPE is not supported");
   read_qwen_windows(reader, config);
@@ -21,7 +21,7 @@ const FamilyRules& qwen2_rules() {
                                     .max_position_embeddings = 32768,
                                     .bos_token_id = std::nullopt,
                                     .eos_token_id = std::nullopt,
-                                    .read_own_keys = read_own_keys};
+                                    .read_own_keys = read_qwen2_keys};
   return rules;
 }
 

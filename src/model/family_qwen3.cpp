@@ -5,7 +5,7 @@
 namespace lora_train::model {
 namespace {
 
-void read_own_keys(const ConfigReader& reader, ModelConfig& config) {
+void read_qwen3_keys(const ConfigReader& reader, ModelConfig& config) {
   config.qk_norm = true;
   config.qkv_bias = config.o_bias = reader.boolean("attention_bias", false);
   read_qwen_windows(reader, config);
@@ -22,7 +22,7 @@ const FamilyRules& qwen3_rules() {
                                     .max_position_embeddings = 32768,
                                     .bos_token_id = std::nullopt,
                                     .eos_token_id = std::nullopt,
-                                    .read_own_keys = read_own_keys};
+                                    .read_own_keys = read_qwen3_keys};
   return rules;
 }
 

@@ -7,7 +7,6 @@
 namespace lora_train::tokenizer {
 namespace {
 
-using jinja::Field;
 using jinja::Text;
 
 // Begin and end of the run of one origin that covers `at`, and its origin.
@@ -23,7 +22,7 @@ RunAt run_at(const Text& text, std::size_t at) {
 }
 
 bool is_role(jinja::Origin origin) {
-  return jinja::message_of(origin) >= 0 && jinja::field_of(origin) == Field::kRole;
+  return jinja::message_of(origin) >= 0 && jinja::field_of(origin) == jinja::Field::kRole;
 }
 
 // Behind the last role that the turn writes before anything else of the chat; nothing found: the turn's begin.

@@ -10,7 +10,6 @@
 namespace lora_train::tokenizer {
 namespace {
 
-using jinja::Field;
 using FieldBytes = std::array<std::size_t, jinja::kNumFields>;
 
 bool is_blank(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
@@ -100,8 +99,8 @@ std::vector<Omission> find_omissions(const jinja::Dict& variables, const jinja::
   std::vector<Omission> omissions;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     for (const auto& [key, value] : messages[i].as_dict()->items) {
-      const Field field = jinja::field_named(key);
-      if (field == Field::kRole || field == Field::kOther) continue;
+      const jinja::Field field = jinja::field_named(key);
+      if (field == jinja::Field::kRole || field == jinja::Field::kOther) continue;
       const std::string strings = strings_of(key, value);
       const std::size_t rendered = ink[i][static_cast<std::size_t>(field)], all = count_ink(strings);
       // A template may write a part of a content itself (think tags) or through repr(): then the text has it anyway.

@@ -6,7 +6,7 @@
 namespace lora_train::tokenizer {
 namespace {
 
-constexpr std::uint32_t kSpaceSymbol = 0x2581;
+constexpr std::uint32_t kMetaspace = 0x2581;
 constexpr std::size_t kBitsPerPair = 8;  // one in eight foreign pairs is taken for a known one
 
 // The whole character that ends right before `end`, or length 0.
@@ -34,8 +34,8 @@ void CutTable::add(std::string_view token) {
     }
     join(left.code_point, right.code_point);
     if (!spaces_are_u2581_) continue;
-    const std::uint32_t other_left = left.code_point == kSpaceSymbol ? ' ' : left.code_point;
-    const std::uint32_t other_right = right.code_point == kSpaceSymbol ? ' ' : right.code_point;
+    const std::uint32_t other_left = left.code_point == kMetaspace ? ' ' : left.code_point;
+    const std::uint32_t other_right = right.code_point == kMetaspace ? ' ' : right.code_point;
     join(other_left, right.code_point);
     join(left.code_point, other_right);
     join(other_left, other_right);

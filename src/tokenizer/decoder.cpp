@@ -118,7 +118,7 @@ class SequenceDecoder final : public Decoder {
   std::vector<std::unique_ptr<Decoder>> parts_;
 };
 
-std::unique_ptr<Decoder> load_sequence(const JsonPlace& place) {
+std::unique_ptr<Decoder> load_decoder_sequence(const JsonPlace& place) {
   place.allow_only({"type", "decoders"});
   std::vector<std::unique_ptr<Decoder>> parts;
   for (const JsonPlace& part : place.at("decoders").elements()) {
@@ -127,7 +127,7 @@ std::unique_ptr<Decoder> load_sequence(const JsonPlace& place) {
   return std::make_unique<SequenceDecoder>(std::move(parts));
 }
 
-std::unique_ptr<Decoder> load_replace(const JsonPlace& place) {
+std::unique_ptr<Decoder> load_replace_decoder(const JsonPlace& place) {
   place.allow_only({"type", "pattern", "content"});
   place.at("pattern").allow_only({"String"});
   const std::string& pattern = place.at("pattern").at("String").string();
@@ -160,8 +160,8 @@ int byte_of_token(std::string_view token) {
 std::unique_ptr<Decoder> load_decoder(const JsonPlace& place) {
   if (place.is_null()) return nullptr;
   const std::string& type = place.type();
-  if (type == "Sequence") return load_sequence(place);
-  if (type == "Replace") return load_replace(place);
+  if (type == "Sequence") return load_decoder_sequence(place);
+  if (type == "Replace") return load_replace_decoder(place);
   if (type == "Strip") return load_strip(place);
   if (type == "ByteFallback") return std::make_unique<ByteFallbackDecoder>();
   if (type == "Fuse") return std::make_unique<FuseDecoder>();

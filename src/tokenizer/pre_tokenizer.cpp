@@ -86,10 +86,10 @@ Behavior behavior_of(const JsonPlace& place) {
   place.fail("\"" + place.string() + "\" is none of Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext");
 }
 
-constexpr const char* kSpaceSymbol = "\xE2\x96\x81";  // U+2581
+constexpr const char* kMetaspaceText = "\xE2\x96\x81";  // U+2581
 
 std::optional<SpaceRule> rule_of_metaspace(const Json& pre_tokenizer) {
-  const Json want = {{"type", "Metaspace"}, {"replacement", kSpaceSymbol}, {"split", false}};
+  const Json want = {{"type", "Metaspace"}, {"replacement", kMetaspaceText}, {"split", false}};
   Json rest = pre_tokenizer;
   const std::string scheme = rest.value("prepend_scheme", "");
   rest.erase("prepend_scheme");
@@ -107,14 +107,14 @@ bool SpaceRule::wants_prefix(std::string_view input, std::size_t begin) const {
   if (prefix == Prefix::kAlways) return true;
   if (prefix == Prefix::kAtStartUnlessThere && begin > 0) return false;
   const std::string_view text = input.substr(begin);
-  return !text.starts_with(' ') && !text.starts_with(kSpaceSymbol);
+  return !text.starts_with(' ') && !text.starts_with(kMetaspaceText);
 }
 
 std::optional<SpaceRule> find_space_rule(const Json& normalizer, const Json& pre_tokenizer) {
   if (normalizer.is_null()) return pre_tokenizer.is_object() ? rule_of_metaspace(pre_tokenizer) : std::nullopt;
   if (!pre_tokenizer.is_null()) return std::nullopt;
-  const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpaceSymbol}};
-  const Json prepend = {{"type", "Prepend"}, {"prepend", kSpaceSymbol}};
+  const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kMetaspaceText}};
+  const Json prepend = {{"type", "Prepend"}, {"prepend", kMetaspaceText}};
   const Json both = {{"type", "Sequence"}, {"normalizers", Json::array({prepend, replace})}};
   if (normalizer == both) return SpaceRule{SpaceRule::Prefix::kAlways};
   return normalizer == replace ? std::optional(SpaceRule{SpaceRule::Prefix::kNever}) : std::nullopt;

@@ -29,6 +29,9 @@ json to_json(const TuningTable& table) {
   return choices;
 }
 
+/// Raise it when a key or a choice means something else than before: older files are not used then.
+constexpr int kTuningVersion = 3;
+
 TuningTable table_of(const json& choices) {
   TuningTable table;
   for (const auto& [key, tuned] : choices.items()) {
@@ -56,7 +59,7 @@ TuningMachine tuning_machine(const std::string& gpu_name, const kernels::CudaVer
   const auto part = [](const char* name, int version) { return std::string(name) + " " + std::to_string(version); };
   return {gpu_name, part("cublasLt", versions.cublas_lt) + ", " + part("cuDNN", versions.cudnn) + ", " +
                         part("runtime", versions.runtime) + ", " + part("driver", versions.driver) + ", " +
-                        part("lora-train", kernels::kCudaLibraryVersion)};
+                        part("lora-train", kTuningVersion)};
 }
 
 std::string tuning_text(const TuningMachine& machine, const TuningTable& table) {

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 from dataclasses import dataclass
 from typing import Callable
@@ -10,7 +11,8 @@ from conftest import BINARY, ENVIRONMENT, Run
 
 USAGE, FORMAT, IO = 2, 4, 5
 KINDS = {USAGE: "config", FORMAT: "format", IO: "io"}
-TIMEOUT_S = 20  # a good refusal takes milliseconds, with torch two seconds
+MAX_CPU_S = 20  # a good refusal takes milliseconds, with torch two seconds, however long a busy machine takes for them
+TIMEOUT_S = 600  # for a program that waits for something
 MAX_MESSAGE = 10_000  # characters; whatever the file holds, a message stays readable
 
 
@@ -25,8 +27,12 @@ class Case:
 
 
 def run_quickly(*arguments, cwd=None, environment=()):
+    def limit_cpu_time():
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+
     done = subprocess.run([str(BINARY), *map(str, arguments)], capture_output=True, timeout=TIMEOUT_S, cwd=cwd,
-                          stdin=subprocess.DEVNULL, env=dict(ENVIRONMENT, **dict(environment)))
+                          stdin=subprocess.DEVNULL, preexec_fn=limit_cpu_time,
+                          env=dict(ENVIRONMENT, **dict(environment)))
     done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
     return Run(arguments, done)
 

@@ -126,7 +126,7 @@ def test_a_run_that_is_on_and_one_that_was_killed(setup):
     [found] = lora_train("compare", setup.output_dir, "--json").json_lines()
     assert found["status"] == "running" and found["step"] >= 3 and found["last_train_loss"] > 0
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     [found] = lora_train("compare", setup.output_dir, "--json").json_lines()
     assert found["status"] == "unfinished" and "no summary.json" in found["reason"], found
 
@@ -147,7 +147,7 @@ def on_a_terminal(columns, *arguments, **environment):
         text += part
         if not part:
             break
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=300) == 0
     os.close(leader)
     return text.decode().replace("\r\n", "\n")
 

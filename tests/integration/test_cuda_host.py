@@ -138,7 +138,7 @@ def test_steps_that_cannot_be_recorded_are_computed_as_they_come(setup, at, what
 def test_a_capture_that_breaks_leaves_nothing_behind():
     """Memory, LibTorch's generator and the flag that work is being recorded: unit tests that need a device or this one."""
     tests = subprocess.run([str(BINARY.parent / "cuda_test"), "--gtest_filter=CudaGraph.*"], capture_output=True, text=True,
-                           timeout=100, env=dict(os.environ, LD_LIBRARY_PATH=str(STAND_IN),
+                           timeout=600, env=dict(os.environ, LD_LIBRARY_PATH=str(STAND_IN),
                                                  LD_PRELOAD=str(STAND_IN / "libstand_in_runtime.so")))
     assert tests.returncode == 0 and "PASSED  ] 4 tests" in tests.stdout, tests.stdout[-3000:] + tests.stderr[-1000:]
 

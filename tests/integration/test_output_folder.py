@@ -123,7 +123,7 @@ def test_an_extended_run_that_dies_is_not_complete(setup):
     process = setup.start(max_steps=100000)
     wait_for(lambda: len(setup.events("train")) >= 5, "step 5", process)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     num_lines = len(setup.events("start"))
     process = setup.start(max_steps=100000)
     wait_for(lambda: len(setup.events("start")) > num_lines, "the run going on", process)
@@ -214,7 +214,7 @@ def test_two_runs_never_write_into_one_folder(setup):
     run = setup.train(max_steps=100000)
     assert run.code == 2 and f"process {process.pid} " in run.stderr, run
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert (setup.output_dir / ".lock").exists()
     shutil.rmtree(setup.output_dir)
     setup.output_dir.mkdir()

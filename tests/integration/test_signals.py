@@ -56,7 +56,7 @@ def stop_once(run, output_dir, delay, number, second):
     if second is not None:
         time.sleep(0.002)
         process.send_signal(second)
-    stderr = process.communicate(timeout=60)[1]
+    stderr = process.communicate(timeout=300)[1]
     seconds = time.monotonic() - start
     # Two that come together are delivered in any order.
     allowed = {STOPPED} | ({0} if is_ending else set()) | ({128 + number, 128 + second} if second is not None else set())
@@ -92,7 +92,7 @@ def test_signals(tmp_path):
             codes[code] += 1
             stopped[phase] += code == STOPPED
             slowest = max(slowest, seconds)
-            assert seconds <= 30
+            assert seconds <= max(30, 5 * whole_s), "a stop takes longer than whole runs took a moment ago"
             if code == STOPPED:
                 summary = json.loads((output_dir / "summary.json").read_text())
                 assert summary["status"] == "stopped" and summary["exit_code"] == STOPPED, summary

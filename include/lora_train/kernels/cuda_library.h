@@ -81,7 +81,6 @@ struct CudaAttention {
 /// The table of functions. All but versions(), num_devices() and check_cudnn_plan() need a device and, after that,
 /// start(). They throw DeviceError with statement and place, run on torch's current stream and are not thread-safe.
 struct CudaLibrary {
-  int version;
   CudaVersions (*versions)();
   int (*num_devices)();  ///< 0 without a driver
   CudaDevice (*device)(int index);
@@ -100,7 +99,6 @@ struct CudaLibrary {
   const OwnKernels* own_kernels;
   std::unique_ptr<Graph> (*capture)(const std::function<void()>& body);  ///< kernels/graph.h
 };
-constexpr int kCudaLibraryVersion = 3;
 
 /// Loads <torch>/lib/libc10_cuda.so and libtorch_cuda.so and then <folder>/liblora_train_cuda.so; needs no driver. Must come
 /// before the first question to torch whether it has CUDA: torch remembers the answer. Loaded once. Throws DeviceError that

@@ -119,8 +119,8 @@ struct KernelCheck {
 };
 
 /// The table of functions that liblora_train_engine.so exports through lora_train_engine(). Functions throw Error.
+/// Valid only where the library's lora_train_build_id() is the caller's LORA_TRAIN_BUILD_ID: ask for that first.
 struct EngineApi {
-  int version;  ///< kEngineVersion of the library
   TrainResult (*train)(const TrainRequest&);
   std::vector<EvalResult> (*evaluate)(const EvalRequest&);
   std::string (*torch_version)();
@@ -130,8 +130,6 @@ struct EngineApi {
   lora::MergeCheck (*check_merge)(const lora::MergeCheckRequest&);
   BenchResult (*bench)(const BenchRequest&);
 };
-
-inline constexpr int kEngineVersion = 7;
 
 }  // namespace lora_train::train
 

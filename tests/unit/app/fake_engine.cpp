@@ -6,11 +6,13 @@
 #include <cstdlib>
 #include <new>
 
+#include "lora_train/base/build_id.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/metrics/summary.h"
 #include "lora_train/train/requests.h"
+#include "lora_train_build_id.h"
 
 namespace lora_train::train {
 namespace {
@@ -99,10 +101,13 @@ std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
 }  // namespace
 }  // namespace lora_train::train
 
+extern "C" const char* lora_train_build_id() {
+  const char* const other = std::getenv("FAKE_ENGINE_BUILD_ID");
+  return other != nullptr ? other : LORA_TRAIN_BUILD_ID;
+}
+
 extern "C" const lora_train::train::EngineApi* lora_train_engine() {
   using namespace lora_train::train;
-  const bool is_of_another_build = std::getenv("FAKE_ENGINE_OF_ANOTHER_BUILD") != nullptr;
-  static const EngineApi api = {is_of_another_build ? kEngineVersion + 1 : kEngineVersion, &train, &evaluate,
-                                &torch_version, &check_kernels, &generate, &check_merge, &bench};
+  static const EngineApi api = {&train, &evaluate, &torch_version, &check_kernels, &generate, &check_merge, &bench};
   return &api;
 }

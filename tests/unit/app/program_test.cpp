@@ -10,6 +10,7 @@
 
 #include "lora_train/base/file.h"
 #include "lora_train/train/requests.h"
+#include "lora_train_build_id.h"
 #include "support/run_command.h"
 #include "support/temporary_folder.h"
 
@@ -210,12 +211,18 @@ TEST_F(Program, MistakesOfTheProfileAreFoundBeforeTheEngineIsLoaded) {
 }
 
 TEST_F(Program, EngineOfAnotherBuildIsRefused) {
-  options_.environment["FAKE_ENGINE_OF_ANOTHER_BUILD"] = "1";
+  options_.environment["FAKE_ENGINE_BUILD_ID"] = "0123456789abcdef";
   const CommandResult result = train({});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_TRUE(contains(result.err, "engine version " + std::to_string(train::kEngineVersion + 1) + ", expected " +
-                                       std::to_string(train::kEngineVersion)))
+  EXPECT_TRUE(contains(result.err, "is of another build: its id is 0123456789abcdef, expected " LORA_TRAIN_BUILD_ID))
       << result.err;
+}
+
+TEST_F(Program, LibraryWithoutABuildIdIsRefused) {
+  fs::copy_file("/lib/x86_64-linux-gnu/libm.so.6", engine(), fs::copy_options::overwrite_existing);
+  const CommandResult result = train({});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_TRUE(contains(result.err, "its id is unknown")) << result.err;
 }
 
 TEST_F(Program, FindsLibTorchByTorchPathThenByPython) {

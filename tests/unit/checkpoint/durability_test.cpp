@@ -43,7 +43,7 @@ class Durability : public ::testing::Test {
   ~Durability() override { set_log_level(LogLevel::kInfo); }
 };
 
-void save_step(const fs::path& folder, std::int64_t step) {
+void save_in_memory(const fs::path& folder, std::int64_t step) {
   const SmallCheckpoint made(step);
   save(folder, made.contents());
 }
@@ -84,7 +84,7 @@ struct Outcome {
 Outcome save_rotate_resume(const fs::path& folder, std::int64_t step) {
   Outcome outcome{2};
   try {
-    save_step(folder, step);
+    save_in_memory(folder, step);
     outcome.saved = step;
     rotate(folder, step, kKeep, std::nullopt);
     delete_after(folder, step);
@@ -104,7 +104,7 @@ std::size_t run_with(Fault fault, std::size_t at, bool from_then_on, std::int64_
   const std::string what = "fault " + std::to_string(static_cast<int>(fault)) + " at " + std::to_string(at) +
                            (from_then_on ? " and from then on" : "");
   const TemporaryFolder folder(fast_folder());
-  for (const std::int64_t earlier : {1, 2, 9}) save_step(folder.path(), earlier);
+  for (const std::int64_t earlier : {1, 2, 9}) save_in_memory(folder.path(), earlier);
   fs::remove(folder / "checkpoint-9" / kManifestFile);  // damaged: passed over, and deleted once there is a newer one
   FaultyFileOps faulty(file_ops());
   faulty.arm(fault, at, from_then_on);
@@ -124,7 +124,7 @@ std::size_t run_with(Fault fault, std::size_t at, bool from_then_on, std::int64_
     EXPECT_EQ(list(folder.path()).size(), 2U) << what;
   }
   EXPECT_TRUE(sweeps_clean(folder.path())) << what;
-  save_step(folder.path(), 4);
+  save_in_memory(folder.path(), 4);
   EXPECT_EQ(resume(folder.path()), 4) << what;
   return faulty.num_operations();
 }
@@ -231,7 +231,7 @@ TEST_F(Durability, DamageIsNoticedAndTheOlderCheckpointTaken) {
   MemoryFileOps disk;
   const ScopedFileOps scope(disk);
   make_folder("/run");
-  for (const std::int64_t step : {1, 2}) save_step("/run", step);
+  for (const std::int64_t step : {1, 2}) save_in_memory("/run", step);
   const std::vector<std::string> names = list_folder("/run/checkpoint-2");
   std::mt19937_64 random(1);
   const std::size_t num_damages = amount(500, 10'000);

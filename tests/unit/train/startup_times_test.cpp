@@ -6,13 +6,13 @@ namespace lora_train::train {
 namespace {
 
 TEST(StartupTimes, PhasesOfOneNameAddUpAndTheirSumIsAll) {
-  StartupTimes times;
   const auto start = StartupTimes::Clock::now();
+  StartupTimes times;
   times.end_phase("data");
   times.end_phase("weights");
   times.end_phase("data");
   times.finish();
-  const double most_s = std::chrono::duration<double>(StartupTimes::Clock::now() - start).count() + 0.1;
+  const double most_s = std::chrono::duration<double>(StartupTimes::Clock::now() - start).count();
   times.end_phase("late");
   ASSERT_EQ(times.phases().size(), 2U);
   EXPECT_EQ(times.phases()[0].first, "data");

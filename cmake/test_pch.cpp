@@ -1,0 +1,1 @@
+// cmake/test_pch.h is compiled with it.
