@@ -3,6 +3,12 @@
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(Threads REQUIRED)
+# Header-only: Debian has spdlog and fmt as shared libraries, not as archives.
+find_package(fmt REQUIRED)
+find_path(LT_SPDLOG_INCLUDE spdlog/spdlog.h REQUIRED)
+add_library(lt_spdlog INTERFACE IMPORTED GLOBAL)
+target_include_directories(lt_spdlog SYSTEM INTERFACE ${LT_SPDLOG_INCLUDE})
+target_link_libraries(lt_spdlog INTERFACE fmt::fmt-header-only)
 
 # Static where Debian has an archive, so that the binary can move to a machine without them.
 function(lt_import_archive target header archive)

@@ -1,11 +1,11 @@
-# Every third-party name and version of the project stands in this file and nowhere else.
+# Every third-party package that is installed, with its version. docs/dependencies.md says what each is for.
 # Sourced by scripts/install_deps.sh.
 
 # Debian 12 packages. Linked statically or header-only.
 DEBIAN_BUILD=(
   g++ cmake ninja-build ccache git ca-certificates
   python3 python3-venv
-  nlohmann-json3-dev libyaml-cpp-dev libcli11-dev
+  nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
 )
 # clang builds the fuzz targets: g++ has no libFuzzer.

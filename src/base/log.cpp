@@ -1,58 +1,82 @@
 #include "lora_train/base/log.h"
 
-#include <cstdio>
-#include <ctime>
+// What %l writes: trace, debug, info, warning, error, critical, off.
+#define SPDLOG_LEVEL_NAMES \
+  { "", "", "", "warning: ", "error: ", "", "" }
+#include <spdlog/logger.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/sinks/ringbuffer_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "lora_train/base/error.h"
 
 namespace lora_train {
 namespace {
 
+namespace sinks = spdlog::sinks;
+using Level = spdlog::level::level_enum;
+
 constexpr std::size_t kMaxEarlyLines = 10000;
 
-struct LogState {
-  std::mutex mutex;
-  LogLevel level = LogLevel::kInfo;
-  std::ofstream file;
-  std::vector<std::string> early_lines;  ///< until the first file is opened
-  bool keeps_early_lines = true;
+Level spdlog_level(LogLevel level) {
+  constexpr Level kLevels[] = {Level::debug, Level::info, Level::warn, Level::err, Level::off};
+  return kLevels[static_cast<int>(level)];
+}
+
+class Console final : public sinks::stderr_sink_st {
+ public:
+  void log(const spdlog::details::log_msg& line) override {
+    if (clear_bar) clear_bar();
+    sinks::stderr_sink_st::log(line);
+    if (redraw_bar) redraw_bar();
+  }
+
   std::function<void()> clear_bar, redraw_bar;
 };
 
-LogState& state() {
-  static LogState instance;
+struct Log {
+  std::mutex mutex;    // of everything here: the sinks have none
+  std::ofstream file;  // where it is closed or its disk is full, the sink's lines are lost and nothing is thrown
+  std::shared_ptr<Console> console = std::make_shared<Console>();
+  std::shared_ptr<sinks::ostream_sink_st> file_sink = std::make_shared<sinks::ostream_sink_st>(file, true);
+  std::shared_ptr<sinks::ringbuffer_sink_st> early_lines;  // until the first file is opened
+  spdlog::logger logger{"", {console, file_sink}};
+
+  Log() : early_lines(std::make_shared<sinks::ringbuffer_sink_st>(kMaxEarlyLines)) {
+    logger.sinks().push_back(early_lines);
+    for (const auto& sink : logger.sinks()) sink->set_level(Level::info);
+    logger.set_level(Level::debug);
+    set_patterns("");
+  }
+
+  void set_patterns(const std::string& prefix) {
+    console->set_pattern(prefix + "%l%v");
+    file_sink->set_pattern("%Y-%m-%d %H:%M:%S " + prefix + "%l%v");
+  }
+
+  void write_early_lines() {
+    for (const auto& line : early_lines->last_raw()) file_sink->log(line);
+    logger.sinks().pop_back();
+    early_lines.reset();
+  }
+};
+
+Log& state() {
+  static Log instance;
   return instance;
 }
 
-std::string with_time(std::string_view prefix, std::string_view line) {
-  char time[32];
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&now, &local);
-  std::strftime(time, sizeof time, "%F %T ", &local);
-  return std::string(time).append(prefix).append(line);
-}
-
-void write_line(LogLevel level, std::string_view prefix, std::string_view line) {
-  LogState& log = state();
+void write_line(Level level, std::string_view line) {
+  Log& log = state();
   const std::lock_guard lock(log.mutex);
-  if (level >= log.level) {
-    if (log.clear_bar) log.clear_bar();
-    std::fprintf(stderr, "%.*s%.*s\n", static_cast<int>(prefix.size()), prefix.data(), static_cast<int>(line.size()),
-                 line.data());
-    if (log.redraw_bar) log.redraw_bar();
-  }
-  if (level < LogLevel::kInfo) return;
-  if (log.file.is_open()) {
-    log.file.clear();  // a disk that was full may have room again
-    log.file << with_time(prefix, line) << std::endl;
-  } else if (log.keeps_early_lines && log.early_lines.size() < kMaxEarlyLines) {
-    log.early_lines.push_back(with_time(prefix, line));
-  }
+  log.file.clear();  // a disk that was full may have room again
+  log.logger.log(level, spdlog::string_view_t(line.data(), line.size()));
 }
 
 }  // namespace
@@ -63,36 +87,40 @@ LogLevel parse_log_level(std::string_view name) {
   if (name == "warning") return LogLevel::kWarning;
   if (name == "error") return LogLevel::kError;
   if (name == "off") return LogLevel::kOff;
-  throw ConfigError("--log-level", "unknown level \"" + std::string(name) + "\"; expected debug, info, warning, error or off");
+  throw ConfigError("--log-level",
+                    "unknown level \"" + std::string(name) + "\"; expected debug, info, warning, error or off");
 }
 
 void set_log_level(LogLevel level) {
   const std::lock_guard lock(state().mutex);
-  state().level = level;
+  state().console->set_level(spdlog_level(level));
+}
+
+void set_log_rank(int rank) {
+  const std::lock_guard lock(state().mutex);
+  state().set_patterns(rank == 0 ? "" : "[rank " + std::to_string(rank) + "] ");
 }
 
 void set_log_file(const std::filesystem::path& file) {
-  const std::lock_guard lock(state().mutex);
-  state().file.close();
-  state().file.clear();
+  Log& log = state();
+  const std::lock_guard lock(log.mutex);
+  log.file.close();
   if (file.empty()) return;
-  state().file.open(file, std::ios::app);
-  if (!state().file) throw IoError(file.string(), "cannot open the log file for appending");
-  for (const auto& line : state().early_lines) state().file << line << '\n';
-  state().file.flush();
-  state().early_lines = {};
-  state().keeps_early_lines = false;
+  log.file.clear();
+  log.file.open(file, std::ios::app);
+  if (!log.file) throw IoError(file.string(), "cannot open the log file for appending");
+  if (log.early_lines) log.write_early_lines();
 }
 
-void log_debug(std::string_view line) { write_line(LogLevel::kDebug, "", line); }
-void log_info(std::string_view line) { write_line(LogLevel::kInfo, "", line); }
-void log_warning(std::string_view line) { write_line(LogLevel::kWarning, "warning: ", line); }
-void log_error(std::string_view line) { write_line(LogLevel::kError, "error: ", line); }
+void log_debug(std::string_view line) { write_line(Level::debug, line); }
+void log_info(std::string_view line) { write_line(Level::info, line); }
+void log_warning(std::string_view line) { write_line(Level::warn, line); }
+void log_error(std::string_view line) { write_line(Level::err, line); }
 
 void set_log_bar(std::function<void()> clear, std::function<void()> redraw) {
   const std::lock_guard lock(state().mutex);
-  state().clear_bar = std::move(clear);
-  state().redraw_bar = std::move(redraw);
+  state().console->clear_bar = std::move(clear);
+  state().console->redraw_bar = std::move(redraw);
 }
 
 }  // namespace lora_train

@@ -18,8 +18,12 @@ LogLevel parse_log_level(std::string_view name);
 void set_log_level(LogLevel level);
 
 /// Opens `file` for appending; from now on every line also goes there. The first file begins with the lines that were
-/// logged before it (at most 10,000). Throws IoError. Empty path closes it.
+/// logged before it (the last 10,000). Throws IoError. Empty path closes it. A disk that is full later costs lines of the
+/// file, never an exception.
 void set_log_file(const std::filesystem::path& file);
+
+/// Lines of every rank but 0 begin with "[rank n] ", before "warning: ". Default 0.
+void set_log_rank(int rank);
 
 void log_debug(std::string_view line);
 void log_info(std::string_view line);

@@ -1,9 +1,16 @@
 #include "lora_train/base/log.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <regex>
+#include <sstream>
+#include <thread>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "support/file_size_limit.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train {
@@ -12,6 +19,13 @@ namespace {
 using testing_support::TemporaryFolder;
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
 
 // Each test is a process of its own under CTest; in one process only the first file gets the early lines.
 TEST(Log, TheFirstFileBeginsWithTheLinesBeforeIt) {
@@ -51,6 +65,101 @@ TEST(Log, TheBarIsClearedBeforeALineAndRedrawnAfterIt) {
   log_info("line");
   set_log_bar({}, {});
   EXPECT_EQ(calls, "clear redraw");
+}
+
+TEST(Log, StderrGetsTheLineAndThePrefixOfItsLevel) {
+  set_log_level(LogLevel::kDebug);
+  testing::internal::CaptureStderr();
+  log_debug("a detail");
+  log_info("100% of {} and %v");
+  log_warning("");
+  log_error("two\nlines");
+  const std::string shown = testing::internal::GetCapturedStderr();
+  set_log_level(LogLevel::kInfo);
+  EXPECT_EQ(shown, "a detail\n100% of {} and %v\nwarning: \nerror: two\nlines\n");
+}
+
+TEST(Log, TheFileGetsTheLocalTimeBeforeTheLine) {
+  const TemporaryFolder folder;
+  set_log_file(folder / "run.log");
+  log_info("line");
+  log_warning("line");
+  set_log_file({});
+  const auto lines = lines_of(read_file(folder / "run.log"));
+  ASSERT_GE(lines.size(), 2u);
+  const std::string time = R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )";
+  EXPECT_TRUE(std::regex_match(*(lines.end() - 2), std::regex(time + "line"))) << *(lines.end() - 2);
+  EXPECT_TRUE(std::regex_match(lines.back(), std::regex(time + "warning: line"))) << lines.back();
+}
+
+TEST(Log, EveryRankButTheFirstNamesItself) {
+  const TemporaryFolder folder;
+  set_log_file(folder / "run.log");
+  testing::internal::CaptureStderr();
+  set_log_rank(3);
+  log_warning("slow");
+  set_log_rank(0);
+  log_info("fast");
+  set_log_file({});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "[rank 3] warning: slow\nfast\n");
+  EXPECT_TRUE(contains(read_file(folder / "run.log"), " [rank 3] warning: slow\n"));
+}
+
+TEST(Log, AFullDiskCostsLinesUntilThereIsRoomAgain) {
+  const TemporaryFolder folder;
+  set_log_file(folder / "run.log");
+  log_info("before");
+  {
+    const testing_support::FileSizeLimit full(read_file(folder / "run.log").size() + 10);
+    EXPECT_NO_THROW(log_info("a line that does not fit"));
+    EXPECT_NO_THROW(log_error("nor does this one"));
+    EXPECT_FALSE(contains(read_file(folder / "run.log"), "fit"));
+  }
+  log_info("there is room");
+  set_log_file({});
+  const std::string text = read_file(folder / "run.log");
+  EXPECT_TRUE(contains(text, " before\n")) << text;
+  EXPECT_TRUE(contains(text, " there is room\n")) << text;
+}
+
+TEST(Log, AClosedTerminalCostsNoLineOfTheFile) {
+  const TemporaryFolder folder;
+  set_log_file(folder / "run.log");
+  const auto previous = std::signal(SIGPIPE, SIG_IGN);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const int real_stderr = ::dup(STDERR_FILENO);
+  ::dup2(ends[1], STDERR_FILENO);
+  ::close(ends[0]);
+  ::close(ends[1]);
+  EXPECT_NO_THROW(log_info("nobody reads"));
+  ::dup2(real_stderr, STDERR_FILENO);
+  ::close(real_stderr);
+  std::signal(SIGPIPE, previous);
+  testing::internal::CaptureStderr();
+  log_info("somebody reads");
+  set_log_file({});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "somebody reads\n");
+  EXPECT_TRUE(contains(read_file(folder / "run.log"), " nobody reads\n"));
+}
+
+TEST(Log, ThreadsWriteWholeLines) {
+  const TemporaryFolder folder;
+  set_log_file(folder / "run.log");
+  set_log_level(LogLevel::kOff);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([] {
+      for (int line = 0; line < 500; ++line) log_info("abc");
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  set_log_level(LogLevel::kInfo);
+  set_log_file({});
+  int num_whole = 0;
+  for (const auto& line : lines_of(read_file(folder / "run.log")))
+    num_whole += line.size() == 23 && line.ends_with(" abc");
+  EXPECT_EQ(num_whole, 4 * 500);
 }
 
 TEST(Log, LevelsAreReadByName) {
