@@ -26,6 +26,18 @@ target_compile_definitions(lt_utf8proc INTERFACE UTF8PROC_STATIC)
 lt_import_archive(lt_zlib zlib.h libz.a)
 lt_import_archive(lt_zstd zstd.h libzstd.a)
 
+# Debian has no archive of it: a copy goes into bin/lib. It exports its own protobuf and a variable FLAGS_minloglevel that
+# LibTorch's libc10 has too, as another type: the copy shows only what is SentencePiece's.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+find_path(LT_SENTENCEPIECE_INCLUDE sentencepiece_processor.h REQUIRED)
+find_library(LT_SENTENCEPIECE_LIBRARY NAMES libsentencepiece.so.0 REQUIRED)
+set(LT_CARRIED_SENTENCEPIECE ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/libsentencepiece.so.0)
+execute_process(COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/hide_symbols.py ${LT_SENTENCEPIECE_LIBRARY}
+                        ${LT_CARRIED_SENTENCEPIECE} --keep sentencepiece COMMAND_ERROR_IS_FATAL ANY)
+add_library(lt_sentencepiece SHARED IMPORTED GLOBAL)
+set_target_properties(lt_sentencepiece PROPERTIES IMPORTED_LOCATION ${LT_CARRIED_SENTENCEPIECE}
+                      IMPORTED_SONAME libsentencepiece.so.0 INTERFACE_INCLUDE_DIRECTORIES ${LT_SENTENCEPIECE_INCLUDE})
+
 if(LORA_TRAIN_CORE_ONLY)
   return()
 endif()

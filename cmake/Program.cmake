@@ -74,5 +74,5 @@ endif()
 file(CONFIGURE OUTPUT ${_bin}/lib/torch_path CONTENT "${LORA_TRAIN_TORCH_DIR}\n")
 
 install(TARGETS lora-train RUNTIME DESTINATION .)
-install(FILES ${_bin}/lib/torch_path DESTINATION lib)
+install(FILES ${_bin}/lib/torch_path ${LT_CARRIED_SENTENCEPIECE} DESTINATION lib)
 install(DIRECTORY configs/ DESTINATION configs FILES_MATCHING PATTERN "*.yaml" PATTERN "*.json")

@@ -1,12 +1,13 @@
 # Every third-party package that is installed, with its version. docs/dependencies.md says what each is for.
 # Sourced by scripts/install_deps.sh.
 
-# Debian 12 packages. Linked statically or header-only.
+# Debian 12 packages. Linked statically or header-only, save libsentencepiece, which bin/lib carries.
 DEBIAN_BUILD=(
   g++ cmake ninja-build ccache git ca-certificates
   python3 python3-venv
   nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
+  libsentencepiece-dev
 )
 # clang builds the fuzz targets: g++ has no libFuzzer.
 DEBIAN_TEST=(libgtest-dev libbenchmark-dev clang libclang-rt-14-dev)

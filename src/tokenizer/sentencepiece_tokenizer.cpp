@@ -1,71 +1,67 @@
 #include "sentencepiece_tokenizer.h"
 
+#include <sentencepiece_processor.h>
+
 #include <algorithm>
-#include <array>
+#include <limits>
+#include <mutex>
 #include <unordered_set>
 
 #include "added_tokens.h"
+#include "bpe_model.h"
+#include "cut_table.h"
 #include "decoder.h"
 #include "input_text.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"
-#include "normalizer.h"
-#include "sentencepiece_bpe.h"
-#include "sentencepiece_model.h"
 #include "lora_train/base/utf8.h"
+#include "sentencepiece_file.h"
 #include "word_encoder.h"
+
+// The library exports it, its header does not name it: without it every load writes to stderr.
+namespace sentencepiece::logging {
+void SetMinLogLevel(int level);
+}
 
 namespace lora_train::tokenizer {
 namespace {
 
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, which stands for a space inside pieces
-constexpr std::size_t kMaxPieceBytes = 512;          // real pieces are far shorter; bounds the work of a bad file
+using sentencepiece::SentencePieceProcessor;
 
-// Checks the pieces and gives the BYTE pieces by byte, -1 where there is none.
-std::array<std::int32_t, 256> check_pieces(const SentencePieceModel& model, const std::string& file) {
-  std::array<std::int32_t, 256> byte_ids;
-  byte_ids.fill(-1);
-  bool has_unknown = false;
-  std::unordered_set<std::string_view> texts;
-  for (std::size_t i = 0; i < model.pieces.size(); ++i) {
-    const SentencePiece& piece = model.pieces[i];
-    const std::string where = file + ": pieces[" + std::to_string(i) + "]";
-    if (!texts.insert(piece.text).second) throw FormatError(where, "piece \"" + piece.text + "\" occurs twice");
-    if (piece.text.size() > kMaxPieceBytes) throw FormatError(where, "a piece of more than 512 bytes is not built");
-    if (piece.type == PieceType::kUnused) throw FormatError(where, "pieces of type UNUSED are not built");
-    if (piece.type == PieceType::kUnknown) {
-      if (has_unknown) throw FormatError(where, "a second piece of type UNKNOWN");
-      has_unknown = true;
-    }
-    if (piece.type != PieceType::kByte) continue;
-    const int byte = byte_of_token(piece.text);
-    if (byte < 0) throw FormatError(where, "a BYTE piece must be spelled <0xNN>, found \"" + piece.text + "\"");
-    std::int32_t& id = byte_ids[static_cast<std::size_t>(byte)];
-    if (id >= 0) throw FormatError(where, "byte " + piece.text + " already has piece " + std::to_string(id));
-    id = static_cast<std::int32_t>(i);
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581, which stands for a space inside pieces
+constexpr int kLogNothingButFatal = 3;
+// The library needs some 200 bytes for each byte of a text.
+constexpr std::size_t kMaxBytesAtOnce = 1 << 16;
+
+void load_processor(SentencePieceProcessor& processor, const std::string& bytes, const std::string& file) {
+  sentencepiece::logging::SetMinLogLevel(kLogNothingButFatal);
+  std::string error;
+  try {
+    const auto status = processor.LoadFromSerializedProto(bytes);
+    if (status.ok()) return;
+    error = status.message();
+  } catch (const std::exception& exception) {  // of the library's tries
+    error = exception.what();
   }
-  if (!has_unknown) throw FormatError(file, "no piece of type UNKNOWN");
-  const bool all_bytes = std::find(byte_ids.begin(), byte_ids.end(), -1) == byte_ids.end();
-  if (model.byte_fallback && !all_bytes)
-    throw FormatError(file, "byte_fallback is on, but not all 256 BYTE pieces exist");
-  return byte_ids;
+  throw FormatError(file, "SentencePiece refuses the model: " + error);
 }
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(SentencePieceModel model, const std::string& file, const SpecialTokens& special,
+  SentencePieceTokenizer(SentencePieceFile model, const std::string& file, const SpecialTokens& special,
                          const TokenizerOptions& options)
-      : model_(std::move(model)), legacy_(special.legacy), bpe_(model_, check_pieces(model_, file)) {
-    load_pieces();
-    for (const AddedToken& token : special.added) add_token(token, file, options);
+      : model_(std::move(model)), file_(file), legacy_(special.legacy) {
+    load_processor(processor_, model_.bytes, file_);
+    for (const AddedToken& token : special.added) add_token(token, options);
     for (const std::string& name : special.in_text()) {
       const auto id = token_to_id(name);
       if (!id || literal_.contains(*id)) continue;
-      add_token({.id = *id, .content = name, .normalized = false, .special = true}, file, options);
+      add_token({.id = *id, .content = name, .normalized = false, .special = true}, options);
     }
-    bos_id_ = control_id(model_.bos_piece);
-    eos_id_ = control_id(model_.eos_piece);
-    pad_id_ = control_id(model_.pad_piece);
+    const auto known = [](int id) { return id < 0 ? std::nullopt : std::optional<std::int32_t>(id); };
+    bos_id_ = known(processor_.bos_id());
+    eos_id_ = known(processor_.eos_id());
+    pad_id_ = known(processor_.pad_id());
     adds_bos_ = bos_id_.has_value();
     apply_special_tokens(special);
   }
@@ -74,84 +70,72 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   Encoding encode(std::string_view text, bool with_offsets) const override;
   std::string decode(std::span<const std::int32_t> ids, bool skip_special) const override;
-  std::optional<std::int32_t> token_to_id(std::string_view token) const override {
-    const auto found = all_ids_.find(token);
-    return found == all_ids_.end() ? std::nullopt : std::optional<std::int32_t>(found->second);
+  std::optional<std::int32_t> token_to_id(std::string_view token) const override;
+  std::string id_to_token(std::int32_t id) const override;
+  bool is_special(std::int32_t id) const override {
+    return special_.contains(id) || (is_piece(id) && (processor_.IsUnknown(id) || processor_.IsControl(id)));
   }
-  std::string id_to_token(std::int32_t id) const override {
-    const auto index = static_cast<std::size_t>(id);
-    return id >= 0 && index < spellings_.size() ? spellings_[index] : std::string();
-  }
-  bool is_special(std::int32_t id) const override { return special_.contains(id); }
-  std::int32_t vocab_size() const override { return static_cast<std::int32_t>(spellings_.size()); }
+  std::int32_t vocab_size() const override { return num_pieces() + static_cast<std::int32_t>(new_tokens_.size()); }
 
  private:
-  struct Run {
-    bool with_offsets;
-    WordEncoder words;
-    Encoding out;
-    bool last_unknown = false;
-
-    void push(std::int32_t id, ByteRange range) {
-      out.ids.push_back(id);
-      if (with_offsets) out.offsets.push_back(range);
-    }
+  // What few texts need: made when the first of them comes.
+  struct Continuation {
+    SentencePieceProcessor processor;  // adds no dummy space
+    CutTable cuts{/*spaces_are_u2581=*/true};
   };
 
-  void load_pieces();
-  void add_token(const AddedToken& token, const std::string& file, const TokenizerOptions& options);
-  std::optional<std::int32_t> control_id(const std::string& piece) const {
-    const auto id = token_to_id(piece);
-    return id && model_.pieces[static_cast<std::size_t>(*id)].type == PieceType::kControl ? id : std::nullopt;
-  }
-  void encode_stretch(std::string_view text, std::size_t begin, std::size_t end, Run& run) const;
-  void encode_materialized(NormalizedText text, bool dummy_prefix, Run& run) const;
-  void push(std::int32_t id, ByteRange range, Run& run) const;
+  std::int32_t num_pieces() const { return processor_.GetPieceSize(); }
+  bool is_piece(std::int32_t id) const { return id >= 0 && id < num_pieces(); }
+  void add_token(const AddedToken& token, const TokenizerOptions& options);
+  const Continuation& continuation() const;
+  void encode_stretch(std::string_view text, ByteRange stretch, bool with_offsets, Encoding& out) const;
+  void encode_at_once(const SentencePieceProcessor& processor, std::string_view text, ByteRange stretch,
+                      bool with_offsets, Encoding& out) const;
 
-  SentencePieceModel model_;
+  SentencePieceFile model_;
+  std::string file_;
   bool legacy_ = true;
-  SentencePieceBpe bpe_;
-  std::int32_t unk_id_ = -1;
-  Vocabulary all_ids_;  // every piece and added token
-  AddedTokenMatcher user_defined_, added_;
-  bool spaces_in_user_defined_ = false;
-  std::unordered_set<std::int32_t> special_, literal_;  // literal_: decoded as spelled
-  std::vector<std::string> spellings_;
-  std::uint64_t serial_ = WordCache::next_serial();
+  SentencePieceProcessor processor_;
+  mutable std::once_flag continuation_made_;
+  mutable Continuation continuation_;
+  AddedTokenMatcher added_;
+  std::unordered_set<std::int32_t> special_, literal_;  // of the added tokens; literal_: decoded as spelled
+  std::vector<std::string> new_tokens_;                 // by id, from num_pieces() on; empty where there is none
+  Vocabulary new_ids_;
 };
 
-void SentencePieceTokenizer::load_pieces() {
-  for (std::size_t i = 0; i < model_.pieces.size(); ++i) {
-    const SentencePiece& piece = model_.pieces[i];
-    const auto id = static_cast<std::int32_t>(i);
-    all_ids_.emplace(piece.text, id);
-    spellings_.push_back(piece.text);
-    if (piece.type == PieceType::kUnknown) unk_id_ = id;
-    if (piece.type == PieceType::kUnknown || piece.type == PieceType::kControl) special_.insert(id);
-    if (piece.type != PieceType::kUserDefined) continue;
-    user_defined_.add({id, piece.text}, piece.text);
-    const bool has_space = piece.text.find(kSpace) != std::string::npos || piece.text.find(' ') != std::string::npos;
-    spaces_in_user_defined_ = spaces_in_user_defined_ || has_space;
-  }
+std::optional<std::int32_t> SentencePieceTokenizer::token_to_id(std::string_view token) const {
+  if (token.empty()) return std::nullopt;
+  const std::int32_t id = processor_.PieceToId(token);
+  if (processor_.IdToPiece(id) == token) return id;  // else it is the unknown piece's
+  const auto found = new_ids_.find(token);
+  return found == new_ids_.end() ? std::nullopt : std::optional<std::int32_t>(found->second);
 }
 
-void SentencePieceTokenizer::add_token(const AddedToken& token, const std::string& file,
-                                       const TokenizerOptions& options) {
-  const std::string where = file + ": added_tokens_decoder of tokenizer_config.json";
+std::string SentencePieceTokenizer::id_to_token(std::int32_t id) const {
+  if (is_piece(id)) return processor_.IdToPiece(id);
+  const auto index = static_cast<std::size_t>(id) - static_cast<std::size_t>(num_pieces());
+  return index < new_tokens_.size() ? new_tokens_[index] : std::string();
+}
+
+void SentencePieceTokenizer::add_token(const AddedToken& token, const TokenizerOptions& options) {
+  const std::string where = file_ + ": added_tokens_decoder of tokenizer_config.json";
   const auto known = token_to_id(token.content);
   const std::string taken = id_to_token(token.id);
   if ((known && *known != token.id) || (!taken.empty() && taken != token.content)) {
     throw FormatError(where, "\"" + token.content + "\" has id " + std::to_string(token.id) + " there and \"" +
                                  (taken.empty() ? std::to_string(*known) : taken) + "\" in the model");
   }
-  const auto index = static_cast<std::size_t>(token.id);
-  if (index >= spellings_.size() + kMaxUnusedIds) {
-    throw FormatError(where, "id " + std::to_string(token.id) + " of \"" + token.content + "\" is far above the " +
-                                 std::to_string(spellings_.size()) + " tokens");
+  if (!is_piece(token.id)) {
+    const auto index = static_cast<std::size_t>(token.id) - static_cast<std::size_t>(num_pieces());
+    if (index >= new_tokens_.size() + kMaxUnusedIds) {
+      throw FormatError(where, "id " + std::to_string(token.id) + " of \"" + token.content + "\" is far above the " +
+                                   std::to_string(vocab_size()) + " tokens");
+    }
+    if (index >= new_tokens_.size()) new_tokens_.resize(index + 1);
+    new_tokens_[index] = token.content;
+    new_ids_[token.content] = token.id;
   }
-  if (index >= spellings_.size()) spellings_.resize(index + 1);
-  spellings_[index] = token.content;
-  all_ids_[token.content] = token.id;
   literal_.insert(token.id);
   if (token.special) special_.insert(token.id);
   if (!token.special || options.special_tokens_in_text) added_.add(token, token.content);
@@ -159,93 +143,93 @@ void SentencePieceTokenizer::add_token(const AddedToken& token, const std::strin
 
 Encoding SentencePieceTokenizer::encode(std::string_view text, bool with_offsets) const {
   check_input_text(text);
-  Run run{with_offsets, WordEncoder(bpe_, serial_), {}};
-  run.out.ids.reserve(text.size() / 3);
+  Encoding out;
   for (const auto& part : added_.split(text)) {
-    run.last_unknown = false;
-    if (part.id >= 0) {
-      run.push(part.id, {static_cast<std::uint32_t>(part.begin), static_cast<std::uint32_t>(part.end)});
-    } else {
-      encode_stretch(text, part.begin, part.end, run);
-    }
-  }
-  return std::move(run.out);
-}
-
-void SentencePieceTokenizer::encode_stretch(std::string_view text, std::size_t begin, std::size_t end, Run& run) const {
-  const bool dummy_prefix = model_.add_dummy_prefix && (legacy_ || begin == 0);
-  if (!bpe_.reads_spaces() || spaces_in_user_defined_) {
-    return encode_materialized(NormalizedText(text, begin, end), dummy_prefix, run);
-  }
-  const auto take = [&](std::int32_t id, ByteRange range) { push(id, range, run); };
-  if (user_defined_.empty()) return run.words.encode_spaced(text, begin, end, dummy_prefix, take);
-  bool prefix = dummy_prefix;
-  for (const auto& part : user_defined_.split(text.substr(begin, end - begin))) {
-    const std::size_t part_begin = begin + part.begin, part_end = begin + part.end;
+    const ByteRange range(static_cast<std::uint32_t>(part.begin), static_cast<std::uint32_t>(part.end));
     if (part.id < 0) {
-      run.words.encode_spaced(text, part_begin, part_end, prefix, take);
-    } else {
-      if (prefix) run.words.encode_spaced(text, part_begin, part_begin, prefix, take);
-      push(part.id, {static_cast<std::uint32_t>(part_begin), static_cast<std::uint32_t>(part_end)}, run);
-    }
-    prefix = false;
-  }
-}
-
-// The general way: user-defined pieces with spaces in them, models that do not spell spaces as U+2581.
-void SentencePieceTokenizer::encode_materialized(NormalizedText text, bool dummy_prefix, Run& run) const {
-  if (model_.escape_whitespaces) replace_all(text, " ", kSpace);
-  if (dummy_prefix) text.prepend(model_.escape_whitespaces ? kSpace : std::string_view(" "));
-  for (const auto& part : user_defined_.split(text.text())) {
-    if (part.id >= 0) {
-      push(part.id, text.input_range(part.begin, part.end), run);
+      encode_stretch(text, range, with_offsets, out);
       continue;
     }
-    const std::string_view stretch = text.text().substr(part.begin, part.end - part.begin);
-    run.words.encode_piece(stretch, [&](std::size_t at, std::span<const Symbol> symbols) {
-      at += part.begin;
-      for (const Symbol& symbol : symbols) {
-        push(symbol.id, text.input_range(at, at + symbol.length), run);
-        at += symbol.length;
-      }
-    });
+    out.ids.push_back(part.id);
+    if (with_offsets) out.offsets.push_back(range);
   }
+  return out;
 }
 
-void SentencePieceTokenizer::push(std::int32_t id, ByteRange range, Run& run) const {
-  if (id != SentencePieceBpe::kUnknown) {
-    run.push(id, range);
-    run.last_unknown = false;
-    return;
+const SentencePieceTokenizer::Continuation& SentencePieceTokenizer::continuation() const {
+  std::call_once(continuation_made_, [this] {
+    // normalizer_spec {add_dummy_prefix: false}: a message that comes twice is merged.
+    load_processor(continuation_.processor, model_.bytes + std::string("\x1A\x02\x18\x00", 4), file_);
+    for (std::int32_t id = 0; id < num_pieces(); ++id) {
+      if (!processor_.IsControl(id) && !processor_.IsByte(id)) continuation_.cuts.add(processor_.IdToPiece(id));
+    }
+    continuation_.cuts.build();
+  });
+  return continuation_;
+}
+
+// A long stretch is cut where no piece of a BPE model can reach across. Other models are encoded whole: what is best at
+// the end of a text can depend on its beginning, if only by rounding.
+void SentencePieceTokenizer::encode_stretch(std::string_view text, ByteRange stretch, bool with_offsets,
+                                            Encoding& out) const {
+  auto [begin, end] = stretch;
+  const bool has_prefix = model_.add_dummy_prefix && (legacy_ || begin == 0);
+  const SentencePieceProcessor* processor =
+      has_prefix || !model_.add_dummy_prefix ? &processor_ : &continuation().processor;
+  const bool can_cut =
+      model_.is_bpe && model_.byte_fallback && !model_.has_charsmap && !model_.remove_extra_whitespaces;
+  while (can_cut && end - begin > kMaxBytesAtOnce) {
+    const Continuation& rest = continuation();
+    std::size_t cut = begin;
+    while (cut < end && cut - begin < kMaxBytesAtOnce) cut = rest.cuts.part_end(text.substr(0, end), cut);
+    encode_at_once(*processor, text, {begin, static_cast<std::uint32_t>(cut)}, with_offsets, out);
+    begin = static_cast<std::uint32_t>(cut);
+    processor = &rest.processor;
   }
-  // A run of unknown characters is one unknown token.
-  if (run.last_unknown) {
-    if (run.with_offsets) run.out.offsets.back().second = range.second;
-    return;
+  if (begin < end) encode_at_once(*processor, text, {begin, end}, with_offsets, out);
+}
+
+void SentencePieceTokenizer::encode_at_once(const SentencePieceProcessor& processor, std::string_view text,
+                                            ByteRange stretch, bool with_offsets, Encoding& out) const {
+  const auto [begin, end] = stretch;
+  const std::size_t limit = std::numeric_limits<std::int32_t>::max() / model_.max_growth - kSpace.size();
+  if (end - begin > limit) {
+    throw DataError("byte " + std::to_string(begin), "a text of " + std::to_string(end - begin) +
+                                                         " bytes is too long for SentencePiece; the limit is " +
+                                                         std::to_string(limit) + " with this model");
   }
-  run.push(unk_id_, range);
-  run.last_unknown = true;
+  sentencepiece::ImmutableSentencePieceText result;
+  const auto status = processor.Encode(text.substr(begin, end - begin), result.mutable_proto());
+  if (!status.ok())
+    throw FormatError(file_, std::string("SentencePiece cannot encode with this model: ") + status.message());
+  for (std::size_t i = 0; i < result.pieces_size(); ++i) {
+    const auto piece = result.pieces(static_cast<int>(i));
+    out.ids.push_back(static_cast<std::int32_t>(piece.id()));
+    if (!with_offsets) continue;
+    const std::uint32_t from = std::min(begin + piece.begin(), end - 1);
+    out.offsets.push_back(whole_characters(text, from, std::max(begin + piece.end(), from + 1)));
+  }
 }
 
 std::string SentencePieceTokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
   std::string bytes;
-  bool at_start = model_.add_dummy_prefix;
+  bool at_start = model_.add_dummy_prefix || model_.remove_extra_whitespaces;
   for (const std::int32_t id : ids) {
-    const auto index = static_cast<std::size_t>(id);
-    if (id < 0 || index >= spellings_.size() || (skip_special && is_special(id))) continue;
-    const bool is_piece = index < model_.pieces.size() && !literal_.contains(id);
-    if (is_piece && model_.pieces[index].type == PieceType::kByte) {
-      bytes.push_back(static_cast<char>(static_cast<unsigned char>(byte_of_token(spellings_[index]))));
+    if (skip_special && is_special(id)) continue;
+    std::string token = id_to_token(id);
+    if (is_piece(id) && processor_.IsByte(id) && !literal_.contains(id)) {
+      bytes.push_back(static_cast<char>(static_cast<unsigned char>(byte_of_token(token))));
       at_start = false;
       continue;
     }
-    std::string token = spellings_[index];
-    const bool has_spaces = is_piece && model_.escape_whitespaces && !is_special(id);
-    for (std::size_t at = 0; has_spaces && (at = token.find(kSpace, at)) != std::string::npos; ++at) {
-      token.replace(at, kSpace.size(), " ");
+    if (is_piece(id) && !literal_.contains(id) && !is_special(id)) {
+      if (at_start && token.starts_with(kSpace)) token.erase(0, kSpace.size());
+      // Where white space is removed, all of it is in front.
+      at_start = at_start && model_.remove_extra_whitespaces && token.empty();
+      for (std::size_t at = 0; (at = token.find(kSpace, at)) != std::string::npos; ++at) {
+        token.replace(at, kSpace.size(), " ");
+      }
     }
-    if (at_start && has_spaces && token.starts_with(' ')) token.erase(0, 1);
-    if (has_spaces) at_start = false;
     bytes += token;
   }
   return repair_utf8(bytes);
@@ -256,7 +240,7 @@ std::string SentencePieceTokenizer::decode(std::span<const std::int32_t> ids, bo
 std::unique_ptr<Tokenizer> make_sentencepiece(std::string_view bytes, const std::string& file,
                                               const SpecialTokens& special_tokens, const TokenizerOptions& options) {
   auto tokenizer =
-      std::make_unique<SentencePieceTokenizer>(parse_sentencepiece_model(bytes, file), file, special_tokens, options);
+      std::make_unique<SentencePieceTokenizer>(check_sentencepiece_file(bytes, file), file, special_tokens, options);
   tokenizer->set_fingerprint(hash128_hex(hash128_hex(bytes) + hash128_hex(special_tokens.bytes) +
                                          (options.special_tokens_in_text ? "+model" : "-model")));
   return tokenizer;

@@ -1,5 +1,6 @@
 // Text to token ids and back, from the files of a Hugging Face folder: tokenizer.json (byte-level and
-// SentencePiece-style BPE), SentencePiece's tokenizer.model or mistral-common's tekken.json. No Python, no Rust.
+// SentencePiece-style BPE), SentencePiece's tokenizer.model (read by its library) or mistral-common's tekken.json.
+// No Python, no Rust.
 #pragma once
 
 #include <cstdint>

@@ -11,12 +11,19 @@ namespace lora_train::tokenizer {
 namespace {
 
 using testing_support::bytes_field;
+using testing_support::charsmap_bytes;
+using testing_support::charsmap_units;
 using testing_support::kBpe;
+using testing_support::kCharsmapLetter;
+using testing_support::kCharsmapStrings;
+using testing_support::kFallback;
 using testing_support::kIdentity;
 using testing_support::kPieces;
+using testing_support::kUnigram;
 using testing_support::model_bytes;
 using testing_support::Piece;
 using testing_support::varint_field;
+using testing_support::with_bytes;
 
 struct BadCase {
   const char* name;
@@ -62,17 +69,6 @@ std::string score_field(float score) {
   return "\x15" + bytes;
 }
 
-std::vector<Piece> with_bytes(int count, const char* spelling = "<0x%02X>") {
-  auto pieces = kPieces;
-  for (int byte = 0; byte < count; ++byte) {
-    char name[8];
-    std::snprintf(name, sizeof name, spelling, byte);
-    pieces.push_back({name, 0, 6});
-  }
-  return pieces;
-}
-
-const std::string kFallback = kBpe + std::string("\x98\x02\x01", 3);
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -95,45 +91,78 @@ std::vector<BadCase> broken_messages() {
   };
 }
 
+std::vector<Piece> with_nested(std::size_t count) {
+  auto pieces = kPieces;
+  for (std::size_t i = 1; i <= count; ++i) pieces.push_back({std::string(i, 'z'), 0, 4});
+  return pieces;
+}
+
 std::vector<BadCase> broken_pieces() {
   return {
       {"NoText", with_fields(score_field(0)), ": byte ", "a piece without text"},
       {"TextNotUtf8", with_fields(bytes_field(1, "\xE2\x96")), ": byte ", "not UTF-8"},
       {"Surrogate", with_fields(bytes_field(1, "\xED\xA0\x80")), ": byte ", "not UTF-8"},
+      {"ZeroByte", with_fields(bytes_field(1, std::string("a\0b", 3))), ": byte ", "a zero byte"},
       {"TextIsNumber", with_fields(varint_field(1, 3)), ": byte ", "field 1 has the wrong type"},
       {"ScoreIsNumber", with_fields(bytes_field(1, "z") + varint_field(2, 3)), ": byte ", "field 2 has the wrong"},
       {"ScoreNan", with_fields(bytes_field(1, "z") + score_field(kNan)), ": byte ", "no finite number"},
       {"ScoreInfinite", with_fields(bytes_field(1, "z") + score_field(kInfinity)), ": byte ", "no finite number"},
       {"TypeZero", with_fields(bytes_field(1, "z") + varint_field(3, 0)), ": byte ", "unknown piece type 0"},
       {"TypeSeven", with_fields(bytes_field(1, "z") + varint_field(3, 7)), ": byte ", "unknown piece type 7"},
-      {"Twice", with_piece({"a", 0, 1}), ": pieces[5]", "occurs twice"},
-      {"Unused", with_piece({"b", 0, 5}), ": pieces[5]", "UNUSED"},
-      {"SecondUnknown", with_piece({"b", 0, 2}), ": pieces[5]", "second piece of type UNKNOWN"},
-      {"NoUnknown", model_bytes({{"a", 0, 1}}), "", "no piece of type UNKNOWN"},
-      {"TooLong", with_piece({std::string(513, 'b'), 0, 1}), ": pieces[5]", "more than 512 bytes"},
-      {"ByteMisspelled", with_piece({"<0xG0>", 0, 6}), ": pieces[5]", "<0xNN>"},
-      {"ByteTwice", with_piece({"<0x0A>", 0, 6}) + bytes_field(1, bytes_field(1, "<0x0a>") + varint_field(3, 6)),
-       ": pieces[10]", "already has piece 5"},
-      {"BytesMissing", model_bytes(with_bytes(255), kFallback), "", "not all 256 BYTE pieces"},
+      {"Twice", with_piece({"a", 0, 1}), ": byte ", "\"a\" occurs twice"},
+      {"TwiceAsControl", with_piece({"a", 0, 3}), ": byte ", "\"a\" occurs twice"},
+      {"TooLong", with_piece({std::string(513, 'b'), 0, 1}), ": byte ", "more than 512 bytes"},
+      {"NoTrainerSpec", bytes_field(1, bytes_field(1, "a")) + bytes_field(3, kIdentity), "", "trainer_spec"},
+      {"NoNormalizerSpec", bytes_field(1, bytes_field(1, "a")) + bytes_field(2, kBpe), "", "normalizer_spec"},
+      {"Nested", model_bytes(with_nested(65)), "",
+       "up to \""
+       "zzz"},
+  };
+}
+
+// What the library says of pieces that the check lets through.
+std::vector<BadCase> refused_by_the_library() {
+  return {
+      {"SecondUnknown", with_piece({"b", 0, 2}), "", "unk is already defined"},
+      {"NoUnknown", model_bytes({{"a", 0, 1}}), "", "unk is not defined"},
+      {"ByteWithoutFallback", with_piece({"<0x0A>", 0, 6}), "", "<0x0A>"},
+      {"ByteMisspelled", model_bytes(with_bytes(256, "<0x%02X"), kFallback), "", "is invalid"},
+      {"BytesMissing", model_bytes(with_bytes(255), kFallback), "", "not 256 byte pieces"},
+      {"UnigramWithoutPieces", model_bytes({{"<unk>", 0, 2}}, kUnigram), "", "no pieces"},
+  };
+}
+
+std::vector<BadCase> broken_tables() {
+  const auto table = [](const std::string& bytes) {
+    return model_bytes(kPieces, kBpe, bytes_field(2, bytes) + kIdentity);
+  };
+  const std::string good = charsmap_bytes();
+  auto past_end = charsmap_units(), no_string = past_end, inside = past_end, endless = past_end;
+  past_end[kCharsmapLetter] = 512U << 10U | 0x100U | 'a';
+  no_string[kCharsmapLetter ^ 1U] = 0x80000000U | 4U;
+  inside[kCharsmapLetter ^ 1U] = 0x80000000U | 1U;
+  endless[kCharsmapLetter] = (kCharsmapLetter ^ 256U) << 10U | 'a';
+  return {
+      {"TableOfFourBytes", table(good.substr(0, 4)), ": byte ", "another size than it says"},
+      {"TableCut", table(good.substr(0, 2000)), ": byte ", "another size than it says"},
+      {"TableWithoutTrie", table(std::string(8, '\0')), ": byte ", "another size than it says"},
+      {"StringWithoutEnd", table(good.substr(0, good.size() - 1)), ": byte ", "broken strings"},
+      {"StringNotUtf8", table(charsmap_bytes(charsmap_units(), std::string("\xC3\0", 2))), ": byte ", "broken strings"},
+      {"TrieTooSmall", table(charsmap_bytes({0, 0}, kCharsmapStrings)), ": byte ", "past its end"},
+      {"TriePastEnd", table(charsmap_bytes(past_end)), ": byte ", "past its end"},
+      {"NoString", table(charsmap_bytes(no_string)), ": byte ", "points to no string"},
+      {"InsideACharacter", table(charsmap_bytes(inside)), ": byte ", "points to no string"},
+      {"Endless", table(charsmap_bytes(endless)), ": byte ", "more than 32 bytes"},
   };
 }
 
 std::vector<BadCase> not_built() {
   return {
-      {"NoTrainerSpec", bytes_field(1, bytes_field(1, "a")) + bytes_field(3, kIdentity), ": trainer_spec", "UNIGRAM"},
-      {"NoNormalizerSpec", bytes_field(1, bytes_field(1, "a")) + bytes_field(2, kBpe), ": normalizer_spec", "white"},
-      {"Unigram", model_bytes(kPieces, varint_field(3, 1)), ": trainer_spec.model_type", "UNIGRAM"},
-      {"Word", model_bytes(kPieces, varint_field(3, 3)), ": trainer_spec.model_type", "WORD"},
-      {"Char", model_bytes(kPieces, varint_field(3, 4)), ": trainer_spec.model_type", "CHAR"},
       {"TypeNine", model_bytes(kPieces, varint_field(3, 9)), ": trainer_spec.model_type", "type 9"},
       {"SpaceAsSuffix", model_bytes(kPieces, kBpe + std::string("\xC0\x01\x01", 3)),
        ": trainer_spec.treat_whitespace_as_suffix", "not built"},
-      {"BosNotUtf8", model_bytes(kPieces, kBpe + bytes_field(46, "\xFF")), ": byte ", "not UTF-8"},
-      {"CharacterMap", model_bytes(kPieces, kBpe, bytes_field(2, "map") + kIdentity),
-       ": normalizer_spec.precompiled_charsmap", "table"},
       {"Denormalizer", model_bytes(kPieces) + bytes_field(5, bytes_field(2, "map")),
        ": denormalizer_spec.precompiled_charsmap", "table"},
-      {"RemovesSpaces", model_bytes(kPieces, kBpe, ""), ": normalizer_spec.remove_extra_whitespaces", "true"},
   };
 }
 
@@ -141,7 +170,14 @@ std::string name_of(const ::testing::TestParamInfo<BadCase>& c) { return c.param
 
 INSTANTIATE_TEST_SUITE_P(Messages, BadSentencePieceModel, ::testing::ValuesIn(broken_messages()), name_of);
 INSTANTIATE_TEST_SUITE_P(Pieces, BadSentencePieceModel, ::testing::ValuesIn(broken_pieces()), name_of);
+INSTANTIATE_TEST_SUITE_P(Library, BadSentencePieceModel, ::testing::ValuesIn(refused_by_the_library()), name_of);
+INSTANTIATE_TEST_SUITE_P(Tables, BadSentencePieceModel, ::testing::ValuesIn(broken_tables()), name_of);
 INSTANTIATE_TEST_SUITE_P(NotBuilt, BadSentencePieceModel, ::testing::ValuesIn(not_built()), name_of);
+
+TEST(SentencePieceLimits, AsManyNestedPiecesAsTheLibraryHasRoomForAreRead) {
+  const auto tokenizer = make_sentencepiece(model_bytes(with_nested(64)), "tokenizer.model", {}, {});
+  EXPECT_EQ(tokenizer->encode(std::string(100, 'z')).ids.size(), 3U) << "the dummy space, 64 and 36";
+}
 
 TEST(SentencePieceBytes, AllOfThemAreEnough) {
   EXPECT_NO_THROW(make_sentencepiece(model_bytes(with_bytes(256), kFallback), "tokenizer.model", {}, {}));

@@ -1,6 +1,8 @@
 // Writes tokenizer.model files by hand, field by field.
 #pragma once
 
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -37,6 +39,8 @@ inline std::string piece_field(const Piece& piece) {
 }
 
 inline const std::string kBpe = varint_field(3, 2);
+inline const std::string kUnigram = varint_field(3, 1);
+inline const std::string kFallback = kBpe + std::string("\x98\x02\x01", 3);  // byte_fallback: true
 inline const std::string kIdentity = varint_field(4, 0);  // remove_extra_whitespaces: false; the rest by default
 
 inline std::string model_bytes(const std::vector<Piece>& pieces, const std::string& trainer = kBpe,
@@ -49,5 +53,35 @@ inline std::string model_bytes(const std::vector<Piece>& pieces, const std::stri
 inline const std::vector<Piece> kPieces = {{"<unk>", 0, 2}, {"<s>", 0, 3}, {"</s>", 0, 3}, {"\xE2\x96\x81", -9, 1},
                                            {"a", -9, 1},    {"b", -9, 1},  {"ab", -2, 1},  {"ba", -1, 1},
                                            {"<u>", 0, 4},   {"aa", -3, 1}};
+
+// kPieces and the pieces of the first `count` bytes.
+inline std::vector<Piece> with_bytes(int count, const char* spelling = "<0x%02X>") {
+  auto pieces = kPieces;
+  for (int byte = 0; byte < count; ++byte) {
+    char name[8];
+    std::snprintf(name, sizeof name, spelling, byte);
+    pieces.push_back({name, 0, 6});
+  }
+  return pieces;
+}
+
+// A normalisation table (double-array trie as of darts-clone) that makes "\xC3\xA9b" of "a".
+inline constexpr std::uint32_t kCharsmapLetter = 256U ^ 'a';
+inline const std::string kCharsmapStrings(
+    "\xC3\xA9"
+    "b\0",
+    4);
+inline std::vector<std::uint32_t> charsmap_units() {
+  std::vector<std::uint32_t> units(512, 0x80000000U);  // no byte leads there
+  units[0] = 256U << 10U;                              // the root's children stand at 256 ^ byte
+  units[kCharsmapLetter] = 1U << 10U | 0x100U | 'a';   // ends a rule; its string is said one unit beside it
+  return units;
+}
+inline std::string charsmap_bytes(const std::vector<std::uint32_t>& units = charsmap_units(),
+                                  const std::string& strings = kCharsmapStrings) {
+  const auto trie_bytes = static_cast<std::uint32_t>(4 * units.size());
+  return std::string(reinterpret_cast<const char*>(&trie_bytes), 4) +
+         std::string(reinterpret_cast<const char*>(units.data()), trie_bytes) + strings;
+}
 
 }  // namespace lora_train::testing_support

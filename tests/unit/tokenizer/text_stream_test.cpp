@@ -6,6 +6,8 @@
 
 #include "lora_train/base/utf8.h"
 #include "support/test_data.h"
+#include "tokenizer/sentencepiece_tokenizer.h"
+#include "unit/tokenizer/sentencepiece_bytes.h"
 
 namespace lora_train::tokenizer {
 namespace {
@@ -33,7 +35,8 @@ void expect_same_as_decode(const Tokenizer& tokenizer) {
     }
     ASSERT_EQ(streamed(tokenizer, ids), tokenizer.decode(ids, true)) << "round " << round;
   }
-  for (const char* text : {"  two spaces, 你好 and 😀👩‍👩‍👧 é\n\n", "▁ under", "a\xEF\xBF\xBD b", " x"}) {
+  for (const char* text :
+       {"  two spaces, 你好 and 😀👩‍👩‍👧 é\n\n", "▁ under", "a\xEF\xBF\xBD b", " x"}) {
     const auto ids = tokenizer.encode(text).ids;
     ASSERT_EQ(streamed(tokenizer, ids), tokenizer.decode(ids, true));
   }
@@ -50,6 +53,12 @@ TEST(TextStream, JoinsToTheDecodedTextForSentencePiece) {
   if (std::filesystem::exists(folder / "tokenizer.json")) {
     expect_same_as_decode(*Tokenizer::load(folder, {.file = TokenizerFile::kSentencePieceModel}));
   }
+}
+
+TEST(TextStream, JoinsToTheDecodedTextForUnigram) {
+  const auto tokenizer = make_sentencepiece(
+      testing_support::model_bytes(testing_support::kPieces, testing_support::kUnigram), "tokenizer.model", {}, {});
+  expect_same_as_decode(*tokenizer);
 }
 
 TEST(TextStream, KeepsWhatWasShownWhenBytesOfNoCharacterFollow) {
