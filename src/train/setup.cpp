@@ -147,8 +147,8 @@ LoadedModel load_model(const Profile& profile, const RunDevice& device, const Mo
   loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
   const model::ModelShape shape = model::model_shape(files.config, adapters.specs);
   const auto trained = train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
-  loaded.parameters = std::make_unique<model::Parameters>(
-      model::make_parameters(files.config, shape, trained, device.device));
+  loaded.parameters = std::make_unique<model::Trainables>(
+      model::make_trainables(files.config, shape, trained, device.device));
   loaded.weights = std::make_unique<model::ResidentWeights>(
       files.config, shape, *loaded.parameters, model::WeightOptions{dtype, device.device, trained}, weight_files);
   if (!adapters.specs.empty()) {
