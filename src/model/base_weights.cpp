@@ -19,7 +19,7 @@ std::vector<Parameter> adapter_parameters(const ModelShape& shape) {
       const std::int64_t O = projection.linears[static_cast<std::size_t>(place.linear)].out_features;
       if (pairs.size() <= index) pairs.resize(index + 1);
       pairs[index] = {{peft_parameter_name(place.spec, 'A'), {place.spec.rank, projection.in_features}, true},
-                      {peft_parameter_name(place.spec, 'B'), {O, place.spec.rank}, true}};
+                      {peft_parameter_name(place.spec, 'B'), {O, place.spec.rank}, true, place.spec.lr_factor_b}};
     }
   });
   std::vector<Parameter> list;

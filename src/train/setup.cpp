@@ -122,6 +122,7 @@ AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
   setup.specs = lora::plan_adapters(options, files.config);
   lora::check_patterns(options, files.config);
   if (!profile.init_adapter.empty()) refuse_contradiction(profile, options, setup.specs, files.config);
+  for (model::AdapterSpec& spec : setup.specs) spec.lr_factor_b = profile.loraplus_lr_ratio.value_or(1.0);
   const std::string& hub_name = files.resolved.hub_name;
   setup.config.base_model_name_or_path =
       !hub_name.empty() ? hub_name : !profile.base_model_name.empty() ? profile.base_model_name : profile.model;
