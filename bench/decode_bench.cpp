@@ -105,7 +105,7 @@ int bench(const Arguments& arguments) {
   const std::string adapter = arguments.flags.at("--adapter");
   if (!adapter.empty()) specs = lora::plan_adapters(lora::read_adapter_config(adapter).options, config);
   const model::ModelShape shape = model::model_shape(config, specs);
-  model::Parameters adapters = model::make_parameters(config, shape, model::TrainedWeights::kNone);
+  model::Trainables adapters = model::make_trainables(config, shape, model::TrainedWeights::kNone);
   model::ResidentWeights weights(config, shape, adapters, {arguments.dtype == "bf16" ? at::kBFloat16 : at::kFloat},
                                  storage::open_model_weights(arguments.model));
   if (!adapter.empty()) lora::load_adapter(adapter, specs, adapters);

@@ -147,7 +147,8 @@ void adamw(State& state) {
   const auto first = optim::first_scalars(1, 1, 1e-4, {});
   std::copy(first.begin(), first.end(), scalars.mutable_data_ptr<double>());
   scalars[optim::kClipFactor] = 0.5;
-  measure(state, bytes({p, p, m, m, v, v, g}), [&] { optim::adamw_step(p, g, m, v, {}, p.numel(), scalars); });
+  const std::vector<kernels::ParameterBlock> blocks = {{0, p.numel()}};
+  measure(state, bytes({p, p, m, m, v, v, g}), [&] { optim::adamw_step(p, g, m, v, {}, blocks, scalars); });
 }
 
 #define LORA_TRAIN_BOTH(f) BENCHMARK(f)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)

@@ -24,14 +24,14 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// As LoRA of rank 16 on a model of 4096: matrices of 65,536 values.
-model::Parameters lora_parameters(std::int64_t num_parameters) {
+model::Trainables lora_parameters(std::int64_t num_parameters) {
   constexpr std::int64_t kSize = 65536;
   std::vector<model::Parameter> list;
   for (std::int64_t i = 0; i < (num_parameters + kSize - 1) / kSize; ++i) {
-    list.push_back({"base_model.model.layers." + std::to_string(i) + ".lora_A.weight", {16, kSize / 16}, true, 0});
+    list.push_back({"base_model.model.layers." + std::to_string(i) + ".lora_A.weight", {16, kSize / 16}, true});
   }
-  model::Parameters made(std::move(list));
-  for (const at::Tensor& flat : {made.values, made.exp_avg, made.exp_avg_sq}) at::Tensor(flat).uniform_(-1, 1);
+  model::Trainables made(std::move(list));
+  made.values.uniform_(-1, 1);
   return made;
 }
 
@@ -56,18 +56,22 @@ void print_limits(const std::filesystem::path& folder, std::size_t num_bytes) {
 
 void run(const std::filesystem::path& parent, std::int64_t num_parameters, int rounds) {
   const testing_support::TemporaryFolder folder(parent);
-  const model::Parameters live = lora_parameters(num_parameters);
+  const model::Trainables live = lora_parameters(num_parameters);
+  optim::OptimizerState optimizer(optim::optimizer_for(OptimizerKind::kAdamwTorch), live.size(), at::kCPU);
+  for (at::Tensor& flat : optimizer.tensors) flat.uniform_(-1, 1);
   std::printf("%lld trainable parameters, %d threads, %s\n", static_cast<long long>(live.size()), at::get_num_threads(),
               folder.path().c_str());
-  print_limits(folder.path(), static_cast<std::size_t>(12 * live.size()));
-  model::Parameters snapshot = live.host_copy();
+  print_limits(folder.path(), live.values.nbytes() + static_cast<std::size_t>(optimizer.bytes()));
+  model::Trainables snapshot = live.host_copy();
+  optim::OptimizerState optimizer_snapshot = optimizer.host_copy();
   checkpoint::Saver saver({folder.path(), 2, {}});
   for (int round = 1; round <= rounds; ++round) {
     const auto start = Clock::now();
-    snapshot.copy_state_from(live);
+    snapshot.values.copy_(live.values);
+    optimizer_snapshot.copy_from(optimizer);
     checkpoint::Contents contents;
     contents.state.step = round;
-    contents.files = train::checkpoint_files(nullptr, {}, snapshot);
+    contents.files = train::checkpoint_files(nullptr, {}, snapshot, optimizer_snapshot);
     saver.start(std::move(contents));
     const double stall_s = seconds_since(start);
     const auto result = saver.wait();

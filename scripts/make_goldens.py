@@ -11,27 +11,33 @@ from transformers import get_scheduler
 GOLDENS = pathlib.Path(__file__).resolve().parent.parent / "tests" / "goldens"
 
 
-def adamw_case(weight_decay, beta2, epsilon, learning_rate, grad_scale, num_steps=5, num_elements=7, num_decayed=4):
+def adamw_case(blocks, weight_decay, beta2, epsilon, learning_rate, grad_scale, num_steps=5, num_elements=7):
+    """blocks: (count, lr_factor, decays) of each parameter group, side by side in the flat buffers."""
     generator = torch.Generator().manual_seed(17)
-    decayed = torch.nn.Parameter(torch.randn(num_decayed, generator=generator))
-    other = torch.nn.Parameter(torch.randn(num_elements - num_decayed, generator=generator))
-    groups = [{"params": [decayed], "weight_decay": weight_decay}, {"params": [other], "weight_decay": 0.0}]
+    counts = [count for count, _, _ in blocks]
+    parameters = [torch.nn.Parameter(torch.randn(count, generator=generator)) for count in counts]
+    groups = [{"params": [parameter], "lr": learning_rate * lr_factor, "weight_decay": weight_decay if decays else 0.0}
+              for parameter, (_, lr_factor, decays) in zip(parameters, blocks)]
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, beta2), eps=epsilon, foreach=False, fused=False)
-    start = torch.cat([decayed, other]).tolist()
+    start = torch.cat(parameters).tolist()
     grads, params = [], []
     for step in range(num_steps):
         grad = torch.randn(num_elements, generator=generator) * 10.0 ** (-step)
         if step == 2:
             grad[1] = 0.0
         grads.append(grad.tolist())
-        decayed.grad = grad[:num_decayed] * grad_scale
-        other.grad = grad[num_decayed:] * grad_scale
+        for parameter, part in zip(parameters, grad.split(counts)):
+            parameter.grad = part * grad_scale
         optimizer.step()
-        params.append(torch.cat([decayed, other]).tolist())
-    state = [optimizer.state[p] for p in (decayed, other)]
+        params.append(torch.cat(parameters).tolist())
+    state = [optimizer.state[parameter] for parameter in parameters]
+    begins = [sum(counts[:i]) for i in range(len(counts))]
     return {
         "weight_decay": weight_decay, "beta2": beta2, "epsilon": epsilon, "learning_rate": learning_rate,
-        "grad_scale": grad_scale, "num_decayed": num_decayed, "start": start, "grads": grads, "params": params,
+        "grad_scale": grad_scale,
+        "blocks": [{"begin": begin, "count": count, "lr_factor": lr_factor, "decays": decays}
+                   for begin, (count, lr_factor, decays) in zip(begins, blocks)],
+        "start": start, "grads": grads, "params": params,
         "exp_avg": torch.cat([s["exp_avg"] for s in state]).tolist(),
         "exp_avg_sq": torch.cat([s["exp_avg_sq"] for s in state]).tolist(),
     }
@@ -62,11 +68,15 @@ def cpp(value):
         return "{" + ", ".join(f".{key} = {cpp(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "{" + ", ".join(cpp(item) for item in value) + "}"
+    if isinstance(value, bool):
+        return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 def write_optim():
-    adamw = [adamw_case(0.1, 0.999, 1e-8, 1e-3, 1.0), adamw_case(0.0, 0.95, 1e-6, 2e-4, 0.37)]
+    plain, lora_plus = [(4, 1.0, True), (3, 1.0, False)], [(3, 1.0, True), (3, 16.0, True), (1, 16.0, False)]
+    adamw = [adamw_case(plain, 0.1, 0.999, 1e-8, 1e-3, 1.0), adamw_case(plain, 0.0, 0.95, 1e-6, 2e-4, 0.37),
+             adamw_case(lora_plus, 0.1, 0.999, 1e-8, 1e-3, 0.37)]
     schedules = [schedule_case(name, warmup, 12, 0.1 if name == "cosine_with_min_lr" else 0.0)
                  for name in ("linear", "cosine", "constant", "constant_with_warmup", "cosine_with_min_lr")
                  for warmup in (0, 3)]

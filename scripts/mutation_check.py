@@ -66,7 +66,7 @@ MUTATIONS = [
     Mutation("warm-up off by one", "test_lora_curves.py", [
         ("src/optim/lr_schedule.cpp", "(static_cast<double>(current) / warmup)", "(static_cast<double>(current + 1) / warmup)")]),
     Mutation("no weight decay", "test_lora_curves.py", [
-        ("src/train/train_step.cpp", "parameters.num_decayed()", "0 * parameters.num_decayed()")]),
+        ("src/optim/adamw.cpp", "block.decays ?", "block.decays && scalars == nullptr ?")]),
     Mutation("averaging per micro-batch", "test_lora_gradients.py", [
         ("src/train/train_step.cpp", "    ask_for_micro_batch(context, batch, class_index);\n  }",
          "    context.scalars.device()[optim::kNumSupervised].fill_(\n"

@@ -87,6 +87,9 @@ void check_adapter(const Check& check) {
                   "there is no adapter with adapter: none. Use adapter: lora, or fold it in first "
                   "(lora-train merge).");
   }
+  if (profile.loraplus_lr_ratio) {
+    check.mistake("loraplus_lr_ratio", "there are no B matrices with adapter: none. Use adapter: lora, or take it out.");
+  }
   if (!profile.add_tokens.empty()) {
     check.mistake("add_tokens", "new rows are trained beside an adapter only. Use adapter: lora.");
   }

@@ -32,6 +32,8 @@ FieldGroup optimizer_group() {
           {choice_field("optim", &Profile::optim,
                         "AdamW with decoupled weight decay. adamw_torch and adamw_torch_fused are the same code here."),
            number_field("learning_rate", &Profile::learning_rate, Range::above(0), "Peak learning rate."),
+           number_field("loraplus_lr_ratio", &Profile::loraplus_lr_ratio, Range::above(0),
+                        "LoRA+: the B matrices of an adapter learn at learning_rate times this, schedule included."),
            choice_field("lr_scheduler_type", &Profile::lr_scheduler_type,
                         "Course of the learning rate after warm-up. constant has no warm-up."),
            number_field("warmup_ratio", &Profile::warmup_ratio, Range::from_to_below(0, 1),

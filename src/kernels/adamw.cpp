@@ -14,9 +14,15 @@ void own_measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor&
 }
 
 void own_adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                    const AdamWOptions& options, std::int64_t num_decayed, const at::Tensor& scalars) {
-  own_kernels().adamw_step(write<float>(params), read<float>(grads), write<float>(exp_avg), write<float>(exp_avg_sq),
-                           params.numel(), num_decayed, options, read<double>(scalars), own_stream());
+                    const AdamWOptions& options, std::span<const ParameterBlock> blocks, const at::Tensor& scalars) {
+  float *p = write<float>(params), *m = write<float>(exp_avg), *v = write<float>(exp_avg_sq);
+  const float* g = read<float>(grads);
+  for (const ParameterBlock& block : blocks) {
+    AdamWOptions of_block = options;
+    if (!block.decays) of_block.weight_decay = 0;
+    own_kernels().adamw_step(p + block.begin, g + block.begin, m + block.begin, v + block.begin, block.count, of_block,
+                             block.lr_factor, read<double>(scalars), own_stream());
+  }
 }
 
 }  // namespace lora_train::kernels

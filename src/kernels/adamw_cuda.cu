@@ -47,8 +47,8 @@ struct Factors {
   float grad_scale, one_minus_beta1, beta2, one_minus_beta2, correction2_sqrt, epsilon, minus_step_size, decay;
 };
 
-__device__ __forceinline__ Factors factors_of(const AdamWOptions& o, const double* scalars) {
-  const double learning_rate = scalars[kLearningRate];
+__device__ __forceinline__ Factors factors_of(const AdamWOptions& o, double lr_factor, const double* scalars) {
+  const double learning_rate = __dmul_rn(scalars[kLearningRate], lr_factor);
   return {static_cast<float>(scalars[kClipFactor]),
           static_cast<float>(1.0 - o.beta1),
           static_cast<float>(o.beta2),
@@ -59,22 +59,21 @@ __device__ __forceinline__ Factors factors_of(const AdamWOptions& o, const doubl
           static_cast<float>(1.0 - __dmul_rn(learning_rate, o.weight_decay))};
 }
 
-__device__ __forceinline__ void update(float& param, float grad, float& exp_avg, float& exp_avg_sq, float decay,
-                                       const Factors& f) {
+__device__ __forceinline__ void update(float& param, float grad, float& exp_avg, float& exp_avg_sq, const Factors& f) {
   const float g = __fmul_rn(grad, f.grad_scale);
   exp_avg = __fadd_rn(exp_avg, __fmul_rn(f.one_minus_beta1, g - exp_avg));
   exp_avg_sq = __fadd_rn(__fmul_rn(exp_avg_sq, f.beta2), __fmul_rn(__fmul_rn(f.one_minus_beta2, g), g));
   const float denominator = __fadd_rn(std::sqrt(exp_avg_sq) / f.correction2_sqrt, f.epsilon);
-  param = __fadd_rn(__fmul_rn(param, decay), __fmul_rn(f.minus_step_size, exp_avg) / denominator);
+  param = __fadd_rn(__fmul_rn(param, f.decay), __fmul_rn(f.minus_step_size, exp_avg) / denominator);
 }
 
 template <int kSize>
 __global__ void __launch_bounds__(kThreads)
     adamw_step_kernel(float* params, const float* grads, float* exp_avg, float* exp_avg_sq, std::int64_t n,
-                      std::int64_t num_decayed, AdamWOptions options, const double* scalars) {
+                      AdamWOptions options, double lr_factor, const double* scalars) {
   LORA_TRAIN_SHARED(Factors, shared, 1);
   if (scalars[kNonFinite] != 0) return;
-  if (threadIdx.x == 0) shared[0] = factors_of(options, scalars);
+  if (threadIdx.x == 0) shared[0] = factors_of(options, lr_factor, scalars);
   __syncthreads();
   const Factors f = shared[0];
   const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -83,16 +82,13 @@ __global__ void __launch_bounds__(kThreads)
     Pack<float, kSize> p = load_pack<kSize>(params + at), m = load_pack<kSize>(exp_avg + at);
     Pack<float, kSize> v = load_pack<kSize>(exp_avg_sq + at);
     const Pack<float, kSize> g = load_pack<kSize>(grads + at);
-    for (int i = 0; i < kSize; ++i) {
-      update(p.values[i], g.values[i], m.values[i], v.values[i], at + i < num_decayed ? f.decay : 1.0F, f);
-    }
+    for (int i = 0; i < kSize; ++i) update(p.values[i], g.values[i], m.values[i], v.values[i], f);
     store_pack<kSize>(params + at, p);
     store_pack<kSize>(exp_avg + at, m);
     store_pack<kSize>(exp_avg_sq + at, v);
   }
   const std::int64_t rest = packs * kSize + first;
-  if (rest < n)
-    update(params[rest], grads[rest], exp_avg[rest], exp_avg_sq[rest], rest < num_decayed ? f.decay : 1.0F, f);
+  if (rest < n) update(params[rest], grads[rest], exp_avg[rest], exp_avg_sq[rest], f);
 }
 
 bool is_packed(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
@@ -109,12 +105,12 @@ void measure_gradients_cuda(const float* grads, std::int64_t n, double max_norm,
 }
 
 void adamw_step_cuda(float* params, const float* grads, float* exp_avg, float* exp_avg_sq, std::int64_t n,
-                     std::int64_t num_decayed, AdamWOptions options, const double* scalars, Stream stream) {
+                     AdamWOptions options, double lr_factor, const double* scalars, Stream stream) {
   constexpr int kPack = kFullPack<float>;
   const bool fits = is_packed(params) && is_packed(grads) && is_packed(exp_avg) && is_packed(exp_avg_sq);
   const std::int64_t blocks = std::min(kMostBlocks, blocks_for(n, std::int64_t{kThreads} * (fits ? kPack : 1)));
   launch("adamw_step", fits ? adamw_step_kernel<kPack> : adamw_step_kernel<1>, {blocks}, kThreads, stream, params,
-         grads, exp_avg, exp_avg_sq, n, num_decayed, options, scalars);
+         grads, exp_avg, exp_avg_sq, n, options, lr_factor, scalars);
 }
 
 }  // namespace lora_train::kernels

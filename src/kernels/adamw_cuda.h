@@ -21,8 +21,8 @@ constexpr std::int64_t num_norm_partials(std::int64_t n) {
 void measure_gradients_cuda(const float* grads, std::int64_t n, double max_norm, double* partials, double* scalars,
                             Stream stream);
 
-/// All buffers [n]; elements [0, num_decayed) get weight decay. Writes nothing when scalars[kNonFinite] is not 0.
+/// One block: all buffers [n], lr_factor multiplies the learning rate. Writes nothing when scalars[kNonFinite] is not 0.
 void adamw_step_cuda(float* params, const float* grads, float* exp_avg, float* exp_avg_sq, std::int64_t n,
-                     std::int64_t num_decayed, AdamWOptions options, const double* scalars, Stream stream);
+                     AdamWOptions options, double lr_factor, const double* scalars, Stream stream);
 
 }  // namespace lora_train::kernels

@@ -15,7 +15,7 @@ namespace lora_train::lora {
 namespace {
 
 std::vector<ExpectedTensor> expected_tensors(const std::vector<model::AdapterSpec>& specs,
-                                             const model::Parameters& parameters) {
+                                             const model::Trainables& parameters) {
   std::vector<ExpectedTensor> expected;
   for (const auto& spec : specs) {
     for (const char matrix : {'A', 'B'}) {
@@ -29,7 +29,7 @@ std::vector<ExpectedTensor> expected_tensors(const std::vector<model::AdapterSpe
 }  // namespace
 
 void load_adapter(const std::filesystem::path& folder, const std::vector<model::AdapterSpec>& specs,
-                  model::Parameters& parameters) {
+                  model::Trainables& parameters) {
   const auto expected = expected_tensors(specs, parameters);
   const storage::SafetensorsFile file = open_adapter_tensors(folder, expected);
   for (const auto& [name, shape] : expected) {
@@ -41,13 +41,13 @@ void load_adapter(const std::filesystem::path& folder, const std::vector<model::
 }
 
 std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config, const std::vector<std::string>& target_modules,
-                                                const model::Parameters& parameters, SaveDtype dtype) {
+                                                const model::Trainables& parameters, SaveDtype dtype) {
   const auto type = dtype == SaveDtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
   return {{kTensorFile, "", model::values_to_write(parameters, type)},
           {kConfigFile, adapter_config_json(config, target_modules)}};
 }
 
-void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed, model::Parameters& parameters) {
+void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed, model::Trainables& parameters) {
   for (const auto& spec : specs) {
     const std::string name = model::peft_parameter_name(spec, 'A');
     const at::Tensor a = at::empty(parameters.value(name).sizes(), at::kFloat);  // on the host: the same on every device

@@ -49,7 +49,7 @@ std::int64_t longest(const model::Batch& batch) {
 struct Passed {
   model::ModelConfig config;
   storage::WeightFiles files;
-  std::unique_ptr<model::Parameters> adapters;
+  std::unique_ptr<model::Trainables> adapters;
   std::unique_ptr<model::StreamedWeights> weights;
   at::Tensor hidden;  ///< [N, D]
 };
@@ -69,7 +69,7 @@ std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapte
   }
   const model::ModelShape shape = model::model_shape(config, specs);
   passed->adapters =
-      std::make_unique<model::Parameters>(model::make_parameters(config, shape, model::TrainedWeights::kNone));
+      std::make_unique<model::Trainables>(model::make_trainables(config, shape, model::TrainedWeights::kNone));
   passed->weights = std::make_unique<model::StreamedWeights>(config, shape, *passed->adapters, at::kFloat, passed->files);
   if (!specs.empty()) load_adapter(adapter, specs, *passed->adapters);
   model::Activations activations(shape, {.max_tokens = batch.num_tokens(), .needs_backward = false}, {}, at::kFloat, at::kCPU);

@@ -18,8 +18,8 @@ std::vector<Parameter> adapter_parameters(const ModelShape& shape) {
       const auto index = static_cast<std::size_t>(place.index);
       const std::int64_t O = projection.linears[static_cast<std::size_t>(place.linear)].out_features;
       if (pairs.size() <= index) pairs.resize(index + 1);
-      pairs[index] = {{peft_parameter_name(place.spec, 'A'), {place.spec.rank, projection.in_features}, true, 0},
-                      {peft_parameter_name(place.spec, 'B'), {O, place.spec.rank}, true, 0}};
+      pairs[index] = {{peft_parameter_name(place.spec, 'A'), {place.spec.rank, projection.in_features}, true},
+                      {peft_parameter_name(place.spec, 'B'), {O, place.spec.rank}, true, place.spec.lr_factor_b}};
     }
   });
   std::vector<Parameter> list;
@@ -31,7 +31,7 @@ std::vector<Parameter> weight_parameters(const ModelConfig& config) {
   std::vector<Parameter> list;
   for (const auto& spec : expected_tensors(config)) {
     const bool decayed = spec.kind != WeightKind::kNorm && spec.kind != WeightKind::kBias;
-    list.push_back({spec.name, spec.shape, decayed, 0});
+    list.push_back({spec.name, spec.shape, decayed});
   }
   return list;
 }
@@ -71,8 +71,8 @@ std::string norm_name(const NormShape& norm, int64_t layer) { return layer_prefi
 
 }  // namespace
 
-Parameters make_parameters(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained, at::Device device) {
-  return Parameters(trained_list(config, shape, trained), Buffers::kAll, device);
+Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained, at::Device device) {
+  return Trainables(trained_list(config, shape, trained), device);
 }
 
 std::int64_t num_trained(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained) {
@@ -89,7 +89,7 @@ std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, st
   return elements * element_bytes;
 }
 
-ComputeWeights::ComputeWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters,
+ComputeWeights::ComputeWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                                const WeightOptions& options)
     : config_(config), shape_(shape), parameters_(parameters), options_(options) {
   for (int64_t layer = 0; layer < std::ssize(shape_.layers); ++layer) {
@@ -193,7 +193,7 @@ void ComputeWeights::refresh() {
   for (auto& copy : copies_) kernels::scaled_copy(copy.master, copy.scale, copy.compute);
 }
 
-ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters,
+ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                                  const WeightOptions& options, const storage::WeightFiles& files)
     : ComputeWeights(config, shape, parameters, options) {
   WeightReader reader(files, options.device);
@@ -202,7 +202,7 @@ ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& sh
   for (LayerWeights& layer : layers_) scale_biases(layer);
 }
 
-ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters,
+ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                                  const WeightOptions& options)
     : ComputeWeights(config, shape, parameters, options) {
   fill([](const std::string&, const at::Tensor&) {});
@@ -216,7 +216,7 @@ void ResidentWeights::fill(const Load& load) {
   bind_trained_weights();
 }
 
-StreamedWeights::StreamedWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters,
+StreamedWeights::StreamedWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                                  at::ScalarType dtype, const storage::WeightFiles& files)
     : ComputeWeights(config, shape, parameters, {dtype, at::kCPU, TrainedWeights::kNone}), files_(files) {
   WeightReader reader(files_, at::kCPU);

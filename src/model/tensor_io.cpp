@@ -94,7 +94,7 @@ storage::TensorToWrite finite_tensor_to_write(std::string name, const at::Tensor
   return out;
 }
 
-std::vector<storage::TensorToWrite> values_to_write(const Parameters& parameters, at::ScalarType type) {
+std::vector<storage::TensorToWrite> values_to_write(const Trainables& parameters, at::ScalarType type) {
   std::vector<storage::TensorToWrite> tensors;
   for (const auto& parameter : parameters.list()) {
     tensors.push_back(finite_tensor_to_write(parameter.name, parameters.value(parameter.name).to(type)));

@@ -15,20 +15,28 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 
-AdamWFactors factors_of(const AdamWOptions& options, const double* scalars) {
-  return {static_cast<float>(scalars[kClipFactor]),
-          static_cast<float>(1.0 - options.beta1),
-          static_cast<float>(options.beta2),
-          static_cast<float>(1.0 - options.beta2),
-          static_cast<float>(std::sqrt(scalars[kBeta2Correction])),
-          static_cast<float>(options.epsilon),
-          static_cast<float>(-scalars[kLearningRate] / scalars[kBeta1Correction])};
+/// What one step has in common for all elements of a block.
+struct BlockFactors {
+  AdamWFactors step;
+  float decay;
+};
+
+BlockFactors factors_of(const AdamWOptions& options, const kernels::ParameterBlock& block, const double* scalars) {
+  const double learning_rate = scalars[kLearningRate] * block.lr_factor;
+  return {{static_cast<float>(scalars[kClipFactor]),
+           static_cast<float>(1.0 - options.beta1),
+           static_cast<float>(options.beta2),
+           static_cast<float>(1.0 - options.beta2),
+           static_cast<float>(std::sqrt(scalars[kBeta2Correction])),
+           static_cast<float>(options.epsilon),
+           static_cast<float>(-learning_rate / scalars[kBeta1Correction])},
+          block.decays ? static_cast<float>(1.0 - learning_rate * options.weight_decay) : 1.0F};
 }
 
 }  // namespace
 
 void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                const AdamWOptions& options, int64_t num_decayed, const at::Tensor& scalars) {
+                const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks, const at::Tensor& scalars) {
   check_step_buffers("adamw_step", params, scalars);
   const auto n = params.numel();
   for (const at::Tensor* t : {&grads, &std::as_const(exp_avg), &std::as_const(exp_avg_sq)}) {
@@ -36,35 +44,32 @@ void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg
       throw ShapeError("adamw_step", "all four buffers must be [" + std::to_string(n) + "], contiguous, of one dtype");
     }
   }
-  if (num_decayed < 0 || num_decayed > n) {
-    throw ShapeError("adamw_step", "num_decayed must be in [0, " + std::to_string(n) + "]");
-  }
+  check_blocks("adamw_step", blocks, n);
   const kernels::WorkScope recorded("adamw_step", kernels::WorkClass::kOptimizer, [&](kernels::Work& work) {
     work.updates("params", params).reads("grads", grads).updates("exp_avg", exp_avg).updates("exp_avg_sq", exp_avg_sq);
+    work.launches(std::ssize(blocks));
   });
   if (params.is_meta()) return;
   switch (kernels::implementation_for(KernelName::kAdamw, params)) {
     case kernels::Implementation::kReference:
-      return adamw_step_reference(params, grads, exp_avg, exp_avg_sq, options, num_decayed, scalars);
+      return adamw_step_reference(params, grads, exp_avg, exp_avg_sq, options, blocks, scalars);
     case kernels::Implementation::kCuda:
-      return kernels::own_adamw_step(params, grads, exp_avg, exp_avg_sq, options, num_decayed, scalars);
+      return kernels::own_adamw_step(params, grads, exp_avg, exp_avg_sq, options, blocks, scalars);
     case kernels::Implementation::kCpu: break;
   }
   const double* s = scalars.const_data_ptr<double>();
   if (s[kNonFinite] != 0) return;
-  const AdamWFactors factors = factors_of(options, s);
-  const auto decay = static_cast<float>(1.0 - s[kLearningRate] * options.weight_decay);
   auto* p = params.mutable_data_ptr<float>();
   const auto* g = grads.const_data_ptr<float>();
   auto* m = exp_avg.mutable_data_ptr<float>();
   auto* v = exp_avg_sq.mutable_data_ptr<float>();
-  const auto update = [&](int64_t begin, int64_t end, float factor) {
-    adamw_range_cpu(p + begin, g + begin, m + begin, v + begin, end - begin, factor, factors);
-  };
   kernels::parallel_ranges(n, kGrain, [&](int64_t begin, int64_t end) {
-    const int64_t middle = std::clamp(num_decayed, begin, end);
-    update(begin, middle, decay);
-    update(middle, end, 1.0F);
+    for (const kernels::ParameterBlock& block : blocks) {
+      const int64_t first = std::max(begin, block.begin), last = std::min(end, block.begin + block.count);
+      if (first >= last) continue;
+      const auto [step, decay] = factors_of(options, block, s);
+      adamw_range_cpu(p + first, g + first, m + first, v + first, last - first, decay, step);
+    }
   });
 }
 

@@ -20,11 +20,11 @@ checkpoint::Saver::Options saver_options(const Profile& profile) {
 BackgroundSaver::BackgroundSaver(const Run& run)
     : run_(run), target_modules_(lora::explicit_targets(run.adapters.specs, run.files.config)),
       saver_(saver_options(run.profile())) {
-  constexpr std::int64_t kBytesPerParameter = 12;  // value and two moments
-  const model::Parameters& parameters = *run.model.parameters;
-  const std::int64_t bytes = kBytesPerParameter * parameters.size();
+  const model::Trainables& parameters = *run.model.parameters;
+  const optim::OptimizerState& optimizer = *run.optimizer;
+  const std::int64_t bytes = static_cast<std::int64_t>(parameters.values.nbytes()) + optimizer.bytes();
   if (parameters.values.is_cuda() || bytes <= metrics::available_host_memory() / 2) {
-    snapshot_.emplace(parameters.host_copy());
+    snapshot_.emplace(parameters.host_copy(), optimizer.host_copy());
   } else {
     log_info("training will stand still while a checkpoint is written: a copy of " +
              format_bytes(static_cast<double>(bytes)) + " for saving beside it does not fit the memory");
@@ -32,12 +32,16 @@ BackgroundSaver::BackgroundSaver(const Run& run)
 }
 
 void BackgroundSaver::start() {
-  const model::Parameters& live = *run_.model.parameters;
-  if (snapshot_) snapshot_->copy_state_from(live);
+  const model::Trainables& live = *run_.model.parameters;
+  if (snapshot_) {
+    snapshot_->parameters.values.copy_(live.values);
+    snapshot_->optimizer.copy_from(*run_.optimizer);
+  }
   checkpoint::Contents contents = run_.checkpoint;
   contents.state = run_.state;
   contents.files = checkpoint_files(run_.adapters.specs.empty() ? nullptr : &run_.adapters.config, target_modules_,
-                                    snapshot_ ? *snapshot_ : live);
+                                    snapshot_ ? snapshot_->parameters : live,
+                                    snapshot_ ? snapshot_->optimizer : *run_.optimizer);
   saver_.start(std::move(contents));
   if (!snapshot_) saver_.settle();
 }

@@ -12,8 +12,8 @@ namespace lora_train::train {
 
 class BackgroundSaver {
  public:
-  /// Allocates the copy: 12 bytes per trained parameter. Where that does not fit, saving stops training instead; what a
-  /// GPU trains is always copied.
+  /// Allocates the copy: masters and optimizer state. Where that does not fit, saving stops training instead; what a GPU
+  /// trains is always copied.
   explicit BackgroundSaver(const Run& run);
 
   /// Starts to save the run as it is. No save may be under way.
@@ -26,7 +26,11 @@ class BackgroundSaver {
  private:
   const Run& run_;
   std::vector<std::string> target_modules_;
-  std::optional<model::Parameters> snapshot_;  ///< in host memory; a save goes on from it while training does
+  struct Snapshot {
+    model::Trainables parameters;
+    optim::OptimizerState optimizer;
+  };
+  std::optional<Snapshot> snapshot_;  ///< in host memory; a save goes on from it while training does
   checkpoint::Saver saver_;  ///< after the snapshot, which it reads until it ends
 };
 

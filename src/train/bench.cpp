@@ -46,10 +46,9 @@ void name_buffers(BenchRun& bench, WorkCounter& counter) {
   }
   const model::OuterWeights& outer = run.model.weights->acquire_outer(model::Pass::kForward);
   for (const at::Tensor& weight : {outer.embedding, outer.head}) counter.name_buffer(weight, "weights");
-  const model::Parameters& parameters = *run.model.parameters;
-  for (const at::Tensor& flat : {parameters.values, parameters.grads, parameters.exp_avg, parameters.exp_avg_sq}) {
-    counter.name_buffer(flat, "weights");
-  }
+  const model::Trainables& parameters = *run.model.parameters;
+  for (const at::Tensor& flat : {parameters.values, parameters.grads}) counter.name_buffer(flat, "weights");
+  for (const at::Tensor& flat : run.optimizer->tensors) counter.name_buffer(flat, "weights");
   for (const auto& [name, buffer] : run.activations->named_buffers()) counter.name_buffer(buffer, name);
 }
 

@@ -99,7 +99,7 @@ void load_random_model(BenchRun& bench, at::Device device) {
   const model::ModelShape shape = model::model_shape(run.files.config, run.adapters.specs);
   const auto trained = trains_all ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
   run.model.parameters =
-      std::make_unique<model::Parameters>(model::make_parameters(run.files.config, shape, trained, device));
+      std::make_unique<model::Trainables>(model::make_trainables(run.files.config, shape, trained, device));
   run.model.weights = std::make_unique<model::ResidentWeights>(run.files.config, shape, *run.model.parameters,
                                                                model::WeightOptions{dtype, device, trained});
   if (!device.is_meta()) {

@@ -100,7 +100,7 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
                           checkpoint.string() + " is of step " + std::to_string(found.state.step) +
                           ". Raise it, or resume from an earlier checkpoint");
   }
-  load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), *run.model.parameters);
+  load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), *run.model.parameters, *run.optimizer);
   run.model.weights->refresh();
   run.state = found.state;
   log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
@@ -177,9 +177,12 @@ void allocate(Run& run) {
                                    profile.adapter == AdapterKind::kNone, run.batch_classes, run.loss_head->chunk_rows()});
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths));
+  const model::Trainables& parameters = *run.model.parameters;
+  run.optimizer.emplace(optim::optimizer_for(profile.optim), parameters.size(), parameters.values.device());
   run.context = std::make_unique<StepContext>(StepContext{
       run.data.train, *run.model.decoder, *run.model.parameters, *run.model.weights, *run.activations, *run.loss_head,
-      *run.feed, *run.scalars, {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
+      *run.feed, *run.scalars, *run.optimizer,
+      {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
       profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), dropout_paths, {}, false});
 }
 

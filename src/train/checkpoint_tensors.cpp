@@ -16,39 +16,59 @@ namespace fs = std::filesystem;
 
 const char* const kAdapterFile = "adapter_model.safetensors";
 const char* const kWeightsFile = "model.safetensors";
-const std::string kFirstMoment = "exp_avg.", kSecondMoment = "exp_avg_sq.";
+/// A tensor of a file: its name there, and a view of the memory that it is written from or read into.
+struct NamedView {
+  std::string name;
+  at::Tensor view;
+};
 
-storage::FileToWrite moments_file(const model::Parameters& parameters) {
-  storage::FileToWrite file{checkpoint::kOptimizerFile, ""};
-  for (const auto& [prefix, flat] : {std::pair(kFirstMoment, parameters.exp_avg), std::pair(kSecondMoment, parameters.exp_avg_sq)}) {
-    for (const auto& parameter : parameters.list()) {
-      file.tensors.push_back(model::finite_tensor_to_write(prefix + parameter.name, parameters.view(flat, parameter.name)));
+std::vector<NamedView> values_of(const model::Trainables& parameters) {
+  std::vector<NamedView> views;
+  for (const auto& parameter : parameters.list()) views.push_back({parameter.name, parameters.value(parameter.name)});
+  return views;
+}
+
+/// State with an element for each parameter is named and shaped as those are; what else there is stays flat.
+std::vector<NamedView> state_of(const model::Trainables& parameters, const optim::OptimizerState& optimizer) {
+  std::vector<NamedView> views;
+  for (std::size_t i = 0; i < optimizer.tensors.size(); ++i) {
+    const optim::StateTensor& kept = optimizer.optimizer->state[i];
+    if (kept.parameters_per_element > 1) {
+      views.push_back({kept.name, optimizer.tensors[i]});
+      continue;
     }
+    for (const auto& parameter : parameters.list()) {
+      views.push_back({kept.name + "." + parameter.name, parameters.view(optimizer.tensors[i], parameter.name)});
+    }
+  }
+  return views;
+}
+
+storage::FileToWrite state_file(const model::Trainables& parameters, const optim::OptimizerState& optimizer) {
+  storage::FileToWrite file{checkpoint::kOptimizerFile, ""};
+  for (const auto& [name, view] : state_of(parameters, optimizer)) {
+    file.tensors.push_back(view.is_floating_point() ? model::finite_tensor_to_write(name, view)
+                                                    : model::tensor_to_write(name, view));
   }
   return file;
 }
 
-void read_flat(const fs::path& path, const model::Parameters& parameters,
-               const std::vector<std::pair<std::string, at::Tensor>>& buffers) {
+void read_views(const fs::path& path, const std::vector<NamedView>& views) {
   // Read, so that a disk that fails is an error; mapped where that takes memory that the run needs.
   const auto num_bytes = static_cast<std::int64_t>(fs::file_size(path));
   const bool has_room = num_bytes <= metrics::available_host_memory() / 2;
   const storage::SafetensorsFile file(has_room ? MappedFile::read(path) : MappedFile(path));
-  std::size_t num_read = 0;
-  for (const auto& [prefix, flat] : buffers) {
-    for (const auto& parameter : parameters.list()) {
-      throw_if_stop_requested();
-      const std::string name = prefix + parameter.name, where = path.string() + ": " + name;
-      const storage::TensorEntry* entry = file.find(name);
-      if (entry == nullptr) throw FormatError(where, "is missing; the checkpoint belongs to another adapter or model");
-      if (entry->shape != parameter.shape) {
-        throw FormatError(where, "has another shape than this run needs: " + storage::describe(*entry));
-      }
-      model::copy_elements(*entry, file.bytes(*entry), where, parameters.view(flat, parameter.name));
-      ++num_read;
+  for (const auto& [name, view] : views) {
+    throw_if_stop_requested();
+    const std::string where = path.string() + ": " + name;
+    const storage::TensorEntry* entry = file.find(name);
+    if (entry == nullptr) throw FormatError(where, "is missing; the checkpoint belongs to another adapter or model");
+    if (at::IntArrayRef(entry->shape) != view.sizes()) {
+      throw FormatError(where, "has another shape than this run needs: " + storage::describe(*entry));
     }
+    model::copy_elements(*entry, file.bytes(*entry), where, view);
   }
-  if (num_read != file.tensors().size()) {
+  if (views.size() != file.tensors().size()) {
     throw FormatError(path.string(), "holds tensors that this run does not train; the checkpoint belongs to another run");
   }
 }
@@ -57,21 +77,22 @@ void read_flat(const fs::path& path, const model::Parameters& parameters,
 
 std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* adapter,
                                                    const std::vector<std::string>& target_modules,
-                                                   const model::Parameters& parameters) {
+                                                   const model::Trainables& parameters,
+                                                   const optim::OptimizerState& optimizer) {
   std::vector<storage::FileToWrite> files;
   if (adapter != nullptr) {
     files = lora::adapter_files(*adapter, target_modules, parameters, lora::SaveDtype::kFloat32);
   } else {
     files.push_back({kWeightsFile, "", model::values_to_write(parameters, at::kFloat)});
   }
-  files.push_back(moments_file(parameters));
+  files.push_back(state_file(parameters, optimizer));
   return files;
 }
 
-void load_checkpoint_tensors(const fs::path& checkpoint, bool is_adapter, model::Parameters& parameters) {
-  read_flat(checkpoint / (is_adapter ? kAdapterFile : kWeightsFile), parameters, {{"", parameters.values}});
-  read_flat(checkpoint / checkpoint::kOptimizerFile, parameters,
-            {{kFirstMoment, parameters.exp_avg}, {kSecondMoment, parameters.exp_avg_sq}});
+void load_checkpoint_tensors(const fs::path& checkpoint, bool is_adapter, model::Trainables& parameters,
+                             optim::OptimizerState& optimizer) {
+  read_views(checkpoint / (is_adapter ? kAdapterFile : kWeightsFile), values_of(parameters));
+  read_views(checkpoint / checkpoint::kOptimizerFile, state_of(parameters, optimizer));
 }
 
 }  // namespace lora_train::train

@@ -64,8 +64,9 @@ void add_optimizer(const Place& place, std::int64_t P, std::vector<Case>& cases)
   };
   Outputs measured = {scalars.clone()};
   measure(optim::measure_gradients_reference)(measured);
+  const std::vector<kernels::ParameterBlock> blocks = {{0, P / 2}, {P / 2, P - P / 2, 16.0, false}};
   const auto step = [=](auto kernel) -> Call {
-    return [=](Outputs& o) { kernel(o[0], gradients, o[1], o[2], options, P / 2, measured[0]); };
+    return [=](Outputs& o) { kernel(o[0], gradients, o[1], o[2], options, blocks, measured[0]); };
   };
   const std::string shape = sizes_text({{"P", P}});
   cases.push_back({"gradient norm",

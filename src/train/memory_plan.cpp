@@ -98,7 +98,9 @@ MemoryPlan plan_memory(const MemoryCase& asked) {
   outer.head = at::empty({asked.config.vocab_size, asked.config.hidden_size}, at::TensorOptions(dtype).device(at::kMeta));
   MemoryPlan plan;
   plan.weights = model::weight_bytes(asked.config, shape, element_bytes);
-  plan.parameters = 4 * 4 * model::num_trained(asked.config, shape, trained);
+  const std::int64_t num_trained = model::num_trained(asked.config, shape, trained);
+  plan.parameters =
+      model::Trainables::bytes(num_trained) + optim::optimizer_for(asked.profile.optim).state_bytes(num_trained);
   plan.activations = model::plan_activations(shape, options, modes).bytes(element_bytes);
   plan.loss_head = model::LossHead(outer, {asked.config.rms_norm_eps, asked.max_tokens(), true}).bytes();
   plan.batches = BatchFeed::device_bytes(asked.max_tokens());

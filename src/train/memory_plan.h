@@ -16,7 +16,7 @@ struct Run;
 /// Bytes, by what holds them.
 struct MemoryPlan {
   std::int64_t weights = 0;      ///< compute layout, adapter columns included
-  std::int64_t parameters = 0;   ///< masters, gradients and two moments of what is trained
+  std::int64_t parameters = 0;   ///< masters and gradients of what is trained, and optimizer state
   std::int64_t activations = 0;
   std::int64_t loss_head = 0;
   std::int64_t batches = 0;      ///< micro-batches on their way

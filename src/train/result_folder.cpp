@@ -51,7 +51,7 @@ std::string model_card(const Profile& profile, const AdapterSetup& adapters, con
 }
 
 /// Weights of full fine-tuning in save_dtype, and config.json that says so.
-Files full_model(const Profile& profile, const ModelFiles& model, const model::Parameters& parameters) {
+Files full_model(const Profile& profile, const ModelFiles& model, const model::Trainables& parameters) {
   const bool as_bf16 = profile.save_dtype == Precision::kBf16;
   auto config = nlohmann::ordered_json::parse(read_file(model.config.path));
   config.erase("torch_dtype");
@@ -61,7 +61,7 @@ Files full_model(const Profile& profile, const ModelFiles& model, const model::P
 }
 
 Files adapter(const Profile& profile, const ModelFiles& model, const AdapterSetup& adapters,
-              const model::Parameters& parameters, const checkpoint::TrainState& state) {
+              const model::Trainables& parameters, const checkpoint::TrainState& state) {
   const auto dtype = profile.save_dtype == Precision::kBf16 ? lora::SaveDtype::kBFloat16 : lora::SaveDtype::kFloat32;
   Files files =
       lora::adapter_files(adapters.config, lora::explicit_targets(adapters.specs, model.config), parameters, dtype);
@@ -72,7 +72,7 @@ Files adapter(const Profile& profile, const ModelFiles& model, const AdapterSetu
 }  // namespace
 
 fs::path write_result(const Profile& profile, const ModelFiles& model, const AdapterSetup& adapters,
-                      const model::Parameters& parameters, const checkpoint::TrainState& state) {
+                      const model::Trainables& parameters, const checkpoint::TrainState& state) {
   const fs::path target = fs::path(profile.output_dir) / result_name(profile);
   Files files = profile.adapter == AdapterKind::kNone ? full_model(profile, model, parameters)
                                                       : adapter(profile, model, adapters, parameters, state);

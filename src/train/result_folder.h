@@ -12,6 +12,6 @@ namespace lora_train::train {
 /// Writes the folder under a temporary name and renames it over an older one. Returns it. Throws IoError, NumericError
 /// when a value is not finite.
 std::filesystem::path write_result(const Profile& profile, const ModelFiles& files, const AdapterSetup& adapters,
-                                   const model::Parameters& parameters, const checkpoint::TrainState& state);
+                                   const model::Trainables& parameters, const checkpoint::TrainState& state);
 
 }  // namespace lora_train::train

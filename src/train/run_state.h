@@ -50,6 +50,7 @@ struct Run {
   std::unique_ptr<model::LossHead> loss_head;
   std::unique_ptr<BatchFeed> feed;
   std::unique_ptr<StepScalars> scalars;
+  std::optional<optim::OptimizerState> optimizer;
   optim::LrScheduleOptions schedule;
   std::unique_ptr<StepContext> context;
   checkpoint::Contents checkpoint;  ///< of every checkpoint of the run; state and files come with each
@@ -59,8 +60,8 @@ struct Run {
 
   const Profile& profile() const { return request.profile; }
   /// In host memory: the run's own on a CPU, else a copy.
-  model::Parameters host_parameters() const {
-    const model::Parameters& own = *model.parameters;
+  model::Trainables host_parameters() const {
+    const model::Trainables& own = *model.parameters;
     return device.is_cuda() ? own.host_copy() : own;
   }
   EvalContext eval_context() const { return {*model.decoder, *activations, *loss_head, *feed}; }

@@ -122,6 +122,7 @@ AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
   setup.specs = lora::plan_adapters(options, files.config);
   lora::check_patterns(options, files.config);
   if (!profile.init_adapter.empty()) refuse_contradiction(profile, options, setup.specs, files.config);
+  for (model::AdapterSpec& spec : setup.specs) spec.lr_factor_b = profile.loraplus_lr_ratio.value_or(1.0);
   const std::string& hub_name = files.resolved.hub_name;
   setup.config.base_model_name_or_path =
       !hub_name.empty() ? hub_name : !profile.base_model_name.empty() ? profile.base_model_name : profile.model;
@@ -147,8 +148,8 @@ LoadedModel load_model(const Profile& profile, const RunDevice& device, const Mo
   loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
   const model::ModelShape shape = model::model_shape(files.config, adapters.specs);
   const auto trained = train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
-  loaded.parameters = std::make_unique<model::Parameters>(
-      model::make_parameters(files.config, shape, trained, device.device));
+  loaded.parameters = std::make_unique<model::Trainables>(
+      model::make_trainables(files.config, shape, trained, device.device));
   loaded.weights = std::make_unique<model::ResidentWeights>(
       files.config, shape, *loaded.parameters, model::WeightOptions{dtype, device.device, trained}, weight_files);
   if (!adapters.specs.empty()) {

@@ -43,7 +43,7 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
 
 /// Weights in memory and ready to run. With an adapter its values are initialised, or loaded from init_adapter.
 struct LoadedModel {
-  std::unique_ptr<model::Parameters> parameters;  ///< what is trained; the weights hold views of it
+  std::unique_ptr<model::Trainables> parameters;  ///< what is trained; the weights hold views of it
   std::unique_ptr<model::BaseWeights> weights;
   std::unique_ptr<model::Decoder> decoder;
   std::string fingerprint;  ///< of config.json and, by samples, of the weights

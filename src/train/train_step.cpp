@@ -91,10 +91,10 @@ void ask_for_backward(StepContext& context, const model::Batch& batch) {
 }
 
 void ask_for_update(StepContext& context) {
-  model::Parameters& parameters = context.parameters;
+  model::Trainables& parameters = context.parameters;
   optim::measure_gradients(parameters.grads, context.max_grad_norm, context.scalars.device());
-  optim::adamw_step(parameters.values, parameters.grads, parameters.exp_avg, parameters.exp_avg_sq, context.adamw,
-                    parameters.num_decayed(), context.scalars.device());
+  context.optimizer.update(parameters.values, parameters.grads, context.adamw, parameters.blocks(),
+                           context.scalars.device());
   context.weights.refresh();
 }
 

@@ -12,7 +12,7 @@
 #include "lora_train/model/loss_head.h"
 #include "lora_train/model/base_weights.h"
 #include "batch_feed.h"
-#include "lora_train/optim/adamw.h"
+#include "lora_train/optim/optimizer.h"
 #include "step_graphs.h"
 #include "step_scalars.h"
 
@@ -31,12 +31,13 @@ std::string name_rows(const data::DocumentStore& store, std::span<const std::uin
 struct StepContext {
   const data::DocumentStore& documents;
   model::Decoder& decoder;
-  model::Parameters& parameters;
+  model::Trainables& parameters;
   model::BaseWeights& weights;
   model::Activations& activations;
   model::LossHead& loss_head;
   BatchFeed& feed;
   StepScalars& scalars;
+  optim::OptimizerState& optimizer;
   optim::AdamWOptions adamw;
   double max_grad_norm = 0;
   std::uint64_t seed = 0;

@@ -33,7 +33,7 @@ using nlohmann::json;
 struct Loaded {
   model::ModelConfig config;
   model::ModelShape shape;
-  std::unique_ptr<model::Parameters> parameters;
+  std::unique_ptr<model::Trainables> parameters;
   std::unique_ptr<model::ResidentWeights> weights;
 };
 
@@ -48,8 +48,8 @@ Loaded load(const json& request) {
   model::check_weights(loaded.config, files);
   const at::ScalarType dtype = request.value("dtype", "fp32") == "bf16" ? at::kBFloat16 : at::kFloat;
   loaded.shape = model::model_shape(loaded.config, specs);
-  loaded.parameters = std::make_unique<model::Parameters>(
-      model::make_parameters(loaded.config, loaded.shape, model::TrainedWeights::kNone));
+  loaded.parameters = std::make_unique<model::Trainables>(
+      model::make_trainables(loaded.config, loaded.shape, model::TrainedWeights::kNone));
   loaded.weights = std::make_unique<model::ResidentWeights>(loaded.config, loaded.shape, *loaded.parameters,
                                                             model::WeightOptions{dtype}, files);
   if (!adapter.empty()) lora::load_adapter(adapter, specs, *loaded.parameters);

@@ -104,8 +104,9 @@ def test_the_written_profile_gives_the_same_run(setup):
     assert losses(setup) == losses(setup, again) and adapter_bytes(setup.output_dir) == adapter_bytes(again)
 
 
-@pytest.mark.parametrize("more", [dict(), dict(lora_dropout=0.2, packing=True), dict(adapter="none", learning_rate=1e-3)],
-                         ids=["lora", "dropout, packed", "full"])
+@pytest.mark.parametrize("more", [dict(), dict(lora_dropout=0.2, packing=True), dict(adapter="none", learning_rate=1e-3),
+                                  dict(loraplus_lr_ratio=8, weight_decay=0.1)],
+                         ids=["lora", "dropout, packed", "full", "LoRA+"])
 def test_stop_and_go_on_is_the_same_run(setup, more):
     """SIGTERM in the middle: exit 75 with a checkpoint of the last finished step; the same command ends the run with
     the bits of a run that was never stopped."""
@@ -192,6 +193,20 @@ def test_changed_profile_is_refused_with_the_three_ways_on(setup):
     run = setup.train("--allow-changed", "learning_rate", learning_rate=2e-2, max_steps=4)
     assert run.code == 0, run
     assert [line["learning_rate"] for line in setup.events("train")] == [1e-2, 1e-2, 1e-2, 2e-2]
+
+
+def test_a_changed_lora_plus_ratio_is_refused(setup):
+    assert setup.train(max_steps=2).code == 0
+    run = setup.train(loraplus_lr_ratio=16, max_steps=4)
+    assert run.code == 2 and "loraplus_lr_ratio: null -> 16" in run.stderr, run
+    run = setup.train("--allow-changed", "loraplus_lr_ratio", loraplus_lr_ratio=16, max_steps=4)
+    assert run.code == 0, run
+
+
+@pytest.mark.parametrize("ratio", [0, -1, ".nan"])
+def test_a_lora_plus_ratio_that_is_not_positive_is_refused(setup, ratio):
+    run = setup.train(loraplus_lr_ratio=ratio)
+    assert run.code == 2 and "loraplus_lr_ratio: got" in run.stderr and "expected null or a number > 0" in run.stderr, run
 
 
 def test_more_steps_go_on(setup):

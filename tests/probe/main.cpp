@@ -136,7 +136,7 @@ Arguments read_arguments(int argc, char** argv) {
   return arguments;
 }
 
-void write_gradients(const std::string& path, const model::Parameters& parameters) {
+void write_gradients(const std::string& path, const model::Trainables& parameters) {
   const at::Tensor grads = parameters.grads.to(at::kCPU);
   std::vector<storage::TensorToWrite> tensors;
   for (const auto& parameter : parameters.list()) {

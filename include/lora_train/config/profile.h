@@ -141,6 +141,7 @@ struct Profile {
   // Optimizer and schedule
   OptimizerKind optim = OptimizerKind::kAdamwTorch;
   double learning_rate = 2e-4;
+  std::optional<double> loraplus_lr_ratio;  ///< nullopt = no LoRA+
   SchedulerKind lr_scheduler_type = SchedulerKind::kCosine;
   double warmup_ratio = 0.03;  ///< of all steps; not used when warmup_steps has a value
   std::optional<std::int64_t> warmup_steps;

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+
+#include "lora_train/kernels/parameter_block.h"
 
 namespace at {
 class Tensor;
@@ -30,6 +33,6 @@ struct AdamWOptions {
 /// Contracts as measure_gradients and adamw_step of module optim; only where implementation_for said kCuda.
 void own_measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& scalars);
 void own_adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                    const AdamWOptions& options, std::int64_t num_decayed, const at::Tensor& scalars);
+                    const AdamWOptions& options, std::span<const ParameterBlock> blocks, const at::Tensor& scalars);
 
 }  // namespace lora_train::kernels

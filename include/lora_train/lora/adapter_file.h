@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lora_train/lora/adapter_config.h"
-#include "lora_train/model/parameters.h"
+#include "lora_train/model/trainables.h"
 #include "lora_train/storage/atomic_folder.h"
 
 namespace lora_train::lora {
@@ -15,17 +15,17 @@ namespace lora_train::lora {
 /// Fills `parameters` (names of plan_adapters' specs) from folder/adapter_model.safetensors, F32, F16 or BF16.
 /// Throws FormatError for missing, unexpected, misshapen or non-finite tensors.
 void load_adapter(const std::filesystem::path& folder, const std::vector<model::AdapterSpec>& specs,
-                  model::Parameters& parameters);
+                  model::Trainables& parameters);
 
 enum class SaveDtype { kFloat32, kBFloat16 };
 
 /// Both files, to be written. They point into `parameters` (bf16: hold a copy); NaN and infinity are found while they are
 /// written (NumericError naming the tensor).
 std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config, const std::vector<std::string>& target_modules,
-                                                const model::Parameters& parameters, SaveDtype dtype);
+                                                const model::Trainables& parameters, SaveDtype dtype);
 
 /// PEFT's initial values: A Kaiming-uniform with a = sqrt(5), that is U(-1/sqrt(in), 1/sqrt(in)); B zero. Drawn on the
 /// host from Philox (seed, parameter name; counter = row, column / 4), the same on every machine.
-void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed, model::Parameters& parameters);
+void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed, model::Trainables& parameters);
 
 }  // namespace lora_train::lora

@@ -15,6 +15,7 @@ struct AdapterSpec {
   std::int64_t rank = 0;
   double scale = 1.0;    ///< alpha / r, or alpha / sqrt(r) with rsLoRA
   double dropout = 0.0;  ///< on the input of the linear, training only
+  double lr_factor_b = 1.0;  ///< multiplies the learning rate of B (LoRA+)
   bool operator==(const AdapterSpec&) const = default;
 };
 

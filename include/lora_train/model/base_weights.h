@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "lora_train/model/parameters.h"
+#include "lora_train/model/trainables.h"
 #include "lora_train/model/weights.h"
 
 namespace lora_train::storage {
@@ -20,7 +20,7 @@ enum class TrainedWeights { kNone, kAll };
 
 /// The trained tensors of a run: A and B of every adapter under PEFT's names, or (kAll) every weight under its Hugging Face
 /// name. Their values are zero. On at::kMeta they have no memory.
-Parameters make_parameters(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
+Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
                            at::Device device = at::kCPU);
 
 /// Of the same: their elements.
@@ -43,7 +43,7 @@ class ComputeWeights : public BaseWeights {
 
  protected:
   /// Allocates nothing. `parameters` outlives the object.
-  ComputeWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters, const WeightOptions& options);
+  ComputeWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters, const WeightOptions& options);
 
   using Load = std::function<void(const std::string& name, const at::Tensor& target)>;
   /// Memory for a layer, filled by `load`, which is given each tensor of the checkpoint and its place.
@@ -58,7 +58,7 @@ class ComputeWeights : public BaseWeights {
 
   const ModelConfig config_;
   const ModelShape shape_;
-  Parameters& parameters_;
+  Trainables& parameters_;
   const WeightOptions options_;
   std::vector<LayerWeights> layers_;
   OuterWeights outer_;
@@ -77,10 +77,10 @@ class ResidentWeights : public ComputeWeights {
  public:
   /// Copies every weight out of `files` (checked before by check_weights) into compute dtype, by several threads, and
   /// releases the mapped pages behind it. With kAll the masters are filled as well. Throws StopError.
-  ResidentWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters, const WeightOptions& options,
+  ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters, const WeightOptions& options,
                   const storage::WeightFiles& files);
   /// Without files: the content is undefined, for whoever fills it. On at::kMeta nothing is allocated.
-  ResidentWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters, const WeightOptions& options);
+  ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters, const WeightOptions& options);
 
  private:
   void fill(const Load& load);
@@ -91,7 +91,7 @@ class ResidentWeights : public ComputeWeights {
 class StreamedWeights : public ComputeWeights {
  public:
   /// `files` outlives the object.
-  StreamedWeights(const ModelConfig& config, const ModelShape& shape, Parameters& parameters, at::ScalarType dtype,
+  StreamedWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters, at::ScalarType dtype,
                   const storage::WeightFiles& files);
 
   LayerWeights& acquire(int64_t layer, Pass pass) override;

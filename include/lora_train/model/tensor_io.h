@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "lora_train/model/parameters.h"
+#include "lora_train/model/trainables.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::model {
@@ -26,6 +26,6 @@ storage::TensorToWrite tensor_to_write(std::string name, const at::Tensor& tenso
 storage::TensorToWrite finite_tensor_to_write(std::string name, const at::Tensor& tensor);
 
 /// All values in `type` (fp32 or bf16) under the parameters' names, to be written like that. bf16 is a copy, made here.
-std::vector<storage::TensorToWrite> values_to_write(const Parameters& parameters, at::ScalarType type);
+std::vector<storage::TensorToWrite> values_to_write(const Trainables& parameters, at::ScalarType type);
 
 }  // namespace lora_train::model

@@ -40,6 +40,7 @@ TEST(Consistency, Contradictions) {
       {"lr_scaling: sqrt\n", "profile.yaml:1: lr_scaling: needs lr_base_batch"},
       {"adapter: none\nbase_precision: nf4\n", "profile.yaml:2: base_precision: nf4 weights cannot be trained"},
       {"adapter: none\ninit_adapter: a\n", "profile.yaml:2: init_adapter: there is no adapter"},
+      {"adapter: none\nloraplus_lr_ratio: 16\n", "profile.yaml:2: loraplus_lr_ratio: there are no B matrices"},
       {"adapter: none\nadd_tokens: [a]\n", "profile.yaml:2: add_tokens:"},
       {"load_best_model_at_end: true\n", "profile.yaml:1: load_best_model_at_end: needs evaluation data"},
       {"early_stopping_patience: 2\n", "profile.yaml:1: early_stopping_patience: needs evaluation data"},

@@ -22,9 +22,9 @@ std::vector<model::AdapterSpec> specs() {
   return {{model::AdapterKind::kLora, 0, "self_attn.q_proj", 2, 1.0, 0.0}};
 }
 
-model::Parameters parameters() {
-  return model::Parameters({{model::peft_parameter_name(specs().front(), 'A'), {2, 6}, true, 0},
-                            {model::peft_parameter_name(specs().front(), 'B'), {4, 2}, true, 0}});
+model::Trainables parameters() {
+  return model::Trainables({{model::peft_parameter_name(specs().front(), 'A'), {2, 6}, true},
+                            {model::peft_parameter_name(specs().front(), 'B'), {4, 2}, true}});
 }
 
 AdapterConfig adapter_config() {
@@ -36,17 +36,17 @@ AdapterConfig adapter_config() {
   return config;
 }
 
-void save(const TemporaryFolder& folder, const AdapterConfig& config, const model::Parameters& values, SaveDtype dtype) {
+void save(const TemporaryFolder& folder, const AdapterConfig& config, const model::Trainables& values, SaveDtype dtype) {
   storage::write_folder(folder.path(), adapter_files(config, {"q_proj"}, values, dtype));
 }
 
-void save(const TemporaryFolder& folder, model::Parameters& values, SaveDtype dtype = SaveDtype::kFloat32) {
+void save(const TemporaryFolder& folder, model::Trainables& values, SaveDtype dtype = SaveDtype::kFloat32) {
   save(folder, adapter_config(), values, dtype);
 }
 
 TEST(AdapterFile, ReadsBackWhatItWrote) {
   const TemporaryFolder folder;
-  model::Parameters written = parameters(), read = parameters();
+  model::Trainables written = parameters(), read = parameters();
   written.values.copy_(testing_support::uniform({written.size()}, 1));
   save(folder, written);
   const AdapterConfig config = read_adapter_config(folder.path());
@@ -61,7 +61,7 @@ TEST(AdapterFile, ReadsBackWhatItWrote) {
 // PEFT takes the first pattern in the order of the file, so that sorting the keys would change ranks and scales.
 TEST(AdapterFile, PatternsKeepTheirOrder) {
   const TemporaryFolder folder;
-  model::Parameters values = parameters();
+  model::Trainables values = parameters();
   AdapterConfig config = adapter_config();
   config.options.rank_pattern = {{"q_proj", 2}, {"layers.1.self_attn.(q|k)_proj", 5}, {"k_proj", 3}};
   config.options.alpha_pattern = {{"v_proj", 1.5}, {"layers.2.*", 4}};
@@ -75,7 +75,7 @@ TEST(AdapterFile, PatternsKeepTheirOrder) {
 
 TEST(AdapterFile, SavesBf16WhenAsked) {
   const TemporaryFolder folder;
-  model::Parameters written = parameters(), read = parameters();
+  model::Trainables written = parameters(), read = parameters();
   written.values.copy_(testing_support::uniform({written.size()}, 1));
   save(folder, written, SaveDtype::kBFloat16);
   load_adapter(folder.path(), specs(), read);
@@ -84,7 +84,7 @@ TEST(AdapterFile, SavesBf16WhenAsked) {
 
 TEST(AdapterFile, NeverSavesNonFiniteValues) {
   const TemporaryFolder folder;
-  model::Parameters values = parameters();
+  model::Trainables values = parameters();
   values.values[3] = NAN;
   EXPECT_THROW(save(folder, values), NumericError);
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
@@ -94,7 +94,7 @@ TEST(AdapterFile, NeverSavesNonFiniteValues) {
 template <typename Spoil>
 std::string config_error(const Spoil& spoil) {
   const TemporaryFolder folder;
-  model::Parameters values = parameters();
+  model::Trainables values = parameters();
   save(folder, values);
   json config = json::parse(read_file(folder / "adapter_config.json"));
   spoil(config);
@@ -165,7 +165,7 @@ TEST(AdapterFile, RefusesNumbersThatDoNotFit) {
 
 TEST(AdapterFile, RefusesTensorsThatAreNotFloats) {
   const TemporaryFolder folder;
-  model::Parameters values = parameters();
+  model::Trainables values = parameters();
   save(folder, values);
   const std::string zeros(12 * 8, '\0');
   for (const auto& [dtype, size] : {std::pair(storage::DType::kI64, 8), std::pair(storage::DType::kF64, 8),
@@ -176,7 +176,7 @@ TEST(AdapterFile, RefusesTensorsThatAreNotFloats) {
     storage::write_safetensors(folder / "adapter_model.safetensors",
                                {{values.list()[0].name, dtype, {2, 6}, bytes(12), {}},
                                 {values.list()[1].name, dtype, {4, 2}, bytes(8), {}}});
-    model::Parameters read = parameters();
+    model::Trainables read = parameters();
     EXPECT_THROW(load_adapter(folder.path(), specs(), read), FormatError) << storage::dtype_name(dtype);
   }
 }
@@ -184,7 +184,7 @@ TEST(AdapterFile, RefusesTensorsThatAreNotFloats) {
 /// Error text of loading the tensors after `change` made the file anew.
 std::string tensor_error(const std::vector<model::Parameter>& list, float fill) {
   const TemporaryFolder folder;
-  model::Parameters written(list);
+  model::Trainables written(list);
   written.values.fill_(1);
   save(folder, written);
   if (std::isnan(fill)) {
@@ -194,7 +194,7 @@ std::string tensor_error(const std::vector<model::Parameter>& list, float fill) 
                                {{list[0].name, storage::DType::kF32, {2, 6}, bytes(good), {}},
                                 {list[1].name, storage::DType::kF32, {4, 2}, bytes(bad), {}}});
   }
-  model::Parameters read = parameters();
+  model::Trainables read = parameters();
   try {
     load_adapter(folder.path(), specs(), read);
   } catch (const FormatError& error) {
@@ -206,17 +206,17 @@ std::string tensor_error(const std::vector<model::Parameter>& list, float fill) 
 TEST(AdapterFile, ChecksEveryTensor) {
   const std::string a = model::peft_parameter_name(specs().front(), 'A');
   const std::string b = model::peft_parameter_name(specs().front(), 'B');
-  EXPECT_NE(tensor_error({{a, {2, 6}, true, 0}}, 0).find("is missing"), std::string::npos);
-  EXPECT_NE(tensor_error({{a, {2, 5}, true, 0}, {b, {4, 2}, true, 0}}, 0).find("another model or rank"), std::string::npos);
-  EXPECT_NE(tensor_error({{a, {2, 6}, true, 0}, {b, {4, 2}, true, 0}, {"x", {1}, true, 0}}, 0).find("x: is not a LoRA tensor"),
+  EXPECT_NE(tensor_error({{a, {2, 6}, true}}, 0).find("is missing"), std::string::npos);
+  EXPECT_NE(tensor_error({{a, {2, 5}, true}, {b, {4, 2}, true}}, 0).find("another model or rank"), std::string::npos);
+  EXPECT_NE(tensor_error({{a, {2, 6}, true}, {b, {4, 2}, true}, {"x", {1}, true}}, 0).find("x: is not a LoRA tensor"),
             std::string::npos);
-  EXPECT_NE(tensor_error({{a, {2, 6}, true, 0}, {b, {4, 2}, true, 0}}, NAN).find("NaN"), std::string::npos);
-  EXPECT_EQ(tensor_error({{a, {2, 6}, true, 0}, {b, {4, 2}, true, 0}}, 0), "accepted");
+  EXPECT_NE(tensor_error({{a, {2, 6}, true}, {b, {4, 2}, true}}, NAN).find("NaN"), std::string::npos);
+  EXPECT_EQ(tensor_error({{a, {2, 6}, true}, {b, {4, 2}, true}}, 0), "accepted");
 }
 
 TEST(AdapterInit, IsKaimingUniformWithZeroB) {
-  model::Parameters values({{model::peft_parameter_name(specs().front(), 'A'), {64, 400}, true, 0},
-                            {model::peft_parameter_name(specs().front(), 'B'), {4, 64}, true, 0}});
+  model::Trainables values({{model::peft_parameter_name(specs().front(), 'A'), {64, 400}, true},
+                            {model::peft_parameter_name(specs().front(), 'B'), {4, 64}, true}});
   init_adapter_values(specs(), 42, values);
   const at::Tensor a = values.value(values.list()[0].name), b = values.value(values.list()[1].name);
   const double bound = 1 / std::sqrt(400.0);
@@ -228,7 +228,7 @@ TEST(AdapterInit, IsKaimingUniformWithZeroB) {
 
 // int24 times one fp32 constant: the same bits on every machine and compiler.
 TEST(AdapterInit, HasItsGoldenFirstValues) {
-  model::Parameters values = parameters();
+  model::Trainables values = parameters();
   init_adapter_values(specs(), 42, values);
   const float* a = values.values.const_data_ptr<float>();
   const std::vector<float> got(a, a + 8);

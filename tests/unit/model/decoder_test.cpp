@@ -79,7 +79,7 @@ TEST(ResidentWeights, AStopIsSeenBetweenTensors) {
   const StopRequests requests;
   set_max_time(0);
   const ModelShape shape = model_shape(config);
-  Parameters none = make_parameters(config, shape, TrainedWeights::kNone);
+  Trainables none = make_trainables(config, shape, TrainedWeights::kNone);
   EXPECT_THROW(ResidentWeights(config, shape, none, {}, files), StopError);
 }
 
@@ -101,7 +101,7 @@ class DecoderTest : public ::testing::Test {
 
   Result run(const Batch& batch, Recompute mode, std::int64_t first_layer, const FirstNeeded& first_needed, bool poison) {
     const ModelShape shape = model_shape(config_, adapters(config_, first_layer));
-    Parameters parameters = make_parameters(config_, shape, TrainedWeights::kNone);
+    Trainables parameters = make_trainables(config_, shape, TrainedWeights::kNone);
     ResidentWeights weights(config_, shape, parameters, {}, *files_);
     parameters.values.copy_(uniform({parameters.size()}, 5) * 0.3);
     weights.refresh();

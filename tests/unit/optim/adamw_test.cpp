@@ -40,18 +40,22 @@ at::Tensor scalars_for(int64_t step, double learning_rate, const AdamWOptions& o
   return scalars;
 }
 
-using StepFunction = void (*)(at::Tensor&, const at::Tensor&, at::Tensor&, at::Tensor&, const AdamWOptions&, int64_t,
-                              const at::Tensor&);
+using Blocks = std::vector<kernels::ParameterBlock>;
+using StepFunction = void (*)(at::Tensor&, const at::Tensor&, at::Tensor&, at::Tensor&, const AdamWOptions&,
+                              std::span<const kernels::ParameterBlock>, const at::Tensor&);
+
+/// The first with weight decay, the rest without, at another rate.
+Blocks two_blocks(int64_t n, int64_t first) { return {{0, first}, {first, n - first, 2.5, false}}; }
 
 void expect_golden_trajectory(StepFunction step_function, at::Device device, double limit) {
-  ASSERT_EQ(kAdamWGoldens.size(), 2u);
+  ASSERT_EQ(kAdamWGoldens.size(), 3u);
   for (const auto& golden : kAdamWGoldens) {
     Buffers b = Buffers{at::tensor(golden.start, at::kFloat), at::zeros({7}), at::zeros({7})}.to(device);
     const AdamWOptions options{0.9, golden.beta2, golden.epsilon, golden.weight_decay};
     for (std::size_t i = 0; i < golden.grads.size(); ++i) {
       const auto grads = at::tensor(golden.grads[i], at::kFloat).to(device), before = grads.clone();
       const auto scalars = scalars_for(static_cast<int64_t>(i) + 1, golden.learning_rate, options, golden.grad_scale);
-      step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, options, golden.num_decayed, scalars.to(device));
+      step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, options, golden.blocks, scalars.to(device));
       EXPECT_CLOSE(b.params, at::tensor(golden.params[i], at::kDouble), limit) << "step " << i + 1;
       EXPECT_TRUE(at::equal(grads, before));
     }
@@ -78,8 +82,8 @@ TEST_P(AdamW, MatchesTheReferenceAtOddSizes) {
     const auto grads = uniform({n}, 4);
     Buffers want = uniform_buffers(n).to(at::kDouble), got = want.to(options);
     auto scalars = scalars_for(3, 1e-2, kOptions, 0.5);
-    adamw_step_reference(want.params, f64(grads), want.exp_avg, want.exp_avg_sq, kOptions, n / 3, scalars);
-    adamw_step(got.params, grads.to(options), got.exp_avg, got.exp_avg_sq, kOptions, n / 3, scalars.to(options.device()));
+    adamw_step_reference(want.params, f64(grads), want.exp_avg, want.exp_avg_sq, kOptions, two_blocks(n, n / 3), scalars);
+    adamw_step(got.params, grads.to(options), got.exp_avg, got.exp_avg_sq, kOptions, two_blocks(n, n / 3), scalars.to(options.device()));
     EXPECT_CLOSE(got.params, want.params, 1e-7);
     EXPECT_CLOSE(got.exp_avg, want.exp_avg, 1e-7);
     EXPECT_CLOSE(got.exp_avg_sq, want.exp_avg_sq, 1e-7);
@@ -97,10 +101,10 @@ TEST_P(AdamW, HasTheBitsOfTheCpuEverywhere) {
       return Buffers{rest(b.params), rest(b.exp_avg), rest(b.exp_avg_sq)};
     };
     Buffers got = cut(all.to(GetParam().device)), want = cut(all.to(at::kCPU));
-    adamw_step(got.params, grads.slice(0, first), got.exp_avg, got.exp_avg_sq, kOptions, 777,
+    adamw_step(got.params, grads.slice(0, first), got.exp_avg, got.exp_avg_sq, kOptions, two_blocks(10001 - first, 777),
                scalars.to(GetParam().device));
     if (GetParam().is_cuda_on_cpu) kernels::use_own_kernels({});
-    adamw_step(want.params, grads.cpu().slice(0, first), want.exp_avg, want.exp_avg_sq, kOptions, 777, scalars);
+    adamw_step(want.params, grads.cpu().slice(0, first), want.exp_avg, want.exp_avg_sq, kOptions, two_blocks(10001 - first, 777), scalars);
     if (GetParam().is_cuda_on_cpu) kernels::use_own_kernels({&kernels::linked_own_kernels(), nullptr, true});
     EXPECT_TRUE(equal(got.to(at::kCPU), want)) << "from element " << first;
   }
@@ -114,14 +118,14 @@ TEST_P(AdamW, WritesNothingOnceSomethingWasNotFinite) {
     auto grads = uniform({1003}, 4).to(options), scalars = scalars_for(3, 1e-2, kOptions, 1).to(options.device());
     grads[500] = std::numeric_limits<double>::infinity();
     measure_gradients(grads, 1, scalars);
-    step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, kOptions, 100, scalars);
+    step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, kOptions, two_blocks(1003, 100), scalars);
     EXPECT_TRUE(equal(b, before));
     grads[500] = 0;
     measure_gradients(grads, 1, scalars);
-    step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, kOptions, 100, scalars);
+    step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, kOptions, two_blocks(1003, 100), scalars);
     EXPECT_TRUE(equal(b, before)) << "a later step must not go on";
     scalars[kNonFinite] = 0;
-    step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, kOptions, 100, scalars);
+    step_function(b.params, grads, b.exp_avg, b.exp_avg_sq, kOptions, two_blocks(1003, 100), scalars);
     EXPECT_FALSE(at::equal(b.params, before.params));
     EXPECT_TRUE(b.params.isfinite().all().item<bool>());
   }
@@ -132,31 +136,35 @@ TEST(AdamWOnCpu, DoesNotDependOnTheNumberOfThreads) {
     const int before = at::get_num_threads();
     at::set_num_threads(threads);
     Buffers b = uniform_buffers(100003);
-    adamw_step(b.params, uniform({100003}, 4), b.exp_avg, b.exp_avg_sq, kOptions, 777, scalars_for(3, 1e-2, kOptions, 0.5));
+    adamw_step(b.params, uniform({100003}, 4), b.exp_avg, b.exp_avg_sq, kOptions, two_blocks(100003, 777),
+               scalars_for(3, 1e-2, kOptions, 0.5));
     at::set_num_threads(before);
     return b.params;
   };
   EXPECT_TRUE(at::equal(run(1), run(3)));
 }
 
-TEST_P(AdamW, StandsEmptyBuffersAndDecaysOnlyTheFirst) {
+TEST_P(AdamW, StandsEmptyBuffersAndDecaysWhatBlocksSay) {
   const at::TensorOptions options = at::device(GetParam().device).dtype(GetParam().dtype);
   auto none = at::empty({0}, options);
   const AdamWOptions decaying{0.9, 0.999, 1e-8, 0.5};
   const auto scalars = scalars_for(1, 0.1, decaying, 1).to(options.device());
-  adamw_step(none, none, none, none, decaying, 0, scalars);
+  adamw_step(none, none, none, none, decaying, {}, scalars);
   auto params = at::ones({6}, options), zeros = at::zeros({6}, options), m = zeros.clone(), v = zeros.clone();
-  adamw_step(params, zeros, m, v, decaying, 2, scalars);
-  EXPECT_TRUE(at::equal(params.cpu(), at::tensor({0.95, 0.95, 1.0, 1.0, 1.0, 1.0}, at::kDouble).to(params.scalar_type())));
+  adamw_step(params, zeros, m, v, decaying, Blocks{{0, 2}, {2, 1, 1.0, false}, {3, 3, 4.0}}, scalars);
+  EXPECT_TRUE(at::equal(params.cpu(), at::tensor({0.95, 0.95, 1.0, 0.8, 0.8, 0.8}, at::kDouble).to(params.scalar_type())));
 }
 
 TEST(AdamWOnCpu, RefusesWhatDoesNotFitTogether) {
   auto p = at::ones({4}), m = at::zeros({4}), v = at::zeros({3});
   const auto scalars = scalars_for(1, 0.1, kOptions, 1);
-  EXPECT_THROW(adamw_step(p, p, m, v, kOptions, 0, scalars), ShapeError);
-  EXPECT_THROW(adamw_step(p, p, m, m, kOptions, 5, scalars), ShapeError);
-  EXPECT_THROW(adamw_step(p, p, m, m, kOptions, 0, scalars.to(at::kFloat)), ShapeError);
-  EXPECT_THROW(adamw_step(p, p, m, m, kOptions, 0, scalars.slice(0, 1)), ShapeError);
+  const Blocks all = {{0, 4}};
+  EXPECT_THROW(adamw_step(p, p, m, v, kOptions, all, scalars), ShapeError);
+  for (const Blocks& wrong : {Blocks{}, Blocks{{0, 5}}, Blocks{{1, 3}}, Blocks{{0, 1}, {2, 2}}, Blocks{{0, 3}, {2, 1}, {3, 1}}}) {
+    EXPECT_THROW(adamw_step(p, p, m, m, kOptions, wrong, scalars), ShapeError);
+  }
+  EXPECT_THROW(adamw_step(p, p, m, m, kOptions, all, scalars.to(at::kFloat)), ShapeError);
+  EXPECT_THROW(adamw_step(p, p, m, m, kOptions, all, scalars.slice(0, 1)), ShapeError);
   EXPECT_THROW(first_scalars(0, 1, 0.1, kOptions), ShapeError);
 }
 

@@ -5,11 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/kernels/parameter_block.h"
+
 namespace lora_train::optim {
 
 struct AdamWGolden {
   double weight_decay, beta2, epsilon, learning_rate, grad_scale;
-  std::int64_t num_decayed;
+  std::vector<kernels::ParameterBlock> blocks;
   std::vector<double> start;
   std::vector<std::vector<double>> grads, params;  ///< per step
   std::vector<double> exp_avg, exp_avg_sq;         ///< after the last
