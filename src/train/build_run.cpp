@@ -167,13 +167,15 @@ std::int64_t tune_before_buffers(Run& run, const std::optional<FittingSizes>& fi
 void prepare_steps(Run& run, std::int64_t max_tokens, std::optional<model::Recompute> recompute, std::int64_t chunk_bytes) {
   const Profile& profile = run.profile();
   run.activations = plan_activations(profile, *run.model.decoder, max_tokens, true, recompute);
-  run.loss_head = plan_loss_head(*run.model.decoder, max_tokens, true, chunk_bytes);
+  const bool has_weights = run.data.has_weights();
+  run.loss_head = plan_loss_head(*run.model.decoder, max_tokens, true, chunk_bytes, has_weights);
   if (run.device.is_cuda() || kernels::can_capture()) {
     run.batch_classes = data::choose_batch_classes(data::batch_shapes(run.data.train, *run.plan), max_tokens);
   }
   run.feed = std::make_unique<BatchFeed>(
       run.device, BatchFeedOptions{max_tokens, profile.dataloader_pin_memory, profile.lora_dropout > 0,
-                                   profile.adapter == AdapterKind::kNone, run.batch_classes, run.loss_head->chunk_rows()});
+                                   profile.adapter == AdapterKind::kNone, run.batch_classes, run.loss_head->chunk_rows(),
+                                   has_weights});
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths));
   run.context = std::make_unique<StepContext>(StepContext{

@@ -92,7 +92,9 @@ class Evaluation {
     const std::int64_t rows = profile_.eval_micro_batch_size.value_or(sizes.micro);
     const auto activations = plan_activations(profile_, *model_.model.decoder, rows * data_.max_seq_len, false);
     const auto loss_head = plan_loss_head(*model_.model.decoder, activations->max_tokens(), false);
-    BatchFeed feed(model_.device, {activations->max_tokens(), profile_.dataloader_pin_memory});
+    BatchFeedOptions options{activations->max_tokens(), profile_.dataloader_pin_memory};
+    for (const auto& store : data_.stores) options.has_weights = options.has_weights || store.store.has_weights();
+    BatchFeed feed(model_.device, options);
     std::vector<EvalResult> results;
     for (const auto& store : data_.stores) {
       const auto plan = data::plan_evaluation(store.store, data_.max_seq_len, profile_.packing, rows);

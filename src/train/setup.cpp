@@ -184,9 +184,10 @@ std::unique_ptr<model::Activations> plan_activations(const Profile& profile, con
 }
 
 std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,
-                                                bool needs_backward, std::int64_t chunk_bytes) {
+                                                bool needs_backward, std::int64_t chunk_bytes, bool has_weights) {
   return std::make_unique<model::LossHead>(
-      decoder.weights.outer(), model::LossHeadOptions{decoder.config.rms_norm_eps, max_tokens, needs_backward, chunk_bytes});
+      decoder.weights.outer(),
+      model::LossHeadOptions{decoder.config.rms_norm_eps, max_tokens, needs_backward, chunk_bytes, has_weights});
 }
 
 }  // namespace lora_train::train
