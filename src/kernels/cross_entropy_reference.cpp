@@ -30,7 +30,7 @@ void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targ
 }
 
 void add_losses_reference(const at::Tensor& losses, const at::Tensor& weights, at::Tensor& sum) {
-  sum.add_(weights.defined() ? losses.to(at::kDouble).mul_(weights).sum() : losses.sum(at::kDouble));
+  sum.add_(weights.defined() ? losses.to(at::kDouble).mul(weights).sum() : losses.sum(at::kDouble));
 }
 
 }  // namespace lora_train::kernels
