@@ -45,7 +45,7 @@ std::string state_json(const Contents& contents) {
                          {"eval_step", optional_json(state.eval_step)},
                          {"loss_chunk_rows", state.loss_chunk_rows},
                          {"loss_sum", state.loss_sum},
-                         {"loss_tokens", state.loss_tokens},
+                         {"loss_tokens", state.loss_weight},
                          {"started_at", state.started_at},
                          {"supervised_tokens", state.supervised_tokens},
                          {"tokens", state.tokens}}}};
@@ -65,7 +65,7 @@ TrainState parse_state(const std::string& text, const std::string& where) {
     state.eval_loss = optional_number(own, "eval_loss");
     state.eval_step = optional_whole_number(own, "eval_step", where);
     state.loss_sum = own.at("loss_sum").get<double>();
-    state.loss_tokens = whole_number(own, "loss_tokens", where);
+    state.loss_weight = own.at("loss_tokens").get<double>();
     state.started_at = whole_number(own, "started_at", where);
     state.best_eval_loss = optional_number(object, "best_metric");
     state.best_step = optional_whole_number(object, "best_global_step", where);

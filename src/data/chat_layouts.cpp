@@ -5,7 +5,7 @@
 #include "lora_train/base/error.h"
 #include "function_call.h"
 #include "row_fields.h"
-#include "turn_mark.h"
+#include "turn_weight.h"
 
 namespace lora_train::data {
 namespace {
@@ -50,9 +50,9 @@ void check_role(const std::string& role, const std::string& field) {
       "", field + " is \"" + printable(role, 40) + "\", an unknown role; known are system, user, assistant and tool");
 }
 
-void add_turn(ChatSample& sample, Message message, TurnMark mark = TurnMark::kNone) {
+void add_turn(ChatSample& sample, Message message, std::optional<float> weight = std::nullopt) {
   sample.messages.push_back(std::move(message));
-  sample.marks.push_back(mark);
+  sample.weights.push_back(weight);
 }
 
 const Json& list_of(const Json& value, const char* field) {
@@ -144,7 +144,7 @@ void parse_list(const Json& value, const FieldMap& map, const char* field, ChatS
   const Json& list = list_of(value, field);
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string place = at(field, i, "");
-    add_turn(sample, parse_message(list[i], map, place), turn_mark(list[i], map, place));
+    add_turn(sample, parse_message(list[i], map, place), turn_weight(list[i], map, place));
   }
 }
 
@@ -247,7 +247,7 @@ Sample parse_sharegpt(const Json& row, const FieldMap& map) {
     if (!list[i].is_object()) {
       wrong_type(place, list[i], "an object with from and value");
     }
-    add_turn(sample, parse_sharegpt_message(list[i], map, place), turn_mark(list[i], map, place));
+    add_turn(sample, parse_sharegpt_message(list[i], map, place), turn_weight(list[i], map, place));
   }
   return with_template_fields(std::move(sample), row, map);
 }

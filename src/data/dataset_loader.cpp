@@ -32,11 +32,12 @@ struct EncodedBlock {
     std::size_t num_tokens = 0;
     std::string bad_where, bad_message;  // of a row that is dropped or ends the run
     std::string not_rendered;
-    bool is_bad = false;
+    bool is_bad = false, has_weights = false;
   };
   std::size_t file = 0;
   std::vector<Row> rows;
   std::vector<std::int32_t> ids, labels;
+  std::vector<float> weights;  // of the rows that have some
 };
 
 struct FileBlock {
@@ -223,6 +224,8 @@ class DatasetLoader {
       row.not_rendered = std::move(sample.not_rendered);
       out.ids.insert(out.ids.end(), sample.ids.begin(), sample.ids.end());
       out.labels.insert(out.labels.end(), sample.labels.begin(), sample.labels.end());
+      row.has_weights = !sample.weights.empty();
+      out.weights.insert(out.weights.end(), sample.weights.begin(), sample.weights.end());
     } catch (const DataError& error) {
       row.is_bad = true;
       row.bad_where = error.where();
@@ -232,7 +235,7 @@ class DatasetLoader {
 
   // Counts and stores the rows of a block; false when max_rows is reached.
   bool take(const EncodedBlock& block, TokenTableWriter& writer) {
-    std::size_t begin = 0;
+    std::size_t begin = 0, weights_begin = 0;
     for (const EncodedBlock::Row& row : block.rows) {
       ++ledger_.total;
       const std::string place = files_[block.file] + ":" + std::to_string(row.line);
@@ -253,8 +256,9 @@ class DatasetLoader {
       }
       writer.append(std::span(block.ids).subspan(begin, row.num_tokens),
                     std::span(block.labels).subspan(begin, row.num_tokens), static_cast<std::uint32_t>(block.file),
-                    row.line);
+                    row.line, std::span(block.weights).subspan(weights_begin, row.has_weights ? row.num_tokens : 0));
       begin += row.num_tokens;
+      weights_begin += row.has_weights ? row.num_tokens : 0;
       if (options_.max_rows && writer.num_rows() >= *options_.max_rows) {
         return false;
       }

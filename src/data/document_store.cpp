@@ -14,6 +14,18 @@ std::int64_t count_supervised(std::span<const std::int32_t> labels) {
   return std::count_if(predicted.begin(), predicted.end(), [](std::int32_t label) { return label != kIgnoredLabel; });
 }
 
+double DocumentStore::weight_sum(std::size_t i) const {
+  const auto of_tokens = weights(i);
+  if (of_tokens.empty()) {
+    return static_cast<double>(num_supervised(i));
+  }
+  return std::accumulate(of_tokens.begin() + 1, of_tokens.end(), 0.0);
+}
+
+bool DocumentStore::has_weights() const {
+  return std::any_of(sources_->begin(), sources_->end(), [](const Source& source) { return source.has_weights; });
+}
+
 std::string DocumentStore::source(std::size_t i) const {
   const TokenRow found = row(i);
   return (*sources_)[documents_[i].table].files[found.file] + ":" + std::to_string(found.line);
@@ -45,13 +57,15 @@ void DocumentStore::add(std::shared_ptr<const TokenTable> table, std::vector<std
   constexpr std::uint64_t kPositionMask = (1ULL << 48) - 1;
   const auto index = static_cast<std::uint16_t>(sources->size());
   std::uint64_t position = 0;
+  bool has_weights = false;
   for (std::int64_t i = 0; i < table->num_rows(); ++i) {
     const TokenRow found = table->row(position);
     documents_.push_back(
         {position & kPositionMask, index, static_cast<std::uint32_t>(found.ids.size()), found.num_supervised});
+    has_weights = has_weights || !found.weights.empty();
     position = TokenTable::next(position, found);
   }
-  sources->push_back({std::move(table), std::move(files)});
+  sources->push_back({std::move(table), std::move(files), has_weights});
   sources_ = std::move(sources);
 }
 

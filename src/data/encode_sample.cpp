@@ -1,6 +1,7 @@
 #include "encode_sample.h"
 
 #include <algorithm>
+#include <set>
 
 #include "lora_train/base/error.h"
 #include "lora_train/data/document_store.h"
@@ -20,19 +21,26 @@ std::vector<std::int32_t> masked(const std::vector<std::int32_t>& ids, const std
   return labels;
 }
 
-TurnMark mark_of(const ChatSample& chat, std::size_t message) {
-  return message < chat.marks.size() ? chat.marks[message] : TurnMark::kNone;
+std::optional<float> weight_of(const ChatSample& chat, std::size_t message) {
+  return message < chat.weights.size() ? chat.weights[message] : std::nullopt;
 }
 
-// Refuses marks on turns that have no span of their own.
-void check_marks(const ChatSample& chat, LossOn loss_on) {
+bool is_skipped(const ChatSample& chat, std::size_t message) { return weight_of(chat, message) == 0.0F; }
+
+/// Whether the row wants another weight than the 1 of every trained turn.
+bool is_weighted(const ChatSample& chat, std::size_t message) { return weight_of(chat, message).value_or(1) != 1; }
+
+// Refuses weights on turns that have no span of their own.
+void check_weights(const ChatSample& chat, LossOn loss_on) {
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
     const bool is_all = loss_on == LossOn::kAll;
-    if (chat.messages[i].role == "assistant" || mark_of(chat, i) != (is_all ? TurnMark::kSkip : TurnMark::kTrain)) {
+    const bool is_possible = is_all ? !is_weighted(chat, i) : weight_of(chat, i).value_or(0) == 0;
+    if (chat.messages[i].role == "assistant" || is_possible) {
       continue;
     }
     throw DataError("", "message " + std::to_string(i) + " (" + chat.messages[i].role + ") is marked " +
-                            (is_all ? "not to be trained, but loss_on: all trains every turn that is not the assistant's"
+                            (is_all ? "not to be trained, or with a weight, but loss_on: all trains every turn that is not "
+                                      "the assistant's with weight 1"
                                     : "to be trained (train, weight), but only assistant turns are; remove the mark, or "
                                       "set loss_on: all"));
   }
@@ -48,29 +56,56 @@ std::size_t first_trained(const ChatSample& chat, LossOn loss_on) {
   return static_cast<std::size_t>(chat.messages.rend() - last) - (last == chat.messages.rend() ? 0 : 1);
 }
 
-// The turns that are marked not to be trained.
-std::vector<ByteRange> skipped_spans(const ChatSample& chat, const tokenizer::RenderedChat& rendered) {
+// Refuses a weight of a turn that the template does not tell the place of.
+void check_places(const ChatSample& chat, const tokenizer::RenderedChat& rendered) {
   const auto& owners = rendered.span_message;
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
-    if (mark_of(chat, i) == TurnMark::kSkip && std::find(owners.begin(), owners.end(), static_cast<int>(i)) == owners.end()) {
-      throw DataError("", "message " + std::to_string(i) + " is marked not to be trained, but the chat template does not "
-                          "tell where it stands in the text; set loss_on: assistant");
+    if (is_weighted(chat, i) && std::find(owners.begin(), owners.end(), static_cast<int>(i)) == owners.end()) {
+      throw DataError("", "message " + std::to_string(i) + " is marked " +
+                              (is_skipped(chat, i) ? "not to be trained" : "with a weight") +
+                              ", but the chat template does not tell where it stands in the text; set loss_on: assistant");
     }
   }
+}
+
+// The turns with this weight.
+std::vector<ByteRange> spans_of_weight(const ChatSample& chat, const tokenizer::RenderedChat& rendered, float weight) {
   std::vector<ByteRange> spans;
-  for (std::size_t i = 0; i < owners.size(); ++i) {
-    if (owners[i] >= 0 && mark_of(chat, static_cast<std::size_t>(owners[i])) == TurnMark::kSkip) {
-      spans.push_back(rendered.spans[i]);
-    }
+  for (std::size_t i = 0; i < rendered.spans.size(); ++i) {
+    const int owner = rendered.span_message[i];
+    if (owner >= 0 && weight_of(chat, static_cast<std::size_t>(owner)) == weight) spans.push_back(rendered.spans[i]);
   }
   return spans;
 }
 
+// Of each token; one that reaches into several turns has the largest of their weights. Empty where all trained tokens have 1.
+std::vector<float> token_weights(const ChatSample& chat, const tokenizer::RenderedChat& rendered,
+                                 const std::vector<ByteRange>& offsets, const std::vector<std::int32_t>& labels) {
+  std::set<float> values;
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) {
+    if (is_weighted(chat, i) && !is_skipped(chat, i)) values.insert(*weight_of(chat, i));
+  }
+  std::vector<float> weights;
+  for (const float value : values) {
+    const auto is_inside = tokenizer::trained_tokens(offsets, spans_of_weight(chat, rendered, value));
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      if (is_inside[i] == 0 || labels[i] == kIgnoredLabel) continue;
+      if (weights.empty()) {
+        std::transform(labels.begin(), labels.end(), std::back_inserter(weights),
+                       [](std::int32_t label) { return label == kIgnoredLabel ? 0.0F : 1.0F; });
+      }
+      weights[i] = value;
+    }
+  }
+  return weights;
+}
+
 // Refuses a choice of turns where the template does not tell whose is which.
 void check_turns_are_told(const ChatSample& chat, const tokenizer::RenderedChat& rendered, LossOn loss_on) {
-  const bool has_skipped = std::find(chat.marks.begin(), chat.marks.end(), TurnMark::kSkip) != chat.marks.end();
+  bool has_weights = false;
+  for (std::size_t i = 0; i < chat.messages.size(); ++i) has_weights = has_weights || is_weighted(chat, i);
   const bool is_part =
-      has_skipped || (loss_on != LossOn::kAll && (loss_on == LossOn::kLast || chat.num_prompt_messages > 0));
+      has_weights || (loss_on != LossOn::kAll && (loss_on == LossOn::kLast || chat.num_prompt_messages > 0));
   if (is_part && std::find(rendered.span_message.begin(), rendered.span_message.end(), -1) != rendered.span_message.end()) {
     throw DataError("", "the chat template's {% generation %} does not tell whose turn it is, so a part of the turns "
                         "cannot be trained; set loss_on: assistant, and mark no turn with train or weight");
@@ -84,7 +119,7 @@ std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::Re
   for (std::size_t i = 0; i < rendered.spans.size(); ++i) {
     const auto message = static_cast<std::size_t>(std::max(rendered.span_message[i], 0));
     const bool is_anyones = rendered.span_message[i] < 0;
-    if (is_anyones || (message >= first && mark_of(chat, message) != TurnMark::kSkip)) {
+    if (is_anyones || (message >= first && !is_skipped(chat, message))) {
       spans.push_back(rendered.spans[i]);
     }
   }
@@ -94,16 +129,17 @@ std::vector<ByteRange> trained_spans(const ChatSample& chat, const tokenizer::Re
 // Of each token whether it is trained: under `all` a token that reaches into a skipped turn is not.
 std::vector<std::uint8_t> trained_of_chat(const ChatSample& chat, const tokenizer::RenderedChat& rendered,
                                           const std::vector<ByteRange>& offsets, LossOn loss_on) {
-  check_marks(chat, loss_on);
+  check_weights(chat, loss_on);
   check_turns_are_told(chat, rendered, loss_on);
   if (loss_on != LossOn::kAll) {
     return tokenizer::trained_tokens(offsets, trained_spans(chat, rendered, loss_on));
   }
   const std::vector<ByteRange> whole = {{0, static_cast<std::uint32_t>(rendered.text.size())}};
   auto is_trained = tokenizer::trained_tokens(offsets, whole);
-  const auto is_skipped = tokenizer::trained_tokens(offsets, skipped_spans(chat, rendered));
+  check_places(chat, rendered);
+  const auto is_left_out = tokenizer::trained_tokens(offsets, spans_of_weight(chat, rendered, 0));
   for (std::size_t i = 0; i < is_trained.size(); ++i) {
-    is_trained[i] = is_trained[i] != 0 && is_skipped[i] == 0 ? 1 : 0;
+    is_trained[i] = is_trained[i] != 0 && is_left_out[i] == 0 ? 1 : 0;
   }
   return is_trained;
 }
@@ -121,6 +157,7 @@ EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
   auto encoding = options.tokenizer->encode(rendered.text, /*with_offsets=*/true);
   EncodedSample out;
   out.labels = masked(encoding.ids, trained_of_chat(chat, rendered, encoding.offsets, options.loss_on));
+  out.weights = token_weights(chat, rendered, encoding.offsets, out.labels);
   out.ids = std::move(encoding.ids);
   if (!rendered.omissions.empty()) {
     const tokenizer::Omission& first = rendered.omissions.front();
@@ -158,7 +195,7 @@ EncodedSample encode(const TokenSample& tokens, const EncodeOptions& options) {
     throw DataError(
         "", "\"labels\" is missing; give labels (-100 = not trained), or set loss_on: all to train every token");
   }
-  return {tokens.ids, options.loss_on == LossOn::kAll ? tokens.ids : tokens.labels, {}};
+  return {tokens.ids, options.loss_on == LossOn::kAll ? tokens.ids : tokens.labels};
 }
 
 void check_ids(const std::vector<std::int32_t>& values, const char* field, const EncodeOptions& options) {

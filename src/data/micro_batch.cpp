@@ -13,13 +13,19 @@ constexpr std::size_t kPartAlignment = 64 / sizeof(std::int32_t);
 // Writable parts of a micro-batch, cut from one buffer.
 struct Parts {
   std::span<std::int32_t> ids, labels, positions, cu_seqlens, document_in_step, storage;
+  std::span<float> weights;
 };
 
-Parts cut(HostBuffer& buffer, std::size_t num_tokens, std::size_t num_documents) {
+static_assert(sizeof(float) == sizeof(std::int32_t));
+
+Parts cut(HostBuffer& buffer, std::size_t num_tokens, std::size_t num_documents, bool has_weights) {
   const auto aligned = [](std::size_t count) { return (count + kPartAlignment - 1) / kPartAlignment * kPartAlignment; };
   const std::size_t token_part = aligned(num_tokens), offset_part = aligned(num_documents + 1);
+  const std::size_t document_part = has_weights ? aligned(num_documents) : num_documents;
+  const std::size_t weights_begin = 3 * token_part + offset_part + document_part, num_weights = has_weights ? num_tokens : 0;
   Parts parts;
-  parts.storage = buffer.resize(3 * token_part + offset_part + num_documents);
+  parts.storage = buffer.resize(weights_begin + num_weights);
+  parts.weights = {reinterpret_cast<float*>(parts.storage.data() + weights_begin), num_weights};
   parts.ids = parts.storage.subspan(0, num_tokens);
   parts.labels = parts.storage.subspan(token_part, num_tokens);
   parts.positions = parts.storage.subspan(2 * token_part, num_tokens);
@@ -45,6 +51,17 @@ void put_document(const Parts& parts, std::size_t at, std::span<const std::int32
   std::iota(positions.begin(), positions.end(), 0);
 }
 
+/// `weights` may be empty: all 1.
+void put_weights(std::span<float> part, std::span<const float> weights) {
+  const std::size_t num_shifted = part.size() - 1;
+  if (weights.empty()) {
+    std::fill_n(part.begin(), num_shifted, 1.0F);
+  } else {
+    std::copy_n(weights.begin() + 1, num_shifted, part.begin());
+  }
+  part.back() = 0;
+}
+
 }  // namespace
 
 MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& plan, HostBuffer& buffer) {
@@ -56,8 +73,11 @@ MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& p
     throw ConfigError("micro_batch_size", "a micro-batch has " + std::to_string(num_tokens) +
                                               " tokens; expected at most 2147483647: lower it, or max_seq_len");
   }
-  const Parts parts = cut(buffer, static_cast<std::size_t>(num_tokens), plan.documents.size());
+  const bool has_weights = std::any_of(plan.documents.begin(), plan.documents.end(),
+                                       [&](std::uint32_t document) { return !store.weights(document).empty(); });
+  const Parts parts = cut(buffer, static_cast<std::size_t>(num_tokens), plan.documents.size(), has_weights);
   MicroBatch batch{parts.ids, parts.labels, parts.positions, parts.cu_seqlens, parts.document_in_step, parts.storage};
+  batch.weights = parts.weights;
   std::size_t at = 0;
   parts.cu_seqlens[0] = 0;
   for (std::size_t i = 0; i < plan.documents.size(); ++i) {
@@ -68,11 +88,13 @@ MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& p
       prefetch(store.labels(plan.documents[i + 1]));
     }
     put_document(parts, at, ids, store.labels(document));
+    if (has_weights) put_weights(parts.weights.subspan(at, ids.size()), store.weights(document));
     at += ids.size();
     parts.cu_seqlens[i + 1] = static_cast<std::int32_t>(at);
     parts.document_in_step[i] = static_cast<std::int32_t>(plan.document_in_step[i]);
     batch.max_document_tokens = std::max(batch.max_document_tokens, static_cast<std::int64_t>(ids.size()));
     batch.num_supervised += store.num_supervised(document);
+    batch.weight_sum += store.weight_sum(document);
   }
   return batch;
 }

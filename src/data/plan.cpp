@@ -208,6 +208,7 @@ StepPlan RunPlan::step(std::int64_t k) const {
     for (const std::uint32_t document : (*rows)[r]) {
       plan.num_tokens += state_->lengths[document];
       plan.num_supervised += state_->store.num_supervised(document);
+      plan.weight_sum += state_->store.weight_sum(document);
     }
   }
   plan.micro_batches = options.world_size == 1 ? deal_in_order(*rows, begin, end, options.micro_batch_size)

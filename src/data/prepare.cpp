@@ -305,6 +305,11 @@ class Preparation {
 
 }  // namespace
 
+bool PreparedData::has_weights() const {
+  return train.has_weights() ||
+         std::any_of(evals.begin(), evals.end(), [](const NamedStore& set) { return set.store.has_weights(); });
+}
+
 DataOptions data_options(const Profile& profile) {
   return {.datasets = profile.datasets,
           .eval_datasets = profile.eval_datasets,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -13,15 +14,13 @@
 
 namespace lora_train::data {
 
-/// What a row says about training one of its messages.
-enum class TurnMark : std::uint8_t { kNone, kTrain, kSkip };
-
 /// A conversation for the chat template.
 struct ChatSample {
   std::vector<tokenizer::Message> messages;
   std::size_t num_prompt_messages = 0;  ///< of prompt/completion rows: the messages of the prompt; else 0
   std::string tools_json, kwargs_json;  ///< as RenderOptions takes them
-  std::vector<TurnMark> marks = {};     ///< of the messages; those beyond its end have none
+  /// What each message counts for in the loss: 0 = not trained, nullopt = as loss_on has it; those beyond its end are nullopt.
+  std::vector<std::optional<float>> weights = {};
 };
 
 /// Plain text, to which EOS is added. `prompt` is empty for layout text.

@@ -40,7 +40,8 @@ std::vector<RowView> view_rows(const DocumentStore& store, const tokenizer::Toke
   std::vector<RowView> views;
   for (std::size_t i = first; i < store.size() && views.size() < count; ++i) {
     const auto ids = store.ids(i), labels = store.labels(i);
-    RowView view{store.source(i), {ids.begin(), ids.end()}, {labels.begin(), labels.end()}, {}, {}, {}};
+    RowView view{store.source(i), {ids.begin(), ids.end()}, {labels.begin(), labels.end()}, {}, {}, {}, {}};
+    view.weights.assign(store.weights(i).begin(), store.weights(i).end());
     if (tokenizer != nullptr) {
       view.pieces = pieces_of(ids, *tokenizer);
       view.text = tokenizer->decode(ids);

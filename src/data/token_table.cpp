@@ -18,13 +18,13 @@ struct RecordHeader {
   std::uint32_t num_tokens;
   std::uint32_t num_supervised;
   std::uint32_t file;
-  std::uint32_t zero;
+  std::uint32_t has_weights;
 };
 static_assert(sizeof(RecordHeader) == 32);
 
 // A new layout gets a new mark, so that no version reads the other's files.
 struct Footer {
-  char mark[8] = {'L', 'T', 'O', 'K', 'E', 'N', 'S', '1'};
+  char mark[8] = {'L', 'T', 'O', 'K', 'E', 'N', 'S', '2'};
   std::uint64_t num_rows = 0;
   std::uint64_t num_tokens = 0;
   std::uint64_t num_record_bytes = 0;
@@ -40,7 +40,8 @@ std::string_view bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-std::string_view bytes_of(std::span<const std::int32_t> values) {
+template <typename T>
+std::string_view bytes_of(std::span<const T> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
 }
 
@@ -99,12 +100,14 @@ TokenRow TokenTable::row(std::uint64_t position) const {
   const char* at = bytes_.data() + position * kUnit;
   const auto& header = *reinterpret_cast<const RecordHeader*>(at);
   const auto* tokens = reinterpret_cast<const std::int32_t*>(at + sizeof header);
+  const auto* weights = reinterpret_cast<const float*>(tokens + 2 * header.num_tokens);
   return {header.line,
           header.content_hash,
           header.file,
           header.num_supervised,
           {tokens, header.num_tokens},
-          {tokens + header.num_tokens, header.num_tokens}};
+          {tokens + header.num_tokens, header.num_tokens},
+          {weights, header.has_weights != 0 ? header.num_tokens : 0}};
 }
 
 TokenTableWriter::TokenTableWriter(const std::filesystem::path& file, std::string key)
@@ -115,16 +118,20 @@ TokenTableWriter::TokenTableWriter(const std::filesystem::path& file, std::strin
 }
 
 void TokenTableWriter::append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
-                              std::uint32_t file, std::uint64_t line) {
-  assert(!ids.empty() && ids.size() == labels.size());
+                              std::uint32_t file, std::uint64_t line, std::span<const float> weights) {
+  assert(!ids.empty() && ids.size() == labels.size() && (weights.empty() || weights.size() == ids.size()));
+  constexpr float kPadding = 0;
   const auto num_supervised = static_cast<std::uint32_t>(count_supervised(labels));
-  const RecordHeader header{line,           hash64(bytes_of(labels), hash64(bytes_of(ids))),
+  const std::uint64_t hash = hash64(bytes_of(labels), hash64(bytes_of(ids)));
+  const RecordHeader header{line,           weights.empty() ? hash : hash64(bytes_of(weights), hash),
                             static_cast<std::uint32_t>(ids.size()), num_supervised,
-                            file,           0};
+                            file,           weights.empty() ? 0U : 1U};
   write(bytes_of(header));
   write(bytes_of(ids));
   write(bytes_of(labels));
-  num_record_bytes_ += sizeof header + 2 * ids.size_bytes();
+  write(bytes_of(weights));
+  if (weights.size() % 2 != 0) write(bytes_of(kPadding));
+  num_record_bytes_ += sizeof header + 2 * ids.size_bytes() + (weights.size() + 1) / 2 * kUnit;
   ++num_rows_;
   num_tokens_ += static_cast<std::int64_t>(ids.size());
   num_supervised_ += num_supervised;

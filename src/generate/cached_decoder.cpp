@@ -6,6 +6,7 @@
 #include "lora_train/kernels/few_rows.h"
 #include "lora_train/kernels/rms_norm.h"
 #include "lora_train/model/decoder.h"
+#include "lora_train/model/lm_head.h"
 
 namespace lora_train::generate {
 namespace {
@@ -111,19 +112,9 @@ at::Tensor CachedDecoder::forward(std::span<const Piece> pieces, bool use_adapte
 }
 
 at::Tensor CachedDecoder::logits(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, bool use_adapter) {
-  const model::OuterWeights& outer = weights_.acquire_outer(model::Pass::kForward);
-  const at::Tensor picked = hidden.index_select(0, on_device(rows, at::kLong, device()));
-  at::Tensor normed = at::empty_like(picked);
-  at::Tensor rstd = at::empty({picked.size(0)}, picked.options().dtype(at::kFloat));
-  kernels::rms_norm_forward(picked, outer.final_norm.weight, config_.rms_norm_eps, normed, rstd);
-  at::Tensor result = at::empty({picked.size(0), outer.head.size(0)}, picked.options().dtype(at::kFloat));
-  kernels::few_rows_linear(normed, outer.head, {}, {}, result);
-  if (use_adapter && outer.is_tied && outer.rows.indices.defined()) {
-    at::Tensor trained = at::empty({picked.size(0), outer.rows.indices.size(0)}, result.options());
-    kernels::few_rows_linear(normed, outer.rows.values.to(dtype()), {}, {}, trained);
-    result.index_copy_(1, outer.rows.indices, trained);
-  }
-  return result;
+  const model::LmHead head = model::lm_head_of(config_, weights_.acquire_outer(model::Pass::kForward));
+  return model::lm_head_logits(head, hidden.index_select(0, on_device(rows, at::kLong, device())), use_adapter,
+                               model::HeadProduct::kFewRows);
 }
 
 }  // namespace lora_train::generate

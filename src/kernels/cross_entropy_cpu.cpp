@@ -77,14 +77,15 @@ void no_target_row(T* x, std::int64_t V, bool write_gradient, float* loss, bool*
 }  // namespace
 
 template <class T>
-void cross_entropy_in_place_cpu(Rows<T> logits, const std::int32_t* targets, const double* num_tokens,
-                                float* losses, bool* correct, float* confidence, std::int64_t num_rows, std::int64_t V) {
-  const double scale = num_tokens != nullptr ? 1.0 / *num_tokens : 0;
+void cross_entropy_in_place_cpu(Rows<T> logits, const std::int32_t* targets, const float* weights,
+                                const double* denominator, float* losses, bool* correct, float* confidence,
+                                std::int64_t num_rows, std::int64_t V) {
+  const double per_weight = denominator != nullptr ? 1.0 / *denominator : 0;
   parallel_ranges(num_rows, row_grain(4 * V), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t m = begin; m < end; ++m) {
       T* x = logits[m];
       if (targets[m] < 0) {
-        no_target_row(x, V, num_tokens != nullptr, losses + m, correct != nullptr ? correct + m : nullptr,
+        no_target_row(x, V, denominator != nullptr, losses + m, correct != nullptr ? correct + m : nullptr,
                       confidence != nullptr ? confidence + m : nullptr);
         continue;
       }
@@ -98,7 +99,8 @@ void cross_entropy_in_place_cpu(Rows<T> logits, const std::int32_t* targets, con
       if (confidence != nullptr) {
         confidence[m] = static_cast<float>(1.0 / s.sum);
       }
-      if (num_tokens != nullptr) {
+      if (denominator != nullptr) {
+        const double scale = weights != nullptr ? static_cast<double>(weights[m]) * per_weight : per_weight;
         const double probability = std::exp(from_largest) / s.sum;
         clone_gradient(x, s.largest, static_cast<float>(scale / s.sum), V);
         store(x + target, static_cast<float>((probability - 1.0) * scale));
@@ -107,9 +109,9 @@ void cross_entropy_in_place_cpu(Rows<T> logits, const std::int32_t* targets, con
   });
 }
 
-template void cross_entropy_in_place_cpu(Rows<float>, const std::int32_t*, const double*, float*, bool*, float*,
-                                         std::int64_t, std::int64_t);
-template void cross_entropy_in_place_cpu(Rows<Bf16>, const std::int32_t*, const double*, float*, bool*, float*,
-                                         std::int64_t, std::int64_t);
+template void cross_entropy_in_place_cpu(Rows<float>, const std::int32_t*, const float*, const double*, float*, bool*,
+                                         float*, std::int64_t, std::int64_t);
+template void cross_entropy_in_place_cpu(Rows<Bf16>, const std::int32_t*, const float*, const double*, float*, bool*,
+                                         float*, std::int64_t, std::int64_t);
 
 }  // namespace lora_train::kernels

@@ -134,13 +134,14 @@ __device__ __forceinline__ void write_row(const PackedRow<T>& row, typename Pack
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    cross_entropy_kernel(Rows<T> logits, const std::int32_t* targets, const double* num_tokens, float* losses,
-                         bool* correct, float* confidence, std::int64_t V) {
+    cross_entropy_kernel(Rows<T> logits, const std::int32_t* targets, const float* weights, const double* denominator,
+                         float* losses, bool* correct, float* confidence, std::int64_t V) {
   LORA_TRAIN_SHARED(float, slots, 32);
   const std::int64_t m = blockIdx.x;
   const bool has_target = targets[m] >= 0;
   const std::int64_t target = has_target ? targets[m] : 0;
-  const float scale = num_tokens != nullptr ? static_cast<float>(1.0 / *num_tokens) : 0.0F;
+  const double weight = weights != nullptr ? static_cast<double>(weights[m]) : 1.0;
+  const float scale = denominator != nullptr ? static_cast<float>(weight / *denominator) : 0.0F;
   const PackedRow<T> row(logits[m], V);
   const float target_logit = to_float(row.row[target]);
   typename PackedRow<T>::Cache cache;
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kThreads)
     if (correct != nullptr) correct[m] = is_first;
     if (confidence != nullptr) confidence[m] = 1.0F / s.sum;
   }
-  if (num_tokens == nullptr) return;
+  if (denominator == nullptr) return;
   write_row(row, cache, s.largest, has_target ? scale / s.sum : 0.0F);
   __syncthreads();
   if (threadIdx.x != 0 || !has_target) return;
@@ -164,10 +165,13 @@ __global__ void __launch_bounds__(kThreads)
 constexpr unsigned kSumThreads = 1024;
 
 __global__ void __launch_bounds__(kSumThreads)
-    add_losses_kernel(const float* losses, std::int64_t num_rows, double* sum) {
+    add_losses_kernel(const float* losses, const float* weights, std::int64_t num_rows, double* sum) {
   LORA_TRAIN_SHARED(double, slots, 32);
   double own = 0;
-  for (std::int64_t m = threadIdx.x; m < num_rows; m += kSumThreads) own += static_cast<double>(losses[m]);
+  for (std::int64_t m = threadIdx.x; m < num_rows; m += kSumThreads) {
+    const double weight = weights != nullptr ? static_cast<double>(weights[m]) : 1.0;
+    own += weight * static_cast<double>(losses[m]);
+  }
   own = block_sum(own, slots);
   if (threadIdx.x == 0) *sum += own;
 }
@@ -175,20 +179,20 @@ __global__ void __launch_bounds__(kSumThreads)
 }  // namespace
 
 template <class T>
-void cross_entropy_in_place_cuda(Rows<T> logits, const std::int32_t* targets, const double* num_tokens,
-                                 float* losses, bool* correct, float* confidence, std::int64_t num_rows, std::int64_t V,
-                                 Stream stream) {
+void cross_entropy_in_place_cuda(Rows<T> logits, const std::int32_t* targets, const float* weights,
+                                 const double* denominator, float* losses, bool* correct, float* confidence,
+                                 std::int64_t num_rows, std::int64_t V, Stream stream) {
   launch("cross_entropy_in_place", cross_entropy_kernel<T>, {num_rows}, threads_for(V / kFullPack<T>, kThreads), stream,
-         logits, targets, num_tokens, losses, correct, confidence, V);
+         logits, targets, weights, denominator, losses, correct, confidence, V);
 }
 
-void add_losses_cuda(const float* losses, std::int64_t num_rows, double* sum, Stream stream) {
-  launch("add_losses", add_losses_kernel, {1}, kSumThreads, stream, losses, num_rows, sum);
+void add_losses_cuda(const float* losses, const float* weights, std::int64_t num_rows, double* sum, Stream stream) {
+  launch("add_losses", add_losses_kernel, {1}, kSumThreads, stream, losses, weights, num_rows, sum);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                             \
-  template void cross_entropy_in_place_cuda(Rows<T>, const std::int32_t*, const double*, float*, bool*, float*, \
-                                            std::int64_t, std::int64_t, Stream)
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                     \
+  template void cross_entropy_in_place_cuda(Rows<T>, const std::int32_t*, const float*, const double*, float*, bool*, \
+                                            float*, std::int64_t, std::int64_t, Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);
 

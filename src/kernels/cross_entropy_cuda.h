@@ -1,5 +1,5 @@
-// Contracts as cross_entropy_cpu.h, on a GPU in stream order: pointers are device memory, num_tokens too. T is float or Bf16. No torch
-// here.
+// Contracts as cross_entropy_cpu.h, on a GPU in stream order: pointers are device memory, denominator too. T is float or Bf16.
+// No torch here.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 namespace lora_train::kernels {
 
 template <class T>
-void cross_entropy_in_place_cuda(Rows<T> logits, const std::int32_t* targets, const double* num_tokens,
-                                 float* losses, bool* correct, float* confidence, std::int64_t num_rows, std::int64_t V,
-                                 Stream stream);
+void cross_entropy_in_place_cuda(Rows<T> logits, const std::int32_t* targets, const float* weights,
+                                 const double* denominator, float* losses, bool* correct, float* confidence,
+                                 std::int64_t num_rows, std::int64_t V, Stream stream);
 
-/// *sum += all of losses [num_rows], in fp64, in an order that depends on num_rows alone.
-void add_losses_cuda(const float* losses, std::int64_t num_rows, double* sum, Stream stream);
+/// *sum += all of weights * losses, each [num_rows], in fp64, in an order that depends on num_rows alone. weights may be null: 1.
+void add_losses_cuda(const float* losses, const float* weights, std::int64_t num_rows, double* sum, Stream stream);
 
 }  // namespace lora_train::kernels

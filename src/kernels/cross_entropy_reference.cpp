@@ -5,8 +5,8 @@
 
 namespace lora_train::kernels {
 
-void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& num_tokens,
-                                      CrossEntropyOutput& output) {
+void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
+                                      const at::Tensor& denominator, CrossEntropyOutput& output) {
   const auto values = to_math(logits);
   const auto has_target = (targets != kNoTarget).unsqueeze(1);
   const auto index = targets.to(at::kLong).unsqueeze(1).clamp_min(0);
@@ -21,13 +21,16 @@ void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targ
   if (output.confidence.defined()) {
     output.confidence.copy_((largest - lse).exp().squeeze(1));
   }
-  if (num_tokens.defined()) {
+  if (denominator.defined()) {
     auto gradient = (values - lse).exp();
     gradient.scatter_add_(1, index, at::full_like(index, -1, gradient.options()));
-    logits.copy_(at::where(has_target, gradient / num_tokens.to(gradient.scalar_type()), 0.0));
+    if (weights.defined()) gradient.mul_(weights.unsqueeze(1));
+    logits.copy_(at::where(has_target, gradient / denominator.to(gradient.scalar_type()), 0.0));
   }
 }
 
-void add_losses_reference(const at::Tensor& losses, at::Tensor& sum) { sum.add_(losses.sum(at::kDouble)); }
+void add_losses_reference(const at::Tensor& losses, const at::Tensor& weights, at::Tensor& sum) {
+  sum.add_(weights.defined() ? losses.to(at::kDouble).mul(weights).sum() : losses.sum(at::kDouble));
+}
 
 }  // namespace lora_train::kernels

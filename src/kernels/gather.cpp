@@ -49,23 +49,30 @@ void scatter_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to
   });
 }
 
-void take_next(const at::Tensor& rows, const at::Tensor& targets, at::Tensor& next, at::Tensor& picked_rows,
-               at::Tensor& picked_targets) {
+void take_next(const RowLists& lists, at::Tensor& next, RowLists& picked) {
   constexpr auto kName = "take_next";
-  const auto check = [](const char* name, const at::Tensor& t, at::IntArrayRef sizes, at::ScalarType dtype) {
-    check_shape(kName, name, t, sizes);
+  const auto check = [](const char* name, const at::Tensor& t, std::int64_t count, at::ScalarType dtype) {
+    check_shape(kName, name, t, {count});
     check_contiguous(kName, name, t);
     check_dtype(kName, name, t, dtype);
   };
-  check("rows", rows, {-1}, at::kLong);
-  check("targets", targets, {rows.size(0)}, at::kInt);
-  check("next", next, {}, at::kLong);
-  check("picked_rows", picked_rows, {-1}, at::kLong);
-  check("picked_targets", picked_targets, {picked_rows.size(0)}, at::kInt);
-  if (!is_own_place(KernelName::kEmbedding, rows)) return take_next_reference(rows, targets, next, picked_rows, picked_targets);
-  own_kernels().take_next(read<std::int64_t>(rows), read<std::int32_t>(targets), write<std::int64_t>(next),
-                          write<std::int64_t>(picked_rows), write<std::int32_t>(picked_targets), picked_rows.size(0),
-                          own_stream());
+  check("rows", lists.rows, -1, at::kLong);
+  check("targets", lists.targets, lists.rows.size(0), at::kInt);
+  check("picked rows", picked.rows, -1, at::kLong);
+  const std::int64_t count = picked.rows.size(0);
+  check("picked targets", picked.targets, count, at::kInt);
+  const bool has_weights = lists.weights.defined();
+  if (has_weights) {
+    check("weights", lists.weights, lists.rows.size(0), at::kFloat);
+    check("picked weights", picked.weights, count, at::kFloat);
+  }
+  check_shape(kName, "next", next, {});
+  check_dtype(kName, "next", next, at::kLong);
+  if (!is_own_place(KernelName::kEmbedding, lists.rows)) return take_next_reference(lists, next, picked);
+  own_kernels().take_next(read<std::int64_t>(lists.rows), read<std::int32_t>(lists.targets),
+                          has_weights ? read<float>(lists.weights) : nullptr, write<std::int64_t>(next),
+                          write<std::int64_t>(picked.rows), write<std::int32_t>(picked.targets),
+                          has_weights ? write<float>(picked.weights) : nullptr, count, own_stream());
 }
 
 }  // namespace lora_train::kernels

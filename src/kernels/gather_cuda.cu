@@ -40,12 +40,13 @@ __global__ void __launch_bounds__(kThreads)
 constexpr unsigned kListThreads = 1024;
 
 __global__ void __launch_bounds__(kListThreads)
-    take_next_kernel(const std::int64_t* rows, const std::int32_t* targets, std::int64_t* next, std::int64_t* picked_rows,
-                     std::int32_t* picked_targets, std::int64_t count) {
+    take_next_kernel(const std::int64_t* rows, const std::int32_t* targets, const float* weights, std::int64_t* next,
+                     std::int64_t* picked_rows, std::int32_t* picked_targets, float* picked_weights, std::int64_t count) {
   const std::int64_t first = *next;
   for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) {
     picked_rows[i] = rows[first + i];
     picked_targets[i] = targets[first + i];
+    if (weights != nullptr) picked_weights[i] = weights[first + i];
   }
   __syncthreads();  // all have read where to begin
   if (threadIdx.x == 0) *next = first + count;
@@ -81,10 +82,11 @@ void scatter_rows_cuda(Rows<const T> from, const std::int64_t* rows, Rows<T> to,
   is_packed ? run(scatter_rows_kernel<T, kPack>, D / kPack) : run(scatter_rows_kernel<T, 1>, D);
 }
 
-void take_next_cuda(const std::int64_t* rows, const std::int32_t* targets, std::int64_t* next, std::int64_t* picked_rows,
-                    std::int32_t* picked_targets, std::int64_t count, Stream stream) {
-  launch("take_next", take_next_kernel, {1}, threads_for(count, kListThreads), stream, rows, targets, next, picked_rows,
-         picked_targets, count);
+void take_next_cuda(const std::int64_t* rows, const std::int32_t* targets, const float* weights, std::int64_t* next,
+                    std::int64_t* picked_rows, std::int32_t* picked_targets, float* picked_weights, std::int64_t count,
+                    Stream stream) {
+  launch("take_next", take_next_kernel, {1}, threads_for(count, kListThreads), stream, rows, targets, weights, next,
+         picked_rows, picked_targets, picked_weights, count);
 }
 
 #define LORA_TRAIN_INSTANTIATE(T)                                                                                \

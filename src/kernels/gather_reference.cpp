@@ -20,12 +20,12 @@ void scatter_rows_reference(const at::Tensor& from, const at::Tensor& rows, at::
   to.copy_(wider.index_copy_(0, rows.clamp_max(N), from).narrow(0, 0, N));
 }
 
-void take_next_reference(const at::Tensor& rows, const at::Tensor& targets, at::Tensor& next, at::Tensor& picked_rows,
-                         at::Tensor& picked_targets) {
-  const at::Tensor places = next + at::arange(picked_rows.size(0), rows.options());
-  at::index_select_out(picked_rows, rows, 0, places);
-  at::index_select_out(picked_targets, targets, 0, places);
-  next.add_(picked_rows.size(0));
+void take_next_reference(const RowLists& lists, at::Tensor& next, RowLists& picked) {
+  const at::Tensor places = next + at::arange(picked.rows.size(0), lists.rows.options());
+  at::index_select_out(picked.rows, lists.rows, 0, places);
+  at::index_select_out(picked.targets, lists.targets, 0, places);
+  if (lists.weights.defined()) at::index_select_out(picked.weights, lists.weights, 0, places);
+  next.add_(picked.rows.size(0));
 }
 
 }  // namespace lora_train::kernels

@@ -8,12 +8,11 @@
 #include <memory>
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/gemm.h"
-#include "lora_train/kernels/rms_norm.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/adapter_file.h"
 #include "lora_train/model/base_weights.h"
 #include "lora_train/model/decoder.h"
+#include "lora_train/model/lm_head.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::lora {
@@ -81,13 +80,8 @@ std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapte
 
 /// Logits [m, V] of positions [begin, begin + m).
 at::Tensor logits_of(const Passed& model, std::int64_t begin, std::int64_t m) {
-  const model::OuterWeights& outer = model.weights->acquire_outer(model::Pass::kForward);
-  const at::Tensor hidden = model.hidden.narrow(0, begin, m);
-  at::Tensor normed = at::empty_like(hidden), rstd = at::empty({m}, at::kFloat);
-  kernels::rms_norm_forward(hidden, outer.final_norm.weight, model.config.rms_norm_eps, normed, rstd);
-  at::Tensor logits = at::empty({m, outer.head.size(0)}, at::kFloat);
-  kernels::gemm(normed, outer.head.t(), logits);
-  return logits;
+  const model::LmHead head = model::lm_head_of(model.config, model.weights->acquire_outer(model::Pass::kForward));
+  return model::lm_head_logits(head, model.hidden.narrow(0, begin, m), /*use_adapter=*/true, model::HeadProduct::kGemm);
 }
 
 /// Which row position `slot` of the batch is in, and where in it.

@@ -19,8 +19,10 @@ namespace {
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kNoSlot = std::numeric_limits<std::int64_t>::max();  // behind every token: kernels/gather.h
 
-/// supervised 8, ids, positions, targets 4 each, cu_seqlens at most 4 + 4, document and order 4 each; 7 parts aligned.
-std::int64_t slot_bytes(std::int64_t max_tokens) { return max_tokens * 32 + 8 * kAlignment; }
+/// supervised 8, ids, positions, targets 4 each, cu_seqlens at most 4 + 4, document and order 4 each, weights 4; 8 parts aligned.
+std::int64_t slot_bytes(std::int64_t max_tokens, bool has_weights) {
+  return has_weights ? max_tokens * 36 + 9 * kAlignment : max_tokens * 32 + 8 * kAlignment;
+}
 
 template <class T>
 void put_part(const at::Tensor& host, std::int64_t begin, std::span<const T> values) {
@@ -36,7 +38,7 @@ at::Tensor part_of(const at::Tensor& buffer, std::int64_t begin, std::int64_t co
 
 BatchFeed::BatchFeed(const RunDevice& device, const BatchFeedOptions& options)
     : device_(device), options_(options), slots_(device.is_cuda() ? kNumSlots : 1) {
-  std::int64_t bytes = slot_bytes(options.max_tokens);
+  std::int64_t bytes = slot_bytes(options.max_tokens, options.has_weights);
   for (const auto& batch_class : options.classes) bytes = std::max(bytes, cut(batch_class).bytes);
   const auto on_device = at::TensorOptions(at::kByte).device(device.device);
   for (auto& slot : slots_) {
@@ -58,7 +60,7 @@ BatchFeed::~BatchFeed() {
 }
 
 std::int64_t BatchFeed::device_bytes(std::int64_t max_tokens) {
-  return static_cast<std::int64_t>(kNumSlots + 1) * slot_bytes(max_tokens);
+  return static_cast<std::int64_t>(kNumSlots + 1) * slot_bytes(max_tokens, true);
 }
 
 BatchFeed::Parts BatchFeed::cut(const data::BatchClass& sizes, std::int64_t num_supervised) const {
@@ -70,6 +72,7 @@ BatchFeed::Parts BatchFeed::cut(const data::BatchClass& sizes, std::int64_t num_
   };
   add(parts.supervised, num_supervised, sizeof(std::int64_t));
   add(parts.targets, num_supervised, sizeof(std::int32_t));
+  add(parts.weights, options_.has_weights ? num_supervised : 0, sizeof(float));
   add(parts.ids, N, sizeof(std::int32_t));
   add(parts.positions, N, sizeof(std::int32_t));
   add(parts.cu_seqlens, sizes.num_docs + 1, sizeof(std::int32_t));
@@ -89,10 +92,12 @@ void BatchFeed::fill(const data::MicroBatch& micro_batch, const Parts& parts, co
   put_part(host, parts.cu_seqlens.begin, micro_batch.cu_seqlens);
   auto* slots = part_of(host, parts.supervised.begin, parts.supervised.count, at::kLong).mutable_data_ptr<std::int64_t>();
   auto* targets = part_of(host, parts.targets.begin, parts.targets.count, at::kInt).mutable_data_ptr<std::int32_t>();
+  auto* weights = part_of(host, parts.weights.begin, parts.weights.count, at::kFloat).mutable_data_ptr<float>();
   for (std::size_t i = 0; i < micro_batch.labels.size(); ++i) {
     if (micro_batch.labels[i] == data::kIgnoredLabel) continue;
     *slots++ = static_cast<std::int64_t>(i);
     *targets++ = micro_batch.labels[i];
+    if (options_.has_weights) *weights++ = micro_batch.weights.empty() ? 1.0F : micro_batch.weights[i];
   }
   if (options_.has_dropout) {
     auto* documents =
@@ -122,6 +127,9 @@ void BatchFeed::fill_up(const data::MicroBatch& micro_batch, const Parts& parts,
   const auto trained = static_cast<std::size_t>(micro_batch.num_supervised);
   std::ranges::fill(part(parts.supervised, std::int64_t{}).subspan(trained), kNoSlot);
   std::ranges::fill(part(parts.targets, std::int32_t{}).subspan(trained), kernels::kNoTarget);
+  if (options_.has_weights) {
+    part_of(host, parts.weights.begin, parts.weights.count, at::kFloat).slice(0, micro_batch.num_supervised).zero_();
+  }
   if (options_.has_dropout) std::ranges::fill(part(parts.token_document, std::int32_t{}).subspan(begin), 0);
 }
 
@@ -154,6 +162,7 @@ model::Batch BatchFeed::put(const data::MicroBatch& micro_batch, int class_index
                   : data::BatchClass{std::ssize(micro_batch.ids), std::ssize(micro_batch.cu_seqlens) - 1,
                                      micro_batch.max_document_tokens};
   const Parts parts = is_in_class ? cut(sizes) : cut(sizes, micro_batch.num_supervised);
+  if (!micro_batch.weights.empty() && !options_.has_weights) throw ShapeError("BatchFeed", "weights that were not planned for");
   if (sizes.num_tokens > options_.max_tokens || parts.bytes > slots_.front().host.numel()) {
     throw ShapeError("BatchFeed", std::to_string(sizes.num_tokens) + " tokens, planned for " + std::to_string(options_.max_tokens));
   }
@@ -188,6 +197,7 @@ model::Batch BatchFeed::batch_of(const at::Tensor& memory, const at::Tensor& hos
   batch.positions = view(parts.positions, at::kInt);
   batch.supervised = view(parts.supervised, at::kLong);
   batch.targets = view(parts.targets, at::kInt);
+  if (options_.has_weights) batch.weights = view(parts.weights, at::kFloat);
   batch.num_supervised = num_supervised;
   batch.cu_seqlens.assign(ends, ends + parts.cu_seqlens.count);
   batch.cu_seqlens_device = view(parts.cu_seqlens, at::kInt);

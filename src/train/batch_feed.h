@@ -25,12 +25,13 @@ struct BatchFeedOptions {
   /// head.
   std::vector<data::BatchClass> classes{};
   std::int64_t chunk_rows = 1;
+  bool has_weights = false;  ///< supervised tokens come with their weight in the loss, 1 where a micro-batch has none
 };
 
 /// Not thread-safe.
 class BatchFeed {
  public:
-  /// Takes the buffers: about 32 bytes a token and slot, on the host and on the device.
+  /// Takes the buffers: about 32 bytes a token and slot, 36 with weights, on the host and on the device.
   BatchFeed(const RunDevice& device, const BatchFeedOptions& options);
   ~BatchFeed();
 
@@ -44,7 +45,7 @@ class BatchFeed {
   /// The class to fill a micro-batch up to; -1: none.
   int class_of(const data::MicroBatch& micro_batch) const;
 
-  /// Bytes that a feed for this many tokens takes of a GPU.
+  /// Bytes that a feed for this many tokens takes of a GPU, at most.
   static std::int64_t device_bytes(std::int64_t max_tokens);
 
  private:
@@ -59,7 +60,7 @@ class BatchFeed {
     std::int64_t begin = 0, count = 0;
   };
   struct Parts {
-    Part supervised, ids, positions, targets, cu_seqlens, token_document, order;
+    Part supervised, targets, weights, ids, positions, cu_seqlens, token_document, order;
     std::int64_t bytes = 0;
   };
   Parts cut(const data::BatchClass& sizes, std::int64_t num_supervised) const;

@@ -163,18 +163,20 @@ void allocate(Run& run) {
   const RunSpec& spec = run.spec;
   model::Decoder& decoder = *run.model.decoder;
   const std::int64_t max_tokens = spec.max_tokens;
+  const bool has_weights = run.data.has_weights();
   decoder.attention = spec.attention;
   decoder.windowed_attention = spec.windowed_attention;
   run.activations = std::make_unique<model::Activations>(
       decoder.shape, model::ActivationOptions{max_tokens, true, profile.lora_dropout > 0}, spec.recompute, decoder.dtype,
       run.device.device);
-  run.loss_head = plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes);
+  run.loss_head = plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes, has_weights);
   if (run.device.is_cuda() || kernels::can_capture()) {
     run.batch_classes = data::choose_batch_classes(data::batch_shapes(run.data.train, *run.plan), max_tokens);
   }
   run.feed = std::make_unique<BatchFeed>(
       run.device, BatchFeedOptions{max_tokens, profile.dataloader_pin_memory, profile.lora_dropout > 0,
-                                   profile.adapter == AdapterKind::kNone, run.batch_classes, run.loss_head->chunk_rows()});
+                                   profile.adapter == AdapterKind::kNone, run.batch_classes, run.loss_head->chunk_rows(),
+                                   has_weights});
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths));
   const model::Trainables& parameters = *run.model.parameters;

@@ -42,22 +42,26 @@ void check_finite(double loss, const data::NamedStore& data, const data::MicroBa
 EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
                     const std::vector<data::MicroBatchPlan>& plan) {
   model::LossSums sums;
+  double weight_sum = 0;
   EvalResult result;
   data::HostBuffer buffer;
   result.name = data.name;
   for (const auto& micro_plan : plan) {
     throw_if_stop_requested();
-    model::Batch batch = context.feed.put(data::build_micro_batch(data.store, micro_plan, buffer));
+    const data::MicroBatch micro_batch = data::build_micro_batch(data.store, micro_plan, buffer);
+    model::Batch batch = context.feed.put(micro_batch);
     batch.dropout.enabled = false;
     model::decoder_forward(context.decoder, batch, context.activations);
     const model::LossSums part =
         context.loss_head.evaluate(context.activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch);
     check_finite(part.loss, data, micro_plan);
     add(part, sums);
+    weight_sum += micro_batch.weight_sum;
   }
   const auto num_tokens = static_cast<double>(sums.num_tokens);
   result.num_tokens = sums.num_tokens;
-  result.loss = sums.loss / num_tokens;
+  result.weight_sum = weight_sum;
+  result.loss = sums.loss / weight_sum;
   result.perplexity = std::exp(result.loss);
   result.token_accuracy = static_cast<double>(sums.num_correct) / num_tokens;
   result.ece = calibration_error(sums);

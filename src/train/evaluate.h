@@ -19,7 +19,8 @@ struct EvalContext {
   BatchFeed& feed;
 };
 
-/// Runs through all documents once. Throws StopError between micro-batches. ece: 15 equal-width bins over the confidence
+/// Runs through all documents once. The loss is the mean over supervised tokens by their weights; accuracy and calibration
+/// count each token once. Throws StopError between micro-batches. ece: 15 equal-width bins over the confidence
 /// of the most likely token. Throws NumericError, naming rows of the micro-batch, when its loss is not finite.
 EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
                     const std::vector<data::MicroBatchPlan>& plan);

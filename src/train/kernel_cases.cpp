@@ -138,19 +138,23 @@ void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::i
 void add_cross_entropy(const Place& place, std::int64_t N, std::int64_t V, std::vector<Case>& cases) {
   const at::Tensor logits = place.uniform({N, V}).mul(4), targets = place.ids(N, V);
   const at::Tensor num_tokens = at::scalar_tensor(2, at::dtype(at::kDouble).device(place.device));
-  const auto run = [=](auto kernel) -> Call {
-    return [=](Outputs& o) {
-      kernels::CrossEntropyOutput output;
-      output.losses = o[1];
-      output.confidence = o[2];
-      kernel(o[0], targets, num_tokens, output);
+  const auto add = [&](const char* name, const at::Tensor& weights) {
+    const auto run = [=](auto kernel) -> Call {
+      return [=](Outputs& o) {
+        kernels::CrossEntropyOutput output;
+        output.losses = o[1];
+        output.confidence = o[2];
+        kernel(o[0], targets, weights, num_tokens, output);
+      };
     };
+    cases.push_back({name,
+                     sizes_text({{"N", N}, {"V", V}}),
+                     {logits, place.fp32({N}), place.fp32({N})},
+                     run(kernels::cross_entropy_in_place),
+                     run(kernels::cross_entropy_in_place_reference)});
   };
-  cases.push_back({"cross_entropy",
-                   sizes_text({{"N", N}, {"V", V}}),
-                   {logits, place.fp32({N}), place.fp32({N})},
-                   run(kernels::cross_entropy_in_place),
-                   run(kernels::cross_entropy_in_place_reference)});
+  add("cross_entropy", {});
+  add("cross_entropy weighted", place.uniform({N}).to(at::kFloat));
 }
 
 void add_embedding(const Place& place, std::int64_t N, std::int64_t V, std::int64_t D, std::vector<Case>& cases) {

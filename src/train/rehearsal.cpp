@@ -28,6 +28,7 @@ LargestMicroBatch find_largest(const Run& run) {
       largest.num_tokens = num_tokens;
       largest.plan.step = step;
       largest.plan.num_supervised = plan.num_supervised;
+      largest.plan.weight_sum = plan.weight_sum;
       largest.plan.micro_batches = {micro};
     }
   }
@@ -60,6 +61,7 @@ std::map<int, data::StepPlan> examples_of_classes(const Run& run) {
       data::StepPlan& example = examples[index];
       example.step = step;
       example.num_supervised = plan.num_supervised;
+      example.weight_sum = plan.weight_sum;
       example.micro_batches = {micro};
     }
   }

@@ -95,7 +95,9 @@ class Evaluation {
     model::Activations activations(decoder.shape, {.max_tokens = max_tokens, .needs_backward = false}, {}, decoder.dtype,
                                    model_.device.device);
     const auto loss_head = plan_loss_head(decoder, max_tokens, false);
-    BatchFeed feed(model_.device, {max_tokens, profile_.dataloader_pin_memory});
+    BatchFeedOptions options{max_tokens, profile_.dataloader_pin_memory};
+    for (const auto& store : data_.stores) options.has_weights = options.has_weights || store.store.has_weights();
+    BatchFeed feed(model_.device, options);
     std::vector<EvalResult> results;
     for (const auto& store : data_.stores) {
       const auto plan = data::plan_evaluation(store.store, data_.max_seq_len, profile_.packing, rows);

@@ -54,6 +54,7 @@ LoadedModel load_model(const Profile& profile, const RunDevice& device, const Mo
 /// For batches of at most max_tokens, all of which may be supervised.
 std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,
                                                 bool needs_backward,
-                                                std::int64_t chunk_bytes = model::LossHeadOptions{}.chunk_bytes);
+                                                std::int64_t chunk_bytes = model::LossHeadOptions{}.chunk_bytes,
+                                                bool has_weights = false);
 
 }  // namespace lora_train::train

@@ -161,10 +161,10 @@ class Loop {
     train_s_ += step_s;
     tokens_here_ += plan.num_tokens;
     ++steps_here_;
-    run_.state.loss_sum += result.loss * static_cast<double>(plan.num_supervised);
-    run_.state.loss_tokens += plan.num_supervised;
-    total_loss_sum_ += result.loss * static_cast<double>(plan.num_supervised);
-    total_loss_tokens_ += plan.num_supervised;
+    run_.state.loss_sum += result.loss * plan.weight_sum;
+    run_.state.loss_weight += plan.weight_sum;
+    total_loss_sum_ += result.loss * plan.weight_sum;
+    total_loss_weight_ += plan.weight_sum;
     report(step, result, step_s);
   }
 
@@ -172,7 +172,7 @@ class Loop {
     const data::StepPlan& plan = *step.plan;
     const double rate = static_cast<double>(steps_here_) / train_s_;
     const double eta_s = static_cast<double>(run_.plan->total_steps() - plan.step) / rate;
-    const double loss_mean = run_.state.loss_sum / static_cast<double>(run_.state.loss_tokens);
+    const double loss_mean = run_.state.loss_sum / run_.state.loss_weight;
     const metrics::ProgressState progress{plan.step, run_.plan->total_steps(), loss_mean, rate,
                                           static_cast<double>(tokens_here_) / train_s_, eta_s};
     const bool is_logged = plan.step % run_.profile().logging_steps == 0 || plan.step == run_.plan->total_steps();
@@ -200,12 +200,11 @@ class Loop {
     reporters_.write(record);
     reporters_.bar.log_step(progress);
     run_.state.loss_sum = 0;
-    run_.state.loss_tokens = 0;
+    run_.state.loss_weight = 0;
   }
 
   void evaluate_all() {
-    double loss_sum = 0;
-    long long num_tokens = 0;
+    double loss_sum = 0, weight_sum = 0;
     for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
       const auto start = Clock::now();
       const EvalResult result = evaluate(run_.eval_context(), run_.data.evals[i], run_.eval_plans[i]);
@@ -217,13 +216,13 @@ class Loop {
                     record.step, result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,
                     record.eval_s);
       log_info(line);
-      loss_sum += result.loss * static_cast<double>(result.num_tokens);
-      num_tokens += result.num_tokens;
+      loss_sum += result.loss * result.weight_sum;
+      weight_sum += result.weight_sum;
     }
-    if (num_tokens == 0) return;  // no evaluation sets
+    if (weight_sum == 0) return;  // no evaluation sets
     run_.startup.end_phase("evaluation");
     run_.state.eval_step = run_.state.step;
-    run_.state.eval_loss = loss_sum / static_cast<double>(num_tokens);
+    run_.state.eval_loss = loss_sum / weight_sum;
     if (!run_.state.best_eval_loss || *run_.state.eval_loss < *run_.state.best_eval_loss) {
       run_.state.best_eval_loss = run_.state.eval_loss;
       run_.state.best_step = run_.state.step;
@@ -322,8 +321,8 @@ class Loop {
                std::to_string(memory.num_segments - segments_after_first_step_) + " segments taken after step " +
                std::to_string(first_step_ + 1));
     }
-    if (total_loss_tokens_ > 0) {
-      summary_.train_loss = total_loss_sum_ / static_cast<double>(total_loss_tokens_);
+    if (total_loss_weight_ > 0) {
+      summary_.train_loss = total_loss_sum_ / total_loss_weight_;
       summary_.tokens_per_s = static_cast<double>(tokens_here_) / train_s_;
       summary_.steps_per_s = static_cast<double>(steps_here_) / train_s_;
     }
@@ -346,8 +345,8 @@ class Loop {
   std::int64_t saved_step_ = -1, failed_saves_ = 0;
   double stall_s_ = 0;
   Clock::time_point last_save_ = Clock::now();
-  double train_s_ = 0, total_loss_sum_ = 0;
-  std::int64_t tokens_here_ = 0, steps_here_ = 0, total_loss_tokens_ = 0;
+  double train_s_ = 0, total_loss_sum_ = 0, total_loss_weight_ = 0;
+  std::int64_t tokens_here_ = 0, steps_here_ = 0;
 };
 
 }  // namespace

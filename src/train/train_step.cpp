@@ -39,7 +39,7 @@ at::Tensor d_hidden_of(StepContext& context, const model::Batch& batch) {
   return context.activations.d_hidden.narrow(0, 0, batch.num_tokens());
 }
 
-at::Tensor num_tokens_of_step(StepContext& context) { return context.scalars.device()[optim::kNumSupervised]; }
+at::Tensor loss_denominator(StepContext& context) { return context.scalars.device()[optim::kLossDenominator]; }
 
 void ask_for_micro_batch(StepContext& context, const model::Batch& batch, int class_index) {
   if (context.graphs != nullptr && context.graphs->has(class_index)) {
@@ -48,14 +48,14 @@ void ask_for_micro_batch(StepContext& context, const model::Batch& batch, int cl
   model::decoder_forward(context.decoder, batch, context.activations);
   at::Tensor d_hidden = d_hidden_of(context, batch), loss_sum = context.scalars.device()[optim::kLossSum];
   context.loss_head.train(context.activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch,
-                          num_tokens_of_step(context), loss_sum, d_hidden);
+                          loss_denominator(context), loss_sum, d_hidden);
   ask_for_backward(context, batch);
 }
 
 /// Gradients of the whole step: everything before their norm and the update.
 double accumulate_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next,
                             double learning_rate) {
-  context.scalars.begin(optim::first_scalars(plan.step, plan.num_supervised, learning_rate, context.adamw),
+  context.scalars.begin(optim::first_scalars(plan.step, plan.weight_sum, learning_rate, context.adamw),
                         dropout_keys(context, plan.step));
   context.parameters.grads.zero_();
   double data_wait_ms = 0;
@@ -82,7 +82,7 @@ void ask_for_forward(StepContext& context, const model::Batch& batch) {
 
 void ask_for_next_losses(StepContext& context, const model::Batch& batch) {
   at::Tensor loss_sum = context.scalars.device()[optim::kLossSum];
-  context.loss_head.train_next(context.activations.final_hidden, batch, num_tokens_of_step(context), loss_sum,
+  context.loss_head.train_next(context.activations.final_hidden, batch, loss_denominator(context), loss_sum,
                                context.activations.d_hidden);
 }
 
@@ -138,7 +138,7 @@ double ask_for_step(StepContext& context, const data::StepPlan& plan, const Next
 StepResult receive_step(StepContext& context, const data::StepPlan& plan) {
   const auto scalars = context.scalars.receive();
   StepResult result;
-  result.loss = scalars[optim::kLossSum] / static_cast<double>(plan.num_supervised);
+  result.loss = scalars[optim::kLossSum] / plan.weight_sum;
   result.grad_norm = scalars[optim::kGradNorm];
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) refuse_non_finite(context, plan, result);
   return result;

@@ -61,7 +61,7 @@ double ask_for_step(StepContext& context, const data::StepPlan& plan, const Next
 double ask_for_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next);
 
 struct StepResult {
-  double loss = 0;       ///< sum over supervised tokens / their number in the whole step
+  double loss = 0;       ///< mean over the supervised tokens of the whole step, by their weights
   double grad_norm = 0;  ///< before clipping
 };
 

@@ -21,6 +21,7 @@ def chat(*roles_and_contents, **more):
 
 OK = '{"text": "good"}'
 CHAT = chat(("user", "1 + 1?"), ("assistant", "2"))
+WEIGHED = '{"messages": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2", "weight": %s}]}'
 DEEP = '{"text": "a", "x": ' + "[" * 70 + "]" * 70 + "}"
 
 CASES = [
@@ -97,6 +98,9 @@ CASES = [
     ("kwargs_is_list", "r.jsonl", chat(("user", "a"), ("assistant", "b"), chat_template_kwargs=[1]) + "\n", ":1",
      "chat_template_kwargs is array"),
     ("no_assistant_turn", "r.jsonl", chat(("user", "a")) + "\n", ":1", "every row of the training data is masked"),
+    *((f"weight_{name}", "r.jsonl", CHAT + "\n" + WEIGHED % weight + "\n", place, message) for name, weight, place, message in [
+        ("negative", "-0.5", ":2", "messages[1].weight is -0.5"), ("string", '"2"', ":2", "messages[1].weight is string"),
+        ("too_large", "1e39", ":2", "messages[1].weight is 1e+39"), ("nan", "NaN", ":2:102", "NaN and Infinity")]),
     ("sharegpt_role", "r.jsonl", '{"conversations": [{"from": "robot", "value": "a"}]}\n', ":1", "unknown speaker"),
     ("sharegpt_value", "r.jsonl", '{"conversations": [{"from": "gpt"}]}\n', ":1", "conversations[0]"),
     ("sharegpt_empty", "r.jsonl", '{"conversations": []}\n', ":1", "conversations is empty"),
@@ -127,6 +131,7 @@ CASES = [
 ]
 
 GOOD = [
+    ("weights", "r.jsonl", (WEIGHED % "0.5" + "\n" + WEIGHED % "3").encode(), 2),
     ("bom", "r.jsonl", b"\xef\xbb\xbf" + OK.encode() + b"\n", 1),
     ("crlf_and_blank_lines", "r.jsonl", (OK + "\r\n\r\n" + OK + "\r\n").encode(), 2),
     ("no_last_line_end", "r.jsonl", (OK + "\n" + OK).encode(), 2),

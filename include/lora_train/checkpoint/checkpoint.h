@@ -29,8 +29,8 @@ struct TrainState {
   std::optional<double> eval_loss, best_eval_loss;
   std::optional<std::int64_t> best_step;
   std::optional<std::int64_t> eval_step;  ///< of the last evaluation that came to its end
-  double loss_sum = 0;                    ///< since the last logged step: sum over supervised tokens, and their number
-  std::int64_t loss_tokens = 0;
+  double loss_sum = 0;                    ///< since the last logged step: sum over supervised tokens by their weights
+  double loss_weight = 0;                 ///< sum of these weights; "loss_tokens" in the file
   std::int64_t loss_chunk_rows = 0;       ///< rows of a chunk of the loss head, on which the last bits depend; 0: not known
   std::string tuning;  ///< JSON object: what was chosen by measuring, so that a resumed run chooses the same; empty: nothing
 };

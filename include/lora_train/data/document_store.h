@@ -29,10 +29,18 @@ class DocumentStore {
   std::span<const std::int32_t> ids(std::size_t i) const { return row(i).ids.first(documents_[i].num_tokens); }
   /// Labels of document i in Hugging Face's convention: as long as ids, not shifted, -100 = not trained.
   std::span<const std::int32_t> labels(std::size_t i) const { return row(i).labels.first(documents_[i].num_tokens); }
+  /// Weights of document i in the loss, as long as ids; empty: all 1.
+  std::span<const float> weights(std::size_t i) const {
+    return has_weights(i) ? first_weights(row(i), documents_[i].num_tokens) : std::span<const float>();
+  }
   std::int64_t num_tokens(std::size_t i) const { return documents_[i].num_tokens; }
-  /// Labels other than -100 at positions >= 1: what document i adds to the denominator of the loss.
+  /// Labels other than -100 at positions >= 1.
   std::int64_t num_supervised(std::size_t i) const { return documents_[i].num_supervised; }
-  /// Hash of the whole row's ids and labels: equal rows have equal ones.
+  /// The sum of their weights: what document i adds to the denominator of the loss. num_supervised(i) without weights.
+  double weight_sum(std::size_t i) const;
+  /// Whether a row of one of its tables has weights.
+  bool has_weights() const;
+  /// Hash of the whole row's ids, labels and weights: equal rows have equal ones.
   std::uint64_t content_hash(std::size_t i) const { return row(i).content_hash; }
   /// Which table document i is in, in the order in which they were added. Tables never interleave.
   std::size_t table(std::size_t i) const { return documents_[i].table; }
@@ -65,7 +73,13 @@ class DocumentStore {
   struct Source {
     std::shared_ptr<const TokenTable> table;
     std::vector<std::string> files;
+    bool has_weights = false;
   };
+  // Asks no row of a table without weights.
+  bool has_weights(std::size_t i) const { return (*sources_)[documents_[i].table].has_weights; }
+  static std::span<const float> first_weights(const TokenRow& row, std::size_t count) {
+    return row.weights.first(row.weights.empty() ? 0 : count);
+  }
   TokenRow row(std::size_t i) const { return (*sources_)[documents_[i].table].table->row(documents_[i].position); }
 
   std::vector<Document> documents_;

@@ -18,9 +18,11 @@ struct MicroBatch {
   std::span<const std::int32_t> positions;         ///< [N], from 0 in each document
   std::span<const std::int32_t> cu_seqlens;        ///< [num_docs + 1], starts with 0, ends with N
   std::span<const std::int32_t> document_in_step;  ///< [num_docs] ordinal of the document in the global step
-  std::span<const std::int32_t> storage;           ///< all of the above; what lies between the parts is undefined
+  std::span<const std::int32_t> storage;           ///< all of these; what lies between the parts is undefined
   std::int64_t max_document_tokens = 0;
-  std::int64_t num_supervised = 0;  ///< labels other than -100
+  std::int64_t num_supervised = 0;      ///< labels other than -100
+  std::span<const float> weights = {};  ///< [N] shifted as labels are: of that token in the loss; empty: all 1
+  double weight_sum = 0;                ///< of the supervised tokens
 };
 
 /// Gathers the documents of a plan into the buffer, which the result points into: valid until the buffer is used again.

@@ -70,6 +70,9 @@ struct PreparedData {
   /// Of chats: the token that ends an assistant turn. Warnings about it were logged.
   std::optional<std::int32_t> stop_token_id;
   std::string fingerprint;       ///< hash128 over the bytes of all training files and every option that matters
+
+  /// Whether a token of any set counts for other than 1 in the loss.
+  bool has_weights() const;
 };
 
 /// Reads and tokenises everything. tokenizer and chat_template may be null when no row needs them (pre-tokenised).
@@ -95,6 +98,7 @@ struct RowView {
   std::vector<std::string> pieces = {};
   std::vector<bool> is_special = {};  ///< per token; empty without a tokenizer
   std::string text;
+  std::vector<float> weights = {};  ///< of the tokens in the loss; empty: all 1
 };
 
 /// Documents first .. first + count - 1 of the store (fewer at its end).

@@ -1,9 +1,10 @@
 // Tokenised rows of one dataset in one flat piece: written once, then only read, from memory or from a mapped file.
 //
 // Layout, little-endian: records, one per row, each {u64 line, u64 content_hash, u32 num_tokens, u32 num_supervised,
-// u32 file, u32 0, i32 ids[num_tokens], i32 labels[num_tokens]}; then metadata (JSON); then a footer with sizes,
-// the key and hashes of body and footer. Nothing has to be known before the first row, and no part grows in
-// memory while a table is written.
+// u32 file, u32 has_weights, i32 ids[num_tokens], i32 labels[num_tokens]} and, where has_weights is 1,
+// {f32 weights[num_tokens], 4 bytes 0 where num_tokens is odd}; then metadata (JSON); then a footer with sizes, the key and
+// hashes of body and footer. Nothing has to be known before the first row, and no part grows in memory while a table is
+// written.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +22,11 @@ namespace lora_train::data {
 /// One row. Spans point into the table.
 struct TokenRow {
   std::uint64_t line = 0;          ///< from 1
-  std::uint64_t content_hash = 0;  ///< of ids and labels
+  std::uint64_t content_hash = 0;  ///< of ids, labels and weights
   std::uint32_t file = 0;          ///< index into the files that the metadata names
   std::uint32_t num_supervised = 0;
   std::span<const std::int32_t> ids, labels;
+  std::span<const float> weights = {};  ///< of the tokens in the loss, 0 where the label is -100; empty: all 1
 };
 
 /// A finished table. Threads: any number may read.
@@ -46,7 +48,9 @@ class TokenTable {
 
   /// Rows are found by position, in units of 8 bytes: the first is at 0, the one after row r at next(position, r).
   TokenRow row(std::uint64_t position) const;
-  static std::uint64_t next(std::uint64_t position, const TokenRow& row) { return position + 4 + row.ids.size(); }
+  static std::uint64_t next(std::uint64_t position, const TokenRow& row) {
+    return position + 4 + row.ids.size() + (row.weights.size() + 1) / 2;
+  }
 
  private:
   TokenTable() = default;
@@ -64,9 +68,9 @@ class TokenTableWriter {
   /// To `file`, which appears whole in finish() or not at all; an empty path writes to memory.
   TokenTableWriter(const std::filesystem::path& file, std::string key);
 
-  /// ids and labels have the same length, at least 1. Throws IoError (disk full).
+  /// ids and labels have the same length, at least 1; so have weights, or they are empty. Throws IoError (disk full).
   void append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels, std::uint32_t file,
-              std::uint64_t line);
+              std::uint64_t line, std::span<const float> weights = {});
   std::int64_t num_rows() const { return num_rows_; }
   std::int64_t num_tokens() const { return num_tokens_; }
   std::int64_t num_supervised() const { return num_supervised_; }

@@ -15,8 +15,8 @@ namespace lora_train::kernels {
 
 /// Places in the fp64 tensor of a step's scalars (optim/step_scalars.h).
 enum StepScalar : std::int64_t {
-  kLossSum,          ///< sum of the token losses of the step so far
-  kNumSupervised,    ///< tokens that the loss is divided by
+  kLossSum,          ///< weighted sum of the token losses of the step so far
+  kLossDenominator,  ///< sum of the weights of the step's supervised tokens
   kLearningRate,
   kBeta1Correction,  ///< 1 - beta1^step
   kBeta2Correction,  ///< 1 - beta2^step

@@ -14,15 +14,17 @@ void gather_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to)
 /// int64, not negative, distinct below N.
 void scatter_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to);
 
-/// The next m entries of lists that a device goes through by itself: picked_rows = rows[next .. next + m], picked_targets
-/// alike, and then next += m. rows [M] int64, targets [M] int32; next [] int64 with next + m <= M; picked_rows [m] and
-/// picked_targets [m]. All contiguous, all on the same device.
-void take_next(const at::Tensor& rows, const at::Tensor& targets, at::Tensor& next, at::Tensor& picked_rows,
-               at::Tensor& picked_targets);
+/// Lists that a device goes through by itself. rows [M] int64, targets [M] int32, weights [M] fp32 or undefined.
+struct RowLists {
+  at::Tensor rows, targets, weights;
+};
+
+/// The next m entries: picked.rows = lists.rows[next .. next + m], targets and weights alike, and then next += m. next []
+/// int64 with next + m <= M. picked.weights is defined where lists.weights is. All contiguous, all on the same device.
+void take_next(const RowLists& lists, at::Tensor& next, RowLists& picked);
 
 void gather_rows_reference(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to);
 void scatter_rows_reference(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to);
-void take_next_reference(const at::Tensor& rows, const at::Tensor& targets, at::Tensor& next, at::Tensor& picked_rows,
-                         at::Tensor& picked_targets);
+void take_next_reference(const RowLists& lists, at::Tensor& next, RowLists& picked);
 
 }  // namespace lora_train::kernels

@@ -16,6 +16,7 @@ struct Batch {
   at::Tensor positions;  ///< [N] int32, from 0 in each document
   at::Tensor supervised; ///< [M] int64: slots whose next token is trained, ascending; then, in a batch class, N and more
   at::Tensor targets;    ///< [M] int32: that token; kernels::kNoTarget behind the last
+  at::Tensor weights;    ///< [M] fp32: what that token counts for in the loss; undefined: 1
   int64_t num_supervised = -1;  ///< of these, those with a token; -1: all
   std::vector<int64_t> cu_seqlens;  ///< num_docs + 1
   at::Tensor cu_seqlens_device;     ///< the same, int32 on the device; undefined: made from these where a GPU needs it

@@ -1,15 +1,16 @@
-// Final norm, output head and cross entropy on supervised rows only, in chunks: logits of a whole batch never exist.
+// Log-probabilities of supervised tokens and their gradients, in chunks of rows: logits of a whole batch never exist.
 // M supervised rows, m rows of a chunk, D hidden, V vocabulary.
 #pragma once
 
 #include "lora_train/kernels/cross_entropy.h"
 #include "lora_train/model/batch.h"
-#include "lora_train/model/weights.h"
+#include "lora_train/kernels/gather.h"
+#include "lora_train/model/lm_head.h"
 
 namespace lora_train::model {
 
 struct LossSums {
-  double loss = 0;           ///< sum over supervised tokens, in fp64
+  double loss = 0;           ///< sum over supervised tokens of -weight * log p, in fp64
   int64_t num_tokens = 0;    ///< M
   int64_t num_correct = 0;   ///< target is the most likely token
   /// Calibration: per bin of 15 over the confidence of the most likely token: tokens, sum of confidence, correct.
@@ -27,6 +28,9 @@ struct LossHeadOptions {
   int64_t max_rows = 0;        ///< supervised rows of the largest batch
   bool needs_backward = true;  ///< false: for evaluate() alone
   int64_t chunk_bytes = int64_t{256} << 20;  ///< logits of a chunk take about this; a GEMM of few rows mostly packs the head
+  bool has_weights = false;    ///< batches of train_next() have weights
+  double logit_scale = 1;
+  double norm_weight_offset = 0;
 };
 
 /// Its buffers are made once; those with logits hold a chunk. Not thread-safe.
@@ -35,47 +39,57 @@ class LossHead {
   /// Buffers have dtype and device of `weights`, which outlive the head.
   LossHead(OuterWeights& weights, const LossHeadOptions& options);
 
-  /// hidden [N, D]: output of the last layer. Adds the loss of every supervised token to loss_sum ([] fp64, on the device)
-  /// and writes d_hidden [N, D], zero on rows without a target: the gradient of that sum divided by num_tokens ([] fp64, on
-  /// the device), the supervised tokens of the global step. Gradients of norm, head and trainable rows are added to where
-  /// they are defined. Waits for nothing.
-  void train(const at::Tensor& hidden, const Batch& batch, const at::Tensor& num_tokens, at::Tensor& loss_sum,
+  /// Cross entropy in one pass. hidden [N, D]: output of the last layer. Adds the weighted loss of every supervised token to
+  /// loss_sum ([] fp64, on the device) and writes d_hidden [N, D], zero on rows without a target: the gradient of that sum
+  /// divided by denominator ([] fp64, on the device), the sum of weights of the global step. Gradients of norm, head and
+  /// trainable rows are added to where they are defined. Waits for nothing.
+  void train(const at::Tensor& hidden, const Batch& batch, const at::Tensor& denominator, at::Tensor& loss_sum,
              at::Tensor& d_hidden);
 
   /// The same in parts that a device can replay: begin() and then train_next() num_chunks() times, each for the next
   /// chunk_rows() entries of batch.supervised, counted on the device. These entries must be there: a batch class.
   void begin(at::Tensor& d_hidden);
-  void train_next(const at::Tensor& hidden, const Batch& batch, const at::Tensor& num_tokens, at::Tensor& loss_sum,
+  void train_next(const at::Tensor& hidden, const Batch& batch, const at::Tensor& denominator, at::Tensor& loss_sum,
                   at::Tensor& d_hidden);
   int64_t chunk_rows() const { return chunk_rows_; }
   int64_t num_chunks(const Batch& batch) const { return (batch.num_trained_tokens() + chunk_rows_ - 1) / chunk_rows_; }
 
-  /// Loss and statistics of a batch, without gradients.
-  LossSums evaluate(const at::Tensor& hidden, const Batch& batch);
+  /// For objectives that need every log p before a gradient (model/objective.h), in two passes over the logits.
+  /// Writes log p of the supervised tokens, [M] fp32 (fp64), on the device.
+  void log_probs(const at::Tensor& hidden, const Batch& batch, at::Tensor& log_probs, bool use_adapter = true);
+  /// Gradients as train() has them, of sum(-token_weights * log p) / denominator. token_weights [M] fp32, of any sign, or
+  /// undefined: 1. The weights of the batch are not looked at.
+  void backward(const at::Tensor& hidden, const Batch& batch, const at::Tensor& token_weights,
+                const at::Tensor& denominator, at::Tensor& d_hidden);
+
+  /// Loss and statistics of a batch, without gradients. Waits for the device.
+  LossSums evaluate(const at::Tensor& hidden, const Batch& batch, bool use_adapter = true);
 
   /// Bytes of its buffers.
   int64_t bytes() const { return bytes_; }
 
  private:
-  /// Buffers cut to m rows, normed and logits filled.
+  /// Buffers cut to m rows, hidden rows and logits filled.
   struct Chunk {
-    at::Tensor slots, targets;  ///< [m]
-    at::Tensor picked, normed, logits, rstd;
+    kernels::RowLists lists;  ///< [m]
+    LmHeadRows rows;
     kernels::CrossEntropyOutput output;
   };
-  Chunk forward(const at::Tensor& hidden, const at::Tensor& slots, const at::Tensor& targets);
-  void backward(Chunk& chunk, at::Tensor& d_hidden);
-  void train_rows(const at::Tensor& hidden, const at::Tensor& slots, const at::Tensor& targets,
-                  const at::Tensor& num_tokens, at::Tensor& loss_sum, at::Tensor& d_hidden);
+  Chunk forward(const at::Tensor& hidden, const kernels::RowLists& lists, bool use_adapter);
+  /// loss_sum may be undefined.
+  void train_rows(const at::Tensor& hidden, const kernels::RowLists& lists, const at::Tensor& denominator,
+                  at::Tensor& loss_sum, at::Tensor& d_hidden);
+  void train_all(const at::Tensor& hidden, const kernels::RowLists& lists, int64_t num_rows, const at::Tensor& denominator,
+                 at::Tensor& loss_sum, at::Tensor& d_hidden);
   at::Tensor make(at::IntArrayRef sizes, at::ScalarType dtype);
 
-  OuterWeights& weights_;
-  double norm_eps_;
+  LmHead head_;
   int64_t chunk_rows_, bytes_ = 0;
-  at::Tensor picked_, normed_, logits_, rstd_;     ///< [m, D], [m, D], [m, V], [m]
+  LmHeadRows rows_;                                ///< of a chunk
   at::Tensor losses_, correct_, confidence_;       ///< [m]
-  at::Tensor d_normed_, d_picked_;                 ///< [m, D], undefined without backward
-  at::Tensor next_, slots_, targets_;              ///< of train_next(): [] and [m] int64, [m] int32
+  at::Tensor d_normed_, d_hidden_;                 ///< [m, D], undefined without backward
+  at::Tensor next_;                                ///< of train_next(): []
+  kernels::RowLists next_lists_;                   ///< [m]
 };
 
 }  // namespace lora_train::model

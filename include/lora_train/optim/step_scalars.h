@@ -15,11 +15,11 @@ namespace lora_train::optim {
 using kernels::AdamWOptions;
 using enum kernels::StepScalar;
 
-/// The scalars that the host writes: kLossSum (0), kNumSupervised, kLearningRate, kBeta1Correction, kBeta2Correction.
+/// The scalars that the host writes: kLossSum (0), kLossDenominator, kLearningRate, kBeta1Correction, kBeta2Correction.
 constexpr std::int64_t kNumFirstScalars = kBeta2Correction + 1;
 
 /// For optimizer step `step`, which counts from 1. Throws ShapeError where it is less.
-std::array<double, kNumFirstScalars> first_scalars(std::int64_t step, std::int64_t num_supervised, double learning_rate,
+std::array<double, kNumFirstScalars> first_scalars(std::int64_t step, double loss_denominator, double learning_rate,
                                                    const AdamWOptions& options);
 
 }  // namespace lora_train::optim

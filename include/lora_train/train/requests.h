@@ -64,6 +64,7 @@ struct EvalResult {
   std::string name;
   double loss = 0, perplexity = 0, token_accuracy = 0, ece = 0;
   long long num_tokens = 0;
+  double weight_sum = 0;  ///< of these tokens in the loss
   long long num_rows_cut = 0, num_rows_lost = 0;  ///< overlength: truncate; every reason that the ledger has
   std::optional<ChoiceFigures> choices = {};
   std::optional<MatchFigures> exact_match = {};

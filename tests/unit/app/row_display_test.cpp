@@ -49,6 +49,13 @@ TEST(RowDisplay, JsonHasTheLabelsAsTheyAre) {
             R"({"source":"a.jsonl:2","input_ids":[5,6,7,8],"labels":[-100,6,7,-100],"text":"Hi a\n\u001b[2J!"})");
 }
 
+TEST(RowDisplay, ShowsWeights) {
+  data::RowView row = kRow;
+  row.weights = {0, 0.25F, 3, 0};
+  EXPECT_NE(format_row(row, false).find("ids: 5 6*0.25 7*3 8\n"), std::string::npos) << format_row(row, false);
+  EXPECT_NE(row_to_json(row).find(R"("labels":[-100,6,7,-100],"weights":[0.0,0.25,3.0,0.0],"text")"), std::string::npos);
+}
+
 TEST(RowDisplay, WithoutATokenizerThereIsNoText) {
   const data::RowView bare = {.source = "a:1", .ids = {1, 2}, .labels = {1, 2}, .pieces = {}, .text = ""};
   EXPECT_EQ(row_to_json(bare), R"({"source":"a:1","input_ids":[1,2],"labels":[1,2],"text":null})");

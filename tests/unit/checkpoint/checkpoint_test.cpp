@@ -37,7 +37,7 @@ TEST(Checkpoint, BringsBackEveryBit) {
   contents.state.best_eval_loss = 0.1 + 0.2;
   contents.state.eval_step = 6;
   contents.state.loss_sum = 1.0 / 3.0;
-  contents.state.loss_tokens = 77;
+  contents.state.loss_weight = 77.5;
   contents.state.started_at = 1234567890;
   contents.world_size = 4;
   const fs::path path = save(folder.path(), contents);
@@ -50,7 +50,7 @@ TEST(Checkpoint, BringsBackEveryBit) {
   EXPECT_FALSE(found.state.eval_loss.has_value());
   EXPECT_EQ(found.state.eval_step, 6);
   EXPECT_EQ(found.state.loss_sum, 1.0 / 3.0);
-  EXPECT_EQ(found.state.loss_tokens, 77);
+  EXPECT_EQ(found.state.loss_weight, 77.5);
   EXPECT_EQ(found.state.started_at, 1234567890);
   EXPECT_EQ(found.world_size, 4);
   EXPECT_EQ(found.fingerprints, contents.fingerprints);

@@ -4,6 +4,7 @@
 
 #include "byte_tokenizer.h"
 #include "lora_train/base/error.h"
+#include "lora_train/data/document_store.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "support/test_data.h"
@@ -68,29 +69,29 @@ TEST_F(EncodeSample, ChatWithoutAnAssistantTurnTrainsNothing) {
   }
 }
 
-ChatSample with_marks(ChatSample chat, std::vector<TurnMark> marks) {
-  chat.marks = std::move(marks);
+constexpr std::optional<float> kNone = std::nullopt, kSkip = 0, kTrain = 1;
+
+ChatSample with_weights(ChatSample chat, std::vector<std::optional<float>> weights) {
+  chat.weights = std::move(weights);
   return chat;
 }
 
 TEST_F(EncodeSample, MarkedTurnsAreNotTrained) {
-  using enum TurnMark;
-  const ChatSample first = with_marks(chat_, {kNone, kSkip, kSkip, kNone, kTrain});
-  const ChatSample last = with_marks(chat_, {kNone, kNone, kTrain, kNone, kSkip});
+  const ChatSample first = with_weights(chat_, {kNone, kSkip, kSkip, kNone, kTrain});
+  const ChatSample last = with_weights(chat_, {kNone, kNone, kTrain, kNone, kSkip});
   EXPECT_EQ(encode(first, LossOn::kAuto), "system:s.user:a.assistant:b.user:c.assistant:[d.]");
   EXPECT_EQ(encode(last, LossOn::kAssistant), "system:s.user:a.assistant:[b.]user:c.assistant:d.");
   EXPECT_EQ(encode(first, LossOn::kLast), "system:s.user:a.assistant:b.user:c.assistant:[d.]");
   EXPECT_EQ(encode(last, LossOn::kLast), "system:s.user:a.assistant:b.user:c.assistant:d.");
-  EXPECT_EQ(encode(with_marks(pair_, {kNone, kTrain, kNone, kSkip}), LossOn::kCompletion),
+  EXPECT_EQ(encode(with_weights(pair_, {kNone, kTrain, kNone, kSkip}), LossOn::kCompletion),
             "user:a.assistant:b.user:c.assistant:d.");
-  EXPECT_EQ(encode(with_marks(pair_, {kNone, kTrain}), LossOn::kAuto), "user:a.assistant:b.user:c.assistant:[d.]");
+  EXPECT_EQ(encode(with_weights(pair_, {kNone, kTrain}), LossOn::kAuto), "user:a.assistant:b.user:c.assistant:[d.]");
 }
 
 TEST_F(EncodeSample, AllLeavesMarkedTurnsOut) {
-  using enum TurnMark;
-  EXPECT_EQ(encode(with_marks(chat_, {kTrain, kNone, kSkip, kNone, kNone}), LossOn::kAll),
+  EXPECT_EQ(encode(with_weights(chat_, {kTrain, kNone, kSkip, kNone, kNone}), LossOn::kAll),
             "[system:s.user:a.assistant:]b.[user:c.assistant:d.]");
-  EXPECT_EQ(encode(with_marks(chat_, {kNone, kNone, kSkip, kNone, kSkip}), LossOn::kAll),
+  EXPECT_EQ(encode(with_weights(chat_, {kNone, kNone, kSkip, kNone, kSkip}), LossOn::kAll),
             "[system:s.user:a.assistant:]b.[user:c.assistant:]d.");
 }
 
@@ -100,10 +101,10 @@ TEST_F(EncodeSample, AllTrainsNoTokenThatTouchesAMarkedTurn) {
   const auto chat_template = tokenizer::ChatTemplate::load(folder);
   const ChatSample chat{{{"user", "a"}, {"assistant", "hello there"}, {"user", "c"}, {"assistant", "d"}}, 0, {}, {}};
   const EncodeOptions options{tokenizer.get(), chat_template.get(), LossOn::kAll, 0};
-  const ChatSample marked = with_marks(chat, {TurnMark::kNone, TurnMark::kSkip, TurnMark::kNone, TurnMark::kNone});
+  const ChatSample marked = with_weights(chat, {kNone, kSkip, kNone, kNone});
   EncodeOptions only_turns = options;
   only_turns.loss_on = LossOn::kAssistant;
-  const ChatSample others = with_marks(chat, {TurnMark::kNone, TurnMark::kNone, TurnMark::kNone, TurnMark::kSkip});
+  const ChatSample others = with_weights(chat, {kNone, kNone, kNone, kSkip});
   const auto all = encode_sample(marked, options).labels, turn = encode_sample(others, only_turns).labels;
   ASSERT_EQ(all.size(), turn.size());
   std::size_t num_skipped = 0;
@@ -114,8 +115,32 @@ TEST_F(EncodeSample, AllTrainsNoTokenThatTouchesAMarkedTurn) {
   EXPECT_GE(num_skipped, 3U);
 }
 
-TEST_F(EncodeSample, RefusesMarksItCannotHonour) {
-  using enum TurnMark;
+TEST_F(EncodeSample, TokensOfATurnHaveItsWeight) {
+  const auto weights_of = [&](const ChatSample& chat, LossOn loss_on) {
+    return encode_sample(chat, {&tokenizer_, &template_, loss_on, 0}).weights;
+  };
+  const auto expect = [&](const ChatSample& chat, LossOn loss_on, float second, float last, float others) {
+    const EncodedSample sample = encode_sample(chat, {&tokenizer_, &template_, loss_on, 0});
+    ASSERT_EQ(sample.weights.size(), sample.ids.size());
+    const std::size_t second_turn = std::string("system:s.user:a.assistant:").size();
+    const std::size_t last_turn = std::string("system:s.user:a.assistant:b.user:c.assistant:").size();
+    for (std::size_t i = 0; i < sample.ids.size(); ++i) {
+      const bool is_second = i >= second_turn && i < second_turn + 2, is_last = i >= last_turn && i < last_turn + 2;
+      EXPECT_EQ(sample.weights[i], is_second ? second : is_last ? last : others) << i;
+      EXPECT_EQ(sample.weights[i] == 0, sample.labels[i] == kIgnoredLabel) << i;
+    }
+  };
+  const ChatSample both = with_weights(chat_, {kNone, kNone, 0.25F, kNone, 3});
+  expect(both, LossOn::kAuto, 0.25F, 3, 0);
+  expect(both, LossOn::kLast, 0, 3, 0);
+  expect(both, LossOn::kAll, 0.25F, 3, 1);
+  expect(with_weights(chat_, {kNone, kNone, 0.25F, kNone, kTrain}), LossOn::kAssistant, 0.25F, 1, 0);
+  expect(with_weights(chat_, {kNone, kNone, kSkip, kNone, 2}), LossOn::kAssistant, 0, 2, 0);
+  EXPECT_TRUE(weights_of(with_weights(chat_, {kNone, kNone, kSkip, kNone, kTrain}), LossOn::kAuto).empty());
+  EXPECT_TRUE(weights_of(with_weights(chat_, {kNone, kNone, 0.5F}), LossOn::kLast).empty()) << "a turn that is not trained";
+}
+
+TEST_F(EncodeSample, RefusesWeightsItCannotHonour) {
   const auto refusal = [&](const ChatSample& chat, LossOn loss_on) -> std::string {
     try {
       encode(chat, loss_on);
@@ -124,11 +149,14 @@ TEST_F(EncodeSample, RefusesMarksItCannotHonour) {
     }
     return "accepted";
   };
-  const ChatSample user_trained = with_marks(chat_, {kNone, kTrain}), user_skipped = with_marks(chat_, {kNone, kSkip});
+  const ChatSample user_trained = with_weights(chat_, {kNone, kTrain}), user_skipped = with_weights(chat_, {kNone, kSkip});
   EXPECT_EQ(refusal(user_trained, LossOn::kAuto).find("message 1 (user) is marked to be trained"), 0U);
   EXPECT_EQ(refusal(user_trained, LossOn::kAll), "accepted");
   EXPECT_EQ(refusal(user_skipped, LossOn::kAuto), "accepted");
   EXPECT_EQ(refusal(user_skipped, LossOn::kAll).find("message 1 (user) is marked not to be trained"), 0U);
+  const ChatSample user_weighted = with_weights(chat_, {kNone, 0.5F});
+  EXPECT_EQ(refusal(user_weighted, LossOn::kAuto).find("message 1 (user) is marked to be trained"), 0U);
+  EXPECT_EQ(refusal(user_weighted, LossOn::kAll).find("message 1 (user) is marked not to be trained, or with a weight"), 0U);
 }
 
 TEST_F(EncodeSample, AddsEosToTextAndTrainsIt) {

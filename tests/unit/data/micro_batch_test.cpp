@@ -53,6 +53,56 @@ TEST(MicroBatch, LaysDocumentsSideBySideWithShiftedLabels) {
   EXPECT_EQ(batch.num_supervised, 2);
 }
 
+DocumentStore weighted_documents() {
+  StoreBuilder builder;
+  const auto file = builder.add_file("rows.jsonl");
+  builder.append(Ints{10, 11, 12}, Ints{10, -100, 12}, file, 1, std::vector<float>{0.75F, 0, 0.5F});
+  builder.append(Ints{20}, Ints{20}, file, 2);
+  builder.append(Ints{30, 31, 32}, Ints{30, 31, 32}, file, 4, std::vector<float>{7, 0.25F, 4});
+  return builder.build();
+}
+
+TEST(DocumentStore, SumsWeightsOfSupervisedTokens) {
+  const DocumentStore store = weighted_documents(), plain = three_documents();
+  EXPECT_TRUE(store.has_weights());
+  EXPECT_FALSE(plain.has_weights());
+  EXPECT_EQ(store.weight_sum(0), 0.5);
+  EXPECT_EQ(store.weight_sum(1), 0);
+  EXPECT_EQ(store.weight_sum(2), 4.25);
+  EXPECT_EQ(plain.weight_sum(0), 1);
+  DocumentStore cut = store.empty_copy();
+  cut.append_from(store, 2, 2);
+  EXPECT_EQ(cut.weight_sum(0), 0.25) << "of a row that was cut, the weights of what is left";
+  EXPECT_EQ(cut.weights(0).size(), 2U);
+  EXPECT_TRUE(store.subset(std::vector<std::uint32_t>{2}).has_weights());
+}
+
+TEST(MicroBatch, ShiftsWeightsAsLabels) {
+  StoreBuilder builder;
+  builder.append(Ints{40, 41}, Ints{-100, 41}, builder.add_file("plain.jsonl"), 1);
+  HostBuffer buffer;
+  const MicroBatch batch = build_micro_batch(weighted_documents(), {{2, 1, 0}, {0, 1, 2}}, buffer);
+  EXPECT_EQ(std::vector<float>(batch.weights.begin(), batch.weights.end()), (std::vector<float>{0.25F, 4, 0, 0, 0, 0.5F, 0}));
+  EXPECT_EQ(batch.weight_sum, 4.75);
+  EXPECT_EQ(batch.num_supervised, 3);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(batch.weights.data()) % 64, 0U);
+  EXPECT_TRUE(build_micro_batch(weighted_documents(), {{1}, {0}}, buffer).weights.empty());
+  const MicroBatch plain = build_micro_batch(builder.build(), {{0}, {0}}, buffer);
+  EXPECT_TRUE(plain.weights.empty());
+  EXPECT_EQ(plain.weight_sum, 1);
+}
+
+TEST(MicroBatch, DocumentsWithoutWeightsBesideOthersHaveOnes) {
+  StoreBuilder builder;
+  const auto file = builder.add_file("f");
+  builder.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, file, 1);
+  builder.append(Ints{4, 5}, Ints{-100, 5}, file, 2, std::vector<float>{0, 0.5F});
+  HostBuffer buffer;
+  const MicroBatch batch = build_micro_batch(builder.build(), {{0, 1}, {0, 1}}, buffer);
+  EXPECT_EQ(std::vector<float>(batch.weights.begin(), batch.weights.end()), (std::vector<float>{1, 1, 0, 0.5F, 0}));
+  EXPECT_EQ(batch.weight_sum, 2.5);
+}
+
 TEST(MicroBatch, LiesInOnePieceOfMemoryWithAlignedParts) {
   HostBuffer buffer;
   const MicroBatch batch = build_micro_batch(three_documents(), {{0, 2, 0, 2, 0, 2, 0}, {0, 1, 2, 3, 4, 5, 6}}, buffer);

@@ -142,25 +142,30 @@ TEST(Messages, AFieldMapRenamesInPlace) {
   }
 }
 
-TEST(Messages, TrainAndWeightMarkTurns) {
+TEST(Messages, TrainAndWeightWeighTurns) {
   const auto sample = parse<ChatSample>(
       R"({"messages": [{"role": "user", "content": "a", "train": null},
                        {"role": "assistant", "content": "b", "train": false},
                        {"role": "assistant", "content": "b", "train": true, "weight": 1.0},
-                       {"role": "assistant", "content": "b", "weight": 0}]})",
+                       {"role": "assistant", "content": "b", "weight": -0.0},
+                       {"role": "assistant", "content": "b", "weight": 0.25},
+                       {"role": "assistant", "content": "b", "train": true, "weight": 3e38}]})",
       DatasetType::kMessages);
-  using enum TurnMark;
-  EXPECT_EQ(sample.marks, (std::vector{kNone, kSkip, kTrain, kSkip}));
+  using Weights = std::vector<std::optional<float>>;
+  EXPECT_EQ(sample.weights, (Weights{std::nullopt, 0, 1, 0, 0.25F, 3e38F}));
   const auto sharegpt = parse<ChatSample>(
       R"({"system": "s", "conversations": [{"from": "gpt", "value": "a", "weight": 0.0}, {"from": "gpt", "value": "b", "weight": 1}]})",
       DatasetType::kSharegpt);
-  EXPECT_EQ(sharegpt.marks, (std::vector{kNone, kSkip, kTrain}));
+  EXPECT_EQ(sharegpt.weights, (Weights{std::nullopt, 0, 1}));
 }
 
-TEST(Messages, RefusesOtherMarks) {
+TEST(Messages, RefusesOtherWeights) {
   const std::pair<const char*, const char*> cases[] = {
-      {R"("weight": 0.5)", "messages[0].weight is 0.5"},
-      {R"("weight": 2)", "messages[0].weight is 2"},
+      {R"("weight": 4e38)", "messages[0].weight is 4e+38"},
+      {R"("weight": 1e-39)", "messages[0].weight is 1e-39"},
+      {R"("weight": -1e-300)", "messages[0].weight is -1e-300"},
+      {R"("weight": [1])", "messages[0].weight is array, expected 0"},
+      {R"("train": false, "weight": 0.5)", "train is false and weight is 0.5"},
       {R"("weight": -1)", "messages[0].weight is -1"},
       {R"("weight": "0")", "messages[0].weight is string, expected 0"},
       {R"("weight": true)", "messages[0].weight is boolean, expected 0"},

@@ -16,8 +16,8 @@ class StoreBuilder {
     return static_cast<std::uint32_t>(files_.size() - 1);
   }
   void append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels, std::uint32_t file,
-              std::uint64_t line) {
-    writer_.append(ids, labels, file, line);
+              std::uint64_t line, std::span<const float> weights = {}) {
+    writer_.append(ids, labels, file, line, weights);
   }
   /// The rows so far, as one table in memory. Once.
   DocumentStore build() {

@@ -67,6 +67,39 @@ TEST_F(TokenTableTest, EqualRowsHaveEqualHashes) {
   EXPECT_NE(store.content_hash(0), store.content_hash(2));
 }
 
+TEST_F(TokenTableTest, RowsMayHaveWeights) {
+  const auto write = [](TokenTableWriter writer) {
+    writer.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, 0, 1, std::vector<float>{0, 0.5F, 2});
+    writer.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, 0, 2);
+    writer.append(Ints{4, 5}, Ints{4, 5}, 0, 3, std::vector<float>{1, 3});
+    writer.append(Ints{6}, Ints{6}, 0, 4);
+    return writer.finish("{}");
+  };
+  for (const auto& table : {write({{}, "key"}), write({file_, "key"})}) {
+    DocumentStore store;
+    store.add(table, {"f"});
+    ASSERT_EQ(store.size(), 4U);
+    const auto first = store.weights(0);
+    EXPECT_EQ(std::vector<float>(first.begin(), first.end()), (std::vector<float>{0, 0.5F, 2}));
+    EXPECT_TRUE(store.weights(1).empty());
+    EXPECT_EQ(store.weights(2)[1], 3);
+    EXPECT_EQ(store.ids(3)[0], 6);
+    EXPECT_EQ(store.source(3), "f:4");
+    EXPECT_NE(store.content_hash(0), store.content_hash(1));
+  }
+  EXPECT_EQ(write({{}, "key"})->row(0).num_supervised, 2U);
+}
+
+TEST_F(TokenTableTest, RowsWithoutWeightsTakeNoRoomForThem) {
+  TokenTableWriter writer({}, "key");
+  writer.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, 0, 1);
+  const std::size_t plain = writer.finish("{}")->bytes().size();
+  TokenTableWriter weighted({}, "key");
+  weighted.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, 0, 1, std::vector<float>{0, 0.5F, 2});
+  EXPECT_EQ(weighted.finish("{}")->bytes().size(), plain + 16);
+  EXPECT_EQ(plain, 32U + 24 + 2 + 112);
+}
+
 TEST_F(TokenTableTest, AnotherKeyIsRefused) {
   write_two_rows(TokenTableWriter(file_, "key"));
   EXPECT_THROW(TokenTable::open(file_, "kez"), FormatError);

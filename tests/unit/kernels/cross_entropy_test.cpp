@@ -24,9 +24,9 @@ CrossEntropyOutput output_for(const at::Tensor& logits) {
           at::full({M}, 7, logits.options().dtype(at::kFloat))};
 }
 
-/// num_tokens: gradients are divided by it.
-at::Tensor per(double num_tokens, at::Device device = at::kCPU) {
-  return at::scalar_tensor(num_tokens, at::dtype(at::kDouble).device(device));
+/// Gradients are divided by it.
+at::Tensor per(double denominator, at::Device device = at::kCPU) {
+  return at::scalar_tensor(denominator, at::dtype(at::kDouble).device(device));
 }
 
 at::Tensor targets_for(int64_t M, int64_t V) { return (at::arange(M, at::kLong) * 7919).remainder(V).to(at::kInt); }
@@ -38,7 +38,7 @@ TEST(CrossEntropyReference, MatchesAtenAutogradInFp64) {
   losses.sum().mul(0.25).backward();
   auto in_place = logits.detach().clone();
   auto output = output_for(in_place);
-  cross_entropy_in_place_reference(in_place, targets, per(4), output);
+  cross_entropy_in_place_reference(in_place, targets, {}, per(4), output);
   EXPECT_CLOSE(output.losses, losses.detach(), 1e-13);
   EXPECT_CLOSE(in_place, logits.grad(), 1e-13);
   const auto [largest, index] = logits.detach().softmax(1).max(1);
@@ -48,17 +48,17 @@ TEST(CrossEntropyReference, MatchesAtenAutogradInFp64) {
 
 TEST(CrossEntropyReference, GradientMatchesCentralDifferences) {
   const auto logits = uniform({3, 7}, 1, at::kDouble) * 3;
-  const auto targets = targets_for(3, 7);
+  const auto targets = targets_for(3, 7), weights = at::tensor({0.25F, 3.0F, -1.5F});
   auto output = output_for(logits);
   const auto expected = central_differences(
       [&](const at::Tensor& values) {
         auto copy = values.clone();
-        cross_entropy_in_place_reference(copy, targets, {}, output);
-        return output.losses.sum().item<double>() * 0.5;
+        cross_entropy_in_place_reference(copy, targets, {}, {}, output);
+        return (output.losses * weights).sum().item<double>() * 0.5;
       },
       logits);
   auto gradient = logits.clone();
-  cross_entropy_in_place_reference(gradient, targets, per(2), output);
+  cross_entropy_in_place_reference(gradient, targets, weights, per(2), output);
   EXPECT_CLOSE(gradient, expected, kDifferenceTolerance);
 }
 
@@ -69,17 +69,47 @@ TEST_P(CrossEntropy, MatchesReference) {
     auto reference = f64(logits);
     const auto targets = targets_for(M, V);
     auto output = output_for(logits), expected = output_for(reference);
-    cross_entropy_in_place_reference(reference, targets, per(8), expected);
+    cross_entropy_in_place_reference(reference, targets, {}, per(8), expected);
     const auto before = logits.clone();
-    cross_entropy_in_place(logits, targets.to(place.device), {}, output);
+    cross_entropy_in_place(logits, targets.to(place.device), {}, {}, output);
     EXPECT_TRUE(at::equal(logits, before)) << "logits must stay without a gradient";
     const double fp32_limit = std::min(kTightFloatTolerance, tolerance(place.dtype));
     EXPECT_CLOSE(output.losses, expected.losses, fp32_limit) << M << "x" << V;
-    cross_entropy_in_place(logits, targets.to(place.device), per(8, place.device), output);
+    cross_entropy_in_place(logits, targets.to(place.device), {}, per(8, place.device), output);
     EXPECT_CLOSE(output.losses, expected.losses, fp32_limit) << M << "x" << V;
     EXPECT_CLOSE(output.confidence, expected.confidence, kTightFloatTolerance);
     EXPECT_TRUE(at::equal(output.correct.cpu(), expected.correct));
     EXPECT_CLOSE(logits, reference, place.dtype == at::kFloat ? 2 * kTightFloatTolerance : tolerance(place.dtype));
+  }
+}
+
+TEST_P(CrossEntropy, WeightsScaleTheGradientOfTheirRow) {
+  const auto place = GetParam();
+  for (const auto& [M, V] : std::vector<std::pair<int64_t, int64_t>>{{5, 7}, {4, 1031}, {33, 257}}) {
+    const auto start = (uniform({M, V}, 1) * 12).to(place.device, place.dtype);
+    const auto targets = targets_for(M, V), weights = uniform({M}, 2).add_(0.5).mul_(3);
+    weights[1] = 0;
+    auto logits = start.clone(), reference = f64(start);
+    auto output = output_for(logits), expected = output_for(reference);
+    cross_entropy_in_place_reference(reference, targets, weights, per(8), expected);
+    cross_entropy_in_place(logits, targets.to(place.device), weights.to(place.device), per(8, place.device), output);
+    EXPECT_CLOSE(output.losses, expected.losses, std::min(kTightFloatTolerance, tolerance(place.dtype))) << "no weight in them";
+    EXPECT_CLOSE(logits, reference, place.dtype == at::kFloat ? 2 * kTightFloatTolerance : tolerance(place.dtype));
+    EXPECT_TRUE(logits[1].eq(0).all().item<bool>());
+  }
+}
+
+TEST_P(CrossEntropy, WeightsOfOneChangeNoBit) {
+  const auto place = GetParam();
+  const auto start = (uniform({9, 1031}, 1) * 12).to(place.device, place.dtype);
+  const auto targets = targets_for(9, 1031).to(place.device), ones = at::ones({9}, start.options().dtype(at::kFloat));
+  for (const auto run : {cross_entropy_in_place, cross_entropy_in_place_reference}) {
+    auto plain = start.clone(), weighted = start.clone();
+    auto plain_output = output_for(plain), weighted_output = output_for(weighted);
+    run(plain, targets, {}, per(7, place.device), plain_output);
+    run(weighted, targets, ones, per(7, place.device), weighted_output);
+    EXPECT_TRUE(at::equal(plain, weighted));
+    EXPECT_TRUE(at::equal(plain_output.losses, weighted_output.losses));
   }
 }
 
@@ -88,10 +118,10 @@ TEST_P(CrossEntropy, CountsTheFirstOfEqualLogitsAsCorrect) {
   auto logits = at::zeros({4, 67}, at::device(place.device).dtype(place.dtype));
   logits.slice(1, 40, 42).fill_(3);  // 40 and 41 are equal; the first of them wins
   auto output = output_for(logits);
-  cross_entropy_in_place(logits, at::tensor({40, 41, 39, 66}, at::kInt).to(place.device), {}, output);
+  cross_entropy_in_place(logits, at::tensor({40, 41, 39, 66}, at::kInt).to(place.device), {}, {}, output);
   EXPECT_TRUE(at::equal(output.correct.cpu(), at::tensor({1, 0, 0, 0}, at::kInt).to(at::kBool)));
   logits.zero_();
-  cross_entropy_in_place(logits, at::tensor({0, 1, 39, 66}, at::kInt).to(place.device), {}, output);
+  cross_entropy_in_place(logits, at::tensor({0, 1, 39, 66}, at::kInt).to(place.device), {}, {}, output);
   EXPECT_TRUE(at::equal(output.correct.cpu(), at::tensor({1, 0, 0, 0}, at::kInt).to(at::kBool)));
 }
 
@@ -102,7 +132,7 @@ TEST_P(CrossEntropy, StandsLargeLogitsAndCarriesNaN) {
   logits[1][5] = -1e4;
   logits[2][60] = std::numeric_limits<double>::quiet_NaN();
   auto output = output_for(logits);
-  cross_entropy_in_place(logits, at::tensor({4, 5, 1}, at::kInt).to(place.device), per(1, place.device), output);
+  cross_entropy_in_place(logits, at::tensor({4, 5, 1}, at::kInt).to(place.device), {}, per(1, place.device), output);
   const double big = at::scalar_tensor(1e4, at::kDouble).to(place.dtype).item<double>();
   EXPECT_NEAR(output.losses[0].item<double>(), big, 1e-3);
   EXPECT_NEAR(output.losses[1].item<double>(), big + std::log(66.0), 1e-2);
@@ -118,8 +148,8 @@ TEST_P(CrossEntropy, ARowWithoutATargetCountsForNothing) {
     auto output = output_for(logits), want = output_for(alone);
     const auto targets = at::tensor({4, kNoTarget, 1, kNoTarget}, at::kInt).to(place.device);
     const auto run = is_reference ? cross_entropy_in_place_reference : cross_entropy_in_place;
-    run(logits, targets, per(3, place.device), output);
-    run(alone, targets.clamp_min(0), per(3, place.device), want);
+    run(logits, targets, {}, per(3, place.device), output);
+    run(alone, targets.clamp_min(0), {}, per(3, place.device), want);
     for (const int64_t row : {1, 3}) {
       EXPECT_EQ(output.losses[row].item<double>(), 0) << row;
       EXPECT_FALSE(output.correct[row].item<bool>());
@@ -138,8 +168,8 @@ TEST_P(CrossEntropy, WorksWithoutOptionalOutputs) {
   auto full = output_for(logits);
   CrossEntropyOutput losses_only{at::empty_like(full.losses), {}, {}};
   const auto targets = targets_for(3, 33).to(place.device);
-  cross_entropy_in_place(logits, targets, per(1, place.device), full);
-  cross_entropy_in_place(other, targets, per(1, place.device), losses_only);
+  cross_entropy_in_place(logits, targets, {}, per(1, place.device), full);
+  cross_entropy_in_place(other, targets, {}, per(1, place.device), losses_only);
   EXPECT_TRUE(at::equal(full.losses, losses_only.losses));
   EXPECT_TRUE(at::equal(logits, other));
 }
@@ -150,22 +180,38 @@ TEST_P(CrossEntropy, AddsLossesToASum) {
   for (const int64_t M : {0, 1, 3001}) {
     const auto losses = uniform({M}, 1).to(place.device, place.dtype);
     auto sum = at::full({}, 1e4, losses.options().dtype(at::kDouble)), reference = sum.clone();
-    add_losses(losses, sum);
-    add_losses_reference(losses, reference);
+    add_losses(losses, {}, sum);
+    add_losses_reference(losses, {}, reference);
     EXPECT_NEAR(sum.item<double>(), 1e4 + f64(losses).sum().item<double>(), 1e-8) << M;
     EXPECT_NEAR(reference.item<double>(), sum.item<double>(), 1e-8);
     if (place.device == at::kCPU && !place.is_cuda_on_cpu) {
       EXPECT_EQ(sum.item<double>(), reference.item<double>());
     }
   }
+  for (const int64_t M : {1, 3001}) {
+    const auto losses = uniform({M}, 1).to(place.device, place.dtype);
+    const auto weights = uniform({M}, 2).to(place.device), ones = at::ones_like(weights);
+    auto sum = at::zeros({}, losses.options().dtype(at::kDouble)), reference = sum.clone(), plain = sum.clone();
+    auto of_ones = sum.clone();
+    add_losses(losses, weights, sum);
+    add_losses_reference(losses, weights, reference);
+    EXPECT_NEAR(sum.item<double>(), (f64(losses) * f64(weights)).sum().item<double>(), 1e-10) << M;
+    EXPECT_NEAR(reference.item<double>(), sum.item<double>(), 1e-10);
+    add_losses(losses, {}, plain);
+    add_losses(losses, ones, of_ones);
+    EXPECT_EQ(plain.item<double>(), of_ones.item<double>());
+  }
   auto fp32 = at::zeros({});
-  EXPECT_THROW(add_losses(at::ones({3}), fp32), ShapeError);
+  EXPECT_THROW(add_losses(at::ones({3}), {}, fp32), ShapeError);
 }
 
-TEST(CrossEntropy, RefusesTargetsOfAnotherDtype) {
+TEST(CrossEntropy, RefusesTargetsAndWeightsOfAnotherDtype) {
   auto logits = at::ones({2, 4});
   auto output = output_for(logits);
-  EXPECT_THROW(cross_entropy_in_place(logits, at::zeros({2}, at::kLong), per(1), output), ShapeError);
+  EXPECT_THROW(cross_entropy_in_place(logits, at::zeros({2}, at::kLong), {}, per(1), output), ShapeError);
+  const auto targets = at::zeros({2}, at::kInt);
+  EXPECT_THROW(cross_entropy_in_place(logits, targets, at::ones({3}), per(1), output), ShapeError);
+  EXPECT_THROW(cross_entropy_in_place(logits, targets, at::ones({2}, at::kDouble), per(1), output), ShapeError);
 }
 
 }  // namespace

@@ -60,13 +60,19 @@ TEST_P(Gather, TakesAListPartByPart) {
   for (const int64_t count : {1, 70, 3000}) {
     const auto rows = (at::arange(3 * count, at::kLong) * 7).to(place.device);
     const auto targets = (at::arange(3 * count, at::kInt) + 5).to(place.device);
-    auto next = at::full({}, count, rows.options());
-    auto picked = at::zeros({count}, rows.options()), picked_targets = at::zeros({count}, targets.options());
-    for (const int64_t begin : {count, 2 * count}) {
-      take_next(rows, targets, next, picked, picked_targets);
-      EXPECT_TRUE(at::equal(picked, rows.narrow(0, begin, count))) << count;
-      EXPECT_TRUE(at::equal(picked_targets, targets.narrow(0, begin, count))) << count;
-      EXPECT_EQ(next.item<int64_t>(), begin + count);
+    for (const auto& weights : {at::Tensor(), uniform({3 * count}, 1).to(place.device)}) {
+      auto next = at::full({}, count, rows.options());
+      RowLists picked{at::zeros({count}, rows.options()), at::zeros({count}, targets.options()), {}};
+      if (weights.defined()) picked.weights = at::zeros({count}, weights.options());
+      for (const int64_t begin : {count, 2 * count}) {
+        take_next({rows, targets, weights}, next, picked);
+        EXPECT_TRUE(at::equal(picked.rows, rows.narrow(0, begin, count))) << count;
+        EXPECT_TRUE(at::equal(picked.targets, targets.narrow(0, begin, count))) << count;
+        if (weights.defined()) {
+          EXPECT_TRUE(at::equal(picked.weights, weights.narrow(0, begin, count))) << count;
+        }
+        EXPECT_EQ(next.item<int64_t>(), begin + count);
+      }
     }
   }
 }

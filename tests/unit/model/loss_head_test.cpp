@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "lora_train/kernels/cross_entropy.h"
+#include "lora_train/model/objective.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"
 
@@ -40,11 +41,12 @@ OuterWeights make_weights(bool is_trained) {
 }
 
 struct Oracle {
-  at::Tensor loss_sum, hidden, head, norm;
+  at::Tensor loss_sum, log_probs, hidden, head, norm;
 };
 
 /// Plain formula with autograd in fp64; `head` may already hold other rows.
-Oracle oracle(const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& norm, const Batch& batch) {
+Oracle oracle(const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& norm, const Batch& batch,
+              double logit_scale = 1) {
   const auto leaf = [](const at::Tensor& t) { return t.to(at::kDouble).detach().requires_grad_(true); };
   Oracle o;
   o.hidden = leaf(hidden);
@@ -52,18 +54,25 @@ Oracle oracle(const at::Tensor& hidden, const at::Tensor& head, const at::Tensor
   o.norm = leaf(norm);
   const at::Tensor x = o.hidden.index_select(0, batch.supervised);
   const at::Tensor normed = x * at::rsqrt(x.square().mean(-1, true) + kEps) * o.norm;
-  const at::Tensor log_probability = at::log_softmax(at::mm(normed, o.head.t()), -1);
-  o.loss_sum = -log_probability.gather(1, batch.targets.to(at::kLong).unsqueeze(1)).sum();
+  const at::Tensor log_softmax = at::log_softmax(at::mm(normed, o.head.t()) * logit_scale, -1);
+  o.log_probs = log_softmax.gather(1, batch.targets.to(at::kLong).unsqueeze(1)).squeeze(1);
+  o.loss_sum = batch.weights.defined() ? -(o.log_probs * batch.weights).sum() : -o.log_probs.sum();
   return o;
 }
 
-TEST(LossHead, LossAndGradientsEqualAutogradInEveryChunking) {
+class LossHeadOf : public testing::TestWithParam<std::pair<bool, double>> {};  // weights, logit scale
+INSTANTIATE_TEST_SUITE_P(All, LossHeadOf, testing::Values(std::pair{false, 1.0}, std::pair{true, 1.0}, std::pair{true, 0.3}));
+
+TEST_P(LossHeadOf, LossAndGradientsEqualAutogradInEveryChunking) {
+  const auto [is_weighted, logit_scale] = GetParam();
   const at::Tensor hidden = uniform({N, D}, 3);
-  const Batch batch = make_batch();
+  Batch batch = make_batch();
+  if (is_weighted) batch.weights = at::tensor({0.5F, 3.0F, 1.0F, 0.25F, 2.0F});
   for (const int64_t rows : {1, 2, 5}) {
     OuterWeights weights = make_weights(true);
-    Oracle want = oracle(hidden, weights.head, weights.final_norm.weight, batch);
-    LossHead head(weights, {kEps, rows == 5 ? 5 : N, true, rows * V * 4});
+    Oracle want = oracle(hidden, weights.head, weights.final_norm.weight, batch, logit_scale);
+    LossHead head(weights, {kEps, rows == 5 ? 5 : N, true, rows * V * 4, false, logit_scale});
+    EXPECT_NEAR(head.evaluate(hidden, batch).loss, want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
     at::Tensor d_hidden = at::full({N, D}, NAN), loss_sum = at::full({}, 100.0, at::kDouble);
     head.train(hidden, batch, at::scalar_tensor(4, at::kDouble), loss_sum, d_hidden);
     EXPECT_NEAR(loss_sum.item<double>() - 100, want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
@@ -86,12 +95,15 @@ TEST(LossHead, ADeviceThatCountsChunksComputesTheSame) {
   padded.supervised.narrow(0, 0, kTrained).copy_(batch.supervised);
   padded.targets.narrow(0, 0, kTrained).copy_(batch.targets);
   padded.num_supervised = kTrained;
+  batch.weights = uniform({kTrained}, 6).add_(1);
+  padded.weights = at::zeros({3 * kChunk});
+  padded.weights.narrow(0, 0, kTrained).copy_(batch.weights);
   OuterWeights weights = make_weights(true), others = make_weights(true);
   Oracle want = oracle(hidden, weights.head, weights.final_norm.weight, batch);
   const auto grads = torch::autograd::grad({want.loss_sum / 4}, {want.hidden, want.head, want.norm});
   for (const bool is_counted : {false, true}) {
     OuterWeights& own = is_counted ? others : weights;
-    LossHead head(own, {kEps, kTokens, true, kChunk * V * 4});
+    LossHead head(own, {kEps, kTokens, true, kChunk * V * 4, /*has_weights=*/true});
     at::Tensor d_hidden = at::full({kTokens, D}, NAN), loss_sum = at::zeros({}, at::kDouble);
     ASSERT_EQ(head.chunk_rows(), kChunk);
     if (is_counted) {
@@ -108,6 +120,40 @@ TEST(LossHead, ADeviceThatCountsChunksComputesTheSame) {
   }
 }
 
+TEST(LossHead, AnObjectiveInTwoPassesGivesTheSameBits) {
+  const at::Tensor hidden = uniform({N, D}, 3), denominator = at::scalar_tensor(7, at::kDouble);
+  Batch batch = make_batch();
+  batch.weights = at::tensor({0.5F, 3.0F, 1.0F, 0.25F, 2.0F});
+  OuterWeights weights = make_weights(true), others = make_weights(true);
+  LossHead one_pass(weights, {kEps, N, true, 2 * V * 4}), two_passes(others, {kEps, N, true, 2 * V * 4});
+  at::Tensor loss_sum = at::zeros({}, at::kDouble), d_hidden = at::empty({N, D}), d_other = at::empty({N, D});
+  one_pass.train(hidden, batch, denominator, loss_sum, d_hidden);
+
+  at::Tensor log_probs = at::full({5}, NAN);
+  two_passes.log_probs(hidden, batch, log_probs);
+  EXPECT_CLOSE(log_probs, oracle(hidden, others.head, others.final_norm.weight, batch).log_probs, tolerance(at::kFloat));
+  const ObjectiveValue value = cross_entropy(log_probs, batch.weights);
+  batch.weights.reset();
+  two_passes.backward(hidden, batch, value.token_weights, denominator, d_other);
+  EXPECT_NEAR(value.loss_sum.item<double>(), loss_sum.item<double>(), 1e-12);
+  EXPECT_TRUE(at::equal(d_other, d_hidden));
+  EXPECT_TRUE(at::equal(others.grad_head, weights.grad_head));
+  EXPECT_TRUE(at::equal(others.final_norm.grad, weights.final_norm.grad));
+}
+
+TEST(LossHead, ObjectivesMayWantLowerProbabilities) {
+  const at::Tensor hidden = uniform({N, D}, 3), token_weights = at::tensor({-1.5F, 0.0F, 2.0F, -0.25F, 1.0F});
+  Batch batch = make_batch(), weighted = make_batch();
+  weighted.weights = token_weights;
+  OuterWeights weights = make_weights(true);
+  Oracle want = oracle(hidden, weights.head, weights.final_norm.weight, weighted);
+  at::Tensor d_hidden = at::empty({N, D});
+  LossHead(weights, {kEps, N}).backward(hidden, batch, token_weights, at::scalar_tensor(2, at::kDouble), d_hidden);
+  const auto grads = torch::autograd::grad({want.loss_sum / 2}, {want.hidden, want.head});
+  EXPECT_CLOSE(d_hidden, grads[0], tolerance(at::kFloat));
+  EXPECT_CLOSE(weights.grad_head, grads[1], tolerance(at::kFloat));
+}
+
 TEST(LossHead, TrainableRowsStandInForFrozenOnes) {
   const at::Tensor hidden = uniform({N, D}, 3);
   const Batch batch = make_batch();
@@ -117,12 +163,31 @@ TEST(LossHead, TrainableRowsStandInForFrozenOnes) {
   weights.rows.grads = at::zeros({2, D});
   const at::Tensor head = weights.head.index_copy(0, weights.rows.indices, weights.rows.values);
   Oracle want = oracle(hidden, head, weights.final_norm.weight, batch);
+  Oracle frozen = oracle(hidden, weights.head, weights.final_norm.weight, batch);
   at::Tensor d_hidden = at::empty({N, D}), loss_sum = at::zeros({}, at::kDouble);
   LossHead(weights, {kEps, N}).train(hidden, batch, at::scalar_tensor(1, at::kDouble), loss_sum, d_hidden);
   EXPECT_NEAR(loss_sum.item<double>(), want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
   const auto grads = torch::autograd::grad({want.loss_sum}, {want.hidden, want.head});
   EXPECT_CLOSE(d_hidden, grads[0], tolerance(at::kFloat));
   EXPECT_CLOSE(weights.rows.grads, grads[1].index_select(0, weights.rows.indices), tolerance(at::kFloat));
+
+  LossHead evaluation(weights, {kEps, N, false});
+  at::Tensor log_probs = at::empty({5});
+  for (const bool use_adapter : {true, false}) {
+    const Oracle& of = use_adapter ? want : frozen;
+    evaluation.log_probs(hidden, batch, log_probs, use_adapter);
+    EXPECT_CLOSE(log_probs, of.log_probs, tolerance(at::kFloat)) << use_adapter;
+    EXPECT_NEAR(evaluation.evaluate(hidden, batch, use_adapter).loss, of.loss_sum.item<double>(), 1e-5);
+  }
+  for (const auto product : {HeadProduct::kGemm, HeadProduct::kFewRows}) {
+    const LmHead lm_head{weights, kEps, 0.3};
+    LossHead scaled(weights, {kEps, N, false, int64_t{1} << 20, false, 0.3});
+    const at::Tensor picked = hidden.index_select(0, batch.supervised);
+    const at::Tensor logits = lm_head_logits(lm_head, picked, true, product);
+    scaled.log_probs(hidden, batch, log_probs);
+    const at::Tensor targets = batch.targets.to(at::kLong).unsqueeze(1);
+    EXPECT_CLOSE(logits.log_softmax(-1).gather(1, targets).squeeze(1), log_probs, tolerance(at::kFloat));
+  }
 }
 
 TEST(LossHead, CountsAccuracyAndConfidence) {

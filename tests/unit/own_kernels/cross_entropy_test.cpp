@@ -49,11 +49,11 @@ struct Chunk {
     logits.fill_uniform(1);
     logits.fill([&](auto m, auto v) { return 8 * load(&logits[m][v]); });
   }
-  void run(bool write_gradient, bool has_statistics = true) {
-    const double num_tokens = 1 / static_cast<double>(kScale);
-    cross_entropy_in_place_cuda(logits.rows(), targets.data(), write_gradient ? &num_tokens : nullptr, losses.data(),
-                                has_statistics ? correct.get() : nullptr, has_statistics ? confidence.data() : nullptr,
-                                num_rows, V, nullptr);
+  void run(bool write_gradient, bool has_statistics = true, const float* weights = nullptr) {
+    const double denominator = 1 / static_cast<double>(kScale);
+    cross_entropy_in_place_cuda(logits.rows(), targets.data(), weights, write_gradient ? &denominator : nullptr,
+                                losses.data(), has_statistics ? correct.get() : nullptr,
+                                has_statistics ? confidence.data() : nullptr, num_rows, V, nullptr);
   }
   bool is_intact() { return logits.is_intact() && targets.is_intact() && losses.is_intact() && confidence.is_intact(); }
 };
@@ -120,6 +120,18 @@ TYPED_TEST(CrossEntropyOnCpu, LossStatisticsAndGradient) {
   }
 }
 
+TYPED_TEST(CrossEntropyOnCpu, WeightsScaleTheGradientOfTheirRow) {
+  Chunk<TypeParam> chunk({9, 1031, false});
+  Oracle want(chunk);
+  Guarded<float> weights(1, 9);
+  weights.fill([](auto, auto m) { return m == 4 ? 0.0F : 0.75F * static_cast<float>(m - 2); });
+  for (std::int64_t i = 0; i < 9 * 1031; ++i) want.gradient[static_cast<std::size_t>(i)] *= weights.at(0, i / 1031);
+  chunk.run(true, true, weights.data());
+  EXPECT_TRUE(is_near(chunk.losses, 1, 9, rows_of(want.losses), 2e-6)) << "no weight in them";
+  EXPECT_EQ(num_wrong(chunk.logits, want.gradient, 9, 1031), 0);
+  EXPECT_TRUE(chunk.is_intact() && weights.is_intact());
+}
+
 TYPED_TEST(CrossEntropyOnCpu, TheFirstOfEqualsIsCorrect) {
   Chunk<TypeParam> chunk({5, 1031, true});
   chunk.logits.fill([](auto, auto v) { return v == 700 || v == 900 || v == 1030 ? 3.0F : 0.0F; });
@@ -158,17 +170,20 @@ TYPED_TEST(CrossEntropyOnCpu, StandsInfinityAndCarriesNaN) {
 
 TEST(AddLossesOnCpu, AddsInFp64) {
   for (const std::int64_t rows : {0, 1, 33, 1024, 5003}) {
-    Guarded<float> losses(1, rows);
+    Guarded<float> losses(1, rows), weights(1, rows);
     losses.fill_uniform(3);
-    Guarded<double> sum(1, 1);
-    run_in_both_orders(sum, [&] {
-      sum.data()[0] = 1e6;
-      add_losses_cuda(losses.data(), rows, sum.data(), nullptr);
-    });
-    double want = 1e6;
-    for (std::int64_t m = 0; m < rows; ++m) want += losses.at(0, m);
-    EXPECT_NEAR(sum.data()[0], want, 1e-8) << rows;
-    EXPECT_TRUE(sum.is_intact() && losses.is_intact());
+    weights.fill_uniform(4);
+    for (const bool is_weighted : {false, true}) {
+      Guarded<double> sum(1, 1);
+      run_in_both_orders(sum, [&] {
+        sum.data()[0] = 1e6;
+        add_losses_cuda(losses.data(), is_weighted ? weights.data() : nullptr, rows, sum.data(), nullptr);
+      });
+      double want = 1e6;
+      for (std::int64_t m = 0; m < rows; ++m) want += losses.at(0, m) * (is_weighted ? weights.at(0, m) : 1);
+      EXPECT_NEAR(sum.data()[0], want, 1e-8) << rows;
+      EXPECT_TRUE(sum.is_intact() && losses.is_intact() && weights.is_intact());
+    }
   }
 }
 

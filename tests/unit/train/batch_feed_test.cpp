@@ -76,6 +76,30 @@ TEST(BatchFeed, FillsABatchUpToItsClassAlwaysInOnePlace) {
   EXPECT_EQ(other.targets.data_ptr(), batch.targets.data_ptr());
 }
 
+std::vector<float> floats(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<float>(), tensor.const_data_ptr<float>() + tensor.numel()};
+}
+
+TEST(BatchFeed, WeightsLieBesideTargets) {
+  const data::BatchClass small{8, 4, 4}, large{300, 8, 128};
+  BatchFeed feed({}, {300, true, true, true, {small, large}, 7, /*has_weights=*/true});
+  const Host host;
+  const std::vector<float> weights = {0.5F, 0, 0, 3, 0};
+  data::MicroBatch weighted = host.batch();
+  weighted.weights = weights;
+  EXPECT_EQ(floats(feed.put(weighted).weights), (std::vector<float>{0.5F, 3}));
+  EXPECT_EQ(floats(feed.put(host.batch()).weights), (std::vector<float>{1, 1})) << "a micro-batch without any";
+  std::vector<float> want(301, 0.0F);
+  want[0] = 0.5F;
+  want[1] = 3;
+  const model::Batch in_small = feed.put(weighted, 0), in_large = feed.put(weighted, 1);
+  EXPECT_EQ(floats(in_large.weights), want) << "0 where there is no token";
+  EXPECT_EQ(in_small.weights.data_ptr(), in_large.weights.data_ptr()) << "one loss head serves all classes";
+  BatchFeed plain({}, {8});
+  EXPECT_FALSE(plain.put(host.batch()).weights.defined());
+  EXPECT_THROW(plain.put(weighted), ShapeError);
+}
+
 TEST(BatchFeed, TakesUpToItsCapacityAndNoMore) {
   BatchFeed feed({}, {5});
   const Host host;
