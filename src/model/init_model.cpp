@@ -34,21 +34,23 @@ void store(const std::vector<float>& values, DType dtype, char* out) {
   }
 }
 
-std::string draw(const TensorSpec& spec, const InitModelRequest& request, double deviation) {
+std::string draw(const TensorSpec& spec, const InitModelRequest& request, const ModelConfig& config) {
   const auto num_bytes = storage::tensor_bytes(request.dtype, spec.shape);
   const std::size_t element_bytes = static_cast<std::size_t>(storage::dtype_bits(request.dtype)) / 8;
   const auto count = static_cast<std::int64_t>(num_bytes / element_bytes);
   std::string bytes(num_bytes, '\0');
   if (spec.kind == WeightKind::kBias) return bytes;
   if (spec.kind == WeightKind::kNorm) {
-    store(std::vector<float>(static_cast<std::size_t>(count), 1.0F), request.dtype, bytes.data());
+    const auto neutral = static_cast<float>(1 - config.norm_weight_offset);
+    store(std::vector<float>(static_cast<std::size_t>(count), neutral), request.dtype, bytes.data());
     return bytes;
   }
   constexpr std::int64_t kPiece = 1 << 16;
   const std::int64_t num_threads = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 16);
   const auto work = [&](std::int64_t first) {
     for (std::int64_t begin = first * kPiece; begin < count; begin += num_threads * kPiece) {
-      const auto values = normal_weights(request.seed, spec.name, begin, std::min(kPiece, count - begin), deviation);
+      const auto values = normal_weights(request.seed, spec.name, begin, std::min(kPiece, count - begin),
+                                         config.initializer_range);
       store(values, request.dtype, bytes.data() + static_cast<std::size_t>(begin) * element_bytes);
     }
   };
@@ -94,7 +96,7 @@ void write_weights(const ModelConfig& config, const InitModelRequest& request, I
       weight_map[spec.name] = file;
       result.weight_bytes += storage::tensor_bytes(request.dtype, spec.shape);
       tensors.push_back({spec.name, request.dtype, spec.shape, {}, [&buffer, &spec, &request, &config] {
-                           buffer = draw(spec, request, config.initializer_range);
+                           buffer = draw(spec, request, config);
                            return std::string_view(buffer);
                          }});
     }

@@ -13,15 +13,19 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
-from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
+from transformers import Gemma3TextConfig, GraniteConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import Gemma3ForCausalLM, GraniteForCausalLM, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM
+from transformers import Qwen3ForCausalLM
 
 FAMILIES = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
     "mistral": (MistralConfig, MistralForCausalLM),
     "llama": (LlamaConfig, LlamaForCausalLM),
+    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "granite": (GraniteConfig, GraniteForCausalLM),
 }
+FIRST_OF_LATER = 100  # cases from this number on are of the families that came later, in turn
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 MLP = ["gate_proj", "up_proj", "down_proj"]
 FILE_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -66,14 +70,30 @@ def rope_parameters(kind, head_dim):
     }[kind]
 
 
+def gemma3_keys(rng, layers, head_dim):
+    """Window layers and global ones, each with a RoPE base of its own; global ones scaled in half of the cases."""
+    scaled = {"rope_type": "linear", "rope_theta": 1000.0, "factor": 4.0}
+    pattern = rng.choice([2, layers])
+    return dict(sliding_window=WINDOW, query_pre_attn_scalar=rng.choice([head_dim, 20]),
+                layer_types=["full_attention" if (i + 1) % pattern == 0 else "sliding_attention" for i in range(layers)],
+                attention_bias=rng.random() < 0.5, pad_token_id=0,
+                rope_parameters={"full_attention": scaled if rng.random() < 0.5 else rope_parameters("default", head_dim),
+                                 "sliding_attention": {"rope_type": "default", "rope_theta": 60.0}})
+
+
+def granite_keys(rng):
+    return dict(attention_bias=rng.random() < 0.5, mlp_bias=rng.random() < 0.5, embedding_multiplier=3.0, logits_scaling=1.5,
+                residual_multiplier=0.4, attention_multiplier=0.3)
+
+
 def random_config(family, rng, shape):
     """Returns the keyword arguments of the family's config class and the words that describe them."""
-    drawn = rng.choice(EVEN_SHAPES if family == "qwen2" else EVEN_SHAPES + 2 * ODD_SHAPES)
+    drawn = rng.choice(EVEN_SHAPES if family in ("qwen2", "granite") else EVEN_SHAPES + 2 * ODD_SHAPES)
     hidden, heads, kv_heads, head_dim = shape or drawn
     layers = rng.choice([2, 3])
     rope = rng.choice({"llama": ["llama3", "linear", "yarn", "yarn_factor", "default"]}.get(family, ["default", "yarn"]))
     more = {}
-    if family != "qwen2":
+    if family not in ("qwen2", "granite"):
         more["head_dim"] = head_dim
     if family in ("qwen3", "llama"):
         more["attention_bias"] = rng.random() < 0.5
@@ -87,6 +107,10 @@ def random_config(family, rng, shape):
                   num_attention_heads=heads, num_key_value_heads=kv_heads, intermediate_size=rng.choice([52, 90, 96]),
                   max_position_embeddings=256, rms_norm_eps=rng.choice([1e-5, 1e-6]),
                   rope_parameters=rope_parameters(rope, head_dim), tie_word_embeddings=rng.random() < 0.5, **more)
+    if family == "gemma3":
+        config.update(gemma3_keys(rng, layers, head_dim))
+    if family == "granite":
+        config.update(granite_keys(rng))
     words = f"{family} D{hidden} H{heads}/{kv_heads} E{head_dim} L{layers} rope={rope} " \
             f"{'tied' if config['tie_word_embeddings'] else 'untied'} " + " ".join(
                 f"{key}={value}" for key, value in more.items() if key != "head_dim")
@@ -94,16 +118,17 @@ def random_config(family, rng, shape):
 
 
 def randomise_weights(model, generator):
-    """Query and key weights give scores of standard deviation about 2; the head gives logits of about 2."""
+    """Norm weights are near what leaves a value as it is: 1, or 0 where the model adds 1. Query and key weights give scores of standard deviation about 2; the head gives logits of about 2."""
     def normal(tensor, std, mean=0.0):
         with torch.no_grad():
             tensor.copy_(mean + std * torch.randn(tensor.shape, generator=generator))
 
+    neutral = 0.0 if model.config.model_type == "gemma3_text" else 1.0
     for name, tensor in model.named_parameters():
         if name.endswith("bias"):
             normal(tensor, 0.5)
         elif tensor.dim() == 1:
-            normal(tensor, 0.25, mean=1.0)
+            normal(tensor, 0.25, mean=neutral)
         elif "embed_tokens" in name or "lm_head" in name:
             normal(tensor, 2.0 / math.sqrt(tensor.shape[1]))
         else:
@@ -116,6 +141,10 @@ def write_as_older_transformers(model_dir):
     path = model_dir / "config.json"
     config = json.loads(path.read_text())
     rope = config.pop("rope_parameters")
+    if "full_attention" in rope:  # as Gemma 3 was published
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        config["sliding_window_pattern"] = config.pop("layer_types").index("full_attention") + 1
+        rope = rope["full_attention"]
     config["rope_theta"] = rope.pop("rope_theta")
     config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
     config["torch_dtype"] = config.pop("dtype")
@@ -178,10 +207,12 @@ def write_rows(path, rows):
 
 
 def make_case(number, folder, num_rows=6, max_len=40, family=None, file_dtype=None, shape=None):
-    """Case `number`; its family goes round the four. `shape` stands in for the drawn one. The folder must not exist."""
+    """Case `number`; its family goes round the first four, from FIRST_OF_LATER on round the others. `shape` stands in for the
+    drawn one. The folder must not exist."""
     rng = random.Random(9000 + number)
     generator = torch.Generator().manual_seed(number)
-    family = family or list(FAMILIES)[number % len(FAMILIES)]
+    names = list(FAMILIES)[4:] if number >= FIRST_OF_LATER else list(FAMILIES)[:4]
+    family = family or names[number % len(names)]
     config, words = random_config(family, rng, shape)
     file_dtype = file_dtype or rng.choice(list(FILE_DTYPES))
     is_sharded, is_older = rng.random() < 0.5, rng.random() < 0.5

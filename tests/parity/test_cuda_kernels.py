@@ -16,13 +16,13 @@ def curve(case, tmp_path, num_steps, code=(), **changes):
     return engine.probe_steps(profile, tmp_path, num_steps, code)
 
 
-@pytest.mark.parametrize("number", range(4))  # one of each family
+@pytest.mark.parametrize("number", [*range(4), 100, 101, 102, 103])  # every family
 def test_step_1(references, tmp_path, number):  # noqa: F811
     case, loss, reference = references(number)
     check(case, *engine.probe(engine.profile_for(case, tmp_path / "run"), tmp_path, kernels=engine.CUDA_ON_CPU), loss, reference)
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", [*range(4), 100, 101])
 def test_gradients_that_attention_leaves_in_its_own_memory(references, tmp_path, number):  # noqa: F811
     case, loss, reference = references(number)
     profile = engine.profile_for(case, tmp_path / "run")
@@ -49,7 +49,7 @@ def test_dropout_draws_the_same_masks(references, tmp_path, number):  # noqa: F8
     assert max(oracle.gradient_errors(gradients, want).values()) <= 1e-5
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, 100, 101])
 def test_full_finetuning(references, tmp_path, number):  # noqa: F811
     case, _, _ = references(number)
     profile = engine.profile_for(case, tmp_path / "run", adapter="none", init_adapter="unset")
@@ -85,7 +85,7 @@ def test_a_curve_with_clipping_and_decay(references, tmp_path, clip):  # noqa: F
 
 
 @pytest.mark.parametrize("changes", [{}, dict(gradient_checkpointing="cheap"), dict(gradient_checkpointing="full", lora_dropout=0.1)])
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", [*range(4), 100, 101])
 def test_a_step_asks_for_no_memory(references, tmp_path, number, changes):  # noqa: F811
     """Every buffer is planned: with our kernels a step allocates nothing outside of attention."""
     case, _, _ = references(number)

@@ -13,7 +13,7 @@ from test_lora_curves import BATCH, NUM_STEPS, assert_falls, assert_same_curve
 FULL = dict(adapter="none", init_adapter="unset")
 
 
-@pytest.mark.parametrize("number", range(num_cases(8)))
+@pytest.mark.parametrize("number", [*range(num_cases(8)), 100, 101, 102, 103])
 def test_step_1(cases, tmp_path, number):
     """Norms, biases, embedding and head included; a tied head is summed into the embedding, as Hugging Face does."""
     case = cases(number)
@@ -34,7 +34,7 @@ def test_checkpointing_gives_the_same_numbers(cases, tmp_path, mode):
         assert torch.equal(gradient, runs[1][name]), name
 
 
-@pytest.mark.parametrize("number, learning_rate", [(8, 1e-3), (5, 1e-3), (2, 1e-3), (7, 1e-3)])
+@pytest.mark.parametrize("number, learning_rate", [(8, 1e-3), (5, 1e-3), (2, 1e-3), (7, 1e-3), (100, 1e-3), (101, 1e-3)])
 def test_curve_and_final_model(cases, tmp_path, number, learning_rate):
     case = cases(number)
     model = oracle.load_base(case.model_dir).requires_grad_(True)

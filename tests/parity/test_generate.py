@@ -15,7 +15,7 @@ import engine
 import oracle
 import random_case
 
-NUMBERS = [0, 1, 2, 3, 5, 8]
+NUMBERS = [0, 1, 2, 3, 5, 8, 100, 101, 102, 103]
 NEW_TOKENS = 10
 PROGRAM = "lora-train-generate-probe"
 # Seen in fp32: 2e-6 (prompts) and 3e-6 (cached tokens).

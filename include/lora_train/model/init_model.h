@@ -27,7 +27,7 @@ struct InitModelResult {
 };
 
 /// Draws every linear, embedding and head from an approximate normal distribution (a sum of eight uniforms) with mean 0
-/// and standard deviation initializer_range; norms are 1, biases 0. A value is a function of seed, tensor name and
+/// and standard deviation initializer_range; norms multiply by 1, biases are 0. A value is a function of seed, tensor name and
 /// element index only: not of threads, shards or machine. Throws FormatError for a config that is not supported or a
 /// folder without tokenizer files, IoError, and ConfigError for an output folder that is not empty without `overwrite`.
 InitModelResult init_model(const InitModelRequest& request);
