@@ -10,8 +10,6 @@ output=runs/tiny-math
 program=build/release/bin/lora-train
 logs=build/quickstart
 times=()
-# Threads that wait by sleeping: much faster on cores that do other work too.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 # Runs a step and notes its time. What it writes on stderr is its progress, which is shown; both go to logs too.
 step() { # name, sentence, command...

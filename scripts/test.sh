@@ -16,7 +16,8 @@ times=()
 status=0
 failed_stages=()
 
-# Threads that wait by sleeping: two test processes on two cores otherwise spend their time spinning.
+# lora-train limits the spinning of its threads itself; unit tests, probes and pytest with torch do not, and two of them on two
+# cores would spend their time spinning.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 # What the Python tests drive, and no network in any test.
 export LORA_TRAIN_BIN="$PWD/build/dev/bin" HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false

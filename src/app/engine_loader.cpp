@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 #include "lora_train/base/build_id.h"
 #include "lora_train/base/error.h"
 #include "lora_train_build_id.h"  // made by cmake/write_build_id.cmake at each build
@@ -19,6 +21,16 @@ void* open_library(const fs::path& file, int flags, const std::string& what_to_d
                                        ". " + what_to_do);
 }
 
+// Spins of an OpenMP thread before it sleeps; a millisecond is tens of thousands. Long enough for the gap between two parallel
+// regions of a step, short enough that a thread whose partner waits for a core gives up its own (docs/performance.md).
+constexpr const char* kOpenMpSpins = "10000";
+
+// libgomp comes with LibTorch and reads its environment once, as it is loaded.
+void limit_spinning_of_openmp() {
+  const bool is_chosen = std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr;
+  if (!is_chosen) ::setenv("GOMP_SPINCOUNT", kOpenMpSpins, 0);
+}
+
 const train::EngineApi* open_engine() {
   const fs::path file = program_folder() / "lib" / "liblora_train_engine.so";
   if (!fs::exists(file)) {
@@ -27,6 +39,7 @@ const train::EngineApi* open_engine() {
   }
   const TorchInstallation torch = find_torch();
   const std::string reinstall = "Reinstall the wheel: pip install --force-reinstall torch==2.11.0";
+  limit_spinning_of_openmp();
   // By full path: their own RPATH then finds the NVIDIA libraries of the same environment. Global, for the engine.
   for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
     open_library(torch.folder / "lib" / name, RTLD_NOW | RTLD_GLOBAL, reinstall);

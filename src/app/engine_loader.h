@@ -7,8 +7,8 @@
 namespace lora_train::app {
 
 /// Finds LibTorch (find_torch.h), loads it and lib/liblora_train_engine.so beside the program. Loaded once; later calls
-/// return the same table. Not thread-safe. Throws ConfigError when LibTorch or the engine cannot be loaded, or when the
-/// engine is of another build.
+/// return the same table. Sets GOMP_SPINCOUNT before, unless it or OMP_WAIT_POLICY is set. Not thread-safe. Throws
+/// ConfigError when LibTorch or the engine cannot be loaded, or when the engine is of another build.
 const train::EngineApi& load_engine();
 
 }  // namespace lora_train::app
