@@ -9,10 +9,10 @@ DEBIAN_BUILD=(
   libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
   libsentencepiece-dev
 )
-# clang builds the fuzz targets: g++ has no libFuzzer.
-DEBIAN_TEST=(libgtest-dev libbenchmark-dev clang libclang-rt-14-dev)
+# clang builds the fuzz targets: g++ has no libFuzzer. clang-format: scripts/check_format.sh.
+DEBIAN_TEST=(libgtest-dev libbenchmark-dev clang libclang-rt-14-dev clang-format)
 # For writing code (.pre-commit-config.yaml); installed by --dev alone.
-DEBIAN_DEV=(pre-commit clang-format clang-tidy)
+DEBIAN_DEV=(pre-commit clang-tidy)
 
 # PyPI wheels, installed into .deps/venv. torch brings LibTorch and the CUDA libraries it runs with.
 TORCH_VERSION=2.11.0

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs, builds and runs every test that needs no GPU, on a machine with nothing but Debian 12 and Python 3.
-# Stages: install, build, unit, parity, integration, faults, relocation, sanitizers, fuzz, checks. A failed test does not keep later
-# stages from running. The last line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
+# Stages: install, build, unit, parity, integration, faults, relocation, sanitizers, fuzz, checks. After the build, two lanes run
+# side by side: the one drives the program, the other waits for disks and compiles with sanitizers. A stage prints its log
+# (build/test-results/STAGE.log) when it ends. A failed test does not keep later stages from running. The last line is
+# `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
 #
 #   scripts/test.sh                       everything
 #   scripts/test.sh --quick               build, unit and checks alone
@@ -12,23 +14,22 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 stages=install,build,unit,parity,integration,faults,relocation,sanitizers,fuzz,checks
 results="$PWD/build/test-results"
 python="$PWD/.deps/venv/bin/python"
-times=()
-status=0
-failed_stages=()
+# Stages of the second lane, which leave a core idle or need no program; all others are of the first.
+second_lane=" faults relocation checks sanitizers fuzz "
 
 # lora-train limits the spinning of its threads itself; unit tests, probes and pytest with torch do not, and two of them on two
 # cores would spend their time spinning.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 # What the Python tests drive, and no network in any test.
-export LORA_TRAIN_BIN="$PWD/build/dev/bin" HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+export LORA_TRAIN_BIN="$PWD/build/ci/bin" HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 die() { printf 'test.sh: %s\n' "$*" >&2; exit 2; }
 
 stage_install() { scripts/install_deps.sh; }
 
 stage_build() {
-  cmake --preset dev >"$results/configure.log" || { cat "$results/configure.log"; return 1; }
-  cmake --build --preset dev
+  cmake --preset ci >"$results/configure.log" || { cat "$results/configure.log"; return 1; }
+  cmake --build --preset ci
 }
 
 run_ctest() { # preset, name of the result file, more arguments
@@ -38,7 +39,7 @@ run_ctest() { # preset, name of the result file, more arguments
     --output-junit "$results/$name.xml" "$@"
 }
 
-stage_unit() { run_ctest dev unit -L unit; }
+stage_unit() { run_ctest ci unit -L unit; }
 
 # A file of tests is one process; there are as many as cores.
 parallel=(-n "$(nproc)" --dist loadfile)
@@ -55,7 +56,7 @@ stage_integration() {
 stage_faults() { "$python" -m pytest -q -s "${faults[@]}" --junitxml="$results/faults.xml"; }
 
 # The program copied away, with a second virtual environment that holds nothing but the torch wheel.
-stage_relocation() { run_ctest dev relocation -L relocation; }
+stage_relocation() { run_ctest ci relocation -L relocation; }
 
 # Address and undefined-behaviour sanitizers over the modules that see no torch: they read the files of strangers.
 stage_sanitizers() {
@@ -105,16 +106,41 @@ tiny_math_is_reproducible() {
   done
 }
 
-# Runs one stage, notes its time and sets `status`. Never call it in a condition: bash would switch off `set -e` inside.
-run_stage() {
-  local name="$1" started=$SECONDS
+# Runs one stage; its seconds and status go to a file. Never call it in a condition: bash would switch off `set -e` inside.
+run_stage() { # name
+  local name="$1" started=$SECONDS status
   printf '\n== %s\n' "$name"
   set +e
   (set -e; "stage_$name") </dev/null
   status=$?
   set -e
-  times+=("$(printf '%-12s %5d s' "$name" $((SECONDS - started)))")
-  [ "$status" -eq 0 ] || failed_stages+=("$name")
+  printf '%s %s\n' $((SECONDS - started)) "$status" >"$results/$name.time"
+}
+
+run_lane() { # names; each log is printed when its stage has ended, whole
+  local name
+  for name in "$@"; do
+    run_stage "$name" >"$results/$name.log" 2>&1
+    flock "$results/print.lock" cat "$results/$name.log"
+  done
+}
+
+run_side_by_side() { # names
+  local name first=() second=()
+  lanes=()
+  for name in "$@"; do
+    case "$second_lane" in *" $name "*) second+=("$name") ;; *) first+=("$name") ;; esac
+  done
+  set -m  # a group of processes per lane, so that all of it goes when this script is stopped
+  trap 'for group in "${lanes[@]}"; do kill -- "-$group" 2>/dev/null || true; done' EXIT
+  if [ ${#first[@]} -gt 0 ]; then run_lane "${first[@]}" & lanes+=($!); fi
+  if [ ${#second[@]} -gt 0 ]; then run_lane "${second[@]}" & lanes+=($!); fi
+  wait "${lanes[@]}" || true
+  trap - EXIT
+  set +m
+  for name in "$@"; do  # a lane that was killed
+    [ -e "$results/$name.time" ] || echo "0 1" >"$results/$name.time"
+  done
 }
 
 main() {
@@ -123,7 +149,7 @@ main() {
     case "$1" in
       --quick) stages=build,unit,checks ;;
       --only) [ $# -ge 2 ] || die "--only needs stages"; stages="$2"; shift ;;
-      -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
       *) die "unknown argument \"$1\". There are --quick and --only STAGE,STAGE" ;;
     esac
     shift
@@ -132,14 +158,27 @@ main() {
     declare -F "stage_$name" >/dev/null || die "no stage \"$name\""
   done
   rm -rf "$results" && mkdir -p "$results"
+  local independent=() seconds status failed=()
   for name in ${stages//,/ }; do
     # Without an installation or a build the rest could only fail for that reason.
-    run_stage "$name"
-    [ "$status" -eq 0 ] || case "$name" in install | build) break ;; esac
+    case "$name" in
+      install | build)
+        run_stage "$name"
+        read -r _ status <"$results/$name.time"
+        [ "$status" -eq 0 ] || { independent=(); break; } ;;
+      *) independent+=("$name") ;;
+    esac
   done
-  printf '\n== times\n'
-  printf '%s\n' "${times[@]}" "$(printf '%-12s %5d s' all $((SECONDS - started)))"
-  python3 scripts/add_up_tests.py "$results" ${failed_stages[@]+"${failed_stages[@]}"}
+  [ ${#independent[@]} -eq 0 ] || run_side_by_side "${independent[@]}"
+  printf '\n== times (lanes run side by side)\n'
+  for name in ${stages//,/ }; do
+    [ -e "$results/$name.time" ] || continue
+    read -r seconds status <"$results/$name.time"
+    printf '%-12s %5d s\n' "$name" "$seconds"
+    [ "$status" -eq 0 ] || failed+=("$name")
+  done
+  printf '%-12s %5d s\n' all $((SECONDS - started))
+  python3 scripts/add_up_tests.py "$results" ${failed[@]+"${failed[@]}"}
 }
 
 main "$@"

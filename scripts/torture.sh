@@ -25,11 +25,11 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ -x build/dev/bin/lora-train ] || die "build first: scripts/test.sh --only install,build"
+[ -x build/ci/bin/lora-train ] || die "build first: scripts/test.sh --only install,build"
 
 program=$(mktemp -d -t lora-train-torture-XXXXXX)
 trap 'rm -rf "$program"' EXIT
-cp -r build/dev/bin/. "$program"
+cp -r build/ci/bin/. "$program"
 export LORA_TRAIN_BIN="$program" LORA_TRAIN_TORTURE=1 OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1
 
 python_part() { .deps/venv/bin/python -m pytest -q -s -p no:cacheprovider "tests/integration/$1"; }
