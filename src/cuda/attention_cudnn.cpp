@@ -12,9 +12,9 @@
 #include <map>
 
 #include "attention.h"
+#include "attention/ragged_cuda.h"
 #include "check.h"
-#include "growing_memory.h"
-#include "ragged_cuda.h"
+#include "dispatch/growing_memory.h"
 #include "settings.h"
 
 namespace lora_train::cuda {

@@ -1,13 +1,16 @@
 # Our own CUDA kernels. They see no torch. Each `.cu` is compiled twice: by nvcc for liblora_train_cuda.so, and by the host
 # compiler for tests, where launch.h runs it on the CPU.
-set(LT_OWN_KERNELS adamw cast cross_entropy dropout embedding gated_activation gather lora ragged rms_norm rope)
+set(LT_OWN_KERNELS adamw/adamw_cuda.cu attention/ragged_cuda.cu cast/cast_cuda.cu cross_entropy/cross_entropy_cuda.cu
+    dropout/dropout_cuda.cu embedding/embedding_cuda.cu gated_activation/gated_activation_cuda.cu gather/gather_cuda.cu
+    lora/lora_cuda.cu rms_norm/rms_norm_cuda.cu rope/rope_cuda.cu)
 set(_here ${CMAKE_CURRENT_LIST_DIR})
 
 if(LORA_TRAIN_TESTS AND NOT TARGET lt_own_kernels_on_cpu)
-  set(_sources ${_here}/own_kernels.cpp ${_here}/on_cpu.cpp)
+  set(_sources ${_here}/dispatch/own_kernels.cpp ${_here}/launch/on_cpu.cpp)
   foreach(_kernel IN LISTS LT_OWN_KERNELS)
-    set(_copy ${PROJECT_BINARY_DIR}/on_cpu/${_kernel}.cpp)
-    file(CONFIGURE OUTPUT ${_copy} CONTENT "#include \"${_here}/${_kernel}_cuda.cu\"\n")
+    get_filename_component(_name ${_kernel} NAME_WE)
+    set(_copy ${PROJECT_BINARY_DIR}/on_cpu/${_name}.cpp)
+    file(CONFIGURE OUTPUT ${_copy} CONTENT "#include \"${_here}/${_kernel}\"\n")
     list(APPEND _sources ${_copy})
   endforeach()
   add_library(lt_own_kernels_on_cpu OBJECT ${_sources})
@@ -37,17 +40,18 @@ if(LT_NVCC AND NOT LORA_TRAIN_CORE_ONLY AND NOT TARGET lt_own_kernels_cuda)
   endif()
   set(_objects "")
   foreach(_kernel IN LISTS LT_OWN_KERNELS)
-    set(_object ${PROJECT_BINARY_DIR}/cuda_objects/${_kernel}.o)
+    get_filename_component(_name ${_kernel} NAME_WE)
+    set(_object ${PROJECT_BINARY_DIR}/cuda_objects/${_name}.o)
     # -Werror: no warning of nvcc or its host compiler is left standing.
-    add_custom_command(OUTPUT ${_object} DEPENDS ${_here}/${_kernel}_cuda.cu DEPFILE ${_object}.d VERBATIM
-      COMMENT "nvcc ${_kernel}_cuda.cu"
+    add_custom_command(OUTPUT ${_object} DEPENDS ${_here}/${_kernel} DEPFILE ${_object}.d VERBATIM
+      COMMENT "nvcc ${_kernel}"
       COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/cuda_objects
       COMMAND ${_launcher} ${LT_NVCC} -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr -Werror all-warnings
               -Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility-inlines-hidden ${_targets} -I${PROJECT_SOURCE_DIR}/include -I${_here}
-              -MD -MF ${_object}.d -c ${_here}/${_kernel}_cuda.cu -o ${_object})
+              -MD -MF ${_object}.d -c ${_here}/${_kernel} -o ${_object})
     list(APPEND _objects ${_object})
   endforeach()
-  add_library(lt_own_kernels_cuda OBJECT ${_here}/own_kernels.cpp ${_objects})
+  add_library(lt_own_kernels_cuda OBJECT ${_here}/dispatch/own_kernels.cpp ${_objects})
   set_source_files_properties(${_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
   target_include_directories(lt_own_kernels_cuda PUBLIC ${_here})
   target_link_libraries(lt_own_kernels_cuda PRIVATE lt_flags PUBLIC lt_base)

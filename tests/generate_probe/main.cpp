@@ -13,8 +13,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "kernels/on_cpu.h"
-#include "kernels/own_kernels.h"
+#include "kernels/dispatch/own_kernels.h"
+#include "kernels/launch/on_cpu.h"
 #include "lora_train/base/error.h"
 #include "lora_train/generate/generator.h"
 #include "lora_train/kernels/implementation.h"

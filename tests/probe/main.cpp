@@ -15,8 +15,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels/on_cpu.h"
-#include "kernels/own_kernels.h"
+#include "kernels/dispatch/own_kernels.h"
+#include "kernels/launch/on_cpu.h"
 #include "lora_train/base/error.h"
 #include "lora_train/config/load.h"
 #include "lora_train/kernels/attention.h"

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "kernels/own_kernels.h"
+#include "kernels/dispatch/own_kernels.h"
 #include "lora_train/kernels/implementation.h"
 #include "support/cuda_device.h"
 #include "support/tensors.h"

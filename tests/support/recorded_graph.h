@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "kernels/on_cpu.h"
+#include "kernels/launch/on_cpu.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/graph.h"
 

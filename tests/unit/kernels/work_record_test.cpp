@@ -6,18 +6,18 @@
 #include <string>
 #include <vector>
 
-#include "kernels/on_cpu.h"
-#include "kernels/own_kernels.h"
+#include "kernels/dispatch/own_kernels.h"
+#include "kernels/launch/on_cpu.h"
 #include "lora_train/kernels/attention.h"
 #include "lora_train/kernels/cast.h"
 #include "lora_train/kernels/embedding.h"
+#include "lora_train/kernels/gated_activation.h"
 #include "lora_train/kernels/gather.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/implementation.h"
 #include "lora_train/kernels/lora.h"
 #include "lora_train/kernels/qk_norm_rope.h"
 #include "lora_train/kernels/rms_norm.h"
-#include "lora_train/kernels/gated_activation.h"
 
 namespace lora_train::kernels {
 namespace {

@@ -1,8 +1,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "kernels/growing_memory.h"
-#include "kernels/own_arguments.h"
+#include "kernels/dispatch/growing_memory.h"
+#include "kernels/dispatch/own_arguments.h"
 
 namespace lora_train::kernels {
 namespace {

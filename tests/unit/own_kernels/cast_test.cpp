@@ -1,4 +1,4 @@
-#include "kernels/cast_cuda.h"
+#include "kernels/cast/cast_cuda.h"
 
 #include "support/guarded.h"
 

@@ -1,7 +1,7 @@
 #include <limits>
 #include <memory>
 
-#include "kernels/cross_entropy_cuda.h"
+#include "kernels/cross_entropy/cross_entropy_cuda.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

@@ -1,4 +1,4 @@
-#include "kernels/embedding_cuda.h"
+#include "kernels/embedding/embedding_cuda.h"
 
 #include <algorithm>
 #include <numeric>

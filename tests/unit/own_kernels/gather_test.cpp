@@ -1,4 +1,4 @@
-#include "kernels/gather_cuda.h"
+#include "kernels/gather/gather_cuda.h"
 
 #include <numeric>
 

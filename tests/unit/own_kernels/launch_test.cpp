@@ -1,12 +1,12 @@
 // The CPU side of launch.h itself: barriers, shuffles, shared memory, and what it refuses.
-#include "kernels/launch.h"
+#include "kernels/launch/launch.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "kernels/bf16.h"
-#include "kernels/tensor_cores.h"
+#include "kernels/launch/bf16.h"
+#include "kernels/launch/tensor_cores.h"
 #include "lora_train/base/error.h"
 
 namespace lora_train::kernels {

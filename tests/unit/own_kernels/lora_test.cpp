@@ -1,6 +1,6 @@
 #include <memory>
 
-#include "kernels/lora_cuda.h"
+#include "kernels/lora/lora_cuda.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

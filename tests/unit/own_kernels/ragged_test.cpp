@@ -1,4 +1,4 @@
-#include "kernels/ragged_cuda.h"
+#include "kernels/attention/ragged_cuda.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "kernels/rope_cuda.h"
+#include "kernels/rope/rope_cuda.h"
 
 #include <cstring>
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/own_kernels.h"
+#include "kernels/dispatch/own_kernels.h"
 #include "lora_train/kernels/implementation.h"
 #include "support/tolerance.h"
 
