@@ -13,7 +13,7 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr std::int64_t kMostBlocks = 2048;  // of the update; each first makes its factors
+constexpr std::int64_t kMostBlocks = 2048;  // of the update; each computes the factors first
 
 template <int kSize>
 __global__ void __launch_bounds__(kThreads) sum_squares_kernel(const float* grads, std::int64_t n, double* partials) {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kMostNormPartials)
   if (!std::isfinite(norm) || !std::isfinite(scalars[kLossSum])) scalars[kNonFinite] = 1;
 }
 
-/// What a step has in common for all elements, computed in fp64 and rounded to fp32.
+/// The factors shared by all elements of a step, computed in fp64 and rounded to fp32.
 struct Factors {
   float grad_scale, one_minus_beta1, beta2, one_minus_beta2, correction2_sqrt, epsilon, minus_step_size, decay;
 };

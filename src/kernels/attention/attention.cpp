@@ -58,8 +58,8 @@ at::Tensor on_device(const std::vector<int64_t>& cu_seqlens, const at::Tensor& g
   return given.defined() ? given : at::tensor(cu_seqlens, at::kInt).to(device);
 }
 
-/// Queries that see no key, or keys that no query of their document sees: fused kernels promise nothing there, and
-/// training has no such documents.
+/// True when a query sees no key, or no query sees a key. Fused kernels leave that undefined; training has no such
+/// documents.
 bool has_unseen_parts(const AttentionLayout& layout) {
   for (std::size_t d = 1; d < layout.cu_seqlens_q.size(); ++d) {
     const int64_t len_q = layout.cu_seqlens_q[d] - layout.cu_seqlens_q[d - 1];
@@ -74,7 +74,7 @@ bool is_complete(const AttentionLayout& layout) {
          layout.cu_seqlens_k_device.defined();
 }
 
-/// The layout with everything on the device that CUDA backends read.
+/// The layout with the device copies that CUDA backends read.
 AttentionLayout completed(AttentionLayout layout, at::Device device) {
   if (layout.max_len_q == 0) layout.max_len_q = longest(layout.cu_seqlens_q);
   if (layout.max_len_k == 0) layout.max_len_k = longest(layout.cu_seqlens_k);
@@ -95,7 +95,7 @@ AttentionCase case_of(const at::Tensor& q, const AttentionLayout& layout) {
   return c;
 }
 
-/// What a recorder is told: on the meta device, what a Hopper GPU would take.
+/// The backend that a work recorder sees: on the meta device, that of a Hopper GPU.
 AttentionBackend planned_backend(const at::Tensor& q, const AttentionLayout& layout) {
   constexpr int kHopper = 90;
   if (q.is_cpu()) return AttentionBackend::kReference;
@@ -105,8 +105,8 @@ AttentionBackend planned_backend(const at::Tensor& q, const AttentionLayout& lay
   return choose_attention(c).backend;
 }
 
-/// The functions of the backend that computes this on CUDA; null: the reference. Throws ConfigError where what was asked
-/// for cannot.
+/// The backend for this call on CUDA; null: the reference. Throws ConfigError when the requested backend does not support
+/// it.
 const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& layout) {
   const CudaLibrary* const cuda = cuda_library();
   if (layout.cu_seqlens_q.back() == 0 || has_unseen_parts(layout)) return nullptr;
@@ -121,19 +121,19 @@ const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& la
   return choice.backend == AttentionBackend::kEfficient ? &cuda->efficient : nullptr;
 }
 
-/// The same; a recorded call must find all that it needs on the device.
-const CudaAttention* recordable_backend(const at::Tensor& q, const AttentionLayout& layout) {
+/// The same. Throws inside a capture when the call needs anything that is not on the device.
+const CudaAttention* capturable_backend(const at::Tensor& q, const AttentionLayout& layout) {
   const CudaAttention* const backend = cuda_backend(q, layout);
   const CudaLibrary* const cuda = cuda_library();
-  const bool is_recordable = backend != nullptr && (backend == &cuda->fa2 || backend == &cuda->cudnn) && is_complete(layout);
-  if (is_recording() && !is_recordable) {
+  const bool is_capturable = backend != nullptr && (backend == &cuda->fa2 || backend == &cuda->cudnn) && is_complete(layout);
+  if (is_capturing() && !is_capturable) {
     throw DeviceError("attention", "this backend reads the lengths of documents on the host; FlashAttention 2 and cuDNN (bf16) "
                                    "do not");
   }
   return backend;
 }
 
-/// What a backend with gradients of its own would hand over.
+/// Gradients in memory of the backend's own, as some backends return them.
 AttentionGradients own_gradients(const AttentionGradients& like, const AttentionLayout& layout) {
   const auto make = [](const at::Tensor& t, int64_t num_tokens) {
     return at::empty({num_tokens, t.size(1), t.size(2)}, t.options());
@@ -142,7 +142,7 @@ AttentionGradients own_gradients(const AttentionGradients& like, const Attention
   return {make(like.q, Nq), make(like.k, Nk), make(like.v, Nk)};
 }
 
-/// The layout as its device copies say, which is what a GPU reads: those of a recorded call have changed since.
+/// The layout read back from its device copies, which a GPU uses: they may have changed since the capture.
 AttentionLayout as_on_device(AttentionLayout layout) {
   const auto read = [](const at::Tensor& from, std::vector<int64_t>& to) {
     if (!from.defined()) return;
@@ -165,9 +165,9 @@ void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tenso
   });
   if (q.is_meta()) return;
   if (q.is_cpu()) {
-    return do_or_record([=]() mutable { attention_forward_cpu(q, k, v, as_on_device(layout), out, lse); });
+    return run_or_capture([=]() mutable { attention_forward_cpu(q, k, v, as_on_device(layout), out, lse); });
   }
-  const CudaAttention* const backend = recordable_backend(q, layout);
+  const CudaAttention* const backend = capturable_backend(q, layout);
   if (backend == nullptr) return attention_forward_reference(q, k, v, layout, out, lse);
   if (!is_complete(layout)) return backend->forward(q, k, v, completed(layout, q.device()), out, lse);
   backend->forward(q, k, v, layout, out, lse);
@@ -194,10 +194,10 @@ void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::T
     return;
   }
   if (q.is_cpu()) {
-    return do_or_record(
+    return run_or_capture(
         [=]() mutable { attention_backward_cpu(dout, q, k, v, out, lse, as_on_device(layout), gradients); });
   }
-  const CudaAttention* const backend = recordable_backend(q, layout);
+  const CudaAttention* const backend = capturable_backend(q, layout);
   if (backend == nullptr) return attention_backward_reference(dout, q, k, v, out, lse, layout, gradients);
   if (!is_complete(layout)) {
     return backend->backward(dout, q, k, v, out, lse, completed(layout, q.device()), gradients);

@@ -73,7 +73,7 @@ void attention_cached_cpu(const at::Tensor& q, const at::Tensor& k, const at::Te
     documents.push_back({layout.cu_seqlens_q[d], layout.key_begin[d] + keys - seen, seen});
   }
   if (documents.empty()) return;
-  with_cpu_type(q, [&]<class T>(CpuType<T>) {
+  dispatch_dtype(q, [&]<class T>(ElementType<T>) {
     attention_decode_cpu(read_rows<T>(q), read_rows<T>(k), read_rows<T>(v), documents,
                          {q.size(1), k.size(1), q.size(2)}, static_cast<float>(layout.scale), write_rows<T>(out));
   });

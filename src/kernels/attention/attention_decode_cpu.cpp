@@ -1,5 +1,5 @@
-// G = H / K heads share a kv head: its keys and values are read once for all of them. Keys of a document are cut into parts
-// that threads share; what a part found is put together at the end.
+// Split-KV decoding. G = H / K heads share a KV head, so its keys and values are read once for all of them. Threads take parts
+// of a document's keys; their partial softmax results are merged at the end.
 #include "attention_decode_cpu.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct Part {
   std::int64_t document, kv_head, key, num_keys;
 };
 
-/// What a part found, for each of G heads: the largest score, the sum of exp(score - largest), and the values weighted by
+/// The partial result of a part, for each of G heads: the largest score, the sum of exp(score - largest), and the values weighted by
 /// that. [G, E + 2] floats.
 struct PartResult {
   float* data;
@@ -61,7 +61,7 @@ LORA_TRAIN_INLINE void part(const float* q, Rows<const T> k, Rows<const T> v, st
 #pragma omp simd
       for (std::int64_t e = 0; e < E; ++e) values[e] += weight * load(row + e);
     }
-    // A NaN among the scores has passed by std::max; the sum has it.
+    // std::max drops a NaN score; the sum keeps it.
     result.largest(g) = largest;
     result.sum(g) = sum;
   }

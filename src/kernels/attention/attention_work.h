@@ -1,4 +1,4 @@
-// What a call of attention moves and computes, for work_record.h.
+// Bytes and FLOPs of an attention call, for work_record.h.
 #pragma once
 
 #include "lora_train/kernels/attention.h"
@@ -10,7 +10,7 @@ struct AttentionTensors {
   const at::Tensor &q, &k, &v, &out, &lse;
 };
 
-/// Whether it hands over gradients in memory of its own.
+/// True when it returns gradients in memory of its own.
 bool has_own_gradients(AttentionBackend backend);
 
 /// FLOPs are those of the scores that a query may see: 2 products forward, 5 backward. Bytes are q, k, v, out, lse and

@@ -1,4 +1,4 @@
-// Where documents that lie side by side begin in tensors of different strides: what cuDNN calls ragged offsets. No torch.
+// cuDNN's ragged offsets: where packed documents begin in tensors of different strides. No torch.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// As many neighbouring threads take a row as it has packs (of 8 elements where one side is bf16): narrow adapter columns
+// A row gets as many neighbouring threads as it has packs (8 elements when one side is bf16), so that narrow adapter columns
 // and flat buffers both fill their blocks. Elements moved: 1 read, 1 written.
 #include "cast_cuda.h"
 
@@ -9,7 +9,7 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr int kPacks = 2;  // that a thread reads at once
+constexpr int kPacks = 2;  // in flight per thread
 constexpr std::int64_t kMostParts = 1024;  // of a row: they fill any GPU, and then take turns
 
 template <class From, class To, int kSize>

@@ -1,4 +1,4 @@
-// Contract as cast.h, on a GPU in stream order: pointers are device memory. From and To are float or Bf16. No torch here.
+// Contract in cast.h, on a GPU in stream order: pointers are device memory. From and To are float or Bf16. No torch here.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 
 #include "cross_entropy_cpu.h"
 #include "dispatch/checks.h"
-#include "dispatch/own_arguments.h"
+#include "dispatch/native_arguments.h"
 #include "lora_train/kernels/work_record.h"
 
 namespace lora_train::kernels {
@@ -45,7 +45,7 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const
   if (how == Implementation::kReference) {
     return cross_entropy_in_place_reference(logits, targets, weights, denominator, output);
   }
-  with_cpu_type(logits, [&]<class T>(CpuType<T>) {
+  dispatch_dtype(logits, [&]<class T>(ElementType<T>) {
     const auto run = [&](auto kernel, auto... stream) {
       kernel(write_rows<T>(logits), read<std::int32_t>(targets), weights.defined() ? read<float>(weights) : nullptr,
              denominator.defined() ? read<double>(denominator) : nullptr,
@@ -54,7 +54,7 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const
              stream...);
     };
     how == Implementation::kCpu ? run(cross_entropy_in_place_cpu<T>)
-                                : run(own_kernels_of<T>().cross_entropy_in_place, own_stream());
+                                : run(native_kernels_of<T>().cross_entropy_in_place, native_stream());
   });
 }
 
@@ -77,8 +77,8 @@ void add_losses(const at::Tensor& losses, const at::Tensor& weights, at::Tensor&
   const bool is_own = losses.scalar_type() == at::kFloat &&
                       implementation_for(KernelName::kCrossEntropy, losses) == Implementation::kCuda;
   if (!is_own) return add_losses_reference(losses, weights, sum);
-  own_kernels().add_losses(read<float>(losses), weights.defined() ? read<float>(weights) : nullptr, losses.numel(),
-                           write<double>(sum), own_stream());
+  native_kernels().add_losses(read<float>(losses), weights.defined() ? read<float>(weights) : nullptr, losses.numel(),
+                           write<double>(sum), native_stream());
 }
 
 }  // namespace lora_train::kernels

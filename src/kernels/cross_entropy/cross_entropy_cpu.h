@@ -1,4 +1,4 @@
-// Contract as cross_entropy.h; T is float or Bf16. weights, denominator, correct and confidence may be null.
+// Contract in cross_entropy.h; T is float or Bf16. weights, denominator, correct and confidence may be null.
 #pragma once
 
 #include "launch/rows.h"

@@ -1,4 +1,4 @@
-// Contracts as cross_entropy_cpu.h, on a GPU in stream order: pointers are device memory, denominator too. T is float or Bf16.
+// Contracts in cross_entropy_cpu.h, on a GPU in stream order: pointers are device memory, denominator too. T is float or Bf16.
 // No torch here.
 #pragma once
 

@@ -1,14 +1,14 @@
-// Shape checks at the door of every kernel. A failure is our bug, so the message names kernel, tensor and both shapes.
+// Argument checks of every kernel. A failure is a bug in lora-train, so the message names kernel, tensor and both shapes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace lora_train::kernels {
 
-/// Throws ShapeError unless t has these sizes; -1 stands for any size.
+/// Throws ShapeError unless t has these sizes; -1 matches any size.
 void check_shape(const char* kernel, const char* name, const at::Tensor& t, at::IntArrayRef sizes);
 
-/// check_shape, and all dimensions after the first lie contiguous (rows may be strided).
+/// check_shape, and every dimension after the first must be contiguous (rows may be strided).
 void check_rows(const char* kernel, const char* name, const at::Tensor& t, at::IntArrayRef sizes);
 
 void check_dtype(const char* kernel, const char* name, const at::Tensor& t, at::ScalarType dtype);

@@ -1,4 +1,4 @@
-// From tensors to what the CPU kernels take.
+// Turns tensors into the arguments of CPU kernels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,17 +9,17 @@
 namespace lora_train::kernels {
 
 template <class T>
-struct CpuType {
+struct ElementType {
   using type = T;
 };
 
-/// Calls run(CpuType<float>()) or run(CpuType<Bf16>()) by the dtype of t, one of the two.
+/// Calls run(ElementType<float>()) for an fp32 tensor, run(ElementType<Bf16>()) for a bf16 one.
 template <class Run>
-void with_cpu_type(const at::Tensor& t, const Run& run) {
+void dispatch_dtype(const at::Tensor& t, const Run& run) {
   if (t.scalar_type() == at::kFloat) {
-    run(CpuType<float>());
+    run(ElementType<float>());
   } else {
-    run(CpuType<Bf16>());
+    run(ElementType<Bf16>());
   }
 }
 

@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "lora_train/base/error.h"
-#include "own_arguments.h"
+#include "native_arguments.h"
 
 namespace lora_train::kernels {
 namespace {
 
 std::array<KernelSetting, kKernelNames.size()> settings{};
-OwnKernelsInUse in_use;
+NativeKernelsInUse in_use;
 
-bool is_taken_by_own(const at::Tensor& t) {
+bool runs_natively(const at::Tensor& t) {
   return in_use.table != nullptr && (t.is_cuda() || (in_use.on_cpu_tensors && t.is_cpu()));
 }
 
@@ -40,36 +40,36 @@ void set_all_kernel_settings(KernelSetting setting) { settings.fill(setting); }
 
 KernelSetting kernel_setting(KernelName kernel) { return settings[static_cast<std::size_t>(kernel)]; }
 
-void use_own_kernels(const OwnKernelsInUse& kernels) { in_use = kernels; }
+void use_native_kernels(const NativeKernelsInUse& kernels) { in_use = kernels; }
 
-const OwnKernels& own_kernels() { return *in_use.table; }
+const NativeKernels& native_kernels() { return *in_use.table; }
 
-Stream own_stream() { return in_use.stream != nullptr ? in_use.stream() : nullptr; }
+Stream native_stream() { return in_use.stream != nullptr ? in_use.stream() : nullptr; }
 
-void reserve_own_workspace(std::int64_t num_elements, const c10::Device& device) {
+void reserve_native_workspace(std::int64_t num_elements, const c10::Device& device) {
   at::Tensor& workspace = workspace_on(device);
   if (workspace.numel() < num_elements) workspace = at::empty({num_elements}, workspace.options());
 }
 
-float* own_workspace(std::int64_t num_elements) {
+float* native_workspace(std::int64_t num_elements) {
   const at::Device device = device_in_use();
-  reserve_own_workspace(num_elements, device);
+  reserve_native_workspace(num_elements, device);
   return workspace_on(device).mutable_data_ptr<float>();
 }
 
-bool is_own_place(KernelName kernel, const at::Tensor& t) {
-  return settings[static_cast<std::size_t>(kernel)] != KernelSetting::kReference && is_taken_by_own(t);
+bool has_native_kernel(KernelName kernel, const at::Tensor& t) {
+  return settings[static_cast<std::size_t>(kernel)] != KernelSetting::kReference && runs_natively(t);
 }
 
 Implementation implementation_for(KernelName kernel, const at::Tensor& t) {
   const KernelSetting setting = settings[static_cast<std::size_t>(kernel)];
   if (setting == KernelSetting::kReference) return Implementation::kReference;
   if (t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16) {
-    if (is_taken_by_own(t)) return Implementation::kCuda;
+    if (runs_natively(t)) return Implementation::kCuda;
     if (t.is_cpu()) return Implementation::kCpu;
   }
-  if (setting == KernelSetting::kOwn) {
-    throw DeviceError("kernels: own", "there is no own kernel " +
+  if (setting == KernelSetting::kNative) {
+    throw DeviceError("kernels: own", "there is no native kernel " +
                                           std::string(kKernelNames[static_cast<std::size_t>(kernel)]) + " for " +
                                           c10::toString(t.scalar_type()) + " on " + t.device().str() +
                                           "; use kernels: auto");

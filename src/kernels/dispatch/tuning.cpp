@@ -13,13 +13,13 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr int kRoundsForAll = 2, kRounds = 5;
-constexpr double kHopeless = 1.25;  // as slow as this after kRoundsForAll, against the slower run of another
+constexpr double kHopeless = 1.25;  // dropped after kRoundsForAll when this much slower than the slower run of another
 
-/// A candidate in the race.
+/// A candidate under measurement.
 struct Runner {
   const TuningCandidate* candidate;
   std::vector<double> ms = {};
-  bool is_hopeless = false;  ///< not run further, but better than nothing
+  bool is_hopeless = false;  ///< no longer measured, but still eligible
 
   double best() const { return *std::min_element(ms.begin(), ms.end()); }
   double worst() const { return *std::max_element(ms.begin(), ms.end()); }
@@ -52,7 +52,7 @@ bool survives(const std::string& key, const TuningCandidate& candidate, const Wo
   return false;
 }
 
-/// One more time of each; those that fail leave.
+/// Times each candidate once more; drops those that fail.
 void run_round(const std::string& key, const Stopwatch& stopwatch, std::vector<Runner>& runners) {
   std::erase_if(runners, [&](Runner& runner) {
     return !runner.is_hopeless && !survives(key, *runner.candidate, [&] {
@@ -62,7 +62,7 @@ void run_round(const std::string& key, const Stopwatch& stopwatch, std::vector<R
   });
 }
 
-/// One disturbed run, or a lucky one, makes nobody hopeless.
+/// Compares best with worst runs, so that one outlier drops nobody.
 void find_hopeless(std::vector<Runner>& runners) {
   double bound = std::numeric_limits<double>::infinity();
   for (const Runner& runner : runners) bound = std::min(bound, kHopeless * runner.worst());
@@ -73,7 +73,7 @@ bool is_faster(const Runner& a, const Runner& b) {
   return a.is_hopeless != b.is_hopeless ? b.is_hopeless : a.median() < b.median();
 }
 
-/// The first run of each, which also compiles and allocates what it needs.
+/// Warm-up: the first run also compiles and allocates.
 std::vector<Runner> warm_up(const std::string& key, const std::vector<TuningCandidate>& candidates) {
   std::vector<Runner> runners;
   for (const TuningCandidate& candidate : candidates) {

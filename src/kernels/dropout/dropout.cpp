@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "dispatch/checks.h"
-#include "dispatch/own_arguments.h"
+#include "dispatch/native_arguments.h"
 #include "dropout_cpu.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/work_record.h"
@@ -36,7 +36,7 @@ void dropout_forward(const at::Tensor& x, const at::Tensor& token_document, cons
   if (how == Implementation::kReference) {
     return dropout_forward_reference(x, token_document, token_position, key, p, y);
   }
-  with_cpu_type(x, [&]<class T>(CpuType<T>) {
+  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
     const auto run = [&](auto kernel, auto... stream) {
       kernel(read_rows<T>(x), read<std::int32_t>(token_document), read<std::int32_t>(token_position),
              reinterpret_cast<const PhiloxKey*>(read<std::int32_t>(key)),
@@ -44,7 +44,7 @@ void dropout_forward(const at::Tensor& x, const at::Tensor& token_document, cons
              write_rows<T>(y), x.size(0), x.size(1), stream...);
     };
     if (how == Implementation::kCpu) return run(dropout_forward_cpu<T>);
-    run(own_kernels_of<T>().dropout_forward, own_stream());
+    run(native_kernels_of<T>().dropout_forward, native_stream());
   });
 }
 

@@ -1,4 +1,4 @@
-// Contract as dropout.h; T is float or Bf16.
+// Contract in dropout.h; T is float or Bf16.
 #pragma once
 
 #include "launch/rows.h"

@@ -1,5 +1,5 @@
-// A block takes one token; a thread takes 16 bytes of it, which are one Philox counter of fp32 or two of bf16. Memory
-// traffic: every element read once and written once.
+// One block per token; a thread takes 16 bytes, which are one Philox counter in fp32 or two in bf16. Memory traffic: every
+// element is read once and written once.
 #include "dropout_cuda.h"
 
 #include "launch/launch.h"

@@ -1,4 +1,4 @@
-// Contract as dropout_cpu.h, on a GPU in stream order: pointers are device memory, key too. T is float or Bf16. No torch here.
+// Contract in dropout_cpu.h, on a GPU in stream order: pointers are device memory, key too. T is float or Bf16. No torch here.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "dispatch/checks.h"
-#include "dispatch/own_arguments.h"
+#include "dispatch/native_arguments.h"
 #include "embedding_cpu.h"
 #include "lora_train/kernels/work_record.h"
 
@@ -26,7 +26,7 @@ void check_ids(const char* kernel, const at::Tensor& ids) {
 
 void gather_on_cpu(const at::Tensor& ids, const at::Tensor& weight, at::Tensor& out, double scale) {
   if (scale != 1) {
-    return with_cpu_type(weight, [&]<class T>(CpuType<T>) {
+    return dispatch_dtype(weight, [&]<class T>(ElementType<T>) {
       gather_scaled_rows_cpu(read_rows<T>(weight), read<std::int32_t>(ids), static_cast<float>(scale), write_rows<T>(out),
                              ids.size(0), weight.size(1));
     });
@@ -41,17 +41,17 @@ void backward_on_cuda(const at::Tensor& ids, const at::Tensor& dout, at::Tensor*
   check_rows("embedding_backward", "order", order, {ids.size(0)});
   check_contiguous("embedding_backward", "order", order);
   check_dtype("embedding_backward", "order", order, at::kInt);
-  with_cpu_type(dout, [&]<class T>(CpuType<T>) {
+  dispatch_dtype(dout, [&]<class T>(ElementType<T>) {
     const auto* const id = read<std::int32_t>(ids);
     const auto* const sorted = read<std::int32_t>(order);
     if (rows.indices.defined()) {
-      own_kernels_of<T>().trainable_rows_backward(id, sorted, read_rows<T>(dout), static_cast<float>(scale),
+      native_kernels_of<T>().trainable_rows_backward(id, sorted, read_rows<T>(dout), static_cast<float>(scale),
                                                   read<std::int64_t>(rows.indices), rows.indices.size(0),
-                                                  write_rows<float>(rows.grads), dout.size(0), dout.size(1), own_stream());
+                                                  write_rows<float>(rows.grads), dout.size(0), dout.size(1), native_stream());
     }
     if (dweight == nullptr) return;
-    own_kernels_of<T>().embedding_backward(id, sorted, read_rows<T>(dout), static_cast<float>(scale),
-                                           write_rows<float>(*dweight), dout.size(0), dout.size(1), own_stream());
+    native_kernels_of<T>().embedding_backward(id, sorted, read_rows<T>(dout), static_cast<float>(scale),
+                                           write_rows<float>(*dweight), dout.size(0), dout.size(1), native_stream());
   });
 }
 
@@ -83,12 +83,12 @@ void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const Tr
   const Implementation how = implementation_for(KernelName::kEmbedding, weight);
   if (how == Implementation::kCpu && !has_rows) return gather_on_cpu(ids, weight, out, scale);
   if (how != Implementation::kCuda) return embedding_forward_reference(ids, weight, rows, out, scale);
-  with_cpu_type(weight, [&]<class T>(CpuType<T>) {
+  dispatch_dtype(weight, [&]<class T>(ElementType<T>) {
     const auto* const trained = has_rows ? read<std::int64_t>(rows.indices) : nullptr;
     const auto values = has_rows ? read_rows<float>(rows.values) : Rows<const float>{};
-    own_kernels_of<T>().embedding_forward(read<std::int32_t>(ids), read_rows<T>(weight), trained,
+    native_kernels_of<T>().embedding_forward(read<std::int32_t>(ids), read_rows<T>(weight), trained,
                                           has_rows ? rows.indices.size(0) : 0, values, static_cast<float>(scale),
-                                          write_rows<T>(out), ids.size(0), weight.size(1), own_stream());
+                                          write_rows<T>(out), ids.size(0), weight.size(1), native_stream());
   });
 }
 
@@ -120,7 +120,7 @@ void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tenso
   if (how == Implementation::kReference) return embedding_backward_reference(ids, dout, target, rows, scale);
   embedding_backward_reference(ids, dout, nullptr, rows, scale);
   if (target == nullptr) return;
-  with_cpu_type(dout, [&]<class T>(CpuType<T>) {
+  dispatch_dtype(dout, [&]<class T>(ElementType<T>) {
     scatter_add_rows_cpu(read_rows<T>(dout), read<std::int32_t>(ids), static_cast<float>(scale),
                          write_rows<float>(*dweight), dout.size(0), dout.size(1));
   });

@@ -1,4 +1,4 @@
-// Contracts as embedding.h, on a GPU in stream order: pointers are device memory. T is float or Bf16. No torch here.
+// Contracts in embedding.h, on a GPU in stream order: pointers are device memory. T is float or Bf16. No torch here.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 #include "lora_train/kernels/gated_activation.h"
 
 #include "dispatch/checks.h"
-#include "dispatch/own_arguments.h"
+#include "dispatch/native_arguments.h"
 #include "gated_activation_cpu.h"
 #include "lora_train/kernels/work_record.h"
 
@@ -27,10 +27,10 @@ void gated_activation_forward(const at::Tensor& gate_up, at::Tensor& y, Activati
   if (gate_up.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kSwiglu, gate_up);
   if (how == Implementation::kReference) return gated_activation_forward_reference(gate_up, y, activation);
-  with_cpu_type(gate_up, [&]<class T>(CpuType<T>) {
+  dispatch_dtype(gate_up, [&]<class T>(ElementType<T>) {
     if (how == Implementation::kCuda) {
-      return own_kernels_of<T>().gated_activation_forward(read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1),
-                                                          activation, own_stream());
+      return native_kernels_of<T>().gated_activation_forward(read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1),
+                                                          activation, native_stream());
     }
     with_activation(activation, [&]<class Function>(Function) {
       gated_activation_forward_cpu<Function>(read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1));
@@ -51,11 +51,11 @@ void gated_activation_backward(const at::Tensor& dy, const at::Tensor& gate_up, 
   if (gate_up.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kSwiglu, gate_up);
   if (how == Implementation::kReference) return gated_activation_backward_reference(dy, gate_up, d_gate_up, activation);
-  with_cpu_type(gate_up, [&]<class T>(CpuType<T>) {
+  dispatch_dtype(gate_up, [&]<class T>(ElementType<T>) {
     if (how == Implementation::kCuda) {
-      return own_kernels_of<T>().gated_activation_backward(read_rows<T>(dy), read_rows<T>(gate_up),
+      return native_kernels_of<T>().gated_activation_backward(read_rows<T>(dy), read_rows<T>(gate_up),
                                                            write_rows<T>(d_gate_up), dy.size(0), dy.size(1), activation,
-                                                           own_stream());
+                                                           native_stream());
     }
     with_activation(activation, [&]<class Function>(Function) {
       gated_activation_backward_cpu<Function>(read_rows<T>(dy), read_rows<T>(gate_up), write_rows<T>(d_gate_up),

@@ -1,4 +1,4 @@
-// Contracts as gated_activation.h; T is float or Bf16, Function is one of activation_functions.h. Rows of gate_up hold F
+// Contracts in gated_activation.h; T is float or Bf16, Function is one of activation_functions.h. Rows of gate_up hold F
 // gates, then F ups.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Contracts as gated_activation_cpu.h, on a GPU in stream order: pointers are device memory. T is float or Bf16. No torch
+// Contracts in gated_activation_cpu.h, on a GPU in stream order: pointers are device memory. T is float or Bf16. No torch
 // here.
 #pragma once
 

@@ -1,7 +1,7 @@
 #include "lora_train/kernels/gather.h"
 
 #include "dispatch/checks.h"
-#include "dispatch/own_arguments.h"
+#include "dispatch/native_arguments.h"
 #include "lora_train/kernels/work_record.h"
 
 namespace lora_train::kernels {
@@ -29,9 +29,9 @@ void gather_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to)
   if (from.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kEmbedding, from);
   if (how != Implementation::kCuda) return gather_rows_reference(from, rows, to);  // on a CPU too: ATen is as fast
-  with_cpu_type(from, [&]<class T>(CpuType<T>) {
-    own_kernels_of<T>().gather_rows(read_rows<T>(from), read<std::int64_t>(rows), write_rows<T>(to), rows.size(0),
-                                    from.size(0), from.size(1), own_stream());
+  dispatch_dtype(from, [&]<class T>(ElementType<T>) {
+    native_kernels_of<T>().gather_rows(read_rows<T>(from), read<std::int64_t>(rows), write_rows<T>(to), rows.size(0),
+                                    from.size(0), from.size(1), native_stream());
   });
 }
 
@@ -43,9 +43,9 @@ void scatter_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to
   if (to.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kEmbedding, from);
   if (how != Implementation::kCuda) return scatter_rows_reference(from, rows, to);
-  with_cpu_type(from, [&]<class T>(CpuType<T>) {
-    own_kernels_of<T>().scatter_rows(read_rows<T>(from), read<std::int64_t>(rows), write_rows<T>(to), rows.size(0),
-                                     to.size(0), to.size(1), own_stream());
+  dispatch_dtype(from, [&]<class T>(ElementType<T>) {
+    native_kernels_of<T>().scatter_rows(read_rows<T>(from), read<std::int64_t>(rows), write_rows<T>(to), rows.size(0),
+                                     to.size(0), to.size(1), native_stream());
   });
 }
 
@@ -68,11 +68,11 @@ void take_next(const RowLists& lists, at::Tensor& next, RowLists& picked) {
   }
   check_shape(kName, "next", next, {});
   check_dtype(kName, "next", next, at::kLong);
-  if (!is_own_place(KernelName::kEmbedding, lists.rows)) return take_next_reference(lists, next, picked);
-  own_kernels().take_next(read<std::int64_t>(lists.rows), read<std::int32_t>(lists.targets),
+  if (!has_native_kernel(KernelName::kEmbedding, lists.rows)) return take_next_reference(lists, next, picked);
+  native_kernels().take_next(read<std::int64_t>(lists.rows), read<std::int32_t>(lists.targets),
                           has_weights ? read<float>(lists.weights) : nullptr, write<std::int64_t>(next),
                           write<std::int64_t>(picked.rows), write<std::int32_t>(picked.targets),
-                          has_weights ? write<float>(picked.weights) : nullptr, count, own_stream());
+                          has_weights ? write<float>(picked.weights) : nullptr, count, native_stream());
 }
 
 }  // namespace lora_train::kernels

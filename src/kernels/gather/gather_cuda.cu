@@ -1,4 +1,4 @@
-// A block moves one row. Elements moved: 1 read, 1 written.
+// One block per row. Elements moved: 1 read, 1 written.
 #include "gather_cuda.h"
 
 #include "launch/launch.h"
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kListThreads)
     picked_targets[i] = targets[first + i];
     if (weights != nullptr) picked_weights[i] = weights[first + i];
   }
-  __syncthreads();  // all have read where to begin
+  __syncthreads();  // everyone has read the start
   if (threadIdx.x == 0) *next = first + count;
 }
 

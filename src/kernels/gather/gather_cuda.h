@@ -1,4 +1,4 @@
-// Contracts as gather.h, on a GPU in stream order: pointers are device memory. T is float or Bf16. No torch here.
+// Contracts in gather.h, on a GPU in stream order: pointers are device memory. T is float or Bf16. No torch here.
 #pragma once
 
 #include <cstdint>

@@ -71,7 +71,7 @@ void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExt
   if (y.is_meta()) return;
   const bool may_use_cuda = y.is_cuda() && kernel_setting(KernelName::kGemm) != KernelSetting::kReference;
   if (may_use_cuda && gemm_cuda(a, b, y, extras)) return;
-  do_or_record([a, b, y, extras]() mutable { gemm_reference(a, b, y, extras); });
+  run_or_capture([a, b, y, extras]() mutable { gemm_reference(a, b, y, extras); });
 }
 
 }  // namespace lora_train::kernels

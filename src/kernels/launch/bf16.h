@@ -1,4 +1,4 @@
-// bf16 as 16 bits, the same on the host and on a GPU. No torch here.
+// bf16 as 16 bits, with the same rounding on host and GPU. No torch here.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ LORA_TRAIN_INLINE float load(const Bf16* p) { return to_float(*p); }
 LORA_TRAIN_INLINE void store(float* p, float value) { *p = value; }
 LORA_TRAIN_INLINE void store(Bf16* p, float value) { *p = to_bf16(value); }
 
-/// The value as a T would hold it.
+/// The value rounded to T.
 template <class T>
 LORA_TRAIN_INLINE float rounded_to(float value) {
   T t;

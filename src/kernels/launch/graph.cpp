@@ -11,20 +11,20 @@ CaptureFunction& capture_in_use() {
   return function;
 }
 
-bool recording = false;
+bool capturing = false;
 
-struct Recording {
-  Recording() { recording = true; }
-  ~Recording() { recording = false; }
+struct CaptureScope {
+  CaptureScope() { capturing = true; }
+  ~CaptureScope() { capturing = false; }
 };
 
 }  // namespace
 
-bool is_recording() { return recording; }
+bool is_capturing() { return capturing; }
 
-RecordedWork*& recorded_work() {
-  static RecordedWork* recorded = nullptr;
-  return recorded;
+CapturedWork*& captured_work() {
+  static CapturedWork* captured = nullptr;
+  return captured;
 }
 
 void use_capture(CaptureFunction function) { capture_in_use() = std::move(function); }
@@ -32,9 +32,9 @@ void use_capture(CaptureFunction function) { capture_in_use() = std::move(functi
 bool can_capture() { return capture_in_use() != nullptr || cuda_library() != nullptr; }
 
 std::unique_ptr<Graph> capture(const std::function<void()>& body) {
-  const Recording now;
+  const CaptureScope scope;
   if (capture_in_use()) return capture_in_use()(body);
-  if (cuda_library() == nullptr) throw DeviceError("capture", "there is no CUDA library to record with");
+  if (cuda_library() == nullptr) throw DeviceError("capture", "the CUDA library is not loaded");
   return cuda_library()->capture(body);
 }
 

@@ -1,8 +1,7 @@
-// The launch layer: one source for two machines. nvcc compiles a `.cu` for the GPU; the host compiler compiles the same
-// file with LORA_TRAIN_ON_CPU, where on_cpu.h runs grid, block, shared memory, barriers and warp shuffles on the host.
-// Kernels are written in plain CUDA (threadIdx, __shared__, __syncthreads, __shfl_xor_sync); what on_cpu.h does not
-// have (atomics, dynamic shared memory) they do not use. tensor_cores.h has what tensor cores do, for both. No torch
-// here.
+// The launch layer: one source for GPU and CPU. nvcc compiles a `.cu` for the GPU; the host compiler compiles the same file
+// with LORA_TRAIN_ON_CPU, and on_cpu.h emulates grid, block, shared memory, barriers and warp shuffles. Kernels are plain
+// CUDA (threadIdx, __shared__, __syncthreads, __shfl_xor_sync) and use nothing that on_cpu.h lacks (atomics, dynamic shared
+// memory). tensor_cores.h has the tensor-core operations for both. No torch here.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,7 @@
 #define LORA_TRAIN_UNROLL _Pragma("unroll")
 #include <cuda_runtime.h>
 
-/// An array in shared memory; its content is undefined at first.
+/// An array in shared memory, uninitialised.
 #define LORA_TRAIN_SHARED(type, name, count) __shared__ alignas(16) type name[count]
 #endif
 
@@ -34,8 +33,8 @@ constexpr std::int64_t kMaxBlocksX = 2147483647, kMaxBlocksY = 65535;
 constexpr unsigned kWarpSize = 32;
 constexpr unsigned kFullWarp = 0xFFFFFFFFu;
 
-/// Runs kernel(args...) on a grid of blocks of `threads` (a multiple of 32, at most 1024), in stream order. A grid without
-/// blocks does nothing. x at most 2^31 - 1, y at most 65535. Throws DeviceError naming `name` where the launch is refused.
+/// Launches kernel(args...) on a grid of blocks of `threads` (a multiple of 32, at most 1024), in stream order. An empty grid
+/// launches nothing. x at most 2^31 - 1, y at most 65535. Throws DeviceError naming `name` where the launch is refused.
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned threads, Stream stream,
             Arguments... arguments) {
@@ -60,7 +59,7 @@ void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned
 #endif
 }
 
-/// Blocks that cover `count` things, `per_block` each.
+/// The number of blocks that cover `count` elements, `per_block` each: ceil(count / per_block).
 constexpr std::int64_t blocks_for(std::int64_t count, std::int64_t per_block) {
   return (count + per_block - 1) / per_block;
 }

@@ -1,4 +1,4 @@
-// What the headers of CUDA kernels need of launch.h: sources that only call them see neither CUDA nor on_cpu.h.
+// The part of launch.h that kernel headers need, so that callers include neither CUDA nor on_cpu.h.
 #pragma once
 
 namespace lora_train::kernels {

@@ -199,7 +199,7 @@ void run_block(const char* name) {
   }
 }
 
-Recorder& recorder_in_use() {
+Recorder& launch_sink() {
   static Recorder recorder;
   return recorder;
 }
@@ -229,11 +229,11 @@ void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned t
 }
 
 void submit(std::function<void()> launch) {
-  if (recorder_in_use()) return recorder_in_use()(std::move(launch));
+  if (launch_sink()) return launch_sink()(std::move(launch));
   launch();
 }
 
-void use_recorder(Recorder recorder) { recorder_in_use() = std::move(recorder); }
+void use_launch_sink(Recorder recorder) { launch_sink() = std::move(recorder); }
 
 void sync_block(int line) { wait(State::kAtBlockBarrier, line); }
 

@@ -1,12 +1,10 @@
-// CUDA kernels on the host: every thread of a block is a fibre, so that barriers and warp shuffles mean what they mean
-// on a GPU. For tests: slow, one block after the other, in the calling thread. What warps do on tensor cores is in
-// tensor_cores.h.
+// Emulates CUDA kernels on the host. Every thread of a block is a fiber, so that barriers and warp shuffles behave as on a
+// GPU. For tests: slow, one block after the other, in the calling thread. Tensor-core operations are in tensor_cores.h.
 //
-// What it is strict about, where a GPU would go on with wrong numbers: all threads of a block reach the same
-// __syncthreads(), all lanes of a warp the same shuffle (else run_grid throws naming both lines); shared memory holds
-// 0xFF bytes (NaN) when a block begins; and the order in which threads and blocks run can be turned round
-// (set_order), so that what is missing a barrier gives other numbers in one of the orders; a warp runs on until it waits
-// for the others of its block.
+// It is strict where a GPU would silently compute wrong numbers: all threads of a block must reach the same __syncthreads()
+// and all lanes of a warp the same shuffle (else run_grid throws and names both lines); shared memory is poisoned with 0xFF
+// bytes (NaN) when a block begins; set_order() reverses the order of threads and blocks, so that a missing barrier changes
+// the result in one of the two orders. A warp runs until it waits for the rest of its block.
 #pragma once
 
 #include <cmath>
@@ -38,24 +36,24 @@ enum class Order { kAscending, kDescending };
 /// Order in which threads, and blocks, run between barriers. Ascending at first.
 void set_order(Order order);
 
-/// Grids run since the program began.
+/// Grids launched since the program started.
 std::int64_t num_launches();
 
-/// Runs body() once per thread. Throws ShapeError when threads wait for each other in vain.
+/// Runs body() once per thread. Throws ShapeError on a deadlock.
 void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned threads, const std::function<void()>& body);
 
 void sync_block(int line);
 unsigned lane();
 void enter_shared(void* memory, std::size_t bytes);
-/// Runs a launch, or gives it to whoever records: then it is not run now.
+/// Runs a launch, or passes it to the launch sink instead.
 void submit(std::function<void()> launch);
-using Recorder = std::function<void(std::function<void()> launch)>;
-void use_recorder(Recorder recorder);  ///< empty: launches run
+using LaunchSink = std::function<void(std::function<void()> launch)>;
+void use_launch_sink(LaunchSink sink);  ///< captures launches; empty: launches run
 
-/// 8 bytes of every lane, exchanged: what lane `source` has given.
+/// Exchanges 8 bytes among the lanes of a warp: returns those of lane `source`.
 std::uint64_t exchange(std::uint64_t value, unsigned source, int line);
 
-/// What a lane gives to a product of its warp.
+/// The operand registers of a lane in a tensor-core product.
 struct Fragments {
   std::uint32_t a[4], b[2];
 };
@@ -75,7 +73,7 @@ T shuffle(unsigned mask, T value, unsigned source, int line) {
 
 }  // namespace lora_train::kernels::on_cpu
 
-/// The names that CUDA gives them, set for the fibre that runs.
+/// CUDA's built-in variables, set for the running fiber.
 inline thread_local lora_train::kernels::on_cpu::Index threadIdx, blockIdx, blockDim, gridDim;
 
 /// Byte i of the result is byte (selector >> 4 i) % 8 of x (0 to 3) and y (4 to 7).

@@ -1,5 +1,5 @@
-// Several elements read or written at once by a thread of a CUDA kernel: 16 bytes where the rows allow it, else one
-// element. No torch here.
+// Vectorized memory accesses of CUDA kernels: 16 bytes per access where the rows are aligned, else one element. No torch
+// here.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ LORA_TRAIN_INLINE Pack<T, kSize> load_pack(const T* p) {
 template <int kSize, class T>
 LORA_TRAIN_INLINE void store_pack(T* p, const Pack<T, kSize>& pack) {
 #ifdef __CUDA_ARCH__
-  // The compiler splits the copy of a pack that was just computed. Global memory only.
+  // Without this, nvcc splits the store of a freshly computed pack. Global memory only.
   if constexpr (sizeof(pack) == 16) {
     uint4 bits;
     memcpy(&bits, &pack, sizeof bits);
@@ -61,8 +61,8 @@ LORA_TRAIN_INLINE void store_floats(T* p, const float* values) {
   }
 }
 
-/// Whether every row of `width` elements, `begin` columns into `rows`, can be read in whole packs of 16 bytes. Only the
-/// address of the data is looked at.
+/// True when every row of `width` elements, `begin` columns into `rows`, can be accessed in packs of 16 bytes. Looks at the
+/// address only, never at the data.
 template <class T>
 bool fits_packs(Rows<T> rows, std::int64_t width, std::int64_t begin = 0) {
   const std::uintptr_t address =
@@ -70,7 +70,7 @@ bool fits_packs(Rows<T> rows, std::int64_t width, std::int64_t begin = 0) {
   return address % 16 == 0 && rows.stride % kFullPack<T> == 0 && width % kFullPack<T> == 0;
 }
 
-/// Threads for a block that goes along a row of `packs`: a multiple of 32 between 32 and `most`.
+/// The block size for a row of `packs`: a multiple of 32 between 32 and `most`.
 inline unsigned threads_for(std::int64_t packs, unsigned most) {
   const std::int64_t rounded = (packs + 31) / 32 * 32;
   return rounded < 32 ? 32U : rounded > most ? most : static_cast<unsigned>(rounded);

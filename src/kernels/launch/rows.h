@@ -1,4 +1,4 @@
-// A matrix as kernels see it: rows of contiguous elements, `stride` elements apart.
+// A strided matrix view: contiguous rows, `stride` elements apart.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Rows {
   LORA_TRAIN_INLINE T* operator[](std::int64_t row) const { return data + row * stride; }
 };
 
-/// Rows per thread below which starting threads costs more than it gains.
+/// The grain of parallel_ranges for rows of this many elements: fewer rows per thread cost more than they gain.
 inline std::int64_t row_grain(std::int64_t row_elements) {
   constexpr std::int64_t kElements = 16384;
   return row_elements >= kElements ? 1 : (kElements + row_elements) / (row_elements + 1);

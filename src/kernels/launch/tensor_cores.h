@@ -1,4 +1,4 @@
-// What a warp computes together on tensor cores (sm_80 and later), as device functions of all 32 lanes; on the CPU the
+// Warp-level tensor-core operations (sm_80 and later), device functions that all 32 lanes call; on the CPU the
 // same by on_cpu.h. Of lane l: g = l / 4, q = l % 4. A register holds two bf16, the first in its low half. Layouts: PTX
 // ISA, "Matrix fragments for mma.m16n8k16 with floating point type" and "movmatrix".
 #pragma once

@@ -1,4 +1,4 @@
-// What the CPU kernels share: an exponential the compiler can vectorise. No torch here.
+// An exponential that the compiler can vectorise, for CPU kernels. No torch here.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "dispatch/checks.h"
-#include "dispatch/own_arguments.h"
+#include "dispatch/native_arguments.h"
 #include "lora_cpu.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/gemm.h"
@@ -53,13 +53,13 @@ void describe(Work& work, const LoraProduct& product, const at::Tensor& big, con
 /// memory.
 template <class Make>
 LoraProduct product_for(const at::Tensor& big, const Make& make) {
-  const auto rows = [&]<class T>(CpuType<T>) {
+  const auto rows = [&]<class T>(ElementType<T>) {
     const void* const data =
         big.is_meta() ? reinterpret_cast<const void*>(big.storage_offset() * static_cast<std::int64_t>(sizeof(T)))
                       : big.const_data_ptr();
     return Rows<const T>{static_cast<const T*>(data), big.stride(0)};
   };
-  return big.scalar_type() == at::kBFloat16 ? make(rows(CpuType<Bf16>())) : make(rows(CpuType<float>()));
+  return big.scalar_type() == at::kBFloat16 ? make(rows(ElementType<Bf16>())) : make(rows(ElementType<float>()));
 }
 
 void check_outputs(const char* kernel, const at::Tensor& dy, const at::Tensor& s, const std::vector<LoraPart>& parts) {
@@ -72,7 +72,7 @@ void check_outputs(const char* kernel, const at::Tensor& dy, const at::Tensor& s
   }
 }
 
-/// The parts of a thin side without the columns before the first of them, which nobody asks for.
+/// The parts without the columns before the first of them, which are not needed.
 at::Tensor without_columns_before(const at::Tensor& thin, std::vector<LoraPart>& parts) {
   std::int64_t first = thin.size(1);
   for (const LoraPart& part : parts) first = std::min(first, part.column);
@@ -92,10 +92,10 @@ void lora_grad_b(const at::Tensor& dy, const at::Tensor& s, const std::vector<Lo
   if (dy.is_meta() || parts.empty()) return;
   const Implementation how = implementation_for(KernelName::kLora, dy);
   if (how == Implementation::kReference) return lora_grad_b_reference(dy, s, parts);
-  with_cpu_type(dy, [&]<class T>(CpuType<T>) {
+  dispatch_dtype(dy, [&]<class T>(ElementType<T>) {
     if (how == Implementation::kCpu) return lora_grad_b_cpu<T>(read_rows<T>(dy), read_rows<T>(s), targets, N);
-    own_kernels_of<T>().lora_grad_b(read_rows<T>(dy), read_rows<T>(s), targets, N,
-                                    own_workspace(product.workspace_elements()), own_stream());
+    native_kernels_of<T>().lora_grad_b(read_rows<T>(dy), read_rows<T>(s), targets, N,
+                                    native_workspace(product.workspace_elements()), native_stream());
   });
 }
 
@@ -115,10 +115,10 @@ void lora_grad_a(const at::Tensor& all_ds, const at::Tensor& x, const std::vecto
   if (x.is_meta() || parts.empty()) return;
   const Implementation how = implementation_for(KernelName::kLora, x);
   if (how == Implementation::kReference) return lora_grad_a_reference(ds, x, parts);
-  with_cpu_type(x, [&]<class T>(CpuType<T>) {
+  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
     if (how == Implementation::kCpu) return lora_grad_a_cpu<T>(read_rows<T>(ds), read_rows<T>(x), targets, N, D);
-    own_kernels_of<T>().lora_grad_a(read_rows<T>(ds), read_rows<T>(x), targets, N, D,
-                                    own_workspace(product.workspace_elements()), own_stream());
+    native_kernels_of<T>().lora_grad_a(read_rows<T>(ds), read_rows<T>(x), targets, N, D,
+                                    native_workspace(product.workspace_elements()), native_stream());
   });
 }
 
@@ -148,8 +148,8 @@ void lora_grad_s_and_b(const at::Tensor& dy, const at::Tensor& scaled_b, const a
     gemm(dy, scaled_b, ds);
     return lora_grad_b(dy, s, parts);
   }
-  own_kernels().lora_grad_s_and_b(read_rows<Bf16>(dy), read_rows<Bf16>(scaled_b), read_rows<Bf16>(s), targets, N, C,
-                                  write_rows<Bf16>(ds), own_workspace(product.workspace_elements()), own_stream());
+  native_kernels().lora_grad_s_and_b(read_rows<Bf16>(dy), read_rows<Bf16>(scaled_b), read_rows<Bf16>(s), targets, N, C,
+                                  write_rows<Bf16>(ds), native_workspace(product.workspace_elements()), native_stream());
 }
 
 }  // namespace lora_train::kernels

@@ -1,5 +1,4 @@
-// thin^T big in bf16 on the matrix units (AMX) of newer Intel CPUs, summed in fp32. Elsewhere nothing here may be called but
-// has_amx(). No torch here.
+// thin^T big in bf16 with Intel AMX, summed in fp32. On other CPUs call nothing here but has_amx(). No torch here.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +8,11 @@
 
 namespace lora_train::kernels {
 
-/// Whether CPU and kernel let this process use AMX and no test has forbidden it.
+/// True when CPU and kernel support AMX and no test has disabled it.
 bool has_amx();
-void allow_amx(bool allowed);  ///< for tests: the other code computes as well
+void allow_amx(bool allowed);  ///< for tests of the other code
 
-/// Columns that one step takes; ranges of columns begin at multiples.
+/// Columns of one step; column ranges begin at multiples of it.
 constexpr std::int64_t kAmxColumns = 32;
 
 /// The thin side as tiles of 16 ranks and 32 tokens, [token blocks, rank tiles, 16, 32], zeros past N and R.

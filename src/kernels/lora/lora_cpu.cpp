@@ -1,5 +1,5 @@
-// The big matrix goes by once, in blocks of rows and tiles of columns; all R sums of a tile stay in registers.
-// Threads own columns: no sum depends on how many there are.
+// Reads the big matrix once, in blocks of rows and tiles of columns; all R sums of a tile stay in registers. Threads own
+// columns, so no sum depends on their number.
 #include "lora_cpu.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr std::int64_t kRows = 64;     // of a block: its tile fits the first cache, its pages the first TLB
+constexpr std::int64_t kRows = 64;     // of a block: its tile fits L1, its pages the L1 TLB
 constexpr std::int64_t kColumns = 64;  // of a tile: four cache lines of fp32
 constexpr std::int64_t kRanks = 4;     // sums per column held in registers together
 

@@ -1,4 +1,4 @@
-// Contracts as lora.h; T is float or Bf16. Both compute thin^T big; grad_b wants it transposed.
+// Contracts in lora.h; T is float or Bf16. Both compute thin^T big; grad_b transposes it.
 #pragma once
 
 #include "launch/rows.h"

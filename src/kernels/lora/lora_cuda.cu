@@ -3,7 +3,7 @@
 // then the partial sums of the chunks are added, always in the same order.
 //
 // On fp32 cores a block takes 64 packs of 16 bytes of a row: a thread has the sums of one pack and 8 ranks in registers,
-// threads of other ranks read the same pack out of the first cache; the thin matrix lies in shared memory as fp32. That
+// threads of other ranks read the same pack from L1; the thin matrix lies in shared memory as fp32. That
 // is N C R multiplications and additions, which above R = 16 take longer than to read bf16; so bf16 whose rows allow
 // packs goes through tensor cores (lora_tensor_cores.h), where dS = dy sB can come from the same read.
 //

@@ -1,4 +1,4 @@
-// Contracts as lora_cpu.h, on a GPU in stream order: pointers are device memory. T is float or Bf16. No torch here.
+// Contracts in lora_cpu.h, on a GPU in stream order: pointers are device memory. T is float or Bf16. No torch here.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct LoraChunks {
   std::int64_t workspace_elements;
 };
 
-/// Elements of partial sums that chunks keep below.
+/// The upper bound of partial sums.
 constexpr std::int64_t kMostPartialSums = 12 * 1024 * 1024;
 
 /// On fp32 cores, for N tokens, C columns and R ranks. As many chunks as keep a large GPU busy, and no more than kMostPartialSums
@@ -66,7 +66,7 @@ struct LoraSlice {
   std::int64_t begin, width, column, ranks;
 };
 
-/// What is computed together: big is read once for each kLoraRanks of the most ranks of a slice.
+/// Products computed together. Reads big once for each kLoraRanks of the largest slice.
 struct LoraProduct {
   LoraSlice slices[kMostLoraTargets];
   int num_slices;
@@ -111,7 +111,7 @@ struct LoraProduct {
   }
 };
 
-/// Whether every slice of big can be read in packs of 16 bytes; its data may be an offset from aligned memory.
+/// True when every slice of big can be read in packs of 16 bytes; its data may be an offset from aligned memory.
 template <class T>
 bool fits_packs(const LoraProduct& product, Rows<const T> big) {
   for (int i = 0; i < product.num_slices; ++i) {

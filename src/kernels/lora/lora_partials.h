@@ -1,4 +1,4 @@
-// Of lora_cuda.cu: what its first launch leaves in the workspace for whom, and the second launch, which adds it up.
+// Part of lora_cuda.cu: the layout of the partial sums that its first launch writes, and the second launch, which reduces them.
 #pragma once
 
 #include "launch/launch.h"
@@ -70,7 +70,7 @@ struct DsSum {
   std::int64_t column, ranks, num_blocks, ds_offset;
 };
 
-/// dS [num_tokens, num_columns], zeros in columns of nobody; in blocks behind num_sum_blocks.
+/// dS [num_tokens, num_columns], zeros in columns of no adapter; in the blocks after num_sum_blocks.
 struct DsSums {
   Rows<Bf16> ds;
   std::int64_t num_tokens, num_columns, num_sum_blocks;

@@ -1,4 +1,4 @@
-// The adapters of a projection as kernels take them. No torch here.
+// The adapters of a projection, as kernel arguments. No torch here.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct LoraTarget {
   Rows<float> grad;
 };
 
-/// More adapters than a projection has.
+/// An upper bound of the adapters of a projection.
 constexpr int kMostLoraTargets = 4;
 
 struct LoraTargets {

@@ -1,7 +1,7 @@
 #include "lora_train/kernels/rms_norm.h"
 
 #include "dispatch/checks.h"
-#include "dispatch/own_arguments.h"
+#include "dispatch/native_arguments.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/work_record.h"
 #include "rms_norm_cpu.h"
@@ -39,13 +39,13 @@ void forward(const char* name, const at::Tensor& x, const at::Tensor& weight, do
     return adds ? rms_norm_add_forward_reference(x, weight, eps, residual, y, rstd, weight_offset)
                 : rms_norm_forward_reference(x, weight, eps, y, rstd, weight_offset);
   }
-  with_cpu_type(x, [&]<class T>(CpuType<T>) {
+  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
     const auto run = [&](auto kernel, auto... stream) {
       kernel(read_rows<T>(x), norm_weight<T>(weight, weight_offset), static_cast<float>(eps),
              adds ? read_rows<T>(residual) : Rows<const T>{nullptr, 0}, write_rows<T>(y), write<float>(rstd), x.size(0),
              x.size(1), stream...);
     };
-    how == Implementation::kCpu ? run(rms_norm_forward_cpu<T>) : run(own_kernels_of<T>().rms_norm_forward, own_stream());
+    how == Implementation::kCpu ? run(rms_norm_forward_cpu<T>) : run(native_kernels_of<T>().rms_norm_forward, native_stream());
   });
 }
 
@@ -92,7 +92,7 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
   if (how == Implementation::kReference) {
     return rms_norm_backward_reference(dy, x, weight, rstd, dx, accumulate, dweight, weight_offset);
   }
-  with_cpu_type(x, [&]<class T>(CpuType<T>) {
+  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
     const auto run = [&](auto backward, auto weight_gradient, auto... stream) {
       if (needs_dweight) {  // first: dx may be dy
         weight_gradient(read_rows<T>(dy), read_rows<T>(x), read<float>(rstd), write<float>(*dweight), x.size(0), x.size(1),
@@ -104,7 +104,7 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
     if (how == Implementation::kCpu) {
       run(rms_norm_backward_cpu<T>, rms_norm_weight_gradient_cpu<T>);
     } else {
-      run(own_kernels_of<T>().rms_norm_backward, own_kernels_of<T>().rms_norm_weight_gradient, own_stream());
+      run(native_kernels_of<T>().rms_norm_backward, native_kernels_of<T>().rms_norm_weight_gradient, native_stream());
     }
   });
 }

@@ -1,4 +1,4 @@
-// Contracts as rms_norm.h; plain pointers, strides in elements between rows. T is float or Bf16.
+// Contracts in rms_norm.h; plain pointers, strides in elements between rows. T is float or Bf16.
 #pragma once
 
 #include <cstdint>

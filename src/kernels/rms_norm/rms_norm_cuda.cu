@@ -1,4 +1,4 @@
-// A block takes one row; what a thread has read of it stays in registers until the sum is known.
+// One block per row. A thread keeps the elements that it reads in registers until the sum is known.
 #include "rms_norm_cuda.h"
 
 #include <type_traits>
@@ -127,8 +127,8 @@ __global__ void __launch_bounds__(kColumns* kRowLanes)
   dweight[d] += sum;
 }
 
-/// Calls run(packs kept by a thread, as a constant): 1, 2 or 4, the fewest for a row of this many. Fewer registers, more
-/// blocks at once.
+/// Calls run() with the packs that a thread keeps, as a constant: 1, 2 or 4, the fewest that hold a row. Fewer registers give
+/// higher occupancy.
 template <class Run>
 void with_cached(std::int64_t packs, const Run& run) {
   const std::int64_t turns = blocks_for(packs, threads_for(packs, kThreads));

@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "dispatch/checks.h"
-#include "dispatch/own_arguments.h"
+#include "dispatch/native_arguments.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/work_record.h"
 #include "qk_norm_rope_parts.h"
@@ -74,22 +74,22 @@ QkNormWeights<T> weights_of(const QkNorm& norm) {
 
 template <class T>
 void backward_on_cuda(const AttentionGradients& given, const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv) {
-  const OwnKernelsOf<T>& own = own_kernels_of<T>();
+  const NativeKernelsOf<T>& own = native_kernels_of<T>();
   const HeadCounts heads = heads_of(rotation);
   const int64_t N = d_qkv.size(0);
   const bool has_v = lies_in(places_of(given, rotation, d_qkv).v, given.v);
   const QkvGradients<T> d = {read_rows<T>(given.q), read_rows<T>(given.k),
                              has_v ? Rows<const T>{nullptr, 0} : read_rows<T>(given.v), given.q.size(0)};
   if (!norm.q_weight.defined()) {
-    return own.rope_backward(d, table_of(rotation), write_rows<T>(d_qkv), N, heads, own_stream());
+    return own.rope_backward(d, table_of(rotation), write_rows<T>(d_qkv), N, heads, native_stream());
   }
   if (wants_gradient(norm)) {  // first: the next kernel may write where d lies
     own.qk_norm_weight_gradient(d, read_rows<T>(norm.raw), read_rows<float>(norm.rstd), table_of(rotation),
                                 gradient_of(norm.grad_q_weight), gradient_of(norm.grad_k_weight),
-                                own_workspace(qk_norm_workspace(heads.head_size)), heads, own_stream());
+                                native_workspace(qk_norm_workspace(heads.head_size)), heads, native_stream());
   }
   own.qk_norm_rope_backward(d, read_rows<T>(norm.raw), read_rows<float>(norm.rstd), table_of(rotation),
-                            weights_of<T>(norm), write_rows<T>(d_qkv), N, heads, own_stream());
+                            weights_of<T>(norm), write_rows<T>(d_qkv), N, heads, native_stream());
 }
 
 void check_gradients(const char* kernel, const AttentionGradients& gradients, const QkRotation& rotation,
@@ -137,14 +137,14 @@ void qk_norm_rope_forward(at::Tensor& qkv, const QkRotation& rotation, QkNorm& n
   const Implementation how = implementation_for(KernelName::kRope, qkv);
   if (how == Implementation::kReference) return qk_norm_rope_forward_reference(qkv, rotation, norm);
   if (how == Implementation::kCpu) return qk_norm_rope_forward_by(kCpuParts, qkv, rotation, norm);
-  with_cpu_type(qkv, [&]<class T>(CpuType<T>) {
-    const OwnKernelsOf<T>& own = own_kernels_of<T>();
+  dispatch_dtype(qkv, [&]<class T>(ElementType<T>) {
+    const NativeKernelsOf<T>& own = native_kernels_of<T>();
     const HeadCounts heads = heads_of(rotation);
     if (!norm.q_weight.defined()) {
-      return own.rope(write_rows<T>(qkv), table_of(rotation), /*inverse=*/false, qkv.size(0), heads, own_stream());
+      return own.rope(write_rows<T>(qkv), table_of(rotation), /*inverse=*/false, qkv.size(0), heads, native_stream());
     }
     own.qk_norm_rope_forward(write_rows<T>(qkv), table_of(rotation), weights_of<T>(norm), static_cast<float>(norm.eps),
-                             write_rows<T>(norm.raw), write_rows<float>(norm.rstd), qkv.size(0), heads, own_stream());
+                             write_rows<T>(norm.raw), write_rows<float>(norm.rstd), qkv.size(0), heads, native_stream());
   });
 }
 
@@ -160,7 +160,7 @@ void qk_norm_rope_backward(const AttentionGradients& gradients, const QkRotation
   const Implementation how = implementation_for(KernelName::kRope, d_qkv);
   if (how == Implementation::kReference) return qk_norm_rope_backward_reference(gradients, rotation, norm, d_qkv);
   if (how == Implementation::kCpu) return qk_norm_rope_backward_by(kCpuParts, gradients, rotation, norm, d_qkv);
-  with_cpu_type(d_qkv, [&]<class T>(CpuType<T>) { backward_on_cuda<T>(gradients, rotation, norm, d_qkv); });
+  dispatch_dtype(d_qkv, [&]<class T>(ElementType<T>) { backward_on_cuda<T>(gradients, rotation, norm, d_qkv); });
 }
 
 }  // namespace lora_train::kernels

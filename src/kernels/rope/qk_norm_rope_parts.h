@@ -1,4 +1,4 @@
-// qk_norm_rope put together from rms_norm and rope: the reference from references, the CPU path from what a CPU has.
+// qk_norm_rope composed of rms_norm and rope: the reference from references, the CPU path from CPU kernels.
 #pragma once
 
 #include "lora_train/kernels/qk_norm_rope.h"
@@ -13,14 +13,14 @@ struct QkNormRopeParts {
 };
 
 void qk_norm_rope_forward_by(const QkNormRopeParts& parts, at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm);
-/// Brings the gradients into d_qkv and goes on there.
+/// Copies the gradients into d_qkv where they lie elsewhere, and works in place.
 void qk_norm_rope_backward_by(const QkNormRopeParts& parts, const AttentionGradients& gradients,
                               const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv);
 
-/// The columns of d_qkv in which the gradients of q, k and v are to be, for as many tokens as those have.
+/// The columns of d_qkv for the gradients of q, k and v, for as many tokens as those have.
 AttentionGradients places_of(const AttentionGradients& gradients, const QkRotation& rotation, const at::Tensor& d_qkv);
 
-/// Whether a gradient lies in its place already.
+/// True when a gradient already lies in its columns.
 bool lies_in(const at::Tensor& place, const at::Tensor& gradient);
 
 }  // namespace lora_train::kernels

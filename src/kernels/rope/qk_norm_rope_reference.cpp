@@ -5,11 +5,11 @@
 namespace lora_train::kernels {
 namespace {
 
-void bring(const at::Tensor& gradient, at::Tensor& place) {
+void copy_unless_there(const at::Tensor& gradient, at::Tensor& place) {
   if (!lies_in(place, gradient)) place.copy_(gradient);
 }
 
-void turn_in_place(const QkNormRopeParts& parts, const at::Tensor& qk, const QkRotation& rotation, bool inverse) {
+void rotate_in_place(const QkNormRopeParts& parts, const at::Tensor& qk, const QkRotation& rotation, bool inverse) {
   const int64_t E = 2 * rotation.table.cos.size(-1);
   const int64_t H = rotation.num_heads, K = rotation.num_kv_heads;
   at::Tensor q = qk.narrow(1, 0, H * E).unflatten(1, {H, E}), k = qk.narrow(1, H * E, K * E).unflatten(1, {K, E});
@@ -42,18 +42,18 @@ void qk_norm_rope_forward_by(const QkNormRopeParts& parts, at::Tensor& qkv, cons
       parts.norm_forward(norm.raw.narrow(1, head * E, E), weight, norm.eps, y, rstd, norm.weight_offset);
     }
   }
-  turn_in_place(parts, qkv, rotation, false);
+  rotate_in_place(parts, qkv, rotation, false);
 }
 
 void qk_norm_rope_backward_by(const QkNormRopeParts& parts, const AttentionGradients& gradients,
                               const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv) {
   AttentionGradients places = places_of(gradients, rotation, d_qkv);
-  bring(gradients.q, places.q);
-  bring(gradients.k, places.k);
-  bring(gradients.v, places.v);
+  copy_unless_there(gradients.q, places.q);
+  copy_unless_there(gradients.k, places.k);
+  copy_unless_there(gradients.v, places.v);
   const int64_t M = gradients.q.size(0);
   if (M < d_qkv.size(0)) d_qkv.narrow(0, M, d_qkv.size(0) - M).zero_();
-  turn_in_place(parts, d_qkv, rotation, true);
+  rotate_in_place(parts, d_qkv, rotation, true);
   if (!norm.q_weight.defined()) return;
   const int64_t E = norm.q_weight.size(0);
   for (int64_t head = 0; head < rotation.num_heads + rotation.num_kv_heads; ++head) {

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "dispatch/checks.h"
-#include "dispatch/own_arguments.h"
+#include "dispatch/native_arguments.h"
 #include "lora_train/kernels/work_record.h"
 #include "rope_cpu.h"
 
@@ -32,11 +32,11 @@ void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& 
   if (x.is_meta()) return;
   const Implementation how = implementation_for(KernelName::kRope, x);
   if (how == Implementation::kReference) return rope_in_place_reference(x, positions, table, inverse);
-  with_cpu_type(x, [&]<class T>(CpuType<T>) {
+  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
     if (how == Implementation::kCuda) {
       const RotationTable turns{read<std::int32_t>(positions), read_rows<float>(table.cos), read_rows<float>(table.sin)};
-      return own_kernels_of<T>().rope(write_rows<T>(x), turns, inverse, x.size(0), {x.size(1), 0, x.size(2)},
-                                      own_stream());
+      return native_kernels_of<T>().rope(write_rows<T>(x), turns, inverse, x.size(0), {x.size(1), 0, x.size(2)},
+                                      native_stream());
     }
     rope_in_place_cpu(write_rows<T>(x), read<std::int32_t>(positions), read_rows<float>(table.cos),
                       read_rows<float>(table.sin), inverse, x.size(0), x.size(1), x.size(2));

@@ -1,4 +1,4 @@
-// Contract as rope.h; T is float or Bf16.
+// Contract in rope.h; T is float or Bf16.
 #pragma once
 
 #include "launch/rows.h"

@@ -1,5 +1,5 @@
-// A block takes one token, a group of lanes one of its heads after the other: a lane has a pack of the first half of the
-// head and the matching one of the second. Sums over a head go through the lanes of its group.
+// One block per token; a group of lanes takes its heads in turn. A lane has a pack of the first half of the head and the
+// matching one of the second. Sums over a head are shuffles within the group.
 // Elements moved: rope 1 read, 1 written; with norm 1 read, 2 written (raw); its backward 2 read, 1 written; weight
 // gradients 2 read. The backwards copy v besides where it lies elsewhere. The table's rows are read once a token from
 // memory, then cached.
@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-/// Place of this thread: lane of a group, the head it begins with.
+/// The lane group of this thread, and the head that it begins with.
 struct Place {
   unsigned lane, group, groups;  ///< groups of the block
   __device__ explicit Place(unsigned lanes_per_head)
@@ -26,11 +26,11 @@ __device__ __forceinline__ float group_sum(float value, unsigned lanes) {
   return value;
 }
 
-/// One pack of cos and of sin times direction.
+/// One pack of cos, and of sin times the direction.
 template <int kSize>
-struct Turn {
+struct Rotation {
   float cos[kSize], sin[kSize];
-  __device__ Turn(const RotationTable& table, std::int64_t n, int first, float direction) {
+  __device__ Rotation(const RotationTable& table, std::int64_t n, int first, float direction) {
     const std::int64_t position = table.positions[n];
     load_floats<kSize>(table.cos[position] + first, cos);
     load_floats<kSize>(table.sin[position] + first, sin);
@@ -54,18 +54,18 @@ __global__ void __launch_bounds__(kThreads)
   const Place place(lanes);
   const std::int64_t n = blockIdx.x;
   for (int i = static_cast<int>(place.lane) * kSize; i < half; i += static_cast<int>(lanes) * kSize) {
-    const Turn<kSize> turn(table, n, i, direction);
+    const Rotation<kSize> rotation(table, n, i, direction);
     for (std::int64_t head = place.group; head < num_heads; head += place.groups) {
       T* const at = x[n] + head * 2 * half + i;
       Pack<T, kSize> a = load_pack<kSize>(at), b = load_pack<kSize>(at + half);
-      turn.apply(a, b);
+      rotation.apply(a, b);
       store_pack<kSize>(at, a);
       store_pack<kSize>(at + half, b);
     }
   }
 }
 
-/// v of token n of d to dx. All threads of the block call it.
+/// Copies v of token n from d to dx. All threads of the block call it.
 template <class T, int kSize>
 __device__ __forceinline__ void copy_values(const QkvGradients<T>& d, Rows<T> dx, std::int64_t n, const HeadCounts& heads) {
   if (d.v.data == nullptr) return;
@@ -93,11 +93,11 @@ __global__ void __launch_bounds__(kThreads)
   if (n >= d.num_tokens) return clear_token<T, kSize>(dx, n, heads);
   const int half = static_cast<int>(heads.head_size / 2);
   for (int i = static_cast<int>(place.lane) * kSize; i < half; i += static_cast<int>(lanes) * kSize) {
-    const Turn<kSize> turn(table, n, i, -1.0F);
+    const Rotation<kSize> rotation(table, n, i, -1.0F);
     for (std::int64_t head = place.group; head < heads.total(); head += place.groups) {
       const T* const from = d.head(n, head, heads) + i;
       Pack<T, kSize> a = load_pack<kSize>(from), b = load_pack<kSize>(from + half);
-      turn.apply(a, b);
+      rotation.apply(a, b);
       T* const to = dx[n] + head * heads.head_size + i;
       store_pack<kSize>(to, a);
       store_pack<kSize>(to + half, b);
@@ -142,15 +142,15 @@ __global__ void __launch_bounds__(kThreads)
       }
       store_pack<kSize>(copy + i, a);
       store_pack<kSize>(copy + half + i, b);
-      const Turn<kSize> turn(table, n, i, 1.0F);
+      const Rotation<kSize> rotation(table, n, i, 1.0F);
       const Pack<T, kSize> low = load_pack<kSize>(weight.values + i), high = load_pack<kSize>(weight.values + half + i);
       for (int k = 0; k < kSize; ++k) {
         const float p = rounded_to<T>(
             times_norm_weight<T>(to_float(a.values[k]) * scale, to_float(low.values[k]), weight.offset));
         const float q = rounded_to<T>(
             times_norm_weight<T>(to_float(b.values[k]) * scale, to_float(high.values[k]), weight.offset));
-        store(&a.values[k], turn.first(k, p, q));
-        store(&b.values[k], turn.second(k, p, q));
+        store(&a.values[k], rotation.first(k, p, q));
+        store(&b.values[k], rotation.second(k, p, q));
       }
       store_pack<kSize>(at + i, a);
       store_pack<kSize>(at + half + i, b);
@@ -158,16 +158,16 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A pack of each half of a head: gradients turned back and rounded to T, and the values before the norm.
+/// A pack of each half of a head: gradients after the inverse rotation, rounded to T, and the values before the norm.
 template <class T, int kSize>
-struct TurnedBack {
+struct RotatedBack {
   Pack<T, kSize> d_low, d_high, x_low, x_high;
-  __device__ void read(const T* d, const T* x, int half, const Turn<kSize>& turn) {
+  __device__ void read(const T* d, const T* x, int half, const Rotation<kSize>& rotation) {
     d_low = load_pack<kSize>(d);
     d_high = load_pack<kSize>(d + half);
     x_low = load_pack<kSize>(x);
     x_high = load_pack<kSize>(x + half);
-    turn.apply(d_low, d_high);
+    rotation.apply(d_low, d_high);
   }
 };
 
@@ -209,11 +209,11 @@ __global__ void __launch_bounds__(kThreads)
     const T* const from = d.head(n, head, heads);  // read where there is such a head
     const T* const x = raw[n] + head * heads.head_size;
     const NormWeight<T> weight = weights.of_head(head, heads);
-    TurnedBack<T, kSize> kept = {};
+    RotatedBack<T, kSize> kept = {};
     float sum = 0;
     for (int i = begin; is_head && i < half; i += step) {
-      TurnedBack<T, kSize> now;
-      now.read(from + i, x + i, half, Turn<kSize>(table, n, i, -1.0F));
+      RotatedBack<T, kSize> now;
+      now.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F));
       sum += weighted(now.d_low, weight, i, now.x_low) + weighted(now.d_high, weight, half + i, now.x_high);
       if (i == begin) kept = now;
     }
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kThreads)
     const float along_x = -scale * scale * scale * (sum / static_cast<float>(heads.head_size));
     T* const to = dx[n] + head * heads.head_size;
     for (int i = begin; i < half; i += step) {
-      if (i != begin) kept.read(from + i, x + i, half, Turn<kSize>(table, n, i, -1.0F));
+      if (i != begin) kept.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F));
       put_gradient(to, kept.d_low, weight, i, kept.x_low, scale, along_x);
       put_gradient(to, kept.d_high, weight, half + i, kept.x_high, scale, along_x);
     }
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr unsigned kColumns = 32, kTokenLanes = 16;  // of a block that sums columns
 
-/// Row c of workspace [chunks, 2E]: sums of chunk c of the tokens, E of q and E of k. A thread has two elements that turn
+/// Row c of workspace [chunks, 2E]: sums of chunk c of the tokens, E of q and E of k. A thread has two elements that rotate
 /// together: c of the E pairs of q and k.
 template <class T>
 __global__ void __launch_bounds__(kColumns* kTokenLanes)
@@ -248,12 +248,12 @@ __global__ void __launch_bounds__(kColumns* kTokenLanes)
   const int i = static_cast<int>(c % half);
   float low = 0, high = 0;
   for (std::int64_t n = blockIdx.x * chunk + lane; c < E && n < end; n += kTokenLanes) {
-    const Turn<1> turn(table, n, i, -1.0F);
+    const Rotation<1> rotation(table, n, i, -1.0F);
     for (std::int64_t head = first_head; head < end_head; ++head) {
       const T *const from = d.head(n, head, heads) + i, *const x = raw[n] + head * E + i;
       const float a = to_float(from[0]), b = to_float(from[half]), scale = rstd[head][n];
-      low += rounded_to<T>(turn.first(0, a, b)) * (to_float(x[0]) * scale);
-      high += rounded_to<T>(turn.second(0, a, b)) * (to_float(x[half]) * scale);
+      low += rounded_to<T>(rotation.first(0, a, b)) * (to_float(x[0]) * scale);
+      high += rounded_to<T>(rotation.second(0, a, b)) * (to_float(x[half]) * scale);
     }
   }
   low_sums[threadIdx.x] = low;

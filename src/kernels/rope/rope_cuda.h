@@ -1,4 +1,4 @@
-// Contracts as rope.h and qk_norm_rope.h, on a GPU in stream order: pointers are device memory. T is float or Bf16.
+// Contracts in rope.h and qk_norm_rope.h, on a GPU in stream order: pointers are device memory. T is float or Bf16.
 // N tokens, H heads of q, K of k, E head size (even). No torch here.
 #pragma once
 
@@ -10,13 +10,13 @@
 
 namespace lora_train::kernels {
 
-/// Turns of all positions: row positions[n] of cos and sin, E / 2 each, is for token n.
+/// The rotations of all positions: row positions[n] of cos and sin, E / 2 each, is that of token n.
 struct RotationTable {
   const std::int32_t* positions;
   Rows<const float> cos, sin;
 };
 
-/// Heads of a token lie side by side: H of q, then K of k.
+/// The heads of a token lie side by side: H of q, then K of k.
 struct HeadCounts {
   std::int64_t num_q, num_k, head_size;
   LORA_TRAIN_INLINE std::int64_t total() const { return num_q + num_k; }
@@ -25,7 +25,7 @@ struct HeadCounts {
 template <class T>
 void rope_cuda(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads, Stream stream);
 
-/// Gradients of turned q, k and v of num_tokens tokens, wherever they lie. v without data lies where it is to be.
+/// Gradients of rotated q, k and v of num_tokens tokens, wherever they lie. v without data is already in place.
 template <class T>
 struct QkvGradients {
   Rows<const T> q, k, v;
@@ -36,8 +36,8 @@ struct QkvGradients {
   }
 };
 
-/// dx [num_tokens, (H + 2K) E] = d turned back, v as it is; tokens that d does not have get 0. q and k of d may be those
-/// columns of dx; else nothing of d lies in dx.
+/// dx [num_tokens, (H + 2K) E] = d rotated back, v copied; tokens that d does not have get 0. q and k of d may be those
+/// columns of dx; otherwise d and dx do not overlap.
 template <class T>
 void rope_backward_cuda(QkvGradients<T> d, RotationTable table, Rows<T> dx, std::int64_t num_tokens, HeadCounts heads,
                         Stream stream);
@@ -66,7 +66,7 @@ void qk_norm_rope_backward_cuda(QkvGradients<T> d, Rows<const T> raw, Rows<const
 constexpr std::int64_t kQkNormChunks = 64;
 constexpr std::int64_t qk_norm_workspace(std::int64_t head_size) { return kQkNormChunks * 2 * head_size; }
 
-/// dq[e], dk[e] (either may be null) += sum over tokens and heads of (d turned back) * raw * rstd.
+/// dq[e], dk[e] (either may be null) += sum over tokens and heads of (d rotated back) * raw * rstd.
 template <class T>
 void qk_norm_weight_gradient_cuda(QkvGradients<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
                                   float* dq, float* dk, float* workspace, HeadCounts heads, Stream stream);

@@ -1,6 +1,7 @@
-// Every output has two vectors of sums that go along K, whatever tile it is in: one order for any number of rows.
+// Every output has two vector accumulators along K, in every tile shape, so that the order of additions is the same for any
+// number of rows.
 // bf16 weights are read as 32-bit words, whose high and low halves are the odd and the even elements; x is laid out to match.
-#include "few_rows_cpu.h"
+#include "skinny_gemm_cpu.h"
 
 #include <algorithm>
 #include <type_traits>
@@ -112,7 +113,7 @@ LORA_TRAIN_INLINE void add_step(const T* from, std::int64_t stride, const float*
 /// What all tiles of a call share.
 template <class T, class Y>
 struct Call {
-  const FewRows<T, Y>& p;
+  const SkinnyGemm<T, Y>& p;
   const PackedRows& x;
 };
 
@@ -121,7 +122,7 @@ struct Call {
 template <class Vector, int kTileOutputs, int kTileRows, bool kFetches, class T, class Y>
 LORA_TRAIN_INLINE void tile(const Call<T, Y>& call, std::int64_t n, std::int64_t m) {
   constexpr std::int64_t kStep = 2 * kLanes<Vector>;
-  const FewRows<T, Y>& p = call.p;
+  const SkinnyGemm<T, Y>& p = call.p;
   const std::int64_t stride = p.weight.stride, x_stride = call.x.stride, whole = call.x.num_steps * kStep;
   const T* const from = p.weight[n];
   const float* const x = call.x.values.data() + m * x_stride;
@@ -207,7 +208,7 @@ void range_here(const Call<T, Y>& call, std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 template <class T, class Y>
-void few_rows_linear_cpu(const FewRows<T, Y>& p) {
+void skinny_gemm_cpu(const SkinnyGemm<T, Y>& p) {
   const PackedRows x = pack(p.x, p.M, p.K, has_v4() ? 16 : 8);
   const std::int64_t num_tiles = (p.N + kOutputs - 1) / kOutputs;
   const std::int64_t grain = std::max<std::int64_t>(1, kGrainElements / std::max<std::int64_t>(1, p.K * kOutputs));
@@ -216,8 +217,8 @@ void few_rows_linear_cpu(const FewRows<T, Y>& p) {
   });
 }
 
-template void few_rows_linear_cpu(const FewRows<float, float>&);
-template void few_rows_linear_cpu(const FewRows<Bf16, Bf16>&);
-template void few_rows_linear_cpu(const FewRows<Bf16, float>&);
+template void skinny_gemm_cpu(const SkinnyGemm<float, float>&);
+template void skinny_gemm_cpu(const SkinnyGemm<Bf16, Bf16>&);
+template void skinny_gemm_cpu(const SkinnyGemm<Bf16, float>&);
 
 }  // namespace lora_train::kernels

@@ -1,4 +1,4 @@
-// Contract as few_rows.h. T and Y are float or Bf16; Y is T or float.
+// Contract in skinny_gemm.h. T and Y are float or Bf16; Y is T or float.
 #pragma once
 
 #include "launch/rows.h"
@@ -6,7 +6,7 @@
 namespace lora_train::kernels {
 
 template <class T, class Y>
-struct FewRows {
+struct SkinnyGemm {
   Rows<const T> x, weight;
   const Y* bias;           ///< null: none
   Rows<const Y> residual;  ///< data null: none
@@ -16,6 +16,6 @@ struct FewRows {
 };
 
 template <class T, class Y>
-void few_rows_linear_cpu(const FewRows<T, Y>& p);
+void skinny_gemm_cpu(const SkinnyGemm<T, Y>& p);
 
 }  // namespace lora_train::kernels

@@ -1,10 +1,10 @@
-#include "lora_train/kernels/few_rows.h"
+#include "lora_train/kernels/skinny_gemm.h"
 
 #include "dispatch/checks.h"
 #include "dispatch/cpu_arguments.h"
-#include "few_rows_cpu.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/implementation.h"
+#include "skinny_gemm_cpu.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 template <class T, class Y>
 void run_on_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
                 at::Tensor& y, double alpha) {
-  few_rows_linear_cpu(FewRows<T, Y>{read_rows<T>(x), read_rows<T>(weight), bias.defined() ? read<Y>(bias) : nullptr,
+  skinny_gemm_cpu(SkinnyGemm<T, Y>{read_rows<T>(x), read_rows<T>(weight), bias.defined() ? read<Y>(bias) : nullptr,
                                     residual.defined() ? read_rows<Y>(residual) : Rows<const Y>{nullptr, 0},
                                     write_rows<Y>(y), static_cast<float>(alpha), x.size(0), weight.size(0),
                                     x.size(1)});
@@ -20,7 +20,7 @@ void run_on_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
 
 void check_arguments(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
                      const at::Tensor& y) {
-  constexpr auto kName = "few_rows_linear";
+  constexpr auto kName = "skinny_gemm";
   check_rows(kName, "x", x, {-1, -1});
   check_floating(kName, "x", x);
   check_rows(kName, "weight", weight, {-1, x.size(1)});
@@ -39,7 +39,7 @@ void check_arguments(const at::Tensor& x, const at::Tensor& weight, const at::Te
 
 }  // namespace
 
-void few_rows_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
+void skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
                      at::Tensor& y, double alpha) {
   check_arguments(x, weight, bias, residual, y);
   const bool is_ours = x.is_cpu() && x.scalar_type() != at::kDouble &&

@@ -1,11 +1,11 @@
-#include "own_kernels.h"
+#include "native_kernels.h"
 
 namespace lora_train::kernels {
 namespace {
 
 template <class T>
-OwnKernelsOf<T> kernels_of() {
-  OwnKernelsOf<T> table{};
+NativeKernelsOf<T> kernels_of() {
+  NativeKernelsOf<T> table{};
   table.rms_norm_forward = rms_norm_forward_cuda<T>;
   table.rms_norm_backward = rms_norm_backward_cuda<T>;
   table.rms_norm_weight_gradient = rms_norm_weight_gradient_cuda<T>;
@@ -32,8 +32,8 @@ OwnKernelsOf<T> kernels_of() {
 
 }  // namespace
 
-const OwnKernels& linked_own_kernels() {
-  static const OwnKernels table{kernels_of<float>(), kernels_of<Bf16>(), lora_grad_s_and_b_cuda, measure_gradients_cuda,
+const NativeKernels& linked_native_kernels() {
+  static const NativeKernels table{kernels_of<float>(), kernels_of<Bf16>(), lora_grad_s_and_b_cuda, measure_gradients_cuda,
                                 adamw_step_cuda,     add_losses_cuda,    take_next_cuda};
   return table;
 }

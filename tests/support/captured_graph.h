@@ -1,5 +1,5 @@
-// kernels::capture on the CPU, for our CUDA kernels compiled for the CPU: launches, products and attention are recorded and
-// run at each replay. Whatever else a body computes with ATen would be done once, now, and is an error.
+// kernels::capture on the CPU, for native CUDA kernels compiled for the CPU: captures launches, GEMMs and attention, and runs
+// them at each replay. Any other ATen computation in a body would run once, during the capture, and is an error.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -13,18 +13,18 @@
 
 namespace lora_train::testing_support {
 
-class RecordedOnCpu : public kernels::Graph {
+class CapturedOnCpu : public kernels::Graph {
  public:
-  static std::unique_ptr<kernels::Graph> record(const std::function<void()>& body) {
-    auto graph = std::make_unique<RecordedOnCpu>();
+  static std::unique_ptr<kernels::Graph> capture(const std::function<void()>& body) {
+    auto graph = std::make_unique<CapturedOnCpu>();
     computed().clear();
-    kernels::recorded_work() = &graph->work_;
-    kernels::on_cpu::use_recorder([&work = graph->work_](std::function<void()> launch) { work.push_back(std::move(launch)); });
+    kernels::captured_work() = &graph->work_;
+    kernels::on_cpu::use_launch_sink([&work = graph->work_](std::function<void()> launch) { work.push_back(std::move(launch)); });
     at::CallbackHandle callback = at::addThreadLocalCallback(at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}));
     const auto stop = [&] {
       at::removeCallback(callback);
-      kernels::on_cpu::use_recorder({});
-      kernels::recorded_work() = nullptr;
+      kernels::on_cpu::use_launch_sink({});
+      kernels::captured_work() = nullptr;
     };
     try {
       body();
@@ -36,7 +36,7 @@ class RecordedOnCpu : public kernels::Graph {
     if (!computed().empty()) {
       std::string names;
       for (const auto& name : computed()) names += " " + name;
-      throw DeviceError("recorded on the CPU", "ATen computed while a body was recorded:" + names);
+      throw DeviceError("captured on the CPU", "ATen computed during a capture:" + names);
     }
     return graph;
   }

@@ -1,5 +1,5 @@
-// The table of our own CUDA kernels. liblora_train_cuda.so brings it compiled for GPUs; tests bring the same sources
-// compiled for the CPU (launch.h). No torch here.
+// The table of native CUDA kernels. liblora_train_cuda.so holds them compiled for GPUs; tests link the same sources compiled
+// for the CPU (launch.h). No torch here.
 #pragma once
 
 #include "adamw/adamw_cuda.h"
@@ -16,9 +16,9 @@
 
 namespace lora_train::kernels {
 
-/// Kernels that exist for each element type.
+/// Kernels with one version per element type.
 template <class T>
-struct OwnKernelsOf {
+struct NativeKernelsOf {
   decltype(&rms_norm_forward_cuda<T>) rms_norm_forward;
   decltype(&rms_norm_backward_cuda<T>) rms_norm_backward;
   decltype(&rms_norm_weight_gradient_cuda<T>) rms_norm_weight_gradient;
@@ -42,9 +42,9 @@ struct OwnKernelsOf {
   decltype(&scatter_rows_cuda<T>) scatter_rows;
 };
 
-struct OwnKernels {
-  OwnKernelsOf<float> f32;
-  OwnKernelsOf<Bf16> bf16;
+struct NativeKernels {
+  NativeKernelsOf<float> f32;
+  NativeKernelsOf<Bf16> bf16;
   decltype(&lora_grad_s_and_b_cuda) lora_grad_s_and_b;
   decltype(&measure_gradients_cuda) measure_gradients;
   decltype(&adamw_step_cuda) adamw_step;
@@ -52,7 +52,7 @@ struct OwnKernels {
   decltype(&take_next_cuda) take_next;
 };
 
-/// Of the library or program that it is linked into.
-const OwnKernels& linked_own_kernels();
+/// The table of the library or program that this is linked into.
+const NativeKernels& linked_native_kernels();
 
 }  // namespace lora_train::kernels

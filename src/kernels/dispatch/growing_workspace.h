@@ -1,4 +1,4 @@
-// Memory that kernels of one stream share, as much as was ever asked for.
+// A device workspace shared by the kernels of one stream. It grows to the largest request and never shrinks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,17 +10,17 @@
 namespace lora_train::kernels {
 
 /// Not thread-safe.
-class GrowingMemory {
+class GrowingWorkspace {
  public:
-  /// At least this many bytes. What was given while work was being recorded stays as it is when larger memory takes its place:
-  /// graphs go on using it.
-  void* at_least(std::int64_t bytes, at::Device device, bool is_recording) {
+  /// Returns at least `bytes` bytes. A buffer handed out during a capture is kept when a larger one replaces it, because the
+  /// graph still uses it.
+  void* at_least(std::int64_t bytes, at::Device device, bool is_capturing) {
     if (!memory_.defined() || memory_.numel() < bytes) {
       if (is_in_graph_) kept_.push_back(memory_);
       memory_ = at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
       is_in_graph_ = false;
     }
-    is_in_graph_ = is_in_graph_ || is_recording;
+    is_in_graph_ = is_in_graph_ || is_capturing;
     return memory_.mutable_data_ptr();
   }
   std::size_t num_kept() const { return kept_.size(); }

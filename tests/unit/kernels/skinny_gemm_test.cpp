@@ -1,4 +1,4 @@
-#include "lora_train/kernels/few_rows.h"
+#include "lora_train/kernels/skinny_gemm.h"
 
 #include <ATen/ATen.h>
 
@@ -20,10 +20,10 @@ struct Size {
 const std::vector<Size> kSizes = {{1, 1, 1},   {1, 9, 5},    {2, 3, 31},   {3, 8, 32},   {5, 6, 33},
                                   {7, 13, 64}, {16, 40, 95}, {4, 130, 96}, {1, 4099, 40}, {33, 600, 260}};
 
-class FewRows : public KernelTest {};
-LORA_TRAIN_EVERY_PLACE(FewRows);
+class SkinnyGemm : public KernelTest {};
+LORA_TRAIN_EVERY_PLACE(SkinnyGemm);
 
-TEST_P(FewRows, MatchesAProductInFp64) {
+TEST_P(SkinnyGemm, MatchesAProductInFp64) {
   const auto place = GetParam();
   for (const auto& [M, N, K] : kSizes) {
     const auto x = place.put(uniform({M, K}, 1)), weight = place.put(uniform({N, K}, 2));
@@ -39,46 +39,46 @@ TEST_P(FewRows, MatchesAProductInFp64) {
         }
         const auto& b = with_bias ? bias : at::Tensor();
         const auto& r = with_residual ? residual : at::Tensor();
-        few_rows_linear(x, weight, b, r, y);
+        skinny_gemm(x, weight, b, r, y);
         EXPECT_CLOSE(y, want, tolerance(place.dtype)) << M << "x" << N << "x" << K << with_bias << with_residual;
         EXPECT_TRUE(gaps_are_untouched(y));
-        few_rows_linear(x, weight, b, r, y, /*alpha=*/0.22);
+        skinny_gemm(x, weight, b, r, y, /*alpha=*/0.22);
         EXPECT_CLOSE(y, scaled, tolerance(place.dtype)) << M << "x" << N << "x" << K << with_bias << with_residual;
       }
     }
   }
 }
 
-TEST_P(FewRows, OfBf16IntoFp32RoundsNothing) {
+TEST_P(SkinnyGemm, OfBf16IntoFp32RoundsNothing) {
   const auto place = GetParam();
   if (place.dtype != at::kBFloat16 || place.device != at::kCPU) GTEST_SKIP() << "a matter of bf16 on a CPU";
   const auto x = place.put(uniform({3, 200}, 1)), weight = place.put(uniform({17, 200}, 2));
   auto y = at::empty({3, 17});
-  few_rows_linear(x, weight, {}, {}, y);
+  skinny_gemm(x, weight, {}, {}, y);
   EXPECT_CLOSE(y, at::mm(f64(x), f64(weight).t()), tolerance(at::kFloat));
 }
 
-TEST_P(FewRows, ARowHasTheSameBitsWhateverElseIsThere) {
+TEST_P(SkinnyGemm, ARowHasTheSameBitsWhateverElseIsThere) {
   const auto place = GetParam();
   if (place.dtype == at::kDouble || place.device != at::kCPU) GTEST_SKIP() << "a matter of our kernel for CPUs";
   const int64_t N = 1030, K = 173;
   const auto x = place.put(uniform({9, K}, 1)), weight = place.put(uniform({N, K}, 2));
   auto all = place.empty({9, N});
-  few_rows_linear(x, weight, {}, {}, all);
+  skinny_gemm(x, weight, {}, {}, all);
   for (int64_t m = 0; m < 9; ++m) {
     auto one = place.empty({1, N});
-    few_rows_linear(x.narrow(0, m, 1), weight, {}, {}, one);
+    skinny_gemm(x.narrow(0, m, 1), weight, {}, {}, one);
     EXPECT_TRUE(at::equal(one[0], all[m])) << m;
     auto some = place.empty({1, 10});  // another share of the threads, and another place in a tile
-    few_rows_linear(x.narrow(0, m, 1), weight.narrow(0, 501, 10), {}, {}, some);
+    skinny_gemm(x.narrow(0, m, 1), weight.narrow(0, 501, 10), {}, {}, some);
     EXPECT_TRUE(at::equal(some[0], all[m].narrow(0, 501, 10))) << m;
   }
 }
 
-TEST(FewRowsLinear, RefusesShapesThatDoNotFit) {
+TEST(SkinnyGemmArguments, RefusesShapesThatDoNotFit) {
   const auto x = at::ones({2, 3}), weight = at::ones({4, 5});
   auto y = at::empty({2, 4});
-  EXPECT_THROW(few_rows_linear(x, weight, {}, {}, y), ShapeError);
+  EXPECT_THROW(skinny_gemm(x, weight, {}, {}, y), ShapeError);
 }
 
 }  // namespace

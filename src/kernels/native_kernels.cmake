@@ -1,25 +1,25 @@
-# Our own CUDA kernels. They see no torch. Each `.cu` is compiled twice: by nvcc for liblora_train_cuda.so, and by the host
-# compiler for tests, where launch.h runs it on the CPU.
-set(LT_OWN_KERNELS adamw/adamw_cuda.cu attention/ragged_cuda.cu cast/cast_cuda.cu cross_entropy/cross_entropy_cuda.cu
+# The native CUDA kernels, without torch. Each `.cu` is compiled twice: by nvcc for liblora_train_cuda.so, and by the host
+# compiler for tests, where launch.h emulates the GPU.
+set(LT_NATIVE_KERNELS adamw/adamw_cuda.cu attention/ragged_cuda.cu cast/cast_cuda.cu cross_entropy/cross_entropy_cuda.cu
     dropout/dropout_cuda.cu embedding/embedding_cuda.cu gated_activation/gated_activation_cuda.cu gather/gather_cuda.cu
     lora/lora_cuda.cu rms_norm/rms_norm_cuda.cu rope/rope_cuda.cu)
 set(_here ${CMAKE_CURRENT_LIST_DIR})
 
-if(LORA_TRAIN_TESTS AND NOT TARGET lt_own_kernels_on_cpu)
-  set(_sources ${_here}/dispatch/own_kernels.cpp ${_here}/launch/on_cpu.cpp)
-  foreach(_kernel IN LISTS LT_OWN_KERNELS)
+if(LORA_TRAIN_TESTS AND NOT TARGET lt_native_kernels_on_cpu)
+  set(_sources ${_here}/dispatch/native_kernels.cpp ${_here}/launch/on_cpu.cpp)
+  foreach(_kernel IN LISTS LT_NATIVE_KERNELS)
     get_filename_component(_name ${_kernel} NAME_WE)
     set(_copy ${PROJECT_BINARY_DIR}/on_cpu/${_name}.cpp)
     file(CONFIGURE OUTPUT ${_copy} CONTENT "#include \"${_here}/${_kernel}\"\n")
     list(APPEND _sources ${_copy})
   endforeach()
-  add_library(lt_own_kernels_on_cpu OBJECT ${_sources})
-  target_compile_definitions(lt_own_kernels_on_cpu PRIVATE LORA_TRAIN_ON_CPU)
-  target_include_directories(lt_own_kernels_on_cpu PUBLIC ${_here})
-  target_link_libraries(lt_own_kernels_on_cpu PRIVATE lt_flags PUBLIC lt_base)
+  add_library(lt_native_kernels_on_cpu OBJECT ${_sources})
+  target_compile_definitions(lt_native_kernels_on_cpu PRIVATE LORA_TRAIN_ON_CPU)
+  target_include_directories(lt_native_kernels_on_cpu PUBLIC ${_here})
+  target_link_libraries(lt_native_kernels_on_cpu PRIVATE lt_flags PUBLIC lt_base)
 endif()
 
-if(LT_NVCC AND NOT LORA_TRAIN_CORE_ONLY AND NOT TARGET lt_own_kernels_cuda)
+if(LT_NVCC AND NOT LORA_TRAIN_CORE_ONLY AND NOT TARGET lt_native_kernels_cuda)
   file(STRINGS ${PROJECT_SOURCE_DIR}/cmake/cuda_architectures.txt _architectures REGEX "^[0-9]")
   if(LORA_TRAIN_ONE_CUDA_ARCHITECTURE)
     list(GET _architectures 0 _architectures)
@@ -39,7 +39,7 @@ if(LT_NVCC AND NOT LORA_TRAIN_CORE_ONLY AND NOT TARGET lt_own_kernels_cuda)
     set(_launcher ${CCACHE_PROGRAM})
   endif()
   set(_objects "")
-  foreach(_kernel IN LISTS LT_OWN_KERNELS)
+  foreach(_kernel IN LISTS LT_NATIVE_KERNELS)
     get_filename_component(_name ${_kernel} NAME_WE)
     set(_object ${PROJECT_BINARY_DIR}/cuda_objects/${_name}.o)
     # -Werror: no warning of nvcc or its host compiler is left standing.
@@ -51,8 +51,8 @@ if(LT_NVCC AND NOT LORA_TRAIN_CORE_ONLY AND NOT TARGET lt_own_kernels_cuda)
               -MD -MF ${_object}.d -c ${_here}/${_kernel} -o ${_object})
     list(APPEND _objects ${_object})
   endforeach()
-  add_library(lt_own_kernels_cuda OBJECT ${_here}/dispatch/own_kernels.cpp ${_objects})
+  add_library(lt_native_kernels_cuda OBJECT ${_here}/dispatch/native_kernels.cpp ${_objects})
   set_source_files_properties(${_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
-  target_include_directories(lt_own_kernels_cuda PUBLIC ${_here})
-  target_link_libraries(lt_own_kernels_cuda PRIVATE lt_flags PUBLIC lt_base)
+  target_include_directories(lt_native_kernels_cuda PUBLIC ${_here})
+  target_link_libraries(lt_native_kernels_cuda PRIVATE lt_flags PUBLIC lt_base)
 endif()
