@@ -91,7 +91,8 @@ def check_include(root, path, module, modules, is_quoted, name):
         return "public headers hide this; include it in the .cpp"
     first = name.split("/")[0]
     leaves = first == ".." and (root / "src" / module.name).resolve() not in (path.parent / name).resolve().parents
-    if is_quoted and (leaves or "/" in name and first in modules and first != module.name):
+    is_folder = (root / "src" / module.name / first).is_dir()  # a folder of this module, whatever its name
+    if is_quoted and (leaves or "/" in name and first in modules and first != module.name and not is_folder):
         return "headers under src/ are private to their module"
     return None
 

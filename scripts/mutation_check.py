@@ -41,12 +41,12 @@ class Mutation:
 
 MUTATIONS = [
     Mutation("no RoPE", "test_lora_gradients.py", [
-        ("src/kernels/rope.cpp", "at::arange(num_positions, inv_freq.options()).unsqueeze(1) * inv_freq;",
+        ("src/kernels/rope/rope.cpp", "at::arange(num_positions, inv_freq.options()).unsqueeze(1) * inv_freq;",
          "at::zeros({num_positions, 1}, inv_freq.options()) * inv_freq;")]),
     Mutation("no causal mask", "test_lora_gradients.py", [
-        ("src/kernels/attention_cpu.cpp", "return diagonal == 0 && num_queries == num_keys && window == 0;",
+        ("src/kernels/attention/attention_cpu.cpp", "return diagonal == 0 && num_queries == num_keys && window == 0;",
          "return false;"),
-        ("src/kernels/attention_cpu.cpp", "auto visible = ones.tril(b.diagonal);", "auto visible = ones;")]),
+        ("src/kernels/attention/attention_cpu.cpp", "auto visible = ones.tril(b.diagonal);", "auto visible = ones;")]),
     Mutation("leaking documents", "test_lora_gradients.py", [
         ("src/train/batch_feed.cpp", "batch.cu_seqlens.assign(ends, ends + parts.cu_seqlens.count);",
          "batch.cu_seqlens = {0, ends[parts.cu_seqlens.count - 1]};"),

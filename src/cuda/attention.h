@@ -1,4 +1,4 @@
-// Attention backends of LibTorch and cuDNN; contracts of kernels::CudaAttention.
+// Attention backends of LibTorch and cuDNN; contracts in kernels::CudaAttention.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,10 +9,10 @@
 
 namespace lora_train::cuda {
 
-/// FlashAttention 2 through ATen.
+/// FlashAttention 2, through ATen.
 extern const kernels::CudaAttention kFa2;
 
-/// ATen's memory-efficient attention, heads expanded.
+/// ATen's memory-efficient attention, with expanded KV heads.
 extern const kernels::CudaAttention kEfficient;
 
 /// cuDNN's graphs over ragged documents (attention_cudnn.cpp).

@@ -12,9 +12,9 @@
 #include <map>
 
 #include "attention.h"
+#include "attention/ragged_cuda.h"
 #include "check.h"
-#include "growing_memory.h"
-#include "ragged_cuda.h"
+#include "dispatch/growing_workspace.h"
 #include "settings.h"
 
 namespace lora_train::cuda {
@@ -28,7 +28,7 @@ using kernels::AttentionLayout;
 using kernels::CudnnShape;
 using TensorPointer = std::shared_ptr<Tensor_attributes>;
 
-/// Names of tensors, by which a graph is given its pointers.
+/// Tensor ids that map pointers to a graph's tensors.
 enum Id : std::int64_t {
   kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv,
   kQBegin, kKBegin, kVBegin, kOutBegin, kDoutBegin, kLseBegin, kDqBegin, kDkBegin,
@@ -65,7 +65,7 @@ Tensor_attributes statistics(const CudnnShape& shape, const TensorPointer& begin
       .set_ragged_offset(begin).set_data_type(fe::DataType_t::FLOAT);
 }
 
-/// What forward and backward have in common.
+/// The part shared by forward and backward.
 template <class Attributes>
 Attributes attributes_of(Graph& graph, const CudnnShape& shape) {
   Attributes attributes;
@@ -127,11 +127,11 @@ struct Compiled {
   std::int64_t workspace_bytes = 0;
 };
 
-/// Lives as long as the process: CUDA may be gone before static objects are.
+/// Never destroyed: CUDA may shut down before static objects do.
 struct State {
   cudnnHandle_t handle = nullptr;
   std::map<CudnnShape, Compiled> forwards, backwards;
-  kernels::GrowingMemory workspace;
+  kernels::GrowingWorkspace workspace;
 };
 State& state() {
   static State* const state = new State;
@@ -164,15 +164,15 @@ const Compiled& compiled(std::map<CudnnShape, Compiled>& cache, const CudnnShape
 }
 
 void* workspace(std::int64_t bytes, at::Device device) {
-  const bool is_recording = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
-  return state().workspace.at_least(bytes, device, is_recording);
+  const bool is_capturing = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  return state().workspace.at_least(bytes, device, is_capturing);
 }
 
 std::int64_t rounded_up(std::int64_t count, std::int64_t least) {
   return std::max(least, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(count))));
 }
 
-/// The class of shapes that a batch falls in, so that few graphs serve all batches of a run.
+/// The shape class of a batch, so that few graphs serve all batches of a run.
 CudnnShape shape_class(CudnnShape shape) {
   constexpr std::int64_t kTokens = 2048;
   shape.num_docs = rounded_up(shape.num_docs, 1);
@@ -203,8 +203,8 @@ CudnnShape shape_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
   return shape_class(shape);
 }
 
-/// Tables of a batch, made on the device from its cu_seqlens there: begins [kNumBegins, >= b + 1] int64 in elements, lengths [2, >= b] int32. cuDNN is told
-/// of 16 bytes of alignment for each row.
+/// The ragged-offset tables of a batch, computed on the device from its cu_seqlens: begins [kNumBegins, >= b + 1] int64 in
+/// elements, lengths [2, >= b] int32. cuDNN may assume that each row is aligned to 16 bytes.
 struct Tables {
   at::Tensor begins, lengths;
 };
@@ -234,7 +234,7 @@ Tables make_tables(const CudnnShape& shape, const AttentionLayout& layout, at::D
   return made;
 }
 
-/// Made for the first layer of a batch; the layout keeps them for the next ones.
+/// Computed for the first layer of a batch and cached in the layout for the others.
 const Tables& tables(const CudnnShape& shape, const AttentionLayout& layout, at::Device device) {
   using Kept = std::map<CudnnShape, Tables>;
   if (!layout.prepared) layout.prepared = std::make_shared<Kept>();
@@ -274,7 +274,7 @@ void forward(const at::Tensor& q0, const at::Tensor& k0, const at::Tensor& v0, c
   copy_documents(lse, l, total(layout.cu_seqlens_q));
 }
 
-/// The tensor itself, or memory for the same: make_backward() says why.
+/// The tensor itself, or memory of the same shape: make_backward() says why.
 at::Tensor contiguous(const at::Tensor& t, std::int64_t num_tokens) {
   return t.is_contiguous() && is_aligned(t) ? t : at::empty(t.sizes(), t.options()).narrow(0, 0, num_tokens);
 }
@@ -295,7 +295,7 @@ void backward(const at::Tensor& dout0, const at::Tensor& q0, const at::Tensor& k
   gradients = to;
 }
 
-/// Asks cuDNN about a graph for a described device. Returns what it answers, or nothing where it takes the graph.
+/// Checks a graph against a described device. Returns cuDNN's refusal, or nothing when it supports the graph.
 std::string refusal_of(Graph& graph, bool with_compilation) {
   const auto step = [](const char* name, fe::error_t error) {
     return error.is_good() ? std::string() : std::string(name) + ": " + error.get_message();

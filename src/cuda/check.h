@@ -1,4 +1,4 @@
-// Every call into CUDA, cuBLASLt and cuDNN goes through one of these.
+// Error checks around every call to CUDA, cuBLASLt and cuDNN.
 #pragma once
 
 #include <cublasLt.h>

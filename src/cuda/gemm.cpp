@@ -20,7 +20,7 @@ using kernels::GemmType;
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 constexpr std::size_t kMostPlans = 16384;  // each length of a micro-batch brings some, of about 1 KB
 
-/// All that cuBLASLt's choice depends on.
+/// Everything cuBLASLt's choice depends on.
 struct Key {
   kernels::ColumnMajorGemm layout;
   GemmType operands, result;
@@ -37,13 +37,13 @@ struct Plan {
   bool exists = false;
 };
 
-/// Lives as long as the process: CUDA may be gone before static objects are.
+/// Never destroyed: CUDA may shut down before static objects do.
 struct State {
   kernels::CudaSettings settings;
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
   std::map<Key, Plan> plans;
-  std::map<Key, cublasLtMatmulAlgo_t> chosen;  ///< by measuring; keys are class_of()
+  std::map<Key, cublasLtMatmulAlgo_t> chosen;  ///< by autotuning; keys are class_of()
 };
 State& state() {
   static State* const state = new State;
@@ -88,8 +88,7 @@ void describe(const Key& key, Plan& plan) {
   plan.d = make_layout(key.result, false, g.m, g.n, g.ldd);
 }
 
-/// Parts of a split sum are added in fp32 and in a fixed order, or there are none: the same bits each time, and no rounding
-/// to bf16 between parts.
+/// Split-K parts are added in fp32 and in a fixed order: the same bits each time, and no rounding to bf16 in between.
 constexpr std::uint32_t kReductionSchemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 /// The most promising algorithms first.
@@ -116,7 +115,7 @@ std::vector<cublasLtMatmulAlgo_t> heuristics(const Key& key, const Plan& plan, i
   return algorithms;
 }
 
-/// Whether an algorithm from elsewhere computes this, within the workspace and by the same rules.
+/// True when a stored algorithm supports this product, within the workspace and the allowed reduction schemes.
 bool serves(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) {
   cublasLtMatmulHeuristicResult_t result{};
   const cublasStatus_t status = cublasLtMatmulAlgoCheck(state().handle, plan.description, plan.a, plan.b, plan.c, plan.d,
@@ -172,7 +171,7 @@ struct Call {
   const Plan* plan;
 };
 
-/// The call with its plan, made at first use.
+/// The call with its plan, created at first use.
 Call prepared(const CudaGemm& call) {
   State& s = state();
   if (s.handle == nullptr) throw DeviceError("gemm", "the CUDA library is loaded but not started (start_cuda)");

@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt.
+// Matrix products through cuBLASLt.
 #pragma once
 
 #include <string>
@@ -8,14 +8,13 @@
 
 namespace lora_train::cuda {
 
-/// Makes the handle and takes the workspace from torch's allocator, which all products share: they run in one stream.
+/// Creates the handle, and allocates the workspace from torch's allocator. All products share it: they run on one stream.
 void start_gemm(const kernels::CudaSettings& settings);
 
-/// CudaLibrary::gemm. A shape is computed by the algorithm that was chosen for its class, else by cuBLASLt's first choice;
-/// either is asked for once.
+/// CudaLibrary::gemm. Uses the algorithm tuned for the class of the shape, else cuBLASLt's first choice, and caches it.
 bool gemm(const kernels::CudaGemm& call);
 
-/// CudaLibrary: what there is to choose from, and the choice.
+/// CudaLibrary: the candidates, one of them, and the choice.
 std::vector<std::string> gemm_algorithms(const kernels::CudaGemm& call, int most);
 bool gemm_by(const kernels::CudaGemm& call, const std::string& algorithm);
 bool use_gemm_algorithm(const kernels::CudaGemm& call, const std::string& algorithm);

@@ -1,5 +1,5 @@
-// CUDA graphs whose temporary memory comes from a pool of their own, in LibTorch's allocator. LibTorch's CUDAGraph is not used:
-// a capture that breaks leaves its generator recording and its pools held (2.11), and nothing of ours draws from that generator.
+// CUDA graphs with a private memory pool in LibTorch's allocator. Not LibTorch's CUDAGraph: a failed capture leaves its
+// generator capturing and its pools referenced (2.11), and we never draw from that generator.
 #include "graph.h"
 
 #include <ATen/cuda/CUDAGraph.h>
@@ -15,7 +15,7 @@ namespace {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-/// Temporary memory of all graphs there are; given back with the last of them.
+/// The memory pool of all graphs, released with the last of them.
 class Pool {
  public:
   Pool() : device_(c10::cuda::current_device()), id_(at::cuda::graph_pool_handle()) { allocator::createOrIncrefPool(device_, id_); }
@@ -37,7 +37,7 @@ class Pool {
   at::cuda::MempoolId_t id_;
 };
 
-/// While it lives, what is allocated for work that is being recorded comes from the pool.
+/// While this lives, allocations made by a capturing stream come from the pool.
 class AllocationsIntoPool {
  public:
   explicit AllocationsIntoPool(const Pool& pool) : pool_(pool) {
@@ -49,7 +49,7 @@ class AllocationsIntoPool {
   }
   ~AllocationsIntoPool() {
     allocator::endAllocateToPool(pool_.device(), pool_.id());
-    allocator::releasePool(pool_.device(), pool_.id());  // which began with a use of its own
+    allocator::releasePool(pool_.device(), pool_.id());  // beginAllocateToPool took a reference
   }
   AllocationsIntoPool(const AllocationsIntoPool&) = delete;
 
@@ -57,7 +57,7 @@ class AllocationsIntoPool {
   const Pool& pool_;
 };
 
-/// A stream that records; ends with it, whatever has happened.
+/// A capturing stream. The destructor ends the capture, also after an exception.
 class Capture {
  public:
   explicit Capture(cudaStream_t stream) : stream_(stream) {
@@ -68,12 +68,12 @@ class Capture {
     if (!is_open_) return;
     cudaGraph_t graph = nullptr;
     if (cudaStreamEndCapture(stream_, &graph) == cudaSuccess) static_cast<void>(cudaGraphDestroy(graph));
-    static_cast<void>(cudaGetLastError());  // that the capture is broken is known
+    static_cast<void>(cudaGetLastError());  // the caller already knows that the capture failed
   }
   Capture(const Capture&) = delete;
 
   cudaGraph_t end() {
-    is_open_ = false;  // the stream records no longer, also where the capture is broken
+    is_open_ = false;  // the stream stops capturing even when this fails
     cudaGraph_t graph = nullptr;
     C10_CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
     return graph;
@@ -84,13 +84,13 @@ class Capture {
   bool is_open_ = false;
 };
 
-class RecordedGraph : public kernels::Graph {
+class CapturedGraph : public kernels::Graph {
  public:
-  explicit RecordedGraph(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
-  ~RecordedGraph() override {
+  explicit CapturedGraph(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
+  ~CapturedGraph() override {
     if (executable_ != nullptr) static_cast<void>(cudaGraphExecDestroy(executable_));
   }
-  RecordedGraph(const RecordedGraph&) = delete;
+  CapturedGraph(const CapturedGraph&) = delete;
 
   void take(cudaGraph_t graph) {
     const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
@@ -104,28 +104,28 @@ class RecordedGraph : public kernels::Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
-std::unique_ptr<kernels::Graph> record(const std::function<void()>& body, const c10::cuda::CUDAStream& stream) {
+std::unique_ptr<kernels::Graph> capture_on(const std::function<void()>& body, const c10::cuda::CUDAStream& stream) {
   const std::shared_ptr<Pool> pool = Pool::shared();
-  auto recorded = std::make_unique<RecordedGraph>(pool);
+  auto captured = std::make_unique<CapturedGraph>(pool);
   const AllocationsIntoPool allocations(*pool);
   const c10::cuda::CUDAStreamGuard guard(stream);
   Capture capture(stream);
   body();
-  recorded->take(capture.end());
-  return recorded;
+  captured->take(capture.end());
+  return captured;
 }
 
 }  // namespace
 
 std::unique_ptr<kernels::Graph> capture(const std::function<void()>& body) {
-  static const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();  // the default stream records nothing
+  static const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();  // the default stream cannot capture
   c10::cuda::device_synchronize();
   try {
-    return record(body, stream);
+    return capture_on(body, stream);
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const c10::Error& error) {
-    throw DeviceError("CUDA graphs", std::string("a part of the step could not be recorded: ") + error.what_without_backtrace());
+    throw DeviceError("CUDA graphs", std::string("a part of the step could not be captured: ") + error.what_without_backtrace());
   }
 }
 

@@ -14,7 +14,7 @@
 
 namespace lora_train::kernels {
 
-const OwnKernels& linked_own_kernels();  // kernels/own_kernels.h, whose kernels are linked into this library
+const NativeKernels& linked_native_kernels();  // kernels/native_kernels.h, whose kernels are linked into this library
 
 }  // namespace lora_train::kernels
 
@@ -83,7 +83,7 @@ extern "C" const lora_train::kernels::CudaLibrary* lora_train_cuda() {
                                       .efficient = cuda::kEfficient,
                                       .cudnn = cuda::kCudnn,
                                       .check_cudnn_plan = &cuda::check_cudnn_plan,
-                                      .own_kernels = &lora_train::kernels::linked_own_kernels(),
+                                      .native_kernels = &lora_train::kernels::linked_native_kernels(),
                                       .capture = &cuda::capture};
   return &library;
 }

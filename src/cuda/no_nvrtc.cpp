@@ -1,5 +1,5 @@
-// The cuDNN frontend has an engine for RMSNorm of its own that compiles by NVRTC. It is never asked for, and with these in
-// the place of NVRTC's functions there is no library to find on the machine. cuDNN's own use of NVRTC is another.
+// Stubs for NVRTC. The cuDNN frontend references it for an RMSNorm engine that we never use; with these stubs the machine needs
+// no NVRTC library for it. cuDNN's own use of NVRTC is unaffected.
 #include <nvrtc.h>
 
 extern "C" {

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "lora_train/kernels/embedding.h"
-#include "lora_train/kernels/few_rows.h"
 #include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/skinny_gemm.h"
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/lm_head.h"
 

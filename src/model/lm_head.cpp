@@ -2,17 +2,17 @@
 
 #include <ATen/ATen.h>
 
-#include "lora_train/kernels/few_rows.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/graph.h"
 #include "lora_train/kernels/rms_norm.h"
+#include "lora_train/kernels/skinny_gemm.h"
 
 namespace lora_train::model {
 namespace {
 
 /// y = x weight^T.
 void multiply(HeadProduct product, const at::Tensor& x, const at::Tensor& weight, at::Tensor& y) {
-  if (product == HeadProduct::kFewRows) return kernels::few_rows_linear(x, weight, {}, {}, y);
+  if (product == HeadProduct::kFewRows) return kernels::skinny_gemm(x, weight, {}, {}, y);
   kernels::gemm(x, weight.t(), y);
 }
 
@@ -20,7 +20,7 @@ bool has_trainable_rows(const OuterWeights& weights) { return weights.is_tied &&
 
 /// On the D features instead of the V logits: the product is linear.
 void scale(double factor, const at::Tensor& features) {
-  if (factor != 1) kernels::do_or_record([factor, features] { features.mul_(factor); });
+  if (factor != 1) kernels::run_or_capture([factor, features] { features.mul_(factor); });
 }
 
 }  // namespace

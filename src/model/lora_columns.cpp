@@ -5,9 +5,9 @@
 
 #include "lora_train/kernels/cast.h"
 #include "lora_train/kernels/dropout.h"
-#include "lora_train/kernels/few_rows.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/graph.h"
+#include "lora_train/kernels/skinny_gemm.h"
 
 namespace lora_train::model {
 namespace {
@@ -51,7 +51,7 @@ void fill_adapter_columns(const Projection& projection, at::Tensor& input, const
   if (projection.num_columns == 0 || !pass.use_adapter) return;
   const at::Tensor x = input.narrow(1, 0, projection.in_features), a = projection.lora_a();
   at::Tensor s = input.narrow(1, projection.in_features, projection.num_columns);
-  if (pass.product == Product::kSkinny) return kernels::few_rows_linear(x, a, {}, {}, s);
+  if (pass.product == Product::kSkinny) return kernels::skinny_gemm(x, a, {}, {}, s);
   if (!has_masks(projection, pass.dropout)) return kernels::gemm(x, a.t(), s, kThin);
   const auto fill = [&](const at::Tensor& from, int64_t column, int64_t count) {
     at::Tensor part = s.narrow(1, column, count);
@@ -100,7 +100,7 @@ void add_adapter_input_gradient(const Projection& projection, const at::Tensor& 
     at::Tensor dx_part = pass.scratch.narrow(0, 0, dx.size(0)).narrow(1, 0, dx.size(1));
     kernels::gemm(ds_part, a, dx_part, {.alpha = scale, .work_class = kernels::WorkClass::kLora});
     const at::Tensor part = masked(adapter, dx_part, pass);  // in place: masked() writes where it reads
-    kernels::do_or_record([dx, part] { dx.add_(part); });
+    kernels::run_or_capture([dx, part] { dx.add_(part); });
   }
 }
 

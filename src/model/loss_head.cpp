@@ -102,7 +102,7 @@ void LossHead::train_all(const at::Tensor& hidden, const kernels::RowLists& list
 }
 
 void LossHead::begin(at::Tensor& d_hidden) {
-  kernels::do_or_record([d_hidden, next = next_] {
+  kernels::run_or_capture([d_hidden, next = next_] {
     d_hidden.zero_();
     next.zero_();
   });

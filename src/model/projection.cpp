@@ -3,9 +3,9 @@
 #include <ATen/ATen.h>
 
 #include "lora_columns.h"
-#include "lora_train/kernels/few_rows.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/graph.h"
+#include "lora_train/kernels/skinny_gemm.h"
 
 // N tokens, D input features, O outputs, C adapter columns.
 namespace lora_train::model {
@@ -14,7 +14,7 @@ namespace {
 /// y = extras.alpha x weight^T + bias + residual.
 void product(Product kind, const at::Tensor& x, const at::Tensor& weight, const kernels::GemmExtras& extras, at::Tensor& y) {
   if (kind == Product::kSkinny) {
-    return kernels::few_rows_linear(x, weight, extras.bias, extras.residual, y, extras.alpha);
+    return kernels::skinny_gemm(x, weight, extras.bias, extras.residual, y, extras.alpha);
   }
   kernels::gemm(x, weight.t(), y, extras);
 }
@@ -24,7 +24,7 @@ void add_weight_gradients(Projection& projection, const at::Tensor& x, const at:
     kernels::gemm(dy.t(), x, projection.grad_weight, {.accumulate = true, .alpha = projection.output_scale});
   }
   if (!projection.grad_bias.defined()) return;
-  kernels::do_or_record([grad = projection.grad_bias, dy, scale = projection.output_scale] {
+  kernels::run_or_capture([grad = projection.grad_bias, dy, scale = projection.output_scale] {
     grad.add_(at::sum(dy, {0}, false, at::kFloat), scale);
   });
 }

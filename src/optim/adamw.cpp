@@ -54,7 +54,7 @@ void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg
     case kernels::Implementation::kReference:
       return adamw_step_reference(params, grads, exp_avg, exp_avg_sq, options, blocks, scalars);
     case kernels::Implementation::kCuda:
-      return kernels::own_adamw_step(params, grads, exp_avg, exp_avg_sq, options, blocks, scalars);
+      return kernels::native_adamw_step(params, grads, exp_avg, exp_avg_sq, options, blocks, scalars);
     case kernels::Implementation::kCpu: break;
   }
   const double* s = scalars.const_data_ptr<double>();

@@ -61,7 +61,7 @@ void measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& sca
   if (grads.is_meta()) return;
   switch (kernels::implementation_for(KernelName::kAdamw, grads)) {
     case kernels::Implementation::kReference: return measure_gradients_reference(grads, max_norm, scalars);
-    case kernels::Implementation::kCuda: return kernels::own_measure_gradients(grads, max_norm, scalars);
+    case kernels::Implementation::kCuda: return kernels::native_measure_gradients(grads, max_norm, scalars);
     case kernels::Implementation::kCpu: break;
   }
   const double norm = norm_of(grads);

@@ -143,7 +143,7 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   tune_spec(run, 0);
   allocate(run);
   rehearse(run);
-  record_steps(run);
+  capture_steps(run);
   if (run.tuning) run.tuning->finish();
   return bench;
 }

@@ -105,8 +105,8 @@ MemoryPlan plan_memory(const MemoryCase& asked) {
   plan.loss_head = model::LossHead(outer, {asked.config.rms_norm_eps, asked.max_tokens(), true}).bytes();
   plan.batches = BatchFeed::device_bytes(asked.max_tokens());
   // Steps that are recorded have temporary memory of their own beside that of steps computed as they come.
-  const bool may_be_recorded = asked.profile.cuda_graphs == CudaGraphs::kAuto;
-  plan.attention = (may_be_recorded ? 2 : 1) * attention_bytes(asked);
+  const bool may_be_captured = asked.profile.cuda_graphs == CudaGraphs::kAuto;
+  plan.attention = (may_be_captured ? 2 : 1) * attention_bytes(asked);
   plan.workspaces = kGemmWorkspaceBytes + 4 * kernels::kWorkspaceElements;
   return plan;
 }

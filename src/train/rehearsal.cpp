@@ -75,7 +75,7 @@ model::Batch put_example(Run& run, int class_index, const data::StepPlan& exampl
 }
 
 /// After recording, or what came of it: updates update again, and memory of graphs that are not to be is given back.
-void end_recording(Run& run) {
+void end_capture(Run& run) {
   run.scalars->set_frozen(false);
   run.context->is_updating = false;
   wait_for(run.device);  // a device that has failed says so here
@@ -89,7 +89,7 @@ const LargestMicroBatch& largest_micro_batch(Run& run) {
   return *run.largest;
 }
 
-void record_steps(Run& run) {
+void capture_steps(Run& run) {
   if (run.profile().cuda_graphs == CudaGraphs::kOff || !kernels::can_capture() || run.batch_classes.empty()) return;
   const auto start = Clock::now();
   try {
@@ -102,14 +102,14 @@ void record_steps(Run& run) {
       batches.emplace(class_index, put_example(run, class_index, example));
     }
     run.context->graphs = std::make_unique<StepGraphs>(*run.context, batches);
-    end_recording(run);
+    end_capture(run);
   } catch (const c10::OutOfMemoryError& error) {
-    end_recording(run);
+    end_capture(run);
     log_warning(std::string("cuda_graphs: not enough memory to record steps, they are computed as they come: ") +
                 error.what_without_backtrace());
     return;
   } catch (const DeviceError& error) {
-    end_recording(run);
+    end_capture(run);
     log_warning(std::string("cuda_graphs: steps are computed as they come. ") + error.what());
     return;
   }

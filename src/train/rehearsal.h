@@ -14,6 +14,6 @@ std::string rehearse(Run& run);
 
 /// Records the steps of the run for replay (step_graphs.h) where `cuda_graphs` asks for it and the device can; a step of each
 /// batch class is computed first, frozen. Where CUDA refuses, says so in the log, and steps are computed as they come.
-void record_steps(Run& run);
+void capture_steps(Run& run);
 
 }  // namespace lora_train::train

@@ -34,7 +34,7 @@ void refuse_large_model(const Profile& profile, const model::ModelConfig& config
 kernels::KernelSetting setting_of(KernelChoice choice) {
   switch (choice) {
     case KernelChoice::kReference: return kernels::KernelSetting::kReference;
-    case KernelChoice::kOwn: return kernels::KernelSetting::kOwn;
+    case KernelChoice::kOwn: return kernels::KernelSetting::kNative;
     case KernelChoice::kAuto: break;
   }
   return kernels::KernelSetting::kAuto;
@@ -64,8 +64,8 @@ RunDevice start_cuda(const Profile& profile) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   at::globalContext().setAllowTF32CuBLAS(profile.tf32);
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
-  kernels::use_own_kernels({library.own_kernels, library.stream, false});
-  kernels::reserve_own_workspace(kernels::kWorkspaceElements, device);
+  kernels::use_native_kernels({library.native_kernels, library.stream, false});
+  kernels::reserve_native_workspace(kernels::kWorkspaceElements, device);
   log_info("device: " + gpu.label() + ", driver " + system.driver_version);
   return {device, gpu.name, gpu.num_multiprocessors};
 }

@@ -84,7 +84,7 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
     if (run->device.is_cuda() && run->state.step < run->plan->total_steps()) {
       log_info("before step 1: " + rehearse(*run) + " fits; " + memory_in_words(run->device));
       run->startup.end_phase("rehearsal");
-      record_steps(*run);
+      capture_steps(*run);
       run->startup.end_phase("recording");
       finish_tuning(*run);
       if (run->tuning) run->startup.end_phase("tuning");

@@ -13,8 +13,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "kernels/on_cpu.h"
-#include "kernels/own_kernels.h"
+#include "kernels/dispatch/native_kernels.h"
+#include "kernels/launch/on_cpu.h"
 #include "lora_train/base/error.h"
 #include "lora_train/generate/generator.h"
 #include "lora_train/kernels/implementation.h"
@@ -154,8 +154,8 @@ int probe(const std::string& path) {
     return 0;
   }
   if (request.value("kernels", "") == "cuda-on-cpu") {
-    kernels::use_own_kernels({&kernels::linked_own_kernels(), nullptr, true});
-    kernels::reserve_own_workspace(kernels::kWorkspaceElements, at::kCPU);
+    kernels::use_native_kernels({&kernels::linked_native_kernels(), nullptr, true});
+    kernels::reserve_native_workspace(kernels::kWorkspaceElements, at::kCPU);
   }
   const Loaded loaded = load(request);
   generate::Generator generator(loaded.config, loaded.shape, *loaded.weights, read_limits(request));

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from program import BIN, ROOT
 
-PROGRAMS = ["kernels_test", "optim_test", "model_test", "train_test", "cuda_test", "lora_test", "own_kernels_test"]
+PROGRAMS = ["kernels_test", "optim_test", "model_test", "train_test", "cuda_test", "lora_test", "native_kernels_test"]
 ON_CUDA = re.compile(r"(?<![a-z])cuda_(?!on_cpu)")  # the place of a test with many
 MAY_SKIP = re.compile(r"a matter of|only$|loaded by a test before")
 ABOUT_CUDA = re.compile(ON_CUDA.pattern + "|Cuda|Cudnn")

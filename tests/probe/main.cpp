@@ -15,8 +15,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels/on_cpu.h"
-#include "kernels/own_kernels.h"
+#include "kernels/dispatch/native_kernels.h"
+#include "kernels/launch/on_cpu.h"
 #include "lora_train/base/error.h"
 #include "lora_train/config/load.h"
 #include "lora_train/kernels/attention.h"
@@ -25,7 +25,7 @@
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/optim/lr_schedule.h"
 #include "lora_train/storage/safetensors.h"
-#include "support/recorded_graph.h"
+#include "support/captured_graph.h"
 #include "train/rehearsal.h"
 #include "train/run_state.h"
 
@@ -72,7 +72,7 @@ struct OwnGradients {
     void* const memory = std::malloc(bytes);  // a recorded step comes back to it: kept
     std::memset(memory, 0xFF, bytes);
     written = at::from_blob(memory, like.sizes(), like.options());
-    const auto release = [bytes](void* gone) { kernels::do_or_record([gone, bytes] { std::memset(gone, 0xFF, bytes); }); };
+    const auto release = [bytes](void* gone) { kernels::run_or_capture([gone, bytes] { std::memset(gone, 0xFF, bytes); }); };
     handed = at::from_blob(memory, like.sizes(), release, like.options());
   }
 };
@@ -177,7 +177,7 @@ void probe_steps(train::Run& run, std::int64_t num_steps) {
               "\"replays\": %lld}\n",
               losses.c_str(), norms.c_str(), classes.c_str(), static_cast<long long>(counter.count),
               static_cast<long long>(kernels::on_cpu::num_launches()),
-              static_cast<long long>(testing_support::RecordedOnCpu::num_replays));
+              static_cast<long long>(testing_support::CapturedOnCpu::num_replays));
 }
 
 void probe_loop(train::Run& run, std::size_t max_steps_in_flight) {
@@ -192,17 +192,17 @@ void probe_loop(train::Run& run, std::size_t max_steps_in_flight) {
 int probe(int argc, char** argv) {
   const Arguments arguments = read_arguments(argc, argv);
   if (arguments.has_cuda_on_cpu) {
-    kernels::use_own_kernels({&kernels::linked_own_kernels(), nullptr, true});
-    kernels::reserve_own_workspace(kernels::kWorkspaceElements, at::kCPU);
+    kernels::use_native_kernels({&kernels::linked_native_kernels(), nullptr, true});
+    kernels::reserve_native_workspace(kernels::kWorkspaceElements, at::kCPU);
   }
   train::TrainRequest request;
   request.profile = load_profile(arguments.sources).profile;
   if (!arguments.graphs.empty()) {
-    kernels::use_capture(&testing_support::RecordedOnCpu::record);
+    kernels::use_capture(&testing_support::CapturedOnCpu::capture);
     request.profile.cuda_graphs = arguments.graphs == "on" ? CudaGraphs::kAuto : CudaGraphs::kOff;
   }
   const auto run = train::build_run(request, std::nullopt);
-  train::record_steps(*run);
+  train::capture_steps(*run);
   if (arguments.in_flight >= 0) {
     probe_loop(*run, static_cast<std::size_t>(arguments.in_flight));
   } else if (arguments.steps > 0) {

@@ -11,8 +11,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/on_cpu.h"
-#include "kernels/rows.h"
+#include "kernels/launch/on_cpu.h"
+#include "kernels/launch/rows.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "kernels/own_kernels.h"
+#include "kernels/dispatch/native_kernels.h"
 #include "lora_train/kernels/implementation.h"
 #include "support/cuda_device.h"
 #include "support/tensors.h"
@@ -49,12 +49,12 @@ class KernelTest : public ::testing::TestWithParam<Place> {
   void SetUp() override {
     if (GetParam().device == at::kCUDA) {
       if (!why_no_cuda().empty()) GTEST_SKIP() << why_no_cuda();
-      kernels::use_own_kernels({kernels::cuda_library()->own_kernels, kernels::cuda_library()->stream, false});
+      kernels::use_native_kernels({kernels::cuda_library()->native_kernels, kernels::cuda_library()->stream, false});
     }
-    if (GetParam().is_cuda_on_cpu) kernels::use_own_kernels({&kernels::linked_own_kernels(), nullptr, true});
+    if (GetParam().is_cuda_on_cpu) kernels::use_native_kernels({&kernels::linked_native_kernels(), nullptr, true});
   }
   void TearDown() override {
-    if (GetParam().is_cuda_on_cpu || GetParam().device == at::kCUDA) kernels::use_own_kernels({});
+    if (GetParam().is_cuda_on_cpu || GetParam().device == at::kCUDA) kernels::use_native_kernels({});
   }
 };
 

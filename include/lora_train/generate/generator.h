@@ -78,7 +78,7 @@ struct GenerateStats {
 /// Greedy decoding and sampling. Runs where the weights are, in their dtype (fp32 or bf16). Not thread-safe.
 ///
 /// On a CPU a prompt's result does not depend on the other prompts: prompts are computed one by one, and what is decoded
-/// together goes through products whose sums do not depend on the number of rows (kernels/few_rows.h). On a GPU the
+/// together goes through products whose sums do not depend on the number of rows (kernels/skinny_gemm.h). On a GPU the
 /// products of a larger batch may differ in their last bits, and a greedy choice between two nearly equal tokens with
 /// them. The draw for a token is the same everywhere.
 class Generator {

@@ -1,5 +1,5 @@
-// The optimizer's part of our CUDA kernels, and the scalars of a step that lie in device memory. Checks, the code of the
-// CPU and the references are in module optim, which alone calls the functions below.
+// The native CUDA kernels of the optimizer, and the scalars of a step that lie in device memory. Module optim has the checks,
+// the CPU code and the references, and is the only caller of the functions below.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ class Tensor;
 
 namespace lora_train::kernels {
 
-/// Places in the fp64 tensor of a step's scalars (optim/step_scalars.h).
+/// Indices into the fp64 tensor of a step's scalars (optim/step_scalars.h).
 enum StepScalar : std::int64_t {
   kLossSum,          ///< weighted sum of the token losses of the step so far
   kLossDenominator,  ///< sum of the weights of the step's supervised tokens
@@ -21,8 +21,8 @@ enum StepScalar : std::int64_t {
   kBeta1Correction,  ///< 1 - beta1^step
   kBeta2Correction,  ///< 1 - beta2^step
   kGradNorm,         ///< before clipping
-  kClipFactor,       ///< what gradients are multiplied by
-  kNonFinite,        ///< 1 once a loss sum or a norm was not finite, from then on; else 0
+  kClipFactor,       ///< gradients are multiplied by it
+  kNonFinite,        ///< sticky: 1 from the first loss sum or norm on that is not finite, else 0
   kNumStepScalars
 };
 
@@ -30,9 +30,9 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0;
 };
 
-/// Contracts as measure_gradients and adamw_step of module optim; only where implementation_for said kCuda.
-void own_measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& scalars);
-void own_adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
+/// Contracts in measure_gradients and adamw_step of module optim. Call only after implementation_for returned kCuda.
+void native_measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& scalars);
+void native_adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
                     const AdamWOptions& options, std::span<const ParameterBlock> blocks, const at::Tensor& scalars);
 
 }  // namespace lora_train::kernels

@@ -10,21 +10,21 @@
 
 namespace lora_train::kernels {
 
-/// What computes attention on CUDA tensors; a CPU has one way only.
+/// Attention backends on CUDA; a CPU has a single one.
 enum class AttentionBackend {
-  kAuto,       ///< the first of the others that applies
+  kAuto,       ///< the first of the others that supports the case
   kFa2,        ///< FlashAttention 2 of LibTorch: bf16
   kCudnn,      ///< cuDNN's fused attention: bf16, Hopper and newer
   kEfficient,  ///< LibTorch's memory-efficient attention: fp32
   kReference
 };
 
-/// Where the documents lie and what may see what.
+/// Document boundaries and the attention mask.
 struct AttentionLayout {
   std::vector<int64_t> cu_seqlens_q;  ///< num_docs + 1, host copy; document d has queries [cu[d], cu[d+1])
-  std::vector<int64_t> cu_seqlens_k;  ///< the same of the keys; in training equal to cu_seqlens_q
-  /// Causal is bottom-right aligned: query i sees keys up to i + len_k - len_q. Keys a query sees, itself included:
-  /// at most `window`; 0 = all before it.
+  std::vector<int64_t> cu_seqlens_k;  ///< the same for keys; in training equal to cu_seqlens_q
+  /// The causal mask is bottom-right aligned: query i sees keys up to i + len_k - len_q. Sliding window: the number of keys
+  /// that a query sees, its own included; 0 = all before it.
   int64_t window = 0;
   double scale = 0;  ///< usually E^-0.5
 
@@ -32,13 +32,13 @@ struct AttentionLayout {
   /// On CUDA, int32 [num_docs + 1]: the same numbers on the device. Undefined: copied there at each call.
   at::Tensor cu_seqlens_q_device{}, cu_seqlens_k_device{};
   int64_t max_len_q = 0, max_len_k = 0;  ///< longest document; 0: taken from the host copies
-  /// What a CUDA backend made of this layout for its first layer, kept for the next ones.
+  /// What a CUDA backend derived from this layout in its first layer, cached for the others.
   mutable std::shared_ptr<void> prepared{};
-  /// Of attention_cache.h, for FlashAttention 2 alone: int32 [num_docs] keys in use, from cu_seqlens_k_device on.
+  /// Set by attention_cache.h for FlashAttention 2: int32 [num_docs], keys in use from cu_seqlens_k_device on.
   at::Tensor seqused_k_device{};
 };
 
-/// What decides which backend can compute.
+/// The facts that decide which backend supports a case.
 struct AttentionCase {
   AttentionBackend asked = AttentionBackend::kAuto;
   at::ScalarType dtype = at::kBFloat16;
@@ -48,17 +48,17 @@ struct AttentionCase {
   bool has_cuda_library = true;
 };
 
-/// A backend other than kAuto, or why the one asked for cannot compute this case.
+/// A backend other than kAuto, or why the requested one does not support this case.
 struct AttentionChoice {
   AttentionBackend backend = AttentionBackend::kReference;
-  std::string refusal;  ///< one sentence; empty when there is none
+  std::string refusal;  ///< one sentence; empty when there is a backend
 };
 AttentionChoice choose_attention(const AttentionCase& attention_case);
 
-/// What choose_attention() can take for kAuto, its choice first; what is asked for by name alone.
+/// The backends that support a case, the default of kAuto first; a backend requested by name alone.
 std::vector<AttentionBackend> attention_candidates(const AttentionCase& attention_case);
 
-/// What the memory of an attention call depends on.
+/// The sizes that the memory of an attention call depends on.
 struct AttentionSizes {
   int64_t num_tokens = 0, num_docs = 0, max_len = 0;  ///< of queries, and as many keys
   int64_t num_heads = 0, num_kv_heads = 0, head_size = 0;
@@ -82,7 +82,7 @@ int64_t cudnn_workspace_bytes(const AttentionSizes& sizes);
 void attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                        at::Tensor& out, at::Tensor& lse);
 
-/// Of q, k and v, in their shapes; strided over tokens, the last two dimensions contiguous.
+/// Gradients of q, k and v, in their shapes; strided over tokens, the last two dimensions contiguous.
 struct AttentionGradients {
   at::Tensor q, k, v;
 };

@@ -1,4 +1,4 @@
-// Attention over keys and values that lie in a cache: what decoding needs, forward only.
+// Attention over a KV cache, for decoding; forward only.
 // Nq query tokens, S tokens of the cache, H heads, K kv heads (H a multiple of K), E head size.
 #pragma once
 
@@ -10,10 +10,9 @@
 
 namespace lora_train::kernels {
 
-/// Where the documents lie. Document d has queries [cu_seqlens_q[d], cu_seqlens_q[d + 1]) and keys
-/// [key_begin[d], key_begin[d] + num_keys[d]) of the cache, in any order of documents, with room between and behind them
-/// that is not read. Every document has at least one query and as many keys as queries; the last key is that of the last
-/// query.
+/// Document boundaries. Document d has queries [cu_seqlens_q[d], cu_seqlens_q[d + 1]) and keys
+/// [key_begin[d], key_begin[d] + num_keys[d]) of the cache, in any order; slots in between are not read. Every document has
+/// at least one query and as many keys as queries; the last key belongs to the last query.
 struct CachedLayout {
   std::vector<int64_t> cu_seqlens_q, key_begin, num_keys;
   /// Causal is bottom-right aligned: query i sees keys up to i + num_keys - num_queries. Keys a query sees, itself

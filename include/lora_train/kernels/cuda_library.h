@@ -17,16 +17,16 @@
 
 namespace lora_train::kernels {
 
-struct OwnKernels;
+struct NativeKernels;
 
-/// Settings of the process, given once by start_cuda().
+/// Process-wide settings, passed once to start_cuda().
 struct CudaSettings {
   int device = 0;
   bool tf32 = false;           ///< fp32 products may round their operands to TF32
-  bool deterministic = false;  ///< the same bits each time: heuristics alone choose algorithms, and no atomics
+  bool deterministic = false;  ///< the same bits in every run: algorithms by heuristics, no atomics
 };
 
-/// 13000 is CUDA 13.0, 91900 cuDNN 9.19.0; driver 0 = there is none.
+/// 13000 is CUDA 13.0, 91900 cuDNN 9.19.0; driver 0: none is installed.
 struct CudaVersions {
   int runtime = 0, driver = 0, cublas_lt = 0, cudnn = 0;
 };
@@ -40,7 +40,7 @@ struct CudaDevice {
 
 enum class GemmType { kFloat, kBFloat16 };
 
-/// One product in the terms of gemm_layout.h. C may be D (accumulates) or null (nothing is added).
+/// One GEMM in the terms of gemm_layout.h. C may be D (accumulate) or null (no addend).
 struct CudaGemm {
   ColumnMajorGemm layout;
   GemmType operands = GemmType::kFloat, result = GemmType::kFloat;
@@ -49,7 +49,7 @@ struct CudaGemm {
   float alpha = 1;
 };
 
-/// What a cuDNN attention graph is made for. Documents, lengths and totals are capacities: documents past the last one have
+/// The shape of a cuDNN attention graph. Documents, lengths and totals are capacities: documents past the last one have
 /// length 0. Strides are those of tokens, in elements.
 struct CudnnShape {
   std::int64_t num_docs = 0, max_len_q = 0, max_len_k = 0, total_q = 0, total_k = 0;
@@ -61,15 +61,15 @@ struct CudnnShape {
   auto operator<=>(const CudnnShape&) const = default;
 };
 
-/// What cuDNN says to the forward and the backward graph of a shape.
+/// cuDNN's verdict on the forward and the backward graph of a shape.
 struct CudnnPlan {
-  std::string refusal;  ///< empty: it takes both
+  std::string refusal;  ///< empty: both are supported
   std::string engines;  ///< "eng2_k24=7 eng6_k24=26"
   std::int64_t forward_bytes = 0, backward_bytes = 0;  ///< workspaces
 };
 
-/// One implementation of attention; contracts of kernels/attention.h, arguments already checked, device copies of cu_seqlens
-/// and maxima set. Some document is not empty; one that is not has queries and at least as many keys.
+/// One attention backend. Contracts in kernels/attention.h; the caller has checked the arguments and set device copies of
+/// cu_seqlens and the maxima. At least one document is not empty, and such a document has queries and at least as many keys.
 struct CudaAttention {
   void (*forward)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                   at::Tensor& out, at::Tensor& lse);
@@ -78,48 +78,47 @@ struct CudaAttention {
                    AttentionGradients& gradients);
 };
 
-/// The table of functions. All but versions(), num_devices() and check_cudnn_plan() need a device and, after that,
-/// start(). They throw DeviceError with statement and place, run on torch's current stream and are not thread-safe.
+/// The function table of the library. All but versions(), num_devices() and check_cudnn_plan() need a device, and start()
+/// first. They throw DeviceError with statement and location, run on torch's current stream, and are not thread-safe.
 struct CudaLibrary {
   CudaVersions (*versions)();
   int (*num_devices)();  ///< 0 without a driver
   CudaDevice (*device)(int index);
-  void (*start)(const CudaSettings& settings);  ///< takes the fixed workspaces; once
+  void (*start)(const CudaSettings& settings);  ///< allocates the fixed workspaces; call once
   void* (*stream)();                            ///< torch's current cudaStream_t
-  bool (*gemm)(const CudaGemm& gemm);           ///< false: cuBLASLt has no algorithm for it, nothing was done
+  bool (*gemm)(const CudaGemm& gemm);           ///< false: cuBLASLt has no algorithm, y is unchanged
   /// Algorithms for a product as opaque text, cuBLASLt's first choice first, at most `most`.
   std::vector<std::string> (*gemm_algorithms)(const CudaGemm& gemm, int most);
-  bool (*gemm_by)(const CudaGemm& gemm, const std::string& algorithm);  ///< as gemm(); false too where it is no such text
-  /// From now on products of its class (gemm_class) are computed by it where it serves them. False: not for this one.
+  bool (*gemm_by)(const CudaGemm& gemm, const std::string& algorithm);  ///< as gemm(); also false for an invalid text
+  /// Selects an algorithm for the class of this product (gemm_class). False: it does not support this product.
   bool (*use_gemm_algorithm)(const CudaGemm& gemm, const std::string& algorithm);
   CudaAttention fa2, efficient, cudnn;
-  /// What cuDNN says to the graphs of a shape, without a device: `gpu_json` describes one as cuDNN serialises them. Needs a
-  /// libcuda.so.1, be it a stub. Workspaces are known after the compilation, which takes seconds.
+  /// Checks the graphs of a shape without a device: `gpu_json` describes one as cuDNN serialises it. Needs a libcuda.so.1, a
+  /// stub will do. Workspaces are known after compilation, which takes seconds.
   CudnnPlan (*check_cudnn_plan)(const CudnnShape& shape, const std::string& gpu_json, int sm_version, bool with_compilation);
-  const OwnKernels* own_kernels;
+  const NativeKernels* native_kernels;
   std::unique_ptr<Graph> (*capture)(const std::function<void()>& body);  ///< kernels/graph.h
 };
 
-/// Loads <torch>/lib/libc10_cuda.so and libtorch_cuda.so and then <folder>/liblora_train_cuda.so; needs no driver. Must come
-/// before the first question to torch whether it has CUDA: torch remembers the answer. Loaded once. Throws DeviceError that
-/// says what is missing and what to do.
+/// Loads <torch>/lib/libc10_cuda.so and libtorch_cuda.so, then <folder>/liblora_train_cuda.so; needs no driver. Call it before
+/// anything asks torch for CUDA, because torch caches the answer. Later calls return the loaded library. Throws DeviceError
+/// that says what is missing and what to do.
 const CudaLibrary& load_cuda_library(const std::filesystem::path& folder, const std::filesystem::path& torch_folder);
 
-/// Where load_cuda_library() looks by default: beside the code that calls it (and in lib/ there), and at the LibTorch that
-/// is loaded.
+/// The default folders of load_cuda_library(): that of the calling code (or lib/ in it), and that of the loaded LibTorch.
 struct CudaFolders {
   std::filesystem::path library, torch;
 };
 CudaFolders default_cuda_folders();
 
-/// Null until it is loaded.
+/// Null until load_cuda_library().
 const CudaLibrary* cuda_library();
 
-/// start() of the loaded library; also what cuda_settings() says from now on.
+/// Calls start() of the loaded library and stores the settings for cuda_settings().
 void start_cuda(const CudaSettings& settings);
 const CudaSettings& cuda_settings();
 
-/// 90 for 9.0: of the device that cuda_settings() names; asked for once.
+/// Compute capability of the device of cuda_settings(), 90 for 9.0. Cached.
 int cuda_compute_capability();
 
 }  // namespace lora_train::kernels

@@ -1,4 +1,4 @@
-// Matrix product with what the trainer wants around it. M rows, N columns, K summed over.
+// Matrix product with fused bias, residual and scale. M rows, N columns, K inner dimension.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@ struct GemmExtras {
   at::Tensor residual = {};  ///< [M, N], dtype of y, rows may be strided, not y itself; not together with accumulate
   bool accumulate = false;
   double alpha = 1;
-  WorkClass work_class = WorkClass::kGemm;  ///< what a recorder counts it as
+  WorkClass work_class = WorkClass::kGemm;  ///< the class that a recorder counts it in
 };
 
 /// a [M, K], b [K, N]: fp32, bf16 or fp64, one dtype; each may be a transposed view, rows (or columns of a transposed

@@ -1,4 +1,4 @@
-// How a product of strided row-major matrices is put to a column-major BLAS. No torch here.
+// Maps a product of strided row-major matrices to a column-major BLAS call. No torch here.
 #pragma once
 
 #include <compare>
@@ -29,15 +29,15 @@ struct ColumnMajorGemm {
 std::optional<ColumnMajorGemm> column_major_gemm(const MatrixView& a, const MatrixView& b, const MatrixView& c,
                                                  const MatrixView& y);
 
-/// Class of a number of tokens: rounded up to at most 1/8 more, eight classes from one power of two to the next. What was
-/// measured for one serves all of its class.
+/// The size class of a number of tokens: rounded up by at most 1/8, eight classes per power of two. An algorithm that was
+/// tuned for one size serves its whole class.
 constexpr std::int64_t gemm_class(std::int64_t n) {
   std::int64_t step = 1;
   while (16 * step < n) step *= 2;
   return (n + step - 1) / step * step;
 }
 
-/// The largest power of two up to `limit` that divides an address: what a kernel may assume of a pointer.
+/// The alignment of an address: the largest power of two up to `limit` that divides it.
 constexpr std::uint32_t alignment_of(std::uintptr_t address, std::uint32_t limit = 256) {
   std::uint32_t alignment = limit;
   while (alignment > 1 && address % alignment != 0) alignment /= 2;

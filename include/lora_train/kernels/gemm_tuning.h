@@ -1,4 +1,4 @@
-// Which of cuBLASLt's algorithms computes a product: its own first choice, or the fastest of those that it offers.
+// Autotuning of cuBLASLt: its first choice, or the fastest of the algorithms that it offers.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@ struct CudaGemm;
 struct CudaLibrary;
 class Tuner;
 
-/// While it lives, each product on CUDA whose class has no algorithm yet is given one before it is computed: the tuner's, or
-/// by measuring on the operands at hand. y is what it was, but for 1e-30 of the product where it accumulates, and is then
-/// computed as asked. For the time before step 1, never while a graph is captured. One at a time.
+/// While this lives, a CUDA product whose class has no algorithm gets one before it runs: from the tuner's tables, or by
+/// timing the candidates on the given operands. Timing leaves y as it was (plus 1e-30 of the product where it accumulates);
+/// then y is computed as requested. Use before step 1, never inside a capture, one instance at a time.
 class GemmTuning {
  public:
   explicit GemmTuning(Tuner& tuner);
@@ -20,7 +20,7 @@ class GemmTuning {
   GemmTuning& operator=(const GemmTuning&) = delete;
 };
 
-/// All that the algorithm of a product depends on, its n (tokens, or rows of the loss head) as gemm_class() has it.
+/// The tuning key of a product: everything its algorithm depends on, with n (tokens, or rows of the loss head) as a class.
 std::string gemm_key(const CudaGemm& gemm, bool tf32);
 
 namespace detail {

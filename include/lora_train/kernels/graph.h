@@ -1,6 +1,5 @@
-// Work of a device that is recorded once and then replayed: one call of the host in place of hundreds. What is recorded
-// runs on the same addresses, with the same shapes and the same numbers given by the host; whatever changes from replay to
-// replay lies in memory of the device.
+// CUDA graphs: capture work once, then replay it with one call of the host. A replay uses the addresses, shapes and host
+// values of the capture; whatever changes between replays lies in device memory.
 #pragma once
 
 #include <functional>
@@ -13,35 +12,34 @@ namespace lora_train::kernels {
 class Graph {
  public:
   virtual ~Graph() = default;
-  /// Asks the device for all of it, in the current stream. Waits for nothing.
+  /// Enqueues the graph on the current stream and returns at once.
   virtual void replay() = 0;
 };
 
-/// Runs `body`, whose work is recorded and not done: it may neither wait for the device nor read from it, and has run once
-/// before, so that whatever is made at first use is there. Temporary memory of all graphs is one pool: they are replayed
-/// in turn, never at once. Throws DeviceError with what CUDA said; then nothing is left recorded.
+/// Runs `body` and captures its work instead of executing it. `body` must neither synchronize with the device nor read from
+/// it, and must have run once before, so that everything created at first use exists. All graphs share one memory pool:
+/// replay them one after the other, never concurrently. Throws DeviceError with CUDA's message; the capture is then discarded.
 std::unique_ptr<Graph> capture(const std::function<void()>& body);
 
-/// Whether a body is being recorded: what reads lengths of documents on the host refuses then.
-bool is_recording();
+/// True inside capture(). Code that reads document lengths on the host refuses to run then.
+bool is_capturing();
 
-/// Whether there is anything to capture with: CUDA is started, or a test has put its own there.
+/// True when CUDA is loaded or a test has installed a capture function.
 bool can_capture();
 
-/// Takes the place of CUDA's capture; empty takes it away. For tests, where CPU tensors stand for those of a GPU.
+/// Replaces CUDA's capture; an empty function restores it. For tests that run on CPU tensors.
 using CaptureFunction = std::function<std::unique_ptr<Graph>(const std::function<void()>& body)>;
 void use_capture(CaptureFunction function);
 
-/// What a capture on the CPU records: pieces of work in their order. Null while nothing is being recorded there. On a
-/// GPU the stream records, and this stays null.
-using RecordedWork = std::vector<std::function<void()>>;
-RecordedWork*& recorded_work();
+/// The work captured by a CPU capture, in order. Null outside of one, and always null on a GPU, where the stream captures.
+using CapturedWork = std::vector<std::function<void()>>;
+CapturedWork*& captured_work();
 
-/// Does a piece of work that is not a launch of ours (a product, attention, something of ATen's), or records it.
+/// Runs work that is not a native kernel (a GEMM, attention, an ATen call), or captures it inside a CPU capture.
 template <class Work>
-void do_or_record(Work work) {
-  if (RecordedWork* const recorded = recorded_work()) {
-    recorded->emplace_back(std::move(work));
+void run_or_capture(Work work) {
+  if (CapturedWork* const captured = captured_work()) {
+    captured->emplace_back(std::move(work));
   } else {
     work();
   }

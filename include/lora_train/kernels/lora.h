@@ -1,5 +1,5 @@
-// Gradients of the LoRA matrices of a projection: products with one very thin side. N tokens, O outputs, D inputs, C columns
-// of the thin side: the ranks of all adapters side by side, some of no adapter.
+// Gradients of the LoRA matrices of a projection: tall-skinny products. N tokens, O outputs, D inputs, C columns of the
+// skinny operand: the ranks of all adapters side by side, and columns that belong to none.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,11 +8,11 @@
 
 namespace lora_train::kernels {
 
-/// An adapter among those of a projection: columns [column, column + rank) of the thin side are its.
+/// One adapter of a projection. It has columns [column, column + rank) of the skinny operand.
 struct LoraPart {
   int64_t column = 0, rank = 0;
-  int64_t out_begin = 0, out_end = 0;  ///< its columns of dy; lora_grad_a does not look
-  double scale = 1;                    ///< of what is added to grad
+  int64_t out_begin = 0, out_end = 0;  ///< its columns of dy; ignored by lora_grad_a
+  double scale = 1;                    ///< factor of the gradient
   at::Tensor grad;                     ///< fp32 (fp64 for fp64), added to, rows may be strided
 };
 

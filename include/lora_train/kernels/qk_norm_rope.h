@@ -9,14 +9,14 @@
 
 namespace lora_train::kernels {
 
-/// How q and k of a token are to be turned.
+/// The rotation of q and k.
 struct QkRotation {
   int64_t num_heads = 0, num_kv_heads = 0;
   const at::Tensor& positions;  ///< [N] int32
   const RopeTable& table;       ///< E = twice its width
 };
 
-/// The norm of the heads; without weights there is none, and nothing else is read or written.
+/// The norm over each head. Undefined weights: no norm, and no other member is used.
 struct QkNorm {
   at::Tensor q_weight, k_weight;  ///< [E] dtype of qkv
   double eps = 0;
@@ -27,13 +27,14 @@ struct QkNorm {
   double weight_offset = 0;  ///< as in rms_norm_forward: 1 for Gemma
 };
 
-/// q and k of qkv [N, (H + 2K) E] are normed and turned in place; v is not touched. Writes norm.raw and norm.rstd.
+/// Normalises and rotates q and k of qkv [N, (H + 2K) E] in place; leaves v alone. Writes norm.raw and norm.rstd.
 /// qkv fp32, bf16 or fp64, rows may be strided.
 void qk_norm_rope_forward(at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm);
 
-/// d_qkv [N, (H + 2K) E] becomes the gradient of what the forward was given: `gradients` (attention_backward), those of
-/// its result, turned back and through the norm; v as it is. Each of the three lies in its columns of d_qkv, or outside of
-/// d_qkv, where it is only read: [M, heads, E] of one M <= N, rows may be strided. Rows of d_qkv from M on become 0.
+/// Writes d_qkv [N, (H + 2K) E], the gradient of the forward's input. `gradients` (of attention_backward) are those of its
+/// output: q and k go through the inverse rotation and the norm, v is copied. Each of the three lies in its columns of d_qkv,
+/// or outside of d_qkv, where it is only read: [M, heads, E] with one M <= N, rows may be strided. Rows of d_qkv from M on
+/// become 0.
 void qk_norm_rope_backward(const AttentionGradients& gradients, const QkRotation& rotation, QkNorm& norm,
                            at::Tensor& d_qkv);
 

@@ -1,5 +1,5 @@
-// Choices made by measuring: which of several ways to compute the same thing is the fastest here. Made once, before step 1,
-// by one process; kept as text in checkpoint and disk cache (train/tuning_store.h), and sent to others as that. No torch.
+// Autotuning: measures which of several candidates computes the same thing fastest on this machine. One process does it once,
+// before step 1; the results are text, kept in the checkpoint and a disk cache (train/tuning_store.h). No torch.
 #pragma once
 
 #include <functional>
@@ -11,54 +11,54 @@
 
 namespace lora_train::kernels {
 
-/// What was chosen, and what the measurement said.
+/// The winner of a measurement, and its time.
 struct Tuned {
   std::string choice;
-  double ms = 0, default_ms = 0;  ///< median of the choice, and of what heuristics would have taken (0: that failed)
+  double ms = 0, default_ms = 0;  ///< medians of the winner and of the heuristic's choice (0: that one failed)
   int num_candidates = 0;
 
   bool operator==(const Tuned&) const = default;
 };
 
-/// By key: what is computed, and all that the choice depends on.
+/// Results by key: what is computed, and everything the choice depends on.
 using TuningTable = std::map<std::string, Tuned>;
 
-/// One way to compute.
+/// One implementation to measure.
 struct TuningCandidate {
   std::string choice;
   std::function<void()> run;
-  std::function<std::string()> check = {};  ///< why its result is wrong, or empty; asked once, after the first run
-  double weight = 1;                        ///< how often it would run for the same work
+  std::function<std::string()> check = {};  ///< returns why its result is wrong, or an empty string; called once, after the first run
+  double weight = 1;                        ///< runs that the same work would take
 };
 
 /// One choice to make.
 struct TuningCase {
   std::string key;
-  /// Whether a choice that was made elsewhere can be used here.
+  /// True when a stored choice can be used here.
   std::function<bool(const std::string& choice)> accepts;
-  /// What heuristics would take comes first. Asked for only where it has to be measured.
+  /// The heuristic's choice first. Called only when a measurement is needed.
   std::function<std::vector<TuningCandidate>()> candidates;
-  /// A part of the key, from its begin, that is the same as long as a run lasts: without an entry for the key, the first of
-  /// the checkpoint's that begins with it stands, whatever sizes it was made for. Empty: only an entry for the key does.
+  /// The prefix of the key that stays the same for a whole run. Without an entry for the key, the checkpoint's first entry with
+  /// this prefix applies, whatever sizes it was measured for. Empty: only an exact match applies.
   std::string of_run = {};
 };
 
-/// Milliseconds that one call takes on the device.
+/// Returns the milliseconds that one call takes on the device.
 using Stopwatch = std::function<double(const std::function<void()>& run)>;
 
-/// Makes each choice once: from the checkpoint's table, else the cache's, else by measuring. Not thread-safe.
+/// Makes each choice once: from the checkpoint's table, else from the cache, else by measuring. Not thread-safe.
 class Tuner {
  public:
   Tuner(TuningTable checkpoint, TuningTable cache, Stopwatch stopwatch);
 
-  /// Nothing where there is no choice to make or every candidate failed: heuristics decide. A candidate that throws, or whose
-  /// result is wrong, is out, with a line in the log. Measured is in rounds over all candidates, so that a clock that drifts
-  /// favours none; the lowest median wins, the earlier one of equal ones. Throws StopError.
+  /// Returns nothing when there is no choice to make or every candidate failed; the heuristic decides then. A candidate that
+  /// throws or computes a wrong result is dropped and logged. Measures in rounds over all candidates, so that clock drift
+  /// favours none; the lowest median wins, ties go to the earlier candidate. Throws StopError.
   std::optional<std::string> choose(const TuningCase& tuning_case);
 
-  /// All choices, those of the checkpoint that were not asked for included.
+  /// All choices, including unused ones of the checkpoint.
   const TuningTable& table() const { return table_; }
-  /// Those that were measured here.
+  /// The choices measured by this process.
   const TuningTable& measured() const { return measured_; }
 
   struct Counts {
@@ -66,7 +66,7 @@ class Tuner {
     int total() const { return from_checkpoint + from_cache + measured + left_to_heuristics; }
   };
   const Counts& counts() const { return counts_; }
-  double seconds() const { return seconds_; }  ///< that measuring took
+  double seconds() const { return seconds_; }  ///< spent measuring
   /// "tuning: 12 choices, 10 of the checkpoint, 2 of the cache, 0 measured in 0.0 s, 0 left to heuristics"
   std::string describe() const;
 

@@ -1,6 +1,5 @@
-// What kernels do, counted by the kernels themselves: bytes, floating-point operations and launches of every call. Nobody
-// listens unless a recorder is set, which costs a call one branch. On meta tensors kernels compute nothing, so that a step
-// of any shape can be counted without memory.
+// Work accounting: kernels report the bytes, FLOPs and launches of every call to a recorder, if one is set; otherwise a call
+// costs one branch. On meta tensors kernels compute nothing, so that a step of any shape can be counted without memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,17 +29,17 @@ enum class WorkClass {
 constexpr std::array<std::string_view, 11> kWorkClassNames = {"gemm", "lora",      "attention", "norm",      "rope", "swiglu",
                                                               "loss", "embedding", "dropout",   "optimizer", "copy"};
 
-/// One tensor of a call, and what of it is moved between the kernel and memory.
+/// One tensor of a call, and its memory traffic.
 struct WorkOperand {
   std::string_view name;
   std::vector<std::int64_t> sizes;
   std::int64_t bytes_read = 0, bytes_written = 0;
-  const void* storage = nullptr;  ///< tells buffers apart, on the meta device too; null: memory of the kernel's own
+  const void* storage = nullptr;  ///< identifies the buffer, on the meta device too; null: the kernel's own memory
   std::int64_t offset = 0;        ///< first element in it
 };
 
-/// One call. Bytes are those of our CUDA kernels and of cuBLASLt reading every operand once; what caches keep is not known.
-/// FLOPs are those of products, a multiplication and an addition being 2; element-wise arithmetic counts none.
+/// One call. Bytes are those of the native CUDA kernels, and of cuBLASLt reading every operand once; caches are ignored. FLOPs
+/// are those of matrix products, 2 per multiply-add; element-wise arithmetic counts none.
 struct Work {
   std::string_view name;
   WorkClass work_class = WorkClass::kCopy;
@@ -54,7 +53,7 @@ struct Work {
   Work& writes(std::string_view operand, const at::Tensor& t);
   Work& writes_bytes(std::string_view operand, std::int64_t bytes);
   Work& updates(std::string_view operand, const at::Tensor& t);
-  /// Memory that the kernel itself writes and reads again.
+  /// Scratch memory that the kernel writes and reads back.
   Work& passes_through(std::string_view operand, std::int64_t bytes);
   Work& multiplies(std::int64_t num_flops);
   Work& launches(std::int64_t count);
@@ -65,7 +64,7 @@ struct Work {
 
 inline std::int64_t bytes_of(const at::Tensor& t) { return t.numel() * static_cast<std::int64_t>(t.element_size()); }
 
-/// Called around every outermost call, in the thread that computes.
+/// Called around every outermost kernel call, in the thread that computes.
 class WorkRecorder {
  public:
   virtual ~WorkRecorder() = default;
@@ -73,16 +72,16 @@ class WorkRecorder {
   virtual void end(const Work& work) = 0;
 };
 
-/// From now on; null: nobody. While one is set a single thread calls kernels.
+/// Sets the recorder; null removes it. While one is set, only one thread may call kernels.
 void set_work_recorder(WorkRecorder* recorder);
 
 namespace detail {
 extern WorkRecorder* work_recorder;
-bool enter_work();  ///< false inside of another call, which counts for both
+bool enter_work();  ///< false inside another call, which reports both
 void leave_work();
 }  // namespace detail
 
-/// A call of a kernel, from here to the end of the block. describe(Work&) is called only when somebody listens.
+/// Reports a kernel call that lasts to the end of the scope. Calls describe(Work&) only when a recorder is set.
 class WorkScope {
  public:
   template <class Describe>

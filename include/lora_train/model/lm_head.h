@@ -24,7 +24,7 @@ struct LmHeadRows {
 };
 
 /// How the product with the head is computed: kFewRows reads the head once and gives a row the same bits in any company
-/// (kernels/few_rows.h).
+/// (kernels/skinny_gemm.h).
 enum class HeadProduct { kGemm, kFewRows };
 
 /// Fills normed, rstd and logits from hidden. Without the adapter, trainable rows of a tied head are left out.

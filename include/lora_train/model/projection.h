@@ -59,7 +59,7 @@ struct DropoutContext {
 
 enum class Product {
   kGemm,
-  kSkinny  ///< for a few rows, each of which gets the same bits in any company (kernels/few_rows.h)
+  kSkinny  ///< for a few rows, each of which gets the same bits in any company (kernels/skinny_gemm.h)
 };
 
 /// How linears are computed in a forward pass.

@@ -42,7 +42,7 @@ class CudaGraph : public testing::Test {
 
   /// What a run needs that goes on without graphs.
   void expect_as_before() const {
-    EXPECT_FALSE(is_recording());
+    EXPECT_FALSE(is_capturing());
     EXPECT_EQ(unused_given_back(), reserved_);
     const at::Tensor numbers = at::empty({4}, kOnGpu).normal_();
     EXPECT_EQ(numbers.cpu().numel(), 4);

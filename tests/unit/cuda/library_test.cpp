@@ -46,7 +46,7 @@ TEST(CudaLibrary, LoadsAndNamesItsVersions) {
   EXPECT_EQ(versions.cublas_lt / 10000, 13);
   EXPECT_EQ(versions.cudnn / 10000, 9);
   EXPECT_GE(versions.cudnn, 91900);
-  EXPECT_NE(cuda.own_kernels, nullptr);
+  EXPECT_NE(cuda.native_kernels, nullptr);
 }
 
 TEST(CudaLibrary, TorchHasCudaExactlyWhereThereIsADevice) {

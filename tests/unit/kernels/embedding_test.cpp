@@ -144,10 +144,10 @@ TEST(OrderById, SortsStably) {
   EXPECT_EQ(order_by_id(some), (std::vector<std::int32_t>{1, 8, 7, 0, 3, 5, 4, 2, 6, 9}));
 }
 
-class EmbeddingOfOwnKernels : public Embedding {};
-INSTANTIATE_TEST_SUITE_P(CudaOnCpu, EmbeddingOfOwnKernels, ::testing::Values(Place{at::kCPU, at::kFloat, true}), place_name);
+class EmbeddingOfNativeKernels : public Embedding {};
+INSTANTIATE_TEST_SUITE_P(CudaOnCpu, EmbeddingOfNativeKernels, ::testing::Values(Place{at::kCPU, at::kFloat, true}), place_name);
 
-TEST_P(EmbeddingOfOwnKernels, BackwardAsksForTheOrder) {
+TEST_P(EmbeddingOfNativeKernels, BackwardAsksForTheOrder) {
   auto dweight = at::zeros({11, 37});
   TrainableRows none;
   EXPECT_THROW(embedding_backward(ids(), at::ones({9, 37}), &dweight, none), ShapeError);

@@ -6,18 +6,18 @@
 #include <string>
 #include <vector>
 
-#include "kernels/on_cpu.h"
-#include "kernels/own_kernels.h"
+#include "kernels/dispatch/native_kernels.h"
+#include "kernels/launch/on_cpu.h"
 #include "lora_train/kernels/attention.h"
 #include "lora_train/kernels/cast.h"
 #include "lora_train/kernels/embedding.h"
+#include "lora_train/kernels/gated_activation.h"
 #include "lora_train/kernels/gather.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/implementation.h"
 #include "lora_train/kernels/lora.h"
 #include "lora_train/kernels/qk_norm_rope.h"
 #include "lora_train/kernels/rms_norm.h"
-#include "lora_train/kernels/gated_activation.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -265,13 +265,13 @@ TEST(WorkRecord, GradientsOfSAndBReadDyOnceWhereOneKernelGivesBoth) {
 }
 
 /// Our CUDA kernels, compiled for the CPU, in the place of the CPU's.
-struct OwnOnCpu {
-  OwnOnCpu() { use_own_kernels({&linked_own_kernels(), nullptr, true}); }
-  ~OwnOnCpu() { use_own_kernels({}); }
+struct NativeOnCpu {
+  NativeOnCpu() { use_native_kernels({&linked_native_kernels(), nullptr, true}); }
+  ~NativeOnCpu() { use_native_kernels({}); }
 };
 
 TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
-  const OwnOnCpu own;
+  const NativeOnCpu own;
   const at::Tensor x = at::ones({N, D}), weight = at::ones({D}), gate_up = at::ones({N, 2 * D}), s = at::ones({N, 4});
   at::Tensor y = at::empty({N, D}), rstd = at::empty({N}), dx = at::zeros({N, D}), dweight = at::zeros({D});
   at::Tensor d_gate_up = at::empty({N, 2 * D}), bf16 = at::empty({N, D}, at::kBFloat16), picked = at::empty({2, D});

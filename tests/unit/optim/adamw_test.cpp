@@ -103,9 +103,9 @@ TEST_P(AdamW, HasTheBitsOfTheCpuEverywhere) {
     Buffers got = cut(all.to(GetParam().device)), want = cut(all.to(at::kCPU));
     adamw_step(got.params, grads.slice(0, first), got.exp_avg, got.exp_avg_sq, kOptions, two_blocks(10001 - first, 777),
                scalars.to(GetParam().device));
-    if (GetParam().is_cuda_on_cpu) kernels::use_own_kernels({});
+    if (GetParam().is_cuda_on_cpu) kernels::use_native_kernels({});
     adamw_step(want.params, grads.cpu().slice(0, first), want.exp_avg, want.exp_avg_sq, kOptions, two_blocks(10001 - first, 777), scalars);
-    if (GetParam().is_cuda_on_cpu) kernels::use_own_kernels({&kernels::linked_own_kernels(), nullptr, true});
+    if (GetParam().is_cuda_on_cpu) kernels::use_native_kernels({&kernels::linked_native_kernels(), nullptr, true});
     EXPECT_TRUE(equal(got.to(at::kCPU), want)) << "from element " << first;
   }
 }

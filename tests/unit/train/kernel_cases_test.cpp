@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/own_kernels.h"
+#include "kernels/dispatch/native_kernels.h"
 #include "lora_train/kernels/implementation.h"
 #include "support/tolerance.h"
 
@@ -13,10 +13,10 @@ namespace {
 class KernelCases : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
-    kernels::use_own_kernels({&kernels::linked_own_kernels(), nullptr, true});
-    kernels::reserve_own_workspace(kernels::kWorkspaceElements, at::Device(at::kCPU));
+    kernels::use_native_kernels({&kernels::linked_native_kernels(), nullptr, true});
+    kernels::reserve_native_workspace(kernels::kWorkspaceElements, at::Device(at::kCPU));
   }
-  void TearDown() override { kernels::use_own_kernels({}); }
+  void TearDown() override { kernels::use_native_kernels({}); }
 };
 
 TEST_P(KernelCases, OurCudaKernelsPassThem) {

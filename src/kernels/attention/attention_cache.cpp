@@ -1,0 +1,148 @@
+#include "lora_train/kernels/attention_cache.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "attention_cpu.h"
+#include "attention_decode_cpu.h"
+#include "dispatch/checks.h"
+#include "dispatch/cpu_arguments.h"
+#include "lora_train/base/error.h"
+#include "lora_train/kernels/cuda_library.h"
+
+namespace lora_train::kernels {
+namespace {
+
+constexpr auto kName = "attention_cached";
+
+int64_t num_queries(const CachedLayout& layout, std::size_t d) {
+  return layout.cu_seqlens_q[d + 1] - layout.cu_seqlens_q[d];
+}
+
+void check_layout(const at::Tensor& q, const at::Tensor& k, const CachedLayout& layout) {
+  const std::size_t num_docs = layout.num_docs();
+  bool ok = layout.cu_seqlens_q.size() == num_docs + 1 && layout.num_keys.size() == num_docs && layout.window >= 0 &&
+            layout.cu_seqlens_q.front() == 0 && layout.cu_seqlens_q.back() <= q.size(0);
+  for (std::size_t d = 0; ok && d < num_docs; ++d) {
+    const int64_t begin = layout.key_begin[d], end = begin + layout.num_keys[d];
+    ok = begin >= 0 && end <= k.size(0) && num_queries(layout, d) > 0 && num_queries(layout, d) <= layout.num_keys[d];
+  }
+  if (!ok) {
+    throw ShapeError(kName, "documents must have queries, as many keys or more, and lie within " +
+                                std::to_string(q.size(0)) + " queries and " + std::to_string(k.size(0)) + " keys");
+  }
+}
+
+void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CachedLayout& layout,
+                  const at::Tensor& out) {
+  check_rows(kName, "q", q, {-1, -1, -1});
+  check_floating(kName, "q", q);
+  check_rows(kName, "k", k, {-1, -1, q.size(2)});
+  check_rows(kName, "v", v, k.sizes());
+  check_rows(kName, "out", out, q.sizes());
+  for (const auto& [name, t] : {std::pair{"k", k}, {"v", v}, {"out", out}}) check_dtype(kName, name, t, q.scalar_type());
+  if (k.size(1) == 0 || q.size(1) % k.size(1) != 0) {
+    throw ShapeError(std::string(kName) + ": k", std::to_string(q.size(1)) + " heads cannot share " +
+                                                     std::to_string(k.size(1)) + " kv heads evenly");
+  }
+  check_layout(q, k, layout);
+}
+
+/// run(q, k, v, layout, out, lse) for document d alone, its keys side by side.
+template <class Run>
+void one_document(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CachedLayout& layout,
+                  std::size_t d, at::Tensor& out, const Run& run) {
+  const int64_t begin = layout.cu_seqlens_q[d], count = num_queries(layout, d), keys = layout.num_keys[d];
+  at::Tensor rows = out.narrow(0, begin, count);
+  at::Tensor lse = at::empty({count, q.size(1)}, q.options().dtype(math_dtype(q)));
+  const AttentionLayout alone{{0, count}, {0, keys}, layout.window, layout.scale, layout.backend};
+  run(q.narrow(0, begin, count), k.narrow(0, layout.key_begin[d], keys), v.narrow(0, layout.key_begin[d], keys), alone,
+      rows, lse);
+}
+
+void attention_cached_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CachedLayout& layout,
+                          at::Tensor& out) {
+  std::vector<DecodeDocument> documents;
+  for (std::size_t d = 0; d < layout.num_docs(); ++d) {
+    if (num_queries(layout, d) > 1 || q.scalar_type() == at::kDouble) {
+      one_document(q, k, v, layout, d, out, attention_forward_cpu);
+      continue;
+    }
+    const int64_t keys = layout.num_keys[d], seen = layout.window > 0 ? std::min(layout.window, keys) : keys;
+    documents.push_back({layout.cu_seqlens_q[d], layout.key_begin[d] + keys - seen, seen});
+  }
+  if (documents.empty()) return;
+  dispatch_dtype(q, [&]<class T>(ElementType<T>) {
+    attention_decode_cpu(read_rows<T>(q), read_rows<T>(k), read_rows<T>(v), documents,
+                         {q.size(1), k.size(1), q.size(2)}, static_cast<float>(layout.scale), write_rows<T>(out));
+  });
+}
+
+int64_t longest_query(const CachedLayout& layout) {
+  int64_t longest = 0;
+  for (std::size_t d = 0; d < layout.num_docs(); ++d) longest = std::max(longest, num_queries(layout, d));
+  return longest;
+}
+
+at::Tensor numbers_on_device(const std::vector<int64_t>& numbers, const at::Tensor& given, at::Device device) {
+  return given.defined() ? given : at::tensor(numbers, at::kInt).to(device);
+}
+
+/// For FlashAttention 2, which takes keys from where they lie.
+AttentionLayout layout_in_cache(const CachedLayout& layout, at::Device device) {
+  AttentionLayout made{layout.cu_seqlens_q, layout.key_begin, layout.window, layout.scale, layout.backend};
+  made.cu_seqlens_k.push_back(0);
+  made.cu_seqlens_q_device = numbers_on_device(layout.cu_seqlens_q, layout.cu_seqlens_q_device, device);
+  made.cu_seqlens_k_device = numbers_on_device(made.cu_seqlens_k, layout.key_begin_device, device);
+  made.seqused_k_device = numbers_on_device(layout.num_keys, layout.num_keys_device, device);
+  made.max_len_q = longest_query(layout);
+  made.max_len_k = *std::max_element(layout.num_keys.begin(), layout.num_keys.end());
+  return made;
+}
+
+bool fa2_serves(const at::Tensor& q, const CachedLayout& layout) {
+  if (cuda_library() == nullptr) return false;
+  if (layout.backend != AttentionBackend::kAuto && layout.backend != AttentionBackend::kFa2) return false;
+  AttentionCase c;
+  c.asked = AttentionBackend::kFa2;
+  c.dtype = q.scalar_type();
+  c.head_size = q.size(2);
+  c.sm = cuda_compute_capability();
+  return choose_attention(c).refusal.empty();
+}
+
+/// The keys in use side by side, and then as in training.
+void attention_by_copy(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CachedLayout& layout,
+                       at::Tensor& out) {
+  std::vector<at::Tensor> keys, values;
+  AttentionLayout packed{layout.cu_seqlens_q, {0}, layout.window, layout.scale, layout.backend};
+  for (std::size_t d = 0; d < layout.num_docs(); ++d) {
+    keys.push_back(k.narrow(0, layout.key_begin[d], layout.num_keys[d]));
+    values.push_back(v.narrow(0, layout.key_begin[d], layout.num_keys[d]));
+    packed.cu_seqlens_k.push_back(packed.cu_seqlens_k.back() + layout.num_keys[d]);
+  }
+  at::Tensor lse = at::empty({q.size(0), q.size(1)}, q.options().dtype(math_dtype(q)));
+  attention_forward(q, at::cat(keys), at::cat(values), packed, out, lse);
+}
+
+}  // namespace
+
+void attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const CachedLayout& layout,
+                      at::Tensor& out) {
+  check_inputs(q, k, v, layout, out);
+  if (layout.num_docs() == 0) return;
+  if (q.is_cpu()) return attention_cached_cpu(q, k, v, layout, out);
+  if (!fa2_serves(q, layout)) return attention_by_copy(q, k, v, layout, out);
+  at::Tensor lse = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
+  cuda_library()->fa2.forward(q, k, v, layout_in_cache(layout, q.device()), out, lse);
+}
+
+void attention_cached_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                const CachedLayout& layout, at::Tensor& out) {
+  for (std::size_t d = 0; d < layout.num_docs(); ++d) {
+    one_document(q, k, v, layout, d, out, attention_forward_reference);
+  }
+}
+
+}  // namespace lora_train::kernels

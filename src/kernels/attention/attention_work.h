@@ -1,0 +1,25 @@
+// Bytes and FLOPs of an attention call, for work_record.h.
+#pragma once
+
+#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/work_record.h"
+
+namespace lora_train::kernels {
+
+struct AttentionTensors {
+  const at::Tensor &q, &k, &v, &out, &lse;
+};
+
+/// True when it returns gradients in memory of its own.
+bool has_own_gradients(AttentionBackend backend);
+
+/// FLOPs are those of the scores that a query may see: 2 products forward, 5 backward. Bytes are q, k, v, out, lse and
+/// their gradients once, and the copies that a CUDA backend makes around its kernels (cuda/attention_*.cpp); sums inside of
+/// them are not known.
+void describe_attention_forward(Work& work, AttentionBackend backend, const AttentionTensors& t,
+                                const AttentionLayout& layout);
+void describe_attention_backward(Work& work, AttentionBackend backend, const AttentionTensors& t,
+                                 const at::Tensor& dout, const AttentionGradients& gradients,
+                                 const AttentionLayout& layout);
+
+}  // namespace lora_train::kernels

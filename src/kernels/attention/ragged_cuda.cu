@@ -1,0 +1,40 @@
+// One thread for each entry; a few thousand of them once a batch and pass.
+#include "ragged_cuda.h"
+
+#include "launch/launch.h"
+
+namespace lora_train::kernels {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+/// Blocks: entries in x; in y the tables, then the lengths of queries and of keys.
+__global__ void __launch_bounds__(kThreads)
+    ragged_tables_kernel(const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k, std::int64_t num_docs,
+                         RaggedTables tables, std::int64_t* begins, std::int64_t begins_row, std::int32_t* lengths,
+                         std::int64_t lengths_row) {
+  const std::int64_t d = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const int table = static_cast<int>(blockIdx.y);
+  if (table < tables.count) {
+    if (d >= begins_row) return;
+    const std::int32_t* const cu_seqlens = tables.is_of_keys[table] ? cu_seqlens_k : cu_seqlens_q;
+    begins[table * begins_row + d] = cu_seqlens[d < num_docs ? d : num_docs] * tables.strides[table];
+    return;
+  }
+  if (d >= lengths_row) return;
+  const int of_keys = table - tables.count;
+  const std::int32_t* const cu_seqlens = of_keys ? cu_seqlens_k : cu_seqlens_q;
+  lengths[of_keys * lengths_row + d] = d < num_docs ? cu_seqlens[d + 1] - cu_seqlens[d] : 0;
+}
+
+}  // namespace
+
+void ragged_tables_cuda(const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k, std::int64_t num_docs,
+                        const RaggedTables& tables, std::int64_t* begins, std::int64_t begins_row, std::int32_t* lengths,
+                        std::int64_t lengths_row, Stream stream) {
+  const std::int64_t entries = begins_row > lengths_row ? begins_row : lengths_row;
+  launch("ragged_tables", ragged_tables_kernel, {blocks_for(entries, kThreads), tables.count + 2}, kThreads, stream,
+         cu_seqlens_q, cu_seqlens_k, num_docs, tables, begins, begins_row, lengths, lengths_row);
+}
+
+}  // namespace lora_train::kernels

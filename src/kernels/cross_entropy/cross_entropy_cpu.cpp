@@ -1,0 +1,117 @@
+#include "cross_entropy_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "launch/vector_math.h"
+#include "lora_train/kernels/parallel.h"
+
+namespace lora_train::kernels {
+namespace {
+
+/// The largest element and the sum of exp(element - largest).
+struct SoftmaxSum {
+  float largest;
+  double sum;
+};
+
+// One pass over memory: a tile is read for its maximum and again, out of the first cache, for its sum.
+template <class T>
+LORA_TRAIN_INLINE SoftmaxSum sum_row(const T* x, std::int64_t V) {
+  constexpr std::int64_t kTile = 2048;
+  SoftmaxSum s{-std::numeric_limits<float>::infinity(), 0};
+  for (std::int64_t first = 0; first < V; first += kTile) {
+    const std::int64_t end = std::min(first + kTile, V);
+    float largest = s.largest;
+#pragma omp simd reduction(max : largest)
+    for (std::int64_t i = first; i < end; ++i) {
+      largest = std::max(largest, load(x + i));
+    }
+    if (largest > s.largest) {
+      s.sum *= std::exp(static_cast<double>(s.largest) - static_cast<double>(largest));
+      s.largest = largest;
+    }
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (std::int64_t i = first; i < end; ++i) {
+      sum += fast_exp(load(x + i) - largest);
+    }
+    s.sum += static_cast<double>(sum);
+  }
+  return s;
+}
+
+LORA_TRAIN_CLONES SoftmaxSum clone_sum(const float* x, std::int64_t V) { return sum_row(x, V); }
+LORA_TRAIN_CLONES SoftmaxSum clone_sum(const Bf16* x, std::int64_t V) { return sum_row(x, V); }
+
+template <class T>
+LORA_TRAIN_INLINE void gradient_row(T* x, float largest, float factor, std::int64_t V) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < V; ++i) {
+    store(x + i, fast_exp(load(x + i) - largest) * factor);
+  }
+}
+
+LORA_TRAIN_CLONES void clone_gradient(float* x, float largest, float factor, std::int64_t V) {
+  gradient_row(x, largest, factor, V);
+}
+LORA_TRAIN_CLONES void clone_gradient(Bf16* x, float largest, float factor, std::int64_t V) {
+  gradient_row(x, largest, factor, V);
+}
+
+template <class T>
+bool is_first_of_largest(const T* x, std::int64_t target, float largest) {
+  return load(x + target) == largest &&
+         std::none_of(x, x + target, [&](const T& other) { return load(&other) == largest; });
+}
+
+template <class T>
+void no_target_row(T* x, std::int64_t V, bool write_gradient, float* loss, bool* correct, float* confidence) {
+  *loss = 0;
+  if (correct != nullptr) *correct = false;
+  if (confidence != nullptr) *confidence = static_cast<float>(1.0 / clone_sum(x, V).sum);
+  if (write_gradient) std::fill_n(x, V, T{});
+}
+
+}  // namespace
+
+template <class T>
+void cross_entropy_in_place_cpu(Rows<T> logits, const std::int32_t* targets, const float* weights,
+                                const double* denominator, float* losses, bool* correct, float* confidence,
+                                std::int64_t num_rows, std::int64_t V) {
+  const double per_weight = denominator != nullptr ? 1.0 / *denominator : 0;
+  parallel_ranges(num_rows, row_grain(4 * V), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t m = begin; m < end; ++m) {
+      T* x = logits[m];
+      if (targets[m] < 0) {
+        no_target_row(x, V, denominator != nullptr, losses + m, correct != nullptr ? correct + m : nullptr,
+                      confidence != nullptr ? confidence + m : nullptr);
+        continue;
+      }
+      const std::int64_t target = targets[m];
+      const SoftmaxSum s = clone_sum(x, V);
+      const double from_largest = static_cast<double>(load(x + target)) - static_cast<double>(s.largest);
+      losses[m] = static_cast<float>(std::log(s.sum) - from_largest);
+      if (correct != nullptr) {
+        correct[m] = is_first_of_largest(x, target, s.largest);
+      }
+      if (confidence != nullptr) {
+        confidence[m] = static_cast<float>(1.0 / s.sum);
+      }
+      if (denominator != nullptr) {
+        const double scale = weights != nullptr ? static_cast<double>(weights[m]) * per_weight : per_weight;
+        const double probability = std::exp(from_largest) / s.sum;
+        clone_gradient(x, s.largest, static_cast<float>(scale / s.sum), V);
+        store(x + target, static_cast<float>((probability - 1.0) * scale));
+      }
+    }
+  });
+}
+
+template void cross_entropy_in_place_cpu(Rows<float>, const std::int32_t*, const float*, const double*, float*, bool*,
+                                         float*, std::int64_t, std::int64_t);
+template void cross_entropy_in_place_cpu(Rows<Bf16>, const std::int32_t*, const float*, const double*, float*, bool*,
+                                         float*, std::int64_t, std::int64_t);
+
+}  // namespace lora_train::kernels

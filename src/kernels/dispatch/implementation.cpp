@@ -1,0 +1,80 @@
+#include "lora_train/kernels/implementation.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <vector>
+
+#include "lora_train/base/error.h"
+#include "native_arguments.h"
+
+namespace lora_train::kernels {
+namespace {
+
+std::array<KernelSetting, kKernelNames.size()> settings{};
+NativeKernelsInUse in_use;
+
+bool runs_natively(const at::Tensor& t) {
+  return in_use.table != nullptr && (t.is_cuda() || (in_use.on_cpu_tensors && t.is_cpu()));
+}
+
+at::Tensor& workspace_on(const at::Device& device) {
+  static auto& all = *new std::vector<at::Tensor>;  // never freed: at exit CUDA may be gone before it
+  for (at::Tensor& workspace : all) {
+    if (workspace.device() == device) return workspace;
+  }
+  return all.emplace_back(at::empty({0}, at::device(device).dtype(at::kFloat)));
+}
+
+at::Device device_in_use() {
+  if (in_use.on_cpu_tensors) return at::kCPU;
+  return c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->getDevice();
+}
+
+}  // namespace
+
+void set_kernel_setting(KernelName kernel, KernelSetting setting) { settings[static_cast<std::size_t>(kernel)] = setting; }
+
+void set_all_kernel_settings(KernelSetting setting) { settings.fill(setting); }
+
+KernelSetting kernel_setting(KernelName kernel) { return settings[static_cast<std::size_t>(kernel)]; }
+
+void use_native_kernels(const NativeKernelsInUse& kernels) { in_use = kernels; }
+
+const NativeKernels& native_kernels() { return *in_use.table; }
+
+Stream native_stream() { return in_use.stream != nullptr ? in_use.stream() : nullptr; }
+
+void reserve_native_workspace(std::int64_t num_elements, const c10::Device& device) {
+  at::Tensor& workspace = workspace_on(device);
+  if (workspace.numel() < num_elements) workspace = at::empty({num_elements}, workspace.options());
+}
+
+float* native_workspace(std::int64_t num_elements) {
+  const at::Device device = device_in_use();
+  reserve_native_workspace(num_elements, device);
+  return workspace_on(device).mutable_data_ptr<float>();
+}
+
+bool has_native_kernel(KernelName kernel, const at::Tensor& t) {
+  return settings[static_cast<std::size_t>(kernel)] != KernelSetting::kReference && runs_natively(t);
+}
+
+Implementation implementation_for(KernelName kernel, const at::Tensor& t) {
+  const KernelSetting setting = settings[static_cast<std::size_t>(kernel)];
+  if (setting == KernelSetting::kReference) return Implementation::kReference;
+  if (t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16) {
+    if (runs_natively(t)) return Implementation::kCuda;
+    if (t.is_cpu()) return Implementation::kCpu;
+  }
+  if (setting == KernelSetting::kNative) {
+    throw DeviceError("kernels: own", "there is no native kernel " +
+                                          std::string(kKernelNames[static_cast<std::size_t>(kernel)]) + " for " +
+                                          c10::toString(t.scalar_type()) + " on " + t.device().str() +
+                                          "; use kernels: auto");
+  }
+  return Implementation::kReference;
+}
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,129 @@
+#include "lora_train/kernels/embedding.h"
+
+#include <algorithm>
+
+#include "dispatch/checks.h"
+#include "dispatch/native_arguments.h"
+#include "embedding_cpu.h"
+#include "lora_train/kernels/work_record.h"
+
+namespace lora_train::kernels {
+namespace {
+
+void check_trainable(const char* kernel, const TrainableRows& rows, int64_t hidden) {
+  check_rows(kernel, "rows.indices", rows.indices, {-1});
+  check_contiguous(kernel, "rows.indices", rows.indices);
+  check_dtype(kernel, "rows.indices", rows.indices, at::kLong);
+  check_rows(kernel, "rows.values", rows.values, {rows.indices.size(0), hidden});
+  check_dtype(kernel, "rows.values", rows.values, at::kFloat);
+}
+
+void check_ids(const char* kernel, const at::Tensor& ids) {
+  check_rows(kernel, "ids", ids, {-1});
+  check_contiguous(kernel, "ids", ids);
+  check_dtype(kernel, "ids", ids, at::kInt);
+}
+
+void gather_on_cpu(const at::Tensor& ids, const at::Tensor& weight, at::Tensor& out, double scale) {
+  if (scale != 1) {
+    return dispatch_dtype(weight, [&]<class T>(ElementType<T>) {
+      gather_scaled_rows_cpu(read_rows<T>(weight), read<std::int32_t>(ids), static_cast<float>(scale), write_rows<T>(out),
+                             ids.size(0), weight.size(1));
+    });
+  }
+  const int64_t size = weight.element_size();
+  gather_rows_cpu({read<char>(weight), weight.stride(0) * size}, read<std::int32_t>(ids),
+                  {write<char>(out), out.stride(0) * size}, ids.size(0), weight.size(1) * size);
+}
+
+void backward_on_cuda(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows,
+                      const at::Tensor& order, double scale) {
+  check_rows("embedding_backward", "order", order, {ids.size(0)});
+  check_contiguous("embedding_backward", "order", order);
+  check_dtype("embedding_backward", "order", order, at::kInt);
+  dispatch_dtype(dout, [&]<class T>(ElementType<T>) {
+    const auto* const id = read<std::int32_t>(ids);
+    const auto* const sorted = read<std::int32_t>(order);
+    if (rows.indices.defined()) {
+      native_kernels_of<T>().trainable_rows_backward(id, sorted, read_rows<T>(dout), static_cast<float>(scale),
+                                                  read<std::int64_t>(rows.indices), rows.indices.size(0),
+                                                  write_rows<float>(rows.grads), dout.size(0), dout.size(1), native_stream());
+    }
+    if (dweight == nullptr) return;
+    native_kernels_of<T>().embedding_backward(id, sorted, read_rows<T>(dout), static_cast<float>(scale),
+                                           write_rows<float>(*dweight), dout.size(0), dout.size(1), native_stream());
+  });
+}
+
+}  // namespace
+
+std::vector<std::int32_t> order_by_id(std::span<const std::int32_t> ids) {
+  std::vector<std::uint64_t> keys(ids.size());  // id, then token: distinct, so that any sort is a stable one
+  for (std::size_t n = 0; n < ids.size(); ++n) keys[n] = std::uint64_t{static_cast<std::uint32_t>(ids[n])} << 32 | n;
+  std::sort(keys.begin(), keys.end());
+  std::vector<std::int32_t> order(ids.size());
+  for (std::size_t n = 0; n < ids.size(); ++n) order[n] = static_cast<std::int32_t>(keys[n] & 0xFFFFFFFFu);
+  return order;
+}
+
+void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const TrainableRows& rows, at::Tensor& out,
+                       double scale) {
+  constexpr auto kName = "embedding_forward";
+  check_ids(kName, ids);
+  check_rows(kName, "weight", weight, {-1, -1});
+  check_floating(kName, "weight", weight);
+  check_rows(kName, "out", out, {ids.size(0), weight.size(1)});
+  check_dtype(kName, "out", out, weight.scalar_type());
+  const bool has_rows = rows.indices.defined();
+  if (has_rows) check_trainable(kName, rows, weight.size(1));
+  const WorkScope recorded(kName, WorkClass::kEmbedding, [&](Work& work) {
+    work.reads("ids", ids).reads_bytes("rows of weight", bytes_of(out)).writes("out", out);
+  });
+  if (weight.is_meta()) return;
+  const Implementation how = implementation_for(KernelName::kEmbedding, weight);
+  if (how == Implementation::kCpu && !has_rows) return gather_on_cpu(ids, weight, out, scale);
+  if (how != Implementation::kCuda) return embedding_forward_reference(ids, weight, rows, out, scale);
+  dispatch_dtype(weight, [&]<class T>(ElementType<T>) {
+    const auto* const trained = has_rows ? read<std::int64_t>(rows.indices) : nullptr;
+    const auto values = has_rows ? read_rows<float>(rows.values) : Rows<const float>{};
+    native_kernels_of<T>().embedding_forward(read<std::int32_t>(ids), read_rows<T>(weight), trained,
+                                          has_rows ? rows.indices.size(0) : 0, values, static_cast<float>(scale),
+                                          write_rows<T>(out), ids.size(0), weight.size(1), native_stream());
+  });
+}
+
+void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows,
+                        const at::Tensor& order, double scale) {
+  constexpr auto kName = "embedding_backward";
+  check_ids(kName, ids);
+  check_rows(kName, "dout", dout, {ids.size(0), -1});
+  check_floating(kName, "dout", dout);
+  if (rows.indices.defined()) {
+    check_trainable(kName, rows, dout.size(1));
+    check_rows(kName, "rows.grads", rows.grads, rows.values.sizes());
+    check_dtype(kName, "rows.grads", rows.grads, at::kFloat);
+  }
+  at::Tensor* const target = dweight != nullptr && dweight->defined() ? dweight : nullptr;
+  if (target != nullptr) {
+    check_rows(kName, "dweight", *dweight, {-1, dout.size(1)});
+    check_dtype(kName, "dweight", *dweight, math_dtype(dout));
+  }
+  const WorkScope recorded(kName, WorkClass::kEmbedding, [&](Work& work) {
+    const std::int64_t passes = (target != nullptr ? 1 : 0) + (rows.indices.defined() ? 1 : 0);
+    work.reads("ids", ids, passes).reads("order", order, passes).reads("dout", dout, passes).launches(passes);
+    if (target != nullptr) work.updates("dweight", dout);  // at most the rows of the tokens
+    if (rows.indices.defined()) work.updates("rows.grads", rows.grads);
+  });
+  if (dout.is_meta()) return;
+  const Implementation how = implementation_for(KernelName::kEmbedding, dout);
+  if (how == Implementation::kCuda) return backward_on_cuda(ids, dout, target, rows, order, scale);
+  if (how == Implementation::kReference) return embedding_backward_reference(ids, dout, target, rows, scale);
+  embedding_backward_reference(ids, dout, nullptr, rows, scale);
+  if (target == nullptr) return;
+  dispatch_dtype(dout, [&]<class T>(ElementType<T>) {
+    scatter_add_rows_cpu(read_rows<T>(dout), read<std::int32_t>(ids), static_cast<float>(scale),
+                         write_rows<float>(*dweight), dout.size(0), dout.size(1));
+  });
+}
+
+}  // namespace lora_train::kernels

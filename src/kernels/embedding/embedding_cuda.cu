@@ -1,0 +1,167 @@
+// Forward: one block per token copies, or scales, its row. Elements moved: 1 read, 1 written.
+// Backward without atomics: tokens are sorted by id, so that those of one id are neighbours; the block of the first of them
+// sums them all, 8 tokens at a time. Elements moved: 1 read per token; 4 bytes read and written per distinct id.
+#include "embedding_cuda.h"
+
+#include "launch/launch.h"
+#include "launch/pack.h"
+
+namespace lora_train::kernels {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads)
+    embedding_forward_kernel(const std::int32_t* ids, Rows<const T> weight, const std::int64_t* trained,
+                             std::int64_t num_trained, Rows<const float> values, float scale, Rows<T> out,
+                             std::int64_t D) {
+  LORA_TRAIN_SHARED(std::int64_t, found, 1);
+  const std::int64_t n = blockIdx.x, id = ids[n];
+  std::int64_t slot = -1;
+  if (num_trained > 0) {
+    if (threadIdx.x == 0) found[0] = -1;
+    __syncthreads();
+    for (std::int64_t i = threadIdx.x; i < num_trained; i += blockDim.x) {
+      if (trained[i] == id) found[0] = i;
+    }
+    __syncthreads();
+    slot = found[0];
+  }
+  const std::int64_t step = std::int64_t{blockDim.x} * kSize;
+  for (std::int64_t d = std::int64_t{threadIdx.x} * kSize; d < D; d += step) {
+    Pack<T, kSize> pack;
+    if (slot < 0) {
+      pack = load_pack<kSize>(weight[id] + d);
+    } else {
+      for (int i = 0; i < kSize; ++i) store(&pack.values[i], values[slot][d + i]);
+    }
+    if (scale != 1) {
+      for (int i = 0; i < kSize; ++i) store(&pack.values[i], scale * to_float(pack.values[i]));
+    }
+    store_pack<kSize>(out[n] + d, pack);
+  }
+}
+
+constexpr unsigned kColumnLanes = 32, kTokenLanes = 8;
+constexpr int kUnroll = 4;  // tokens that a thread reads at once
+
+/// to[d] += scale * sum of the tokens order[first...] that have this id, for the columns of this block. Lane l takes tokens
+/// l, l + 8, ...; then lanes are added in order.
+template <class T, int kSize>
+__device__ __forceinline__ void add_run(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout,
+                                        float scale, float* to, std::int64_t first, std::int64_t id, std::int64_t num_tokens,
+                                        std::int64_t D) {
+  LORA_TRAIN_SHARED(float, partial, kTokenLanes* kColumnLanes* kSize);
+  const unsigned column = threadIdx.x % kColumnLanes, lane = threadIdx.x / kColumnLanes;
+  const std::int64_t begin = std::int64_t{blockIdx.y} * kColumnLanes * kSize, d = begin + column * kSize;
+  float sums[kSize] = {};
+  bool goes_on = d < D;
+  const unsigned count = static_cast<unsigned>(num_tokens);  // fits: order is int32
+  for (unsigned j = static_cast<unsigned>(first) + lane; goes_on; j += kTokenLanes * kUnroll) {
+    Pack<T, kSize> packs[kUnroll] = {};
+    bool is_in[kUnroll];
+    LORA_TRAIN_UNROLL
+    for (int k = 0; k < kUnroll; ++k) {
+      const unsigned at = j + static_cast<unsigned>(k) * kTokenLanes;
+      const std::int32_t token = at < count ? order[at] : -1;
+      is_in[k] = token >= 0 && ids[token] == id;
+      if (is_in[k]) packs[k] = load_pack<kSize>(dout[token] + d);
+    }
+    LORA_TRAIN_UNROLL
+    for (int k = 0; k < kUnroll; ++k) {
+      if (!is_in[k]) continue;
+      for (int i = 0; i < kSize; ++i) sums[i] += to_float(packs[k].values[i]);
+    }
+    goes_on = is_in[kUnroll - 1];
+  }
+  for (int i = 0; i < kSize; ++i) partial[(lane * kColumnLanes + column) * kSize + static_cast<unsigned>(i)] = sums[i];
+  __syncthreads();
+  constexpr unsigned kWidth = kColumnLanes * kSize;
+  for (unsigned t = threadIdx.x; t < kWidth && begin + t < D; t += blockDim.x) {
+    float sum = 0;
+    for (unsigned other = 0; other < kTokenLanes; ++other) sum += partial[other * kWidth + t];
+    to[begin + t] += scale * sum;
+  }
+}
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kColumnLanes* kTokenLanes)
+    embedding_backward_kernel(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout, float scale,
+                              Rows<float> dweight, std::int64_t num_tokens, std::int64_t D) {
+  const std::int64_t first = blockIdx.x, id = ids[order[first]];
+  if (first > 0 && ids[order[first - 1]] == id) return;
+  add_run<T, kSize>(ids, order, dout, scale, dweight[id], first, id, num_tokens, D);
+}
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kColumnLanes* kTokenLanes)
+    trainable_rows_backward_kernel(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout, float scale,
+                                   const std::int64_t* trained, Rows<float> grads, std::int64_t num_tokens,
+                                   std::int64_t D) {
+  const std::int64_t id = trained[blockIdx.x];
+  std::int64_t begin = 0, end = num_tokens;  // the first token whose id is not below
+  while (begin < end) {
+    const std::int64_t middle = (begin + end) / 2;
+    if (ids[order[middle]] < id) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  add_run<T, kSize>(ids, order, dout, scale, grads[blockIdx.x], begin, id, num_tokens, D);
+}
+
+}  // namespace
+
+template <class T>
+void embedding_forward_cuda(const std::int32_t* ids, Rows<const T> weight, const std::int64_t* trained,
+                            std::int64_t num_trained, Rows<const float> values, float scale, Rows<T> out,
+                            std::int64_t num_tokens, std::int64_t D, Stream stream) {
+  constexpr int kPack = kFullPack<T>;
+  const auto run = [&](auto kernel, std::int64_t packs) {
+    const std::int64_t per_thread = blocks_for(packs, kThreads);
+    const unsigned threads = threads_for(per_thread == 0 ? 0 : blocks_for(packs, per_thread), kThreads);
+    launch("embedding_forward", kernel, {num_tokens}, threads, stream, ids, weight, trained, num_trained, values,
+           scale, out, D);
+  };
+  const bool is_packed = fits_packs(weight, D) && fits_packs(out, D);
+  is_packed ? run(embedding_forward_kernel<T, kPack>, D / kPack) : run(embedding_forward_kernel<T, 1>, D);
+}
+
+template <class T>
+void embedding_backward_cuda(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout, float scale,
+                             Rows<float> dweight, std::int64_t num_tokens, std::int64_t D, Stream stream) {
+  constexpr int kPack = kFullPack<T>;
+  const auto run = [&](auto kernel, std::int64_t packs) {
+    launch("embedding_backward", kernel, {num_tokens, blocks_for(packs, kColumnLanes)}, kColumnLanes * kTokenLanes,
+           stream, ids, order, dout, scale, dweight, num_tokens, D);
+  };
+  fits_packs(dout, D) ? run(embedding_backward_kernel<T, kPack>, D / kPack) : run(embedding_backward_kernel<T, 1>, D);
+}
+
+template <class T>
+void trainable_rows_backward_cuda(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout, float scale,
+                                  const std::int64_t* trained, std::int64_t num_trained, Rows<float> grads,
+                                  std::int64_t num_tokens, std::int64_t D, Stream stream) {
+  constexpr int kPack = kFullPack<T>;
+  const auto run = [&](auto kernel, std::int64_t packs) {
+    launch("trainable_rows_backward", kernel, {num_trained, blocks_for(packs, kColumnLanes)},
+           kColumnLanes * kTokenLanes, stream, ids, order, dout, scale, trained, grads, num_tokens, D);
+  };
+  fits_packs(dout, D) ? run(trainable_rows_backward_kernel<T, kPack>, D / kPack)
+                      : run(trainable_rows_backward_kernel<T, 1>, D);
+}
+
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                     \
+  template void embedding_forward_cuda(const std::int32_t*, Rows<const T>, const std::int64_t*, std::int64_t,         \
+                                       Rows<const float>, float, Rows<T>, std::int64_t, std::int64_t, Stream);        \
+  template void embedding_backward_cuda(const std::int32_t*, const std::int32_t*, Rows<const T>, float, Rows<float>,  \
+                                        std::int64_t, std::int64_t, Stream);                                          \
+  template void trainable_rows_backward_cuda(const std::int32_t*, const std::int32_t*, Rows<const T>, float,          \
+                                             const std::int64_t*, std::int64_t, Rows<float>, std::int64_t,            \
+                                             std::int64_t, Stream)
+LORA_TRAIN_INSTANTIATE(float);
+LORA_TRAIN_INSTANTIATE(Bf16);
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,33 @@
+// Activations as kernels compute them: act(x) = x sigmoid(argument(x)). No torch here.
+#pragma once
+
+#include "launch/bf16.h"
+#include "lora_train/kernels/activation.h"
+
+namespace lora_train::kernels {
+
+struct Silu {
+  static LORA_TRAIN_INLINE float argument(float x) { return x; }
+  static LORA_TRAIN_INLINE float argument_slope(float) { return 1.0F; }
+};
+
+/// 0.5 x (1 + tanh(z)) = x sigmoid(2z), z = sqrt(2 / pi) (x + 0.044715 x^3): no cancellation where tanh(z) is near -1.
+struct GeluTanh {
+  static constexpr float kLinear = 1.5957691216F, kCubic = 0.0713548162726F;  // 2 sqrt(2 / pi), and 0.044715 times that
+  static LORA_TRAIN_INLINE float argument(float x) { return x * (kLinear + kCubic * x * x); }
+  static LORA_TRAIN_INLINE float argument_slope(float x) { return kLinear + 3.0F * kCubic * x * x; }
+};
+
+/// act'(x), given sigmoid(argument(x)) and act(x).
+template <class Function>
+LORA_TRAIN_INLINE float activation_slope(float x, float sigmoid, float value) {
+  return sigmoid + value * (1.0F - sigmoid) * Function::argument_slope(x);
+}
+
+/// Calls run(Silu()) or run(GeluTanh()).
+template <class Run>
+void with_activation(Activation activation, const Run& run) {
+  activation == Activation::kSilu ? run(Silu()) : run(GeluTanh());
+}
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,67 @@
+#include "lora_train/kernels/gated_activation.h"
+
+#include "dispatch/checks.h"
+#include "dispatch/native_arguments.h"
+#include "gated_activation_cpu.h"
+#include "lora_train/kernels/work_record.h"
+
+namespace lora_train::kernels {
+namespace {
+
+void check_pair(const char* kernel, const at::Tensor& gate_up, const char* name, const at::Tensor& y) {
+  check_rows(kernel, "gate_up", gate_up, {-1, -1});
+  check_contiguous(kernel, "gate_up", gate_up);
+  check_floating(kernel, "gate_up", gate_up);
+  check_shape(kernel, "gate_up", gate_up, {gate_up.size(0), gate_up.size(1) / 2 * 2});
+  check_rows(kernel, name, y, {gate_up.size(0), gate_up.size(1) / 2});
+  check_dtype(kernel, name, y, gate_up.scalar_type());
+}
+
+}  // namespace
+
+void gated_activation_forward(const at::Tensor& gate_up, at::Tensor& y, Activation activation) {
+  constexpr auto kName = "gated_activation_forward";
+  check_pair(kName, gate_up, "y", y);
+  const WorkScope recorded(kName, WorkClass::kSwiglu,
+                           [&](Work& work) { work.reads("gate_up", gate_up).writes("y", y); });
+  if (gate_up.is_meta()) return;
+  const Implementation how = implementation_for(KernelName::kSwiglu, gate_up);
+  if (how == Implementation::kReference) return gated_activation_forward_reference(gate_up, y, activation);
+  dispatch_dtype(gate_up, [&]<class T>(ElementType<T>) {
+    if (how == Implementation::kCuda) {
+      return native_kernels_of<T>().gated_activation_forward(read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1),
+                                                          activation, native_stream());
+    }
+    with_activation(activation, [&]<class Function>(Function) {
+      gated_activation_forward_cpu<Function>(read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1));
+    });
+  });
+}
+
+void gated_activation_backward(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor& d_gate_up,
+                               Activation activation) {
+  constexpr auto kName = "gated_activation_backward";
+  check_pair(kName, gate_up, "dy", dy);
+  check_rows(kName, "d_gate_up", d_gate_up, gate_up.sizes());
+  check_contiguous(kName, "d_gate_up", d_gate_up);
+  check_dtype(kName, "d_gate_up", d_gate_up, gate_up.scalar_type());
+  const WorkScope recorded(kName, WorkClass::kSwiglu, [&](Work& work) {
+    work.reads("dy", dy).reads("gate_up", gate_up).writes("d_gate_up", d_gate_up);
+  });
+  if (gate_up.is_meta()) return;
+  const Implementation how = implementation_for(KernelName::kSwiglu, gate_up);
+  if (how == Implementation::kReference) return gated_activation_backward_reference(dy, gate_up, d_gate_up, activation);
+  dispatch_dtype(gate_up, [&]<class T>(ElementType<T>) {
+    if (how == Implementation::kCuda) {
+      return native_kernels_of<T>().gated_activation_backward(read_rows<T>(dy), read_rows<T>(gate_up),
+                                                           write_rows<T>(d_gate_up), dy.size(0), dy.size(1), activation,
+                                                           native_stream());
+    }
+    with_activation(activation, [&]<class Function>(Function) {
+      gated_activation_backward_cpu<Function>(read_rows<T>(dy), read_rows<T>(gate_up), write_rows<T>(d_gate_up),
+                                              dy.size(0), dy.size(1));
+    });
+  });
+}
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,78 @@
+#include "lora_train/kernels/gather.h"
+
+#include "dispatch/checks.h"
+#include "dispatch/native_arguments.h"
+#include "lora_train/kernels/work_record.h"
+
+namespace lora_train::kernels {
+namespace {
+
+/// `picked` has one row for each of `rows`, `whole` any number.
+void check_pair(const char* kernel, const at::Tensor& whole, const at::Tensor& rows, const at::Tensor& picked) {
+  check_rows(kernel, "rows", rows, {-1});
+  check_contiguous(kernel, "rows", rows);
+  check_dtype(kernel, "rows", rows, at::kLong);
+  check_rows(kernel, "all rows", whole, {-1, -1});
+  check_floating(kernel, "all rows", whole);
+  check_rows(kernel, "picked rows", picked, {rows.size(0), whole.size(1)});
+  check_dtype(kernel, "picked rows", picked, whole.scalar_type());
+}
+
+}  // namespace
+
+void gather_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to) {
+  constexpr auto kName = "gather_rows";
+  check_pair(kName, from, rows, to);
+  const WorkScope recorded(kName, WorkClass::kLoss, [&](Work& work) {
+    work.reads("rows", rows).reads_bytes("picked of from", bytes_of(to)).writes("to", to);
+  });
+  if (from.is_meta()) return;
+  const Implementation how = implementation_for(KernelName::kEmbedding, from);
+  if (how != Implementation::kCuda) return gather_rows_reference(from, rows, to);  // on a CPU too: ATen is as fast
+  dispatch_dtype(from, [&]<class T>(ElementType<T>) {
+    native_kernels_of<T>().gather_rows(read_rows<T>(from), read<std::int64_t>(rows), write_rows<T>(to), rows.size(0),
+                                    from.size(0), from.size(1), native_stream());
+  });
+}
+
+void scatter_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to) {
+  constexpr auto kName = "scatter_rows";
+  check_pair(kName, to, rows, from);
+  const WorkScope recorded(kName, WorkClass::kLoss,
+                           [&](Work& work) { work.reads("rows", rows).reads("from", from).writes("to", to); });
+  if (to.is_meta()) return;
+  const Implementation how = implementation_for(KernelName::kEmbedding, from);
+  if (how != Implementation::kCuda) return scatter_rows_reference(from, rows, to);
+  dispatch_dtype(from, [&]<class T>(ElementType<T>) {
+    native_kernels_of<T>().scatter_rows(read_rows<T>(from), read<std::int64_t>(rows), write_rows<T>(to), rows.size(0),
+                                     to.size(0), to.size(1), native_stream());
+  });
+}
+
+void take_next(const RowLists& lists, at::Tensor& next, RowLists& picked) {
+  constexpr auto kName = "take_next";
+  const auto check = [](const char* name, const at::Tensor& t, std::int64_t count, at::ScalarType dtype) {
+    check_shape(kName, name, t, {count});
+    check_contiguous(kName, name, t);
+    check_dtype(kName, name, t, dtype);
+  };
+  check("rows", lists.rows, -1, at::kLong);
+  check("targets", lists.targets, lists.rows.size(0), at::kInt);
+  check("picked rows", picked.rows, -1, at::kLong);
+  const std::int64_t count = picked.rows.size(0);
+  check("picked targets", picked.targets, count, at::kInt);
+  const bool has_weights = lists.weights.defined();
+  if (has_weights) {
+    check("weights", lists.weights, lists.rows.size(0), at::kFloat);
+    check("picked weights", picked.weights, count, at::kFloat);
+  }
+  check_shape(kName, "next", next, {});
+  check_dtype(kName, "next", next, at::kLong);
+  if (!has_native_kernel(KernelName::kEmbedding, lists.rows)) return take_next_reference(lists, next, picked);
+  native_kernels().take_next(read<std::int64_t>(lists.rows), read<std::int32_t>(lists.targets),
+                          has_weights ? read<float>(lists.weights) : nullptr, write<std::int64_t>(next),
+                          write<std::int64_t>(picked.rows), write<std::int32_t>(picked.targets),
+                          has_weights ? write<float>(picked.weights) : nullptr, count, native_stream());
+}
+
+}  // namespace lora_train::kernels

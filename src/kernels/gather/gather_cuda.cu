@@ -1,0 +1,100 @@
+// One block per row. Elements moved: 1 read, 1 written.
+#include "gather_cuda.h"
+
+#include "launch/launch.h"
+#include "launch/pack.h"
+
+namespace lora_train::kernels {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+template <class T, int kSize>
+__device__ __forceinline__ void copy_row(const T* from, T* to, std::int64_t D) {
+  const std::int64_t step = std::int64_t{blockDim.x} * kSize;
+  for (std::int64_t d = std::int64_t{threadIdx.x} * kSize; d < D; d += step) {
+    store_pack<kSize>(to + d, load_pack<kSize>(from + d));
+  }
+}
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads)
+    gather_rows_kernel(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_rows, std::int64_t D) {
+  T* const target = to[blockIdx.x];
+  if (rows[blockIdx.x] < num_rows) {
+    copy_row<T, kSize>(from[rows[blockIdx.x]], target, D);
+    return;
+  }
+  Pack<T, kSize> zeros;
+  for (int i = 0; i < kSize; ++i) store(&zeros.values[i], 0.0F);
+  const std::int64_t step = std::int64_t{blockDim.x} * kSize;
+  for (std::int64_t d = std::int64_t{threadIdx.x} * kSize; d < D; d += step) store_pack<kSize>(target + d, zeros);
+}
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads)
+    scatter_rows_kernel(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_rows, std::int64_t D) {
+  if (rows[blockIdx.x] < num_rows) copy_row<T, kSize>(from[blockIdx.x], to[rows[blockIdx.x]], D);
+}
+
+constexpr unsigned kListThreads = 1024;
+
+__global__ void __launch_bounds__(kListThreads)
+    take_next_kernel(const std::int64_t* rows, const std::int32_t* targets, const float* weights, std::int64_t* next,
+                     std::int64_t* picked_rows, std::int32_t* picked_targets, float* picked_weights, std::int64_t count) {
+  const std::int64_t first = *next;
+  for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) {
+    picked_rows[i] = rows[first + i];
+    picked_targets[i] = targets[first + i];
+    if (weights != nullptr) picked_weights[i] = weights[first + i];
+  }
+  __syncthreads();  // everyone has read the start
+  if (threadIdx.x == 0) *next = first + count;
+}
+
+/// Threads for a row of `packs`, so that all of them take the same number of packs, nearly.
+unsigned row_threads(std::int64_t packs) {
+  const std::int64_t turns = blocks_for(packs, kThreads);
+  return threads_for(turns == 0 ? 0 : blocks_for(packs, turns), kThreads);
+}
+
+}  // namespace
+
+template <class T>
+void gather_rows_cuda(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_picked,
+                      std::int64_t num_rows, std::int64_t D, Stream stream) {
+  constexpr int kPack = kFullPack<T>;
+  const auto run = [&](auto kernel, std::int64_t packs) {
+    launch("gather_rows", kernel, {num_picked}, row_threads(packs), stream, from, rows, to, num_rows, D);
+  };
+  const bool is_packed = fits_packs(from, D) && fits_packs(to, D);
+  is_packed ? run(gather_rows_kernel<T, kPack>, D / kPack) : run(gather_rows_kernel<T, 1>, D);
+}
+
+template <class T>
+void scatter_rows_cuda(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_picked,
+                       std::int64_t num_rows, std::int64_t D, Stream stream) {
+  constexpr int kPack = kFullPack<T>;
+  const auto run = [&](auto kernel, std::int64_t packs) {
+    launch("scatter_rows", kernel, {num_picked}, row_threads(packs), stream, from, rows, to, num_rows, D);
+  };
+  const bool is_packed = fits_packs(from, D) && fits_packs(to, D);
+  is_packed ? run(scatter_rows_kernel<T, kPack>, D / kPack) : run(scatter_rows_kernel<T, 1>, D);
+}
+
+void take_next_cuda(const std::int64_t* rows, const std::int32_t* targets, const float* weights, std::int64_t* next,
+                    std::int64_t* picked_rows, std::int32_t* picked_targets, float* picked_weights, std::int64_t count,
+                    Stream stream) {
+  launch("take_next", take_next_kernel, {1}, threads_for(count, kListThreads), stream, rows, targets, weights, next,
+         picked_rows, picked_targets, picked_weights, count);
+}
+
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                \
+  template void gather_rows_cuda(Rows<const T>, const std::int64_t*, Rows<T>, std::int64_t, std::int64_t,        \
+                                 std::int64_t, Stream);                                                          \
+  template void scatter_rows_cuda(Rows<const T>, const std::int64_t*, Rows<T>, std::int64_t, std::int64_t,       \
+                                  std::int64_t, Stream)
+LORA_TRAIN_INSTANTIATE(float);
+LORA_TRAIN_INSTANTIATE(Bf16);
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,77 @@
+#include "lora_train/kernels/gemm.h"
+
+#include "dispatch/checks.h"
+#include "lora_train/base/error.h"
+#include "lora_train/kernels/cuda_library.h"
+#include "lora_train/kernels/gemm_tuning.h"
+#include "lora_train/kernels/graph.h"
+#include "lora_train/kernels/implementation.h"
+#include "lora_train/kernels/work_record.h"
+
+namespace lora_train::kernels {
+namespace {
+
+void check_operands(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y, const GemmExtras& extras) {
+  check_shape("gemm", "a", a, {-1, -1});
+  check_floating("gemm", "a", a);
+  check_shape("gemm", "b", b, {a.size(1), -1});
+  check_dtype("gemm", "b", b, a.scalar_type());
+  check_rows("gemm", "y", y, {a.size(0), b.size(1)});
+  if (a.scalar_type() != at::kBFloat16 || y.scalar_type() != at::kFloat) check_dtype("gemm", "y", y, a.scalar_type());
+  if (extras.bias.defined()) {
+    check_shape("gemm", "bias", extras.bias, {b.size(1)});
+    check_dtype("gemm", "bias", extras.bias, y.scalar_type());
+    check_contiguous("gemm", "bias", extras.bias);
+  }
+  if (!extras.residual.defined()) return;
+  check_rows("gemm", "residual", extras.residual, y.sizes());
+  check_dtype("gemm", "residual", extras.residual, y.scalar_type());
+  if (extras.accumulate) throw ShapeError("gemm", "residual and accumulate together; expected at most one of them");
+  if (extras.residual.is_same(y) || (y.numel() > 0 && !y.is_meta() && extras.residual.const_data_ptr() == y.const_data_ptr())) {
+    throw ShapeError("gemm", "residual is y itself; ask for accumulate instead");
+  }
+}
+
+MatrixView view_of(const at::Tensor& t) { return {t.size(0), t.size(1), t.stride(0), t.stride(1)}; }
+
+GemmType gemm_type(const at::Tensor& t) {
+  return t.scalar_type() == at::kBFloat16 ? GemmType::kBFloat16 : GemmType::kFloat;
+}
+
+/// False where cuBLASLt does not serve: fp64, nothing to multiply, a view that it cannot be told of.
+bool gemm_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& y, const GemmExtras& extras) {
+  const CudaLibrary* const cuda = cuda_library();
+  if (cuda == nullptr || a.scalar_type() == at::kDouble || y.numel() == 0 || a.size(1) == 0) return false;
+  const at::Tensor& c = extras.residual.defined() ? extras.residual : y;
+  const auto layout = column_major_gemm(view_of(a), view_of(b), view_of(c), view_of(y));
+  if (!layout) return false;
+  CudaGemm call;
+  call.layout = *layout;
+  call.operands = gemm_type(a);
+  call.result = gemm_type(y);
+  call.a = b.const_data_ptr();
+  call.b = a.const_data_ptr();
+  call.c = extras.residual.defined() || extras.accumulate ? c.const_data_ptr() : nullptr;
+  call.d = y.mutable_data_ptr();
+  call.bias = extras.bias.defined() ? extras.bias.const_data_ptr() : nullptr;
+  call.alpha = static_cast<float>(extras.alpha);
+  if (detail::gemm_tuner != nullptr) detail::tune_gemm(*cuda, call);
+  return cuda->gemm(call);
+}
+
+}  // namespace
+
+void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor& y, const GemmExtras& extras) {
+  check_operands(a, b, y, extras);
+  const WorkScope recorded("gemm", extras.work_class, [&](Work& work) {
+    work.reads("a", a).reads("b", b).reads("bias", extras.bias).reads("residual", extras.residual);
+    extras.accumulate ? work.updates("y", y) : work.writes("y", y);
+    work.multiplies(2 * a.size(0) * a.size(1) * b.size(1));
+  });
+  if (y.is_meta()) return;
+  const bool may_use_cuda = y.is_cuda() && kernel_setting(KernelName::kGemm) != KernelSetting::kReference;
+  if (may_use_cuda && gemm_cuda(a, b, y, extras)) return;
+  run_or_capture([a, b, y, extras]() mutable { gemm_reference(a, b, y, extras); });
+}
+
+}  // namespace lora_train::kernels

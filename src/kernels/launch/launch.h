@@ -1,0 +1,102 @@
+// The launch layer: one source for GPU and CPU. nvcc compiles a `.cu` for the GPU; the host compiler compiles the same file
+// with LORA_TRAIN_ON_CPU, and on_cpu.h emulates grid, block, shared memory, barriers and warp shuffles. Kernels are plain
+// CUDA (threadIdx, __shared__, __syncthreads, __shfl_xor_sync) and use nothing that on_cpu.h lacks (atomics, dynamic shared
+// memory). tensor_cores.h has the tensor-core operations for both. No torch here.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "launch_stream.h"
+#include "lora_train/base/error.h"
+
+#ifdef LORA_TRAIN_ON_CPU
+#include "on_cpu.h"
+#define LORA_TRAIN_UNROLL
+#else
+#define LORA_TRAIN_UNROLL _Pragma("unroll")
+#include <cuda_runtime.h>
+
+/// An array in shared memory, uninitialised.
+#define LORA_TRAIN_SHARED(type, name, count) __shared__ alignas(16) type name[count]
+#endif
+
+namespace lora_train::kernels {
+
+/// Blocks of a launch.
+struct Grid {
+  std::int64_t x = 1, y = 1;
+};
+
+constexpr std::int64_t kMaxBlocksX = 2147483647, kMaxBlocksY = 65535;
+
+constexpr unsigned kWarpSize = 32;
+constexpr unsigned kFullWarp = 0xFFFFFFFFu;
+
+/// Launches kernel(args...) on a grid of blocks of `threads` (a multiple of 32, at most 1024), in stream order. An empty grid
+/// launches nothing. x at most 2^31 - 1, y at most 65535. Throws DeviceError naming `name` where the launch is refused.
+template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned threads, Stream stream,
+            Arguments... arguments) {
+  if (grid.x == 0 || grid.y == 0) return;
+  if (grid.x < 0 || grid.x > kMaxBlocksX || grid.y < 0 || grid.y > kMaxBlocksY) {
+    throw ShapeError(name, "a grid of " + std::to_string(grid.x) + " x " + std::to_string(grid.y) +
+                               " blocks; expected at most 2147483647 x 65535");
+  }
+#ifdef LORA_TRAIN_ON_CPU
+  (void)stream;
+  on_cpu::submit([=] {
+    on_cpu::run_grid(name, static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), threads,
+                     [&] { kernel(static_cast<Parameters>(arguments)...); });
+  });
+#else
+  kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), dim3(threads), 0,
+           static_cast<cudaStream_t>(stream)>>>(static_cast<Parameters>(arguments)...);
+  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
+    throw DeviceError(name, std::string("CUDA refused to launch it, or a kernel before it failed: ") +
+                                cudaGetErrorString(error) + "; lora-train doctor holds every kernel against its reference");
+  }
+#endif
+}
+
+/// The number of blocks that cover `count` elements, `per_block` each: ceil(count / per_block).
+constexpr std::int64_t blocks_for(std::int64_t count, std::int64_t per_block) {
+  return (count + per_block - 1) / per_block;
+}
+
+/// Sum, or largest, over the 32 lanes; every lane gets it. The order of additions is fixed.
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
+  return value;
+}
+
+__device__ __forceinline__ float warp_max(float value) {
+  for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(kFullWarp, value, offset));
+  return value;
+}
+
+/// Sum over a block of at most 1024 threads; every thread gets it. `slots` is shared memory of 32 elements that nothing
+/// else uses until the next barrier after it. All threads of the block call it. T is float or double.
+template <class T>
+__device__ __forceinline__ T block_sum(T value, T* slots) {
+  value = warp_sum(value);
+  if (threadIdx.x % kWarpSize == 0) slots[threadIdx.x / kWarpSize] = value;
+  __syncthreads();
+  const unsigned num_warps = blockDim.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const T sum = warp_sum(lane < num_warps ? slots[lane] : T{0});
+  __syncthreads();  // the slots may be used again
+  return sum;
+}
+
+__device__ __forceinline__ float block_max(float value, float* slots) {
+  value = warp_max(value);
+  if (threadIdx.x % kWarpSize == 0) slots[threadIdx.x / kWarpSize] = value;
+  __syncthreads();
+  const unsigned num_warps = blockDim.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  const float largest = warp_max(lane < num_warps ? slots[lane] : slots[0]);
+  __syncthreads();
+  return largest;
+}
+
+}  // namespace lora_train::kernels

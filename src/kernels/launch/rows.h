@@ -1,0 +1,23 @@
+// A strided matrix view: contiguous rows, `stride` elements apart.
+#pragma once
+
+#include <cstdint>
+
+#include "bf16.h"
+
+namespace lora_train::kernels {
+
+template <class T>
+struct Rows {
+  T* data;
+  std::int64_t stride;
+  LORA_TRAIN_INLINE T* operator[](std::int64_t row) const { return data + row * stride; }
+};
+
+/// The grain of parallel_ranges for rows of this many elements: fewer rows per thread cost more than they gain.
+inline std::int64_t row_grain(std::int64_t row_elements) {
+  constexpr std::int64_t kElements = 16384;
+  return row_elements >= kElements ? 1 : (kElements + row_elements) / (row_elements + 1);
+}
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,274 @@
+// thin^T big, N tokens, C columns of big, R ranks, in two steps; of every slice of a LoraProduct in the same two
+// launches. First a block takes a chunk of tokens and some columns of all of them and leaves its sums in the workspace;
+// then the partial sums of the chunks are added, always in the same order.
+//
+// On fp32 cores a block takes 64 packs of 16 bytes of a row: a thread has the sums of one pack and 8 ranks in registers,
+// threads of other ranks read the same pack from L1; the thin matrix lies in shared memory as fp32. That
+// is N C R multiplications and additions, which above R = 16 take longer than to read bf16; so bf16 whose rows allow
+// packs goes through tensor cores (lora_tensor_cores.h), where dS = dy sB can come from the same read.
+//
+// Memory traffic for each 64 ranks: big once, and 8 bytes (written and read) of every partial sum, [chunks, ranks, C] of
+// them, with dS [column blocks, N, R] more. At C = 3584, N = 16384, R = 16 these are 11% of the bytes of big on tensor
+// cores, and 27% with dS.
+#include "launch/pack.h"
+#include "lora_cuda.h"
+#include "lora_partials.h"
+#include "lora_tensor_cores.h"
+
+namespace lora_train::kernels {
+namespace {
+
+constexpr unsigned kColumnLanes = 64;
+constexpr int kRanks = 8;    // of a thread
+constexpr int kTokens = 64;  // whose thin rows are in shared memory together
+/// Tokens that a thread reads before it needs the first of them.
+template <bool kIsPacked>
+constexpr int kStep = kIsPacked ? 4 : 1;
+constexpr unsigned kMostThreads = kColumnLanes * kLoraRanks / kRanks;
+
+/// Columns [c, c + kSize) of kStep<kIsPacked> tokens from `first`; zeros past the last token and column.
+template <class T, bool kIsPacked>
+__device__ __forceinline__ void load_step(Rows<const T> big, std::int64_t first, std::int64_t end, std::int64_t c,
+                                          std::int64_t C, Pack<T, kFullPack<T>> (&packs)[kStep<kIsPacked>]) {
+  constexpr int kSize = kFullPack<T>;
+  LORA_TRAIN_UNROLL
+  for (int k = 0; k < kStep<kIsPacked>; ++k) {
+    packs[k] = {};
+    if (first + k >= end || c >= C) continue;
+    if constexpr (kIsPacked) {
+      packs[k] = load_pack<kSize>(big[first + k] + c);
+    } else {
+      for (int i = 0; i < kSize; ++i) {
+        if (c + i < C) packs[k].values[i] = big[first + k][c + i];
+      }
+    }
+  }
+}
+
+/// factors[token][rank] of tokens [first, first + kTokens), zeros past the last token and rank. All threads call it.
+template <class T>
+__device__ __forceinline__ void fill_factors(Rows<const T> thin, std::int64_t first, std::int64_t end, std::int64_t R,
+                                             unsigned ranks, float* factors) {
+  for (unsigned i = threadIdx.x; i < kTokens * ranks; i += blockDim.x) {
+    const unsigned t = i / ranks, r = i % ranks;
+    factors[t * kLoraRanks + r] = first + t < end && r < R ? to_float(thin[first + t][r]) : 0.0F;
+  }
+}
+
+template <class T, int kCount>
+__device__ __forceinline__ void add_step(const Pack<T, kFullPack<T>> (&packs)[kCount], const float* factors,
+                                         float (&sums)[kRanks][kFullPack<T>]) {
+  LORA_TRAIN_UNROLL
+  for (int k = 0; k < kCount; ++k) {
+    const auto low = load_pack<4>(factors + k * kLoraRanks), high = load_pack<4>(factors + k * kLoraRanks + 4);
+    LORA_TRAIN_UNROLL
+    for (int i = 0; i < kFullPack<T>; ++i) {
+      const float value = to_float(packs[k].values[i]);
+      LORA_TRAIN_UNROLL
+      for (int r = 0; r < 4; ++r) {
+        sums[r][i] += low.values[r] * value;
+        sums[r + 4][i] += high.values[r] * value;
+      }
+    }
+  }
+}
+
+/// partials [chunks, rows, padded_columns], of a slice its ranks in the first rows. Blocks: columns in x, chunks in y.
+template <class T, bool kIsPacked>
+__global__ void __launch_bounds__(kMostThreads)
+    partial_products_kernel(Rows<const T> whole, Rows<const T> whole_thin, std::int64_t N, Items<PartialSlice> items,
+                            LoraChunks chunks, std::int64_t rows, float* partials) {
+  constexpr int kSize = kFullPack<T>, kCount = kStep<kIsPacked>;
+  const PartialSlice item = item_of(items, blockIdx.x);
+  const Rows<const T> big{whole.data + item.slice.begin, whole.stride};
+  const Rows<const T> thin{whole_thin.data + item.slice.column, whole_thin.stride};
+  const std::int64_t C = item.slice.width, R = item.slice.ranks, block = blockIdx.x - item.first_block;
+  LORA_TRAIN_SHARED(float, factors, kTokens* kLoraRanks);
+  const unsigned lane = threadIdx.x % kColumnLanes, first_rank = threadIdx.x / kColumnLanes * kRanks;
+  const unsigned ranks = blockDim.x / kColumnLanes * kRanks;
+  const std::int64_t c = (block * kColumnLanes + lane) * kSize;
+  const std::int64_t begin = std::int64_t{blockIdx.y} * chunks.chunk_tokens;
+  const std::int64_t end = begin + chunks.chunk_tokens < N ? begin + chunks.chunk_tokens : N;
+  float sums[kRanks][kSize] = {};
+  Pack<T, kSize> packs[kCount], next[kCount];
+  load_step<T, kIsPacked>(big, begin, end, c, C, next);
+  for (std::int64_t tile = begin; tile < end; tile += kTokens) {
+    __syncthreads();
+    fill_factors(thin, tile, end, R, ranks, factors);
+    __syncthreads();
+    for (int t = 0; t < kTokens && tile + t < end; t += kCount) {
+      LORA_TRAIN_UNROLL
+      for (int k = 0; k < kCount; ++k) packs[k] = next[k];
+      load_step<T, kIsPacked>(big, tile + t + kCount, end, c, C, next);
+      add_step(packs, factors + t * kLoraRanks + first_rank, sums);
+    }
+  }
+  if (c >= (C + 7) / 8 * 8) return;
+  LORA_TRAIN_UNROLL
+  for (int r = 0; r < kRanks; ++r) {
+    if (first_rank + r >= R) continue;
+    const std::int64_t row = blockIdx.y * rows + first_rank + r;
+    float* const to = partials + row * chunks.padded_columns + item.partial_column + c;
+    LORA_TRAIN_UNROLL
+    for (int i = 0; i < kSize; i += 4) {
+      store_pack<4>(to + i, Pack<float, 4>{sums[r][i], sums[r][i + 1], sums[r][i + 2], sums[r][i + 3]});
+    }
+  }
+}
+
+using TensorKernel = void (*)(TensorOperands, Items<PartialSlice>, LoraChunks, std::int64_t);
+
+/// For so many ranks.
+TensorKernel tensor_kernel(std::int64_t rows, bool with_ds) {
+  constexpr TensorKernel kWithDs[] = {tensor_products_kernel<1, true>, tensor_products_kernel<2, true>};
+  constexpr TensorKernel kAlone[] = {tensor_products_kernel<1, false>, tensor_products_kernel<2, false>,
+                                     tensor_products_kernel<3, false>, tensor_products_kernel<4, false>};
+  const std::int64_t tile = (rows - 1) / kTileRanks;
+  return with_ds ? kWithDs[tile] : kAlone[tile];
+}
+
+/// A gradient: rows [row, row + ranks) of the product of a slice, at strides of ranks and columns.
+struct Output {
+  int slice;
+  std::int64_t row, ranks;
+  float* grad;
+  std::int64_t rank_stride, column_stride;
+  float scale;
+};
+
+/// Ranks [first, first + rows) of every slice: one pass over big.
+struct Pass {
+  std::int64_t first, rows;
+  Items<PartialSlice> slices;
+  std::int64_t num_blocks;
+  std::int64_t columns[kMostLoraTargets];  ///< where each slice begins in the partial sums
+};
+
+Pass pass_from(const LoraProduct& product, std::int64_t first, std::int64_t block_columns) {
+  Pass pass{first, std::min(kLoraRanks, product.most_ranks() - first), {}, 0, {}};
+  std::int64_t column = 0, ds_offset = 0;
+  for (int i = 0; i < product.num_slices; ++i) {
+    LoraSlice slice = product.slices[i];
+    pass.columns[i] = column;
+    column += blocks_for(slice.width, 8) * 8;
+    slice.column += first;
+    slice.ranks = std::min(kLoraRanks, slice.ranks - first);
+    if (slice.ranks <= 0 || slice.width == 0) continue;
+    const std::int64_t blocks = blocks_for(slice.width, block_columns);
+    pass.num_blocks = append(pass.slices, {0, slice, pass.columns[i], ds_offset}, pass.num_blocks, blocks);
+    ds_offset += blocks * product.num_tokens * slice.ranks;
+  }
+  return pass;
+}
+
+/// What the second launch adds up for the outputs that have some of the ranks of the pass.
+std::int64_t append_sums(const LoraProduct& product, const Pass& pass, const Items<Output>& outputs,
+                         Items<PartialSum>& sums) {
+  std::int64_t num_blocks = 0;
+  for (int i = 0; i < outputs.count; ++i) {
+    const Output& to = outputs.list[i];
+    const std::int64_t begin = std::max(to.row, pass.first), end = std::min(to.row + to.ranks, pass.first + kLoraRanks);
+    const std::int64_t width = product.slices[to.slice].width;
+    if (begin >= end) continue;
+    num_blocks = append(sums,
+                        {0, begin - pass.first, end - begin, pass.columns[to.slice], width,
+                         to.grad + (begin - to.row) * to.rank_stride, to.rank_stride, to.column_stride, to.scale},
+                        num_blocks, blocks_for(width, kWarpSize));
+  }
+  return num_blocks;
+}
+
+template <class T>
+void launch_products(const char* name, Rows<const T> big, Rows<const T> thin, const LoraProduct& product,
+                     const Pass& pass, float* workspace, Stream stream) {
+  const LoraChunks chunks = product.chunks();
+  const Grid grid{pass.num_blocks, chunks.num_chunks};
+  if constexpr (std::is_same_v<T, Bf16>) {
+    if (product.on_tensor_cores) {
+      return launch(name, tensor_kernel(pass.rows, false), grid, kTensorThreads<false>, stream,
+                    TensorOperands{big, thin, {}, product.num_tokens, workspace, nullptr}, pass.slices, chunks,
+                    pass.rows);
+    }
+  }
+  auto kernel = partial_products_kernel<T, false>;
+  if constexpr (!std::is_same_v<T, Bf16>) {
+    if (fits_packs(product, big)) kernel = partial_products_kernel<T, true>;
+  }
+  launch(name, kernel, grid, static_cast<unsigned>(blocks_for(pass.rows, kRanks)) * kColumnLanes, stream, big, thin,
+         product.num_tokens, pass.slices, chunks, pass.rows, workspace);
+}
+
+template <class T>
+void add_product(const char* name, Rows<const T> big, Rows<const T> thin, const LoraProduct& product,
+                 const Items<Output>& outputs, float* workspace, Stream stream) {
+  if (product.num_tokens == 0) return;
+  const std::int64_t block_columns =
+      product.on_tensor_cores ? tensor_block_columns(false) : kColumnLanes * kFullPack<T>;
+  for (std::int64_t first = 0; first < product.most_ranks(); first += kLoraRanks) {
+    const Pass pass = pass_from(product, first, block_columns);
+    launch_products(name, big, thin, product, pass, workspace, stream);
+    Items<PartialSum> sums{};
+    const std::int64_t num_blocks = append_sums(product, pass, outputs, sums);
+    launch(name, add_partials_kernel, {num_blocks, pass.rows}, kSumThreads, stream, workspace, product.chunks(),
+           pass.rows, sums);
+  }
+}
+
+Items<Output> outputs_of_b(const LoraTargets& targets) {
+  Items<Output> outputs{};
+  for (const LoraTarget& t : targets) {
+    outputs.list[outputs.count] = {outputs.count, 0, t.rank, t.grad.data, 1, t.grad.stride, t.scale};
+    ++outputs.count;
+  }
+  return outputs;
+}
+
+}  // namespace
+
+template <class T>
+void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, const LoraTargets& targets, std::int64_t N, float* workspace,
+                      Stream stream) {
+  add_product("lora_grad_b", dy, s, lora_product_b(dy, targets, N), outputs_of_b(targets), workspace, stream);
+}
+
+template <class T>
+void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, const LoraTargets& targets, std::int64_t N, std::int64_t D,
+                      float* workspace, Stream stream) {
+  Items<Output> outputs{};
+  for (const LoraTarget& t : targets) {
+    outputs.list[outputs.count++] = {0, t.column, t.rank, t.grad.data, t.grad.stride, 1, t.scale};
+  }
+  add_product("lora_grad_a", x, ds, lora_product_a(x, targets, N, D), outputs, workspace, stream);
+}
+
+void lora_grad_s_and_b_cuda(Rows<const Bf16> dy, Rows<const Bf16> scaled_b, Rows<const Bf16> s,
+                            const LoraTargets& targets, std::int64_t N, std::int64_t C, Rows<Bf16> ds, float* workspace,
+                            Stream stream) {
+  constexpr auto kName = "lora_grad_s_and_b";
+  if (N == 0) return;
+  const LoraProduct product = lora_product_s_and_b(dy, targets, N);
+  const LoraChunks chunks = product.chunks();
+  float* const ds_partials = workspace + chunks.workspace_elements;
+  const Pass pass = pass_from(product, 0, tensor_block_columns(true));
+  launch(kName, tensor_kernel(pass.rows, true), {pass.num_blocks, chunks.num_chunks}, kTensorThreads<true>, stream,
+         TensorOperands{dy, s, scaled_b, N, workspace, ds_partials}, pass.slices, chunks, pass.rows);
+  Items<PartialSum> sums{};
+  DsSums to{ds, N, C, append_sums(product, pass, outputs_of_b(targets), sums), ds_partials, {}, 0};
+  for (int i = 0; i < pass.slices.count; ++i) {
+    const PartialSlice& part = pass.slices.list[i];
+    to.list[to.count++] = {part.slice.column, part.slice.ranks,
+                           blocks_for(part.slice.width, tensor_block_columns(true)), part.ds_offset};
+  }
+  const std::int64_t ds_blocks = blocks_for(blocks_for(N * C, kSumThreads), pass.rows);
+  launch(kName, add_partials_and_write_ds_kernel, {to.num_sum_blocks + ds_blocks, pass.rows}, kSumThreads, stream,
+         workspace, chunks, pass.rows, sums, to);
+}
+
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                       \
+  template void lora_grad_b_cuda(Rows<const T>, Rows<const T>, const LoraTargets&, std::int64_t, float*, Stream);       \
+  template void lora_grad_a_cuda(Rows<const T>, Rows<const T>, const LoraTargets&, std::int64_t, std::int64_t, float*, \
+                                 Stream)
+LORA_TRAIN_INSTANTIATE(float);
+LORA_TRAIN_INSTANTIATE(Bf16);
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,171 @@
+// Contracts in lora_cpu.h, on a GPU in stream order: pointers are device memory. T is float or Bf16. No torch here.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "launch/launch_stream.h"
+#include "launch/pack.h"
+#include "launch/rows.h"
+#include "lora_targets.h"
+#include "lora_train/kernels/implementation.h"
+
+namespace lora_train::kernels {
+
+/// Ranks that one pass over the big matrix takes.
+constexpr std::int64_t kLoraRanks = 64;
+
+/// How the tokens of thin^T big are split: every chunk leaves [ranks, columns] partial sums in the workspace.
+struct LoraChunks {
+  std::int64_t num_chunks, chunk_tokens;
+  std::int64_t padded_columns;  ///< a multiple of 8
+  std::int64_t workspace_elements;
+};
+
+/// The upper bound of partial sums.
+constexpr std::int64_t kMostPartialSums = 12 * 1024 * 1024;
+
+/// On fp32 cores, for N tokens, C columns and R ranks. As many chunks as keep a large GPU busy, and no more than kMostPartialSums
+/// where one chunk takes less. A chunk has at least 128 tokens, so that its partial sums are few beside what
+/// it reads; small models and micro-batches, which would leave multiprocessors without a block, are cut into chunks of
+/// down to 32.
+constexpr LoraChunks lora_chunks(std::int64_t N, std::int64_t C, std::int64_t R) {
+  constexpr std::int64_t kManyTokens = 128, kFewTokens = 32, kThreads = 132 * 1024,
+                         kFewBlocks = 2 * 132, kBlockColumns = 512;
+  const std::int64_t ranks = std::min(R, kLoraRanks), padded = (C + 7) / 8 * 8;
+  const std::int64_t block_threads = (ranks + 7) / 8 * 64, column_blocks = (C + kBlockColumns - 1) / kBlockColumns;
+  const std::int64_t wanted = kThreads / (block_threads * std::max<std::int64_t>(column_blocks, 1));
+  const std::int64_t fit = kMostPartialSums / std::max<std::int64_t>(ranks * padded, 1);
+  const std::int64_t most = std::max<std::int64_t>(1, std::min(wanted, fit));
+  const std::int64_t for_blocks = N * column_blocks / kFewBlocks;
+  const std::int64_t tokens = std::max(std::clamp(for_blocks, kFewTokens, kManyTokens), (N + most - 1) / most);
+  const std::int64_t num_chunks = (N + tokens - 1) / tokens;
+  return {num_chunks, tokens, padded, num_chunks * ranks * padded};
+}
+
+/// Columns of big that a block takes on tensor cores, 64 for each of its warps; with dS beside dB more, which leaves
+/// fewer partial sums of dS.
+constexpr std::int64_t kWarpColumns = 64;
+constexpr std::int64_t tensor_block_columns(bool with_ds) { return (with_ds ? 8 : 4) * kWarpColumns; }
+
+/// The same on tensor cores: about 12 warps, with dS 16, for each of the 132 multiprocessors of a large GPU, so that
+/// enough is on its way from memory; chunks are multiples of 32 tokens.
+constexpr LoraChunks lora_tensor_chunks(std::int64_t N, std::int64_t column_blocks, std::int64_t padded, std::int64_t R,
+                                        bool with_ds) {
+  constexpr std::int64_t kStep = 32;
+  const std::int64_t ranks = std::min(R, kLoraRanks), blocks = (with_ds ? 2 : 3) * 132;
+  const std::int64_t fit = std::max<std::int64_t>(1, kMostPartialSums / std::max<std::int64_t>(ranks * padded, 1));
+  const std::int64_t tokens = std::max({kStep, (N * column_blocks + blocks - 1) / blocks, (N + fit - 1) / fit});
+  const std::int64_t rounded = (tokens + kStep - 1) / kStep * kStep, num_chunks = (N + rounded - 1) / rounded;
+  return {num_chunks, rounded, padded, num_chunks * ranks * padded};
+}
+
+/// One product thin^T big: columns [begin, begin + width) of big, columns [column, column + ranks) of the thin side.
+struct LoraSlice {
+  std::int64_t begin, width, column, ranks;
+};
+
+/// Products computed together. Reads big once for each kLoraRanks of the largest slice.
+struct LoraProduct {
+  LoraSlice slices[kMostLoraTargets];
+  int num_slices;
+  std::int64_t num_tokens;
+  bool on_tensor_cores = false;  ///< else fp32 cores
+  bool with_ds = false;          ///< dS = big sB too, from the same read
+
+  std::int64_t most_ranks() const {
+    std::int64_t most = 0;
+    for (int i = 0; i < num_slices; ++i) most = std::max(most, slices[i].ranks);
+    return most;
+  }
+  /// Of the partial sums, where every slice begins at a multiple of 8.
+  std::int64_t padded_columns() const {
+    std::int64_t sum = 0;
+    for (int i = 0; i < num_slices; ++i) sum += (slices[i].width + 7) / 8 * 8;
+    return sum;
+  }
+  std::int64_t num_passes() const { return (most_ranks() + kLoraRanks - 1) / kLoraRanks; }
+  /// On tensor cores, of slice i.
+  std::int64_t column_blocks(int i) const {
+    const std::int64_t columns = tensor_block_columns(with_ds);
+    return (slices[i].width + columns - 1) / columns;
+  }
+  LoraChunks chunks() const {
+    if (!on_tensor_cores) return lora_chunks(num_tokens, padded_columns(), most_ranks());
+    std::int64_t blocks = 0;
+    for (int i = 0; i < num_slices; ++i) blocks += column_blocks(i);
+    return lora_tensor_chunks(num_tokens, blocks, padded_columns(), most_ranks(), with_ds);
+  }
+  /// Partial sums of dS: of every column block of a slice [num_tokens, ranks].
+  std::int64_t ds_elements() const {
+    std::int64_t sum = 0;
+    for (int i = 0; with_ds && i < num_slices; ++i) sum += column_blocks(i) * num_tokens * slices[i].ranks;
+    return sum;
+  }
+  std::int64_t workspace_elements() const { return chunks().workspace_elements + ds_elements(); }
+  std::int64_t flops() const {
+    std::int64_t sum = 0;
+    for (int i = 0; i < num_slices; ++i) sum += 2 * num_tokens * slices[i].width * slices[i].ranks;
+    return with_ds ? 2 * sum : sum;
+  }
+};
+
+/// True when every slice of big can be read in packs of 16 bytes; its data may be an offset from aligned memory.
+template <class T>
+bool fits_packs(const LoraProduct& product, Rows<const T> big) {
+  for (int i = 0; i < product.num_slices; ++i) {
+    if (!fits_packs(big, product.slices[i].width, product.slices[i].begin)) return false;
+  }
+  return true;
+}
+
+/// Of lora_grad_b: every part has its columns of dy and of s.
+template <class T>
+LoraProduct lora_product_b(Rows<const T> dy, const LoraTargets& targets, std::int64_t N) {
+  LoraProduct product{{}, targets.count, N};
+  for (int i = 0; i < targets.count; ++i) {
+    const LoraTarget& t = targets.list[i];
+    product.slices[i] = {t.out_begin, t.out_end - t.out_begin, t.column, t.rank};
+  }
+  product.on_tensor_cores = std::is_same_v<T, Bf16> && fits_packs(product, dy);
+  return product;
+}
+
+/// Of lora_grad_a: all parts share x.
+template <class T>
+LoraProduct lora_product_a(Rows<const T> x, const LoraTargets& targets, std::int64_t N, std::int64_t D) {
+  LoraProduct product{{{0, D, 0, targets.num_columns()}}, 1, N};
+  product.on_tensor_cores = std::is_same_v<T, Bf16> && fits_packs(product, x);
+  return product;
+}
+
+/// Of lora_grad_s_and_b. with_ds where one kernel computes both: on tensor cores, up to 32 ranks (more do not fit the
+/// registers together), and partial sums that fit the workspace. Else dS is a product of its own.
+template <class T>
+LoraProduct lora_product_s_and_b(Rows<const T> dy, const LoraTargets& targets, std::int64_t N) {
+  constexpr std::int64_t kMostRanks = 32;
+  LoraProduct product = lora_product_b(dy, targets, N);
+  if (!product.on_tensor_cores || product.most_ranks() > kMostRanks) return product;
+  LoraProduct both = product;
+  both.with_ds = true;
+  return both.workspace_elements() <= kWorkspaceElements ? both : product;
+}
+
+/// workspace [lora_product_b(dy, targets, N).workspace_elements()], aligned to 16 bytes.
+template <class T>
+void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, const LoraTargets& targets, std::int64_t N, float* workspace,
+                      Stream stream);
+
+/// x has D columns. workspace [lora_product_a(x, targets, N, D).workspace_elements()], aligned to 16 bytes.
+template <class T>
+void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, const LoraTargets& targets, std::int64_t N, std::int64_t D,
+                      float* workspace, Stream stream);
+
+/// dS, all C columns of it, and dB, for a product with_ds. workspace [lora_product_s_and_b(dy, targets,
+/// N).workspace_elements()], aligned to 16 bytes.
+void lora_grad_s_and_b_cuda(Rows<const Bf16> dy, Rows<const Bf16> scaled_b, Rows<const Bf16> s,
+                            const LoraTargets& targets, std::int64_t N, std::int64_t C, Rows<Bf16> ds, float* workspace,
+                            Stream stream);
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,39 @@
+// The adapters of a projection, as kernel arguments. No torch here.
+#pragma once
+
+#include <cstdint>
+
+#include "launch/rows.h"
+
+namespace lora_train::kernels {
+
+/// LoraPart of lora.h.
+struct LoraTarget {
+  std::int64_t column, rank, out_begin, out_end;
+  float scale;
+  Rows<float> grad;
+};
+
+/// An upper bound of the adapters of a projection.
+constexpr int kMostLoraTargets = 4;
+
+struct LoraTargets {
+  LoraTarget list[kMostLoraTargets];
+  int count;
+
+  const LoraTarget* begin() const { return list; }
+  const LoraTarget* end() const { return list + count; }
+  /// Columns of the thin side that some adapter has: all of them lie below.
+  std::int64_t num_columns() const {
+    std::int64_t most = 0;
+    for (const LoraTarget& target : *this) most = target.column + target.rank > most ? target.column + target.rank : most;
+    return most;
+  }
+  std::int64_t widest_rank() const {
+    std::int64_t most = 0;
+    for (const LoraTarget& target : *this) most = target.rank > most ? target.rank : most;
+    return most;
+  }
+};
+
+}  // namespace lora_train::kernels

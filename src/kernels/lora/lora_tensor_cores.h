@@ -1,0 +1,283 @@
+// Device code of lora_cuda.cu: thin^T big, and beside it dS = big sB from the same read, on tensor cores in bf16. N
+// tokens, C columns of big, R ranks.
+//
+// A warp has 64 columns of big and walks over the tokens of its chunk, 16 at a time; big goes from memory into
+// registers and nowhere else. Of lane l, g = l / 4 and q = l % 4: it loads columns [8g, 8g + 8) of tokens {2q, 2q + 1,
+// 2q + 8, 2q + 9}, 4 packs of 16 bytes. Its element j of those tokens is column g of operand b [16 tokens, 8 columns]
+// of the j-th product, whose columns are thus 8g + j; operand a is thin^T [16 ranks, 16 tokens]. So 8 products, 16 byte
+// permutations and 4 loads of shared memory take 2 KiB of big for each 16 ranks.
+//
+// For dS^T = sB^T big^T the same registers transposed (8 tokens x 8 columns at a time) are operand b [16 columns, 8
+// tokens]: lane (g, q) gets columns 16q + j and 16q + 8 + j of token g. sB^T of the warp's columns stays in registers for
+// the whole walk. The warps of a block add up their dS in shared memory, in their order; dS of blocks of other columns is
+// added in the second launch, as is dB of other chunks.
+#pragma once
+
+#include "launch/pack.h"
+#include "launch/tensor_cores.h"
+#include "lora_cuda.h"
+#include "lora_partials.h"
+
+namespace lora_train::kernels {
+namespace {
+
+constexpr int kStepTokens = 16, kGroupTokens = 32;  // of a product; whose thin rows are in shared memory together
+constexpr int kTileRanks = 16;
+
+template <bool kWithDs>
+constexpr unsigned kTensorThreads = static_cast<unsigned>(tensor_block_columns(kWithDs) / kWarpColumns) * kWarpSize;
+/// Blocks of a multiprocessor that the registers must suffice for.
+template <int kTiles, bool kWithDs>
+constexpr unsigned kTensorBlocks = kWithDs       ? 3 - kTiles
+                                   : kTiles == 1 ? 4
+                                   : kTiles == 4 ? 2
+                                                 : 3;
+
+/// Words from one pair of tokens to the next, in shared memory: the lanes of a warp read 32 different banks.
+template <int kTiles>
+constexpr int kPairStride = kTiles* kTileRanks + 8;
+/// Floats from one token to the next in the sums of dS; the same for what lanes write.
+template <int kTiles>
+constexpr int kDsStride = kTiles* kTileRanks + 4;
+
+/// As above.
+struct Lane {
+  unsigned g, q;
+};
+
+__device__ __forceinline__ std::uint32_t pair_of(std::uint32_t low, std::uint32_t high) {
+  return __byte_perm(low, high, 0x5410);  // their low halves
+}
+
+/// What a lane has of 16 tokens: words[k] are its columns of the k-th of its tokens.
+struct Strip {
+  std::uint32_t words[4][4];
+};
+
+/// Where the next strip of a lane lies.
+struct Walk {
+  const Bf16* from;  ///< the first of its tokens
+  std::int64_t stride;
+  int left;  ///< rows from there on; none where the lane's columns, from c on, are past the last one
+
+  __device__ __forceinline__ Walk(Rows<const Bf16> big, int num_rows, std::int64_t c, std::int64_t C, const Lane& lane)
+      : from(big[2 * lane.q] + c), stride(big.stride), left(c < C ? num_rows - 2 * static_cast<int>(lane.q) : 0) {}
+
+  /// Zeros past the last token and column.
+  __device__ __forceinline__ void load(Strip& strip) {
+    LORA_TRAIN_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      constexpr int kTokens[] = {0, 1, 8, 9};
+      memset(strip.words[k], 0, sizeof strip.words[k]);
+      if (kTokens[k] < left) memcpy(strip.words[k], __builtin_assume_aligned(from + kTokens[k] * stride, 16), 16);
+    }
+    from += kStepTokens * stride;
+    left -= kStepTokens;
+  }
+};
+
+/// Registers 0 and 1 of operand b of product j.
+template <int kRegister>
+__device__ __forceinline__ std::uint32_t operand_of(const Strip& strip, int j) {
+  const std::uint32_t first = strip.words[2 * kRegister][j / 2], second = strip.words[2 * kRegister + 1][j / 2];
+  return __byte_perm(first, second, j % 2 == 0 ? 0x5410 : 0x7632);
+}
+
+/// Thin rows on their way to shared memory: a thread has rank threadIdx.x % 16 of every tile, and every kPairs-th pair
+/// of rows.
+template <int kTiles, int kThreads>
+struct ThinWalk {
+  static constexpr int kPairs = kThreads / kTileRanks;
+  const Bf16* from;  ///< the first of its rows
+  std::int64_t stride;
+  int left, ranks;  ///< rows from there on, ranks from the thread's first on
+
+  __device__ __forceinline__ ThinWalk(Rows<const Bf16> thin, int num_rows, int R)
+      : from(thin[2 * (threadIdx.x / kTileRanks)] + threadIdx.x % kTileRanks),
+        stride(thin.stride),
+        left(num_rows - 2 * static_cast<int>(threadIdx.x / kTileRanks)),
+        ranks(R - static_cast<int>(threadIdx.x % kTileRanks)) {}
+
+  /// pairs[pair][rank] of the next kGroupTokens rows, zeros past the last row and rank.
+  __device__ __forceinline__ void fill(std::uint32_t* pairs) {
+    LORA_TRAIN_UNROLL
+    for (int k = 0; k < kGroupTokens / 2 / kPairs; ++k) {
+      LORA_TRAIN_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const int row = 2 * k * kPairs, r = tile * kTileRanks;
+        const std::uint32_t low = row < left && r < ranks ? from[row * stride + r].bits : 0;
+        const std::uint32_t high = row + 1 < left && r < ranks ? from[(row + 1) * stride + r].bits : 0;
+        pairs[(threadIdx.x / kTileRanks + k * kPairs) * kPairStride<kTiles> + threadIdx.x % kTileRanks + r] =
+            pair_of(low, high);
+      }
+    }
+    from += kGroupTokens * stride;
+    left -= kGroupTokens;
+  }
+};
+
+/// sums[tile][j] += thin^T big of 16 tokens, from the pairs of these.
+template <int kTiles>
+__device__ __forceinline__ void add_tokens(const Strip& strip, const std::uint32_t* pairs, const Lane& lane,
+                                           float (&sums)[kTiles][8][4]) {
+  LORA_TRAIN_UNROLL
+  for (int tile = 0; tile < kTiles; ++tile) {
+    std::uint32_t a[4];
+    LORA_TRAIN_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      a[i] = pairs[(lane.q + i / 2 * 4) * kPairStride<kTiles> + tile * kTileRanks + lane.g + i % 2 * 8];
+    }
+    LORA_TRAIN_UNROLL
+    for (int j = 0; j < 8; ++j) {
+      multiply_add_16x8x16(sums[tile][j], a, operand_of<0>(strip, j), operand_of<1>(strip, j));
+    }
+  }
+}
+
+/// partials of the warp's columns, from its first: row is of the first rank.
+template <int kTiles>
+__device__ __forceinline__ void store_sums(const float (&sums)[kTiles][8][4], const Lane& lane, std::int64_t C,
+                                           std::int64_t first_column, std::int64_t R, std::int64_t stride,
+                                           float* partials) {
+  LORA_TRAIN_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const std::int64_t c = first_column + 16 * lane.q + i % 2 * 8;
+    LORA_TRAIN_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const std::int64_t r = tile * kTileRanks + lane.g + i / 2 * 8;
+      if (r >= R || c >= C) continue;
+      float* const to = partials + r * stride + c;
+      const auto& s = sums[tile];
+      store_pack<4>(to, Pack<float, 4>{s[0][i], s[1][i], s[2][i], s[3][i]});
+      store_pack<4>(to + 4, Pack<float, 4>{s[4][i], s[5][i], s[6][i], s[7][i]});
+    }
+  }
+}
+
+/// Operand a of dS^T += sB^T big^T: of every tile and two j the 16 columns {16q + j, 16q + 8 + j, 16q + j + 1, 16q + 9
+/// + j}.
+template <int kTiles>
+struct ScaledB {
+  std::uint32_t a[kTiles][4][4];
+};
+
+/// Of the warp's columns; zeros past the last column and rank.
+template <int kTiles>
+__device__ __forceinline__ void load_scaled_b(Rows<const Bf16> scaled_b, std::int64_t first_column, std::int64_t C,
+                                              std::int64_t R, const Lane& lane, ScaledB<kTiles>& b) {
+  const auto element = [&](std::int64_t c, std::int64_t r) -> std::uint32_t {
+    return c < C && r < R ? scaled_b[c][r].bits : 0;
+  };
+  LORA_TRAIN_UNROLL
+  for (int tile = 0; tile < kTiles; ++tile) {
+    LORA_TRAIN_UNROLL
+    for (int n = 0; n < 16; ++n) {
+      const int i = n % 4;
+      const std::int64_t r = tile * kTileRanks + lane.g + i % 2 * 8, c = first_column + 16 * lane.q + n / 4 * 2 + i / 2;
+      b.a[tile][n / 4][i] = pair_of(element(c, r), element(c + 8, r));
+    }
+  }
+}
+
+/// The warp's part of dS of 16 tokens, to ds[token][rank] in shared memory.
+template <int kTiles>
+__device__ __forceinline__ void make_ds(const Strip& strip, const ScaledB<kTiles>& b, const Lane& lane, float* ds) {
+  float sums[kTiles][2][4] = {};
+  LORA_TRAIN_UNROLL
+  for (int j = 0; j < 8; j += 2) {
+    const std::uint32_t low0 = transpose_8x8(operand_of<0>(strip, j)),
+                        low1 = transpose_8x8(operand_of<0>(strip, j + 1));
+    const std::uint32_t high0 = transpose_8x8(operand_of<1>(strip, j)),
+                        high1 = transpose_8x8(operand_of<1>(strip, j + 1));
+    LORA_TRAIN_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      multiply_add_16x8x16(sums[tile][0], b.a[tile][j / 2], low0, low1);
+      multiply_add_16x8x16(sums[tile][1], b.a[tile][j / 2], high0, high1);
+    }
+  }
+  LORA_TRAIN_UNROLL
+  for (int tile = 0; tile < kTiles; ++tile) {
+    LORA_TRAIN_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const unsigned token = i / 4 * 8 + 2 * lane.q + i % 2, r = tile * kTileRanks + lane.g + i % 4 / 2 * 8;
+      ds[token * kDsStride<kTiles> + r] = sums[tile][i / 4][i % 4];
+    }
+  }
+}
+
+/// partials [num_rows, R], rows from first on: sums over the warps, which follow each other in ds. All threads call it.
+template <int kTiles>
+__device__ __forceinline__ void add_warps(const float* ds, int first, int num_rows, int R, float* partials) {
+  constexpr int kRanks = kTiles * kTileRanks, kWarpFloats = kGroupTokens * kDsStride<kTiles>;
+  LORA_TRAIN_UNROLL
+  for (int k = 0; k < kGroupTokens * kRanks / static_cast<int>(kTensorThreads<true>); ++k) {
+    const int i = k * static_cast<int>(kTensorThreads<true>) + static_cast<int>(threadIdx.x), t = i / kRanks,
+              r = i % kRanks;
+    if (first + t >= num_rows || r >= R) continue;
+    float sum = 0;
+    LORA_TRAIN_UNROLL
+    for (int warp = 0; warp < static_cast<int>(kTensorThreads<true> / kWarpSize); ++warp) {
+      sum += ds[warp * kWarpFloats + t * kDsStride<kTiles> + r];
+    }
+    partials[std::int64_t{first + t} * R + r] = sum;
+  }
+}
+
+/// What goes into a tensor-core product. scaled_b and ds_partials only with dS.
+struct TensorOperands {
+  Rows<const Bf16> big, thin, scaled_b;
+  std::int64_t num_tokens;
+  float *partials, *ds_partials;
+};
+
+/// partials [chunks, rows, padded_columns], of a slice its ranks in the first rows. Blocks: columns in x, chunks in y.
+template <int kTiles, bool kWithDs>
+__global__ void __launch_bounds__(kTensorThreads<kWithDs>, kTensorBlocks<kTiles, kWithDs>)
+    tensor_products_kernel(TensorOperands o, Items<PartialSlice> items, LoraChunks chunks, std::int64_t rows) {
+  constexpr int kPairs = kGroupTokens / 2 * kPairStride<kTiles>, kWarpDs = kGroupTokens * kDsStride<kTiles>;
+  LORA_TRAIN_SHARED(std::uint32_t, pairs, 2 * kPairs);
+  LORA_TRAIN_SHARED(float, ds, kWithDs ? kTensorThreads<true> / kWarpSize* kWarpDs : 1);
+  const PartialSlice item = item_of(items, blockIdx.x);
+  const std::int64_t C = item.slice.width, block = blockIdx.x - item.first_block;
+  const int R = static_cast<int>(item.slice.ranks);
+  const unsigned warp = threadIdx.x / kWarpSize;
+  const std::int64_t first_column = block * tensor_block_columns(kWithDs) + warp * kWarpColumns;
+  const Lane lane{threadIdx.x % kWarpSize / 4, threadIdx.x % 4};
+  const std::int64_t begin = std::int64_t{blockIdx.y} * chunks.chunk_tokens, left = o.num_tokens - begin;
+  const int num_rows = static_cast<int>(left < chunks.chunk_tokens ? left : chunks.chunk_tokens);
+  const Rows<const Bf16> big{o.big[begin] + item.slice.begin, o.big.stride};
+  const Rows<const Bf16> thin{o.thin[begin] + item.slice.column, o.thin.stride};
+  float sums[kTiles][8][4] = {};
+  ScaledB<kTiles> scaled_b;
+  if constexpr (kWithDs) {
+    const Rows<const Bf16> own{o.scaled_b[item.slice.begin] + item.slice.column, o.scaled_b.stride};
+    load_scaled_b(own, first_column, C, R, lane, scaled_b);
+  }
+  Strip strip, next;
+  Walk walk(big, num_rows, first_column + 8 * lane.g, C, lane);
+  walk.load(next);
+  ThinWalk<kTiles, static_cast<int>(kTensorThreads<kWithDs>)> thin_walk(thin, num_rows, R);
+  thin_walk.fill(pairs);
+  __syncthreads();
+  int half = 0;  // of pairs
+  for (int row = 0; row < num_rows; row += kGroupTokens, half = 1 - half) {
+    thin_walk.fill(pairs + (1 - half) * kPairs);
+    LORA_TRAIN_UNROLL
+    for (int t = 0; t < kGroupTokens; t += kStepTokens) {
+      strip = next;
+      walk.load(next);
+      add_tokens<kTiles>(strip, pairs + half * kPairs + t / 2 * kPairStride<kTiles>, lane, sums);
+      if constexpr (kWithDs) make_ds(strip, scaled_b, lane, ds + warp * kWarpDs + t * kDsStride<kTiles>);
+    }
+    __syncthreads();
+    if constexpr (kWithDs) {
+      add_warps<kTiles>(ds, row, num_rows, R, o.ds_partials + item.ds_offset + (block * o.num_tokens + begin) * R);
+      __syncthreads();
+    }
+  }
+  store_sums(sums, lane, C, first_column, R, chunks.padded_columns,
+             o.partials + std::int64_t{blockIdx.y} * rows * chunks.padded_columns + item.partial_column);
+}
+
+}  // namespace
+}  // namespace lora_train::kernels

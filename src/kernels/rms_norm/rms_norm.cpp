@@ -1,0 +1,112 @@
+#include "lora_train/kernels/rms_norm.h"
+
+#include "dispatch/checks.h"
+#include "dispatch/native_arguments.h"
+#include "lora_train/base/error.h"
+#include "lora_train/kernels/work_record.h"
+#include "rms_norm_cpu.h"
+
+namespace lora_train::kernels {
+namespace {
+
+template <class T>
+NormWeight<T> norm_weight(const at::Tensor& weight, double offset) {
+  return {read<T>(weight), static_cast<float>(offset)};
+}
+
+/// residual undefined: none is added.
+void forward(const char* name, const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& residual,
+             at::Tensor& y, at::Tensor& rstd, double weight_offset) {
+  check_rows(name, "x", x, {-1, -1});
+  check_floating(name, "x", x);
+  check_rows(name, "weight", weight, {x.size(1)});
+  check_dtype(name, "weight", weight, x.scalar_type());
+  check_rows(name, "y", y, x.sizes());
+  check_dtype(name, "y", y, x.scalar_type());
+  check_rows(name, "rstd", rstd, {x.size(0)});
+  check_dtype(name, "rstd", rstd, math_dtype(x));
+  const bool adds = residual.defined();
+  if (adds) {
+    check_rows(name, "residual", residual, x.sizes());
+    check_dtype(name, "residual", residual, x.scalar_type());
+  }
+  const WorkScope recorded(name, WorkClass::kNorm, [&](Work& work) {
+    work.reads("x", x).reads("weight", weight).reads("residual", residual).writes("y", y).writes("rstd", rstd);
+  });
+  if (x.is_meta()) return;
+  const Implementation how = implementation_for(KernelName::kRmsNorm, x);
+  if (how == Implementation::kReference) {
+    return adds ? rms_norm_add_forward_reference(x, weight, eps, residual, y, rstd, weight_offset)
+                : rms_norm_forward_reference(x, weight, eps, y, rstd, weight_offset);
+  }
+  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
+    const auto run = [&](auto kernel, auto... stream) {
+      kernel(read_rows<T>(x), norm_weight<T>(weight, weight_offset), static_cast<float>(eps),
+             adds ? read_rows<T>(residual) : Rows<const T>{nullptr, 0}, write_rows<T>(y), write<float>(rstd), x.size(0),
+             x.size(1), stream...);
+    };
+    how == Implementation::kCpu ? run(rms_norm_forward_cpu<T>) : run(native_kernels_of<T>().rms_norm_forward, native_stream());
+  });
+}
+
+}  // namespace
+
+void rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y, at::Tensor& rstd,
+                      double weight_offset) {
+  forward("rms_norm_forward", x, weight, eps, {}, y, rstd, weight_offset);
+}
+
+void rms_norm_add_forward(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& residual,
+                          at::Tensor& y, at::Tensor& rstd, double weight_offset) {
+  if (!residual.defined()) throw ShapeError("rms_norm_add_forward", "residual is undefined");
+  forward("rms_norm_add_forward", x, weight, eps, residual, y, rstd, weight_offset);
+}
+
+void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                       at::Tensor& dx, bool accumulate, at::Tensor* dweight, double weight_offset) {
+  constexpr auto kName = "rms_norm_backward";
+  check_rows(kName, "x", x, {-1, -1});
+  check_floating(kName, "x", x);
+  check_rows(kName, "dy", dy, x.sizes());
+  check_dtype(kName, "dy", dy, x.scalar_type());
+  check_rows(kName, "weight", weight, {x.size(1)});
+  check_dtype(kName, "weight", weight, x.scalar_type());
+  check_rows(kName, "rstd", rstd, {x.size(0)});
+  check_dtype(kName, "rstd", rstd, math_dtype(x));
+  check_rows(kName, "dx", dx, x.sizes());
+  check_dtype(kName, "dx", dx, x.scalar_type());
+  if (dweight != nullptr && dweight->defined()) {
+    check_shape(kName, "dweight", *dweight, {x.size(1)});
+    check_contiguous(kName, "dweight", *dweight);
+    check_dtype(kName, "dweight", *dweight, math_dtype(x));
+  }
+  const bool needs_dweight = dweight != nullptr && dweight->defined();
+  const WorkScope recorded(kName, WorkClass::kNorm, [&](Work& work) {
+    const std::int64_t passes = needs_dweight ? 2 : 1;
+    work.reads("dy", dy, passes).reads("x", x, passes).reads("weight", weight).reads("rstd", rstd, passes).launches(passes);
+    accumulate ? work.updates("dx", dx) : work.writes("dx", dx);
+    if (needs_dweight) work.updates("dweight", *dweight);
+  });
+  if (x.is_meta()) return;
+  const Implementation how = implementation_for(KernelName::kRmsNorm, x);
+  if (how == Implementation::kReference) {
+    return rms_norm_backward_reference(dy, x, weight, rstd, dx, accumulate, dweight, weight_offset);
+  }
+  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
+    const auto run = [&](auto backward, auto weight_gradient, auto... stream) {
+      if (needs_dweight) {  // first: dx may be dy
+        weight_gradient(read_rows<T>(dy), read_rows<T>(x), read<float>(rstd), write<float>(*dweight), x.size(0), x.size(1),
+                        stream...);
+      }
+      backward(read_rows<T>(dy), read_rows<T>(x), norm_weight<T>(weight, weight_offset), read<float>(rstd),
+               write_rows<T>(dx), accumulate, x.size(0), x.size(1), stream...);
+    };
+    if (how == Implementation::kCpu) {
+      run(rms_norm_backward_cpu<T>, rms_norm_weight_gradient_cpu<T>);
+    } else {
+      run(native_kernels_of<T>().rms_norm_backward, native_kernels_of<T>().rms_norm_weight_gradient, native_stream());
+    }
+  });
+}
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,46 @@
+#include "lora_train/kernels/rope.h"
+
+#include <ATen/ATen.h>
+
+#include "dispatch/checks.h"
+#include "dispatch/native_arguments.h"
+#include "lora_train/kernels/work_record.h"
+#include "rope_cpu.h"
+
+namespace lora_train::kernels {
+
+RopeTable make_rope_table(const at::Tensor& inv_freq, int64_t num_positions, double attention_factor) {
+  check_rows("make_rope_table", "inv_freq", inv_freq, {-1});
+  check_dtype("make_rope_table", "inv_freq", inv_freq, at::kFloat);
+  const auto angles = at::arange(num_positions, inv_freq.options()).unsqueeze(1) * inv_freq;
+  return {angles.cos().mul_(attention_factor), angles.sin().mul_(attention_factor)};
+}
+
+void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& table, bool inverse) {
+  constexpr auto kName = "rope_in_place";
+  check_rows(kName, "x", x, {-1, -1, 2 * table.cos.size(-1)});
+  check_floating(kName, "x", x);
+  check_rows(kName, "positions", positions, {x.size(0)});
+  check_dtype(kName, "positions", positions, at::kInt);
+  check_contiguous(kName, "positions", positions);
+  check_rows(kName, "table.cos", table.cos, {-1, -1});
+  check_dtype(kName, "table.cos", table.cos, at::kFloat);
+  check_rows(kName, "table.sin", table.sin, table.cos.sizes());
+  check_dtype(kName, "table.sin", table.sin, at::kFloat);
+  const WorkScope recorded(kName, WorkClass::kRope,
+                           [&](Work& work) { work.updates("x", x).reads("positions", positions); });
+  if (x.is_meta()) return;
+  const Implementation how = implementation_for(KernelName::kRope, x);
+  if (how == Implementation::kReference) return rope_in_place_reference(x, positions, table, inverse);
+  dispatch_dtype(x, [&]<class T>(ElementType<T>) {
+    if (how == Implementation::kCuda) {
+      const RotationTable turns{read<std::int32_t>(positions), read_rows<float>(table.cos), read_rows<float>(table.sin)};
+      return native_kernels_of<T>().rope(write_rows<T>(x), turns, inverse, x.size(0), {x.size(1), 0, x.size(2)},
+                                      native_stream());
+    }
+    rope_in_place_cpu(write_rows<T>(x), read<std::int32_t>(positions), read_rows<float>(table.cos),
+                      read_rows<float>(table.sin), inverse, x.size(0), x.size(1), x.size(2));
+  });
+}
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,389 @@
+// One block per token; a group of lanes takes its heads in turn. A lane has a pack of the first half of the head and the
+// matching one of the second. Sums over a head are shuffles within the group.
+// Elements moved: rope 1 read, 1 written; with norm 1 read, 2 written (raw); its backward 2 read, 1 written; weight
+// gradients 2 read. The backwards copy v besides where it lies elsewhere. The table's rows are read once a token from
+// memory, then cached.
+#include "rope_cuda.h"
+
+#include "launch/launch.h"
+#include "launch/pack.h"
+
+namespace lora_train::kernels {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+/// The lane group of this thread, and the head that it begins with.
+struct Place {
+  unsigned lane, group, groups;  ///< groups of the block
+  __device__ explicit Place(unsigned lanes_per_head)
+      : lane(threadIdx.x % lanes_per_head), group(threadIdx.x / lanes_per_head), groups(blockDim.x / lanes_per_head) {}
+};
+
+/// Sum over `lanes` (a power of 2) neighbouring lanes; all lanes of the warp call it.
+__device__ __forceinline__ float group_sum(float value, unsigned lanes) {
+  for (unsigned offset = lanes / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
+  return value;
+}
+
+/// One pack of cos, and of sin times the direction.
+template <int kSize>
+struct Rotation {
+  float cos[kSize], sin[kSize];
+  __device__ Rotation(const RotationTable& table, std::int64_t n, int first, float direction) {
+    const std::int64_t position = table.positions[n];
+    load_floats<kSize>(table.cos[position] + first, cos);
+    load_floats<kSize>(table.sin[position] + first, sin);
+    for (int i = 0; i < kSize; ++i) sin[i] *= direction;
+  }
+  __device__ float first(int i, float a, float b) const { return a * cos[i] - b * sin[i]; }
+  __device__ float second(int i, float a, float b) const { return b * cos[i] + a * sin[i]; }
+  template <class T>
+  __device__ void apply(Pack<T, kSize>& low, Pack<T, kSize>& high) const {
+    for (int i = 0; i < kSize; ++i) {
+      const float a = to_float(low.values[i]), b = to_float(high.values[i]);
+      store(&low.values[i], first(i, a, b));
+      store(&high.values[i], second(i, a, b));
+    }
+  }
+};
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads)
+    rope_kernel(Rows<T> x, RotationTable table, float direction, std::int64_t num_heads, int half, unsigned lanes) {
+  const Place place(lanes);
+  const std::int64_t n = blockIdx.x;
+  for (int i = static_cast<int>(place.lane) * kSize; i < half; i += static_cast<int>(lanes) * kSize) {
+    const Rotation<kSize> rotation(table, n, i, direction);
+    for (std::int64_t head = place.group; head < num_heads; head += place.groups) {
+      T* const at = x[n] + head * 2 * half + i;
+      Pack<T, kSize> a = load_pack<kSize>(at), b = load_pack<kSize>(at + half);
+      rotation.apply(a, b);
+      store_pack<kSize>(at, a);
+      store_pack<kSize>(at + half, b);
+    }
+  }
+}
+
+/// Copies v of token n from d to dx. All threads of the block call it.
+template <class T, int kSize>
+__device__ __forceinline__ void copy_values(const QkvGradients<T>& d, Rows<T> dx, std::int64_t n, const HeadCounts& heads) {
+  if (d.v.data == nullptr) return;
+  T* const to = dx[n] + heads.total() * heads.head_size;
+  const std::int64_t width = heads.num_k * heads.head_size, step = std::int64_t{blockDim.x} * kSize;
+  for (std::int64_t i = std::int64_t{threadIdx.x} * kSize; i < width; i += step) {
+    store_pack<kSize>(to + i, load_pack<kSize>(d.v[n] + i));
+  }
+}
+
+/// Row n of dx for a token without gradients.
+template <class T, int kSize>
+__device__ __forceinline__ void clear_token(Rows<T> dx, std::int64_t n, const HeadCounts& heads) {
+  const std::int64_t width = (heads.total() + heads.num_k) * heads.head_size, step = std::int64_t{blockDim.x} * kSize;
+  for (std::int64_t i = std::int64_t{threadIdx.x} * kSize; i < width; i += step) {
+    store_pack<kSize>(dx[n] + i, Pack<T, kSize>{});
+  }
+}
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads)
+    rope_backward_kernel(QkvGradients<T> d, RotationTable table, Rows<T> dx, HeadCounts heads, unsigned lanes) {
+  const Place place(lanes);
+  const std::int64_t n = blockIdx.x;
+  if (n >= d.num_tokens) return clear_token<T, kSize>(dx, n, heads);
+  const int half = static_cast<int>(heads.head_size / 2);
+  for (int i = static_cast<int>(place.lane) * kSize; i < half; i += static_cast<int>(lanes) * kSize) {
+    const Rotation<kSize> rotation(table, n, i, -1.0F);
+    for (std::int64_t head = place.group; head < heads.total(); head += place.groups) {
+      const T* const from = d.head(n, head, heads) + i;
+      Pack<T, kSize> a = load_pack<kSize>(from), b = load_pack<kSize>(from + half);
+      rotation.apply(a, b);
+      T* const to = dx[n] + head * heads.head_size + i;
+      store_pack<kSize>(to, a);
+      store_pack<kSize>(to + half, b);
+    }
+  }
+  copy_values<T, kSize>(d, dx, n, heads);
+}
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads)
+    qk_norm_rope_forward_kernel(Rows<T> x, RotationTable table, QkNormWeights<T> weights, float eps, Rows<T> raw,
+                                Rows<float> rstd, HeadCounts heads, unsigned lanes) {
+  const Place place(lanes);
+  const std::int64_t n = blockIdx.x;
+  const int half = static_cast<int>(heads.head_size / 2);  // a head is short: offsets in it fit
+  const int begin = static_cast<int>(place.lane) * kSize, step = static_cast<int>(lanes) * kSize;
+  for (std::int64_t first = 0; first < heads.total(); first += place.groups) {
+    const std::int64_t head = first + place.group;
+    const bool is_head = head < heads.total();
+    T* const at = x[n] + head * heads.head_size;
+    Pack<T, kSize> a = {}, b = {};  // what most heads need: one pack a lane
+    float sum = 0;
+    for (int i = begin; is_head && i < half; i += step) {
+      const Pack<T, kSize> low = load_pack<kSize>(at + i), high = load_pack<kSize>(at + half + i);
+      for (int k = 0; k < kSize; ++k) {
+        sum += to_float(low.values[k]) * to_float(low.values[k]) + to_float(high.values[k]) * to_float(high.values[k]);
+      }
+      if (i != begin) continue;
+      a = low;
+      b = high;
+    }
+    sum = group_sum(sum, lanes);
+    if (!is_head) continue;
+    const float scale = rsqrtf(sum / static_cast<float>(heads.head_size) + eps);
+    if (place.lane == 0) rstd[head][n] = scale;
+    const NormWeight<T> weight = weights.of_head(head, heads);
+    T* const copy = raw[n] + head * heads.head_size;
+    for (int i = begin; i < half; i += step) {
+      if (i != begin) {
+        a = load_pack<kSize>(at + i);
+        b = load_pack<kSize>(at + half + i);
+      }
+      store_pack<kSize>(copy + i, a);
+      store_pack<kSize>(copy + half + i, b);
+      const Rotation<kSize> rotation(table, n, i, 1.0F);
+      const Pack<T, kSize> low = load_pack<kSize>(weight.values + i), high = load_pack<kSize>(weight.values + half + i);
+      for (int k = 0; k < kSize; ++k) {
+        const float p = rounded_to<T>(
+            times_norm_weight<T>(to_float(a.values[k]) * scale, to_float(low.values[k]), weight.offset));
+        const float q = rounded_to<T>(
+            times_norm_weight<T>(to_float(b.values[k]) * scale, to_float(high.values[k]), weight.offset));
+        store(&a.values[k], rotation.first(k, p, q));
+        store(&b.values[k], rotation.second(k, p, q));
+      }
+      store_pack<kSize>(at + i, a);
+      store_pack<kSize>(at + half + i, b);
+    }
+  }
+}
+
+/// A pack of each half of a head: gradients after the inverse rotation, rounded to T, and the values before the norm.
+template <class T, int kSize>
+struct RotatedBack {
+  Pack<T, kSize> d_low, d_high, x_low, x_high;
+  __device__ void read(const T* d, const T* x, int half, const Rotation<kSize>& rotation) {
+    d_low = load_pack<kSize>(d);
+    d_high = load_pack<kSize>(d + half);
+    x_low = load_pack<kSize>(x);
+    x_high = load_pack<kSize>(x + half);
+    rotation.apply(d_low, d_high);
+  }
+};
+
+/// Sum of d * weight * x over a pack, `at` elements into the head.
+template <class T, int kSize>
+__device__ __forceinline__ float weighted(const Pack<T, kSize>& d, NormWeight<T> weight, int at, const Pack<T, kSize>& x) {
+  const Pack<T, kSize> w = load_pack<kSize>(weight.values + at);
+  float sum = 0;
+  for (int k = 0; k < kSize; ++k) {
+    sum += to_float(d.values[k]) * (to_float(w.values[k]) + weight.offset) * to_float(x.values[k]);
+  }
+  return sum;
+}
+
+template <class T, int kSize>
+__device__ __forceinline__ void put_gradient(T* to, const Pack<T, kSize>& d, NormWeight<T> weight, int at,
+                                             const Pack<T, kSize>& x, float scale, float along_x) {
+  const Pack<T, kSize> w = load_pack<kSize>(weight.values + at);
+  Pack<T, kSize> out;
+  for (int k = 0; k < kSize; ++k) {
+    const float gradient = to_float(d.values[k]) * (to_float(w.values[k]) + weight.offset);
+    store(&out.values[k], gradient * scale + to_float(x.values[k]) * along_x);
+  }
+  store_pack<kSize>(to + at, out);
+}
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads)
+    qk_norm_rope_backward_kernel(QkvGradients<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
+                                 QkNormWeights<T> weights, Rows<T> dx, HeadCounts heads, unsigned lanes) {
+  const Place place(lanes);
+  const std::int64_t n = blockIdx.x;
+  if (n >= d.num_tokens) return clear_token<T, kSize>(dx, n, heads);
+  const int half = static_cast<int>(heads.head_size / 2);  // a head is short: offsets in it fit
+  const int begin = static_cast<int>(place.lane) * kSize, step = static_cast<int>(lanes) * kSize;
+  for (std::int64_t first = 0; first < heads.total(); first += place.groups) {
+    const std::int64_t head = first + place.group;
+    const bool is_head = head < heads.total();
+    const T* const from = d.head(n, head, heads);  // read where there is such a head
+    const T* const x = raw[n] + head * heads.head_size;
+    const NormWeight<T> weight = weights.of_head(head, heads);
+    RotatedBack<T, kSize> kept = {};
+    float sum = 0;
+    for (int i = begin; is_head && i < half; i += step) {
+      RotatedBack<T, kSize> now;
+      now.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F));
+      sum += weighted(now.d_low, weight, i, now.x_low) + weighted(now.d_high, weight, half + i, now.x_high);
+      if (i == begin) kept = now;
+    }
+    sum = group_sum(sum, lanes);
+    if (!is_head) continue;
+    const float scale = rstd[head][n];
+    const float along_x = -scale * scale * scale * (sum / static_cast<float>(heads.head_size));
+    T* const to = dx[n] + head * heads.head_size;
+    for (int i = begin; i < half; i += step) {
+      if (i != begin) kept.read(from + i, x + i, half, Rotation<kSize>(table, n, i, -1.0F));
+      put_gradient(to, kept.d_low, weight, i, kept.x_low, scale, along_x);
+      put_gradient(to, kept.d_high, weight, half + i, kept.x_high, scale, along_x);
+    }
+  }
+  copy_values<T, kSize>(d, dx, n, heads);
+}
+
+constexpr unsigned kColumns = 32, kTokenLanes = 16;  // of a block that sums columns
+
+/// Row c of workspace [chunks, 2E]: sums of chunk c of the tokens, E of q and E of k. A thread has two elements that rotate
+/// together: c of the E pairs of q and k.
+template <class T>
+__global__ void __launch_bounds__(kColumns* kTokenLanes)
+    qk_norm_partial_kernel(QkvGradients<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
+                           float* workspace, std::int64_t chunk, HeadCounts heads) {
+  LORA_TRAIN_SHARED(float, low_sums, kColumns* kTokenLanes);
+  LORA_TRAIN_SHARED(float, high_sums, kColumns* kTokenLanes);
+  const unsigned column = threadIdx.x % kColumns, lane = threadIdx.x / kColumns;
+  const std::int64_t c = std::int64_t{blockIdx.y} * kColumns + column, E = heads.head_size, half = E / 2;
+  const std::int64_t end = (blockIdx.x + 1) * chunk < d.num_tokens ? (blockIdx.x + 1) * chunk : d.num_tokens;
+  const std::int64_t first_head = c < half ? 0 : heads.num_q, end_head = c < half ? heads.num_q : heads.total();
+  const int i = static_cast<int>(c % half);
+  float low = 0, high = 0;
+  for (std::int64_t n = blockIdx.x * chunk + lane; c < E && n < end; n += kTokenLanes) {
+    const Rotation<1> rotation(table, n, i, -1.0F);
+    for (std::int64_t head = first_head; head < end_head; ++head) {
+      const T *const from = d.head(n, head, heads) + i, *const x = raw[n] + head * E + i;
+      const float a = to_float(from[0]), b = to_float(from[half]), scale = rstd[head][n];
+      low += rounded_to<T>(rotation.first(0, a, b)) * (to_float(x[0]) * scale);
+      high += rounded_to<T>(rotation.second(0, a, b)) * (to_float(x[half]) * scale);
+    }
+  }
+  low_sums[threadIdx.x] = low;
+  high_sums[threadIdx.x] = high;
+  __syncthreads();
+  if (lane != 0 || c >= E) return;
+  for (unsigned other = 1; other < kTokenLanes; ++other) {
+    low += low_sums[other * kColumns + column];
+    high += high_sums[other * kColumns + column];
+  }
+  float* const to = workspace + blockIdx.x * 2 * E + (c < half ? 0 : E) + i;
+  to[0] = low;
+  to[half] = high;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    qk_norm_total_kernel(const float* workspace, std::int64_t num_chunks, std::int64_t E, float* dq, float* dk) {
+  const std::int64_t c = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  float* const to = c < E ? dq : dk;
+  if (c >= 2 * E || to == nullptr) return;
+  float sum = 0;
+  for (std::int64_t chunk = 0; chunk < num_chunks; ++chunk) sum += workspace[chunk * 2 * E + c];
+  to[c % E] += sum;
+}
+
+/// Lanes for a head of which a half has `packs`: a power of 2, at most a warp.
+unsigned lanes_for(std::int64_t packs) {
+  unsigned lanes = 1;
+  while (lanes < packs && lanes < kWarpSize) lanes *= 2;
+  return lanes;
+}
+
+template <class Kernel, class... Arguments>
+void launch_tokens(const char* name, Kernel kernel, std::int64_t num_tokens, std::int64_t num_heads, unsigned lanes,
+                   Stream stream, Arguments... arguments) {
+  launch(name, kernel, {num_tokens}, threads_for(num_heads * lanes, kThreads), stream, arguments..., lanes);
+}
+
+bool fits_packs_of(const RotationTable& table, std::int64_t half) {
+  return fits_packs(table.cos, half) && fits_packs(table.sin, half);
+}
+
+template <class T>
+bool fits_packs_of(QkvGradients<T> d, std::int64_t half) {
+  return fits_packs(d.q, half) && fits_packs(d.k, half) && (d.v.data == nullptr || fits_packs(d.v, half));
+}
+
+template <class T>
+bool fits_packs_of(QkNormWeights<T> weights, std::int64_t half) {
+  return fits_packs(Rows<const T>{weights.q, 0}, half) && fits_packs(Rows<const T>{weights.k, 0}, half);
+}
+
+}  // namespace
+
+template <class T>
+void rope_cuda(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads, Stream stream) {
+  constexpr int kPack = kFullPack<T>;
+  const std::int64_t half = heads.head_size / 2;
+  const auto run = [&](auto kernel, std::int64_t packs) {
+    launch_tokens("rope", kernel, num_tokens, heads.total(), lanes_for(packs), stream, x, table,
+                  inverse ? -1.0F : 1.0F, heads.total(), static_cast<int>(half));
+  };
+  const bool is_packed = fits_packs(x, half) && fits_packs_of(table, half);
+  is_packed ? run(rope_kernel<T, kPack>, half / kPack) : run(rope_kernel<T, 1>, half);
+}
+
+template <class T>
+void qk_norm_rope_forward_cuda(Rows<T> x, RotationTable table, QkNormWeights<T> weights, float eps, Rows<T> raw,
+                               Rows<float> rstd, std::int64_t num_tokens, HeadCounts heads, Stream stream) {
+  constexpr int kPack = kFullPack<T>;
+  const std::int64_t half = heads.head_size / 2;
+  const auto run = [&](auto kernel, std::int64_t packs) {
+    launch_tokens("qk_norm_rope_forward", kernel, num_tokens, heads.total(), lanes_for(packs), stream, x, table, weights,
+                  eps, raw, rstd, heads);
+  };
+  const bool is_packed = fits_packs(x, half) && fits_packs(raw, half) && fits_packs_of(table, half) &&
+                         fits_packs_of(weights, half);
+  is_packed ? run(qk_norm_rope_forward_kernel<T, kPack>, half / kPack) : run(qk_norm_rope_forward_kernel<T, 1>, half);
+}
+
+template <class T>
+void rope_backward_cuda(QkvGradients<T> d, RotationTable table, Rows<T> dx, std::int64_t num_tokens, HeadCounts heads,
+                        Stream stream) {
+  constexpr int kPack = kFullPack<T>;
+  const std::int64_t half = heads.head_size / 2;
+  const auto run = [&](auto kernel, std::int64_t packs) {
+    launch_tokens("rope_backward", kernel, num_tokens, heads.total(), lanes_for(packs), stream, d, table, dx, heads);
+  };
+  const bool is_packed = fits_packs_of(d, half) && fits_packs(dx, half) && fits_packs_of(table, half);
+  is_packed ? run(rope_backward_kernel<T, kPack>, half / kPack) : run(rope_backward_kernel<T, 1>, half);
+}
+
+template <class T>
+void qk_norm_rope_backward_cuda(QkvGradients<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
+                                QkNormWeights<T> weights, Rows<T> dx, std::int64_t num_tokens, HeadCounts heads,
+                                Stream stream) {
+  constexpr int kPack = kFullPack<T>;
+  const std::int64_t half = heads.head_size / 2;
+  const auto run = [&](auto kernel, std::int64_t packs) {
+    launch_tokens("qk_norm_rope_backward", kernel, num_tokens, heads.total(), lanes_for(packs), stream, d, raw, rstd,
+                  table, weights, dx, heads);
+  };
+  const bool is_packed = fits_packs_of(d, half) && fits_packs(raw, half) && fits_packs(dx, half) &&
+                         fits_packs_of(table, half) && fits_packs_of(weights, half);
+  is_packed ? run(qk_norm_rope_backward_kernel<T, kPack>, half / kPack) : run(qk_norm_rope_backward_kernel<T, 1>, half);
+}
+
+template <class T>
+void qk_norm_weight_gradient_cuda(QkvGradients<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
+                                  float* dq, float* dk, float* workspace, HeadCounts heads, Stream stream) {
+  const std::int64_t E = heads.head_size, num_tokens = d.num_tokens;
+  if (num_tokens == 0) return;
+  const std::int64_t chunk = blocks_for(blocks_for(num_tokens, kTokenLanes), kQkNormChunks) * kTokenLanes;
+  const std::int64_t num_chunks = blocks_for(num_tokens, chunk);
+  launch("qk_norm_partial", qk_norm_partial_kernel<T>, {num_chunks, blocks_for(E, kColumns)}, kColumns * kTokenLanes,
+         stream, d, raw, rstd, table, workspace, chunk, heads);
+  launch("qk_norm_total", qk_norm_total_kernel, {blocks_for(2 * E, kThreads)}, kThreads, stream, workspace, num_chunks,
+         E, dq, dk);
+}
+
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                     \
+  template void rope_cuda(Rows<T>, RotationTable, bool, std::int64_t, HeadCounts, Stream);                            \
+  template void qk_norm_rope_forward_cuda(Rows<T>, RotationTable, QkNormWeights<T>, float, Rows<T>, Rows<float>,      \
+                                          std::int64_t, HeadCounts, Stream);                                          \
+  template void rope_backward_cuda(QkvGradients<T>, RotationTable, Rows<T>, std::int64_t, HeadCounts, Stream);        \
+  template void qk_norm_rope_backward_cuda(QkvGradients<T>, Rows<const T>, Rows<const float>, RotationTable,          \
+                                           QkNormWeights<T>, Rows<T>, std::int64_t, HeadCounts, Stream);              \
+  template void qk_norm_weight_gradient_cuda(QkvGradients<T>, Rows<const T>, Rows<const float>, RotationTable,        \
+                                             float*, float*, float*, HeadCounts, Stream)
+LORA_TRAIN_INSTANTIATE(float);
+LORA_TRAIN_INSTANTIATE(Bf16);
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,47 @@
+#include "kernels/attention/ragged_cuda.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "support/guarded.h"
+
+namespace lora_train::kernels {
+namespace {
+
+TEST(RaggedTablesOnCpu, SayWhereDocumentsBeginAndHowLongTheyAre) {
+  for (const std::int64_t num_docs : {1, 5, 300, 1000}) {
+    std::vector<std::int32_t> q{0}, k{0};
+    for (std::int64_t d = 0; d < num_docs; ++d) {
+      q.push_back(q.back() + static_cast<std::int32_t>(d * 7 % 5));  // some are empty
+      k.push_back(k.back() + static_cast<std::int32_t>(d * 7 % 5 + 2));
+    }
+    RaggedTables tables;
+    tables.count = 3;
+    const std::vector<std::int64_t> strides = {4608, 1'000'000'007, 1};
+    for (int i = 0; i < 3; ++i) {
+      tables.strides[i] = strides[static_cast<std::size_t>(i)];
+      tables.is_of_keys[i] = i == 1;
+    }
+    const std::int64_t row = (num_docs + 1 + 15) / 16 * 16, length_row = (num_docs + 31) / 32 * 32;
+    std::vector<std::int64_t> begins(static_cast<std::size_t>(3 * row + 1), -7);
+    std::vector<std::int32_t> lengths(static_cast<std::size_t>(2 * length_row + 1), -7);
+    ragged_tables_cuda(q.data(), k.data(), num_docs, tables, begins.data(), row, lengths.data(), length_row, nullptr);
+    for (std::int64_t d = 0; d < row; ++d) {
+      const auto document = static_cast<std::size_t>(std::min(d, num_docs));
+      for (std::int64_t i = 0; i < 3; ++i) {
+        const std::int64_t tokens = i == 1 ? k[document] : q[document];
+        ASSERT_EQ(begins[static_cast<std::size_t>(i * row + d)], tokens * strides[static_cast<std::size_t>(i)]) << d;
+      }
+    }
+    for (std::int64_t d = 0; d < length_row; ++d) {
+      const std::int32_t length = d < num_docs ? static_cast<std::int32_t>(d * 7 % 5) : 0;
+      ASSERT_EQ(lengths[static_cast<std::size_t>(d)], length);
+      ASSERT_EQ(lengths[static_cast<std::size_t>(length_row + d)], d < num_docs ? length + 2 : 0);
+    }
+    EXPECT_EQ(begins.back(), -7);
+    EXPECT_EQ(lengths.back(), -7);
+  }
+}
+
+}  // namespace
+}  // namespace lora_train::kernels
