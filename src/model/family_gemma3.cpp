@@ -8,7 +8,7 @@
 namespace lora_train::model {
 namespace {
 
-constexpr std::int64_t kLongest = std::int64_t{1} << 40;
+constexpr std::int64_t kLongestWindow = std::int64_t{1} << 40;
 
 void refuse_softcapping(const ConfigReader& reader) {
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
@@ -22,16 +22,16 @@ void refuse_softcapping(const ConfigReader& reader) {
 /// layer_types, or every layer but each sliding_window_pattern-th has a window.
 void read_windows(const ConfigReader& reader, ModelConfig& config) {
   constexpr std::int64_t kDefaultWindow = 4096, kDefaultPattern = 6;
-  const auto window = reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongest) : kDefaultWindow;
+  const auto window = reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongestWindow) : kDefaultWindow;
   if (read_layer_types(reader, window, config)) return;
   const char* const key = reader.is_given("_sliding_window_pattern") ? "_sliding_window_pattern" : "sliding_window_pattern";
-  const std::int64_t pattern = reader.size(key, kLongest, kDefaultPattern);
+  const std::int64_t pattern = reader.size(key, kLongestWindow, kDefaultPattern);
   for (std::int64_t i = 0; i < config.num_layers; ++i) {
     if ((i + 1) % pattern != 0) config.layer_window[static_cast<std::size_t>(i)] = window.value_or(0);
   }
 }
 
-void read_own_keys(const ConfigReader& reader, ModelConfig& config) {
+void read_gemma3_keys(const ConfigReader& reader, ModelConfig& config) {
   refuse_softcapping(reader);
   config.qk_norm = config.has_output_norms = true;
   config.norm_weight_offset = 1;
@@ -69,7 +69,7 @@ const FamilyRules& gemma3_rules() {
                                     .activation_key = "hidden_activation",
                                     .activation_name = "gelu_pytorch_tanh",
                                     .activation = kernels::Activation::kGeluTanh,
-                                    .read_own_keys = read_own_keys,
+                                    .read_own_keys = read_gemma3_keys,
                                     .read_rope = read_both_ropes};
   return rules;
 }

@@ -5,7 +5,7 @@
 namespace lora_train::model {
 namespace {
 
-void read_own_keys(const ConfigReader& reader, ModelConfig& config) {
+void read_granite_keys(const ConfigReader& reader, ModelConfig& config) {
   config.qkv_bias = config.o_bias = reader.boolean("attention_bias", false);
   config.mlp_bias = reader.boolean("mlp_bias", false);
   config.embedding_multiplier = reader.positive("embedding_multiplier", 1);

@@ -56,7 +56,7 @@ void Trainables::place(std::vector<Parameter> list) {
 Trainables Trainables::host_copy() const {
   Trainables copy = *this;
   copy.values = kernels::host_copy(values);
-  copy.grads = {};
+  copy.grads = at::Tensor();
   return copy;
 }
 

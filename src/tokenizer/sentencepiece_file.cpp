@@ -106,12 +106,12 @@ class MessageReader {
   throw FormatError(file + ": " + field, what + " is not built; use the model's tokenizer.json if it has one");
 }
 
-struct Pieces {
+struct StoredPieces {
   std::unordered_set<std::string_view> texts;
   std::vector<std::string_view> user_defined;
 };
 
-void check_piece(MessageReader reader, Pieces& pieces) {
+void check_piece(MessageReader reader, StoredPieces& pieces) {
   constexpr std::uint64_t kUserDefined = 4;
   std::string_view text;
   std::uint64_t type = 1;
@@ -219,7 +219,7 @@ void check_denormalizer_spec(MessageReader reader, const std::string& file) {
 
 SentencePieceFile check_sentencepiece_file(std::string_view bytes, const std::string& file) {
   SentencePieceFile out;
-  Pieces pieces;
+  StoredPieces pieces;
   MessageReader reader(bytes, bytes, file);
   bool has_trainer = false, has_normalizer = false;
   std::size_t begin = 0;

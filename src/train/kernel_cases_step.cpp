@@ -43,7 +43,7 @@ void add_picked_rows(const Place& place, std::int64_t N, std::int64_t D, std::ve
 
 void add_loss_sum(const Place& place, std::int64_t N, std::vector<Case>& cases) {
   const at::Tensor losses = place.uniform({N}).add(1), sum = at::ones({}, losses.options().dtype(at::kDouble));
-  const auto add = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(losses, o[0]); }; };
+  const auto add = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(losses, at::Tensor(), o[0]); }; };
   cases.push_back(
       {"add_losses", sizes_text({{"N", N}}), {sum}, add(kernels::add_losses), add(kernels::add_losses_reference)});
 }

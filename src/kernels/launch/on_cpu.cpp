@@ -199,8 +199,8 @@ void run_block(const char* name) {
   }
 }
 
-Recorder& launch_sink() {
-  static Recorder recorder;
+LaunchSink& launch_sink() {
+  static LaunchSink recorder;
   return recorder;
 }
 
@@ -233,7 +233,7 @@ void submit(std::function<void()> launch) {
   launch();
 }
 
-void use_launch_sink(Recorder recorder) { launch_sink() = std::move(recorder); }
+void use_launch_sink(LaunchSink sink) { launch_sink() = std::move(sink); }
 
 void sync_block(int line) { wait(State::kAtBlockBarrier, line); }
 
