@@ -68,10 +68,10 @@ MUTATIONS = [
     Mutation("no weight decay", "test_lora_curves.py", [
         ("src/optim/adamw.cpp", "block.decays ?", "block.decays && scalars == nullptr ?")]),
     Mutation("averaging per micro-batch", "test_lora_gradients.py", [
-        ("src/train/train_step.cpp", "    ask_for_micro_batch(context, batch, class_index);\n  }",
+        ("src/train/train_step.cpp", "    enqueue_micro_batch(context, batch, class_index);\n  }",
          "    context.scalars.device()[optim::kNumSupervised].fill_(\n"
          "        static_cast<double>(batch.num_trained_tokens() * std::ssize(plan.micro_batches)));\n"
-         "    ask_for_micro_batch(context, batch, class_index);\n  }")]),
+         "    enqueue_micro_batch(context, batch, class_index);\n  }")]),
 ]
 
 

@@ -26,7 +26,7 @@ const FamilyRules& granite_rules() {
                                     .max_position_embeddings = 2048,
                                     .bos_token_id = 1,
                                     .eos_token_id = 2,
-                                    .read_own_keys = read_own_keys};
+                                    .read_own_keys = read_granite_keys};
   return rules;
 }
 

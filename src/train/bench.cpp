@@ -32,8 +32,8 @@ std::string_view recompute_name(model::Recompute mode) {
 void count_step(BenchRun& bench, std::int64_t step) {
   Run& run = bench.run;
   const data::StepPlan plan = run.plan->step(step);
-  ask_for_step(*run.context, plan, build_in_place(run.data.train, plan), 1e-4);
-  receive_step(*run.context, plan);
+  train_step(*run.context, plan, build_in_place(run.data.train, plan), 1e-4);
+  wait_for_step(*run.context, plan);
 }
 
 void name_buffers(BenchRun& bench, WorkCounter& counter) {
@@ -153,7 +153,7 @@ class StepClock {
   void run_step(std::int64_t step) {
     throw_if_stop_requested();
     plans_.push_back(run_.plan->step(step));
-    ask_for_step(*run_.context, plans_.back(), build_in_place(run_.data.train, plans_.back()), run_.profile().learning_rate);
+    train_step(*run_.context, plans_.back(), build_in_place(run_.data.train, plans_.back()), run_.profile().learning_rate);
     if (plans_.size() - num_received_ > run_.max_steps_in_flight) receive();
     mark();
   }
@@ -171,7 +171,7 @@ class StepClock {
   const std::vector<double>& losses() const { return losses_; }
 
  private:
-  void receive() { losses_.push_back(receive_step(*run_.context, plans_[num_received_++]).loss); }
+  void receive() { losses_.push_back(wait_for_step(*run_.context, plans_[num_received_++]).loss); }
   void mark() {
     times_.push_back(Clock::now());
     if (!run_.device.is_cuda()) return;
@@ -249,9 +249,9 @@ TimedStep profile_step(Run& run, std::int64_t step, double usual_ms) {
     timer.begin_span("micro-batch " + std::to_string(++micro_batch), 1);
     return next();
   };
-  ask_for_step(*run.context, plan, marked, run.profile().learning_rate);
+  train_step(*run.context, plan, marked, run.profile().learning_rate);
   TimedStep timed = timer.finish();
-  receive_step(*run.context, plan);
+  wait_for_step(*run.context, plan);
   run.context->graphs = std::move(graphs);
   return timed;
 }

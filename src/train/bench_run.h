@@ -20,7 +20,7 @@ struct BenchRun {
   Run run;
 };
 
-/// Ready for ask_for_step, steps 1 to num_warm_up + num_steps and some more for the profile. Keys of the profile that are
+/// Ready for train_step, steps 1 to num_warm_up + num_steps and some more for the profile. Keys of the profile that are
 /// `auto` or not given: rows of 2048 tokens, one micro-batch a step, as large as memory takes up to 16384 tokens.
 std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request);
 

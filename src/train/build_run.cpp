@@ -183,7 +183,7 @@ void allocate(Run& run) {
   run.optimizer.emplace(optim::optimizer_for(profile.optim), parameters.size(), parameters.values.device());
   run.context = std::make_unique<StepContext>(StepContext{
       run.data.train, *run.model.decoder, *run.model.parameters, *run.model.weights, *run.activations, *run.loss_head,
-      *run.feed, *run.scalars, *run.optimizer,
+      *run.feed, *run.scalars, *run.optimizer, *run.communicator,
       {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
       profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), dropout_paths, {}, false});
 }

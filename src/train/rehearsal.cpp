@@ -97,8 +97,8 @@ void capture_steps(Run& run) {
     for (const auto& [class_index, example] : examples_of_classes(run)) {
       const auto tuned_products = tune_products(run);
       run.scalars->set_frozen(true);
-      ask_for_step(*run.context, example, build_in_place(run.data.train, example), 0);
-      receive_step(*run.context, example);
+      train_step(*run.context, example, build_in_place(run.data.train, example), 0);
+      wait_for_step(*run.context, example);
       batches.emplace(class_index, put_example(run, class_index, example));
     }
     run.context->graphs = std::make_unique<StepGraphs>(*run.context, batches);
@@ -124,8 +124,8 @@ std::string rehearse(Run& run) {
   const auto tuned_products = tune_products(run);
   try {
     run.scalars->set_frozen(true);
-    ask_for_step(*run.context, largest.plan, build_in_place(run.data.train, largest.plan), 0);
-    receive_step(*run.context, largest.plan);
+    train_step(*run.context, largest.plan, build_in_place(run.data.train, largest.plan), 0);
+    wait_for_step(*run.context, largest.plan);
     rehearse_evaluation(run);
     run.scalars->set_frozen(false);
     wait_for(run.device);

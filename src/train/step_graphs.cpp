@@ -6,7 +6,7 @@ namespace lora_train::train {
 
 StepGraphs::StepGraphs(StepContext& context, const std::map<int, model::Batch>& batches) {
   // Once as it comes, so that all of it is loaded: steps that come take their chunks in another way.
-  if (!batches.empty()) ask_for_next_losses(context, batches.begin()->second);
+  if (!batches.empty()) enqueue_loss_chunk(context, batches.begin()->second);
   for (const auto& [class_index, batch] : batches) {
     Body& body = bodies_[class_index];
     body.batch = batch;
@@ -15,11 +15,11 @@ StepGraphs::StepGraphs(StepContext& context, const std::map<int, model::Batch>& 
       body.batch.layouts.clear();
       return kernels::capture([&] { ask(context, body.batch); });
     };
-    body.forward = record(&ask_for_forward);
-    if (losses_ == nullptr) losses_ = record(&ask_for_next_losses);
-    body.backward = record(&ask_for_backward);
+    body.forward = record(&enqueue_forward);
+    if (losses_ == nullptr) losses_ = record(&enqueue_loss_chunk);
+    body.backward = record(&enqueue_backward);
   }
-  update_ = kernels::capture([&] { ask_for_update(context); });
+  update_ = kernels::capture([&] { enqueue_update(context); });
 }
 
 void StepGraphs::replay(int class_index, std::int64_t num_chunks) {

@@ -50,7 +50,7 @@ void StepScalars::end() {
   if (slot.arrived) slot.arrived->record(compute_stream(run_device_));
 }
 
-std::array<double, optim::kNumStepScalars> StepScalars::receive() {
+std::array<double, optim::kNumStepScalars> StepScalars::wait() {
   if (ended_ == received_) throw ShapeError("StepScalars", "no step has ended");
   Slot& slot = slots_[received_++ % slots_.size()];
   if (slot.arrived) slot.arrived->synchronize();

@@ -34,7 +34,7 @@ class StepScalars {
   /// Sends the scalars back, as they are at this point of the stream.
   void end();
   /// Those of the oldest step that ended, waited for.
-  std::array<double, optim::kNumStepScalars> receive();
+  std::array<double, optim::kNumStepScalars> wait();
 
   /// While set, steps compute and update nothing (the sticky kNonFinite).
   void set_frozen(bool frozen);

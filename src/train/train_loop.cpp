@@ -92,7 +92,7 @@ class Loop {
     if (run_.state.step > 0 && evaluation_is_owed()) evaluate_all();  // of before a stop
     if (run_.state.step < total) start_loader();
     while (run_.state.step < total) {
-      ask_for_next_step();
+      enqueue_next_step();
       while (!in_flight_.empty() && (has_to_wait() || in_flight_.size() > run_.max_steps_in_flight)) finish_step();
       refuse_more_failures(take(saver_.poll()));
       if (!in_flight_.empty()) continue;
@@ -114,7 +114,7 @@ class Loop {
     return is_due && !run_.data.evals.empty() && run_.state.eval_step != step;
   }
 
-  void ask_for_next_step() {
+  void enqueue_next_step() {
     const auto start = Clock::now();
     if (in_flight_.empty()) last_finish_ = start;
     try {
@@ -122,7 +122,7 @@ class Loop {
       const double plan_ms = 1000 * seconds_since(start);
       const double learning_rate = optim::lr_at_step(run_.schedule, plan->step);
       const double data_wait_ms =
-          ask_for_step(*run_.context, *plan, [this] { return loader_->next_micro_batch(); }, learning_rate);
+          train_step(*run_.context, *plan, [this] { return loader_->next_micro_batch(); }, learning_rate);
       in_flight_.push_back({plan, learning_rate, plan_ms + data_wait_ms});
     } catch (const c10::OutOfMemoryError& error) {
       finish_all_steps();
@@ -150,7 +150,7 @@ class Loop {
     const StepInFlight step = std::move(in_flight_.front());
     in_flight_.pop_front();
     const data::StepPlan& plan = *step.plan;
-    const StepResult result = receive_step(*run_.context, plan);
+    const StepResult result = wait_for_step(*run_.context, plan);
     const double step_s = seconds_since(last_finish_);
     last_finish_ = Clock::now();
     if (steps_here_ == 0) end_startup(plan.step);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <span>
@@ -41,7 +42,7 @@ at::Tensor d_hidden_of(StepContext& context, const model::Batch& batch) {
 
 at::Tensor loss_denominator(StepContext& context) { return context.scalars.device()[optim::kLossDenominator]; }
 
-void ask_for_micro_batch(StepContext& context, const model::Batch& batch, int class_index) {
+void enqueue_micro_batch(StepContext& context, const model::Batch& batch, int class_index) {
   if (context.graphs != nullptr && context.graphs->has(class_index)) {
     return context.graphs->replay(class_index, context.loss_head.num_chunks(batch));
   }
@@ -49,48 +50,28 @@ void ask_for_micro_batch(StepContext& context, const model::Batch& batch, int cl
   at::Tensor d_hidden = d_hidden_of(context, batch), loss_sum = context.scalars.device()[optim::kLossSum];
   context.loss_head.train(context.activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch,
                           loss_denominator(context), loss_sum, d_hidden);
-  ask_for_backward(context, batch);
-}
-
-/// Gradients of the whole step: everything before their norm and the update.
-double accumulate_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next,
-                            double learning_rate) {
-  context.scalars.begin(optim::first_scalars(plan.step, plan.weight_sum, learning_rate, context.adamw),
-                        dropout_keys(context, plan.step));
-  context.parameters.grads.zero_();
-  double data_wait_ms = 0;
-  for (std::size_t i = 0; i < plan.micro_batches.size(); ++i) {
-    throw_if_stop_requested();
-    const auto start = std::chrono::steady_clock::now();
-    const std::shared_ptr<const data::MicroBatch> micro_batch = next();
-    const int class_index = context.feed.class_of(*micro_batch);
-    model::Batch batch = context.feed.put(*micro_batch, class_index);
-    batch.dropout.keys = context.scalars.dropout_keys();
-    data_wait_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    ask_for_micro_batch(context, batch, class_index);
-  }
-  return data_wait_ms;
+  enqueue_backward(context, batch);
 }
 
 }  // namespace
 
-void ask_for_forward(StepContext& context, const model::Batch& batch) {
+void enqueue_forward(StepContext& context, const model::Batch& batch) {
   model::decoder_forward(context.decoder, batch, context.activations);
   at::Tensor d_hidden = d_hidden_of(context, batch);
   context.loss_head.begin(d_hidden);
 }
 
-void ask_for_next_losses(StepContext& context, const model::Batch& batch) {
+void enqueue_loss_chunk(StepContext& context, const model::Batch& batch) {
   at::Tensor loss_sum = context.scalars.device()[optim::kLossSum];
   context.loss_head.train_next(context.activations.final_hidden, batch, loss_denominator(context), loss_sum,
                                context.activations.d_hidden);
 }
 
-void ask_for_backward(StepContext& context, const model::Batch& batch) {
+void enqueue_backward(StepContext& context, const model::Batch& batch) {
   model::decoder_backward(context.decoder, batch, context.activations);
 }
 
-void ask_for_update(StepContext& context) {
+void enqueue_update(StepContext& context) {
   model::Trainables& parameters = context.parameters;
   optim::measure_gradients(parameters.grads, context.max_grad_norm, context.scalars.device());
   context.optimizer.update(parameters.values, parameters.grads, context.adamw, parameters.blocks(),
@@ -119,24 +100,37 @@ std::string name_rows(const data::DocumentStore& store, std::span<const std::uin
   return join(rows) + (documents.size() > kShown ? ", ..." : "");
 }
 
-double ask_for_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next) {
-  const double data_wait_ms = accumulate_gradients(context, plan, next, 0);
-  optim::measure_gradients(context.parameters.grads, context.max_grad_norm, context.scalars.device());
+double train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate,
+                  Update update) {
+  at::Tensor& scalars = context.scalars.device();
+  context.scalars.begin(optim::first_scalars(plan.step, plan.weight_sum, learning_rate, context.adamw),
+                        dropout_keys(context, plan.step));
+  context.parameters.grads.zero_();
+  double data_wait_ms = 0;
+  for (std::size_t i = 0; i < plan.micro_batches.size(); ++i) {
+    throw_if_stop_requested();
+    const auto start = std::chrono::steady_clock::now();
+    const std::shared_ptr<const data::MicroBatch> micro_batch = next();
+    const int class_index = context.feed.class_of(*micro_batch);
+    model::Batch batch = context.feed.put(*micro_batch, class_index);
+    batch.dropout.keys = context.scalars.dropout_keys();
+    data_wait_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    enqueue_micro_batch(context, batch, class_index);
+  }
+  context.communicator.sum(std::array{context.parameters.grads, scalars[optim::kLossSum]});
+  if (update == Update::kSkip) {
+    optim::measure_gradients(context.parameters.grads, context.max_grad_norm, scalars);
+  } else {
+    context.is_updating = true;
+    context.graphs != nullptr ? context.graphs->update() : enqueue_update(context);
+    context.is_updating = false;
+  }
   context.scalars.end();
   return data_wait_ms;
 }
 
-double ask_for_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate) {
-  const double data_wait_ms = accumulate_gradients(context, plan, next, learning_rate);
-  context.is_updating = true;
-  context.graphs != nullptr ? context.graphs->update() : ask_for_update(context);
-  context.is_updating = false;
-  context.scalars.end();
-  return data_wait_ms;
-}
-
-StepResult receive_step(StepContext& context, const data::StepPlan& plan) {
-  const auto scalars = context.scalars.receive();
+StepResult wait_for_step(StepContext& context, const data::StepPlan& plan) {
+  const auto scalars = context.scalars.wait();
   StepResult result;
   result.loss = scalars[optim::kLossSum] / plan.weight_sum;
   result.grad_norm = scalars[optim::kGradNorm];

@@ -12,6 +12,7 @@
 #include "lora_train/model/loss_head.h"
 #include "lora_train/model/base_weights.h"
 #include "batch_feed.h"
+#include "communicator.h"
 #include "lora_train/optim/optimizer.h"
 #include "step_graphs.h"
 #include "step_scalars.h"
@@ -38,35 +39,37 @@ struct StepContext {
   BatchFeed& feed;
   StepScalars& scalars;
   optim::OptimizerState& optimizer;
+  Communicator& communicator;
   optim::AdamWOptions adamw;
   double max_grad_norm = 0;
   std::uint64_t seed = 0;
   std::vector<std::string> dropout_paths{};  ///< of adapters with dropout, all of the model's or none: they name its streams
   std::unique_ptr<StepGraphs> graphs{};      ///< null: every micro-batch is computed as it comes
-  bool is_updating = false;  ///< true once an update has begun that was not asked for to its end
+  bool is_updating = false;  ///< true while an update is being enqueued: broken off there, the state is neither old nor new
 };
 
-/// The parts of a step that are the same in all of its micro-batches, or steps, of a batch class: what step_graphs records.
-void ask_for_forward(StepContext& context, const model::Batch& batch);
-void ask_for_next_losses(StepContext& context, const model::Batch& batch);
-void ask_for_backward(StepContext& context, const model::Batch& batch);
-void ask_for_update(StepContext& context);
+/// The parts of a step that are the same in all of its micro-batches, or steps, of a batch class: what step_graphs captures.
+void enqueue_forward(StepContext& context, const model::Batch& batch);
+void enqueue_loss_chunk(StepContext& context, const model::Batch& batch);
+void enqueue_backward(StepContext& context, const model::Batch& batch);
+void enqueue_update(StepContext& context);
 
-/// Asks the device for a whole step: gradients, clipping, update. On a GPU it returns before they are done; the device
-/// itself keeps from updating once a loss or gradient norm was not finite. Throws StopError between micro-batches, and
-/// then nothing was updated. Returns the milliseconds it waited for data.
-double ask_for_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate);
+enum class Update { kApply, kSkip };
 
-/// The same without the update: gradients of the whole step are left in the flat gradient buffer (zeroed first).
-double ask_for_gradients(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next);
+/// One optimizer step: forward and backward of its micro-batches, sums over ranks, clipping, update. On a GPU it returns when
+/// the step is enqueued; the device itself keeps from updating once a loss or gradient norm was not finite. Throws StopError
+/// between micro-batches, and then nothing was updated. kSkip: the gradients of the whole step are left in the flat gradient
+/// buffer. Returns the milliseconds it waited for data.
+double train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate,
+                  Update update = Update::kApply);
 
 struct StepResult {
   double loss = 0;       ///< mean over the supervised tokens of the whole step, by their weights
   double grad_norm = 0;  ///< before clipping
 };
 
-/// Waits for the oldest step that was asked for, of this plan. Throws NumericError, naming the step and its first rows,
+/// Waits for the oldest enqueued step, which is of this plan. Throws NumericError, naming the step and its first rows,
 /// when loss or gradient norm is not finite: neither this step nor a later one has updated anything.
-StepResult receive_step(StepContext& context, const data::StepPlan& plan);
+StepResult wait_for_step(StepContext& context, const data::StepPlan& plan);
 
 }  // namespace lora_train::train

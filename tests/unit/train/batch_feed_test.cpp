@@ -129,13 +129,13 @@ TEST(StepScalars, GoThereAndBack) {
   scalars.end();
   scalars.begin({0, 20, 30, 40, 50});
   scalars.end();
-  const auto first = scalars.receive(), second = scalars.receive();
+  const auto first = scalars.wait(), second = scalars.wait();
   EXPECT_EQ(first[optim::kLossSum], 1.5);
   EXPECT_EQ(first[optim::kLearningRate], 3);
   EXPECT_EQ(first[optim::kGradNorm], 9);
   EXPECT_EQ(second[optim::kLossSum], 0);  // each step begins with none
   EXPECT_EQ(second[optim::kLearningRate], 30);
-  EXPECT_THROW(scalars.receive(), ShapeError);
+  EXPECT_THROW(scalars.wait(), ShapeError);
 }
 
 TEST(StepScalars, BringsTheKeysOfDropout) {
@@ -154,7 +154,7 @@ TEST(StepScalars, AStepThatBrokeOffIsForgotten) {
   for (int i = 0; i < 10; ++i) scalars.begin({0, 0, 0, 0, 0});
   scalars.begin({0, 1, 7, 0, 0});
   scalars.end();
-  EXPECT_EQ(scalars.receive()[optim::kLearningRate], 7);
+  EXPECT_EQ(scalars.wait()[optim::kLearningRate], 7);
 }
 
 TEST(StepScalars, NotMoreStepsThanThereAreSlots) {
@@ -171,11 +171,11 @@ TEST(StepScalars, FrozenStaysFromStepToStep) {
   scalars.set_frozen(true);
   scalars.begin({0, 0, 0, 0, 0});
   scalars.end();
-  EXPECT_EQ(scalars.receive()[optim::kNonFinite], 1);
+  EXPECT_EQ(scalars.wait()[optim::kNonFinite], 1);
   scalars.set_frozen(false);
   scalars.begin({0, 0, 0, 0, 0});
   scalars.end();
-  EXPECT_EQ(scalars.receive()[optim::kNonFinite], 0);
+  EXPECT_EQ(scalars.wait()[optim::kNonFinite], 0);
 }
 
 }  // namespace
