@@ -114,7 +114,7 @@ at::Tensor CachedDecoder::forward(std::span<const Piece> pieces, bool use_adapte
 at::Tensor CachedDecoder::logits(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, bool use_adapter) {
   const model::LmHead head = model::lm_head_of(config_, weights_.acquire_outer(model::Pass::kForward));
   return model::lm_head_logits(head, hidden.index_select(0, on_device(rows, at::kLong, device())), use_adapter,
-                               model::HeadProduct::kFewRows);
+                               model::Product::kSkinny);
 }
 
 }  // namespace lora_train::generate

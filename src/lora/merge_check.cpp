@@ -81,7 +81,7 @@ std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapte
 /// Logits [m, V] of positions [begin, begin + m).
 at::Tensor logits_of(const Passed& model, std::int64_t begin, std::int64_t m) {
   const model::LmHead head = model::lm_head_of(model.config, model.weights->acquire_outer(model::Pass::kForward));
-  return model::lm_head_logits(head, model.hidden.narrow(0, begin, m), /*use_adapter=*/true, model::HeadProduct::kGemm);
+  return model::lm_head_logits(head, model.hidden.narrow(0, begin, m), /*use_adapter=*/true, model::Product::kGemm);
 }
 
 /// Which row position `slot` of the batch is in, and where in it.

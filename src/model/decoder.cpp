@@ -40,7 +40,8 @@ Decoder make_decoder(const ModelConfig& config, const ModelShape& shape, BaseWei
                      int64_t max_seq_len, const FirstNeeded& first_needed) {
   const at::Device device = weights.acquire_outer(Pass::kForward).embedding.device();
   weights.release_outer(Pass::kForward);
-  return {config, shape, dtype, weights, make_rope(config, max_seq_len, device), first_needed};
+  return {config, shape, dtype, weights, make_rope(config, max_seq_len, device),
+          embedding_scale(config, dtype), first_needed};
 }
 
 void forward_layers(const ForwardPass& pass, BaseWeights& weights, Activations& activations, int64_t num_tokens) {
@@ -62,7 +63,7 @@ void decoder_forward(Decoder& decoder, const Batch& batch, Activations& activati
   const OuterWeights& outer = decoder.weights.acquire_outer(Pass::kForward);
   at::Tensor first = activations.layer(0, N).front().input;
   kernels::embedding_forward(batch.ids, outer.embedding, use_adapter ? outer.rows : kernels::TrainableRows{}, first,
-                             embedding_scale(decoder.config, decoder.dtype));
+                             decoder.embedding_scale);
   decoder.weights.release_outer(Pass::kForward);
   DocumentAttention attention(decoder.config, batch, decoder.attention, decoder.windowed_attention);
   forward_layers(pass_over(decoder, batch, activations, attention, use_adapter), decoder.weights, activations, N);
@@ -84,7 +85,7 @@ void decoder_backward(Decoder& decoder, const Batch& batch, Activations& activat
   OuterWeights& outer = decoder.weights.acquire_outer(Pass::kBackward);
   at::Tensor* const grad = outer.grad_embedding.defined() ? &outer.grad_embedding : nullptr;
   kernels::embedding_backward(batch.ids, d_hidden, grad, outer.rows, batch.order,
-                              embedding_scale(decoder.config, decoder.dtype));
+                              decoder.embedding_scale);
   decoder.weights.release_outer(Pass::kBackward);
 }
 

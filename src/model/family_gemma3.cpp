@@ -24,8 +24,7 @@ void read_windows(const ConfigReader& reader, ModelConfig& config) {
   constexpr std::int64_t kDefaultWindow = 4096, kDefaultPattern = 6;
   const auto window = reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongestWindow) : kDefaultWindow;
   if (read_layer_types(reader, window, config)) return;
-  const char* const key = reader.is_given("_sliding_window_pattern") ? "_sliding_window_pattern" : "sliding_window_pattern";
-  const std::int64_t pattern = reader.size(key, kLongestWindow, kDefaultPattern);
+  const std::int64_t pattern = reader.size("sliding_window_pattern", kLongestWindow, kDefaultPattern);
   for (std::int64_t i = 0; i < config.num_layers; ++i) {
     if ((i + 1) % pattern != 0) config.layer_window[static_cast<std::size_t>(i)] = window.value_or(0);
   }

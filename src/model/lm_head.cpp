@@ -3,25 +3,19 @@
 #include <ATen/ATen.h>
 
 #include "lora_train/kernels/gemm.h"
-#include "lora_train/kernels/graph.h"
 #include "lora_train/kernels/rms_norm.h"
 #include "lora_train/kernels/skinny_gemm.h"
 
 namespace lora_train::model {
 namespace {
 
-/// y = x weight^T.
-void multiply(HeadProduct product, const at::Tensor& x, const at::Tensor& weight, at::Tensor& y) {
-  if (product == HeadProduct::kFewRows) return kernels::skinny_gemm(x, weight, {}, {}, y);
-  kernels::gemm(x, weight.t(), y);
+/// y = scale x weight^T.
+void multiply(Product product, double scale, const at::Tensor& x, const at::Tensor& weight, at::Tensor& y) {
+  if (product == Product::kSkinny) return kernels::skinny_gemm(x, weight, {}, {}, y, scale);
+  kernels::gemm(x, weight.t(), y, {.alpha = scale});
 }
 
 bool has_trainable_rows(const OuterWeights& weights) { return weights.is_tied && weights.rows.indices.defined(); }
-
-/// On the D features instead of the V logits: the product is linear.
-void scale(double factor, const at::Tensor& features) {
-  if (factor != 1) kernels::run_or_capture([factor, features] { features.mul_(factor); });
-}
 
 }  // namespace
 
@@ -29,19 +23,18 @@ LmHead lm_head_of(const ModelConfig& config, OuterWeights& weights) {
   return {weights, config.rms_norm_eps, 1 / config.logits_scaling, config.norm_weight_offset};
 }
 
-void lm_head_forward(const LmHead& head, LmHeadRows& rows, bool use_adapter, HeadProduct product) {
+void lm_head_forward(const LmHead& head, LmHeadRows& rows, bool use_adapter, Product product) {
   const OuterWeights& weights = head.weights;
   kernels::rms_norm_forward(rows.hidden, weights.final_norm.weight, head.norm_eps, rows.normed, rows.rstd,
                             head.norm_weight_offset);
-  scale(head.logit_scale, rows.normed);
-  multiply(product, rows.normed, weights.head, rows.logits);
+  multiply(product, head.logit_scale, rows.normed, weights.head, rows.logits);
   if (!use_adapter || !has_trainable_rows(weights)) return;
   at::Tensor trained = at::empty({rows.logits.size(0), weights.rows.indices.size(0)}, rows.logits.options());
-  multiply(product, rows.normed, weights.rows.values.to(rows.normed.scalar_type()), trained);
+  multiply(product, head.logit_scale, rows.normed, weights.rows.values.to(rows.normed.scalar_type()), trained);
   rows.logits.index_copy_(1, weights.rows.indices, trained);
 }
 
-at::Tensor lm_head_logits(const LmHead& head, const at::Tensor& hidden, bool use_adapter, HeadProduct product) {
+at::Tensor lm_head_logits(const LmHead& head, const at::Tensor& hidden, bool use_adapter, Product product) {
   const at::TensorOptions fp32 = hidden.options().dtype(at::kFloat);
   LmHeadRows rows{hidden, at::empty_like(hidden), at::empty({hidden.size(0)}, fp32),
                   at::empty({hidden.size(0), head.weights.head.size(0)}, fp32)};
@@ -55,17 +48,17 @@ void lm_head_backward(const LmHead& head, LmHeadRows& rows, at::Tensor& d_normed
   at::Tensor d_trained;
   if (has_trainable_rows(weights)) {
     d_trained = dlogits.index_select(1, weights.rows.indices);
-    weights.rows.grads.add_(at::mm(d_trained.t(), rows.normed));
+    weights.rows.grads.add_(at::mm(d_trained.t(), rows.normed), head.logit_scale);
     dlogits.index_fill_(1, weights.rows.indices, 0);
   }
   if (weights.grad_head.defined()) {
-    kernels::gemm(dlogits.t(), rows.normed, weights.grad_head, {.accumulate = true});
+    kernels::gemm(dlogits.t(), rows.normed, weights.grad_head, {.accumulate = true, .alpha = head.logit_scale});
   }
-  kernels::gemm(dlogits, weights.head, d_normed);
+  kernels::gemm(dlogits, weights.head, d_normed, {.alpha = head.logit_scale});
   if (d_trained.defined()) {
-    kernels::gemm(d_trained, weights.rows.values.to(d_normed.scalar_type()), d_normed, {.accumulate = true});
+    kernels::gemm(d_trained, weights.rows.values.to(d_normed.scalar_type()), d_normed,
+                  {.accumulate = true, .alpha = head.logit_scale});
   }
-  scale(head.logit_scale, d_normed);
   at::Tensor& dweight = weights.final_norm.grad;
   kernels::rms_norm_backward(d_normed, rows.hidden, weights.final_norm.weight, rows.rstd, d_hidden, false,
                              dweight.defined() ? &dweight : nullptr, head.norm_weight_offset);

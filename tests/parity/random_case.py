@@ -76,7 +76,7 @@ def gemma3_keys(rng, layers, head_dim):
     pattern = rng.choice([2, layers])
     return dict(sliding_window=WINDOW, query_pre_attn_scalar=rng.choice([head_dim, 20]),
                 layer_types=["full_attention" if (i + 1) % pattern == 0 else "sliding_attention" for i in range(layers)],
-                attention_bias=rng.random() < 0.5, pad_token_id=0,
+                attention_bias=rng.random() < 0.5, pad_token_id=None,
                 rope_parameters={"full_attention": scaled if rng.random() < 0.5 else rope_parameters("default", head_dim),
                                  "sliding_attention": {"rope_type": "default", "rope_theta": 60.0}})
 

@@ -21,8 +21,8 @@ CURVES = [  # case, learning rate, more of the profile
     (17, 3e-3, dict(lr_scheduler_type="linear", warmup_steps=5, weight_decay=0.1, micro_batch_size=2)),
     (2, 1e-3, dict(lr_scheduler_type="constant_with_warmup", warmup_steps=7, weight_decay=0.1, max_grad_norm=0.5)),
     (3, 1.5e-3, dict(lr_scheduler_type="cosine", warmup_steps=0, max_grad_norm=0, gradient_checkpointing="full")),
-    (100, 1e-3, dict(weight_decay=0.1)),
-    (101, 1e-3, dict(weight_decay=0.1, gradient_checkpointing="cheap")),
+    (100, 5e-3, dict(weight_decay=0.1)),
+    (101, 5e-3, dict(weight_decay=0.1, gradient_checkpointing="cheap")),
 ]
 
 

@@ -21,6 +21,7 @@ struct Decoder {
   at::ScalarType dtype;
   BaseWeights& weights;
   RopeTables rope;  ///< positions up to max_seq_len
+  double embedding_scale = 1;
   FirstNeeded first_needed;
   kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
   kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< of layers with a window

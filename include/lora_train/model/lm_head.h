@@ -18,20 +18,16 @@ LmHead lm_head_of(const ModelConfig& config, OuterWeights& weights);
 /// Buffers of m rows, one dtype but for rstd (fp32; fp64 for fp64) and logits (that dtype, or fp32 for bf16).
 struct LmHeadRows {
   at::Tensor hidden;  ///< [m, D] the last layer's output; kept for the backward
-  at::Tensor normed;  ///< [m, D] what the head sees, scaled
+  at::Tensor normed;  ///< [m, D] what the head sees
   at::Tensor rstd;    ///< [m]
   at::Tensor logits;  ///< [m, V]
 };
 
-/// How the product with the head is computed: kFewRows reads the head once and gives a row the same bits in any company
-/// (kernels/skinny_gemm.h).
-enum class HeadProduct { kGemm, kFewRows };
-
 /// Fills normed, rstd and logits from hidden. Without the adapter, trainable rows of a tied head are left out.
-void lm_head_forward(const LmHead& head, LmHeadRows& rows, bool use_adapter = true, HeadProduct product = HeadProduct::kGemm);
+void lm_head_forward(const LmHead& head, LmHeadRows& rows, bool use_adapter = true, Product product = Product::kGemm);
 
 /// Logits [m, V] fp32 of hidden [m, D], in new memory.
-at::Tensor lm_head_logits(const LmHead& head, const at::Tensor& hidden, bool use_adapter, HeadProduct product);
+at::Tensor lm_head_logits(const LmHead& head, const at::Tensor& hidden, bool use_adapter, Product product);
 
 /// rows: of a forward with the adapter, but logits hold their gradient, which is used up. Writes d_hidden [m, D] and adds the
 /// gradients of norm, head and trainable rows where they are defined. d_normed [m, D]: workspace.

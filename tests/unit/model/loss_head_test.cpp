@@ -179,7 +179,7 @@ TEST(LossHead, TrainableRowsStandInForFrozenOnes) {
     EXPECT_CLOSE(log_probs, of.log_probs, tolerance(at::kFloat)) << use_adapter;
     EXPECT_NEAR(evaluation.evaluate(hidden, batch, use_adapter).loss, of.loss_sum.item<double>(), 1e-5);
   }
-  for (const auto product : {HeadProduct::kGemm, HeadProduct::kFewRows}) {
+  for (const auto product : {Product::kGemm, Product::kSkinny}) {
     const LmHead lm_head{weights, kEps, 0.3};
     LossHead scaled(weights, {kEps, N, false, int64_t{1} << 20, false, 0.3});
     const at::Tensor picked = hidden.index_select(0, batch.supervised);
