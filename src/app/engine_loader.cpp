@@ -21,8 +21,8 @@ void* open_library(const fs::path& file, int flags, const std::string& what_to_d
                                        ". " + what_to_do);
 }
 
-// Spins of an OpenMP thread before it sleeps; a millisecond is tens of thousands. Long enough for the gap between two parallel
-// regions of a step, short enough that a thread whose partner waits for a core gives up its own (docs/performance.md).
+// Spins of an OpenMP thread before it sleeps: tenths of a millisecond. Fewer cost speed on idle cores; libgomp's own limit of 300000
+// lets a thread spin for milliseconds on a core that its partner waits for (docs/performance.md).
 constexpr const char* kOpenMpSpins = "10000";
 
 // libgomp comes with LibTorch and reads its environment once, as it is loaded.
