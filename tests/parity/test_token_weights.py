@@ -199,4 +199,4 @@ def test_evaluation_and_metrics(setup, tmp_path):
     assert line["loss_mean"] == pytest.approx(setup.loss, rel=1e-5)  # of both steps, by their weights
     assert line["supervised_tokens"] == oracle.count_supervised(setup.rows[4:])
     evaluation = engine.events(tmp_path / "run", "eval")[-1]
-    assert evaluation["eval_loss"] == pytest.approx(setup.loss, rel=1e-5)
+    assert evaluation["loss"] == pytest.approx(setup.loss, rel=1e-5)
