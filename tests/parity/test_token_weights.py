@@ -199,4 +199,13 @@ def test_evaluation_and_metrics(setup, tmp_path):
     assert line["loss_mean"] == pytest.approx(setup.loss, rel=1e-5)  # of both steps, by their weights
     assert line["supervised_tokens"] == oracle.count_supervised(setup.rows[4:])
     evaluation = engine.events(tmp_path / "run", "eval")[-1]
-    assert evaluation["eval_loss"] == pytest.approx(setup.loss, rel=1e-5)
+    assert evaluation["loss"] == pytest.approx(setup.loss, rel=1e-5)
+
+
+def test_an_evaluation_has_weights_where_training_has_none(setup, tmp_path):
+    plain = tmp_path / "plain.jsonl"
+    setup.write(plain, [messages[:-1] for messages in dialogues(2, weights=[None])])
+    profile = setup.profile(tmp_path, datasets=[{"path": str(plain)}], learning_rate=1e-9,
+                            eval_datasets=[{"path": str(setup.data_file)}])
+    engine.train(profile, tmp_path)
+    assert engine.events(tmp_path / "run", "eval")[-1]["loss"] == pytest.approx(setup.loss, rel=1e-5)

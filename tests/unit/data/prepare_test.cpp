@@ -71,15 +71,6 @@ TEST_F(PrepareData, MarksOfTurnsDecideTheMaskAndAreRefusedByLine) {
   EXPECT_EQ(supervised(0), 5);  // "b." and "cd."
   EXPECT_EQ(supervised(1), 2);  // "b."
   EXPECT_GT(supervised(2), 5);  // the fake template writes the mark
-  EXPECT_FALSE(data.has_weights());
-  options.datasets = {dataset("h.jsonl", row("") + row(R"(, "weight": 0.5)") + row("") + row(R"(, "weight": 3)"))};
-  const PreparedData weighted = prepare(options);
-  EXPECT_TRUE(weighted.has_weights());
-  EXPECT_EQ(weighted.train.weight_sum(0), 5);
-  EXPECT_EQ(weighted.train.weight_sum(2), 5);
-  const auto of_weighted = [&](std::size_t i) { return static_cast<double>(weighted.train.num_supervised(i)) - 2; };
-  EXPECT_EQ(weighted.train.weight_sum(1), 2 + 0.5 * of_weighted(1));
-  EXPECT_EQ(weighted.train.weight_sum(3), 2 + 3 * of_weighted(3));
   options.datasets = {dataset("w.jsonl", row("") + row(R"(, "weight": -0.5)"))};
   EXPECT_SAYS(refusal(options), "w.jsonl:2");
   EXPECT_SAYS(refusal(options), "messages[2].weight is -0.5");
