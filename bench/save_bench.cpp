@@ -14,7 +14,7 @@
 #include "lora_train/base/hash.h"
 #include "lora_train/checkpoint/saver.h"
 #include "support/temporary_folder.h"
-#include "train/checkpoint_tensors.h"
+#include "lora_train/saving/checkpoint_tensors.h"
 
 namespace {
 
@@ -71,7 +71,7 @@ void run(const std::filesystem::path& parent, std::int64_t num_parameters, int r
     optimizer_snapshot.copy_from(optimizer);
     checkpoint::Contents contents;
     contents.state.step = round;
-    contents.files = train::checkpoint_files(nullptr, {}, snapshot, optimizer_snapshot);
+    contents.files = saving::checkpoint_files(nullptr, {}, snapshot, optimizer_snapshot);
     saver.start(std::move(contents));
     const double stall_s = seconds_since(start);
     const auto result = saver.wait();

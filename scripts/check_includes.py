@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Holds the module table: says of every #include in src/ and include/ whether cmake/module_deps.txt allows it.
 
-  - "lora_train/<module>/..." only of the module itself and of those in its row of the table;
+  - "lora_train/<module>/..." only of the module itself and of those in its row of the table, and that holds for what a
+    header brings in as well: a row names all that its sources come to see;
   - core modules never see LibTorch (ATen, torch, c10), neither directly nor through a lora_train header;
   - public headers hide nlohmann/json, yaml-cpp, torch/torch.h and CUDA;
   - .cu files and *_cuda.h never see LibTorch, so that nvcc does not parse it;
@@ -51,31 +52,43 @@ def includes_of(path):
     return found
 
 
-def torch_seen_through(root, header, visited=None):
-    """The first LibTorch header that a lora_train header brings in, or None."""
-    visited = set() if visited is None else visited
+def seen_through(root, header, visited=None):
+    """[(lora_train header or LibTorch header, the header that includes it)]: all that a lora_train header brings in."""
+    visited = {header} if visited is None else visited
     path = root / "include" / header
-    if header in visited or not path.is_file():
-        return None
-    visited.add(header)
-    for _, _, name in includes_of(path):
-        found = name if TORCH.match(name) else None
-        if name.startswith("lora_train/"):
-            found = torch_seen_through(root, name, visited)
-        if found:
-            return found
-    return None
+    found = []
+    for _, _, name in includes_of(path) if path.is_file() else []:
+        if name in visited or not (name.startswith("lora_train/") or TORCH.match(name)):
+            continue
+        visited.add(name)
+        found.append((name, header))
+        found += seen_through(root, name, visited)
+    return found
 
 
-def check_lora_train_include(root, module, modules, name):
+def wrong_module(module, modules, name):
     other = name.split("/")[1]
     if other not in modules:
         return f"no module `{other}` in cmake/module_deps.txt"
     if other != module.name and other not in module.may_include:
         allowed = " ".join(sorted(module.may_include)) or "nothing but the standard library"
         return f"module {module.name} may not include {other} (allowed: {allowed})"
-    torch = torch_seen_through(root, name) if module.is_core else None
-    return f"core module {module.name} sees <{torch}> through this header" if torch else None
+    return None
+
+
+def check_lora_train_include(root, module, modules, name):
+    wrong = wrong_module(module, modules, name)
+    if wrong:
+        return wrong
+    for seen, through in seen_through(root, name):
+        if TORCH.match(seen):
+            if module.is_core:
+                return f"core module {module.name} sees <{seen}> through {through}"
+            continue
+        wrong = wrong_module(module, modules, seen)
+        if wrong:
+            return f"{wrong}; {through} includes {seen}"
+    return None
 
 
 def check_include(root, path, module, modules, is_quoted, name):
@@ -130,10 +143,16 @@ def tests_not_built(root):
 def self_test():
     """Each planted violation must be reported at its line, and the clean lines must not."""
     clean = {
-        "cmake/module_deps.txt": "# a comment\nbase core :\nengine torch : base\napp core : base engine\n",
+        "cmake/module_deps.txt": "# a comment\nbase core :\nconfig core : base\nhidden torch : base\nengine torch : base config hidden\n"
+                                 "app core : base engine\n",
         "include/lora_train/base/good.h": "#include <vector>\n",
         "include/lora_train/engine/tensors.h": "#include <ATen/core/Tensor.h>\n",
         "include/lora_train/engine/plain.h": '#include "lora_train/base/good.h"\n',
+        "include/lora_train/config/plain.h": "#include <string>\n",
+        "include/lora_train/hidden/plain.h": "#include <string>\n",
+        "include/lora_train/engine/configured.h": '#include "lora_train/config/plain.h"\n',
+        "include/lora_train/engine/around.h": '#include "lora_train/engine/plain.h"\n#include "lora_train/hidden/plain.h"\n',
+        "src/engine/all.cpp": '#include "lora_train/engine/around.h"\n#include "lora_train/engine/configured.h"\n',
         "src/engine/good.cpp": '#include "lora_train/engine/tensors.h"\n#include <torch/torch.h>\n#include "own.h"\n',
         "src/base/inner/deep.cpp": '#include "../own.h"\n',
         "src/app/main.cpp": '#include "lora_train/engine/plain.h"\n#include <nlohmann/json.hpp>\n',
@@ -142,6 +161,8 @@ def self_test():
         "src/base/up.cpp": '#include <vector>\n#include "lora_train/engine/plain.h"\n',
         "src/base/torch.cpp": "\n# include <c10/util/Half.h>\n",
         "src/app/through.cpp": '\n#include "lora_train/engine/tensors.h"\n',
+        "src/app/through_a_module.cpp": '\n#include "lora_train/engine/around.h"\n',  # plain itself, of a module that is not
+        "src/app/through_core.cpp": '\n#include "lora_train/engine/configured.h"\n',
         "src/app/unknown.cpp": '\n#include "lora_train/helpers/x.h"\n',
         "src/app/private.cpp": '\n#include "base/private.h"\n',
         "src/app/sideways.cpp": '\n#include "../base/private.h"\n',

@@ -48,9 +48,9 @@ MUTATIONS = [
          "return false;"),
         ("src/kernels/attention/attention_cpu.cpp", "auto visible = ones.tril(b.diagonal);", "auto visible = ones;")]),
     Mutation("leaking documents", "test_lora_gradients.py", [
-        ("src/train/batch_feed.cpp", "batch.cu_seqlens.assign(ends, ends + parts.cu_seqlens.count);",
+        ("src/runtime/batch_feed.cpp", "batch.cu_seqlens.assign(ends, ends + parts.cu_seqlens.count);",
          "batch.cu_seqlens = {0, ends[parts.cu_seqlens.count - 1]};"),
-        ("src/train/batch_feed.cpp", "batch.cu_seqlens_device = view(parts.cu_seqlens, at::kInt);",
+        ("src/runtime/batch_feed.cpp", "batch.cu_seqlens_device = view(parts.cu_seqlens, at::kInt);",
          "batch.cu_seqlens_device = at::tensor({0, ends[parts.cu_seqlens.count - 1]}, at::kInt);")]),
     Mutation("q and k adapters frozen", "test_lora_gradients.py", [
         ("src/model/lora_columns.cpp", "    parts.push_back({adapter.column, adapter.rank, adapter.out_begin,",

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lora_train/tokenizer/text_stream.h"
-#include "lora_train/train/requests.h"
+#include "lora_train/evaluate/generate_request.h"
 
 namespace lora_train::app {
 
@@ -31,7 +31,7 @@ struct AnswerOptions {
   bool compare = false;
 };
 
-class AnswerCollector : public train::GenerateSink {
+class AnswerCollector : public evaluate::GenerateSink {
  public:
   struct Callbacks {
     std::function<void()> on_start = {};

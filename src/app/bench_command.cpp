@@ -34,7 +34,7 @@ int run_bench(const std::vector<std::string>& arguments) {
                        "made up. Keys of the profile say the rest: max_seq_len (2048), micro_batch_size (as large as fits), "
                        "global_batch_size (one micro-batch), precision, lora_r, gradient_checkpointing, ...");
   const ProfileFlags flags(parser, {});
-  train::BenchRequest request;
+  bench::BenchRequest request;
   std::string trace;
   bool details = false;
   parser.app().add_option("--shape", request.shape, join(model::known_shapes()))->type_name("NAME");
@@ -59,7 +59,7 @@ int run_bench(const std::vector<std::string>& arguments) {
   refuse_keys(parser, loaded.profile);
   request.profile = loaded.profile;
   request.trace = trace;
-  const train::BenchResult result = load_engine().bench(request);
+  const bench::BenchResult result = load_engine().bench(request);
   if (parser.common().json) {
     print_line(bench_json(result));
   } else {

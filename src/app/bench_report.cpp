@@ -11,8 +11,8 @@ namespace lora_train::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using train::BenchResult;
-using train::BenchWork;
+using bench::BenchResult;
+using bench::BenchWork;
 
 template <class T>
 Json optional_json(const std::optional<T>& value) {
@@ -34,7 +34,7 @@ Json work_json(const std::vector<BenchWork>& list) {
   return lines;
 }
 
-Json speed_json(const train::BenchSpeed& speed) {
+Json speed_json(const bench::BenchSpeed& speed) {
   return {{"step_ms", speed.step_ms},
           {"step_ms_p10", speed.step_ms_p10},
           {"step_ms_p90", speed.step_ms_p90},
@@ -98,7 +98,7 @@ void print_sizes(const BenchResult& r, Text& text) {
             format_count(r.supervised_tokens).c_str());
 }
 
-void print_speed(const train::BenchSpeed& speed, bool is_cpu, Text& text) {
+void print_speed(const bench::BenchSpeed& speed, bool is_cpu, Text& text) {
   text.line("%s", "");
   text.line("tokens/s     %s (p10 %s, p90 %s); step %.2f ms (p10 %.2f, p90 %.2f)", whole(speed.tokens_per_s).c_str(),
             whole(speed.tokens_per_s_p10).c_str(), whole(speed.tokens_per_s_p90).c_str(), speed.step_ms, speed.step_ms_p10,

@@ -3,15 +3,15 @@
 
 #include <string>
 
-#include "lora_train/train/bench_request.h"
+#include "lora_train/bench/bench_request.h"
 
 namespace lora_train::app {
 
 /// One object, in one line.
-std::string bench_json(const train::BenchResult& result);
+std::string bench_json(const bench::BenchResult& result);
 
 /// Tables: sizes, speed, classes of kernels against what a step has to move, limits; `details`: each kernel and every pass
 /// over activations too.
-std::string bench_table(const train::BenchResult& result, bool details);
+std::string bench_table(const bench::BenchResult& result, bool details);
 
 }  // namespace lora_train::app

@@ -54,7 +54,7 @@ const device::Gpu* gpu_for_kernels(const DoctorFindings& findings) {
 }
 
 void look_at_kernels(DoctorFindings& findings) {
-  const train::EngineApi* engine = nullptr;
+  const EngineApi* engine = nullptr;
   try {
     engine = &load_engine();
   } catch (const ConfigError& error) {

@@ -81,7 +81,7 @@ Json disk_json(const std::optional<DiskSpeed>& disk) {
           {"read_bytes_per_s", is_measured ? Json(disk->read_bytes_per_s) : Json(nullptr)}};
 }
 
-Json kernels_json(const std::vector<train::KernelCheck>& kernels) {
+Json kernels_json(const std::vector<doctor::KernelCheck>& kernels) {
   Json list = Json::array();
   for (const auto& kernel : kernels) {
     list.push_back({{"name", kernel.name},

@@ -179,7 +179,7 @@ void judge_kernels(const DoctorFindings& found, Checks& checks) {
   } else if (!found.kernels_place.empty()) {
     checks.push_back({"kernels", "own and reference, on " + found.kernels_place, CheckStatus::kOk, ""});
   }
-  for (const train::KernelCheck& kernel : found.kernels) {
+  for (const doctor::KernelCheck& kernel : found.kernels) {
     char value[200];
     std::snprintf(value, sizeof value, "%s: error %.1e, at most %.0e; %.1f us, reference %.1f us", kernel.shape.c_str(),
                   kernel.max_error, kernel.tolerance, kernel.own_us, kernel.reference_us);

@@ -10,7 +10,7 @@
 #include "library_versions.h"
 #include "lora_train/device/gpu.h"
 #include "lora_train/device/host.h"
-#include "lora_train/train/requests.h"
+#include "lora_train/doctor/doctor_request.h"
 
 namespace lora_train::app {
 
@@ -28,7 +28,7 @@ struct DoctorFindings {
   std::string disk_problem;
   std::string kernels_place;  ///< "CPU" or "cuda:0 (NVIDIA H200)"; empty where no kernel was to run
   std::string kernels_problem;
-  std::vector<train::KernelCheck> kernels;
+  std::vector<doctor::KernelCheck> kernels;
 };
 
 enum class CheckStatus { kOk, kNote, kFailed };

@@ -1,6 +1,11 @@
 // What liblora_train_engine.so exports. Linked into the engine only.
+#include "lora_train/app/engine_api.h"
 #include "lora_train/base/build_id.h"
-#include "lora_train/train/run.h"
+#include "lora_train/bench/bench.h"
+#include "lora_train/doctor/doctor.h"
+#include "lora_train/evaluate/run_evaluation.h"
+#include "lora_train/evaluate/run_generation.h"
+#include "lora_train/train/run_training.h"
 #include "lora_train_build_id.h"
 
 namespace {
@@ -11,9 +16,10 @@ std::string torch_version() { return LORA_TRAIN_TORCH_VERSION; }
 
 extern "C" const char* lora_train_build_id() { return LORA_TRAIN_BUILD_ID; }
 
-extern "C" const lora_train::train::EngineApi* lora_train_engine() {
-  using namespace lora_train::train;
-  static const EngineApi api = {&run_training,  &run_evaluation, &torch_version, &check_kernels, &run_generation,
-                                &lora_train::lora::check_merge, &run_bench};
+extern "C" const lora_train::app::EngineApi* lora_train_engine() {
+  using namespace lora_train;
+  static const app::EngineApi api = {&train::run_training,   &evaluate::run_evaluation, &torch_version,
+                                     &doctor::check_kernels, &evaluate::run_generation, &lora::check_merge,
+                                     &bench::run_bench};
   return &api;
 }

@@ -31,7 +31,7 @@ void limit_spinning_of_openmp() {
   if (!is_chosen) ::setenv("GOMP_SPINCOUNT", kOpenMpSpins, 0);
 }
 
-const train::EngineApi* open_engine() {
+const EngineApi* open_engine() {
   const fs::path file = program_folder() / "lib" / "liblora_train_engine.so";
   if (!fs::exists(file)) {
     throw ConfigError(file.string(),
@@ -54,8 +54,8 @@ const train::EngineApi* open_engine() {
 
 }  // namespace
 
-const train::EngineApi& load_engine() {
-  static const train::EngineApi* const api = open_engine();
+const EngineApi& load_engine() {
+  static const EngineApi* const api = open_engine();
   return *api;
 }
 

@@ -2,13 +2,13 @@
 #pragma once
 
 #include "find_torch.h"
-#include "lora_train/train/requests.h"
+#include "lora_train/app/engine_api.h"
 
 namespace lora_train::app {
 
 /// Finds LibTorch (find_torch.h), loads it and lib/liblora_train_engine.so beside the program. Loaded once; later calls
 /// return the same table. Sets GOMP_SPINCOUNT before, unless it or OMP_WAIT_POLICY is set. Not thread-safe. Throws
 /// ConfigError when LibTorch or the engine cannot be loaded, or when the engine is of another build.
-const train::EngineApi& load_engine();
+const EngineApi& load_engine();
 
 }  // namespace lora_train::app

@@ -17,7 +17,7 @@
 namespace lora_train::app {
 namespace {
 
-nlohmann::ordered_json as_json(const train::EvalResult& result) {
+nlohmann::ordered_json as_json(const evaluate::EvalResult& result) {
   nlohmann::ordered_json line = {{"name", result.name},
                                  {"loss", result.loss},
                                  {"perplexity", result.perplexity},
@@ -42,7 +42,7 @@ nlohmann::ordered_json as_json(const train::EvalResult& result) {
   return line;
 }
 
-void print_json(const std::vector<train::EvalResult>& results) {
+void print_json(const std::vector<evaluate::EvalResult>& results) {
   for (const auto& result : results) {
     print_line(as_json(result).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   }
@@ -57,7 +57,7 @@ std::string formatted(const char* format, double value) {
 /// A column: its head and the cells below, in the order of the results.
 using Column = std::vector<std::string>;
 
-std::vector<Column> columns_of(const std::vector<train::EvalResult>& results) {
+std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results) {
   std::vector<Column> columns;
   const auto add = [&](const char* head, const auto& cell) {
     columns.push_back({head});
@@ -90,7 +90,7 @@ std::vector<Column> columns_of(const std::vector<train::EvalResult>& results) {
   return columns;
 }
 
-void print_table(const std::vector<train::EvalResult>& results) {
+void print_table(const std::vector<evaluate::EvalResult>& results) {
   const std::vector<Column> columns = columns_of(results);
   for (std::size_t row = 0; row <= results.size(); ++row) {
     std::string line;
@@ -105,7 +105,7 @@ void print_table(const std::vector<train::EvalResult>& results) {
 }
 
 /// Takes what no flag can say otherwise: --exact-match would read a setting behind it as its regex.
-void check_tasks(const CommandParser& parser, const train::EvalTasks& tasks, bool has_max_new_tokens) {
+void check_tasks(const CommandParser& parser, const evaluate::EvalTasks& tasks, bool has_max_new_tokens) {
   const std::string& regex = tasks.answer_regex;
   const std::string key = regex.substr(0, regex.find('='));
   const std::vector<std::string> keys = profile_keys();
@@ -116,7 +116,7 @@ void check_tasks(const CommandParser& parser, const train::EvalTasks& tasks, boo
   if (has_max_new_tokens && !tasks.exact_match) parser.refuse("--max-new-tokens", "means nothing without --exact-match.");
 }
 
-std::vector<train::EvalResult> evaluate(const train::EvalRequest& request) {
+std::vector<evaluate::EvalResult> evaluate(const evaluate::EvalRequest& request) {
   try {
     return load_engine().evaluate(request);
   } catch (const StopError& stop) {
@@ -134,7 +134,7 @@ int run_eval(const std::vector<std::string>& arguments) {
                                     {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
                                     {"--max-samples", "eval_max_samples", "rows of each data set at most"}});
   std::string adapter;
-  train::EvalTasks tasks;
+  evaluate::EvalTasks tasks;
   parser.app()
       .add_option("--adapter", adapter, "PEFT folder; without it the base model is evaluated")
       ->type_name("DIR");

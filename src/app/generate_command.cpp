@@ -143,7 +143,7 @@ std::string hash_of_adapter(const fs::path& adapter) {
 
 /// Everything that decides the answers.
 GenerationSettings settings_of(const Profile& profile, const GenerateFlags& flags, const Folders& folders,
-                               const train::GenerateRequest& request) {
+                               const evaluate::GenerateRequest& request) {
   const std::string model =
       hash128_hex(hash_file(folders.config.path).hash + storage::open_model_weights(folders.model).fingerprint());
   const auto text = [](const std::string& value) { return Json(repair_utf8(value)).dump(); };
@@ -212,7 +212,7 @@ std::string rate(std::int64_t tokens, double seconds) {
   return text;
 }
 
-std::string describe(const train::GenerateTotals& totals) {
+std::string describe(const evaluate::GenerateTotals& totals) {
   std::string text = format_count(totals.prompt_tokens) + " prompt tokens " + rate(totals.prompt_tokens, totals.prompt_s) +
                      "; " + format_count(totals.new_tokens) + " new tokens";
   if (totals.decoded_tokens == 0) return text;
@@ -233,7 +233,7 @@ class Run {
     lengths_ = answer_lengths(prompts_, flags.max_new_tokens, folders.config.max_position_embeddings);
   }
 
-  int operator()(const generate::SamplingOptions& sampling) {
+  int operator()(const SamplingOptions& sampling) {
     request_.sampling = sampling;
     if (!flags_.output.empty()) open_file();
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
@@ -308,7 +308,7 @@ class Run {
   const GenerateFlags& flags_;
   const Folders& folders_;
   bool json_, quiet_;
-  train::GenerateRequest request_;
+  evaluate::GenerateRequest request_;
   std::vector<data::Prompt> prompts_;
   std::vector<std::int64_t> lengths_;
   std::vector<std::size_t> indices_;  ///< of the prompts that are asked, among all

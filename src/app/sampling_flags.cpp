@@ -47,7 +47,7 @@ class GenerationConfig {
     return found->get<double>();
   }
 
-  std::optional<double> number(const char* key, const generate::SamplingRange& range) const {
+  std::optional<double> number(const char* key, const SamplingRange& range) const {
     const auto value = number(key);
     if (value && !range.holds(*value)) refuse(key, range.expected);
     return value;
@@ -61,13 +61,13 @@ class GenerationConfig {
   }
 
   /// transformers samples only where the file says so, with 1.0, 1.0 and 50 where it says no more.
-  generate::SamplingOptions options() const {
-    generate::SamplingOptions options;
+  SamplingOptions options() const {
+    SamplingOptions options;
     if (!is_sampling()) return options;
-    options.temperature = number("temperature", generate::kTemperatureRange).value_or(1.0);
-    options.top_p = number("top_p", generate::kTopPRange).value_or(1.0);
-    options.top_k = static_cast<std::int64_t>(number("top_k", generate::kTopKRange).value_or(50));
-    options.min_p = number("min_p", generate::kMinPRange).value_or(0.0);
+    options.temperature = number("temperature", kTemperatureRange).value_or(1.0);
+    options.top_p = number("top_p", kTopPRange).value_or(1.0);
+    options.top_k = static_cast<std::int64_t>(number("top_k", kTopKRange).value_or(50));
+    options.min_p = number("min_p", kMinPRange).value_or(0.0);
     return options;
   }
 
@@ -84,7 +84,7 @@ class GenerationConfig {
 }  // namespace
 
 SamplingFlags::SamplingFlags(CommandParser& parser) {
-  const auto add = [&](const char* flag, auto& value, const generate::SamplingRange& range, const char* help) {
+  const auto add = [&](const char* flag, auto& value, const SamplingRange& range, const char* help) {
     const auto read = [&value, holds = range.holds](const std::string& text) {
       const auto number = parse_number(text);
       if (!number || !holds(*number)) return false;
@@ -93,21 +93,21 @@ SamplingFlags::SamplingFlags(CommandParser& parser) {
     };
     return parser.add_parsed(flag, read, range.expected, help);
   };
-  add("--temperature", temperature_, generate::kTemperatureRange, "0 = the most likely token (default); above, tokens are drawn")
+  add("--temperature", temperature_, kTemperatureRange, "0 = the most likely token (default); above, tokens are drawn")
       ->type_name("T");
-  add("--top-p", top_p_, generate::kTopPRange, "draw from the most likely tokens that together have this probability")
+  add("--top-p", top_p_, kTopPRange, "draw from the most likely tokens that together have this probability")
       ->type_name("P");
-  add("--top-k", top_k_, generate::kTopKRange, "draw from the K most likely tokens; 0 = all")->type_name("K");
-  add("--min-p", min_p_, generate::kMinPRange, "draw from tokens with this share of the largest probability")->type_name("P");
+  add("--top-k", top_k_, kTopKRange, "draw from the K most likely tokens; 0 = all")->type_name("K");
+  add("--min-p", min_p_, kMinPRange, "draw from tokens with this share of the largest probability")->type_name("P");
   parser.add_integer("--seed", seed_, 0, std::numeric_limits<std::int64_t>::max(),
                      "of what is drawn (default 42): the same seed, the same text");
   parser.app().add_flag("--generation-config", use_generation_config_,
                "take temperature, top-p, top-k and min-p from the model's generation_config.json, where no flag says");
 }
 
-generate::SamplingOptions SamplingFlags::options(const CommandParser& parser,
+SamplingOptions SamplingFlags::options(const CommandParser& parser,
                                                  const std::filesystem::path& model_folder) const {
-  generate::SamplingOptions options;
+  SamplingOptions options;
   if (use_generation_config_) options = GenerationConfig(model_folder).options();
   options.temperature = temperature_.value_or(options.temperature);
   options.top_p = top_p_.value_or(options.top_p);

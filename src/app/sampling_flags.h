@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "command_line.h"
-#include "lora_train/train/requests.h"
+#include "lora_train/config/sampling.h"
 
 namespace lora_train::app {
 
@@ -15,7 +15,7 @@ inline constexpr std::int64_t kMostNewTokens = 2147483647;
 
 class SamplingFlags {
  public:
-  /// Parsing refuses flags out of their range (generate/sampling.h).
+  /// Parsing refuses flags out of their range (config/sampling.h).
   explicit SamplingFlags(CommandParser& parser);
   SamplingFlags(const SamplingFlags&) = delete;
   SamplingFlags& operator=(const SamplingFlags&) = delete;
@@ -23,7 +23,7 @@ class SamplingFlags {
   /// A flag that was given wins, then with --generation-config the model's file, then greedy. Throws ConfigError for a
   /// flag that means nothing without a temperature, and, with --generation-config, where the file is missing or asks for
   /// what is not built (penalties, beams); FormatError for a malformed one and for values out of range.
-  generate::SamplingOptions options(const CommandParser& parser, const std::filesystem::path& model_folder) const;
+  SamplingOptions options(const CommandParser& parser, const std::filesystem::path& model_folder) const;
 
  private:
   std::optional<double> temperature_, top_p_, min_p_;

@@ -94,4 +94,13 @@ DocumentStore DocumentStore::subset(std::span<const std::uint32_t> chosen) const
   return out;
 }
 
+std::string name_rows(const DocumentStore& store, std::span<const std::uint32_t> documents) {
+  constexpr std::size_t kShown = 5;
+  std::vector<std::string> rows;
+  for (const std::uint32_t document : documents.first(std::min(kShown, documents.size()))) {
+    rows.push_back(store.source(document));
+  }
+  return join(rows) + (documents.size() > kShown ? ", ..." : "");
+}
+
 }  // namespace lora_train::data

@@ -1,3 +1,5 @@
+#include "lora_train/train/build_run.h"
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -12,10 +14,11 @@
 #include "lora_train/config/load.h"
 #include "lora_train/kernels/graph.h"
 #include "lora_train/metrics/host_memory.h"
+#include "lora_train/planner/memory_plan.h"
+#include "lora_train/saving/checkpoint_tensors.h"
 #include "lora_train/storage/read_ahead.h"
-#include "checkpoint_tensors.h"
-#include "run_state.h"
-#include "memory_plan.h"
+#include "lora_train/train/rehearsal.h"
+#include "lora_train/tuning/tuning_cases.h"
 #include "untrained_row.h"
 
 namespace lora_train::train {
@@ -100,7 +103,7 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
                           checkpoint.string() + " is of step " + std::to_string(found.state.step) +
                           ". Raise it, or resume from an earlier checkpoint");
   }
-  load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), *run.model.parameters, *run.optimizer);
+  saving::load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), *run.model.parameters, *run.optimizer);
   run.model.weights->refresh();
   run.state = found.state;
   log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
@@ -114,7 +117,7 @@ checkpoint::Contents checkpoint_contents(const Run& run) {
   checkpoint::Contents contents;
   contents.total_steps = run.plan->total_steps();
   contents.num_epochs = run.profile().num_epochs.value_or(0);
-  const ModelFiles& files = run.files;
+  const runtime::ModelFiles& files = run.files;
   contents.fingerprints = {run.data.fingerprint, files.tokenizer ? files.tokenizer->fingerprint() : "",
                            files.chat_template ? files.chat_template->fingerprint() : "", run.model.fingerprint,
                            run.request.profile_hash};
@@ -142,25 +145,48 @@ std::vector<std::string> paths_with_dropout(const Run& run) {
   return paths;
 }
 
+/// Of the documents of the largest micro-batch.
+std::vector<std::int64_t> lengths_of_largest(Run& run) {
+  std::vector<std::int64_t> lengths;
+  for (const auto document : largest_micro_batch(run).plan.micro_batches.front().documents) {
+    lengths.push_back(run.data.train.num_tokens(document));
+  }
+  return lengths;
+}
+
+/// Supervised tokens of a micro-batch, on average.
+std::int64_t mean_supervised(Run& run) {
+  const auto tokens = static_cast<double>(std::max<std::int64_t>(run.data.train.total_tokens(), 1));
+  const double share = static_cast<double>(run.data.train.total_supervised()) / tokens;
+  return std::max<std::int64_t>(1, std::llround(share * static_cast<double>(largest_micro_batch(run).num_tokens)));
+}
+
 }  // namespace
 
 void tune_spec(Run& run, std::int64_t chunk_rows) {
-  RunSpec& spec = run.spec;
-  const std::optional<std::int64_t> kept = kept_loss_chunk(run, chunk_rows, spec.spare_bytes());
+  planner::RunSpec& spec = run.spec;
+  const at::Tensor& head = run.model.weights->acquire_outer(model::Pass::kForward).head;
+  const std::optional<std::int64_t> kept = tuning::kept_loss_chunk(head, chunk_rows, spec.spare_bytes());
   if (kept) spec.loss_chunk_bytes = *kept;
   if (!run.tuning) return;
   try {
-    tune_attention(run);
-    if (!kept) spec.loss_chunk_bytes = tune_loss_chunk(run, spec.spare_bytes());
+    if (run.profile().attn_implementation == AttnImplementation::kAuto) {
+      const auto chosen = tuning::tune_attention(run.tuning->tuner(), *run.model.decoder, lengths_of_largest(run), run.device.device);
+      spec.attention = chosen.full;
+      spec.windowed_attention = chosen.windowed;
+    }
+    if (!kept) {
+      spec.loss_chunk_bytes = tuning::tune_loss_chunk(run.tuning->tuner(), head, mean_supervised(run), spec.spare_bytes());
+    }
   } catch (const c10::OutOfMemoryError& error) {
     log_info(std::string("tuning: chosen by rule, there is no memory to measure in: ") + error.what_without_backtrace());
   }
-  release_unused_memory(run.device);
+  runtime::release_unused_memory(run.device);
 }
 
 void allocate(Run& run) {
   const Profile& profile = run.profile();
-  const RunSpec& spec = run.spec;
+  const planner::RunSpec& spec = run.spec;
   model::Decoder& decoder = *run.model.decoder;
   const std::int64_t max_tokens = spec.max_tokens;
   const bool has_weights = run.data.has_weights();
@@ -169,12 +195,12 @@ void allocate(Run& run) {
   run.activations = std::make_unique<model::Activations>(
       decoder.shape, model::ActivationOptions{max_tokens, true, profile.lora_dropout > 0}, spec.recompute, decoder.dtype,
       run.device.device);
-  run.loss_head = plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes, has_weights);
+  run.loss_head = runtime::plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes, has_weights);
   if (run.device.is_cuda() || kernels::can_capture()) {
     run.batch_classes = data::choose_batch_classes(data::batch_shapes(run.data.train, *run.plan), max_tokens);
   }
-  run.feed = std::make_unique<BatchFeed>(
-      run.device, BatchFeedOptions{max_tokens, profile.dataloader_pin_memory, profile.lora_dropout > 0,
+  run.feed = std::make_unique<runtime::BatchFeed>(
+      run.device, runtime::BatchFeedOptions{max_tokens, profile.dataloader_pin_memory, profile.lora_dropout > 0,
                                    profile.adapter == AdapterKind::kNone, run.batch_classes, run.loss_head->chunk_rows(),
                                    has_weights});
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
@@ -188,10 +214,10 @@ void allocate(Run& run) {
       profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), dropout_paths, {}, false});
 }
 
-RunFacts facts_of(const Run& run) {
-  RunFacts facts{run.profile(), run.files.config, run.adapters.specs, run.data.max_seq_len, !run.data.evals.empty()};
+planner::RunFacts facts_of(const Run& run) {
+  planner::RunFacts facts{run.profile(), run.files.config, run.adapters.specs, run.data.max_seq_len, !run.data.evals.empty()};
   facts.is_cuda = run.device.is_cuda();
-  facts.memory_bytes = facts.is_cuda ? memory_budget(run.device) : metrics::available_host_memory() / 2;
+  facts.memory_bytes = facts.is_cuda ? planner::memory_budget(run.device) : metrics::available_host_memory() / 2;
   facts.num_multiprocessors = run.device.num_multiprocessors;
   return facts;
 }
@@ -203,20 +229,20 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   if (checkpoint) found = checkpoint::describe(*checkpoint);
   run->state.started_at = found ? found->state.started_at : static_cast<std::int64_t>(std::time(nullptr));
   tokenizer::set_template_time(run->state.started_at);
-  run->files = open_model(profile);
+  run->files = runtime::open_model(profile);
   run->startup.end_phase("open model");
-  run->device = start_device(profile, run->files.config);
+  run->device = runtime::start_device(profile, run->files.config);
   run->max_steps_in_flight = run->device.is_cuda() ? kMaxStepsInFlight : 0;
-  run->adapters = choose_adapters(profile, run->files);
+  run->adapters = runtime::choose_adapters(profile, run->files);
   run->startup.end_phase("device");
   {
     // Planning needs the data, and weights the plan: what can go on meanwhile is the disk.
     const storage::ReadAhead weights(run->files.resolved.folder, metrics::available_host_memory() / 2);
-    run->data = load_data(profile, run->files, true);
+    run->data = runtime::load_data(profile, run->files, true);
   }
   run->startup.end_phase("data");
   throw_if_stop_requested();
-  run->spec = decide(facts_of(*run));
+  run->spec = planner::decide(facts_of(*run));
   if (run->device.is_cuda()) {
     log_info("GPU memory planned: " + format_bytes(static_cast<double>(run->spec.memory.total())) + " (" +
              run->spec.memory.describe() + ")");
@@ -230,10 +256,10 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   }
   const bool train_all = profile.adapter == AdapterKind::kNone;
   run->startup.end_phase("plan");
-  run->model = load_model(profile, run->device, run->files, run->adapters, train_all, run->data.max_seq_len);
+  run->model = runtime::load_model(profile, run->device, run->files, run->adapters, train_all, run->data.max_seq_len);
   check_stop_token_row(*run);
   run->startup.end_phase("weights");
-  run->tuning = start_tuning(profile, run->device, found ? found->state.tuning : "");
+  run->tuning = tuning::start_tuning(profile, run->device, found ? found->state.tuning : "");
   tune_spec(*run, found ? found->state.loss_chunk_rows : 0);
   if (run->tuning) run->startup.end_phase("tuning");
   allocate(*run);

@@ -1,4 +1,4 @@
-#include "rehearsal.h"
+#include "lora_train/train/rehearsal.h"
 
 #include <c10/util/Exception.h>
 
@@ -7,7 +7,9 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/kernels/graph.h"
-#include "memory_plan.h"
+#include "lora_train/planner/memory_plan.h"
+#include "lora_train/train/build_run.h"
+#include "lora_train/tuning/tuning.h"
 
 namespace lora_train::train {
 namespace {
@@ -46,7 +48,7 @@ void rehearse_evaluation(const Run& run) {
         most = num_tokens;
       }
     }
-    if (largest != nullptr) evaluate(run.eval_context(), run.data.evals[i], {*largest});
+    if (largest != nullptr) evaluate::evaluate(run.eval_context(), run.data.evals[i], {*largest});
   }
 }
 
@@ -78,8 +80,8 @@ model::Batch put_example(Run& run, int class_index, const data::StepPlan& exampl
 void end_capture(Run& run) {
   run.scalars->set_frozen(false);
   run.context->is_updating = false;
-  wait_for(run.device);  // a device that has failed says so here
-  if (run.context->graphs == nullptr) release_unused_memory(run.device);
+  runtime::wait_for(run.device);  // a device that has failed says so here
+  if (run.context->graphs == nullptr) runtime::release_unused_memory(run.device);
 }
 
 }  // namespace
@@ -95,7 +97,7 @@ void capture_steps(Run& run) {
   try {
     std::map<int, model::Batch> batches;
     for (const auto& [class_index, example] : examples_of_classes(run)) {
-      const auto tuned_products = tune_products(run);
+      const auto tuned_products = tuning::tune_products(run.tuning.get());
       run.scalars->set_frozen(true);
       train_step(*run.context, example, build_in_place(run.data.train, example), 0);
       wait_for_step(*run.context, example);
@@ -121,16 +123,16 @@ void capture_steps(Run& run) {
 
 std::string rehearse(Run& run) {
   const LargestMicroBatch& largest = largest_micro_batch(run);
-  const auto tuned_products = tune_products(run);
+  const auto tuned_products = tuning::tune_products(run.tuning.get());
   try {
     run.scalars->set_frozen(true);
     train_step(*run.context, largest.plan, build_in_place(run.data.train, largest.plan), 0);
     wait_for_step(*run.context, largest.plan);
     rehearse_evaluation(run);
     run.scalars->set_frozen(false);
-    wait_for(run.device);
+    runtime::wait_for(run.device);
   } catch (const c10::OutOfMemoryError& error) {
-    throw_out_of_memory(run, error.what_without_backtrace());
+    planner::throw_out_of_memory(planner::memory_case(facts_of(run), run.spec), run.device, error.what_without_backtrace());
   }
   return "the largest micro-batch (step " + std::to_string(largest.plan.step) + ", " + std::to_string(largest.num_tokens) +
          " tokens)";

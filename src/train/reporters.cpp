@@ -1,6 +1,7 @@
+#include "reporters.h"
+
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
-#include "run_state.h"
 
 namespace lora_train::train {
 namespace {

@@ -1,6 +1,7 @@
+#include "lora_train/train/run_training.h"
+
 #include <algorithm>
 
-#include "folder_lock.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/file.h"
@@ -12,16 +13,30 @@
 #include "lora_train/data/run_plan.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/metrics/run_page.h"
-#include "lora_train/train/run.h"
-#include "output_folder.h"
-#include "rehearsal.h"
-#include "result_folder.h"
-#include "run_state.h"
+#include "lora_train/metrics/summary.h"
+#include "lora_train/run_folder/folder_lock.h"
+#include "lora_train/run_folder/output_folder.h"
+#include "lora_train/saving/result_folder.h"
+#include "lora_train/train/build_run.h"
+#include "lora_train/train/rehearsal.h"
+#include "reporters.h"
+#include "train_loop.h"
 
 namespace lora_train::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+run_folder::OutputRequest output_request(const TrainRequest& request) {
+  return {request.profile, request.allow_changed, request.overwrite};
+}
+
+/// All choices are made: to the checkpoints, the cache and the log.
+void finish_tuning(Run& run) {
+  if (!run.tuning) return;
+  run.tuning->finish();
+  run.state.tuning = run.tuning->text();
+}
 
 metrics::Ledger summary_ledger(const data::Ledger& ledger) {
   metrics::Ledger out{ledger.total, ledger.kept, {}};
@@ -52,10 +67,10 @@ void describe_stop(metrics::RunSummary& summary, const StopError& error) {
 }
 
 /// The run is known to start: what stands in the folder makes room for it.
-void take_over(const TrainRequest& request, const OutputDecision& decision, std::int64_t step) {
+void take_over(const TrainRequest& request, const run_folder::OutputDecision& decision, std::int64_t step) {
   const fs::path output_dir = request.profile.output_dir;
   if (request.overwrite) {
-    delete_run(output_dir);
+    run_folder::delete_run(output_dir);
     set_log_file(output_dir / "run.log");
   }
   remove_tree(output_dir / "summary.json");  // of what was there before: until the end there is no result
@@ -65,7 +80,7 @@ void take_over(const TrainRequest& request, const OutputDecision& decision, std:
 }
 
 /// The run itself, from a folder that is ours.
-void run_in_folder(const TrainRequest& request, const OutputDecision& decision, metrics::RunSummary& summary) {
+void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision& decision, metrics::RunSummary& summary) {
   const fs::path output_dir = request.profile.output_dir;
   const auto run = build_run(request, decision.checkpoint);
   summary.ledger = summary_ledger(run->data.ledger);
@@ -75,14 +90,14 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
   Reporters reporters(request.profile, request.quiet);
   reporters.drop_after(decision.checkpoint ? run->state.step : -1);
   reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
-                                       run->device.name, 1, run_name(request.profile), run->plan->rows_per_epoch(),
+                                       run->device.name, 1, run_folder::run_name(request.profile), run->plan->rows_per_epoch(),
                                        static_cast<long long>(run->data.train.size()), metrics::now_s()});
   run->startup.end_phase("output folder");
   summary.gpu = run->device.is_cuda() ? run->device.name : "";
   summary.num_gpus = run->device.is_cuda() ? 1 : 0;
   try {
     if (run->device.is_cuda() && run->state.step < run->plan->total_steps()) {
-      log_info("before step 1: " + rehearse(*run) + " fits; " + memory_in_words(run->device));
+      log_info("before step 1: " + rehearse(*run) + " fits; " + runtime::memory_in_words(run->device));
       run->startup.end_phase("rehearsal");
       capture_steps(*run);
       run->startup.end_phase("recording");
@@ -91,7 +106,7 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
     }
     train_loop(*run, reporters, summary);
     if (summary.status == "done") {
-      summary.adapter = write_result(request.profile, run->files, run->adapters, run->host_parameters(), run->state).string();
+      summary.adapter = saving::write_result(request.profile, run->files, run->adapters, run->host_parameters(), run->state).string();
     }
   } catch (...) {
     describe_failure(summary);
@@ -107,7 +122,7 @@ void run_in_folder(const TrainRequest& request, const OutputDecision& decision, 
 
 metrics::RunSummary new_summary(const TrainRequest& request) {
   metrics::RunSummary summary;
-  summary.run_name = run_name(request.profile);
+  summary.run_name = run_folder::run_name(request.profile);
   summary.profile_hash = request.profile_hash;
   summary.version = version();
   return summary;
@@ -123,7 +138,7 @@ void finish_summary(metrics::RunSummary& summary, const Profile& profile, Clock:
 
 /// Everything up to step 1, and the largest micro-batch; writes nothing.
 metrics::RunSummary dry_run(const TrainRequest& asked) {
-  const OutputDecision decision = look_at_output_folder(asked);
+  const run_folder::OutputDecision decision = run_folder::look_at_output_folder(output_request(asked));
   metrics::RunSummary summary = new_summary(asked);
   if (decision.is_complete) {
     summary.reason = "dry run: the run in " + asked.profile.output_dir + " is complete already";
@@ -145,14 +160,14 @@ metrics::RunSummary dry_run(const TrainRequest& asked) {
 TrainResult end_run(metrics::RunSummary& summary, const Profile& profile, Clock::time_point start) {
   const fs::path output_dir = profile.output_dir;
   finish_summary(summary, profile, start);
-  if (!holds_done_summary(output_dir)) {
+  if (!run_folder::holds_done_summary(output_dir)) {
     metrics::write_summary(output_dir / "summary.json", summary);
     metrics::write_report(output_dir);
   }
   return {summary.exit_code, metrics::to_json(summary)};
 }
 
-TrainResult run_decided(const TrainRequest& request, const OutputDecision& decision, Clock::time_point start) {
+TrainResult run_decided(const TrainRequest& request, const run_folder::OutputDecision& decision, Clock::time_point start) {
   metrics::RunSummary summary = new_summary(request);
   const fs::path log_file = fs::path(request.profile.output_dir) / "run.log";
   if (!request.overwrite) set_log_file(log_file);  // else once the old one is deleted
@@ -185,10 +200,10 @@ TrainResult run_training(const TrainRequest& request) {
     finish_summary(summary, request.profile, start);
     return {0, metrics::to_json(summary)};
   }
-  const FolderLock lock(request.profile.output_dir);
-  OutputDecision decision;
+  const run_folder::FolderLock lock(request.profile.output_dir);
+  run_folder::OutputDecision decision;
   try {
-    decision = prepare_output_folder(request);
+    decision = run_folder::prepare_output_folder(output_request(request));
   } catch (const StopError& error) {  // while checkpoints were read
     metrics::RunSummary summary = new_summary(request);
     describe_stop(summary, error);

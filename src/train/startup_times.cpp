@@ -1,4 +1,4 @@
-#include "startup_times.h"
+#include "lora_train/train/startup_times.h"
 
 #include <algorithm>
 #include <cstdio>

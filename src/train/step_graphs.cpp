@@ -1,6 +1,6 @@
-#include "step_graphs.h"
+#include "lora_train/train/step_graphs.h"
 
-#include "train_step.h"
+#include "lora_train/train/train_step.h"
 
 namespace lora_train::train {
 

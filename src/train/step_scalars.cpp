@@ -1,4 +1,4 @@
-#include "step_scalars.h"
+#include "lora_train/train/step_scalars.h"
 
 #include <ATen/ATen.h>
 
@@ -9,7 +9,7 @@
 
 namespace lora_train::train {
 
-StepScalars::StepScalars(const RunDevice& device, std::int64_t num_dropout_keys)
+StepScalars::StepScalars(const runtime::RunDevice& device, std::int64_t num_dropout_keys)
     : run_device_(device), slots_(kMaxStepsInFlight + 1) {
   scalars_ = at::zeros({optim::kNumStepScalars}, at::TensorOptions(at::kDouble).device(device.device));
   keys_ = at::zeros({num_dropout_keys, 2}, at::TensorOptions(at::kInt).device(device.device));
@@ -23,11 +23,11 @@ StepScalars::StepScalars(const RunDevice& device, std::int64_t num_dropout_keys)
 }
 
 StepScalars::~StepScalars() {
-  if (is_done(run_device_)) return;
+  if (runtime::is_done(run_device_)) return;
   for (auto& slot : slots_) {
-    keep_forever(slot.there);
-    keep_forever(slot.keys);
-    keep_forever(slot.back);
+    runtime::keep_forever(slot.there);
+    runtime::keep_forever(slot.keys);
+    runtime::keep_forever(slot.back);
   }
 }
 
@@ -47,7 +47,7 @@ void StepScalars::end() {
   if (ended_ == begun_) throw ShapeError("StepScalars", "no step has begun");
   Slot& slot = slots_[ended_++ % slots_.size()];
   slot.back.copy_(scalars_, /*non_blocking=*/true);
-  if (slot.arrived) slot.arrived->record(compute_stream(run_device_));
+  if (slot.arrived) slot.arrived->record(runtime::compute_stream(run_device_));
 }
 
 std::array<double, optim::kNumStepScalars> StepScalars::wait() {

@@ -1,19 +1,23 @@
+#include "train_loop.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <deque>
 #include <unordered_set>
 
-#include "background_saver.h"
-#include "evaluate.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/data/loader.h"
+#include "lora_train/evaluate/evaluate.h"
 #include "lora_train/metrics/host_memory.h"
-#include "memory_plan.h"
-#include "run_state.h"
+#include "lora_train/planner/memory_plan.h"
+#include "lora_train/runtime/run_device.h"
+#include "lora_train/saving/background_saver.h"
+#include "lora_train/train/build_run.h"
+#include "lora_train/train/train_step.h"
 
 namespace lora_train::train {
 namespace {
@@ -55,7 +59,7 @@ class Loop {
  public:
   Loop(Run& run, Reporters& reporters, metrics::RunSummary& summary)
       : run_(run), reporters_(reporters), summary_(summary), evals_(run.profile().eval_steps, *run.plan),
-        saves_(run.profile().save_steps, *run.plan), saver_(run) {}
+        saves_(run.profile().save_steps, *run.plan), saver_(run.saved_parts()) {}
 
   void operator()() {
     summary_.total_steps = run_.plan->total_steps();
@@ -126,7 +130,7 @@ class Loop {
       in_flight_.push_back({plan, learning_rate, plan_ms + data_wait_ms});
     } catch (const c10::OutOfMemoryError& error) {
       finish_all_steps();
-      throw_out_of_memory(run_, error.what_without_backtrace());
+      planner::throw_out_of_memory(planner::memory_case(facts_of(run_), run_.spec), run_.device, error.what_without_backtrace());
     } catch (...) {  // a stop among them: the steps before are whole
       finish_all_steps();
       throw;
@@ -134,7 +138,7 @@ class Loop {
   }
 
   void end_startup(std::int64_t step) {
-    segments_after_first_step_ = device_memory(run_.device).num_segments;
+    segments_after_first_step_ = runtime::device_memory(run_.device).num_segments;
     run_.startup.end_phase("step " + std::to_string(step));
     run_.startup.finish();
     log_info("start to end of step " + std::to_string(step) + ": " + run_.startup.in_words());
@@ -193,7 +197,7 @@ class Loop {
     record.tokens_per_s = static_cast<double>(plan.num_tokens) / step_s;
     record.step_ms = step_s * 1000;
     record.data_wait_ms = step.data_wait_ms;
-    if (run_.device.is_cuda()) record.memory_gib = gib(device_memory(run_.device).reserved);
+    if (run_.device.is_cuda()) record.memory_gib = gib(runtime::device_memory(run_.device).reserved);
     record.time = metrics::now_s();
     record.elapsed_s = run_.elapsed_s();
     record.eta_s = eta_s;
@@ -207,7 +211,7 @@ class Loop {
     double loss_sum = 0, weight_sum = 0;
     for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
       const auto start = Clock::now();
-      const EvalResult result = evaluate(run_.eval_context(), run_.data.evals[i], run_.eval_plans[i]);
+      const evaluate::EvalResult result = evaluate::evaluate(run_.eval_context(), run_.data.evals[i], run_.eval_plans[i]);
       metrics::EvalRecord record{run_.state.step, result.name, result.loss, result.perplexity, result.token_accuracy,
                                  result.num_tokens, seconds_since(start), result.ece};
       reporters_.write(record);
@@ -246,7 +250,7 @@ class Loop {
     const auto start = Clock::now();
     refuse_more_failures(finish_save());
     reporters_.flush();
-    saver_.start();
+    saver_.start(run_.state);
     last_save_ = Clock::now();
     stall_s_ = seconds_since(start);
   }
@@ -315,9 +319,9 @@ class Loop {
     summary_.supervised_tokens = state.supervised_tokens;
     summary_.train_s = train_s_;
     if (run_.device.is_cuda()) {
-      const DeviceMemory memory = device_memory(run_.device);
+      const runtime::DeviceMemory memory = runtime::device_memory(run_.device);
       summary_.peak_memory_gib = gib(memory.peak_reserved);
-      log_info("GPU memory: " + memory_in_words(run_.device) + "; " +
+      log_info("GPU memory: " + runtime::memory_in_words(run_.device) + "; " +
                std::to_string(memory.num_segments - segments_after_first_step_) + " segments taken after step " +
                std::to_string(first_step_ + 1));
     }
@@ -338,7 +342,7 @@ class Loop {
   Schedule evals_, saves_;
   std::unique_ptr<data::Loader> loader_;
   const std::int64_t first_step_ = run_.state.step;
-  BackgroundSaver saver_;
+  saving::BackgroundSaver saver_;
   std::deque<StepInFlight> in_flight_;
   Clock::time_point last_finish_;
   std::int64_t segments_after_first_step_ = 0;

@@ -1,4 +1,4 @@
-#include "train_step.h"
+#include "lora_train/train/train_step.h"
 
 #include <ATen/ATen.h>
 
@@ -24,7 +24,7 @@ namespace {
   throw NumericError("step " + std::to_string(plan.step),
                      "loss " + std::to_string(result.loss) + ", gradient norm " + std::to_string(result.grad_norm) +
                          ": not finite. Nothing was updated. Rows of this step: " +
-                         name_rows(context.documents, documents) +
+                         data::name_rows(context.documents, documents) +
                          ". Look at these rows and at the base weights; a lower learning_rate, warmup_ratio or max_grad_norm often helps");
 }
 
@@ -89,15 +89,6 @@ NextMicroBatch build_in_place(const data::DocumentStore& store, const data::Step
     place->batch = data::build_micro_batch(store, plan.micro_batches[place->next++], place->buffer);
     return std::shared_ptr<const data::MicroBatch>(place, &place->batch);
   };
-}
-
-std::string name_rows(const data::DocumentStore& store, std::span<const std::uint32_t> documents) {
-  constexpr std::size_t kShown = 5;
-  std::vector<std::string> rows;
-  for (const std::uint32_t document : documents.first(std::min(kShown, documents.size()))) {
-    rows.push_back(store.source(document));
-  }
-  return join(rows) + (documents.size() > kShown ? ", ..." : "");
 }
 
 double train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate,

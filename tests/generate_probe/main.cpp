@@ -66,7 +66,7 @@ generate::GeneratorLimits read_limits(const json& request) {
   return limits;
 }
 
-generate::SamplingOptions read_sampling(const json& request) {
+SamplingOptions read_sampling(const json& request) {
   const json sampling = request.value("sampling", json::object());
   return {sampling.value("temperature", 0.0), sampling.value("top_k", std::int64_t{0}),
                       sampling.value("top_p", 1.0), sampling.value("min_p", 0.0), sampling.value("seed", std::uint64_t{0})};

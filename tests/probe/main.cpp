@@ -25,9 +25,12 @@
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/optim/lr_schedule.h"
 #include "lora_train/storage/safetensors.h"
+#include "lora_train/train/build_run.h"
+#include "lora_train/train/rehearsal.h"
+#include "lora_train/train/run_state.h"
 #include "support/captured_graph.h"
-#include "train/rehearsal.h"
-#include "train/run_state.h"
+#include "train/reporters.h"
+#include "train/train_loop.h"
 
 namespace lora_train {
 namespace {

@@ -86,4 +86,7 @@ class DocumentStore {
   std::shared_ptr<const std::vector<Source>> sources_ = std::make_shared<const std::vector<Source>>();
 };
 
+/// The first five of these documents as "file:line, file:line, ...", for messages.
+std::string name_rows(const DocumentStore& store, std::span<const std::uint32_t> documents);
+
 }  // namespace lora_train::data

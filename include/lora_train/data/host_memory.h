@@ -1,4 +1,4 @@
-// Host memory that micro-batches lie in. What goes to a GPU is copied to page-locked memory by train/batch_feed.
+// Host memory that micro-batches lie in. What goes to a GPU is copied to page-locked memory by runtime/batch_feed.
 #pragma once
 
 #include <cstddef>

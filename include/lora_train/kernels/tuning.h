@@ -1,5 +1,5 @@
 // Autotuning: measures which of several candidates computes the same thing fastest on this machine. One process does it once,
-// before step 1; the results are text, kept in the checkpoint and a disk cache (train/tuning_store.h). No torch.
+// before step 1; the results are text, kept in the checkpoint and a disk cache (tuning/tuning_store.h). No torch.
 #pragma once
 
 #include <functional>

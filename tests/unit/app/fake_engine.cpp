@@ -6,15 +6,15 @@
 #include <cstdlib>
 #include <new>
 
+#include "lora_train/app/engine_api.h"
 #include "lora_train/base/build_id.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/metrics/summary.h"
-#include "lora_train/train/requests.h"
 #include "lora_train_build_id.h"
 
-namespace lora_train::train {
+namespace lora_train::app {
 namespace {
 
 void throw_as_named(const std::string& name) {
@@ -29,7 +29,7 @@ void throw_as_named(const std::string& name) {
   if (name == "unknown") throw 42;  // NOLINT: the point of the test
 }
 
-std::string text_of(const TrainRequest& request) {
+std::string text_of(const train::TrainRequest& request) {
   const Profile& profile = request.profile;
   return profile.model + "|" + profile.datasets.at(0).path + "|" +
          (profile.eval_datasets.empty() ? "-" : profile.eval_datasets[0].path) + "|" + profile.output_dir + "|" +
@@ -39,7 +39,7 @@ std::string text_of(const TrainRequest& request) {
          (request.quiet ? "quiet" : "") + "|" + std::to_string(request.profile_hash.size());
 }
 
-TrainResult train(const TrainRequest& request) {
+train::TrainResult train(const train::TrainRequest& request) {
   log_info("fake engine");
   throw_as_named(request.profile.run_name);
   metrics::RunSummary summary;
@@ -52,14 +52,14 @@ TrainResult train(const TrainRequest& request) {
   return {summary.exit_code, metrics::to_json(summary)};
 }
 
-std::vector<EvalResult> evaluate(const EvalRequest& request) {
+std::vector<evaluate::EvalResult> evaluate(const evaluate::EvalRequest& request) {
   return {{"val", 0.5, std::exp(0.5), 0.75, 0.01, 1234567}, {request.adapter.string(), 1, 2, 0, 0, 1}};
 }
 
 // Answers each prompt with its own tokens.
-GenerateTotals generate(const GenerateRequest& request, GenerateSink& sink) {
+evaluate::GenerateTotals generate(const evaluate::GenerateRequest& request, evaluate::GenerateSink& sink) {
   throw_as_named(request.profile.run_name);
-  GenerateTotals totals;
+  evaluate::GenerateTotals totals;
   sink.on_start();
   for (std::size_t i = 0; i < request.prompts.size(); ++i) {
     for (const bool is_base : {true, false}) {
@@ -74,14 +74,14 @@ GenerateTotals generate(const GenerateRequest& request, GenerateSink& sink) {
   return totals;
 }
 
-BenchResult bench(const BenchRequest& request) {
+bench::BenchResult bench(const bench::BenchRequest& request) {
   throw_as_named(request.profile.run_name);
-  BenchResult result;
+  bench::BenchResult result;
   result.shape = request.shape;
   result.tokens = 1000;
   result.classes = {{"norm", 2, 3, 4000, 1000, 0, 6000, 1.5}};
   result.bound = {1e-3, 0, 1e-3};
-  if (!request.count_only) result.speed = BenchSpeed{.step_ms = 10, .tokens_per_s = 100000};
+  if (!request.count_only) result.speed = bench::BenchSpeed{.step_ms = 10, .tokens_per_s = 100000};
   return result;
 }
 
@@ -91,7 +91,7 @@ lora::MergeCheck check_merge(const lora::MergeCheckRequest& request) {
   return {0.25, 8, request.rows.size() - 1, 2, 40, 1};
 }
 
-std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
+std::vector<doctor::KernelCheck> check_kernels(const doctor::DoctorRequest& request) {
   if (std::getenv("FAKE_KERNELS_THROW") != nullptr) throw DeviceError("cuda:0", "out of memory");
   const bool passes = std::getenv("FAKE_KERNEL_FAILS") == nullptr;
   return {{"swiglu forward fp32", "N=3 F=5", passes ? 1e-7 : 0.5, 1e-5, 12.5, 40, passes,
@@ -99,15 +99,15 @@ std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
 }
 
 }  // namespace
-}  // namespace lora_train::train
+}  // namespace lora_train::app
 
 extern "C" const char* lora_train_build_id() {
   const char* const other = std::getenv("FAKE_ENGINE_BUILD_ID");
   return other != nullptr ? other : LORA_TRAIN_BUILD_ID;
 }
 
-extern "C" const lora_train::train::EngineApi* lora_train_engine() {
-  using namespace lora_train::train;
+extern "C" const lora_train::app::EngineApi* lora_train_engine() {
+  using namespace lora_train::app;
   static const EngineApi api = {&train, &evaluate, &torch_version, &check_kernels, &generate, &check_merge, &bench};
   return &api;
 }

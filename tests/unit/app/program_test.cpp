@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lora_train/base/file.h"
-#include "lora_train/train/requests.h"
 #include "lora_train_build_id.h"
 #include "support/run_command.h"
 #include "support/temporary_folder.h"

@@ -58,7 +58,7 @@ TEST(Trainables, RefusesWhatIsNotThereOrNotAdjacent) {
   EXPECT_THROW((void)parameters.value("d"), ShapeError);
   EXPECT_THROW((void)parameters.joined(parameters.values, {"a", "c"}), ShapeError);
   EXPECT_THROW(Trainables({{"a", {1}, true}, {"a", {1}, true}}), ShapeError);
-  for (const double factor : {0.0, -1.0, NAN}) EXPECT_THROW(Trainables({{"a", {1}, true, factor}}), ShapeError);
+  for (const double factor : std::vector<double>{0.0, -1.0, NAN}) EXPECT_THROW(Trainables({{"a", {1}, true, factor}}), ShapeError);
 }
 
 }  // namespace

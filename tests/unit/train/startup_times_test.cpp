@@ -1,4 +1,4 @@
-#include "train/startup_times.h"
+#include "lora_train/train/startup_times.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,31 @@
+// What the executable and liblora_train_engine.so agree on. No torch: the executable sees it before LibTorch is loaded.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lora_train/bench/bench_request.h"
+#include "lora_train/doctor/doctor_request.h"
+#include "lora_train/evaluate/eval_request.h"
+#include "lora_train/evaluate/generate_request.h"
+#include "lora_train/lora/merge_check.h"
+#include "lora_train/train/train_request.h"
+
+namespace lora_train::app {
+
+/// The table of functions that liblora_train_engine.so exports through lora_train_engine(). Functions throw Error.
+/// Valid only where the library's lora_train_build_id() is the caller's LORA_TRAIN_BUILD_ID: ask for that first.
+struct EngineApi {
+  train::TrainResult (*train)(const train::TrainRequest&);
+  std::vector<evaluate::EvalResult> (*evaluate)(const evaluate::EvalRequest&);
+  std::string (*torch_version)();
+  std::vector<doctor::KernelCheck> (*check_kernels)(const doctor::DoctorRequest&);
+  /// StopError between two tokens; what was done by then has been given to the sink.
+  evaluate::GenerateTotals (*generate)(const evaluate::GenerateRequest&, evaluate::GenerateSink&);
+  lora::MergeCheck (*check_merge)(const lora::MergeCheckRequest&);
+  bench::BenchResult (*bench)(const bench::BenchRequest&);
+};
+
+}  // namespace lora_train::app
+
+extern "C" const lora_train::app::EngineApi* lora_train_engine();

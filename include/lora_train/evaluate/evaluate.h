@@ -1,0 +1,28 @@
+// Loss, token accuracy and calibration of a model on a set of documents.
+#pragma once
+
+#include "lora_train/data/plan.h"
+#include "lora_train/data/prepare.h"
+#include "lora_train/evaluate/eval_request.h"
+#include "lora_train/model/activations.h"
+#include "lora_train/model/decoder.h"
+#include "lora_train/model/loss_head.h"
+#include "lora_train/runtime/batch_feed.h"
+
+namespace lora_train::evaluate {
+
+/// Parts that an evaluation works on.
+struct EvalContext {
+  model::Decoder& decoder;
+  model::Activations& activations;
+  model::LossHead& loss_head;
+  runtime::BatchFeed& feed;
+};
+
+/// Runs through all documents once. The loss is the mean over supervised tokens by their weights; accuracy and calibration
+/// count each token once. Throws StopError between micro-batches. ece: 15 equal-width bins over the confidence
+/// of the most likely token. Throws NumericError, naming rows of the micro-batch, when its loss is not finite.
+EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
+                    const std::vector<data::MicroBatchPlan>& plan);
+
+}  // namespace lora_train::evaluate

@@ -1,0 +1,57 @@
+// What a run will do, decided before anything is allocated: plain data, made from facts alone, the same for training, bench
+// and dry runs. allocate() (train/build_run.h) makes the run that it describes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lora_train/kernels/attention.h"
+#include "lora_train/planner/memory_plan.h"
+
+namespace lora_train::planner {
+
+/// What decides: the profile, the model, and what was found out about data and device.
+struct RunFacts {
+  const Profile& profile;
+  const model::ModelConfig& config;
+  const std::vector<model::AdapterSpec>& adapters;
+  std::int64_t max_seq_len = 0;
+  bool has_evaluation = false;
+  bool is_cuda = false;
+  std::int64_t memory_bytes = 0;     ///< GPU: what the whole run may take; CPU: what activations may take
+  int num_multiprocessors = 0;       ///< of a GPU
+  std::int64_t auto_tokens = data::kAutoMicroBatchTokens;  ///< CPU: tokens of a micro-batch with micro_batch_size: auto
+};
+
+struct RunSpec {
+  std::int64_t max_seq_len = 0;
+  std::int64_t micro_batch_size = 1, global_batch_size = 1;  ///< rows of a micro-batch, of a step over all ranks
+  std::int64_t eval_micro_batch_size = 1;
+  std::int64_t max_tokens = 0;  ///< that the buffers hold: of the largest micro-batch, evaluations included
+  std::vector<model::Recompute> recompute;  ///< per layer
+  kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
+  kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< of layers with a sliding window
+  std::int64_t loss_chunk_bytes = model::LossHeadOptions{}.chunk_bytes;
+  std::int64_t memory_bytes = 0;  ///< RunFacts::memory_bytes
+  MemoryPlan memory;              ///< of a GPU; zeros on a CPU
+
+  data::BatchSizes sizes() const { return {micro_batch_size, global_batch_size}; }
+  /// Of memory_bytes, what the plan leaves over.
+  std::int64_t spare_bytes() const { return memory.total() > 0 ? memory_bytes - memory.total() : 0; }
+  bool operator==(const RunSpec&) const = default;
+};
+
+/// The sizes of a spec as plan_memory counts them.
+MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec);
+
+/// A pure function of the facts. GPU: micro_batch_size auto is the largest that fits up to 16384 tokens, and
+/// gradient_checkpointing auto the least recomputation; CPU: the least recomputation whose buffers fit. Throws DeviceError
+/// where a GPU's memory is not enough, which says how much is missing, what holds it, and which keys to change to what.
+RunSpec decide(const RunFacts& facts);
+
+/// One line of JSON, and back. Throws FormatError for text that to_json did not write.
+std::string to_json(const RunSpec& spec);
+RunSpec parse_run_spec(const std::string& json);
+
+}  // namespace lora_train::planner

@@ -1,0 +1,51 @@
+// The rules of an output folder (contract.md, section 4): never overwritten unasked, resumed by default.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lora_train/config/profile.h"
+
+
+namespace lora_train::run_folder {
+
+/// What `train` asks of output_dir.
+struct OutputRequest {
+  Profile profile;
+  std::vector<std::string> allow_changed = {};  ///< keys of --allow-changed
+  bool overwrite = false;
+};
+
+/// What to do with output_dir.
+struct OutputDecision {
+  bool is_complete = false;                         ///< a finished run with this very profile: nothing to do
+  std::optional<std::filesystem::path> checkpoint;  ///< resume from here; otherwise a new run
+  bool goes_back = false;                           ///< it was named: later ones of the folder are another future
+  Profile profile;           ///< the request's; going on, with the numbers that the old run found for `auto`
+  std::string summary_json;  ///< of the finished run, when is_complete
+};
+
+/// Looks and changes nothing. A run that never saved a checkpoint (none there, none in metrics.jsonl) is begun anew, with
+/// a warning when it had finished steps. Throws ConfigError for a difference that forbids going on, with "key: old -> new" lines and the three ways on;
+/// for a model, adapter or template that lies where a run writes or deletes; for files of a run's names in a folder
+/// that never held one. FormatError when the run there has no good checkpoint.
+OutputDecision look_at_output_folder(const OutputRequest& request);
+
+/// The same, then creates the folder and deletes what a process that died left half-written there.
+OutputDecision prepare_output_folder(const OutputRequest& request);
+
+/// Deletes the run that the folder holds, for --overwrite: only what a run writes. Does nothing where there is none.
+void delete_run(const std::filesystem::path& folder);
+
+/// The profile's, else the last part of output_dir.
+std::string run_name(const Profile& profile);
+
+/// Whether summary.json there says that a run came to its end.
+bool holds_done_summary(const std::filesystem::path& folder);
+
+/// Name of the folder with the result: "adapter", or "model" under adapter: none.
+const char* result_name(const Profile& profile);
+
+}  // namespace lora_train::run_folder

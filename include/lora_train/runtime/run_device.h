@@ -1,0 +1,61 @@
+// The device that a run computes on: started, asked, and waited for. On a CPU all of it does nothing.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <string>
+
+#include "lora_train/config/profile.h"
+#include "lora_train/model/model_config.h"
+
+namespace lora_train::runtime {
+
+struct RunDevice {
+  at::Device device = at::kCPU;
+  std::string name = "cpu";     ///< "NVIDIA H200"
+  int num_multiprocessors = 0;  ///< of a GPU
+
+  bool is_cuda() const { return device.is_cuda(); }
+};
+
+/// Chooses by profile and machine, refuses what cannot be used (DeviceError, exit 6) and a large model on a CPU that was
+/// not asked for by name; loads the CUDA half and applies kernels, attn_implementation, tf32 and deterministic. Before
+/// anything is put on the device.
+RunDevice start_device(const Profile& profile, const model::ModelConfig& config);
+
+/// What LibTorch has taken of a GPU's memory (`reserved`, bytes), and what of that is in use (`allocated`). Asks no driver.
+struct DeviceMemory {
+  std::int64_t allocated = 0, reserved = 0, peak_allocated = 0, peak_reserved = 0;
+  std::int64_t num_segments = 0;     ///< blocks ever asked of the driver
+  std::int64_t num_allocations = 0;  ///< tensors ever given out
+};
+DeviceMemory device_memory(const RunDevice& device);
+
+/// Bytes of a GPU, and those that nobody has taken: a question to the driver.
+struct DeviceRoom {
+  std::int64_t total = 0, free = 0;
+};
+DeviceRoom device_room(const RunDevice& device);
+
+/// "12.1 GiB of 139.8 GiB in use, at most 14.0 GiB so far"
+std::string memory_in_words(const RunDevice& device);
+
+/// Gives memory that no tensor holds back to the driver.
+void release_unused_memory(const RunDevice& device);
+
+/// The stream in which a GPU computes.
+c10::Stream compute_stream(const RunDevice& device);
+
+/// Waits until everything that was asked of the device is done.
+void wait_for(const RunDevice& device);
+
+/// For destructors of what the device may still copy from or to: waits as wait_for. False where the device has failed: page-
+/// locked memory must then be kept, since to release it LibTorch asks the device, and throws.
+bool is_done(const RunDevice& device) noexcept;
+/// Keeps the memory of a tensor for as long as the process lives.
+void keep_forever(at::Tensor& tensor) noexcept;
+
+}  // namespace lora_train::runtime

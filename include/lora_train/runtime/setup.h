@@ -1,0 +1,60 @@
+// From a profile to a model and its data: everything up to step 1.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "lora_train/config/profile.h"
+#include "lora_train/data/prepare.h"
+#include "lora_train/lora/adapter_file.h"
+#include "lora_train/model/base_weights.h"
+#include "lora_train/model/decoder.h"
+#include "lora_train/model/loss_head.h"
+#include "lora_train/runtime/run_device.h"
+#include "lora_train/storage/resolve_model.h"
+#include "lora_train/tokenizer/model_folder.h"
+
+namespace lora_train::runtime {
+
+/// What keys of the profile mean to the engine. gradient_checkpointing auto: all modes, the least recomputation first.
+at::ScalarType compute_dtype(const Profile& profile);
+std::vector<model::Recompute> recompute_modes(const Profile& profile);
+kernels::AttentionBackend attention_backend(const Profile& profile);
+
+/// The model's folder, read and checked; no weights yet.
+struct ModelFiles {
+  storage::ResolvedModel resolved;
+  model::ModelConfig config;
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;         ///< null when the folder has none
+  std::unique_ptr<tokenizer::ChatTemplate> chat_template;  ///< of the profile or the folder; null when there is none
+};
+ModelFiles open_model(const Profile& profile);
+
+data::PreparedData load_data(const Profile& profile, const ModelFiles& files, bool need_train);
+
+/// Which adapters there are: of the profile, or of init_adapter. Empty for adapter: none.
+struct AdapterSetup {
+  lora::AdapterConfig config;
+  std::vector<model::AdapterSpec> specs;
+};
+AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files);
+/// The same of a saved adapter, for evaluation.
+AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const ModelFiles& files);
+
+/// Weights in memory and ready to run. With an adapter its values are initialised, or loaded from init_adapter.
+struct LoadedModel {
+  std::unique_ptr<model::Trainables> parameters;  ///< what is trained; the weights hold views of it
+  std::unique_ptr<model::BaseWeights> weights;
+  std::unique_ptr<model::Decoder> decoder;
+  std::string fingerprint;  ///< of config.json and, by samples, of the weights
+};
+LoadedModel load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
+                       const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len);
+
+/// For batches of at most max_tokens, all of which may be supervised.
+std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,
+                                                bool needs_backward,
+                                                std::int64_t chunk_bytes = model::LossHeadOptions{}.chunk_bytes,
+                                                bool has_weights = false);
+
+}  // namespace lora_train::runtime

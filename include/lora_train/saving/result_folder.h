@@ -1,0 +1,17 @@
+// The result of a run: adapter/ (a PEFT folder with tokenizer files and model card) or model/ (a Hugging Face folder).
+#pragma once
+
+#include <filesystem>
+
+#include "lora_train/checkpoint/checkpoint.h"
+#include "lora_train/config/profile.h"
+#include "lora_train/runtime/setup.h"
+
+namespace lora_train::saving {
+
+/// Writes the folder under a temporary name and renames it over an older one. Returns it. Throws IoError, NumericError
+/// when a value is not finite.
+std::filesystem::path write_result(const Profile& profile, const runtime::ModelFiles& files, const runtime::AdapterSetup& adapters,
+                                   const model::Trainables& parameters, const checkpoint::TrainState& state);
+
+}  // namespace lora_train::saving

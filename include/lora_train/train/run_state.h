@@ -1,0 +1,75 @@
+// A run in memory: what build_run makes and the training loop works on.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "lora_train/checkpoint/checkpoint.h"
+#include "lora_train/data/run_plan.h"
+#include "lora_train/evaluate/evaluate.h"
+#include "lora_train/lora/lora_plan.h"
+#include "lora_train/optim/lr_schedule.h"
+#include "lora_train/planner/run_spec.h"
+#include "lora_train/runtime/setup.h"
+#include "lora_train/saving/background_saver.h"
+#include "lora_train/train/startup_times.h"
+#include "lora_train/train/train_request.h"
+#include "lora_train/train/train_step.h"
+#include "lora_train/tuning/tuning.h"
+
+namespace lora_train::train {
+
+using Clock = std::chrono::steady_clock;
+
+/// The micro-batch of a run with the most tokens.
+struct LargestMicroBatch {
+  data::StepPlan plan;  ///< a step of it alone, that divides by the tokens of its whole step
+  std::int64_t num_tokens = 0;
+};
+
+struct Run {
+  explicit Run(const TrainRequest& train_request) : request(train_request), resolved(train_request.profile) {}
+  const TrainRequest& request;
+  Profile resolved;  ///< numbers in place of the `auto` that the data decide: what profile.yaml says
+  Clock::time_point start = Clock::now();
+  StartupTimes startup;
+  runtime::RunDevice device;
+  std::size_t max_steps_in_flight = 0;  ///< steps that the device may be behind: kMaxStepsInFlight of a GPU
+  runtime::ModelFiles files;
+  runtime::AdapterSetup adapters;
+  data::PreparedData data;
+  planner::RunSpec spec;
+  std::unique_ptr<data::RunPlan> plan;
+  std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
+  std::vector<data::BatchClass> batch_classes;  ///< sizes that a GPU fills micro-batches up to
+  runtime::LoadedModel model;
+  std::unique_ptr<model::Activations> activations;
+  std::unique_ptr<model::LossHead> loss_head;
+  std::unique_ptr<runtime::BatchFeed> feed;
+  std::unique_ptr<StepScalars> scalars;
+  std::optional<optim::OptimizerState> optimizer;
+  optim::LrScheduleOptions schedule;
+  std::unique_ptr<Communicator> communicator = std::make_unique<OneRank>();
+  std::unique_ptr<StepContext> context;
+  checkpoint::Contents checkpoint;  ///< of every checkpoint of the run; state and files come with each
+  checkpoint::TrainState state;
+  std::unique_ptr<tuning::RunTuning> tuning;         ///< null where nothing is chosen by measuring
+  std::optional<LargestMicroBatch> largest;  ///< once somebody asked
+
+  const Profile& profile() const { return request.profile; }
+  /// In host memory: the run's own on a CPU, else a copy.
+  model::Trainables host_parameters() const {
+    const model::Trainables& own = *model.parameters;
+    return device.is_cuda() ? own.host_copy() : own;
+  }
+  saving::SavedParts saved_parts() const {
+    const bool has_adapter = !adapters.specs.empty();
+    return {profile(), has_adapter ? &adapters.config : nullptr, lora::explicit_targets(adapters.specs, files.config),
+            *model.parameters, *optimizer, checkpoint};
+  }
+  evaluate::EvalContext eval_context() const { return {*model.decoder, *activations, *loss_head, *feed}; }
+  double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
+};
+
+}  // namespace lora_train::train

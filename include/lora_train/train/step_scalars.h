@@ -1,0 +1,53 @@
+// The scalars of a step (optim/step_scalars.h) and the keys of its dropout masks on the device, and their way there and
+// back. The host does not wait for them: on a GPU some steps may be in flight.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lora_train/base/philox.h"
+#include "lora_train/optim/step_scalars.h"
+#include "lora_train/runtime/run_device.h"
+
+namespace lora_train::train {
+
+/// Steps that a GPU may be behind the host. A CPU is never behind.
+constexpr std::size_t kMaxStepsInFlight = 2;
+
+/// Not thread-safe.
+class StepScalars {
+ public:
+  explicit StepScalars(const runtime::RunDevice& device, std::int64_t num_dropout_keys = 0);
+  ~StepScalars();
+
+  /// Writes what the host gives to a step. At most kMaxStepsInFlight + 1 steps may have begun that were not received.
+  void begin(const std::array<double, optim::kNumFirstScalars>& first, std::span<const PhiloxKey> dropout_keys = {});
+  /// On the device, fp64 [kNumStepScalars].
+  at::Tensor& device() { return scalars_; }
+  /// On the device, int32 [num_dropout_keys, 2].
+  const at::Tensor& dropout_keys() const { return keys_; }
+  /// Sends the scalars back, as they are at this point of the stream.
+  void end();
+  /// Those of the oldest step that ended, waited for.
+  std::array<double, optim::kNumStepScalars> wait();
+
+  /// While set, steps compute and update nothing (the sticky kNonFinite).
+  void set_frozen(bool frozen);
+
+ private:
+  struct Slot {
+    at::Tensor there, keys, back;  ///< in host memory, page-locked for a GPU
+    std::optional<c10::Event> arrived;
+  };
+  runtime::RunDevice run_device_;
+  at::Tensor scalars_, keys_;
+  std::vector<Slot> slots_;
+  std::size_t begun_ = 0, ended_ = 0, received_ = 0;
+};
+
+}  // namespace lora_train::train

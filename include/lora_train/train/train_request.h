@@ -1,0 +1,25 @@
+// What `train` asks of the engine, and what it is told. Plain data without torch.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lora_train/config/profile.h"
+
+namespace lora_train::train {
+
+struct TrainRequest {
+  Profile profile;              ///< resolved: defaults, files, --set and flags applied; resume_from_checkpoint included
+  std::string profile_hash;     ///< of the resolved profile
+  std::vector<std::string> allow_changed;  ///< keys of --allow-changed
+  bool overwrite = false;
+  bool dry_run = false;
+  bool quiet = false;           ///< no progress bar
+};
+
+struct TrainResult {
+  int exit_code = 0;
+  std::string summary_json;  ///< what summary.json says, in one line; that of the earlier run where it was complete
+};
+
+}  // namespace lora_train::train

@@ -1,0 +1,186 @@
+#include "bench_run.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <random>
+
+#include "lora_train/base/error.h"
+#include "lora_train/data/run_plan.h"
+#include "lora_train/lora/lora_plan.h"
+#include "lora_train/model/known_shapes.h"
+#include "lora_train/train/build_run.h"
+#include "lora_train/train/rehearsal.h"
+#include "lora_train/tuning/tuning.h"
+
+namespace lora_train::bench {
+namespace {
+
+constexpr std::int64_t kSequence = 2048, kGpuTokens = 16384, kStepsOfData = 4;
+constexpr double kWeightStd = 0.02;
+constexpr std::uint64_t kSeed = 7;
+
+// Lengths of fine-tuning data: log-normal with mean 500 and sum(len^2) / sum(len) of about 950.
+constexpr double kMeanLength = 500, kLengthSigma = 0.8;
+constexpr std::int64_t kShortest = 16;
+
+std::vector<std::int64_t> document_lengths(const BenchRequest& request, std::int64_t max_seq_len, std::int64_t num_rows) {
+  if (!request.mix) return std::vector<std::int64_t>(static_cast<std::size_t>(num_rows), max_seq_len);
+  std::mt19937_64 random(kSeed);
+  const auto uniform = [&] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t tokens = 0; tokens < num_rows * max_seq_len; tokens += lengths.back()) {
+    const double normal = std::sqrt(-2 * std::log(uniform())) * std::cos(2 * std::numbers::pi * uniform());
+    const double length = kMeanLength * std::exp(kLengthSigma * normal - kLengthSigma * kLengthSigma / 2);
+    lengths.push_back(std::clamp(static_cast<std::int64_t>(length), std::min(kShortest, max_seq_len), max_seq_len));
+  }
+  return lengths;
+}
+
+/// Each token follows from the one before. Full rows are trained whole, documents of the mix in their second half.
+data::DocumentStore make_documents(const BenchRequest& request, std::int64_t max_seq_len, std::int64_t num_rows,
+                                   std::int64_t vocab_size) {
+  data::TokenTableWriter writer({}, "bench");
+  std::vector<std::int32_t> ids, labels;
+  std::int64_t line = 0, id = 1;
+  for (const std::int64_t length : document_lengths(request, max_seq_len, num_rows)) {
+    ids.clear();
+    for (id = (id + 17 * ++line) % vocab_size; std::ssize(ids) < length; id = (31 * id + 7) % vocab_size) {
+      ids.push_back(static_cast<std::int32_t>(id));
+    }
+    labels = ids;
+    if (request.mix) std::fill_n(labels.begin(), length / 2, data::kIgnoredLabel);
+    writer.append(ids, labels, 0, static_cast<std::uint64_t>(line));
+  }
+  data::DocumentStore store;
+  store.add(writer.finish("{}"), {"bench"});
+  return store;
+}
+
+Profile bench_profile(const BenchRequest& request) {
+  Profile profile = request.profile;
+  if (!profile.is_given("global_batch_size") && !profile.gradient_accumulation_steps) {
+    profile.gradient_accumulation_steps = 1;
+    profile.global_batch_size.reset();
+  }
+  profile.max_seq_len = profile.max_seq_len.value_or(kSequence);
+  profile.max_steps = request.num_warm_up + request.num_steps + kProfiledSteps;
+  profile.num_epochs.reset();
+  return profile;
+}
+
+void fill_with_random_numbers(runtime::LoadedModel& model, std::int64_t num_layers, double norm_offset) {
+  at::manual_seed(kSeed);
+  for (std::int64_t i = 0; i < num_layers; ++i) {
+    const model::AcquiredLayer layer(*model.weights, i, model::Pass::kForward);
+    for (model::BlockWeights& block : *layer) {
+      for (model::Projection& projection : block.projections) {
+        projection.base_weight().normal_(0, kWeightStd);
+        if (projection.bias.defined()) projection.bias.zero_();
+      }
+      for (model::NormWeight& norm : block.norms) {
+        if (norm.weight.defined()) norm.weight.fill_(1 - norm_offset);
+      }
+    }
+  }
+  model::OuterWeights& outer = model.weights->acquire_outer(model::Pass::kForward);
+  outer.embedding.normal_(0, kWeightStd);
+  if (!outer.is_tied) outer.head.normal_(0, kWeightStd);
+  outer.final_norm.weight.fill_(1 - norm_offset);
+  model.parameters->values.normal_(0, kWeightStd);  // B too: gradients of A are then not zero
+}
+
+void load_random_model(BenchRun& bench, at::Device device) {
+  train::Run& run = bench.run;
+  const Profile& profile = run.profile();
+  const bool trains_all = profile.adapter == AdapterKind::kNone;
+  const at::ScalarType dtype = runtime::compute_dtype(profile);
+  const model::ModelShape shape = model::model_shape(run.files.config, run.adapters.specs);
+  const auto trained = trains_all ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+  run.model.parameters =
+      std::make_unique<model::Trainables>(model::make_trainables(run.files.config, shape, trained, device));
+  run.model.weights = std::make_unique<model::ResidentWeights>(run.files.config, shape, *run.model.parameters,
+                                                               model::WeightOptions{dtype, device, trained});
+  if (!device.is_meta()) {
+    fill_with_random_numbers(run.model, run.files.config.num_layers, run.files.config.norm_weight_offset);
+  }
+  run.model.weights->refresh();
+  const model::FirstNeeded first = trains_all ? model::FirstNeeded{0, true}
+                                              : model::FirstNeeded{lora::first_adapted_layer(run.adapters.specs), false};
+  run.model.decoder = std::make_unique<model::Decoder>(
+      model::make_decoder(run.files.config, shape, *run.model.weights, dtype, run.data.max_seq_len, first));
+}
+
+void plan_data(BenchRun& bench, const BenchRequest& request) {
+  train::Run& run = bench.run;
+  run.data.train = make_documents(request, run.data.max_seq_len, kStepsOfData * run.spec.global_batch_size, run.files.config.vocab_size);
+  run.plan = std::make_unique<data::RunPlan>(run.data.train, data::plan_options(run.profile(), run.spec.sizes(), run.data));
+}
+
+void start(BenchRun& bench, const BenchRequest& request) {
+  train::Run& run = bench.run;
+  run.files.config = model::known_shape(request.shape);
+  run.data.max_seq_len = *run.profile().max_seq_len;
+  model::check_rope_supported(run.files.config, run.data.max_seq_len);
+  run.adapters = runtime::choose_adapters(run.profile(), run.files);
+}
+
+}  // namespace
+
+BenchRun::BenchRun(const BenchRequest& asked) : request{bench_profile(asked), {}, {}}, run(request) {}
+
+std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
+  auto bench = std::make_unique<BenchRun>(request);
+  train::Run& run = bench->run;
+  start(*bench, request);
+  run.device = runtime::start_device(run.profile(), run.files.config);
+  run.max_steps_in_flight = run.device.is_cuda() ? train::kMaxStepsInFlight : 0;
+  run.spec = planner::decide(train::facts_of(run));
+  plan_data(*bench, request);
+  load_random_model(*bench, run.device.device);
+  run.tuning = tuning::start_tuning(run.profile(), run.device, "");
+  train::tune_spec(run, 0);
+  train::allocate(run);
+  train::rehearse(run);
+  train::capture_steps(run);
+  if (run.tuning) run.tuning->finish();
+  return bench;
+}
+
+std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const BenchRun* like) {
+  auto bench = std::make_unique<BenchRun>(request);
+  train::Run& run = bench->run;
+  start(*bench, request);
+  if (like != nullptr) {
+    run.spec = like->run.spec;
+  } else {  // as on a GPU where everything fits
+    planner::RunFacts facts = train::facts_of(run);
+    facts.auto_tokens = kGpuTokens;
+    facts.memory_bytes = std::numeric_limits<std::int64_t>::max();
+    run.spec = planner::decide(facts);
+  }
+  plan_data(*bench, request);
+  load_random_model(*bench, at::kMeta);
+  train::allocate(run);
+  return bench;
+}
+
+StepSizes sizes_of(const train::Run& run, const data::StepPlan& plan) {
+  StepSizes sizes;
+  double keys = 0;
+  for (const auto& micro : plan.micro_batches) {
+    for (const std::uint32_t document : micro.documents) {
+      const std::int64_t length = run.data.train.num_tokens(document);
+      sizes.tokens += length;
+      sizes.supervised += run.data.train.num_supervised(document);
+      keys += static_cast<double>(length) * static_cast<double>(length + 1) / 2;
+    }
+  }
+  sizes.keys_per_query = keys / static_cast<double>(std::max<std::int64_t>(1, sizes.tokens));
+  return sizes;
+}
+
+}  // namespace lora_train::bench

@@ -1,0 +1,79 @@
+// When each call of a kernel began and how long it took, in a step that is computed for that.
+#pragma once
+
+#include <c10/core/Event.h>
+
+#include <chrono>
+#include <deque>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lora_train/kernels/work_record.h"
+#include "lora_train/runtime/run_device.h"
+
+namespace lora_train::bench {
+
+/// Times in microseconds from the beginning of the step.
+struct TimedCall {
+  std::string name, sizes;
+  kernels::WorkClass work_class = kernels::WorkClass::kCopy;
+  std::int64_t bytes_read = 0, bytes_written = 0, flops = 0;
+  double start_us = 0, duration_us = 0;
+};
+
+/// A part of a step that holds others: "step 8", "micro-batch 1".
+struct TimedSpan {
+  std::string name;
+  double start_us = 0, duration_us = 0;
+};
+
+struct TimedStep {
+  std::vector<TimedSpan> spans;  ///< outer ones first
+  std::vector<TimedCall> calls;
+  double duration_us() const { return spans.empty() ? 0 : spans.front().duration_us; }
+};
+
+/// The recorder while it lives. On a GPU by events in its stream, which are read in finish(); on a CPU by the clock.
+class CallTimer : public kernels::WorkRecorder {
+ public:
+  explicit CallTimer(const runtime::RunDevice& device);
+  ~CallTimer() override;
+  CallTimer(const CallTimer&) = delete;
+  CallTimer& operator=(const CallTimer&) = delete;
+
+  void begin(const kernels::Work& work) override;
+  void end(const kernels::Work& work) override;
+  /// A span from here to the next one of the same depth, or to the end. Depth 0 is the step.
+  void begin_span(const std::string& name, int depth);
+  /// Waits for the device.
+  TimedStep finish();
+
+ private:
+  /// A moment in the stream, or on the clock.
+  struct Moment {
+    std::optional<c10::Event> event;
+    std::chrono::steady_clock::time_point time;
+  };
+  struct OpenSpan {
+    std::string name;
+    int depth = 0;
+    std::size_t start = 0, end = 0;
+  };
+  std::size_t now();
+  double us_between(std::size_t from, std::size_t to) const;
+  void close_spans(int depth, std::size_t moment);
+
+  runtime::RunDevice device_;
+  std::deque<Moment> moments_;
+  std::vector<TimedCall> calls_;
+  std::vector<std::pair<std::size_t, std::size_t>> call_moments_;
+  std::vector<OpenSpan> spans_;
+};
+
+/// A Chrome trace (chrome://tracing, ui.perfetto.dev) of a step: spans, and calls with class, bytes, FLOPs and sizes inside.
+/// Throws IoError.
+void write_chrome_trace(const std::filesystem::path& file, const TimedStep& step, const std::string& title);
+
+}  // namespace lora_train::bench

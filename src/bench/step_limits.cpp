@@ -1,0 +1,69 @@
+#include "step_limits.h"
+
+#include "lora_train/model/layer_shape.h"
+
+namespace lora_train::bench {
+namespace {
+
+/// Elements a token that the adapters of a projection are planned to read and write: x twice, dy of adapted linears once,
+/// and dx once more (read and written) where several linears share it.
+double lora_elements(const model::ProjectionShape& projection) {
+  if (projection.adapters.empty()) return 0;
+  std::int64_t elements = (projection.linears.size() > 1 ? 4 : 2) * projection.in_features;
+  for (const auto& adapter : projection.adapters) {
+    elements += projection.linears[static_cast<std::size_t>(adapter.linear)].out_features;
+  }
+  return static_cast<double>(elements);
+}
+
+double num_adapter_parameters(const model::ModelShape& shape) {
+  std::int64_t count = 0;
+  shape.for_each_projection([&](const model::ProjectionShape& projection) {
+    for (const auto& adapter : projection.adapters) {
+      const auto& linear = projection.linears[static_cast<std::size_t>(adapter.linear)];
+      count += adapter.spec.rank * (projection.in_features + linear.out_features);
+    }
+  });
+  return static_cast<double>(count);
+}
+
+}  // namespace
+
+RequiredFlops required_flops(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
+                             const StepSizes& sizes) {
+  const model::ModelShape shape = model::model_shape(config, adapters);
+  double weights = 0;
+  shape.for_each_projection([&](const model::ProjectionShape& projection) {
+    weights += static_cast<double>(projection.in_features * projection.out_features);
+  });
+  const auto L = static_cast<double>(config.num_layers), tokens = static_cast<double>(sizes.tokens);
+  const auto head = static_cast<double>(config.hidden_size * config.vocab_size);
+  const auto q = static_cast<double>(config.num_heads * config.head_dim);
+  RequiredFlops flops;
+  flops.linears = 4 * weights * tokens;
+  flops.head = 4 * head * static_cast<double>(sizes.supervised);
+  flops.attention = 3 * 4 * q * sizes.keys_per_query * L * tokens;
+  flops.lora = 6 * num_adapter_parameters(shape) * tokens;
+  return flops;
+}
+
+PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
+                           const StepSizes& sizes, int element_bytes) {
+  constexpr double kNormPasses = 8, kFloatBytes = 4;
+  const auto L = static_cast<double>(config.num_layers), D = static_cast<double>(config.hidden_size);
+  const auto F = static_cast<double>(config.intermediate_size), V = static_cast<double>(config.vocab_size);
+  const auto qk = static_cast<double>((config.num_heads + config.num_kv_heads) * config.head_dim);
+  const double token_bytes = static_cast<double>(sizes.tokens) * element_bytes;
+  PlannedBytes bytes;
+  bytes.norm = (2 * L + 1) * kNormPasses * D * token_bytes;
+  // With a norm of q and k: another write forward (raw), another read backward.
+  bytes.rope = L * (config.qk_norm ? 6 : 4) * qk * token_bytes;
+  bytes.swiglu = L * 8 * F * token_bytes;
+  const model::ModelShape shape = model::model_shape(config, adapters);
+  shape.for_each_projection([&](const model::ProjectionShape& p) { bytes.lora += lora_elements(p) * token_bytes; });
+  bytes.loss = 3 * V * static_cast<double>(sizes.supervised) * element_bytes;
+  bytes.optimizer = 7 * kFloatBytes * num_adapter_parameters(shape);
+  return bytes;
+}
+
+}  // namespace lora_train::bench

@@ -1,0 +1,173 @@
+#include "work_counter.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/function_schema.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+
+namespace lora_train::bench {
+namespace {
+
+constexpr const char* kWeights = "weights";
+
+/// LibTorch keeps them until the operation begins, not to its end.
+using Inputs = std::vector<c10::IValue>;
+struct OpenCall : at::ObserverContext {
+  explicit OpenCall(c10::ArrayRef<const c10::IValue> given) : inputs(given.begin(), given.end()) {}
+  Inputs inputs;
+};
+
+/// Whether an operation only gives another view of its input, or memory without content.
+bool does_nothing(const at::RecordFunction& call, const Inputs& inputs, const c10::FunctionSchema& schema) {
+  if (std::string(call.name()).find("empty") != std::string::npos) return true;
+  for (const auto& argument : schema.arguments()) {
+    if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) return false;
+  }
+  for (const auto& output : call.outputs()) {
+    if (!output.isTensor()) continue;
+    bool is_view = false;
+    for (const auto& input : inputs) {
+      is_view = is_view || (input.isTensor() && input.toTensor().defined() && output.toTensor().defined() &&
+                            output.toTensor().is_alias_of(input.toTensor()));
+    }
+    if (!is_view) return false;
+  }
+  return true;
+}
+
+/// Whether a tensor that an operation writes is read by it as well.
+bool is_only_written(const at::RecordFunction& call, const c10::Argument& argument) {
+  const std::string name = call.name();
+  return argument.is_out() || name == "aten::zero_" || name == "aten::fill_" || name == "aten::copy_";
+}
+
+kernels::Work work_of(const at::RecordFunction& call, const Inputs& inputs, const c10::FunctionSchema& schema) {
+  kernels::Work work{call.name(), kernels::WorkClass::kCopy, {}};
+  bool writes_argument = false;
+  for (std::size_t i = 0; i < std::min(inputs.size(), schema.arguments().size()); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    if (!inputs[i].isTensor() || !inputs[i].toTensor().defined()) continue;
+    const at::Tensor& tensor = inputs[i].toTensor();
+    if (argument.alias_info() == nullptr || !argument.alias_info()->isWrite()) {
+      work.reads("input", tensor);
+      continue;
+    }
+    writes_argument = true;
+    is_only_written(call, argument) ? work.writes("output", tensor) : work.updates("output", tensor);
+  }
+  if (writes_argument) return work;
+  for (const auto& output : call.outputs()) {
+    if (output.isTensor() && output.toTensor().defined()) work.writes("output", output.toTensor());
+  }
+  return work;
+}
+
+}  // namespace
+
+void WorkTotals::add(const kernels::Work& work) {
+  ++calls;
+  launches += work.num_launches;
+  bytes_read += work.bytes_read();
+  bytes_written += work.bytes_written();
+  flops += work.flops;
+}
+
+/// Hears of every operation of LibTorch in this thread.
+struct WorkCounter::Listener {
+  static thread_local WorkCounter* counter;
+  static thread_local int depth;
+  at::CallbackHandle handle;
+
+  static std::unique_ptr<at::ObserverContext> start(const at::RecordFunction& call) {
+    if (++depth > 1 || counter == nullptr || counter->is_inside_kernel()) return nullptr;
+    return std::make_unique<OpenCall>(call.inputs());
+  }
+  static void stop(const at::RecordFunction& call, at::ObserverContext* context) {
+    --depth;
+    if (context == nullptr || counter == nullptr) return;
+    const Inputs& inputs = static_cast<const OpenCall*>(context)->inputs;
+    const auto schema = call.operator_schema();
+    if (schema && !does_nothing(call, inputs, *schema)) counter->add(work_of(call, inputs, *schema));
+  }
+  explicit Listener(WorkCounter* listening)
+      : handle(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(&start, &stop).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}))) {
+    counter = listening;
+    depth = 0;
+  }
+  ~Listener() {
+    counter = nullptr;
+    at::removeCallback(handle);
+  }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+};
+thread_local WorkCounter* WorkCounter::Listener::counter = nullptr;
+thread_local int WorkCounter::Listener::depth = 0;
+
+WorkCounter::WorkCounter() : listener_(std::make_unique<Listener>(this)) { kernels::set_work_recorder(this); }
+
+WorkCounter::~WorkCounter() { kernels::set_work_recorder(nullptr); }
+
+void WorkCounter::name_buffer(const at::Tensor& tensor, const std::string& name) {
+  if (!tensor.defined()) return;
+  named_.push_back(tensor);
+  buffers_[tensor.storage().unsafeGetStorageImpl()] = name;
+}
+
+std::string WorkCounter::buffer_of(const kernels::WorkOperand& operand) const {
+  if (operand.storage == nullptr) return "own memory";
+  const auto found = buffers_.find(operand.storage);
+  return found != buffers_.end() ? found->second : "other";
+}
+
+void WorkCounter::end(const kernels::Work& work) {
+  add(work);
+  is_inside_ = false;
+}
+
+void WorkCounter::add(const kernels::Work& work) {
+  classes_[static_cast<std::size_t>(work.work_class)].add(work);
+  const std::string class_name(kernels::kWorkClassNames[static_cast<std::size_t>(work.work_class)]);
+  kernels_[class_name + " " + std::string(work.name)].add(work);
+  for (const auto& operand : work.operands) {
+    if (work.work_class == kernels::WorkClass::kGemm && operand.name == "residual") residual_bytes_ += operand.bytes_read;
+    ActivationPass pass{class_name + " " + std::string(work.name), std::string(operand.name), buffer_of(operand), 1,
+                        operand.bytes_read, operand.bytes_written};
+    const auto same = std::find_if(passes_.begin(), passes_.end(), [&](const ActivationPass& other) {
+      return other.kernel == pass.kernel && other.operand == pass.operand && other.buffer == pass.buffer &&
+             other.bytes_read == pass.bytes_read * other.times && other.bytes_written == pass.bytes_written * other.times;
+    });
+    if (same == passes_.end()) {
+      passes_.push_back(std::move(pass));
+    } else {
+      ++same->times;
+      same->bytes_read += operand.bytes_read;
+      same->bytes_written += operand.bytes_written;
+    }
+  }
+}
+
+WorkTotals WorkCounter::total() const {
+  WorkTotals sum;
+  for (const auto& totals : classes_) {
+    sum.calls += totals.calls;
+    sum.launches += totals.launches;
+    sum.bytes_read += totals.bytes_read;
+    sum.bytes_written += totals.bytes_written;
+    sum.flops += totals.flops;
+  }
+  return sum;
+}
+
+std::vector<ActivationPass> WorkCounter::passes(std::int64_t min_bytes) const {
+  std::vector<ActivationPass> large;
+  for (const auto& pass : passes_) {
+    const bool is_large = pass.bytes_read + pass.bytes_written >= min_bytes * pass.times;
+    if (is_large && pass.buffer != kWeights) large.push_back(pass);
+  }
+  return large;
+}
+
+}  // namespace lora_train::bench

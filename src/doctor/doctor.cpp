@@ -1,0 +1,109 @@
+// Every kernel of this build against its reference on one device: what `doctor` runs.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <limits>
+
+#include "kernel_cases.h"
+#include "kernel_cases_step.h"
+#include "lora_train/doctor/doctor.h"
+#include "lora_train/runtime/run_device.h"
+
+namespace lora_train::doctor {
+namespace {
+
+constexpr int kTimedCalls = 3;
+
+Outputs copies(const Outputs& tensors) {
+  Outputs made;
+  for (const at::Tensor& tensor : tensors) made.push_back(tensor.clone());
+  return made;
+}
+
+double relative_error(const at::Tensor& got, const at::Tensor& reference) {
+  const at::Tensor want = reference.to(at::kCPU, at::kDouble), have = got.to(at::kCPU, at::kDouble);
+  const double norm = want.norm().item<double>();
+  const double error = (have - want).norm().item<double>() / norm;
+  // A NaN, or a reference that is zero everywhere and shows nothing, is no success.
+  return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
+}
+
+const char* dtype_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
+
+/// LibTorch's errors go on with where they were thrown.
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+double tolerance(at::ScalarType dtype) { return dtype == at::kBFloat16 ? 1e-2 : 1e-5; }
+
+/// The fastest of a few calls: others on the machine only ever slow it down.
+double time_us(const Place& place, const Call& call, Outputs& outputs) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kTimedCalls; ++i) {
+    runtime::wait_for({place.device});
+    const auto start = std::chrono::steady_clock::now();
+    call(outputs);
+    runtime::wait_for({place.device});
+    best = std::min(best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+KernelCheck run_case(const Place& place, const Case& c) {
+  KernelCheck check;
+  check.name = c.name + " " + dtype_name(place.dtype);
+  check.shape = c.shape;
+  check.tolerance = tolerance(place.dtype);
+  try {
+    Outputs got = copies(c.outputs), want = copies(c.outputs);
+    c.own(got);
+    c.reference(want);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      check.max_error = std::max(check.max_error, relative_error(got[i], want[i]));
+    }
+    check.passed = !want.empty() && check.max_error <= check.tolerance;
+    check.own_us = time_us(place, c.own, got);
+    check.reference_us = time_us(place, c.reference, want);
+  } catch (const std::exception& error) {
+    check.note = first_line(error);
+    check.passed = false;
+  }
+  return check;
+}
+
+/// fp32 products are of full precision here: TF32 would hide errors.
+at::Device start(const DoctorRequest& request) {
+  if (!request.use_cuda) return at::kCPU;
+  Profile profile;
+  profile.device = Device::kCuda;
+  profile.tf32 = false;
+  return runtime::start_device(profile, {}).device;
+}
+
+}  // namespace
+
+std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
+  const at::Device device = start(request);
+  at::manual_seed(42);
+  std::vector<KernelCheck> checks;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Place place{device, dtype};
+    try {
+      for (const Case& c : layer_cases(place)) checks.push_back(run_case(place, c));
+      for (const Case& c : step_cases(place)) checks.push_back(run_case(place, c));
+    } catch (const std::exception& error) {  // the device is broken, or full
+      KernelCheck check;
+      check.name = std::string("inputs of the kernels ") + dtype_name(dtype);
+      check.note = first_line(error);
+      checks.push_back(check);
+    }
+  }
+  return checks;
+}
+
+}  // namespace lora_train::doctor

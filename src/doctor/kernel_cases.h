@@ -1,0 +1,43 @@
+// What `doctor` runs: every kernel and its reference, with inputs on one device.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lora_train::doctor {
+
+/// Where the kernels run.
+struct Place {
+  at::Device device;
+  at::ScalarType dtype;
+
+  at::Tensor uniform(at::IntArrayRef sizes) const { return at::rand(sizes).mul_(2).sub_(1).to(device, dtype); }
+  at::Tensor empty(at::IntArrayRef sizes) const { return at::full(sizes, 7.0, at::device(device).dtype(dtype)); }
+  at::Tensor fp32(at::IntArrayRef sizes) const { return at::full(sizes, 0.5, at::device(device).dtype(at::kFloat)); }
+  at::Tensor ids(std::int64_t count, std::int64_t below) const {
+    return at::randint(below, {count}, at::kInt).to(device);
+  }
+  at::Tensor positions(std::int64_t count) const { return at::arange(count, at::kInt).to(device); }
+};
+
+/// A kernel and its reference. A call fills outputs, which begin as copies of `outputs`.
+using Outputs = std::vector<at::Tensor>;
+using Call = std::function<void(Outputs&)>;
+struct Case {
+  std::string name, shape;
+  Outputs outputs;
+  Call own, reference;
+};
+
+/// "N=37 D=896"
+std::string sizes_text(const std::vector<std::pair<const char*, std::int64_t>>& sizes);
+
+/// Kernels of a layer and of the loss head (kernel_cases.cpp): odd sizes, where kernels have edges, those of a model of
+/// 0.5 B parameters and, on a GPU, of one of 7 B.
+std::vector<Case> layer_cases(const Place& place);
+
+}  // namespace lora_train::doctor

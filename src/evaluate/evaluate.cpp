@@ -1,0 +1,70 @@
+#include "lora_train/evaluate/evaluate.h"
+
+#include <cmath>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/data/micro_batch.h"
+
+namespace lora_train::evaluate {
+namespace {
+
+void add(const model::LossSums& from, model::LossSums& to) {
+  to.loss += from.loss;
+  to.num_tokens += from.num_tokens;
+  to.num_correct += from.num_correct;
+  to.bins.resize(from.bins.size());
+  for (std::size_t i = 0; i < from.bins.size(); ++i) {
+    to.bins[i].count += from.bins[i].count;
+    to.bins[i].confidence += from.bins[i].confidence;
+    to.bins[i].correct += from.bins[i].correct;
+  }
+}
+
+/// Expected calibration error: sum over bins of |confidence - accuracy|, weighted by tokens.
+double calibration_error(const model::LossSums& sums) {
+  double error = 0;
+  for (const auto& bin : sums.bins) error += std::abs(bin.confidence - static_cast<double>(bin.correct));
+  return error / static_cast<double>(sums.num_tokens);
+}
+
+void check_finite(double loss, const data::NamedStore& data, const data::MicroBatchPlan& plan) {
+  if (std::isfinite(loss)) return;
+  throw NumericError("evaluation on " + data.name,
+                     "loss " + std::to_string(loss) + ": not finite. Rows of this micro-batch: " +
+                         data::name_rows(data.store, plan.documents) +
+                         ". Look at these rows, at the base weights and at the loss of the last training steps");
+}
+
+}  // namespace
+
+EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
+                    const std::vector<data::MicroBatchPlan>& plan) {
+  model::LossSums sums;
+  double weight_sum = 0;
+  EvalResult result;
+  data::HostBuffer buffer;
+  result.name = data.name;
+  for (const auto& micro_plan : plan) {
+    throw_if_stop_requested();
+    const data::MicroBatch micro_batch = data::build_micro_batch(data.store, micro_plan, buffer);
+    model::Batch batch = context.feed.put(micro_batch);
+    batch.dropout.enabled = false;
+    model::decoder_forward(context.decoder, batch, context.activations);
+    const model::LossSums part =
+        context.loss_head.evaluate(context.activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch);
+    check_finite(part.loss, data, micro_plan);
+    add(part, sums);
+    weight_sum += micro_batch.weight_sum;
+  }
+  const auto num_tokens = static_cast<double>(sums.num_tokens);
+  result.num_tokens = sums.num_tokens;
+  result.weight_sum = weight_sum;
+  result.loss = sums.loss / weight_sum;
+  result.perplexity = std::exp(result.loss);
+  result.token_accuracy = static_cast<double>(sums.num_correct) / num_tokens;
+  result.ece = calibration_error(sums);
+  return result;
+}
+
+}  // namespace lora_train::evaluate

@@ -1,0 +1,137 @@
+// The base or an adapter on evaluation data: loss, and what else is asked.
+#include <algorithm>
+
+#include "evaluate_tasks.h"
+#include "inference.h"
+#include "lora_train/base/error.h"
+#include "lora_train/data/run_plan.h"
+#include "lora_train/evaluate/evaluate.h"
+#include "lora_train/evaluate/run_evaluation.h"
+#include "lora_train/runtime/batch_feed.h"
+#include "lora_train/runtime/setup.h"
+
+namespace lora_train::evaluate {
+namespace {
+
+/// The sets of an evaluation. With --choices their rows are the right choices.
+struct EvalData {
+  std::vector<data::NamedStore> stores;
+  std::vector<data::ChoiceSet> choices;  ///< of each store; empty without --choices
+  std::vector<std::vector<Question>> questions;  ///< of each store; empty without --exact-match
+  std::int64_t max_seq_len = 0;                  ///< of the stores
+  std::int64_t longest = 0;                      ///< with what is generated
+};
+
+EvalData load_choices(const Profile& profile, const runtime::ModelFiles& files) {
+  if (profile.eval_datasets.empty()) {
+    throw ConfigError("eval_datasets", "is empty; --choices needs rows with choices, not a part of the training rows");
+  }
+  if (files.tokenizer == nullptr) throw FormatError("--choices", "needs a tokenizer, and the model folder has none");
+  EvalData data;
+  data.choices = data::read_choice_sets(data::data_options(profile), {files.tokenizer.get(), files.chat_template.get(), false, {}},
+                                        files.config.max_position_embeddings);
+  for (auto& set : data.choices) {
+    data.max_seq_len = std::max(data.max_seq_len, set.right.store.longest());
+    for (const auto& row : set.rows) {
+      for (const auto& choice : row.choices) data.longest = std::max(data.longest, static_cast<std::int64_t>(choice.ids.size()));
+    }
+    data.stores.push_back(set.right);
+  }
+  return data;
+}
+
+EvalData load_rows(const Profile& profile, const runtime::ModelFiles& files) {
+  data::PreparedData prepared = runtime::load_data(profile, files, false);
+  if (prepared.evals.empty()) {
+    throw ConfigError("eval_datasets", "is empty: there is nothing to evaluate; set eval_datasets or val_set_size");
+  }
+  EvalData data;
+  data.stores = std::move(prepared.evals);
+  data.max_seq_len = data.longest = prepared.max_seq_len;
+  return data;
+}
+
+class Evaluation {
+ public:
+  explicit Evaluation(const EvalRequest& request)
+      : request_(request), profile_(request.profile), matcher_(request.tasks.answer_regex) {
+    profile_.lora_dropout = 0;
+  }
+
+  std::vector<EvalResult> run() {
+    files_ = runtime::open_model(profile_);
+    runtime::AdapterSetup adapters;
+    if (!request_.adapter.empty()) {
+      adapters = runtime::adapters_of_folder(request_.adapter, files_);
+      profile_.init_adapter = request_.adapter.string();
+    }
+    model_.device = runtime::start_device(profile_, files_.config);
+    load_data_and_questions();
+    model_.model = runtime::load_model(profile_, model_.device, files_, adapters, false, data_.longest);
+    std::vector<EvalResult> results = evaluate_losses();
+    const bool has_tasks = request_.tasks.choices || request_.tasks.exact_match;
+    if (has_tasks) add_tasks(results);
+    return results;
+  }
+
+ private:
+  void load_data_and_questions() {
+    data_ = request_.tasks.choices ? load_choices(profile_, files_) : load_rows(profile_, files_);
+    if (!request_.tasks.exact_match) return;
+    if (files_.tokenizer != nullptr) stop_ids_ = tokenizer::stop_token_ids(*files_.tokenizer, files_.chat_template.get());
+    for (const auto& store : data_.stores) {
+      data_.questions.push_back(make_questions(store, files_, matcher_, stop_ids_, request_.tasks.max_new_tokens));
+      for (const auto& question : data_.questions.back()) {
+        const auto length = static_cast<std::int64_t>(question.prompt.ids.size()) + question.prompt.max_new_tokens;
+        data_.longest = std::max(data_.longest, length);
+      }
+    }
+  }
+
+  /// Its buffers are gone when the tasks begin.
+  std::vector<EvalResult> evaluate_losses() {
+    const data::BatchSizes sizes = data::resolve_batch_sizes(profile_, data_.max_seq_len);
+    const std::int64_t rows = profile_.eval_micro_batch_size.value_or(sizes.micro);
+    model::Decoder& decoder = *model_.model.decoder;
+    const std::int64_t max_tokens = rows * data_.max_seq_len;
+    model::Activations activations(decoder.shape, {.max_tokens = max_tokens, .needs_backward = false}, {}, decoder.dtype,
+                                   model_.device.device);
+    const auto loss_head = runtime::plan_loss_head(decoder, max_tokens, false);
+    runtime::BatchFeedOptions options{max_tokens, profile_.dataloader_pin_memory};
+    for (const auto& store : data_.stores) options.has_weights = options.has_weights || store.store.has_weights();
+    runtime::BatchFeed feed(model_.device, options);
+    std::vector<EvalResult> results;
+    for (const auto& store : data_.stores) {
+      const auto plan = data::plan_evaluation(store.store, data_.max_seq_len, profile_.packing, rows);
+      results.push_back(evaluate({decoder, activations, *loss_head, feed}, store, plan));
+      results.back().num_rows_cut = store.ledger.count(data::LedgerReason::kTruncated);
+      results.back().num_rows_lost = store.ledger.lost();
+    }
+    return results;
+  }
+
+  void add_tasks(std::vector<EvalResult>& results) {
+    const auto generator = make_generator(model_, profile_);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (request_.tasks.choices) results[i].choices = evaluate_choices(data_.choices[i], *generator, request_.quiet);
+      if (request_.tasks.exact_match) {
+        results[i].exact_match =
+            evaluate_answers(data_.questions[i], files_, matcher_, stop_ids_, *generator, request_.quiet);
+      }
+    }
+  }
+
+  const EvalRequest& request_;
+  Profile profile_;
+  AnswerMatcher matcher_;
+  runtime::ModelFiles files_;
+  InferenceModel model_;
+  EvalData data_;
+  std::vector<std::int32_t> stop_ids_;
+};
+
+}  // namespace
+
+std::vector<EvalResult> run_evaluation(const EvalRequest& request) { return Evaluation(request).run(); }
+
+}  // namespace lora_train::evaluate

@@ -1,0 +1,142 @@
+#include "lora_train/planner/memory_plan.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/implementation.h"
+#include "lora_train/model/activation_plan.h"
+#include "lora_train/optim/optimizer.h"
+#include "lora_train/runtime/batch_feed.h"
+
+namespace lora_train::planner {
+namespace {
+
+constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kReserveBytes = std::int64_t{512} << 20;  // kernels loaded late, fragments of LibTorch's allocator
+constexpr double kReserveShare = 0.02;
+
+std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+/// The backends that auto may take: in bf16 it is measured which (tuning/tuning.h).
+std::vector<kernels::AttentionBackend> planned_backends(const Profile& profile) {
+  const kernels::AttentionBackend asked = runtime::attention_backend(profile);
+  if (asked != kernels::AttentionBackend::kAuto) return {asked};
+  if (profile.precision == Precision::kFp32) return {kernels::AttentionBackend::kEfficient};
+  if (profile.deterministic) return {kernels::AttentionBackend::kFa2};
+  return {kernels::AttentionBackend::kFa2, kernels::AttentionBackend::kCudnn};
+}
+
+std::int64_t attention_bytes(const MemoryCase& asked) {
+  constexpr std::int64_t kFewTokensADocument = 64;
+  const model::ModelConfig& config = asked.config;
+  const kernels::AttentionSizes sizes = {
+      asked.max_tokens(), asked.max_tokens() / kFewTokensADocument + asked.rows, asked.max_seq_len, config.num_heads,
+      config.num_kv_heads, config.head_dim, asked.num_multiprocessors, asked.profile.deterministic};
+  std::int64_t bytes = 0;
+  for (const auto backend : planned_backends(asked.profile)) bytes = std::max(bytes, kernels::attention_call_bytes(backend, sizes));
+  return bytes;
+}
+
+/// Keys that would make the run smaller, the cheapest first, with what they would leave missing.
+std::string advice(const MemoryCase& asked, std::int64_t budget_bytes) {
+  std::vector<std::string> lines;
+  const auto try_case = [&](const std::string& change, const MemoryCase& smaller) {
+    const std::int64_t total = plan_memory(smaller).total();
+    if (total <= budget_bytes) lines.push_back(change + " (then " + in_words(total) + ")");
+  };
+  MemoryCase smaller = asked;
+  if (asked.recompute != model::Recompute::kFull) {
+    smaller.recompute = model::Recompute::kFull;
+    try_case("gradient_checkpointing: full", smaller);
+  }
+  smaller.recompute = model::Recompute::kFull;
+  for (smaller.rows = asked.rows / 2; smaller.rows >= 1 && lines.size() < 2; smaller.rows /= 2) {
+    try_case("micro_batch_size: " + std::to_string(smaller.rows) + " with gradient_checkpointing: full", smaller);
+  }
+  smaller.rows = 1;
+  for (smaller.max_seq_len = asked.max_seq_len / 2; smaller.max_seq_len >= 256 && lines.empty(); smaller.max_seq_len /= 2) {
+    try_case("max_seq_len: " + std::to_string(smaller.max_seq_len) + ", micro_batch_size: 1 and gradient_checkpointing: full",
+             smaller);
+  }
+  if (lines.empty()) {
+    return "the weights alone leave no room for a row; use a GPU with more memory or a smaller model" +
+           std::string(asked.profile.precision == Precision::kFp32 ? ", or precision: bf16" : "");
+  }
+  return "set " + join(lines, ", or ");
+}
+
+}  // namespace
+
+std::string MemoryPlan::describe() const {
+  std::array<std::pair<std::int64_t, const char*>, 7> parts = {{{weights, "weights"},
+                                                                {parameters, "trained parameters with optimizer"},
+                                                                {activations, "activations"},
+                                                                {loss_head, "loss head"},
+                                                                {batches, "micro-batches"},
+                                                                {attention, "attention"},
+                                                                {workspaces, "workspaces"}}};
+  std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> words;
+  for (const auto& [bytes, name] : parts) {
+    if (bytes > 0) words.push_back(std::string(name) + " " + in_words(bytes));
+  }
+  return join(words);
+}
+
+MemoryPlan plan_memory(const MemoryCase& asked) {
+  const at::ScalarType dtype = runtime::compute_dtype(asked.profile);
+  const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
+  const auto trained =
+      asked.profile.adapter == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+  const model::ModelShape shape = model::model_shape(asked.config, asked.adapters);
+  const model::ActivationOptions options{asked.max_tokens(), true, asked.profile.lora_dropout > 0};
+  const std::vector<model::Recompute> modes(shape.layers.size(), asked.recompute);
+  model::OuterWeights outer;
+  outer.head = at::empty({asked.config.vocab_size, asked.config.hidden_size}, at::TensorOptions(dtype).device(at::kMeta));
+  MemoryPlan plan;
+  plan.weights = model::weight_bytes(asked.config, shape, element_bytes);
+  const std::int64_t num_trained = model::num_trained(asked.config, shape, trained);
+  plan.parameters =
+      model::Trainables::bytes(num_trained) + optim::optimizer_for(asked.profile.optim).state_bytes(num_trained);
+  plan.activations = model::plan_activations(shape, options, modes).bytes(element_bytes);
+  plan.loss_head = model::LossHead(outer, {asked.config.rms_norm_eps, asked.max_tokens(), true}).bytes();
+  plan.batches = runtime::BatchFeed::device_bytes(asked.max_tokens());
+  // Steps that are recorded have temporary memory of their own beside that of steps computed as they come.
+  const bool may_be_captured = asked.profile.cuda_graphs == CudaGraphs::kAuto;
+  plan.attention = (may_be_captured ? 2 : 1) * attention_bytes(asked);
+  plan.workspaces = kGemmWorkspaceBytes + 4 * kernels::kWorkspaceElements;
+  return plan;
+}
+
+void refuse_memory(const MemoryCase& asked, std::int64_t budget_bytes) {
+  const MemoryPlan plan = plan_memory(asked);
+  throw DeviceError("out of GPU memory before step 1",
+                    "a micro-batch of " + std::to_string(asked.rows) + " x " + std::to_string(asked.max_seq_len) +
+                        " tokens needs " + in_words(plan.total()) + ", " + in_words(budget_bytes) + " can be used: " +
+                        in_words(plan.total() - budget_bytes) + " are missing. Held by: " + plan.describe() + ". To fit, " +
+                        advice(asked, budget_bytes));
+}
+
+std::int64_t memory_budget(const runtime::RunDevice& device) {
+  const runtime::DeviceMemory memory = runtime::device_memory(device);
+  const runtime::DeviceRoom room = runtime::device_room(device);
+  const auto reserve = std::max(kReserveBytes, static_cast<std::int64_t>(kReserveShare * static_cast<double>(room.total)));
+  return std::max<std::int64_t>(0, room.free + memory.reserved - memory.allocated - reserve);
+}
+
+void throw_out_of_memory(const MemoryCase& planned, const runtime::RunDevice& device, const std::string& reason) {
+  const runtime::DeviceMemory memory = runtime::device_memory(device);
+  const runtime::DeviceRoom room = runtime::device_room(device);
+  throw DeviceError("out of GPU memory", reason + ". Planned: " + plan_memory(planned).describe() + "; in use " +
+                                             in_words(memory.allocated) + " of " + in_words(room.total) + ", free " +
+                                             in_words(room.free) + ". Other programs may have taken memory since the start "
+                                             "(lora-train doctor). To use less, " +
+                                             advice(planned, room.free + memory.reserved));
+}
+
+}  // namespace lora_train::planner

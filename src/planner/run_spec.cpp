@@ -1,0 +1,121 @@
+#include "lora_train/planner/run_spec.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train::planner {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t kGpuMicroBatchTokens = 16384;  // matrix products are near their best rate from here on
+
+/// Token counts of a micro-batch to try on a GPU, the largest first; one when micro_batch_size is given.
+std::vector<std::int64_t> token_targets(const RunFacts& facts) {
+  if (facts.profile.micro_batch_size) return {kGpuMicroBatchTokens};
+  std::vector<std::int64_t> targets;
+  const std::int64_t least = facts.max_seq_len;
+  for (std::int64_t tokens = std::max(kGpuMicroBatchTokens, least); tokens >= least; tokens /= 2) targets.push_back(tokens);
+  if (targets.back() != least) targets.push_back(least);
+  return targets;
+}
+
+void set_sizes(const RunFacts& facts, const data::BatchSizes& sizes, RunSpec& spec) {
+  spec.micro_batch_size = sizes.micro;
+  spec.global_batch_size = sizes.global;
+  spec.eval_micro_batch_size = facts.profile.eval_micro_batch_size.value_or(sizes.micro);
+  spec.max_tokens = std::max(sizes.micro, facts.has_evaluation ? spec.eval_micro_batch_size : 0) * facts.max_seq_len;
+}
+
+void set_recompute(const RunFacts& facts, model::Recompute mode, RunSpec& spec) {
+  spec.recompute.assign(static_cast<std::size_t>(facts.config.num_layers), mode);
+}
+
+/// Whether recomputation costs more than a smaller micro-batch does, and one is possible.
+bool is_last_resort(const RunFacts& facts, const RunSpec& spec, std::int64_t tokens) {
+  return spec.recompute.front() >= model::Recompute::kGateUp && tokens > facts.max_seq_len &&
+         facts.profile.gradient_checkpointing == GradientCheckpointing::kAuto && !facts.profile.micro_batch_size &&
+         spec.micro_batch_size > 1;
+}
+
+void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
+  for (const std::int64_t tokens : token_targets(facts)) {
+    set_sizes(facts, data::resolve_batch_sizes(facts.profile, facts.max_seq_len, tokens), spec);
+    for (const model::Recompute mode : runtime::recompute_modes(facts.profile)) {
+      set_recompute(facts, mode, spec);
+      spec.memory = plan_memory(memory_case(facts, spec));
+      if (spec.memory.total() <= facts.memory_bytes && !is_last_resort(facts, spec, tokens)) return;
+    }
+  }
+  refuse_memory(memory_case(facts, spec), facts.memory_bytes);
+}
+
+void fit_into_host(const RunFacts& facts, RunSpec& spec) {
+  set_sizes(facts, data::resolve_batch_sizes(facts.profile, facts.max_seq_len, facts.auto_tokens), spec);
+  const auto allowed = runtime::recompute_modes(facts.profile);
+  if (allowed.size() == 1) return set_recompute(facts, allowed.front(), spec);
+  const model::ActivationOptions options{spec.max_tokens, true, facts.profile.lora_dropout > 0};
+  const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(runtime::compute_dtype(facts.profile)));
+  const model::ModelShape shape = model::model_shape(facts.config, facts.adapters);
+  set_recompute(facts, model::choose_recompute(shape, options, element_bytes, facts.memory_bytes), spec);
+}
+
+}  // namespace
+
+MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
+  return {facts.profile, facts.config, facts.adapters, facts.max_seq_len,
+          std::max(spec.micro_batch_size, spec.eval_micro_batch_size), spec.recompute.front(), facts.num_multiprocessors};
+}
+
+RunSpec decide(const RunFacts& facts) {
+  RunSpec spec;
+  spec.max_seq_len = facts.max_seq_len;
+  spec.memory_bytes = facts.memory_bytes;
+  spec.attention = spec.windowed_attention = runtime::attention_backend(facts.profile);
+  facts.is_cuda ? fit_into_gpu(facts, spec) : fit_into_host(facts, spec);
+  return spec;
+}
+
+std::string to_json(const RunSpec& spec) {
+  std::vector<int> recompute;
+  for (const auto mode : spec.recompute) recompute.push_back(static_cast<int>(mode));
+  const MemoryPlan& m = spec.memory;
+  return json{{"max_seq_len", spec.max_seq_len},
+              {"micro_batch_size", spec.micro_batch_size},
+              {"global_batch_size", spec.global_batch_size},
+              {"eval_micro_batch_size", spec.eval_micro_batch_size},
+              {"max_tokens", spec.max_tokens},
+              {"recompute", recompute},
+              {"attention", static_cast<int>(spec.attention)},
+              {"windowed_attention", static_cast<int>(spec.windowed_attention)},
+              {"loss_chunk_bytes", spec.loss_chunk_bytes},
+              {"memory_bytes", spec.memory_bytes},
+              {"memory", {m.weights, m.parameters, m.activations, m.loss_head, m.batches, m.attention, m.workspaces}}}
+      .dump();
+}
+
+RunSpec parse_run_spec(const std::string& text) {
+  try {
+    const json object = json::parse(text);
+    RunSpec spec;
+    spec.max_seq_len = object.at("max_seq_len");
+    spec.micro_batch_size = object.at("micro_batch_size");
+    spec.global_batch_size = object.at("global_batch_size");
+    spec.eval_micro_batch_size = object.at("eval_micro_batch_size");
+    spec.max_tokens = object.at("max_tokens");
+    for (const int mode : object.at("recompute")) spec.recompute.push_back(static_cast<model::Recompute>(mode));
+    spec.attention = static_cast<kernels::AttentionBackend>(object.at("attention").get<int>());
+    spec.windowed_attention = static_cast<kernels::AttentionBackend>(object.at("windowed_attention").get<int>());
+    spec.loss_chunk_bytes = object.at("loss_chunk_bytes");
+    spec.memory_bytes = object.at("memory_bytes");
+    const auto memory = object.at("memory").get<std::vector<std::int64_t>>();
+    spec.memory = {memory.at(0), memory.at(1), memory.at(2), memory.at(3), memory.at(4), memory.at(5), memory.at(6)};
+    return spec;
+  } catch (const std::exception& error) {
+    throw FormatError("run spec", std::string("is not what this program writes: ") + error.what());
+  }
+}
+
+}  // namespace lora_train::planner

@@ -1,0 +1,73 @@
+#include "lora_train/run_folder/folder_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+
+namespace lora_train::run_folder {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const fs::path& path, const std::string& what) {
+  const int code = errno;
+  throw IoError(path.string(), what + ": " + std::strerror(code));
+}
+
+/// Another process may have deleted the file between our open() and flock().
+bool has_the_name(int fd, const fs::path& path) {
+  struct stat held {};
+  struct stat named {};
+  return ::fstat(fd, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
+         held.st_dev == named.st_dev;
+}
+
+std::string this_process() {
+  char host[256] = "localhost";
+  ::gethostname(host, sizeof host - 1);
+  return "process " + std::to_string(::getpid()) + " on " + host;
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const fs::path& folder) : path_(folder / ".lock") {
+  make_folders(folder);
+  do {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd_ < 0) fail(path_, "cannot open the lock of the output folder");
+    if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) continue;
+    const int code = errno;
+    const std::string holder = code == EWOULDBLOCK ? read_file(path_) : "";
+    ::close(fd_);
+    fd_ = -1;
+    if (code == EWOULDBLOCK) {
+      throw ConfigError(folder.string(), "another run is writing here (" + (holder.empty() ? "a process" : holder) +
+                                             "). Wait for it, stop it, or choose another --output-dir");
+    }
+    log_warning(path_.string() + ": this file system has no locks (" + std::strerror(code) +
+                "); nothing keeps a second run out of the folder");
+    return;
+  } while (!has_the_name(fd_, path_));
+  const std::string holder = this_process();
+  if (::ftruncate(fd_, 0) != 0 || write_all(fd_, holder) != holder.size()) {
+    log_warning(path_.string() + ": cannot write who holds it: " + std::strerror(errno));
+  }
+}
+
+FolderLock::~FolderLock() {
+  if (fd_ < 0) return;
+  ::unlink(path_.c_str());
+  ::close(fd_);
+}
+
+}  // namespace lora_train::run_folder

@@ -1,0 +1,131 @@
+#include "lora_train/runtime/run_device.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/device/cuda_build.h"
+#include "lora_train/device/gpu.h"
+#include "lora_train/kernels/cuda_library.h"
+#include "lora_train/kernels/implementation.h"
+
+namespace lora_train::runtime {
+namespace {
+
+constexpr std::int64_t kLargestUnaskedCpuModel = 1'000'000'000;
+
+bool wants_cuda(const Profile& profile) {
+  return profile.device == Device::kCuda ||
+         (profile.device == Device::kAuto && !device::nvidia_device_nodes().empty());
+}
+
+void refuse_large_model(const Profile& profile, const model::ModelConfig& config) {
+  const std::int64_t count = model::num_parameters(config);
+  if (profile.device == Device::kCpu || count <= kLargestUnaskedCpuModel) return;
+  throw DeviceError("device", "no NVIDIA device was found and the model has " + format_count(count) +
+                                  " parameters, which is slow on a CPU; set device: cpu to do it all the same");
+}
+
+kernels::KernelSetting setting_of(KernelChoice choice) {
+  switch (choice) {
+    case KernelChoice::kReference: return kernels::KernelSetting::kReference;
+    case KernelChoice::kOwn: return kernels::KernelSetting::kNative;
+    case KernelChoice::kAuto: break;
+  }
+  return kernels::KernelSetting::kAuto;
+}
+
+void choose_kernels(const KernelChoices& choices) {
+  kernels::set_all_kernel_settings(setting_of(choices.all));
+  for (const auto& [name, choice] : choices.single) {
+    const auto found = std::find(kKernelNames.begin(), kKernelNames.end(), name);
+    kernels::set_kernel_setting(static_cast<KernelName>(found - kKernelNames.begin()), setting_of(choice));
+  }
+}
+
+RunDevice start_cuda(const Profile& profile) {
+  const device::GpuSystem system = device::find_gpus();
+  const device::Gpu& gpu = device::require_gpu(system);
+  if (const std::string warning = device::usage_warning(gpu); !warning.empty()) log_warning(warning);
+  if (const auto file = device::cuda_library_file(); !std::filesystem::exists(file)) {
+    throw DeviceError("device", "the CUDA library is missing, expected " + file.string() + ": this is a CPU-only build, and " +
+                                    gpu.label() + " cannot be used. Build where nvcc is (scripts/install_deps.sh brings it) "
+                                    "and copy the whole folder, or set device: cpu to compute on the CPU.");
+  }
+  const kernels::CudaFolders folders = kernels::default_cuda_folders();
+  const kernels::CudaLibrary& library = kernels::load_cuda_library(folders.library, folders.torch);
+  kernels::start_cuda({gpu.index, profile.tf32, profile.deterministic});
+  at::globalContext().setDeterministicAlgorithms(profile.deterministic, /*warn_only=*/true);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  at::globalContext().setAllowTF32CuBLAS(profile.tf32);
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
+  kernels::use_native_kernels({library.native_kernels, library.stream, false});
+  kernels::reserve_native_workspace(kernels::kWorkspaceElements, device);
+  log_info("device: " + gpu.label() + ", driver " + system.driver_version);
+  return {device, gpu.name, gpu.num_multiprocessors};
+}
+
+}  // namespace
+
+RunDevice start_device(const Profile& profile, const model::ModelConfig& config) {
+  choose_kernels(profile.kernels);
+  if (wants_cuda(profile)) return start_cuda(profile);
+  refuse_large_model(profile, config);
+  return {};
+}
+
+DeviceMemory device_memory(const RunDevice& device) {
+  DeviceMemory memory;
+  if (!device.is_cuda()) return memory;
+  const auto stats = at::getDeviceAllocator(at::kCUDA)->getDeviceStats(device.device.index());
+  constexpr std::size_t kAll = 0;  // of small and large pool together
+  memory.allocated = stats.allocated_bytes[kAll].current;
+  memory.reserved = stats.reserved_bytes[kAll].current;
+  memory.peak_allocated = stats.allocated_bytes[kAll].peak;
+  memory.peak_reserved = stats.reserved_bytes[kAll].peak;
+  memory.num_segments = stats.segment[kAll].allocated;
+  memory.num_allocations = stats.allocation[kAll].allocated;
+  return memory;
+}
+
+DeviceRoom device_room(const RunDevice& device) {
+  if (!device.is_cuda()) return {};
+  const auto [free, total] = at::getDeviceAllocator(at::kCUDA)->getMemoryInfo(device.device.index());
+  return {static_cast<std::int64_t>(total), static_cast<std::int64_t>(free)};
+}
+
+std::string memory_in_words(const RunDevice& device) {
+  const DeviceMemory memory = device_memory(device);
+  const auto words = [](std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  return words(memory.reserved) + " of " + words(device_room(device).total) + " in use, at most " + words(memory.peak_reserved) + " so far";
+}
+
+void release_unused_memory(const RunDevice& device) {
+  if (device.is_cuda()) at::getDeviceAllocator(at::kCUDA)->emptyCache();
+}
+
+c10::Stream compute_stream(const RunDevice& device) {
+  return c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device.device);
+}
+
+void wait_for(const RunDevice& device) {
+  if (device.is_cuda()) c10::impl::VirtualGuardImpl(at::kCUDA).synchronizeDevice(device.device.index());
+}
+
+bool is_done(const RunDevice& device) noexcept {
+  try {
+    wait_for(device);
+    return true;
+  } catch (...) {  // reported by whoever asked the device for something
+    return false;
+  }
+}
+
+void keep_forever(at::Tensor& tensor) noexcept { static_cast<void>(tensor.unsafeReleaseTensorImpl()); }
+
+}  // namespace lora_train::runtime

@@ -1,0 +1,180 @@
+#include "lora_train/runtime/setup.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/hash.h"
+#include "lora_train/base/text.h"
+#include "lora_train/storage/model_weights.h"
+
+namespace lora_train::runtime {
+namespace {
+
+lora::LoraOptions lora_options(const Profile& profile) {
+  lora::LoraOptions options;
+  options.all_linear = profile.lora_target_modules.kind == LoraTargets::Kind::kAllLinear;
+  options.target_names = profile.lora_target_modules.names;
+  if (profile.lora_target_modules.kind == LoraTargets::Kind::kRegex) options.target_regex = profile.lora_target_modules.regex;
+  options.r = profile.lora_r;
+  options.alpha = profile.lora_alpha;
+  options.dropout = profile.lora_dropout;
+  options.use_rslora = profile.use_rslora;
+  options.rank_pattern = profile.rank_pattern;
+  options.alpha_pattern = profile.alpha_pattern;
+  return options;
+}
+
+/// A key of the profile that init_adapter brings as well, and how it replaces the adapter's value.
+struct AdapterKey {
+  const char* name;
+  void (*replace)(const lora::LoraOptions& asked, lora::LoraOptions& options);
+};
+
+constexpr AdapterKey kAdapterKeys[] = {
+    {"lora_r", [](const auto& asked, auto& options) { options.r = asked.r; }},
+    {"lora_alpha", [](const auto& asked, auto& options) { options.alpha = asked.alpha; }},
+    {"use_rslora", [](const auto& asked, auto& options) { options.use_rslora = asked.use_rslora; }},
+    {"rank_pattern", [](const auto& asked, auto& options) { options.rank_pattern = asked.rank_pattern; }},
+    {"alpha_pattern", [](const auto& asked, auto& options) { options.alpha_pattern = asked.alpha_pattern; }},
+    {"lora_target_modules", [](const auto& asked, auto& options) {
+       options.all_linear = asked.all_linear;
+       options.target_names = asked.target_names;
+       options.target_regex = asked.target_regex;
+     }}};
+
+/// Keys that are given beside init_adapter must give the linears, ranks and scales that the adapter has; how they are
+/// spelled does not matter (all-linear, or the list that such a run writes).
+void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loaded,
+                          const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config) {
+  const lora::LoraOptions asked = lora_options(profile);
+  lora::LoraOptions all_replaced = loaded;
+  all_replaced.file.clear();
+  std::vector<std::string> given, wrong;
+  for (const AdapterKey& key : kAdapterKeys) {
+    if (!profile.is_given(key.name)) continue;
+    given.emplace_back(key.name);
+    key.replace(asked, all_replaced);
+    lora::LoraOptions one_replaced = loaded;
+    one_replaced.file.clear();
+    key.replace(asked, one_replaced);
+    if (lora::plan_adapters(one_replaced, config) != specs) wrong.emplace_back(key.name);
+  }
+  if (lora::plan_adapters(all_replaced, config) == specs) return;
+  throw ConfigError("init_adapter", "the adapter in " + profile.init_adapter + " says otherwise than the profile about " +
+                                        join(wrong.empty() ? given : wrong) +
+                                        "; leave these keys out, they come with the adapter");
+}
+
+}  // namespace
+
+at::ScalarType compute_dtype(const Profile& profile) {
+  return profile.precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
+}
+
+std::vector<model::Recompute> recompute_modes(const Profile& profile) {
+  switch (profile.gradient_checkpointing) {
+    case GradientCheckpointing::kOff: return {model::Recompute::kOff};
+    case GradientCheckpointing::kCheap: return {model::Recompute::kCheap};
+    case GradientCheckpointing::kGateUp: return {model::Recompute::kGateUp};
+    case GradientCheckpointing::kFull: return {model::Recompute::kFull};
+    case GradientCheckpointing::kAuto: break;
+  }
+  return {model::Recompute::kOff, model::Recompute::kCheap, model::Recompute::kGateUp, model::Recompute::kFull};
+}
+
+kernels::AttentionBackend attention_backend(const Profile& profile) {
+  switch (profile.attn_implementation) {
+    case AttnImplementation::kFa2: return kernels::AttentionBackend::kFa2;
+    case AttnImplementation::kCudnn: return kernels::AttentionBackend::kCudnn;
+    case AttnImplementation::kReference: return kernels::AttentionBackend::kReference;
+    case AttnImplementation::kAuto: break;
+  }
+  return kernels::AttentionBackend::kAuto;
+}
+
+ModelFiles open_model(const Profile& profile) {
+  ModelFiles files;
+  files.resolved = storage::resolve_model(profile.model);
+  const auto& folder = files.resolved.folder;
+  files.config = model::read_model_config(folder);
+  files.tokenizer = tokenizer::load_tokenizer_if_present(folder);
+  files.chat_template = tokenizer::load_chat_template(profile.chat_template, folder);
+  return files;
+}
+
+data::PreparedData load_data(const Profile& profile, const ModelFiles& files, bool need_train) {
+  const data::DataLimits limits{files.config.vocab_size, files.config.max_position_embeddings};
+  return data::prepare_data(data::data_options(profile), files.tokenizer.get(), files.chat_template.get(), limits, need_train);
+}
+
+AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
+  if (profile.adapter == AdapterKind::kNone) return {};
+  AdapterSetup setup;
+  if (profile.init_adapter.empty()) {
+    setup.config.options = lora_options(profile);
+  } else {
+    setup.config = lora::read_adapter_config(profile.init_adapter);
+    setup.config.options.dropout = profile.lora_dropout;
+  }
+  const lora::LoraOptions& options = setup.config.options;
+  setup.specs = lora::plan_adapters(options, files.config);
+  lora::check_patterns(options, files.config);
+  if (!profile.init_adapter.empty()) refuse_contradiction(profile, options, setup.specs, files.config);
+  for (model::AdapterSpec& spec : setup.specs) spec.lr_factor_b = profile.loraplus_lr_ratio.value_or(1.0);
+  const std::string& hub_name = files.resolved.hub_name;
+  setup.config.base_model_name_or_path =
+      !hub_name.empty() ? hub_name : !profile.base_model_name.empty() ? profile.base_model_name : profile.model;
+  return setup;
+}
+
+AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const ModelFiles& files) {
+  AdapterSetup setup;
+  setup.config = lora::read_adapter_config(folder);
+  setup.config.options.dropout = 0;
+  setup.specs = lora::plan_adapters(setup.config.options, files.config);
+  lora::check_patterns(setup.config.options, files.config);
+  return setup;
+}
+
+LoadedModel load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
+                       const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len) {
+  model::check_rope_supported(files.config, max_seq_len);
+  const at::ScalarType dtype = compute_dtype(profile);
+  const storage::WeightFiles weight_files = storage::open_model_weights(files.resolved.folder);
+  model::check_weights(files.config, weight_files);
+  LoadedModel loaded;
+  loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
+  const model::ModelShape shape = model::model_shape(files.config, adapters.specs);
+  const auto trained = train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+  loaded.parameters = std::make_unique<model::Trainables>(
+      model::make_trainables(files.config, shape, trained, device.device));
+  loaded.weights = std::make_unique<model::ResidentWeights>(
+      files.config, shape, *loaded.parameters, model::WeightOptions{dtype, device.device, trained}, weight_files);
+  if (!adapters.specs.empty()) {
+    if (profile.init_adapter.empty()) {
+      lora::init_adapter_values(adapters.specs, static_cast<std::uint64_t>(profile.seed), *loaded.parameters);
+    } else {
+      lora::load_adapter(profile.init_adapter, adapters.specs, *loaded.parameters);
+    }
+  }
+  loaded.weights->refresh();
+  const model::FirstNeeded first = train_all_weights ? model::FirstNeeded{0, true}
+                                                     : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};
+  loaded.decoder = std::make_unique<model::Decoder>(
+      model::make_decoder(files.config, shape, *loaded.weights, dtype, max_seq_len, first));
+  loaded.decoder->attention = loaded.decoder->windowed_attention = attention_backend(profile);
+  release_unused_memory(device);
+  return loaded;
+}
+
+std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,
+                                                bool needs_backward, std::int64_t chunk_bytes, bool has_weights) {
+  return std::make_unique<model::LossHead>(
+      decoder.weights.acquire_outer(model::Pass::kForward),
+      model::LossHeadOptions{decoder.config.rms_norm_eps, max_tokens, needs_backward, chunk_bytes, has_weights,
+                             1 / decoder.config.logits_scaling, decoder.config.norm_weight_offset});
+}
+
+}  // namespace lora_train::runtime

@@ -1,0 +1,47 @@
+#include "lora_train/saving/background_saver.h"
+
+#include <utility>
+
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/metrics/host_memory.h"
+
+namespace lora_train::saving {
+namespace {
+
+checkpoint::Saver::Options saver_options(const Profile& profile) {
+  const std::filesystem::path metrics = std::filesystem::path(profile.output_dir) / "metrics.jsonl";
+  checkpoint::Saver::Options options{profile.output_dir, profile.save_total_limit, {}};
+  if (path_kind(metrics) == PathKind::kFile) options.sync_first.push_back(metrics);
+  return options;
+}
+
+}  // namespace
+
+BackgroundSaver::BackgroundSaver(SavedParts parts) : parts_(std::move(parts)), saver_(saver_options(parts_.profile)) {
+  const model::Trainables& parameters = parts_.parameters;
+  const optim::OptimizerState& optimizer = parts_.optimizer;
+  const std::int64_t bytes = static_cast<std::int64_t>(parameters.values.nbytes()) + optimizer.bytes();
+  if (parameters.values.is_cuda() || bytes <= metrics::available_host_memory() / 2) {
+    snapshot_.emplace(parameters.host_copy(), optimizer.host_copy());
+  } else {
+    log_info("training will stand still while a checkpoint is written: a copy of " +
+             format_bytes(static_cast<double>(bytes)) + " for saving beside it does not fit the memory");
+  }
+}
+
+void BackgroundSaver::start(const checkpoint::TrainState& state) {
+  if (snapshot_) {
+    snapshot_->parameters.values.copy_(parts_.parameters.values);
+    snapshot_->optimizer.copy_from(parts_.optimizer);
+  }
+  checkpoint::Contents contents = parts_.contents;
+  contents.state = state;
+  contents.files = checkpoint_files(parts_.adapter, parts_.target_modules, snapshot_ ? snapshot_->parameters : parts_.parameters,
+                                    snapshot_ ? snapshot_->optimizer : parts_.optimizer);
+  saver_.start(std::move(contents));
+  if (!snapshot_) saver_.settle();
+}
+
+}  // namespace lora_train::saving

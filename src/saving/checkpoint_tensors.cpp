@@ -1,0 +1,98 @@
+#include "lora_train/saving/checkpoint_tensors.h"
+
+#include <ATen/ATen.h>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/checkpoint/checkpoint.h"
+#include "lora_train/metrics/host_memory.h"
+#include "lora_train/model/tensor_io.h"
+#include "lora_train/storage/safetensors.h"
+
+namespace lora_train::saving {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char* const kAdapterFile = "adapter_model.safetensors";
+const char* const kWeightsFile = "model.safetensors";
+/// A tensor of a file: its name there, and a view of the memory that it is written from or read into.
+struct NamedView {
+  std::string name;
+  at::Tensor view;
+};
+
+std::vector<NamedView> values_of(const model::Trainables& parameters) {
+  std::vector<NamedView> views;
+  for (const auto& parameter : parameters.list()) views.push_back({parameter.name, parameters.value(parameter.name)});
+  return views;
+}
+
+/// State with an element for each parameter is named and shaped as those are; what else there is stays flat.
+std::vector<NamedView> state_of(const model::Trainables& parameters, const optim::OptimizerState& optimizer) {
+  std::vector<NamedView> views;
+  for (std::size_t i = 0; i < optimizer.tensors.size(); ++i) {
+    const optim::StateTensor& kept = optimizer.optimizer->state[i];
+    if (kept.parameters_per_element > 1) {
+      views.push_back({kept.name, optimizer.tensors[i]});
+      continue;
+    }
+    for (const auto& parameter : parameters.list()) {
+      views.push_back({kept.name + "." + parameter.name, parameters.view(optimizer.tensors[i], parameter.name)});
+    }
+  }
+  return views;
+}
+
+storage::FileToWrite state_file(const model::Trainables& parameters, const optim::OptimizerState& optimizer) {
+  storage::FileToWrite file{checkpoint::kOptimizerFile, ""};
+  for (const auto& [name, view] : state_of(parameters, optimizer)) {
+    file.tensors.push_back(view.is_floating_point() ? model::finite_tensor_to_write(name, view)
+                                                    : model::tensor_to_write(name, view));
+  }
+  return file;
+}
+
+void read_views(const fs::path& path, const std::vector<NamedView>& views) {
+  // Read, so that a disk that fails is an error; mapped where that takes memory that the run needs.
+  const auto num_bytes = static_cast<std::int64_t>(fs::file_size(path));
+  const bool has_room = num_bytes <= metrics::available_host_memory() / 2;
+  const storage::SafetensorsFile file(has_room ? MappedFile::read(path) : MappedFile(path));
+  for (const auto& [name, view] : views) {
+    throw_if_stop_requested();
+    const std::string where = path.string() + ": " + name;
+    const storage::TensorEntry* entry = file.find(name);
+    if (entry == nullptr) throw FormatError(where, "is missing; the checkpoint belongs to another adapter or model");
+    if (at::IntArrayRef(entry->shape) != view.sizes()) {
+      throw FormatError(where, "has another shape than this run needs: " + storage::describe(*entry));
+    }
+    model::copy_elements(*entry, file.bytes(*entry), where, view);
+  }
+  if (views.size() != file.tensors().size()) {
+    throw FormatError(path.string(), "holds tensors that this run does not train; the checkpoint belongs to another run");
+  }
+}
+
+}  // namespace
+
+std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* adapter,
+                                                   const std::vector<std::string>& target_modules,
+                                                   const model::Trainables& parameters,
+                                                   const optim::OptimizerState& optimizer) {
+  std::vector<storage::FileToWrite> files;
+  if (adapter != nullptr) {
+    files = lora::adapter_files(*adapter, target_modules, parameters, lora::SaveDtype::kFloat32);
+  } else {
+    files.push_back({kWeightsFile, "", model::values_to_write(parameters, at::kFloat)});
+  }
+  files.push_back(state_file(parameters, optimizer));
+  return files;
+}
+
+void load_checkpoint_tensors(const fs::path& checkpoint, bool is_adapter, model::Trainables& parameters,
+                             optim::OptimizerState& optimizer) {
+  read_views(checkpoint / (is_adapter ? kAdapterFile : kWeightsFile), values_of(parameters));
+  read_views(checkpoint / checkpoint::kOptimizerFile, state_of(parameters, optimizer));
+}
+
+}  // namespace lora_train::saving

@@ -1,0 +1,84 @@
+#include "lora_train/saving/result_folder.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/version.h"
+#include "lora_train/lora/usage_section.h"
+#include "lora_train/model/tensor_io.h"
+#include "lora_train/run_folder/output_folder.h"
+#include "lora_train/storage/atomic_folder.h"
+#include "lora_train/storage/tokenizer_files.h"
+
+namespace lora_train::saving {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kTemplateFile = "chat_template.jinja";
+
+using Files = std::vector<storage::FileToWrite>;
+
+void copy_if_there(const fs::path& source, Files& files) {
+  if (fs::exists(source)) files.push_back({source.filename().string(), read_file(source)});
+}
+
+/// The tokenizer with the chat template that was trained with, and generation_config.json, which names the end tokens.
+void add_tokenizer(const runtime::ModelFiles& model, Files& files) {
+  for (const char* name : storage::kTokenizerFiles) {
+    if (name != kTemplateFile || !model.chat_template) copy_if_there(model.resolved.folder / name, files);
+  }
+  copy_if_there(model.resolved.folder / "generation_config.json", files);
+  if (model.chat_template) files.push_back({std::string(kTemplateFile), model.chat_template->source()});
+}
+
+std::string model_card(const Profile& profile, const runtime::AdapterSetup& adapters, const checkpoint::TrainState& state) {
+  const std::string& base = adapters.config.base_model_name_or_path;
+  std::string card = "---\nbase_model: " + base + "\nlibrary_name: peft\ntags: [lora, lora-train]\n---\n\n# " +
+                     run_folder::run_name(profile) + ": LoRA adapter for " + base + "\n\nTrained with lora-train " + version() +
+                     ": " + std::to_string(state.step) + " steps, r " + std::to_string(adapters.config.options.r) +
+                     ".\n";
+  if (state.eval_loss) card += "Loss on held-out data after the last step: " + std::to_string(*state.eval_loss) + ".\n";
+  const lora::LoraOptions& options = adapters.config.options;
+  lora::AdapterUse use{base, profile.output_dir + "/adapter", 0,
+                       !options.use_rslora && options.rank_pattern.empty() && options.alpha_pattern.empty()};
+  for (const auto& spec : adapters.specs) use.largest_rank = std::max(use.largest_rank, spec.rank);
+  card += "\n";
+  card += lora::usage_section(use);
+  return card;
+}
+
+/// Weights of full fine-tuning in save_dtype, and config.json that says so.
+Files full_model(const Profile& profile, const runtime::ModelFiles& model, const model::Trainables& parameters) {
+  const bool as_bf16 = profile.save_dtype == Precision::kBf16;
+  auto config = nlohmann::ordered_json::parse(read_file(model.config.path));
+  config.erase("torch_dtype");
+  config["dtype"] = as_bf16 ? "bfloat16" : "float32";
+  return {{"model.safetensors", "", model::values_to_write(parameters, as_bf16 ? at::kBFloat16 : at::kFloat)},
+          {"config.json", config.dump(2) + "\n"}};
+}
+
+Files adapter(const Profile& profile, const runtime::ModelFiles& model, const runtime::AdapterSetup& adapters,
+              const model::Trainables& parameters, const checkpoint::TrainState& state) {
+  const auto dtype = profile.save_dtype == Precision::kBf16 ? lora::SaveDtype::kBFloat16 : lora::SaveDtype::kFloat32;
+  Files files =
+      lora::adapter_files(adapters.config, lora::explicit_targets(adapters.specs, model.config), parameters, dtype);
+  files.push_back({"README.md", model_card(profile, adapters, state)});
+  return files;
+}
+
+}  // namespace
+
+fs::path write_result(const Profile& profile, const runtime::ModelFiles& model, const runtime::AdapterSetup& adapters,
+                      const model::Trainables& parameters, const checkpoint::TrainState& state) {
+  const fs::path target = fs::path(profile.output_dir) / run_folder::result_name(profile);
+  Files files = profile.adapter == AdapterKind::kNone ? full_model(profile, model, parameters)
+                                                      : adapter(profile, model, adapters, parameters, state);
+  add_tokenizer(model, files);
+  storage::write_folder(target, files);
+  return target;
+}
+
+}  // namespace lora_train::saving

@@ -1,0 +1,48 @@
+#include "lora_train/tuning/tuning.h"
+
+#include <c10/core/Event.h>
+
+#include "lora_train/base/log.h"
+#include "lora_train/config/profile.h"
+#include "lora_train/runtime/run_device.h"
+
+namespace lora_train::tuning {
+
+RunTuning::RunTuning(TuningMachine machine, const std::string& known, kernels::Stopwatch stopwatch)
+    : machine_(std::move(machine)), cache_file_(tuning_cache_file(machine_)),
+      tuner_(parse_tuning(known, machine_, "what the checkpoint says"), read_tuning_cache(cache_file_, machine_),
+             std::move(stopwatch)) {}
+
+void RunTuning::finish() const {
+  add_to_tuning_cache(cache_file_, machine_, tuner_.measured());
+  log_info(tuner_.describe());
+}
+
+std::unique_ptr<RunTuning> start_tuning(const Profile& profile, const runtime::RunDevice& device, const std::string& known) {
+  if (!device.is_cuda() || profile.deterministic || profile.tuning == Tuning::kOff) return nullptr;
+  return std::make_unique<RunTuning>(tuning_machine(device.name, kernels::cuda_library()->versions()), known,
+                                     cuda_stopwatch(device));
+}
+
+kernels::Stopwatch cuda_stopwatch(const runtime::RunDevice& device) {
+  constexpr double kShortMs = 0.2;  // below it, what events and launches take counts
+  constexpr int kRepeats = 10;
+  return [device](const std::function<void()>& run) {
+    c10::Event begin(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT), end(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
+    const auto time = [&](int repeats) {
+      begin.record(runtime::compute_stream(device));
+      for (int i = 0; i < repeats; ++i) run();
+      end.record(runtime::compute_stream(device));
+      end.synchronize();
+      return begin.elapsedTime(end) / repeats;
+    };
+    const double once = time(1);
+    return once < kShortMs ? time(kRepeats) : once;
+  };
+}
+
+std::unique_ptr<kernels::GemmTuning> tune_products(RunTuning* tuning) {
+  return tuning != nullptr ? std::make_unique<kernels::GemmTuning>(tuning->tuner()) : nullptr;
+}
+
+}  // namespace lora_train::tuning

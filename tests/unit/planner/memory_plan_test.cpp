@@ -1,0 +1,117 @@
+#include "lora_train/planner/run_spec.h"
+
+#include <gtest/gtest.h>
+
+#include "lora_train/base/error.h"
+#include "lora_train/lora/lora_plan.h"
+
+namespace lora_train::planner {
+namespace {
+
+constexpr double kGib = 1 << 30;
+
+// Qwen2.5-7B.
+constexpr const char* kConfig = R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 3584,
+  "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+  "vocab_size": 152064, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+  "tie_word_embeddings": false, "hidden_act": "silu", "torch_dtype": "bfloat16"})";
+
+class Memory : public ::testing::Test {
+ protected:
+  Memory() {
+    files.config = model::parse_model_config(kConfig, "config.json");
+    lora::LoraOptions options;
+    options.all_linear = true;
+    adapters.specs = lora::plan_adapters(options, files.config);
+    profile.global_batch_size = 64;
+  }
+
+  MemoryPlan plan(std::int64_t rows, model::Recompute mode) {
+    return plan_memory({profile, files.config, adapters.specs, 2048, rows, mode, 132});
+  }
+  std::string refusal(double budget_gib) {
+    try {
+      fit(budget_gib);
+    } catch (const DeviceError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  RunSpec fit(double budget_gib) {
+    RunFacts facts{profile, files.config, adapters.specs, 2048};
+    facts.is_cuda = true;
+    facts.memory_bytes = static_cast<std::int64_t>(budget_gib * kGib);
+    facts.num_multiprocessors = 132;
+    return decide(facts);
+  }
+
+  Profile profile;
+  runtime::ModelFiles files;
+  runtime::AdapterSetup adapters;
+};
+
+TEST_F(Memory, SizesOfA7BModelAreThoseOfItsShapes) {
+  const MemoryPlan none = plan(8, model::Recompute::kOff);
+  EXPECT_NEAR(static_cast<double>(none.weights) / kGib, 14.2, 0.2);  // 7.6 G parameters, and the adapter columns
+  const std::int64_t num_adapter = 40370176;                         // rank 16 on the seven linears of 28 layers
+  EXPECT_EQ(none.parameters, 16 * num_adapter);
+  const double tokens = 16384;
+  EXPECT_NEAR(static_cast<double>(none.activations) / tokens / 1e6, 4.4, 0.25);  // MB a token, kept whole
+  EXPECT_NEAR(static_cast<double>(plan(8, model::Recompute::kCheap).activations) / tokens / 1e6, 3.0, 0.25);
+  EXPECT_NEAR(static_cast<double>(plan(8, model::Recompute::kGateUp).activations) / tokens / 1e6, 1.0, 0.25);
+  EXPECT_NEAR(static_cast<double>(plan(8, model::Recompute::kFull).activations) / tokens / 1e6, 0.4, 0.15);
+  EXPECT_GT(none.loss_head, 256 << 20);
+  EXPECT_LT(static_cast<double>(none.total()) / kGib, 92);
+}
+
+TEST_F(Memory, AutoTakesTheLeastRecomputationAndTheLargestMicroBatchThatFit) {
+  const RunSpec all = fit(130);
+  EXPECT_EQ(all.micro_batch_size, 8);  // 16384 tokens
+  EXPECT_EQ(all.recompute.front(), model::Recompute::kOff);
+  const RunSpec most = fit(70);
+  EXPECT_EQ(most.micro_batch_size, 8);
+  EXPECT_EQ(most.recompute.front(), model::Recompute::kCheap);
+  const RunSpec some = fit(34);
+  EXPECT_LT(some.micro_batch_size, 8);
+  EXPECT_LT(some.recompute.front(), model::Recompute::kGateUp);
+  const RunSpec less = fit(18);
+  EXPECT_EQ(less.micro_batch_size, 1);
+  EXPECT_EQ(less.recompute.front(), model::Recompute::kGateUp);
+  const RunSpec least = fit(16.8);
+  EXPECT_EQ(least.micro_batch_size, 1);
+  EXPECT_EQ(least.recompute.front(), model::Recompute::kFull);
+  for (const RunSpec& fitting : {all, most, some, less, least}) EXPECT_EQ(64 % fitting.micro_batch_size, 0);
+}
+
+TEST_F(Memory, WhatIsGivenStays) {
+  profile.micro_batch_size = 4;
+  profile.gradient_checkpointing = GradientCheckpointing::kFull;
+  const RunSpec fitting = fit(130);
+  EXPECT_EQ(fitting.micro_batch_size, 4);
+  EXPECT_EQ(fitting.recompute.front(), model::Recompute::kFull);
+}
+
+TEST_F(Memory, ARefusalSaysHowMuchIsMissingWhatHoldsItAndWhatToSet) {
+  profile.micro_batch_size = 8;
+  profile.gradient_checkpointing = GradientCheckpointing::kOff;
+  const std::string text = refusal(40);
+  EXPECT_NE(text.find("8 x 2048 tokens"), std::string::npos) << text;
+  EXPECT_NE(text.find("are missing"), std::string::npos) << text;
+  EXPECT_NE(text.find("Held by: activations"), std::string::npos) << text;
+  EXPECT_NE(text.find("weights 14."), std::string::npos) << text;
+  EXPECT_NE(text.find("set gradient_checkpointing: full (then "), std::string::npos) << text;
+}
+
+TEST_F(Memory, ARefusalOffersSmallerRowsOrSaysThatNothingHelps) {
+  profile.micro_batch_size = 8;
+  EXPECT_NE(refusal(18).find("micro_batch_size: "), std::string::npos) << refusal(18);
+  EXPECT_NE(refusal(8).find("the weights alone leave no room"), std::string::npos) << refusal(8);
+}
+
+TEST_F(Memory, DescribeBeginsWithTheLargest) {
+  EXPECT_EQ(plan(8, model::Recompute::kOff).describe().substr(0, 12), "activations ");
+  EXPECT_EQ(plan(1, model::Recompute::kFull).describe().substr(0, 8), "weights ");
+}
+
+}  // namespace
+}  // namespace lora_train::planner

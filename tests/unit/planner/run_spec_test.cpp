@@ -1,0 +1,81 @@
+// What decide() makes of facts that a test makes up: no device, no weights, no data.
+#include "lora_train/planner/run_spec.h"
+
+#include <gtest/gtest.h>
+
+#include "lora_train/base/error.h"
+#include "lora_train/lora/lora_plan.h"
+#include "lora_train/model/known_shapes.h"
+
+namespace lora_train::planner {
+namespace {
+
+class Decide : public ::testing::Test {
+ protected:
+  Decide() : config(model::known_shape("qwen3-0.6b")) {
+    lora::LoraOptions options;
+    options.all_linear = true;
+    adapters = lora::plan_adapters(options, config);
+    profile.global_batch_size = 12;
+  }
+
+  RunSpec on_cpu(std::int64_t memory_bytes, bool has_evaluation = false) const {
+    RunFacts facts{profile, config, adapters, 1024, has_evaluation};
+    facts.memory_bytes = memory_bytes;
+    return decide(facts);
+  }
+
+  model::ModelConfig config;
+  std::vector<model::AdapterSpec> adapters;
+  Profile profile;
+};
+
+TEST_F(Decide, OnACpuTheLeastRecomputationThatFits) {
+  const auto bytes = [&](model::Recompute mode) {
+    const model::ModelShape shape = model::model_shape(config, adapters);
+    const std::vector<model::Recompute> modes(shape.layers.size(), mode);
+    return model::plan_activations(shape, {.max_tokens = 4096}, modes).bytes(2);
+  };
+  profile.precision = Precision::kBf16;
+  const std::int64_t off = bytes(model::Recompute::kOff), cheap = bytes(model::Recompute::kCheap);
+  EXPECT_LT(cheap, off);
+  EXPECT_EQ(on_cpu(off).recompute.front(), model::Recompute::kOff);
+  EXPECT_EQ(on_cpu(off - 1).recompute.front(), model::Recompute::kCheap);
+  EXPECT_EQ(on_cpu(1).recompute.front(), model::Recompute::kFull);
+  EXPECT_EQ(on_cpu(1).recompute.size(), 28U);
+  profile.gradient_checkpointing = GradientCheckpointing::kOff;
+  EXPECT_EQ(on_cpu(1).recompute.front(), model::Recompute::kOff);
+}
+
+TEST_F(Decide, MicroBatchesDivideTheStepAndBuffersHoldEvaluationsToo) {
+  const RunSpec plain = on_cpu(1);
+  EXPECT_EQ(plain.micro_batch_size, 4);  // 4096 tokens, and 12 is a multiple of 4
+  EXPECT_EQ(plain.global_batch_size, 12);
+  EXPECT_EQ(plain.max_tokens, 4 * 1024);
+  profile.eval_micro_batch_size = 9;
+  EXPECT_EQ(on_cpu(1).max_tokens, 4 * 1024);
+  EXPECT_EQ(on_cpu(1, true).max_tokens, 9 * 1024);
+}
+
+TEST_F(Decide, AGpuThatIsTooSmallIsRefusedWithWhatToSet) {
+  RunFacts facts{profile, config, adapters, 1024};
+  facts.is_cuda = true;
+  facts.memory_bytes = 1 << 20;
+  EXPECT_THROW(decide(facts), DeviceError);
+  facts.memory_bytes = std::int64_t{64} << 30;
+  EXPECT_GT(decide(facts).memory.total(), 0);
+  EXPECT_EQ(decide(facts).spare_bytes(), facts.memory_bytes - decide(facts).memory.total());
+}
+
+TEST_F(Decide, TheSameFactsGiveTheSameSpecAndItSurvivesTheWire) {
+  RunSpec spec = on_cpu(1 << 30, true);
+  EXPECT_EQ(spec, on_cpu(1 << 30, true));
+  spec.attention = kernels::AttentionBackend::kCudnn;
+  spec.loss_chunk_bytes = 12345;
+  spec.memory.attention = 77;
+  EXPECT_EQ(parse_run_spec(to_json(spec)), spec);
+  EXPECT_THROW(parse_run_spec("{}"), FormatError);
+}
+
+}  // namespace
+}  // namespace lora_train::planner

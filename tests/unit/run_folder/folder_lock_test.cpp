@@ -1,0 +1,45 @@
+#include "lora_train/run_folder/folder_lock.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::run_folder {
+namespace {
+
+using testing_support::TemporaryFolder;
+
+TEST(FolderLock, KeepsASecondRunOutAndNamesTheFirst) {
+  const TemporaryFolder folder;
+  {
+    const FolderLock lock(folder / "run");
+    try {
+      const FolderLock second(folder / "run");
+      FAIL() << "locked twice";
+    } catch (const ConfigError& error) {
+      EXPECT_NE(error.message().find("process " + std::to_string(::getpid())), std::string::npos) << error.message();
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "run"));
+  EXPECT_NO_THROW(FolderLock(folder / "run"));
+}
+
+TEST(FolderLock, TakesOverWhatADeadProcessLeft) {
+  const TemporaryFolder folder;
+  write_file_atomic(folder / ".lock",
+                    "process 1 on a-much-longer-name-than-ours-so-that-a-rest-would-show-up.example.org");
+  const FolderLock lock(folder.path());
+  EXPECT_EQ(read_file(folder / ".lock").find("example.org"), std::string::npos);
+}
+
+TEST(FolderLock, AFolderThatCannotBeMadeIsAnIoError) {
+  const TemporaryFolder folder;
+  write_file_atomic(folder / "file", "");
+  EXPECT_THROW(FolderLock(folder / "file" / "run"), IoError);
+}
+
+}  // namespace
+}  // namespace lora_train::run_folder

@@ -1,0 +1,256 @@
+#include "lora_train/run_folder/output_folder.h"
+
+#include <gtest/gtest.h>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/config/load.h"
+#include "support/small_checkpoint.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::run_folder {
+namespace {
+
+using testing_support::TemporaryFolder;
+
+OutputRequest request_for(const std::filesystem::path& folder) {
+  OutputRequest request;
+  request.profile.model = std::string("some-model");
+  request.profile.datasets.emplace_back().path = std::string("rows.jsonl");
+  request.profile.output_dir = folder.string();
+  return request;
+}
+
+void put_run(const OutputRequest& request, std::int64_t step) {
+  const std::filesystem::path folder = request.profile.output_dir;
+  write_file_atomic(folder / "run.log", "");
+  write_file_atomic(folder / "profile.yaml", to_yaml(request.profile));
+  write_file_atomic(folder / "metrics.jsonl", "");
+  if (step == 0) return;
+  const testing_support::SmallCheckpoint made(step);
+  checkpoint::Contents contents = made.contents();
+  contents.profile_yaml = to_yaml(request.profile);
+  checkpoint::save(folder, contents);
+}
+
+TEST(OutputFolder, AnEmptyOneIsANewRun) {
+  const TemporaryFolder folder;
+  const OutputDecision decision = prepare_output_folder(request_for(folder / "new"));
+  EXPECT_FALSE(decision.checkpoint.has_value());
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "new"));
+}
+
+TEST(OutputFolder, ResumesFromTheNewestGoodCheckpoint) {
+  const TemporaryFolder folder;
+  const OutputRequest request = request_for(folder.path());
+  put_run(request, 3);
+  put_run(request, 5);
+  write_file_atomic(folder / "checkpoint-5" / "optimizer.safetensors", "torn");
+  EXPECT_EQ(prepare_output_folder(request).checkpoint->filename(), "checkpoint-3");
+}
+
+TEST(OutputFolder, NoGoodCheckpointIsNeverASilentStartFromZero) {
+  const TemporaryFolder folder;
+  const OutputRequest request = request_for(folder.path());
+  put_run(request, 0);
+  write_file_atomic(folder / "metrics.jsonl",
+                    "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"checkpoint\", \"step\": 1}\n");
+  EXPECT_THROW(prepare_output_folder(request), FormatError);
+}
+
+TEST(OutputFolder, ARunThatWasKilledBeforeItsFirstCheckpointIsBegunAnew) {
+  const TemporaryFolder folder;
+  const OutputRequest request = request_for(folder.path());
+  put_run(request, 0);
+  write_file_atomic(folder / "metrics.jsonl",
+                    "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"train\", \"step\": 1}\n");
+  EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
+}
+
+TEST(OutputFolder, ARunThatFinishedNoStepIsBegunAnew) {
+  const TemporaryFolder folder;
+  OutputRequest request = request_for(folder.path());
+  put_run(request, 0);
+  write_file_atomic(folder / "metrics.jsonl",
+                    "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"eval\", \"step\": 0}\n");
+  request.profile.learning_rate = 1e-3;  // nothing was trained with the old one
+  EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
+  put_run(request, 3);
+  write_file_atomic(folder / "checkpoint-3" / "optimizer.safetensors", "torn");
+  EXPECT_THROW(prepare_output_folder(request), FormatError);
+}
+
+TEST(OutputFolder, AnotherLearningRateIsRefusedUnlessAllowed) {
+  const TemporaryFolder folder;
+  OutputRequest request = request_for(folder.path());
+  put_run(request, 3);
+  request.profile.learning_rate = 1e-3;
+  try {
+    prepare_output_folder(request);
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(error.message().find("learning_rate: "), std::string::npos);
+    EXPECT_NE(error.message().find("--allow-changed"), std::string::npos);
+  }
+  request.allow_changed = {"learning_rate"};
+  EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
+  request.allow_changed.clear();
+  request.profile.learning_rate = 2e-4;
+  request.profile.logging_steps = 7;
+  EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
+}
+
+TEST(OutputFolder, OverwriteDeletesOnlyWhatARunWrites) {
+  const TemporaryFolder folder;
+  OutputRequest request = request_for(folder.path());
+  put_run(request, 3);
+  write_file_atomic(folder / "notes.txt", "mine");
+  for (const char* result : {"adapter", "model"}) std::filesystem::create_directory(folder / result);
+  request.overwrite = true;
+  EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
+  EXPECT_TRUE(std::filesystem::exists(folder / "checkpoint-3")) << "deleted before the new run is known to start";
+  delete_run(folder.path());
+  for (const char* name : {"checkpoint-3", "adapter", "run.log", "profile.yaml", "metrics.jsonl"}) {
+    EXPECT_FALSE(std::filesystem::exists(folder / name)) << name;
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder / "model")) << "a run with an adapter writes none";
+  EXPECT_EQ(read_file(folder / "notes.txt"), "mine");
+}
+
+TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
+  const TemporaryFolder folder;
+  for (const char* name : {"model", "adapter", "checkpoint-3", "tensorboard/deep"}) {
+    std::filesystem::create_directories(folder / name);
+    write_file_atomic(folder / name / "weights", "mine");
+  }
+  write_file_atomic(folder / "run.log", "");
+  std::filesystem::create_directory_symlink(folder / "model", folder / "link");
+  const auto refuse = [&](const char* key, const std::string& path, bool overwrite) {
+    OutputRequest request = request_for(folder.path());
+    (key == std::string("model") ? request.profile.model : request.profile.init_adapter) = path;
+    request.overwrite = overwrite;
+    try {
+      prepare_output_folder(request);
+      FAIL() << path << " accepted";
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(error.where(), key) << error.what();
+    }
+  };
+  for (const bool overwrite : {false, true}) {
+    refuse("model", folder / "model", overwrite);
+    refuse("model", (folder / "model").string() + "/", overwrite);
+    refuse("model", folder / "link", overwrite);
+    refuse("init_adapter", folder / "adapter", overwrite);
+    refuse("init_adapter", folder / "checkpoint-3", overwrite);
+    refuse("model", folder / "tensorboard/deep", overwrite);
+  }
+  EXPECT_EQ(read_file(folder / "model" / "weights"), "mine");
+  EXPECT_EQ(read_file(folder / "adapter" / "weights"), "mine");
+  OutputRequest beside = request_for(folder / "run");
+  beside.profile.model = folder / "model";
+  EXPECT_NO_THROW(prepare_output_folder(beside));
+}
+
+TEST(OutputFolder, FilesOfOthersAreNeitherDeletedNorReplaced) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "adapter");
+  write_file_atomic(folder / "adapter" / "weights", "mine");
+  OutputRequest request = request_for(folder.path());
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  request.overwrite = true;
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  delete_run(folder.path());
+  EXPECT_EQ(read_file(folder / "adapter" / "weights"), "mine");
+}
+
+TEST(OutputFolder, AResultThatTheRunThereDidNotWriteIsKept) {
+  const TemporaryFolder folder;
+  OutputRequest request = request_for(folder.path());
+  put_run(request, 3);
+  std::filesystem::create_directory(folder / "model");
+  EXPECT_NO_THROW(prepare_output_folder(request));
+  request.profile.adapter = AdapterKind::kNone;
+  request.overwrite = true;
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+}
+
+TEST(OutputFolder, ACheckpointToGoOnFromIsNotOverwritten) {
+  const TemporaryFolder folder;
+  OutputRequest request = request_for(folder.path());
+  put_run(request, 3);
+  request.profile.resume_from_checkpoint = folder / "checkpoint-3";
+  request.overwrite = true;
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  EXPECT_EQ(checkpoint::verify(folder / "checkpoint-3"), "");
+  request.overwrite = false;
+  EXPECT_EQ(prepare_output_folder(request).checkpoint->filename(), "checkpoint-3");
+}
+
+TEST(OutputFolder, ACheckpointOfElsewhereIsComparedToo) {
+  const TemporaryFolder folder;
+  const OutputRequest old = request_for(folder / "old");
+  std::filesystem::create_directory(folder / "old");
+  put_run(old, 3);
+  OutputRequest request = request_for(folder / "new");
+  request.profile.resume_from_checkpoint = folder / "old" / "checkpoint-3";
+  EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
+  request.profile.lora_r = 7;
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  std::filesystem::rename(folder / "old" / "checkpoint-3", folder / "moved");
+  request.profile.resume_from_checkpoint = folder / "moved";
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+  request.allow_changed = {"lora_r"};
+  EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
+}
+
+TEST(OutputFolder, AutoIsTheNumberThatTheRunFound) {
+  const TemporaryFolder folder;
+  OutputRequest resolved = request_for(folder.path());
+  resolved.profile.max_seq_len = 640;
+  resolved.profile.micro_batch_size = 4;
+  put_run(resolved, 3);
+  const OutputRequest request = request_for(folder.path());
+  const OutputDecision decision = prepare_output_folder(request);
+  EXPECT_EQ(decision.profile.max_seq_len, 640);
+  EXPECT_EQ(decision.profile.micro_batch_size, 4);
+  write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
+  EXPECT_TRUE(prepare_output_folder(request).is_complete);
+  OutputRequest other = request;
+  other.profile.max_seq_len = 512;
+  EXPECT_THROW(prepare_output_folder(other), ConfigError);
+}
+
+TEST(OutputFolder, SweepsWhatADeadProcessLeftHalfWritten) {
+  const TemporaryFolder folder;
+  const OutputRequest request = request_for(folder.path());
+  put_run(request, 3);
+  std::filesystem::create_directory(folder / ".tmp-checkpoint-4-123");
+  write_file_atomic(folder / ".tmp-checkpoint-4-123" / "half", "half");
+  write_file_atomic(folder / ".tmp-summary.json-123-456", "half");
+  write_file_atomic(folder / ".tmp-notes", "mine");
+  prepare_output_folder(request);
+  EXPECT_FALSE(std::filesystem::exists(folder / ".tmp-checkpoint-4-123"));
+  EXPECT_FALSE(std::filesystem::exists(folder / ".tmp-summary.json-123-456"));
+  EXPECT_TRUE(std::filesystem::exists(folder / ".tmp-notes"));
+}
+
+TEST(OutputFolder, ResumeNoneNeedsOverwrite) {
+  const TemporaryFolder folder;
+  OutputRequest request = request_for(folder.path());
+  put_run(request, 3);
+  request.profile.resume_from_checkpoint = "none";
+  EXPECT_THROW(prepare_output_folder(request), ConfigError);
+}
+
+TEST(OutputFolder, AFinishedRunIsComplete) {
+  const TemporaryFolder folder;
+  OutputRequest request = request_for(folder.path());
+  put_run(request, 3);
+  write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
+  EXPECT_TRUE(prepare_output_folder(request).is_complete);
+  request.profile.num_epochs = 9;
+  EXPECT_FALSE(prepare_output_folder(request).is_complete);
+}
+
+}  // namespace
+}  // namespace lora_train::run_folder
