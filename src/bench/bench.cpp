@@ -176,7 +176,7 @@ class StepClock {
  private:
   void receive() { losses_.push_back(train::wait_for_step(*run_.context, plans_[num_received_++]).loss); }
   void mark() {
-    times_.push_back(Clock::now());
+    times_.push_back(train::Clock::now());
     if (!run_.device.is_cuda()) return;
     events_.emplace_back(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
     events_.back().record(runtime::compute_stream(run_.device));
@@ -189,7 +189,7 @@ class StepClock {
   train::Run& run_;
   std::deque<data::StepPlan> plans_;
   std::deque<c10::Event> events_;
-  std::vector<Clock::time_point> times_;
+  std::vector<train::Clock::time_point> times_;
   std::vector<double> losses_;
   std::size_t num_received_ = 0;
 };
@@ -201,10 +201,10 @@ double seconds_of(const runtime::RunDevice& device, const Body& body) {
   std::vector<double> seconds;
   for (int i = 0; i < kRepeats + 2; ++i) {
     runtime::wait_for(device);
-    const auto start = Clock::now();
+    const auto start = train::Clock::now();
     body();
     runtime::wait_for(device);
-    if (i >= 2) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    if (i >= 2) seconds.push_back(std::chrono::duration<double>(train::Clock::now() - start).count());
   }
   return percentile(seconds, 0.5);
 }

@@ -23,8 +23,8 @@ void try_to(bool& is_refused, const Write& write) {
 
 }  // namespace
 
-Reporters::Reporters(const Profile& profile, bool quiet)
-    : bar(metrics::ProgressOptions{.quiet = quiet}), metrics_(fs::path(profile.output_dir) / "metrics.jsonl") {
+FileReporters::FileReporters(const Profile& profile, bool quiet)
+    : bar_(metrics::ProgressOptions{.quiet = quiet}), metrics_(fs::path(profile.output_dir) / "metrics.jsonl") {
   for (const Reporter reporter : profile.report_to) {
     if (reporter == Reporter::kTensorboard) {
       tensorboard_ = std::make_unique<metrics::TensorBoardWriter>(fs::path(profile.output_dir) / "tensorboard");
@@ -32,29 +32,33 @@ Reporters::Reporters(const Profile& profile, bool quiet)
   }
 }
 
-void Reporters::write(const metrics::TrainRecord& record) {
+void FileReporters::write(const metrics::TrainRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
   if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
 }
 
-void Reporters::write(const metrics::EvalRecord& record) {
+void FileReporters::write(const metrics::EvalRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
   if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
 }
 
-void Reporters::write(const metrics::StartRecord& record) {
+void FileReporters::write(const metrics::StartRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
 }
 
-void Reporters::write(const metrics::CheckpointRecord& record) {
+void FileReporters::write(const metrics::CheckpointRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
 }
 
-void Reporters::flush() {
+void FileReporters::show(const metrics::ProgressState& progress, bool is_logged) {
+  is_logged ? bar_.log_step(progress) : bar_.update(progress);
+}
+
+void FileReporters::flush() {
   try_to(metrics_are_refused_, [&] { metrics_.flush(); });
 }
 
-void Reporters::write(const metrics::EndRecord& record) {
+void FileReporters::write(const metrics::EndRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
   if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->flush(); });
 }

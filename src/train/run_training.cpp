@@ -46,7 +46,7 @@ metrics::Ledger summary_ledger(const data::Ledger& ledger) {
   return out;
 }
 
-void write_end(Reporters& reporters, const metrics::RunSummary& summary, double elapsed_s) {
+void write_end(FileReporters& reporters, const metrics::RunSummary& summary, double elapsed_s) {
   reporters.write(
       metrics::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason, metrics::now_s(), elapsed_s});
 }
@@ -87,7 +87,7 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
   summary.total_steps = run->plan->total_steps();
   take_over(request, decision, run->state.step);
   write_file_atomic(output_dir / "profile.yaml", to_yaml(run->resolved));
-  Reporters reporters(request.profile, request.quiet);
+  FileReporters reporters(request.profile, request.quiet);
   reporters.drop_after(decision.checkpoint ? run->state.step : -1);
   reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
                                        run->device.name, 1, run_folder::run_name(request.profile), run->plan->rows_per_epoch(),

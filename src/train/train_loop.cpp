@@ -181,7 +181,7 @@ class Loop {
                                           static_cast<double>(tokens_here_) / train_s_, eta_s};
     const bool is_logged = plan.step % run_.profile().logging_steps == 0 || plan.step == run_.plan->total_steps();
     if (!is_logged) {
-      reporters_.bar.update(progress);
+      reporters_.show(progress, false);
       return;
     }
     metrics::TrainRecord record;
@@ -202,7 +202,7 @@ class Loop {
     record.elapsed_s = run_.elapsed_s();
     record.eta_s = eta_s;
     reporters_.write(record);
-    reporters_.bar.log_step(progress);
+    reporters_.show(progress, true);
     run_.state.loss_sum = 0;
     run_.state.loss_weight = 0;
   }

@@ -1,0 +1,135 @@
+// A step and the training loop on a small random model, with reporters and a communicator of the test's own.
+#include "train/train_loop.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "bench/bench_run.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::train {
+namespace {
+
+using testing_support::TemporaryFolder;
+
+/// Remembers what it is told, in order: "train 1", "eval 2", "checkpoint 2", ...
+class FakeReporters : public Reporters {
+ public:
+  void write(const metrics::TrainRecord& record) override {
+    add("train", record.step);
+    losses.push_back(record.loss);
+    rates.push_back(record.learning_rate);
+  }
+  void write(const metrics::EvalRecord& record) override { add("eval", record.step); }
+  void write(const metrics::CheckpointRecord& record) override { add("checkpoint", record.step); }
+  void show(const metrics::ProgressState& progress, bool) override { shown.push_back(progress.step); }
+  void flush() override {}
+
+  std::vector<std::string> events;
+  std::vector<double> losses, rates;
+  std::vector<long long> shown;
+
+ private:
+  void add(const std::string& what, long long step) { events.push_back(what + " " + std::to_string(step)); }
+};
+
+/// As two ranks with the same rows would do.
+class TwoEqualRanks : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int world_size() const override { return 2; }
+  void sum(std::span<const at::Tensor> tensors) override {
+    ++num_sums;
+    for (const at::Tensor& tensor : tensors) tensor.mul_(2);
+  }
+  int num_sums = 0;
+};
+
+class TrainLoop : public ::testing::Test {
+ protected:
+  std::unique_ptr<bench::BenchRun> run_of(std::int64_t num_steps, std::int64_t logging_steps = 1) const {
+    bench::BenchRequest request;
+    request.shape = "tiny-qwen2";
+    request.num_steps = num_steps - bench::kProfiledSteps;
+    request.num_warm_up = 0;
+    request.profile.device = Device::kCpu;
+    request.profile.precision = Precision::kFp32;
+    request.profile.max_seq_len = 64;
+    request.profile.micro_batch_size = 1;
+    request.profile.gradient_accumulation_steps = 2;
+    request.profile.logging_steps = logging_steps;
+    request.profile.output_dir = (folder / "run").string();
+    std::filesystem::create_directories(request.profile.output_dir);
+    auto bench = bench::build_bench_run(request);
+    bench->run.schedule = {.type = "constant", .learning_rate = 1e-2, .total_steps = num_steps};
+    return bench;
+  }
+
+  TemporaryFolder folder;
+};
+
+TEST_F(TrainLoop, ReportsEveryStepAndSavesTheLast) {
+  const auto bench = run_of(5);
+  FakeReporters reporters;
+  metrics::RunSummary summary;
+  train_loop(bench->run, reporters, summary);
+  const std::vector<std::string> expected = {"train 1", "train 2", "train 3", "train 4", "train 5", "checkpoint 5"};
+  EXPECT_EQ(reporters.events, expected);
+  EXPECT_EQ(reporters.shown, (std::vector<long long>{1, 2, 3, 4, 5}));
+  EXPECT_LT(reporters.losses.back(), reporters.losses.front());
+  EXPECT_EQ(summary.status, "done");
+  EXPECT_EQ(summary.step, 5);
+  EXPECT_EQ(bench->run.state.step, 5);
+}
+
+TEST_F(TrainLoop, LogsAtItsCadenceAndAfterTheLastStep) {
+  const auto bench = run_of(5, 2);
+  FakeReporters reporters;
+  metrics::RunSummary summary;
+  train_loop(bench->run, reporters, summary);
+  EXPECT_EQ(reporters.events, (std::vector<std::string>{"train 2", "train 4", "train 5", "checkpoint 5"}));
+  EXPECT_EQ(reporters.shown.size(), 5U);
+}
+
+TEST_F(TrainLoop, AStopBeforeTheFirstStepOwesNothing) {
+  const auto bench = run_of(4);
+  FakeReporters reporters;
+  metrics::RunSummary summary;
+  const StopRequests requests;
+  set_max_time(0);
+  train_loop(bench->run, reporters, summary);
+  EXPECT_TRUE(reporters.events.empty());
+  EXPECT_EQ(summary.status, "stopped");
+  EXPECT_EQ(summary.step, 0);
+}
+
+TEST_F(TrainLoop, TheStepOfACheckpointIsNotRunAgain) {
+  const auto bench = run_of(4);
+  bench->run.state.step = 2;
+  FakeReporters reporters;
+  metrics::RunSummary summary;
+  train_loop(bench->run, reporters, summary);
+  EXPECT_EQ(reporters.events, (std::vector<std::string>{"train 3", "train 4", "checkpoint 4"}));
+}
+
+TEST_F(TrainLoop, AStepSumsOverRanksOnceBeforeNormAndLoss) {
+  const auto one = run_of(4), two = run_of(4);
+  auto communicator = std::make_unique<TwoEqualRanks>();
+  TwoEqualRanks& ranks = *communicator;
+  two->run.communicator = std::move(communicator);
+  allocate(two->run);
+  const auto step = [](Run& run) {
+    const data::StepPlan plan = run.plan->step(1);
+    train_step(*run.context, plan, build_in_place(run.data.train, plan), 1e-3);
+    return wait_for_step(*run.context, plan);
+  };
+  const StepResult alone = step(one->run), together = step(two->run);
+  EXPECT_EQ(ranks.num_sums, 1);
+  EXPECT_EQ(together.loss, 2 * alone.loss);
+  EXPECT_NEAR(together.grad_norm, 2 * alone.grad_norm, 1e-9 * alone.grad_norm);
+}
+
+}  // namespace
+}  // namespace lora_train::train
