@@ -9,7 +9,7 @@ DEBIAN_BUILD=(
   libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
   libsentencepiece-dev
 )
-# clang builds the fuzz targets: g++ has no libFuzzer. clang-format: scripts/check_format.sh.
+# clang builds the fuzz targets: g++ has no libFuzzer. clang-format: scripts/checks/check_format.sh.
 DEBIAN_TEST=(libgtest-dev libbenchmark-dev clang libclang-rt-14-dev clang-format)
 # For writing code (.pre-commit-config.yaml); installed by --dev alone.
 DEBIAN_DEV=(pre-commit clang-tidy)

@@ -9,7 +9,7 @@
 #   --no-build     pack what is built; do not bring it up to date
 #   --level N      of xz, 0 (fast) to 9 (default 6)
 #
-# Fails, and leaves no archive, where a file would not run on Ubuntu 22.04 (scripts/check_portable.py) or the archive is
+# Fails, and leaves no archive, where a file would not run on Ubuntu 22.04 (scripts/checks/check_portable.py) or the archive is
 # over 40 MB. On the other machine:
 #
 #   tar xf lora-train-bundle.tar.xz && lora-train-bundle/scripts/gpu_check.sh --bench
@@ -26,7 +26,7 @@ level=6
 programs=(lora-train lora-train-probe kernels_test optim_test model_test train_test lora_test cuda_test native_kernels_test
   gpu_bench)
 libraries=(liblora_train_engine.so liblora_train_cuda.so libcount_cuda_calls.so libsentencepiece.so.0)
-scripts=(scripts/gpu_check.sh scripts/sweep.sh scripts/check_portable.py tests/gpu/*.py tests/parity/engine.py tests/parity/oracle.py
+scripts=(scripts/gpu_check.sh scripts/sweep.sh scripts/checks/check_portable.py tests/gpu/*.py tests/parity/engine.py tests/parity/oracle.py
   tests/parity/random_case.py bench/gpu_measure.py bench/compare_hf_gpu.py docs/compare.md docs/images docs/gpu.md LICENSE)
 example=(examples/tiny-math/model examples/tiny-math/profile.yaml examples/tiny-math/train.jsonl
   examples/tiny-math/heldout.jsonl)
@@ -76,7 +76,7 @@ make_portable() { # folder
     strip "$file"
     readelf -d "$file" | grep -qF '$ORIGIN' || cmake -DFILE="$file" -P "$1.cmake" >/dev/null
   done
-  scripts/check_portable.py "$1" || die "the bundle would not run on another machine"
+  scripts/checks/check_portable.py "$1" || die "the bundle would not run on another machine"
 }
 
 # The commit is that of the program: it says itself what it was built from.

@@ -85,13 +85,13 @@ stage_checks() {
     fi
   }
   for script in check_includes check_function_length; do
-    check "$script --self-test" python3 "scripts/$script.py" --self-test
-    check "$script" python3 "scripts/$script.py"
+    check "$script --self-test" python3 "scripts/checks/$script.py" --self-test
+    check "$script" python3 "scripts/checks/$script.py"
   done
-  for script in scripts/*.sh .ci/run; do
+  for script in scripts/*.sh scripts/checks/*.sh .ci/run; do
     check "syntax of $script" bash -n "$script"
   done
-  check "scripts/check_configure.sh" scripts/check_configure.sh
+  check "scripts/checks/check_configure.sh" scripts/checks/check_configure.sh
   check "mutations fit the source" python3 scripts/mutation_check.py --texts
   check "examples/tiny-math is what its generator writes" tiny_math_is_reproducible
   return "$any_failed"

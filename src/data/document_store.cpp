@@ -4,6 +4,8 @@
 #include <cassert>
 #include <numeric>
 
+#include "lora_train/base/text.h"
+
 namespace lora_train::data {
 
 std::int64_t count_supervised(std::span<const std::int32_t> labels) {

@@ -56,7 +56,7 @@ def test_archive_is_small_and_complete(archive, bundle):
 
 def test_file_that_needs_more_than_ubuntu_has_is_named(bundle, tmp_path):
     """Limits below what the files need, a run path, and a library that nobody brings."""
-    check = ROOT / "scripts/check_portable.py"
+    check = ROOT / "scripts/checks/check_portable.py"
     assert run(sys.executable, check, bundle).returncode == 0
     older = run(sys.executable, check, bundle, "--limit", "GLIBC=2.20")
     assert older.returncode == 1, older

@@ -1,4 +1,4 @@
-"""The CUDA path with the real LibTorch on a stand-in for the CUDA runtime (tests/stand_in_gpu): device memory is host memory,
+"""The CUDA path with the real LibTorch on a stand-in for the CUDA runtime (tests/programs/stand_in_gpu): device memory is host memory,
 kernels and matrix products do nothing. What is tested is the host: the start, buffers, streams and events, what a step
 allocates and waits for, and how a run ends when the device fails. Numbers are not."""
 

@@ -1,6 +1,6 @@
 """`device: cuda` where it cannot be: each reason is a sentence that says what to do, exit 6, before anything is written.
 
-The driver is a fake one (tests/fake_driver) that the program finds by LD_LIBRARY_PATH, but for the first test."""
+The driver is a fake one (tests/programs/fake_driver) that the program finds by LD_LIBRARY_PATH, but for the first test."""
 
 import glob
 

@@ -1,5 +1,5 @@
 """`doctor`: exit code 6 on a failed check, 0 with a note where there is no GPU; the table and JSON. GPUs are those of the
-fake driver (tests/fake_driver), found by LD_LIBRARY_PATH."""
+fake driver (tests/programs/fake_driver), found by LD_LIBRARY_PATH."""
 
 import glob
 import json

@@ -1,5 +1,5 @@
 """Templates render as transformers renders them, and the same characters are trained. All of it by
-scripts/check_chat_templates.py; here a slice."""
+scripts/checks/check_chat_templates.py; here a slice."""
 
 import chat_dialogues
 import chat_oracle

@@ -1,4 +1,4 @@
-// A machine with the fake driver (tests/fake_driver) and device nodes in a temporary folder.
+// A machine with the fake driver (tests/programs/fake_driver) and device nodes in a temporary folder.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@ Of every ELF file: no symbol version newer than Ubuntu 22.04 has (glibc 2.35, th
 wheel), no run path outside the folder itself, and no library needed but those of Ubuntu's base system, of the torch wheel
 and of the folder. Prints the highest versions and the file that asks for them; exits 1 when anything is wrong.
 
-  scripts/check_portable.py FOLDER [--limit GLIBC=2.35]...
+  scripts/checks/check_portable.py FOLDER [--limit GLIBC=2.35]...
 """
 
 import argparse

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Renders random dialogues with every template and compares text and trained characters with transformers.
 
-  LORA_TRAIN_BIN=build/dev/bin .deps/venv/bin/python scripts/check_chat_templates.py [--dialogues 2000] [--only NAME]
+  LORA_TRAIN_BIN=build/dev/bin .deps/venv/bin/python scripts/checks/check_chat_templates.py [--dialogues 2000] [--only NAME]
 
 Prints a table and the first differences of each template;
 exits 1 when there are any. A dialogue counts as refused when both refuse it.
@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/parity"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/parity"))
 import chat_dialogues  # noqa: E402
 import chat_oracle  # noqa: E402
 

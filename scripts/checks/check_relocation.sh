@@ -2,13 +2,13 @@
 # Copies the built program to a fresh folder and runs it with nothing but a second virtual environment that holds only
 # the torch wheel, as on a machine that never saw this repository: it must find LibTorch by python3 and train.
 #
-#   scripts/check_relocation.sh [BIN]     BIN: folder of lora-train (default build/dev/bin)
+#   scripts/checks/check_relocation.sh [BIN]     BIN: folder of lora-train (default build/dev/bin)
 #
 # The environment is of Python 3.12 where there is one (RELOCATION_PYTHON names another), else of the Python of .deps/venv,
 # whose files it shares. It is kept in .deps/relocation-<version> and used again.
 # Exit 0: works. 1: does not. 77: not tested, with the reason.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=scripts/dependencies.sh
 source scripts/dependencies.sh
 

@@ -2,7 +2,7 @@
 # What installing and configuring promise on machines unlike this one: a configuration that failed for want of torch works
 # once torch is there, and an nvcc of another CUDA than torch's is not taken. Needs .deps (scripts/install_deps.sh).
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root="$PWD"
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT

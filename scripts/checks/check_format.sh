@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Checks the layout of all C++ and CUDA sources against .clang-format.
-#   scripts/check_format.sh [--fix]
+#   scripts/checks/check_format.sh [--fix]
 # --fix rewrites them. Wants clang-format 14, that of Debian 12: other versions lay out differently.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 options=(--dry-run -Werror)
 case "${1-}" in
