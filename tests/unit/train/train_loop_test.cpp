@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "bench/bench_run.h"
-#include "lora_train/base/error.h"
+#include "lora_train/train/build_run.h"
 #include "lora_train/base/stop_request.h"
 #include "support/temporary_folder.h"
 
@@ -119,8 +119,8 @@ TEST_F(TrainLoop, AStepSumsOverRanksOnceBeforeNormAndLoss) {
   auto communicator = std::make_unique<TwoEqualRanks>();
   TwoEqualRanks& ranks = *communicator;
   two->run.communicator = std::move(communicator);
-  allocate(two->run);
-  const auto step = [](Run& run) {
+  train::allocate(two->run);
+  const auto step = [](train::Run& run) {
     const data::StepPlan plan = run.plan->step(1);
     train_step(*run.context, plan, build_in_place(run.data.train, plan), 1e-3);
     return wait_for_step(*run.context, plan);
