@@ -194,7 +194,7 @@ void allocate(Run& run) {
   decoder.windowed_attention = spec.windowed_attention;
   run.activations = std::make_unique<model::Activations>(
       decoder.shape, model::ActivationOptions{max_tokens, true, profile.lora_dropout > 0}, spec.recompute, decoder.dtype,
-      run.device.device);
+      run.model.parameters->values.device());
   run.loss_head = runtime::plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes, has_weights);
   if (run.device.is_cuda() || kernels::can_capture()) {
     run.batch_classes = data::choose_batch_classes(data::batch_shapes(run.data.train, *run.plan), max_tokens);

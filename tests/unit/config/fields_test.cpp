@@ -92,7 +92,8 @@ const std::vector<const char*> kContractKeys = {"model",
                                                 "gpu_price_per_hour",
                                                 "save_dtype",
                                                 "base_model_name",
-                                                "run_name"};
+                                                "run_name",
+                                                "loraplus_lr_ratio"};
 
 TEST(Fields, AreDeclaredOnceWithValuesAndHelp) {
   std::set<std::string> names;
