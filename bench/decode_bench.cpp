@@ -54,7 +54,9 @@ double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values.empty() ? 0 : values[values.size() / 2];
 }
-double least(const std::vector<double>& values) { return values.empty() ? 0 : *std::min_element(values.begin(), values.end()); }
+double least(const std::vector<double>& values) {
+  return values.empty() ? 0 : *std::min_element(values.begin(), values.end());
+}
 
 LORA_TRAIN_CLONES std::uint64_t sum_words(const std::uint64_t* words, std::int64_t count) {
   std::uint64_t sums[32] = {};
@@ -86,16 +88,17 @@ std::uint64_t read_all(const std::vector<at::Tensor>& list) {
   std::atomic<std::uint64_t> sum = 0;
   for (const at::Tensor& t : list) {
     const auto* const words = static_cast<const std::uint64_t*>(t.const_data_ptr());
-    kernels::parallel_ranges(static_cast<std::int64_t>(t.nbytes() / 8), 4096, [&](std::int64_t begin, std::int64_t end) {
-      sum += sum_words(words + begin, end - begin);
-    });
+    kernels::parallel_ranges(
+        static_cast<std::int64_t>(t.nbytes() / 8), 4096,
+        [&](std::int64_t begin, std::int64_t end) { sum += sum_words(words + begin, end - begin); });
   }
   return sum;
 }
 
 struct Arguments {
   std::string model, dtype;
-  std::map<std::string, std::string> flags{{"--adapter", ""}, {"--tokens", "32"}, {"--sequences", "1"}, {"--prompt", "128"}};
+  std::map<std::string, std::string> flags{
+      {"--adapter", ""}, {"--tokens", "32"}, {"--sequences", "1"}, {"--prompt", "128"}};
   std::int64_t number(const char* flag) const { return std::stoll(flags.at(flag)); }
 };
 
@@ -120,7 +123,8 @@ int bench(const Arguments& arguments) {
     prompts[i].index = static_cast<std::int64_t>(i);
     prompts[i].max_new_tokens = arguments.number("--tokens");
     for (std::int64_t t = 0; t < arguments.number("--prompt"); ++t) {
-      prompts[i].ids.push_back(static_cast<std::int32_t>((t * 7919 + static_cast<std::int64_t>(i) * 104729) % config.vocab_size));
+      prompts[i].ids.push_back(
+          static_cast<std::int32_t>((t * 7919 + static_cast<std::int64_t>(i) * 104729) % config.vocab_size));
     }
   }
   generate::Generator generator(config, shape, weights);
@@ -144,15 +148,17 @@ int bench(const Arguments& arguments) {
   const double step_ms = median(steps.wall_ms), read_ms = median(reads.wall_ms);
   const double least_step_ms = least(steps.wall_ms), least_read_ms = least(reads.wall_ms);
   const double step_cpu_ms = median(steps.cpu_ms), read_cpu_ms = median(reads.cpu_ms);
-  std::printf("{\"step_ms\": %.2f, \"read_ms\": %.2f, \"ratio\": %.3f, \"least_step_ms\": %.2f, \"least_read_ms\": %.2f, "
-              "\"least_ratio\": %.3f, \"step_cpu_ms\": %.2f, \"read_cpu_ms\": %.2f, \"cpu_ratio\": %.3f, ",
-              step_ms, read_ms, step_ms / read_ms, least_step_ms, least_read_ms, least_step_ms / least_read_ms, step_cpu_ms,
-              read_cpu_ms, step_cpu_ms / read_cpu_ms);
-  std::printf("\"read_gb_s\": %.2f, \"weight_mb\": %.1f, \"tokens_per_s\": %.2f, \"threads\": %d, \"steps\": %zu, "
-              "\"prompt_s\": %.3f, \"sum\": %llu}\n",
-              static_cast<double>(bytes) / least_read_ms * 1e-6, static_cast<double>(bytes) * 1e-6,
-              static_cast<double>(num_sequences) / step_ms * 1e3, at::get_num_threads(), steps.wall_ms.size(),
-              generator.stats().prompt_s, static_cast<unsigned long long>(sum));
+  std::printf(
+      "{\"step_ms\": %.2f, \"read_ms\": %.2f, \"ratio\": %.3f, \"least_step_ms\": %.2f, \"least_read_ms\": %.2f, "
+      "\"least_ratio\": %.3f, \"step_cpu_ms\": %.2f, \"read_cpu_ms\": %.2f, \"cpu_ratio\": %.3f, ",
+      step_ms, read_ms, step_ms / read_ms, least_step_ms, least_read_ms, least_step_ms / least_read_ms, step_cpu_ms,
+      read_cpu_ms, step_cpu_ms / read_cpu_ms);
+  std::printf(
+      "\"read_gb_s\": %.2f, \"weight_mb\": %.1f, \"tokens_per_s\": %.2f, \"threads\": %d, \"steps\": %zu, "
+      "\"prompt_s\": %.3f, \"sum\": %llu}\n",
+      static_cast<double>(bytes) / least_read_ms * 1e-6, static_cast<double>(bytes) * 1e-6,
+      static_cast<double>(num_sequences) / step_ms * 1e3, at::get_num_threads(), steps.wall_ms.size(),
+      generator.stats().prompt_s, static_cast<unsigned long long>(sum));
   return 0;
 }
 

@@ -104,13 +104,14 @@ void measure(const Heads& h, const Documents& documents, AttentionBackend backen
     const AttentionGradients gradients = run_backward();
     const at::Tensor dq = gradients.q.clone(), again = run_backward().q;
     const bool is_untouched = (t.out.slice(0, kTokens) == kUnwritten).all().item<bool>();
-    const bool finite = is_finite(t.out.slice(0, 0, kTokens)) && is_finite(gradients.q) &&
-                        is_finite(gradients.k) && is_finite(gradients.v);
+    const bool finite = is_finite(t.out.slice(0, 0, kTokens)) && is_finite(gradients.q) && is_finite(gradients.k) &&
+                        is_finite(gradients.v);
     // Causal: half of the scores; 2 products forward, 5 backward.
     const double flops = 2.0 * static_cast<double>(kTokens * documents.length * h.num_heads * h.head_size);
-    std::printf("forward %8.3f ms %6.1f TFLOP/s, backward %8.3f ms %6.1f TFLOP/s; %s; past the last document: %s; dQ %s\n",
-                forward, flops / forward * 1e-9, backward, 2.5 * flops / backward * 1e-9, finite ? "finite" : "NOT FINITE",
-                is_untouched ? "untouched" : "written", at::equal(dq, again) ? "repeats" : "differs");
+    std::printf(
+        "forward %8.3f ms %6.1f TFLOP/s, backward %8.3f ms %6.1f TFLOP/s; %s; past the last document: %s; dQ %s\n",
+        forward, flops / forward * 1e-9, backward, 2.5 * flops / backward * 1e-9, finite ? "finite" : "NOT FINITE",
+        is_untouched ? "untouched" : "written", at::equal(dq, again) ? "repeats" : "differs");
   } catch (const std::exception& error) {
     std::printf("%s\n", error.what());
   }
@@ -136,9 +137,10 @@ void measure_linear(const char* name, int64_t M, int64_t N, int64_t K, int64_t c
   const double forward = milliseconds([&] { gemm(x, weight.t(), y); });
   const double backward = milliseconds([&] { gemm(y, weight, dx); });
   const double flops = 2.0 * static_cast<double>(M * N * K);  // those of the columns do not count
-  std::printf("%-13s M %5lld N %5lld K %5lld columns %2lld forward %8.3f ms %6.1f TFLOP/s, backward %8.3f ms %6.1f TFLOP/s\n",
-              name, static_cast<long long>(M), static_cast<long long>(N), static_cast<long long>(K),
-              static_cast<long long>(columns), forward, flops / forward * 1e-9, backward, flops / backward * 1e-9);
+  std::printf(
+      "%-13s M %5lld N %5lld K %5lld columns %2lld forward %8.3f ms %6.1f TFLOP/s, backward %8.3f ms %6.1f TFLOP/s\n",
+      name, static_cast<long long>(M), static_cast<long long>(N), static_cast<long long>(K),
+      static_cast<long long>(columns), forward, flops / forward * 1e-9, backward, flops / backward * 1e-9);
   std::fflush(stdout);
 }
 
@@ -149,9 +151,10 @@ struct Linear {
 
 void measure_gemms() {
   std::printf("matrix products of a layer, bf16, cuBLASLt as the trainer calls it\n");
-  for (const Linear& linear : {Linear{"0.5B qkv", 1152, 896}, Linear{"0.5B o", 896, 896}, Linear{"0.5B gate|up", 9728, 896},
-                               Linear{"0.5B down", 896, 4864}, Linear{"7B qkv", 4608, 3584}, Linear{"7B o", 3584, 3584},
-                               Linear{"7B gate|up", 37888, 3584}, Linear{"7B down", 3584, 18944}}) {
+  for (const Linear& linear :
+       {Linear{"0.5B qkv", 1152, 896}, Linear{"0.5B o", 896, 896}, Linear{"0.5B gate|up", 9728, 896},
+        Linear{"0.5B down", 896, 4864}, Linear{"7B qkv", 4608, 3584}, Linear{"7B o", 3584, 3584},
+        Linear{"7B gate|up", 37888, 3584}, Linear{"7B down", 3584, 18944}}) {
     for (const int64_t M : {4096, 8192, 16384}) {
       for (const int64_t columns : {0, 64}) measure_linear(linear.name, M, linear.num_out, linear.num_in, columns);
     }

@@ -8,10 +8,10 @@
 #include "lora_train/kernels/cross_entropy.h"
 #include "lora_train/kernels/dropout.h"
 #include "lora_train/kernels/embedding.h"
+#include "lora_train/kernels/gated_activation.h"
 #include "lora_train/kernels/lora.h"
 #include "lora_train/kernels/rms_norm.h"
 #include "lora_train/kernels/rope.h"
-#include "lora_train/kernels/gated_activation.h"
 #include "lora_train/optim/adamw.h"
 
 namespace lora_train::kernels {

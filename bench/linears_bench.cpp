@@ -70,8 +70,9 @@ class Linear {
     for (const AdapterPlace& place : site.shape.adapters) {
       const LinearShape& linear = site.shape.linears[static_cast<std::size_t>(place.linear)];
       const int64_t outputs = linear.out_features;
-      projection_.adapters.push_back({site.name, linear.out_begin, linear.out_begin + outputs, place.column, R, 2.0, 0.0,
-                                      at::randn({R, D}), at::randn({outputs, R}), at::zeros({R, D}), at::zeros({outputs, R})});
+      projection_.adapters.push_back({site.name, linear.out_begin, linear.out_begin + outputs, place.column, R, 2.0,
+                                      0.0, at::randn({R, D}), at::randn({outputs, R}), at::zeros({R, D}),
+                                      at::zeros({outputs, R})});
       lora_flops_ += 6.0 * static_cast<double>(N * R * (D + outputs));
     }
     const int64_t O = projection_.out_features, C = projection_.num_columns;
@@ -182,7 +183,8 @@ void add_benchmarks() {
 }  // namespace lora_train::model
 
 int main(int argc, char** argv) {
-  char** const end = std::remove_if(argv + 1, argv + argc, [](const char* word) { return std::string(word) == "--cpu-time"; });
+  char** const end =
+      std::remove_if(argv + 1, argv + argc, [](const char* word) { return std::string(word) == "--cpu-time"; });
   lora_train::model::use_cpu_time = end != argv + argc;
   argc = static_cast<int>(end - argv);
   lora_train::model::add_benchmarks();

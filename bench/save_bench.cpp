@@ -13,8 +13,8 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/checkpoint/saver.h"
-#include "support/temporary_folder.h"
 #include "lora_train/saving/checkpoint_tensors.h"
+#include "support/temporary_folder.h"
 
 namespace {
 
@@ -40,14 +40,15 @@ void print_limits(const std::filesystem::path& folder, std::size_t num_bytes) {
   at::Tensor(target).copy_(source);
   auto start = Clock::now();
   at::Tensor(target).copy_(source);
-  std::printf("memory: copying %.0f MB takes %.1f ms\n", static_cast<double>(num_bytes) / 1e6, 1000 * seconds_since(start));
+  std::printf("memory: copying %.0f MB takes %.1f ms\n", static_cast<double>(num_bytes) / 1e6,
+              1000 * seconds_since(start));
   const std::string_view bytes(static_cast<const char*>(source.data_ptr()), num_bytes);
   start = Clock::now();
   FileWriter file(folder / "raw", num_bytes);
   file.write(bytes);
   file.finish();
-  std::printf("disk: one file of %.0f MB, written, hashed and synced, takes %.2f s\n", static_cast<double>(num_bytes) / 1e6,
-              seconds_since(start));
+  std::printf("disk: one file of %.0f MB, written, hashed and synced, takes %.2f s\n",
+              static_cast<double>(num_bytes) / 1e6, seconds_since(start));
   start = Clock::now();
   Hasher hasher;
   hasher.update(bytes);

@@ -92,6 +92,7 @@ stage_checks() {
     check "syntax of $script" bash -n "$script"
   done
   check "scripts/checks/check_configure.sh" scripts/checks/check_configure.sh
+  check "layout of the source" scripts/checks/check_format.sh
   check "mutations fit the source" python3 scripts/mutation_check.py --texts
   check "examples/tiny-math is what its generator writes" tiny_math_is_reproducible
   return "$any_failed"

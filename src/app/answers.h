@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lora_train/tokenizer/text_stream.h"
 #include "lora_train/evaluate/generate_request.h"
+#include "lora_train/tokenizer/text_stream.h"
 
 namespace lora_train::app {
 

@@ -1,7 +1,7 @@
 #include "bench_report.h"
 
-#include <cstdarg>
 #include <cmath>
+#include <cstdarg>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -91,18 +91,19 @@ std::string figure(double value) {
 bool is_measured_on_a_cpu(const BenchResult& r) { return r.speed && r.device == "cpu"; }
 
 void print_sizes(const BenchResult& r, Text& text) {
-  text.line("shape %s, %s, %s, recompute %s", r.shape.c_str(), r.device.c_str(), r.precision.c_str(), r.recompute.c_str());
+  text.line("shape %s, %s, %s, recompute %s", r.shape.c_str(), r.device.c_str(), r.precision.c_str(),
+            r.recompute.c_str());
   text.line("rows of %s tokens, %s a micro-batch, %s a step; counted: a step of %s tokens in %s documents, %s trained",
             format_count(r.max_seq_len).c_str(), format_count(r.micro_batch_size).c_str(),
-            format_count(r.global_batch_size).c_str(), format_count(r.tokens).c_str(), format_count(r.documents).c_str(),
-            format_count(r.supervised_tokens).c_str());
+            format_count(r.global_batch_size).c_str(), format_count(r.tokens).c_str(),
+            format_count(r.documents).c_str(), format_count(r.supervised_tokens).c_str());
 }
 
 void print_speed(const bench::BenchSpeed& speed, bool is_cpu, Text& text) {
   text.line("%s", "");
   text.line("tokens/s     %s (p10 %s, p90 %s); step %.2f ms (p10 %.2f, p90 %.2f)", whole(speed.tokens_per_s).c_str(),
-            whole(speed.tokens_per_s_p10).c_str(), whole(speed.tokens_per_s_p90).c_str(), speed.step_ms, speed.step_ms_p10,
-            speed.step_ms_p90);
+            whole(speed.tokens_per_s_p10).c_str(), whole(speed.tokens_per_s_p90).c_str(), speed.step_ms,
+            speed.step_ms_p10, speed.step_ms_p90);
   if (is_cpu) {
     text.line("memory       %.2f GiB at most", speed.peak_host_memory_gib);
   } else {
@@ -111,17 +112,19 @@ void print_speed(const bench::BenchSpeed& speed, bool is_cpu, Text& text) {
   }
   if (speed.idle_share) text.line("GPU idle     %.1f%% of the step", 100 * *speed.idle_share);
   const bool is_fast = speed.gemm_flops_per_s >= kTera;
-  text.line("GEMM rate    %.1f %s of plain products of these shapes; the step's required FLOPs run at %.1f%% of it, its "
-            "products at %.1f%%",
-            speed.gemm_flops_per_s / (is_fast ? kTera : kGiga), is_fast ? "TFLOP/s" : "GFLOP/s", 100 * speed.gemm_share,
-            100 * speed.linears_share);
+  text.line(
+      "GEMM rate    %.1f %s of plain products of these shapes; the step's required FLOPs run at %.1f%% of it, its "
+      "products at %.1f%%",
+      speed.gemm_flops_per_s / (is_fast ? kTera : kGiga), is_fast ? "TFLOP/s" : "GFLOP/s", 100 * speed.gemm_share,
+      100 * speed.linears_share);
   text.line("loss         %.4f to %.4f", speed.first_loss, speed.last_loss);
 }
 
 void print_work(const char* title, const std::vector<BenchWork>& list, const BenchResult& r, Text& text) {
   const auto tokens = static_cast<double>(r.tokens);
   text.line("%s", "");
-  text.line("%-32s %7s %8s %10s %10s %12s %10s", title, "calls", "launches", "MB/token", "planned", "GFLOP/token", "ms/step");
+  text.line("%-32s %7s %8s %10s %10s %12s %10s", title, "calls", "launches", "MB/token", "planned", "GFLOP/token",
+            "ms/step");
   for (const auto& work : list) {
     char planned[16] = "-", ms[16] = "-";
     if (work.planned_bytes) std::snprintf(planned, sizeof planned, "%.3f", *work.planned_bytes / tokens / kMega);
@@ -139,24 +142,28 @@ void print_limits(const BenchResult& r, Text& text) {
   const auto gflop = [&](double flops) { return figure(flops / tokens / kGiga); };
   const auto mega = [&](double value) { return figure(value / tokens * kMega); };
   if (!is_measured_on_a_cpu(r)) text.line("launches     %s a step", format_count(num_launches(r)).c_str());
-  text.line("FLOPs        %s GFLOP/token required (linears %s, head %s, attention %s, LoRA %s), %s in products executed",
-            gflop(r.required_flops()).c_str(), gflop(r.required_linears).c_str(), gflop(r.required_head).c_str(),
-            gflop(r.required_attention).c_str(), gflop(r.required_lora).c_str(), gflop(r.executed_flops).c_str());
+  text.line(
+      "FLOPs        %s GFLOP/token required (linears %s, head %s, attention %s, LoRA %s), %s in products executed",
+      gflop(r.required_flops()).c_str(), gflop(r.required_linears).c_str(), gflop(r.required_head).c_str(),
+      gflop(r.required_attention).c_str(), gflop(r.required_lora).c_str(), gflop(r.executed_flops).c_str());
   text.line("memory moved %s MB/token beside products and attention, %s planned",
             figure(r.counted_bytes / tokens / kMega).c_str(), figure(r.planned_bytes / tokens / kMega).c_str());
   if (is_measured_on_a_cpu(r)) return;
-  text.line("bound        %s tokens/s where nothing overlaps, at rates assumed of an H200: products %s, attention %s, "
-            "memory %s us/token",
-            whole(tokens / r.bound.total_s()).c_str(), mega(r.bound.gemm_s).c_str(), mega(r.bound.attention_s).c_str(),
-            mega(r.bound.memory_s).c_str());
+  text.line(
+      "bound        %s tokens/s where nothing overlaps, at rates assumed of an H200: products %s, attention %s, "
+      "memory %s us/token",
+      whole(tokens / r.bound.total_s()).c_str(), mega(r.bound.gemm_s).c_str(), mega(r.bound.attention_s).c_str(),
+      mega(r.bound.memory_s).c_str());
 }
 
 void print_passes(const BenchResult& r, Text& text) {
   text.line("%s", "");
-  text.line("%-28s %-24s %-20s %6s %10s %10s", "passes over activations", "operand", "buffer", "times", "MB/t read", "written");
+  text.line("%-28s %-24s %-20s %6s %10s %10s", "passes over activations", "operand", "buffer", "times", "MB/t read",
+            "written");
   for (const auto& pass : r.passes) {
     text.line("%-28s %-24s %-20s %6lld %10.4f %10.4f", pass.kernel.c_str(), pass.operand.c_str(), pass.buffer.c_str(),
-              static_cast<long long>(pass.times), static_cast<double>(pass.bytes_read) / static_cast<double>(r.tokens) / kMega,
+              static_cast<long long>(pass.times),
+              static_cast<double>(pass.bytes_read) / static_cast<double>(r.tokens) / kMega,
               static_cast<double>(pass.bytes_written) / static_cast<double>(r.tokens) / kMega);
   }
 }
@@ -173,30 +180,34 @@ std::string bench_json(const BenchResult& r) {
                       {"bytes_read", pass.bytes_read},
                       {"bytes_written", pass.bytes_written}});
   }
-  const Json line = {
-      {"shape", r.shape},
-      {"device", r.device},
-      {"precision", r.precision},
-      {"recompute", r.recompute},
-      {"max_seq_len", r.max_seq_len},
-      {"micro_batch_size", r.micro_batch_size},
-      {"global_batch_size", r.global_batch_size},
-      {"tokens", r.tokens},
-      {"supervised_tokens", r.supervised_tokens},
-      {"documents", r.documents},
-      {"launches", num_launches(r)},
-      {"required_flops",
-       {{"linears", r.required_linears}, {"head", r.required_head}, {"attention", r.required_attention},
-        {"lora", r.required_lora}, {"total", r.required_flops()}}},
-      {"executed_flops", r.executed_flops},
-      {"bytes", {{"counted", r.counted_bytes}, {"planned", r.planned_bytes}}},
-      {"bound_h200_assumed",
-       {{"gemm_s", r.bound.gemm_s}, {"attention_s", r.bound.attention_s}, {"memory_s", r.bound.memory_s},
-        {"tokens_per_s", static_cast<double>(r.tokens) / r.bound.total_s()}}},
-      {"speed", r.speed ? speed_json(*r.speed) : Json()},
-      {"classes", work_json(r.classes)},
-      {"kernels", work_json(r.kernels)},
-      {"passes", passes}};
+  const Json line = {{"shape", r.shape},
+                     {"device", r.device},
+                     {"precision", r.precision},
+                     {"recompute", r.recompute},
+                     {"max_seq_len", r.max_seq_len},
+                     {"micro_batch_size", r.micro_batch_size},
+                     {"global_batch_size", r.global_batch_size},
+                     {"tokens", r.tokens},
+                     {"supervised_tokens", r.supervised_tokens},
+                     {"documents", r.documents},
+                     {"launches", num_launches(r)},
+                     {"required_flops",
+                      {{"linears", r.required_linears},
+                       {"head", r.required_head},
+                       {"attention", r.required_attention},
+                       {"lora", r.required_lora},
+                       {"total", r.required_flops()}}},
+                     {"executed_flops", r.executed_flops},
+                     {"bytes", {{"counted", r.counted_bytes}, {"planned", r.planned_bytes}}},
+                     {"bound_h200_assumed",
+                      {{"gemm_s", r.bound.gemm_s},
+                       {"attention_s", r.bound.attention_s},
+                       {"memory_s", r.bound.memory_s},
+                       {"tokens_per_s", static_cast<double>(r.tokens) / r.bound.total_s()}}},
+                     {"speed", r.speed ? speed_json(*r.speed) : Json()},
+                     {"classes", work_json(r.classes)},
+                     {"kernels", work_json(r.kernels)},
+                     {"passes", passes}};
   return line.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -42,11 +42,12 @@ class CommandParser {
   CLI::Option* add_list(const std::string& flag, std::vector<std::string>& values, const std::string& help);
 
   /// "--name VALUE" whose text `read` takes; where it returns false the value is refused with what was expected.
-  CLI::Option* add_parsed(const std::string& flag, std::function<bool(const std::string&)> read, const std::string& expected,
-                          const std::string& help);
+  CLI::Option* add_parsed(const std::string& flag, std::function<bool(const std::string&)> read,
+                          const std::string& expected, const std::string& help);
   /// "--name N" with least <= N <= most; as in a profile 1e3 is an integer too.
   template <class T>
-  CLI::Option* add_integer(const std::string& flag, T& value, std::int64_t least, std::int64_t most, const std::string& help) {
+  CLI::Option* add_integer(const std::string& flag, T& value, std::int64_t least, std::int64_t most,
+                           const std::string& help) {
     const auto read = [&value, least, most](const std::string& text) {
       const auto number = parse_integer(text);
       if (!number || *number < least || *number > most) return false;

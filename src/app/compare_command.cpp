@@ -31,9 +31,9 @@ std::vector<fs::path> find_all_runs(const std::vector<std::string>& names) {
     }
   }
   for (const auto& name : empty) {
-    const std::string what = fs::exists(name)
-                                 ? "holds no run: neither metrics.jsonl, summary.json or run.log, nor a folder that has one."
-                                 : "is not there.";
+    const std::string what =
+        fs::exists(name) ? "holds no run: neither metrics.jsonl, summary.json or run.log, nor a folder that has one."
+                         : "is not there.";
     if (runs.empty()) {
       throw ConfigError(name, what + " Expected the output_dir of runs, or a folder in which such folders are.");
     }
@@ -52,7 +52,8 @@ void take_back_folder(std::string& file, std::vector<std::string>& folders) {
 /// A file is put in the place of what was there: no device or pipe.
 void refuse_special_file(const CommandParser& parser, const char* flag, const std::string& file) {
   if (file.empty() || !fs::exists(file) || fs::is_regular_file(file)) return;
-  parser.refuse(flag, file + (fs::is_directory(file) ? " is a folder" : " is a device or a pipe") + "; expected a file to write.");
+  parser.refuse(flag, file + (fs::is_directory(file) ? " is a folder" : " is a device or a pipe") +
+                          "; expected a file to write.");
 }
 
 void write_result(const std::string& file, const std::string& text) {
@@ -63,9 +64,10 @@ void write_result(const std::string& file, const std::string& text) {
 }  // namespace
 
 int run_compare(const std::vector<std::string>& arguments) {
-  CommandParser parser("compare",
-                       "Differing profile keys and results of runs, side by side. A DIR is the output_dir of a run, or a "
-                       "folder of such folders.");
+  CommandParser parser(
+      "compare",
+      "Differing profile keys and results of runs, side by side. A DIR is the output_dir of a run, or a "
+      "folder of such folders.");
   std::vector<std::string> folders;
   std::string sort_key, csv_file, html_file;
   bool is_reversed = false;
@@ -81,8 +83,10 @@ int run_compare(const std::vector<std::string>& arguments) {
   take_back_folder(csv_file, folders);
   const bool prints_csv = csv->count() > 0 && csv_file.empty();
   if (folders.empty()) parser.refuse("DIR", "no folder to look at; expected DIR...");
-  if (prints_csv && parser.common().json) parser.refuse("--csv", "stdout takes CSV or --json, not both; give --csv a FILE.");
-  if (is_reversed && sort_key.empty()) parser.refuse("--reverse", "turns the order of --sort KEY round, which is not there.");
+  if (prints_csv && parser.common().json)
+    parser.refuse("--csv", "stdout takes CSV or --json, not both; give --csv a FILE.");
+  if (is_reversed && sort_key.empty())
+    parser.refuse("--reverse", "turns the order of --sort KEY round, which is not there.");
   refuse_special_file(parser, "--csv", csv_file);
   refuse_special_file(parser, "--html", html_file);
 

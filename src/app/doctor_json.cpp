@@ -34,14 +34,10 @@ Json checks_json(const std::vector<DoctorCheck>& checks) {
 
 const char* name_of(device::ComputeMode mode) {
   switch (mode) {
-    case device::ComputeMode::kDefault:
-      return "default";
-    case device::ComputeMode::kExclusiveThread:
-      return "exclusive_thread";
-    case device::ComputeMode::kProhibited:
-      return "prohibited";
-    case device::ComputeMode::kExclusiveProcess:
-      break;
+    case device::ComputeMode::kDefault: return "default";
+    case device::ComputeMode::kExclusiveThread: return "exclusive_thread";
+    case device::ComputeMode::kProhibited: return "prohibited";
+    case device::ComputeMode::kExclusiveProcess: break;
   }
   return "exclusive_process";
 }

@@ -198,12 +198,9 @@ void judge_kernels(const DoctorFindings& found, Checks& checks) {
 
 std::string status_text(const DoctorCheck& check) {
   switch (check.status) {
-    case CheckStatus::kOk:
-      return "ok";
-    case CheckStatus::kNote:
-      return "note: " + check.advice;
-    case CheckStatus::kFailed:
-      break;
+    case CheckStatus::kOk: return "ok";
+    case CheckStatus::kNote: return "note: " + check.advice;
+    case CheckStatus::kFailed: break;
   }
   return "FAILED: " + check.advice;
 }

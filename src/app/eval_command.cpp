@@ -112,15 +112,18 @@ void check_tasks(const CommandParser& parser, const evaluate::EvalTasks& tasks, 
   if (key.size() < regex.size() && std::find(keys.begin(), keys.end(), key) != keys.end()) {
     parser.refuse("--exact-match", "\"" + regex + "\" is a setting, not a regex. Give settings with --set.");
   }
-  if (tasks.choices && tasks.exact_match) parser.refuse("--choices", "the rows have choices or answers; give it or --exact-match.");
-  if (has_max_new_tokens && !tasks.exact_match) parser.refuse("--max-new-tokens", "means nothing without --exact-match.");
+  if (tasks.choices && tasks.exact_match)
+    parser.refuse("--choices", "the rows have choices or answers; give it or --exact-match.");
+  if (has_max_new_tokens && !tasks.exact_match)
+    parser.refuse("--max-new-tokens", "means nothing without --exact-match.");
 }
 
 std::vector<evaluate::EvalResult> evaluate(const evaluate::EvalRequest& request) {
   try {
     return load_engine().evaluate(request);
   } catch (const StopError& stop) {
-    throw StopError(stop.where(), "asked to stop. No figures are written: they come when all of the evaluation is done");
+    throw StopError(stop.where(),
+                    "asked to stop. No figures are written: they come when all of the evaluation is done");
   }
 }
 
@@ -128,8 +131,8 @@ std::vector<evaluate::EvalResult> evaluate(const evaluate::EvalRequest& request)
 
 int run_eval(const std::vector<std::string>& arguments) {
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;  // to the end of the process, as in train
-  CommandParser parser("eval",
-                       "Loss, token accuracy, calibration error and answers of the base or an adapter on eval_datasets.");
+  CommandParser parser(
+      "eval", "Loss, token accuracy, calibration error and answers of the base or an adapter on eval_datasets.");
   const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
                                     {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
                                     {"--max-samples", "eval_max_samples", "rows of each data set at most"}});
@@ -164,8 +167,8 @@ int run_eval(const std::vector<std::string>& arguments) {
                       "nothing to evaluate on; expected eval_datasets, --eval-data FILE, or datasets "
                       "with val_set_size.");
   }
-  const auto results = evaluate(
-      {.profile = loaded.profile, .adapter = adapter, .tasks = tasks, .quiet = parser.common().quiet});
+  const auto results =
+      evaluate({.profile = loaded.profile, .adapter = adapter, .tasks = tasks, .quiet = parser.common().quiet});
   if (parser.common().json) {
     print_json(results);
   } else {

@@ -95,7 +95,8 @@ Folders open_folders(const Profile& profile, const GenerateFlags& flags) {
   folders.config = model::read_model_config(folders.model);
   folders.tokenizer = tokenizer::Tokenizer::load(folders.model);
   const bool has_own = !flags.adapter.empty() && fs::exists(folders.adapter / "chat_template.jinja");
-  folders.chat_template = tokenizer::load_chat_template(profile.chat_template, has_own ? folders.adapter : folders.model);
+  folders.chat_template =
+      tokenizer::load_chat_template(profile.chat_template, has_own ? folders.adapter : folders.model);
   return folders;
 }
 
@@ -118,17 +119,18 @@ std::vector<std::int64_t> answer_lengths(const std::vector<data::Prompt>& prompt
   for (const auto& prompt : prompts) {
     const auto num_tokens = static_cast<std::int64_t>(prompt.ids.size());
     if (num_tokens >= context) {
-      throw DataError(prompt.source, "the prompt has " + format_count(num_tokens) + " tokens and leaves no room for an answer: "
-                                     "the model's context (max_position_embeddings) is " + format_count(context) +
-                                     ". Shorten or remove it");
+      throw DataError(prompt.source, "the prompt has " + format_count(num_tokens) +
+                                         " tokens and leaves no room for an answer: "
+                                         "the model's context (max_position_embeddings) is " +
+                                         format_count(context) + ". Shorten or remove it");
     }
     lengths.push_back(std::min(max_new_tokens, context - num_tokens));
     num_short += lengths.back() < max_new_tokens ? 1 : 0;
   }
   if (num_short > 0) {
-    log_warning(format_count(static_cast<long long>(num_short)) + " of " + format_count(static_cast<long long>(prompts.size())) +
-                " prompts leave room for fewer than " + format_count(max_new_tokens) + " tokens in the context of " +
-                format_count(context));
+    log_warning(format_count(static_cast<long long>(num_short)) + " of " +
+                format_count(static_cast<long long>(prompts.size())) + " prompts leave room for fewer than " +
+                format_count(max_new_tokens) + " tokens in the context of " + format_count(context));
   }
   return lengths;
 }
@@ -208,13 +210,15 @@ class GenerateProgress {
 /// "in 0.52 s (241.3 tok/s)"
 std::string rate(std::int64_t tokens, double seconds) {
   char text[64];
-  std::snprintf(text, sizeof text, "in %.2f s (%.1f tok/s)", seconds, static_cast<double>(tokens) / std::max(seconds, 1e-9));
+  std::snprintf(text, sizeof text, "in %.2f s (%.1f tok/s)", seconds,
+                static_cast<double>(tokens) / std::max(seconds, 1e-9));
   return text;
 }
 
 std::string describe(const evaluate::GenerateTotals& totals) {
-  std::string text = format_count(totals.prompt_tokens) + " prompt tokens " + rate(totals.prompt_tokens, totals.prompt_s) +
-                     "; " + format_count(totals.new_tokens) + " new tokens";
+  std::string text = format_count(totals.prompt_tokens) + " prompt tokens " +
+                     rate(totals.prompt_tokens, totals.prompt_s) + "; " + format_count(totals.new_tokens) +
+                     " new tokens";
   if (totals.decoded_tokens == 0) return text;
   return text + ", without the first of each answer " + format_count(totals.decoded_tokens) + " " +
          rate(totals.decoded_tokens, totals.decode_s);
@@ -243,7 +247,8 @@ class Run {
     }
     if (indices_.empty()) {
       file_->finish();
-      log_info(flags_.output + ": already complete, " + format_count(static_cast<long long>(prompts_.size())) + " answers");
+      log_info(flags_.output + ": already complete, " + format_count(static_cast<long long>(prompts_.size())) +
+               " answers");
       return 0;
     }
     return generate();
@@ -292,8 +297,8 @@ class Run {
       report_ = describe(load_engine().generate(request_, collector));
     } catch (const StopError& stop) {
       printer.finish();
-      log_warning("stopped by " + stop.where() + " after " + format_count(static_cast<long long>(num_answered_)) + " of " +
-                  format_count(static_cast<long long>(indices_.size())) + " answers" +
+      log_warning("stopped by " + stop.where() + " after " + format_count(static_cast<long long>(num_answered_)) +
+                  " of " + format_count(static_cast<long long>(indices_.size())) + " answers" +
                   (file_ ? "; the same command goes on" : ""));
       return static_cast<int>(ExitCode::kStopped);
     } catch (...) {
@@ -323,7 +328,8 @@ int run_generate(const std::vector<std::string>& arguments) {
   // To the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
   CommandParser parser("generate", "Answers prompts with a model, or with a model and an adapter.");
-  const ProfileFlags profile_flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"}});
+  const ProfileFlags profile_flags(parser,
+                                   {{"--model", "model", "folder, or org/name of the local Hugging Face cache"}});
   const SamplingFlags sampling(parser);
   GenerateFlags flags;
   add_flags(parser, flags);

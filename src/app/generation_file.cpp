@@ -88,7 +88,8 @@ void GenerationFile::open() {
 void GenerationFile::check_torn_line(std::string_view rest) const {
   constexpr std::string_view kBegin = "{\"index\":";
   if (rest.starts_with(kBegin) || kBegin.starts_with(rest)) return;
-  throw ConfigError(path_.string(), "was not written by generate: its last line is not one of its. Give another --output");
+  throw ConfigError(path_.string(),
+                    "was not written by generate: its last line is not one of its. Give another --output");
 }
 
 void GenerationFile::cut_off() const {
@@ -107,7 +108,8 @@ void GenerationFile::read_lines(std::string_view text, const std::vector<std::st
                                    std::to_string(prompts.size()) + " prompts now. " + kWaysOn);
     }
     if (object["prompt"] != parsed(prompts[*index])) {
-      throw ConfigError(where, "answers another prompt than prompt " + std::to_string(*index + 1) + " is now. " + kWaysOn);
+      throw ConfigError(where,
+                        "answers another prompt than prompt " + std::to_string(*index + 1) + " is now. " + kWaysOn);
     }
     is_done_[*index] = true;
   }
@@ -115,7 +117,8 @@ void GenerationFile::read_lines(std::string_view text, const std::vector<std::st
 
 void GenerationFile::check_settings(const GenerationSettings& settings) const {
   if (!std::filesystem::exists(settings_path())) {
-    throw ConfigError(settings_path().string(), "is missing, so that nobody can say with which settings " + path_.string() +
+    throw ConfigError(settings_path().string(), "is missing, so that nobody can say with which settings " +
+                                                    path_.string() +
                                                     " was written. Give another --output, or delete it");
   }
   const Json old = parsed(read_file(settings_path()));
@@ -137,7 +140,9 @@ void GenerationFile::append(std::size_t i, const std::string& line) {
   const std::string whole = line + "\n";
   if (write_all(descriptor_.fd, whole) != whole.size()) {
     const int code = errno;
-    if (is_regular_) file_ops().truncate(descriptor_.fd, size_);  // a torn line must not stay; where it does, the next call cuts it off
+    if (is_regular_)
+      file_ops().truncate(descriptor_.fd,
+                          size_);  // a torn line must not stay; where it does, the next call cuts it off
     errno = code;
     fail(path_, "append a line");
   }

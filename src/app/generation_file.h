@@ -21,7 +21,8 @@ class GenerationFile {
   /// Opens or creates the file; a last line without its end is cut off. `prompts` are the JSON texts of all prompts.
   /// Throws ConfigError where the file was written with other settings or for other prompts, is no such file, or is being
   /// written by another process; IoError.
-  GenerationFile(std::filesystem::path path, const GenerationSettings& settings, const std::vector<std::string>& prompts);
+  GenerationFile(std::filesystem::path path, const GenerationSettings& settings,
+                 const std::vector<std::string>& prompts);
   GenerationFile(const GenerationFile&) = delete;
   GenerationFile& operator=(const GenerationFile&) = delete;
 

@@ -12,10 +12,8 @@ struct Launcher {
 };
 
 constexpr Launcher kLaunchers[] = {
-    {"torchrun", "RANK", "WORLD_SIZE"},
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-    {"MPICH", "PMI_RANK", "PMI_SIZE"},
-    {"MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+    {"torchrun", "RANK", "WORLD_SIZE"},        {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"MPICH", "PMI_RANK", "PMI_SIZE"},         {"MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS"},
 };
 

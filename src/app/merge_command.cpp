@@ -26,13 +26,16 @@ struct MergeFlags {
 
 void add_flags(CommandParser& parser, MergeFlags& flags) {
   CLI::App& app = parser.app();
-  app.add_option("--model", flags.model, "the base: folder, or org/name of the local Hugging Face cache")->type_name("DIR");
+  app.add_option("--model", flags.model, "the base: folder, or org/name of the local Hugging Face cache")
+      ->type_name("DIR");
   app.add_option("--adapter", flags.adapter, "PEFT folder")->type_name("DIR");
   app.add_option("--output-dir", flags.output_dir, "folder to write")->type_name("DIR");
   app.add_option("--dtype", flags.dtype, "of the weights: bf16, fp16 or fp32 (default: each as the model has it)");
-  app.add_option("--rows", flags.rows, "compare the logits on these rows (default: a few built-in texts)")->type_name("FILE");
+  app.add_option("--rows", flags.rows, "compare the logits on these rows (default: a few built-in texts)")
+      ->type_name("FILE");
   app.add_flag("--no-check", flags.no_check, "do not compare the logits of the merged and the unmerged model");
-  app.add_flag("--portable", flags.portable, "rewrite the adapter without rsLoRA and patterns instead; needs no --model");
+  app.add_flag("--portable", flags.portable,
+               "rewrite the adapter without rsLoRA and patterns instead; needs no --model");
   app.add_flag("--overwrite", flags.overwrite, "replace what an earlier merge wrote");
 }
 
@@ -48,7 +51,8 @@ void check_flags(const CommandParser& parser, const MergeFlags& flags) {
     return;
   }
   if (flags.model.empty()) {
-    parser.refuse("--model", "missing; expected the folder of the base model, or --portable to rewrite the adapter alone.");
+    parser.refuse("--model",
+                  "missing; expected the folder of the base model, or --portable to rewrite the adapter alone.");
   }
   if (flags.no_check && !flags.rows.empty()) parser.refuse("--rows", "means nothing with --no-check.");
 }
@@ -68,7 +72,8 @@ class MergeProgress {
     const auto now = std::chrono::steady_clock::now();
     if (num_done > 0 && now < next_) return;
     next_ = now + std::chrono::seconds(1);
-    log_info("merging: " + std::to_string(num_done) + " of " + std::to_string(num_tensors) + " tensors, " + std::string(name));
+    log_info("merging: " + std::to_string(num_done) + " of " + std::to_string(num_tensors) + " tensors, " +
+             std::string(name));
   }
 
  private:
@@ -95,7 +100,8 @@ Comparison prepare_comparison(const MergeFlags& flags, const lora::MergeRequest&
     comparison.why_not = error.what();
     return comparison;
   }
-  comparison.rows = merge_rows(flags.rows, request.model, lora::merged_tokenizer_folder(request.model, request.adapter));
+  comparison.rows =
+      merge_rows(flags.rows, request.model, lora::merged_tokenizer_folder(request.model, request.adapter));
   return comparison;
 }
 
@@ -111,12 +117,9 @@ std::string in_words(const Comparison& comparison) {
 }
 
 nlohmann::ordered_json as_json(const lora::MergeResult& result, const Comparison& comparison) {
-  nlohmann::ordered_json line = {{"output_dir", result.folder.string()},
-                                 {"num_tensors", result.num_tensors},
-                                 {"num_merged", result.num_merged},
-                                 {"weight_bytes", result.weight_bytes},
-                                 {"num_files", result.num_files},
-                                 {"max_logit_difference", nullptr}};
+  nlohmann::ordered_json line = {{"output_dir", result.folder.string()}, {"num_tensors", result.num_tensors},
+                                 {"num_merged", result.num_merged},      {"weight_bytes", result.weight_bytes},
+                                 {"num_files", result.num_files},        {"max_logit_difference", nullptr}};
   if (!comparison.found) {
     line["not_compared"] = comparison.why_not;
     return line;
@@ -150,7 +153,8 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   hooks.progress = MergeProgress();
   if (comparison.why_not.empty()) {
     hooks.check = [&](const std::filesystem::path& folder) {
-      log_info("comparing the logits with the unmerged model's on " + std::to_string(comparison.rows.ids.size()) + " rows");
+      log_info("comparing the logits with the unmerged model's on " + std::to_string(comparison.rows.ids.size()) +
+               " rows");
       comparison.found = load_engine().check_merge({request.model, request.adapter, folder, comparison.rows.ids});
     };
   }
@@ -160,8 +164,9 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
     return;
   }
   print_line(result.folder.string() + ": " + format_count(result.num_tensors) + " tensors, " +
-             format_count(result.num_merged) + " of them merged, " + format_bytes(static_cast<double>(result.weight_bytes)) +
-             " in " + std::to_string(result.num_files) + " files");
+             format_count(result.num_merged) + " of them merged, " +
+             format_bytes(static_cast<double>(result.weight_bytes)) + " in " + std::to_string(result.num_files) +
+             " files");
   print_line(in_words(comparison));
 }
 
@@ -186,9 +191,10 @@ void rewrite_adapter(const CommandParser& parser, const MergeFlags& flags) {
 }  // namespace
 
 int run_merge(const std::vector<std::string>& arguments) {
-  CommandParser parser("merge",
-                       "Folds an adapter into a Hugging Face folder and prints the largest logit difference to the unmerged "
-                       "model; or, with --portable, rewrites an adapter for servers that ignore rsLoRA and patterns.");
+  CommandParser parser(
+      "merge",
+      "Folds an adapter into a Hugging Face folder and prints the largest logit difference to the unmerged "
+      "model; or, with --portable, rewrites an adapter for servers that ignore rsLoRA and patterns.");
   MergeFlags flags;
   add_flags(parser, flags);
   if (!parser.parse(arguments)) return 0;

@@ -39,7 +39,8 @@ std::vector<std::int32_t> spread_ids(std::int64_t vocab_size, std::int64_t strid
 MergeRows built_in_rows(const tokenizer::Tokenizer* tokenizer, const model::ModelConfig& config, std::int64_t longest) {
   MergeRows rows;
   for (std::size_t i = 0; i < kTexts.size(); ++i) {
-    auto ids = tokenizer != nullptr ? tokenizer->encode(kTexts[i]).ids : spread_ids(config.vocab_size, 7919 + 2 * static_cast<std::int64_t>(i));
+    auto ids = tokenizer != nullptr ? tokenizer->encode(kTexts[i]).ids
+                                    : spread_ids(config.vocab_size, 7919 + 2 * static_cast<std::int64_t>(i));
     std::erase_if(ids, [&](std::int32_t id) { return id < 0 || id >= config.vocab_size; });
     add(std::move(ids), "built-in row " + std::to_string(i + 1), longest, rows);
   }
@@ -79,8 +80,8 @@ MergeRows merge_rows(const std::string& file, const fs::path& model, const fs::p
   options.packing = false;
   options.num_threads = 1;
   const data::DataLimits limits{config.vocab_size, config.max_position_embeddings};
-  return rows_of_file(data::prepare_data(options, tokenizer.get(), chat_template.get(), limits, /*need_train=*/true).train,
-                      longest);
+  return rows_of_file(
+      data::prepare_data(options, tokenizer.get(), chat_template.get(), limits, /*need_train=*/true).train, longest);
 }
 
 }  // namespace lora_train::app

@@ -17,25 +17,26 @@ struct Refused {
 };
 
 /// Keys that change what is generated, and the value with which they do not.
-constexpr Refused kRefused[] = {{"repetition_penalty", 1}, {"num_beams", 1},        {"typical_p", 1},
-                                {"no_repeat_ngram_size", 0}, {"penalty_alpha", 0},    {"diversity_penalty", 0},
+constexpr Refused kRefused[] = {{"repetition_penalty", 1},   {"num_beams", 1},     {"typical_p", 1},
+                                {"no_repeat_ngram_size", 0}, {"penalty_alpha", 0}, {"diversity_penalty", 0},
                                 {"epsilon_cutoff", 0},       {"eta_cutoff", 0}};
 
 class GenerationConfig {
  public:
   explicit GenerationConfig(const std::filesystem::path& folder) : path_(folder / "generation_config.json") {
     if (!std::filesystem::exists(path_)) {
-      throw ConfigError("--generation-config", "there is no " + path_.string() + ". Leave the flag out: greedy is the default.");
+      throw ConfigError("--generation-config",
+                        "there is no " + path_.string() + ". Leave the flag out: greedy is the default.");
     }
     json_ = json::parse(storage::read_model_text(path_), nullptr, /*allow_exceptions=*/false);
     if (!json_.is_object()) throw FormatError(path_.string(), "is no JSON object");
     for (const Refused& refused : kRefused) {
       const auto value = number(refused.key);
       if (value && *value != refused.neutral) {
-        throw ConfigError("--generation-config", path_.string() + " asks for " + refused.key + ": " +
-                                                     json_[refused.key].dump() +
-                                                     ", which is not built. Leave the flag out, and give --temperature, "
-                                                     "--top-p and --top-k by themselves.");
+        throw ConfigError("--generation-config",
+                          path_.string() + " asks for " + refused.key + ": " + json_[refused.key].dump() +
+                              ", which is not built. Leave the flag out, and give --temperature, "
+                              "--top-p and --top-k by themselves.");
       }
     }
   }
@@ -73,8 +74,9 @@ class GenerationConfig {
 
  private:
   [[noreturn]] void refuse(const std::string& key, const std::string& expected) const {
-    throw FormatError(path_.string() + ": " + key,
-                      "is " + json_[key].dump(-1, ' ', true, json::error_handler_t::replace) + "; expected " + expected);
+    throw FormatError(
+        path_.string() + ": " + key,
+        "is " + json_[key].dump(-1, ' ', true, json::error_handler_t::replace) + "; expected " + expected);
   }
 
   std::filesystem::path path_;
@@ -101,12 +103,12 @@ SamplingFlags::SamplingFlags(CommandParser& parser) {
   add("--min-p", min_p_, kMinPRange, "draw from tokens with this share of the largest probability")->type_name("P");
   parser.add_integer("--seed", seed_, 0, std::numeric_limits<std::int64_t>::max(),
                      "of what is drawn (default 42): the same seed, the same text");
-  parser.app().add_flag("--generation-config", use_generation_config_,
-               "take temperature, top-p, top-k and min-p from the model's generation_config.json, where no flag says");
+  parser.app().add_flag(
+      "--generation-config", use_generation_config_,
+      "take temperature, top-p, top-k and min-p from the model's generation_config.json, where no flag says");
 }
 
-SamplingOptions SamplingFlags::options(const CommandParser& parser,
-                                                 const std::filesystem::path& model_folder) const {
+SamplingOptions SamplingFlags::options(const CommandParser& parser, const std::filesystem::path& model_folder) const {
   SamplingOptions options;
   if (use_generation_config_) options = GenerationConfig(model_folder).options();
   options.temperature = temperature_.value_or(options.temperature);
@@ -115,7 +117,8 @@ SamplingOptions SamplingFlags::options(const CommandParser& parser,
   options.min_p = min_p_.value_or(options.min_p);
   options.seed = seed_;
   if (options.temperature == 0) {
-    const std::string why = "means nothing with temperature 0, which takes the most likely token. Give --temperature too.";
+    const std::string why =
+        "means nothing with temperature 0, which takes the most likely token. Give --temperature too.";
     if (top_p_) parser.refuse("--top-p", why);
     if (top_k_) parser.refuse("--top-k", why);
     if (min_p_) parser.refuse("--min-p", why);

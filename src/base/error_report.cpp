@@ -23,7 +23,8 @@ std::string first_line(std::string_view text) {
 /// What to do about an error of LibTorch that is the device's; empty for others.
 std::string device_advice(std::string_view line) {
   if (line.find("CUDA out of memory") != std::string_view::npos) {
-    return ". Lower micro_batch_size or max_seq_len, or set gradient_checkpointing: full; lora-train doctor says who else "
+    return ". Lower micro_batch_size or max_seq_len, or set gradient_checkpointing: full; lora-train doctor says who "
+           "else "
            "holds memory";
   }
   if (line.find("CUDA error") != std::string_view::npos || line.find("NCCL") != std::string_view::npos) {

@@ -173,9 +173,8 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path), is_mapp
   ::close(fd);
   if (code != 0) fail_with(path, "cannot map into memory", code);
   if (map == nullptr) return;
-  data_ = {static_cast<const char*>(map), [size = size_](const char* data) {
-             ::munmap(const_cast<char*>(data), size);
-           }};
+  data_ = {static_cast<const char*>(map),
+           [size = size_](const char* data) { ::munmap(const_cast<char*>(data), size); }};
 }
 
 MappedFile::MappedFile(std::filesystem::path path, std::string bytes) : path_(std::move(path)) {

@@ -1,3 +1,5 @@
+#include "lora_train/bench/bench.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
-#include "lora_train/bench/bench.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/runtime/run_device.h"
@@ -156,7 +157,8 @@ class StepClock {
   void run_step(std::int64_t step) {
     throw_if_stop_requested();
     plans_.push_back(run_.plan->step(step));
-    train::train_step(*run_.context, plans_.back(), train::build_in_place(run_.data.train, plans_.back()), run_.profile().learning_rate);
+    train::train_step(*run_.context, plans_.back(), train::build_in_place(run_.data.train, plans_.back()),
+                      run_.profile().learning_rate);
     if (plans_.size() - num_received_ > run_.max_steps_in_flight) receive();
     mark();
   }

@@ -27,7 +27,8 @@ constexpr std::uint64_t kSeed = 7;
 constexpr double kMeanLength = 500, kLengthSigma = 0.8;
 constexpr std::int64_t kShortest = 16;
 
-std::vector<std::int64_t> document_lengths(const BenchRequest& request, std::int64_t max_seq_len, std::int64_t num_rows) {
+std::vector<std::int64_t> document_lengths(const BenchRequest& request, std::int64_t max_seq_len,
+                                           std::int64_t num_rows) {
   if (!request.mix) return std::vector<std::int64_t>(static_cast<std::size_t>(num_rows), max_seq_len);
   std::mt19937_64 random(kSeed);
   const auto uniform = [&] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
@@ -108,16 +109,19 @@ void load_random_model(BenchRun& bench, at::Device device) {
     fill_with_random_numbers(run.model, run.files.config.num_layers, run.files.config.norm_weight_offset);
   }
   run.model.weights->refresh();
-  const model::FirstNeeded first = trains_all ? model::FirstNeeded{0, true}
-                                              : model::FirstNeeded{lora::first_adapted_layer(run.adapters.specs), false};
+  const model::FirstNeeded first = trains_all
+                                       ? model::FirstNeeded{0, true}
+                                       : model::FirstNeeded{lora::first_adapted_layer(run.adapters.specs), false};
   run.model.decoder = std::make_unique<model::Decoder>(
       model::make_decoder(run.files.config, shape, *run.model.weights, dtype, run.data.max_seq_len, first));
 }
 
 void plan_data(BenchRun& bench, const BenchRequest& request) {
   train::Run& run = bench.run;
-  run.data.train = make_documents(request, run.data.max_seq_len, kStepsOfData * run.spec.global_batch_size, run.files.config.vocab_size);
-  run.plan = std::make_unique<data::RunPlan>(run.data.train, data::plan_options(run.profile(), run.spec.sizes(), run.data));
+  run.data.train = make_documents(request, run.data.max_seq_len, kStepsOfData * run.spec.global_batch_size,
+                                  run.files.config.vocab_size);
+  run.plan =
+      std::make_unique<data::RunPlan>(run.data.train, data::plan_options(run.profile(), run.spec.sizes(), run.data));
 }
 
 void start(BenchRun& bench, const BenchRequest& request) {

@@ -47,8 +47,8 @@ void CallTimer::begin(const kernels::Work&) { call_moments_.emplace_back(now(), 
 
 void CallTimer::end(const kernels::Work& work) {
   call_moments_.back().second = now();
-  calls_.push_back({std::string(work.name), sizes_of(work), work.work_class, work.bytes_read(), work.bytes_written(),
-                    work.flops});
+  calls_.push_back(
+      {std::string(work.name), sizes_of(work), work.work_class, work.bytes_read(), work.bytes_written(), work.flops});
 }
 
 void CallTimer::close_spans(int depth, std::size_t moment) {
@@ -84,14 +84,17 @@ void write_chrome_trace(const std::filesystem::path& file, const TimedStep& step
   Json events = Json::array();
   events.push_back({{"ph", "M"}, {"pid", 1}, {"tid", 1}, {"name", "process_name"}, {"args", {{"name", title}}}});
   const auto complete = [](const std::string& name, std::string_view category, double start_us, double duration_us) {
-    return Json{{"ph", "X"}, {"pid", 1}, {"tid", 1}, {"name", name}, {"cat", category}, {"ts", start_us}, {"dur", duration_us}};
+    return Json{{"ph", "X"},       {"pid", 1},       {"tid", 1},          {"name", name},
+                {"cat", category}, {"ts", start_us}, {"dur", duration_us}};
   };
   for (const auto& span : step.spans) events.push_back(complete(span.name, "step", span.start_us, span.duration_us));
   for (const auto& call : step.calls) {
-    events.push_back(complete(call.name, kernels::kWorkClassNames[static_cast<std::size_t>(call.work_class)], call.start_us,
-                              call.duration_us));
-    events.back()["args"] = {{"bytes_read", call.bytes_read}, {"bytes_written", call.bytes_written},
-                             {"flops", call.flops}, {"sizes", call.sizes}};
+    events.push_back(complete(call.name, kernels::kWorkClassNames[static_cast<std::size_t>(call.work_class)],
+                              call.start_us, call.duration_us));
+    events.back()["args"] = {{"bytes_read", call.bytes_read},
+                             {"bytes_written", call.bytes_written},
+                             {"flops", call.flops},
+                             {"sizes", call.sizes}};
   }
   write_file_atomic(file, Json{{"displayTimeUnit", "ms"}, {"traceEvents", events}}.dump(1));
 }

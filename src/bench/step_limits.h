@@ -18,10 +18,10 @@ struct StepSizes {
 
 /// FLOPs of a step that no program with a frozen base can leave out.
 struct RequiredFlops {
-  double linears = 0;     ///< forward and input gradient: 4 a weight and token
-  double head = 0;        ///< the same of V D on supervised rows
-  double attention = 0;   ///< forward 4 q a visible key, backward twice that
-  double lora = 0;        ///< x A^T, s B, dy B, ds A, dA and dB: 6 r (in + out)
+  double linears = 0;    ///< forward and input gradient: 4 a weight and token
+  double head = 0;       ///< the same of V D on supervised rows
+  double attention = 0;  ///< forward 4 q a visible key, backward twice that
+  double lora = 0;       ///< x A^T, s B, dy B, ds A, dA and dB: 6 r (in + out)
   double total() const { return linears + head + attention + lora; }
 };
 RequiredFlops required_flops(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
@@ -29,9 +29,9 @@ RequiredFlops required_flops(const model::ModelConfig& config, const std::vector
 
 /// Bytes of a step in passes that are not products, each done once, in 2-byte elements (or 4): what this program plans.
 struct PlannedBytes {
-  double norm = 0;       ///< per norm: residual + x read, sum + normed written; dy, x, d_residual read, dx written
-  double rope = 0;       ///< q and k read and written, forward and backward
-  double swiglu = 0;     ///< forward 3 F, backward 5 F
+  double norm = 0;    ///< per norm: residual + x read, sum + normed written; dy, x, d_residual read, dx written
+  double rope = 0;    ///< q and k read and written, forward and backward
+  double swiglu = 0;  ///< forward 3 F, backward 5 F
   /// x read for x A^T and for dA, dy for dB, once for all adapters of a joined projection; dx += dS A where the product of
   /// dy cannot bring it along (q|k|v and gate|up)
   double lora = 0;
@@ -44,7 +44,8 @@ PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<m
 
 /// Rates of a chip.
 struct ChipRates {
-  double gemm_flops_per_s = 0, copy_bytes_per_s = 0, attention_forward_flops_per_s = 0, attention_backward_flops_per_s = 0;
+  double gemm_flops_per_s = 0, copy_bytes_per_s = 0, attention_forward_flops_per_s = 0,
+         attention_backward_flops_per_s = 0;
 };
 /// What an H200 is assumed to do, with FlashAttention 2; nothing of it was measured by this program.
 constexpr ChipRates kAssumedH200 = {790e12, 4.3e12, 298e12, 291e12};

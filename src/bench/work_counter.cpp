@@ -91,8 +91,10 @@ struct WorkCounter::Listener {
     if (schema && !does_nothing(call, inputs, *schema)) counter->add(work_of(call, inputs, *schema));
   }
   explicit Listener(WorkCounter* listening)
-      : handle(at::addThreadLocalCallback(
-            at::RecordFunctionCallback(&start, &stop).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}))) {
+      : handle(at::addThreadLocalCallback(at::RecordFunctionCallback(&start, &stop)
+                                              .needsInputs(true)
+                                              .needsOutputs(true)
+                                              .scopes({at::RecordScope::FUNCTION}))) {
     counter = listening;
     depth = 0;
   }
@@ -132,12 +134,18 @@ void WorkCounter::add(const kernels::Work& work) {
   const std::string class_name(kernels::kWorkClassNames[static_cast<std::size_t>(work.work_class)]);
   kernels_[class_name + " " + std::string(work.name)].add(work);
   for (const auto& operand : work.operands) {
-    if (work.work_class == kernels::WorkClass::kGemm && operand.name == "residual") residual_bytes_ += operand.bytes_read;
-    ActivationPass pass{class_name + " " + std::string(work.name), std::string(operand.name), buffer_of(operand), 1,
-                        operand.bytes_read, operand.bytes_written};
+    if (work.work_class == kernels::WorkClass::kGemm && operand.name == "residual")
+      residual_bytes_ += operand.bytes_read;
+    ActivationPass pass{class_name + " " + std::string(work.name),
+                        std::string(operand.name),
+                        buffer_of(operand),
+                        1,
+                        operand.bytes_read,
+                        operand.bytes_written};
     const auto same = std::find_if(passes_.begin(), passes_.end(), [&](const ActivationPass& other) {
       return other.kernel == pass.kernel && other.operand == pass.operand && other.buffer == pass.buffer &&
-             other.bytes_read == pass.bytes_read * other.times && other.bytes_written == pass.bytes_written * other.times;
+             other.bytes_read == pass.bytes_read * other.times &&
+             other.bytes_written == pass.bytes_written * other.times;
     });
     if (same == passes_.end()) {
       passes_.push_back(std::move(pass));

@@ -34,21 +34,21 @@ std::optional<std::int64_t> optional_whole_number(const json& object, const char
 std::string state_json(const Contents& contents) {
   const TrainState& state = contents.state;
   json object = {{"best_global_step", optional_json(state.best_step)},
-                       {"best_metric", optional_json(state.best_eval_loss)},
-                       {"epoch", state.epoch},
-                       {"global_step", state.step},
-                       {"log_history", json::array()},
-                       {"max_steps", contents.total_steps},
-                       {"num_train_epochs", contents.num_epochs},
-                       {"lora_train",
-                        {{"eval_loss", optional_json(state.eval_loss)},
-                         {"eval_step", optional_json(state.eval_step)},
-                         {"loss_chunk_rows", state.loss_chunk_rows},
-                         {"loss_sum", state.loss_sum},
-                         {"loss_tokens", state.loss_weight},
-                         {"started_at", state.started_at},
-                         {"supervised_tokens", state.supervised_tokens},
-                         {"tokens", state.tokens}}}};
+                 {"best_metric", optional_json(state.best_eval_loss)},
+                 {"epoch", state.epoch},
+                 {"global_step", state.step},
+                 {"log_history", json::array()},
+                 {"max_steps", contents.total_steps},
+                 {"num_train_epochs", contents.num_epochs},
+                 {"lora_train",
+                  {{"eval_loss", optional_json(state.eval_loss)},
+                   {"eval_step", optional_json(state.eval_step)},
+                   {"loss_chunk_rows", state.loss_chunk_rows},
+                   {"loss_sum", state.loss_sum},
+                   {"loss_tokens", state.loss_weight},
+                   {"started_at", state.started_at},
+                   {"supervised_tokens", state.supervised_tokens},
+                   {"tokens", state.tokens}}}};
   if (!state.tuning.empty()) object["lora_train"]["tuning"] = json::parse(state.tuning);
   return object.dump(2) + "\n";
 }
@@ -137,7 +137,8 @@ fs::path save(const fs::path& output_dir, const Contents& contents, const std::v
   files.push_back({kStateFile, state_json(contents)});
   files.push_back({kProfileFile, contents.profile_yaml});
   folder.write(files);
-  folder.write({{kManifestFile, to_json({contents.state.step, contents.world_size, contents.fingerprints, folder.files()})}});
+  folder.write(
+      {{kManifestFile, to_json({contents.state.step, contents.world_size, contents.fingerprints, folder.files()})}});
   for (const auto& file : sync_first) sync_quietly(file);
   if (!sync_first.empty()) sync_folder(output_dir);  // their names
   folder.commit();

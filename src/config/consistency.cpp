@@ -88,7 +88,8 @@ void check_adapter(const Check& check) {
                   "(lora-train merge).");
   }
   if (profile.loraplus_lr_ratio) {
-    check.mistake("loraplus_lr_ratio", "there are no B matrices with adapter: none. Use adapter: lora, or take it out.");
+    check.mistake("loraplus_lr_ratio",
+                  "there are no B matrices with adapter: none. Use adapter: lora, or take it out.");
   }
   if (!profile.add_tokens.empty()) {
     check.mistake("add_tokens", "new rows are trained beside an adapter only. Use adapter: lora.");

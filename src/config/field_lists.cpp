@@ -248,8 +248,8 @@ Field alpha_pattern_field(std::string name, std::vector<std::pair<std::string, d
 }
 
 Field kernels_field(std::string name, KernelChoices Profile::*member, std::string help) {
-  Field field = list_field(name, choice_text(names_of<KernelChoice>()) + ", or a map of kernel to one of these",
-                           std::move(help));
+  Field field =
+      list_field(name, choice_text(names_of<KernelChoice>()) + ", or a map of kernel to one of these", std::move(help));
   const auto choice = [](const Value& value, const std::string& key, Findings& findings) {
     const auto index = read_choice(value, names_of<KernelChoice>(), key, findings);
     return index ? enum_names(KernelChoice{})[*index].first : KernelChoice::kAuto;

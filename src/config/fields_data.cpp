@@ -22,7 +22,8 @@ FieldGroup data_group() {
        choice_field(
            "loss_on", &Profile::loss_on,
            "Which tokens are trained. auto: assistant turns of chats, the completion of prompt/completion rows, "
-           "all of text, the labels of pre-tokenised rows. last: the last assistant turn. A message's own `weight` is what "
+           "all of text, the labels of pre-tokenised rows. last: the last assistant turn. A message's own `weight` is "
+           "what "
            "its tokens count for in the loss (docs/data.md)."),
        integer_field("max_seq_len", &Profile::max_seq_len, Range::at_least(1), "auto",
                      "Tokens per row. auto: the longest row rounded up to 64, capped by the model's maximum and by 4 "

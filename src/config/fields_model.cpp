@@ -43,7 +43,8 @@ FieldGroup adapter_group() {
   return {
       "Adapter",
       {choice_field("adapter", &Profile::adapter, "lora, or none for full fine-tuning."),
-       integer_field("lora_r", &Profile::lora_r, Range::between(1, kMaxLoraRank), "Rank.").silent_when(comes_from_adapter("lora_r")),
+       integer_field("lora_r", &Profile::lora_r, Range::between(1, kMaxLoraRank), "Rank.")
+           .silent_when(comes_from_adapter("lora_r")),
        number_field("lora_alpha", &Profile::lora_alpha, Range::above(0),
                     "Scale of the adapter: alpha / r, or alpha / sqrt(r) with use_rslora.")
            .silent_when(comes_from_adapter("lora_alpha")),

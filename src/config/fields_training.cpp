@@ -72,11 +72,12 @@ FieldGroup compute_group() {
                                     "Replay the step as CUDA graphs where it can. The numbers are the same.",
                                     CudaGraphs::kAuto)
                .free_on_resume(),
-           choice_field<Tuning>("tuning", &Profile::tuning,
-                                "On a GPU: attention, algorithms of matrix products and rows of the loss head are chosen by "
-                                "measuring before step 1, once for a shape (docs/gpu.md). off: by rule, as with "
-                                "deterministic: true.",
-                                Tuning::kAuto)
+           choice_field<Tuning>(
+               "tuning", &Profile::tuning,
+               "On a GPU: attention, algorithms of matrix products and rows of the loss head are chosen by "
+               "measuring before step 1, once for a shape (docs/gpu.md). off: by rule, as with "
+               "deterministic: true.",
+               Tuning::kAuto)
                .free_on_resume(),
            choice_field("attn_implementation", &Profile::attn_implementation,
                         "Attention kernel. auto: the fastest for the device. reference: plain code, slow.")

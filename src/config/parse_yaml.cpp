@@ -82,8 +82,7 @@ class Builder : public YAML::EventHandler {
 
   void count(const YAML::Mark& mark, std::size_t more) {
     num_values_ += more;
-    if (num_values_ > kMaxValues)
-      fail({place_.file, line(mark)}, "more than 10000 values. A profile has a few dozen.");
+    if (num_values_ > kMaxValues) fail({place_.file, line(mark)}, "more than 10000 values. A profile has a few dozen.");
   }
 
   Value at(const YAML::Mark& mark) {

@@ -104,13 +104,10 @@ Value list_value(std::vector<Value> items) {
 std::string to_flow_yaml(const Value& value) {
   std::string out;
   switch (value.kind) {
-    case Value::Kind::kNull:
-      return "null";
+    case Value::Kind::kNull: return "null";
     case Value::Kind::kBool:
-    case Value::Kind::kNumber:
-      return value.text;
-    case Value::Kind::kText:
-      return flow_text(value.text);
+    case Value::Kind::kNumber: return value.text;
+    case Value::Kind::kText: return flow_text(value.text);
     case Value::Kind::kList:
       for (const auto& item : value.items) out += (out.empty() ? "" : ", ") + to_flow_yaml(item);
       return "[" + out + "]";
@@ -126,13 +123,10 @@ std::string to_flow_yaml(const Value& value) {
 std::string to_json_text(const Value& value) {
   std::string out;
   switch (value.kind) {
-    case Value::Kind::kNull:
-      return "null";
+    case Value::Kind::kNull: return "null";
     case Value::Kind::kBool:
-    case Value::Kind::kNumber:
-      return value.text;
-    case Value::Kind::kText:
-      return quoted(value.text);
+    case Value::Kind::kNumber: return value.text;
+    case Value::Kind::kText: return quoted(value.text);
     case Value::Kind::kList:
       for (const auto& item : value.items) out += (out.empty() ? "" : ", ") + to_json_text(item);
       return "[" + out + "]";

@@ -30,9 +30,25 @@ using TensorPointer = std::shared_ptr<Tensor_attributes>;
 
 /// Tensor ids that map pointers to a graph's tensors.
 enum Id : std::int64_t {
-  kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv,
-  kQBegin, kKBegin, kVBegin, kOutBegin, kDoutBegin, kLseBegin, kDqBegin, kDkBegin,
-  kLengthQ, kLengthK
+  kQ = 1,
+  kK,
+  kV,
+  kOut,
+  kLse,
+  kDout,
+  kDq,
+  kDk,
+  kDv,
+  kQBegin,
+  kKBegin,
+  kVBegin,
+  kOutBegin,
+  kDoutBegin,
+  kLseBegin,
+  kDqBegin,
+  kDkBegin,
+  kLengthQ,
+  kLengthK
 };
 constexpr std::int64_t kNumBegins = kDkBegin - kQBegin + 1;
 
@@ -54,25 +70,34 @@ TensorPointer begins(Graph& graph, const CudnnShape& shape, Id id) {
 /// [b, heads, s, E] whose tokens lie `stride` apart, as views into [N, heads, E] do.
 Tensor_attributes rows(Id id, const CudnnShape& shape, std::int64_t heads, std::int64_t s, std::int64_t stride,
                        const TensorPointer& begin) {
-  return Tensor_attributes().set_uid(id).set_dim({shape.num_docs, heads, s, shape.head_size})
-      .set_stride({s * stride, shape.head_size, stride, 1}).set_ragged_offset(begin);
+  return Tensor_attributes()
+      .set_uid(id)
+      .set_dim({shape.num_docs, heads, s, shape.head_size})
+      .set_stride({s * stride, shape.head_size, stride, 1})
+      .set_ragged_offset(begin);
 }
 
 /// lse [N, H] fp32.
 Tensor_attributes statistics(const CudnnShape& shape, const TensorPointer& begin) {
   const std::int64_t H = shape.num_heads, s = shape.max_len_q;
-  return Tensor_attributes().set_uid(kLse).set_dim({shape.num_docs, H, s, 1}).set_stride({s * H, 1, H, 1})
-      .set_ragged_offset(begin).set_data_type(fe::DataType_t::FLOAT);
+  return Tensor_attributes()
+      .set_uid(kLse)
+      .set_dim({shape.num_docs, H, s, 1})
+      .set_stride({s * H, 1, H, 1})
+      .set_ragged_offset(begin)
+      .set_data_type(fe::DataType_t::FLOAT);
 }
 
 /// The part shared by forward and backward.
 template <class Attributes>
 Attributes attributes_of(Graph& graph, const CudnnShape& shape) {
   Attributes attributes;
-  attributes.set_attn_scale(static_cast<float>(shape.scale)).set_padding_mask(true)
+  attributes.set_attn_scale(static_cast<float>(shape.scale))
+      .set_padding_mask(true)
       .set_seq_len_q(index_tensor(graph, kLengthQ, shape.num_docs, fe::DataType_t::INT32))
       .set_seq_len_kv(index_tensor(graph, kLengthK, shape.num_docs, fe::DataType_t::INT32))
-      .set_diagonal_alignment(fe::DiagonalAlignment_t::BOTTOM_RIGHT).set_diagonal_band_right_bound(0);
+      .set_diagonal_alignment(fe::DiagonalAlignment_t::BOTTOM_RIGHT)
+      .set_diagonal_band_right_bound(0);
   // The frontend counts a query's own key: a bound of W lets it see W keys.
   if (shape.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(shape.window));
   return attributes;
@@ -82,7 +107,8 @@ using GraphPointer = std::shared_ptr<Graph>;
 
 GraphPointer new_graph() {
   auto graph = std::make_shared<Graph>();
-  graph->set_io_data_type(fe::DataType_t::BFLOAT16).set_intermediate_data_type(fe::DataType_t::FLOAT)
+  graph->set_io_data_type(fe::DataType_t::BFLOAT16)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
   return graph;
 }
@@ -112,7 +138,8 @@ void make_backward(const GraphPointer& graph, const CudnnShape& shape) {
   const auto dout = graph->tensor(rows(kDout, shape, H, sq, shape.dout_stride, begins(*graph, shape, kDoutBegin)));
   const auto lse = graph->tensor(statistics(shape, begins(*graph, shape, kLseBegin)));
   auto attributes = attributes_of<fe::graph::SDPA_backward_attributes>(*graph, shape);
-  attributes.set_max_total_seq_len_q(shape.total_q).set_max_total_seq_len_kv(shape.total_k)
+  attributes.set_max_total_seq_len_q(shape.total_q)
+      .set_max_total_seq_len_kv(shape.total_k)
       .set_deterministic_algorithm(shape.deterministic);
   const auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dout, lse, attributes);
   const auto dk_begin = begins(*graph, shape, kDkBegin);
@@ -213,9 +240,9 @@ std::int64_t row_of_lengths(const CudnnShape& shape) { return (shape.num_docs + 
 
 Tables make_tables(const CudnnShape& shape, const AttentionLayout& layout, at::Device device) {
   const std::int64_t dq_stride = shape.num_heads * shape.head_size;
-  const std::int64_t strides[kNumBegins] = {shape.q_stride, shape.k_stride, shape.v_stride, shape.out_stride,
-                                            shape.dout_stride, shape.num_heads, dq_stride,
-                                            shape.num_kv_heads * shape.head_size};
+  const std::int64_t strides[kNumBegins] = {
+      shape.q_stride,    shape.k_stride,  shape.v_stride, shape.out_stride,
+      shape.dout_stride, shape.num_heads, dq_stride,      shape.num_kv_heads * shape.head_size};
   kernels::RaggedTables ragged;
   static_assert(kNumBegins <= kernels::kMostRaggedTables);
   ragged.count = static_cast<int>(kNumBegins);
@@ -228,8 +255,8 @@ Tables make_tables(const CudnnShape& shape, const AttentionLayout& layout, at::D
                        at::empty({2, length_row}, at::device(device).dtype(at::kInt))};
   kernels::ragged_tables_cuda(layout.cu_seqlens_q_device.const_data_ptr<std::int32_t>(),
                               layout.cu_seqlens_k_device.const_data_ptr<std::int32_t>(),
-                              std::ssize(layout.cu_seqlens_q) - 1, ragged, made.begins.mutable_data_ptr<std::int64_t>(), row,
-                              made.lengths.mutable_data_ptr<std::int32_t>(), length_row,
+                              std::ssize(layout.cu_seqlens_q) - 1, ragged, made.begins.mutable_data_ptr<std::int64_t>(),
+                              row, made.lengths.mutable_data_ptr<std::int32_t>(), length_row,
                               c10::cuda::getCurrentCUDAStream().stream());
   return made;
 }
@@ -254,7 +281,8 @@ void run(const Compiled& graph, const CudnnShape& shape, const AttentionLayout& 
   auto* const lengths = static_cast<int*>(table.lengths.mutable_data_ptr());
   pointers[kLengthQ] = lengths;
   pointers[kLengthK] = lengths + row_of_lengths(shape);
-  check(graph.graph->execute(handle(), pointers, workspace(graph.workspace_bytes, q.device())), "cuDNN attention: execute");
+  check(graph.graph->execute(handle(), pointers, workspace(graph.workspace_bytes, q.device())),
+        "cuDNN attention: execute");
 }
 
 void copy_documents(const at::Tensor& target, const at::Tensor& source, std::int64_t num_tokens) {
@@ -280,7 +308,8 @@ at::Tensor contiguous(const at::Tensor& t, std::int64_t num_tokens) {
 }
 
 void backward(const at::Tensor& dout0, const at::Tensor& q0, const at::Tensor& k0, const at::Tensor& v0,
-              const at::Tensor& out0, const at::Tensor& lse, const AttentionLayout& layout, AttentionGradients& gradients) {
+              const at::Tensor& out0, const at::Tensor& lse, const AttentionLayout& layout,
+              AttentionGradients& gradients) {
   const at::Tensor q = aligned(q0), k = aligned(k0), v = aligned(v0), out = aligned(out0), dout = aligned(dout0);
   const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k);
   const AttentionGradients to = {contiguous(gradients.q, N), contiguous(gradients.k, Nk), contiguous(gradients.v, Nk)};
@@ -290,8 +319,15 @@ void backward(const at::Tensor& dout0, const at::Tensor& q0, const at::Tensor& k
   shape.deterministic = settings().deterministic;
   run(compiled(state().backwards, shape, &make_backward), shape, layout, q,
       {kQBegin, kKBegin, kVBegin, kOutBegin, kDoutBegin, kLseBegin, kDqBegin, kDkBegin},
-      {{kQ, q.data_ptr()}, {kK, k.data_ptr()}, {kV, v.data_ptr()}, {kOut, out.data_ptr()}, {kDout, dout.data_ptr()},
-       {kLse, l.data_ptr()}, {kDq, to.q.data_ptr()}, {kDk, to.k.data_ptr()}, {kDv, to.v.data_ptr()}});
+      {{kQ, q.data_ptr()},
+       {kK, k.data_ptr()},
+       {kV, v.data_ptr()},
+       {kOut, out.data_ptr()},
+       {kDout, dout.data_ptr()},
+       {kLse, l.data_ptr()},
+       {kDq, to.q.data_ptr()},
+       {kDk, to.k.data_ptr()},
+       {kDv, to.v.data_ptr()}});
   gradients = to;
 }
 

@@ -42,8 +42,8 @@ void for_each_document(const AttentionLayout& layout, const Body& body) {
   }
 }
 
-void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout, at::Tensor& out,
-             at::Tensor& lse) {
+void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
+             at::Tensor& out, at::Tensor& lse) {
   const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k), H = q.size(1);
   const auto result = at::_efficient_attention_forward(
       expanded(q, N, H), expanded(k, Nk, H), expanded(v, Nk, H), /*bias=*/std::nullopt, layout.cu_seqlens_q_device,
@@ -56,8 +56,9 @@ void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, cons
   });
 }
 
-void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-              const at::Tensor& lse, const AttentionLayout& layout, AttentionGradients& gradients) {
+void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+              const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
+              AttentionGradients& gradients) {
   constexpr std::int64_t kMultiple = 32;  // to which the kernel wants the rows of lse rounded up
   const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k), H = q.size(1), K = k.size(1);
   const std::int64_t row = (layout.max_len_q + kMultiple - 1) / kMultiple * kMultiple;
@@ -68,10 +69,10 @@ void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, 
   });
   const at::Tensor seed = at::empty({}, at::dtype(at::kLong));  // not read without dropout
   const auto [gq, gk, gv, no_bias] = at::_efficient_attention_backward(
-      expanded(dout, N, H).contiguous(), expanded(q, N, H), expanded(k, Nk, H), expanded(v, Nk, H), /*bias=*/std::nullopt,
-      expanded(out, N, H).contiguous(), layout.cu_seqlens_q_device, layout.cu_seqlens_k_device, layout.max_len_q,
-      layout.max_len_k, per_document, /*dropout_p=*/0.0, seed, seed, kCausalFromBottomRight, /*bias_requires_grad=*/false,
-      layout.scale, /*num_splits_key=*/1, window_of(layout));
+      expanded(dout, N, H).contiguous(), expanded(q, N, H), expanded(k, Nk, H), expanded(v, Nk, H),
+      /*bias=*/std::nullopt, expanded(out, N, H).contiguous(), layout.cu_seqlens_q_device, layout.cu_seqlens_k_device,
+      layout.max_len_q, layout.max_len_k, per_document, /*dropout_p=*/0.0, seed, seed, kCausalFromBottomRight,
+      /*bias_requires_grad=*/false, layout.scale, /*num_splits_key=*/1, window_of(layout));
   gradients = {gq.squeeze(0).contiguous(), summed(gk, K), summed(gv, K)};
 }
 

@@ -49,21 +49,22 @@ std::optional<std::int64_t> right_of(const AttentionLayout& layout) {
 /// With documents of one query, ATen would swap heads and queries and give lse in yet another shape.
 std::int64_t longest_query(const AttentionLayout& layout) { return std::max<std::int64_t>(layout.max_len_q, 2); }
 
-void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout, at::Tensor& out,
-             at::Tensor& lse) {
+void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
+             at::Tensor& out, at::Tensor& lse) {
   const bool is_cached = layout.seqused_k_device.defined();
   const std::int64_t N = total(layout.cu_seqlens_q), Nk = is_cached ? k.size(0) : total(layout.cu_seqlens_k);
   const auto seqused = is_cached ? std::optional(layout.seqused_k_device) : std::nullopt;
   const auto result = at::_flash_attention_forward(
       aligned(q.narrow(0, 0, N)), aligned(k.narrow(0, 0, Nk)), aligned(v.narrow(0, 0, Nk)), layout.cu_seqlens_q_device,
-      layout.cu_seqlens_k_device, longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false,
-      layout.scale, left_of(layout), right_of(layout), seqused);
+      layout.cu_seqlens_k_device, longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0, /*is_causal=*/true,
+      /*return_debug_mask=*/false, layout.scale, left_of(layout), right_of(layout), seqused);
   out.narrow(0, 0, N).copy_(std::get<0>(result));
   lse.narrow(0, 0, N).copy_(std::get<1>(result).t());  // from [H, N]
 }
 
-void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-              const at::Tensor& lse, const AttentionLayout& layout, AttentionGradients& gradients) {
+void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+              const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
+              AttentionGradients& gradients) {
   const std::int64_t N = total(layout.cu_seqlens_q), Nk = total(layout.cu_seqlens_k);
   const at::Tensor heads_first = lse.narrow(0, 0, N).t().contiguous();
   // What the forward would have drawn dropout from; not read without dropout.
@@ -71,7 +72,8 @@ void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, 
   const DeterministicBackward guard(settings().deterministic);
   const auto [gq, gk, gv] = at::_flash_attention_backward(
       aligned(dout.narrow(0, 0, N)), aligned(q.narrow(0, 0, N)), aligned(k.narrow(0, 0, Nk)),
-      aligned(v.narrow(0, 0, Nk)), aligned(out.narrow(0, 0, N)), heads_first, layout.cu_seqlens_q_device, layout.cu_seqlens_k_device, longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0,
+      aligned(v.narrow(0, 0, Nk)), aligned(out.narrow(0, 0, N)), heads_first, layout.cu_seqlens_q_device,
+      layout.cu_seqlens_k_device, longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0,
       /*is_causal=*/true, *random, *random, layout.scale, left_of(layout), right_of(layout));
   gradients = {gq.contiguous(), gk.contiguous(), gv.contiguous()};  // as ATen has made them
 }

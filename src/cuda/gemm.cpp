@@ -74,8 +74,8 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
 void describe(const Key& key, Plan& plan) {
   const auto& g = key.layout;
   const bool uses_tf32 = key.operands == GemmType::kFloat && state().settings.tf32;
-  LT_CUBLAS_CHECK(cublasLtMatmulDescCreate(&plan.description, uses_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
-                                           CUDA_R_32F));
+  LT_CUBLAS_CHECK(cublasLtMatmulDescCreate(&plan.description,
+                                           uses_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(plan.description, CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (key.has_bias) {
@@ -118,8 +118,8 @@ std::vector<cublasLtMatmulAlgo_t> heuristics(const Key& key, const Plan& plan, i
 /// True when a stored algorithm supports this product, within the workspace and the allowed reduction schemes.
 bool serves(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) {
   cublasLtMatmulHeuristicResult_t result{};
-  const cublasStatus_t status = cublasLtMatmulAlgoCheck(state().handle, plan.description, plan.a, plan.b, plan.c, plan.d,
-                                                        &algorithm, &result);
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoCheck(state().handle, plan.description, plan.a, plan.b, plan.c, plan.d, &algorithm, &result);
   if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > kWorkspaceBytes) return false;
   std::uint32_t scheme = 0;
   std::size_t size = 0;
@@ -161,7 +161,12 @@ void forget_plans() {
 
 Key key_of(const CudaGemm& call, const void* c) {
   const auto alignment = [](const void* p) { return kernels::alignment_of(reinterpret_cast<std::uintptr_t>(p)); };
-  return {call.layout,     call.operands,         call.result, call.c != nullptr, c == call.d, call.bias != nullptr,
+  return {call.layout,
+          call.operands,
+          call.result,
+          call.c != nullptr,
+          c == call.d,
+          call.bias != nullptr,
           {alignment(call.a), alignment(call.b), alignment(c), alignment(call.d)}};
 }
 
@@ -187,8 +192,8 @@ void run(const CudaGemm& call, const Call& how, const cublasLtMatmulAlgo_t& algo
   const Plan& plan = *how.plan;
   if (how.key.has_bias) set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.bias);
   const float beta = how.key.adds ? 1.0f : 0.0f;
-  LT_CUBLAS_CHECK(cublasLtMatmul(state().handle, plan.description, &call.alpha, call.a, plan.a, call.b, plan.b, &beta, how.c,
-                                 plan.c, call.d, plan.d, &algorithm, state().workspace, kWorkspaceBytes,
+  LT_CUBLAS_CHECK(cublasLtMatmul(state().handle, plan.description, &call.alpha, call.a, plan.a, call.b, plan.b, &beta,
+                                 how.c, plan.c, call.d, plan.d, &algorithm, state().workspace, kWorkspaceBytes,
                                  c10::cuda::getCurrentCUDAStream()));
 }
 

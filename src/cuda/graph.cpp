@@ -18,7 +18,9 @@ namespace allocator = c10::cuda::CUDACachingAllocator;
 /// The memory pool of all graphs, released with the last of them.
 class Pool {
  public:
-  Pool() : device_(c10::cuda::current_device()), id_(at::cuda::graph_pool_handle()) { allocator::createOrIncrefPool(device_, id_); }
+  Pool() : device_(c10::cuda::current_device()), id_(at::cuda::graph_pool_handle()) {
+    allocator::createOrIncrefPool(device_, id_);
+  }
   ~Pool() { allocator::releasePool(device_, id_); }
   Pool(const Pool&) = delete;
 
@@ -125,7 +127,8 @@ std::unique_ptr<kernels::Graph> capture(const std::function<void()>& body) {
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const c10::Error& error) {
-    throw DeviceError("CUDA graphs", std::string("a part of the step could not be captured: ") + error.what_without_backtrace());
+    throw DeviceError("CUDA graphs",
+                      std::string("a part of the step could not be captured: ") + error.what_without_backtrace());
   }
 }
 

@@ -83,7 +83,8 @@ class GzipSource : public ByteSource {
       is_between_members_ = true;
       ::inflateReset(&stream_);
     } else if (code != Z_OK) {
-      fail(packed_.file(), std::string("the gzip data is wrong (") + (stream_.msg != nullptr ? stream_.msg : "zlib") + ")");
+      fail(packed_.file(),
+           std::string("the gzip data is wrong (") + (stream_.msg != nullptr ? stream_.msg : "zlib") + ")");
     }
   }
 
@@ -95,7 +96,8 @@ class GzipSource : public ByteSource {
 
 class ZstdSource : public ByteSource {
  public:
-  explicit ZstdSource(PlainSource packed) : packed_(std::move(packed)), stream_(::ZSTD_createDStream(), ::ZSTD_freeDStream) {
+  explicit ZstdSource(PlainSource packed)
+      : packed_(std::move(packed)), stream_(::ZSTD_createDStream(), ::ZSTD_freeDStream) {
     if (stream_ == nullptr) {
       throw IoError(packed_.file().path().string(), "zstd cannot start: out of memory");
     }

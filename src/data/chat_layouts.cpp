@@ -2,8 +2,8 @@
 
 #include <array>
 
-#include "lora_train/base/error.h"
 #include "function_call.h"
+#include "lora_train/base/error.h"
 #include "row_fields.h"
 #include "turn_weight.h"
 
@@ -86,7 +86,8 @@ void append_beside(Json& object, const std::string& key, const Json& value, cons
   if (taken_by.empty()) {
     append(object, key, value);
   } else if (!value.is_null()) {
-    throw DataError("", place + " has \"" + key + "\" beside \"" + taken_by + "\", which stands for it; keep one of them");
+    throw DataError("",
+                    place + " has \"" + key + "\" beside \"" + taken_by + "\", which stands for it; keep one of them");
   }
 }
 

@@ -56,7 +56,8 @@ std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& opti
   }
   std::vector<tokenizer::Message> messages = chat.messages;
   if (!options.system.empty()) {
-    if (messages.front().role == "system") throw DataError("", "the row has a system message of its own; leave --system out");
+    if (messages.front().role == "system")
+      throw DataError("", "the row has a system message of its own; leave --system out");
     messages.insert(messages.begin(), {"system", options.system});
   }
   const auto rendered = options.chat_template->render(

@@ -26,7 +26,8 @@ std::vector<std::string> choices_of(const Json& row, const FieldMap& map) {
     choices.push_back(string_of(list[i], "choices[" + std::to_string(i) + "]"));
     if (choices.back().empty()) throw DataError("", "choices[" + std::to_string(i) + "] is empty");
   }
-  if (choices.size() < 2) throw DataError("", "choices has " + std::to_string(choices.size()) + " texts; expected two or more");
+  if (choices.size() < 2)
+    throw DataError("", "choices has " + std::to_string(choices.size()) + " texts; expected two or more");
   return choices;
 }
 
@@ -71,8 +72,9 @@ class RowEncoder {
     const Json* prompt = optional_field(row, map_, "prompt");
     if (prompt != nullptr && prompt->is_string()) return {prompt->get<std::string>(), false};
     if (prompt == nullptr && optional_field(row, map_, "messages") == nullptr) {
-      throw DataError("", "has neither prompt nor messages; with --choices a row is {\"prompt\": ..., \"choices\": [...], "
-                          "\"answer\": ...}. Name other keys with field_map");
+      throw DataError("",
+                      "has neither prompt nor messages; with --choices a row is {\"prompt\": ..., \"choices\": [...], "
+                      "\"answer\": ...}. Name other keys with field_map");
     }
     const ChatSample chat =
         prompt != nullptr ? chat_of_prompt(row, map_) : std::get<ChatSample>(parse_messages(row, map_));
@@ -143,12 +145,13 @@ ChoiceSet read_set(const DatasetSpec& spec, std::int64_t max_rows, const RowEnco
 
 }  // namespace
 
-std::vector<ChoiceSet> read_choice_sets(const DataOptions& options, const PromptOptions& prompts, std::int64_t max_tokens) {
+std::vector<ChoiceSet> read_choice_sets(const DataOptions& options, const PromptOptions& prompts,
+                                        std::int64_t max_tokens) {
   std::vector<ChoiceSet> sets;
   for (const DatasetSpec& spec : options.eval_datasets) {
     check_field_map(spec.field_map);
-    const std::int64_t limit = options.max_seq_len ? std::min(*options.max_seq_len, max_tokens > 0 ? max_tokens : INT64_MAX)
-                                                   : max_tokens;
+    const std::int64_t limit =
+        options.max_seq_len ? std::min(*options.max_seq_len, max_tokens > 0 ? max_tokens : INT64_MAX) : max_tokens;
     sets.push_back(read_set(spec, options.eval_max_samples.value_or(-1), RowEncoder(prompts, spec.field_map, limit)));
     const auto is_same = [&](const ChoiceSet& other) { return other.right.name == sets.back().right.name; };
     const auto num_same = std::count_if(sets.begin(), sets.end() - 1, is_same);

@@ -157,12 +157,11 @@ class CsvReader : public RowReader {
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       const bool is_double = std::count(columns_.begin(), columns_.end(), columns_[i]) > 1;
       if (columns_[i].empty() || is_double || find_invalid_utf8(columns_[i])) {
-        throw DataError(place(file_, record.line, 1),
-                        "column " + std::to_string(i + 1) + " of the header " +
-                            (columns_[i].empty() ? "has no name"
-                             : is_double         ? "has a name that occurs twice"
-                                                 : "is not valid UTF-8") +
-                            "; the first record names the columns, each once");
+        throw DataError(place(file_, record.line, 1), "column " + std::to_string(i + 1) + " of the header " +
+                                                          (columns_[i].empty() ? "has no name"
+                                                           : is_double         ? "has a name that occurs twice"
+                                                                               : "is not valid UTF-8") +
+                                                          "; the first record names the columns, each once");
       }
     }
   }

@@ -38,11 +38,12 @@ void check_weights(const ChatSample& chat, LossOn loss_on) {
     if (chat.messages[i].role == "assistant" || is_possible) {
       continue;
     }
-    throw DataError("", "message " + std::to_string(i) + " (" + chat.messages[i].role + ") is marked " +
-                            (is_all ? "not to be trained, or with a weight, but loss_on: all trains every turn that is not "
-                                      "the assistant's with weight 1"
-                                    : "to be trained (train, weight), but only assistant turns are; remove the mark, or "
-                                      "set loss_on: all"));
+    throw DataError("",
+                    "message " + std::to_string(i) + " (" + chat.messages[i].role + ") is marked " +
+                        (is_all ? "not to be trained, or with a weight, but loss_on: all trains every turn that is not "
+                                  "the assistant's with weight 1"
+                                : "to be trained (train, weight), but only assistant turns are; remove the mark, or "
+                                  "set loss_on: all"));
   }
 }
 
@@ -61,9 +62,10 @@ void check_places(const ChatSample& chat, const tokenizer::RenderedChat& rendere
   const auto& owners = rendered.span_message;
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
     if (is_weighted(chat, i) && std::find(owners.begin(), owners.end(), static_cast<int>(i)) == owners.end()) {
-      throw DataError("", "message " + std::to_string(i) + " is marked " +
-                              (is_skipped(chat, i) ? "not to be trained" : "with a weight") +
-                              ", but the chat template does not tell where it stands in the text; set loss_on: assistant");
+      throw DataError("",
+                      "message " + std::to_string(i) + " is marked " +
+                          (is_skipped(chat, i) ? "not to be trained" : "with a weight") +
+                          ", but the chat template does not tell where it stands in the text; set loss_on: assistant");
     }
   }
 }
@@ -106,9 +108,11 @@ void check_turns_are_told(const ChatSample& chat, const tokenizer::RenderedChat&
   for (std::size_t i = 0; i < chat.messages.size(); ++i) has_weights = has_weights || is_weighted(chat, i);
   const bool is_part =
       has_weights || (loss_on != LossOn::kAll && (loss_on == LossOn::kLast || chat.num_prompt_messages > 0));
-  if (is_part && std::find(rendered.span_message.begin(), rendered.span_message.end(), -1) != rendered.span_message.end()) {
-    throw DataError("", "the chat template's {% generation %} does not tell whose turn it is, so a part of the turns "
-                        "cannot be trained; set loss_on: assistant, and mark no turn with train or weight");
+  if (is_part &&
+      std::find(rendered.span_message.begin(), rendered.span_message.end(), -1) != rendered.span_message.end()) {
+    throw DataError("",
+                    "the chat template's {% generation %} does not tell whose turn it is, so a part of the turns "
+                    "cannot be trained; set loss_on: assistant, and mark no turn with train or weight");
   }
 }
 

@@ -25,8 +25,9 @@ struct EncodeOptions {
 struct EncodedSample {
   std::vector<std::int32_t> ids;
   std::vector<std::int32_t> labels;  ///< as long as ids, not shifted, -100 = not trained
-  std::vector<float> weights = {};   ///< of each token in the loss, 0 where it is not trained; empty: all of the trained are 1
-  std::string not_rendered = {};     ///< "messages[0].content (system)": what the template left out first
+  std::vector<float> weights =
+      {};  ///< of each token in the loss, 0 where it is not trained; empty: all of the trained are 1
+  std::string not_rendered = {};  ///< "messages[0].content (system)": what the template left out first
 };
 
 /// Refuses a loss_on that the layout cannot have, naming those it can: ConfigError (where = "loss_on"). Refuses layouts

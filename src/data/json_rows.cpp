@@ -72,9 +72,7 @@ class RowBuilder {
   bool null() { return scalar(nullptr); }
   bool boolean(bool value) { return scalar(value); }
   bool number_integer(Json::number_integer_t value) { return scalar(value); }
-  bool number_unsigned(Json::number_unsigned_t value) {
-    return value > INT64_MAX ? unrepresentable() : scalar(value);
-  }
+  bool number_unsigned(Json::number_unsigned_t value) { return value > INT64_MAX ? unrepresentable() : scalar(value); }
   bool number_float(Json::number_float_t value, const std::string& text) {
     const bool is_integer = text.find_first_of(".eE") == std::string::npos;
     return is_integer ? unrepresentable() : scalar(value);

@@ -14,7 +14,7 @@ namespace lora_train::data {
 using Json = nlohmann::ordered_json;  // templates print fields (tools) in the order of the file
 
 inline constexpr int kMaxJsonDepth = 64;                  ///< levels of objects and arrays, the row itself is 1
-inline constexpr std::size_t kMaxJsonFields = 10'000;      ///< of one object: finding one takes time for each
+inline constexpr std::size_t kMaxJsonFields = 10'000;     ///< of one object: finding one takes time for each
 inline constexpr std::size_t kMaxRowBytes = 64ULL << 20;  ///< of a row's text
 
 /// What is wrong with JSON text. offset: of the offending byte from the start of the text, 0-based (the length of the

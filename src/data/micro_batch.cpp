@@ -22,7 +22,8 @@ Parts cut(HostBuffer& buffer, std::size_t num_tokens, std::size_t num_documents,
   const auto aligned = [](std::size_t count) { return (count + kPartAlignment - 1) / kPartAlignment * kPartAlignment; };
   const std::size_t token_part = aligned(num_tokens), offset_part = aligned(num_documents + 1);
   const std::size_t document_part = has_weights ? aligned(num_documents) : num_documents;
-  const std::size_t weights_begin = 3 * token_part + offset_part + document_part, num_weights = has_weights ? num_tokens : 0;
+  const std::size_t weights_begin = 3 * token_part + offset_part + document_part,
+                    num_weights = has_weights ? num_tokens : 0;
   Parts parts;
   parts.storage = buffer.resize(weights_begin + num_weights);
   parts.weights = {reinterpret_cast<float*>(parts.storage.data() + weights_begin), num_weights};

@@ -98,7 +98,8 @@ class OrderedMap {
 
   std::optional<Result> take() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return slots_.contains(num_consumed_) || (is_ended_ && num_consumed_ == num_produced_); });
+    changed_.wait(lock,
+                  [&] { return slots_.contains(num_consumed_) || (is_ended_ && num_consumed_ == num_produced_); });
     if (!slots_.contains(num_consumed_)) {
       return std::nullopt;
     }

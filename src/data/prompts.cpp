@@ -20,7 +20,8 @@ Json as_given(const ChatSample& chat) {
 
 Prompt prompt_of_chat(ChatSample chat, const std::string& source, const PromptOptions& options) {
   while (!chat.messages.empty() && chat.messages.back().role == "assistant") chat.messages.pop_back();
-  if (chat.messages.empty()) throw DataError("", "the chat has no turn but the assistant's; there is nothing to answer");
+  if (chat.messages.empty())
+    throw DataError("", "the chat has no turn but the assistant's; there is nothing to answer");
   Prompt prompt{source, as_given(chat).dump(), {}};
   prompt.ids = encode_prompt(render_chat_prompt(chat, options), /*is_chat=*/true, options);
   return prompt;

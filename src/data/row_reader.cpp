@@ -51,9 +51,8 @@ RawRow parse_json_line(const std::string& file, const RowBlock::Piece& piece, st
   }
   std::string message = std::move(row.problem->message);
   if (row.problem->offset == text.size()) {
-    message += piece.has_line_end
-                   ? "; every line holds one whole object (a pretty-printed file must be one JSON array)"
-                   : "; the last line has no end: the file looks truncated";
+    message += piece.has_line_end ? "; every line holds one whole object (a pretty-printed file must be one JSON array)"
+                                  : "; the last line has no end: the file looks truncated";
   }
   return bad_row(file, piece.line, piece.num_skipped + row.problem->offset + 1, std::move(message));
 }
@@ -78,7 +77,10 @@ RawRow parse_piece(const std::string& file, RowBlock::Piece& piece, std::string_
 class LineReader : public RowReader {
  public:
   LineReader(std::string file, std::unique_ptr<ByteSource> bytes, std::string begin, std::size_t num_skipped, Kind kind)
-      : file_(std::move(file)), bytes_(std::move(bytes)), pending_(std::move(begin)), num_skipped_(num_skipped),
+      : file_(std::move(file)),
+        bytes_(std::move(bytes)),
+        pending_(std::move(begin)),
+        num_skipped_(num_skipped),
         kind_(kind) {}
 
   std::optional<RowBlock> next() override {
@@ -242,8 +244,9 @@ class ArrayReader : public RowReader {
     for (std::size_t got = kBlockBytes; got == kBlockBytes;) {
       const std::size_t had = text_.size();
       if (had > kMaxArrayBytes) {
-        throw DataError(file_, "a JSON array of more than 4 GiB is not held in memory; make it JSON Lines: jq -c '.[]' " +
-                                   file_ + " > rows.jsonl");
+        throw DataError(
+            file_, "a JSON array of more than 4 GiB is not held in memory; make it JSON Lines: jq -c '.[]' " + file_ +
+                       " > rows.jsonl");
       }
       text_.resize(had + kBlockBytes);
       got = bytes.read(text_.data() + had, kBlockBytes);
@@ -276,7 +279,8 @@ void refuse_foreign(const std::string& file, std::string_view text) {
     throw DataError(place(file, 1, 1), "UTF-16 text; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)");
   }
   if (text.starts_with("PAR1")) {
-    throw DataError(place(file, 1, 1), "a Parquet file, which is not read; convert it to JSON Lines with pandas' to_json");
+    throw DataError(place(file, 1, 1),
+                    "a Parquet file, which is not read; convert it to JSON Lines with pandas' to_json");
   }
 }
 

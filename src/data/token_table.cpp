@@ -45,7 +45,9 @@ std::string_view bytes_of(std::span<const T> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
 }
 
-std::uint64_t hash_of(const Footer& footer) { return hash64(bytes_of(footer).substr(0, offsetof(Footer, footer_hash))); }
+std::uint64_t hash_of(const Footer& footer) {
+  return hash64(bytes_of(footer).substr(0, offsetof(Footer, footer_hash)));
+}
 
 std::string padded_key(std::string key) {
   assert(key.size() <= sizeof Footer::key);
@@ -123,9 +125,12 @@ void TokenTableWriter::append(std::span<const std::int32_t> ids, std::span<const
   constexpr float kPadding = 0;
   const auto num_supervised = static_cast<std::uint32_t>(count_supervised(labels));
   const std::uint64_t hash = hash64(bytes_of(labels), hash64(bytes_of(ids)));
-  const RecordHeader header{line,           weights.empty() ? hash : hash64(bytes_of(weights), hash),
-                            static_cast<std::uint32_t>(ids.size()), num_supervised,
-                            file,           weights.empty() ? 0U : 1U};
+  const RecordHeader header{line,
+                            weights.empty() ? hash : hash64(bytes_of(weights), hash),
+                            static_cast<std::uint32_t>(ids.size()),
+                            num_supervised,
+                            file,
+                            weights.empty() ? 0U : 1U};
   write(bytes_of(header));
   write(bytes_of(ids));
   write(bytes_of(labels));

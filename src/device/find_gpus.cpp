@@ -122,14 +122,10 @@ std::string Gpu::label() const { return "cuda:" + std::to_string(index) + " (" +
 
 const char* to_string(PeerAccess value) {
   switch (value) {
-    case PeerAccess::kSelf:
-      return "self";
-    case PeerAccess::kNvlink:
-      return "nvlink";
-    case PeerAccess::kPcie:
-      return "pcie";
-    case PeerAccess::kNone:
-      break;
+    case PeerAccess::kSelf: return "self";
+    case PeerAccess::kNvlink: return "nvlink";
+    case PeerAccess::kPcie: return "pcie";
+    case PeerAccess::kNone: break;
   }
   return "none";
 }

@@ -69,16 +69,14 @@ std::string no_device(const GpuSystem& system) {
 /// What to do about an error of cuInit.
 std::string init_advice(const GpuSystem& system) {
   switch (system.init_code) {
-    case kErrorOutOfMemory:
-      return "The host or the GPU has no memory left for the driver: see free -h and nvidia-smi.";
+    case kErrorOutOfMemory: return "The host or the GPU has no memory left for the driver: see free -h and nvidia-smi.";
     case kErrorStubLibrary:
       return "The libcuda.so.1 that was found is the CUDA toolkit's stub for linking: take its folder (lib64/stubs) "
              "out of "
              "LD_LIBRARY_PATH.";
     case kErrorDeviceUnavailable:
       return "Another process has the GPU for itself, or its compute mode forbids computing: see nvidia-smi.";
-    case kErrorInvalidDevice:
-      return "See whether CUDA_VISIBLE_DEVICES names GPUs that nvidia-smi -L lists.";
+    case kErrorInvalidDevice: return "See whether CUDA_VISIBLE_DEVICES names GPUs that nvidia-smi -L lists.";
     case kErrorDeviceNotLicensed:
       return "The virtual GPU has no licence: see nvidia-smi -q, and the host's administrator.";
     case kErrorOperatingSystem:
@@ -103,8 +101,7 @@ std::string init_advice(const GpuSystem& system) {
       return "Often the kernel module nvidia_uvm is missing (sudo modprobe nvidia_uvm), or the GPU has failed: see "
              "dmesg for "
              "lines with NVRM or Xid, and restart the machine.";
-    default:
-      break;
+    default: break;
   }
   if (system.init_code >= kErrorMpsFirst && system.init_code <= kErrorMpsLast) {
     return "CUDA's multi-process service cannot be reached: restart nvidia-cuda-mps-control, or unset "

@@ -1,4 +1,6 @@
 // Every kernel of this build against its reference on one device: what `doctor` runs.
+#include "lora_train/doctor/doctor.h"
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -9,7 +11,6 @@
 
 #include "kernel_cases.h"
 #include "kernel_cases_step.h"
-#include "lora_train/doctor/doctor.h"
 #include "lora_train/runtime/run_device.h"
 
 namespace lora_train::doctor {

@@ -1,7 +1,8 @@
 // N rows, M picked ones, D features, P parameters.
+#include "kernel_cases_step.h"
+
 #include <cmath>
 
-#include "kernel_cases_step.h"
 #include "lora_train/kernels/cast.h"
 #include "lora_train/kernels/cross_entropy.h"
 #include "lora_train/kernels/gather.h"

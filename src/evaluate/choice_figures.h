@@ -7,7 +7,6 @@
 
 #include "lora_train/evaluate/eval_request.h"
 
-
 namespace lora_train::evaluate {
 
 /// Of the choices of one row: softmax of their summed log probabilities.

@@ -31,8 +31,8 @@ double calibration_error(const model::LossSums& sums) {
 void check_finite(double loss, const data::NamedStore& data, const data::MicroBatchPlan& plan) {
   if (std::isfinite(loss)) return;
   throw NumericError("evaluation on " + data.name,
-                     "loss " + std::to_string(loss) + ": not finite. Rows of this micro-batch: " +
-                         data::name_rows(data.store, plan.documents) +
+                     "loss " + std::to_string(loss) +
+                         ": not finite. Rows of this micro-batch: " + data::name_rows(data.store, plan.documents) +
                          ". Look at these rows, at the base weights and at the loss of the last training steps");
 }
 

@@ -72,8 +72,9 @@ std::string text_of(std::span<const std::int32_t> ids, const std::vector<std::in
 void refuse_cut_rows(const data::NamedStore& data) {
   for (const auto& entry : data.ledger.entries) {
     if (entry.reason != data::LedgerReason::kTruncated) continue;
-    throw ConfigError("overlength", "truncate has cut " + format_count(entry.count) + " rows of " + data.name + " (first: " +
-                                        entry.first_source + "), whose answers are not whole; with --exact-match set "
+    throw ConfigError("overlength", "truncate has cut " + format_count(entry.count) + " rows of " + data.name +
+                                        " (first: " + entry.first_source +
+                                        "), whose answers are not whole; with --exact-match set "
                                         "overlength: drop or a larger max_seq_len");
   }
 }
@@ -101,10 +102,12 @@ ChoiceFigures evaluate_choices(const data::ChoiceSet& set, generate::Generator& 
   return counter.figures();
 }
 
-std::vector<Question> make_questions(const data::NamedStore& data, const runtime::ModelFiles& files, const AnswerMatcher& matcher,
-                                     const std::vector<std::int32_t>& stop_ids, std::int64_t max_new_tokens) {
+std::vector<Question> make_questions(const data::NamedStore& data, const runtime::ModelFiles& files,
+                                     const AnswerMatcher& matcher, const std::vector<std::int32_t>& stop_ids,
+                                     std::int64_t max_new_tokens) {
   refuse_cut_rows(data);
-  if (files.tokenizer == nullptr) throw FormatError("--exact-match", "needs a tokenizer, and the model folder has none");
+  if (files.tokenizer == nullptr)
+    throw FormatError("--exact-match", "needs a tokenizer, and the model folder has none");
   std::vector<Question> questions;
   for (std::size_t i = 0; i < data.store.size(); ++i) {
     throw_if_stop_requested();
@@ -113,25 +116,30 @@ std::vector<Question> make_questions(const data::NamedStore& data, const runtime
     const auto [begin, end] = last_run(data.store.labels(i));
     if (begin == end) throw DataError(source, "has no answer: no token of the row is supervised");
     if (begin == 0) {
-      throw ConfigError("--exact-match", source + " is supervised from its first token, so that there is no prompt; it needs "
-                                         "chats or prompt/completion rows, and another loss_on than all");
+      throw ConfigError("--exact-match",
+                        source +
+                            " is supervised from its first token, so that there is no prompt; it needs "
+                            "chats or prompt/completion rows, and another loss_on than all");
     }
     const std::int64_t room = files.config.max_position_embeddings - static_cast<std::int64_t>(begin);
     if (room < 1) throw DataError(source, "the prompt leaves no room for an answer in the context of the model");
     const std::string answer = text_of(ids.subspan(begin, end - begin), stop_ids, *files.tokenizer);
     auto expected = matcher.pick(answer);
     if (!expected) {
-      throw DataError(source, "the regex of --exact-match finds nothing in the row's own answer; give one that picks the "
-                              "answer out of the rows' and the model's");
+      throw DataError(source,
+                      "the regex of --exact-match finds nothing in the row's own answer; give one that picks the "
+                      "answer out of the rows' and the model's");
     }
     const std::vector<std::int32_t> prompt(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(begin));
-    questions.push_back({{prompt, static_cast<std::int64_t>(i), std::min(max_new_tokens, room), source}, std::move(*expected)});
+    questions.push_back(
+        {{prompt, static_cast<std::int64_t>(i), std::min(max_new_tokens, room), source}, std::move(*expected)});
   }
   return questions;
 }
 
-MatchFigures evaluate_answers(const std::vector<Question>& questions, const runtime::ModelFiles& files, const AnswerMatcher& matcher,
-                              const std::vector<std::int32_t>& stop_ids, generate::Generator& generator, bool quiet) {
+MatchFigures evaluate_answers(const std::vector<Question>& questions, const runtime::ModelFiles& files,
+                              const AnswerMatcher& matcher, const std::vector<std::int32_t>& stop_ids,
+                              generate::Generator& generator, bool quiet) {
   std::vector<generate::Prompt> prompts;
   for (const Question& question : questions) prompts.push_back(question.prompt);
   MatchFigures figures;

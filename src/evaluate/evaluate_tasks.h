@@ -21,11 +21,13 @@ struct Question {
 /// Of every document of `data`; stop_ids are those that end an answer. Throws DataError (file:line) where the regex finds
 /// nothing in a row's own answer and for a prompt without room for an answer, ConfigError for rows without a prompt
 /// (loss_on: all) and for rows that were cut, StopError.
-std::vector<Question> make_questions(const data::NamedStore& data, const runtime::ModelFiles& files, const AnswerMatcher& matcher,
-                                     const std::vector<std::int32_t>& stop_ids, std::int64_t max_new_tokens);
+std::vector<Question> make_questions(const data::NamedStore& data, const runtime::ModelFiles& files,
+                                     const AnswerMatcher& matcher, const std::vector<std::int32_t>& stop_ids,
+                                     std::int64_t max_new_tokens);
 
 /// Greedy answers. Throws as Generator::run.
-MatchFigures evaluate_answers(const std::vector<Question>& questions, const runtime::ModelFiles& files, const AnswerMatcher& matcher,
-                              const std::vector<std::int32_t>& stop_ids, generate::Generator& generator, bool quiet);
+MatchFigures evaluate_answers(const std::vector<Question>& questions, const runtime::ModelFiles& files,
+                              const AnswerMatcher& matcher, const std::vector<std::int32_t>& stop_ids,
+                              generate::Generator& generator, bool quiet);
 
 }  // namespace lora_train::evaluate

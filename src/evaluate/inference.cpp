@@ -2,7 +2,8 @@
 
 namespace lora_train::evaluate {
 
-InferenceModel load_for_inference(const Profile& asked, const std::filesystem::path& adapter, std::int64_t max_seq_len) {
+InferenceModel load_for_inference(const Profile& asked, const std::filesystem::path& adapter,
+                                  std::int64_t max_seq_len) {
   Profile profile = asked;
   runtime::ModelFiles files;
   files.resolved = storage::resolve_model(profile.model);
@@ -25,8 +26,8 @@ std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model,
     limits.max_sequences = kSequencesOnGpu;
     limits.cache_bytes = runtime::device_room(model.device).free / 2;
   }
-  return std::make_unique<generate::Generator>(model.model.decoder->config, model.model.decoder->shape, *model.model.weights, limits,
-                                               runtime::attention_backend(profile));
+  return std::make_unique<generate::Generator>(model.model.decoder->config, model.model.decoder->shape,
+                                               *model.model.weights, limits, runtime::attention_backend(profile));
 }
 
 }  // namespace lora_train::evaluate

@@ -1,4 +1,6 @@
 // The base or an adapter on evaluation data: loss, and what else is asked.
+#include "lora_train/evaluate/run_evaluation.h"
+
 #include <algorithm>
 
 #include "evaluate_tasks.h"
@@ -6,7 +8,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/evaluate/evaluate.h"
-#include "lora_train/evaluate/run_evaluation.h"
 #include "lora_train/runtime/batch_feed.h"
 #include "lora_train/runtime/setup.h"
 
@@ -16,7 +17,7 @@ namespace {
 /// The sets of an evaluation. With --choices their rows are the right choices.
 struct EvalData {
   std::vector<data::NamedStore> stores;
-  std::vector<data::ChoiceSet> choices;  ///< of each store; empty without --choices
+  std::vector<data::ChoiceSet> choices;          ///< of each store; empty without --choices
   std::vector<std::vector<Question>> questions;  ///< of each store; empty without --exact-match
   std::int64_t max_seq_len = 0;                  ///< of the stores
   std::int64_t longest = 0;                      ///< with what is generated
@@ -28,12 +29,14 @@ EvalData load_choices(const Profile& profile, const runtime::ModelFiles& files) 
   }
   if (files.tokenizer == nullptr) throw FormatError("--choices", "needs a tokenizer, and the model folder has none");
   EvalData data;
-  data.choices = data::read_choice_sets(data::data_options(profile), {files.tokenizer.get(), files.chat_template.get(), false, {}},
-                                        files.config.max_position_embeddings);
+  data.choices =
+      data::read_choice_sets(data::data_options(profile), {files.tokenizer.get(), files.chat_template.get(), false, {}},
+                             files.config.max_position_embeddings);
   for (auto& set : data.choices) {
     data.max_seq_len = std::max(data.max_seq_len, set.right.store.longest());
     for (const auto& row : set.rows) {
-      for (const auto& choice : row.choices) data.longest = std::max(data.longest, static_cast<std::int64_t>(choice.ids.size()));
+      for (const auto& choice : row.choices)
+        data.longest = std::max(data.longest, static_cast<std::int64_t>(choice.ids.size()));
     }
     data.stores.push_back(set.right);
   }
@@ -78,7 +81,8 @@ class Evaluation {
   void load_data_and_questions() {
     data_ = request_.tasks.choices ? load_choices(profile_, files_) : load_rows(profile_, files_);
     if (!request_.tasks.exact_match) return;
-    if (files_.tokenizer != nullptr) stop_ids_ = tokenizer::stop_token_ids(*files_.tokenizer, files_.chat_template.get());
+    if (files_.tokenizer != nullptr)
+      stop_ids_ = tokenizer::stop_token_ids(*files_.tokenizer, files_.chat_template.get());
     for (const auto& store : data_.stores) {
       data_.questions.push_back(make_questions(store, files_, matcher_, stop_ids_, request_.tasks.max_new_tokens));
       for (const auto& question : data_.questions.back()) {
@@ -94,8 +98,8 @@ class Evaluation {
     const std::int64_t rows = profile_.eval_micro_batch_size.value_or(sizes.micro);
     model::Decoder& decoder = *model_.model.decoder;
     const std::int64_t max_tokens = rows * data_.max_seq_len;
-    model::Activations activations(decoder.shape, {.max_tokens = max_tokens, .needs_backward = false}, {}, decoder.dtype,
-                                   model_.device.device);
+    model::Activations activations(decoder.shape, {.max_tokens = max_tokens, .needs_backward = false}, {},
+                                   decoder.dtype, model_.device.device);
     const auto loss_head = runtime::plan_loss_head(decoder, max_tokens, false);
     runtime::BatchFeedOptions options{max_tokens, profile_.dataloader_pin_memory};
     for (const auto& store : data_.stores) options.has_weights = options.has_weights || store.store.has_weights();

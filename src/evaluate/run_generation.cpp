@@ -1,10 +1,11 @@
 // Completions of the base and of an adapter, from one copy of the weights.
+#include "lora_train/evaluate/run_generation.h"
+
 #include <algorithm>
 
 #include "inference.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
-#include "lora_train/evaluate/run_generation.h"
 #include "lora_train/generate/generator.h"
 
 namespace lora_train::evaluate {

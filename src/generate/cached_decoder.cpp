@@ -40,8 +40,8 @@ class CachedDecoder::CachedAttention : public model::AttentionPass {
   const Tokens& tokens_;
 };
 
-CachedDecoder::CachedDecoder(const model::ModelConfig& config, const model::ModelShape& shape, model::BaseWeights& weights,
-                             kernels::AttentionBackend attention, std::int64_t max_tokens)
+CachedDecoder::CachedDecoder(const model::ModelConfig& config, const model::ModelShape& shape,
+                             model::BaseWeights& weights, kernels::AttentionBackend attention, std::int64_t max_tokens)
     : config_(config),
       shape_(shape),
       weights_(weights),
@@ -86,8 +86,11 @@ CachedDecoder::Tokens CachedDecoder::place(std::span<const Piece> pieces) const 
     layout.key_begin_device = on_device(begins, at::kInt, device());
     layout.num_keys_device = on_device(layout.num_keys, at::kInt, device());
   }
-  Tokens tokens{on_device(ids, at::kInt, device()), on_device(positions, at::kInt, device()),
-                on_device(slots, at::kLong, device()), {}, false};
+  Tokens tokens{on_device(ids, at::kInt, device()),
+                on_device(positions, at::kInt, device()),
+                on_device(slots, at::kLong, device()),
+                {},
+                false};
   tokens.is_skinny = ids.size() == pieces.size() || static_cast<std::int64_t>(ids.size()) <= kHandful;
   for (const std::int64_t window : config_.layer_window) {
     layout.window = window;

@@ -40,9 +40,9 @@ class CachedDecoder {
  private:
   /// A pass on the device.
   struct Tokens {
-    at::Tensor ids, positions, slots;  ///< [N] int32, int32, int64
+    at::Tensor ids, positions, slots;                       ///< [N] int32, int32, int64
     std::map<std::int64_t, kernels::CachedLayout> layouts;  ///< by window
-    bool is_skinny = false;  ///< so few rows that reading the weights is what they cost
+    bool is_skinny = false;                                 ///< so few rows that reading the weights is what they cost
   };
   class CachedAttention;
   Tokens place(std::span<const Piece> pieces) const;

@@ -67,7 +67,7 @@ class Run {
   const GenerateOptions& options_;
   const GenerateCallbacks& callbacks_;
   CacheRooms rooms_;
-  std::size_t next_ = 0;                    ///< the first prompt that waits
+  std::size_t next_ = 0;                     ///< the first prompt that waits
   std::vector<Sequence> reading_, writing_;  ///< whose prompt is not yet in the cache; whose next token is to come
   std::vector<Completion> completions_;
 };
@@ -123,7 +123,8 @@ void Run::write_tokens() {
   std::vector<std::int64_t> rows;
   for (Sequence& sequence : writing_) {
     rows.push_back(static_cast<std::int64_t>(pieces.size()));
-    pieces.push_back({sequence.cache_begin, sequence.num_cached++, std::span(completions_[sequence.prompt].ids).last(1)});
+    pieces.push_back(
+        {sequence.cache_begin, sequence.num_cached++, std::span(completions_[sequence.prompt].ids).last(1)});
   }
   const at::Tensor hidden = parts_.decoder.forward(pieces, options_.use_adapter);
   std::vector<Sequence> sequences;
@@ -139,7 +140,8 @@ std::vector<std::int32_t> Run::choose(const at::Tensor& logits, const std::vecto
   if (!logits.is_cpu() && is_greedy && !options_.log_probabilities && !callbacks_.on_logits) {
     const at::Tensor best = logits.argmax(-1).to(at::kCPU), finite = logits.isfinite().all(-1).to(at::kCPU);
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      if (!finite.const_data_ptr<bool>()[i]) refuse_logits(name_of(prompts_[sequences[i].prompt]), sequences[i].num_cached);
+      if (!finite.const_data_ptr<bool>()[i])
+        refuse_logits(name_of(prompts_[sequences[i].prompt]), sequences[i].num_cached);
       ids[i] = static_cast<std::int32_t>(best.const_data_ptr<std::int64_t>()[i]);
     }
     return ids;
@@ -152,7 +154,8 @@ std::vector<std::int32_t> Run::choose(const at::Tensor& logits, const std::vecto
       Completion& completion = completions_[sequence.prompt];
       const std::span<const float> row = logits_row(host, i);
       check_logits(row, name_of(prompt), sequence.num_cached);
-      const std::int32_t id = choose_token(row, options_.sampling, prompt.index, static_cast<std::int64_t>(completion.ids.size()));
+      const std::int32_t id =
+          choose_token(row, options_.sampling, prompt.index, static_cast<std::int64_t>(completion.ids.size()));
       if (options_.log_probabilities) completion.log_probability += log_probability(row, id);
       ids[static_cast<std::size_t>(i)] = id;
     }
@@ -166,7 +169,8 @@ std::vector<std::int32_t> Run::choose(const at::Tensor& logits, const std::vecto
 }
 
 /// Gives every sequence its next token: rows of `hidden` say which. Those that go on are written to next.
-void Run::take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, const std::vector<Sequence>& sequences) {
+void Run::take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows,
+               const std::vector<Sequence>& sequences) {
   const std::vector<std::int32_t> ids = choose(parts_.decoder.logits(hidden, rows, options_.use_adapter), sequences);
   parts_.stats.new_tokens += static_cast<std::int64_t>(ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -202,8 +206,7 @@ bool Run::goes_on(const Sequence& sequence, std::int32_t id) {
 struct Generator::State : GeneratorParts {};
 
 Generator::Generator(const model::ModelConfig& config, const model::ModelShape& shape, model::BaseWeights& weights,
-                     const GeneratorLimits& limits,
-                     kernels::AttentionBackend attention) {
+                     const GeneratorLimits& limits, kernels::AttentionBackend attention) {
   GeneratorLimits used = limits;
   used.max_sequences = std::max<std::int64_t>(limits.max_sequences, 1);
   used.max_pass_tokens = std::max<std::int64_t>(limits.max_pass_tokens, 1);
@@ -232,7 +235,8 @@ std::vector<std::vector<double>> Generator::score(std::span<const ScoreRequest> 
 }
 
 std::int64_t cache_bytes_per_token(const model::ModelConfig& config, at::ScalarType dtype) {
-  return 2 * config.num_layers * config.num_kv_heads * config.head_dim * static_cast<std::int64_t>(c10::elementSize(dtype));
+  return 2 * config.num_layers * config.num_kv_heads * config.head_dim *
+         static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
 }  // namespace lora_train::generate

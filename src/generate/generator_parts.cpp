@@ -23,9 +23,9 @@ void check_sequence(const model::ModelConfig& config, const SequenceInput& seque
   const auto length = static_cast<std::int64_t>(sequence.ids.size());
   const std::int64_t most = config.max_position_embeddings;
   if (length + sequence.num_new <= most) return;
-  const std::string advice = length < most ? "; shorten the prompt, or lower max_new_tokens to " +
-                                                 std::to_string(most - length) + " or less"
-                                           : "; shorten the prompt";
+  const std::string advice =
+      length < most ? "; shorten the prompt, or lower max_new_tokens to " + std::to_string(most - length) + " or less"
+                    : "; shorten the prompt";
   throw DataError(sequence.name, "the prompt has " + std::to_string(length) + " tokens, and up to " +
                                      std::to_string(sequence.num_new) + " are to follow, but the model takes " +
                                      std::to_string(most) + " (max_position_embeddings)" + advice);
@@ -39,16 +39,18 @@ void reserve_cache(GeneratorParts& parts, const std::vector<std::int64_t>& lengt
   const std::int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   model::check_rope_supported(parts.config, longest);
   const auto together = std::min(rooms.size(), static_cast<std::size_t>(parts.limits.max_sequences));
-  const std::int64_t wanted = std::accumulate(rooms.begin(), rooms.begin() + static_cast<std::ptrdiff_t>(together), std::int64_t{0});
+  const std::int64_t wanted =
+      std::accumulate(rooms.begin(), rooms.begin() + static_cast<std::ptrdiff_t>(together), std::int64_t{0});
   const std::int64_t allowed = parts.limits.cache_bytes / cache_bytes_per_token(parts.config, parts.decoder.dtype());
   parts.decoder.reserve(std::max(rooms.front(), std::min(wanted, allowed)), longest);
   parts.stats.cache_bytes = parts.decoder.cache().bytes();
 }
 
 void refuse_logits(const std::string& name, std::int64_t position) {
-  throw NumericError(name, "the logits after token " + std::to_string(position) +
-                               " are not finite (NaN or infinity). Look at the weights of the base and of the adapter: one of "
-                               "them is broken, or values overflow in this precision (try precision: fp32)");
+  throw NumericError(
+      name, "the logits after token " + std::to_string(position) +
+                " are not finite (NaN or infinity). Look at the weights of the base and of the adapter: one of "
+                "them is broken, or values overflow in this precision (try precision: fp32)");
 }
 
 void check_logits(std::span<const float> logits, const std::string& name, std::int64_t position) {

@@ -4,7 +4,8 @@
 
 namespace lora_train::generate {
 
-KeyValueCache::KeyValueCache(const model::ModelConfig& config, std::int64_t num_tokens, const at::TensorOptions& options)
+KeyValueCache::KeyValueCache(const model::ModelConfig& config, std::int64_t num_tokens,
+                             const at::TensorOptions& options)
     : capacity(num_tokens) {
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     keys.push_back(at::empty({capacity, config.num_kv_heads, config.head_dim}, options));

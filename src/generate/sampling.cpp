@@ -31,7 +31,8 @@ void keep_largest(std::vector<Candidate>& list, std::size_t number) {
 }
 
 double sum_of(const std::vector<Candidate>& list) {
-  return std::accumulate(list.begin(), list.end(), 0.0, [](double sum, const Candidate& c) { return sum + c.probability; });
+  return std::accumulate(list.begin(), list.end(), 0.0,
+                         [](double sum, const Candidate& c) { return sum + c.probability; });
 }
 
 /// The most likely, sorted, until their share of all reaches top_p. A large vocabulary is not sorted whole for a few.
@@ -42,7 +43,8 @@ void sort_and_cut(std::vector<Candidate>& list, double top_p) {
   std::size_t sorted = 0;
   while (sorted < list.size()) {
     const std::size_t next = std::min(list.size(), std::max(kFirst, 4 * sorted));
-    const auto begin = list.begin() + static_cast<std::ptrdiff_t>(sorted), end = list.begin() + static_cast<std::ptrdiff_t>(next);
+    const auto begin = list.begin() + static_cast<std::ptrdiff_t>(sorted),
+               end = list.begin() + static_cast<std::ptrdiff_t>(next);
     std::partial_sort(begin, end, list.end(), is_before);
     for (; sorted < next; ++sorted) {
       if (reached >= wanted) return list.resize(sorted);
@@ -57,7 +59,8 @@ std::vector<Candidate> kept(std::span<const float> logits, const SamplingOptions
   std::vector<Candidate> list;
   list.reserve(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    list.push_back({static_cast<std::int32_t>(i), std::exp((static_cast<double>(logits[i]) - largest) / options.temperature)});
+    list.push_back(
+        {static_cast<std::int32_t>(i), std::exp((static_cast<double>(logits[i]) - largest) / options.temperature)});
   }
   if (options.top_k > 0) keep_largest(list, static_cast<std::size_t>(options.top_k));
   if (options.top_p < 1) {
@@ -73,7 +76,8 @@ std::vector<Candidate> kept(std::span<const float> logits, const SamplingOptions
 double uniform_draw(std::uint64_t seed, std::int64_t prompt_index, std::int64_t position) {
   const PhiloxKey key = philox_key(seed, RandomPurpose::kSampling, "", static_cast<std::uint64_t>(prompt_index));
   const auto at = static_cast<std::uint64_t>(position);
-  const PhiloxCounter bits = philox4x32({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at >> 32), 0, 0}, key);
+  const PhiloxCounter bits =
+      philox4x32({static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at >> 32), 0, 0}, key);
   const std::uint64_t all = (std::uint64_t{bits[0]} << 32) | bits[1];
   return static_cast<double>(all >> 11) * 0x1p-53;
 }

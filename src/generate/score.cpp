@@ -58,7 +58,8 @@ class Scorer {
       hidden = forward(static_cast<std::int64_t>(begin), cut(prompt, begin));
     }
     const at::Tensor last = logits(hidden, hidden.size(0) - 1, 1, static_cast<std::int64_t>(prompt.size()));
-    for (const auto& completion : request_.completions) first_.push_back(log_probability(logits_row(last, 0), completion[0]));
+    for (const auto& completion : request_.completions)
+      first_.push_back(log_probability(logits_row(last, 0), completion[0]));
   }
 
   double sum_of_rest(Ids completion) {

@@ -100,17 +100,21 @@ void check_initialisation(const AdapterConfigReader& reader) {
   if (!reader.contains(key)) return;
   const Json& value = reader.at(key);
   if (value.is_null() || value.is_boolean() || value == "gaussian" || value == "eva" || value == "orthogonal") return;
-  reader.fail(key, "is " + value.dump() + "; expected true, false, \"gaussian\", \"eva\" or \"orthogonal\", with which "
-                   "the base weights stay what they are. Convert the adapter with PEFT's "
-                   "save_pretrained(..., path_initial_model_for_weight_conversion=...)");
+  reader.fail(key, "is " + value.dump() +
+                       "; expected true, false, \"gaussian\", \"eva\" or \"orthogonal\", with which "
+                       "the base weights stay what they are. Convert the adapter with PEFT's "
+                       "save_pretrained(..., path_initial_model_for_weight_conversion=...)");
 }
 
 void read_targets(const AdapterConfigReader& reader, LoraOptions& options) {
-  if (!reader.contains("target_modules")) reader.fail("target_modules", "is missing; expected a list of linears or a regex");
+  if (!reader.contains("target_modules"))
+    reader.fail("target_modules", "is missing; expected a list of linears or a regex");
   const Json& targets = reader.at("target_modules");
   if (targets.is_string()) {
-    if (targets == "all-linear") options.all_linear = true;
-    else options.target_regex = targets.get<std::string>();
+    if (targets == "all-linear")
+      options.all_linear = true;
+    else
+      options.target_regex = targets.get<std::string>();
     return;
   }
   if (!targets.is_array() || targets.empty()) reader.fail("target_modules", "must be a non-empty list or a string");
@@ -129,7 +133,9 @@ Json number(double value) {
 
 Json parse_config(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) {
-    throw FormatError(path.string(), "is missing; expected a PEFT adapter folder with adapter_config.json and adapter_model.safetensors");
+    throw FormatError(
+        path.string(),
+        "is missing; expected a PEFT adapter folder with adapter_config.json and adapter_model.safetensors");
   }
   constexpr int kMaxDepth = 64;  // printing of values is recursive
   const auto check_depth = [&](int depth, Json::parse_event_t, Json&) {
@@ -163,7 +169,8 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
     reader.refuse_unless_off(key);
   }
   check_initialisation(reader);
-  if (reader.get<std::string>("bias", "none") != "none") reader.fail("bias", "trains biases, which is not supported; expected \"none\"");
+  if (reader.get<std::string>("bias", "none") != "none")
+    reader.fail("bias", "trains biases, which is not supported; expected \"none\"");
   AdapterConfig config;
   config.base_model_name_or_path = reader.get<std::string>("base_model_name_or_path", "");
   LoraOptions& options = config.options;

@@ -1,13 +1,12 @@
 #include "lora_train/lora/adapter_file.h"
 
-#include "adapter_names.h"
-#include "adapter_tensors.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "adapter_names.h"
+#include "adapter_tensors.h"
 #include "lora_train/base/philox.h"
 #include "lora_train/model/tensor_io.h"
 
@@ -40,24 +39,28 @@ void load_adapter(const std::filesystem::path& folder, const std::vector<model::
   }
 }
 
-std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config, const std::vector<std::string>& target_modules,
+std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
+                                                const std::vector<std::string>& target_modules,
                                                 const model::Trainables& parameters, SaveDtype dtype) {
   const auto type = dtype == SaveDtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
   return {{kTensorFile, "", model::values_to_write(parameters, type)},
           {kConfigFile, adapter_config_json(config, target_modules)}};
 }
 
-void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed, model::Trainables& parameters) {
+void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed,
+                         model::Trainables& parameters) {
   for (const auto& spec : specs) {
     const std::string name = model::peft_parameter_name(spec, 'A');
-    const at::Tensor a = at::empty(parameters.value(name).sizes(), at::kFloat);  // on the host: the same on every device
+    const at::Tensor a =
+        at::empty(parameters.value(name).sizes(), at::kFloat);  // on the host: the same on every device
     const int64_t rows = a.size(0), columns = a.size(1);
     const auto bound = static_cast<float>(1.0 / std::sqrt(static_cast<double>(columns)));
     const PhiloxKey key = philox_key(seed, RandomPurpose::kLoraInit, name);
     float* out = a.mutable_data_ptr<float>();
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t column = 0; column < columns; column += 4) {
-        const PhiloxCounter bits = philox4x32({static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(column / 4), 0, 0}, key);
+        const PhiloxCounter bits =
+            philox4x32({static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(column / 4), 0, 0}, key);
         for (int64_t i = 0; i < std::min<int64_t>(4, columns - column); ++i) {
           out[row * columns + column + i] = philox_symmetric(bits[static_cast<std::size_t>(i)]) * bound;
         }

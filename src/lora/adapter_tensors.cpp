@@ -30,7 +30,8 @@ std::string show_shape(const std::vector<std::int64_t>& shape) {
   return "[" + join(sizes) + "]";
 }
 
-void check_tensor(const storage::SafetensorsFile& file, const ExpectedTensor& expected, const std::filesystem::path& folder) {
+void check_tensor(const storage::SafetensorsFile& file, const ExpectedTensor& expected,
+                  const std::filesystem::path& folder) {
   const std::string where = place(file, expected.name);
   const storage::TensorEntry* entry = file.find(expected.name);
   if (entry == nullptr) {
@@ -51,7 +52,8 @@ storage::SafetensorsFile open_adapter_file(const std::filesystem::path& folder) 
   const auto path = folder / kTensorFile;
   if (!std::filesystem::exists(path)) {
     throw FormatError(path.string(), "is missing; expected a PEFT adapter folder with adapter_config.json and " +
-                                         std::string(kTensorFile) + " (.bin adapters are refused: save with safetensors)");
+                                         std::string(kTensorFile) +
+                                         " (.bin adapters are refused: save with safetensors)");
   }
   return storage::SafetensorsFile(path);
 }
@@ -66,8 +68,10 @@ storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folde
   }
   for (const auto& entry : file.tensors()) {
     if (!names.contains(entry.name)) {
-      throw FormatError(place(file, entry.name), "is not a LoRA tensor that adapter_config.json announces for this model; it "
-                                                 "would be ignored" + base_in_words(folder));
+      throw FormatError(place(file, entry.name),
+                        "is not a LoRA tensor that adapter_config.json announces for this model; it "
+                        "would be ignored" +
+                            base_in_words(folder));
     }
   }
   return file;

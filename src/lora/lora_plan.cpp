@@ -46,17 +46,19 @@ class FullMatch {
     if (code_) return;
     PCRE2_UCHAR message[200] = {};
     pcre2_get_error_message(code, message, sizeof message);
-    refuse(options, key, "\"" + pattern + "\" is not a valid regular expression: " +
-                             reinterpret_cast<const char*>(message) + " at offset " + std::to_string(offset));
+    refuse(options, key,
+           "\"" + pattern + "\" is not a valid regular expression: " + reinterpret_cast<const char*>(message) +
+               " at offset " + std::to_string(offset));
   }
 
   bool matches(const std::string& text) const {
     const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
         pcre2_match_data_create_from_pattern(code_.get(), nullptr), &pcre2_match_data_free);
-    const int result = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, data.get(),
-                                   limits_.get());
+    const int result = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0,
+                                   data.get(), limits_.get());
     if (result < 0 && result != PCRE2_ERROR_NOMATCH) {
-      refuse(options_, key_, "\"" + pattern_ + "\" takes too long to match " + text + "; write it without nested repeats");
+      refuse(options_, key_,
+             "\"" + pattern_ + "\" takes too long to match " + text + "; write it without nested repeats");
     }
     return result >= 0;
   }
@@ -65,7 +67,7 @@ class FullMatch {
   const LoraOptions& options_;
   std::string key_, pattern_;
   std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> limits_{pcre2_match_context_create(nullptr),
-                                                                                   &pcre2_match_context_free};
+                                                                                    &pcre2_match_context_free};
   std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code_{nullptr, &pcre2_code_free};
 };
 
@@ -76,7 +78,8 @@ bool is_suffix(const std::string& path, const std::string& name) {
 
 std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 
-[[noreturn]] void refuse_unmatched(const LoraOptions& options, const model::ModelConfig& config, const std::string& what) {
+[[noreturn]] void refuse_unmatched(const LoraOptions& options, const model::ModelConfig& config,
+                                   const std::string& what) {
   std::vector<std::string> names;
   for (const auto& linear : model::linear_names(config, 0)) names.push_back(last_part(linear));
   const bool is_outer = what.find("lm_head") != std::string::npos || what.find("embed") != std::string::npos;
@@ -141,10 +144,11 @@ void check_pattern(const LoraOptions& options, const std::vector<std::string>& p
   for (const auto& path : paths) used.insert(first_match(compiled, path));
   for (std::size_t i = 0; i < patterns.size(); ++i) {
     if (used.contains(i)) continue;
-    const std::string message = "\"" + patterns[i].first +
-                                "\" has no effect: it matches no targeted linear, or earlier patterns match all that it "
-                                "does. Expected a regex for the end of a name such as " +
-                                paths.front() + "; the first that matches counts";
+    const std::string message =
+        "\"" + patterns[i].first +
+        "\" has no effect: it matches no targeted linear, or earlier patterns match all that it "
+        "does. Expected a regex for the end of a name such as " +
+        paths.front() + "; the first that matches counts";
     if (options.file.empty()) throw ConfigError(key, message);
     log_warning(options.file + ": " + key + ": " + message);
   }
@@ -159,8 +163,8 @@ std::vector<RankAndScale> ranks_and_scales(const LoraOptions& options, const std
   for (const auto& path : paths) {
     const std::int64_t rank = value_of(ranks, path, options.r);
     if (rank < 1 || rank > kMaxLoraRank) {
-      refuse(options, "lora_r", "the rank of " + path + " is " + std::to_string(rank) + ", expected 1 to " +
-                                    std::to_string(kMaxLoraRank));
+      refuse(options, "lora_r",
+             "the rank of " + path + " is " + std::to_string(rank) + ", expected 1 to " + std::to_string(kMaxLoraRank));
     }
     const double alpha = value_of(alphas, path, options.alpha);
     const auto r = static_cast<double>(rank);

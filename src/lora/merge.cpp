@@ -35,7 +35,8 @@ struct Site {
   std::vector<std::int64_t> shape;  ///< [out, in]
 };
 
-std::map<std::string, Site> merged_weights(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& specs) {
+std::map<std::string, Site> merged_weights(const model::ModelConfig& config,
+                                           const std::vector<model::AdapterSpec>& specs) {
   std::map<std::string, Site> sites;
   for (const auto& spec : specs) sites[model::linear_path(spec) + ".weight"].spec = spec;
   for (const auto& tensor : model::expected_tensors(config)) {
@@ -163,16 +164,16 @@ class Merger {
 };
 
 bool is_of_tokenizer(const std::string& name) {
-  return name == kGenerationFile ||
-         std::find(std::begin(storage::kTokenizerFiles), std::end(storage::kTokenizerFiles), name) !=
-             std::end(storage::kTokenizerFiles);
+  return name == kGenerationFile || std::find(std::begin(storage::kTokenizerFiles), std::end(storage::kTokenizerFiles),
+                                              name) != std::end(storage::kTokenizerFiles);
 }
 
 /// Everything of the folder besides weights, the tokenizer from where it was trained with.
 void add_companions(const MergeRequest& request, std::vector<FileToWrite>& files) {
   const fs::path tokenizer = merged_tokenizer_folder(request.model, request.adapter);
   for (const auto& name : companion_files(request.model)) {
-    if (name == kConfigFile || (tokenizer != request.model && is_of_tokenizer(name) && name != kGenerationFile)) continue;
+    if (name == kConfigFile || (tokenizer != request.model && is_of_tokenizer(name) && name != kGenerationFile))
+      continue;
     if (name == kGenerationFile && fs::exists(tokenizer / name)) continue;
     files.push_back(copy_of(request.model / name));
     if (name == "config.json" && request.dtype) {
@@ -180,7 +181,8 @@ void add_companions(const MergeRequest& request, std::vector<FileToWrite>& files
     }
   }
   for (const auto& name : companion_files(tokenizer)) {
-    const bool is_there = std::any_of(files.begin(), files.end(), [&](const FileToWrite& file) { return file.name == name; });
+    const bool is_there =
+        std::any_of(files.begin(), files.end(), [&](const FileToWrite& file) { return file.name == name; });
     if (is_of_tokenizer(name) && !is_there) files.push_back(copy_of(tokenizer / name));
   }
 }
@@ -188,10 +190,10 @@ void add_companions(const MergeRequest& request, std::vector<FileToWrite>& files
 std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {
   return "---\nbase_model: " + request.model_name + "\nlibrary_name: transformers\ntags: [lora-train]\n---\n\n# " +
          request.model_name + " with a LoRA adapter merged in\n\nWritten by lora-train " + version() +
-         " merge. Base model: " + request.model_name + (adapter.base_model_name_or_path.empty() ||
-                                                                 adapter.base_model_name_or_path == request.model_name
-                                                             ? ""
-                                                             : " (the adapter names " + adapter.base_model_name_or_path + ")") +
+         " merge. Base model: " + request.model_name +
+         (adapter.base_model_name_or_path.empty() || adapter.base_model_name_or_path == request.model_name
+              ? ""
+              : " (the adapter names " + adapter.base_model_name_or_path + ")") +
          ". Adapter: " + request.adapter.string() + ". The licence of the base model holds.\n";
 }
 
@@ -200,7 +202,8 @@ std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {
 MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks) {
   Merger merger(request, hooks);
   MergeResult result;
-  result.folder = claim_output(request.output_dir, OutputKind::kModel, {request.model, request.adapter}, request.overwrite);
+  result.folder =
+      claim_output(request.output_dir, OutputKind::kModel, {request.model, request.adapter}, request.overwrite);
   std::vector<FileToWrite> files = merger.weight_files(result);
   merger.add_index(result.weight_bytes, files);
   add_companions(request, files);

@@ -55,8 +55,8 @@ struct Passed {
 
 /// `adapter` may be empty.
 std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapter, const model::Batch& batch) {
-  auto passed = std::make_unique<Passed>(Passed{
-      model::read_model_config(folder), storage::open_model_weights(folder), nullptr, nullptr, {}});
+  auto passed = std::make_unique<Passed>(
+      Passed{model::read_model_config(folder), storage::open_model_weights(folder), nullptr, nullptr, {}});
   const model::ModelConfig& config = passed->config;
   model::check_weights(config, passed->files);
   model::check_rope_supported(config, longest(batch));
@@ -69,9 +69,11 @@ std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapte
   const model::ModelShape shape = model::model_shape(config, specs);
   passed->adapters =
       std::make_unique<model::Trainables>(model::make_trainables(config, shape, model::TrainedWeights::kNone));
-  passed->weights = std::make_unique<model::StreamedWeights>(config, shape, *passed->adapters, at::kFloat, passed->files);
+  passed->weights =
+      std::make_unique<model::StreamedWeights>(config, shape, *passed->adapters, at::kFloat, passed->files);
   if (!specs.empty()) load_adapter(adapter, specs, *passed->adapters);
-  model::Activations activations(shape, {.max_tokens = batch.num_tokens(), .needs_backward = false}, {}, at::kFloat, at::kCPU);
+  model::Activations activations(shape, {.max_tokens = batch.num_tokens(), .needs_backward = false}, {}, at::kFloat,
+                                 at::kCPU);
   model::Decoder decoder = model::make_decoder(config, shape, *passed->weights, at::kFloat, longest(batch), {});
   model::decoder_forward(decoder, batch, activations);
   passed->hidden = activations.final_hidden.clone();
@@ -99,9 +101,10 @@ void compare(const at::Tensor& unmerged, const at::Tensor& merged, std::int64_t 
   MergeCheck here = check;
   locate(batch, begin + where.item<std::int64_t>(), here);
   if (!std::isfinite(difference)) {
-    throw NumericError("row " + std::to_string(here.row + 1) + ", token " + std::to_string(here.position + 1),
-                       "the logits are not finite, so that the merged model cannot be compared; look at the base weights "
-                       "and at the run that trained the adapter");
+    throw NumericError(
+        "row " + std::to_string(here.row + 1) + ", token " + std::to_string(here.position + 1),
+        "the logits are not finite, so that the merged model cannot be compared; look at the base weights "
+        "and at the run that trained the adapter");
   }
   if (difference > check.max_difference) {
     check.max_difference = difference;

@@ -157,7 +157,8 @@ bool merge_weight(const WeightToMerge& weight, const LowRank* adapter, DType tar
   const std::int64_t num_threads = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 16);
   constexpr std::int64_t kWorthAThread = 1 << 18;  // elements
   std::vector<std::jthread> threads;
-  for (std::int64_t i = 1; i < num_threads && i * kWorthAThread < O * weight.num_columns; ++i) threads.emplace_back(work);
+  for (std::int64_t i = 1; i < num_threads && i * kWorthAThread < O * weight.num_columns; ++i)
+    threads.emplace_back(work);
   work();
   threads.clear();
   return is_finite;

@@ -24,7 +24,8 @@ bool is_licence(const std::string& name) {
 bool is_companion(const std::string& name) {
   constexpr std::array<const char*, 5> kEnds = {".json", ".txt", ".jinja", ".model", ".tiktoken"};
   if (name.starts_with(".") || name.ends_with(".index.json")) return false;
-  return is_licence(name) || std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return name.ends_with(end); });
+  return is_licence(name) ||
+         std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return name.ends_with(end); });
 }
 
 /// Without links, "." and a slash at the end; the last part need not be there.
@@ -43,11 +44,13 @@ void check_overwritten(const fs::path& folder, OutputKind kind) {
   const bool is_model = kind == OutputKind::kModel;
   const char* const kept = "--overwrite replaces a whole folder, so only one that a merge wrote: choose another one";
   if (!fs::exists(folder / (is_model ? "config.json" : kConfigFile))) {
-    throw ConfigError(folder.string(), std::string(is_model ? "is no model folder. " : "is no adapter folder. ") + kept);
+    throw ConfigError(folder.string(),
+                      std::string(is_model ? "is no model folder. " : "is no adapter folder. ") + kept);
   }
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    const bool is_ours = is_companion(name) || name.ends_with(".safetensors") || name.ends_with(".index.json") || name == "README.md";
+    const bool is_ours =
+        is_companion(name) || name.ends_with(".safetensors") || name.ends_with(".index.json") || name == "README.md";
     const bool is_of_the_other = is_model && name == kConfigFile;
     if (!is_ours || is_of_the_other || !entry.is_regular_file()) {
       throw ConfigError(folder.string(), "holds \"" + name + "\". " + kept);

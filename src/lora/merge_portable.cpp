@@ -25,7 +25,8 @@ constexpr std::string_view kEndA = ".lora_A.weight", kEndB = ".lora_B.weight";
 std::vector<std::string> linear_paths(const storage::SafetensorsFile& file) {
   std::set<std::string> paths;
   for (const auto& entry : file.tensors()) {
-    const bool is_pair = entry.name.starts_with(kPrefix) && (entry.name.ends_with(kEndA) || entry.name.ends_with(kEndB)) &&
+    const bool is_pair = entry.name.starts_with(kPrefix) &&
+                         (entry.name.ends_with(kEndA) || entry.name.ends_with(kEndB)) &&
                          entry.name.size() > kPrefix.size() + kEndA.size() && entry.shape.size() == 2;
     if (!is_pair) {
       throw FormatError(file.path().string() + ": " + entry.name,
@@ -92,8 +93,11 @@ struct Matrix {
   std::int64_t num_rows = 0, num_columns = 0;
 
   storage::TensorToWrite to_write(std::string name) const {
-    return {std::move(name), storage::DType::kF32, {num_rows, num_columns},
-            {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)}, nullptr};
+    return {std::move(name),
+            storage::DType::kF32,
+            {num_rows, num_columns},
+            {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)},
+            nullptr};
   }
 };
 
@@ -130,7 +134,8 @@ std::vector<Matrix> rewritten(const Source& source, const PortableResult& result
     const double factor = source.linears[i].scale / new_scale;
     for (float& value : b.values) value = static_cast<float>(value * factor);
     if (!all_finite(b.values)) {
-      throw NumericError(b_name, "times its scale is beyond what F32 can hold; lower lora_alpha in adapter_config.json");
+      throw NumericError(b_name,
+                         "times its scale is beyond what F32 can hold; lower lora_alpha in adapter_config.json");
     }
     pad_a(result.rank, a);
     pad_b(result.rank, b);

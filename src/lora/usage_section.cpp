@@ -17,9 +17,12 @@ std::string vllm_command(const AdapterUse& use) {
 
 std::string what_is_refused(const AdapterUse& use) {
   if (use.is_plain) return "Plain LoRA: none of the three refuses it.\n";
-  return "This adapter uses rsLoRA or rank and alpha patterns: PEFT reads them; llama.cpp ignores rsLoRA and vLLM does not "
-         "read patterns, so both would scale it wrongly. For them, without these:\n\n```sh\nlora-train merge --portable "
-         "--adapter " + use.adapter + " --output-dir " + use.adapter + "-portable\n```\n";
+  return "This adapter uses rsLoRA or rank and alpha patterns: PEFT reads them; llama.cpp ignores rsLoRA and vLLM does "
+         "not "
+         "read patterns, so both would scale it wrongly. For them, without these:\n\n```sh\nlora-train merge "
+         "--portable "
+         "--adapter " +
+         use.adapter + " --output-dir " + use.adapter + "-portable\n```\n";
 }
 
 }  // namespace
@@ -27,11 +30,13 @@ std::string what_is_refused(const AdapterUse& use) {
 std::string usage_section(const AdapterUse& use) {
   return std::string(kHeading) +
          "\n```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
-         "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(\"" + use.base + "\"), \"" + use.adapter +
-         "\")\ntokenizer = AutoTokenizer.from_pretrained(\"" + use.adapter + "\")\n```\n\nvLLM:\n\n" + vllm_command(use) +
-         "\n\nllama.cpp:\n\n```sh\npython convert_lora_to_gguf.py --base " + use.base + " " + use.adapter + "\n```\n\n" +
-         what_is_refused(use) + "\nAs a whole model, where a server takes no adapters:\n\n```sh\nlora-train merge --model " +
-         use.base + " --adapter " + use.adapter + " --output-dir " + use.adapter + "-merged\n```\n";
+         "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(\"" +
+         use.base + "\"), \"" + use.adapter + "\")\ntokenizer = AutoTokenizer.from_pretrained(\"" + use.adapter +
+         "\")\n```\n\nvLLM:\n\n" + vllm_command(use) +
+         "\n\nllama.cpp:\n\n```sh\npython convert_lora_to_gguf.py --base " + use.base + " " + use.adapter +
+         "\n```\n\n" + what_is_refused(use) +
+         "\nAs a whole model, where a server takes no adapters:\n\n```sh\nlora-train merge --model " + use.base +
+         " --adapter " + use.adapter + " --output-dir " + use.adapter + "-merged\n```\n";
 }
 
 std::string with_usage_section(const std::string& card, const AdapterUse& use) {

@@ -42,7 +42,8 @@ std::string comparison_csv(const Comparison& comparison) {
 std::string comparison_json(const Comparison& comparison) {
   std::string text;
   for (const auto& run : comparison.runs) {
-    Json object = {{"run", run.name}, {"folder", run.folder.string()}, {"status", run.status}, {"reason", or_null(run.reason)}};
+    Json object = {
+        {"run", run.name}, {"folder", run.folder.string()}, {"status", run.status}, {"reason", or_null(run.reason)}};
     object["profile"] = Json::object();
     for (const auto& [key, value] : run.profile) {
       for (const auto& differing : comparison.differing) {

@@ -58,7 +58,8 @@ bool is_long(const Comparison& comparison, const std::string& key) {
 }
 
 bool is_number(const std::string& text) {
-  return text == "-" || text == "none" || (!text.empty() && text.find_first_not_of("0123456789.+-e") == std::string::npos);
+  return text == "-" || text == "none" ||
+         (!text.empty() && text.find_first_not_of("0123456789.+-e") == std::string::npos);
 }
 
 Column setting_column(const Comparison& comparison, const std::string& key) {
@@ -132,7 +133,8 @@ std::string blocks(const std::vector<Column>& columns, std::size_t num_runs, std
   const std::size_t room = std::max<std::size_t>(8, width > names + kGap ? width - names - kGap : 0);
   std::vector<std::size_t> widths(num_runs, 0);
   for (const auto& column : columns) {
-    for (std::size_t run = 0; run < num_runs; ++run) widths[run] = std::max(widths[run], width_of(column.cells[run].text));
+    for (std::size_t run = 0; run < num_runs; ++run)
+      widths[run] = std::max(widths[run], width_of(column.cells[run].text));
   }
   std::string text;
   for (std::size_t begin = 0, end = 0; begin < num_runs; begin = end) {
@@ -163,7 +165,8 @@ std::string long_settings(const Comparison& comparison) {
     if (!is_long(comparison, key)) continue;
     text += "\n" + key + "\n";
     for (const auto& run : comparison.runs) {
-      text += without_trailing_space("  " + padded(shown(run.name), names, false) + "  " + shown(profile_text(run, key)));
+      text +=
+          without_trailing_space("  " + padded(shown(run.name), names, false) + "  " + shown(profile_text(run, key)));
     }
   }
   return text;

@@ -17,7 +17,8 @@ std::string printed(const char* format, double value) {
 }
 
 bool is_known(const Figure& figure, const std::vector<RunRecord>& runs) {
-  return std::any_of(runs.begin(), runs.end(), [&](const RunRecord& run) { return (run.figures.*figure.value).has_value(); });
+  return std::any_of(runs.begin(), runs.end(),
+                     [&](const RunRecord& run) { return (run.figures.*figure.value).has_value(); });
 }
 
 }  // namespace
@@ -59,17 +60,12 @@ std::vector<Figure> table_figures(const std::vector<RunRecord>& runs) {
 std::string format_figure(double value, FigureKind kind) {
   if (!std::isfinite(value)) return "-";
   switch (kind) {
-    case FigureKind::kCount:
-      return std::abs(value) < 1e15 ? format_count(std::llround(value)) : printed("%.6g", value);
-    case FigureKind::kLoss:
-      return printed(std::abs(value) >= 1e-4 || value == 0 ? "%.4f" : "%.2e", value);
+    case FigureKind::kCount: return std::abs(value) < 1e15 ? format_count(std::llround(value)) : printed("%.6g", value);
+    case FigureKind::kLoss: return printed(std::abs(value) >= 1e-4 || value == 0 ? "%.4f" : "%.2e", value);
     case FigureKind::kRate:
-    case FigureKind::kGib:
-      return printed("%.2f", value);
-    case FigureKind::kSeconds:
-      return value < 10 ? printed("%.1fs", value) : format_duration(std::min(value, 1e9));
-    case FigureKind::kMoney:
-      return printed(value < 0.1 && value > 0 ? "%.4f" : "%.2f", value);
+    case FigureKind::kGib: return printed("%.2f", value);
+    case FigureKind::kSeconds: return value < 10 ? printed("%.1fs", value) : format_duration(std::min(value, 1e9));
+    case FigureKind::kMoney: return printed(value < 0.1 && value > 0 ? "%.4f" : "%.2f", value);
   }
   return "-";
 }

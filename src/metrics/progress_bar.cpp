@@ -40,9 +40,7 @@ std::string steps(const ProgressState& state) {
   return std::to_string(state.step) + "/" + std::to_string(state.total_steps);
 }
 
-std::string loss(const ProgressState& state) {
-  return state.loss ? "loss " + number("%.4f", *state.loss) + " " : "";
-}
+std::string loss(const ProgressState& state) { return state.loss ? "loss " + number("%.4f", *state.loss) + " " : ""; }
 
 std::string rate(const ProgressState& state) {
   return number(state.steps_per_s < 10 ? "%.2f it/s" : "%.1f it/s", state.steps_per_s);
@@ -70,13 +68,14 @@ bool wants_color() {
 }  // namespace
 
 std::string format_progress_line(const ProgressState& state) {
-  return state.unit + (" " + steps(state)) + " (" + std::to_string(percent(state)) + "%) " + loss(state) + rate(state) + " " + token_rate(state) + ", " + format_duration(state.eta_s) + " left";
+  return state.unit + (" " + steps(state)) + " (" + std::to_string(percent(state)) + "%) " + loss(state) + rate(state) +
+         " " + token_rate(state) + ", " + format_duration(state.eta_s) + " left";
 }
 
 std::string format_progress_bar(const ProgressState& state, int width, bool use_color) {
   const std::string head = number("%3.0f%%", percent(state)) + " ";
-  const std::string tail = " " + steps(state) + " " + loss(state) + rate(state) + " " +
-                           token_rate(state) + " " + format_duration(state.eta_s) + " left";
+  const std::string tail = " " + steps(state) + " " + loss(state) + rate(state) + " " + token_rate(state) + " " +
+                           format_duration(state.eta_s) + " left";
   const int room = width - static_cast<int>(head.size() + tail.size()) - 2;
   if (room < kNarrowestBar) return (head + tail.substr(1)).substr(0, static_cast<std::size_t>(std::max(width, 0)));
   const int columns = std::min(room, kWidestBar);

@@ -102,7 +102,8 @@ void fill_losses(RunRecord& run) {
     if (i >= window) add(run.steps[i - window], -1);
     figures.last_train_loss = num_labels > 0.5 ? std::optional<double>(loss_sum / num_labels) : std::nullopt;
     if (i + 1 < window || !figures.last_train_loss) continue;
-    figures.best_train_loss = std::min(figures.best_train_loss.value_or(*figures.last_train_loss), *figures.last_train_loss);
+    figures.best_train_loss =
+        std::min(figures.best_train_loss.value_or(*figures.last_train_loss), *figures.last_train_loss);
   }
 }
 

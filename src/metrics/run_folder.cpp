@@ -98,10 +98,12 @@ void apply_summary(RunRecord& run, const Json& summary, double earlier_s) {
   const auto take = [&](std::optional<double>& figure, const char* key) {
     if (const auto number = number_of(summary, key)) figure = number;
   };
-  for (const auto& [figure, key] :
-       {std::pair{&figures.total_steps, "total_steps"}, {&figures.eval_loss, "eval_loss"},
-        {&figures.best_eval_loss, "best_eval_loss"}, {&figures.best_step, "best_step"},
-        {&figures.peak_memory_gib, "peak_memory_gib"}, {&figures.peak_host_memory_gib, "peak_host_memory_gib"}}) {
+  for (const auto& [figure, key] : {std::pair{&figures.total_steps, "total_steps"},
+                                    {&figures.eval_loss, "eval_loss"},
+                                    {&figures.best_eval_loss, "best_eval_loss"},
+                                    {&figures.best_step, "best_step"},
+                                    {&figures.peak_memory_gib, "peak_memory_gib"},
+                                    {&figures.peak_host_memory_gib, "peak_host_memory_gib"}}) {
     take(*figure, key);
   }
   const auto step = number_of(summary, "step"), tokens = number_of(summary, "tokens");

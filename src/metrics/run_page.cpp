@@ -69,17 +69,23 @@ Json curves_of(const std::vector<LoggedStep>& steps) {
     wait.push_back(shortened(mean_wait.value()));
     memory.push_back(shortened(largest_memory));
   }
-  return {{"step", step}, {"tokens", tokens}, {"time", time}, {"loss", loss}, {"grad_norm", norm},
-          {"learning_rate", rate}, {"tokens_per_s", speed}, {"data_wait_ms", wait}, {"memory_gib", memory}};
+  return {{"step", step},          {"tokens", tokens},     {"time", time},
+          {"loss", loss},          {"grad_norm", norm},    {"learning_rate", rate},
+          {"tokens_per_s", speed}, {"data_wait_ms", wait}, {"memory_gib", memory}};
 }
 
 Json evals_of(const RunRecord& run) {
   Json evals = Json::array();
   const auto add = [&evals](const LoggedEval& eval) {
-    evals.push_back({{"name", eval.name}, {"step", eval.step}, {"tokens", shortened(eval.tokens)},
-                     {"time", shortened(eval.elapsed_s)}, {"loss", shortened(eval.loss)},
-                     {"perplexity", shortened(eval.perplexity)}, {"token_accuracy", shortened(eval.token_accuracy)},
-                     {"ece", shortened(eval.ece)}, {"num_tokens", shortened(eval.num_tokens)}});
+    evals.push_back({{"name", eval.name},
+                     {"step", eval.step},
+                     {"tokens", shortened(eval.tokens)},
+                     {"time", shortened(eval.elapsed_s)},
+                     {"loss", shortened(eval.loss)},
+                     {"perplexity", shortened(eval.perplexity)},
+                     {"token_accuracy", shortened(eval.token_accuracy)},
+                     {"ece", shortened(eval.ece)},
+                     {"num_tokens", shortened(eval.num_tokens)}});
   };
   for (const auto& eval : run.evals) add(eval);
   return evals;
@@ -155,9 +161,11 @@ std::string page(const std::string& title, const Json& data) {
   html += escaped(repair_utf8(title));
   html += "</title>\n<style>\n";
   html += kPageStyle;
-  html += "</style>\n</head>\n<body>\n<main id=\"page\"></main>\n"
-          "<noscript>The curves and tables of this page are drawn by its own JavaScript, which is switched off.</noscript>\n"
-          "<script type=\"application/json\" id=\"data\">";
+  html +=
+      "</style>\n</head>\n<body>\n<main id=\"page\"></main>\n"
+      "<noscript>The curves and tables of this page are drawn by its own JavaScript, which is switched "
+      "off.</noscript>\n"
+      "<script type=\"application/json\" id=\"data\">";
   html += script_json(data);
   html += "</script>\n<script>\n";
   html += kPageScript;

@@ -79,7 +79,8 @@ class Planner {
     std::map<std::string, BufferShape> gradients;
     for (const LayerShape& layer : shape_.layers) {
       for (const BlockShape& block : layer.blocks) {
-        if (!block.has_output_norm) d_hidden.width = std::max(d_hidden.width, block.projections.back().d_output_width());
+        if (!block.has_output_norm)
+          d_hidden.width = std::max(d_hidden.width, block.projections.back().d_output_width());
         for (const BufferShape& buffer : block.gradients) {
           BufferShape& widened = gradients.try_emplace(buffer.name, buffer).first->second;
           widened.width = std::max(widened.width, buffer.width);

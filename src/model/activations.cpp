@@ -33,15 +33,12 @@ at::Tensor Activations::buffer(std::int64_t index) const {
   return index == ActivationPlan::kNone ? at::Tensor() : buffers_[static_cast<std::size_t>(index)];
 }
 
-std::int64_t Activations::bytes() const {
-  return plan_.bytes(static_cast<std::int64_t>(final_hidden.element_size()));
-}
+std::int64_t Activations::bytes() const { return plan_.bytes(static_cast<std::int64_t>(final_hidden.element_size())); }
 
 LayerActivations Activations::layer(std::int64_t layer, std::int64_t num_tokens) const {
   const auto cut = [&](std::int64_t index) {
     if (index == ActivationPlan::kNone) return at::Tensor();
-    const bool is_token_last =
-        plan_.buffers[static_cast<std::size_t>(index)].layout == BufferShape::Layout::kTokenLast;
+    const bool is_token_last = plan_.buffers[static_cast<std::size_t>(index)].layout == BufferShape::Layout::kTokenLast;
     return buffer(index).narrow(is_token_last ? 1 : 0, 0, num_tokens);
   };
   LayerActivations blocks;

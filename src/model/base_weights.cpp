@@ -71,7 +71,8 @@ std::string norm_name(const NormShape& norm, int64_t layer) { return layer_prefi
 
 }  // namespace
 
-Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained, at::Device device) {
+Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
+                           at::Device device) {
   return Trainables(trained_list(config, shape, trained), device);
 }
 
@@ -83,9 +84,8 @@ std::int64_t num_trained(const ModelConfig& config, const ModelShape& shape, Tra
 
 std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes) {
   std::int64_t elements = num_parameters(config);
-  shape.for_each_projection([&](const ProjectionShape& p) {
-    elements += p.num_columns * (p.input_width() + p.out_features);
-  });
+  shape.for_each_projection(
+      [&](const ProjectionShape& p) { elements += p.num_columns * (p.input_width() + p.out_features); });
   return elements * element_bytes;
 }
 
@@ -109,10 +109,10 @@ void ComputeWeights::bind_adapters(const ProjectionShape& shape, int64_t layer, 
   for (const AdapterPlace& place : shape.adapters) {
     const LinearShape& linear = shape.linears[static_cast<std::size_t>(place.linear)];
     const std::string a = peft_parameter_name(place.spec, 'A'), b = peft_parameter_name(place.spec, 'B');
-    projection.adapters.push_back({linear_path(layer, linear.name), linear.out_begin, linear.out_begin + linear.out_features,
-                                   place.column, place.spec.rank, place.spec.scale, place.spec.dropout,
-                                   parameters_.value(a), parameters_.value(b), parameters_.grad(a), parameters_.grad(b),
-                                   place.index});
+    projection.adapters.push_back({linear_path(layer, linear.name), linear.out_begin,
+                                   linear.out_begin + linear.out_features, place.column, place.spec.rank,
+                                   place.spec.scale, place.spec.dropout, parameters_.value(a), parameters_.value(b),
+                                   parameters_.grad(a), parameters_.grad(b), place.index});
   }
 }
 
@@ -157,7 +157,8 @@ void ComputeWeights::bind_trained_weights() {
     for_each_projection(shape, weights, [&](const ProjectionShape& projection_shape, Projection& projection) {
       projection.grad_weight = bind(tensor_names(projection_shape, layer, ".weight"), projection.weight);
       if (!projection_shape.has_bias) return;
-      projection.grad_bias = bind(tensor_names(projection_shape, layer, ".bias"), projection.bias, projection.output_scale);
+      projection.grad_bias =
+          bind(tensor_names(projection_shape, layer, ".bias"), projection.bias, projection.output_scale);
     });
     for_each_norm(shape, weights, [&](const NormShape& norm_shape, NormWeight& norm) {
       norm.grad = bind({norm_name(norm_shape, layer)}, norm.weight);

@@ -1,10 +1,9 @@
 // Typed access to the keys of a config.json, with errors that name file and key. Private: sees nlohmann/json.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>

@@ -9,10 +9,10 @@
 namespace lora_train::model {
 namespace {
 
-ForwardPass pass_over(const Decoder& decoder, const Batch& batch, const Activations& activations, AttentionPass& attention,
-                      bool use_adapter) {
-  return {decoder.config, decoder.shape, decoder.rope, batch.positions, attention,
-          {batch.dropout, activations.scratch, use_adapter}};
+ForwardPass pass_over(const Decoder& decoder, const Batch& batch, const Activations& activations,
+                      AttentionPass& attention, bool use_adapter) {
+  return {decoder.config,  decoder.shape, decoder.rope,
+          batch.positions, attention,     {batch.dropout, activations.scratch, use_adapter}};
 }
 
 }  // namespace
@@ -40,8 +40,8 @@ Decoder make_decoder(const ModelConfig& config, const ModelShape& shape, BaseWei
                      int64_t max_seq_len, const FirstNeeded& first_needed) {
   const at::Device device = weights.acquire_outer(Pass::kForward).embedding.device();
   weights.release_outer(Pass::kForward);
-  return {config, shape, dtype, weights, make_rope(config, max_seq_len, device),
-          embedding_scale(config, dtype), first_needed};
+  return {config,      shape, dtype, weights, make_rope(config, max_seq_len, device), embedding_scale(config, dtype),
+          first_needed};
 }
 
 void forward_layers(const ForwardPass& pass, BaseWeights& weights, Activations& activations, int64_t num_tokens) {
@@ -84,8 +84,7 @@ void decoder_backward(Decoder& decoder, const Batch& batch, Activations& activat
   if (!decoder.first_needed.embedding) return;
   OuterWeights& outer = decoder.weights.acquire_outer(Pass::kBackward);
   at::Tensor* const grad = outer.grad_embedding.defined() ? &outer.grad_embedding : nullptr;
-  kernels::embedding_backward(batch.ids, d_hidden, grad, outer.rows, batch.order,
-                              decoder.embedding_scale);
+  kernels::embedding_backward(batch.ids, d_hidden, grad, outer.rows, batch.order, decoder.embedding_scale);
   decoder.weights.release_outer(Pass::kBackward);
 }
 

@@ -22,7 +22,8 @@ void refuse_softcapping(const ConfigReader& reader) {
 /// layer_types, or every layer but each sliding_window_pattern-th has a window.
 void read_windows(const ConfigReader& reader, ModelConfig& config) {
   constexpr std::int64_t kDefaultWindow = 4096, kDefaultPattern = 6;
-  const auto window = reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongestWindow) : kDefaultWindow;
+  const auto window =
+      reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongestWindow) : kDefaultWindow;
   if (read_layer_types(reader, window, config)) return;
   const std::int64_t pattern = reader.size("sliding_window_pattern", kLongestWindow, kDefaultPattern);
   for (std::int64_t i = 0; i < config.num_layers; ++i) {

@@ -49,8 +49,8 @@ std::string draw(const TensorSpec& spec, const InitModelRequest& request, const 
   const std::int64_t num_threads = std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 16);
   const auto work = [&](std::int64_t first) {
     for (std::int64_t begin = first * kPiece; begin < count; begin += num_threads * kPiece) {
-      const auto values = normal_weights(request.seed, spec.name, begin, std::min(kPiece, count - begin),
-                                         config.initializer_range);
+      const auto values =
+          normal_weights(request.seed, spec.name, begin, std::min(kPiece, count - begin), config.initializer_range);
       store(values, request.dtype, bytes.data() + static_cast<std::size_t>(begin) * element_bytes);
     }
   };

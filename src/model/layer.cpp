@@ -18,7 +18,8 @@ const LayerShape& shape_of(const ForwardPass& pass, int64_t layer) {
 }
 
 /// Blocks up to the last one, of which `output` tells whether it is written too.
-void forward(const ForwardPass& pass, const LayerWeights& weights, int64_t layer, LayerActivations& saved, at::Tensor* output) {
+void forward(const ForwardPass& pass, const LayerWeights& weights, int64_t layer, LayerActivations& saved,
+             at::Tensor* output) {
   const auto& blocks = shape_of(pass, layer).blocks;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const BlockCode& code = code_of(blocks[i].kind);
@@ -29,7 +30,8 @@ void forward(const ForwardPass& pass, const LayerWeights& weights, int64_t layer
   }
 }
 
-void recompute(const ForwardPass& pass, const LayerWeights& weights, int64_t layer, LayerActivations& saved, Recompute mode) {
+void recompute(const ForwardPass& pass, const LayerWeights& weights, int64_t layer, LayerActivations& saved,
+               Recompute mode) {
   if (mode == Recompute::kOff) return;
   if (mode == Recompute::kFull) return forward(pass, weights, layer, saved, nullptr);
   const auto& blocks = shape_of(pass, layer).blocks;

@@ -13,7 +13,8 @@ bool read_layer_types(const ConfigReader& reader, std::optional<std::int64_t> wi
   for (std::size_t i = 0; i < types->size(); ++i) {
     if ((*types)[i] == "full_attention") continue;
     if ((*types)[i] != "sliding_attention") {
-      reader.reject("layer_types", "\"" + (*types)[i] + "\" is not supported; full_attention and sliding_attention are");
+      reader.reject("layer_types",
+                    "\"" + (*types)[i] + "\" is not supported; full_attention and sliding_attention are");
     }
     if (!window) {
       reader.reject("layer_types", "layer " + std::to_string(i) +

@@ -67,7 +67,8 @@ void fill_adapter_columns(const Projection& projection, at::Tensor& input, const
 std::vector<kernels::LoraPart> parts_of_b(const Projection& projection, double scale) {
   std::vector<kernels::LoraPart> parts;
   for (const auto& adapter : projection.adapters) {
-    parts.push_back({adapter.column, adapter.rank, adapter.out_begin, adapter.out_end, scale * adapter.scale, adapter.grad_b});
+    parts.push_back(
+        {adapter.column, adapter.rank, adapter.out_begin, adapter.out_end, scale * adapter.scale, adapter.grad_b});
   }
   return parts;
 }

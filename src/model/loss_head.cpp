@@ -21,7 +21,8 @@ void count_statistics(const kernels::CrossEntropyOutput& output, LossSums& sums)
   for (int64_t row = 0; row < correct.numel(); ++row) {
     // NaN, and all of 1, into the last bin.
     const bool is_inside = share[row] >= 0 && share[row] < 1;
-    const auto bin = is_inside ? static_cast<std::size_t>(share[row] * static_cast<float>(kCalibrationBins)) : kCalibrationBins - 1;
+    const auto bin =
+        is_inside ? static_cast<std::size_t>(share[row] * static_cast<float>(kCalibrationBins)) : kCalibrationBins - 1;
     LossSums::Bin& target = sums.bins[std::min<std::size_t>(bin, kCalibrationBins - 1)];
     ++target.count;
     target.confidence += static_cast<double>(share[row]);
@@ -51,7 +52,8 @@ ObjectiveValue cross_entropy(const at::Tensor& log_probs, const at::Tensor& weig
 }
 
 LossHead::LossHead(OuterWeights& weights, const LossHeadOptions& options)
-    : head_{weights, options.norm_eps, options.logit_scale, options.norm_weight_offset}, chunk_rows_(rows_per_chunk(weights, options)) {
+    : head_{weights, options.norm_eps, options.logit_scale, options.norm_weight_offset},
+      chunk_rows_(rows_per_chunk(weights, options)) {
   const int64_t m = chunk_rows_, V = weights.head.size(0), D = weights.head.size(1);
   const at::ScalarType dtype = weights.head.scalar_type();
   const at::ScalarType math = dtype == at::kDouble ? at::kDouble : at::kFloat;
@@ -75,7 +77,8 @@ at::Tensor LossHead::make(at::IntArrayRef sizes, at::ScalarType dtype) {
 LossHead::Chunk LossHead::forward(const at::Tensor& hidden, const kernels::RowLists& lists, bool use_adapter) {
   const int64_t m = lists.rows.size(0);
   const auto part = [m](const at::Tensor& buffer) { return buffer.narrow(0, 0, m); };
-  Chunk chunk{lists, {part(rows_.hidden), part(rows_.normed), part(rows_.rstd), part(rows_.logits)}, {part(losses_), {}, {}}};
+  Chunk chunk{
+      lists, {part(rows_.hidden), part(rows_.normed), part(rows_.rstd), part(rows_.logits)}, {part(losses_), {}, {}}};
   kernels::gather_rows(hidden, lists.rows, chunk.rows.hidden);
   lm_head_forward(head_, chunk.rows, use_adapter);
   return chunk;
@@ -125,8 +128,8 @@ void LossHead::backward(const at::Tensor& hidden, const Batch& batch, const at::
                         const at::Tensor& denominator, at::Tensor& d_hidden) {
   const int64_t M = batch.num_trained_tokens();
   at::Tensor no_sum;
-  train_all(hidden, {batch.supervised.narrow(0, 0, M), batch.targets.narrow(0, 0, M), token_weights}, M, denominator, no_sum,
-            d_hidden);
+  train_all(hidden, {batch.supervised.narrow(0, 0, M), batch.targets.narrow(0, 0, M), token_weights}, M, denominator,
+            no_sum, d_hidden);
 }
 
 void LossHead::log_probs(const at::Tensor& hidden, const Batch& batch, at::Tensor& log_probs, bool use_adapter) {

@@ -47,7 +47,8 @@ void refuse_what_is_not_computed(const ConfigReader& reader, const FamilyRules& 
                                              "\") is not supported yet; use the unquantised model");
   }
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (reader.is_given(key) && reader.count(key, 0) > 0) reader.reject(key, "mixture-of-experts models are not supported");
+    if (reader.is_given(key) && reader.count(key, 0) > 0)
+      reader.reject(key, "mixture-of-experts models are not supported");
   }
   const std::string key(rules.activation_key), supported(rules.activation_name);
   const std::string activation = reader.text(key.c_str(), supported);

@@ -12,7 +12,8 @@ namespace lora_train::model {
 namespace {
 
 /// y = extras.alpha x weight^T + bias + residual.
-void product(Product kind, const at::Tensor& x, const at::Tensor& weight, const kernels::GemmExtras& extras, at::Tensor& y) {
+void product(Product kind, const at::Tensor& x, const at::Tensor& weight, const kernels::GemmExtras& extras,
+             at::Tensor& y) {
   if (kind == Product::kSkinny) {
     return kernels::skinny_gemm(x, weight, extras.bias, extras.residual, y, extras.alpha);
   }
@@ -57,8 +58,8 @@ void adapted_backward(Projection& projection, const at::Tensor& input, at::Tenso
 
 }  // namespace
 
-void projection_forward(const Projection& projection, const at::Tensor& input, const at::Tensor& residual, at::Tensor& y,
-                        const LinearPass& pass) {
+void projection_forward(const Projection& projection, const at::Tensor& input, const at::Tensor& residual,
+                        at::Tensor& y, const LinearPass& pass) {
   const kernels::GemmExtras extras{.bias = projection.bias, .residual = residual, .alpha = projection.output_scale};
   const bool is_adapted = projection.num_columns > 0 && pass.use_adapter;
   if (is_adapted && projection.is_fused()) {

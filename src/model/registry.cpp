@@ -5,12 +5,7 @@ namespace lora_train::model {
 
 const std::vector<const FamilyRules*>& families() {
   static const std::vector<const FamilyRules*> table = {
-      &qwen2_rules(),
-      &qwen3_rules(),
-      &mistral_rules(),
-      &llama_rules(),
-      &gemma3_rules(),
-      &granite_rules(),
+      &qwen2_rules(), &qwen3_rules(), &mistral_rules(), &llama_rules(), &gemma3_rules(), &granite_rules(),
   };
   return table;
 }

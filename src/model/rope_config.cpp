@@ -109,25 +109,16 @@ RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<Config
   const auto inside = rope->optional_size("original_max_position_embeddings", kLongest);
   out.original_max_position_embeddings = outside ? *outside : inside.value_or(config.max_position_embeddings);
   switch (out.type) {
-    case RopeType::kDefault:
-      break;
-    case RopeType::kLinear:
-      out.factor = rope->positive("factor");
-      break;
+    case RopeType::kDefault: break;
+    case RopeType::kLinear: out.factor = rope->positive("factor"); break;
     case RopeType::kDynamic:
       out.factor = rope->positive("factor");
       out.original_max_position_embeddings = config.max_position_embeddings;
       if (config.head_dim == 2) rope->reject("rope_type", "dynamic needs a head_dim above 2");
       break;
-    case RopeType::kYarn:
-      read_yarn(*rope, config, out);
-      break;
-    case RopeType::kLongrope:
-      read_longrope(*rope, config, out);
-      break;
-    case RopeType::kLlama3:
-      read_llama3(*rope, out);
-      break;
+    case RopeType::kYarn: read_yarn(*rope, config, out); break;
+    case RopeType::kLongrope: read_longrope(*rope, config, out); break;
+    case RopeType::kLlama3: read_llama3(*rope, out); break;
   }
   return out;
 }

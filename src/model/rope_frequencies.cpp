@@ -88,14 +88,10 @@ double yarn_mscale(double scale, double mscale) { return scale <= 1 ? 1.0 : 0.1 
 std::vector<float> rope_inv_freq(const ModelConfig& config) {
   const auto& rope = config.rope;
   switch (rope.type) {
-    case RopeType::kDefault:
-      return plain_inv_freq(rope.theta, config.head_dim);
-    case RopeType::kDynamic:
-      return plain_inv_freq(dynamic_theta(config), config.head_dim);
-    case RopeType::kLlama3:
-      return llama3_inv_freq(config);
-    case RopeType::kYarn:
-      return yarn_inv_freq(config);
+    case RopeType::kDefault: return plain_inv_freq(rope.theta, config.head_dim);
+    case RopeType::kDynamic: return plain_inv_freq(dynamic_theta(config), config.head_dim);
+    case RopeType::kLlama3: return llama3_inv_freq(config);
+    case RopeType::kYarn: return yarn_inv_freq(config);
     case RopeType::kLinear: {
       auto out = plain_inv_freq(rope.theta, config.head_dim);
       for (float& value : out) value /= static_cast<float>(*rope.factor);

@@ -61,7 +61,8 @@ DType storage_dtype(at::ScalarType type) {
   throw ShapeError(at::toString(type), "is not a dtype that we write");
 }
 
-void copy_elements(const storage::TensorEntry& entry, std::string_view bytes, const std::string& where, at::Tensor target) {
+void copy_elements(const storage::TensorEntry& entry, std::string_view bytes, const std::string& where,
+                   at::Tensor target) {
   const at::ScalarType type = scalar_type(entry.dtype, where);
   const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());
   if (address % c10::elementSize(type) == 0) {

@@ -117,7 +117,8 @@ void WeightReader::cut() {
         chunks_.emplace_back();
         end = 0;
       }
-      const std::int64_t count = std::clamp<std::int64_t>((options_.chunk_bytes - end) / row_bytes, 1, num_rows - begin);
+      const std::int64_t count =
+          std::clamp<std::int64_t>((options_.chunk_bytes - end) / row_bytes, 1, num_rows - begin);
       chunks_.back().push_back({i, begin, count, end, count * row_bytes});
       end = aligned(end + count * row_bytes);
       begin += count;
@@ -180,7 +181,8 @@ void WeightReader::read_chunks_into_memory() {
 void WeightReader::fill_and_send(const Chunk& chunk, Buffer& buffer, const Stage& stage) {
   if (buffer.sent && buffer.sent->was_marked_for_recording()) buffer.sent->synchronize();
   for (const Piece& piece : chunk) {
-    std::memcpy(buffer.host.mutable_data_ptr<std::uint8_t>() + piece.offset, source(piece), static_cast<std::size_t>(piece.bytes));
+    std::memcpy(buffer.host.mutable_data_ptr<std::uint8_t>() + piece.offset, source(piece),
+                static_cast<std::size_t>(piece.bytes));
   }
   const std::int64_t bytes = chunk.back().offset + chunk.back().bytes;
   buffer.device.narrow(0, 0, bytes).copy_(buffer.host.narrow(0, 0, bytes), /*non_blocking=*/true);
@@ -193,7 +195,8 @@ void WeightReader::read_chunks_through_buffers() {
   if (num_threads == 0) num_threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
   const std::size_t num_readers = std::min(static_cast<std::size_t>(num_threads), chunks_.size());
   std::int64_t buffer_bytes = 0;
-  for (const Chunk& chunk : chunks_) buffer_bytes = std::max(buffer_bytes, aligned(chunk.back().offset + chunk.back().bytes));
+  for (const Chunk& chunk : chunks_)
+    buffer_bytes = std::max(buffer_bytes, aligned(chunk.back().offset + chunk.back().bytes));
   Stage stage(device_, std::min(kBuffersPerThread * num_readers, chunks_.size()), buffer_bytes);
   std::mutex mutex;
   std::exception_ptr error;

@@ -42,8 +42,8 @@ class WeightReader {
   struct Request {
     const storage::TensorEntry* entry;
     std::unique_ptr<RowSink> sink;
-    at::ScalarType type;      ///< in the file
-    std::int64_t row_bytes;   ///< there
+    at::ScalarType type;     ///< in the file
+    std::int64_t row_bytes;  ///< there
     std::int64_t num_rows() const { return entry->shape.front(); }
   };
   /// Rows of one tensor, and where in a buffer they go.

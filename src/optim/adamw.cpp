@@ -23,12 +23,9 @@ struct BlockFactors {
 
 BlockFactors factors_of(const AdamWOptions& options, const kernels::ParameterBlock& block, const double* scalars) {
   const double learning_rate = scalars[kLearningRate] * block.lr_factor;
-  return {{static_cast<float>(scalars[kClipFactor]),
-           static_cast<float>(1.0 - options.beta1),
-           static_cast<float>(options.beta2),
-           static_cast<float>(1.0 - options.beta2),
-           static_cast<float>(std::sqrt(scalars[kBeta2Correction])),
-           static_cast<float>(options.epsilon),
+  return {{static_cast<float>(scalars[kClipFactor]), static_cast<float>(1.0 - options.beta1),
+           static_cast<float>(options.beta2), static_cast<float>(1.0 - options.beta2),
+           static_cast<float>(std::sqrt(scalars[kBeta2Correction])), static_cast<float>(options.epsilon),
            static_cast<float>(-learning_rate / scalars[kBeta1Correction])},
           block.decays ? static_cast<float>(1.0 - learning_rate * options.weight_decay) : 1.0F};
 }
@@ -36,7 +33,8 @@ BlockFactors factors_of(const AdamWOptions& options, const kernels::ParameterBlo
 }  // namespace
 
 void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks, const at::Tensor& scalars) {
+                const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
+                const at::Tensor& scalars) {
   check_step_buffers("adamw_step", params, scalars);
   const auto n = params.numel();
   for (const at::Tensor* t : {&grads, &std::as_const(exp_avg), &std::as_const(exp_avg_sq)}) {

@@ -11,8 +11,7 @@ void check_step_buffers(const char* where, const at::Tensor& buffer, const at::T
     throw ShapeError(where, "every buffer must be flat and contiguous, fp32 or fp64");
   }
   if (scalars.dim() != 1 || scalars.size(0) != kNumStepScalars || !scalars.is_contiguous() ||
-      scalars.scalar_type() != at::kDouble ||
-      (scalars.device() != buffer.device() && !buffer.is_meta())) {
+      scalars.scalar_type() != at::kDouble || (scalars.device() != buffer.device() && !buffer.is_meta())) {
     throw ShapeError(where, "the scalars must be fp64 [" + std::to_string(kNumStepScalars) +
                                 "], contiguous, on the device of the buffers");
   }
@@ -21,7 +20,8 @@ void check_step_buffers(const char* where, const at::Tensor& buffer, const at::T
 void check_blocks(const char* where, std::span<const kernels::ParameterBlock> blocks, int64_t n) {
   int64_t end = 0;
   for (const kernels::ParameterBlock& block : blocks) {
-    if (block.begin != end || block.count < 0) throw ShapeError(where, "every block must begin where the one before ends");
+    if (block.begin != end || block.count < 0)
+      throw ShapeError(where, "every block must begin where the one before ends");
     end += block.count;
   }
   if (end != n) throw ShapeError(where, "the blocks must cover all " + std::to_string(n) + " elements");

@@ -17,7 +17,8 @@ namespace lora_train::planner {
 namespace {
 
 constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{32} << 20;
-constexpr std::int64_t kReserveBytes = std::int64_t{512} << 20;  // kernels loaded late, fragments of LibTorch's allocator
+constexpr std::int64_t kReserveBytes = std::int64_t{512}
+                                       << 20;  // kernels loaded late, fragments of LibTorch's allocator
 constexpr double kReserveShare = 0.02;
 
 std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
@@ -35,10 +36,13 @@ std::int64_t attention_bytes(const MemoryCase& asked) {
   constexpr std::int64_t kFewTokensADocument = 64;
   const model::ModelConfig& config = asked.config;
   const kernels::AttentionSizes sizes = {
-      asked.max_tokens(), asked.max_tokens() / kFewTokensADocument + asked.rows, asked.max_seq_len, config.num_heads,
-      config.num_kv_heads, config.head_dim, asked.num_multiprocessors, asked.profile.deterministic};
+      asked.max_tokens(),        asked.max_tokens() / kFewTokensADocument + asked.rows,
+      asked.max_seq_len,         config.num_heads,
+      config.num_kv_heads,       config.head_dim,
+      asked.num_multiprocessors, asked.profile.deterministic};
   std::int64_t bytes = 0;
-  for (const auto backend : planned_backends(asked.profile)) bytes = std::max(bytes, kernels::attention_call_bytes(backend, sizes));
+  for (const auto backend : planned_backends(asked.profile))
+    bytes = std::max(bytes, kernels::attention_call_bytes(backend, sizes));
   return bytes;
 }
 
@@ -59,8 +63,10 @@ std::string advice(const MemoryCase& asked, std::int64_t budget_bytes) {
     try_case("micro_batch_size: " + std::to_string(smaller.rows) + " with gradient_checkpointing: full", smaller);
   }
   smaller.rows = 1;
-  for (smaller.max_seq_len = asked.max_seq_len / 2; smaller.max_seq_len >= 256 && lines.empty(); smaller.max_seq_len /= 2) {
-    try_case("max_seq_len: " + std::to_string(smaller.max_seq_len) + ", micro_batch_size: 1 and gradient_checkpointing: full",
+  for (smaller.max_seq_len = asked.max_seq_len / 2; smaller.max_seq_len >= 256 && lines.empty();
+       smaller.max_seq_len /= 2) {
+    try_case("max_seq_len: " + std::to_string(smaller.max_seq_len) +
+                 ", micro_batch_size: 1 and gradient_checkpointing: full",
              smaller);
   }
   if (lines.empty()) {
@@ -97,7 +103,8 @@ MemoryPlan plan_memory(const MemoryCase& asked) {
   const model::ActivationOptions options{asked.max_tokens(), true, asked.profile.lora_dropout > 0};
   const std::vector<model::Recompute> modes(shape.layers.size(), asked.recompute);
   model::OuterWeights outer;
-  outer.head = at::empty({asked.config.vocab_size, asked.config.hidden_size}, at::TensorOptions(dtype).device(at::kMeta));
+  outer.head =
+      at::empty({asked.config.vocab_size, asked.config.hidden_size}, at::TensorOptions(dtype).device(at::kMeta));
   MemoryPlan plan;
   plan.weights = model::weight_bytes(asked.config, shape, element_bytes);
   const std::int64_t num_trained = model::num_trained(asked.config, shape, trained);
@@ -117,15 +124,16 @@ void refuse_memory(const MemoryCase& asked, std::int64_t budget_bytes) {
   const MemoryPlan plan = plan_memory(asked);
   throw DeviceError("out of GPU memory before step 1",
                     "a micro-batch of " + std::to_string(asked.rows) + " x " + std::to_string(asked.max_seq_len) +
-                        " tokens needs " + in_words(plan.total()) + ", " + in_words(budget_bytes) + " can be used: " +
-                        in_words(plan.total() - budget_bytes) + " are missing. Held by: " + plan.describe() + ". To fit, " +
-                        advice(asked, budget_bytes));
+                        " tokens needs " + in_words(plan.total()) + ", " + in_words(budget_bytes) +
+                        " can be used: " + in_words(plan.total() - budget_bytes) +
+                        " are missing. Held by: " + plan.describe() + ". To fit, " + advice(asked, budget_bytes));
 }
 
 std::int64_t memory_budget(const runtime::RunDevice& device) {
   const runtime::DeviceMemory memory = runtime::device_memory(device);
   const runtime::DeviceRoom room = runtime::device_room(device);
-  const auto reserve = std::max(kReserveBytes, static_cast<std::int64_t>(kReserveShare * static_cast<double>(room.total)));
+  const auto reserve =
+      std::max(kReserveBytes, static_cast<std::int64_t>(kReserveShare * static_cast<double>(room.total)));
   return std::max<std::int64_t>(0, room.free + memory.reserved - memory.allocated - reserve);
 }
 
@@ -134,7 +142,8 @@ void throw_out_of_memory(const MemoryCase& planned, const runtime::RunDevice& de
   const runtime::DeviceRoom room = runtime::device_room(device);
   throw DeviceError("out of GPU memory", reason + ". Planned: " + plan_memory(planned).describe() + "; in use " +
                                              in_words(memory.allocated) + " of " + in_words(room.total) + ", free " +
-                                             in_words(room.free) + ". Other programs may have taken memory since the start "
+                                             in_words(room.free) +
+                                             ". Other programs may have taken memory since the start "
                                              "(lora-train doctor). To use less, " +
                                              advice(planned, room.free + memory.reserved));
 }

@@ -17,7 +17,8 @@ std::vector<std::int64_t> token_targets(const RunFacts& facts) {
   if (facts.profile.micro_batch_size) return {kGpuMicroBatchTokens};
   std::vector<std::int64_t> targets;
   const std::int64_t least = facts.max_seq_len;
-  for (std::int64_t tokens = std::max(kGpuMicroBatchTokens, least); tokens >= least; tokens /= 2) targets.push_back(tokens);
+  for (std::int64_t tokens = std::max(kGpuMicroBatchTokens, least); tokens >= least; tokens /= 2)
+    targets.push_back(tokens);
   if (targets.back() != least) targets.push_back(least);
   return targets;
 }
@@ -65,8 +66,13 @@ void fit_into_host(const RunFacts& facts, RunSpec& spec) {
 }  // namespace
 
 MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
-  return {facts.profile, facts.config, facts.adapters, facts.max_seq_len,
-          std::max(spec.micro_batch_size, spec.eval_micro_batch_size), spec.recompute.front(), facts.num_multiprocessors};
+  return {facts.profile,
+          facts.config,
+          facts.adapters,
+          facts.max_seq_len,
+          std::max(spec.micro_batch_size, spec.eval_micro_batch_size),
+          spec.recompute.front(),
+          facts.num_multiprocessors};
 }
 
 RunSpec decide(const RunFacts& facts) {

@@ -51,8 +51,9 @@ bool has_saved(const fs::path& folder) {
 /// There is nothing to go on from, and there never was.
 void say_that_it_begins_anew(const fs::path& folder) {
   if (metrics::has_event(folder / "metrics.jsonl", "train")) {
-    log_warning(folder.string() + ": the run there ended before its first checkpoint was saved; it is begun anew from step 0. "
-                                  "A smaller save_steps or save_interval loses less");
+    log_warning(folder.string() +
+                ": the run there ended before its first checkpoint was saved; it is begun anew from step 0. "
+                "A smaller save_steps or save_interval loses less");
   } else if (holds_a_run(folder)) {
     log_info(folder.string() + ": the run there finished no step; it is begun anew");
   }
@@ -132,7 +133,8 @@ void refuse_differences(const OutputRequest& request, const Profile& old, const 
     if (!difference.allowed_on_resume && !is_named) {
       refused += "\n  " + line;
     } else if (difference.key == "num_epochs" || difference.key == "max_steps") {
-      log_info(line + ": the schedule is computed anew for the new number of steps; steps already done keep their rates");
+      log_info(line +
+               ": the schedule is computed anew for the new number of steps; steps already done keep their rates");
     }
   }
   if (refused.empty()) return;
@@ -157,7 +159,8 @@ bool is_finished(const fs::path& folder, const OutputRequest& request, std::stri
 
 /// The same command again: the run here began with that checkpoint and has saved its own since.
 bool began_with(const fs::path& folder, const std::string& checkpoint) {
-  if (!fs::exists(folder / "profile.yaml") || read_profile(folder / "profile.yaml").resume_from_checkpoint != checkpoint) {
+  if (!fs::exists(folder / "profile.yaml") ||
+      read_profile(folder / "profile.yaml").resume_from_checkpoint != checkpoint) {
     return false;
   }
   log_info(folder.string() + ": the run here began with " + checkpoint + " and goes on from what it has saved since");
@@ -166,9 +169,10 @@ bool began_with(const fs::path& folder, const std::string& checkpoint) {
 
 fs::path newest_good_checkpoint(const fs::path& folder) {
   if (const auto checkpoint = checkpoint::newest_good(folder)) return *checkpoint;
-  throw FormatError(folder.string(), "holds a run without a good checkpoint to go on from (" +
-                                         std::to_string(checkpoint::list(folder).size()) +
-                                         " looked at); use --overwrite to start again from zero, or another --output-dir");
+  throw FormatError(folder.string(),
+                    "holds a run without a good checkpoint to go on from (" +
+                        std::to_string(checkpoint::list(folder).size()) +
+                        " looked at); use --overwrite to start again from zero, or another --output-dir");
 }
 
 }  // namespace
@@ -215,7 +219,8 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
     return decision;
   }
   if (resume == "none") {
-    throw ConfigError(folder.string(), "holds a run; --resume none would overwrite it. Add --overwrite, or choose another --output-dir");
+    throw ConfigError(folder.string(),
+                      "holds a run; --resume none would overwrite it. Add --overwrite, or choose another --output-dir");
   }
   decision.is_complete = is_finished(folder, request, decision.summary_json);
   if (!decision.is_complete) go_on_from(newest_good_checkpoint(folder), request, decision);

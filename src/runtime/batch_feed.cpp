@@ -90,7 +90,8 @@ void BatchFeed::fill(const data::MicroBatch& micro_batch, const Parts& parts, co
   put_part(host, parts.ids.begin, micro_batch.ids);
   put_part(host, parts.positions.begin, micro_batch.positions);
   put_part(host, parts.cu_seqlens.begin, micro_batch.cu_seqlens);
-  auto* slots = part_of(host, parts.supervised.begin, parts.supervised.count, at::kLong).mutable_data_ptr<std::int64_t>();
+  auto* slots =
+      part_of(host, parts.supervised.begin, parts.supervised.count, at::kLong).mutable_data_ptr<std::int64_t>();
   auto* targets = part_of(host, parts.targets.begin, parts.targets.count, at::kInt).mutable_data_ptr<std::int32_t>();
   auto* weights = part_of(host, parts.weights.begin, parts.weights.count, at::kFloat).mutable_data_ptr<float>();
   for (std::size_t i = 0; i < micro_batch.labels.size(); ++i) {
@@ -100,8 +101,8 @@ void BatchFeed::fill(const data::MicroBatch& micro_batch, const Parts& parts, co
     if (options_.has_weights) *weights++ = micro_batch.weights.empty() ? 1.0F : micro_batch.weights[i];
   }
   if (options_.has_dropout) {
-    auto* documents =
-        part_of(host, parts.token_document.begin, parts.token_document.count, at::kInt).mutable_data_ptr<std::int32_t>();
+    auto* documents = part_of(host, parts.token_document.begin, parts.token_document.count, at::kInt)
+                          .mutable_data_ptr<std::int32_t>();
     for (std::size_t d = 0; d + 1 < micro_batch.cu_seqlens.size(); ++d) {
       const auto length = micro_batch.cu_seqlens[d + 1] - micro_batch.cu_seqlens[d];
       documents = std::fill_n(documents, length, micro_batch.document_in_step[d]);
@@ -112,7 +113,8 @@ void BatchFeed::fill(const data::MicroBatch& micro_batch, const Parts& parts, co
 void BatchFeed::fill_up(const data::MicroBatch& micro_batch, const Parts& parts, const at::Tensor& host) const {
   const auto part = [&]<class T>(const Part& of, T) {
     const at::ScalarType type = sizeof(T) == sizeof(std::int64_t) ? at::kLong : at::kInt;
-    return std::span<T>(part_of(host, of.begin, of.count, type).template mutable_data_ptr<T>(), static_cast<std::size_t>(of.count));
+    return std::span<T>(part_of(host, of.begin, of.count, type).template mutable_data_ptr<T>(),
+                        static_cast<std::size_t>(of.count));
   };
   const auto N = static_cast<std::int64_t>(micro_batch.ids.size()), capacity = parts.ids.count;
   const auto begin = static_cast<std::size_t>(N);
@@ -162,9 +164,11 @@ model::Batch BatchFeed::put(const data::MicroBatch& micro_batch, int class_index
                   : data::BatchClass{std::ssize(micro_batch.ids), std::ssize(micro_batch.cu_seqlens) - 1,
                                      micro_batch.max_document_tokens};
   const Parts parts = is_in_class ? cut(sizes) : cut(sizes, micro_batch.num_supervised);
-  if (!micro_batch.weights.empty() && !options_.has_weights) throw ShapeError("BatchFeed", "weights that were not planned for");
+  if (!micro_batch.weights.empty() && !options_.has_weights)
+    throw ShapeError("BatchFeed", "weights that were not planned for");
   if (sizes.num_tokens > options_.max_tokens || parts.bytes > slots_.front().host.numel()) {
-    throw ShapeError("BatchFeed", std::to_string(sizes.num_tokens) + " tokens, planned for " + std::to_string(options_.max_tokens));
+    throw ShapeError("BatchFeed",
+                     std::to_string(sizes.num_tokens) + " tokens, planned for " + std::to_string(options_.max_tokens));
   }
   if (device_.is_cuda()) {  // all that has been asked of the last one comes before this point of the stream
     Slot& last = slots_[(next_ + kNumSlots - 1) % kNumSlots];
@@ -177,7 +181,8 @@ model::Batch BatchFeed::put(const data::MicroBatch& micro_batch, int class_index
   if (is_in_class) fill_up(micro_batch, parts, slot.host);
   sort_ids(parts, slot.host);
   send(slot, parts.bytes);
-  return batch_of(is_in_class ? settled(slot, parts.bytes) : slot.device, slot.host, parts, sizes.longest, micro_batch.num_supervised);
+  return batch_of(is_in_class ? settled(slot, parts.bytes) : slot.device, slot.host, parts, sizes.longest,
+                  micro_batch.num_supervised);
 }
 
 void BatchFeed::sort_ids(const Parts& parts, const at::Tensor& host) const {
@@ -189,7 +194,9 @@ void BatchFeed::sort_ids(const Parts& parts, const at::Tensor& host) const {
 
 model::Batch BatchFeed::batch_of(const at::Tensor& memory, const at::Tensor& host, const Parts& parts,
                                  std::int64_t longest, std::int64_t num_supervised) const {
-  const auto view = [&](const Part& part, at::ScalarType type) { return part_of(memory, part.begin, part.count, type); };
+  const auto view = [&](const Part& part, at::ScalarType type) {
+    return part_of(memory, part.begin, part.count, type);
+  };
   const auto* const ends =
       part_of(host, parts.cu_seqlens.begin, parts.cu_seqlens.count, at::kInt).const_data_ptr<std::int32_t>();
   model::Batch batch;

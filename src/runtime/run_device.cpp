@@ -20,8 +20,7 @@ namespace {
 constexpr std::int64_t kLargestUnaskedCpuModel = 1'000'000'000;
 
 bool wants_cuda(const Profile& profile) {
-  return profile.device == Device::kCuda ||
-         (profile.device == Device::kAuto && !device::nvidia_device_nodes().empty());
+  return profile.device == Device::kCuda || (profile.device == Device::kAuto && !device::nvidia_device_nodes().empty());
 }
 
 void refuse_large_model(const Profile& profile, const model::ModelConfig& config) {
@@ -53,8 +52,9 @@ RunDevice start_cuda(const Profile& profile) {
   const device::Gpu& gpu = device::require_gpu(system);
   if (const std::string warning = device::usage_warning(gpu); !warning.empty()) log_warning(warning);
   if (const auto file = device::cuda_library_file(); !std::filesystem::exists(file)) {
-    throw DeviceError("device", "the CUDA library is missing, expected " + file.string() + ": this is a CPU-only build, and " +
-                                    gpu.label() + " cannot be used. Build where nvcc is (scripts/install_deps.sh brings it) "
+    throw DeviceError("device", "the CUDA library is missing, expected " + file.string() +
+                                    ": this is a CPU-only build, and " + gpu.label() +
+                                    " cannot be used. Build where nvcc is (scripts/install_deps.sh brings it) "
                                     "and copy the whole folder, or set device: cpu to compute on the CPU.");
   }
   const kernels::CudaFolders folders = kernels::default_cuda_folders();
@@ -102,7 +102,8 @@ DeviceRoom device_room(const RunDevice& device) {
 std::string memory_in_words(const RunDevice& device) {
   const DeviceMemory memory = device_memory(device);
   const auto words = [](std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  return words(memory.reserved) + " of " + words(device_room(device).total) + " in use, at most " + words(memory.peak_reserved) + " so far";
+  return words(memory.reserved) + " of " + words(device_room(device).total) + " in use, at most " +
+         words(memory.peak_reserved) + " so far";
 }
 
 void release_unused_memory(const RunDevice& device) {

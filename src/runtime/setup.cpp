@@ -16,7 +16,8 @@ lora::LoraOptions lora_options(const Profile& profile) {
   lora::LoraOptions options;
   options.all_linear = profile.lora_target_modules.kind == LoraTargets::Kind::kAllLinear;
   options.target_names = profile.lora_target_modules.names;
-  if (profile.lora_target_modules.kind == LoraTargets::Kind::kRegex) options.target_regex = profile.lora_target_modules.regex;
+  if (profile.lora_target_modules.kind == LoraTargets::Kind::kRegex)
+    options.target_regex = profile.lora_target_modules.regex;
   options.r = profile.lora_r;
   options.alpha = profile.lora_alpha;
   options.dropout = profile.lora_dropout;
@@ -62,9 +63,9 @@ void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loade
     if (lora::plan_adapters(one_replaced, config) != specs) wrong.emplace_back(key.name);
   }
   if (lora::plan_adapters(all_replaced, config) == specs) return;
-  throw ConfigError("init_adapter", "the adapter in " + profile.init_adapter + " says otherwise than the profile about " +
-                                        join(wrong.empty() ? given : wrong) +
-                                        "; leave these keys out, they come with the adapter");
+  throw ConfigError("init_adapter",
+                    "the adapter in " + profile.init_adapter + " says otherwise than the profile about " +
+                        join(wrong.empty() ? given : wrong) + "; leave these keys out, they come with the adapter");
 }
 
 }  // namespace
@@ -106,7 +107,8 @@ ModelFiles open_model(const Profile& profile) {
 
 data::PreparedData load_data(const Profile& profile, const ModelFiles& files, bool need_train) {
   const data::DataLimits limits{files.config.vocab_size, files.config.max_position_embeddings};
-  return data::prepare_data(data::data_options(profile), files.tokenizer.get(), files.chat_template.get(), limits, need_train);
+  return data::prepare_data(data::data_options(profile), files.tokenizer.get(), files.chat_template.get(), limits,
+                            need_train);
 }
 
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
@@ -124,8 +126,9 @@ AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
   if (!profile.init_adapter.empty()) refuse_contradiction(profile, options, setup.specs, files.config);
   for (model::AdapterSpec& spec : setup.specs) spec.lr_factor_b = profile.loraplus_lr_ratio.value_or(1.0);
   const std::string& hub_name = files.resolved.hub_name;
-  setup.config.base_model_name_or_path =
-      !hub_name.empty() ? hub_name : !profile.base_model_name.empty() ? profile.base_model_name : profile.model;
+  setup.config.base_model_name_or_path = !hub_name.empty()                  ? hub_name
+                                         : !profile.base_model_name.empty() ? profile.base_model_name
+                                                                            : profile.model;
   return setup;
 }
 
@@ -148,8 +151,8 @@ LoadedModel load_model(const Profile& profile, const RunDevice& device, const Mo
   loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
   const model::ModelShape shape = model::model_shape(files.config, adapters.specs);
   const auto trained = train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
-  loaded.parameters = std::make_unique<model::Trainables>(
-      model::make_trainables(files.config, shape, trained, device.device));
+  loaded.parameters =
+      std::make_unique<model::Trainables>(model::make_trainables(files.config, shape, trained, device.device));
   loaded.weights = std::make_unique<model::ResidentWeights>(
       files.config, shape, *loaded.parameters, model::WeightOptions{dtype, device.device, trained}, weight_files);
   if (!adapters.specs.empty()) {
@@ -160,8 +163,9 @@ LoadedModel load_model(const Profile& profile, const RunDevice& device, const Mo
     }
   }
   loaded.weights->refresh();
-  const model::FirstNeeded first = train_all_weights ? model::FirstNeeded{0, true}
-                                                     : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};
+  const model::FirstNeeded first = train_all_weights
+                                       ? model::FirstNeeded{0, true}
+                                       : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};
   loaded.decoder = std::make_unique<model::Decoder>(
       model::make_decoder(files.config, shape, *loaded.weights, dtype, max_seq_len, first));
   loaded.decoder->attention = loaded.decoder->windowed_attention = attention_backend(profile);

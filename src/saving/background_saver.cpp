@@ -38,8 +38,9 @@ void BackgroundSaver::start(const checkpoint::TrainState& state) {
   }
   checkpoint::Contents contents = parts_.contents;
   contents.state = state;
-  contents.files = checkpoint_files(parts_.adapter, parts_.target_modules, snapshot_ ? snapshot_->parameters : parts_.parameters,
-                                    snapshot_ ? snapshot_->optimizer : parts_.optimizer);
+  contents.files =
+      checkpoint_files(parts_.adapter, parts_.target_modules, snapshot_ ? snapshot_->parameters : parts_.parameters,
+                       snapshot_ ? snapshot_->optimizer : parts_.optimizer);
   saver_.start(std::move(contents));
   if (!snapshot_) saver_.settle();
 }

@@ -69,7 +69,8 @@ void read_views(const fs::path& path, const std::vector<NamedView>& views) {
     model::copy_elements(*entry, file.bytes(*entry), where, view);
   }
   if (views.size() != file.tensors().size()) {
-    throw FormatError(path.string(), "holds tensors that this run does not train; the checkpoint belongs to another run");
+    throw FormatError(path.string(),
+                      "holds tensors that this run does not train; the checkpoint belongs to another run");
   }
 }
 

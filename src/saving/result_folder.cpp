@@ -34,12 +34,13 @@ void add_tokenizer(const runtime::ModelFiles& model, Files& files) {
   if (model.chat_template) files.push_back({std::string(kTemplateFile), model.chat_template->source()});
 }
 
-std::string model_card(const Profile& profile, const runtime::AdapterSetup& adapters, const checkpoint::TrainState& state) {
+std::string model_card(const Profile& profile, const runtime::AdapterSetup& adapters,
+                       const checkpoint::TrainState& state) {
   const std::string& base = adapters.config.base_model_name_or_path;
   std::string card = "---\nbase_model: " + base + "\nlibrary_name: peft\ntags: [lora, lora-train]\n---\n\n# " +
-                     run_folder::run_name(profile) + ": LoRA adapter for " + base + "\n\nTrained with lora-train " + version() +
-                     ": " + std::to_string(state.step) + " steps, r " + std::to_string(adapters.config.options.r) +
-                     ".\n";
+                     run_folder::run_name(profile) + ": LoRA adapter for " + base + "\n\nTrained with lora-train " +
+                     version() + ": " + std::to_string(state.step) + " steps, r " +
+                     std::to_string(adapters.config.options.r) + ".\n";
   if (state.eval_loss) card += "Loss on held-out data after the last step: " + std::to_string(*state.eval_loss) + ".\n";
   const lora::LoraOptions& options = adapters.config.options;
   lora::AdapterUse use{base, profile.output_dir + "/adapter", 0,

@@ -15,8 +15,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kTemporary = ".tmp-";
 
 fs::path temporary_name(const fs::path& path) {
-  return path.parent_path() /
-         (std::string(kTemporary) + path.filename().string() + "-" + std::to_string(::getpid()));
+  return path.parent_path() / (std::string(kTemporary) + path.filename().string() + "-" + std::to_string(::getpid()));
 }
 
 /// `temporary` takes the name of `target`; what had it ends under the temporary name.

@@ -180,16 +180,14 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
       return true;
     }
     switch (state_) {
-      case State::kStart:
-        reject("the header is " + what + "; a JSON object was expected");
+      case State::kStart: reject("the header is " + what + "; a JSON object was expected");
       case State::kTop:
         reject(in_quotes(key_) + " is " + what + "; an object with dtype, shape and data_offsets was expected");
       case State::kMetadata:
         reject("__metadata__ maps " + in_quotes(key_) + " to " + what + "; only strings are allowed");
       case State::kTensor:
         reject(key_ + " is " + what + "; " + (key_ == "dtype" ? "a string" : "an array of sizes") + " was expected");
-      default:
-        reject(key_ + " holds " + what + "; sizes are whole numbers from 0 to 2^64 - 1");
+      default: reject(key_ + " holds " + what + "; sizes are whole numbers from 0 to 2^64 - 1");
     }
   }
 

@@ -31,8 +31,8 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
     // Lexical on purpose: files of the Hub cache are links that leave their folder legitimately.
     if (const char* reason = why_not_file_name(file)) {
       const std::string shown = nlohmann::json(file).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-      reject(where, "weight_map names " + shown + ", which " + reason +
-                        "; a plain file name beside the index was expected");
+      reject(where,
+             "weight_map names " + shown + ", which " + reason + "; a plain file name beside the index was expected");
     }
     if (file.size() < 12 || file.compare(file.size() - 12, 12, ".safetensors") != 0) {
       reject(where, "weight_map names \"" + file + "\"; a .safetensors file was expected");

@@ -4,8 +4,8 @@
 #include <map>
 #include <string>
 
-#include "regex.h"
 #include "lora_train/base/utf8.h"
+#include "regex.h"
 #include "valid_utf8.h"
 
 namespace lora_train::tokenizer {

@@ -18,14 +18,10 @@ enum class Form { kNfc, kNfd, kNfkc, kNfkd };
 utf8proc_option_t options_of(Form form) {
   const int base = UTF8PROC_STABLE;
   switch (form) {
-    case Form::kNfc:
-      return static_cast<utf8proc_option_t>(base | UTF8PROC_COMPOSE);
-    case Form::kNfd:
-      return static_cast<utf8proc_option_t>(base | UTF8PROC_DECOMPOSE);
-    case Form::kNfkc:
-      return static_cast<utf8proc_option_t>(base | UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
-    case Form::kNfkd:
-      return static_cast<utf8proc_option_t>(base | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
+    case Form::kNfc: return static_cast<utf8proc_option_t>(base | UTF8PROC_COMPOSE);
+    case Form::kNfd: return static_cast<utf8proc_option_t>(base | UTF8PROC_DECOMPOSE);
+    case Form::kNfkc: return static_cast<utf8proc_option_t>(base | UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
+    case Form::kNfkd: return static_cast<utf8proc_option_t>(base | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
   }
   return UTF8PROC_STABLE;
 }

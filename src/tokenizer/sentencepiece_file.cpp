@@ -37,20 +37,11 @@ class MessageReader {
     field = {static_cast<std::uint32_t>(tag >> 3U), static_cast<unsigned>(tag & 7U), 0, {}};
     if (field.number == 0 || (tag >> 32U) != 0) fail("field number out of range");
     switch (field.wire) {
-      case 0:
-        field.value = varint();
-        break;
-      case 1:
-        field.bytes = take(8);
-        break;
-      case 2:
-        field.bytes = take(varint());
-        break;
-      case 5:
-        field.bytes = take(4);
-        break;
-      default:
-        fail("unknown wire type " + std::to_string(field.wire));
+      case 0: field.value = varint(); break;
+      case 1: field.bytes = take(8); break;
+      case 2: field.bytes = take(varint()); break;
+      case 5: field.bytes = take(4); break;
+      default: fail("unknown wire type " + std::to_string(field.wire));
     }
     return true;
   }

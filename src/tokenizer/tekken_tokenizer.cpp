@@ -5,9 +5,9 @@
 #include "input_text.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"
+#include "lora_train/base/utf8.h"
 #include "regex.h"
 #include "tekken_file.h"
-#include "lora_train/base/utf8.h"
 #include "word_encoder.h"
 
 namespace lora_train::tokenizer {

@@ -41,8 +41,8 @@ TextPattern::~TextPattern() = default;
 std::optional<std::string> TextPattern::find(const std::string& text) const {
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
       pcre2_match_data_create_from_pattern(code_->compiled, nullptr), &pcre2_match_data_free);
-  const int num_groups = pcre2_match(code_->compiled, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0,
-                                     data.get(), nullptr);
+  const int num_groups =
+      pcre2_match(code_->compiled, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0, 0, data.get(), nullptr);
   if (num_groups == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (num_groups < 0) {
     throw ConfigError(code_->where, "\"" + code_->pattern + "\" gives up on a text of " + std::to_string(text.size()) +

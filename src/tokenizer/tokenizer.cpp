@@ -7,10 +7,10 @@
 #include "input_text.h"
 #include "json_tokenizer.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/utf8.h"
 #include "sentencepiece_tokenizer.h"
 #include "special_tokens.h"
 #include "tekken_tokenizer.h"
-#include "lora_train/base/utf8.h"
 #include "valid_utf8.h"
 
 namespace lora_train::tokenizer {

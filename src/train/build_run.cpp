@@ -37,8 +37,8 @@ optim::LrScheduleOptions schedule_options(const Profile& profile, const Run& run
   schedule.type = to_string(profile.lr_scheduler_type);
   schedule.learning_rate = scaled_learning_rate(profile, run.spec.global_batch_size);
   schedule.total_steps = run.plan->total_steps();
-  schedule.warmup_steps = profile.warmup_steps.value_or(static_cast<std::int64_t>(
-      std::ceil(profile.warmup_ratio * static_cast<double>(schedule.total_steps))));
+  schedule.warmup_steps = profile.warmup_steps.value_or(
+      static_cast<std::int64_t>(std::ceil(profile.warmup_ratio * static_cast<double>(schedule.total_steps))));
   schedule.min_lr_ratio = profile.min_lr_ratio;
   return schedule;
 }
@@ -46,18 +46,20 @@ optim::LrScheduleOptions schedule_options(const Profile& profile, const Run& run
 void log_start(const Run& run) {
   const auto& plan = *run.plan;
   char line[400];
-  std::snprintf(line, sizeof line,
-                "steps: %lld in all, %lld in the first epoch; a step has %lld rows, about %.1f documents and %.0f tokens "
-                "(micro-batches of %lld rows, max_seq_len %lld, %.1f%% of it filled)",
-                static_cast<long long>(plan.total_steps()), static_cast<long long>(plan.steps_per_epoch().front()),
-                static_cast<long long>(run.spec.global_batch_size), plan.documents_per_step(), plan.tokens_per_step(),
-                static_cast<long long>(run.spec.micro_batch_size), static_cast<long long>(run.data.max_seq_len),
-                100.0 * plan.packing_efficiency());
+  std::snprintf(
+      line, sizeof line,
+      "steps: %lld in all, %lld in the first epoch; a step has %lld rows, about %.1f documents and %.0f tokens "
+      "(micro-batches of %lld rows, max_seq_len %lld, %.1f%% of it filled)",
+      static_cast<long long>(plan.total_steps()), static_cast<long long>(plan.steps_per_epoch().front()),
+      static_cast<long long>(run.spec.global_batch_size), plan.documents_per_step(), plan.tokens_per_step(),
+      static_cast<long long>(run.spec.micro_batch_size), static_cast<long long>(run.data.max_seq_len),
+      100.0 * plan.packing_efficiency());
   log_info(line);
-  log_info("trained parameters: " + format_count(run.model.parameters->size()) + " of " +
-           format_count(model::num_parameters(run.files.config)) + " (" +
-           (run.adapters.specs.empty() ? "full fine-tuning" : std::to_string(run.adapters.specs.size()) + " LoRA adapters") +
-           "); activations at most " + format_bytes(static_cast<double>(run.activations->bytes())));
+  log_info(
+      "trained parameters: " + format_count(run.model.parameters->size()) + " of " +
+      format_count(model::num_parameters(run.files.config)) + " (" +
+      (run.adapters.specs.empty() ? "full fine-tuning" : std::to_string(run.adapters.specs.size()) + " LoRA adapters") +
+      "); activations at most " + format_bytes(static_cast<double>(run.activations->bytes())));
   if (plan.total_steps() < kFewSteps) {
     log_warning("only " + std::to_string(plan.total_steps()) +
                 " steps in all: few updates may teach little. packing puts several documents into a row and "
@@ -78,18 +80,21 @@ bool is_allowed(const Run& run, const char* key) {
 void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint, const checkpoint::Fingerprints& old) {
   const checkpoint::Fingerprints& now = run.checkpoint.fingerprints;
   const auto refuse = [&](const std::string& what, const char* key) {
-    throw ConfigError(checkpoint.string(), "was trained with " + what + " Use what it was trained with, --allow-changed " +
-                                               key + ", --overwrite, or another --output-dir");
+    throw ConfigError(checkpoint.string(), "was trained with " + what +
+                                               " Use what it was trained with, --allow-changed " + key +
+                                               ", --overwrite, or another --output-dir");
   };
   if (old.model != now.model && !is_allowed(run, "model")) {
-    refuse("another base model: config.json or the weights in " + run.files.resolved.folder.string() + " have changed.", "model");
+    refuse("another base model: config.json or the weights in " + run.files.resolved.folder.string() + " have changed.",
+           "model");
   }
-  if (old.tokenizer != now.tokenizer && !is_allowed(run, "model")) refuse("another tokenizer: its files have changed.", "model");
+  if (old.tokenizer != now.tokenizer && !is_allowed(run, "model"))
+    refuse("another tokenizer: its files have changed.", "model");
   if (old.chat_template != now.chat_template && !is_allowed(run, "chat_template")) {
     refuse("another chat template: its text has changed.", "chat_template");
   }
-  const bool may_data_differ = std::any_of(std::begin(kDataKeys), std::end(kDataKeys),
-                                           [&](const char* key) { return is_allowed(run, key); });
+  const bool may_data_differ =
+      std::any_of(std::begin(kDataKeys), std::end(kDataKeys), [&](const char* key) { return is_allowed(run, key); });
   if (old.data != now.data && !may_data_differ) {
     refuse("other data: the files of datasets, or options that decide the tokens, have changed.", "datasets");
   }
@@ -129,8 +134,10 @@ checkpoint::Contents checkpoint_contents(const Run& run) {
 void check_stop_token_row(Run& run) {
   const auto id = run.data.stop_token_id;
   if (!id || run.profile().adapter == AdapterKind::kNone || *id >= run.files.config.vocab_size) return;
-  const std::int64_t num_tokens = std::min<std::int64_t>(run.files.tokenizer->vocab_size(), run.files.config.vocab_size);
-  if (const auto seen = looks_untrained(run.model.weights->acquire_outer(model::Pass::kForward).embedding, *id, num_tokens)) {
+  const std::int64_t num_tokens =
+      std::min<std::int64_t>(run.files.tokenizer->vocab_size(), run.files.config.vocab_size);
+  if (const auto seen =
+          looks_untrained(run.model.weights->acquire_outer(model::Pass::kForward).embedding, *id, num_tokens)) {
     log_warning("the embedding of " + run.files.tokenizer->id_to_token(*id) + " (id " + std::to_string(*id) +
                 "), which ends a turn, looks untrained (" + *seen +
                 "), and LoRA does not change it: the model may never learn to stop. Start from the instruct model, or "
@@ -171,15 +178,18 @@ void tune_spec(Run& run, std::int64_t chunk_rows) {
   if (!run.tuning) return;
   try {
     if (run.profile().attn_implementation == AttnImplementation::kAuto) {
-      const auto chosen = tuning::tune_attention(run.tuning->tuner(), *run.model.decoder, lengths_of_largest(run), run.device.device);
+      const auto chosen =
+          tuning::tune_attention(run.tuning->tuner(), *run.model.decoder, lengths_of_largest(run), run.device.device);
       spec.attention = chosen.full;
       spec.windowed_attention = chosen.windowed;
     }
     if (!kept) {
-      spec.loss_chunk_bytes = tuning::tune_loss_chunk(run.tuning->tuner(), head, mean_supervised(run), spec.spare_bytes());
+      spec.loss_chunk_bytes =
+          tuning::tune_loss_chunk(run.tuning->tuner(), head, mean_supervised(run), spec.spare_bytes());
     }
   } catch (const c10::OutOfMemoryError& error) {
-    log_info(std::string("tuning: chosen by rule, there is no memory to measure in: ") + error.what_without_backtrace());
+    log_info(std::string("tuning: chosen by rule, there is no memory to measure in: ") +
+             error.what_without_backtrace());
   }
   runtime::release_unused_memory(run.device);
 }
@@ -193,29 +203,42 @@ void allocate(Run& run) {
   decoder.attention = spec.attention;
   decoder.windowed_attention = spec.windowed_attention;
   run.activations = std::make_unique<model::Activations>(
-      decoder.shape, model::ActivationOptions{max_tokens, true, profile.lora_dropout > 0}, spec.recompute, decoder.dtype,
-      run.model.parameters->values.device());
+      decoder.shape, model::ActivationOptions{max_tokens, true, profile.lora_dropout > 0}, spec.recompute,
+      decoder.dtype, run.model.parameters->values.device());
   run.loss_head = runtime::plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes, has_weights);
   if (run.device.is_cuda() || kernels::can_capture()) {
     run.batch_classes = data::choose_batch_classes(data::batch_shapes(run.data.train, *run.plan), max_tokens);
   }
   run.feed = std::make_unique<runtime::BatchFeed>(
       run.device, runtime::BatchFeedOptions{max_tokens, profile.dataloader_pin_memory, profile.lora_dropout > 0,
-                                   profile.adapter == AdapterKind::kNone, run.batch_classes, run.loss_head->chunk_rows(),
-                                   has_weights});
+                                            profile.adapter == AdapterKind::kNone, run.batch_classes,
+                                            run.loss_head->chunk_rows(), has_weights});
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths));
   const model::Trainables& parameters = *run.model.parameters;
   run.optimizer.emplace(optim::optimizer_for(profile.optim), parameters.size(), parameters.values.device());
-  run.context = std::make_unique<StepContext>(StepContext{
-      run.data.train, *run.model.decoder, *run.model.parameters, *run.model.weights, *run.activations, *run.loss_head,
-      *run.feed, *run.scalars, *run.optimizer, *run.communicator,
-      {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
-      profile.max_grad_norm, static_cast<std::uint64_t>(profile.seed), dropout_paths, {}, false});
+  run.context = std::make_unique<StepContext>(
+      StepContext{run.data.train,
+                  *run.model.decoder,
+                  *run.model.parameters,
+                  *run.model.weights,
+                  *run.activations,
+                  *run.loss_head,
+                  *run.feed,
+                  *run.scalars,
+                  *run.optimizer,
+                  *run.communicator,
+                  {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
+                  profile.max_grad_norm,
+                  static_cast<std::uint64_t>(profile.seed),
+                  dropout_paths,
+                  {},
+                  false});
 }
 
 planner::RunFacts facts_of(const Run& run) {
-  planner::RunFacts facts{run.profile(), run.files.config, run.adapters.specs, run.data.max_seq_len, !run.data.evals.empty()};
+  planner::RunFacts facts{run.profile(), run.files.config, run.adapters.specs, run.data.max_seq_len,
+                          !run.data.evals.empty()};
   facts.is_cuda = run.device.is_cuda();
   facts.memory_bytes = facts.is_cuda ? planner::memory_budget(run.device) : metrics::available_host_memory() / 2;
   facts.num_multiprocessors = run.device.num_multiprocessors;
@@ -249,10 +272,11 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   }
   run->resolved.max_seq_len = run->data.max_seq_len;
   run->resolved.micro_batch_size = run->spec.micro_batch_size;
-  run->plan = std::make_unique<data::RunPlan>(run->data.train, data::plan_options(profile, run->spec.sizes(), run->data));
+  run->plan =
+      std::make_unique<data::RunPlan>(run->data.train, data::plan_options(profile, run->spec.sizes(), run->data));
   for (const auto& eval : run->data.evals) {
-    run->eval_plans.push_back(data::plan_evaluation(eval.store, run->data.max_seq_len, profile.packing,
-                                                    run->spec.eval_micro_batch_size));
+    run->eval_plans.push_back(
+        data::plan_evaluation(eval.store, run->data.max_seq_len, profile.packing, run->spec.eval_micro_batch_size));
   }
   const bool train_all = profile.adapter == AdapterKind::kNone;
   run->startup.end_phase("plan");

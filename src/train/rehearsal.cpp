@@ -132,10 +132,11 @@ std::string rehearse(Run& run) {
     run.scalars->set_frozen(false);
     runtime::wait_for(run.device);
   } catch (const c10::OutOfMemoryError& error) {
-    planner::throw_out_of_memory(planner::memory_case(facts_of(run), run.spec), run.device, error.what_without_backtrace());
+    planner::throw_out_of_memory(planner::memory_case(facts_of(run), run.spec), run.device,
+                                 error.what_without_backtrace());
   }
-  return "the largest micro-batch (step " + std::to_string(largest.plan.step) + ", " + std::to_string(largest.num_tokens) +
-         " tokens)";
+  return "the largest micro-batch (step " + std::to_string(largest.plan.step) + ", " +
+         std::to_string(largest.num_tokens) + " tokens)";
 }
 
 }  // namespace lora_train::train

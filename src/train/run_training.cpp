@@ -80,7 +80,8 @@ void take_over(const TrainRequest& request, const run_folder::OutputDecision& de
 }
 
 /// The run itself, from a folder that is ours.
-void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision& decision, metrics::RunSummary& summary) {
+void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision& decision,
+                   metrics::RunSummary& summary) {
   const fs::path output_dir = request.profile.output_dir;
   const auto run = build_run(request, decision.checkpoint);
   summary.ledger = summary_ledger(run->data.ledger);
@@ -90,8 +91,9 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
   FileReporters reporters(request.profile, request.quiet);
   reporters.drop_after(decision.checkpoint ? run->state.step : -1);
   reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
-                                       run->device.name, 1, run_folder::run_name(request.profile), run->plan->rows_per_epoch(),
-                                       static_cast<long long>(run->data.train.size()), metrics::now_s()});
+                                       run->device.name, 1, run_folder::run_name(request.profile),
+                                       run->plan->rows_per_epoch(), static_cast<long long>(run->data.train.size()),
+                                       metrics::now_s()});
   run->startup.end_phase("output folder");
   summary.gpu = run->device.is_cuda() ? run->device.name : "";
   summary.num_gpus = run->device.is_cuda() ? 1 : 0;
@@ -106,7 +108,8 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
     }
     train_loop(*run, reporters, summary);
     if (summary.status == "done") {
-      summary.adapter = saving::write_result(request.profile, run->files, run->adapters, run->host_parameters(), run->state).string();
+      summary.adapter =
+          saving::write_result(request.profile, run->files, run->adapters, run->host_parameters(), run->state).string();
     }
   } catch (...) {
     describe_failure(summary);
@@ -167,7 +170,8 @@ TrainResult end_run(metrics::RunSummary& summary, const Profile& profile, Clock:
   return {summary.exit_code, metrics::to_json(summary)};
 }
 
-TrainResult run_decided(const TrainRequest& request, const run_folder::OutputDecision& decision, Clock::time_point start) {
+TrainResult run_decided(const TrainRequest& request, const run_folder::OutputDecision& decision,
+                        Clock::time_point start) {
   metrics::RunSummary summary = new_summary(request);
   const fs::path log_file = fs::path(request.profile.output_dir) / "run.log";
   if (!request.overwrite) set_log_file(log_file);  // else once the old one is deleted

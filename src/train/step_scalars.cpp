@@ -31,7 +31,8 @@ StepScalars::~StepScalars() {
   }
 }
 
-void StepScalars::begin(const std::array<double, optim::kNumFirstScalars>& first, std::span<const PhiloxKey> dropout_keys) {
+void StepScalars::begin(const std::array<double, optim::kNumFirstScalars>& first,
+                        std::span<const PhiloxKey> dropout_keys) {
   begun_ = ended_;  // a step that broke off is forgotten
   if (begun_ - received_ == slots_.size()) throw ShapeError("StepScalars", "too many steps in flight");
   Slot& slot = slots_[begun_++ % slots_.size()];

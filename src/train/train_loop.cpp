@@ -35,7 +35,8 @@ class Schedule {
     const std::int64_t total = plan.total_steps();
     if (cadence.kind == Cadence::Kind::kSteps) every_ = static_cast<std::int64_t>(cadence.value);
     if (cadence.kind == Cadence::Kind::kFraction) {
-      every_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(cadence.value * static_cast<double>(total))));
+      every_ =
+          std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(cadence.value * static_cast<double>(total))));
     }
     if (cadence.kind != Cadence::Kind::kEpoch) return;
     std::int64_t end = 0;
@@ -58,14 +59,18 @@ struct StepInFlight {
 class Loop {
  public:
   Loop(Run& run, Reporters& reporters, metrics::RunSummary& summary)
-      : run_(run), reporters_(reporters), summary_(summary), evals_(run.profile().eval_steps, *run.plan),
-        saves_(run.profile().save_steps, *run.plan), saver_(run.saved_parts()) {}
+      : run_(run),
+        reporters_(reporters),
+        summary_(summary),
+        evals_(run.profile().eval_steps, *run.plan),
+        saves_(run.profile().save_steps, *run.plan),
+        saver_(run.saved_parts()) {}
 
   void operator()() {
     summary_.total_steps = run_.plan->total_steps();
     try {
       train();
-    } catch (const StopError&) {  // between micro-batches: the state is that of the last finished step
+    } catch (const StopError&) {     // between micro-batches: the state is that of the last finished step
     } catch (const NumericError&) {  // what led there is nothing to go on from
       finish_save();
       throw;
@@ -125,12 +130,13 @@ class Loop {
       const auto plan = loader_->next_step();
       const double plan_ms = 1000 * seconds_since(start);
       const double learning_rate = optim::lr_at_step(run_.schedule, plan->step);
-      const double data_wait_ms =
-          train_step(*run_.context, *plan, [this] { return loader_->next_micro_batch(); }, learning_rate);
+      const double data_wait_ms = train_step(
+          *run_.context, *plan, [this] { return loader_->next_micro_batch(); }, learning_rate);
       in_flight_.push_back({plan, learning_rate, plan_ms + data_wait_ms});
     } catch (const c10::OutOfMemoryError& error) {
       finish_all_steps();
-      planner::throw_out_of_memory(planner::memory_case(facts_of(run_), run_.spec), run_.device, error.what_without_backtrace());
+      planner::throw_out_of_memory(planner::memory_case(facts_of(run_), run_.spec), run_.device,
+                                   error.what_without_backtrace());
     } catch (...) {  // a stop among them: the steps before are whole
       finish_all_steps();
       throw;
@@ -177,8 +183,8 @@ class Loop {
     const double rate = static_cast<double>(steps_here_) / train_s_;
     const double eta_s = static_cast<double>(run_.plan->total_steps() - plan.step) / rate;
     const double loss_mean = run_.state.loss_sum / run_.state.loss_weight;
-    const metrics::ProgressState progress{plan.step, run_.plan->total_steps(), loss_mean, rate,
-                                          static_cast<double>(tokens_here_) / train_s_, eta_s};
+    const metrics::ProgressState progress{
+        plan.step, run_.plan->total_steps(), loss_mean, rate, static_cast<double>(tokens_here_) / train_s_, eta_s};
     const bool is_logged = plan.step % run_.profile().logging_steps == 0 || plan.step == run_.plan->total_steps();
     if (!is_logged) {
       reporters_.show(progress, false);
@@ -211,9 +217,10 @@ class Loop {
     double loss_sum = 0, weight_sum = 0;
     for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
       const auto start = Clock::now();
-      const evaluate::EvalResult result = evaluate::evaluate(run_.eval_context(), run_.data.evals[i], run_.eval_plans[i]);
-      metrics::EvalRecord record{run_.state.step, result.name, result.loss, result.perplexity, result.token_accuracy,
-                                 result.num_tokens, seconds_since(start), result.ece};
+      const evaluate::EvalResult result =
+          evaluate::evaluate(run_.eval_context(), run_.data.evals[i], run_.eval_plans[i]);
+      metrics::EvalRecord record{run_.state.step,       result.name,       result.loss,          result.perplexity,
+                                 result.token_accuracy, result.num_tokens, seconds_since(start), result.ece};
       reporters_.write(record);
       char line[200];
       std::snprintf(line, sizeof line, "step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s",
@@ -300,7 +307,9 @@ class Loop {
   void save_what_is_whole() {
     try {
       finish_save();
-      if (run_.context->is_updating || !in_flight_.empty() || !is_save_owed() || failed_saves_ >= run_.profile().max_failed_saves) return;
+      if (run_.context->is_updating || !in_flight_.empty() || !is_save_owed() ||
+          failed_saves_ >= run_.profile().max_failed_saves)
+        return;
       save();
       finish_save();
     } catch (const std::exception& error) {
@@ -355,8 +364,6 @@ class Loop {
 
 }  // namespace
 
-void train_loop(Run& run, Reporters& reporters, metrics::RunSummary& summary) {
-  Loop(run, reporters, summary)();
-}
+void train_loop(Run& run, Reporters& reporters, metrics::RunSummary& summary) { Loop(run, reporters, summary)(); }
 
 }  // namespace lora_train::train

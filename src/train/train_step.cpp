@@ -21,11 +21,12 @@ namespace {
   for (const auto& micro : plan.micro_batches) {
     documents.insert(documents.end(), micro.documents.begin(), micro.documents.end());
   }
-  throw NumericError("step " + std::to_string(plan.step),
-                     "loss " + std::to_string(result.loss) + ", gradient norm " + std::to_string(result.grad_norm) +
-                         ": not finite. Nothing was updated. Rows of this step: " +
-                         data::name_rows(context.documents, documents) +
-                         ". Look at these rows and at the base weights; a lower learning_rate, warmup_ratio or max_grad_norm often helps");
+  throw NumericError(
+      "step " + std::to_string(plan.step),
+      "loss " + std::to_string(result.loss) + ", gradient norm " + std::to_string(result.grad_norm) +
+          ": not finite. Nothing was updated. Rows of this step: " + data::name_rows(context.documents, documents) +
+          ". Look at these rows and at the base weights; a lower learning_rate, warmup_ratio or max_grad_norm often "
+          "helps");
 }
 
 std::vector<PhiloxKey> dropout_keys(const StepContext& context, std::int64_t step) {

@@ -25,8 +25,10 @@ std::optional<std::string> looks_untrained(const at::Tensor& embedding, std::int
   if (num_spare >= kFewestSpareRows) {
     const double longest_spare = norms_of(embedding.slice(0, num_tokens)).max().item<double>();
     if (longest_spare < usual && norm <= longest_spare) {
-      std::snprintf(text, sizeof text, "length %.3g, as the %lld rows that no token uses (at most %.3g; 95%% of the tokens have more than %.3g)",
-                    norm, static_cast<long long>(num_spare), longest_spare, usual);
+      std::snprintf(
+          text, sizeof text,
+          "length %.3g, as the %lld rows that no token uses (at most %.3g; 95%% of the tokens have more than %.3g)",
+          norm, static_cast<long long>(num_spare), longest_spare, usual);
       return text;
     }
   }

@@ -9,7 +9,8 @@
 namespace lora_train::tuning {
 
 RunTuning::RunTuning(TuningMachine machine, const std::string& known, kernels::Stopwatch stopwatch)
-    : machine_(std::move(machine)), cache_file_(tuning_cache_file(machine_)),
+    : machine_(std::move(machine)),
+      cache_file_(tuning_cache_file(machine_)),
       tuner_(parse_tuning(known, machine_, "what the checkpoint says"), read_tuning_cache(cache_file_, machine_),
              std::move(stopwatch)) {}
 
@@ -18,7 +19,8 @@ void RunTuning::finish() const {
   log_info(tuner_.describe());
 }
 
-std::unique_ptr<RunTuning> start_tuning(const Profile& profile, const runtime::RunDevice& device, const std::string& known) {
+std::unique_ptr<RunTuning> start_tuning(const Profile& profile, const runtime::RunDevice& device,
+                                        const std::string& known) {
   if (!device.is_cuda() || profile.deterministic || profile.tuning == Tuning::kOff) return nullptr;
   return std::make_unique<RunTuning>(tuning_machine(device.name, kernels::cuda_library()->versions()), known,
                                      cuda_stopwatch(device));

@@ -21,7 +21,9 @@ namespace {
 using kernels::AttentionBackend;
 using kernels::TuningCandidate;
 
-std::string with_number(const char* name, std::int64_t value) { return std::string(" ") + name + std::to_string(value); }
+std::string with_number(const char* name, std::int64_t value) {
+  return std::string(" ") + name + std::to_string(value);
+}
 
 const char* name_of(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
 
@@ -58,7 +60,8 @@ class AttentionRun {
   /// What is the same for all documents of a run.
   std::string key_of_run(std::int64_t window) const {
     return std::string("attention ") + name_of(qkv_.scalar_type()) + with_number("heads", config_.num_heads) +
-           with_number("kv", config_.num_kv_heads) + with_number("size", config_.head_dim) + with_number("window", window) + " ";
+           with_number("kv", config_.num_kv_heads) + with_number("size", config_.head_dim) +
+           with_number("window", window) + " ";
   }
 
   std::string key(std::int64_t window) const {
@@ -68,8 +71,8 @@ class AttentionRun {
   }
 
   kernels::AttentionLayout layout(std::int64_t window, AttentionBackend backend) const {
-    return {cu_seqlens_, cu_seqlens_, window, config_.attention_scale, backend,
-            cu_seqlens_device_, cu_seqlens_device_, longest_, longest_, {}};
+    return {cu_seqlens_, cu_seqlens_, window, config_.attention_scale, backend, cu_seqlens_device_, cu_seqlens_device_,
+            longest_,    longest_,    {}};
   }
 
   kernels::AttentionGradients compute(const kernels::AttentionLayout& layout) {
@@ -95,8 +98,8 @@ class AttentionRun {
       const double size = expected_[i].norm().item<double>(), error = (results[i] - expected_[i]).norm().item<double>();
       if (std::isfinite(size) && error <= kLoose * size) continue;
       if (is_first) expected_ = {};
-      return std::string(i == 0 ? "output" : "gradients") + (std::isfinite(error) ? " differ by " + std::to_string(error / size)
-                                                                                  : std::string(" are not finite"));
+      return std::string(i == 0 ? "output" : "gradients") +
+             (std::isfinite(error) ? " differ by " + std::to_string(error / size) : std::string(" are not finite"));
     }
     return {};
   }
@@ -136,14 +139,18 @@ AttentionBackend choose_backend(kernels::Tuner& tuner, AttentionRun& run, std::i
     return std::find_if(backends.begin(), backends.end(), [&](AttentionBackend b) { return name_of(b) == name; });
   };
   const auto accepts = [&](const std::string& name) { return find(name) != backends.end(); };
-  const auto chosen = tuner.choose({run.key(window), accepts, [&] {
-    std::vector<TuningCandidate> candidates;
-    for (const AttentionBackend backend : backends) {
-      const auto layout = std::make_shared<kernels::AttentionLayout>(run.layout(window, backend));
-      candidates.push_back({name_of(backend), [&run, layout] { run.compute(*layout); }, [&run, layout] { return run.check(*layout); }});
-    }
-    return candidates;
-  }, run.key_of_run(window)});
+  const auto chosen =
+      tuner.choose({run.key(window), accepts,
+                    [&] {
+                      std::vector<TuningCandidate> candidates;
+                      for (const AttentionBackend backend : backends) {
+                        const auto layout = std::make_shared<kernels::AttentionLayout>(run.layout(window, backend));
+                        candidates.push_back({name_of(backend), [&run, layout] { run.compute(*layout); },
+                                              [&run, layout] { return run.check(*layout); }});
+                      }
+                      return candidates;
+                    },
+                    run.key_of_run(window)});
   return chosen ? *find(*chosen) : AttentionBackend::kAuto;
 }
 
@@ -178,7 +185,8 @@ std::int64_t chunk_row_bytes(const at::Tensor& head) {
 /// Rows of a chunk to try, the rule's own first.
 std::vector<std::int64_t> chunk_candidates(const at::Tensor& head, std::int64_t supervised, std::int64_t spare_bytes) {
   const std::int64_t row_bytes = LossHeadRun::row_bytes(head);
-  const std::int64_t rule = std::clamp<std::int64_t>(model::LossHeadOptions{}.chunk_bytes / row_bytes, 16, std::max<std::int64_t>(supervised, 16));
+  const std::int64_t rule = std::clamp<std::int64_t>(model::LossHeadOptions{}.chunk_bytes / row_bytes, 16,
+                                                     std::max<std::int64_t>(supervised, 16));
   std::vector<std::int64_t> rows = {rule};
   for (const std::int64_t more : {1024, 2048, 4096, 8192}) {
     if (more / 2 >= supervised || (more - rule) * chunk_row_bytes(head) > spare_bytes) break;
@@ -189,8 +197,8 @@ std::vector<std::int64_t> chunk_candidates(const at::Tensor& head, std::int64_t 
 
 }  // namespace
 
-AttentionBackends tune_attention(kernels::Tuner& tuner, const model::Decoder& decoder, const std::vector<std::int64_t>& lengths,
-                                 at::Device device) {
+AttentionBackends tune_attention(kernels::Tuner& tuner, const model::Decoder& decoder,
+                                 const std::vector<std::int64_t>& lengths, at::Device device) {
   AttentionRun attention(decoder, lengths, device);
   AttentionBackends chosen;
   const auto& windows = decoder.config.layer_window;
@@ -208,24 +216,28 @@ std::optional<std::int64_t> kept_loss_chunk(const at::Tensor& head, std::int64_t
   return {};
 }
 
-std::int64_t tune_loss_chunk(kernels::Tuner& tuner, const at::Tensor& head, std::int64_t supervised, std::int64_t spare_bytes) {
+std::int64_t tune_loss_chunk(kernels::Tuner& tuner, const at::Tensor& head, std::int64_t supervised,
+                             std::int64_t spare_bytes) {
   const std::vector<std::int64_t> rows = chunk_candidates(head, supervised, spare_bytes);
-  const std::string key = std::string("loss_head ") + name_of(head.scalar_type()) + with_number("vocabulary", head.size(0)) +
-                          with_number("hidden", head.size(1)) + with_number("rows", kernels::gemm_class(supervised));
+  const std::string key = std::string("loss_head ") + name_of(head.scalar_type()) +
+                          with_number("vocabulary", head.size(0)) + with_number("hidden", head.size(1)) +
+                          with_number("rows", kernels::gemm_class(supervised));
   const auto accepts = [&](const std::string& choice) {
     return std::any_of(rows.begin(), rows.end(), [&](std::int64_t m) { return std::to_string(m) == choice; });
   };
-  const auto chosen = tuner.choose({key, accepts, [&] {
-    std::vector<TuningCandidate> candidates;
-    if (rows.size() < 2) return candidates;
-    const auto loss_head = std::make_shared<LossHeadRun>(head, *std::max_element(rows.begin(), rows.end()));
-    // A chunk is computed whole however many of its rows there are.
-    for (const std::int64_t m : rows) {
-      const double num_chunks = std::ceil(static_cast<double>(supervised) / static_cast<double>(m));
-      candidates.push_back({std::to_string(m), [loss_head, m] { (*loss_head)(m); }, {}, num_chunks});
-    }
-    return candidates;
-  }});
+  const auto chosen =
+      tuner.choose({key, accepts, [&] {
+                      std::vector<TuningCandidate> candidates;
+                      if (rows.size() < 2) return candidates;
+                      const auto loss_head =
+                          std::make_shared<LossHeadRun>(head, *std::max_element(rows.begin(), rows.end()));
+                      // A chunk is computed whole however many of its rows there are.
+                      for (const std::int64_t m : rows) {
+                        const double num_chunks = std::ceil(static_cast<double>(supervised) / static_cast<double>(m));
+                        candidates.push_back({std::to_string(m), [loss_head, m] { (*loss_head)(m); }, {}, num_chunks});
+                      }
+                      return candidates;
+                    }});
   if (!chosen) return model::LossHeadOptions{}.chunk_bytes;
   std::int64_t chosen_rows = 0;
   std::from_chars(chosen->data(), chosen->data() + chosen->size(), chosen_rows);

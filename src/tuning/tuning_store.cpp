@@ -23,7 +23,9 @@ constexpr std::size_t kMostBytes = std::size_t{16} << 20;  // of a cache file; a
 json to_json(const TuningTable& table) {
   json choices = json::object();
   for (const auto& [key, tuned] : table) {
-    choices[key] = {{"choice", tuned.choice}, {"ms", tuned.ms}, {"default_ms", tuned.default_ms},
+    choices[key] = {{"choice", tuned.choice},
+                    {"ms", tuned.ms},
+                    {"default_ms", tuned.default_ms},
                     {"num_candidates", tuned.num_candidates}};
   }
   return choices;
@@ -35,8 +37,8 @@ constexpr int kTuningVersion = 3;
 TuningTable table_of(const json& choices) {
   TuningTable table;
   for (const auto& [key, tuned] : choices.items()) {
-    table[key] = {tuned.at("choice").get<std::string>(), tuned.at("ms").get<double>(), tuned.at("default_ms").get<double>(),
-                  tuned.at("num_candidates").get<int>()};
+    table[key] = {tuned.at("choice").get<std::string>(), tuned.at("ms").get<double>(),
+                  tuned.at("default_ms").get<double>(), tuned.at("num_candidates").get<int>()};
   }
   return table;
 }
@@ -49,7 +51,8 @@ std::string hash_of(const json& choices) { return hash128_hex(choices.dump()); }
 
 std::string file_name(const TuningMachine& machine) {
   std::string gpu = machine.gpu;
-  std::replace_if(gpu.begin(), gpu.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
+  std::replace_if(
+      gpu.begin(), gpu.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
   return "tuning-" + gpu + "-" + hash128_hex(machine.versions).substr(0, 12) + ".json";
 }
 
@@ -64,7 +67,8 @@ TuningMachine tuning_machine(const std::string& gpu_name, const kernels::CudaVer
 
 std::string tuning_text(const TuningMachine& machine, const TuningTable& table) {
   const json choices = to_json(table);
-  return json{{"gpu", machine.gpu}, {"versions", machine.versions}, {"choices", choices}, {"hash", hash_of(choices)}}.dump();
+  return json{{"gpu", machine.gpu}, {"versions", machine.versions}, {"choices", choices}, {"hash", hash_of(choices)}}
+      .dump();
 }
 
 TuningTable parse_tuning(const std::string& text, const TuningMachine& machine, const std::string& where) {

@@ -25,7 +25,8 @@ class InputFile {
   }
 
   void write(const std::uint8_t* data, std::size_t size) const {
-    std::ofstream(path_, std::ios::binary).write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+    std::ofstream(path_, std::ios::binary)
+        .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   }
   /// Another file of the same folder.
   void write_beside(const std::string& name, std::string_view bytes) const {

@@ -6,6 +6,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   lora_train::fuzz::render_template(
       "{% set ns = namespace(a=1) %}{% set xs = [3, 'b', 2.5] %}{% set m = messages[2] %}"
       "{% macro f(x, y=2) %}<{{ x }}{{ y }}>{% endmacro %}"
-      "{% for x in xs %}{% set ns.a = (" + expression + ") %}{{ ns.a }}{% endfor %}");
+      "{% for x in xs %}{% set ns.a = (" +
+      expression + ") %}{{ ns.a }}{% endfor %}");
   return 0;
 }

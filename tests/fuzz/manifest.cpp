@@ -1,8 +1,9 @@
 // manifest.json and trainer_state.json of a checkpoint. The manifest vouches for itself with a hash, which no mutation
 // gets right: so it is also looked at with the hash set right, as if somebody had forged it.
+#include "checkpoint/manifest.h"
+
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/manifest.h"
 #include "fuzz/refusal.h"
 #include "lora_train/base/hash.h"
 #include "support/memory_file_ops.h"

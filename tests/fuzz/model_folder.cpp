@@ -54,7 +54,8 @@ void check_weights_of(const model::ModelConfig& config, const std::vector<model:
 void check_index(const std::filesystem::path& path) {
   const auto index = storage::read_shard_index(path);
   for (const auto& file : index.files()) {
-    require(std::filesystem::path(file).filename() == file && !file.empty() && file != "..", "leads elsewhere: " + file);
+    require(std::filesystem::path(file).filename() == file && !file.empty() && file != "..",
+            "leads elsewhere: " + file);
   }
 }
 

@@ -8,8 +8,8 @@
 namespace lora_train::fuzz {
 
 inline int run_tokenizer_file(const InputFile& file, const std::uint8_t* data, std::size_t size) {
-  static const std::string texts[] = {"", " a", "Hello world! 123\n", "\xE4\xBD\xA0\xE5\xA5\xBD <s> </s> \xF0\x9F\x98\x80",
-                                      std::string(300, 'a')};
+  static const std::string texts[] = {"", " a", "Hello world! 123\n",
+                                      "\xE4\xBD\xA0\xE5\xA5\xBD <s> </s> \xF0\x9F\x98\x80", std::string(300, 'a')};
   file.write(data, size);
   try {
     const auto tokenizer = tokenizer::Tokenizer::load(file.folder());

@@ -12,12 +12,21 @@
 namespace {
 
 enum Call {
-  kMalloc, kFree, kHostAlloc, kMemcpy, kMemcpyAsync, kMemset, kStreamSynchronize, kDeviceSynchronize, kEventSynchronize,
+  kMalloc,
+  kFree,
+  kHostAlloc,
+  kMemcpy,
+  kMemcpyAsync,
+  kMemset,
+  kStreamSynchronize,
+  kDeviceSynchronize,
+  kEventSynchronize,
   kNumCalls
 };
 constexpr std::array<const char*, kNumCalls> kNames = {
-    "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaMemcpyAsync", "cudaMemset", "cudaStreamSynchronize",
-    "cudaDeviceSynchronize", "cudaEventSynchronize"};
+    "cudaMalloc",          "cudaFree",   "cudaHostAlloc",         "cudaMemcpy",
+    "cudaMemcpyAsync",     "cudaMemset", "cudaStreamSynchronize", "cudaDeviceSynchronize",
+    "cudaEventSynchronize"};
 
 std::array<std::atomic<long>, kNumCalls> counts{};
 
@@ -61,8 +70,12 @@ const Writer writer;
 extern "C" {
 int cudaMalloc(void** pointer, std::size_t bytes) { return counted<kMalloc>(pointer, bytes); }
 int cudaFree(void* pointer) { return counted<kFree>(pointer); }
-int cudaHostAlloc(void** pointer, std::size_t bytes, unsigned flags) { return counted<kHostAlloc>(pointer, bytes, flags); }
-int cudaMemcpy(void* to, const void* from, std::size_t bytes, int kind) { return counted<kMemcpy>(to, from, bytes, kind); }
+int cudaHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
+  return counted<kHostAlloc>(pointer, bytes, flags);
+}
+int cudaMemcpy(void* to, const void* from, std::size_t bytes, int kind) {
+  return counted<kMemcpy>(to, from, bytes, kind);
+}
 int cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, int kind, void* stream) {
   return counted<kMemcpyAsync>(to, from, bytes, kind, stream);
 }

@@ -19,8 +19,10 @@ class CapturedOnCpu : public kernels::Graph {
     auto graph = std::make_unique<CapturedOnCpu>();
     computed().clear();
     kernels::captured_work() = &graph->work_;
-    kernels::on_cpu::use_launch_sink([&work = graph->work_](std::function<void()> launch) { work.push_back(std::move(launch)); });
-    at::CallbackHandle callback = at::addThreadLocalCallback(at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}));
+    kernels::on_cpu::use_launch_sink(
+        [&work = graph->work_](std::function<void()> launch) { work.push_back(std::move(launch)); });
+    at::CallbackHandle callback =
+        at::addThreadLocalCallback(at::RecordFunctionCallback(&note).scopes({at::RecordScope::FUNCTION}));
     const auto stop = [&] {
       at::removeCallback(callback);
       kernels::on_cpu::use_launch_sink({});
@@ -54,9 +56,10 @@ class CapturedOnCpu : public kernels::Graph {
   }
   /// Views compute nothing.
   static std::unique_ptr<at::ObserverContext> note(const at::RecordFunction& function) {
-    static const std::set<std::string> views = {"aten::narrow", "aten::slice", "aten::select", "aten::t", "aten::transpose",
-                                                "aten::view", "aten::unflatten", "aten::as_strided", "aten::numpy_T",
-                                                "aten::alias", "aten::detach", "aten::unsqueeze", "aten::squeeze"};
+    static const std::set<std::string> views = {"aten::narrow",    "aten::slice", "aten::select",    "aten::t",
+                                                "aten::transpose", "aten::view",  "aten::unflatten", "aten::as_strided",
+                                                "aten::numpy_T",   "aten::alias", "aten::detach",    "aten::unsqueeze",
+                                                "aten::squeeze"};
     if (!views.contains(function.name())) computed().insert(function.name());
     return nullptr;
   }

@@ -89,7 +89,10 @@ class FaultyFileOps : public FileOps {
     if (!is_hit) return call(size);
     switch (fault_) {
       case Fault::kCrashBefore: has_crashed_ = true; return refuse(EIO);
-      case Fault::kCrashAfter: call(size); has_crashed_ = true; return refuse(EIO);
+      case Fault::kCrashAfter:
+        call(size);
+        has_crashed_ = true;
+        return refuse(EIO);
       case Fault::kIoError: return refuse(EIO);
       case Fault::kNoSpace: return refuse(ENOSPC);
       case Fault::kInterrupted: return refuse(EINTR);

@@ -121,7 +121,8 @@ template <class T>
     }
   }
   if (largest > 0 && worst <= tolerance * largest) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "off by " << worst << ", largest value " << largest << ", tolerance " << tolerance;
+  return ::testing::AssertionFailure() << "off by " << worst << ", largest value " << largest << ", tolerance "
+                                       << tolerance;
 }
 
 template <class T>

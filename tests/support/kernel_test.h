@@ -21,9 +21,7 @@ struct Place {
 
   /// Values rounded to the dtype, on the device, rows strided: by whole packs of 16 bytes where a row is whole packs, so
   /// that both ways of our CUDA kernels are taken.
-  at::Tensor put(const at::Tensor& t) const {
-    return with_row_gaps(t.to(at::Device(device), dtype));
-  }
+  at::Tensor put(const at::Tensor& t) const { return with_row_gaps(t.to(at::Device(device), dtype)); }
   at::Tensor empty(at::IntArrayRef sizes) const { return put(at::full(sizes, 7.0)); }
   at::Tensor statistic(at::IntArrayRef sizes) const {
     return at::full(sizes, 7.0, at::device(device).dtype(dtype == at::kDouble ? at::kDouble : at::kFloat));
@@ -59,12 +57,12 @@ class KernelTest : public ::testing::TestWithParam<Place> {
 };
 
 /// One instantiation per test file.
-#define LORA_TRAIN_EVERY_PLACE(Suite)                                                                                 \
-  INSTANTIATE_TEST_SUITE_P(EveryPlace, Suite,                                                                         \
-                           ::testing::Values(Place{at::kCPU, at::kFloat}, Place{at::kCPU, at::kBFloat16},             \
-                                             Place{at::kCPU, at::kDouble}, Place{at::kCUDA, at::kFloat},              \
-                                             Place{at::kCUDA, at::kBFloat16}, Place{at::kCPU, at::kFloat, true},      \
-                                             Place{at::kCPU, at::kBFloat16, true}),                                   \
-                           place_name)
+#define LORA_TRAIN_EVERY_PLACE(Suite)                                                                              \
+  INSTANTIATE_TEST_SUITE_P(                                                                                        \
+      EveryPlace, Suite,                                                                                           \
+      ::testing::Values(Place{at::kCPU, at::kFloat}, Place{at::kCPU, at::kBFloat16}, Place{at::kCPU, at::kDouble}, \
+                        Place{at::kCUDA, at::kFloat}, Place{at::kCUDA, at::kBFloat16},                             \
+                        Place{at::kCPU, at::kFloat, true}, Place{at::kCPU, at::kBFloat16, true}),                  \
+      place_name)
 
 }  // namespace lora_train::testing_support

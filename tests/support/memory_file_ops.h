@@ -117,7 +117,9 @@ class MemoryFileOps : public FileOps {
   }
   int kind(const std::string& path, PathKind& kind) override {
     const int node = find(path);
-    kind = node < 0 ? PathKind::kNone : nodes_[static_cast<std::size_t>(node)].is_folder ? PathKind::kFolder : PathKind::kFile;
+    kind = node < 0                                           ? PathKind::kNone
+           : nodes_[static_cast<std::size_t>(node)].is_folder ? PathKind::kFolder
+                                                              : PathKind::kFile;
     return 0;
   }
   int free_bytes(const std::string&, std::uint64_t& bytes) override {
@@ -150,7 +152,8 @@ class MemoryFileOps : public FileOps {
       data = durable_data;
       names = durable_names;
       for (Change change : picked(changes, random)) {
-        if (change.kind == Change::kWrite && random() % 4 == 0) change.bytes.resize(random() % (change.bytes.size() + 1));
+        if (change.kind == Change::kWrite && random() % 4 == 0)
+          change.bytes.resize(random() % (change.bytes.size() + 1));
         apply(change, data);
       }
       for (const NameChange& change : picked(name_changes, random)) apply(change, names);

@@ -10,8 +10,10 @@ namespace lora_train::testing_support {
 /// Its tensors differ from step to step. What contents() returns points into the object.
 class SmallCheckpoint {
  public:
-  explicit SmallCheckpoint(std::int64_t step, std::size_t num_values = 200) : step_(step), bytes_(4 * num_values, '\0') {
-    for (std::size_t i = 0; i < bytes_.size(); ++i) bytes_[i] = static_cast<char>(i * 7 + static_cast<std::size_t>(step) * 31);
+  explicit SmallCheckpoint(std::int64_t step, std::size_t num_values = 200)
+      : step_(step), bytes_(4 * num_values, '\0') {
+    for (std::size_t i = 0; i < bytes_.size(); ++i)
+      bytes_[i] = static_cast<char>(i * 7 + static_cast<std::size_t>(step) * 31);
   }
 
   checkpoint::Contents contents() const {

@@ -18,7 +18,9 @@ inline at::Tensor uniform(at::IntArrayRef sizes, std::uint64_t seed, at::ScalarT
 }
 
 /// A copy in fp64 on the CPU.
-inline at::Tensor f64(const at::Tensor& t) { return t.to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true); }
+inline at::Tensor f64(const at::Tensor& t) {
+  return t.to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+}
 
 /// 8 elements after rows that are a multiple of 8 wide, else 3.
 inline int64_t row_gap(const at::Tensor& t) {

@@ -25,8 +25,8 @@ constexpr double kTightFloatTolerance = 1e-6;
 /// A reference of norm zero fails: nothing would be tested (all-zero gradients pass any absolute tolerance).
 inline ::testing::AssertionResult is_close(const at::Tensor& got, const at::Tensor& reference, double tolerance) {
   if (got.sizes() != reference.sizes()) {
-    return ::testing::AssertionFailure() << "shapes differ: " << (std::ostringstream() << got.sizes() << " and "
-                                                                                       << reference.sizes()).str();
+    return ::testing::AssertionFailure() << "shapes differ: "
+                                         << (std::ostringstream() << got.sizes() << " and " << reference.sizes()).str();
   }
   const auto want = reference.to(at::kCPU, at::kDouble), difference = got.to(at::kCPU, at::kDouble) - want;
   const double norm = want.norm().item<double>(), error = difference.norm().item<double>();

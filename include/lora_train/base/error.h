@@ -42,22 +42,22 @@ class Error : public std::runtime_error {
   std::string where_;
 };
 
-#define LORA_TRAIN_ERROR(Name, kind_name, code)                                                     \
-  class Name : public Error {                                                                       \
-   public:                                                                                          \
+#define LORA_TRAIN_ERROR(Name, kind_name, code)                                                   \
+  class Name : public Error {                                                                     \
+   public:                                                                                        \
     Name(std::string where, std::string message) : Error(std::move(where), std::move(message)) {} \
-    const char* kind() const override { return kind_name; }                                         \
-    ExitCode exit_code() const override { return code; }                                            \
+    const char* kind() const override { return kind_name; }                                       \
+    ExitCode exit_code() const override { return code; }                                          \
   }
 
-LORA_TRAIN_ERROR(ConfigError, "config", ExitCode::kUsage);     ///< usage or profile; where = file:line or flag
-LORA_TRAIN_ERROR(DataError, "data", ExitCode::kData);          ///< dataset rows; where = file:line or file:line:byte
-LORA_TRAIN_ERROR(FormatError, "format", ExitCode::kFormat);    ///< model, tokenizer, adapter, checkpoint files
-LORA_TRAIN_ERROR(IoError, "io", ExitCode::kIo);                ///< the operating system refused; message ends in strerror
-LORA_TRAIN_ERROR(DeviceError, "device", ExitCode::kDevice);    ///< CUDA, NCCL, memory
-LORA_TRAIN_ERROR(NumericError, "numeric", ExitCode::kNumeric); ///< non-finite loss or gradient
-LORA_TRAIN_ERROR(StopError, "stopped", ExitCode::kStopped);    ///< asked to stop; where = by what (base/stop_request.h)
-LORA_TRAIN_ERROR(ShapeError, "internal", ExitCode::kInternal); ///< a tensor has not the promised shape: our bug
+LORA_TRAIN_ERROR(ConfigError, "config", ExitCode::kUsage);   ///< usage or profile; where = file:line or flag
+LORA_TRAIN_ERROR(DataError, "data", ExitCode::kData);        ///< dataset rows; where = file:line or file:line:byte
+LORA_TRAIN_ERROR(FormatError, "format", ExitCode::kFormat);  ///< model, tokenizer, adapter, checkpoint files
+LORA_TRAIN_ERROR(IoError, "io", ExitCode::kIo);              ///< the operating system refused; message ends in strerror
+LORA_TRAIN_ERROR(DeviceError, "device", ExitCode::kDevice);  ///< CUDA, NCCL, memory
+LORA_TRAIN_ERROR(NumericError, "numeric", ExitCode::kNumeric);  ///< non-finite loss or gradient
+LORA_TRAIN_ERROR(StopError, "stopped", ExitCode::kStopped);  ///< asked to stop; where = by what (base/stop_request.h)
+LORA_TRAIN_ERROR(ShapeError, "internal", ExitCode::kInternal);  ///< a tensor has not the promised shape: our bug
 
 #undef LORA_TRAIN_ERROR
 

@@ -15,7 +15,8 @@ enum class PathKind { kNone, kFile, kFolder, kOther };
 class FileOps {
  public:
   virtual ~FileOps() = default;
-  virtual int open(const std::string& path, int flags) = 0;  ///< new files have the mode that umask leaves; O_CLOEXEC is added
+  virtual int open(const std::string& path,
+                   int flags) = 0;  ///< new files have the mode that umask leaves; O_CLOEXEC is added
   virtual std::ptrdiff_t read(int fd, void* buffer, std::size_t size) = 0;
   virtual std::ptrdiff_t write(int fd, const void* bytes, std::size_t size) = 0;
   virtual int allocate(int fd, std::size_t size) = 0;  ///< fallocate(2) from 0
@@ -28,8 +29,8 @@ class FileOps {
   virtual int make_folder(const std::string& path) = 0;
   virtual int remove_folder(const std::string& path) = 0;
   virtual int list(const std::string& path, std::vector<std::string>& names) = 0;  ///< without . and ..; any order
-  virtual int kind(const std::string& path, PathKind& kind) = 0;                   ///< of the path itself, links not followed
-  virtual int free_bytes(const std::string& folder, std::uint64_t& bytes) = 0;     ///< statvfs: for this user
+  virtual int kind(const std::string& path, PathKind& kind) = 0;  ///< of the path itself, links not followed
+  virtual int free_bytes(const std::string& folder, std::uint64_t& bytes) = 0;  ///< statvfs: for this user
 };
 
 /// What every file function of base uses.

@@ -17,11 +17,15 @@ inline std::uint16_t to_bf16(float value) {
 }
 
 inline float from_f16(std::uint16_t bits) {
-  const auto exponent = static_cast<std::uint32_t>(bits >> 10 & 0x1F), fraction = static_cast<std::uint32_t>(bits & 0x3FF);
+  const auto exponent = static_cast<std::uint32_t>(bits >> 10 & 0x1F),
+             fraction = static_cast<std::uint32_t>(bits & 0x3FF);
   float size = 0;
-  if (exponent == 0) size = static_cast<float>(fraction) * 0x1p-24F;
-  else if (exponent == 31) size = std::bit_cast<float>(0x7F800000U | fraction << 13);
-  else size = std::bit_cast<float>((exponent + 112) << 23 | fraction << 13);
+  if (exponent == 0)
+    size = static_cast<float>(fraction) * 0x1p-24F;
+  else if (exponent == 31)
+    size = std::bit_cast<float>(0x7F800000U | fraction << 13);
+  else
+    size = std::bit_cast<float>((exponent + 112) << 23 | fraction << 13);
   return (bits & 0x8000) != 0 ? -size : size;
 }
 

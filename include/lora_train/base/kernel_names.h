@@ -8,7 +8,7 @@ namespace lora_train {
 
 enum class KernelName {
   kRmsNorm,
-  kRope,  ///< with the norm of q and k heads
+  kRope,    ///< with the norm of q and k heads
   kSwiglu,  ///< gated activations, GeGLU too
   kEmbedding,
   kCrossEntropy,
@@ -19,7 +19,7 @@ enum class KernelName {
   kGemm,  ///< matrix products: cuBLASLt on a GPU; the reference is ATen's
 };
 
-constexpr std::array<std::string_view, 10> kKernelNames = {"rms_norm", "rope",    "swiglu", "embedding", "cross_entropy",
-                                                           "lora",     "dropout", "adamw",  "cast",      "gemm"};
+constexpr std::array<std::string_view, 10> kKernelNames = {
+    "rms_norm", "rope", "swiglu", "embedding", "cross_entropy", "lora", "dropout", "adamw", "cast", "gemm"};
 
 }  // namespace lora_train

@@ -41,14 +41,14 @@ struct BenchBound {
 };
 
 struct BenchSpeed {
-  double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  ///< median, 10th and 90th percentile
+  double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;                 ///< median, 10th and 90th percentile
   double tokens_per_s = 0, tokens_per_s_p10 = 0, tokens_per_s_p90 = 0;  ///< documents only: there is no padding
-  double peak_memory_gib = 0;       ///< of the GPU; 0 on a CPU
+  double peak_memory_gib = 0;                                           ///< of the GPU; 0 on a CPU
   double peak_host_memory_gib = 0;
   std::optional<double> idle_share = {};  ///< of a GPU: part of the step in which it had nothing to do
-  double gemm_flops_per_s = 0;      ///< plain products of the same shapes, in this process
-  double gemm_share = 0;            ///< required FLOPs of the step at that rate / step time
-  double linears_share = 0;         ///< required FLOPs of the linears at that rate / time in classes gemm and lora
+  double gemm_flops_per_s = 0;            ///< plain products of the same shapes, in this process
+  double gemm_share = 0;                  ///< required FLOPs of the step at that rate / step time
+  double linears_share = 0;  ///< required FLOPs of the linears at that rate / time in classes gemm and lora
   double first_loss = 0, last_loss = 0;
 };
 

@@ -31,8 +31,9 @@ struct TrainState {
   std::optional<std::int64_t> eval_step;  ///< of the last evaluation that came to its end
   double loss_sum = 0;                    ///< since the last logged step: sum over supervised tokens by their weights
   double loss_weight = 0;                 ///< sum of these weights; "loss_tokens" in the file
-  std::int64_t loss_chunk_rows = 0;       ///< rows of a chunk of the loss head, on which the last bits depend; 0: not known
-  std::string tuning;  ///< JSON object: what was chosen by measuring, so that a resumed run chooses the same; empty: nothing
+  std::int64_t loss_chunk_rows = 0;  ///< rows of a chunk of the loss head, on which the last bits depend; 0: not known
+  std::string
+      tuning;  ///< JSON object: what was chosen by measuring, so that a resumed run chooses the same; empty: nothing
 };
 
 /// Hashes of what the run reads. A difference on resume names what changed. Empty: there is none.

@@ -14,8 +14,8 @@ namespace lora_train::checkpoint {
 struct SaveResult {
   std::int64_t step = 0;
   std::filesystem::path folder;
-  double durable_s = 0;             ///< from start() until it was on the disk and read back
-  std::exception_ptr error;         ///< null: it is saved
+  double durable_s = 0;      ///< from start() until it was on the disk and read back
+  std::exception_ptr error;  ///< null: it is saved
 };
 
 /// Writes one checkpoint at a time in a thread of its own and rotates after each that verifies. To be called from one
@@ -24,8 +24,8 @@ class Saver {
  public:
   struct Options {
     std::filesystem::path output_dir;
-    std::optional<std::int64_t> keep;                ///< save_total_limit; nothing = all
-    std::vector<std::filesystem::path> sync_first;   ///< see save()
+    std::optional<std::int64_t> keep;               ///< save_total_limit; nothing = all
+    std::vector<std::filesystem::path> sync_first;  ///< see save()
   };
   explicit Saver(Options options) : options_(std::move(options)) {}
   /// Waits for the save under way.

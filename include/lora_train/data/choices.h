@@ -34,6 +34,7 @@ struct ChoiceSet {
 /// template up to where the assistant begins; choices follow the prompt as they are, and nothing follows them. field_map
 /// renames prompt, messages, choices and answer.
 /// Throws DataError (where = file:line) for every other row, and for one of more than max_tokens tokens (0 = any number).
-std::vector<ChoiceSet> read_choice_sets(const DataOptions& options, const PromptOptions& prompts, std::int64_t max_tokens);
+std::vector<ChoiceSet> read_choice_sets(const DataOptions& options, const PromptOptions& prompts,
+                                        std::int64_t max_tokens);
 
 }  // namespace lora_train::data

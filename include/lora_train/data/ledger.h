@@ -9,13 +9,13 @@ namespace lora_train::data {
 
 /// Why a row was lost or changed.
 enum class LedgerReason {
-  kBadRow,       ///< malformed, dropped under on_bad_row: drop
-  kOverlength,   ///< longer than max_seq_len, dropped under overlength: drop
-  kTruncated,    ///< longer than max_seq_len, its tail cut under overlength: truncate; the row is still trained
-  kFullyMasked,  ///< no label to train on (no assistant turn, or it lies in the cut tail)
-  kNotRendered,  ///< the chat template left out a message's content; the row is still trained
-  kDuplicate,    ///< an earlier row of the training data has the same tokens and labels; the row is still trained
-  kInValidation, ///< an evaluation set has the same row; it is still trained
+  kBadRow,        ///< malformed, dropped under on_bad_row: drop
+  kOverlength,    ///< longer than max_seq_len, dropped under overlength: drop
+  kTruncated,     ///< longer than max_seq_len, its tail cut under overlength: truncate; the row is still trained
+  kFullyMasked,   ///< no label to train on (no assistant turn, or it lies in the cut tail)
+  kNotRendered,   ///< the chat template left out a message's content; the row is still trained
+  kDuplicate,     ///< an earlier row of the training data has the same tokens and labels; the row is still trained
+  kInValidation,  ///< an evaluation set has the same row; it is still trained
 };
 
 /// "bad_row", "overlength", "truncated", "fully_masked", "not_rendered", "duplicate", "in_validation": the

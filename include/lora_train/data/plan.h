@@ -48,8 +48,8 @@ struct StepPlan {
   int epoch = 0;          ///< from 0
   std::int64_t num_rows = 0, num_documents = 0, num_tokens = 0;
   std::int64_t num_supervised = 0;  ///< > 0
-  double weight_sum = 0;            ///< of the supervised tokens: denominator of the loss. num_supervised without weights
-  double epoch_after = 0;           ///< epochs done when this step is done: 1.0 after the last step of the first
+  double weight_sum = 0;   ///< of the supervised tokens: denominator of the loss. num_supervised without weights
+  double epoch_after = 0;  ///< epochs done when this step is done: 1.0 after the last step of the first
   /// At least one; on every rank as many. A micro-batch may be empty where there are fewer rows than it takes.
   std::vector<MicroBatchPlan> micro_batches;
 };

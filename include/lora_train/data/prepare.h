@@ -69,7 +69,7 @@ struct PreparedData {
   std::string loss_description;  ///< for people: "assistant turns of chats"
   /// Of chats: the token that ends an assistant turn. Warnings about it were logged.
   std::optional<std::int32_t> stop_token_id;
-  std::string fingerprint;       ///< hash128 over the bytes of all training files and every option that matters
+  std::string fingerprint;  ///< hash128 over the bytes of all training files and every option that matters
 
   /// Whether a token of any set counts for other than 1 in the loss.
   bool has_weights() const;

@@ -16,7 +16,7 @@ struct PromptOptions {
   const tokenizer::Tokenizer* tokenizer = nullptr;         ///< never null
   const tokenizer::ChatTemplate* chat_template = nullptr;  ///< null: the folder has none
   bool raw = false;                                        ///< text as it is (with BOS where the tokenizer adds one)
-  std::string system;                                      ///< comes before chats that have no system message; "" = none
+  std::string system;  ///< comes before chats that have no system message; "" = none
 };
 
 struct Prompt {

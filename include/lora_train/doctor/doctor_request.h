@@ -12,8 +12,8 @@ struct DoctorRequest {
 /// One of our kernels against its reference, on the device and in the dtype that `name` says: "rms_norm forward fp32".
 struct KernelCheck {
   std::string name;
-  std::string shape;         ///< "N=37 D=896"
-  double max_error = 0;      ///< largest of its outputs' |own - reference| / |reference| (Euclidean norms)
+  std::string shape;     ///< "N=37 D=896"
+  double max_error = 0;  ///< largest of its outputs' |own - reference| / |reference| (Euclidean norms)
   double tolerance = 0;
   double own_us = 0, reference_us = 0;  ///< of one call
   bool passed = false;

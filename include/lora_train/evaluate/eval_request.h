@@ -22,7 +22,7 @@ struct EvalRequest {
   Profile profile;
   std::filesystem::path adapter;  ///< PEFT folder; empty = the base model
   EvalTasks tasks = {};
-  bool quiet = false;             ///< no progress bar
+  bool quiet = false;  ///< no progress bar
 };
 
 /// Forced choice among given completions, by summed log probabilities.
@@ -46,7 +46,7 @@ struct EvalResult {
   std::string name;
   double loss = 0, perplexity = 0, token_accuracy = 0, ece = 0;
   long long num_tokens = 0;
-  double weight_sum = 0;  ///< of these tokens in the loss
+  double weight_sum = 0;                          ///< of these tokens in the loss
   long long num_rows_cut = 0, num_rows_lost = 0;  ///< overlength: truncate; every reason that the ledger has
   std::optional<ChoiceFigures> choices = {};
   std::optional<MatchFigures> exact_match = {};

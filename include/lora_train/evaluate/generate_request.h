@@ -15,7 +15,7 @@ struct GeneratePrompt {
   std::vector<std::int32_t> ids;
   std::int64_t index = 0;  ///< in the whole file of prompts: keys the sampler
   std::int64_t max_new_tokens = 0;
-  std::string name;        ///< for messages: "prompts.jsonl:3"
+  std::string name;  ///< for messages: "prompts.jsonl:3"
 };
 
 struct GenerateRequest {

@@ -25,8 +25,8 @@ struct GeneratorLimits {
 };
 
 struct Prompt {
-  std::vector<std::int32_t> ids;    ///< not empty
-  std::int64_t index = 0;           ///< keys the sampler: its number in the whole file, whatever part of it is asked for
+  std::vector<std::int32_t> ids;  ///< not empty
+  std::int64_t index = 0;         ///< keys the sampler: its number in the whole file, whatever part of it is asked for
   std::int64_t max_new_tokens = 0;  ///< at least 1
   std::string name = {};            ///< for messages: "prompts.jsonl:3"; empty: "prompt <index>"
 };
@@ -34,8 +34,8 @@ struct Prompt {
 struct GenerateOptions {
   SamplingOptions sampling;
   std::vector<std::int32_t> stop_ids = {};  ///< end a completion
-  bool use_adapter = true;          ///< false: the base model, from the same weights
-  bool log_probabilities = false;   ///< fills Completion::log_probability
+  bool use_adapter = true;                  ///< false: the base model, from the same weights
+  bool log_probabilities = false;           ///< fills Completion::log_probability
 };
 
 enum class StopReason {
@@ -47,7 +47,7 @@ enum class StopReason {
 struct Completion {
   std::vector<std::int32_t> ids;  ///< new tokens, the stop token included
   StopReason reason = StopReason::kLength;
-  double log_probability = 0;     ///< sum over ids of their log probability before temperature and the rest; if asked for
+  double log_probability = 0;  ///< sum over ids of their log probability before temperature and the rest; if asked for
 };
 
 /// Called in the thread that called run(). `prompt` is the position in the span of prompts. All may be empty.
@@ -85,8 +85,7 @@ class Generator {
  public:
   /// `weights`, adapter columns written, must outlive the generator.
   Generator(const model::ModelConfig& config, const model::ModelShape& shape, model::BaseWeights& weights,
-            const GeneratorLimits& limits = {},
-            kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto);
+            const GeneratorLimits& limits = {}, kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto);
   ~Generator();
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;

@@ -33,6 +33,6 @@ struct AdamWOptions {
 /// Contracts in measure_gradients and adamw_step of module optim. Call only after implementation_for returned kCuda.
 void native_measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& scalars);
 void native_adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                    const AdamWOptions& options, std::span<const ParameterBlock> blocks, const at::Tensor& scalars);
+                       const AdamWOptions& options, std::span<const ParameterBlock> blocks, const at::Tensor& scalars);
 
 }  // namespace lora_train::kernels

@@ -63,8 +63,8 @@ struct CudnnShape {
 
 /// cuDNN's verdict on the forward and the backward graph of a shape.
 struct CudnnPlan {
-  std::string refusal;  ///< empty: both are supported
-  std::string engines;  ///< "eng2_k24=7 eng6_k24=26"
+  std::string refusal;                                 ///< empty: both are supported
+  std::string engines;                                 ///< "eng2_k24=7 eng6_k24=26"
   std::int64_t forward_bytes = 0, backward_bytes = 0;  ///< workspaces
 };
 
@@ -95,7 +95,8 @@ struct CudaLibrary {
   CudaAttention fa2, efficient, cudnn;
   /// Checks the graphs of a shape without a device: `gpu_json` describes one as cuDNN serialises it. Needs a libcuda.so.1, a
   /// stub will do. Workspaces are known after compilation, which takes seconds.
-  CudnnPlan (*check_cudnn_plan)(const CudnnShape& shape, const std::string& gpu_json, int sm_version, bool with_compilation);
+  CudnnPlan (*check_cudnn_plan)(const CudnnShape& shape, const std::string& gpu_json, int sm_version,
+                                bool with_compilation);
   const NativeKernels* native_kernels;
   std::unique_ptr<Graph> (*capture)(const std::function<void()>& body);  ///< kernels/graph.h
 };

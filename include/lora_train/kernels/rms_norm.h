@@ -28,10 +28,11 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
                        at::Tensor& dx, bool accumulate, at::Tensor* dweight, double weight_offset = 0);
 
 /// The same in device-agnostic ATen code: obvious, any device, not fast.
-void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y, at::Tensor& rstd,
-                                double weight_offset = 0);
-void rms_norm_add_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& residual,
-                                    at::Tensor& y, at::Tensor& rstd, double weight_offset = 0);
+void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y,
+                                at::Tensor& rstd, double weight_offset = 0);
+void rms_norm_add_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps,
+                                    const at::Tensor& residual, at::Tensor& y, at::Tensor& rstd,
+                                    double weight_offset = 0);
 void rms_norm_backward_reference(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                                  const at::Tensor& rstd, at::Tensor& dx, bool accumulate, at::Tensor* dweight,
                                  double weight_offset = 0);

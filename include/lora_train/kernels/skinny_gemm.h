@@ -11,6 +11,6 @@ namespace lora_train::kernels {
 /// On a CPU in fp32 and bf16 each output is one fp32 sum, rounded once, in an order that does not depend on M or on the thread
 /// count: a row has the same bits alone and in a batch (batch-invariant). Elsewhere this is gemm() (gemm.h).
 void skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
-                     at::Tensor& y, double alpha = 1);
+                 at::Tensor& y, double alpha = 1);
 
 }  // namespace lora_train::kernels

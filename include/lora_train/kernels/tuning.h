@@ -27,8 +27,9 @@ using TuningTable = std::map<std::string, Tuned>;
 struct TuningCandidate {
   std::string choice;
   std::function<void()> run;
-  std::function<std::string()> check = {};  ///< returns why its result is wrong, or an empty string; called once, after the first run
-  double weight = 1;                        ///< runs that the same work would take
+  std::function<std::string()> check =
+      {};             ///< returns why its result is wrong, or an empty string; called once, after the first run
+  double weight = 1;  ///< runs that the same work would take
 };
 
 /// One choice to make.

@@ -14,20 +14,20 @@
 namespace lora_train::kernels {
 
 enum class WorkClass {
-  kGemm,       ///< products of activations with a weight
-  kLora,       ///< products with one thin side: S = x A^T, dA, dB, dx += dS A
+  kGemm,  ///< products of activations with a weight
+  kLora,  ///< products with one thin side: S = x A^T, dA, dB, dx += dS A
   kAttention,
   kNorm,
-  kRope,       ///< with the norm of q and k heads
+  kRope,  ///< with the norm of q and k heads
   kSwiglu,
-  kLoss,       ///< cross entropy, and the rows of the loss head
+  kLoss,  ///< cross entropy, and the rows of the loss head
   kEmbedding,
   kDropout,
   kOptimizer,  ///< gradient norm, update, and what is made of the new masters
   kCopy
 };
-constexpr std::array<std::string_view, 11> kWorkClassNames = {"gemm", "lora",      "attention", "norm",      "rope", "swiglu",
-                                                              "loss", "embedding", "dropout",   "optimizer", "copy"};
+constexpr std::array<std::string_view, 11> kWorkClassNames = {
+    "gemm", "lora", "attention", "norm", "rope", "swiglu", "loss", "embedding", "dropout", "optimizer", "copy"};
 
 /// One tensor of a call, and its memory traffic.
 struct WorkOperand {

@@ -21,11 +21,13 @@ enum class SaveDtype { kFloat32, kBFloat16 };
 
 /// Both files, to be written. They point into `parameters` (bf16: hold a copy); NaN and infinity are found while they are
 /// written (NumericError naming the tensor).
-std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config, const std::vector<std::string>& target_modules,
+std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
+                                                const std::vector<std::string>& target_modules,
                                                 const model::Trainables& parameters, SaveDtype dtype);
 
 /// PEFT's initial values: A Kaiming-uniform with a = sqrt(5), that is U(-1/sqrt(in), 1/sqrt(in)); B zero. Drawn on the
 /// host from Philox (seed, parameter name; counter = row, column / 4), the same on every machine.
-void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed, model::Trainables& parameters);
+void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed,
+                         model::Trainables& parameters);
 
 }  // namespace lora_train::lora

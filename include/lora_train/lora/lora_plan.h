@@ -14,15 +14,16 @@ namespace lora_train::lora {
 
 /// What a profile or an adapter_config.json says. One of the three target members is set.
 struct LoraOptions {
-  std::string file;                          ///< adapter_config.json they were read from; empty: the profile
-  bool all_linear = false;                   ///< every linear of the decoder layers, not the head
-  std::vector<std::string> target_names;     ///< exact module name or its end after a dot
-  std::optional<std::string> target_regex;   ///< must match the whole module name
+  std::string file;                         ///< adapter_config.json they were read from; empty: the profile
+  bool all_linear = false;                  ///< every linear of the decoder layers, not the head
+  std::vector<std::string> target_names;    ///< exact module name or its end after a dot
+  std::optional<std::string> target_regex;  ///< must match the whole module name
   std::int64_t r = 16;
   double alpha = 32;
   double dropout = 0;
   bool use_rslora = false;
-  std::vector<std::pair<std::string, std::int64_t>> rank_pattern;  ///< regex, matched at the end of the name; first wins
+  std::vector<std::pair<std::string, std::int64_t>>
+      rank_pattern;  ///< regex, matched at the end of the name; first wins
   std::vector<std::pair<std::string, double>> alpha_pattern;
 };
 
@@ -46,7 +47,8 @@ void check_patterns(const LoraOptions& options, const model::ModelConfig& config
 
 /// The last name parts of the targeted linears, sorted, each once: "down_proj", "q_proj"; or full paths where a short
 /// name would also match a linear that has no adapter. What adapter_config.json's target_modules lists.
-std::vector<std::string> explicit_targets(const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config);
+std::vector<std::string> explicit_targets(const std::vector<model::AdapterSpec>& specs,
+                                          const model::ModelConfig& config);
 
 /// Layers below the first adapter need no backward.
 std::int64_t first_adapted_layer(const std::vector<model::AdapterSpec>& specs);

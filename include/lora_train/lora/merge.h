@@ -14,10 +14,10 @@
 namespace lora_train::lora {
 
 struct MergeRequest {
-  std::filesystem::path model;       ///< Hugging Face folder
-  std::filesystem::path adapter;     ///< PEFT folder
-  std::filesystem::path output_dir;  ///< new or empty, or with `overwrite` what an earlier merge wrote
-  std::string model_name;            ///< for README.md: org/name, or a path
+  std::filesystem::path model;          ///< Hugging Face folder
+  std::filesystem::path adapter;        ///< PEFT folder
+  std::filesystem::path output_dir;     ///< new or empty, or with `overwrite` what an earlier merge wrote
+  std::string model_name;               ///< for README.md: org/name, or a path
   std::optional<storage::DType> dtype;  ///< kBF16, kF16 or kF32 for every weight; unset: each as the model has it
   bool overwrite = false;
 };
@@ -31,9 +31,9 @@ struct MergeHooks {
 };
 
 struct MergeResult {
-  std::filesystem::path folder;   ///< absolute
-  std::int64_t num_tensors = 0;   ///< written
-  std::int64_t num_merged = 0;    ///< of these, changed by the adapter
+  std::filesystem::path folder;  ///< absolute
+  std::int64_t num_tensors = 0;  ///< written
+  std::int64_t num_merged = 0;   ///< of these, changed by the adapter
   std::uint64_t weight_bytes = 0;
   std::int64_t num_files = 0;
 };
@@ -57,8 +57,8 @@ struct PortableRequest {
 struct PortableResult {
   std::filesystem::path folder;
   std::int64_t num_linears = 0;
-  std::int64_t num_padded = 0;   ///< of these, of a rank below `rank`: filled up with zeros
-  std::int64_t num_rescaled = 0; ///< whose scale was multiplied into B (one rounding in fp32)
+  std::int64_t num_padded = 0;    ///< of these, of a rank below `rank`: filled up with zeros
+  std::int64_t num_rescaled = 0;  ///< whose scale was multiplied into B (one rounding in fp32)
   std::int64_t rank = 0;
   double alpha = 0;
 };

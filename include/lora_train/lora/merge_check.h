@@ -14,9 +14,9 @@ struct MergeCheckRequest {
 };
 
 struct MergeCheck {
-  double max_difference = 0;            ///< of two logits, over all positions and the whole vocabulary
-  double max_logit = 0;                 ///< largest |logit| of base and adapter, to compare with
-  std::size_t row = 0, position = 0;    ///< where the largest difference is
+  double max_difference = 0;          ///< of two logits, over all positions and the whole vocabulary
+  double max_logit = 0;               ///< largest |logit| of base and adapter, to compare with
+  std::size_t row = 0, position = 0;  ///< where the largest difference is
   std::int64_t num_positions = 0;
   std::int64_t num_argmax_changed = 0;  ///< positions where another token is the most likely
 };

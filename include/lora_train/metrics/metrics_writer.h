@@ -60,8 +60,8 @@ struct EvalRecord {
 struct CheckpointRecord {
   long long step = 0;
   std::string path = {};  ///< relative to output_dir
-  double save_s = 0;   ///< until it was on the disk and read back
-  double stall_s = 0;  ///< how long training stood still for it
+  double save_s = 0;      ///< until it was on the disk and read back
+  double stall_s = 0;     ///< how long training stood still for it
   double time = 0;
 };
 

@@ -13,7 +13,7 @@ struct ProgressState {
   std::optional<double> loss = {};  ///< mean since the last logged step, or of the step; none: what is done has no loss
   double steps_per_s = 0;
   double tokens_per_s = 0;
-  double eta_s = 0;  ///< time left
+  double eta_s = 0;           ///< time left
   const char* unit = "step";  ///< what is counted, in the plain line
 };
 

@@ -13,9 +13,9 @@ namespace lora_train::metrics {
 /// A "train" line.
 struct LoggedStep {
   long long step = 0;
-  double tokens = 0;      ///< fed to the model up to here; estimated where not every step is logged
-  double elapsed_s = 0;   ///< up to here, in all processes of the run
-  double num_labels = 1;  ///< weight of the loss: the step's supervised tokens
+  double tokens = 0;                ///< fed to the model up to here; estimated where not every step is logged
+  double elapsed_s = 0;             ///< up to here, in all processes of the run
+  double num_labels = 1;            ///< weight of the loss: the step's supervised tokens
   std::optional<double> loss = {};  ///< loss_mean, per supervised token since the last logged step
   std::optional<double> grad_norm = {}, learning_rate = {}, tokens_per_s = {}, step_ms = {}, data_wait_ms = {};
   std::optional<double> memory_gib = {};
@@ -50,7 +50,7 @@ struct RunRecord {
   std::vector<std::pair<std::string, std::string>> profile;  ///< key and its value as JSON text; empty: not readable
   std::string summary_json;                                  ///< an object, or empty
   RunFigures figures;
-  double num_gpus = 0;  ///< 0: none, or not known
+  double num_gpus = 0;            ///< 0: none, or not known
   std::vector<LoggedStep> steps;  ///< steps rise
   std::vector<LoggedEval> evals;
 };

@@ -45,12 +45,12 @@ struct RunSummary {
   long long supervised_tokens = 0;  ///< those with a label
   double tokens_per_s = 0;
   double steps_per_s = 0;
-  double wall_s = 0;                           ///< of this process, from its start
-  double train_s = 0;                          ///< of it, inside training steps
+  double wall_s = 0;                                           ///< of this process, from its start
+  double train_s = 0;                                          ///< of it, inside training steps
   std::vector<std::pair<std::string, double>> startup_s = {};  ///< up to the end of the first step, by phase, in order
-  std::optional<double> peak_memory_gib = {};  ///< device memory; empty on a CPU
-  double peak_host_memory_gib = 0;             ///< resident set, see host_memory.h
-  std::string gpu = {};                        ///< name of the device; empty = none, written as null
+  std::optional<double> peak_memory_gib = {};                  ///< device memory; empty on a CPU
+  double peak_host_memory_gib = 0;                             ///< resident set, see host_memory.h
+  std::string gpu = {};                                        ///< name of the device; empty = none, written as null
   int num_gpus = 0;
   std::optional<double> cost_usd = {};  ///< empty without gpu_price_per_hour
   Ledger ledger = {};

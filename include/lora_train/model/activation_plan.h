@@ -20,8 +20,8 @@ struct ActivationOptions {
 struct ActivationPlan {
   static constexpr std::int64_t kNone = -1;
   struct Block {
-    std::int64_t input = kNone;        ///< [N, D] residual stream, as index of `buffers`
-    std::vector<std::int64_t> saved;   ///< of BlockShape::saved; kNone where the model has no such buffer
+    std::int64_t input = kNone;       ///< [N, D] residual stream, as index of `buffers`
+    std::vector<std::int64_t> saved;  ///< of BlockShape::saved; kNone where the model has no such buffer
   };
 
   ActivationOptions options;

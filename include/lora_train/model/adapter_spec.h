@@ -11,10 +11,10 @@ enum class AdapterKind { kLora };
 struct AdapterSpec {
   AdapterKind kind = AdapterKind::kLora;
   std::int64_t layer = 0;
-  std::string linear;    ///< below its layer: "self_attn.q_proj"
+  std::string linear;  ///< below its layer: "self_attn.q_proj"
   std::int64_t rank = 0;
-  double scale = 1.0;    ///< alpha / r, or alpha / sqrt(r) with rsLoRA
-  double dropout = 0.0;  ///< on the input of the linear, training only
+  double scale = 1.0;        ///< alpha / r, or alpha / sqrt(r) with rsLoRA
+  double dropout = 0.0;      ///< on the input of the linear, training only
   double lr_factor_b = 1.0;  ///< multiplies the learning rate of B (LoRA+)
   bool operator==(const AdapterSpec&) const = default;
 };

@@ -43,7 +43,8 @@ class ComputeWeights : public BaseWeights {
 
  protected:
   /// Allocates nothing. `parameters` outlives the object.
-  ComputeWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters, const WeightOptions& options);
+  ComputeWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
+                 const WeightOptions& options);
 
   using Load = std::function<void(const std::string& name, const at::Tensor& target)>;
   /// Memory for a layer, filled by `load`, which is given each tensor of the checkpoint and its place.
@@ -77,10 +78,11 @@ class ResidentWeights : public ComputeWeights {
  public:
   /// Copies every weight out of `files` (checked before by check_weights) into compute dtype, by several threads, and
   /// releases the mapped pages behind it. With kAll the masters are filled as well. Throws StopError.
-  ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters, const WeightOptions& options,
-                  const storage::WeightFiles& files);
+  ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
+                  const WeightOptions& options, const storage::WeightFiles& files);
   /// Without files: the content is undefined, for whoever fills it. On at::kMeta nothing is allocated.
-  ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters, const WeightOptions& options);
+  ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
+                  const WeightOptions& options);
 
  private:
   void fill(const Load& load);

@@ -15,9 +15,9 @@ struct InitModelRequest {
   std::filesystem::path tokenizer;  ///< folder whose tokenizer files are copied; empty = none are
   std::filesystem::path output_dir;
   std::uint64_t seed = 42;
-  storage::DType dtype = storage::DType::kBF16;     ///< kBF16, kF16 or kF32; also written to config.json
-  std::uint64_t max_shard_bytes = 5'000'000'000;    ///< of tensor data in one file; a larger tensor has its own
-  bool overwrite = false;                           ///< replaces the files it writes, and older weights beside them
+  storage::DType dtype = storage::DType::kBF16;   ///< kBF16, kF16 or kF32; also written to config.json
+  std::uint64_t max_shard_bytes = 5'000'000'000;  ///< of tensor data in one file; a larger tensor has its own
+  bool overwrite = false;                         ///< replaces the files it writes, and older weights beside them
 };
 
 struct InitModelResult {

@@ -35,8 +35,8 @@ class DocumentAttention : public AttentionPass {
 
   void forward(int64_t layer, const QkvViews& qkv, at::Tensor& out, at::Tensor& lse) override;
   /// gradients: places for those of q, k and v; a backend may leave them in memory of its own instead.
-  void backward(int64_t layer, const at::Tensor& d_out, const QkvViews& qkv, const at::Tensor& out, const at::Tensor& lse,
-                kernels::AttentionGradients& gradients) const;
+  void backward(int64_t layer, const at::Tensor& d_out, const QkvViews& qkv, const at::Tensor& out,
+                const at::Tensor& lse, kernels::AttentionGradients& gradients) const;
 
  private:
   const kernels::AttentionLayout& layout(int64_t layer) const;

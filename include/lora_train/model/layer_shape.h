@@ -59,9 +59,9 @@ struct LinearShape {
 /// Where an adapter lies in its projection.
 struct AdapterPlace {
   AdapterSpec spec;
-  std::int64_t index = 0;      ///< among all adapters of the model
-  std::int64_t linear = 0;     ///< which of the projection's linears
-  std::int64_t column = 0;     ///< its columns are [column, column + rank) of C
+  std::int64_t index = 0;   ///< among all adapters of the model
+  std::int64_t linear = 0;  ///< which of the projection's linears
+  std::int64_t column = 0;  ///< its columns are [column, column + rank) of C
 };
 
 struct ProjectionShape : ProjectionSizes {

@@ -10,7 +10,7 @@ namespace lora_train::model {
 struct LmHead {
   OuterWeights& weights;
   double norm_eps = 1e-6;
-  double logit_scale = 1;  ///< logits = logit_scale * head(norm(hidden)); 1 adds no work
+  double logit_scale = 1;         ///< logits = logit_scale * head(norm(hidden)); 1 adds no work
   double norm_weight_offset = 0;  ///< kernels/rms_norm.h
 };
 LmHead lm_head_of(const ModelConfig& config, OuterWeights& weights);

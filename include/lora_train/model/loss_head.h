@@ -3,16 +3,16 @@
 #pragma once
 
 #include "lora_train/kernels/cross_entropy.h"
-#include "lora_train/model/batch.h"
 #include "lora_train/kernels/gather.h"
+#include "lora_train/model/batch.h"
 #include "lora_train/model/lm_head.h"
 
 namespace lora_train::model {
 
 struct LossSums {
-  double loss = 0;           ///< sum over supervised tokens of -weight * log p, in fp64
-  int64_t num_tokens = 0;    ///< M
-  int64_t num_correct = 0;   ///< target is the most likely token
+  double loss = 0;          ///< sum over supervised tokens of -weight * log p, in fp64
+  int64_t num_tokens = 0;   ///< M
+  int64_t num_correct = 0;  ///< target is the most likely token
   /// Calibration: per bin of 15 over the confidence of the most likely token: tokens, sum of confidence, correct.
   /// Where the logits are not finite the confidence is NaN and counts in the last bin.
   struct Bin {
@@ -20,15 +20,16 @@ struct LossSums {
     double confidence = 0;
     int64_t correct = 0;
   };
-  std::vector<Bin> bins;     ///< 15
+  std::vector<Bin> bins;  ///< 15
 };
 
 struct LossHeadOptions {
   double norm_eps = 1e-6;
   int64_t max_rows = 0;        ///< supervised rows of the largest batch
   bool needs_backward = true;  ///< false: for evaluate() alone
-  int64_t chunk_bytes = int64_t{256} << 20;  ///< logits of a chunk take about this; a GEMM of few rows mostly packs the head
-  bool has_weights = false;    ///< batches of train_next() have weights
+  int64_t chunk_bytes =
+      int64_t{256} << 20;    ///< logits of a chunk take about this; a GEMM of few rows mostly packs the head
+  bool has_weights = false;  ///< batches of train_next() have weights
   double logit_scale = 1;
   double norm_weight_offset = 0;
 };
@@ -79,17 +80,17 @@ class LossHead {
   /// loss_sum may be undefined.
   void train_rows(const at::Tensor& hidden, const kernels::RowLists& lists, const at::Tensor& denominator,
                   at::Tensor& loss_sum, at::Tensor& d_hidden);
-  void train_all(const at::Tensor& hidden, const kernels::RowLists& lists, int64_t num_rows, const at::Tensor& denominator,
-                 at::Tensor& loss_sum, at::Tensor& d_hidden);
+  void train_all(const at::Tensor& hidden, const kernels::RowLists& lists, int64_t num_rows,
+                 const at::Tensor& denominator, at::Tensor& loss_sum, at::Tensor& d_hidden);
   at::Tensor make(at::IntArrayRef sizes, at::ScalarType dtype);
 
   LmHead head_;
   int64_t chunk_rows_, bytes_ = 0;
-  LmHeadRows rows_;                                ///< of a chunk
-  at::Tensor losses_, correct_, confidence_;       ///< [m]
-  at::Tensor d_normed_, d_hidden_;                 ///< [m, D], undefined without backward
-  at::Tensor next_;                                ///< of train_next(): []
-  kernels::RowLists next_lists_;                   ///< [m]
+  LmHeadRows rows_;                           ///< of a chunk
+  at::Tensor losses_, correct_, confidence_;  ///< [m]
+  at::Tensor d_normed_, d_hidden_;            ///< [m, D], undefined without backward
+  at::Tensor next_;                           ///< of train_next(): []
+  kernels::RowLists next_lists_;              ///< [m]
 };
 
 }  // namespace lora_train::model

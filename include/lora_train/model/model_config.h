@@ -42,28 +42,28 @@ struct RopeConfig {
 };
 
 struct ModelConfig {
-  std::filesystem::path path;        ///< of config.json, for messages
+  std::filesystem::path path;  ///< of config.json, for messages
   Family family = Family::kQwen2;
-  std::string architecture;          ///< "Qwen2ForCausalLM"
+  std::string architecture;  ///< "Qwen2ForCausalLM"
   std::int64_t hidden_size = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   std::int64_t intermediate_size = 0, vocab_size = 0, max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
-  bool qk_norm = false;              ///< RMSNorm over head_dim on q and k, after projection, before RoPE
-  bool has_output_norms = false;     ///< a norm on the output of each block too, before the residual addition (Gemma)
-  double attention_scale = 0;        ///< of q k^T; 1 / sqrt(E) unless the family says otherwise
-  double residual_multiplier = 1;    ///< of what a block adds to the residual stream (Granite)
-  double embedding_multiplier = 1;   ///< of the embedding (Granite, Gemma)
+  bool qk_norm = false;             ///< RMSNorm over head_dim on q and k, after projection, before RoPE
+  bool has_output_norms = false;    ///< a norm on the output of each block too, before the residual addition (Gemma)
+  double attention_scale = 0;       ///< of q k^T; 1 / sqrt(E) unless the family says otherwise
+  double residual_multiplier = 1;   ///< of what a block adds to the residual stream (Granite)
+  double embedding_multiplier = 1;  ///< of the embedding (Granite, Gemma)
   bool rounds_embedding_multiplier = false;  ///< to the compute dtype first (Gemma)
-  double logits_scaling = 1;         ///< logits are divided by it (Granite)
-  double norm_weight_offset = 0;     ///< norms multiply by this plus the weight (Gemma: 1), without rounding in between
+  double logits_scaling = 1;                 ///< logits are divided by it (Granite)
+  double norm_weight_offset = 0;  ///< norms multiply by this plus the weight (Gemma: 1), without rounding in between
   kernels::Activation activation = kernels::Activation::kSilu;  ///< of the gated MLP
   std::vector<std::int64_t> layer_window;  ///< [num_layers]; keys a query sees, itself included; 0 = all before it
   RopeConfig rope;
   std::optional<RopeConfig> local_rope;  ///< of layers with a window, where they have one of their own (Gemma)
-  std::string torch_dtype;           ///< "bfloat16", "float32", ...; empty when the file does not say
+  std::string torch_dtype;               ///< "bfloat16", "float32", ...; empty when the file does not say
   std::optional<std::int64_t> bos_token_id, pad_token_id;
   std::vector<std::int64_t> eos_token_ids;
 };
@@ -83,7 +83,7 @@ struct TensorSpec {
   std::string name;
   std::vector<std::int64_t> shape;  ///< linear [out, in], embedding and head [V, D], norm [D] or [E], bias [out]
   WeightKind kind = WeightKind::kLinear;
-  std::int64_t layer = -1;          ///< decoder layer; -1 outside
+  std::int64_t layer = -1;  ///< decoder layer; -1 outside
 };
 
 /// Every weight in the order of the forward pass: embedding, layers, final norm, head. A tied head is not listed.

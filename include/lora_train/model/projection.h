@@ -32,10 +32,10 @@ struct Projection : ProjectionSizes {
   Projection() = default;
   explicit Projection(const ProjectionSizes& sizes) : ProjectionSizes(sizes) {}
 
-  at::Tensor weight;            ///< fused: [O + C, D + C] compute dtype, [W | sB ; A | 0]; else undefined
-  at::Tensor base;              ///< not fused: W [O, D]
-  at::Tensor b_columns, a_rows; ///< not fused: sB [O, C] and A [C, D], compute dtype
-  at::Tensor bias;              ///< [O] compute dtype, times output_scale; or undefined
+  at::Tensor weight;             ///< fused: [O + C, D + C] compute dtype, [W | sB ; A | 0]; else undefined
+  at::Tensor base;               ///< not fused: W [O, D]
+  at::Tensor b_columns, a_rows;  ///< not fused: sB [O, C] and A [C, D], compute dtype
+  at::Tensor bias;               ///< [O] compute dtype, times output_scale; or undefined
   std::vector<LoraAdapter> adapters;
   at::Tensor grad_weight;  ///< [O, D] fp32, added to, or undefined (frozen)
   at::Tensor grad_bias;    ///< [O] fp32, added to, or undefined
@@ -47,14 +47,16 @@ struct Projection : ProjectionSizes {
   at::Tensor scaled_b() const {
     return is_fused() ? weight_and_columns().narrow(1, in_features, num_columns) : b_columns;  ///< sB
   }
-  at::Tensor lora_a() const { return is_fused() ? weight_and_rows().narrow(0, out_features, num_columns) : a_rows; }  ///< A
+  at::Tensor lora_a() const {
+    return is_fused() ? weight_and_rows().narrow(0, out_features, num_columns) : a_rows;
+  }  ///< A
 };
 
 /// What dropout masks of this micro-batch are drawn from; p = 0 everywhere when off (evaluation).
 struct DropoutContext {
   bool enabled = false;
-  at::Tensor keys;                             ///< [adapters of the model, 2] int32: kernels/dropout.h
-  at::Tensor token_document, token_position;   ///< [N] int32: document in the global step, token in its document
+  at::Tensor keys;                            ///< [adapters of the model, 2] int32: kernels/dropout.h
+  at::Tensor token_document, token_position;  ///< [N] int32: document in the global step, token in its document
 };
 
 enum class Product {
@@ -78,8 +80,8 @@ void fill_adapter_columns(const Projection& projection, at::Tensor& input, const
 
 /// y = output_scale (x W^T + S (sB)^T) + bias (+ residual). input [N, D + C] with its columns filled; y [N, O];
 /// residual [N, O] or undefined, may not be y.
-void projection_forward(const Projection& projection, const at::Tensor& input, const at::Tensor& residual, at::Tensor& y,
-                        const LinearPass& pass);
+void projection_forward(const Projection& projection, const at::Tensor& input, const at::Tensor& residual,
+                        at::Tensor& y, const LinearPass& pass);
 
 /// Gradients, with the adapter. d_output [N, d_output_width()]: dy in its first O columns, the rest is scratch; input as in
 /// the forward. d_input [N, d_input_width()]: its first D columns become dx when need_input_grad, the rest is scratch. Adds

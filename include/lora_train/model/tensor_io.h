@@ -16,7 +16,8 @@ at::ScalarType scalar_type(storage::DType dtype, const std::string& where);
 storage::DType storage_dtype(at::ScalarType type);
 
 /// Copies packed elements (any alignment) into target, converting the dtype. target has the entry's shape, any strides.
-void copy_elements(const storage::TensorEntry& entry, std::string_view bytes, const std::string& where, at::Tensor target);
+void copy_elements(const storage::TensorEntry& entry, std::string_view bytes, const std::string& where,
+                   at::Tensor target);
 
 /// A tensor to write: contiguous on the CPU, must outlive the write.
 storage::TensorToWrite tensor_to_write(std::string name, const at::Tensor& tensor);

@@ -17,10 +17,12 @@ namespace lora_train::optim {
 /// weight decay or without. Gradients are multiplied by kClipFactor first and left as they are. Buffers of length 0 (no
 /// block) are fine. On the device of the tensors, without waiting for it.
 void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks, const at::Tensor& scalars);
+                const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
+                const at::Tensor& scalars);
 
 /// The same in plain ATen operations, several passes, any device.
 void adamw_step_reference(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                          const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks, const at::Tensor& scalars);
+                          const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
+                          const at::Tensor& scalars);
 
 }  // namespace lora_train::optim

@@ -12,7 +12,7 @@ struct LrScheduleOptions {
   double learning_rate = 0;     ///< peak
   std::int64_t warmup_steps = 0;
   std::int64_t total_steps = 0;
-  double min_lr_ratio = 0;      ///< cosine_with_min_lr: the floor as a share of the peak
+  double min_lr_ratio = 0;  ///< cosine_with_min_lr: the floor as a share of the peak
 };
 
 /// Rate used in optimizer step `step` (counts from 1): transformers' lambda at step - 1. `constant` ignores the warm-up,

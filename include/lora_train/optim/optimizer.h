@@ -18,7 +18,8 @@ namespace lora_train::optim {
 struct StateTensor {
   std::string name;  ///< in checkpoints
   at::ScalarType dtype = at::kFloat;
-  int64_t parameters_per_element = 1;  ///< more than 1: an element belongs to so many parameters (scales of quantised moments)
+  int64_t parameters_per_element =
+      1;  ///< more than 1: an element belongs to so many parameters (scales of quantised moments)
   int64_t size(int64_t num_parameters) const;
 };
 

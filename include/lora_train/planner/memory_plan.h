@@ -13,13 +13,13 @@ namespace lora_train::planner {
 
 /// Bytes, by what holds them.
 struct MemoryPlan {
-  std::int64_t weights = 0;      ///< compute layout, adapter columns included
-  std::int64_t parameters = 0;   ///< masters and gradients of what is trained, and optimizer state
+  std::int64_t weights = 0;     ///< compute layout, adapter columns included
+  std::int64_t parameters = 0;  ///< masters and gradients of what is trained, and optimizer state
   std::int64_t activations = 0;
   std::int64_t loss_head = 0;
-  std::int64_t batches = 0;      ///< micro-batches on their way
-  std::int64_t attention = 0;    ///< what LibTorch or cuDNN take while attention is computed
-  std::int64_t workspaces = 0;   ///< of matrix products and our kernels
+  std::int64_t batches = 0;     ///< micro-batches on their way
+  std::int64_t attention = 0;   ///< what LibTorch or cuDNN take while attention is computed
+  std::int64_t workspaces = 0;  ///< of matrix products and our kernels
 
   std::int64_t total() const {
     return weights + parameters + activations + loss_head + batches + attention + workspaces;
@@ -51,6 +51,7 @@ std::int64_t memory_budget(const runtime::RunDevice& device);
 
 /// For an allocation that failed all the same: what was planned, what is in use, and which keys to change. `reason` is what
 /// LibTorch says.
-[[noreturn]] void throw_out_of_memory(const MemoryCase& planned, const runtime::RunDevice& device, const std::string& reason);
+[[noreturn]] void throw_out_of_memory(const MemoryCase& planned, const runtime::RunDevice& device,
+                                      const std::string& reason);
 
 }  // namespace lora_train::planner

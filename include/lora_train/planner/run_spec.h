@@ -19,8 +19,8 @@ struct RunFacts {
   std::int64_t max_seq_len = 0;
   bool has_evaluation = false;
   bool is_cuda = false;
-  std::int64_t memory_bytes = 0;     ///< GPU: what the whole run may take; CPU: what activations may take
-  int num_multiprocessors = 0;       ///< of a GPU
+  std::int64_t memory_bytes = 0;  ///< GPU: what the whole run may take; CPU: what activations may take
+  int num_multiprocessors = 0;    ///< of a GPU
   std::int64_t auto_tokens = data::kAutoMicroBatchTokens;  ///< CPU: tokens of a micro-batch with micro_batch_size: auto
 };
 
@@ -28,7 +28,7 @@ struct RunSpec {
   std::int64_t max_seq_len = 0;
   std::int64_t micro_batch_size = 1, global_batch_size = 1;  ///< rows of a micro-batch, of a step over all ranks
   std::int64_t eval_micro_batch_size = 1;
-  std::int64_t max_tokens = 0;  ///< that the buffers hold: of the largest micro-batch, evaluations included
+  std::int64_t max_tokens = 0;              ///< that the buffers hold: of the largest micro-batch, evaluations included
   std::vector<model::Recompute> recompute;  ///< per layer
   kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
   kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< of layers with a sliding window

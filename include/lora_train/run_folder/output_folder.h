@@ -8,7 +8,6 @@
 
 #include "lora_train/config/profile.h"
 
-
 namespace lora_train::run_folder {
 
 /// What `train` asks of output_dir.

@@ -43,7 +43,7 @@ class BackgroundSaver {
     optim::OptimizerState optimizer;
   };
   std::optional<Snapshot> snapshot_;  ///< in host memory; a save goes on from it while training does
-  checkpoint::Saver saver_;  ///< after the snapshot, which it reads until it ends
+  checkpoint::Saver saver_;           ///< after the snapshot, which it reads until it ends
 };
 
 }  // namespace lora_train::saving

@@ -12,8 +12,8 @@
 namespace lora_train::tokenizer {
 
 struct TextStreamOptions {
-  bool skip_special = true;   ///< special tokens give no text
-  std::size_t max_held = 0;   ///< tokens that wait for the rest of a character at most; 0 = any number
+  bool skip_special = true;  ///< special tokens give no text
+  std::size_t max_held = 0;  ///< tokens that wait for the rest of a character at most; 0 = any number
 };
 
 /// Turns tokens into pieces of text, never a part of a character. All pieces joined are Tokenizer::decode of all ids (without

@@ -42,7 +42,7 @@ struct Run {
   planner::RunSpec spec;
   std::unique_ptr<data::RunPlan> plan;
   std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
-  std::vector<data::BatchClass> batch_classes;  ///< sizes that a GPU fills micro-batches up to
+  std::vector<data::BatchClass> batch_classes;                ///< sizes that a GPU fills micro-batches up to
   runtime::LoadedModel model;
   std::unique_ptr<model::Activations> activations;
   std::unique_ptr<model::LossHead> loss_head;
@@ -54,8 +54,8 @@ struct Run {
   std::unique_ptr<StepContext> context;
   checkpoint::Contents checkpoint;  ///< of every checkpoint of the run; state and files come with each
   checkpoint::TrainState state;
-  std::unique_ptr<tuning::RunTuning> tuning;         ///< null where nothing is chosen by measuring
-  std::optional<LargestMicroBatch> largest;  ///< once somebody asked
+  std::unique_ptr<tuning::RunTuning> tuning;  ///< null where nothing is chosen by measuring
+  std::optional<LargestMicroBatch> largest;   ///< once somebody asked
 
   const Profile& profile() const { return request.profile; }
   /// In host memory: the run's own on a CPU, else a copy.
@@ -65,8 +65,12 @@ struct Run {
   }
   saving::SavedParts saved_parts() const {
     const bool has_adapter = !adapters.specs.empty();
-    return {profile(), has_adapter ? &adapters.config : nullptr, lora::explicit_targets(adapters.specs, files.config),
-            *model.parameters, *optimizer, checkpoint};
+    return {profile(),
+            has_adapter ? &adapters.config : nullptr,
+            lora::explicit_targets(adapters.specs, files.config),
+            *model.parameters,
+            *optimizer,
+            checkpoint};
   }
   evaluate::EvalContext eval_context() const { return {*model.decoder, *activations, *loss_head, *feed}; }
   double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start).count(); }

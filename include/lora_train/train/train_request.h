@@ -9,12 +9,12 @@
 namespace lora_train::train {
 
 struct TrainRequest {
-  Profile profile;              ///< resolved: defaults, files, --set and flags applied; resume_from_checkpoint included
-  std::string profile_hash;     ///< of the resolved profile
+  Profile profile;           ///< resolved: defaults, files, --set and flags applied; resume_from_checkpoint included
+  std::string profile_hash;  ///< of the resolved profile
   std::vector<std::string> allow_changed;  ///< keys of --allow-changed
   bool overwrite = false;
   bool dry_run = false;
-  bool quiet = false;           ///< no progress bar
+  bool quiet = false;  ///< no progress bar
 };
 
 struct TrainResult {

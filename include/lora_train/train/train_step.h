@@ -40,9 +40,11 @@ struct StepContext {
   optim::AdamWOptions adamw;
   double max_grad_norm = 0;
   std::uint64_t seed = 0;
-  std::vector<std::string> dropout_paths{};  ///< of adapters with dropout, all of the model's or none: they name its streams
-  std::unique_ptr<StepGraphs> graphs{};      ///< null: every micro-batch is computed as it comes
-  bool is_updating = false;  ///< true while an update is being enqueued: broken off there, the state is neither old nor new
+  std::vector<std::string>
+      dropout_paths{};  ///< of adapters with dropout, all of the model's or none: they name its streams
+  std::unique_ptr<StepGraphs> graphs{};  ///< null: every micro-batch is computed as it comes
+  bool is_updating =
+      false;  ///< true while an update is being enqueued: broken off there, the state is neither old nor new
 };
 
 /// The parts of a step that are the same in all of its micro-batches, or steps, of a batch class: what step_graphs captures.

@@ -37,7 +37,8 @@ class RunTuning {
 };
 
 /// Null where nothing is measured.
-std::unique_ptr<RunTuning> start_tuning(const Profile& profile, const runtime::RunDevice& device, const std::string& known);
+std::unique_ptr<RunTuning> start_tuning(const Profile& profile, const runtime::RunDevice& device,
+                                        const std::string& known);
 
 /// Time between two events in the current stream; of what is over in no time, that of several calls divided by their number.
 kernels::Stopwatch cuda_stopwatch(const runtime::RunDevice& device);

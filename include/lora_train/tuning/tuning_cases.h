@@ -20,8 +20,8 @@ struct AttentionBackends {
 };
 
 /// The fastest for documents of these lengths, those of the largest micro-batch.
-AttentionBackends tune_attention(kernels::Tuner& tuner, const model::Decoder& decoder, const std::vector<std::int64_t>& lengths,
-                                 at::Device device);
+AttentionBackends tune_attention(kernels::Tuner& tuner, const model::Decoder& decoder,
+                                 const std::vector<std::int64_t>& lengths, at::Device device);
 
 /// LossHeadOptions::chunk_bytes for chunks of as many rows as the run had before; nothing where that was not kept or does not
 /// fit. head [V, D]; spare_bytes: of the device, that no plan asks for.
@@ -29,6 +29,7 @@ std::optional<std::int64_t> kept_loss_chunk(const at::Tensor& head, std::int64_t
 
 /// LossHeadOptions::chunk_bytes: as the rule has it, or of up to 8192 rows where that is faster for `supervised` tokens, as many
 /// as a micro-batch has.
-std::int64_t tune_loss_chunk(kernels::Tuner& tuner, const at::Tensor& head, std::int64_t supervised, std::int64_t spare_bytes);
+std::int64_t tune_loss_chunk(kernels::Tuner& tuner, const at::Tensor& head, std::int64_t supervised,
+                             std::int64_t spare_bytes);
 
 }  // namespace lora_train::tuning

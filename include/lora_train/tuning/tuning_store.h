@@ -33,6 +33,7 @@ std::filesystem::path tuning_cache_file(const TuningMachine& machine);
 kernels::TuningTable read_tuning_cache(const std::filesystem::path& file, const TuningMachine& machine);
 /// Adds to what the file says by now, in one step: of two processes that do so at once, one's choices may be missing
 /// afterwards, and are measured again. What the disk refuses is a line in the log.
-void add_to_tuning_cache(const std::filesystem::path& file, const TuningMachine& machine, const kernels::TuningTable& table);
+void add_to_tuning_cache(const std::filesystem::path& file, const TuningMachine& machine,
+                         const kernels::TuningTable& table);
 
 }  // namespace lora_train::tuning

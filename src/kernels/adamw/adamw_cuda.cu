@@ -1,11 +1,10 @@
 // Memory traffic: the norm reads 4 bytes of a parameter; the update reads 16 (parameter, gradient, both moments) and
 // writes 12. Sums are fp64, their order depends on n alone. Every rounding of the update is written out, so that no
 // multiplication and addition are contracted: the bits are those of optim/adamw_cpu.cpp.
-#include "adamw_cuda.h"
-
 #include <algorithm>
 #include <cmath>
 
+#include "adamw_cuda.h"
 #include "launch/launch.h"
 #include "launch/pack.h"
 

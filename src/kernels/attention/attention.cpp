@@ -125,10 +125,12 @@ const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& la
 const CudaAttention* capturable_backend(const at::Tensor& q, const AttentionLayout& layout) {
   const CudaAttention* const backend = cuda_backend(q, layout);
   const CudaLibrary* const cuda = cuda_library();
-  const bool is_capturable = backend != nullptr && (backend == &cuda->fa2 || backend == &cuda->cudnn) && is_complete(layout);
+  const bool is_capturable =
+      backend != nullptr && (backend == &cuda->fa2 || backend == &cuda->cudnn) && is_complete(layout);
   if (is_capturing() && !is_capturable) {
-    throw DeviceError("attention", "this backend reads the lengths of documents on the host; FlashAttention 2 and cuDNN (bf16) "
-                                   "do not");
+    throw DeviceError("attention",
+                      "this backend reads the lengths of documents on the host; FlashAttention 2 and cuDNN (bf16) "
+                      "do not");
   }
   return backend;
 }

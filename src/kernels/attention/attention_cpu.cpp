@@ -50,8 +50,8 @@ void plan_document(int64_t query, int64_t len_q, int64_t key, int64_t len_k, int
     const int64_t size = std::min(block, len_q - begin);
     const int64_t first = is_windowed ? std::max<int64_t>(0, begin + offset - window + 1) : 0;
     const int64_t last = begin + size + offset;
-    plan.blocks.push_back({query + begin, size, key + first, last - first, begin + offset - first,
-                           is_windowed ? window : 0});
+    plan.blocks.push_back(
+        {query + begin, size, key + first, last - first, begin + offset - first, is_windowed ? window : 0});
   }
 }
 
@@ -60,7 +60,8 @@ Plan make_plan(const AttentionLayout& layout) {
   for (std::size_t d = 0; d + 1 < layout.cu_seqlens_q.size(); ++d) {
     const int64_t query = layout.cu_seqlens_q[d];
     const int64_t key = layout.cu_seqlens_k[d];
-    plan_document(query, layout.cu_seqlens_q[d + 1] - query, key, layout.cu_seqlens_k[d + 1] - key, layout.window, plan);
+    plan_document(query, layout.cu_seqlens_q[d + 1] - query, key, layout.cu_seqlens_k[d + 1] - key, layout.window,
+                  plan);
   }
   return plan;
 }
@@ -107,7 +108,8 @@ at::Tensor sum_groups(const at::Tensor& t, int64_t num_kv_heads) {
   if (t.size(1) == num_kv_heads) {
     return to_math(t);
   }
-  return t.view({t.size(0), num_kv_heads, t.size(1) / num_kv_heads, t.size(2)}).sum(2, /*keepdim=*/false, math_dtype(t));
+  return t.view({t.size(0), num_kv_heads, t.size(1) / num_kv_heads, t.size(2)})
+      .sum(2, /*keepdim=*/false, math_dtype(t));
 }
 
 }  // namespace
@@ -137,7 +139,8 @@ void attention_backward_cpu(const at::Tensor& dout, const at::Tensor& q, const a
   const Plan plan = make_plan(layout);
   MaskCache masks;
   // Blocks of one document share keys: their gradients are summed in fp32 and rounded once.
-  const bool is_blocked = !std::all_of(plan.blocks.begin(), plan.blocks.end(), [](auto& b) { return b.is_plain_causal(); });
+  const bool is_blocked =
+      !std::all_of(plan.blocks.begin(), plan.blocks.end(), [](auto& b) { return b.is_plain_causal(); });
   const auto options = k.options().dtype(math_dtype(k));
   auto dk_sum = is_blocked ? at::zeros(k.sizes(), options) : at::Tensor();
   auto dv_sum = is_blocked ? at::zeros(v.sizes(), options) : at::Tensor();

@@ -113,7 +113,8 @@ std::vector<float> scaled_queries(Rows<const T> q, std::span<const DecodeDocumen
   std::vector<float> scaled(documents.size() * static_cast<std::size_t>(width));
   for (std::size_t d = 0; d < documents.size(); ++d) {
     for (std::int64_t i = 0; i < width; ++i) {
-      scaled[d * static_cast<std::size_t>(width) + static_cast<std::size_t>(i)] = load(q[documents[d].query] + i) * scale;
+      scaled[d * static_cast<std::size_t>(width) + static_cast<std::size_t>(i)] =
+          load(q[documents[d].query] + i) * scale;
     }
   }
   return scaled;
@@ -129,7 +130,8 @@ void attention_decode_cpu(Rows<const T> q, Rows<const T> k, Rows<const T> v, std
   const std::vector<Part> parts = parts_of(documents, sizes.num_kv_heads);
   std::vector<float> buffer(parts.size() * static_cast<std::size_t>(G * (E + 2)));
   std::vector<PartResult> results;
-  for (std::size_t i = 0; i < parts.size(); ++i) results.push_back({buffer.data() + i * static_cast<std::size_t>(G * (E + 2)), E});
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    results.push_back({buffer.data() + i * static_cast<std::size_t>(G * (E + 2)), E});
   const auto num_parts = static_cast<std::int64_t>(parts.size());
   const std::int64_t grain = std::max<std::int64_t>(1, kGrainElements / (kPartKeys * G * E));
   parallel_ranges(num_parts, grain, [&](std::int64_t begin, std::int64_t end) {
@@ -142,13 +144,14 @@ void attention_decode_cpu(Rows<const T> q, Rows<const T> k, Rows<const T> v, std
   for (std::size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
     const Part& p = parts[begin];
     while (end < parts.size() && parts[end].document == p.document && parts[end].kv_head == p.kv_head) ++end;
-    put_together(results, begin, end, G, E, out[documents[static_cast<std::size_t>(p.document)].query] + p.kv_head * G * E);
+    put_together(results, begin, end, G, E,
+                 out[documents[static_cast<std::size_t>(p.document)].query] + p.kv_head * G * E);
   }
 }
 
-template void attention_decode_cpu(Rows<const float>, Rows<const float>, Rows<const float>, std::span<const DecodeDocument>,
-                                   const HeadSizes&, float, Rows<float>);
-template void attention_decode_cpu(Rows<const Bf16>, Rows<const Bf16>, Rows<const Bf16>, std::span<const DecodeDocument>,
-                                   const HeadSizes&, float, Rows<Bf16>);
+template void attention_decode_cpu(Rows<const float>, Rows<const float>, Rows<const float>,
+                                   std::span<const DecodeDocument>, const HeadSizes&, float, Rows<float>);
+template void attention_decode_cpu(Rows<const Bf16>, Rows<const Bf16>, Rows<const Bf16>,
+                                   std::span<const DecodeDocument>, const HeadSizes&, float, Rows<Bf16>);
 
 }  // namespace lora_train::kernels

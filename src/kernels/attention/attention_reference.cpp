@@ -61,8 +61,8 @@ void attention_forward_reference(const at::Tensor& q, const at::Tensor& k, const
                                  const AttentionLayout& layout, at::Tensor& out, at::Tensor& lse) {
   const int64_t num_heads = q.size(1);
   for (const auto& d : documents_of(layout)) {
-    const auto scores = masked_scores(heads_of(q, d.query, d.len_q, num_heads), heads_of(k, d.key, d.len_k, num_heads),
-                                      layout);
+    const auto scores =
+        masked_scores(heads_of(q, d.query, d.len_q, num_heads), heads_of(k, d.key, d.len_k, num_heads), layout);
     const auto row_lse = scores.logsumexp(-1);
     const auto o = at::matmul(probabilities(scores, row_lse), heads_of(v, d.key, d.len_k, num_heads));
     out.narrow(0, d.query, d.len_q).copy_(o.transpose(0, 1));
@@ -82,7 +82,8 @@ void attention_backward_reference(const at::Tensor& dout, const at::Tensor& q, c
     const auto delta = (gh * oh).sum(-1, /*keepdim=*/true);
     const auto dscores = p * (at::matmul(gh, vh.transpose(1, 2)) - delta) * layout.scale;
     gradients.q.narrow(0, d.query, d.len_q).copy_(at::matmul(dscores, kh).transpose(0, 1));
-    gradients.k.narrow(0, d.key, d.len_k).copy_(sum_heads_of_groups(at::matmul(dscores.transpose(1, 2), qh), num_kv_heads));
+    gradients.k.narrow(0, d.key, d.len_k)
+        .copy_(sum_heads_of_groups(at::matmul(dscores.transpose(1, 2), qh), num_kv_heads));
     gradients.v.narrow(0, d.key, d.len_k).copy_(sum_heads_of_groups(at::matmul(p.transpose(1, 2), gh), num_kv_heads));
   }
 }

@@ -1,7 +1,6 @@
 // One thread for each entry; a few thousand of them once a batch and pass.
-#include "ragged_cuda.h"
-
 #include "launch/launch.h"
+#include "ragged_cuda.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -30,8 +29,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void ragged_tables_cuda(const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k, std::int64_t num_docs,
-                        const RaggedTables& tables, std::int64_t* begins, std::int64_t begins_row, std::int32_t* lengths,
-                        std::int64_t lengths_row, Stream stream) {
+                        const RaggedTables& tables, std::int64_t* begins, std::int64_t begins_row,
+                        std::int32_t* lengths, std::int64_t lengths_row, Stream stream) {
   const std::int64_t entries = begins_row > lengths_row ? begins_row : lengths_row;
   launch("ragged_tables", ragged_tables_kernel, {blocks_for(entries, kThreads), tables.count + 2}, kThreads, stream,
          cu_seqlens_q, cu_seqlens_k, num_docs, tables, begins, begins_row, lengths, lengths_row);

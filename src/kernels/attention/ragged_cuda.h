@@ -18,7 +18,7 @@ struct RaggedTables {
 /// begins [count, begins_row]: cu_seqlens[min(d, num_docs)] * stride. lengths [2, lengths_row]: tokens of each document, queries
 /// and then keys, 0 behind the last. cu_seqlens [num_docs + 1] on the device.
 void ragged_tables_cuda(const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k, std::int64_t num_docs,
-                        const RaggedTables& tables, std::int64_t* begins, std::int64_t begins_row, std::int32_t* lengths,
-                        std::int64_t lengths_row, Stream stream);
+                        const RaggedTables& tables, std::int64_t* begins, std::int64_t begins_row,
+                        std::int32_t* lengths, std::int64_t lengths_row, Stream stream);
 
 }  // namespace lora_train::kernels

@@ -1,7 +1,6 @@
 // A row gets as many neighbouring threads as it has packs (8 elements when one side is bf16), so that narrow adapter columns
 // and flat buffers both fill their blocks. Elements moved: 1 read, 1 written.
 #include "cast_cuda.h"
-
 #include "launch/launch.h"
 #include "launch/pack.h"
 
@@ -9,7 +8,7 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr int kPacks = 2;  // in flight per thread
+constexpr int kPacks = 2;                  // in flight per thread
 constexpr std::int64_t kMostParts = 1024;  // of a row: they fill any GPU, and then take turns
 
 template <class From, class To, int kSize>
@@ -41,7 +40,7 @@ template <class From, class To>
 void scaled_copy_cuda(Rows<const From> from, float scale, Rows<To> to, std::int64_t num_rows, std::int64_t width,
                       Stream stream) {
   if (width == 0) return;
-  constexpr int kPack = kFullPack<From> > kFullPack<To> ? kFullPack<From> : kFullPack<To>;
+  constexpr int kPack = kFullPack < From >> kFullPack<To> ? kFullPack<From> : kFullPack<To>;
   const auto run = [&](auto kernel, std::int64_t packs) {
     unsigned lanes = 1;
     while (lanes < kThreads && lanes < packs) lanes *= 2;

@@ -48,8 +48,8 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const
   dispatch_dtype(logits, [&]<class T>(ElementType<T>) {
     const auto run = [&](auto kernel, auto... stream) {
       kernel(write_rows<T>(logits), read<std::int32_t>(targets), weights.defined() ? read<float>(weights) : nullptr,
-             denominator.defined() ? read<double>(denominator) : nullptr,
-             write<float>(output.losses), output.correct.defined() ? write<bool>(output.correct) : nullptr,
+             denominator.defined() ? read<double>(denominator) : nullptr, write<float>(output.losses),
+             output.correct.defined() ? write<bool>(output.correct) : nullptr,
              output.confidence.defined() ? write<float>(output.confidence) : nullptr, num_rows, logits.size(1),
              stream...);
     };
@@ -78,7 +78,7 @@ void add_losses(const at::Tensor& losses, const at::Tensor& weights, at::Tensor&
                       implementation_for(KernelName::kCrossEntropy, losses) == Implementation::kCuda;
   if (!is_own) return add_losses_reference(losses, weights, sum);
   native_kernels().add_losses(read<float>(losses), weights.defined() ? read<float>(weights) : nullptr, losses.numel(),
-                           write<double>(sum), native_stream());
+                              write<double>(sum), native_stream());
 }
 
 }  // namespace lora_train::kernels

@@ -3,11 +3,10 @@
 // registers: of a row of up to 16384 bf16 or 8192 fp32 nothing is read twice. Memory traffic of bf16, bytes per logit:
 // 2 for the loss; 2 to 4 read and 2 written with the gradient. Rows begin wherever they do: what lies before the first
 // and after the last whole 16 bytes goes element by element.
-#include "cross_entropy_cuda.h"
-
 #include <cfloat>
 #include <cmath>
 
+#include "cross_entropy_cuda.h"
 #include "launch/launch.h"
 #include "launch/pack.h"
 
@@ -147,7 +146,8 @@ __global__ void __launch_bounds__(kThreads)
   typename PackedRow<T>::Cache cache;
   const SoftmaxSum s = sum_row(row, cache, slots);
   const bool is_largest = target_logit == s.largest;
-  const bool is_first = correct != nullptr && has_target && is_largest && !has_earlier(row.row, target, s.largest, slots);
+  const bool is_first =
+      correct != nullptr && has_target && is_largest && !has_earlier(row.row, target, s.largest, slots);
   const double from_largest = static_cast<double>(target_logit) - static_cast<double>(s.largest);
   if (threadIdx.x == 0) {
     losses[m] = has_target ? static_cast<float>(std::log(static_cast<double>(s.sum)) - from_largest) : 0.0F;

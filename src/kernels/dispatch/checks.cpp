@@ -49,8 +49,8 @@ void check_dtype(const char* kernel, const char* name, const at::Tensor& t, at::
 }
 
 void check_floating(const char* kernel, const char* name, const at::Tensor& t) {
-  const bool ok = t.defined() && (t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16 ||
-                                  t.scalar_type() == at::kDouble);
+  const bool ok = t.defined() &&
+                  (t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16 || t.scalar_type() == at::kDouble);
   if (!ok) {
     fail(kernel, name, t, "fp32, bf16 or fp64");
   }

@@ -19,7 +19,9 @@ void check_floating(const char* kernel, const char* name, const at::Tensor& t);
 void check_contiguous(const char* kernel, const char* name, const at::Tensor& t);
 
 /// The dtype a kernel computes in: fp32 for bf16, else that of t.
-inline at::ScalarType math_dtype(const at::Tensor& t) { return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+inline at::ScalarType math_dtype(const at::Tensor& t) {
+  return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
 inline at::Tensor to_math(const at::Tensor& t) { return t.to(math_dtype(t)); }
 
 }  // namespace lora_train::kernels

@@ -17,7 +17,8 @@ CudaSettings started_settings;
 
 void* open_library(const fs::path& file, int flags, const std::string& what_to_do) {
   std::error_code error;
-  if (!fs::exists(file, error)) throw DeviceError(file.string(), "is not there, and device: cuda needs it. " + what_to_do);
+  if (!fs::exists(file, error))
+    throw DeviceError(file.string(), "is not there, and device: cuda needs it. " + what_to_do);
   void* const handle = ::dlopen(file.c_str(), flags);
   if (handle != nullptr) return handle;
   const char* const reason = ::dlerror();
@@ -52,8 +53,9 @@ const CudaLibrary& load_cuda_library(const fs::path& folder, const fs::path& tor
     open_library(torch_folder / "lib" / name, RTLD_NOW | RTLD_GLOBAL, reinstall);
   }
   const fs::path file = folder / "liblora_train_cuda.so";
-  void* const handle = open_library(file, RTLD_NOW | RTLD_LOCAL, "Use a build of lora-train with CUDA, and copy its whole "
-                                                                 "folder; or choose device: cpu.");
+  void* const handle = open_library(file, RTLD_NOW | RTLD_LOCAL,
+                                    "Use a build of lora-train with CUDA, and copy its whole "
+                                    "folder; or choose device: cpu.");
   const std::string mismatch = build_mismatch(handle, LORA_TRAIN_BUILD_ID);
   if (!mismatch.empty()) throw DeviceError(file.string(), mismatch);
   const auto entry = reinterpret_cast<const CudaLibrary* (*)()>(::dlsym(handle, "lora_train_cuda"));

@@ -34,7 +34,9 @@ at::Device device_in_use() {
 
 }  // namespace
 
-void set_kernel_setting(KernelName kernel, KernelSetting setting) { settings[static_cast<std::size_t>(kernel)] = setting; }
+void set_kernel_setting(KernelName kernel, KernelSetting setting) {
+  settings[static_cast<std::size_t>(kernel)] = setting;
+}
 
 void set_all_kernel_settings(KernelSetting setting) { settings.fill(setting); }
 
@@ -69,10 +71,9 @@ Implementation implementation_for(KernelName kernel, const at::Tensor& t) {
     if (t.is_cpu()) return Implementation::kCpu;
   }
   if (setting == KernelSetting::kNative) {
-    throw DeviceError("kernels: own", "there is no native kernel " +
-                                          std::string(kKernelNames[static_cast<std::size_t>(kernel)]) + " for " +
-                                          c10::toString(t.scalar_type()) + " on " + t.device().str() +
-                                          "; use kernels: auto");
+    throw DeviceError("kernels: own",
+                      "there is no native kernel " + std::string(kKernelNames[static_cast<std::size_t>(kernel)]) +
+                          " for " + c10::toString(t.scalar_type()) + " on " + t.device().str() + "; use kernels: auto");
   }
   return Implementation::kReference;
 }

@@ -33,8 +33,9 @@ NativeKernelsOf<T> kernels_of() {
 }  // namespace
 
 const NativeKernels& linked_native_kernels() {
-  static const NativeKernels table{kernels_of<float>(), kernels_of<Bf16>(), lora_grad_s_and_b_cuda, measure_gradients_cuda,
-                                adamw_step_cuda,     add_losses_cuda,    take_next_cuda};
+  static const NativeKernels table{kernels_of<float>(),    kernels_of<Bf16>(), lora_grad_s_and_b_cuda,
+                                   measure_gradients_cuda, adamw_step_cuda,    add_losses_cuda,
+                                   take_next_cuda};
   return table;
 }
 

@@ -89,10 +89,14 @@ std::vector<Runner> warm_up(const std::string& key, const std::vector<TuningCand
 }  // namespace
 
 Tuner::Tuner(TuningTable checkpoint, TuningTable cache, Stopwatch stopwatch)
-    : checkpoint_(std::move(checkpoint)), cache_(std::move(cache)), table_(checkpoint_), stopwatch_(std::move(stopwatch)) {}
+    : checkpoint_(std::move(checkpoint)),
+      cache_(std::move(cache)),
+      table_(checkpoint_),
+      stopwatch_(std::move(stopwatch)) {}
 
 std::optional<Tuned> Tuner::find(const TuningCase& tuning_case) {
-  for (auto [table, count] : {std::pair(&checkpoint_, &counts_.from_checkpoint), std::pair(&cache_, &counts_.from_cache)}) {
+  for (auto [table, count] :
+       {std::pair(&checkpoint_, &counts_.from_checkpoint), std::pair(&cache_, &counts_.from_cache)}) {
     auto entry = table->find(tuning_case.key);
     if (entry == table->end() && table == &checkpoint_ && !tuning_case.of_run.empty()) {
       entry = table->lower_bound(tuning_case.of_run);
@@ -103,7 +107,8 @@ std::optional<Tuned> Tuner::find(const TuningCase& tuning_case) {
       ++*count;
       return entry->second;
     }
-    log_info("tuning: " + tuning_case.key + ": " + shortened(entry->second.choice, 24) + " was chosen before and cannot be used here");
+    log_info("tuning: " + tuning_case.key + ": " + shortened(entry->second.choice, 24) +
+             " was chosen before and cannot be used here");
   }
   return {};
 }
@@ -144,10 +149,11 @@ std::optional<std::string> Tuner::choose(const TuningCase& tuning_case) {
 
 std::string Tuner::describe() const {
   char line[200];
-  std::snprintf(line, sizeof line,
-                "tuning: %d choices, %d of the checkpoint, %d of the cache, %d measured in %.1f s, %d left to heuristics",
-                counts_.total(), counts_.from_checkpoint, counts_.from_cache, counts_.measured, seconds_,
-                counts_.left_to_heuristics);
+  std::snprintf(
+      line, sizeof line,
+      "tuning: %d choices, %d of the checkpoint, %d of the cache, %d measured in %.1f s, %d left to heuristics",
+      counts_.total(), counts_.from_checkpoint, counts_.from_cache, counts_.measured, seconds_,
+      counts_.left_to_heuristics);
   return line;
 }
 

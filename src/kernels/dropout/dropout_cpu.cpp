@@ -71,19 +71,19 @@ LORA_TRAIN_CLONES void clone_drop(const Bf16* x, std::uint32_t document, std::ui
 
 template <class T>
 void dropout_forward_cpu(Rows<const T> x, const std::int32_t* token_document, const std::int32_t* token_position,
-                         const PhiloxKey* key, std::uint32_t threshold, float factor, Rows<T> y, std::int64_t num_tokens,
-                         std::int64_t D) {
+                         const PhiloxKey* key, std::uint32_t threshold, float factor, Rows<T> y,
+                         std::int64_t num_tokens, std::int64_t D) {
   parallel_ranges(num_tokens, row_grain(2 * D), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
-      clone_drop(x[n], static_cast<std::uint32_t>(token_document[n]), static_cast<std::uint32_t>(token_position[n]), *key,
-                 threshold, factor, y[n], D);
+      clone_drop(x[n], static_cast<std::uint32_t>(token_document[n]), static_cast<std::uint32_t>(token_position[n]),
+                 *key, threshold, factor, y[n], D);
     }
   });
 }
 
-template void dropout_forward_cpu(Rows<const float>, const std::int32_t*, const std::int32_t*, const PhiloxKey*, std::uint32_t,
-                                  float, Rows<float>, std::int64_t, std::int64_t);
-template void dropout_forward_cpu(Rows<const Bf16>, const std::int32_t*, const std::int32_t*, const PhiloxKey*, std::uint32_t,
-                                  float, Rows<Bf16>, std::int64_t, std::int64_t);
+template void dropout_forward_cpu(Rows<const float>, const std::int32_t*, const std::int32_t*, const PhiloxKey*,
+                                  std::uint32_t, float, Rows<float>, std::int64_t, std::int64_t);
+template void dropout_forward_cpu(Rows<const Bf16>, const std::int32_t*, const std::int32_t*, const PhiloxKey*,
+                                  std::uint32_t, float, Rows<Bf16>, std::int64_t, std::int64_t);
 
 }  // namespace lora_train::kernels

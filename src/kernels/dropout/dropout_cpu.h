@@ -9,7 +9,7 @@ namespace lora_train::kernels {
 /// `threshold`: an element is kept when its 24-bit uniform is at least this. `factor`: 1 / (1 - p).
 template <class T>
 void dropout_forward_cpu(Rows<const T> x, const std::int32_t* token_document, const std::int32_t* token_position,
-                         const PhiloxKey* key, std::uint32_t threshold, float factor, Rows<T> y, std::int64_t num_tokens,
-                         std::int64_t D);
+                         const PhiloxKey* key, std::uint32_t threshold, float factor, Rows<T> y,
+                         std::int64_t num_tokens, std::int64_t D);
 
 }  // namespace lora_train::kernels

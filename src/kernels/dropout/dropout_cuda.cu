@@ -1,7 +1,6 @@
 // One block per token; a thread takes 16 bytes, which are one Philox counter in fp32 or two in bf16. Memory traffic: every
 // element is read once and written once.
 #include "dropout_cuda.h"
-
 #include "launch/launch.h"
 #include "launch/pack.h"
 
@@ -61,15 +60,15 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 void dropout_forward_cuda(Rows<const T> x, const std::int32_t* token_document, const std::int32_t* token_position,
-                          const PhiloxKey* key, std::uint32_t threshold, float factor, Rows<T> y, std::int64_t num_tokens,
-                          std::int64_t D, Stream stream) {
+                          const PhiloxKey* key, std::uint32_t threshold, float factor, Rows<T> y,
+                          std::int64_t num_tokens, std::int64_t D, Stream stream) {
   const auto kernel =
       fits_packs(x, D) && fits_packs(y, D) ? dropout_forward_kernel<T, true> : dropout_forward_kernel<T, false>;
   launch("dropout_forward", kernel, {num_tokens}, threads_for(blocks_for(D, kFullPack<T>), kThreads), stream, x,
          token_document, token_position, key, threshold, factor, y, D);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                        \
+#define LORA_TRAIN_INSTANTIATE(T)                                                                               \
   template void dropout_forward_cuda(Rows<const T>, const std::int32_t*, const std::int32_t*, const PhiloxKey*, \
                                      std::uint32_t, float, Rows<T>, std::int64_t, std::int64_t, Stream)
 LORA_TRAIN_INSTANTIATE(float);

@@ -11,7 +11,7 @@ namespace lora_train::kernels {
 
 template <class T>
 void dropout_forward_cuda(Rows<const T> x, const std::int32_t* token_document, const std::int32_t* token_position,
-                          const PhiloxKey* key, std::uint32_t threshold, float factor, Rows<T> y, std::int64_t num_tokens,
-                          std::int64_t D, Stream stream);
+                          const PhiloxKey* key, std::uint32_t threshold, float factor, Rows<T> y,
+                          std::int64_t num_tokens, std::int64_t D, Stream stream);
 
 }  // namespace lora_train::kernels

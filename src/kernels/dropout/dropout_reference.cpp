@@ -38,8 +38,8 @@ void dropout_forward_reference(const at::Tensor& x, const at::Tensor& token_docu
   const at::Tensor on_host = key.cpu();
   const auto word = [&](int i) { return static_cast<std::uint32_t>(on_host.const_data_ptr<std::int32_t>()[i]); };
   const auto group = at::arange(num_groups, options).unsqueeze(0).expand({num_tokens, num_groups});
-  const auto words = philox_words({column(token_document), column(token_position), group, at::zeros_like(group)},
-                                  {word(0), word(1)});
+  const auto words =
+      philox_words({column(token_document), column(token_position), group, at::zeros_like(group)}, {word(0), word(1)});
   const auto uniform24 = words.view({num_tokens, num_groups * 4}).narrow(1, 0, x.size(1)).bitwise_right_shift(8);
   const auto is_kept = uniform24 >= static_cast<int64_t>(std::ceil(p * 16777216.0));
   y.copy_(at::where(is_kept, to_math(x) * (1.0 / (1.0 - p)), 0.0));

@@ -27,8 +27,8 @@ void check_ids(const char* kernel, const at::Tensor& ids) {
 void gather_on_cpu(const at::Tensor& ids, const at::Tensor& weight, at::Tensor& out, double scale) {
   if (scale != 1) {
     return dispatch_dtype(weight, [&]<class T>(ElementType<T>) {
-      gather_scaled_rows_cpu(read_rows<T>(weight), read<std::int32_t>(ids), static_cast<float>(scale), write_rows<T>(out),
-                             ids.size(0), weight.size(1));
+      gather_scaled_rows_cpu(read_rows<T>(weight), read<std::int32_t>(ids), static_cast<float>(scale),
+                             write_rows<T>(out), ids.size(0), weight.size(1));
     });
   }
   const int64_t size = weight.element_size();
@@ -45,13 +45,13 @@ void backward_on_cuda(const at::Tensor& ids, const at::Tensor& dout, at::Tensor*
     const auto* const id = read<std::int32_t>(ids);
     const auto* const sorted = read<std::int32_t>(order);
     if (rows.indices.defined()) {
-      native_kernels_of<T>().trainable_rows_backward(id, sorted, read_rows<T>(dout), static_cast<float>(scale),
-                                                  read<std::int64_t>(rows.indices), rows.indices.size(0),
-                                                  write_rows<float>(rows.grads), dout.size(0), dout.size(1), native_stream());
+      native_kernels_of<T>().trainable_rows_backward(
+          id, sorted, read_rows<T>(dout), static_cast<float>(scale), read<std::int64_t>(rows.indices),
+          rows.indices.size(0), write_rows<float>(rows.grads), dout.size(0), dout.size(1), native_stream());
     }
     if (dweight == nullptr) return;
     native_kernels_of<T>().embedding_backward(id, sorted, read_rows<T>(dout), static_cast<float>(scale),
-                                           write_rows<float>(*dweight), dout.size(0), dout.size(1), native_stream());
+                                              write_rows<float>(*dweight), dout.size(0), dout.size(1), native_stream());
   });
 }
 
@@ -87,8 +87,8 @@ void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const Tr
     const auto* const trained = has_rows ? read<std::int64_t>(rows.indices) : nullptr;
     const auto values = has_rows ? read_rows<float>(rows.values) : Rows<const float>{};
     native_kernels_of<T>().embedding_forward(read<std::int32_t>(ids), read_rows<T>(weight), trained,
-                                          has_rows ? rows.indices.size(0) : 0, values, static_cast<float>(scale),
-                                          write_rows<T>(out), ids.size(0), weight.size(1), native_stream());
+                                             has_rows ? rows.indices.size(0) : 0, values, static_cast<float>(scale),
+                                             write_rows<T>(out), ids.size(0), weight.size(1), native_stream());
   });
 }
 

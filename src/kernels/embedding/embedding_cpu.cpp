@@ -16,8 +16,12 @@ LORA_TRAIN_INLINE void add_row(const T* from, float scale, float* to, std::int64
   }
 }
 
-LORA_TRAIN_CLONES void clone_add(const float* from, float scale, float* to, std::int64_t D) { add_row(from, scale, to, D); }
-LORA_TRAIN_CLONES void clone_add(const Bf16* from, float scale, float* to, std::int64_t D) { add_row(from, scale, to, D); }
+LORA_TRAIN_CLONES void clone_add(const float* from, float scale, float* to, std::int64_t D) {
+  add_row(from, scale, to, D);
+}
+LORA_TRAIN_CLONES void clone_add(const Bf16* from, float scale, float* to, std::int64_t D) {
+  add_row(from, scale, to, D);
+}
 
 template <class T>
 LORA_TRAIN_INLINE void scale_row(const T* from, float scale, T* to, std::int64_t D) {
@@ -68,8 +72,9 @@ void scatter_add_rows_cpu(Rows<const T> dout, const std::int32_t* ids, float sca
                   });
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                    \
-  template void gather_scaled_rows_cpu(Rows<const T>, const std::int32_t*, float, Rows<T>, std::int64_t, std::int64_t); \
+#define LORA_TRAIN_INSTANTIATE(T)                                                                        \
+  template void gather_scaled_rows_cpu(Rows<const T>, const std::int32_t*, float, Rows<T>, std::int64_t, \
+                                       std::int64_t);                                                    \
   template void scatter_add_rows_cpu(Rows<const T>, const std::int32_t*, float, Rows<float>, std::int64_t, std::int64_t)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);

@@ -2,7 +2,6 @@
 // Backward without atomics: tokens are sorted by id, so that those of one id are neighbours; the block of the first of them
 // sums them all, 8 tokens at a time. Elements moved: 1 read per token; 4 bytes read and written per distinct id.
 #include "embedding_cuda.h"
-
 #include "launch/launch.h"
 #include "launch/pack.h"
 
@@ -50,8 +49,8 @@ constexpr int kUnroll = 4;  // tokens that a thread reads at once
 /// l, l + 8, ...; then lanes are added in order.
 template <class T, int kSize>
 __device__ __forceinline__ void add_run(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout,
-                                        float scale, float* to, std::int64_t first, std::int64_t id, std::int64_t num_tokens,
-                                        std::int64_t D) {
+                                        float scale, float* to, std::int64_t first, std::int64_t id,
+                                        std::int64_t num_tokens, std::int64_t D) {
   LORA_TRAIN_SHARED(float, partial, kTokenLanes* kColumnLanes* kSize);
   const unsigned column = threadIdx.x % kColumnLanes, lane = threadIdx.x / kColumnLanes;
   const std::int64_t begin = std::int64_t{blockIdx.y} * kColumnLanes * kSize, d = begin + column * kSize;
@@ -122,8 +121,8 @@ void embedding_forward_cuda(const std::int32_t* ids, Rows<const T> weight, const
   const auto run = [&](auto kernel, std::int64_t packs) {
     const std::int64_t per_thread = blocks_for(packs, kThreads);
     const unsigned threads = threads_for(per_thread == 0 ? 0 : blocks_for(packs, per_thread), kThreads);
-    launch("embedding_forward", kernel, {num_tokens}, threads, stream, ids, weight, trained, num_trained, values,
-           scale, out, D);
+    launch("embedding_forward", kernel, {num_tokens}, threads, stream, ids, weight, trained, num_trained, values, scale,
+           out, D);
   };
   const bool is_packed = fits_packs(weight, D) && fits_packs(out, D);
   is_packed ? run(embedding_forward_kernel<T, kPack>, D / kPack) : run(embedding_forward_kernel<T, 1>, D);
@@ -153,13 +152,13 @@ void trainable_rows_backward_cuda(const std::int32_t* ids, const std::int32_t* o
                       : run(trainable_rows_backward_kernel<T, 1>, D);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                     \
-  template void embedding_forward_cuda(const std::int32_t*, Rows<const T>, const std::int64_t*, std::int64_t,         \
-                                       Rows<const float>, float, Rows<T>, std::int64_t, std::int64_t, Stream);        \
-  template void embedding_backward_cuda(const std::int32_t*, const std::int32_t*, Rows<const T>, float, Rows<float>,  \
-                                        std::int64_t, std::int64_t, Stream);                                          \
-  template void trainable_rows_backward_cuda(const std::int32_t*, const std::int32_t*, Rows<const T>, float,          \
-                                             const std::int64_t*, std::int64_t, Rows<float>, std::int64_t,            \
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                    \
+  template void embedding_forward_cuda(const std::int32_t*, Rows<const T>, const std::int64_t*, std::int64_t,        \
+                                       Rows<const float>, float, Rows<T>, std::int64_t, std::int64_t, Stream);       \
+  template void embedding_backward_cuda(const std::int32_t*, const std::int32_t*, Rows<const T>, float, Rows<float>, \
+                                        std::int64_t, std::int64_t, Stream);                                         \
+  template void trainable_rows_backward_cuda(const std::int32_t*, const std::int32_t*, Rows<const T>, float,         \
+                                             const std::int64_t*, std::int64_t, Rows<float>, std::int64_t,           \
                                              std::int64_t, Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);

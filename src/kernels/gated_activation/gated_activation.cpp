@@ -29,8 +29,8 @@ void gated_activation_forward(const at::Tensor& gate_up, at::Tensor& y, Activati
   if (how == Implementation::kReference) return gated_activation_forward_reference(gate_up, y, activation);
   dispatch_dtype(gate_up, [&]<class T>(ElementType<T>) {
     if (how == Implementation::kCuda) {
-      return native_kernels_of<T>().gated_activation_forward(read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1),
-                                                          activation, native_stream());
+      return native_kernels_of<T>().gated_activation_forward(read_rows<T>(gate_up), write_rows<T>(y), y.size(0),
+                                                             y.size(1), activation, native_stream());
     }
     with_activation(activation, [&]<class Function>(Function) {
       gated_activation_forward_cpu<Function>(read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1));
@@ -54,8 +54,8 @@ void gated_activation_backward(const at::Tensor& dy, const at::Tensor& gate_up, 
   dispatch_dtype(gate_up, [&]<class T>(ElementType<T>) {
     if (how == Implementation::kCuda) {
       return native_kernels_of<T>().gated_activation_backward(read_rows<T>(dy), read_rows<T>(gate_up),
-                                                           write_rows<T>(d_gate_up), dy.size(0), dy.size(1), activation,
-                                                           native_stream());
+                                                              write_rows<T>(d_gate_up), dy.size(0), dy.size(1),
+                                                              activation, native_stream());
     }
     with_activation(activation, [&]<class Function>(Function) {
       gated_activation_backward_cpu<Function>(read_rows<T>(dy), read_rows<T>(gate_up), write_rows<T>(d_gate_up),

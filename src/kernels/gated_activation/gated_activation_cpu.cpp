@@ -27,13 +27,13 @@ LORA_TRAIN_INLINE void backward_row(const T* dy, const T* gate, const T* up, T* 
   }
 }
 
-#define LORA_TRAIN_CLONES_OF(Function, T)                                                                                \
-  LORA_TRAIN_CLONES void clone_forward(Function, const T* gate, const T* up, T* y, std::int64_t F) {                     \
-    forward_row<Function>(gate, up, y, F);                                                                               \
-  }                                                                                                                      \
-  LORA_TRAIN_CLONES void clone_backward(Function, const T* dy, const T* gate, const T* up, T* d_gate, T* d_up,           \
-                                        std::int64_t F) {                                                                \
-    backward_row<Function>(dy, gate, up, d_gate, d_up, F);                                                               \
+#define LORA_TRAIN_CLONES_OF(Function, T)                                                                      \
+  LORA_TRAIN_CLONES void clone_forward(Function, const T* gate, const T* up, T* y, std::int64_t F) {           \
+    forward_row<Function>(gate, up, y, F);                                                                     \
+  }                                                                                                            \
+  LORA_TRAIN_CLONES void clone_backward(Function, const T* dy, const T* gate, const T* up, T* d_gate, T* d_up, \
+                                        std::int64_t F) {                                                      \
+    backward_row<Function>(dy, gate, up, d_gate, d_up, F);                                                     \
   }
 LORA_TRAIN_CLONES_OF(Silu, float)
 LORA_TRAIN_CLONES_OF(Silu, Bf16)
@@ -53,7 +53,7 @@ void gated_activation_forward_cpu(Rows<const T> gate_up, Rows<T> y, std::int64_t
 
 template <class Function, class T>
 void gated_activation_backward_cpu(Rows<const T> dy, Rows<const T> gate_up, Rows<T> d_gate_up, std::int64_t num_rows,
-                         std::int64_t F) {
+                                   std::int64_t F) {
   parallel_ranges(num_rows, row_grain(2 * F), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
       clone_backward(Function(), dy[n], gate_up[n], gate_up[n] + F, d_gate_up[n], d_gate_up[n] + F, F);
@@ -61,9 +61,10 @@ void gated_activation_backward_cpu(Rows<const T> dy, Rows<const T> gate_up, Rows
   });
 }
 
-#define LORA_TRAIN_INSTANTIATE(Function, T)                                                                       \
-  template void gated_activation_forward_cpu<Function>(Rows<const T>, Rows<T>, std::int64_t, std::int64_t);       \
-  template void gated_activation_backward_cpu<Function>(Rows<const T>, Rows<const T>, Rows<T>, std::int64_t, std::int64_t)
+#define LORA_TRAIN_INSTANTIATE(Function, T)                                                                  \
+  template void gated_activation_forward_cpu<Function>(Rows<const T>, Rows<T>, std::int64_t, std::int64_t);  \
+  template void gated_activation_backward_cpu<Function>(Rows<const T>, Rows<const T>, Rows<T>, std::int64_t, \
+                                                        std::int64_t)
 LORA_TRAIN_INSTANTIATE(Silu, float);
 LORA_TRAIN_INSTANTIATE(Silu, Bf16);
 LORA_TRAIN_INSTANTIATE(GeluTanh, float);

@@ -12,6 +12,6 @@ void gated_activation_forward_cpu(Rows<const T> gate_up, Rows<T> y, std::int64_t
 
 template <class Function, class T>
 void gated_activation_backward_cpu(Rows<const T> dy, Rows<const T> gate_up, Rows<T> d_gate_up, std::int64_t num_rows,
-                         std::int64_t F);
+                                   std::int64_t F);
 
 }  // namespace lora_train::kernels

@@ -1,9 +1,8 @@
 // Element by element: a block takes a part of one row, a thread up to two packs of it, read before anything is written
 // so that the gradient may take the place of gate and up.
 // Elements moved per feature: forward 2 read, 1 written; backward 3 read, 2 written.
-#include "gated_activation_cuda.h"
-
 #include "activation_functions.h"
+#include "gated_activation_cuda.h"
 #include "launch/launch.h"
 #include "launch/pack.h"
 
@@ -122,9 +121,9 @@ void gated_activation_backward_cuda(Rows<const T> dy, Rows<const T> gate_up, Row
   });
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                         \
-  template void gated_activation_forward_cuda(Rows<const T>, Rows<T>, std::int64_t, std::int64_t, Activation, Stream);    \
-  template void gated_activation_backward_cuda(Rows<const T>, Rows<const T>, Rows<T>, std::int64_t, std::int64_t,         \
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                      \
+  template void gated_activation_forward_cuda(Rows<const T>, Rows<T>, std::int64_t, std::int64_t, Activation, Stream); \
+  template void gated_activation_backward_cuda(Rows<const T>, Rows<const T>, Rows<T>, std::int64_t, std::int64_t,      \
                                                Activation, Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);

@@ -31,7 +31,7 @@ void gather_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to)
   if (how != Implementation::kCuda) return gather_rows_reference(from, rows, to);  // on a CPU too: ATen is as fast
   dispatch_dtype(from, [&]<class T>(ElementType<T>) {
     native_kernels_of<T>().gather_rows(read_rows<T>(from), read<std::int64_t>(rows), write_rows<T>(to), rows.size(0),
-                                    from.size(0), from.size(1), native_stream());
+                                       from.size(0), from.size(1), native_stream());
   });
 }
 
@@ -45,7 +45,7 @@ void scatter_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to
   if (how != Implementation::kCuda) return scatter_rows_reference(from, rows, to);
   dispatch_dtype(from, [&]<class T>(ElementType<T>) {
     native_kernels_of<T>().scatter_rows(read_rows<T>(from), read<std::int64_t>(rows), write_rows<T>(to), rows.size(0),
-                                     to.size(0), to.size(1), native_stream());
+                                        to.size(0), to.size(1), native_stream());
   });
 }
 
@@ -70,9 +70,9 @@ void take_next(const RowLists& lists, at::Tensor& next, RowLists& picked) {
   check_dtype(kName, "next", next, at::kLong);
   if (!has_native_kernel(KernelName::kEmbedding, lists.rows)) return take_next_reference(lists, next, picked);
   native_kernels().take_next(read<std::int64_t>(lists.rows), read<std::int32_t>(lists.targets),
-                          has_weights ? read<float>(lists.weights) : nullptr, write<std::int64_t>(next),
-                          write<std::int64_t>(picked.rows), write<std::int32_t>(picked.targets),
-                          has_weights ? write<float>(picked.weights) : nullptr, count, native_stream());
+                             has_weights ? read<float>(lists.weights) : nullptr, write<std::int64_t>(next),
+                             write<std::int64_t>(picked.rows), write<std::int32_t>(picked.targets),
+                             has_weights ? write<float>(picked.weights) : nullptr, count, native_stream());
 }
 
 }  // namespace lora_train::kernels

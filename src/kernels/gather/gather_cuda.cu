@@ -1,6 +1,5 @@
 // One block per row. Elements moved: 1 read, 1 written.
 #include "gather_cuda.h"
-
 #include "launch/launch.h"
 #include "launch/pack.h"
 
@@ -18,8 +17,8 @@ __device__ __forceinline__ void copy_row(const T* from, T* to, std::int64_t D) {
 }
 
 template <class T, int kSize>
-__global__ void __launch_bounds__(kThreads)
-    gather_rows_kernel(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_rows, std::int64_t D) {
+__global__ void __launch_bounds__(kThreads) gather_rows_kernel(Rows<const T> from, const std::int64_t* rows, Rows<T> to,
+                                                               std::int64_t num_rows, std::int64_t D) {
   T* const target = to[blockIdx.x];
   if (rows[blockIdx.x] < num_rows) {
     copy_row<T, kSize>(from[rows[blockIdx.x]], target, D);
@@ -32,8 +31,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T, int kSize>
-__global__ void __launch_bounds__(kThreads)
-    scatter_rows_kernel(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_rows, std::int64_t D) {
+__global__ void __launch_bounds__(kThreads) scatter_rows_kernel(Rows<const T> from, const std::int64_t* rows,
+                                                                Rows<T> to, std::int64_t num_rows, std::int64_t D) {
   if (rows[blockIdx.x] < num_rows) copy_row<T, kSize>(from[blockIdx.x], to[rows[blockIdx.x]], D);
 }
 
@@ -41,7 +40,8 @@ constexpr unsigned kListThreads = 1024;
 
 __global__ void __launch_bounds__(kListThreads)
     take_next_kernel(const std::int64_t* rows, const std::int32_t* targets, const float* weights, std::int64_t* next,
-                     std::int64_t* picked_rows, std::int32_t* picked_targets, float* picked_weights, std::int64_t count) {
+                     std::int64_t* picked_rows, std::int32_t* picked_targets, float* picked_weights,
+                     std::int64_t count) {
   const std::int64_t first = *next;
   for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x) {
     picked_rows[i] = rows[first + i];
@@ -89,10 +89,10 @@ void take_next_cuda(const std::int64_t* rows, const std::int32_t* targets, const
          picked_rows, picked_targets, picked_weights, count);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                \
-  template void gather_rows_cuda(Rows<const T>, const std::int64_t*, Rows<T>, std::int64_t, std::int64_t,        \
-                                 std::int64_t, Stream);                                                          \
-  template void scatter_rows_cuda(Rows<const T>, const std::int64_t*, Rows<T>, std::int64_t, std::int64_t,       \
+#define LORA_TRAIN_INSTANTIATE(T)                                                                          \
+  template void gather_rows_cuda(Rows<const T>, const std::int64_t*, Rows<T>, std::int64_t, std::int64_t,  \
+                                 std::int64_t, Stream);                                                    \
+  template void scatter_rows_cuda(Rows<const T>, const std::int64_t*, Rows<T>, std::int64_t, std::int64_t, \
                                   std::int64_t, Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);

@@ -27,7 +27,8 @@ void check_operands(const at::Tensor& a, const at::Tensor& b, const at::Tensor& 
   check_rows("gemm", "residual", extras.residual, y.sizes());
   check_dtype("gemm", "residual", extras.residual, y.scalar_type());
   if (extras.accumulate) throw ShapeError("gemm", "residual and accumulate together; expected at most one of them");
-  if (extras.residual.is_same(y) || (y.numel() > 0 && !y.is_meta() && extras.residual.const_data_ptr() == y.const_data_ptr())) {
+  if (extras.residual.is_same(y) ||
+      (y.numel() > 0 && !y.is_meta() && extras.residual.const_data_ptr() == y.const_data_ptr())) {
     throw ShapeError("gemm", "residual is y itself; ask for accumulate instead");
   }
 }

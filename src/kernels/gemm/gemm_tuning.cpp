@@ -34,7 +34,8 @@ Tuner* gemm_tuner = nullptr;
 
 void tune_gemm(const CudaLibrary& cuda, const CudaGemm& gemm) {
   const auto use = [&](const std::string& algorithm) { return cuda.use_gemm_algorithm(gemm, algorithm); };
-  const auto chosen = gemm_tuner->choose({gemm_key(gemm, cuda_settings().tf32), use, [&] { return candidates(cuda, gemm); }});
+  const auto chosen =
+      gemm_tuner->choose({gemm_key(gemm, cuda_settings().tf32), use, [&] { return candidates(cuda, gemm); }});
   if (chosen) use(*chosen);
 }
 
@@ -47,10 +48,13 @@ std::string gemm_key(const CudaGemm& gemm, bool tf32) {
   const ColumnMajorGemm& g = gemm.layout;
   const auto number = [](const char* name, std::int64_t value) { return std::string(name) + std::to_string(value); };
   const auto type = [](GemmType t) { return t == GemmType::kBFloat16 ? "bf16" : "fp32"; };
-  const auto alignment = [](const void* p) { return std::to_string(alignment_of(reinterpret_cast<std::uintptr_t>(p))); };
+  const auto alignment = [](const void* p) {
+    return std::to_string(alignment_of(reinterpret_cast<std::uintptr_t>(p)));
+  };
   const void* const c = gemm.c != nullptr ? gemm.c : gemm.d;
-  std::string key = std::string("gemm ") + type(gemm.operands) + (tf32 && gemm.operands == GemmType::kFloat ? " tf32" : "") +
-                    " -> " + type(gemm.result) + number(" m", g.m) + number(" n", gemm_class(g.n)) + number(" k", g.k) +
+  std::string key = std::string("gemm ") + type(gemm.operands) +
+                    (tf32 && gemm.operands == GemmType::kFloat ? " tf32" : "") + " -> " + type(gemm.result) +
+                    number(" m", g.m) + number(" n", gemm_class(g.n)) + number(" k", g.k) +
                     (g.transpose_a ? " T" : " N") + (g.transpose_b ? "T" : "N");
   key += number(" ld ", g.lda) + number(",", g.ldb) + number(",", g.ldc) + number(",", g.ldd);
   key += gemm.c == nullptr ? "" : gemm.c == gemm.d ? " accumulates" : " adds";

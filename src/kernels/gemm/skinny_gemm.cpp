@@ -13,9 +13,8 @@ template <class T, class Y>
 void run_on_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
                 at::Tensor& y, double alpha) {
   skinny_gemm_cpu(SkinnyGemm<T, Y>{read_rows<T>(x), read_rows<T>(weight), bias.defined() ? read<Y>(bias) : nullptr,
-                                    residual.defined() ? read_rows<Y>(residual) : Rows<const Y>{nullptr, 0},
-                                    write_rows<Y>(y), static_cast<float>(alpha), x.size(0), weight.size(0),
-                                    x.size(1)});
+                                   residual.defined() ? read_rows<Y>(residual) : Rows<const Y>{nullptr, 0},
+                                   write_rows<Y>(y), static_cast<float>(alpha), x.size(0), weight.size(0), x.size(1)});
 }
 
 void check_arguments(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
@@ -40,10 +39,10 @@ void check_arguments(const at::Tensor& x, const at::Tensor& weight, const at::Te
 }  // namespace
 
 void skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
-                     at::Tensor& y, double alpha) {
+                 at::Tensor& y, double alpha) {
   check_arguments(x, weight, bias, residual, y);
-  const bool is_ours = x.is_cpu() && x.scalar_type() != at::kDouble &&
-                       kernel_setting(KernelName::kGemm) != KernelSetting::kReference;
+  const bool is_ours =
+      x.is_cpu() && x.scalar_type() != at::kDouble && kernel_setting(KernelName::kGemm) != KernelSetting::kReference;
   if (!is_ours) return gemm(x, weight.t(), y, {.bias = bias, .residual = residual, .alpha = alpha});
   if (x.scalar_type() == at::kFloat) return run_on_cpu<float, float>(x, weight, bias, residual, y, alpha);
   if (y.scalar_type() == at::kFloat) return run_on_cpu<Bf16, float>(x, weight, bias, residual, y, alpha);

@@ -13,7 +13,7 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr std::int64_t kOutputs = 4;           // of a tile
+constexpr std::int64_t kOutputs = 4;            // of a tile
 constexpr std::int64_t kGrainElements = 65536;  // weights per thread below which another one costs more than it gains
 
 typedef float Vector8 __attribute__((vector_size(32)));

@@ -51,10 +51,11 @@ void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned
   });
 #else
   kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), dim3(threads), 0,
-           static_cast<cudaStream_t>(stream)>>>(static_cast<Parameters>(arguments)...);
+           static_cast<cudaStream_t>(stream)> > >(static_cast<Parameters>(arguments)...);
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
     throw DeviceError(name, std::string("CUDA refused to launch it, or a kernel before it failed: ") +
-                                cudaGetErrorString(error) + "; lora-train doctor holds every kernel against its reference");
+                                cudaGetErrorString(error) +
+                                "; lora-train doctor holds every kernel against its reference");
   }
 #endif
 }

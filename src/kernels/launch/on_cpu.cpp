@@ -102,9 +102,9 @@ class Fibre {
 struct Thread {
   std::unique_ptr<Fibre> fibre;
   State state = State::kDone;
-  int line = 0;                            ///< of the barrier it waits at
-  unsigned parity = 0;                     ///< which slot its next exchange takes
-  std::array<Fragments, 2> slots{};        ///< what it gave; a lane is never two exchanges ahead of another
+  int line = 0;                      ///< of the barrier it waits at
+  unsigned parity = 0;               ///< which slot its next exchange takes
+  std::array<Fragments, 2> slots{};  ///< what it gave; a lane is never two exchanges ahead of another
 };
 
 struct Block {
@@ -210,7 +210,8 @@ void set_order(Order order) { the_block.order = order; }
 
 std::int64_t num_launches() { return the_block.num_launches; }
 
-void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned threads, const std::function<void()>& body) {
+void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned threads,
+              const std::function<void()>& body) {
   if (threads == 0 || threads > kMaxThreads || threads % kWarp != 0 || blocks_y > 65535) {
     throw ShapeError(name, "blocks of " + std::to_string(threads) + " threads, " + std::to_string(blocks_y) +
                                " in y: expected a multiple of 32 up to 1024, and at most 65535");

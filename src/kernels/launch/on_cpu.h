@@ -23,8 +23,9 @@
   alignas(16) static type name[count];       \
   ::lora_train::kernels::on_cpu::enter_shared(name, sizeof name)
 #define __syncthreads() ::lora_train::kernels::on_cpu::sync_block(__LINE__)
-#define __shfl_xor_sync(mask, value, lane_mask) \
-  ::lora_train::kernels::on_cpu::shuffle(mask, value, ::lora_train::kernels::on_cpu::lane() ^ unsigned(lane_mask), __LINE__)
+#define __shfl_xor_sync(mask, value, lane_mask)                                                                    \
+  ::lora_train::kernels::on_cpu::shuffle(mask, value, ::lora_train::kernels::on_cpu::lane() ^ unsigned(lane_mask), \
+                                         __LINE__)
 
 namespace lora_train::kernels::on_cpu {
 
@@ -40,7 +41,8 @@ void set_order(Order order);
 std::int64_t num_launches();
 
 /// Runs body() once per thread. Throws ShapeError on a deadlock.
-void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned threads, const std::function<void()>& body);
+void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned threads,
+              const std::function<void()>& body);
 
 void sync_block(int line);
 unsigned lane();

@@ -30,8 +30,8 @@ LORA_TRAIN_INLINE void store_pack(T* p, const Pack<T, kSize>& pack) {
   if constexpr (sizeof(pack) == 16) {
     uint4 bits;
     memcpy(&bits, &pack, sizeof bits);
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(bits.x), "r"(bits.y),
-                 "r"(bits.z), "r"(bits.w)
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(bits.x),
+                 "r"(bits.y), "r"(bits.z), "r"(bits.w)
                  : "memory");
   } else {
     *reinterpret_cast<Pack<T, kSize>*>(p) = pack;

@@ -14,8 +14,8 @@ namespace {
 
 // big [N, -1] and thin [N, C] with equal rows and dtype; grads of rows(part) x columns(part).
 template <class Shape>
-void check_product(const char* kernel, const at::Tensor& big, const at::Tensor& thin, const std::vector<LoraPart>& parts,
-                   const Shape& shape) {
+void check_product(const char* kernel, const at::Tensor& big, const at::Tensor& thin,
+                   const std::vector<LoraPart>& parts, const Shape& shape) {
   check_rows(kernel, "big side", big, {-1, -1});
   check_rows(kernel, "thin side", thin, {big.size(0), -1});
   check_floating(kernel, "big side", big);
@@ -33,7 +33,11 @@ void check_product(const char* kernel, const at::Tensor& big, const at::Tensor& 
 LoraTargets targets_of(const std::vector<LoraPart>& parts) {
   LoraTargets targets{};
   for (const LoraPart& part : parts) {
-    targets.list[targets.count++] = {part.column, part.rank, part.out_begin, part.out_end, static_cast<float>(part.scale),
+    targets.list[targets.count++] = {part.column,
+                                     part.rank,
+                                     part.out_begin,
+                                     part.out_end,
+                                     static_cast<float>(part.scale),
                                      {static_cast<float*>(part.grad.mutable_data_ptr()), part.grad.stride(0)}};
   }
   return targets;
@@ -95,7 +99,7 @@ void lora_grad_b(const at::Tensor& dy, const at::Tensor& s, const std::vector<Lo
   dispatch_dtype(dy, [&]<class T>(ElementType<T>) {
     if (how == Implementation::kCpu) return lora_grad_b_cpu<T>(read_rows<T>(dy), read_rows<T>(s), targets, N);
     native_kernels_of<T>().lora_grad_b(read_rows<T>(dy), read_rows<T>(s), targets, N,
-                                    native_workspace(product.workspace_elements()), native_stream());
+                                       native_workspace(product.workspace_elements()), native_stream());
   });
 }
 
@@ -118,7 +122,7 @@ void lora_grad_a(const at::Tensor& all_ds, const at::Tensor& x, const std::vecto
   dispatch_dtype(x, [&]<class T>(ElementType<T>) {
     if (how == Implementation::kCpu) return lora_grad_a_cpu<T>(read_rows<T>(ds), read_rows<T>(x), targets, N, D);
     native_kernels_of<T>().lora_grad_a(read_rows<T>(ds), read_rows<T>(x), targets, N, D,
-                                    native_workspace(product.workspace_elements()), native_stream());
+                                       native_workspace(product.workspace_elements()), native_stream());
   });
 }
 
@@ -149,7 +153,8 @@ void lora_grad_s_and_b(const at::Tensor& dy, const at::Tensor& scaled_b, const a
     return lora_grad_b(dy, s, parts);
   }
   native_kernels().lora_grad_s_and_b(read_rows<Bf16>(dy), read_rows<Bf16>(scaled_b), read_rows<Bf16>(s), targets, N, C,
-                                  write_rows<Bf16>(ds), native_workspace(product.workspace_elements()), native_stream());
+                                     write_rows<Bf16>(ds), native_workspace(product.workspace_elements()),
+                                     native_stream());
 }
 
 }  // namespace lora_train::kernels

@@ -188,9 +188,9 @@ LORA_TRAIN_AMX void multiply_amx(Rows<const Bf16> big, const AmxThin& thin, std:
         const std::uint16_t* const a = thin.tiles.data() + (n / kTokens * num_tiles + tile) * kTileElements;
         float* const to = tiles.data() + (step * num_tiles + tile) * 2 * kTile * kTile;
         const std::int64_t stride = num_tiles * kTileElements, count = std::min(kMostRankTiles, num_tiles - tile);
-        count == 1 ? add_products<1>(a, stride, pairs, num_blocks, to)
-                   : count == 2 ? add_products<2>(a, stride, pairs, num_blocks, to)
-                                : add_products<3>(a, stride, pairs, num_blocks, to);
+        count == 1   ? add_products<1>(a, stride, pairs, num_blocks, to)
+        : count == 2 ? add_products<2>(a, stride, pairs, num_blocks, to)
+                     : add_products<3>(a, stride, pairs, num_blocks, to);
       }
       memory_is_used();
     }

@@ -31,8 +31,8 @@ constexpr std::int64_t kMostPartialSums = 12 * 1024 * 1024;
 /// it reads; small models and micro-batches, which would leave multiprocessors without a block, are cut into chunks of
 /// down to 32.
 constexpr LoraChunks lora_chunks(std::int64_t N, std::int64_t C, std::int64_t R) {
-  constexpr std::int64_t kManyTokens = 128, kFewTokens = 32, kThreads = 132 * 1024,
-                         kFewBlocks = 2 * 132, kBlockColumns = 512;
+  constexpr std::int64_t kManyTokens = 128, kFewTokens = 32, kThreads = 132 * 1024, kFewBlocks = 2 * 132,
+                         kBlockColumns = 512;
   const std::int64_t ranks = std::min(R, kLoraRanks), padded = (C + 7) / 8 * 8;
   const std::int64_t block_threads = (ranks + 7) / 8 * 64, column_blocks = (C + kBlockColumns - 1) / kBlockColumns;
   const std::int64_t wanted = kThreads / (block_threads * std::max<std::int64_t>(column_blocks, 1));

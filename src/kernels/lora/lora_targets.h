@@ -26,7 +26,8 @@ struct LoraTargets {
   /// Columns of the thin side that some adapter has: all of them lie below.
   std::int64_t num_columns() const {
     std::int64_t most = 0;
-    for (const LoraTarget& target : *this) most = target.column + target.rank > most ? target.column + target.rank : most;
+    for (const LoraTarget& target : *this)
+      most = target.column + target.rank > most ? target.column + target.rank : most;
     return most;
   }
   std::int64_t widest_rank() const {

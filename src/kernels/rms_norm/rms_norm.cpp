@@ -45,7 +45,8 @@ void forward(const char* name, const at::Tensor& x, const at::Tensor& weight, do
              adds ? read_rows<T>(residual) : Rows<const T>{nullptr, 0}, write_rows<T>(y), write<float>(rstd), x.size(0),
              x.size(1), stream...);
     };
-    how == Implementation::kCpu ? run(rms_norm_forward_cpu<T>) : run(native_kernels_of<T>().rms_norm_forward, native_stream());
+    how == Implementation::kCpu ? run(rms_norm_forward_cpu<T>)
+                                : run(native_kernels_of<T>().rms_norm_forward, native_stream());
   });
 }
 
@@ -83,7 +84,11 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
   const bool needs_dweight = dweight != nullptr && dweight->defined();
   const WorkScope recorded(kName, WorkClass::kNorm, [&](Work& work) {
     const std::int64_t passes = needs_dweight ? 2 : 1;
-    work.reads("dy", dy, passes).reads("x", x, passes).reads("weight", weight).reads("rstd", rstd, passes).launches(passes);
+    work.reads("dy", dy, passes)
+        .reads("x", x, passes)
+        .reads("weight", weight)
+        .reads("rstd", rstd, passes)
+        .launches(passes);
     accumulate ? work.updates("dx", dx) : work.writes("dx", dx);
     if (needs_dweight) work.updates("dweight", *dweight);
   });
@@ -95,8 +100,8 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
   dispatch_dtype(x, [&]<class T>(ElementType<T>) {
     const auto run = [&](auto backward, auto weight_gradient, auto... stream) {
       if (needs_dweight) {  // first: dx may be dy
-        weight_gradient(read_rows<T>(dy), read_rows<T>(x), read<float>(rstd), write<float>(*dweight), x.size(0), x.size(1),
-                        stream...);
+        weight_gradient(read_rows<T>(dy), read_rows<T>(x), read<float>(rstd), write<float>(*dweight), x.size(0),
+                        x.size(1), stream...);
       }
       backward(read_rows<T>(dy), read_rows<T>(x), norm_weight<T>(weight, weight_offset), read<float>(rstd),
                write_rows<T>(dx), accumulate, x.size(0), x.size(1), stream...);

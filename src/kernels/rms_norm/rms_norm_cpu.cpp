@@ -97,8 +97,8 @@ LORA_TRAIN_CLONES void clone_weight(const Bf16* dy, const Bf16* x, float rstd, f
 }  // namespace
 
 template <class T>
-void rms_norm_forward_cpu(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y, float* rstd,
-                          std::int64_t num_rows, std::int64_t D) {
+void rms_norm_forward_cpu(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y,
+                          float* rstd, std::int64_t num_rows, std::int64_t D) {
   parallel_ranges(num_rows, row_grain(D), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
       rstd[n] = clone_forward(x[n], weight, eps, residual.data != nullptr ? residual[n] : nullptr, y[n], D);
@@ -138,12 +138,12 @@ void rms_norm_weight_gradient_cpu(Rows<const T> dy, Rows<const T> x, const float
   });
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                       \
-  template void rms_norm_forward_cpu(Rows<const T>, NormWeight<T>, float, Rows<const T>, Rows<T>, float*, std::int64_t, \
-                                     std::int64_t);                                                                     \
-  template void rms_norm_backward_cpu(Rows<const T>, Rows<const T>, NormWeight<T>, const float*, Rows<T>, bool,         \
-                                      std::int64_t, std::int64_t);                                                      \
-  template void rms_norm_weight_gradient_cpu(Rows<const T>, Rows<const T>, const float*, float*, std::int64_t,          \
+#define LORA_TRAIN_INSTANTIATE(T)                                                                               \
+  template void rms_norm_forward_cpu(Rows<const T>, NormWeight<T>, float, Rows<const T>, Rows<T>, float*,       \
+                                     std::int64_t, std::int64_t);                                               \
+  template void rms_norm_backward_cpu(Rows<const T>, Rows<const T>, NormWeight<T>, const float*, Rows<T>, bool, \
+                                      std::int64_t, std::int64_t);                                              \
+  template void rms_norm_weight_gradient_cpu(Rows<const T>, Rows<const T>, const float*, float*, std::int64_t,  \
                                              std::int64_t)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);

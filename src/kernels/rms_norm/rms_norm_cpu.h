@@ -10,8 +10,8 @@ namespace lora_train::kernels {
 
 /// residual without data: none is added.
 template <class T>
-void rms_norm_forward_cpu(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y, float* rstd,
-                          std::int64_t num_rows, std::int64_t D);
+void rms_norm_forward_cpu(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y,
+                          float* rstd, std::int64_t num_rows, std::int64_t D);
 
 template <class T>
 void rms_norm_backward_cpu(Rows<const T> dy, Rows<const T> x, NormWeight<T> weight, const float* rstd, Rows<T> dx,

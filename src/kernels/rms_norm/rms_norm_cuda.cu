@@ -1,10 +1,9 @@
 // One block per row. A thread keeps the elements that it reads in registers until the sum is known.
-#include "rms_norm_cuda.h"
-
 #include <type_traits>
 
 #include "launch/launch.h"
 #include "launch/pack.h"
+#include "rms_norm_cuda.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -61,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
   LORA_TRAIN_SHARED(float, slots, 32);
   const std::int64_t n = blockIdx.x, packs = D / kSize;
   Pack<T, kSize> x_cache[kCached] = {}, old_cache[kCached] = {};  // old: what dx holds, when it is added to
-  float g_cache[kCached][kSize] = {};  // dy * weight
+  float g_cache[kCached][kSize] = {};                             // dy * weight
   float sum = 0;
   const auto read = [&](std::int64_t p, Pack<T, kSize>& values, float* g) {
     values = load_pack<kSize>(x[n] + p * kSize);
@@ -144,16 +143,16 @@ void with_cached(std::int64_t packs, const Run& run) {
 }  // namespace
 
 template <class T>
-void rms_norm_forward_cuda(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y, float* rstd,
-                           std::int64_t num_rows, std::int64_t D, Stream stream) {
+void rms_norm_forward_cuda(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y,
+                           float* rstd, std::int64_t num_rows, std::int64_t D, Stream stream) {
   constexpr int kPack = kFullPack<T>;
   const Rows<const T> w{weight.values, 0};
-  const bool is_packed = fits_packs(x, D) && fits_packs(w, D) && fits_packs(y, D) &&
-                         (residual.data == nullptr || fits_packs(residual, D));
+  const bool is_packed =
+      fits_packs(x, D) && fits_packs(w, D) && fits_packs(y, D) && (residual.data == nullptr || fits_packs(residual, D));
   const auto run = [&]<int kSize>(std::integral_constant<int, kSize>) {
     with_cached(D / kSize, [&]<int kCached>(std::integral_constant<int, kCached>) {
-      launch("rms_norm_forward", rms_norm_forward_kernel<T, kSize, kCached>, {num_rows}, threads_for(D / kSize, kThreads),
-             stream, x, weight, eps, residual, y, rstd, D);
+      launch("rms_norm_forward", rms_norm_forward_kernel<T, kSize, kCached>, {num_rows},
+             threads_for(D / kSize, kThreads), stream, x, weight, eps, residual, y, rstd, D);
     });
   };
   is_packed ? run(std::integral_constant<int, kPack>()) : run(std::integral_constant<int, 1>());
@@ -181,12 +180,12 @@ void rms_norm_weight_gradient_cuda(Rows<const T> dy, Rows<const T> x, const floa
          kColumns * kRowLanes, stream, dy, x, rstd, dweight, num_rows, D);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                       \
-  template void rms_norm_forward_cuda(Rows<const T>, NormWeight<T>, float, Rows<const T>, Rows<T>, float*,              \
-                                      std::int64_t, std::int64_t, Stream);                                              \
-  template void rms_norm_backward_cuda(Rows<const T>, Rows<const T>, NormWeight<T>, const float*, Rows<T>, bool,        \
-                                       std::int64_t, std::int64_t, Stream);                                             \
-  template void rms_norm_weight_gradient_cuda(Rows<const T>, Rows<const T>, const float*, float*, std::int64_t,         \
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                \
+  template void rms_norm_forward_cuda(Rows<const T>, NormWeight<T>, float, Rows<const T>, Rows<T>, float*,       \
+                                      std::int64_t, std::int64_t, Stream);                                       \
+  template void rms_norm_backward_cuda(Rows<const T>, Rows<const T>, NormWeight<T>, const float*, Rows<T>, bool, \
+                                       std::int64_t, std::int64_t, Stream);                                      \
+  template void rms_norm_weight_gradient_cuda(Rows<const T>, Rows<const T>, const float*, float*, std::int64_t,  \
                                               std::int64_t, Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);

@@ -18,13 +18,13 @@ at::Tensor norm_of(const at::Tensor& x, const at::Tensor& weight, double eps, at
 
 }  // namespace
 
-void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y, at::Tensor& rstd,
-                                double weight_offset) {
+void rms_norm_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& y,
+                                at::Tensor& rstd, double weight_offset) {
   y.copy_(norm_of(x, weight, eps, rstd, weight_offset));
 }
 
-void rms_norm_add_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& residual,
-                                    at::Tensor& y, at::Tensor& rstd, double weight_offset) {
+void rms_norm_add_forward_reference(const at::Tensor& x, const at::Tensor& weight, double eps,
+                                    const at::Tensor& residual, at::Tensor& y, at::Tensor& rstd, double weight_offset) {
   y.copy_(residual + norm_of(x, weight, eps, rstd, weight_offset));
 }
 

@@ -103,8 +103,8 @@ void check_gradients(const char* kernel, const AttentionGradients& gradients, co
   check("dk", gradients.k, rotation.num_kv_heads);
   check("dv", gradients.v, rotation.num_kv_heads);
   if (M > d_qkv.size(0)) {
-    throw ShapeError(std::string(kernel) + ": dq", std::to_string(M) + " tokens for " + std::to_string(d_qkv.size(0)) +
-                                                       " rows of d_qkv");
+    throw ShapeError(std::string(kernel) + ": dq",
+                     std::to_string(M) + " tokens for " + std::to_string(d_qkv.size(0)) + " rows of d_qkv");
   }
 }
 
@@ -144,7 +144,8 @@ void qk_norm_rope_forward(at::Tensor& qkv, const QkRotation& rotation, QkNorm& n
       return own.rope(write_rows<T>(qkv), table_of(rotation), /*inverse=*/false, qkv.size(0), heads, native_stream());
     }
     own.qk_norm_rope_forward(write_rows<T>(qkv), table_of(rotation), weights_of<T>(norm), static_cast<float>(norm.eps),
-                             write_rows<T>(norm.raw), write_rows<float>(norm.rstd), qkv.size(0), heads, native_stream());
+                             write_rows<T>(norm.raw), write_rows<float>(norm.rstd), qkv.size(0), heads,
+                             native_stream());
   });
 }
 

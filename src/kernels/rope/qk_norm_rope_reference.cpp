@@ -59,9 +59,9 @@ void qk_norm_rope_backward_by(const QkNormRopeParts& parts, const AttentionGradi
   for (int64_t head = 0; head < rotation.num_heads + rotation.num_kv_heads; ++head) {
     at::Tensor dx = d_qkv.narrow(1, head * E, E);
     const bool is_q = head < rotation.num_heads;
-    parts.norm_backward(dx, norm.raw.narrow(1, head * E, E),
-                        is_q ? norm.q_weight : norm.k_weight, norm.rstd.select(0, head), dx, false,
-                        is_q ? &norm.grad_q_weight : &norm.grad_k_weight, norm.weight_offset);
+    parts.norm_backward(dx, norm.raw.narrow(1, head * E, E), is_q ? norm.q_weight : norm.k_weight,
+                        norm.rstd.select(0, head), dx, false, is_q ? &norm.grad_q_weight : &norm.grad_k_weight,
+                        norm.weight_offset);
   }
 }
 
@@ -72,8 +72,8 @@ void qk_norm_rope_forward_reference(at::Tensor& qkv, const QkRotation& rotation,
 
 void qk_norm_rope_backward_reference(const AttentionGradients& gradients, const QkRotation& rotation, QkNorm& norm,
                                      at::Tensor& d_qkv) {
-  qk_norm_rope_backward_by({rms_norm_forward_reference, rms_norm_backward_reference, rope_in_place_reference}, gradients,
-                           rotation, norm, d_qkv);
+  qk_norm_rope_backward_by({rms_norm_forward_reference, rms_norm_backward_reference, rope_in_place_reference},
+                           gradients, rotation, norm, d_qkv);
 }
 
 }  // namespace lora_train::kernels

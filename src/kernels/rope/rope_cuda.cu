@@ -3,10 +3,9 @@
 // Elements moved: rope 1 read, 1 written; with norm 1 read, 2 written (raw); its backward 2 read, 1 written; weight
 // gradients 2 read. The backwards copy v besides where it lies elsewhere. The table's rows are read once a token from
 // memory, then cached.
-#include "rope_cuda.h"
-
 #include "launch/launch.h"
 #include "launch/pack.h"
+#include "rope_cuda.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -67,7 +66,8 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Copies v of token n from d to dx. All threads of the block call it.
 template <class T, int kSize>
-__device__ __forceinline__ void copy_values(const QkvGradients<T>& d, Rows<T> dx, std::int64_t n, const HeadCounts& heads) {
+__device__ __forceinline__ void copy_values(const QkvGradients<T>& d, Rows<T> dx, std::int64_t n,
+                                            const HeadCounts& heads) {
   if (d.v.data == nullptr) return;
   T* const to = dx[n] + heads.total() * heads.head_size;
   const std::int64_t width = heads.num_k * heads.head_size, step = std::int64_t{blockDim.x} * kSize;
@@ -145,10 +145,10 @@ __global__ void __launch_bounds__(kThreads)
       const Rotation<kSize> rotation(table, n, i, 1.0F);
       const Pack<T, kSize> low = load_pack<kSize>(weight.values + i), high = load_pack<kSize>(weight.values + half + i);
       for (int k = 0; k < kSize; ++k) {
-        const float p = rounded_to<T>(
-            times_norm_weight<T>(to_float(a.values[k]) * scale, to_float(low.values[k]), weight.offset));
-        const float q = rounded_to<T>(
-            times_norm_weight<T>(to_float(b.values[k]) * scale, to_float(high.values[k]), weight.offset));
+        const float p =
+            rounded_to<T>(times_norm_weight<T>(to_float(a.values[k]) * scale, to_float(low.values[k]), weight.offset));
+        const float q =
+            rounded_to<T>(times_norm_weight<T>(to_float(b.values[k]) * scale, to_float(high.values[k]), weight.offset));
         store(&a.values[k], rotation.first(k, p, q));
         store(&b.values[k], rotation.second(k, p, q));
       }
@@ -173,7 +173,8 @@ struct RotatedBack {
 
 /// Sum of d * weight * x over a pack, `at` elements into the head.
 template <class T, int kSize>
-__device__ __forceinline__ float weighted(const Pack<T, kSize>& d, NormWeight<T> weight, int at, const Pack<T, kSize>& x) {
+__device__ __forceinline__ float weighted(const Pack<T, kSize>& d, NormWeight<T> weight, int at,
+                                          const Pack<T, kSize>& x) {
   const Pack<T, kSize> w = load_pack<kSize>(weight.values + at);
   float sum = 0;
   for (int k = 0; k < kSize; ++k) {
@@ -313,8 +314,8 @@ void rope_cuda(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_to
   constexpr int kPack = kFullPack<T>;
   const std::int64_t half = heads.head_size / 2;
   const auto run = [&](auto kernel, std::int64_t packs) {
-    launch_tokens("rope", kernel, num_tokens, heads.total(), lanes_for(packs), stream, x, table,
-                  inverse ? -1.0F : 1.0F, heads.total(), static_cast<int>(half));
+    launch_tokens("rope", kernel, num_tokens, heads.total(), lanes_for(packs), stream, x, table, inverse ? -1.0F : 1.0F,
+                  heads.total(), static_cast<int>(half));
   };
   const bool is_packed = fits_packs(x, half) && fits_packs_of(table, half);
   is_packed ? run(rope_kernel<T, kPack>, half / kPack) : run(rope_kernel<T, 1>, half);
@@ -326,11 +327,11 @@ void qk_norm_rope_forward_cuda(Rows<T> x, RotationTable table, QkNormWeights<T> 
   constexpr int kPack = kFullPack<T>;
   const std::int64_t half = heads.head_size / 2;
   const auto run = [&](auto kernel, std::int64_t packs) {
-    launch_tokens("qk_norm_rope_forward", kernel, num_tokens, heads.total(), lanes_for(packs), stream, x, table, weights,
-                  eps, raw, rstd, heads);
+    launch_tokens("qk_norm_rope_forward", kernel, num_tokens, heads.total(), lanes_for(packs), stream, x, table,
+                  weights, eps, raw, rstd, heads);
   };
-  const bool is_packed = fits_packs(x, half) && fits_packs(raw, half) && fits_packs_of(table, half) &&
-                         fits_packs_of(weights, half);
+  const bool is_packed =
+      fits_packs(x, half) && fits_packs(raw, half) && fits_packs_of(table, half) && fits_packs_of(weights, half);
   is_packed ? run(qk_norm_rope_forward_kernel<T, kPack>, half / kPack) : run(qk_norm_rope_forward_kernel<T, 1>, half);
 }
 
@@ -374,15 +375,15 @@ void qk_norm_weight_gradient_cuda(QkvGradients<T> d, Rows<const T> raw, Rows<con
          E, dq, dk);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                     \
-  template void rope_cuda(Rows<T>, RotationTable, bool, std::int64_t, HeadCounts, Stream);                            \
-  template void qk_norm_rope_forward_cuda(Rows<T>, RotationTable, QkNormWeights<T>, float, Rows<T>, Rows<float>,      \
-                                          std::int64_t, HeadCounts, Stream);                                          \
-  template void rope_backward_cuda(QkvGradients<T>, RotationTable, Rows<T>, std::int64_t, HeadCounts, Stream);        \
-  template void qk_norm_rope_backward_cuda(QkvGradients<T>, Rows<const T>, Rows<const float>, RotationTable,          \
-                                           QkNormWeights<T>, Rows<T>, std::int64_t, HeadCounts, Stream);              \
-  template void qk_norm_weight_gradient_cuda(QkvGradients<T>, Rows<const T>, Rows<const float>, RotationTable,        \
-                                             float*, float*, float*, HeadCounts, Stream)
+#define LORA_TRAIN_INSTANTIATE(T)                                                                                      \
+  template void rope_cuda(Rows<T>, RotationTable, bool, std::int64_t, HeadCounts, Stream);                             \
+  template void qk_norm_rope_forward_cuda(Rows<T>, RotationTable, QkNormWeights<T>, float, Rows<T>, Rows<float>,       \
+                                          std::int64_t, HeadCounts, Stream);                                           \
+  template void rope_backward_cuda(QkvGradients<T>, RotationTable, Rows<T>, std::int64_t, HeadCounts, Stream);         \
+  template void qk_norm_rope_backward_cuda(QkvGradients<T>, Rows<const T>, Rows<const float>, RotationTable,           \
+                                           QkNormWeights<T>, Rows<T>, std::int64_t, HeadCounts, Stream);               \
+  template void qk_norm_weight_gradient_cuda(QkvGradients<T>, Rows<const T>, Rows<const float>, RotationTable, float*, \
+                                             float*, float*, HeadCounts, Stream)
 LORA_TRAIN_INSTANTIATE(float);
 LORA_TRAIN_INSTANTIATE(Bf16);
 

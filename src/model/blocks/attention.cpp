@@ -30,8 +30,8 @@ at::Tensor attended_heads(const ModelConfig& c, const at::Tensor& buffer) {
 kernels::QkNorm qk_norm(const ModelConfig& c, const BlockWeights& weights, const BlockActivations& saved) {
   if (!c.qk_norm) return {};
   const NormWeight &q = weights.norms[kQNorm], &k = weights.norms[kKNorm];
-  return {q.weight, k.weight, c.rms_norm_eps, saved.saved[kQkRaw], saved.saved[kQkRstd], q.grad, k.grad,
-          c.norm_weight_offset};
+  return {q.weight, k.weight, c.rms_norm_eps,      saved.saved[kQkRaw], saved.saved[kQkRstd],
+          q.grad,   k.grad,   c.norm_weight_offset};
 }
 
 kernels::QkRotation rotation(const ForwardPass& pass, int64_t layer) {
@@ -62,7 +62,8 @@ void write_output(const BlockForward& block, at::Tensor& output) {
 
 void recompute(const BlockForward& block, Recompute) {
   auto& saved = block.saved.saved;
-  norm_and_columns(block, block.weights.norms[kInputNorm], block.weights.projections[kQkv], saved[kNormed], saved[kRstd]);
+  norm_and_columns(block, block.weights.norms[kInputNorm], block.weights.projections[kQkv], saved[kNormed],
+                   saved[kRstd]);
 }
 
 void backward(const BackwardPass& pass, int64_t layer, BlockWeights& weights, BlockActivations& activations,
@@ -73,7 +74,8 @@ void backward(const BackwardPass& pass, int64_t layer, BlockWeights& weights, Bl
   Projection &qkv = weights.projections[kQkv], &o = weights.projections[kO];
   const int64_t N = d_hidden.size(0);
   at::Tensor d_attended = pass.buffers.d_input(o, N);
-  at::Tensor d_output = branch_gradient(pass, branch_of(weights, activations), weights.norms[kOutputNorm].grad, d_hidden);
+  at::Tensor d_output =
+      branch_gradient(pass, branch_of(weights, activations), weights.norms[kOutputNorm].grad, d_hidden);
   projection_backward(o, saved[kAttended], d_output, d_attended, true, linear);
 
   at::Tensor d_wide_qkv = pass.buffers.gradient_of("d_qkv", qkv, N);
@@ -91,8 +93,8 @@ void backward(const BackwardPass& pass, int64_t layer, BlockWeights& weights, Bl
   at::Tensor d_normed = pass.buffers.d_input(qkv, N);
   projection_backward(qkv, saved[kNormed], d_wide_qkv, d_normed, need_normed_grad, linear);
   if (!need_normed_grad) return;
-  kernels::rms_norm_backward(features(qkv, d_normed), activations.input, input_norm.weight, saved[kRstd], d_hidden, true,
-                             defined_or_null(input_norm.grad), c.norm_weight_offset);
+  kernels::rms_norm_backward(features(qkv, d_normed), activations.input, input_norm.weight, saved[kRstd], d_hidden,
+                             true, defined_or_null(input_norm.grad), c.norm_weight_offset);
 }
 
 }  // namespace

@@ -39,8 +39,8 @@ inline at::Tensor features(const Projection& projection, const at::Tensor& wide)
 inline at::Tensor* defined_or_null(at::Tensor& tensor) { return tensor.defined() ? &tensor : nullptr; }
 
 /// The input norm of a block into the input of a projection, with its adapter columns.
-void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection, at::Tensor& normed,
-                      at::Tensor& rstd);
+void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection,
+                      at::Tensor& normed, at::Tensor& rstd);
 
 /// output = input + branch, or input + norm(branch) where the block has an output norm.
 /// `projection` makes the branch from `columns` [N, its input width]; with an output norm it has done so into `branch`.
@@ -54,6 +54,7 @@ struct Branch {
 void fill_branch(const BlockForward& block, const Branch& branch);
 void add_branch(const BlockForward& block, const Branch& branch, at::Tensor& output);
 /// The gradient of the projection's output [N, d_output_width()]: of d_hidden as it is, or through the output norm.
-at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad, const at::Tensor& d_hidden);
+at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad,
+                           const at::Tensor& d_hidden);
 
 }  // namespace lora_train::model

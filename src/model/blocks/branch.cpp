@@ -6,8 +6,8 @@
 
 namespace lora_train::model {
 
-void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection, at::Tensor& normed,
-                      at::Tensor& rstd) {
+void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection,
+                      at::Tensor& normed, at::Tensor& rstd) {
   at::Tensor y = features(projection, normed);
   kernels::rms_norm_forward(block.saved.input, norm.weight, block.pass.config.rms_norm_eps, y, rstd,
                             block.pass.config.norm_weight_offset);
@@ -28,7 +28,8 @@ void add_branch(const BlockForward& block, const Branch& branch, at::Tensor& out
                                 branch.rstd, block.pass.config.norm_weight_offset);
 }
 
-at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad, const at::Tensor& d_hidden) {
+at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad,
+                           const at::Tensor& d_hidden) {
   const int64_t N = d_hidden.size(0);
   if (!branch.norm.weight.defined()) return pass.buffers.d_hidden_of(branch.projection, N);
   at::Tensor wide = pass.buffers.gradient_of("d_branch", branch.projection, N);

@@ -17,7 +17,8 @@ Branch branch_of(const BlockWeights& weights, BlockActivations& saved) {
 
 void norm(const BlockForward& block) {
   auto& saved = block.saved.saved;
-  norm_and_columns(block, block.weights.norms[kInputNorm], block.weights.projections[kGateUp], saved[kNormed], saved[kRstd]);
+  norm_and_columns(block, block.weights.norms[kInputNorm], block.weights.projections[kGateUp], saved[kNormed],
+                   saved[kRstd]);
 }
 
 void gate_up(const BlockForward& block) {
@@ -50,22 +51,23 @@ void recompute(const BlockForward& block, Recompute mode) {
   activate(block);
 }
 
-void backward(const BackwardPass& pass, int64_t, BlockWeights& weights, BlockActivations& activations, at::Tensor& d_hidden,
-              bool) {
+void backward(const BackwardPass& pass, int64_t, BlockWeights& weights, BlockActivations& activations,
+              at::Tensor& d_hidden, bool) {
   const LinearPass& linear = pass.forward.linear;
   auto& saved = activations.saved;
   Projection &gate_up = weights.projections[kGateUp], &down = weights.projections[kDown];
   const int64_t N = d_hidden.size(0);
   at::Tensor d_activated = pass.buffers.d_input(down, N);
-  at::Tensor d_output = branch_gradient(pass, branch_of(weights, activations), weights.norms[kOutputNorm].grad, d_hidden);
+  at::Tensor d_output =
+      branch_gradient(pass, branch_of(weights, activations), weights.norms[kOutputNorm].grad, d_hidden);
   projection_backward(down, saved[kActivated], d_output, d_activated, true, linear);
   kernels::gated_activation_backward(features(down, d_activated), saved[kGateUpOut], saved[kGateUpOut],
                                      pass.forward.config.activation);
   at::Tensor d_normed = pass.buffers.d_input(gate_up, N);
   projection_backward(gate_up, saved[kNormed], saved[kGateUpOut], d_normed, true, linear);
   NormWeight& input_norm = weights.norms[kInputNorm];
-  kernels::rms_norm_backward(features(gate_up, d_normed), activations.input, input_norm.weight, saved[kRstd], d_hidden, true,
-                             defined_or_null(input_norm.grad), pass.forward.config.norm_weight_offset);
+  kernels::rms_norm_backward(features(gate_up, d_normed), activations.input, input_norm.weight, saved[kRstd], d_hidden,
+                             true, defined_or_null(input_norm.grad), pass.forward.config.norm_weight_offset);
 }
 
 }  // namespace

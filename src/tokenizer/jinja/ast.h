@@ -36,8 +36,8 @@ enum class ExprKind {
   kPlus,
   kAnd,
   kOr,
-  kBinary,    // text: + - * / // % ** ~
-  kCompare,   // children[0] names[i] children[i + 1] ...; names: == != < <= > >= in, "not in"
+  kBinary,     // text: + - * / // % ** ~
+  kCompare,    // children[0] names[i] children[i + 1] ...; names: == != < <= > >= in, "not in"
   kCondition,  // children: then, if, else (null = undefined)
   kCaptured    // what the block wrote to which a chain of filters is applied
 };

@@ -21,9 +21,9 @@ void Budget::step() {
 
 void Budget::spend(std::size_t bytes) {
   if (bytes > left_.bytes) {
-    throw RenderError{"the template makes and moves more than " + std::to_string(given_.bytes >> 20U) +
-                          " MiB of text and lists",
-                      true, true};
+    throw RenderError{
+        "the template makes and moves more than " + std::to_string(given_.bytes >> 20U) + " MiB of text and lists",
+        true, true};
   }
   left_.bytes -= bytes;
 }

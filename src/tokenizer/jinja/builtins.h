@@ -54,7 +54,8 @@ const FilterTable& list_filters();
 const FilterTable& scalar_filters();
 
 /// RenderError for arguments that `parameters` do not name: nothing that is given is ignored.
-void check_arguments(const std::string& who, const Arguments& arguments, const std::vector<std::string_view>& parameters);
+void check_arguments(const std::string& who, const Arguments& arguments,
+                     const std::vector<std::string_view>& parameters);
 /// RenderError when the argument is missing.
 const Value& required(const Arguments& arguments, std::size_t index, const char* name);
 /// False when the argument is missing.

@@ -139,12 +139,11 @@ bool is_case_ignorable(std::uint32_t code) {
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_CF:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_SK:
-      return true;
-    default:
-      break;
+    case UTF8PROC_CATEGORY_SK: return true;
+    default: break;
   }
-  static const std::u32string_view others = U"\'.:\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13\uFE52\uFE55\uFF07\uFF0E\uFF1A";
+  static const std::u32string_view others =
+      U"\'.:\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027\uFE13\uFE52\uFE55\uFF07\uFF0E\uFF1A";
   return others.find(static_cast<char32_t>(code)) != std::u32string_view::npos;
 }
 
@@ -170,8 +169,7 @@ bool is_cased(std::uint32_t code) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-      return true;
+    case UTF8PROC_CATEGORY_LT: return true;
     default:
       return mapped(utf8proc_toupper, code) != code || mapped(utf8proc_tolower, code) != code || code == 0xAA ||
              code == 0xBA || (code >= 0x02B0 && code <= 0x02B8);

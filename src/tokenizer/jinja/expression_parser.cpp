@@ -150,19 +150,15 @@ ExprPtr ExpressionParser::literal(int line, Value value) const {
 ExprPtr ExpressionParser::parse_primary() {
   const int line = now().line;
   switch (now().kind) {
-    case TokenKind::kName:
-      return parse_name();
+    case TokenKind::kName: return parse_name();
     case TokenKind::kString: {
       std::string text;
       while (now().kind == TokenKind::kString) text += take().text;
       return literal(line, Value::string(text));
     }
-    case TokenKind::kInteger:
-      return literal(line, parse_integer());
-    case TokenKind::kFloat:
-      return literal(line, parse_float());
-    default:
-      break;
+    case TokenKind::kInteger: return literal(line, parse_integer());
+    case TokenKind::kFloat: return literal(line, parse_float());
+    default: break;
   }
   if (accept_operator("(")) return parse_parentheses(line);
   if (accept_operator("[")) return parse_list(line);
@@ -351,17 +347,14 @@ bool ExpressionParser::begins_test_argument() const {
   switch (now().kind) {
     case TokenKind::kString:
     case TokenKind::kInteger:
-    case TokenKind::kFloat:
-      return true;
-    case TokenKind::kOperator:
-      return now().text == "[" || now().text == "{";
+    case TokenKind::kFloat: return true;
+    case TokenKind::kOperator: return now().text == "[" || now().text == "{";
     case TokenKind::kName:
       for (const char* word : {"else", "or", "and", "if", "is", "in", "not", "recursive"}) {
         if (now().text == word) return false;
       }
       return true;
-    default:
-      return false;
+    default: return false;
   }
 }
 

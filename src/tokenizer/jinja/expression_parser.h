@@ -56,16 +56,11 @@ class ExpressionParser {
   bool accept_name(std::string_view text) { return is_name(text) ? (take(), true) : false; }
   std::string found() const {
     switch (now().kind) {
-      case TokenKind::kEnd:
-        return "the end of the template";
-      case TokenKind::kText:
-        return "text";
-      case TokenKind::kBlockEnd:
-        return "\"%}\"";
-      case TokenKind::kPrintEnd:
-        return "\"}}\"";
-      default:
-        return "\"" + now().text + "\"";
+      case TokenKind::kEnd: return "the end of the template";
+      case TokenKind::kText: return "text";
+      case TokenKind::kBlockEnd: return "\"%}\"";
+      case TokenKind::kPrintEnd: return "\"}}\"";
+      default: return "\"" + now().text + "\"";
     }
   }
   void expect_operator(std::string_view text) {

@@ -48,14 +48,10 @@ Value Interpreter::evaluate(const Expr& expr) {
 
 Value Interpreter::evaluate_node(const Expr& expr) {
   switch (expr.kind) {
-    case ExprKind::kLiteral:
-      return expr.value;
-    case ExprKind::kName:
-      return lookup(expr.text);
-    case ExprKind::kCaptured:
-      return captured_;
-    case ExprKind::kNot:
-      return !evaluate(*expr.children[0]).truth();
+    case ExprKind::kLiteral: return expr.value;
+    case ExprKind::kName: return lookup(expr.text);
+    case ExprKind::kCaptured: return captured_;
+    case ExprKind::kNot: return !evaluate(*expr.children[0]).truth();
     case ExprKind::kAnd: {
       Value left = evaluate(*expr.children[0]);
       return left.truth() ? evaluate(*expr.children[1]) : left;
@@ -68,14 +64,10 @@ Value Interpreter::evaluate_node(const Expr& expr) {
       if (evaluate(*expr.children[1]).truth()) return evaluate(*expr.children[0]);
       return expr.children[2] ? evaluate(*expr.children[2]) : Value(Undefined{"the value of an if without else"});
     }
-    case ExprKind::kList:
-      return evaluate_list(expr);
-    case ExprKind::kDict:
-      return evaluate_dict(expr);
-    case ExprKind::kCompare:
-      return evaluate_compare(expr);
-    default:
-      return evaluate_operands(expr);
+    case ExprKind::kList: return evaluate_list(expr);
+    case ExprKind::kDict: return evaluate_dict(expr);
+    case ExprKind::kCompare: return evaluate_compare(expr);
+    default: return evaluate_operands(expr);
   }
 }
 
@@ -87,9 +79,7 @@ Value Interpreter::child(const Expr& expr, std::size_t index) {
 Value Interpreter::evaluate_operands(const Expr& expr) {
   const Value first = child(expr, 0);
   switch (expr.kind) {
-    case ExprKind::kAttribute:
-      line_ = expr.line;
-      return get_attribute(first, expr.text);
+    case ExprKind::kAttribute: line_ = expr.line; return get_attribute(first, expr.text);
     case ExprKind::kSubscript: {
       const Value key = child(expr, 1);
       line_ = expr.line;
@@ -106,11 +96,8 @@ Value Interpreter::evaluate_operands(const Expr& expr) {
       return binary(expr.text, first, right);
     }
     case ExprKind::kNegate:
-    case ExprKind::kPlus:
-      line_ = expr.line;
-      return signed_number(first, expr.kind == ExprKind::kNegate);
-    default:
-      break;
+    case ExprKind::kPlus: line_ = expr.line; return signed_number(first, expr.kind == ExprKind::kNegate);
+    default: break;
   }
   const Arguments arguments = evaluate_arguments(expr.arguments);
   line_ = expr.line;

@@ -302,7 +302,8 @@ void check_arguments(const std::string& who, const Arguments& arguments,
                      const std::vector<std::string_view>& parameters) {
   if (!parameters.empty() && parameters.front() == "*") return;
   if (arguments.positional.size() > parameters.size()) {
-    throw RenderError{who + " takes at most " + std::to_string(parameters.size()) + " argument(s), or further ones are not built"};
+    throw RenderError{who + " takes at most " + std::to_string(parameters.size()) +
+                      " argument(s), or further ones are not built"};
   }
   for (const auto& [name, unused] : arguments.named) {
     const auto found = std::find(parameters.begin(), parameters.end(), name);
@@ -334,7 +335,7 @@ bool is_filter(std::string_view name) {
 }
 
 Value apply_filter(const std::string& name, const Value& input, const Arguments& arguments) {
-  static const std::vector<std::string_view> refuse_undefined = {"abs",   "indent", "dictsort", "round",
+  static const std::vector<std::string_view> refuse_undefined = {"abs", "indent", "dictsort", "round",
                                                                  "int", "float",  "tojson"};
   if (input.is_undefined() &&
       std::find(refuse_undefined.begin(), refuse_undefined.end(), name) != refuse_undefined.end()) {

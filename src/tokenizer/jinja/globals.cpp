@@ -51,7 +51,8 @@ Value make_dict(const Arguments& arguments, bool is_namespace) {
   }
   for (const auto& [key, value] : arguments.named) dict.set(key, value);
   for (const auto& item : dict.items) {
-    if (is_namespace && item.second.holds_mutable()) throw RenderError{"a namespace or loop inside a namespace is not built", true};
+    if (is_namespace && item.second.holds_mutable())
+      throw RenderError{"a namespace or loop inside a namespace is not built", true};
   }
   dict.is_namespace = is_namespace;
   return dict;

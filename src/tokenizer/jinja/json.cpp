@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstdio>
 
-#include "lora_train/base/utf8.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
@@ -19,22 +19,14 @@ std::string escaped(std::uint32_t unit) {
 // One character as it stands between the quotes.
 std::string json_char(std::uint32_t code, std::string_view bytes, bool ensure_ascii) {
   switch (code) {
-    case '"':
-      return "\\\"";
-    case '\\':
-      return "\\\\";
-    case '\n':
-      return "\\n";
-    case '\r':
-      return "\\r";
-    case '\t':
-      return "\\t";
-    case '\b':
-      return "\\b";
-    case '\f':
-      return "\\f";
-    default:
-      break;
+    case '"': return "\\\"";
+    case '\\': return "\\\\";
+    case '\n': return "\\n";
+    case '\r': return "\\r";
+    case '\t': return "\\t";
+    case '\b': return "\\b";
+    case '\f': return "\\f";
+    default: break;
   }
   if (code >= 0x20 && (!ensure_ascii || code < 0x7F)) return std::string(bytes);
   if (code < 0x10000) return escaped(code);
@@ -130,10 +122,8 @@ class JsonWriter {
 Value from_json(const nlohmann::ordered_json& json, Origin origin, int depth) {
   if (depth >= Value::kMaxDepth - 2) throw DataError("", "JSON is nested deeper than 98 levels");
   switch (json.type()) {
-    case nlohmann::ordered_json::value_t::boolean:
-      return json.get<bool>();
-    case nlohmann::ordered_json::value_t::number_integer:
-      return json.get<std::int64_t>();
+    case nlohmann::ordered_json::value_t::boolean: return json.get<bool>();
+    case nlohmann::ordered_json::value_t::number_integer: return json.get<std::int64_t>();
     case nlohmann::ordered_json::value_t::number_unsigned: {
       const auto value = json.get<std::uint64_t>();
       if (value > static_cast<std::uint64_t>(INT64_MAX)) {
@@ -141,10 +131,8 @@ Value from_json(const nlohmann::ordered_json& json, Origin origin, int depth) {
       }
       return static_cast<std::int64_t>(value);
     }
-    case nlohmann::ordered_json::value_t::number_float:
-      return json.get<double>();
-    case nlohmann::ordered_json::value_t::string:
-      return Value::string(json.get_ref<const std::string&>(), origin);
+    case nlohmann::ordered_json::value_t::number_float: return json.get<double>();
+    case nlohmann::ordered_json::value_t::string: return Value::string(json.get_ref<const std::string&>(), origin);
     case nlohmann::ordered_json::value_t::array: {
       List list;
       for (const auto& item : json) list.push_back(from_json(item, origin, depth + 1));
@@ -155,8 +143,7 @@ Value from_json(const nlohmann::ordered_json& json, Origin origin, int depth) {
       for (const auto& [key, item] : json.items()) dict.items.emplace_back(key, from_json(item, origin, depth + 1));
       return dict;
     }
-    default:
-      return None{};
+    default: return None{};
   }
 }
 

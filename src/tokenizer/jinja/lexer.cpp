@@ -4,8 +4,8 @@
 #include <cctype>
 #include <charconv>
 
-#include "lora_train/base/utf8.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/utf8.h"
 #include "strings.h"
 
 namespace lora_train::tokenizer::jinja {
@@ -198,7 +198,8 @@ class Lexer {
       return advance(at_ + 2);
     }
     if (std::string_view("+-*/%~()[]{}<>=.:|,").find(c) == std::string_view::npos) {
-      fail("unexpected character '" + source_.substr(at_, std::max<std::size_t>(utf8_char(source_, at_).length, 1)) + "'");
+      fail("unexpected character '" + source_.substr(at_, std::max<std::size_t>(utf8_char(source_, at_).length, 1)) +
+           "'");
     }
     if (c == '(' || c == '[' || c == '{') ++brackets;
     if (c == ')' || c == ']' || c == '}') --brackets;
@@ -228,7 +229,8 @@ class Lexer {
     const char letter = at_ + 1 < source_.size() ? static_cast<char>(source_[at_ + 1] | 0x20) : '\0';
     const int base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
     if (source_[at_] != '0' || base == 0) return false;
-    const std::size_t end = digits_end(at_ + 2, [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; });
+    const std::size_t end =
+        digits_end(at_ + 2, [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; });
     std::string digits = source_.substr(at_ + 2, end - at_ - 2);
     std::erase(digits, '_');
     std::int64_t value = 0;
@@ -286,7 +288,8 @@ class Lexer {
     if (c >= '0' && c <= '7') {
       std::uint32_t code = 0;
       std::size_t length = 0;
-      for (; length < 3 && i + length < source_.size() && source_[i + length] >= '0' && source_[i + length] <= '7'; ++length)
+      for (; length < 3 && i + length < source_.size() && source_[i + length] >= '0' && source_[i + length] <= '7';
+           ++length)
         code = code * 8 + static_cast<std::uint32_t>(source_[i + length] - '0');
       append_utf8(text, code);
       return i + length - 1;

@@ -164,7 +164,8 @@ const std::unordered_map<std::string, Builtin<TextMethod>>& text_methods() {
       {"replace",
        {[](const Text& t, const Arguments& a) {
           const std::string old = required_string(a, 0, "old");
-          return Value(replace(t, old, Text(required_string(a, 1, "new"), kTemplate), integer_argument(a, 2, "count", -1)));
+          return Value(
+              replace(t, old, Text(required_string(a, 1, "new"), kTemplate), integer_argument(a, 2, "count", -1)));
         },
         {"old", "new", "count"}}},
       {"find", {[](const Text& t, const Arguments& a) { return find_in(t, a, false, false); }, {"sub"}}},
@@ -172,13 +173,14 @@ const std::unordered_map<std::string, Builtin<TextMethod>>& text_methods() {
       {"index", {[](const Text& t, const Arguments& a) { return find_in(t, a, false, true); }, {"sub"}}},
       {"rindex", {[](const Text& t, const Arguments& a) { return find_in(t, a, true, true); }, {"sub"}}},
       {"count",
-       {[](const Text& t, const Arguments& a) { return Value::integer(count_of(t.bytes(), required_string(a, 0, "sub"))); },
+       {[](const Text& t, const Arguments& a) {
+          return Value::integer(count_of(t.bytes(), required_string(a, 0, "sub")));
+        },
         {"sub"}}},
       {"join", {join_method, {"iterable"}}},
       {"format", {brace_format, {"*"}}},
       {"isspace", {[](const Text& t, const Arguments&) { return Value(all_chars(t, is_space)); }}},
-      {"isascii",
-       {[](const Text& t, const Arguments&) {
+      {"isascii", {[](const Text& t, const Arguments&) {
          return Value(t.empty() || all_chars(t, [](std::uint32_t c) { return c < 0x80; }));
        }}},
   };
@@ -187,9 +189,9 @@ const std::unordered_map<std::string, Builtin<TextMethod>>& text_methods() {
 
 // What Python's str has and we lack: named as such, not taken for undefined.
 bool is_unbuilt_text_method(const std::string& name) {
-  static const char* const names[] = {"casefold",  "encode",      "expandtabs", "format_map", "isalnum",
-                                      "isalpha",   "isdecimal",   "isdigit",    "isidentifier", "islower",    "isnumeric",
-                                      "isprintable", "istitle",   "isupper",    "maketrans",    "swapcase",   "translate"};
+  static const char* const names[] = {"casefold",  "encode",  "expandtabs",   "format_map", "isalnum",   "isalpha",
+                                      "isdecimal", "isdigit", "isidentifier", "islower",    "isnumeric", "isprintable",
+                                      "istitle",   "isupper", "maketrans",    "swapcase",   "translate"};
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
@@ -208,15 +210,17 @@ bool is_among(const std::string& name, std::initializer_list<const char*> names)
 }
 
 std::optional<Callable> dict_method(const std::shared_ptr<Dict>& dict, const std::string& name) {
-  if (name == "items") return Callable{name, [dict](const Arguments& a) {
-                                         check_arguments("items", a, {});
-                                         return pairs_of(*dict);
-                                       }};
+  if (name == "items")
+    return Callable{name, [dict](const Arguments& a) {
+                      check_arguments("items", a, {});
+                      return pairs_of(*dict);
+                    }};
   if (name == "keys" || name == "values") {
     return Callable{name, [dict, name](const Arguments& arguments) {
                       check_arguments(name, arguments, {});
                       List out;
-                      for (const auto& [key, value] : dict->items) out.push_back(name == "keys" ? Value::string(key) : value);
+                      for (const auto& [key, value] : dict->items)
+                        out.push_back(name == "keys" ? Value::string(key) : value);
                       return Value(std::move(out), name == "keys" ? ListKind::kKeys : ListKind::kValues);
                     }};
   }
@@ -253,11 +257,12 @@ std::optional<Callable> list_method(const Value& object, const std::string& name
 }
 
 std::optional<Callable> loop_method(const std::shared_ptr<Loop>& loop, const std::string& name) {
-  if (name == "cycle") return Callable{name, [loop](const Arguments& arguments) {
-                                         const List& values = arguments.positional;
-                                         if (values.empty()) throw RenderError{"no items for cycling given"};
-                                         return values[loop->index0 % values.size()];
-                                       }};
+  if (name == "cycle")
+    return Callable{name, [loop](const Arguments& arguments) {
+                      const List& values = arguments.positional;
+                      if (values.empty()) throw RenderError{"no items for cycling given"};
+                      return values[loop->index0 % values.size()];
+                    }};
   if (name != "changed") return std::nullopt;
   return Callable{name, [loop](const Arguments& arguments) {
                     const List& values = arguments.positional;
@@ -276,7 +281,9 @@ std::optional<Callable> loop_method(const std::shared_ptr<Loop>& loop, const std
 std::optional<Value> find_method(const Value& object, const std::string& name) {
   if (const auto* text = std::get_if<std::shared_ptr<const Text>>(&object.data)) {
     if (is_unbuilt_text_method(name)) {
-      return Callable{name, [name](const Arguments&) -> Value { throw RenderError{"str." + name + "() is not built", true}; }};
+      return Callable{name, [name](const Arguments&) -> Value {
+                        throw RenderError{"str." + name + "() is not built", true};
+                      }};
     }
     const bool is_affix = affix_methods().contains(name);
     if (!is_affix && !text_methods().contains(name)) return std::nullopt;

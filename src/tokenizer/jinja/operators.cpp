@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lora_train/base/utf8.h"
 #include "builtins.h"
 #include "format_spec.h"
+#include "lora_train/base/utf8.h"
 #include "strings.h"
 
 namespace lora_train::tokenizer::jinja {
@@ -56,7 +56,8 @@ FloatDivision divide_floor(double a, double b) {
 
 Value power_of(double a, double b) {
   if (a == 0.0 && b < 0) throw RenderError{"0.0 cannot be raised to a negative power"};
-  if (a < 0 && std::floor(b) != b && std::isfinite(a) && std::isfinite(b)) throw RenderError{"complex numbers are not built", true};
+  if (a < 0 && std::floor(b) != b && std::isfinite(a) && std::isfinite(b))
+    throw RenderError{"complex numbers are not built", true};
   const double power = std::pow(a, b);
   if (std::isinf(power) && std::isfinite(a) && std::isfinite(b)) throw RenderError{"numerical result out of range"};
   return power;
@@ -92,7 +93,8 @@ Value repeat(const Value& value, std::int64_t count) {
     return out;
   }
   const List& list = *value.as_list();
-  if (!list.empty() && times > 1000000 / list.size()) throw RenderError{"a list grew beyond 1,000,000 items", true, true};
+  if (!list.empty() && times > 1000000 / list.size())
+    throw RenderError{"a list grew beyond 1,000,000 items", true, true};
   spend_bytes(times * list.size() * sizeof(Value));
   List out;
   for (std::size_t i = 0; i < times && !list.empty(); ++i) out.insert(out.end(), list.begin(), list.end());
@@ -167,8 +169,10 @@ std::optional<Value> loop_attribute(const Loop& loop, const std::string& name) {
   if (name == "revindex0") return Value::integer(length - loop.index0 - 1);
   if (name == "depth") return static_cast<std::int64_t>(loop.depth);
   if (name == "depth0") return static_cast<std::int64_t>(loop.depth - 1);
-  if (name == "previtem") return loop.index0 > 0 ? loop.items[loop.index0 - 1] : Value(Undefined{"there is no previous item"});
-  if (name == "nextitem") return loop.index0 + 1 < length ? loop.items[loop.index0 + 1] : Value(Undefined{"there is no next item"});
+  if (name == "previtem")
+    return loop.index0 > 0 ? loop.items[loop.index0 - 1] : Value(Undefined{"there is no previous item"});
+  if (name == "nextitem")
+    return loop.index0 + 1 < length ? loop.items[loop.index0 + 1] : Value(Undefined{"there is no next item"});
   return std::nullopt;
 }
 
@@ -208,7 +212,8 @@ Value binary(const std::string& op, const Value& left, const Value& right) {
 Value signed_number(const Value& value, bool negate) {
   if (!value.is_number()) {
     if (value.is_undefined()) throw RenderError{"'" + std::get<Undefined>(value.data).name + "' is undefined"};
-    throw RenderError{"bad operand type for unary " + std::string(negate ? "-" : "+") + ": '" + value.type_name() + "'"};
+    throw RenderError{"bad operand type for unary " + std::string(negate ? "-" : "+") + ": '" + value.type_name() +
+                      "'"};
   }
   if (value.as_double() != nullptr) return negate ? -*value.as_double() : *value.as_double();
   return whole_arithmetic("*", value.whole(), negate ? -1 : 1);

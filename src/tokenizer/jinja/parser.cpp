@@ -62,7 +62,8 @@ class Parser : private ExpressionParser {
       end_block();
       return {word == "break" ? StatementKind::kBreak : StatementKind::kContinue, line};
     }
-    fail("statement {% " + word + " %} is not built; there are if, for, set, with, filter, macro, call, generation, "
+    fail("statement {% " + word +
+         " %} is not built; there are if, for, set, with, filter, macro, call, generation, "
          "raw, break, continue");
   }
 

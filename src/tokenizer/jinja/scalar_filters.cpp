@@ -18,8 +18,8 @@ Value tojson_filter(const Value& input, const Arguments& arguments) {
   if (const Value* indent = arguments.get(1, "indent"); indent != nullptr && !indent->is_none()) {
     const std::int64_t width = indent->is_whole() ? std::max<std::int64_t>(indent->whole(), 0) : 0;
     if (width > 256) throw RenderError{"tojson: an indent beyond 256 is not built", true};
-    style.indent = indent->as_text() != nullptr ? indent->as_text()->bytes()
-                                                : std::string(static_cast<std::size_t>(width), ' ');
+    style.indent =
+        indent->as_text() != nullptr ? indent->as_text()->bytes() : std::string(static_cast<std::size_t>(width), ' ');
     style.item_separator = ",";
   }
   if (const Value* separators = arguments.get(2, "separators"); separators != nullptr && !separators->is_none()) {
@@ -68,7 +68,8 @@ std::optional<double> parse_float(const Text& text) {
   const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (parsed.ptr != digits.data() + digits.size() || digits.empty() || digits.find('(') != std::string::npos)
     return std::nullopt;
-  if (parsed.ec == std::errc::result_out_of_range) throw RenderError{"the number " + digits.substr(0, 40) + " is not built", true};
+  if (parsed.ec == std::errc::result_out_of_range)
+    throw RenderError{"the number " + digits.substr(0, 40) + " is not built", true};
   return parsed.ec == std::errc() ? std::optional(value) : std::nullopt;
 }
 
@@ -116,7 +117,8 @@ Value round_filter(const Value& input, const Arguments& arguments) {
   const std::int64_t precision = integer_argument(arguments, 0, "precision", 0);
   const Value* given = arguments.get(1, "method");
   const std::string method = given == nullptr ? "common" : given->str().bytes();
-  if (method != "common" && method != "ceil" && method != "floor") throw RenderError{"method must be common, ceil or floor"};
+  if (method != "common" && method != "ceil" && method != "floor")
+    throw RenderError{"method must be common, ceil or floor"};
   if (!input.is_number()) throw RenderError{"type " + input.type_name() + " cannot be rounded"};
   if (precision < 0 || precision > 15) throw RenderError{"round with a precision outside 0..15 is not built", true};
   if (method == "common") {
@@ -133,7 +135,8 @@ Value round_filter(const Value& input, const Arguments& arguments) {
 Value indent_filter(const Value& input, const Arguments& arguments) {
   const Value* width = arguments.get(0, "width");
   if (input.as_text() == nullptr) throw RenderError{"indent needs a string"};
-  if (width != nullptr && width->as_text() == nullptr && !width->is_whole()) throw RenderError{"indent: width must be a number"};
+  if (width != nullptr && width->as_text() == nullptr && !width->is_whole())
+    throw RenderError{"indent: width must be a number"};
   const std::int64_t spaces = width == nullptr || !width->is_whole() ? 4 : std::max<std::int64_t>(width->whole(), 0);
   if (spaces > 256) throw RenderError{"an indent beyond 256 is not built", true};
   const std::string margin = width != nullptr && width->as_text() != nullptr
@@ -145,7 +148,8 @@ Value indent_filter(const Value& input, const Arguments& arguments) {
   bool is_first = true;
   for (const Value& line : split_lines(with_end, false)) {
     if (!is_first) out.append("\n", kTemplate);
-    const bool wanted = is_first ? flag(arguments, 1, "first") : !line.as_text()->empty() || flag(arguments, 2, "blank");
+    const bool wanted =
+        is_first ? flag(arguments, 1, "first") : !line.as_text()->empty() || flag(arguments, 2, "blank");
     if (wanted) out.append(margin, kTemplate);
     out.append(*line.as_text());
     is_first = false;
@@ -161,7 +165,8 @@ Value replace_filter(const Value& input, const Arguments& arguments) {
 // The filter format: named arguments make a mapping, others a tuple; % decides.
 Value format_filter(const Value& input, const Arguments& arguments) {
   if (arguments.named.empty()) return percent_format(input.str(), Value(arguments.positional, ListKind::kTuple));
-  if (!arguments.positional.empty()) throw RenderError{"can't handle positional and keyword arguments at the same time"};
+  if (!arguments.positional.empty())
+    throw RenderError{"can't handle positional and keyword arguments at the same time"};
   Dict named;
   for (const auto& [name, value] : arguments.named) named.set(name, value);
   return percent_format(input.str(), named);

@@ -41,42 +41,28 @@ Interpreter::Flow Interpreter::execute(const Statement& statement) {
   line_ = statement.line;
   spend_step();
   switch (statement.kind) {
-    case StatementKind::kText:
-      output_.append(statement.text, kTemplate);
-      return Flow::kNormal;
+    case StatementKind::kText: output_.append(statement.text, kTemplate); return Flow::kNormal;
     case StatementKind::kPrint: {
       const Value value = evaluate(*statement.expr);
       line_ = statement.line;
       write(value.str());
       return Flow::kNormal;
     }
-    case StatementKind::kIf:
-      return execute_if(statement);
-    case StatementKind::kFor:
-      return execute_for(statement, evaluate(*statement.expr), 1);
-    case StatementKind::kSet:
-      assign(statement, evaluate(*statement.expr));
-      return Flow::kNormal;
+    case StatementKind::kIf: return execute_if(statement);
+    case StatementKind::kFor: return execute_for(statement, evaluate(*statement.expr), 1);
+    case StatementKind::kSet: assign(statement, evaluate(*statement.expr)); return Flow::kNormal;
     case StatementKind::kSetBlock:
       assign(statement, filtered(statement, capture(statement.blocks[0])));
       return Flow::kNormal;
     case StatementKind::kFilterBlock:
       write(filtered(statement, capture(statement.blocks[0])).str());
       return Flow::kNormal;
-    case StatementKind::kWith:
-      return execute_with(statement);
-    case StatementKind::kMacro:
-      frames_.back()[statement.text] = make_macro(statement);
-      return Flow::kNormal;
-    case StatementKind::kCallBlock:
-      execute_call_block(statement);
-      return Flow::kNormal;
-    case StatementKind::kGeneration:
-      return execute_generation(statement);
-    case StatementKind::kBreak:
-      return Flow::kBreak;
-    case StatementKind::kContinue:
-      return Flow::kContinue;
+    case StatementKind::kWith: return execute_with(statement);
+    case StatementKind::kMacro: frames_.back()[statement.text] = make_macro(statement); return Flow::kNormal;
+    case StatementKind::kCallBlock: execute_call_block(statement); return Flow::kNormal;
+    case StatementKind::kGeneration: return execute_generation(statement);
+    case StatementKind::kBreak: return Flow::kBreak;
+    case StatementKind::kContinue: return Flow::kContinue;
   }
   return Flow::kNormal;
 }
@@ -269,7 +255,8 @@ void Interpreter::bind_parameters(const Statement& macro, const Arguments& argum
   if (signature.uses_caller) frame["caller"] = std::move(caller);
   if (signature.uses_kwargs) frame["kwargs"] = std::move(rest);
   if (signature.uses_varargs) {
-    const auto extra = arguments.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, arguments.positional.size()));
+    const auto extra =
+        arguments.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, arguments.positional.size()));
     frame["varargs"] = Value(List(extra, arguments.positional.end()), ListKind::kTuple);
   }
   for (std::size_t i = 0; i < count; ++i) {

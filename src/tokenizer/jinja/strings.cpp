@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "lora_train/base/utf8.h"
 #include "builtins.h"
 #include "case_map.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
@@ -126,8 +126,9 @@ List split_lines(const Text& text, bool keep_ends) {
     const Utf8Char c = utf8_char(bytes, at);
     const std::size_t content_end = at;
     at += std::max<std::size_t>(c.length, 1);
-    const bool is_end = (c.code_point >= 0x0A && c.code_point <= 0x0D) || (c.code_point >= 0x1C && c.code_point <= 0x1E) ||
-                        c.code_point == 0x85 || c.code_point == 0x2028 || c.code_point == 0x2029;
+    const bool is_end = (c.code_point >= 0x0A && c.code_point <= 0x0D) ||
+                        (c.code_point >= 0x1C && c.code_point <= 0x1E) || c.code_point == 0x85 ||
+                        c.code_point == 0x2028 || c.code_point == 0x2029;
     if (!is_end) continue;
     if (c.code_point == '\r' && at < bytes.size() && bytes[at] == '\n') ++at;
     out.push_back(text.slice(begin, keep_ends ? at : content_end));
@@ -154,7 +155,8 @@ Text change_case(const Text& text, Case to) {
         append_upper(part, c.code_point);
       else
         append_title(part, c.code_point);
-      begins = (to == Case::kTitle && !is_cased(c.code_point)) || (to == Case::kWordBegins && parts_words(c.code_point));
+      begins =
+          (to == Case::kTitle && !is_cased(c.code_point)) || (to == Case::kWordBegins && parts_words(c.code_point));
       at += std::max<std::size_t>(c.length, 1);
     }
     out.append(part, run.origin);
@@ -174,7 +176,8 @@ Text replace(const Text& text, const std::string& old, const Text& with, std::in
       begin = positions[i];
     }
   }
-  for (std::size_t at; !old.empty() && limit != 0 && (at = text.bytes().find(old, begin)) != std::string::npos; --limit) {
+  for (std::size_t at; !old.empty() && limit != 0 && (at = text.bytes().find(old, begin)) != std::string::npos;
+       --limit) {
     out.append(text, begin, at);
     out.append(with);
     begin = at + old.size();

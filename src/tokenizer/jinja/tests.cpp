@@ -22,14 +22,16 @@ bool has_remainder(const Value& v, const Value& divisor, std::int64_t remainder)
 }
 // An undefined value has __len__, __iter__, __getitem__ and __call__ in Jinja.
 bool is_sequence(const Value& v, const Arguments&) {
-  return v.is_indexable() || v.as_text() != nullptr || v.is_undefined() || (v.as_dict() != nullptr && v.as_namespace() == nullptr);
+  return v.is_indexable() || v.as_text() != nullptr || v.is_undefined() ||
+         (v.as_dict() != nullptr && v.as_namespace() == nullptr);
 }
 bool is_iterable(const Value& v, const Arguments& a) {
   return is_sequence(v, a) || v.as_list() != nullptr || v.as_loop() != nullptr;
 }
 bool is_cased(const Value& v, Case to) {
   const Text text = v.str();
-  return change_case(text, to).bytes() == text.bytes() && change_case(text, to == Case::kLower ? Case::kUpper : Case::kLower).bytes() != text.bytes();
+  return change_case(text, to).bytes() == text.bytes() &&
+         change_case(text, to == Case::kLower ? Case::kUpper : Case::kLower).bytes() != text.bytes();
 }
 
 const std::unordered_map<std::string, Builtin<Test>>& tests() {
@@ -48,8 +50,7 @@ const std::unordered_map<std::string, Builtin<Test>>& tests() {
        {[](const Value& v, const Arguments&) { return v.as_dict() != nullptr && v.as_namespace() == nullptr; }}},
       {"iterable", {is_iterable}},
       {"sequence", {is_sequence}},
-      {"callable",
-       {[](const Value& v, const Arguments&) {
+      {"callable", {[](const Value& v, const Arguments&) {
          return v.as_callable() != nullptr || v.as_loop() != nullptr || v.is_undefined();
        }}},
       {"odd", {[](const Value& v, const Arguments&) { return has_remainder(v, std::int64_t{2}, 1); }}},

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstdio>
 
-#include "lora_train/base/utf8.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
@@ -24,10 +24,8 @@ bool is_printable(std::uint32_t code) {
     case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_ZL:
     case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS:
-      return false;
-    default:
-      return true;
+    case UTF8PROC_CATEGORY_ZS: return false;
+    default: return true;
   }
 }
 
@@ -144,7 +142,8 @@ bool Value::truth() const {
 std::string Value::type_name() const {
   static const char* const names[] = {"Undefined", "NoneType", "bool", "int",      "float",
                                       "str",       "list",     "dict", "function", "loop"};
-  static const char* const list_names[] = {"list", "tuple", "range", "generator", "dict_keys", "dict_values", "dict_items"};
+  static const char* const list_names[] = {"list",      "tuple",       "range",     "generator",
+                                           "dict_keys", "dict_values", "dict_items"};
   if (as_list() != nullptr) return list_names[static_cast<std::size_t>(list_kind_)];
   return as_namespace() != nullptr ? "Namespace" : names[data.index()];
 }
@@ -164,16 +163,11 @@ std::string list_repr(const List& list, ListKind kind) {
     check_text_size(out.size());
   }
   switch (kind) {
-    case ListKind::kTuple:
-      return "(" + out + (list.size() == 1 ? ",)" : ")");
-    case ListKind::kKeys:
-      return "dict_keys([" + out + "])";
-    case ListKind::kValues:
-      return "dict_values([" + out + "])";
-    case ListKind::kItems:
-      return "dict_items([" + out + "])";
-    default:
-      return "[" + out + "]";
+    case ListKind::kTuple: return "(" + out + (list.size() == 1 ? ",)" : ")");
+    case ListKind::kKeys: return "dict_keys([" + out + "])";
+    case ListKind::kValues: return "dict_values([" + out + "])";
+    case ListKind::kItems: return "dict_items([" + out + "])";
+    default: return "[" + out + "]";
   }
 }
 

@@ -50,12 +50,12 @@ enum class ListKind : std::uint8_t { kList, kTuple, kRange, kGenerator, kKeys, k
 
 class Value {
  public:
-  using Data = std::variant<Undefined, None, bool, std::int64_t, double, std::shared_ptr<const Text>,
-                            std::shared_ptr<List>, std::shared_ptr<Dict>, std::shared_ptr<const Callable>,
-                            std::shared_ptr<Loop>>;
+  using Data =
+      std::variant<Undefined, None, bool, std::int64_t, double, std::shared_ptr<const Text>, std::shared_ptr<List>,
+                   std::shared_ptr<Dict>, std::shared_ptr<const Callable>, std::shared_ptr<Loop>>;
 
   Value() : data(Undefined{}) {}
-  Value(None) : data(None{}) {}                              // NOLINT: values are made implicitly all over the evaluator
+  Value(None) : data(None{}) {}  // NOLINT: values are made implicitly all over the evaluator
   Value(Undefined undefined) : data(std::move(undefined)) {}  // NOLINT
   Value(bool value) : data(value) {}                          // NOLINT
   Value(std::int64_t value) : data(value) {}                  // NOLINT
@@ -132,8 +132,8 @@ class Value {
 struct Loop {
   List items;
   std::size_t index0 = 0;
-  int depth = 1;                              ///< of a recursive loop
-  std::optional<List> changed;                ///< what loop.changed() was last called with
+  int depth = 1;                               ///< of a recursive loop
+  std::optional<List> changed;                 ///< what loop.changed() was last called with
   std::function<Value(const Value&)> recurse;  ///< loop(items) of a recursive loop, else empty
 };
 

@@ -40,21 +40,11 @@ int cuDriverGetVersion(int* version) {
 
 int cuGetErrorName(int error, const char** name) {
   switch (error) {
-    case 100:
-      *name = "CUDA_ERROR_NO_DEVICE";
-      return kSuccess;
-    case 802:
-      *name = "CUDA_ERROR_SYSTEM_NOT_READY";
-      return kSuccess;
-    case 803:
-      *name = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH";
-      return kSuccess;
-    case 999:
-      *name = "CUDA_ERROR_UNKNOWN";
-      return kSuccess;
-    default:
-      *name = nullptr;
-      return kInvalidValue;
+    case 100: *name = "CUDA_ERROR_NO_DEVICE"; return kSuccess;
+    case 802: *name = "CUDA_ERROR_SYSTEM_NOT_READY"; return kSuccess;
+    case 803: *name = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"; return kSuccess;
+    case 999: *name = "CUDA_ERROR_UNKNOWN"; return kSuccess;
+    default: *name = nullptr; return kInvalidValue;
   }
 }
 
@@ -104,20 +94,11 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
   fake::FakeGpu gpu;
   if (!find(device, gpu)) return kInvalidDevice;
   switch (attribute) {
-    case 16:
-      *value = 132;
-      return kSuccess;
-    case 20:
-      *value = gpu.compute_mode;
-      return kSuccess;
-    case 75:
-      *value = gpu.major;
-      return kSuccess;
-    case 76:
-      *value = gpu.minor;
-      return kSuccess;
-    default:
-      return kInvalidValue;
+    case 16: *value = 132; return kSuccess;
+    case 20: *value = gpu.compute_mode; return kSuccess;
+    case 75: *value = gpu.major; return kSuccess;
+    case 76: *value = gpu.minor; return kSuccess;
+    default: return kInvalidValue;
   }
 }
 

@@ -68,8 +68,8 @@ generate::GeneratorLimits read_limits(const json& request) {
 
 SamplingOptions read_sampling(const json& request) {
   const json sampling = request.value("sampling", json::object());
-  return {sampling.value("temperature", 0.0), sampling.value("top_k", std::int64_t{0}),
-                      sampling.value("top_p", 1.0), sampling.value("min_p", 0.0), sampling.value("seed", std::uint64_t{0})};
+  return {sampling.value("temperature", 0.0), sampling.value("top_k", std::int64_t{0}), sampling.value("top_p", 1.0),
+          sampling.value("min_p", 0.0), sampling.value("seed", std::uint64_t{0})};
 }
 
 generate::GenerateOptions read_options(const json& request) {
@@ -84,7 +84,8 @@ generate::GenerateOptions read_options(const json& request) {
 std::vector<Prompt> read_prompts(const json& request) {
   std::vector<Prompt> prompts;
   for (const json& given : request.value("prompts", json::array())) {
-    prompts.push_back({given.at("ids").get<std::vector<std::int32_t>>(), given.value("index", static_cast<std::int64_t>(prompts.size())),
+    prompts.push_back({given.at("ids").get<std::vector<std::int32_t>>(),
+                       given.value("index", static_cast<std::int64_t>(prompts.size())),
                        given.at("max_new_tokens").get<std::int64_t>(), given.value("name", "")});
   }
   return prompts;
@@ -111,7 +112,8 @@ void run_prompts(generate::Generator& generator, const json& request, json& resu
   const std::string logits = request.value("logits", "");
   if (!logits.empty()) {
     callbacks.on_logits = [&](std::size_t prompt, std::int64_t position, std::span<const float> row) {
-      rows[std::to_string(prompt) + "." + std::to_string(position)] = at::tensor(at::ArrayRef<float>(row.data(), row.size()));
+      rows[std::to_string(prompt) + "." + std::to_string(position)] =
+          at::tensor(at::ArrayRef<float>(row.data(), row.size()));
     };
   }
   constexpr const char* kReasons[] = {"stop", "length", "caller"};
@@ -129,7 +131,8 @@ void run_scores(generate::Generator& generator, const json& request, json& resul
   std::vector<generate::ScoreRequest> requests;
   for (const json& given : request.at("scores")) {
     requests.push_back({given.at("prompt").get<std::vector<std::int32_t>>(),
-                        given.at("completions").get<std::vector<std::vector<std::int32_t>>>(), given.value("name", "")});
+                        given.at("completions").get<std::vector<std::vector<std::int32_t>>>(),
+                        given.value("name", "")});
   }
   result["scores"] = generator.score(requests, request.value("use_adapter", true));
 }

@@ -75,7 +75,9 @@ struct OwnGradients {
     void* const memory = std::malloc(bytes);  // a recorded step comes back to it: kept
     std::memset(memory, 0xFF, bytes);
     written = at::from_blob(memory, like.sizes(), like.options());
-    const auto release = [bytes](void* gone) { kernels::run_or_capture([gone, bytes] { std::memset(gone, 0xFF, bytes); }); };
+    const auto release = [bytes](void* gone) {
+      kernels::run_or_capture([gone, bytes] { std::memset(gone, 0xFF, bytes); });
+    };
     handed = at::from_blob(memory, like.sizes(), release, like.options());
   }
 };
@@ -101,7 +103,8 @@ void LORA_TRAIN_FORWARD(__wrap_)(In q, In k, In v, const Layout& layout, Out out
   LORA_TRAIN_FORWARD(__real_)(q, k, v, layout, out, lse);
 }
 void LORA_TRAIN_BACKWARD(__real_)(In, In, In, In, In, In, const Layout&, Gradients&);
-void LORA_TRAIN_BACKWARD(__wrap_)(In dout, In q, In k, In v, In out, In lse, const Layout& layout, Gradients& gradients) {
+void LORA_TRAIN_BACKWARD(__wrap_)(In dout, In q, In k, In v, In out, In lse, const Layout& layout,
+                                  Gradients& gradients) {
   const Pause pause;
   if (!OwnGradients::is_on) return LORA_TRAIN_BACKWARD(__real_)(dout, q, k, v, out, lse, layout, gradients);
   OwnGradients own(gradients);
@@ -125,16 +128,27 @@ Arguments read_arguments(int argc, char** argv) {
   Arguments arguments;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i], value = argv[i + 1];
-    if (flag == "--profile") arguments.sources.profiles.push_back(value);
-    else if (flag == "--set") arguments.sources.overrides.push_back(parse_override(value));
-    else if (flag == "--gradients") arguments.gradients = value;
-    else if (flag == "--steps") arguments.steps = std::stoll(value);
-    else if (flag == "--in-flight") arguments.in_flight = std::stoll(value);
-    else if (flag == "--kernels" && value == "cuda-on-cpu") arguments.has_cuda_on_cpu = true;
-    else if (flag == "--graphs") arguments.graphs = value;
-    else if (flag == "--attention-gradients" && value == "own") OwnGradients::is_on = true;
-    else throw ConfigError(flag, "unknown flag; expected --profile, --set, --kernels, --attention-gradients, --graphs, --gradients, "
-                                 "--steps or --in-flight");
+    if (flag == "--profile")
+      arguments.sources.profiles.push_back(value);
+    else if (flag == "--set")
+      arguments.sources.overrides.push_back(parse_override(value));
+    else if (flag == "--gradients")
+      arguments.gradients = value;
+    else if (flag == "--steps")
+      arguments.steps = std::stoll(value);
+    else if (flag == "--in-flight")
+      arguments.in_flight = std::stoll(value);
+    else if (flag == "--kernels" && value == "cuda-on-cpu")
+      arguments.has_cuda_on_cpu = true;
+    else if (flag == "--graphs")
+      arguments.graphs = value;
+    else if (flag == "--attention-gradients" && value == "own")
+      OwnGradients::is_on = true;
+    else
+      throw ConfigError(
+          flag,
+          "unknown flag; expected --profile, --set, --kernels, --attention-gradients, --graphs, --gradients, "
+          "--steps or --in-flight");
   }
   return arguments;
 }
@@ -165,7 +179,7 @@ void probe_steps(train::Run& run, std::int64_t num_steps) {
     const data::StepPlan plan = run.plan->step(step);
     if (step == num_steps) c10::SetCPUAllocator(&counter, /*priority=*/1);
     train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan),
-                        optim::lr_at_step(run.schedule, step));
+                      optim::lr_at_step(run.schedule, step));
     const train::StepResult result = train::wait_for_step(*run.context, plan);
     char text[64];
     std::snprintf(text, sizeof text, "%s%.17g", step == 1 ? "" : ", ", result.loss);
@@ -176,11 +190,12 @@ void probe_steps(train::Run& run, std::int64_t num_steps) {
   c10::SetCPUAllocator(&inner, /*priority=*/1);
   std::string classes;
   for (const auto& c : run.batch_classes) classes += (classes.empty() ? "" : ", ") + std::to_string(c.num_tokens);
-  std::printf("{\"losses\": [%s], \"grad_norms\": [%s], \"classes\": [%s], \"allocations\": %lld, \"launches\": %lld, "
-              "\"replays\": %lld}\n",
-              losses.c_str(), norms.c_str(), classes.c_str(), static_cast<long long>(counter.count),
-              static_cast<long long>(kernels::on_cpu::num_launches()),
-              static_cast<long long>(testing_support::CapturedOnCpu::num_replays));
+  std::printf(
+      "{\"losses\": [%s], \"grad_norms\": [%s], \"classes\": [%s], \"allocations\": %lld, \"launches\": %lld, "
+      "\"replays\": %lld}\n",
+      losses.c_str(), norms.c_str(), classes.c_str(), static_cast<long long>(counter.count),
+      static_cast<long long>(kernels::on_cpu::num_launches()),
+      static_cast<long long>(testing_support::CapturedOnCpu::num_replays));
 }
 
 void probe_loop(train::Run& run, std::size_t max_steps_in_flight) {

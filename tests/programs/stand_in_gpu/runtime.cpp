@@ -22,19 +22,49 @@
 
 namespace {
 
-enum Call { kMalloc, kFree, kHostAlloc, kMemcpy, kMemcpyAsync, kStreamSynchronize, kDeviceSynchronize, kEventSynchronize,
-            kLaunch, kMatmul, kEventElapsedTime, kMemset, kRecorded, kRecordedCold,
-            kGraphLaunch, kBytesFromPageLocked, kBytesFromPageable, kNumCalls };
-constexpr std::array<const char*, kNumCalls> kNames = {
-    "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaMemcpyAsync", "cudaStreamSynchronize",
-    "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaLaunchKernel", "cublasLtMatmul", "cudaEventElapsedTime",
-    "cudaMemsetAsync", "recorded", "recordedCold", "cudaGraphLaunch", "bytesFromPageLocked", "bytesFromPageable"};
+enum Call {
+  kMalloc,
+  kFree,
+  kHostAlloc,
+  kMemcpy,
+  kMemcpyAsync,
+  kStreamSynchronize,
+  kDeviceSynchronize,
+  kEventSynchronize,
+  kLaunch,
+  kMatmul,
+  kEventElapsedTime,
+  kMemset,
+  kRecorded,
+  kRecordedCold,
+  kGraphLaunch,
+  kBytesFromPageLocked,
+  kBytesFromPageable,
+  kNumCalls
+};
+constexpr std::array<const char*, kNumCalls> kNames = {"cudaMalloc",
+                                                       "cudaFree",
+                                                       "cudaHostAlloc",
+                                                       "cudaMemcpy",
+                                                       "cudaMemcpyAsync",
+                                                       "cudaStreamSynchronize",
+                                                       "cudaDeviceSynchronize",
+                                                       "cudaEventSynchronize",
+                                                       "cudaLaunchKernel",
+                                                       "cublasLtMatmul",
+                                                       "cudaEventElapsedTime",
+                                                       "cudaMemsetAsync",
+                                                       "recorded",
+                                                       "recordedCold",
+                                                       "cudaGraphLaunch",
+                                                       "bytesFromPageLocked",
+                                                       "bytesFromPageable"};
 std::array<std::atomic<long>, kNumCalls> counts{};  ///< of all threads
 bool has_failed = false;
 void* capturing = nullptr;  ///< the stream that records
 std::thread::id recorder;   ///< the thread that asked for it
 long num_captures = 0;
-bool is_broken = false;     ///< something was asked for that cannot be recorded: more is refused, and the graph
+bool is_broken = false;  ///< something was asked for that cannot be recorded: more is refused, and the graph
 
 int status() { return has_failed ? cudaErrorIllegalAddress : cudaSuccess; }
 int count(Call call) {
@@ -267,9 +297,15 @@ int cudaEventElapsedTime(float* ms, void*, void*) {
   return status();
 }
 
-int cudaLaunchKernel(const void* kernel, dim3, dim3, void**, std::size_t, void* stream) { return count_launch(kernel, stream); }
-int __cudaLaunchKernel(void* kernel, dim3, dim3, void**, std::size_t, void* stream) { return count_launch(kernel, stream); }
-int cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void**) { return count_launch(kernel, config->stream); }
+int cudaLaunchKernel(const void* kernel, dim3, dim3, void**, std::size_t, void* stream) {
+  return count_launch(kernel, stream);
+}
+int __cudaLaunchKernel(void* kernel, dim3, dim3, void**, std::size_t, void* stream) {
+  return count_launch(kernel, stream);
+}
+int cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void**) {
+  return count_launch(kernel, config->stream);
+}
 int cudaFuncGetAttributes(void*, const void*) { return 0; }
 int cudaFuncSetAttribute(const void*, int, int) { return 0; }
 int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, std::size_t) { return *blocks = 2, 0; }

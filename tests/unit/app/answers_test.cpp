@@ -20,7 +20,8 @@ class Collected : public testing::Test {
   // Tokens of a text and an end token, as the engine would bring them.
   static void answer(AnswerCollector& collector, std::size_t prompt, bool is_base, const std::string& text) {
     for (const char byte : text) {
-      if (!collector.on_token(prompt, is_base, static_cast<unsigned char>(byte))) return collector.on_done(prompt, is_base, false);
+      if (!collector.on_token(prompt, is_base, static_cast<unsigned char>(byte)))
+        return collector.on_done(prompt, is_base, false);
     }
     collector.on_token(prompt, is_base, ByteTokenizer::kEos);
     collector.on_done(prompt, is_base, false);

@@ -89,8 +89,7 @@ TEST_F(Program, VersionNamesProgramCommitAndLibTorch) {
 
 TEST_F(Program, VersionAsJson) {
   for (const bool json_first : {false, true}) {
-    const json found =
-        json::parse((json_first ? run({"--json", "--version"}) : run({"--version", "--json"})).out);
+    const json found = json::parse((json_first ? run({"--json", "--version"}) : run({"--version", "--json"})).out);
     EXPECT_EQ(found.at("version"), LORA_TRAIN_PROJECT_VERSION);
     EXPECT_EQ(found.at("libtorch").get<std::string>().rfind("2.11.", 0), 0U);
     EXPECT_TRUE(found.at("problem").is_null());

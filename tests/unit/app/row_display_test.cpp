@@ -53,7 +53,8 @@ TEST(RowDisplay, ShowsWeights) {
   data::RowView row = kRow;
   row.weights = {0, 0.25F, 3, 0};
   EXPECT_NE(format_row(row, false).find("ids: 5 6*0.25 7*3 8\n"), std::string::npos) << format_row(row, false);
-  EXPECT_NE(row_to_json(row).find(R"("labels":[-100,6,7,-100],"weights":[0.0,0.25,3.0,0.0],"text")"), std::string::npos);
+  EXPECT_NE(row_to_json(row).find(R"("labels":[-100,6,7,-100],"weights":[0.0,0.25,3.0,0.0],"text")"),
+            std::string::npos);
 }
 
 TEST(RowDisplay, WithoutATokenizerThereIsNoText) {

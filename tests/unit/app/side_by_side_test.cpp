@@ -15,7 +15,8 @@ TEST(SideBySide, WrapsBothTextsAtWords) {
 }
 
 TEST(SideBySide, CutsLongWordsAndCountsWideCharactersTwice) {
-  EXPECT_EQ(side_by_side("b", "\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60", "a", "aaaaaaaaaaaaaaaaaaaaaaaa", 43),
+  EXPECT_EQ(side_by_side("b", "\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60", "a",
+                         "aaaaaaaaaaaaaaaaaaaaaaaa", 43),
             "b                    | a\n"
             "-------------------- | --------------------\n"
             "\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60\u4f60 | aaaaaaaaaaaaaaaaaaaa\n"

@@ -11,10 +11,14 @@ bool is_nan(std::uint32_t bits, std::uint32_t infinity) { return (bits & 0x7FFF)
 TEST(Half, EveryPatternComesBack) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<std::uint16_t>(bits);
-    if (is_nan(bits, 0x7C00)) EXPECT_TRUE(std::isnan(from_f16(half)));
-    else EXPECT_EQ(to_f16(from_f16(half)), half);
-    if (is_nan(bits, 0x7F80)) EXPECT_TRUE(std::isnan(from_bf16(half)));
-    else EXPECT_EQ(to_bf16(from_bf16(half)), half);
+    if (is_nan(bits, 0x7C00))
+      EXPECT_TRUE(std::isnan(from_f16(half)));
+    else
+      EXPECT_EQ(to_f16(from_f16(half)), half);
+    if (is_nan(bits, 0x7F80))
+      EXPECT_TRUE(std::isnan(from_bf16(half)));
+    else
+      EXPECT_EQ(to_bf16(from_bf16(half)), half);
   }
 }
 

@@ -37,8 +37,11 @@ TEST(StepLimits, FlopsOfA7BAreThoseOfItsShapes) {
 }
 
 TEST(StepLimits, TokensAtTheRateOfAnH200) {
-  const std::map<std::string, double> expected = {
-      {"qwen2.5-0.5b", 344.5e3}, {"qwen2.5-7b", 26.5e3}, {"qwen3-4b", 43.6e3}, {"qwen3-8b", 24.4e3}, {"mistral-7b", 26.1e3}};
+  const std::map<std::string, double> expected = {{"qwen2.5-0.5b", 344.5e3},
+                                                  {"qwen2.5-7b", 26.5e3},
+                                                  {"qwen3-4b", 43.6e3},
+                                                  {"qwen3-8b", 24.4e3},
+                                                  {"mistral-7b", 26.1e3}};
   for (const auto& [name, tokens_per_s] : expected) {
     const model::ModelConfig config = model::known_shape(name);
     const RequiredFlops flops = required_flops(config, all_linears(config), full_rows(2048));
@@ -129,12 +132,13 @@ struct BytesOfToken {
 // who makes a class move less lowers its bound. Least: 0 where kernels are being made to move less.
 TEST_F(Counted, NoClassOfA7BGainsAPass) {
   constexpr BytesOfToken kExpected[] = {
-      {"gemm", 14.038, 14.039},  {"lora", 0, 8.103},        {"attention", 2.599, 2.600}, {"norm", 2.416, 2.417},
-      {"rope", 0.975, 0.976},    {"swiglu", 8.486, 8.487},  {"loss", 1.069, 1.070},      {"embedding", 0.014, 0.015},
+      {"gemm", 14.038, 14.039},    {"lora", 0, 8.103},       {"attention", 2.599, 2.600}, {"norm", 2.416, 2.417},
+      {"rope", 0.975, 0.976},      {"swiglu", 8.486, 8.487}, {"loss", 1.069, 1.070},      {"embedding", 0.014, 0.015},
       {"optimizer", 0.078, 0.079}, {"copy", 0.031, 0.032}};
   const BenchResult result = count("qwen2.5-7b");
   for (const auto& work : result.classes) {
-    const auto* const bound = std::find_if(std::begin(kExpected), std::end(kExpected), [&](const auto& b) { return b.name == work.name; });
+    const auto* const bound =
+        std::find_if(std::begin(kExpected), std::end(kExpected), [&](const auto& b) { return b.name == work.name; });
     ASSERT_NE(bound, std::end(kExpected)) << work.name << ": a class without a bound";
     EXPECT_GE(mega_per_token(result, work), bound->least) << work.name;
     EXPECT_LE(mega_per_token(result, work), bound->most) << work.name;
@@ -159,12 +163,14 @@ TEST_F(Counted, RecomputationCostsWhatItComputesAgain) {
   });
   EXPECT_EQ(of_class(cheap, "gemm").flops, of_class(off, "gemm").flops);
   EXPECT_GT(of_class(cheap, "norm").bytes_read, of_class(off, "norm").bytes_read);
-  const double more = static_cast<double>(full.executed_flops - off.executed_flops) / static_cast<double>(off.tokens) / kGiga;
+  const double more =
+      static_cast<double>(full.executed_flops - off.executed_flops) / static_cast<double>(off.tokens) / kGiga;
   EXPECT_NEAR(more, 32e-2 * 29.76, 0.9);  // all of the block but the down projection
 }
 
 TEST_F(Counted, PackedDocumentsAttendLessAndHalfOfTheirTokensAreTrained) {
-  const BenchResult rows = count("qwen2.5-7b"), mix = count("qwen2.5-7b", [](BenchRequest& request) { request.mix = true; });
+  const BenchResult rows = count("qwen2.5-7b"),
+                    mix = count("qwen2.5-7b", [](BenchRequest&request) { request.mix = true; });
   EXPECT_GT(mix.tokens, 0.97 * 16384);
   EXPECT_NEAR(static_cast<double>(mix.supervised_tokens) / static_cast<double>(mix.tokens), 0.5, 0.02);
   EXPECT_GT(mix.documents, 20);
@@ -173,9 +179,8 @@ TEST_F(Counted, PackedDocumentsAttendLessAndHalfOfTheirTokensAreTrained) {
 
 TEST_F(Counted, NoGradientOfAttentionIsCopied) {
   const auto bytes = [](AttnImplementation attention) {
-    const BenchResult result = count("qwen2.5-7b", [=](BenchRequest& request) {
-      request.profile.attn_implementation = attention;
-    });
+    const BenchResult result =
+        count("qwen2.5-7b", [=](BenchRequest& request) { request.profile.attn_implementation = attention; });
     const BenchWork& work = of_class(result, "attention");
     return (work.bytes_read + work.bytes_written) / (28 * result.tokens);
   };
@@ -202,7 +207,8 @@ TEST_F(Counted, DropoutAndFullFineTuningCanBeCounted) {
   const BenchResult dropout = count("tiny-qwen3", [](BenchRequest& request) { request.profile.lora_dropout = 0.1; });
   EXPECT_GT(of_class(dropout, "dropout").calls, 0);
   EXPECT_GT(dropout.counted_bytes, plain.counted_bytes);
-  const BenchResult all = count("tiny-qwen3", [](BenchRequest& request) { request.profile.adapter = AdapterKind::kNone; });
+  const BenchResult all =
+      count("tiny-qwen3", [](BenchRequest& request) { request.profile.adapter = AdapterKind::kNone; });
   EXPECT_GT(of_class(all, "gemm").flops, of_class(plain, "gemm").flops);
 }
 

@@ -156,7 +156,8 @@ TEST(Checkpoint, AStateThatIsNoneIsRefused) {
     Manifest manifest = parse_manifest(read_file(path / kManifestFile), "m");
     manifest.files[kStateFile] = hash_file(path / kStateFile);
     write_file_atomic(path / kManifestFile, to_json(manifest));
-    EXPECT_NE(verify(path).find("a whole number from 0 was expected"), std::string::npos) << tokens << ": " << verify(path);
+    EXPECT_NE(verify(path).find("a whole number from 0 was expected"), std::string::npos)
+        << tokens << ": " << verify(path);
   }
 }
 
@@ -172,7 +173,8 @@ TEST(Checkpoint, TheNewestThatVerifiesIsTaken) {
 TEST(Checkpoint, ListsNewestFirstAndRotatesTheOldest) {
   const TemporaryFolder folder;
   for (const std::int64_t step : {2, 10, 9}) save_step(folder.path(), step);
-  for (const char* other : {"checkpoint-x", "checkpoint-", "checkpoint--3", "checkpoint-7b"}) fs::create_directory(folder / other);
+  for (const char* other : {"checkpoint-x", "checkpoint-", "checkpoint--3", "checkpoint-7b"})
+    fs::create_directory(folder / other);
   rotate(folder.path(), 10, 2, std::nullopt);
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-10", "checkpoint-9"}));
   EXPECT_TRUE(fs::exists(folder / "checkpoint-7b"));

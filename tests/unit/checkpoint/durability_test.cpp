@@ -205,14 +205,16 @@ TEST_F(Durability, APowerLossNeverTakesACommittedCheckpoint) {
       const ScopedFileOps scope(found);
       const std::int64_t step = resume(kRun);
       EXPECT_GE(step, saved) << "state " << num_looked_at;
-      EXPECT_TRUE(step == 0 || read_file(kLog).starts_with(log_lines(step))) << "lines up to the checkpoint are missing";
+      EXPECT_TRUE(step == 0 || read_file(kLog).starts_with(log_lines(step)))
+          << "lines up to the checkpoint are missing";
       num_newer += step > saved;
       ++num_looked_at;
       EXPECT_TRUE(step == 0 || sweeps_clean(kRun));
     }
   });
-  std::printf("durability: %zu states after a power loss at %zu moments; the checkpoint under way was there already in %zu\n",
-              num_looked_at, num_points, num_newer);
+  std::printf(
+      "durability: %zu states after a power loss at %zu moments; the checkpoint under way was there already in %zu\n",
+      num_looked_at, num_points, num_newer);
   EXPECT_GE(num_looked_at, num_states);
 }
 
@@ -223,7 +225,9 @@ std::string damage(std::string& bytes, std::mt19937_64& random) {
   switch (random() % 4) {
     case 0: bytes.resize(place); return "cut at " + std::to_string(place);
     case 1: bytes.insert(place, 1, '\0'); return "a byte more at " + std::to_string(place);
-    default: bytes[place] = static_cast<char>(bytes[place] ^ (1 << random() % 8)); return "a bit flipped in byte " + std::to_string(place);
+    default:
+      bytes[place] = static_cast<char>(bytes[place] ^ (1 << random() % 8));
+      return "a bit flipped in byte " + std::to_string(place);
   }
 }
 

@@ -16,13 +16,21 @@ std::string gpu_json(int sm) {
   const int num_sms = sm == 90 ? 132 : sm == 80 ? 108 : sm == 86 ? 80 : 142;
   const int shared = sm == 90 ? 232448 : sm == 80 ? 166912 : 101376;
   return R"({"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,)"
-         R"("multiProcessorCount":)" + std::to_string(num_sms) + R"(,"warpSize":32,"maxSharedMemoryPerBlock":49152,)"
-         R"("maxSharedMemoryPerBlockOptin":)" + std::to_string(shared) + R"(,"reservedSharedMemoryPerBlock":1024,)"
-         R"("maxRegistersPerSM":65536,"maxCtasPerSM":)" + (is_large ? "32" : sm == 86 ? "16" : "24") +
+         R"("multiProcessorCount":)" +
+         std::to_string(num_sms) +
+         R"(,"warpSize":32,"maxSharedMemoryPerBlock":49152,)"
+         R"("maxSharedMemoryPerBlockOptin":)" +
+         std::to_string(shared) +
+         R"(,"reservedSharedMemoryPerBlock":1024,)"
+         R"("maxRegistersPerSM":65536,"maxCtasPerSM":)" +
+         (is_large   ? "32"
+          : sm == 86 ? "16"
+                     : "24") +
          R"(,"maxThreadsPerBlock":1024,"maxThreadsPerSM":)" + (is_large ? "2048" : "1536") +
          R"(,"pciDeviceId":0,"isTccDriver":0,"supportCoopLaunch":1,"totalGlobalMem":85028765696,)"
          R"("smClockRateKHz":1980000,"memClockRateKHz":2619000,"l2CacheSize":52428800,"cudaDeviceId":0,)"
-         R"("deviceVer":)" + std::to_string(10 * sm) + R"(,"driverVer":13000,"deviceName":"described"})";
+         R"("deviceVer":)" +
+         std::to_string(10 * sm) + R"(,"driverVer":13000,"deviceName":"described"})";
 }
 
 class CudnnPlans : public ::testing::Test {
@@ -62,15 +70,16 @@ CudnnShape shape_of(const Heads& heads) {
 
 TEST_F(CudnnPlans, HopperTakesTheShapesOfOurModels) {
   // Qwen2.5 0.5B and 7B, Llama 3.2 1B, Llama 3.1 8B and Mistral 7B, Qwen3 0.6B; one head size beyond 128.
-  for (const Heads& heads : {Heads{14, 2, 64}, Heads{28, 4, 128}, Heads{32, 8, 64}, Heads{32, 8, 128}, Heads{16, 8, 128},
-                             Heads{8, 4, 256}}) {
+  for (const Heads& heads : {Heads{14, 2, 64}, Heads{28, 4, 128}, Heads{32, 8, 64}, Heads{32, 8, 128},
+                             Heads{16, 8, 128}, Heads{8, 4, 256}}) {
     for (const std::int64_t window : {0, 1024, 4096}) {
       for (const bool deterministic : {false, true}) {
         CudnnShape shape = shape_of(heads);
         shape.window = window;
         shape.deterministic = deterministic;
-        EXPECT_EQ(ask(shape, 90).refusal, "") << heads.num_heads << "/" << heads.num_kv_heads << " x " << heads.head_size
-                                              << ", window " << window << ", deterministic " << deterministic;
+        EXPECT_EQ(ask(shape, 90).refusal, "")
+            << heads.num_heads << "/" << heads.num_kv_heads << " x " << heads.head_size << ", window " << window
+            << ", deterministic " << deterministic;
       }
     }
   }
@@ -83,7 +92,8 @@ TEST_F(CudnnPlans, HopperTakesSmallHeads) {
 }
 
 TEST_F(CudnnPlans, HopperTakesFewAndShortDocuments) {
-  for (const auto& [num_docs, longest] : {std::pair<std::int64_t, std::int64_t>{1, 128}, {1, 16384}, {256, 512}, {3, 100}}) {
+  for (const auto& [num_docs, longest] :
+       {std::pair<std::int64_t, std::int64_t>{1, 128}, {1, 16384}, {256, 512}, {3, 100}}) {
     CudnnShape shape = shape_of({28, 4, 128});
     shape.num_docs = num_docs;
     shape.max_len_q = shape.max_len_k = longest;
@@ -102,7 +112,8 @@ TEST_F(CudnnPlans, QueriesMayBeFewerThanKeys) {
 TEST_F(CudnnPlans, AmpereAndAdaHaveNoBackwardOverPackedDocuments) {
   for (const int sm : {80, 86, 89}) {
     const CudnnPlan plan = ask(shape_of({28, 4, 128}), sm);
-    EXPECT_NE(plan.refusal.find("backward: validate: Packed/ragged LSE is not supported"), std::string::npos) << plan.refusal;
+    EXPECT_NE(plan.refusal.find("backward: validate: Packed/ragged LSE is not supported"), std::string::npos)
+        << plan.refusal;
   }
 }
 

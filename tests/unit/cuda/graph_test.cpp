@@ -1,3 +1,5 @@
+#include "lora_train/kernels/graph.h"
+
 #include <ATen/ATen.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -7,7 +9,6 @@
 #include <stdexcept>
 
 #include "lora_train/base/error.h"
-#include "lora_train/kernels/graph.h"
 #include "support/cuda_device.h"
 
 namespace lora_train::kernels {

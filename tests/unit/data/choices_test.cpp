@@ -31,7 +31,8 @@ class Choices : public testing::Test {
   // "prompt|choice"
   std::string show(const Choice& choice) const {
     const std::span<const std::int32_t> ids = choice.ids;
-    return tokenizer_.decode(ids.first(choice.num_prompt), false) + "|" + tokenizer_.decode(ids.subspan(choice.num_prompt), false);
+    return tokenizer_.decode(ids.first(choice.num_prompt), false) + "|" +
+           tokenizer_.decode(ids.subspan(choice.num_prompt), false);
   }
 
   testing_support::TemporaryFolder folder_;
@@ -77,12 +78,16 @@ TEST_F(Choices, TakeBosNamesOfFieldsAndAsManyRowsAsAsked) {
 
 TEST_F(Choices, AreRefusedWithFileAndLine) {
   EXPECT_NE(refusal(R"({"prompt": "q", "choices": ["a"], "answer": 0})").find("two or more"), std::string::npos);
-  EXPECT_NE(refusal(R"({"prompt": "q", "choices": ["a", ""], "answer": 0})").find("choices[1] is empty"), std::string::npos);
+  EXPECT_NE(refusal(R"({"prompt": "q", "choices": ["a", ""], "answer": 0})").find("choices[1] is empty"),
+            std::string::npos);
   EXPECT_NE(refusal(R"({"prompt": "q", "choices": ["a", "b"], "answer": 2})").find("answer is 2"), std::string::npos);
-  EXPECT_NE(refusal(R"({"prompt": "q", "choices": ["a", "b"], "answer": "c"})").find("none of the choices"), std::string::npos);
+  EXPECT_NE(refusal(R"({"prompt": "q", "choices": ["a", "b"], "answer": "c"})").find("none of the choices"),
+            std::string::npos);
   EXPECT_NE(refusal(R"({"choices": ["a", "b"], "answer": 0})").find("neither prompt nor messages"), std::string::npos);
-  EXPECT_NE(refusal(R"({"prompt": "", "choices": ["a", "b"], "answer": 0})").find("prompt is empty"), std::string::npos);
-  EXPECT_NE(refusal(R"({"prompt": "qqqq", "choices": ["a", "b"], "answer": 0})", 4).find("has 5 tokens"), std::string::npos);
+  EXPECT_NE(refusal(R"({"prompt": "", "choices": ["a", "b"], "answer": 0})").find("prompt is empty"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"prompt": "qqqq", "choices": ["a", "b"], "answer": 0})", 4).find("has 5 tokens"),
+            std::string::npos);
   EXPECT_NE(refusal(R"({"prompt": "q", "answer": 0})").find("choices"), std::string::npos);
 }
 

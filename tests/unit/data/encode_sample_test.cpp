@@ -137,7 +137,8 @@ TEST_F(EncodeSample, TokensOfATurnHaveItsWeight) {
   expect(with_weights(chat_, {kNone, kNone, 0.25F, kNone, kTrain}), LossOn::kAssistant, 0.25F, 1, 0);
   expect(with_weights(chat_, {kNone, kNone, kSkip, kNone, 2}), LossOn::kAssistant, 0, 2, 0);
   EXPECT_TRUE(weights_of(with_weights(chat_, {kNone, kNone, kSkip, kNone, kTrain}), LossOn::kAuto).empty());
-  EXPECT_TRUE(weights_of(with_weights(chat_, {kNone, kNone, 0.5F}), LossOn::kLast).empty()) << "a turn that is not trained";
+  EXPECT_TRUE(weights_of(with_weights(chat_, {kNone, kNone, 0.5F}), LossOn::kLast).empty())
+      << "a turn that is not trained";
 }
 
 TEST_F(EncodeSample, RefusesWeightsItCannotHonour) {
@@ -149,14 +150,16 @@ TEST_F(EncodeSample, RefusesWeightsItCannotHonour) {
     }
     return "accepted";
   };
-  const ChatSample user_trained = with_weights(chat_, {kNone, kTrain}), user_skipped = with_weights(chat_, {kNone, kSkip});
+  const ChatSample user_trained = with_weights(chat_, {kNone, kTrain}),
+                   user_skipped = with_weights(chat_, {kNone, kSkip});
   EXPECT_EQ(refusal(user_trained, LossOn::kAuto).find("message 1 (user) is marked to be trained"), 0U);
   EXPECT_EQ(refusal(user_trained, LossOn::kAll), "accepted");
   EXPECT_EQ(refusal(user_skipped, LossOn::kAuto), "accepted");
   EXPECT_EQ(refusal(user_skipped, LossOn::kAll).find("message 1 (user) is marked not to be trained"), 0U);
   const ChatSample user_weighted = with_weights(chat_, {kNone, 0.5F});
   EXPECT_EQ(refusal(user_weighted, LossOn::kAuto).find("message 1 (user) is marked to be trained"), 0U);
-  EXPECT_EQ(refusal(user_weighted, LossOn::kAll).find("message 1 (user) is marked not to be trained, or with a weight"), 0U);
+  EXPECT_EQ(refusal(user_weighted, LossOn::kAll).find("message 1 (user) is marked not to be trained, or with a weight"),
+            0U);
 }
 
 TEST_F(EncodeSample, AddsEosToTextAndTrainsIt) {

@@ -61,9 +61,10 @@ TEST(LengthChoices, EachTellsWhatItCosts) {
   const DocumentStore store = rows(lengths);
   const auto lines = length_choices(store, length_statistics({&store}));
   ASSERT_EQ(lines.size(), 2U);
-  EXPECT_EQ(lines[0],
-            "  max_seq_len: 64: 1.00% of the rows are longer, with 1.92% of the tokens beyond; 0.0% of the room empty when "
-            "packed, 49.0% when not");
+  EXPECT_EQ(
+      lines[0],
+      "  max_seq_len: 64: 1.00% of the rows are longer, with 1.92% of the tokens beyond; 0.0% of the room empty when "
+      "packed, 49.0% when not");
   EXPECT_EQ(lines[1],
             "  max_seq_len: 128: 0.00% of the rows are longer, with 0.00% of the tokens beyond; 0.0% of the room empty "
             "when packed, 74.0% when not");

@@ -82,7 +82,8 @@ TEST(MicroBatch, ShiftsWeightsAsLabels) {
   builder.append(Ints{40, 41}, Ints{-100, 41}, builder.add_file("plain.jsonl"), 1);
   HostBuffer buffer;
   const MicroBatch batch = build_micro_batch(weighted_documents(), {{2, 1, 0}, {0, 1, 2}}, buffer);
-  EXPECT_EQ(std::vector<float>(batch.weights.begin(), batch.weights.end()), (std::vector<float>{0.25F, 4, 0, 0, 0, 0.5F, 0}));
+  EXPECT_EQ(std::vector<float>(batch.weights.begin(), batch.weights.end()),
+            (std::vector<float>{0.25F, 4, 0, 0, 0, 0.5F, 0}));
   EXPECT_EQ(batch.weight_sum, 4.75);
   EXPECT_EQ(batch.num_supervised, 3);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(batch.weights.data()) % 64, 0U);

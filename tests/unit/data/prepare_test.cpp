@@ -16,9 +16,7 @@ namespace {
 
 std::string texts(int count) {
   std::string out;
-  for (int i = 0; i < count; ++i) {
-    out += "{\"text\": \"row " + std::to_string(i) + "\"}\n";
-  }
+  for (int i = 0; i < count; ++i) out += "{\"text\": \"row " + std::to_string(i) + "\"}\n";
   return out;
 }
 
@@ -62,7 +60,8 @@ class PrepareData : public testing::Test {
 TEST_F(PrepareData, MarksOfTurnsDecideTheMaskAndAreRefusedByLine) {
   const auto row = [](const std::string& mark) {
     return R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, )"
-           R"({"role": "assistant", "content": "cd")" + mark + "}]}\n";
+           R"({"role": "assistant", "content": "cd")" +
+           mark + "}]}\n";
   };
   DataOptions options;
   options.datasets = {dataset("m.jsonl", row("") + row(R"(, "train": false)") + row(R"(, "weight": 1)"))};
@@ -74,7 +73,8 @@ TEST_F(PrepareData, MarksOfTurnsDecideTheMaskAndAreRefusedByLine) {
   options.datasets = {dataset("w.jsonl", row("") + row(R"(, "weight": -0.5)"))};
   EXPECT_SAYS(refusal(options), "w.jsonl:2");
   EXPECT_SAYS(refusal(options), "messages[2].weight is -0.5");
-  const std::string call = R"({"conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": "f 1"}]})";
+  const std::string call =
+      R"({"conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": "f 1"}]})";
   options.datasets = {dataset("f.jsonl", call + "\n")};
   EXPECT_SAYS(refusal(options), "f.jsonl:1");
   EXPECT_SAYS(refusal(options), "invalid JSON");

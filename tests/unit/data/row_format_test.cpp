@@ -131,8 +131,9 @@ TEST(Messages, AbsentContentStaysAbsentAndOrderStays) {
 
 TEST(Messages, AFieldMapRenamesInPlace) {
   const FieldMap map = {{"role", "who"}, {"content", "says"}};
-  const auto sample = parse<ChatSample>(R"({"messages": [{"id": 1, "who": "user", "says": "a"}, {"who": "user", "says": "b"}]})",
-                                        DatasetType::kMessages, map);
+  const auto sample =
+      parse<ChatSample>(R"({"messages": [{"id": 1, "who": "user", "says": "a"}, {"who": "user", "says": "b"}]})",
+                        DatasetType::kMessages, map);
   EXPECT_EQ(chat_of(sample), "user=a{\"id\":1,\"role\":\"user\",\"content\":\"a\"};user=b;");
   try {
     parse_row(json(R"({"messages": [{"who": "user", "says": "a", "content": "b"}]})"), DatasetType::kMessages, map);
@@ -200,12 +201,16 @@ TEST(Messages, RefusesMalformedConversations) {
 
 TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheRow) {
   const auto said = [](const char* tools) {
-    const std::string row = R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
+    const std::string row =
+        R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
     return refusal(row.c_str(), DatasetType::kMessages);
   };
-  EXPECT_EQ(said("[123456789012345678901234567890]"), "tools is string, and its text is refused: an integer beyond 64 bits; write it as a string");
-  EXPECT_EQ(said(R"([{\"a\": 1, \"a\": 2}])"), "tools is string, and its text is refused: duplicate key \"a\"; an object has each key once");
-  EXPECT_EQ(said("[NaN]").find("tools is string, and its text is refused: NaN and Infinity are no JSON"), 0U) << said("[NaN]");
+  EXPECT_EQ(said("[123456789012345678901234567890]"),
+            "tools is string, and its text is refused: an integer beyond 64 bits; write it as a string");
+  EXPECT_EQ(said(R"([{\"a\": 1, \"a\": 2}])"),
+            "tools is string, and its text is refused: duplicate key \"a\"; an object has each key once");
+  EXPECT_EQ(said("[NaN]").find("tools is string, and its text is refused: NaN and Infinity are no JSON"), 0U)
+      << said("[NaN]");
   EXPECT_EQ(said("5"), "tools is string, expected a list, or a string that holds one as JSON");
   EXPECT_EQ(said("[1] [2]").find("tools is string, and its text is refused: invalid JSON: "), 0U) << said("[1] [2]");
   EXPECT_EQ(said(R"([{\"a\": [-9223372036854775808, 1.5, true, null, \"x\"]}])"), "accepted");
@@ -213,7 +218,8 @@ TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheRow) {
 
 TEST(Messages, BlankToolsAreNone) {
   for (const char* tools : {"", " \\n\\t"}) {
-    const std::string row = R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
+    const std::string row =
+        R"({"messages": [{"role": "user", "content": "a"}], "tools": ")" + std::string(tools) + "\"}";
     EXPECT_EQ(parse<ChatSample>(row.c_str(), DatasetType::kMessages).tools_json, "");
   }
 }
@@ -273,12 +279,13 @@ TEST(Sharegpt, OtherFieldsGoWithTheirTurn) {
                             {"from": "gpt", "value": null, "tool_calls": [1]},
                             {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}", "reasoning_content": "r"}]})",
       DatasetType::kSharegpt);
-  EXPECT_EQ(chat_of(sample),
-            R"(user=a{"role":"user","content":"a","name":"x"};)"
-            R"(assistant=b{"role":"assistant","content":"b","tool_calls":[1],"reasoning_content":"r"};)"
-            R"(assistant={"role":"assistant","content":null,"tool_calls":[1]};)"
-            R"(assistant={"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":{}}}],)"
-            R"("reasoning_content":"r"};)");
+  EXPECT_EQ(
+      chat_of(sample),
+      R"(user=a{"role":"user","content":"a","name":"x"};)"
+      R"(assistant=b{"role":"assistant","content":"b","tool_calls":[1],"reasoning_content":"r"};)"
+      R"(assistant={"role":"assistant","content":null,"tool_calls":[1]};)"
+      R"(assistant={"role":"assistant","content":"","tool_calls":[{"type":"function","function":{"name":"f","arguments":{}}}],)"
+      R"("reasoning_content":"r"};)");
 }
 
 TEST(Sharegpt, MessagesWithOurNamesAreReadAsMessages) {
@@ -286,19 +293,23 @@ TEST(Sharegpt, MessagesWithOurNamesAreReadAsMessages) {
       R"({"conversations": [{"role": "human", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": "r"},
                             {"role": "assistant", "tool_calls": [1]}]})",
       DatasetType::kSharegpt);
-  EXPECT_EQ(chat_of(sample),
-            R"(user=a;assistant=b{"role":"assistant","content":"b","reasoning_content":"r"};)"
-            R"(assistant={"role":"assistant","tool_calls":[1]};)");
+  EXPECT_EQ(chat_of(sample), R"(user=a;assistant=b{"role":"assistant","content":"b","reasoning_content":"r"};)"
+                             R"(assistant={"role":"assistant","tool_calls":[1]};)");
 }
 
 TEST(Sharegpt, RefusesTwoNamesForOneThing) {
   const auto type = DatasetType::kSharegpt;
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "value": "a", "content": "b"}]})", type),
             "conversations[0] has \"content\" beside \"value\", which stands for it; keep one of them");
-  EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "value": "a", "role": null, "content": null}]})", type), "accepted");
+  EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "value": "a", "role": null, "content": null}]})", type),
+            "accepted");
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}",
-                                          "tool_calls": [1]}]})", type).find("conversations[0] has \"tool_calls\" beside"), 0U);
-  EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "tool_calls": []}]})", type), "conversations[0]: \"value\" is missing");
+                                          "tool_calls": [1]}]})",
+                    type)
+                .find("conversations[0] has \"tool_calls\" beside"),
+            0U);
+  EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "tool_calls": []}]})", type),
+            "conversations[0]: \"value\" is missing");
 }
 
 TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
@@ -313,8 +324,7 @@ TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
       {R"({\"name\": \"f\", \"arguments\": [1]})", "no arguments"},
       {R"({\"name\": \"f\", \"arguments\": {}, \"id\": 1})", "other fields"}};
   for (const auto& [value, message] : cases) {
-    const std::string row =
-        std::string(R"({"conversations": [{"from": "function_call", "value": ")") + value + "\"}]}";
+    const std::string row = std::string(R"({"conversations": [{"from": "function_call", "value": ")") + value + "\"}]}";
     const std::string said = refusal(row.c_str(), DatasetType::kSharegpt);
     EXPECT_NE(said.find(message), std::string::npos) << value << "\n" << said;
     EXPECT_EQ(said.find("conversations[0]: value of function_call"), 0U) << said;

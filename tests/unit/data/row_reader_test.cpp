@@ -119,7 +119,10 @@ TEST_F(RowReaderTest, LinesCutAnywhereByTheBlocksAreWhole) {
 }
 
 TEST_F(RowReaderTest, TextGivesOneRowALine) {
-  EXPECT_EQ(read("one\r\n\n  two \nthr\xC3\xA9" "e", "rows.txt"), (Places{"1", "3", "4"}));
+  EXPECT_EQ(read("one\r\n\n  two \nthr\xC3\xA9"
+                 "e",
+                 "rows.txt"),
+            (Places{"1", "3", "4"}));
   EXPECT_EQ(values_[0], (Json{{"text", "one"}}));
   EXPECT_EQ(values_[1], (Json{{"text", "  two "}}));
   EXPECT_EQ(read("[1]\nab\xFF\n", "rows.txt"), (Places{"1", "2:3"}));
@@ -145,7 +148,8 @@ TEST_F(RowReaderTest, CsvNamesRecordsThatDoNotFitTheHeader) {
 }
 
 // "{}\n" twice, by gzip -n and zstd.
-constexpr std::string_view kGzip("\x1f\x8b\x08\0\0\0\0\0\0\x03\xab\xae\xe5\xaa\xae\xe5\x02\0\xaf\xf1\x38\x9c\x06\0\0\0", 26);
+constexpr std::string_view kGzip("\x1f\x8b\x08\0\0\0\0\0\0\x03\xab\xae\xe5\xaa\xae\xe5\x02\0\xaf\xf1\x38\x9c\x06\0\0\0",
+                                 26);
 
 TEST_F(RowReaderTest, UnpacksGzip) {
   EXPECT_EQ(read(kGzip, "rows.jsonl.gz"), (Places{"1", "2"}));

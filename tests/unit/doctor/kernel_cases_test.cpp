@@ -1,7 +1,6 @@
-#include "doctor/kernel_cases_step.h"
-
 #include <gtest/gtest.h>
 
+#include "doctor/kernel_cases_step.h"
 #include "kernels/dispatch/native_kernels.h"
 #include "lora_train/kernels/implementation.h"
 #include "support/tolerance.h"
@@ -37,7 +36,8 @@ TEST_P(KernelCases, OurCudaKernelsPassThem) {
     c.own(got);
     c.reference(want);
     for (std::size_t i = 0; i < got.size(); ++i) {
-      EXPECT_CLOSE(got[i], want[i], testing_support::tolerance(GetParam())) << c.name << " " << c.shape << " output " << i;
+      EXPECT_CLOSE(got[i], want[i], testing_support::tolerance(GetParam()))
+          << c.name << " " << c.shape << " output " << i;
     }
     ++num_tried;
   }

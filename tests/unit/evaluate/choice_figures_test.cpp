@@ -19,7 +19,7 @@ TEST(ChoiceFigures, AreThoseComputedByHand) {
   EXPECT_EQ(figures.num_rows, 3);
   EXPECT_DOUBLE_EQ(figures.accuracy, 1.0 / 3);
   EXPECT_DOUBLE_EQ(figures.normalized_accuracy, 2.0 / 3);
-  EXPECT_NEAR(figures.ece, 0.75 - 1.0 / 3, 1e-12);       // one bin: share 0.75, right once in three
+  EXPECT_NEAR(figures.ece, 0.75 - 1.0 / 3, 1e-12);  // one bin: share 0.75, right once in three
   EXPECT_NEAR(figures.brier, (2 * 0.0625 + 4 * 0.5625) / 3, 1e-12);
 }
 

@@ -14,7 +14,8 @@ namespace {
 
 TEST(CheckLogits, OneThatIsNotFiniteIsEnough) {
   const float largest = std::numeric_limits<float>::max(), infinity = std::numeric_limits<float>::infinity();
-  EXPECT_NO_THROW(check_logits(std::vector<float>{0, largest, -largest, std::numeric_limits<float>::denorm_min()}, "p", 1));
+  EXPECT_NO_THROW(
+      check_logits(std::vector<float>{0, largest, -largest, std::numeric_limits<float>::denorm_min()}, "p", 1));
   for (const float wrong : {infinity, -infinity, std::nanf(""), -std::nanf("")}) {
     for (std::size_t i = 0; i < 37; ++i) {
       std::vector<float> logits(37, 1.5F);

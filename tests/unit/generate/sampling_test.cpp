@@ -98,9 +98,15 @@ TEST(Sampling, LogProbabilityIsThatOfSoftmax) {
 
 TEST(Sampling, RefusesWhatIsNoDistribution) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const SamplingOptions& options :
-       {SamplingOptions{.temperature = -1}, {.temperature = nan}, {.top_k = -1}, {.top_p = 0}, {.top_p = 1.1}, {.top_p = nan},
-        {.min_p = -0.1}, {.min_p = 1.1}, {.min_p = nan}}) {
+  for (const SamplingOptions& options : {SamplingOptions{.temperature = -1},
+                                         {.temperature = nan},
+                                         {.top_k = -1},
+                                         {.top_p = 0},
+                                         {.top_p = 1.1},
+                                         {.top_p = nan},
+                                         {.min_p = -0.1},
+                                         {.min_p = 1.1},
+                                         {.min_p = nan}}) {
     EXPECT_THROW(check_sampling(options), ConfigError);
   }
   EXPECT_NO_THROW(check_sampling({.temperature = 2, .top_k = 5, .top_p = 1, .min_p = 1}));

@@ -25,12 +25,12 @@ struct Case {
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {{1}, {1}, 0, 1, 1, 8},
-      {{1, 1, 1}, {37, 1, 300}, 0, 5, 1, 8},         // decoding; more keys than one part has
-      {{1, 1}, {256, 257}, 0, 4, 2, 16},             // a whole part, and one key more
+      {{1, 1, 1}, {37, 1, 300}, 0, 5, 1, 8},           // decoding; more keys than one part has
+      {{1, 1}, {256, 257}, 0, 4, 2, 16},               // a whole part, and one key more
       {{1, 1, 1, 1}, {9, 10, 11, 700}, 10, 6, 3, 10},  // window above, at and below the keys
       {{1}, {600}, 513, 14, 2, 64},
-      {{1, 7, 1}, {5, 7, 64}, 0, 4, 4, 128},         // a prompt among them
-      {{5, 9, 130}, {40, 9, 200}, 0, 6, 2, 8},       // further parts of long prompts
+      {{1, 7, 1}, {5, 7, 64}, 0, 4, 4, 128},    // a prompt among them
+      {{5, 9, 130}, {40, 9, 200}, 0, 6, 2, 8},  // further parts of long prompts
       {{5, 130}, {40, 200}, 16, 4, 1, 16},
   };
   return all;
@@ -55,11 +55,13 @@ CachedLayout layout_of(const Case& c) {
 
 at::Tensor cache_of(const CachedLayout& layout, const Case& c, std::uint64_t seed, at::ScalarType rounding) {
   int64_t size = 0;
-  for (std::size_t d = 0; d < layout.num_docs(); ++d) size = std::max(size, layout.key_begin[d] + layout.num_keys[d] + 3);
+  for (std::size_t d = 0; d < layout.num_docs(); ++d)
+    size = std::max(size, layout.key_begin[d] + layout.num_keys[d] + 3);
   const auto values = (uniform({size, c.kv_heads, c.head_size}, seed) * 2).to(rounding).to(at::kDouble);
   auto cache = at::full_like(values, std::numeric_limits<double>::quiet_NaN());
   for (std::size_t d = 0; d < layout.num_docs(); ++d) {
-    cache.narrow(0, layout.key_begin[d], layout.num_keys[d]).copy_(values.narrow(0, layout.key_begin[d], layout.num_keys[d]));
+    cache.narrow(0, layout.key_begin[d], layout.num_keys[d])
+        .copy_(values.narrow(0, layout.key_begin[d], layout.num_keys[d]));
   }
   return cache;
 }
@@ -89,7 +91,8 @@ at::Tensor by_definition(const Case& c, const Inputs& in) {
         const auto keys = in.k.select(1, kv).narrow(0, begin, own - first + 1);
         const auto values = in.v.select(1, kv).narrow(0, begin, own - first + 1);
         const auto query = in.q[in.layout.cu_seqlens_q[d] + i][h];
-        out[in.layout.cu_seqlens_q[d] + i][h].copy_(at::mv(values.t(), at::softmax(at::mv(keys, query) * in.layout.scale, 0)));
+        out[in.layout.cu_seqlens_q[d] + i][h].copy_(
+            at::mv(values.t(), at::softmax(at::mv(keys, query) * in.layout.scale, 0)));
       }
     }
   }
@@ -149,8 +152,8 @@ TEST(AttentionCached, RefusesKeysThatAreNotThere) {
   const auto q = at::ones({2, 2, 8}), k = at::ones({9, 2, 8});
   auto out = at::empty_like(q);
   EXPECT_THROW(attention_cached(q, k, k, {{0, 1, 2}, {0, 4}, {4, 6}, 0, 1}, out), ShapeError);  // past the end
-  EXPECT_THROW(attention_cached(q, k, k, {{0, 2}, {0}, {1}, 0, 1}, out), ShapeError);           // fewer keys than queries
-  EXPECT_THROW(attention_cached(q, k, k, {{0, 1, 2}, {0}, {4}, 0, 1}, out), ShapeError);        // of another document
+  EXPECT_THROW(attention_cached(q, k, k, {{0, 2}, {0}, {1}, 0, 1}, out), ShapeError);     // fewer keys than queries
+  EXPECT_THROW(attention_cached(q, k, k, {{0, 1, 2}, {0}, {4}, 0, 1}, out), ShapeError);  // of another document
 }
 
 }  // namespace

@@ -70,8 +70,8 @@ TEST(ChooseAttention, SaysWhyNot) {
       {"T4", AttentionBackend::kFa2, [](AttentionCase& c) { c.sm = 75; }, "8.0"},
       {"odd head", AttentionBackend::kFa2, [](AttentionCase& c) { c.head_size = 100; }, "not 100"},
       {"wide head", AttentionBackend::kFa2, [](AttentionCase& c) { c.head_size = 264; }, "not 264"},
-      {"wide head on Blackwell", AttentionBackend::kCudnn,
-       [](AttentionCase& c) { c.head_size = 256, c.sm = 100; }, "up to 128"},
+      {"wide head on Blackwell", AttentionBackend::kCudnn, [](AttentionCase& c) { c.head_size = 256, c.sm = 100; },
+       "up to 128"},
       {"all scores", AttentionBackend::kCudnn, [](AttentionCase& c) { c.deterministic = true; }, "14336 MiB"},
       {"no library", AttentionBackend::kFa2, [](AttentionCase& c) { c.has_cuda_library = false; }, "not loaded"},
   };

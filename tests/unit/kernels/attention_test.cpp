@@ -33,20 +33,20 @@ AttentionLayout layout_of(const Case& c) {
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {{1}, {1}, 0, 1, 1, 8},
-      {{37}, {37}, 0, 5, 1, 8},                                  // one kv head for five
+      {{37}, {37}, 0, 5, 1, 8},                                         // one kv head for five
       {{5, 1, 0, 33, 2, 0, 64}, {5, 1, 0, 33, 2, 0, 64}, 0, 4, 2, 16},  // many documents, empty ones between
-      {{7, 5, 1}, {19, 5, 40}, 0, 6, 2, 8},                      // len_q < len_k: bottom-right aligned
-      {{9, 3}, {4, 3}, 0, 2, 2, 8},                              // len_q > len_k: early queries see nothing
-      {{4, 6}, {0, 6}, 0, 2, 1, 8},                              // no key at all
-      {{20, 16}, {20, 16}, 15, 3, 3, 8},                         // window one below, at and one above a length
+      {{7, 5, 1}, {19, 5, 40}, 0, 6, 2, 8},                             // len_q < len_k: bottom-right aligned
+      {{9, 3}, {4, 3}, 0, 2, 2, 8},                                     // len_q > len_k: early queries see nothing
+      {{4, 6}, {0, 6}, 0, 2, 1, 8},                                     // no key at all
+      {{20, 16}, {20, 16}, 15, 3, 3, 8},                                // window one below, at and one above a length
       {{20, 16}, {20, 16}, 16, 3, 3, 8},
       {{20, 16}, {20, 16}, 17, 4, 1, 8},
-      {{13}, {29}, 6, 4, 2, 8},                                  // window and len_q < len_k
-      {{31}, {31}, 1, 2, 1, 8},                                  // itself only
-      {{301, 150}, {301, 150}, 70, 4, 4, 8},                     // several query blocks
+      {{13}, {29}, 6, 4, 2, 8},               // window and len_q < len_k
+      {{31}, {31}, 1, 2, 1, 8},               // itself only
+      {{301, 150}, {301, 150}, 70, 4, 4, 8},  // several query blocks
       {{300}, {431}, 129, 3, 1, 8},
-      {{1100}, {1103}, 0, 1, 1, 8},                              // more than one block without a window
-      {{70, 0, 130}, {70, 0, 130}, 0, 7, 1, 64},                 // head sizes of models
+      {{1100}, {1103}, 0, 1, 1, 8},               // more than one block without a window
+      {{70, 0, 130}, {70, 0, 130}, 0, 7, 1, 64},  // head sizes of models
       {{70, 0, 130}, {70, 0, 130}, 48, 4, 1, 128},
   };
   return all;
@@ -81,7 +81,8 @@ Gradients by_autograd(const Case& c, const at::Tensor& q0, const at::Tensor& k0,
     };
     const auto shared = c.heads / c.kv_heads;
     const auto mask = visible(c.len_q[d], c.len_k[d], c.window);
-    const auto scores = at::matmul(rows(q, layout.cu_seqlens_q, 1), rows(k, layout.cu_seqlens_k, shared).transpose(1, 2));
+    const auto scores =
+        at::matmul(rows(q, layout.cu_seqlens_q, 1), rows(k, layout.cu_seqlens_k, shared).transpose(1, 2));
     const auto e = (scores * layout.scale).exp() * mask;
     const auto p = e / (e.sum(-1, true) + mask.any(-1, true).logical_not());
     outs.push_back(at::matmul(p, rows(v, layout.cu_seqlens_k, shared)).transpose(0, 1));
@@ -105,7 +106,8 @@ Inputs inputs_for(const Case& c, at::ScalarType rounding) {
 
 std::string describe(const Case& c) {
   return (std::ostringstream() << "len_q " << at::IntArrayRef(c.len_q) << " len_k " << at::IntArrayRef(c.len_k)
-                               << " window " << c.window << " heads " << c.heads << "/" << c.kv_heads).str();
+                               << " window " << c.window << " heads " << c.heads << "/" << c.kv_heads)
+      .str();
 }
 
 TEST(AttentionReference, MatchesAtenAutogradInFp64) {
@@ -211,7 +213,8 @@ TEST_P(Attention, LseMayBeATransposedView) {
     AttentionGradients d{place.empty({9, 4, 16}), place.empty({9, 2, 16}), place.empty({9, 2, 16})};
     attention_forward(q, k, v, layout, out, lse);
     attention_backward(q, q, k, v, out, lse, layout, d);
-    results.push_back(at::cat({out.flatten(), lse.flatten().to(out.dtype()), d.q.flatten(), d.k.flatten(), d.v.flatten()}));
+    results.push_back(
+        at::cat({out.flatten(), lse.flatten().to(out.dtype()), d.q.flatten(), d.k.flatten(), d.v.flatten()}));
   }
   // dq of FlashAttention 2 is summed by atomics.
   EXPECT_CLOSE(results[0], results[1], place.device == at::kCPU ? 0.0 : tolerance(place.dtype));

@@ -64,7 +64,8 @@ TEST(CrossEntropyReference, GradientMatchesCentralDifferences) {
 
 TEST_P(CrossEntropy, MatchesReference) {
   const auto place = GetParam();
-  for (const auto& [M, V] : std::vector<std::pair<int64_t, int64_t>>{{1, 2}, {3, 7}, {5, 1031}, {2, 50257}, {33, 257}}) {
+  for (const auto& [M, V] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 2}, {3, 7}, {5, 1031}, {2, 50257}, {33, 257}}) {
     auto logits = (uniform({M, V}, 1) * 12).to(place.device, place.dtype);
     auto reference = f64(logits);
     const auto targets = targets_for(M, V);
@@ -93,7 +94,8 @@ TEST_P(CrossEntropy, WeightsScaleTheGradientOfTheirRow) {
     auto output = output_for(logits), expected = output_for(reference);
     cross_entropy_in_place_reference(reference, targets, weights, per(8), expected);
     cross_entropy_in_place(logits, targets.to(place.device), weights.to(place.device), per(8, place.device), output);
-    EXPECT_CLOSE(output.losses, expected.losses, std::min(kTightFloatTolerance, tolerance(place.dtype))) << "no weight in them";
+    EXPECT_CLOSE(output.losses, expected.losses, std::min(kTightFloatTolerance, tolerance(place.dtype)))
+        << "no weight in them";
     EXPECT_CLOSE(logits, reference, place.dtype == at::kFloat ? 2 * kTightFloatTolerance : tolerance(place.dtype));
     EXPECT_TRUE(logits[1].eq(0).all().item<bool>());
   }

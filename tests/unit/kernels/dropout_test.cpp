@@ -33,14 +33,15 @@ TEST_P(Dropout, DrawsItsMaskFromPhiloxOfDocumentPositionAndFeature) {
     for (const double p : {0.0, 0.05, 0.5, 0.99}) {
       const auto x = place.put(uniform({4, D}, 1) + 2);
       auto y = place.empty({4, D});
-      dropout_forward(x, ints(documents).to(place.device), ints(positions).to(place.device),
-                      words(kKey, place.device), p, y);
+      dropout_forward(x, ints(documents).to(place.device), ints(positions).to(place.device), words(kKey, place.device),
+                      p, y);
       for (int64_t n = 0; n < 4; ++n) {
         for (int64_t d = 0; d < D; ++d) {
           const auto token = static_cast<std::size_t>(n);
-          const auto drawn = philox4x32({static_cast<std::uint32_t>(documents[token]),
-                                         static_cast<std::uint32_t>(positions[token]),
-                                         static_cast<std::uint32_t>(d / 4), 0}, kKey);
+          const auto drawn =
+              philox4x32({static_cast<std::uint32_t>(documents[token]), static_cast<std::uint32_t>(positions[token]),
+                          static_cast<std::uint32_t>(d / 4), 0},
+                         kKey);
           const double u = static_cast<double>(drawn[static_cast<std::size_t>(d % 4)] >> 8) * std::exp2(-24);
           const double expected = u >= p ? x[n][d].item<double>() / (1 - p) : 0;
           EXPECT_NEAR(y[n][d].item<double>(), expected, tolerance(place.dtype) * std::abs(expected)) << n << " " << d;
@@ -63,7 +64,8 @@ TEST_P(Dropout, KeepsTheShareItShouldAndMayWriteInPlace) {
 TEST_P(Dropout, DoesNotDependOnWhereARowLies) {
   const auto place = GetParam();
   const auto x = place.put(uniform({6, 33}, 1));
-  const auto documents = ints({4, 4, 9, 9, 9, 2}).to(place.device), positions = ints({0, 1, 0, 1, 2, 0}).to(place.device);
+  const auto documents = ints({4, 4, 9, 9, 9, 2}).to(place.device),
+             positions = ints({0, 1, 0, 1, 2, 0}).to(place.device);
   const auto order = at::tensor({5, 2, 0, 4, 1, 3}, at::kLong).to(place.device);
   auto y = place.empty({6, 33}), shuffled = place.empty({6, 33});
   dropout_forward(x, documents, positions, words(kKey, place.device), 0.4, y);

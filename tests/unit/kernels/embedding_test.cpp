@@ -145,7 +145,8 @@ TEST(OrderById, SortsStably) {
 }
 
 class EmbeddingOfNativeKernels : public Embedding {};
-INSTANTIATE_TEST_SUITE_P(CudaOnCpu, EmbeddingOfNativeKernels, ::testing::Values(Place{at::kCPU, at::kFloat, true}), place_name);
+INSTANTIATE_TEST_SUITE_P(CudaOnCpu, EmbeddingOfNativeKernels, ::testing::Values(Place{at::kCPU, at::kFloat, true}),
+                         place_name);
 
 TEST_P(EmbeddingOfNativeKernels, BackwardAsksForTheOrder) {
   auto dweight = at::zeros({11, 37});

@@ -17,7 +17,8 @@ double element(const double* matrix, bool transposed, int64_t ld, int64_t row, i
 }
 
 /// What a column-major BLAS does with the description: D = op(A) op(B) + C + bias along m.
-void multiply(const ColumnMajorGemm& g, const double* a, const double* b, const double* c, const double* bias, double* d) {
+void multiply(const ColumnMajorGemm& g, const double* a, const double* b, const double* c, const double* bias,
+              double* d) {
   for (int64_t i = 0; i < g.m; ++i) {
     for (int64_t j = 0; j < g.n; ++j) {
       double sum = c[i + j * g.ldc] + bias[i];
@@ -66,7 +67,8 @@ TEST(GemmLayout, DescribesEveryStorageOfEveryOperand) {
       for (const auto storage_b : kInputs) {
         for (const auto storage_y : kOutputs) {
           const auto sa = stored_as(storage_a, a), sb = stored_as(storage_b, b), sc = stored_as(storage_y, c);
-          auto y = stored_as(kOutputs[(static_cast<std::size_t>(storage_y) + 1) % 2], at::full({M, N}, 7.0, at::kDouble));
+          auto y =
+              stored_as(kOutputs[(static_cast<std::size_t>(storage_y) + 1) % 2], at::full({M, N}, 7.0, at::kDouble));
           const auto g = column_major_gemm(view_of(sa), view_of(sb), view_of(sc), view_of(y));
           ASSERT_TRUE(g) << M << "x" << N << "x" << K;
           expect_valid(*g);

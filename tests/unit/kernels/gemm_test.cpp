@@ -16,7 +16,8 @@ using namespace testing_support;
 struct Size {
   int64_t M, N, K;
 };
-const std::vector<Size> kSizes = {{1, 1, 1}, {1, 9, 5}, {7, 1, 3}, {5, 6, 1}, {33, 65, 17}, {64, 40, 96}, {96, 128, 72}};
+const std::vector<Size> kSizes = {{1, 1, 1},    {1, 9, 5},    {7, 1, 3},    {5, 6, 1},
+                                  {33, 65, 17}, {64, 40, 96}, {96, 128, 72}};
 
 /// The values of t on the place, with gaps between the rows, or between the columns when transposed.
 at::Tensor operand(const Place& place, const at::Tensor& t, bool transposed) {
@@ -24,7 +25,9 @@ at::Tensor operand(const Place& place, const at::Tensor& t, bool transposed) {
 }
 
 /// What the tests compare with: the operands as the place has rounded them, in fp64.
-at::Tensor expected(const at::Tensor& a, const at::Tensor& b, double alpha = 1) { return at::mm(f64(a), f64(b)) * alpha; }
+at::Tensor expected(const at::Tensor& a, const at::Tensor& b, double alpha = 1) {
+  return at::mm(f64(a), f64(b)) * alpha;
+}
 
 class Gemm : public KernelTest {};
 LORA_TRAIN_EVERY_PLACE(Gemm);
@@ -49,7 +52,8 @@ TEST_P(Gemm, AddsBiasAndResidual) {
   const auto place = GetParam();
   for (const auto& [M, N, K] : kSizes) {
     const auto a = place.put(uniform({M, K}, 1)), b = operand(place, uniform({K, N}, 2), true);
-    const auto bias = uniform({N}, 3).to(at::Device(place.device), place.dtype), residual = place.put(uniform({M, N}, 4));
+    const auto bias = uniform({N}, 3).to(at::Device(place.device), place.dtype),
+               residual = place.put(uniform({M, N}, 4));
     for (const bool with_bias : {false, true}) {
       for (const bool with_residual : {false, true}) {
         auto y = place.empty({M, N});

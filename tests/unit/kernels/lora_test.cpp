@@ -19,7 +19,8 @@ using namespace testing_support;
 struct Size {
   int64_t N, C, R;
 };
-const std::vector<Size> kSizes = {{1, 1, 1}, {3, 7, 2}, {257, 129, 8}, {100, 1000, 16}, {65, 70, 33}, {31, 5, 64}, {9, 96, 5}, {600, 100, 16}};
+const std::vector<Size> kSizes = {{1, 1, 1},    {3, 7, 2},   {257, 129, 8}, {100, 1000, 16},
+                                  {65, 70, 33}, {31, 5, 64}, {9, 96, 5},    {600, 100, 16}};
 
 class LoraProducts : public KernelTest {};
 LORA_TRAIN_EVERY_PLACE(LoraProducts);
@@ -33,7 +34,8 @@ struct Adapters {
   std::vector<at::Tensor> before;
 };
 
-Adapters adapters(const Place& place, int64_t O, int64_t R, const std::function<std::vector<int64_t>(const LoraPart&)>& shape) {
+Adapters adapters(const Place& place, int64_t O, int64_t R,
+                  const std::function<std::vector<int64_t>(const LoraPart&)>& shape) {
   Adapters made;
   const int64_t first = (O + 2) / 3;
   made.parts = {{1, R, 0, first, 0.3, {}}, {R + 2, std::max<int64_t>(R / 2, 1), O / 2, O, -2.0, {}}};

@@ -41,9 +41,11 @@ constexpr std::array kSources = {Source::kInPlace, Source::kApart, Source::kFewe
 /// Everything of a shape at a place; the same values at every place, rounded to its dtype.
 struct Case {
   Case(const Shape& s, const Place& place, bool has_norm, Source from = Source::kInPlace)
-      : shape(s), positions((at::arange(s.N, at::kInt) * 7).remainder(kPositions).to(at::kInt).to(place.device)),
+      : shape(s),
+        positions((at::arange(s.N, at::kInt) * 7).remainder(kPositions).to(at::kInt).to(place.device)),
         table(make_rope_table(frequencies(s.E).to(place.device), kPositions, 1.0)),
-        qkv(place.put(uniform({s.N, s.qkv()}, 1))), d_qkv(place.put(uniform({s.N, s.qkv()}, 2))) {
+        qkv(place.put(uniform({s.N, s.qkv()}, 1))),
+        d_qkv(place.put(uniform({s.N, s.qkv()}, 2))) {
     const int64_t M = from == Source::kFewerTokens ? s.N / 2 : s.N;
     given = {d_qkv.narrow(1, 0, s.H * s.E).unflatten(1, {s.H, s.E}),
              d_qkv.narrow(1, s.H * s.E, s.K * s.E).unflatten(1, {s.K, s.E}), v_of(d_qkv)};
@@ -62,7 +64,9 @@ struct Case {
     norm.grad_k_weight = place.statistic({s.E});
   }
   QkRotation rotation() const { return {shape.H, shape.K, positions, table}; }
-  at::Tensor v_of(const at::Tensor& wide) const { return wide.narrow(1, shape.qk(), shape.K * shape.E).unflatten(1, {shape.K, shape.E}); }
+  at::Tensor v_of(const at::Tensor& wide) const {
+    return wide.narrow(1, shape.qk(), shape.K * shape.E).unflatten(1, {shape.K, shape.E});
+  }
   /// What the norm's forward keeps, for the values of qkv.
   void save() {
     norm.raw.copy_(qkv.narrow(1, 0, shape.qk()));
@@ -106,10 +110,12 @@ void expect_central_differences(double weight_offset) {
   };
   const auto expected = central_differences(loss, start);
   const auto weight = c.norm.q_weight.clone();
-  const auto expected_weight = central_differences([&](const at::Tensor& values) {
-    c.norm.q_weight.copy_(values);
-    return loss(start);
-  }, weight);
+  const auto expected_weight = central_differences(
+      [&](const at::Tensor& values) {
+        c.norm.q_weight.copy_(values);
+        return loss(start);
+      },
+      weight);
   c.norm.q_weight.copy_(weight);
   loss(start);
   c.d_qkv.narrow(1, 0, s.qk()).copy_(dy);
@@ -177,8 +183,8 @@ TEST_P(QkNormRope, BackwardMatchesReferenceWhereverTheGradientsLie) {
   for (const Shape& s : kShapes) {
     for (const Norm norm : kNorms) {
       for (const Source from : kSources) {
-        SCOPED_TRACE(::testing::Message() << "E " << s.E << " norm " << static_cast<int>(norm) << " source "
-                                          << static_cast<int>(from));
+        SCOPED_TRACE(::testing::Message()
+                     << "E " << s.E << " norm " << static_cast<int>(norm) << " source " << static_cast<int>(from));
         expect_backward(s, GetParam(), norm, from);
       }
     }

@@ -22,7 +22,8 @@ LORA_TRAIN_EVERY_PLACE(RmsNorm);
 
 TEST(RmsNormReference, MatchesAtenAutogradInFp64) {
   for (const double offset : kOffsets) {
-    const auto x = uniform({5, 33}, 1, at::kDouble).requires_grad_(), w = uniform({33}, 2, at::kDouble).requires_grad_();
+    const auto x = uniform({5, 33}, 1, at::kDouble).requires_grad_(),
+               w = uniform({33}, 2, at::kDouble).requires_grad_();
     const auto dy = uniform({5, 33}, 3, at::kDouble);
     const auto expected = at::rms_norm(x, {33}, w + offset, kEps);
     expected.backward(dy);
@@ -37,7 +38,8 @@ TEST(RmsNormReference, MatchesAtenAutogradInFp64) {
 }
 
 TEST(RmsNormReference, GradientsMatchCentralDifferences) {
-  const auto x = uniform({3, 7}, 1, at::kDouble), w = uniform({7}, 2, at::kDouble), dy = uniform({3, 7}, 3, at::kDouble);
+  const auto x = uniform({3, 7}, 1, at::kDouble), w = uniform({7}, 2, at::kDouble),
+             dy = uniform({3, 7}, 3, at::kDouble);
   const auto residual = uniform({3, 7}, 4, at::kDouble);
   for (const double offset : kOffsets) {
     auto y = at::empty_like(x), rstd = at::empty({3}, at::kDouble), dx = at::empty_like(x);

@@ -17,7 +17,7 @@ struct Size {
   int64_t M, N, K;
 };
 // K below, at and above whole vectors of 8, 16 and 32; N that is no multiple of a tile, and one of several threads.
-const std::vector<Size> kSizes = {{1, 1, 1},   {1, 9, 5},    {2, 3, 31},   {3, 8, 32},   {5, 6, 33},
+const std::vector<Size> kSizes = {{1, 1, 1},   {1, 9, 5},    {2, 3, 31},   {3, 8, 32},    {5, 6, 33},
                                   {7, 13, 64}, {16, 40, 95}, {4, 130, 96}, {1, 4099, 40}, {33, 600, 260}};
 
 class SkinnyGemm : public KernelTest {};
@@ -27,7 +27,8 @@ TEST_P(SkinnyGemm, MatchesAProductInFp64) {
   const auto place = GetParam();
   for (const auto& [M, N, K] : kSizes) {
     const auto x = place.put(uniform({M, K}, 1)), weight = place.put(uniform({N, K}, 2));
-    const auto bias = uniform({N}, 3).to(at::Device(place.device), place.dtype), residual = place.put(uniform({M, N}, 4));
+    const auto bias = uniform({N}, 3).to(at::Device(place.device), place.dtype),
+               residual = place.put(uniform({M, N}, 4));
     for (const bool with_bias : {false, true}) {
       for (const bool with_residual : {false, true}) {
         auto y = place.empty({M, N});

@@ -72,9 +72,11 @@ TEST(Tuner, TakesTheFastest) {
 
 TEST(Tuner, ARunThatGoesOnKeepsItsChoiceAtOtherSizes) {
   FakeDevice device;
-  TuningCase at_other_sizes = device.tuning_case({device.candidate("a", {1}), device.candidate("b", {2})}, "attention size8 longest128");
+  TuningCase at_other_sizes =
+      device.tuning_case({device.candidate("a", {1}), device.candidate("b", {2})}, "attention size8 longest128");
   at_other_sizes.of_run = "attention size8 ";
-  const TuningTable others = {{"attention size16 longest64", {"a", 1, 1, 2}}, {"attention size8 longest64", {"b", 1, 1, 2}}};
+  const TuningTable others = {{"attention size16 longest64", {"a", 1, 1, 2}},
+                              {"attention size8 longest64", {"b", 1, 1, 2}}};
   Tuner goes_on(others, {}, device.stopwatch()), another_run({}, others, device.stopwatch());
   EXPECT_EQ(goes_on.choose(at_other_sizes), "b");
   EXPECT_EQ(goes_on.counts().from_checkpoint, 1);
@@ -185,7 +187,8 @@ TEST(Tuner, AChoiceIsMadeOnce) {
   EXPECT_EQ(tuner.choose(tuning_case), "b");
   EXPECT_EQ(device.num_timed, num_timed);
   EXPECT_EQ(tuner.counts().total(), 1);
-  EXPECT_EQ(tuner.describe().find("tuning: 1 choices, 0 of the checkpoint, 0 of the cache, 1 measured in"), 0u) << tuner.describe();
+  EXPECT_EQ(tuner.describe().find("tuning: 1 choices, 0 of the checkpoint, 0 of the cache, 1 measured in"), 0u)
+      << tuner.describe();
 }
 
 TEST(GemmClass, RoundsUpToEightClassesAPowerOfTwo) {

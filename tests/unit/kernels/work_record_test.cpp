@@ -151,7 +151,8 @@ TEST(WorkRecord, AttentionComputesWhatAQueryMaySee) {
     attention_forward(q, k, v, layout, out, lse);
     attention_backward(out, q, k, v, out, lse, layout, gradients);
     ASSERT_EQ(kept.calls.size(), 2U);
-    expect_work(kept.calls[0], WorkClass::kAttention, (H + 2 * K) * rows, H * rows + statistics, 4 * visible * H * E, 1);
+    expect_work(kept.calls[0], WorkClass::kAttention, (H + 2 * K) * rows, H * rows + statistics, 4 * visible * H * E,
+                1);
     expect_work(kept.calls[1], WorkClass::kAttention, (3 * H + 2 * K) * rows + statistics, (H + 2 * K) * rows,
                 10 * visible * H * E, 3);
   }
@@ -195,7 +196,8 @@ TEST(WorkRecord, GradientsOfAFusedBackendAreNotCopied) {
   const std::int64_t read = (3 * H + 2 * K) * rows + statistics, written = (H + 2 * K) * rows;
   const std::int64_t flops = 10 * ((N - 10) * (N - 9) / 2) * H * E;
   // FlashAttention 2: lse copied, and dk and dv of every head.
-  expect_work(kept.calls[0], WorkClass::kAttention, read + statistics + 2 * H * rows, written + statistics + 2 * H * rows, flops, 6);
+  expect_work(kept.calls[0], WorkClass::kAttention, read + statistics + 2 * H * rows,
+              written + statistics + 2 * H * rows, flops, 6);
   expect_work(kept.calls[1], WorkClass::kAttention, read, written, flops, 3);
   EXPECT_FALSE(fa2.q.is_alias_of(places.q) || cudnn.v.is_alias_of(places.v));
   EXPECT_EQ(fa2.k.sizes(), at::IntArrayRef({N - 10, K, E}));  // ends with the last document
@@ -281,7 +283,8 @@ TEST(WorkRecord, SaidLaunchesAreThoseOfTheLaunchLayer) {
   at::Tensor qkv = at::ones({N, (H + 2 * K) * E});
   const AttentionGradients gradients{at::ones({N, H, E}), at::ones({N, K, E}), at::ones({N, K, E})};
   const at::Tensor positions = at::zeros({N}, at::kInt);
-  QkNorm norm{at::ones({E}), at::ones({E}), 1e-6, at::ones({N, (H + K) * E}), at::ones({H + K, N}), at::zeros({E}), at::zeros({E})};
+  QkNorm norm{at::ones({E}),        at::ones({E}),  1e-6,          at::ones({N, (H + K) * E}),
+              at::ones({H + K, N}), at::zeros({E}), at::zeros({E})};
   Kept kept;
   const auto before = on_cpu::num_launches();
   rms_norm_forward(x, weight, 1e-6, y, rstd);

@@ -18,9 +18,7 @@ namespace {
 using nlohmann::json;
 using testing_support::TemporaryFolder;
 
-std::vector<model::AdapterSpec> specs() {
-  return {{model::AdapterKind::kLora, 0, "self_attn.q_proj", 2, 1.0, 0.0}};
-}
+std::vector<model::AdapterSpec> specs() { return {{model::AdapterKind::kLora, 0, "self_attn.q_proj", 2, 1.0, 0.0}}; }
 
 model::Trainables parameters() {
   return model::Trainables({{model::peft_parameter_name(specs().front(), 'A'), {2, 6}, true},
@@ -36,7 +34,8 @@ AdapterConfig adapter_config() {
   return config;
 }
 
-void save(const TemporaryFolder& folder, const AdapterConfig& config, const model::Trainables& values, SaveDtype dtype) {
+void save(const TemporaryFolder& folder, const AdapterConfig& config, const model::Trainables& values,
+          SaveDtype dtype) {
   storage::write_folder(folder.path(), adapter_files(config, {"q_proj"}, values, dtype));
 }
 
@@ -108,16 +107,18 @@ std::string config_error(const Spoil& spoil) {
 }
 
 TEST(AdapterFile, RefusesByNameWhatItWouldHaveToIgnore) {
-  const auto mentions = [](const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; };
+  const auto mentions = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
   EXPECT_TRUE(mentions(config_error([](json& c) { c["use_dora"] = true; }), "adapter_config.json: use_dora"));
   EXPECT_TRUE(mentions(config_error([](json& c) { c["modules_to_save"] = {"lm_head"}; }), "modules_to_save"));
   EXPECT_TRUE(mentions(config_error([](json& c) { c["peft_type"] = "IA3"; }), "IA3"));
   EXPECT_TRUE(mentions(config_error([](json& c) { c["bias"] = "all"; }), "bias"));
   EXPECT_TRUE(mentions(config_error([](json& c) { c.erase("target_modules"); }), "target_modules"));
-  for (const char* key :
-       {"use_qalora", "modules_to_save", "trainable_token_indices", "layers_to_transform", "layers_pattern", "layer_replication",
-        "fan_in_fan_out", "megatron_config", "lora_bias", "target_parameters", "exclude_modules", "alora_invocation_tokens",
-        "use_bdlora", "ensure_weight_tying", "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
+  for (const char* key : {"use_qalora", "modules_to_save", "trainable_token_indices", "layers_to_transform",
+                          "layers_pattern", "layer_replication", "fan_in_fan_out", "megatron_config", "lora_bias",
+                          "target_parameters", "exclude_modules", "alora_invocation_tokens", "use_bdlora",
+                          "ensure_weight_tying", "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
     EXPECT_TRUE(mentions(config_error([key](json& c) { c[key] = {{"x", 1}}; }), key)) << key;
     EXPECT_EQ(config_error([key](json& c) { c[key] = nullptr; }), "accepted") << key;
   }
@@ -133,7 +134,8 @@ TEST(AdapterFile, RefusesInitialisationsThatChangeTheBase) {
     EXPECT_NE(error.find("init_lora_weights: is \"" + std::string(name) + "\""), std::string::npos) << error;
   }
   EXPECT_NE(config_error([](json& c) { c["init_lora_weights"] = 1; }), "accepted");
-  for (const json& value : {json(true), json(false), json(nullptr), json("gaussian"), json("eva"), json("orthogonal")}) {
+  for (const json& value :
+       {json(true), json(false), json(nullptr), json("gaussian"), json("eva"), json("orthogonal")}) {
     EXPECT_EQ(config_error([&value](json& c) { c["init_lora_weights"] = value; }), "accepted") << value;
   }
 }
@@ -159,7 +161,8 @@ TEST(AdapterFile, ChecksEveryNumber) {
 
 TEST(AdapterFile, RefusesNumbersThatDoNotFit) {
   const TemporaryFolder folder;
-  write_file_atomic(folder / "adapter_config.json", R"({"peft_type": "LORA", "r": 1e999, "target_modules": ["q_proj"]})");
+  write_file_atomic(folder / "adapter_config.json",
+                    R"({"peft_type": "LORA", "r": 1e999, "target_modules": ["q_proj"]})");
   EXPECT_THROW((void)read_adapter_config(folder.path()), FormatError);
 }
 
@@ -173,9 +176,9 @@ TEST(AdapterFile, RefusesTensorsThatAreNotFloats) {
     const auto bytes = [&, width = size](int count) {
       return std::string_view(zeros).substr(0, static_cast<std::size_t>(count * width));
     };
-    storage::write_safetensors(folder / "adapter_model.safetensors",
-                               {{values.list()[0].name, dtype, {2, 6}, bytes(12), {}},
-                                {values.list()[1].name, dtype, {4, 2}, bytes(8), {}}});
+    storage::write_safetensors(
+        folder / "adapter_model.safetensors",
+        {{values.list()[0].name, dtype, {2, 6}, bytes(12), {}}, {values.list()[1].name, dtype, {4, 2}, bytes(8), {}}});
     model::Trainables read = parameters();
     EXPECT_THROW(load_adapter(folder.path(), specs(), read), FormatError) << storage::dtype_name(dtype);
   }
@@ -189,7 +192,9 @@ std::string tensor_error(const std::vector<model::Parameter>& list, float fill) 
   save(folder, written);
   if (std::isnan(fill)) {
     const std::vector<float> bad(8, fill), good(12, 1);
-    const auto bytes = [](const std::vector<float>& v) { return std::string_view(reinterpret_cast<const char*>(v.data()), v.size() * 4); };
+    const auto bytes = [](const std::vector<float>& v) {
+      return std::string_view(reinterpret_cast<const char*>(v.data()), v.size() * 4);
+    };
     storage::write_safetensors(folder / "adapter_model.safetensors",
                                {{list[0].name, storage::DType::kF32, {2, 6}, bytes(good), {}},
                                 {list[1].name, storage::DType::kF32, {4, 2}, bytes(bad), {}}});

@@ -58,10 +58,14 @@ inline void write_merge_adapter(const std::filesystem::path& folder, const std::
     }
     for (const char matrix : {'A', 'B'}) {
       const std::string name = model::peft_parameter_name(spec, matrix);
-      const std::vector<std::int64_t> own = matrix == 'A' ? std::vector{spec.rank, shape[1]} : std::vector{shape[0], spec.rank};
+      const std::vector<std::int64_t> own =
+          matrix == 'A' ? std::vector{spec.rank, shape[1]} : std::vector{shape[0], spec.rank};
       values.push_back(model::normal_weights(7, name, 0, own[0] * own[1], 0.5));
-      tensors.push_back({name, storage::DType::kF32, own,
-                         {reinterpret_cast<const char*>(values.back().data()), values.back().size() * 4}, nullptr});
+      tensors.push_back({name,
+                         storage::DType::kF32,
+                         own,
+                         {reinterpret_cast<const char*>(values.back().data()), values.back().size() * 4},
+                         nullptr});
     }
   }
   make_folder(folder);

@@ -26,7 +26,8 @@ struct Case {
   double exact(std::int64_t row, std::int64_t column) const {
     double sum = 0;
     for (std::int64_t k = 0; k < R; ++k) {
-      sum += double{adapter.b[static_cast<std::size_t>(row * R + k)]} * adapter.a[static_cast<std::size_t>(k * I + column)];
+      sum += double{adapter.b[static_cast<std::size_t>(row * R + k)]} *
+             adapter.a[static_cast<std::size_t>(k * I + column)];
     }
     return weight[static_cast<std::size_t>(row * I + column)] + adapter.scale * sum;
   }
@@ -44,7 +45,8 @@ TEST(MergeWeight, AddsTheScaledProduct) {
     ASSERT_EQ(got.size(), static_cast<std::size_t>(O * I));
     for (std::int64_t i = 0; i < O * I; ++i) {
       const double exact = test.exact(i / I, i % I);
-      ASSERT_NEAR(got[static_cast<std::size_t>(i)], exact, 1e-6 * (1.0 + std::abs(exact)) * std::sqrt(static_cast<double>(R)))
+      ASSERT_NEAR(got[static_cast<std::size_t>(i)], exact,
+                  1e-6 * (1.0 + std::abs(exact)) * std::sqrt(static_cast<double>(R)))
           << O << "x" << I << " rank " << R << " element " << i;
     }
   }

@@ -132,7 +132,8 @@ TEST(Portable, WritesTheUseSectionOfTheCardAnew) {
   EXPECT_NE(text.find("my-adapter=" + out.string() + " --max-lora-rank 8"), std::string::npos) << text;
   EXPECT_TRUE(text.starts_with("---\nbase_model: org/base\n---\n\n# Mine\n"));
   EXPECT_EQ(read_file(out / "tokenizer.json"), "{}");
-  EXPECT_EQ(with_usage_section("# Someone else's\n## Use\n\nAs you like.\n", {}), "# Someone else's\n## Use\n\nAs you like.\n");
+  EXPECT_EQ(with_usage_section("# Someone else's\n## Use\n\nAs you like.\n", {}),
+            "# Someone else's\n## Use\n\nAs you like.\n");
 }
 
 /// What make_portable says after `change` spoiled the tensors.
@@ -167,8 +168,10 @@ TEST(Portable, ChecksEveryTensor) {
   };
   EXPECT_EQ(refusal([](Tensors&, Bytes&) {}), "accepted");
   expect(refusal([](Tensors& tensors, Bytes&) { tensors.erase(tensors.begin()); }), "lora_A.weight: is missing");
-  expect(refusal([](Tensors& tensors, Bytes&) { tensors[0].name = "base_model.model.lm_head.weight"; }), "not a LoRA matrix");
-  expect(refusal([](Tensors& tensors, Bytes&) { std::swap(tensors[0].shape[0], tensors[0].shape[1]); }), "another model or rank");
+  expect(refusal([](Tensors& tensors, Bytes&) { tensors[0].name = "base_model.model.lm_head.weight"; }),
+         "not a LoRA matrix");
+  expect(refusal([](Tensors& tensors, Bytes&) { std::swap(tensors[0].shape[0], tensors[0].shape[1]); }),
+         "another model or rank");
   expect(refusal([](Tensors& tensors, Bytes& bytes) {
            const float nan = NAN;
            bytes[0].replace(0, 4, reinterpret_cast<const char*>(&nan), 4);

@@ -55,13 +55,16 @@ std::string message_of(const MergeRequest& request, const MergeHooks& hooks = {}
   return "merged";
 }
 
-void expect_part(const std::string& text, const std::string& part) { EXPECT_NE(text.find(part), std::string::npos) << text; }
+void expect_part(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
 
 TEST(Merge, KeepsFilesAndOrderAndWhatIsNotAdapted) {
   const Folders test;
   const MergeResult result = merge_adapter(test.request);
   EXPECT_EQ(result.num_merged, 4);
-  const auto before = storage::open_model_weights(test.request.model), after = storage::open_model_weights(result.folder);
+  const auto before = storage::open_model_weights(test.request.model),
+             after = storage::open_model_weights(result.folder);
   ASSERT_GT(before.files().size(), 3u);
   ASSERT_EQ(before.files().size(), after.files().size());
   std::int64_t num_changed = 0;
@@ -72,7 +75,8 @@ TEST(Merge, KeepsFilesAndOrderAndWhatIsNotAdapted) {
       const auto& old = before.files()[i].tensors()[k];
       const auto& merged = after.files()[i].tensors()[k];
       EXPECT_EQ(old.name, merged.name);
-      const bool is_adapted = old.name.find("q_proj") != std::string::npos || old.name.find("down_proj") != std::string::npos;
+      const bool is_adapted =
+          old.name.find("q_proj") != std::string::npos || old.name.find("down_proj") != std::string::npos;
       EXPECT_EQ(before.files()[i].bytes(old) != after.files()[i].bytes(merged), is_adapted) << old.name;
       num_changed += is_adapted ? 1 : 0;
     }
@@ -80,7 +84,8 @@ TEST(Merge, KeepsFilesAndOrderAndWhatIsNotAdapted) {
   EXPECT_EQ(num_changed, 4);
   EXPECT_EQ(read_file(test.request.model / "config.json"), read_file(result.folder / "config.json"));
   const auto index = nlohmann::json::parse(read_file(result.folder / "model.safetensors.index.json"));
-  EXPECT_EQ(index["weight_map"], nlohmann::json::parse(read_file(test.request.model / "model.safetensors.index.json"))["weight_map"]);
+  EXPECT_EQ(index["weight_map"],
+            nlohmann::json::parse(read_file(test.request.model / "model.safetensors.index.json"))["weight_map"]);
 }
 
 TEST(Merge, ConvertsEveryWeightAndSaysSoInTheConfig) {
@@ -100,7 +105,8 @@ TEST(Merge, TakesTheTokenizerThatTheAdapterWasTrainedWith) {
   const auto write = [&](const char* folder, const char* name) {
     write_file_atomic(test.folder / folder / name, std::string("of ") + folder);
   };
-  for (const char* name : {"tokenizer.json", "chat_template.jinja", "vocab.json", "generation_config.json", "LICENSE"}) write("model", name);
+  for (const char* name : {"tokenizer.json", "chat_template.jinja", "vocab.json", "generation_config.json", "LICENSE"})
+    write("model", name);
   EXPECT_EQ(merged_tokenizer_folder(test.request.model, test.request.adapter), test.request.model);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) write("adapter", name);
   const fs::path out = merge_adapter(test.request).folder;
@@ -209,7 +215,8 @@ TEST(Merge, SaysWhichAdapterIsOfAnotherModel) {
   MergeRequest request = test.request;
   request.model = test.folder / "wide";
   const std::string text = message_of<FormatError>(request);
-  for (const char* part : {"model.layers.0.mlp.down_proj.lora_B", "is F32 [16, 3], expected shape [32, 3]", "names the base model \"org/base\""}) {
+  for (const char* part : {"model.layers.0.mlp.down_proj.lora_B", "is F32 [16, 3], expected shape [32, 3]",
+                           "names the base model \"org/base\""}) {
     expect_part(text, part);
   }
   EXPECT_FALSE(fs::exists(test.folder / "out"));

@@ -84,8 +84,10 @@ TEST_F(ComparisonTest, NarrowTableWrapsIntoBlocksOfRuns) {
   const Comparison comparison = three_runs();
   for (const int width : {20, 32, 40, 60}) {
     const auto lines = lines_of(comparison_table(comparison, width, false));
-    for (const auto& line : lines) EXPECT_LE(line.size(), std::max<std::size_t>(30, static_cast<std::size_t>(width))) << line;
-    const auto blocks = std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("run "); });
+    for (const auto& line : lines)
+      EXPECT_LE(line.size(), std::max<std::size_t>(30, static_cast<std::size_t>(width))) << line;
+    const auto blocks =
+        std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("run "); });
     EXPECT_EQ(blocks, width <= 32 ? 3 : width == 40 ? 2 : 1) << width;
   }
 }
@@ -97,7 +99,8 @@ TEST_F(ComparisonTest, LongValuesAndReasonsFollowTheTable) {
   write_text(folder_ / "c/summary.json", "{\"status\":\"failed\",\"reason\":\"two\\nlines \\u001b[2J\"}");
   const std::string table = comparison_table(compare_runs(find_runs(folder_.path())), 0, false);
   EXPECT_EQ(table.substr(0, table.find('\n')).find("datasets"), std::string::npos) << table;
-  EXPECT_NE(table.find("\n\ndatasets\n  a  [{\"path\":\"/a/long/path/to/the/first/train.jsonl\""), std::string::npos) << table;
+  EXPECT_NE(table.find("\n\ndatasets\n  a  [{\"path\":\"/a/long/path/to/the/first/train.jsonl\""), std::string::npos)
+      << table;
   EXPECT_NE(table.find("\nc: failed: two lines \\x1b[2J\n"), std::string::npos) << table;
   EXPECT_EQ(table.find('\x1b'), std::string::npos);
 }
@@ -119,7 +122,8 @@ TEST_F(ComparisonTest, EqualNamesBecomeFolders) {
 
 TEST_F(ComparisonTest, CsvQuotesWhatNeedsQuotes) {
   write_run(folder_ / "a", "run_name: 'one, \"two\"'\n", 0.1 + 0.2);
-  write_text(folder_ / "b/summary.json", "{\"status\":\"failed\",\"reason\":\"line one\\nline two\",\"run_name\":\"b\"}");
+  write_text(folder_ / "b/summary.json",
+             "{\"status\":\"failed\",\"reason\":\"line one\\nline two\",\"run_name\":\"b\"}");
   const std::string csv = comparison_csv(compare_runs(find_runs(folder_.path())));
   EXPECT_TRUE(csv.starts_with("run,folder,status,step,total_steps,"));
   EXPECT_NE(csv.find("\n\"one, \"\"two\"\"\"," + (folder_ / "a").string() + ",done,4,4,"), std::string::npos) << csv;

@@ -13,23 +13,23 @@ inline void write_text(const std::filesystem::path& path, const std::string& tex
 }
 
 inline std::string start_line(int step, const std::string& name = "") {
-  return "{\"event\":\"start\",\"step\":" + std::to_string(step) + ",\"total_steps\":4,\"run_name\":\"" + name + "\"}\n";
+  return "{\"event\":\"start\",\"step\":" + std::to_string(step) + ",\"total_steps\":4,\"run_name\":\"" + name +
+         "\"}\n";
 }
 
 inline std::string train_line(int step, double loss, double elapsed_s) {
   return "{\"event\":\"train\",\"step\":" + std::to_string(step) + ",\"loss\":9,\"loss_mean\":" + std::to_string(loss) +
          ",\"supervised_tokens\":10,\"tokens\":100,\"step_ms\":500,\"tokens_per_s\":200,\"grad_norm\":1,"
-         "\"learning_rate\":0.01,\"elapsed_s\":" + std::to_string(elapsed_s) + "}\n";
+         "\"learning_rate\":0.01,\"elapsed_s\":" +
+         std::to_string(elapsed_s) + "}\n";
 }
 
 inline std::string eval_line(int step, const std::string& name, double loss, int num_tokens = 10) {
-  return "{\"event\":\"eval\",\"step\":" + std::to_string(step) + ",\"name\":\"" + name + "\",\"loss\":" +
-         std::to_string(loss) + ",\"num_tokens\":" + std::to_string(num_tokens) + "}\n";
+  return "{\"event\":\"eval\",\"step\":" + std::to_string(step) + ",\"name\":\"" + name +
+         "\",\"loss\":" + std::to_string(loss) + ",\"num_tokens\":" + std::to_string(num_tokens) + "}\n";
 }
 
-inline std::string profile_text_of(const std::string& more) {
-  return "model: m\ndatasets: [{path: a.jsonl}]\n" + more;
-}
+inline std::string profile_text_of(const std::string& more) { return "model: m\ndatasets: [{path: a.jsonl}]\n" + more; }
 
 /// A finished run of four steps.
 inline void write_run(const std::filesystem::path& folder, const std::string& settings, double eval_loss) {

@@ -19,7 +19,8 @@ TEST(RunFolder, IsFoundByItselfAndBelowItsParent) {
   for (const char* name : {"r16", "r8", "lr0.01", "lr0.001"}) write_run(folder / name, "", 1);
   write_text(folder / "notes/readme.txt", "no run");
   EXPECT_EQ(find_runs(folder / "r8"), std::vector<fs::path>{folder / "r8"});
-  EXPECT_EQ(find_runs(folder.path()), (std::vector<fs::path>{folder / "lr0.001", folder / "lr0.01", folder / "r8", folder / "r16"}));
+  EXPECT_EQ(find_runs(folder.path()),
+            (std::vector<fs::path>{folder / "lr0.001", folder / "lr0.01", folder / "r8", folder / "r16"}));
   EXPECT_TRUE(find_runs(folder / "notes").empty());
   EXPECT_TRUE(find_runs(folder / "nothing").empty());
 }
@@ -132,8 +133,9 @@ TEST(RunFolder, EstimatesTokensOfStepsThatWereNotLogged) {
 
 TEST(RunFolder, BrokenFilesAreAReasonAndNoError) {
   const TemporaryFolder folder;
-  write_text(folder / "metrics.jsonl", "not json\n[1]\n" + train_line(1, 2, 1) +
-                                           "{\"event\":\"train\",\"step\":-1e300}\n{\"event\":\"train\",\"step\":\"x\"}\n");
+  write_text(folder / "metrics.jsonl",
+             "not json\n[1]\n" + train_line(1, 2, 1) +
+                 "{\"event\":\"train\",\"step\":-1e300}\n{\"event\":\"train\",\"step\":\"x\"}\n");
   write_text(folder / "summary.json", "{\"status\": 3");
   write_text(folder / "profile.yaml", "no_such_key: 1\n");
   const RunRecord run = read_run(folder.path());
@@ -147,7 +149,8 @@ TEST(RunFolder, BrokenFilesAreAReasonAndNoError) {
 
 TEST(RunFolder, AFailureBeforeStepOneIsShownWithItsReason) {
   const TemporaryFolder folder;
-  write_text(folder / "summary.json", "{\"status\":\"failed\",\"reason\":\"a.jsonl:3: no JSON\",\"step\":0,\"wall_s\":0.5}");
+  write_text(folder / "summary.json",
+             "{\"status\":\"failed\",\"reason\":\"a.jsonl:3: no JSON\",\"step\":0,\"wall_s\":0.5}");
   const RunRecord run = read_run(folder.path());
   EXPECT_EQ(run.status, "failed");
   EXPECT_EQ(run.reason, "a.jsonl:3: no JSON");

@@ -36,7 +36,8 @@ TEST(RunPage, TextOfRunsIsNoMarkup) {
   write_text(folder / "b/summary.json", Json{{"status", "<b>odd</b>"}, {"run_name", evil}, {"reason", evil}}.dump(
                                             -1, ' ', false, Json::error_handler_t::ignore));
   const Comparison comparison = compare_runs(find_runs(folder.path()));
-  for (const auto& html : {comparison_page(comparison), report_page(comparison.runs[0]), report_page(comparison.runs[1])}) {
+  for (const auto& html :
+       {comparison_page(comparison), report_page(comparison.runs[0]), report_page(comparison.runs[1])}) {
     EXPECT_EQ(count(html, "<script"), 2);  // the data and ours
     EXPECT_EQ(count(html, "</script"), 2);
     EXPECT_EQ(count(html, "</title"), 1);

@@ -22,11 +22,11 @@ std::string names_of(const Json& object) {
 }
 
 TEST(Summary, HasTheKeysOfTheContractInItsOrder) {
-  EXPECT_EQ(
-      names_of(Json::parse(to_json(RunSummary{}))),
-      "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step tokens "
-      "supervised_tokens tokens_per_s steps_per_s wall_s train_s startup_s peak_memory_gib peak_host_memory_gib gpu num_gpus "
-      "cost_usd ledger adapter run_name profile_hash version ");
+  EXPECT_EQ(names_of(Json::parse(to_json(RunSummary{}))),
+            "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step tokens "
+            "supervised_tokens tokens_per_s steps_per_s wall_s train_s startup_s peak_memory_gib peak_host_memory_gib "
+            "gpu num_gpus "
+            "cost_usd ledger adapter run_name profile_hash version ");
 }
 
 TEST(Summary, WritesUnknownAsNull) {

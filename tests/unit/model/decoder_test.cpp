@@ -90,23 +90,23 @@ class DecoderTest : public ::testing::Test {
     make_weights();
   }
 
-  void make_weights() {
-    files_ = std::make_unique<storage::WeightFiles>(random_weights(config_, folder_));
-  }
+  void make_weights() { files_ = std::make_unique<storage::WeightFiles>(random_weights(config_, folder_)); }
 
   struct Result {
     double loss;
     at::Tensor grads;
   };
 
-  Result run(const Batch& batch, Recompute mode, std::int64_t first_layer, const FirstNeeded& first_needed, bool poison) {
+  Result run(const Batch& batch, Recompute mode, std::int64_t first_layer, const FirstNeeded& first_needed,
+             bool poison) {
     const ModelShape shape = model_shape(config_, adapters(config_, first_layer));
     Trainables parameters = make_trainables(config_, shape, TrainedWeights::kNone);
     ResidentWeights weights(config_, shape, parameters, {}, *files_);
     parameters.values.copy_(uniform({parameters.size()}, 5) * 0.3);
     weights.refresh();
     Decoder decoder = make_decoder(config_, shape, weights, at::kFloat, 64, first_needed);
-    Activations activations(shape, {.max_tokens = batch.num_tokens() + 5}, std::vector<Recompute>(3, mode), at::kFloat, at::kCPU);
+    Activations activations(shape, {.max_tokens = batch.num_tokens() + 5}, std::vector<Recompute>(3, mode), at::kFloat,
+                            at::kCPU);
     if (poison) {
       for (auto& [name, buffer] : activations.named_buffers()) buffer.fill_(NAN);
     }

@@ -61,7 +61,8 @@ Oracle oracle(const at::Tensor& hidden, const at::Tensor& head, const at::Tensor
 }
 
 class LossHeadOf : public testing::TestWithParam<std::pair<bool, double>> {};  // weights, logit scale
-INSTANTIATE_TEST_SUITE_P(All, LossHeadOf, testing::Values(std::pair{false, 1.0}, std::pair{true, 1.0}, std::pair{true, 0.3}));
+INSTANTIATE_TEST_SUITE_P(All, LossHeadOf,
+                         testing::Values(std::pair{false, 1.0}, std::pair{true, 1.0}, std::pair{true, 0.3}));
 
 TEST_P(LossHeadOf, LossAndGradientsEqualAutogradInEveryChunking) {
   const auto [is_weighted, logit_scale] = GetParam();
@@ -131,7 +132,8 @@ TEST(LossHead, AnObjectiveInTwoPassesGivesTheSameBits) {
 
   at::Tensor log_probs = at::full({5}, NAN);
   two_passes.log_probs(hidden, batch, log_probs);
-  EXPECT_CLOSE(log_probs, oracle(hidden, others.head, others.final_norm.weight, batch).log_probs, tolerance(at::kFloat));
+  EXPECT_CLOSE(log_probs, oracle(hidden, others.head, others.final_norm.weight, batch).log_probs,
+               tolerance(at::kFloat));
   const ObjectiveValue value = cross_entropy(log_probs, batch.weights);
   batch.weights.reset();
   two_passes.backward(hidden, batch, value.token_weights, denominator, d_other);
@@ -196,7 +198,8 @@ TEST(LossHead, CountsAccuracyAndConfidence) {
   OuterWeights weights = make_weights(false);
   Oracle want = oracle(hidden, weights.head, weights.final_norm.weight, batch);
   const at::Tensor x = want.hidden.index_select(0, batch.supervised).detach();
-  const at::Tensor logits = at::mm(x * at::rsqrt(x.square().mean(-1, true) + kEps) * want.norm.detach(), want.head.detach().t());
+  const at::Tensor logits =
+      at::mm(x * at::rsqrt(x.square().mean(-1, true) + kEps) * want.norm.detach(), want.head.detach().t());
   batch.targets = logits.argmax(-1).to(at::kInt);
   batch.targets[0] = (batch.targets[0].item<int>() + 1) % V;
   const LossSums sums = LossHead(weights, {kEps, N, false}).evaluate(hidden, batch);

@@ -3,8 +3,8 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
 
 #include "lora_train/kernels/dropout.h"
 #include "support/tensors.h"
@@ -33,8 +33,17 @@ struct Case {
 
 LoraAdapter adapter(const std::string& path, int64_t begin, int64_t end, int64_t rank, double scale, double dropout,
                     std::uint64_t seed) {
-  return {path, begin, end, 0, rank, scale, dropout, uniform({rank, D}, seed), uniform({end - begin, rank}, seed + 1),
-          at::zeros({rank, D}), at::zeros({end - begin, rank})};
+  return {path,
+          begin,
+          end,
+          0,
+          rank,
+          scale,
+          dropout,
+          uniform({rank, D}, seed),
+          uniform({end - begin, rank}, seed + 1),
+          at::zeros({rank, D}),
+          at::zeros({end - begin, rank})};
 }
 
 /// Two adapters of different rank on parts of one projection; the rows [kQ, kQ + kK) have none. C = 8.
@@ -101,7 +110,8 @@ TEST_P(ProjectionTest, EqualsPlainLoraAndItsAutogradGradients) {
   const DropoutContext context = dropout_context(with_dropout);
   at::Tensor input = at::full({N, p.input_width()}, NAN), y = at::full({N, p.out_features}, NAN),
              scratch = at::full({N, p.input_width()}, NAN);
-  const at::Tensor x = uniform({N, D}, 5), residual = uniform({N, p.out_features}, 6), dy = uniform({N, p.out_features}, 7);
+  const at::Tensor x = uniform({N, D}, 5), residual = uniform({N, p.out_features}, 6),
+                   dy = uniform({N, p.out_features}, 7);
   input.narrow(1, 0, D).copy_(x);
   fill_adapter_columns(p, input, {context, scratch});
   projection_forward(p, input, residual, y, {context, scratch});
@@ -111,13 +121,15 @@ TEST_P(ProjectionTest, EqualsPlainLoraAndItsAutogradGradients) {
 
   const auto leaf = [](const at::Tensor& t) { return t.to(at::kDouble).detach().requires_grad_(true); };
   at::Tensor x64 = leaf(x);
-  at::Tensor want = at::mm(x64, made.base.to(at::kDouble).t()) * output_scale + p.bias.to(at::kDouble) + residual.to(at::kDouble);
+  at::Tensor want =
+      at::mm(x64, made.base.to(at::kDouble).t()) * output_scale + p.bias.to(at::kDouble) + residual.to(at::kDouble);
   std::vector<at::Tensor> leaves{x64};
   for (const auto& a : p.adapters) {
     at::Tensor a64 = leaf(a.a), b64 = leaf(a.b);
     const at::Tensor delta = at::mm(at::mm(x64 * mask_of(a, context), a64.t()), b64.t()) * (a.scale * output_scale);
     want = at::cat({want.narrow(1, 0, a.out_begin), want.narrow(1, a.out_begin, a.out_end - a.out_begin) + delta,
-                    want.narrow(1, a.out_end, p.out_features - a.out_end)}, 1);
+                    want.narrow(1, a.out_end, p.out_features - a.out_end)},
+                   1);
     leaves.insert(leaves.end(), {a64, b64});
   }
   EXPECT_CLOSE(y, want.detach(), tolerance(at::kFloat));
@@ -147,8 +159,9 @@ TEST_P(ProjectionTest, AdapterGradientsDoNotNeedTheInputGradient) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, ProjectionTest,
-                         ::testing::Combine(::testing::Bool(), ::testing::Values(GradientColumns::kBesideInput,
-                                                                                 GradientColumns::kBesideOutput),
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(GradientColumns::kBesideInput,
+                                                              GradientColumns::kBesideOutput),
                                             ::testing::Bool(), ::testing::Values(1.0, 0.25)));
 
 TEST_P(ProjectionTest, WithoutTheAdapterItIsTheBase) {

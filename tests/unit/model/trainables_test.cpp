@@ -25,7 +25,8 @@ TEST(Trainables, DecayedComeFirstInTheGivenOrder) {
 }
 
 TEST(Trainables, OtherRatesFollowAsTheyFirstAppear) {
-  const Trainables parameters({{"b0", {2}, true, 16.0}, {"a0", {3}}, {"x", {1}, false, 16.0}, {"b1", {4}, true, 16.0}, {"a1", {5}}});
+  const Trainables parameters(
+      {{"b0", {2}, true, 16.0}, {"a0", {3}}, {"x", {1}, false, 16.0}, {"b1", {4}, true, 16.0}, {"a1", {5}}});
   EXPECT_EQ(parameters.blocks(), (Blocks{{0, 8, 1.0, true}, {8, 6, 16.0, true}, {14, 1, 16.0, false}}));
   EXPECT_EQ(names_of(parameters), (std::vector<std::string>{"a0", "a1", "b0", "b1", "x"}));
   EXPECT_EQ(parameters.list()[3].offset, 10);
@@ -58,7 +59,8 @@ TEST(Trainables, RefusesWhatIsNotThereOrNotAdjacent) {
   EXPECT_THROW((void)parameters.value("d"), ShapeError);
   EXPECT_THROW((void)parameters.joined(parameters.values, {"a", "c"}), ShapeError);
   EXPECT_THROW(Trainables({{"a", {1}, true}, {"a", {1}, true}}), ShapeError);
-  for (const double factor : std::vector<double>{0.0, -1.0, NAN}) EXPECT_THROW(Trainables({{"a", {1}, true, factor}}), ShapeError);
+  for (const double factor : std::vector<double>{0.0, -1.0, NAN})
+    EXPECT_THROW(Trainables({{"a", {1}, true, factor}}), ShapeError);
 }
 
 }  // namespace

@@ -109,10 +109,10 @@ TEST_P(WeightReaderTest, AnErrorOfAThreadIsThrown) {
   EXPECT_THROW(reader.read(), c10::Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, WeightReaderTest, ::testing::Values(WeightReaderOptions{}, WeightReaderOptions{1, 1, false},
-                                                                   WeightReaderOptions{8 << 20, 3, true},
-                                                                   WeightReaderOptions{1, 1, true}, WeightReaderOptions{1000, 3, true},
-                                                                   WeightReaderOptions{5000, 2, true}));
+INSTANTIATE_TEST_SUITE_P(All, WeightReaderTest,
+                         ::testing::Values(WeightReaderOptions{}, WeightReaderOptions{1, 1, false},
+                                           WeightReaderOptions{8 << 20, 3, true}, WeightReaderOptions{1, 1, true},
+                                           WeightReaderOptions{1000, 3, true}, WeightReaderOptions{5000, 2, true}));
 
 TEST(WeightReader, RefusesAnotherShape) {
   const TemporaryFolder folder;

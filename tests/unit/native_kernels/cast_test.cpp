@@ -1,5 +1,4 @@
 #include "kernels/cast/cast_cuda.h"
-
 #include "support/guarded.h"
 
 namespace lora_train::kernels {
@@ -13,15 +12,26 @@ struct Shape {
 };
 
 // Adapter columns (narrow, far apart), flat buffers that are one long row, odd widths, misaligned rows.
-const std::vector<Shape> kShapes = {{1, 1, 0, 0, true},     {5, 7, 1, 2, true},   {300, 16, 0, 48, true},
-                                    {70, 4, 0, 12, true},   {3, 24, 8, 8, true},  {1, 5000, 0, 0, true},
-                                    {1, 4104, 0, 0, false}, {2, 1032, 8, 16, true}, {5, 16, 1, 8, true},
-                                    {5, 16, 8, 1, true}};
+const std::vector<Shape> kShapes = {
+    {1, 1, 0, 0, true},    {5, 7, 1, 2, true},     {300, 16, 0, 48, true}, {70, 4, 0, 12, true}, {3, 24, 8, 8, true},
+    {1, 5000, 0, 0, true}, {1, 4104, 0, 0, false}, {2, 1032, 8, 16, true}, {5, 16, 1, 8, true},  {5, 16, 8, 1, true}};
 
-struct FloatToFloat { using From = float; using To = float; };
-struct FloatToBf16 { using From = float; using To = Bf16; };
-struct Bf16ToFloat { using From = Bf16; using To = float; };
-struct Bf16ToBf16 { using From = Bf16; using To = Bf16; };
+struct FloatToFloat {
+  using From = float;
+  using To = float;
+};
+struct FloatToBf16 {
+  using From = float;
+  using To = Bf16;
+};
+struct Bf16ToFloat {
+  using From = Bf16;
+  using To = float;
+};
+struct Bf16ToBf16 {
+  using From = Bf16;
+  using To = Bf16;
+};
 
 template <class Pair>
 class CastOnCpu : public ::testing::Test {};

@@ -1,8 +1,7 @@
-#include "kernels/embedding/embedding_cuda.h"
-
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/embedding/embedding_cuda.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {
@@ -16,7 +15,7 @@ struct Shape {
 };
 
 // Odd widths, rows of several parts, one token, runs longer than what a thread reads at once, gaps, misaligned rows.
-const std::vector<Shape> kShapes = {{1, 1, 0, true},   {9, 7, 1, true},   {150, 64, 8, true}, {3, 520, 0, false},
+const std::vector<Shape> kShapes = {{1, 1, 0, true},    {9, 7, 1, true},    {150, 64, 8, true}, {3, 520, 0, false},
                                     {5, 2568, 8, true}, {60, 33, 3, false}, {33, 300, 4, true}};
 
 template <class T>
@@ -54,12 +53,13 @@ TYPED_TEST(EmbeddingOnCpu, ForwardTakesAndScalesFrozenAndTrainedRows) {
     Guarded<float> values(3, D, 1, is_aligned);
     weight.fill_uniform(1);
     values.fill_uniform(2);
-    for (const auto& [num_trained, scale] : {std::pair<std::int64_t, float>{0, 1.0F}, {3, 1.0F}, {0, 6.1F}, {3, 6.1F}}) {
+    for (const auto& [num_trained, scale] :
+         {std::pair<std::int64_t, float>{0, 1.0F}, {3, 1.0F}, {0, 6.1F}, {3, 6.1F}}) {
       const std::int64_t trained = num_trained;
       const float factor = scale;
       run_in_both_orders(out, [&] {
-        embedding_forward_cuda(tokens.ids.data(), weight.read(), kTrained.data(), trained, values.read(), factor, out.rows(),
-                               num_tokens, D, nullptr);
+        embedding_forward_cuda(tokens.ids.data(), weight.read(), kTrained.data(), trained, values.read(), factor,
+                               out.rows(), num_tokens, D, nullptr);
       });
       for (std::int64_t n = 0; n < num_tokens; ++n) {
         const auto slot = std::find(kTrained.begin(), kTrained.begin() + trained, id_of(n)) - kTrained.begin();
@@ -129,7 +129,8 @@ TYPED_TEST(EmbeddingOnCpu, NoTokensLeaveTheGradientsAlone) {
   embedding_backward_cuda(ids, ids, dout.read(), 1, grads.rows(), 0, 8, nullptr);
   trainable_rows_backward_cuda(ids, ids, dout.read(), 1, kTrained.data(), 3, grads.rows(), 0, 8, nullptr);
   embedding_forward_cuda(ids, dout.read(), kTrained.data(), 3, grads.read(), 1, dout.rows(), 0, 8, nullptr);
-  EXPECT_TRUE(is_near(grads, 3, 8, [](auto, auto) { return 2.0; }, 0));
+  EXPECT_TRUE(is_near(
+      grads, 3, 8, [](auto, auto) { return 2.0; }, 0));
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 #include "kernels/gated_activation/gated_activation_cuda.h"
-
 #include "support/guarded.h"
 
 namespace lora_train::kernels {
@@ -13,7 +12,7 @@ struct Shape {
 };
 
 // Odd widths, one block and several a row, ends inside a thread's second pack, gaps, misaligned rows.
-const std::vector<Shape> kShapes = {{1, 1, 0, true},    {3, 7, 1, true},     {5, 64, 8, true},   {2, 520, 0, false},
+const std::vector<Shape> kShapes = {{1, 1, 0, true},     {3, 7, 1, true},    {5, 64, 8, true},    {2, 520, 0, false},
                                     {2, 4864, 16, true}, {2, 4104, 3, true}, {1, 1031, 5, false}, {3, 264, 8, true}};
 
 template <class T>
@@ -53,9 +52,8 @@ TYPED_TEST(GatedActivationOnCpu, Forward) {
       Guarded<TypeParam> gate_up(rows, 2 * F, 0, is_aligned), y(rows, F, gap, is_aligned);
       fill_gate_up(gate_up, F);
       const std::int64_t num_rows = rows, width = F;
-      run_in_both_orders(y, [&] {
-        gated_activation_forward_cuda(gate_up.read(), y.rows(), num_rows, width, activation, nullptr);
-      });
+      run_in_both_orders(
+          y, [&] { gated_activation_forward_cuda(gate_up.read(), y.rows(), num_rows, width, activation, nullptr); });
       const auto want = [&](std::int64_t n, std::int64_t f) {
         return value_of(activation, gate_up.at(n, f)) * gate_up.at(n, width + f);
       };
@@ -68,7 +66,8 @@ TYPED_TEST(GatedActivationOnCpu, Forward) {
 TYPED_TEST(GatedActivationOnCpu, BackwardBesideAndInPlace) {
   for (const auto& [rows, F, gap, is_aligned] : kShapes) {
     for (const Activation activation : kActivations) {
-      Guarded<TypeParam> gate_up(rows, 2 * F, 0, is_aligned), dy(rows, F, gap, is_aligned), d(rows, 2 * F, 0, is_aligned);
+      Guarded<TypeParam> gate_up(rows, 2 * F, 0, is_aligned), dy(rows, F, gap, is_aligned),
+          d(rows, 2 * F, 0, is_aligned);
       fill_gate_up(gate_up, F);
       dy.fill_uniform(2);
       const std::int64_t num_rows = rows, width = F;

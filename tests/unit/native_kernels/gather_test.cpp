@@ -1,7 +1,6 @@
-#include "kernels/gather/gather_cuda.h"
-
 #include <numeric>
 
+#include "kernels/gather/gather_cuda.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {
@@ -15,8 +14,8 @@ struct Shape {
 };
 
 // Odd widths, rows of more than one turn of a block, gaps, misaligned rows.
-const std::vector<Shape> kShapes = {{1, 1, 0, true},   {9, 7, 1, true},  {17, 64, 8, true},
-                                    {6, 520, 0, false}, {5, 2568, 8, true}, {13, 300, 3, true}, {4, 64, 3, true}};
+const std::vector<Shape> kShapes = {{1, 1, 0, true},    {9, 7, 1, true},    {17, 64, 8, true}, {6, 520, 0, false},
+                                    {5, 2568, 8, true}, {13, 300, 3, true}, {4, 64, 3, true}};
 
 /// Which of num_rows rows are picked: none, some, the last one alone, all.
 std::vector<std::vector<std::int64_t>> choices(std::int64_t num_rows) {
@@ -40,7 +39,8 @@ TYPED_TEST(GatherOnCpu, PicksRows) {
       Guarded<TypeParam> from(s.num_rows, s.D, s.gap, s.is_aligned);
       Guarded<TypeParam> to(std::max<std::int64_t>(count, 1), s.D, 8, s.is_aligned);
       from.fill_uniform(1);
-      run_in_both_orders(to, [&] { gather_rows_cuda(from.read(), rows.data(), to.rows(), count, s.num_rows, s.D, nullptr); });
+      run_in_both_orders(
+          to, [&] { gather_rows_cuda(from.read(), rows.data(), to.rows(), count, s.num_rows, s.D, nullptr); });
       for (std::int64_t m = 0; m < count; ++m) {
         const TypeParam* const want = from[rows[static_cast<std::size_t>(m)]];
         ASSERT_EQ(0, std::memcmp(to[m], want, static_cast<std::size_t>(s.D) * sizeof(TypeParam))) << m;
@@ -61,7 +61,8 @@ TYPED_TEST(GatherOnCpu, PutsRowsBack) {
       scatter_rows_cuda(from.read(), rows.data(), to.rows(), count, s.num_rows, s.D, nullptr);
       for (std::int64_t n = 0, m = 0; n < s.num_rows; ++n) {
         const bool is_picked = m < count && rows[static_cast<std::size_t>(m)] == n;
-        for (std::int64_t d = 0; d < s.D; ++d) ASSERT_EQ(to.at(n, d), is_picked ? from.at(m, d) : 3.0) << n << ", " << d;
+        for (std::int64_t d = 0; d < s.D; ++d)
+          ASSERT_EQ(to.at(n, d), is_picked ? from.at(m, d) : 3.0) << n << ", " << d;
         m += is_picked ? 1 : 0;
       }
       EXPECT_TRUE(to.is_intact());

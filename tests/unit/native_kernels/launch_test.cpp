@@ -13,7 +13,8 @@ namespace lora_train::kernels {
 namespace {
 
 __global__ void write_place(int* out) {
-  out[(blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x] = static_cast<int>(threadIdx.x + 100 * blockIdx.x + 10000 * blockIdx.y);
+  out[(blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x] =
+      static_cast<int>(threadIdx.x + 100 * blockIdx.x + 10000 * blockIdx.y);
 }
 
 TEST(Launch, RunsEveryThreadOfEveryBlock) {

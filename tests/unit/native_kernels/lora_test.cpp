@@ -64,9 +64,7 @@ auto product_a(const LoraTargets& targets, const Shape& shape) {
   return [&targets, shape](auto x) { return lora_product_a(x, targets, shape.N, shape.C); };
 }
 
-std::string text(const Shape& s) {
-  return std::to_string(s.N) + " " + std::to_string(s.C) + " " + std::to_string(s.R);
-}
+std::string text(const Shape& s) { return std::to_string(s.N) + " " + std::to_string(s.C) + " " + std::to_string(s.R); }
 
 TYPED_TEST(LoraOnCpu, GradientsOfBAddScaledProductsOfTheirOutputs) {
   for (const Shape& shape : kShapes) {
@@ -87,7 +85,8 @@ TYPED_TEST(LoraOnCpu, GradientsOfBAddScaledProductsOfTheirOutputs) {
         return static_cast<double>(r % 3) + static_cast<double>(t.scale) * p.sum(t.column + r, t.out_begin + c);
       };
       if (t.out_begin == t.out_end) continue;
-      EXPECT_TRUE(is_near(i == 0 ? first : second, t.out_end - t.out_begin, t.rank, want, 2e-6)) << text(shape) << " " << i;
+      EXPECT_TRUE(is_near(i == 0 ? first : second, t.out_end - t.out_begin, t.rank, want, 2e-6))
+          << text(shape) << " " << i;
     }
     EXPECT_TRUE(p.is_intact() && first.is_intact() && second.is_intact());
   }
@@ -236,8 +235,10 @@ TEST(LoraSAndB, LongChunksTakeTheirTokensGroupByGroup) {
   SAndB p({16987, {8}, {2}});
   EXPECT_EQ(lora_product_s_and_b(p.dy->read(), p.targets, 16987).chunks().chunk_tokens, 3 * 32);
   p.run();
-  EXPECT_TRUE(is_near(*p.ds, 16987, p.C, [&](auto n, auto c) { return p.ds_at(n, c); }, 4e-3));
-  EXPECT_TRUE(is_near(*p.grads[0], 8, 2, [&](auto o, auto r) { return p.grad_at(p.targets.list[0], o, r); }, 1e-5));
+  EXPECT_TRUE(is_near(
+      *p.ds, 16987, p.C, [&](auto n, auto c) { return p.ds_at(n, c); }, 4e-3));
+  EXPECT_TRUE(is_near(
+      *p.grads[0], 8, 2, [&](auto o, auto r) { return p.grad_at(p.targets.list[0], o, r); }, 1e-5));
   Guarded<float> grad(2, 8);
   LoraTargets of_a = p.targets;
   of_a.list[0].grad = grad.rows();

@@ -1,8 +1,7 @@
-#include "kernels/attention/ragged_cuda.h"
-
 #include <algorithm>
 #include <vector>
 
+#include "kernels/attention/ragged_cuda.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {

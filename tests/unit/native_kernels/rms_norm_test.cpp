@@ -1,5 +1,4 @@
 #include "kernels/rms_norm/rms_norm_cuda.h"
-
 #include "support/guarded.h"
 
 namespace lora_train::kernels {
@@ -15,7 +14,7 @@ struct Shape {
 };
 
 // Odd sizes, rows longer than a block keeps in registers (16384 bf16, 8192 floats), gaps, misaligned rows.
-const std::vector<Shape> kShapes = {{1, 1, 0, true},   {3, 7, 1, true},     {5, 64, 8, true},   {2, 520, 0, false},
+const std::vector<Shape> kShapes = {{1, 1, 0, true},     {3, 7, 1, true},     {5, 64, 8, true},   {2, 520, 0, false},
                                     {2, 3584, 48, true}, {1, 20000, 0, true}, {1, 4100, 3, true}, {2, 17000, 8, true}};
 
 template <class T>
@@ -52,7 +51,8 @@ TYPED_TEST(RmsNormOnCpu, Forward) {
           return normed * (static_cast<double>(offset) + w.at(0, d)) + (adds ? residual.at(n, d) : 0);
         };
         EXPECT_TRUE(is_near(y, rows, D, want, element_tolerance<TypeParam>())) << rows << " x " << D << adds << offset;
-        EXPECT_TRUE(is_near(rstd, 1, rows, [&](auto, auto n) { return rstd_of(x, n, width); }, 1e-5));
+        EXPECT_TRUE(is_near(
+            rstd, 1, rows, [&](auto, auto n) { return rstd_of(x, n, width); }, 1e-5));
         EXPECT_TRUE(y.is_intact() && rstd.is_intact());
       }
     }
@@ -83,13 +83,14 @@ void expect_backward(const Shape& shape, float offset) {
     return r * (dy.at(n, d) * weight(d) - x.at(n, d) * r * r * along[static_cast<std::size_t>(n)]);
   };
   const auto run = [&](Guarded<T>& to, bool accumulate) {
-    rms_norm_backward_cuda(dy.read(), x.read(), {w.data(), offset}, rstd.data(), to.rows(), accumulate, rows, D, nullptr);
+    rms_norm_backward_cuda(dy.read(), x.read(), {w.data(), offset}, rstd.data(), to.rows(), accumulate, rows, D,
+                           nullptr);
   };
   run_in_both_orders(dx, [&] { run(dx, false); });
   EXPECT_TRUE(is_near(dx, rows, D, want, element_tolerance<T>())) << rows << " x " << D << " offset " << offset;
   run(sum, true);
-  EXPECT_TRUE(is_near(sum, rows, D, [&](auto n, auto d) { return want(n, d) + static_cast<double>(d % 3); },
-                      element_tolerance<T>()));
+  EXPECT_TRUE(is_near(
+      sum, rows, D, [&](auto n, auto d) { return want(n, d) + static_cast<double>(d % 3); }, element_tolerance<T>()));
   EXPECT_TRUE(dx.is_intact() && sum.is_intact());
 }
 
@@ -109,11 +110,14 @@ TYPED_TEST(RmsNormOnCpu, WeightGradientAddsOverRows) {
     rstd.fill([](auto, auto n) { return 0.5F + static_cast<float>(n % 4); });
     dweight.fill([](auto, auto) { return 7.0F; });
     rms_norm_weight_gradient_cuda(dy.read(), x.read(), rstd.data(), dweight.data(), rows, D, nullptr);
-    EXPECT_TRUE(is_near(dweight, 1, D, [&](auto, auto d) {
-      double sum = 7;
-      for (std::int64_t n = 0; n < rows; ++n) sum += dy.at(n, d) * x.at(n, d) * rstd.at(0, n);
-      return sum;
-    }, 1e-5));
+    EXPECT_TRUE(is_near(
+        dweight, 1, D,
+        [&](auto, auto d) {
+          double sum = 7;
+          for (std::int64_t n = 0; n < rows; ++n) sum += dy.at(n, d) * x.at(n, d) * rstd.at(0, n);
+          return sum;
+        },
+        1e-5));
     EXPECT_TRUE(dweight.is_intact());
   }
 }

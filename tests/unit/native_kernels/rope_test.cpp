@@ -1,7 +1,6 @@
-#include "kernels/rope/rope_cuda.h"
-
 #include <cstring>
 
+#include "kernels/rope/rope_cuda.h"
 #include "support/guarded.h"
 
 namespace lora_train::kernels {
@@ -19,9 +18,9 @@ struct Shape {
 
 // Head sizes that take one lane and a whole warp, that leave lanes idle (80, 96), and that are more than one pack a lane
 // (580, 1056); more heads than a block has groups; odd ones, gaps, misaligned rows.
-const std::vector<Shape> kShapes = {{1, 1, 1, 2, 0, true},    {3, 5, 2, 6, 1, true},     {4, 14, 2, 64, 8, true},
-                                    {2, 28, 4, 128, 16, true}, {2, 3, 1, 80, 8, false},  {3, 4, 2, 96, 8, true},
-                                    {2, 2, 1, 256, 0, true},  {2, 9, 1, 580, 1, true},   {1, 2, 1, 1056, 8, true},
+const std::vector<Shape> kShapes = {{1, 1, 1, 2, 0, true},     {3, 5, 2, 6, 1, true},   {4, 14, 2, 64, 8, true},
+                                    {2, 28, 4, 128, 16, true}, {2, 3, 1, 80, 8, false}, {3, 4, 2, 96, 8, true},
+                                    {2, 2, 1, 256, 0, true},   {2, 9, 1, 580, 1, true}, {1, 2, 1, 1056, 8, true},
                                     {3, 3, 2, 64, 1, true}};
 
 std::int64_t position_of(std::int64_t n) { return (n * 7 + 3) % kPositions; }
@@ -82,8 +81,12 @@ TYPED_TEST(RopeOnCpu, TurnsBothWays) {
 template <class T>
 struct Norm {
   explicit Norm(const Shape& shape, float weight_offset = 0)
-      : s(shape), offset(weight_offset), x(s.num_tokens, width_of(s), s.gap, s.is_aligned), q(1, s.E, 0, s.is_aligned),
-        k(1, s.E, 0, s.is_aligned), rstd(s.num_q + s.num_k, s.num_tokens, 2) {
+      : s(shape),
+        offset(weight_offset),
+        x(s.num_tokens, width_of(s), s.gap, s.is_aligned),
+        q(1, s.E, 0, s.is_aligned),
+        k(1, s.E, 0, s.is_aligned),
+        rstd(s.num_q + s.num_k, s.num_tokens, 2) {
     x.fill_uniform(1);
     q.fill_uniform(2);
     k.fill_uniform(3);
@@ -121,14 +124,14 @@ void expect_norm_and_turn(const Shape& s, float offset) {
   const auto want = [&](std::int64_t n, std::int64_t c) {
     const std::int64_t head = c / s.E;
     const double scale = norm.rstd.at(head, n);
-    return tables.turned(n, c % s.E, 1, [&](std::int64_t e) {
-      return norm.x.at(n, head * s.E + e) * scale * norm.weight(head, e);
-    });
+    return tables.turned(n, c % s.E, 1,
+                         [&](std::int64_t e) { return norm.x.at(n, head * s.E + e) * scale * norm.weight(head, e); });
   };
-  EXPECT_TRUE(is_near(norm.rstd, s.num_q + s.num_k, s.num_tokens,
-                      [&](auto head, auto n) { return norm.scale(n, head); }, 1e-5));
+  EXPECT_TRUE(is_near(
+      norm.rstd, s.num_q + s.num_k, s.num_tokens, [&](auto head, auto n) { return norm.scale(n, head); }, 1e-5));
   EXPECT_TRUE(is_near(y, s.num_tokens, width_of(s), want, element_tolerance<T>())) << s.E;
-  EXPECT_TRUE(is_near(raw, s.num_tokens, width_of(s), [&](auto n, auto c) { return norm.x.at(n, c); }, 0));
+  EXPECT_TRUE(is_near(
+      raw, s.num_tokens, width_of(s), [&](auto n, auto c) { return norm.x.at(n, c); }, 0));
   EXPECT_TRUE(y.is_intact() && raw.is_intact() && norm.rstd.is_intact());
 }
 
@@ -142,7 +145,9 @@ TYPED_TEST(RopeOnCpu, NormsAndTurns) {
 template <class T>
 struct Gradients {
   Gradients(const Shape& shape, std::int64_t more = 0)
-      : s(shape), q(s.num_tokens, s.num_q * s.E, s.gap, s.is_aligned), k(s.num_tokens, s.num_k * s.E, 2 * s.gap, s.is_aligned),
+      : s(shape),
+        q(s.num_tokens, s.num_q * s.E, s.gap, s.is_aligned),
+        k(s.num_tokens, s.num_k * s.E, 2 * s.gap, s.is_aligned),
         v(s.num_tokens, s.num_k * s.E, 3 * s.gap, s.is_aligned),
         dx(s.num_tokens + more, width_of(s) + s.num_k * s.E, s.gap, s.is_aligned) {
     q.fill_uniform(4);
@@ -152,9 +157,7 @@ struct Gradients {
   QkvGradients<T> apart() { return {q.read(), k.read(), v.read(), s.num_tokens}; }
   /// Brings them into dx.
   QkvGradients<T> in_place() {
-    dx.fill([&](auto n, auto c) {
-      return static_cast<float>(c < width_of(s) ? at(n, c) : v.at(n, c - width_of(s)));
-    });
+    dx.fill([&](auto n, auto c) { return static_cast<float>(c < width_of(s) ? at(n, c) : v.at(n, c - width_of(s))); });
     const Rows<const T> rows = dx.read();
     return {rows, {rows.data + s.num_q * s.E, rows.stride}, {nullptr, 0}, s.num_tokens};
   }
@@ -247,8 +250,8 @@ TYPED_TEST(RopeOnCpu, WeightGradientsAddOverTokensAndHeads) {
     const auto run = [&](float* to_q, float* to_k) {
       workspace.poison_values();
       dq.fill([](auto, auto) { return 7.0F; });
-      qk_norm_weight_gradient_cuda(d.apart(), norm.x.read(), norm.rstd.read(), tables.table(), to_q, to_k, workspace.data(),
-                                   norm.heads(), nullptr);
+      qk_norm_weight_gradient_cuda(d.apart(), norm.x.read(), norm.rstd.read(), tables.table(), to_q, to_k,
+                                   workspace.data(), norm.heads(), nullptr);
     };
     const auto sum = [&](std::int64_t first_head, std::int64_t end_head, std::int64_t e) {
       double total = 0;
@@ -262,11 +265,14 @@ TYPED_TEST(RopeOnCpu, WeightGradientsAddOverTokensAndHeads) {
     };
     dk.fill([](auto, auto) { return 5.0F; });
     run_in_both_orders(dq, [&] { run(dq.data(), nullptr); });
-    EXPECT_TRUE(is_near(dk, 1, s.E, [](auto, auto) { return 5.0; }, 0));
+    EXPECT_TRUE(is_near(
+        dk, 1, s.E, [](auto, auto) { return 5.0; }, 0));
     run(dq.data(), dk.data());
-    EXPECT_TRUE(is_near(dq, 1, s.E, [&](auto, auto e) { return 7 + sum(0, s.num_q, e); }, element_tolerance<TypeParam>()));
-    EXPECT_TRUE(is_near(dk, 1, s.E, [&](auto, auto e) { return 5 + sum(s.num_q, s.num_q + s.num_k, e); },
-                        element_tolerance<TypeParam>()));
+    EXPECT_TRUE(is_near(
+        dq, 1, s.E, [&](auto, auto e) { return 7 + sum(0, s.num_q, e); }, element_tolerance<TypeParam>()));
+    EXPECT_TRUE(is_near(
+        dk, 1, s.E, [&](auto, auto e) { return 5 + sum(s.num_q, s.num_q + s.num_k, e); },
+        element_tolerance<TypeParam>()));
     EXPECT_TRUE(dq.is_intact() && dk.is_intact() && workspace.is_intact());
   }
 }

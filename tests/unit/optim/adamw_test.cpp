@@ -82,8 +82,10 @@ TEST_P(AdamW, MatchesTheReferenceAtOddSizes) {
     const auto grads = uniform({n}, 4);
     Buffers want = uniform_buffers(n).to(at::kDouble), got = want.to(options);
     auto scalars = scalars_for(3, 1e-2, kOptions, 0.5);
-    adamw_step_reference(want.params, f64(grads), want.exp_avg, want.exp_avg_sq, kOptions, two_blocks(n, n / 3), scalars);
-    adamw_step(got.params, grads.to(options), got.exp_avg, got.exp_avg_sq, kOptions, two_blocks(n, n / 3), scalars.to(options.device()));
+    adamw_step_reference(want.params, f64(grads), want.exp_avg, want.exp_avg_sq, kOptions, two_blocks(n, n / 3),
+                         scalars);
+    adamw_step(got.params, grads.to(options), got.exp_avg, got.exp_avg_sq, kOptions, two_blocks(n, n / 3),
+               scalars.to(options.device()));
     EXPECT_CLOSE(got.params, want.params, 1e-7);
     EXPECT_CLOSE(got.exp_avg, want.exp_avg, 1e-7);
     EXPECT_CLOSE(got.exp_avg_sq, want.exp_avg_sq, 1e-7);
@@ -104,7 +106,8 @@ TEST_P(AdamW, HasTheBitsOfTheCpuEverywhere) {
     adamw_step(got.params, grads.slice(0, first), got.exp_avg, got.exp_avg_sq, kOptions, two_blocks(10001 - first, 777),
                scalars.to(GetParam().device));
     if (GetParam().is_cuda_on_cpu) kernels::use_native_kernels({});
-    adamw_step(want.params, grads.cpu().slice(0, first), want.exp_avg, want.exp_avg_sq, kOptions, two_blocks(10001 - first, 777), scalars);
+    adamw_step(want.params, grads.cpu().slice(0, first), want.exp_avg, want.exp_avg_sq, kOptions,
+               two_blocks(10001 - first, 777), scalars);
     if (GetParam().is_cuda_on_cpu) kernels::use_native_kernels({&kernels::linked_native_kernels(), nullptr, true});
     EXPECT_TRUE(equal(got.to(at::kCPU), want)) << "from element " << first;
   }
@@ -152,7 +155,8 @@ TEST_P(AdamW, StandsEmptyBuffersAndDecaysWhatBlocksSay) {
   adamw_step(none, none, none, none, decaying, {}, scalars);
   auto params = at::ones({6}, options), zeros = at::zeros({6}, options), m = zeros.clone(), v = zeros.clone();
   adamw_step(params, zeros, m, v, decaying, Blocks{{0, 2}, {2, 1, 1.0, false}, {3, 3, 4.0}}, scalars);
-  EXPECT_TRUE(at::equal(params.cpu(), at::tensor({0.95, 0.95, 1.0, 0.8, 0.8, 0.8}, at::kDouble).to(params.scalar_type())));
+  EXPECT_TRUE(
+      at::equal(params.cpu(), at::tensor({0.95, 0.95, 1.0, 0.8, 0.8, 0.8}, at::kDouble).to(params.scalar_type())));
 }
 
 TEST(AdamWOnCpu, RefusesWhatDoesNotFitTogether) {
@@ -160,7 +164,8 @@ TEST(AdamWOnCpu, RefusesWhatDoesNotFitTogether) {
   const auto scalars = scalars_for(1, 0.1, kOptions, 1);
   const Blocks all = {{0, 4}};
   EXPECT_THROW(adamw_step(p, p, m, v, kOptions, all, scalars), ShapeError);
-  for (const Blocks& wrong : {Blocks{}, Blocks{{0, 5}}, Blocks{{1, 3}}, Blocks{{0, 1}, {2, 2}}, Blocks{{0, 3}, {2, 1}, {3, 1}}}) {
+  for (const Blocks& wrong :
+       {Blocks{}, Blocks{{0, 5}}, Blocks{{1, 3}}, Blocks{{0, 1}, {2, 2}}, Blocks{{0, 3}, {2, 1}, {3, 1}}}) {
     EXPECT_THROW(adamw_step(p, p, m, m, kOptions, wrong, scalars), ShapeError);
   }
   EXPECT_THROW(adamw_step(p, p, m, m, kOptions, all, scalars.to(at::kFloat)), ShapeError);

@@ -36,9 +36,7 @@ TEST(Optimizers, TheRowOfAdamWStepsAsAdamW) {
   EXPECT_TRUE(at::equal(state.tensors[1], v));
 }
 
-TEST(Optimizers, WhatHasNoRowIsRefused) {
-  EXPECT_THROW((void)optimizer_for(OptimizerKind::kAdamw8bit), ConfigError);
-}
+TEST(Optimizers, WhatHasNoRowIsRefused) { EXPECT_THROW((void)optimizer_for(OptimizerKind::kAdamw8bit), ConfigError); }
 
 }  // namespace
 }  // namespace lora_train::optim

@@ -1,9 +1,8 @@
-#include "lora_train/planner/run_spec.h"
-
 #include <gtest/gtest.h>
 
 #include "lora_train/base/error.h"
 #include "lora_train/lora/lora_plan.h"
+#include "lora_train/planner/run_spec.h"
 
 namespace lora_train::planner {
 namespace {

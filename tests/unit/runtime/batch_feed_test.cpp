@@ -10,11 +10,9 @@ namespace {
 
 /// Two documents: 3 and 2 tokens.
 struct Host {
-  std::vector<std::int32_t> ids{7, 5, 9, 5, 2}, labels{5, -100, -100, 2, -100}, positions{0, 1, 2, 0, 1}, cu_seqlens{0, 3, 5},
-      document_in_step{11, 4};
-  data::MicroBatch batch() const {
-    return {ids, labels, positions, cu_seqlens, document_in_step, {}, 3, 2};
-  }
+  std::vector<std::int32_t> ids{7, 5, 9, 5, 2}, labels{5, -100, -100, 2, -100}, positions{0, 1, 2, 0, 1},
+      cu_seqlens{0, 3, 5}, document_in_step{11, 4};
+  data::MicroBatch batch() const { return {ids, labels, positions, cu_seqlens, document_in_step, {}, 3, 2}; }
 };
 
 std::vector<std::int64_t> values(const at::Tensor& tensor) {
@@ -49,7 +47,15 @@ TEST(BatchFeed, FillsABatchUpToItsClassAlwaysInOnePlace) {
   full.ids = full.labels = full.positions = full.document_in_step = std::vector<std::int32_t>(300, 6);
   full.cu_seqlens = {0, 128, 256, 300};
   feed.put({full.ids, full.labels, full.positions, full.cu_seqlens, full.document_in_step, {}, 128, 300}, 1);
-  feed.put({{full.ids.data(), 8}, {full.labels.data(), 8}, {full.positions.data(), 8}, {{0, 4, 8}}, full.document_in_step, {}, 4, 8}, 0);
+  feed.put({{full.ids.data(), 8},
+            {full.labels.data(), 8},
+            {full.positions.data(), 8},
+            {{0, 4, 8}},
+            full.document_in_step,
+            {},
+            4,
+            8},
+           0);
   const Host host;
   ASSERT_EQ(feed.class_of(host.batch()), 0);
   const model::Batch batch = feed.put(host.batch(), 0);

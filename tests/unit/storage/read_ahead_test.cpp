@@ -33,9 +33,7 @@ TEST(ReadAhead, LeavesAloneWhatDoesNotFit) {
   EXPECT_EQ(ReadAhead(folder.path(), 1200).wait(), 1200);
 }
 
-TEST(ReadAhead, AFolderThatIsNotThereIsNoError) {
-  EXPECT_EQ(ReadAhead("/nowhere/at/all", 1 << 30).wait(), 0);
-}
+TEST(ReadAhead, AFolderThatIsNotThereIsNoError) { EXPECT_EQ(ReadAhead("/nowhere/at/all", 1 << 30).wait(), 0); }
 
 }  // namespace
 }  // namespace lora_train::storage

@@ -50,7 +50,8 @@ TEST_F(ResolveModel, TakesAFolderAsItIs) {
 }
 
 TEST_F(ResolveModel, RefusesPipesUnderNamesThatAreRead) {
-  for (const char* name : {"config.json", "tokenizer.model", "chat_template.jinja", "model-00001-of-00002.safetensors"}) {
+  for (const char* name :
+       {"config.json", "tokenizer.model", "chat_template.jinja", "model-00001-of-00002.safetensors"}) {
     const auto pipe = folder_ / name;
     ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
     try {

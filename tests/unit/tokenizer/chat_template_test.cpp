@@ -18,7 +18,8 @@ const std::vector<Message> kChat = {
     {"user", " Hi \xC3\xA9\n"},
     {"assistant", "Hello!"},
     {"user", "Bye"},
-    {"assistant", "", R"({"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": {"x": 1, "y": [true, null, 2.0, "<\u00e9>"]}}]})"}};
+    {"assistant", "",
+     R"({"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": {"x": 1, "y": [true, null, 2.0, "<\u00e9>"]}}]})"}};
 
 std::string render(const std::string& source, const RenderOptions& options = {}) {
   return ChatTemplate::parse(source, "t.jinja")->render(kChat, options).text;
@@ -116,7 +117,8 @@ TEST(ChatTemplate, TypeAndIdOfToolCallsMayBeLeftOut) {
   EXPECT_EQ(omitted(R"({"type": "function", "id": "call_1", "function": {"name": "f", "arguments": {"x": "y"}}})"), 0U);
   EXPECT_EQ(omitted(R"({"note": "lost", "function": {"name": "f", "arguments": {"x": "y"}}})"), 1U);
   // Arguments of these names are no part of the wrapping.
-  const std::vector<Message> chat = {{"assistant", "", R"({"role": "assistant", "tool_calls": [{"id": "a", "function": {"id": "b"}}]})"}};
+  const std::vector<Message> chat = {
+      {"assistant", "", R"({"role": "assistant", "tool_calls": [{"id": "a", "function": {"id": "b"}}]})"}};
   EXPECT_EQ(ChatTemplate::parse("", "t")->render(chat).omissions.size(), 1U);
 }
 
@@ -188,22 +190,23 @@ TEST(ChatTemplate, TemplatesThatDoNotParseNameTheLine) {
 }
 
 TEST(ChatTemplate, ChatsThatATemplateRefusesNameItsLine) {
-  const Refusal cases[] = {{"\n{{ raise_exception('only two turns') }}", "t.jinja:2", "only two turns"},
-                           {"{{ nothing.x }}", "t.jinja:1", "'nothing' is undefined"},
-                           {"{{ 'a' + messages[0].name }}", "t.jinja:1", "'name' is undefined"},
-                           {"{{ 1 + 'a' }}", "t.jinja:1", "unsupported operand"},
-                           {"{{ 1 / 0 }}", "t.jinja:1", "division by zero"},
-                           {"{{ 1 // 0 }}", "t.jinja:1", "division by zero"},
-                           {"{{ 1 % 0 }}", "t.jinja:1", "division by zero"},
-                           {"{{ 'a key of forty characters, no end: %(k5' % {} }}", "t.jinja:1", "incomplete format key"},
-                           {"{{ 'a' < 1 }}", "t.jinja:1", "comparison"},
-                           {"{% for x in 5 %}{% endfor %}", "t.jinja:1", "not iterable"},
-                           {"{{ nope() }}", "t.jinja:1", "undefined"},
-                           {"{{ 'a'() }}", "t.jinja:1", "not callable"},
-                           {"{{ 'a'.split('') }}", "t.jinja:1", "empty separator"},
-                           {"{{ messages.append(1) }}", "t.jinja:1", "append"},
-                           {"{% set messages.x = 1 %}", "t.jinja:1", "non-namespace"},
-                           {"{% for a, b in [[1]] %}{% endfor %}", "t.jinja:1", "unpack"}};
+  const Refusal cases[] = {
+      {"\n{{ raise_exception('only two turns') }}", "t.jinja:2", "only two turns"},
+      {"{{ nothing.x }}", "t.jinja:1", "'nothing' is undefined"},
+      {"{{ 'a' + messages[0].name }}", "t.jinja:1", "'name' is undefined"},
+      {"{{ 1 + 'a' }}", "t.jinja:1", "unsupported operand"},
+      {"{{ 1 / 0 }}", "t.jinja:1", "division by zero"},
+      {"{{ 1 // 0 }}", "t.jinja:1", "division by zero"},
+      {"{{ 1 % 0 }}", "t.jinja:1", "division by zero"},
+      {"{{ 'a key of forty characters, no end: %(k5' % {} }}", "t.jinja:1", "incomplete format key"},
+      {"{{ 'a' < 1 }}", "t.jinja:1", "comparison"},
+      {"{% for x in 5 %}{% endfor %}", "t.jinja:1", "not iterable"},
+      {"{{ nope() }}", "t.jinja:1", "undefined"},
+      {"{{ 'a'() }}", "t.jinja:1", "not callable"},
+      {"{{ 'a'.split('') }}", "t.jinja:1", "empty separator"},
+      {"{{ messages.append(1) }}", "t.jinja:1", "append"},
+      {"{% set messages.x = 1 %}", "t.jinja:1", "non-namespace"},
+      {"{% for a, b in [[1]] %}{% endfor %}", "t.jinja:1", "unpack"}};
   for (const Refusal& refusal : cases) expect_refused<DataError>(refusal);
 }
 

@@ -5,8 +5,8 @@
 
 #include <random>
 
-#include "tokenizer/regex.h"
 #include "lora_train/base/utf8.h"
+#include "tokenizer/regex.h"
 
 namespace lora_train::tokenizer {
 namespace {

@@ -55,7 +55,8 @@ void expect_refused(const std::filesystem::path& file, const std::string& messag
 
 TEST(ModelFolder, GitLfsPointersAreRefusedByTheirName) {
   const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n";
-  for (const char* name : {"chat_template.jinja", "tokenizer_config.json", "tokenizer.json", "tokenizer.model", "tekken.json"}) {
+  for (const char* name :
+       {"chat_template.jinja", "tokenizer_config.json", "tokenizer.json", "tokenizer.model", "tekken.json"}) {
     const TemporaryFolder folder;
     write_file_atomic(folder / name, pointer);
     expect_refused(folder / name, "Git LFS pointer", [&] {
@@ -77,7 +78,8 @@ TEST(ModelFolder, PipesAndFoldersAreNotRead) {
   expect_refused("/dev/null", "a regular file was expected", [&] { load_chat_template("/dev/null", {}); });
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   ::alarm(20);  // a read of the pipe would never end
-  expect_refused(pipe, "is a pipe, a socket or a device; a regular file was expected", [&] { load_chat_template(pipe, {}); });
+  expect_refused(pipe, "is a pipe, a socket or a device; a regular file was expected",
+                 [&] { load_chat_template(pipe, {}); });
   ::alarm(0);
 }
 

@@ -19,7 +19,8 @@ TEST(StartupTimes, PhasesOfOneNameAddUpAndTheirSumIsAll) {
   EXPECT_EQ(times.phases()[1].first, "weights");
   EXPECT_DOUBLE_EQ(times.total_s(), times.phases()[0].second + times.phases()[1].second);
   EXPECT_LE(times.total_s(), most_s);
-  EXPECT_TRUE(times.in_words().ends_with(")") && times.in_words().find(" s (data ") != std::string::npos) << times.in_words();
+  EXPECT_TRUE(times.in_words().ends_with(")") && times.in_words().find(" s (data ") != std::string::npos)
+      << times.in_words();
 }
 
 }  // namespace

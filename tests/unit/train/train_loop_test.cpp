@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "bench/bench_run.h"
-#include "lora_train/train/build_run.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/train/build_run.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::train {

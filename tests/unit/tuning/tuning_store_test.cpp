@@ -17,7 +17,8 @@ using namespace testing_support;
 using kernels::TuningTable;
 
 const TuningMachine kMachine = tuning_machine("NVIDIA H200", {13000, 13000, 130002, 91900});
-const TuningTable kTable = {{"attention bf16 heads28", {"cudnn", 1.25, 2.5, 2}}, {"gemm \"odd\" name", {"0123abcd", 1.0 / 3, 0.4, 12}}};
+const TuningTable kTable = {{"attention bf16 heads28", {"cudnn", 1.25, 2.5, 2}},
+                            {"gemm \"odd\" name", {"0123abcd", 1.0 / 3, 0.4, 12}}};
 
 TEST(TuningStore, TextHoldsTheTable) {
   EXPECT_EQ(parse_tuning(tuning_text(kMachine, kTable), kMachine, "test"), kTable);
@@ -27,8 +28,10 @@ TEST(TuningStore, TextHoldsTheTable) {
 TEST(TuningStore, TextOfAnotherMachineOrOtherVersionsIsNotUsed) {
   const std::string text = tuning_text(kMachine, kTable);
   EXPECT_TRUE(parse_tuning(text, tuning_machine("NVIDIA A100", {13000, 13000, 130002, 91900}), "test").empty());
-  for (const kernels::CudaVersions& other : {kernels::CudaVersions{13010, 13000, 130002, 91900}, {13000, 13010, 130002, 91900},
-                                             {13000, 13000, 130003, 91900}, {13000, 13000, 130002, 91901}}) {
+  for (const kernels::CudaVersions& other : {kernels::CudaVersions{13010, 13000, 130002, 91900},
+                                             {13000, 13010, 130002, 91900},
+                                             {13000, 13000, 130003, 91900},
+                                             {13000, 13000, 130002, 91901}}) {
     EXPECT_TRUE(parse_tuning(text, tuning_machine("NVIDIA H200", other), "test").empty());
   }
 }
@@ -81,7 +84,8 @@ TEST(TuningCache, ManyWritersLeaveAFileThatIsWhole) {
   for (int writer = 0; writer < 4; ++writer) {
     writers.emplace_back([&, writer] {
       for (int i = 0; i < 10; ++i) {
-        add_to_tuning_cache(file, kMachine, {{"key" + std::to_string(writer) + "." + std::to_string(i), {"x", 1, 2, 3}}});
+        add_to_tuning_cache(file, kMachine,
+                            {{"key" + std::to_string(writer) + "." + std::to_string(i), {"x", 1, 2, 3}}});
         EXPECT_FALSE(read_tuning_cache(file, kMachine).empty());
       }
     });
@@ -122,9 +126,11 @@ TEST(RunTuning, AnotherProcessTakesItsChoicesFromTheText) {
     run();
     return static_cast<double>(++num_timed);
   };
-  const kernels::TuningCase tuning_case = {"key", [](const std::string& choice) { return choice == "a" || choice == "b"; }, [] {
-    return std::vector<kernels::TuningCandidate>{{"a", [] {}}, {"b", [] {}}};
-  }};
+  const kernels::TuningCase tuning_case = {"key",
+                                           [](const std::string& choice) { return choice == "a" || choice == "b"; },
+                                           [] {
+                                             return std::vector<kernels::TuningCandidate>{{"a", [] {}}, {"b", [] {}}};
+                                           }};
   RunTuning first(kMachine, "", stopwatch);
   EXPECT_EQ(first.tuner().choose(tuning_case), "a");
   EXPECT_GT(num_timed, 0);
