@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/model/tensor_io.h"
@@ -70,6 +72,41 @@ TEST_P(WeightReaderTest, FillsTargetsOfAnyTypeAndStrideAndNothingElse) {
     }
     reader.read();
     for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i], expected[i])) << i << " " << type;
+  }
+}
+
+/// Counts how often each row comes, and when the last one has come.
+class CountingSink : public RowSink {
+ public:
+  CountingSink(std::vector<std::atomic<int>>& rows, std::atomic<int>& finished, at::ScalarType& type)
+      : rows_(rows), finished_(finished), type_(type) {}
+  void accept(int64_t begin, const at::Tensor& rows) override {
+    EXPECT_EQ(finished_, 0);
+    type_ = rows.scalar_type();
+    for (int64_t i = 0; i < rows.size(0); ++i) ++rows_[static_cast<std::size_t>(begin + i)];
+  }
+  void finish() override { ++finished_; }
+
+ private:
+  std::vector<std::atomic<int>>& rows_;
+  std::atomic<int>& finished_;
+  at::ScalarType& type_;
+};
+
+TEST_P(WeightReaderTest, ASinkIsGivenEveryRowOnceInTheDtypeOfTheFile) {
+  const TemporaryFolder folder;
+  const Files written(folder);
+  const storage::WeightFiles files = storage::open_model_weights(folder.path());
+  for (std::size_t i = 0; i < written.names.size(); ++i) {
+    std::vector<std::atomic<int>> rows(static_cast<std::size_t>(written.values[i].size(0)));
+    std::atomic<int> finished = 0;
+    at::ScalarType type = at::kInt;
+    WeightReader reader(files, at::kCPU, GetParam());
+    reader.add(written.names[i], std::make_unique<CountingSink>(rows, finished, type));
+    reader.read();
+    for (const auto& row : rows) EXPECT_EQ(row, 1);
+    EXPECT_EQ(finished, 1);
+    EXPECT_EQ(type, written.values[i].scalar_type());
   }
 }
 

@@ -1,0 +1,151 @@
+// The structure of a model as plain data, and the buffers that are planned from it.
+#include "lora_train/model/layer_shape.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "lora_train/base/error.h"
+#include "lora_train/model/activation_plan.h"
+#include "lora_train/model/known_shapes.h"
+
+namespace lora_train::model {
+namespace {
+
+constexpr const char* kGemma =
+    R"({"model_type": "gemma3_text", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 6, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 32, "sliding_window": 5})";
+
+AdapterSpec adapter(const std::string& linear, std::int64_t rank, std::int64_t layer = 0) {
+  return {AdapterKind::kLora, layer, linear, rank, 1.0, 0.0};
+}
+
+std::vector<std::string> names_of_layer_0(const ModelConfig& config) {
+  std::vector<std::string> names;
+  for (const auto& spec : expected_tensors(config)) {
+    if (spec.layer == 0) names.push_back(spec.name.substr(layer_prefix(0).size()));
+  }
+  return names;
+}
+
+TEST(LayerShape, ColumnsOfAdaptersLieSideBySideAndComeInWholeSteps) {
+  const ModelConfig config = known_shape("tiny-qwen2");
+  const ModelShape shape = model_shape(config, {adapter("self_attn.q_proj", 2), adapter("self_attn.v_proj", 3)});
+  const ProjectionShape& qkv = shape.layers[0].blocks[0].projections[0];
+  EXPECT_EQ(qkv.num_columns, kColumnStep);
+  ASSERT_EQ(qkv.adapters.size(), 2U);
+  EXPECT_EQ(qkv.adapters[0].column, 0);
+  EXPECT_EQ(qkv.adapters[1].column, 2);
+  EXPECT_EQ(qkv.adapters[1].linear, 2);
+  EXPECT_EQ(saved_buffer(shape.layers[0], "attention.normed").width, config.hidden_size + kColumnStep);
+  EXPECT_EQ(saved_buffer(shape.layers[1], "attention.normed").width, config.hidden_size);
+  const ModelShape wide = model_shape(config, {adapter("self_attn.q_proj", 7), adapter("self_attn.v_proj", 2)});
+  EXPECT_EQ(wide.layers[0].blocks[0].projections[0].num_columns, 2 * kColumnStep);
+}
+
+TEST(LayerShape, AnAdapterOnALinearThatIsNotThereIsRefused) {
+  EXPECT_THROW(model_shape(known_shape("tiny-qwen2"), {adapter("self_attn.qkv_proj", 2)}), ShapeError);
+}
+
+TEST(LayerShape, TensorsStandInTheOrderOfTheForwardPass) {
+  const std::vector<std::string> qwen3 = {"input_layernorm.weight",  "self_attn.q_proj.weight",
+                                          "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+                                          "self_attn.q_norm.weight", "self_attn.k_norm.weight",
+                                          "self_attn.o_proj.weight", "post_attention_layernorm.weight",
+                                          "mlp.gate_proj.weight",    "mlp.up_proj.weight",
+                                          "mlp.down_proj.weight"};
+  EXPECT_EQ(names_of_layer_0(known_shape("tiny-qwen3")), qwen3);
+  const std::vector<std::string> gemma = {"input_layernorm.weight",
+                                          "self_attn.q_proj.weight",
+                                          "self_attn.k_proj.weight",
+                                          "self_attn.v_proj.weight",
+                                          "self_attn.q_norm.weight",
+                                          "self_attn.k_norm.weight",
+                                          "self_attn.o_proj.weight",
+                                          "post_attention_layernorm.weight",
+                                          "pre_feedforward_layernorm.weight",
+                                          "mlp.gate_proj.weight",
+                                          "mlp.up_proj.weight",
+                                          "mlp.down_proj.weight",
+                                          "post_feedforward_layernorm.weight"};
+  EXPECT_EQ(names_of_layer_0(parse_model_config(kGemma, "config.json")), gemma);
+}
+
+TEST(Gemma3Config, ReadsBothSpellingsOfItsRopeAndWindows) {
+  const ModelConfig published = parse_model_config(
+      R"({"model_type": "gemma3_text", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 32, "sliding_window": 5, "sliding_window_pattern": 2,
+          "rope_theta": 500000, "rope_local_base_freq": 70, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})",
+      "config.json");
+  const ModelConfig now = parse_model_config(
+      R"({"model_type": "gemma3_text", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 32, "sliding_window": 5,
+          "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+          "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 500000},
+                              "sliding_attention": {"rope_type": "default", "rope_theta": 70}}})",
+      "config.json");
+  for (const ModelConfig& config : {published, now}) {
+    EXPECT_EQ(config.layer_window, (std::vector<std::int64_t>{5, 0, 5, 0}));
+    EXPECT_EQ(config.rope.type, RopeType::kLinear);
+    EXPECT_EQ(config.rope.theta, 500000);
+    ASSERT_TRUE(config.local_rope.has_value());
+    EXPECT_EQ(config.local_rope->type, RopeType::kDefault);
+    EXPECT_EQ(config.local_rope->theta, 70);
+  }
+  const ModelConfig defaults = parse_model_config(kGemma, "config.json");
+  EXPECT_EQ(defaults.rope.theta, 1e6);
+  EXPECT_EQ(defaults.local_rope->theta, 1e4);
+  EXPECT_EQ(defaults.layer_window, (std::vector<std::int64_t>{5, 5, 5, 5, 5, 0}));
+  EXPECT_TRUE(defaults.tie_word_embeddings);
+}
+
+TEST(Gemma3Config, WhatIsNotComputedIsRefusedByName) {
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    std::string text = kGemma;
+    text.insert(1, std::string("\"") + key + "\": 30.0, ");
+    try {
+      parse_model_config(text, "config.json");
+      FAIL() << key;
+    } catch (const FormatError& error) {
+      EXPECT_NE(std::string(error.what()).find(key), std::string::npos) << error.what();
+    }
+  }
+}
+
+/// Buffers that two layers have in common.
+std::set<std::string> shared_by(const ActivationPlan& plan, std::size_t a, std::size_t b) {
+  std::set<std::string> names;
+  for (std::size_t block = 0; block < plan.layers[a].size(); ++block) {
+    for (std::size_t i = 0; i < plan.layers[a][block].saved.size(); ++i) {
+      const std::int64_t index = plan.layers[a][block].saved[i];
+      const bool is_common = index != ActivationPlan::kNone && index == plan.layers[b][block].saved[i];
+      if (is_common) names.insert(plan.buffers[static_cast<std::size_t>(index)].name);
+    }
+  }
+  return names;
+}
+
+TEST(ActivationPlan, LayersShareWhatTheirRecomputationDoesNotKeep) {
+  const ModelShape shape = model_shape(known_shape("tiny-qwen3"));
+  const auto shared = [&](Recompute mode) {
+    return shared_by(plan_activations(shape, {.max_tokens = 8}, {mode, mode}), 0, 1);
+  };
+  EXPECT_TRUE(shared(Recompute::kOff).empty());
+  EXPECT_EQ(shared(Recompute::kCheap), (std::set<std::string>{"attention.normed", "mlp.normed", "mlp.hidden"}));
+  EXPECT_EQ(shared(Recompute::kGateUp).count("mlp.gate_up"), 1U);
+  EXPECT_EQ(shared(Recompute::kFull).count("attention.qkv"), 1U);
+  const ActivationPlan mixed = plan_activations(shape, {.max_tokens = 8}, {Recompute::kOff, Recompute::kFull});
+  EXPECT_TRUE(shared_by(mixed, 0, 1).empty()) << "a layer that keeps everything shares nothing";
+}
+
+TEST(ActivationPlan, AForwardAloneNeedsOneLayerAndTwoInputs) {
+  const ModelShape shape = model_shape(known_shape("qwen3-0.6b"));
+  const ActivationPlan plan = plan_activations(shape, {.max_tokens = 8, .needs_backward = false}, {});
+  EXPECT_EQ(plan.layers[0][0].input, plan.layers[2][0].input);
+  EXPECT_NE(plan.layers[0][0].input, plan.layers[1][0].input);
+  EXPECT_EQ(plan.layers[0][1].saved, plan.layers[27][1].saved);
+  EXPECT_EQ(plan.d_hidden, ActivationPlan::kNone);
+}
+
+}  // namespace
+}  // namespace lora_train::model
