@@ -1,4 +1,4 @@
-// Text from a model: prompts in, tokens out, with a key-value cache and as many sequences at a time as fit.
+// Text generation: prompts in, tokens out, with a key-value cache and as many sequences at a time as fit.
 // V vocabulary, L layers, K kv heads, E head size.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace lora_train::generate {
 
-/// What a run may take. The cache holds cache_bytes or the longest sequence of a run, whichever is more; a token takes
+/// Memory limits. The cache holds cache_bytes or the longest sequence of a run, whichever is more; a token takes
 /// 2 L K E elements of the compute dtype (cache_bytes_per_token). A sequence reserves prompt + max_new_tokens tokens when
 /// it starts; layers with a sliding window keep all tokens too.
 struct GeneratorLimits {
@@ -25,8 +25,8 @@ struct GeneratorLimits {
 };
 
 struct Prompt {
-  std::vector<std::int32_t> ids;  ///< not empty
-  std::int64_t index = 0;         ///< keys the sampler: its number in the whole file, whatever part of it is asked for
+  std::vector<std::int32_t> ids;    ///< not empty
+  std::int64_t index = 0;           ///< keys the sampler: its index in the whole file, whichever part of it is run
   std::int64_t max_new_tokens = 0;  ///< at least 1
   std::string name = {};            ///< for messages: "prompts.jsonl:3"; empty: "prompt <index>"
 };
@@ -41,22 +41,22 @@ struct GenerateOptions {
 enum class StopReason {
   kStopToken,  ///< the last id is one of stop_ids
   kLength,     ///< max_new_tokens
-  kCaller      ///< on_token said no
+  kCaller      ///< on_token returned false
 };
 
 struct Completion {
   std::vector<std::int32_t> ids;  ///< new tokens, the stop token included
   StopReason reason = StopReason::kLength;
-  double log_probability = 0;  ///< sum over ids of their log probability before temperature and the rest; if asked for
+  double log_probability = 0;  ///< sum of the log-probabilities of ids, before temperature etc.; if requested
 };
 
-/// Called in the thread that called run(). `prompt` is the position in the span of prompts. All may be empty.
+/// Called in the thread of run(). `prompt` is the index in the span of prompts. All may be empty.
 struct GenerateCallbacks {
   /// Every token, the stop token included, as soon as it is known. False ends this completion.
   std::function<bool(std::size_t prompt, std::int32_t id)> on_token = {};
   /// When a completion has ended. Completions end in no particular order.
   std::function<void(std::size_t prompt, const Completion&)> on_done = {};
-  /// The logits [V] that a token is about to be chosen from; position 0 is the first new token. Makes a GPU wait.
+  /// The logits [V] from which the next token is chosen; position 0 is the first new token. Synchronizes with a GPU.
   std::function<void(std::size_t prompt, std::int64_t position, std::span<const float> logits)> on_logits = {};
 };
 
@@ -67,8 +67,8 @@ struct ScoreRequest {
   std::string name = {};                               ///< for messages
 };
 
-/// Tokens and seconds of all runs so far. Prompt tokens are those that were computed. The first new token of a prompt comes
-/// with its last prompt tokens, in prompt_s; decoded_tokens are the other new ones.
+/// Tokens and seconds of all runs so far. Counts computed prompt tokens. The first new token of a prompt is part of its
+/// prefill, in prompt_s; decoded_tokens are the other new ones.
 struct GenerateStats {
   std::int64_t prompt_tokens = 0, new_tokens = 0, decoded_tokens = 0;
   double prompt_s = 0, decode_s = 0;
@@ -77,8 +77,8 @@ struct GenerateStats {
 
 /// Greedy decoding and sampling. Runs where the weights are, in their dtype (fp32 or bf16). Not thread-safe.
 ///
-/// On a CPU a prompt's result does not depend on the other prompts: prompts are computed one by one, and what is decoded
-/// together goes through products whose sums do not depend on the number of rows (kernels/skinny_gemm.h). On a GPU the
+/// On a CPU a prompt's result does not depend on the other prompts: prompts are prefilled one by one, and batched decoding
+/// uses products whose sums do not depend on the number of rows (kernels/skinny_gemm.h). On a GPU the
 /// products of a larger batch may differ in their last bits, and a greedy choice between two nearly equal tokens with
 /// them. The draw for a token is the same everywhere.
 class Generator {
@@ -91,9 +91,9 @@ class Generator {
   Generator& operator=(const Generator&) = delete;
 
   /// Completions in the order of the prompts. All prompts are checked before the first is computed. Throws DataError naming
-  /// the prompt where it is empty, has an id outside of the vocabulary, or is, with its max_new_tokens, longer than
-  /// max_position_embeddings; NumericError naming prompt and position where a logit is not finite; StopError between
-  /// two passes; ConfigError from check_sampling. What has ended before an exception has been given to on_done.
+  /// the prompt if it is empty, has an id outside of the vocabulary, or is, with its max_new_tokens, longer than
+  /// max_position_embeddings; NumericError naming prompt and position if a logit is not finite; StopError between
+  /// two passes; ConfigError from check_sampling. Completions that end before an exception reach on_done.
   std::vector<Completion> run(std::span<const Prompt> prompts, const GenerateOptions& options,
                               const GenerateCallbacks& callbacks = {});
 

@@ -18,12 +18,12 @@ struct Candidate {
   double probability = 0;
 };
 
-/// What may be drawn, most likely first (of equals the lowest id first); probabilities sum to 1. temperature > 0,
+/// The tokens that may be drawn, most likely first (ties: lowest id first); probabilities sum to 1. temperature > 0,
 /// logits [V] finite. Sources: transformers TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper.
 std::vector<Candidate> candidates(std::span<const float> logits, const SamplingOptions& options);
 
-/// The token for a row of finite logits. A draw is a function of the seed, the prompt's index and the position of the
-/// token among the new ones, and of nothing else.
+/// Chooses a token from a row of finite logits. A draw depends only on the seed, the prompt's index and the position of the
+/// token among the new ones.
 std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options, std::int64_t prompt_index,
                           std::int64_t position);
 

@@ -87,10 +87,10 @@ struct AttentionGradients {
   at::Tensor q, k, v;
 };
 
-/// On entry `gradients` says where they may be written, on return where they are: there, or in memory of the backend's own,
+/// On entry `gradients` says where they may be written, on return where they are: there, or in the backend's own memory,
 /// which ends with the last document. A CPU and the reference write what they are given; FlashAttention 2 and the
-/// memory-efficient one never do, cuDNN where it is contiguous: whoever reads them next (qk_norm_rope_backward) reads them
-/// where they lie, without a pass that copies them.
+/// memory-efficient one never do, cuDNN where it is contiguous. qk_norm_rope_backward then reads them where they are, without
+/// a copy.
 void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                         const at::Tensor& out, const at::Tensor& lse, const AttentionLayout& layout,
                         AttentionGradients& gradients);

@@ -14,7 +14,7 @@ void gather_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to)
 /// int64, not negative, distinct below N.
 void scatter_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to);
 
-/// Lists that a device goes through by itself. rows [M] int64, targets [M] int32, weights [M] fp32 or undefined.
+/// Lists that the device iterates over without the host. rows [M] int64, targets [M] int32, weights [M] fp32 or undefined.
 struct RowLists {
   at::Tensor rows, targets, weights;
 };

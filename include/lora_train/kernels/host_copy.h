@@ -7,7 +7,7 @@ class Tensor;
 
 namespace lora_train::kernels {
 
-/// A copy in host memory of its own. From a GPU it is page-locked, up to 8 GiB.
+/// A copy in host memory, page-locked up to 8 GiB when it comes from a GPU.
 at::Tensor host_copy(const at::Tensor& tensor);
 
 }  // namespace lora_train::kernels

@@ -10,14 +10,14 @@
 
 namespace lora_train::lora {
 
-/// adapter_config.json as far as it concerns us.
+/// The part of adapter_config.json that we use.
 struct AdapterConfig {
   LoraOptions options;
   std::string base_model_name_or_path;
 };
 
 /// Throws IoError or FormatError (where = "file: key") for another peft_type, DoRA, biases, modules_to_save, token
-/// rows, layers_to_transform and everything else that we would have to ignore.
+/// rows, layers_to_transform and everything else that we cannot honour.
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 
 /// The text of adapter_config.json; read_adapter_config gives the same options back, with these targets.

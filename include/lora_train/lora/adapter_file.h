@@ -19,8 +19,8 @@ void load_adapter(const std::filesystem::path& folder, const std::vector<model::
 
 enum class SaveDtype { kFloat32, kBFloat16 };
 
-/// Both files, to be written. They point into `parameters` (bf16: hold a copy); NaN and infinity are found while they are
-/// written (NumericError naming the tensor).
+/// Both files, to be written. They point into `parameters` (bf16: hold a copy). Writing throws NumericError, naming the tensor,
+/// for NaN and infinity.
 std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
                                                 const std::vector<std::string>& target_modules,
                                                 const model::Trainables& parameters, SaveDtype dtype);

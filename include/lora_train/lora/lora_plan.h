@@ -27,26 +27,26 @@ struct LoraOptions {
   std::vector<std::pair<std::string, double>> alpha_pattern;
 };
 
-/// What the options say of one linear.
+/// What the options give one linear.
 struct RankAndScale {
   std::int64_t rank = 0;
   double scale = 1.0;  ///< alpha / r, or alpha / sqrt(r) with rsLoRA
 };
 
-/// Of each path ("model.layers.0.self_attn.q_proj"), patterns applied. Throws as plan_adapters does.
+/// For each path ("model.layers.0.self_attn.q_proj"), with patterns applied. Throws as plan_adapters does.
 std::vector<RankAndScale> ranks_and_scales(const LoraOptions& options, const std::vector<std::string>& paths);
 
 /// One adapter per targeted linear, in model order. Throws ConfigError (FormatError for options of a file) when a target
-/// matches no linear, listing the names there are; when a pattern is not a valid regular expression; when a rank is not
+/// matches no linear, listing the existing names; when a pattern is not a valid regular expression; when a rank is not
 /// in 1..kMaxLoraRank.
 std::vector<model::AdapterSpec> plan_adapters(const LoraOptions& options, const model::ModelConfig& config);
 
-/// Looks for entries of rank_pattern and alpha_pattern that have no effect, because they are not the first to match any
-/// targeted linear: ConfigError for options of a profile; a warning for those of a file, which PEFT loads too.
+/// Finds entries of rank_pattern and alpha_pattern without effect, because they are not the first match of any targeted linear.
+/// Throws ConfigError for options of a profile, and warns for those of a file, which PEFT loads too.
 void check_patterns(const LoraOptions& options, const model::ModelConfig& config);
 
-/// The last name parts of the targeted linears, sorted, each once: "down_proj", "q_proj"; or full paths where a short
-/// name would also match a linear that has no adapter. What adapter_config.json's target_modules lists.
+/// The last name parts of the targeted linears, sorted, each once: "down_proj", "q_proj"; or full paths if a short
+/// name would also match a linear without adapter. This is target_modules of adapter_config.json.
 std::vector<std::string> explicit_targets(const std::vector<model::AdapterSpec>& specs,
                                           const model::ModelConfig& config);
 

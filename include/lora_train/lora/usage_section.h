@@ -13,10 +13,10 @@ struct AdapterUse {
   bool is_plain = true;  ///< neither rsLoRA nor rank and alpha patterns
 };
 
-/// "## Use" and what follows to the end of the card: lines to paste for PEFT, vLLM and llama.cpp, and what each refuses.
+/// "## Use" to the end of the card: lines to paste for PEFT, vLLM and llama.cpp, and what each does not support.
 std::string usage_section(const AdapterUse& use);
 
-/// The card with its "## Use" section, which is the last one, replaced; unchanged where it has none of ours.
+/// The card with its "## Use" section, which is the last one, replaced; unchanged if it has no such section.
 std::string with_usage_section(const std::string& card, const AdapterUse& use);
 
 }  // namespace lora_train::lora

@@ -1,4 +1,4 @@
-// Every activation buffer of a forward and backward pass, planned before step 1 from shapes alone: no torch, no weights.
+// Plans every activation buffer of a forward and backward pass before step 1, from shapes alone: no torch, no weights.
 #pragma once
 
 #include <cstdint>
@@ -16,32 +16,32 @@ struct ActivationOptions {
   bool has_dropout = false;
 };
 
-/// Buffers for at most max_tokens tokens. Layers share those that their recomputation does not keep.
+/// Buffers for at most max_tokens tokens. Layers share the buffers that they recompute.
 struct ActivationPlan {
   static constexpr std::int64_t kNone = -1;
   struct Block {
-    std::int64_t input = kNone;       ///< [N, D] residual stream, as index of `buffers`
-    std::vector<std::int64_t> saved;  ///< of BlockShape::saved; kNone where the model has no such buffer
+    std::int64_t input = kNone;       ///< [N, D] residual stream, an index into `buffers`
+    std::vector<std::int64_t> saved;  ///< per BlockShape::saved; kNone if the model has no such buffer
   };
 
   ActivationOptions options;
   std::vector<BufferShape> buffers;
   std::vector<std::vector<Block>> layers;
   std::int64_t final_hidden = kNone;  ///< [N, D] output of the last layer
-  std::int64_t d_hidden = kNone;      ///< [N, D and adapter columns]; without backward kNone, as all below
+  std::int64_t d_hidden = kNone;      ///< [N, D and adapter columns]; kNone without backward, as are all below
   std::int64_t d_input = kNone;       ///< gradient of a projection's input, one buffer for all
   std::int64_t scratch = kNone;       ///< [N, widest input] with dropout
   std::map<std::string, std::int64_t, std::less<>> gradients;  ///< of BlockShape::gradients, by name
 
-  /// Bytes of all buffers where an element of the compute dtype takes `compute_bytes`.
+  /// Bytes of all buffers, with `compute_bytes` per element of the compute dtype.
   std::int64_t bytes(std::int64_t compute_bytes) const;
 };
 
-/// recompute: one entry per layer; not read without backward.
+/// recompute: one entry per layer; ignored without backward.
 ActivationPlan plan_activations(const ModelShape& shape, const ActivationOptions& options,
                                 const std::vector<Recompute>& recompute);
 
-/// The least recomputation whose buffers fit into budget_bytes, the same for every layer; kFull when none does.
+/// The least recomputation, the same for every layer, whose buffers fit into budget_bytes; kFull if none does.
 Recompute choose_recompute(const ModelShape& shape, const ActivationOptions& options, std::int64_t compute_bytes,
                            std::int64_t budget_bytes);
 

@@ -1,4 +1,4 @@
-// The activation buffers of a forward and backward pass in memory (activation_plan.h says which there are).
+// The activation buffers of a forward and backward pass, allocated as activation_plan.h plans them.
 // N tokens, D hidden, C adapter columns of a projection.
 #pragma once
 
@@ -12,15 +12,15 @@
 
 namespace lora_train::model {
 
-/// What a block keeps from forward to backward, cut to the tokens of a batch.
+/// What a block keeps from forward to backward, narrowed to the tokens of a batch.
 struct BlockActivations {
   at::Tensor input;               ///< [N, D] residual stream
-  std::vector<at::Tensor> saved;  ///< of BlockShape::saved; undefined where the model has no such buffer
+  std::vector<at::Tensor> saved;  ///< per BlockShape::saved; undefined if the model has no such buffer
 };
 
 using LayerActivations = std::vector<BlockActivations>;
 
-/// Not thread-safe: a pass overwrites what the one before left.
+/// Not thread-safe: each pass overwrites the buffers of the one before.
 class Activations {
  public:
   /// recompute: one entry per layer. On at::kMeta the buffers have no memory.
@@ -35,7 +35,7 @@ class Activations {
   std::int64_t bytes() const;
 
   at::Tensor final_hidden;  ///< [max_tokens, D] output of the last layer
-  at::Tensor d_hidden;      ///< [max_tokens, D] gradient of the residual stream; adapter columns lie beside it
+  at::Tensor d_hidden;      ///< [max_tokens, D] gradient of the residual stream; adapter columns follow it
   at::Tensor scratch;       ///< [max_tokens, widest input] with dropout
 
   /// Gradient of a projection's input with its columns: [num_tokens, d_input_width()], one buffer for all.

@@ -1,4 +1,4 @@
-// Which linears carry an adapter. Module lora decides it before the model is built; the model makes room for it.
+// Which linears carry an adapter. Module lora decides this before the model is built, and the model makes room for it.
 #pragma once
 
 #include <cstdint>

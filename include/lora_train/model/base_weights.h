@@ -1,5 +1,5 @@
-// Where the weights of a run lie. The format of a stored linear is told by its tensors, one linear at a time; it becomes a
-// compute view through a RowSink (row_sink.h); where the bytes lie until a layer is acquired is the matter of the class.
+// The weights of a run. Three questions are kept apart: the format of a stored linear (per linear, from its tensors), its
+// conversion to a compute view (a RowSink, row_sink.h), and where the bytes live until a layer is acquired (the class).
 #pragma once
 
 #include <c10/core/TensorOptions.h>
@@ -15,15 +15,15 @@ class WeightFiles;
 
 namespace lora_train::model {
 
-/// What is trained besides or instead of adapters.
+/// What is trained apart from adapters.
 enum class TrainedWeights { kNone, kAll };
 
-/// The trained tensors of a run: A and B of every adapter under PEFT's names, or (kAll) every weight under its Hugging Face
-/// name. Their values are zero. On at::kMeta they have no memory.
+/// The trained tensors of a run: A and B of every adapter under PEFT's names, or with kAll every weight under its Hugging
+/// Face name. Values start at zero. On at::kMeta they have no memory.
 Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
                            at::Device device = at::kCPU);
 
-/// Of the same: their elements.
+/// The number of elements of the same tensors.
 std::int64_t num_trained(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained);
 
 struct WeightOptions {
@@ -32,7 +32,7 @@ struct WeightOptions {
   TrainedWeights trained = TrainedWeights::kNone;
 };
 
-/// Layers in compute layout, adapter columns beside them, bound to the trained tensors that change them.
+/// Layers in compute layout with their adapter columns, bound to the trained tensors behind them.
 class ComputeWeights : public BaseWeights {
  public:
   LayerWeights& acquire(int64_t layer, Pass) override { return layers_[static_cast<std::size_t>(layer)]; }
@@ -47,14 +47,14 @@ class ComputeWeights : public BaseWeights {
                  const WeightOptions& options);
 
   using Load = std::function<void(const std::string& name, const at::Tensor& target)>;
-  /// Memory for a layer, filled by `load`, which is given each tensor of the checkpoint and its place.
+  /// Allocates a layer and calls `load` for each of its checkpoint tensors, with the tensor to fill.
   void fill_layer(int64_t layer, const Load& load);
   void fill_outer(const Load& load);
   void write_columns(int64_t layer);
-  /// Biases as they are computed with: times output_scale.
+  /// Multiplies biases by output_scale, as the forward expects them.
   static void scale_biases(LayerWeights& layer);
   void drop_layer(int64_t layer);
-  /// For full fine-tuning, after all layers are there.
+  /// For full fine-tuning, after all layers are filled.
   void bind_trained_weights();
 
   const ModelConfig config_;
@@ -73,14 +73,14 @@ class ComputeWeights : public BaseWeights {
   std::vector<MasterCopy> copies_;  ///< in full fine-tuning: compute = scale * master
 };
 
-/// All weights in the memory of the device.
+/// Keeps all weights in device memory.
 class ResidentWeights : public ComputeWeights {
  public:
-  /// Copies every weight out of `files` (checked before by check_weights) into compute dtype, by several threads, and
-  /// releases the mapped pages behind it. With kAll the masters are filled as well. Throws StopError.
+  /// Copies every weight out of `files` (already checked by check_weights) into the compute dtype, in several threads, and
+  /// releases the mapped pages afterwards. With kAll it fills the masters too. Throws StopError.
   ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                   const WeightOptions& options, const storage::WeightFiles& files);
-  /// Without files: the content is undefined, for whoever fills it. On at::kMeta nothing is allocated.
+  /// Without files: the caller fills the undefined content. On at::kMeta nothing is allocated.
   ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                   const WeightOptions& options);
 
@@ -88,8 +88,8 @@ class ResidentWeights : public ComputeWeights {
   void fill(const Load& load);
 };
 
-/// One decoder layer in memory at a time, on the CPU: acquire() reads it from the files and writes the adapter columns,
-/// release() forgets it. For one pass over a model that need not fit.
+/// Keeps one decoder layer in memory at a time, on the CPU: acquire() reads it from the files and writes the adapter columns,
+/// release() frees it. For a single pass over a model that may not fit into memory.
 class StreamedWeights : public ComputeWeights {
  public:
   /// `files` outlives the object.

@@ -8,13 +8,13 @@
 
 namespace lora_train::model {
 
-/// Where the backward stops: layers below first_layer have nothing to train, nor has the embedding unless said.
+/// Where the backward stops: nothing below first_layer is trained, and the embedding only if `embedding` is set.
 struct FirstNeeded {
   int64_t first_layer = 0;
   bool embedding = false;
 };
 
-/// A model ready to run. Not thread-safe.
+/// A model that is ready to run. Not thread-safe.
 struct Decoder {
   ModelConfig config;
   ModelShape shape;
@@ -27,26 +27,26 @@ struct Decoder {
   kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< of layers with a window
 };
 
-/// cos and sin for positions below max_positions, which check_rope_supported has passed. Made on the host: the same on every
-/// device.
+/// cos and sin for positions below max_positions, which check_rope_supported has accepted. Computed on the host, so every device
+/// gets the same numbers.
 RopeTables make_rope(const ModelConfig& config, int64_t max_positions, at::Device device);
 
-/// What the embedding is multiplied by when it is computed in `dtype`.
+/// The factor of the embedding when it is computed in `dtype`.
 double embedding_scale(const ModelConfig& config, at::ScalarType dtype);
 
-/// `weights` must outlive the decoder. `shape`: with the adapters that the weights have room for.
+/// `weights` must outlive the decoder. `shape` includes the adapters that the weights have room for.
 Decoder make_decoder(const ModelConfig& config, const ModelShape& shape, BaseWeights& weights, at::ScalarType dtype,
                      int64_t max_seq_len, const FirstNeeded& first_needed);
 
-/// The layers, one after the other: activations.layer(0).input [N, D] is filled; the result is activations.final_hidden.
+/// Runs all layers. The caller has filled activations.layer(0).input [N, D]; the result is activations.final_hidden.
 void forward_layers(const ForwardPass& pass, BaseWeights& weights, Activations& activations, int64_t num_tokens);
 
-/// Embedding and all layers; the result is activations.final_hidden [N, D]. At most activations.max_tokens() tokens.
+/// Runs embedding and all layers; the result is activations.final_hidden [N, D]. At most activations.max_tokens() tokens.
 /// use_adapter false: the base model, from the same weights; no backward may follow.
 void decoder_forward(Decoder& decoder, const Batch& batch, Activations& activations, bool use_adapter = true);
 
-/// Gradients of everything that is trained, added to its buffers. activations.d_hidden [N, D] holds the gradient of
-/// final_hidden and is used up. `activations` as decoder_forward left them.
+/// Adds the gradients of all trained tensors to their buffers. activations.d_hidden [N, D] holds the gradient of final_hidden
+/// and is overwritten. `activations` must be as decoder_forward left them.
 void decoder_backward(Decoder& decoder, const Batch& batch, Activations& activations);
 
 }  // namespace lora_train::model

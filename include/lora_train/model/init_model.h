@@ -12,18 +12,18 @@ namespace lora_train::model {
 
 struct InitModelRequest {
   std::filesystem::path config;     ///< a config.json, or a folder that holds one
-  std::filesystem::path tokenizer;  ///< folder whose tokenizer files are copied; empty = none are
+  std::filesystem::path tokenizer;  ///< copies the tokenizer files of this folder; empty = none
   std::filesystem::path output_dir;
   std::uint64_t seed = 42;
   storage::DType dtype = storage::DType::kBF16;   ///< kBF16, kF16 or kF32; also written to config.json
-  std::uint64_t max_shard_bytes = 5'000'000'000;  ///< of tensor data in one file; a larger tensor has its own
-  bool overwrite = false;                         ///< replaces the files it writes, and older weights beside them
+  std::uint64_t max_shard_bytes = 5'000'000'000;  ///< of tensor data per file; a larger tensor gets its own file
+  bool overwrite = false;                         ///< replaces the files it writes, and deletes older weights
 };
 
 struct InitModelResult {
   std::int64_t num_parameters = 0;
   std::uint64_t weight_bytes = 0;
-  std::vector<std::string> files;  ///< names written, in order; config.json comes last
+  std::vector<std::string> files;  ///< names in the order written; config.json is last
 };
 
 /// Draws every linear, embedding and head from an approximate normal distribution (a sum of eight uniforms) with mean 0
@@ -32,8 +32,8 @@ struct InitModelResult {
 /// folder without tokenizer files, IoError, and ConfigError for an output folder that is not empty without `overwrite`.
 InitModelResult init_model(const InitModelRequest& request);
 
-/// The text of a config.json with "dtype" (or "torch_dtype", where that is what stands there) for these weights: BF16, F16
-/// or F32. All else stays, in its order.
+/// The text of a config.json with "dtype" (or "torch_dtype", if it has that) set for these weights: BF16, F16 or F32.
+/// Everything else stays, in its order.
 std::string config_text_with_dtype(const std::string& text, storage::DType dtype);
 
 /// Elements [begin, begin + count) of such a tensor, before rounding to the dtype.

@@ -1,4 +1,4 @@
-// Published models by their sizes alone, for measurements without files. No torch.
+// The sizes of published models, for measurements without files. No torch.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace lora_train::model {
 /// Names of all shapes: "qwen2.5-7b", ..., and small ones for tests.
 std::vector<std::string> known_shapes();
 
-/// The config of one of them. Throws ConfigError (where = "--shape") that lists them all for another name.
+/// The config of one of them. For any other name throws ConfigError (where = "--shape") that lists them all.
 ModelConfig known_shape(std::string_view name);
 
 }  // namespace lora_train::model

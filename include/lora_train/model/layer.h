@@ -1,5 +1,5 @@
-// A decoder layer: its blocks one after the other, forward and backward, without autograd. Training, evaluation,
-// generation and merge run the same code; they differ in the ForwardPass.
+// A decoder layer: runs its blocks in order, forward and backward, without autograd. Training, evaluation, generation and
+// merge run the same code and differ only in the ForwardPass.
 // N tokens, D hidden, H heads, K kv heads, E head size.
 #pragma once
 
@@ -21,20 +21,20 @@ struct QkvViews {
 class AttentionPass {
  public:
   virtual ~AttentionPass() = default;
-  /// out [N, H, E] and, where a backward follows, lse [N, H] are written.
+  /// Writes out [N, H, E] and, if a backward follows, lse [N, H].
   virtual void forward(int64_t layer, const QkvViews& qkv, at::Tensor& out, at::Tensor& lse) = 0;
 };
 
-/// Attention of each document to itself, with its backward.
+/// Attention within each document, with its backward.
 class DocumentAttention : public AttentionPass {
  public:
-  /// `windowed`: the backend of layers with a sliding window. All outlive the object.
+  /// `windowed` is the backend of layers with a sliding window. All arguments outlive the object.
   DocumentAttention(const ModelConfig& config, const Batch& batch, kernels::AttentionBackend backend,
                     kernels::AttentionBackend windowed)
       : config_(config), batch_(batch), backend_(backend), windowed_(windowed) {}
 
   void forward(int64_t layer, const QkvViews& qkv, at::Tensor& out, at::Tensor& lse) override;
-  /// gradients: places for those of q, k and v; a backend may leave them in memory of its own instead.
+  /// `gradients`: buffers for those of q, k and v; a backend may return its own memory instead.
   void backward(int64_t layer, const at::Tensor& d_out, const QkvViews& qkv, const at::Tensor& out,
                 const at::Tensor& lse, kernels::AttentionGradients& gradients) const;
 
@@ -53,7 +53,7 @@ struct RopeTables {
   }
 };
 
-/// What a forward pass reads beside weights and activations.
+/// What a forward pass reads besides weights and activations.
 struct ForwardPass {
   const ModelConfig& config;
   const ModelShape& shape;
@@ -63,19 +63,19 @@ struct ForwardPass {
   LinearPass linear{};
 };
 
-/// What a backward pass reads beside that.
+/// What a backward pass reads in addition.
 struct BackwardPass {
-  const ForwardPass& forward;  ///< as in the forward
+  const ForwardPass& forward;  ///< the one of the forward
   const DocumentAttention& attention;
   const Activations& buffers;
 };
 
-/// One layer from its input to `output` [N, D], which is another buffer. Fills the rest of `saved`.
+/// Computes one layer from its input to `output` [N, D], a different buffer. Fills the rest of `saved`.
 void layer_forward(const ForwardPass& pass, const LayerWeights& weights, int64_t layer, LayerActivations& saved,
                    at::Tensor& output);
 
-/// d_hidden [N, D]: gradient of the layer's output on entry, of its input on return (when need_input_grad). Computes again
-/// what the layer's recomputation did not keep.
+/// d_hidden [N, D]: gradient of the layer's output on entry, of its input on return (when need_input_grad). Recomputes what
+/// the layer did not keep.
 void layer_backward(const BackwardPass& pass, LayerWeights& weights, int64_t layer, LayerActivations& saved,
                     at::Tensor& d_hidden, bool need_input_grad);
 

@@ -1,6 +1,6 @@
-// What a model is made of, as plain data: the linears, norms and buffers of every block of every layer. Everything that
-// depends on the structure of a model derives from it: expected tensors, adapters, trained parameters, activations, the
-// memory plan, generation, merge and bench. No torch, no weights.
+// The structure of a model as plain data: the linears, norms and buffers of every block of every layer. Expected tensors,
+// adapters, trained parameters, activations, the memory plan, generation, merge and bench derive from it. No torch, no
+// weights.
 // N tokens, D hidden, O outputs, C adapter columns.
 #pragma once
 
@@ -14,22 +14,22 @@
 
 namespace lora_train::model {
 
-/// What a layer keeps for its backward (gradient_checkpointing). All give the same numbers.
+/// How much of a layer's forward is recomputed in the backward (gradient_checkpointing). All modes give the same numbers.
 enum class Recompute {
-  kOff,     ///< everything
-  kCheap,   ///< norms and activation functions are computed again
+  kOff,     ///< nothing: all buffers are kept
+  kCheap,   ///< norms and activation functions
   kGateUp,  ///< and the product of gate|up
-  kFull     ///< only the layer's input is kept
+  kFull     ///< everything: only the layer's input is kept
 };
 
-/// Where the backward of a projection leaves dS, and with it the form of that backward.
+/// Where the backward of a projection puts dS, which determines the form of that backward.
 enum class GradientColumns {
-  kBesideInput,  ///< [dx | dS] in one GEMM; adding dS A reads and writes dx once more: 4 D bytes a token in bf16
-  kBesideOutput  ///< [dy | dS]: dx needs nothing more; making dS reads dy once more: 2 O bytes
+  kBesideInput,  ///< [dx | dS] in one GEMM; adding dS A reads and writes dx once more: 4 D bytes per token in bf16
+  kBesideOutput  ///< [dy | dS]: dx needs nothing more; computing dS reads dy once more: 2 O bytes
 };
 
-/// Adapter columns come in multiples of this: rows of bf16 buffers stay aligned to 16 bytes whatever the ranks are.
-/// Columns of no adapter are zero.
+/// Adapter columns come in multiples of this, so that rows of bf16 buffers stay aligned to 16 bytes for any rank. Unused
+/// columns are zero.
 constexpr std::int64_t kColumnStep = 8;
 
 /// The sizes of a projection: one or more linears over one input, computed as one product.
@@ -39,7 +39,7 @@ struct ProjectionSizes {
   GradientColumns gradient_columns = GradientColumns::kBesideInput;
   double output_scale = 1;  ///< the product and its bias are multiplied by it (Granite's residual_multiplier)
 
-  /// Columns of the buffers of the input, and of the gradients of input and output.
+  /// Widths of the buffers of the input, and of the gradients of input and output, adapter columns included.
   std::int64_t input_width() const { return in_features + num_columns; }
   std::int64_t d_input_width() const {
     return in_features + (has_columns(GradientColumns::kBesideInput) ? num_columns : 0);
@@ -56,7 +56,7 @@ struct LinearShape {
   std::int64_t out_begin = 0, out_features = 0;
 };
 
-/// Where an adapter lies in its projection.
+/// The place of an adapter in its projection.
 struct AdapterPlace {
   AdapterSpec spec;
   std::int64_t index = 0;   ///< among all adapters of the model
@@ -70,15 +70,15 @@ struct ProjectionShape : ProjectionSizes {
   std::vector<AdapterPlace> adapters;
 };
 
-/// A norm weight. Size 0: this model has none in this place.
+/// A norm weight. Size 0: this model has no norm here.
 struct NormShape {
   std::string name;  ///< below its layer: "input_layernorm"
   std::int64_t size = 0;
-  std::int64_t after = 0;  ///< how many projections of its block are computed before it
+  std::int64_t after = 0;  ///< number of projections of its block that are computed before it
 };
 
 enum class ElementType {
-  kCompute,  ///< the dtype that the run computes in
+  kCompute,  ///< the compute dtype of the run
   kFloat     ///< fp32
 };
 
@@ -89,7 +89,7 @@ struct BufferShape {
     kVector,     ///< [N]; width is 1
     kTokenLast,  ///< [width, N]
   };
-  /// The least recomputation with which layers share it; kNever: each layer keeps its own.
+  /// The least recomputation at which layers share this buffer; kNever: each layer keeps its own.
   enum class Shared { kCheap, kGateUp, kFull, kNever };
   static constexpr std::int64_t kNoProjection = -1;
 
@@ -98,26 +98,26 @@ struct BufferShape {
   ElementType type = ElementType::kCompute;
   Shared shared = Shared::kFull;
   Layout layout = Layout::kRows;
-  /// The projection of the block that reads it (saved) or whose output it is the gradient of (gradients): adapter columns
-  /// lie beside it, and are counted in `width`.
+  /// The projection of the block that reads it (saved), or whose output gradient it is (gradients). Adapter columns follow its
+  /// features and count in `width`.
   std::int64_t projection = kNoProjection;
 };
 
 enum class BlockKind { kAttention, kMlp };
 
-/// One block of a layer: a residual branch. What stands at which index of the lists is the block's own matter
+/// One block of a layer: a residual branch. The block itself defines what each index of the lists means
 /// (src/model/blocks).
 struct BlockShape {
   BlockKind kind = BlockKind::kAttention;
   std::string name;              ///< for reports: "attention"
-  bool has_output_norm = false;  ///< its output is normed before it is added to the residual stream
+  bool has_output_norm = false;  ///< normalises its output before adding it to the residual stream
   std::vector<ProjectionShape> projections;
   std::vector<NormShape> norms;
   std::vector<BufferShape> saved;      ///< kept from forward to backward, besides the block's input
   std::vector<BufferShape> gradients;  ///< scratch of the backward, shared by all layers under its name
 };
 
-/// Its blocks, in the order in which they are computed.
+/// The blocks of a layer, in the order of the forward pass.
 struct LayerShape {
   std::vector<BlockShape> blocks;
 };
@@ -137,16 +137,16 @@ struct ModelShape {
   }
 };
 
-/// The structure of the model, with room for these adapters. Throws ShapeError for a spec that names no linear of it.
+/// The structure of the model, with room for these adapters. Throws ShapeError for a spec that names no linear of the model.
 ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters = {});
 
 /// Names of the linears of a layer, in Hugging Face order: "self_attn.q_proj", ..., "mlp.down_proj".
 std::vector<std::string> linear_names(const ModelConfig& config, std::int64_t layer);
 
-/// A buffer of BlockShape::saved by its name. Throws ShapeError where there is none.
+/// A buffer of BlockShape::saved by its name. Throws ShapeError if there is none.
 const BufferShape& saved_buffer(const LayerShape& layer, std::string_view name);
 
-/// "model.layers.3.": what the names of a layer begin with.
+/// The prefix of a layer's names: "model.layers.3.".
 std::string layer_prefix(std::int64_t layer);
 
 }  // namespace lora_train::model

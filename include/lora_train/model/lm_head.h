@@ -1,12 +1,12 @@
-// From the last layer's output to logits and back: final norm, output head, logit scale. Training, evaluation, generation and
-// the check of a merge share it. m rows, D hidden, V vocabulary.
+// From the last layer's output to logits and back: final norm, output head, logit scale. Shared by training, evaluation,
+// generation and the check of a merge. m rows, D hidden, V vocabulary.
 #pragma once
 
 #include "lora_train/model/weights.h"
 
 namespace lora_train::model {
 
-/// `weights` outlive it.
+/// `weights` must outlive it.
 struct LmHead {
   OuterWeights& weights;
   double norm_eps = 1e-6;
@@ -15,7 +15,7 @@ struct LmHead {
 };
 LmHead lm_head_of(const ModelConfig& config, OuterWeights& weights);
 
-/// Buffers of m rows, one dtype but for rstd (fp32; fp64 for fp64) and logits (that dtype, or fp32 for bf16).
+/// Buffers of m rows, in one dtype except rstd (fp32; fp64 for fp64) and logits (that dtype, or fp32 for bf16).
 struct LmHeadRows {
   at::Tensor hidden;  ///< [m, D] the last layer's output; kept for the backward
   at::Tensor normed;  ///< [m, D] what the head sees
@@ -29,8 +29,8 @@ void lm_head_forward(const LmHead& head, LmHeadRows& rows, bool use_adapter = tr
 /// Logits [m, V] fp32 of hidden [m, D], in new memory.
 at::Tensor lm_head_logits(const LmHead& head, const at::Tensor& hidden, bool use_adapter, Product product);
 
-/// rows: of a forward with the adapter, but logits hold their gradient, which is used up. Writes d_hidden [m, D] and adds the
-/// gradients of norm, head and trainable rows where they are defined. d_normed [m, D]: workspace.
+/// rows: from a forward with the adapter, with logits replaced by their gradient, which is overwritten. Writes d_hidden [m, D]
+/// and adds the gradients of norm, head and trainable rows if they are defined. d_normed [m, D]: workspace.
 void lm_head_backward(const LmHead& head, LmHeadRows& rows, at::Tensor& d_normed, at::Tensor& d_hidden);
 
 }  // namespace lora_train::model

@@ -1,4 +1,4 @@
-// Log-probabilities of supervised tokens and their gradients, in chunks of rows: logits of a whole batch never exist.
+// Log-probabilities of supervised tokens and their gradients, in chunks of rows, so that the logits of a whole batch never exist.
 // M supervised rows, m rows of a chunk, D hidden, V vocabulary.
 #pragma once
 
@@ -14,7 +14,7 @@ struct LossSums {
   int64_t num_tokens = 0;   ///< M
   int64_t num_correct = 0;  ///< target is the most likely token
   /// Calibration: per bin of 15 over the confidence of the most likely token: tokens, sum of confidence, correct.
-  /// Where the logits are not finite the confidence is NaN and counts in the last bin.
+  /// If the logits are not finite, the confidence is NaN and counts in the last bin.
   struct Bin {
     int64_t count = 0;
     double confidence = 0;
@@ -25,16 +25,15 @@ struct LossSums {
 
 struct LossHeadOptions {
   double norm_eps = 1e-6;
-  int64_t max_rows = 0;        ///< supervised rows of the largest batch
-  bool needs_backward = true;  ///< false: for evaluate() alone
-  int64_t chunk_bytes =
-      int64_t{256} << 20;    ///< logits of a chunk take about this; a GEMM of few rows mostly packs the head
-  bool has_weights = false;  ///< batches of train_next() have weights
+  int64_t max_rows = 0;                      ///< supervised rows of the largest batch
+  bool needs_backward = true;                ///< false: only evaluate() is used
+  int64_t chunk_bytes = int64_t{256} << 20;  ///< approximate; GEMMs of few rows mostly pack the head
+  bool has_weights = false;                  ///< the batches of train_next() have weights
   double logit_scale = 1;
   double norm_weight_offset = 0;
 };
 
-/// Its buffers are made once; those with logits hold a chunk. Not thread-safe.
+/// Allocates its buffers once; those of logits hold one chunk. Not thread-safe.
 class LossHead {
  public:
   /// Buffers have dtype and device of `weights`, which outlive the head.
@@ -47,8 +46,8 @@ class LossHead {
   void train(const at::Tensor& hidden, const Batch& batch, const at::Tensor& denominator, at::Tensor& loss_sum,
              at::Tensor& d_hidden);
 
-  /// The same in parts that a device can replay: begin() and then train_next() num_chunks() times, each for the next
-  /// chunk_rows() entries of batch.supervised, counted on the device. These entries must be there: a batch class.
+  /// The same in parts that a graph can replay: begin(), then num_chunks() times train_next(), each for the next chunk_rows()
+  /// entries of batch.supervised, counted on the device. The list must have room for whole chunks, as in a batch class.
   void begin(at::Tensor& d_hidden);
   void train_next(const at::Tensor& hidden, const Batch& batch, const at::Tensor& denominator, at::Tensor& loss_sum,
                   at::Tensor& d_hidden);

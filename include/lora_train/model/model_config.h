@@ -1,5 +1,5 @@
-// What config.json of a Hugging Face folder says, checked and with the defaults of its family, and the weights such a
-// model has. Plain data without torch: `plan`, `init-model` and the engine share it.
+// The config.json of a Hugging Face folder, checked and completed with the defaults of its family, and the weights such a model
+// has. Plain data without torch, shared by `plan`, `init-model` and the engine.
 // Letters: D hidden, H heads, K kv heads, E head dim, F ffn, V vocabulary.
 #pragma once
 
@@ -22,8 +22,8 @@ enum class Family { kQwen2, kQwen3, kMistral, kLlama, kGemma3, kGranite };
 /// "qwen2", "qwen3", "mistral", "llama", "gemma3_text", "granite": model_type in config.json.
 std::string_view family_name(Family family);
 
-/// dynamic and longrope change with the longest row of a batch once it passes the original length, so that a row's
-/// result would depend on its batch mates: they work up to that length only (check_rope_supported).
+/// dynamic and longrope change with the longest row of a batch once that passes the original length, so a row's result would
+/// depend on its batch. They are supported up to that length only (check_rope_supported).
 enum class RopeType { kDefault, kLinear, kDynamic, kYarn, kLongrope, kLlama3 };
 /// "default", "linear", ...: rope_type in config.json.
 std::string_view rope_type_name(RopeType type);
@@ -68,9 +68,9 @@ struct ModelConfig {
   std::vector<std::int64_t> eos_token_ids;
 };
 
-/// Reads folder/config.json. Absent optional keys take the default of transformers' class; null and absent are told
-/// apart. Throws IoError, or FormatError (where = "file: key"): a key missing, of a wrong type or range, sizes that do
-/// not fit together, and everything this program does not compute (another architecture or activation, quantised
+/// Reads folder/config.json. Absent optional keys take the default of transformers' class; null differs from absent.
+/// Throws IoError, or FormatError (where = "file: key"): a key missing, of a wrong type or range, sizes that do
+/// not fit together, and everything this program does not support (another architecture or activation, quantised
 /// weights, other attention or RoPE kinds), by name and with what is supported.
 ModelConfig read_model_config(const std::filesystem::path& folder);
 /// The same from text; `path` is for messages.
@@ -92,15 +92,15 @@ std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
 std::int64_t num_parameters(const ModelConfig& config);
 
 /// Compares the files with expected_tensors before anything is allocated: presence, shape, dtype (F32, F16, BF16).
-/// Unexpected tensors are warned of; rotary inv_freq buffers and a tied head that stands in the file too are left out.
+/// Warns of unexpected tensors, except rotary inv_freq buffers and a tied head that is stored as well.
 /// Throws FormatError (where = "file: tensor") for the first tensor that is missing, misshapen or of another dtype.
 void check_weights(const ModelConfig& config, const storage::WeightFiles& weights);
 
-/// Throws FormatError (file: key) where rows of max_seq_len tokens need more than this RoPE type can give.
+/// Throws FormatError (file: key) if rows of max_seq_len tokens are longer than this RoPE type supports.
 void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len);
 /// Inverse frequencies [E/2], computed in fp32 as transformers does (modeling_rope_utils.py); pair i is (i, i + E/2).
 std::vector<float> rope_inv_freq(const ModelConfig& config);
-/// What cos and sin are multiplied by (yarn, longrope; 1 otherwise).
+/// The factor of cos and sin (yarn, longrope; 1 otherwise).
 double rope_attention_factor(const ModelConfig& config);
 
 }  // namespace lora_train::model

@@ -1,10 +1,10 @@
-// A linear with several outputs over one input (q|k|v, o, gate|up, down), and its LoRA adapters. Training, evaluation,
-// generation and merge compute it here.
+// One or more linears over one input (q|k|v, o, gate|up, down), with their LoRA adapters, computed as one product. Training,
+// evaluation, generation and merge share this code.
 //
 // N tokens, D input features, O outputs of all parts, C columns: the ranks of its adapters, rounded up to kColumnStep.
-// The input buffer is [x | S] with S = x A^T. Where base and adapter have one type, they lie in one matrix
-// [W | sB ; A | 0], and y = [x | S] [W | sB]^T is base plus LoRA in one GEMM. Elsewhere (a base in another format) the base
-// product comes first, and S (sB)^T is added to it. The fused backward has two forms (docs/performance.md):
+// The input buffer is [x | S] with S = x A^T. If base and adapter share a dtype, they form one matrix [W | sB ; A | 0], and
+// y = [x | S] [W | sB]^T is base plus LoRA in one GEMM. Otherwise (a base in another format) the base product comes first,
+// and S (sB)^T is added to it. The fused backward has two forms (docs/performance.md):
 // [dx | dS] = dy [W | sB], then dx += dS A; or dS = dy sB first, then dx = [dy | dS] [W ; A].
 #pragma once
 
@@ -52,7 +52,7 @@ struct Projection : ProjectionSizes {
   }  ///< A
 };
 
-/// What dropout masks of this micro-batch are drawn from; p = 0 everywhere when off (evaluation).
+/// The inputs of this micro-batch's dropout masks; when disabled (evaluation), no mask is applied.
 struct DropoutContext {
   bool enabled = false;
   at::Tensor keys;                            ///< [adapters of the model, 2] int32: kernels/dropout.h
@@ -61,10 +61,10 @@ struct DropoutContext {
 
 enum class Product {
   kGemm,
-  kSkinny  ///< for a few rows, each of which gets the same bits in any company (kernels/skinny_gemm.h)
+  kSkinny  ///< for few rows; a row gets the same bits in any batch (kernels/skinny_gemm.h)
 };
 
-/// How linears are computed in a forward pass.
+/// How a forward pass computes linears.
 struct LinearPass {
   DropoutContext dropout{};
   at::Tensor scratch{};     ///< [N, >= D] with dropout
@@ -72,7 +72,7 @@ struct LinearPass {
   Product product = Product::kGemm;
 };
 
-/// Writes sB and A beside the weight. To be called when the masters have changed.
+/// Writes sB and A beside the weight. Call it after the masters have changed.
 void write_adapter_columns(Projection& projection);
 
 /// Fills the last C columns of input [N, D + C], whose first D columns hold x.
@@ -83,7 +83,7 @@ void fill_adapter_columns(const Projection& projection, at::Tensor& input, const
 void projection_forward(const Projection& projection, const at::Tensor& input, const at::Tensor& residual,
                         at::Tensor& y, const LinearPass& pass);
 
-/// Gradients, with the adapter. d_output [N, d_output_width()]: dy in its first O columns, the rest is scratch; input as in
+/// Gradients, with the adapter. d_output [N, d_output_width()]: dy in its first O columns, scratch in the rest; input as in
 /// the forward. d_input [N, d_input_width()]: its first D columns become dx when need_input_grad, the rest is scratch. Adds
 /// to every defined gradient of the projection.
 void projection_backward(Projection& projection, const at::Tensor& input, at::Tensor& d_output, at::Tensor& d_input,

@@ -1,19 +1,19 @@
-// Where rows of a stored tensor go while the files are read.
+// The destination of a stored tensor's rows while files are read.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace lora_train::model {
 
-/// Takes a tensor row by row. Called from several threads at once, each with rows of its own, in no particular order; on a
-/// GPU in a stream of the reader.
+/// Receives a tensor in ranges of rows: from several threads at once, each with different rows, in any order; on a GPU, on the
+/// reader's stream.
 class RowSink {
  public:
   virtual ~RowSink() = default;
-  /// Rows [begin, begin + rows.size(0)), in the dtype of the file, on the sink's device. `rows` is gone when this returns
-  /// (on a GPU: when the stream is past this point).
+  /// Rows [begin, begin + rows.size(0)), in the dtype of the file, on the sink's device. `rows` is valid until this returns (on
+  /// a GPU: until the stream has passed this point).
   virtual void accept(int64_t begin, const at::Tensor& rows) = 0;
-  /// After the last row, from the thread that brought it.
+  /// Called after the last row, by the thread that delivered it.
   virtual void finish() {}
 };
 

@@ -22,11 +22,11 @@ void copy_elements(const storage::TensorEntry& entry, std::string_view bytes, co
 /// A tensor to write: contiguous on the CPU, must outlive the write.
 storage::TensorToWrite tensor_to_write(std::string name, const at::Tensor& tensor);
 
-/// The same, looked through when it is written: NumericError, naming the tensor, rather than save NaN or infinity. fp32
-/// or bf16.
+/// The same for fp32 or bf16, checked while it is written: throws NumericError naming the tensor instead of saving NaN or
+/// infinity.
 storage::TensorToWrite finite_tensor_to_write(std::string name, const at::Tensor& tensor);
 
-/// All values in `type` (fp32 or bf16) under the parameters' names, to be written like that. bf16 is a copy, made here.
+/// All values under the parameters' names, to be written as `type` (fp32 or bf16). bf16 makes a copy.
 std::vector<storage::TensorToWrite> values_to_write(const Trainables& parameters, at::ScalarType type);
 
 }  // namespace lora_train::model

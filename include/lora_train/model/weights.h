@@ -1,5 +1,5 @@
-// Frozen weights as the layers compute with them, and where they come from. Layer code never owns weights: it acquires
-// them from BaseWeights and releases them, so that a source can read, decode or gather them when they are needed.
+// Frozen weights as layers compute with them, and their source. Layer code never owns weights: it acquires them from
+// BaseWeights and releases them, so that a source can read, decode or gather them on demand.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,11 +13,11 @@ namespace lora_train::model {
 
 /// A norm weight with its gradient (undefined when frozen).
 struct NormWeight {
-  at::Tensor weight;  ///< [D] or [E] compute dtype; undefined where the model has no such norm
+  at::Tensor weight;  ///< [D] or [E] compute dtype; undefined if the model has no such norm
   at::Tensor grad;    ///< fp32, added to
 };
 
-/// Of BlockShape::projections and ::norms, in the same order.
+/// The weights of a block, in the order of BlockShape::projections and ::norms.
 struct BlockWeights {
   std::vector<Projection> projections;
   std::vector<NormWeight> norms;
@@ -39,17 +39,17 @@ enum class Pass { kForward, kBackward };
 class BaseWeights {
  public:
   virtual ~BaseWeights() = default;
-  /// The layer's weights, adapter columns written. Valid until release of the same layer and pass.
+  /// The layer's weights, with adapter columns written. Valid until the same layer and pass are released.
   virtual LayerWeights& acquire(int64_t layer, Pass pass) = 0;
   virtual void release(int64_t layer, Pass pass) = 0;
   /// The same for embedding, final norm and head.
   virtual OuterWeights& acquire_outer(Pass pass) = 0;
   virtual void release_outer(Pass pass) = 0;
-  /// Masters (of adapters, or of the weights) have changed: what was derived from them must be written anew.
+  /// Call after masters (of adapters or weights) have changed: writes everything derived from them again.
   virtual void refresh() = 0;
 };
 
-/// Holds the weights of a layer while it lives.
+/// Acquires the weights of a layer, and releases them at the end of the scope.
 class AcquiredLayer {
  public:
   AcquiredLayer(BaseWeights& weights, int64_t layer, Pass pass)

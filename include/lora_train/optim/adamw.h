@@ -12,10 +12,10 @@
 namespace lora_train::optim {
 
 /// One fused pass over flat buffers. params, grads, exp_avg, exp_avg_sq: [n] fp32 (fp64), contiguous.
-/// scalars: step_scalars.h; read are kLearningRate, kBeta1Correction, kBeta2Correction, kClipFactor and kNonFinite: when
-/// that is set, nothing is written. `blocks` cover the buffers in order, each with the learning rate times its lr_factor, with
-/// weight decay or without. Gradients are multiplied by kClipFactor first and left as they are. Buffers of length 0 (no
-/// block) are fine. On the device of the tensors, without waiting for it.
+/// scalars: step_scalars.h; reads kLearningRate, kBeta1Correction, kBeta2Correction, kClipFactor and kNonFinite. When the last
+/// is set, nothing is written. `blocks` cover the buffers in order, each with the learning rate times its lr_factor, with or
+/// without weight decay. Uses gradients times kClipFactor, without changing them. Buffers may be empty (no block). Runs on the
+/// device of the tensors, without waiting for it.
 void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
                 const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
                 const at::Tensor& scalars);

@@ -1,4 +1,4 @@
-// The optimizers there are, one row each (src/optim/registry.cpp), and the state that one keeps.
+// Optimizers, one row each (src/optim/registry.cpp), and the state that an optimizer keeps.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ struct StateTensor {
   std::string name;  ///< in checkpoints
   at::ScalarType dtype = at::kFloat;
   int64_t parameters_per_element =
-      1;  ///< more than 1: an element belongs to so many parameters (scales of quantised moments)
+      1;  ///< above 1: one element serves this many parameters (scales of quantised moments)
   int64_t size(int64_t num_parameters) const;
 };
 
@@ -29,18 +29,18 @@ using UpdateFunction = void (*)(at::Tensor& values, const at::Tensor& grads, std
                                 const at::Tensor& scalars);
 
 struct Optimizer {
-  std::vector<OptimizerKind> kinds;  ///< of the profile; they are the same to us
+  std::vector<OptimizerKind> kinds;  ///< values of `optim` that mean this optimizer
   std::vector<StateTensor> state;
   UpdateFunction update;
 
   int64_t state_bytes(int64_t num_parameters) const;
 };
 
-/// Throws ConfigError where there is none.
+/// Throws ConfigError if there is none.
 const Optimizer& optimizer_for(OptimizerKind kind);
 
-/// What an optimizer remembers, as of the last step. The step's number is the run's: bias corrections come with the scalars.
-/// Copies share the tensors. Not thread-safe.
+/// The state of an optimizer after its last step. It holds no step number: bias corrections come with the scalars. Copies share
+/// the tensors. Not thread-safe.
 struct OptimizerState {
   OptimizerState(const Optimizer& optimizer, int64_t num_parameters, at::Device device);
 
@@ -49,9 +49,9 @@ struct OptimizerState {
     optimizer->update(values, grads, tensors, options, blocks, scalars);
   }
   int64_t bytes() const;
-  /// In host memory of its own (kernels/host_copy.h).
+  /// A copy in host memory (kernels/host_copy.h).
   OptimizerState host_copy() const;
-  /// From a state of the same optimizer and size, on any device.
+  /// Copies from a state of the same optimizer and size, on any device.
   void copy_from(const OptimizerState& other);
 
   const Optimizer* optimizer;

@@ -10,15 +10,15 @@
 
 namespace lora_train::train {
 
-/// What decide() is to know of a run whose model, adapters, data and device are there.
+/// The input of decide() for a run whose model, adapters, data and device are ready.
 planner::RunFacts facts_of(const Run& run);
 
-/// Where run.tuning says so, settles by measuring what run.spec leaves open: the attention backends and the rows of a chunk
-/// of the loss head. Weights are there, buffers are not. chunk_rows: those of before, for a run that goes on, else 0.
+/// If run.tuning is set, measures what run.spec leaves open: the attention backends and the rows of a loss chunk. Call it after
+/// weights are loaded and before buffers are allocated. chunk_rows: those of the checkpoint when resuming, else 0.
 void tune_spec(Run& run, std::int64_t chunk_rows);
 
-/// Makes what run.spec describes: buffers, feed and scalars, and the context of a step over them. Model, plan and training
-/// data are there.
+/// Allocates what run.spec describes: buffers, feed and scalars, and the context of a step. Model, plan and training data must
+/// be ready.
 void allocate(Run& run);
 
 /// Everything up to step 1; resumes from `checkpoint` when there is one.

@@ -17,7 +17,7 @@ class Communicator {
   virtual void sum(std::span<const at::Tensor> tensors) = 0;
 };
 
-/// A run of one process: every sum is there already.
+/// A run of one process: nothing to sum.
 class OneRank : public Communicator {
  public:
   int rank() const override { return 0; }

@@ -1,4 +1,4 @@
-// The worst batch first: what will not fit the memory fails before step 1 and not in the night.
+// Runs the largest batch first, so that a run that does not fit into memory fails before step 1.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@
 
 namespace lora_train::train {
 
-/// Looked for once.
+/// Searches once, then returns the same result.
 const LargestMicroBatch& largest_micro_batch(Run& run);
 
-/// The largest micro-batch of all steps through forward, backward and a frozen optimizer, and the largest one of the
-/// evaluations forward; their products are given algorithms (tuning/tuning.h). Updates nothing, but the gradient buffer. Returns one
-/// line of what was computed. Throws DeviceError where the memory is not enough, NumericError where the loss is not finite.
+/// Runs the largest micro-batch of all steps through forward, backward and a frozen optimizer, and the largest of the evaluations
+/// through forward; this also tunes their GEMMs (tuning/tuning.h). Changes nothing but the gradient buffer. Returns a line for
+/// the log. Throws DeviceError if memory is short, NumericError if the loss is not finite.
 std::string rehearse(Run& run);
 
-/// Records the steps of the run for replay (step_graphs.h) where `cuda_graphs` asks for it and the device can; a step of each
-/// batch class is computed first, frozen. Where CUDA refuses, says so in the log, and steps are computed as they come.
+/// Captures the steps of the run (step_graphs.h) if `cuda_graphs` and the device allow it, after running a step of each batch
+/// class frozen. If CUDA refuses, logs that, and steps run without graphs.
 void capture_steps(Run& run);
 
 }  // namespace lora_train::train

@@ -54,8 +54,8 @@ struct Run {
   std::unique_ptr<StepContext> context;
   checkpoint::Contents checkpoint;  ///< of every checkpoint of the run; state and files come with each
   checkpoint::TrainState state;
-  std::unique_ptr<tuning::RunTuning> tuning;  ///< null where nothing is chosen by measuring
-  std::optional<LargestMicroBatch> largest;   ///< once somebody asked
+  std::unique_ptr<tuning::RunTuning> tuning;  ///< null without autotuning
+  std::optional<LargestMicroBatch> largest;   ///< set by largest_micro_batch()
 
   const Profile& profile() const { return request.profile; }
   /// In host memory: the run's own on a CPU, else a copy.

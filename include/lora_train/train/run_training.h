@@ -5,9 +5,9 @@
 
 namespace lora_train::train {
 
-/// Trains, writes everything below output_dir and returns what summary.json says. Whatever goes wrong is thrown; once
-/// the folder exists summary.json is written in that case too, and run.log stays open for the report of the error. A
-/// stop on request is no error: exit_code 75.
+/// Trains, writes everything below output_dir and returns the content of summary.json. Throws on any failure; once the folder
+/// exists, summary.json is written in that case too, and run.log stays open for the error report. A stop request is not an
+/// error: exit_code 75.
 TrainResult run_training(const TrainRequest& request);
 
 }  // namespace lora_train::train

@@ -12,7 +12,7 @@ namespace lora_train::train {
 class StartupTimes {
  public:
   using Clock = std::chrono::steady_clock;
-  /// What happened since the last call, or since this was made, was `phase`. Phases of one name add up. Nothing after finish().
+  /// Ends `phase`, which began at the last call or at construction. Phases of one name add up. Does nothing after finish().
   void end_phase(const std::string& phase) {
     if (is_finished_) return;
     const auto now = Clock::now();

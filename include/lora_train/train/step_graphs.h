@@ -1,5 +1,5 @@
-// A step that the host asks for in a few calls: forward and backward of a micro-batch, recorded for each batch class, one
-// chunk of the loss head, replayed as often as a micro-batch has chunks, and the update (kernels/graph.h).
+// The CUDA graphs of a step (kernels/graph.h): forward and backward of a micro-batch for each batch class, one chunk of the
+// loss head, replayed once per chunk, and the update.
 #pragma once
 
 #include <functional>
@@ -15,13 +15,13 @@ struct StepContext;
 
 class StepGraphs {
  public:
-  /// Records for every batch of `batches`: one on the device for each class that is to be replayed, its dropout keys set. All
-  /// of them, and an update, have been computed once as they come, frozen. Adds to loss and gradients of that. Throws
-  /// DeviceError where CUDA refuses.
+  /// Captures every batch of `batches`: one on the device per class to replay, with its dropout keys set. Before, each of them
+  /// and an update must have run once without graphs, frozen. Adds to their loss and gradients. Throws DeviceError if CUDA
+  /// refuses.
   StepGraphs(StepContext& context, const std::map<int, model::Batch>& batches);
 
   bool has(int class_index) const { return bodies_.contains(class_index); }
-  /// Gradients of the micro-batch that BatchFeed has put into this class.
+  /// Computes the gradients of the micro-batch that BatchFeed has put into this class.
   void replay(int class_index, std::int64_t num_chunks);
   void update();
 

@@ -16,7 +16,7 @@
 
 namespace lora_train::train {
 
-/// Steps that a GPU may be behind the host. A CPU is never behind.
+/// How many steps a GPU may lag behind the host. A CPU never does.
 constexpr std::size_t kMaxStepsInFlight = 2;
 
 /// Not thread-safe.
@@ -25,15 +25,15 @@ class StepScalars {
   explicit StepScalars(const runtime::RunDevice& device, std::int64_t num_dropout_keys = 0);
   ~StepScalars();
 
-  /// Writes what the host gives to a step. At most kMaxStepsInFlight + 1 steps may have begun that were not received.
+  /// Writes the host's scalars for a step. At most kMaxStepsInFlight + 1 steps may have begun without wait().
   void begin(const std::array<double, optim::kNumFirstScalars>& first, std::span<const PhiloxKey> dropout_keys = {});
   /// On the device, fp64 [kNumStepScalars].
   at::Tensor& device() { return scalars_; }
   /// On the device, int32 [num_dropout_keys, 2].
   const at::Tensor& dropout_keys() const { return keys_; }
-  /// Sends the scalars back, as they are at this point of the stream.
+  /// Enqueues the copy of the scalars to the host.
   void end();
-  /// Those of the oldest step that ended, waited for.
+  /// Waits for the scalars of the oldest step that ended, and returns them.
   std::array<double, optim::kNumStepScalars> wait();
 
   /// While set, steps compute and update nothing (the sticky kNonFinite).

@@ -19,7 +19,7 @@
 
 namespace lora_train::train {
 
-/// Gives the micro-batches of a step, one after the other.
+/// Returns the next micro-batch of a step.
 using NextMicroBatch = std::function<std::shared_ptr<const data::MicroBatch>()>;
 
 /// Builds them in the calling thread. Store and plan outlive it.
@@ -47,7 +47,7 @@ struct StepContext {
       false;  ///< true while an update is being enqueued: broken off there, the state is neither old nor new
 };
 
-/// The parts of a step that are the same in all of its micro-batches, or steps, of a batch class: what step_graphs captures.
+/// The parts of a step that step_graphs captures: the same for all micro-batches, or steps, of a batch class.
 void enqueue_forward(StepContext& context, const model::Batch& batch);
 void enqueue_loss_chunk(StepContext& context, const model::Batch& batch);
 void enqueue_backward(StepContext& context, const model::Batch& batch);
