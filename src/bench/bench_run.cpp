@@ -97,23 +97,12 @@ void fill_with_random_numbers(runtime::LoadedModel& model, std::int64_t num_laye
 void load_random_model(BenchRun& bench, at::Device device) {
   train::Run& run = bench.run;
   const Profile& profile = run.profile();
-  const bool trains_all = profile.adapter == AdapterKind::kNone;
-  const at::ScalarType dtype = runtime::compute_dtype(profile);
-  const model::ModelShape shape = model::model_shape(run.files.config, run.adapters.specs);
-  const auto trained = trains_all ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
-  run.model.parameters =
-      std::make_unique<model::Trainables>(model::make_trainables(run.files.config, shape, trained, device));
-  run.model.weights = std::make_unique<model::ResidentWeights>(run.files.config, shape, *run.model.parameters,
-                                                               model::WeightOptions{dtype, device, trained});
+  runtime::assemble_model(profile, device, run.files.config, run.adapters, profile.adapter == AdapterKind::kNone,
+                          run.data.max_seq_len, nullptr, run.model);
   if (!device.is_meta()) {
     fill_with_random_numbers(run.model, run.files.config.num_layers, run.files.config.norm_weight_offset);
   }
   run.model.weights->refresh();
-  const model::FirstNeeded first = trains_all
-                                       ? model::FirstNeeded{0, true}
-                                       : model::FirstNeeded{lora::first_adapted_layer(run.adapters.specs), false};
-  run.model.decoder = std::make_unique<model::Decoder>(
-      model::make_decoder(run.files.config, shape, *run.model.weights, dtype, run.data.max_seq_len, first));
 }
 
 void plan_data(BenchRun& bench, const BenchRequest& request) {

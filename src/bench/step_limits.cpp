@@ -27,6 +27,12 @@ double num_adapter_parameters(const model::ModelShape& shape) {
   return static_cast<double>(count);
 }
 
+/// Keys that a query sees on average where at most `window` are visible (0: all), in documents of one length.
+double keys_in_window(double keys_per_query, std::int64_t window) {
+  const double length = 2 * keys_per_query - 1, W = static_cast<double>(window);
+  return window == 0 || W >= length ? keys_per_query : W - W * (W - 1) / (2 * length);
+}
+
 }  // namespace
 
 RequiredFlops required_flops(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
@@ -36,13 +42,15 @@ RequiredFlops required_flops(const model::ModelConfig& config, const std::vector
   shape.for_each_projection([&](const model::ProjectionShape& projection) {
     weights += static_cast<double>(projection.in_features * projection.out_features);
   });
-  const auto L = static_cast<double>(config.num_layers), tokens = static_cast<double>(sizes.tokens);
+  const auto tokens = static_cast<double>(sizes.tokens);
   const auto head = static_cast<double>(config.hidden_size * config.vocab_size);
   const auto q = static_cast<double>(config.num_heads * config.head_dim);
   RequiredFlops flops;
   flops.linears = 4 * weights * tokens;
   flops.head = 4 * head * static_cast<double>(sizes.supervised);
-  flops.attention = 3 * 4 * q * sizes.keys_per_query * L * tokens;
+  for (const std::int64_t window : config.layer_window) {
+    flops.attention += 3 * 4 * q * keys_in_window(sizes.keys_per_query, window) * tokens;
+  }
   flops.lora = 6 * num_adapter_parameters(shape) * tokens;
   return flops;
 }
@@ -54,12 +62,16 @@ PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<m
   const auto F = static_cast<double>(config.intermediate_size), V = static_cast<double>(config.vocab_size);
   const auto qk = static_cast<double>((config.num_heads + config.num_kv_heads) * config.head_dim);
   const double token_bytes = static_cast<double>(sizes.tokens) * element_bytes;
+  const model::ModelShape shape = model::model_shape(config, adapters);
   PlannedBytes bytes;
-  bytes.norm = (2 * L + 1) * kNormPasses * D * token_bytes;
+  double num_norms = 1;  // the final one
+  for (const auto& layer : shape.layers) {
+    for (const auto& block : layer.blocks) num_norms += block.has_output_norm ? 2 : 1;
+  }
+  bytes.norm = num_norms * kNormPasses * D * token_bytes;
   // With a norm of q and k: another write forward (raw), another read backward.
   bytes.rope = L * (config.qk_norm ? 6 : 4) * qk * token_bytes;
   bytes.swiglu = L * 8 * F * token_bytes;
-  const model::ModelShape shape = model::model_shape(config, adapters);
   shape.for_each_projection([&](const model::ProjectionShape& p) { bytes.lora += lora_elements(p) * token_bytes; });
   bytes.loss = 3 * V * static_cast<double>(sizes.supervised) * element_bytes;
   bytes.optimizer = 7 * kFloatBytes * num_adapter_parameters(shape);

@@ -217,6 +217,13 @@ void ResidentWeights::fill(const Load& load) {
   bind_trained_weights();
 }
 
+std::unique_ptr<BaseWeights> make_base_weights(const ModelConfig& config, const ModelShape& shape,
+                                               Trainables& trainables, const WeightOptions& options,
+                                               const storage::WeightFiles* files) {
+  if (files == nullptr) return std::make_unique<ResidentWeights>(config, shape, trainables, options);
+  return std::make_unique<ResidentWeights>(config, shape, trainables, options, *files);
+}
+
 StreamedWeights::StreamedWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                                  at::ScalarType dtype, const storage::WeightFiles& files)
     : ComputeWeights(config, shape, parameters, {dtype, at::kCPU, TrainedWeights::kNone}), files_(files) {

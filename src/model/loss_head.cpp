@@ -46,11 +46,6 @@ kernels::RowLists lists_of(const Batch& batch) { return {batch.supervised, batch
 
 }  // namespace
 
-ObjectiveValue cross_entropy(const at::Tensor& log_probs, const at::Tensor& weights) {
-  const at::Tensor sum = weights.defined() ? log_probs.to(at::kDouble).mul(weights).sum() : log_probs.sum(at::kDouble);
-  return {sum.neg(), weights};
-}
-
 LossHead::LossHead(OuterWeights& weights, const LossHeadOptions& options)
     : head_{weights, options.norm_eps, options.logit_scale, options.norm_weight_offset},
       chunk_rows_(rows_per_chunk(weights, options)) {

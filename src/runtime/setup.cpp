@@ -141,20 +141,31 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
   return setup;
 }
 
+void assemble_model(const Profile& profile, at::Device device, const model::ModelConfig& config,
+                    const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len,
+                    const storage::WeightFiles* files, LoadedModel& loaded) {
+  const at::ScalarType dtype = compute_dtype(profile);
+  const model::ModelShape shape = model::model_shape(config, adapters.specs);
+  const auto trained = train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+  loaded.parameters = std::make_unique<model::Trainables>(model::make_trainables(config, shape, trained, device));
+  loaded.weights =
+      model::make_base_weights(config, shape, *loaded.parameters, model::WeightOptions{dtype, device, trained}, files);
+  const model::FirstNeeded first = train_all_weights
+                                       ? model::FirstNeeded{0, true}
+                                       : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};
+  loaded.decoder =
+      std::make_unique<model::Decoder>(model::make_decoder(config, shape, *loaded.weights, dtype, max_seq_len, first));
+  loaded.decoder->attention = loaded.decoder->windowed_attention = attention_backend(profile);
+}
+
 LoadedModel load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
                        const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len) {
   model::check_rope_supported(files.config, max_seq_len);
-  const at::ScalarType dtype = compute_dtype(profile);
   const storage::WeightFiles weight_files = storage::open_model_weights(files.resolved.folder);
   model::check_weights(files.config, weight_files);
   LoadedModel loaded;
   loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
-  const model::ModelShape shape = model::model_shape(files.config, adapters.specs);
-  const auto trained = train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
-  loaded.parameters =
-      std::make_unique<model::Trainables>(model::make_trainables(files.config, shape, trained, device.device));
-  loaded.weights = std::make_unique<model::ResidentWeights>(
-      files.config, shape, *loaded.parameters, model::WeightOptions{dtype, device.device, trained}, weight_files);
+  assemble_model(profile, device.device, files.config, adapters, train_all_weights, max_seq_len, &weight_files, loaded);
   if (!adapters.specs.empty()) {
     if (profile.init_adapter.empty()) {
       lora::init_adapter_values(adapters.specs, static_cast<std::uint64_t>(profile.seed), *loaded.parameters);
@@ -163,12 +174,6 @@ LoadedModel load_model(const Profile& profile, const RunDevice& device, const Mo
     }
   }
   loaded.weights->refresh();
-  const model::FirstNeeded first = train_all_weights
-                                       ? model::FirstNeeded{0, true}
-                                       : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};
-  loaded.decoder = std::make_unique<model::Decoder>(
-      model::make_decoder(files.config, shape, *loaded.weights, dtype, max_seq_len, first));
-  loaded.decoder->attention = loaded.decoder->windowed_attention = attention_backend(profile);
   release_unused_memory(device);
   return loaded;
 }

@@ -5,6 +5,7 @@
 #include <c10/core/TensorOptions.h>
 
 #include <functional>
+#include <memory>
 
 #include "lora_train/model/trainables.h"
 #include "lora_train/model/weights.h"
@@ -87,6 +88,11 @@ class ResidentWeights : public ComputeWeights {
  private:
   void fill(const Load& load);
 };
+
+/// The weights of a run, by what its model and options ask for: resident ones. files null: without files.
+std::unique_ptr<BaseWeights> make_base_weights(const ModelConfig& config, const ModelShape& shape,
+                                               Trainables& trainables, const WeightOptions& options,
+                                               const storage::WeightFiles* files);
 
 /// Keeps one decoder layer in memory at a time, on the CPU: acquire() reads it from the files and writes the adapter columns,
 /// release() frees it. For a single pass over a model that may not fit into memory.

@@ -48,6 +48,12 @@ struct LoadedModel {
   std::unique_ptr<model::Decoder> decoder;
   std::string fingerprint;  ///< of config.json and, by samples, of the weights
 };
+/// Trained tensors, weights and decoder of `loaded`. Without files the content of the weights is undefined, for whoever fills
+/// them; refresh() is still to be called. On at::kMeta nothing is allocated.
+void assemble_model(const Profile& profile, at::Device device, const model::ModelConfig& config,
+                    const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len,
+                    const storage::WeightFiles* files, LoadedModel& loaded);
+
 LoadedModel load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
                        const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len);
 

@@ -50,8 +50,11 @@ void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned
                      [&] { kernel(static_cast<Parameters>(arguments)...); });
   });
 #else
+  // In a header, clang-format takes a launch for comparisons.
+  // clang-format off
   kernel<<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y)), dim3(threads), 0,
-           static_cast<cudaStream_t>(stream)> > >(static_cast<Parameters>(arguments)...);
+           static_cast<cudaStream_t>(stream)>>>(static_cast<Parameters>(arguments)...);
+  // clang-format on
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
     throw DeviceError(name, std::string("CUDA refused to launch it, or a kernel before it failed: ") +
                                 cudaGetErrorString(error) +
