@@ -46,7 +46,7 @@ def test_every_kernel_is_held_against_its_reference(tmp_path):
     assert names == {"rms_norm forward", "rms_norm backward", "rms_norm_add forward",
                      "rms_norm backward of 1 + weight", "swiglu forward", "swiglu backward", "geglu forward",
                      "geglu backward", "rope forward", "embedding forward, scaled", "embedding backward, scaled",
-                     "rope backward", "cross_entropy", "embedding forward", "embedding backward", "lora gradient of A",
+                     "rope backward", "cross_entropy", "cross_entropy weighted", "embedding forward", "embedding backward", "lora gradient of A",
                      "lora gradient of B", "lora gradients of S and B", "dropout", "attention forward", "attention backward",
                      "qk_norm_rope forward", "qk_norm_rope backward", "qkv rope backward",
                      "qk_norm_rope forward of 1 + weight", "qk_norm_rope backward of 1 + weight", "cast",
