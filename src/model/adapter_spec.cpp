@@ -1,10 +1,10 @@
 #include "lora_train/model/adapter_spec.h"
 
+#include "lora_train/model/layer_shape.h"
+
 namespace lora_train::model {
 
-std::string linear_path(std::int64_t layer, const std::string& linear) {
-  return "model.layers." + std::to_string(layer) + "." + linear;
-}
+std::string linear_path(std::int64_t layer, const std::string& linear) { return layer_prefix(layer) + linear; }
 
 std::string linear_path(const AdapterSpec& spec) { return linear_path(spec.layer, spec.linear); }
 

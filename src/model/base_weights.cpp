@@ -43,7 +43,7 @@ std::vector<Parameter> trained_list(const ModelConfig& config, const ModelShape&
 /// The names of a projection's tensors, in the order of its rows: ".weight" or ".bias".
 std::vector<std::string> tensor_names(const ProjectionShape& projection, int64_t layer, const char* suffix) {
   std::vector<std::string> names;
-  for (const LinearShape& linear : projection.linears) names.push_back(layer_prefix(layer) + linear.name + suffix);
+  for (const LinearShape& linear : projection.linears) names.push_back(linear_path(layer, linear.name) + suffix);
   return names;
 }
 
@@ -124,7 +124,7 @@ void ComputeWeights::fill_layer(int64_t layer, const Load& load) {
     p.weight = at::zeros({p.out_features + p.num_columns, p.input_width()}, options);
     if (projection_shape.has_bias) p.bias = at::empty({p.out_features}, options);
     for (const LinearShape& linear : projection_shape.linears) {
-      const std::string name = layer_prefix(layer) + linear.name;
+      const std::string name = linear_path(layer, linear.name);
       load(name + ".weight", p.base_weight().narrow(0, linear.out_begin, linear.out_features));
       if (p.bias.defined()) load(name + ".bias", p.bias.narrow(0, linear.out_begin, linear.out_features));
     }

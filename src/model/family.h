@@ -45,6 +45,11 @@ const FamilyRules* find_family_by_architecture(std::string_view architecture);
 /// "Qwen2ForCausalLM, ...", for messages.
 std::string supported_architectures();
 
+constexpr std::int64_t kLongestWindow = std::int64_t{1} << 40;  ///< more than any sequence
+
+/// sliding_window, or 4096 (the default of every family that has one) where the file has no such key; empty for null.
+std::optional<std::int64_t> read_window(const ConfigReader& reader);
+
 /// Windows by layer_types, whose entries are full_attention or sliding_attention. False where the file has no such key.
 bool read_layer_types(const ConfigReader& reader, std::optional<std::int64_t> window, ModelConfig& config);
 

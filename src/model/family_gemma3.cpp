@@ -8,8 +8,6 @@
 namespace lora_train::model {
 namespace {
 
-constexpr std::int64_t kLongestWindow = std::int64_t{1} << 40;
-
 void refuse_softcapping(const ConfigReader& reader) {
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (reader.is_given(key)) reader.reject(key, "capped logits are not supported; Gemma 3 has null here");
@@ -21,9 +19,8 @@ void refuse_softcapping(const ConfigReader& reader) {
 
 /// layer_types, or every layer but each sliding_window_pattern-th has a window.
 void read_windows(const ConfigReader& reader, ModelConfig& config) {
-  constexpr std::int64_t kDefaultWindow = 4096, kDefaultPattern = 6;
-  const auto window =
-      reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongestWindow) : kDefaultWindow;
+  constexpr std::int64_t kDefaultPattern = 6;
+  const auto window = read_window(reader);
   if (read_layer_types(reader, window, config)) return;
   const std::int64_t pattern = reader.size("sliding_window_pattern", kLongestWindow, kDefaultPattern);
   for (std::int64_t i = 0; i < config.num_layers; ++i) {

@@ -6,8 +6,7 @@ namespace lora_train::model {
 namespace {
 
 void read_mistral_keys(const ConfigReader& reader, ModelConfig& config) {
-  constexpr std::int64_t kDefaultWindow = 4096, kLongest = std::int64_t{1} << 40;
-  const auto window = reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongest) : kDefaultWindow;
+  const auto window = read_window(reader);
   config.layer_window.assign(static_cast<std::size_t>(config.num_layers), window.value_or(0));
   const char* expected = window ? "sliding_attention" : "full_attention";
   for (const auto& type : reader.optional_texts("layer_types").value_or(std::vector<std::string>{})) {

@@ -26,11 +26,9 @@ const FamilyRules& qwen2_rules() {
 }
 
 void read_qwen_windows(const ConfigReader& reader, ModelConfig& config) {
-  constexpr std::int64_t kDefaultWindow = 4096, kDefaultFullLayers = 28, kLongest = std::int64_t{1} << 40;
+  constexpr std::int64_t kDefaultFullLayers = 28;
   std::optional<std::int64_t> window;
-  if (reader.boolean("use_sliding_window", false)) {
-    window = reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongest) : kDefaultWindow;
-  }
+  if (reader.boolean("use_sliding_window", false)) window = read_window(reader);
   if (read_layer_types(reader, window, config) || !window) return;
   const auto first = reader.count("max_window_layers", kDefaultFullLayers);
   for (std::int64_t i = first; i < config.num_layers; ++i) config.layer_window[static_cast<std::size_t>(i)] = *window;

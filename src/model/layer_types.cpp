@@ -2,6 +2,11 @@
 
 namespace lora_train::model {
 
+std::optional<std::int64_t> read_window(const ConfigReader& reader) {
+  constexpr std::int64_t kDefault = 4096;
+  return reader.has("sliding_window") ? reader.optional_size("sliding_window", kLongestWindow) : kDefault;
+}
+
 bool read_layer_types(const ConfigReader& reader, std::optional<std::int64_t> window, ModelConfig& config) {
   config.layer_window.assign(static_cast<std::size_t>(config.num_layers), 0);
   const auto types = reader.optional_texts("layer_types");

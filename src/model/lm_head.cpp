@@ -2,18 +2,12 @@
 
 #include <ATen/ATen.h>
 
+#include "linear_product.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/rms_norm.h"
-#include "lora_train/kernels/skinny_gemm.h"
 
 namespace lora_train::model {
 namespace {
-
-/// y = scale x weight^T.
-void multiply(Product product, double scale, const at::Tensor& x, const at::Tensor& weight, at::Tensor& y) {
-  if (product == Product::kSkinny) return kernels::skinny_gemm(x, weight, {}, {}, y, scale);
-  kernels::gemm(x, weight.t(), y, {.alpha = scale});
-}
 
 bool has_trainable_rows(const OuterWeights& weights) { return weights.is_tied && weights.rows.indices.defined(); }
 
@@ -27,10 +21,11 @@ void lm_head_forward(const LmHead& head, LmHeadRows& rows, bool use_adapter, Pro
   const OuterWeights& weights = head.weights;
   kernels::rms_norm_forward(rows.hidden, weights.final_norm.weight, head.norm_eps, rows.normed, rows.rstd,
                             head.norm_weight_offset);
-  multiply(product, head.logit_scale, rows.normed, weights.head, rows.logits);
+  linear_product(product, rows.normed, weights.head, {.alpha = head.logit_scale}, rows.logits);
   if (!use_adapter || !has_trainable_rows(weights)) return;
   at::Tensor trained = at::empty({rows.logits.size(0), weights.rows.indices.size(0)}, rows.logits.options());
-  multiply(product, head.logit_scale, rows.normed, weights.rows.values.to(rows.normed.scalar_type()), trained);
+  linear_product(product, rows.normed, weights.rows.values.to(rows.normed.scalar_type()), {.alpha = head.logit_scale},
+                 trained);
   rows.logits.index_copy_(1, weights.rows.indices, trained);
 }
 

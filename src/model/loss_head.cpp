@@ -46,9 +46,9 @@ kernels::RowLists lists_of(const Batch& batch) { return {batch.supervised, batch
 
 }  // namespace
 
-LossHead::LossHead(OuterWeights& weights, const LossHeadOptions& options)
-    : head_{weights, options.norm_eps, options.logit_scale, options.norm_weight_offset},
-      chunk_rows_(rows_per_chunk(weights, options)) {
+LossHead::LossHead(const LmHead& head, const LossHeadOptions& options)
+    : head_(head), chunk_rows_(rows_per_chunk(head.weights, options)) {
+  const OuterWeights& weights = head.weights;
   const int64_t m = chunk_rows_, V = weights.head.size(0), D = weights.head.size(1);
   const at::ScalarType dtype = weights.head.scalar_type();
   const at::ScalarType math = dtype == at::kDouble ? at::kDouble : at::kFloat;

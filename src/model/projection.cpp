@@ -2,23 +2,14 @@
 
 #include <ATen/ATen.h>
 
+#include "linear_product.h"
 #include "lora_columns.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/graph.h"
-#include "lora_train/kernels/skinny_gemm.h"
 
 // N tokens, D input features, O outputs, C adapter columns.
 namespace lora_train::model {
 namespace {
-
-/// y = extras.alpha x weight^T + bias + residual.
-void product(Product kind, const at::Tensor& x, const at::Tensor& weight, const kernels::GemmExtras& extras,
-             at::Tensor& y) {
-  if (kind == Product::kSkinny) {
-    return kernels::skinny_gemm(x, weight, extras.bias, extras.residual, y, extras.alpha);
-  }
-  kernels::gemm(x, weight.t(), y, extras);
-}
 
 void add_weight_gradients(Projection& projection, const at::Tensor& x, const at::Tensor& dy) {
   if (projection.grad_weight.defined()) {
@@ -63,9 +54,9 @@ void projection_forward(const Projection& projection, const at::Tensor& input, c
   const kernels::GemmExtras extras{.bias = projection.bias, .residual = residual, .alpha = projection.output_scale};
   const bool is_adapted = projection.num_columns > 0 && pass.use_adapter;
   if (is_adapted && projection.is_fused()) {
-    return product(pass.product, input, projection.weight_and_columns(), extras, y);
+    return linear_product(pass.product, input, projection.weight_and_columns(), extras, y);
   }
-  product(pass.product, input.narrow(1, 0, projection.in_features), projection.base_weight(), extras, y);
+  linear_product(pass.product, input.narrow(1, 0, projection.in_features), projection.base_weight(), extras, y);
   if (!is_adapted) return;
   kernels::gemm(input.narrow(1, projection.in_features, projection.num_columns), projection.scaled_b().t(), y,
                 {.accumulate = true, .alpha = projection.output_scale, .work_class = kernels::WorkClass::kLora});

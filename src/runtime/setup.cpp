@@ -181,9 +181,8 @@ LoadedModel load_model(const Profile& profile, const RunDevice& device, const Mo
 std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,
                                                 bool needs_backward, std::int64_t chunk_bytes, bool has_weights) {
   return std::make_unique<model::LossHead>(
-      decoder.weights.acquire_outer(model::Pass::kForward),
-      model::LossHeadOptions{decoder.config.rms_norm_eps, max_tokens, needs_backward, chunk_bytes, has_weights,
-                             1 / decoder.config.logits_scaling, decoder.config.norm_weight_offset});
+      model::lm_head_of(decoder.config, decoder.weights.acquire_outer(model::Pass::kForward)),
+      model::LossHeadOptions{max_tokens, needs_backward, chunk_bytes, has_weights});
 }
 
 }  // namespace lora_train::runtime

@@ -20,6 +20,16 @@ std::int64_t num_tokens_of(const data::DocumentStore& store, const data::MicroBa
   return num_tokens;
 }
 
+/// A step of that one micro-batch, with the sums of the step it stands in.
+data::StepPlan step_of(const data::StepPlan& plan, const data::MicroBatchPlan& micro) {
+  data::StepPlan step;
+  step.step = plan.step;
+  step.num_supervised = plan.num_supervised;
+  step.weight_sum = plan.weight_sum;
+  step.micro_batches = {micro};
+  return step;
+}
+
 LargestMicroBatch find_largest(const Run& run) {
   LargestMicroBatch largest;
   for (std::int64_t step = 1; step <= run.plan->total_steps(); ++step) {
@@ -28,10 +38,7 @@ LargestMicroBatch find_largest(const Run& run) {
       const std::int64_t num_tokens = num_tokens_of(run.data.train, micro);
       if (num_tokens <= largest.num_tokens) continue;
       largest.num_tokens = num_tokens;
-      largest.plan.step = step;
-      largest.plan.num_supervised = plan.num_supervised;
-      largest.plan.weight_sum = plan.weight_sum;
-      largest.plan.micro_batches = {micro};
+      largest.plan = step_of(plan, micro);
     }
   }
   return largest;
@@ -59,12 +66,7 @@ std::map<int, data::StepPlan> examples_of_classes(const Run& run) {
     const data::StepPlan plan = run.plan->step(step);
     for (const auto& micro : plan.micro_batches) {
       const int index = data::find_batch_class(run.batch_classes, data::shape_of(run.data.train, micro));
-      if (index < 0 || examples.contains(index)) continue;
-      data::StepPlan& example = examples[index];
-      example.step = step;
-      example.num_supervised = plan.num_supervised;
-      example.weight_sum = plan.weight_sum;
-      example.micro_batches = {micro};
+      if (index >= 0 && !examples.contains(index)) examples[index] = step_of(plan, micro);
     }
   }
   return examples;
@@ -76,7 +78,7 @@ model::Batch put_example(Run& run, int class_index, const data::StepPlan& exampl
   return batch;
 }
 
-/// After recording, or what came of it: updates update again, and memory of graphs that are not to be is given back.
+/// After the capture, or what came of it: updates update again, and memory of graphs that are not to be is given back.
 void end_capture(Run& run) {
   run.scalars->set_frozen(false);
   run.context->is_updating = false;

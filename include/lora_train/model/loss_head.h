@@ -24,20 +24,17 @@ struct LossSums {
 };
 
 struct LossHeadOptions {
-  double norm_eps = 1e-6;
   int64_t max_rows = 0;                      ///< supervised rows of the largest batch
   bool needs_backward = true;                ///< false: only evaluate() is used
   int64_t chunk_bytes = int64_t{256} << 20;  ///< approximate; GEMMs of few rows mostly pack the head
   bool has_weights = false;                  ///< the batches of train_next() have weights
-  double logit_scale = 1;
-  double norm_weight_offset = 0;
 };
 
 /// Allocates its buffers once; those of logits hold one chunk. Not thread-safe.
 class LossHead {
  public:
-  /// Buffers have dtype and device of `weights`, which outlive the head.
-  LossHead(OuterWeights& weights, const LossHeadOptions& options);
+  /// Buffers have dtype and device of the head's weights.
+  LossHead(const LmHead& head, const LossHeadOptions& options);
 
   /// Cross entropy in one pass. hidden [N, D]: output of the last layer. Adds the weighted loss of every supervised token to
   /// loss_sum ([] fp64, on the device) and writes d_hidden [N, D], zero on rows without a target: the gradient of that sum

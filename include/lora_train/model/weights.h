@@ -59,7 +59,6 @@ class AcquiredLayer {
   AcquiredLayer& operator=(const AcquiredLayer&) = delete;
 
   LayerWeights& operator*() const { return acquired_; }
-  LayerWeights* operator->() const { return &acquired_; }
 
  private:
   BaseWeights& weights_;

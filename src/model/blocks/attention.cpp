@@ -5,7 +5,6 @@
 #include "attention_shape.h"
 #include "block.h"
 #include "lora_train/kernels/qk_norm_rope.h"
-#include "lora_train/kernels/rms_norm.h"
 #include "lora_train/model/batch.h"
 
 namespace lora_train::model {
@@ -93,8 +92,7 @@ void backward(const BackwardPass& pass, int64_t layer, BlockWeights& weights, Bl
   at::Tensor d_normed = pass.buffers.d_input(qkv, N);
   projection_backward(qkv, saved[kNormed], d_wide_qkv, d_normed, need_normed_grad, linear);
   if (!need_normed_grad) return;
-  kernels::rms_norm_backward(features(qkv, d_normed), activations.input, input_norm.weight, saved[kRstd], d_hidden,
-                             true, defined_or_null(input_norm.grad), c.norm_weight_offset);
+  input_norm_backward(pass, input_norm, qkv, d_normed, activations.input, saved[kRstd], d_hidden);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@ namespace lora_train::model::attention {
 enum ProjectionIndex { kQkv, kO };
 enum NormIndex { kInputNorm, kQNorm, kKNorm, kOutputNorm };
 enum SavedIndex { kNormed, kRstd, kQkvOut, kQkRaw, kQkRstd, kAttended, kLse, kBranch, kBranchRstd };
-enum GradientIndex { kDQkv, kDBranch };
 
 BlockShape shape(const ModelConfig& config, std::int64_t layer);
 

@@ -41,6 +41,10 @@ inline at::Tensor* defined_or_null(at::Tensor& tensor) { return tensor.defined()
 /// The input norm of a block into the input of a projection, with its adapter columns.
 void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection,
                       at::Tensor& normed, at::Tensor& rstd);
+/// Its backward: d_hidden += the gradient through the norm of d_normed [N, d_input_width()], from the projection.
+void input_norm_backward(const BackwardPass& pass, NormWeight& norm, const Projection& projection,
+                         const at::Tensor& d_normed, const at::Tensor& input, const at::Tensor& rstd,
+                         at::Tensor& d_hidden);
 
 /// output = input + branch, or input + norm(branch) where the block has an output norm.
 /// `projection` makes the branch from `columns` [N, its input width]; with an output norm it has done so into `branch`.

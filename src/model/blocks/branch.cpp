@@ -14,6 +14,13 @@ void norm_and_columns(const BlockForward& block, const NormWeight& norm, const P
   fill_adapter_columns(projection, normed, block.pass.linear);
 }
 
+void input_norm_backward(const BackwardPass& pass, NormWeight& norm, const Projection& projection,
+                         const at::Tensor& d_normed, const at::Tensor& input, const at::Tensor& rstd,
+                         at::Tensor& d_hidden) {
+  kernels::rms_norm_backward(features(projection, d_normed), input, norm.weight, rstd, d_hidden, true,
+                             defined_or_null(norm.grad), pass.forward.config.norm_weight_offset);
+}
+
 void fill_branch(const BlockForward& block, const Branch& branch) {
   if (!branch.norm.weight.defined()) return;
   projection_forward(branch.projection, branch.columns, {}, branch.branch, block.pass.linear);

@@ -4,7 +4,6 @@
 
 #include "block.h"
 #include "lora_train/kernels/gated_activation.h"
-#include "lora_train/kernels/rms_norm.h"
 #include "mlp_shape.h"
 
 namespace lora_train::model::mlp {
@@ -65,9 +64,7 @@ void backward(const BackwardPass& pass, int64_t, BlockWeights& weights, BlockAct
                                      pass.forward.config.activation);
   at::Tensor d_normed = pass.buffers.d_input(gate_up, N);
   projection_backward(gate_up, saved[kNormed], saved[kGateUpOut], d_normed, true, linear);
-  NormWeight& input_norm = weights.norms[kInputNorm];
-  kernels::rms_norm_backward(features(gate_up, d_normed), activations.input, input_norm.weight, saved[kRstd], d_hidden,
-                             true, defined_or_null(input_norm.grad), pass.forward.config.norm_weight_offset);
+  input_norm_backward(pass, weights.norms[kInputNorm], gate_up, d_normed, activations.input, saved[kRstd], d_hidden);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@ namespace lora_train::model::mlp {
 enum ProjectionIndex { kGateUp, kDown };
 enum NormIndex { kInputNorm, kOutputNorm };
 enum SavedIndex { kNormed, kRstd, kGateUpOut, kActivated, kBranch, kBranchRstd };
-enum GradientIndex { kDBranch };
 
 BlockShape shape(const ModelConfig& config, std::int64_t layer);
 

@@ -112,7 +112,7 @@ class DecoderTest : public ::testing::Test {
     }
     decoder_forward(decoder, batch, activations);
     at::Tensor d_hidden = activations.d_hidden.narrow(0, 0, batch.num_tokens()), loss = at::zeros({}, at::kDouble);
-    LossHead head(weights.acquire_outer(Pass::kForward), {1e-6, batch.num_tokens()});
+    LossHead head({weights.acquire_outer(Pass::kForward), 1e-6}, {batch.num_tokens()});
     head.train(activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch,
                at::scalar_tensor(batch.supervised.size(0), at::kDouble), loss, d_hidden);
     decoder_backward(decoder, batch, activations);

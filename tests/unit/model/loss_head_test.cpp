@@ -72,7 +72,7 @@ TEST_P(LossHeadOf, LossAndGradientsEqualAutogradInEveryChunking) {
   for (const int64_t rows : {1, 2, 5}) {
     OuterWeights weights = make_weights(true);
     Oracle want = oracle(hidden, weights.head, weights.final_norm.weight, batch, logit_scale);
-    LossHead head(weights, {kEps, rows == 5 ? 5 : N, true, rows * V * 4, false, logit_scale});
+    LossHead head({weights, kEps, logit_scale}, {rows == 5 ? 5 : N, true, rows * V * 4});
     EXPECT_NEAR(head.evaluate(hidden, batch).loss, want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
     at::Tensor d_hidden = at::full({N, D}, NAN), loss_sum = at::full({}, 100.0, at::kDouble);
     head.train(hidden, batch, at::scalar_tensor(4, at::kDouble), loss_sum, d_hidden);
@@ -104,7 +104,7 @@ TEST(LossHead, ADeviceThatCountsChunksComputesTheSame) {
   const auto grads = torch::autograd::grad({want.loss_sum / 4}, {want.hidden, want.head, want.norm});
   for (const bool is_counted : {false, true}) {
     OuterWeights& own = is_counted ? others : weights;
-    LossHead head(own, {kEps, kTokens, true, kChunk * V * 4, /*has_weights=*/true});
+    LossHead head({own, kEps}, {kTokens, true, kChunk * V * 4, /*has_weights=*/true});
     at::Tensor d_hidden = at::full({kTokens, D}, NAN), loss_sum = at::zeros({}, at::kDouble);
     ASSERT_EQ(head.chunk_rows(), kChunk);
     if (is_counted) {
@@ -126,7 +126,7 @@ TEST(LossHead, AnObjectiveInTwoPassesGivesTheSameBits) {
   Batch batch = make_batch();
   batch.weights = at::tensor({0.5F, 3.0F, 1.0F, 0.25F, 2.0F});
   OuterWeights weights = make_weights(true), others = make_weights(true);
-  LossHead one_pass(weights, {kEps, N, true, 2 * V * 4}), two_passes(others, {kEps, N, true, 2 * V * 4});
+  LossHead one_pass({weights, kEps}, {N, true, 2 * V * 4}), two_passes({others, kEps}, {N, true, 2 * V * 4});
   at::Tensor loss_sum = at::zeros({}, at::kDouble), d_hidden = at::empty({N, D}), d_other = at::empty({N, D});
   one_pass.train(hidden, batch, denominator, loss_sum, d_hidden);
 
@@ -150,7 +150,7 @@ TEST(LossHead, ObjectivesMayWantLowerProbabilities) {
   OuterWeights weights = make_weights(true);
   Oracle want = oracle(hidden, weights.head, weights.final_norm.weight, weighted);
   at::Tensor d_hidden = at::empty({N, D});
-  LossHead(weights, {kEps, N}).backward(hidden, batch, token_weights, at::scalar_tensor(2, at::kDouble), d_hidden);
+  LossHead({weights, kEps}, {N}).backward(hidden, batch, token_weights, at::scalar_tensor(2, at::kDouble), d_hidden);
   const auto grads = torch::autograd::grad({want.loss_sum / 2}, {want.hidden, want.head});
   EXPECT_CLOSE(d_hidden, grads[0], tolerance(at::kFloat));
   EXPECT_CLOSE(weights.grad_head, grads[1], tolerance(at::kFloat));
@@ -167,13 +167,13 @@ TEST(LossHead, TrainableRowsStandInForFrozenOnes) {
   Oracle want = oracle(hidden, head, weights.final_norm.weight, batch);
   Oracle frozen = oracle(hidden, weights.head, weights.final_norm.weight, batch);
   at::Tensor d_hidden = at::empty({N, D}), loss_sum = at::zeros({}, at::kDouble);
-  LossHead(weights, {kEps, N}).train(hidden, batch, at::scalar_tensor(1, at::kDouble), loss_sum, d_hidden);
+  LossHead({weights, kEps}, {N}).train(hidden, batch, at::scalar_tensor(1, at::kDouble), loss_sum, d_hidden);
   EXPECT_NEAR(loss_sum.item<double>(), want.loss_sum.item<double>(), 1e-6 * want.loss_sum.item<double>());
   const auto grads = torch::autograd::grad({want.loss_sum}, {want.hidden, want.head});
   EXPECT_CLOSE(d_hidden, grads[0], tolerance(at::kFloat));
   EXPECT_CLOSE(weights.rows.grads, grads[1].index_select(0, weights.rows.indices), tolerance(at::kFloat));
 
-  LossHead evaluation(weights, {kEps, N, false});
+  LossHead evaluation({weights, kEps}, {N, false});
   at::Tensor log_probs = at::empty({5});
   for (const bool use_adapter : {true, false}) {
     const Oracle& of = use_adapter ? want : frozen;
@@ -183,7 +183,7 @@ TEST(LossHead, TrainableRowsStandInForFrozenOnes) {
   }
   for (const auto product : {Product::kGemm, Product::kSkinny}) {
     const LmHead lm_head{weights, kEps, 0.3};
-    LossHead scaled(weights, {kEps, N, false, int64_t{1} << 20, false, 0.3});
+    LossHead scaled({weights, kEps, 0.3}, {N, false, int64_t{1} << 20});
     const at::Tensor picked = hidden.index_select(0, batch.supervised);
     const at::Tensor logits = lm_head_logits(lm_head, picked, true, product);
     scaled.log_probs(hidden, batch, log_probs);
@@ -202,7 +202,7 @@ TEST(LossHead, CountsAccuracyAndConfidence) {
       at::mm(x * at::rsqrt(x.square().mean(-1, true) + kEps) * want.norm.detach(), want.head.detach().t());
   batch.targets = logits.argmax(-1).to(at::kInt);
   batch.targets[0] = (batch.targets[0].item<int>() + 1) % V;
-  const LossSums sums = LossHead(weights, {kEps, N, false}).evaluate(hidden, batch);
+  const LossSums sums = LossHead({weights, kEps}, {N, false}).evaluate(hidden, batch);
   EXPECT_EQ(sums.num_correct, 4);
   double confidence = 0;
   int64_t count = 0;
@@ -222,7 +222,7 @@ TEST(LossHead, LogitsThatAreNotFiniteGiveALossThatIsNot) {
   at::Tensor hidden = uniform({N, D}, 3);
   hidden[3].fill_(NAN);  // supervised
   OuterWeights weights = make_weights(false);
-  const LossSums sums = LossHead(weights, {kEps, N, false}).evaluate(hidden, make_batch());
+  const LossSums sums = LossHead({weights, kEps}, {N, false}).evaluate(hidden, make_batch());
   EXPECT_TRUE(std::isnan(sums.loss));
   int64_t count = 0;
   for (const auto& bin : sums.bins) count += bin.count;
@@ -236,7 +236,8 @@ TEST(LossHead, WithoutSupervisedRowsTheGradientIsZero) {
   batch.targets = at::empty({0}, at::kInt);
   OuterWeights weights = make_weights(false);
   at::Tensor d_hidden = at::full({N, D}, NAN), loss_sum = at::zeros({}, at::kDouble);
-  LossHead(weights, {kEps, N}).train(uniform({N, D}, 3), batch, at::scalar_tensor(1, at::kDouble), loss_sum, d_hidden);
+  LossHead({weights, kEps}, {N})
+      .train(uniform({N, D}, 3), batch, at::scalar_tensor(1, at::kDouble), loss_sum, d_hidden);
   EXPECT_EQ(loss_sum.item<double>(), 0);
   EXPECT_TRUE(d_hidden.eq(0).all().item<bool>());
 }
