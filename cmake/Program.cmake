@@ -54,7 +54,7 @@ function(lt_add_engine name)
 endfunction()
 
 if(TARGET lt_train)
-  lt_add_engine(lora_train_engine src/app/engine_entry.cpp)
+  lt_add_engine(lora_train_engine src/app/engine/engine_entry.cpp)
   foreach(_module IN LISTS LT_TORCH_MODULES)
     if(TARGET lt_${_module})
       target_link_libraries(lora_train_engine PRIVATE lt_${_module})
@@ -70,7 +70,7 @@ else()
   message(STATUS "the engine is not built: module train is missing")
 endif()
 # Where LibTorch was at build time: the first place to look. On another machine the folder is not there and python3 is
-# asked instead (src/app/find_torch.cpp).
+# asked instead (src/app/engine/find_torch.cpp).
 file(CONFIGURE OUTPUT ${_bin}/lib/torch_path CONTENT "${LORA_TRAIN_TORCH_DIR}\n")
 
 install(TARGETS lora-train RUNTIME DESTINATION .)

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "command_line.h"
+#include "commands/command_line.h"
+#include "commands/registry.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
-#include "registry.h"
-#include "report_error.h"
-#include "standard_output.h"
-#include "version_text.h"
+#include "output/report_error.h"
+#include "output/standard_output.h"
+#include "output/version_text.h"
 
 namespace lora_train::app {
 namespace {

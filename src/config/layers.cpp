@@ -9,7 +9,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
-#include "parse_yaml.h"
+#include "value/parse_yaml.h"
 
 namespace lora_train {
 namespace {

@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "consistency.h"
-#include "field.h"
+#include "keys/field.h"
 #include "layers.h"
 #include "lora_train/base/error.h"
 #include "merge.h"
 #include "output_folder.h"
-#include "parse_yaml.h"
+#include "value/parse_yaml.h"
 
 namespace lora_train {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "aliases.h"
-#include "field.h"
+#include "keys/aliases.h"
+#include "keys/field.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
-#include "setting_path.h"
+#include "value/setting_path.h"
 
 namespace lora_train {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "findings.h"
 #include "lora_train/config/load.h"
-#include "value.h"
+#include "value/value.h"
 
 namespace lora_train {
 

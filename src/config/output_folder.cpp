@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "field.h"
+#include "keys/field.h"
 #include "lora_train/base/text.h"
 
 namespace lora_train {

@@ -1,5 +1,5 @@
 // A Profile back to text, and what differs between two.
-#include "field.h"
+#include "keys/field.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/config/load.h"
 #include "lora_train/config/scalar.h"

@@ -7,10 +7,9 @@
 #include <set>
 #include <thread>
 
-#include "dataset_files.h"
-#include "dataset_loader.h"
-#include "duplicates.h"
-#include "length_policy.h"
+#include "load/dataset_loader.h"
+#include "load/duplicates.h"
+#include "load/length_policy.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
@@ -18,9 +17,10 @@
 #include "lora_train/data/plan.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
-#include "row_fields.h"
-#include "split.h"
-#include "stop_token_audit.h"
+#include "plan/split.h"
+#include "read/dataset_files.h"
+#include "read/row_fields.h"
+#include "render/stop_token_audit.h"
 
 namespace lora_train::data {
 namespace {

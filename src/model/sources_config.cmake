@@ -1,8 +1,12 @@
 # What the executable needs of the model module (config.json, names and shapes of weights, names of linears, RoPE,
 # init-model): no torch.
 set(LT_MODEL_CONFIG_SOURCES
-  activation_plan.cpp adapter_spec.cpp blocks/attention_shape.cpp blocks/mlp_shape.cpp config_reader.cpp expected_weights.cpp family_gemma3.cpp family_granite.cpp family_llama.cpp family_mistral.cpp family_qwen2.cpp
-  family_qwen3.cpp init_model.cpp layer_shape.cpp layer_types.cpp known_shapes.cpp model_config.cpp registry.cpp rope_config.cpp rope_frequencies.cpp)
+  activation_plan.cpp adapter_spec.cpp layer_shape.cpp
+  blocks/attention_shape.cpp blocks/mlp_shape.cpp
+  families/config_reader.cpp families/gemma3.cpp families/granite.cpp families/known_shapes.cpp families/layer_types.cpp
+  families/llama.cpp families/mistral.cpp families/model_config.cpp families/qwen2.cpp families/qwen3.cpp
+  families/registry.cpp families/rope_config.cpp families/rope_frequencies.cpp
+  weights/expected_weights.cpp weights/init_model.cpp)
 list(TRANSFORM LT_MODEL_CONFIG_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 if(NOT TARGET lt_model_config)
   add_library(lt_model_config OBJECT ${LT_MODEL_CONFIG_SOURCES})

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "added_tokens.h"
+#include "json/added_tokens.h"
 
 namespace lora_train::tokenizer {
 

@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <limits>
 
+#include "bpe/input_text.h"
+#include "bpe/valid_utf8.h"
 #include "folder_file.h"
-#include "input_text.h"
-#include "json_tokenizer.h"
+#include "json/json_tokenizer.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/utf8.h"
-#include "sentencepiece_tokenizer.h"
+#include "sentencepiece/sentencepiece_tokenizer.h"
 #include "special_tokens.h"
-#include "tekken_tokenizer.h"
-#include "valid_utf8.h"
+#include "tekken/tekken_tokenizer.h"
 
 namespace lora_train::tokenizer {
 

@@ -1,6 +1,6 @@
 // Dataset files: JSON Lines, JSON arrays, gzip and zstd, every row parsed in every layout.
-#include "data/row_format.h"
-#include "data/row_reader.h"
+#include "data/read/row_format.h"
+#include "data/read/row_reader.h"
 #include "fuzz/input_file.h"
 #include "lora_train/base/error.h"
 

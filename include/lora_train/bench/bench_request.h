@@ -13,7 +13,7 @@ namespace lora_train::bench {
 
 struct BenchRequest {
   Profile profile;    ///< sizes (max_seq_len, micro_batch_size, ...), adapter, precision, device, kernels
-  std::string shape;  ///< a name of model/known_shapes.h
+  std::string shape;  ///< a name of model/families/known_shapes.h
   std::int64_t num_steps = 20, num_warm_up = 5;
   bool mix = false;         ///< packed documents of log-normal lengths, half of them trained, instead of full rows
   bool count_only = false;  ///< nothing is computed: a step on the meta device

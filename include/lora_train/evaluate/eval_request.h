@@ -12,7 +12,7 @@ namespace lora_train::evaluate {
 
 /// What `eval` measures besides the loss.
 struct EvalTasks {
-  bool choices = false;      ///< the rows have choices (data/choices.h)
+  bool choices = false;      ///< the rows have choices (data/render/choices.h)
   bool exact_match = false;  ///< greedy answers against the rows' own
   std::string answer_regex;  ///< picks the answer out of both; empty = the whole text
   std::int64_t max_new_tokens = 256;

@@ -6,7 +6,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "data/row_format.h"
+#include "data/read/row_format.h"
 #include "lora_train/base/error.h"
 #include "lora_train/tokenizer/chat_template.h"
 

@@ -1,4 +1,4 @@
-#include "app/answers.h"
+#include "app/output/answers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "app/command_line.h"
+#include "app/commands/command_line.h"
 
 #include <gtest/gtest.h>
 
-#include "app/profile_flags.h"
-#include "app/registry.h"
+#include "app/commands/profile_flags.h"
+#include "app/commands/registry.h"
 #include "lora_train/base/error.h"
 
 namespace lora_train::app {

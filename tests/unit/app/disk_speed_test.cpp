@@ -1,4 +1,4 @@
-#include "app/disk_speed.h"
+#include "app/commands/disk_speed.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "app/doctor_report.h"
+#include "app/output/doctor_report.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "app/find_torch.h"
+#include "app/engine/find_torch.h"
 
 #include <gtest/gtest.h>
 

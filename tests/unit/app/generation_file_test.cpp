@@ -1,4 +1,4 @@
-#include "app/generation_file.h"
+#include "app/output/generation_file.h"
 
 #include <gtest/gtest.h>
 

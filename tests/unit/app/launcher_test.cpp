@@ -1,4 +1,4 @@
-#include "app/launcher.h"
+#include "app/engine/launcher.h"
 
 #include <gtest/gtest.h>
 

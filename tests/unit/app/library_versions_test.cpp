@@ -1,4 +1,4 @@
-#include "app/library_versions.h"
+#include "app/engine/library_versions.h"
 
 #include <gtest/gtest.h>
 

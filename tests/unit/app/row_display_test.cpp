@@ -1,4 +1,4 @@
-#include "app/row_display.h"
+#include "app/output/row_display.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "app/side_by_side.h"
+#include "app/output/side_by_side.h"
 
 #include <gtest/gtest.h>
 

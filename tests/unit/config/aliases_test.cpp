@@ -1,10 +1,10 @@
-#include "config/aliases.h"
+#include "config/keys/aliases.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "config/field.h"
+#include "config/keys/field.h"
 #include "lora_train/config/check.h"
 #include "unit/config/profile_text.h"
 

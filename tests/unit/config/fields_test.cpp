@@ -3,8 +3,8 @@
 
 #include <set>
 
-#include "config/field.h"
-#include "config/field_kinds.h"
+#include "config/keys/field.h"
+#include "config/keys/field_kinds.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/config/check.h"
 #include "unit/config/profile_text.h"

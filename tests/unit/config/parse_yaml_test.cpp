@@ -1,4 +1,4 @@
-#include "config/parse_yaml.h"
+#include "config/value/parse_yaml.h"
 
 #include <gtest/gtest.h>
 

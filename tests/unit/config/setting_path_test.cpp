@@ -1,4 +1,4 @@
-#include "config/setting_path.h"
+#include "config/value/setting_path.h"
 
 #include <gtest/gtest.h>
 

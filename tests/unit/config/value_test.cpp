@@ -1,10 +1,10 @@
-#include "config/value.h"
+#include "config/value/value.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "config/parse_yaml.h"
+#include "config/value/parse_yaml.h"
 #include "lora_train/config/scalar.h"
 
 namespace lora_train {

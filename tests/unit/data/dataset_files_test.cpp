@@ -1,4 +1,4 @@
-#include "data/dataset_files.h"
+#include "data/read/dataset_files.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data/duplicates.h"
+#include "data/load/duplicates.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data/encode_sample.h"
+#include "data/render/encode_sample.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <map>
 
-#include "data/encode_sample.h"
+#include "data/render/encode_sample.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/tokenizer/chat_template.h"

@@ -1,4 +1,4 @@
-#include "data/json_rows.h"
+#include "data/read/json_rows.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data/length_policy.h"
+#include "data/load/length_policy.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "data/deal.h"
+#include "data/plan/deal.h"
 #include "lora_train/base/error.h"
 #include "plan_support.h"
 

@@ -1,4 +1,4 @@
-#include "data/row_format.h"
+#include "data/read/row_format.h"
 
 #include <gtest/gtest.h>
 

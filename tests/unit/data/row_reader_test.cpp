@@ -1,4 +1,4 @@
-#include "data/row_reader.h"
+#include "data/read/row_reader.h"
 
 #include <gtest/gtest.h>
 

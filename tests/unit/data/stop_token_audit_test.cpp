@@ -1,4 +1,4 @@
-#include "data/stop_token_audit.h"
+#include "data/render/stop_token_audit.h"
 
 #include <gtest/gtest.h>
 

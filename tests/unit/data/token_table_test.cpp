@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "data/token_cache.h"
+#include "data/load/token_cache.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/data/document_store.h"

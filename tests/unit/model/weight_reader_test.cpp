@@ -1,4 +1,4 @@
-#include "model/weight_reader.h"
+#include "model/weights/weight_reader.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

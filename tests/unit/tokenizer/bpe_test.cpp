@@ -1,5 +1,5 @@
 // The merge loop against the obvious one.
-#include "tokenizer/bpe.h"
+#include "tokenizer/bpe/bpe.h"
 
 #include <gtest/gtest.h>
 

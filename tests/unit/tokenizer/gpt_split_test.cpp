@@ -1,12 +1,12 @@
 // The hand-written split against PCRE2 running the pattern that it stands for.
-#include "tokenizer/gpt_split.h"
+#include "tokenizer/split/gpt_split.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "lora_train/base/utf8.h"
-#include "tokenizer/regex.h"
+#include "tokenizer/split/regex.h"
 
 namespace lora_train::tokenizer {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tokenizer/json_tokenizer.h"
+#include "tokenizer/json/json_tokenizer.h"
 #include "unit/tokenizer/bad_json_case.h"
 
 namespace lora_train::tokenizer {

@@ -1,4 +1,4 @@
-#include "tokenizer/normalizer.h"
+#include "tokenizer/json/normalizer.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 
 #include "lora_train/base/utf8.h"
 #include "support/test_data.h"
-#include "tokenizer/sentencepiece_tokenizer.h"
+#include "tokenizer/sentencepiece/sentencepiece_tokenizer.h"
 #include "unit/tokenizer/sentencepiece_bytes.h"
 
 namespace lora_train::tokenizer {

@@ -1,13 +1,13 @@
 // Cutting and remembering change no token.
-#include "tokenizer/word_encoder.h"
+#include "tokenizer/bpe/word_encoder.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 
-#include "tokenizer/bpe_model.h"
-#include "tokenizer/byte_level.h"
+#include "tokenizer/json/bpe_model.h"
+#include "tokenizer/json/byte_level.h"
 
 namespace lora_train::tokenizer {
 namespace {

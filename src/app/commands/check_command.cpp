@@ -1,0 +1,83 @@
+// lora-train check: a profile and the headers of its model, without a GPU, data or weights being touched.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/config/check.h"
+#include "lora_train/model/model_config.h"
+#include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/resolve_model.h"
+#include "output/standard_output.h"
+#include "profile_flags.h"
+#include "registry.h"
+
+namespace lora_train::app {
+namespace {
+
+void print_shipped_profiles(bool json) {
+  for (const auto& profile : shipped_profiles(program_folder() / "configs")) {
+    if (json) {
+      print_line(nlohmann::ordered_json(
+                     {{"name", profile.name}, {"file", profile.file.string()}, {"summary", profile.summary}})
+                     .dump());
+      continue;
+    }
+    std::string line = profile.name + "  ";
+    if (line.size() < 16) line.resize(16, ' ');
+    print_line(line + profile.summary);
+  }
+}
+
+/// Refuses the model folder as the run would: config.json, the index and the headers of the weights are read, no tensor
+/// is. A name of the Hugging Face cache may be meant for another machine.
+void check_model_folder(const std::string& model) {
+  if (!std::filesystem::exists(model)) return;
+  const std::filesystem::path folder = storage::resolve_model(model).folder;
+  const model::ModelConfig config = model::read_model_config(folder);
+  model::check_weights(config, storage::open_model_weights(folder));
+}
+
+}  // namespace
+
+int run_check(const std::vector<std::string>& arguments) {
+  CommandParser parser("check",
+                       "Validates a profile without touching a GPU and prints it resolved, with where each "
+                       "value came from.");
+  const ProfileFlags flags(parser, {});
+  bool ignores_files = false, lists_profiles = false;
+  std::string key_filter;
+  parser.app().add_flag("--no-files", ignores_files, "files that the profile names need not exist");
+  parser.app().add_flag("--list", lists_profiles, "name the shipped profiles");
+  const CLI::Option* const keys = parser.app()
+                                      .add_option("--keys", key_filter, "explain all keys, or those that contain TEXT")
+                                      ->expected(0, 1)
+                                      ->type_name("TEXT");
+  if (!parser.parse(arguments)) return 0;
+  if (lists_profiles) {
+    print_shipped_profiles(parser.common().json);
+    return 0;
+  }
+  if (keys->count() > 0) {
+    print_text(parser.common().json ? keys_json(key_filter) : keys_table(key_filter));
+    return 0;
+  }
+  if (flags.is_empty()) parser.refuse("--profile", "no profile; expected --profile FILE, or key=value.");
+
+  const LoadedProfile loaded = load_and_log(flags.sources());
+  for (const auto& line : unbuilt_features(loaded.profile)) log_warning(line);
+  if (!ignores_files) {
+    refuse_missing_files(loaded);
+    check_model_folder(loaded.profile.model);
+  }
+  if (parser.common().json) {
+    print_line(to_json(loaded.profile));
+  } else {
+    print_text(to_yaml(loaded));
+  }
+  return 0;
+}
+
+}  // namespace lora_train::app

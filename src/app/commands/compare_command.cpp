@@ -1,0 +1,108 @@
+// lora-train compare: runs side by side, from their output folders.
+#include <algorithm>
+#include <filesystem>
+
+#include "command_line.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+#include "lora_train/metrics/comparison.h"
+#include "lora_train/metrics/run_page.h"
+#include "output/standard_output.h"
+#include "registry.h"
+
+namespace lora_train::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> find_all_runs(const std::vector<std::string>& names) {
+  std::vector<fs::path> runs;
+  std::vector<std::string> empty;
+  for (const auto& name : names) {
+    const auto found = metrics::find_runs(name);
+    if (found.empty()) empty.push_back(name);
+    for (const auto& run : found) {
+      const bool is_there = std::any_of(runs.begin(), runs.end(), [&](const fs::path& other) {
+        return fs::weakly_canonical(other) == fs::weakly_canonical(run);
+      });
+      if (!is_there) runs.push_back(run);
+    }
+  }
+  for (const auto& name : empty) {
+    const std::string what =
+        fs::exists(name) ? "holds no run: neither metrics.jsonl, summary.json or run.log, nor a folder that has one."
+                         : "is not there.";
+    if (runs.empty()) {
+      throw ConfigError(name, what + " Expected the output_dir of runs, or a folder in which such folders are.");
+    }
+    log_warning(name + ": " + what);
+  }
+  return runs;
+}
+
+/// A folder behind --csv was meant as a DIR.
+void take_back_folder(std::string& file, std::vector<std::string>& folders) {
+  if (file.empty() || !fs::is_directory(file)) return;
+  folders.push_back(file);
+  file.clear();
+}
+
+/// A file is put in the place of what was there: no device or pipe.
+void refuse_special_file(const CommandParser& parser, const char* flag, const std::string& file) {
+  if (file.empty() || !fs::exists(file) || fs::is_regular_file(file)) return;
+  parser.refuse(flag, file + (fs::is_directory(file) ? " is a folder" : " is a device or a pipe") +
+                          "; expected a file to write.");
+}
+
+void write_result(const std::string& file, const std::string& text) {
+  write_file_atomic(file, text);
+  log_info(file + ": written");
+}
+
+}  // namespace
+
+int run_compare(const std::vector<std::string>& arguments) {
+  CommandParser parser(
+      "compare",
+      "Differing profile keys and results of runs, side by side. A DIR is the output_dir of a run, or a "
+      "folder of such folders.");
+  std::vector<std::string> folders;
+  std::string sort_key, csv_file, html_file;
+  bool is_reversed = false;
+  parser.app().add_option("DIR", folders, "output folders, or folders that hold some");
+  parser.app()
+      .add_option("--sort", sort_key, "order by a column: eval_loss, tokens_per_s, learning_rate; -KEY: largest first")
+      ->type_name("KEY");
+  parser.app().add_flag("--reverse", is_reversed, "with --sort: largest first");
+  const CLI::Option* const csv =
+      parser.app().add_option("--csv", csv_file, "as CSV into FILE, or onto stdout")->expected(0, 1)->type_name("FILE");
+  parser.app().add_option("--html", html_file, "one page with all curves, for a browser")->type_name("FILE");
+  if (!parser.parse(arguments)) return 0;
+  take_back_folder(csv_file, folders);
+  const bool prints_csv = csv->count() > 0 && csv_file.empty();
+  if (folders.empty()) parser.refuse("DIR", "no folder to look at; expected DIR...");
+  if (prints_csv && parser.common().json)
+    parser.refuse("--csv", "stdout takes CSV or --json, not both; give --csv a FILE.");
+  if (is_reversed && sort_key.empty())
+    parser.refuse("--reverse", "turns the order of --sort KEY round, which is not there.");
+  refuse_special_file(parser, "--csv", csv_file);
+  refuse_special_file(parser, "--html", html_file);
+
+  metrics::Comparison comparison = metrics::compare_runs(find_all_runs(folders));
+  if (is_reversed) sort_key = sort_key.starts_with("-") ? sort_key.substr(1) : "-" + sort_key;
+  if (!sort_key.empty()) metrics::sort_runs(comparison, sort_key);
+  if (!csv_file.empty()) write_result(csv_file, metrics::comparison_csv(comparison));
+  if (!html_file.empty()) write_result(html_file, metrics::comparison_page(comparison));
+  if (parser.common().json) {
+    print_text(metrics::comparison_json(comparison));
+  } else if (prints_csv) {
+    print_text(metrics::comparison_csv(comparison));
+  } else {
+    print_text(metrics::comparison_table(comparison, stdout_width(), stdout_has_color()));
+  }
+  return 0;
+}
+
+}  // namespace lora_train::app

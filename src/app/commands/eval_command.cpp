@@ -1,0 +1,180 @@
+// lora-train eval: the base or an adapter on the evaluation data.
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/check.h"
+#include "output/standard_output.h"
+#include "profile_flags.h"
+#include "registry.h"
+#include "sampling_flags.h"
+
+namespace lora_train::app {
+namespace {
+
+nlohmann::ordered_json as_json(const evaluate::EvalResult& result) {
+  nlohmann::ordered_json line = {{"name", result.name},
+                                 {"loss", result.loss},
+                                 {"perplexity", result.perplexity},
+                                 {"token_accuracy", result.token_accuracy},
+                                 {"ece", result.ece},
+                                 {"num_tokens", result.num_tokens}};
+  if (const auto& choices = result.choices) {
+    line["acc"] = choices->accuracy;
+    line["acc_norm"] = choices->normalized_accuracy;
+    line["choices_ece"] = choices->ece;
+    line["brier"] = choices->brier;
+    line["num_rows"] = choices->num_rows;
+  }
+  if (const auto& match = result.exact_match) {
+    line["exact_match"] = match->rate;
+    line["num_matched"] = match->num_matched;
+    line["num_answers"] = match->num_answers;
+    line["num_cut"] = match->num_cut;
+  }
+  if (result.num_rows_cut > 0) line["num_rows_cut"] = result.num_rows_cut;
+  if (result.num_rows_lost > 0) line["num_rows_lost"] = result.num_rows_lost;
+  return line;
+}
+
+void print_json(const std::vector<evaluate::EvalResult>& results) {
+  for (const auto& result : results) {
+    print_line(as_json(result).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  }
+}
+
+std::string formatted(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+/// A column: its head and the cells below, in the order of the results.
+using Column = std::vector<std::string>;
+
+std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results) {
+  std::vector<Column> columns;
+  const auto add = [&](const char* head, const auto& cell) {
+    columns.push_back({head});
+    for (const auto& result : results) columns.back().push_back(cell(result));
+  };
+  const auto add_unless_zero = [&](const char* head, const auto& number) {
+    if (std::all_of(results.begin(), results.end(), [&](const auto& r) { return number(r) == 0; })) return;
+    add(head, [&](const auto& r) { return format_count(number(r)); });
+  };
+  add("name", [](const auto& r) { return r.name; });
+  add("loss", [](const auto& r) { return formatted("%.4f", r.loss); });
+  add("perplexity", [](const auto& r) { return formatted("%.4f", r.perplexity); });
+  add("token accuracy", [](const auto& r) { return formatted("%.2f%%", 100 * r.token_accuracy); });
+  add("ece", [](const auto& r) { return formatted("%.4f", r.ece); });
+  add("tokens", [](const auto& r) { return format_count(r.num_tokens); });
+  if (results.front().choices) {
+    add("acc", [](const auto& r) { return formatted("%.2f%%", 100 * r.choices->accuracy); });
+    add("acc_norm", [](const auto& r) { return formatted("%.2f%%", 100 * r.choices->normalized_accuracy); });
+    add("choices ece", [](const auto& r) { return formatted("%.4f", r.choices->ece); });
+    add("brier", [](const auto& r) { return formatted("%.4f", r.choices->brier); });
+    add("rows", [](const auto& r) { return format_count(r.choices->num_rows); });
+  }
+  if (results.front().exact_match) {
+    add("exact match", [](const auto& r) { return formatted("%.2f%%", 100 * r.exact_match->rate); });
+    add("answers", [](const auto& r) { return format_count(r.exact_match->num_answers); });
+    add_unless_zero("answers cut", [](const auto& r) { return r.exact_match->num_cut; });
+  }
+  add_unless_zero("rows cut", [](const auto& r) { return r.num_rows_cut; });
+  add_unless_zero("rows lost", [](const auto& r) { return r.num_rows_lost; });
+  return columns;
+}
+
+void print_table(const std::vector<evaluate::EvalResult>& results) {
+  const std::vector<Column> columns = columns_of(results);
+  for (std::size_t row = 0; row <= results.size(); ++row) {
+    std::string line;
+    for (const Column& column : columns) {
+      std::size_t width = 0;
+      for (const auto& cell : column) width = std::max(width, cell.size());
+      const std::string padding(width - column[row].size(), ' ');
+      line += line.empty() ? column[row] + padding : "  " + padding + column[row];
+    }
+    print_line(line);
+  }
+}
+
+/// Takes what no flag can say otherwise: --exact-match would read a setting behind it as its regex.
+void check_tasks(const CommandParser& parser, const evaluate::EvalTasks& tasks, bool has_max_new_tokens) {
+  const std::string& regex = tasks.answer_regex;
+  const std::string key = regex.substr(0, regex.find('='));
+  const std::vector<std::string> keys = profile_keys();
+  if (key.size() < regex.size() && std::find(keys.begin(), keys.end(), key) != keys.end()) {
+    parser.refuse("--exact-match", "\"" + regex + "\" is a setting, not a regex. Give settings with --set.");
+  }
+  if (tasks.choices && tasks.exact_match)
+    parser.refuse("--choices", "the rows have choices or answers; give it or --exact-match.");
+  if (has_max_new_tokens && !tasks.exact_match)
+    parser.refuse("--max-new-tokens", "means nothing without --exact-match.");
+}
+
+std::vector<evaluate::EvalResult> evaluate(const evaluate::EvalRequest& request) {
+  try {
+    return load_engine().evaluate(request);
+  } catch (const StopError& stop) {
+    throw StopError(stop.where(),
+                    "asked to stop. No figures are written: they come when all of the evaluation is done");
+  }
+}
+
+}  // namespace
+
+int run_eval(const std::vector<std::string>& arguments) {
+  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;  // to the end of the process, as in train
+  CommandParser parser(
+      "eval", "Loss, token accuracy, calibration error and answers of the base or an adapter on eval_datasets.");
+  const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
+                                    {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
+                                    {"--max-samples", "eval_max_samples", "rows of each data set at most"}});
+  std::string adapter;
+  evaluate::EvalTasks tasks;
+  parser.app()
+      .add_option("--adapter", adapter, "PEFT folder; without it the base model is evaluated")
+      ->type_name("DIR");
+  parser.app().add_flag("--choices", tasks.choices,
+                        "rows {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": index or text}: accuracy, "
+                        "calibration and Brier score of the likeliest choice");
+  const CLI::Option* const exact_match =
+      parser.app()
+          .add_option("--exact-match", tasks.answer_regex,
+                      "greedy answers against the rows' own; a regex picks the answer out of both: '#### (-?[0-9.,]+)'")
+          ->expected(0, 1)
+          ->type_name("[REGEX]");
+  const CLI::Option* const max_new_tokens =
+      parser.add_integer("--max-new-tokens", tasks.max_new_tokens, 1, kMostNewTokens,
+                         "of an answer of --exact-match at most (default 256)");
+  if (!parser.parse(arguments)) return 0;
+  tasks.exact_match = exact_match->count() > 0;
+  check_tasks(parser, tasks, max_new_tokens->count() > 0);
+
+  ProfileSources sources = flags.sources();
+  sources.needs_datasets = false;
+  const LoadedProfile loaded = load_and_log(sources);
+  refuse_unbuilt_features(loaded);
+  const bool has_split = loaded.profile.val_set_size > 0 && !loaded.profile.datasets.empty();
+  if (loaded.profile.eval_datasets.empty() && !has_split) {
+    throw ConfigError("eval_datasets",
+                      "nothing to evaluate on; expected eval_datasets, --eval-data FILE, or datasets "
+                      "with val_set_size.");
+  }
+  const auto results =
+      evaluate({.profile = loaded.profile, .adapter = adapter, .tasks = tasks, .quiet = parser.common().quiet});
+  if (parser.common().json) {
+    print_json(results);
+  } else {
+    print_table(results);
+  }
+  return 0;
+}
+
+}  // namespace lora_train::app

@@ -1,0 +1,347 @@
+// lora-train generate: text from a model and an adapter.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/base/utf8.h"
+#include "lora_train/base/visible_text.h"
+#include "lora_train/config/check.h"
+#include "lora_train/data/prompts.h"
+#include "lora_train/metrics/progress_bar.h"
+#include "lora_train/model/model_config.h"
+#include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/resolve_model.h"
+#include "lora_train/tokenizer/model_folder.h"
+#include "output/answer_output.h"
+#include "output/answers.h"
+#include "output/generation_file.h"
+#include "output/standard_output.h"
+#include "profile_flags.h"
+#include "registry.h"
+#include "sampling_flags.h"
+
+namespace lora_train::app {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+struct GenerateFlags {
+  std::vector<std::string> prompts, stop_strings;
+  std::string prompts_file, adapter, system, output;
+  std::int64_t max_new_tokens = 256;
+  bool raw = false, compare = false;
+};
+
+void add_flags(CommandParser& parser, GenerateFlags& flags) {
+  CLI::App& app = parser.app();
+  app.add_option("--adapter", flags.adapter, "PEFT folder; without it the base model answers")->type_name("DIR");
+  parser.add_list("--prompt", flags.prompts, "what the model is asked; repeatable")->type_name("TEXT");
+  app.add_option("--prompts", flags.prompts_file, "rows {\"prompt\": ...} or {\"messages\": [...]}")->type_name("FILE");
+  app.add_option("--system", flags.system, "system message of every chat")->type_name("TEXT");
+  app.add_flag("--raw", flags.raw, "give the text to the model as it is, without the chat template");
+  parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMostNewTokens, "of an answer at most (default 256)");
+  parser.add_list("--stop", flags.stop_strings, "an answer ends before this text; repeatable")->type_name("TEXT");
+  app.add_flag("--compare", flags.compare, "the answers of the base and of the adapter side by side");
+  app.add_option("--output", flags.output, "write answers to this file instead; the same command again goes on with it")
+      ->type_name("FILE.jsonl");
+}
+
+void check_text(const CommandParser& parser, const char* flag, const std::string& text) {
+  if (const auto at = find_invalid_utf8(text)) {
+    parser.refuse(flag, "is not UTF-8 at byte " + std::to_string(*at + 1) + ".");
+  }
+}
+
+void check_flags(const CommandParser& parser, const GenerateFlags& flags) {
+  if (flags.prompts.empty() == flags.prompts_file.empty()) {
+    parser.refuse("--prompt", flags.prompts.empty() ? "missing; expected --prompt TEXT or --prompts FILE."
+                                                    : "give it or --prompts, not both.");
+  }
+  if (flags.compare && flags.adapter.empty()) parser.refuse("--compare", "needs --adapter, to compare the base with.");
+  if (flags.raw && !flags.system.empty()) parser.refuse("--system", "means nothing with --raw.");
+  for (const auto& text : flags.prompts) check_text(parser, "--prompt", text);
+  check_text(parser, "--system", flags.system);
+  for (const auto& text : flags.stop_strings) {
+    check_text(parser, "--stop", text);
+    if (text.empty()) parser.refuse("--stop", "must not be empty.");
+  }
+}
+
+/// What the prompts need of the folders; no weights.
+struct Folders {
+  fs::path model, adapter;
+  model::ModelConfig config;
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+  std::unique_ptr<tokenizer::ChatTemplate> chat_template;
+};
+
+/// The adapter's template is the one it was trained with.
+Folders open_folders(const Profile& profile, const GenerateFlags& flags) {
+  Folders folders;
+  folders.model = storage::resolve_model(profile.model).folder;
+  folders.adapter = flags.adapter;
+  folders.config = model::read_model_config(folders.model);
+  folders.tokenizer = tokenizer::Tokenizer::load(folders.model);
+  const bool has_own = !flags.adapter.empty() && fs::exists(folders.adapter / "chat_template.jinja");
+  folders.chat_template =
+      tokenizer::load_chat_template(profile.chat_template, has_own ? folders.adapter : folders.model);
+  return folders;
+}
+
+std::vector<data::Prompt> collect_prompts(const GenerateFlags& flags, const Folders& folders) {
+  const data::PromptOptions options{folders.tokenizer.get(), folders.chat_template.get(), flags.raw, flags.system};
+  if (!flags.prompts_file.empty()) return data::read_prompts(flags.prompts_file, options);
+  std::vector<data::Prompt> prompts;
+  for (const auto& text : flags.prompts) {
+    const std::string number = flags.prompts.size() == 1 ? "" : " " + std::to_string(prompts.size() + 1);
+    prompts.push_back(data::make_prompt(text, "--prompt" + number, options));
+  }
+  return prompts;
+}
+
+/// How many tokens an answer may have: what was asked for, or what the context leaves.
+std::vector<std::int64_t> answer_lengths(const std::vector<data::Prompt>& prompts, std::int64_t max_new_tokens,
+                                         std::int64_t context) {
+  std::vector<std::int64_t> lengths;
+  std::size_t num_short = 0;
+  for (const auto& prompt : prompts) {
+    const auto num_tokens = static_cast<std::int64_t>(prompt.ids.size());
+    if (num_tokens >= context) {
+      throw DataError(prompt.source, "the prompt has " + format_count(num_tokens) +
+                                         " tokens and leaves no room for an answer: "
+                                         "the model's context (max_position_embeddings) is " +
+                                         format_count(context) + ". Shorten or remove it");
+    }
+    lengths.push_back(std::min(max_new_tokens, context - num_tokens));
+    num_short += lengths.back() < max_new_tokens ? 1 : 0;
+  }
+  if (num_short > 0) {
+    log_warning(format_count(static_cast<long long>(num_short)) + " of " +
+                format_count(static_cast<long long>(prompts.size())) + " prompts leave room for fewer than " +
+                format_count(max_new_tokens) + " tokens in the context of " + format_count(context));
+  }
+  return lengths;
+}
+
+std::string hash_of_adapter(const fs::path& adapter) {
+  std::string hashes;
+  for (const char* name : {"adapter_config.json", "adapter_model.safetensors"}) {
+    if (fs::exists(adapter / name)) hashes += hash_file(adapter / name).hash;
+  }
+  return hash128_hex(hashes);
+}
+
+/// Everything that decides the answers.
+GenerationSettings settings_of(const Profile& profile, const GenerateFlags& flags, const Folders& folders,
+                               const evaluate::GenerateRequest& request) {
+  const std::string model =
+      hash128_hex(hash_file(folders.config.path).hash + storage::open_model_weights(folders.model).fingerprint());
+  const auto text = [](const std::string& value) { return Json(repair_utf8(value)).dump(); };
+  const bool is_chat = !flags.raw && folders.chat_template != nullptr;
+  const bool draws = request.sampling.temperature > 0;
+  return {{"model", text(profile.model)},
+          {"model_fingerprint", text(model)},
+          {"tokenizer_fingerprint", text(folders.tokenizer->fingerprint())},
+          {"adapter", flags.adapter.empty() ? "null" : text(flags.adapter)},
+          {"adapter_fingerprint", flags.adapter.empty() ? "null" : text(hash_of_adapter(folders.adapter))},
+          {"compare", Json(flags.compare).dump()},
+          {"precision", text(to_string(profile.precision))},
+          {"raw", Json(flags.raw).dump()},
+          {"system", text(flags.system)},
+          {"chat_template_fingerprint", is_chat ? text(folders.chat_template->fingerprint()) : "null"},
+          {"max_new_tokens", Json(flags.max_new_tokens).dump()},
+          {"temperature", Json(request.sampling.temperature).dump()},
+          {"top_p", Json(request.sampling.top_p).dump()},
+          {"top_k", Json(request.sampling.top_k).dump()},
+          {"min_p", Json(request.sampling.min_p).dump()},
+          {"seed", draws ? Json(request.sampling.seed).dump() : "null"},
+          {"stop", Json(flags.stop_strings).dump(-1, ' ', false, Json::error_handler_t::replace)},
+          {"stop_ids", Json(request.stop_ids).dump()}};
+}
+
+/// How far it is, on stderr.
+class GenerateProgress {
+ public:
+  GenerateProgress(std::size_t num_prompts, bool is_shown) {
+    state_.total_steps = static_cast<long long>(num_prompts);
+    state_.unit = "prompt";
+    metrics::ProgressOptions options;
+    options.quiet = !is_shown;
+    bar_ = std::make_unique<metrics::ProgressBar>(options);
+  }
+  void start() { start_ = Clock::now(); }
+  void count_token() {
+    ++num_tokens_;
+    update();
+  }
+  void count_prompt() {
+    ++state_.step;
+    update();
+  }
+
+ private:
+  void update() {
+    const double seconds = std::max(std::chrono::duration<double>(Clock::now() - start_).count(), 1e-9);
+    state_.steps_per_s = static_cast<double>(state_.step) / seconds;
+    state_.tokens_per_s = static_cast<double>(num_tokens_) / seconds;
+    const auto num_left = static_cast<double>(state_.total_steps - state_.step);
+    state_.eta_s = state_.step == 0 ? 0 : num_left / state_.steps_per_s;
+    bar_->update(state_);
+  }
+
+  std::unique_ptr<metrics::ProgressBar> bar_;
+  metrics::ProgressState state_;
+  Clock::time_point start_ = Clock::now();
+  long long num_tokens_ = 0;
+};
+
+/// "in 0.52 s (241.3 tok/s)"
+std::string rate(std::int64_t tokens, double seconds) {
+  char text[64];
+  std::snprintf(text, sizeof text, "in %.2f s (%.1f tok/s)", seconds,
+                static_cast<double>(tokens) / std::max(seconds, 1e-9));
+  return text;
+}
+
+std::string describe(const evaluate::GenerateTotals& totals) {
+  std::string text = format_count(totals.prompt_tokens) + " prompt tokens " +
+                     rate(totals.prompt_tokens, totals.prompt_s) + "; " + format_count(totals.new_tokens) +
+                     " new tokens";
+  if (totals.decoded_tokens == 0) return text;
+  return text + ", without the first of each answer " + format_count(totals.decoded_tokens) + " " +
+         rate(totals.decoded_tokens, totals.decode_s);
+}
+
+/// The prompts that are still to be answered, and where their answers go.
+class Run {
+ public:
+  Run(const CommandParser& parser, const GenerateFlags& flags, const Profile& profile, const Folders& folders)
+      : flags_(flags), folders_(folders), json_(parser.common().json), quiet_(parser.common().quiet) {
+    request_.profile = profile;
+    request_.adapter = flags.adapter;
+    request_.compare = flags.compare;
+    request_.stop_ids = tokenizer::stop_token_ids(*folders.tokenizer, folders.chat_template.get());
+    prompts_ = collect_prompts(flags, folders);
+    lengths_ = answer_lengths(prompts_, flags.max_new_tokens, folders.config.max_position_embeddings);
+  }
+
+  int operator()(const SamplingOptions& sampling) {
+    request_.sampling = sampling;
+    if (!flags_.output.empty()) open_file();
+    for (std::size_t i = 0; i < prompts_.size(); ++i) {
+      if (file_ && file_->is_done(i)) continue;
+      indices_.push_back(i);
+      request_.prompts.push_back({prompts_[i].ids, static_cast<std::int64_t>(i), lengths_[i], prompts_[i].source});
+    }
+    if (indices_.empty()) {
+      file_->finish();
+      log_info(flags_.output + ": already complete, " + format_count(static_cast<long long>(prompts_.size())) +
+               " answers");
+      return 0;
+    }
+    return generate();
+  }
+
+ private:
+  void open_file() {
+    std::vector<std::string> given;
+    for (const auto& prompt : prompts_) given.push_back(prompt.given);
+    file_.emplace(flags_.output, settings_of(request_.profile, flags_, folders_, request_), given);
+    if (file_->num_done() > 0) {
+      log_info(flags_.output + ": " + format_count(static_cast<long long>(file_->num_done())) + " of " +
+               format_count(static_cast<long long>(prompts_.size())) + " answers are there; going on");
+    }
+  }
+
+  bool streams() const {
+    return prompts_.size() == 1 && !json_ && !flags_.compare && !file_ && ::isatty(STDOUT_FILENO) == 1;
+  }
+
+  AnswerCollector make_collector(AnswerPrinter& printer, GenerateProgress& progress) {
+    AnswerCollector::Callbacks callbacks;
+    callbacks.on_start = [&] { progress.start(); };
+    callbacks.on_token = [&] { progress.count_token(); };
+    if (streams()) callbacks.on_text = [](std::string_view text) { print_text(visible_text(text)); };
+    callbacks.on_answers = [&](std::size_t prompt, const Answers& answers) {
+      const std::size_t index = indices_[prompt];
+      if (file_) {
+        file_->append(index, answer_to_json(prompts_[index], index, answers));
+      } else if (streams()) {
+        print_text("\n");
+      } else {
+        printer.add(index, answers);
+      }
+      ++num_answered_;
+      progress.count_prompt();
+    };
+    return {*folders_.tokenizer, {request_.stop_ids, flags_.stop_strings, flags_.compare}, std::move(callbacks)};
+  }
+
+  int generate() {
+    AnswerPrinter printer(prompts_, json_);
+    try {
+      GenerateProgress progress(indices_.size(), !quiet_ && !streams());
+      AnswerCollector collector = make_collector(printer, progress);
+      report_ = describe(load_engine().generate(request_, collector));
+    } catch (const StopError& stop) {
+      printer.finish();
+      log_warning("stopped by " + stop.where() + " after " + format_count(static_cast<long long>(num_answered_)) +
+                  " of " + format_count(static_cast<long long>(indices_.size())) + " answers" +
+                  (file_ ? "; the same command goes on" : ""));
+      return static_cast<int>(ExitCode::kStopped);
+    } catch (...) {
+      printer.finish();  // answers that are whole are not lost with what failed
+      throw;
+    }
+    if (file_) file_->finish();
+    log_info(report_);
+    return 0;
+  }
+
+  const GenerateFlags& flags_;
+  const Folders& folders_;
+  bool json_, quiet_;
+  evaluate::GenerateRequest request_;
+  std::vector<data::Prompt> prompts_;
+  std::vector<std::int64_t> lengths_;
+  std::vector<std::size_t> indices_;  ///< of the prompts that are asked, among all
+  std::optional<GenerationFile> file_;
+  std::size_t num_answered_ = 0;
+  std::string report_;
+};
+
+}  // namespace
+
+int run_generate(const std::vector<std::string>& arguments) {
+  // To the end of the process, as in train.
+  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
+  CommandParser parser("generate", "Answers prompts with a model, or with a model and an adapter.");
+  const ProfileFlags profile_flags(parser,
+                                   {{"--model", "model", "folder, or org/name of the local Hugging Face cache"}});
+  const SamplingFlags sampling(parser);
+  GenerateFlags flags;
+  add_flags(parser, flags);
+  if (!parser.parse(arguments)) return 0;
+  check_flags(parser, flags);
+  ProfileSources sources = profile_flags.sources();
+  sources.needs_datasets = false;
+  const LoadedProfile loaded = load_and_log(sources);
+  refuse_unbuilt_features(loaded);
+  const Folders folders = open_folders(loaded.profile, flags);
+  const auto sampling_options = sampling.options(parser, folders.model);
+  return Run(parser, flags, loaded.profile, folders)(sampling_options);
+}
+
+}  // namespace lora_train::app

@@ -1,0 +1,211 @@
+// lora-train merge: an adapter folded into a Hugging Face folder, or rewritten for servers that read plain LoRA only.
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/lora/merge.h"
+#include "lora_train/storage/resolve_model.h"
+#include "merge_rows.h"
+#include "output/standard_output.h"
+#include "registry.h"
+
+namespace lora_train::app {
+namespace {
+
+struct MergeFlags {
+  std::string model, adapter, output_dir, dtype, rows;
+  bool portable = false, no_check = false, overwrite = false;
+};
+
+void add_flags(CommandParser& parser, MergeFlags& flags) {
+  CLI::App& app = parser.app();
+  app.add_option("--model", flags.model, "the base: folder, or org/name of the local Hugging Face cache")
+      ->type_name("DIR");
+  app.add_option("--adapter", flags.adapter, "PEFT folder")->type_name("DIR");
+  app.add_option("--output-dir", flags.output_dir, "folder to write")->type_name("DIR");
+  app.add_option("--dtype", flags.dtype, "of the weights: bf16, fp16 or fp32 (default: each as the model has it)");
+  app.add_option("--rows", flags.rows, "compare the logits on these rows (default: a few built-in texts)")
+      ->type_name("FILE");
+  app.add_flag("--no-check", flags.no_check, "do not compare the logits of the merged and the unmerged model");
+  app.add_flag("--portable", flags.portable,
+               "rewrite the adapter without rsLoRA and patterns instead; needs no --model");
+  app.add_flag("--overwrite", flags.overwrite, "replace what an earlier merge wrote");
+}
+
+void check_flags(const CommandParser& parser, const MergeFlags& flags) {
+  if (flags.adapter.empty()) parser.refuse("--adapter", "missing; expected a PEFT folder.");
+  if (flags.output_dir.empty()) parser.refuse("--output-dir", "missing; expected a folder to write.");
+  if (flags.portable) {
+    const std::string why = "means nothing with --portable, which rewrites the adapter alone.";
+    if (!flags.model.empty()) parser.refuse("--model", why);
+    if (!flags.dtype.empty()) parser.refuse("--dtype", why);
+    if (!flags.rows.empty()) parser.refuse("--rows", why);
+    if (flags.no_check) parser.refuse("--no-check", why);
+    return;
+  }
+  if (flags.model.empty()) {
+    parser.refuse("--model",
+                  "missing; expected the folder of the base model, or --portable to rewrite the adapter alone.");
+  }
+  if (flags.no_check && !flags.rows.empty()) parser.refuse("--rows", "means nothing with --no-check.");
+}
+
+std::optional<storage::DType> parse_dtype(const CommandParser& parser, const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  if (name == "bf16") return storage::DType::kBF16;
+  if (name == "fp16") return storage::DType::kF16;
+  if (name == "fp32") return storage::DType::kF32;
+  parser.refuse("--dtype", "unknown type \"" + name + "\"; expected bf16, fp16 or fp32.");
+}
+
+/// A line a second.
+class MergeProgress {
+ public:
+  void operator()(std::int64_t num_done, std::int64_t num_tensors, std::string_view name) {
+    const auto now = std::chrono::steady_clock::now();
+    if (num_done > 0 && now < next_) return;
+    next_ = now + std::chrono::seconds(1);
+    log_info("merging: " + std::to_string(num_done) + " of " + std::to_string(num_tensors) + " tensors, " +
+             std::string(name));
+  }
+
+ private:
+  std::chrono::steady_clock::time_point next_;
+};
+
+/// The comparison with the unmerged model: rows, and later what was found on them.
+struct Comparison {
+  MergeRows rows;
+  std::optional<lora::MergeCheck> found;
+  std::string why_not;  ///< there is none
+};
+
+Comparison prepare_comparison(const MergeFlags& flags, const lora::MergeRequest& request) {
+  Comparison comparison;
+  if (flags.no_check) {
+    comparison.why_not = "--no-check";
+    return comparison;
+  }
+  try {
+    load_engine();
+  } catch (const ConfigError& error) {
+    if (!flags.rows.empty()) throw;
+    comparison.why_not = error.what();
+    return comparison;
+  }
+  comparison.rows =
+      merge_rows(flags.rows, request.model, lora::merged_tokenizer_folder(request.model, request.adapter));
+  return comparison;
+}
+
+std::string in_words(const Comparison& comparison) {
+  if (!comparison.found) return "logits not compared with the unmerged model: " + comparison.why_not;
+  const lora::MergeCheck& found = *comparison.found;
+  char numbers[160];
+  std::snprintf(numbers, sizeof numbers, "largest logit difference to the unmerged model %.3g (logits up to %.3g)",
+                found.max_difference, found.max_logit);
+  return numbers + (", at " + comparison.rows.names.at(found.row)) + ", token " + std::to_string(found.position + 1) +
+         "; another token is the most likely at " + format_count(found.num_argmax_changed) + " of " +
+         format_count(found.num_positions) + " positions";
+}
+
+nlohmann::ordered_json as_json(const lora::MergeResult& result, const Comparison& comparison) {
+  nlohmann::ordered_json line = {{"output_dir", result.folder.string()}, {"num_tensors", result.num_tensors},
+                                 {"num_merged", result.num_merged},      {"weight_bytes", result.weight_bytes},
+                                 {"num_files", result.num_files},        {"max_logit_difference", nullptr}};
+  if (!comparison.found) {
+    line["not_compared"] = comparison.why_not;
+    return line;
+  }
+  const lora::MergeCheck& found = *comparison.found;
+  line["max_logit_difference"] = found.max_difference;
+  line["max_logit"] = found.max_logit;
+  line["row"] = comparison.rows.names.at(found.row);
+  line["token"] = found.position + 1;
+  line["num_positions"] = found.num_positions;
+  line["num_argmax_changed"] = found.num_argmax_changed;
+  return line;
+}
+
+void print_json(const nlohmann::ordered_json& line) {
+  print_line(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
+  lora::MergeRequest request;
+  request.dtype = parse_dtype(parser, flags.dtype);
+  const storage::ResolvedModel model = storage::resolve_model(flags.model);
+  request.model = model.folder;
+  request.model_name = model.hub_name.empty() ? flags.model : model.hub_name;
+  request.adapter = flags.adapter;
+  request.output_dir = flags.output_dir;
+  request.overwrite = flags.overwrite;
+
+  Comparison comparison = prepare_comparison(flags, request);
+  lora::MergeHooks hooks;
+  hooks.progress = MergeProgress();
+  if (comparison.why_not.empty()) {
+    hooks.check = [&](const std::filesystem::path& folder) {
+      log_info("comparing the logits with the unmerged model's on " + std::to_string(comparison.rows.ids.size()) +
+               " rows");
+      comparison.found = load_engine().check_merge({request.model, request.adapter, folder, comparison.rows.ids});
+    };
+  }
+  const lora::MergeResult result = lora::merge_adapter(request, hooks);
+  if (parser.common().json) {
+    print_json(as_json(result, comparison));
+    return;
+  }
+  print_line(result.folder.string() + ": " + format_count(result.num_tensors) + " tensors, " +
+             format_count(result.num_merged) + " of them merged, " +
+             format_bytes(static_cast<double>(result.weight_bytes)) + " in " + std::to_string(result.num_files) +
+             " files");
+  print_line(in_words(comparison));
+}
+
+void rewrite_adapter(const CommandParser& parser, const MergeFlags& flags) {
+  const lora::PortableResult result = lora::make_portable({flags.adapter, flags.output_dir, flags.overwrite});
+  if (parser.common().json) {
+    print_json({{"output_dir", result.folder.string()},
+                {"num_tensors", 2 * result.num_linears},
+                {"num_padded", result.num_padded},
+                {"num_rescaled", result.num_rescaled},
+                {"r", result.rank},
+                {"lora_alpha", result.alpha}});
+    return;
+  }
+  char alpha[32];
+  std::snprintf(alpha, sizeof alpha, "%g", result.alpha);
+  print_line(result.folder.string() + ": " + format_count(result.num_linears) + " linears with r " +
+             std::to_string(result.rank) + " and lora_alpha " + alpha + "; " + format_count(result.num_padded) +
+             " padded with zeros, the scale of " + format_count(result.num_rescaled) + " multiplied into B");
+}
+
+}  // namespace
+
+int run_merge(const std::vector<std::string>& arguments) {
+  CommandParser parser(
+      "merge",
+      "Folds an adapter into a Hugging Face folder and prints the largest logit difference to the unmerged "
+      "model; or, with --portable, rewrites an adapter for servers that ignore rsLoRA and patterns.");
+  MergeFlags flags;
+  add_flags(parser, flags);
+  if (!parser.parse(arguments)) return 0;
+  check_flags(parser, flags);
+  const StopRequests stop_requests;
+  if (flags.portable) {
+    rewrite_adapter(parser, flags);
+  } else {
+    merge_into_model(parser, flags);
+  }
+  return 0;
+}
+
+}  // namespace lora_train::app

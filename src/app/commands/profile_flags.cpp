@@ -1,0 +1,40 @@
+#include "profile_flags.h"
+
+#include "engine/engine_loader.h"
+#include "lora_train/base/log.h"
+
+namespace lora_train::app {
+
+ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& key_flags)
+    : key_flags_(key_flags), key_values_(key_flags.size()) {
+  parser.add_list("--profile", profiles_, "profile: a file, or the name of a shipped one; repeatable, later wins")
+      ->type_name("FILE");
+  parser.add_list("--set", settings_, "one key, repeatable, wins over files: a.b[0].c=v, datasets[+].path=x")
+      ->type_name("KEY=VALUE");
+  for (std::size_t i = 0; i < key_flags_.size(); ++i) {
+    key_options_.push_back(parser.app().add_option(key_flags_[i].flag, key_values_[i], key_flags_[i].help));
+  }
+  parser.app().add_option("settings", trailing_, "the same as --set")->type_name("KEY=VALUE");
+}
+
+ProfileSources ProfileFlags::sources() const {
+  ProfileSources sources;
+  sources.profiles = profiles_;
+  sources.shipped = {program_folder() / "configs"};
+  for (const auto& setting : settings_) sources.overrides.push_back(parse_override(setting));
+  for (const auto& setting : trailing_) sources.overrides.push_back(parse_override(setting, setting));
+  for (std::size_t i = 0; i < key_flags_.size(); ++i) {
+    if (key_options_[i]->count() == 0) continue;
+    sources.overrides.push_back(flag_override(key_flags_[i].key, key_values_[i], key_flags_[i].flag));
+  }
+  return sources;
+}
+
+LoadedProfile load_and_log(const ProfileSources& sources) {
+  LoadedProfile loaded = load_profile(sources);
+  for (const auto& note : loaded.notes) log_info(note);
+  for (const auto& warning : loaded.warnings) log_warning(warning);
+  return loaded;
+}
+
+}  // namespace lora_train::app

@@ -1,0 +1,56 @@
+// What `doctor` found, judged line by line, as a table and as JSON.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "commands/disk_speed.h"
+#include "engine/find_torch.h"
+#include "engine/library_versions.h"
+#include "lora_train/device/gpu.h"
+#include "lora_train/device/host.h"
+#include "lora_train/doctor/doctor_request.h"
+
+namespace lora_train::app {
+
+/// Everything that was looked at. A problem says why the part beside it is empty.
+struct DoctorFindings {
+  std::optional<TorchInstallation> torch;
+  std::string torch_problem;
+  std::string engine_problem;
+  bool has_cuda_library = false;  ///< lib/liblora_train_cuda.so; without it this is a CPU-only build
+  device::Host host;
+  std::uint64_t available_memory = 0;  ///< of the host, for this process
+  device::GpuSystem gpus;
+  std::vector<LibraryVersion> libraries;
+  std::optional<DiskSpeed> disk;
+  std::string disk_problem;
+  std::string kernels_place;  ///< "CPU" or "cuda:0 (NVIDIA H200)"; empty where no kernel was to run
+  std::string kernels_problem;
+  std::vector<doctor::KernelCheck> kernels;
+};
+
+enum class CheckStatus { kOk, kNote, kFailed };
+
+/// One line of the table.
+struct DoctorCheck {
+  std::string name;
+  std::string value;
+  CheckStatus status = CheckStatus::kOk;
+  std::string advice;  ///< what to do; of kNote and kFailed
+};
+
+/// A machine without a GPU gets a note, and with it nothing fails that only a GPU needs.
+std::vector<DoctorCheck> judge(const DoctorFindings& findings);
+
+bool has_failed(const std::vector<DoctorCheck>& checks);
+
+/// A line each, "name  value  ok", and last how many there were of each status.
+std::string doctor_table(const std::vector<DoctorCheck>& checks);
+
+/// One line: version, commit, passed, checks, and what the checks were made from: libtorch, host, driver, gpus,
+/// peer_access, libraries, disk, kernels.
+std::string doctor_json(const DoctorFindings& findings, const std::vector<DoctorCheck>& checks);
+
+}  // namespace lora_train::app

@@ -1,0 +1,47 @@
+// From a row's content to ids and labels: template, tokenizer, loss mask, EOS.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lora_train/config/profile.h"
+#include "read/row_format.h"
+
+namespace lora_train::tokenizer {
+class Tokenizer;
+class ChatTemplate;
+}  // namespace lora_train::tokenizer
+
+namespace lora_train::data {
+
+struct EncodeOptions {
+  const tokenizer::Tokenizer* tokenizer = nullptr;         ///< null: only pre-tokenised rows
+  const tokenizer::ChatTemplate* chat_template = nullptr;  ///< null: no chats
+  LossOn loss_on = LossOn::kAuto;
+  std::int64_t vocab_size = 0;  ///< ids must lie below; 0 = not checked
+};
+
+struct EncodedSample {
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> labels;  ///< as long as ids, not shifted, -100 = not trained
+  std::vector<float> weights =
+      {};  ///< of each token in the loss, 0 where it is not trained; empty: all of the trained are 1
+  std::string not_rendered = {};  ///< "messages[0].content (system)": what the template left out first
+};
+
+/// Refuses a loss_on that the layout cannot have, naming those it can: ConfigError (where = "loss_on"). Refuses layouts
+/// that need a tokenizer or a template where there is none: FormatError.
+void check_loss_on(DatasetType type, const EncodeOptions& options);
+
+/// Whether rows of this layout go through the chat template (prompt/completion may: per row).
+bool is_chat(DatasetType type);
+
+/// For people: "assistant turns", "completions", "all tokens", "the labels of the rows".
+std::string describe_loss(DatasetType type, LossOn loss_on);
+
+/// Throws DataError (where empty) for what is wrong with this row: the template refuses it, an id is out of range.
+/// FormatError when messages meet no chat template.
+EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options);
+
+}  // namespace lora_train::data

@@ -1,0 +1,77 @@
+#include "lora_train/data/prompts.h"
+
+#include "chat_prompt.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "read/row_fields.h"
+#include "read/row_reader.h"
+
+namespace lora_train::data {
+namespace {
+
+Json as_given(const ChatSample& chat) {
+  Json list = Json::array();
+  for (const auto& message : chat.messages) {
+    list.push_back(message.json.empty() ? Json{{"role", message.role}, {"content", message.content}}
+                                        : Json::parse(message.json));
+  }
+  return list;
+}
+
+Prompt prompt_of_chat(ChatSample chat, const std::string& source, const PromptOptions& options) {
+  while (!chat.messages.empty() && chat.messages.back().role == "assistant") chat.messages.pop_back();
+  if (chat.messages.empty())
+    throw DataError("", "the chat has no turn but the assistant's; there is nothing to answer");
+  Prompt prompt{source, as_given(chat).dump(), {}};
+  prompt.ids = encode_prompt(render_chat_prompt(chat, options), /*is_chat=*/true, options);
+  return prompt;
+}
+
+Prompt prompt_of_text(const std::string& text, const std::string& source, const PromptOptions& options) {
+  Prompt prompt{source, Json(text).dump(), {}};
+  const std::string whole = options.raw ? text : render_chat_prompt({{{"user", text}}, 0, {}, {}, {}}, options);
+  prompt.ids = encode_prompt(whole, !options.raw, options);
+  return prompt;
+}
+
+Prompt prompt_of_row(const Json& row, const std::string& source, const PromptOptions& options) {
+  if (const Json* prompt = optional_field(row, {}, "prompt")) {
+    if (prompt->is_string()) return prompt_of_text(prompt->get<std::string>(), source, options);
+    return prompt_of_chat(chat_of_prompt(row, {}), source, options);
+  }
+  return prompt_of_chat(chat_of_row(row), source, options);
+}
+
+// Runs `make`, with the place of the row in what it throws.
+template <typename Make>
+Prompt at_place(const std::string& source, Make make) {
+  try {
+    return make();
+  } catch (const DataError& error) {
+    const std::string inner = error.where().empty() ? "" : " (" + error.where() + ")";
+    throw DataError(source, error.message() + inner);
+  }
+}
+
+}  // namespace
+
+Prompt make_prompt(const std::string& text, const std::string& source, const PromptOptions& options) {
+  return at_place(source, [&] { return prompt_of_text(text, source, options); });
+}
+
+std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& options) {
+  std::vector<Prompt> prompts;
+  const auto reader = RowReader::open(file);
+  while (auto block = reader->next()) {
+    throw_if_stop_requested();
+    for (const RawRow& row : parse_rows(std::move(*block))) {
+      if (row.is_bad) throw DataError(row.where, row.message);
+      const std::string source = file + ":" + std::to_string(row.line);
+      prompts.push_back(at_place(source, [&] { return prompt_of_row(row.value, source, options); }));
+    }
+  }
+  if (prompts.empty()) throw DataError(file, "has no prompts; expected a line of JSON for each: {\"prompt\": \"...\"}");
+  return prompts;
+}
+
+}  // namespace lora_train::data

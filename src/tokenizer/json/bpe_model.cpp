@@ -1,0 +1,231 @@
+#include "bpe_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "added_tokens.h"
+#include "bpe/valid_utf8.h"
+#include "byte_level.h"
+#include "decoder.h"
+#include "lora_train/base/utf8.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+// The two halves of a merge, written "a b" or ["a", "b"].
+std::pair<std::string, std::string> read_merge(const JsonPlace& merges, std::size_t rank) {
+  const Json& merge = merges.value()[rank];
+  const auto fail = [&](const std::string& message) {
+    throw FormatError(merges.where() + "[" + std::to_string(rank) + "]", message);
+  };
+  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+    return {merge[0].get<std::string>(), merge[1].get<std::string>()};
+  }
+  if (!merge.is_string()) fail("expected \"a b\" or [\"a\", \"b\"]");
+  const auto& text = merge.get_ref<const std::string&>();
+  const std::size_t space = text.find(' ');
+  if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
+    fail("expected two tokens with one space between them, found \"" + text + "\"");
+  }
+  return {text.substr(0, space), text.substr(space + 1)};
+}
+
+void refuse_affix(const JsonPlace& place, const std::string& key) {
+  if (!place.string_or(key, "").empty()) place.at(key).fail("a word affix is not built; only an empty one is");
+}
+
+}  // namespace
+
+// The symbols of a word under way, in the order in which Hugging Face's tokenizers adds them: an unknown character
+// waits for the next one that is known or unknown, so that bytes of a fallback come before it.
+class BpeModel::Word {
+ public:
+  Word(std::vector<Symbol>& symbols, std::optional<std::int32_t> unk_id, bool fuses)
+      : symbols_(symbols), unk_id_(unk_id), fuses_(fuses) {}
+
+  void add_known(std::int32_t id, std::size_t length) {
+    flush();
+    add(id, length);
+  }
+  void add_byte(std::int32_t id) { add(id, 1); }
+  void add_unknown(std::size_t length) {
+    if (!unk_id_) {
+      dropped_ += length;
+      return;
+    }
+    if (!fuses_) flush();
+    waiting_ += length;
+  }
+  void finish() {
+    flush();
+    if (dropped_ > 0 && !symbols_.empty()) symbols_.back().length += static_cast<std::uint32_t>(dropped_);
+  }
+
+ private:
+  void flush() {
+    if (waiting_ > 0) add(*unk_id_, std::exchange(waiting_, 0));
+  }
+  void add(std::int32_t id, std::size_t length) {
+    symbols_.push_back({id, static_cast<std::uint32_t>(length + std::exchange(dropped_, 0))});
+  }
+
+  std::vector<Symbol>& symbols_;
+  std::optional<std::int32_t> unk_id_;
+  bool fuses_;
+  std::size_t waiting_ = 0;  // bytes of unknown characters that are not yet a symbol
+  std::size_t dropped_ = 0;  // of those that never will be
+};
+
+BpeModel::BpeModel(const JsonPlace& place, Spelling spelling) : spelling_(spelling), cuts_(spelling.spaces_are_u2581) {
+  const std::string type = place.string_or("type", "BPE");
+  if (type != "BPE") place.fail("model \"" + type + "\" is not built; BPE is");
+  place.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                    "byte_fallback", "ignore_merges", "vocab", "merges"});
+  if (const auto dropout = place.find("dropout")) {
+    if (!dropout->value().is_number() || dropout->value().get<double>() != 0.0)
+      dropout->fail("BPE dropout is not built");
+  }
+  refuse_affix(place, "continuing_subword_prefix");
+  refuse_affix(place, "end_of_word_suffix");
+  byte_fallback_ = place.boolean_or("byte_fallback", false);
+  fuse_unk_ = place.boolean_or("fuse_unk", false);
+  ignore_merges_ = place.boolean_or("ignore_merges", false);
+  if (spelling_.byte_level && byte_fallback_)
+    place.at("byte_fallback").fail("byte fallback under a ByteLevel pre-tokenizer is not built");
+  load_vocabulary(place.at("vocab"));
+  if (const auto unk = place.find("unk_token")) {
+    const auto found = vocabulary_.find(unk->string());
+    if (found == vocabulary_.end()) unk->fail("\"" + unk->string() + "\" is not in model.vocab");
+    unk_id_ = found->second;
+  }
+  load_alphabet();
+  load_merges(place.at("merges"));
+  can_cut_ = !ignore_merges_ && every_character_has_tokens();
+}
+
+void BpeModel::load_vocabulary(const JsonPlace& place) {
+  if (!place.value().is_object()) place.fail("expected an object of token: id");
+  vocabulary_.reserve(2 * place.value().size());
+  std::vector<bool> taken;
+  for (const auto& [token, value] : place.value().items()) {
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= (1U << 24U)) {
+      throw FormatError(place.where() + "[\"" + token + "\"]", "expected an id in [0, 2^24)");
+    }
+    const auto id = value.get<std::size_t>();
+    if (id >= place.value().size() + kMaxUnusedIds) {
+      throw FormatError(place.where() + "[\"" + token + "\"]", "id " + std::to_string(id) + " is far above the " +
+                                                                   std::to_string(place.value().size()) + " tokens");
+    }
+    if (id >= taken.size()) taken.resize(std::max(id + 1, 2 * taken.size()));
+    if (taken[id])
+      throw FormatError(place.where() + "[\"" + token + "\"]", "id " + std::to_string(id) + " occurs twice");
+    taken[id] = true;
+    vocabulary_[token] = static_cast<std::int32_t>(id);
+    if (!ignore_merges_) continue;
+    const auto spelled = spelling_.byte_level ? byte_level_to_bytes(token) : std::optional<std::string>(token);
+    if (spelled) whole_pieces_[*spelled] = static_cast<std::int32_t>(id);
+  }
+}
+
+void BpeModel::load_alphabet() {
+  byte_ids_.fill(-1);
+  if (spelling_.byte_level) {
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      const auto found = vocabulary_.find(bytes_to_byte_level(std::string(1, static_cast<char>(byte))));
+      if (found != vocabulary_.end()) byte_ids_[byte] = found->second;
+    }
+    return;
+  }
+  for (const auto& [token, id] : vocabulary_) {
+    if (token.empty()) continue;
+    const Utf8Char c = utf8_char(token, 0);
+    if (c.length == token.size()) {
+      if (c.code_point >= character_ids_.size()) character_ids_.resize(c.code_point + 1, -1);
+      character_ids_[c.code_point] = id;
+    }
+    // Hugging Face looks for "<0x%02X>", so a lower-case spelling is an ordinary token.
+    const bool upper = token.find_first_of("abcdef") == std::string::npos;
+    if (const int byte = byte_of_token(token); byte >= 0 && upper) byte_ids_[static_cast<std::size_t>(byte)] = id;
+  }
+  if (spelling_.spaces_are_u2581 && has_u2581()) character_ids_[' '] = id_of_character(0x2581);
+}
+
+void BpeModel::add_cuts(const std::string& token) {
+  if (!spelling_.byte_level) return cuts_.add(token);
+  if (const auto bytes = byte_level_to_bytes(token)) cuts_.add(*bytes);
+}
+
+bool BpeModel::every_character_has_tokens() const {
+  const bool has_bytes = std::find(byte_ids_.begin(), byte_ids_.end(), -1) == byte_ids_.end();
+  return has_bytes && (spelling_.byte_level || (byte_fallback_ && !byte_tokens_merge_));
+}
+
+std::int32_t BpeModel::id_of(const std::string& token, const JsonPlace& merges, std::size_t rank) const {
+  const auto found = vocabulary_.find(token);
+  if (found != vocabulary_.end()) return found->second;
+  throw FormatError(merges.where() + "[" + std::to_string(rank) + "]", "token \"" + token + "\" is not in model.vocab");
+}
+
+void BpeModel::load_merges(const JsonPlace& place) {
+  if (!place.value().is_array()) place.fail("expected an array");
+  const Json& list = place.value();
+  merges_ = MergeTable(list.size());
+  for (std::size_t rank = 0; rank < list.size(); ++rank) {
+    const auto [left, right] = read_merge(place, rank);
+    const Merge merge = {static_cast<std::uint32_t>(rank), id_of(left + right, place, rank)};
+    merges_.add(id_of(left, place, rank), id_of(right, place, rank), merge);
+    byte_tokens_merge_ = byte_tokens_merge_ || byte_of_token(left) >= 0 || byte_of_token(right) >= 0;
+    add_cuts(left + right);
+  }
+  cuts_.build();
+}
+
+void BpeModel::split_bytes(std::string_view piece, Word& word) const {
+  for (const char byte : piece) {
+    const std::int32_t id = byte_ids_[static_cast<unsigned char>(byte)];
+    if (id >= 0)
+      word.add_known(id, 1);
+    else
+      word.add_unknown(1);
+  }
+}
+
+bool BpeModel::add_fallback(std::string_view character, Word& word) const {
+  if (!byte_fallback_) return false;
+  for (const char byte : character) {
+    if (byte_ids_[static_cast<unsigned char>(byte)] < 0) return false;
+  }
+  for (const char byte : character) word.add_byte(byte_ids_[static_cast<unsigned char>(byte)]);
+  return true;
+}
+
+void BpeModel::split_characters(std::string_view piece, Word& word) const {
+  for (std::size_t at = 0; at < piece.size();) {
+    const Utf8Char c = valid_utf8_char(piece, at);
+    const std::int32_t id = id_of_character(c.code_point);
+    if (id >= 0)
+      word.add_known(id, c.length);
+    else if (!add_fallback(piece.substr(at, c.length), word))
+      word.add_unknown(c.length);
+    at += c.length;
+  }
+}
+
+void BpeModel::encode(std::string_view piece, std::vector<Symbol>& symbols) const {
+  symbols.clear();
+  if (ignore_merges_) {
+    if (const auto whole = whole_pieces_.find(piece); whole != whole_pieces_.end()) {
+      symbols.push_back({whole->second, static_cast<std::uint32_t>(piece.size())});
+      return;
+    }
+  }
+  Word word(symbols, unk_id_, fuse_unk_);
+  if (spelling_.byte_level)
+    split_bytes(piece, word);
+  else
+    split_characters(piece, word);
+  word.finish();
+  merge_symbols(merges_, symbols);
+}
+
+}  // namespace lora_train::tokenizer

@@ -1,0 +1,270 @@
+#include "json_tokenizer.h"
+
+#include <unordered_set>
+
+#include "bpe/input_text.h"
+#include "bpe/word_encoder.h"
+#include "bpe_model.h"
+#include "decoder.h"
+#include "lora_train/base/hash.h"
+#include "lora_train/base/log.h"
+#include "normalizer.h"
+#include "pre_tokenizer.h"
+
+namespace lora_train::tokenizer {
+namespace {
+
+const Json kNull;
+
+JsonPlace section(const JsonPlace& root, const std::string& key, const std::string& file) {
+  const auto found = root.find(key);
+  return found ? *found : JsonPlace(kNull, file, key);
+}
+
+// The token that a plain text gets in front; complains about post-processors that would do anything else to one text.
+std::optional<std::string> token_in_front(const JsonPlace& place) {
+  if (place.is_null()) return std::nullopt;
+  const std::string& type = place.type();
+  if (type == "ByteLevel") return std::nullopt;
+  if (type == "Sequence") {
+    std::optional<std::string> token;
+    for (const JsonPlace& part : place.at("processors").elements()) {
+      if (auto found = token_in_front(part)) token = std::move(found);
+    }
+    return token;
+  }
+  if (type != "TemplateProcessing") {
+    place.fail("post-processor \"" + type + "\" is not built; there are ByteLevel, TemplateProcessing, Sequence");
+  }
+  const JsonPlace single = place.at("single");
+  const auto steps = single.elements();
+  const bool has_token = steps.size() == 2;
+  if (steps.empty() || steps.size() > 2 || !steps.back().find("Sequence")) {
+    single.fail("is not built; the text alone, or one special token before it, is");
+  }
+  return has_token ? std::optional(steps.front().at("SpecialToken").at("id").string()) : std::nullopt;
+}
+
+// Conversions of Mistral's tekken tokenizers carried Llama 3's split pattern until November 2025 (fix_mistral_regex of
+// transformers). The ids stay those of the file: an adapter must match what its server does.
+void warn_of_mistral_pattern(const PreTokenizer& pre_tokenizer, const std::string& file,
+                             const std::string& model_type) {
+  const bool is_mistral = model_type == "mistral" || model_type == "mistral3" || model_type == "ministral" ||
+                          model_type == "pixtral" || model_type == "voxtral";
+  if (!is_mistral || !pre_tokenizer.has_llama3_pattern()) return;
+  log_warning(
+      file +
+      ": pre_tokenizer has Llama 3's pattern instead of Mistral's, as early conversions had (transformers: "
+      "fix_mistral_regex). Nothing is changed; serve the adapter with this very file, or train with tekken.json "
+      "or a newer tokenizer.json");
+}
+
+class JsonTokenizer final : public Tokenizer {
+ public:
+  JsonTokenizer(const JsonPlace& root, const std::string& file, const SpecialTokens& special,
+                const TokenizerOptions& options)
+      : normalizer_(load_normalizer(section(root, "normalizer", file))),
+        pre_tokenizer_(section(root, "pre_tokenizer", file)),
+        space_rule_(
+            find_space_rule(section(root, "normalizer", file).value(), section(root, "pre_tokenizer", file).value())),
+        model_(root.at("model"), {pre_tokenizer_.is_byte_level(), space_rule_.has_value()}),
+        decoder_(load_decoder(section(root, "decoder", file))) {
+    // truncation and padding are settings of one call, which Hugging Face resets; they decide nothing here.
+    root.allow_only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                     "post_processor", "decoder", "model"});
+    for (const auto& [token, id] : model_.vocabulary()) set_spelling(id, token);
+    load_added(section(root, "added_tokens", file), special, options);
+    if (!normalized_added_.empty() || !model_.has_u2581()) space_rule_.reset();
+    if (const auto token = token_in_front(section(root, "post_processor", file))) {
+      bos_id_ = token_to_id(*token);
+      if (!bos_id_) throw FormatError(file + ": post_processor", "\"" + *token + "\" is not in the vocabulary");
+    }
+    adds_bos_ = bos_id_.has_value();
+    apply_special_tokens(special);
+    warn_of_mistral_pattern(pre_tokenizer_, file, special.model_type);
+  }
+
+  void set_fingerprint(std::string fingerprint) { fingerprint_ = std::move(fingerprint); }
+
+  Encoding encode(std::string_view text, bool with_offsets) const override;
+  std::string decode(std::span<const std::int32_t> ids, bool skip_special) const override;
+  std::optional<std::int32_t> token_to_id(std::string_view token) const override;
+  std::string id_to_token(std::int32_t id) const override { return spelling(id) ? *spelling(id) : std::string(); }
+  bool is_special(std::int32_t id) const override { return special_.contains(id); }
+  std::int32_t vocab_size() const override { return static_cast<std::int32_t>(spellings_.size()); }
+
+ private:
+  struct Run;  // the state of one encode call
+
+  void load_added(const JsonPlace& place, const SpecialTokens& special, const TokenizerOptions& options);
+  void add_token(const AddedToken& token, const TokenizerOptions& options, const std::string& where);
+  void set_spelling(std::int32_t id, const std::string& token);
+  const std::string* spelling(std::int32_t id) const;
+  void encode_stretch(NormalizedText stretch, Run& run) const;
+  void encode_normalized(NormalizedText& text, Run& run) const;
+
+  std::unique_ptr<Normalizer> normalizer_;
+  PreTokenizer pre_tokenizer_;
+  std::optional<SpaceRule> space_rule_;  // then text is encoded as it is, without normalizer and pre-tokenizer
+  BpeModel model_;
+  std::unique_ptr<Decoder> decoder_;
+  AddedTokenMatcher raw_added_, normalized_added_;
+  Vocabulary added_ids_;
+  std::unordered_set<std::int32_t> special_;
+  std::vector<std::string> spellings_;  // by id; "" = none
+  std::uint64_t serial_ = WordCache::next_serial();
+};
+
+struct JsonTokenizer::Run {
+  bool with_offsets;
+  WordEncoder words;
+  Encoding out;
+  Pieces pieces;
+
+  void push(std::int32_t id, ByteRange range) {
+    out.ids.push_back(id);
+    if (with_offsets) out.offsets.push_back(range);
+  }
+};
+
+void JsonTokenizer::set_spelling(std::int32_t id, const std::string& token) {
+  const auto index = static_cast<std::size_t>(id);
+  if (index >= spellings_.size()) spellings_.resize(index + 1);
+  spellings_[index] = token;
+}
+
+const std::string* JsonTokenizer::spelling(std::int32_t id) const {
+  const auto index = static_cast<std::size_t>(id);
+  return id >= 0 && index < spellings_.size() ? &spellings_[index] : nullptr;
+}
+
+void JsonTokenizer::load_added(const JsonPlace& place, const SpecialTokens& special, const TokenizerOptions& options) {
+  if (!place.is_null()) {
+    for (const JsonPlace& entry : place.elements()) {
+      add_token(read_added_token(entry, entry.at("id").id()), options, entry.where());
+    }
+  }
+  // Hugging Face adds what only tokenizer_config.json knows; for the others the flags of tokenizer.json stand.
+  for (const AddedToken& token : special.added) {
+    if (!added_ids_.contains(token.content)) add_token(token, options, "tokenizer_config.json: added_tokens_decoder");
+  }
+  for (const std::string& name : special.in_text()) {
+    const auto id = token_to_id(name);
+    if (!id || added_ids_.contains(name)) continue;
+    add_token({.id = *id, .content = name, .normalized = false, .special = true}, options, "tokenizer_config.json");
+  }
+}
+
+void JsonTokenizer::add_token(const AddedToken& token, const TokenizerOptions& options, const std::string& where) {
+  const std::string* taken = spelling(token.id);
+  if (taken != nullptr && !taken->empty() && *taken != token.content) {
+    throw FormatError(where, "id " + std::to_string(token.id) + " of added token \"" + token.content +
+                                 "\" already belongs to \"" + *taken + "\"");
+  }
+  if (const auto other = added_ids_.find(token.content); other != added_ids_.end() && other->second != token.id) {
+    throw FormatError(where, "added token \"" + token.content + "\" has id " + std::to_string(token.id) +
+                                 " here and id " + std::to_string(other->second) + " before");
+  }
+  const auto known = model_.vocabulary().find(token.content);
+  if (known != model_.vocabulary().end() && known->second != token.id) {
+    throw FormatError(where, "added token \"" + token.content + "\" has id " + std::to_string(token.id) +
+                                 " here and id " + std::to_string(known->second) + " in model.vocab");
+  }
+  if (static_cast<std::size_t>(token.id) >= spellings_.size() + kMaxUnusedIds) {
+    throw FormatError(where, "id " + std::to_string(token.id) + " of added token \"" + token.content +
+                                 "\" is far above the " + std::to_string(spellings_.size()) + " tokens");
+  }
+  set_spelling(token.id, token.content);
+  added_ids_[token.content] = token.id;
+  if (token.special) special_.insert(token.id);
+  if (token.special && !options.special_tokens_in_text) return;
+  if (!token.normalized || !normalizer_) {
+    (token.normalized ? normalized_added_ : raw_added_).add(token, token.content);
+    return;
+  }
+  NormalizedText content(token.content, 0, token.content.size());
+  normalizer_->normalize(content);
+  normalized_added_.add(token, std::string(content.text()));
+}
+
+Encoding JsonTokenizer::encode(std::string_view text, bool with_offsets) const {
+  check_input_text(text);
+  Run run{with_offsets, WordEncoder(model_, serial_), {}, {}};
+  run.out.ids.reserve(text.size() / 3);
+  for (const auto& part : raw_added_.split(text)) {
+    if (part.id >= 0) {
+      run.push(part.id, {static_cast<std::uint32_t>(part.begin), static_cast<std::uint32_t>(part.end)});
+    } else if (space_rule_) {
+      run.words.encode_spaced(text, part.begin, part.end, space_rule_->wants_prefix(text, part.begin),
+                              [&](std::int32_t id, ByteRange range) { run.push(id, range); });
+    } else {
+      encode_stretch(NormalizedText(text, part.begin, part.end), run);
+    }
+  }
+  return std::move(run.out);
+}
+
+void JsonTokenizer::encode_stretch(NormalizedText stretch, Run& run) const {
+  if (normalizer_) normalizer_->normalize(stretch);
+  if (normalized_added_.empty()) return encode_normalized(stretch, run);
+  for (const auto& part : normalized_added_.split(stretch.text())) {
+    if (part.id >= 0) {
+      run.push(part.id, stretch.input_range(part.begin, part.end));
+    } else {
+      NormalizedText slice = stretch.slice(part.begin, part.end);
+      encode_normalized(slice, run);
+    }
+  }
+}
+
+void JsonTokenizer::encode_normalized(NormalizedText& text, Run& run) const {
+  pre_tokenizer_.split(text, run.pieces);
+  const std::string_view all = text.text();
+  for (const auto& piece : run.pieces) {
+    const std::size_t begin = piece.first;
+    run.words.encode_piece(all.substr(begin, piece.second - begin),
+                           [&](std::size_t at, std::span<const Symbol> symbols) {
+                             for (const Symbol& symbol : symbols) run.out.ids.push_back(symbol.id);
+                             if (!run.with_offsets) return;
+                             at += begin;
+                             for (const Symbol& symbol : symbols) {
+                               run.out.offsets.push_back(text.input_range(at, at + symbol.length));
+                               at += symbol.length;
+                             }
+                           });
+  }
+}
+
+std::string JsonTokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
+  std::vector<std::string> tokens;
+  for (const std::int32_t id : ids) {
+    const std::string* token = spelling(id);
+    if (token != nullptr && !token->empty() && !(skip_special && is_special(id))) tokens.push_back(*token);
+  }
+  if (decoder_) decoder_->decode(tokens);
+  std::string text;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (i > 0 && !decoder_) text += ' ';
+    text += tokens[i];
+  }
+  return text;
+}
+
+std::optional<std::int32_t> JsonTokenizer::token_to_id(std::string_view token) const {
+  if (const auto added = added_ids_.find(token); added != added_ids_.end()) return added->second;
+  const auto known = model_.vocabulary().find(token);
+  return known == model_.vocabulary().end() ? std::nullopt : std::optional<std::int32_t>(known->second);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_json_tokenizer(std::string_view bytes, const std::string& file,
+                                               const SpecialTokens& special_tokens, const TokenizerOptions& options) {
+  const Json json = parse_json(bytes, file);
+  auto tokenizer = std::make_unique<JsonTokenizer>(JsonPlace(json, file), file, special_tokens, options);
+  tokenizer->set_fingerprint(hash128_hex(hash128_hex(bytes) + hash128_hex(special_tokens.bytes) +
+                                         (options.special_tokens_in_text ? "+json" : "-json")));
+  return tokenizer;
+}
+
+}  // namespace lora_train::tokenizer

@@ -1,0 +1,83 @@
+// The pre_tokenizer of tokenizer.json: cuts a normalised text into the pieces that BPE works on one by one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "json_place.h"
+#include "normalizer.h"
+#include "split/gpt_split.h"
+#include "split/regex.h"
+
+namespace lora_train::tokenizer {
+
+/// Half-open ranges of a NormalizedText's text().
+using Pieces = std::vector<std::pair<std::size_t, std::size_t>>;
+
+/// Spaces stand for U+2581, and text begins with one more: what the SentencePiece-style pipelines come to.
+struct SpaceRule {
+  enum class Prefix {
+    kNever,
+    kAlways,
+    kUnlessThere,        ///< not before a space
+    kAtStartUnlessThere  ///< nor anywhere but at the start of the input
+  };
+  Prefix prefix;
+
+  /// Whether input[begin, end), which is not empty, gets the prefix.
+  bool wants_prefix(std::string_view input, std::size_t begin) const;
+};
+
+/// The rule that a normalizer and a pre-tokenizer come to, when they do nothing else.
+std::optional<SpaceRule> find_space_rule(const Json& normalizer, const Json& pre_tokenizer);
+
+/// One cut of every piece: by the matches of a pattern, or with `invert` by what stands between them.
+struct SplitRule {
+  enum class Behavior {
+    kIsolated,            ///< matches and the stretches between them are pieces
+    kRemoved,             ///< only the stretches between matches are
+    kContiguous,          ///< neighbouring matches are one piece
+    kMergedWithPrevious,  ///< a match belongs to the stretch before it
+    kMergedWithNext
+  };
+  std::variant<GptSplit, Regex> pattern;
+  Behavior behavior;
+  bool invert;
+};
+
+/// What pre_tokenizer asks for, flattened. Thread-safe for concurrent const calls.
+class PreTokenizer {
+ public:
+  /// FormatError names what is not built.
+  explicit PreTokenizer(const JsonPlace& place);
+
+  /// Whether the vocabulary is spelled in the byte-level alphabet.
+  bool is_byte_level() const { return byte_level_; }
+  /// Whether it cuts with Llama 3's pattern.
+  bool has_llama3_pattern() const;
+  /// Cuts the text; may first change it (Metaspace, a prefix space). `pieces` is overwritten.
+  void split(NormalizedText& text, Pieces& pieces) const;
+
+ private:
+  enum class PrependScheme { kNever, kFirst, kAlways };
+  void load(const JsonPlace& place);
+  void load_split(const JsonPlace& place);
+  void load_byte_level(const JsonPlace& place);
+  void load_metaspace(const JsonPlace& place);
+  void split_metaspace(NormalizedText& text, Pieces& pieces) const;
+
+  void add_rule(const std::string& pattern, const std::string& where, SplitRule::Behavior behavior, bool invert);
+
+  std::vector<SplitRule> rules_;
+  bool byte_level_ = false, prefix_space_ = false;
+  bool metaspace_ = false, metaspace_split_ = false;
+  std::string replacement_;
+  PrependScheme scheme_ = PrependScheme::kNever;
+};
+
+}  // namespace lora_train::tokenizer
