@@ -94,12 +94,12 @@ void fill_with_random_numbers(runtime::LoadedModel& model, std::int64_t num_laye
   model.parameters->values.normal_(0, kWeightStd);  // B too: gradients of A are then not zero
 }
 
-void load_random_model(BenchRun& bench, at::Device device) {
+void load_random_model(BenchRun& bench, const runtime::RunDevice& device) {
   train::Run& run = bench.run;
   const Profile& profile = run.profile();
   runtime::assemble_model(profile, device, run.files.config, run.adapters, profile.adapter == AdapterKind::kNone,
                           run.data.max_seq_len, nullptr, run.model);
-  if (!device.is_meta()) {
+  if (!device.device.is_meta()) {
     fill_with_random_numbers(run.model, run.files.config.num_layers, run.files.config.norm_weight_offset);
   }
   run.model.weights->refresh();
@@ -133,7 +133,7 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   run.max_steps_in_flight = run.device.is_cuda() ? train::kMaxStepsInFlight : 0;
   run.spec = planner::decide(train::facts_of(run));
   plan_data(*bench, request);
-  load_random_model(*bench, run.device.device);
+  load_random_model(*bench, run.device);
   run.tuning = tuning::start_tuning(run.profile(), run.device, "");
   train::tune_spec(run, 0);
   train::allocate(run);
@@ -156,7 +156,7 @@ std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const Benc
     run.spec = planner::decide(facts);
   }
   plan_data(*bench, request);
-  load_random_model(*bench, at::kMeta);
+  load_random_model(*bench, {at::kMeta});
   train::allocate(run);
   return bench;
 }

@@ -11,27 +11,10 @@
 #include "lora_train/model/tensor_io.h"
 
 namespace lora_train::lora {
-namespace {
-
-std::vector<ExpectedTensor> expected_tensors(const std::vector<model::AdapterSpec>& specs,
-                                             const model::Trainables& parameters) {
-  std::vector<ExpectedTensor> expected;
-  for (const auto& spec : specs) {
-    for (const char matrix : {'A', 'B'}) {
-      const std::string name = model::peft_parameter_name(spec, matrix);
-      expected.push_back({name, parameters.value(name).sizes().vec()});
-    }
-  }
-  return expected;
-}
-
-}  // namespace
-
-void load_adapter(const std::filesystem::path& folder, const std::vector<model::AdapterSpec>& specs,
-                  model::Trainables& parameters) {
-  const auto expected = expected_tensors(specs, parameters);
-  const storage::SafetensorsFile file = open_adapter_tensors(folder, expected);
-  for (const auto& [name, shape] : expected) {
+void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters) {
+  const storage::SafetensorsFile file = open_adapter_tensors(folder, parameters.list());
+  for (const auto& parameter : parameters.list()) {
+    const std::string& name = parameter.name;
     const storage::TensorEntry& entry = *file.find(name);
     at::Tensor value = parameters.value(name);
     model::copy_elements(entry, file.bytes(entry), file.path().string() + ": " + name, value);
@@ -47,16 +30,18 @@ std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
           {kConfigFile, adapter_config_json(config, target_modules)}};
 }
 
-void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed,
-                         model::Trainables& parameters) {
-  for (const auto& spec : specs) {
-    const std::string name = model::peft_parameter_name(spec, 'A');
-    const at::Tensor a =
-        at::empty(parameters.value(name).sizes(), at::kFloat);  // on the host: the same on every device
-    const int64_t rows = a.size(0), columns = a.size(1);
+void init_adapter_values(std::uint64_t seed, model::Trainables& parameters) {
+  for (const auto& parameter : parameters.list()) {
+    at::Tensor value = parameters.value(parameter.name);
+    if (parameter.initial_values == model::InitialValues::kZeros) {
+      value.zero_();
+      continue;
+    }
+    const at::Tensor drawn = at::empty(value.sizes(), at::kFloat);  // on the host: the same on every device
+    const int64_t rows = drawn.size(0), columns = drawn.size(1);
     const auto bound = static_cast<float>(1.0 / std::sqrt(static_cast<double>(columns)));
-    const PhiloxKey key = philox_key(seed, RandomPurpose::kLoraInit, name);
-    float* out = a.mutable_data_ptr<float>();
+    const PhiloxKey key = philox_key(seed, RandomPurpose::kLoraInit, parameter.name);
+    float* out = drawn.mutable_data_ptr<float>();
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t column = 0; column < columns; column += 4) {
         const PhiloxCounter bits =
@@ -66,8 +51,7 @@ void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint
         }
       }
     }
-    parameters.value(name).copy_(a);
-    parameters.value(model::peft_parameter_name(spec, 'B')).zero_();
+    value.copy_(drawn);
   }
 }
 

@@ -30,7 +30,7 @@ std::string show_shape(const std::vector<std::int64_t>& shape) {
   return "[" + join(sizes) + "]";
 }
 
-void check_tensor(const storage::SafetensorsFile& file, const ExpectedTensor& expected,
+void check_tensor(const storage::SafetensorsFile& file, const model::Parameter& expected,
                   const std::filesystem::path& folder) {
   const std::string where = place(file, expected.name);
   const storage::TensorEntry* entry = file.find(expected.name);
@@ -59,7 +59,7 @@ storage::SafetensorsFile open_adapter_file(const std::filesystem::path& folder) 
 }
 
 storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folder,
-                                              const std::vector<ExpectedTensor>& expected) {
+                                              const std::vector<model::Parameter>& expected) {
   storage::SafetensorsFile file = open_adapter_file(folder);
   std::set<std::string> names;
   for (const auto& tensor : expected) {

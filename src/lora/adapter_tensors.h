@@ -6,19 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/model/parameter.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::lora {
 
-struct ExpectedTensor {
-  std::string name;                 ///< PEFT's
-  std::vector<std::int64_t> shape;  ///< lora_A [r, in], lora_B [out, r]
-};
-
 /// Throws FormatError for a file or tensor that is missing, a tensor of another shape, not of F32, F16 or BF16, or not
 /// expected; the base model that adapter_config.json names is part of the message.
 storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folder,
-                                              const std::vector<ExpectedTensor>& expected);
+                                              const std::vector<model::Parameter>& expected);
 
 /// The file alone, of any tensors. Throws FormatError when it is missing or no safetensors file.
 storage::SafetensorsFile open_adapter_file(const std::filesystem::path& folder);

@@ -29,10 +29,12 @@ using storage::FileToWrite;
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr const char* kGenerationFile = "generation_config.json";
 
-/// A weight of the model and its place in the files.
+/// A weight of the model, and the adapter on it.
 struct Site {
   model::AdapterSpec spec;
   std::vector<std::int64_t> shape;  ///< [out, in]
+
+  std::vector<model::Parameter> tensors() const { return model::adapter_tensors(spec, shape[1], shape[0]); }
 };
 
 std::map<std::string, Site> merged_weights(const model::ModelConfig& config,
@@ -45,14 +47,10 @@ std::map<std::string, Site> merged_weights(const model::ModelConfig& config,
   return sites;
 }
 
-std::vector<ExpectedTensor> adapter_tensors(const std::map<std::string, Site>& sites) {
-  std::vector<ExpectedTensor> expected;
-  for (const auto& [name, site] : sites) {
-    const auto& spec = site.spec;
-    expected.push_back({model::peft_parameter_name(spec, 'A'), {spec.rank, site.shape[1]}});
-    expected.push_back({model::peft_parameter_name(spec, 'B'), {site.shape[0], spec.rank}});
-  }
-  return expected;
+std::vector<model::Parameter> tensors_of(const std::map<std::string, Site>& sites) {
+  std::vector<model::Parameter> all;
+  for (const auto& [name, site] : sites) std::ranges::move(site.tensors(), std::back_inserter(all));
+  return all;
 }
 
 /// The inputs of a merge, opened and checked, and the weights it makes of them, one at a time.
@@ -65,11 +63,9 @@ class Merger {
         weights_(storage::open_model_weights(request.model)),
         adapter_(read_adapter_config(request.adapter)),
         sites_(checked_sites()),
-        tensors_(open_adapter_tensors(request.adapter, adapter_tensors(sites_))) {
+        tensors_(open_adapter_tensors(request.adapter, tensors_of(sites_))) {
     num_tensors_ = static_cast<std::int64_t>(weights_.names().size());
-    for (const auto& [name, site] : sites_) {  // before anything is written
-      for (const char matrix : {'A', 'B'}) (void)read_matrix(site.spec, matrix);
-    }
+    for (const auto& tensor : tensors_of(sites_)) (void)read(tensor);  // before anything is written
   }
 
   const AdapterConfig& adapter() const { return adapter_; }
@@ -112,12 +108,11 @@ class Merger {
     return storage::is_weight_dtype(entry.dtype) ? request_.dtype.value_or(entry.dtype) : entry.dtype;
   }
 
-  std::vector<float> read_matrix(const model::AdapterSpec& spec, char matrix) const {
-    const std::string name = model::peft_parameter_name(spec, matrix);
-    const storage::TensorEntry& entry = *tensors_.find(name);
+  std::vector<float> read(const model::Parameter& tensor) const {
+    const storage::TensorEntry& entry = *tensors_.find(tensor.name);
     std::vector<float> values = read_floats(tensors_.bytes(entry), entry.dtype);
     tensors_.release(entry);
-    if (!all_finite(values)) refuse_non_finite(tensors_, name);
+    if (!all_finite(values)) refuse_non_finite(tensors_, tensor.name);
     return values;
   }
 
@@ -142,8 +137,8 @@ class Merger {
     WeightToMerge weight{weights_.bytes(entry), entry.dtype, 1, entry.num_elements()};
     LowRank adapter;
     if (site != sites_.end()) {
-      const model::AdapterSpec& spec = site->second.spec;
-      adapter = {spec.rank, spec.scale, read_matrix(spec, 'A'), read_matrix(spec, 'B')};
+      const auto tensors = site->second.tensors();
+      adapter = {site->second.spec.rank, site->second.spec.scale, read(tensors[0]), read(tensors[1])};
       weight.num_rows = site->second.shape[0];
       weight.num_columns = site->second.shape[1];
     }

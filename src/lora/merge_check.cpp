@@ -71,7 +71,7 @@ std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapte
       std::make_unique<model::Trainables>(model::make_trainables(config, shape, model::TrainedWeights::kNone));
   passed->weights =
       std::make_unique<model::StreamedWeights>(config, shape, *passed->adapters, at::kFloat, passed->files);
-  if (!specs.empty()) load_adapter(adapter, specs, *passed->adapters);
+  if (!specs.empty()) load_adapter(adapter, *passed->adapters);
   model::Activations activations(shape, {.max_tokens = batch.num_tokens(), .needs_backward = false}, {}, at::kFloat,
                                  at::kCPU);
   model::Decoder decoder = model::make_decoder(config, shape, *passed->weights, at::kFloat, longest(batch), {});

@@ -61,7 +61,7 @@ Source open_source(const fs::path& folder) {
   const storage::SafetensorsFile file = open_adapter_file(folder);
   std::vector<std::string> paths = linear_paths(file);
   std::vector<RankAndScale> linears = ranks_and_scales(config.options, paths);
-  std::vector<ExpectedTensor> expected;
+  std::vector<model::Parameter> expected;
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const std::string a = tensor_name(paths[i], kEndA), b = tensor_name(paths[i], kEndB);
     expected.push_back({a, {linears[i].rank, other_size(file, a, 1)}});

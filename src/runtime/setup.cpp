@@ -141,15 +141,16 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
   return setup;
 }
 
-void assemble_model(const Profile& profile, at::Device device, const model::ModelConfig& config,
+void assemble_model(const Profile& profile, const RunDevice& device, const model::ModelConfig& config,
                     const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len,
                     const storage::WeightFiles* files, LoadedModel& loaded) {
   const at::ScalarType dtype = compute_dtype(profile);
   const model::ModelShape shape = model::model_shape(config, adapters.specs);
   const auto trained = train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
-  loaded.parameters = std::make_unique<model::Trainables>(model::make_trainables(config, shape, trained, device));
-  loaded.weights =
-      model::make_base_weights(config, shape, *loaded.parameters, model::WeightOptions{dtype, device, trained}, files);
+  loaded.parameters =
+      std::make_unique<model::Trainables>(model::make_trainables(config, shape, trained, device.device));
+  const model::WeightOptions options{dtype, device.device, trained};
+  loaded.weights = std::make_unique<model::ResidentWeights>(config, shape, *loaded.parameters, options, files);
   const model::FirstNeeded first = train_all_weights
                                        ? model::FirstNeeded{0, true}
                                        : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};
@@ -165,12 +166,12 @@ LoadedModel load_model(const Profile& profile, const RunDevice& device, const Mo
   model::check_weights(files.config, weight_files);
   LoadedModel loaded;
   loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
-  assemble_model(profile, device.device, files.config, adapters, train_all_weights, max_seq_len, &weight_files, loaded);
+  assemble_model(profile, device, files.config, adapters, train_all_weights, max_seq_len, &weight_files, loaded);
   if (!adapters.specs.empty()) {
     if (profile.init_adapter.empty()) {
-      lora::init_adapter_values(adapters.specs, static_cast<std::uint64_t>(profile.seed), *loaded.parameters);
+      lora::init_adapter_values(static_cast<std::uint64_t>(profile.seed), *loaded.parameters);
     } else {
-      lora::load_adapter(profile.init_adapter, adapters.specs, *loaded.parameters);
+      lora::load_adapter(profile.init_adapter, *loaded.parameters);
     }
   }
   loaded.weights->refresh();

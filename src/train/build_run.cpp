@@ -227,7 +227,7 @@ void allocate(Run& run) {
                   *run.feed,
                   *run.scalars,
                   *run.optimizer,
-                  *run.communicator,
+                  *run.device.ranks,
                   {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
                   profile.max_grad_norm,
                   static_cast<std::uint64_t>(profile.seed),

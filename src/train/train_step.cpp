@@ -109,7 +109,7 @@ double train_step(StepContext& context, const data::StepPlan& plan, const NextMi
     data_wait_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     enqueue_micro_batch(context, batch, class_index);
   }
-  context.communicator.sum(std::array{context.parameters.grads, scalars[optim::kLossSum]});
+  context.ranks.sum(std::array{context.parameters.grads, scalars[optim::kLossSum]});
   if (update == Update::kSkip) {
     optim::measure_gradients(context.parameters.grads, context.max_grad_norm, scalars);
   } else {

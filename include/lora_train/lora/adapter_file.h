@@ -12,10 +12,9 @@
 
 namespace lora_train::lora {
 
-/// Fills `parameters` (names of plan_adapters' specs) from folder/adapter_model.safetensors, F32, F16 or BF16.
+/// Fills `parameters`, which are those of adapters, from folder/adapter_model.safetensors, F32, F16 or BF16.
 /// Throws FormatError for missing, unexpected, misshapen or non-finite tensors.
-void load_adapter(const std::filesystem::path& folder, const std::vector<model::AdapterSpec>& specs,
-                  model::Trainables& parameters);
+void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters);
 
 enum class SaveDtype { kFloat32, kBFloat16 };
 
@@ -25,9 +24,8 @@ std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
                                                 const std::vector<std::string>& target_modules,
                                                 const model::Trainables& parameters, SaveDtype dtype);
 
-/// PEFT's initial values: A Kaiming-uniform with a = sqrt(5), that is U(-1/sqrt(in), 1/sqrt(in)); B zero. Drawn on the
-/// host from Philox (seed, parameter name; counter = row, column / 4), the same on every machine.
-void init_adapter_values(const std::vector<model::AdapterSpec>& specs, std::uint64_t seed,
-                         model::Trainables& parameters);
+/// The initial values of each parameter (model/parameter.h), as PEFT has them. Drawn on the host from Philox (seed, parameter
+/// name; counter = row, column / 4), the same on every machine.
+void init_adapter_values(std::uint64_t seed, model::Trainables& parameters);
 
 }  // namespace lora_train::lora

@@ -1,12 +1,15 @@
-// Which linears carry an adapter. Module lora decides this before the model is built, and the model makes room for it.
+// Which linears carry an adapter, and which tensors each has. Module lora decides this before the model is built, and the
+// model makes room for it. No torch.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "lora_train/config/profile.h"
+#include "lora_train/model/parameter.h"
 
 namespace lora_train::model {
-
-enum class AdapterKind { kLora };
 
 struct AdapterSpec {
   AdapterKind kind = AdapterKind::kLora;
@@ -23,7 +26,8 @@ struct AdapterSpec {
 std::string linear_path(std::int64_t layer, const std::string& linear);
 std::string linear_path(const AdapterSpec& spec);
 
-/// "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": PEFT's name of an adapter tensor.
-std::string peft_parameter_name(const AdapterSpec& spec, char a_or_b);
+/// The tensors of an adapter on a linear with weight [out, in], under PEFT's names; kLora: lora_A [rank, in], then lora_B
+/// [out, rank]. All that trains, initialises, reads, writes or merges adapters goes through this list.
+std::vector<Parameter> adapter_tensors(const AdapterSpec& spec, std::int64_t in_features, std::int64_t out_features);
 
 }  // namespace lora_train::model

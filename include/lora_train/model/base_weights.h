@@ -78,21 +78,14 @@ class ComputeWeights : public BaseWeights {
 class ResidentWeights : public ComputeWeights {
  public:
   /// Copies every weight out of `files` (already checked by check_weights) into the compute dtype, in several threads, and
-  /// releases the mapped pages afterwards. With kAll it fills the masters too. Throws StopError.
+  /// releases the mapped pages afterwards. With kAll it fills the masters too. Null: the caller fills the undefined content;
+  /// on at::kMeta nothing is allocated. Throws StopError.
   ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
-                  const WeightOptions& options, const storage::WeightFiles& files);
-  /// Without files: the caller fills the undefined content. On at::kMeta nothing is allocated.
-  ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
-                  const WeightOptions& options);
+                  const WeightOptions& options, const storage::WeightFiles* files = nullptr);
 
  private:
   void fill(const Load& load);
 };
-
-/// The weights of a run, by what its model and options ask for: resident ones. files null: without files.
-std::unique_ptr<BaseWeights> make_base_weights(const ModelConfig& config, const ModelShape& shape,
-                                               Trainables& trainables, const WeightOptions& options,
-                                               const storage::WeightFiles* files);
 
 /// Keeps one decoder layer in memory at a time, on the CPU: acquire() reads it from the files and writes the adapter columns,
 /// release() frees it. For a single pass over a model that may not fit into memory.

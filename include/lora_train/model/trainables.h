@@ -10,18 +10,9 @@
 #include <vector>
 
 #include "lora_train/kernels/parameter_block.h"
+#include "lora_train/model/parameter.h"
 
 namespace lora_train::model {
-
-/// One trained tensor. `name` is its name on disk: PEFT's for adapters, Hugging Face's for weights.
-struct Parameter {
-  std::string name;
-  std::vector<int64_t> shape;
-  bool decays = true;      ///< gets weight decay (biases and norms do not)
-  double lr_factor = 1.0;  ///< multiplies the learning rate
-  int64_t offset = 0;      ///< first element in the flat buffers; set by Trainables
-  int64_t numel() const;
-};
 
 /// Parameters with the same lr_factor and `decays` form a contiguous block, in the given order. The blocks are: lr_factor 1 with
 /// decay, lr_factor 1 without, then the others in order of first appearance.

@@ -1,4 +1,4 @@
-// The device that a run computes on: started, asked, and waited for. On a CPU all of it does nothing.
+// The device that a run computes on, and the ranks it shares the work with. On a CPU, starting and waiting do nothing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,10 +6,12 @@
 #include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "lora_train/config/profile.h"
 #include "lora_train/model/model_config.h"
+#include "lora_train/runtime/communicator.h"
 
 namespace lora_train::runtime {
 
@@ -17,6 +19,7 @@ struct RunDevice {
   at::Device device = at::kCPU;
   std::string name = "cpu";     ///< "NVIDIA H200"
   int num_multiprocessors = 0;  ///< of a GPU
+  std::shared_ptr<Communicator> ranks = std::make_shared<OneRank>();
 
   bool is_cuda() const { return device.is_cuda(); }
 };

@@ -50,7 +50,7 @@ struct LoadedModel {
 };
 /// Trained tensors, weights and decoder of `loaded`. Without files the content of the weights is undefined, for whoever fills
 /// them; refresh() is still to be called. On at::kMeta nothing is allocated.
-void assemble_model(const Profile& profile, at::Device device, const model::ModelConfig& config,
+void assemble_model(const Profile& profile, const RunDevice& device, const model::ModelConfig& config,
                     const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len,
                     const storage::WeightFiles* files, LoadedModel& loaded);
 

@@ -50,7 +50,6 @@ struct Run {
   std::unique_ptr<StepScalars> scalars;
   std::optional<optim::OptimizerState> optimizer;
   optim::LrScheduleOptions schedule;
-  std::unique_ptr<Communicator> communicator = std::make_unique<OneRank>();
   std::unique_ptr<StepContext> context;
   checkpoint::Contents checkpoint;  ///< of every checkpoint of the run; state and files come with each
   checkpoint::TrainState state;

@@ -13,7 +13,7 @@
 #include "lora_train/model/loss_head.h"
 #include "lora_train/optim/optimizer.h"
 #include "lora_train/runtime/batch_feed.h"
-#include "lora_train/train/communicator.h"
+#include "lora_train/runtime/communicator.h"
 #include "lora_train/train/step_graphs.h"
 #include "lora_train/train/step_scalars.h"
 
@@ -36,7 +36,7 @@ struct StepContext {
   runtime::BatchFeed& feed;
   StepScalars& scalars;
   optim::OptimizerState& optimizer;
-  Communicator& communicator;
+  runtime::Communicator& ranks;
   optim::AdamWOptions adamw;
   double max_grad_norm = 0;
   std::uint64_t seed = 0;

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <functional>
+#include <map>
 
 #include "lora_train/kernels/cast.h"
 #include "weight_reader.h"
@@ -11,19 +12,19 @@
 namespace lora_train::model {
 namespace {
 
+/// The adapter's tensors; its linear is one of the projection's.
+std::vector<Parameter> tensors_of(const AdapterPlace& place, const ProjectionShape& projection) {
+  const LinearShape& linear = projection.linears[static_cast<std::size_t>(place.linear)];
+  return adapter_tensors(place.spec, projection.in_features, linear.out_features);
+}
+
 std::vector<Parameter> adapter_parameters(const ModelShape& shape) {
-  std::vector<std::vector<Parameter>> pairs;  // by index of the adapter
+  std::map<std::int64_t, std::vector<Parameter>> by_index;
   shape.for_each_projection([&](const ProjectionShape& projection) {
-    for (const AdapterPlace& place : projection.adapters) {
-      const auto index = static_cast<std::size_t>(place.index);
-      const std::int64_t O = projection.linears[static_cast<std::size_t>(place.linear)].out_features;
-      if (pairs.size() <= index) pairs.resize(index + 1);
-      pairs[index] = {{peft_parameter_name(place.spec, 'A'), {place.spec.rank, projection.in_features}, true},
-                      {peft_parameter_name(place.spec, 'B'), {O, place.spec.rank}, true, place.spec.lr_factor_b}};
-    }
+    for (const AdapterPlace& place : projection.adapters) by_index[place.index] = tensors_of(place, projection);
   });
   std::vector<Parameter> list;
-  for (auto& pair : pairs) list.insert(list.end(), pair.begin(), pair.end());
+  for (const auto& [index, tensors] : by_index) list.insert(list.end(), tensors.begin(), tensors.end());
   return list;
 }
 
@@ -108,7 +109,8 @@ ComputeWeights::ComputeWeights(const ModelConfig& config, const ModelShape& shap
 void ComputeWeights::bind_adapters(const ProjectionShape& shape, int64_t layer, Projection& projection) {
   for (const AdapterPlace& place : shape.adapters) {
     const LinearShape& linear = shape.linears[static_cast<std::size_t>(place.linear)];
-    const std::string a = peft_parameter_name(place.spec, 'A'), b = peft_parameter_name(place.spec, 'B');
+    const std::vector<Parameter> tensors = tensors_of(place, shape);
+    const std::string &a = tensors[0].name, &b = tensors[1].name;
     projection.adapters.push_back({linear_path(layer, linear.name), linear.out_begin,
                                    linear.out_begin + linear.out_features, place.column, place.spec.rank,
                                    place.spec.scale, place.spec.dropout, parameters_.value(a), parameters_.value(b),
@@ -195,18 +197,16 @@ void ComputeWeights::refresh() {
 }
 
 ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
-                                 const WeightOptions& options, const storage::WeightFiles& files)
+                                 const WeightOptions& options, const storage::WeightFiles* files)
     : ComputeWeights(config, shape, parameters, options) {
-  WeightReader reader(files, options.device);
+  if (files == nullptr) {
+    fill([](const std::string&, const at::Tensor&) {});
+    return;
+  }
+  WeightReader reader(*files, options.device);
   fill([&](const std::string& name, const at::Tensor& target) { reader.add(name, target); });
   reader.read();
   for (LayerWeights& layer : layers_) scale_biases(layer);
-}
-
-ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
-                                 const WeightOptions& options)
-    : ComputeWeights(config, shape, parameters, options) {
-  fill([](const std::string&, const at::Tensor&) {});
 }
 
 void ResidentWeights::fill(const Load& load) {
@@ -215,13 +215,6 @@ void ResidentWeights::fill(const Load& load) {
   if (options_.trained == TrainedWeights::kNone) return;
   for (const auto& parameter : parameters_.list()) load(parameter.name, parameters_.value(parameter.name));
   bind_trained_weights();
-}
-
-std::unique_ptr<BaseWeights> make_base_weights(const ModelConfig& config, const ModelShape& shape,
-                                               Trainables& trainables, const WeightOptions& options,
-                                               const storage::WeightFiles* files) {
-  if (files == nullptr) return std::make_unique<ResidentWeights>(config, shape, trainables, options);
-  return std::make_unique<ResidentWeights>(config, shape, trainables, options, *files);
 }
 
 StreamedWeights::StreamedWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,

@@ -9,12 +9,6 @@
 
 namespace lora_train::model {
 
-int64_t Parameter::numel() const {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return count;
-}
-
 Trainables::Trainables(std::vector<Parameter> list, at::Device device) {
   place(std::move(list));
   const auto options = at::TensorOptions(at::kFloat).device(device);

@@ -51,8 +51,8 @@ Loaded load(const json& request) {
   loaded.parameters = std::make_unique<model::Trainables>(
       model::make_trainables(loaded.config, loaded.shape, model::TrainedWeights::kNone));
   loaded.weights = std::make_unique<model::ResidentWeights>(loaded.config, loaded.shape, *loaded.parameters,
-                                                            model::WeightOptions{dtype}, files);
-  if (!adapter.empty()) lora::load_adapter(adapter, specs, *loaded.parameters);
+                                                            model::WeightOptions{dtype}, &files);
+  if (!adapter.empty()) lora::load_adapter(adapter, *loaded.parameters);
   loaded.weights->refresh();
   return loaded;
 }

@@ -18,12 +18,11 @@ namespace {
 using nlohmann::json;
 using testing_support::TemporaryFolder;
 
-std::vector<model::AdapterSpec> specs() { return {{model::AdapterKind::kLora, 0, "self_attn.q_proj", 2, 1.0, 0.0}}; }
-
-model::Trainables parameters() {
-  return model::Trainables({{model::peft_parameter_name(specs().front(), 'A'), {2, 6}, true},
-                            {model::peft_parameter_name(specs().front(), 'B'), {4, 2}, true}});
+std::vector<model::Parameter> tensors(std::int64_t rank, std::int64_t in_features) {
+  return model::adapter_tensors({AdapterKind::kLora, 0, "self_attn.q_proj", rank}, in_features, 4);
 }
+
+model::Trainables parameters() { return model::Trainables(tensors(2, 6)); }
 
 AdapterConfig adapter_config() {
   AdapterConfig config;
@@ -53,7 +52,7 @@ TEST(AdapterFile, ReadsBackWhatItWrote) {
   EXPECT_EQ(config.options.alpha, 3);
   EXPECT_EQ(config.options.target_names, std::vector<std::string>{"q_proj"});
   EXPECT_EQ(config.base_model_name_or_path, "org/model");
-  load_adapter(folder.path(), specs(), read);
+  load_adapter(folder.path(), read);
   EXPECT_TRUE(at::equal(read.values, written.values));
 }
 
@@ -77,7 +76,7 @@ TEST(AdapterFile, SavesBf16WhenAsked) {
   model::Trainables written = parameters(), read = parameters();
   written.values.copy_(testing_support::uniform({written.size()}, 1));
   save(folder, written, SaveDtype::kBFloat16);
-  load_adapter(folder.path(), specs(), read);
+  load_adapter(folder.path(), read);
   EXPECT_TRUE(at::equal(read.values, written.values.to(at::kBFloat16).to(at::kFloat)));
 }
 
@@ -180,7 +179,7 @@ TEST(AdapterFile, RefusesTensorsThatAreNotFloats) {
         folder / "adapter_model.safetensors",
         {{values.list()[0].name, dtype, {2, 6}, bytes(12), {}}, {values.list()[1].name, dtype, {4, 2}, bytes(8), {}}});
     model::Trainables read = parameters();
-    EXPECT_THROW(load_adapter(folder.path(), specs(), read), FormatError) << storage::dtype_name(dtype);
+    EXPECT_THROW(load_adapter(folder.path(), read), FormatError) << storage::dtype_name(dtype);
   }
 }
 
@@ -201,7 +200,7 @@ std::string tensor_error(const std::vector<model::Parameter>& list, float fill) 
   }
   model::Trainables read = parameters();
   try {
-    load_adapter(folder.path(), specs(), read);
+    load_adapter(folder.path(), read);
   } catch (const FormatError& error) {
     return error.what();
   }
@@ -209,8 +208,7 @@ std::string tensor_error(const std::vector<model::Parameter>& list, float fill) 
 }
 
 TEST(AdapterFile, ChecksEveryTensor) {
-  const std::string a = model::peft_parameter_name(specs().front(), 'A');
-  const std::string b = model::peft_parameter_name(specs().front(), 'B');
+  const std::string a = tensors(2, 6)[0].name, b = tensors(2, 6)[1].name;
   EXPECT_NE(tensor_error({{a, {2, 6}, true}}, 0).find("is missing"), std::string::npos);
   EXPECT_NE(tensor_error({{a, {2, 5}, true}, {b, {4, 2}, true}}, 0).find("another model or rank"), std::string::npos);
   EXPECT_NE(tensor_error({{a, {2, 6}, true}, {b, {4, 2}, true}, {"x", {1}, true}}, 0).find("x: is not a LoRA tensor"),
@@ -220,9 +218,8 @@ TEST(AdapterFile, ChecksEveryTensor) {
 }
 
 TEST(AdapterInit, IsKaimingUniformWithZeroB) {
-  model::Trainables values({{model::peft_parameter_name(specs().front(), 'A'), {64, 400}, true},
-                            {model::peft_parameter_name(specs().front(), 'B'), {4, 64}, true}});
-  init_adapter_values(specs(), 42, values);
+  model::Trainables values(tensors(64, 400));
+  init_adapter_values(42, values);
   const at::Tensor a = values.value(values.list()[0].name), b = values.value(values.list()[1].name);
   const double bound = 1 / std::sqrt(400.0);
   EXPECT_LE(a.abs().max().item<double>(), bound);
@@ -234,7 +231,7 @@ TEST(AdapterInit, IsKaimingUniformWithZeroB) {
 // int24 times one fp32 constant: the same bits on every machine and compiler.
 TEST(AdapterInit, HasItsGoldenFirstValues) {
   model::Trainables values = parameters();
-  init_adapter_values(specs(), 42, values);
+  init_adapter_values(42, values);
   const float* a = values.values.const_data_ptr<float>();
   const std::vector<float> got(a, a + 8);
   const std::vector<float> golden{-0x1.c80704p-3F, -0x1.a81b64p-4F, 0x1.9baa4ap-3F, 0x1.1a3354p-2F,

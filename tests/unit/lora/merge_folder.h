@@ -56,14 +56,11 @@ inline void write_merge_adapter(const std::filesystem::path& folder, const std::
     for (const auto& tensor : model::expected_tensors(config)) {
       if (tensor.name == model::linear_path(spec) + ".weight") shape = tensor.shape;
     }
-    for (const char matrix : {'A', 'B'}) {
-      const std::string name = model::peft_parameter_name(spec, matrix);
-      const std::vector<std::int64_t> own =
-          matrix == 'A' ? std::vector{spec.rank, shape[1]} : std::vector{shape[0], spec.rank};
-      values.push_back(model::normal_weights(7, name, 0, own[0] * own[1], 0.5));
-      tensors.push_back({name,
+    for (const auto& tensor : model::adapter_tensors(spec, shape[1], shape[0])) {
+      values.push_back(model::normal_weights(7, tensor.name, 0, tensor.numel(), 0.5));
+      tensors.push_back({tensor.name,
                          storage::DType::kF32,
-                         own,
+                         tensor.shape,
                          {reinterpret_cast<const char*>(values.back().data()), values.back().size() * 4},
                          nullptr});
     }

@@ -80,7 +80,7 @@ TEST(ResidentWeights, AStopIsSeenBetweenTensors) {
   set_max_time(0);
   const ModelShape shape = model_shape(config);
   Trainables none = make_trainables(config, shape, TrainedWeights::kNone);
-  EXPECT_THROW(ResidentWeights(config, shape, none, {}, files), StopError);
+  EXPECT_THROW(ResidentWeights(config, shape, none, {}, &files), StopError);
 }
 
 class DecoderTest : public ::testing::Test {
@@ -101,7 +101,7 @@ class DecoderTest : public ::testing::Test {
              bool poison) {
     const ModelShape shape = model_shape(config_, adapters(config_, first_layer));
     Trainables parameters = make_trainables(config_, shape, TrainedWeights::kNone);
-    ResidentWeights weights(config_, shape, parameters, {}, *files_);
+    ResidentWeights weights(config_, shape, parameters, {}, files_.get());
     parameters.values.copy_(uniform({parameters.size()}, 5) * 0.3);
     weights.refresh();
     Decoder decoder = make_decoder(config_, shape, weights, at::kFloat, 64, first_needed);

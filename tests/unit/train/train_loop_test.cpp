@@ -36,7 +36,7 @@ class FakeReporters : public Reporters {
 };
 
 /// As two ranks with the same rows would do.
-class TwoEqualRanks : public Communicator {
+class TwoEqualRanks : public runtime::Communicator {
  public:
   int rank() const override { return 0; }
   int world_size() const override { return 2; }
@@ -116,9 +116,8 @@ TEST_F(TrainLoop, TheStepOfACheckpointIsNotRunAgain) {
 
 TEST_F(TrainLoop, AStepSumsOverRanksOnceBeforeNormAndLoss) {
   const auto one = run_of(4), two = run_of(4);
-  auto communicator = std::make_unique<TwoEqualRanks>();
-  TwoEqualRanks& ranks = *communicator;
-  two->run.communicator = std::move(communicator);
+  const auto ranks = std::make_shared<TwoEqualRanks>();
+  two->run.device.ranks = ranks;
   train::allocate(two->run);
   const auto step = [](train::Run& run) {
     const data::StepPlan plan = run.plan->step(1);
@@ -126,7 +125,7 @@ TEST_F(TrainLoop, AStepSumsOverRanksOnceBeforeNormAndLoss) {
     return wait_for_step(*run.context, plan);
   };
   const StepResult alone = step(one->run), together = step(two->run);
-  EXPECT_EQ(ranks.num_sums, 1);
+  EXPECT_EQ(ranks->num_sums, 1);
   EXPECT_EQ(together.loss, 2 * alone.loss);
   EXPECT_NEAR(together.grad_norm, 2 * alone.grad_norm, 1e-9 * alone.grad_norm);
 }

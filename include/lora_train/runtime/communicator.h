@@ -5,7 +5,7 @@
 
 #include <span>
 
-namespace lora_train::train {
+namespace lora_train::runtime {
 
 /// Every rank makes the same calls, in the same order, with tensors of the same sizes.
 class Communicator {
@@ -25,4 +25,4 @@ class OneRank : public Communicator {
   void sum(std::span<const at::Tensor>) override {}
 };
 
-}  // namespace lora_train::train
+}  // namespace lora_train::runtime
