@@ -68,7 +68,7 @@ MUTATIONS = [
     Mutation("no weight decay", "test_lora_curves.py", [
         ("src/optim/adamw.cpp", "block.decays ?", "block.decays && scalars == nullptr ?")]),
     Mutation("LoRA+ ratio dropped", "test_lora_plus.py", [
-        ("src/runtime/setup.cpp", "profile.loraplus_lr_ratio.value_or(1.0)", "0 * profile.loraplus_lr_ratio.value_or(1.0) + 1")]),
+        ("src/runtime/setup.cpp", "profile.optimizer.loraplus_lr_ratio.value_or(1.0)", "0 * profile.optimizer.loraplus_lr_ratio.value_or(1.0) + 1")]),
     Mutation("averaging per micro-batch", "test_lora_gradients.py", [
         ("src/train/train_step.cpp", "    enqueue_micro_batch(context, batch, class_index);\n  }",
          "    context.scalars.device()[optim::kNumSupervised].fill_(\n"

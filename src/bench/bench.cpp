@@ -113,7 +113,7 @@ BenchResult count(const BenchRequest& request, const BenchRun* like) {
   BenchResult result;
   result.shape = request.shape;
   result.device = "none: counted on the meta device";
-  result.precision = to_string(run.profile().precision);
+  result.precision = to_string(run.profile().model.precision);
   result.recompute = recompute_name(run.spec.recompute.front());
   result.max_seq_len = run.data.max_seq_len;
   result.micro_batch_size = run.spec.micro_batch_size;
@@ -158,7 +158,7 @@ class StepClock {
     throw_if_stop_requested();
     plans_.push_back(run_.plan->step(step));
     train::train_step(*run_.context, plans_.back(), train::build_in_place(run_.data.train, plans_.back()),
-                      run_.profile().learning_rate);
+                      run_.profile().optimizer.learning_rate);
     if (plans_.size() - num_received_ > run_.max_steps_in_flight) receive();
     mark();
   }
@@ -254,7 +254,7 @@ TimedStep profile_step(train::Run& run, std::int64_t step, double usual_ms) {
     timer.begin_span("micro-batch " + std::to_string(++micro_batch), 1);
     return next();
   };
-  train::train_step(*run.context, plan, marked, run.profile().learning_rate);
+  train::train_step(*run.context, plan, marked, run.profile().optimizer.learning_rate);
   TimedStep timed = timer.finish();
   train::wait_for_step(*run.context, plan);
   run.context->graphs = std::move(graphs);

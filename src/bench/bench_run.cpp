@@ -63,13 +63,13 @@ data::DocumentStore make_documents(const BenchRequest& request, std::int64_t max
 
 Profile bench_profile(const BenchRequest& request) {
   Profile profile = request.profile;
-  if (!profile.is_given("global_batch_size") && !profile.gradient_accumulation_steps) {
-    profile.gradient_accumulation_steps = 1;
-    profile.global_batch_size.reset();
+  if (!profile.is_given("global_batch_size") && !profile.schedule.gradient_accumulation_steps) {
+    profile.schedule.gradient_accumulation_steps = 1;
+    profile.schedule.global_batch_size.reset();
   }
-  profile.max_seq_len = profile.max_seq_len.value_or(kSequence);
-  profile.max_steps = request.num_warm_up + request.num_steps + kProfiledSteps;
-  profile.num_epochs.reset();
+  profile.data.max_seq_len = profile.data.max_seq_len.value_or(kSequence);
+  profile.schedule.max_steps = request.num_warm_up + request.num_steps + kProfiledSteps;
+  profile.schedule.num_epochs.reset();
   return profile;
 }
 
@@ -97,7 +97,7 @@ void fill_with_random_numbers(runtime::LoadedModel& model, std::int64_t num_laye
 void load_random_model(BenchRun& bench, const runtime::RunDevice& device) {
   train::Run& run = bench.run;
   const Profile& profile = run.profile();
-  runtime::assemble_model(profile, device, run.files.config, run.adapters, profile.adapter == AdapterKind::kNone,
+  runtime::assemble_model(profile, device, run.files.config, run.adapters, profile.adapter.kind == AdapterKind::kNone,
                           run.data.max_seq_len, nullptr, run.model);
   if (!device.device.is_meta()) {
     fill_with_random_numbers(run.model, run.files.config.num_layers, run.files.config.norm_weight_offset);
@@ -116,7 +116,7 @@ void plan_data(BenchRun& bench, const BenchRequest& request) {
 void start(BenchRun& bench, const BenchRequest& request) {
   train::Run& run = bench.run;
   run.files.config = model::known_shape(request.shape);
-  run.data.max_seq_len = *run.profile().max_seq_len;
+  run.data.max_seq_len = *run.profile().data.max_seq_len;
   model::check_rope_supported(run.files.config, run.data.max_seq_len);
   run.adapters = runtime::choose_adapters(run.profile(), run.files);
 }

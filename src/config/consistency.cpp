@@ -22,12 +22,12 @@ struct Check {
 
 void check_required(const Check& check, const ProfileSources& sources) {
   const Place file{sources.profiles.empty() ? "" : sources.profiles.back(), 0};
-  if (sources.needs_model && check.profile.model.empty() && !check.is_given("model")) {
+  if (sources.needs_model && check.profile.model.path.empty() && !check.is_given("model")) {
     check.findings.mistake(file, "model",
                            "is missing. Name a Hugging Face folder, or org/name from the local cache "
                            "(`model: ...` or --model).");
   }
-  if (sources.needs_datasets && check.profile.datasets.empty()) {
+  if (sources.needs_datasets && check.profile.data.datasets.empty()) {
     check.findings.mistake(file, "datasets",
                            "is missing. Name training data (`datasets: [{path: train.jsonl}]` or --train-data).");
   }
@@ -35,82 +35,84 @@ void check_required(const Check& check, const ProfileSources& sources) {
 
 void check_batch(const Check& check) {
   const Profile& profile = check.profile;
-  if (profile.micro_batch_size && profile.global_batch_size &&
-      *profile.global_batch_size % *profile.micro_batch_size != 0) {
+  if (profile.schedule.micro_batch_size && profile.schedule.global_batch_size &&
+      *profile.schedule.global_batch_size % *profile.schedule.micro_batch_size != 0) {
     const std::string key = check.is_given("micro_batch_size") ? "micro_batch_size" : "global_batch_size";
-    check.mistake(key, "global_batch_size " + std::to_string(*profile.global_batch_size) +
-                           " is no multiple of micro_batch_size " + std::to_string(*profile.micro_batch_size) +
+    check.mistake(key, "global_batch_size " + std::to_string(*profile.schedule.global_batch_size) +
+                           " is no multiple of micro_batch_size " + std::to_string(*profile.schedule.micro_batch_size) +
                            ". Expected micro_batch_size times ranks times forward passes per step.");
   }
-  if (!profile.global_batch_size && !profile.gradient_accumulation_steps) {
+  if (!profile.schedule.global_batch_size && !profile.schedule.gradient_accumulation_steps) {
     check.mistake("global_batch_size", "has no value, nor has gradient_accumulation_steps. Give one of them.");
   }
-  if (!profile.num_epochs && !profile.max_steps) {
+  if (!profile.schedule.num_epochs && !profile.schedule.max_steps) {
     check.mistake("num_epochs", "has no value, nor has max_steps. Give at least one of them.");
   }
 }
 
 void check_schedule(const Check& check) {
   const Profile& profile = check.profile;
-  if (profile.lr_scaling != LrScaling::kNone && !profile.lr_base_batch) {
+  if (profile.schedule.lr_scaling != LrScaling::kNone && !profile.schedule.lr_base_batch) {
     check.mistake("lr_scaling", "needs lr_base_batch, the rows per step for which learning_rate was chosen.");
   }
-  if (profile.lr_scaling == LrScaling::kNone && profile.lr_base_batch) {
+  if (profile.schedule.lr_scaling == LrScaling::kNone && profile.schedule.lr_base_batch) {
     check.warn("lr_base_batch", "does nothing without lr_scaling: sqrt or linear.");
   }
-  const bool has_warmup = (check.is_given("warmup_ratio") && profile.warmup_ratio > 0) ||
-                          (check.is_given("warmup_steps") && profile.warmup_steps.value_or(0) > 0);
-  if (profile.lr_scheduler_type == SchedulerKind::kConstant && has_warmup) {
+  const bool has_warmup = (check.is_given("warmup_ratio") && profile.schedule.warmup_ratio > 0) ||
+                          (check.is_given("warmup_steps") && profile.schedule.warmup_steps.value_or(0) > 0);
+  if (profile.schedule.lr_scheduler_type == SchedulerKind::kConstant && has_warmup) {
     check.warn(check.is_given("warmup_steps") ? "warmup_steps" : "warmup_ratio",
                "does nothing with lr_scheduler_type: constant. Use constant_with_warmup.");
   }
-  if (profile.lr_scheduler_type != SchedulerKind::kCosineWithMinLr && profile.min_lr_ratio != Profile{}.min_lr_ratio) {
-    check.warn("min_lr_ratio", "does nothing with lr_scheduler_type: " + to_string(profile.lr_scheduler_type) +
+  if (profile.schedule.lr_scheduler_type != SchedulerKind::kCosineWithMinLr &&
+      profile.schedule.min_lr_ratio != Profile{}.schedule.min_lr_ratio) {
+    check.warn("min_lr_ratio", "does nothing with lr_scheduler_type: " + to_string(profile.schedule.lr_scheduler_type) +
                                    ". Use cosine_with_min_lr.");
   }
-  if (profile.warmup_steps && profile.max_steps && *profile.warmup_steps > *profile.max_steps) {
+  if (profile.schedule.warmup_steps && profile.schedule.max_steps &&
+      *profile.schedule.warmup_steps > *profile.schedule.max_steps) {
     check.warn("warmup_steps", "is larger than max_steps: the learning rate never reaches its peak.");
   }
 }
 
 void check_adapter(const Check& check) {
   const Profile& profile = check.profile;
-  if (profile.adapter == AdapterKind::kLora) return;
+  if (profile.adapter.kind == AdapterKind::kLora) return;
   const bool is_quantised =
-      profile.base_precision != BasePrecision::kBf16 && profile.base_precision != BasePrecision::kFp32;
+      profile.model.base_precision != BasePrecision::kBf16 && profile.model.base_precision != BasePrecision::kFp32;
   if (is_quantised) {
-    check.mistake("base_precision", to_string(profile.base_precision) +
+    check.mistake("base_precision", to_string(profile.model.base_precision) +
                                         " weights cannot be trained. With adapter: none use bf16 or fp32.");
   }
-  if (!profile.init_adapter.empty()) {
+  if (!profile.adapter.init_adapter.empty()) {
     check.mistake("init_adapter",
                   "there is no adapter with adapter: none. Use adapter: lora, or fold it in first "
                   "(lora-train merge).");
   }
-  if (profile.loraplus_lr_ratio) {
+  if (profile.optimizer.loraplus_lr_ratio) {
     check.mistake("loraplus_lr_ratio",
                   "there are no B matrices with adapter: none. Use adapter: lora, or take it out.");
   }
-  if (!profile.add_tokens.empty()) {
+  if (!profile.model.add_tokens.empty()) {
     check.mistake("add_tokens", "new rows are trained beside an adapter only. Use adapter: lora.");
   }
 }
 
 void check_evaluation(const Check& check) {
   const Profile& profile = check.profile;
-  const bool has_eval = !profile.eval_datasets.empty() || profile.val_set_size > 0;
-  if (profile.load_best_model_at_end && !has_eval) {
+  const bool has_eval = !profile.data.eval_datasets.empty() || profile.data.val_set_size > 0;
+  if (profile.run.load_best_model_at_end && !has_eval) {
     check.mistake("load_best_model_at_end", "needs evaluation data. Give eval_datasets or val_set_size.");
   }
-  if (profile.early_stopping_patience && !has_eval) {
+  if (profile.run.early_stopping_patience && !has_eval) {
     check.mistake("early_stopping_patience", "needs evaluation data. Give eval_datasets or val_set_size.");
   }
-  if (profile.val_set_size >= 1 &&
-      profile.val_set_size != static_cast<double>(static_cast<long long>(profile.val_set_size))) {
+  if (profile.data.val_set_size >= 1 &&
+      profile.data.val_set_size != static_cast<double>(static_cast<long long>(profile.data.val_set_size))) {
     check.mistake("val_set_size", "from 1 on it is a number of documents. Expected an integer, or a share below 1.");
   }
   std::set<std::string> names;
-  for (const auto& spec : profile.eval_datasets) {
+  for (const auto& spec : profile.data.eval_datasets) {
     if (!spec.name.empty() && !names.insert(spec.name).second) {
       check.mistake("eval_datasets", "two data sets are named \"" + spec.name + "\". Names tell their figures apart.");
     }

@@ -51,32 +51,32 @@ void expand_home(Profile& profile, const Environment& environment) {
   const auto expand = [&](std::string& path) {
     if (path == "~" || path.starts_with("~/")) path.replace(0, 1, home);
   };
-  for (std::string Profile::*path :
-       {&Profile::model, &Profile::chat_template, &Profile::init_adapter, &Profile::dataset_prepared_path,
-        &Profile::stage_dir, &Profile::output_dir, &Profile::resume_from_checkpoint}) {
-    expand(profile.*path);
+  for (std::string* path : {&profile.model.path, &profile.model.chat_template, &profile.adapter.init_adapter,
+                            &profile.data.dataset_prepared_path, &profile.data.stage_dir, &profile.run.output_dir,
+                            &profile.run.resume_from_checkpoint}) {
+    expand(*path);
   }
-  for (auto& spec : profile.datasets) expand(spec.path);
-  for (auto& spec : profile.eval_datasets) expand(spec.path);
+  for (auto& spec : profile.data.datasets) expand(spec.path);
+  for (auto& spec : profile.data.eval_datasets) expand(spec.path);
 }
 
 // Defaults that depend on other keys.
 void follow(LoadedProfile& loaded) {
   Profile& profile = loaded.profile;
   const auto is_given = [&](const std::string& key) { return profile.is_given(key); };
-  if (!is_given("base_precision") && profile.precision == Precision::kFp32) {
-    profile.base_precision = BasePrecision::kFp32;
+  if (!is_given("base_precision") && profile.model.precision == Precision::kFp32) {
+    profile.model.base_precision = BasePrecision::kFp32;
     loaded.origin["base_precision"] = "follows precision";
   }
-  if (!is_given("global_batch_size") && profile.gradient_accumulation_steps) {
-    profile.global_batch_size.reset();
+  if (!is_given("global_batch_size") && profile.schedule.gradient_accumulation_steps) {
+    profile.schedule.global_batch_size.reset();
     loaded.origin["global_batch_size"] = "follows gradient_accumulation_steps";
   }
-  if (!is_given("num_epochs") && profile.max_steps) {
-    profile.num_epochs.reset();
+  if (!is_given("num_epochs") && profile.schedule.max_steps) {
+    profile.schedule.num_epochs.reset();
     loaded.origin["num_epochs"] = "follows max_steps";
   }
-  if (!profile.init_adapter.empty()) {
+  if (!profile.adapter.init_adapter.empty()) {
     for (const char* key :
          {"lora_r", "lora_alpha", "lora_target_modules", "use_rslora", "rank_pattern", "alpha_pattern"}) {
       if (!is_given(key)) loaded.origin[key] = "follows init_adapter";

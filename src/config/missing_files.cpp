@@ -56,23 +56,25 @@ std::vector<std::string> missing_files(const LoadedProfile& loaded) {
   const Profile& profile = loaded.profile;
   Search search(loaded);
   std::error_code code;
-  if (!profile.model.empty() && looks_like_path(profile.model)) {
-    search.need("model", "model", profile.model, "a Hugging Face folder");
+  if (!profile.model.path.empty() && looks_like_path(profile.model.path)) {
+    search.need("model", "model", profile.model.path, "a Hugging Face folder");
   }
-  if (profile.chat_template != "tokenizer") {
-    search.need("chat_template", "chat_template", profile.chat_template, "tokenizer, or a .jinja file");
+  if (profile.model.chat_template != "tokenizer") {
+    search.need("chat_template", "chat_template", profile.model.chat_template, "tokenizer, or a .jinja file");
   }
-  if (!profile.init_adapter.empty()) search.need("init_adapter", "init_adapter", profile.init_adapter, "a PEFT folder");
+  if (!profile.adapter.init_adapter.empty())
+    search.need("init_adapter", "init_adapter", profile.adapter.init_adapter, "a PEFT folder");
   const auto need_data = [&](const std::string& key, const std::vector<DatasetSpec>& list) {
     for (std::size_t i = 0; i < list.size(); ++i) {
       search.need(key, key + "[" + std::to_string(i) + "].path", list[i].path, "a file, a folder or a glob");
     }
   };
-  need_data("datasets", profile.datasets);
-  need_data("eval_datasets", profile.eval_datasets);
-  const std::string& resume = profile.resume_from_checkpoint;
+  need_data("datasets", profile.data.datasets);
+  need_data("eval_datasets", profile.data.eval_datasets);
+  const std::string& resume = profile.run.resume_from_checkpoint;
   // One of the run itself may be gone when the same command comes again: train knows what to do.
-  const bool is_of_the_run = std::filesystem::path(resume).parent_path() == std::filesystem::path(profile.output_dir);
+  const bool is_of_the_run =
+      std::filesystem::path(resume).parent_path() == std::filesystem::path(profile.run.output_dir);
   if (resume != "auto" && resume != "none" && !is_of_the_run) {
     search.need("resume_from_checkpoint", "resume_from_checkpoint", resume, "auto, none or a checkpoint folder");
   }

@@ -24,7 +24,7 @@ std::string folder_text(const Field& field, const Profile& profile) {
 }  // namespace
 
 void expand_output_dir(Profile& profile, const Place& place, Findings& findings) {
-  const std::string given = profile.output_dir;
+  const std::string given = profile.run.output_dir;
   std::string out;
   std::size_t at = 0;
   for (std::size_t open = given.find('{'); open != std::string::npos; open = given.find('{', at)) {
@@ -55,7 +55,7 @@ void expand_output_dir(Profile& profile, const Place& place, Findings& findings)
     out += given.substr(at, open - at) + text;
     at = close + 1;
   }
-  profile.output_dir = out + given.substr(at);
+  profile.run.output_dir = out + given.substr(at);
 }
 
 }  // namespace lora_train

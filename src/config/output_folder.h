@@ -6,7 +6,7 @@
 
 namespace lora_train {
 
-/// Replaces each {key} of a scalar key in profile.output_dir by its value: a slash becomes '-', of a path only the
+/// Replaces each {key} of a scalar key in output_dir by its value: a slash becomes '-', of a path only the
 /// last part is taken. An unknown or list key is a mistake at `place`.
 void expand_output_dir(Profile& profile, const Place& place, Findings& findings);
 

@@ -311,20 +311,21 @@ bool PreparedData::has_weights() const {
 }
 
 DataOptions data_options(const Profile& profile) {
-  return {.datasets = profile.datasets,
-          .eval_datasets = profile.eval_datasets,
-          .val_set_size = profile.val_set_size,
-          .loss_on = profile.loss_on,
-          .max_seq_len = profile.max_seq_len,
-          .overlength = profile.overlength,
-          .packing = profile.packing,
-          .on_bad_row = profile.on_bad_row,
-          .max_drop_fraction = profile.max_drop_fraction,
-          .eval_max_samples = profile.eval_max_samples,
-          .seed = profile.seed,
-          .cache_folder = profile.dataset_prepared_path.empty() ? user_cache_folder()
-                                                                : std::filesystem::path(profile.dataset_prepared_path),
-          .stage_folder = profile.stage_dir};
+  return {.datasets = profile.data.datasets,
+          .eval_datasets = profile.data.eval_datasets,
+          .val_set_size = profile.data.val_set_size,
+          .loss_on = profile.data.loss_on,
+          .max_seq_len = profile.data.max_seq_len,
+          .overlength = profile.data.overlength,
+          .packing = profile.data.packing,
+          .on_bad_row = profile.data.on_bad_row,
+          .max_drop_fraction = profile.data.max_drop_fraction,
+          .eval_max_samples = profile.data.eval_max_samples,
+          .seed = profile.run.seed,
+          .cache_folder = profile.data.dataset_prepared_path.empty()
+                              ? user_cache_folder()
+                              : std::filesystem::path(profile.data.dataset_prepared_path),
+          .stage_folder = profile.data.stage_dir};
 }
 
 PreparedData prepare_data(const DataOptions& options, const tokenizer::Tokenizer* tokenizer,

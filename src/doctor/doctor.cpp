@@ -81,8 +81,8 @@ KernelCheck run_case(const Place& place, const Case& c) {
 at::Device start(const DoctorRequest& request) {
   if (!request.use_cuda) return at::kCPU;
   Profile profile;
-  profile.device = Device::kCuda;
-  profile.tf32 = false;
+  profile.run.device = Device::kCuda;
+  profile.run.tf32 = false;
   return runtime::start_device(profile, {}).device;
 }
 

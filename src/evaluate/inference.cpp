@@ -6,12 +6,12 @@ InferenceModel load_for_inference(const Profile& asked, const std::filesystem::p
                                   std::int64_t max_seq_len) {
   Profile profile = asked;
   runtime::ModelFiles files;
-  files.resolved = storage::resolve_model(profile.model);
+  files.resolved = storage::resolve_model(profile.model.path);
   files.config = model::read_model_config(files.resolved.folder);
   runtime::AdapterSetup adapters;
   if (!adapter.empty()) {
     adapters = runtime::adapters_of_folder(adapter, files);
-    profile.init_adapter = adapter.string();
+    profile.adapter.init_adapter = adapter.string();
   }
   InferenceModel loaded;
   loaded.device = runtime::start_device(profile, files.config);

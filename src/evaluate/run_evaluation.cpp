@@ -24,7 +24,7 @@ struct EvalData {
 };
 
 EvalData load_choices(const Profile& profile, const runtime::ModelFiles& files) {
-  if (profile.eval_datasets.empty()) {
+  if (profile.data.eval_datasets.empty()) {
     throw ConfigError("eval_datasets", "is empty; --choices needs rows with choices, not a part of the training rows");
   }
   if (files.tokenizer == nullptr) throw FormatError("--choices", "needs a tokenizer, and the model folder has none");
@@ -58,7 +58,7 @@ class Evaluation {
  public:
   explicit Evaluation(const EvalRequest& request)
       : request_(request), profile_(request.profile), matcher_(request.tasks.answer_regex) {
-    profile_.lora_dropout = 0;
+    profile_.adapter.lora_dropout = 0;
   }
 
   std::vector<EvalResult> run() {
@@ -66,7 +66,7 @@ class Evaluation {
     runtime::AdapterSetup adapters;
     if (!request_.adapter.empty()) {
       adapters = runtime::adapters_of_folder(request_.adapter, files_);
-      profile_.init_adapter = request_.adapter.string();
+      profile_.adapter.init_adapter = request_.adapter.string();
     }
     model_.device = runtime::start_device(profile_, files_.config);
     load_data_and_questions();
@@ -95,18 +95,18 @@ class Evaluation {
   /// Its buffers are gone when the tasks begin.
   std::vector<EvalResult> evaluate_losses() {
     const data::BatchSizes sizes = data::resolve_batch_sizes(profile_, data_.max_seq_len);
-    const std::int64_t rows = profile_.eval_micro_batch_size.value_or(sizes.micro);
+    const std::int64_t rows = profile_.schedule.eval_micro_batch_size.value_or(sizes.micro);
     model::Decoder& decoder = *model_.model.decoder;
     const std::int64_t max_tokens = rows * data_.max_seq_len;
     model::Activations activations(decoder.shape, {.max_tokens = max_tokens, .needs_backward = false}, {},
                                    decoder.dtype, model_.device.device);
     const auto loss_head = runtime::plan_loss_head(decoder, max_tokens, false);
-    runtime::BatchFeedOptions options{max_tokens, profile_.dataloader_pin_memory};
+    runtime::BatchFeedOptions options{max_tokens, profile_.data.dataloader_pin_memory};
     for (const auto& store : data_.stores) options.has_weights = options.has_weights || store.store.has_weights();
     runtime::BatchFeed feed(model_.device, options);
     std::vector<EvalResult> results;
     for (const auto& store : data_.stores) {
-      const auto plan = data::plan_evaluation(store.store, data_.max_seq_len, profile_.packing, rows);
+      const auto plan = data::plan_evaluation(store.store, data_.max_seq_len, profile_.data.packing, rows);
       results.push_back(evaluate({decoder, activations, *loss_head, feed}, store, plan));
       results.back().num_rows_cut = store.ledger.count(data::LedgerReason::kTruncated);
       results.back().num_rows_lost = store.ledger.lost();

@@ -27,8 +27,8 @@ std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<doubl
 std::vector<kernels::AttentionBackend> planned_backends(const Profile& profile) {
   const kernels::AttentionBackend asked = runtime::attention_backend(profile);
   if (asked != kernels::AttentionBackend::kAuto) return {asked};
-  if (profile.precision == Precision::kFp32) return {kernels::AttentionBackend::kEfficient};
-  if (profile.deterministic) return {kernels::AttentionBackend::kFa2};
+  if (profile.model.precision == Precision::kFp32) return {kernels::AttentionBackend::kEfficient};
+  if (profile.run.deterministic) return {kernels::AttentionBackend::kFa2};
   return {kernels::AttentionBackend::kFa2, kernels::AttentionBackend::kCudnn};
 }
 
@@ -39,7 +39,7 @@ std::int64_t attention_bytes(const MemoryCase& asked) {
       asked.max_tokens(),        asked.max_tokens() / kFewTokensADocument + asked.rows,
       asked.max_seq_len,         config.num_heads,
       config.num_kv_heads,       config.head_dim,
-      asked.num_multiprocessors, asked.profile.deterministic};
+      asked.num_multiprocessors, asked.profile.run.deterministic};
   std::int64_t bytes = 0;
   for (const auto backend : planned_backends(asked.profile))
     bytes = std::max(bytes, kernels::attention_call_bytes(backend, sizes));
@@ -71,7 +71,7 @@ std::string advice(const MemoryCase& asked, std::int64_t budget_bytes) {
   }
   if (lines.empty()) {
     return "the weights alone leave no room for a row; use a GPU with more memory or a smaller model" +
-           std::string(asked.profile.precision == Precision::kFp32 ? ", or precision: bf16" : "");
+           std::string(asked.profile.model.precision == Precision::kFp32 ? ", or precision: bf16" : "");
   }
   return "set " + join(lines, ", or ");
 }
@@ -98,9 +98,9 @@ MemoryPlan plan_memory(const MemoryCase& asked) {
   const at::ScalarType dtype = runtime::compute_dtype(asked.profile);
   const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
   const auto trained =
-      asked.profile.adapter == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+      asked.profile.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
   const model::ModelShape shape = model::model_shape(asked.config, asked.adapters);
-  const model::ActivationOptions options{asked.max_tokens(), true, asked.profile.lora_dropout > 0};
+  const model::ActivationOptions options{asked.max_tokens(), true, asked.profile.adapter.lora_dropout > 0};
   const std::vector<model::Recompute> modes(shape.layers.size(), asked.recompute);
   model::OuterWeights outer;
   outer.head =
@@ -108,13 +108,13 @@ MemoryPlan plan_memory(const MemoryCase& asked) {
   MemoryPlan plan;
   plan.weights = model::weight_bytes(asked.config, shape, element_bytes);
   const std::int64_t num_trained = model::num_trained(asked.config, shape, trained);
-  plan.parameters =
-      model::Trainables::bytes(num_trained) + optim::optimizer_for(asked.profile.optim).state_bytes(num_trained);
+  plan.parameters = model::Trainables::bytes(num_trained) +
+                    optim::optimizer_for(asked.profile.optimizer.kind).state_bytes(num_trained);
   plan.activations = model::plan_activations(shape, options, modes).bytes(element_bytes);
   plan.loss_head = model::LossHead(model::lm_head_of(asked.config, outer), {asked.max_tokens(), true}).bytes();
   plan.batches = runtime::BatchFeed::device_bytes(asked.max_tokens());
   // Steps that are recorded have temporary memory of their own beside that of steps computed as they come.
-  const bool may_be_captured = asked.profile.cuda_graphs == CudaGraphs::kAuto;
+  const bool may_be_captured = asked.profile.run.cuda_graphs == CudaGraphs::kAuto;
   plan.attention = (may_be_captured ? 2 : 1) * attention_bytes(asked);
   plan.workspaces = kGemmWorkspaceBytes + 4 * kernels::kWorkspaceElements;
   return plan;

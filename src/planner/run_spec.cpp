@@ -14,7 +14,7 @@ constexpr std::int64_t kGpuMicroBatchTokens = 16384;  // matrix products are nea
 
 /// Token counts of a micro-batch to try on a GPU, the largest first; one when micro_batch_size is given.
 std::vector<std::int64_t> token_targets(const RunFacts& facts) {
-  if (facts.profile.micro_batch_size) return {kGpuMicroBatchTokens};
+  if (facts.profile.schedule.micro_batch_size) return {kGpuMicroBatchTokens};
   std::vector<std::int64_t> targets;
   const std::int64_t least = facts.max_seq_len;
   for (std::int64_t tokens = std::max(kGpuMicroBatchTokens, least); tokens >= least; tokens /= 2)
@@ -26,7 +26,7 @@ std::vector<std::int64_t> token_targets(const RunFacts& facts) {
 void set_sizes(const RunFacts& facts, const data::BatchSizes& sizes, RunSpec& spec) {
   spec.micro_batch_size = sizes.micro;
   spec.global_batch_size = sizes.global;
-  spec.eval_micro_batch_size = facts.profile.eval_micro_batch_size.value_or(sizes.micro);
+  spec.eval_micro_batch_size = facts.profile.schedule.eval_micro_batch_size.value_or(sizes.micro);
   spec.max_tokens = std::max(sizes.micro, facts.has_evaluation ? spec.eval_micro_batch_size : 0) * facts.max_seq_len;
 }
 
@@ -37,8 +37,8 @@ void set_recompute(const RunFacts& facts, model::Recompute mode, RunSpec& spec) 
 /// Whether recomputation costs more than a smaller micro-batch does, and one is possible.
 bool is_last_resort(const RunFacts& facts, const RunSpec& spec, std::int64_t tokens) {
   return spec.recompute.front() >= model::Recompute::kGateUp && tokens > facts.max_seq_len &&
-         facts.profile.gradient_checkpointing == GradientCheckpointing::kAuto && !facts.profile.micro_batch_size &&
-         spec.micro_batch_size > 1;
+         facts.profile.run.gradient_checkpointing == GradientCheckpointing::kAuto &&
+         !facts.profile.schedule.micro_batch_size && spec.micro_batch_size > 1;
 }
 
 void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
@@ -57,7 +57,7 @@ void fit_into_host(const RunFacts& facts, RunSpec& spec) {
   set_sizes(facts, data::resolve_batch_sizes(facts.profile, facts.max_seq_len, facts.auto_tokens), spec);
   const auto allowed = runtime::recompute_modes(facts.profile);
   if (allowed.size() == 1) return set_recompute(facts, allowed.front(), spec);
-  const model::ActivationOptions options{spec.max_tokens, true, facts.profile.lora_dropout > 0};
+  const model::ActivationOptions options{spec.max_tokens, true, facts.profile.adapter.lora_dropout > 0};
   const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(runtime::compute_dtype(facts.profile)));
   const model::ModelShape shape = model::model_shape(facts.config, facts.adapters);
   set_recompute(facts, model::choose_recompute(shape, options, element_bytes, facts.memory_bytes), spec);

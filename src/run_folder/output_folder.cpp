@@ -80,13 +80,13 @@ void refuse_input_in_the_way(const std::string& key, const fs::path& input, cons
 
 void refuse_inputs_in_the_way(const OutputRequest& request) {
   const Profile& profile = request.profile;
-  const fs::path folder = profile.output_dir;
-  refuse_input_in_the_way("model", profile.model, folder);
-  refuse_input_in_the_way("init_adapter", profile.init_adapter, folder);
-  refuse_input_in_the_way("chat_template", profile.chat_template, folder);
-  for (const auto& spec : profile.datasets) refuse_input_in_the_way("datasets", spec.path, folder);
-  for (const auto& spec : profile.eval_datasets) refuse_input_in_the_way("eval_datasets", spec.path, folder);
-  if (request.overwrite) refuse_input_in_the_way("resume_from_checkpoint", profile.resume_from_checkpoint, folder);
+  const fs::path folder = profile.run.output_dir;
+  refuse_input_in_the_way("model", profile.model.path, folder);
+  refuse_input_in_the_way("init_adapter", profile.adapter.init_adapter, folder);
+  refuse_input_in_the_way("chat_template", profile.model.chat_template, folder);
+  for (const auto& spec : profile.data.datasets) refuse_input_in_the_way("datasets", spec.path, folder);
+  for (const auto& spec : profile.data.eval_datasets) refuse_input_in_the_way("eval_datasets", spec.path, folder);
+  if (request.overwrite) refuse_input_in_the_way("resume_from_checkpoint", profile.run.resume_from_checkpoint, folder);
 }
 
 void refuse_files_of_others(const fs::path& folder, const Profile& profile) {
@@ -109,8 +109,8 @@ std::string ways_on(const fs::path& folder) {
 
 /// `auto` becomes the number that the old run found for it.
 Profile with_numbers_of(const Profile& old, Profile profile) {
-  if (!profile.max_seq_len) profile.max_seq_len = old.max_seq_len;
-  if (!profile.micro_batch_size) profile.micro_batch_size = old.micro_batch_size;
+  if (!profile.data.max_seq_len) profile.data.max_seq_len = old.data.max_seq_len;
+  if (!profile.schedule.micro_batch_size) profile.schedule.micro_batch_size = old.schedule.micro_batch_size;
   return profile;
 }
 
@@ -139,7 +139,7 @@ void refuse_differences(const OutputRequest& request, const Profile& old, const 
   }
   if (refused.empty()) return;
   throw ConfigError(where.string(),
-                    "holds a run with another profile:" + refused + ways_on(request.profile.output_dir));
+                    "holds a run with another profile:" + refused + ways_on(request.profile.run.output_dir));
 }
 
 void go_on_from(const fs::path& checkpoint, const OutputRequest& request, OutputDecision& decision) {
@@ -160,7 +160,7 @@ bool is_finished(const fs::path& folder, const OutputRequest& request, std::stri
 /// The same command again: the run here began with that checkpoint and has saved its own since.
 bool began_with(const fs::path& folder, const std::string& checkpoint) {
   if (!fs::exists(folder / "profile.yaml") ||
-      read_profile(folder / "profile.yaml").resume_from_checkpoint != checkpoint) {
+      read_profile(folder / "profile.yaml").run.resume_from_checkpoint != checkpoint) {
     return false;
   }
   log_info(folder.string() + ": the run here began with " + checkpoint + " and goes on from what it has saved since");
@@ -178,8 +178,8 @@ fs::path newest_good_checkpoint(const fs::path& folder) {
 }  // namespace
 
 std::string run_name(const Profile& profile) {
-  if (!profile.run_name.empty()) return profile.run_name;
-  const fs::path folder = fs::path(profile.output_dir).lexically_normal();
+  if (!profile.run.run_name.empty()) return profile.run.run_name;
+  const fs::path folder = fs::path(profile.run.output_dir).lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 
@@ -193,11 +193,13 @@ bool holds_done_summary(const fs::path& folder) {
   }
 }
 
-const char* result_name(const Profile& profile) { return profile.adapter == AdapterKind::kNone ? "model" : "adapter"; }
+const char* result_name(const Profile& profile) {
+  return profile.adapter.kind == AdapterKind::kNone ? "model" : "adapter";
+}
 
 OutputDecision look_at_output_folder(const OutputRequest& request) {
-  const fs::path folder = request.profile.output_dir;
-  const std::string& resume = request.profile.resume_from_checkpoint;
+  const fs::path folder = request.profile.run.output_dir;
+  const std::string& resume = request.profile.run.resume_from_checkpoint;
   refuse_inputs_in_the_way(request);
   refuse_files_of_others(folder, request.profile);
   OutputDecision decision;
@@ -228,7 +230,7 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
 }
 
 OutputDecision prepare_output_folder(const OutputRequest& request) {
-  const fs::path folder = request.profile.output_dir;
+  const fs::path folder = request.profile.run.output_dir;
   OutputDecision decision = look_at_output_folder(request);
   if (decision.is_complete) return decision;
   make_folders(folder);

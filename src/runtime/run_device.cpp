@@ -20,12 +20,13 @@ namespace {
 constexpr std::int64_t kLargestUnaskedCpuModel = 1'000'000'000;
 
 bool wants_cuda(const Profile& profile) {
-  return profile.device == Device::kCuda || (profile.device == Device::kAuto && !device::nvidia_device_nodes().empty());
+  return profile.run.device == Device::kCuda ||
+         (profile.run.device == Device::kAuto && !device::nvidia_device_nodes().empty());
 }
 
 void refuse_large_model(const Profile& profile, const model::ModelConfig& config) {
   const std::int64_t count = model::num_parameters(config);
-  if (profile.device == Device::kCpu || count <= kLargestUnaskedCpuModel) return;
+  if (profile.run.device == Device::kCpu || count <= kLargestUnaskedCpuModel) return;
   throw DeviceError("device", "no NVIDIA device was found and the model has " + format_count(count) +
                                   " parameters, which is slow on a CPU; set device: cpu to do it all the same");
 }
@@ -59,10 +60,10 @@ RunDevice start_cuda(const Profile& profile) {
   }
   const kernels::CudaFolders folders = kernels::default_cuda_folders();
   const kernels::CudaLibrary& library = kernels::load_cuda_library(folders.library, folders.torch);
-  kernels::start_cuda({gpu.index, profile.tf32, profile.deterministic});
-  at::globalContext().setDeterministicAlgorithms(profile.deterministic, /*warn_only=*/true);
+  kernels::start_cuda({gpu.index, profile.run.tf32, profile.run.deterministic});
+  at::globalContext().setDeterministicAlgorithms(profile.run.deterministic, /*warn_only=*/true);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
-  at::globalContext().setAllowTF32CuBLAS(profile.tf32);
+  at::globalContext().setAllowTF32CuBLAS(profile.run.tf32);
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
   kernels::use_native_kernels({library.native_kernels, library.stream, false});
   kernels::reserve_native_workspace(kernels::kWorkspaceElements, device);
@@ -73,7 +74,7 @@ RunDevice start_cuda(const Profile& profile) {
 }  // namespace
 
 RunDevice start_device(const Profile& profile, const model::ModelConfig& config) {
-  choose_kernels(profile.kernels);
+  choose_kernels(profile.run.kernels);
   if (wants_cuda(profile)) return start_cuda(profile);
   refuse_large_model(profile, config);
   return {};

@@ -14,16 +14,16 @@ namespace {
 
 lora::LoraOptions lora_options(const Profile& profile) {
   lora::LoraOptions options;
-  options.all_linear = profile.lora_target_modules.kind == LoraTargets::Kind::kAllLinear;
-  options.target_names = profile.lora_target_modules.names;
-  if (profile.lora_target_modules.kind == LoraTargets::Kind::kRegex)
-    options.target_regex = profile.lora_target_modules.regex;
-  options.r = profile.lora_r;
-  options.alpha = profile.lora_alpha;
-  options.dropout = profile.lora_dropout;
-  options.use_rslora = profile.use_rslora;
-  options.rank_pattern = profile.rank_pattern;
-  options.alpha_pattern = profile.alpha_pattern;
+  options.all_linear = profile.adapter.lora_target_modules.kind == LoraTargets::Kind::kAllLinear;
+  options.target_names = profile.adapter.lora_target_modules.names;
+  if (profile.adapter.lora_target_modules.kind == LoraTargets::Kind::kRegex)
+    options.target_regex = profile.adapter.lora_target_modules.regex;
+  options.r = profile.adapter.lora_r;
+  options.alpha = profile.adapter.lora_alpha;
+  options.dropout = profile.adapter.lora_dropout;
+  options.use_rslora = profile.adapter.use_rslora;
+  options.rank_pattern = profile.adapter.rank_pattern;
+  options.alpha_pattern = profile.adapter.alpha_pattern;
   return options;
 }
 
@@ -64,18 +64,18 @@ void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loade
   }
   if (lora::plan_adapters(all_replaced, config) == specs) return;
   throw ConfigError("init_adapter",
-                    "the adapter in " + profile.init_adapter + " says otherwise than the profile about " +
+                    "the adapter in " + profile.adapter.init_adapter + " says otherwise than the profile about " +
                         join(wrong.empty() ? given : wrong) + "; leave these keys out, they come with the adapter");
 }
 
 }  // namespace
 
 at::ScalarType compute_dtype(const Profile& profile) {
-  return profile.precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
+  return profile.model.precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
 }
 
 std::vector<model::Recompute> recompute_modes(const Profile& profile) {
-  switch (profile.gradient_checkpointing) {
+  switch (profile.run.gradient_checkpointing) {
     case GradientCheckpointing::kOff: return {model::Recompute::kOff};
     case GradientCheckpointing::kCheap: return {model::Recompute::kCheap};
     case GradientCheckpointing::kGateUp: return {model::Recompute::kGateUp};
@@ -86,7 +86,7 @@ std::vector<model::Recompute> recompute_modes(const Profile& profile) {
 }
 
 kernels::AttentionBackend attention_backend(const Profile& profile) {
-  switch (profile.attn_implementation) {
+  switch (profile.run.attn_implementation) {
     case AttnImplementation::kFa2: return kernels::AttentionBackend::kFa2;
     case AttnImplementation::kCudnn: return kernels::AttentionBackend::kCudnn;
     case AttnImplementation::kReference: return kernels::AttentionBackend::kReference;
@@ -97,11 +97,11 @@ kernels::AttentionBackend attention_backend(const Profile& profile) {
 
 ModelFiles open_model(const Profile& profile) {
   ModelFiles files;
-  files.resolved = storage::resolve_model(profile.model);
+  files.resolved = storage::resolve_model(profile.model.path);
   const auto& folder = files.resolved.folder;
   files.config = model::read_model_config(folder);
   files.tokenizer = tokenizer::load_tokenizer_if_present(folder);
-  files.chat_template = tokenizer::load_chat_template(profile.chat_template, folder);
+  files.chat_template = tokenizer::load_chat_template(profile.model.chat_template, folder);
   return files;
 }
 
@@ -112,23 +112,23 @@ data::PreparedData load_data(const Profile& profile, const ModelFiles& files, bo
 }
 
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
-  if (profile.adapter == AdapterKind::kNone) return {};
+  if (profile.adapter.kind == AdapterKind::kNone) return {};
   AdapterSetup setup;
-  if (profile.init_adapter.empty()) {
+  if (profile.adapter.init_adapter.empty()) {
     setup.config.options = lora_options(profile);
   } else {
-    setup.config = lora::read_adapter_config(profile.init_adapter);
-    setup.config.options.dropout = profile.lora_dropout;
+    setup.config = lora::read_adapter_config(profile.adapter.init_adapter);
+    setup.config.options.dropout = profile.adapter.lora_dropout;
   }
   const lora::LoraOptions& options = setup.config.options;
   setup.specs = lora::plan_adapters(options, files.config);
   lora::check_patterns(options, files.config);
-  if (!profile.init_adapter.empty()) refuse_contradiction(profile, options, setup.specs, files.config);
-  for (model::AdapterSpec& spec : setup.specs) spec.lr_factor_b = profile.loraplus_lr_ratio.value_or(1.0);
+  if (!profile.adapter.init_adapter.empty()) refuse_contradiction(profile, options, setup.specs, files.config);
+  for (model::AdapterSpec& spec : setup.specs) spec.lr_factor_b = profile.optimizer.loraplus_lr_ratio.value_or(1.0);
   const std::string& hub_name = files.resolved.hub_name;
-  setup.config.base_model_name_or_path = !hub_name.empty()                  ? hub_name
-                                         : !profile.base_model_name.empty() ? profile.base_model_name
-                                                                            : profile.model;
+  setup.config.base_model_name_or_path = !hub_name.empty()                        ? hub_name
+                                         : !profile.model.base_model_name.empty() ? profile.model.base_model_name
+                                                                                  : profile.model.path;
   return setup;
 }
 
@@ -168,10 +168,10 @@ LoadedModel load_model(const Profile& profile, const RunDevice& device, const Mo
   loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
   assemble_model(profile, device, files.config, adapters, train_all_weights, max_seq_len, &weight_files, loaded);
   if (!adapters.specs.empty()) {
-    if (profile.init_adapter.empty()) {
-      lora::init_adapter_values(static_cast<std::uint64_t>(profile.seed), *loaded.parameters);
+    if (profile.adapter.init_adapter.empty()) {
+      lora::init_adapter_values(static_cast<std::uint64_t>(profile.run.seed), *loaded.parameters);
     } else {
-      lora::load_adapter(profile.init_adapter, *loaded.parameters);
+      lora::load_adapter(profile.adapter.init_adapter, *loaded.parameters);
     }
   }
   loaded.weights->refresh();

@@ -11,8 +11,8 @@ namespace lora_train::saving {
 namespace {
 
 checkpoint::Saver::Options saver_options(const Profile& profile) {
-  const std::filesystem::path metrics = std::filesystem::path(profile.output_dir) / "metrics.jsonl";
-  checkpoint::Saver::Options options{profile.output_dir, profile.save_total_limit, {}};
+  const std::filesystem::path metrics = std::filesystem::path(profile.run.output_dir) / "metrics.jsonl";
+  checkpoint::Saver::Options options{profile.run.output_dir, profile.run.save_total_limit, {}};
   if (path_kind(metrics) == PathKind::kFile) options.sync_first.push_back(metrics);
   return options;
 }

@@ -43,7 +43,7 @@ std::string model_card(const Profile& profile, const runtime::AdapterSetup& adap
                      std::to_string(adapters.config.options.r) + ".\n";
   if (state.eval_loss) card += "Loss on held-out data after the last step: " + std::to_string(*state.eval_loss) + ".\n";
   const lora::LoraOptions& options = adapters.config.options;
-  lora::AdapterUse use{base, profile.output_dir + "/adapter", 0,
+  lora::AdapterUse use{base, profile.run.output_dir + "/adapter", 0,
                        !options.use_rslora && options.rank_pattern.empty() && options.alpha_pattern.empty()};
   for (const auto& spec : adapters.specs) use.largest_rank = std::max(use.largest_rank, spec.rank);
   card += "\n";
@@ -53,7 +53,7 @@ std::string model_card(const Profile& profile, const runtime::AdapterSetup& adap
 
 /// Weights of full fine-tuning in save_dtype, and config.json that says so.
 Files full_model(const Profile& profile, const runtime::ModelFiles& model, const model::Trainables& parameters) {
-  const bool as_bf16 = profile.save_dtype == Precision::kBf16;
+  const bool as_bf16 = profile.run.save_dtype == Precision::kBf16;
   auto config = nlohmann::ordered_json::parse(read_file(model.config.path));
   config.erase("torch_dtype");
   config["dtype"] = as_bf16 ? "bfloat16" : "float32";
@@ -63,7 +63,8 @@ Files full_model(const Profile& profile, const runtime::ModelFiles& model, const
 
 Files adapter(const Profile& profile, const runtime::ModelFiles& model, const runtime::AdapterSetup& adapters,
               const model::Trainables& parameters, const checkpoint::TrainState& state) {
-  const auto dtype = profile.save_dtype == Precision::kBf16 ? lora::SaveDtype::kBFloat16 : lora::SaveDtype::kFloat32;
+  const auto dtype =
+      profile.run.save_dtype == Precision::kBf16 ? lora::SaveDtype::kBFloat16 : lora::SaveDtype::kFloat32;
   Files files =
       lora::adapter_files(adapters.config, lora::explicit_targets(adapters.specs, model.config), parameters, dtype);
   files.push_back({"README.md", model_card(profile, adapters, state)});
@@ -74,9 +75,9 @@ Files adapter(const Profile& profile, const runtime::ModelFiles& model, const ru
 
 fs::path write_result(const Profile& profile, const runtime::ModelFiles& model, const runtime::AdapterSetup& adapters,
                       const model::Trainables& parameters, const checkpoint::TrainState& state) {
-  const fs::path target = fs::path(profile.output_dir) / run_folder::result_name(profile);
-  Files files = profile.adapter == AdapterKind::kNone ? full_model(profile, model, parameters)
-                                                      : adapter(profile, model, adapters, parameters, state);
+  const fs::path target = fs::path(profile.run.output_dir) / run_folder::result_name(profile);
+  Files files = profile.adapter.kind == AdapterKind::kNone ? full_model(profile, model, parameters)
+                                                           : adapter(profile, model, adapters, parameters, state);
   add_tokenizer(model, files);
   storage::write_folder(target, files);
   return target;

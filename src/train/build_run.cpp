@@ -27,19 +27,20 @@ namespace {
 constexpr std::int64_t kFewSteps = 100;
 
 double scaled_learning_rate(const Profile& profile, std::int64_t global_batch_size) {
-  if (profile.lr_scaling == LrScaling::kNone || !profile.lr_base_batch) return profile.learning_rate;
-  const double ratio = static_cast<double>(global_batch_size) / static_cast<double>(*profile.lr_base_batch);
-  return profile.learning_rate * (profile.lr_scaling == LrScaling::kSqrt ? std::sqrt(ratio) : ratio);
+  if (profile.schedule.lr_scaling == LrScaling::kNone || !profile.schedule.lr_base_batch)
+    return profile.optimizer.learning_rate;
+  const double ratio = static_cast<double>(global_batch_size) / static_cast<double>(*profile.schedule.lr_base_batch);
+  return profile.optimizer.learning_rate * (profile.schedule.lr_scaling == LrScaling::kSqrt ? std::sqrt(ratio) : ratio);
 }
 
 optim::LrScheduleOptions schedule_options(const Profile& profile, const Run& run) {
   optim::LrScheduleOptions schedule;
-  schedule.type = to_string(profile.lr_scheduler_type);
+  schedule.type = to_string(profile.schedule.lr_scheduler_type);
   schedule.learning_rate = scaled_learning_rate(profile, run.spec.global_batch_size);
   schedule.total_steps = run.plan->total_steps();
-  schedule.warmup_steps = profile.warmup_steps.value_or(
-      static_cast<std::int64_t>(std::ceil(profile.warmup_ratio * static_cast<double>(schedule.total_steps))));
-  schedule.min_lr_ratio = profile.min_lr_ratio;
+  schedule.warmup_steps = profile.schedule.warmup_steps.value_or(
+      static_cast<std::int64_t>(std::ceil(profile.schedule.warmup_ratio * static_cast<double>(schedule.total_steps))));
+  schedule.min_lr_ratio = profile.schedule.min_lr_ratio;
   return schedule;
 }
 
@@ -103,7 +104,7 @@ void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint
 void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint::Description& found) {
   refuse_other_inputs(run, checkpoint, found.fingerprints);
   if (found.state.step > run.plan->total_steps()) {
-    throw ConfigError(run.profile().max_steps ? "max_steps" : "num_epochs",
+    throw ConfigError(run.profile().schedule.max_steps ? "max_steps" : "num_epochs",
                       "the run would end after step " + std::to_string(run.plan->total_steps()) + ", but " +
                           checkpoint.string() + " is of step " + std::to_string(found.state.step) +
                           ". Raise it, or resume from an earlier checkpoint");
@@ -121,7 +122,7 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
 checkpoint::Contents checkpoint_contents(const Run& run) {
   checkpoint::Contents contents;
   contents.total_steps = run.plan->total_steps();
-  contents.num_epochs = run.profile().num_epochs.value_or(0);
+  contents.num_epochs = run.profile().schedule.num_epochs.value_or(0);
   const runtime::ModelFiles& files = run.files;
   contents.fingerprints = {run.data.fingerprint, files.tokenizer ? files.tokenizer->fingerprint() : "",
                            files.chat_template ? files.chat_template->fingerprint() : "", run.model.fingerprint,
@@ -133,7 +134,7 @@ checkpoint::Contents checkpoint_contents(const Run& run) {
 // A frozen row that was never trained stays as it is: the model cannot learn to stop.
 void check_stop_token_row(Run& run) {
   const auto id = run.data.stop_token_id;
-  if (!id || run.profile().adapter == AdapterKind::kNone || *id >= run.files.config.vocab_size) return;
+  if (!id || run.profile().adapter.kind == AdapterKind::kNone || *id >= run.files.config.vocab_size) return;
   const std::int64_t num_tokens =
       std::min<std::int64_t>(run.files.tokenizer->vocab_size(), run.files.config.vocab_size);
   if (const auto seen =
@@ -147,7 +148,7 @@ void check_stop_token_row(Run& run) {
 
 std::vector<std::string> paths_with_dropout(const Run& run) {
   std::vector<std::string> paths;
-  if (run.profile().lora_dropout == 0) return paths;
+  if (run.profile().adapter.lora_dropout == 0) return paths;
   for (const auto& spec : run.adapters.specs) paths.push_back(model::linear_path(spec));
   return paths;
 }
@@ -177,7 +178,7 @@ void tune_spec(Run& run, std::int64_t chunk_rows) {
   if (kept) spec.loss_chunk_bytes = *kept;
   if (!run.tuning) return;
   try {
-    if (run.profile().attn_implementation == AttnImplementation::kAuto) {
+    if (run.profile().run.attn_implementation == AttnImplementation::kAuto) {
       const auto chosen =
           tuning::tune_attention(run.tuning->tuner(), *run.model.decoder, lengths_of_largest(run), run.device.device);
       spec.attention = chosen.full;
@@ -203,37 +204,39 @@ void allocate(Run& run) {
   decoder.attention = spec.attention;
   decoder.windowed_attention = spec.windowed_attention;
   run.activations = std::make_unique<model::Activations>(
-      decoder.shape, model::ActivationOptions{max_tokens, true, profile.lora_dropout > 0}, spec.recompute,
+      decoder.shape, model::ActivationOptions{max_tokens, true, profile.adapter.lora_dropout > 0}, spec.recompute,
       decoder.dtype, run.model.parameters->values.device());
   run.loss_head = runtime::plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes, has_weights);
   if (run.device.is_cuda() || kernels::can_capture()) {
     run.batch_classes = data::choose_batch_classes(data::batch_shapes(run.data.train, *run.plan), max_tokens);
   }
   run.feed = std::make_unique<runtime::BatchFeed>(
-      run.device, runtime::BatchFeedOptions{max_tokens, profile.dataloader_pin_memory, profile.lora_dropout > 0,
-                                            profile.adapter == AdapterKind::kNone, run.batch_classes,
-                                            run.loss_head->chunk_rows(), has_weights});
+      run.device,
+      runtime::BatchFeedOptions{max_tokens, profile.data.dataloader_pin_memory, profile.adapter.lora_dropout > 0,
+                                profile.adapter.kind == AdapterKind::kNone, run.batch_classes,
+                                run.loss_head->chunk_rows(), has_weights});
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths));
   const model::Trainables& parameters = *run.model.parameters;
-  run.optimizer.emplace(optim::optimizer_for(profile.optim), parameters.size(), parameters.values.device());
-  run.context = std::make_unique<StepContext>(
-      StepContext{run.data.train,
-                  *run.model.decoder,
-                  *run.model.parameters,
-                  *run.model.weights,
-                  *run.activations,
-                  *run.loss_head,
-                  *run.feed,
-                  *run.scalars,
-                  *run.optimizer,
-                  *run.device.ranks,
-                  {profile.adam_beta1, profile.adam_beta2, profile.adam_epsilon, profile.weight_decay},
-                  profile.max_grad_norm,
-                  static_cast<std::uint64_t>(profile.seed),
-                  dropout_paths,
-                  {},
-                  false});
+  run.optimizer.emplace(optim::optimizer_for(profile.optimizer.kind), parameters.size(), parameters.values.device());
+  run.context =
+      std::make_unique<StepContext>(StepContext{run.data.train,
+                                                *run.model.decoder,
+                                                *run.model.parameters,
+                                                *run.model.weights,
+                                                *run.activations,
+                                                *run.loss_head,
+                                                *run.feed,
+                                                *run.scalars,
+                                                *run.optimizer,
+                                                *run.device.ranks,
+                                                {profile.optimizer.adam_beta1, profile.optimizer.adam_beta2,
+                                                 profile.optimizer.adam_epsilon, profile.optimizer.weight_decay},
+                                                profile.optimizer.max_grad_norm,
+                                                static_cast<std::uint64_t>(profile.run.seed),
+                                                dropout_paths,
+                                                {},
+                                                false});
 }
 
 planner::RunFacts facts_of(const Run& run) {
@@ -270,15 +273,15 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
     log_info("GPU memory planned: " + format_bytes(static_cast<double>(run->spec.memory.total())) + " (" +
              run->spec.memory.describe() + ")");
   }
-  run->resolved.max_seq_len = run->data.max_seq_len;
-  run->resolved.micro_batch_size = run->spec.micro_batch_size;
+  run->resolved.data.max_seq_len = run->data.max_seq_len;
+  run->resolved.schedule.micro_batch_size = run->spec.micro_batch_size;
   run->plan =
       std::make_unique<data::RunPlan>(run->data.train, data::plan_options(profile, run->spec.sizes(), run->data));
   for (const auto& eval : run->data.evals) {
-    run->eval_plans.push_back(
-        data::plan_evaluation(eval.store, run->data.max_seq_len, profile.packing, run->spec.eval_micro_batch_size));
+    run->eval_plans.push_back(data::plan_evaluation(eval.store, run->data.max_seq_len, profile.data.packing,
+                                                    run->spec.eval_micro_batch_size));
   }
-  const bool train_all = profile.adapter == AdapterKind::kNone;
+  const bool train_all = profile.adapter.kind == AdapterKind::kNone;
   run->startup.end_phase("plan");
   run->model = runtime::load_model(profile, run->device, run->files, run->adapters, train_all, run->data.max_seq_len);
   check_stop_token_row(*run);

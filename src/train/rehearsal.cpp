@@ -94,7 +94,7 @@ const LargestMicroBatch& largest_micro_batch(Run& run) {
 }
 
 void capture_steps(Run& run) {
-  if (run.profile().cuda_graphs == CudaGraphs::kOff || !kernels::can_capture() || run.batch_classes.empty()) return;
+  if (run.profile().run.cuda_graphs == CudaGraphs::kOff || !kernels::can_capture() || run.batch_classes.empty()) return;
   const auto start = Clock::now();
   try {
     std::map<int, model::Batch> batches;

@@ -68,7 +68,7 @@ void describe_stop(metrics::RunSummary& summary, const StopError& error) {
 
 /// The run is known to start: what stands in the folder makes room for it.
 void take_over(const TrainRequest& request, const run_folder::OutputDecision& decision, std::int64_t step) {
-  const fs::path output_dir = request.profile.output_dir;
+  const fs::path output_dir = request.profile.run.output_dir;
   if (request.overwrite) {
     run_folder::delete_run(output_dir);
     set_log_file(output_dir / "run.log");
@@ -82,7 +82,7 @@ void take_over(const TrainRequest& request, const run_folder::OutputDecision& de
 /// The run itself, from a folder that is ours.
 void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision& decision,
                    metrics::RunSummary& summary) {
-  const fs::path output_dir = request.profile.output_dir;
+  const fs::path output_dir = request.profile.run.output_dir;
   const auto run = build_run(request, decision.checkpoint);
   summary.ledger = summary_ledger(run->data.ledger);
   summary.total_steps = run->plan->total_steps();
@@ -133,7 +133,7 @@ metrics::RunSummary new_summary(const TrainRequest& request) {
 
 void finish_summary(metrics::RunSummary& summary, const Profile& profile, Clock::time_point start) {
   summary.wall_s = std::chrono::duration<double>(Clock::now() - start).count();
-  if (const auto price = profile.gpu_price_per_hour) {
+  if (const auto price = profile.run.gpu_price_per_hour) {
     summary.cost_usd = *price * summary.wall_s / 3600 * std::max(summary.num_gpus, 1);
   }
   summary.peak_host_memory_gib = metrics::peak_host_memory_gib();
@@ -144,7 +144,7 @@ metrics::RunSummary dry_run(const TrainRequest& asked) {
   const run_folder::OutputDecision decision = run_folder::look_at_output_folder(output_request(asked));
   metrics::RunSummary summary = new_summary(asked);
   if (decision.is_complete) {
-    summary.reason = "dry run: the run in " + asked.profile.output_dir + " is complete already";
+    summary.reason = "dry run: the run in " + asked.profile.run.output_dir + " is complete already";
     return summary;
   }
   TrainRequest request = asked;
@@ -161,7 +161,7 @@ metrics::RunSummary dry_run(const TrainRequest& asked) {
 
 /// Writes summary.json and report.html, unless a finished run left them that this run has not come to take over.
 TrainResult end_run(metrics::RunSummary& summary, const Profile& profile, Clock::time_point start) {
-  const fs::path output_dir = profile.output_dir;
+  const fs::path output_dir = profile.run.output_dir;
   finish_summary(summary, profile, start);
   if (!run_folder::holds_done_summary(output_dir)) {
     metrics::write_summary(output_dir / "summary.json", summary);
@@ -173,7 +173,7 @@ TrainResult end_run(metrics::RunSummary& summary, const Profile& profile, Clock:
 TrainResult run_decided(const TrainRequest& request, const run_folder::OutputDecision& decision,
                         Clock::time_point start) {
   metrics::RunSummary summary = new_summary(request);
-  const fs::path log_file = fs::path(request.profile.output_dir) / "run.log";
+  const fs::path log_file = fs::path(request.profile.run.output_dir) / "run.log";
   if (!request.overwrite) set_log_file(log_file);  // else once the old one is deleted
   try {
     run_in_folder(request, decision, summary);
@@ -198,13 +198,13 @@ TrainResult run_decided(const TrainRequest& request, const run_folder::OutputDec
 
 TrainResult run_training(const TrainRequest& request) {
   const auto start = Clock::now();
-  if (request.profile.max_time) set_max_time(*request.profile.max_time);
+  if (request.profile.schedule.max_time) set_max_time(*request.profile.schedule.max_time);
   if (request.dry_run) {
     metrics::RunSummary summary = dry_run(request);
     finish_summary(summary, request.profile, start);
     return {0, metrics::to_json(summary)};
   }
-  const run_folder::FolderLock lock(request.profile.output_dir);
+  const run_folder::FolderLock lock(request.profile.run.output_dir);
   run_folder::OutputDecision decision;
   try {
     decision = run_folder::prepare_output_folder(output_request(request));
@@ -214,7 +214,7 @@ TrainResult run_training(const TrainRequest& request) {
     return end_run(summary, request.profile, start);
   }
   if (decision.is_complete) {
-    log_info(request.profile.output_dir + ": already complete; nothing was changed");
+    log_info(request.profile.run.output_dir + ": already complete; nothing was changed");
     return {0, decision.summary_json};
   }
   TrainRequest decided = request;

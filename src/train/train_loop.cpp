@@ -62,8 +62,8 @@ class Loop {
       : run_(run),
         reporters_(reporters),
         summary_(summary),
-        evals_(run.profile().eval_steps, *run.plan),
-        saves_(run.profile().save_steps, *run.plan),
+        evals_(run.profile().run.eval_steps, *run.plan),
+        saves_(run.profile().run.save_steps, *run.plan),
         saver_(run.saved_parts()) {}
 
   void operator()() {
@@ -89,15 +89,15 @@ class Loop {
  private:
   void start_loader() {
     data::LoaderOptions options;
-    options.num_workers = run_.profile().dataloader_num_workers;
-    options.prefetch_factor = run_.profile().dataloader_prefetch_factor;
+    options.num_workers = run_.profile().data.dataloader_num_workers;
+    options.prefetch_factor = run_.profile().data.dataloader_prefetch_factor;
     loader_ = std::make_unique<data::Loader>(run_.data.train, *run_.plan, run_.state.step + 1, run_.plan->total_steps(),
                                              options);
   }
 
   void train() {
     const std::int64_t total = run_.plan->total_steps();
-    if (run_.state.step == 0 && run_.profile().eval_on_start) evaluate_all();
+    if (run_.state.step == 0 && run_.profile().run.eval_on_start) evaluate_all();
     if (run_.state.step > 0 && evaluation_is_owed()) evaluate_all();  // of before a stop
     if (run_.state.step < total) start_loader();
     while (run_.state.step < total) {
@@ -185,7 +185,7 @@ class Loop {
     const double loss_mean = run_.state.loss_sum / run_.state.loss_weight;
     const metrics::ProgressState progress{
         plan.step, run_.plan->total_steps(), loss_mean, rate, static_cast<double>(tokens_here_) / train_s_, eta_s};
-    const bool is_logged = plan.step % run_.profile().logging_steps == 0 || plan.step == run_.plan->total_steps();
+    const bool is_logged = plan.step % run_.profile().run.logging_steps == 0 || plan.step == run_.plan->total_steps();
     if (!is_logged) {
       reporters_.show(progress, false);
       return;
@@ -241,14 +241,15 @@ class Loop {
   }
 
   bool interval_is_over() const {
-    const auto& interval = run_.profile().save_interval;
+    const auto& interval = run_.profile().run.save_interval;
     return interval && seconds_since(last_save_) >= *interval;
   }
 
   bool is_save_owed() const {
     const std::int64_t step = run_.state.step;
     if (step == 0 || saved_step_ == step) return false;
-    const fs::path folder = fs::path(run_.profile().output_dir) / (checkpoint::kFolderPrefix + std::to_string(step));
+    const fs::path folder =
+        fs::path(run_.profile().run.output_dir) / (checkpoint::kFolderPrefix + std::to_string(step));
     return step > first_step_ || path_kind(folder) == PathKind::kNone;  // begun with a checkpoint of another folder
   }
 
@@ -273,7 +274,7 @@ class Loop {
       warn_of_failure(name, result->error);
       return result->error;
     }
-    if (saved_step_ < 0) checkpoint::delete_after(run_.profile().output_dir, result->step);  // what was passed over
+    if (saved_step_ < 0) checkpoint::delete_after(run_.profile().run.output_dir, result->step);  // what was passed over
     saved_step_ = result->step;
     failed_saves_ = 0;
     reporters_.write(metrics::CheckpointRecord{result->step, name, result->durable_s, stall_s_, metrics::now_s()});
@@ -299,7 +300,7 @@ class Loop {
     try {
       std::rethrow_exception(error);
     } catch (const IoError&) {
-      if (failed_saves_ >= run_.profile().max_failed_saves) throw;
+      if (failed_saves_ >= run_.profile().run.max_failed_saves) throw;
     }
   }
 
@@ -308,7 +309,7 @@ class Loop {
     try {
       finish_save();
       if (run_.context->is_updating || !in_flight_.empty() || !is_save_owed() ||
-          failed_saves_ >= run_.profile().max_failed_saves)
+          failed_saves_ >= run_.profile().run.max_failed_saves)
         return;
       save();
       finish_save();

@@ -1,5 +1,6 @@
-// The resolved profile: what one run does, as plain data. A member is named as its key; docs/profile.md (made from
-// src/config/fields_*.cpp) gives range, unit and meaning of each. How a profile gets here: config/load.h.
+// The resolved profile: what one run does, as plain data in sections. A module takes the section that it reads. A member
+// is named as its key, or the comment names the key; docs/profile.md (made from src/config/keys/fields_*.cpp) gives
+// range, unit and meaning of each. How a profile gets here: config/load.h.
 #pragma once
 
 #include <cstdint>
@@ -87,23 +88,24 @@ struct KernelChoices {
   std::vector<std::pair<std::string, KernelChoice>> single;
 };
 
-/// Values are checked when they are loaded (ranges, and what contradicts what), so that nobody checks them again.
-/// std::nullopt is `auto` or `null`, as the comment says. Times are in seconds.
-struct Profile {
-  // Model and device
-  std::string model;
-  std::string base_model_name;  ///< empty = found from `model`
-  Device device = Device::kAuto;
+// The sections of a profile: what a module reads of it. std::nullopt is `auto` or `null`, as the comment says; times are
+// in seconds.
+
+/// The base model, and what turns text into its tokens.
+struct ModelSection {
+  std::string path;             ///< key `model`: a folder, or org/name[@revision]
+  std::string base_model_name;  ///< empty = found from `path`
   Precision precision = Precision::kBf16;
   BasePrecision base_precision = BasePrecision::kBf16;  ///< not given: as `precision`
-  bool tf32 = false;
   bool double_quant = true;
   std::string chat_template = "tokenizer";  ///< "tokenizer" or a .jinja file
   std::vector<std::string> add_tokens;
   TokenInit token_init = TokenInit::kMean;
+};
 
-  // Adapter
-  AdapterKind adapter = AdapterKind::kLora;
+/// What is trained.
+struct AdapterSection {
+  AdapterKind kind = AdapterKind::kLora;  ///< key `adapter`
   std::int64_t lora_r = 16;
   double lora_alpha = 32;
   double lora_dropout = 0;
@@ -112,11 +114,14 @@ struct Profile {
   std::vector<std::pair<std::string, std::int64_t>> rank_pattern;  ///< in the order of the file, as PEFT matches them
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::string init_adapter;  ///< empty = a new adapter
+};
 
-  // Data
+/// From files to rows of tokens.
+struct DataSection {
   std::vector<DatasetSpec> datasets;
   std::vector<DatasetSpec> eval_datasets;
-  double val_set_size = 0;  ///< below 1: share of the documents; from 1: their number; 0 = none
+  double val_set_size = 0;                       ///< below 1: share of the documents; from 1: their number; 0 = none
+  std::optional<std::int64_t> eval_max_samples;  ///< documents of each data set; nullopt = all
   LossOn loss_on = LossOn::kAuto;
   std::optional<std::int64_t> max_seq_len;  ///< nullopt = auto
   Overlength overlength = Overlength::kError;
@@ -129,33 +134,43 @@ struct Profile {
   std::int64_t dataloader_num_workers = 2;
   bool dataloader_pin_memory = true;
   std::int64_t dataloader_prefetch_factor = 2;
+};
 
-  // Batch and length of the run. Of global_batch_size and gradient_accumulation_steps exactly one has a value.
-  std::optional<std::int64_t> micro_batch_size;  ///< nullopt = auto
+/// The update of a step.
+struct OptimizerSection {
+  OptimizerKind kind = OptimizerKind::kAdamwTorch;  ///< key `optim`
+  double learning_rate = 2e-4;
+  std::optional<double> loraplus_lr_ratio;  ///< nullopt = no LoRA+
+  double weight_decay = 0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1;  ///< 0 = no clipping
+};
+
+/// How many rows a step has, how many steps there are, and how the learning rate runs over them.
+struct ScheduleSection {
+  // Of global_batch_size and gradient_accumulation_steps exactly one has a value.
+  std::optional<std::int64_t> micro_batch_size;       ///< nullopt = auto
+  std::optional<std::int64_t> eval_micro_batch_size;  ///< nullopt = as micro_batch_size
   std::optional<std::int64_t> global_batch_size = 16;
   std::optional<std::int64_t> gradient_accumulation_steps;
   std::optional<double> num_epochs = 3;   ///< nullopt = no limit (only when max_steps is given)
   std::optional<std::int64_t> max_steps;  ///< nullopt = no limit
-  std::optional<double> max_time;         ///< seconds; nullopt = no limit
-
-  // Optimizer and schedule
-  OptimizerKind optim = OptimizerKind::kAdamwTorch;
-  double learning_rate = 2e-4;
-  std::optional<double> loraplus_lr_ratio;  ///< nullopt = no LoRA+
+  std::optional<double> max_time;         ///< nullopt = no limit
   SchedulerKind lr_scheduler_type = SchedulerKind::kCosine;
   double warmup_ratio = 0.03;  ///< of all steps; not used when warmup_steps has a value
   std::optional<std::int64_t> warmup_steps;
   double min_lr_ratio = 0.1;  ///< of the peak; used by cosine_with_min_lr
   LrScaling lr_scaling = LrScaling::kNone;
   std::optional<std::int64_t> lr_base_batch;  ///< has a value when lr_scaling is not none
-  double weight_decay = 0;
-  double adam_beta1 = 0.9;
-  double adam_beta2 = 0.999;
-  double adam_epsilon = 1e-8;
-  double max_grad_norm = 1;  ///< 0 = no clipping
-  std::int64_t seed = 42;
+};
 
-  // How it is computed
+/// How and where it is computed, when it is evaluated, and what is written.
+struct RunSection {
+  Device device = Device::kAuto;
+  std::int64_t seed = 42;
+  bool tf32 = false;
   GradientCheckpointing gradient_checkpointing = GradientCheckpointing::kAuto;
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
   Tuning tuning = Tuning::kAuto;
@@ -163,27 +178,33 @@ struct Profile {
   KernelChoices kernels;
   bool deterministic = false;
 
-  // Evaluation
   Cadence eval_steps = {Cadence::Kind::kSteps, 200};
   bool eval_on_start = true;
-  std::optional<std::int64_t> eval_max_samples;       ///< documents of each data set; nullopt = all
-  std::optional<std::int64_t> eval_micro_batch_size;  ///< nullopt = as micro_batch_size
   bool load_best_model_at_end = false;
   std::string metric_for_best_model = "eval_loss";
   std::optional<std::int64_t> early_stopping_patience;  ///< evaluations without gain; nullopt = off
 
-  // Output
   std::string output_dir = "runs/my-run";  ///< {key} already replaced
   std::string run_name;                    ///< empty = the last part of output_dir
   std::int64_t logging_steps = 1;
   std::vector<Reporter> report_to = {Reporter::kTensorboard};
   Cadence save_steps = {Cadence::Kind::kSteps, 500};
-  std::optional<double> save_interval = 600;         ///< seconds; nullopt = off
+  std::optional<double> save_interval = 600;         ///< nullopt = off
   std::optional<std::int64_t> save_total_limit = 2;  ///< nullopt = keep all
   std::int64_t max_failed_saves = 3;
   Precision save_dtype = Precision::kFp32;
   std::string resume_from_checkpoint = "auto";  ///< "auto", "none" or a path
   std::optional<double> gpu_price_per_hour;
+};
+
+/// Values are checked when they are loaded (ranges, and what contradicts what), so that nobody checks them again.
+struct Profile {
+  ModelSection model;
+  AdapterSection adapter;
+  DataSection data;
+  OptimizerSection optimizer;
+  ScheduleSection schedule;
+  RunSection run;
 
   /// Sorted names of the keys that a file, --set or a flag gave. Needed where silence differs from naming the default:
   /// init_adapter brings r, alpha, patterns, rsLoRA and targets, and only a key that was given can contradict it.

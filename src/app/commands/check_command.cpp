@@ -70,7 +70,7 @@ int run_check(const std::vector<std::string>& arguments) {
   for (const auto& line : unbuilt_features(loaded.profile)) log_warning(line);
   if (!ignores_files) {
     refuse_missing_files(loaded);
-    check_model_folder(loaded.profile.model);
+    check_model_folder(loaded.profile.model.path);
   }
   if (parser.common().json) {
     print_line(to_json(loaded.profile));

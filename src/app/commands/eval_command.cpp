@@ -161,8 +161,8 @@ int run_eval(const std::vector<std::string>& arguments) {
   sources.needs_datasets = false;
   const LoadedProfile loaded = load_and_log(sources);
   refuse_unbuilt_features(loaded);
-  const bool has_split = loaded.profile.val_set_size > 0 && !loaded.profile.datasets.empty();
-  if (loaded.profile.eval_datasets.empty() && !has_split) {
+  const bool has_split = loaded.profile.data.val_set_size > 0 && !loaded.profile.data.datasets.empty();
+  if (loaded.profile.data.eval_datasets.empty() && !has_split) {
     throw ConfigError("eval_datasets",
                       "nothing to evaluate on; expected eval_datasets, --eval-data FILE, or datasets "
                       "with val_set_size.");

@@ -90,13 +90,13 @@ struct Folders {
 /// The adapter's template is the one it was trained with.
 Folders open_folders(const Profile& profile, const GenerateFlags& flags) {
   Folders folders;
-  folders.model = storage::resolve_model(profile.model).folder;
+  folders.model = storage::resolve_model(profile.model.path).folder;
   folders.adapter = flags.adapter;
   folders.config = model::read_model_config(folders.model);
   folders.tokenizer = tokenizer::Tokenizer::load(folders.model);
   const bool has_own = !flags.adapter.empty() && fs::exists(folders.adapter / "chat_template.jinja");
   folders.chat_template =
-      tokenizer::load_chat_template(profile.chat_template, has_own ? folders.adapter : folders.model);
+      tokenizer::load_chat_template(profile.model.chat_template, has_own ? folders.adapter : folders.model);
   return folders;
 }
 
@@ -151,13 +151,13 @@ GenerationSettings settings_of(const Profile& profile, const GenerateFlags& flag
   const auto text = [](const std::string& value) { return Json(repair_utf8(value)).dump(); };
   const bool is_chat = !flags.raw && folders.chat_template != nullptr;
   const bool draws = request.sampling.temperature > 0;
-  return {{"model", text(profile.model)},
+  return {{"model", text(profile.model.path)},
           {"model_fingerprint", text(model)},
           {"tokenizer_fingerprint", text(folders.tokenizer->fingerprint())},
           {"adapter", flags.adapter.empty() ? "null" : text(flags.adapter)},
           {"adapter_fingerprint", flags.adapter.empty() ? "null" : text(hash_of_adapter(folders.adapter))},
           {"compare", Json(flags.compare).dump()},
-          {"precision", text(to_string(profile.precision))},
+          {"precision", text(to_string(profile.model.precision))},
           {"raw", Json(flags.raw).dump()},
           {"system", text(flags.system)},
           {"chat_template_fingerprint", is_chat ? text(folders.chat_template->fingerprint()) : "null"},

@@ -85,9 +85,9 @@ void show_step(const Profile& profile, const data::PreparedData& prepared, long 
 }
 
 int tokenize_profile(const Profile& profile, long long num_shown, std::optional<long long> step, bool json) {
-  const auto folder = storage::resolve_model(profile.model).folder;
+  const auto folder = storage::resolve_model(profile.model.path).folder;
   const auto tokenizer = tokenizer::load_tokenizer_if_present(folder);
-  const auto chat_template = tokenizer::load_chat_template(profile.chat_template, folder);
+  const auto chat_template = tokenizer::load_chat_template(profile.model.chat_template, folder);
   const data::PreparedData prepared = data::prepare_data(data::data_options(profile), tokenizer.get(),
                                                          chat_template.get(), limits_of(folder), /*need_train=*/true);
   if (step) {
@@ -130,7 +130,7 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   const LoadedProfile loaded = load_and_log(sources);
   if (!wants_texts) return tokenize_profile(loaded.profile, num_shown, step, parser.common().json);
 
-  const auto tokenizer = tokenizer::Tokenizer::load(storage::resolve_model(loaded.profile.model).folder);
+  const auto tokenizer = tokenizer::Tokenizer::load(storage::resolve_model(loaded.profile.model.path).folder);
   for (const auto& text : texts) print_ids(*tokenizer, text, parser.common().json);
   for (const auto& file : files) {
     data::read_texts(file, [&](const std::string& text) { print_ids(*tokenizer, text, parser.common().json); });

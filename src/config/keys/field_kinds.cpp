@@ -22,32 +22,28 @@ std::string shown(const std::string& text) {
 
 std::string bound(double value) { return number_value(value).text; }
 
-Field make_field(std::string name, std::string values, std::string help) {
-  Field field;
-  field.name = std::move(name);
-  field.values = std::move(values);
-  field.help = std::move(help);
-  return field;
-}
-
 bool is_word(const Value& value, const std::string& word) {
   return value.is_scalar() && lower_case(value.text) == word;
 }
 
-std::optional<std::int64_t> read_integer(const Value& value, const Range& range, const std::string& expected,
-                                         const std::string& key, Findings& findings) {
+void read_integer(const Value& value, const Range& range, const std::string& expected, const std::string& key,
+                  auto& target, Findings& findings) {
   const auto number = value.is_scalar() ? parse_integer(value.text) : std::nullopt;
-  if (number && range.holds(static_cast<double>(*number))) return number;
-  findings.mistake(value.place, key, unexpected(value, expected));
-  return std::nullopt;
+  if (number && range.holds(static_cast<double>(*number))) {
+    target = *number;
+  } else {
+    findings.mistake(value.place, key, unexpected(value, expected));
+  }
 }
 
-std::optional<double> read_number(const Value& value, const Range& range, const std::string& expected,
-                                  const std::string& key, Findings& findings) {
+void read_number(const Value& value, const Range& range, const std::string& expected, const std::string& key,
+                 auto& target, Findings& findings) {
   const auto number = value.is_scalar() ? parse_number(value.text) : std::nullopt;
-  if (number && range.holds(*number)) return number;
-  findings.mistake(value.place, key, unexpected(value, expected));
-  return std::nullopt;
+  if (number && range.holds(*number)) {
+    target = *number;
+  } else {
+    findings.mistake(value.place, key, unexpected(value, expected));
+  }
 }
 
 std::string kind_text(const std::string& noun, const Range& range) {
@@ -86,143 +82,111 @@ std::optional<std::size_t> read_choice(const Value& value, const std::vector<std
   return std::nullopt;
 }
 
-Field text_field(std::string name, std::string Profile::*member, std::string values, std::string help) {
-  Field field = make_field(name, std::move(values), std::move(help));
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    if (value.is_null()) {
-      profile.*member = Profile{}.*member;
-    } else if (value.is_scalar() && !value.text.empty()) {
-      profile.*member = value.text;
+Field text_field(std::string name, Member<std::string> member, std::string values, std::string help) {
+  const auto read = [name](const Value& value, std::string& target, Findings& findings) {
+    if (value.is_scalar() && !value.text.empty()) {
+      target = value.text;
     } else {
       findings.mistake(value.place, name, unexpected(value, "text"));
     }
   };
-  field.write = [member](const Profile& profile) {
-    return (profile.*member).empty() ? null_value() : text_value(profile.*member);
-  };
-  return field;
+  return make_field(name, std::move(values), std::move(help), std::move(member), read,
+                    [](const std::string& text) { return text.empty() ? null_value() : text_value(text); });
 }
 
-Field flag_field(std::string name, bool Profile::*member, std::string help) {
-  Field field = make_field(name, "true | false", std::move(help));
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    const auto flag = value.is_null() ? Profile{}.*member : value.is_scalar() ? parse_bool(value.text) : std::nullopt;
-    if (flag) {
-      profile.*member = *flag;
+Field flag_field(std::string name, Member<bool> member, std::string help) {
+  const auto read = [name](const Value& value, bool& target, Findings& findings) {
+    if (const auto flag = value.is_scalar() ? parse_bool(value.text) : std::nullopt) {
+      target = *flag;
     } else {
       findings.mistake(value.place, name, unexpected(value, "true or false"));
     }
   };
-  field.write = [member](const Profile& profile) { return bool_value(profile.*member); };
-  return field;
+  return make_field(name, "true | false", std::move(help), std::move(member), read, bool_value);
 }
 
-Field integer_field(std::string name, std::int64_t Profile::*member, Range range, std::string help) {
-  Field field = make_field(name, kind_text("integer", range), std::move(help));
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    const auto number = value.is_null()
-                            ? Profile{}.*member
-                            : read_integer(value, range, "an " + kind_text("integer", range), name, findings);
-    if (number) profile.*member = *number;
+Field integer_field(std::string name, Member<std::int64_t> member, Range range, std::string help) {
+  const std::string kind = kind_text("integer", range);
+  const auto read = [=](const Value& value, std::int64_t& target, Findings& findings) {
+    read_integer(value, range, "an " + kind, name, target, findings);
   };
-  field.write = [member](const Profile& profile) { return integer_value(profile.*member); };
-  return field;
+  return make_field(name, kind, std::move(help), std::move(member), read, integer_value);
 }
 
-Field integer_field(std::string name, std::optional<std::int64_t> Profile::*member, Range range, std::string nothing,
+Field integer_field(std::string name, Member<std::optional<std::int64_t>> member, Range range, std::string nothing,
                     std::string help) {
-  Field field = make_field(name, nothing + " or integer " + range.text(), std::move(help));
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    if (value.is_null() || is_word(value, nothing) || (nothing == "null" && is_word(value, "off"))) {
-      profile.*member = std::nullopt;
-      return;
+  const auto read = [=](const Value& value, std::optional<std::int64_t>& target, Findings& findings) {
+    if (is_word(value, nothing) || (nothing == "null" && is_word(value, "off"))) {
+      target.reset();
+    } else {
+      read_integer(value, range, nothing + " or an integer " + range.text(), name, target, findings);
     }
-    const std::string expected = nothing + " or an integer " + range.text();
-    if (const auto number = read_integer(value, range, expected, name, findings)) profile.*member = number;
   };
-  field.write = [member, nothing](const Profile& profile) {
-    if (profile.*member) return integer_value(*(profile.*member));
+  const auto write = [nothing](const std::optional<std::int64_t>& number) {
+    if (number) return integer_value(*number);
     return nothing == "null" ? null_value() : text_value(nothing);
   };
-  return field;
+  return make_field(name, nothing + " or integer " + range.text(), std::move(help), std::move(member), read, write);
 }
 
-Field number_field(std::string name, double Profile::*member, Range range, std::string help) {
-  Field field = make_field(name, kind_text("number", range), std::move(help));
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    const auto number = value.is_null() ? Profile{}.*member
-                                        : read_number(value, range, "a " + kind_text("number", range), name, findings);
-    if (number) profile.*member = *number;
+Field number_field(std::string name, Member<double> member, Range range, std::string help) {
+  const std::string kind = kind_text("number", range);
+  const auto read = [=](const Value& value, double& target, Findings& findings) {
+    read_number(value, range, "a " + kind, name, target, findings);
   };
-  field.write = [member](const Profile& profile) { return number_value(profile.*member); };
-  return field;
+  return make_field(name, kind, std::move(help), std::move(member), read, number_value);
 }
 
-Field number_field(std::string name, std::optional<double> Profile::*member, Range range, std::string help) {
-  Field field = make_field(name, "null or number " + range.text(), std::move(help));
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    if (value.is_null()) {
-      profile.*member = std::nullopt;
-    } else if (const auto number = read_number(value, range, "null or a number " + range.text(), name, findings)) {
-      profile.*member = number;
-    }
+Field number_field(std::string name, Member<std::optional<double>> member, Range range, std::string help) {
+  const auto read = [=](const Value& value, std::optional<double>& target, Findings& findings) {
+    read_number(value, range, "null or a number " + range.text(), name, target, findings);
   };
-  field.write = [member](const Profile& profile) {
-    return profile.*member ? number_value(*(profile.*member)) : null_value();
-  };
-  return field;
+  return make_field(name, "null or number " + range.text(), std::move(help), std::move(member), read,
+                    [](const std::optional<double>& number) { return number ? number_value(*number) : null_value(); });
 }
 
-Field duration_field(std::string name, std::optional<double> Profile::*member, std::string help) {
-  Field field = make_field(name, "off or a time: 90s, 10m, 2h30m, or seconds", std::move(help));
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
+Field duration_field(std::string name, Member<std::optional<double>> member, std::string help) {
+  const auto read = [name](const Value& value, std::optional<double>& target, Findings& findings) {
     const auto flag = value.is_scalar() ? parse_bool(value.text) : std::nullopt;
-    if (value.is_null() || (flag && !*flag)) {
-      profile.*member = std::nullopt;
-      return;
-    }
     const auto seconds = value.is_scalar() ? parse_duration(value.text) : std::nullopt;
-    if (seconds && *seconds >= 0) {
-      profile.*member = *seconds > 0 ? seconds : std::nullopt;
+    if ((flag && !*flag) || seconds == 0.0) {
+      target.reset();
+    } else if (seconds && *seconds > 0) {
+      target = seconds;
     } else {
       findings.mistake(value.place, name, unexpected(value, "off or a time such as 90s, 10m or 2h30m"));
     }
   };
-  field.write = [member](const Profile& profile) {
-    return profile.*member ? text_value(duration_text(*(profile.*member))) : null_value();
-  };
-  return field;
+  return make_field(name, "off or a time: 90s, 10m, 2h30m, or seconds", std::move(help), std::move(member), read,
+                    [](const std::optional<double>& seconds) {
+                      return seconds ? text_value(duration_text(*seconds)) : null_value();
+                    });
 }
 
-Field cadence_field(std::string name, Cadence Profile::*member, std::string help) {
-  Field field = make_field(name, "steps >= 1, a share of the run below 1, epoch, or off", std::move(help));
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    if (value.is_null()) {
-      profile.*member = Profile{}.*member;
-      return;
-    }
+Field cadence_field(std::string name, Member<Cadence> member, std::string help) {
+  const auto read = [name](const Value& value, Cadence& target, Findings& findings) {
     const auto flag = value.is_scalar() ? parse_bool(value.text) : std::nullopt;
     const auto number = value.is_scalar() ? parse_number(value.text) : std::nullopt;
     if ((flag && !*flag) || (number && *number == 0)) {
-      profile.*member = {Cadence::Kind::kOff, 0};
+      target = {Cadence::Kind::kOff, 0};
     } else if (is_word(value, "epoch")) {
-      profile.*member = {Cadence::Kind::kEpoch, 0};
+      target = {Cadence::Kind::kEpoch, 0};
     } else if (number && *number > 0 && *number < 1) {
-      profile.*member = {Cadence::Kind::kFraction, *number};
+      target = {Cadence::Kind::kFraction, *number};
     } else if (number && *number >= 1 && *number == std::floor(*number)) {
-      profile.*member = {Cadence::Kind::kSteps, *number};
+      target = {Cadence::Kind::kSteps, *number};
     } else {
       findings.mistake(
           value.place, name,
           unexpected(value, "a number of steps, a share of the run below 1, epoch, or off", {"epoch", "off"}));
     }
   };
-  field.write = [member](const Profile& profile) {
-    const Cadence& cadence = profile.*member;
+  const auto write = [](const Cadence& cadence) {
     if (cadence.kind == Cadence::Kind::kOff) return text_value("off");
     return cadence.kind == Cadence::Kind::kEpoch ? text_value("epoch") : number_value(cadence.value);
   };
-  return field;
+  return make_field(name, "steps >= 1, a share of the run below 1, epoch, or off", std::move(help), std::move(member),
+                    read, write);
 }
 
 }  // namespace lora_train

@@ -1,11 +1,14 @@
-// Makes a Field from its name, its member of Profile and its meaning, by kind of value.
+// Makes a Field from its name, its member of a profile's section and its meaning, by kind of value.
 // null gives the default where the member has no "nothing" of its own, and nothing where it has.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "enum_names.h"
@@ -30,26 +33,75 @@ struct Range {
   std::string text() const;
 };
 
-Field text_field(std::string name, std::string Profile::*member, std::string values, std::string help);
-Field flag_field(std::string name, bool Profile::*member, std::string help);
-Field integer_field(std::string name, std::int64_t Profile::*member, Range range, std::string help);
+/// Where a profile holds a value: a member of one of its sections, as `&RunSection::seed`.
+template <class T>
+class Member {
+ public:
+  template <class Section>
+  Member(T Section::*member)  // NOLINT(google-explicit-constructor): the declarations name the member alone
+      : of_([member](Profile& profile) -> T& { return section<Section>(profile).*member; }),
+        of_const_([member](const Profile& profile) -> const T& { return section<const Section>(profile).*member; }) {}
+
+  T& of(Profile& profile) const { return of_(profile); }
+  const T& of(const Profile& profile) const { return of_const_(profile); }
+
+ private:
+  template <class Section>
+  static Section& section(auto& profile) {
+    return std::get<Section&>(
+        std::tie(profile.model, profile.adapter, profile.data, profile.optimizer, profile.schedule, profile.run));
+  }
+
+  std::function<T&(Profile&)> of_;
+  std::function<const T&(const Profile&)> of_const_;
+};
+
+template <class T>
+constexpr bool kIsOptional = false;
+template <class T>
+constexpr bool kIsOptional<std::optional<T>> = true;
+
+/// `read(value, target, findings)` sees no null and leaves the target as it was when it reports a mistake.
+template <class T, class Read, class Write>
+Field make_field(std::string name, std::string values, std::string help, Member<T> member, Read read, Write write) {
+  Field field;
+  field.name = std::move(name);
+  field.values = std::move(values);
+  field.help = std::move(help);
+  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
+    if (!value.is_null()) {
+      read(value, member.of(profile), findings);
+    } else if constexpr (kIsOptional<T>) {
+      member.of(profile).reset();
+    } else {
+      const Profile defaults;
+      member.of(profile) = member.of(defaults);
+    }
+  };
+  field.write = [=](const Profile& profile) { return write(member.of(profile)); };
+  return field;
+}
+
+Field text_field(std::string name, Member<std::string> member, std::string values, std::string help);
+Field flag_field(std::string name, Member<bool> member, std::string help);
+Field integer_field(std::string name, Member<std::int64_t> member, Range range, std::string help);
 /// `nothing` is the word for std::nullopt: "auto" or "null".
-Field integer_field(std::string name, std::optional<std::int64_t> Profile::*member, Range range, std::string nothing,
+Field integer_field(std::string name, Member<std::optional<std::int64_t>> member, Range range, std::string nothing,
                     std::string help);
-Field number_field(std::string name, double Profile::*member, Range range, std::string help);
-Field number_field(std::string name, std::optional<double> Profile::*member, Range range, std::string help);
+Field number_field(std::string name, Member<double> member, Range range, std::string help);
+Field number_field(std::string name, Member<std::optional<double>> member, Range range, std::string help);
 /// "10m", "2h30m" or seconds.
-Field duration_field(std::string name, std::optional<double> Profile::*member, std::string help);
-Field cadence_field(std::string name, Cadence Profile::*member, std::string help);
-Field datasets_field(std::string name, std::vector<DatasetSpec> Profile::*member, std::string help);
-Field targets_field(std::string name, LoraTargets Profile::*member, std::string help);
-Field rank_pattern_field(std::string name, std::vector<std::pair<std::string, std::int64_t>> Profile::*member,
+Field duration_field(std::string name, Member<std::optional<double>> member, std::string help);
+Field cadence_field(std::string name, Member<Cadence> member, std::string help);
+Field datasets_field(std::string name, Member<std::vector<DatasetSpec>> member, std::string help);
+Field targets_field(std::string name, Member<LoraTargets> member, std::string help);
+Field rank_pattern_field(std::string name, Member<std::vector<std::pair<std::string, std::int64_t>>> member,
                          std::string help);
-Field alpha_pattern_field(std::string name, std::vector<std::pair<std::string, double>> Profile::*member,
+Field alpha_pattern_field(std::string name, Member<std::vector<std::pair<std::string, double>>> member,
                           std::string help);
-Field text_list_field(std::string name, std::vector<std::string> Profile::*member, std::string help);
-Field kernels_field(std::string name, KernelChoices Profile::*member, std::string help);
-Field reporters_field(std::string name, std::vector<Reporter> Profile::*member, std::string help);
+Field text_list_field(std::string name, Member<std::vector<std::string>> member, std::string help);
+Field kernels_field(std::string name, Member<KernelChoices> member, std::string help);
+Field reporters_field(std::string name, Member<std::vector<Reporter>> member, std::string help);
 
 /// `got "x", expected ...`, with the nearest of `names` when one is near.
 std::string unexpected(const Value& got, const std::string& expected, const std::vector<std::string>& names = {});
@@ -59,29 +111,20 @@ std::optional<std::size_t> read_choice(const Value& value, const std::vector<std
 std::string choice_text(const std::vector<std::string>& names);
 
 /// One of a closed set. Where `off` is a value, false and off mean it, and true and on mean `when_on`.
-template <class E>
-Field choice_field(std::string name, E Profile::*member, std::string help, std::optional<E> when_on = {}) {
-  Field field;
-  field.name = name;
-  field.values = choice_text(names_of<E>());
-  field.help = std::move(help);
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    if (value.is_null()) {
-      profile.*member = Profile{}.*member;
-      return;
-    }
+template <class E, class Section>
+Field choice_field(std::string name, E Section::*member, std::string help,
+                   std::optional<std::type_identity_t<E>> when_on = {}) {
+  const auto read = [=](const Value& value, E& target, Findings& findings) {
     Value word = value;
     if (when_on && word.is_scalar() && word.text != "auto") {
       const std::string lower = word.text;
       if (lower == "true" || lower == "on" || lower == "True" || lower == "yes") word.text = to_string(*when_on);
       if (lower == "false" || lower == "no" || lower == "False") word.text = "off";
     }
-    if (const auto index = read_choice(word, names_of<E>(), name, findings)) {
-      profile.*member = enum_names(E{})[*index].first;
-    }
+    if (const auto index = read_choice(word, names_of<E>(), name, findings)) target = enum_names(E{})[*index].first;
   };
-  field.write = [member](const Profile& profile) { return text_value(to_string(profile.*member)); };
-  return field;
+  return make_field(name, choice_text(names_of<E>()), std::move(help), Member<E>(member), read,
+                    [](E value) { return text_value(to_string(value)); });
 }
 
 }  // namespace lora_train

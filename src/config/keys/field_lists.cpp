@@ -104,13 +104,17 @@ Value write_dataset(const DatasetSpec& spec) {
   return value;
 }
 
-Field list_field(std::string name, std::string values, std::string help) {
-  Field field;
-  field.name = std::move(name);
-  field.values = std::move(values);
-  field.help = std::move(help);
+template <class T, class Read, class Write>
+Field list_field(std::string name, std::string values, std::string help, Member<T> member, Read read, Write write) {
+  Field field = make_field(std::move(name), std::move(values), std::move(help), std::move(member), read, write);
   field.is_scalar = false;
   return field;
+}
+
+Value list_of(const auto& items, const auto& write) {
+  Value list = list_value({});
+  for (const auto& item : items) list.items.push_back(write(item));
+  return list;
 }
 
 // A list, or one value that stands for a list of one.
@@ -127,11 +131,7 @@ std::vector<std::string> read_texts(const Value& value, const std::string& key, 
   return texts;
 }
 
-Value write_texts(const std::vector<std::string>& texts) {
-  Value list = list_value({});
-  for (const auto& text : texts) list.items.push_back(text_value(text));
-  return list;
-}
+Value write_texts(const std::vector<std::string>& texts) { return list_of(texts, text_value); }
 
 bool is_every_linear(const std::string& text) { return text == "all" || text == "all-linear" || text == "all_linear"; }
 
@@ -142,7 +142,6 @@ bool is_comma_list(const std::string& text) {
 
 LoraTargets read_targets(const Value& value, const std::string& key, Findings& findings) {
   LoraTargets targets;
-  if (value.is_null()) return targets;
   if (value.is_scalar() && !is_every_linear(value.text) && !is_comma_list(value.text)) {
     targets.kind = LoraTargets::Kind::kRegex;
     targets.regex = read_text(value, key, findings).value_or("?");
@@ -177,131 +176,119 @@ Value write_targets(const LoraTargets& targets) {
 }
 
 template <class T, class Parse, class Write>
-Field pattern_field(std::string name, std::vector<std::pair<std::string, T>> Profile::*member, std::string expected,
+Field pattern_field(std::string name, Member<std::vector<std::pair<std::string, T>>> member, std::string expected,
                     std::string help, Parse parse, Write write) {
-  Field field = list_field(name, "map of module name or regex to " + expected, std::move(help));
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    (profile.*member).clear();
-    if (!value.is_map() && !value.is_null() && !(value.is_list() && value.items.empty())) {
+  using Pattern = std::vector<std::pair<std::string, T>>;
+  const auto read = [=](const Value& value, Pattern& target, Findings& findings) {
+    target.clear();
+    if (!value.is_map() && !(value.is_list() && value.items.empty())) {
       findings.mistake(value.place, name, unexpected(value, "a map such as {q_proj: 8}"));
     }
     for (const auto& [pattern, entry] : value.members) {
       const auto number = entry.is_scalar() ? parse(entry.text) : std::nullopt;
       if (number && *number > 0) {
-        (profile.*member).emplace_back(pattern, *number);
+        target.emplace_back(pattern, *number);
       } else {
         findings.mistake(entry.place, name + "." + pattern, unexpected(entry, expected));
       }
     }
   };
-  field.write = [member, write](const Profile& profile) {
+  const auto write_map = [write](const Pattern& patterns) {
     Value map;
     map.kind = Value::Kind::kMap;
-    for (const auto& [pattern, number] : profile.*member) map.members.push_back({pattern, write(number)});
+    for (const auto& [pattern, number] : patterns) map.members.push_back({pattern, write(number)});
     return map;
   };
-  return field;
+  return list_field(name, "map of module name or regex to " + expected, std::move(help), std::move(member), read,
+                    write_map);
+}
+
+KernelChoice read_kernel_choice(const Value& value, const std::string& key, Findings& findings) {
+  const auto index = read_choice(value, names_of<KernelChoice>(), key, findings);
+  return index ? enum_names(KernelChoice{})[*index].first : KernelChoice::kAuto;
+}
+
+Value write_kernels(const KernelChoices& choices) {
+  if (choices.single.empty()) return text_value(to_string(choices.all));
+  Value map;
+  map.kind = Value::Kind::kMap;
+  map.members.push_back({"all", text_value(to_string(choices.all))});
+  for (const auto& [kernel, choice] : choices.single) map.members.push_back({kernel, text_value(to_string(choice))});
+  return map;
 }
 
 }  // namespace
 
-Field datasets_field(std::string name, std::vector<DatasetSpec> Profile::*member, std::string help) {
-  Field field = list_field(name, "list of {path, type, field_map, weight, name}", std::move(help));
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    (profile.*member).clear();
+Field datasets_field(std::string name, Member<std::vector<DatasetSpec>> member, std::string help) {
+  const auto read = [name](const Value& value, std::vector<DatasetSpec>& target, Findings& findings) {
+    target.clear();
     const auto items = items_of(value);
     for (std::size_t i = 0; i < items.size(); ++i) {
-      (profile.*member).push_back(read_dataset(items[i], name + "[" + std::to_string(i) + "]", findings));
+      target.push_back(read_dataset(items[i], name + "[" + std::to_string(i) + "]", findings));
     }
   };
-  field.write = [member](const Profile& profile) {
-    Value list = list_value({});
-    for (const auto& spec : profile.*member) list.items.push_back(write_dataset(spec));
-    return list;
-  };
-  return field;
+  return list_field(name, "list of {path, type, field_map, weight, name}", std::move(help), std::move(member), read,
+                    [](const std::vector<DatasetSpec>& specs) { return list_of(specs, write_dataset); });
 }
 
-Field targets_field(std::string name, LoraTargets Profile::*member, std::string help) {
-  Field field = list_field(name, "all-linear, a list of names, or a regex that matches whole names", std::move(help));
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    profile.*member = read_targets(value, name, findings);
+Field targets_field(std::string name, Member<LoraTargets> member, std::string help) {
+  const auto read = [name](const Value& value, LoraTargets& target, Findings& findings) {
+    target = read_targets(value, name, findings);
   };
-  field.write = [member](const Profile& profile) { return write_targets(profile.*member); };
-  return field;
+  return list_field(name, "all-linear, a list of names, or a regex that matches whole names", std::move(help),
+                    std::move(member), read, write_targets);
 }
 
-Field rank_pattern_field(std::string name, std::vector<std::pair<std::string, std::int64_t>> Profile::*member,
+Field rank_pattern_field(std::string name, Member<std::vector<std::pair<std::string, std::int64_t>>> member,
                          std::string help) {
   const Range range = Range::between(1, kMaxLoraRank);
   const auto parse = [range](const std::string& text) {
     const auto number = parse_integer(text);
     return number && range.holds(static_cast<double>(*number)) ? number : std::nullopt;
   };
-  return pattern_field(name, member, "an integer " + range.text(), std::move(help), parse,
-                       [](std::int64_t number) { return integer_value(number); });
+  return pattern_field(std::move(name), std::move(member), "an integer " + range.text(), std::move(help), parse,
+                       integer_value);
 }
 
-Field alpha_pattern_field(std::string name, std::vector<std::pair<std::string, double>> Profile::*member,
+Field alpha_pattern_field(std::string name, Member<std::vector<std::pair<std::string, double>>> member,
                           std::string help) {
-  return pattern_field(name, member, "a number > 0", std::move(help), parse_number, number_value);
+  return pattern_field(std::move(name), std::move(member), "a number > 0", std::move(help), parse_number, number_value);
 }
 
-Field kernels_field(std::string name, KernelChoices Profile::*member, std::string help) {
-  Field field =
-      list_field(name, choice_text(names_of<KernelChoice>()) + ", or a map of kernel to one of these", std::move(help));
-  const auto choice = [](const Value& value, const std::string& key, Findings& findings) {
-    const auto index = read_choice(value, names_of<KernelChoice>(), key, findings);
-    return index ? enum_names(KernelChoice{})[*index].first : KernelChoice::kAuto;
-  };
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    KernelChoices& choices = profile.*member = {};
-    if (value.is_null()) return;
-    if (!value.is_map()) choices.all = choice(value, name, findings);
+Field kernels_field(std::string name, Member<KernelChoices> member, std::string help) {
+  const auto read = [name](const Value& value, KernelChoices& choices, Findings& findings) {
+    choices = {};
+    if (!value.is_map()) choices.all = read_kernel_choice(value, name, findings);
     const std::vector<std::string> known(kKernelNames.begin(), kKernelNames.end());
     for (const auto& [kernel, entry] : value.members) {
       const std::string key = name + "." + kernel;
       if (kernel == "all") {
-        choices.all = choice(entry, key, findings);
+        choices.all = read_kernel_choice(entry, key, findings);
       } else if (std::find(known.begin(), known.end(), kernel) != known.end()) {
-        choices.single.emplace_back(kernel, choice(entry, key, findings));
+        choices.single.emplace_back(kernel, read_kernel_choice(entry, key, findings));
       } else {
         findings.mistake(entry.place, key, "unknown kernel. Known: all, " + join(known) + ".");
       }
     }
   };
-  field.write = [member](const Profile& profile) {
-    const KernelChoices& choices = profile.*member;
-    if (choices.single.empty()) return text_value(to_string(choices.all));
-    Value map;
-    map.kind = Value::Kind::kMap;
-    map.members.push_back({"all", text_value(to_string(choices.all))});
-    for (const auto& [kernel, choice_made] : choices.single) {
-      map.members.push_back({kernel, text_value(to_string(choice_made))});
-    }
-    return map;
-  };
-  return field;
+  return list_field(name, choice_text(names_of<KernelChoice>()) + ", or a map of kernel to one of these",
+                    std::move(help), std::move(member), read, write_kernels);
 }
 
-Field text_list_field(std::string name, std::vector<std::string> Profile::*member, std::string help) {
-  Field field = list_field(name, "list of texts", std::move(help));
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    profile.*member = read_texts(value, name, findings);
+Field text_list_field(std::string name, Member<std::vector<std::string>> member, std::string help) {
+  const auto read = [name](const Value& value, std::vector<std::string>& target, Findings& findings) {
+    target = read_texts(value, name, findings);
   };
-  field.write = [member](const Profile& profile) { return write_texts(profile.*member); };
-  return field;
+  return list_field(name, "list of texts", std::move(help), std::move(member), read, write_texts);
 }
 
-Field reporters_field(std::string name, std::vector<Reporter> Profile::*member, std::string help) {
-  Field field = list_field(name, "list of tensorboard, or none", std::move(help));
-  field.read = [=](const Value& value, Profile& profile, Findings& findings) {
-    (profile.*member).clear();
-    if (value.is_null()) profile.*member = Profile{}.*member;
+Field reporters_field(std::string name, Member<std::vector<Reporter>> member, std::string help) {
+  const auto read = [name](const Value& value, std::vector<Reporter>& target, Findings& findings) {
+    target.clear();
     for (const auto& item : items_of(value)) {
       const std::string word = item.is_scalar() ? lower_case(item.text) : "";
       if (word == "tensorboard") {
-        if ((profile.*member).empty()) (profile.*member).push_back(Reporter::kTensorboard);
+        if (target.empty()) target.push_back(Reporter::kTensorboard);
       } else if (word == "wandb") {
         findings.mistake(item.place, name,
                          "wandb is not written by a run, which never touches the network. Use tensorboard, "
@@ -315,12 +302,10 @@ Field reporters_field(std::string name, std::vector<Reporter> Profile::*member, 
       }
     }
   };
-  field.write = [member](const Profile& profile) {
-    Value list = list_value({});
-    for (const auto reporter : profile.*member) list.items.push_back(text_value(to_string(reporter)));
-    return list;
-  };
-  return field;
+  return list_field(name, "list of tensorboard, or none", std::move(help), std::move(member), read,
+                    [](const std::vector<Reporter>& reporters) {
+                      return list_of(reporters, [](Reporter reporter) { return text_value(to_string(reporter)); });
+                    });
 }
 
 }  // namespace lora_train

@@ -8,48 +8,48 @@ FieldGroup data_group() {
   return {
       "Data",
       {datasets_field(
-           "datasets", &Profile::datasets,
+           "datasets", &DataSection::datasets,
            "Training data: file, folder or glob, relative to the working directory. type is auto | messages | "
            "prompt_completion | text | pretokenized | sharegpt | alpaca; field_map gives our name of a column "
            "and its name in the file; weight > 0 is how often its rows occur in an epoch.")
            .default_is("required"),
-       datasets_field("eval_datasets", &Profile::eval_datasets, "Evaluation data, or `val_set_size`."),
-       number_field("val_set_size", &Profile::val_set_size, Range::at_least(0),
+       datasets_field("eval_datasets", &DataSection::eval_datasets, "Evaluation data, or `val_set_size`."),
+       number_field("val_set_size", &DataSection::val_set_size, Range::at_least(0),
                     "Evaluation data taken out of the training data: below 1 a share of the documents, from 1 their "
                     "number.")
-           .silent_when([](const Profile& profile) { return profile.val_set_size == 0; })
+           .silent_when([](const Profile& profile) { return profile.data.val_set_size == 0; })
            .default_is("0"),
        choice_field(
-           "loss_on", &Profile::loss_on,
+           "loss_on", &DataSection::loss_on,
            "Which tokens are trained. auto: assistant turns of chats, the completion of prompt/completion rows, "
            "all of text, the labels of pre-tokenised rows. last: the last assistant turn. A message's own `weight` is "
            "what "
            "its tokens count for in the loss (docs/data.md)."),
-       integer_field("max_seq_len", &Profile::max_seq_len, Range::at_least(1), "auto",
+       integer_field("max_seq_len", &DataSection::max_seq_len, Range::at_least(1), "auto",
                      "Tokens per row. auto: the longest row rounded up to 64, capped by the model's maximum and by 4 "
                      "times the 99th percentile (at least 2048)."),
-       choice_field("overlength", &Profile::overlength,
+       choice_field("overlength", &DataSection::overlength,
                     "Rows longer than max_seq_len: error (with the counts under each other choice), drop, or truncate "
                     "(keeps the head)."),
-       flag_field("packing", &Profile::packing,
+       flag_field("packing", &DataSection::packing,
                   "Put several documents into one row. Attention never crosses documents, positions restart."),
-       flag_field("shuffle", &Profile::shuffle, "false keeps the order of the files."),
-       choice_field("on_bad_row", &Profile::on_bad_row, "Rows that cannot be read: stop, or drop and count them."),
-       number_field("max_drop_fraction", &Profile::max_drop_fraction, Range::between(0, 1),
+       flag_field("shuffle", &DataSection::shuffle, "false keeps the order of the files."),
+       choice_field("on_bad_row", &DataSection::on_bad_row, "Rows that cannot be read: stop, or drop and count them."),
+       number_field("max_drop_fraction", &DataSection::max_drop_fraction, Range::between(0, 1),
                     "Largest share of rows that may be dropped before the run fails."),
-       text_field("dataset_prepared_path", &Profile::dataset_prepared_path, "folder",
+       text_field("dataset_prepared_path", &DataSection::dataset_prepared_path, "folder",
                   "Where the token cache is kept. Default: the user's cache folder.")
            .free_on_resume(),
-       text_field("stage_dir", &Profile::stage_dir, "folder on a local disk",
+       text_field("stage_dir", &DataSection::stage_dir, "folder on a local disk",
                   "Copy the token cache there first, for data on a network disk.")
            .free_on_resume(),
-       integer_field("dataloader_num_workers", &Profile::dataloader_num_workers, Range::between(0, 256),
+       integer_field("dataloader_num_workers", &DataSection::dataloader_num_workers, Range::between(0, 256),
                      "Threads that prepare batches; 0 prepares them in the training thread.")
            .free_on_resume(),
-       flag_field("dataloader_pin_memory", &Profile::dataloader_pin_memory,
+       flag_field("dataloader_pin_memory", &DataSection::dataloader_pin_memory,
                   "Batches in page-locked memory, for copies that overlap with computing. No effect on a CPU.")
            .free_on_resume(),
-       integer_field("dataloader_prefetch_factor", &Profile::dataloader_prefetch_factor, Range::between(1, 1024),
+       integer_field("dataloader_prefetch_factor", &DataSection::dataloader_prefetch_factor, Range::between(1, 1024),
                      "Batches prepared ahead by each worker.")
            .free_on_resume()}};
 }

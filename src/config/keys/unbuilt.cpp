@@ -16,7 +16,7 @@ struct Unbuilt {
 
 Unbuilt base_format(BasePrecision format) {
   return {"base_precision: " + to_string(format), "Use base_precision: bf16 or fp32.",
-          [format](const Profile& profile) { return profile.base_precision == format; }};
+          [format](const Profile& profile) { return profile.model.base_precision == format; }};
 }
 
 const std::vector<Unbuilt>& unbuilt_table() {
@@ -26,19 +26,19 @@ const std::vector<Unbuilt>& unbuilt_table() {
       base_format(BasePrecision::kFp8),
       {"base_precision other than precision", "Leave base_precision out; it follows precision.",
        [](const Profile& p) {
-         return (p.base_precision == BasePrecision::kBf16 && p.precision == Precision::kFp32) ||
-                (p.base_precision == BasePrecision::kFp32 && p.precision == Precision::kBf16);
+         return (p.model.base_precision == BasePrecision::kBf16 && p.model.precision == Precision::kFp32) ||
+                (p.model.base_precision == BasePrecision::kFp32 && p.model.precision == Precision::kBf16);
        }},
       {"optim: adamw_8bit", "Use optim: adamw_torch.",
-       [](const Profile& p) { return p.optim == OptimizerKind::kAdamw8bit; }},
+       [](const Profile& p) { return p.optimizer.kind == OptimizerKind::kAdamw8bit; }},
       {"add_tokens", "Add the tokens to the tokenizer and the model beforehand.",
-       [](const Profile& p) { return !p.add_tokens.empty(); }},
+       [](const Profile& p) { return !p.model.add_tokens.empty(); }},
       {"load_best_model_at_end: true", "Take it out; adapter/ is the last step.",
-       [](const Profile& p) { return p.load_best_model_at_end; }},
+       [](const Profile& p) { return p.run.load_best_model_at_end; }},
       {"metric_for_best_model", "Take it out; best means the lowest eval_loss.",
-       [](const Profile& p) { return p.metric_for_best_model != "eval_loss"; }},
+       [](const Profile& p) { return p.run.metric_for_best_model != "eval_loss"; }},
       {"early_stopping_patience", "Take it out; use max_steps or num_epochs.",
-       [](const Profile& p) { return p.early_stopping_patience.has_value(); }},
+       [](const Profile& p) { return p.run.early_stopping_patience.has_value(); }},
   };
   return table;
 }

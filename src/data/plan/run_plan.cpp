@@ -7,14 +7,14 @@ namespace lora_train::data {
 BatchSizes resolve_batch_sizes(const Profile& profile, std::int64_t max_seq_len, std::int64_t auto_tokens) {
   const std::int64_t fitting = std::max<std::int64_t>(1, auto_tokens / max_seq_len);
   BatchSizes sizes;
-  if (profile.gradient_accumulation_steps) {
-    sizes.micro = profile.micro_batch_size.value_or(fitting);
-    sizes.global = sizes.micro * *profile.gradient_accumulation_steps;
+  if (profile.schedule.gradient_accumulation_steps) {
+    sizes.micro = profile.schedule.micro_batch_size.value_or(fitting);
+    sizes.global = sizes.micro * *profile.schedule.gradient_accumulation_steps;
     return sizes;
   }
-  sizes.global = profile.global_batch_size.value_or(1);
-  if (profile.micro_batch_size) {
-    sizes.micro = std::min(*profile.micro_batch_size, sizes.global);
+  sizes.global = profile.schedule.global_batch_size.value_or(1);
+  if (profile.schedule.micro_batch_size) {
+    sizes.micro = std::min(*profile.schedule.micro_batch_size, sizes.global);
     return sizes;
   }
   sizes.micro = std::min(fitting, sizes.global);
@@ -27,13 +27,13 @@ BatchSizes resolve_batch_sizes(const Profile& profile, std::int64_t max_seq_len,
 PlanOptions plan_options(const Profile& profile, const BatchSizes& sizes, const PreparedData& prepared) {
   PlanOptions options;
   options.max_seq_len = prepared.max_seq_len;
-  options.packing = profile.packing;
-  options.shuffle = profile.shuffle;
-  options.seed = static_cast<std::uint64_t>(profile.seed);
+  options.packing = profile.data.packing;
+  options.shuffle = profile.data.shuffle;
+  options.seed = static_cast<std::uint64_t>(profile.run.seed);
   options.global_batch_size = sizes.global;
   options.micro_batch_size = sizes.micro;
-  options.num_epochs = profile.num_epochs;
-  options.max_steps = profile.max_steps;
+  options.num_epochs = profile.schedule.num_epochs;
+  options.max_steps = profile.schedule.max_steps;
   const auto is_plain = [](const WeightedRange& range) { return range.weight == 1; };
   if (!std::all_of(prepared.train_ranges.begin(), prepared.train_ranges.end(), is_plain)) {
     options.ranges = prepared.train_ranges;

@@ -200,7 +200,7 @@ void probe_steps(train::Run& run, std::int64_t num_steps) {
 
 void probe_loop(train::Run& run, std::size_t max_steps_in_flight) {
   run.max_steps_in_flight = max_steps_in_flight;
-  std::filesystem::create_directories(run.profile().output_dir);
+  std::filesystem::create_directories(run.profile().run.output_dir);
   train::FileReporters reporters(run.profile(), /*quiet=*/true);
   metrics::RunSummary summary;
   train::train_loop(run, reporters, summary);
@@ -217,7 +217,7 @@ int probe(int argc, char** argv) {
   request.profile = load_profile(arguments.sources).profile;
   if (!arguments.graphs.empty()) {
     kernels::use_capture(&testing_support::CapturedOnCpu::capture);
-    request.profile.cuda_graphs = arguments.graphs == "on" ? CudaGraphs::kAuto : CudaGraphs::kOff;
+    request.profile.run.cuda_graphs = arguments.graphs == "on" ? CudaGraphs::kAuto : CudaGraphs::kOff;
   }
   const auto run = train::build_run(request, std::nullopt);
   train::capture_steps(*run);

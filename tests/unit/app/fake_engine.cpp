@@ -31,21 +31,22 @@ void throw_as_named(const std::string& name) {
 
 std::string text_of(const train::TrainRequest& request) {
   const Profile& profile = request.profile;
-  return profile.model + "|" + profile.datasets.at(0).path + "|" +
-         (profile.eval_datasets.empty() ? "-" : profile.eval_datasets[0].path) + "|" + profile.output_dir + "|" +
-         profile.resume_from_checkpoint + "|" + std::to_string(profile.max_time.value_or(0)) + "|" +
-         std::to_string(profile.lora_r) + "|" + join(request.allow_changed) + "|" +
-         (request.overwrite ? "overwrite" : "") + "|" + (request.dry_run ? "dry_run" : "") + "|" +
-         (request.quiet ? "quiet" : "") + "|" + std::to_string(request.profile_hash.size());
+  return profile.model.path + "|" + profile.data.datasets.at(0).path + "|" +
+         (profile.data.eval_datasets.empty() ? "-" : profile.data.eval_datasets[0].path) + "|" +
+         profile.run.output_dir + "|" + profile.run.resume_from_checkpoint + "|" +
+         std::to_string(profile.schedule.max_time.value_or(0)) + "|" + std::to_string(profile.adapter.lora_r) + "|" +
+         join(request.allow_changed) + "|" + (request.overwrite ? "overwrite" : "") + "|" +
+         (request.dry_run ? "dry_run" : "") + "|" + (request.quiet ? "quiet" : "") + "|" +
+         std::to_string(request.profile_hash.size());
 }
 
 train::TrainResult train(const train::TrainRequest& request) {
   log_info("fake engine");
-  throw_as_named(request.profile.run_name);
+  throw_as_named(request.profile.run.run_name);
   metrics::RunSummary summary;
   summary.reason = text_of(request);
   summary.step = at::ones({3, 4}).sum().item<std::int64_t>();
-  if (request.profile.run_name == "stopped") {
+  if (request.profile.run.run_name == "stopped") {
     summary.status = "stopped";
     summary.exit_code = 75;
   }
@@ -58,7 +59,7 @@ std::vector<evaluate::EvalResult> evaluate(const evaluate::EvalRequest& request)
 
 // Answers each prompt with its own tokens.
 evaluate::GenerateTotals generate(const evaluate::GenerateRequest& request, evaluate::GenerateSink& sink) {
-  throw_as_named(request.profile.run_name);
+  throw_as_named(request.profile.run.run_name);
   evaluate::GenerateTotals totals;
   sink.on_start();
   for (std::size_t i = 0; i < request.prompts.size(); ++i) {
@@ -75,7 +76,7 @@ evaluate::GenerateTotals generate(const evaluate::GenerateRequest& request, eval
 }
 
 bench::BenchResult bench(const bench::BenchRequest& request) {
-  throw_as_named(request.profile.run_name);
+  throw_as_named(request.profile.run.run_name);
   bench::BenchResult result;
   result.shape = request.shape;
   result.tokens = 1000;

@@ -147,7 +147,8 @@ TEST_F(Counted, NoClassOfA7BGainsAPass) {
 }
 
 TEST_F(Counted, DropoutOfA7BGainsNoPass) {
-  const BenchResult result = count("qwen2.5-7b", [](BenchRequest& request) { request.profile.lora_dropout = 0.1; });
+  const BenchResult result =
+      count("qwen2.5-7b", [](BenchRequest& request) { request.profile.adapter.lora_dropout = 0.1; });
   const double bytes = mega_per_token(result, of_class(result, "dropout"));
   EXPECT_GE(bytes, 13.552);
   EXPECT_LE(bytes, 13.553);
@@ -156,10 +157,10 @@ TEST_F(Counted, DropoutOfA7BGainsNoPass) {
 TEST_F(Counted, RecomputationCostsWhatItComputesAgain) {
   const BenchResult off = count("qwen2.5-7b");
   const BenchResult full = count("qwen2.5-7b", [](BenchRequest& request) {
-    request.profile.gradient_checkpointing = GradientCheckpointing::kFull;
+    request.profile.run.gradient_checkpointing = GradientCheckpointing::kFull;
   });
   const BenchResult cheap = count("qwen2.5-7b", [](BenchRequest& request) {
-    request.profile.gradient_checkpointing = GradientCheckpointing::kCheap;
+    request.profile.run.gradient_checkpointing = GradientCheckpointing::kCheap;
   });
   EXPECT_EQ(of_class(cheap, "gemm").flops, of_class(off, "gemm").flops);
   EXPECT_GT(of_class(cheap, "norm").bytes_read, of_class(off, "norm").bytes_read);
@@ -180,7 +181,7 @@ TEST_F(Counted, PackedDocumentsAttendLessAndHalfOfTheirTokensAreTrained) {
 TEST_F(Counted, NoGradientOfAttentionIsCopied) {
   const auto bytes = [](AttnImplementation attention) {
     const BenchResult result =
-        count("qwen2.5-7b", [=](BenchRequest& request) { request.profile.attn_implementation = attention; });
+        count("qwen2.5-7b", [=](BenchRequest& request) { request.profile.run.attn_implementation = attention; });
     const BenchWork& work = of_class(result, "attention");
     return (work.bytes_read + work.bytes_written) / (28 * result.tokens);
   };
@@ -204,11 +205,12 @@ TEST_F(Counted, EveryShapeCanBeCounted) {
 
 TEST_F(Counted, DropoutAndFullFineTuningCanBeCounted) {
   const BenchResult plain = count("tiny-qwen3");
-  const BenchResult dropout = count("tiny-qwen3", [](BenchRequest& request) { request.profile.lora_dropout = 0.1; });
+  const BenchResult dropout =
+      count("tiny-qwen3", [](BenchRequest& request) { request.profile.adapter.lora_dropout = 0.1; });
   EXPECT_GT(of_class(dropout, "dropout").calls, 0);
   EXPECT_GT(dropout.counted_bytes, plain.counted_bytes);
   const BenchResult all =
-      count("tiny-qwen3", [](BenchRequest& request) { request.profile.adapter = AdapterKind::kNone; });
+      count("tiny-qwen3", [](BenchRequest& request) { request.profile.adapter.kind = AdapterKind::kNone; });
   EXPECT_GT(of_class(all, "gemm").flops, of_class(plain, "gemm").flops);
 }
 

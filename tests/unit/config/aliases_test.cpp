@@ -181,19 +181,19 @@ TEST(Aliases, AMappedNameOverridesAnEarlierLayer) {
   const auto base = files.write("base.yaml", "load_in_4bit: true\ngradient_checkpointing: full\n");
   const auto top = files.write("top.yaml", "load_in_4bit: false\ndisable_gradient_checkpointing: true\n");
   const Profile profile = files.load_files({base, top}).profile;
-  EXPECT_EQ(profile.base_precision, BasePrecision::kBf16);
-  EXPECT_EQ(profile.gradient_checkpointing, GradientCheckpointing::kOff);
-  EXPECT_EQ(files.load_files({base}, {"load_in_8bit=true"}).profile.base_precision, BasePrecision::kInt8);
-  EXPECT_EQ(files.load_files({base}, {"load_in_8bit=false"}).profile.base_precision, BasePrecision::kNf4);
+  EXPECT_EQ(profile.model.base_precision, BasePrecision::kBf16);
+  EXPECT_EQ(profile.run.gradient_checkpointing, GradientCheckpointing::kOff);
+  EXPECT_EQ(files.load_files({base}, {"load_in_8bit=true"}).profile.model.base_precision, BasePrecision::kInt8);
+  EXPECT_EQ(files.load_files({base}, {"load_in_8bit=false"}).profile.model.base_precision, BasePrecision::kNf4);
 }
 
 TEST(Aliases, AskingForTheDefaultTakesBackAnEarlierLayer) {
   ProfileText files;
   const auto base = files.write("base.yaml", "train_on_inputs: true\nsave_strategy: epoch\nmask_history: null\n");
   const Profile profile = files.load_files({base}, {"train_on_inputs=false", "save_strategy=steps"}).profile;
-  EXPECT_EQ(profile.loss_on, LossOn::kAuto);
-  EXPECT_EQ(profile.save_steps, Profile{}.save_steps);
-  EXPECT_EQ(files.load_files({base}, {"mask_history=false"}).profile.loss_on, LossOn::kAll);
+  EXPECT_EQ(profile.data.loss_on, LossOn::kAuto);
+  EXPECT_EQ(profile.run.save_steps, Profile{}.run.save_steps);
+  EXPECT_EQ(files.load_files({base}, {"mask_history=false"}).profile.data.loss_on, LossOn::kAll);
 }
 
 TEST(Aliases, BareBatchSizeWarns) {

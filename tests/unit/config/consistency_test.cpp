@@ -28,7 +28,7 @@ TEST(Consistency, ModelAndDatasetsAreRequired) {
   sources.overrides = {flag_override("model", "/m", "--model"), flag_override("train_data", "t.jsonl", "--train-data")};
   sources.needs_datasets = true;
   const LoadedProfile loaded = load_profile(sources);
-  EXPECT_EQ(loaded.profile.datasets.at(0).path, "t.jsonl");
+  EXPECT_EQ(loaded.profile.data.datasets.at(0).path, "t.jsonl");
   EXPECT_EQ(loaded.origin.at("datasets"), "--train-data");
 }
 

@@ -139,14 +139,14 @@ seed: 42
   const Profile& profile = loaded.profile;
   EXPECT_TRUE(loaded.notes.empty());
   EXPECT_TRUE(loaded.warnings.empty());
-  EXPECT_EQ(profile.model, "/models/Qwen2.5-7B-Instruct");
-  EXPECT_FALSE(profile.max_seq_len.has_value());
-  EXPECT_FALSE(profile.micro_batch_size.has_value());
-  EXPECT_EQ(profile.global_batch_size, 16);
-  EXPECT_EQ(profile.eval_max_samples, 500);
-  EXPECT_EQ(profile.save_interval, 600);
-  EXPECT_EQ(profile.report_to, std::vector<Reporter>{Reporter::kTensorboard});
-  EXPECT_EQ(profile.init_adapter, "");
+  EXPECT_EQ(profile.model.path, "/models/Qwen2.5-7B-Instruct");
+  EXPECT_FALSE(profile.data.max_seq_len.has_value());
+  EXPECT_FALSE(profile.schedule.micro_batch_size.has_value());
+  EXPECT_EQ(profile.schedule.global_batch_size, 16);
+  EXPECT_EQ(profile.data.eval_max_samples, 500);
+  EXPECT_EQ(profile.run.save_interval, 600);
+  EXPECT_EQ(profile.run.report_to, std::vector<Reporter>{Reporter::kTensorboard});
+  EXPECT_EQ(profile.adapter.init_adapter, "");
 }
 
 TEST(Fields, DefaultsAreThoseOfTheStruct) {
@@ -157,8 +157,8 @@ TEST(Fields, DefaultsAreThoseOfTheStruct) {
 TEST(Fields, LearningRateInAnySpelling) {
   ProfileText files;
   for (const char* text : {"2e-4", "2.0e-4", "0.0002", "\"2e-4\"", "'2E-4'"}) {
-    EXPECT_EQ(files.load(std::string("learning_rate: ") + text).profile.learning_rate, 2e-4) << text;
-    EXPECT_EQ(files.load("", {std::string("learning_rate=") + text}).profile.learning_rate, 2e-4) << text;
+    EXPECT_EQ(files.load(std::string("learning_rate: ") + text).profile.optimizer.learning_rate, 2e-4) << text;
+    EXPECT_EQ(files.load("", {std::string("learning_rate=") + text}).profile.optimizer.learning_rate, 2e-4) << text;
   }
 }
 
@@ -242,7 +242,9 @@ TEST(Fields, MistakesInsideListsNameTheirOwnLine) {
 
 TEST(Fields, Cadences) {
   ProfileText files;
-  const auto cadence = [&](const std::string& text) { return files.load("eval_steps: " + text).profile.eval_steps; };
+  const auto cadence = [&](const std::string& text) {
+    return files.load("eval_steps: " + text).profile.run.eval_steps;
+  };
   EXPECT_EQ(cadence("100"), (Cadence{Cadence::Kind::kSteps, 100}));
   EXPECT_EQ(cadence("1"), (Cadence{Cadence::Kind::kSteps, 1}));
   EXPECT_EQ(cadence("0.1"), (Cadence{Cadence::Kind::kFraction, 0.1}));
@@ -257,18 +259,18 @@ TEST(Fields, NullIsTheDefaultOrNothing) {
                                   "lora_r: null\nmax_grad_norm: null\nsave_total_limit: null\nsave_interval: null\n"
                                   "eval_steps: null\nchat_template: ~\n")
                               .profile;
-  EXPECT_EQ(profile.lora_r, 16);
-  EXPECT_EQ(profile.max_grad_norm, 0);
-  EXPECT_FALSE(profile.save_total_limit.has_value());
-  EXPECT_FALSE(profile.save_interval.has_value());
-  EXPECT_EQ(profile.eval_steps, Profile{}.eval_steps);
-  EXPECT_EQ(profile.chat_template, "tokenizer");
+  EXPECT_EQ(profile.adapter.lora_r, 16);
+  EXPECT_EQ(profile.optimizer.max_grad_norm, 0);
+  EXPECT_FALSE(profile.run.save_total_limit.has_value());
+  EXPECT_FALSE(profile.run.save_interval.has_value());
+  EXPECT_EQ(profile.run.eval_steps, Profile{}.run.eval_steps);
+  EXPECT_EQ(profile.model.chat_template, "tokenizer");
 }
 
 TEST(Fields, TargetsAreAWordAListOrARegex) {
   ProfileText files;
   const auto targets = [&](const std::string& text) {
-    return files.load("lora_target_modules: " + text).profile.lora_target_modules;
+    return files.load("lora_target_modules: " + text).profile.adapter.lora_target_modules;
   };
   EXPECT_EQ(targets("all-linear").kind, LoraTargets::Kind::kAllLinear);
   EXPECT_EQ(targets("[q_proj, v_proj]").names, (std::vector<std::string>{"q_proj", "v_proj"}));
@@ -281,20 +283,20 @@ TEST(Fields, PatternsKeepTheirOrder) {
   ProfileText files;
   const Profile profile = files.load("rank_pattern: {z: 4, a: 8, m.0.q: 2}\nalpha_pattern: {z: 0.5}\n").profile;
   using Ranks = std::vector<std::pair<std::string, std::int64_t>>;
-  EXPECT_EQ(profile.rank_pattern, (Ranks{{"z", 4}, {"a", 8}, {"m.0.q", 2}}));
-  EXPECT_EQ(profile.alpha_pattern.at(0).second, 0.5);
+  EXPECT_EQ(profile.adapter.rank_pattern, (Ranks{{"z", 4}, {"a", 8}, {"m.0.q", 2}}));
+  EXPECT_EQ(profile.adapter.alpha_pattern.at(0).second, 0.5);
 }
 
 TEST(Fields, KernelsAreAWordOrAMap) {
   ProfileText files;
-  EXPECT_EQ(files.load("").profile.kernels.all, KernelChoice::kAuto);
-  EXPECT_EQ(files.load("kernels: reference").profile.kernels.all, KernelChoice::kReference);
-  const KernelChoices both = files.load("kernels: {all: own, rope: reference, adamw: auto}").profile.kernels;
+  EXPECT_EQ(files.load("").profile.run.kernels.all, KernelChoice::kAuto);
+  EXPECT_EQ(files.load("kernels: reference").profile.run.kernels.all, KernelChoice::kReference);
+  const KernelChoices both = files.load("kernels: {all: own, rope: reference, adamw: auto}").profile.run.kernels;
   EXPECT_EQ(both.all, KernelChoice::kOwn);
   ASSERT_EQ(both.single.size(), 2u);
   EXPECT_EQ(both.single[0], std::pair(std::string("rope"), KernelChoice::kReference));
   EXPECT_EQ(both.single[1], std::pair(std::string("adamw"), KernelChoice::kAuto));
-  const KernelChoices again = files.load(to_yaml(files.load("kernels: {rope: own}").profile)).profile.kernels;
+  const KernelChoices again = files.load(to_yaml(files.load("kernels: {rope: own}").profile)).profile.run.kernels;
   EXPECT_EQ(again.single.at(0), std::pair(std::string("rope"), KernelChoice::kOwn));
   EXPECT_NE(files.error("kernels: {rope: fast}").find("kernels.rope"), std::string::npos);
   EXPECT_NE(files.error("kernels: {ropes: own}").find("unknown kernel"), std::string::npos);
@@ -306,9 +308,9 @@ TEST(Fields, OtherReportersAreRefusedWithTheLineThatDoesIt) {
             std::string::npos);
   EXPECT_NE(files.error("report_to: mlflow\n").find("got \"mlflow\", expected tensorboard or none."),
             std::string::npos);
-  EXPECT_TRUE(files.load("report_to: none\n").profile.report_to.empty());
-  EXPECT_TRUE(files.load("report_to: []\n").profile.report_to.empty());
-  EXPECT_EQ(files.load("report_to: tensorboard\n").profile.report_to.size(), 1u);
+  EXPECT_TRUE(files.load("report_to: none\n").profile.run.report_to.empty());
+  EXPECT_TRUE(files.load("report_to: []\n").profile.run.report_to.empty());
+  EXPECT_EQ(files.load("report_to: tensorboard\n").profile.run.report_to.size(), 1u);
 }
 
 TEST(Fields, OnlyTheseMayDifferOnResume) {

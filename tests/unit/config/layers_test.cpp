@@ -16,10 +16,10 @@ TEST(Layers, LaterFilesWinAndExtendsLiesUnderItsFile) {
   const auto first = files.write("first.yaml", "extends: sub/base.yaml\nlora_alpha: 2\nseed: 2\n");
   const auto second = files.write("second.yaml", "seed: 3\n");
   const LoadedProfile loaded = files.load_files({first, second});
-  EXPECT_EQ(loaded.profile.lora_r, 1);
-  EXPECT_EQ(loaded.profile.lora_alpha, 2);
-  EXPECT_EQ(loaded.profile.seed, 3);
-  EXPECT_EQ(loaded.profile.lora_dropout, 0.1);
+  EXPECT_EQ(loaded.profile.adapter.lora_r, 1);
+  EXPECT_EQ(loaded.profile.adapter.lora_alpha, 2);
+  EXPECT_EQ(loaded.profile.run.seed, 3);
+  EXPECT_EQ(loaded.profile.adapter.lora_dropout, 0.1);
   EXPECT_TRUE(loaded.origin.at("lora_r").ends_with("sub/base.yaml:1")) << loaded.origin.at("lora_r");
   EXPECT_TRUE(loaded.origin.at("lora_alpha").ends_with("first.yaml:2"));
   EXPECT_EQ(loaded.origin.at("learning_rate"), "default");
@@ -30,8 +30,8 @@ TEST(Layers, ExtendsMayBeAListInOrder) {
   files.write("a.yaml", "seed: 1\nlora_r: 1\n");
   files.write("b.json", "{\"seed\": 2}");
   const Profile profile = files.load("extends: [a.yaml, b.json]\n").profile;
-  EXPECT_EQ(profile.seed, 2);
-  EXPECT_EQ(profile.lora_r, 1);
+  EXPECT_EQ(profile.run.seed, 2);
+  EXPECT_EQ(profile.adapter.lora_r, 1);
 }
 
 TEST(Layers, CirclesAndMissingBasesAreMistakes) {
@@ -52,15 +52,15 @@ TEST(Layers, TheSameBaseTwiceIsNoCircle) {
   ProfileText files;
   files.write("base.yaml", "seed: 5\n");
   files.write("a.yaml", "extends: base.yaml\n");
-  EXPECT_EQ(files.load("extends: [a.yaml, base.yaml]\n").profile.seed, 5);
+  EXPECT_EQ(files.load("extends: [a.yaml, base.yaml]\n").profile.run.seed, 5);
 }
 
 TEST(Layers, NamesAreLookedUpAmongShippedProfiles) {
   ProfileText files;
   files.write("shipped/h100.yaml", "# lora-train --profile h100\nseed: 7\n");
-  EXPECT_EQ(files.load_files({"h100"}).profile.seed, 7);
-  EXPECT_EQ(files.load_files({"h100.yaml"}).profile.seed, 7);
-  EXPECT_EQ(files.load("extends: h100\n").profile.seed, 7);
+  EXPECT_EQ(files.load_files({"h100"}).profile.run.seed, 7);
+  EXPECT_EQ(files.load_files({"h100.yaml"}).profile.run.seed, 7);
+  EXPECT_EQ(files.load("extends: h100\n").profile.run.seed, 7);
   EXPECT_EQ(files.error_of_files({"h10"}),
             "h10: no such file, and no shipped profile of that name (h100). Did you mean \"h100\"?");
   EXPECT_NE(files.error_of_files({files.folder().string()}).find("is a folder"), std::string::npos);
@@ -90,11 +90,11 @@ TEST(Variables, AreReplacedInAllTexts) {
                                   "datasets: [{path: \"${DATA}/a.jsonl\", name: \"${NAME:-n}\"}]\n"
                                   "learning_rate: ${RATE}\nrun_name: x-${EMPTY:-e}-$${DATA}-$5-${EMPTY}\n")
                               .profile;
-  EXPECT_EQ(profile.datasets.at(0).path, "/data/a.jsonl");
-  EXPECT_EQ(profile.datasets.at(0).name, "n");
-  EXPECT_EQ(profile.learning_rate, 2e-4);
-  EXPECT_EQ(profile.run_name, "x-e-${DATA}-$5-");
-  EXPECT_EQ(files.load("", {"run_name=${DATA}"}).profile.run_name, "/data");
+  EXPECT_EQ(profile.data.datasets.at(0).path, "/data/a.jsonl");
+  EXPECT_EQ(profile.data.datasets.at(0).name, "n");
+  EXPECT_EQ(profile.optimizer.learning_rate, 2e-4);
+  EXPECT_EQ(profile.run.run_name, "x-e-${DATA}-$5-");
+  EXPECT_EQ(files.load("", {"run_name=${DATA}"}).profile.run.run_name, "/data");
 }
 
 TEST(Variables, MistakesNameTheLine) {
@@ -115,7 +115,7 @@ TEST(Variables, TheProcessEnvironmentIsTheDefault) {
   ProfileSources sources;
   sources.profiles = {files.write("p.yaml", "run_name: ${LORA_TRAIN_TEST_VARIABLE}\n")};
   sources.needs_model = sources.needs_datasets = false;
-  EXPECT_EQ(load_profile(sources).profile.run_name, "from-process");
+  EXPECT_EQ(load_profile(sources).profile.run.run_name, "from-process");
 }
 
 }  // namespace

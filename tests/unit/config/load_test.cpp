@@ -22,17 +22,17 @@ TEST(Load, ALeadingTildeIsTheHomeFolder) {
               "chat_template: ~/t.jinja\ninit_adapter: ~/i\noutput_dir: ~/o\n"
               "resume_from_checkpoint: ~/r\nstage_dir: ~/s\ndataset_prepared_path: ~/d\n")
           .profile;
-  EXPECT_EQ(profile.model, "/home/u/m");
-  EXPECT_EQ(profile.datasets.at(0).path, "/home/u/a.jsonl");
-  EXPECT_EQ(profile.datasets.at(1).path, "/home/u/b/*.jsonl");
-  EXPECT_EQ(profile.datasets.at(2).path, "./~/c");
-  EXPECT_EQ(profile.eval_datasets.at(0).path, "/home/u/v");
-  EXPECT_EQ(profile.chat_template, "/home/u/t.jinja");
-  EXPECT_EQ(profile.init_adapter, "/home/u/i");
-  EXPECT_EQ(profile.output_dir, "/home/u/o");
-  EXPECT_EQ(profile.resume_from_checkpoint, "/home/u/r");
-  EXPECT_EQ(profile.stage_dir, "/home/u/s");
-  EXPECT_EQ(profile.dataset_prepared_path, "/home/u/d");
+  EXPECT_EQ(profile.model.path, "/home/u/m");
+  EXPECT_EQ(profile.data.datasets.at(0).path, "/home/u/a.jsonl");
+  EXPECT_EQ(profile.data.datasets.at(1).path, "/home/u/b/*.jsonl");
+  EXPECT_EQ(profile.data.datasets.at(2).path, "./~/c");
+  EXPECT_EQ(profile.data.eval_datasets.at(0).path, "/home/u/v");
+  EXPECT_EQ(profile.model.chat_template, "/home/u/t.jinja");
+  EXPECT_EQ(profile.adapter.init_adapter, "/home/u/i");
+  EXPECT_EQ(profile.run.output_dir, "/home/u/o");
+  EXPECT_EQ(profile.run.resume_from_checkpoint, "/home/u/r");
+  EXPECT_EQ(profile.data.stage_dir, "/home/u/s");
+  EXPECT_EQ(profile.data.dataset_prepared_path, "/home/u/d");
 }
 
 TEST(Load, AllMistakesAreReportedTogetherInOrder) {
@@ -104,9 +104,9 @@ TEST(Load, AcrossLayersTheLaterNameWins) {
   ProfileText files;
   const auto base = files.write("a.yaml", "lr: 1e-4\n");
   const auto top = files.write("b.yaml", "learning_rate: 5e-4\n");
-  EXPECT_EQ(files.load_files({base, top}).profile.learning_rate, 5e-4);
-  EXPECT_EQ(files.load_files({top, base}).profile.learning_rate, 1e-4);
-  EXPECT_EQ(files.load_files({top}, {"lr=7e-4", "learning_rate=8e-4"}).profile.learning_rate, 8e-4);
+  EXPECT_EQ(files.load_files({base, top}).profile.optimizer.learning_rate, 5e-4);
+  EXPECT_EQ(files.load_files({top, base}).profile.optimizer.learning_rate, 1e-4);
+  EXPECT_EQ(files.load_files({top}, {"lr=7e-4", "learning_rate=8e-4"}).profile.optimizer.learning_rate, 8e-4);
 }
 
 TEST(Load, AlternativesExcludeEachOtherInOneFile) {
@@ -119,8 +119,9 @@ TEST(Load, AlternativesExcludeEachOtherInOneFile) {
             0u);
   EXPECT_EQ(
       files.error("warmup_ratio: 0.1\nwarmup_steps: 0.2\n").find("profile.yaml:2: warmup_steps: says the same as"), 0u);
-  EXPECT_EQ(files.load("val_set_size: 0\neval_datasets: [a]\n").profile.eval_datasets.size(), 1u);
-  EXPECT_EQ(files.load("global_batch_size: null\ngradient_accumulation_steps: 2\n").profile.gradient_accumulation_steps,
+  EXPECT_EQ(files.load("val_set_size: 0\neval_datasets: [a]\n").profile.data.eval_datasets.size(), 1u);
+  EXPECT_EQ(files.load("global_batch_size: null\ngradient_accumulation_steps: 2\n")
+                .profile.schedule.gradient_accumulation_steps,
             2);
 }
 
@@ -132,18 +133,18 @@ TEST(Load, AlternativesReplaceEachOtherAcrossLayers) {
                               .load_files({base}, {"gradient_accumulation_steps=2", "warmup_steps=5",
                                                    "val_set_size=0.1", "base_precision=bf16"})
                               .profile;
-  EXPECT_FALSE(profile.global_batch_size.has_value());
-  EXPECT_EQ(profile.gradient_accumulation_steps, 2);
-  EXPECT_EQ(profile.warmup_steps, 5);
-  EXPECT_TRUE(profile.eval_datasets.empty());
-  EXPECT_EQ(profile.val_set_size, 0.1);
-  EXPECT_EQ(profile.base_precision, BasePrecision::kBf16);
+  EXPECT_FALSE(profile.schedule.global_batch_size.has_value());
+  EXPECT_EQ(profile.schedule.gradient_accumulation_steps, 2);
+  EXPECT_EQ(profile.schedule.warmup_steps, 5);
+  EXPECT_TRUE(profile.data.eval_datasets.empty());
+  EXPECT_EQ(profile.data.val_set_size, 0.1);
+  EXPECT_EQ(profile.model.base_precision, BasePrecision::kBf16);
   const auto top = files.write("b.yaml", "gradient_accumulation_steps: 2\nwarmup_steps: 5\nval_set_size: 3\n");
   const Profile back = files.load_files({top, base}).profile;
-  EXPECT_EQ(back.global_batch_size, 64);
-  EXPECT_FALSE(back.gradient_accumulation_steps.has_value());
-  EXPECT_FALSE(back.warmup_steps.has_value());
-  EXPECT_EQ(back.val_set_size, 0);
+  EXPECT_EQ(back.schedule.global_batch_size, 64);
+  EXPECT_FALSE(back.schedule.gradient_accumulation_steps.has_value());
+  EXPECT_FALSE(back.schedule.warmup_steps.has_value());
+  EXPECT_EQ(back.data.val_set_size, 0);
 }
 
 TEST(Load, ListsAreReplacedWhole) {
@@ -151,8 +152,8 @@ TEST(Load, ListsAreReplacedWhole) {
   const auto base = files.write("a.yaml", "datasets: [{path: a, weight: 2}, {path: b}]\n");
   const auto top = files.write("b.yaml", "datasets: [{path: c}]\n");
   const Profile profile = files.load_files({base, top}).profile;
-  ASSERT_EQ(profile.datasets.size(), 1u);
-  EXPECT_EQ(profile.datasets[0].weight, 1);
+  ASSERT_EQ(profile.data.datasets.size(), 1u);
+  EXPECT_EQ(profile.data.datasets[0].weight, 1);
 }
 
 TEST(Load, SettingsReachInsideAndAppend) {
@@ -163,15 +164,15 @@ TEST(Load, SettingsReachInsideAndAppend) {
                   "lora_target_modules=[q_proj, v_proj]", "run_name=a: b # c", "add_tokens=['<x>', \"<y>\"]",
                   "rank_pattern.q_proj=2"});
   const Profile& profile = loaded.profile;
-  ASSERT_EQ(profile.datasets.size(), 2u);
-  EXPECT_EQ(profile.datasets[0].weight, 2);
-  EXPECT_EQ(profile.datasets[1].path, "b");
-  EXPECT_EQ(profile.datasets[1].type, DatasetType::kText);
-  EXPECT_EQ(profile.rank_pattern.size(), 2u);
-  EXPECT_EQ(profile.rank_pattern[0].second, 2);
-  EXPECT_EQ(profile.lora_target_modules.names.size(), 2u);
-  EXPECT_EQ(profile.run_name, "a: b # c");
-  EXPECT_EQ(profile.add_tokens, (std::vector<std::string>{"<x>", "<y>"}));
+  ASSERT_EQ(profile.data.datasets.size(), 2u);
+  EXPECT_EQ(profile.data.datasets[0].weight, 2);
+  EXPECT_EQ(profile.data.datasets[1].path, "b");
+  EXPECT_EQ(profile.data.datasets[1].type, DatasetType::kText);
+  EXPECT_EQ(profile.adapter.rank_pattern.size(), 2u);
+  EXPECT_EQ(profile.adapter.rank_pattern[0].second, 2);
+  EXPECT_EQ(profile.adapter.lora_target_modules.names.size(), 2u);
+  EXPECT_EQ(profile.run.run_name, "a: b # c");
+  EXPECT_EQ(profile.model.add_tokens, (std::vector<std::string>{"<x>", "<y>"}));
   EXPECT_EQ(loaded.origin.at("datasets"), "--set");
 }
 
@@ -193,20 +194,20 @@ TEST(Load, FlagsAreTakenAsTheyStand) {
   sources.needs_datasets = false;
   sources.overrides = {flag_override("model", "[odd] ${name}", "--model")};
   const LoadedProfile loaded = load_profile(sources);
-  EXPECT_EQ(loaded.profile.model, "[odd] ${name}");
+  EXPECT_EQ(loaded.profile.model.path, "[odd] ${name}");
   EXPECT_EQ(loaded.origin.at("model"), "--model");
 }
 
 TEST(Load, DefaultsFollowOtherKeys) {
   ProfileText files;
   const LoadedProfile fp32 = files.load("precision: fp32\n");
-  EXPECT_EQ(fp32.profile.base_precision, BasePrecision::kFp32);
+  EXPECT_EQ(fp32.profile.model.base_precision, BasePrecision::kFp32);
   EXPECT_EQ(fp32.origin.at("base_precision"), "follows precision");
-  EXPECT_EQ(files.load("precision: fp32\nbase_precision: bf16\n").profile.base_precision, BasePrecision::kBf16);
+  EXPECT_EQ(files.load("precision: fp32\nbase_precision: bf16\n").profile.model.base_precision, BasePrecision::kBf16);
   const Profile steps = files.load("max_steps: 10\n").profile;
-  EXPECT_FALSE(steps.num_epochs.has_value());
-  EXPECT_EQ(files.load("max_steps: 10\nnum_epochs: 2\n").profile.num_epochs, 2);
-  EXPECT_EQ(files.load("").profile.num_epochs, 3);
+  EXPECT_FALSE(steps.schedule.num_epochs.has_value());
+  EXPECT_EQ(files.load("max_steps: 10\nnum_epochs: 2\n").profile.schedule.num_epochs, 2);
+  EXPECT_EQ(files.load("").profile.schedule.num_epochs, 3);
 }
 
 TEST(Load, GivenKeysTellSilenceFromTheDefault) {

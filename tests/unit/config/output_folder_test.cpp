@@ -11,7 +11,7 @@ using testing_support::ProfileText;
 
 TEST(OutputFolder, KeysAreReplacedByTheirValues) {
   ProfileText files;
-  const auto folder = [&](const std::string& text) { return files.load(text).profile.output_dir; };
+  const auto folder = [&](const std::string& text) { return files.load(text).profile.run.output_dir; };
   EXPECT_EQ(folder("output_dir: \"runs/lr{learning_rate}-r{lora_r}\"\nlr: 2e-4\n"), "runs/lr0.0002-r16");
   EXPECT_EQ(folder("output_dir: \"{precision}/{packing}/{max_steps}\"\n"), "bf16/true/none");
   EXPECT_EQ(folder("output_dir: \"runs/{model}\"\nmodel: Qwen/Qwen3-4B\n"), "runs/Qwen-Qwen3-4B");
@@ -21,7 +21,7 @@ TEST(OutputFolder, KeysAreReplacedByTheirValues) {
 
 TEST(OutputFolder, SettingsCountInIt) {
   ProfileText files;
-  EXPECT_EQ(files.load("output_dir: \"r{lora_r}\"\n", {"lora_r=4"}).profile.output_dir, "r4");
+  EXPECT_EQ(files.load("output_dir: \"r{lora_r}\"\n", {"lora_r=4"}).profile.run.output_dir, "r4");
 }
 
 TEST(OutputFolder, UnknownKeysAndListsAreMistakes) {

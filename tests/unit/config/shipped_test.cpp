@@ -29,7 +29,7 @@ TEST(Shipped, AllLoadWithoutNotesAndOpenWithTheirCommand) {
     if (profile.name == "tiny_cpu") continue;  // the example itself
     // The data of the others stand for the user's: the command replaces all of them.
     EXPECT_NE(profile.summary.find(" --train-data "), std::string::npos) << profile.name;
-    const bool has_eval = !loaded.profile.eval_datasets.empty();
+    const bool has_eval = !loaded.profile.data.eval_datasets.empty();
     EXPECT_EQ(profile.summary.find(" --eval-data ") != std::string::npos, has_eval) << profile.name;
   }
 }
@@ -44,72 +44,72 @@ TEST(Shipped, YamlAndJsonTwinsAreOneProfile) {
 
 TEST(Shipped, A10g4bit) {
   const Profile p = shipped("a10g-4bit").profile;
-  EXPECT_EQ(p.base_precision, BasePrecision::kNf4);
-  EXPECT_EQ(p.micro_batch_size, 2);
-  EXPECT_EQ(p.gradient_accumulation_steps, 4);
-  EXPECT_FALSE(p.global_batch_size.has_value());
-  EXPECT_EQ(p.gradient_checkpointing, GradientCheckpointing::kFull);
-  EXPECT_EQ(p.optim, OptimizerKind::kAdamw8bit);
-  EXPECT_EQ(p.logging_steps, 1);
-  EXPECT_EQ(p.save_steps, (Cadence{Cadence::Kind::kSteps, 100}));
+  EXPECT_EQ(p.model.base_precision, BasePrecision::kNf4);
+  EXPECT_EQ(p.schedule.micro_batch_size, 2);
+  EXPECT_EQ(p.schedule.gradient_accumulation_steps, 4);
+  EXPECT_FALSE(p.schedule.global_batch_size.has_value());
+  EXPECT_EQ(p.run.gradient_checkpointing, GradientCheckpointing::kFull);
+  EXPECT_EQ(p.optimizer.kind, OptimizerKind::kAdamw8bit);
+  EXPECT_EQ(p.run.logging_steps, 1);
+  EXPECT_EQ(p.run.save_steps, (Cadence{Cadence::Kind::kSteps, 100}));
 }
 
 TEST(Shipped, H100) {
   const Profile p = shipped("h100").profile;
-  EXPECT_EQ(p.base_precision, BasePrecision::kBf16);
-  EXPECT_EQ(p.precision, Precision::kBf16);
-  EXPECT_TRUE(p.tf32);
-  EXPECT_EQ(p.micro_batch_size, 8);
-  EXPECT_EQ(p.gradient_accumulation_steps, 2);
-  EXPECT_EQ(p.gradient_checkpointing, GradientCheckpointing::kOff);
-  EXPECT_EQ(p.optim, OptimizerKind::kAdamwTorch);
-  EXPECT_EQ(p.dataloader_num_workers, 4);
-  EXPECT_TRUE(p.dataloader_pin_memory);
-  EXPECT_EQ(p.dataloader_prefetch_factor, 4);
-  EXPECT_EQ(p.logging_steps, 10);
-  EXPECT_EQ(p.save_steps, (Cadence{Cadence::Kind::kSteps, 500}));
+  EXPECT_EQ(p.model.base_precision, BasePrecision::kBf16);
+  EXPECT_EQ(p.model.precision, Precision::kBf16);
+  EXPECT_TRUE(p.run.tf32);
+  EXPECT_EQ(p.schedule.micro_batch_size, 8);
+  EXPECT_EQ(p.schedule.gradient_accumulation_steps, 2);
+  EXPECT_EQ(p.run.gradient_checkpointing, GradientCheckpointing::kOff);
+  EXPECT_EQ(p.optimizer.kind, OptimizerKind::kAdamwTorch);
+  EXPECT_EQ(p.data.dataloader_num_workers, 4);
+  EXPECT_TRUE(p.data.dataloader_pin_memory);
+  EXPECT_EQ(p.data.dataloader_prefetch_factor, 4);
+  EXPECT_EQ(p.run.logging_steps, 10);
+  EXPECT_EQ(p.run.save_steps, (Cadence{Cadence::Kind::kSteps, 500}));
   for (const char* key : {"dataloader_pin_memory", "optim", "save_steps"}) EXPECT_TRUE(p.is_given(key)) << key;
 }
 
 TEST(Shipped, H100Long) {
   const Profile p = shipped("h100-long").profile;
-  EXPECT_EQ(p.micro_batch_size, 4);
-  EXPECT_EQ(p.gradient_accumulation_steps, 2);
-  EXPECT_EQ(p.dataloader_num_workers, 4);
-  EXPECT_FALSE(p.stage_dir.empty());
-  EXPECT_EQ(p.cuda_graphs, CudaGraphs::kAuto);
+  EXPECT_EQ(p.schedule.micro_batch_size, 4);
+  EXPECT_EQ(p.schedule.gradient_accumulation_steps, 2);
+  EXPECT_EQ(p.data.dataloader_num_workers, 4);
+  EXPECT_FALSE(p.data.stage_dir.empty());
+  EXPECT_EQ(p.run.cuda_graphs, CudaGraphs::kAuto);
   EXPECT_TRUE(p.is_given("cuda_graphs"));
-  EXPECT_EQ(p.save_steps, (Cadence{Cadence::Kind::kSteps, 2000}));
+  EXPECT_EQ(p.run.save_steps, (Cadence{Cadence::Kind::kSteps, 2000}));
 }
 
 TEST(Shipped, FourH200) {
   const Profile p = shipped("4xh200-ddp").profile;
-  EXPECT_EQ(p.base_precision, BasePrecision::kInt8);
-  EXPECT_EQ(p.micro_batch_size, 16);
-  EXPECT_EQ(p.gradient_accumulation_steps, 2);
-  EXPECT_EQ(*p.micro_batch_size * *p.gradient_accumulation_steps * 4, 128);
-  EXPECT_EQ(p.num_epochs, 2);
-  EXPECT_EQ(p.learning_rate, 3e-4);
-  EXPECT_EQ(p.eval_steps, (Cadence{Cadence::Kind::kSteps, 500}));
-  EXPECT_EQ(p.eval_max_samples, 200);
+  EXPECT_EQ(p.model.base_precision, BasePrecision::kInt8);
+  EXPECT_EQ(p.schedule.micro_batch_size, 16);
+  EXPECT_EQ(p.schedule.gradient_accumulation_steps, 2);
+  EXPECT_EQ(*p.schedule.micro_batch_size * *p.schedule.gradient_accumulation_steps * 4, 128);
+  EXPECT_EQ(p.schedule.num_epochs, 2);
+  EXPECT_EQ(p.optimizer.learning_rate, 3e-4);
+  EXPECT_EQ(p.run.eval_steps, (Cadence{Cadence::Kind::kSteps, 500}));
+  EXPECT_EQ(p.data.eval_max_samples, 200);
 }
 
 TEST(Shipped, EightH100) {
   const Profile p = shipped("8xh100").profile;
-  EXPECT_EQ(p.model, "Qwen/Qwen3-4B");
-  EXPECT_EQ(p.base_precision, BasePrecision::kBf16);
-  EXPECT_EQ(p.precision, Precision::kBf16);
-  EXPECT_EQ(p.micro_batch_size, 16);
-  EXPECT_EQ(p.global_batch_size, 128);
-  EXPECT_EQ(p.gradient_checkpointing, GradientCheckpointing::kOff);
+  EXPECT_EQ(p.model.path, "Qwen/Qwen3-4B");
+  EXPECT_EQ(p.model.base_precision, BasePrecision::kBf16);
+  EXPECT_EQ(p.model.precision, Precision::kBf16);
+  EXPECT_EQ(p.schedule.micro_batch_size, 16);
+  EXPECT_EQ(p.schedule.global_batch_size, 128);
+  EXPECT_EQ(p.run.gradient_checkpointing, GradientCheckpointing::kOff);
 }
 
 TEST(Shipped, TinyCpuAsksForNothingUnbuilt) {
   const LoadedProfile loaded = shipped("tiny_cpu");
-  EXPECT_EQ(loaded.profile.device, Device::kCpu);
-  EXPECT_EQ(loaded.profile.precision, Precision::kFp32);
-  EXPECT_EQ(loaded.profile.base_precision, BasePrecision::kFp32);
-  EXPECT_LE(loaded.profile.max_steps.value_or(1000), 50);
+  EXPECT_EQ(loaded.profile.run.device, Device::kCpu);
+  EXPECT_EQ(loaded.profile.model.precision, Precision::kFp32);
+  EXPECT_EQ(loaded.profile.model.base_precision, BasePrecision::kFp32);
+  EXPECT_LE(loaded.profile.schedule.max_steps.value_or(1000), 50);
   EXPECT_TRUE(unbuilt_features(loaded.profile).empty());
 }
 

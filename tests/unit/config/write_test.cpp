@@ -64,23 +64,23 @@ TEST(Write, MembersSurviveTheRoundTrip) {
   files.environment["HOME"] = "h";
   const Profile first = files.load(kRich).profile;
   const Profile again = files.load_files({files.write("again.yaml", to_yaml(first))}).profile;
-  EXPECT_EQ(first.model, "/m/a: b h");
-  EXPECT_EQ(again.model, first.model);
-  EXPECT_EQ(again.datasets, first.datasets);
-  EXPECT_EQ(again.eval_datasets, first.eval_datasets);
-  EXPECT_EQ(again.lora_target_modules, first.lora_target_modules);
-  EXPECT_EQ(again.rank_pattern, first.rank_pattern);
-  EXPECT_EQ(again.alpha_pattern, first.alpha_pattern);
-  EXPECT_EQ(again.eval_steps, first.eval_steps);
-  EXPECT_EQ(again.save_interval, 9000);
-  EXPECT_EQ(again.max_time, 90);
-  EXPECT_EQ(again.learning_rate, 3.3e-5);
-  EXPECT_EQ(again.base_precision, BasePrecision::kFp32);
-  EXPECT_FALSE(again.num_epochs.has_value());
-  EXPECT_FALSE(again.global_batch_size.has_value());
-  EXPECT_EQ(again.add_tokens, first.add_tokens);
-  EXPECT_EQ(again.output_dir, "runs/12.5");
-  EXPECT_EQ(again.run_name, "on");
+  EXPECT_EQ(first.model.path, "/m/a: b h");
+  EXPECT_EQ(again.model.path, first.model.path);
+  EXPECT_EQ(again.data.datasets, first.data.datasets);
+  EXPECT_EQ(again.data.eval_datasets, first.data.eval_datasets);
+  EXPECT_EQ(again.adapter.lora_target_modules, first.adapter.lora_target_modules);
+  EXPECT_EQ(again.adapter.rank_pattern, first.adapter.rank_pattern);
+  EXPECT_EQ(again.adapter.alpha_pattern, first.adapter.alpha_pattern);
+  EXPECT_EQ(again.run.eval_steps, first.run.eval_steps);
+  EXPECT_EQ(again.run.save_interval, 9000);
+  EXPECT_EQ(again.schedule.max_time, 90);
+  EXPECT_EQ(again.optimizer.learning_rate, 3.3e-5);
+  EXPECT_EQ(again.model.base_precision, BasePrecision::kFp32);
+  EXPECT_FALSE(again.schedule.num_epochs.has_value());
+  EXPECT_FALSE(again.schedule.global_batch_size.has_value());
+  EXPECT_EQ(again.model.add_tokens, first.model.add_tokens);
+  EXPECT_EQ(again.run.output_dir, "runs/12.5");
+  EXPECT_EQ(again.run.run_name, "on");
 }
 
 TEST(Write, SilenceUnderAnInitAdapterStaysSilence) {
@@ -122,7 +122,7 @@ TEST(Write, HashesDifferWithAnyValue) {
   Profile a, b;
   EXPECT_EQ(profile_hash(a), profile_hash(b));
   EXPECT_EQ(profile_hash(a).size(), 32u);
-  b.seed = 43;
+  b.run.seed = 43;
   EXPECT_NE(profile_hash(a), profile_hash(b));
   b = a;
   b.given_keys = {"seed"};
@@ -131,11 +131,11 @@ TEST(Write, HashesDifferWithAnyValue) {
 
 TEST(Write, DifferencesSayWhatMayDifferOnResume) {
   Profile before, after;
-  before.num_epochs = 3;
-  after.num_epochs = 5;
-  after.logging_steps = 10;
-  after.learning_rate = 1e-3;
-  after.device = Device::kCpu;
+  before.schedule.num_epochs = 3;
+  after.schedule.num_epochs = 5;
+  after.run.logging_steps = 10;
+  after.optimizer.learning_rate = 1e-3;
+  after.run.device = Device::kCpu;
   const auto differences = diff_profiles(before, after);
   ASSERT_EQ(differences.size(), 4u);
   std::map<std::string, ProfileDifference> by_key;
@@ -151,8 +151,8 @@ TEST(Write, DifferencesSayWhatMayDifferOnResume) {
 TEST(Write, LimitsMayBeRaisedOnly) {
   const auto allowed = [](std::optional<std::int64_t> from, std::optional<std::int64_t> to) {
     Profile before, after;
-    before.max_steps = from;
-    after.max_steps = to;
+    before.schedule.max_steps = from;
+    after.schedule.max_steps = to;
     return diff_profiles(before, after).at(0).allowed_on_resume;
   };
   EXPECT_TRUE(allowed(100, 200));

@@ -372,12 +372,12 @@ TEST_F(PrepareData, CountsContentThatTheTemplateLeavesOut) {
 
 TEST_F(PrepareData, TakesItsOptionsFromTheProfile) {
   Profile profile;
-  profile.datasets = {dataset("t.jsonl", texts(2))};
-  profile.max_seq_len = 77;
-  profile.overlength = Overlength::kDrop;
-  profile.seed = 9;
+  profile.data.datasets = {dataset("t.jsonl", texts(2))};
+  profile.data.max_seq_len = 77;
+  profile.data.overlength = Overlength::kDrop;
+  profile.run.seed = 9;
   const DataOptions options = data_options(profile);
-  EXPECT_EQ(options.datasets, profile.datasets);
+  EXPECT_EQ(options.datasets, profile.data.datasets);
   EXPECT_EQ(options.max_seq_len, 77);
   EXPECT_EQ(options.overlength, Overlength::kDrop);
   EXPECT_EQ(options.seed, 9);

@@ -22,7 +22,7 @@ class Memory : public ::testing::Test {
     lora::LoraOptions options;
     options.all_linear = true;
     adapters.specs = lora::plan_adapters(options, files.config);
-    profile.global_batch_size = 64;
+    profile.schedule.global_batch_size = 64;
   }
 
   MemoryPlan plan(std::int64_t rows, model::Recompute mode) {
@@ -83,16 +83,16 @@ TEST_F(Memory, AutoTakesTheLeastRecomputationAndTheLargestMicroBatchThatFit) {
 }
 
 TEST_F(Memory, WhatIsGivenStays) {
-  profile.micro_batch_size = 4;
-  profile.gradient_checkpointing = GradientCheckpointing::kFull;
+  profile.schedule.micro_batch_size = 4;
+  profile.run.gradient_checkpointing = GradientCheckpointing::kFull;
   const RunSpec fitting = fit(130);
   EXPECT_EQ(fitting.micro_batch_size, 4);
   EXPECT_EQ(fitting.recompute.front(), model::Recompute::kFull);
 }
 
 TEST_F(Memory, ARefusalSaysHowMuchIsMissingWhatHoldsItAndWhatToSet) {
-  profile.micro_batch_size = 8;
-  profile.gradient_checkpointing = GradientCheckpointing::kOff;
+  profile.schedule.micro_batch_size = 8;
+  profile.run.gradient_checkpointing = GradientCheckpointing::kOff;
   const std::string text = refusal(40);
   EXPECT_NE(text.find("8 x 2048 tokens"), std::string::npos) << text;
   EXPECT_NE(text.find("are missing"), std::string::npos) << text;
@@ -102,7 +102,7 @@ TEST_F(Memory, ARefusalSaysHowMuchIsMissingWhatHoldsItAndWhatToSet) {
 }
 
 TEST_F(Memory, ARefusalOffersSmallerRowsOrSaysThatNothingHelps) {
-  profile.micro_batch_size = 8;
+  profile.schedule.micro_batch_size = 8;
   EXPECT_NE(refusal(18).find("micro_batch_size: "), std::string::npos) << refusal(18);
   EXPECT_NE(refusal(8).find("the weights alone leave no room"), std::string::npos) << refusal(8);
 }

@@ -16,7 +16,7 @@ class Decide : public ::testing::Test {
     lora::LoraOptions options;
     options.all_linear = true;
     adapters = lora::plan_adapters(options, config);
-    profile.global_batch_size = 12;
+    profile.schedule.global_batch_size = 12;
   }
 
   RunSpec on_cpu(std::int64_t memory_bytes, bool has_evaluation = false) const {
@@ -36,14 +36,14 @@ TEST_F(Decide, OnACpuTheLeastRecomputationThatFits) {
     const std::vector<model::Recompute> modes(shape.layers.size(), mode);
     return model::plan_activations(shape, {.max_tokens = 4096}, modes).bytes(2);
   };
-  profile.precision = Precision::kBf16;
+  profile.model.precision = Precision::kBf16;
   const std::int64_t off = bytes(model::Recompute::kOff), cheap = bytes(model::Recompute::kCheap);
   EXPECT_LT(cheap, off);
   EXPECT_EQ(on_cpu(off).recompute.front(), model::Recompute::kOff);
   EXPECT_EQ(on_cpu(off - 1).recompute.front(), model::Recompute::kCheap);
   EXPECT_EQ(on_cpu(1).recompute.front(), model::Recompute::kFull);
   EXPECT_EQ(on_cpu(1).recompute.size(), 28U);
-  profile.gradient_checkpointing = GradientCheckpointing::kOff;
+  profile.run.gradient_checkpointing = GradientCheckpointing::kOff;
   EXPECT_EQ(on_cpu(1).recompute.front(), model::Recompute::kOff);
 }
 
@@ -52,7 +52,7 @@ TEST_F(Decide, MicroBatchesDivideTheStepAndBuffersHoldEvaluationsToo) {
   EXPECT_EQ(plain.micro_batch_size, 4);  // 4096 tokens, and 12 is a multiple of 4
   EXPECT_EQ(plain.global_batch_size, 12);
   EXPECT_EQ(plain.max_tokens, 4 * 1024);
-  profile.eval_micro_batch_size = 9;
+  profile.schedule.eval_micro_batch_size = 9;
   EXPECT_EQ(on_cpu(1).max_tokens, 4 * 1024);
   EXPECT_EQ(on_cpu(1, true).max_tokens, 9 * 1024);
 }

@@ -15,14 +15,14 @@ using testing_support::TemporaryFolder;
 
 OutputRequest request_for(const std::filesystem::path& folder) {
   OutputRequest request;
-  request.profile.model = std::string("some-model");
-  request.profile.datasets.emplace_back().path = std::string("rows.jsonl");
-  request.profile.output_dir = folder.string();
+  request.profile.model.path = std::string("some-model");
+  request.profile.data.datasets.emplace_back().path = std::string("rows.jsonl");
+  request.profile.run.output_dir = folder.string();
   return request;
 }
 
 void put_run(const OutputRequest& request, std::int64_t step) {
-  const std::filesystem::path folder = request.profile.output_dir;
+  const std::filesystem::path folder = request.profile.run.output_dir;
   write_file_atomic(folder / "run.log", "");
   write_file_atomic(folder / "profile.yaml", to_yaml(request.profile));
   write_file_atomic(folder / "metrics.jsonl", "");
@@ -73,7 +73,7 @@ TEST(OutputFolder, ARunThatFinishedNoStepIsBegunAnew) {
   put_run(request, 0);
   write_file_atomic(folder / "metrics.jsonl",
                     "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"eval\", \"step\": 0}\n");
-  request.profile.learning_rate = 1e-3;  // nothing was trained with the old one
+  request.profile.optimizer.learning_rate = 1e-3;  // nothing was trained with the old one
   EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
   put_run(request, 3);
   write_file_atomic(folder / "checkpoint-3" / "optimizer.safetensors", "torn");
@@ -84,7 +84,7 @@ TEST(OutputFolder, AnotherLearningRateIsRefusedUnlessAllowed) {
   const TemporaryFolder folder;
   OutputRequest request = request_for(folder.path());
   put_run(request, 3);
-  request.profile.learning_rate = 1e-3;
+  request.profile.optimizer.learning_rate = 1e-3;
   try {
     prepare_output_folder(request);
     FAIL() << "accepted";
@@ -95,8 +95,8 @@ TEST(OutputFolder, AnotherLearningRateIsRefusedUnlessAllowed) {
   request.allow_changed = {"learning_rate"};
   EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
   request.allow_changed.clear();
-  request.profile.learning_rate = 2e-4;
-  request.profile.logging_steps = 7;
+  request.profile.optimizer.learning_rate = 2e-4;
+  request.profile.run.logging_steps = 7;
   EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
 }
 
@@ -127,7 +127,7 @@ TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
   std::filesystem::create_directory_symlink(folder / "model", folder / "link");
   const auto refuse = [&](const char* key, const std::string& path, bool overwrite) {
     OutputRequest request = request_for(folder.path());
-    (key == std::string("model") ? request.profile.model : request.profile.init_adapter) = path;
+    (key == std::string("model") ? request.profile.model.path : request.profile.adapter.init_adapter) = path;
     request.overwrite = overwrite;
     try {
       prepare_output_folder(request);
@@ -147,7 +147,7 @@ TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
   EXPECT_EQ(read_file(folder / "model" / "weights"), "mine");
   EXPECT_EQ(read_file(folder / "adapter" / "weights"), "mine");
   OutputRequest beside = request_for(folder / "run");
-  beside.profile.model = folder / "model";
+  beside.profile.model.path = folder / "model";
   EXPECT_NO_THROW(prepare_output_folder(beside));
 }
 
@@ -169,7 +169,7 @@ TEST(OutputFolder, AResultThatTheRunThereDidNotWriteIsKept) {
   put_run(request, 3);
   std::filesystem::create_directory(folder / "model");
   EXPECT_NO_THROW(prepare_output_folder(request));
-  request.profile.adapter = AdapterKind::kNone;
+  request.profile.adapter.kind = AdapterKind::kNone;
   request.overwrite = true;
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
 }
@@ -178,7 +178,7 @@ TEST(OutputFolder, ACheckpointToGoOnFromIsNotOverwritten) {
   const TemporaryFolder folder;
   OutputRequest request = request_for(folder.path());
   put_run(request, 3);
-  request.profile.resume_from_checkpoint = folder / "checkpoint-3";
+  request.profile.run.resume_from_checkpoint = folder / "checkpoint-3";
   request.overwrite = true;
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
   EXPECT_EQ(checkpoint::verify(folder / "checkpoint-3"), "");
@@ -192,12 +192,12 @@ TEST(OutputFolder, ACheckpointOfElsewhereIsComparedToo) {
   std::filesystem::create_directory(folder / "old");
   put_run(old, 3);
   OutputRequest request = request_for(folder / "new");
-  request.profile.resume_from_checkpoint = folder / "old" / "checkpoint-3";
+  request.profile.run.resume_from_checkpoint = folder / "old" / "checkpoint-3";
   EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
-  request.profile.lora_r = 7;
+  request.profile.adapter.lora_r = 7;
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
   std::filesystem::rename(folder / "old" / "checkpoint-3", folder / "moved");
-  request.profile.resume_from_checkpoint = folder / "moved";
+  request.profile.run.resume_from_checkpoint = folder / "moved";
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
   request.allow_changed = {"lora_r"};
   EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
@@ -206,17 +206,17 @@ TEST(OutputFolder, ACheckpointOfElsewhereIsComparedToo) {
 TEST(OutputFolder, AutoIsTheNumberThatTheRunFound) {
   const TemporaryFolder folder;
   OutputRequest resolved = request_for(folder.path());
-  resolved.profile.max_seq_len = 640;
-  resolved.profile.micro_batch_size = 4;
+  resolved.profile.data.max_seq_len = 640;
+  resolved.profile.schedule.micro_batch_size = 4;
   put_run(resolved, 3);
   const OutputRequest request = request_for(folder.path());
   const OutputDecision decision = prepare_output_folder(request);
-  EXPECT_EQ(decision.profile.max_seq_len, 640);
-  EXPECT_EQ(decision.profile.micro_batch_size, 4);
+  EXPECT_EQ(decision.profile.data.max_seq_len, 640);
+  EXPECT_EQ(decision.profile.schedule.micro_batch_size, 4);
   write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
   EXPECT_TRUE(prepare_output_folder(request).is_complete);
   OutputRequest other = request;
-  other.profile.max_seq_len = 512;
+  other.profile.data.max_seq_len = 512;
   EXPECT_THROW(prepare_output_folder(other), ConfigError);
 }
 
@@ -238,7 +238,7 @@ TEST(OutputFolder, ResumeNoneNeedsOverwrite) {
   const TemporaryFolder folder;
   OutputRequest request = request_for(folder.path());
   put_run(request, 3);
-  request.profile.resume_from_checkpoint = "none";
+  request.profile.run.resume_from_checkpoint = "none";
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
 }
 
@@ -248,7 +248,7 @@ TEST(OutputFolder, AFinishedRunIsComplete) {
   put_run(request, 3);
   write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
   EXPECT_TRUE(prepare_output_folder(request).is_complete);
-  request.profile.num_epochs = 9;
+  request.profile.schedule.num_epochs = 9;
   EXPECT_FALSE(prepare_output_folder(request).is_complete);
 }
 

@@ -110,10 +110,10 @@ TEST(Tuning, ACpuAndDeterministicRunsMeasureNothing) {
   Profile profile;
   EXPECT_EQ(start_tuning(profile, runtime::RunDevice{}, ""), nullptr);
   const runtime::RunDevice gpu{at::Device(at::kCUDA, 0), "NVIDIA H200", 132};
-  profile.deterministic = true;
+  profile.run.deterministic = true;
   EXPECT_EQ(start_tuning(profile, gpu, ""), nullptr);
-  profile.deterministic = false;
-  profile.tuning = Tuning::kOff;
+  profile.run.deterministic = false;
+  profile.run.tuning = Tuning::kOff;
   EXPECT_EQ(start_tuning(profile, gpu, ""), nullptr);
 }
 
