@@ -134,8 +134,8 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   run.spec = planner::decide(train::facts_of(run));
   plan_data(*bench, request);
   load_random_model(*bench, run.device);
-  run.tuning = tuning::start_tuning(run.profile(), run.device, "");
-  train::tune_spec(run, 0);
+  run.tuning = tuning::start_tuning(run.profile(), run.device, run.spec.algorithms);
+  train::tune_spec(run);
   train::allocate(run);
   train::rehearse(run);
   train::capture_steps(run);

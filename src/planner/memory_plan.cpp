@@ -111,7 +111,9 @@ MemoryPlan plan_memory(const MemoryCase& asked) {
   plan.parameters = model::Trainables::bytes(num_trained) +
                     optim::optimizer_for(asked.profile.optimizer.kind).state_bytes(num_trained);
   plan.activations = model::plan_activations(shape, options, modes).bytes(element_bytes);
-  plan.loss_head = model::LossHead(model::lm_head_of(asked.config, outer), {asked.max_tokens(), true}).bytes();
+  plan.loss_head = model::LossHead(model::lm_head_of(asked.config, outer),
+                                   {.max_rows = asked.max_tokens(), .has_weights = asked.has_token_weights})
+                       .bytes();
   plan.batches = runtime::BatchFeed::device_bytes(asked.max_tokens());
   // Steps that are recorded have temporary memory of their own beside that of steps computed as they come.
   const bool may_be_captured = asked.profile.run.cuda_graphs == CudaGraphs::kAuto;

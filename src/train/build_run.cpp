@@ -171,10 +171,11 @@ std::int64_t mean_supervised(Run& run) {
 
 }  // namespace
 
-void tune_spec(Run& run, std::int64_t chunk_rows) {
+void tune_spec(Run& run) {
   planner::RunSpec& spec = run.spec;
   const at::Tensor& head = run.model.weights->acquire_outer(model::Pass::kForward).head;
-  const std::optional<std::int64_t> kept = tuning::kept_loss_chunk(head, chunk_rows, spec.spare_bytes());
+  const std::optional<std::int64_t> kept =
+      tuning::kept_loss_chunk(head, spec.resume.loss_chunk_rows, spec.spare_bytes());
   if (kept) spec.loss_chunk_bytes = *kept;
   if (!run.tuning) return;
   try {
@@ -233,7 +234,7 @@ void allocate(Run& run) {
                                                 {profile.optimizer.adam_beta1, profile.optimizer.adam_beta2,
                                                  profile.optimizer.adam_epsilon, profile.optimizer.weight_decay},
                                                 profile.optimizer.max_grad_norm,
-                                                static_cast<std::uint64_t>(profile.run.seed),
+                                                spec.seed,
                                                 dropout_paths,
                                                 {},
                                                 false});
@@ -242,6 +243,7 @@ void allocate(Run& run) {
 planner::RunFacts facts_of(const Run& run) {
   planner::RunFacts facts{run.profile(), run.files.config, run.adapters.specs, run.data.max_seq_len,
                           !run.data.evals.empty()};
+  facts.has_token_weights = run.data.has_weights();
   facts.is_cuda = run.device.is_cuda();
   facts.memory_bytes = facts.is_cuda ? planner::memory_budget(run.device) : metrics::available_host_memory() / 2;
   facts.num_multiprocessors = run.device.num_multiprocessors;
@@ -268,7 +270,12 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   }
   run->startup.end_phase("data");
   throw_if_stop_requested();
-  run->spec = planner::decide(facts_of(*run));
+  planner::RunFacts facts = facts_of(*run);
+  if (found) {
+    const checkpoint::TrainState& old = found->state;
+    facts.resume = {checkpoint->string(), old.step, old.loss_chunk_rows, old.tuning};
+  }
+  run->spec = planner::decide(facts);
   if (run->device.is_cuda()) {
     log_info("GPU memory planned: " + format_bytes(static_cast<double>(run->spec.memory.total())) + " (" +
              run->spec.memory.describe() + ")");
@@ -286,8 +293,8 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   run->model = runtime::load_model(profile, run->device, run->files, run->adapters, train_all, run->data.max_seq_len);
   check_stop_token_row(*run);
   run->startup.end_phase("weights");
-  run->tuning = tuning::start_tuning(profile, run->device, found ? found->state.tuning : "");
-  tune_spec(*run, found ? found->state.loss_chunk_rows : 0);
+  run->tuning = tuning::start_tuning(profile, run->device, run->spec.algorithms);
+  tune_spec(*run);
   if (run->tuning) run->startup.end_phase("tuning");
   allocate(*run);
   run->schedule = schedule_options(profile, *run);

@@ -35,7 +35,7 @@ run_folder::OutputRequest output_request(const TrainRequest& request) {
 void finish_tuning(Run& run) {
   if (!run.tuning) return;
   run.tuning->finish();
-  run.state.tuning = run.tuning->text();
+  run.spec.algorithms = run.state.tuning = run.tuning->text();
 }
 
 metrics::Ledger summary_ledger(const data::Ledger& ledger) {

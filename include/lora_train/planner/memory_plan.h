@@ -37,6 +37,7 @@ struct MemoryCase {
   std::int64_t max_seq_len = 0, rows = 1;  ///< of a micro-batch
   model::Recompute recompute = model::Recompute::kOff;
   int num_multiprocessors = 0;  ///< of the GPU: deterministic attention takes memory for each
+  bool has_token_weights = false;
 
   std::int64_t max_tokens() const { return max_seq_len * rows; }
 };

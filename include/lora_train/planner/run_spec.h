@@ -11,13 +11,23 @@
 
 namespace lora_train::planner {
 
+/// Where a run goes on, and what the checkpoint there has settled.
+struct ResumePoint {
+  std::string checkpoint;            ///< folder; empty: a new run
+  std::int64_t step = 0;             ///< the last one that is done
+  std::int64_t loss_chunk_rows = 0;  ///< 0: not known
+  std::string algorithms;            ///< RunSpec::algorithms
+  bool operator==(const ResumePoint&) const = default;
+};
+
 /// What decides: the profile, the model, and what was found out about data and device.
 struct RunFacts {
   const Profile& profile;
   const model::ModelConfig& config;
   const std::vector<model::AdapterSpec>& adapters;
   std::int64_t max_seq_len = 0;
-  bool has_evaluation = false;
+  bool has_evaluation = false, has_token_weights = false;
+  ResumePoint resume{};
   bool is_cuda = false;
   std::int64_t memory_bytes = 0;  ///< GPU: what the whole run may take; CPU: what activations may take
   int num_multiprocessors = 0;    ///< of a GPU
@@ -33,6 +43,9 @@ struct RunSpec {
   kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
   kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< of layers with a sliding window
   std::int64_t loss_chunk_bytes = model::LossHeadOptions{}.chunk_bytes;
+  std::string algorithms;  ///< chosen by measuring (tuning/tuning.h), as JSON; empty: none
+  std::uint64_t seed = 0;
+  ResumePoint resume{};
   std::int64_t memory_bytes = 0;  ///< RunFacts::memory_bytes
   MemoryPlan memory;              ///< of a GPU; zeros on a CPU
 

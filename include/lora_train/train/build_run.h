@@ -14,8 +14,8 @@ namespace lora_train::train {
 planner::RunFacts facts_of(const Run& run);
 
 /// If run.tuning is set, measures what run.spec leaves open: the attention backends and the rows of a loss chunk. Call it after
-/// weights are loaded and before buffers are allocated. chunk_rows: those of the checkpoint when resuming, else 0.
-void tune_spec(Run& run, std::int64_t chunk_rows);
+/// weights are loaded and before buffers are allocated.
+void tune_spec(Run& run);
 
 /// Allocates what run.spec describes: buffers, feed and scalars, and the context of a step. Model, plan and training data must
 /// be ready.

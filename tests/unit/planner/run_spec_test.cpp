@@ -67,12 +67,33 @@ TEST_F(Decide, AGpuThatIsTooSmallIsRefusedWithWhatToSet) {
   EXPECT_EQ(decide(facts).spare_bytes(), facts.memory_bytes - decide(facts).memory.total());
 }
 
+TEST_F(Decide, AResumedRunKeepsWhatItsCheckpointSettled) {
+  RunFacts facts{profile, config, adapters, 1024};
+  facts.resume = {"runs/a/checkpoint-7", 7, 96, "kept"};
+  const RunSpec spec = decide(facts);
+  EXPECT_EQ(spec.resume, facts.resume);
+  EXPECT_EQ(spec.algorithms, "kept");
+  EXPECT_EQ(spec.seed, 42U);
+}
+
+TEST_F(Decide, TokenWeightsCountInTheMemoryOfTheLossHead) {
+  RunFacts facts{profile, config, adapters, 1024};
+  facts.is_cuda = true;
+  facts.memory_bytes = std::int64_t{64} << 30;
+  const std::int64_t plain = decide(facts).memory.loss_head;
+  facts.has_token_weights = true;
+  EXPECT_GT(decide(facts).memory.loss_head, plain);
+}
+
 TEST_F(Decide, TheSameFactsGiveTheSameSpecAndItSurvivesTheWire) {
   RunSpec spec = on_cpu(1 << 30, true);
   EXPECT_EQ(spec, on_cpu(1 << 30, true));
   spec.attention = kernels::AttentionBackend::kCudnn;
   spec.loss_chunk_bytes = 12345;
   spec.memory.attention = 77;
+  spec.algorithms = R"({"gemm":[1,2]})";
+  spec.seed = 0xFFFF'FFFF'FFFF'FFFF;
+  spec.resume = {"runs/a/checkpoint-7", 7, 96, R"({"gemm":[3]})"};
   EXPECT_EQ(parse_run_spec(to_json(spec)), spec);
   EXPECT_THROW(parse_run_spec("{}"), FormatError);
 }
