@@ -108,7 +108,7 @@ BenchResult count(const BenchRequest& request, const BenchRun* like) {
   count_step(*bench, 1);
   const data::StepPlan plan = run.plan->step(1);
   const StepSizes sizes = sizes_of(run, plan);
-  const auto element_bytes = static_cast<int>(c10::elementSize(runtime::compute_dtype(run.profile())));
+  const auto element_bytes = static_cast<int>(c10::elementSize(runtime::compute_dtype(run.profile().model.precision)));
   const RequiredFlops required = required_flops(run.files.config, run.adapters.specs, sizes);
   BenchResult result;
   result.shape = request.shape;
@@ -214,7 +214,8 @@ double seconds_of(const runtime::RunDevice& device, const Body& body) {
 /// FLOPs per second of plain products of the model's linears, forward and input gradient, weighted as a step has them.
 double measure_gemm_rate(const train::Run& run) {
   const std::int64_t tokens = run.spec.micro_batch_size * run.data.max_seq_len;
-  const auto options = at::TensorOptions(runtime::compute_dtype(run.profile())).device(run.device.device);
+  const auto options =
+      at::TensorOptions(runtime::compute_dtype(run.profile().model.precision)).device(run.device.device);
   double flops = 0, seconds = 0;
   for (const model::BlockShape& block : run.model.decoder->shape.layers.front().blocks) {
     for (const model::ProjectionShape& projection : block.projections) {

@@ -129,12 +129,12 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   auto bench = std::make_unique<BenchRun>(request);
   train::Run& run = bench->run;
   start(*bench, request);
-  run.device = runtime::start_device(run.profile(), run.files.config);
+  run.device = runtime::start_device(run.profile().run, run.files.config);
   run.max_steps_in_flight = run.device.is_cuda() ? train::kMaxStepsInFlight : 0;
   run.spec = planner::decide(train::facts_of(run));
   plan_data(*bench, request);
   load_random_model(*bench, run.device);
-  run.tuning = tuning::start_tuning(run.profile(), run.device, run.spec.algorithms);
+  run.tuning = tuning::start_tuning(run.profile().run, run.device, run.spec.algorithms);
   train::tune_spec(run);
   train::allocate(run);
   train::rehearse(run);

@@ -34,43 +34,42 @@ void check_required(const Check& check, const ProfileSources& sources) {
 }
 
 void check_batch(const Check& check) {
-  const Profile& profile = check.profile;
-  if (profile.schedule.micro_batch_size && profile.schedule.global_batch_size &&
-      *profile.schedule.global_batch_size % *profile.schedule.micro_batch_size != 0) {
+  const ScheduleSection& schedule = check.profile.schedule;
+  if (schedule.micro_batch_size && schedule.global_batch_size &&
+      *schedule.global_batch_size % *schedule.micro_batch_size != 0) {
     const std::string key = check.is_given("micro_batch_size") ? "micro_batch_size" : "global_batch_size";
-    check.mistake(key, "global_batch_size " + std::to_string(*profile.schedule.global_batch_size) +
-                           " is no multiple of micro_batch_size " + std::to_string(*profile.schedule.micro_batch_size) +
+    check.mistake(key, "global_batch_size " + std::to_string(*schedule.global_batch_size) +
+                           " is no multiple of micro_batch_size " + std::to_string(*schedule.micro_batch_size) +
                            ". Expected micro_batch_size times ranks times forward passes per step.");
   }
-  if (!profile.schedule.global_batch_size && !profile.schedule.gradient_accumulation_steps) {
+  if (!schedule.global_batch_size && !schedule.gradient_accumulation_steps) {
     check.mistake("global_batch_size", "has no value, nor has gradient_accumulation_steps. Give one of them.");
   }
-  if (!profile.schedule.num_epochs && !profile.schedule.max_steps) {
+  if (!schedule.num_epochs && !schedule.max_steps) {
     check.mistake("num_epochs", "has no value, nor has max_steps. Give at least one of them.");
   }
 }
 
 void check_schedule(const Check& check) {
-  const Profile& profile = check.profile;
-  if (profile.schedule.lr_scaling != LrScaling::kNone && !profile.schedule.lr_base_batch) {
+  const ScheduleSection& schedule = check.profile.schedule;
+  if (schedule.lr_scaling != LrScaling::kNone && !schedule.lr_base_batch) {
     check.mistake("lr_scaling", "needs lr_base_batch, the rows per step for which learning_rate was chosen.");
   }
-  if (profile.schedule.lr_scaling == LrScaling::kNone && profile.schedule.lr_base_batch) {
+  if (schedule.lr_scaling == LrScaling::kNone && schedule.lr_base_batch) {
     check.warn("lr_base_batch", "does nothing without lr_scaling: sqrt or linear.");
   }
-  const bool has_warmup = (check.is_given("warmup_ratio") && profile.schedule.warmup_ratio > 0) ||
-                          (check.is_given("warmup_steps") && profile.schedule.warmup_steps.value_or(0) > 0);
-  if (profile.schedule.lr_scheduler_type == SchedulerKind::kConstant && has_warmup) {
+  const bool has_warmup = (check.is_given("warmup_ratio") && schedule.warmup_ratio > 0) ||
+                          (check.is_given("warmup_steps") && schedule.warmup_steps.value_or(0) > 0);
+  if (schedule.lr_scheduler_type == SchedulerKind::kConstant && has_warmup) {
     check.warn(check.is_given("warmup_steps") ? "warmup_steps" : "warmup_ratio",
                "does nothing with lr_scheduler_type: constant. Use constant_with_warmup.");
   }
-  if (profile.schedule.lr_scheduler_type != SchedulerKind::kCosineWithMinLr &&
-      profile.schedule.min_lr_ratio != Profile{}.schedule.min_lr_ratio) {
-    check.warn("min_lr_ratio", "does nothing with lr_scheduler_type: " + to_string(profile.schedule.lr_scheduler_type) +
+  if (schedule.lr_scheduler_type != SchedulerKind::kCosineWithMinLr &&
+      schedule.min_lr_ratio != ScheduleSection{}.min_lr_ratio) {
+    check.warn("min_lr_ratio", "does nothing with lr_scheduler_type: " + to_string(schedule.lr_scheduler_type) +
                                    ". Use cosine_with_min_lr.");
   }
-  if (profile.schedule.warmup_steps && profile.schedule.max_steps &&
-      *profile.schedule.warmup_steps > *profile.schedule.max_steps) {
+  if (schedule.warmup_steps && schedule.max_steps && *schedule.warmup_steps > *schedule.max_steps) {
     check.warn("warmup_steps", "is larger than max_steps: the learning rate never reaches its peak.");
   }
 }
@@ -99,20 +98,20 @@ void check_adapter(const Check& check) {
 }
 
 void check_evaluation(const Check& check) {
-  const Profile& profile = check.profile;
-  const bool has_eval = !profile.data.eval_datasets.empty() || profile.data.val_set_size > 0;
-  if (profile.run.load_best_model_at_end && !has_eval) {
+  const DataSection& data = check.profile.data;
+  const RunSection& run = check.profile.run;
+  const bool has_eval = !data.eval_datasets.empty() || data.val_set_size > 0;
+  if (run.load_best_model_at_end && !has_eval) {
     check.mistake("load_best_model_at_end", "needs evaluation data. Give eval_datasets or val_set_size.");
   }
-  if (profile.run.early_stopping_patience && !has_eval) {
+  if (run.early_stopping_patience && !has_eval) {
     check.mistake("early_stopping_patience", "needs evaluation data. Give eval_datasets or val_set_size.");
   }
-  if (profile.data.val_set_size >= 1 &&
-      profile.data.val_set_size != static_cast<double>(static_cast<long long>(profile.data.val_set_size))) {
+  if (data.val_set_size >= 1 && data.val_set_size != static_cast<double>(static_cast<long long>(data.val_set_size))) {
     check.mistake("val_set_size", "from 1 on it is a number of documents. Expected an integer, or a share below 1.");
   }
   std::set<std::string> names;
-  for (const auto& spec : profile.data.eval_datasets) {
+  for (const auto& spec : data.eval_datasets) {
     if (!spec.name.empty() && !names.insert(spec.name).second) {
       check.mistake("eval_datasets", "two data sets are named \"" + spec.name + "\". Names tell their figures apart.");
     }

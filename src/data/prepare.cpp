@@ -36,8 +36,8 @@ std::filesystem::path user_cache_folder() {
   return home == nullptr ? std::filesystem::path() : std::filesystem::path(home) / ".cache" / "lora-train" / "tokens";
 }
 
-std::size_t num_threads(const DataOptions& options) {
-  return options.num_threads > 0 ? options.num_threads : std::max(1U, std::thread::hardware_concurrency());
+std::size_t num_threads(const DataContext& context) {
+  return context.num_threads > 0 ? context.num_threads : std::max(1U, std::thread::hardware_concurrency());
 }
 
 std::string evaluation_data(const std::string& name) { return "evaluation data \"" + name + "\""; }
@@ -75,43 +75,41 @@ void refuse_empty(const DocumentStore& store, const Ledger& ledger, const std::s
 // What happens to all sets of a run, one step after the other.
 class Preparation {
  public:
-  Preparation(const DataOptions& options, const tokenizer::Tokenizer* tokenizer,
-              const tokenizer::ChatTemplate* chat_template, const DataLimits& limits)
-      : options_(options), limits_(limits), tokenizer_(tokenizer), chat_template_(chat_template) {}
+  Preparation(const DataSection& section, const DataContext& context) : section_(section), context_(context) {}
 
   void load_train() {
     std::set<std::string> descriptions;
-    for (std::size_t i = 0; i < options_.datasets.size(); ++i) {
+    for (std::size_t i = 0; i < section_.datasets.size(); ++i) {
       const auto loaded =
-          load(options_.datasets[i], "datasets[" + std::to_string(i) + "]", std::nullopt, data_.train, data_.ledger);
-      descriptions.insert(describe_loss(loaded.type, options_.loss_on));
+          load(section_.datasets[i], "datasets[" + std::to_string(i) + "]", std::nullopt, data_.train, data_.ledger);
+      descriptions.insert(describe_loss(loaded.type, section_.loss_on));
       has_chats_ = has_chats_ || is_chat(loaded.type);
       identity_ += loaded.fingerprint;
     }
-    refuse_all_masked(data_.train, tokenizer_, options_.loss_on, kTrainingData);
+    refuse_all_masked(data_.train, context_.tokenizer, section_.loss_on, kTrainingData);
     data_.loss_description = join({descriptions.begin(), descriptions.end()}, "; ");
   }
 
   void load_evals() {
-    for (std::size_t i = 0; i < options_.eval_datasets.size(); ++i) {
-      const DatasetSpec& spec = options_.eval_datasets[i];
+    for (std::size_t i = 0; i < section_.eval_datasets.size(); ++i) {
+      const DatasetSpec& spec = section_.eval_datasets[i];
       NamedStore set;
       set.name = unique_name(spec.name.empty() ? dataset_name(spec.path) : spec.name);
       const auto loaded =
-          load(spec, "eval_datasets[" + std::to_string(i) + "]", options_.eval_max_samples, set.store, set.ledger);
+          load(spec, "eval_datasets[" + std::to_string(i) + "]", section_.eval_max_samples, set.store, set.ledger);
       if (data_.loss_description.empty()) {
-        data_.loss_description = describe_loss(loaded.type, options_.loss_on);
+        data_.loss_description = describe_loss(loaded.type, section_.loss_on);
       }
-      refuse_all_masked(set.store, tokenizer_, options_.loss_on, evaluation_data(set.name));
+      refuse_all_masked(set.store, context_.tokenizer, section_.loss_on, evaluation_data(set.name));
       data_.evals.push_back(std::move(set));
     }
   }
 
   void decide_length() {
     const LengthStatistics lengths = measure();
-    data_.max_seq_len_is_auto = !options_.max_seq_len;
+    data_.max_seq_len_is_auto = !section_.max_seq_len;
     data_.max_seq_len =
-        options_.max_seq_len ? *options_.max_seq_len : automatic_max_seq_len(lengths, limits_.max_position_embeddings);
+        section_.max_seq_len ? *section_.max_seq_len : automatic_max_seq_len(lengths, context_.max_position_embeddings);
     if (data_.max_seq_len_is_auto) {
       for (const std::string& line : length_choices(data_.train, data_.train_lengths)) {
         log_info(line);
@@ -124,9 +122,9 @@ class Preparation {
                   "the 99th percentile (" +
                   std::to_string(lengths.percentile_99) + " tokens), at least 2048");
     }
-    if (limits_.max_position_embeddings > 0 && data_.max_seq_len > limits_.max_position_embeddings) {
+    if (context_.max_position_embeddings > 0 && data_.max_seq_len > context_.max_position_embeddings) {
       log_warning("max_seq_len: " + std::to_string(data_.max_seq_len) + " is more than the model's " +
-                  std::to_string(limits_.max_position_embeddings) + " positions (max_position_embeddings)");
+                  std::to_string(context_.max_position_embeddings) + " positions (max_position_embeddings)");
     }
   }
 
@@ -140,16 +138,16 @@ class Preparation {
   }
 
   void split_validation() {
-    if (options_.val_set_size <= 0) {
+    if (section_.val_set_size <= 0) {
       return;
     }
     const Split split =
-        split_rows(data_.train.size(), options_.val_set_size, static_cast<std::uint64_t>(options_.seed));
+        split_rows(data_.train.size(), section_.val_set_size, static_cast<std::uint64_t>(context_.seed));
     NamedStore held_out;
     held_out.name = unique_name("validation");
     auto chosen = split.held_out;
-    if (options_.eval_max_samples && static_cast<std::size_t>(*options_.eval_max_samples) < chosen.size()) {
-      chosen.resize(static_cast<std::size_t>(*options_.eval_max_samples));
+    if (section_.eval_max_samples && static_cast<std::size_t>(*section_.eval_max_samples) < chosen.size()) {
+      chosen.resize(static_cast<std::size_t>(*section_.eval_max_samples));
     }
     held_out.store = data_.train.subset(chosen);
     held_out.ledger.total = held_out.ledger.kept = static_cast<std::int64_t>(chosen.size());
@@ -180,7 +178,7 @@ class Preparation {
     if (!has_chats_) {
       return;
     }
-    const StopTokenAudit audit = audit_stop_token(*tokenizer_, *chat_template_, data_.train);
+    const StopTokenAudit audit = audit_stop_token(*context_.tokenizer, *context_.chat_template, data_.train);
     data_.stop_token_id = audit.id;
     for (const std::string& warning : audit.warnings) {
       log_warning(warning);
@@ -193,7 +191,7 @@ class Preparation {
       for (end = begin; end < data_.train.size() && data_.train.table(end) == table;) {
         ++end;
       }
-      data_.train_ranges.push_back({begin, end, options_.datasets[table].weight});
+      data_.train_ranges.push_back({begin, end, section_.datasets[table].weight});
     }
   }
 
@@ -212,12 +210,13 @@ class Preparation {
  private:
   LoadedDataset load(const DatasetSpec& spec, const std::string& key, std::optional<std::int64_t> max_rows,
                      DocumentStore& store, Ledger& ledger) const {
-    LoadedDataset loaded = load_dataset(spec, key,
-                                        {{tokenizer_, chat_template_, options_.loss_on, limits_.vocab_size},
-                                         options_.on_bad_row,
-                                         max_rows,
-                                         num_threads(options_)},
-                                        cache_);
+    LoadedDataset loaded =
+        load_dataset(spec, key,
+                     {{context_.tokenizer, context_.chat_template, section_.loss_on, context_.vocab_size},
+                      section_.on_bad_row,
+                      max_rows,
+                      num_threads(context_)},
+                     cache_);
     store.add(loaded.table, loaded.files);
     ledger.add(loaded.ledger);
     return loaded;
@@ -238,10 +237,10 @@ class Preparation {
   }
 
   void apply_policy_to(DocumentStore& store, Ledger& ledger, const std::string& what) const {
-    store = apply_length_policy(std::move(store), data_.max_seq_len, options_.overlength, ledger, what);
+    store = apply_length_policy(std::move(store), data_.max_seq_len, section_.overlength, ledger, what);
     log_ledger(ledger, what);
     refuse_empty(store, ledger, what);
-    ledger.check_drop_fraction(options_.max_drop_fraction, what);
+    ledger.check_drop_fraction(section_.max_drop_fraction, what);
   }
 
   std::string unique_name(const std::string& wanted) const {
@@ -258,26 +257,27 @@ class Preparation {
 
   std::string fingerprint() const {
     std::string parts = identity_;
-    for (const DatasetSpec& spec : options_.datasets) {
+    for (const DatasetSpec& spec : section_.datasets) {
       parts += "|" + to_string(spec.type);
       for (const auto& [ours, theirs] : spec.field_map) {
         parts += "," + ours + "=" + theirs;
       }
     }
-    parts += "|" + to_string(options_.loss_on) + "|" + to_string(options_.overlength) + "|" +
-             to_string(options_.on_bad_row) + "|" + std::to_string(data_.max_seq_len) + "|" +
-             std::to_string(options_.val_set_size) +
-             (options_.val_set_size > 0 ? "|" + std::to_string(options_.seed) : "") + "|" +
-             (tokenizer_ == nullptr ? "" : tokenizer_->fingerprint()) + "|" +
-             (chat_template_ == nullptr ? "" : chat_template_->fingerprint() + date_of(*chat_template_));
+    parts +=
+        "|" + to_string(section_.loss_on) + "|" + to_string(section_.overlength) + "|" +
+        to_string(section_.on_bad_row) + "|" + std::to_string(data_.max_seq_len) + "|" +
+        std::to_string(section_.val_set_size) + (section_.val_set_size > 0 ? "|" + std::to_string(context_.seed) : "") +
+        "|" + (context_.tokenizer == nullptr ? "" : context_.tokenizer->fingerprint()) + "|" +
+        (context_.chat_template == nullptr ? ""
+                                           : context_.chat_template->fingerprint() + date_of(*context_.chat_template));
     return hash128_hex(parts);
   }
 
   void log_length() const {
     PlanOptions plan;
     plan.max_seq_len = data_.max_seq_len;
-    plan.packing = options_.packing;
-    plan.seed = static_cast<std::uint64_t>(options_.seed);
+    plan.packing = section_.packing;
+    plan.seed = static_cast<std::uint64_t>(context_.seed);
     const auto num_rows = plan_rows(data_.train, plan, 0).size();
     const double filled = static_cast<double>(data_.train.total_tokens()) /
                           (static_cast<double>(num_rows) * static_cast<double>(data_.max_seq_len));
@@ -288,16 +288,14 @@ class Preparation {
                   "%.1f%% of the rows' room empty, on which nothing is computed",
                   static_cast<long long>(data_.max_seq_len), data_.max_seq_len_is_auto ? ", chosen" : "",
                   static_cast<long long>(all.percentile_50), static_cast<long long>(all.percentile_99),
-                  static_cast<long long>(all.longest), options_.packing ? "packing" : "no packing",
+                  static_cast<long long>(all.longest), section_.packing ? "packing" : "no packing",
                   100.0 * (1.0 - filled));
     log_info(line);
   }
 
-  const DataOptions& options_;
-  const TokenCache cache_{options_.cache_folder, options_.stage_folder};
-  const DataLimits& limits_;
-  const tokenizer::Tokenizer* tokenizer_;
-  const tokenizer::ChatTemplate* chat_template_;
+  const DataSection& section_;
+  const DataContext& context_;
+  const TokenCache cache_{context_.cache_folder, section_.stage_dir};
   PreparedData data_;
   std::string identity_;
   bool has_chats_ = false;
@@ -310,32 +308,18 @@ bool PreparedData::has_weights() const {
          std::any_of(evals.begin(), evals.end(), [](const NamedStore& set) { return set.store.has_weights(); });
 }
 
-DataOptions data_options(const Profile& profile) {
-  return {.datasets = profile.data.datasets,
-          .eval_datasets = profile.data.eval_datasets,
-          .val_set_size = profile.data.val_set_size,
-          .loss_on = profile.data.loss_on,
-          .max_seq_len = profile.data.max_seq_len,
-          .overlength = profile.data.overlength,
-          .packing = profile.data.packing,
-          .on_bad_row = profile.data.on_bad_row,
-          .max_drop_fraction = profile.data.max_drop_fraction,
-          .eval_max_samples = profile.data.eval_max_samples,
-          .seed = profile.run.seed,
-          .cache_folder = profile.data.dataset_prepared_path.empty()
-                              ? user_cache_folder()
-                              : std::filesystem::path(profile.data.dataset_prepared_path),
-          .stage_folder = profile.data.stage_dir};
+std::filesystem::path token_cache_folder(const DataSection& section) {
+  return section.dataset_prepared_path.empty() ? user_cache_folder()
+                                               : std::filesystem::path(section.dataset_prepared_path);
 }
 
-PreparedData prepare_data(const DataOptions& options, const tokenizer::Tokenizer* tokenizer,
-                          const tokenizer::ChatTemplate* chat_template, const DataLimits& limits, bool need_train) {
-  Preparation preparation(options, tokenizer, chat_template, limits);
-  const bool reads_train = need_train || options.val_set_size > 0;
-  if (reads_train && options.datasets.empty()) {
+PreparedData prepare_data(const DataSection& section, const DataContext& context, bool need_train) {
+  Preparation preparation(section, context);
+  const bool reads_train = need_train || section.val_set_size > 0;
+  if (reads_train && section.datasets.empty()) {
     throw ConfigError("datasets", "no dataset to train on; give datasets: [{path: train.jsonl}]");
   }
-  if (!need_train && options.eval_datasets.empty() && options.val_set_size <= 0) {
+  if (!need_train && section.eval_datasets.empty() && section.val_set_size <= 0) {
     throw ConfigError("eval_datasets",
                       "no data to evaluate on; give eval_datasets: [{path: val.jsonl}] or val_set_size");
   }

@@ -80,10 +80,10 @@ KernelCheck run_case(const Place& place, const Case& c) {
 /// fp32 products are of full precision here: TF32 would hide errors.
 at::Device start(const DoctorRequest& request) {
   if (!request.use_cuda) return at::kCPU;
-  Profile profile;
-  profile.run.device = Device::kCuda;
-  profile.run.tf32 = false;
-  return runtime::start_device(profile, {}).device;
+  RunSection section;
+  section.device = Device::kCuda;
+  section.tf32 = false;
+  return runtime::start_device(section, {}).device;
 }
 
 }  // namespace

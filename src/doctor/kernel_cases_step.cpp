@@ -51,7 +51,7 @@ void add_loss_sum(const Place& place, std::int64_t N, std::vector<Case>& cases) 
 
 /// Gradient norm with clipping, and AdamW after it.
 void add_optimizer(const Place& place, std::int64_t P, std::vector<Case>& cases) {
-  const optim::AdamWOptions options;
+  const optim::AdamWOptions options = optim::adamw_options({});
   const auto first = optim::first_scalars(/*step=*/3, /*loss_denominator=*/5, /*learning_rate=*/1e-2, options);
   at::Tensor scalars = at::zeros({optim::kNumStepScalars}, at::kDouble);
   for (std::size_t i = 0; i < first.size(); ++i) scalars[static_cast<std::int64_t>(i)] = first[i];

@@ -14,12 +14,12 @@ InferenceModel load_for_inference(const Profile& asked, const std::filesystem::p
     profile.adapter.init_adapter = adapter.string();
   }
   InferenceModel loaded;
-  loaded.device = runtime::start_device(profile, files.config);
+  loaded.device = runtime::start_device(profile.run, files.config);
   loaded.model = runtime::load_model(profile, loaded.device, files, adapters, false, max_seq_len);
   return loaded;
 }
 
-std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, const Profile& profile) {
+std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, AttnImplementation attention) {
   constexpr std::int64_t kSequencesOnGpu = 64;
   generate::GeneratorLimits limits;
   if (model.device.is_cuda()) {
@@ -27,7 +27,7 @@ std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model,
     limits.cache_bytes = runtime::device_room(model.device).free / 2;
   }
   return std::make_unique<generate::Generator>(model.model.decoder->config, model.model.decoder->shape,
-                                               *model.model.weights, limits, runtime::attention_backend(profile));
+                                               *model.model.weights, limits, runtime::attention_backend(attention));
 }
 
 }  // namespace lora_train::evaluate

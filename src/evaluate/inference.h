@@ -20,6 +20,6 @@ InferenceModel load_for_inference(const Profile& profile, const std::filesystem:
                                   std::int64_t max_seq_len);
 
 /// Works on the model's weights, which must outlive it; how many sequences at a time follows from the device's memory.
-std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, const Profile& profile);
+std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, AttnImplementation attention);
 
 }  // namespace lora_train::evaluate

@@ -23,15 +23,14 @@ struct EvalData {
   std::int64_t longest = 0;                      ///< with what is generated
 };
 
-EvalData load_choices(const Profile& profile, const runtime::ModelFiles& files) {
-  if (profile.data.eval_datasets.empty()) {
+EvalData load_choices(const DataSection& section, const runtime::ModelFiles& files) {
+  if (section.eval_datasets.empty()) {
     throw ConfigError("eval_datasets", "is empty; --choices needs rows with choices, not a part of the training rows");
   }
   if (files.tokenizer == nullptr) throw FormatError("--choices", "needs a tokenizer, and the model folder has none");
   EvalData data;
-  data.choices =
-      data::read_choice_sets(data::data_options(profile), {files.tokenizer.get(), files.chat_template.get(), false, {}},
-                             files.config.max_position_embeddings);
+  data.choices = data::read_choice_sets(section, {files.tokenizer.get(), files.chat_template.get(), false, {}},
+                                        files.config.max_position_embeddings);
   for (auto& set : data.choices) {
     data.max_seq_len = std::max(data.max_seq_len, set.right.store.longest());
     for (const auto& row : set.rows) {
@@ -44,7 +43,7 @@ EvalData load_choices(const Profile& profile, const runtime::ModelFiles& files) 
 }
 
 EvalData load_rows(const Profile& profile, const runtime::ModelFiles& files) {
-  data::PreparedData prepared = runtime::load_data(profile, files, false);
+  data::PreparedData prepared = data::prepare_data(profile.data, runtime::data_context(profile, files), false);
   if (prepared.evals.empty()) {
     throw ConfigError("eval_datasets", "is empty: there is nothing to evaluate; set eval_datasets or val_set_size");
   }
@@ -62,13 +61,13 @@ class Evaluation {
   }
 
   std::vector<EvalResult> run() {
-    files_ = runtime::open_model(profile_);
+    files_ = runtime::open_model(profile_.model);
     runtime::AdapterSetup adapters;
     if (!request_.adapter.empty()) {
       adapters = runtime::adapters_of_folder(request_.adapter, files_);
       profile_.adapter.init_adapter = request_.adapter.string();
     }
-    model_.device = runtime::start_device(profile_, files_.config);
+    model_.device = runtime::start_device(profile_.run, files_.config);
     load_data_and_questions();
     model_.model = runtime::load_model(profile_, model_.device, files_, adapters, false, data_.longest);
     std::vector<EvalResult> results = evaluate_losses();
@@ -79,7 +78,7 @@ class Evaluation {
 
  private:
   void load_data_and_questions() {
-    data_ = request_.tasks.choices ? load_choices(profile_, files_) : load_rows(profile_, files_);
+    data_ = request_.tasks.choices ? load_choices(profile_.data, files_) : load_rows(profile_, files_);
     if (!request_.tasks.exact_match) return;
     if (files_.tokenizer != nullptr)
       stop_ids_ = tokenizer::stop_token_ids(*files_.tokenizer, files_.chat_template.get());
@@ -94,7 +93,7 @@ class Evaluation {
 
   /// Its buffers are gone when the tasks begin.
   std::vector<EvalResult> evaluate_losses() {
-    const data::BatchSizes sizes = data::resolve_batch_sizes(profile_, data_.max_seq_len);
+    const data::BatchSizes sizes = data::resolve_batch_sizes(profile_.schedule, data_.max_seq_len);
     const std::int64_t rows = profile_.schedule.eval_micro_batch_size.value_or(sizes.micro);
     model::Decoder& decoder = *model_.model.decoder;
     const std::int64_t max_tokens = rows * data_.max_seq_len;
@@ -115,7 +114,7 @@ class Evaluation {
   }
 
   void add_tasks(std::vector<EvalResult>& results) {
-    const auto generator = make_generator(model_, profile_);
+    const auto generator = make_generator(model_, profile_.run.attn_implementation);
     for (std::size_t i = 0; i < results.size(); ++i) {
       if (request_.tasks.choices) results[i].choices = evaluate_choices(data_.choices[i], *generator, request_.quiet);
       if (request_.tasks.exact_match) {

@@ -24,8 +24,8 @@ void load_adapter(const std::filesystem::path& folder, model::Trainables& parame
 
 std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
                                                 const std::vector<std::string>& target_modules,
-                                                const model::Trainables& parameters, SaveDtype dtype) {
-  const auto type = dtype == SaveDtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
+                                                const model::Trainables& parameters, Precision precision) {
+  const auto type = precision == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
   return {{kTensorFile, "", model::values_to_write(parameters, type)},
           {kConfigFile, adapter_config_json(config, target_modules)}};
 }

@@ -1,72 +1,64 @@
 #include "lora_train/optim/lr_schedule.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numbers>
-#include <string_view>
-
-#include "lora_train/base/error.h"
 
 namespace lora_train::optim {
 namespace {
 
-// Share of the peak rate; `step` counts from 0 here, as transformers' current_step.
-using Lambda = double (*)(const LrScheduleOptions& options, double step);
+// Shares of the peak rate; `step` counts from 0 here, as transformers' current_step.
 
-double decay_progress(const LrScheduleOptions& options, double step) {
-  const auto decay_steps = std::max<std::int64_t>(1, options.total_steps - options.warmup_steps);
-  return (step - static_cast<double>(options.warmup_steps)) / static_cast<double>(decay_steps);
+double decay_progress(const LrSchedule& schedule, double step) {
+  const auto decay_steps = std::max<std::int64_t>(1, schedule.total_steps - schedule.warmup_steps);
+  return (step - static_cast<double>(schedule.warmup_steps)) / static_cast<double>(decay_steps);
 }
 
-double linear(const LrScheduleOptions& options, double step) {
-  const auto decay_steps = std::max<std::int64_t>(1, options.total_steps - options.warmup_steps);
-  return std::max(0.0, (static_cast<double>(options.total_steps) - step) / static_cast<double>(decay_steps));
+double linear(const LrSchedule& schedule, double step) {
+  const auto decay_steps = std::max<std::int64_t>(1, schedule.total_steps - schedule.warmup_steps);
+  return std::max(0.0, (static_cast<double>(schedule.total_steps) - step) / static_cast<double>(decay_steps));
 }
 
-double cosine(const LrScheduleOptions& options, double step) {
-  return std::max(0.0, 0.5 * (1.0 + std::cos(std::numbers::pi * decay_progress(options, step))));
+double cosine(const LrSchedule& schedule, double step) {
+  return std::max(0.0, 0.5 * (1.0 + std::cos(std::numbers::pi * decay_progress(schedule, step))));
 }
 
-double cosine_with_min_lr(const LrScheduleOptions& options, double step) {
-  return std::max(0.0, cosine(options, step) * (1.0 - options.min_lr_ratio) + options.min_lr_ratio);
+double cosine_with_min_lr(const LrSchedule& schedule, double step) {
+  return std::max(0.0, cosine(schedule, step) * (1.0 - schedule.min_lr_ratio) + schedule.min_lr_ratio);
 }
 
-double constant(const LrScheduleOptions&, double) { return 1.0; }
-
-struct Schedule {
-  std::string_view name;
-  Lambda after_warmup;
-  bool has_warmup;
-};
-
-constexpr std::array<Schedule, 5> kSchedules = {{{"linear", linear, true},
-                                                 {"cosine", cosine, true},
-                                                 {"constant", constant, false},
-                                                 {"constant_with_warmup", constant, true},
-                                                 {"cosine_with_min_lr", cosine_with_min_lr, true}}};
-
-const Schedule& find_schedule(const std::string& name) {
-  std::string known;
-  for (const auto& schedule : kSchedules) {
-    if (schedule.name == name) {
-      return schedule;
-    }
-    known += (known.empty() ? "" : ", ") + std::string(schedule.name);
+double share_of_peak(const LrSchedule& schedule, double step) {
+  switch (schedule.kind) {
+    case SchedulerKind::kLinear: return linear(schedule, step);
+    case SchedulerKind::kCosine: return cosine(schedule, step);
+    case SchedulerKind::kCosineWithMinLr: return cosine_with_min_lr(schedule, step);
+    case SchedulerKind::kConstant:
+    case SchedulerKind::kConstantWithWarmup: break;
   }
-  throw ConfigError("lr_scheduler_type", "\"" + name + "\" is no known schedule. Choose one of: " + known + ".");
+  return 1.0;
 }
 
 }  // namespace
 
-double lr_at_step(const LrScheduleOptions& options, std::int64_t step) {
-  const auto& schedule = find_schedule(options.type);
+double LrSchedule::at_step(std::int64_t step) const {
   const std::int64_t current = step - 1;
-  if (schedule.has_warmup && current < options.warmup_steps) {
-    const auto warmup = static_cast<double>(std::max<std::int64_t>(1, options.warmup_steps));
-    return options.learning_rate * (static_cast<double>(current) / warmup);
+  if (kind != SchedulerKind::kConstant && current < warmup_steps) {
+    const auto warmup = static_cast<double>(std::max<std::int64_t>(1, warmup_steps));
+    return peak * (static_cast<double>(current) / warmup);
   }
-  return options.learning_rate * schedule.after_warmup(options, static_cast<double>(current));
+  return peak * share_of_peak(*this, static_cast<double>(current));
+}
+
+LrSchedule make_lr_schedule(double learning_rate, const ScheduleSection& section, std::int64_t global_batch_size,
+                            std::int64_t total_steps) {
+  double peak = learning_rate;
+  if (section.lr_scaling != LrScaling::kNone && section.lr_base_batch) {
+    const double ratio = static_cast<double>(global_batch_size) / static_cast<double>(*section.lr_base_batch);
+    peak *= section.lr_scaling == LrScaling::kSqrt ? std::sqrt(ratio) : ratio;
+  }
+  const std::int64_t warmup_steps = section.warmup_steps.value_or(
+      static_cast<std::int64_t>(std::ceil(section.warmup_ratio * static_cast<double>(total_steps))));
+  return {section.lr_scheduler_type, peak, warmup_steps, total_steps, section.min_lr_ratio};
 }
 
 }  // namespace lora_train::optim

@@ -24,6 +24,10 @@ const std::vector<Optimizer>& optimizers() {
 
 }  // namespace
 
+AdamWOptions adamw_options(const OptimizerSection& section) {
+  return {section.adam_beta1, section.adam_beta2, section.adam_epsilon, section.weight_decay};
+}
+
 const Optimizer& optimizer_for(OptimizerKind kind) {
   for (const Optimizer& optimizer : optimizers()) {
     if (std::find(optimizer.kinds.begin(), optimizer.kinds.end(), kind) != optimizer.kinds.end()) return optimizer;

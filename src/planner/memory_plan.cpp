@@ -25,7 +25,7 @@ std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<doubl
 
 /// The backends that auto may take: in bf16 it is measured which (tuning/tuning.h).
 std::vector<kernels::AttentionBackend> planned_backends(const Profile& profile) {
-  const kernels::AttentionBackend asked = runtime::attention_backend(profile);
+  const kernels::AttentionBackend asked = runtime::attention_backend(profile.run.attn_implementation);
   if (asked != kernels::AttentionBackend::kAuto) return {asked};
   if (profile.model.precision == Precision::kFp32) return {kernels::AttentionBackend::kEfficient};
   if (profile.run.deterministic) return {kernels::AttentionBackend::kFa2};
@@ -95,7 +95,7 @@ std::string MemoryPlan::describe() const {
 }
 
 MemoryPlan plan_memory(const MemoryCase& asked) {
-  const at::ScalarType dtype = runtime::compute_dtype(asked.profile);
+  const at::ScalarType dtype = runtime::compute_dtype(asked.profile.model.precision);
   const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
   const auto trained =
       asked.profile.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;

@@ -43,8 +43,8 @@ bool is_last_resort(const RunFacts& facts, const RunSpec& spec, std::int64_t tok
 
 void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
   for (const std::int64_t tokens : token_targets(facts)) {
-    set_sizes(facts, data::resolve_batch_sizes(facts.profile, facts.max_seq_len, tokens), spec);
-    for (const model::Recompute mode : runtime::recompute_modes(facts.profile)) {
+    set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, tokens), spec);
+    for (const model::Recompute mode : runtime::recompute_modes(facts.profile.run.gradient_checkpointing)) {
       set_recompute(facts, mode, spec);
       spec.memory = plan_memory(memory_case(facts, spec));
       if (spec.memory.total() <= facts.memory_bytes && !is_last_resort(facts, spec, tokens)) return;
@@ -54,11 +54,12 @@ void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
 }
 
 void fit_into_host(const RunFacts& facts, RunSpec& spec) {
-  set_sizes(facts, data::resolve_batch_sizes(facts.profile, facts.max_seq_len, facts.auto_tokens), spec);
-  const auto allowed = runtime::recompute_modes(facts.profile);
+  set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, facts.auto_tokens), spec);
+  const auto allowed = runtime::recompute_modes(facts.profile.run.gradient_checkpointing);
   if (allowed.size() == 1) return set_recompute(facts, allowed.front(), spec);
   const model::ActivationOptions options{spec.max_tokens, true, facts.profile.adapter.lora_dropout > 0};
-  const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(runtime::compute_dtype(facts.profile)));
+  const auto element_bytes =
+      static_cast<std::int64_t>(c10::elementSize(runtime::compute_dtype(facts.profile.model.precision)));
   const model::ModelShape shape = model::model_shape(facts.config, facts.adapters);
   set_recompute(facts, model::choose_recompute(shape, options, element_bytes, facts.memory_bytes), spec);
 }
@@ -83,7 +84,7 @@ RunSpec decide(const RunFacts& facts) {
   spec.seed = static_cast<std::uint64_t>(facts.profile.run.seed);
   spec.resume = facts.resume;
   spec.algorithms = facts.resume.algorithms;
-  spec.attention = spec.windowed_attention = runtime::attention_backend(facts.profile);
+  spec.attention = spec.windowed_attention = runtime::attention_backend(facts.profile.run.attn_implementation);
   facts.is_cuda ? fit_into_gpu(facts, spec) : fit_into_host(facts, spec);
   return spec;
 }

@@ -63,7 +63,7 @@ void say_that_it_begins_anew(const fs::path& folder) {
 bool is_result_of_run(const fs::path& folder, const std::string& name) {
   if (!was_made_by_us(folder) || !fs::exists(folder / "profile.yaml")) return false;
   try {
-    return name == result_name(read_profile(folder / "profile.yaml"));
+    return name == result_name(read_profile(folder / "profile.yaml").adapter.kind);
   } catch (const Error&) {
     return false;
   }
@@ -89,7 +89,7 @@ void refuse_inputs_in_the_way(const OutputRequest& request) {
   if (request.overwrite) refuse_input_in_the_way("resume_from_checkpoint", profile.run.resume_from_checkpoint, folder);
 }
 
-void refuse_files_of_others(const fs::path& folder, const Profile& profile) {
+void refuse_files_of_others(const fs::path& folder, const std::string& result) {
   const auto refuse = [&](const std::string& name) {
     if (!fs::exists(folder / name)) return;
     throw ConfigError(folder.string(), "holds " + name +
@@ -99,7 +99,7 @@ void refuse_files_of_others(const fs::path& folder, const Profile& profile) {
   if (!was_made_by_us(folder)) {
     for (const char* name : kReports) refuse(name);
   }
-  if (!is_result_of_run(folder, result_name(profile))) refuse(result_name(profile));
+  if (!is_result_of_run(folder, result)) refuse(result);
 }
 
 std::string ways_on(const fs::path& folder) {
@@ -177,9 +177,9 @@ fs::path newest_good_checkpoint(const fs::path& folder) {
 
 }  // namespace
 
-std::string run_name(const Profile& profile) {
-  if (!profile.run.run_name.empty()) return profile.run.run_name;
-  const fs::path folder = fs::path(profile.run.output_dir).lexically_normal();
+std::string run_name(const RunSection& section) {
+  if (!section.run_name.empty()) return section.run_name;
+  const fs::path folder = fs::path(section.output_dir).lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 
@@ -193,15 +193,13 @@ bool holds_done_summary(const fs::path& folder) {
   }
 }
 
-const char* result_name(const Profile& profile) {
-  return profile.adapter.kind == AdapterKind::kNone ? "model" : "adapter";
-}
+const char* result_name(AdapterKind adapter) { return adapter == AdapterKind::kNone ? "model" : "adapter"; }
 
 OutputDecision look_at_output_folder(const OutputRequest& request) {
   const fs::path folder = request.profile.run.output_dir;
   const std::string& resume = request.profile.run.resume_from_checkpoint;
   refuse_inputs_in_the_way(request);
-  refuse_files_of_others(folder, request.profile);
+  refuse_files_of_others(folder, result_name(request.profile.adapter.kind));
   OutputDecision decision;
   decision.profile = request.profile;
   const bool goes_on_there = !request.overwrite && has_saved(folder);

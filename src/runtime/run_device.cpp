@@ -19,36 +19,26 @@ namespace {
 
 constexpr std::int64_t kLargestUnaskedCpuModel = 1'000'000'000;
 
-bool wants_cuda(const Profile& profile) {
-  return profile.run.device == Device::kCuda ||
-         (profile.run.device == Device::kAuto && !device::nvidia_device_nodes().empty());
+bool wants_cuda(Device device) {
+  return device == Device::kCuda || (device == Device::kAuto && !device::nvidia_device_nodes().empty());
 }
 
-void refuse_large_model(const Profile& profile, const model::ModelConfig& config) {
+void refuse_large_model(Device device, const model::ModelConfig& config) {
   const std::int64_t count = model::num_parameters(config);
-  if (profile.run.device == Device::kCpu || count <= kLargestUnaskedCpuModel) return;
+  if (device == Device::kCpu || count <= kLargestUnaskedCpuModel) return;
   throw DeviceError("device", "no NVIDIA device was found and the model has " + format_count(count) +
                                   " parameters, which is slow on a CPU; set device: cpu to do it all the same");
 }
 
-kernels::KernelSetting setting_of(KernelChoice choice) {
-  switch (choice) {
-    case KernelChoice::kReference: return kernels::KernelSetting::kReference;
-    case KernelChoice::kOwn: return kernels::KernelSetting::kNative;
-    case KernelChoice::kAuto: break;
-  }
-  return kernels::KernelSetting::kAuto;
-}
-
 void choose_kernels(const KernelChoices& choices) {
-  kernels::set_all_kernel_settings(setting_of(choices.all));
+  kernels::set_all_kernel_settings(choices.all);
   for (const auto& [name, choice] : choices.single) {
     const auto found = std::find(kKernelNames.begin(), kKernelNames.end(), name);
-    kernels::set_kernel_setting(static_cast<KernelName>(found - kKernelNames.begin()), setting_of(choice));
+    kernels::set_kernel_setting(static_cast<KernelName>(found - kKernelNames.begin()), choice);
   }
 }
 
-RunDevice start_cuda(const Profile& profile) {
+RunDevice start_cuda(const RunSection& section) {
   const device::GpuSystem system = device::find_gpus();
   const device::Gpu& gpu = device::require_gpu(system);
   if (const std::string warning = device::usage_warning(gpu); !warning.empty()) log_warning(warning);
@@ -60,10 +50,10 @@ RunDevice start_cuda(const Profile& profile) {
   }
   const kernels::CudaFolders folders = kernels::default_cuda_folders();
   const kernels::CudaLibrary& library = kernels::load_cuda_library(folders.library, folders.torch);
-  kernels::start_cuda({gpu.index, profile.run.tf32, profile.run.deterministic});
-  at::globalContext().setDeterministicAlgorithms(profile.run.deterministic, /*warn_only=*/true);
+  kernels::start_cuda({gpu.index, section.tf32, section.deterministic});
+  at::globalContext().setDeterministicAlgorithms(section.deterministic, /*warn_only=*/true);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
-  at::globalContext().setAllowTF32CuBLAS(profile.run.tf32);
+  at::globalContext().setAllowTF32CuBLAS(section.tf32);
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu.index));
   kernels::use_native_kernels({library.native_kernels, library.stream, false});
   kernels::reserve_native_workspace(kernels::kWorkspaceElements, device);
@@ -73,10 +63,10 @@ RunDevice start_cuda(const Profile& profile) {
 
 }  // namespace
 
-RunDevice start_device(const Profile& profile, const model::ModelConfig& config) {
-  choose_kernels(profile.run.kernels);
-  if (wants_cuda(profile)) return start_cuda(profile);
-  refuse_large_model(profile, config);
+RunDevice start_device(const RunSection& section, const model::ModelConfig& config) {
+  choose_kernels(section.kernels);
+  if (wants_cuda(section.device)) return start_cuda(section);
+  refuse_large_model(section.device, config);
   return {};
 }
 

@@ -70,12 +70,10 @@ void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loade
 
 }  // namespace
 
-at::ScalarType compute_dtype(const Profile& profile) {
-  return profile.model.precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
-}
+at::ScalarType compute_dtype(Precision precision) { return precision == Precision::kFp32 ? at::kFloat : at::kBFloat16; }
 
-std::vector<model::Recompute> recompute_modes(const Profile& profile) {
-  switch (profile.run.gradient_checkpointing) {
+std::vector<model::Recompute> recompute_modes(GradientCheckpointing mode) {
+  switch (mode) {
     case GradientCheckpointing::kOff: return {model::Recompute::kOff};
     case GradientCheckpointing::kCheap: return {model::Recompute::kCheap};
     case GradientCheckpointing::kGateUp: return {model::Recompute::kGateUp};
@@ -85,8 +83,8 @@ std::vector<model::Recompute> recompute_modes(const Profile& profile) {
   return {model::Recompute::kOff, model::Recompute::kCheap, model::Recompute::kGateUp, model::Recompute::kFull};
 }
 
-kernels::AttentionBackend attention_backend(const Profile& profile) {
-  switch (profile.run.attn_implementation) {
+kernels::AttentionBackend attention_backend(AttnImplementation implementation) {
+  switch (implementation) {
     case AttnImplementation::kFa2: return kernels::AttentionBackend::kFa2;
     case AttnImplementation::kCudnn: return kernels::AttentionBackend::kCudnn;
     case AttnImplementation::kReference: return kernels::AttentionBackend::kReference;
@@ -95,20 +93,20 @@ kernels::AttentionBackend attention_backend(const Profile& profile) {
   return kernels::AttentionBackend::kAuto;
 }
 
-ModelFiles open_model(const Profile& profile) {
+ModelFiles open_model(const ModelSection& section) {
   ModelFiles files;
-  files.resolved = storage::resolve_model(profile.model.path);
+  files.resolved = storage::resolve_model(section.path);
   const auto& folder = files.resolved.folder;
   files.config = model::read_model_config(folder);
   files.tokenizer = tokenizer::load_tokenizer_if_present(folder);
-  files.chat_template = tokenizer::load_chat_template(profile.model.chat_template, folder);
+  files.chat_template = tokenizer::load_chat_template(section.chat_template, folder);
   return files;
 }
 
-data::PreparedData load_data(const Profile& profile, const ModelFiles& files, bool need_train) {
-  const data::DataLimits limits{files.config.vocab_size, files.config.max_position_embeddings};
-  return data::prepare_data(data::data_options(profile), files.tokenizer.get(), files.chat_template.get(), limits,
-                            need_train);
+data::DataContext data_context(const Profile& profile, const ModelFiles& files) {
+  return {files.tokenizer.get(),   files.chat_template.get(),
+          files.config.vocab_size, files.config.max_position_embeddings,
+          profile.run.seed,        data::token_cache_folder(profile.data)};
 }
 
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
@@ -144,7 +142,7 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
 void assemble_model(const Profile& profile, const RunDevice& device, const model::ModelConfig& config,
                     const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len,
                     const storage::WeightFiles* files, LoadedModel& loaded) {
-  const at::ScalarType dtype = compute_dtype(profile);
+  const at::ScalarType dtype = compute_dtype(profile.model.precision);
   const model::ModelShape shape = model::model_shape(config, adapters.specs);
   const auto trained = train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
   loaded.parameters =
@@ -156,7 +154,7 @@ void assemble_model(const Profile& profile, const RunDevice& device, const model
                                        : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};
   loaded.decoder =
       std::make_unique<model::Decoder>(model::make_decoder(config, shape, *loaded.weights, dtype, max_seq_len, first));
-  loaded.decoder->attention = loaded.decoder->windowed_attention = attention_backend(profile);
+  loaded.decoder->attention = loaded.decoder->windowed_attention = attention_backend(profile.run.attn_implementation);
 }
 
 LoadedModel load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,

@@ -10,16 +10,16 @@
 namespace lora_train::saving {
 namespace {
 
-checkpoint::Saver::Options saver_options(const Profile& profile) {
-  const std::filesystem::path metrics = std::filesystem::path(profile.run.output_dir) / "metrics.jsonl";
-  checkpoint::Saver::Options options{profile.run.output_dir, profile.run.save_total_limit, {}};
+checkpoint::Saver::Options saver_options(const RunSection& section) {
+  const std::filesystem::path metrics = std::filesystem::path(section.output_dir) / "metrics.jsonl";
+  checkpoint::Saver::Options options{section.output_dir, section.save_total_limit, {}};
   if (path_kind(metrics) == PathKind::kFile) options.sync_first.push_back(metrics);
   return options;
 }
 
 }  // namespace
 
-BackgroundSaver::BackgroundSaver(SavedParts parts) : parts_(std::move(parts)), saver_(saver_options(parts_.profile)) {
+BackgroundSaver::BackgroundSaver(SavedParts parts) : parts_(std::move(parts)), saver_(saver_options(parts_.section)) {
   const model::Trainables& parameters = parts_.parameters;
   const optim::OptimizerState& optimizer = parts_.optimizer;
   const std::int64_t bytes = static_cast<std::int64_t>(parameters.values.nbytes()) + optimizer.bytes();

@@ -82,7 +82,7 @@ std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* ad
                                                    const optim::OptimizerState& optimizer) {
   std::vector<storage::FileToWrite> files;
   if (adapter != nullptr) {
-    files = lora::adapter_files(*adapter, target_modules, parameters, lora::SaveDtype::kFloat32);
+    files = lora::adapter_files(*adapter, target_modules, parameters, Precision::kFp32);
   } else {
     files.push_back({kWeightsFile, "", model::values_to_write(parameters, at::kFloat)});
   }

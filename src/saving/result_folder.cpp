@@ -34,16 +34,16 @@ void add_tokenizer(const runtime::ModelFiles& model, Files& files) {
   if (model.chat_template) files.push_back({std::string(kTemplateFile), model.chat_template->source()});
 }
 
-std::string model_card(const Profile& profile, const runtime::AdapterSetup& adapters,
+std::string model_card(const RunSection& section, const runtime::AdapterSetup& adapters,
                        const checkpoint::TrainState& state) {
   const std::string& base = adapters.config.base_model_name_or_path;
   std::string card = "---\nbase_model: " + base + "\nlibrary_name: peft\ntags: [lora, lora-train]\n---\n\n# " +
-                     run_folder::run_name(profile) + ": LoRA adapter for " + base + "\n\nTrained with lora-train " +
+                     run_folder::run_name(section) + ": LoRA adapter for " + base + "\n\nTrained with lora-train " +
                      version() + ": " + std::to_string(state.step) + " steps, r " +
                      std::to_string(adapters.config.options.r) + ".\n";
   if (state.eval_loss) card += "Loss on held-out data after the last step: " + std::to_string(*state.eval_loss) + ".\n";
   const lora::LoraOptions& options = adapters.config.options;
-  lora::AdapterUse use{base, profile.run.output_dir + "/adapter", 0,
+  lora::AdapterUse use{base, section.output_dir + "/adapter", 0,
                        !options.use_rslora && options.rank_pattern.empty() && options.alpha_pattern.empty()};
   for (const auto& spec : adapters.specs) use.largest_rank = std::max(use.largest_rank, spec.rank);
   card += "\n";
@@ -52,8 +52,8 @@ std::string model_card(const Profile& profile, const runtime::AdapterSetup& adap
 }
 
 /// Weights of full fine-tuning in save_dtype, and config.json that says so.
-Files full_model(const Profile& profile, const runtime::ModelFiles& model, const model::Trainables& parameters) {
-  const bool as_bf16 = profile.run.save_dtype == Precision::kBf16;
+Files full_model(const RunSection& section, const runtime::ModelFiles& model, const model::Trainables& parameters) {
+  const bool as_bf16 = section.save_dtype == Precision::kBf16;
   auto config = nlohmann::ordered_json::parse(read_file(model.config.path));
   config.erase("torch_dtype");
   config["dtype"] = as_bf16 ? "bfloat16" : "float32";
@@ -61,23 +61,23 @@ Files full_model(const Profile& profile, const runtime::ModelFiles& model, const
           {"config.json", config.dump(2) + "\n"}};
 }
 
-Files adapter(const Profile& profile, const runtime::ModelFiles& model, const runtime::AdapterSetup& adapters,
+Files adapter(const RunSection& section, const runtime::ModelFiles& model, const runtime::AdapterSetup& adapters,
               const model::Trainables& parameters, const checkpoint::TrainState& state) {
-  const auto dtype =
-      profile.run.save_dtype == Precision::kBf16 ? lora::SaveDtype::kBFloat16 : lora::SaveDtype::kFloat32;
-  Files files =
-      lora::adapter_files(adapters.config, lora::explicit_targets(adapters.specs, model.config), parameters, dtype);
-  files.push_back({"README.md", model_card(profile, adapters, state)});
+  Files files = lora::adapter_files(adapters.config, lora::explicit_targets(adapters.specs, model.config), parameters,
+                                    section.save_dtype);
+  files.push_back({"README.md", model_card(section, adapters, state)});
   return files;
 }
 
 }  // namespace
 
-fs::path write_result(const Profile& profile, const runtime::ModelFiles& model, const runtime::AdapterSetup& adapters,
-                      const model::Trainables& parameters, const checkpoint::TrainState& state) {
-  const fs::path target = fs::path(profile.run.output_dir) / run_folder::result_name(profile);
-  Files files = profile.adapter.kind == AdapterKind::kNone ? full_model(profile, model, parameters)
-                                                           : adapter(profile, model, adapters, parameters, state);
+fs::path write_result(const RunSection& section, const runtime::ModelFiles& model,
+                      const runtime::AdapterSetup& adapters, const model::Trainables& parameters,
+                      const checkpoint::TrainState& state) {
+  const AdapterKind kind = adapters.specs.empty() ? AdapterKind::kNone : AdapterKind::kLora;
+  const fs::path target = fs::path(section.output_dir) / run_folder::result_name(kind);
+  Files files = kind == AdapterKind::kNone ? full_model(section, model, parameters)
+                                           : adapter(section, model, adapters, parameters, state);
   add_tokenizer(model, files);
   storage::write_folder(target, files);
   return target;

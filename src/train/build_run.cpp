@@ -26,24 +26,6 @@ namespace {
 
 constexpr std::int64_t kFewSteps = 100;
 
-double scaled_learning_rate(const Profile& profile, std::int64_t global_batch_size) {
-  if (profile.schedule.lr_scaling == LrScaling::kNone || !profile.schedule.lr_base_batch)
-    return profile.optimizer.learning_rate;
-  const double ratio = static_cast<double>(global_batch_size) / static_cast<double>(*profile.schedule.lr_base_batch);
-  return profile.optimizer.learning_rate * (profile.schedule.lr_scaling == LrScaling::kSqrt ? std::sqrt(ratio) : ratio);
-}
-
-optim::LrScheduleOptions schedule_options(const Profile& profile, const Run& run) {
-  optim::LrScheduleOptions schedule;
-  schedule.type = to_string(profile.schedule.lr_scheduler_type);
-  schedule.learning_rate = scaled_learning_rate(profile, run.spec.global_batch_size);
-  schedule.total_steps = run.plan->total_steps();
-  schedule.warmup_steps = profile.schedule.warmup_steps.value_or(
-      static_cast<std::int64_t>(std::ceil(profile.schedule.warmup_ratio * static_cast<double>(schedule.total_steps))));
-  schedule.min_lr_ratio = profile.schedule.min_lr_ratio;
-  return schedule;
-}
-
 void log_start(const Run& run) {
   const auto& plan = *run.plan;
   char line[400];
@@ -220,24 +202,22 @@ void allocate(Run& run) {
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths));
   const model::Trainables& parameters = *run.model.parameters;
   run.optimizer.emplace(optim::optimizer_for(profile.optimizer.kind), parameters.size(), parameters.values.device());
-  run.context =
-      std::make_unique<StepContext>(StepContext{run.data.train,
-                                                *run.model.decoder,
-                                                *run.model.parameters,
-                                                *run.model.weights,
-                                                *run.activations,
-                                                *run.loss_head,
-                                                *run.feed,
-                                                *run.scalars,
-                                                *run.optimizer,
-                                                *run.device.ranks,
-                                                {profile.optimizer.adam_beta1, profile.optimizer.adam_beta2,
-                                                 profile.optimizer.adam_epsilon, profile.optimizer.weight_decay},
-                                                profile.optimizer.max_grad_norm,
-                                                spec.seed,
-                                                dropout_paths,
-                                                {},
-                                                false});
+  run.context = std::make_unique<StepContext>(StepContext{run.data.train,
+                                                          *run.model.decoder,
+                                                          *run.model.parameters,
+                                                          *run.model.weights,
+                                                          *run.activations,
+                                                          *run.loss_head,
+                                                          *run.feed,
+                                                          *run.scalars,
+                                                          *run.optimizer,
+                                                          *run.device.ranks,
+                                                          optim::adamw_options(profile.optimizer),
+                                                          profile.optimizer.max_grad_norm,
+                                                          spec.seed,
+                                                          dropout_paths,
+                                                          {},
+                                                          false});
 }
 
 planner::RunFacts facts_of(const Run& run) {
@@ -257,16 +237,16 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   if (checkpoint) found = checkpoint::describe(*checkpoint);
   run->state.started_at = found ? found->state.started_at : static_cast<std::int64_t>(std::time(nullptr));
   tokenizer::set_template_time(run->state.started_at);
-  run->files = runtime::open_model(profile);
+  run->files = runtime::open_model(profile.model);
   run->startup.end_phase("open model");
-  run->device = runtime::start_device(profile, run->files.config);
+  run->device = runtime::start_device(profile.run, run->files.config);
   run->max_steps_in_flight = run->device.is_cuda() ? kMaxStepsInFlight : 0;
   run->adapters = runtime::choose_adapters(profile, run->files);
   run->startup.end_phase("device");
   {
     // Planning needs the data, and weights the plan: what can go on meanwhile is the disk.
     const storage::ReadAhead weights(run->files.resolved.folder, metrics::available_host_memory() / 2);
-    run->data = runtime::load_data(profile, run->files, true);
+    run->data = data::prepare_data(profile.data, runtime::data_context(profile, run->files), true);
   }
   run->startup.end_phase("data");
   throw_if_stop_requested();
@@ -293,11 +273,12 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   run->model = runtime::load_model(profile, run->device, run->files, run->adapters, train_all, run->data.max_seq_len);
   check_stop_token_row(*run);
   run->startup.end_phase("weights");
-  run->tuning = tuning::start_tuning(profile, run->device, run->spec.algorithms);
+  run->tuning = tuning::start_tuning(profile.run, run->device, run->spec.algorithms);
   tune_spec(*run);
   if (run->tuning) run->startup.end_phase("tuning");
   allocate(*run);
-  run->schedule = schedule_options(profile, *run);
+  run->schedule = optim::make_lr_schedule(profile.optimizer.learning_rate, profile.schedule,
+                                          run->spec.global_batch_size, run->plan->total_steps());
   run->checkpoint = checkpoint_contents(*run);
   if (checkpoint) resume(*run, *checkpoint, *found);
   run->state.loss_chunk_rows = run->loss_head->chunk_rows();

@@ -23,11 +23,11 @@ void try_to(bool& is_refused, const Write& write) {
 
 }  // namespace
 
-FileReporters::FileReporters(const Profile& profile, bool quiet)
-    : bar_(metrics::ProgressOptions{.quiet = quiet}), metrics_(fs::path(profile.run.output_dir) / "metrics.jsonl") {
-  for (const Reporter reporter : profile.run.report_to) {
+FileReporters::FileReporters(const RunSection& section, bool quiet)
+    : bar_(metrics::ProgressOptions{.quiet = quiet}), metrics_(fs::path(section.output_dir) / "metrics.jsonl") {
+  for (const Reporter reporter : section.report_to) {
     if (reporter == Reporter::kTensorboard) {
-      tensorboard_ = std::make_unique<metrics::TensorBoardWriter>(fs::path(profile.run.output_dir) / "tensorboard");
+      tensorboard_ = std::make_unique<metrics::TensorBoardWriter>(fs::path(section.output_dir) / "tensorboard");
     }
   }
 }

@@ -28,7 +28,7 @@ class Reporters {
 /// written with the next line that it takes.
 class FileReporters : public Reporters {
  public:
-  FileReporters(const Profile& profile, bool quiet);
+  FileReporters(const RunSection& section, bool quiet);
 
   /// See MetricsWriter::drop_after. Throws IoError.
   void drop_after(std::int64_t step) { metrics_.drop_after(step); }

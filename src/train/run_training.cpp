@@ -88,10 +88,10 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
   summary.total_steps = run->plan->total_steps();
   take_over(request, decision, run->state.step);
   write_file_atomic(output_dir / "profile.yaml", to_yaml(run->resolved));
-  FileReporters reporters(request.profile, request.quiet);
+  FileReporters reporters(request.profile.run, request.quiet);
   reporters.drop_after(decision.checkpoint ? run->state.step : -1);
   reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
-                                       run->device.name, 1, run_folder::run_name(request.profile),
+                                       run->device.name, 1, run_folder::run_name(request.profile.run),
                                        run->plan->rows_per_epoch(), static_cast<long long>(run->data.train.size()),
                                        metrics::now_s()});
   run->startup.end_phase("output folder");
@@ -109,7 +109,8 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
     train_loop(*run, reporters, summary);
     if (summary.status == "done") {
       summary.adapter =
-          saving::write_result(request.profile, run->files, run->adapters, run->host_parameters(), run->state).string();
+          saving::write_result(request.profile.run, run->files, run->adapters, run->host_parameters(), run->state)
+              .string();
     }
   } catch (...) {
     describe_failure(summary);
@@ -125,15 +126,15 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
 
 metrics::RunSummary new_summary(const TrainRequest& request) {
   metrics::RunSummary summary;
-  summary.run_name = run_folder::run_name(request.profile);
+  summary.run_name = run_folder::run_name(request.profile.run);
   summary.profile_hash = request.profile_hash;
   summary.version = version();
   return summary;
 }
 
-void finish_summary(metrics::RunSummary& summary, const Profile& profile, Clock::time_point start) {
+void finish_summary(metrics::RunSummary& summary, const RunSection& section, Clock::time_point start) {
   summary.wall_s = std::chrono::duration<double>(Clock::now() - start).count();
-  if (const auto price = profile.run.gpu_price_per_hour) {
+  if (const auto price = section.gpu_price_per_hour) {
     summary.cost_usd = *price * summary.wall_s / 3600 * std::max(summary.num_gpus, 1);
   }
   summary.peak_host_memory_gib = metrics::peak_host_memory_gib();
@@ -160,9 +161,9 @@ metrics::RunSummary dry_run(const TrainRequest& asked) {
 }
 
 /// Writes summary.json and report.html, unless a finished run left them that this run has not come to take over.
-TrainResult end_run(metrics::RunSummary& summary, const Profile& profile, Clock::time_point start) {
-  const fs::path output_dir = profile.run.output_dir;
-  finish_summary(summary, profile, start);
+TrainResult end_run(metrics::RunSummary& summary, const RunSection& section, Clock::time_point start) {
+  const fs::path output_dir = section.output_dir;
+  finish_summary(summary, section, start);
   if (!run_folder::holds_done_summary(output_dir)) {
     metrics::write_summary(output_dir / "summary.json", summary);
     metrics::write_report(output_dir);
@@ -183,13 +184,13 @@ TrainResult run_decided(const TrainRequest& request, const run_folder::OutputDec
     describe_failure(summary);
     try {
       set_log_file(log_file);
-      end_run(summary, request.profile, start);
+      end_run(summary, request.profile.run, start);
     } catch (...) {  // must not hide the error that ended the run
       log_warning("summary.json was not written: " + describe_current_exception().text());
     }
     throw;  // run.log stays open: whoever reports the error reports it there too
   }
-  const TrainResult result = end_run(summary, request.profile, start);
+  const TrainResult result = end_run(summary, request.profile.run, start);
   set_log_file({});
   return result;
 }
@@ -201,7 +202,7 @@ TrainResult run_training(const TrainRequest& request) {
   if (request.profile.schedule.max_time) set_max_time(*request.profile.schedule.max_time);
   if (request.dry_run) {
     metrics::RunSummary summary = dry_run(request);
-    finish_summary(summary, request.profile, start);
+    finish_summary(summary, request.profile.run, start);
     return {0, metrics::to_json(summary)};
   }
   const run_folder::FolderLock lock(request.profile.run.output_dir);
@@ -211,7 +212,7 @@ TrainResult run_training(const TrainRequest& request) {
   } catch (const StopError& error) {  // while checkpoints were read
     metrics::RunSummary summary = new_summary(request);
     describe_stop(summary, error);
-    return end_run(summary, request.profile, start);
+    return end_run(summary, request.profile.run, start);
   }
   if (decision.is_complete) {
     log_info(request.profile.run.output_dir + ": already complete; nothing was changed");

@@ -129,7 +129,7 @@ class Loop {
     try {
       const auto plan = loader_->next_step();
       const double plan_ms = 1000 * seconds_since(start);
-      const double learning_rate = optim::lr_at_step(run_.schedule, plan->step);
+      const double learning_rate = run_.schedule.at_step(plan->step);
       const double data_wait_ms = train_step(
           *run_.context, *plan, [this] { return loader_->next_micro_batch(); }, learning_rate);
       in_flight_.push_back({plan, learning_rate, plan_ms + data_wait_ms});

@@ -19,9 +19,9 @@ void RunTuning::finish() const {
   log_info(tuner_.describe());
 }
 
-std::unique_ptr<RunTuning> start_tuning(const Profile& profile, const runtime::RunDevice& device,
+std::unique_ptr<RunTuning> start_tuning(const RunSection& section, const runtime::RunDevice& device,
                                         const std::string& known) {
-  if (!device.is_cuda() || profile.run.deterministic || profile.run.tuning == Tuning::kOff) return nullptr;
+  if (!device.is_cuda() || section.deterministic || section.tuning == Tuning::kOff) return nullptr;
   return std::make_unique<RunTuning>(tuning_machine(device.name, kernels::cuda_library()->versions()), known,
                                      cuda_stopwatch(device));
 }

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "lora_train/base/kernel_names.h"
+
 namespace lora_train {
 
 /// Of lora_r, rank_pattern and the ranks of an adapter file: larger numbers are slips, and sizes with them overflow.
@@ -32,7 +34,6 @@ enum class GradientCheckpointing { kAuto, kOff, kCheap, kGateUp, kFull };
 enum class CudaGraphs { kAuto, kOff };
 enum class Tuning { kAuto, kOff };
 enum class AttnImplementation { kAuto, kReference, kFa2, kCudnn };
-enum class KernelChoice { kAuto, kReference, kOwn };
 enum class Reporter { kTensorboard };
 
 std::string to_string(Device value);
@@ -51,7 +52,7 @@ std::string to_string(GradientCheckpointing value);
 std::string to_string(CudaGraphs value);
 std::string to_string(Tuning value);
 std::string to_string(AttnImplementation value);
-std::string to_string(KernelChoice value);
+std::string to_string(KernelSetting value);
 std::string to_string(Reporter value);
 
 /// One entry of `datasets` or `eval_datasets`.
@@ -82,10 +83,10 @@ struct Cadence {
   bool operator==(const Cadence&) const = default;
 };
 
-/// Own kernels or their references: for all, and for single ones by name (base/kernel_names.h).
+/// Own kernels or their references: for all, and for single ones by name.
 struct KernelChoices {
-  KernelChoice all = KernelChoice::kAuto;
-  std::vector<std::pair<std::string, KernelChoice>> single;
+  KernelSetting all = KernelSetting::kAuto;
+  std::vector<std::pair<std::string, KernelSetting>> single;
 };
 
 // The sections of a profile: what a module reads of it. std::nullopt is `auto` or `null`, as the comment says; times are

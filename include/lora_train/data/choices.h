@@ -29,12 +29,12 @@ struct ChoiceSet {
   NamedStore right;  ///< the right choices behind their prompts; their tokens are the supervised ones
 };
 
-/// The evaluation sets of `options`, the first eval_max_samples rows of each. A row is {"prompt": text, "choices": [text,
+/// The evaluation sets of the section, the first eval_max_samples rows of each. A row is {"prompt": text, "choices": [text,
 /// ...], "answer": index from 0 or the choice itself}, or has messages in the place of prompt, which go through the chat
 /// template up to where the assistant begins; choices follow the prompt as they are, and nothing follows them. field_map
 /// renames prompt, messages, choices and answer.
 /// Throws DataError (where = file:line) for every other row, and for one of more than max_tokens tokens (0 = any number).
-std::vector<ChoiceSet> read_choice_sets(const DataOptions& options, const PromptOptions& prompts,
+std::vector<ChoiceSet> read_choice_sets(const DataSection& section, const PromptOptions& prompts,
                                         std::int64_t max_tokens);
 
 }  // namespace lora_train::data

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "lora_train/config/profile.h"
 #include "lora_train/data/document_store.h"
 #include "lora_train/data/host_memory.h"
 #include "lora_train/data/micro_batch.h"
@@ -15,9 +16,10 @@
 namespace lora_train::data {
 
 struct LoaderOptions {
-  std::int64_t num_workers = 2;             ///< dataloader_num_workers: threads; 0 = prepared in the thread that asks
-  std::int64_t prefetch_factor = 2;         ///< dataloader_prefetch_factor: micro-batches ahead for each worker, >= 1
-  HostMemory* memory = &pageable_memory();  ///< outlives the loader and the last micro-batch
+  std::int64_t num_workers = DataSection{}.dataloader_num_workers;  ///< threads; 0 = prepared in the thread that asks
+  std::int64_t prefetch_factor =
+      DataSection{}.dataloader_prefetch_factor;  ///< micro-batches ahead for each worker, >= 1
+  HostMemory* memory = &pageable_memory();       ///< outlives the loader and the last micro-batch
   /// A wait this long is reported, and again each time it lasts as long again. Without workers nothing is reported.
   std::chrono::milliseconds stall_after{60'000};
   /// Takes the report; the default is log_warning.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "lora_train/config/profile.h"
 #include "lora_train/data/document_store.h"
 #include "lora_train/data/packing.h"
 
@@ -19,9 +20,10 @@ struct WeightedRange {
 
 struct PlanOptions {
   std::int64_t max_seq_len = 0;  ///< capacity of a row in tokens; no document is longer
-  bool packing = true;
-  bool shuffle = true;  ///< false: the order of the files in every epoch, rows filled one after another
-  std::uint64_t seed = 42;
+  bool packing = DataSection{}.packing;
+  bool shuffle =
+      DataSection{}.shuffle;  ///< false: the order of the files in every epoch, rows filled one after another
+  std::uint64_t seed = static_cast<std::uint64_t>(RunSection{}.seed);
   std::int64_t global_batch_size = 1;     ///< rows per step over all ranks, > 0
   std::int64_t micro_batch_size = 1;      ///< rows per micro-batch, > 0; has no influence on what is in a step
   std::optional<double> num_epochs;       ///< > 0; a fraction ends the last epoch early (its steps rounded up)

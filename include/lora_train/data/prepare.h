@@ -20,32 +20,19 @@ class ChatTemplate;
 
 namespace lora_train::data {
 
-/// The part of a profile that decides ids and labels; members as in Profile.
-struct DataOptions {
-  std::vector<DatasetSpec> datasets, eval_datasets;
-  double val_set_size = 0;  ///< 0 = none; below 1 a share of the training rows (rounded up), else a count
-  LossOn loss_on = LossOn::kAuto;
-  std::optional<std::int64_t> max_seq_len;  ///< nullopt = auto
-  Overlength overlength = Overlength::kError;
-  bool packing = true;  ///< only for the waste that is printed
-  OnBadRow on_bad_row = OnBadRow::kError;
-  double max_drop_fraction = 0.01;
-  std::optional<std::int64_t> eval_max_samples;  ///< the first N rows of each evaluation set; nullopt = all
-  std::int64_t seed = 42;
-  std::filesystem::path cache_folder;  ///< of the token cache; empty = tokens are kept in memory
-  std::filesystem::path stage_folder;  ///< on a local disk, tables are copied there first; empty = none
-  std::size_t num_threads = 0;         ///< that tokenise; 0 = one a core
+/// What prepare_data needs besides the section of the profile.
+struct DataContext {
+  const tokenizer::Tokenizer* tokenizer = nullptr;  ///< this and the template: null where all rows are pre-tokenised
+  const tokenizer::ChatTemplate* chat_template = nullptr;
+  std::int64_t vocab_size = 0;               ///< ids must lie in [0, vocab_size); 0 = not checked
+  std::int64_t max_position_embeddings = 0;  ///< caps max_seq_len: auto; a larger number is warned of; 0 = not checked
+  std::int64_t seed = 0;                     ///< of the split of val_set_size
+  std::filesystem::path cache_folder = {};   ///< of the token cache; empty = tokens are kept in memory
+  std::size_t num_threads = 0;               ///< that tokenise; 0 = one a core
 };
 
-/// Options of a profile, with the token cache in dataset_prepared_path or the user's cache folder
-/// ($XDG_CACHE_HOME or ~/.cache, then lora-train/tokens).
-DataOptions data_options(const Profile& profile);
-
-/// What the model allows. 0 = unknown, not checked.
-struct DataLimits {
-  std::int64_t vocab_size = 0;               ///< ids must lie in [0, vocab_size)
-  std::int64_t max_position_embeddings = 0;  ///< caps max_seq_len: auto; a larger number is warned of
-};
+/// dataset_prepared_path, or the user's cache folder ($XDG_CACHE_HOME or ~/.cache, then lora-train/tokens).
+std::filesystem::path token_cache_folder(const DataSection& section);
 
 struct NamedStore {
   std::string name;  ///< "validation" for a held-out split, else the dataset's name
@@ -75,15 +62,13 @@ struct PreparedData {
   bool has_weights() const;
 };
 
-/// Reads and tokenises everything. tokenizer and chat_template may be null when no row needs them (pre-tokenised).
-/// With need_train false only evaluation sets are read, except that val_set_size needs the training rows (train is
+/// Reads and tokenises everything. With need_train false only evaluation sets are read, except that val_set_size needs the training rows (train is
 /// then left empty). Logs per dataset the detected layout with its reason, lengths, max_seq_len with its waste, and
 /// the ledger.
 /// Throws DataError (where = file:line:byte, file:line or file): malformed rows, empty data, too long rows under
 /// overlength: error, all rows masked (the first rows are shown), too many rows lost. ConfigError: contradicting
 /// options. IoError: a file that cannot be read.
-PreparedData prepare_data(const DataOptions& options, const tokenizer::Tokenizer* tokenizer,
-                          const tokenizer::ChatTemplate* chat_template, const DataLimits& limits, bool need_train);
+PreparedData prepare_data(const DataSection& section, const DataContext& context, bool need_train);
 
 /// Calls on_text with the "text" of every row of a file, in any of the forms that a dataset may have.
 /// Throws DataError (file:line or file:line:byte) for a row without a string "text", IoError.

@@ -16,7 +16,7 @@ struct BatchSizes {
 
 /// micro_batch_size: auto is the largest divisor of the step's rows that keeps a micro-batch within this many tokens.
 constexpr std::int64_t kAutoMicroBatchTokens = 4096;
-BatchSizes resolve_batch_sizes(const Profile& profile, std::int64_t max_seq_len,
+BatchSizes resolve_batch_sizes(const ScheduleSection& section, std::int64_t max_seq_len,
                                std::int64_t auto_tokens = kAutoMicroBatchTokens);
 
 /// What decides the steps, with weights of the datasets. `prepared` was made from the same profile.

@@ -27,7 +27,7 @@ enum StepScalar : std::int64_t {
 };
 
 struct AdamWOptions {
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0;
+  double beta1, beta2, epsilon, weight_decay;
 };
 
 /// Contracts in measure_gradients and adamw_step of module optim. Call only after implementation_for returned kCuda.

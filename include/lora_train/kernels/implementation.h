@@ -17,11 +17,6 @@ namespace lora_train::kernels {
 
 struct NativeKernels;
 
-enum class KernelSetting {
-  kAuto,       ///< native where device and dtype have one, else the reference
-  kReference,  ///< the reference, on every device
-  kNative      ///< native; DeviceError where there is none
-};
 void set_kernel_setting(KernelName kernel, KernelSetting setting);
 void set_all_kernel_settings(KernelSetting setting);
 KernelSetting kernel_setting(KernelName kernel);

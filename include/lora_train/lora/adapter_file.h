@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/config/profile.h"
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/trainables.h"
 #include "lora_train/storage/atomic_folder.h"
@@ -16,13 +17,11 @@ namespace lora_train::lora {
 /// Throws FormatError for missing, unexpected, misshapen or non-finite tensors.
 void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters);
 
-enum class SaveDtype { kFloat32, kBFloat16 };
-
 /// Both files, to be written. They point into `parameters` (bf16: hold a copy). Writing throws NumericError, naming the tensor,
 /// for NaN and infinity.
 std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
                                                 const std::vector<std::string>& target_modules,
-                                                const model::Trainables& parameters, SaveDtype dtype);
+                                                const model::Trainables& parameters, Precision precision);
 
 /// The initial values of each parameter (model/parameter.h), as PEFT has them. Drawn on the host from Philox (seed, parameter
 /// name; counter = row, column / 4), the same on every machine.

@@ -3,21 +3,25 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+
+#include "lora_train/config/profile.h"
 
 namespace lora_train::optim {
 
-struct LrScheduleOptions {
-  std::string type = "cosine";  ///< linear | cosine | constant | constant_with_warmup | cosine_with_min_lr
-  double learning_rate = 0;     ///< peak
-  std::int64_t warmup_steps = 0;
-  std::int64_t total_steps = 0;
+/// The learning rate over the steps of a run, in numbers.
+struct LrSchedule {
+  SchedulerKind kind = SchedulerKind::kConstant;
+  double peak = 0;
+  std::int64_t warmup_steps = 0, total_steps = 0;
   double min_lr_ratio = 0;  ///< cosine_with_min_lr: the floor as a share of the peak
+
+  /// Rate used in optimizer step `step` (counts from 1): transformers' lambda at step - 1. `constant` ignores the
+  /// warm-up, as transformers does.
+  double at_step(std::int64_t step) const;
 };
 
-/// Rate used in optimizer step `step` (counts from 1): transformers' lambda at step - 1. `constant` ignores the warm-up,
-/// as transformers does.
-/// Throws ConfigError naming the known types for an unknown one.
-double lr_at_step(const LrScheduleOptions& options, std::int64_t step);
+/// Of a run of total_steps steps of global_batch_size rows: lr_scaling applied, warmup_ratio in steps.
+LrSchedule make_lr_schedule(double learning_rate, const ScheduleSection& section, std::int64_t global_batch_size,
+                            std::int64_t total_steps);
 
 }  // namespace lora_train::optim

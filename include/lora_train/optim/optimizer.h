@@ -36,6 +36,8 @@ struct Optimizer {
   int64_t state_bytes(int64_t num_parameters) const;
 };
 
+AdamWOptions adamw_options(const OptimizerSection& section);
+
 /// Throws ConfigError if there is none.
 const Optimizer& optimizer_for(OptimizerKind kind);
 

@@ -38,13 +38,13 @@ OutputDecision prepare_output_folder(const OutputRequest& request);
 /// Deletes the run that the folder holds, for --overwrite: only what a run writes. Does nothing where there is none.
 void delete_run(const std::filesystem::path& folder);
 
-/// The profile's, else the last part of output_dir.
-std::string run_name(const Profile& profile);
+/// The section's, else the last part of output_dir.
+std::string run_name(const RunSection& section);
 
 /// Whether summary.json there says that a run came to its end.
 bool holds_done_summary(const std::filesystem::path& folder);
 
 /// Name of the folder with the result: "adapter", or "model" under adapter: none.
-const char* result_name(const Profile& profile);
+const char* result_name(AdapterKind adapter);
 
 }  // namespace lora_train::run_folder

@@ -24,10 +24,10 @@ struct RunDevice {
   bool is_cuda() const { return device.is_cuda(); }
 };
 
-/// Chooses by profile and machine, refuses what cannot be used (DeviceError, exit 6) and a large model on a CPU that was
+/// Chooses by section and machine, refuses what cannot be used (DeviceError, exit 6) and a large model on a CPU that was
 /// not asked for by name; loads the CUDA half and applies kernels, attn_implementation, tf32 and deterministic. Before
 /// anything is put on the device.
-RunDevice start_device(const Profile& profile, const model::ModelConfig& config);
+RunDevice start_device(const RunSection& section, const model::ModelConfig& config);
 
 /// What LibTorch has taken of a GPU's memory (`reserved`, bytes), and what of that is in use (`allocated`). Asks no driver.
 struct DeviceMemory {

@@ -16,10 +16,10 @@
 
 namespace lora_train::runtime {
 
-/// What keys of the profile mean to the engine. gradient_checkpointing auto: all modes, the least recomputation first.
-at::ScalarType compute_dtype(const Profile& profile);
-std::vector<model::Recompute> recompute_modes(const Profile& profile);
-kernels::AttentionBackend attention_backend(const Profile& profile);
+/// What values of the profile mean to the engine. gradient_checkpointing auto: all modes, the least recomputation first.
+at::ScalarType compute_dtype(Precision precision);
+std::vector<model::Recompute> recompute_modes(GradientCheckpointing mode);
+kernels::AttentionBackend attention_backend(AttnImplementation implementation);
 
 /// The model's folder, read and checked; no weights yet.
 struct ModelFiles {
@@ -28,9 +28,10 @@ struct ModelFiles {
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;         ///< null when the folder has none
   std::unique_ptr<tokenizer::ChatTemplate> chat_template;  ///< of the profile or the folder; null when there is none
 };
-ModelFiles open_model(const Profile& profile);
+ModelFiles open_model(const ModelSection& section);
 
-data::PreparedData load_data(const Profile& profile, const ModelFiles& files, bool need_train);
+/// What data::prepare_data needs of the model, which must outlive it.
+data::DataContext data_context(const Profile& profile, const ModelFiles& files);
 
 /// Which adapters there are: of the profile, or of init_adapter. Empty for adapter: none.
 struct AdapterSetup {

@@ -15,7 +15,7 @@ namespace lora_train::saving {
 
 /// What a checkpoint is made of; all of it outlives the saver.
 struct SavedParts {
-  const Profile& profile;
+  const RunSection& section;
   const lora::AdapterConfig* adapter = nullptr;  ///< null: full fine-tuning
   std::vector<std::string> target_modules;       ///< of the adapter
   const model::Trainables& parameters;

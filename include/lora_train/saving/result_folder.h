@@ -11,7 +11,7 @@ namespace lora_train::saving {
 
 /// Writes the folder under a temporary name and renames it over an older one. Returns it. Throws IoError, NumericError
 /// when a value is not finite.
-std::filesystem::path write_result(const Profile& profile, const runtime::ModelFiles& files,
+std::filesystem::path write_result(const RunSection& section, const runtime::ModelFiles& files,
                                    const runtime::AdapterSetup& adapters, const model::Trainables& parameters,
                                    const checkpoint::TrainState& state);
 

@@ -49,7 +49,7 @@ struct Run {
   std::unique_ptr<runtime::BatchFeed> feed;
   std::unique_ptr<StepScalars> scalars;
   std::optional<optim::OptimizerState> optimizer;
-  optim::LrScheduleOptions schedule;
+  optim::LrSchedule schedule;
   std::unique_ptr<StepContext> context;
   checkpoint::Contents checkpoint;  ///< of every checkpoint of the run; state and files come with each
   checkpoint::TrainState state;
@@ -64,7 +64,7 @@ struct Run {
   }
   saving::SavedParts saved_parts() const {
     const bool has_adapter = !adapters.specs.empty();
-    return {profile(),
+    return {profile().run,
             has_adapter ? &adapters.config : nullptr,
             lora::explicit_targets(adapters.specs, files.config),
             *model.parameters,

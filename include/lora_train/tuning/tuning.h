@@ -10,7 +10,7 @@
 #include "lora_train/tuning/tuning_store.h"
 
 namespace lora_train {
-struct Profile;
+struct RunSection;
 namespace runtime {
 struct RunDevice;
 }
@@ -37,7 +37,7 @@ class RunTuning {
 };
 
 /// Null where nothing is measured.
-std::unique_ptr<RunTuning> start_tuning(const Profile& profile, const runtime::RunDevice& device,
+std::unique_ptr<RunTuning> start_tuning(const RunSection& section, const runtime::RunDevice& device,
                                         const std::string& known);
 
 /// Time between two events in the current stream; of what is over in no time, that of several calls divided by their number.

@@ -88,15 +88,15 @@ struct Folders {
 };
 
 /// The adapter's template is the one it was trained with.
-Folders open_folders(const Profile& profile, const GenerateFlags& flags) {
+Folders open_folders(const ModelSection& section, const GenerateFlags& flags) {
   Folders folders;
-  folders.model = storage::resolve_model(profile.model.path).folder;
+  folders.model = storage::resolve_model(section.path).folder;
   folders.adapter = flags.adapter;
   folders.config = model::read_model_config(folders.model);
   folders.tokenizer = tokenizer::Tokenizer::load(folders.model);
   const bool has_own = !flags.adapter.empty() && fs::exists(folders.adapter / "chat_template.jinja");
   folders.chat_template =
-      tokenizer::load_chat_template(profile.model.chat_template, has_own ? folders.adapter : folders.model);
+      tokenizer::load_chat_template(section.chat_template, has_own ? folders.adapter : folders.model);
   return folders;
 }
 
@@ -144,20 +144,20 @@ std::string hash_of_adapter(const fs::path& adapter) {
 }
 
 /// Everything that decides the answers.
-GenerationSettings settings_of(const Profile& profile, const GenerateFlags& flags, const Folders& folders,
+GenerationSettings settings_of(const ModelSection& section, const GenerateFlags& flags, const Folders& folders,
                                const evaluate::GenerateRequest& request) {
   const std::string model =
       hash128_hex(hash_file(folders.config.path).hash + storage::open_model_weights(folders.model).fingerprint());
   const auto text = [](const std::string& value) { return Json(repair_utf8(value)).dump(); };
   const bool is_chat = !flags.raw && folders.chat_template != nullptr;
   const bool draws = request.sampling.temperature > 0;
-  return {{"model", text(profile.model.path)},
+  return {{"model", text(section.path)},
           {"model_fingerprint", text(model)},
           {"tokenizer_fingerprint", text(folders.tokenizer->fingerprint())},
           {"adapter", flags.adapter.empty() ? "null" : text(flags.adapter)},
           {"adapter_fingerprint", flags.adapter.empty() ? "null" : text(hash_of_adapter(folders.adapter))},
           {"compare", Json(flags.compare).dump()},
-          {"precision", text(to_string(profile.model.precision))},
+          {"precision", text(to_string(section.precision))},
           {"raw", Json(flags.raw).dump()},
           {"system", text(flags.system)},
           {"chat_template_fingerprint", is_chat ? text(folders.chat_template->fingerprint()) : "null"},
@@ -258,7 +258,7 @@ class Run {
   void open_file() {
     std::vector<std::string> given;
     for (const auto& prompt : prompts_) given.push_back(prompt.given);
-    file_.emplace(flags_.output, settings_of(request_.profile, flags_, folders_, request_), given);
+    file_.emplace(flags_.output, settings_of(request_.profile.model, flags_, folders_, request_), given);
     if (file_->num_done() > 0) {
       log_info(flags_.output + ": " + format_count(static_cast<long long>(file_->num_done())) + " of " +
                format_count(static_cast<long long>(prompts_.size())) + " answers are there; going on");
@@ -339,7 +339,7 @@ int run_generate(const std::vector<std::string>& arguments) {
   sources.needs_datasets = false;
   const LoadedProfile loaded = load_and_log(sources);
   refuse_unbuilt_features(loaded);
-  const Folders folders = open_folders(loaded.profile, flags);
+  const Folders folders = open_folders(loaded.profile.model, flags);
   const auto sampling_options = sampling.options(parser, folders.model);
   return Run(parser, flags, loaded.profile, folders)(sampling_options);
 }

@@ -72,16 +72,18 @@ MergeRows merge_rows(const std::string& file, const fs::path& model, const fs::p
   const auto tokenizer = tokenizer::load_tokenizer_if_present(tokenizer_folder);
   if (file.empty()) return built_in_rows(tokenizer.get(), config, longest);
   const auto chat_template = tokenizer::load_chat_template("tokenizer", tokenizer_folder);
-  data::DataOptions options;
-  options.datasets.emplace_back().path = file;
-  options.max_seq_len = config.max_position_embeddings;
-  options.overlength = Overlength::kTruncate;
-  options.max_drop_fraction = 1;
-  options.packing = false;
-  options.num_threads = 1;
-  const data::DataLimits limits{config.vocab_size, config.max_position_embeddings};
-  return rows_of_file(
-      data::prepare_data(options, tokenizer.get(), chat_template.get(), limits, /*need_train=*/true).train, longest);
+  DataSection section;
+  section.datasets.emplace_back().path = file;
+  section.max_seq_len = config.max_position_embeddings;
+  section.overlength = Overlength::kTruncate;
+  section.max_drop_fraction = 1;
+  section.packing = false;
+  const data::DataContext context{.tokenizer = tokenizer.get(),
+                                  .chat_template = chat_template.get(),
+                                  .vocab_size = config.vocab_size,
+                                  .max_position_embeddings = config.max_position_embeddings,
+                                  .num_threads = 1};
+  return rows_of_file(data::prepare_data(section, context, /*need_train=*/true).train, longest);
 }
 
 }  // namespace lora_train::app

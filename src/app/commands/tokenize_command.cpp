@@ -28,10 +28,12 @@ void print_ids(const tokenizer::Tokenizer& tokenizer, const std::string& text, b
   print_line(line);
 }
 
-data::DataLimits limits_of(const std::filesystem::path& folder) {
-  if (!std::filesystem::exists(folder / "config.json")) return {};
+/// A folder with a tokenizer alone will do: ids and lengths are then not checked.
+void read_limits(const std::filesystem::path& folder, data::DataContext& context) {
+  if (!std::filesystem::exists(folder / "config.json")) return;
   const model::ModelConfig config = model::read_model_config(folder);
-  return {.vocab_size = config.vocab_size, .max_position_embeddings = config.max_position_embeddings};
+  context.vocab_size = config.vocab_size;
+  context.max_position_embeddings = config.max_position_embeddings;
 }
 
 void print_totals(const data::PreparedData& prepared) {
@@ -57,7 +59,7 @@ std::vector<std::uint32_t> documents_of(const data::StepPlan& step) {
 
 void show_step(const Profile& profile, const data::PreparedData& prepared, long long number,
                const tokenizer::Tokenizer* tokenizer, long long num_shown, bool json) {
-  const auto sizes = data::resolve_batch_sizes(profile, prepared.max_seq_len);
+  const auto sizes = data::resolve_batch_sizes(profile.schedule, prepared.max_seq_len);
   const data::RunPlan plan(prepared.train, data::plan_options(profile, sizes, prepared));
   if (number > plan.total_steps()) {
     throw ConfigError("--step", "the run has " + format_count(plan.total_steps()) + " steps.");
@@ -88,8 +90,12 @@ int tokenize_profile(const Profile& profile, long long num_shown, std::optional<
   const auto folder = storage::resolve_model(profile.model.path).folder;
   const auto tokenizer = tokenizer::load_tokenizer_if_present(folder);
   const auto chat_template = tokenizer::load_chat_template(profile.model.chat_template, folder);
-  const data::PreparedData prepared = data::prepare_data(data::data_options(profile), tokenizer.get(),
-                                                         chat_template.get(), limits_of(folder), /*need_train=*/true);
+  data::DataContext context{.tokenizer = tokenizer.get(),
+                            .chat_template = chat_template.get(),
+                            .seed = profile.run.seed,
+                            .cache_folder = data::token_cache_folder(profile.data)};
+  read_limits(folder, context);
+  const data::PreparedData prepared = data::prepare_data(profile.data, context, /*need_train=*/true);
   if (step) {
     show_step(profile, prepared, *step, tokenizer.get(), num_shown, json);
     return 0;

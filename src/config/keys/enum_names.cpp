@@ -46,8 +46,8 @@ LORA_TRAIN_ENUM_NAMES(Tuning, {Tuning::kAuto, "auto"}, {Tuning::kOff, "off"})
 LORA_TRAIN_ENUM_NAMES(AttnImplementation, {AttnImplementation::kAuto, "auto"},
                       {AttnImplementation::kReference, "reference"}, {AttnImplementation::kFa2, "fa2"},
                       {AttnImplementation::kCudnn, "cudnn"})
-LORA_TRAIN_ENUM_NAMES(KernelChoice, {KernelChoice::kAuto, "auto"}, {KernelChoice::kReference, "reference"},
-                      {KernelChoice::kOwn, "own"})
+LORA_TRAIN_ENUM_NAMES(KernelSetting, {KernelSetting::kAuto, "auto"}, {KernelSetting::kReference, "reference"},
+                      {KernelSetting::kNative, "own"})
 LORA_TRAIN_ENUM_NAMES(Reporter, {Reporter::kTensorboard, "tensorboard"})
 
 bool Profile::is_given(const std::string& key) const {

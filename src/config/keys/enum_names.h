@@ -28,7 +28,7 @@ const EnumNames<GradientCheckpointing>& enum_names(GradientCheckpointing);
 const EnumNames<CudaGraphs>& enum_names(CudaGraphs);
 const EnumNames<Tuning>& enum_names(Tuning);
 const EnumNames<AttnImplementation>& enum_names(AttnImplementation);
-const EnumNames<KernelChoice>& enum_names(KernelChoice);
+const EnumNames<KernelSetting>& enum_names(KernelSetting);
 const EnumNames<Reporter>& enum_names(Reporter);
 
 template <class E>

@@ -203,9 +203,9 @@ Field pattern_field(std::string name, Member<std::vector<std::pair<std::string, 
                     write_map);
 }
 
-KernelChoice read_kernel_choice(const Value& value, const std::string& key, Findings& findings) {
-  const auto index = read_choice(value, names_of<KernelChoice>(), key, findings);
-  return index ? enum_names(KernelChoice{})[*index].first : KernelChoice::kAuto;
+KernelSetting read_kernel_setting(const Value& value, const std::string& key, Findings& findings) {
+  const auto index = read_choice(value, names_of<KernelSetting>(), key, findings);
+  return index ? enum_names(KernelSetting{})[*index].first : KernelSetting::kAuto;
 }
 
 Value write_kernels(const KernelChoices& choices) {
@@ -258,20 +258,20 @@ Field alpha_pattern_field(std::string name, Member<std::vector<std::pair<std::st
 Field kernels_field(std::string name, Member<KernelChoices> member, std::string help) {
   const auto read = [name](const Value& value, KernelChoices& choices, Findings& findings) {
     choices = {};
-    if (!value.is_map()) choices.all = read_kernel_choice(value, name, findings);
+    if (!value.is_map()) choices.all = read_kernel_setting(value, name, findings);
     const std::vector<std::string> known(kKernelNames.begin(), kKernelNames.end());
     for (const auto& [kernel, entry] : value.members) {
       const std::string key = name + "." + kernel;
       if (kernel == "all") {
-        choices.all = read_kernel_choice(entry, key, findings);
+        choices.all = read_kernel_setting(entry, key, findings);
       } else if (std::find(known.begin(), known.end(), kernel) != known.end()) {
-        choices.single.emplace_back(kernel, read_kernel_choice(entry, key, findings));
+        choices.single.emplace_back(kernel, read_kernel_setting(entry, key, findings));
       } else {
         findings.mistake(entry.place, key, "unknown kernel. Known: all, " + join(known) + ".");
       }
     }
   };
-  return list_field(name, choice_text(names_of<KernelChoice>()) + ", or a map of kernel to one of these",
+  return list_field(name, choice_text(names_of<KernelSetting>()) + ", or a map of kernel to one of these",
                     std::move(help), std::move(member), read, write_kernels);
 }
 

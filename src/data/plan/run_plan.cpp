@@ -4,17 +4,17 @@
 
 namespace lora_train::data {
 
-BatchSizes resolve_batch_sizes(const Profile& profile, std::int64_t max_seq_len, std::int64_t auto_tokens) {
+BatchSizes resolve_batch_sizes(const ScheduleSection& section, std::int64_t max_seq_len, std::int64_t auto_tokens) {
   const std::int64_t fitting = std::max<std::int64_t>(1, auto_tokens / max_seq_len);
   BatchSizes sizes;
-  if (profile.schedule.gradient_accumulation_steps) {
-    sizes.micro = profile.schedule.micro_batch_size.value_or(fitting);
-    sizes.global = sizes.micro * *profile.schedule.gradient_accumulation_steps;
+  if (section.gradient_accumulation_steps) {
+    sizes.micro = section.micro_batch_size.value_or(fitting);
+    sizes.global = sizes.micro * *section.gradient_accumulation_steps;
     return sizes;
   }
-  sizes.global = profile.schedule.global_batch_size.value_or(1);
-  if (profile.schedule.micro_batch_size) {
-    sizes.micro = std::min(*profile.schedule.micro_batch_size, sizes.global);
+  sizes.global = section.global_batch_size.value_or(1);
+  if (section.micro_batch_size) {
+    sizes.micro = std::min(*section.micro_batch_size, sizes.global);
     return sizes;
   }
   sizes.micro = std::min(fitting, sizes.global);

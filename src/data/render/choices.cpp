@@ -145,14 +145,14 @@ ChoiceSet read_set(const DatasetSpec& spec, std::int64_t max_rows, const RowEnco
 
 }  // namespace
 
-std::vector<ChoiceSet> read_choice_sets(const DataOptions& options, const PromptOptions& prompts,
+std::vector<ChoiceSet> read_choice_sets(const DataSection& section, const PromptOptions& prompts,
                                         std::int64_t max_tokens) {
   std::vector<ChoiceSet> sets;
-  for (const DatasetSpec& spec : options.eval_datasets) {
+  for (const DatasetSpec& spec : section.eval_datasets) {
     check_field_map(spec.field_map);
     const std::int64_t limit =
-        options.max_seq_len ? std::min(*options.max_seq_len, max_tokens > 0 ? max_tokens : INT64_MAX) : max_tokens;
-    sets.push_back(read_set(spec, options.eval_max_samples.value_or(-1), RowEncoder(prompts, spec.field_map, limit)));
+        section.max_seq_len ? std::min(*section.max_seq_len, max_tokens > 0 ? max_tokens : INT64_MAX) : max_tokens;
+    sets.push_back(read_set(spec, section.eval_max_samples.value_or(-1), RowEncoder(prompts, spec.field_map, limit)));
     const auto is_same = [&](const ChoiceSet& other) { return other.right.name == sets.back().right.name; };
     const auto num_same = std::count_if(sets.begin(), sets.end() - 1, is_same);
     if (num_same > 0) sets.back().right.name += "-" + std::to_string(num_same + 1);

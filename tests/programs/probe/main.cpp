@@ -178,8 +178,7 @@ void probe_steps(train::Run& run, std::int64_t num_steps) {
   for (std::int64_t step = 1; step <= num_steps; ++step) {
     const data::StepPlan plan = run.plan->step(step);
     if (step == num_steps) c10::SetCPUAllocator(&counter, /*priority=*/1);
-    train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan),
-                      optim::lr_at_step(run.schedule, step));
+    train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan), run.schedule.at_step(step));
     const train::StepResult result = train::wait_for_step(*run.context, plan);
     char text[64];
     std::snprintf(text, sizeof text, "%s%.17g", step == 1 ? "" : ", ", result.loss);

@@ -289,15 +289,15 @@ TEST(Fields, PatternsKeepTheirOrder) {
 
 TEST(Fields, KernelsAreAWordOrAMap) {
   ProfileText files;
-  EXPECT_EQ(files.load("").profile.run.kernels.all, KernelChoice::kAuto);
-  EXPECT_EQ(files.load("kernels: reference").profile.run.kernels.all, KernelChoice::kReference);
+  EXPECT_EQ(files.load("").profile.run.kernels.all, KernelSetting::kAuto);
+  EXPECT_EQ(files.load("kernels: reference").profile.run.kernels.all, KernelSetting::kReference);
   const KernelChoices both = files.load("kernels: {all: own, rope: reference, adamw: auto}").profile.run.kernels;
-  EXPECT_EQ(both.all, KernelChoice::kOwn);
+  EXPECT_EQ(both.all, KernelSetting::kNative);
   ASSERT_EQ(both.single.size(), 2u);
-  EXPECT_EQ(both.single[0], std::pair(std::string("rope"), KernelChoice::kReference));
-  EXPECT_EQ(both.single[1], std::pair(std::string("adamw"), KernelChoice::kAuto));
+  EXPECT_EQ(both.single[0], std::pair(std::string("rope"), KernelSetting::kReference));
+  EXPECT_EQ(both.single[1], std::pair(std::string("adamw"), KernelSetting::kAuto));
   const KernelChoices again = files.load(to_yaml(files.load("kernels: {rope: own}").profile)).profile.run.kernels;
-  EXPECT_EQ(again.single.at(0), std::pair(std::string("rope"), KernelChoice::kOwn));
+  EXPECT_EQ(again.single.at(0), std::pair(std::string("rope"), KernelSetting::kNative));
   EXPECT_NE(files.error("kernels: {rope: fast}").find("kernels.rope"), std::string::npos);
   EXPECT_NE(files.error("kernels: {ropes: own}").find("unknown kernel"), std::string::npos);
 }

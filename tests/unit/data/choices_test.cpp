@@ -41,7 +41,7 @@ class Choices : public testing::Test {
   PlainTemplate template_;
   std::map<std::string, std::string> field_map_;
   PromptOptions options_{&tokenizer_, &template_, false, {}};
-  DataOptions data_;
+  DataSection data_;
 };
 
 TEST_F(Choices, StandBehindTextsAsTheyAreAndBehindChatsThroughTheTemplate) {

@@ -31,13 +31,13 @@ class PrepareData : public testing::Test {
     spec.path = (folder_ / name).string();
     return spec;
   }
-  PreparedData prepare(const DataOptions& options, bool need_train = true) const {
-    return prepare_data(options, &tokenizer_, &template_, limits_, need_train);
+  PreparedData prepare(const DataSection& section, bool need_train = true) const {
+    return prepare_data(section, context_, need_train);
   }
   // "where: message" without the folder's name.
-  std::string refusal(const DataOptions& options) const {
+  std::string refusal(const DataSection& section) const {
     try {
-      prepare(options);
+      prepare(section);
     } catch (const DataError& error) {
       std::string what = error.what();
       for (auto at = what.find(folder_.path().string()); at != std::string::npos;
@@ -52,7 +52,7 @@ class PrepareData : public testing::Test {
   testing_support::TemporaryFolder folder_;
   ByteTokenizer tokenizer_;
   PlainTemplate template_;
-  DataLimits limits_;
+  DataContext context_{.tokenizer = &tokenizer_, .chat_template = &template_, .seed = 42};
 };
 
 #define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
@@ -63,33 +63,33 @@ TEST_F(PrepareData, MarksOfTurnsDecideTheMaskAndAreRefusedByLine) {
            R"({"role": "assistant", "content": "cd")" +
            mark + "}]}\n";
   };
-  DataOptions options;
-  options.datasets = {dataset("m.jsonl", row("") + row(R"(, "train": false)") + row(R"(, "weight": 1)"))};
-  const PreparedData data = prepare(options);
+  DataSection section;
+  section.datasets = {dataset("m.jsonl", row("") + row(R"(, "train": false)") + row(R"(, "weight": 1)"))};
+  const PreparedData data = prepare(section);
   const auto supervised = [&](std::size_t i) { return data.train.num_supervised(i); };
   EXPECT_EQ(supervised(0), 5);  // "b." and "cd."
   EXPECT_EQ(supervised(1), 2);  // "b."
   EXPECT_GT(supervised(2), 5);  // the fake template writes the mark
-  options.datasets = {dataset("w.jsonl", row("") + row(R"(, "weight": -0.5)"))};
-  EXPECT_SAYS(refusal(options), "w.jsonl:2");
-  EXPECT_SAYS(refusal(options), "messages[2].weight is -0.5");
+  section.datasets = {dataset("w.jsonl", row("") + row(R"(, "weight": -0.5)"))};
+  EXPECT_SAYS(refusal(section), "w.jsonl:2");
+  EXPECT_SAYS(refusal(section), "messages[2].weight is -0.5");
   const std::string call =
       R"({"conversations": [{"from": "human", "value": "q"}, {"from": "function_call", "value": "f 1"}]})";
-  options.datasets = {dataset("f.jsonl", call + "\n")};
-  EXPECT_SAYS(refusal(options), "f.jsonl:1");
-  EXPECT_SAYS(refusal(options), "invalid JSON");
+  section.datasets = {dataset("f.jsonl", call + "\n")};
+  EXPECT_SAYS(refusal(section), "f.jsonl:1");
+  EXPECT_SAYS(refusal(section), "invalid JSON");
 }
 
 TEST_F(PrepareData, ReadsSetsOfDifferentLayoutsInOrder) {
-  DataOptions options;
-  options.datasets = {
+  DataSection section;
+  section.datasets = {
       dataset("t.jsonl", "{\"text\": \"abc\"}\n"),
       dataset("c.jsonl",
               "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
               "\"content\": \"b\"}]}\n"),
       dataset("i.json", "[{\"input_ids\": [1, 2],\n\"labels\": [-100, 2]}]"),
   };
-  const PreparedData data = prepare(options);
+  const PreparedData data = prepare(section);
   ASSERT_EQ(data.train.size(), 3U);
   EXPECT_EQ(data.train.num_supervised(0), 3);  // two bytes after the first, and EOS
   EXPECT_EQ(data.train.num_supervised(1), 2);  // "b."
@@ -109,13 +109,13 @@ TEST_F(PrepareData, AnyNumberOfThreadsGivesTheSameData) {
   for (int i = 0; i < 60000; ++i) {
     bytes += i % 1000 == 7 ? "{\"text\": 5}\n" : "{\"text\": \"row " + std::to_string(i % 977) + "\"}\n";
   }
-  DataOptions options;
-  options.datasets = {dataset("t.jsonl", bytes)};
-  options.on_bad_row = OnBadRow::kDrop;
+  DataSection section;
+  section.datasets = {dataset("t.jsonl", bytes)};
+  section.on_bad_row = OnBadRow::kDrop;
   std::vector<std::string> seen;
   for (const std::size_t num_threads : {1U, 2U, 7U}) {
-    options.num_threads = num_threads;
-    const PreparedData data = prepare(options);
+    context_.num_threads = num_threads;
+    const PreparedData data = prepare(section);
     std::string all = join(data.ledger.lines(), "\n");
     for (std::size_t i = 0; i < data.train.size(); ++i) {
       all += data.train.source(i) + ":" + tokenizer_.decode(data.train.ids(i), false);
@@ -124,21 +124,21 @@ TEST_F(PrepareData, AnyNumberOfThreadsGivesTheSameData) {
   }
   EXPECT_EQ(seen[1], seen[0]);
   EXPECT_EQ(seen[2], seen[0]);
-  options.on_bad_row = OnBadRow::kError;
-  EXPECT_SAYS(refusal(options), "t.jsonl:8: text is number");
+  section.on_bad_row = OnBadRow::kError;
+  EXPECT_SAYS(refusal(section), "t.jsonl:8: text is number");
 }
 
 TEST_F(PrepareData, TokenCacheGivesTheSameDataAndIsNeverStale) {
-  DataOptions options;
-  options.datasets = {dataset("t.jsonl", texts(50) + "{\"text\": NaN}\n")};
-  options.on_bad_row = OnBadRow::kDrop;
-  options.max_drop_fraction = 1;
-  options.cache_folder = folder_ / "cache";
+  DataSection section;
+  section.datasets = {dataset("t.jsonl", texts(50) + "{\"text\": NaN}\n")};
+  section.on_bad_row = OnBadRow::kDrop;
+  section.max_drop_fraction = 1;
+  context_.cache_folder = folder_ / "cache";
   const auto num_tables = [&] {
-    std::filesystem::directory_iterator files(options.cache_folder);
+    std::filesystem::directory_iterator files(context_.cache_folder);
     return std::distance(begin(files), end(files));
   };
-  const PreparedData first = prepare(options), again = prepare(options);
+  const PreparedData first = prepare(section), again = prepare(section);
   EXPECT_EQ(num_tables(), 1);
   ASSERT_EQ(again.train.size(), first.train.size());
   for (std::size_t i = 0; i < first.train.size(); ++i) {
@@ -150,34 +150,36 @@ TEST_F(PrepareData, TokenCacheGivesTheSameDataAndIsNeverStale) {
   EXPECT_EQ(again.fingerprint, first.fingerprint);
 
   // Every option that decides a row's tokens makes another table; what is applied later does not.
-  options.max_seq_len = 4096;
-  options.overlength = Overlength::kDrop;
-  options.seed = 7;
-  prepare(options);
+  section.max_seq_len = 4096;
+  section.overlength = Overlength::kDrop;
+  context_.seed = 7;
+  prepare(section);
   EXPECT_EQ(num_tables(), 1);
-  options.loss_on = LossOn::kAll;
-  prepare(options);
+  section.loss_on = LossOn::kAll;
+  prepare(section);
   EXPECT_EQ(num_tables(), 2);
-  options.datasets[0].type = DatasetType::kText;
-  prepare(options);
+  section.datasets[0].type = DatasetType::kText;
+  prepare(section);
   EXPECT_EQ(num_tables(), 3);
-  options.datasets[0].field_map = {{"text", "text"}};
-  prepare(options);
+  section.datasets[0].field_map = {{"text", "text"}};
+  prepare(section);
   EXPECT_EQ(num_tables(), 4);
   const ByteTokenizer with_bos(true);
-  prepare_data(options, &with_bos, &template_, limits_, true);
+  context_.tokenizer = &with_bos;
+  prepare(section);
+  context_.tokenizer = &tokenizer_;
   EXPECT_EQ(num_tables(), 5);
   dataset("t.jsonl", texts(51));
-  EXPECT_EQ(prepare(options).train.size(), 51U);
+  EXPECT_EQ(prepare(section).train.size(), 51U);
   EXPECT_EQ(num_tables(), 6);
 }
 
 TEST_F(PrepareData, WeightsFollowTheirDatasets) {
-  DataOptions options;
-  options.datasets = {dataset("a.jsonl", texts(10)), dataset("b.jsonl", texts(30))};
-  options.datasets[1].weight = 0.5;
-  options.val_set_size = 8;
-  const PreparedData data = prepare(options);
+  DataSection section;
+  section.datasets = {dataset("a.jsonl", texts(10)), dataset("b.jsonl", texts(30))};
+  section.datasets[1].weight = 0.5;
+  section.val_set_size = 8;
+  const PreparedData data = prepare(section);
   ASSERT_EQ(data.train_ranges.size(), 2U);
   EXPECT_EQ(data.train_ranges[0].begin, 0U);
   EXPECT_EQ(data.train_ranges[0].end, data.train_ranges[1].begin);
@@ -188,10 +190,10 @@ TEST_F(PrepareData, WeightsFollowTheirDatasets) {
 }
 
 TEST_F(PrepareData, RepeatedRowsAreCountedAndKept) {
-  DataOptions options;
-  options.datasets = {dataset("a.jsonl", texts(5) + texts(2))};
-  options.eval_datasets = {dataset("e.jsonl", texts(1))};
-  const PreparedData data = prepare(options);
+  DataSection section;
+  section.datasets = {dataset("a.jsonl", texts(5) + texts(2))};
+  section.eval_datasets = {dataset("e.jsonl", texts(1))};
+  const PreparedData data = prepare(section);
   EXPECT_EQ(data.train.size(), 7U);
   EXPECT_EQ(data.ledger.kept, 7);
   ASSERT_EQ(data.ledger.entries.size(), 2U);
@@ -202,79 +204,79 @@ TEST_F(PrepareData, RepeatedRowsAreCountedAndKept) {
 }
 
 TEST_F(PrepareData, PretokenisedRowsNeedNoTokenizer) {
-  DataOptions options;
-  options.datasets = {dataset("i.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n")};
-  const PreparedData data = prepare_data(options, nullptr, nullptr, {3, 0}, true);
+  DataSection section;
+  section.datasets = {dataset("i.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n")};
+  const PreparedData data = prepare_data(section, {.vocab_size = 3}, true);
   EXPECT_EQ(data.train.size(), 1U);
   EXPECT_TRUE(view_rows(data.train, nullptr, 0, 5)[0].pieces.empty());
-  EXPECT_THROW(prepare_data(options, nullptr, nullptr, {2, 0}, true), DataError);
+  EXPECT_THROW(prepare_data(section, {.vocab_size = 2}, true), DataError);
 }
 
 TEST_F(PrepareData, BadRowStopsWithItsPlace) {
-  DataOptions options;
-  options.datasets = {dataset("t.jsonl", "{\"text\": \"a\"}\n{\"text\": NaN}\n")};
-  EXPECT_SAYS(refusal(options), "t.jsonl:2:10: NaN and Infinity");
-  options.datasets = {dataset("t.jsonl", "{\"text\": \"a\"}\n{\"text\": 5}\n")};
-  EXPECT_SAYS(refusal(options), "t.jsonl:2: text is number, expected a string");
-  options.datasets = {dataset("t.jsonl", "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n")};
-  EXPECT_SAYS(refusal(options), "t.jsonl:2: \"text\" is missing");
-  options.datasets = {dataset("t.jsonl", "{\"what\": \"a\"}\n")};
-  EXPECT_SAYS(refusal(options), "t.jsonl:1: no known layout");
+  DataSection section;
+  section.datasets = {dataset("t.jsonl", "{\"text\": \"a\"}\n{\"text\": NaN}\n")};
+  EXPECT_SAYS(refusal(section), "t.jsonl:2:10: NaN and Infinity");
+  section.datasets = {dataset("t.jsonl", "{\"text\": \"a\"}\n{\"text\": 5}\n")};
+  EXPECT_SAYS(refusal(section), "t.jsonl:2: text is number, expected a string");
+  section.datasets = {dataset("t.jsonl", "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n")};
+  EXPECT_SAYS(refusal(section), "t.jsonl:2: \"text\" is missing");
+  section.datasets = {dataset("t.jsonl", "{\"what\": \"a\"}\n")};
+  EXPECT_SAYS(refusal(section), "t.jsonl:1: no known layout");
 }
 
 TEST_F(PrepareData, BadRowsAreDroppedAndCountedWhenAsked) {
-  DataOptions options;
-  options.datasets = {dataset("t.jsonl", "{\"text\": NaN}\n" + texts(8) + "{\"text\": 5}\n")};
-  options.on_bad_row = OnBadRow::kDrop;
-  options.max_drop_fraction = 0.2;
-  const PreparedData data = prepare(options);
+  DataSection section;
+  section.datasets = {dataset("t.jsonl", "{\"text\": NaN}\n" + texts(8) + "{\"text\": 5}\n")};
+  section.on_bad_row = OnBadRow::kDrop;
+  section.max_drop_fraction = 0.2;
+  const PreparedData data = prepare(section);
   EXPECT_EQ(data.train.size(), 8U);
   EXPECT_EQ(data.ledger.total, 10);
   ASSERT_EQ(data.ledger.entries.size(), 1U);
   EXPECT_EQ(data.ledger.entries[0].count, 2);
   EXPECT_SAYS(data.ledger.entries[0].first_source, "t.jsonl:1:10");
-  options.max_drop_fraction = 0.19;
-  EXPECT_SAYS(refusal(options), "t.jsonl:1:10: training data would lose 2 of 10 rows");
+  section.max_drop_fraction = 0.19;
+  EXPECT_SAYS(refusal(section), "t.jsonl:1:10: training data would lose 2 of 10 rows");
 }
 
 TEST_F(PrepareData, RefusesEmptyData) {
-  DataOptions options;
-  options.datasets = {dataset("t.jsonl", "\n\n")};
-  EXPECT_SAYS(refusal(options), "t.jsonl: the file has no row");
-  options.datasets = {dataset("t.json", " [ ] ")};
-  EXPECT_SAYS(refusal(options), "t.json: the file has no row");
-  options.datasets = {dataset("t.jsonl", "nope\n")};
-  options.on_bad_row = OnBadRow::kDrop;
-  EXPECT_SAYS(refusal(options), "no row of the training data is left");
-  options.datasets = {};
-  EXPECT_THROW(prepare(options), ConfigError);
-  EXPECT_THROW(prepare(options, /*need_train=*/false), ConfigError);
+  DataSection section;
+  section.datasets = {dataset("t.jsonl", "\n\n")};
+  EXPECT_SAYS(refusal(section), "t.jsonl: the file has no row");
+  section.datasets = {dataset("t.json", " [ ] ")};
+  EXPECT_SAYS(refusal(section), "t.json: the file has no row");
+  section.datasets = {dataset("t.jsonl", "nope\n")};
+  section.on_bad_row = OnBadRow::kDrop;
+  EXPECT_SAYS(refusal(section), "no row of the training data is left");
+  section.datasets = {};
+  EXPECT_THROW(prepare(section), ConfigError);
+  EXPECT_THROW(prepare(section, /*need_train=*/false), ConfigError);
 }
 
 TEST_F(PrepareData, RefusesARunWithEveryLabelMaskedAndShowsRows) {
-  DataOptions options;
-  options.datasets = {dataset("c.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}\n")};
-  const std::string message = refusal(options);
+  DataSection section;
+  section.datasets = {dataset("c.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}\n")};
+  const std::string message = refusal(section);
   EXPECT_SAYS(message, "c.jsonl:1: every row of the training data is masked");
   EXPECT_SAYS(message, "user:hello.");
   EXPECT_SAYS(message, "loss_on: auto");
 }
 
 TEST_F(PrepareData, OneMaskedRowGoesToTheLedger) {
-  DataOptions options;
+  DataSection section;
   const std::string good = "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n";
-  options.datasets = {dataset("i.jsonl", good + "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n" + good)};
-  EXPECT_SAYS(refusal(options), "i.jsonl:2: training data would lose 1 of 3 rows");
-  options.max_drop_fraction = 0.5;
-  const PreparedData data = prepare(options);
+  section.datasets = {dataset("i.jsonl", good + "{\"input_ids\": [1, 2], \"labels\": [-100, -100]}\n" + good)};
+  EXPECT_SAYS(refusal(section), "i.jsonl:2: training data would lose 1 of 3 rows");
+  section.max_drop_fraction = 0.5;
+  const PreparedData data = prepare(section);
   EXPECT_EQ(data.train.size(), 2U);
   EXPECT_EQ(data.ledger.entries[0].reason, LedgerReason::kFullyMasked);
 }
 
 TEST_F(PrepareData, HoldsOutTheSameRowsForTheSameSeed) {
-  DataOptions options;
-  options.datasets = {dataset("t.jsonl", texts(50))};
-  options.val_set_size = 0.11;
+  DataSection section;
+  section.datasets = {dataset("t.jsonl", texts(50))};
+  section.val_set_size = 0.11;
   const auto sources = [](const DocumentStore& store) {
     std::vector<std::string> out;
     for (std::size_t i = 0; i < store.size(); ++i) {
@@ -282,7 +284,7 @@ TEST_F(PrepareData, HoldsOutTheSameRowsForTheSameSeed) {
     }
     return out;
   };
-  const PreparedData data = prepare(options);
+  const PreparedData data = prepare(section);
   ASSERT_EQ(data.evals.size(), 1U);
   EXPECT_EQ(data.evals[0].name, "validation");
   EXPECT_EQ(data.evals[0].store.size(), 6U);  // 5.5 rounded up
@@ -292,24 +294,24 @@ TEST_F(PrepareData, HoldsOutTheSameRowsForTheSameSeed) {
     all.insert(part.begin(), part.end());
   }
   EXPECT_EQ(all.size(), 50U);
-  EXPECT_EQ(sources(prepare(options).evals[0].store), sources(data.evals[0].store));
-  options.seed = 43;
-  EXPECT_NE(sources(prepare(options).evals[0].store), sources(data.evals[0].store));
-  options.val_set_size = 7;
-  EXPECT_EQ(prepare(options).evals[0].store.size(), 7U);
-  const PreparedData only_eval = prepare(options, /*need_train=*/false);
+  EXPECT_EQ(sources(prepare(section).evals[0].store), sources(data.evals[0].store));
+  context_.seed = 43;
+  EXPECT_NE(sources(prepare(section).evals[0].store), sources(data.evals[0].store));
+  section.val_set_size = 7;
+  EXPECT_EQ(prepare(section).evals[0].store.size(), 7U);
+  const PreparedData only_eval = prepare(section, /*need_train=*/false);
   EXPECT_EQ(only_eval.evals[0].store.size(), 7U);
   EXPECT_TRUE(only_eval.train.empty());
-  options.val_set_size = 50;
-  EXPECT_SAYS(refusal(options), "val_set_size: 50 would hold out 50 of 50 rows");
+  section.val_set_size = 50;
+  EXPECT_SAYS(refusal(section), "val_set_size: 50 would hold out 50 of 50 rows");
 }
 
 TEST_F(PrepareData, EvaluationSetsHaveNamesAndAtMostSoManyRows) {
-  DataOptions options;
-  options.datasets = {dataset("t.jsonl", texts(3))};
-  options.eval_datasets = {dataset("val.jsonl", texts(9)), dataset("val.json", "[{\"text\": \"long enough\"}]")};
-  options.eval_max_samples = 4;
-  const PreparedData data = prepare(options);
+  DataSection section;
+  section.datasets = {dataset("t.jsonl", texts(3))};
+  section.eval_datasets = {dataset("val.jsonl", texts(9)), dataset("val.json", "[{\"text\": \"long enough\"}]")};
+  section.eval_max_samples = 4;
+  const PreparedData data = prepare(section);
   ASSERT_EQ(data.evals.size(), 2U);
   EXPECT_EQ(data.evals[0].name, "val");
   EXPECT_EQ(data.evals[1].name, "val-2");
@@ -319,74 +321,68 @@ TEST_F(PrepareData, EvaluationSetsHaveNamesAndAtMostSoManyRows) {
 }
 
 TEST_F(PrepareData, EvaluationDoesNotReadTrainingData) {
-  DataOptions options;
-  options.datasets = {dataset("t.jsonl", "broken")};
-  options.eval_datasets = {dataset("val.jsonl", texts(2))};
-  EXPECT_EQ(prepare(options, /*need_train=*/false).evals[0].store.size(), 2U);
+  DataSection section;
+  section.datasets = {dataset("t.jsonl", "broken")};
+  section.eval_datasets = {dataset("val.jsonl", texts(2))};
+  EXPECT_EQ(prepare(section, /*need_train=*/false).evals[0].store.size(), 2U);
 }
 
 TEST_F(PrepareData, LengthPolicyHoldsForEvaluationToo) {
-  DataOptions options;
-  options.datasets = {dataset("t.jsonl", texts(3))};
-  options.eval_datasets = {dataset("val.jsonl", "{\"text\": \"" + std::string(100, 'x') + "\"}\n")};
-  EXPECT_EQ(prepare(options).max_seq_len, 128);
-  options.max_seq_len = 64;
-  EXPECT_SAYS(refusal(options),
+  DataSection section;
+  section.datasets = {dataset("t.jsonl", texts(3))};
+  section.eval_datasets = {dataset("val.jsonl", "{\"text\": \"" + std::string(100, 'x') + "\"}\n")};
+  EXPECT_EQ(prepare(section).max_seq_len, 128);
+  section.max_seq_len = 64;
+  EXPECT_SAYS(refusal(section),
               "val.jsonl:1: 1 of 1 rows of the evaluation data \"val\" are longer than max_seq_len: 64");
-  limits_.max_position_embeddings = 80;
-  options.max_seq_len = std::nullopt;
-  options.overlength = Overlength::kTruncate;
-  const PreparedData data = prepare(options);
+  context_.max_position_embeddings = 80;
+  section.max_seq_len = std::nullopt;
+  section.overlength = Overlength::kTruncate;
+  const PreparedData data = prepare(section);
   EXPECT_EQ(data.max_seq_len, 80);
   EXPECT_EQ(data.evals[0].store.num_tokens(0), 80);
 }
 
 TEST_F(PrepareData, FingerprintFollowsDataAndOptionsNotThePath) {
-  DataOptions options;
-  options.datasets = {dataset("t.jsonl", texts(5))};
-  const std::string first = prepare(options).fingerprint;
+  DataSection section;
+  section.datasets = {dataset("t.jsonl", texts(5))};
+  const std::string first = prepare(section).fingerprint;
   EXPECT_EQ(first.size(), 32U);
-  options.datasets = {dataset("copy.jsonl", texts(5))};
-  EXPECT_EQ(prepare(options).fingerprint, first);
-  options.loss_on = LossOn::kAll;
-  EXPECT_NE(prepare(options).fingerprint, first);
-  options.loss_on = LossOn::kAuto;
-  options.max_seq_len = 100;
-  EXPECT_NE(prepare(options).fingerprint, first);
-  options.max_seq_len = std::nullopt;
-  options.datasets = {dataset("t.jsonl", texts(6))};
-  EXPECT_NE(prepare(options).fingerprint, first);
+  section.datasets = {dataset("copy.jsonl", texts(5))};
+  EXPECT_EQ(prepare(section).fingerprint, first);
+  section.loss_on = LossOn::kAll;
+  EXPECT_NE(prepare(section).fingerprint, first);
+  section.loss_on = LossOn::kAuto;
+  section.max_seq_len = 100;
+  EXPECT_NE(prepare(section).fingerprint, first);
+  section.max_seq_len = std::nullopt;
+  section.datasets = {dataset("t.jsonl", texts(6))};
+  EXPECT_NE(prepare(section).fingerprint, first);
 }
 
 TEST_F(PrepareData, CountsContentThatTheTemplateLeavesOut) {
-  DataOptions options;
-  options.datasets = {dataset("c.jsonl",
+  DataSection section;
+  section.datasets = {dataset("c.jsonl",
                               "{\"messages\": [{\"role\": \"system\", \"content\": \"hidden\"}, {\"role\": "
                               "\"assistant\", \"content\": \"b\"}]}\n")};
-  const PreparedData data = prepare(options);
+  const PreparedData data = prepare(section);
   EXPECT_EQ(data.train.size(), 1U);
   ASSERT_EQ(data.ledger.entries.size(), 1U);
   EXPECT_EQ(data.ledger.entries[0].reason, LedgerReason::kNotRendered);
   EXPECT_EQ(data.ledger.lost(), 0);
 }
 
-TEST_F(PrepareData, TakesItsOptionsFromTheProfile) {
-  Profile profile;
-  profile.data.datasets = {dataset("t.jsonl", texts(2))};
-  profile.data.max_seq_len = 77;
-  profile.data.overlength = Overlength::kDrop;
-  profile.run.seed = 9;
-  const DataOptions options = data_options(profile);
-  EXPECT_EQ(options.datasets, profile.data.datasets);
-  EXPECT_EQ(options.max_seq_len, 77);
-  EXPECT_EQ(options.overlength, Overlength::kDrop);
-  EXPECT_EQ(options.seed, 9);
+TEST_F(PrepareData, KeepsTheTokenCacheWhereTheProfileSays) {
+  DataSection section;
+  EXPECT_EQ(token_cache_folder(section).filename(), "tokens");
+  section.dataset_prepared_path = "/data/prepared";
+  EXPECT_EQ(token_cache_folder(section), "/data/prepared");
 }
 
 TEST_F(PrepareData, ViewJoinsTokensOfOneCharacter) {
-  DataOptions options;
-  options.datasets = {dataset("t.jsonl", "{\"text\": \"a\xC3\xA9z\"}\n" + texts(3))};
-  const PreparedData data = prepare(options);
+  DataSection section;
+  section.datasets = {dataset("t.jsonl", "{\"text\": \"a\xC3\xA9z\"}\n" + texts(3))};
+  const PreparedData data = prepare(section);
   const auto views = view_rows(data.train, &tokenizer_, 0, 2);
   ASSERT_EQ(views.size(), 2U);
   EXPECT_EQ(views[0].pieces, (std::vector<std::string>{"a", "", "\xC3\xA9", "z", "</s>"}));

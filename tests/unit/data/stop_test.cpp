@@ -26,12 +26,13 @@ TEST_F(Stop, IsSeenWhileRowsAreTokenisedAndLeavesNoTable) {
   std::string rows;
   for (int i = 0; i < 1000; ++i) rows += "{\"text\": \"row " + std::to_string(i) + "\"}\n";
   write_file_atomic(folder_ / "rows.jsonl", rows);
-  DataOptions options;
-  options.datasets.emplace_back().path = (folder_ / "rows.jsonl").string();
-  options.cache_folder = folder_ / "cache";
+  DataSection section;
+  section.datasets.emplace_back().path = (folder_ / "rows.jsonl").string();
   const ByteTokenizer tokenizer;
   const PlainTemplate chat_template;
-  const auto prepare = [&] { return prepare_data(options, &tokenizer, &chat_template, {}, true); };
+  const DataContext context{
+      .tokenizer = &tokenizer, .chat_template = &chat_template, .cache_folder = folder_ / "cache"};
+  const auto prepare = [&] { return prepare_data(section, context, true); };
   set_max_time(0);
   EXPECT_THROW(prepare(), StopError);
   EXPECT_TRUE(!std::filesystem::exists(folder_ / "cache") || std::filesystem::is_empty(folder_ / "cache"));

@@ -34,11 +34,11 @@ AdapterConfig adapter_config() {
 }
 
 void save(const TemporaryFolder& folder, const AdapterConfig& config, const model::Trainables& values,
-          SaveDtype dtype) {
+          Precision dtype) {
   storage::write_folder(folder.path(), adapter_files(config, {"q_proj"}, values, dtype));
 }
 
-void save(const TemporaryFolder& folder, model::Trainables& values, SaveDtype dtype = SaveDtype::kFloat32) {
+void save(const TemporaryFolder& folder, model::Trainables& values, Precision dtype = Precision::kFp32) {
   save(folder, adapter_config(), values, dtype);
 }
 
@@ -63,7 +63,7 @@ TEST(AdapterFile, PatternsKeepTheirOrder) {
   AdapterConfig config = adapter_config();
   config.options.rank_pattern = {{"q_proj", 2}, {"layers.1.self_attn.(q|k)_proj", 5}, {"k_proj", 3}};
   config.options.alpha_pattern = {{"v_proj", 1.5}, {"layers.2.*", 4}};
-  save(folder, config, values, SaveDtype::kFloat32);
+  save(folder, config, values, Precision::kFp32);
   const LoraOptions read = read_adapter_config(folder.path()).options;
   EXPECT_EQ(read.rank_pattern, config.options.rank_pattern);
   EXPECT_EQ(read.alpha_pattern, config.options.alpha_pattern);
@@ -75,7 +75,7 @@ TEST(AdapterFile, SavesBf16WhenAsked) {
   const TemporaryFolder folder;
   model::Trainables written = parameters(), read = parameters();
   written.values.copy_(testing_support::uniform({written.size()}, 1));
-  save(folder, written, SaveDtype::kBFloat16);
+  save(folder, written, Precision::kBf16);
   load_adapter(folder.path(), read);
   EXPECT_TRUE(at::equal(read.values, written.values.to(at::kBFloat16).to(at::kFloat)));
 }

@@ -63,7 +63,7 @@ class TrainLoop : public ::testing::Test {
     request.profile.run.output_dir = (folder / "run").string();
     std::filesystem::create_directories(request.profile.run.output_dir);
     auto bench = bench::build_bench_run(request);
-    bench->run.schedule = {.type = "constant", .learning_rate = 1e-2, .total_steps = num_steps};
+    bench->run.schedule = {.kind = SchedulerKind::kConstant, .peak = 1e-2, .total_steps = num_steps};
     return bench;
   }
 

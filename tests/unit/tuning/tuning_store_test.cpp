@@ -107,14 +107,14 @@ TEST(TuningCache, LiesInTheUsersCacheFolderUnderItsMachine) {
 }
 
 TEST(Tuning, ACpuAndDeterministicRunsMeasureNothing) {
-  Profile profile;
-  EXPECT_EQ(start_tuning(profile, runtime::RunDevice{}, ""), nullptr);
+  RunSection section;
+  EXPECT_EQ(start_tuning(section, runtime::RunDevice{}, ""), nullptr);
   const runtime::RunDevice gpu{at::Device(at::kCUDA, 0), "NVIDIA H200", 132};
-  profile.run.deterministic = true;
-  EXPECT_EQ(start_tuning(profile, gpu, ""), nullptr);
-  profile.run.deterministic = false;
-  profile.run.tuning = Tuning::kOff;
-  EXPECT_EQ(start_tuning(profile, gpu, ""), nullptr);
+  section.deterministic = true;
+  EXPECT_EQ(start_tuning(section, gpu, ""), nullptr);
+  section.deterministic = false;
+  section.tuning = Tuning::kOff;
+  EXPECT_EQ(start_tuning(section, gpu, ""), nullptr);
 }
 
 TEST(RunTuning, AnotherProcessTakesItsChoicesFromTheText) {
