@@ -79,7 +79,8 @@ void read_pattern(const AdapterConfigReader& reader, const std::string& key, con
 }
 
 void read_ranks(const AdapterConfigReader& reader, LoraOptions& options) {
-  options.r = reader.contains("r") && !reader.at("r").is_null() ? reader.rank("r", reader.at("r")) : kPeftDefaultRank;
+  options.lora_r =
+      reader.contains("r") && !reader.at("r").is_null() ? reader.rank("r", reader.at("r")) : kPeftDefaultRank;
   read_pattern(reader, "rank_pattern", [&](const std::string& where, const std::string& name, const Json& value) {
     options.rank_pattern.emplace_back(name, reader.rank(where, value));
   });
@@ -88,7 +89,7 @@ void read_ranks(const AdapterConfigReader& reader, LoraOptions& options) {
 void read_alphas(const AdapterConfigReader& reader, LoraOptions& options) {
   const char* key = "lora_alpha";
   const bool is_given = reader.contains(key) && !reader.at(key).is_null();
-  options.alpha = is_given ? reader.positive(key, reader.at(key)) : kPeftDefaultAlpha;
+  options.lora_alpha = is_given ? reader.positive(key, reader.at(key)) : kPeftDefaultAlpha;
   read_pattern(reader, "alpha_pattern", [&](const std::string& where, const std::string& name, const Json& value) {
     options.alpha_pattern.emplace_back(name, reader.positive(where, value));
   });
@@ -106,22 +107,21 @@ void check_initialisation(const AdapterConfigReader& reader) {
                        "save_pretrained(..., path_initial_model_for_weight_conversion=...)");
 }
 
-void read_targets(const AdapterConfigReader& reader, LoraOptions& options) {
+LoraTargets read_targets(const AdapterConfigReader& reader) {
   if (!reader.contains("target_modules"))
     reader.fail("target_modules", "is missing; expected a list of linears or a regex");
   const Json& targets = reader.at("target_modules");
   if (targets.is_string()) {
-    if (targets == "all-linear")
-      options.all_linear = true;
-    else
-      options.target_regex = targets.get<std::string>();
-    return;
+    if (targets == "all-linear") return {};
+    return {LoraTargets::Kind::kRegex, {}, targets.get<std::string>()};
   }
   if (!targets.is_array() || targets.empty()) reader.fail("target_modules", "must be a non-empty list or a string");
+  LoraTargets listed{LoraTargets::Kind::kList, {}, {}};
   for (const auto& name : targets) {
     if (!name.is_string()) reader.fail("target_modules", "holds something that is not a string: " + name.dump());
-    options.target_names.push_back(name.get<std::string>());
+    listed.names.push_back(name.get<std::string>());
   }
+  return listed;
 }
 
 /// 16 rather than 16.0, as PEFT writes it.
@@ -175,11 +175,11 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   config.base_model_name_or_path = reader.get<std::string>("base_model_name_or_path", "");
   LoraOptions& options = config.options;
   options.file = path.string();
-  read_targets(reader, options);
+  options.lora_target_modules = read_targets(reader);
   read_ranks(reader, options);
   read_alphas(reader, options);
-  options.dropout = reader.get<double>("lora_dropout", 0);
-  if (!(options.dropout >= 0 && options.dropout < 1)) {
+  options.lora_dropout = reader.get<double>("lora_dropout", 0);
+  if (!(options.lora_dropout >= 0 && options.lora_dropout < 1)) {
     reader.fail("lora_dropout", "is " + reader.at("lora_dropout").dump() + "; a number from 0 to below 1 was expected");
   }
   options.use_rslora = reader.get<bool>("use_rslora", false);
@@ -197,12 +197,12 @@ std::string adapter_config_json(const AdapterConfig& config, const std::vector<s
                        {"fan_in_fan_out", false},
                        {"inference_mode", true},
                        {"init_lora_weights", true},
-                       {"lora_alpha", number(options.alpha)},
-                       {"lora_dropout", options.dropout},
+                       {"lora_alpha", number(options.lora_alpha)},
+                       {"lora_dropout", options.lora_dropout},
                        {"modules_to_save", nullptr},
                        {"peft_type", "LORA"},
                        {"peft_version", "0.21.2"},
-                       {"r", options.r},
+                       {"r", options.lora_r},
                        {"rank_pattern", ranks},
                        {"target_modules", target_modules},
                        {"task_type", "CAUSAL_LM"},

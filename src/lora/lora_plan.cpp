@@ -6,13 +6,13 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <tuple>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
-#include "lora_train/config/profile.h"
 #include "lora_train/model/layer_shape.h"
 
 namespace lora_train::lora {
@@ -91,15 +91,17 @@ std::string last_part(const std::string& path) { return path.substr(path.rfind('
 
 /// The linears that the targets choose, in model order.
 std::vector<std::pair<std::int64_t, std::string>> choose(const LoraOptions& options, const model::ModelConfig& config) {
+  const LoraTargets& targets = options.lora_target_modules;
+  const bool is_all = targets.kind == LoraTargets::Kind::kAllLinear;
   std::optional<FullMatch> regex;
-  if (options.target_regex) regex.emplace(options, targets_key(options), *options.target_regex);
-  std::set<std::string> unmatched(options.target_names.begin(), options.target_names.end());
+  if (targets.kind == LoraTargets::Kind::kRegex) regex.emplace(options, targets_key(options), targets.regex);
+  std::set<std::string> unmatched(targets.names.begin(), targets.names.end());
   std::vector<std::pair<std::int64_t, std::string>> chosen;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     for (const auto& linear : model::linear_names(config, layer)) {
       const std::string path = model::linear_path(layer, linear);
-      bool is_target = options.all_linear || (regex && regex->matches(path));
-      for (const auto& name : options.target_names) {
+      bool is_target = is_all || (regex && regex->matches(path));
+      for (const auto& name : targets.names) {
         if (!is_suffix(path, name)) continue;
         unmatched.erase(name);
         is_target = true;
@@ -108,7 +110,7 @@ std::vector<std::pair<std::int64_t, std::string>> choose(const LoraOptions& opti
     }
   }
   if (!unmatched.empty()) refuse_unmatched(options, config, *unmatched.begin());
-  if (chosen.empty()) refuse_unmatched(options, config, options.target_regex.value_or("(empty list)"));
+  if (chosen.empty()) refuse_unmatched(options, config, regex ? targets.regex : "(empty list)");
   return chosen;
 }
 
@@ -161,12 +163,12 @@ std::vector<RankAndScale> ranks_and_scales(const LoraOptions& options, const std
   const auto alphas = compile(options, "alpha_pattern", options.alpha_pattern);
   std::vector<RankAndScale> found;
   for (const auto& path : paths) {
-    const std::int64_t rank = value_of(ranks, path, options.r);
+    const std::int64_t rank = value_of(ranks, path, options.lora_r);
     if (rank < 1 || rank > kMaxLoraRank) {
       refuse(options, "lora_r",
              "the rank of " + path + " is " + std::to_string(rank) + ", expected 1 to " + std::to_string(kMaxLoraRank));
     }
-    const double alpha = value_of(alphas, path, options.alpha);
+    const double alpha = value_of(alphas, path, options.lora_alpha);
     const auto r = static_cast<double>(rank);
     found.push_back({rank, alpha / (options.use_rslora ? std::sqrt(r) : r)});
   }
@@ -184,7 +186,7 @@ std::vector<AdapterSpec> plan_adapters(const LoraOptions& options, const model::
     std::tie(spec.layer, spec.linear) = chosen[i];
     spec.rank = found[i].rank;
     spec.scale = found[i].scale;
-    spec.dropout = options.dropout;
+    spec.dropout = options.lora_dropout;
     specs.push_back(spec);
   }
   return specs;

@@ -63,7 +63,7 @@ std::unique_ptr<Passed> run_model(const fs::path& folder, const fs::path& adapte
   std::vector<model::AdapterSpec> specs;
   if (!adapter.empty()) {
     LoraOptions options = read_adapter_config(adapter).options;
-    options.dropout = 0;
+    options.lora_dropout = 0;
     specs = plan_adapters(options, config);
   }
   const model::ModelShape shape = model::model_shape(config, specs);

@@ -147,14 +147,14 @@ std::vector<Matrix> rewritten(const Source& source, const PortableResult& result
 
 /// The targets that the file named; of a regex the linears that it matched.
 std::vector<std::string> target_names(const Source& source) {
-  const LoraOptions& options = source.config.options;
-  return options.target_names.empty() ? source.paths : options.target_names;
+  const std::vector<std::string>& names = source.config.options.lora_target_modules.names;
+  return names.empty() ? source.paths : names;
 }
 
 std::string portable_config(const Source& source, const PortableResult& result) {
   AdapterConfig config = source.config;
-  config.options.r = result.rank;
-  config.options.alpha = result.alpha;
+  config.options.lora_r = result.rank;
+  config.options.lora_alpha = result.alpha;
   config.options.use_rslora = false;
   config.options.rank_pattern.clear();
   config.options.alpha_pattern.clear();

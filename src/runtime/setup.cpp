@@ -12,54 +12,35 @@
 namespace lora_train::runtime {
 namespace {
 
-lora::LoraOptions lora_options(const Profile& profile) {
-  lora::LoraOptions options;
-  options.all_linear = profile.adapter.lora_target_modules.kind == LoraTargets::Kind::kAllLinear;
-  options.target_names = profile.adapter.lora_target_modules.names;
-  if (profile.adapter.lora_target_modules.kind == LoraTargets::Kind::kRegex)
-    options.target_regex = profile.adapter.lora_target_modules.regex;
-  options.r = profile.adapter.lora_r;
-  options.alpha = profile.adapter.lora_alpha;
-  options.dropout = profile.adapter.lora_dropout;
-  options.use_rslora = profile.adapter.use_rslora;
-  options.rank_pattern = profile.adapter.rank_pattern;
-  options.alpha_pattern = profile.adapter.alpha_pattern;
-  return options;
-}
-
 /// A key of the profile that init_adapter brings as well, and how it replaces the adapter's value.
 struct AdapterKey {
   const char* name;
-  void (*replace)(const lora::LoraOptions& asked, lora::LoraOptions& options);
+  void (*replace)(const AdapterSection& asked, AdapterSection& options);
 };
 
 constexpr AdapterKey kAdapterKeys[] = {
-    {"lora_r", [](const auto& asked, auto& options) { options.r = asked.r; }},
-    {"lora_alpha", [](const auto& asked, auto& options) { options.alpha = asked.alpha; }},
+    {"lora_r", [](const auto& asked, auto& options) { options.lora_r = asked.lora_r; }},
+    {"lora_alpha", [](const auto& asked, auto& options) { options.lora_alpha = asked.lora_alpha; }},
     {"use_rslora", [](const auto& asked, auto& options) { options.use_rslora = asked.use_rslora; }},
     {"rank_pattern", [](const auto& asked, auto& options) { options.rank_pattern = asked.rank_pattern; }},
     {"alpha_pattern", [](const auto& asked, auto& options) { options.alpha_pattern = asked.alpha_pattern; }},
-    {"lora_target_modules", [](const auto& asked, auto& options) {
-       options.all_linear = asked.all_linear;
-       options.target_names = asked.target_names;
-       options.target_regex = asked.target_regex;
-     }}};
+    {"lora_target_modules",
+     [](const auto& asked, auto& options) { options.lora_target_modules = asked.lora_target_modules; }}};
 
 /// Keys that are given beside init_adapter must give the linears, ranks and scales that the adapter has; how they are
 /// spelled does not matter (all-linear, or the list that such a run writes).
 void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loaded,
                           const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config) {
-  const lora::LoraOptions asked = lora_options(profile);
   lora::LoraOptions all_replaced = loaded;
   all_replaced.file.clear();
   std::vector<std::string> given, wrong;
   for (const AdapterKey& key : kAdapterKeys) {
     if (!profile.is_given(key.name)) continue;
     given.emplace_back(key.name);
-    key.replace(asked, all_replaced);
+    key.replace(profile.adapter, all_replaced);
     lora::LoraOptions one_replaced = loaded;
     one_replaced.file.clear();
-    key.replace(asked, one_replaced);
+    key.replace(profile.adapter, one_replaced);
     if (lora::plan_adapters(one_replaced, config) != specs) wrong.emplace_back(key.name);
   }
   if (lora::plan_adapters(all_replaced, config) == specs) return;
@@ -113,10 +94,10 @@ AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
   if (profile.adapter.kind == AdapterKind::kNone) return {};
   AdapterSetup setup;
   if (profile.adapter.init_adapter.empty()) {
-    setup.config.options = lora_options(profile);
+    setup.config.options = {profile.adapter, {}};
   } else {
     setup.config = lora::read_adapter_config(profile.adapter.init_adapter);
-    setup.config.options.dropout = profile.adapter.lora_dropout;
+    setup.config.options.lora_dropout = profile.adapter.lora_dropout;
   }
   const lora::LoraOptions& options = setup.config.options;
   setup.specs = lora::plan_adapters(options, files.config);
@@ -133,7 +114,7 @@ AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
 AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const ModelFiles& files) {
   AdapterSetup setup;
   setup.config = lora::read_adapter_config(folder);
-  setup.config.options.dropout = 0;
+  setup.config.options.lora_dropout = 0;
   setup.specs = lora::plan_adapters(setup.config.options, files.config);
   lora::check_patterns(setup.config.options, files.config);
   return setup;

@@ -40,7 +40,7 @@ std::string model_card(const RunSection& section, const runtime::AdapterSetup& a
   std::string card = "---\nbase_model: " + base + "\nlibrary_name: peft\ntags: [lora, lora-train]\n---\n\n# " +
                      run_folder::run_name(section) + ": LoRA adapter for " + base + "\n\nTrained with lora-train " +
                      version() + ": " + std::to_string(state.step) + " steps, r " +
-                     std::to_string(adapters.config.options.r) + ".\n";
+                     std::to_string(adapters.config.options.lora_r) + ".\n";
   if (state.eval_loss) card += "Loss on held-out data after the last step: " + std::to_string(*state.eval_loss) + ".\n";
   const lora::LoraOptions& options = adapters.config.options;
   lora::AdapterUse use{base, section.output_dir + "/adapter", 0,

@@ -101,6 +101,14 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
   }
 }
 
+/// Numbers in place of the `auto` that data and device decide: what profile.yaml says.
+Profile with_numbers(const Run& run) {
+  Profile profile = run.profile();
+  profile.data.max_seq_len = run.spec.max_seq_len;
+  profile.schedule.micro_batch_size = run.spec.micro_batch_size;
+  return profile;
+}
+
 checkpoint::Contents checkpoint_contents(const Run& run) {
   checkpoint::Contents contents;
   contents.total_steps = run.plan->total_steps();
@@ -109,7 +117,7 @@ checkpoint::Contents checkpoint_contents(const Run& run) {
   contents.fingerprints = {run.data.fingerprint, files.tokenizer ? files.tokenizer->fingerprint() : "",
                            files.chat_template ? files.chat_template->fingerprint() : "", run.model.fingerprint,
                            run.request.profile_hash};
-  contents.profile_yaml = to_yaml(run.resolved);
+  contents.profile_yaml = to_yaml(with_numbers(run));
   return contents;
 }
 
@@ -260,8 +268,6 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
     log_info("GPU memory planned: " + format_bytes(static_cast<double>(run->spec.memory.total())) + " (" +
              run->spec.memory.describe() + ")");
   }
-  run->resolved.data.max_seq_len = run->data.max_seq_len;
-  run->resolved.schedule.micro_batch_size = run->spec.micro_batch_size;
   run->plan =
       std::make_unique<data::RunPlan>(run->data.train, data::plan_options(profile, run->spec.sizes(), run->data));
   for (const auto& eval : run->data.evals) {

@@ -9,7 +9,6 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/version.h"
-#include "lora_train/config/load.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/metrics/run_page.h"
@@ -87,7 +86,7 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
   summary.ledger = summary_ledger(run->data.ledger);
   summary.total_steps = run->plan->total_steps();
   take_over(request, decision, run->state.step);
-  write_file_atomic(output_dir / "profile.yaml", to_yaml(run->resolved));
+  write_file_atomic(output_dir / "profile.yaml", run->checkpoint.profile_yaml);
   FileReporters reporters(request.profile.run, request.quiet);
   reporters.drop_after(decision.checkpoint ? run->state.step : -1);
   reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,

@@ -20,7 +20,7 @@ void check_round_trip(const fuzz::InputFile& file, const lora::AdapterConfig& co
   const lora::AdapterConfig copy = lora::read_adapter_config(file.folder());
   require(copy.base_model_name_or_path == config.base_model_name_or_path, "another base model");
   const lora::LoraOptions &one = config.options, &other = copy.options;
-  require(one.r == other.r && one.alpha == other.alpha && one.dropout == other.dropout,
+  require(one.lora_r == other.lora_r && one.lora_alpha == other.lora_alpha && one.lora_dropout == other.lora_dropout,
           "another rank, alpha or dropout");
   require(one.rank_pattern == other.rank_pattern && one.alpha_pattern == other.alpha_pattern, "other patterns");
   require(lora::plan_adapters(other, model) == specs, "other adapters");

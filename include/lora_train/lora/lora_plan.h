@@ -2,29 +2,19 @@
 // (check_target_module_exists, get_pattern_key).
 #pragma once
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lora_train/config/profile.h"
 #include "lora_train/model/adapter_spec.h"
 #include "lora_train/model/model_config.h"
 
 namespace lora_train::lora {
 
-/// What a profile or an adapter_config.json says. One of the three target members is set.
-struct LoraOptions {
-  std::string file;                         ///< adapter_config.json they were read from; empty: the profile
-  bool all_linear = false;                  ///< every linear of the decoder layers, not the head
-  std::vector<std::string> target_names;    ///< exact module name or its end after a dot
-  std::optional<std::string> target_regex;  ///< must match the whole module name
-  std::int64_t r = 16;
-  double alpha = 32;
-  double dropout = 0;
-  bool use_rslora = false;
-  std::vector<std::pair<std::string, std::int64_t>>
-      rank_pattern;  ///< regex, matched at the end of the name; first wins
-  std::vector<std::pair<std::string, double>> alpha_pattern;
+/// What a profile or an adapter_config.json says of an adapter.
+struct LoraOptions : AdapterSection {
+  std::string file;  ///< adapter_config.json they were read from; empty: the profile
 };
 
 /// What the options give one linear.

@@ -29,9 +29,8 @@ struct LargestMicroBatch {
 };
 
 struct Run {
-  explicit Run(const TrainRequest& train_request) : request(train_request), resolved(train_request.profile) {}
+  explicit Run(const TrainRequest& train_request) : request(train_request) {}
   const TrainRequest& request;
-  Profile resolved;  ///< numbers in place of the `auto` that the data decide: what profile.yaml says
   Clock::time_point start = Clock::now();
   StartupTimes startup;
   runtime::RunDevice device;

@@ -18,9 +18,7 @@ namespace {
 constexpr double kGiga = 1e9, kMega = 1e6;
 
 std::vector<model::AdapterSpec> all_linears(const model::ModelConfig& config) {
-  lora::LoraOptions options;
-  options.all_linear = true;
-  return lora::plan_adapters(options, config);
+  return lora::plan_adapters({}, config);
 }
 
 StepSizes full_rows(std::int64_t length) { return {16384, 16384, static_cast<double>(length + 1) / 2}; }
@@ -65,7 +63,7 @@ TEST(StepLimits, BytesOfA7B) {
 TEST(StepLimits, OnlyWhatIsAdaptedCounts) {
   const model::ModelConfig config = model::known_shape("qwen2.5-7b");
   lora::LoraOptions options;
-  options.target_names = {"down_proj"};
+  options.lora_target_modules = {LoraTargets::Kind::kList, {"down_proj"}, {}};
   const auto specs = lora::plan_adapters(options, config);
   const double expected = 28.0 * (2 * 18944 + 3584) * 2 * 16384;
   EXPECT_DOUBLE_EQ(planned_bytes(config, specs, full_rows(2048), 2).lora, expected);

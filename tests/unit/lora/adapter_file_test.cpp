@@ -26,9 +26,9 @@ model::Trainables parameters() { return model::Trainables(tensors(2, 6)); }
 
 AdapterConfig adapter_config() {
   AdapterConfig config;
-  config.options.r = 2;
-  config.options.alpha = 3;
-  config.options.target_names = {"q_proj"};
+  config.options.lora_r = 2;
+  config.options.lora_alpha = 3;
+  config.options.lora_target_modules = {LoraTargets::Kind::kList, {"q_proj"}, {}};
   config.base_model_name_or_path = "org/model";
   return config;
 }
@@ -48,9 +48,9 @@ TEST(AdapterFile, ReadsBackWhatItWrote) {
   written.values.copy_(testing_support::uniform({written.size()}, 1));
   save(folder, written);
   const AdapterConfig config = read_adapter_config(folder.path());
-  EXPECT_EQ(config.options.r, 2);
-  EXPECT_EQ(config.options.alpha, 3);
-  EXPECT_EQ(config.options.target_names, std::vector<std::string>{"q_proj"});
+  EXPECT_EQ(config.options.lora_r, 2);
+  EXPECT_EQ(config.options.lora_alpha, 3);
+  EXPECT_EQ(config.options.lora_target_modules.names, std::vector<std::string>{"q_proj"});
   EXPECT_EQ(config.base_model_name_or_path, "org/model");
   load_adapter(folder.path(), read);
   EXPECT_TRUE(at::equal(read.values, written.values));

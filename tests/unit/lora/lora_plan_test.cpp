@@ -17,13 +17,12 @@ model::ModelConfig config() {
 
 LoraOptions with_names(std::vector<std::string> names) {
   LoraOptions options;
-  options.target_names = std::move(names);
+  options.lora_target_modules = {LoraTargets::Kind::kList, std::move(names), {}};
   return options;
 }
 
 TEST(LoraPlan, AllLinearIsSevenPerLayerInModelOrder) {
   LoraOptions options;
-  options.all_linear = true;
   const auto specs = plan_adapters(options, config());
   ASSERT_EQ(specs.size(), 84U);
   EXPECT_EQ(model::linear_path(specs[8]), "model.layers.1.self_attn.k_proj");
@@ -38,25 +37,25 @@ TEST(LoraPlan, NamesMatchAtADotOnly) {
 
 TEST(LoraPlan, RegexMustMatchTheWholeName) {
   LoraOptions options;
-  options.target_regex = R"(model\.layers\.[0-3]\.mlp\.(gate|up)_proj)";
+  options.lora_target_modules = {LoraTargets::Kind::kRegex, {}, R"(model\.layers\.[0-3]\.mlp\.(gate|up)_proj)"};
   EXPECT_EQ(plan_adapters(options, config()).size(), 8U);
-  options.target_regex = "q_proj";
+  options.lora_target_modules = {LoraTargets::Kind::kRegex, {}, "q_proj"};
   EXPECT_THROW(plan_adapters(options, config()), ConfigError);
-  options.target_regex = "(q_proj";
+  options.lora_target_modules = {LoraTargets::Kind::kRegex, {}, "(q_proj"};
   EXPECT_THROW(plan_adapters(options, config()), ConfigError);
 }
 
 // Each name would take it 20 ms, and a model has hundreds.
 TEST(LoraPlan, ARegexThatTakesMillionsOfStepsIsRefused) {
   LoraOptions options;
-  options.target_regex = ".*.*.*.*.*.*[!?]";
+  options.lora_target_modules = {LoraTargets::Kind::kRegex, {}, ".*.*.*.*.*.*[!?]"};
   try {
     plan_adapters(options, config());
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
     EXPECT_NE(error.message().find("takes too long"), std::string::npos) << error.message();
   }
-  options.target_regex = ".*(.*.*attn.*.*)_.*";
+  options.lora_target_modules = {LoraTargets::Kind::kRegex, {}, ".*(.*.*attn.*.*)_.*"};
   EXPECT_EQ(plan_adapters(options, config()).size(), 48U);
 }
 
@@ -72,8 +71,8 @@ TEST(LoraPlan, AnUnmatchedNameIsAnErrorThatListsTheNames) {
 
 TEST(LoraPlan, PatternsAreMatchedAtTheEndAndTheFirstWins) {
   LoraOptions options = with_names({"q_proj", "v_proj"});
-  options.r = 8;
-  options.alpha = 16;
+  options.lora_r = 8;
+  options.lora_alpha = 16;
   options.rank_pattern = {{"layers.2.self_attn.q_proj", 3}, {"q_proj", 4}};
   options.alpha_pattern = {{"v_proj", 6}};
   options.use_rslora = true;
@@ -127,7 +126,7 @@ TEST(LoraPlan, TargetsAreExplicitSortedAndExact) {
 
 TEST(LoraPlan, KnowsTheFirstAdaptedLayer) {
   LoraOptions options;
-  options.target_regex = R"(.*layers\.(7|9)\..*down_proj)";
+  options.lora_target_modules = {LoraTargets::Kind::kRegex, {}, R"(.*layers\.(7|9)\..*down_proj)"};
   EXPECT_EQ(first_adapted_layer(plan_adapters(options, config())), 7);
 }
 

@@ -47,9 +47,10 @@ struct Portable {
 
 LoraOptions mixed() {
   LoraOptions options;
-  options.target_names = {"q_proj", "up_proj", "model.layers.1.self_attn.o_proj"};
-  options.r = 4;
-  options.alpha = 6;
+  options.lora_target_modules = {
+      LoraTargets::Kind::kList, {"q_proj", "up_proj", "model.layers.1.self_attn.o_proj"}, {}};
+  options.lora_r = 4;
+  options.lora_alpha = 6;
   options.use_rslora = true;
   options.rank_pattern = {{"up_proj", 2}, {"layers.1.self_attn.q_proj", 7}};
   options.alpha_pattern = {{"o_proj", 3}};
@@ -68,7 +69,7 @@ TEST(Portable, KeepsTheProductOfEveryLinear) {
   EXPECT_FALSE(after.options.use_rslora);
   EXPECT_TRUE(after.options.rank_pattern.empty());
   EXPECT_TRUE(after.options.alpha_pattern.empty());
-  EXPECT_EQ(after.options.target_names, before.options.target_names);
+  EXPECT_EQ(after.options.lora_target_modules.names, before.options.lora_target_modules.names);
   EXPECT_EQ(after.base_model_name_or_path, "org/base");
   for (const auto& spec : plan_adapters(before.options, model::read_model_config(test.folder / "model"))) {
     const std::string path = model::linear_path(spec);
@@ -87,9 +88,9 @@ TEST(Portable, KeepsTheProductOfEveryLinear) {
 
 TEST(Portable, ChangesNoValueWhereOneWholeAlphaDoes) {
   LoraOptions options;
-  options.target_names = {"q_proj", "up_proj"};
-  options.r = 4;
-  options.alpha = 8;
+  options.lora_target_modules = {LoraTargets::Kind::kList, {"q_proj", "up_proj"}, {}};
+  options.lora_r = 4;
+  options.lora_alpha = 8;
   options.rank_pattern = {{"up_proj", 2}};
   options.alpha_pattern = {{"up_proj", 4}};
   const Portable test(options);
@@ -109,12 +110,12 @@ TEST(Portable, ChangesNoValueWhereOneWholeAlphaDoes) {
 
 TEST(Portable, NamesTheLinearsThatARegexChose) {
   LoraOptions options;
-  options.target_regex = R"(model\.layers\.1\.mlp\.(gate|up)_proj)";
+  options.lora_target_modules = {LoraTargets::Kind::kRegex, {}, R"(model\.layers\.1\.mlp\.(gate|up)_proj)"};
   const Portable test(options);
   auto config = nlohmann::json::parse(read_file(test.folder / "adapter" / "adapter_config.json"));
-  config["target_modules"] = *options.target_regex;
+  config["target_modules"] = options.lora_target_modules.regex;
   write_file_atomic(test.folder / "adapter" / "adapter_config.json", config.dump());
-  EXPECT_EQ(read_adapter_config(test.make().folder).options.target_names,
+  EXPECT_EQ(read_adapter_config(test.make().folder).options.lora_target_modules.names,
             (std::vector<std::string>{"model.layers.1.mlp.gate_proj", "model.layers.1.mlp.up_proj"}));
 }
 

@@ -20,9 +20,9 @@ using testing_support::TemporaryFolder;
 
 LoraOptions options() {
   LoraOptions made;
-  made.target_names = {"q_proj", "down_proj"};
-  made.r = 3;
-  made.alpha = 5;
+  made.lora_target_modules = {LoraTargets::Kind::kList, {"q_proj", "down_proj"}, {}};
+  made.lora_r = 3;
+  made.lora_alpha = 5;
   made.rank_pattern = {{"layers.1.*q_proj", 2}};
   return made;
 }

@@ -19,9 +19,7 @@ class Memory : public ::testing::Test {
  protected:
   Memory() {
     files.config = model::parse_model_config(kConfig, "config.json");
-    lora::LoraOptions options;
-    options.all_linear = true;
-    adapters.specs = lora::plan_adapters(options, files.config);
+    adapters.specs = lora::plan_adapters({}, files.config);
     profile.schedule.global_batch_size = 64;
   }
 

@@ -13,9 +13,7 @@ namespace {
 class Decide : public ::testing::Test {
  protected:
   Decide() : config(model::known_shape("qwen3-0.6b")) {
-    lora::LoraOptions options;
-    options.all_linear = true;
-    adapters = lora::plan_adapters(options, config);
+    adapters = lora::plan_adapters({}, config);
     profile.schedule.global_batch_size = 12;
   }
 
