@@ -146,7 +146,7 @@ void go_on_from(const fs::path& checkpoint, const OutputRequest& request, Output
   const Profile old = profile_of_checkpoint(checkpoint);
   refuse_differences(request, old, checkpoint);
   decision.checkpoint = checkpoint;
-  decision.profile = with_numbers_of(old, request.profile);
+  request.profile = with_numbers_of(old, request.profile);
 }
 
 bool is_finished(const fs::path& folder, const OutputRequest& request, std::string& summary_json) {
@@ -201,7 +201,6 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
   refuse_inputs_in_the_way(request);
   refuse_files_of_others(folder, result_name(request.profile.adapter.kind));
   OutputDecision decision;
-  decision.profile = request.profile;
   const bool goes_on_there = !request.overwrite && has_saved(folder);
   const bool names_one = resume != "auto" && resume != "none";
   if (names_one && !(goes_on_there && began_with(folder, resume))) {

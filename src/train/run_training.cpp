@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-run_folder::OutputRequest output_request(const TrainRequest& request) {
+run_folder::OutputRequest output_request(TrainRequest& request) {
   return {request.profile, request.allow_changed, request.overwrite};
 }
 
@@ -140,15 +140,13 @@ void finish_summary(metrics::RunSummary& summary, const RunSection& section, Clo
 }
 
 /// Everything up to step 1, and the largest micro-batch; writes nothing.
-metrics::RunSummary dry_run(const TrainRequest& asked) {
-  const run_folder::OutputDecision decision = run_folder::look_at_output_folder(output_request(asked));
-  metrics::RunSummary summary = new_summary(asked);
+metrics::RunSummary dry_run(TrainRequest& request) {
+  const run_folder::OutputDecision decision = run_folder::look_at_output_folder(output_request(request));
+  metrics::RunSummary summary = new_summary(request);
   if (decision.is_complete) {
-    summary.reason = "dry run: the run in " + asked.profile.run.output_dir + " is complete already";
+    summary.reason = "dry run: the run in " + request.profile.run.output_dir + " is complete already";
     return summary;
   }
-  TrainRequest request = asked;
-  request.profile = decision.profile;
   const auto run = build_run(request, decision.checkpoint);
   summary.reason = "dry run: " + rehearse(*run) + " was computed, nothing was updated or written";
   finish_tuning(*run);
@@ -196,7 +194,8 @@ TrainResult run_decided(const TrainRequest& request, const run_folder::OutputDec
 
 }  // namespace
 
-TrainResult run_training(const TrainRequest& request) {
+TrainResult run_training(const TrainRequest& asked) {
+  TrainRequest request = asked;
   const auto start = Clock::now();
   if (request.profile.schedule.max_time) set_max_time(*request.profile.schedule.max_time);
   if (request.dry_run) {
@@ -217,9 +216,7 @@ TrainResult run_training(const TrainRequest& request) {
     log_info(request.profile.run.output_dir + ": already complete; nothing was changed");
     return {0, decision.summary_json};
   }
-  TrainRequest decided = request;
-  decided.profile = decision.profile;
-  return run_decided(decided, decision, start);
+  return run_decided(request, decision, start);
 }
 
 }  // namespace lora_train::train

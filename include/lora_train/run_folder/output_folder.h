@@ -12,8 +12,8 @@ namespace lora_train::run_folder {
 
 /// What `train` asks of output_dir.
 struct OutputRequest {
-  Profile profile;
-  std::vector<std::string> allow_changed = {};  ///< keys of --allow-changed
+  Profile& profile;                               ///< going on, its `auto` become the numbers that the old run found
+  const std::vector<std::string>& allow_changed;  ///< keys of --allow-changed
   bool overwrite = false;
 };
 
@@ -22,11 +22,10 @@ struct OutputDecision {
   bool is_complete = false;                         ///< a finished run with this very profile: nothing to do
   std::optional<std::filesystem::path> checkpoint;  ///< resume from here; otherwise a new run
   bool goes_back = false;                           ///< it was named: later ones of the folder are another future
-  Profile profile;           ///< the request's; going on, with the numbers that the old run found for `auto`
-  std::string summary_json;  ///< of the finished run, when is_complete
+  std::string summary_json;                         ///< of the finished run, when is_complete
 };
 
-/// Looks and changes nothing. A run that never saved a checkpoint (none there, none in metrics.jsonl) is begun anew, with
+/// Looks and changes nothing on disk. A run that never saved a checkpoint (none there, none in metrics.jsonl) is begun anew, with
 /// a warning when it had finished steps. Throws ConfigError for a difference that forbids going on, with "key: old -> new" lines and the three ways on;
 /// for a model, adapter or template that lies where a run writes or deletes; for files of a run's names in a folder
 /// that never held one. FormatError when the run there has no good checkpoint.

@@ -13,15 +13,25 @@ namespace {
 
 using testing_support::TemporaryFolder;
 
-OutputRequest request_for(const std::filesystem::path& folder) {
-  OutputRequest request;
+/// Each call of a function that takes an OutputRequest sees a copy of the profile.
+struct Asked {
+  Profile profile;
+  std::vector<std::string> allow_changed = {};
+  bool overwrite = false;
+  Profile decided = {};  ///< that copy, as the last call left it
+
+  operator OutputRequest() { return {decided = profile, allow_changed, overwrite}; }
+};
+
+Asked request_for(const std::filesystem::path& folder) {
+  Asked request;
   request.profile.model.path = std::string("some-model");
   request.profile.data.datasets.emplace_back().path = std::string("rows.jsonl");
   request.profile.run.output_dir = folder.string();
   return request;
 }
 
-void put_run(const OutputRequest& request, std::int64_t step) {
+void put_run(const Asked& request, std::int64_t step) {
   const std::filesystem::path folder = request.profile.run.output_dir;
   write_file_atomic(folder / "run.log", "");
   write_file_atomic(folder / "profile.yaml", to_yaml(request.profile));
@@ -42,7 +52,7 @@ TEST(OutputFolder, AnEmptyOneIsANewRun) {
 
 TEST(OutputFolder, ResumesFromTheNewestGoodCheckpoint) {
   const TemporaryFolder folder;
-  const OutputRequest request = request_for(folder.path());
+  Asked request = request_for(folder.path());
   put_run(request, 3);
   put_run(request, 5);
   write_file_atomic(folder / "checkpoint-5" / "optimizer.safetensors", "torn");
@@ -51,7 +61,7 @@ TEST(OutputFolder, ResumesFromTheNewestGoodCheckpoint) {
 
 TEST(OutputFolder, NoGoodCheckpointIsNeverASilentStartFromZero) {
   const TemporaryFolder folder;
-  const OutputRequest request = request_for(folder.path());
+  Asked request = request_for(folder.path());
   put_run(request, 0);
   write_file_atomic(folder / "metrics.jsonl",
                     "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"checkpoint\", \"step\": 1}\n");
@@ -60,7 +70,7 @@ TEST(OutputFolder, NoGoodCheckpointIsNeverASilentStartFromZero) {
 
 TEST(OutputFolder, ARunThatWasKilledBeforeItsFirstCheckpointIsBegunAnew) {
   const TemporaryFolder folder;
-  const OutputRequest request = request_for(folder.path());
+  Asked request = request_for(folder.path());
   put_run(request, 0);
   write_file_atomic(folder / "metrics.jsonl",
                     "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"train\", \"step\": 1}\n");
@@ -69,7 +79,7 @@ TEST(OutputFolder, ARunThatWasKilledBeforeItsFirstCheckpointIsBegunAnew) {
 
 TEST(OutputFolder, ARunThatFinishedNoStepIsBegunAnew) {
   const TemporaryFolder folder;
-  OutputRequest request = request_for(folder.path());
+  Asked request = request_for(folder.path());
   put_run(request, 0);
   write_file_atomic(folder / "metrics.jsonl",
                     "{\"event\": \"start\", \"step\": 0}\n{\"event\": \"eval\", \"step\": 0}\n");
@@ -82,7 +92,7 @@ TEST(OutputFolder, ARunThatFinishedNoStepIsBegunAnew) {
 
 TEST(OutputFolder, AnotherLearningRateIsRefusedUnlessAllowed) {
   const TemporaryFolder folder;
-  OutputRequest request = request_for(folder.path());
+  Asked request = request_for(folder.path());
   put_run(request, 3);
   request.profile.optimizer.learning_rate = 1e-3;
   try {
@@ -102,7 +112,7 @@ TEST(OutputFolder, AnotherLearningRateIsRefusedUnlessAllowed) {
 
 TEST(OutputFolder, OverwriteDeletesOnlyWhatARunWrites) {
   const TemporaryFolder folder;
-  OutputRequest request = request_for(folder.path());
+  Asked request = request_for(folder.path());
   put_run(request, 3);
   write_file_atomic(folder / "notes.txt", "mine");
   for (const char* result : {"adapter", "model"}) std::filesystem::create_directory(folder / result);
@@ -126,7 +136,7 @@ TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
   write_file_atomic(folder / "run.log", "");
   std::filesystem::create_directory_symlink(folder / "model", folder / "link");
   const auto refuse = [&](const char* key, const std::string& path, bool overwrite) {
-    OutputRequest request = request_for(folder.path());
+    Asked request = request_for(folder.path());
     (key == std::string("model") ? request.profile.model.path : request.profile.adapter.init_adapter) = path;
     request.overwrite = overwrite;
     try {
@@ -146,7 +156,7 @@ TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
   }
   EXPECT_EQ(read_file(folder / "model" / "weights"), "mine");
   EXPECT_EQ(read_file(folder / "adapter" / "weights"), "mine");
-  OutputRequest beside = request_for(folder / "run");
+  Asked beside = request_for(folder / "run");
   beside.profile.model.path = folder / "model";
   EXPECT_NO_THROW(prepare_output_folder(beside));
 }
@@ -155,7 +165,7 @@ TEST(OutputFolder, FilesOfOthersAreNeitherDeletedNorReplaced) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "adapter");
   write_file_atomic(folder / "adapter" / "weights", "mine");
-  OutputRequest request = request_for(folder.path());
+  Asked request = request_for(folder.path());
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
   request.overwrite = true;
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
@@ -165,7 +175,7 @@ TEST(OutputFolder, FilesOfOthersAreNeitherDeletedNorReplaced) {
 
 TEST(OutputFolder, AResultThatTheRunThereDidNotWriteIsKept) {
   const TemporaryFolder folder;
-  OutputRequest request = request_for(folder.path());
+  Asked request = request_for(folder.path());
   put_run(request, 3);
   std::filesystem::create_directory(folder / "model");
   EXPECT_NO_THROW(prepare_output_folder(request));
@@ -176,7 +186,7 @@ TEST(OutputFolder, AResultThatTheRunThereDidNotWriteIsKept) {
 
 TEST(OutputFolder, ACheckpointToGoOnFromIsNotOverwritten) {
   const TemporaryFolder folder;
-  OutputRequest request = request_for(folder.path());
+  Asked request = request_for(folder.path());
   put_run(request, 3);
   request.profile.run.resume_from_checkpoint = folder / "checkpoint-3";
   request.overwrite = true;
@@ -188,10 +198,10 @@ TEST(OutputFolder, ACheckpointToGoOnFromIsNotOverwritten) {
 
 TEST(OutputFolder, ACheckpointOfElsewhereIsComparedToo) {
   const TemporaryFolder folder;
-  const OutputRequest old = request_for(folder / "old");
+  const Asked old = request_for(folder / "old");
   std::filesystem::create_directory(folder / "old");
   put_run(old, 3);
-  OutputRequest request = request_for(folder / "new");
+  Asked request = request_for(folder / "new");
   request.profile.run.resume_from_checkpoint = folder / "old" / "checkpoint-3";
   EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
   request.profile.adapter.lora_r = 7;
@@ -205,24 +215,24 @@ TEST(OutputFolder, ACheckpointOfElsewhereIsComparedToo) {
 
 TEST(OutputFolder, AutoIsTheNumberThatTheRunFound) {
   const TemporaryFolder folder;
-  OutputRequest resolved = request_for(folder.path());
+  Asked resolved = request_for(folder.path());
   resolved.profile.data.max_seq_len = 640;
   resolved.profile.schedule.micro_batch_size = 4;
   put_run(resolved, 3);
-  const OutputRequest request = request_for(folder.path());
-  const OutputDecision decision = prepare_output_folder(request);
-  EXPECT_EQ(decision.profile.data.max_seq_len, 640);
-  EXPECT_EQ(decision.profile.schedule.micro_batch_size, 4);
+  Asked request = request_for(folder.path());
+  prepare_output_folder(request);
+  EXPECT_EQ(request.decided.data.max_seq_len, 640);
+  EXPECT_EQ(request.decided.schedule.micro_batch_size, 4);
   write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
   EXPECT_TRUE(prepare_output_folder(request).is_complete);
-  OutputRequest other = request;
+  Asked other = request;
   other.profile.data.max_seq_len = 512;
   EXPECT_THROW(prepare_output_folder(other), ConfigError);
 }
 
 TEST(OutputFolder, SweepsWhatADeadProcessLeftHalfWritten) {
   const TemporaryFolder folder;
-  const OutputRequest request = request_for(folder.path());
+  Asked request = request_for(folder.path());
   put_run(request, 3);
   std::filesystem::create_directory(folder / ".tmp-checkpoint-4-123");
   write_file_atomic(folder / ".tmp-checkpoint-4-123" / "half", "half");
@@ -236,7 +246,7 @@ TEST(OutputFolder, SweepsWhatADeadProcessLeftHalfWritten) {
 
 TEST(OutputFolder, ResumeNoneNeedsOverwrite) {
   const TemporaryFolder folder;
-  OutputRequest request = request_for(folder.path());
+  Asked request = request_for(folder.path());
   put_run(request, 3);
   request.profile.run.resume_from_checkpoint = "none";
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
@@ -244,7 +254,7 @@ TEST(OutputFolder, ResumeNoneNeedsOverwrite) {
 
 TEST(OutputFolder, AFinishedRunIsComplete) {
   const TemporaryFolder folder;
-  OutputRequest request = request_for(folder.path());
+  Asked request = request_for(folder.path());
   put_run(request, 3);
   write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
   EXPECT_TRUE(prepare_output_folder(request).is_complete);
