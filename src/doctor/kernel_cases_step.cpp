@@ -8,6 +8,7 @@
 #include "lora_train/kernels/gather.h"
 #include "lora_train/optim/adamw.h"
 #include "lora_train/optim/grad_clip.h"
+#include "lora_train/optim/optimizer.h"
 #include "lora_train/optim/step_scalars.h"
 
 namespace lora_train::doctor {
