@@ -115,6 +115,10 @@ void read_fields(const std::map<std::string, Value>& values, LoadedProfile& load
 
 }  // namespace
 
+bool Profile::is_given(const std::string& key) const {
+  return std::binary_search(given_keys.begin(), given_keys.end(), key);
+}
+
 Override parse_override(const std::string& text, const std::string& where) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {

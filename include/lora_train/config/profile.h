@@ -17,43 +17,53 @@ namespace lora_train {
 /// Of lora_r, rank_pattern and the ranks of an adapter file: larger numbers are slips, and sizes with them overflow.
 inline constexpr std::int64_t kMaxLoraRank = 65536;
 
-// Closed sets of values. to_string() gives the value as a profile spells it.
-enum class Device { kAuto, kCuda, kCpu };
-enum class AdapterKind { kLora, kNone };
-enum class BasePrecision { kBf16, kFp32, kNf4, kInt8, kFp8 };
-enum class Precision { kBf16, kFp32 };
-enum class DatasetType { kAuto, kMessages, kPromptCompletion, kText, kPretokenized, kSharegpt, kAlpaca };
-enum class LossOn { kAuto, kAssistant, kLast, kCompletion, kAll };
-enum class Overlength { kError, kDrop, kTruncate };
-enum class OnBadRow { kError, kDrop };
-enum class TokenInit { kMean, kDescription };
-enum class OptimizerKind { kAdamwTorch, kAdamwTorchFused, kAdamw8bit };
-enum class SchedulerKind { kLinear, kCosine, kConstant, kConstantWithWarmup, kCosineWithMinLr };
-enum class LrScaling { kNone, kSqrt, kLinear };
-enum class GradientCheckpointing { kAuto, kOff, kCheap, kGateUp, kFull };
-enum class CudaGraphs { kAuto, kOff };
-enum class Tuning { kAuto, kOff };
-enum class AttnImplementation { kAuto, kReference, kFa2, kCudnn };
-enum class Reporter { kTensorboard };
+// Closed sets of values. names_of(E{}) has the names that a profile uses, in the order of the enumerators.
+using Names = std::vector<std::string>;
 
-std::string to_string(Device value);
-std::string to_string(AdapterKind value);
-std::string to_string(BasePrecision value);
-std::string to_string(Precision value);
-std::string to_string(DatasetType value);
-std::string to_string(LossOn value);
-std::string to_string(Overlength value);
-std::string to_string(OnBadRow value);
-std::string to_string(TokenInit value);
-std::string to_string(OptimizerKind value);
-std::string to_string(SchedulerKind value);
-std::string to_string(LrScaling value);
-std::string to_string(GradientCheckpointing value);
-std::string to_string(CudaGraphs value);
-std::string to_string(Tuning value);
-std::string to_string(AttnImplementation value);
-std::string to_string(KernelSetting value);
-std::string to_string(Reporter value);
+enum class Device { kAuto, kCuda, kCpu };
+inline Names names_of(Device) { return {"auto", "cuda", "cpu"}; }
+enum class AdapterKind { kLora, kNone };
+inline Names names_of(AdapterKind) { return {"lora", "none"}; }
+enum class BasePrecision { kBf16, kFp32, kNf4, kInt8, kFp8 };
+inline Names names_of(BasePrecision) { return {"bf16", "fp32", "nf4", "int8", "fp8"}; }
+enum class Precision { kBf16, kFp32 };
+inline Names names_of(Precision) { return {"bf16", "fp32"}; }
+enum class DatasetType { kAuto, kMessages, kPromptCompletion, kText, kPretokenized, kSharegpt, kAlpaca };
+inline Names names_of(DatasetType) {
+  return {"auto", "messages", "prompt_completion", "text", "pretokenized", "sharegpt", "alpaca"};
+}
+enum class LossOn { kAuto, kAssistant, kLast, kCompletion, kAll };
+inline Names names_of(LossOn) { return {"auto", "assistant", "last", "completion", "all"}; }
+enum class Overlength { kError, kDrop, kTruncate };
+inline Names names_of(Overlength) { return {"error", "drop", "truncate"}; }
+enum class OnBadRow { kError, kDrop };
+inline Names names_of(OnBadRow) { return {"error", "drop"}; }
+enum class TokenInit { kMean, kDescription };
+inline Names names_of(TokenInit) { return {"mean", "description"}; }
+enum class OptimizerKind { kAdamwTorch, kAdamwTorchFused, kAdamw8bit };
+inline Names names_of(OptimizerKind) { return {"adamw_torch", "adamw_torch_fused", "adamw_8bit"}; }
+enum class SchedulerKind { kLinear, kCosine, kConstant, kConstantWithWarmup, kCosineWithMinLr };
+inline Names names_of(SchedulerKind) {
+  return {"linear", "cosine", "constant", "constant_with_warmup", "cosine_with_min_lr"};
+}
+enum class LrScaling { kNone, kSqrt, kLinear };
+inline Names names_of(LrScaling) { return {"none", "sqrt", "linear"}; }
+enum class GradientCheckpointing { kAuto, kOff, kCheap, kGateUp, kFull };
+inline Names names_of(GradientCheckpointing) { return {"auto", "off", "cheap", "gate_up", "full"}; }
+enum class CudaGraphs { kAuto, kOff };
+inline Names names_of(CudaGraphs) { return {"auto", "off"}; }
+enum class Tuning { kAuto, kOff };
+inline Names names_of(Tuning) { return {"auto", "off"}; }
+enum class AttnImplementation { kAuto, kReference, kFa2, kCudnn };
+inline Names names_of(AttnImplementation) { return {"auto", "reference", "fa2", "cudnn"}; }
+enum class Reporter { kTensorboard };
+inline Names names_of(Reporter) { return {"tensorboard"}; }
+inline Names names_of(KernelSetting) { return {"auto", "reference", "own"}; }
+
+/// The value as a profile spells it.
+template <class E>
+requires requires(E value) { names_of(value); }
+std::string to_string(E value) { return names_of(value).at(static_cast<std::size_t>(value)); }
 
 /// One entry of `datasets` or `eval_datasets`.
 struct DatasetSpec {

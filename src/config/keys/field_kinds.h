@@ -11,7 +11,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "enum_names.h"
 #include "field.h"
 
 namespace lora_train {
@@ -121,9 +120,9 @@ Field choice_field(std::string name, E Section::*member, std::string help,
       if (lower == "true" || lower == "on" || lower == "True" || lower == "yes") word.text = to_string(*when_on);
       if (lower == "false" || lower == "no" || lower == "False") word.text = "off";
     }
-    if (const auto index = read_choice(word, names_of<E>(), name, findings)) target = enum_names(E{})[*index].first;
+    if (const auto index = read_choice(word, names_of(E{}), name, findings)) target = static_cast<E>(*index);
   };
-  return make_field(name, choice_text(names_of<E>()), std::move(help), Member<E>(member), read,
+  return make_field(name, choice_text(names_of(E{})), std::move(help), Member<E>(member), read,
                     [](E value) { return text_value(to_string(value)); });
 }
 

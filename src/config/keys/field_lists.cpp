@@ -17,10 +17,10 @@ std::optional<DatasetType> read_dataset_type(const Value& value, const std::stri
   if (given == "chat" || given == "chatml" || given == "chat_template" || given == "openai") word.text = "messages";
   if (given == "completion") word.text = "text";
   if (given == "conversations") word.text = "sharegpt";
-  const auto index = read_choice(word, names_of<DatasetType>(), key, findings);
+  const auto index = read_choice(word, names_of(DatasetType{}), key, findings);
   if (!index) return std::nullopt;
   if (given != word.text) findings.note(value.place, key, "\"" + value.text + "\" is read as \"" + word.text + "\"");
-  return enum_names(DatasetType{})[*index].first;
+  return static_cast<DatasetType>(*index);
 }
 
 std::optional<std::string> read_text(const Value& value, const std::string& key, Findings& findings) {
@@ -204,8 +204,8 @@ Field pattern_field(std::string name, Member<std::vector<std::pair<std::string, 
 }
 
 KernelSetting read_kernel_setting(const Value& value, const std::string& key, Findings& findings) {
-  const auto index = read_choice(value, names_of<KernelSetting>(), key, findings);
-  return index ? enum_names(KernelSetting{})[*index].first : KernelSetting::kAuto;
+  const auto index = read_choice(value, names_of(KernelSetting{}), key, findings);
+  return index ? static_cast<KernelSetting>(*index) : KernelSetting::kAuto;
 }
 
 Value write_kernels(const KernelChoices& choices) {
@@ -271,7 +271,7 @@ Field kernels_field(std::string name, Member<KernelChoices> member, std::string 
       }
     }
   };
-  return list_field(name, choice_text(names_of<KernelSetting>()) + ", or a map of kernel to one of these",
+  return list_field(name, choice_text(names_of(KernelSetting{})) + ", or a map of kernel to one of these",
                     std::move(help), std::move(member), read, write_kernels);
 }
 
