@@ -185,6 +185,7 @@ std::vector<AdapterSpec> plan_adapters(const LoraOptions& options, const model::
     AdapterSpec spec;
     std::tie(spec.layer, spec.linear) = chosen[i];
     spec.rank = found[i].rank;
+    spec.kind = options.kind;
     spec.scale = found[i].scale;
     spec.dropout = options.lora_dropout;
     specs.push_back(spec);

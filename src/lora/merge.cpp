@@ -135,10 +135,10 @@ class Merger {
     const DType target = dtype_of(entry);
     if (site == sites_.end() && target == entry.dtype) return weights_.bytes(entry);
     WeightToMerge weight{weights_.bytes(entry), entry.dtype, 1, entry.num_elements()};
-    LowRank adapter;
+    AdapterValues adapter;
     if (site != sites_.end()) {
-      const auto tensors = site->second.tensors();
-      adapter = {site->second.spec.rank, site->second.spec.scale, read(tensors[0]), read(tensors[1])};
+      adapter.spec = site->second.spec;
+      for (const auto& tensor : site->second.tensors()) adapter.tensors.push_back(read(tensor));
       weight.num_rows = site->second.shape[0];
       weight.num_columns = site->second.shape[1];
     }

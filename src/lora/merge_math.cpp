@@ -94,16 +94,17 @@ LORA_TRAIN_CLONES void add(const float* from, std::int64_t count, float* to) {
 
 struct Job {
   const WeightToMerge& weight;
-  const LowRank* adapter;
+  const AdapterValues* adapter;
   DType target;
   char* out;
 };
 
 /// Adds the product to rows [first, first + num_rows) of the weight, which `values` holds.
-void add_product(const LowRank& adapter, std::int64_t first, std::int64_t num_rows, std::int64_t I, float* values) {
-  const std::int64_t R = adapter.rank;
+void add_product(const AdapterValues& adapter, std::int64_t first, std::int64_t num_rows, std::int64_t I,
+                 float* values) {
+  const std::int64_t R = adapter.spec.rank;
   std::vector<float> sums(static_cast<std::size_t>(kRows * kColumns)), last;
-  const float* b = adapter.b.data() + first * R;
+  const float* b = adapter.tensors[1].data() + first * R;
   if (num_rows < kRows) {
     last.assign(static_cast<std::size_t>(kRows * R), 0);
     std::copy(b, b + num_rows * R, last.begin());
@@ -111,8 +112,8 @@ void add_product(const LowRank& adapter, std::int64_t first, std::int64_t num_ro
   }
   for (std::int64_t column = 0; column < I; column += kColumns) {
     const std::int64_t width = std::min(kColumns, I - column);
-    multiply(b, R, adapter.a.data() + column, I, R, width, sums.data());
-    scale_all(sums.data(), static_cast<float>(adapter.scale), kRows * kColumns);
+    multiply(b, R, adapter.tensors[0].data() + column, I, R, width, sums.data());
+    scale_all(sums.data(), static_cast<float>(adapter.spec.scale), kRows * kColumns);
     for (std::int64_t row = 0; row < num_rows; ++row) {
       add(sums.data() + row * kColumns, width, values + row * I + column);
     }
@@ -142,7 +143,7 @@ bool all_finite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
 }
 
-bool merge_weight(const WeightToMerge& weight, const LowRank* adapter, DType target, std::string& out) {
+bool merge_weight(const WeightToMerge& weight, const AdapterValues* adapter, DType target, std::string& out) {
   const std::int64_t O = weight.num_rows;
   out.resize(static_cast<std::size_t>(O * weight.num_columns) * element_bytes(target));
   const Job job{weight, adapter, target, out.data()};

@@ -6,16 +6,15 @@
 #include <string_view>
 #include <vector>
 
+#include "lora_train/model/adapter_spec.h"
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::lora {
 
-/// An adapter's two matrices in fp32.
-struct LowRank {
-  std::int64_t rank = 0;
-  double scale = 1;
-  std::vector<float> a;  ///< [R, I]
-  std::vector<float> b;  ///< [O, R]
+/// An adapter with its tensors in fp32, in the order of model::adapter_tensors(): A [R, I], B [O, R].
+struct AdapterValues {
+  model::AdapterSpec spec;
+  std::vector<std::vector<float>> tensors;
 };
 
 /// Packed elements of F32, F16 or BF16 (any alignment), as fp32.
@@ -33,6 +32,6 @@ struct WeightToMerge {
 /// `out` holds the weight plus the product (null: nothing is added) in `target`: F32, F16 or BF16, rounded to nearest even.
 /// In the order of PEFT's merge: the product summed over R in ascending order, times the scale, plus the weight.
 /// All cores work. Returns whether every element of the result is finite.
-bool merge_weight(const WeightToMerge& weight, const LowRank* adapter, storage::DType target, std::string& out);
+bool merge_weight(const WeightToMerge& weight, const AdapterValues* adapter, storage::DType target, std::string& out);
 
 }  // namespace lora_train::lora

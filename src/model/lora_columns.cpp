@@ -41,9 +41,9 @@ void write_adapter_columns(Projection& projection) {
     at::Tensor b = projection.scaled_b()
                        .narrow(0, adapter.out_begin, adapter.out_end - adapter.out_begin)
                        .narrow(1, adapter.column, adapter.rank);
-    kernels::scaled_copy(adapter.b, adapter.scale, b);
+    kernels::scaled_copy(adapter.masters[1], adapter.scale, b);
     at::Tensor a = projection.lora_a().narrow(0, adapter.column, adapter.rank);
-    kernels::scaled_copy(adapter.a, 1.0, a);
+    kernels::scaled_copy(adapter.masters[0], 1.0, a);
   }
 }
 
@@ -68,7 +68,7 @@ std::vector<kernels::LoraPart> parts_of_b(const Projection& projection, double s
   std::vector<kernels::LoraPart> parts;
   for (const auto& adapter : projection.adapters) {
     parts.push_back(
-        {adapter.column, adapter.rank, adapter.out_begin, adapter.out_end, scale * adapter.scale, adapter.grad_b});
+        {adapter.column, adapter.rank, adapter.out_begin, adapter.out_end, scale * adapter.scale, adapter.grads[1]});
   }
   return parts;
 }
@@ -77,7 +77,7 @@ void add_gradients_of_a(const Projection& projection, const at::Tensor& x, const
                         const LinearPass& pass) {
   std::vector<kernels::LoraPart> unmasked;  // one pass over x for all of them
   for (const auto& adapter : projection.adapters) {
-    const kernels::LoraPart part{adapter.column, adapter.rank, 0, 0, scale, adapter.grad_a};
+    const kernels::LoraPart part{adapter.column, adapter.rank, 0, 0, scale, adapter.grads[0]};
     if (drops(adapter, pass.dropout)) {
       kernels::lora_grad_a(ds, masked(adapter, x, pass), {part});
     } else {

@@ -23,9 +23,9 @@ struct LoraAdapter {
   int64_t out_begin = 0, out_end = 0;
   int64_t column = 0, rank = 0;  ///< its columns are [D + column, D + column + rank), its rows of A those past O
   double scale = 1.0, dropout = 0.0;
-  at::Tensor a, b;            ///< masters [rank, D], [out_end - out_begin, rank] fp32
-  at::Tensor grad_a, grad_b;  ///< added to
-  int64_t index = 0;          ///< among all adapters of the model: its row of DropoutContext::keys
+  std::vector<at::Tensor> masters;  ///< fp32, in the order of adapter_tensors(): A [rank, D], B [its outputs, rank]
+  std::vector<at::Tensor> grads;    ///< of the masters, added to
+  int64_t index = 0;                ///< among all adapters of the model: its row of DropoutContext::keys
 };
 
 struct Projection : ProjectionSizes {

@@ -109,12 +109,19 @@ ComputeWeights::ComputeWeights(const ModelConfig& config, const ModelShape& shap
 void ComputeWeights::bind_adapters(const ProjectionShape& shape, int64_t layer, Projection& projection) {
   for (const AdapterPlace& place : shape.adapters) {
     const LinearShape& linear = shape.linears[static_cast<std::size_t>(place.linear)];
-    const std::vector<Parameter> tensors = tensors_of(place, shape);
-    const std::string &a = tensors[0].name, &b = tensors[1].name;
-    projection.adapters.push_back({linear_path(layer, linear.name), linear.out_begin,
-                                   linear.out_begin + linear.out_features, place.column, place.spec.rank,
-                                   place.spec.scale, place.spec.dropout, parameters_.value(a), parameters_.value(b),
-                                   parameters_.grad(a), parameters_.grad(b), place.index});
+    LoraAdapter& adapter = projection.adapters.emplace_back();
+    adapter.path = linear_path(layer, linear.name);
+    adapter.out_begin = linear.out_begin;
+    adapter.out_end = linear.out_begin + linear.out_features;
+    adapter.column = place.column;
+    adapter.rank = place.spec.rank;
+    adapter.scale = place.spec.scale;
+    adapter.dropout = place.spec.dropout;
+    adapter.index = place.index;
+    for (const Parameter& tensor : tensors_of(place, shape)) {
+      adapter.masters.push_back(parameters_.value(tensor.name));
+      adapter.grads.push_back(parameters_.grad(tensor.name));
+    }
   }
 }
 

@@ -17,19 +17,20 @@ using storage::DType;
 struct Case {
   std::int64_t O, I, R;
   std::vector<float> weight;
-  LowRank adapter;
+  AdapterValues adapter;
 
   Case(std::int64_t rows, std::int64_t columns, std::int64_t rank)
       : O(rows), I(columns), R(rank), weight(model::normal_weights(1, "w", 0, O * I, 1)) {
-    adapter = {R, 0.7, model::normal_weights(1, "a", 0, R * I, 1), model::normal_weights(1, "b", 0, O * R, 1)};
+    adapter = {{AdapterKind::kLora, 0, "q_proj", R, 0.7},
+               {model::normal_weights(1, "a", 0, R * I, 1), model::normal_weights(1, "b", 0, O * R, 1)}};
   }
   double exact(std::int64_t row, std::int64_t column) const {
     double sum = 0;
     for (std::int64_t k = 0; k < R; ++k) {
-      sum += double{adapter.b[static_cast<std::size_t>(row * R + k)]} *
-             adapter.a[static_cast<std::size_t>(k * I + column)];
+      sum += double{adapter.tensors[1][static_cast<std::size_t>(row * R + k)]} *
+             adapter.tensors[0][static_cast<std::size_t>(k * I + column)];
     }
-    return weight[static_cast<std::size_t>(row * I + column)] + adapter.scale * sum;
+    return weight[static_cast<std::size_t>(row * I + column)] + adapter.spec.scale * sum;
   }
   WeightToMerge fp32() const {
     return {{reinterpret_cast<const char*>(weight.data()), weight.size() * 4}, DType::kF32, O, I};
