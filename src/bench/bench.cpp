@@ -56,10 +56,6 @@ void name_buffers(BenchRun& bench, WorkCounter& counter) {
   for (const auto& [name, buffer] : run.activations->named_buffers()) counter.name_buffer(buffer, name);
 }
 
-BenchWork work_of(const std::string& name, const WorkTotals& totals) {
-  return {name, totals.calls, totals.launches, totals.bytes_read, totals.bytes_written, totals.flops};
-}
-
 /// The class's part of the plan; nothing for products, attention and what has no limit of its own.
 std::optional<double> planned_of(WorkClass work_class, const PlannedBytes& planned) {
   switch (work_class) {
@@ -74,19 +70,21 @@ std::optional<double> planned_of(WorkClass work_class, const PlannedBytes& plann
 }
 
 void add_counts(const WorkCounter& counter, const PlannedBytes& planned, BenchResult& result) {
+  std::int64_t flops = 0;
   for (std::size_t i = 0; i < kernels::kWorkClassNames.size(); ++i) {
     const auto work_class = static_cast<WorkClass>(i);
-    const WorkTotals& totals = counter.of_class(work_class);
-    if (totals.calls == 0) continue;
-    result.classes.push_back(work_of(std::string(kernels::kWorkClassNames[i]), totals));
+    const BenchWork& work = counter.of_class(work_class);
+    if (work.calls == 0) continue;
+    result.classes.push_back(work);
     result.classes.back().planned_bytes = planned_of(work_class, planned);
+    flops += work.flops;
     if (work_class == WorkClass::kGemm || work_class == WorkClass::kAttention) continue;
-    result.counted_bytes += static_cast<double>(totals.bytes());
+    result.counted_bytes += static_cast<double>(work.bytes_read + work.bytes_written);
   }
-  for (const auto& [name, totals] : counter.kernels()) result.kernels.push_back(work_of(name, totals));
+  for (const auto& [name, work] : counter.kernels()) result.kernels.push_back(work);
   result.counted_bytes += static_cast<double>(counter.residual_bytes());
   result.planned_bytes = planned.total();
-  result.executed_flops = static_cast<double>(counter.total().flops);
+  result.executed_flops = static_cast<double>(flops);
 }
 
 BenchBound bound_of(const WorkCounter& counter, double counted_bytes, const ChipRates& rates) {
@@ -109,7 +107,6 @@ BenchResult count(const BenchRequest& request, const BenchRun* like) {
   const data::StepPlan plan = run.plan->step(1);
   const StepSizes sizes = sizes_of(run, plan);
   const auto element_bytes = static_cast<int>(c10::elementSize(runtime::compute_dtype(run.profile().model.precision)));
-  const RequiredFlops required = required_flops(run.files.config, run.adapters.specs, sizes);
   BenchResult result;
   result.shape = request.shape;
   result.device = "none: counted on the meta device";
@@ -121,16 +118,11 @@ BenchResult count(const BenchRequest& request, const BenchRun* like) {
   result.tokens = sizes.tokens;
   result.supervised_tokens = sizes.supervised;
   result.documents = plan.num_documents;
-  result.required_linears = required.linears;
-  result.required_head = required.head;
-  result.required_attention = required.attention;
-  result.required_lora = required.lora;
+  result.required = required_flops(run.files.config, run.adapters.specs, sizes);
   add_counts(counter, planned_bytes(run.files.config, run.adapters.specs, sizes, element_bytes), result);
   result.bound = bound_of(counter, result.counted_bytes, kAssumedH200);
   const std::int64_t row_bytes = run.activations->max_tokens() * run.files.config.hidden_size * element_bytes;
-  for (const auto& pass : counter.passes(row_bytes / 8)) {
-    result.passes.push_back({pass.kernel, pass.operand, pass.buffer, pass.times, pass.bytes_read, pass.bytes_written});
-  }
+  result.passes = counter.passes(row_bytes / 8);
   return result;
 }
 
@@ -152,7 +144,7 @@ struct MeasuredStep {
 /// Steps as training has them: on a GPU the host runs ahead, and the time is that between their ends in its stream.
 class StepClock {
  public:
-  explicit StepClock(train::Run& run) : run_(run) { mark(); }
+  explicit StepClock(train::Run& run) : run_(run), moments_(run.device) { moments_.mark(); }
 
   void run_step(std::int64_t step) {
     throw_if_stop_requested();
@@ -160,7 +152,7 @@ class StepClock {
     train::train_step(*run_.context, plans_.back(), train::build_in_place(run_.data.train, plans_.back()),
                       run_.profile().optimizer.learning_rate);
     if (plans_.size() - num_received_ > run_.max_steps_in_flight) receive();
-    mark();
+    moments_.mark();
   }
   void drain() {
     while (num_received_ < plans_.size()) receive();
@@ -169,7 +161,7 @@ class StepClock {
   std::vector<MeasuredStep> steps() const {
     std::vector<MeasuredStep> steps;
     for (std::size_t i = 0; i < plans_.size(); ++i) {
-      steps.push_back({ms_between(i, i + 1), static_cast<double>(plans_[i].num_tokens)});
+      steps.push_back({moments_.us_between(i, i + 1) / 1e3, static_cast<double>(plans_[i].num_tokens)});
     }
     return steps;
   }
@@ -177,21 +169,10 @@ class StepClock {
 
  private:
   void receive() { losses_.push_back(train::wait_for_step(*run_.context, plans_[num_received_++]).loss); }
-  void mark() {
-    times_.push_back(train::Clock::now());
-    if (!run_.device.is_cuda()) return;
-    events_.emplace_back(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
-    events_.back().record(runtime::compute_stream(run_.device));
-  }
-  double ms_between(std::size_t from, std::size_t to) const {
-    if (!events_.empty()) return events_[from].elapsedTime(events_[to]);
-    return std::chrono::duration<double, std::milli>(times_[to] - times_[from]).count();
-  }
 
   train::Run& run_;
   std::deque<data::StepPlan> plans_;
-  std::deque<c10::Event> events_;
-  std::vector<train::Clock::time_point> times_;
+  Moments moments_;
   std::vector<double> losses_;
   std::size_t num_received_ = 0;
 };
@@ -328,10 +309,10 @@ void measure(const BenchRequest& request, BenchRun& bench, BenchResult& result) 
   if (!request.trace.empty()) write_chrome_trace(request.trace, profiled.back(), "lora-train bench " + request.shape);
 
   speed.gemm_flops_per_s = measure_gemm_rate(run);
-  const double per_token = result.required_flops() / static_cast<double>(result.tokens);
+  const double per_token = result.required.total() / static_cast<double>(result.tokens);
   speed.gemm_share = per_token * speed.tokens_per_s / speed.gemm_flops_per_s;
   const double linears_ms = ms_of_class(result, WorkClass::kGemm) + ms_of_class(result, WorkClass::kLora);
-  const double linears = result.required_linears + result.required_head + result.required_lora;
+  const double linears = result.required.linears + result.required.head + result.required.lora;
   if (linears_ms > 0) speed.linears_share = linears / speed.gemm_flops_per_s / (linears_ms / 1e3);
   speed.peak_host_memory_gib = metrics::peak_host_memory_gib();
   result.speed = speed;

@@ -23,30 +23,30 @@ std::string sizes_of(const kernels::Work& work) {
 
 }  // namespace
 
-CallTimer::CallTimer(const runtime::RunDevice& device) : device_(device) { kernels::set_work_recorder(this); }
+std::size_t Moments::mark() {
+  if (device_.is_cuda()) {
+    events_.emplace_back(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT).record(runtime::compute_stream(device_));
+    return events_.size() - 1;
+  }
+  times_.push_back(std::chrono::steady_clock::now());
+  return times_.size() - 1;
+}
+
+double Moments::us_between(std::size_t from, std::size_t to) const {
+  if (device_.is_cuda()) return 1e3 * events_[from].elapsedTime(events_[to]);
+  return std::chrono::duration<double, std::micro>(times_[to] - times_[from]).count();
+}
+
+CallTimer::CallTimer(const runtime::RunDevice& device) : device_(device), moments_(device) {
+  kernels::set_work_recorder(this);
+}
 
 CallTimer::~CallTimer() { kernels::set_work_recorder(nullptr); }
 
-std::size_t CallTimer::now() {
-  Moment& moment = moments_.emplace_back();
-  if (device_.is_cuda()) {
-    moment.event.emplace(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
-    moment.event->record(runtime::compute_stream(device_));
-  } else {
-    moment.time = std::chrono::steady_clock::now();
-  }
-  return moments_.size() - 1;
-}
-
-double CallTimer::us_between(std::size_t from, std::size_t to) const {
-  if (device_.is_cuda()) return 1e3 * moments_[from].event->elapsedTime(*moments_[to].event);
-  return std::chrono::duration<double, std::micro>(moments_[to].time - moments_[from].time).count();
-}
-
-void CallTimer::begin(const kernels::Work&) { call_moments_.emplace_back(now(), kOpen); }
+void CallTimer::begin(const kernels::Work&) { call_moments_.emplace_back(moments_.mark(), kOpen); }
 
 void CallTimer::end(const kernels::Work& work) {
-  call_moments_.back().second = now();
+  call_moments_.back().second = moments_.mark();
   calls_.push_back(
       {std::string(work.name), sizes_of(work), work.work_class, work.bytes_read(), work.bytes_written(), work.flops});
 }
@@ -58,22 +58,23 @@ void CallTimer::close_spans(int depth, std::size_t moment) {
 }
 
 void CallTimer::begin_span(const std::string& name, int depth) {
-  const std::size_t moment = now();
+  const std::size_t moment = moments_.mark();
   close_spans(depth, moment);
   spans_.push_back({name, depth, moment, kOpen});
 }
 
 TimedStep CallTimer::finish() {
-  close_spans(0, now());
+  close_spans(0, moments_.mark());
   runtime::wait_for(device_);
   TimedStep step;
   const std::size_t start = spans_.empty() ? 0 : spans_.front().start;
   for (const auto& span : spans_) {
-    step.spans.push_back({span.name, us_between(start, span.start), us_between(span.start, span.end)});
+    step.spans.push_back(
+        {span.name, moments_.us_between(start, span.start), moments_.us_between(span.start, span.end)});
   }
   for (std::size_t i = 0; i < calls_.size(); ++i) {
-    calls_[i].start_us = us_between(start, call_moments_[i].first);
-    calls_[i].duration_us = us_between(call_moments_[i].first, call_moments_[i].second);
+    calls_[i].start_us = moments_.us_between(start, call_moments_[i].first);
+    calls_[i].duration_us = moments_.us_between(call_moments_[i].first, call_moments_[i].second);
   }
   step.calls = std::move(calls_);
   return step;

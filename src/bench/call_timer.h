@@ -6,7 +6,6 @@
 #include <chrono>
 #include <deque>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +34,21 @@ struct TimedStep {
   double duration_us() const { return spans.empty() ? 0 : spans.front().duration_us; }
 };
 
-/// The recorder while it lives. On a GPU by events in its stream, which are read in finish(); on a CPU by the clock.
+/// Moments of a device: on a GPU events in its stream, which the host may pass; on a CPU the clock.
+class Moments {
+ public:
+  explicit Moments(const runtime::RunDevice& device) : device_(device) {}
+  std::size_t mark();  ///< returns the moment's index
+  /// The device must have passed both.
+  double us_between(std::size_t from, std::size_t to) const;
+
+ private:
+  runtime::RunDevice device_;
+  std::deque<c10::Event> events_;
+  std::vector<std::chrono::steady_clock::time_point> times_;
+};
+
+/// The recorder while it lives. Times are read in finish().
 class CallTimer : public kernels::WorkRecorder {
  public:
   explicit CallTimer(const runtime::RunDevice& device);
@@ -51,22 +64,15 @@ class CallTimer : public kernels::WorkRecorder {
   TimedStep finish();
 
  private:
-  /// A moment in the stream, or on the clock.
-  struct Moment {
-    std::optional<c10::Event> event;
-    std::chrono::steady_clock::time_point time;
-  };
   struct OpenSpan {
     std::string name;
     int depth = 0;
     std::size_t start = 0, end = 0;
   };
-  std::size_t now();
-  double us_between(std::size_t from, std::size_t to) const;
   void close_spans(int depth, std::size_t moment);
 
   runtime::RunDevice device_;
-  std::deque<Moment> moments_;
+  Moments moments_;
   std::vector<TimedCall> calls_;
   std::vector<std::pair<std::size_t, std::size_t>> call_moments_;
   std::vector<OpenSpan> spans_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lora_train/bench/bench_request.h"
 #include "lora_train/model/adapter_spec.h"
 #include "lora_train/model/model_config.h"
 
@@ -16,14 +17,6 @@ struct StepSizes {
   double keys_per_query = 0;  ///< keys that a query sees, on average: (S + 1) / 2 in documents of S tokens
 };
 
-/// FLOPs of a step that no program with a frozen base can leave out.
-struct RequiredFlops {
-  double linears = 0;    ///< forward and input gradient: 4 a weight and token
-  double head = 0;       ///< the same of V D on supervised rows
-  double attention = 0;  ///< forward 4 q a visible key, backward twice that
-  double lora = 0;       ///< x A^T, s B, dy B, ds A, dA and dB: 6 r (in + out)
-  double total() const { return linears + head + attention + lora; }
-};
 RequiredFlops required_flops(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
                              const StepSizes& sizes);
 

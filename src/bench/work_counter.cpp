@@ -63,15 +63,16 @@ kernels::Work work_of(const at::RecordFunction& call, const Inputs& inputs, cons
   return work;
 }
 
-}  // namespace
-
-void WorkTotals::add(const kernels::Work& work) {
-  ++calls;
-  launches += work.num_launches;
-  bytes_read += work.bytes_read();
-  bytes_written += work.bytes_written();
-  flops += work.flops;
+void add_call(const std::string& name, const kernels::Work& work, BenchWork& totals) {
+  totals.name = name;
+  ++totals.calls;
+  totals.launches += work.num_launches;
+  totals.bytes_read += work.bytes_read();
+  totals.bytes_written += work.bytes_written();
+  totals.flops += work.flops;
 }
+
+}  // namespace
 
 /// Hears of every operation of LibTorch in this thread.
 struct WorkCounter::Listener {
@@ -130,19 +131,15 @@ void WorkCounter::end(const kernels::Work& work) {
 }
 
 void WorkCounter::add(const kernels::Work& work) {
-  classes_[static_cast<std::size_t>(work.work_class)].add(work);
-  const std::string class_name(kernels::kWorkClassNames[static_cast<std::size_t>(work.work_class)]);
-  kernels_[class_name + " " + std::string(work.name)].add(work);
+  const auto index = static_cast<std::size_t>(work.work_class);
+  const std::string class_name(kernels::kWorkClassNames[index]), kernel = class_name + " " + std::string(work.name);
+  add_call(class_name, work, classes_[index]);
+  add_call(kernel, work, kernels_[kernel]);
   for (const auto& operand : work.operands) {
     if (work.work_class == kernels::WorkClass::kGemm && operand.name == "residual")
       residual_bytes_ += operand.bytes_read;
-    ActivationPass pass{class_name + " " + std::string(work.name),
-                        std::string(operand.name),
-                        buffer_of(operand),
-                        1,
-                        operand.bytes_read,
-                        operand.bytes_written};
-    const auto same = std::find_if(passes_.begin(), passes_.end(), [&](const ActivationPass& other) {
+    BenchPass pass{kernel, std::string(operand.name), buffer_of(operand), 1, operand.bytes_read, operand.bytes_written};
+    const auto same = std::find_if(passes_.begin(), passes_.end(), [&](const BenchPass& other) {
       return other.kernel == pass.kernel && other.operand == pass.operand && other.buffer == pass.buffer &&
              other.bytes_read == pass.bytes_read * other.times &&
              other.bytes_written == pass.bytes_written * other.times;
@@ -157,20 +154,8 @@ void WorkCounter::add(const kernels::Work& work) {
   }
 }
 
-WorkTotals WorkCounter::total() const {
-  WorkTotals sum;
-  for (const auto& totals : classes_) {
-    sum.calls += totals.calls;
-    sum.launches += totals.launches;
-    sum.bytes_read += totals.bytes_read;
-    sum.bytes_written += totals.bytes_written;
-    sum.flops += totals.flops;
-  }
-  return sum;
-}
-
-std::vector<ActivationPass> WorkCounter::passes(std::int64_t min_bytes) const {
-  std::vector<ActivationPass> large;
+std::vector<BenchPass> WorkCounter::passes(std::int64_t min_bytes) const {
+  std::vector<BenchPass> large;
   for (const auto& pass : passes_) {
     const bool is_large = pass.bytes_read + pass.bytes_written >= min_bytes * pass.times;
     if (is_large && pass.buffer != kWeights) large.push_back(pass);

@@ -74,7 +74,7 @@ struct NvmlProcess {  ///< nvmlProcessInfo_t of nvmlDeviceGetComputeRunningProce
 static_assert(sizeof(NvmlMemory) == 24 && sizeof(NvmlProcess) == 24);
 
 /// Values of nvmlGpuP2PCapsIndex_t and nvmlGpuP2PStatus_t.
-inline constexpr int kNvmlPeerRead = 0, kNvmlPeerNvlink = 2, kNvmlPeerOk = 0;
+inline constexpr int kNvmlPeerNvlink = 2, kNvmlPeerOk = 0;
 
 /// libnvidia-ml.so.1
 struct NvmlDriver {

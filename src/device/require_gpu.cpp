@@ -62,8 +62,7 @@ std::string no_device(const GpuSystem& system) {
   }
   return what + " (device nodes: " + join(system.device_nodes) +
          "). See whether nvidia-smi -L lists it, and dmesg for lines with NVRM; in a container all of its nodes must "
-         "be "
-         "passed in (--gpus all).";
+         "be passed in (--gpus all).";
 }
 
 /// What to do about an error of cuInit.
@@ -72,8 +71,7 @@ std::string init_advice(const GpuSystem& system) {
     case kErrorOutOfMemory: return "The host or the GPU has no memory left for the driver: see free -h and nvidia-smi.";
     case kErrorStubLibrary:
       return "The libcuda.so.1 that was found is the CUDA toolkit's stub for linking: take its folder (lib64/stubs) "
-             "out of "
-             "LD_LIBRARY_PATH.";
+             "out of LD_LIBRARY_PATH.";
     case kErrorDeviceUnavailable:
       return "Another process has the GPU for itself, or its compute mode forbids computing: see nvidia-smi.";
     case kErrorInvalidDevice: return "See whether CUDA_VISIBLE_DEVICES names GPUs that nvidia-smi -L lists.";
@@ -81,12 +79,10 @@ std::string init_advice(const GpuSystem& system) {
       return "The virtual GPU has no licence: see nvidia-smi -q, and the host's administrator.";
     case kErrorOperatingSystem:
       return "The operating system refused the driver: see whether /dev/nvidia* may be read and written by this user, "
-             "and "
-             "run nvidia-smi once.";
+             "and run nvidia-smi once.";
     case kErrorSystemNotReady:
       return "On a machine with NVSwitch (HGX, DGX) the fabric manager must run, of the same version as the driver: "
-             "sudo "
-             "systemctl start nvidia-fabricmanager.";
+             "sudo systemctl start nvidia-fabricmanager.";
     case kErrorSystemDriverMismatch:
       return "libcuda.so.1 is of another version than the loaded kernel module" +
              (system.driver_version.empty() ? std::string() : " " + system.driver_version) +
@@ -94,13 +90,11 @@ std::string init_advice(const GpuSystem& system) {
              "image.";
     case kErrorCompatNotSupported:
       return "The package cuda-compat works on data-centre GPUs only: take it out of LD_LIBRARY_PATH, and update the "
-             "driver "
-             "to " +
+             "driver to " +
              std::to_string(kOldestDriver) + " or newer.";
     case kErrorUnknown:
       return "Often the kernel module nvidia_uvm is missing (sudo modprobe nvidia_uvm), or the GPU has failed: see "
-             "dmesg for "
-             "lines with NVRM or Xid, and restart the machine.";
+             "dmesg for lines with NVRM or Xid, and restart the machine.";
     default: break;
   }
   if (system.init_code >= kErrorMpsFirst && system.init_code <= kErrorMpsLast) {
@@ -178,26 +172,6 @@ std::string usage_warning(const Gpu& gpu) {
   if (gpu.processes.empty()) return {};
   return gpu.label() + " is in use by " + describe_processes(gpu) +
          ": less memory is left, and steps take longer while they compute";
-}
-
-void check_free_memory(const Gpu& gpu, std::uint64_t needed_bytes, const std::string& what) {
-  if (!gpu.free_bytes || *gpu.free_bytes >= needed_bytes) return;
-  const auto text = [](std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
-  const std::uint64_t used = gpu.total_bytes - std::min(gpu.total_bytes, *gpu.free_bytes);
-  const std::string holders = describe_processes(gpu);
-  std::string message = what + " needs " + text(needed_bytes) + " of GPU memory and " + text(*gpu.free_bytes) + " of " +
-                        text(gpu.total_bytes) + " are free. ";
-  if (needed_bytes > gpu.total_bytes) {
-    message +=
-        "It does not fit on this GPU at all: lower micro_batch_size or max_seq_len, set gradient_checkpointing: full, "
-        "or take a GPU with more memory.";
-  } else {
-    message +=
-        text(used) + " are held by " +
-        (holders.empty() ? "the driver and processes that it does not list (another container, a desktop)" : holders) +
-        ". End them, choose another GPU with CUDA_VISIBLE_DEVICES, or lower micro_batch_size or max_seq_len.";
-  }
-  throw DeviceError(gpu.label(), message);
 }
 
 }  // namespace lora_train::device

@@ -10,7 +10,6 @@
 #include <limits>
 
 #include "kernel_cases.h"
-#include "kernel_cases_step.h"
 #include "lora_train/runtime/run_device.h"
 
 namespace lora_train::doctor {

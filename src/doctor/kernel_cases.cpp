@@ -1,18 +1,25 @@
-// N tokens, D features, F ffn, V vocabulary, R rank, H heads, K kv heads, E head size.
+// N tokens or rows, M picked ones, D features, F ffn, V vocabulary, R rank, H heads, K kv heads, E head size, P parameters.
 #include "kernel_cases.h"
 
 #include <array>
 #include <cmath>
+#include <type_traits>
 
 #include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/cast.h"
 #include "lora_train/kernels/cross_entropy.h"
 #include "lora_train/kernels/dropout.h"
 #include "lora_train/kernels/embedding.h"
 #include "lora_train/kernels/gated_activation.h"
+#include "lora_train/kernels/gather.h"
 #include "lora_train/kernels/lora.h"
 #include "lora_train/kernels/qk_norm_rope.h"
 #include "lora_train/kernels/rms_norm.h"
 #include "lora_train/kernels/rope.h"
+#include "lora_train/optim/adamw.h"
+#include "lora_train/optim/grad_clip.h"
+#include "lora_train/optim/optimizer.h"
+#include "lora_train/optim/step_scalars.h"
 
 namespace lora_train::doctor {
 namespace {
@@ -21,137 +28,108 @@ namespace {
 void add_rms_norm(const Place& place, std::int64_t N, std::int64_t D, std::vector<Case>& cases) {
   const at::Tensor x = place.uniform({N, D}), weight = place.uniform({D}), dy = place.uniform({N, D});
   const at::Tensor residual = place.uniform({N, D});
-  const auto forward = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(x, weight, 1e-6, o[0], o[1], 0); }; };
-  const auto add_forward = [=](auto kernel) -> Call {
-    return [=](Outputs& o) { kernel(x, weight, 1e-6, residual, o[0], o[1], /*weight_offset=*/1); };
+  const auto forward = [=](auto kernel, Outputs& o) { kernel(x, weight, 1e-6, o[0], o[1], 0); };
+  const auto add_forward = [=](auto kernel, Outputs& o) {
+    kernel(x, weight, 1e-6, residual, o[0], o[1], /*weight_offset=*/1);
   };
   Outputs of_forward = {place.empty({N, D}), place.fp32({N})};
-  forward(kernels::rms_norm_forward_reference)(of_forward);
+  forward(kernels::rms_norm_forward_reference, of_forward);
   const at::Tensor rstd = of_forward[1];
-  const auto backward = [=](auto kernel, double weight_offset) -> Call {
-    return [=](Outputs& o) { kernel(dy, x, weight, rstd, o[0], /*accumulate=*/false, &o[1], weight_offset); };
+  const auto backward = [=](double weight_offset) {
+    return
+        [=](auto kernel, Outputs& o) { kernel(dy, x, weight, rstd, o[0], /*accumulate=*/false, &o[1], weight_offset); };
   };
   const std::string shape = sizes_text({{"N", N}, {"D", D}});
   const Outputs outputs = {place.empty({N, D}), place.fp32({N})}, gradients = {place.empty({N, D}), place.fp32({D})};
-  cases.push_back({"rms_norm forward", shape, outputs, forward(kernels::rms_norm_forward),
-                   forward(kernels::rms_norm_forward_reference)});
-  cases.push_back({"rms_norm backward", shape, gradients, backward(kernels::rms_norm_backward, 0),
-                   backward(kernels::rms_norm_backward_reference, 0)});
-  cases.push_back({"rms_norm_add forward", shape, outputs, add_forward(kernels::rms_norm_add_forward),
-                   add_forward(kernels::rms_norm_add_forward_reference)});
-  cases.push_back({"rms_norm backward of 1 + weight", shape, gradients, backward(kernels::rms_norm_backward, 1),
-                   backward(kernels::rms_norm_backward_reference, 1)});
+  add_case(cases, "rms_norm forward", shape, outputs, forward, kernels::rms_norm_forward,
+           kernels::rms_norm_forward_reference);
+  add_case(cases, "rms_norm backward", shape, gradients, backward(0), kernels::rms_norm_backward,
+           kernels::rms_norm_backward_reference);
+  add_case(cases, "rms_norm_add forward", shape, outputs, add_forward, kernels::rms_norm_add_forward,
+           kernels::rms_norm_add_forward_reference);
+  add_case(cases, "rms_norm backward of 1 + weight", shape, gradients, backward(1), kernels::rms_norm_backward,
+           kernels::rms_norm_backward_reference);
 }
 
 void add_gated_activation(const Place& place, std::int64_t N, std::int64_t F, std::vector<Case>& cases) {
   const at::Tensor gate_up = place.uniform({N, 2 * F}), dy = place.uniform({N, F});
   const std::string shape = sizes_text({{"N", N}, {"F", F}});
   for (const auto activation : {kernels::Activation::kSilu, kernels::Activation::kGeluTanh}) {
-    const auto forward = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(gate_up, o[0], activation); }; };
-    const auto backward = [=](auto kernel) -> Call {
-      return [=](Outputs& o) { kernel(dy, gate_up, o[0], activation); };
-    };
     const std::string name = activation == kernels::Activation::kSilu ? "swiglu" : "geglu";
-    cases.push_back({name + " forward",
-                     shape,
-                     {place.empty({N, F})},
-                     forward(kernels::gated_activation_forward),
-                     forward(kernels::gated_activation_forward_reference)});
-    cases.push_back({name + " backward",
-                     shape,
-                     {place.empty({N, 2 * F})},
-                     backward(kernels::gated_activation_backward),
-                     backward(kernels::gated_activation_backward_reference)});
+    const auto forward = [=](auto kernel, Outputs& o) { kernel(gate_up, o[0], activation); };
+    const auto backward = [=](auto kernel, Outputs& o) { kernel(dy, gate_up, o[0], activation); };
+    add_case(cases, name + " forward", shape, {place.empty({N, F})}, forward, kernels::gated_activation_forward,
+             kernels::gated_activation_forward_reference);
+    add_case(cases, name + " backward", shape, {place.empty({N, 2 * F})}, backward, kernels::gated_activation_backward,
+             kernels::gated_activation_backward_reference);
   }
 }
 
-void add_rope(const Place& place, std::int64_t N, std::int64_t H, std::int64_t E, std::vector<Case>& cases) {
+kernels::RopeTable rope_table(const Place& place, std::int64_t N, std::int64_t E) {
   const at::Tensor exponents = at::arange(0, E, 2, at::kFloat) / static_cast<double>(E);
-  const at::Tensor inv_freq = at::pow(10000.0, -exponents).to(place.device);
-  const kernels::RopeTable table = kernels::make_rope_table(inv_freq, N, 1.0);
+  return kernels::make_rope_table(at::pow(10000.0, -exponents).to(place.device), N, 1.0);
+}
+
+void add_rope(const Place& place, std::int64_t N, std::int64_t H, std::int64_t E, std::vector<Case>& cases) {
+  const kernels::RopeTable table = rope_table(place, N, E);
   const at::Tensor x = place.uniform({N, H, E}), positions = place.positions(N);
   for (const bool inverse : {false, true}) {
-    const auto rotate = [=](auto kernel) -> Call {
-      return [=](Outputs& o) { kernel(o[0], positions, table, inverse); };
-    };
-    cases.push_back({inverse ? "rope backward" : "rope forward",
-                     sizes_text({{"N", N}, {"H", H}, {"E", E}}),
-                     {x},
-                     rotate(kernels::rope_in_place),
-                     rotate(kernels::rope_in_place_reference)});
+    const auto rotate = [=](auto kernel, Outputs& o) { kernel(o[0], positions, table, inverse); };
+    add_case(cases, inverse ? "rope backward" : "rope forward", sizes_text({{"N", N}, {"H", H}, {"E", E}}), {x}, rotate,
+             kernels::rope_in_place, kernels::rope_in_place_reference);
   }
 }
 
 /// As one kernel over the q|k|v buffer, with the norm of the heads: Qwen3's (weight_offset 0) or Gemma's (1).
 void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::int64_t K, std::int64_t E,
                       double weight_offset, std::vector<Case>& cases) {
-  const at::Tensor inv_freq =
-      at::pow(10000.0, -at::arange(0, E, 2, at::kFloat) / static_cast<double>(E)).to(place.device);
-  const kernels::RopeTable table = kernels::make_rope_table(inv_freq, N, 1.0);
+  const kernels::RopeTable table = rope_table(place, N, E);
   const at::Tensor positions = place.positions(N), qkv = place.uniform({N, (H + 2 * K) * E});
   const kernels::AttentionGradients d = {place.uniform({N, H, E}), place.uniform({N, K, E}), place.uniform({N, K, E})};
   const kernels::QkNorm weights{place.uniform({E}), place.uniform({E}), 1e-6, {}, {}, {}, {}, weight_offset};
-  const auto forward = [=](auto kernel) -> Call {
-    return [=](Outputs& o) {
-      kernels::QkNorm norm = weights;
-      norm.raw = o[1];
-      norm.rstd = o[2];
-      kernel(o[0], {H, K, positions, table}, norm);
-    };
+  const auto forward = [=](auto kernel, Outputs& o) {
+    kernels::QkNorm norm = weights;
+    norm.raw = o[1];
+    norm.rstd = o[2];
+    kernel(o[0], {H, K, positions, table}, norm);
   };
   const Outputs outputs = {qkv, place.empty({N, (H + K) * E}), place.fp32({H + K, N})};
   Outputs kept = {qkv.clone(), outputs[1].clone(), outputs[2].clone()};
-  forward(kernels::qk_norm_rope_forward_reference)(kept);
-  const auto backward = [=](auto kernel) -> Call {
-    return [=](Outputs& o) {
-      kernels::QkNorm norm = weights;
-      norm.raw = kept[1];
-      norm.rstd = kept[2];
-      norm.grad_q_weight = o[1];
-      norm.grad_k_weight = o[2];
-      kernel(d, {H, K, positions, table}, norm, o[0]);
-    };
+  forward(kernels::qk_norm_rope_forward_reference, kept);
+  const auto backward = [=](auto kernel, Outputs& o) {
+    kernels::QkNorm norm = weights;
+    norm.raw = kept[1];
+    norm.rstd = kept[2];
+    norm.grad_q_weight = o[1];
+    norm.grad_k_weight = o[2];
+    kernel(d, {H, K, positions, table}, norm, o[0]);
   };
-  const auto without_norm = [=](auto kernel) -> Call {
-    return [=](Outputs& o) {
-      kernels::QkNorm none;
-      kernel(d, {H, K, positions, table}, none, o[0]);
-    };
+  const auto without_norm = [=](auto kernel, Outputs& o) {
+    kernels::QkNorm none;
+    kernel(d, {H, K, positions, table}, none, o[0]);
   };
   const std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}});
   const std::string of_weight = weight_offset == 0 ? "" : " of 1 + weight";
-  cases.push_back({"qk_norm_rope forward" + of_weight, shape, outputs, forward(kernels::qk_norm_rope_forward),
-                   forward(kernels::qk_norm_rope_forward_reference)});
-  cases.push_back({"qk_norm_rope backward" + of_weight,
-                   shape,
-                   {place.empty({N, (H + 2 * K) * E}), place.fp32({E}), place.fp32({E})},
-                   backward(kernels::qk_norm_rope_backward),
-                   backward(kernels::qk_norm_rope_backward_reference)});
+  const at::Tensor d_qkv = place.empty({N, (H + 2 * K) * E});
+  add_case(cases, "qk_norm_rope forward" + of_weight, shape, outputs, forward, kernels::qk_norm_rope_forward,
+           kernels::qk_norm_rope_forward_reference);
+  add_case(cases, "qk_norm_rope backward" + of_weight, shape, {d_qkv, place.fp32({E}), place.fp32({E})}, backward,
+           kernels::qk_norm_rope_backward, kernels::qk_norm_rope_backward_reference);
   if (weight_offset != 0) return;
-  cases.push_back({"qkv rope backward",
-                   shape,
-                   {place.empty({N, (H + 2 * K) * E})},
-                   without_norm(kernels::qk_norm_rope_backward),
-                   without_norm(kernels::qk_norm_rope_backward_reference)});
+  add_case(cases, "qkv rope backward", shape, {d_qkv}, without_norm, kernels::qk_norm_rope_backward,
+           kernels::qk_norm_rope_backward_reference);
 }
 
 void add_cross_entropy(const Place& place, std::int64_t N, std::int64_t V, std::vector<Case>& cases) {
   const at::Tensor logits = place.uniform({N, V}).mul(4), targets = place.ids(N, V);
   const at::Tensor num_tokens = at::scalar_tensor(2, at::dtype(at::kDouble).device(place.device));
   const auto add = [&](const char* name, const at::Tensor& weights) {
-    const auto run = [=](auto kernel) -> Call {
-      return [=](Outputs& o) {
-        kernels::CrossEntropyOutput output;
-        output.losses = o[1];
-        output.confidence = o[2];
-        kernel(o[0], targets, weights, num_tokens, output);
-      };
+    const auto run = [=](auto kernel, Outputs& o) {
+      kernels::CrossEntropyOutput output{.losses = o[1], .correct = {}, .confidence = o[2]};
+      kernel(o[0], targets, weights, num_tokens, output);
     };
-    cases.push_back({name,
-                     sizes_text({{"N", N}, {"V", V}}),
-                     {logits, place.fp32({N}), place.fp32({N})},
-                     run(kernels::cross_entropy_in_place),
-                     run(kernels::cross_entropy_in_place_reference)});
+    add_case(cases, name, sizes_text({{"N", N}, {"V", V}}), {logits, place.fp32({N}), place.fp32({N})}, run,
+             kernels::cross_entropy_in_place, kernels::cross_entropy_in_place_reference);
   };
   add("cross_entropy", {});
   add("cross_entropy weighted", place.uniform({N}).to(at::kFloat));
@@ -165,22 +143,19 @@ void add_embedding(const Place& place, std::int64_t N, std::int64_t V, std::int6
   const std::string shape = sizes_text({{"N", N}, {"V", V}, {"D", D}});
   for (const double scale : {1.0, 12.0}) {
     const std::string scaled = scale == 1 ? "" : ", scaled";
-    cases.push_back({"embedding forward" + scaled,
-                     shape,
-                     {place.empty({N, D})},
-                     [=](Outputs& o) { kernels::embedding_forward(ids, weight, {}, o[0], scale); },
-                     [=](Outputs& o) { kernels::embedding_forward_reference(ids, weight, {}, o[0], scale); }});
-    cases.push_back({"embedding backward" + scaled,
-                     shape,
-                     {place.fp32({V, D})},
-                     [=](Outputs& o) {
-                       kernels::TrainableRows none;
-                       kernels::embedding_backward(ids, dout, o.data(), none, order, scale);
-                     },
-                     [=](Outputs& o) {
-                       kernels::TrainableRows none;
-                       kernels::embedding_backward_reference(ids, dout, o.data(), none, scale);
-                     }});
+    const auto forward = [=](auto kernel, Outputs& o) { kernel(ids, weight, kernels::TrainableRows(), o[0], scale); };
+    const auto backward = [=](auto kernel, Outputs& o) {
+      kernels::TrainableRows none;
+      if constexpr (std::is_same_v<decltype(kernel), decltype(&kernels::embedding_backward)>) {
+        kernel(ids, dout, o.data(), none, order, scale);
+      } else {
+        kernel(ids, dout, o.data(), none, scale);
+      }
+    };
+    add_case(cases, "embedding forward" + scaled, shape, {place.empty({N, D})}, forward, kernels::embedding_forward,
+             kernels::embedding_forward_reference);
+    add_case(cases, "embedding backward" + scaled, shape, {place.fp32({V, D})}, backward, kernels::embedding_backward,
+             kernels::embedding_backward_reference);
   }
 }
 
@@ -188,51 +163,36 @@ void add_lora(const Place& place, std::int64_t N, std::int64_t D, std::int64_t R
   const at::Tensor wide = place.uniform({N, D}), thin = place.uniform({N, R});
   // Two adapters: the first half of the outputs and ranks, and the rest.
   const std::int64_t half = D / 2, few = R / 2;
-  const auto of_a = [=](auto kernel) -> Call {
-    return [=](Outputs& o) { kernel(thin, wide, {{0, few, 0, 0, 1, o[0]}, {few, R - few, 0, 0, 1, o[1]}}); };
+  const auto of_a = [=](auto kernel, Outputs& o) {
+    kernel(thin, wide, {{0, few, 0, 0, 1, o[0]}, {few, R - few, 0, 0, 1, o[1]}});
   };
-  const auto of_b = [=](auto kernel) -> Call {
-    return [=](Outputs& o) { kernel(wide, thin, {{0, few, 0, half, 2, o[0]}, {few, R - few, half, D, 0.5, o[1]}}); };
+  const auto of_b = [=](auto kernel, Outputs& o) {
+    kernel(wide, thin, {{0, few, 0, half, 2, o[0]}, {few, R - few, half, D, 0.5, o[1]}});
   };
   const std::string shape = sizes_text({{"N", N}, {"D", D}, {"R", R}});
-  cases.push_back({"lora gradient of A",
-                   shape,
-                   {place.fp32({few, D}), place.fp32({R - few, D})},
-                   of_a(kernels::lora_grad_a),
-                   of_a(kernels::lora_grad_a_reference)});
-  cases.push_back({"lora gradient of B",
-                   shape,
-                   {place.fp32({half, few}), place.fp32({D - half, R - few})},
-                   of_b(kernels::lora_grad_b),
-                   of_b(kernels::lora_grad_b_reference)});
+  add_case(cases, "lora gradient of A", shape, {place.fp32({few, D}), place.fp32({R - few, D})}, of_a,
+           kernels::lora_grad_a, kernels::lora_grad_a_reference);
+  add_case(cases, "lora gradient of B", shape, {place.fp32({half, few}), place.fp32({D - half, R - few})}, of_b,
+           kernels::lora_grad_b, kernels::lora_grad_b_reference);
   // Outputs in multiples of 8, for tensor cores.
   const std::int64_t O = D / 16 * 16;
   const at::Tensor dy = place.uniform({N, O}), scaled_b = place.uniform({O, R});
   scaled_b.narrow(0, 0, O / 2).narrow(1, few, R - few).zero_();
   scaled_b.narrow(0, O / 2, O / 2).narrow(1, 0, few).zero_();
-  const auto of_s_and_b = [=](auto kernel) -> Call {
-    return [=](Outputs& o) {
-      kernel(dy, scaled_b, thin, o[0], {{0, few, 0, O / 2, 2, o[1]}, {few, R - few, O / 2, O, 0.5, o[2]}});
-    };
+  const auto of_s_and_b = [=](auto kernel, Outputs& o) {
+    kernel(dy, scaled_b, thin, o[0], {{0, few, 0, O / 2, 2, o[1]}, {few, R - few, O / 2, O, 0.5, o[2]}});
   };
-  cases.push_back({"lora gradients of S and B",
-                   sizes_text({{"N", N}, {"O", O}, {"R", R}}),
-                   {place.empty({N, R}), place.fp32({O / 2, few}), place.fp32({O / 2, R - few})},
-                   of_s_and_b(kernels::lora_grad_s_and_b),
-                   of_s_and_b(kernels::lora_grad_s_and_b_reference)});
+  add_case(cases, "lora gradients of S and B", sizes_text({{"N", N}, {"O", O}, {"R", R}}),
+           {place.empty({N, R}), place.fp32({O / 2, few}), place.fp32({O / 2, R - few})}, of_s_and_b,
+           kernels::lora_grad_s_and_b, kernels::lora_grad_s_and_b_reference);
 }
 
 void add_dropout(const Place& place, std::int64_t N, std::int64_t D, std::vector<Case>& cases) {
   const at::Tensor x = place.uniform({N, D}), positions = place.positions(N), documents = place.ids(N, 5);
   const at::Tensor key = at::tensor({1234567, 89}, at::kInt).to(place.device);
-  const auto run = [=](auto kernel) -> Call {
-    return [=](Outputs& o) { kernel(x, documents, positions, key, 0.1, o[0]); };
-  };
-  cases.push_back({"dropout",
-                   sizes_text({{"N", N}, {"D", D}}),
-                   {place.empty({N, D})},
-                   run(kernels::dropout_forward),
-                   run(kernels::dropout_forward_reference)});
+  const auto run = [=](auto kernel, Outputs& o) { kernel(x, documents, positions, key, 0.1, o[0]); };
+  add_case(cases, "dropout", sizes_text({{"N", N}, {"D", D}}), {place.empty({N, D})}, run, kernels::dropout_forward,
+           kernels::dropout_forward_reference);
 }
 
 /// Two documents, the first of a third of the tokens.
@@ -243,27 +203,68 @@ void add_attention(const Place& place, std::int64_t N, std::int64_t H, std::int6
   layout.scale = 1 / std::sqrt(static_cast<double>(E));
   const at::Tensor q = place.uniform({N, H, E}), k = place.uniform({N, K, E}), v = place.uniform({N, K, E});
   const at::Tensor dout = place.uniform({N, H, E});
-  const auto forward = [=](auto kernel) -> Call { return [=](Outputs& o) { kernel(q, k, v, layout, o[0], o[1]); }; };
+  const auto forward = [=](auto kernel, Outputs& o) { kernel(q, k, v, layout, o[0], o[1]); };
   Outputs kept = {place.empty({N, H, E}), place.fp32({N, H})};
-  forward(kernels::attention_forward_reference)(kept);
-  const auto backward = [=](auto kernel) -> Call {
-    return [=](Outputs& o) {
-      kernels::AttentionGradients gradients{o[0], o[1], o[2]};
-      kernel(dout, q, k, v, kept[0], kept[1], layout, gradients);
-      o = {gradients.q, gradients.k, gradients.v};  // a GPU's lie elsewhere
-    };
+  forward(kernels::attention_forward_reference, kept);
+  const auto backward = [=](auto kernel, Outputs& o) {
+    kernels::AttentionGradients gradients{o[0], o[1], o[2]};
+    kernel(dout, q, k, v, kept[0], kept[1], layout, gradients);
+    o = {gradients.q, gradients.k, gradients.v};  // a GPU's lie elsewhere
   };
   const std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}});
-  cases.push_back({"attention forward",
-                   shape,
-                   {place.empty({N, H, E}), place.fp32({N, H})},
-                   forward(kernels::attention_forward),
-                   forward(kernels::attention_forward_reference)});
-  cases.push_back({"attention backward",
-                   shape,
-                   {place.empty({N, H, E}), place.empty({N, K, E}), place.empty({N, K, E})},
-                   backward(kernels::attention_backward),
-                   backward(kernels::attention_backward_reference)});
+  add_case(cases, "attention forward", shape, {place.empty({N, H, E}), place.fp32({N, H})}, forward,
+           kernels::attention_forward, kernels::attention_forward_reference);
+  add_case(cases, "attention backward", shape, {place.empty({N, H, E}), place.empty({N, K, E}), place.empty({N, K, E})},
+           backward, kernels::attention_backward, kernels::attention_backward_reference);
+}
+
+void add_cast(const Place& place, std::int64_t N, std::int64_t D, std::vector<Case>& cases) {
+  const at::Tensor from = Place{place.device, at::kFloat}.uniform({N, D});
+  const auto copy = [=](auto kernel, Outputs& o) { kernel(from, 2.5, o[0]); };
+  add_case(cases, "cast", sizes_text({{"N", N}, {"D", D}}), {place.empty({N, D})}, copy, kernels::scaled_copy,
+           kernels::scaled_copy_reference);
+}
+
+void add_picked_rows(const Place& place, std::int64_t N, std::int64_t D, std::vector<Case>& cases) {
+  const at::Tensor all = place.uniform({N, D}), rows = at::arange(0, N, 3, at::kLong).to(place.device);
+  const std::int64_t M = rows.size(0);
+  const at::Tensor picked = place.uniform({M, D});
+  const auto gather = [=](auto kernel, Outputs& o) { kernel(all, rows, o[0]); };
+  const auto scatter = [=](auto kernel, Outputs& o) { kernel(picked, rows, o[0]); };
+  const std::string shape = sizes_text({{"N", N}, {"M", M}, {"D", D}});
+  add_case(cases, "gather_rows", shape, {place.empty({M, D})}, gather, kernels::gather_rows,
+           kernels::gather_rows_reference);
+  add_case(cases, "scatter_rows", shape, {place.empty({N, D})}, scatter, kernels::scatter_rows,
+           kernels::scatter_rows_reference);
+}
+
+void add_loss_sum(const Place& place, std::int64_t N, std::vector<Case>& cases) {
+  const at::Tensor losses = place.uniform({N}).add(1), sum = at::ones({}, losses.options().dtype(at::kDouble));
+  const auto add = [=](auto kernel, Outputs& o) { kernel(losses, at::Tensor(), o[0]); };
+  add_case(cases, "add_losses", sizes_text({{"N", N}}), {sum}, add, kernels::add_losses, kernels::add_losses_reference);
+}
+
+/// Gradient norm with clipping, and AdamW after it.
+void add_optimizer(const Place& place, std::int64_t P, std::vector<Case>& cases) {
+  const optim::AdamWOptions options = optim::adamw_options({});
+  const auto first = optim::first_scalars(/*step=*/3, /*loss_denominator=*/5, /*learning_rate=*/1e-2, options);
+  at::Tensor scalars = at::zeros({optim::kNumStepScalars}, at::kDouble);
+  for (std::size_t i = 0; i < first.size(); ++i) scalars[static_cast<std::int64_t>(i)] = first[i];
+  scalars = scalars.to(place.device);
+  // Of a norm that is clipped, and moments of the same size: a wrong term of any of them shows.
+  const double size = 1 / std::sqrt(static_cast<double>(P));
+  const at::Tensor gradients = place.uniform({P}).mul(size), moments = place.uniform({P}).mul(0.1 * size);
+  const at::Tensor squares = place.uniform({P}).mul(0.1 * size).square();
+  const auto measure = [=](auto kernel, Outputs& o) { kernel(gradients, /*max_norm=*/0.1, o[0]); };
+  Outputs measured = {scalars.clone()};
+  measure(optim::measure_gradients_reference, measured);
+  const std::vector<kernels::ParameterBlock> blocks = {{0, P / 2}, {P / 2, P - P / 2, 16.0, false}};
+  const auto step = [=](auto kernel, Outputs& o) { kernel(o[0], gradients, o[1], o[2], options, blocks, measured[0]); };
+  const std::string shape = sizes_text({{"P", P}});
+  add_case(cases, "gradient norm", shape, {scalars}, measure, optim::measure_gradients,
+           optim::measure_gradients_reference);
+  add_case(cases, "adamw", shape, {place.uniform({P}), moments, squares}, step, optim::adamw_step,
+           optim::adamw_step_reference);
 }
 
 }  // namespace
@@ -299,6 +300,18 @@ std::vector<Case> layer_cases(const Place& place) {
   add_cross_entropy(place, 5, 1009, cases);
   add_cross_entropy(place, 64, 32000, cases);
   if (place.device.is_cuda()) add_cross_entropy(place, 512, 151936, cases);
+  return cases;
+}
+
+std::vector<Case> step_cases(const Place& place) {
+  std::vector<Case> cases;
+  for (const auto& [N, D] : {std::pair<std::int64_t, std::int64_t>{37, 67}, {512, 896}}) {
+    add_cast(place, N, D, cases);
+    add_picked_rows(place, N, D, cases);
+    if (place.dtype != at::kFloat) continue;
+    add_loss_sum(place, N, cases);
+    add_optimizer(place, N * D, cases);
+  }
   return cases;
 }
 

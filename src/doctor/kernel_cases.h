@@ -33,11 +33,22 @@ struct Case {
   Call own, reference;
 };
 
+/// Adds a case: run(kernel, outputs) and run(reference, outputs).
+template <class Run, class Kernel, class Reference>
+void add_case(std::vector<Case>& cases, const std::string& name, const std::string& shape, const Outputs& outputs,
+              const Run& run, Kernel* kernel, Reference* reference) {
+  cases.push_back({name, shape, outputs, [=](Outputs& o) { run(kernel, o); }, [=](Outputs& o) { run(reference, o); }});
+}
+
 /// "N=37 D=896"
 std::string sizes_text(const std::vector<std::pair<const char*, std::int64_t>>& sizes);
 
-/// Kernels of a layer and of the loss head (kernel_cases.cpp): odd sizes, where kernels have edges, those of a model of
+/// Kernels of a layer and of the loss head: odd sizes, where kernels have edges, those of a model of
 /// 0.5 B parameters and, on a GPU, of one of 7 B.
 std::vector<Case> layer_cases(const Place& place);
+
+/// Kernels around the layers: casts, picked rows, loss sums, gradient norm, AdamW. Masters and moments are fp32, so that some
+/// are there for fp32 alone.
+std::vector<Case> step_cases(const Place& place);
 
 }  // namespace lora_train::doctor

@@ -15,18 +15,27 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 
-/// What one step has in common for all elements of a block.
-struct BlockFactors {
-  AdamWFactors step;
-  float decay;
-};
+/// The blocks lie side by side in [0, n) and leave nothing out.
+void check_blocks(std::span<const kernels::ParameterBlock> blocks, int64_t n) {
+  int64_t end = 0;
+  for (const kernels::ParameterBlock& block : blocks) {
+    if (block.begin != end || block.count < 0)
+      throw ShapeError("adamw_step", "every block must begin where the one before ends");
+    end += block.count;
+  }
+  if (end != n) throw ShapeError("adamw_step", "the blocks must cover all " + std::to_string(n) + " elements");
+}
 
-BlockFactors factors_of(const AdamWOptions& options, const kernels::ParameterBlock& block, const double* scalars) {
+kernels::AdamWFactors factors_of(const AdamWOptions& options, const kernels::ParameterBlock& block,
+                                 const double* scalars) {
   const double learning_rate = scalars[kLearningRate] * block.lr_factor;
-  return {{static_cast<float>(scalars[kClipFactor]), static_cast<float>(1.0 - options.beta1),
-           static_cast<float>(options.beta2), static_cast<float>(1.0 - options.beta2),
-           static_cast<float>(std::sqrt(scalars[kBeta2Correction])), static_cast<float>(options.epsilon),
-           static_cast<float>(-learning_rate / scalars[kBeta1Correction])},
+  return {static_cast<float>(scalars[kClipFactor]),
+          static_cast<float>(1.0 - options.beta1),
+          static_cast<float>(options.beta2),
+          static_cast<float>(1.0 - options.beta2),
+          static_cast<float>(std::sqrt(scalars[kBeta2Correction])),
+          static_cast<float>(options.epsilon),
+          static_cast<float>(-learning_rate / scalars[kBeta1Correction]),
           block.decays ? static_cast<float>(1.0 - learning_rate * options.weight_decay) : 1.0F};
 }
 
@@ -42,7 +51,7 @@ void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg
       throw ShapeError("adamw_step", "all four buffers must be [" + std::to_string(n) + "], contiguous, of one dtype");
     }
   }
-  check_blocks("adamw_step", blocks, n);
+  check_blocks(blocks, n);
   const kernels::WorkScope recorded("adamw_step", kernels::WorkClass::kOptimizer, [&](kernels::Work& work) {
     work.updates("params", params).reads("grads", grads).updates("exp_avg", exp_avg).updates("exp_avg_sq", exp_avg_sq);
     work.launches(std::ssize(blocks));
@@ -65,8 +74,7 @@ void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg
     for (const kernels::ParameterBlock& block : blocks) {
       const int64_t first = std::max(begin, block.begin), last = std::min(end, block.begin + block.count);
       if (first >= last) continue;
-      const auto [step, decay] = factors_of(options, block, s);
-      adamw_range_cpu(p + first, g + first, m + first, v + first, last - first, decay, step);
+      adamw_range_cpu(p + first, g + first, m + first, v + first, last - first, factors_of(options, block, s));
     }
   });
 }

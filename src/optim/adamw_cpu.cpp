@@ -9,8 +9,8 @@
 namespace lora_train::optim {
 
 LORA_TRAIN_CLONES void adamw_range_cpu(float* params, const float* grads, float* exp_avg, float* exp_avg_sq,
-                                       std::int64_t n, float decay, const AdamWFactors& factors) {
-  const AdamWFactors f = factors;
+                                       std::int64_t n, const kernels::AdamWFactors& factors) {
+  const kernels::AdamWFactors f = factors;
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     const float g = grads[i] * f.grad_scale;
@@ -19,7 +19,7 @@ LORA_TRAIN_CLONES void adamw_range_cpu(float* params, const float* grads, float*
     const float denominator = std::sqrt(v) / f.correction2_sqrt + f.epsilon;
     exp_avg[i] = m;
     exp_avg_sq[i] = v;
-    params[i] = params[i] * decay + f.minus_step_size * m / denominator;
+    params[i] = params[i] * f.decay + f.minus_step_size * m / denominator;
   }
 }
 

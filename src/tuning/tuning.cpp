@@ -7,6 +7,27 @@
 #include "lora_train/runtime/run_device.h"
 
 namespace lora_train::tuning {
+namespace {
+
+/// Time between two events in the current stream; of what is over in no time, that of several calls divided by their number.
+kernels::Stopwatch cuda_stopwatch(const runtime::RunDevice& device) {
+  constexpr double kShortMs = 0.2;  // below it, what events and launches take counts
+  constexpr int kRepeats = 10;
+  return [device](const std::function<void()>& run) {
+    c10::Event begin(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT), end(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
+    const auto time = [&](int repeats) {
+      begin.record(runtime::compute_stream(device));
+      for (int i = 0; i < repeats; ++i) run();
+      end.record(runtime::compute_stream(device));
+      end.synchronize();
+      return begin.elapsedTime(end) / repeats;
+    };
+    const double once = time(1);
+    return once < kShortMs ? time(kRepeats) : once;
+  };
+}
+
+}  // namespace
 
 RunTuning::RunTuning(TuningMachine machine, const std::string& known, kernels::Stopwatch stopwatch)
     : machine_(std::move(machine)),
@@ -24,23 +45,6 @@ std::unique_ptr<RunTuning> start_tuning(const RunSection& section, const runtime
   if (!device.is_cuda() || section.deterministic || section.tuning == Tuning::kOff) return nullptr;
   return std::make_unique<RunTuning>(tuning_machine(device.name, kernels::cuda_library()->versions()), known,
                                      cuda_stopwatch(device));
-}
-
-kernels::Stopwatch cuda_stopwatch(const runtime::RunDevice& device) {
-  constexpr double kShortMs = 0.2;  // below it, what events and launches take counts
-  constexpr int kRepeats = 10;
-  return [device](const std::function<void()>& run) {
-    c10::Event begin(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT), end(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
-    const auto time = [&](int repeats) {
-      begin.record(runtime::compute_stream(device));
-      for (int i = 0; i < repeats; ++i) run();
-      end.record(runtime::compute_stream(device));
-      end.synchronize();
-      return begin.elapsedTime(end) / repeats;
-    };
-    const double once = time(1);
-    return once < kShortMs ? time(kRepeats) : once;
-  };
 }
 
 std::unique_ptr<kernels::GemmTuning> tune_products(RunTuning* tuning) {

@@ -28,7 +28,7 @@ struct BenchWork {
   std::optional<double> ms = {};             ///< measured, of a step
 };
 
-/// Reads and writes of one activation buffer by one kernel, in a step.
+/// All reads or writes of one activation buffer by one kernel, in a step.
 struct BenchPass {
   std::string kernel, operand, buffer;
   std::int64_t times = 0, bytes_read = 0, bytes_written = 0;
@@ -52,11 +52,20 @@ struct BenchSpeed {
   double first_loss = 0, last_loss = 0;
 };
 
+/// FLOPs of a step that no program with a frozen base can leave out.
+struct RequiredFlops {
+  double linears = 0;    ///< forward and input gradient: 4 a weight and token
+  double head = 0;       ///< the same of V D on supervised rows
+  double attention = 0;  ///< forward 4 q a visible key, backward twice that
+  double lora = 0;       ///< x A^T, s B, dy B, ds A, dA and dB: 6 r (in + out)
+  double total() const { return linears + head + attention + lora; }
+};
+
 struct BenchResult {
   std::string shape, device, precision, recompute;
   std::int64_t max_seq_len = 0, micro_batch_size = 0, global_batch_size = 0;
   std::int64_t tokens = 0, supervised_tokens = 0, documents = 0;  ///< of the step that was counted
-  double required_linears = 0, required_head = 0, required_attention = 0, required_lora = 0;  ///< FLOPs of the step
+  RequiredFlops required;
   std::vector<BenchWork> classes, kernels;
   std::vector<BenchPass> passes;  ///< over activations
   double planned_bytes = 0;       ///< of all classes that are not products or attention
@@ -64,8 +73,6 @@ struct BenchResult {
   double executed_flops = 0;
   BenchBound bound;
   std::optional<BenchSpeed> speed = {};  ///< nothing with count_only
-
-  double required_flops() const { return required_linears + required_head + required_attention + required_lora; }
 };
 
 }  // namespace lora_train::bench

@@ -83,10 +83,6 @@ void require_usable(const Gpu& gpu);
 /// The GPU of this index, after require_driver and require_usable.
 const Gpu& require_gpu(const GpuSystem& system, int index = 0);
 
-/// Throws DeviceError that says needed, free, total and who holds the rest, when `needed_bytes` are not free. `what`
-/// needs them: "this run". Passes where the free memory is unknown.
-void check_free_memory(const Gpu& gpu, std::uint64_t needed_bytes, const std::string& what);
-
 /// "pid 4711 (3.0 GiB), pid 12"; empty when nobody else computes on the GPU.
 std::string describe_processes(const Gpu& gpu);
 

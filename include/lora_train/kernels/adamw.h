@@ -30,6 +30,12 @@ struct AdamWOptions {
   double beta1, beta2, epsilon, weight_decay;
 };
 
+/// What one step has in common for all elements of a block, computed in fp64 and rounded to fp32 as PyTorch rounds its
+/// scalars. Parameters are multiplied by `decay` first.
+struct AdamWFactors {
+  float grad_scale, one_minus_beta1, beta2, one_minus_beta2, correction2_sqrt, epsilon, minus_step_size, decay;
+};
+
 /// Contracts in measure_gradients and adamw_step of module optim. Call only after implementation_for returned kCuda.
 void native_measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& scalars);
 void native_adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,

@@ -48,15 +48,27 @@ struct Work {
   std::int64_t num_launches = 1;  ///< on a GPU, calls of libraries included
 
   /// Adds `times` the elements of t as read, written, or both. An undefined tensor adds nothing.
-  Work& reads(std::string_view operand, const at::Tensor& t, std::int64_t times = 1);
-  Work& reads_bytes(std::string_view operand, std::int64_t bytes);
-  Work& writes(std::string_view operand, const at::Tensor& t);
-  Work& writes_bytes(std::string_view operand, std::int64_t bytes);
-  Work& updates(std::string_view operand, const at::Tensor& t);
+  Work& reads(std::string_view operand, const at::Tensor& t, std::int64_t times = 1) {
+    return moves(operand, t, times, 0);
+  }
+  Work& writes(std::string_view operand, const at::Tensor& t) { return moves(operand, t, 0, 1); }
+  Work& updates(std::string_view operand, const at::Tensor& t) { return moves(operand, t, 1, 1); }
+  Work& moves(std::string_view operand, const at::Tensor& t, std::int64_t num_reads, std::int64_t num_writes);
+
+  Work& reads_bytes(std::string_view operand, std::int64_t bytes) { return moves_bytes(operand, bytes, 0); }
+  Work& writes_bytes(std::string_view operand, std::int64_t bytes) { return moves_bytes(operand, 0, bytes); }
   /// Scratch memory that the kernel writes and reads back.
-  Work& passes_through(std::string_view operand, std::int64_t bytes);
-  Work& multiplies(std::int64_t num_flops);
-  Work& launches(std::int64_t count);
+  Work& passes_through(std::string_view operand, std::int64_t bytes) { return moves_bytes(operand, bytes, bytes); }
+  Work& moves_bytes(std::string_view operand, std::int64_t num_read, std::int64_t num_written);
+
+  Work& multiplies(std::int64_t num_flops) {
+    flops += num_flops;
+    return *this;
+  }
+  Work& launches(std::int64_t count) {
+    num_launches = count;
+    return *this;
+  }
 
   std::int64_t bytes_read() const;
   std::int64_t bytes_written() const;

@@ -40,9 +40,6 @@ class RunTuning {
 std::unique_ptr<RunTuning> start_tuning(const RunSection& section, const runtime::RunDevice& device,
                                         const std::string& known);
 
-/// Time between two events in the current stream; of what is over in no time, that of several calls divided by their number.
-kernels::Stopwatch cuda_stopwatch(const runtime::RunDevice& device);
-
 /// While it lives, products are given their algorithms as they come (kernels/gemm_tuning.h). Null where nothing is measured.
 std::unique_ptr<kernels::GemmTuning> tune_products(RunTuning* tuning);
 

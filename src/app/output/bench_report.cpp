@@ -144,8 +144,8 @@ void print_limits(const BenchResult& r, Text& text) {
   if (!is_measured_on_a_cpu(r)) text.line("launches     %s a step", format_count(num_launches(r)).c_str());
   text.line(
       "FLOPs        %s GFLOP/token required (linears %s, head %s, attention %s, LoRA %s), %s in products executed",
-      gflop(r.required_flops()).c_str(), gflop(r.required_linears).c_str(), gflop(r.required_head).c_str(),
-      gflop(r.required_attention).c_str(), gflop(r.required_lora).c_str(), gflop(r.executed_flops).c_str());
+      gflop(r.required.total()).c_str(), gflop(r.required.linears).c_str(), gflop(r.required.head).c_str(),
+      gflop(r.required.attention).c_str(), gflop(r.required.lora).c_str(), gflop(r.executed_flops).c_str());
   text.line("memory moved %s MB/token beside products and attention, %s planned",
             figure(r.counted_bytes / tokens / kMega).c_str(), figure(r.planned_bytes / tokens / kMega).c_str());
   if (is_measured_on_a_cpu(r)) return;
@@ -192,11 +192,11 @@ std::string bench_json(const BenchResult& r) {
                      {"documents", r.documents},
                      {"launches", num_launches(r)},
                      {"required_flops",
-                      {{"linears", r.required_linears},
-                       {"head", r.required_head},
-                       {"attention", r.required_attention},
-                       {"lora", r.required_lora},
-                       {"total", r.required_flops()}}},
+                      {{"linears", r.required.linears},
+                       {"head", r.required.head},
+                       {"attention", r.required.attention},
+                       {"lora", r.required.lora},
+                       {"total", r.required.total()}}},
                      {"executed_flops", r.executed_flops},
                      {"bytes", {{"counted", r.counted_bytes}, {"planned", r.planned_bytes}}},
                      {"bound_h200_assumed",

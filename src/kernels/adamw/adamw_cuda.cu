@@ -41,12 +41,7 @@ __global__ void __launch_bounds__(kMostNormPartials)
   if (!std::isfinite(norm) || !std::isfinite(scalars[kLossSum])) scalars[kNonFinite] = 1;
 }
 
-/// The factors shared by all elements of a step, computed in fp64 and rounded to fp32.
-struct Factors {
-  float grad_scale, one_minus_beta1, beta2, one_minus_beta2, correction2_sqrt, epsilon, minus_step_size, decay;
-};
-
-__device__ __forceinline__ Factors factors_of(const AdamWOptions& o, double lr_factor, const double* scalars) {
+__device__ __forceinline__ AdamWFactors factors_of(const AdamWOptions& o, double lr_factor, const double* scalars) {
   const double learning_rate = __dmul_rn(scalars[kLearningRate], lr_factor);
   return {static_cast<float>(scalars[kClipFactor]),
           static_cast<float>(1.0 - o.beta1),
@@ -58,7 +53,8 @@ __device__ __forceinline__ Factors factors_of(const AdamWOptions& o, double lr_f
           static_cast<float>(1.0 - __dmul_rn(learning_rate, o.weight_decay))};
 }
 
-__device__ __forceinline__ void update(float& param, float grad, float& exp_avg, float& exp_avg_sq, const Factors& f) {
+__device__ __forceinline__ void update(float& param, float grad, float& exp_avg, float& exp_avg_sq,
+                                       const AdamWFactors& f) {
   const float g = __fmul_rn(grad, f.grad_scale);
   exp_avg = __fadd_rn(exp_avg, __fmul_rn(f.one_minus_beta1, g - exp_avg));
   exp_avg_sq = __fadd_rn(__fmul_rn(exp_avg_sq, f.beta2), __fmul_rn(__fmul_rn(f.one_minus_beta2, g), g));
@@ -70,11 +66,11 @@ template <int kSize>
 __global__ void __launch_bounds__(kThreads)
     adamw_step_kernel(float* params, const float* grads, float* exp_avg, float* exp_avg_sq, std::int64_t n,
                       AdamWOptions options, double lr_factor, const double* scalars) {
-  LORA_TRAIN_SHARED(Factors, shared, 1);
+  LORA_TRAIN_SHARED(AdamWFactors, shared, 1);
   if (scalars[kNonFinite] != 0) return;
   if (threadIdx.x == 0) shared[0] = factors_of(options, lr_factor, scalars);
   __syncthreads();
-  const Factors f = shared[0];
+  const AdamWFactors f = shared[0];
   const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x, packs = n / kSize;
   for (std::int64_t at = first * kSize; at < packs * kSize; at += step * kSize) {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "launch/launch_stream.h"
+#include "launch/rows.h"
 #include "lora_train/kernels/adamw.h"
 
 namespace lora_train::kernels {

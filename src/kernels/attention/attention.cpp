@@ -29,13 +29,10 @@ void check_inputs(const char* kernel, const at::Tensor& q, const at::Tensor& k, 
                   const AttentionLayout& layout, const at::Tensor& out, const at::Tensor& lse) {
   check_rows(kernel, "q", q, {-1, -1, -1});
   check_floating(kernel, "q", q);
-  check_rows(kernel, "k", k, {-1, -1, q.size(2)});
-  check_rows(kernel, "v", v, k.sizes());
-  check_rows(kernel, "out", out, q.sizes());
+  check_rows(kernel, "k", k, {-1, -1, q.size(2)}, q.scalar_type());
+  check_rows(kernel, "v", v, k.sizes(), q.scalar_type());
+  check_rows(kernel, "out", out, q.sizes(), q.scalar_type());
   check_shape(kernel, "lse", lse, {q.size(0), q.size(1)});
-  check_dtype(kernel, "k", k, q.scalar_type());
-  check_dtype(kernel, "v", v, q.scalar_type());
-  check_dtype(kernel, "out", out, q.scalar_type());
   check_dtype(kernel, "lse", lse, math_dtype(q));
   if (k.size(1) == 0 || q.size(1) % k.size(1) != 0) {
     throw ShapeError(std::string(kernel) + ": k", std::to_string(q.size(1)) + " heads cannot share " +
@@ -180,14 +177,10 @@ void attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::T
                         AttentionGradients& gradients) {
   constexpr auto kName = "attention_backward";
   check_inputs(kName, q, k, v, layout, out, lse);
-  const auto check_like = [&](const char* name, const at::Tensor& t, const at::Tensor& like) {
-    check_rows(kName, name, t, like.sizes());
-    check_dtype(kName, name, t, like.scalar_type());
-  };
-  check_like("dout", dout, q);
-  check_like("dq", gradients.q, q);
-  check_like("dk", gradients.k, k);
-  check_like("dv", gradients.v, v);
+  check_rows(kName, "dout", dout, q.sizes(), q.scalar_type());
+  check_rows(kName, "dq", gradients.q, q.sizes(), q.scalar_type());
+  check_rows(kName, "dk", gradients.k, k.sizes(), k.scalar_type());
+  check_rows(kName, "dv", gradients.v, v.sizes(), v.scalar_type());
   const WorkScope recorded(kName, WorkClass::kAttention, [&](Work& work) {
     describe_attention_backward(work, planned_backend(q, layout), {q, k, v, out, lse}, dout, gradients, layout);
   });

@@ -38,11 +38,9 @@ void check_inputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   const at::Tensor& out) {
   check_rows(kName, "q", q, {-1, -1, -1});
   check_floating(kName, "q", q);
-  check_rows(kName, "k", k, {-1, -1, q.size(2)});
-  check_rows(kName, "v", v, k.sizes());
-  check_rows(kName, "out", out, q.sizes());
-  for (const auto& [name, t] : {std::pair{"k", k}, {"v", v}, {"out", out}})
-    check_dtype(kName, name, t, q.scalar_type());
+  check_rows(kName, "k", k, {-1, -1, q.size(2)}, q.scalar_type());
+  check_rows(kName, "v", v, k.sizes(), q.scalar_type());
+  check_rows(kName, "out", out, q.sizes(), q.scalar_type());
   if (k.size(1) == 0 || q.size(1) % k.size(1) != 0) {
     throw ShapeError(std::string(kName) + ": k", std::to_string(q.size(1)) + " heads cannot share " +
                                                      std::to_string(k.size(1)) + " kv heads evenly");

@@ -41,7 +41,7 @@ LORA_TRAIN_INLINE float dot(const float* a, const T* b, std::int64_t E) {
 
 /// q [G, E] scaled. k and v point at the part's first key and kv head.
 template <class T>
-LORA_TRAIN_INLINE void part(const float* q, Rows<const T> k, Rows<const T> v, std::int64_t num_keys, std::int64_t G,
+LORA_TRAIN_CLONES void part(const float* q, Rows<const T> k, Rows<const T> v, std::int64_t num_keys, std::int64_t G,
                             std::int64_t E, PartResult result) {
   float scores[kPartKeys];
   for (std::int64_t g = 0; g < G; ++g) {
@@ -65,15 +65,6 @@ LORA_TRAIN_INLINE void part(const float* q, Rows<const T> k, Rows<const T> v, st
     result.largest(g) = largest;
     result.sum(g) = sum;
   }
-}
-
-LORA_TRAIN_CLONES void clone_part(const float* q, Rows<const float> k, Rows<const float> v, std::int64_t num_keys,
-                                  std::int64_t G, std::int64_t E, PartResult result) {
-  part(q, k, v, num_keys, G, E, result);
-}
-LORA_TRAIN_CLONES void clone_part(const float* q, Rows<const Bf16> k, Rows<const Bf16> v, std::int64_t num_keys,
-                                  std::int64_t G, std::int64_t E, PartResult result) {
-  part(q, k, v, num_keys, G, E, result);
 }
 
 std::vector<Part> parts_of(std::span<const DecodeDocument> documents, std::int64_t num_kv_heads) {
@@ -137,8 +128,8 @@ void attention_decode_cpu(Rows<const T> q, Rows<const T> k, Rows<const T> v, std
   parallel_ranges(num_parts, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Part& p = parts[static_cast<std::size_t>(i)];
-      clone_part(queries.data() + p.document * width + p.kv_head * G * E, {k[p.key] + p.kv_head * E, k.stride},
-                 {v[p.key] + p.kv_head * E, v.stride}, p.num_keys, G, E, results[static_cast<std::size_t>(i)]);
+      part<T>(queries.data() + p.document * width + p.kv_head * G * E, {k[p.key] + p.kv_head * E, k.stride},
+              {v[p.key] + p.kv_head * E, v.stride}, p.num_keys, G, E, results[static_cast<std::size_t>(i)]);
     }
   });
   for (std::size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
@@ -149,9 +140,6 @@ void attention_decode_cpu(Rows<const T> q, Rows<const T> k, Rows<const T> v, std
   }
 }
 
-template void attention_decode_cpu(Rows<const float>, Rows<const float>, Rows<const float>,
-                                   std::span<const DecodeDocument>, const HeadSizes&, float, Rows<float>);
-template void attention_decode_cpu(Rows<const Bf16>, Rows<const Bf16>, Rows<const Bf16>,
-                                   std::span<const DecodeDocument>, const HeadSizes&, float, Rows<Bf16>);
+LORA_TRAIN_INSTANTIATE(attention_decode_cpu);
 
 }  // namespace lora_train::kernels

@@ -1,5 +1,7 @@
 #include "lora_train/kernels/cast.h"
 
+#include <ATen/ATen.h>
+
 #include "dispatch/checks.h"
 #include "dispatch/native_arguments.h"
 #include "lora_train/kernels/work_record.h"
@@ -26,22 +28,22 @@ void copy_on_cuda(const at::Tensor& from, double scale, at::Tensor& to) {
 
 void scaled_copy(const at::Tensor& from, double scale, at::Tensor& to) {
   constexpr auto kName = "scaled_copy";
-  if (from.dim() == 1) {
-    check_rows(kName, "from", from, {-1});
-    check_contiguous(kName, "from", from);
-  } else {
-    check_rows(kName, "from", from, {-1, -1});
-  }
-  check_floating(kName, "from", from);
+  if (from.dim() != 1) check_rows(kName, "from", from, {-1, -1});
   check_rows(kName, "to", to, from.sizes());
-  if (to.dim() == 1) check_contiguous(kName, "to", to);
-  check_floating(kName, "to", to);
+  for (const auto& [name, t] : {std::pair{"from", from}, {"to", to}}) {
+    if (t.dim() == 1) check_contiguous(kName, name, t);
+    check_floating(kName, name, t);
+  }
   const WorkScope recorded(kName, WorkClass::kCopy, [&](Work& work) { work.reads("from", from).writes("to", to); });
   if (to.is_meta()) return;
   const bool is_own = implementation_for(KernelName::kCast, from) == Implementation::kCuda &&
                       implementation_for(KernelName::kCast, to) == Implementation::kCuda;
   if (!is_own) return scaled_copy_reference(from, scale, to);  // on a CPU too: ATen is as fast
   dispatch_dtype(from, [&]<class From>(ElementType<From>) { copy_on_cuda<From>(from, scale, to); });
+}
+
+void scaled_copy_reference(const at::Tensor& from, double scale, at::Tensor& to) {
+  to.copy_(scale == 1.0 ? from : (to_math(from) * scale).to(to.scalar_type()));
 }
 
 }  // namespace lora_train::kernels

@@ -52,11 +52,9 @@ void scaled_copy_cuda(Rows<const From> from, float scale, Rows<To> to, std::int6
   is_packed ? run(scaled_copy_kernel<From, To, kPack>, width / kPack) : run(scaled_copy_kernel<From, To, 1>, width);
 }
 
-#define LORA_TRAIN_INSTANTIATE(From, To) \
-  template void scaled_copy_cuda(Rows<const From>, float, Rows<To>, std::int64_t, std::int64_t, Stream)
-LORA_TRAIN_INSTANTIATE(float, float);
-LORA_TRAIN_INSTANTIATE(float, Bf16);
-LORA_TRAIN_INSTANTIATE(Bf16, float);
-LORA_TRAIN_INSTANTIATE(Bf16, Bf16);
+template decltype(scaled_copy_cuda<float, float>) scaled_copy_cuda<float, float>;
+template decltype(scaled_copy_cuda<float, Bf16>) scaled_copy_cuda<float, Bf16>;
+template decltype(scaled_copy_cuda<Bf16, float>) scaled_copy_cuda<Bf16, float>;
+template decltype(scaled_copy_cuda<Bf16, Bf16>) scaled_copy_cuda<Bf16, Bf16>;
 
 }  // namespace lora_train::kernels

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "launch/launch_stream.h"
 #include "launch/rows.h"
 
 namespace lora_train::kernels {

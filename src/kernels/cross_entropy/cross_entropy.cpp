@@ -14,26 +14,12 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const
   check_contiguous(kName, "logits", logits);
   check_floating(kName, "logits", logits);
   const int64_t num_rows = logits.size(0);
-  const auto check_of_rows = [&](const char* name, const at::Tensor& t, at::ScalarType dtype) {
-    check_shape(kName, name, t, {num_rows});
-    check_contiguous(kName, name, t);
-    check_dtype(kName, name, t, dtype);
-  };
-  check_of_rows("targets", targets, at::kInt);
-  check_of_rows("losses", output.losses, math_dtype(logits));
-  if (output.correct.defined()) {
-    check_of_rows("correct", output.correct, at::kBool);
-  }
-  if (output.confidence.defined()) {
-    check_of_rows("confidence", output.confidence, at::kFloat);
-  }
-  if (weights.defined()) {
-    check_of_rows("weights", weights, at::kFloat);
-  }
-  if (denominator.defined()) {
-    check_shape(kName, "denominator", denominator, {});
-    check_dtype(kName, "denominator", denominator, at::kDouble);
-  }
+  check_vector(kName, "targets", targets, num_rows, at::kInt);
+  check_vector(kName, "losses", output.losses, num_rows, math_dtype(logits));
+  if (output.correct.defined()) check_vector(kName, "correct", output.correct, num_rows, at::kBool);
+  if (output.confidence.defined()) check_vector(kName, "confidence", output.confidence, num_rows, at::kFloat);
+  if (weights.defined()) check_vector(kName, "weights", weights, num_rows, at::kFloat);
+  if (denominator.defined()) check_rows(kName, "denominator", denominator, {}, at::kDouble);
   const WorkScope recorded(kName, WorkClass::kLoss, [&](Work& work) {
     // A row is read for its sum and, where it does not stay in registers, again for the gradient.
     work.reads("logits", logits, denominator.defined() ? 2 : 1).reads("targets", targets).reads("weights", weights);
@@ -47,11 +33,9 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const
   }
   dispatch_dtype(logits, [&]<class T>(ElementType<T>) {
     const auto run = [&](auto kernel, auto... stream) {
-      kernel(write_rows<T>(logits), read<std::int32_t>(targets), weights.defined() ? read<float>(weights) : nullptr,
-             denominator.defined() ? read<double>(denominator) : nullptr, write<float>(output.losses),
-             output.correct.defined() ? write<bool>(output.correct) : nullptr,
-             output.confidence.defined() ? write<float>(output.confidence) : nullptr, num_rows, logits.size(1),
-             stream...);
+      kernel(write_rows<T>(logits), read<std::int32_t>(targets), read<float>(weights), read<double>(denominator),
+             write<float>(output.losses), write<bool>(output.correct), write<float>(output.confidence), num_rows,
+             logits.size(1), stream...);
     };
     how == Implementation::kCpu ? run(cross_entropy_in_place_cpu<T>)
                                 : run(native_kernels_of<T>().cross_entropy_in_place, native_stream());
@@ -63,13 +47,8 @@ void add_losses(const at::Tensor& losses, const at::Tensor& weights, at::Tensor&
   check_shape(kName, "losses", losses, {-1});
   check_contiguous(kName, "losses", losses);
   check_floating(kName, "losses", losses);
-  if (weights.defined()) {
-    check_shape(kName, "weights", weights, {losses.size(0)});
-    check_contiguous(kName, "weights", weights);
-    check_dtype(kName, "weights", weights, at::kFloat);
-  }
-  check_shape(kName, "sum", sum, {});
-  check_dtype(kName, "sum", sum, at::kDouble);
+  if (weights.defined()) check_vector(kName, "weights", weights, losses.size(0), at::kFloat);
+  check_rows(kName, "sum", sum, {}, at::kDouble);
   const WorkScope recorded(kName, WorkClass::kLoss, [&](Work& work) {
     work.reads("losses", losses).reads("weights", weights).updates("sum", sum);
   });
@@ -77,8 +56,8 @@ void add_losses(const at::Tensor& losses, const at::Tensor& weights, at::Tensor&
   const bool is_own = losses.scalar_type() == at::kFloat &&
                       implementation_for(KernelName::kCrossEntropy, losses) == Implementation::kCuda;
   if (!is_own) return add_losses_reference(losses, weights, sum);
-  native_kernels().add_losses(read<float>(losses), weights.defined() ? read<float>(weights) : nullptr, losses.numel(),
-                              write<double>(sum), native_stream());
+  native_kernels().add_losses(read<float>(losses), read<float>(weights), losses.numel(), write<double>(sum),
+                              native_stream());
 }
 
 }  // namespace lora_train::kernels

@@ -18,7 +18,7 @@ struct SoftmaxSum {
 
 // One pass over memory: a tile is read for its maximum and again, out of the first cache, for its sum.
 template <class T>
-LORA_TRAIN_INLINE SoftmaxSum sum_row(const T* x, std::int64_t V) {
+LORA_TRAIN_CLONES SoftmaxSum sum_row(const T* x, std::int64_t V) {
   constexpr std::int64_t kTile = 2048;
   SoftmaxSum s{-std::numeric_limits<float>::infinity(), 0};
   for (std::int64_t first = 0; first < V; first += kTile) {
@@ -42,22 +42,12 @@ LORA_TRAIN_INLINE SoftmaxSum sum_row(const T* x, std::int64_t V) {
   return s;
 }
 
-LORA_TRAIN_CLONES SoftmaxSum clone_sum(const float* x, std::int64_t V) { return sum_row(x, V); }
-LORA_TRAIN_CLONES SoftmaxSum clone_sum(const Bf16* x, std::int64_t V) { return sum_row(x, V); }
-
 template <class T>
-LORA_TRAIN_INLINE void gradient_row(T* x, float largest, float factor, std::int64_t V) {
+LORA_TRAIN_CLONES void gradient_row(T* x, float largest, float factor, std::int64_t V) {
 #pragma omp simd
   for (std::int64_t i = 0; i < V; ++i) {
     store(x + i, fast_exp(load(x + i) - largest) * factor);
   }
-}
-
-LORA_TRAIN_CLONES void clone_gradient(float* x, float largest, float factor, std::int64_t V) {
-  gradient_row(x, largest, factor, V);
-}
-LORA_TRAIN_CLONES void clone_gradient(Bf16* x, float largest, float factor, std::int64_t V) {
-  gradient_row(x, largest, factor, V);
 }
 
 template <class T>
@@ -70,7 +60,7 @@ template <class T>
 void no_target_row(T* x, std::int64_t V, bool write_gradient, float* loss, bool* correct, float* confidence) {
   *loss = 0;
   if (correct != nullptr) *correct = false;
-  if (confidence != nullptr) *confidence = static_cast<float>(1.0 / clone_sum(x, V).sum);
+  if (confidence != nullptr) *confidence = static_cast<float>(1.0 / sum_row(x, V).sum);
   if (write_gradient) std::fill_n(x, V, T{});
 }
 
@@ -90,7 +80,7 @@ void cross_entropy_in_place_cpu(Rows<T> logits, const std::int32_t* targets, con
         continue;
       }
       const std::int64_t target = targets[m];
-      const SoftmaxSum s = clone_sum(x, V);
+      const SoftmaxSum s = sum_row(x, V);
       const double from_largest = static_cast<double>(load(x + target)) - static_cast<double>(s.largest);
       losses[m] = static_cast<float>(std::log(s.sum) - from_largest);
       if (correct != nullptr) {
@@ -102,16 +92,13 @@ void cross_entropy_in_place_cpu(Rows<T> logits, const std::int32_t* targets, con
       if (denominator != nullptr) {
         const double scale = weights != nullptr ? static_cast<double>(weights[m]) * per_weight : per_weight;
         const double probability = std::exp(from_largest) / s.sum;
-        clone_gradient(x, s.largest, static_cast<float>(scale / s.sum), V);
+        gradient_row(x, s.largest, static_cast<float>(scale / s.sum), V);
         store(x + target, static_cast<float>((probability - 1.0) * scale));
       }
     }
   });
 }
 
-template void cross_entropy_in_place_cpu(Rows<float>, const std::int32_t*, const float*, const double*, float*, bool*,
-                                         float*, std::int64_t, std::int64_t);
-template void cross_entropy_in_place_cpu(Rows<Bf16>, const std::int32_t*, const float*, const double*, float*, bool*,
-                                         float*, std::int64_t, std::int64_t);
+LORA_TRAIN_INSTANTIATE(cross_entropy_in_place_cpu);
 
 }  // namespace lora_train::kernels

@@ -190,10 +190,6 @@ void add_losses_cuda(const float* losses, const float* weights, std::int64_t num
   launch("add_losses", add_losses_kernel, {1}, kSumThreads, stream, losses, weights, num_rows, sum);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                     \
-  template void cross_entropy_in_place_cuda(Rows<T>, const std::int32_t*, const float*, const double*, float*, bool*, \
-                                            float*, std::int64_t, std::int64_t, Stream)
-LORA_TRAIN_INSTANTIATE(float);
-LORA_TRAIN_INSTANTIATE(Bf16);
+LORA_TRAIN_INSTANTIATE(cross_entropy_in_place_cuda);
 
 }  // namespace lora_train::kernels

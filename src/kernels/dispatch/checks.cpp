@@ -35,11 +35,20 @@ void check_rows(const char* kernel, const char* name, const at::Tensor& t, at::I
   check_shape(kernel, name, t, sizes);
   int64_t stride = 1;
   for (int64_t d = t.dim() - 1; d >= 1; --d) {
-    if (t.size(d) > 1 && t.stride(d) != stride) {
-      fail(kernel, name, t, "contiguous rows");
-    }
+    if (t.size(d) > 1 && t.stride(d) != stride) fail(kernel, name, t, "contiguous rows");
     stride *= t.size(d);
   }
+}
+
+void check_rows(const char* kernel, const char* name, const at::Tensor& t, at::IntArrayRef sizes,
+                at::ScalarType dtype) {
+  check_rows(kernel, name, t, sizes);
+  check_dtype(kernel, name, t, dtype);
+}
+
+void check_vector(const char* kernel, const char* name, const at::Tensor& t, int64_t size, at::ScalarType dtype) {
+  check_rows(kernel, name, t, {size}, dtype);
+  check_contiguous(kernel, name, t);
 }
 
 void check_dtype(const char* kernel, const char* name, const at::Tensor& t, at::ScalarType dtype) {
@@ -51,15 +60,11 @@ void check_dtype(const char* kernel, const char* name, const at::Tensor& t, at::
 void check_floating(const char* kernel, const char* name, const at::Tensor& t) {
   const bool ok = t.defined() &&
                   (t.scalar_type() == at::kFloat || t.scalar_type() == at::kBFloat16 || t.scalar_type() == at::kDouble);
-  if (!ok) {
-    fail(kernel, name, t, "fp32, bf16 or fp64");
-  }
+  if (!ok) fail(kernel, name, t, "fp32, bf16 or fp64");
 }
 
 void check_contiguous(const char* kernel, const char* name, const at::Tensor& t) {
-  if (!t.is_contiguous()) {
-    fail(kernel, name, t, "contiguous memory");
-  }
+  if (!t.is_contiguous()) fail(kernel, name, t, "contiguous memory");
 }
 
 }  // namespace lora_train::kernels

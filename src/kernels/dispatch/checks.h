@@ -11,6 +11,12 @@ void check_shape(const char* kernel, const char* name, const at::Tensor& t, at::
 /// check_shape, and every dimension after the first must be contiguous (rows may be strided).
 void check_rows(const char* kernel, const char* name, const at::Tensor& t, at::IntArrayRef sizes);
 
+/// check_rows and check_dtype.
+void check_rows(const char* kernel, const char* name, const at::Tensor& t, at::IntArrayRef sizes, at::ScalarType dtype);
+
+/// The same for a contiguous vector.
+void check_vector(const char* kernel, const char* name, const at::Tensor& t, int64_t size, at::ScalarType dtype);
+
 void check_dtype(const char* kernel, const char* name, const at::Tensor& t, at::ScalarType dtype);
 
 /// fp32, bf16 or fp64.

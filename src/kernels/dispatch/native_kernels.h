@@ -9,47 +9,48 @@
 #include "embedding/embedding_cuda.h"
 #include "gated_activation/gated_activation_cuda.h"
 #include "gather/gather_cuda.h"
-#include "launch/launch_stream.h"
+#include "launch/rows.h"
 #include "lora/lora_cuda.h"
 #include "rms_norm/rms_norm_cuda.h"
 #include "rope/rope_cuda.h"
 
 namespace lora_train::kernels {
 
-/// Kernels with one version per element type.
+/// Kernels with one version per element type. Only linked_native_kernels() makes tables, so that only its library or program
+/// links the kernels.
 template <class T>
 struct NativeKernelsOf {
-  decltype(&rms_norm_forward_cuda<T>) rms_norm_forward;
-  decltype(&rms_norm_backward_cuda<T>) rms_norm_backward;
-  decltype(&rms_norm_weight_gradient_cuda<T>) rms_norm_weight_gradient;
-  decltype(&cross_entropy_in_place_cuda<T>) cross_entropy_in_place;
-  decltype(&dropout_forward_cuda<T>) dropout_forward;
-  decltype(&lora_grad_b_cuda<T>) lora_grad_b;
-  decltype(&lora_grad_a_cuda<T>) lora_grad_a;
-  decltype(&gated_activation_forward_cuda<T>) gated_activation_forward;
-  decltype(&gated_activation_backward_cuda<T>) gated_activation_backward;
-  decltype(&embedding_forward_cuda<T>) embedding_forward;
-  decltype(&embedding_backward_cuda<T>) embedding_backward;
-  decltype(&trainable_rows_backward_cuda<T>) trainable_rows_backward;
-  decltype(&rope_cuda<T>) rope;
-  decltype(&rope_backward_cuda<T>) rope_backward;
-  decltype(&qk_norm_rope_forward_cuda<T>) qk_norm_rope_forward;
-  decltype(&qk_norm_rope_backward_cuda<T>) qk_norm_rope_backward;
-  decltype(&qk_norm_weight_gradient_cuda<T>) qk_norm_weight_gradient;
-  decltype(&scaled_copy_cuda<T, float>) scaled_copy_to_f32;
-  decltype(&scaled_copy_cuda<T, Bf16>) scaled_copy_to_bf16;
-  decltype(&gather_rows_cuda<T>) gather_rows;
-  decltype(&scatter_rows_cuda<T>) scatter_rows;
+  decltype(&rms_norm_forward_cuda<T>) rms_norm_forward = rms_norm_forward_cuda<T>;
+  decltype(&rms_norm_backward_cuda<T>) rms_norm_backward = rms_norm_backward_cuda<T>;
+  decltype(&rms_norm_weight_gradient_cuda<T>) rms_norm_weight_gradient = rms_norm_weight_gradient_cuda<T>;
+  decltype(&cross_entropy_in_place_cuda<T>) cross_entropy_in_place = cross_entropy_in_place_cuda<T>;
+  decltype(&dropout_forward_cuda<T>) dropout_forward = dropout_forward_cuda<T>;
+  decltype(&lora_grad_b_cuda<T>) lora_grad_b = lora_grad_b_cuda<T>;
+  decltype(&lora_grad_a_cuda<T>) lora_grad_a = lora_grad_a_cuda<T>;
+  decltype(&gated_activation_forward_cuda<T>) gated_activation_forward = gated_activation_forward_cuda<T>;
+  decltype(&gated_activation_backward_cuda<T>) gated_activation_backward = gated_activation_backward_cuda<T>;
+  decltype(&embedding_forward_cuda<T>) embedding_forward = embedding_forward_cuda<T>;
+  decltype(&embedding_backward_cuda<T>) embedding_backward = embedding_backward_cuda<T>;
+  decltype(&trainable_rows_backward_cuda<T>) trainable_rows_backward = trainable_rows_backward_cuda<T>;
+  decltype(&rope_cuda<T>) rope = rope_cuda<T>;
+  decltype(&rope_backward_cuda<T>) rope_backward = rope_backward_cuda<T>;
+  decltype(&qk_norm_rope_forward_cuda<T>) qk_norm_rope_forward = qk_norm_rope_forward_cuda<T>;
+  decltype(&qk_norm_rope_backward_cuda<T>) qk_norm_rope_backward = qk_norm_rope_backward_cuda<T>;
+  decltype(&qk_norm_weight_gradient_cuda<T>) qk_norm_weight_gradient = qk_norm_weight_gradient_cuda<T>;
+  decltype(&scaled_copy_cuda<T, float>) scaled_copy_to_f32 = scaled_copy_cuda<T, float>;
+  decltype(&scaled_copy_cuda<T, Bf16>) scaled_copy_to_bf16 = scaled_copy_cuda<T, Bf16>;
+  decltype(&gather_rows_cuda<T>) gather_rows = gather_rows_cuda<T>;
+  decltype(&scatter_rows_cuda<T>) scatter_rows = scatter_rows_cuda<T>;
 };
 
 struct NativeKernels {
   NativeKernelsOf<float> f32;
   NativeKernelsOf<Bf16> bf16;
-  decltype(&lora_grad_s_and_b_cuda) lora_grad_s_and_b;
-  decltype(&measure_gradients_cuda) measure_gradients;
-  decltype(&adamw_step_cuda) adamw_step;
-  decltype(&add_losses_cuda) add_losses;
-  decltype(&take_next_cuda) take_next;
+  decltype(&lora_grad_s_and_b_cuda) lora_grad_s_and_b = lora_grad_s_and_b_cuda;
+  decltype(&measure_gradients_cuda) measure_gradients = measure_gradients_cuda;
+  decltype(&adamw_step_cuda) adamw_step = adamw_step_cuda;
+  decltype(&add_losses_cuda) add_losses = add_losses_cuda;
+  decltype(&take_next_cuda) take_next = take_next_cuda;
 };
 
 /// The table of the library or program that this is linked into.

@@ -15,19 +15,11 @@ void dropout_forward(const at::Tensor& x, const at::Tensor& token_document, cons
   constexpr auto kName = "dropout_forward";
   check_rows(kName, "x", x, {-1, -1});
   check_floating(kName, "x", x);
-  check_rows(kName, "y", y, x.sizes());
-  check_dtype(kName, "y", y, x.scalar_type());
-  for (const auto* t : {&token_document, &token_position}) {
-    check_shape(kName, "token_document, token_position", *t, {x.size(0)});
-    check_contiguous(kName, "token_document, token_position", *t);
-    check_dtype(kName, "token_document, token_position", *t, at::kInt);
-  }
-  check_shape(kName, "key", key, {2});
-  check_contiguous(kName, "key", key);
-  check_dtype(kName, "key", key, at::kInt);
-  if (!(p >= 0 && p < 1)) {
-    throw ShapeError("dropout_forward: p", "is " + std::to_string(p) + ", expected [0, 1)");
-  }
+  check_rows(kName, "y", y, x.sizes(), x.scalar_type());
+  check_vector(kName, "token_document", token_document, x.size(0), at::kInt);
+  check_vector(kName, "token_position", token_position, x.size(0), at::kInt);
+  check_vector(kName, "key", key, 2, at::kInt);
+  if (!(p >= 0 && p < 1)) throw ShapeError("dropout_forward: p", "is " + std::to_string(p) + ", expected [0, 1)");
   const WorkScope recorded(kName, WorkClass::kDropout, [&](Work& work) {
     work.reads("x", x).reads("token_document", token_document).reads("token_position", token_position).writes("y", y);
   });

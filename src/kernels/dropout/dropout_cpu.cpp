@@ -39,7 +39,7 @@ LORA_TRAIN_INLINE void draw(Words& words, std::uint32_t document, std::uint32_t 
 }
 
 template <class T>
-LORA_TRAIN_INLINE void drop_row(const T* x, std::uint32_t document, std::uint32_t position, PhiloxKey key,
+LORA_TRAIN_CLONES void drop_row(const T* x, std::uint32_t document, std::uint32_t position, PhiloxKey key,
                                 std::uint32_t threshold, float factor, T* y, std::int64_t D) {
   Words words;
   float masks[4 * kGroups];
@@ -58,15 +58,6 @@ LORA_TRAIN_INLINE void drop_row(const T* x, std::uint32_t document, std::uint32_
   }
 }
 
-LORA_TRAIN_CLONES void clone_drop(const float* x, std::uint32_t document, std::uint32_t position, PhiloxKey key,
-                                  std::uint32_t threshold, float factor, float* y, std::int64_t D) {
-  drop_row(x, document, position, key, threshold, factor, y, D);
-}
-LORA_TRAIN_CLONES void clone_drop(const Bf16* x, std::uint32_t document, std::uint32_t position, PhiloxKey key,
-                                  std::uint32_t threshold, float factor, Bf16* y, std::int64_t D) {
-  drop_row(x, document, position, key, threshold, factor, y, D);
-}
-
 }  // namespace
 
 template <class T>
@@ -75,15 +66,12 @@ void dropout_forward_cpu(Rows<const T> x, const std::int32_t* token_document, co
                          std::int64_t num_tokens, std::int64_t D) {
   parallel_ranges(num_tokens, row_grain(2 * D), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
-      clone_drop(x[n], static_cast<std::uint32_t>(token_document[n]), static_cast<std::uint32_t>(token_position[n]),
-                 *key, threshold, factor, y[n], D);
+      drop_row(x[n], static_cast<std::uint32_t>(token_document[n]), static_cast<std::uint32_t>(token_position[n]), *key,
+               threshold, factor, y[n], D);
     }
   });
 }
 
-template void dropout_forward_cpu(Rows<const float>, const std::int32_t*, const std::int32_t*, const PhiloxKey*,
-                                  std::uint32_t, float, Rows<float>, std::int64_t, std::int64_t);
-template void dropout_forward_cpu(Rows<const Bf16>, const std::int32_t*, const std::int32_t*, const PhiloxKey*,
-                                  std::uint32_t, float, Rows<Bf16>, std::int64_t, std::int64_t);
+LORA_TRAIN_INSTANTIATE(dropout_forward_cpu);
 
 }  // namespace lora_train::kernels

@@ -68,10 +68,6 @@ void dropout_forward_cuda(Rows<const T> x, const std::int32_t* token_document, c
          token_document, token_position, key, threshold, factor, y, D);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                               \
-  template void dropout_forward_cuda(Rows<const T>, const std::int32_t*, const std::int32_t*, const PhiloxKey*, \
-                                     std::uint32_t, float, Rows<T>, std::int64_t, std::int64_t, Stream)
-LORA_TRAIN_INSTANTIATE(float);
-LORA_TRAIN_INSTANTIATE(Bf16);
+LORA_TRAIN_INSTANTIATE(dropout_forward_cuda);
 
 }  // namespace lora_train::kernels

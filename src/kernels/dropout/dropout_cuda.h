@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "launch/launch_stream.h"
 #include "launch/rows.h"
 #include "lora_train/base/philox.h"
 

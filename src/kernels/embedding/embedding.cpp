@@ -11,17 +11,8 @@ namespace lora_train::kernels {
 namespace {
 
 void check_trainable(const char* kernel, const TrainableRows& rows, int64_t hidden) {
-  check_rows(kernel, "rows.indices", rows.indices, {-1});
-  check_contiguous(kernel, "rows.indices", rows.indices);
-  check_dtype(kernel, "rows.indices", rows.indices, at::kLong);
-  check_rows(kernel, "rows.values", rows.values, {rows.indices.size(0), hidden});
-  check_dtype(kernel, "rows.values", rows.values, at::kFloat);
-}
-
-void check_ids(const char* kernel, const at::Tensor& ids) {
-  check_rows(kernel, "ids", ids, {-1});
-  check_contiguous(kernel, "ids", ids);
-  check_dtype(kernel, "ids", ids, at::kInt);
+  check_vector(kernel, "rows.indices", rows.indices, -1, at::kLong);
+  check_rows(kernel, "rows.values", rows.values, {rows.indices.size(0), hidden}, at::kFloat);
 }
 
 void gather_on_cpu(const at::Tensor& ids, const at::Tensor& weight, at::Tensor& out, double scale) {
@@ -38,9 +29,7 @@ void gather_on_cpu(const at::Tensor& ids, const at::Tensor& weight, at::Tensor& 
 
 void backward_on_cuda(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows,
                       const at::Tensor& order, double scale) {
-  check_rows("embedding_backward", "order", order, {ids.size(0)});
-  check_contiguous("embedding_backward", "order", order);
-  check_dtype("embedding_backward", "order", order, at::kInt);
+  check_vector("embedding_backward", "order", order, ids.size(0), at::kInt);
   dispatch_dtype(dout, [&]<class T>(ElementType<T>) {
     const auto* const id = read<std::int32_t>(ids);
     const auto* const sorted = read<std::int32_t>(order);
@@ -69,11 +58,10 @@ std::vector<std::int32_t> order_by_id(std::span<const std::int32_t> ids) {
 void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const TrainableRows& rows, at::Tensor& out,
                        double scale) {
   constexpr auto kName = "embedding_forward";
-  check_ids(kName, ids);
+  check_vector(kName, "ids", ids, -1, at::kInt);
   check_rows(kName, "weight", weight, {-1, -1});
   check_floating(kName, "weight", weight);
-  check_rows(kName, "out", out, {ids.size(0), weight.size(1)});
-  check_dtype(kName, "out", out, weight.scalar_type());
+  check_rows(kName, "out", out, {ids.size(0), weight.size(1)}, weight.scalar_type());
   const bool has_rows = rows.indices.defined();
   if (has_rows) check_trainable(kName, rows, weight.size(1));
   const WorkScope recorded(kName, WorkClass::kEmbedding, [&](Work& work) {
@@ -84,10 +72,9 @@ void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const Tr
   if (how == Implementation::kCpu && !has_rows) return gather_on_cpu(ids, weight, out, scale);
   if (how != Implementation::kCuda) return embedding_forward_reference(ids, weight, rows, out, scale);
   dispatch_dtype(weight, [&]<class T>(ElementType<T>) {
-    const auto* const trained = has_rows ? read<std::int64_t>(rows.indices) : nullptr;
-    const auto values = has_rows ? read_rows<float>(rows.values) : Rows<const float>{};
-    native_kernels_of<T>().embedding_forward(read<std::int32_t>(ids), read_rows<T>(weight), trained,
-                                             has_rows ? rows.indices.size(0) : 0, values, static_cast<float>(scale),
+    native_kernels_of<T>().embedding_forward(read<std::int32_t>(ids), read_rows<T>(weight),
+                                             read<std::int64_t>(rows.indices), has_rows ? rows.indices.size(0) : 0,
+                                             read_rows<float>(rows.values), static_cast<float>(scale),
                                              write_rows<T>(out), ids.size(0), weight.size(1), native_stream());
   });
 }
@@ -95,19 +82,15 @@ void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const Tr
 void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows,
                         const at::Tensor& order, double scale) {
   constexpr auto kName = "embedding_backward";
-  check_ids(kName, ids);
+  check_vector(kName, "ids", ids, -1, at::kInt);
   check_rows(kName, "dout", dout, {ids.size(0), -1});
   check_floating(kName, "dout", dout);
   if (rows.indices.defined()) {
     check_trainable(kName, rows, dout.size(1));
-    check_rows(kName, "rows.grads", rows.grads, rows.values.sizes());
-    check_dtype(kName, "rows.grads", rows.grads, at::kFloat);
+    check_rows(kName, "rows.grads", rows.grads, rows.values.sizes(), at::kFloat);
   }
   at::Tensor* const target = dweight != nullptr && dweight->defined() ? dweight : nullptr;
-  if (target != nullptr) {
-    check_rows(kName, "dweight", *dweight, {-1, dout.size(1)});
-    check_dtype(kName, "dweight", *dweight, math_dtype(dout));
-  }
+  if (target != nullptr) check_rows(kName, "dweight", *dweight, {-1, dout.size(1)}, math_dtype(dout));
   const WorkScope recorded(kName, WorkClass::kEmbedding, [&](Work& work) {
     const std::int64_t passes = (target != nullptr ? 1 : 0) + (rows.indices.defined() ? 1 : 0);
     work.reads("ids", ids, passes).reads("order", order, passes).reads("dout", dout, passes).launches(passes);

@@ -9,33 +9,19 @@ namespace lora_train::kernels {
 namespace {
 
 template <class T>
-LORA_TRAIN_INLINE void add_row(const T* from, float scale, float* to, std::int64_t D) {
+LORA_TRAIN_CLONES void add_row(const T* from, float scale, float* to, std::int64_t D) {
 #pragma omp simd
   for (std::int64_t d = 0; d < D; ++d) {
     to[d] += scale * load(from + d);
   }
 }
 
-LORA_TRAIN_CLONES void clone_add(const float* from, float scale, float* to, std::int64_t D) {
-  add_row(from, scale, to, D);
-}
-LORA_TRAIN_CLONES void clone_add(const Bf16* from, float scale, float* to, std::int64_t D) {
-  add_row(from, scale, to, D);
-}
-
 template <class T>
-LORA_TRAIN_INLINE void scale_row(const T* from, float scale, T* to, std::int64_t D) {
+LORA_TRAIN_CLONES void scale_row(const T* from, float scale, T* to, std::int64_t D) {
 #pragma omp simd
   for (std::int64_t d = 0; d < D; ++d) {
     store(to + d, scale * load(from + d));
   }
-}
-
-LORA_TRAIN_CLONES void clone_scale(const float* from, float scale, float* to, std::int64_t D) {
-  scale_row(from, scale, to, D);
-}
-LORA_TRAIN_CLONES void clone_scale(const Bf16* from, float scale, Bf16* to, std::int64_t D) {
-  scale_row(from, scale, to, D);
 }
 
 }  // namespace
@@ -54,7 +40,7 @@ void gather_scaled_rows_cpu(Rows<const T> weight, const std::int32_t* ids, float
                             std::int64_t num_tokens, std::int64_t D) {
   parallel_ranges(num_tokens, row_grain(D), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
-      clone_scale(weight[ids[n]], scale, out[n], D);
+      scale_row(weight[ids[n]], scale, out[n], D);
     }
   });
 }
@@ -67,16 +53,12 @@ void scatter_add_rows_cpu(Rows<const T> dout, const std::int32_t* ids, float sca
                   [&](std::int64_t begin, std::int64_t end) {
                     const std::int64_t first = begin * kColumns, width = std::min(end * kColumns, D) - first;
                     for (std::int64_t n = 0; n < num_tokens; ++n) {
-                      clone_add(dout[n] + first, scale, dweight[ids[n]] + first, width);
+                      add_row(dout[n] + first, scale, dweight[ids[n]] + first, width);
                     }
                   });
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                        \
-  template void gather_scaled_rows_cpu(Rows<const T>, const std::int32_t*, float, Rows<T>, std::int64_t, \
-                                       std::int64_t);                                                    \
-  template void scatter_add_rows_cpu(Rows<const T>, const std::int32_t*, float, Rows<float>, std::int64_t, std::int64_t)
-LORA_TRAIN_INSTANTIATE(float);
-LORA_TRAIN_INSTANTIATE(Bf16);
+LORA_TRAIN_INSTANTIATE(gather_scaled_rows_cpu);
+LORA_TRAIN_INSTANTIATE(scatter_add_rows_cpu);
 
 }  // namespace lora_train::kernels

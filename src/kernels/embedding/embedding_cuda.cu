@@ -119,10 +119,8 @@ void embedding_forward_cuda(const std::int32_t* ids, Rows<const T> weight, const
                             std::int64_t num_tokens, std::int64_t D, Stream stream) {
   constexpr int kPack = kFullPack<T>;
   const auto run = [&](auto kernel, std::int64_t packs) {
-    const std::int64_t per_thread = blocks_for(packs, kThreads);
-    const unsigned threads = threads_for(per_thread == 0 ? 0 : blocks_for(packs, per_thread), kThreads);
-    launch("embedding_forward", kernel, {num_tokens}, threads, stream, ids, weight, trained, num_trained, values, scale,
-           out, D);
+    launch("embedding_forward", kernel, {num_tokens}, even_threads_for(packs, kThreads), stream, ids, weight, trained,
+           num_trained, values, scale, out, D);
   };
   const bool is_packed = fits_packs(weight, D) && fits_packs(out, D);
   is_packed ? run(embedding_forward_kernel<T, kPack>, D / kPack) : run(embedding_forward_kernel<T, 1>, D);
@@ -152,15 +150,8 @@ void trainable_rows_backward_cuda(const std::int32_t* ids, const std::int32_t* o
                       : run(trainable_rows_backward_kernel<T, 1>, D);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                    \
-  template void embedding_forward_cuda(const std::int32_t*, Rows<const T>, const std::int64_t*, std::int64_t,        \
-                                       Rows<const float>, float, Rows<T>, std::int64_t, std::int64_t, Stream);       \
-  template void embedding_backward_cuda(const std::int32_t*, const std::int32_t*, Rows<const T>, float, Rows<float>, \
-                                        std::int64_t, std::int64_t, Stream);                                         \
-  template void trainable_rows_backward_cuda(const std::int32_t*, const std::int32_t*, Rows<const T>, float,         \
-                                             const std::int64_t*, std::int64_t, Rows<float>, std::int64_t,           \
-                                             std::int64_t, Stream)
-LORA_TRAIN_INSTANTIATE(float);
-LORA_TRAIN_INSTANTIATE(Bf16);
+LORA_TRAIN_INSTANTIATE(embedding_forward_cuda);
+LORA_TRAIN_INSTANTIATE(embedding_backward_cuda);
+LORA_TRAIN_INSTANTIATE(trainable_rows_backward_cuda);
 
 }  // namespace lora_train::kernels

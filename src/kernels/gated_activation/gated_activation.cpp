@@ -13,8 +13,7 @@ void check_pair(const char* kernel, const at::Tensor& gate_up, const char* name,
   check_contiguous(kernel, "gate_up", gate_up);
   check_floating(kernel, "gate_up", gate_up);
   check_shape(kernel, "gate_up", gate_up, {gate_up.size(0), gate_up.size(1) / 2 * 2});
-  check_rows(kernel, name, y, {gate_up.size(0), gate_up.size(1) / 2});
-  check_dtype(kernel, name, y, gate_up.scalar_type());
+  check_rows(kernel, name, y, {gate_up.size(0), gate_up.size(1) / 2}, gate_up.scalar_type());
 }
 
 }  // namespace
@@ -28,13 +27,11 @@ void gated_activation_forward(const at::Tensor& gate_up, at::Tensor& y, Activati
   const Implementation how = implementation_for(KernelName::kSwiglu, gate_up);
   if (how == Implementation::kReference) return gated_activation_forward_reference(gate_up, y, activation);
   dispatch_dtype(gate_up, [&]<class T>(ElementType<T>) {
-    if (how == Implementation::kCuda) {
-      return native_kernels_of<T>().gated_activation_forward(read_rows<T>(gate_up), write_rows<T>(y), y.size(0),
-                                                             y.size(1), activation, native_stream());
-    }
-    with_activation(activation, [&]<class Function>(Function) {
-      gated_activation_forward_cpu<Function>(read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1));
-    });
+    const auto run = [&](auto kernel, auto... stream) {
+      kernel(read_rows<T>(gate_up), write_rows<T>(y), y.size(0), y.size(1), activation, stream...);
+    };
+    how == Implementation::kCpu ? run(gated_activation_forward_cpu<T>)
+                                : run(native_kernels_of<T>().gated_activation_forward, native_stream());
   });
 }
 
@@ -42,9 +39,8 @@ void gated_activation_backward(const at::Tensor& dy, const at::Tensor& gate_up, 
                                Activation activation) {
   constexpr auto kName = "gated_activation_backward";
   check_pair(kName, gate_up, "dy", dy);
-  check_rows(kName, "d_gate_up", d_gate_up, gate_up.sizes());
+  check_rows(kName, "d_gate_up", d_gate_up, gate_up.sizes(), gate_up.scalar_type());
   check_contiguous(kName, "d_gate_up", d_gate_up);
-  check_dtype(kName, "d_gate_up", d_gate_up, gate_up.scalar_type());
   const WorkScope recorded(kName, WorkClass::kSwiglu, [&](Work& work) {
     work.reads("dy", dy).reads("gate_up", gate_up).writes("d_gate_up", d_gate_up);
   });
@@ -52,15 +48,12 @@ void gated_activation_backward(const at::Tensor& dy, const at::Tensor& gate_up, 
   const Implementation how = implementation_for(KernelName::kSwiglu, gate_up);
   if (how == Implementation::kReference) return gated_activation_backward_reference(dy, gate_up, d_gate_up, activation);
   dispatch_dtype(gate_up, [&]<class T>(ElementType<T>) {
-    if (how == Implementation::kCuda) {
-      return native_kernels_of<T>().gated_activation_backward(read_rows<T>(dy), read_rows<T>(gate_up),
-                                                              write_rows<T>(d_gate_up), dy.size(0), dy.size(1),
-                                                              activation, native_stream());
-    }
-    with_activation(activation, [&]<class Function>(Function) {
-      gated_activation_backward_cpu<Function>(read_rows<T>(dy), read_rows<T>(gate_up), write_rows<T>(d_gate_up),
-                                              dy.size(0), dy.size(1));
-    });
+    const auto run = [&](auto kernel, auto... stream) {
+      kernel(read_rows<T>(dy), read_rows<T>(gate_up), write_rows<T>(d_gate_up), dy.size(0), dy.size(1), activation,
+             stream...);
+    };
+    how == Implementation::kCpu ? run(gated_activation_backward_cpu<T>)
+                                : run(native_kernels_of<T>().gated_activation_backward, native_stream());
   });
 }
 

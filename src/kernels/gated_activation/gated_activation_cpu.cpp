@@ -1,5 +1,6 @@
 #include "gated_activation_cpu.h"
 
+#include "activation_functions.h"
 #include "launch/vector_math.h"
 #include "lora_train/kernels/parallel.h"
 
@@ -7,7 +8,7 @@ namespace lora_train::kernels {
 namespace {
 
 template <class Function, class T>
-LORA_TRAIN_INLINE void forward_row(const T* gate, const T* up, T* y, std::int64_t F) {
+LORA_TRAIN_CLONES void forward_row(const T* gate, const T* up, T* y, std::int64_t F) {
 #pragma omp simd
   for (std::int64_t f = 0; f < F; ++f) {
     const float g = load(gate + f);
@@ -16,7 +17,7 @@ LORA_TRAIN_INLINE void forward_row(const T* gate, const T* up, T* y, std::int64_
 }
 
 template <class Function, class T>
-LORA_TRAIN_INLINE void backward_row(const T* dy, const T* gate, const T* up, T* d_gate, T* d_up, std::int64_t F) {
+LORA_TRAIN_CLONES void backward_row(const T* dy, const T* gate, const T* up, T* d_gate, T* d_up, std::int64_t F) {
 #pragma omp simd
   for (std::int64_t f = 0; f < F; ++f) {
     const float g = load(gate + f), u = load(up + f), d = load(dy + f);
@@ -27,47 +28,31 @@ LORA_TRAIN_INLINE void backward_row(const T* dy, const T* gate, const T* up, T* 
   }
 }
 
-#define LORA_TRAIN_CLONES_OF(Function, T)                                                                      \
-  LORA_TRAIN_CLONES void clone_forward(Function, const T* gate, const T* up, T* y, std::int64_t F) {           \
-    forward_row<Function>(gate, up, y, F);                                                                     \
-  }                                                                                                            \
-  LORA_TRAIN_CLONES void clone_backward(Function, const T* dy, const T* gate, const T* up, T* d_gate, T* d_up, \
-                                        std::int64_t F) {                                                      \
-    backward_row<Function>(dy, gate, up, d_gate, d_up, F);                                                     \
-  }
-LORA_TRAIN_CLONES_OF(Silu, float)
-LORA_TRAIN_CLONES_OF(Silu, Bf16)
-LORA_TRAIN_CLONES_OF(GeluTanh, float)
-LORA_TRAIN_CLONES_OF(GeluTanh, Bf16)
-
 }  // namespace
 
-template <class Function, class T>
-void gated_activation_forward_cpu(Rows<const T> gate_up, Rows<T> y, std::int64_t num_rows, std::int64_t F) {
+template <class T>
+void gated_activation_forward_cpu(Rows<const T> gate_up, Rows<T> y, std::int64_t num_rows, std::int64_t F,
+                                  Activation activation) {
   parallel_ranges(num_rows, row_grain(2 * F), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t n = begin; n < end; ++n) {
-      clone_forward(Function(), gate_up[n], gate_up[n] + F, y[n], F);
-    }
+    with_activation(activation, [&]<class Function>(Function) {
+      for (std::int64_t n = begin; n < end; ++n) forward_row<Function>(gate_up[n], gate_up[n] + F, y[n], F);
+    });
   });
 }
 
-template <class Function, class T>
+template <class T>
 void gated_activation_backward_cpu(Rows<const T> dy, Rows<const T> gate_up, Rows<T> d_gate_up, std::int64_t num_rows,
-                                   std::int64_t F) {
+                                   std::int64_t F, Activation activation) {
   parallel_ranges(num_rows, row_grain(2 * F), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t n = begin; n < end; ++n) {
-      clone_backward(Function(), dy[n], gate_up[n], gate_up[n] + F, d_gate_up[n], d_gate_up[n] + F, F);
-    }
+    with_activation(activation, [&]<class Function>(Function) {
+      for (std::int64_t n = begin; n < end; ++n) {
+        backward_row<Function>(dy[n], gate_up[n], gate_up[n] + F, d_gate_up[n], d_gate_up[n] + F, F);
+      }
+    });
   });
 }
 
-#define LORA_TRAIN_INSTANTIATE(Function, T)                                                                  \
-  template void gated_activation_forward_cpu<Function>(Rows<const T>, Rows<T>, std::int64_t, std::int64_t);  \
-  template void gated_activation_backward_cpu<Function>(Rows<const T>, Rows<const T>, Rows<T>, std::int64_t, \
-                                                        std::int64_t)
-LORA_TRAIN_INSTANTIATE(Silu, float);
-LORA_TRAIN_INSTANTIATE(Silu, Bf16);
-LORA_TRAIN_INSTANTIATE(GeluTanh, float);
-LORA_TRAIN_INSTANTIATE(GeluTanh, Bf16);
+LORA_TRAIN_INSTANTIATE(gated_activation_forward_cpu);
+LORA_TRAIN_INSTANTIATE(gated_activation_backward_cpu);
 
 }  // namespace lora_train::kernels

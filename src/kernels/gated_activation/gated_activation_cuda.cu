@@ -121,11 +121,7 @@ void gated_activation_backward_cuda(Rows<const T> dy, Rows<const T> gate_up, Row
   });
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                      \
-  template void gated_activation_forward_cuda(Rows<const T>, Rows<T>, std::int64_t, std::int64_t, Activation, Stream); \
-  template void gated_activation_backward_cuda(Rows<const T>, Rows<const T>, Rows<T>, std::int64_t, std::int64_t,      \
-                                               Activation, Stream)
-LORA_TRAIN_INSTANTIATE(float);
-LORA_TRAIN_INSTANTIATE(Bf16);
+LORA_TRAIN_INSTANTIATE(gated_activation_forward_cuda);
+LORA_TRAIN_INSTANTIATE(gated_activation_backward_cuda);
 
 }  // namespace lora_train::kernels

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "launch/launch_stream.h"
 #include "launch/rows.h"
 #include "lora_train/kernels/activation.h"
 
@@ -14,7 +13,6 @@ template <class T>
 void gated_activation_forward_cuda(Rows<const T> gate_up, Rows<T> y, std::int64_t num_rows, std::int64_t F,
                                    Activation activation, Stream stream);
 
-/// d_gate_up may be gate_up.
 template <class T>
 void gated_activation_backward_cuda(Rows<const T> dy, Rows<const T> gate_up, Rows<T> d_gate_up, std::int64_t num_rows,
                                     std::int64_t F, Activation activation, Stream stream);

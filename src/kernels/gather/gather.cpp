@@ -9,13 +9,10 @@ namespace {
 
 /// `picked` has one row for each of `rows`, `whole` any number.
 void check_pair(const char* kernel, const at::Tensor& whole, const at::Tensor& rows, const at::Tensor& picked) {
-  check_rows(kernel, "rows", rows, {-1});
-  check_contiguous(kernel, "rows", rows);
-  check_dtype(kernel, "rows", rows, at::kLong);
+  check_vector(kernel, "rows", rows, -1, at::kLong);
   check_rows(kernel, "all rows", whole, {-1, -1});
   check_floating(kernel, "all rows", whole);
-  check_rows(kernel, "picked rows", picked, {rows.size(0), whole.size(1)});
-  check_dtype(kernel, "picked rows", picked, whole.scalar_type());
+  check_rows(kernel, "picked rows", picked, {rows.size(0), whole.size(1)}, whole.scalar_type());
 }
 
 }  // namespace
@@ -51,28 +48,22 @@ void scatter_rows(const at::Tensor& from, const at::Tensor& rows, at::Tensor& to
 
 void take_next(const RowLists& lists, at::Tensor& next, RowLists& picked) {
   constexpr auto kName = "take_next";
-  const auto check = [](const char* name, const at::Tensor& t, std::int64_t count, at::ScalarType dtype) {
-    check_shape(kName, name, t, {count});
-    check_contiguous(kName, name, t);
-    check_dtype(kName, name, t, dtype);
-  };
-  check("rows", lists.rows, -1, at::kLong);
-  check("targets", lists.targets, lists.rows.size(0), at::kInt);
-  check("picked rows", picked.rows, -1, at::kLong);
+  check_vector(kName, "rows", lists.rows, -1, at::kLong);
+  check_vector(kName, "targets", lists.targets, lists.rows.size(0), at::kInt);
+  check_vector(kName, "picked rows", picked.rows, -1, at::kLong);
   const std::int64_t count = picked.rows.size(0);
-  check("picked targets", picked.targets, count, at::kInt);
+  check_vector(kName, "picked targets", picked.targets, count, at::kInt);
   const bool has_weights = lists.weights.defined();
   if (has_weights) {
-    check("weights", lists.weights, lists.rows.size(0), at::kFloat);
-    check("picked weights", picked.weights, count, at::kFloat);
+    check_vector(kName, "weights", lists.weights, lists.rows.size(0), at::kFloat);
+    check_vector(kName, "picked weights", picked.weights, count, at::kFloat);
   }
-  check_shape(kName, "next", next, {});
-  check_dtype(kName, "next", next, at::kLong);
+  check_rows(kName, "next", next, {}, at::kLong);
   if (!has_native_kernel(KernelName::kEmbedding, lists.rows)) return take_next_reference(lists, next, picked);
   native_kernels().take_next(read<std::int64_t>(lists.rows), read<std::int32_t>(lists.targets),
-                             has_weights ? read<float>(lists.weights) : nullptr, write<std::int64_t>(next),
-                             write<std::int64_t>(picked.rows), write<std::int32_t>(picked.targets),
-                             has_weights ? write<float>(picked.weights) : nullptr, count, native_stream());
+                             read<float>(lists.weights), write<std::int64_t>(next), write<std::int64_t>(picked.rows),
+                             write<std::int32_t>(picked.targets), has_weights ? write<float>(picked.weights) : nullptr,
+                             count, native_stream());
 }
 
 }  // namespace lora_train::kernels

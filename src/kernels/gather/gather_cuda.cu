@@ -52,10 +52,13 @@ __global__ void __launch_bounds__(kListThreads)
   if (threadIdx.x == 0) *next = first + count;
 }
 
-/// Threads for a row of `packs`, so that all of them take the same number of packs, nearly.
-unsigned row_threads(std::int64_t packs) {
-  const std::int64_t turns = blocks_for(packs, kThreads);
-  return threads_for(turns == 0 ? 0 : blocks_for(packs, turns), kThreads);
+/// Runs a kernel over the picked rows: packed_kernel where rows of both sides allow packs, else the one for elements.
+template <class T, class Kernel>
+void launch_rows(const char* name, Kernel packed_kernel, Kernel kernel, Rows<const T> from, const std::int64_t* rows,
+                 Rows<T> to, std::int64_t num_picked, std::int64_t num_rows, std::int64_t D, Stream stream) {
+  const bool is_packed = fits_packs(from, D) && fits_packs(to, D);
+  launch(name, is_packed ? packed_kernel : kernel, {num_picked},
+         even_threads_for(is_packed ? D / kFullPack<T> : D, kThreads), stream, from, rows, to, num_rows, D);
 }
 
 }  // namespace
@@ -63,23 +66,15 @@ unsigned row_threads(std::int64_t packs) {
 template <class T>
 void gather_rows_cuda(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_picked,
                       std::int64_t num_rows, std::int64_t D, Stream stream) {
-  constexpr int kPack = kFullPack<T>;
-  const auto run = [&](auto kernel, std::int64_t packs) {
-    launch("gather_rows", kernel, {num_picked}, row_threads(packs), stream, from, rows, to, num_rows, D);
-  };
-  const bool is_packed = fits_packs(from, D) && fits_packs(to, D);
-  is_packed ? run(gather_rows_kernel<T, kPack>, D / kPack) : run(gather_rows_kernel<T, 1>, D);
+  launch_rows<T>("gather_rows", gather_rows_kernel<T, kFullPack<T>>, gather_rows_kernel<T, 1>, from, rows, to,
+                 num_picked, num_rows, D, stream);
 }
 
 template <class T>
 void scatter_rows_cuda(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_picked,
                        std::int64_t num_rows, std::int64_t D, Stream stream) {
-  constexpr int kPack = kFullPack<T>;
-  const auto run = [&](auto kernel, std::int64_t packs) {
-    launch("scatter_rows", kernel, {num_picked}, row_threads(packs), stream, from, rows, to, num_rows, D);
-  };
-  const bool is_packed = fits_packs(from, D) && fits_packs(to, D);
-  is_packed ? run(scatter_rows_kernel<T, kPack>, D / kPack) : run(scatter_rows_kernel<T, 1>, D);
+  launch_rows<T>("scatter_rows", scatter_rows_kernel<T, kFullPack<T>>, scatter_rows_kernel<T, 1>, from, rows, to,
+                 num_picked, num_rows, D, stream);
 }
 
 void take_next_cuda(const std::int64_t* rows, const std::int32_t* targets, const float* weights, std::int64_t* next,
@@ -89,12 +84,7 @@ void take_next_cuda(const std::int64_t* rows, const std::int32_t* targets, const
          picked_rows, picked_targets, picked_weights, count);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                          \
-  template void gather_rows_cuda(Rows<const T>, const std::int64_t*, Rows<T>, std::int64_t, std::int64_t,  \
-                                 std::int64_t, Stream);                                                    \
-  template void scatter_rows_cuda(Rows<const T>, const std::int64_t*, Rows<T>, std::int64_t, std::int64_t, \
-                                  std::int64_t, Stream)
-LORA_TRAIN_INSTANTIATE(float);
-LORA_TRAIN_INSTANTIATE(Bf16);
+LORA_TRAIN_INSTANTIATE(gather_rows_cuda);
+LORA_TRAIN_INSTANTIATE(scatter_rows_cuda);
 
 }  // namespace lora_train::kernels

@@ -12,8 +12,7 @@ namespace {
 template <class T, class Y>
 void run_on_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& residual,
                 at::Tensor& y, double alpha) {
-  skinny_gemm_cpu(SkinnyGemm<T, Y>{read_rows<T>(x), read_rows<T>(weight), bias.defined() ? read<Y>(bias) : nullptr,
-                                   residual.defined() ? read_rows<Y>(residual) : Rows<const Y>{nullptr, 0},
+  skinny_gemm_cpu(SkinnyGemm<T, Y>{read_rows<T>(x), read_rows<T>(weight), read<Y>(bias), read_rows<Y>(residual),
                                    write_rows<Y>(y), static_cast<float>(alpha), x.size(0), weight.size(0), x.size(1)});
 }
 
@@ -22,18 +21,11 @@ void check_arguments(const at::Tensor& x, const at::Tensor& weight, const at::Te
   constexpr auto kName = "skinny_gemm";
   check_rows(kName, "x", x, {-1, -1});
   check_floating(kName, "x", x);
-  check_rows(kName, "weight", weight, {-1, x.size(1)});
-  check_dtype(kName, "weight", weight, x.scalar_type());
+  check_rows(kName, "weight", weight, {-1, x.size(1)}, x.scalar_type());
   check_rows(kName, "y", y, {x.size(0), weight.size(0)});
   if (x.scalar_type() != at::kBFloat16 || y.scalar_type() != at::kFloat) check_dtype(kName, "y", y, x.scalar_type());
-  if (bias.defined()) {
-    check_shape(kName, "bias", bias, {weight.size(0)});
-    check_dtype(kName, "bias", bias, y.scalar_type());
-    check_contiguous(kName, "bias", bias);
-  }
-  if (!residual.defined()) return;
-  check_rows(kName, "residual", residual, y.sizes());
-  check_dtype(kName, "residual", residual, y.scalar_type());
+  if (bias.defined()) check_vector(kName, "bias", bias, weight.size(0), y.scalar_type());
+  if (residual.defined()) check_rows(kName, "residual", residual, y.sizes(), y.scalar_type());
 }
 
 }  // namespace

@@ -49,6 +49,11 @@ LORA_TRAIN_INLINE float load(const Bf16* p) { return to_float(*p); }
 LORA_TRAIN_INLINE void store(float* p, float value) { *p = value; }
 LORA_TRAIN_INLINE void store(Bf16* p, float value) { *p = to_bf16(value); }
 
+/// Instantiates a function template for both element types.
+#define LORA_TRAIN_INSTANTIATE(function)              \
+  template decltype(function<float>) function<float>; \
+  template decltype(function<Bf16>) function<Bf16>
+
 /// The value rounded to T.
 template <class T>
 LORA_TRAIN_INLINE float rounded_to(float value) {

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "launch_stream.h"
 #include "lora_train/base/error.h"
+#include "rows.h"
 
 #ifdef LORA_TRAIN_ON_CPU
 #include "on_cpu.h"

@@ -76,4 +76,10 @@ inline unsigned threads_for(std::int64_t packs, unsigned most) {
   return rounded < 32 ? 32U : rounded > most ? most : static_cast<unsigned>(rounded);
 }
 
+/// The same for threads that take packs in turns: as few threads as make no more turns, so that all take nearly as many.
+inline unsigned even_threads_for(std::int64_t packs, unsigned most) {
+  const std::int64_t turns = (packs + most - 1) / most;
+  return threads_for(turns == 0 ? 0 : (packs + turns - 1) / turns, most);
+}
+
 }  // namespace lora_train::kernels

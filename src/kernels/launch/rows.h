@@ -1,4 +1,4 @@
-// A strided matrix view: contiguous rows, `stride` elements apart.
+// Arguments of kernels on CPU and GPU: a strided matrix view, and a stream. No torch here.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,10 @@
 
 namespace lora_train::kernels {
 
+/// A cudaStream_t; null on the CPU.
+using Stream = void*;
+
+/// Contiguous rows, `stride` elements apart.
 template <class T>
 struct Rows {
   T* data;

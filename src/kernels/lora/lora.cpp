@@ -17,16 +17,14 @@ template <class Shape>
 void check_product(const char* kernel, const at::Tensor& big, const at::Tensor& thin,
                    const std::vector<LoraPart>& parts, const Shape& shape) {
   check_rows(kernel, "big side", big, {-1, -1});
-  check_rows(kernel, "thin side", thin, {big.size(0), -1});
   check_floating(kernel, "big side", big);
-  check_dtype(kernel, "thin side", thin, big.scalar_type());
+  check_rows(kernel, "thin side", thin, {big.size(0), -1}, big.scalar_type());
   if (parts.size() > kMostLoraTargets) throw ShapeError(kernel, "more parts than a projection has linears");
   for (const LoraPart& part : parts) {
     if (part.column < 0 || part.rank < 1 || part.column + part.rank > thin.size(1)) {
       throw ShapeError(kernel, "a part whose columns the thin side does not have");
     }
-    check_rows(kernel, "grad", part.grad, shape(part));
-    check_dtype(kernel, "grad", part.grad, math_dtype(big));
+    check_rows(kernel, "grad", part.grad, shape(part), math_dtype(big));
   }
 }
 
@@ -131,10 +129,8 @@ void lora_grad_s_and_b(const at::Tensor& dy, const at::Tensor& scaled_b, const a
   constexpr auto kName = "lora_grad_s_and_b";
   check_outputs(kName, dy, s, parts);
   const std::int64_t N = dy.size(0), C = s.size(1);
-  check_rows(kName, "sB", scaled_b, {dy.size(1), C});
-  check_dtype(kName, "sB", scaled_b, dy.scalar_type());
-  check_rows(kName, "dS", ds, {N, C});
-  check_dtype(kName, "dS", ds, dy.scalar_type());
+  check_rows(kName, "sB", scaled_b, {dy.size(1), C}, dy.scalar_type());
+  check_rows(kName, "dS", ds, {N, C}, dy.scalar_type());
   const LoraTargets targets = targets_of(parts);
   const LoraProduct product = product_for(dy, [&](auto rows) { return lora_product_s_and_b(rows, targets, N); });
   if (!product.with_ds) {

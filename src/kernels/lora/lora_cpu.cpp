@@ -234,10 +234,7 @@ void lora_grad_a_cpu(Rows<const T> ds, Rows<const T> x, const LoraTargets& targe
   });
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                \
-  template void lora_grad_b_cpu(Rows<const T>, Rows<const T>, const LoraTargets&, std::int64_t); \
-  template void lora_grad_a_cpu(Rows<const T>, Rows<const T>, const LoraTargets&, std::int64_t, std::int64_t)
-LORA_TRAIN_INSTANTIATE(float);
-LORA_TRAIN_INSTANTIATE(Bf16);
+LORA_TRAIN_INSTANTIATE(lora_grad_b_cpu);
+LORA_TRAIN_INSTANTIATE(lora_grad_a_cpu);
 
 }  // namespace lora_train::kernels

@@ -264,11 +264,7 @@ void lora_grad_s_and_b_cuda(Rows<const Bf16> dy, Rows<const Bf16> scaled_b, Rows
          workspace, chunks, pass.rows, sums, to);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                      \
-  template void lora_grad_b_cuda(Rows<const T>, Rows<const T>, const LoraTargets&, std::int64_t, float*, Stream);      \
-  template void lora_grad_a_cuda(Rows<const T>, Rows<const T>, const LoraTargets&, std::int64_t, std::int64_t, float*, \
-                                 Stream)
-LORA_TRAIN_INSTANTIATE(float);
-LORA_TRAIN_INSTANTIATE(Bf16);
+LORA_TRAIN_INSTANTIATE(lora_grad_b_cuda);
+LORA_TRAIN_INSTANTIATE(lora_grad_a_cuda);
 
 }  // namespace lora_train::kernels

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "launch/launch_stream.h"
 #include "launch/pack.h"
 #include "launch/rows.h"
 #include "lora_targets.h"

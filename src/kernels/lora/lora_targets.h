@@ -30,11 +30,6 @@ struct LoraTargets {
       most = target.column + target.rank > most ? target.column + target.rank : most;
     return most;
   }
-  std::int64_t widest_rank() const {
-    std::int64_t most = 0;
-    for (const LoraTarget& target : *this) most = target.rank > most ? target.rank : most;
-    return most;
-  }
 };
 
 }  // namespace lora_train::kernels

@@ -19,17 +19,11 @@ void forward(const char* name, const at::Tensor& x, const at::Tensor& weight, do
              at::Tensor& y, at::Tensor& rstd, double weight_offset) {
   check_rows(name, "x", x, {-1, -1});
   check_floating(name, "x", x);
-  check_rows(name, "weight", weight, {x.size(1)});
-  check_dtype(name, "weight", weight, x.scalar_type());
-  check_rows(name, "y", y, x.sizes());
-  check_dtype(name, "y", y, x.scalar_type());
-  check_rows(name, "rstd", rstd, {x.size(0)});
-  check_dtype(name, "rstd", rstd, math_dtype(x));
+  check_rows(name, "weight", weight, {x.size(1)}, x.scalar_type());
+  check_rows(name, "y", y, x.sizes(), x.scalar_type());
+  check_rows(name, "rstd", rstd, {x.size(0)}, math_dtype(x));
   const bool adds = residual.defined();
-  if (adds) {
-    check_rows(name, "residual", residual, x.sizes());
-    check_dtype(name, "residual", residual, x.scalar_type());
-  }
+  if (adds) check_rows(name, "residual", residual, x.sizes(), x.scalar_type());
   const WorkScope recorded(name, WorkClass::kNorm, [&](Work& work) {
     work.reads("x", x).reads("weight", weight).reads("residual", residual).writes("y", y).writes("rstd", rstd);
   });
@@ -41,9 +35,8 @@ void forward(const char* name, const at::Tensor& x, const at::Tensor& weight, do
   }
   dispatch_dtype(x, [&]<class T>(ElementType<T>) {
     const auto run = [&](auto kernel, auto... stream) {
-      kernel(read_rows<T>(x), norm_weight<T>(weight, weight_offset), static_cast<float>(eps),
-             adds ? read_rows<T>(residual) : Rows<const T>{nullptr, 0}, write_rows<T>(y), write<float>(rstd), x.size(0),
-             x.size(1), stream...);
+      kernel(read_rows<T>(x), norm_weight<T>(weight, weight_offset), static_cast<float>(eps), read_rows<T>(residual),
+             write_rows<T>(y), write<float>(rstd), x.size(0), x.size(1), stream...);
     };
     how == Implementation::kCpu ? run(rms_norm_forward_cpu<T>)
                                 : run(native_kernels_of<T>().rms_norm_forward, native_stream());
@@ -68,27 +61,16 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
   constexpr auto kName = "rms_norm_backward";
   check_rows(kName, "x", x, {-1, -1});
   check_floating(kName, "x", x);
-  check_rows(kName, "dy", dy, x.sizes());
-  check_dtype(kName, "dy", dy, x.scalar_type());
-  check_rows(kName, "weight", weight, {x.size(1)});
-  check_dtype(kName, "weight", weight, x.scalar_type());
-  check_rows(kName, "rstd", rstd, {x.size(0)});
-  check_dtype(kName, "rstd", rstd, math_dtype(x));
-  check_rows(kName, "dx", dx, x.sizes());
-  check_dtype(kName, "dx", dx, x.scalar_type());
-  if (dweight != nullptr && dweight->defined()) {
-    check_shape(kName, "dweight", *dweight, {x.size(1)});
-    check_contiguous(kName, "dweight", *dweight);
-    check_dtype(kName, "dweight", *dweight, math_dtype(x));
-  }
+  check_rows(kName, "dy", dy, x.sizes(), x.scalar_type());
+  check_rows(kName, "weight", weight, {x.size(1)}, x.scalar_type());
+  check_rows(kName, "rstd", rstd, {x.size(0)}, math_dtype(x));
+  check_rows(kName, "dx", dx, x.sizes(), x.scalar_type());
   const bool needs_dweight = dweight != nullptr && dweight->defined();
+  if (needs_dweight) check_vector(kName, "dweight", *dweight, x.size(1), math_dtype(x));
   const WorkScope recorded(kName, WorkClass::kNorm, [&](Work& work) {
     const std::int64_t passes = needs_dweight ? 2 : 1;
-    work.reads("dy", dy, passes)
-        .reads("x", x, passes)
-        .reads("weight", weight)
-        .reads("rstd", rstd, passes)
-        .launches(passes);
+    work.reads("dy", dy, passes).reads("x", x, passes).reads("weight", weight).reads("rstd", rstd, passes);
+    work.launches(passes);
     accumulate ? work.updates("dx", dx) : work.writes("dx", dx);
     if (needs_dweight) work.updates("dweight", *dweight);
   });

@@ -10,7 +10,7 @@ namespace lora_train::kernels {
 namespace {
 
 template <bool kHasOffset, bool kHasResidual, class T>
-LORA_TRAIN_INLINE float forward_row(const T* x, NormWeight<T> w, float eps, const T* residual, T* y, std::int64_t D) {
+LORA_TRAIN_CLONES float forward_row(const T* x, NormWeight<T> w, float eps, const T* residual, T* y, std::int64_t D) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t d = 0; d < D; ++d) {
@@ -27,7 +27,7 @@ LORA_TRAIN_INLINE float forward_row(const T* x, NormWeight<T> w, float eps, cons
 }
 
 template <class T>
-LORA_TRAIN_INLINE float forward_any(const T* x, NormWeight<T> w, float eps, const T* residual, T* y, std::int64_t D) {
+float forward_any(const T* x, NormWeight<T> w, float eps, const T* residual, T* y, std::int64_t D) {
   if (w.offset == 0) {
     return residual == nullptr ? forward_row<false, false>(x, w, eps, residual, y, D)
                                : forward_row<false, true>(x, w, eps, residual, y, D);
@@ -36,17 +36,8 @@ LORA_TRAIN_INLINE float forward_any(const T* x, NormWeight<T> w, float eps, cons
                              : forward_row<true, true>(x, w, eps, residual, y, D);
 }
 
-LORA_TRAIN_CLONES float clone_forward(const float* x, NormWeight<float> w, float eps, const float* residual, float* y,
-                                      std::int64_t D) {
-  return forward_any(x, w, eps, residual, y, D);
-}
-LORA_TRAIN_CLONES float clone_forward(const Bf16* x, NormWeight<Bf16> w, float eps, const Bf16* residual, Bf16* y,
-                                      std::int64_t D) {
-  return forward_any(x, w, eps, residual, y, D);
-}
-
 template <bool kAccumulate, class T>
-LORA_TRAIN_INLINE void backward_row(const T* dy, const T* x, NormWeight<T> w, float rstd, T* dx, std::int64_t D) {
+LORA_TRAIN_CLONES void backward_row(const T* dy, const T* x, NormWeight<T> w, float rstd, T* dx, std::int64_t D) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t d = 0; d < D; ++d) {
@@ -61,37 +52,11 @@ LORA_TRAIN_INLINE void backward_row(const T* dy, const T* x, NormWeight<T> w, fl
 }
 
 template <class T>
-LORA_TRAIN_INLINE void backward_any(const T* dy, const T* x, NormWeight<T> w, float rstd, T* dx, bool accumulate,
-                                    std::int64_t D) {
-  if (accumulate) {
-    backward_row<true>(dy, x, w, rstd, dx, D);
-  } else {
-    backward_row<false>(dy, x, w, rstd, dx, D);
-  }
-}
-
-LORA_TRAIN_CLONES void clone_backward(const float* dy, const float* x, NormWeight<float> w, float rstd, float* dx,
-                                      bool accumulate, std::int64_t D) {
-  backward_any(dy, x, w, rstd, dx, accumulate, D);
-}
-LORA_TRAIN_CLONES void clone_backward(const Bf16* dy, const Bf16* x, NormWeight<Bf16> w, float rstd, Bf16* dx,
-                                      bool accumulate, std::int64_t D) {
-  backward_any(dy, x, w, rstd, dx, accumulate, D);
-}
-
-template <class T>
-LORA_TRAIN_INLINE void add_weight_row(const T* dy, const T* x, float rstd, float* sums, std::int64_t D) {
+LORA_TRAIN_CLONES void add_weight_row(const T* dy, const T* x, float rstd, float* sums, std::int64_t D) {
 #pragma omp simd
   for (std::int64_t d = 0; d < D; ++d) {
     sums[d] += load(dy + d) * (load(x + d) * rstd);
   }
-}
-
-LORA_TRAIN_CLONES void clone_weight(const float* dy, const float* x, float rstd, float* sums, std::int64_t D) {
-  add_weight_row(dy, x, rstd, sums, D);
-}
-LORA_TRAIN_CLONES void clone_weight(const Bf16* dy, const Bf16* x, float rstd, float* sums, std::int64_t D) {
-  add_weight_row(dy, x, rstd, sums, D);
 }
 
 }  // namespace
@@ -101,7 +66,7 @@ void rms_norm_forward_cpu(Rows<const T> x, NormWeight<T> weight, float eps, Rows
                           float* rstd, std::int64_t num_rows, std::int64_t D) {
   parallel_ranges(num_rows, row_grain(D), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
-      rstd[n] = clone_forward(x[n], weight, eps, residual.data != nullptr ? residual[n] : nullptr, y[n], D);
+      rstd[n] = forward_any(x[n], weight, eps, residual.data != nullptr ? residual[n] : nullptr, y[n], D);
     }
   });
 }
@@ -111,7 +76,8 @@ void rms_norm_backward_cpu(Rows<const T> dy, Rows<const T> x, NormWeight<T> weig
                            bool accumulate, std::int64_t num_rows, std::int64_t D) {
   parallel_ranges(num_rows, row_grain(2 * D), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
-      clone_backward(dy[n], x[n], weight, rstd[n], dx[n], accumulate, D);
+      accumulate ? backward_row<true>(dy[n], x[n], weight, rstd[n], dx[n], D)
+                 : backward_row<false>(dy[n], x[n], weight, rstd[n], dx[n], D);
     }
   });
 }
@@ -128,7 +94,7 @@ void rms_norm_weight_gradient_cpu(Rows<const T> dy, Rows<const T> x, const float
       for (std::int64_t first = 0; first < num_rows; first += kRows) {
         float sums[kColumns] = {};
         for (std::int64_t n = first; n < std::min(first + kRows, num_rows); ++n) {
-          clone_weight(dy[n] + d, x[n] + d, rstd[n], sums, width);
+          add_weight_row(dy[n] + d, x[n] + d, rstd[n], sums, width);
         }
         for (std::int64_t i = 0; i < width; ++i) {
           dweight[d + i] += sums[i];
@@ -138,14 +104,8 @@ void rms_norm_weight_gradient_cpu(Rows<const T> dy, Rows<const T> x, const float
   });
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                               \
-  template void rms_norm_forward_cpu(Rows<const T>, NormWeight<T>, float, Rows<const T>, Rows<T>, float*,       \
-                                     std::int64_t, std::int64_t);                                               \
-  template void rms_norm_backward_cpu(Rows<const T>, Rows<const T>, NormWeight<T>, const float*, Rows<T>, bool, \
-                                      std::int64_t, std::int64_t);                                              \
-  template void rms_norm_weight_gradient_cpu(Rows<const T>, Rows<const T>, const float*, float*, std::int64_t,  \
-                                             std::int64_t)
-LORA_TRAIN_INSTANTIATE(float);
-LORA_TRAIN_INSTANTIATE(Bf16);
+LORA_TRAIN_INSTANTIATE(rms_norm_forward_cpu);
+LORA_TRAIN_INSTANTIATE(rms_norm_backward_cpu);
+LORA_TRAIN_INSTANTIATE(rms_norm_weight_gradient_cpu);
 
 }  // namespace lora_train::kernels

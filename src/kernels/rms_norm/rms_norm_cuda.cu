@@ -180,14 +180,8 @@ void rms_norm_weight_gradient_cuda(Rows<const T> dy, Rows<const T> x, const floa
          kColumns * kRowLanes, stream, dy, x, rstd, dweight, num_rows, D);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                \
-  template void rms_norm_forward_cuda(Rows<const T>, NormWeight<T>, float, Rows<const T>, Rows<T>, float*,       \
-                                      std::int64_t, std::int64_t, Stream);                                       \
-  template void rms_norm_backward_cuda(Rows<const T>, Rows<const T>, NormWeight<T>, const float*, Rows<T>, bool, \
-                                       std::int64_t, std::int64_t, Stream);                                      \
-  template void rms_norm_weight_gradient_cuda(Rows<const T>, Rows<const T>, const float*, float*, std::int64_t,  \
-                                              std::int64_t, Stream)
-LORA_TRAIN_INSTANTIATE(float);
-LORA_TRAIN_INSTANTIATE(Bf16);
+LORA_TRAIN_INSTANTIATE(rms_norm_forward_cuda);
+LORA_TRAIN_INSTANTIATE(rms_norm_backward_cuda);
+LORA_TRAIN_INSTANTIATE(rms_norm_weight_gradient_cuda);
 
 }  // namespace lora_train::kernels

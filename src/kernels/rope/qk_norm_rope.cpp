@@ -15,38 +15,23 @@ constexpr QkNormRopeParts kCpuParts = {rms_norm_forward, rms_norm_backward, rope
 
 void check_rotation(const char* kernel, const at::Tensor& qkv, const QkRotation& rotation) {
   const auto& [cos, sin] = rotation.table;
-  check_rows(kernel, "table.cos", cos, {-1, -1});
-  check_dtype(kernel, "table.cos", cos, at::kFloat);
-  check_rows(kernel, "table.sin", sin, cos.sizes());
-  check_dtype(kernel, "table.sin", sin, at::kFloat);
+  check_rows(kernel, "table.cos", cos, {-1, -1}, at::kFloat);
+  check_rows(kernel, "table.sin", sin, cos.sizes(), at::kFloat);
   check_rows(kernel, "qkv", qkv, {-1, (rotation.num_heads + 2 * rotation.num_kv_heads) * 2 * cos.size(1)});
   check_floating(kernel, "qkv", qkv);
-  check_rows(kernel, "positions", rotation.positions, {qkv.size(0)});
-  check_contiguous(kernel, "positions", rotation.positions);
-  check_dtype(kernel, "positions", rotation.positions, at::kInt);
-}
-
-void check_gradient(const char* kernel, const char* name, const at::Tensor& gradient, const at::Tensor& weight) {
-  if (!gradient.defined()) return;
-  check_shape(kernel, name, gradient, weight.sizes());
-  check_contiguous(kernel, name, gradient);
-  check_dtype(kernel, name, gradient, math_dtype(weight));
+  check_vector(kernel, "positions", rotation.positions, qkv.size(0), at::kInt);
 }
 
 void check_norm(const char* kernel, const at::Tensor& qkv, const QkRotation& rotation, const QkNorm& norm) {
   if (!norm.q_weight.defined()) return;
   const int64_t E = 2 * rotation.table.cos.size(1), heads = rotation.num_heads + rotation.num_kv_heads;
   for (const at::Tensor& weight : {norm.q_weight, norm.k_weight}) {
-    check_rows(kernel, "norm weight", weight, {E});
-    check_contiguous(kernel, "norm weight", weight);
-    check_dtype(kernel, "norm weight", weight, qkv.scalar_type());
+    check_vector(kernel, "norm weight", weight, E, qkv.scalar_type());
   }
-  check_rows(kernel, "raw", norm.raw, {qkv.size(0), heads * E});
-  check_dtype(kernel, "raw", norm.raw, qkv.scalar_type());
-  check_rows(kernel, "rstd", norm.rstd, {heads, qkv.size(0)});
-  check_dtype(kernel, "rstd", norm.rstd, math_dtype(qkv));
-  check_gradient(kernel, "grad_q_weight", norm.grad_q_weight, norm.q_weight);
-  check_gradient(kernel, "grad_k_weight", norm.grad_k_weight, norm.k_weight);
+  check_rows(kernel, "raw", norm.raw, {qkv.size(0), heads * E}, qkv.scalar_type());
+  check_rows(kernel, "rstd", norm.rstd, {heads, qkv.size(0)}, math_dtype(qkv));
+  if (norm.grad_q_weight.defined()) check_vector(kernel, "grad_q_weight", norm.grad_q_weight, E, math_dtype(qkv));
+  if (norm.grad_k_weight.defined()) check_vector(kernel, "grad_k_weight", norm.grad_k_weight, E, math_dtype(qkv));
 }
 
 RotationTable table_of(const QkRotation& rotation) {
@@ -64,8 +49,6 @@ at::Tensor qk_of(const at::Tensor& qkv, const QkRotation& rotation) {
 }
 
 bool wants_gradient(const QkNorm& norm) { return norm.grad_q_weight.defined() || norm.grad_k_weight.defined(); }
-
-float* gradient_of(at::Tensor& t) { return t.defined() ? write<float>(t) : nullptr; }
 
 template <class T>
 QkNormWeights<T> weights_of(const QkNorm& norm) {
@@ -85,7 +68,7 @@ void backward_on_cuda(const AttentionGradients& given, const QkRotation& rotatio
   }
   if (wants_gradient(norm)) {  // first: the next kernel may write where d lies
     own.qk_norm_weight_gradient(d, read_rows<T>(norm.raw), read_rows<float>(norm.rstd), table_of(rotation),
-                                gradient_of(norm.grad_q_weight), gradient_of(norm.grad_k_weight),
+                                write<float>(norm.grad_q_weight), write<float>(norm.grad_k_weight),
                                 native_workspace(qk_norm_workspace(heads.head_size)), heads, native_stream());
   }
   own.qk_norm_rope_backward(d, read_rows<T>(norm.raw), read_rows<float>(norm.rstd), table_of(rotation),
@@ -96,8 +79,7 @@ void check_gradients(const char* kernel, const AttentionGradients& gradients, co
                      const at::Tensor& d_qkv) {
   const int64_t M = gradients.q.dim() > 0 ? gradients.q.size(0) : 0, E = 2 * rotation.table.cos.size(1);
   const auto check = [&](const char* name, const at::Tensor& gradient, int64_t heads) {
-    check_rows(kernel, name, gradient, {M, heads, E});
-    check_dtype(kernel, name, gradient, d_qkv.scalar_type());
+    check_rows(kernel, name, gradient, {M, heads, E}, d_qkv.scalar_type());
   };
   check("dq", gradients.q, rotation.num_heads);
   check("dk", gradients.k, rotation.num_kv_heads);

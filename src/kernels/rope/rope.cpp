@@ -10,8 +10,7 @@
 namespace lora_train::kernels {
 
 RopeTable make_rope_table(const at::Tensor& inv_freq, int64_t num_positions, double attention_factor) {
-  check_rows("make_rope_table", "inv_freq", inv_freq, {-1});
-  check_dtype("make_rope_table", "inv_freq", inv_freq, at::kFloat);
+  check_rows("make_rope_table", "inv_freq", inv_freq, {-1}, at::kFloat);
   const auto angles = at::arange(num_positions, inv_freq.options()).unsqueeze(1) * inv_freq;
   return {angles.cos().mul_(attention_factor), angles.sin().mul_(attention_factor)};
 }
@@ -20,13 +19,9 @@ void rope_in_place(at::Tensor& x, const at::Tensor& positions, const RopeTable& 
   constexpr auto kName = "rope_in_place";
   check_rows(kName, "x", x, {-1, -1, 2 * table.cos.size(-1)});
   check_floating(kName, "x", x);
-  check_rows(kName, "positions", positions, {x.size(0)});
-  check_dtype(kName, "positions", positions, at::kInt);
-  check_contiguous(kName, "positions", positions);
-  check_rows(kName, "table.cos", table.cos, {-1, -1});
-  check_dtype(kName, "table.cos", table.cos, at::kFloat);
-  check_rows(kName, "table.sin", table.sin, table.cos.sizes());
-  check_dtype(kName, "table.sin", table.sin, at::kFloat);
+  check_vector(kName, "positions", positions, x.size(0), at::kInt);
+  check_rows(kName, "table.cos", table.cos, {-1, -1}, at::kFloat);
+  check_rows(kName, "table.sin", table.sin, table.cos.sizes(), at::kFloat);
   const WorkScope recorded(kName, WorkClass::kRope,
                            [&](Work& work) { work.updates("x", x).reads("positions", positions); });
   if (x.is_meta()) return;

@@ -7,7 +7,7 @@ namespace lora_train::kernels {
 namespace {
 
 template <class T>
-LORA_TRAIN_INLINE void rotate_token(T* x, const float* cos, const float* sin, float direction, std::int64_t H,
+LORA_TRAIN_CLONES void rotate_token(T* x, const float* cos, const float* sin, float direction, std::int64_t H,
                                     std::int64_t E) {
   const std::int64_t half = E / 2;
   for (std::int64_t h = 0; h < H; ++h) {
@@ -22,15 +22,6 @@ LORA_TRAIN_INLINE void rotate_token(T* x, const float* cos, const float* sin, fl
   }
 }
 
-LORA_TRAIN_CLONES void clone_rotate(float* x, const float* cos, const float* sin, float direction, std::int64_t H,
-                                    std::int64_t E) {
-  rotate_token(x, cos, sin, direction, H, E);
-}
-LORA_TRAIN_CLONES void clone_rotate(Bf16* x, const float* cos, const float* sin, float direction, std::int64_t H,
-                                    std::int64_t E) {
-  rotate_token(x, cos, sin, direction, H, E);
-}
-
 }  // namespace
 
 template <class T>
@@ -39,14 +30,11 @@ void rope_in_place_cpu(Rows<T> x, const std::int32_t* positions, Rows<const floa
   const float direction = inverse ? -1.0F : 1.0F;
   parallel_ranges(num_tokens, row_grain(H * E), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
-      clone_rotate(x[n], cos[positions[n]], sin[positions[n]], direction, H, E);
+      rotate_token(x[n], cos[positions[n]], sin[positions[n]], direction, H, E);
     }
   });
 }
 
-template void rope_in_place_cpu(Rows<float>, const std::int32_t*, Rows<const float>, Rows<const float>, bool,
-                                std::int64_t, std::int64_t, std::int64_t);
-template void rope_in_place_cpu(Rows<Bf16>, const std::int32_t*, Rows<const float>, Rows<const float>, bool,
-                                std::int64_t, std::int64_t, std::int64_t);
+LORA_TRAIN_INSTANTIATE(rope_in_place_cpu);
 
 }  // namespace lora_train::kernels

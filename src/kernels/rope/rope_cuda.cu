@@ -287,10 +287,13 @@ unsigned lanes_for(std::int64_t packs) {
   return lanes;
 }
 
-template <class Kernel, class... Arguments>
-void launch_tokens(const char* name, Kernel kernel, std::int64_t num_tokens, std::int64_t num_heads, unsigned lanes,
-                   Stream stream, Arguments... arguments) {
-  launch(name, kernel, {num_tokens}, threads_for(num_heads * lanes, kThreads), stream, arguments..., lanes);
+/// A block per token: packed_kernel where every row allows packs, else the one for elements.
+template <class T, class Kernel, class... Arguments>
+void launch_tokens(const char* name, bool is_packed, Kernel packed_kernel, Kernel kernel, std::int64_t num_tokens,
+                   const HeadCounts& heads, Stream stream, Arguments... arguments) {
+  const unsigned lanes = lanes_for(heads.head_size / 2 / (is_packed ? kFullPack<T> : 1));
+  launch(name, is_packed ? packed_kernel : kernel, {num_tokens},
+         threads_for(heads.total() * std::int64_t{lanes}, kThreads), stream, arguments..., lanes);
 }
 
 bool fits_packs_of(const RotationTable& table, std::int64_t half) {
@@ -311,55 +314,42 @@ bool fits_packs_of(QkNormWeights<T> weights, std::int64_t half) {
 
 template <class T>
 void rope_cuda(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads, Stream stream) {
-  constexpr int kPack = kFullPack<T>;
   const std::int64_t half = heads.head_size / 2;
-  const auto run = [&](auto kernel, std::int64_t packs) {
-    launch_tokens("rope", kernel, num_tokens, heads.total(), lanes_for(packs), stream, x, table, inverse ? -1.0F : 1.0F,
-                  heads.total(), static_cast<int>(half));
-  };
-  const bool is_packed = fits_packs(x, half) && fits_packs_of(table, half);
-  is_packed ? run(rope_kernel<T, kPack>, half / kPack) : run(rope_kernel<T, 1>, half);
+  launch_tokens<T>("rope", fits_packs(x, half) && fits_packs_of(table, half), rope_kernel<T, kFullPack<T>>,
+                   rope_kernel<T, 1>, num_tokens, heads, stream, x, table, inverse ? -1.0F : 1.0F, heads.total(),
+                   static_cast<int>(half));
 }
 
 template <class T>
 void qk_norm_rope_forward_cuda(Rows<T> x, RotationTable table, QkNormWeights<T> weights, float eps, Rows<T> raw,
                                Rows<float> rstd, std::int64_t num_tokens, HeadCounts heads, Stream stream) {
-  constexpr int kPack = kFullPack<T>;
   const std::int64_t half = heads.head_size / 2;
-  const auto run = [&](auto kernel, std::int64_t packs) {
-    launch_tokens("qk_norm_rope_forward", kernel, num_tokens, heads.total(), lanes_for(packs), stream, x, table,
-                  weights, eps, raw, rstd, heads);
-  };
   const bool is_packed =
       fits_packs(x, half) && fits_packs(raw, half) && fits_packs_of(table, half) && fits_packs_of(weights, half);
-  is_packed ? run(qk_norm_rope_forward_kernel<T, kPack>, half / kPack) : run(qk_norm_rope_forward_kernel<T, 1>, half);
+  launch_tokens<T>("qk_norm_rope_forward", is_packed, qk_norm_rope_forward_kernel<T, kFullPack<T>>,
+                   qk_norm_rope_forward_kernel<T, 1>, num_tokens, heads, stream, x, table, weights, eps, raw, rstd,
+                   heads);
 }
 
 template <class T>
 void rope_backward_cuda(QkvGradients<T> d, RotationTable table, Rows<T> dx, std::int64_t num_tokens, HeadCounts heads,
                         Stream stream) {
-  constexpr int kPack = kFullPack<T>;
   const std::int64_t half = heads.head_size / 2;
-  const auto run = [&](auto kernel, std::int64_t packs) {
-    launch_tokens("rope_backward", kernel, num_tokens, heads.total(), lanes_for(packs), stream, d, table, dx, heads);
-  };
   const bool is_packed = fits_packs_of(d, half) && fits_packs(dx, half) && fits_packs_of(table, half);
-  is_packed ? run(rope_backward_kernel<T, kPack>, half / kPack) : run(rope_backward_kernel<T, 1>, half);
+  launch_tokens<T>("rope_backward", is_packed, rope_backward_kernel<T, kFullPack<T>>, rope_backward_kernel<T, 1>,
+                   num_tokens, heads, stream, d, table, dx, heads);
 }
 
 template <class T>
 void qk_norm_rope_backward_cuda(QkvGradients<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
                                 QkNormWeights<T> weights, Rows<T> dx, std::int64_t num_tokens, HeadCounts heads,
                                 Stream stream) {
-  constexpr int kPack = kFullPack<T>;
   const std::int64_t half = heads.head_size / 2;
-  const auto run = [&](auto kernel, std::int64_t packs) {
-    launch_tokens("qk_norm_rope_backward", kernel, num_tokens, heads.total(), lanes_for(packs), stream, d, raw, rstd,
-                  table, weights, dx, heads);
-  };
   const bool is_packed = fits_packs_of(d, half) && fits_packs(raw, half) && fits_packs(dx, half) &&
                          fits_packs_of(table, half) && fits_packs_of(weights, half);
-  is_packed ? run(qk_norm_rope_backward_kernel<T, kPack>, half / kPack) : run(qk_norm_rope_backward_kernel<T, 1>, half);
+  launch_tokens<T>("qk_norm_rope_backward", is_packed, qk_norm_rope_backward_kernel<T, kFullPack<T>>,
+                   qk_norm_rope_backward_kernel<T, 1>, num_tokens, heads, stream, d, raw, rstd, table, weights, dx,
+                   heads);
 }
 
 template <class T>
@@ -375,16 +365,10 @@ void qk_norm_weight_gradient_cuda(QkvGradients<T> d, Rows<const T> raw, Rows<con
          E, dq, dk);
 }
 
-#define LORA_TRAIN_INSTANTIATE(T)                                                                                      \
-  template void rope_cuda(Rows<T>, RotationTable, bool, std::int64_t, HeadCounts, Stream);                             \
-  template void qk_norm_rope_forward_cuda(Rows<T>, RotationTable, QkNormWeights<T>, float, Rows<T>, Rows<float>,       \
-                                          std::int64_t, HeadCounts, Stream);                                           \
-  template void rope_backward_cuda(QkvGradients<T>, RotationTable, Rows<T>, std::int64_t, HeadCounts, Stream);         \
-  template void qk_norm_rope_backward_cuda(QkvGradients<T>, Rows<const T>, Rows<const float>, RotationTable,           \
-                                           QkNormWeights<T>, Rows<T>, std::int64_t, HeadCounts, Stream);               \
-  template void qk_norm_weight_gradient_cuda(QkvGradients<T>, Rows<const T>, Rows<const float>, RotationTable, float*, \
-                                             float*, float*, HeadCounts, Stream)
-LORA_TRAIN_INSTANTIATE(float);
-LORA_TRAIN_INSTANTIATE(Bf16);
+LORA_TRAIN_INSTANTIATE(rope_cuda);
+LORA_TRAIN_INSTANTIATE(qk_norm_rope_forward_cuda);
+LORA_TRAIN_INSTANTIATE(rope_backward_cuda);
+LORA_TRAIN_INSTANTIATE(qk_norm_rope_backward_cuda);
+LORA_TRAIN_INSTANTIATE(qk_norm_weight_gradient_cuda);
 
 }  // namespace lora_train::kernels

@@ -83,7 +83,6 @@ TEST_F(FindGpus, WithoutTheManagementLibraryMemoryIsUnknownAndTheVersionIsTheKer
   ASSERT_EQ(system.gpus.size(), 1u);
   EXPECT_EQ(system.gpus[0].free_bytes, std::nullopt);
   EXPECT_EQ(refusal(), "");
-  EXPECT_NO_THROW(check_free_memory(system.gpus[0], ~0ull, "this run"));
 }
 
 TEST_F(FindGpus, AManagementLibraryThatDoesNotStartIsNoted) {

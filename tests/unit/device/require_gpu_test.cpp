@@ -159,31 +159,6 @@ TEST_F(RequireGpu, ProhibitedModeIsRefused) {
               "0000:3b:00.0 -c DEFAULT");
 }
 
-std::string memory_refusal(const Gpu& gpu, std::uint64_t needed_bytes) {
-  try {
-    check_free_memory(gpu, needed_bytes, "this run");
-  } catch (const DeviceError& error) {
-    return error.what();
-  }
-  return {};
-}
-
-TEST_F(RequireGpu, LessFreeMemoryThanNeededSaysWhoHoldsTheRest) {
-  set("FAKE_GPUS", "NVIDIA A10G|8.6|23028|3000|0|4711:19456");
-  const GpuSystem system = find();
-  const Gpu& gpu = system.gpus.at(0);
-  EXPECT_EQ(memory_refusal(gpu, 3000ull << 20), "");
-  EXPECT_EQ(memory_refusal(gpu, (3000ull << 20) + 1).substr(0, 30), "cuda:0 (NVIDIA A10G): this run");
-  EXPECT_EQ(memory_refusal(gpu, 20ull << 30),
-            "cuda:0 (NVIDIA A10G): this run needs 20.0 GiB of GPU memory and 2.9 GiB of 22.5 GiB are free. 19.6 GiB "
-            "are held by "
-            "pid 4711 (19.0 GiB). End them, choose another GPU with CUDA_VISIBLE_DEVICES, or lower micro_batch_size or "
-            "max_seq_len.");
-  EXPECT_SAYS(memory_refusal(gpu, 40ull << 30),
-              "It does not fit on this GPU at all: lower micro_batch_size or max_seq_len, set "
-              "gradient_checkpointing: full, or take a GPU with more memory.");
-}
-
 TEST_F(RequireGpu, MemoryHeldByProcessesThatAreNotListed) {
   set("FAKE_GPUS", "NVIDIA A10G|8.6|23028|3000|0|");
   const GpuSystem system = find();

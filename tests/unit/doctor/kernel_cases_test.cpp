@@ -1,6 +1,7 @@
+#include "doctor/kernel_cases.h"
+
 #include <gtest/gtest.h>
 
-#include "doctor/kernel_cases_step.h"
 #include "kernels/dispatch/native_kernels.h"
 #include "lora_train/kernels/implementation.h"
 #include "support/tolerance.h"
