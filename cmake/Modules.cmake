@@ -33,15 +33,50 @@ function(lt_use_unity target)
   endif()
 endfunction()
 
-# lt_add_module(NAME SOURCES a.cpp ... [LIBRARIES lib ...])
+# What the sources without torch include most, compiled once for modules and tests. -fPIC as libraries have it; CMake would
+# give a program -fPIE, and g++ refuses the header.
+if(LORA_TRAIN_PCH)
+  add_library(lt_core_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/pch.cpp)
+  target_link_libraries(lt_core_pch PRIVATE lt_flags nlohmann_json::nlohmann_json)
+  target_precompile_headers(lt_core_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/core_pch.h ${LT_TEST_HEADERS})
+  if(NOT LORA_TRAIN_CORE_ONLY)
+    add_library(lt_torch_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/pch.cpp)
+    target_link_libraries(lt_torch_pch PRIVATE lt_flags lt_torch nlohmann_json::nlohmann_json)
+    target_precompile_headers(lt_torch_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/torch_pch.h ${LT_TEST_HEADERS})
+  endif()
+endif()
+
+# lt_use_pch(TARGET core|torch)
+function(lt_use_pch target kind)
+  if(LORA_TRAIN_PCH)
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+    target_precompile_headers(${target} REUSE_FROM lt_${kind}_pch)
+  endif()
+endfunction()
+
+# lt_compile_together(TARGET core|torch): a module in batches. Where each source without torch is compiled alone (preset dev), it
+# has to include what it uses, so that no header stands before it.
+function(lt_compile_together target kind)
+  lt_use_unity(${target})
+  if(LORA_TRAIN_UNITY OR kind STREQUAL "torch")
+    lt_use_pch(${target} ${kind})
+  endif()
+endfunction()
+
+# What runs for milliseconds takes longer to compile than it can win: tests, and modules (COLD) that read, check and write
+# small files and print. No COLD module touches a tensor, a row of data or a token in a loop.
+set(LT_COLD_OPTIONS $<$<CONFIG:Release>:-O1>)
+
+# lt_add_module(NAME SOURCES a.cpp ... [LIBRARIES lib ...] [COLD])
 function(lt_add_module name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "SOURCES;LIBRARIES" ${ARGN})
   add_library(lt_${name} OBJECT ${ARG_SOURCES})
-  lt_use_unity(lt_${name})
+  lt_compile_together(lt_${name} ${LT_KIND_${name}})
   target_include_directories(lt_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
   target_link_libraries(lt_${name} PRIVATE lt_flags PUBLIC ${ARG_LIBRARIES})
-  if(LORA_TRAIN_FUZZ)  # counts what an input reaches; a program without libFuzzer ignores it
-    target_compile_options(lt_${name} PRIVATE -fsanitize=fuzzer-no-link)
+  if(ARG_COLD)
+    target_compile_options(lt_${name} PRIVATE ${LT_COLD_OPTIONS})
   endif()
   foreach(_depend IN LISTS LT_DEPENDS_${name})
     if(LT_KIND_${name} STREQUAL "torch" OR LT_KIND_${_depend} STREQUAL "core")
@@ -50,34 +85,7 @@ function(lt_add_module name)
   endforeach()
   if(LT_KIND_${name} STREQUAL "torch")
     target_link_libraries(lt_${name} PUBLIC lt_torch)
-    if(LORA_TRAIN_PCH AND TARGET lt_torch_pch)
-      target_precompile_headers(lt_${name} REUSE_FROM lt_torch_pch)
-    endif()
   endif()
-endfunction()
-
-# What tests are compiled with: they run for milliseconds and are compiled often.
-set(LT_TEST_OPTIONS -O1)
-
-# GoogleTest, JSON and the standard library, compiled once for all tests that see no torch.
-function(lt_use_test_pch target)
-  if(NOT LORA_TRAIN_PCH OR LORA_TRAIN_FUZZ)
-    return()
-  endif()
-  if(NOT TARGET lt_test_pch)
-    add_library(lt_test_pch OBJECT ${PROJECT_SOURCE_DIR}/cmake/test_pch.cpp)
-    target_compile_options(lt_test_pch PRIVATE ${LT_TEST_OPTIONS} -fPIC)
-    target_link_libraries(lt_test_pch PRIVATE lt_flags GTest::gtest nlohmann_json::nlohmann_json)
-    target_precompile_headers(lt_test_pch PRIVATE ${PROJECT_SOURCE_DIR}/cmake/test_pch.h)
-  endif()
-  lt_reuse_pch(${target} lt_test_pch)
-endfunction()
-
-# -fPIC as libraries have it; CMake would give a program -fPIE, and g++ refuses the header.
-function(lt_reuse_pch target pch)
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-  target_compile_options(${target} PRIVATE -fPIC)
-  target_precompile_headers(${target} REUSE_FROM ${pch})
 endfunction()
 
 # lt_add_test_sources(MODULE a_test.cpp ...): tests of a small module, in the binary of another one, before or after its
@@ -117,12 +125,8 @@ function(lt_add_test module)
       target_link_libraries(${module}_test PRIVATE lt_${_module})
     endif()
   endforeach()
-  target_compile_options(${module}_test PRIVATE ${LT_TEST_OPTIONS})
-  if(NOT LT_KIND_${module} STREQUAL "torch")
-    lt_use_test_pch(${module}_test)
-  elseif(LORA_TRAIN_PCH)
-    lt_reuse_pch(${module}_test lt_torch_pch)
-  endif()
+  target_compile_options(${module}_test PRIVATE ${LT_COLD_OPTIONS})
+  lt_use_pch(${module}_test ${LT_KIND_${module}})
   gtest_discover_tests(${module}_test DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
                        PROPERTIES LABELS unit)
 endfunction()

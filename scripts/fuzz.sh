@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the libFuzzer targets (preset fuzz) and runs each over its kept corpus and then for some seconds, as many at a
+# Builds the libFuzzer targets (preset asan) and runs each over its kept corpus and then for some seconds, as many at a
 # time as there are cores.
 #   scripts/fuzz.sh [--seconds N] [--seed N] [--results FILE] [TARGET...]
 # 60 seconds; 0 runs the corpus alone. Seed 0 is another one each time. No TARGET means all.
@@ -34,17 +34,17 @@ for target in "${targets[@]}"; do
   [ -f "tests/fuzz/$target.cpp" ] || die "no target \"$target\"; there are: ${all[*]}"
 done
 
-cmake --preset fuzz >/dev/null
-cmake --build --preset fuzz --target "${targets[@]/#/fuzz_}" >/dev/null
+cmake --preset asan >/dev/null
+cmake --build --preset asan --target "${targets[@]/#/fuzz_}" >/dev/null
 
 run_target() { # name; output goes to its log
   local name="$1" work="build/fuzz/work/$1" findings="build/fuzz/findings/$1"
   local options=("-seed=$seed" -rss_limit_mb=2048 -timeout=5 -verbosity=1 -print_final_stats=1 "-artifact_prefix=$findings/")
   rm -rf "$work" && mkdir -p "$work" "$findings"
   # First the kept inputs one by one, so that a bad one is named; then they are the seeds.
-  "build/fuzz/bin/fuzz_$name" "${options[@]}" -runs=0 "tests/fuzz/corpus/$name" || return 1
+  "build/asan/bin/fuzz_$name" "${options[@]}" -runs=0 "tests/fuzz/corpus/$name" || return 1
   [ "$seconds" -eq 0 ] ||
-    "build/fuzz/bin/fuzz_$name" "${options[@]}" "-max_total_time=$seconds" -max_len=16384 "$work" "tests/fuzz/corpus/$name"
+    "build/asan/bin/fuzz_$name" "${options[@]}" "-max_total_time=$seconds" -max_len=16384 "$work" "tests/fuzz/corpus/$name"
 }
 
 stat_of() { sed -n "s/^stat::$2: *//p" "$1" | tail -1; }

@@ -5,6 +5,7 @@
 #
 #   scripts/install_deps.sh             everything
 #   scripts/install_deps.sh --no-test   only what building and running need
+#   scripts/install_deps.sh --packages  Debian packages alone: enough for the modules that see no torch
 #   scripts/install_deps.sh --dev       what the pre-commit hooks need, too
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -125,18 +126,20 @@ install_cudnn_frontend() {
 }
 
 main() {
-  local started=$SECONDS packages=("${DEBIAN_BUILD[@]}")
+  local started=$SECONDS packages=("${DEBIAN_BUILD[@]}") only_packages=0
   while [ $# -gt 0 ]; do
     case "$1" in
       --no-test) with_test=0 ;;
+      --packages) only_packages=1 ;;
       --dev) packages+=("${DEBIAN_DEV[@]}") ;;
-      -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-      *) die "unknown argument \"$1\". There are --no-test and --dev" ;;
+      -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      *) die "unknown argument \"$1\". There are --no-test, --packages and --dev" ;;
     esac
     shift
   done
   [ "$with_test" = 0 ] || packages+=("${DEBIAN_TEST[@]}")
   install_debian "${packages[@]}"
+  [ "$only_packages" = 0 ] || return 0
   install_wheels
   install_nvcc
   install_cudnn_frontend

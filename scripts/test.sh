@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs, builds and runs every test that needs no GPU, on a machine with nothing but Debian 12 and Python 3.
-# Stages: install, build, unit, parity, integration, faults, relocation, sanitizers, fuzz, checks. After the build, two lanes run
-# side by side: the one drives the program, the other waits for disks and compiles with sanitizers. A stage prints its log
-# (build/test-results/STAGE.log) when it ends. A failed test does not keep later stages from running. The last line is
-# `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
+# Stages: packages, install, build, unit, parity, integration, faults, relocation, sanitizers, fuzz, checks. Two run at a time,
+# each as soon as what it needs is there: the sanitizer build needs no LibTorch, so it starts while that is downloaded. A stage
+# prints its log (build/test-results/STAGE.log) when it ends. A failed test does not keep other stages from running. The last
+# line is `N passed, N failed, N skipped`; the exit status is 1 when anything failed.
 #
 #   scripts/test.sh                       everything
 #   scripts/test.sh --quick               build, unit and checks alone
@@ -11,19 +11,25 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-stages=install,build,unit,parity,integration,faults,relocation,sanitizers,fuzz,checks
+# In the order in which they start. The last two keep every core busy to the end; those before wait for disks in part.
+stages=packages,install,sanitizers,build,fuzz,checks,unit,faults,relocation,parity,integration
+# What has to have ended before a stage starts; of a stage that is not run, an earlier result is used.
+declare -A needs=([install]=packages [sanitizers]=packages [build]="packages install" [fuzz]="packages sanitizers"
+  [checks]="packages install")
+for name in unit faults relocation parity integration; do needs[$name]="packages install build"; done
 results="$PWD/build/test-results"
 python="$PWD/.deps/venv/bin/python"
-# Stages of the second lane, which leave a core idle or need no program; all others are of the first.
-second_lane=" faults relocation checks sanitizers fuzz "
 
 # lora-train limits the spinning of its threads itself; unit tests, probes and pytest with torch do not, and two of them on two
 # cores would spend their time spinning.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
+export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"  # two builds at a time
 # What the Python tests drive, and no network in any test.
 export LORA_TRAIN_BIN="$PWD/build/ci/bin" HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 die() { printf 'test.sh: %s\n' "$*" >&2; exit 2; }
+
+stage_packages() { scripts/install_deps.sh --packages; }
 
 stage_install() { scripts/install_deps.sh; }
 
@@ -51,8 +57,8 @@ run_unit_tests() { # folder of the build, name of the result files
 
 stage_unit() { run_unit_tests build/ci unit; }
 
-# A file of tests is one process; there are as many as cores.
-parallel=(-n "$(nproc)" --dist loadfile)
+# A file of tests is one process; there are as many as cores. Each takes the next file in the order of conftest.py.
+parallel=(-n "$(nproc)" --dist loadfile --no-loadscope-reorder)
 
 stage_parity() { "$python" -m pytest -q "${parallel[@]}" tests/parity --junitxml="$results/parity.xml"; }
 
@@ -117,7 +123,7 @@ tiny_math_is_reproducible() {
   done
 }
 
-# Runs one stage; its seconds and status go to a file. Never call it in a condition: bash would switch off `set -e` inside.
+# Runs one stage in a process of its own; its seconds and status, and its CPU time, go to files. Never call it in a condition: bash would switch off `set -e` inside.
 run_stage() { # name
   local name="$1" started=$SECONDS status
   printf '\n== %s\n' "$name"
@@ -125,33 +131,59 @@ run_stage() { # name
   (set -e; "stage_$name") </dev/null
   status=$?
   set -e
+  times >"$results/$name.cpu"
   printf '%s %s\n' $((SECONDS - started)) "$status" >"$results/$name.time"
 }
 
-run_lane() { # names; each log is printed when its stage has ended, whole
-  local name
-  for name in "$@"; do
-    run_stage "$name" >"$results/$name.log" 2>&1
-    flock "$results/print.lock" cat "$results/$name.log"
+# Of `times` in run_stage, the second line: user and system time of what it has started, as 1m2.345s.
+cpu_seconds() { awk -F '[ms ]+' 'NR == 2 { printf "%.0f", 60 * ($1 + $3) + $2 + $4 }' "$results/$1.cpu"; }
+
+is_ready() { # name
+  local needed
+  for needed in ${needs[$1]:-}; do
+    case " ${waiting[*]} ${running[*]} " in *" $needed "*) return 1 ;; esac
   done
 }
 
-run_side_by_side() { # names
-  local name first=() second=()
-  lanes=()
-  for name in "$@"; do
-    case "$second_lane" in *" $name "*) second+=("$name") ;; *) first+=("$name") ;; esac
+start_ready_stages() {
+  local name left=()
+  for name in "${waiting[@]}"; do
+    if [ ${#running[@]} -lt 2 ] && is_ready "$name"; then
+      run_stage "$name" >"$results/$name.log" 2>&1 &
+      running[$!]="$name"
+    else
+      left+=("$name")
+    fi
   done
-  set -m  # a group of processes per lane, so that all of it goes when this script is stopped
-  trap 'for group in "${lanes[@]}"; do kill -- "-$group" 2>/dev/null || true; done' EXIT
-  if [ ${#first[@]} -gt 0 ]; then run_lane "${first[@]}" & lanes+=($!); fi
-  if [ ${#second[@]} -gt 0 ]; then run_lane "${second[@]}" & lanes+=($!); fi
-  wait "${lanes[@]}" || true
+  waiting=("${left[@]}")
+}
+
+end_stage() { # process, name
+  local status
+  unset "running[$1]"
+  [ -e "$results/$2.time" ] || { echo "0 1" >"$results/$2.time"; : >"$results/$2.cpu"; }  # it was killed
+  cat "$results/$2.log"
+  read -r _ status <"$results/$2.time"
+  # Without an installation or a build the rest could only fail for that reason.
+  case "$2" in packages | install | build) [ "$status" -eq 0 ] || waiting=() ;; esac
+}
+
+run_stages() { # names
+  local process
+  declare -gA running=()
+  waiting=("$@")
+  set -m  # a group of processes per stage, so that all of it goes when this script is stopped
+  trap 'for process in "${!running[@]}"; do kill -- "-$process" 2>/dev/null || true; done' EXIT
+  start_ready_stages
+  while [ ${#running[@]} -gt 0 ]; do
+    sleep 0.2
+    for process in "${!running[@]}"; do
+      kill -0 "$process" 2>/dev/null || end_stage "$process" "${running[$process]}"
+    done
+    start_ready_stages
+  done
   trap - EXIT
   set +m
-  for name in "$@"; do  # a lane that was killed
-    [ -e "$results/$name.time" ] || echo "0 1" >"$results/$name.time"
-  done
 }
 
 main() {
@@ -160,7 +192,7 @@ main() {
     case "$1" in
       --quick) stages=build,unit,checks ;;
       --only) [ $# -ge 2 ] || die "--only needs stages"; stages="$2"; shift ;;
-      -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+      -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
       *) die "unknown argument \"$1\". There are --quick and --only STAGE,STAGE" ;;
     esac
     shift
@@ -169,23 +201,14 @@ main() {
     declare -F "stage_$name" >/dev/null || die "no stage \"$name\""
   done
   rm -rf "$results" && mkdir -p "$results"
-  local independent=() seconds status failed=()
-  for name in ${stages//,/ }; do
-    # Without an installation or a build the rest could only fail for that reason.
-    case "$name" in
-      install | build)
-        run_stage "$name"
-        read -r _ status <"$results/$name.time"
-        [ "$status" -eq 0 ] || { independent=(); break; } ;;
-      *) independent+=("$name") ;;
-    esac
-  done
-  [ ${#independent[@]} -eq 0 ] || run_side_by_side "${independent[@]}"
-  printf '\n== times (lanes run side by side)\n'
+  local seconds status failed=()
+  # shellcheck disable=SC2086
+  run_stages ${stages//,/ }
+  printf '\n== times (two stages at a time)\n'
   for name in ${stages//,/ }; do
     [ -e "$results/$name.time" ] || continue
     read -r seconds status <"$results/$name.time"
-    printf '%-12s %5d s\n' "$name" "$seconds"
+    printf '%-12s %5d s, %5s s of CPU\n' "$name" "$seconds" "$(cpu_seconds "$name")"
     [ "$status" -eq 0 ] || failed+=("$name")
   done
   printf '%-12s %5d s\n' all $((SECONDS - started))

@@ -5,7 +5,7 @@ set(LT_LORA_CONFIG_SOURCES
 list(TRANSFORM LT_LORA_CONFIG_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 if(NOT TARGET lt_lora_config)
   add_library(lt_lora_config OBJECT ${LT_LORA_CONFIG_SOURCES})
-  lt_use_unity(lt_lora_config)
+  lt_compile_together(lt_lora_config core)
   target_include_directories(lt_lora_config PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${CMAKE_CURRENT_LIST_DIR})
   target_link_libraries(lt_lora_config PRIVATE lt_flags lt_pcre2 nlohmann_json::nlohmann_json
                         PUBLIC lt_base lt_config lt_storage lt_model_config)

@@ -10,7 +10,7 @@ set(LT_MODEL_CONFIG_SOURCES
 list(TRANSFORM LT_MODEL_CONFIG_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 if(NOT TARGET lt_model_config)
   add_library(lt_model_config OBJECT ${LT_MODEL_CONFIG_SOURCES})
-  lt_use_unity(lt_model_config)
+  lt_compile_together(lt_model_config core)
   target_include_directories(lt_model_config PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${CMAKE_CURRENT_LIST_DIR})
   target_link_libraries(lt_model_config PRIVATE lt_flags nlohmann_json::nlohmann_json PUBLIC lt_base lt_storage)
 endif()

@@ -26,8 +26,15 @@ CONFIG = {
     "tie_word_embeddings": True, "torch_dtype": "float32", "use_sliding_window": False, "bos_token_id": 0,
     "eos_token_id": 1}
 
+# Files that take longest, for the shortest wait at the end.
+LONGEST_FIRST = ["test_bundle", "test_tokenizer_battery", "test_cuda_host", "test_run", "test_bad_input", "test_output_folder",
+                 "test_generate", "test_malformed_adapter", "test_sweep", "test_doctor", "test_init_adapter", "test_eval_tasks",
+                 "test_malformed_checkpoint", "test_packing", "test_merge", "test_tiny_math", "test_malformed_rows"]
+
 
 def pytest_collection_modifyitems(items):
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
     if items and not BINARY.exists():
         raise pytest.UsageError(f"{BINARY} is not there: build first, or set LORA_TRAIN_BIN")
 

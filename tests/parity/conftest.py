@@ -18,8 +18,15 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 def num_cases(default):
     return int(os.environ.get("LORA_TRAIN_PARITY_CASES", default))
 
+# Files that take longest, for the shortest wait at the end. The golden battery takes all cores by itself.
+LONGEST_FIRST = ["test_goldens", "test_step_graphs", "test_cuda_kernels", "test_generate", "test_tokenizer_pipelines",
+                 "test_token_weights", "test_lora_gradients", "test_full_finetuning", "test_bf16", "test_lora_curves", "test_merge",
+                 "test_dropout", "test_determinism"]
+
 
 def pytest_collection_modifyitems(items):
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
     needs_engine = [item for item in items if "test_reference" not in item.nodeid]
     for program in ("lora-train", "lora-train-probe"):
         if needs_engine and not (engine.BIN / program).exists():

@@ -1,10 +1,8 @@
 """Generated ids, logits, draws and scores against transformers' generate, its logits processors and PEFT."""
 
 import json
-import os
 import random
 import shutil
-import subprocess
 
 import pytest
 import torch
@@ -25,9 +23,7 @@ LOGITS_TOLERANCE = 2e-5
 def start(request, folder, threads=1):
     path = folder / f"request-{len(list(folder.glob('request-*.json')))}.json"
     path.write_text(json.dumps(request))
-    environment = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
-    return subprocess.run([str(engine.BIN / PROGRAM), str(path)], capture_output=True, text=True, timeout=engine.TIMEOUT_S,
-                          env=environment)
+    return engine.start(PROGRAM, path, threads=threads)
 
 
 def probe(request, folder, threads=1):

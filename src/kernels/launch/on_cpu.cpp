@@ -12,10 +12,10 @@
 #include "lora_train/base/error.h"
 
 #ifdef __SANITIZE_ADDRESS__
-#include <pthread.h>
 #include <sanitizer/common_interface_defs.h>
+#define LORA_TRAIN_ANNOUNCE(call) call
 #else
-#include <csetjmp>
+#define LORA_TRAIN_ANNOUNCE(call)
 #endif
 
 namespace lora_train::kernels::on_cpu {
@@ -27,8 +27,9 @@ constexpr unsigned char kPoison = 0xFF;
 
 enum class State { kReady, kAtBlockBarrier, kAtWarpBarrier, kDone };
 
-/// A switch to another stack and back. ucontext enters a stack; afterwards setjmp switches, which asks the system
-/// nothing. With address sanitizer ucontext switches always, and the stacks are announced.
+/// A switch to another stack and back. ucontext enters a stack; afterwards the compiler's own setjmp switches, which calls
+/// neither the system nor a library. noipa: the compiler must not think that it knows which registers a switch leaves alone.
+/// Address sanitizer is told of every switch.
 class Fibre {
  public:
   Fibre() {
@@ -41,61 +42,45 @@ class Fibre {
   Fibre& operator=(const Fibre&) = delete;
 
   /// Runs until the fibre calls back(). It begins in entry(argument), which never returns.
-  void resume(void (*entry)(), Fibre** current) {
+  [[gnu::noipa]] void resume(void (*entry)(), Fibre** current) {
     *current = this;
-#ifdef __SANITIZE_ADDRESS__
-    void* fake_stack = nullptr;
-    __sanitizer_start_switch_fiber(&fake_stack, stack_, kStackBytes);
-    begin(entry);
-    ::swapcontext(&caller_, &own_);
-    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#else
-    if (_setjmp(caller_jump_) == 0) {
-      if (has_begun_) _longjmp(own_jump_, 1);
-      begin(entry);
-      ::setcontext(&own_);
-    }
-#endif
+    LORA_TRAIN_ANNOUNCE(void* fake_stack = nullptr);
+    LORA_TRAIN_ANNOUNCE(__sanitizer_start_switch_fiber(&fake_stack, stack_, kStackBytes));
+    if (__builtin_setjmp(caller_) == 0) enter(entry);
+    LORA_TRAIN_ANNOUNCE(__sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr));
   }
 
-  void back() {
-#ifdef __SANITIZE_ADDRESS__
-    __sanitizer_start_switch_fiber(&fake_stack_, caller_stack_, caller_bytes_);
-    ::swapcontext(&own_, &caller_);
+  [[gnu::noipa]] void back() {
+    LORA_TRAIN_ANNOUNCE(__sanitizer_start_switch_fiber(&fake_stack_, caller_stack_, caller_bytes_));
+    if (__builtin_setjmp(own_) == 0) leave();
     arrived();
-#else
-    if (_setjmp(own_jump_) == 0) _longjmp(caller_jump_, 1);
-#endif
   }
 
   /// First thing in entry().
-  void arrived() {
-#ifdef __SANITIZE_ADDRESS__
-    __sanitizer_finish_switch_fiber(fake_stack_, &caller_stack_, &caller_bytes_);
-#endif
-  }
+  void arrived() { LORA_TRAIN_ANNOUNCE(__sanitizer_finish_switch_fiber(fake_stack_, &caller_stack_, &caller_bytes_)); }
 
  private:
-  void begin(void (*entry)()) {
-    if (has_begun_) return;
+  // A jump may not stand in the function of its setjmp. The sanitizer would clear the stack that is left for good, as it thinks.
+  [[gnu::noinline, gnu::no_sanitize_address]] void enter(void (*entry)()) {
+    if (has_begun_) __builtin_longjmp(own_, 1);
     has_begun_ = true;
-    ::getcontext(&own_);
-    own_.uc_stack.ss_sp = stack_;
-    own_.uc_stack.ss_size = kStackBytes;
-    own_.uc_link = nullptr;
-    ::makecontext(&own_, entry, 0);
+    ucontext_t context;
+    ::getcontext(&context);
+    context.uc_stack.ss_sp = stack_;
+    context.uc_stack.ss_size = kStackBytes;
+    context.uc_link = nullptr;
+    ::makecontext(&context, entry, 0);
+    ::setcontext(&context);
   }
+  [[gnu::noinline, gnu::no_sanitize_address]] void leave() { __builtin_longjmp(caller_, 1); }
 
   void* stack_;
   bool has_begun_ = false;
-  ucontext_t own_{};
+  void *own_[5], *caller_[5];
 #ifdef __SANITIZE_ADDRESS__
-  ucontext_t caller_{};
   void* fake_stack_ = nullptr;
   const void* caller_stack_ = nullptr;
   std::size_t caller_bytes_ = 0;
-#else
-  jmp_buf own_jump_, caller_jump_;
 #endif
 };
 
@@ -117,37 +102,43 @@ struct Block {
   std::int64_t num_launches = 0;
 };
 
-thread_local Block the_block;
+Block& block_of_this_thread() {
+  thread_local Block block;
+  return block;
+}
+
+/// Of the grid that runs. A pointer, since a thread_local object with a constructor is looked for anew at each use.
+constinit thread_local Block* the_block = nullptr;
 
 /// What a fibre does: one kernel thread after the other.
 void thread_main() {
-  the_block.fibre->arrived();
+  the_block->fibre->arrived();
   for (;;) {
-    Thread& self = the_block.threads[the_block.current];
-    (*the_block.body)();
+    Thread& self = the_block->threads[the_block->current];
+    (*the_block->body)();
     self.state = State::kDone;
     self.fibre->back();
   }
 }
 
 void wait(State state, int line) {
-  Thread& self = the_block.threads[the_block.current];
+  Thread& self = the_block->threads[the_block->current];
   self.state = state;
   self.line = line;
   self.fibre->back();
 }
 
 void run_thread(unsigned t) {
-  Thread& thread = the_block.threads[t];
+  Thread& thread = the_block->threads[t];
   if (!thread.fibre) thread.fibre = std::make_unique<Fibre>();
-  the_block.current = t;
+  the_block->current = t;
   threadIdx = {t, 0, 0};
-  thread.fibre->resume(thread_main, &the_block.fibre);
+  thread.fibre->resume(thread_main, &the_block->fibre);
 }
 
 /// Frees threads [begin, end) when all of them wait in `state` at one line. False when they do not.
 bool release(State state, unsigned begin, unsigned end) {
-  auto& threads = the_block.threads;
+  auto& threads = the_block->threads;
   for (unsigned t = begin; t < end; ++t) {
     if (threads[t].state != state || threads[t].line != threads[begin].line) return false;
   }
@@ -160,15 +151,15 @@ bool release(State state, unsigned begin, unsigned end) {
                      ") wait for each other in vain:";
   State last = State::kReady;
   int last_line = -1;
-  for (unsigned t = 0; t < the_block.num_threads; ++t) {
-    const Thread& thread = the_block.threads[t];
+  for (unsigned t = 0; t < the_block->num_threads; ++t) {
+    const Thread& thread = the_block->threads[t];
     if (thread.state == last && thread.line == last_line) continue;
     last = thread.state;
     last_line = thread.line;
     what += " from thread " + std::to_string(t) +
             (thread.state == State::kDone ? " on: at the end;" : " on: at line " + std::to_string(thread.line) + ";");
   }
-  for (auto& thread : the_block.threads) thread = {};  // their stacks are in the middle of a kernel
+  for (auto& thread : the_block->threads) thread = {};  // their stacks are in the middle of a kernel
   throw ShapeError(name, what);
 }
 
@@ -176,23 +167,23 @@ bool release(State state, unsigned begin, unsigned end) {
 void run_warp(unsigned first) {
   do {
     for (unsigned i = 0; i < kWarp; ++i) {
-      const unsigned t = first + (the_block.order == Order::kAscending ? i : kWarp - 1 - i);
-      if (the_block.threads[t].state == State::kReady) run_thread(t);
+      const unsigned t = first + (the_block->order == Order::kAscending ? i : kWarp - 1 - i);
+      if (the_block->threads[t].state == State::kReady) run_thread(t);
     }
   } while (release(State::kAtWarpBarrier, first, first + kWarp));
 }
 
 void run_block(const char* name) {
-  const unsigned n = the_block.num_threads;
-  the_block.shared.clear();
+  const unsigned n = the_block->num_threads;
+  the_block->shared.clear();
   for (unsigned t = 0; t < n; ++t) {
-    the_block.threads[t].state = State::kReady;
-    the_block.threads[t].line = 0;
+    the_block->threads[t].state = State::kReady;
+    the_block->threads[t].line = 0;
   }
   for (;;) {
-    for (unsigned i = 0; i < n; i += kWarp) run_warp(the_block.order == Order::kAscending ? i : n - kWarp - i);
+    for (unsigned i = 0; i < n; i += kWarp) run_warp(the_block->order == Order::kAscending ? i : n - kWarp - i);
     bool is_done = true;
-    for (unsigned t = 0; t < n; ++t) is_done = is_done && the_block.threads[t].state == State::kDone;
+    for (unsigned t = 0; t < n; ++t) is_done = is_done && the_block->threads[t].state == State::kDone;
     if (is_done) return;
     const bool has_released = release(State::kAtBlockBarrier, 0, n);
     if (!has_released) throw_deadlock(name);
@@ -206,9 +197,9 @@ LaunchSink& launch_sink() {
 
 }  // namespace
 
-void set_order(Order order) { the_block.order = order; }
+void set_order(Order order) { block_of_this_thread().order = order; }
 
-std::int64_t num_launches() { return the_block.num_launches; }
+std::int64_t num_launches() { return block_of_this_thread().num_launches; }
 
 void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned threads,
               const std::function<void()>& body) {
@@ -216,14 +207,15 @@ void run_grid(const char* name, unsigned blocks_x, unsigned blocks_y, unsigned t
     throw ShapeError(name, "blocks of " + std::to_string(threads) + " threads, " + std::to_string(blocks_y) +
                                " in y: expected a multiple of 32 up to 1024, and at most 65535");
   }
-  ++the_block.num_launches;
-  the_block.num_threads = threads;
-  the_block.body = &body;
+  the_block = &block_of_this_thread();
+  ++the_block->num_launches;
+  the_block->num_threads = threads;
+  the_block->body = &body;
   blockDim = {threads, 1, 1};
   gridDim = {blocks_x, blocks_y, 1};
   const std::uint64_t num_blocks = std::uint64_t{blocks_x} * blocks_y;
   for (std::uint64_t i = 0; i < num_blocks; ++i) {
-    const std::uint64_t b = the_block.order == Order::kAscending ? i : num_blocks - 1 - i;
+    const std::uint64_t b = the_block->order == Order::kAscending ? i : num_blocks - 1 - i;
     blockIdx = {static_cast<unsigned>(b % blocks_x), static_cast<unsigned>(b / blocks_x), 0};
     run_block(name);
   }
@@ -238,11 +230,11 @@ void use_launch_sink(LaunchSink sink) { launch_sink() = std::move(sink); }
 
 void sync_block(int line) { wait(State::kAtBlockBarrier, line); }
 
-unsigned lane() { return the_block.current % kWarp; }
+unsigned lane() { return the_block->current % kWarp; }
 
 void enter_shared(void* memory, std::size_t bytes) {
-  if (std::find(the_block.shared.begin(), the_block.shared.end(), memory) != the_block.shared.end()) return;
-  the_block.shared.push_back(memory);
+  if (std::find(the_block->shared.begin(), the_block->shared.end(), memory) != the_block->shared.end()) return;
+  the_block->shared.push_back(memory);
   std::memset(memory, kPoison, bytes);
 }
 
@@ -252,13 +244,13 @@ namespace {
 class Given {
  public:
   Given(const Fragments& own, int line) {
-    const unsigned self = the_block.current;
+    const unsigned self = the_block->current;
     first_ = self / kWarp * kWarp;
-    slot_ = the_block.threads[self].parity++ % 2;
-    the_block.threads[self].slots[slot_] = own;
+    slot_ = the_block->threads[self].parity++ % 2;
+    the_block->threads[self].slots[slot_] = own;
     wait(State::kAtWarpBarrier, line);
   }
-  const Fragments& of(unsigned lane) const { return the_block.threads[first_ + lane].slots[slot_]; }
+  const Fragments& of(unsigned lane) const { return the_block->threads[first_ + lane].slots[slot_]; }
 
  private:
   unsigned first_, slot_;

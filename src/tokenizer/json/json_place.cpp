@@ -1,7 +1,6 @@
 #include "json_place.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <unordered_set>
 
@@ -32,18 +31,24 @@ void check_depth(std::string_view text, const std::string& where) {
   }
 }
 
-// Called for every event of the parser: complains about a key that an object has twice, of which the parser would keep
-// the last one silently.
-class DuplicateKeys {
+// As Json::parse(), and complains about a key that an object has twice, of which that would keep the last one silently. A callback
+// of Json::parse() would do too, but has it look at all earlier elements of an array behind each object: seconds for a tekken.json.
+class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
  public:
-  explicit DuplicateKeys(const std::string& where) : where_(where) {}
-  bool operator()(int, Json::parse_event_t event, const Json& parsed) {
-    if (event == Json::parse_event_t::object_start) keys_.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys_.pop_back();
-    if (event == Json::parse_event_t::key && !keys_.back().insert(parsed.get<std::string>()).second) {
-      throw FormatError(where_, "key \"" + parsed.get<std::string>() + "\" occurs twice in one object");
+  UniqueKeys(Json& result, const std::string& where) : json_sax_dom_parser(result), where_(where) {}
+  bool start_object(std::size_t size) {
+    keys_.emplace_back();
+    return json_sax_dom_parser::start_object(size);
+  }
+  bool end_object() {
+    keys_.pop_back();
+    return json_sax_dom_parser::end_object();
+  }
+  bool key(std::string& name) {
+    if (!keys_.back().insert(name).second) {
+      throw FormatError(where_, "key \"" + name + "\" occurs twice in one object");
     }
-    return true;
+    return json_sax_dom_parser::key(name);
   }
 
  private:
@@ -56,8 +61,10 @@ class DuplicateKeys {
 Json parse_json(std::string_view text, const std::string& where) {
   check_depth(text, where);
   try {
-    DuplicateKeys check(where);
-    return Json::parse(text, std::ref(check));
+    Json result;
+    UniqueKeys parser(result, where);
+    Json::sax_parse(text, &parser);
+    return result;
   } catch (const Json::parse_error& error) {
     const std::size_t end = std::min<std::size_t>(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');

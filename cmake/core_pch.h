@@ -1,9 +1,8 @@
-// Precompiled once for the tests that see no torch. Each test still includes what it uses.
+// Precompiled once for the sources that see no torch. Each source still includes what it uses.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -14,8 +13,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
-#include <sstream>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>

@@ -1,1 +1,0 @@
-// cmake/test_pch.h is compiled with it.

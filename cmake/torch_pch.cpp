@@ -1,1 +1,0 @@
-// The precompiled header needs one source to hang on.
