@@ -15,6 +15,9 @@ void require_regular_file(const std::filesystem::path& path);
 /// Throws FormatError when the content is that of a Git LFS pointer, with the line that gets the file.
 void refuse_lfs_pointer(std::string_view content, const std::string& path);
 
+/// The content of a file that is neither of these. Throws FormatError, IoError.
+std::string read_model_file(const std::filesystem::path& path);
+
 /// The content of a text file of up to 100 MB that is neither of these nor empty. Throws FormatError, IoError.
 std::string read_model_text(const std::filesystem::path& path);
 
