@@ -24,7 +24,6 @@ ExprPtr ExpressionParser::make(ExprKind kind, int line, std::string text) const 
   return expr;
 }
 
-// One expression, or several with commas between them, which make a list (a tuple of Jinja).
 ExprPtr ExpressionParser::parse_tuple(bool with_condition) {
   const int line = now().line;
   ExprPtr first = with_condition ? parse_expression() : parse_or();
@@ -65,7 +64,6 @@ ExprPtr ExpressionParser::parse_not() {
   return node(ExprKind::kNot, line, {}, parse_not());
 }
 
-// The comparison at hand, taken; "" for none.
 std::string ExpressionParser::take_comparison() {
   for (const char* name : {"==", "!=", "<=", ">=", "<", ">"}) {
     if (accept_operator(name)) return name;

@@ -13,18 +13,12 @@
 namespace lora_train::tokenizer {
 namespace {
 
-enum class Form { kNfc, kNfd, kNfkc, kNfkd };
-
-utf8proc_option_t options_of(Form form) {
-  const int base = UTF8PROC_STABLE;
-  switch (form) {
-    case Form::kNfc: return static_cast<utf8proc_option_t>(base | UTF8PROC_COMPOSE);
-    case Form::kNfd: return static_cast<utf8proc_option_t>(base | UTF8PROC_DECOMPOSE);
-    case Form::kNfkc: return static_cast<utf8proc_option_t>(base | UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
-    case Form::kNfkd: return static_cast<utf8proc_option_t>(base | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
-  }
-  return UTF8PROC_STABLE;
-}
+// What utf8proc is to do beside UTF8PROC_STABLE.
+using Form = int;
+constexpr std::pair<const char*, Form> kForms[] = {{"NFC", UTF8PROC_COMPOSE},
+                                                   {"NFD", UTF8PROC_DECOMPOSE},
+                                                   {"NFKC", UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
+                                                   {"NFKD", UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT}};
 
 constexpr std::size_t kLongStretch = 256;  // bytes
 
@@ -62,8 +56,9 @@ std::string unicode_form(std::string_view unsorted, Form form) {
   const std::string sorted = unsorted.size() > kLongStretch ? sort_marks(unsorted) : std::string();
   const std::string_view text = sorted.empty() ? unsorted : std::string_view(sorted);
   utf8proc_uint8_t* out = nullptr;
-  const utf8proc_ssize_t length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                               static_cast<utf8proc_ssize_t>(text.size()), &out, options_of(form));
+  const utf8proc_ssize_t length =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &out, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | form));
   if (length < 0) throw DataError("", std::string("text cannot be normalised: ") + utf8proc_errmsg(length));
   std::string result(reinterpret_cast<const char*>(out), static_cast<std::size_t>(length));
   std::free(out);
@@ -99,7 +94,7 @@ bool is_after_unicode_9(std::uint32_t code) {
 bool starts_stretch(std::uint32_t code, Form form) {
   if (is_after_unicode_9(code)) return true;
   // Compatibility forms turn ordinary characters (halfwidth marks and jamo) into combining ones: only ASCII is sure.
-  if (form == Form::kNfkc || form == Form::kNfkd) return code < 0x80;
+  if ((form & UTF8PROC_COMPAT) != 0) return code < 0x80;
   if (code < 0x300) return true;
   if (is_hangul_jamo_tail(code)) return false;
   const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code));
@@ -305,9 +300,7 @@ Normalizer load_normalizer(const JsonPlace& place) {
   if (type == "Sequence") return load_sequence(place);
   if (type == "Replace") return load_replace(place);
   if (type == "Prepend") return load_prepend(place);
-  const std::pair<const char*, Form> forms[] = {
-      {"NFC", Form::kNfc}, {"NFD", Form::kNfd}, {"NFKC", Form::kNfkc}, {"NFKD", Form::kNfkd}};
-  for (const auto& [name, form] : forms) {
+  for (const auto& [name, form] : kForms) {
     if (type != name) continue;
     place.allow_only({"type"});
     return UnicodeNormalizer(form);
