@@ -5,12 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <random>
 #include <utility>
 
 #include "file_call.h"
+#include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/text.h"
 
@@ -24,6 +24,10 @@ std::filesystem::path temporary_sibling(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+void fail_with(const std::filesystem::path& path, const std::string& what, int code) {
+  throw IoError(path.string(), what + ": " + std::strerror(code));
+}
 
 FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
   fd_ = checked(path_, "cannot open", [&] { return file_ops().open(path_.string(), O_RDONLY); });

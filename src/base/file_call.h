@@ -2,18 +2,12 @@
 #pragma once
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <string>
 
-#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/file_ops.h"
 
 namespace lora_train {
-
-[[noreturn]] inline void fail_with(const std::filesystem::path& path, const std::string& what, int code) {
-  throw IoError(path.string(), what + ": " + std::strerror(code));
-}
 
 inline constexpr int kMaxInterruptions = 1000;
 
@@ -29,7 +23,7 @@ auto retry_interrupted(const Call& call) {
 template <typename Call>
 auto checked(const std::filesystem::path& path, const char* what, const Call& call) {
   const auto result = retry_interrupted(call);
-  if (result < 0) fail_with(path, what, errno);
+  if (result < 0) fail_with(path, what);
   return result;
 }
 

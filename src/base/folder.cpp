@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "file_call.h"
+#include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 
 namespace lora_train {

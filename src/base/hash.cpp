@@ -1,6 +1,6 @@
 #include "lora_train/base/hash.h"
 
-#include <cstdio>
+#include "lora_train/base/text.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -14,10 +14,8 @@ std::uint64_t hash64(std::string_view bytes, std::uint64_t seed) {
 namespace {
 
 std::string hex_of(XXH128_hash_t hash) {
-  char text[33];
-  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
-                static_cast<unsigned long long>(hash.low64));
-  return text;
+  return string_printf("%016llx%016llx", static_cast<unsigned long long>(hash.high64),
+                       static_cast<unsigned long long>(hash.low64));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <spdlog/sinks/ringbuffer_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -82,11 +83,9 @@ void write_line(Level level, std::string_view line) {
 }  // namespace
 
 LogLevel parse_log_level(std::string_view name) {
-  if (name == "debug") return LogLevel::kDebug;
-  if (name == "info") return LogLevel::kInfo;
-  if (name == "warning") return LogLevel::kWarning;
-  if (name == "error") return LogLevel::kError;
-  if (name == "off") return LogLevel::kOff;
+  constexpr std::string_view kNames[] = {"debug", "info", "warning", "error", "off"};
+  const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found != std::end(kNames)) return static_cast<LogLevel>(found - std::begin(kNames));
   throw ConfigError("--log-level",
                     "unknown level \"" + std::string(name) + "\"; expected debug, info, warning, error or off");
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <limits>
 
 #include "lora_train/base/error.h"
@@ -26,15 +27,6 @@ std::array<struct sigaction, kSignals.size()> previous{};
 extern "C" void on_signal(int number) {
   int expected = 0;
   if (!received.compare_exchange_strong(expected, number)) ::_exit(128 + number);
-}
-
-const char* signal_name(int number) {
-  switch (number) {
-    case SIGTERM: return "SIGTERM";
-    case SIGINT: return "SIGINT";
-    case SIGUSR1: return "SIGUSR1";
-    default: return "SIGHUP";
-  }
 }
 
 }  // namespace
@@ -62,7 +54,7 @@ StopRequests::~StopRequests() {
 void set_max_time(double seconds) { max_time_s = seconds; }
 
 std::string stop_reason() {
-  if (const int number = received.load(); number != 0) return signal_name(number);
+  if (const int number = received.load(); number != 0) return "SIG" + std::string(::sigabbrev_np(number));
   const double limit = max_time_s.load();
   if (limit != kForever && std::chrono::duration<double>(Clock::now() - start).count() >= limit) return "max_time";
   return {};

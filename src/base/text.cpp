@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
 
 namespace lora_train {
@@ -48,6 +50,16 @@ std::string join(const std::vector<std::string>& items, std::string_view separat
   return text;
 }
 
+std::string string_printf(const char* format, ...) {
+  std::va_list arguments;
+  va_start(arguments, format);
+  char* text = nullptr;
+  const int size = ::vasprintf(&text, format, arguments);
+  va_end(arguments);
+  const std::unique_ptr<char, decltype(&std::free)> owner(text, &std::free);
+  return size < 0 ? std::string() : std::string(text, static_cast<std::size_t>(size));
+}
+
 std::string format_bytes(double bytes) {
   const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   int unit = 0;
@@ -55,22 +67,13 @@ std::string format_bytes(double bytes) {
     bytes /= 1024.0;
     ++unit;
   }
-  char text[32];
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
-  return text;
+  return string_printf(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
 }
 
 std::string format_duration(double seconds) {
   const auto total = static_cast<long long>(std::llround(std::max(0.0, seconds)));
-  char text[48];
-  if (total >= 3600) {
-    std::snprintf(text, sizeof text, "%lldh %02lldm %02llds", total / 3600, total / 60 % 60, total % 60);
-  } else if (total >= 60) {
-    std::snprintf(text, sizeof text, "%lldm %02llds", total / 60, total % 60);
-  } else {
-    std::snprintf(text, sizeof text, "%llds", total);
-  }
-  return text;
+  if (total >= 3600) return string_printf("%lldh %02lldm %02llds", total / 3600, total / 60 % 60, total % 60);
+  return total >= 60 ? string_printf("%lldm %02llds", total / 60, total % 60) : string_printf("%llds", total);
 }
 
 std::string format_count(long long count) {

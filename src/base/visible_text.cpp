@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 
+#include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 
 namespace lora_train {
@@ -23,9 +23,7 @@ std::string visible_text(std::string_view text) {
     const std::size_t length = std::max<std::size_t>(found.length, 1);
     const std::uint32_t code = found.length > 0 ? found.code_point : static_cast<unsigned char>(text[at]);
     if (found.length == 0 || is_steering(code)) {
-      char escape[16];
-      std::snprintf(escape, sizeof escape, code < 0x100 ? "\\x%02x" : "\\u%04x", code);
-      out += escape;
+      out += string_printf(code < 0x100 ? "\\x%02x" : "\\u%04x", code);
     } else {
       out.append(text, at, length);
     }

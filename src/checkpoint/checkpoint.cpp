@@ -9,7 +9,6 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "manifest.h"
-#include "read_json.h"
 
 namespace lora_train::checkpoint {
 namespace {

@@ -1,11 +1,10 @@
 #include "manifest.h"
 
-#include <nlohmann/json.hpp>
+#include <limits>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/hash.h"
-#include "read_json.h"
 
 namespace lora_train::checkpoint {
 namespace {
@@ -50,6 +49,23 @@ Manifest from_object(const json& object, const std::string& where) {
 }
 
 }  // namespace
+
+json parse_json(const std::string& text, const std::string& where) {
+  constexpr int kMaxDepth = 16;
+  return json::parse(text, [&](int depth, json::parse_event_t, json&) {
+    if (depth > kMaxDepth) throw FormatError(where, "holds values nested deeper than 16 levels");
+    return true;
+  });
+}
+
+std::int64_t whole_number(const json& object, const char* key, const std::string& where) {
+  const json& value = object.at(key);
+  constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= kLargest;
+  if (!fits)
+    throw FormatError(where, std::string(key) + " is " + value.dump() + "; a whole number from 0 was expected");
+  return value.get<std::int64_t>();
+}
 
 std::string to_json(const Manifest& manifest) {
   json object = to_object(manifest);

@@ -1,7 +1,9 @@
 // manifest.json of a checkpoint: what must be in the folder. Written last; its own hash stands in it.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "lora_train/base/file.h"
@@ -19,5 +21,14 @@ std::string to_json(const Manifest& manifest);
 
 /// Throws FormatError unless `text` is, byte for byte, what to_json makes of the manifest that is in it.
 Manifest parse_manifest(const std::string& text, const std::string& where);
+
+// Reading JSON files of a checkpoint.
+
+/// Throws json::exception; FormatError (where) for values nested deeper than a checkpoint's are, which to print is
+/// recursive.
+nlohmann::json parse_json(const std::string& text, const std::string& where);
+
+/// A whole number of 63 bits; json's get<>() takes 1e300 too. Throws json::exception when it is not there, else FormatError.
+std::int64_t whole_number(const nlohmann::json& object, const char* key, const std::string& where);
 
 }  // namespace lora_train::checkpoint

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
@@ -29,9 +28,7 @@ constexpr std::array<ReasonText, 7> kReasons = {{
 const ReasonText& text_of(LedgerReason reason) { return kReasons[static_cast<std::size_t>(reason)]; }
 
 std::string percent(std::int64_t part, std::int64_t whole) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
-  return text;
+  return string_printf("%.2f%%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
 }  // namespace
@@ -83,10 +80,9 @@ void Ledger::check_drop_fraction(double max_fraction, const std::string& what) c
   if (total == 0 || static_cast<double>(lost()) <= max_fraction * static_cast<double>(total)) {
     return;
   }
-  char limit[32];
-  std::snprintf(limit, sizeof limit, "%g", max_fraction);
   std::string message = what + " would lose " + format_count(lost()) + " of " + format_count(total) + " rows (" +
-                        percent(lost(), total) + "), more than max_drop_fraction: " + limit + " allows:";
+                        percent(lost(), total) +
+                        "), more than max_drop_fraction: " + string_printf("%g", max_fraction) + " allows:";
   std::string first;
   for (const LedgerEntry& entry : entries) {
     if (is_lost(entry.reason)) {

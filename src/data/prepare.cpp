@@ -1,8 +1,6 @@
 #include "lora_train/data/prepare.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <set>
 #include <thread>
@@ -282,15 +280,12 @@ class Preparation {
     const double filled = static_cast<double>(data_.train.total_tokens()) /
                           (static_cast<double>(num_rows) * static_cast<double>(data_.max_seq_len));
     const LengthStatistics& all = data_.train_lengths;
-    char line[320];
-    std::snprintf(line, sizeof line,
-                  "max_seq_len: %lld%s (tokens per row: half at most %lld, 99%% at most %lld, longest %lld); %s leaves "
-                  "%.1f%% of the rows' room empty, on which nothing is computed",
-                  static_cast<long long>(data_.max_seq_len), data_.max_seq_len_is_auto ? ", chosen" : "",
-                  static_cast<long long>(all.percentile_50), static_cast<long long>(all.percentile_99),
-                  static_cast<long long>(all.longest), section_.packing ? "packing" : "no packing",
-                  100.0 * (1.0 - filled));
-    log_info(line);
+    log_info(string_printf(
+        "max_seq_len: %lld%s (tokens per row: half at most %lld, 99%% at most %lld, longest %lld); %s leaves "
+        "%.1f%% of the rows' room empty, on which nothing is computed",
+        static_cast<long long>(data_.max_seq_len), data_.max_seq_len_is_auto ? ", chosen" : "",
+        static_cast<long long>(all.percentile_50), static_cast<long long>(all.percentile_99),
+        static_cast<long long>(all.longest), section_.packing ? "packing" : "no packing", 100.0 * (1.0 - filled)));
   }
 
   const DataSection& section_;

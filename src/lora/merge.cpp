@@ -14,8 +14,8 @@
 #include "lora_train/model/init_model.h"
 #include "lora_train/model/model_config.h"
 #include "lora_train/storage/atomic_folder.h"
+#include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
-#include "lora_train/storage/tokenizer_files.h"
 #include "merge_math.h"
 #include "merge_output.h"
 

@@ -2,19 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 
 #include "lora_train/base/text.h"
 
 namespace lora_train::metrics {
 namespace {
-
-std::string printed(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
 
 bool is_known(const Figure& figure, const std::vector<RunRecord>& runs) {
   return std::any_of(runs.begin(), runs.end(),
@@ -60,26 +53,21 @@ std::vector<Figure> table_figures(const std::vector<RunRecord>& runs) {
 std::string format_figure(double value, FigureKind kind) {
   if (!std::isfinite(value)) return "-";
   switch (kind) {
-    case FigureKind::kCount: return std::abs(value) < 1e15 ? format_count(std::llround(value)) : printed("%.6g", value);
-    case FigureKind::kLoss: return printed(std::abs(value) >= 1e-4 || value == 0 ? "%.4f" : "%.2e", value);
+    case FigureKind::kCount:
+      return std::abs(value) < 1e15 ? format_count(std::llround(value)) : string_printf("%.6g", value);
+    case FigureKind::kLoss: return string_printf(std::abs(value) >= 1e-4 || value == 0 ? "%.4f" : "%.2e", value);
     case FigureKind::kRate:
-    case FigureKind::kGib: return printed("%.2f", value);
-    case FigureKind::kSeconds: return value < 10 ? printed("%.1fs", value) : format_duration(std::min(value, 1e9));
-    case FigureKind::kMoney: return printed(value < 0.1 && value > 0 ? "%.4f" : "%.2f", value);
+    case FigureKind::kGib: return string_printf("%.2f", value);
+    case FigureKind::kSeconds:
+      return value < 10 ? string_printf("%.1fs", value) : format_duration(std::min(value, 1e9));
+    case FigureKind::kMoney: return string_printf(value < 0.1 && value > 0 ? "%.4f" : "%.2f", value);
   }
   return "-";
 }
 
 const char* name_of(FigureKind kind) {
-  switch (kind) {
-    case FigureKind::kCount: return "count";
-    case FigureKind::kLoss: return "loss";
-    case FigureKind::kRate: return "rate";
-    case FigureKind::kGib: return "gib";
-    case FigureKind::kSeconds: return "seconds";
-    case FigureKind::kMoney: return "money";
-  }
-  return "";
+  constexpr const char* kNames[] = {"count", "loss", "rate", "gib", "seconds", "money"};
+  return kNames[static_cast<int>(kind)];
 }
 
 }  // namespace lora_train::metrics

@@ -4,26 +4,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <fstream>
 
 #include "json_number.h"
-#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "record_json.h"
 
 namespace lora_train::metrics {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-[[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
-  throw IoError(path.string(), std::string("cannot ") + what + ": " + std::strerror(errno));
-}
-
 void truncate_to(int fd, const std::filesystem::path& path, std::size_t bytes) {
-  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) fail(path, "shorten the file");
+  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) fail_with(path, "cannot shorten the file");
 }
 
 Json parsed(std::string_view line) { return Json::parse(line, nullptr, /*allow_exceptions=*/false); }
@@ -35,7 +29,64 @@ bool is_later_than(std::string_view line, long long step) {
   return found != object.end() && found->is_number_integer() && found->get<long long>() > step;
 }
 
+Json to_object(const StartRecord& record) {
+  return {{"event", "start"},
+          {"step", record.step},
+          {"total_steps", record.total_steps},
+          {"version", record.version},
+          {"profile_hash", record.profile_hash},
+          {"device", record.device},
+          {"world_size", record.world_size},
+          {"run_name", record.run_name},
+          {"num_rows", record.num_rows},
+          {"num_documents", record.num_documents},
+          {"time", record.time}};
+}
+
+Json to_object(const CheckpointRecord& record) {
+  return {{"event", "checkpoint"},   {"step", record.step},       {"path", record.path},
+          {"save_s", record.save_s}, {"stall_s", record.stall_s}, {"time", record.time}};
+}
+
+Json to_object(const EndRecord& record) {
+  return {
+      {"event", "end"},          {"step", record.step}, {"status", record.status},      {"exit_code", record.exit_code},
+      {"reason", record.reason}, {"time", record.time}, {"elapsed_s", record.elapsed_s}};
+}
+
 }  // namespace
+
+Json to_object(const TrainRecord& record) {
+  return {{"event", "train"},
+          {"step", record.step},
+          {"epoch", record.epoch},
+          {"loss", record.loss},
+          {"supervised_tokens", record.supervised_tokens},
+          {"loss_mean", record.loss_mean},
+          {"grad_norm", record.grad_norm},
+          {"learning_rate", record.learning_rate},
+          {"tokens", record.tokens},
+          {"num_documents", record.num_documents},
+          {"tokens_per_s", record.tokens_per_s},
+          {"step_ms", record.step_ms},
+          {"data_wait_ms", record.data_wait_ms},
+          {"memory_gib", or_null(record.memory_gib)},
+          {"time", record.time},
+          {"elapsed_s", record.elapsed_s},
+          {"eta_s", record.eta_s}};
+}
+
+Json to_object(const EvalRecord& record) {
+  return {{"event", "eval"},
+          {"step", record.step},
+          {"name", record.name},
+          {"loss", record.loss},
+          {"perplexity", record.perplexity},
+          {"token_accuracy", record.token_accuracy},
+          {"num_tokens", record.num_tokens},
+          {"eval_s", record.eval_s},
+          {"ece", record.ece}};
+}
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
@@ -66,7 +117,7 @@ MetricsWriter::~MetricsWriter() {
 
 void MetricsWriter::open() {
   fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail(path_, "open the file for appending");
+  if (fd_ < 0) fail_with(path_, "cannot open the file for appending");
 }
 
 void MetricsWriter::drop_after(long long step) {
@@ -102,82 +153,15 @@ void MetricsWriter::append(const std::string& line) {
   const int code = errno;
   // A torn line must not stay. In a device, which cannot be cut, nothing stands anyway.
   [[maybe_unused]] const int ignored = ::ftruncate(fd_, end);
-  errno = code;
-  fail(path_, "append a line");
+  fail_with(path_, "cannot append a line", code);
 }
 
 void MetricsWriter::flush() {
   if (!pending_.empty()) append({});
 }
 
-void MetricsWriter::write(const StartRecord& record) {
-  append(to_line({{"event", "start"},
-                  {"step", record.step},
-                  {"total_steps", record.total_steps},
-                  {"version", record.version},
-                  {"profile_hash", record.profile_hash},
-                  {"device", record.device},
-                  {"world_size", record.world_size},
-                  {"run_name", record.run_name},
-                  {"num_rows", record.num_rows},
-                  {"num_documents", record.num_documents},
-                  {"time", record.time}}) +
-         "\n");
-}
-
-void MetricsWriter::write(const TrainRecord& record) {
-  append(to_line({{"event", "train"},
-                  {"step", record.step},
-                  {"epoch", record.epoch},
-                  {"loss", record.loss},
-                  {"supervised_tokens", record.supervised_tokens},
-                  {"loss_mean", record.loss_mean},
-                  {"grad_norm", record.grad_norm},
-                  {"learning_rate", record.learning_rate},
-                  {"tokens", record.tokens},
-                  {"num_documents", record.num_documents},
-                  {"tokens_per_s", record.tokens_per_s},
-                  {"step_ms", record.step_ms},
-                  {"data_wait_ms", record.data_wait_ms},
-                  {"memory_gib", or_null(record.memory_gib)},
-                  {"time", record.time},
-                  {"elapsed_s", record.elapsed_s},
-                  {"eta_s", record.eta_s}}) +
-         "\n");
-}
-
-void MetricsWriter::write(const EvalRecord& record) {
-  append(to_line({{"event", "eval"},
-                  {"step", record.step},
-                  {"name", record.name},
-                  {"loss", record.loss},
-                  {"perplexity", record.perplexity},
-                  {"token_accuracy", record.token_accuracy},
-                  {"num_tokens", record.num_tokens},
-                  {"eval_s", record.eval_s},
-                  {"ece", record.ece}}) +
-         "\n");
-}
-
-void MetricsWriter::write(const CheckpointRecord& record) {
-  append(to_line({{"event", "checkpoint"},
-                  {"step", record.step},
-                  {"path", record.path},
-                  {"save_s", record.save_s},
-                  {"stall_s", record.stall_s},
-                  {"time", record.time}}) +
-         "\n");
-}
-
-void MetricsWriter::write(const EndRecord& record) {
-  append(to_line({{"event", "end"},
-                  {"step", record.step},
-                  {"status", record.status},
-                  {"exit_code", record.exit_code},
-                  {"reason", record.reason},
-                  {"time", record.time},
-                  {"elapsed_s", record.elapsed_s}}) +
-         "\n");
+void MetricsWriter::write(const Record& record) {
+  append(to_line(std::visit([](const auto& known) { return to_object(known); }, record)) + "\n");
 }
 
 }  // namespace lora_train::metrics

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -23,12 +22,6 @@ constexpr int kDefaultWidth = 80;
 constexpr int kWidestBar = 30;
 constexpr int kNarrowestBar = 5;
 
-std::string number(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 double share_done(const ProgressState& state) {
   if (state.total_steps <= 0) return 0;
   return std::clamp(static_cast<double>(state.step) / static_cast<double>(state.total_steps), 0.0, 1.0);
@@ -40,10 +33,12 @@ std::string steps(const ProgressState& state) {
   return std::to_string(state.step) + "/" + std::to_string(state.total_steps);
 }
 
-std::string loss(const ProgressState& state) { return state.loss ? "loss " + number("%.4f", *state.loss) + " " : ""; }
+std::string loss(const ProgressState& state) {
+  return state.loss ? "loss " + string_printf("%.4f", *state.loss) + " " : "";
+}
 
 std::string rate(const ProgressState& state) {
-  return number(state.steps_per_s < 10 ? "%.2f it/s" : "%.1f it/s", state.steps_per_s);
+  return string_printf(state.steps_per_s < 10 ? "%.2f it/s" : "%.1f it/s", state.steps_per_s);
 }
 
 std::string token_rate(const ProgressState& state) {
@@ -73,7 +68,7 @@ std::string format_progress_line(const ProgressState& state) {
 }
 
 std::string format_progress_bar(const ProgressState& state, int width, bool use_color) {
-  const std::string head = number("%3.0f%%", percent(state)) + " ";
+  const std::string head = string_printf("%3d%% ", percent(state));
   const std::string tail = " " + steps(state) + " " + loss(state) + rate(state) + " " + token_rate(state) + " " +
                            format_duration(state.eta_s) + " left";
   const int room = width - static_cast<int>(head.size() + tail.size()) - 2;

@@ -4,12 +4,12 @@
 #include <sys/sysmacros.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 
 #include "json_value.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
 #include "read_metrics.h"
 
@@ -58,9 +58,8 @@ void add_reason(RunRecord& run, const std::string& reason) {
 bool is_locked(const fs::path& folder) {
   struct stat file {};
   if (::stat((folder / ".lock").c_str(), &file) != 0) return false;
-  char id[64];
-  std::snprintf(id, sizeof id, " %02x:%02x:%llu ", major(file.st_dev), minor(file.st_dev),
-                static_cast<unsigned long long>(file.st_ino));
+  const std::string id = string_printf(" %02x:%02x:%llu ", major(file.st_dev), minor(file.st_dev),
+                                       static_cast<unsigned long long>(file.st_ino));
   std::ifstream locks("/proc/locks");
   for (std::string line; std::getline(locks, line);) {
     if (line.find("FLOCK") != std::string::npos && line.find(id) != std::string::npos) return true;

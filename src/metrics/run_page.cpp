@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
+#include <map>
 
 #include "figures.h"
 #include "json_number.h"
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/base/version.h"
 #include "page_assets.h"
@@ -24,10 +24,8 @@ constexpr std::size_t kMostPoints = 2000;  ///< of a curve
 
 /// Six digits are more than a screen can show.
 Json shortened(double value) {
-  if (!std::isfinite(value)) return nullptr;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return whole_or_number(std::strtod(text, nullptr));
+  return std::isfinite(value) ? whole_or_number(std::strtod(string_printf("%.6g", value).c_str(), nullptr))
+                              : Json(nullptr);
 }
 
 Json shortened(const std::optional<double>& value) { return value ? shortened(*value) : Json(nullptr); }
@@ -44,8 +42,11 @@ struct Mean {
 };
 
 Json curves_of(const std::vector<LoggedStep>& steps) {
-  Json step = Json::array(), tokens = Json::array(), time = Json::array(), loss = Json::array(), norm = Json::array(),
-       rate = Json::array(), speed = Json::array(), wait = Json::array(), memory = Json::array();
+  Json curves;
+  for (const char* name :
+       {"step", "tokens", "time", "loss", "grad_norm", "learning_rate", "tokens_per_s", "data_wait_ms", "memory_gib"}) {
+    curves[name] = Json::array();
+  }
   const std::size_t group = (steps.size() + kMostPoints - 1) / kMostPoints;
   for (std::size_t begin = 0; begin < steps.size(); begin += group) {
     const std::size_t end = std::min(steps.size(), begin + group);
@@ -59,24 +60,22 @@ Json curves_of(const std::vector<LoggedStep>& steps) {
       largest_memory = std::max(largest_memory, steps[i].memory_gib);
     }
     const LoggedStep& last = steps[end - 1];
-    step.push_back(last.step);
-    tokens.push_back(shortened(last.tokens));
-    time.push_back(shortened(last.elapsed_s));
-    loss.push_back(shortened(mean_loss.value()));
-    norm.push_back(shortened(largest_norm));
-    rate.push_back(shortened(last.learning_rate));
-    speed.push_back(shortened(mean_speed.value()));
-    wait.push_back(shortened(mean_wait.value()));
-    memory.push_back(shortened(largest_memory));
+    curves["step"].push_back(last.step);
+    curves["tokens"].push_back(shortened(last.tokens));
+    curves["time"].push_back(shortened(last.elapsed_s));
+    curves["loss"].push_back(shortened(mean_loss.value()));
+    curves["grad_norm"].push_back(shortened(largest_norm));
+    curves["learning_rate"].push_back(shortened(last.learning_rate));
+    curves["tokens_per_s"].push_back(shortened(mean_speed.value()));
+    curves["data_wait_ms"].push_back(shortened(mean_wait.value()));
+    curves["memory_gib"].push_back(shortened(largest_memory));
   }
-  return {{"step", step},          {"tokens", tokens},     {"time", time},
-          {"loss", loss},          {"grad_norm", norm},    {"learning_rate", rate},
-          {"tokens_per_s", speed}, {"data_wait_ms", wait}, {"memory_gib", memory}};
+  return curves;
 }
 
 Json evals_of(const RunRecord& run) {
   Json evals = Json::array();
-  const auto add = [&evals](const LoggedEval& eval) {
+  for (const auto& eval : run.evals) {
     evals.push_back({{"name", eval.name},
                      {"step", eval.step},
                      {"tokens", shortened(eval.tokens)},
@@ -86,8 +85,7 @@ Json evals_of(const RunRecord& run) {
                      {"token_accuracy", shortened(eval.token_accuracy)},
                      {"ece", shortened(eval.ece)},
                      {"num_tokens", shortened(eval.num_tokens)}});
-  };
-  for (const auto& eval : run.evals) add(eval);
+  }
   return evals;
 }
 
@@ -123,32 +121,22 @@ Json page_object(const char* kind, const std::vector<RunRecord>& runs) {
   return object;
 }
 
-std::string escaped(const std::string& text) {
+std::string with_replaced(const std::string& text, const std::map<char, const char*>& replacements) {
   std::string out;
   for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += c;
-    }
+    const auto found = replacements.find(c);
+    found == replacements.end() ? out += c : out += found->second;
   }
   return out;
 }
 
+std::string escaped(const std::string& text) {
+  return with_replaced(text, {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}});
+}
+
 /// JSON inside of a script element: nothing in it may look like a tag or a comment.
 std::string script_json(const Json& object) {
-  std::string out;
-  for (const char c : to_line(object)) {
-    switch (c) {
-      case '<': out += "\\u003c"; break;
-      case '>': out += "\\u003e"; break;
-      case '&': out += "\\u0026"; break;
-      default: out += c;
-    }
-  }
-  return out;
+  return with_replaced(to_line(object), {{'<', "\\u003c"}, {'>', "\\u003e"}, {'&', "\\u0026"}});
 }
 
 std::string page(const std::string& title, const Json& data) {

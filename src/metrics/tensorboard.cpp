@@ -3,12 +3,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-
 #include "event_record.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "record_json.h"
 
 namespace lora_train::metrics {
 namespace {
@@ -22,6 +20,17 @@ std::string file_name(double time, int attempt) {
   return attempt == 0 ? name : name + "." + std::to_string(attempt);
 }
 
+// Of every number of a record but step and time.
+std::string scalar_records(const std::string& prefix, const nlohmann::ordered_json& record, long long step,
+                           double time) {
+  std::string records;
+  for (const auto& [key, value] : record.items()) {
+    if (!value.is_number() || key == "step" || key == "time") continue;
+    records += scalar_record(prefix + key, value.get<float>(), step, time);
+  }
+  return records;
+}
+
 }  // namespace
 
 TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder)
@@ -33,9 +42,7 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder)
   for (int attempt = 0; fd_ < 0; ++attempt) {
     path_ = folder / file_name(time, attempt);
     fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
-    if (fd_ < 0 && errno != EEXIST) {
-      throw IoError(path_.string(), std::string("cannot create the TensorBoard file: ") + std::strerror(errno));
-    }
+    if (fd_ < 0 && errno != EEXIST) fail_with(path_, "cannot create the TensorBoard file");
   }
   buffer_ = version_record(time);
   flush();
@@ -49,33 +56,8 @@ TensorBoardWriter::~TensorBoardWriter() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-void TensorBoardWriter::add_scalar(std::string_view tag, double value, long long step, double time) {
-  put(tag, value, step, time);
-  flush_when_due();
-}
-
-void TensorBoardWriter::put(std::string_view tag, double value, long long step, double time) {
-  buffer_ += scalar_record(tag, static_cast<float>(value), step, time);
-}
-
 void TensorBoardWriter::add(const TrainRecord& record) {
-  const std::pair<const char*, double> scalars[] = {
-      {"train/epoch", record.epoch},
-      {"train/loss", record.loss},
-      {"train/supervised_tokens", static_cast<double>(record.supervised_tokens)},
-      {"train/loss_mean", record.loss_mean},
-      {"train/grad_norm", record.grad_norm},
-      {"train/learning_rate", record.learning_rate},
-      {"train/tokens", static_cast<double>(record.tokens)},
-      {"train/num_documents", static_cast<double>(record.num_documents)},
-      {"train/tokens_per_s", record.tokens_per_s},
-      {"train/step_ms", record.step_ms},
-      {"train/data_wait_ms", record.data_wait_ms},
-      {"train/elapsed_s", record.elapsed_s},
-      {"train/eta_s", record.eta_s},
-  };
-  for (const auto& [tag, value] : scalars) put(tag, value, record.step, record.time);
-  if (record.memory_gib) put("train/memory_gib", *record.memory_gib, record.step, record.time);
+  buffer_ += scalar_records("train/", to_object(record), record.step, record.time);
   flush_when_due();
 }
 
@@ -85,13 +67,7 @@ void TensorBoardWriter::add(const EvalRecord& record) {
     first_eval_name_ = record.name;
   }
   const std::string prefix = record.name == first_eval_name_ ? "eval/" : "eval/" + record.name + "/";
-  const double time = now_s();
-  put(prefix + "loss", record.loss, record.step, time);
-  put(prefix + "perplexity", record.perplexity, record.step, time);
-  put(prefix + "token_accuracy", record.token_accuracy, record.step, time);
-  put(prefix + "num_tokens", static_cast<double>(record.num_tokens), record.step, time);
-  put(prefix + "eval_s", record.eval_s, record.step, time);
-  put(prefix + "ece", record.ece, record.step, time);
+  buffer_ += scalar_records(prefix, to_object(record), record.step, now_s());
   flush_when_due();
 }
 
@@ -101,8 +77,7 @@ void TensorBoardWriter::flush() {
   const int code = errno;
   buffer_.erase(0, written);
   last_flush_ = std::chrono::steady_clock::now();
-  if (!is_whole)
-    throw IoError(path_.string(), std::string("cannot write the TensorBoard file: ") + std::strerror(code));
+  if (!is_whole) fail_with(path_, "cannot write the TensorBoard file", code);
 }
 
 void TensorBoardWriter::flush_when_due() {

@@ -10,7 +10,7 @@
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/run_folder/output_folder.h"
 #include "lora_train/storage/atomic_folder.h"
-#include "lora_train/storage/tokenizer_files.h"
+#include "lora_train/storage/model_file.h"
 
 namespace lora_train::saving {
 namespace {

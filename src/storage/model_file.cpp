@@ -21,6 +21,13 @@ void refuse_lfs_pointer(std::string_view content, const std::string& path) {
   throw FormatError(path, "this is a Git LFS pointer, not the file it stands for: run `git lfs pull` in its folder");
 }
 
+std::string read_model_file(const std::filesystem::path& path) {
+  require_regular_file(path);
+  std::string bytes = read_file(path);
+  refuse_lfs_pointer(bytes, path.string());
+  return bytes;
+}
+
 std::string read_model_text(const std::filesystem::path& path) {
   constexpr std::uintmax_t kMaxBytes = 100'000'000;  // as the header of a safetensors file
   require_regular_file(path);

@@ -34,10 +34,6 @@ std::vector<std::string> files_in(const fs::path& folder) {
   return names;
 }
 
-bool ends_with(const std::string& name, std::string_view end) {
-  return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
-}
-
 /// What the folder holds instead of weights we read, and what to do about it.
 [[noreturn]] void refuse_folder(const fs::path& folder) {
   const std::string expected = std::string("no ") + kSingle + " and no " + kIndex + " here";
@@ -48,7 +44,7 @@ bool ends_with(const std::string& name, std::string_view end) {
                             ", but a LoRA adapter: give the folder of its base model (base_model_name_or_path "
                             "in adapter_config.json)");
     }
-    if (ends_with(name, ".safetensors")) {
+    if (name.ends_with(".safetensors")) {
       throw FormatError(folder.string(), expected + ", but \"" + name +
                                              "\": the Hugging Face layout is needed, with the " +
                                              "index file when there are several parts; download the whole repository");
@@ -56,14 +52,14 @@ bool ends_with(const std::string& name, std::string_view end) {
   }
   for (const auto& name : files_in(folder)) {
     for (const char* pickle : {".bin", ".pt", ".pth", ".ckpt", ".pkl"}) {
-      if (!ends_with(name, pickle)) continue;
+      if (!name.ends_with(pickle)) continue;
       throw FormatError((folder / name).string(),
                         "is a pickle checkpoint, which can run code when opened and is never read; convert it to "
                         "safetensors: python -c "
                         "\"from transformers import AutoModelForCausalLM as M; M.from_pretrained('" +
                             folder.string() + "').save_pretrained('" + folder.string() + "-safetensors')\"");
     }
-    if (ends_with(name, ".gguf")) {
+    if (name.ends_with(".gguf")) {
       throw FormatError((folder / name).string(),
                         "is a GGUF file, for inference only: get the Hugging Face folder of the model");
     }

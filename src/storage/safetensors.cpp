@@ -1,7 +1,6 @@
 #include "lora_train/storage/safetensors.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "lora_train/base/error.h"
 #include "lora_train/storage/model_file.h"

@@ -1,7 +1,9 @@
 #include "safetensors_header.h"
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "lora_train/base/error.h"
 
@@ -11,6 +13,12 @@ namespace {
 constexpr const char* kDamaged = "the file is damaged or was not written as safetensors: download or save it again";
 /// As deep as the reference reader follows values it skips.
 constexpr int kMaxDepth = 127;
+
+constexpr const char* kFields[] = {"dtype", "shape", "data_offsets"};
+
+bool is_field(const std::string& key) {
+  return std::find(std::begin(kFields), std::end(kFields), key) != std::end(kFields);
+}
 
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t kLongest = 120;
@@ -35,8 +43,8 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     key_ = name;
     if (state_ == State::kMetadata) {
       if (header_.metadata.count(name) != 0) reject("__metadata__ holds the key " + in_quotes(name) + " twice");
-    } else if (state_ == State::kTensor) {
-      begin_field(name);
+    } else if (state_ == State::kTensor && is_field(name) && !fields_.insert(name).second) {
+      reject("the key \"" + name + "\" stands twice in the entry");
     }
     return true;
   }
@@ -60,8 +68,9 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override {
     if (state_ == State::kSkip) return ascend();
     if (state_ == State::kTensor) {
-      if (!has_dtype_ || !has_shape_ || num_offsets_ != 2) {
-        reject(std::string("the entry has no \"") + missing_field() + "\"; dtype, shape and data_offsets are needed");
+      for (const char* field : kFields) {
+        if (fields_.contains(field)) continue;
+        reject(std::string("the entry has no \"") + field + "\"; dtype, shape and data_offsets are needed");
       }
       state_ = State::kTop;
     } else if (state_ == State::kMetadata) {
@@ -84,7 +93,6 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
 
   bool end_array() override {
     if (state_ == State::kSkip) return ascend();
-    if (state_ == State::kShape) has_shape_ = true;
     if (state_ == State::kOffsets && num_offsets_ != 2) {
       reject("data_offsets holds " + std::to_string(num_offsets_) + " numbers; [begin, end] was expected");
     }
@@ -101,7 +109,6 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     const auto dtype = parse_dtype(text);
     if (!dtype) reject("unknown dtype " + in_quotes(text) + "; F32, F16 and BF16 are what models use");
     tensor().dtype = *dtype;
-    has_dtype_ = true;
     return true;
   }
 
@@ -150,29 +157,15 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   void begin_tensor() {
     header_.tensors.emplace_back();
     tensor().name = key_;
-    has_dtype_ = has_shape_ = false;
     num_offsets_ = 0;
-    has_offsets_key_ = has_shape_key_ = has_dtype_key_ = false;
+    fields_.clear();
     state_ = State::kTensor;
   }
-
-  void begin_field(const std::string& name) {
-    bool* seen = name == "dtype"          ? &has_dtype_key_
-                 : name == "shape"        ? &has_shape_key_
-                 : name == "data_offsets" ? &has_offsets_key_
-                                          : nullptr;
-    if (seen == nullptr) return;
-    if (*seen) reject("the key \"" + name + "\" stands twice in the entry");
-    *seen = true;
-  }
-
-  const char* missing_field() const { return !has_dtype_ ? "dtype" : !has_shape_ ? "shape" : "data_offsets"; }
 
   /// A value in a place that has none of the expected kind: skipped under an unknown key of a tensor, else refused.
   bool value(const std::string& what) {
     if (state_ == State::kSkip) return true;
-    const bool known = key_ == "dtype" || key_ == "shape" || key_ == "data_offsets";
-    if (state_ == State::kTensor && !known) {
+    if (state_ == State::kTensor && !is_field(key_)) {
       if (what == "an object" || what == "an array") {
         state_ = State::kSkip;
         skip_depth_ = 1;
@@ -209,8 +202,9 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   SafetensorsHeader& header_;
   std::string file_, key_;
   State state_ = State::kStart;
-  bool has_metadata_ = false, has_dtype_ = false, has_shape_ = false;
-  bool has_dtype_key_ = false, has_shape_key_ = false, has_offsets_key_ = false;
+  std::set<std::string, std::less<>>
+      fields_;  // of kFields, those the tensor at hand has had; what they hold is checked there
+  bool has_metadata_ = false;
   int num_offsets_ = 0, skip_depth_ = 0;
 };
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -34,7 +33,7 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
       reject(where,
              "weight_map names " + shown + ", which " + reason + "; a plain file name beside the index was expected");
     }
-    if (file.size() < 12 || file.compare(file.size() - 12, 12, ".safetensors") != 0) {
+    if (!file.ends_with(".safetensors")) {
       reject(where, "weight_map names \"" + file + "\"; a .safetensors file was expected");
     }
     if (!index_.file_of.emplace(key_, file).second) reject(where, "the tensor stands twice in weight_map");

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "folder_file.h"
+#include "lora_train/storage/model_file.h"
 
 namespace lora_train::tokenizer {
 namespace {
@@ -13,7 +13,7 @@ bool has_chat_template(const fs::path& folder) {
   if (fs::exists(folder / "chat_template.jinja")) return true;
   const fs::path config = folder / "tokenizer_config.json";
   if (!fs::exists(config)) return false;
-  const auto object = nlohmann::json::parse(read_folder_file(config), nullptr, /*allow_exceptions=*/false);
+  const auto object = nlohmann::json::parse(storage::read_model_file(config), nullptr, /*allow_exceptions=*/false);
   // A file that is no JSON is reported by ChatTemplate::load.
   return object.is_discarded() ||
          (object.is_object() && object.contains("chat_template") && !object["chat_template"].is_null());
@@ -26,7 +26,8 @@ std::unique_ptr<Tokenizer> load_tokenizer_if_present(const fs::path& folder) {
 }
 
 std::unique_ptr<ChatTemplate> load_chat_template(const std::string& chat_template, const fs::path& folder) {
-  if (chat_template != "tokenizer") return ChatTemplate::parse(read_folder_file(chat_template), chat_template, folder);
+  if (chat_template != "tokenizer")
+    return ChatTemplate::parse(storage::read_model_file(chat_template), chat_template, folder);
   return has_chat_template(folder) ? ChatTemplate::load(folder) : nullptr;
 }
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "folder_file.h"
 #include "lora_train/base/error.h"
+#include "lora_train/storage/model_file.h"
 #include "lora_train/tokenizer/tokenizer.h"
 
 namespace lora_train::tokenizer {
@@ -107,7 +107,7 @@ SpecialTokens read_special_tokens(const std::filesystem::path& folder) {
   const auto read = [&](const char* file, void (*use)(const JsonPlace&, SpecialTokens&)) {
     const std::filesystem::path path = folder / file;
     if (!std::filesystem::exists(path)) return;
-    const std::string bytes = read_folder_file(path);
+    const std::string bytes = storage::read_model_file(path);
     const Json json = parse_json(bytes, path.string());
     use(JsonPlace(json, path.string()), out);
     out.bytes += bytes;

@@ -1,6 +1,7 @@
 // Files: whole reads, memory maps, and writes that appear whole or not at all.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <filesystem>
 #include <functional>
@@ -11,6 +12,9 @@
 #include "lora_train/base/hash.h"
 
 namespace lora_train {
+
+/// Throws IoError (path): `what` could not be done, with strerror(code).
+[[noreturn]] void fail_with(const std::filesystem::path& path, const std::string& what, int code = errno);
 
 /// The whole file. Throws IoError (path, strerror) when it cannot be opened or read.
 std::string read_file(const std::filesystem::path& path);

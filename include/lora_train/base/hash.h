@@ -1,7 +1,6 @@
 // Content hashes (xxHash). Not cryptographic: for keys of streams, caches and fingerprints.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>

@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <functional>
-#include <string>
 #include <string_view>
 
 namespace lora_train {

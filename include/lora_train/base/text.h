@@ -13,6 +13,9 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
 /// "a, b, c"
 std::string join(const std::vector<std::string>& items, std::string_view separator = ", ");
 
+/// What std::printf would print.
+[[gnu::format(printf, 1, 2)]] std::string string_printf(const char* format, ...);
+
 /// "1.5 GiB", "12.0 MiB", "17 B"
 std::string format_bytes(double bytes);
 

@@ -34,4 +34,11 @@ std::size_t count_chars(std::string_view text);
 
 inline constexpr std::string_view kReplacementChar = "\xEF\xBF\xBD";
 
+/// Where the character before `at` > 0 begins.
+inline std::size_t char_begin_before(std::string_view text, std::size_t at) {
+  do --at;
+  while (at > 0 && is_continuation(text[at]));
+  return at;
+}
+
 }  // namespace lora_train

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 namespace lora_train::data {
@@ -23,20 +24,19 @@ HostMemory& pageable_memory();
 class HostBuffer {
  public:
   /// `memory` outlives the buffer.
-  explicit HostBuffer(HostMemory& memory = pageable_memory()) : memory_(&memory) {}
-  ~HostBuffer() { free(); }
-  HostBuffer(HostBuffer&& other) noexcept;
-  HostBuffer& operator=(HostBuffer&& other) noexcept;
+  explicit HostBuffer(HostMemory& memory = pageable_memory()) : values_(nullptr, Release{&memory}) {}
 
   /// Room for `count` values, their content undefined. Ends the validity of what it returned before.
   std::span<std::int32_t> resize(std::size_t count);
 
  private:
-  void free() noexcept;
+  struct Release {
+    HostMemory* memory;
+    void operator()(std::int32_t* values) const noexcept { memory->release(values); }
+  };
 
-  HostMemory* memory_;
-  std::int32_t* values_ = nullptr;
-  std::size_t capacity_ = 0;
+  std::unique_ptr<std::int32_t[], Release> values_;
+  std::size_t capacity_ = 0;  ///< of values_, unless they were moved away
 };
 
 }  // namespace lora_train::data

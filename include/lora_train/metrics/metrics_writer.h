@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <variant>
 
 namespace lora_train::metrics {
 
@@ -75,6 +77,8 @@ struct EndRecord {
   double elapsed_s = 0;
 };
 
+using Record = std::variant<StartRecord, TrainRecord, EvalRecord, CheckpointRecord, EndRecord>;
+
 /// Whether a file of such lines has one of this event ("train", "checkpoint", ...); false when it is not there.
 bool has_event(const std::filesystem::path& path, std::string_view event);
 
@@ -93,11 +97,7 @@ class MetricsWriter {
   /// after lines of the steps that ran meanwhile). -1 drops all: the run begins anew.
   void drop_after(long long step);
 
-  void write(const StartRecord& record);
-  void write(const TrainRecord& record);
-  void write(const EvalRecord& record);
-  void write(const CheckpointRecord& record);
-  void write(const EndRecord& record);
+  void write(const Record& record);
   /// Tries again to write lines that were refused.
   void flush();
 

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
-#include <string_view>
 
 #include "lora_train/metrics/metrics_writer.h"
 
@@ -21,9 +20,6 @@ class TensorBoardWriter {
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 
-  /// time: seconds since 1970. The value is stored as float.
-  void add_scalar(std::string_view tag, double value, long long step, double time);
-
   /// train/<key> for every number of the record but step and time.
   void add(const TrainRecord& record);
 
@@ -34,7 +30,6 @@ class TensorBoardWriter {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  void put(std::string_view tag, double value, long long step, double time);
   void flush_when_due();
 
   std::filesystem::path path_;

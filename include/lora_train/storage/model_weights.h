@@ -1,7 +1,6 @@
 // The weights of a Hugging Face folder: one safetensors file, or several under an index.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>

@@ -1,7 +1,6 @@
 // lora-train bench: a step of a known shape, counted and measured. No files needed.
 #include "command_line.h"
 #include "engine/engine_loader.h"
-#include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"

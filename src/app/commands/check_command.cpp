@@ -4,7 +4,6 @@
 
 #include "command_line.h"
 #include "engine/engine_loader.h"
-#include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/config/check.h"
 #include "lora_train/model/model_config.h"

@@ -1,7 +1,5 @@
 #include "command_line.h"
 
-#include <algorithm>
-
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
@@ -73,6 +71,13 @@ bool CommandParser::parse(const std::vector<std::string>& arguments) {
 
 void CommandParser::refuse(const std::string& flag, const std::string& message) const {
   throw ConfigError(flag, message + " See " + app_.get_name() + " --help.");
+}
+
+storage::DType CommandParser::weight_dtype(const std::string& flag, const std::string& name) const {
+  if (name == "bf16") return storage::DType::kBF16;
+  if (name == "fp16") return storage::DType::kF16;
+  if (name == "fp32") return storage::DType::kF32;
+  refuse(flag, "unknown type \"" + name + "\"; expected bf16, fp16 or fp32.");
 }
 
 void CommandParser::refuse_extras() const {

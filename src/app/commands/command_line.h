@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lora_train/config/scalar.h"
+#include "lora_train/storage/safetensors.h"
 
 namespace lora_train::app {
 
@@ -60,6 +61,9 @@ class CommandParser {
 
   /// Parses, sets the log level. Returns false when help was asked for and printed: the command ends with code 0.
   bool parse(const std::vector<std::string>& arguments);
+
+  /// What a flag names: bf16, fp16 or fp32. Refuses others.
+  storage::DType weight_dtype(const std::string& flag, const std::string& name) const;
 
   const CommonFlags& common() const { return common_; }
   /// Throws ConfigError(flag, message) in the name of the command.

@@ -6,7 +6,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
-#include "lora_train/base/text.h"
 #include "lora_train/metrics/comparison.h"
 #include "lora_train/metrics/run_page.h"
 #include "output/standard_output.h"

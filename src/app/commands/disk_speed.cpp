@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <random>
@@ -24,17 +23,13 @@ namespace fs = std::filesystem;
 constexpr std::size_t kBlock = std::size_t{4} << 20;
 constexpr double kMostSeconds = 5;
 
-[[noreturn]] void refuse(const fs::path& folder, const std::string& what) {
-  throw IoError(folder.string(), what + ": " + std::strerror(errno));
-}
-
 /// A file without a name.
 class NamelessFile {
  public:
   explicit NamelessFile(const fs::path& folder) {
     std::string name = (folder / ".lora-train-disk-XXXXXX").string();
     fd_ = ::mkostemp(name.data(), O_CLOEXEC);
-    if (fd_ < 0) refuse(folder, "cannot make a file");
+    if (fd_ < 0) fail_with(folder, "cannot make a file");
     ::unlink(name.c_str());
   }
   ~NamelessFile() { ::close(fd_); }
@@ -69,10 +64,10 @@ void write_and_sync(const NamelessFile& file, std::uint64_t most_bytes, DiskSpee
   const Stopwatch clock;
   while (speed.num_bytes < most_bytes && clock.seconds() < kMostSeconds) {
     const std::size_t size = std::min<std::uint64_t>(kBlock, most_bytes - speed.num_bytes);
-    if (write_all(file.fd(), std::string_view(block).substr(0, size)) != size) refuse(speed.folder, "cannot write");
+    if (write_all(file.fd(), std::string_view(block).substr(0, size)) != size) fail_with(speed.folder, "cannot write");
     speed.num_bytes += size;
   }
-  if (::fsync(file.fd()) != 0) refuse(speed.folder, "cannot sync");
+  if (::fsync(file.fd()) != 0) fail_with(speed.folder, "cannot sync");
   speed.write_bytes_per_s = static_cast<double>(speed.num_bytes) / std::max(clock.seconds(), 1e-9);
 }
 
@@ -84,7 +79,7 @@ void read_back(const NamelessFile& file, DiskSpeed& speed) {
   const Stopwatch clock;
   for (ssize_t count = 1; count > 0; num_read += static_cast<std::uint64_t>(count)) {
     count = ::read(file.fd(), buffer.data(), buffer.size());
-    if (count < 0) refuse(speed.folder, "cannot read");
+    if (count < 0) fail_with(speed.folder, "cannot read");
   }
   if (num_read != speed.num_bytes) throw IoError(speed.folder.string(), "a file came back shorter than it was written");
   speed.read_bytes_per_s = static_cast<double>(num_read) / std::max(clock.seconds(), 1e-9);
@@ -103,7 +98,7 @@ DiskSpeed look_at_disk(const fs::path& folder) {
   DiskSpeed speed;
   speed.folder = folder;
   if (file_ops().free_bytes(folder.string(), speed.free_bytes) != 0)
-    refuse(folder, "cannot be asked for its free space");
+    fail_with(folder, "cannot be asked for its free space");
   return speed;
 }
 

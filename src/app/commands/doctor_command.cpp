@@ -1,8 +1,6 @@
 // lora-train doctor: what this machine has, and whether this program can use it.
 #include <unistd.h>
 
-#include <cstdlib>
-
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"

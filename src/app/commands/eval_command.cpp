@@ -1,7 +1,5 @@
 // lora-train eval: the base or an adapter on the evaluation data.
 #include <algorithm>
-#include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "command_line.h"
 #include "engine/engine_loader.h"
@@ -9,6 +7,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
+#include "output/json_text.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
 #include "registry.h"
@@ -42,18 +41,6 @@ nlohmann::ordered_json as_json(const evaluate::EvalResult& result) {
   return line;
 }
 
-void print_json(const std::vector<evaluate::EvalResult>& results) {
-  for (const auto& result : results) {
-    print_line(as_json(result).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-  }
-}
-
-std::string formatted(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 /// A column: its head and the cells below, in the order of the results.
 using Column = std::vector<std::string>;
 
@@ -68,20 +55,20 @@ std::vector<Column> columns_of(const std::vector<evaluate::EvalResult>& results)
     add(head, [&](const auto& r) { return format_count(number(r)); });
   };
   add("name", [](const auto& r) { return r.name; });
-  add("loss", [](const auto& r) { return formatted("%.4f", r.loss); });
-  add("perplexity", [](const auto& r) { return formatted("%.4f", r.perplexity); });
-  add("token accuracy", [](const auto& r) { return formatted("%.2f%%", 100 * r.token_accuracy); });
-  add("ece", [](const auto& r) { return formatted("%.4f", r.ece); });
+  add("loss", [](const auto& r) { return string_printf("%.4f", r.loss); });
+  add("perplexity", [](const auto& r) { return string_printf("%.4f", r.perplexity); });
+  add("token accuracy", [](const auto& r) { return string_printf("%.2f%%", 100 * r.token_accuracy); });
+  add("ece", [](const auto& r) { return string_printf("%.4f", r.ece); });
   add("tokens", [](const auto& r) { return format_count(r.num_tokens); });
   if (results.front().choices) {
-    add("acc", [](const auto& r) { return formatted("%.2f%%", 100 * r.choices->accuracy); });
-    add("acc_norm", [](const auto& r) { return formatted("%.2f%%", 100 * r.choices->normalized_accuracy); });
-    add("choices ece", [](const auto& r) { return formatted("%.4f", r.choices->ece); });
-    add("brier", [](const auto& r) { return formatted("%.4f", r.choices->brier); });
+    add("acc", [](const auto& r) { return string_printf("%.2f%%", 100 * r.choices->accuracy); });
+    add("acc_norm", [](const auto& r) { return string_printf("%.2f%%", 100 * r.choices->normalized_accuracy); });
+    add("choices ece", [](const auto& r) { return string_printf("%.4f", r.choices->ece); });
+    add("brier", [](const auto& r) { return string_printf("%.4f", r.choices->brier); });
     add("rows", [](const auto& r) { return format_count(r.choices->num_rows); });
   }
   if (results.front().exact_match) {
-    add("exact match", [](const auto& r) { return formatted("%.2f%%", 100 * r.exact_match->rate); });
+    add("exact match", [](const auto& r) { return string_printf("%.2f%%", 100 * r.exact_match->rate); });
     add("answers", [](const auto& r) { return format_count(r.exact_match->num_answers); });
     add_unless_zero("answers cut", [](const auto& r) { return r.exact_match->num_cut; });
   }
@@ -170,7 +157,7 @@ int run_eval(const std::vector<std::string>& arguments) {
   const auto results =
       evaluate({.profile = loaded.profile, .adapter = adapter, .tasks = tasks, .quiet = parser.common().quiet});
   if (parser.common().json) {
-    print_json(results);
+    for (const auto& result : results) print_line(to_line(as_json(result)));
   } else {
     print_table(results);
   }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "command_line.h"
@@ -209,10 +208,7 @@ class GenerateProgress {
 
 /// "in 0.52 s (241.3 tok/s)"
 std::string rate(std::int64_t tokens, double seconds) {
-  char text[64];
-  std::snprintf(text, sizeof text, "in %.2f s (%.1f tok/s)", seconds,
-                static_cast<double>(tokens) / std::max(seconds, 1e-9));
-  return text;
+  return string_printf("in %.2f s (%.1f tok/s)", seconds, static_cast<double>(tokens) / std::max(seconds, 1e-9));
 }
 
 std::string describe(const evaluate::GenerateTotals& totals) {

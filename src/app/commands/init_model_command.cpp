@@ -1,21 +1,13 @@
 // lora-train init-model: a Hugging Face folder with random weights.
-#include <nlohmann/json.hpp>
-
 #include "command_line.h"
 #include "lora_train/base/text.h"
 #include "lora_train/model/init_model.h"
+#include "output/json_text.h"
 #include "output/standard_output.h"
 #include "registry.h"
 
 namespace lora_train::app {
 namespace {
-
-storage::DType parse_weight_dtype(const CommandParser& parser, const std::string& name) {
-  if (name == "bf16") return storage::DType::kBF16;
-  if (name == "fp16") return storage::DType::kF16;
-  if (name == "fp32") return storage::DType::kF32;
-  parser.refuse("--dtype", "unknown type \"" + name + "\"; expected bf16, fp16 or fp32.");
-}
 
 void print_result(const model::InitModelResult& result, const std::string& folder, bool json) {
   if (json) {
@@ -23,7 +15,7 @@ void print_result(const model::InitModelResult& result, const std::string& folde
                                          {"num_parameters", result.num_parameters},
                                          {"weight_bytes", result.weight_bytes},
                                          {"files", result.files}};
-    print_line(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    print_line(to_line(line));
     return;
   }
   print_line(folder + ": " + format_count(result.num_parameters) + " parameters, " +
@@ -51,7 +43,7 @@ int run_init_model(const std::vector<std::string>& arguments) {
   request.config = config;
   request.tokenizer = tokenizer;
   request.output_dir = output_dir;
-  request.dtype = parse_weight_dtype(parser, dtype);
+  request.dtype = parser.weight_dtype("--dtype", dtype);
   print_result(model::init_model(request), output_dir, parser.common().json);
   return 0;
 }

@@ -1,7 +1,5 @@
 // lora-train merge: an adapter folded into a Hugging Face folder, or rewritten for servers that read plain LoRA only.
 #include <chrono>
-#include <cstdio>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "command_line.h"
@@ -13,6 +11,7 @@
 #include "lora_train/lora/merge.h"
 #include "lora_train/storage/resolve_model.h"
 #include "merge_rows.h"
+#include "output/json_text.h"
 #include "output/standard_output.h"
 #include "registry.h"
 
@@ -55,14 +54,6 @@ void check_flags(const CommandParser& parser, const MergeFlags& flags) {
                   "missing; expected the folder of the base model, or --portable to rewrite the adapter alone.");
   }
   if (flags.no_check && !flags.rows.empty()) parser.refuse("--rows", "means nothing with --no-check.");
-}
-
-std::optional<storage::DType> parse_dtype(const CommandParser& parser, const std::string& name) {
-  if (name.empty()) return std::nullopt;
-  if (name == "bf16") return storage::DType::kBF16;
-  if (name == "fp16") return storage::DType::kF16;
-  if (name == "fp32") return storage::DType::kF32;
-  parser.refuse("--dtype", "unknown type \"" + name + "\"; expected bf16, fp16 or fp32.");
 }
 
 /// A line a second.
@@ -108,10 +99,9 @@ Comparison prepare_comparison(const MergeFlags& flags, const lora::MergeRequest&
 std::string in_words(const Comparison& comparison) {
   if (!comparison.found) return "logits not compared with the unmerged model: " + comparison.why_not;
   const lora::MergeCheck& found = *comparison.found;
-  char numbers[160];
-  std::snprintf(numbers, sizeof numbers, "largest logit difference to the unmerged model %.3g (logits up to %.3g)",
-                found.max_difference, found.max_logit);
-  return numbers + (", at " + comparison.rows.names.at(found.row)) + ", token " + std::to_string(found.position + 1) +
+  return string_printf("largest logit difference to the unmerged model %.3g (logits up to %.3g), at ",
+                       found.max_difference, found.max_logit) +
+         comparison.rows.names.at(found.row) + ", token " + std::to_string(found.position + 1) +
          "; another token is the most likely at " + format_count(found.num_argmax_changed) + " of " +
          format_count(found.num_positions) + " positions";
 }
@@ -134,13 +124,9 @@ nlohmann::ordered_json as_json(const lora::MergeResult& result, const Comparison
   return line;
 }
 
-void print_json(const nlohmann::ordered_json& line) {
-  print_line(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-}
-
 void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   lora::MergeRequest request;
-  request.dtype = parse_dtype(parser, flags.dtype);
+  if (!flags.dtype.empty()) request.dtype = parser.weight_dtype("--dtype", flags.dtype);
   const storage::ResolvedModel model = storage::resolve_model(flags.model);
   request.model = model.folder;
   request.model_name = model.hub_name.empty() ? flags.model : model.hub_name;
@@ -160,7 +146,7 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   }
   const lora::MergeResult result = lora::merge_adapter(request, hooks);
   if (parser.common().json) {
-    print_json(as_json(result, comparison));
+    print_line(to_line(as_json(result, comparison)));
     return;
   }
   print_line(result.folder.string() + ": " + format_count(result.num_tensors) + " tensors, " +
@@ -173,19 +159,18 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
 void rewrite_adapter(const CommandParser& parser, const MergeFlags& flags) {
   const lora::PortableResult result = lora::make_portable({flags.adapter, flags.output_dir, flags.overwrite});
   if (parser.common().json) {
-    print_json({{"output_dir", result.folder.string()},
-                {"num_tensors", 2 * result.num_linears},
-                {"num_padded", result.num_padded},
-                {"num_rescaled", result.num_rescaled},
-                {"r", result.rank},
-                {"lora_alpha", result.alpha}});
+    print_line(to_line({{"output_dir", result.folder.string()},
+                        {"num_tensors", 2 * result.num_linears},
+                        {"num_padded", result.num_padded},
+                        {"num_rescaled", result.num_rescaled},
+                        {"r", result.rank},
+                        {"lora_alpha", result.alpha}}));
     return;
   }
-  char alpha[32];
-  std::snprintf(alpha, sizeof alpha, "%g", result.alpha);
   print_line(result.folder.string() + ": " + format_count(result.num_linears) + " linears with r " +
-             std::to_string(result.rank) + " and lora_alpha " + alpha + "; " + format_count(result.num_padded) +
-             " padded with zeros, the scale of " + format_count(result.num_rescaled) + " multiplied into B");
+             std::to_string(result.rank) + " and lora_alpha " + string_printf("%g", result.alpha) + "; " +
+             format_count(result.num_padded) + " padded with zeros, the scale of " + format_count(result.num_rescaled) +
+             " multiplied into B");
 }
 
 }  // namespace

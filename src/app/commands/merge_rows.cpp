@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/model/model_config.h"

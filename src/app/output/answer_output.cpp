@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "json_text.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/base/visible_text.h"
 #include "side_by_side.h"
@@ -42,7 +42,7 @@ std::string answer_to_json(const data::Prompt& prompt, std::size_t index, const 
     line["base_completion_ids"] = answers.base->ids;
     line["base_finish_reason"] = finish_reason(*answers.base);
   }
-  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return to_line(line);
 }
 
 void AnswerPrinter::add(std::size_t index, const Answers& answers) {

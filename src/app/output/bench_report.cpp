@@ -1,10 +1,8 @@
 #include "bench_report.h"
 
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
-#include <nlohmann/json.hpp>
 
+#include "json_text.h"
 #include "lora_train/base/text.h"
 
 namespace lora_train::app {
@@ -14,11 +12,6 @@ using Json = nlohmann::ordered_json;
 using bench::BenchResult;
 using bench::BenchWork;
 
-template <class T>
-Json optional_json(const std::optional<T>& value) {
-  return value ? Json(*value) : Json();
-}
-
 Json work_json(const std::vector<BenchWork>& list) {
   Json lines = Json::array();
   for (const auto& work : list) {
@@ -27,9 +20,9 @@ Json work_json(const std::vector<BenchWork>& list) {
                      {"launches", work.launches},
                      {"bytes_read", work.bytes_read},
                      {"bytes_written", work.bytes_written},
-                     {"planned_bytes", optional_json(work.planned_bytes)},
+                     {"planned_bytes", or_null(work.planned_bytes)},
                      {"flops", work.flops},
-                     {"ms", optional_json(work.ms)}});
+                     {"ms", or_null(work.ms)}});
   }
   return lines;
 }
@@ -43,7 +36,7 @@ Json speed_json(const bench::BenchSpeed& speed) {
           {"tokens_per_s_p90", speed.tokens_per_s_p90},
           {"peak_memory_gib", speed.peak_memory_gib},
           {"peak_host_memory_gib", speed.peak_host_memory_gib},
-          {"idle_share", optional_json(speed.idle_share)},
+          {"idle_share", or_null(speed.idle_share)},
           {"gemm_flops_per_s", speed.gemm_flops_per_s},
           {"gemm_share", speed.gemm_share},
           {"linears_share", speed.linears_share},
@@ -57,114 +50,92 @@ std::int64_t num_launches(const BenchResult& result) {
   return sum;
 }
 
-/// Lines of a text.
-class Text {
- public:
-  [[gnu::format(printf, 2, 3)]] void line(const char* format, ...) {
-    char buffer[512];
-    std::va_list arguments;
-    va_start(arguments, format);
-    std::vsnprintf(buffer, sizeof buffer, format, arguments);
-    va_end(arguments);
-    text_ += buffer;
-    text_ += '\n';
-  }
-  const std::string& str() const { return text_; }
-
- private:
-  std::string text_;
-};
-
 constexpr double kMega = 1e6, kGiga = 1e9, kTera = 1e12;
 
 /// "12,345"
 std::string whole(double value) { return format_count(std::llround(value)); }
 
 /// Two places, or two digits of what is smaller: shapes for tests have little of everything.
-std::string figure(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, value == 0 || value >= 0.1 ? "%.2f" : "%.2g", value);
-  return text;
-}
+std::string figure(double value) { return string_printf(value == 0 || value >= 0.1 ? "%.2f" : "%.2g", value); }
 
 /// Nothing is said of launches, of a GPU's memory or of an H200 then.
 bool is_measured_on_a_cpu(const BenchResult& r) { return r.speed && r.device == "cpu"; }
 
-void print_sizes(const BenchResult& r, Text& text) {
-  text.line("shape %s, %s, %s, recompute %s", r.shape.c_str(), r.device.c_str(), r.precision.c_str(),
-            r.recompute.c_str());
-  text.line("rows of %s tokens, %s a micro-batch, %s a step; counted: a step of %s tokens in %s documents, %s trained",
-            format_count(r.max_seq_len).c_str(), format_count(r.micro_batch_size).c_str(),
-            format_count(r.global_batch_size).c_str(), format_count(r.tokens).c_str(),
-            format_count(r.documents).c_str(), format_count(r.supervised_tokens).c_str());
+void print_sizes(const BenchResult& r, std::string& text) {
+  text += string_printf("shape %s, %s, %s, recompute %s\n", r.shape.c_str(), r.device.c_str(), r.precision.c_str(),
+                        r.recompute.c_str());
+  text += string_printf(
+      "rows of %s tokens, %s a micro-batch, %s a step; counted: a step of %s tokens in %s documents, %s trained\n",
+      format_count(r.max_seq_len).c_str(), format_count(r.micro_batch_size).c_str(),
+      format_count(r.global_batch_size).c_str(), format_count(r.tokens).c_str(), format_count(r.documents).c_str(),
+      format_count(r.supervised_tokens).c_str());
 }
 
-void print_speed(const bench::BenchSpeed& speed, bool is_cpu, Text& text) {
-  text.line("%s", "");
-  text.line("tokens/s     %s (p10 %s, p90 %s); step %.2f ms (p10 %.2f, p90 %.2f)", whole(speed.tokens_per_s).c_str(),
-            whole(speed.tokens_per_s_p10).c_str(), whole(speed.tokens_per_s_p90).c_str(), speed.step_ms,
-            speed.step_ms_p10, speed.step_ms_p90);
+void print_speed(const bench::BenchSpeed& speed, bool is_cpu, std::string& text) {
+  text += string_printf("\ntokens/s     %s (p10 %s, p90 %s); step %.2f ms (p10 %.2f, p90 %.2f)\n",
+                        whole(speed.tokens_per_s).c_str(), whole(speed.tokens_per_s_p10).c_str(),
+                        whole(speed.tokens_per_s_p90).c_str(), speed.step_ms, speed.step_ms_p10, speed.step_ms_p90);
   if (is_cpu) {
-    text.line("memory       %.2f GiB at most", speed.peak_host_memory_gib);
+    text += string_printf("memory       %.2f GiB at most\n", speed.peak_host_memory_gib);
   } else {
-    text.line("memory       %.2f GiB of the GPU at most, %.2f GiB of the host", speed.peak_memory_gib,
-              speed.peak_host_memory_gib);
+    text += string_printf("memory       %.2f GiB of the GPU at most, %.2f GiB of the host\n", speed.peak_memory_gib,
+                          speed.peak_host_memory_gib);
   }
-  if (speed.idle_share) text.line("GPU idle     %.1f%% of the step", 100 * *speed.idle_share);
+  if (speed.idle_share) text += string_printf("GPU idle     %.1f%% of the step\n", 100 * *speed.idle_share);
   const bool is_fast = speed.gemm_flops_per_s >= kTera;
-  text.line(
+  text += string_printf(
       "GEMM rate    %.1f %s of plain products of these shapes; the step's required FLOPs run at %.1f%% of it, its "
-      "products at %.1f%%",
+      "products at %.1f%%\n",
       speed.gemm_flops_per_s / (is_fast ? kTera : kGiga), is_fast ? "TFLOP/s" : "GFLOP/s", 100 * speed.gemm_share,
       100 * speed.linears_share);
-  text.line("loss         %.4f to %.4f", speed.first_loss, speed.last_loss);
+  text += string_printf("loss         %.4f to %.4f\n", speed.first_loss, speed.last_loss);
 }
 
-void print_work(const char* title, const std::vector<BenchWork>& list, const BenchResult& r, Text& text) {
+void print_work(const char* title, const std::vector<BenchWork>& list, const BenchResult& r, std::string& text) {
   const auto tokens = static_cast<double>(r.tokens);
-  text.line("%s", "");
-  text.line("%-32s %7s %8s %10s %10s %12s %10s", title, "calls", "launches", "MB/token", "planned", "GFLOP/token",
-            "ms/step");
+  text += string_printf("\n%-32s %7s %8s %10s %10s %12s %10s\n", title, "calls", "launches", "MB/token", "planned",
+                        "GFLOP/token", "ms/step");
   for (const auto& work : list) {
-    char planned[16] = "-", ms[16] = "-";
-    if (work.planned_bytes) std::snprintf(planned, sizeof planned, "%.3f", *work.planned_bytes / tokens / kMega);
-    if (work.ms) std::snprintf(ms, sizeof ms, "%.3f", *work.ms);
-    text.line("%-32s %7s %8s %10.3f %10s %12.4f %10s", work.name.c_str(), format_count(work.calls).c_str(),
-              is_measured_on_a_cpu(r) ? "-" : format_count(work.launches).c_str(),
-              static_cast<double>(work.bytes_read + work.bytes_written) / tokens / kMega, planned,
-              static_cast<double>(work.flops) / tokens / kGiga, ms);
+    const auto planned = work.planned_bytes ? string_printf("%.3f", *work.planned_bytes / tokens / kMega) : "-";
+    const auto ms = work.ms ? string_printf("%.3f", *work.ms) : "-";
+    text +=
+        string_printf("%-32s %7s %8s %10.3f %10s %12.4f %10s\n", work.name.c_str(), format_count(work.calls).c_str(),
+                      is_measured_on_a_cpu(r) ? "-" : format_count(work.launches).c_str(),
+                      static_cast<double>(work.bytes_read + work.bytes_written) / tokens / kMega, planned.c_str(),
+                      static_cast<double>(work.flops) / tokens / kGiga, ms.c_str());
   }
 }
 
-void print_limits(const BenchResult& r, Text& text) {
+void print_limits(const BenchResult& r, std::string& text) {
   const auto tokens = static_cast<double>(r.tokens);
-  text.line("%s", "");
+  text += "\n";
   const auto gflop = [&](double flops) { return figure(flops / tokens / kGiga); };
   const auto mega = [&](double value) { return figure(value / tokens * kMega); };
-  if (!is_measured_on_a_cpu(r)) text.line("launches     %s a step", format_count(num_launches(r)).c_str());
-  text.line(
-      "FLOPs        %s GFLOP/token required (linears %s, head %s, attention %s, LoRA %s), %s in products executed",
+  if (!is_measured_on_a_cpu(r))
+    text += string_printf("launches     %s a step\n", format_count(num_launches(r)).c_str());
+  text += string_printf(
+      "FLOPs        %s GFLOP/token required (linears %s, head %s, attention %s, LoRA %s), %s in products executed\n",
       gflop(r.required.total()).c_str(), gflop(r.required.linears).c_str(), gflop(r.required.head).c_str(),
       gflop(r.required.attention).c_str(), gflop(r.required.lora).c_str(), gflop(r.executed_flops).c_str());
-  text.line("memory moved %s MB/token beside products and attention, %s planned",
-            figure(r.counted_bytes / tokens / kMega).c_str(), figure(r.planned_bytes / tokens / kMega).c_str());
+  text +=
+      string_printf("memory moved %s MB/token beside products and attention, %s planned\n",
+                    figure(r.counted_bytes / tokens / kMega).c_str(), figure(r.planned_bytes / tokens / kMega).c_str());
   if (is_measured_on_a_cpu(r)) return;
-  text.line(
+  text += string_printf(
       "bound        %s tokens/s where nothing overlaps, at rates assumed of an H200: products %s, attention %s, "
-      "memory %s us/token",
+      "memory %s us/token\n",
       whole(tokens / r.bound.total_s()).c_str(), mega(r.bound.gemm_s).c_str(), mega(r.bound.attention_s).c_str(),
       mega(r.bound.memory_s).c_str());
 }
 
-void print_passes(const BenchResult& r, Text& text) {
-  text.line("%s", "");
-  text.line("%-28s %-24s %-20s %6s %10s %10s", "passes over activations", "operand", "buffer", "times", "MB/t read",
-            "written");
+void print_passes(const BenchResult& r, std::string& text) {
+  text += string_printf("\n%-28s %-24s %-20s %6s %10s %10s\n", "passes over activations", "operand", "buffer", "times",
+                        "MB/t read", "written");
   for (const auto& pass : r.passes) {
-    text.line("%-28s %-24s %-20s %6lld %10.4f %10.4f", pass.kernel.c_str(), pass.operand.c_str(), pass.buffer.c_str(),
-              static_cast<long long>(pass.times),
-              static_cast<double>(pass.bytes_read) / static_cast<double>(r.tokens) / kMega,
-              static_cast<double>(pass.bytes_written) / static_cast<double>(r.tokens) / kMega);
+    text += string_printf("%-28s %-24s %-20s %6lld %10.4f %10.4f\n", pass.kernel.c_str(), pass.operand.c_str(),
+                          pass.buffer.c_str(), static_cast<long long>(pass.times),
+                          static_cast<double>(pass.bytes_read) / static_cast<double>(r.tokens) / kMega,
+                          static_cast<double>(pass.bytes_written) / static_cast<double>(r.tokens) / kMega);
   }
 }
 
@@ -208,11 +179,11 @@ std::string bench_json(const BenchResult& r) {
                      {"classes", work_json(r.classes)},
                      {"kernels", work_json(r.kernels)},
                      {"passes", passes}};
-  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return to_line(line);
 }
 
 std::string bench_table(const BenchResult& result, bool details) {
-  Text text;
+  std::string text;
   print_sizes(result, text);
   if (result.speed) print_speed(*result.speed, is_measured_on_a_cpu(result), text);
   print_limits(result, text);
@@ -221,7 +192,7 @@ std::string bench_table(const BenchResult& result, bool details) {
     print_work("kernel", result.kernels, result, text);
     print_passes(result, text);
   }
-  return text.str();
+  return text;
 }
 
 }  // namespace lora_train::app

@@ -1,7 +1,7 @@
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "doctor_report.h"
+#include "json_text.h"
 #include "lora_train/base/version.h"
 #include "lora_train/device/cuda_build.h"
 
@@ -9,13 +9,6 @@ namespace lora_train::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
-
-template <typename T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
 
 const char* name_of(CheckStatus status) {
   return status == CheckStatus::kOk ? "ok" : status == CheckStatus::kNote ? "note" : "failed";
@@ -123,7 +116,7 @@ std::string doctor_json(const DoctorFindings& findings, const std::vector<Doctor
   object["disk"] = disk_json(findings.disk);
   object["kernels_place"] = or_null(findings.kernels_place);
   object["kernels"] = kernels_json(findings.kernels);
-  return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return to_line(object) + "\n";
 }
 
 }  // namespace lora_train::app

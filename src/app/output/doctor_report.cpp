@@ -1,7 +1,6 @@
 #include "doctor_report.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
@@ -22,20 +21,19 @@ std::string bytes_text(std::uint64_t bytes) { return format_bytes(static_cast<do
 std::string or_unknown(const std::string& text) { return text.empty() ? "unknown" : text; }
 
 void judge_torch(const DoctorFindings& found, Checks& checks) {
-  checks.push_back({"program", "lora-train " + version() + ", commit " + commit(), CheckStatus::kOk, ""});
+  checks.push_back({"program", "lora-train " + version() + ", commit " + commit()});
   if (!found.torch) {
     checks.push_back({"LibTorch", "not found", CheckStatus::kFailed, found.torch_problem});
     return;
   }
   const TorchInstallation& torch = *found.torch;
-  checks.push_back(
-      {"LibTorch", torch.version + " in " + torch.folder.string() + " (" + torch.found_by + ")", CheckStatus::kOk, ""});
+  checks.push_back({"LibTorch", torch.version + " in " + torch.folder.string() + " (" + torch.found_by + ")"});
   if (torch.cuda.empty()) {
     const bool needs_it = found.gpus.has_gpu_hardware();
     checks.push_back({"CUDA of LibTorch", "none: a CPU build", needs_it ? CheckStatus::kFailed : CheckStatus::kNote,
                       needs_it ? "Install the CUDA build: pip install torch==2.11.0" : "it computes on the CPU only"});
   } else {
-    checks.push_back({"CUDA of LibTorch", torch.cuda, CheckStatus::kOk, ""});
+    checks.push_back({"CUDA of LibTorch", torch.cuda});
   }
   if (!found.engine_problem.empty()) {
     checks.push_back({"engine", "cannot be loaded", CheckStatus::kFailed, found.engine_problem});
@@ -69,7 +67,7 @@ bool judge_driver(const device::GpuSystem& system, Checks& checks) {
   const std::string cuda = system.cuda_version == 0 ? ""
                                                     : ", CUDA up to " + std::to_string(system.cuda_version / 1000) +
                                                           "." + std::to_string(system.cuda_version % 1000 / 10);
-  DoctorCheck driver{"driver", or_unknown(system.driver_version) + cuda, CheckStatus::kOk, ""};
+  DoctorCheck driver{"driver", or_unknown(system.driver_version) + cuda};
   try {
     device::require_driver(system);
   } catch (const DeviceError& error) {
@@ -88,7 +86,7 @@ DoctorCheck judge_gpu(const device::Gpu& gpu) {
   std::string value = gpu.name + ", " + gpu.architecture() + ", " + std::to_string(gpu.num_multiprocessors) +
                       " multiprocessors, " + bytes_text(gpu.total_bytes);
   if (gpu.free_bytes) value += ", " + bytes_text(*gpu.free_bytes) + " free";
-  DoctorCheck check{"GPU " + std::to_string(gpu.index), value, CheckStatus::kOk, ""};
+  DoctorCheck check{"GPU " + std::to_string(gpu.index), value};
   try {
     device::require_usable(gpu);
     check.advice = device::usage_warning(gpu);
@@ -128,7 +126,7 @@ void judge_gpus(const device::GpuSystem& system, Checks& checks) {
 
 void judge_build(const DoctorFindings& found, Checks& checks) {
   if (found.has_cuda_library) {
-    checks.push_back({"CUDA code", "built for " + device::built_architectures_text(), CheckStatus::kOk, ""});
+    checks.push_back({"CUDA code", "built for " + device::built_architectures_text()});
     return;
   }
   const bool needs_it = found.gpus.has_gpu_hardware();
@@ -141,7 +139,7 @@ void judge_build(const DoctorFindings& found, Checks& checks) {
 void judge_libraries(const DoctorFindings& found, Checks& checks) {
   const bool needs_them = found.gpus.has_gpu_hardware();
   for (const LibraryVersion& library : found.libraries) {
-    DoctorCheck check{library.name, library.version, CheckStatus::kOk, ""};
+    DoctorCheck check{library.name, library.version};
     if (library.version.empty()) {
       check.value = "cannot be loaded";
       check.status = needs_them ? CheckStatus::kFailed : CheckStatus::kNote;
@@ -163,7 +161,7 @@ void judge_disk(const DoctorFindings& found, Checks& checks) {
     value += ", writes " + format_bytes(disk.write_bytes_per_s) + "/s with fsync, reads " +
              format_bytes(disk.read_bytes_per_s) + "/s (" + bytes_text(disk.num_bytes) + ")";
   }
-  DoctorCheck check{"disk", value, CheckStatus::kOk, ""};
+  DoctorCheck check{"disk", value};
   if (disk.num_bytes > 0 && disk.write_bytes_per_s < kSlowDisk) {
     check.advice = "slow: saves take long (they run in the background), and reading the model too";
   }
@@ -177,13 +175,12 @@ void judge_kernels(const DoctorFindings& found, Checks& checks) {
     checks.push_back(
         {"kernels", "cannot be run on " + found.kernels_place, CheckStatus::kFailed, found.kernels_problem});
   } else if (!found.kernels_place.empty()) {
-    checks.push_back({"kernels", "own and reference, on " + found.kernels_place, CheckStatus::kOk, ""});
+    checks.push_back({"kernels", "own and reference, on " + found.kernels_place});
   }
   for (const doctor::KernelCheck& kernel : found.kernels) {
-    char value[200];
-    std::snprintf(value, sizeof value, "%s: error %.1e, at most %.0e; %.1f us, reference %.1f us", kernel.shape.c_str(),
-                  kernel.max_error, kernel.tolerance, kernel.own_us, kernel.reference_us);
-    DoctorCheck check{kernel.name, value, CheckStatus::kOk, ""};
+    DoctorCheck check{kernel.name,
+                      string_printf("%s: error %.1e, at most %.0e; %.1f us, reference %.1f us", kernel.shape.c_str(),
+                                    kernel.max_error, kernel.tolerance, kernel.own_us, kernel.reference_us)};
     if (!kernel.passed) {
       check.status = CheckStatus::kFailed;
       check.advice = (kernel.note.empty() ? "wrong result" : kernel.note) +

@@ -38,7 +38,7 @@ struct DoctorCheck {
   std::string name;
   std::string value;
   CheckStatus status = CheckStatus::kOk;
-  std::string advice;  ///< what to do; of kNote and kFailed
+  std::string advice = {};  ///< what to do; of kNote and kFailed
 };
 
 /// A machine without a GPU gets a note, and with it nothing fails that only a GPU needs.

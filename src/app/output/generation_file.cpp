@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -21,10 +20,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kWaysOn = "Give another --output, or delete it together with its .settings.json";
-
-[[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
-  throw IoError(path.string(), std::string("cannot ") + what + ": " + std::strerror(errno));
-}
 
 Json parsed(std::string_view text) { return Json::parse(text, nullptr, /*allow_exceptions=*/false); }
 
@@ -77,7 +72,7 @@ GenerationFile::Descriptor::~Descriptor() {
 
 void GenerationFile::open() {
   descriptor_.fd = file_ops().open(path_.string(), O_RDWR | O_CREAT | O_APPEND);
-  if (descriptor_.fd < 0) fail(path_, "open the file for appending");
+  if (descriptor_.fd < 0) fail_with(path_, "cannot open the file for appending");
   is_regular_ = std::filesystem::is_regular_file(path_);
   if (is_regular_ && ::flock(descriptor_.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw ConfigError(path_.string(), "another process is writing this file. Wait for it, or give another --output");
@@ -93,7 +88,7 @@ void GenerationFile::check_torn_line(std::string_view rest) const {
 }
 
 void GenerationFile::cut_off() const {
-  if (file_ops().truncate(descriptor_.fd, size_) != 0) fail(path_, "shorten the file");
+  if (file_ops().truncate(descriptor_.fd, size_) != 0) fail_with(path_, "cannot shorten the file");
 }
 
 void GenerationFile::read_lines(std::string_view text, const std::vector<std::string>& prompts) {
@@ -143,8 +138,7 @@ void GenerationFile::append(std::size_t i, const std::string& line) {
     if (is_regular_)
       file_ops().truncate(descriptor_.fd,
                           size_);  // a torn line must not stay; where it does, the next call cuts it off
-    errno = code;
-    fail(path_, "append a line");
+    fail_with(path_, "cannot append a line", code);
   }
   size_ += whole.size();
   is_done_[i] = true;
@@ -161,7 +155,7 @@ void GenerationFile::finish() {
     ordered.emplace(index, line);
   }
   if (is_in_order) {
-    if (file_ops().sync(descriptor_.fd) != 0) fail(path_, "sync");
+    if (file_ops().sync(descriptor_.fd) != 0) fail_with(path_, "cannot sync");
     return;
   }
   std::string sorted;

@@ -1,8 +1,8 @@
 #include "report_error.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "json_text.h"
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/utf8.h"
@@ -47,7 +47,7 @@ int report_current_exception(bool json) noexcept {
     if (json) {
       const nlohmann::ordered_json object = {
           {"error", {{"kind", report.kind}, {"message", report.message}, {"where", report.where}}}};
-      print_line(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+      print_line(to_line(object));
     }
   } catch (...) {  // no memory or no stdout to say it: the code still says it
   }

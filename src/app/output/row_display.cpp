@@ -1,8 +1,7 @@
 #include "row_display.h"
 
-#include <cstdio>
-#include <nlohmann/json.hpp>
-
+#include "json_text.h"
+#include "lora_train/base/text.h"
 #include "lora_train/base/visible_text.h"
 #include "lora_train/data/document_store.h"
 
@@ -23,12 +22,6 @@ std::string_view end_of(std::string_view style, bool use_color) {
   return use_color ? "\x1b[0m" : "]]";
 }
 
-std::string shortened(float number) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", static_cast<double>(number));
-  return text;
-}
-
 }  // namespace
 
 std::string format_row(const data::RowView& row, bool use_color) {
@@ -47,7 +40,7 @@ std::string format_row(const data::RowView& row, bool use_color) {
       text += visible_text(row.pieces[i]);
     }
     ids += (i == 0 ? "" : " ") + std::to_string(row.ids[i]) + (trained ? "*" : "");
-    if (trained && !row.weights.empty()) ids += shortened(row.weights[i]);
+    if (trained && !row.weights.empty()) ids += string_printf("%g", static_cast<double>(row.weights[i]));
     num_trained += trained ? 1 : 0;
   }
   text += end_of(open_style, use_color);
@@ -60,7 +53,7 @@ std::string row_to_json(const data::RowView& row) {
   nlohmann::ordered_json object = {{"source", row.source}, {"input_ids", row.ids}, {"labels", row.labels}};
   if (!row.weights.empty()) object["weights"] = row.weights;
   object["text"] = row.pieces.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(row.text);
-  return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return to_line(object);
 }
 
 }  // namespace lora_train::app

@@ -8,14 +8,13 @@
 #include <cstring>
 #include <string>
 
-#include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 
 namespace lora_train::app {
 
 void print_text(std::string_view text) {
   if (write_all(STDOUT_FILENO, text) == text.size() || errno == EPIPE) return;
-  throw IoError("stdout", std::string("cannot write: ") + std::strerror(errno));
+  fail_with("stdout", "cannot write");
 }
 
 void print_line(std::string_view line) { print_text(std::string(line) + "\n"); }

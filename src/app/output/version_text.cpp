@@ -1,9 +1,9 @@
 #include "version_text.h"
 
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "engine/engine_loader.h"
+#include "json_text.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/version.h"
 #include "lora_train/device/cuda_build.h"
@@ -38,9 +38,6 @@ nlohmann::ordered_json architectures() {
 }
 
 std::string as_json(const Found& found) {
-  const auto or_null = [](const std::string& text) {
-    return text.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(text);
-  };
   const nlohmann::ordered_json line = {{"version", version()},
                                        {"commit", commit()},
                                        {"libtorch", or_null(found.torch.version)},
@@ -49,7 +46,7 @@ std::string as_json(const Found& found) {
                                        {"gpu_architectures", architectures()},
                                        {"engine", or_null(found.engine)},
                                        {"problem", or_null(found.problem)}};
-  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return to_line(line) + "\n";
 }
 
 }  // namespace

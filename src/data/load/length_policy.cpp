@@ -1,7 +1,6 @@
 #include "length_policy.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 
 #include "lora_train/base/error.h"
@@ -96,15 +95,12 @@ std::vector<std::string> length_choices(const DocumentStore& store, const Length
     const auto share = [](std::int64_t part, std::int64_t whole) {
       return 100 * static_cast<double>(part) / static_cast<double>(whole);
     };
-    char line[200];
-    std::snprintf(
-        line, sizeof line,
+    lines.push_back(string_printf(
         "  max_seq_len: %lld: %.2f%% of the rows are longer, with %.2f%% of the tokens beyond; %.1f%% of the room "
         "empty when packed, %.1f%% when not",
         static_cast<long long>(choice), share(num_longer, lengths.num_rows),
         share(lengths.num_tokens - num_kept, lengths.num_tokens),
-        empty(pack_first_fit_decreasing(order, cut, choice, {}).size()), empty(store.size()));
-    lines.emplace_back(line);
+        empty(pack_first_fit_decreasing(order, cut, choice, {}).size()), empty(store.size())));
   }
   return lines;
 }

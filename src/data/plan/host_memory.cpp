@@ -1,7 +1,6 @@
 #include "lora_train/data/host_memory.h"
 
 #include <new>
-#include <utility>
 
 namespace lora_train::data {
 namespace {
@@ -21,35 +20,15 @@ HostMemory& pageable_memory() {
   return memory;
 }
 
-HostBuffer::HostBuffer(HostBuffer&& other) noexcept
-    : memory_(other.memory_),
-      values_(std::exchange(other.values_, nullptr)),
-      capacity_(std::exchange(other.capacity_, 0)) {}
-
-HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
-  std::swap(memory_, other.memory_);
-  std::swap(values_, other.values_);
-  std::swap(capacity_, other.capacity_);
-  return *this;
-}
-
-void HostBuffer::free() noexcept {
-  if (values_ != nullptr) {
-    memory_->release(values_);
-  }
-  values_ = nullptr;
-  capacity_ = 0;
-}
-
 std::span<std::int32_t> HostBuffer::resize(std::size_t count) {
-  if (count > capacity_) {
-    free();
+  if (count > (values_ == nullptr ? 0 : capacity_)) {
+    values_.reset();
     // Micro-batches differ little in size: with a quarter more, a buffer soon stops growing.
     const std::size_t capacity = count + count / 4;
-    values_ = static_cast<std::int32_t*>(memory_->allocate(capacity * sizeof(std::int32_t)));
+    values_.reset(static_cast<std::int32_t*>(values_.get_deleter().memory->allocate(capacity * sizeof(std::int32_t))));
     capacity_ = capacity;
   }
-  return {values_, count};
+  return {values_.get(), count};
 }
 
 }  // namespace lora_train::data

@@ -4,7 +4,6 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <string_view>
 

@@ -2,10 +2,8 @@
 
 #include <array>
 
-#include "function_call.h"
 #include "lora_train/base/error.h"
 #include "row_fields.h"
-#include "turn_weight.h"
 
 namespace lora_train::data {
 namespace {
@@ -63,10 +61,6 @@ const Json& list_of(const Json& value, const char* field) {
     throw DataError("", std::string(field) + " is empty; a conversation has at least one message");
   }
   return value;
-}
-
-std::string name_of(const FieldMap& map, const char* field) {
-  return map.contains(field) ? map.at(field) : std::string(field);
 }
 
 // What the row calls role and content of its messages.
@@ -138,7 +132,7 @@ Message parse_message(const Json& value, const FieldMap& map, const std::string&
   const Json& role =
       named(place, [&]() -> std::reference_wrapper<const Json> { return std::cref(required(value, map, "role")); });
   check_role(string_of(role, place + ".role"), place + ".role");
-  return read_message(value, map, {name_of(map, "role"), name_of(map, "content")}, "content", role, place);
+  return read_message(value, map, {name_in(map, "role"), name_in(map, "content")}, "content", role, place);
 }
 
 void parse_list(const Json& value, const FieldMap& map, const char* field, ChatSample& sample) {
@@ -190,6 +184,49 @@ std::string sharegpt_role(const std::string& theirs, const std::string& field) {
                           "\", an unknown speaker; known are human, gpt, system, function_call, tool and observation");
 }
 
+[[noreturn]] void refuse_call(const std::string& field, const std::string& value, const std::string& reason) {
+  throw DataError("", field + " of function_call is \"" + printable(value, 60) + "\": " + reason +
+                          "; expected JSON {\"name\": ..., \"arguments\": {...}}, or a list of these");
+}
+
+// One entry of tool_calls, or what is wrong.
+Json tool_call(const Json& call, const std::string& field, const std::string& value) {
+  if (!call.is_object()) {
+    refuse_call(field, value, "a call is " + std::string(call.type_name()));
+  }
+  if (!call.contains("name") || !call["name"].is_string()) {
+    refuse_call(field, value, "a call has no name that is a string");
+  }
+  if (!call.contains("arguments") || !(call["arguments"].is_object() || call["arguments"].is_string())) {
+    refuse_call(field, value, "a call has no arguments that are an object");
+  }
+  if (call.size() != 2) {
+    refuse_call(field, value, "a call has other fields than name and arguments");
+  }
+  return {{"type", "function"}, {"function", {{"name", call["name"]}, {"arguments", call["arguments"]}}}};
+}
+
+// The value of a function_call turn, JSON {name, arguments} or a list of these, as LLaMA-Factory's ShareGPT rows hold it:
+// an assistant message with an empty content and tool_calls.
+Json function_call_message(const std::string& value, const std::string& field) {
+  JsonRow parsed = parse_json_value(value);
+  if (parsed.problem) {
+    refuse_call(field, value, parsed.problem->message);
+  }
+  Json& calls = parsed.value;
+  if (!calls.is_array()) {
+    calls = Json::array({calls});
+  }
+  if (calls.empty()) {
+    refuse_call(field, value, "there is no call");
+  }
+  Json tool_calls = Json::array();
+  for (const Json& call : calls) {
+    tool_calls.push_back(tool_call(call, field, value));
+  }
+  return {{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(tool_calls)}};
+}
+
 Message parse_function_call(const Json& value, const Keys& keys, const std::string& text, const std::string& place) {
   Json message = named(place, [&] { return function_call_message(text, keys.content); });
   for (const auto& [key, item] : value.items()) {
@@ -207,7 +244,7 @@ Message parse_sharegpt_message(const Json& value, const FieldMap& map, const std
       optional_field(value, map, "from") == nullptr && optional_field(value, map, "role") != nullptr;
   const char* from = has_our_names ? "role" : "from";
   const char* text_field = has_our_names ? "content" : "value";
-  const Keys keys = {name_of(map, from), name_of(map, text_field)};
+  const Keys keys = {name_in(map, from), name_in(map, text_field)};
   const std::string speaker = named(place, [&] { return string_of(required(value, map, from), from); });
   if (speaker == "function_call") {
     const std::string text = named(place, [&] { return string_of(required(value, map, text_field), text_field); });

@@ -6,7 +6,7 @@
 namespace lora_train::data {
 
 /// messages: [{role, content, ...}]; tools; chat_template_kwargs. Roles: system, user, assistant, tool. The template gets
-/// each message as the row has it; train and weight also say what its tokens count for (turn_weight.h). `field` may
+/// each message as the row has it; train and weight also say what its tokens count for (row_fields.h). `field` may
 /// be another one that holds such a list.
 Sample parse_messages(const Json& row, const FieldMap& map, const char* field);
 inline Sample parse_messages(const Json& row, const FieldMap& map) { return parse_messages(row, map, "messages"); }

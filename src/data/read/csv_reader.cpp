@@ -4,7 +4,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/utf8.h"
-#include "row_place.h"
 
 namespace lora_train::data {
 namespace {

@@ -7,6 +7,9 @@
 
 namespace lora_train::data {
 
+/// What a row calls the field.
+std::string name_in(const FieldMap& map, const std::string& field);
+
 /// The field (by our name), or null when the row does not have it or has null there.
 const Json* optional_field(const Json& object, const FieldMap& map, const std::string& field);
 
@@ -24,5 +27,13 @@ Json inner_json(const std::string& text, const std::string& field);
 
 /// `text` for a message: at most `max_bytes` of it, control characters escaped.
 std::string printable(const std::string& text, std::size_t max_bytes);
+
+/// The first keys of a row for a message: "a, b, c".
+std::string key_names(const Json& row);
+
+/// How much a row wants a message to count, from the fields train (true, false: 1, 0) and weight (0 or a positive number) of a message; absent or null is nullopt.
+/// Throws DataError for other values, for both when they disagree, and for train_detail, which is not supported.
+/// `place` names the message: "messages[2]".
+std::optional<float> turn_weight(const Json& message, const FieldMap& map, const std::string& place);
 
 }  // namespace lora_train::data

@@ -131,8 +131,7 @@ const std::array<Layout, 6>& layouts() {
 std::string names_of(const std::vector<const char*>& keys, const FieldMap& map) {
   std::vector<std::string> names;
   for (const char* key : keys) {
-    const auto mapped = map.find(key);
-    names.push_back(mapped == map.end() ? key : mapped->second + " (as " + key + ")");
+    names.push_back(map.contains(key) ? map.at(key) + " (as " + key + ")" : key);
   }
   return join(names, " and ");
 }
@@ -143,17 +142,11 @@ bool has_layout(const Json& row, const FieldMap& map, const Layout& layout) {
 }
 
 [[noreturn]] void no_layout(const Json& row) {
-  std::vector<std::string> found;
-  for (const auto& item : row.items()) {
-    if (found.size() < 20) {
-      found.push_back(printable(item.key(), 40));
-    }
-  }
   std::string known;
   for (const Layout& layout : layouts()) {
     known += "\n  " + to_string(layout.type) + ": " + names_of(layout.keys, {});
   }
-  throw DataError("", "no known layout has the keys of this row (" + (found.empty() ? "none" : join(found)) +
+  throw DataError("", "no known layout has the keys of this row (" + (row.empty() ? "none" : key_names(row)) +
                           "). The layouts and their keys are:" + known +
                           "\nName other keys with field_map, for example field_map: {prompt: question, completion: "
                           "answer}.");

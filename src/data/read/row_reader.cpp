@@ -7,7 +7,6 @@
 #include "csv_reader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/utf8.h"
-#include "row_place.h"
 
 namespace lora_train::data {
 namespace {

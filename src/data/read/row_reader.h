@@ -12,6 +12,11 @@
 
 namespace lora_train::data {
 
+/// "file:line:byte", both from 1.
+inline std::string place(const std::string& file, std::uint64_t line, std::size_t byte) {
+  return file + ":" + std::to_string(line) + ":" + std::to_string(byte);
+}
+
 /// A row, or what is wrong with its text.
 struct RawRow {
   Json value;              ///< an object

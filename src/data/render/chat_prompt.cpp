@@ -4,7 +4,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
-#include "lora_train/base/text.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "read/chat_layouts.h"
@@ -14,25 +13,23 @@ namespace lora_train::data {
 namespace {
 
 [[noreturn]] void no_prompt(const Json& row) {
-  std::vector<std::string> found;
-  for (const auto& item : row.items()) {
-    if (found.size() < 20) found.push_back(printable(item.key(), 40));
-  }
-  throw DataError("", "the row (" + (found.empty() ? "no keys" : join(found)) +
+  throw DataError("", "the row (" + (row.empty() ? "no keys" : key_names(row)) +
                           ") has no prompt; expected {\"prompt\": \"...\"} or {\"messages\": [...]}");
 }
 
 void warn_of_omission(const tokenizer::RenderedChat& rendered, const std::vector<tokenizer::Message>& messages) {
   static std::atomic<bool> has_warned = false;
   if (rendered.omissions.empty() || has_warned.exchange(true)) return;
-  const tokenizer::Omission& first = rendered.omissions.front();
-  const auto index = static_cast<std::size_t>(first.message);
-  log_warning("the chat template leaves out " + std::string(first.is_partial ? "a part of " : "") + "messages[" +
-              std::to_string(first.message) + "]." + first.field + " (" + messages[index].role +
-              "): the model does not see it");
+  log_warning("the chat template leaves out " + describe(rendered.omissions.front(), messages) +
+              ": the model does not see it");
 }
 
 }  // namespace
+
+std::string describe(const tokenizer::Omission& omission, const std::vector<tokenizer::Message>& messages) {
+  return (omission.is_partial ? "a part of messages[" : "messages[") + std::to_string(omission.message) + "]." +
+         omission.field + " (" + messages[static_cast<std::size_t>(omission.message)].role + ")";
+}
 
 ChatSample chat_of_prompt(const Json& row, const FieldMap& map) {
   const Json& prompt = required(row, map, "prompt");

@@ -6,6 +6,9 @@
 
 namespace lora_train::data {
 
+/// "a part of messages[0].content (system)"
+std::string describe(const tokenizer::Omission& omission, const std::vector<tokenizer::Message>& messages);
+
 /// The list of messages in the field prompt of a row. Throws DataError (where empty) naming the field.
 ChatSample chat_of_prompt(const Json& row, const FieldMap& map);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "chat_prompt.h"
 #include "lora_train/base/error.h"
 #include "lora_train/data/document_store.h"
 #include "lora_train/tokenizer/chat_template.h"
@@ -163,12 +164,7 @@ EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
   out.labels = masked(encoding.ids, trained_of_chat(chat, rendered, encoding.offsets, options.loss_on));
   out.weights = token_weights(chat, rendered, encoding.offsets, out.labels);
   out.ids = std::move(encoding.ids);
-  if (!rendered.omissions.empty()) {
-    const tokenizer::Omission& first = rendered.omissions.front();
-    const std::string& role = chat.messages[static_cast<std::size_t>(first.message)].role;
-    out.not_rendered = std::string(first.is_partial ? "a part of " : "") + "messages[" + std::to_string(first.message) +
-                       "]." + first.field + " (" + role + ")";
-  }
+  if (!rendered.omissions.empty()) out.not_rendered = describe(rendered.omissions.front(), chat.messages);
   return out;
 }
 

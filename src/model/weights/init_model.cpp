@@ -13,7 +13,6 @@
 #include "lora_train/base/text.h"
 #include "lora_train/model/model_config.h"
 #include "lora_train/storage/model_file.h"
-#include "lora_train/storage/tokenizer_files.h"
 
 namespace lora_train::model {
 namespace {

@@ -1,20 +1,14 @@
 #include "valid_utf8.h"
 
 #include <cstring>
+#include <limits>
+
+#include "lora_train/base/error.h"
 
 namespace lora_train::tokenizer {
+namespace {
 
-std::size_t skip_ascii(std::string_view text, std::size_t from) {
-  std::size_t at = from;
-  for (; at + 8 <= text.size(); at += 8) {
-    std::uint64_t word;
-    std::memcpy(&word, text.data() + at, 8);
-    if ((word & 0x8080808080808080ULL) != 0) break;
-  }
-  while (at < text.size() && static_cast<unsigned char>(text[at]) < 0x80) ++at;
-  return at;
-}
-
+// Whether find_invalid_utf8() finds nothing.
 bool is_valid_utf8(std::string_view text) {
   for (std::size_t at = skip_ascii(text, 0); at < text.size();) {
     const auto lead = static_cast<unsigned char>(text[at]);
@@ -32,6 +26,28 @@ bool is_valid_utf8(std::string_view text) {
     }
   }
   return true;
+}
+
+}  // namespace
+
+std::size_t skip_ascii(std::string_view text, std::size_t from) {
+  std::size_t at = from;
+  for (; at + 8 <= text.size(); at += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, text.data() + at, 8);
+    if ((word & 0x8080808080808080ULL) != 0) break;
+  }
+  while (at < text.size() && static_cast<unsigned char>(text[at]) < 0x80) ++at;
+  return at;
+}
+
+void check_input_text(std::string_view text) {
+  if (text.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+    throw DataError("byte 0", "a text of " + std::to_string(text.size()) + " bytes is too long; the limit is 2 GiB");
+  }
+  if (is_valid_utf8(text)) return;
+  throw DataError("byte " + std::to_string(find_invalid_utf8(text).value_or(0)),
+                  "the text is not valid UTF-8; convert the file to UTF-8");
 }
 
 }  // namespace lora_train::tokenizer

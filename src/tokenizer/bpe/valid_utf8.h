@@ -23,7 +23,7 @@ inline Utf8Char valid_utf8_char(std::string_view text, std::size_t at) {
 /// Position of the first byte >= 0x80 at or behind `from`, or the text's size.
 std::size_t skip_ascii(std::string_view text, std::size_t from);
 
-/// Whether find_invalid_utf8() finds nothing.
-bool is_valid_utf8(std::string_view text);
+/// What every tokenizer asks of a text before it looks at it: DataError (byte N) unless it is valid UTF-8 below 2 GiB.
+void check_input_text(std::string_view text);
 
 }  // namespace lora_train::tokenizer

@@ -1,15 +1,15 @@
 #include "lora_train/tokenizer/chat_template.h"
 
-#include <algorithm>
+#include <set>
 
 #include "assistant_spans.h"
 #include "audit.h"
-#include "folder_file.h"
 #include "jinja/evaluator.h"
 #include "jinja/json.h"
 #include "jinja/parser.h"
 #include "json/json_place.h"
 #include "lora_train/base/hash.h"
+#include "lora_train/storage/model_file.h"
 #include "special_tokens.h"
 
 namespace lora_train::tokenizer {
@@ -153,7 +153,7 @@ std::string template_of_config(const JsonPlace& place) {
 
 std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::filesystem::path& folder) {
   const auto file = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
-  if (std::filesystem::exists(file)) return parse(read_folder_file(file), file.string(), folder);
+  if (std::filesystem::exists(file)) return parse(storage::read_model_file(file), file.string(), folder);
   if (std::filesystem::exists(config)) {
     const Json json = parse_json_file(config);
     if (const auto place = JsonPlace(json, config.string()).find("chat_template")) {
@@ -168,6 +168,45 @@ std::unique_ptr<ChatTemplate> ChatTemplate::load(const std::filesystem::path& fo
 std::unique_ptr<ChatTemplate> ChatTemplate::parse(std::string source, std::string name,
                                                   const std::filesystem::path& folder) {
   return std::make_unique<JinjaChatTemplate>(std::move(source), std::move(name), folder);
+}
+
+std::optional<std::int32_t> end_of_turn_id(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  const std::string answer = "Yes.";
+  const std::vector<Message> chat = {{"user", "Hi"}, {"assistant", answer}};
+  try {
+    const RenderedChat rendered = chat_template.render(chat);
+    if (rendered.spans.empty()) return std::nullopt;
+    const Encoding encoding = tokenizer.encode(rendered.text, /*with_offsets=*/true);
+    const auto trained = trained_tokens(encoding.offsets, rendered.spans);
+    std::size_t last = trained.size();
+    while (last > 0 && trained[last - 1] == 0) --last;
+    const std::size_t answer_end = rendered.text.rfind(answer) + answer.size();
+    if (last == 0 || encoding.offsets[last - 1].first < answer_end) return std::nullopt;
+    return encoding.ids[last - 1];
+  } catch (const Error&) {
+    return std::nullopt;  // the template refuses this chat, which says nothing about others
+  }
+}
+
+std::vector<std::int32_t> stop_token_ids(const Tokenizer& tokenizer, const ChatTemplate* chat_template) {
+  const auto& of_file = tokenizer.generation_eos_ids();
+  std::set<std::int32_t> ids(of_file.begin(), of_file.end());
+  if (tokenizer.eos_id()) ids.insert(*tokenizer.eos_id());
+  if (chat_template != nullptr) {
+    if (const auto id = end_of_turn_id(*chat_template, tokenizer)) ids.insert(*id);
+  }
+  return {ids.begin(), ids.end()};
+}
+
+std::vector<std::uint8_t> trained_tokens(std::span<const ByteRange> offsets, std::span<const ByteRange> spans) {
+  std::vector<std::uint8_t> trained(offsets.size(), 0);
+  std::size_t first = 0;  // spans before it end before every token still to come
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    const auto [begin, end] = offsets[i];
+    while (first < spans.size() && spans[first].second <= begin) ++first;
+    trained[i] = first < spans.size() && spans[first].first < end && begin < end ? 1 : 0;
+  }
+  return trained;
 }
 
 }  // namespace lora_train::tokenizer

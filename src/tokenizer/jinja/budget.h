@@ -28,10 +28,10 @@ class Budget {
   Budget(const Budget&) = delete;
   Budget& operator=(const Budget&) = delete;
 
-  void step();
-  void spend(std::size_t bytes);
-
  private:
+  friend void spend_step();
+  friend void spend_bytes(std::size_t bytes);
+
   Limits left_;
   const Limits given_;
   Budget* outer_;

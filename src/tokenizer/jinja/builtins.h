@@ -1,7 +1,6 @@
 // Filters, tests, methods and global functions of the template language.
 #pragma once
 
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>

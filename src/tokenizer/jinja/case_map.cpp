@@ -3,7 +3,6 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <iterator>
 #include <string_view>
 
 #include "lora_train/base/utf8.h"
@@ -11,125 +10,19 @@
 namespace lora_train::tokenizer::jinja {
 namespace {
 
-struct SpecialCase {
-  std::uint32_t code;
-  const char *upper, *title;
-};
-
-// Characters that become several, ascending (Unicode's SpecialCasing.txt, as Python's str.upper and str.title have it).
-constexpr SpecialCase kSpecialCases[] = {
-    {0x00DF, "\123\123", "\123\163"},
-    {0x0149, "\312\274\116", "\312\274\116"},
-    {0x01F0, "\112\314\214", "\112\314\214"},
-    {0x0390, "\316\231\314\210\314\201", "\316\231\314\210\314\201"},
-    {0x03B0, "\316\245\314\210\314\201", "\316\245\314\210\314\201"},
-    {0x0587, "\324\265\325\222", "\324\265\326\202"},
-    {0x1E96, "\110\314\261", "\110\314\261"},
-    {0x1E97, "\124\314\210", "\124\314\210"},
-    {0x1E98, "\127\314\212", "\127\314\212"},
-    {0x1E99, "\131\314\212", "\131\314\212"},
-    {0x1E9A, "\101\312\276", "\101\312\276"},
-    {0x1F50, "\316\245\314\223", "\316\245\314\223"},
-    {0x1F52, "\316\245\314\223\314\200", "\316\245\314\223\314\200"},
-    {0x1F54, "\316\245\314\223\314\201", "\316\245\314\223\314\201"},
-    {0x1F56, "\316\245\314\223\315\202", "\316\245\314\223\315\202"},
-    {0x1F80, "\341\274\210\316\231", "\341\276\210"},
-    {0x1F81, "\341\274\211\316\231", "\341\276\211"},
-    {0x1F82, "\341\274\212\316\231", "\341\276\212"},
-    {0x1F83, "\341\274\213\316\231", "\341\276\213"},
-    {0x1F84, "\341\274\214\316\231", "\341\276\214"},
-    {0x1F85, "\341\274\215\316\231", "\341\276\215"},
-    {0x1F86, "\341\274\216\316\231", "\341\276\216"},
-    {0x1F87, "\341\274\217\316\231", "\341\276\217"},
-    {0x1F88, "\341\274\210\316\231", "\341\276\210"},
-    {0x1F89, "\341\274\211\316\231", "\341\276\211"},
-    {0x1F8A, "\341\274\212\316\231", "\341\276\212"},
-    {0x1F8B, "\341\274\213\316\231", "\341\276\213"},
-    {0x1F8C, "\341\274\214\316\231", "\341\276\214"},
-    {0x1F8D, "\341\274\215\316\231", "\341\276\215"},
-    {0x1F8E, "\341\274\216\316\231", "\341\276\216"},
-    {0x1F8F, "\341\274\217\316\231", "\341\276\217"},
-    {0x1F90, "\341\274\250\316\231", "\341\276\230"},
-    {0x1F91, "\341\274\251\316\231", "\341\276\231"},
-    {0x1F92, "\341\274\252\316\231", "\341\276\232"},
-    {0x1F93, "\341\274\253\316\231", "\341\276\233"},
-    {0x1F94, "\341\274\254\316\231", "\341\276\234"},
-    {0x1F95, "\341\274\255\316\231", "\341\276\235"},
-    {0x1F96, "\341\274\256\316\231", "\341\276\236"},
-    {0x1F97, "\341\274\257\316\231", "\341\276\237"},
-    {0x1F98, "\341\274\250\316\231", "\341\276\230"},
-    {0x1F99, "\341\274\251\316\231", "\341\276\231"},
-    {0x1F9A, "\341\274\252\316\231", "\341\276\232"},
-    {0x1F9B, "\341\274\253\316\231", "\341\276\233"},
-    {0x1F9C, "\341\274\254\316\231", "\341\276\234"},
-    {0x1F9D, "\341\274\255\316\231", "\341\276\235"},
-    {0x1F9E, "\341\274\256\316\231", "\341\276\236"},
-    {0x1F9F, "\341\274\257\316\231", "\341\276\237"},
-    {0x1FA0, "\341\275\250\316\231", "\341\276\250"},
-    {0x1FA1, "\341\275\251\316\231", "\341\276\251"},
-    {0x1FA2, "\341\275\252\316\231", "\341\276\252"},
-    {0x1FA3, "\341\275\253\316\231", "\341\276\253"},
-    {0x1FA4, "\341\275\254\316\231", "\341\276\254"},
-    {0x1FA5, "\341\275\255\316\231", "\341\276\255"},
-    {0x1FA6, "\341\275\256\316\231", "\341\276\256"},
-    {0x1FA7, "\341\275\257\316\231", "\341\276\257"},
-    {0x1FA8, "\341\275\250\316\231", "\341\276\250"},
-    {0x1FA9, "\341\275\251\316\231", "\341\276\251"},
-    {0x1FAA, "\341\275\252\316\231", "\341\276\252"},
-    {0x1FAB, "\341\275\253\316\231", "\341\276\253"},
-    {0x1FAC, "\341\275\254\316\231", "\341\276\254"},
-    {0x1FAD, "\341\275\255\316\231", "\341\276\255"},
-    {0x1FAE, "\341\275\256\316\231", "\341\276\256"},
-    {0x1FAF, "\341\275\257\316\231", "\341\276\257"},
-    {0x1FB2, "\341\276\272\316\231", "\341\276\272\315\205"},
-    {0x1FB3, "\316\221\316\231", "\341\276\274"},
-    {0x1FB4, "\316\206\316\231", "\316\206\315\205"},
-    {0x1FB6, "\316\221\315\202", "\316\221\315\202"},
-    {0x1FB7, "\316\221\315\202\316\231", "\316\221\315\202\315\205"},
-    {0x1FBC, "\316\221\316\231", "\341\276\274"},
-    {0x1FC2, "\341\277\212\316\231", "\341\277\212\315\205"},
-    {0x1FC3, "\316\227\316\231", "\341\277\214"},
-    {0x1FC4, "\316\211\316\231", "\316\211\315\205"},
-    {0x1FC6, "\316\227\315\202", "\316\227\315\202"},
-    {0x1FC7, "\316\227\315\202\316\231", "\316\227\315\202\315\205"},
-    {0x1FCC, "\316\227\316\231", "\341\277\214"},
-    {0x1FD2, "\316\231\314\210\314\200", "\316\231\314\210\314\200"},
-    {0x1FD3, "\316\231\314\210\314\201", "\316\231\314\210\314\201"},
-    {0x1FD6, "\316\231\315\202", "\316\231\315\202"},
-    {0x1FD7, "\316\231\314\210\315\202", "\316\231\314\210\315\202"},
-    {0x1FE2, "\316\245\314\210\314\200", "\316\245\314\210\314\200"},
-    {0x1FE3, "\316\245\314\210\314\201", "\316\245\314\210\314\201"},
-    {0x1FE4, "\316\241\314\223", "\316\241\314\223"},
-    {0x1FE6, "\316\245\315\202", "\316\245\315\202"},
-    {0x1FE7, "\316\245\314\210\315\202", "\316\245\314\210\315\202"},
-    {0x1FF2, "\341\277\272\316\231", "\341\277\272\315\205"},
-    {0x1FF3, "\316\251\316\231", "\341\277\274"},
-    {0x1FF4, "\316\217\316\231", "\316\217\315\205"},
-    {0x1FF6, "\316\251\315\202", "\316\251\315\202"},
-    {0x1FF7, "\316\251\315\202\316\231", "\316\251\315\202\315\205"},
-    {0x1FFC, "\316\251\316\231", "\341\277\274"},
-    {0xFB00, "\106\106", "\106\146"},
-    {0xFB01, "\106\111", "\106\151"},
-    {0xFB02, "\106\114", "\106\154"},
-    {0xFB03, "\106\106\111", "\106\146\151"},
-    {0xFB04, "\106\106\114", "\106\146\154"},
-    {0xFB05, "\123\124", "\123\164"},
-    {0xFB06, "\123\124", "\123\164"},
-    {0xFB13, "\325\204\325\206", "\325\204\325\266"},
-    {0xFB14, "\325\204\324\265", "\325\204\325\245"},
-    {0xFB15, "\325\204\324\273", "\325\204\325\253"},
-    {0xFB16, "\325\216\325\206", "\325\216\325\266"},
-    {0xFB17, "\325\204\324\275", "\325\204\325\255"},
-};
-
-const SpecialCase* find_special(std::uint32_t code) {
-  const auto found = std::lower_bound(std::begin(kSpecialCases), std::end(kSpecialCases), code,
-                                      [](const SpecialCase& row, std::uint32_t c) { return row.code < c; });
-  return found != std::end(kSpecialCases) && found->code == code ? found : nullptr;
-}
-
 std::uint32_t mapped(utf8proc_int32_t (*map)(utf8proc_int32_t), std::uint32_t code) {
   return static_cast<std::uint32_t>(map(static_cast<utf8proc_int32_t>(code)));
+}
+
+// The characters of the full case folding where they are several, else empty. What becomes several in upper case
+// (Unicode's SpecialCasing.txt, as Python's str.upper and str.title have it) is what is folded to several.
+std::u32string folded_to_several(std::uint32_t code) {
+  constexpr std::uint32_t kDottedI = 0x0130, kCapitalSharpS = 0x1E9E;  // are their own upper case
+  utf8proc_int32_t folded[8];
+  int last = 0;
+  const auto length = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code), folded, 8, UTF8PROC_CASEFOLD, &last);
+  if (length < 2 || code == kDottedI || code == kCapitalSharpS) return {};
+  return {folded, folded + length};
 }
 
 // Unicode's Case_Ignorable: what may stand between a sigma and the letters around it.
@@ -150,19 +43,24 @@ bool is_case_ignorable(std::uint32_t code) {
 }  // namespace
 
 void append_upper(std::string& out, std::uint32_t code) {
-  const SpecialCase* special = find_special(code);
-  if (special != nullptr)
-    out += special->upper;
-  else
-    append_utf8(out, mapped(utf8proc_toupper, code));
+  const std::u32string several = folded_to_several(code);
+  if (several.empty()) append_utf8(out, mapped(utf8proc_toupper, code));
+  for (const char32_t part : several) append_utf8(out, mapped(utf8proc_toupper, part));
 }
 
 void append_title(std::string& out, std::uint32_t code) {
-  const SpecialCase* special = find_special(code);
-  if (special != nullptr)
-    out += special->title;
-  else
-    append_utf8(out, mapped(utf8proc_totitle, code));
+  constexpr std::uint32_t kSharpS = 0x00DF, kApostropheN = 0x0149, kIota = 0x03B9, kIotaBelow = 0x0345;
+  if (code == kApostropheN) return append_upper(out, code);
+  const std::u32string several = folded_to_several(code);
+  const std::uint32_t title = mapped(utf8proc_totitle, code);
+  const bool is_title = utf8proc_category(static_cast<utf8proc_int32_t>(code)) == UTF8PROC_CATEGORY_LT;
+  // For the sharp s utf8proc has a capital that Unicode's title case has not.
+  if (several.empty() || is_title || (title != code && code != kSharpS)) return append_utf8(out, title);
+  append_utf8(out, mapped(utf8proc_totitle, several.front()));
+  for (std::size_t i = 1; i < several.size(); ++i) {
+    const bool is_last = i + 1 == several.size();
+    append_utf8(out, several[i] == kIota && is_last ? kIotaBelow : several[i]);
+  }
 }
 
 bool is_cased(std::uint32_t code) {
@@ -189,8 +87,7 @@ void CaseMapper::append_lower(std::string& out, std::size_t at, std::uint32_t co
 bool CaseMapper::is_final_sigma(std::size_t at) const {
   std::size_t before = at;
   while (before > 0) {
-    do --before;
-    while (before > 0 && is_continuation(text_[before]));
+    before = char_begin_before(text_, before);
     const std::uint32_t code = utf8_char(text_, before).code_point;
     if (is_case_ignorable(code)) continue;
     if (!is_cased(code)) return false;

@@ -24,7 +24,6 @@ ExprPtr ExpressionParser::make(ExprKind kind, int line, std::string text) const 
   return expr;
 }
 
-// One expression, or several with commas between them, which make a list (a tuple of Jinja).
 ExprPtr ExpressionParser::parse_tuple(bool with_condition) {
   const int line = now().line;
   ExprPtr first = with_condition ? parse_expression() : parse_or();
@@ -49,20 +48,11 @@ ExprPtr ExpressionParser::parse_expression() {
   return expr;
 }
 
-ExprPtr ExpressionParser::parse_or() {
-  ExprPtr left = parse_and();
-  while (is_name("or")) {
+ExprPtr ExpressionParser::parse_logical(std::string_view word, ExprKind kind, Level next) {
+  ExprPtr left = (this->*next)();
+  while (is_name(word)) {
     const int line = take().line;
-    left = node(ExprKind::kOr, line, {}, std::move(left), parse_and());
-  }
-  return left;
-}
-
-ExprPtr ExpressionParser::parse_and() {
-  ExprPtr left = parse_not();
-  while (is_name("and")) {
-    const int line = take().line;
-    left = node(ExprKind::kAnd, line, {}, std::move(left), parse_not());
+    left = node(kind, line, {}, std::move(left), (this->*next)());
   }
   return left;
 }
@@ -74,7 +64,6 @@ ExprPtr ExpressionParser::parse_not() {
   return node(ExprKind::kNot, line, {}, parse_not());
 }
 
-// The comparison at hand, taken; "" for none.
 std::string ExpressionParser::take_comparison() {
   for (const char* name : {"==", "!=", "<=", ">=", "<", ">"}) {
     if (accept_operator(name)) return name;
@@ -88,44 +77,31 @@ std::string ExpressionParser::take_comparison() {
 
 ExprPtr ExpressionParser::parse_compare() {
   const int line = now().line;
-  ExprPtr left = parse_sum();
+  ExprPtr left = parse_binary();
   std::string comparison = take_comparison();
   if (comparison.empty()) return left;
   ExprPtr compare = node(ExprKind::kCompare, line, {}, std::move(left));
   for (; !comparison.empty(); comparison = take_comparison()) {
     compare->names.push_back(comparison);
-    adopt(*compare, parse_sum());
+    adopt(*compare, parse_binary());
   }
   return compare;
 }
 
-ExprPtr ExpressionParser::parse_binary(std::initializer_list<std::string_view> operators, Level next) {
-  ExprPtr left = (this->*next)();
-  for (bool again = true; again;) {
-    again = false;
-    for (const std::string_view name : operators) {
-      if (!is_operator(name)) continue;
-      const int line = take().line;
-      ExprPtr right = (this->*next)();
-      left = node(ExprKind::kBinary, line, std::string(name), std::move(left), std::move(right));
-      again = true;
-      break;
-    }
+ExprPtr ExpressionParser::parse_binary(std::size_t level) {
+  constexpr std::string_view kLevels[][4] = {{"+", "-"}, {"~"}, {"*", "//", "/", "%"}, {"**"}};
+  if (level == std::size(kLevels)) return parse_signed(true);
+  const auto& operators = kLevels[level];
+  ExprPtr left = parse_binary(level + 1);
+  for (;;) {
+    const auto* name =
+        std::find_if(std::begin(operators), std::end(operators), [&](auto op) { return is_operator(op); });
+    if (name == std::end(operators)) return left;
+    const int line = take().line;
+    ExprPtr right = parse_binary(level + 1);
+    left = node(ExprKind::kBinary, line, std::string(*name), std::move(left), std::move(right));
   }
-  return left;
 }
-
-ExprPtr ExpressionParser::parse_sum() { return parse_binary({"+", "-"}, &ExpressionParser::parse_concatenation); }
-
-ExprPtr ExpressionParser::parse_concatenation() { return parse_binary({"~"}, &ExpressionParser::parse_product); }
-
-ExprPtr ExpressionParser::parse_product() {
-  return parse_binary({"*", "//", "/", "%"}, &ExpressionParser::parse_power);
-}
-
-ExprPtr ExpressionParser::parse_power() { return parse_binary({"**"}, &ExpressionParser::parse_unary); }
-
-ExprPtr ExpressionParser::parse_unary() { return parse_signed(true); }
 
 ExprPtr ExpressionParser::parse_signed(bool with_filter) {
   const Nested nested(*this);

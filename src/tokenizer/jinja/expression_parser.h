@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -100,19 +99,17 @@ class ExpressionParser {
   void adopt(Expr& parent, ExprPtr child) const;
   void deepen(Expr& parent, const Expr& child) const;
   ExprPtr make(ExprKind kind, int line, std::string text = {}) const;
-  ExprPtr parse_or();
-  ExprPtr parse_and();
+  using Level = ExprPtr (ExpressionParser::*)();
+  // Operands of the next level with the word between them.
+  ExprPtr parse_logical(std::string_view word, ExprKind kind, Level next);
+  ExprPtr parse_or() { return parse_logical("or", ExprKind::kOr, &ExpressionParser::parse_and); }
+  ExprPtr parse_and() { return parse_logical("and", ExprKind::kAnd, &ExpressionParser::parse_not); }
   ExprPtr parse_not();
   // The comparison at hand, taken; "" for none.
   std::string take_comparison();
   ExprPtr parse_compare();
-  using Level = ExprPtr (ExpressionParser::*)();
-  ExprPtr parse_binary(std::initializer_list<std::string_view> operators, Level next);
-  ExprPtr parse_sum();
-  ExprPtr parse_concatenation();
-  ExprPtr parse_product();
-  ExprPtr parse_power();
-  ExprPtr parse_unary();
+  // Arithmetic, of the loosest operators first.
+  ExprPtr parse_binary(std::size_t level = 0);
   ExprPtr parse_signed(bool with_filter);
   ExprPtr literal(int line, Value value) const;
   ExprPtr parse_primary();

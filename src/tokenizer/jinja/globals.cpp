@@ -1,5 +1,4 @@
 // The functions that every template can call.
-#include <algorithm>
 #include <atomic>
 #include <ctime>
 

@@ -2,19 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
-
-std::string escaped(std::uint32_t unit) {
-  char buffer[16];
-  std::snprintf(buffer, sizeof buffer, "\\u%04x", unit);
-  return buffer;
-}
 
 // One character as it stands between the quotes.
 std::string json_char(std::uint32_t code, std::string_view bytes, bool ensure_ascii) {
@@ -29,8 +23,8 @@ std::string json_char(std::uint32_t code, std::string_view bytes, bool ensure_as
     default: break;
   }
   if (code >= 0x20 && (!ensure_ascii || code < 0x7F)) return std::string(bytes);
-  if (code < 0x10000) return escaped(code);
-  return escaped(0xD800U + ((code - 0x10000U) >> 10U)) + escaped(0xDC00U + ((code - 0x10000U) & 0x3FFU));
+  if (code < 0x10000) return string_printf("\\u%04x", code);
+  return string_printf("\\u%04x\\u%04x", 0xD800U + ((code - 0x10000U) >> 10U), 0xDC00U + ((code - 0x10000U) & 0x3FFU));
 }
 
 // Writes into a Text, so that strings of the chat stay the chat's.

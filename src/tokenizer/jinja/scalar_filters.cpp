@@ -1,11 +1,11 @@
 // Filters on texts and numbers.
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 
 #include "builtins.h"
 #include "format_spec.h"
 #include "json.h"
+#include "lora_train/base/text.h"
 #include "strings.h"
 
 namespace lora_train::tokenizer::jinja {
@@ -123,9 +123,7 @@ Value round_filter(const Value& input, const Arguments& arguments) {
   if (precision < 0 || precision > 15) throw RenderError{"round with a precision outside 0..15 is not built", true};
   if (method == "common") {
     if (input.is_whole() || !std::isfinite(input.number())) return input.is_whole() ? Value(input.whole()) : input;
-    char buffer[400];
-    std::snprintf(buffer, sizeof buffer, "%.*f", static_cast<int>(precision), input.number());
-    return std::strtod(buffer, nullptr);
+    return std::strtod(string_printf("%.*f", static_cast<int>(precision), input.number()).c_str(), nullptr);
   }
   const double scale = std::pow(10.0, static_cast<double>(precision)), scaled = input.number() * scale;
   if (!std::isfinite(scaled)) throw RenderError{"cannot convert float to integer"};

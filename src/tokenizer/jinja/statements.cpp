@@ -4,6 +4,7 @@
 
 #include "builtins.h"
 #include "interpreter.h"
+#include "lora_train/base/error.h"
 
 namespace lora_train::tokenizer::jinja {
 namespace {
@@ -275,6 +276,20 @@ void Interpreter::execute_call_block(const Statement& statement) {
   arguments.named.emplace_back("caller", make_macro(statement));
   line_ = statement.line;
   write(evaluate_call(call, callee, arguments).str());
+}
+
+Rendered run(const ParsedTemplate& parsed, const Dict& variables, const std::string& name, const Limits& limits) {
+  const Budget budget(limits);
+  Interpreter interpreter(variables);
+  try {
+    interpreter.run(parsed.body);
+  } catch (const RenderError& error) {
+    const std::string where = name + ":" + std::to_string(interpreter.line());
+    if (error.is_format && !(error.is_limit && limits.blames_chat))
+      throw FormatError(where, "chat template: " + error.message);
+    throw DataError(where, "the chat template refuses this chat: " + error.message);
+  }
+  return interpreter.take();
 }
 
 }  // namespace lora_train::tokenizer::jinja

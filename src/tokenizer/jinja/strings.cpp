@@ -11,12 +11,6 @@
 namespace lora_train::tokenizer::jinja {
 namespace {
 
-std::size_t char_before(const std::string& text, std::size_t at) {
-  do --at;
-  while (at > 0 && is_continuation(text[at]));
-  return at;
-}
-
 // Between the words of the filter title.
 bool parts_words(std::uint32_t code) {
   return is_space(code) || code == '-' || code == '(' || code == '{' || code == '[' || code == '<';
@@ -69,7 +63,7 @@ Text strip(const Text& text, const std::optional<std::string>& chars, bool left,
   };
   std::size_t begin = 0, end = bytes.size();
   while (left && begin < end && goes(begin)) begin += std::max<std::size_t>(utf8_char(bytes, begin).length, 1);
-  while (right && end > begin && goes(char_before(bytes, end))) end = char_before(bytes, end);
+  while (right && end > begin && goes(char_begin_before(bytes, end))) end = char_begin_before(bytes, end);
   return text.slice(begin, end);
 }
 

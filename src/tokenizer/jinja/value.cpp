@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 
-#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer::jinja {
@@ -45,10 +44,10 @@ std::string string_repr(const std::string& text) {
     } else if (is_printable(c.code_point)) {
       out.append(text, at, length);
     } else {
-      char escape[16];
-      const char* format = c.code_point < 0x100 ? "\\x%02x" : c.code_point < 0x10000 ? "\\u%04x" : "\\U%08x";
-      std::snprintf(escape, sizeof escape, format, c.code_point);
-      out += escape;
+      out += string_printf(c.code_point < 0x100     ? "\\x%02x"
+                           : c.code_point < 0x10000 ? "\\u%04x"
+                                                    : "\\U%08x",
+                           c.code_point);
     }
     at += length;
   }

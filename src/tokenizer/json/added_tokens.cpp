@@ -32,12 +32,6 @@ bool is_word(std::uint32_t code) {
   }
 }
 
-std::size_t char_begin_before(std::string_view text, std::size_t at) {
-  do --at;
-  while (at > 0 && is_continuation(text[at]));
-  return at;
-}
-
 bool touches_word(std::string_view text, std::size_t begin, std::size_t end) {
   const bool before = begin > 0 && is_word(utf8_char(text, char_begin_before(text, begin)).code_point);
   const bool behind = end < text.size() && is_word(utf8_char(text, end).code_point);

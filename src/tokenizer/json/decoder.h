@@ -1,7 +1,7 @@
 // The decoder of tokenizer.json: token spellings to text.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,15 +9,11 @@
 
 namespace lora_train::tokenizer {
 
-class Decoder {
- public:
-  virtual ~Decoder() = default;
-  /// Changes the list of spellings; the text is their concatenation.
-  virtual void decode(std::vector<std::string>& tokens) const = 0;
-};
+/// Changes the list of spellings; the text is their concatenation.
+using Decoder = std::function<void(std::vector<std::string>& tokens)>;
 
-/// Null for a null or absent decoder (tokens are then joined with spaces). FormatError names what is not built.
-std::unique_ptr<Decoder> load_decoder(const JsonPlace& place);
+/// Empty for a null or absent decoder (tokens are then joined with spaces). FormatError names what is not built.
+Decoder load_decoder(const JsonPlace& place);
 
 /// The byte of "<0x0A>"-style tokens, else -1. Exactly two hexadecimal digits.
 int byte_of_token(std::string_view token);

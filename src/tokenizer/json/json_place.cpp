@@ -4,7 +4,7 @@
 #include <limits>
 #include <unordered_set>
 
-#include "folder_file.h"
+#include "lora_train/storage/model_file.h"
 
 namespace lora_train::tokenizer {
 namespace {
@@ -75,7 +75,9 @@ Json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
-Json parse_json_file(const std::filesystem::path& path) { return parse_json(read_folder_file(path), path.string()); }
+Json parse_json_file(const std::filesystem::path& path) {
+  return parse_json(storage::read_model_file(path), path.string());
+}
 
 void JsonPlace::expected(const char* what) const {
   fail(std::string("expected ") + what + ", found " + value_->type_name());

@@ -2,11 +2,9 @@
 
 #include <unordered_set>
 
-#include "bpe/input_text.h"
 #include "bpe/word_encoder.h"
 #include "bpe_model.h"
 #include "decoder.h"
-#include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "normalizer.h"
 #include "pre_tokenizer.h"
@@ -84,8 +82,6 @@ class JsonTokenizer final : public Tokenizer {
     warn_of_mistral_pattern(pre_tokenizer_, file, special.model_type);
   }
 
-  void set_fingerprint(std::string fingerprint) { fingerprint_ = std::move(fingerprint); }
-
   Encoding encode(std::string_view text, bool with_offsets) const override;
   std::string decode(std::span<const std::int32_t> ids, bool skip_special) const override;
   std::optional<std::int32_t> token_to_id(std::string_view token) const override;
@@ -103,11 +99,11 @@ class JsonTokenizer final : public Tokenizer {
   void encode_stretch(NormalizedText stretch, Run& run) const;
   void encode_normalized(NormalizedText& text, Run& run) const;
 
-  std::unique_ptr<Normalizer> normalizer_;
+  Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   std::optional<SpaceRule> space_rule_;  // then text is encoded as it is, without normalizer and pre-tokenizer
   BpeModel model_;
-  std::unique_ptr<Decoder> decoder_;
+  Decoder decoder_;
   AddedTokenMatcher raw_added_, normalized_added_;
   Vocabulary added_ids_;
   std::unordered_set<std::int32_t> special_;
@@ -183,7 +179,7 @@ void JsonTokenizer::add_token(const AddedToken& token, const TokenizerOptions& o
     return;
   }
   NormalizedText content(token.content, 0, token.content.size());
-  normalizer_->normalize(content);
+  normalizer_(content);
   normalized_added_.add(token, std::string(content.text()));
 }
 
@@ -205,7 +201,7 @@ Encoding JsonTokenizer::encode(std::string_view text, bool with_offsets) const {
 }
 
 void JsonTokenizer::encode_stretch(NormalizedText stretch, Run& run) const {
-  if (normalizer_) normalizer_->normalize(stretch);
+  if (normalizer_) normalizer_(stretch);
   if (normalized_added_.empty()) return encode_normalized(stretch, run);
   for (const auto& part : normalized_added_.split(stretch.text())) {
     if (part.id >= 0) {
@@ -241,7 +237,7 @@ std::string JsonTokenizer::decode(std::span<const std::int32_t> ids, bool skip_s
     const std::string* token = spelling(id);
     if (token != nullptr && !token->empty() && !(skip_special && is_special(id))) tokens.push_back(*token);
   }
-  if (decoder_) decoder_->decode(tokens);
+  if (decoder_) decoder_(tokens);
   std::string text;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (i > 0 && !decoder_) text += ' ';
@@ -261,10 +257,7 @@ std::optional<std::int32_t> JsonTokenizer::token_to_id(std::string_view token) c
 std::unique_ptr<Tokenizer> make_json_tokenizer(std::string_view bytes, const std::string& file,
                                                const SpecialTokens& special_tokens, const TokenizerOptions& options) {
   const Json json = parse_json(bytes, file);
-  auto tokenizer = std::make_unique<JsonTokenizer>(JsonPlace(json, file), file, special_tokens, options);
-  tokenizer->set_fingerprint(hash128_hex(hash128_hex(bytes) + hash128_hex(special_tokens.bytes) +
-                                         (options.special_tokens_in_text ? "+json" : "-json")));
-  return tokenizer;
+  return std::make_unique<JsonTokenizer>(JsonPlace(json, file), file, special_tokens, options);
 }
 
 }  // namespace lora_train::tokenizer

@@ -13,18 +13,12 @@
 namespace lora_train::tokenizer {
 namespace {
 
-enum class Form { kNfc, kNfd, kNfkc, kNfkd };
-
-utf8proc_option_t options_of(Form form) {
-  const int base = UTF8PROC_STABLE;
-  switch (form) {
-    case Form::kNfc: return static_cast<utf8proc_option_t>(base | UTF8PROC_COMPOSE);
-    case Form::kNfd: return static_cast<utf8proc_option_t>(base | UTF8PROC_DECOMPOSE);
-    case Form::kNfkc: return static_cast<utf8proc_option_t>(base | UTF8PROC_COMPOSE | UTF8PROC_COMPAT);
-    case Form::kNfkd: return static_cast<utf8proc_option_t>(base | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT);
-  }
-  return UTF8PROC_STABLE;
-}
+// What utf8proc is to do beside UTF8PROC_STABLE.
+using Form = int;
+constexpr std::pair<const char*, Form> kForms[] = {{"NFC", UTF8PROC_COMPOSE},
+                                                   {"NFD", UTF8PROC_DECOMPOSE},
+                                                   {"NFKC", UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
+                                                   {"NFKD", UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT}};
 
 constexpr std::size_t kLongStretch = 256;  // bytes
 
@@ -62,8 +56,9 @@ std::string unicode_form(std::string_view unsorted, Form form) {
   const std::string sorted = unsorted.size() > kLongStretch ? sort_marks(unsorted) : std::string();
   const std::string_view text = sorted.empty() ? unsorted : std::string_view(sorted);
   utf8proc_uint8_t* out = nullptr;
-  const utf8proc_ssize_t length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                               static_cast<utf8proc_ssize_t>(text.size()), &out, options_of(form));
+  const utf8proc_ssize_t length =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &out, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | form));
   if (length < 0) throw DataError("", std::string("text cannot be normalised: ") + utf8proc_errmsg(length));
   std::string result(reinterpret_cast<const char*>(out), static_cast<std::size_t>(length));
   std::free(out);
@@ -99,7 +94,7 @@ bool is_after_unicode_9(std::uint32_t code) {
 bool starts_stretch(std::uint32_t code, Form form) {
   if (is_after_unicode_9(code)) return true;
   // Compatibility forms turn ordinary characters (halfwidth marks and jamo) into combining ones: only ASCII is sure.
-  if (form == Form::kNfkc || form == Form::kNfkd) return code < 0x80;
+  if ((form & UTF8PROC_COMPAT) != 0) return code < 0x80;
   if (code < 0x300) return true;
   if (is_hangul_jamo_tail(code)) return false;
   const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code));
@@ -129,11 +124,11 @@ std::vector<bool> plain_characters(Form form) {
   return plain;
 }
 
-class UnicodeNormalizer final : public Normalizer {
+class UnicodeNormalizer {
  public:
   explicit UnicodeNormalizer(Form form) : form_(form), plain_(plain_characters(form)) {}
 
-  void normalize(NormalizedText& normalized) const override {
+  void operator()(NormalizedText& normalized) const {
     const std::string_view text = normalized.text();
     std::vector<NormalizedText::Edit> edits;
     for (std::size_t at = 0; (at = next_stretch(text, at)) < text.size();) {
@@ -188,10 +183,7 @@ class UnicodeNormalizer final : public Normalizer {
       same += c.length;
     }
     // All of the stretch may be kept and more come behind it, or the other way round: then the last one is the edit.
-    while (same > 0 && (same == stretch.size() || same == form.size())) {
-      do --same;
-      while (same > 0 && is_continuation(stretch[same]));
-    }
+    while (same > 0 && (same == stretch.size() || same == form.size())) same = char_begin_before(stretch, same);
     edits.push_back({at + same, stretch.size() - same, form.substr(same)});
   }
 
@@ -199,76 +191,46 @@ class UnicodeNormalizer final : public Normalizer {
   std::vector<bool> plain_;
 };
 
-class PrependNormalizer final : public Normalizer {
- public:
-  explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
-  void normalize(NormalizedText& text) const override {
-    if (!text.text().empty()) text.prepend(prefix_);
+void replace_matches(NormalizedText& text, const Regex& pattern, const std::string& content) {
+  std::vector<Stretch> stretches;
+  find_stretches(pattern, text.text(), stretches);
+  std::vector<NormalizedText::Edit> edits;
+  for (const Stretch& stretch : stretches) {
+    if (stretch.is_match) edits.push_back({stretch.begin, stretch.end - stretch.begin, content});
   }
-
- private:
-  std::string prefix_;
-};
-
-class ReplaceNormalizer final : public Normalizer {
- public:
-  ReplaceNormalizer(std::string pattern, std::string content)
-      : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  void normalize(NormalizedText& text) const override { replace_all(text, pattern_, content_); }
-
- private:
-  std::string pattern_, content_;
-};
-
-class RegexReplaceNormalizer final : public Normalizer {
- public:
-  RegexReplaceNormalizer(Regex pattern, std::string content)
-      : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  void normalize(NormalizedText& text) const override {
-    std::vector<Stretch> stretches;
-    find_stretches(pattern_, text.text(), stretches);
-    std::vector<NormalizedText::Edit> edits;
-    for (const Stretch& stretch : stretches) {
-      if (stretch.is_match) edits.push_back({stretch.begin, stretch.end - stretch.begin, content_});
-    }
-    if (!edits.empty() && !text.text().empty()) text.apply(edits);
-  }
-
- private:
-  Regex pattern_;
-  std::string content_;
-};
-
-class SequenceNormalizer final : public Normalizer {
- public:
-  explicit SequenceNormalizer(std::vector<std::unique_ptr<Normalizer>> parts) : parts_(std::move(parts)) {}
-  void normalize(NormalizedText& text) const override {
-    for (const auto& part : parts_) part->normalize(text);
-  }
-
- private:
-  std::vector<std::unique_ptr<Normalizer>> parts_;
-};
-
-std::unique_ptr<Normalizer> load_replace(const JsonPlace& place) {
-  place.allow_only({"type", "pattern", "content"});
-  place.at("pattern").allow_only({"String", "Regex"});
-  const std::string& content = place.at("content").string();
-  if (const auto regex = place.at("pattern").find("Regex")) {
-    return std::make_unique<RegexReplaceNormalizer>(Regex(regex->string(), regex->where()), content);
-  }
-  const std::string& pattern = place.at("pattern").at("String").string();
-  if (pattern.empty()) place.at("pattern").fail("an empty pattern replaces nothing");
-  return std::make_unique<ReplaceNormalizer>(pattern, content);
+  if (!edits.empty() && !text.text().empty()) text.apply(edits);
 }
 
-std::unique_ptr<Normalizer> load_sequence(const JsonPlace& place) {
+Normalizer load_replace(const JsonPlace& place) {
+  place.allow_only({"type", "pattern", "content"});
+  place.at("pattern").allow_only({"String", "Regex"});
+  const std::string content = place.at("content").string();
+  if (const auto regex = place.at("pattern").find("Regex")) {
+    return [compiled = std::make_shared<const Regex>(regex->string(), regex->where()), content](NormalizedText& text) {
+      replace_matches(text, *compiled, content);
+    };
+  }
+  const std::string pattern = place.at("pattern").at("String").string();
+  if (pattern.empty()) place.at("pattern").fail("an empty pattern replaces nothing");
+  return [pattern, content](NormalizedText& text) { replace_all(text, pattern, content); };
+}
+
+Normalizer load_sequence(const JsonPlace& place) {
   place.allow_only({"type", "normalizers"});
-  std::vector<std::unique_ptr<Normalizer>> parts;
+  std::vector<Normalizer> parts;
   for (const JsonPlace& element : place.at("normalizers").elements()) {
     if (auto part = load_normalizer(element)) parts.push_back(std::move(part));
   }
-  return std::make_unique<SequenceNormalizer>(std::move(parts));
+  return [parts](NormalizedText& text) {
+    for (const Normalizer& normalize : parts) normalize(text);
+  };
+}
+
+Normalizer load_prepend(const JsonPlace& place) {
+  place.allow_only({"type", "prepend"});
+  return [prefix = place.at("prepend").string()](NormalizedText& text) {
+    if (!text.text().empty()) text.prepend(prefix);
+  };
 }
 
 }  // namespace
@@ -291,7 +253,6 @@ NormalizedText NormalizedText::slice(std::size_t begin, std::size_t end) const {
   part.owned_ = owned_.substr(begin, end - begin);
   part.ranges_.assign(ranges_.begin() + static_cast<std::ptrdiff_t>(begin),
                       ranges_.begin() + static_cast<std::ptrdiff_t>(end));
-  part.begin_ = part.ranges_.empty() ? begin_ : part.ranges_.front().first;
   return part;
 }
 
@@ -333,21 +294,16 @@ void replace_all(NormalizedText& text, std::string_view pattern, std::string_vie
   if (!edits.empty()) text.apply(edits);
 }
 
-std::unique_ptr<Normalizer> load_normalizer(const JsonPlace& place) {
+Normalizer load_normalizer(const JsonPlace& place) {
   if (place.is_null()) return nullptr;
   const std::string& type = place.type();
   if (type == "Sequence") return load_sequence(place);
   if (type == "Replace") return load_replace(place);
-  if (type == "Prepend") {
-    place.allow_only({"type", "prepend"});
-    return std::make_unique<PrependNormalizer>(place.at("prepend").string());
-  }
-  const std::pair<const char*, Form> forms[] = {
-      {"NFC", Form::kNfc}, {"NFD", Form::kNfd}, {"NFKC", Form::kNfkc}, {"NFKD", Form::kNfkd}};
-  for (const auto& [name, form] : forms) {
+  if (type == "Prepend") return load_prepend(place);
+  for (const auto& [name, form] : kForms) {
     if (type != name) continue;
     place.allow_only({"type"});
-    return std::make_unique<UnicodeNormalizer>(form);
+    return UnicodeNormalizer(form);
   }
   place.fail("normalizer \"" + type + "\" is not built; there are NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence");
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,8 +25,6 @@ class NormalizedText {
   std::string_view text() const { return changed_ ? std::string_view(owned_) : view_; }
   /// The input bytes that text()[begin, end) stands for; begin < end.
   ByteRange input_range(std::size_t begin, std::size_t end) const;
-  /// Position of the stretch in the whole input.
-  std::uint32_t input_begin() const { return begin_; }
 
   /// One step of a change: `length` bytes of text() become `replacement`. Their characters share the range.
   struct Edit {
@@ -48,14 +46,11 @@ class NormalizedText {
   std::vector<ByteRange> ranges_;  // per byte of owned_
 };
 
-class Normalizer {
- public:
-  virtual ~Normalizer() = default;
-  virtual void normalize(NormalizedText& text) const = 0;
-};
+/// Changes a text as the normalizer of a file asks. Thread-safe.
+using Normalizer = std::function<void(NormalizedText& text)>;
 
-/// Null for a null or absent normalizer. FormatError names what is not built.
-std::unique_ptr<Normalizer> load_normalizer(const JsonPlace& place);
+/// Empty for a null or absent normalizer. FormatError names what is not built.
+Normalizer load_normalizer(const JsonPlace& place);
 
 /// Every `pattern` becomes `replacement`.
 void replace_all(NormalizedText& text, std::string_view pattern, std::string_view replacement);

@@ -1,8 +1,6 @@
 // The pre_tokenizer of tokenizer.json: cuts a normalised text into the pieces that BPE works on one by one.
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>

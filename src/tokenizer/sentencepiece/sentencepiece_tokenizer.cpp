@@ -8,13 +8,12 @@
 #include <unordered_set>
 
 #include "bpe/cut_table.h"
-#include "bpe/input_text.h"
+#include "bpe/valid_utf8.h"
 #include "bpe/word_encoder.h"
 #include "json/added_tokens.h"
 #include "json/bpe_model.h"
 #include "json/decoder.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/hash.h"
 #include "lora_train/base/utf8.h"
 #include "sentencepiece_file.h"
 
@@ -65,8 +64,6 @@ class SentencePieceTokenizer final : public Tokenizer {
     adds_bos_ = bos_id_.has_value();
     apply_special_tokens(special);
   }
-
-  void set_fingerprint(std::string fingerprint) { fingerprint_ = std::move(fingerprint); }
 
   Encoding encode(std::string_view text, bool with_offsets) const override;
   std::string decode(std::span<const std::int32_t> ids, bool skip_special) const override;
@@ -239,11 +236,7 @@ std::string SentencePieceTokenizer::decode(std::span<const std::int32_t> ids, bo
 
 std::unique_ptr<Tokenizer> make_sentencepiece(std::string_view bytes, const std::string& file,
                                               const SpecialTokens& special_tokens, const TokenizerOptions& options) {
-  auto tokenizer =
-      std::make_unique<SentencePieceTokenizer>(check_sentencepiece_file(bytes, file), file, special_tokens, options);
-  tokenizer->set_fingerprint(hash128_hex(hash128_hex(bytes) + hash128_hex(special_tokens.bytes) +
-                                         (options.special_tokens_in_text ? "+model" : "-model")));
-  return tokenizer;
+  return std::make_unique<SentencePieceTokenizer>(check_sentencepiece_file(bytes, file), file, special_tokens, options);
 }
 
 }  // namespace lora_train::tokenizer

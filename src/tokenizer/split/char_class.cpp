@@ -1,6 +1,5 @@
 #include "char_class.h"
 
-#include <algorithm>
 #include <map>
 #include <string>
 

@@ -1,6 +1,5 @@
 #include "gpt_split.h"
 
-#include <algorithm>
 #include <array>
 
 #include "bpe/valid_utf8.h"

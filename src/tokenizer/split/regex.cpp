@@ -11,12 +11,6 @@ namespace {
 
 constexpr std::size_t kJitStackBytes = std::size_t{8} << 20U;
 
-std::string pcre2_message(int code) {
-  PCRE2_UCHAR buffer[256];
-  pcre2_get_error_message(code, buffer, sizeof buffer);
-  return reinterpret_cast<const char*>(buffer);
-}
-
 // A stack for compiled patterns, one per thread: the default 32 KiB is too little for long runs of one class.
 struct JitStack {
   pcre2_jit_stack* stack = pcre2_jit_stack_create(32 * 1024, kJitStackBytes, nullptr);
@@ -36,6 +30,12 @@ pcre2_match_context* thread_context() {
 }
 
 }  // namespace
+
+std::string pcre2_message(int code) {
+  PCRE2_UCHAR buffer[256];
+  pcre2_get_error_message(code, buffer, sizeof buffer);
+  return reinterpret_cast<const char*>(buffer);
+}
 
 struct Regex::Code {
   pcre2_code* compiled = nullptr;

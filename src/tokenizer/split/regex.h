@@ -10,6 +10,9 @@
 
 namespace lora_train::tokenizer {
 
+/// What PCRE2 says of an error code.
+std::string pcre2_message(int code);
+
 /// Thread-safe for concurrent const calls.
 class Regex {
  public:

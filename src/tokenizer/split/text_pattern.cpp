@@ -4,18 +4,9 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/utf8.h"
+#include "regex.h"
 
 namespace lora_train::tokenizer {
-namespace {
-
-std::string message_of(int code) {
-  PCRE2_UCHAR buffer[256] = {};
-  pcre2_get_error_message(code, buffer, sizeof buffer);
-  return reinterpret_cast<const char*>(buffer);
-}
-
-}  // namespace
-
 struct TextPattern::Code {
   pcre2_code* compiled = nullptr;
   std::string pattern, where;
@@ -31,8 +22,8 @@ TextPattern::TextPattern(const std::string& pattern, const std::string& where) :
   code_->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
                                   PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
   if (code_->compiled == nullptr) {
-    throw ConfigError(where, "\"" + pattern + "\" is not a regular expression: " + message_of(error) + " at offset " +
-                                 std::to_string(offset) + ".");
+    throw ConfigError(where, "\"" + pattern + "\" is not a regular expression: " + pcre2_message(error) +
+                                 " at offset " + std::to_string(offset) + ".");
   }
 }
 
@@ -46,7 +37,7 @@ std::optional<std::string> TextPattern::find(const std::string& text) const {
   if (num_groups == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (num_groups < 0) {
     throw ConfigError(code_->where, "\"" + code_->pattern + "\" gives up on a text of " + std::to_string(text.size()) +
-                                        " bytes: " + message_of(num_groups) + ". Write it without nested repeats.");
+                                        " bytes: " + pcre2_message(num_groups) + ". Write it without nested repeats.");
   }
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data.get());
   int group = 0;

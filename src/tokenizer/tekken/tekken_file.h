@@ -2,6 +2,7 @@
 // Source of the format: mistralai/mistral-common, src/mistral_common/tokens/tokenizers/tekken.py.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,5 +18,9 @@ struct TekkenFile {
 /// FormatError names the file and the place in it for what is malformed or not known: ranks out of order, tokens given
 /// twice, a vocabulary smaller than config says, versions that are not listed.
 TekkenFile parse_tekken(std::string_view bytes, const std::string& file);
+
+/// Standard base64 (RFC 4648, with padding), as the file spells tokens. Nothing when the text is none: foreign characters,
+/// a length that is no multiple of 4, bits after the last byte.
+std::optional<std::string> decode_base64(std::string_view text);
 
 }  // namespace lora_train::tokenizer

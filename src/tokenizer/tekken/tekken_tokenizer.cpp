@@ -1,11 +1,9 @@
 #include "tekken_tokenizer.h"
 
-#include "bpe/input_text.h"
 #include "bpe/word_encoder.h"
 #include "json/added_tokens.h"
 #include "json/bpe_model.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/hash.h"
 #include "lora_train/base/utf8.h"
 #include "split/regex.h"
 #include "tekken_file.h"
@@ -89,8 +87,6 @@ class TekkenTokenizer final : public Tokenizer {
     adds_bos_ = bos_id_.has_value();
     apply_special_tokens(special);
   }
-
-  void set_fingerprint(std::string fingerprint) { fingerprint_ = std::move(fingerprint); }
 
   Encoding encode(std::string_view text, bool with_offsets) const override;
   std::string decode(std::span<const std::int32_t> ids, bool skip_special) const override;
@@ -182,10 +178,7 @@ std::string TekkenTokenizer::decode(std::span<const std::int32_t> ids, bool skip
 
 std::unique_ptr<Tokenizer> make_tekken(std::string_view bytes, const std::string& file,
                                        const SpecialTokens& special_tokens, const TokenizerOptions& options) {
-  auto tokenizer = std::make_unique<TekkenTokenizer>(parse_tekken(bytes, file), file, special_tokens, options);
-  tokenizer->set_fingerprint(hash128_hex(hash128_hex(bytes) + hash128_hex(special_tokens.bytes) +
-                                         (options.special_tokens_in_text ? "+tekken" : "-tekken")));
-  return tokenizer;
+  return std::make_unique<TekkenTokenizer>(parse_tekken(bytes, file), file, special_tokens, options);
 }
 
 }  // namespace lora_train::tokenizer

@@ -123,17 +123,20 @@ TEST(TensorBoard, FurtherEvaluationSetsHaveTheirNameInTheTag) {
 TEST(TensorBoard, GoesOnWhereAFullDiskStoppedIt) {
   const TemporaryFolder folder;
   TensorBoardWriter writer(folder.path());
-  writer.add_scalar("first", 1, 1, 1);
+  EvalRecord first, second;
+  first.name = "val";
+  second.name = "hard";
+  writer.add(first);
   {
     const testing_support::FileSizeLimit full(read_file(writer.path()).size() + 9);
     EXPECT_THROW(writer.flush(), IoError);
   }
-  writer.add_scalar("second", 2, 2, 2);
+  writer.add(second);
   writer.flush();
   const auto payloads = payloads_of(read_file(writer.path()));
-  ASSERT_EQ(payloads.size(), 3U);
-  EXPECT_TRUE(has_tag(payloads[1], "first"));
-  EXPECT_TRUE(has_tag(payloads[2], "second"));
+  ASSERT_EQ(payloads.size(), 13U);
+  EXPECT_TRUE(has_tag(payloads[1], "eval/loss"));
+  EXPECT_TRUE(has_tag(payloads[7], "eval/hard/loss"));
 }
 
 TEST(TensorBoard, TwoWritersOfOneSecondHaveFilesOfTheirOwn) {

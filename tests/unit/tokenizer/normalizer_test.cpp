@@ -8,7 +8,7 @@ namespace {
 std::string normalized(const char* form, const std::string& text) {
   const Json json = {{"type", form}};
   NormalizedText result(text, 0, text.size());
-  load_normalizer(JsonPlace(json, "test"))->normalize(result);
+  load_normalizer(JsonPlace(json, "test"))(result);
   return std::string(result.text());
 }
 

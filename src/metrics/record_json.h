@@ -1,0 +1,13 @@
+// Records as metrics.jsonl has them.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "lora_train/metrics/metrics_writer.h"
+
+namespace lora_train::metrics {
+
+nlohmann::ordered_json to_object(const TrainRecord& record);
+nlohmann::ordered_json to_object(const EvalRecord& record);
+
+}  // namespace lora_train::metrics
