@@ -79,7 +79,7 @@ std::string format_duration(double seconds) {
 std::string format_count(long long count) {
   std::string digits = std::to_string(std::llabs(count));
   for (auto place = static_cast<long long>(digits.size()) - 3; place > 0; place -= 3) {
-    digits.insert(static_cast<std::size_t>(place), ",");
+    digits.insert(static_cast<std::size_t>(place), 1, ',');
   }
   return count < 0 ? "-" + digits : digits;
 }
