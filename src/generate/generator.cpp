@@ -8,7 +8,6 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/kernels/parallel.h"
-#include "score.h"
 
 namespace lora_train::generate {
 namespace {
@@ -203,8 +202,6 @@ bool Run::goes_on(const Sequence& sequence, std::int32_t id) {
 
 }  // namespace
 
-struct Generator::State : GeneratorParts {};
-
 Generator::Generator(const model::ModelConfig& config, const model::ModelShape& shape, model::BaseWeights& weights,
                      const GeneratorLimits& limits, kernels::AttentionBackend attention) {
   GeneratorLimits used = limits;
@@ -228,11 +225,6 @@ std::vector<Completion> Generator::run(std::span<const Prompt> prompts, const Ge
 }
 
 GenerateStats Generator::stats() const { return state_->stats; }
-
-std::vector<std::vector<double>> Generator::score(std::span<const ScoreRequest> requests, bool use_adapter,
-                                                  const std::function<void(std::size_t)>& on_done) {
-  return score_requests(*state_, requests, use_adapter, on_done);
-}
 
 std::int64_t cache_bytes_per_token(const model::ModelConfig& config, at::ScalarType dtype) {
   return 2 * config.num_layers * config.num_kv_heads * config.head_dim *

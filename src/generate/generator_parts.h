@@ -16,6 +16,8 @@ struct GeneratorParts {
   GenerateStats stats = {};
 };
 
+struct Generator::State : GeneratorParts {};
+
 /// A sequence to be computed, for checks and messages.
 struct SequenceInput {
   std::span<const std::int32_t> ids;

@@ -1,11 +1,10 @@
-// A request at a time: the prompt goes into the cache once, and each completion is put behind it in turn.
-#include "score.h"
-
+// Generator::score, a request at a time: the prompt goes into the cache once, and each completion is put behind it in turn.
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <numeric>
 
+#include "generator_parts.h"
 #include "lora_train/base/stop_request.h"
 
 namespace lora_train::generate {
@@ -107,8 +106,9 @@ std::int64_t check_request(const model::ModelConfig& config, const ScoreRequest&
 
 }  // namespace
 
-std::vector<std::vector<double>> score_requests(GeneratorParts& parts, std::span<const ScoreRequest> requests,
-                                                bool use_adapter, const std::function<void(std::size_t)>& on_done) {
+std::vector<std::vector<double>> Generator::score(std::span<const ScoreRequest> requests, bool use_adapter,
+                                                  const std::function<void(std::size_t)>& on_done) {
+  GeneratorParts& parts = *state_;
   std::int64_t longest = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     longest = std::max(longest, check_request(parts.config, requests[i], name_of(requests[i], i)));

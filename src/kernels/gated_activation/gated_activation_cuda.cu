@@ -80,13 +80,16 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Shares a row of `packs` among blocks, and a block's part among its threads.
-template <class Kernel, class... Arguments>
-void launch_parts(const char* name, Kernel kernel, std::int64_t num_rows, std::int64_t packs, Stream stream,
-                  Arguments... arguments) {
-  const std::int64_t wanted = blocks_for(packs, kThreads * kPacks);
+/// Shares a row among blocks, and a block's part among its threads: packed_kernel where rows allow packs, else the one for
+/// elements.
+template <class T, class Kernel, class... Arguments>
+void launch_parts(const char* name, bool is_packed, Kernel packed_kernel, Kernel kernel, std::int64_t num_rows,
+                  std::int64_t F, Stream stream, Arguments... arguments) {
+  if (F == 0) return;
+  const std::int64_t packs = is_packed ? F / kFullPack<T> : F, wanted = blocks_for(packs, kThreads * kPacks);
   const unsigned threads = threads_for(blocks_for(packs, wanted * kPacks), kThreads);
-  launch(name, kernel, {num_rows, blocks_for(packs, std::int64_t{threads} * kPacks)}, threads, stream, arguments...);
+  launch(name, is_packed ? packed_kernel : kernel, {num_rows, blocks_for(packs, std::int64_t{threads} * kPacks)},
+         threads, stream, arguments..., F);
 }
 
 }  // namespace
@@ -94,30 +97,20 @@ void launch_parts(const char* name, Kernel kernel, std::int64_t num_rows, std::i
 template <class T>
 void gated_activation_forward_cuda(Rows<const T> gate_up, Rows<T> y, std::int64_t num_rows, std::int64_t F,
                                    Activation activation, Stream stream) {
-  if (F == 0) return;
-  constexpr int kPack = kFullPack<T>;
-  const auto run = [&](auto kernel, std::int64_t packs) {
-    launch_parts("gated_activation_forward", kernel, num_rows, packs, stream, gate_up, y, F);
-  };
   const bool is_packed = fits_packs(gate_up, F) && fits_packs(y, F);
   with_activation(activation, [&]<class Function>(Function) {
-    is_packed ? run(gated_activation_forward_kernel<Function, T, kPack>, F / kPack)
-              : run(gated_activation_forward_kernel<Function, T, 1>, F);
+    launch_parts<T>("gated_activation_forward", is_packed, gated_activation_forward_kernel<Function, T, kFullPack<T>>,
+                    gated_activation_forward_kernel<Function, T, 1>, num_rows, F, stream, gate_up, y);
   });
 }
 
 template <class T>
 void gated_activation_backward_cuda(Rows<const T> dy, Rows<const T> gate_up, Rows<T> d_gate_up, std::int64_t num_rows,
                                     std::int64_t F, Activation activation, Stream stream) {
-  if (F == 0) return;
-  constexpr int kPack = kFullPack<T>;
-  const auto run = [&](auto kernel, std::int64_t packs) {
-    launch_parts("gated_activation_backward", kernel, num_rows, packs, stream, dy, gate_up, d_gate_up, F);
-  };
   const bool is_packed = fits_packs(dy, F) && fits_packs(gate_up, F) && fits_packs(d_gate_up, F);
   with_activation(activation, [&]<class Function>(Function) {
-    is_packed ? run(gated_activation_backward_kernel<Function, T, kPack>, F / kPack)
-              : run(gated_activation_backward_kernel<Function, T, 1>, F);
+    launch_parts<T>("gated_activation_backward", is_packed, gated_activation_backward_kernel<Function, T, kFullPack<T>>,
+                    gated_activation_backward_kernel<Function, T, 1>, num_rows, F, stream, dy, gate_up, d_gate_up);
   });
 }
 
