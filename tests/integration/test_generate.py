@@ -238,7 +238,7 @@ def test_a_signal_stops_with_whole_lines_and_the_same_command_goes_on(tmp_path, 
     wait_for(lambda: output.exists() and output.read_bytes().count(b"\n") >= 3, "the third answer", process)
     process.send_signal(number)
     _, stderr = process.communicate(timeout=300)
-    assert process.returncode == 75 and "the same command goes on" in stderr, stderr
+    assert process.returncode == 75 and "run the same command to resume" in stderr, stderr
     lines = output.read_text().splitlines(keepends=True)
     assert 3 <= len(lines) < 2 * len(QUESTIONS) and all(json.loads(line) and line.endswith("\n") for line in lines)
     kept = {json.loads(line)["index"]: line for line in lines}

@@ -9,7 +9,7 @@
 
 namespace lora_train {
 
-/// Settings that are known but not built, one line each: "optim: adamw_8bit is not built yet. Use adamw_torch."
+/// Settings that are known but not supported yet, one line each: "optim: adamw_8bit is not supported yet. Use optim: adamw_torch."
 std::vector<std::string> unbuilt_features(const Profile& profile);
 
 /// Throws one ConfigError that lists unbuilt_features(), if there are any. A run calls this first.

@@ -9,7 +9,7 @@ namespace lora_train::app {
 struct Command {
   std::string name;
   std::string summary;  ///< for the overview
-  /// Runs with the arguments behind the name; returns the exit code or throws. Null = known but not built yet.
+  /// Runs with the arguments behind the name; returns the exit code or throws. Null = known but not implemented yet.
   int (*run)(const std::vector<std::string>& arguments) = nullptr;
 };
 

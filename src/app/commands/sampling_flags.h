@@ -22,7 +22,7 @@ class SamplingFlags {
 
   /// A flag that was given wins, then with --generation-config the model's file, then greedy. Throws ConfigError for a
   /// flag that means nothing without a temperature, and, with --generation-config, where the file is missing or asks for
-  /// what is not built (penalties, beams); FormatError for a malformed one and for values out of range.
+  /// what is not supported (penalties, beams); FormatError for a malformed one and for values out of range.
   SamplingOptions options(const CommandParser& parser, const std::filesystem::path& model_folder) const;
 
  private:

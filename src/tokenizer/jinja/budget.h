@@ -8,7 +8,7 @@
 namespace lora_train::tokenizer::jinja {
 
 /// What goes wrong while a template runs; run() adds the line and makes a DataError of it (the chat does not suit the
-/// template) or a FormatError (not built, or beyond a limit).
+/// template) or a FormatError (not supported, or beyond a limit).
 struct RenderError {
   std::string message;
   bool is_format = false, is_limit = false;

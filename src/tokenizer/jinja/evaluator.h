@@ -25,7 +25,7 @@ struct Rendered {
 };
 
 /// `variables` are the template's globals. `name` stands in messages. DataError when the template refuses the chat or
-/// fails on it, FormatError for what is not built or beyond the limits; both say name:line.
+/// fails on it, FormatError for what is not supported or beyond the limits; both say name:line.
 Rendered run(const ParsedTemplate& parsed, const Dict& variables, const std::string& name, const Limits& limits = {});
 
 }  // namespace lora_train::tokenizer::jinja

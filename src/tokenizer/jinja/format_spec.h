@@ -19,7 +19,7 @@ struct FormatSpec {
   char type = 0;
 };
 
-/// [[fill]align][sign][#][0][width][,][.precision][type]. RenderError for what is no such specification, or not built.
+/// [[fill]align][sign][#][0][width][,][.precision][type]. RenderError for anything else, or what is not supported.
 FormatSpec parse_format_spec(std::string_view spec);
 /// A decimal number that begins at spec[at], which moves behind it; 0 when there are no digits.
 std::size_t take_number(std::string_view spec, std::size_t& at);

@@ -51,7 +51,7 @@ struct SplitRule {
 /// What pre_tokenizer asks for, flattened. Thread-safe for concurrent const calls.
 class PreTokenizer {
  public:
-  /// FormatError names what is not built.
+  /// FormatError names what is not supported.
   explicit PreTokenizer(const JsonPlace& place);
 
   /// Whether the vocabulary is spelled in the byte-level alphabet.
