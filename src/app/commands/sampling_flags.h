@@ -1,4 +1,4 @@
-// How `generate` chooses tokens: flags, and generation_config.json where it is asked for.
+// Sampling flags of `generate`, and generation_config.json if --generation-config is given.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lora_train::app {
 
-/// What --max-new-tokens may be at most.
+/// The largest --max-new-tokens.
 inline constexpr std::int64_t kMostNewTokens = 2147483647;
 
 class SamplingFlags {

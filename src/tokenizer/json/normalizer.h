@@ -1,4 +1,4 @@
-// The normalizer of tokenizer.json: NFC and its kin, Prepend, Replace, with offsets back to the input.
+// The normalizer of tokenizer.json: NFC, NFD, NFKC, NFKD, Prepend, Replace, with offsets back to the input.
 #pragma once
 
 #include <cstdint>

@@ -48,7 +48,7 @@ struct SplitRule {
   bool invert;
 };
 
-/// What pre_tokenizer asks for, flattened. Thread-safe for concurrent const calls.
+/// The steps of pre_tokenizer, flattened. Thread-safe for concurrent const calls.
 class PreTokenizer {
  public:
   /// FormatError names what is not supported.
