@@ -59,7 +59,7 @@ FieldGroup adapter_group() {
            .silent_when(comes_from_adapter("use_rslora")),
        rank_pattern_field("rank_pattern", &AdapterSection::rank_pattern,
                           "Ranks of single modules; the first matching pattern wins, as in PEFT. A pattern "
-                          "that matches nothing is an error.")
+                          "without effect is an error.")
            .silent_when(comes_from_adapter("rank_pattern")),
        alpha_pattern_field("alpha_pattern", &AdapterSection::alpha_pattern,
                            "Alphas of single modules, by the same rules.")
