@@ -108,7 +108,8 @@ void check_evaluation(const Check& check) {
     check.mistake("early_stopping_patience", "needs evaluation data. Give eval_datasets or val_set_size.");
   }
   if (data.val_set_size >= 1 && data.val_set_size != static_cast<double>(static_cast<long long>(data.val_set_size))) {
-    check.mistake("val_set_size", "a value of 1 or more is a number of documents. Expected an integer, or a share below 1.");
+    check.mistake("val_set_size",
+                  "a value of 1 or more is a number of documents. Expected an integer, or a share below 1.");
   }
   std::set<std::string> names;
   for (const auto& spec : data.eval_datasets) {

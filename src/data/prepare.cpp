@@ -280,12 +280,14 @@ class Preparation {
     const double filled = static_cast<double>(data_.train.total_tokens()) /
                           (static_cast<double>(num_rows) * static_cast<double>(data_.max_seq_len));
     const LengthStatistics& all = data_.train_lengths;
-    log_info(string_printf(
-        "max_seq_len: %lld%s (tokens per row: median %lld, 99th percentile %lld, longest %lld); %s, %.1f%% of the slots are "
-        "empty and cost nothing",
-        static_cast<long long>(data_.max_seq_len), data_.max_seq_len_is_auto ? ", chosen" : "",
-        static_cast<long long>(all.percentile_50), static_cast<long long>(all.percentile_99),
-        static_cast<long long>(all.longest), section_.packing ? "with packing" : "without packing", 100.0 * (1.0 - filled)));
+    log_info(
+        string_printf("max_seq_len: %lld%s (tokens per row: median %lld, 99th percentile %lld, longest %lld); %s, "
+                      "%.1f%% of the slots are "
+                      "empty and cost nothing",
+                      static_cast<long long>(data_.max_seq_len), data_.max_seq_len_is_auto ? ", chosen" : "",
+                      static_cast<long long>(all.percentile_50), static_cast<long long>(all.percentile_99),
+                      static_cast<long long>(all.longest), section_.packing ? "with packing" : "without packing",
+                      100.0 * (1.0 - filled)));
   }
 
   const DataSection& section_;
