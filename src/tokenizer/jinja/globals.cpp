@@ -45,7 +45,7 @@ Value make_dict(const Arguments& arguments, bool is_namespace) {
   for (const Value& source : arguments.positional) {
     if (arguments.positional.size() > 1) throw RenderError{"namespace() and dict() take one dictionary at most"};
     if (source.as_dict() == nullptr || source.as_namespace() != nullptr)
-      throw RenderError{"namespace() or dict() of what is no dictionary is not supported", true};
+      throw RenderError{"namespace() or dict() of something other than a dictionary is not supported", true};
     for (const auto& [key, value] : source.as_dict()->items) dict.set(key, value);
   }
   for (const auto& [key, value] : arguments.named) dict.set(key, value);

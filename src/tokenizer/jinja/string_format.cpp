@@ -106,7 +106,7 @@ Text written(const Value& value, Directive& directive) {
     if (value.is_undefined()) return format_text(Text("Undefined", kComputed), spec);
     return format_text(value.as_text() == nullptr ? value.str() : Text(value.repr(), kComputed), spec);
   }
-  if (spec.type == '%') throw RenderError{"unsupported format character '%' behind flags, a width or a name"};
+  if (spec.type == '%') throw RenderError{"unsupported format character '%' after flags, a width or a name"};
   if (!is_real && !is_whole) throw RenderError{std::string("the format %") + spec.type + " is not supported", true};
   if (directive.is_zero && !directive.is_left) {
     spec.align = '=';
