@@ -219,7 +219,7 @@ std::string describe(const evaluate::GenerateTotals& totals) {
                      rate(totals.prompt_tokens, totals.prompt_s) + "; " + format_count(totals.new_tokens) +
                      " new tokens";
   if (totals.decoded_tokens == 0) return text;
-  return text + ", without the first of each answer " + format_count(totals.decoded_tokens) + " " +
+  return text + "; decoding, without the first of each answer: " + format_count(totals.decoded_tokens) + " " +
          rate(totals.decoded_tokens, totals.decode_s);
 }
 
