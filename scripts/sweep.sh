@@ -8,9 +8,9 @@
 #   --dry-run       print the commands, run none
 #   --program FILE  lora-train (default: beside this script's folder, else on PATH)
 #
-# output_dir names every key that has several values as {key}. The same command goes on where it was interrupted: finished
+# output_dir names every key that has several values as {key}. The same command resumes an interrupted sweep: finished
 # runs are left alone, stopped and killed ones are resumed. A run that fails does not keep the others from running.
-# Exit status: 0 all done; 75 stopped on request (the same command goes on); 2 wrong arguments or profile; else that of
+# Exit status: 0 all done; 75 stopped on request (run the same command to resume); 2 wrong arguments or profile; else that of
 # the first run that failed. Logs go to stderr, the comparison to stdout.
 set -uo pipefail
 
@@ -288,7 +288,7 @@ finish() {
   done
   [ "$num_failed" -eq 0 ] || say "$num_failed of ${#grid[@]} runs failed; the same command tries them again"
   if [ -e "$state/stop" ]; then
-    say "stopped; the same command goes on"
+    say "stopped; run the same command to resume"
     exit 75
   fi
   [ ${#present[@]} -eq 0 ] || "$program" compare "${present[@]}" || [ "$first" -ne 0 ] || first=1

@@ -46,7 +46,7 @@ int dispatch(const std::vector<std::string>& arguments) {
   const Command& command = find_command(invocation.command);
   if (command.run == nullptr) {
     throw ConfigError("lora-train " + command.name,
-                      "this command is not built yet. Built: " + join(built_commands()) + ".");
+                      "this command is not implemented yet. Implemented: " + join(built_commands()) + ".");
   }
   return command.run(invocation.arguments);
 }

@@ -1,4 +1,4 @@
-// The program without its process: arguments in, exit code out.
+// The program as a function: arguments in, exit code out.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 namespace lora_train::app {
 
 /// Runs one command. `arguments` are those of the shell without the program's name. Catches everything that is thrown
-/// and reports it (report_error.h); nothing else in the program catches all.
+/// and reports it (report_error.h); nothing else in the program catches everything.
 int run_program(const std::vector<std::string>& arguments);
 
 }  // namespace lora_train::app

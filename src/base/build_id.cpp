@@ -8,8 +8,8 @@ std::string build_mismatch(void* library, std::string_view own_id) {
   const auto id_of_library = reinterpret_cast<decltype(&lora_train_build_id)>(::dlsym(library, "lora_train_build_id"));
   const std::string id = id_of_library != nullptr ? id_of_library() : "";
   if (id == own_id) return "";
-  return "is of another build: its id is " + (id.empty() ? "unknown" : id) + ", expected " + std::string(own_id) +
-         ". Copy lora-train and lib/ of one build together.";
+  return "is from another build: its id is " + (id.empty() ? "unknown" : id) + ", expected " + std::string(own_id) +
+         ". Copy lora-train and lib/ from the same build.";
 }
 
 }  // namespace lora_train

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kBug = "This is a bug in lora-train: please report it with the command and run.log.";
 constexpr const char* kHostMemory =
-    "out of memory on the host. A run needs less with a smaller micro_batch_size or max_seq_len, or with "
+    "out of memory on the host. Lower micro_batch_size or max_seq_len, or set "
     "gradient_checkpointing: full";
 
 // c10::Error::what() goes on with "Exception raised from ... (most recent call first):" and the frames.
@@ -23,13 +23,14 @@ std::string first_line(std::string_view text) {
 /// What to do about an error of LibTorch that is the device's; empty for others.
 std::string device_advice(std::string_view line) {
   if (line.find("CUDA out of memory") != std::string_view::npos) {
-    return ". Lower micro_batch_size or max_seq_len, or set gradient_checkpointing: full; lora-train doctor says who "
+    return ". Lower micro_batch_size or max_seq_len, or set gradient_checkpointing: full; lora-train doctor shows what "
            "else "
            "holds memory";
   }
   if (line.find("CUDA error") != std::string_view::npos || line.find("NCCL") != std::string_view::npos) {
-    return ". What the device computed last is lost, the last checkpoint is whole: run lora-train doctor, look for Xid "
-           "messages of the driver (dmesg), then start the same command again";
+    return ". The work since the last checkpoint is lost; that checkpoint is intact. Run lora-train doctor, look for "
+           "Xid "
+           "messages of the driver (dmesg), then run the same command again";
   }
   return {};
 }

@@ -83,7 +83,7 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view bytes
 FileWriter::FileWriter(std::filesystem::path path, std::size_t expected_bytes, std::filesystem::path shown)
     : path_(std::move(path)), shown_(shown.empty() ? path_ : std::move(shown)), expected_bytes_(expected_bytes) {
   fd_ = retry_interrupted([&] { return file_ops().open(path_.string(), O_WRONLY | O_CREAT | O_EXCL); });
-  if (fd_ < 0) fail_with(shown_, errno == ENOENT ? "cannot create, its folder is not there" : "cannot create", errno);
+  if (fd_ < 0) fail_with(shown_, errno == ENOENT ? "cannot create: its folder does not exist" : "cannot create", errno);
   try {
     if (expected_bytes_ > 0) reserve();
   } catch (...) {

@@ -1,4 +1,4 @@
-// Private to the module: calls of FileOps with what every one of them needs.
+// Private to the module: retries and error handling around calls of FileOps.
 #pragma once
 
 #include <cerrno>
@@ -11,7 +11,7 @@ namespace lora_train {
 
 inline constexpr int kMaxInterruptions = 1000;
 
-/// Repeats a call that a signal interrupts. Not for ever: a system that does nothing else is an error too.
+/// Repeats a call that a signal interrupts. Not forever: a system that does nothing else is an error too.
 template <typename Call>
 auto retry_interrupted(const Call& call) {
   auto result = call();
@@ -19,7 +19,7 @@ auto retry_interrupted(const Call& call) {
   return result;
 }
 
-/// `what` is what could not be done when the call returns -1.
+/// `what` says what could not be done if the call returns -1.
 template <typename Call>
 auto checked(const std::filesystem::path& path, const char* what, const Call& call) {
   const auto result = retry_interrupted(call);

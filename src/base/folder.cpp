@@ -12,7 +12,7 @@ namespace lora_train {
 
 PathKind path_kind(const std::filesystem::path& path) {
   PathKind kind = PathKind::kNone;
-  checked(path, "cannot look at", [&] { return file_ops().kind(path.string(), kind); });
+  checked(path, "cannot inspect", [&] { return file_ops().kind(path.string(), kind); });
   return kind;
 }
 
@@ -42,7 +42,7 @@ void make_folders(const std::filesystem::path& folder) {
   try {
     sync_folder(parent);
   } catch (const IoError& error) {
-    log_warning(std::string(error.what()) + "; a power loss may take the new folder");
+    log_warning(std::string(error.what()) + "; a power loss may lose the new folder");
   }
 }
 

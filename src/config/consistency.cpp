@@ -24,12 +24,12 @@ void check_required(const Check& check, const ProfileSources& sources) {
   const Place file{sources.profiles.empty() ? "" : sources.profiles.back(), 0};
   if (sources.needs_model && check.profile.model.path.empty() && !check.is_given("model")) {
     check.findings.mistake(file, "model",
-                           "is missing. Name a Hugging Face folder, or org/name from the local cache "
+                           "missing. Name a Hugging Face folder, or org/name from the local cache "
                            "(`model: ...` or --model).");
   }
   if (sources.needs_datasets && check.profile.data.datasets.empty()) {
     check.findings.mistake(file, "datasets",
-                           "is missing. Name training data (`datasets: [{path: train.jsonl}]` or --train-data).");
+                           "missing. Name training data (`datasets: [{path: train.jsonl}]` or --train-data).");
   }
 }
 
@@ -39,14 +39,14 @@ void check_batch(const Check& check) {
       *schedule.global_batch_size % *schedule.micro_batch_size != 0) {
     const std::string key = check.is_given("micro_batch_size") ? "micro_batch_size" : "global_batch_size";
     check.mistake(key, "global_batch_size " + std::to_string(*schedule.global_batch_size) +
-                           " is no multiple of micro_batch_size " + std::to_string(*schedule.micro_batch_size) +
+                           " is not a multiple of micro_batch_size " + std::to_string(*schedule.micro_batch_size) +
                            ". Expected micro_batch_size times ranks times forward passes per step.");
   }
   if (!schedule.global_batch_size && !schedule.gradient_accumulation_steps) {
-    check.mistake("global_batch_size", "has no value, nor has gradient_accumulation_steps. Give one of them.");
+    check.mistake("global_batch_size", "not set, and neither is gradient_accumulation_steps. Set one of them.");
   }
   if (!schedule.num_epochs && !schedule.max_steps) {
-    check.mistake("num_epochs", "has no value, nor has max_steps. Give at least one of them.");
+    check.mistake("num_epochs", "not set, and neither is max_steps. Set at least one of them.");
   }
 }
 
@@ -56,17 +56,17 @@ void check_schedule(const Check& check) {
     check.mistake("lr_scaling", "needs lr_base_batch, the rows per step for which learning_rate was chosen.");
   }
   if (schedule.lr_scaling == LrScaling::kNone && schedule.lr_base_batch) {
-    check.warn("lr_base_batch", "does nothing without lr_scaling: sqrt or linear.");
+    check.warn("lr_base_batch", "has no effect without lr_scaling: sqrt or linear.");
   }
   const bool has_warmup = (check.is_given("warmup_ratio") && schedule.warmup_ratio > 0) ||
                           (check.is_given("warmup_steps") && schedule.warmup_steps.value_or(0) > 0);
   if (schedule.lr_scheduler_type == SchedulerKind::kConstant && has_warmup) {
     check.warn(check.is_given("warmup_steps") ? "warmup_steps" : "warmup_ratio",
-               "does nothing with lr_scheduler_type: constant. Use constant_with_warmup.");
+               "has no effect with lr_scheduler_type: constant. Use constant_with_warmup.");
   }
   if (schedule.lr_scheduler_type != SchedulerKind::kCosineWithMinLr &&
       schedule.min_lr_ratio != ScheduleSection{}.min_lr_ratio) {
-    check.warn("min_lr_ratio", "does nothing with lr_scheduler_type: " + to_string(schedule.lr_scheduler_type) +
+    check.warn("min_lr_ratio", "has no effect with lr_scheduler_type: " + to_string(schedule.lr_scheduler_type) +
                                    ". Use cosine_with_min_lr.");
   }
   if (schedule.warmup_steps && schedule.max_steps && *schedule.warmup_steps > *schedule.max_steps) {
@@ -85,15 +85,15 @@ void check_adapter(const Check& check) {
   }
   if (!profile.adapter.init_adapter.empty()) {
     check.mistake("init_adapter",
-                  "there is no adapter with adapter: none. Use adapter: lora, or fold it in first "
+                  "there is no adapter with adapter: none. Use adapter: lora, or merge it into the model first "
                   "(lora-train merge).");
   }
   if (profile.optimizer.loraplus_lr_ratio) {
     check.mistake("loraplus_lr_ratio",
-                  "there are no B matrices with adapter: none. Use adapter: lora, or take it out.");
+                  "there are no B matrices with adapter: none. Use adapter: lora, or remove the key.");
   }
   if (!profile.model.add_tokens.empty()) {
-    check.mistake("add_tokens", "new rows are trained beside an adapter only. Use adapter: lora.");
+    check.mistake("add_tokens", "new rows are trained only together with an adapter. Use adapter: lora.");
   }
 }
 
@@ -108,12 +108,13 @@ void check_evaluation(const Check& check) {
     check.mistake("early_stopping_patience", "needs evaluation data. Give eval_datasets or val_set_size.");
   }
   if (data.val_set_size >= 1 && data.val_set_size != static_cast<double>(static_cast<long long>(data.val_set_size))) {
-    check.mistake("val_set_size", "from 1 on it is a number of documents. Expected an integer, or a share below 1.");
+    check.mistake("val_set_size",
+                  "a value of 1 or more is a number of documents. Expected an integer, or a share below 1.");
   }
   std::set<std::string> names;
   for (const auto& spec : data.eval_datasets) {
     if (!spec.name.empty() && !names.insert(spec.name).second) {
-      check.mistake("eval_datasets", "two data sets are named \"" + spec.name + "\". Names tell their figures apart.");
+      check.mistake("eval_datasets", "two datasets are named \"" + spec.name + "\". Give each its own name.");
     }
   }
 }

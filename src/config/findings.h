@@ -17,7 +17,7 @@ class Findings {
   /// A mistake that already has its place in front.
   void mistake_at(const std::string& where, const std::string& text);
 
-  /// A line behind all mistakes; said once.
+  /// A line after all mistakes; printed once.
   void add_hint(const std::string& line) { hint_ = line; }
 
   bool has_mistakes() const { return !mistakes_.empty(); }

@@ -27,11 +27,11 @@ std::string replace_one(const std::string& inside, const Environment& environmen
   const std::size_t split = inside.find(":-");
   const std::string name = inside.substr(0, split);
   if (!is_variable_name(name)) {
-    problem = "\"${" + inside + "}\" is no variable. Expected ${NAME} or ${NAME:-default}; $${ stands for ${.";
+    problem = "\"${" + inside + "}\" is not a variable. Expected ${NAME} or ${NAME:-default}; $${ stands for ${.";
     return {};
   }
   if (inside.find("${") != std::string::npos) {
-    problem = "\"${" + inside + "}\" holds a variable in its default, which is not replaced. Give a plain default.";
+    problem = "\"${" + inside + "}\" has a variable in its default, which is not expanded. Give a plain default.";
     return {};
   }
   const auto value = environment(name);
@@ -123,7 +123,7 @@ class Reader {
   // Each base of a file may name two: what 30 files extend can be a thousand million.
   static constexpr int kMaxFiles = 200;
   static std::string too_many_files() {
-    return "more than " + std::to_string(kMaxFiles) + " files lie under one another. Do they extend each other twice?";
+    return "more than " + std::to_string(kMaxFiles) + " files extend one another. Is one of them extended many times?";
   }
 
   void read_bases(const fs::path& file, const Value& extends) {
@@ -152,7 +152,7 @@ class Reader {
       std::vector<std::string> circle;
       for (auto at = again; at != chain_.end(); ++at) circle.push_back(at->filename().string());
       circle.push_back(again->filename().string());
-      findings_.mistake(name.place, "extends", "goes round in a circle: " + join(circle, " -> ") + ".");
+      findings_.mistake(name.place, "extends", "forms a cycle: " + join(circle, " -> ") + ".");
     }
     chain_.pop_back();
   }

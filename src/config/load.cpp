@@ -122,7 +122,7 @@ bool Profile::is_given(const std::string& key) const {
 Override parse_override(const std::string& text, const std::string& where) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
-    throw ConfigError(where, "\"" + text + "\" is no setting. Expected key=value, such as learning_rate=1e-4.");
+    throw ConfigError(where, "\"" + text + "\" is not a setting. Expected key=value, such as learning_rate=1e-4.");
   }
   return {text.substr(0, equals), text.substr(equals + 1), where, false};
 }

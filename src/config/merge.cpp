@@ -75,15 +75,15 @@ void Merger::put(const std::string& spelled, const std::string& key, const Value
   const auto [at, is_new] = entries.try_emplace(key, Entry{value, spelled});
   if (is_new) return;
   findings_.mistake(value.place, spelled,
-                    "says the same as " + spelled_as(at->second.spelled, key) + " at " + at->second.value.place.text() +
-                        ". Keep one.");
+                    "means the same as " + spelled_as(at->second.spelled, key) + " at " +
+                        at->second.value.place.text() + ". Keep one.");
 }
 
 bool Merger::take_foreign(const std::string& name, const Value& value) {
   for (const auto& foreign : refused_keys()) {
     if (foreign.name != name) continue;
     if (is_harmless(foreign, value)) {
-      findings_.note(value.place, name, "has no effect: it is so anyway");
+      findings_.note(value.place, name, "has no effect: this is always so");
     } else {
       findings_.mistake(value.place, name, foreign.reason);
     }
@@ -119,8 +119,8 @@ void Merger::refuse_alternatives(const Entries& entries) {
         const bool in_order = first->value.place.line <= entry.value.place.line;
         const Entry &earlier = in_order ? *first : entry, &later = in_order ? entry : *first;
         findings_.mistake(later.value.place, later.spelled,
-                          "contradicts " + earlier.spelled + " at " + earlier.value.place.text() +
-                              ": they are two ways to say one thing. Keep one.");
+                          "conflicts with " + earlier.spelled + " at " + earlier.value.place.text() +
+                              ": they set the same thing. Keep one.");
       }
       first = &entry;
     }
@@ -141,7 +141,7 @@ void Merger::merge(const Entries& entries) {
 void Merger::add_setting(const std::string& path, const Value& value, const Place& place) {
   const auto steps = parse_setting_path(path);
   if (!steps) {
-    findings_.mistake(place, path, "is no place in a profile. Expected key, key.name, key[0].name or key[+].name.");
+    findings_.mistake(place, path, "is not a place in a profile. Expected key, key.name, key[0].name or key[+].name.");
     return;
   }
   const std::string root = steps->front().name;
@@ -154,7 +154,7 @@ void Merger::add_setting(const std::string& path, const Value& value, const Plac
   }
   if (!find_field(root)) {
     const Alias* alias = find_alias(root);
-    if (alias) findings_.mistake(place, path, "a place inside needs the key's own name: " + alias->key + ".");
+    if (alias) findings_.mistake(place, path, "to set a nested value, use the key's own name: " + alias->key + ".");
     if (!alias) report_unknown(root, value);
     return;
   }

@@ -1,4 +1,4 @@
-// Layers of settings, under whatever names they came, merged into one value per key.
+// Merges layers of settings, under whatever names they came, into one value per key.
 #pragma once
 
 #include <map>
@@ -42,7 +42,7 @@ class Merger {
   std::map<std::string, Value> values_;
 };
 
-/// Whether a value says nothing about its key: null, no evaluation data sets, a val_set_size of 0.
+/// Whether a value says nothing about its key: null, no evaluation datasets, a val_set_size of 0.
 bool is_unset(const std::string& key, const Value& value);
 
 }  // namespace lora_train

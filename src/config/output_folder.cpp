@@ -38,14 +38,14 @@ void expand_output_dir(Profile& profile, const Place& place, Findings& findings)
     if (!field || !field->is_scalar) {
       const std::string near = nearest_name(key, field_names());
       findings.mistake(place, "output_dir",
-                       "{" + key + "} " + (field ? "is a list or a map" : "is no key") +
+                       "{" + key + "} " + (field ? "is a list or a map" : "is not a key") +
                            ". Expected a key with a single value, such as {learning_rate}." +
                            (field || near.empty() ? "" : " Did you mean {" + near + "}?"));
       return;
     }
     const std::string text = folder_text(*field, profile);
     if (text.find_first_of("{}") != std::string::npos) {  // a written profile is expanded again when it is read
-      findings.mistake(place, "output_dir", "{" + key + "} is \"" + text + "\"; no name with a brace can stand there.");
+      findings.mistake(place, "output_dir", "{" + key + "} is \"" + text + "\"; a folder name cannot contain a brace.");
       return;
     }
     if (text == "." || text == ".." || text == "~") {

@@ -22,7 +22,7 @@ constexpr std::array<ReasonText, 7> kReasons = {{
     {"fully_masked", "no token to train on", true},
     {"not_rendered", "a message that the chat template does not write", false},
     {"duplicate", "the same as an earlier row", false},
-    {"in_validation", "also in the evaluation data, whose loss says less for it", false},
+    {"in_validation", "also in the evaluation data, which makes its loss look too good", false},
 }};
 
 const ReasonText& text_of(LedgerReason reason) { return kReasons[static_cast<std::size_t>(reason)]; }
@@ -90,7 +90,7 @@ void Ledger::check_drop_fraction(double max_fraction, const std::string& what) c
       first = first.empty() ? entry.first_source : first;
     }
   }
-  message += "\nRepair the rows, or set max_drop_fraction (0 to 1) to what you accept to lose.";
+  message += "\nRepair the rows, or raise max_drop_fraction (0 to 1).";
   throw DataError(first, message);
 }
 

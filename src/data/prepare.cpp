@@ -53,7 +53,7 @@ void refuse_all_masked(const DocumentStore& store, const tokenizer::Tokenizer* t
     return;
   }
   std::string message = "every row of the " + what +
-                        " is masked: no token to train on under loss_on: " + to_string(loss_on) +
+                        " is masked: no token is trained with loss_on: " + to_string(loss_on) +
                         ". Chats need an assistant turn, completions some text, pre-tokenised rows "
                         "a label that is not -100. The first rows are:";
   for (const RowView& row : view_rows(store, tokenizer, 0, 3)) {
@@ -280,12 +280,14 @@ class Preparation {
     const double filled = static_cast<double>(data_.train.total_tokens()) /
                           (static_cast<double>(num_rows) * static_cast<double>(data_.max_seq_len));
     const LengthStatistics& all = data_.train_lengths;
-    log_info(string_printf(
-        "max_seq_len: %lld%s (tokens per row: half at most %lld, 99%% at most %lld, longest %lld); %s leaves "
-        "%.1f%% of the rows' room empty, on which nothing is computed",
-        static_cast<long long>(data_.max_seq_len), data_.max_seq_len_is_auto ? ", chosen" : "",
-        static_cast<long long>(all.percentile_50), static_cast<long long>(all.percentile_99),
-        static_cast<long long>(all.longest), section_.packing ? "packing" : "no packing", 100.0 * (1.0 - filled)));
+    log_info(
+        string_printf("max_seq_len: %lld%s (tokens per row: median %lld, 99th percentile %lld, longest %lld); %s, "
+                      "%.1f%% of the slots are "
+                      "empty and cost nothing",
+                      static_cast<long long>(data_.max_seq_len), data_.max_seq_len_is_auto ? ", chosen" : "",
+                      static_cast<long long>(all.percentile_50), static_cast<long long>(all.percentile_99),
+                      static_cast<long long>(all.longest), section_.packing ? "with packing" : "without packing",
+                      100.0 * (1.0 - filled)));
   }
 
   const DataSection& section_;

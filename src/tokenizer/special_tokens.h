@@ -1,4 +1,4 @@
-// What the files beside a tokenizer say about its special tokens.
+// Special tokens from the files beside a tokenizer.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ def test_counts_a_7b_shape_without_files_memory_or_gpu():
     assert {work["name"] for work in found["classes"]} >= {"gemm", "attention", "norm", "rope", "swiglu", "lora", "loss"}
     assert all(work["ms"] is None for work in found["classes"])
     table = bench("--shape", "qwen2.5-7b", "--count", "--details").stdout
-    assert "29.7" in table and "passes over activations" in table and "tokens/s where nothing overlaps" in table
+    assert "29.7" in table and "passes over activations" in table and "tokens/s if nothing overlaps" in table
 
 
 def test_measures_steps_and_writes_a_trace(tmp_path):
@@ -64,13 +64,13 @@ def test_a_table_of_a_cpu_says_nothing_of_gpus():
     assert ", cpu, " in table and "a step of 1,280 tokens" in table, table
     assert not [word for word in ("GPU", "H200", "0.00 GFLOP/token required") if word in table], table
     counted = bench(*TINY, "--count").stdout
-    assert "assumed of an H200" in counted and "launches  " in counted, counted
+    assert "assumed rates of an H200" in counted and "launches  " in counted, counted
 
 
 def test_refuses_what_it_has_no_use_for():
     for arguments, words in [(["--shape", "qwen2.5-8b", "--count"], "qwen2.5-7b"), (["--count"], "--shape"),
-                             (["--shape", "tiny-qwen2", "--count", "model=/tmp"], "made up"),
-                             (["--shape", "tiny-qwen2", "--count", "--profile-trace", "t.json"], "traced"),
+                             (["--shape", "tiny-qwen2", "--count", "model=/tmp"], "synthetic"),
+                             (["--shape", "tiny-qwen2", "--count", "--profile-trace", "t.json"], "nothing to trace"),
                              (["--shape", "tiny-qwen2", "--steps", "0"], "from 1 to")]:
         run = lora_train("bench", *arguments)
         assert run.code == 2 and words in run.stderr, run

@@ -79,7 +79,7 @@ def test_answers_are_json_lines_in_the_order_of_the_prompts(prompts):
 def test_the_first_token_of_an_answer_counts_as_time_of_the_prompt(prompts, most):
     run = generate("--json", "--prompts", prompts, "--max-new-tokens", most)
     num_new = sum(len(line["completion_ids"]) for line in run.json_lines())
-    speed = f" {num_new} new tokens" + (f", without the first of each answer {num_new - 12} in " if most > 1 else "\n")
+    speed = f" {num_new} new tokens" + (f"; decoding, without the first of each answer: {num_new - 12} in " if most > 1 else "\n")
     assert num_new >= 12 and speed in run.stderr and run.stderr.count("tok/s") == (2 if most > 1 else 1), run
 
 
@@ -238,7 +238,7 @@ def test_a_signal_stops_with_whole_lines_and_the_same_command_goes_on(tmp_path, 
     wait_for(lambda: output.exists() and output.read_bytes().count(b"\n") >= 3, "the third answer", process)
     process.send_signal(number)
     _, stderr = process.communicate(timeout=300)
-    assert process.returncode == 75 and "the same command goes on" in stderr, stderr
+    assert process.returncode == 75 and "run the same command to resume" in stderr, stderr
     lines = output.read_text().splitlines(keepends=True)
     assert 3 <= len(lines) < 2 * len(QUESTIONS) and all(json.loads(line) and line.endswith("\n") for line in lines)
     kept = {json.loads(line)["index"]: line for line in lines}

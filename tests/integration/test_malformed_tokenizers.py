@@ -27,23 +27,23 @@ def changed(good, path, value):
 TOKENIZERS = [
     ("no_json", "tokenizer.json", '{\n"model": {\n', ":3", "not valid JSON"),
     ("empty", "tokenizer.json", "", ":1", "not valid JSON"),
-    ("other_model", "tokenizer.json", changed(JSON, ["model", "type"], "Unigram"), ": model", '"Unigram" is not built'),
+    ("other_model", "tokenizer.json", changed(JSON, ["model", "type"], "Unigram"), ": model", '"Unigram" is not supported'),
     ("merge_of_nothing", "tokenizer.json", changed(JSON, ["model", "merges"], ["a z"]), ": model.merges[0]", "not in model.vocab"),
     ("pattern", "tokenizer.json", changed(JSON, ["pre_tokenizer"], {"type": "Split", "pattern": {"Regex": "a("}, "behavior": "Isolated"}),
      ": pre_tokenizer.pattern.Regex", "does not compile"),
     ("behavior", "tokenizer.json", changed(JSON, ["pre_tokenizer"], {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Dropped"}),
      ": pre_tokenizer.behavior", "is none of Isolated"),
-    ("normalizer", "tokenizer.json", changed(JSON, ["normalizer"], {"type": "Lowercase"}), ": normalizer", "not built"),
+    ("normalizer", "tokenizer.json", changed(JSON, ["normalizer"], {"type": "Lowercase"}), ": normalizer", "not supported"),
     ("not_protobuf", "tokenizer.model", b"\xff\xff\xff\xff", ": byte ", ""),
     ("tekken_version", "tekken.json", changed(TEKKEN, ["config", "version"], "v99"), ": config.version", '"v99" is not known'),
     ("tekken_bytes", "tekken.json", changed(TEKKEN, ["vocab", 3, "token_bytes"], "?"), ": vocab[3].token_bytes", "base64")]
 
 TEMPLATES = [
     ("unclosed", "a\n{% if x %}b", ":2", "endif"),
-    ("statement", "\n\n{% include 'x' %}", ":3", "{% include %} is not built"),
-    ("filter", "{{ messages | nofilter }}", ":1", 'filter "nofilter" is not built'),
-    ("method", "a\n{{ 'a'.swapcase() }}", ":2", "str.swapcase() is not built"),
-    ("format", "{{ '%*d' % (3, 4) }}", ":1", "not built"),
+    ("statement", "\n\n{% include 'x' %}", ":3", "{% include %} is not supported"),
+    ("filter", "{{ messages | nofilter }}", ":1", 'filter "nofilter" is not supported'),
+    ("method", "a\n{{ 'a'.swapcase() }}", ":2", "str.swapcase() is not supported"),
+    ("format", "{{ '%*d' % (3, 4) }}", ":1", "not supported"),
     ("bomb", "\n{{ 'a' * 999999999 }}", ":2", "16 MiB")]
 
 

@@ -79,7 +79,7 @@ def test_says_what_it_did(merge):
     assert 0 <= said["max_logit_difference"] < 1e-4 < said["max_logit"]
     assert said["num_argmax_changed"] == 0 and said["num_positions"] > 50
     again = merge.merge("--overwrite", "--rows", merge.rows_file)
-    assert "4 of them merged" in again.stdout and "largest logit difference to the unmerged model" in again.stdout, again
+    assert "4 of them merged" in again.stdout and "largest logit difference from the unmerged model" in again.stdout, again
     assert "rows.jsonl:" in again.stdout and "merging: 0 of" in again.stderr, again
 
 
@@ -235,7 +235,7 @@ def test_rows_that_are_bad(merge):
 def test_flags_that_mean_nothing_are_refused(merge):
     portable = ["merge", "--portable", "--adapter", merge.adapter, "--output-dir", merge.out]
     for more in (["--model", merge.model], ["--dtype", "bf16"], ["--rows", merge.rows_file], ["--no-check"]):
-        assert_refused(merge, lora_train(*portable, *more), 2, more[0], "means nothing with --portable")
+        assert_refused(merge, lora_train(*portable, *more), 2, more[0], "cannot be combined with --portable")
     assert_refused(merge, merge.merge("--no-check", "--rows", merge.rows_file), 2, "--rows")
     assert_refused(merge, merge.merge("--dtype", "int8"), 2, "expected bf16, fp16 or fp32")
     assert_refused(merge, lora_train("merge", "--adapter", merge.adapter, "--output-dir", merge.out), 2, "--portable")

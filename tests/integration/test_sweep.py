@@ -102,7 +102,7 @@ def test_a_stop_request_reaches_the_run_once(sweep, number):
     wait_for(lambda: len(sweep.setup.events("train", first)) >= 20, "step 20", process)
     os.killpg(process.pid, number)  # as Ctrl-C: all of the terminal's processes get it
     _, stderr = process.communicate(timeout=300)
-    assert process.returncode == 75 and "the same command goes on" in stderr, stderr
+    assert process.returncode == 75 and "run the same command to resume" in stderr, stderr
     assert sweep.statuses() == {"lr0.01-r4": "stopped"}, stderr
     step = json.loads((first / "summary.json").read_text())["step"]
     assert step >= 20 and (first / f"checkpoint-{step}").exists()

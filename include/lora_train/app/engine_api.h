@@ -1,4 +1,4 @@
-// What the executable and liblora_train_engine.so agree on. No torch: the executable sees it before LibTorch is loaded.
+// The interface between the executable and liblora_train_engine.so. No torch: the executable uses it before it loads LibTorch.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct EngineApi {
   std::vector<evaluate::EvalResult> (*evaluate)(const evaluate::EvalRequest&);
   std::string (*torch_version)();
   std::vector<doctor::KernelCheck> (*check_kernels)(const doctor::DoctorRequest&);
-  /// StopError between two tokens; what was done by then has been given to the sink.
+  /// StopError between two tokens; the tokens until then have been passed to the sink.
   evaluate::GenerateTotals (*generate)(const evaluate::GenerateRequest&, evaluate::GenerateSink&);
   lora::MergeCheck (*check_merge)(const lora::MergeCheckRequest&);
   bench::BenchResult (*bench)(const bench::BenchRequest&);

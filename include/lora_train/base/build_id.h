@@ -1,4 +1,4 @@
-// Program, engine and CUDA library belong together only where all of their headers are the same.
+// Program, engine and CUDA library fit together only if they were built from the same headers.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ extern "C" const char* lora_train_build_id();
 
 namespace lora_train {
 
-/// Why `library`, a handle of dlopen(), cannot be used by code of build `own_id`, as an end of a message; empty when it can.
+/// The end of a message that says why code of build `own_id` cannot use `library` (a dlopen() handle); empty if it can.
 std::string build_mismatch(void* library, std::string_view own_id);
 
 }  // namespace lora_train

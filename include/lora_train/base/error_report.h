@@ -1,4 +1,4 @@
-// From an exception of any kind to what is said about it: one message, one kind, one exit code.
+// Turns any exception into one message, one kind and one exit code.
 #pragma once
 
 #include <string>
@@ -16,9 +16,9 @@ struct ErrorReport {
   std::string text() const { return where.empty() ? message : where + ": " + message; }
 };
 
-/// Of the exception that is being handled; call inside a catch block. An Error says itself what it is. What the file
-/// system refused is an I/O error. Too little memory on the host is a device error with what to lower. Of anything else
-/// (LibTorch's c10::Error too, whose stack trace is cut off) it is an internal error, a bug, unless its text shows that
+/// Describes the exception that is being handled; call inside a catch block. An Error describes itself. What the file
+/// system refused is an I/O error. Too little host memory is a device error that says what to lower. Anything else
+/// (including LibTorch's c10::Error, whose stack trace is cut off) is an internal error, a bug, unless its text shows that
 /// the device failed.
 ErrorReport describe_current_exception();
 

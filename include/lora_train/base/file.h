@@ -16,13 +16,13 @@ namespace lora_train {
 /// Throws IoError (path): `what` could not be done, with strerror(code).
 [[noreturn]] void fail_with(const std::filesystem::path& path, const std::string& what, int code = errno);
 
-/// The whole file. Throws IoError (path, strerror) when it cannot be opened or read.
+/// The whole file. Throws IoError (path, strerror) if it cannot be opened or read.
 std::string read_file(const std::filesystem::path& path);
 
 /// Reads a file from its start to its end, piece by piece. Not thread-safe.
 class FileReader {
  public:
-  /// Throws IoError when the file cannot be opened.
+  /// Throws IoError if the file cannot be opened.
   explicit FileReader(std::filesystem::path path);
   ~FileReader();
   FileReader(const FileReader&) = delete;
@@ -53,7 +53,7 @@ void write_file_atomic(const std::filesystem::path& path, std::string_view bytes
 /// (ENOSPC) before the first byte and never a SIGBUS. A writer destroyed before finish() deletes the file. Not thread-safe.
 class FileWriter {
  public:
-  /// expected_bytes 0: not known. Throws IoError when the file is there already or its space is not; errors name `shown`,
+  /// expected_bytes 0: unknown. Throws IoError if the file exists already or there is no room for it; errors name `shown`,
   /// by default the path.
   FileWriter(std::filesystem::path path, std::size_t expected_bytes, std::filesystem::path shown = {});
   ~FileWriter();
@@ -74,7 +74,7 @@ class FileWriter {
   int fd_ = -1;
 };
 
-/// A FileWriter whose file appears under its name, whole or not at all, as that of write_file_atomic does. Errors name
+/// A FileWriter whose file appears under its name complete or not at all, like that of write_file_atomic. Errors name
 /// the file, not the temporary one beside it.
 class AtomicFileWriter {
  public:
@@ -93,23 +93,23 @@ class AtomicFileWriter {
 /// fsync of a file that others write.
 void sync_file(const std::filesystem::path& path);
 
-/// Writes to a descriptor until all is written or the system refuses, interruptions aside. Returns how many bytes were
-/// written; when that is fewer than there are, errno says why.
+/// Writes to a descriptor until all is written or the system refuses; retries when interrupted. Returns how many bytes were
+/// written; if that is fewer than given, errno says why.
 std::size_t write_all(int fd, std::string_view bytes);
 
-/// A whole file as bytes in memory: mapped, or read into a buffer. Copies share them; they go with the last one.
+/// A whole file as bytes in memory: mapped, or read into a buffer. Copies share the bytes; the last copy frees them.
 class MappedFile {
  public:
-  /// Maps. Throws IoError when the file cannot be opened or mapped. An empty file maps to size 0.
+  /// Maps. Throws IoError if the file cannot be opened or mapped. An empty file maps to size 0.
   explicit MappedFile(const std::filesystem::path& path);
-  /// Reads: takes the memory, but a disk that fails is an IoError here and not a SIGBUS later.
+  /// Reads: costs memory, but a disk that fails is an IoError here and not a SIGBUS later.
   static MappedFile read(const std::filesystem::path& path);
   const char* data() const { return data_.get(); }
   std::size_t size() const { return size_; }
   std::string_view bytes() const { return {data(), size_}; }
   const std::filesystem::path& path() const { return path_; }
   /// Tells the kernel that the pages of [offset, offset + bytes) are not needed any more, so that they leave the
-  /// resident set of the process. Reading them again is allowed and reads the file. Nothing happens where they were read.
+  /// resident set of the process. They may be read again, from the file. No effect on bytes that were read into a buffer.
   void release(std::size_t offset, std::size_t bytes) const;
 
  private:

@@ -14,7 +14,7 @@ std::uint64_t hash64(std::string_view bytes, std::uint64_t seed = 0);
 /// XXH3 128-bit as 32 lower-case hexadecimal digits.
 std::string hash128_hex(std::string_view bytes);
 
-/// The same hash of bytes that come piece by piece: hex() of the pieces is hash128_hex of the whole.
+/// The same hash, piece by piece: hex() of the pieces is hash128_hex of the whole.
 class Hasher {
  public:
   Hasher();

@@ -13,11 +13,11 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 /// Parses "debug", "info", "warning", "error", "off"; throws ConfigError listing these.
 LogLevel parse_log_level(std::string_view name);
 
-/// What reaches stderr (run.log gets everything from kInfo on). Default kInfo.
+/// The lowest level that reaches stderr (run.log gets everything from kInfo on). Default kInfo.
 void set_log_level(LogLevel level);
 
 /// Opens `file` for appending; from now on every line also goes there. The first file begins with the lines that were
-/// logged before it (the last 10,000). Throws IoError. Empty path closes it. A disk that is full later costs lines of the
+/// logged before it (the last 10,000). Throws IoError. An empty path closes it. A disk that fills up later costs lines of the
 /// file, never an exception.
 void set_log_file(const std::filesystem::path& file);
 

@@ -1,12 +1,12 @@
-// Being asked to stop: by SIGTERM, SIGINT, SIGUSR1, SIGHUP, or by the clock. Long work asks often whether it is.
+// Stop requests: by SIGTERM, SIGINT, SIGUSR1, SIGHUP, or by the clock. Long work polls for them.
 #pragma once
 
 #include <string>
 
 namespace lora_train {
 
-/// While one lives, signals are requests. SIGHUP stays ignored where it was (nohup). The second signal ends the process at
-/// once with 128 + its number. One at a time.
+/// While an instance lives, signals are stop requests. SIGHUP stays ignored if it was (nohup). A second signal ends the process at
+/// once with 128 + its number. Only one instance at a time.
 class StopRequests {
  public:
   StopRequests();
@@ -15,13 +15,13 @@ class StopRequests {
   StopRequests& operator=(const StopRequests&) = delete;
 };
 
-/// Seconds since the StopRequests was made, by a clock that nobody sets.
+/// Seconds since the StopRequests was constructed, on a monotonic clock.
 void set_max_time(double seconds);
 
-/// "SIGTERM", "max_time", ...; empty while nobody asks or there is no StopRequests. May be called from any thread.
+/// "SIGTERM", "max_time", ...; empty if there is no request or no StopRequests. May be called from any thread.
 std::string stop_reason();
 
-/// Throws StopError. To be called at least once a second by whatever can take long and need not be finished.
+/// Throws StopError on a request. Work that can take long and need not finish calls it at least once a second.
 void throw_if_stop_requested();
 
 }  // namespace lora_train

@@ -1,4 +1,4 @@
-// Small pieces of text work that error messages and reports share.
+// Text helpers of error messages and reports.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace lora_train {
 
-/// The candidate nearest to `name` by edit distance, or empty when none is near enough to be a likely slip.
+/// The candidate nearest to `name` by edit distance, or empty if none is near enough to be a likely typo.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
 /// "a, b, c"

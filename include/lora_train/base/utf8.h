@@ -9,7 +9,7 @@
 
 namespace lora_train {
 
-/// One character: its code point and its length in bytes; length 0 where the bytes are no valid character.
+/// One character: its code point and its length in bytes; length 0 if the bytes are not a valid character.
 struct Utf8Char {
   std::uint32_t code_point = 0;
   std::size_t length = 0;

@@ -1,4 +1,4 @@
-// Text of strangers on a terminal.
+// Untrusted text on a terminal.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace lora_train {
 
-/// `text` with everything that would steer a terminal shown by its number ("\x1b", "\u202e"): control characters save
-/// the line feed, marks that turn the direction of writing, and bytes that are not UTF-8.
+/// `text` with everything that would control a terminal escaped ("\x1b", "\u202e"): control characters other than
+/// the line feed, marks that change the writing direction, and bytes that are not UTF-8.
 std::string visible_text(std::string_view text);
 
 }  // namespace lora_train

@@ -1,4 +1,4 @@
-// What `lora-train check` prints, and what a run asks before it starts.
+// What `lora-train check` prints, and the checks before a run starts.
 #pragma once
 
 #include <filesystem>
@@ -9,13 +9,13 @@
 
 namespace lora_train {
 
-/// Settings that are known but not built, one line each: "optim: adamw_8bit is not built yet. Use adamw_torch."
+/// Settings that are known but not supported yet, one line each: "optim: adamw_8bit is not supported yet. Use optim: adamw_torch."
 std::vector<std::string> unbuilt_features(const Profile& profile);
 
 /// Throws one ConfigError that lists unbuilt_features(), if there are any. A run calls this first.
 void refuse_unbuilt_features(const LoadedProfile& loaded);
 
-/// One line for each file that the profile names and that is not there (model when it looks like a path, data files
+/// One line for each file that the profile names and that does not exist (model if it looks like a path, data files
 /// and globs, chat_template, init_adapter, resume_from_checkpoint). Without files: an empty list.
 std::vector<std::string> missing_files(const LoadedProfile& loaded);
 

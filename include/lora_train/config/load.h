@@ -16,7 +16,7 @@ namespace lora_train {
 struct Override {
   std::string path;  ///< a key, or a place inside one: "a.b[0].c"; "datasets[+].path" appends an entry
   std::string value;
-  std::string where;     ///< how messages name it: "--set", "--model"
+  std::string where;     ///< its name in messages: "--set", "--model"
   bool literal = false;  ///< the value is plain text, never a list, a map or null (paths from flags)
 };
 
@@ -24,18 +24,19 @@ struct Override {
 /// Throws ConfigError(where) when there is no '=' or no key.
 Override parse_override(const std::string& text, const std::string& where = "--set");
 
-/// A flag's value, taken as it stands: flag_override("model", path, "--model"), ("train_data", file, "--train-data").
+/// A flag's value, taken literally: flag_override("model", path, "--model"), ("train_data", file, "--train-data").
 Override flag_override(const std::string& key, const std::string& value, const std::string& flag);
 
 /// A variable of the process's environment.
 std::optional<std::string> process_environment(const std::string& name);
 
 struct ProfileSources {
-  std::vector<std::string> profiles;  ///< files in order, later wins; a NAME that is no file is looked up in `shipped`
+  std::vector<std::string>
+      profiles;  ///< files in order, later wins; a NAME that is not a file is looked up in `shipped`
   std::vector<std::filesystem::path> shipped;  ///< folders with shipped profiles
   std::vector<Override> overrides;             ///< in order, later wins
-  bool needs_model = true;                     ///< `model` must be there
-  bool needs_datasets = true;                  ///< `datasets` must be there (false for generate and the like)
+  bool needs_model = true;                     ///< `model` is required
+  bool needs_datasets = true;                  ///< `datasets` is required (false for generate and the like)
   /// Looks up ${NAME}; empty = the environment of the process.
   std::function<std::optional<std::string>(const std::string&)> environment;
 };
@@ -44,19 +45,19 @@ struct LoadedProfile {
   Profile profile;
   std::map<std::string, std::string> origin;  ///< key -> "file:line", "--set", "default" or "follows <key>"
   std::vector<std::string> notes;             ///< one line each: aliases used, values mapped
-  std::vector<std::string> warnings;          ///< one line each: settings that do nothing or are often a mistake
+  std::vector<std::string> warnings;          ///< one line each: settings that have no effect or are often a mistake
 };
 
-/// Reads all sources, resolves them and checks ranges and contradictions; looks at no file that the profile names.
+/// Reads all sources, resolves them and checks ranges and contradictions; opens no file that the profile names.
 /// Throws one ConfigError with all mistakes: where() is the place of the first, message() starts with what was wrong
 /// there and has one line "file:line: key: ..." for each further one.
 LoadedProfile load_profile(const ProfileSources& sources);
 
 /// All keys as YAML that load_profile reads back to the same Profile.
 std::string to_yaml(const Profile& profile);
-/// The same with a comment behind each key that says where its value came from.
+/// The same with a comment after each key that says where its value came from.
 std::string to_yaml(const LoadedProfile& loaded);
-/// One line; every key is there, null where it has no value.
+/// One line; every key is there, null if it has no value.
 std::string to_json(const Profile& profile);
 
 /// Of all keys. 32 hexadecimal digits, equal for equal profiles.

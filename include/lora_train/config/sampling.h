@@ -1,4 +1,4 @@
-// How the next token is chosen, and what these options may be (generate/sampling.h computes it).
+// Sampling options and their ranges (generate/sampling.h implements them).
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 namespace lora_train {
 
 /// Which distribution a token is drawn from. With temperature 0 the most likely token is taken (the lowest id of equals),
-/// and the rest means nothing.
+/// and the other options have no effect.
 struct SamplingOptions {
   double temperature = 0;  ///< 0 = greedy; else logits are divided by it
   std::int64_t top_k = 0;  ///< the k most likely stay, and what is as likely as the last of them; 0 = all
@@ -17,7 +17,7 @@ struct SamplingOptions {
   std::uint64_t seed = 0;
 };
 
-/// What an option may be.
+/// The valid values of an option.
 struct SamplingRange {
   const char* expected;         ///< in words
   bool (*holds)(double value);  ///< false for NaN

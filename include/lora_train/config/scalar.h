@@ -1,4 +1,4 @@
-// What the text of a scalar means. One rule for YAML, JSON and --set, so that 2e-4, 2.0e-4 and "0.0002" are one number.
+// Parses scalars. One rule for YAML, JSON and --set, so that 2e-4, 2.0e-4 and "0.0002" are the same number.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ std::string lower_case(std::string text);
 /// true, on, yes / false, off, no in any case.
 std::optional<bool> parse_bool(const std::string& text);
 
-/// A finite decimal number with optional exponent and '_' between digits nowhere; nothing before or behind it.
+/// A finite decimal number with optional exponent, without '_' between digits, and with nothing before or after it.
 std::optional<double> parse_number(const std::string& text);
 
 /// An integer, also as "1e3" or "200.0".
@@ -21,7 +21,7 @@ std::optional<std::int64_t> parse_integer(const std::string& text);
 /// Seconds: "90", "90s", "10m", "2h30m", "1d".
 std::optional<double> parse_duration(const std::string& text);
 
-/// "10m", "2h30m", "45s": what parse_duration reads back.
+/// "10m", "2h30m", "45s"; parse_duration reads it back.
 std::string duration_text(double seconds);
 
 }  // namespace lora_train

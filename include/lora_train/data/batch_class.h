@@ -1,5 +1,5 @@
-// Few sizes for the micro-batches of a run: a GPU computes every micro-batch in one of them, filled up with documents that
-// count for nothing, so that its work can be recorded once for each.
+// Batch classes: a few sizes to which a GPU pads the micro-batches of a run, with filler documents that have no target,
+// so that the work is captured once per class.
 #pragma once
 
 #include <cstdint>
@@ -10,36 +10,36 @@
 
 namespace lora_train::data {
 
-/// Sizes of a micro-batch, and how many of the run have them.
+/// Sizes of a micro-batch, and how many micro-batches of the run have them.
 struct BatchShape {
   std::int64_t num_tokens = 0, num_docs = 0, longest = 0;  ///< longest document, in tokens
   std::int64_t count = 1;
 };
 
-/// What micro-batches of a class are filled up to. Slots behind the last document form filler documents of at most
-/// kFillerTokens; documents behind these are empty.
+/// The size to which micro-batches of a class are padded. Slots after the last document form filler documents of at most
+/// kFillerTokens; documents after these are empty.
 struct BatchClass {
   std::int64_t num_tokens = 0, num_docs = 0, longest = 0;
   bool operator==(const BatchClass&) const = default;
 };
 constexpr std::int64_t kFillerTokens = 128;
 constexpr std::size_t kMaxBatchClasses = 6;
-/// A class may make a micro-batch larger by this share, and by kFillerTokens; else it is computed as it comes.
+/// A class may enlarge a micro-batch by this share plus kFillerTokens; otherwise it is computed at its own size.
 constexpr double kMaxFilledShare = 0.25;
 
 /// Documents that fill `num_tokens` slots.
 constexpr std::int64_t num_fillers(std::int64_t num_tokens) { return (num_tokens + kFillerTokens - 1) / kFillerTokens; }
 
-/// At most kMaxBatchClasses, by num_tokens ascending, that make the run's micro-batches larger by as few tokens as such classes
+/// At most kMaxBatchClasses, by num_tokens ascending, that pad the run's micro-batches with as few tokens as that many classes
 /// can. None has more than max_tokens. Depends on the shapes alone, not on their order.
 std::vector<BatchClass> choose_batch_classes(const std::vector<BatchShape>& shapes, std::int64_t max_tokens);
 
-/// The index of the smallest class that the shape fits into without growing too much; -1: none.
+/// Index of the smallest class that fits the shape without padding it too much; -1: none.
 int find_batch_class(const std::vector<BatchClass>& classes, const BatchShape& shape);
 
 BatchShape shape_of(const DocumentStore& store, const MicroBatchPlan& micro_batch);
 
-/// Of every micro-batch of the run; equal ones are counted. Goes through the whole plan.
+/// The shapes of all micro-batches of the run, equal ones counted together. Walks the whole plan.
 std::vector<BatchShape> batch_shapes(const DocumentStore& store, const RunPlan& plan);
 
 }  // namespace lora_train::data

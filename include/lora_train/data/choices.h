@@ -1,4 +1,4 @@
-// Rows of questions with given answers, one of which is right.
+// Multiple-choice rows: a question and its choices, one of which is right.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lora_train::data {
 
-/// A choice behind its prompt, as ids: the first num_prompt are the prompt's. A token that has characters of both belongs
+/// A prompt followed by a choice, as ids: the first num_prompt are the prompt's. A token that has characters of both belongs
 /// to the choice, as in training.
 struct Choice {
   std::vector<std::int32_t> ids;
@@ -26,7 +26,7 @@ struct ChoiceRow {
 
 struct ChoiceSet {
   std::vector<ChoiceRow> rows;
-  NamedStore right;  ///< the right choices behind their prompts; their tokens are the supervised ones
+  NamedStore right;  ///< prompts followed by their right choices; their tokens are the supervised ones
 };
 
 /// The evaluation sets of the section, the first eval_max_samples rows of each. A row is {"prompt": text, "choices": [text,

@@ -15,7 +15,7 @@ namespace lora_train::data {
 /// A label that is not trained (Hugging Face's ignore index).
 inline constexpr std::int32_t kIgnoredLabel = -100;
 
-/// Labels that a loss counts: other than -100 at positions >= 1 (position 0 has nothing that predicts it).
+/// Number of labels that count in the loss: other than -100, at positions >= 1 (nothing predicts position 0).
 std::int64_t count_supervised(std::span<const std::int32_t> labels);
 
 /// Documents (one row of a dataset each) in the order of the files. The tokens stay in the tables, which copies share;
@@ -38,7 +38,7 @@ class DocumentStore {
   std::int64_t num_supervised(std::size_t i) const { return documents_[i].num_supervised; }
   /// The sum of their weights: what document i adds to the denominator of the loss. num_supervised(i) without weights.
   double weight_sum(std::size_t i) const;
-  /// Whether a row of one of its tables has weights.
+  /// Whether any row of its tables has weights.
   bool has_weights() const;
   /// Hash of the whole row's ids, labels and weights: equal rows have equal ones.
   std::uint64_t content_hash(std::size_t i) const { return row(i).content_hash; }

@@ -1,4 +1,4 @@
-// Host memory that micro-batches lie in. What goes to a GPU is copied to page-locked memory by runtime/batch_feed.
+// Host memory for micro-batches. runtime/batch_feed copies what goes to a GPU into page-locked memory.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace lora_train::data {
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
-  /// `bytes` > 0 of memory aligned to 64, its content undefined. Throws what it likes; a Loader carries it on.
+  /// `bytes` > 0 of uninitialised memory, aligned to 64. May throw anything; a Loader passes it on.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
 };
@@ -20,13 +20,13 @@ class HostMemory {
 /// Ordinary memory. Lives as long as the program.
 HostMemory& pageable_memory();
 
-/// int32 values in memory that grows when more are needed and is kept when fewer are. Not thread-safe.
+/// A buffer of int32 values that grows on demand and never shrinks. Not thread-safe.
 class HostBuffer {
  public:
   /// `memory` outlives the buffer.
   explicit HostBuffer(HostMemory& memory = pageable_memory()) : values_(nullptr, Release{&memory}) {}
 
-  /// Room for `count` values, their content undefined. Ends the validity of what it returned before.
+  /// Room for `count` values, uninitialised. Invalidates what it returned before.
   std::span<std::int32_t> resize(std::size_t count);
 
  private:

@@ -1,4 +1,4 @@
-// The account of rows: every row that does not reach the trainer as it was, by reason.
+// The ledger counts every row that was dropped or changed on its way to the trainer, by reason.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ struct Ledger {
   static std::string line(const LedgerEntry& entry, std::int64_t total);
   /// For the log: "rows: 100 read, 97 kept", then one line a reason with count, share and first place.
   std::vector<std::string> lines() const;
-  /// Throws DataError when more than max_fraction of the rows read were lost, naming reasons, first places, the key
+  /// Throws DataError if more than max_fraction of the rows read were lost, naming reasons, first places, the key
   /// max_drop_fraction and what to set. `what` names the data ("training data"). An empty ledger passes.
   void check_drop_fraction(double max_fraction, const std::string& what) const;
 };

@@ -20,7 +20,7 @@ struct LoaderOptions {
   std::int64_t prefetch_factor =
       DataSection{}.dataloader_prefetch_factor;  ///< micro-batches ahead for each worker, >= 1
   HostMemory* memory = &pageable_memory();       ///< outlives the loader and the last micro-batch
-  /// A wait this long is reported, and again each time it lasts as long again. Without workers nothing is reported.
+  /// A wait this long is reported, and again whenever it has doubled. Without workers, nothing is reported.
   std::chrono::milliseconds stall_after{60'000};
   /// Takes the report; the default is log_warning.
   std::function<void(const std::string&)> report_stall;
@@ -29,9 +29,9 @@ struct LoaderOptions {
 /// Steps first_step..last_step of a plan. At most num_workers * prefetch_factor micro-batches are prepared and not yet
 /// taken. What a step holds, and the order, do not depend on the options.
 ///
-/// An error (of the plan, of reading, of memory) is thrown where the consumer asks for what could not be made; all that
-/// comes before it is delivered. Asking again throws it again.
-/// The destructor drops what was prepared and waits for the micro-batches that are being prepared just then.
+/// An error (of the plan, of reading, of memory) is thrown when the consumer asks for the micro-batch that failed; all that
+/// comes before it is delivered first. Asking again throws it again.
+/// The destructor drops what was prepared and waits for the micro-batches in progress.
 /// One consumer thread. Store and plan outlive the loader and do not change.
 class Loader {
  public:
@@ -39,12 +39,12 @@ class Loader {
          const LoaderOptions& options = {});
   ~Loader();
 
-  /// The plan of the next step. Throws ShapeError when micro-batches of this step were not taken, or none is left.
+  /// The plan of the next step. Throws ShapeError if micro-batches of this step were not taken, or none is left.
   std::shared_ptr<const StepPlan> next_step();
   /// The next micro-batch of the step; exactly plan->micro_batches.size() of them, then ShapeError.
-  /// Its memory is used again when the last copy of the pointer is gone, which may be after the loader.
+  /// Its memory is reused when the last copy of the pointer is gone, which may outlive the loader.
   std::shared_ptr<const MicroBatch> next_micro_batch();
-  /// Time that next_step() and next_micro_batch() took in this step: what the training loop lost to data.
+  /// Time that next_step() and next_micro_batch() took in this step: how long training waited for data.
   double data_wait_ms() const;
 
  private:

@@ -27,7 +27,7 @@ struct MicroBatch {
 
 /// Gathers the documents of a plan into the buffer, which the result points into: valid until the buffer is used again.
 /// The last label of each document is -100, so nothing is predicted across documents. An empty plan gives N = 0.
-/// Throws ConfigError when N is above 2^31 - 1.
+/// Throws ConfigError if N is above 2^31 - 1.
 MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& plan, HostBuffer& buffer);
 
 }  // namespace lora_train::data

@@ -1,4 +1,4 @@
-// The plan of a run: which documents are in which step and on which rank, known before step 1 for all epochs.
+// The plan of a run: which documents are in which step and on which rank, fixed for all epochs before step 1.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct PlanOptions {
   /// documents of a range are used equally often, give or take one, at every time.
   std::vector<WeightedRange> ranges;
   std::int64_t world_size = 1, rank = 0;  ///< no influence on what is in a step
-  /// What a token^2 of a document costs (attention) against a token (everything else), when rows are dealt out to
+  /// Cost of a token^2 of a document (attention) relative to a token (everything else), for dealing rows to
   /// ranks. About 1 / (12 hidden_size); the default is that of hidden_size 1,365.
   double attention_cost = 1.0 / 16384;
 };
@@ -52,7 +52,7 @@ struct StepPlan {
   std::int64_t num_supervised = 0;  ///< > 0
   double weight_sum = 0;   ///< of the supervised tokens: denominator of the loss. num_supervised without weights
   double epoch_after = 0;  ///< epochs done when this step is done: 1.0 after the last step of the first
-  /// At least one; on every rank as many. A micro-batch may be empty where there are fewer rows than it takes.
+  /// At least one, and the same number on every rank. A micro-batch may be empty if there are too few rows.
   std::vector<MicroBatchPlan> micro_batches;
 };
 
@@ -60,10 +60,10 @@ struct StepPlan {
 std::vector<std::uint32_t> epoch_order(std::size_t n, std::uint64_t seed, int epoch, bool shuffle);
 
 /// All rows of an epoch (from 0): documents chosen by weight, their order, and packing. A pure function of (seed,
-/// epoch), the lengths, max_seq_len, packing, shuffle and the ranges; the other options are not looked at.
+/// epoch), the lengths, max_seq_len, packing, shuffle and the ranges; the other options are ignored.
 Rows plan_rows(const DocumentStore& store, const PlanOptions& options, int epoch);
 
-/// All documents once, in the order of the files, packed or not: what an evaluation runs through.
+/// All documents once, in the order of the files, packed or not: the rows of an evaluation.
 std::vector<MicroBatchPlan> plan_evaluation(const DocumentStore& store, std::int64_t max_seq_len, bool packing,
                                             std::int64_t micro_batch_size);
 
@@ -79,8 +79,8 @@ std::vector<MicroBatchPlan> plan_evaluation(const DocumentStore& store, std::int
 /// up to 12 more for each. The store must outlive the plan and not change. step() may be called from several threads.
 class RunPlan {
  public:
-  /// Counts the steps of all epochs: with packing and shuffle that packs each of them. Throws DataError when the store
-  /// is empty, or so small that the weights choose nothing; ConfigError when the options are not as documented above.
+  /// Counts the steps of all epochs: with packing and shuffle that packs each of them. Throws DataError if the store
+  /// is empty, or so small that the weights choose nothing; ConfigError if the options are not as documented above.
   RunPlan(const DocumentStore& store, const PlanOptions& options);
   ~RunPlan();
   RunPlan(RunPlan&&) noexcept;

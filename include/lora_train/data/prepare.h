@@ -28,7 +28,7 @@ struct DataContext {
   std::int64_t max_position_embeddings = 0;  ///< caps max_seq_len: auto; a larger number is warned of; 0 = not checked
   std::int64_t seed = 0;                     ///< of the split of val_set_size
   std::filesystem::path cache_folder = {};   ///< of the token cache; empty = tokens are kept in memory
-  std::size_t num_threads = 0;               ///< that tokenise; 0 = one a core
+  std::size_t num_threads = 0;               ///< that tokenise; 0 = one per core
 };
 
 /// dataset_prepared_path, or the user's cache folder ($XDG_CACHE_HOME or ~/.cache, then lora-train/tokens).
@@ -58,7 +58,7 @@ struct PreparedData {
   std::optional<std::int32_t> stop_token_id;
   std::string fingerprint;  ///< hash128 over the bytes of all training files and every option that matters
 
-  /// Whether a token of any set counts for other than 1 in the loss.
+  /// Whether any token of any set has a weight other than 1 in the loss.
   bool has_weights() const;
 };
 
@@ -66,7 +66,7 @@ struct PreparedData {
 /// then left empty). Logs per dataset the detected layout with its reason, lengths, max_seq_len with its waste, and
 /// the ledger.
 /// Throws DataError (where = file:line:byte, file:line or file): malformed rows, empty data, too long rows under
-/// overlength: error, all rows masked (the first rows are shown), too many rows lost. ConfigError: contradicting
+/// overlength: error, all rows masked (the first rows are shown), too many rows lost. ConfigError: conflicting
 /// options. IoError: a file that cannot be read.
 PreparedData prepare_data(const DataSection& section, const DataContext& context, bool need_train);
 

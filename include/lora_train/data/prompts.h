@@ -1,4 +1,4 @@
-// What a model is asked: prompts of the command line and of files, through the chat template or as they are.
+// Prompts from the command line and from files, through the chat template or unchanged.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace lora_train::data {
 struct PromptOptions {
   const tokenizer::Tokenizer* tokenizer = nullptr;         ///< never null
   const tokenizer::ChatTemplate* chat_template = nullptr;  ///< null: the folder has none
-  bool raw = false;                                        ///< text as it is (with BOS where the tokenizer adds one)
+  bool raw = false;                                        ///< text unchanged (with BOS if the tokenizer adds one)
   std::string system;  ///< comes before chats that have no system message; "" = none
 };
 
@@ -25,13 +25,13 @@ struct Prompt {
   std::vector<std::int32_t> ids;
 };
 
-/// A text as the user's turn of a chat, or raw. Throws FormatError where there is no chat template (naming --raw), DataError
+/// A text as the user's turn of a chat, or raw. Throws FormatError if there is no chat template (naming --raw), DataError
 /// (where = source) for a text without tokens and for what the template refuses.
 Prompt make_prompt(const std::string& text, const std::string& source, const PromptOptions& options);
 
 /// Every row of a file, in its order: {"prompt": text or messages}, or a row of training data that holds a chat
 /// (messages, conversations, instruction), whose last assistant turn is left out. Other fields of a row are not read,
-/// save tools and chat_template_kwargs. Throws as make_prompt, where = file:line, and DataError for malformed rows and for
+/// except tools and chat_template_kwargs. Throws as make_prompt, where = file:line, and DataError for malformed rows and for
 /// a file without any.
 std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& options);
 

@@ -1,4 +1,4 @@
-// From a profile and prepared data to the plan of a run: one place for training and for `tokenize --step`.
+// The plan of a run from a profile and prepared data, for training and for `tokenize --step`.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ constexpr std::int64_t kAutoMicroBatchTokens = 4096;
 BatchSizes resolve_batch_sizes(const ScheduleSection& section, std::int64_t max_seq_len,
                                std::int64_t auto_tokens = kAutoMicroBatchTokens);
 
-/// What decides the steps, with weights of the datasets. `prepared` was made from the same profile.
+/// The options that decide the steps, including the weights of the datasets. `prepared` comes from the same profile.
 PlanOptions plan_options(const Profile& profile, const BatchSizes& sizes, const PreparedData& prepared);
 
 }  // namespace lora_train::data

@@ -1,4 +1,4 @@
-// Tokenised rows of one dataset in one flat piece: written once, then only read, from memory or from a mapped file.
+// A token table: the tokenised rows of one dataset in one flat file or buffer; written once, then only read.
 //
 // Layout, little-endian: records, one per row, each {u64 line, u64 content_hash, u32 num_tokens, u32 num_supervised,
 // u32 file, u32 has_weights, i32 ids[num_tokens], i32 labels[num_tokens]} and, where has_weights is 1,
@@ -26,14 +26,14 @@ struct TokenRow {
   std::uint32_t file = 0;          ///< index into the files that the metadata names
   std::uint32_t num_supervised = 0;
   std::span<const std::int32_t> ids, labels;
-  std::span<const float> weights = {};  ///< of the tokens in the loss, 0 where the label is -100; empty: all 1
+  std::span<const float> weights = {};  ///< of the tokens in the loss, 0 if the label is -100; empty: all 1
 };
 
 /// A finished table. Threads: any number may read.
 class TokenTable {
  public:
   /// Maps a table file and checks all of it: sizes, hashes, and that it was written for `key`.
-  /// Throws FormatError (where = file) when it is not whole or of another key, IoError when it cannot be read.
+  /// Throws FormatError (where = file) if it is not whole or of another key, IoError if it cannot be read.
   static std::shared_ptr<const TokenTable> open(const std::filesystem::path& file, const std::string& key);
   /// The same for a table in memory.
   static std::shared_ptr<const TokenTable> from_bytes(std::string bytes, const std::string& key);
@@ -75,7 +75,7 @@ class TokenTableWriter {
   std::int64_t num_tokens() const { return num_tokens_; }
   std::int64_t num_supervised() const { return num_supervised_; }
 
-  /// Ends the table and opens it. The writer is spent.
+  /// Finishes the table and opens it. The writer cannot be used afterwards.
   std::shared_ptr<const TokenTable> finish(std::string_view metadata);
 
  private:

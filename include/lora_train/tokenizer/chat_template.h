@@ -40,8 +40,8 @@ struct RenderedChat {
   std::string text;
   /// One per assistant message that the template wrote, ascending: from just after the assistant header (the literal
   /// text through the role and its line feed) to the end of the turn's end token; everything the template writes in
-  /// that turn is inside (think block, tool calls), white space that it puts behind the end token is not.
-  /// A template with {% generation %} says itself what its spans are.
+  /// that turn is inside (think block, tool calls), white space that it puts after the end token is not.
+  /// A template with {% generation %} marks its spans itself.
   std::vector<ByteRange> spans;
   /// spans[i] belongs to messages[span_message[i]].
   std::vector<int> span_message;
@@ -52,20 +52,20 @@ struct RenderedChat {
 
 /// A compiled template. Thread-safe for concurrent const calls.
 /// Limits: nesting 64, 1e6 evaluation steps, 16 MiB for any text, 512 MiB of values made in one rendering. Passing them
-/// is a FormatError, or a DataError when the chat is larger than 1 MiB.
+/// is a FormatError, or a DataError if the chat is larger than 1 MiB.
 class ChatTemplate {
  public:
   /// chat_template.jinja in the folder, else chat_template of tokenizer_config.json (a string, or the one named
-  /// "default" of a list). FormatError (file, line) when there is none or it does not parse.
+  /// "default" of a list). FormatError (file, line) if there is none or it does not parse.
   static std::unique_ptr<ChatTemplate> load(const std::filesystem::path& folder);
-  /// A template given as text; `name` stands in messages. `folder` (may be empty) provides bos_token, eos_token, ...
+  /// A template given as text; `name` appears in messages. `folder` (may be empty) provides bos_token, eos_token, ...
   static std::unique_ptr<ChatTemplate> parse(std::string source, std::string name,
                                              const std::filesystem::path& folder = {});
 
   virtual ~ChatTemplate() = default;
 
-  /// Throws DataError when the template refuses the chat (raise_exception: its own message) or reads a field that the
-  /// chat lacks; where is "template:line". FormatError for what the template asks and the interpreter lacks.
+  /// Throws DataError if the template refuses the chat (raise_exception: its own message) or reads a field that the
+  /// chat lacks; where is "template:line". FormatError for anything the template uses that is not supported.
   virtual RenderedChat render(std::span<const Message> messages, const RenderOptions& options = {}) const = 0;
 
   /// The template's text and where it was found ("folder/chat_template.jinja").
@@ -85,11 +85,11 @@ void set_template_time(std::int64_t unix_s);
 std::int64_t template_time();
 
 /// The token that ends an assistant turn and is trained there ("<|im_end|>", "</s>"); nothing when the template writes
-/// none behind the content, or refuses a plain question with its answer.
+/// none after the content, or refuses a plain question with its answer.
 std::optional<std::int32_t> end_of_turn_id(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
 
-/// Tokens at which a model is to stop: the end tokens of generation_config.json, the tokenizer's, and that which ends a turn
-/// of the template (may be null). Ascending.
+/// Tokens at which generation stops: the end tokens of generation_config.json, the tokenizer's, and the one that ends a turn
+/// of the template (which may be null). Ascending.
 std::vector<std::int32_t> stop_token_ids(const Tokenizer& tokenizer, const ChatTemplate* chat_template);
 
 /// Per token 1 when any of its bytes lies in a span (transformers' rule), else 0. Spans ascend and do not overlap.

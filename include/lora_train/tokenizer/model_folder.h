@@ -1,4 +1,4 @@
-// What a model folder holds besides weights: tokenizer and chat template.
+// The tokenizer and chat template of a model folder.
 #pragma once
 
 #include <filesystem>

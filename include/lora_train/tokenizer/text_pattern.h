@@ -1,4 +1,4 @@
-// A regular expression of the user's, for picking a part out of a text. PCRE2: UTF-8, Unicode classes, ^ and $ at the ends
+// A user's regular expression that extracts a part of a text. PCRE2: UTF-8, Unicode classes, ^ and $ at the ends
 // of the text unless the pattern begins with (?m).
 #pragma once
 
@@ -17,8 +17,8 @@ class TextPattern {
   TextPattern(const TextPattern&) = delete;
   TextPattern& operator=(const TextPattern&) = delete;
 
-  /// Of the first match its first group that took part, or all of it where the pattern has no group; nothing without a
-  /// match. ConfigError where matching takes too long (nested repeats).
+  /// In the first match: the first group that took part, or all of it if the pattern has no group; nullopt without a
+  /// match. ConfigError if matching takes too long (nested repeats).
   std::optional<std::string> find(const std::string& text) const;
 
  private:

@@ -1,4 +1,4 @@
-// Text that comes token by token: what may be shown of it already, and where it is to stop.
+// Streams text token by token: holds back incomplete characters, and stops at stop strings.
 #pragma once
 
 #include <cstddef>
@@ -13,21 +13,21 @@ namespace lora_train::tokenizer {
 
 struct TextStreamOptions {
   bool skip_special = true;  ///< special tokens give no text
-  std::size_t max_held = 0;  ///< tokens that wait for the rest of a character at most; 0 = any number
+  std::size_t max_held = 0;  ///< at most this many tokens wait for the rest of a character; 0 = any number
 };
 
 /// Turns tokens into pieces of text, never a part of a character. All pieces joined are Tokenizer::decode of all ids (without
-/// a limit on what is held), save that a decoder with byte fallback makes a character which bytes of no character follow
-/// unreadable too: here it stays as it was shown. Takes constant time a token, save where bytes that are no text follow each
+/// a limit on what is held), except that a decoder with byte fallback makes a character which bytes of no character follow
+/// unreadable too: here it stays as it was shown. Takes constant time a token, except where bytes that are not text follow each
 /// other. Not thread-safe.
 class TextStream {
  public:
   /// `tokenizer` must outlive the stream.
   explicit TextStream(const Tokenizer& tokenizer, const TextStreamOptions& options = {});
 
-  /// The text that is new; empty where it is to wait.
+  /// The new text; empty while it has to wait.
   std::string push(std::int32_t id);
-  /// What still waits, after the last token.
+  /// The rest that still waits, after the last token.
   std::string finish();
 
  private:
@@ -39,15 +39,15 @@ class TextStream {
   std::size_t num_shown_ = 0;
 };
 
-/// Cuts a text at the first of some strings, which may come in parts.
+/// Cuts a streamed text at the first stop string, which may arrive in parts.
 class StopStrings {
  public:
   /// Empty strings are not allowed; no strings: everything passes.
   explicit StopStrings(std::vector<std::string> strings);
 
-  /// The part of the text so far that may be shown: what could begin one of the strings waits. Nothing once one was found.
+  /// The part of the text so far that may be shown: what could start a stop string waits. Empty once one was found.
   std::string push(std::string_view text);
-  /// What still waits, where none was found.
+  /// The rest that still waits, if no stop string was found.
   std::string finish();
   bool is_found() const { return is_found_; }
 

@@ -62,7 +62,7 @@ class Tokenizer {
   /// `text` is UTF-8 below 2 GiB (DataError otherwise: where is "byte N"). Adds neither BOS nor EOS.
   virtual Encoding encode(std::string_view text, bool with_offsets = false) const = 0;
 
-  /// The text of the ids, as Hugging Face decodes it without clean-up. Bytes that are no valid UTF-8 become U+FFFD.
+  /// The text of the ids, as Hugging Face decodes it without clean-up. Bytes that are not valid UTF-8 become U+FFFD.
   /// `skip_special` leaves out the tokens that the file marks as special. Ids outside the vocabulary give nothing.
   virtual std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const = 0;
 

@@ -21,8 +21,8 @@ void refuse_keys(const CommandParser& parser, const Profile& profile) {
        {"model", "datasets", "eval_datasets", "val_set_size", "init_adapter", "num_epochs", "max_steps"}) {
     if (!profile.is_given(key)) continue;
     parser.refuse("--set", std::string(key) +
-                               " has no meaning here: weights and documents are made up, and --steps says how "
-                               "many steps there are.");
+                               " has no meaning here: weights and documents are synthetic, and --steps sets "
+                               "the number of steps.");
   }
 }
 
@@ -32,31 +32,31 @@ int run_bench(const std::vector<std::string>& arguments) {
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
   CommandParser parser(
       "bench",
-      "Speed and memory of a training step: a known shape with random weights made on the device, documents "
-      "made up. Keys of the profile say the rest: max_seq_len (2048), micro_batch_size (as large as fits), "
+      "Measures speed and memory of a training step for a known shape, with random weights and synthetic "
+      "documents. Profile keys set the rest: max_seq_len (2048), micro_batch_size (as large as fits), "
       "global_batch_size (one micro-batch), precision, lora_r, gradient_checkpointing, ...");
   const ProfileFlags flags(parser, {});
   bench::BenchRequest request;
   std::string trace;
   bool details = false;
   parser.app().add_option("--shape", request.shape, join(model::known_shapes()))->type_name("NAME");
-  parser.add_integer("--steps", request.num_steps, 1, kMostSteps, "steps that are measured (default 20)");
-  parser.add_integer("--warm-up", request.num_warm_up, 0, kMostSteps, "steps before them (default 5)");
+  parser.add_integer("--steps", request.num_steps, 1, kMostSteps, "measured steps (default 20)");
+  parser.add_integer("--warm-up", request.num_warm_up, 0, kMostSteps, "warm-up steps before them (default 5)");
   parser.app().add_flag(
       "--mix", request.mix,
-      "packed documents as fine-tuning has them, 500 tokens on average, half of them trained; else full rows");
+      "packed documents as in fine-tuning, 500 tokens on average, half of them trained; without it, full rows");
   parser.app().add_flag(
       "--count", request.count_only,
-      "compute nothing: launches, FLOPs and bytes of a step, and the bound they set; needs no GPU and no memory");
+      "compute nothing; count launches, FLOPs and bytes of a step, and the bound they set; needs no GPU");
   parser.app()
       .add_option("--profile-trace", trace, "write a Chrome trace of a step (chrome://tracing, ui.perfetto.dev)")
       ->type_name("FILE");
-  parser.app().add_flag("--details", details, "each kernel, and every pass over activations, too");
+  parser.app().add_flag("--details", details, "also list each kernel and every pass over activations");
   if (!parser.parse(arguments)) return 0;
   if (request.shape.empty()) parser.refuse("--shape", "missing; expected one of " + join(model::known_shapes()) + ".");
   model::known_shape(request.shape);
   if (request.count_only && !trace.empty())
-    parser.refuse("--profile-trace", "--count computes nothing that could be traced.");
+    parser.refuse("--profile-trace", "cannot be combined with --count, which computes nothing to trace.");
 
   ProfileSources sources = flags.sources();
   sources.needs_model = sources.needs_datasets = false;

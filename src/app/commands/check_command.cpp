@@ -43,15 +43,15 @@ void check_model_folder(const std::string& model) {
 
 int run_check(const std::vector<std::string>& arguments) {
   CommandParser parser("check",
-                       "Validates a profile without touching a GPU and prints it resolved, with where each "
-                       "value came from.");
+                       "Validates a profile without touching a GPU, and prints every value and where it came "
+                       "from.");
   const ProfileFlags flags(parser, {});
   bool ignores_files = false, lists_profiles = false;
   std::string key_filter;
-  parser.app().add_flag("--no-files", ignores_files, "files that the profile names need not exist");
-  parser.app().add_flag("--list", lists_profiles, "name the shipped profiles");
+  parser.app().add_flag("--no-files", ignores_files, "do not check that the files named in the profile exist");
+  parser.app().add_flag("--list", lists_profiles, "list the shipped profiles");
   const CLI::Option* const keys = parser.app()
-                                      .add_option("--keys", key_filter, "explain all keys, or those that contain TEXT")
+                                      .add_option("--keys", key_filter, "explain every key, or those that contain TEXT")
                                       ->expected(0, 1)
                                       ->type_name("TEXT");
   if (!parser.parse(arguments)) return 0;

@@ -34,9 +34,10 @@ Invocation split_invocation(const std::vector<std::string>& arguments) {
 CommandParser::CommandParser(const std::string& command, const std::string& description)
     : app_(description, "lora-train " + command) {
   app_.allow_extras();
-  app_.add_flag("--json", common_.json, "results on stdout as JSON, one object per line");
-  app_.add_flag("--quiet", common_.quiet, "no progress, only warnings and errors on stderr");
-  app_.add_option("--log-level", common_.log_level, "debug, info, warning, error or off")->type_name("LEVEL");
+  app_.add_flag("--json", common_.json, "print results as JSON, one object per line");
+  app_.add_flag("--quiet", common_.quiet, "show no progress, only warnings and errors");
+  app_.add_option("--log-level", common_.log_level, "lowest level to log: debug, info, warning, error or off")
+      ->type_name("LEVEL");
 }
 
 CLI::Option* CommandParser::add_list(const std::string& flag, std::vector<std::string>& values,

@@ -1,4 +1,4 @@
-// Reading the command line: which command it is, and the flags of one command.
+// Parses the command line: the command, and its flags.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -14,7 +14,7 @@
 
 namespace lora_train::app {
 
-/// What stands before the flags of a command.
+/// The part before the flags of a command.
 struct Invocation {
   bool wants_help = false;             ///< --help before any command
   bool wants_version = false;          ///< --version anywhere before a command
@@ -22,7 +22,7 @@ struct Invocation {
   std::vector<std::string> arguments;  ///< of the command; flags that stood before its name come first
 };
 
-/// Throws ConfigError when there is nothing to do.
+/// Throws ConfigError if there is nothing to do.
 Invocation split_invocation(const std::vector<std::string>& arguments);
 
 /// Flags that every command has.

@@ -32,9 +32,9 @@ std::vector<fs::path> find_all_runs(const std::vector<std::string>& names) {
   for (const auto& name : empty) {
     const std::string what =
         fs::exists(name) ? "holds no run: neither metrics.jsonl, summary.json or run.log, nor a folder that has one."
-                         : "is not there.";
+                         : "does not exist.";
     if (runs.empty()) {
-      throw ConfigError(name, what + " Expected the output_dir of runs, or a folder in which such folders are.");
+      throw ConfigError(name, what + " Expected the output_dir of a run, or a folder of such folders.");
     }
     log_warning(name + ": " + what);
   }
@@ -63,29 +63,28 @@ void write_result(const std::string& file, const std::string& text) {
 }  // namespace
 
 int run_compare(const std::vector<std::string>& arguments) {
-  CommandParser parser(
-      "compare",
-      "Differing profile keys and results of runs, side by side. A DIR is the output_dir of a run, or a "
-      "folder of such folders.");
+  CommandParser parser("compare",
+                       "Shows the results of runs and the profile keys that differ, side by side. A DIR is the "
+                       "output_dir of a run, or a "
+                       "folder of such folders.");
   std::vector<std::string> folders;
   std::string sort_key, csv_file, html_file;
   bool is_reversed = false;
-  parser.app().add_option("DIR", folders, "output folders, or folders that hold some");
+  parser.app().add_option("DIR", folders, "output folders of runs, or folders that contain some");
   parser.app()
-      .add_option("--sort", sort_key, "order by a column: eval_loss, tokens_per_s, learning_rate; -KEY: largest first")
+      .add_option("--sort", sort_key,
+                  "sort by a column, such as eval_loss, tokens_per_s or learning_rate; -KEY: largest first")
       ->type_name("KEY");
   parser.app().add_flag("--reverse", is_reversed, "with --sort: largest first");
   const CLI::Option* const csv =
-      parser.app().add_option("--csv", csv_file, "as CSV into FILE, or onto stdout")->expected(0, 1)->type_name("FILE");
-  parser.app().add_option("--html", html_file, "one page with all curves, for a browser")->type_name("FILE");
+      parser.app().add_option("--csv", csv_file, "write CSV to FILE, or to stdout")->expected(0, 1)->type_name("FILE");
+  parser.app().add_option("--html", html_file, "write a page with all curves, for a browser")->type_name("FILE");
   if (!parser.parse(arguments)) return 0;
   take_back_folder(csv_file, folders);
   const bool prints_csv = csv->count() > 0 && csv_file.empty();
-  if (folders.empty()) parser.refuse("DIR", "no folder to look at; expected DIR...");
-  if (prints_csv && parser.common().json)
-    parser.refuse("--csv", "stdout takes CSV or --json, not both; give --csv a FILE.");
-  if (is_reversed && sort_key.empty())
-    parser.refuse("--reverse", "turns the order of --sort KEY round, which is not there.");
+  if (folders.empty()) parser.refuse("DIR", "missing; expected one or more folders.");
+  if (prints_csv && parser.common().json) parser.refuse("--csv", "cannot share stdout with --json; give --csv a FILE.");
+  if (is_reversed && sort_key.empty()) parser.refuse("--reverse", "needs --sort KEY, whose order it reverses.");
   refuse_special_file(parser, "--csv", csv_file);
   refuse_special_file(parser, "--html", html_file);
 

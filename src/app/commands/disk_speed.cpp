@@ -29,7 +29,7 @@ class NamelessFile {
   explicit NamelessFile(const fs::path& folder) {
     std::string name = (folder / ".lora-train-disk-XXXXXX").string();
     fd_ = ::mkostemp(name.data(), O_CLOEXEC);
-    if (fd_ < 0) fail_with(folder, "cannot make a file");
+    if (fd_ < 0) fail_with(folder, "cannot create a file");
     ::unlink(name.c_str());
   }
   ~NamelessFile() { ::close(fd_); }
@@ -98,7 +98,7 @@ DiskSpeed look_at_disk(const fs::path& folder) {
   DiskSpeed speed;
   speed.folder = folder;
   if (file_ops().free_bytes(folder.string(), speed.free_bytes) != 0)
-    fail_with(folder, "cannot be asked for its free space");
+    fail_with(folder, "cannot determine its free space");
   return speed;
 }
 

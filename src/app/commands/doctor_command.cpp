@@ -73,16 +73,17 @@ void look_at_kernels(DoctorFindings& findings) {
 
 int run_doctor(const std::vector<std::string>& arguments) {
   CommandParser parser("doctor",
-                       "Driver, GPUs, libraries and disk of this machine, and every kernel against its reference. Exit "
-                       "code 6 when a check fails; a machine without a GPU gets a note.");
+                       "Checks the driver, GPUs, libraries and disk of this machine, and compares every kernel with "
+                       "its reference. Exits "
+                       "with 6 if a check fails; a missing GPU is only a note.");
   std::string output_dir;
   bool skips_kernels = false, skips_disk = false;
   parser.app()
       .add_option("--output-dir", output_dir, "measure the disk of this folder (default: the working directory)")
       ->type_name("DIR");
   parser.app().add_flag("--no-disk", skips_disk,
-                        "do not measure the disk (writes at most 256 MiB, which are deleted again)");
-  parser.app().add_flag("--no-kernels", skips_kernels, "do not run the kernels");
+                        "do not measure the disk (measuring writes at most 256 MiB and deletes them)");
+  parser.app().add_flag("--no-kernels", skips_kernels, "do not check the kernels");
   if (!parser.parse(arguments)) return 0;
 
   DoctorFindings findings;

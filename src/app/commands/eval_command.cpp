@@ -99,18 +99,15 @@ void check_tasks(const CommandParser& parser, const evaluate::EvalTasks& tasks, 
   if (key.size() < regex.size() && std::find(keys.begin(), keys.end(), key) != keys.end()) {
     parser.refuse("--exact-match", "\"" + regex + "\" is a setting, not a regex. Give settings with --set.");
   }
-  if (tasks.choices && tasks.exact_match)
-    parser.refuse("--choices", "the rows have choices or answers; give it or --exact-match.");
-  if (has_max_new_tokens && !tasks.exact_match)
-    parser.refuse("--max-new-tokens", "means nothing without --exact-match.");
+  if (tasks.choices && tasks.exact_match) parser.refuse("--choices", "give --choices or --exact-match, not both.");
+  if (has_max_new_tokens && !tasks.exact_match) parser.refuse("--max-new-tokens", "needs --exact-match.");
 }
 
 std::vector<evaluate::EvalResult> evaluate(const evaluate::EvalRequest& request) {
   try {
     return load_engine().evaluate(request);
   } catch (const StopError& stop) {
-    throw StopError(stop.where(),
-                    "asked to stop. No figures are written: they come when all of the evaluation is done");
+    throw StopError(stop.where(), "asked to stop. There are no figures: they need the whole evaluation");
   }
 }
 
@@ -118,28 +115,32 @@ std::vector<evaluate::EvalResult> evaluate(const evaluate::EvalRequest& request)
 
 int run_eval(const std::vector<std::string>& arguments) {
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;  // to the end of the process, as in train
-  CommandParser parser(
-      "eval", "Loss, token accuracy, calibration error and answers of the base or an adapter on eval_datasets.");
-  const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
-                                    {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
-                                    {"--max-samples", "eval_max_samples", "rows of each data set at most"}});
+  CommandParser parser("eval",
+                       "Measures loss, token accuracy, calibration error and answers of a model, with or without an "
+                       "adapter, on eval_datasets.");
+  const ProfileFlags flags(parser,
+                           {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
+                            {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
+                            {"--max-samples", "eval_max_samples", "use at most this many rows of each dataset"}});
   std::string adapter;
   evaluate::EvalTasks tasks;
   parser.app()
       .add_option("--adapter", adapter, "PEFT folder; without it the base model is evaluated")
       ->type_name("DIR");
-  parser.app().add_flag("--choices", tasks.choices,
-                        "rows {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": index or text}: accuracy, "
-                        "calibration and Brier score of the likeliest choice");
+  parser.app().add_flag(
+      "--choices", tasks.choices,
+      "multiple choice on rows {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": index or text}: accuracy, "
+      "calibration and Brier score");
   const CLI::Option* const exact_match =
       parser.app()
-          .add_option("--exact-match", tasks.answer_regex,
-                      "greedy answers against the rows' own; a regex picks the answer out of both: '#### (-?[0-9.,]+)'")
+          .add_option(
+              "--exact-match", tasks.answer_regex,
+              "compare greedy answers with the rows' own; a regex extracts the answer from both: '#### (-?[0-9.,]+)'")
           ->expected(0, 1)
           ->type_name("[REGEX]");
   const CLI::Option* const max_new_tokens =
       parser.add_integer("--max-new-tokens", tasks.max_new_tokens, 1, kMostNewTokens,
-                         "of an answer of --exact-match at most (default 256)");
+                         "maximum number of tokens per --exact-match answer (default 256)");
   if (!parser.parse(arguments)) return 0;
   tasks.exact_match = exact_match->count() > 0;
   check_tasks(parser, tasks, max_new_tokens->count() > 0);

@@ -46,14 +46,17 @@ struct GenerateFlags {
 void add_flags(CommandParser& parser, GenerateFlags& flags) {
   CLI::App& app = parser.app();
   app.add_option("--adapter", flags.adapter, "PEFT folder; without it the base model answers")->type_name("DIR");
-  parser.add_list("--prompt", flags.prompts, "what the model is asked; repeatable")->type_name("TEXT");
-  app.add_option("--prompts", flags.prompts_file, "rows {\"prompt\": ...} or {\"messages\": [...]}")->type_name("FILE");
-  app.add_option("--system", flags.system, "system message of every chat")->type_name("TEXT");
-  app.add_flag("--raw", flags.raw, "give the text to the model as it is, without the chat template");
-  parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMostNewTokens, "of an answer at most (default 256)");
-  parser.add_list("--stop", flags.stop_strings, "an answer ends before this text; repeatable")->type_name("TEXT");
-  app.add_flag("--compare", flags.compare, "the answers of the base and of the adapter side by side");
-  app.add_option("--output", flags.output, "write answers to this file instead; the same command again goes on with it")
+  parser.add_list("--prompt", flags.prompts, "prompt to answer; repeatable")->type_name("TEXT");
+  app.add_option("--prompts", flags.prompts_file, "file of {\"prompt\": ...} or {\"messages\": [...]} rows")
+      ->type_name("FILE");
+  app.add_option("--system", flags.system, "system message for every chat")->type_name("TEXT");
+  app.add_flag("--raw", flags.raw, "pass the text to the model unchanged, without the chat template");
+  parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMostNewTokens,
+                     "maximum number of tokens per answer (default 256)");
+  parser.add_list("--stop", flags.stop_strings, "end an answer before this text; repeatable")->type_name("TEXT");
+  app.add_flag("--compare", flags.compare, "answer with both the base and the adapter, side by side");
+  app.add_option("--output", flags.output,
+                 "write answers to this file instead of stdout; run the same command again to resume")
       ->type_name("FILE.jsonl");
 }
 
@@ -66,10 +69,10 @@ void check_text(const CommandParser& parser, const char* flag, const std::string
 void check_flags(const CommandParser& parser, const GenerateFlags& flags) {
   if (flags.prompts.empty() == flags.prompts_file.empty()) {
     parser.refuse("--prompt", flags.prompts.empty() ? "missing; expected --prompt TEXT or --prompts FILE."
-                                                    : "give it or --prompts, not both.");
+                                                    : "give --prompt or --prompts, not both.");
   }
-  if (flags.compare && flags.adapter.empty()) parser.refuse("--compare", "needs --adapter, to compare the base with.");
-  if (flags.raw && !flags.system.empty()) parser.refuse("--system", "means nothing with --raw.");
+  if (flags.compare && flags.adapter.empty()) parser.refuse("--compare", "needs --adapter to compare with the base.");
+  if (flags.raw && !flags.system.empty()) parser.refuse("--system", "cannot be combined with --raw.");
   for (const auto& text : flags.prompts) check_text(parser, "--prompt", text);
   check_text(parser, "--system", flags.system);
   for (const auto& text : flags.stop_strings) {
@@ -216,7 +219,7 @@ std::string describe(const evaluate::GenerateTotals& totals) {
                      rate(totals.prompt_tokens, totals.prompt_s) + "; " + format_count(totals.new_tokens) +
                      " new tokens";
   if (totals.decoded_tokens == 0) return text;
-  return text + ", without the first of each answer " + format_count(totals.decoded_tokens) + " " +
+  return text + "; decoding, without the first of each answer: " + format_count(totals.decoded_tokens) + " " +
          rate(totals.decoded_tokens, totals.decode_s);
 }
 
@@ -257,7 +260,7 @@ class Run {
     file_.emplace(flags_.output, settings_of(request_.profile.model, flags_, folders_, request_), given);
     if (file_->num_done() > 0) {
       log_info(flags_.output + ": " + format_count(static_cast<long long>(file_->num_done())) + " of " +
-               format_count(static_cast<long long>(prompts_.size())) + " answers are there; going on");
+               format_count(static_cast<long long>(prompts_.size())) + " answers are already there; resuming");
     }
   }
 
@@ -295,7 +298,7 @@ class Run {
       printer.finish();
       log_warning("stopped by " + stop.where() + " after " + format_count(static_cast<long long>(num_answered_)) +
                   " of " + format_count(static_cast<long long>(indices_.size())) + " answers" +
-                  (file_ ? "; the same command goes on" : ""));
+                  (file_ ? "; run the same command to resume" : ""));
       return static_cast<int>(ExitCode::kStopped);
     } catch (...) {
       printer.finish();  // answers that are whole are not lost with what failed
@@ -323,9 +326,9 @@ class Run {
 int run_generate(const std::vector<std::string>& arguments) {
   // To the end of the process, as in train.
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
-  CommandParser parser("generate", "Answers prompts with a model, or with a model and an adapter.");
+  CommandParser parser("generate", "Answers prompts with a model, with or without an adapter.");
   const ProfileFlags profile_flags(parser,
-                                   {{"--model", "model", "folder, or org/name of the local Hugging Face cache"}});
+                                   {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"}});
   const SamplingFlags sampling(parser);
   GenerateFlags flags;
   add_flags(parser, flags);

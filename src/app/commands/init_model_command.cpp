@@ -33,9 +33,9 @@ int run_init_model(const std::vector<std::string>& arguments) {
   parser.app().add_option("--config", config, "config.json, or a folder that holds one")->type_name("PATH");
   parser.app().add_option("--tokenizer", tokenizer, "folder whose tokenizer files are copied")->type_name("DIR");
   parser.app().add_option("--output-dir", output_dir, "folder to write")->type_name("DIR");
-  parser.app().add_option("--seed", request.seed, "of the weights (default 42)");
-  parser.app().add_option("--dtype", dtype, "of the weights: bf16 (default), fp16 or fp32");
-  parser.app().add_flag("--overwrite", request.overwrite, "replace the model that the folder holds");
+  parser.app().add_option("--seed", request.seed, "seed of the weights (default 42)");
+  parser.app().add_option("--dtype", dtype, "type of the weights: bf16 (default), fp16 or fp32");
+  parser.app().add_flag("--overwrite", request.overwrite, "replace the model in the folder");
   if (!parser.parse(arguments)) return 0;
   if (config.empty()) parser.refuse("--config", "missing; expected a config.json or a folder that holds one.");
   if (output_dir.empty()) parser.refuse("--output-dir", "missing; expected a folder to write.");

@@ -25,24 +25,25 @@ struct MergeFlags {
 
 void add_flags(CommandParser& parser, MergeFlags& flags) {
   CLI::App& app = parser.app();
-  app.add_option("--model", flags.model, "the base: folder, or org/name of the local Hugging Face cache")
+  app.add_option("--model", flags.model, "base model: folder, or org/name in the local Hugging Face cache")
       ->type_name("DIR");
   app.add_option("--adapter", flags.adapter, "PEFT folder")->type_name("DIR");
   app.add_option("--output-dir", flags.output_dir, "folder to write")->type_name("DIR");
-  app.add_option("--dtype", flags.dtype, "of the weights: bf16, fp16 or fp32 (default: each as the model has it)");
+  app.add_option("--dtype", flags.dtype,
+                 "type of the weights: bf16, fp16 or fp32 (default: each weight keeps its type)");
   app.add_option("--rows", flags.rows, "compare the logits on these rows (default: a few built-in texts)")
       ->type_name("FILE");
-  app.add_flag("--no-check", flags.no_check, "do not compare the logits of the merged and the unmerged model");
+  app.add_flag("--no-check", flags.no_check, "do not compare logits with the unmerged model");
   app.add_flag("--portable", flags.portable,
-               "rewrite the adapter without rsLoRA and patterns instead; needs no --model");
-  app.add_flag("--overwrite", flags.overwrite, "replace what an earlier merge wrote");
+               "instead of merging, rewrite the adapter without rsLoRA and patterns; needs no --model");
+  app.add_flag("--overwrite", flags.overwrite, "replace the output of an earlier merge");
 }
 
 void check_flags(const CommandParser& parser, const MergeFlags& flags) {
   if (flags.adapter.empty()) parser.refuse("--adapter", "missing; expected a PEFT folder.");
   if (flags.output_dir.empty()) parser.refuse("--output-dir", "missing; expected a folder to write.");
   if (flags.portable) {
-    const std::string why = "means nothing with --portable, which rewrites the adapter alone.";
+    const std::string why = "cannot be combined with --portable, which only rewrites the adapter.";
     if (!flags.model.empty()) parser.refuse("--model", why);
     if (!flags.dtype.empty()) parser.refuse("--dtype", why);
     if (!flags.rows.empty()) parser.refuse("--rows", why);
@@ -51,9 +52,9 @@ void check_flags(const CommandParser& parser, const MergeFlags& flags) {
   }
   if (flags.model.empty()) {
     parser.refuse("--model",
-                  "missing; expected the folder of the base model, or --portable to rewrite the adapter alone.");
+                  "missing; expected the folder of the base model, or --portable to rewrite only the adapter.");
   }
-  if (flags.no_check && !flags.rows.empty()) parser.refuse("--rows", "means nothing with --no-check.");
+  if (flags.no_check && !flags.rows.empty()) parser.refuse("--rows", "cannot be combined with --no-check.");
 }
 
 /// A line a second.
@@ -99,7 +100,7 @@ Comparison prepare_comparison(const MergeFlags& flags, const lora::MergeRequest&
 std::string in_words(const Comparison& comparison) {
   if (!comparison.found) return "logits not compared with the unmerged model: " + comparison.why_not;
   const lora::MergeCheck& found = *comparison.found;
-  return string_printf("largest logit difference to the unmerged model %.3g (logits up to %.3g), at ",
+  return string_printf("largest logit difference from the unmerged model %.3g (logits up to %.3g), at ",
                        found.max_difference, found.max_logit) +
          comparison.rows.names.at(found.row) + ", token " + std::to_string(found.position + 1) +
          "; another token is the most likely at " + format_count(found.num_argmax_changed) + " of " +
@@ -139,8 +140,7 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   hooks.progress = MergeProgress();
   if (comparison.why_not.empty()) {
     hooks.check = [&](const std::filesystem::path& folder) {
-      log_info("comparing the logits with the unmerged model's on " + std::to_string(comparison.rows.ids.size()) +
-               " rows");
+      log_info("comparing logits with the unmerged model on " + std::to_string(comparison.rows.ids.size()) + " rows");
       comparison.found = load_engine().check_merge({request.model, request.adapter, folder, comparison.rows.ids});
     };
   }
@@ -178,7 +178,7 @@ void rewrite_adapter(const CommandParser& parser, const MergeFlags& flags) {
 int run_merge(const std::vector<std::string>& arguments) {
   CommandParser parser(
       "merge",
-      "Folds an adapter into a Hugging Face folder and prints the largest logit difference to the unmerged "
+      "Merges an adapter into a Hugging Face folder and prints the largest logit difference from the unmerged "
       "model; or, with --portable, rewrites an adapter for servers that ignore rsLoRA and patterns.");
   MergeFlags flags;
   add_flags(parser, flags);

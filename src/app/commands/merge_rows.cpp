@@ -52,8 +52,8 @@ MergeRows rows_of_file(const data::DocumentStore& store, std::int64_t longest) {
   for (std::size_t i = 0; i < store.size(); ++i) {
     const std::int64_t length = std::min(store.num_tokens(i), longest);
     if (num_tokens + length > kMaxTokens) {
-      log_info("the logits are compared on the first " + std::to_string(i) + " of " + std::to_string(store.size()) +
-               " rows: at most " + std::to_string(kMaxTokens) + " tokens in all");
+      log_info("comparing logits on the first " + std::to_string(i) + " of " + std::to_string(store.size()) +
+               " rows only: at most " + std::to_string(kMaxTokens) + " tokens in all");
       break;
     }
     num_tokens += length;

@@ -7,9 +7,9 @@ namespace lora_train::app {
 
 ProfileFlags::ProfileFlags(CommandParser& parser, const std::vector<KeyFlag>& key_flags)
     : key_flags_(key_flags), key_values_(key_flags.size()) {
-  parser.add_list("--profile", profiles_, "profile: a file, or the name of a shipped one; repeatable, later wins")
+  parser.add_list("--profile", profiles_, "profile file, or name of a shipped profile; repeatable, later files win")
       ->type_name("FILE");
-  parser.add_list("--set", settings_, "one key, repeatable, wins over files: a.b[0].c=v, datasets[+].path=x")
+  parser.add_list("--set", settings_, "set a key, overriding the files: a.b[0].c=v, datasets[+].path=x; repeatable")
       ->type_name("KEY=VALUE");
   for (std::size_t i = 0; i < key_flags_.size(); ++i) {
     key_options_.push_back(parser.app().add_option(key_flags_[i].flag, key_values_[i], key_flags_[i].help));

@@ -1,4 +1,4 @@
-// The flags that name a profile, shared by the commands that take one.
+// The flags that set a profile, shared by the commands that take one.
 #pragma once
 
 #include <string>

@@ -4,16 +4,16 @@ namespace lora_train::app {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
-      {"train", "fine-tune: the run", run_train},
-      {"check", "validate a profile without touching a GPU and print it resolved", run_check},
-      {"plan", "memory, time and cost per GPU type", nullptr},
-      {"tokenize", "tokenise the data, show rows and which tokens are trained", run_tokenize},
-      {"generate", "answers of a model, or of a model and an adapter, to prompts", run_generate},
-      {"eval", "loss, token accuracy, calibration and answers of the base or an adapter", run_eval},
-      {"merge", "fold an adapter into a Hugging Face folder", run_merge},
-      {"compare", "profiles and results of several runs side by side", run_compare},
-      {"doctor", "driver, GPU, disk and every kernel checked on this machine", run_doctor},
-      {"bench", "speed and memory of a shape with random weights", run_bench},
+      {"train", "fine-tune a model", run_train},
+      {"check", "validate a profile and print every resolved value; needs no GPU", run_check},
+      {"plan", "estimate memory, time and cost per GPU type", nullptr},
+      {"tokenize", "tokenise the data; show rows and which tokens are trained", run_tokenize},
+      {"generate", "answer prompts with a model, with or without an adapter", run_generate},
+      {"eval", "measure loss, token accuracy, calibration and answers", run_eval},
+      {"merge", "merge an adapter into its base model", run_merge},
+      {"compare", "show the profiles and results of several runs side by side", run_compare},
+      {"doctor", "check the driver, GPUs, disk and every kernel of this machine", run_doctor},
+      {"bench", "measure speed and memory of a training step", run_bench},
       {"init-model", "write a randomly initialised Hugging Face folder", run_init_model},
   };
   return table;
@@ -36,17 +36,17 @@ std::string overview() {
   for (const auto& command : commands()) {
     std::string name = "  " + command.name;
     name.resize(14, ' ');
-    text += name + command.summary + (command.run == nullptr ? " (not built yet)" : "") + "\n";
+    text += name + command.summary + (command.run == nullptr ? " (not implemented yet)" : "") + "\n";
   }
   text +=
       "\nFlags of every command:\n"
-      "  --json        results on stdout as JSON, one object per line\n"
-      "  --quiet       no progress, only warnings and errors on stderr\n"
-      "  --log-level   debug, info, warning, error or off\n"
-      "  --help        what a command takes: lora-train COMMAND --help\n"
-      "  --version     version, commit, LibTorch, CUDA, GPU architectures\n\n"
+      "  --json        print results as JSON, one object per line\n"
+      "  --quiet       show no progress, only warnings and errors\n"
+      "  --log-level   lowest level to log: debug, info, warning, error or off\n"
+      "  --help        show the flags of a command: lora-train COMMAND --help\n"
+      "  --version     show version, commit, LibTorch, CUDA and GPU architectures\n\n"
       "Exit codes: 0 done, 1 internal error, 2 usage or profile, 3 data, 4 model or adapter file, 5 I/O, 6 device,\n"
-      "7 non-finite loss or gradient, 75 stopped on request (the same command goes on).\n";
+      "7 non-finite loss or gradient, 75 stopped on request (run the same command to resume).\n";
   return text;
 }
 

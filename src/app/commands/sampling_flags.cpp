@@ -29,14 +29,14 @@ class GenerationConfig {
                         "there is no " + path_.string() + ". Leave the flag out: greedy is the default.");
     }
     json_ = json::parse(storage::read_model_text(path_), nullptr, /*allow_exceptions=*/false);
-    if (!json_.is_object()) throw FormatError(path_.string(), "is no JSON object");
+    if (!json_.is_object()) throw FormatError(path_.string(), "is not a JSON object");
     for (const Refused& refused : kRefused) {
       const auto value = number(refused.key);
       if (value && *value != refused.neutral) {
         throw ConfigError("--generation-config",
                           path_.string() + " asks for " + refused.key + ": " + json_[refused.key].dump() +
-                              ", which is not built. Leave the flag out, and give --temperature, "
-                              "--top-p and --top-k by themselves.");
+                              ", which is not supported. Leave the flag out, and give --temperature, "
+                              "--top-p and --top-k instead.");
       }
     }
   }
@@ -95,17 +95,19 @@ SamplingFlags::SamplingFlags(CommandParser& parser) {
     };
     return parser.add_parsed(flag, read, range.expected, help);
   };
-  add("--temperature", temperature_, kTemperatureRange, "0 = the most likely token (default); above, tokens are drawn")
+  add("--temperature", temperature_, kTemperatureRange,
+      "0 takes the most likely token (default); above 0, tokens are sampled")
       ->type_name("T");
-  add("--top-p", top_p_, kTopPRange, "draw from the most likely tokens that together have this probability")
+  add("--top-p", top_p_, kTopPRange, "sample from the most likely tokens whose probabilities add up to P")
       ->type_name("P");
-  add("--top-k", top_k_, kTopKRange, "draw from the K most likely tokens; 0 = all")->type_name("K");
-  add("--min-p", min_p_, kMinPRange, "draw from tokens with this share of the largest probability")->type_name("P");
+  add("--top-k", top_k_, kTopKRange, "sample from the K most likely tokens; 0 = all")->type_name("K");
+  add("--min-p", min_p_, kMinPRange, "sample from tokens with at least P times the largest probability")
+      ->type_name("P");
   parser.add_integer("--seed", seed_, 0, std::numeric_limits<std::int64_t>::max(),
-                     "of what is drawn (default 42): the same seed, the same text");
+                     "seed for sampling (default 42): the same seed gives the same text");
   parser.app().add_flag(
       "--generation-config", use_generation_config_,
-      "take temperature, top-p, top-k and min-p from the model's generation_config.json, where no flag says");
+      "take temperature, top-p, top-k and min-p from the model's generation_config.json unless a flag sets them");
 }
 
 SamplingOptions SamplingFlags::options(const CommandParser& parser, const std::filesystem::path& model_folder) const {
@@ -118,7 +120,7 @@ SamplingOptions SamplingFlags::options(const CommandParser& parser, const std::f
   options.seed = seed_;
   if (options.temperature == 0) {
     const std::string why =
-        "means nothing with temperature 0, which takes the most likely token. Give --temperature too.";
+        "has no effect at temperature 0, which takes the most likely token. Give --temperature too.";
     if (top_p_) parser.refuse("--top-p", why);
     if (top_k_) parser.refuse("--top-k", why);
     if (min_p_) parser.refuse("--min-p", why);

@@ -1,4 +1,4 @@
-// How `generate` chooses tokens: flags, and generation_config.json where it is asked for.
+// Sampling flags of `generate`, and generation_config.json if --generation-config is given.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lora_train::app {
 
-/// What --max-new-tokens may be at most.
+/// The largest --max-new-tokens.
 inline constexpr std::int64_t kMostNewTokens = 2147483647;
 
 class SamplingFlags {
@@ -22,7 +22,7 @@ class SamplingFlags {
 
   /// A flag that was given wins, then with --generation-config the model's file, then greedy. Throws ConfigError for a
   /// flag that means nothing without a temperature, and, with --generation-config, where the file is missing or asks for
-  /// what is not built (penalties, beams); FormatError for a malformed one and for values out of range.
+  /// what is not supported (penalties, beams); FormatError for a malformed one and for values out of range.
   SamplingOptions options(const CommandParser& parser, const std::filesystem::path& model_folder) const;
 
  private:

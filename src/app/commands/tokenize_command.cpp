@@ -111,24 +111,26 @@ int tokenize_profile(const Profile& profile, long long num_shown, std::optional<
 
 int run_tokenize(const std::vector<std::string>& arguments) {
   CommandParser parser("tokenize",
-                       "Tokenises the data of a profile, prints the ledger and shows rows; or, with --model, "
-                       "prints the ids of texts. Needs no weights.");
-  const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
+                       "Tokenises the data of a profile, prints the ledger of dropped and changed rows, and shows "
+                       "rows; or, with --model, "
+                       "prints the token ids of texts. Needs no weights.");
+  const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
                                     {"--train-data", "datasets", "training data: file, folder or glob"}});
   std::vector<std::string> texts, files;
   long long num_shown = 0;
   std::optional<long long> step;
   parser.app()
-      .add_option("--show", num_shown, "print the first N rows with text, ids and what is trained (green)")
+      .add_option("--show", num_shown, "print text, ids and trained tokens (green) of the first N rows")
       ->type_name("N");
   parser.app()
-      .add_option("--step", step, "the rows of an optimizer step of the run: file:line of each; with --show as above")
+      .add_option("--step", step,
+                  "print file:line of the rows in optimizer step K; with --show, also their text and ids")
       ->type_name("K");
-  parser.add_list("--text", texts, "print the ids of this text; repeatable")->type_name("TEXT");
-  parser.add_list("--jsonl", files, "print the ids of each {\"text\": ...} line; repeatable")->type_name("FILE");
+  parser.add_list("--text", texts, "print the token ids of this text; repeatable")->type_name("TEXT");
+  parser.add_list("--jsonl", files, "print the token ids of each {\"text\": ...} line; repeatable")->type_name("FILE");
   if (!parser.parse(arguments)) return 0;
   if (num_shown < 0) parser.refuse("--show", "must not be negative.");
-  if (step && *step < 1) parser.refuse("--step", "counts from 1.");
+  if (step && *step < 1) parser.refuse("--step", "steps count from 1.");
 
   const bool wants_texts = !texts.empty() || !files.empty();
   ProfileSources sources = flags.sources();

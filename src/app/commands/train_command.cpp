@@ -20,7 +20,7 @@ void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
   if (std::find(keys.begin(), keys.end(), key) != keys.end()) return;
   const std::string nearest = nearest_name(key, keys);
   parser.refuse("--allow-changed",
-                "\"" + key + "\" is no key." + (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
+                "\"" + key + "\" is not a key." + (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
 }
 
 }  // namespace
@@ -28,28 +28,28 @@ void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
 int run_train(const std::vector<std::string>& arguments) {
   // To the end of the process: a signal that comes after the run must not turn its exit code into another.
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
-  CommandParser parser("train",
-                       "Fine-tunes a model as a profile says. Going on after a stop is the same command again.");
-  const ProfileFlags flags(parser, {{"--model", "model", "folder, or org/name of the local Hugging Face cache"},
-                                    {"--train-data", "datasets", "training data: file, folder or glob"},
-                                    {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
-                                    {"--output-dir", "output_dir", "folder of the run"},
-                                    {"--resume", "resume_from_checkpoint", "auto, none or a checkpoint folder"},
-                                    {"--max-time", "max_time", "stop after this long, with a checkpoint: 2h30m"}});
+  CommandParser parser(
+      "train", "Fine-tunes a model as a profile describes. To resume a stopped run, run the same command again.");
+  const ProfileFlags flags(parser,
+                           {{"--model", "model", "model folder, or org/name in the local Hugging Face cache"},
+                            {"--train-data", "datasets", "training data: file, folder or glob"},
+                            {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"},
+                            {"--output-dir", "output_dir", "output folder of the run"},
+                            {"--resume", "resume_from_checkpoint", "auto, none or a checkpoint folder"},
+                            {"--max-time", "max_time", "save a checkpoint and stop after this time, such as 2h30m"}});
   train::TrainRequest request;
   int num_processes = 1;
-  parser
-      .add_list("--allow-changed", request.allow_changed,
-                "this key may differ from the run that is resumed; repeatable")
+  parser.add_list("--allow-changed", request.allow_changed, "let this key differ from the resumed run; repeatable")
       ->type_name("KEY");
-  parser.app().add_flag("--overwrite", request.overwrite, "delete the run that output_dir holds and start anew");
-  parser.app().add_flag("--dry-run", request.dry_run, "everything up to step 1, the largest batch included");
-  parser.app().add_option("--nproc", num_processes, "number of local ranks to start");
+  parser.app().add_flag("--overwrite", request.overwrite, "delete the run in output_dir and start over");
+  parser.app().add_flag("--dry-run", request.dry_run,
+                        "do everything up to step 1, including a pass over the largest batch");
+  parser.app().add_option("--nproc", num_processes, "number of local processes to start (only 1 so far)");
   if (!parser.parse(arguments)) return 0;
   for (const auto& key : request.allow_changed) refuse_unknown_key(parser, key);
-  if (num_processes != 1) parser.refuse("--nproc", "more than one process is not built yet; expected 1.");
+  if (num_processes != 1) parser.refuse("--nproc", "more than one process is not supported yet; expected 1.");
   if (const std::string launched = several_processes(process_environment); !launched.empty()) {
-    throw ConfigError(launched, "more than one process is not built yet; start one, without a launcher.");
+    throw ConfigError(launched, "more than one process is not supported yet; start one, without a launcher.");
   }
 
   const LoadedProfile loaded = load_and_log(flags.sources());

@@ -34,8 +34,7 @@ void limit_spinning_of_openmp() {
 const EngineApi* open_engine() {
   const fs::path file = program_folder() / "lib" / "liblora_train_engine.so";
   if (!fs::exists(file)) {
-    throw ConfigError(file.string(),
-                      "the engine is not there; expected lib/ beside lora-train. Copy the whole folder.");
+    throw ConfigError(file.string(), "the engine is missing; expected lib/ beside lora-train. Copy the whole folder.");
   }
   const TorchInstallation torch = find_torch();
   const std::string reinstall = "Reinstall the wheel: pip install --force-reinstall torch==2.11.0";
@@ -44,7 +43,7 @@ const EngineApi* open_engine() {
   for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
     open_library(torch.folder / "lib" / name, RTLD_NOW | RTLD_GLOBAL, reinstall);
   }
-  void* const engine = open_library(file, RTLD_NOW | RTLD_LOCAL, "It must be of the same build as lora-train.");
+  void* const engine = open_library(file, RTLD_NOW | RTLD_LOCAL, "It must come from the same build as lora-train.");
   const std::string mismatch = build_mismatch(engine, LORA_TRAIN_BUILD_ID);
   if (!mismatch.empty()) throw ConfigError(file.string(), mismatch);
   const auto entry = reinterpret_cast<decltype(&lora_train_engine)>(::dlsym(engine, "lora_train_engine"));

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kNeededSeries = "2.11.";
 constexpr const char* kWhatToDo =
-    "lora-train needs LibTorch 2.11 out of the torch wheel: pip install torch==2.11.0, then run lora-train with that "
+    "lora-train needs LibTorch 2.11 from the torch wheel: pip install torch==2.11.0, then run lora-train with that "
     "Python's environment active, or set LORA_TRAIN_TORCH to its torch folder.";
 
 // The value of `name = '...'` or `name: type = '...'` at the start of a line; empty for None.

@@ -10,7 +10,7 @@ namespace lora_train::app {
 
 struct LibraryVersion {
   std::string name;     ///< "NCCL"
-  std::string version;  ///< "2.28.9", as the library itself says; empty where it cannot be loaded
+  std::string version;  ///< "2.28.9", as the library itself says; empty if it cannot be loaded
   std::string problem;  ///< why not
 };
 

@@ -14,14 +14,14 @@ namespace lora_train::app {
 /// One line of JSON: index, prompt, completion, completion_ids, finish_reason, and with a base its own three.
 std::string answer_to_json(const data::Prompt& prompt, std::size_t index, const Answers& answers);
 
-/// Shows answers on stdout in the order of the prompts, whatever order they come in.
+/// Prints answers to stdout in the order of the prompts, in whatever order they arrive.
 class AnswerPrinter {
  public:
-  /// json: lines of answer_to_json; else text, under its prompt where there are several, in two columns where there is a base.
+  /// json: lines of answer_to_json; else text, under its prompt if there are several, in two columns if there is a base.
   AnswerPrinter(const std::vector<data::Prompt>& prompts, bool json) : prompts_(prompts), json_(json) {}
 
   void add(std::size_t index, const Answers& answers);
-  /// Shows what has waited for others, when no more comes.
+  /// Prints the answers that waited for earlier ones; call it when no more arrive.
   void finish();
 
  private:

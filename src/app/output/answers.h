@@ -1,4 +1,4 @@
-// Tokens as they come from the engine, put together to answers.
+// Assembles answers from the tokens that the engine generates.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Answer {
 };
 
 struct Answers {
-  Answer answer;               ///< of the adapter, or of the base where there is no adapter
+  Answer answer;               ///< of the adapter, or of the base if there is no adapter
   std::optional<Answer> base;  ///< with --compare
 };
 

@@ -76,9 +76,9 @@ void print_speed(const bench::BenchSpeed& speed, bool is_cpu, std::string& text)
                         whole(speed.tokens_per_s).c_str(), whole(speed.tokens_per_s_p10).c_str(),
                         whole(speed.tokens_per_s_p90).c_str(), speed.step_ms, speed.step_ms_p10, speed.step_ms_p90);
   if (is_cpu) {
-    text += string_printf("memory       %.2f GiB at most\n", speed.peak_host_memory_gib);
+    text += string_printf("memory       %.2f GiB peak\n", speed.peak_host_memory_gib);
   } else {
-    text += string_printf("memory       %.2f GiB of the GPU at most, %.2f GiB of the host\n", speed.peak_memory_gib,
+    text += string_printf("memory       %.2f GiB peak on the GPU, %.2f GiB on the host\n", speed.peak_memory_gib,
                           speed.peak_host_memory_gib);
   }
   if (speed.idle_share) text += string_printf("GPU idle     %.1f%% of the step\n", 100 * *speed.idle_share);
@@ -122,7 +122,7 @@ void print_limits(const BenchResult& r, std::string& text) {
                     figure(r.counted_bytes / tokens / kMega).c_str(), figure(r.planned_bytes / tokens / kMega).c_str());
   if (is_measured_on_a_cpu(r)) return;
   text += string_printf(
-      "bound        %s tokens/s where nothing overlaps, at rates assumed of an H200: products %s, attention %s, "
+      "bound        %s tokens/s if nothing overlaps, at assumed rates of an H200: products %s, attention %s, "
       "memory %s us/token\n",
       whole(tokens / r.bound.total_s()).c_str(), mega(r.bound.gemm_s).c_str(), mega(r.bound.attention_s).c_str(),
       mega(r.bound.memory_s).c_str());

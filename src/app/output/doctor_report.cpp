@@ -31,7 +31,7 @@ void judge_torch(const DoctorFindings& found, Checks& checks) {
   if (torch.cuda.empty()) {
     const bool needs_it = found.gpus.has_gpu_hardware();
     checks.push_back({"CUDA of LibTorch", "none: a CPU build", needs_it ? CheckStatus::kFailed : CheckStatus::kNote,
-                      needs_it ? "Install the CUDA build: pip install torch==2.11.0" : "it computes on the CPU only"});
+                      needs_it ? "Install the CUDA build: pip install torch==2.11.0" : "runs compute on the CPU only"});
   } else {
     checks.push_back({"CUDA of LibTorch", torch.cuda});
   }
@@ -50,7 +50,7 @@ void judge_host(const DoctorFindings& found, Checks& checks) {
                   CheckStatus::kOk, ""};
   if (!has("avx512_bf16") && !has("amx_bf16") && !found.gpus.has_gpu_hardware()) {
     cpu.status = CheckStatus::kNote;
-    cpu.advice = "it has no units for bf16: precision: fp32 is faster";
+    cpu.advice = "it has no bf16 units; precision: fp32 is faster";
   }
   checks.push_back(cpu);
   checks.push_back({"host memory",
@@ -61,7 +61,7 @@ void judge_host(const DoctorFindings& found, Checks& checks) {
 /// False when nothing can be said about single GPUs.
 bool judge_driver(const device::GpuSystem& system, Checks& checks) {
   if (!system.has_gpu_hardware()) {
-    checks.push_back({"GPU", "none", CheckStatus::kNote, "no NVIDIA GPU here: it computes on the CPU"});
+    checks.push_back({"GPU", "none", CheckStatus::kNote, "no NVIDIA GPU here; runs compute on the CPU"});
     return false;
   }
   const std::string cuda = system.cuda_version == 0 ? ""
@@ -77,7 +77,7 @@ bool judge_driver(const device::GpuSystem& system, Checks& checks) {
   checks.push_back(driver);
   if (driver.status == CheckStatus::kOk && !system.management_problem.empty()) {
     checks.push_back({"driver management", "cannot be used", CheckStatus::kNote,
-                      "free memory and other processes are not known (" + system.management_problem + ")"});
+                      "free memory and other processes are unknown (" + system.management_problem + ")"});
   }
   return driver.status == CheckStatus::kOk;
 }
@@ -91,7 +91,7 @@ DoctorCheck judge_gpu(const device::Gpu& gpu) {
     device::require_usable(gpu);
     check.advice = device::usage_warning(gpu);
     if (check.advice.empty() && device::code_for(gpu.major, gpu.minor) == device::CodeFor::kPtx) {
-      check.advice = "newer than this build: the driver compiles our kernels at the first run";
+      check.advice = "newer than this build: the driver compiles our kernels in the first run";
     }
     if (!check.advice.empty()) check.status = CheckStatus::kNote;
   } catch (const DeviceError& error) {
@@ -120,7 +120,7 @@ void judge_gpus(const device::GpuSystem& system, Checks& checks) {
     }
     checks.push_back({"GPU " + std::to_string(from) + " reaches", join(ways, " "),
                       has_none ? CheckStatus::kNote : CheckStatus::kOk,
-                      has_none ? "without peer access gradients go through host memory" : ""});
+                      has_none ? "without peer access, gradients go through host memory" : ""});
   }
 }
 
@@ -133,7 +133,7 @@ void judge_build(const DoctorFindings& found, Checks& checks) {
   checks.push_back({"CUDA code", "none: a CPU-only build", needs_it ? CheckStatus::kFailed : CheckStatus::kNote,
                     needs_it ? "lib/liblora_train_cuda.so is not beside the program: build where nvcc is "
                                "(scripts/install_deps.sh brings it) and copy the whole folder"
-                             : "it computes on the CPU only"});
+                             : "runs compute on the CPU only"});
 }
 
 void judge_libraries(const DoctorFindings& found, Checks& checks) {
@@ -152,7 +152,7 @@ void judge_libraries(const DoctorFindings& found, Checks& checks) {
 void judge_disk(const DoctorFindings& found, Checks& checks) {
   if (!found.disk) {
     checks.push_back({"disk", "cannot be written", CheckStatus::kFailed,
-                      found.disk_problem + ". Choose a folder that may be written with --output-dir"});
+                      found.disk_problem + ". Choose a writable folder with --output-dir"});
     return;
   }
   const DiskSpeed& disk = *found.disk;
@@ -163,9 +163,9 @@ void judge_disk(const DoctorFindings& found, Checks& checks) {
   }
   DoctorCheck check{"disk", value};
   if (disk.num_bytes > 0 && disk.write_bytes_per_s < kSlowDisk) {
-    check.advice = "slow: saves take long (they run in the background), and reading the model too";
+    check.advice = "slow: saving (in the background) and reading the model take long";
   }
-  if (disk.free_bytes < kLittleDisk) check.advice = "little is free: checkpoints and the token cache may not fit";
+  if (disk.free_bytes < kLittleDisk) check.advice = "little space is free: checkpoints and the token cache may not fit";
   if (!check.advice.empty()) check.status = CheckStatus::kNote;
   checks.push_back(check);
 }
@@ -175,7 +175,7 @@ void judge_kernels(const DoctorFindings& found, Checks& checks) {
     checks.push_back(
         {"kernels", "cannot be run on " + found.kernels_place, CheckStatus::kFailed, found.kernels_problem});
   } else if (!found.kernels_place.empty()) {
-    checks.push_back({"kernels", "own and reference, on " + found.kernels_place});
+    checks.push_back({"kernels", "native and reference, on " + found.kernels_place});
   }
   for (const doctor::KernelCheck& kernel : found.kernels) {
     DoctorCheck check{kernel.name,
@@ -184,7 +184,7 @@ void judge_kernels(const DoctorFindings& found, Checks& checks) {
     if (!kernel.passed) {
       check.status = CheckStatus::kFailed;
       check.advice = (kernel.note.empty() ? "wrong result" : kernel.note) +
-                     ". Train with kernels: reference, and report it with this table";
+                     ". Train with kernels: reference, and report it together with this table";
     } else if (!kernel.note.empty()) {
       check.status = CheckStatus::kNote;
       check.advice = kernel.note;

@@ -14,7 +14,7 @@
 
 namespace lora_train::app {
 
-/// Everything that was looked at. A problem says why the part beside it is empty.
+/// Everything that was examined. A problem says why the part beside it is empty.
 struct DoctorFindings {
   std::optional<TorchInstallation> torch;
   std::string torch_problem;
@@ -26,7 +26,7 @@ struct DoctorFindings {
   std::vector<LibraryVersion> libraries;
   std::optional<DiskSpeed> disk;
   std::string disk_problem;
-  std::string kernels_place;  ///< "CPU" or "cuda:0 (NVIDIA H200)"; empty where no kernel was to run
+  std::string kernels_place;  ///< "CPU" or "cuda:0 (NVIDIA H200)"; empty if no kernel was to run
   std::string kernels_problem;
   std::vector<doctor::KernelCheck> kernels;
 };

@@ -57,7 +57,7 @@ GenerationFile::GenerationFile(std::filesystem::path path, const GenerationSetti
   read_lines(std::string_view(text).substr(0, size_), prompts);
   if (num_done() > 0) check_settings(settings);
   if (size_ != text.size()) {
-    log_warning(path_.string() + ": the last line has no end and is made again");
+    log_warning(path_.string() + ": the last line is incomplete; its prompt is answered again");
     cut_off();
   }
   if (num_done() > 0) return;
@@ -84,7 +84,7 @@ void GenerationFile::check_torn_line(std::string_view rest) const {
   constexpr std::string_view kBegin = "{\"index\":";
   if (rest.starts_with(kBegin) || kBegin.starts_with(rest)) return;
   throw ConfigError(path_.string(),
-                    "was not written by generate: its last line is not one of its. Give another --output");
+                    "was not written by generate: its last line has another form. Give another --output");
 }
 
 void GenerationFile::cut_off() const {
@@ -97,14 +97,14 @@ void GenerationFile::read_lines(std::string_view text, const std::vector<std::st
     const std::string where = path_.string() + ":" + std::to_string(++number);
     const Json object = parsed(line);
     const auto index = index_of(object);
-    if (!index) throw ConfigError(where, "is no line that generate wrote. Give another --output");
+    if (!index) throw ConfigError(where, "generate did not write this line. Give another --output");
     if (*index >= prompts.size()) {
       throw ConfigError(where, "answers prompt " + std::to_string(*index + 1) + ", but there are " +
                                    std::to_string(prompts.size()) + " prompts now. " + kWaysOn);
     }
     if (object["prompt"] != parsed(prompts[*index])) {
       throw ConfigError(where,
-                        "answers another prompt than prompt " + std::to_string(*index + 1) + " is now. " + kWaysOn);
+                        "answers a prompt other than prompt " + std::to_string(*index + 1) + " is now. " + kWaysOn);
     }
     is_done_[*index] = true;
   }
@@ -112,9 +112,8 @@ void GenerationFile::read_lines(std::string_view text, const std::vector<std::st
 
 void GenerationFile::check_settings(const GenerationSettings& settings) const {
   if (!std::filesystem::exists(settings_path())) {
-    throw ConfigError(settings_path().string(), "is missing, so that nobody can say with which settings " +
-                                                    path_.string() +
-                                                    " was written. Give another --output, or delete it");
+    throw ConfigError(settings_path().string(), "is missing, so the settings of " + path_.string() +
+                                                    " are unknown. Give another --output, or delete that file");
   }
   const Json old = parsed(read_file(settings_path()));
   std::string differences;
@@ -124,7 +123,7 @@ void GenerationFile::check_settings(const GenerationSettings& settings) const {
   }
   if (differences.empty()) return;
   throw ConfigError(path_.string(),
-                    "was written with other settings:" + differences + "\nUse the same ones to go on. " + kWaysOn);
+                    "was written with other settings:" + differences + "\nUse the same settings to resume. " + kWaysOn);
 }
 
 std::size_t GenerationFile::num_done() const {

@@ -1,4 +1,4 @@
-// The file that `generate --output` writes, and how a second call goes on with it.
+// The file that `generate --output` writes, and how a second call resumes it.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,16 @@
 
 namespace lora_train::app {
 
-/// What decides the answers, by name; values are JSON. In the order in which differences are named.
+/// The settings that affect the answers, by name; values are JSON. In the order in which differences are named.
 using GenerationSettings = std::vector<std::pair<std::string, std::string>>;
 
 /// Lines of JSON, one a prompt, each with the prompt and its number ("index"), appended as they are made; beside it
-/// FILE.settings.json, so that a later call goes on only with the same settings. In a device or a pipe nothing is looked
+/// FILE.settings.json, so that a later call resumes only with the same settings. In a device or a pipe nothing is looked
 /// for. Not thread-safe.
 class GenerationFile {
  public:
   /// Opens or creates the file; a last line without its end is cut off. `prompts` are the JSON texts of all prompts.
-  /// Throws ConfigError where the file was written with other settings or for other prompts, is no such file, or is being
+  /// Throws ConfigError where the file was written with other settings or for other prompts, is not such a file, or is being
   /// written by another process; IoError.
   GenerationFile(std::filesystem::path path, const GenerationSettings& settings,
                  const std::vector<std::string>& prompts);
@@ -30,7 +30,7 @@ class GenerationFile {
   bool is_done(std::size_t i) const { return is_done_[i]; }
   std::size_t num_done() const;
 
-  /// The line of prompt i, without its end. Where the system refuses nothing of it stays in the file: IoError.
+  /// The line of prompt i, without its end. If the system refuses, nothing of it stays in the file: IoError.
   void append(std::size_t i, const std::string& line);
   /// After the last line: syncs, and puts the lines into the order of the prompts.
   void finish();

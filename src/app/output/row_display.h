@@ -8,11 +8,11 @@
 namespace lora_train::app {
 
 /// For people: a head line, the text with the trained tokens in green or, without colour, between [[ and ]], and the
-/// ids with a * behind each trained one, and its weight where the row has weights. Control characters of the text are shown
-/// as escapes, save the line feed.
+/// ids with a * after each trained one, and its weight where the row has weights. Control characters of the text are shown
+/// as escapes, except the line feed.
 std::string format_row(const data::RowView& row, bool use_color);
 
-/// {"source", "input_ids", "labels", "weights", "text"}. weights are there where the row has some; text is null where
+/// {"source", "input_ids", "labels", "weights", "text"}. weights are there where the row has some; text is null if
 /// there is no tokenizer.
 std::string row_to_json(const data::RowView& row);
 

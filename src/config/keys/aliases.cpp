@@ -93,7 +93,7 @@ Alias bare_batch_size() {
     rewrite.entries = {{"micro_batch_size", value}};
     rewrite.warning =
         "is read as micro_batch_size (rows per rank and forward pass); elsewhere it is the batch of a whole "
-        "step. Say micro_batch_size or global_batch_size.";
+        "step. Use micro_batch_size or global_batch_size.";
     return rewrite;
   };
   return alias;
@@ -215,7 +215,7 @@ Rewrite warmup_share(const Value& value) {
   const auto number = value.is_scalar() ? parse_number(value.text) : std::nullopt;
   if (number && *number > 0 && *number < 1) {
     rewrite.entries = {{"warmup_ratio", value}};
-    rewrite.note = value.text + " is a share of all steps: read as warmup_ratio";
+    rewrite.note = value.text + " is a share of all steps; it is read as warmup_ratio";
   }
   return rewrite;
 }
@@ -225,7 +225,7 @@ Rewrite qlora(const Value& value) {
   if (value.is_scalar() && lower_case(value.text) == "qlora") {
     rewrite.entries = {{"adapter", text_at(value, "lora")}};
     rewrite.implied = {{"base_precision", text_at(value, "nf4")}};
-    rewrite.note = "qlora is read as adapter: lora on base_precision: nf4";
+    rewrite.note = "qlora is read as adapter: lora with base_precision: nf4";
   }
   return rewrite;
 }

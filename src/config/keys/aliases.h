@@ -1,4 +1,4 @@
-// Names and values that users know from elsewhere, and what they become here. Tables only: a new name is a new line.
+// Names and values of other trainers, and what they become here. Tables only: a new name is a new line.
 #pragma once
 
 #include <functional>
@@ -43,12 +43,12 @@ struct ForeignKey {
   std::string harmless;  ///< a value (besides false and null) that asks for what is done anyway
 };
 
-/// Known elsewhere, refused here with the reason and what to use instead; harmless values are only noted.
+/// Keys of other trainers that are refused, with the reason and what to use instead; harmless values are only noted.
 const std::vector<ForeignKey>& refused_keys();
-/// Known elsewhere, without effect here because it is always so; noted.
+/// Keys of other trainers without effect, because it is always so; noted.
 const std::vector<ForeignKey>& idle_keys();
 
-/// Keys that say the same thing in different ways: at most one of a group in a file, and a later layer's replaces
+/// Alternative keys for the same thing: at most one of a group in a file, and a later layer's replaces
 /// an earlier one's.
 const std::vector<std::vector<std::string>>& alternative_groups();
 

@@ -11,7 +11,7 @@
 
 namespace lora_train {
 
-/// What a changed value means for a run that is resumed (contract.md, section 4).
+/// Whether a value may change when a run is resumed (contract.md, section 4).
 enum class OnResume {
   kSame,     ///< must be the same
   kFree,     ///< may differ: logging, saving, evaluation cadence, workers, kernels, device, recompute
@@ -20,7 +20,7 @@ enum class OnResume {
 
 struct Field {
   std::string name;
-  std::string values;        ///< what may stand there: "auto | off", "integer >= 1"
+  std::string values;        ///< allowed values: "auto | off", "integer >= 1"
   std::string help;          ///< one or two sentences, units included
   std::string default_text;  ///< empty = how write() spells it for a default Profile
   OnResume on_resume = OnResume::kSame;

@@ -33,7 +33,7 @@ void read_field_map(const Value& value, const std::string& key, DatasetSpec& spe
   if (!value.is_map()) {
     findings.mistake(value.place, key,
                      unexpected(value,
-                                "a map of our names of columns to those of the file, such as "
+                                "a map from our column names to those of the file, such as "
                                 "{prompt: question, completion: answer}"));
     return;
   }
@@ -291,7 +291,7 @@ Field reporters_field(std::string name, Member<std::vector<Reporter>> member, st
         if (target.empty()) target.push_back(Reporter::kTensorboard);
       } else if (word == "wandb") {
         findings.mistake(item.place, name,
-                         "wandb is not written by a run, which never touches the network. Use tensorboard, "
+                         "a run never touches the network, so it does not report to wandb. Use tensorboard, "
                          "then `wandb sync OUTPUT_DIR/tensorboard` uploads it.");
       } else if (word != "none" && word != "off" && word != "false") {
         findings.mistake(item.place, name,

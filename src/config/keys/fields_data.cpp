@@ -10,13 +10,14 @@ FieldGroup data_group() {
       {datasets_field(
            "datasets", &DataSection::datasets,
            "Training data: file, folder or glob, relative to the working directory. type is auto | messages | "
-           "prompt_completion | text | pretokenized | sharegpt | alpaca; field_map gives our name of a column "
-           "and its name in the file; weight > 0 is how often its rows occur in an epoch.")
+           "prompt_completion | text | pretokenized | sharegpt | alpaca; field_map maps our name of a column "
+           "to its name in the file; weight > 0 is how often each row occurs in an epoch, on average.")
            .default_is("required"),
-       datasets_field("eval_datasets", &DataSection::eval_datasets, "Evaluation data, or `val_set_size`."),
-       number_field("val_set_size", &DataSection::val_set_size, Range::at_least(0),
-                    "Evaluation data taken out of the training data: below 1 a share of the documents, from 1 their "
-                    "number.")
+       datasets_field("eval_datasets", &DataSection::eval_datasets, "Evaluation data. Alternative: val_set_size."),
+       number_field(
+           "val_set_size", &DataSection::val_set_size, Range::at_least(0),
+           "Holds out a part of the training data for evaluation: below 1 a share of the documents, from 1 on their "
+           "number.")
            .silent_when([](const Profile& profile) { return profile.data.val_set_size == 0; })
            .default_is("0"),
        choice_field(
@@ -24,21 +25,25 @@ FieldGroup data_group() {
            "Which tokens are trained. auto: assistant turns of chats, the completion of prompt/completion rows, "
            "all of text, the labels of pre-tokenised rows. last: the last assistant turn. A message's own `weight` is "
            "what "
-           "its tokens count for in the loss (docs/data.md)."),
+           "each of its tokens counts for in the loss (docs/data.md)."),
        integer_field("max_seq_len", &DataSection::max_seq_len, Range::at_least(1), "auto",
                      "Tokens per row. auto: the longest row rounded up to 64, capped by the model's maximum and by 4 "
                      "times the 99th percentile (at least 2048)."),
        choice_field("overlength", &DataSection::overlength,
-                    "Rows longer than max_seq_len: error (with the counts under each other choice), drop, or truncate "
-                    "(keeps the head)."),
-       flag_field("packing", &DataSection::packing,
-                  "Put several documents into one row. Attention never crosses documents, positions restart."),
-       flag_field("shuffle", &DataSection::shuffle, "false keeps the order of the files."),
-       choice_field("on_bad_row", &DataSection::on_bad_row, "Rows that cannot be read: stop, or drop and count them."),
+                    "What to do with rows longer than max_seq_len: error (reports what drop and truncate would lose), "
+                    "drop, or truncate "
+                    "(keeps the start)."),
+       flag_field(
+           "packing", &DataSection::packing,
+           "Pack several documents into one row. Attention never crosses documents, and positions restart at each."),
+       flag_field("shuffle", &DataSection::shuffle,
+                  "Shuffle the documents in every epoch. false keeps the order of the files."),
+       choice_field("on_bad_row", &DataSection::on_bad_row,
+                    "What to do with malformed rows: stop, or drop and count them."),
        number_field("max_drop_fraction", &DataSection::max_drop_fraction, Range::between(0, 1),
                     "Largest share of rows that may be dropped before the run fails."),
        text_field("dataset_prepared_path", &DataSection::dataset_prepared_path, "folder",
-                  "Where the token cache is kept. Default: the user's cache folder.")
+                  "Where the token cache is stored. Default: ~/.cache/lora-train/tokens.")
            .free_on_resume(),
        text_field("stage_dir", &DataSection::stage_dir, "folder on a local disk",
                   "Copy the token cache there first, for data on a network disk.")
@@ -47,7 +52,7 @@ FieldGroup data_group() {
                      "Threads that prepare batches; 0 prepares them in the training thread.")
            .free_on_resume(),
        flag_field("dataloader_pin_memory", &DataSection::dataloader_pin_memory,
-                  "Batches in page-locked memory, for copies that overlap with computing. No effect on a CPU.")
+                  "Keep batches in page-locked memory, so that copies overlap with computation. No effect on a CPU.")
            .free_on_resume(),
        integer_field("dataloader_prefetch_factor", &DataSection::dataloader_prefetch_factor, Range::between(1, 1024),
                      "Batches prepared ahead by each worker.")

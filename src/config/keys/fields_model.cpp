@@ -10,63 +10,63 @@ std::function<bool(const Profile&)> comes_from_adapter(const std::string& key) {
 }
 
 FieldGroup model_group() {
-  return {
-      "Model and device",
-      {text_field("model", &ModelSection::path, "folder, or org/name[@revision]",
-                  "Base model: a Hugging Face folder, or a name that is looked up in the local Hugging Face cache "
-                  "(the network is never touched).")
-           .default_is("required"),
-       text_field("base_model_name", &ModelSection::base_model_name, "org/name",
-                  "Name written into adapter_config.json and the model card when `model` is a folder outside the "
-                  "cache. Default: the name found in the cache, else the path.")
-           .free_on_resume(),
-       choice_field("device", &RunSection::device,
-                    "Where to compute. auto takes the CPU only where no NVIDIA device node exists.")
-           .free_on_resume(),
-       choice_field("precision", &ModelSection::precision,
-                    "Number format of the computation. LoRA weights, their gradients, optimizer state, norms, softmax "
-                    "and loss are fp32 under bf16 too."),
-       choice_field("base_precision", &ModelSection::base_precision,
-                    "Number format in which the frozen base weights are held.")
-           .default_is("as `precision`"),
-       flag_field("tf32", &RunSection::tf32, "Allow TF32 in fp32 matrix products on a GPU. No effect on a CPU."),
-       flag_field("double_quant", &ModelSection::double_quant, "Quantise the scales of an nf4 base as well."),
-       text_field("chat_template", &ModelSection::chat_template, "tokenizer, or a .jinja file",
-                  "Template that turns chats into text: the tokenizer's own, or a file."),
-       text_list_field("add_tokens", &ModelSection::add_tokens,
-                       "New tokens; their embedding rows are trained and saved with the adapter."),
-       choice_field("token_init", &ModelSection::token_init,
-                    "First values of new rows: the mean of all rows, or of the tokens of the new token's text.")}};
+  return {"Model and device",
+          {text_field("model", &ModelSection::path, "folder, or org/name[@revision]",
+                      "Base model: a Hugging Face folder, or a name in the local Hugging Face cache "
+                      "(the network is never touched).")
+               .default_is("required"),
+           text_field("base_model_name", &ModelSection::base_model_name, "org/name",
+                      "Name written into adapter_config.json and the model card when `model` is a folder outside the "
+                      "cache. Default: the name found in the cache, else the path.")
+               .free_on_resume(),
+           choice_field("device", &RunSection::device,
+                        "Where to compute. auto uses the CPU only if the machine has no NVIDIA device (/dev/nvidia0).")
+               .free_on_resume(),
+           choice_field("precision", &ModelSection::precision,
+                        "Data type of the computation. LoRA weights, their gradients, optimizer state, norms, softmax "
+                        "and loss stay in fp32 under bf16 too."),
+           choice_field("base_precision", &ModelSection::base_precision,
+                        "Data type in which the frozen base weights are stored.")
+               .default_is("as `precision`"),
+           flag_field("tf32", &RunSection::tf32, "Allow TF32 in fp32 matrix products on a GPU. No effect on a CPU."),
+           flag_field("double_quant", &ModelSection::double_quant, "Quantise the scales of an nf4 base as well."),
+           text_field("chat_template", &ModelSection::chat_template, "tokenizer, or a .jinja file",
+                      "Template that turns chats into text: the tokenizer's own, or a file."),
+           text_list_field("add_tokens", &ModelSection::add_tokens,
+                           "New tokens; their embedding rows are trained and saved with the adapter."),
+           choice_field(
+               "token_init", &ModelSection::token_init,
+               "How new rows are initialised: with the mean of all rows, or of the tokens that spell the new token.")}};
 }
 
 FieldGroup adapter_group() {
   return {
       "Adapter",
-      {choice_field("adapter", &AdapterSection::kind, "lora, or none for full fine-tuning."),
+      {choice_field("adapter", &AdapterSection::kind, "lora trains an adapter, none all weights (full fine-tuning)."),
        integer_field("lora_r", &AdapterSection::lora_r, Range::between(1, kMaxLoraRank), "Rank.")
            .silent_when(comes_from_adapter("lora_r")),
        number_field("lora_alpha", &AdapterSection::lora_alpha, Range::above(0),
                     "Scale of the adapter: alpha / r, or alpha / sqrt(r) with use_rslora.")
            .silent_when(comes_from_adapter("lora_alpha")),
        number_field("lora_dropout", &AdapterSection::lora_dropout, Range::from_to_below(0, 1),
-                    "Dropout on the input of each adapter while training."),
+                    "Dropout on the input of each adapter during training."),
        targets_field(
            "lora_target_modules", &AdapterSection::lora_target_modules,
-           "Linears that carry an adapter. all-linear: every linear of the decoder layers, not the head. A name "
+           "Linears that get an adapter. all-linear: every linear of the decoder layers, but not the head. A name "
            "matches as in PEFT: the whole module name, or its end after a dot.")
            .silent_when(comes_from_adapter("lora_target_modules")),
        flag_field("use_rslora", &AdapterSection::use_rslora, "Scale by alpha / sqrt(r).")
            .silent_when(comes_from_adapter("use_rslora")),
        rank_pattern_field("rank_pattern", &AdapterSection::rank_pattern,
-                          "Other ranks for some modules; the first pattern that matches counts, as in PEFT. A pattern "
+                          "Ranks of single modules; the first matching pattern wins, as in PEFT. A pattern "
                           "without effect is an error.")
            .silent_when(comes_from_adapter("rank_pattern")),
        alpha_pattern_field("alpha_pattern", &AdapterSection::alpha_pattern,
-                           "Other alphas for some modules, by the same rules.")
+                           "Alphas of single modules, by the same rules.")
            .silent_when(comes_from_adapter("alpha_pattern")),
        text_field("init_adapter", &AdapterSection::init_adapter, "PEFT folder",
-                  "Start from this adapter. It brings its own r, alpha, patterns, rsLoRA and targets; a profile that "
-                  "says otherwise is an error.")}};
+                  "Start from this adapter. Its r, alpha, patterns, rsLoRA and targets apply; a profile that "
+                  "contradicts them is an error.")}};
 }
 
 }  // namespace

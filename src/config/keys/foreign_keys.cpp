@@ -5,13 +5,14 @@ namespace lora_train {
 
 namespace {
 
-const char* const kDora = "only LoRA and rsLoRA are trained. Take it out, or use use_rslora: true.";
+const char* const kDora = "only LoRA and rsLoRA are supported. Remove it, or set use_rslora: true.";
 const char* const kModules =
-    "whole modules cannot be trained beside an adapter. Use add_tokens for new tokens, or adapter: none.";
-const char* const kRows = "existing token rows cannot be trained beside an adapter. Use add_tokens for new tokens.";
+    "whole modules cannot be trained beside an adapter. Remove it, or set adapter: none to train all weights.";
+const char* const kRows =
+    "token rows cannot be trained beside an adapter. Remove it, or set adapter: none to train all weights.";
 const char* const kSharding =
-    "each rank holds the whole model. Use base_precision: nf4 or int8 and "
-    "gradient_checkpointing: full to save memory.";
+    "the model is never sharded. Remove it; to save memory, set "
+    "gradient_checkpointing: full.";
 const char* const kRanks = "the number of ranks comes from torchrun, mpirun, srun or --nproc, never from a profile.";
 const char* const kHub =
     "a run never touches the network. Upload the adapter/ folder afterwards "
@@ -31,14 +32,14 @@ const std::vector<ForeignKey>& refused_keys() {
        "is not supported: fp16 needs loss scaling and overflows in large models, and all supported GPUs (Ampere and "
        "later) have bf16. Use precision: bf16.",
        ""},
-      {"scale", "mlx's scale is alpha / r. Say lora_alpha: scale times lora_r.", ""},
-      {"lora_parameters", "say lora_r, lora_alpha (mlx's scale times the rank), lora_dropout and lora_target_modules.",
+      {"scale", "mlx's scale is alpha / r. Set lora_alpha to scale times lora_r.", ""},
+      {"lora_parameters", "use lora_r, lora_alpha (mlx's scale times the rank), lora_dropout and lora_target_modules.",
        ""},
       {"use_dora", kDora, ""},
       {"peft_use_dora", kDora, ""},
       {"pissa_init", kDora, ""},
       {"init_lora_weights",
-       "the adapter starts as PEFT's default does (A Kaiming-uniform, B zero). To start from another, "
+       "the adapter starts with PEFT's default (A Kaiming-uniform, B zero). To start from another, "
        "save it as a PEFT folder and use init_adapter.",
        "true"},
       {"modules_to_save", kModules, ""},
@@ -55,7 +56,7 @@ const std::vector<ForeignKey>& refused_keys() {
       {"gpus", kRanks, ""},
       {"nproc", kRanks, ""},
       {"nproc_per_node", kRanks, ""},
-      {"ddp_timeout", "a lost rank is noticed and named within 60 s. Take it out.", ""},
+      {"ddp_timeout", "there is no such timeout. Remove it.", ""},
       {"push_to_hub", kHub, ""},
       {"hub_model_id", kHub, ""},
       {"export_hub_model_id", kHub, ""},
@@ -66,11 +67,10 @@ const std::vector<ForeignKey>& refused_keys() {
       {"wandb_project", kWandb, ""},
       {"wandb_name", kWandb, ""},
       {"wandb_entity", kWandb, ""},
-      {"logging_dir", "TensorBoard files are in output_dir/tensorboard. Take it out.", ""},
-      {"dataset_text_field", "name the column in the data set: datasets: [{path: ..., field_map: {text: COLUMN}}].",
-       ""},
+      {"logging_dir", "TensorBoard files are in output_dir/tensorboard. Remove it.", ""},
+      {"dataset_text_field", "name the column in the dataset: datasets: [{path: ..., field_map: {text: COLUMN}}].", ""},
       {"roles_to_train", "use loss_on: assistant | last | completion | all.", ""},
-      {"train_on_eos", "the end-of-turn token of a trained turn is always trained. Take it out.", ""},
+      {"train_on_eos", "the end-of-turn token of a trained turn is always trained. Remove it.", ""},
       {"loss_scale", "use loss_on: assistant | last | completion | all.", ""},
       {"lr_scheduler_kwargs", "use min_lr_ratio with lr_scheduler_type: cosine_with_min_lr.", ""},
       {"saves_per_epoch", kCadence, ""},
@@ -81,7 +81,7 @@ const std::vector<ForeignKey>& refused_keys() {
        ""},
       {"val_batches", "use eval_max_samples (documents).", ""},
       {"lora_dtype", "LoRA weights are always fp32 in training. save_dtype: bf16 makes a smaller adapter/.", ""},
-      {"pure_bf16", "weights that are trained are always fp32. Use precision: bf16.", ""},
+      {"pure_bf16", "trained weights are always fp32. Use precision: bf16.", ""},
       {"quant_type", kQuant, "nf4"},
       {"bnb_4bit_quant_type", kQuant, "nf4"},
       {"quantization_type", kQuant, "nf4"},
@@ -98,14 +98,14 @@ const std::vector<ForeignKey>& idle_keys() {
       {"torch_compile_mode", "the kernels are compiled ahead of time", ""},
       {"torch_compile_backend", "the kernels are compiled ahead of time", ""},
       {"gradient_checkpointing_kwargs", "recomputation has no variants here", ""},
-      {"trust_remote_code", "no code of a model folder is ever run", ""},
+      {"trust_remote_code", "code from a model folder is never run", ""},
       {"remove_unused_columns", "unused columns never reach the trainer", ""},
       {"use_cache", "training keeps no KV cache", ""},
       {"ddp_find_unused_parameters", "gradients of all ranks are reduced in one buffer", ""},
-      {"logging_strategy", "logging goes by logging_steps", ""},
-      {"overwrite_output_dir", "an existing run is replaced by --overwrite only", ""},
-      {"do_train", "the command says what is done", ""},
-      {"do_eval", "evaluation happens where there is evaluation data", ""},
+      {"logging_strategy", "logging_steps decides", ""},
+      {"overwrite_output_dir", "only --overwrite replaces an existing run", ""},
+      {"do_train", "the command decides what is done", ""},
+      {"do_eval", "a run evaluates if it has evaluation data", ""},
   };
   return table;
 }

@@ -42,14 +42,16 @@ std::string group_section(const FieldGroup& group) {
 
 std::string alias_section() {
   std::string out =
-      "\n## Names from elsewhere\n\nEach is accepted with a note in the log. Two names for one key in one file are an "
+      "\n## Names from other trainers\n\nEach is accepted, with a note in the log. Two names for one key in one file "
+      "are an "
       "error.\n\n| Name | Key | Values |\n|---|---|---|\n";
   for (const auto& alias : aliases()) {
     out += "| " + code(alias.name) + " | " + code(alias.key) + " | " +
            table_cell(alias.meaning.empty() ? "the same" : alias.meaning) + " |\n";
   }
   out +=
-      "\nSome values have other names too: `adapter: qlora` is lora on an nf4 base; `optim` takes paged_adamw_8bit and "
+      "\nSome values have other names too: `adapter: qlora` is lora with an nf4 base; `optim` takes paged_adamw_8bit "
+      "and "
       "adamw_bnb_8bit (adamw_8bit), paged_adamw_32bit and adamw (adamw_torch); `attn_implementation` takes sdpa, "
       "flash_attention_2, flash_attention_3 (auto) and eager (reference); `gradient_checkpointing` true and unsloth "
       "(full); `cuda_graphs` true (auto); `resume_from_checkpoint` false (none) and true (auto); `warmup_steps` below "
@@ -70,23 +72,25 @@ std::string foreign_section() {
 
 const char* const kIntroduction =
     "# Profile keys\n\n"
-    "<!-- Made from src/config by scripts/make_profile_docs.sh; a test compares. Do not edit. -->\n\n"
-    "A profile is YAML or JSON: flat keys, lists where natural. Required: `model`, `datasets`.\n\n"
-    "- `--profile FILE` may be repeated, the later wins; a NAME that is no file is looked for among the shipped "
+    "<!-- Generated from src/config by scripts/make_profile_docs.sh; a test compares. Do not edit. -->\n\n"
+    "A profile is YAML or JSON with flat keys. Required: `model`, `datasets`.\n\n"
+    "- `--profile FILE` may be repeated; later files win. A NAME that is not a file is looked up among the shipped "
     "profiles "
-    "(`lora-train check --list`). `extends: other.yaml` puts a file under this one. `--set key=value` wins over files; "
-    "`a.b[0].c=v` reaches inside, `datasets[+].path=x` appends. Lists are replaced whole.\n"
-    "- Alternatives replace each other across layers and exclude each other within one file: `global_batch_size` and "
+    "(`lora-train check --list`). `extends: other.yaml` builds on another file. `--set key=value` wins over files; "
+    "`a.b[0].c=v` sets a nested value, `datasets[+].path=x` appends. A list replaces the earlier list as a whole.\n"
+    "- Some keys are alternatives; a later file may replace one by the other, but one file may not set both: "
+    "`global_batch_size` and "
     "`gradient_accumulation_steps`; `warmup_ratio` and `warmup_steps`; `eval_datasets` and `val_set_size`; "
     "`base_precision`, `load_in_4bit` and `load_in_8bit`.\n"
-    "- `${VAR}` is the environment variable (an error when it is not set), `${VAR:-default}` has a default, `$${` is a "
-    "plain `${`.\n"
-    "- `null` gives the default, or nothing where the table says so. `2e-4`, `2.0e-4` and `0.0002` are one number. "
+    "- `${VAR}` is an environment variable (an error if it is not set), `${VAR:-default}` gives a default, `$${` is a "
+    "literal `${`.\n"
+    "- `null` means the default, or no value where the table says so. `2e-4`, `2.0e-4` and `0.0002` are the same "
+    "number. "
     "true, on "
-    "and yes are one word, as are false, off and no.\n"
-    "- Relative paths start in the working directory, those of `extends` beside the file that says it. A leading `~/` "
+    "and yes are the same, and so are false, off and no.\n"
+    "- Relative paths start at the working directory; those of `extends` at the folder of the file. A leading `~/` "
     "is the home folder.\n"
-    "- `lora-train check --profile FILE` prints every value with where it came from.\n";
+    "- `lora-train check --profile FILE` prints every value and where it came from.\n";
 
 }  // namespace
 

@@ -33,11 +33,11 @@ const std::vector<Unbuilt>& unbuilt_table() {
        [](const Profile& p) { return p.optimizer.kind == OptimizerKind::kAdamw8bit; }},
       {"add_tokens", "Add the tokens to the tokenizer and the model beforehand.",
        [](const Profile& p) { return !p.model.add_tokens.empty(); }},
-      {"load_best_model_at_end: true", "Take it out; adapter/ is the last step.",
+      {"load_best_model_at_end: true", "Remove it; adapter/ is the last step.",
        [](const Profile& p) { return p.run.load_best_model_at_end; }},
-      {"metric_for_best_model", "Take it out; best means the lowest eval_loss.",
+      {"metric_for_best_model", "Remove it; the lowest eval_loss is best.",
        [](const Profile& p) { return p.run.metric_for_best_model != "eval_loss"; }},
-      {"early_stopping_patience", "Take it out; use max_steps or num_epochs.",
+      {"early_stopping_patience", "Remove it; use max_steps or num_epochs.",
        [](const Profile& p) { return p.run.early_stopping_patience.has_value(); }},
   };
   return table;
@@ -48,7 +48,7 @@ const std::vector<Unbuilt>& unbuilt_table() {
 std::vector<std::string> unbuilt_features(const Profile& profile) {
   std::vector<std::string> lines;
   for (const auto& entry : unbuilt_table()) {
-    if (entry.is_asked(profile)) lines.push_back(entry.setting + " is not built yet. " + entry.advice);
+    if (entry.is_asked(profile)) lines.push_back(entry.setting + " is not supported yet. " + entry.advice);
   }
   return lines;
 }

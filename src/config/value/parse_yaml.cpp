@@ -44,9 +44,9 @@ class Builder : public YAML::EventHandler {
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& text) override {
     Value value = at(mark);
-    if (text.find('\0') != std::string::npos) fail(value.place, "a text holds a zero byte, where paths and names end.");
+    if (text.find('\0') != std::string::npos) fail(value.place, "a text contains a NUL byte.");
     if (find_invalid_utf8(text)) {  // yaml-cpp makes one byte of them, 0x85 and 0xA0
-      fail(value.place, "the escapes \\N and \\_ come out as something that is not UTF-8. Write the character itself.");
+      fail(value.place, "the escapes \\N and \\_ do not give valid UTF-8. Write the character itself.");
     }
     value.quoted = tag == "!";
     const bool is_null =
@@ -125,7 +125,7 @@ class Builder : public YAML::EventHandler {
     if (!key.is_scalar()) fail(key.place, "a key must be text. Is a colon or a bracket misplaced?");
     if (key.text.size() > kMaxKeyBytes) fail(key.place, "a key of " + std::to_string(key.text.size()) + " characters.");
     if (const Value* first = level.value.find(key.text)) {
-      fail(key.place, key.text + ": stands twice in one map (first at " + first->place.text() + "). Keep one.");
+      fail(key.place, key.text + ": occurs twice in one map (first at " + first->place.text() + "). Keep one.");
     }
     level.key = key.text;
     level.has_key = true;
@@ -181,7 +181,7 @@ void refuse_tabs(const std::string& text, const Place& place) {
     const std::size_t begin = line.find_first_not_of(" \t\r");
     if (begin == std::string::npos || line[begin] == '#') continue;
     if (line.substr(0, begin).find('\t') != std::string::npos) {
-      throw ConfigError(Place{place.file, number}.text(), "a tab in the indentation. YAML takes spaces only.");
+      throw ConfigError(Place{place.file, number}.text(), "a tab in the indentation. YAML allows only spaces.");
     }
   }
 }
@@ -191,7 +191,7 @@ void refuse_tabs(const std::string& text, const Place& place) {
 Value parse_yaml(const std::string& text, const Place& place) {
   if (text.size() > kMaxBytes) throw ConfigError(place.text(), "larger than 4 MiB. Is this a profile?");
   if (text.find('\0') != std::string::npos) {
-    throw ConfigError(place.text(), "holds a zero byte. A profile is YAML or JSON text in UTF-8.");
+    throw ConfigError(place.text(), "contains a NUL byte. A profile is YAML or JSON text in UTF-8.");
   }
   if (const auto at = find_invalid_utf8(text)) {
     const auto lines_before = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(*at), '\n');
@@ -208,7 +208,7 @@ Value parse_yaml(const std::string& text, const Place& place) {
     parser.HandleNextDocument(builder);
     if (parser.HandleNextDocument(second)) {
       throw ConfigError(place.text(),
-                        "holds more than one YAML document. Take out the line with '---', or what stands behind the "
+                        "contains more than one YAML document. Remove the line with '---', or what follows the "
                         "last brace of JSON.");
     }
     return builder.take();

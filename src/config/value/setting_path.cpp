@@ -60,7 +60,7 @@ std::string set_at(Value& root, const std::vector<PathStep>& steps, std::size_t 
       map.members.push_back({"path", root});
       root = std::move(map);
     }
-    if (!root.is_map()) return "." + step.name + ": what is there is a list. Say [0] or [+] first.";
+    if (!root.is_map()) return "." + step.name + ": this is a list. Use [0] or [+] first.";
     Value* member = root.find(step.name);
     if (!member) {
       Value fresh;
@@ -76,7 +76,7 @@ std::string set_at(Value& root, const std::vector<PathStep>& steps, std::size_t 
     root = list_value({only});
     root.place = only.place;
   }
-  if (!root.is_list()) return "what is there is a map. Name a member of it.";
+  if (!root.is_list()) return "this is a map. Name one of its keys.";
   if (step.is_append) return set_at(new_item(root, value), steps, first + 1, value);
   if (step.index >= root.items.size()) return item_problem(root, step.index);
   return set_at(root.items[step.index], steps, first + 1, value);

@@ -105,7 +105,9 @@ class DatasetLoader {
     } else {
       table = build(cache_key);
       if (state_of(files_) != state) {
-        throw DataError(spec_.path, "a file of the dataset changed while it was read; start again when it is whole");
+        throw DataError(
+            spec_.path,
+            "a file of the dataset changed while it was being read; run the command again once it is complete");
       }
     }
     table = cache_.staged(std::move(table), cache_key);

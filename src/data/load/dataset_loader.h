@@ -29,7 +29,7 @@ struct LoadedDataset {
   std::string fingerprint;         ///< of the files' bytes, in order
 };
 
-/// The date, for a template that asks for it (strftime_now): its rows are others tomorrow. Else empty.
+/// The date, for a template that uses it (strftime_now) and so renders other rows tomorrow. Otherwise empty.
 std::string date_of(const tokenizer::ChatTemplate& chat_template);
 
 /// Loads the files of `spec`. `key` names the dataset in messages ("datasets[0]"). Logs what was found.

@@ -41,7 +41,7 @@ std::int64_t percentile(const std::vector<std::int64_t>& sorted, std::int64_t p)
                              format_count(num_rows) + " rows with " + format_count(num_tokens) +
                              " tokens\n  overlength: truncate  cuts " + format_count(num_cut) +
                              " tokens from their ends; " + format_count(num_masked) +
-                             " of the rows would have nothing left to train on and be dropped\n  max_seq_len: " +
+                             " of the rows would be left without a trained token and dropped\n  max_seq_len: " +
                              std::to_string(round_up(store.longest())) + "  keeps everything");
 }
 

@@ -19,8 +19,8 @@ LengthStatistics length_statistics(const std::vector<const DocumentStore*>& stor
 /// max_position_embeddings (0 = unknown).
 std::int64_t automatic_max_seq_len(const LengthStatistics& lengths, std::int64_t max_position_embeddings);
 
-/// For the log: what other values of max_seq_len would cost, a line each: rows that are longer, tokens beyond, and the
-/// room that stays empty in packed and in single rows. Empty where all of them come out the same.
+/// For the log, one line per other value of max_seq_len: rows that are longer, tokens beyond it, and the
+/// share of slots left empty with and without packing. Empty if all values give the same.
 std::vector<std::string> length_choices(const DocumentStore& store, const LengthStatistics& lengths);
 
 /// Applies the policy and drops rows that are left with nothing to train on, counting into the ledger (total is set

@@ -20,7 +20,7 @@ std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::
   try {
     return TokenTable::open(file, key);
   } catch (const Error& problem) {
-    log_warning(std::string(problem.what()) + " It is made again.");
+    log_warning(std::string(problem.what()) + " It is rebuilt.");
     fs::remove(file, error);
     return nullptr;
   }
@@ -47,8 +47,8 @@ TokenTableWriter TokenCache::writer(const std::string& key) const {
     fs::create_directories(folder_);
     return {file_of(folder_, key), key};
   } catch (const std::exception& error) {
-    log_warning(std::string("the token cache cannot be written, rows are kept in memory for this run: ") +
-                error.what() + ". Set dataset_prepared_path to a folder that can be written");
+    log_warning(std::string("the token cache cannot be written; this run keeps its rows in memory: ") + error.what() +
+                ". Set dataset_prepared_path to a writable folder");
     return {fs::path(), key};
   }
 }
@@ -60,7 +60,7 @@ std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const Token
   }
   const fs::path file = file_of(stage_folder_, key);
   if (auto there = open_if_good(file, key)) {
-    log_info("stage_dir: " + file.string() + " is there already");
+    log_info("stage_dir: " + file.string() + " exists already");
     return there;
   }
   try {
@@ -68,8 +68,8 @@ std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const Token
     const std::string_view source = table->bytes();
     const auto room = fs::space(stage_folder_).available;
     if (room < source.size()) {
-      throw IoError(stage_folder_.string(), "has " + format_bytes(static_cast<double>(room)) + " left, " +
-                                                format_bytes(static_cast<double>(source.size())) + " are needed");
+      throw IoError(stage_folder_.string(), "has " + format_bytes(static_cast<double>(room)) + " free, " +
+                                                format_bytes(static_cast<double>(source.size())) + " needed");
     }
     AtomicFileWriter copy(file, source.size());
     for (std::size_t begin = 0; begin < source.size(); begin += kPiece) {
@@ -82,7 +82,7 @@ std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const Token
   } catch (const StopError&) {
     throw;
   } catch (const std::exception& error) {
-    log_warning("stage_dir is not used, tokens are read from " + table->path().string() + ": " + error.what());
+    log_warning("stage_dir is not used; tokens are read from " + table->path().string() + ": " + error.what());
     return table;
   }
 }

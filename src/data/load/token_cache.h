@@ -1,4 +1,4 @@
-// Where the token tables of datasets are kept between runs.
+// Stores the token tables of datasets between runs.
 #pragma once
 
 #include <filesystem>
@@ -10,14 +10,14 @@
 namespace lora_train::data {
 
 /// A folder of files <key>.tokens. The key names everything that decides a table's content, so a file is never stale;
-/// files appear whole, so two processes may build the same one at once. Nothing is ever deleted but a damaged file.
+/// files appear whole, so two processes may build the same one at once. Only damaged files are ever deleted.
 class TokenCache {
  public:
   /// `folder` empty: nothing is kept, tables live in memory. `stage_folder` (a local disk) empty: tables are read where
   /// they are.
   TokenCache(std::filesystem::path folder, std::filesystem::path stage_folder);
 
-  /// The table for `key`, or null. A damaged file is warned of and counts as missing.
+  /// The table for `key`, or null. A damaged file counts as missing, with a warning.
   std::shared_ptr<const TokenTable> find(const std::string& key) const;
   /// Writes a table for `key`; where the folder cannot be written to it warns and writes to memory.
   TokenTableWriter writer(const std::string& key) const;

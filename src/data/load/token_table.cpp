@@ -79,7 +79,7 @@ std::shared_ptr<const TokenTable> TokenTable::from_bytes(std::string bytes, cons
 void TokenTable::check(const std::string& key, const std::string& where) {
   const auto require = [&](bool is_good, const char* message) {
     if (!is_good) {
-      throw FormatError(where, std::string(message) + "; delete the file, it is made again");
+      throw FormatError(where, std::string(message) + "; delete the file, and it is rebuilt");
     }
   };
   Footer footer;
@@ -89,8 +89,8 @@ void TokenTable::check(const std::string& key, const std::string& where) {
   require(std::memcmp(footer.mark, Footer{}.mark, sizeof footer.mark) == 0, "not a token table of this version");
   require(footer.footer_hash == hash_of(footer), "the footer of the token table is damaged");
   require(footer.num_record_bytes <= body.size() && body.size() - footer.num_record_bytes == footer.num_metadata_bytes,
-          "the token table has not the size that it says");
-  require(std::string(footer.key, sizeof footer.key) == padded_key(key), "a token table of other data or options");
+          "the size of the token table differs from what its footer says");
+  require(std::string(footer.key, sizeof footer.key) == padded_key(key), "a token table for other data or options");
   require(hash128_hex(body) == std::string_view(footer.body_hash, sizeof footer.body_hash),
           "the token table is damaged");
   num_rows_ = static_cast<std::int64_t>(footer.num_rows);

@@ -12,9 +12,9 @@ namespace lora_train::data {
 
 inline std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Deals things 0..n-1 to num_bins bins: each gets floor or ceil(n / num_bins) of them, and the sums of costs are about
+/// Deals items 0..n-1 to num_bins bins: each gets floor or ceil(n / num_bins) of them, and the sums of costs are about
 /// equal ("longest processing time first": the most expensive first, each to the cheapest bin that may still take one;
-/// ties by number). Returns the things of each bin, ascending. A pure function of its arguments: every rank computes
+/// ties by number). Returns the items of each bin, ascending. A pure function of its arguments: every rank computes
 /// the same. O(n log n).
 std::vector<std::vector<std::uint32_t>> deal_evenly(std::span<const double> costs, std::size_t num_bins);
 

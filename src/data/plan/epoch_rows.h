@@ -1,4 +1,4 @@
-// What an epoch is made of: documents chosen by weight, in the order of the epoch, packed into rows.
+// The rows of an epoch: documents chosen by weight, shuffled, and packed into rows.
 #pragma once
 
 #include <cstddef>

@@ -249,7 +249,8 @@ class Loader::State {
     if (items_.empty() || items_.front().plan == nullptr) {
       return "training has waited " + time + " for data: the rows of step " +
              std::to_string(items_.empty() ? consumer_step_ : items_.front().step) +
-             " are being chosen (at the first step of an epoch all its rows are packed). It goes on when that is done";
+             " are being chosen (the first step of an epoch waits until all its rows are packed). It continues after "
+             "that";
     }
     const Item& item = items_.front();
     const MicroBatchPlan& plan = item.plan->micro_batches[item.index];
@@ -257,7 +258,7 @@ class Loader::State {
            std::to_string(item.index + 1) + " of " + std::to_string(item.plan->micro_batches.size()) + ", " +
            std::to_string(plan.documents.size()) + " documents" +
            (plan.documents.empty() ? "" : ", the first is " + store_.source(plan.documents[0])) +
-           ". It goes on when they are read. A slow disk is the usual cause; stage_dir puts the data on a local one";
+           ". It continues once they are read. A slow disk is the usual cause; stage_dir puts the data on a local one";
   }
 
   const DocumentStore& store_;

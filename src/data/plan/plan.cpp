@@ -22,7 +22,7 @@ void check_options(const PlanOptions& options, std::size_t num_documents) {
   require(options.micro_batch_size > 0, "micro_batch_size", "must be above 0");
   require(!options.num_epochs || *options.num_epochs > 0, "num_epochs", "must be above 0");
   require(!options.max_steps || *options.max_steps > 0, "max_steps", "must be above 0");
-  require(options.num_epochs || options.max_steps, "num_epochs", "set num_epochs or max_steps, so that the run ends");
+  require(options.num_epochs || options.max_steps, "num_epochs", "set num_epochs or max_steps, or the run never ends");
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
     throw ShapeError("PlanOptions::rank",
                      "rank " + std::to_string(options.rank) + " of a world of " + std::to_string(options.world_size));
@@ -147,7 +147,7 @@ struct RunPlan::State {
       steps_left -= steps;
     }
     if (total_steps == 0) {
-      throw DataError("datasets", "the weights choose no row in the whole run; raise them, or num_epochs");
+      throw DataError("datasets", "with these weights no row is ever chosen; raise them, or num_epochs");
     }
   }
 

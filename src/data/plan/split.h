@@ -13,7 +13,7 @@ struct Split {
 };
 
 /// Chooses rows by Philox numbers of the seed: the same rows on every machine. val_set_size below 1 is a share (rounded
-/// up), from 1 a count. Throws DataError (where = "val_set_size") when no row would be left to train on.
+/// up), from 1 a count. Throws DataError (where = "val_set_size") if no row would be left to train on.
 Split split_rows(std::size_t num_rows, double val_set_size, std::uint64_t seed);
 
 }  // namespace lora_train::data

@@ -1,4 +1,4 @@
-// The bytes of a dataset file, unpacked while they are read.
+// The bytes of a dataset file, unpacked while they are being read.
 #pragma once
 
 #include <cstddef>

@@ -81,7 +81,7 @@ void append_beside(Json& object, const std::string& key, const Json& value, cons
     append(object, key, value);
   } else if (!value.is_null()) {
     throw DataError("",
-                    place + " has \"" + key + "\" beside \"" + taken_by + "\", which stands for it; keep one of them");
+                    place + " has \"" + key + "\" beside \"" + taken_by + "\", which means the same; keep one of them");
   }
 }
 
@@ -218,7 +218,7 @@ Json function_call_message(const std::string& value, const std::string& field) {
     calls = Json::array({calls});
   }
   if (calls.empty()) {
-    refuse_call(field, value, "there is no call");
+    refuse_call(field, value, "it has no call");
   }
   Json tool_calls = Json::array();
   for (const Json& call : calls) {

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kReadable = ".jsonl, .ndjson, .json, .csv, .tsv or .txt (also with .gz or .zst behind)";
+constexpr std::string_view kReadable = ".jsonl, .ndjson, .json, .csv, .tsv or .txt (also with .gz or .zst appended)";
 
 struct UnreadKind {
   std::string_view extension;
@@ -23,12 +23,12 @@ struct UnreadKind {
 
 constexpr std::array<UnreadKind, 5> kUnreadKinds = {{
     {".parquet",
-     "Parquet is not read; convert it: python3 -c \"import pandas; "
+     "Parquet is not supported; convert it: python3 -c \"import pandas; "
      "pandas.read_parquet('FILE.parquet').to_json('FILE.jsonl', orient='records', lines=True)\""},
-    {".arrow", "Arrow is not read; save the data set with datasets.Dataset.to_json('FILE.jsonl')"},
-    {".xz", "xz is not read; unpack it (unxz -k FILE.xz), gzip and zstd are read as they are"},
-    {".bz2", "bzip2 is not read; unpack it (bunzip2 -k FILE.bz2), gzip and zstd are read as they are"},
-    {".zip", "zip is not read; unpack it: unzip FILE.zip"},
+    {".arrow", "Arrow is not supported; save the dataset with datasets.Dataset.to_json('FILE.jsonl')"},
+    {".xz", "xz is not supported; unpack it (unxz -k FILE.xz), or use gzip or zstd"},
+    {".bz2", "bzip2 is not supported; unpack it (bunzip2 -k FILE.bz2), or use gzip or zstd"},
+    {".zip", "zip is not supported; unpack it: unzip FILE.zip"},
 }};
 
 // The name without the ending of its packing.
@@ -51,7 +51,7 @@ void check_file(const fs::path& path) {
     }
   }
   if (!fs::is_regular_file(path)) {
-    throw DataError(path.string(), "no regular file; a dataset is a file, a folder or a glob");
+    throw DataError(path.string(), "not a regular file; a dataset is a file, a folder or a glob");
   }
 }
 

@@ -10,7 +10,7 @@ namespace lora_train::data {
 /// `path` is a file, a folder (its .jsonl, .ndjson, .json, .csv and .tsv files, or its .txt files when it has no other;
 /// also packed as .gz or .zst; subfolders included, hidden ones not) or a glob (*, ?, [...]; not **). Sorted by name, so
 /// that the order of rows never depends on the file system.
-/// Throws DataError (where = path) when nothing is found or a file is of a kind that is not read (Parquet, xz, ...),
+/// Throws DataError (where = path) if nothing is found or a file is of a kind that is not read (Parquet, xz, ...),
 /// with what to do.
 std::vector<std::filesystem::path> dataset_files(const std::string& path);
 

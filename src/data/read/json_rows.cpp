@@ -236,7 +236,7 @@ std::string explain(std::string_view text, std::size_t offset, const std::string
   if (rest.starts_with("N") || rest.starts_with("I") || rest.starts_with("a") || rest.starts_with("n")) {
     const std::string_view around = text.substr(offset < 2 ? 0 : offset - 2, 6);
     if (around.find("NaN") != std::string_view::npos || around.find("Inf") != std::string_view::npos) {
-      return "NaN and Infinity are no JSON; write a number or null";
+      return "NaN and Infinity are not JSON; write a number or null";
     }
   }
   return "invalid JSON: " + reason;

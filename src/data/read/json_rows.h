@@ -39,8 +39,8 @@ JsonRow parse_json_row(std::string_view text);
 JsonRow parse_json_value(std::string_view text);
 
 /// Parses `text` as one array and hands over its elements one by one; no more than one is in memory. An element that
-/// is no object, too deep, too long or has a duplicate key is handed over as a problem and the next one follows; text
-/// that is no JSON ends the parse and is returned. on_row returns false to stop early.
+/// is not an object, too deep, too long or has a duplicate key is handed over as a problem and the next one follows; text
+/// that is not JSON ends the parse and is returned. on_row returns false to stop early.
 std::optional<JsonProblem> parse_json_array(std::string_view text, const std::function<bool(JsonRow&&)>& on_row);
 
 }  // namespace lora_train::data

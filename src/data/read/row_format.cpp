@@ -26,7 +26,7 @@ std::vector<std::int32_t> integers_of(const Json& list, const char* field, std::
     const auto value = list[i].get<std::int64_t>();
     if (is_huge || value < min || value > INT32_MAX) {
       throw DataError("", std::string(field) + "[" + std::to_string(i) + "] is " + list[i].dump() +
-                              ", which is no token id" + (min < 0 ? " and not -100" : ""));
+                              ", which is not a token id" + (min < 0 ? " or -100" : ""));
     }
     out.push_back(static_cast<std::int32_t>(value));
   }
@@ -36,7 +36,7 @@ std::vector<std::int32_t> integers_of(const Json& list, const char* field, std::
 void require_length(const char* field, std::size_t length, std::size_t expected) {
   if (length != expected) {
     throw DataError("", std::string(field) + " has " + std::to_string(length) + " values, input_ids " +
-                            std::to_string(expected) + "; they must be as many");
+                            std::to_string(expected) + "; they must have the same length");
   }
 }
 
@@ -85,7 +85,7 @@ Sample parse_tokens(const Json& row, const FieldMap& map) {
                                   [](std::int32_t label) { return label < 0 && label != kIgnoredLabel; });
     if (bad != sample.labels.end()) {
       throw DataError("", "labels[" + std::to_string(bad - sample.labels.begin()) + "] is " + std::to_string(*bad) +
-                              ", which is no token id and not -100");
+                              ", which is not a token id or -100");
     }
   }
   if (const Json* mask = optional_field(row, map, "attention_mask")) {
@@ -148,7 +148,7 @@ bool has_layout(const Json& row, const FieldMap& map, const Layout& layout) {
   }
   throw DataError("", "no known layout has the keys of this row (" + (row.empty() ? "none" : key_names(row)) +
                           "). The layouts and their keys are:" + known +
-                          "\nName other keys with field_map, for example field_map: {prompt: question, completion: "
+                          "\nMap other names with field_map, for example field_map: {prompt: question, completion: "
                           "answer}.");
 }
 
@@ -184,9 +184,10 @@ void check_field_map(const FieldMap& field_map) {
   for (const auto& [ours, theirs] : field_map) {
     if (std::find(known.begin(), known.end(), ours) == known.end()) {
       const std::string nearest = nearest_name(ours, known);
-      throw ConfigError("field_map", "\"" + ours + "\" is no field of ours" +
-                                         (nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?") +
-                                         " It maps our name to the name in the file; ours are: " + join(known));
+      throw ConfigError("field_map",
+                        "\"" + ours + "\" is not one of our names" +
+                            (nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?") +
+                            " field_map maps our name to the name in the file; our names are: " + join(known));
     }
   }
 }

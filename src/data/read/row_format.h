@@ -1,4 +1,4 @@
-// Dataset layouts: which there are, which one a row has, and what a row says.
+// Dataset layouts: the list of them, detecting a row's layout, and parsing a row.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ struct Detection {
 /// The layout of a row by its keys. Throws DataError (where empty) naming the keys found and the layouts there are.
 Detection detect_layout(const Json& row, const FieldMap& field_map);
 
-/// Refuses names in a field_map that are no field of any layout: ConfigError (where = "field_map").
+/// Refuses names in a field_map that no layout has: ConfigError (where = "field_map").
 void check_field_map(const FieldMap& field_map);
 
 /// Reads a row of a given layout (not kAuto). Throws DataError (where empty): the field, what is wrong, what is

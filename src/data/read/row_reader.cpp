@@ -42,7 +42,7 @@ RawRow parse_text_line(const std::string& file, const RowBlock::Piece& piece, st
 RawRow parse_json_line(const std::string& file, const RowBlock::Piece& piece, std::string_view text) {
   if (text.starts_with(kByteOrderMark)) {  // nlohmann would skip it on every line
     return bad_row(file, piece.line, piece.num_skipped + 1,
-                   "a byte order mark inside the file; it may only open the first line");
+                   "a byte order mark inside the file; it may only start the first line");
   }
   JsonRow row = parse_json_row(text);
   if (!row.problem) {
@@ -51,7 +51,7 @@ RawRow parse_json_line(const std::string& file, const RowBlock::Piece& piece, st
   std::string message = std::move(row.problem->message);
   if (row.problem->offset == text.size()) {
     message += piece.has_line_end ? "; every line holds one whole object (a pretty-printed file must be one JSON array)"
-                                  : "; the last line has no end: the file looks truncated";
+                                  : "; the last line is incomplete: the file looks truncated";
   }
   return bad_row(file, piece.line, piece.num_skipped + row.problem->offset + 1, std::move(message));
 }
@@ -279,7 +279,7 @@ void refuse_foreign(const std::string& file, std::string_view text) {
   }
   if (text.starts_with("PAR1")) {
     throw DataError(place(file, 1, 1),
-                    "a Parquet file, which is not read; convert it to JSON Lines with pandas' to_json");
+                    "a Parquet file, which is not supported; convert it to JSON Lines with pandas' to_json");
   }
 }
 

@@ -26,7 +26,7 @@ struct RawRow {
   std::string message;
 };
 
-/// Consecutive rows as they stand in the file, not parsed yet (or already bad).
+/// Consecutive rows as in the file, not parsed yet (or already bad).
 struct RowBlock {
   enum class Kind { kJsonLine, kJsonElement, kText, kParsed };
   struct Piece {
@@ -54,7 +54,7 @@ std::vector<RawRow> parse_rows(RowBlock&& block);
 /// Not thread-safe; blocks may be parsed anywhere.
 class RowReader {
  public:
-  /// Throws IoError when the file cannot be opened.
+  /// Throws IoError if the file cannot be opened.
   static std::unique_ptr<RowReader> open(const std::filesystem::path& file);
   virtual ~RowReader() = default;
 

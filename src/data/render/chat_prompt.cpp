@@ -45,16 +45,16 @@ ChatSample chat_of_row(const Json& row) {
 }
 
 std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& options) {
-  if (options.raw) throw DataError("", "a list of messages needs the chat template; leave --raw out, or give a text");
+  if (options.raw) throw DataError("", "a list of messages needs the chat template; remove --raw, or give a text");
   if (options.chat_template == nullptr) {
     throw FormatError("chat_template",
-                      "the model folder has no chat template. Use --raw to give the text to the model as it is, or "
+                      "the model folder has no chat template. Use --raw to pass the text unchanged, or "
                       "--set chat_template=FILE.jinja");
   }
   std::vector<tokenizer::Message> messages = chat.messages;
   if (!options.system.empty()) {
     if (messages.front().role == "system")
-      throw DataError("", "the row has a system message of its own; leave --system out");
+      throw DataError("", "the row has a system message of its own; remove --system");
     messages.insert(messages.begin(), {"system", options.system});
   }
   const auto rendered = options.chat_template->render(

@@ -1,4 +1,4 @@
-// Rows as what a model is asked: the chat of a row, and its text up to where the answer begins.
+// Prompts from rows: the chat of a row, and its text up to where the answer starts.
 #pragma once
 
 #include "lora_train/data/prompts.h"
@@ -21,7 +21,7 @@ ChatSample chat_of_row(const Json& row);
 /// system messages, and what the template throws.
 std::string render_chat_prompt(const ChatSample& chat, const PromptOptions& options);
 
-/// Ids of a prompt, at least one; text that is no chat gets BOS where the tokenizer adds one.
+/// Ids of a prompt, at least one; text that is not a chat gets BOS where the tokenizer adds one.
 std::vector<std::int32_t> encode_prompt(const std::string& text, bool is_chat, const PromptOptions& options);
 
 }  // namespace lora_train::data

@@ -50,7 +50,7 @@ std::size_t answer_of(const Json& row, const FieldMap& map, const std::vector<st
   if (!text.empty() && parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) {
     return checked_index(index, choices.size());
   }
-  throw DataError("", "answer \"" + printable(text, 60) + "\" is none of the choices and no index of one");
+  throw DataError("", "answer \"" + printable(text, 60) + "\" is neither one of the choices nor an index");
 }
 
 class RowEncoder {
@@ -74,7 +74,7 @@ class RowEncoder {
     if (prompt == nullptr && optional_field(row, map_, "messages") == nullptr) {
       throw DataError("",
                       "has neither prompt nor messages; with --choices a row is {\"prompt\": ..., \"choices\": [...], "
-                      "\"answer\": ...}. Name other keys with field_map");
+                      "\"answer\": ...}. Map other names with field_map");
     }
     const ChatSample chat =
         prompt != nullptr ? chat_of_prompt(row, map_) : std::get<ChatSample>(parse_messages(row, map_));

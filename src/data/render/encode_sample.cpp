@@ -63,10 +63,9 @@ void check_places(const ChatSample& chat, const tokenizer::RenderedChat& rendere
   const auto& owners = rendered.span_message;
   for (std::size_t i = 0; i < chat.messages.size(); ++i) {
     if (is_weighted(chat, i) && std::find(owners.begin(), owners.end(), static_cast<int>(i)) == owners.end()) {
-      throw DataError("",
-                      "message " + std::to_string(i) + " is marked " +
-                          (is_skipped(chat, i) ? "not to be trained" : "with a weight") +
-                          ", but the chat template does not tell where it stands in the text; set loss_on: assistant");
+      throw DataError("", "message " + std::to_string(i) + " is marked " +
+                              (is_skipped(chat, i) ? "not to be trained" : "with a weight") +
+                              ", but the chat template does not show where it is in the text; set loss_on: assistant");
     }
   }
 }
@@ -111,9 +110,10 @@ void check_turns_are_told(const ChatSample& chat, const tokenizer::RenderedChat&
       has_weights || (loss_on != LossOn::kAll && (loss_on == LossOn::kLast || chat.num_prompt_messages > 0));
   if (is_part &&
       std::find(rendered.span_message.begin(), rendered.span_message.end(), -1) != rendered.span_message.end()) {
-    throw DataError("",
-                    "the chat template's {% generation %} does not tell whose turn it is, so a part of the turns "
-                    "cannot be trained; set loss_on: assistant, and mark no turn with train or weight");
+    throw DataError(
+        "",
+        "the chat template's {% generation %} does not show whose turn it is, so it is not possible to train "
+        "only some of the turns; set loss_on: assistant, and mark no turn with train or weight");
   }
 }
 
@@ -210,8 +210,8 @@ void check_ids(const std::vector<std::int32_t>& values, const char* field, const
 }
 
 [[noreturn]] void refuse_loss_on(DatasetType type, LossOn loss_on, const char* possible) {
-  throw ConfigError("loss_on", "`" + to_string(loss_on) + "` has no meaning for " + to_string(type) +
-                                   " rows; possible are " + possible);
+  throw ConfigError("loss_on", "`" + to_string(loss_on) + "` does not apply to " + to_string(type) +
+                                   " rows; expected one of: " + possible);
 }
 
 [[noreturn]] void refuse_without_template(const std::string& what) {

@@ -26,12 +26,12 @@ struct EncodedSample {
   std::vector<std::int32_t> ids;
   std::vector<std::int32_t> labels;  ///< as long as ids, not shifted, -100 = not trained
   std::vector<float> weights =
-      {};  ///< of each token in the loss, 0 where it is not trained; empty: all of the trained are 1
+      {};  ///< of each token in the loss, 0 if it is not trained; empty: all of the trained are 1
   std::string not_rendered = {};  ///< "messages[0].content (system)": what the template left out first
 };
 
 /// Refuses a loss_on that the layout cannot have, naming those it can: ConfigError (where = "loss_on"). Refuses layouts
-/// that need a tokenizer or a template where there is none: FormatError.
+/// that need a tokenizer or a template if there is none: FormatError.
 void check_loss_on(DatasetType type, const EncodeOptions& options);
 
 /// Whether rows of this layout go through the chat template (prompt/completion may: per row).
@@ -41,7 +41,7 @@ bool is_chat(DatasetType type);
 std::string describe_loss(DatasetType type, LossOn loss_on);
 
 /// Throws DataError (where empty) for what is wrong with this row: the template refuses it, an id is out of range.
-/// FormatError when messages meet no chat template.
+/// FormatError if messages meet no chat template.
 EncodedSample encode_sample(const Sample& sample, const EncodeOptions& options);
 
 }  // namespace lora_train::data

@@ -20,8 +20,7 @@ Json as_given(const ChatSample& chat) {
 
 Prompt prompt_of_chat(ChatSample chat, const std::string& source, const PromptOptions& options) {
   while (!chat.messages.empty() && chat.messages.back().role == "assistant") chat.messages.pop_back();
-  if (chat.messages.empty())
-    throw DataError("", "the chat has no turn but the assistant's; there is nothing to answer");
+  if (chat.messages.empty()) throw DataError("", "the chat has only assistant turns; there is nothing to answer");
   Prompt prompt{source, as_given(chat).dump(), {}};
   prompt.ids = encode_prompt(render_chat_prompt(chat, options), /*is_chat=*/true, options);
   return prompt;
@@ -70,7 +69,8 @@ std::vector<Prompt> read_prompts(const std::string& file, const PromptOptions& o
       prompts.push_back(at_place(source, [&] { return prompt_of_row(row.value, source, options); }));
     }
   }
-  if (prompts.empty()) throw DataError(file, "has no prompts; expected a line of JSON for each: {\"prompt\": \"...\"}");
+  if (prompts.empty())
+    throw DataError(file, "has no prompts; expected one line of JSON per prompt: {\"prompt\": \"...\"}");
   return prompts;
 }
 

@@ -38,9 +38,8 @@ std::optional<std::string> not_an_end_token(const tokenizer::Tokenizer& tokenize
   }
   return "the chat template ends a turn with " + named(tokenizer, id) + ", but " +
          (has_file ? "generation_config.json" : "the tokenizer") + " names " +
-         (names.empty() ? "no end token" : join(names) + " as the end") +
-         ": programs that serve the model will not stop there. Put " + std::to_string(id) +
-         " into eos_token_id of generation_config.json where the model is served";
+         (names.empty() ? "no end token" : join(names) + " as the end") + ": servers will not stop there. Add " +
+         std::to_string(id) + " to eos_token_id in generation_config.json of the model that is served";
 }
 
 }  // namespace
@@ -59,9 +58,10 @@ StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tok
     audit.warnings.push_back(std::move(*warning));
   }
   if (!train.empty() && count_trained(train, *audit.id) == 0) {
-    audit.warnings.push_back("the end of a turn, " + named(tokenizer, *audit.id) +
-                             ", is not trained in any row: the model does not learn to stop. See what is trained with "
-                             "`tokenize --show 2`; loss_on and overlength: truncate decide it");
+    audit.warnings.push_back(
+        "the end of a turn, " + named(tokenizer, *audit.id) +
+        ", is not trained in any row, so the model does not learn to stop. Show what is trained with "
+        "`tokenize --show 2`; loss_on and overlength: truncate decide that");
   }
   return audit;
 }

@@ -19,7 +19,7 @@ struct StopTokenAudit {
   std::vector<std::string> warnings;  ///< what is wrong and what to do
 };
 
-/// Looks at what the template writes behind an answer, at the end tokens of generation_config.json (else the
+/// Looks at what the template writes after an answer, at the end tokens of generation_config.json (else the
 /// tokenizer's), and at how often the token is trained in `train`.
 StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat_template,
                                 const DocumentStore& train);

@@ -20,7 +20,7 @@ inline Utf8Char valid_utf8_char(std::string_view text, std::size_t at) {
   return {(lead & 0x07U) << 18U | middle << 6U | (byte(3) & 0x3FU), 4};
 }
 
-/// Position of the first byte >= 0x80 at or behind `from`, or the text's size.
+/// Position of the first byte >= 0x80 at or after `from`, or the text's size.
 std::size_t skip_ascii(std::string_view text, std::size_t from);
 
 /// What every tokenizer asks of a text before it looks at it: DataError (byte N) unless it is valid UTF-8 below 2 GiB.

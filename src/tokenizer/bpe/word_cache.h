@@ -1,4 +1,4 @@
-// Remembers what words encode to: ordinary text repeats its words.
+// Caches the encoding of words, since ordinary text repeats its words.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// From stretches of text to tokens: cuts them where that changes nothing, and looks the parts up before encoding them.
+// Encodes stretches of text: cuts them where that cannot change the tokens, and looks the parts up before encoding them.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a template left out of a chat.
+// Finds what a template left out of a chat.
 #pragma once
 
 #include <vector>

@@ -103,7 +103,7 @@ class JinjaChatTemplate final : public ChatTemplate {
     try {
       return make_variables(messages, options);
     } catch (const jinja::RenderError& error) {
-      throw DataError("", "the chat cannot be handed to the template: " + error.message);
+      throw DataError("", "the chat cannot be passed to the template: " + error.message);
     }
   }
 
@@ -124,7 +124,7 @@ class JinjaChatTemplate final : public ChatTemplate {
           parse_row_json(options.kwargs_json, "chat_template_kwargs", OrderedJson::value_t::object);
       for (const auto& [key, value] : kwargs.items()) {
         if (key == "messages" || key == "tools" || key == "documents" || key == "add_generation_prompt")
-          throw DataError("chat_template_kwargs", "\"" + key + "\" is passed by the trainer itself; leave it out");
+          throw DataError("chat_template_kwargs", "\"" + key + "\" is set by the trainer itself; remove it");
         variables.set(key, jinja::from_json(value));
       }
     }

@@ -23,7 +23,7 @@ void spend_step() {
 void spend_bytes(std::size_t bytes) {
   if (current == nullptr) return;
   if (bytes > current->left_.bytes) {
-    throw RenderError{"the template makes and moves more than " + std::to_string(current->given_.bytes >> 20U) +
+    throw RenderError{"the template creates and copies more than " + std::to_string(current->given_.bytes >> 20U) +
                           " MiB of text and lists",
                       true, true};
   }

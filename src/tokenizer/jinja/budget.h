@@ -1,5 +1,5 @@
-// What one rendering may use. Whatever makes a value or walks through one spends from it, so that neither a template
-// nor a row can make time or memory explode.
+// The time and memory budget of one rendering. Creating a value or walking one spends from it, so that neither a template
+// nor a row can blow up time or memory.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 namespace lora_train::tokenizer::jinja {
 
 /// What goes wrong while a template runs; run() adds the line and makes a DataError of it (the chat does not suit the
-/// template) or a FormatError (not built, or beyond a limit).
+/// template) or a FormatError (not supported, or beyond a limit).
 struct RenderError {
   std::string message;
   bool is_format = false, is_limit = false;
@@ -37,7 +37,7 @@ class Budget {
   Budget* outer_;
 };
 
-/// RenderError when this thread's budget is used up. Without a budget they cost nothing.
+/// RenderError if this thread's budget is used up. Without a budget they cost nothing.
 void spend_step();
 void spend_bytes(std::size_t bytes);
 

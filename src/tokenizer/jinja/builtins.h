@@ -14,7 +14,7 @@ namespace lora_train::tokenizer::jinja {
 bool is_filter(std::string_view name);
 bool is_test(std::string_view name);
 
-/// `name` must be a filter (a test). RenderError when the arguments do not suit.
+/// `name` must be a filter (a test). RenderError if the arguments do not suit.
 Value apply_filter(const std::string& name, const Value& input, const Arguments& arguments);
 bool apply_test(const std::string& name, const Value& input, const Arguments& arguments);
 
@@ -55,7 +55,7 @@ const FilterTable& scalar_filters();
 /// RenderError for arguments that `parameters` do not name: nothing that is given is ignored.
 void check_arguments(const std::string& who, const Arguments& arguments,
                      const std::vector<std::string_view>& parameters);
-/// RenderError when the argument is missing.
+/// RenderError if the argument is missing.
 const Value& required(const Arguments& arguments, std::size_t index, const char* name);
 /// False when the argument is missing.
 bool flag(const Arguments& arguments, std::size_t index, const char* name);

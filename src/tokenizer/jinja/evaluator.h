@@ -1,4 +1,4 @@
-// Runs a parsed template and records what it writes where.
+// Runs a parsed template and records which output belongs to which message.
 #pragma once
 
 #include <string>
@@ -24,8 +24,8 @@ struct Rendered {
   std::vector<Region> generations;
 };
 
-/// `variables` are the template's globals. `name` stands in messages. DataError when the template refuses the chat or
-/// fails on it, FormatError for what is not built or beyond the limits; both say name:line.
+/// `variables` are the template's globals. `name` appears in messages. DataError if the template refuses the chat or
+/// fails on it, FormatError for what is not supported or beyond the limits; both say name:line.
 Rendered run(const ParsedTemplate& parsed, const Dict& variables, const std::string& name, const Limits& limits = {});
 
 }  // namespace lora_train::tokenizer::jinja

@@ -168,7 +168,7 @@ Value ExpressionParser::parse_float() {
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   // Out of range is also what is too small, which is 0.
   if (result.ec != std::errc() && std::isinf(std::strtod(text.c_str(), nullptr)))
-    fail("the float " + text + " is too large, infinity is not built");
+    fail("the float " + text + " is too large, infinity is not supported");
   return value;
 }
 
@@ -282,7 +282,7 @@ void ExpressionParser::parse_arguments(Expr& call) {
 ExprPtr ExpressionParser::parse_filter(ExprPtr expr) {
   const int line = now().line;
   std::string name = expect_identifier();
-  if (!is_filter(name)) fail("filter \"" + name + "\" is not built");
+  if (!is_filter(name)) fail("filter \"" + name + "\" is not supported");
   expr = node(ExprKind::kFilter, line, std::move(name), std::move(expr));
   if (is_operator("(")) parse_arguments(*expr);
   return expr;
@@ -308,7 +308,7 @@ ExprPtr ExpressionParser::parse_test(ExprPtr subject) {
   const int line = take().line;
   const bool negated = accept_name("not");
   std::string name = expect_identifier();
-  if (!is_test(name)) fail("test \"" + name + "\" is not built");
+  if (!is_test(name)) fail("test \"" + name + "\" is not supported");
   ExprPtr test = node(ExprKind::kTest, line, std::move(name), std::move(subject));
   if (is_operator("("))
     parse_arguments(*test);

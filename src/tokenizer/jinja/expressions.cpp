@@ -140,7 +140,7 @@ Value Interpreter::evaluate_dict(const Expr& expr) {
   Dict dict;
   for (std::size_t i = 0; i < expr.children.size(); i += 2) {
     const Value key = evaluate(*expr.children[i]);
-    if (key.as_text() == nullptr) throw RenderError{"dictionary keys other than strings are not built", true};
+    if (key.as_text() == nullptr) throw RenderError{"dictionary keys other than strings are not supported", true};
     dict.set(key.as_text()->bytes(), evaluate(*expr.children[i + 1]));
   }
   return dict;

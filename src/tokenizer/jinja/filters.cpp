@@ -73,7 +73,7 @@ Value pick(const Value& input, const Arguments& arguments, bool by_attribute, bo
   std::string test;
   if (arguments.positional.size() > at) {
     test = arguments.positional[at].str().bytes();
-    if (!is_test(test)) throw RenderError{"test \"" + test + "\" is not built", true};
+    if (!is_test(test)) throw RenderError{"test \"" + test + "\" is not supported", true};
   }
   const Value attribute = by_attribute ? required(arguments, 0, "attribute") : Value();
   const Arguments rest = rest_of(arguments, at + 1);
@@ -92,7 +92,7 @@ Value map_filter(const Value& input, const Arguments& arguments) {
   std::string name;
   if (attribute == nullptr) {
     name = required(arguments, 0, "filter").str().bytes();
-    if (!is_filter(name)) throw RenderError{"filter \"" + name + "\" is not built", true};
+    if (!is_filter(name)) throw RenderError{"filter \"" + name + "\" is not supported", true};
   }
   const Value* fallback = arguments.get(99, "default");
   const Arguments rest = rest_of(arguments, 1);
@@ -303,12 +303,12 @@ void check_arguments(const std::string& who, const Arguments& arguments,
   if (!parameters.empty() && parameters.front() == "*") return;
   if (arguments.positional.size() > parameters.size()) {
     throw RenderError{who + " takes at most " + std::to_string(parameters.size()) +
-                      " argument(s), or further ones are not built"};
+                      " argument(s), or further ones are not supported"};
   }
   for (const auto& [name, unused] : arguments.named) {
     const auto found = std::find(parameters.begin(), parameters.end(), name);
     if (static_cast<std::size_t>(found - parameters.begin()) < arguments.positional.size() || found == parameters.end())
-      throw RenderError{who + " takes no argument \"" + name + "\", or it is not built"};
+      throw RenderError{who + " takes no argument \"" + name + "\", or it is not supported"};
   }
 }
 

@@ -55,13 +55,13 @@ std::string with_commas(std::string digits) {
 
 // A whole precision, as printf takes it.
 int checked_precision(std::size_t precision) {
-  if (precision > kMaxPrecision) throw RenderError{"a format precision beyond 500 is not built", true};
+  if (precision > kMaxPrecision) throw RenderError{"a format precision beyond 500 is not supported", true};
   return static_cast<int>(precision);
 }
 
 Text repr_of_real(double value, const FormatSpec& spec) {
   if (spec.precision >= 0 || spec.alternate)
-    throw RenderError{"a float format with a precision or # and no type is not built", true};
+    throw RenderError{"a float format with a precision or # and no type is not supported", true};
   std::string digits = float_repr(std::fabs(value));
   return padded_number(sign_of(std::signbit(value) && !std::isnan(value), spec),
                        spec.grouped ? with_commas(digits) : digits, spec);
@@ -117,9 +117,9 @@ FormatSpec parse_format_spec(std::string_view spec) {
   }
   if (at < spec.size()) parsed.type = spec[at++];
   if (at < spec.size() || std::string_view("\0sdxXobeEfFgG%", 14).find(parsed.type) == std::string_view::npos)
-    throw RenderError{"the format \"" + std::string(spec) + "\" is not built", true};
+    throw RenderError{"the format \"" + std::string(spec) + "\" is not supported", true};
   if (parsed.grouped && (parsed.align == '0' || parsed.fill == "0"))
-    throw RenderError{"a format with both 0 and , is not built", true};
+    throw RenderError{"a format with both 0 and , is not supported", true};
   return parsed;
 }
 

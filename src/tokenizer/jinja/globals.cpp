@@ -45,13 +45,13 @@ Value make_dict(const Arguments& arguments, bool is_namespace) {
   for (const Value& source : arguments.positional) {
     if (arguments.positional.size() > 1) throw RenderError{"namespace() and dict() take one dictionary at most"};
     if (source.as_dict() == nullptr || source.as_namespace() != nullptr)
-      throw RenderError{"namespace() or dict() of what is no dictionary is not built", true};
+      throw RenderError{"namespace() or dict() of something other than a dictionary is not supported", true};
     for (const auto& [key, value] : source.as_dict()->items) dict.set(key, value);
   }
   for (const auto& [key, value] : arguments.named) dict.set(key, value);
   for (const auto& item : dict.items) {
     if (is_namespace && item.second.holds_mutable())
-      throw RenderError{"a namespace or loop inside a namespace is not built", true};
+      throw RenderError{"a namespace or loop inside a namespace is not supported", true};
   }
   dict.is_namespace = is_namespace;
   return dict;
@@ -62,7 +62,7 @@ Value format_now(const Arguments& arguments) {
   const Value& format = required(arguments, 0, "format");
   if (format.as_text() == nullptr) throw RenderError{"strftime_now takes a string"};
   if (format.as_text()->empty()) return Text();
-  if (format.as_text()->size() > 256) throw RenderError{"a time format of more than 256 bytes is not built", true};
+  if (format.as_text()->size() > 256) throw RenderError{"a time format of more than 256 bytes is not supported", true};
   const auto now = static_cast<std::time_t>(template_time());
   std::tm local{};
   localtime_r(&now, &local);
@@ -85,7 +85,7 @@ std::optional<Value> find_global(const std::string& name) {
   if (name == "strftime_now") return Callable{name, format_now};
   if (name == "raise_exception") return Callable{name, raise_exception};
   if (name != "cycler" && name != "joiner" && name != "lipsum") return std::nullopt;
-  return Callable{name, [name](const Arguments&) -> Value { throw RenderError{name + "() is not built", true}; }};
+  return Callable{name, [name](const Arguments&) -> Value { throw RenderError{name + "() is not supported", true}; }};
 }
 
 }  // namespace jinja

@@ -9,7 +9,7 @@
 
 namespace lora_train::tokenizer::jinja {
 
-/// DataError when nested deeper than Value::kMaxDepth or with an integer beyond 64 bits. Every string in it gets the
+/// DataError if nested deeper than Value::kMaxDepth or with an integer beyond 64 bits. Every string in it gets the
 /// origin; at the top level of a message, role and content have their own.
 Value from_json(const nlohmann::ordered_json& json, Origin origin = kTemplate, int depth = 0);
 Value message_from_json(const nlohmann::ordered_json& json, int message);

@@ -299,7 +299,7 @@ class Lexer {
       return i;
     }
     if (c == '\n') return i;
-    if (c == 'N') fail("the escape \\N in a string is not built");
+    if (c == 'N') fail("the escape \\N in a string is not supported");
     const std::size_t length = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     if (length == 0) {
       (text += '\\') += c;

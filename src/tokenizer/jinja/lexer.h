@@ -28,7 +28,7 @@ struct Token {
   int line;
 };
 
-/// `name` stands in messages. FormatError (name:line).
+/// `name` appears in messages. FormatError (name:line).
 std::vector<Token> tokenize(std::string_view source, const std::string& name);
 
 }  // namespace lora_train::tokenizer::jinja

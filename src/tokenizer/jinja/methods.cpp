@@ -268,7 +268,7 @@ std::optional<Callable> loop_method(const std::shared_ptr<Loop>& loop, const std
                     const List& values = arguments.positional;
                     for (const Value& value : values) {
                       if (value.holds_mutable() || value.as_callable() != nullptr)
-                        throw RenderError{"loop.changed of a namespace, loop or function is not built", true};
+                        throw RenderError{"loop.changed of a namespace, loop or function is not supported", true};
                     }
                     const bool changed = !loop->changed || !equal(Value(*loop->changed), Value(values));
                     if (changed) loop->changed = values;
@@ -282,7 +282,7 @@ std::optional<Value> find_method(const Value& object, const std::string& name) {
   if (const auto* text = std::get_if<std::shared_ptr<const Text>>(&object.data)) {
     if (is_unbuilt_text_method(name)) {
       return Callable{name, [name](const Arguments&) -> Value {
-                        throw RenderError{"str." + name + "() is not built", true};
+                        throw RenderError{"str." + name + "() is not supported", true};
                       }};
     }
     const bool is_affix = affix_methods().contains(name);

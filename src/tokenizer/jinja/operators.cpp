@@ -57,7 +57,7 @@ FloatDivision divide_floor(double a, double b) {
 Value power_of(double a, double b) {
   if (a == 0.0 && b < 0) throw RenderError{"0.0 cannot be raised to a negative power"};
   if (a < 0 && std::floor(b) != b && std::isfinite(a) && std::isfinite(b))
-    throw RenderError{"complex numbers are not built", true};
+    throw RenderError{"complex numbers are not supported", true};
   const double power = std::pow(a, b);
   if (std::isinf(power) && std::isfinite(a) && std::isfinite(b)) throw RenderError{"numerical result out of range"};
   return power;

@@ -13,7 +13,7 @@ struct ParsedTemplate {
   bool has_generation = false;  ///< whether it has {% generation %}
 };
 
-/// FormatError (name:line) for bad syntax, for statements, filters and tests that are not built, and for nesting
+/// FormatError (name:line) for bad syntax, for statements, filters and tests that are not supported, and for nesting
 /// deeper than 64.
 ParsedTemplate parse(std::string_view source, const std::string& name);
 

@@ -17,7 +17,7 @@ Value tojson_filter(const Value& input, const Arguments& arguments) {
   style.sort_keys = flag(arguments, 3, "sort_keys");
   if (const Value* indent = arguments.get(1, "indent"); indent != nullptr && !indent->is_none()) {
     const std::int64_t width = indent->is_whole() ? std::max<std::int64_t>(indent->whole(), 0) : 0;
-    if (width > 256) throw RenderError{"tojson: an indent beyond 256 is not built", true};
+    if (width > 256) throw RenderError{"tojson: an indent beyond 256 is not supported", true};
     style.indent =
         indent->as_text() != nullptr ? indent->as_text()->bytes() : std::string(static_cast<std::size_t>(width), ' ');
     style.item_separator = ",";
@@ -69,7 +69,7 @@ std::optional<double> parse_float(const Text& text) {
   if (parsed.ptr != digits.data() + digits.size() || digits.empty() || digits.find('(') != std::string::npos)
     return std::nullopt;
   if (parsed.ec == std::errc::result_out_of_range)
-    throw RenderError{"the number " + digits.substr(0, 40) + " is not built", true};
+    throw RenderError{"the number " + digits.substr(0, 40) + " is not supported", true};
   return parsed.ec == std::errc() ? std::optional(value) : std::nullopt;
 }
 
@@ -80,7 +80,7 @@ Value truncated(double value) {
 }
 
 Value to_integer(const Value& input, const Arguments& arguments) {
-  if (integer_argument(arguments, 1, "base", 10) != 10) throw RenderError{"int with a base is not built", true};
+  if (integer_argument(arguments, 1, "base", 10) != 10) throw RenderError{"int with a base is not supported", true};
   if (input.is_whole()) return input.whole();
   if (input.as_double() != nullptr && !std::isnan(*input.as_double())) return truncated(*input.as_double());
   if (input.as_text() != nullptr) {
@@ -120,7 +120,7 @@ Value round_filter(const Value& input, const Arguments& arguments) {
   if (method != "common" && method != "ceil" && method != "floor")
     throw RenderError{"method must be common, ceil or floor"};
   if (!input.is_number()) throw RenderError{"type " + input.type_name() + " cannot be rounded"};
-  if (precision < 0 || precision > 15) throw RenderError{"round with a precision outside 0..15 is not built", true};
+  if (precision < 0 || precision > 15) throw RenderError{"round with a precision outside 0..15 is not supported", true};
   if (method == "common") {
     if (input.is_whole() || !std::isfinite(input.number())) return input.is_whole() ? Value(input.whole()) : input;
     return std::strtod(string_printf("%.*f", static_cast<int>(precision), input.number()).c_str(), nullptr);
@@ -136,7 +136,7 @@ Value indent_filter(const Value& input, const Arguments& arguments) {
   if (width != nullptr && width->as_text() == nullptr && !width->is_whole())
     throw RenderError{"indent: width must be a number"};
   const std::int64_t spaces = width == nullptr || !width->is_whole() ? 4 : std::max<std::int64_t>(width->whole(), 0);
-  if (spaces > 256) throw RenderError{"an indent beyond 256 is not built", true};
+  if (spaces > 256) throw RenderError{"an indent beyond 256 is not supported", true};
   const std::string margin = width != nullptr && width->as_text() != nullptr
                                  ? width->as_text()->bytes()
                                  : std::string(static_cast<std::size_t>(spaces), ' ');

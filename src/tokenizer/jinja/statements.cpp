@@ -182,7 +182,7 @@ void Interpreter::assign(const Statement& statement, const Value& value) {
   Value target = lookup(statement.targets[0].name);
   Dict* scope = target.as_namespace();
   if (scope == nullptr) throw RenderError{"cannot assign attribute on non-namespace object"};
-  if (value.holds_mutable()) throw RenderError{"a namespace or loop inside a namespace is not built", true};
+  if (value.holds_mutable()) throw RenderError{"a namespace or loop inside a namespace is not supported", true};
   scope->set(statement.attribute, value);
 }
 

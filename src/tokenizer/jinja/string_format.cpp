@@ -56,7 +56,7 @@ Directive parse_directive(std::string_view format, std::size_t& at) {
     if (end == std::string_view::npos) throw RenderError{"incomplete format key"};
     parsed.name = std::string(format.substr(at, end - at));
     if (parsed.name->find('(') != std::string::npos)
-      throw RenderError{"parentheses inside a % format's name are not built", true};
+      throw RenderError{"parentheses inside a % format's name are not supported", true};
     at = end + 1;
   }
   for (bool again = true; again;) {
@@ -74,11 +74,11 @@ Directive parse_directive(std::string_view format, std::size_t& at) {
     else
       again = false;
   }
-  if (at < format.size() && format[at] == '*') throw RenderError{"a * in a % format is not built", true};
+  if (at < format.size() && format[at] == '*') throw RenderError{"a * in a % format is not supported", true};
   parsed.spec.width = take_number(format, at);
   if (accept('.')) {
     const std::size_t precision = take_number(format, at);
-    if (precision > 500) throw RenderError{"a format precision beyond 500 is not built", true};
+    if (precision > 500) throw RenderError{"a format precision beyond 500 is not supported", true};
     parsed.spec.precision = static_cast<int>(precision);
   }
   if (at >= format.size()) throw RenderError{"incomplete format"};
@@ -91,7 +91,7 @@ std::int64_t whole_of(const Value& value, char type) {
   if (value.as_double() == nullptr || type != 'd')
     throw RenderError{std::string("%") + type + " format: a number is required, not " + value.type_name()};
   const double real = *value.as_double();
-  if (!(std::abs(real) < 9.2e18)) throw RenderError{"a float beyond 64 bits in %d is not built", true};
+  if (!(std::abs(real) < 9.2e18)) throw RenderError{"a float beyond 64 bits in %d is not supported", true};
   return static_cast<std::int64_t>(real);
 }
 
@@ -106,8 +106,8 @@ Text written(const Value& value, Directive& directive) {
     if (value.is_undefined()) return format_text(Text("Undefined", kComputed), spec);
     return format_text(value.as_text() == nullptr ? value.str() : Text(value.repr(), kComputed), spec);
   }
-  if (spec.type == '%') throw RenderError{"unsupported format character '%' behind flags, a width or a name"};
-  if (!is_real && !is_whole) throw RenderError{std::string("the format %") + spec.type + " is not built", true};
+  if (spec.type == '%') throw RenderError{"unsupported format character '%' after flags, a width or a name"};
+  if (!is_real && !is_whole) throw RenderError{std::string("the format %") + spec.type + " is not supported", true};
   if (directive.is_zero && !directive.is_left) {
     spec.align = '=';
     spec.fill = "0";
@@ -150,7 +150,7 @@ class BraceFormat {
     if (end == std::string_view::npos) throw RenderError{"expected '}' before end of string"};
     const std::string_view field = format_.substr(begin, end - begin);
     if (field.find('{') != std::string_view::npos)
-      throw RenderError{"braces inside a format field are not built", true};
+      throw RenderError{"braces inside a format field are not supported", true};
     const std::size_t mark = std::min(field.find_first_of("!:"), field.size());
     Value value = lookup(field.substr(0, mark));
     std::string_view rest = field.substr(mark);
@@ -170,7 +170,7 @@ class BraceFormat {
   static Value converted(const Value& value, char conversion) {
     if (conversion == 's') return value.str();
     if (conversion == 'r') return Value::string(value.repr(), kComputed);
-    if (conversion == 'a') throw RenderError{"the conversion !a is not built", true};
+    if (conversion == 'a') throw RenderError{"the conversion !a is not supported", true};
     throw RenderError{std::string("Unknown conversion specifier ") + conversion};
   }
 

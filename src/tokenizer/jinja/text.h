@@ -22,7 +22,7 @@ inline Field field_of(Origin origin) { return static_cast<Field>((origin - 1) % 
 
 /// No text may grow beyond this.
 inline constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20U;
-/// RenderError when a text would pass the limit.
+/// RenderError if a text would pass the limit.
 void check_text_size(std::size_t bytes);
 
 class Text {

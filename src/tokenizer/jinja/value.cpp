@@ -192,7 +192,7 @@ std::string Value::repr() const {
   if (const auto* dict = as_dict()) return dict_repr(*dict);
   const auto* list = as_list();
   if (list == nullptr || list_kind_ == ListKind::kRange || list_kind_ == ListKind::kGenerator) {
-    throw RenderError{"writing a " + type_name() + " is not built", true};
+    throw RenderError{"writing a " + type_name() + " is not supported", true};
   }
   return list_repr(*list, list_kind_);
 }

@@ -16,7 +16,7 @@ struct AddedToken {
   std::string content;
   bool single_word = false;  ///< only where no word character touches it
   bool lstrip = false;       ///< takes the white space before it
-  bool rstrip = false;       ///< takes the white space behind it
+  bool rstrip = false;       ///< takes the white space after it
   bool normalized = true;    ///< looked for in the normalised text
   bool special = false;
 };

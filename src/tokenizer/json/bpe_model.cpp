@@ -31,7 +31,7 @@ std::pair<std::string, std::string> read_merge(const JsonPlace& merges, std::siz
 }
 
 void refuse_affix(const JsonPlace& place, const std::string& key) {
-  if (!place.string_or(key, "").empty()) place.at(key).fail("a word affix is not built; only an empty one is");
+  if (!place.string_or(key, "").empty()) place.at(key).fail("a word affix is not supported; only an empty one is");
 }
 
 }  // namespace
@@ -78,12 +78,12 @@ class BpeModel::Word {
 
 BpeModel::BpeModel(const JsonPlace& place, Spelling spelling) : spelling_(spelling), cuts_(spelling.spaces_are_u2581) {
   const std::string type = place.string_or("type", "BPE");
-  if (type != "BPE") place.fail("model \"" + type + "\" is not built; BPE is");
+  if (type != "BPE") place.fail("model \"" + type + "\" is not supported; BPE is");
   place.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                     "byte_fallback", "ignore_merges", "vocab", "merges"});
   if (const auto dropout = place.find("dropout")) {
     if (!dropout->value().is_number() || dropout->value().get<double>() != 0.0)
-      dropout->fail("BPE dropout is not built");
+      dropout->fail("BPE dropout is not supported");
   }
   refuse_affix(place, "continuing_subword_prefix");
   refuse_affix(place, "end_of_word_suffix");
@@ -91,7 +91,7 @@ BpeModel::BpeModel(const JsonPlace& place, Spelling spelling) : spelling_(spelli
   fuse_unk_ = place.boolean_or("fuse_unk", false);
   ignore_merges_ = place.boolean_or("ignore_merges", false);
   if (spelling_.byte_level && byte_fallback_)
-    place.at("byte_fallback").fail("byte fallback under a ByteLevel pre-tokenizer is not built");
+    place.at("byte_fallback").fail("byte fallback under a ByteLevel pre-tokenizer is not supported");
   load_vocabulary(place.at("vocab"));
   if (const auto unk = place.find("unk_token")) {
     const auto found = vocabulary_.find(unk->string());

@@ -29,10 +29,10 @@ class BpeModel final : public WordModel {
     bool byte_level = false;        ///< in the byte-level alphabet
     bool spaces_are_u2581 = false;  ///< a space in a piece is read as U+2581
   };
-  /// FormatError names what is malformed or not built (other models, dropout, word affixes).
+  /// FormatError names what is malformed or not supported (other models, dropout, word affixes).
   BpeModel(const JsonPlace& place, Spelling spelling);
 
-  /// Characters that the vocabulary lacks are dropped where there is no unk_token, which Hugging Face does too; they
+  /// Characters that the vocabulary lacks are dropped if there is no unk_token, which Hugging Face does too; they
   /// count to a neighbour.
   void encode(std::string_view piece, std::vector<Symbol>& symbols) const override;
   /// Null where a character can be unknown, since neighbouring unknowns may fuse, or whole pieces are looked up first.

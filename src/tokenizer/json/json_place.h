@@ -1,4 +1,4 @@
-// A value of a JSON file together with its place, so that every complaint names the file and the path in it.
+// A value of a JSON file together with its place, so that every error names the file and the path in it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace lora_train::tokenizer {
 
 using Json = nlohmann::json;
 
-/// Parses a file; FormatError (file:line) on malformed JSON, IoError when it cannot be read.
+/// Parses a file; FormatError (file:line) on malformed JSON, IoError if it cannot be read.
 Json parse_json_file(const std::filesystem::path& path);
 /// The same from text that `where` names. Nesting deeper than 256 is refused.
 Json parse_json(std::string_view text, const std::string& where);
@@ -31,11 +31,11 @@ class JsonPlace {
   std::string where() const { return path_.empty() ? file_ : file_ + ": " + path_; }
   [[noreturn]] void fail(const std::string& message) const { throw FormatError(where(), message); }
 
-  /// A member; fails when this is no object or lacks it.
+  /// A member; fails when this is not an object or lacks it.
   JsonPlace at(const std::string& key) const;
   /// A member that is there and not null.
   std::optional<JsonPlace> find(const std::string& key) const;
-  /// The elements; fails when this is no array.
+  /// The elements; fails when this is not an array.
   std::vector<JsonPlace> elements() const;
   /// value()[index], which exists.
   JsonPlace element(std::size_t index) const {
@@ -53,7 +53,7 @@ class JsonPlace {
 
   /// "type" of a component.
   const std::string& type() const { return at("type").string(); }
-  /// Fails on members that are none of these: what a file asks and we do not know is never ignored.
+  /// Fails on members other than these: unknown settings are never ignored.
   void allow_only(std::initializer_list<std::string_view> keys) const;
 
  private:

@@ -32,13 +32,13 @@ std::optional<std::string> token_in_front(const JsonPlace& place) {
     return token;
   }
   if (type != "TemplateProcessing") {
-    place.fail("post-processor \"" + type + "\" is not built; there are ByteLevel, TemplateProcessing, Sequence");
+    place.fail("post-processor \"" + type + "\" is not supported; there are ByteLevel, TemplateProcessing, Sequence");
   }
   const JsonPlace single = place.at("single");
   const auto steps = single.elements();
   const bool has_token = steps.size() == 2;
   if (steps.empty() || steps.size() > 2 || !steps.back().find("Sequence")) {
-    single.fail("is not built; the text alone, or one special token before it, is");
+    single.fail("is not supported; the text alone, or one special token before it, is");
   }
   return has_token ? std::optional(steps.front().at("SpecialToken").at("id").string()) : std::nullopt;
 }

@@ -305,7 +305,8 @@ Normalizer load_normalizer(const JsonPlace& place) {
     place.allow_only({"type"});
     return UnicodeNormalizer(form);
   }
-  place.fail("normalizer \"" + type + "\" is not built; there are NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence");
+  place.fail("normalizer \"" + type +
+             "\" is not supported; there are NFC, NFD, NFKC, NFKD, Prepend, Replace, Sequence");
 }
 
 }  // namespace lora_train::tokenizer

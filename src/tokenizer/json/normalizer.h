@@ -1,4 +1,4 @@
-// The normalizer of tokenizer.json: NFC and its kin, Prepend, Replace, with offsets back to the input.
+// The normalizer of tokenizer.json: NFC, NFD, NFKC, NFKD, Prepend, Replace, with offsets back to the input.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ class NormalizedText {
 /// Changes a text as the normalizer of a file asks. Thread-safe.
 using Normalizer = std::function<void(NormalizedText& text)>;
 
-/// Empty for a null or absent normalizer. FormatError names what is not built.
+/// Empty for a null or absent normalizer. FormatError names what is not supported.
 Normalizer load_normalizer(const JsonPlace& place);
 
 /// Every `pattern` becomes `replacement`.

@@ -125,8 +125,8 @@ PreTokenizer::PreTokenizer(const JsonPlace& place) {
 }
 
 void PreTokenizer::load(const JsonPlace& place) {
-  if (byte_level_) place.fail("a step after ByteLevel is not built: ByteLevel must be the last one");
-  if (metaspace_) place.fail("a step after Metaspace is not built");
+  if (byte_level_) place.fail("a step after ByteLevel is not supported: ByteLevel must be the last one");
+  if (metaspace_) place.fail("a step after Metaspace is not supported");
   const std::string& type = place.type();
   if (type == "Sequence") {
     place.allow_only({"type", "pretokenizers"});
@@ -142,7 +142,8 @@ void PreTokenizer::load(const JsonPlace& place) {
   } else if (type == "Metaspace") {
     load_metaspace(place);
   } else {
-    place.fail("pre-tokenizer \"" + type + "\" is not built; there are Sequence, Split, Digits, ByteLevel, Metaspace");
+    place.fail("pre-tokenizer \"" + type +
+               "\" is not supported; there are Sequence, Split, Digits, ByteLevel, Metaspace");
   }
 }
 
@@ -170,13 +171,14 @@ void PreTokenizer::load_byte_level(const JsonPlace& place) {
   byte_level_ = true;
   prefix_space_ = place.boolean_or("add_prefix_space", true);
   const bool use_regex = place.boolean_or("use_regex", true);
-  if (prefix_space_ && !rules_.empty()) place.at("add_prefix_space").fail("a prefix space after a Split is not built");
+  if (prefix_space_ && !rules_.empty())
+    place.at("add_prefix_space").fail("a prefix space after a Split is not supported");
   if (use_regex) add_rule(kByteLevelPattern, place.where(), Behavior::kIsolated, false);
 }
 
 void PreTokenizer::load_metaspace(const JsonPlace& place) {
   place.allow_only({"type", "replacement", "add_prefix_space", "prepend_scheme", "split"});
-  if (!rules_.empty()) place.fail("Metaspace after a Split is not built");
+  if (!rules_.empty()) place.fail("Metaspace after a Split is not supported");
   metaspace_ = true;
   replacement_ = place.at("replacement").string();
   if (count_chars(replacement_) != 1) place.at("replacement").fail("expected one character");

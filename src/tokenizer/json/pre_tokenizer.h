@@ -48,10 +48,10 @@ struct SplitRule {
   bool invert;
 };
 
-/// What pre_tokenizer asks for, flattened. Thread-safe for concurrent const calls.
+/// The steps of pre_tokenizer, flattened. Thread-safe for concurrent const calls.
 class PreTokenizer {
  public:
-  /// FormatError names what is not built.
+  /// FormatError names what is not supported.
   explicit PreTokenizer(const JsonPlace& place);
 
   /// Whether the vocabulary is spelled in the byte-level alphabet.

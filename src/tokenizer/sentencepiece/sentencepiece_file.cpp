@@ -93,8 +93,8 @@ class MessageReader {
   std::size_t at_ = 0;
 };
 
-[[noreturn]] void not_built(const std::string& file, const std::string& field, const std::string& what) {
-  throw FormatError(file + ": " + field, what + " is not built; use the model's tokenizer.json if it has one");
+[[noreturn]] void not_supported(const std::string& file, const std::string& field, const std::string& what) {
+  throw FormatError(file + ": " + field, what + " is not supported; use the model's tokenizer.json if it has one");
 }
 
 struct StoredPieces {
@@ -108,7 +108,7 @@ void check_piece(MessageReader reader, StoredPieces& pieces) {
   std::uint64_t type = 1;
   for (Field field; reader.next(field);) {
     if (field.number == 1) text = reader.bytes_of(field);
-    if (field.number == 2 && !std::isfinite(reader.float_of(field))) reader.fail("a score that is no finite number");
+    if (field.number == 2 && !std::isfinite(reader.float_of(field))) reader.fail("a score that is not a finite number");
     if (field.number == 3) type = reader.number_of(field);
   }
   if (text.empty()) reader.fail("a piece without text");
@@ -142,7 +142,7 @@ void check_charsmap(const MessageReader& reader, std::string_view table, Sentenc
   std::uint32_t trie_bytes = 0;
   if (table.size() > sizeof trie_bytes) std::memcpy(&trie_bytes, table.data(), sizeof trie_bytes);
   if (trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes >= table.size() - sizeof trie_bytes) {
-    reader.fail("a normalisation table of another size than it says");
+    reader.fail("a normalisation table whose size is not the one that it states");
   }
   std::vector<std::uint32_t> units(trie_bytes / 4);
   std::memcpy(units.data(), table.data() + sizeof trie_bytes, trie_bytes);
@@ -164,7 +164,7 @@ void check_charsmap(const MessageReader& reader, std::string_view table, Sentenc
       const std::uint32_t string = units[children] & 0x7FFFFFFFU;
       const bool has_string = key_bytes > 0 && (unit & 0x100U) != 0;
       if (has_string && (string >= strings.size() || is_continuation(strings[string]))) {
-        reader.fail("a normalisation table that points to no string");
+        reader.fail("a normalisation table that does not point to a string");
       }
       for (std::uint32_t byte = 0; byte < 256; ++byte) {
         if ((units[children ^ byte] & 0x800000FFU) == byte) next.push_back(children ^ byte);
@@ -180,11 +180,11 @@ void check_trainer_spec(MessageReader reader, SentencePieceFile& out, const std:
   for (Field field; reader.next(field);) {
     if (field.number == 3) {
       const std::uint64_t type = reader.number_of(field);
-      if (type < 1 || type > 4) not_built(file, "trainer_spec.model_type", "type " + std::to_string(type));
+      if (type < 1 || type > 4) not_supported(file, "trainer_spec.model_type", "type " + std::to_string(type));
       out.is_bpe = type == 2;
     }
     if (field.number == 24 && reader.number_of(field) != 0) {
-      not_built(file, "trainer_spec.treat_whitespace_as_suffix", "true");
+      not_supported(file, "trainer_spec.treat_whitespace_as_suffix", "true");
     }
     if (field.number == 35) out.byte_fallback = reader.number_of(field) != 0;
   }
@@ -201,7 +201,7 @@ void check_normalizer_spec(MessageReader reader, SentencePieceFile& out) {
 void check_denormalizer_spec(MessageReader reader, const std::string& file) {
   for (Field field; reader.next(field);) {
     if (field.number == 2 && !reader.bytes_of(field).empty()) {
-      not_built(file, "denormalizer_spec.precompiled_charsmap", "a normalisation table");
+      not_supported(file, "denormalizer_spec.precompiled_charsmap", "a normalisation table");
     }
   }
 }

@@ -19,7 +19,7 @@ struct SentencePieceFile {
   std::size_t max_growth = 3;  ///< bytes that one byte of a text can become: a space becomes U+2581
 };
 
-/// FormatError (file, byte) for malformed files; FormatError by name for what is not built: white space as a suffix,
+/// FormatError (file, byte) for malformed files; FormatError by name for what is not supported: white space as a suffix,
 /// a denormalisation table. What else is wrong with the pieces, the library itself says.
 SentencePieceFile check_sentencepiece_file(std::string_view bytes, const std::string& file);
 

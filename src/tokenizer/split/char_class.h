@@ -1,4 +1,4 @@
-// What the split patterns of tokenizers ask of a character, as a table.
+// Character classes of the split patterns, as a table.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ enum class CharClass : std::uint8_t {
 /// The class of every code point, filled from PCRE2's own tables so that the table and the patterns cannot disagree.
 class CharClasses {
  public:
-  /// Made at the first call (about 2 ms). Thread-safe.
+  /// Built on first use (about 2 ms). Thread-safe.
   static const CharClasses& instance();
 
   CharClass of(std::uint32_t code) const {

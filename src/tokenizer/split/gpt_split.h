@@ -1,4 +1,4 @@
-// The split pattern of GPT-4 and its kin (Qwen, Llama 3) by hand: several times faster than a regular expression.
+// The split pattern of GPT-4, Qwen and Llama 3, coded by hand: several times faster than a regular expression.
 #pragma once
 
 #include <cstddef>

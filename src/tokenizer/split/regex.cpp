@@ -90,7 +90,7 @@ bool Regex::Scan::match(std::uint32_t options, std::size_t from, std::size_t& be
   if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = attempt(PCRE2_NO_JIT);
   if (result == PCRE2_ERROR_NOMATCH) return false;
   if (result < 0) {
-    throw DataError("byte " + std::to_string(from), "the tokenizer's split pattern gives up here: " +
+    throw DataError("byte " + std::to_string(from), "the tokenizer's split pattern fails here: " +
                                                         pcre2_message(result) + " (" + state_->code->where + ")");
   }
   begin = found[0];

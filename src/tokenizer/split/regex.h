@@ -16,7 +16,7 @@ std::string pcre2_message(int code);
 /// Thread-safe for concurrent const calls.
 class Regex {
  public:
-  /// `where` stands in messages. FormatError for a pattern that PCRE2 refuses.
+  /// `where` appears in messages. FormatError for a pattern that PCRE2 refuses.
   Regex(const std::string& pattern, const std::string& where);
   ~Regex();
   Regex(Regex&&) noexcept;
@@ -29,8 +29,8 @@ class Regex {
     ~Scan();
     Scan(const Scan&) = delete;
     Scan& operator=(const Scan&) = delete;
-    /// The next match that is not empty, at or behind `from`: fills [begin, end). False at the end.
-    /// DataError when PCRE2 gives up (its limits).
+    /// The next match that is not empty, at or after `from`: fills [begin, end). False at the end.
+    /// DataError if PCRE2 fails (its limits).
     bool next(std::size_t from, std::size_t& begin, std::size_t& end);
     /// As next(), but the match may be empty; `from` may be the end of the text.
     bool find(std::size_t from, std::size_t& begin, std::size_t& end);
@@ -52,7 +52,7 @@ struct Stretch {
   bool is_match;
 };
 /// The whole of `text` as stretches, as Hugging Face's tokenizers finds them (Oniguruma's iterator): matches may be
-/// empty, but not right behind another one. `out` is overwritten.
+/// empty, but not right after another one. `out` is overwritten.
 void find_stretches(const Regex& regex, std::string_view text, std::vector<Stretch>& out);
 
 }  // namespace lora_train::tokenizer

@@ -53,7 +53,7 @@ class Speller {
   enum class Member { kNone, kCharacter, kClass, kRange };
 
   [[noreturn]] void refuse(const std::string& what) const {
-    throw FormatError(where_, "the pattern " + what + ", which is not built: " + pattern_);
+    throw FormatError(where_, "the pattern " + what + ", which is not supported: " + pattern_);
   }
 
   bool has_here(std::string_view text) const { return pattern_.compare(at_, text.size(), text) == 0; }

@@ -57,7 +57,7 @@ std::vector<std::string> read_special_tokens_of(const JsonPlace& root, std::size
       const std::int32_t rank = entry.at("rank").id();
       if (static_cast<std::size_t>(rank) != tokens.size()) {
         entry.at("rank").fail("expected " + std::to_string(tokens.size()) + ", found " + std::to_string(rank) +
-                              ": special tokens stand in the order of their ranks");
+                              ": special tokens must be in the order of their ranks");
       }
       tokens.push_back(entry.at("token_str").string());
       if (tokens.back().empty()) entry.at("token_str").fail("a special token without text");
@@ -66,7 +66,7 @@ std::vector<std::string> read_special_tokens_of(const JsonPlace& root, std::size
   } else {
     const JsonPlace version = root.at("config").at("version");
     if (!is_in(version.string(), kEarlyVersions)) {
-      root.fail("\"special_tokens\" is missing; files of version " + version.string() + " have to name them");
+      root.fail("\"special_tokens\" is missing; files of version " + version.string() + " must list them");
     }
     tokens.assign(std::begin(kEarlySpecialTokens), std::end(kEarlySpecialTokens));
   }
@@ -86,13 +86,13 @@ std::vector<std::string> read_special_tokens_of(const JsonPlace& root, std::size
 std::string read_token(const JsonPlace& entry, std::size_t rank) {
   entry.allow_only({"rank", "token_bytes", "token_str"});
   if (static_cast<std::size_t>(entry.at("rank").id()) != rank) {
-    entry.at("rank").fail("expected " + std::to_string(rank) + ": tokens stand in the order of their ranks");
+    entry.at("rank").fail("expected " + std::to_string(rank) + ": tokens must be in the order of their ranks");
   }
   const JsonPlace spelled = entry.at("token_bytes");
   auto bytes = decode_base64(spelled.string());
   if (!bytes || bytes->empty())
     spelled.fail("expected base64 of at least one byte, found \"" + spelled.string() + "\"");
-  if (bytes->size() > kMaxTokenBytes) spelled.fail("a token of more than 512 bytes is not built");
+  if (bytes->size() > kMaxTokenBytes) spelled.fail("a token of more than 512 bytes is not supported");
   const bool is_byte = bytes->size() == 1 && static_cast<unsigned char>(bytes->front()) == rank;
   if (rank < 256 && !is_byte) spelled.fail("the first 256 tokens must be the bytes in order");
   return std::move(*bytes);

@@ -145,8 +145,8 @@ void TekkenTokenizer::encode_stretch(std::string_view text, std::size_t begin, s
   Regex::Scan scan(pattern_, stretch);
   for (std::size_t at = 0, from = 0, to = 0; at < stretch.size(); at = to) {
     if (!scan.next(at, from, to) || from != at) {
-      throw FormatError("tekken.json: config.pattern", "the pattern leaves out byte " + std::to_string(begin + at) +
-                                                           " of a text; a part of a text is never dropped");
+      throw FormatError("tekken.json: config.pattern", "the pattern skips byte " + std::to_string(begin + at) +
+                                                           " of a text; no part of a text may be dropped");
     }
     words.encode_piece(stretch.substr(from, to - from), [&](std::size_t position, std::span<const Symbol> symbols) {
       std::size_t symbol_begin = begin + from + position;

@@ -67,7 +67,7 @@ void expect(const DoctorFindings& findings, const std::string& name, CheckStatus
 
 TEST(DoctorReport, MachineWithoutAGpuGetsNotesAndNothingFails) {
   const DoctorFindings findings = cpu_machine();
-  expect(findings, "GPU", CheckStatus::kNote, "none", "computes on the CPU");
+  expect(findings, "GPU", CheckStatus::kNote, "none", "runs compute on the CPU");
   expect(findings, "CUDA code", CheckStatus::kNote, "a CPU-only build", "");
   expect(findings, "LibTorch", CheckStatus::kOk, "2.11.0+cu130 in /venv/torch (python3)", "");
   expect(findings, "processor", CheckStatus::kOk, "A Processor, 16 cores, avx2 amx_bf16", "");
@@ -116,7 +116,7 @@ TEST(DoctorReport, OldDriverFailsWithItsAdviceAndNoGpuIsClaimed) {
 TEST(DoctorReport, GpuThatIsNewerOrInUseIsNoted) {
   DoctorFindings findings = gpu_machine();
   findings.gpus.gpus = {gpu(0, "NVIDIA B200", 10, 0)};
-  expect(findings, "GPU 0", CheckStatus::kNote, "sm_100", "the driver compiles our kernels at the first run");
+  expect(findings, "GPU 0", CheckStatus::kNote, "sm_100", "the driver compiles our kernels in the first run");
   findings.gpus.gpus[0].processes = {{4711, 3 * kGib}};
   expect(findings, "GPU 0", CheckStatus::kNote, "", "in use by pid 4711 (3.0 GiB)");
 }
@@ -173,7 +173,7 @@ TEST(DoctorReport, Disk) {
   findings.disk->write_bytes_per_s = 50e6;
   expect(findings, "disk", CheckStatus::kNote, "writes 47.7 MiB/s", "slow");
   findings.disk->free_bytes = kGib;
-  expect(findings, "disk", CheckStatus::kNote, "1.0 GiB free", "little is free");
+  expect(findings, "disk", CheckStatus::kNote, "1.0 GiB free", "little space is free");
   findings = cpu_machine();
   findings.disk->num_bytes = 0;
   EXPECT_TRUE(find(findings, "disk").value.ends_with(" free"));

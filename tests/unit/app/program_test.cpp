@@ -116,19 +116,20 @@ TEST_F(Program, UnbuiltCommandsAndProcessesAreRefusedByName) {
   for (const char* name : {"plan"}) {
     const CommandResult result = run({name});
     EXPECT_EQ(result.exit_code, 2) << name;
-    EXPECT_TRUE(contains(result.err, std::string("lora-train ") + name + ": this command is not built yet"))
+    EXPECT_TRUE(contains(result.err, std::string("lora-train ") + name + ": this command is not implemented yet"))
         << result.err;
   }
   const CommandResult result = train({"--nproc", "2"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_TRUE(contains(result.err, "--nproc: more than one process is not built yet")) << result.err;
+  EXPECT_TRUE(contains(result.err, "--nproc: more than one process is not supported yet")) << result.err;
 }
 
 TEST_F(Program, ProcessesOfALauncherAreRefusedByName) {
   options_.environment = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LORA_TRAIN_TORCH", LORA_TRAIN_TORCH_DIR}};
   const CommandResult result = train({});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_TRUE(contains(result.err, "WORLD_SIZE=2 (torchrun): more than one process is not built yet")) << result.err;
+  EXPECT_TRUE(contains(result.err, "WORLD_SIZE=2 (torchrun): more than one process is not supported yet"))
+      << result.err;
 }
 
 TEST_F(Program, TrainFlagsReachTheEngine) {
@@ -205,7 +206,7 @@ TEST_F(Program, MistakesOfTheProfileAreFoundBeforeTheEngineIsLoaded) {
   EXPECT_TRUE(contains(unbuilt.err, "adamw_8bit")) << unbuilt.err;
   const CommandResult good = train({});
   EXPECT_EQ(good.exit_code, 2);
-  EXPECT_TRUE(contains(good.err, "the engine is not there")) << good.err;
+  EXPECT_TRUE(contains(good.err, "the engine is missing")) << good.err;
 }
 
 TEST_F(Program, EngineOfAnotherBuildIsRefused) {
@@ -264,7 +265,7 @@ TEST_F(Program, DoctorRunsTheKernelsOfTheEngine) {
   fs::remove(engine());
   const CommandResult without = run(doctor);
   EXPECT_EQ(without.exit_code, 6);
-  EXPECT_TRUE(contains(without.out, "the engine is not there")) << without.out;
+  EXPECT_TRUE(contains(without.out, "the engine is missing")) << without.out;
   const CommandResult skipped = run({"doctor", "--no-disk", "--no-kernels"});
   EXPECT_FALSE(contains(skipped.out, "swiglu")) << skipped.out;
   EXPECT_FALSE(contains(skipped.out, "engine")) << skipped.out;
@@ -311,7 +312,7 @@ TEST_F(Program, CheckReportsMissingFilesAndUnbuiltFeatures) {
   EXPECT_TRUE(contains(missing.err, "/no/such.jsonl")) << missing.err;
   const CommandResult unbuilt = run({"check", "--profile", "small", "--no-files", "optim=adamw_8bit"});
   EXPECT_EQ(unbuilt.exit_code, 0);
-  EXPECT_TRUE(contains(unbuilt.err, "warning: optim: adamw_8bit is not built yet")) << unbuilt.err;
+  EXPECT_TRUE(contains(unbuilt.err, "warning: optim: adamw_8bit is not supported yet")) << unbuilt.err;
 }
 
 TEST_F(Program, CheckListsProfilesAndKeys) {

@@ -93,7 +93,7 @@ TEST(AtomicFile, ReportsAMissingFolder) {
     FAIL();
   } catch (const IoError& error) {
     EXPECT_EQ(error.where(), (folder / "none" / "a").string());
-    EXPECT_NE(error.message().find("its folder is not there"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("its folder does not exist"), std::string::npos) << error.message();
   }
 }
 

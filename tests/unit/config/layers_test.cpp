@@ -104,7 +104,7 @@ TEST(Variables, MistakesNameTheLine) {
       "profile.yaml:2: model: the variable NOWHERE is not set. Export it, or give a default: ${NOWHERE:-default}.");
   EXPECT_NE(files.error("model: ${OPEN\n").find("profile.yaml:1: model: \"${OPEN\" has no closing brace"),
             std::string::npos);
-  EXPECT_NE(files.error("model: ${a b}\n").find("\"${a b}\" is no variable"), std::string::npos);
+  EXPECT_NE(files.error("model: ${a b}\n").find("\"${a b}\" is not a variable"), std::string::npos);
   EXPECT_NE(files.error("", {"model=${NOWHERE}"}).find("--set: model: the variable NOWHERE is not set"),
             std::string::npos);
 }

@@ -65,7 +65,7 @@ TEST(Load, OneCauseIsOneMistake) {
     load_profile(sources);
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_EQ(std::string(error.what()).find("is missing"), std::string::npos) << error.what();
+    EXPECT_EQ(std::string(error.what()).find(": missing"), std::string::npos) << error.what();
   }
   EXPECT_EQ(files.error("zz: 1\n").find("Did you mean"), std::string::npos);
 }

@@ -27,15 +27,15 @@ TEST(OutputFolder, SettingsCountInIt) {
 TEST(OutputFolder, UnknownKeysAndListsAreMistakes) {
   ProfileText files;
   EXPECT_EQ(files.error("seed: 1\noutput_dir: \"r{lora_rr}\"\n"),
-            "profile.yaml:2: output_dir: {lora_rr} is no key. Expected a key with a single value, such as "
+            "profile.yaml:2: output_dir: {lora_rr} is not a key. Expected a key with a single value, such as "
             "{learning_rate}. Did "
             "you mean {lora_r}?");
   EXPECT_NE(files.error("output_dir: \"{datasets}\"\n").find("{datasets} is a list or a map"), std::string::npos);
-  EXPECT_NE(files.error("output_dir: \"{output_dir}\"\n").find("is no key"), std::string::npos);
+  EXPECT_NE(files.error("output_dir: \"{output_dir}\"\n").find("is not a key"), std::string::npos);
   EXPECT_NE(files.error("output_dir: \"r{lora_r\"\n").find("has no closing brace"), std::string::npos);
   // The folder would be another one when the written profile is read again.
   const std::string by_name = "output_dir: \"{run_name}/x\"\nrun_name: ";
-  EXPECT_NE(files.error(by_name + "\"a{seed}\"\n").find("no name with a brace"), std::string::npos);
+  EXPECT_NE(files.error(by_name + "\"a{seed}\"\n").find("a folder name cannot contain a brace"), std::string::npos);
   EXPECT_NE(files.error(by_name + "\"~\"\n").find("leads to another folder"), std::string::npos);
 }
 

@@ -45,7 +45,7 @@ TEST(SettingPath, SaysWhatIsWrong) {
   EXPECT_EQ(set(list, "k.name", "x"), ".name: what is there is a list. Say [0] or [+] first.");
   Value map;
   map.kind = Value::Kind::kMap;
-  EXPECT_EQ(set(map, "k[0]", "x"), "what is there is a map. Name a member of it.");
+  EXPECT_EQ(set(map, "k[0]", "x"), "this is a map. Name one of its keys.");
 }
 
 }  // namespace

@@ -23,12 +23,12 @@ TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
         "{early_stopping_patience: 1, val_set_size: 0.1}"}) {
     const auto lines = unbuilt_features(files.load(text).profile);
     ASSERT_EQ(lines.size(), 1u) << text;
-    EXPECT_NE(lines[0].find(" is not built yet. "), std::string::npos) << lines[0];
+    EXPECT_NE(lines[0].find(" is not supported yet. "), std::string::npos) << lines[0];
   }
   EXPECT_TRUE(unbuilt_features(files.load("{base_precision: fp32, precision: fp32}").profile).empty());
   EXPECT_TRUE(unbuilt_features(files.load("precision: fp32").profile).empty());
   EXPECT_EQ(unbuilt_features(files.load("base_precision: nf4").profile).at(0),
-            "base_precision: nf4 is not built yet. Use base_precision: bf16 or fp32.");
+            "base_precision: nf4 is not supported yet. Use base_precision: bf16 or fp32.");
 }
 
 TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
@@ -39,8 +39,8 @@ TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
     FAIL();
   } catch (const ConfigError& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("profile.yaml:2: base_precision: nf4 is not built yet."), std::string::npos) << text;
-    EXPECT_NE(text.find("profile.yaml:1: optim: adamw_8bit is not built yet."), std::string::npos) << text;
+    EXPECT_NE(text.find("profile.yaml:2: base_precision: nf4 is not supported yet."), std::string::npos) << text;
+    EXPECT_NE(text.find("profile.yaml:1: optim: adamw_8bit is not supported yet."), std::string::npos) << text;
     EXPECT_EQ(error.exit_code(), ExitCode::kUsage);
   }
 }

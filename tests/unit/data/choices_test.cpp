@@ -81,7 +81,7 @@ TEST_F(Choices, AreRefusedWithFileAndLine) {
   EXPECT_NE(refusal(R"({"prompt": "q", "choices": ["a", ""], "answer": 0})").find("choices[1] is empty"),
             std::string::npos);
   EXPECT_NE(refusal(R"({"prompt": "q", "choices": ["a", "b"], "answer": 2})").find("answer is 2"), std::string::npos);
-  EXPECT_NE(refusal(R"({"prompt": "q", "choices": ["a", "b"], "answer": "c"})").find("none of the choices"),
+  EXPECT_NE(refusal(R"({"prompt": "q", "choices": ["a", "b"], "answer": "c"})").find("neither one of the choices"),
             std::string::npos);
   EXPECT_NE(refusal(R"({"choices": ["a", "b"], "answer": 0})").find("neither prompt nor messages"), std::string::npos);
   EXPECT_NE(refusal(R"({"prompt": "", "choices": ["a", "b"], "answer": 0})").find("prompt is empty"),

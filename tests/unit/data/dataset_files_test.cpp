@@ -55,7 +55,7 @@ TEST_F(DatasetFiles, RefusesWhatIsNotThereOrNotRead) {
   EXPECT_NE(refusal(path("none.jsonl")).find("no such file"), std::string::npos);
   EXPECT_NE(refusal(path("none*.jsonl")).find("no file matches"), std::string::npos);
   EXPECT_NE(refusal(path("**/x.jsonl")).find("give the folder"), std::string::npos);
-  EXPECT_NE(refusal("/dev/null").find("no regular file"), std::string::npos);
+  EXPECT_NE(refusal("/dev/null").find("not a regular file"), std::string::npos);
   std::filesystem::create_directory(folder_ / "empty");
   EXPECT_NE(refusal(path("empty")).find("no .jsonl"), std::string::npos);
   write_file_atomic(folder_ / "t.parquet", "PAR1");

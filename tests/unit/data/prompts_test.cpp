@@ -71,17 +71,17 @@ TEST_F(Prompts, NameTheLineOfWhatIsWrong) {
   EXPECT_NE(refusal("{\"text\": \"a\"}\n").find(file + ":1: the row (text) has no prompt"), std::string::npos);
   EXPECT_EQ(refusal("{\"prompt\": 3}\n"), file + ":1: prompt is number, expected a text or a list of messages");
   EXPECT_EQ(refusal("{\"prompt\": [5]}\n"), file + ":1: prompt[0] is number, expected an object with role and content");
-  EXPECT_NE(refusal("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n").find("no turn but"),
+  EXPECT_NE(refusal("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n").find("only assistant turns"),
             std::string::npos);
   // The template refuses this one.
   EXPECT_EQ(refusal("{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}\n"),
             file + ":1: a chat cannot begin with a tool (plain:1)");
   options_.raw = true;
   EXPECT_NE(refusal("{\"prompt\": \"\"}\n").find("the prompt is empty"), std::string::npos);
-  EXPECT_NE(refusal("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n").find("leave --raw out"),
+  EXPECT_NE(refusal("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n").find("remove --raw"),
             std::string::npos);
   options_ = {&tokenizer_, &template_, false, "be brief"};
-  EXPECT_NE(refusal("{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}]}\n").find("leave --system out"),
+  EXPECT_NE(refusal("{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}]}\n").find("remove --system"),
             std::string::npos);
 }
 

@@ -317,7 +317,7 @@ TEST(Sharegpt, RefusesFunctionCallsThatAreNone) {
       {"f 1", "invalid JSON"},
       {R"({\"name\": \"f\", \"name\": \"g\", \"arguments\": {}})", "duplicate key \"name\""},
       {R"(5)", "a call is number"},
-      {R"([])", "there is no call"},
+      {R"([])", "it has no call"},
       {R"({\"arguments\": {}})", "no name"},
       {R"({\"name\": 1, \"arguments\": {}})", "no name"},
       {R"({\"name\": \"f\"})", "no arguments"},

@@ -105,8 +105,8 @@ std::vector<BadCase> broken_pieces() {
       {"ZeroByte", with_fields(bytes_field(1, std::string("a\0b", 3))), ": byte ", "a zero byte"},
       {"TextIsNumber", with_fields(varint_field(1, 3)), ": byte ", "field 1 has the wrong type"},
       {"ScoreIsNumber", with_fields(bytes_field(1, "z") + varint_field(2, 3)), ": byte ", "field 2 has the wrong"},
-      {"ScoreNan", with_fields(bytes_field(1, "z") + score_field(kNan)), ": byte ", "no finite number"},
-      {"ScoreInfinite", with_fields(bytes_field(1, "z") + score_field(kInfinity)), ": byte ", "no finite number"},
+      {"ScoreNan", with_fields(bytes_field(1, "z") + score_field(kNan)), ": byte ", "not a finite number"},
+      {"ScoreInfinite", with_fields(bytes_field(1, "z") + score_field(kInfinity)), ": byte ", "not a finite number"},
       {"TypeZero", with_fields(bytes_field(1, "z") + varint_field(3, 0)), ": byte ", "unknown piece type 0"},
       {"TypeSeven", with_fields(bytes_field(1, "z") + varint_field(3, 7)), ": byte ", "unknown piece type 7"},
       {"Twice", with_piece({"a", 0, 1}), ": byte ", "\"a\" occurs twice"},
@@ -143,15 +143,15 @@ std::vector<BadCase> broken_tables() {
   inside[kCharsmapLetter ^ 1U] = 0x80000000U | 1U;
   endless[kCharsmapLetter] = (kCharsmapLetter ^ 256U) << 10U | 'a';
   return {
-      {"TableOfFourBytes", table(good.substr(0, 4)), ": byte ", "another size than it says"},
-      {"TableCut", table(good.substr(0, 2000)), ": byte ", "another size than it says"},
-      {"TableWithoutTrie", table(std::string(8, '\0')), ": byte ", "another size than it says"},
+      {"TableOfFourBytes", table(good.substr(0, 4)), ": byte ", "whose size is not the one"},
+      {"TableCut", table(good.substr(0, 2000)), ": byte ", "whose size is not the one"},
+      {"TableWithoutTrie", table(std::string(8, '\0')), ": byte ", "whose size is not the one"},
       {"StringWithoutEnd", table(good.substr(0, good.size() - 1)), ": byte ", "broken strings"},
       {"StringNotUtf8", table(charsmap_bytes(charsmap_units(), std::string("\xC3\0", 2))), ": byte ", "broken strings"},
       {"TrieTooSmall", table(charsmap_bytes({0, 0}, kCharsmapStrings)), ": byte ", "past its end"},
       {"TriePastEnd", table(charsmap_bytes(past_end)), ": byte ", "past its end"},
-      {"NoString", table(charsmap_bytes(no_string)), ": byte ", "points to no string"},
-      {"InsideACharacter", table(charsmap_bytes(inside)), ": byte ", "points to no string"},
+      {"NoString", table(charsmap_bytes(no_string)), ": byte ", "does not point to a string"},
+      {"InsideACharacter", table(charsmap_bytes(inside)), ": byte ", "does not point to a string"},
       {"Endless", table(charsmap_bytes(endless)), ": byte ", "more than 32 bytes"},
   };
 }
@@ -160,7 +160,7 @@ std::vector<BadCase> not_built() {
   return {
       {"TypeNine", model_bytes(kPieces, varint_field(3, 9)), ": trainer_spec.model_type", "type 9"},
       {"SpaceAsSuffix", model_bytes(kPieces, kBpe + std::string("\xC0\x01\x01", 3)),
-       ": trainer_spec.treat_whitespace_as_suffix", "not built"},
+       ": trainer_spec.treat_whitespace_as_suffix", "not supported"},
       {"Denormalizer", model_bytes(kPieces) + bytes_field(5, bytes_field(2, "map")),
        ": denormalizer_spec.precompiled_charsmap", "table"},
   };
