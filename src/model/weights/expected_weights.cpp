@@ -53,7 +53,7 @@ std::string show_shape(const std::vector<std::int64_t>& shape) {
 
 bool is_old_rotary_buffer(const std::string& name) { return name.find("rotary_emb.") != std::string::npos; }
 
-/// The file the weight should be in: the only one, or the folder.
+/// The file that should hold the weight: the only one, or else the folder.
 std::string place_of_missing(const storage::WeightFiles& weights, const ModelConfig& config) {
   return (weights.files().size() == 1 ? weights.files().front().path() : config.path.parent_path()).string();
 }

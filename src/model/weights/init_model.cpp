@@ -126,7 +126,7 @@ void check_tokenizer(const fs::path& folder) {
                     "holds no tokenizer.json, tokenizer.model or tekken.json; the folder of a tokenizer was expected");
 }
 
-/// The output folder, there and free of weights that would be read in place of the new ones.
+/// Creates the output folder, and deletes weights that would be read in place of the new ones.
 void prepare_output(const InitModelRequest& request) {
   const fs::path& folder = request.output_dir;
   if (fs::exists(folder) && !fs::is_directory(folder))

@@ -9,7 +9,7 @@
 namespace lora_train::model {
 namespace {
 
-/// No exponent of all ones. Plain loops: a thread that saves must not wake LibTorch's pool, which is training.
+/// True when no exponent is all ones. Plain loops: the saving thread must not wake LibTorch's pool, which is training.
 template <typename Bits>
 bool has_no_full_exponent(std::string_view bytes, Bits exponent) {
   bool finite = true;

@@ -17,7 +17,7 @@ Trainables::Trainables(std::vector<Parameter> list, at::Device device) {
 }
 
 void Trainables::place(std::vector<Parameter> list) {
-  // Blocks that may stay empty, so that their order does not depend on which parameter comes first.
+  // These two come first even if they stay empty, so that the order does not depend on which parameter comes first.
   blocks_ = {{0, 0, 1.0, true}, {0, 0, 1.0, false}};
   std::vector<std::vector<Parameter>> groups(blocks_.size());
   for (Parameter& parameter : list) {
