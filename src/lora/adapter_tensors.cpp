@@ -14,7 +14,7 @@ std::string place(const storage::SafetensorsFile& file, const std::string& name)
   return file.path().string() + ": " + name;
 }
 
-/// "; adapter_config.json names the base model "org/name"", where it does.
+/// '; adapter_config.json names the base model "org/name"', or nothing if it names none.
 std::string base_in_words(const std::filesystem::path& folder) {
   try {
     const std::string name = read_adapter_config(folder).base_model_name_or_path;

@@ -28,7 +28,7 @@ bool is_companion(const std::string& name) {
          std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return name.ends_with(end); });
 }
 
-/// Without links, "." and a slash at the end; the last part need not be there.
+/// The path without links, "." and a trailing slash. Its last part need not exist.
 fs::path full_path(const fs::path& asked) {
   fs::path path = fs::weakly_canonical(fs::absolute(asked));
   return path.has_filename() ? path : path.parent_path();
@@ -39,7 +39,7 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
   return at == folder.end();
 }
 
-/// What overwriting would delete must be what a merge writes.
+/// Refuses to overwrite a folder that holds anything a merge does not write.
 void check_overwritten(const fs::path& folder, OutputKind kind) {
   const bool is_model = kind == OutputKind::kModel;
   const char* const kept = "--overwrite replaces a whole folder, so only one that a merge wrote: choose another one";

@@ -5,7 +5,7 @@ namespace {
 
 constexpr const char* kHeading = "## Use\n\nPEFT:\n";
 
-/// vLLM takes these ranks only; an adapter needs the next one from its largest rank. Source: vllm/config/lora.py.
+/// The values that vLLM accepts for --max-lora-rank; the largest rank of an adapter is rounded up. Source: vllm/config/lora.py.
 std::string vllm_command(const AdapterUse& use) {
   for (const std::int64_t rank : {8, 16, 32, 64, 128, 256, 320, 512}) {
     if (rank < use.largest_rank) continue;
