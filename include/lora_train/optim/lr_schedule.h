@@ -1,4 +1,4 @@
-// Learning-rate schedules under the names of Hugging Face (transformers get_scheduler); closed forms of the step, so a
+// Learning-rate schedules under their Hugging Face names (transformers get_scheduler). Each is a function of the step alone, so a
 // resumed run needs no state.
 #pragma once
 
@@ -13,7 +13,7 @@ struct LrSchedule {
   SchedulerKind kind = SchedulerKind::kConstant;
   double peak = 0;
   std::int64_t warmup_steps = 0, total_steps = 0;
-  double min_lr_ratio = 0;  ///< cosine_with_min_lr: the floor as a share of the peak
+  double min_lr_ratio = 0;  ///< cosine_with_min_lr: the floor, as a fraction of the peak
 
   /// Rate used in optimizer step `step` (counts from 1): transformers' lambda at step - 1. `constant` ignores the
   /// warm-up, as transformers does.
