@@ -102,8 +102,8 @@ void check_initialisation(const AdapterConfigReader& reader) {
   const Json& value = reader.at(key);
   if (value.is_null() || value.is_boolean() || value == "gaussian" || value == "eva" || value == "orthogonal") return;
   reader.fail(key, "is " + value.dump() +
-                       "; expected true, false, \"gaussian\", \"eva\" or \"orthogonal\", with which "
-                       "the base weights stay what they are. Convert the adapter with PEFT's "
+                       "; expected true, false, \"gaussian\", \"eva\" or \"orthogonal\", which leave "
+                       "the base weights unchanged. Convert the adapter with PEFT's "
                        "save_pretrained(..., path_initial_model_for_weight_conversion=...)");
 }
 

@@ -148,9 +148,9 @@ void check_pattern(const LoraOptions& options, const std::vector<std::string>& p
     if (used.contains(i)) continue;
     const std::string message =
         "\"" + patterns[i].first +
-        "\" has no effect: it matches no targeted linear, or earlier patterns match all that it "
-        "does. Expected a regex for the end of a name such as " +
-        paths.front() + "; the first that matches counts";
+        "\" has no effect: it matches no targeted linear, or earlier patterns match the same ones. "
+        "Expected a regex for the end of a name such as " +
+        paths.front() + "; the first match counts";
     if (options.file.empty()) throw ConfigError(key, message);
     log_warning(options.file + ": " + key + ": " + message);
   }

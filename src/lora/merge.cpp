@@ -121,7 +121,7 @@ class Merger {
       throw FormatError(weights_.where(entry), "holds NaN or infinity: the base model is damaged, download it again");
     }
     throw NumericError(entry.name, "the merged weight is beyond what " + std::string(storage::dtype_name(target)) +
-                                       " can hold; say --dtype bf16 or --dtype fp32");
+                                       " can hold; pass --dtype bf16 or --dtype fp32");
   }
 
   /// The bytes to write for the tensor, valid until the next call.
@@ -189,7 +189,7 @@ std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {
          (adapter.base_model_name_or_path.empty() || adapter.base_model_name_or_path == request.model_name
               ? ""
               : " (the adapter names " + adapter.base_model_name_or_path + ")") +
-         ". Adapter: " + request.adapter.string() + ". The licence of the base model holds.\n";
+         ". Adapter: " + request.adapter.string() + ". The licence of the base model applies.\n";
 }
 
 }  // namespace

@@ -12,16 +12,14 @@ std::string vllm_command(const AdapterUse& use) {
     return "```sh\nvllm serve " + use.base + " --enable-lora --lora-modules my-adapter=" + use.adapter +
            " --max-lora-rank " + std::to_string(rank) + "\n```";
   }
-  return "not possible: vLLM takes ranks up to 512, and this adapter has " + std::to_string(use.largest_rank) + ".";
+  return "not possible: vLLM supports ranks up to 512, and this adapter has " + std::to_string(use.largest_rank) + ".";
 }
 
 std::string what_is_refused(const AdapterUse& use) {
-  if (use.is_plain) return "Plain LoRA: none of the three refuses it.\n";
-  return "This adapter uses rsLoRA or rank and alpha patterns: PEFT reads them; llama.cpp ignores rsLoRA and vLLM does "
-         "not "
-         "read patterns, so both would scale it wrongly. For them, without these:\n\n```sh\nlora-train merge "
-         "--portable "
-         "--adapter " +
+  if (use.is_plain) return "Plain LoRA: all three support it.\n";
+  return "This adapter uses rsLoRA or rank and alpha patterns. PEFT supports them; llama.cpp ignores rsLoRA and vLLM "
+         "ignores patterns, so both would scale it wrongly. For them, convert it first:\n\n```sh\nlora-train merge "
+         "--portable --adapter " +
          use.adapter + " --output-dir " + use.adapter + "-portable\n```\n";
 }
 

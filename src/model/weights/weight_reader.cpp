@@ -98,7 +98,7 @@ void WeightReader::add(const std::string& name, std::unique_ptr<RowSink> sink) {
 void WeightReader::add(const std::string& name, const at::Tensor& target) {
   const storage::TensorEntry* entry = files_.find(name);
   if (entry != nullptr && target.sizes() != at::IntArrayRef(entry->shape)) {
-    throw ShapeError(files_.where(*entry), "is " + storage::describe(*entry) + " and does not fit its place");
+    throw ShapeError(files_.where(*entry), "is " + storage::describe(*entry) + " and does not fit its destination");
   }
   add(name, std::make_unique<CopySink>(target));
 }
