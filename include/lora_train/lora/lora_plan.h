@@ -12,9 +12,9 @@
 
 namespace lora_train::lora {
 
-/// What a profile or an adapter_config.json says of an adapter.
+/// The adapter settings of a profile or an adapter_config.json.
 struct LoraOptions : AdapterSection {
-  std::string file;  ///< adapter_config.json they were read from; empty: the profile
+  std::string file;  ///< the adapter_config.json that these come from; empty: the profile
 };
 
 /// The rank and scale of one linear's adapter.
