@@ -10,8 +10,7 @@ namespace lora_train::lora {
 
 struct MergeCheckRequest {
   std::filesystem::path model, adapter, merged;
-  std::vector<std::vector<std::int32_t>>
-      rows;  ///< token ids; no row is empty, and all have at most a few thousand tokens
+  std::vector<std::vector<std::int32_t>> rows;  ///< token ids, none empty; at most a few thousand tokens in all
 };
 
 struct MergeCheck {

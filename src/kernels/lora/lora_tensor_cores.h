@@ -21,8 +21,7 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr int kStepTokens = 16,
-              kGroupTokens = 32;  // tokens per product; tokens per stage of thin rows in shared memory
+constexpr int kStepTokens = 16, kGroupTokens = 32;  // per product; per stage of thin rows in shared memory
 constexpr int kTileRanks = 16;
 
 template <bool kWithDs>
