@@ -20,7 +20,7 @@ extern const kernels::CudaAttention kCudnn;
 kernels::CudnnPlan check_cudnn_plan(const kernels::CudnnShape& shape, const std::string& gpu_json, int sm_version,
                                     bool with_compilation);
 
-/// Tokens of all documents; slots past them belong to none.
+/// Tokens of all documents. Slots past them belong to no document.
 inline std::int64_t total(const std::vector<std::int64_t>& cu_seqlens) { return cu_seqlens.back(); }
 
 /// All backends read and write 16 bytes at a time.

@@ -1,4 +1,4 @@
-// Error checks around every call to CUDA, cuBLASLt and cuDNN.
+// Error checks for every call of CUDA, cuBLASLt and cuDNN.
 #pragma once
 
 #include <cublasLt.h>

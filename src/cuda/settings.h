@@ -4,7 +4,7 @@
 
 namespace lora_train::cuda {
 
-/// As start() was given them.
+/// The settings that were passed to start().
 const kernels::CudaSettings& settings();
 
 }  // namespace lora_train::cuda

@@ -30,7 +30,7 @@ CodeFor code_for(int major, int minor) {
   CodeFor found = CodeFor::kNone;
   for (const auto& built : built_architectures()) {
     const bool is_later = major > built.major || (major == built.major && minor >= built.minor);
-    // Machine code runs on the same major number and on later minor ones.
+    // Machine code runs on GPUs with the same major number and the same or a later minor one.
     if (!built.is_ptx && major == built.major && is_later) return CodeFor::kMachineCode;
     if (built.is_ptx && is_later) found = CodeFor::kPtx;
   }

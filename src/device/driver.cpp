@@ -5,7 +5,7 @@
 namespace lora_train::device {
 namespace {
 
-/// Takes functions out of a library; the first one that is missing is remembered.
+/// Looks up functions in a library, and records the first one that is missing.
 class Library {
  public:
   explicit Library(const std::string& name) : name_(name), handle_(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
@@ -39,7 +39,7 @@ bool open_cuda_driver(const std::string& library, CudaDriver& driver, std::strin
   cuda.take(driver.device_count, "cuDeviceGetCount");
   cuda.take(driver.device, "cuDeviceGet");
   cuda.take(driver.name, "cuDeviceGetName");
-  cuda.take(driver.uuid, "cuDeviceGetUuid_v2");  // of the slice where the GPU is cut into MIG slices
+  cuda.take(driver.uuid, "cuDeviceGetUuid_v2");  // for a GPU split by MIG: that of the instance
   cuda.take(driver.pci_id, "cuDeviceGetPCIBusId");
   cuda.take(driver.total_memory, "cuDeviceTotalMem_v2");
   cuda.take(driver.attribute, "cuDeviceGetAttribute");

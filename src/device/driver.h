@@ -1,5 +1,5 @@
-// The functions of NVIDIA's two driver libraries that we call, opened by name at run time, so that the program starts
-// without them. Declared here because cuda.h and nvml.h are on no machine without a CUDA toolkit.
+// The functions that we call in NVIDIA's two driver libraries. The libraries are opened by name at run time, so that the program
+// starts without them. Declared here because only machines with a CUDA toolkit have cuda.h and nvml.h.
 // Sources: docs.nvidia.com/cuda/cuda-driver-api (group CUDA_DEVICE), docs.nvidia.com/deploy/nvml-api.
 #pragma once
 
@@ -16,7 +16,7 @@ struct CudaUuid {        ///< CUuuid
 
 inline constexpr CudaResult kCudaSuccess = 0;
 
-/// Values of CUresult that cuInit returns and that people can do something about.
+/// Values of CUresult that cuInit returns and that a user can act on.
 enum CudaInitError : int {
   kErrorOutOfMemory = 2,
   kErrorStubLibrary = 34,
@@ -41,7 +41,7 @@ enum CudaAttribute : int {
   kAttributeComputeCapabilityMinor = 76,
 };
 
-/// libcuda.so.1. None of these makes a context.
+/// Functions of libcuda.so.1. None of them creates a context.
 struct CudaDriver {
   CudaResult (*init)(unsigned flags);
   CudaResult (*driver_version)(int* version);
@@ -68,7 +68,7 @@ struct NvmlMemory {  ///< nvmlMemory_t
 };
 struct NvmlProcess {  ///< nvmlProcessInfo_t of nvmlDeviceGetComputeRunningProcesses_v3
   unsigned pid;
-  unsigned long long used_bytes;  ///< all bits set = not known (NVML_VALUE_NOT_AVAILABLE)
+  unsigned long long used_bytes;  ///< all bits set = unknown (NVML_VALUE_NOT_AVAILABLE)
   unsigned gpu_instance, compute_instance;
 };
 static_assert(sizeof(NvmlMemory) == 24 && sizeof(NvmlProcess) == 24);
@@ -76,7 +76,7 @@ static_assert(sizeof(NvmlMemory) == 24 && sizeof(NvmlProcess) == 24);
 /// Values of nvmlGpuP2PCapsIndex_t and nvmlGpuP2PStatus_t.
 inline constexpr int kNvmlPeerNvlink = 2, kNvmlPeerOk = 0;
 
-/// libnvidia-ml.so.1
+/// Functions of libnvidia-ml.so.1.
 struct NvmlDriver {
   NvmlResult (*init)();
   NvmlResult (*shutdown)();
@@ -88,7 +88,7 @@ struct NvmlDriver {
   NvmlResult (*peer_status)(NvmlDevice one, NvmlDevice other, int capability, int* status);
 };
 
-/// False when the library cannot be opened or lacks a function; `problem` says why. An open library stays open.
+/// Returns false if the library cannot be opened or lacks a function; `problem` then says why. The library stays open.
 bool open_cuda_driver(const std::string& library, CudaDriver& driver, std::string& problem);
 bool open_nvml_driver(const std::string& library, NvmlDriver& driver, std::string& problem);
 

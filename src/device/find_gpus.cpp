@@ -42,7 +42,7 @@ Gpu describe(const CudaDriver& cuda, CudaDevice device, int index) {
   char text[256] = {};
   if (cuda.name(text, sizeof text, device) == kCudaSuccess) gpu.name = text;
   CudaUuid uuid{};
-  // The driver names a slice "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+  // The driver names a MIG instance "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
   const bool is_slice = gpu.name.find(" MIG ") != std::string::npos;
   if (cuda.uuid(&uuid, device) == kCudaSuccess) gpu.uuid = uuid_text(uuid, is_slice);
   char pci_id[32] = {};
@@ -81,7 +81,7 @@ void find_devices(const CudaDriver& cuda, GpuSystem& system) {
 void ask_cuda(const std::string& library, GpuSystem& system) {
   CudaDriver cuda{};
   const bool is_open = open_cuda_driver(library, cuda, system.library_problem);
-  // A driver that is too old may lack functions; its version says more than their names.
+  // An old driver may lack functions; its version tells the user more than their names.
   if (cuda.driver_version != nullptr && cuda.driver_version(&system.cuda_version) != kCudaSuccess) {
     system.cuda_version = 0;
   }
@@ -102,7 +102,7 @@ constexpr unsigned long long kUnknownBytes = ~0ULL;
 std::vector<GpuProcess> other_processes(const NvmlDriver& nvml, NvmlDevice device) {
   std::vector<NvmlProcess> listed(8);
   NvmlResult result = kNvmlInsufficientSize;
-  for (int attempt = 0; result == kNvmlInsufficientSize && attempt < 5; ++attempt) {  // others start meanwhile
+  for (int attempt = 0; result == kNvmlInsufficientSize && attempt < 5; ++attempt) {  // more processes may have started
     auto count = static_cast<unsigned>(listed.size());
     result = nvml.compute_processes(device, &count, listed.data());
     listed.resize(result == kNvmlInsufficientSize ? count + 8 : count);
@@ -129,7 +129,7 @@ bool has_capability(const NvmlDriver& nvml, NvmlDevice one, NvmlDevice other, in
   return nvml.peer_status(one, other, capability, &status) == kNvmlSuccess && status == kNvmlPeerOk;
 }
 
-/// libcuda.so.1 says whether there is access; here it is told which way it goes.
+/// libcuda.so.1 reports whether there is peer access; NVML reports whether it uses NVLink or PCIe.
 void ask_about_links(const NvmlDriver& nvml, const std::vector<NvmlDevice>& devices, GpuSystem& system) {
   for (std::size_t from = 0; from < devices.size(); ++from) {
     for (std::size_t to = 0; to < devices.size(); ++to) {
@@ -140,8 +140,8 @@ void ask_about_links(const NvmlDriver& nvml, const std::vector<NvmlDevice>& devi
   }
 }
 
-/// What libnvidia-ml.so.1 knows about the GPUs that libcuda.so.1 has found: driver_version, free memory, processes and peer
-/// access; management_problem where that is not possible.
+/// Adds what libnvidia-ml.so.1 knows about the GPUs that libcuda.so.1 found: driver_version, free memory, processes and peer
+/// access, or else management_problem.
 void ask_management_library(const std::string& library, GpuSystem& system) {
   NvmlDriver nvml{};
   if (!open_nvml_driver(library, nvml, system.management_problem)) return;
@@ -205,7 +205,7 @@ std::vector<std::string> nvidia_device_nodes(const fs::path& root) {
     const std::string name = entry.path().filename().string();
     if (is_gpu_node(name) || name == "nvidiactl") nodes.push_back("/dev/" + name);
   }
-  // WSL has this node for the GPUs of every maker.
+  // WSL has this node for GPUs of every vendor.
   if (fs::exists(root / "dev/dxg", error) && fs::exists(root / "usr/lib/wsl/lib/libcuda.so.1", error)) {
     nodes.emplace_back("/dev/dxg");
   }
@@ -215,7 +215,7 @@ std::vector<std::string> nvidia_device_nodes(const fs::path& root) {
 
 bool GpuSystem::has_gpu_hardware() const {
   if (!device_nodes.empty() || !gpus.empty()) return true;
-  // A driver's library may be installed where no GPU is; then cuInit finds none.
+  // The driver's library may be installed on a machine without a GPU; then cuInit finds none.
   return cuda_version != 0 && init_code != kErrorNoDevice;
 }
 

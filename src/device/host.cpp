@@ -19,7 +19,7 @@ int usable_cores() {
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/// What stands behind "key\t: "; empty for another key.
+/// The text after "key\t: "; empty if the line has another key.
 std::string value_of(const std::string& line, const std::string& key) {
   if (!line.starts_with(key)) return {};
   const std::size_t colon = line.find(':');
@@ -41,7 +41,7 @@ Host describe_host(const std::string& proc) {
       for (const char* unit : kVectorUnits) {
         if (std::find(words.begin(), words.end(), unit) != words.end()) host.vector_units.emplace_back(unit);
       }
-      break;  // further processors are alike
+      break;  // the other processors are the same
     }
   }
   std::ifstream meminfo(proc + "/meminfo");

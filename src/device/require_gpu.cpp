@@ -1,4 +1,4 @@
-// Every way in which a GPU cannot be used, and what to do about it.
+// Every reason why a GPU cannot be used, and what to do about it.
 #include <algorithm>
 
 #include "driver.h"
@@ -10,7 +10,7 @@
 namespace lora_train::device {
 namespace {
 
-constexpr const char* kOrCpu = " To compute on the CPU set device: cpu.";
+constexpr const char* kOrCpu = " To compute on the CPU, set device: cpu.";
 
 bool has_node(const GpuSystem& system, const std::string& node) {
   const auto& nodes = system.device_nodes;
@@ -29,24 +29,24 @@ std::string no_library(const GpuSystem& system) {
   const std::string what =
       "libcuda.so.1, the library of the NVIDIA driver, cannot be used (" + system.library_problem + ")";
   if (has_node(system, "/dev/dxg")) {
-    return what + ", and this is WSL. Its library lies in /usr/lib/wsl/lib: export LD_LIBRARY_PATH=/usr/lib/wsl/lib.";
+    return what + ". This is WSL, whose library is in /usr/lib/wsl/lib: export LD_LIBRARY_PATH=/usr/lib/wsl/lib.";
   }
   if (!system.device_nodes.empty()) {
     return what + ", though " + system.device_nodes.front() +
-           " is there. In a container: install the NVIDIA Container Toolkit on the host and start the container with "
-           "--gpus all. Elsewhere: install the driver's libraries of the same version as its kernel module" +
+           " exists. In a container: install the NVIDIA Container Toolkit on the host, and start the container with "
+           "--gpus all. Elsewhere: install the driver libraries that match the version of the kernel module" +
            (system.driver_version.empty() ? "." : " (" + system.driver_version + ").");
   }
-  return what + ", and there is no device node /dev/nvidia0. On a machine with an NVIDIA GPU install the driver, " +
+  return what + ", and there is no device node /dev/nvidia0. On a machine with an NVIDIA GPU, install the driver, " +
          std::to_string(kOldestDriver) +
-         " or newer; in a container start it with --gpus all (NVIDIA Container Toolkit).";
+         " or newer. If this is a container, start it with --gpus all (NVIDIA Container Toolkit).";
 }
 
 std::string too_old(const GpuSystem& system) {
-  return driver_text(system) + " is too old: it runs CUDA up to " + cuda_text(system.cuda_version) +
-         ", and this build needs CUDA " + cuda_text(kOldestCudaVersion) + ", which driver " +
-         std::to_string(kOldestDriver) + " and newer bring. Update the driver (in a container: that of the host)" +
-         "; on a data-centre GPU the package cuda-compat-13-0 does as well.";
+  return driver_text(system) + " is too old: it supports CUDA up to " + cuda_text(system.cuda_version) +
+         ", and this build needs CUDA " + cuda_text(kOldestCudaVersion) + ", which needs driver " +
+         std::to_string(kOldestDriver) + " or newer. Update the driver (for a container: on the host)" +
+         ". On a data-centre GPU, installing the package cuda-compat-13-0 works too.";
 }
 
 std::string no_device(const GpuSystem& system) {
@@ -57,51 +57,50 @@ std::string no_device(const GpuSystem& system) {
   const std::string what = driver_text(system) + " finds no GPU";
   if (system.device_nodes.empty()) {
     return what +
-           ", and there is no device node /dev/nvidia0. In a container start it with --gpus all; elsewhere see "
-           "whether nvidia-smi lists the GPU.";
+           ", and there is no device node /dev/nvidia0. If this is a container, start it with --gpus all. Elsewhere, "
+           "check whether nvidia-smi lists the GPU.";
   }
   return what + " (device nodes: " + join(system.device_nodes) +
-         "). See whether nvidia-smi -L lists it, and dmesg for lines with NVRM; in a container all of its nodes must "
-         "be passed in (--gpus all).";
+         "). Check whether nvidia-smi -L lists it, and look for NVRM in dmesg. In a container, all of its device nodes "
+         "must be passed in (--gpus all).";
 }
 
-/// What to do about an error of cuInit.
+/// What to do about an error from cuInit.
 std::string init_advice(const GpuSystem& system) {
   switch (system.init_code) {
-    case kErrorOutOfMemory: return "The host or the GPU has no memory left for the driver: see free -h and nvidia-smi.";
+    case kErrorOutOfMemory: return "The host or the GPU is out of memory: check free -h and nvidia-smi.";
     case kErrorStubLibrary:
-      return "The libcuda.so.1 that was found is the CUDA toolkit's stub for linking: take its folder (lib64/stubs) "
-             "out of LD_LIBRARY_PATH.";
+      return "The libcuda.so.1 that was found is the CUDA toolkit's stub for linking: remove its folder (lib64/stubs) "
+             "from LD_LIBRARY_PATH.";
     case kErrorDeviceUnavailable:
-      return "Another process has the GPU for itself, or its compute mode forbids computing: see nvidia-smi.";
-    case kErrorInvalidDevice: return "See whether CUDA_VISIBLE_DEVICES names GPUs that nvidia-smi -L lists.";
+      return "Another process uses the GPU exclusively, or its compute mode forbids computing: check nvidia-smi.";
+    case kErrorInvalidDevice: return "Check that CUDA_VISIBLE_DEVICES names GPUs that nvidia-smi -L lists.";
     case kErrorDeviceNotLicensed:
-      return "The virtual GPU has no licence: see nvidia-smi -q, and the host's administrator.";
+      return "The virtual GPU has no licence: check nvidia-smi -q, or ask the administrator of the host.";
     case kErrorOperatingSystem:
-      return "The operating system refused the driver: see whether /dev/nvidia* may be read and written by this user, "
-             "and run nvidia-smi once.";
+      return "The operating system refused the driver's request: check that this user may read and write "
+             "/dev/nvidia*, and run nvidia-smi once.";
     case kErrorSystemNotReady:
-      return "On a machine with NVSwitch (HGX, DGX) the fabric manager must run, of the same version as the driver: "
+      return "On a machine with NVSwitch (HGX, DGX), the fabric manager must run, in the same version as the driver: "
              "sudo systemctl start nvidia-fabricmanager.";
     case kErrorSystemDriverMismatch:
-      return "libcuda.so.1 is of another version than the loaded kernel module" +
+      return "libcuda.so.1 has another version than the loaded kernel module" +
              (system.driver_version.empty() ? std::string() : " " + system.driver_version) +
-             ": after an update of the driver restart the machine; in a container take its own libcuda.so.1 out of the "
-             "image.";
+             ". After a driver update, restart the machine. In a container, remove libcuda.so.1 from the image.";
     case kErrorCompatNotSupported:
-      return "The package cuda-compat works on data-centre GPUs only: take it out of LD_LIBRARY_PATH, and update the "
+      return "The package cuda-compat works on data-centre GPUs only: remove it from LD_LIBRARY_PATH, and update the "
              "driver to " +
              std::to_string(kOldestDriver) + " or newer.";
     case kErrorUnknown:
-      return "Often the kernel module nvidia_uvm is missing (sudo modprobe nvidia_uvm), or the GPU has failed: see "
-             "dmesg for lines with NVRM or Xid, and restart the machine.";
+      return "Often the kernel module nvidia_uvm is missing (sudo modprobe nvidia_uvm), or the GPU has failed: look "
+             "for NVRM or Xid in dmesg, and restart the machine.";
     default: break;
   }
   if (system.init_code >= kErrorMpsFirst && system.init_code <= kErrorMpsLast) {
-    return "CUDA's multi-process service cannot be reached: restart nvidia-cuda-mps-control, or unset "
+    return "CUDA MPS (Multi-Process Service) cannot be reached: restart nvidia-cuda-mps-control, or unset "
            "CUDA_MPS_PIPE_DIRECTORY.";
   }
-  return "See whether nvidia-smi works, and dmesg for lines with NVRM.";
+  return "Check whether nvidia-smi works, and look for NVRM in dmesg.";
 }
 
 [[noreturn]] void refuse(const std::string& message) { throw DeviceError("device", message + kOrCpu); }
@@ -124,17 +123,14 @@ void require_usable(const Gpu& gpu) {
   if (code_for(gpu.major, gpu.minor) == CodeFor::kNone) {
     throw DeviceError(
         gpu.label(), "its compute capability is " + std::to_string(gpu.major) + "." + std::to_string(gpu.minor) + " (" +
-                         gpu.architecture() + "), and this build has code for " + built_architectures_text() +
+                         gpu.architecture() + "), but this build has code for " + built_architectures_text() +
                          ": Ampere (8.0) and newer. Choose another GPU with CUDA_VISIBLE_DEVICES." + kOrCpu);
   }
   if (gpu.compute_mode == ComputeMode::kProhibited) {
     throw DeviceError(gpu.label(),
                       "its compute mode is Prohibited: no program may compute on it. Allow it with sudo "
                       "nvidia-smi -i " +
-                          gpu.pci_id +
-                          " -c DEFAULT, or choose another GPU with "
-                          "CUDA_VISIBLE_DEVICES." +
-                          kOrCpu);
+                          gpu.pci_id + " -c DEFAULT, or choose another GPU with CUDA_VISIBLE_DEVICES." + kOrCpu);
   }
   const bool is_exclusive =
       gpu.compute_mode == ComputeMode::kExclusiveProcess || gpu.compute_mode == ComputeMode::kExclusiveThread;
@@ -154,7 +150,8 @@ const Gpu& require_gpu(const GpuSystem& system, int index) {
     require_usable(gpu);
     return gpu;
   }
-  refuse("there is no GPU cuda:" + std::to_string(index) + ": the driver shows " + std::to_string(system.gpus.size()) +
+  refuse("there is no GPU cuda:" + std::to_string(index) + ": the driver reports " +
+         std::to_string(system.gpus.size()) +
          (system.visible_devices ? " (CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices + "\")" : "") +
          ". Start at most one process for each GPU.");
 }

@@ -1,4 +1,4 @@
-// Every kernel of this build against its reference on one device: what `doctor` runs.
+// Runs every kernel of this build and its reference on one device.
 #include "lora_train/doctor/doctor.h"
 
 #include <ATen/ATen.h>
@@ -27,13 +27,13 @@ double relative_error(const at::Tensor& got, const at::Tensor& reference) {
   const at::Tensor want = reference.to(at::kCPU, at::kDouble), have = got.to(at::kCPU, at::kDouble);
   const double norm = want.norm().item<double>();
   const double error = (have - want).norm().item<double>() / norm;
-  // A NaN, or a reference that is zero everywhere and shows nothing, is no success.
+  // NaN is a failure, and so is a reference that is zero everywhere, since it proves nothing.
   return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
 }
 
 const char* dtype_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
 
-/// LibTorch's errors go on with where they were thrown.
+/// LibTorch appends a backtrace to its messages.
 std::string first_line(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
@@ -41,7 +41,7 @@ std::string first_line(const std::exception& error) {
 
 double tolerance(at::ScalarType dtype) { return dtype == at::kBFloat16 ? 1e-2 : 1e-5; }
 
-/// The fastest of a few calls: others on the machine only ever slow it down.
+/// The fastest of a few calls: other work on the machine can only slow a call down.
 double time_us(const Place& place, const Call& call, Outputs& outputs) {
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kTimedCalls; ++i) {
@@ -76,7 +76,7 @@ KernelCheck run_case(const Place& place, const Case& c) {
   return check;
 }
 
-/// fp32 products are of full precision here: TF32 would hide errors.
+/// Computes fp32 products in full precision: TF32 would hide errors.
 at::Device start(const DoctorRequest& request) {
   if (!request.use_cuda) return at::kCPU;
   RunSection section;
@@ -96,7 +96,7 @@ std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
     try {
       for (const Case& c : layer_cases(place)) checks.push_back(run_case(place, c));
       for (const Case& c : step_cases(place)) checks.push_back(run_case(place, c));
-    } catch (const std::exception& error) {  // the device is broken, or full
+    } catch (const std::exception& error) {  // the device is broken or out of memory
       KernelCheck check;
       check.name = std::string("inputs of the kernels ") + dtype_name(dtype);
       check.note = first_line(error);

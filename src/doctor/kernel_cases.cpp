@@ -80,7 +80,7 @@ void add_rope(const Place& place, std::int64_t N, std::int64_t H, std::int64_t E
   }
 }
 
-/// As one kernel over the q|k|v buffer, with the norm of the heads: Qwen3's (weight_offset 0) or Gemma's (1).
+/// One kernel over the q|k|v buffer, with the norm of the heads: Qwen3's (weight_offset 0) or Gemma's (1).
 void add_qk_norm_rope(const Place& place, std::int64_t N, std::int64_t H, std::int64_t K, std::int64_t E,
                       double weight_offset, std::vector<Case>& cases) {
   const kernels::RopeTable table = rope_table(place, N, E);
@@ -174,7 +174,7 @@ void add_lora(const Place& place, std::int64_t N, std::int64_t D, std::int64_t R
            kernels::lora_grad_a, kernels::lora_grad_a_reference);
   add_case(cases, "lora gradient of B", shape, {place.fp32({half, few}), place.fp32({D - half, R - few})}, of_b,
            kernels::lora_grad_b, kernels::lora_grad_b_reference);
-  // Outputs in multiples of 8, for tensor cores.
+  // Each adapter has a multiple of 8 outputs, for tensor cores.
   const std::int64_t O = D / 16 * 16;
   const at::Tensor dy = place.uniform({N, O}), scaled_b = place.uniform({O, R});
   scaled_b.narrow(0, 0, O / 2).narrow(1, few, R - few).zero_();
@@ -195,7 +195,7 @@ void add_dropout(const Place& place, std::int64_t N, std::int64_t D, std::vector
            kernels::dropout_forward_reference);
 }
 
-/// Two documents, the first of a third of the tokens.
+/// Two documents; the first has a third of the tokens.
 void add_attention(const Place& place, std::int64_t N, std::int64_t H, std::int64_t K, std::int64_t E,
                    std::vector<Case>& cases) {
   kernels::AttentionLayout layout;
@@ -209,7 +209,7 @@ void add_attention(const Place& place, std::int64_t N, std::int64_t H, std::int6
   const auto backward = [=](auto kernel, Outputs& o) {
     kernels::AttentionGradients gradients{o[0], o[1], o[2]};
     kernel(dout, q, k, v, kept[0], kept[1], layout, gradients);
-    o = {gradients.q, gradients.k, gradients.v};  // a GPU's lie elsewhere
+    o = {gradients.q, gradients.k, gradients.v};  // a GPU backend may return its own memory
   };
   const std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}});
   add_case(cases, "attention forward", shape, {place.empty({N, H, E}), place.fp32({N, H})}, forward,
@@ -251,7 +251,7 @@ void add_optimizer(const Place& place, std::int64_t P, std::vector<Case>& cases)
   at::Tensor scalars = at::zeros({optim::kNumStepScalars}, at::kDouble);
   for (std::size_t i = 0; i < first.size(); ++i) scalars[static_cast<std::int64_t>(i)] = first[i];
   scalars = scalars.to(place.device);
-  // Of a norm that is clipped, and moments of the same size: a wrong term of any of them shows.
+  // The norm is clipped and the moments have the same magnitude, so that a wrong term in any of them shows.
   const double size = 1 / std::sqrt(static_cast<double>(P));
   const at::Tensor gradients = place.uniform({P}).mul(size), moments = place.uniform({P}).mul(0.1 * size);
   const at::Tensor squares = place.uniform({P}).mul(0.1 * size).square();

@@ -1,4 +1,4 @@
-// What `doctor` runs: every kernel and its reference, with inputs on one device.
+// The cases of `doctor`: every kernel and its reference, with inputs on one device.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,7 +24,7 @@ struct Place {
   at::Tensor positions(std::int64_t count) const { return at::arange(count, at::kInt).to(device); }
 };
 
-/// A kernel and its reference. A call fills outputs, which begin as copies of `outputs`.
+/// A kernel and its reference. Each call fills its own copies of `outputs`.
 using Outputs = std::vector<at::Tensor>;
 using Call = std::function<void(Outputs&)>;
 struct Case {
@@ -43,12 +43,12 @@ void add_case(std::vector<Case>& cases, const std::string& name, const std::stri
 /// "N=37 D=896"
 std::string sizes_text(const std::vector<std::pair<const char*, std::int64_t>>& sizes);
 
-/// Kernels of a layer and of the loss head: odd sizes, where kernels have edges, those of a model of
-/// 0.5 B parameters and, on a GPU, of one of 7 B.
+/// Kernels of a layer and of the loss head, with odd sizes to reach the edges of kernels, the sizes of a 0.5 B model and, on a
+/// GPU, those of a 7 B model.
 std::vector<Case> layer_cases(const Place& place);
 
-/// Kernels around the layers: casts, picked rows, loss sums, gradient norm, AdamW. Masters and moments are fp32, so that some
-/// are there for fp32 alone.
+/// Kernels around the layers: casts, gathers, loss sums, gradient norm, AdamW. Masters and moments are fp32, so some cases exist
+/// for fp32 only.
 std::vector<Case> step_cases(const Place& place);
 
 }  // namespace lora_train::doctor

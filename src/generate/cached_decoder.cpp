@@ -11,7 +11,7 @@
 namespace lora_train::generate {
 namespace {
 
-constexpr std::int64_t kHandful = 8;  // rows up to which one reading of the weights is what a product costs
+constexpr std::int64_t kHandful = 8;  // up to this many rows, the cost of a product is one read of the weights
 
 template <class T>
 at::Tensor on_device(const std::vector<T>& values, at::ScalarType type, at::Device device) {
@@ -20,7 +20,7 @@ at::Tensor on_device(const std::vector<T>& values, at::ScalarType type, at::Devi
 
 }  // namespace
 
-/// Puts the new keys and values of a layer into the cache and attends to all of each sequence's.
+/// Writes the new keys and values of a layer to the cache, and attends to all of each sequence's.
 class CachedDecoder::CachedAttention : public model::AttentionPass {
  public:
   CachedAttention(const model::ModelConfig& config, KeyValueCache& cache, const Tokens& tokens)
@@ -53,7 +53,7 @@ CachedDecoder::CachedDecoder(const model::ModelConfig& config, const model::Mode
 
 void CachedDecoder::reserve(std::int64_t cache_tokens, std::int64_t max_positions) {
   if (cache_.capacity < cache_tokens) {
-    cache_ = {};  // before its successor
+    cache_ = {};  // frees the old one before the new one is allocated
     cache_ = KeyValueCache(config_, cache_tokens, options_);
   }
   const at::Tensor& cos = rope_.global.cos;

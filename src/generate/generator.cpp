@@ -20,14 +20,14 @@ std::int64_t length_of(const Prompt& prompt) {
   return static_cast<std::int64_t>(prompt.ids.size()) + prompt.max_new_tokens;
 }
 
-/// A prompt that has its place in the cache.
+/// A prompt with a range of the cache.
 struct Sequence {
   std::size_t prompt = 0;
   std::int64_t cache_begin = 0;
-  std::int64_t num_cached = 0;  ///< tokens whose keys and values are there
+  std::int64_t num_cached = 0;  ///< tokens whose keys and values are in the cache
 };
 
-/// One call of run(): prompts wait, are read, and are continued until they end.
+/// One call of run(): prompts wait, are prefilled, and are decoded until they end.
 class Run {
  public:
   Run(GeneratorParts& parts, std::span<const Prompt> prompts, const GenerateOptions& options,
@@ -66,12 +66,12 @@ class Run {
   const GenerateOptions& options_;
   const GenerateCallbacks& callbacks_;
   CacheRooms rooms_;
-  std::size_t next_ = 0;                     ///< the first prompt that waits
-  std::vector<Sequence> reading_, writing_;  ///< whose prompt is not yet in the cache; whose next token is to come
+  std::size_t next_ = 0;                     ///< the first waiting prompt
+  std::vector<Sequence> reading_, writing_;  ///< in prefill; in decoding
   std::vector<Completion> completions_;
 };
 
-/// In the order of the prompts: a long one is not passed by.
+/// Admits prompts in order: no later prompt overtakes a long one.
 void Run::admit() {
   const auto most = static_cast<std::size_t>(parts_.limits.max_sequences);
   while (next_ < prompts_.size() && reading_.size() + writing_.size() < most) {
@@ -81,7 +81,7 @@ void Run::admit() {
   }
 }
 
-/// On a CPU a pass has tokens of one prompt, since products over more rows may have other last bits.
+/// On a CPU, a pass holds tokens of one prompt only, since the last bits of a product may depend on its number of rows.
 std::vector<Piece> Run::pieces_to_read() const {
   std::vector<Piece> pieces;
   auto left = static_cast<std::size_t>(parts_.limits.max_pass_tokens);
@@ -111,7 +111,7 @@ void Run::read_prompts() {
     read.push_back(reading_[i]);
     last_rows.push_back(row - 1);
   }
-  // Only the last piece can be a part: those that are done come first.
+  // Only the last piece can be incomplete, so the finished sequences come first.
   reading_.erase(reading_.begin(), reading_.begin() + static_cast<std::ptrdiff_t>(read.size()));
   if (!read.empty()) take(hidden, last_rows, read);
 }
@@ -132,7 +132,7 @@ void Run::write_tokens() {
   take(hidden, rows, sequences);
 }
 
-/// The next token of each sequence, its logits in the row of the same number.
+/// Chooses the next token of sequences[i] from row i of `logits`.
 std::vector<std::int32_t> Run::choose(const at::Tensor& logits, const std::vector<Sequence>& sequences) {
   const bool is_greedy = options_.sampling.temperature == 0;
   std::vector<std::int32_t> ids(sequences.size());
@@ -167,7 +167,7 @@ std::vector<std::int32_t> Run::choose(const at::Tensor& logits, const std::vecto
   return ids;
 }
 
-/// Gives every sequence its next token: rows of `hidden` say which. Those that go on are written to next.
+/// Appends the next token of every sequence, computed from its row of `hidden`. Unfinished sequences stay in decoding.
 void Run::take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows,
                const std::vector<Sequence>& sequences) {
   const std::vector<std::int32_t> ids = choose(parts_.decoder.logits(hidden, rows, options_.use_adapter), sequences);

@@ -11,8 +11,7 @@ namespace lora_train::generate {
 void check_sequence(const model::ModelConfig& config, const SequenceInput& sequence) {
   if (sequence.ids.empty()) throw DataError(sequence.name, "the prompt is empty; expected at least one token");
   if (sequence.num_new < 1) {
-    throw DataError(sequence.name, "nothing is to follow (" + std::to_string(sequence.num_new) +
-                                       " tokens); expected max_new_tokens of 1 or more");
+    throw DataError(sequence.name, "max_new_tokens is " + std::to_string(sequence.num_new) + "; expected 1 or more");
   }
   for (const std::int32_t id : sequence.ids) {
     if (id >= 0 && id < config.vocab_size) continue;
@@ -26,8 +25,8 @@ void check_sequence(const model::ModelConfig& config, const SequenceInput& seque
   const std::string advice =
       length < most ? "; shorten the prompt, or lower max_new_tokens to " + std::to_string(most - length) + " or less"
                     : "; shorten the prompt";
-  throw DataError(sequence.name, "the prompt has " + std::to_string(length) + " tokens, and up to " +
-                                     std::to_string(sequence.num_new) + " are to follow, but the model takes " +
+  throw DataError(sequence.name, "the prompt has " + std::to_string(length) + " tokens, plus up to " +
+                                     std::to_string(sequence.num_new) + " new ones, but the model supports " +
                                      std::to_string(most) + " (max_position_embeddings)" + advice);
 }
 
@@ -47,10 +46,9 @@ void reserve_cache(GeneratorParts& parts, const std::vector<std::int64_t>& lengt
 }
 
 void refuse_logits(const std::string& name, std::int64_t position) {
-  throw NumericError(
-      name, "the logits after token " + std::to_string(position) +
-                " are not finite (NaN or infinity). Look at the weights of the base and of the adapter: one of "
-                "them is broken, or values overflow in this precision (try precision: fp32)");
+  throw NumericError(name, "the logits after token " + std::to_string(position) +
+                               " are not finite (NaN or infinity). Check the base model and the adapter: one of "
+                               "them may be damaged, or values overflow in this precision (try precision: fp32)");
 }
 
 void check_logits(std::span<const float> logits, const std::string& name, std::int64_t position) {

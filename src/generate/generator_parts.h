@@ -18,19 +18,19 @@ struct GeneratorParts {
 
 struct Generator::State : GeneratorParts {};
 
-/// A sequence to be computed, for checks and messages.
+/// A sequence to compute, for checks and messages.
 struct SequenceInput {
   std::span<const std::int32_t> ids;
-  std::int64_t num_new = 0;  ///< tokens that follow
+  std::int64_t num_new = 0;  ///< tokens to append
   std::string name;
 };
 /// Throws DataError naming the sequence (generator.h).
 void check_sequence(const model::ModelConfig& config, const SequenceInput& sequence);
 
-/// Makes room for sequences of these lengths: as many as limits.cache_bytes holds, one at least.
+/// Reserves the cache for sequences of these lengths: as many as fit in limits.cache_bytes, at least one.
 void reserve_cache(GeneratorParts& parts, const std::vector<std::int64_t>& lengths);
 
-/// Throws NumericError unless all logits are finite. `position` is the number of tokens before the one they are for.
+/// Throws NumericError unless all logits are finite. `position` is the number of tokens before the one that they predict.
 void check_logits(std::span<const float> logits, const std::string& name, std::int64_t position);
 [[noreturn]] void refuse_logits(const std::string& name, std::int64_t position);
 
@@ -40,7 +40,7 @@ inline std::span<const float> logits_row(const at::Tensor& logits, std::int64_t 
   return {logits.const_data_ptr<float>() + row * V, static_cast<std::size_t>(V)};
 }
 
-/// Adds the seconds until it goes to `sum`.
+/// Adds the seconds of its lifetime to `sum`.
 class Stopwatch {
  public:
   explicit Stopwatch(double& sum) : sum_(sum) {}

@@ -1,4 +1,4 @@
-// Keys and values of the tokens so far, for sequences that come and go. K kv heads, E head size.
+// The key-value cache, and the allocation of ranges in it. K kv heads, E head size.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,15 +22,15 @@ struct KeyValueCache {
   std::int64_t bytes() const;
 };
 
-/// Tokens that a sequence of this length takes of the cache: whole blocks of 16, so that the address of its first token is
-/// aligned alike wherever it lies, and its sums have the same bits.
+/// Cache slots for a sequence of this length: whole blocks of 16, so that its first token has the same alignment wherever it
+/// lies, and its sums the same bits.
 std::int64_t room_for(std::int64_t num_tokens);
 
-/// Which stretches of a cache are taken: the first one that is long enough is given.
+/// A first-fit allocator of ranges of a cache.
 class CacheRooms {
  public:
   explicit CacheRooms(std::int64_t capacity) : capacity_(capacity) {}
-  /// The first token of room_for(num_tokens) tokens; nothing where there is no such stretch.
+  /// Allocates room_for(num_tokens) slots and returns the first one, or nothing if no free range is long enough.
   std::optional<std::int64_t> take(std::int64_t num_tokens);
   void give_back(std::int64_t begin);
 

@@ -12,7 +12,7 @@
 namespace lora_train::generate {
 namespace {
 
-/// The largest logit; of equals the first.
+/// The index of the largest logit; the first of equals.
 std::size_t most_likely(std::span<const float> logits) {
   return static_cast<std::size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
@@ -21,7 +21,7 @@ bool is_before(const Candidate& a, const Candidate& b) {
   return a.probability != b.probability ? a.probability > b.probability : a.id < b.id;
 }
 
-/// `number` of them, and what is as likely as the last of these, come first; the rest is cut off.
+/// Keeps the `number` most likely, and those as likely as the last of them.
 void keep_largest(std::vector<Candidate>& list, std::size_t number) {
   if (number >= list.size()) return;
   std::nth_element(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(number - 1), list.end(), is_before);
@@ -35,7 +35,8 @@ double sum_of(const std::vector<Candidate>& list) {
                          [](double sum, const Candidate& c) { return sum + c.probability; });
 }
 
-/// The most likely, sorted, until their share of all reaches top_p. A large vocabulary is not sorted whole for a few.
+/// Keeps the most likely, sorted, until their probability reaches top_p. Sorts in parts, so that a few candidates do not cost a
+/// sort of the whole vocabulary.
 void sort_and_cut(std::vector<Candidate>& list, double top_p) {
   const double wanted = top_p * sum_of(list);
   constexpr std::size_t kFirst = 256;
@@ -53,7 +54,8 @@ void sort_and_cut(std::vector<Candidate>& list, double top_p) {
   }
 }
 
-/// What may be drawn: most likely first with top_k or top_p, else in the order of ids. The largest has probability 1.
+/// The candidates after all filters: most likely first with top_k or top_p, else by id. Not normalised; the largest has
+/// probability 1.
 std::vector<Candidate> kept(std::span<const float> logits, const SamplingOptions& options) {
   const auto largest = static_cast<double>(logits[most_likely(logits)]);
   std::vector<Candidate> list;
@@ -72,7 +74,7 @@ std::vector<Candidate> kept(std::span<const float> logits, const SamplingOptions
   return list;
 }
 
-/// Uniform in [0, 1) of 53 bits.
+/// A uniform number in [0, 1) with 53 random bits.
 double uniform_draw(std::uint64_t seed, std::int64_t prompt_index, std::int64_t position) {
   const PhiloxKey key = philox_key(seed, RandomPurpose::kSampling, "", static_cast<std::uint64_t>(prompt_index));
   const auto at = static_cast<std::uint64_t>(position);

@@ -1,4 +1,4 @@
-// Generator::score, a request at a time: the prompt goes into the cache once, and each completion is put behind it in turn.
+// Scores one request at a time: the prompt is prefilled once, and each completion follows it in turn.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class Scorer {
   }
 
  private:
-  /// Tokens of a pass.
+  /// Tokens per pass.
   Ids cut(Ids ids, std::size_t begin) const {
     return ids.subspan(begin, std::min(ids.size() - begin, static_cast<std::size_t>(parts_.limits.max_pass_tokens)));
   }
@@ -40,7 +40,7 @@ class Scorer {
     return parts_.decoder.forward(std::span(&piece, 1), use_adapter_);
   }
 
-  /// Logits of rows [begin, begin + count) on the CPU, checked. position: tokens before the token that the first is for.
+  /// Logits of rows [begin, begin + count) on the CPU, checked. `position`: tokens before the one that the first row predicts.
   at::Tensor logits(const at::Tensor& hidden, std::int64_t begin, std::int64_t count, std::int64_t position) {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(count));
     std::iota(rows.begin(), rows.end(), begin);
@@ -70,7 +70,7 @@ class Scorer {
       // A few rows of logits at a time: they are wide.
       for (std::int64_t row = 0; row < hidden.size(0); row += parts_.limits.max_sequences) {
         const std::int64_t count = std::min(parts_.limits.max_sequences, hidden.size(0) - row);
-        const std::int64_t first = static_cast<std::int64_t>(begin) + row + 1;  // of the completion's tokens
+        const std::int64_t first = static_cast<std::int64_t>(begin) + row + 1;  // index of a token of the completion
         const at::Tensor rows = logits(hidden, row, count, before + first);
         for (std::int64_t i = 0; i < count; ++i) {
           sum += log_probability(logits_row(rows, i), completion[static_cast<std::size_t>(first + i)]);
@@ -91,7 +91,7 @@ std::string name_of(const ScoreRequest& request, std::size_t index) {
   return request.name.empty() ? "request " + std::to_string(index) : request.name;
 }
 
-/// The longest of its sequences.
+/// The length of its longest sequence.
 std::int64_t check_request(const model::ModelConfig& config, const ScoreRequest& request, const std::string& name) {
   std::size_t longest = 0;
   for (std::size_t i = 0; i < request.completions.size(); ++i) {

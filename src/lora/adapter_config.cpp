@@ -15,7 +15,7 @@ namespace {
 // Keeps the order of the file: PEFT takes the first pattern that matches.
 using Json = nlohmann::ordered_json;
 
-// Of peft.LoraConfig, for keys that the file leaves out.
+// Defaults of peft.LoraConfig, for keys that the file leaves out.
 constexpr std::int64_t kPeftDefaultRank = 8;
 constexpr double kPeftDefaultAlpha = 8;
 
@@ -38,7 +38,7 @@ class AdapterConfigReader {
     }
   }
 
-  /// A rank under this key, or of one of its patterns.
+  /// The rank at this key, or in one of its patterns.
   std::int64_t rank(const std::string& key, const Json& value) const {
     const bool is_rank = value.is_number_integer() && value >= 1 && value <= kMaxLoraRank;
     if (!is_rank) {
@@ -47,13 +47,13 @@ class AdapterConfigReader {
     return value.get<std::int64_t>();
   }
 
-  /// A scale under this key, or of one of its patterns.
+  /// The alpha at this key, or in one of its patterns.
   double positive(const std::string& key, const Json& value) const {
     if (!value.is_number() || value <= 0) fail(key, "is " + value.dump() + "; a number above zero was expected");
     return value.get<double>();
   }
 
-  /// Refuses a value that is neither absent, null, false nor empty: we would have to ignore it.
+  /// Refuses a key unless it is absent, null, false or empty: we would have to ignore its value.
   void refuse_unless_off(const std::string& key) const {
     if (!object_.contains(key)) return;
     const Json& value = object_[key];
@@ -95,15 +95,15 @@ void read_alphas(const AdapterConfigReader& reader, LoraOptions& options) {
   });
 }
 
-/// PEFT repeats the other initialisations whenever it loads an adapter, and they change the base weights.
+/// The other initialisations change the base weights, and PEFT repeats them whenever it loads an adapter.
 void check_initialisation(const AdapterConfigReader& reader) {
   const char* key = "init_lora_weights";
   if (!reader.contains(key)) return;
   const Json& value = reader.at(key);
   if (value.is_null() || value.is_boolean() || value == "gaussian" || value == "eva" || value == "orthogonal") return;
   reader.fail(key, "is " + value.dump() +
-                       "; expected true, false, \"gaussian\", \"eva\" or \"orthogonal\", with which "
-                       "the base weights stay what they are. Convert the adapter with PEFT's "
+                       "; expected true, false, \"gaussian\", \"eva\" or \"orthogonal\", which leave "
+                       "the base weights unchanged. Convert the adapter with PEFT's "
                        "save_pretrained(..., path_initial_model_for_weight_conversion=...)");
 }
 

@@ -14,7 +14,7 @@ std::string place(const storage::SafetensorsFile& file, const std::string& name)
   return file.path().string() + ": " + name;
 }
 
-/// "; adapter_config.json names the base model "org/name"", where it does.
+/// '; adapter_config.json names the base model "org/name"', or nothing if it names none.
 std::string base_in_words(const std::filesystem::path& folder) {
   try {
     const std::string name = read_adapter_config(folder).base_model_name_or_path;
@@ -53,7 +53,7 @@ storage::SafetensorsFile open_adapter_file(const std::filesystem::path& folder) 
   if (!std::filesystem::exists(path)) {
     throw FormatError(path.string(), "is missing; expected a PEFT adapter folder with adapter_config.json and " +
                                          std::string(kTensorFile) +
-                                         " (.bin adapters are refused: save with safetensors)");
+                                         " (.bin adapters are not supported: save with safetensors)");
   }
   return storage::SafetensorsFile(path);
 }
@@ -69,7 +69,7 @@ storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folde
   for (const auto& entry : file.tensors()) {
     if (!names.contains(entry.name)) {
       throw FormatError(place(file, entry.name),
-                        "is not a LoRA tensor that adapter_config.json announces for this model; it "
+                        "is not a LoRA tensor that adapter_config.json describes for this model; it "
                         "would be ignored" +
                             base_in_words(folder));
     }

@@ -1,4 +1,4 @@
-// adapter_model.safetensors of a PEFT folder, checked against what it should hold. No torch here.
+// adapter_model.safetensors of a PEFT folder, checked against the tensors that it should hold. No torch.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace lora_train::lora {
 
-/// Throws FormatError for a file or tensor that is missing, a tensor of another shape, not of F32, F16 or BF16, or not
-/// expected; the base model that adapter_config.json names is part of the message.
+/// Throws FormatError for a missing file, and for a tensor that is missing, unexpected, of another shape, or not F32, F16 or
+/// BF16. The message includes the base model that adapter_config.json names.
 storage::SafetensorsFile open_adapter_tensors(const std::filesystem::path& folder,
                                               const std::vector<model::Parameter>& expected);
 
-/// The file alone, of any tensors. Throws FormatError when it is missing or no safetensors file.
+/// Opens the file without checking its tensors. Throws FormatError if it is missing or not a safetensors file.
 storage::SafetensorsFile open_adapter_file(const std::filesystem::path& folder);
 
-/// FormatError for NaN or infinity in a tensor of this file.
+/// Throws FormatError for NaN or infinity in a tensor of this file.
 [[noreturn]] void refuse_non_finite(const storage::SafetensorsFile& file, const std::string& name);
 
 }  // namespace lora_train::lora

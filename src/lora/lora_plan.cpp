@@ -20,7 +20,7 @@ namespace {
 
 using model::AdapterSpec;
 
-/// A mistake under this key of the profile or of the file that the options come from.
+/// Throws for a mistake at this key of the profile, or of the file that the options come from.
 [[noreturn]] void refuse(const LoraOptions& options, const std::string& key, const std::string& message) {
   if (options.file.empty()) throw ConfigError(key, message);
   throw FormatError(options.file + ": " + key, message);
@@ -30,10 +30,10 @@ std::string targets_key(const LoraOptions& options) {
   return options.file.empty() ? "lora_target_modules" : "target_modules";
 }
 
-/// Of matching one name, which has some 40 characters: about 10 ms.
+/// The limit for matching one name of some 40 characters: about 10 ms.
 constexpr std::uint32_t kMaxSteps = 200'000;
 
-/// A whole-string regular expression with Python's meaning of the constructs that target patterns use.
+/// A whole-string regular expression in which the constructs that target patterns use mean what they mean in Python.
 class FullMatch {
  public:
   FullMatch(const LoraOptions& options, const std::string& key, const std::string& pattern)
@@ -114,7 +114,7 @@ std::vector<std::pair<std::int64_t, std::string>> choose(const LoraOptions& opti
   return chosen;
 }
 
-/// rank_pattern or alpha_pattern: each entry is matched at the end of the name, and the first that matches counts.
+/// rank_pattern or alpha_pattern. Entries match the end of a name, and the first match counts.
 template <typename Value>
 std::vector<std::pair<FullMatch, Value>> compile(const LoraOptions& options, const std::string& key,
                                                  const std::vector<std::pair<std::string, Value>>& patterns) {
@@ -125,7 +125,7 @@ std::vector<std::pair<FullMatch, Value>> compile(const LoraOptions& options, con
   return compiled;
 }
 
-/// patterns.size() when none matches.
+/// Returns patterns.size() if none matches.
 template <typename Value>
 std::size_t first_match(const std::vector<std::pair<FullMatch, Value>>& patterns, const std::string& path) {
   const auto matches = [&path](const auto& entry) { return entry.first.matches(path); };
@@ -148,9 +148,9 @@ void check_pattern(const LoraOptions& options, const std::vector<std::string>& p
     if (used.contains(i)) continue;
     const std::string message =
         "\"" + patterns[i].first +
-        "\" has no effect: it matches no targeted linear, or earlier patterns match all that it "
-        "does. Expected a regex for the end of a name such as " +
-        paths.front() + "; the first that matches counts";
+        "\" has no effect: it matches no targeted linear, or earlier patterns match the same ones. "
+        "Expected a regex for the end of a name such as " +
+        paths.front() + "; the first match counts";
     if (options.file.empty()) throw ConfigError(key, message);
     log_warning(options.file + ": " + key + ": " + message);
   }
@@ -201,7 +201,7 @@ void check_patterns(const LoraOptions& options, const model::ModelConfig& config
 }
 
 std::vector<std::string> explicit_targets(const std::vector<AdapterSpec>& specs, const model::ModelConfig& config) {
-  std::map<std::string, std::int64_t> adapted;  // layers, by linear
+  std::map<std::string, std::int64_t> adapted;  // number of layers by linear
   for (const auto& spec : specs) ++adapted[spec.linear];
   std::set<std::string> names;
   for (const auto& spec : specs) {

@@ -53,7 +53,7 @@ std::vector<model::Parameter> tensors_of(const std::map<std::string, Site>& site
   return all;
 }
 
-/// The inputs of a merge, opened and checked, and the weights it makes of them, one at a time.
+/// The inputs of a merge, opened and checked. Produces the merged weights one at a time.
 class Merger {
  public:
   Merger(const MergeRequest& request, const MergeHooks& hooks)
@@ -70,7 +70,7 @@ class Merger {
 
   const AdapterConfig& adapter() const { return adapter_; }
 
-  /// The files of the source with their tensors, which are made while they are written.
+  /// The files of the source with their tensors, each computed as it is written.
   std::vector<FileToWrite> weight_files(MergeResult& result) {
     std::vector<FileToWrite> files;
     for (const auto& file : weights_.files()) {
@@ -89,7 +89,7 @@ class Merger {
     return files;
   }
 
-  /// The index of the source with the size that the weights now have; none for a single file.
+  /// The source's index with the new total size; none for a single file.
   void add_index(std::uint64_t weight_bytes, std::vector<FileToWrite>& files) const {
     if (fs::exists(request_.model / "model.safetensors")) return;  // an index beside it is not used
     auto index = nlohmann::ordered_json::parse(read_file(request_.model / kIndexFile));
@@ -121,10 +121,10 @@ class Merger {
       throw FormatError(weights_.where(entry), "holds NaN or infinity: the base model is damaged, download it again");
     }
     throw NumericError(entry.name, "the merged weight is beyond what " + std::string(storage::dtype_name(target)) +
-                                       " can hold; say --dtype bf16 or --dtype fp32");
+                                       " can hold; pass --dtype bf16 or --dtype fp32");
   }
 
-  /// Bytes of the tensor as it is written; they live until the next call.
+  /// The bytes to write for the tensor, valid until the next call.
   std::string_view produce(const storage::TensorEntry& entry) {
     throw_if_stop_requested();
     if (last_ != nullptr) weights_.release(*last_);
@@ -163,7 +163,7 @@ bool is_of_tokenizer(const std::string& name) {
                                               name) != std::end(storage::kTokenizerFiles);
 }
 
-/// Everything of the folder besides weights, the tokenizer from where it was trained with.
+/// Every file besides the weights. The tokenizer is the one that the adapter was trained with.
 void add_companions(const MergeRequest& request, std::vector<FileToWrite>& files) {
   const fs::path tokenizer = merged_tokenizer_folder(request.model, request.adapter);
   for (const auto& name : companion_files(request.model)) {
@@ -189,7 +189,7 @@ std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {
          (adapter.base_model_name_or_path.empty() || adapter.base_model_name_or_path == request.model_name
               ? ""
               : " (the adapter names " + adapter.base_model_name_or_path + ")") +
-         ". Adapter: " + request.adapter.string() + ". The licence of the base model holds.\n";
+         ". Adapter: " + request.adapter.string() + ". The licence of the base model applies.\n";
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ std::int64_t longest(const model::Batch& batch) {
   return length;
 }
 
-/// A model that a pass has gone through: what its last layer gave, and the weights behind it.
+/// A model after a forward pass: the output of its last layer, and its weights.
 struct Passed {
   model::ModelConfig config;
   storage::WeightFiles files;
@@ -86,7 +86,7 @@ at::Tensor logits_of(const Passed& model, std::int64_t begin, std::int64_t m) {
   return model::lm_head_logits(head, model.hidden.narrow(0, begin, m), /*use_adapter=*/true, model::Product::kGemm);
 }
 
-/// Which row position `slot` of the batch is in, and where in it.
+/// Sets check.row and check.position to those of `slot` of the batch.
 void locate(const model::Batch& batch, std::int64_t slot, MergeCheck& check) {
   const auto end = std::upper_bound(batch.cu_seqlens.begin(), batch.cu_seqlens.end(), slot);
   check.row = static_cast<std::size_t>(end - batch.cu_seqlens.begin()) - 1;

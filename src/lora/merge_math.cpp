@@ -58,7 +58,7 @@ void store(const float* values, DType dtype, std::int64_t count, char* out) {
   }
 }
 
-/// Whether all would be finite as this type: NaN fails too.
+/// True if all values stay finite when rounded to this type. NaN fails too.
 LORA_TRAIN_CLONES bool all_fit(const float* values, std::int64_t count, DType dtype) {
   // The smallest values that round to infinity.
   const float limit = dtype == DType::kBF16 ? 0x1.FFp127F : dtype == DType::kF16 ? 65520.0F : INFINITY;
@@ -67,7 +67,7 @@ LORA_TRAIN_CLONES bool all_fit(const float* values, std::int64_t count, DType dt
   return num_beyond == 0;
 }
 
-/// sums [kRows, kColumns] = rows of B times columns of A. Missing rows of the last tile come as zeros.
+/// sums [kRows, kColumns] = rows of B times columns of A. The last tile is padded with rows of zeros.
 LORA_TRAIN_CLONES void multiply(const float* b, std::int64_t b_stride, const float* a, std::int64_t a_stride,
                                 std::int64_t rank, std::int64_t num_columns, float* sums) {
   for (std::int64_t i = 0; i < kRows * kColumns; ++i) sums[i] = 0;
@@ -83,7 +83,7 @@ LORA_TRAIN_CLONES void multiply(const float* b, std::int64_t b_stride, const flo
   }
 }
 
-// Apart from the addition: in one expression a compiler would round once where PEFT rounds twice.
+// Separate from the addition: in one expression, a compiler might contract them and round once where PEFT rounds twice.
 LORA_TRAIN_CLONES void scale_all(float* values, float scale, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) values[i] *= scale;
 }

@@ -1,4 +1,4 @@
-// What merging computes: W + scale B A in fp32, rounded once. O rows, I columns, R rank. No torch here.
+// The arithmetic of a merge: W + scale B A in fp32, rounded once. O rows, I columns, R rank. No torch.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ struct WeightToMerge {
   std::int64_t num_rows = 1, num_columns = 0;  ///< [O, I]
 };
 
-/// `out` holds the weight plus the product (null: nothing is added) in `target`: F32, F16 or BF16, rounded to nearest even.
-/// In the order of PEFT's merge: the product summed over R in ascending order, times the scale, plus the weight.
-/// All cores work. Returns whether every element of the result is finite.
+/// Writes the weight plus scale B A (no `adapter`: the weight alone) to `out`, in dtype `target` (F32, F16 or BF16), rounded to
+/// nearest even. Computes in the order of PEFT's merge: the product summed over R in ascending order, times the scale, plus the
+/// weight. Uses all cores. Returns whether every element of the result is finite.
 bool merge_weight(const WeightToMerge& weight, const AdapterValues* adapter, storage::DType target, std::string& out);
 
 }  // namespace lora_train::lora

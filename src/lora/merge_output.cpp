@@ -28,7 +28,7 @@ bool is_companion(const std::string& name) {
          std::any_of(kEnds.begin(), kEnds.end(), [&](const char* end) { return name.ends_with(end); });
 }
 
-/// Without links, "." and a slash at the end; the last part need not be there.
+/// The path without links, "." and a trailing slash. Its last part need not exist.
 fs::path full_path(const fs::path& asked) {
   fs::path path = fs::weakly_canonical(fs::absolute(asked));
   return path.has_filename() ? path : path.parent_path();
@@ -39,13 +39,13 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
   return at == folder.end();
 }
 
-/// What overwriting would delete must be what a merge writes.
+/// Refuses to overwrite a folder that holds anything a merge does not write.
 void check_overwritten(const fs::path& folder, OutputKind kind) {
   const bool is_model = kind == OutputKind::kModel;
-  const char* const kept = "--overwrite replaces a whole folder, so only one that a merge wrote: choose another one";
+  const char* const kept = "--overwrite replaces a whole folder, and only one that a merge wrote: choose another one";
   if (!fs::exists(folder / (is_model ? "config.json" : kConfigFile))) {
     throw ConfigError(folder.string(),
-                      std::string(is_model ? "is no model folder. " : "is no adapter folder. ") + kept);
+                      std::string(is_model ? "is not a model folder. " : "is not an adapter folder. ") + kept);
   }
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
@@ -73,7 +73,7 @@ fs::path claim_output(const fs::path& asked, OutputKind kind, const std::vector<
   }
   if (fs::exists(folder) && !fs::is_empty(folder)) {
     if (!overwrite) {
-      throw ConfigError(folder.string(), "the output folder is not empty: choose another one, or say --overwrite");
+      throw ConfigError(folder.string(), "the output folder is not empty: choose another one, or pass --overwrite");
     }
     check_overwritten(folder, kind);
   }

@@ -1,4 +1,4 @@
-// The folder that a merge writes: where it may be, and which files of other folders go along. No torch here.
+// The folder that a merge writes: where it may be, and which files it copies from other folders. No torch.
 #pragma once
 
 #include <filesystem>
@@ -11,16 +11,17 @@ namespace lora_train::lora {
 
 enum class OutputKind { kModel, kAdapter };
 
-/// The absolute path to write to, its parents made, leftovers of merges that were killed deleted. Throws ConfigError when it is one of the
-/// inputs or holds one, when it is a file, or holds anything without `overwrite`; or with it anything but such a folder.
+/// The absolute path to write to. Creates its parents and deletes leftovers of killed merges. Throws ConfigError if it is one of
+/// the inputs or holds one; if it is a file; if it is not empty and `overwrite` is not set; or if `overwrite` is set and it holds
+/// anything that a merge does not write.
 std::filesystem::path claim_output(const std::filesystem::path& asked, OutputKind kind,
                                    const std::vector<std::filesystem::path>& inputs, bool overwrite);
 
-/// Plain files of a folder that say something about it (.json, .txt, .jinja, .model, .tiktoken, licences), sorted by name;
-/// not weights, not their index, nothing hidden.
+/// The files to copy beside the weights (.json, .txt, .jinja, .model, .tiktoken, licences), sorted by name: neither weights nor
+/// their index, and no hidden files.
 std::vector<std::string> companion_files(const std::filesystem::path& folder);
 
-/// The file to be written as it is.
+/// A copy of the file, ready to write.
 storage::FileToWrite copy_of(const std::filesystem::path& file);
 
 }  // namespace lora_train::lora

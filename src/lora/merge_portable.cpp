@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::string_view kEndA = ".lora_A.weight", kEndB = ".lora_B.weight";
 
-/// The linears of the file by the path of their module, sorted.
+/// The module paths of the linears in the file, sorted.
 std::vector<std::string> linear_paths(const storage::SafetensorsFile& file) {
   std::set<std::string> paths;
   for (const auto& entry : file.tensors()) {
@@ -42,10 +42,10 @@ std::string tensor_name(const std::string& path, std::string_view end) {
   return std::string(kPrefix) + path + std::string(end);
 }
 
-/// The size of a matrix's other side than the rank, which the options say.
+/// The size of the matrix along `axis`, the side that is not the rank.
 std::int64_t other_size(const storage::SafetensorsFile& file, const std::string& name, std::size_t axis) {
   const storage::TensorEntry* entry = file.find(name);
-  return entry == nullptr ? 0 : entry->shape[axis];  // one that is missing is reported by open_adapter_tensors
+  return entry == nullptr ? 0 : entry->shape[axis];  // open_adapter_tensors reports a missing one
 }
 
 /// An adapter to rewrite, checked.
@@ -70,7 +70,7 @@ Source open_source(const fs::path& folder) {
   return {std::move(config), std::move(paths), std::move(linears), open_adapter_tensors(folder, expected)};
 }
 
-/// The one rank and lora_alpha that all linears get.
+/// The rank and lora_alpha that all linears get.
 void choose_scale(const Source& source, PortableResult& result) {
   const double first = source.linears.front().scale;
   bool is_one_scale = true;
@@ -87,7 +87,7 @@ void choose_scale(const Source& source, PortableResult& result) {
   }
 }
 
-/// Values of a tensor that are written while they live.
+/// The values of a tensor, kept alive until they are written.
 struct Matrix {
   std::vector<float> values;
   std::int64_t num_rows = 0, num_columns = 0;
@@ -108,7 +108,7 @@ Matrix read_matrix(const storage::SafetensorsFile& file, const std::string& name
   return matrix;
 }
 
-/// Zeros below A and to the right of B until the rank is `rank`.
+/// Pads A with zero rows and B with zero columns up to `rank`.
 void pad_a(std::int64_t rank, Matrix& a) {
   a.values.resize(static_cast<std::size_t>(rank * a.num_columns), 0);
   a.num_rows = rank;
@@ -145,7 +145,7 @@ std::vector<Matrix> rewritten(const Source& source, const PortableResult& result
   return matrices;
 }
 
-/// The targets that the file named; of a regex the linears that it matched.
+/// The targets that the file names; for a regex, the linears that it matched.
 std::vector<std::string> target_names(const Source& source) {
   const std::vector<std::string>& names = source.config.options.lora_target_modules.names;
   return names.empty() ? source.paths : names;

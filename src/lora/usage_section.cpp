@@ -5,23 +5,21 @@ namespace {
 
 constexpr const char* kHeading = "## Use\n\nPEFT:\n";
 
-/// vLLM takes these ranks only; an adapter needs the next one from its largest rank. Source: vllm/config/lora.py.
+/// The values that vLLM accepts for --max-lora-rank; the largest rank of an adapter is rounded up. Source: vllm/config/lora.py.
 std::string vllm_command(const AdapterUse& use) {
   for (const std::int64_t rank : {8, 16, 32, 64, 128, 256, 320, 512}) {
     if (rank < use.largest_rank) continue;
     return "```sh\nvllm serve " + use.base + " --enable-lora --lora-modules my-adapter=" + use.adapter +
            " --max-lora-rank " + std::to_string(rank) + "\n```";
   }
-  return "not possible: vLLM takes ranks up to 512, and this adapter has " + std::to_string(use.largest_rank) + ".";
+  return "not possible: vLLM supports ranks up to 512, and this adapter has " + std::to_string(use.largest_rank) + ".";
 }
 
 std::string what_is_refused(const AdapterUse& use) {
-  if (use.is_plain) return "Plain LoRA: none of the three refuses it.\n";
-  return "This adapter uses rsLoRA or rank and alpha patterns: PEFT reads them; llama.cpp ignores rsLoRA and vLLM does "
-         "not "
-         "read patterns, so both would scale it wrongly. For them, without these:\n\n```sh\nlora-train merge "
-         "--portable "
-         "--adapter " +
+  if (use.is_plain) return "Plain LoRA: all three support it.\n";
+  return "This adapter uses rsLoRA or rank and alpha patterns. PEFT supports them; llama.cpp ignores rsLoRA and vLLM "
+         "ignores patterns, so both would scale it wrongly. For them, convert it first:\n\n```sh\nlora-train merge "
+         "--portable --adapter " +
          use.adapter + " --output-dir " + use.adapter + "-portable\n```\n";
 }
 

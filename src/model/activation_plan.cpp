@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t kNone = ActivationPlan::kNone;
 
-/// Whether layers of this mode share the buffer.
+/// Whether layers with this recomputation share the buffer.
 bool is_shared(BufferShape::Shared shared, Recompute mode) {
   switch (shared) {
     case BufferShape::Shared::kCheap: return mode >= Recompute::kCheap;
@@ -36,7 +36,7 @@ class Planner {
   ActivationPlan plan() {
     const bool needs_backward = plan_.options.needs_backward;
     const std::int64_t D = shape_.hidden_size;
-    std::vector<std::int64_t> inputs;  // of layers; a forward alone needs two in turn
+    std::vector<std::int64_t> inputs;  // one per layer; a forward without backward alternates between two
     const std::size_t num_inputs = needs_backward ? shape_.layers.size() : 2;
     for (std::size_t i = 0; i < num_inputs; ++i) inputs.push_back(add(rows("layer input", D)));
     for (std::size_t i = 0; i < shape_.layers.size(); ++i) {
@@ -57,7 +57,7 @@ class Planner {
     return std::ssize(plan_.buffers) - 1;
   }
 
-  /// Its own buffer, or the one that all layers share which share it.
+  /// The layer's own buffer, or the common one of all layers that share it.
   std::int64_t keep(const BufferShape& buffer, Recompute mode) {
     if (!is_shared(buffer.shared, mode)) return add(buffer);
     const auto [entry, is_new] = shared_.try_emplace({buffer.name, buffer.width}, kNone);

@@ -59,7 +59,7 @@ void forward_layers(const ForwardPass& pass, BaseWeights& weights, Activations& 
 
 void decoder_forward(Decoder& decoder, const Batch& batch, Activations& activations, bool use_adapter) {
   const int64_t N = batch.num_tokens();
-  if (N > activations.max_tokens()) throw ShapeError("decoder_forward", "more tokens than were planned for");
+  if (N > activations.max_tokens()) throw ShapeError("decoder_forward", "more tokens than planned");
   const OuterWeights& outer = decoder.weights.acquire_outer(Pass::kForward);
   at::Tensor first = activations.layer(0, N).front().input;
   kernels::embedding_forward(batch.ids, outer.embedding, use_adapter ? outer.rows : kernels::TrainableRows{}, first,

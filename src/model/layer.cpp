@@ -17,7 +17,7 @@ const LayerShape& shape_of(const ForwardPass& pass, int64_t layer) {
   return pass.shape.layers[static_cast<std::size_t>(layer)];
 }
 
-/// Blocks up to the last one, of which `output` tells whether it is written too.
+/// Runs all blocks. The output of the last one is written to `output`, or skipped if that is null.
 void forward(const ForwardPass& pass, const LayerWeights& weights, int64_t layer, LayerActivations& saved,
              at::Tensor* output) {
   const auto& blocks = shape_of(pass, layer).blocks;

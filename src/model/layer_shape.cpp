@@ -22,7 +22,7 @@ LayerShape layer_shape(const ModelConfig& config, std::int64_t layer) {
   return shape;
 }
 
-/// The adapter takes the columns after those of the adapters before it.
+/// Gives the adapter the columns that follow those of the previous adapters.
 void place_adapter(const AdapterSpec& spec, std::int64_t index, LayerShape& layer) {
   for (BlockShape& block : layer.blocks) {
     for (ProjectionShape& projection : block.projections) {

@@ -1,4 +1,4 @@
-// The product of a linear, by the kernel that the pass asks for.
+// The product of a linear, with the kernel that the pass selects.
 #pragma once
 
 #include "lora_train/kernels/gemm.h"

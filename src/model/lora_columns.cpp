@@ -18,7 +18,7 @@ bool drops(const LoraAdapter& adapter, const DropoutContext& dropout) {
   return dropout.enabled && adapter.dropout > 0.0;
 }
 
-/// x with this adapter's mask, in scratch.
+/// x with this adapter's dropout mask applied, in scratch.
 at::Tensor masked(const LoraAdapter& adapter, const at::Tensor& x, const LinearPass& pass) {
   const DropoutContext& dropout = pass.dropout;
   at::Tensor out = pass.scratch.narrow(0, 0, x.size(0)).narrow(1, 0, x.size(1));
@@ -61,7 +61,7 @@ void fill_adapter_columns(const Projection& projection, at::Tensor& input, const
     fill(drops(adapter, pass.dropout) ? masked(adapter, x, pass) : x, adapter.column, adapter.rank);
   }
   const int64_t used = projection.adapters.back().column + projection.adapters.back().rank;
-  if (used < projection.num_columns) fill(x, used, projection.num_columns - used);  // rows of zeros: zeros
+  if (used < projection.num_columns) fill(x, used, projection.num_columns - used);  // unused rows of A are zero
 }
 
 std::vector<kernels::LoraPart> parts_of_b(const Projection& projection, double scale) {

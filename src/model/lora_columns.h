@@ -9,14 +9,14 @@ namespace lora_train::model {
 /// Whether any adapter of the projection has a dropout mask in this pass.
 bool has_masks(const Projection& projection, const DropoutContext& dropout);
 
-/// Where dB of each adapter goes, for the kernels that make it. `scale` multiplies the gradients.
+/// Where the kernels add dB of each adapter. `scale` multiplies the gradients.
 std::vector<kernels::LoraPart> parts_of_b(const Projection& projection, double scale);
 
-/// dA of every adapter, times `scale`. x [N, D], ds [N, C].
+/// Adds `scale` times dA of every adapter to its gradient. x [N, D], ds [N, C].
 void add_gradients_of_a(const Projection& projection, const at::Tensor& x, const at::Tensor& ds, double scale,
                         const LinearPass& pass);
 
-/// dx += scale dS A, through the masks where there are some.
+/// dx += scale dS A, through the dropout masks if there are any.
 void add_adapter_input_gradient(const Projection& projection, const at::Tensor& ds, at::Tensor& dx, double scale,
                                 const LinearPass& pass);
 

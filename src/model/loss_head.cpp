@@ -19,7 +19,7 @@ void count_statistics(const kernels::CrossEntropyOutput& output, LossSums& sums)
   const bool* is_correct = correct.const_data_ptr<bool>();
   const float* share = confidence.const_data_ptr<float>();
   for (int64_t row = 0; row < correct.numel(); ++row) {
-    // NaN, and all of 1, into the last bin.
+    // NaN and 1.0 go to the last bin.
     const bool is_inside = share[row] >= 0 && share[row] < 1;
     const auto bin =
         is_inside ? static_cast<std::size_t>(share[row] * static_cast<float>(kCalibrationBins)) : kCalibrationBins - 1;

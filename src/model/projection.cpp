@@ -21,8 +21,8 @@ void add_weight_gradients(Projection& projection, const at::Tensor& x, const at:
   });
 }
 
-/// Gradients of the adapters, and dx: base and adapter in one product where they lie in one matrix. Between these, dS is
-/// the gradient of S, without output_scale unless the product has brought it.
+/// The gradients of the adapters, and dx: base and adapter in one product where they lie in one matrix. In between, dS is the
+/// gradient of S; it includes output_scale only if the product applied it.
 void adapted_backward(Projection& projection, const at::Tensor& input, at::Tensor& d_output, at::Tensor& d_input,
                       bool need_input_grad, const LinearPass& pass) {
   const int64_t D = projection.in_features, O = projection.out_features, C = projection.num_columns;

@@ -1,5 +1,5 @@
-// The order of operations is that of torch's single-tensor AdamW, and nothing is contracted (-ffp-contract=off): the
-// bits are the same on every CPU.
+// Keeps the order of operations of torch's single-tensor AdamW and contracts nothing (-ffp-contract=off), so that the bits are
+// the same on every CPU.
 #include "adamw_cpu.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The loop of adamw_step on a CPU. No torch here.
+// The loop of adamw_step on a CPU. No torch.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Checks of the buffers that the optimizer works on. A failure is our bug.
+// Checks of the buffers that the optimizer works on. A failure is a bug in lora-train.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -14,7 +14,7 @@ namespace lora_train::optim {
 namespace {
 
 constexpr int64_t kChunk = 1 << 16;
-constexpr int64_t kLanes = 16;  // independent sums, so that the compiler may use vectors without reordering a sum
+constexpr int64_t kLanes = 16;  // independent sums, so that the compiler can vectorise without reordering a sum
 
 double sum_of_squares(const float* x, int64_t n) {
   double lanes[kLanes] = {};

@@ -108,7 +108,7 @@ LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 FILES = [
     Case("config_missing", lambda a: a.config_path.unlink(), CONFIG_FILE, "is missing"),
     Case("tensors_missing", lambda a: a.tensor_path.unlink(), TENSOR_FILE, "is missing"),
-    Case("pickle_only", pickle_only, TENSOR_FILE, ".bin adapters are refused"),
+    Case("pickle_only", pickle_only, TENSOR_FILE, ".bin adapters are not supported"),
     Case("folder_of_a_full_model", lambda a: [a.config_path.unlink(), a.tensor_path.rename(a.folder / "model.safetensors")],
          CONFIG_FILE, "a PEFT adapter folder"),
     Case("a_file_in_place_of_the_folder", lambda a: [shutil.rmtree(a.folder), a.folder.write_text("")], CONFIG_FILE, "is missing"),

@@ -96,7 +96,7 @@ KIND = [
          ('"awq"', "unquantised")),
     Case("quantised_by_a_word", keys(quantization_config="nf4"), f"{FILE}: quantization_config", "an object was expected"),
     Case("experts", keys(num_local_experts=8), f"{FILE}: num_local_experts", "mixture-of-experts"),
-    Case("gelu", keys(hidden_act="gelu_new"), f"{FILE}: hidden_act", "silu is"),
+    Case("gelu", keys(hidden_act="gelu_new"), f"{FILE}: hidden_act", "expected silu"),
     Case("attention_dropout", keys(attention_dropout=0.1), f"{FILE}: attention_dropout", "set it to 0"),
     Case("multimodal_rope", keys(use_mrope=True), f"{FILE}: use_mrope", "multimodal"),
 ]
@@ -159,7 +159,7 @@ ROPE = [
     rope("were expected", "short_factor", rope_type="longrope", short_factor=[1.0], long_factor=[1.0]),
     rope("a list of numbers", "short_factor", rope_type="longrope", short_factor="1", long_factor=[1.0] * 4),
     rope("no effect without rope_type", "factor", factor=4.0),
-    key("partial_rotary_factor", 0.5, "1.0 is"),
+    key("partial_rotary_factor", 0.5, "expected 1.0"),
 ]
 
 WEIGHTS = [

@@ -154,7 +154,7 @@ def test_output_folders_that_may_not_be_written(merge):
     (merge.out / "notes.md").write_text("mine")
     merge.inputs = merge.names()
     assert_refused(merge, merge.merge(), 2, "is not empty", "--overwrite")
-    assert_refused(merge, merge.merge("--overwrite"), 2, "is no model folder")
+    assert_refused(merge, merge.merge("--overwrite"), 2, "is not a model folder")
     assert (merge.out / "notes.md").read_text() == "mine"
     merge.out = merge.model
     assert_refused(merge, merge.merge("--overwrite"), 2, "is what is merged")

@@ -314,7 +314,7 @@ def test_refuses_what_the_model_cannot_take(cases, tmp_path):
     case = cases(0)
     limit = json.loads((case.model_dir / "config.json").read_text())["max_position_embeddings"]
     for ids, new_tokens, code, words in [
-            ([1] * limit, 5, 3, [f"{limit} tokens", "5 are to follow", "shorten the prompt"]),
+            ([1] * limit, 5, 3, [f"{limit} tokens", "5 new ones", "shorten the prompt"]),
             ([1] * (limit - 4), 5, 3, [str(limit - 4), str(limit), "lower max_new_tokens to 4"]),
             ([], 5, 3, ["the prompt is empty"]), ([1, 5000], 5, 3, ["token id 5000", "vocabulary"]), ([1], 0, 3, ["max_new_tokens"])]:
         request = request_for(case, [[1, 2], ids], new_tokens=new_tokens)

@@ -1,4 +1,4 @@
-// What the CUDA side of this build was made for.
+// The GPUs and drivers that this build supports.
 #pragma once
 
 #include <filesystem>
@@ -7,13 +7,13 @@
 
 namespace lora_train::device {
 
-/// Compute capability that our CUDA code was compiled for; `is_ptx`: as text that the driver compiles for later GPUs.
+/// A compute capability that our CUDA code was compiled for. `is_ptx`: as PTX, which the driver compiles for later GPUs.
 struct CudaArchitecture {
   int major = 0, minor = 0;
   bool is_ptx = false;
 };
 
-/// Of cmake/cuda_architectures.txt.
+/// The architectures in cmake/cuda_architectures.txt.
 const std::vector<CudaArchitecture>& built_architectures();
 
 /// "sm_80 sm_86 sm_89 sm_90 compute_90"
@@ -23,11 +23,11 @@ std::string built_architectures_text();
 enum class CodeFor { kNone, kMachineCode, kPtx };
 CodeFor code_for(int major, int minor);
 
-/// The oldest driver whose libcuda.so.1 runs our CUDA, and that CUDA.
+/// The oldest driver that runs our CUDA code, and the CUDA version that it supports.
 inline constexpr int kOldestDriver = 580;
 inline constexpr int kOldestCudaVersion = 13000;
 
-/// lib/liblora_train_cuda.so beside the program; a CPU-only build has none.
+/// The path of lib/liblora_train_cuda.so beside the program. A CPU-only build has no such file.
 std::filesystem::path cuda_library_file();
 
 }  // namespace lora_train::device

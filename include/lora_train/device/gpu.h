@@ -1,5 +1,5 @@
-// The GPUs of this machine, asked of the driver itself: without torch, and without a CUDA context (which would hold
-// hundreds of MiB of the GPU). libcuda.so.1 and libnvidia-ml.so.1 are opened by name when asked.
+// The GPUs of this machine, as the driver reports them: without torch, and without a CUDA context (which would take
+// hundreds of MiB of GPU memory). libcuda.so.1 and libnvidia-ml.so.1 are opened by name on first use.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +10,27 @@
 
 namespace lora_train::device {
 
-/// A process that holds memory of a GPU. In a container its pid may be that of the host.
+/// A process that holds GPU memory. In a container, its pid may be the one on the host.
 struct GpuProcess {
   std::uint32_t pid = 0;
-  std::optional<std::uint64_t> bytes;  ///< unknown where the driver does not say
+  std::optional<std::uint64_t> bytes;  ///< empty if the driver does not say
 };
 
 /// Who may use a GPU (nvidia-smi -c).
 enum class ComputeMode { kDefault, kExclusiveThread, kProhibited, kExclusiveProcess };
 
 struct Gpu {
-  int index = 0;  ///< as CUDA counts: CUDA_VISIBLE_DEVICES is applied
+  int index = 0;  ///< CUDA's index, after CUDA_VISIBLE_DEVICES
   std::string name;
-  std::string uuid;          ///< "GPU-0123...", "MIG-0123..." for a slice; empty where unknown
+  std::string uuid;          ///< "GPU-0123...", or "MIG-0123..." for a MIG instance; empty if unknown
   std::string pci_id;        ///< "0000:3b:00.0"
   int major = 0, minor = 0;  ///< compute capability
   int num_multiprocessors = 0;
   std::uint64_t total_bytes = 0;
-  std::optional<std::uint64_t> free_bytes;  ///< unknown without libnvidia-ml.so.1
+  std::optional<std::uint64_t> free_bytes;  ///< empty without libnvidia-ml.so.1
   ComputeMode compute_mode = ComputeMode::kDefault;
-  bool has_mps = false;               ///< CUDA's multi-process service runs: an exclusive GPU is then shared through it
-  std::vector<GpuProcess> processes;  ///< computing on it, without this process
+  bool has_mps = false;  ///< CUDA MPS (Multi-Process Service) is running, through which processes share the GPU
+  std::vector<GpuProcess> processes;  ///< other processes that compute on it
 
   /// "sm_90"
   std::string architecture() const;
@@ -42,51 +42,51 @@ struct Gpu {
 enum class PeerAccess { kSelf, kNvlink, kPcie, kNone };
 const char* to_string(PeerAccess value);
 
-/// What was found, and what was not.
+/// What find_gpus() found, and why the rest is missing.
 struct GpuSystem {
-  std::string driver_version;      ///< "580.95.05"; empty where unknown
-  int cuda_version = 0;            ///< newest CUDA of libcuda.so.1: 13000 is 13.0; 0 = libcuda.so.1 cannot be used
+  std::string driver_version;  ///< "580.95.05"; empty if unknown
+  int cuda_version = 0;  ///< newest CUDA that libcuda.so.1 supports: 13000 is 13.0; 0 = libcuda.so.1 cannot be used
   std::string library_problem;     ///< why libcuda.so.1 cannot be used
-  int init_code = 0;               ///< of cuInit; 0 = success
+  int init_code = 0;               ///< result of cuInit; 0 = success
   std::string init_error;          ///< "CUDA_ERROR_NO_DEVICE"
   std::string management_problem;  ///< why libnvidia-ml.so.1 cannot be used: free memory and processes are unknown then
   std::vector<std::string> device_nodes;       ///< "/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"
-  std::optional<std::string> visible_devices;  ///< CUDA_VISIBLE_DEVICES, when set
+  std::optional<std::string> visible_devices;  ///< CUDA_VISIBLE_DEVICES, if set
   std::vector<Gpu> gpus;
   std::vector<std::vector<PeerAccess>> peer_access;  ///< [from][to]
 
-  /// False on a machine that has neither a device node nor a driver that offers a GPU.
+  /// False if the machine has no device node and its driver reports no GPU.
   bool has_gpu_hardware() const;
 };
 
-/// Where to look; a test names other places.
+/// Where to look. Tests set other paths.
 struct GpuPlaces {
   std::string cuda_library = "libcuda.so.1";
   std::string management_library = "libnvidia-ml.so.1";
   std::filesystem::path root = "/";
 };
 
-/// Asks the driver. What does not work is noted in the result; throws nothing of its own. Takes up to seconds where the
-/// driver has to start the GPUs. The libraries stay open.
+/// Queries the driver. Records failures in the result instead of throwing. Takes up to seconds if the driver has to initialise
+/// the GPUs. The libraries stay open.
 GpuSystem find_gpus(const GpuPlaces& places = {});
 
-/// Device nodes of NVIDIA: /dev/nvidia<N>, /dev/nvidiactl, and /dev/dxg where WSL brings NVIDIA's library.
+/// NVIDIA's device nodes: /dev/nvidia<N>, /dev/nvidiactl, and /dev/dxg if WSL provides NVIDIA's library.
 std::vector<std::string> nvidia_device_nodes(const std::filesystem::path& root = "/");
 
-/// Throws DeviceError, with what was found and what to do, unless the driver works, is new enough and shows a GPU.
+/// Throws DeviceError, saying what was found and what to do, unless the driver works, is new enough and reports a GPU.
 void require_driver(const GpuSystem& system);
 
-/// Throws DeviceError for a GPU that this build has no code for, that may not be computed on, or that another process
-/// has for itself.
+/// Throws DeviceError if this build has no code for the GPU, if its compute mode forbids computing, or if another process uses it
+/// exclusively.
 void require_usable(const Gpu& gpu);
 
-/// The GPU of this index, after require_driver and require_usable.
+/// Returns the GPU with this index, after require_driver and require_usable.
 const Gpu& require_gpu(const GpuSystem& system, int index = 0);
 
-/// "pid 4711 (3.0 GiB), pid 12"; empty when nobody else computes on the GPU.
+/// "pid 4711 (3.0 GiB), pid 12"; empty if no other process computes on the GPU.
 std::string describe_processes(const Gpu& gpu);
 
-/// A warning for a GPU that other processes compute on too; empty when there are none.
+/// A warning that other processes compute on the GPU too; empty if there are none.
 std::string usage_warning(const Gpu& gpu);
 
 }  // namespace lora_train::device

@@ -1,4 +1,4 @@
-// `doctor`: every kernel of this build against its reference on one device.
+// `doctor`: compares every kernel of this build with its reference on one device.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace lora_train::doctor {
 
-/// Runs every kernel and its reference on the device, at a few shapes each; a kernel that throws is one that has not passed.
+/// Runs every kernel and its reference on the device, with a few shapes each. A kernel that throws has not passed.
 std::vector<KernelCheck> check_kernels(const DoctorRequest& request);
 
 }  // namespace lora_train::doctor

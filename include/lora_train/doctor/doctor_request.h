@@ -1,4 +1,4 @@
-// What `doctor` asks of the engine, and what it is told. Plain data without torch.
+// The request of `doctor` to the engine, and the result. Plain data without torch.
 #pragma once
 
 #include <string>
@@ -6,18 +6,18 @@
 namespace lora_train::doctor {
 
 struct DoctorRequest {
-  bool use_cuda = false;  ///< on the first GPU, else on the CPU
+  bool use_cuda = false;  ///< true: the first GPU; false: the CPU
 };
 
-/// One of our kernels against its reference, on the device and in the dtype that `name` says: "rms_norm forward fp32".
+/// One of our kernels against its reference. `name` includes the dtype: "rms_norm forward fp32".
 struct KernelCheck {
   std::string name;
   std::string shape;     ///< "N=37 D=896"
-  double max_error = 0;  ///< largest of its outputs' |own - reference| / |reference| (Euclidean norms)
+  double max_error = 0;  ///< largest |own - reference| / |reference| of its outputs (Euclidean norms)
   double tolerance = 0;
-  double own_us = 0, reference_us = 0;  ///< of one call
+  double own_us = 0, reference_us = 0;  ///< microseconds of one call
   bool passed = false;
-  std::string note;  ///< why it could not be run, or what is special
+  std::string note;  ///< why it could not run, or a remark
 };
 
 }  // namespace lora_train::doctor

@@ -1,5 +1,5 @@
-// Choosing a token from logits: temperature, top-k, top-p, min-p as transformers' logits processors, in that order, and
-// a draw from Philox. V vocabulary.
+// Chooses a token from logits: temperature, top-k, top-p and min-p, in that order, as transformers' logits processors, then a
+// draw from Philox. V vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace lora_train::generate {
 
-/// Throws ConfigError naming the option that is out of its range.
+/// Throws ConfigError naming an option that is out of range.
 void check_sampling(const SamplingOptions& options);
 
 struct Candidate {
@@ -22,8 +22,8 @@ struct Candidate {
 /// logits [V] finite. Sources: transformers TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper.
 std::vector<Candidate> candidates(std::span<const float> logits, const SamplingOptions& options);
 
-/// Chooses a token from a row of finite logits. A draw depends only on the seed, the prompt's index and the position of the
-/// token among the new ones.
+/// Chooses a token from a row of finite logits. A draw depends only on the seed, the prompt's index, and `position`, the number
+/// of new tokens before this one.
 std::int32_t choose_token(std::span<const float> logits, const SamplingOptions& options, std::int64_t prompt_index,
                           std::int64_t position);
 

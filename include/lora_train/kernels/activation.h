@@ -1,11 +1,11 @@
-// Activations of gated MLPs. No torch here.
+// Activation functions of gated MLPs. No torch.
 #pragma once
 
 namespace lora_train::kernels {
 
 enum class Activation {
   kSilu,      ///< x sigmoid(x): SwiGLU
-  kGeluTanh,  ///< GELU by its tanh approximation ("gelu_pytorch_tanh" of transformers): GeGLU
+  kGeluTanh,  ///< GELU in its tanh approximation (transformers' "gelu_pytorch_tanh"): GeGLU
 };
 
 }  // namespace lora_train::kernels

@@ -1,5 +1,5 @@
-// The native CUDA kernels of the optimizer, and the scalars of a step that lie in device memory. Module optim has the checks,
-// the CPU code and the references, and is the only caller of the functions below.
+// The optimizer's native CUDA kernels, and the scalars of a step, which lie in device memory. Module optim has the checks, the
+// CPU code and the references, and is the only caller of the functions below.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace lora_train::kernels {
 
 /// Indices into the fp64 tensor of a step's scalars (optim/step_scalars.h).
 enum StepScalar : std::int64_t {
-  kLossSum,          ///< weighted sum of the token losses of the step so far
+  kLossSum,          ///< weighted sum of the token losses so far in this step
   kLossDenominator,  ///< sum of the weights of the step's supervised tokens
   kLearningRate,
   kBeta1Correction,  ///< 1 - beta1^step
   kBeta2Correction,  ///< 1 - beta2^step
   kGradNorm,         ///< before clipping
-  kClipFactor,       ///< gradients are multiplied by it
-  kNonFinite,        ///< sticky: 1 from the first loss sum or norm on that is not finite, else 0
+  kClipFactor,       ///< multiplies the gradients
+  kNonFinite,        ///< sticky: 1 once a loss sum or norm was not finite, else 0
   kNumStepScalars
 };
 
@@ -36,7 +36,7 @@ struct AdamWFactors {
   float grad_scale, one_minus_beta1, beta2, one_minus_beta2, correction2_sqrt, epsilon, minus_step_size, decay;
 };
 
-/// Contracts in measure_gradients and adamw_step of module optim. Call only after implementation_for returned kCuda.
+/// Contracts: measure_gradients and adamw_step in module optim. Call them only after implementation_for returned kCuda.
 void native_measure_gradients(const at::Tensor& grads, double max_norm, at::Tensor& scalars);
 void native_adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
                        const AdamWOptions& options, std::span<const ParameterBlock> blocks, const at::Tensor& scalars);

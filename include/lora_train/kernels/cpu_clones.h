@@ -1,4 +1,4 @@
-// Function multi-versioning: clones of a CPU function for each vector extension. No torch here.
+// Function multi-versioning: clones of a CPU function for each vector extension. No torch.
 #pragma once
 
 // The loader picks the clone through an ifunc, which address sanitizer does not support.

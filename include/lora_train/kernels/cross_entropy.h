@@ -1,4 +1,4 @@
-// Cross entropy of a chunk of logits, gradient in place. M rows, V vocabulary.
+// Cross entropy of a chunk of logits, with the gradient in place. M rows, V vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,12 +7,12 @@
 
 namespace lora_train::kernels {
 
-/// Per row: loss = logsumexp(logits) - logits[target], math in fp32 (fp64 for fp64).
+/// Per row: loss = logsumexp(logits) - logits[target], computed in fp32 (fp64 for fp64).
 /// logits [M, V] contiguous, fp32, bf16 or fp64. targets [M] int32, in [0, V), or kNoTarget: loss and gradient of that row
 /// are 0, and it is not correct.
-/// losses [M] fp32 (fp64): -log p(target). correct [M] bool or undefined: whether the target is the largest logit (the first
-/// of equals). confidence [M] fp32 or undefined: the largest probability.
-/// denominator [] fp64 on the device, or undefined: when it is there, logits become the gradient of
+/// losses [M] fp32 (fp64): -log p(target). correct [M] bool or undefined: whether the target is the argmax (the first of equal
+/// logits). confidence [M] fp32 or undefined: the largest probability.
+/// denominator [] fp64 on the device, or undefined. If defined, logits are replaced by the gradient of
 /// sum(weights * losses) / denominator: weight * (softmax - onehot(target)) / denominator.
 /// weights [M] fp32, any finite numbers, or undefined: 1, with the same bits as a tensor of ones. Losses do not depend on them.
 constexpr std::int32_t kNoTarget = -1;
@@ -25,8 +25,8 @@ void cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, const
 void cross_entropy_in_place_reference(at::Tensor& logits, const at::Tensor& targets, const at::Tensor& weights,
                                       const at::Tensor& denominator, CrossEntropyOutput& output);
 
-/// sum += all of weights * losses. losses [M] fp32 (fp64) and weights [M] fp32 or undefined (1), contiguous; sum [] fp64 on
-/// the same device. Multiplied and added in fp64, in a fixed order, without waiting for the device.
+/// sum += sum(weights * losses). losses [M] fp32 (fp64) and weights [M] fp32 or undefined (1), contiguous; sum [] fp64 on
+/// the same device. Multiplies and adds in fp64, in a fixed order, without synchronizing.
 void add_losses(const at::Tensor& losses, const at::Tensor& weights, at::Tensor& sum);
 
 void add_losses_reference(const at::Tensor& losses, const at::Tensor& weights, at::Tensor& sum);

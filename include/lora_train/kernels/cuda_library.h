@@ -1,5 +1,5 @@
-// liblora_train_cuda.so: all that needs the CUDA half of LibTorch, cuBLASLt or cuDNN. Loaded only where a run uses CUDA, so
-// that program and engine run where none of that is.
+// liblora_train_cuda.so: all code that needs the CUDA half of LibTorch, cuBLASLt or cuDNN. Loaded only by runs on CUDA, so that
+// program and engine also run on machines without these libraries.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -68,8 +68,9 @@ struct CudnnPlan {
   std::int64_t forward_bytes = 0, backward_bytes = 0;  ///< workspaces
 };
 
-/// One attention backend. Contracts in kernels/attention.h; the caller has checked the arguments and set device copies of
-/// cu_seqlens and the maxima. At least one document is not empty, and such a document has queries and at least as many keys.
+/// One attention backend. Contracts in kernels/attention.h. The caller has checked the arguments, and has set the device copies
+/// of cu_seqlens and the maximum lengths. At least one document is not empty; every such document has queries, and at least as
+/// many keys.
 struct CudaAttention {
   void (*forward)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                   at::Tensor& out, at::Tensor& lse);
@@ -78,35 +79,36 @@ struct CudaAttention {
                    AttentionGradients& gradients);
 };
 
-/// The function table of the library. All but versions(), num_devices() and check_cudnn_plan() need a device, and start()
-/// first. They throw DeviceError with statement and location, run on torch's current stream, and are not thread-safe.
+/// The function table of the library. All functions except versions(), num_devices() and check_cudnn_plan() need a device, and
+/// a call of start() first. They throw DeviceError with statement and location, run on torch's current stream, and are not
+/// thread-safe.
 struct CudaLibrary {
   CudaVersions (*versions)();
   int (*num_devices)();  ///< 0 without a driver
   CudaDevice (*device)(int index);
   void (*start)(const CudaSettings& settings);  ///< allocates the fixed workspaces; call once
   void* (*stream)();                            ///< torch's current cudaStream_t
-  bool (*gemm)(const CudaGemm& gemm);           ///< false: cuBLASLt has no algorithm, y is unchanged
-  /// Algorithms for a product as opaque text, cuBLASLt's first choice first, at most `most`.
+  bool (*gemm)(const CudaGemm& gemm);           ///< false: cuBLASLt has no algorithm, and D is unchanged
+  /// At most `most` algorithms for a product, as opaque text, cuBLASLt's first choice first.
   std::vector<std::string> (*gemm_algorithms)(const CudaGemm& gemm, int most);
   bool (*gemm_by)(const CudaGemm& gemm, const std::string& algorithm);  ///< as gemm(); also false for an invalid text
   /// Selects an algorithm for the class of this product (gemm_class). False: it does not support this product.
   bool (*use_gemm_algorithm)(const CudaGemm& gemm, const std::string& algorithm);
   CudaAttention fa2, efficient, cudnn;
-  /// Checks the graphs of a shape without a device: `gpu_json` describes one as cuDNN serialises it. Needs a libcuda.so.1, a
-  /// stub will do. Workspaces are known after compilation, which takes seconds.
+  /// Checks the graphs of a shape without a device: `gpu_json` describes one as cuDNN serialises it. Needs a libcuda.so.1; a
+  /// stub will do. Reports workspaces only with compilation, which takes seconds.
   CudnnPlan (*check_cudnn_plan)(const CudnnShape& shape, const std::string& gpu_json, int sm_version,
                                 bool with_compilation);
   const NativeKernels* native_kernels;
   std::unique_ptr<Graph> (*capture)(const std::function<void()>& body);  ///< kernels/graph.h
 };
 
-/// Loads <torch>/lib/libc10_cuda.so and libtorch_cuda.so, then <folder>/liblora_train_cuda.so; needs no driver. Call it before
-/// anything asks torch for CUDA, because torch caches the answer. Later calls return the loaded library. Throws DeviceError
-/// that says what is missing and what to do.
+/// Loads <torch>/lib/libc10_cuda.so and libtorch_cuda.so, then <folder>/liblora_train_cuda.so. Needs no driver. Call it before any
+/// code checks whether torch has CUDA, because torch caches the answer. Later calls return the loaded library. Throws a
+/// DeviceError that says what is missing and what to do.
 const CudaLibrary& load_cuda_library(const std::filesystem::path& folder, const std::filesystem::path& torch_folder);
 
-/// The default folders of load_cuda_library(): that of the calling code (or lib/ in it), and that of the loaded LibTorch.
+/// The default folders for load_cuda_library(): the one of the calling code (or lib/ in it), and that of the loaded LibTorch.
 struct CudaFolders {
   std::filesystem::path library, torch;
 };
@@ -119,7 +121,7 @@ const CudaLibrary* cuda_library();
 void start_cuda(const CudaSettings& settings);
 const CudaSettings& cuda_settings();
 
-/// Compute capability of the device of cuda_settings(), 90 for 9.0. Cached.
+/// Compute capability of the device in cuda_settings(), 90 for 9.0. Cached.
 int cuda_compute_capability();
 
 }  // namespace lora_train::kernels

@@ -13,17 +13,17 @@ namespace lora_train::kernels {
 struct TrainableRows {
   at::Tensor indices;  ///< [k] int64, distinct, in [0, V); undefined = none
   at::Tensor values;   ///< [k, D] fp32 masters
-  at::Tensor grads;    ///< [k, D] fp32, added to
+  at::Tensor grads;    ///< [k, D] fp32, accumulated into
 };
 
 /// out [N, D] (dtype of weight) = scale * weight[ids], with trainable rows in place of the frozen ones. ids [N] int32.
-/// Trainable rows are rounded to the dtype first; the product is computed in fp32 (fp64) and rounded once. Gemma's scale is
-/// itself rounded to the dtype, by the caller; Granite's is not.
+/// Trainable rows are rounded to the dtype first; the product is computed in fp32 (fp64) and rounded once. For Gemma, the caller
+/// rounds the scale itself to the dtype; for Granite it does not.
 void embedding_forward(const at::Tensor& ids, const at::Tensor& weight, const TrainableRows& rows, at::Tensor& out,
                        double scale = 1);
 
 /// Adds scale times the gradient of every token to dweight [V, D] fp32 (undefined: frozen) and to rows.grads. dout [N, D].
-/// order [N] int32, contiguous: order_by_id of the ids; our CUDA kernel needs it and sums in that order. Others do without.
+/// order [N] int32, contiguous: order_by_id of the ids. Only our CUDA kernel needs it; it sums in that order.
 void embedding_backward(const at::Tensor& ids, const at::Tensor& dout, at::Tensor* dweight, TrainableRows& rows,
                         const at::Tensor& order = {}, double scale = 1);
 

@@ -8,11 +8,11 @@
 
 namespace lora_train::kernels {
 
-/// gate_up [N, 2F], gate first, contiguous. y [N, F], rows may be strided. fp32, bf16 or fp64; math in fp32 (fp64), y is
-/// rounded once.
+/// gate_up [N, 2F], gate first, contiguous. y [N, F], rows may be strided. fp32, bf16 or fp64; computes in fp32 (fp64) and rounds
+/// y once.
 void gated_activation_forward(const at::Tensor& gate_up, at::Tensor& y, Activation activation = Activation::kSilu);
 
-/// d_gate_up [N, 2F] is written; it may be gate_up itself. dy [N, F], rows may be strided.
+/// Writes d_gate_up [N, 2F], which may be gate_up itself. dy [N, F], rows may be strided.
 void gated_activation_backward(const at::Tensor& dy, const at::Tensor& gate_up, at::Tensor& d_gate_up,
                                Activation activation = Activation::kSilu);
 

@@ -1,4 +1,4 @@
-// Maps a product of strided row-major matrices to a column-major BLAS call. No torch here.
+// Maps a product of strided row-major matrices to a column-major BLAS call. No torch.
 #pragma once
 
 #include <compare>
@@ -24,13 +24,13 @@ struct ColumnMajorGemm {
 
 /// y = a b + c for a [M, K], b [K, N], c and y [M, N] is y^T = b^T a^T + c^T, and a row-major matrix read column-major is
 /// its transpose: A is b's memory, B is a's, C is c's, D is y's; m = N (so a vector along m is a bias of y's columns),
-/// n = M. Nothing where a matrix cannot be described: overlapping or reversed rows, no dimension with stride 1, y or c
+/// n = M. Returns nothing if BLAS cannot describe a matrix: overlapping or reversed rows, no dimension with stride 1, y or c
 /// not row-major. Sizes are at least 1.
 std::optional<ColumnMajorGemm> column_major_gemm(const MatrixView& a, const MatrixView& b, const MatrixView& c,
                                                  const MatrixView& y);
 
-/// The size class of a number of tokens: rounded up by at most 1/8, eight classes per power of two. An algorithm that was
-/// tuned for one size serves its whole class.
+/// The size class of a number of tokens: the number rounded up by at most 1/8, so that there are eight classes per power of two.
+/// An algorithm tuned for one size serves its whole class.
 constexpr std::int64_t gemm_class(std::int64_t n) {
   std::int64_t step = 1;
   while (16 * step < n) step *= 2;

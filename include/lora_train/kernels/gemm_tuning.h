@@ -1,4 +1,4 @@
-// Autotuning of cuBLASLt: its first choice, or the fastest of the algorithms that it offers.
+// Autotuning of cuBLASLt: chooses the fastest of the algorithms that it offers.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@ struct CudaGemm;
 struct CudaLibrary;
 class Tuner;
 
-/// While this lives, a CUDA product whose class has no algorithm gets one before it runs: from the tuner's tables, or by
-/// timing the candidates on the given operands. Timing leaves y as it was (plus 1e-30 of the product where it accumulates);
-/// then y is computed as requested. Use before step 1, never inside a capture, one instance at a time.
+/// While an instance exists, a CUDA product whose class has no algorithm yet gets one before it runs: from the tuner's tables, or
+/// by timing the candidates on the given operands. Timing leaves y unchanged (if it accumulates: adds 1e-30 times the product);
+/// then y is computed as requested. Use it before step 1, never inside a capture, one instance at a time.
 class GemmTuning {
  public:
   explicit GemmTuning(Tuner& tuner);

@@ -1,5 +1,5 @@
-// CUDA graphs: capture work once, then replay it with one call of the host. A replay uses the addresses, shapes and host
-// values of the capture; whatever changes between replays lies in device memory.
+// CUDA graphs: capture work once, then replay it with a single launch. A replay uses the addresses, shapes and host values of
+// the capture, so everything that changes between replays must lie in device memory.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ class Graph {
 /// replay them one after the other, never concurrently. Throws DeviceError with CUDA's message; the capture is then discarded.
 std::unique_ptr<Graph> capture(const std::function<void()>& body);
 
-/// True inside capture(). Code that reads document lengths on the host refuses to run then.
+/// True inside capture(). Code that reads document lengths on the host then refuses to run.
 bool is_capturing();
 
 /// True when CUDA is loaded or a test has installed a capture function.

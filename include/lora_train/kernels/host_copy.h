@@ -1,4 +1,4 @@
-// Copies of tensors for a thread of the host to work on.
+// Copies of tensors in host memory, for a background thread.
 #pragma once
 
 namespace at {
@@ -7,7 +7,7 @@ class Tensor;
 
 namespace lora_train::kernels {
 
-/// A copy in host memory, page-locked up to 8 GiB when it comes from a GPU.
+/// A copy in host memory. For a tensor of up to 8 GiB on a GPU, the memory is page-locked.
 at::Tensor host_copy(const at::Tensor& tensor);
 
 }  // namespace lora_train::kernels

@@ -21,18 +21,19 @@ void set_kernel_setting(KernelName kernel, KernelSetting setting);
 void set_all_kernel_settings(KernelSetting setting);
 KernelSetting kernel_setting(KernelName kernel);
 
-/// Sets the CUDA kernels to use; a null table removes them. `stream` returns the stream that they run on. Tests pass kernels
-/// compiled for the CPU and set `on_cpu_tensors`, so that CPU tensors use them too.
+/// The native CUDA kernels to use. `stream` returns the stream that they run on. Tests pass kernels compiled for the CPU and set
+/// `on_cpu_tensors`, so that CPU tensors use them.
 struct NativeKernelsInUse {
   const NativeKernels* table = nullptr;
   void* (*stream)() = nullptr;
   bool on_cpu_tensors = false;
 };
+/// Sets them; a null table removes them.
 void use_native_kernels(const NativeKernelsInUse& kernels);
 
-/// Reserves the workspace of the native CUDA kernels on `device`: one buffer for the partial sums of all of them, kept apart
-/// by stream order. A kernel that needs more grows it, which must not happen in a step: reserve kWorkspaceElements before
-/// the first step, outside of a graph capture.
+/// Reserves the workspace of the native CUDA kernels on `device`: one buffer for the partial sums of all kernels, which stream
+/// order keeps from mixing. A kernel that needs more grows it, which must not happen in a step: reserve kWorkspaceElements before
+/// the first step, outside a graph capture.
 constexpr std::int64_t kWorkspaceElements = 16 * 1024 * 1024;
 void reserve_native_workspace(std::int64_t num_elements, const c10::Device& device);
 

@@ -1,4 +1,4 @@
-// Blocks of the flat buffers that an optimizer treats alike.
+// Ranges of the flat buffers that an optimizer treats alike.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@ namespace lora_train::kernels {
 /// Elements [begin, begin + count).
 struct ParameterBlock {
   std::int64_t begin = 0, count = 0;
-  double lr_factor = 1.0;  ///< multiplies the learning rate, weight decay included; more than 0
-  bool decays = true;      ///< takes weight decay
+  double lr_factor = 1.0;  ///< above 0; multiplies the learning rate, and through it the weight decay
+  bool decays = true;      ///< whether weight decay applies
   bool operator==(const ParameterBlock&) const = default;
 };
 

@@ -1,4 +1,4 @@
-// Skinny GEMM: a linear over a handful of rows, as in decoding. Bound by reading the weights, which it does once.
+// Skinny GEMM: a linear over a handful of rows, as in decoding. Bound by reading the weights, which it reads once.
 // M rows, K input features, N outputs.
 #pragma once
 

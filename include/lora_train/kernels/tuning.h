@@ -1,5 +1,5 @@
-// Autotuning: measures which of several candidates computes the same thing fastest on this machine. One process does it once,
-// before step 1; the results are text, kept in the checkpoint and a disk cache (tuning/tuning_store.h). No torch.
+// Autotuning: measures which of several equivalent candidates is fastest on this machine. One process does so once, before step
+// 1; the results are text, kept in the checkpoint and in a disk cache (tuning/tuning_store.h). No torch.
 #pragma once
 
 #include <functional>
@@ -14,13 +14,13 @@ namespace lora_train::kernels {
 /// The winner of a measurement, and its time.
 struct Tuned {
   std::string choice;
-  double ms = 0, default_ms = 0;  ///< medians of the winner and of the heuristic's choice (0: that one failed)
+  double ms = 0, default_ms = 0;  ///< medians of the winner and of the heuristic's choice (0: it failed)
   int num_candidates = 0;
 
   bool operator==(const Tuned&) const = default;
 };
 
-/// Results by key: what is computed, and everything the choice depends on.
+/// Results by key. A key holds what is computed, and everything that the choice depends on.
 using TuningTable = std::map<std::string, Tuned>;
 
 /// One implementation to measure.
@@ -29,7 +29,7 @@ struct TuningCandidate {
   std::function<void()> run;
   std::function<std::string()> check =
       {};             ///< returns why its result is wrong, or an empty string; called once, after the first run
-  double weight = 1;  ///< runs that the same work would take
+  double weight = 1;  ///< how many runs make up the same work
 };
 
 /// One choice to make.
@@ -39,7 +39,7 @@ struct TuningCase {
   std::function<bool(const std::string& choice)> accepts;
   /// The heuristic's choice first. Called only when a measurement is needed.
   std::function<std::vector<TuningCandidate>()> candidates;
-  /// The prefix of the key that stays the same for a whole run. Without an entry for the key, the checkpoint's first entry with
+  /// The prefix of the key that stays the same for a whole run. If the checkpoint has no entry for the key, its first entry with
   /// this prefix applies, whatever sizes it was measured for. Empty: only an exact match applies.
   std::string of_run = {};
 };
@@ -52,7 +52,7 @@ class Tuner {
  public:
   Tuner(TuningTable checkpoint, TuningTable cache, Stopwatch stopwatch);
 
-  /// Returns nothing when there is no choice to make or every candidate failed; the heuristic decides then. A candidate that
+  /// Returns nothing if there is no choice to make or every candidate failed; the heuristic then decides. A candidate that
   /// throws or computes a wrong result is dropped and logged. Measures in rounds over all candidates, so that clock drift
   /// favours none; the lowest median wins, ties go to the earlier candidate. Throws StopError.
   std::optional<std::string> choose(const TuningCase& tuning_case);

@@ -1,5 +1,5 @@
 // Work accounting: kernels report the bytes, FLOPs and launches of every call to a recorder, if one is set; otherwise a call
-// costs one branch. On meta tensors kernels compute nothing, so that a step of any shape can be counted without memory.
+// costs one branch. On meta tensors, kernels compute nothing, so a step of any shape can be counted without memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,15 +15,15 @@ namespace lora_train::kernels {
 
 enum class WorkClass {
   kGemm,  ///< products of activations with a weight
-  kLora,  ///< products with one thin side: S = x A^T, dA, dB, dx += dS A
+  kLora,  ///< products with a skinny operand: S = x A^T, dA, dB, dx += dS A
   kAttention,
   kNorm,
-  kRope,  ///< with the norm of q and k heads
+  kRope,  ///< including the norm of q and k heads
   kSwiglu,
-  kLoss,  ///< cross entropy, and the rows of the loss head
+  kLoss,  ///< cross entropy, and gathering the rows of the loss head
   kEmbedding,
   kDropout,
-  kOptimizer,  ///< gradient norm, update, and what is made of the new masters
+  kOptimizer,  ///< gradient norm, update, and everything derived from the new masters
   kCopy
 };
 constexpr std::array<std::string_view, 11> kWorkClassNames = {
@@ -38,16 +38,16 @@ struct WorkOperand {
   std::int64_t offset = 0;        ///< first element in it
 };
 
-/// One call. Bytes are those of the native CUDA kernels, and of cuBLASLt reading every operand once; caches are ignored. FLOPs
-/// are those of matrix products, 2 per multiply-add; element-wise arithmetic counts none.
+/// One call. Bytes are those that the native CUDA kernels move, and for cuBLASLt one pass over every operand; caches are ignored.
+/// FLOPs are those of matrix products, 2 per multiply-add; element-wise arithmetic does not count.
 struct Work {
   std::string_view name;
   WorkClass work_class = WorkClass::kCopy;
   std::vector<WorkOperand> operands;
   std::int64_t flops = 0;
-  std::int64_t num_launches = 1;  ///< on a GPU, calls of libraries included
+  std::int64_t num_launches = 1;  ///< on a GPU, library calls included
 
-  /// Adds `times` the elements of t as read, written, or both. An undefined tensor adds nothing.
+  /// Count the elements of t as read (`times` times), written, or both. An undefined tensor adds nothing.
   Work& reads(std::string_view operand, const at::Tensor& t, std::int64_t times = 1) {
     return moves(operand, t, times, 0);
   }
@@ -76,7 +76,7 @@ struct Work {
 
 inline std::int64_t bytes_of(const at::Tensor& t) { return t.numel() * static_cast<std::int64_t>(t.element_size()); }
 
-/// Called around every outermost kernel call, in the thread that computes.
+/// Notified before and after every outermost kernel call, in the calling thread.
 class WorkRecorder {
  public:
   virtual ~WorkRecorder() = default;
@@ -89,7 +89,7 @@ void set_work_recorder(WorkRecorder* recorder);
 
 namespace detail {
 extern WorkRecorder* work_recorder;
-bool enter_work();  ///< false inside another call, which reports both
+bool enter_work();  ///< false inside another call, which reports for both
 void leave_work();
 }  // namespace detail
 

@@ -16,11 +16,11 @@ struct AdapterConfig {
   std::string base_model_name_or_path;
 };
 
-/// Throws IoError or FormatError (where = "file: key") for another peft_type, DoRA, biases, modules_to_save, token
-/// rows, layers_to_transform and everything else that we cannot honour.
+/// Throws IoError, or FormatError (where = "file: key") for another peft_type, DoRA, biases, modules_to_save, trainable token
+/// rows, layers_to_transform and every other setting that we do not support.
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 
-/// The text of adapter_config.json; read_adapter_config gives the same options back, with these targets.
+/// The text of adapter_config.json. read_adapter_config reads the same options from it, with `target_modules` as targets.
 std::string adapter_config_json(const AdapterConfig& config, const std::vector<std::string>& target_modules);
 
 }  // namespace lora_train::lora

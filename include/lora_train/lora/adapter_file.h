@@ -1,5 +1,5 @@
-// A PEFT adapter folder: adapter_config.json and adapter_model.safetensors, readable by peft.PeftModel and written as it
-// writes them. Source: huggingface/peft save_and_load.py; shapes lora_A [r, in], lora_B [out, r].
+// A PEFT adapter folder: adapter_config.json and adapter_model.safetensors, as peft.PeftModel reads and writes them.
+// Source: huggingface/peft save_and_load.py; shapes lora_A [r, in], lora_B [out, r].
 #pragma once
 
 #include <filesystem>
@@ -13,18 +13,18 @@
 
 namespace lora_train::lora {
 
-/// Fills `parameters`, which are those of adapters, from folder/adapter_model.safetensors, F32, F16 or BF16.
-/// Throws FormatError for missing, unexpected, misshapen or non-finite tensors.
+/// Fills the adapter parameters from folder/adapter_model.safetensors: F32, F16 or BF16.
+/// Throws FormatError for tensors that are missing, unexpected, not finite, or of another shape.
 void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters);
 
-/// Both files, to be written. They point into `parameters` (bf16: hold a copy). Writing throws NumericError, naming the tensor,
-/// for NaN and infinity.
+/// Both files, ready to write. They point into `parameters` (bf16: hold a copy). Writing throws NumericError, naming the tensor,
+/// for NaN or infinity.
 std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
                                                 const std::vector<std::string>& target_modules,
                                                 const model::Trainables& parameters, Precision precision);
 
-/// The initial values of each parameter (model/parameter.h), as PEFT has them. Drawn on the host from Philox (seed, parameter
-/// name; counter = row, column / 4), the same on every machine.
+/// Sets each parameter to its initial values (model/parameter.h), distributed as PEFT's. Draws them on the host from Philox
+/// (seed, parameter name; counter = row, column / 4), so they are the same on every machine.
 void init_adapter_values(std::uint64_t seed, model::Trainables& parameters);
 
 }  // namespace lora_train::lora

@@ -12,35 +12,35 @@
 
 namespace lora_train::lora {
 
-/// What a profile or an adapter_config.json says of an adapter.
+/// The adapter settings of a profile or an adapter_config.json.
 struct LoraOptions : AdapterSection {
-  std::string file;  ///< adapter_config.json they were read from; empty: the profile
+  std::string file;  ///< the adapter_config.json that these come from; empty: the profile
 };
 
-/// What the options give one linear.
+/// The rank and scale of one linear's adapter.
 struct RankAndScale {
   std::int64_t rank = 0;
   double scale = 1.0;  ///< alpha / r, or alpha / sqrt(r) with rsLoRA
 };
 
-/// For each path ("model.layers.0.self_attn.q_proj"), with patterns applied. Throws as plan_adapters does.
+/// One entry per path ("model.layers.0.self_attn.q_proj"), with patterns applied. Throws what plan_adapters throws.
 std::vector<RankAndScale> ranks_and_scales(const LoraOptions& options, const std::vector<std::string>& paths);
 
-/// One adapter per targeted linear, in model order. Throws ConfigError (FormatError for options of a file) when a target
-/// matches no linear, listing the existing names; when a pattern is not a valid regular expression; when a rank is not
-/// in 1..kMaxLoraRank.
+/// One adapter per targeted linear, in model order. Throws ConfigError (FormatError for options from a file) if a target
+/// matches no linear, listing the names there are; if a pattern is not a valid regular expression; or if a rank is not in
+/// 1..kMaxLoraRank.
 std::vector<model::AdapterSpec> plan_adapters(const LoraOptions& options, const model::ModelConfig& config);
 
-/// Finds entries of rank_pattern and alpha_pattern without effect, because they are not the first match of any targeted linear.
-/// Throws ConfigError for options of a profile, and warns for those of a file, which PEFT loads too.
+/// Finds entries of rank_pattern and alpha_pattern that have no effect, because they are not the first match of any targeted
+/// linear. Throws ConfigError for options from a profile. Only warns for options from a file, since PEFT loads those too.
 void check_patterns(const LoraOptions& options, const model::ModelConfig& config);
 
-/// The last name parts of the targeted linears, sorted, each once: "down_proj", "q_proj"; or full paths if a short
-/// name would also match a linear without adapter. This is target_modules of adapter_config.json.
+/// target_modules for adapter_config.json: the last name parts of the targeted linears, sorted and unique ("down_proj",
+/// "q_proj"), or full paths if a short name would also match a linear without an adapter.
 std::vector<std::string> explicit_targets(const std::vector<model::AdapterSpec>& specs,
                                           const model::ModelConfig& config);
 
-/// Layers below the first adapter need no backward.
+/// The first layer with an adapter. Layers below it need no backward.
 std::int64_t first_adapted_layer(const std::vector<model::AdapterSpec>& specs);
 
 }  // namespace lora_train::lora

@@ -1,4 +1,4 @@
-// What a model card says about using an adapter. No torch here.
+// The section of a model card that shows how to use the adapter. No torch.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,16 @@
 namespace lora_train::lora {
 
 struct AdapterUse {
-  std::string base;     ///< as base_model_name_or_path says
+  std::string base;     ///< base_model_name_or_path
   std::string adapter;  ///< its folder
   std::int64_t largest_rank = 0;
   bool is_plain = true;  ///< neither rsLoRA nor rank and alpha patterns
 };
 
-/// "## Use" to the end of the card: lines to paste for PEFT, vLLM and llama.cpp, and what each does not support.
+/// The text from "## Use" to the end of the card: commands to paste for PEFT, vLLM and llama.cpp, and what each does not support.
 std::string usage_section(const AdapterUse& use);
 
-/// The card with its "## Use" section, which is the last one, replaced; unchanged if it has no such section.
+/// Replaces the "## Use" section, the last one of the card. Returns the card unchanged if it has no such section.
 std::string with_usage_section(const std::string& card, const AdapterUse& use);
 
 }  // namespace lora_train::lora

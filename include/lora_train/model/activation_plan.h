@@ -16,7 +16,7 @@ struct ActivationOptions {
   bool has_dropout = false;
 };
 
-/// Buffers for at most max_tokens tokens. Layers share the buffers that they recompute.
+/// Buffers for at most max_tokens tokens. Layers share every buffer that the backward recomputes.
 struct ActivationPlan {
   static constexpr std::int64_t kNone = -1;
   struct Block {
@@ -31,7 +31,7 @@ struct ActivationPlan {
   std::int64_t d_hidden = kNone;      ///< [N, D and adapter columns]; kNone without backward, as are all below
   std::int64_t d_input = kNone;       ///< gradient of a projection's input, one buffer for all
   std::int64_t scratch = kNone;       ///< [N, widest input] with dropout
-  std::map<std::string, std::int64_t, std::less<>> gradients;  ///< of BlockShape::gradients, by name
+  std::map<std::string, std::int64_t, std::less<>> gradients;  ///< BlockShape::gradients by name, as indices
 
   /// Bytes of all buffers, with `compute_bytes` per element of the compute dtype.
   std::int64_t bytes(std::int64_t compute_bytes) const;

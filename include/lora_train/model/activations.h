@@ -20,7 +20,7 @@ struct BlockActivations {
 
 using LayerActivations = std::vector<BlockActivations>;
 
-/// Not thread-safe: each pass overwrites the buffers of the one before.
+/// Not thread-safe: each pass overwrites the buffers of the previous one.
 class Activations {
  public:
   /// recompute: one entry per layer. On at::kMeta the buffers have no memory.
@@ -52,7 +52,7 @@ class Activations {
 
   ActivationPlan plan_;
   std::vector<Recompute> recompute_;
-  std::vector<at::Tensor> buffers_;  ///< of plan_.buffers
+  std::vector<at::Tensor> buffers_;  ///< one per entry of plan_.buffers
 };
 
 }  // namespace lora_train::model

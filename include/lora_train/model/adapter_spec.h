@@ -14,7 +14,7 @@ namespace lora_train::model {
 struct AdapterSpec {
   AdapterKind kind = AdapterKind::kLora;
   std::int64_t layer = 0;
-  std::string linear;  ///< below its layer: "self_attn.q_proj"
+  std::string linear;  ///< name within its layer: "self_attn.q_proj"
   std::int64_t rank = 0;
   double scale = 1.0;        ///< alpha / r, or alpha / sqrt(r) with rsLoRA
   double dropout = 0.0;      ///< on the input of the linear, training only
@@ -27,7 +27,7 @@ std::string linear_path(std::int64_t layer, const std::string& linear);
 std::string linear_path(const AdapterSpec& spec);
 
 /// The tensors of an adapter on a linear with weight [out, in], under PEFT's names; kLora: lora_A [rank, in], then lora_B
-/// [out, rank]. All that trains, initialises, reads, writes or merges adapters goes through this list.
+/// [out, rank]. All code that trains, initialises, reads, writes or merges adapters uses this list.
 std::vector<Parameter> adapter_tensors(const AdapterSpec& spec, std::int64_t in_features, std::int64_t out_features);
 
 }  // namespace lora_train::model

@@ -16,7 +16,7 @@ class WeightFiles;
 
 namespace lora_train::model {
 
-/// What is trained apart from adapters.
+/// What is trained besides adapters.
 enum class TrainedWeights { kNone, kAll };
 
 /// The trained tensors of a run: A and B of every adapter under PEFT's names, or with kAll every weight under its Hugging
@@ -24,7 +24,7 @@ enum class TrainedWeights { kNone, kAll };
 Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
                            at::Device device = at::kCPU);
 
-/// The number of elements of the same tensors.
+/// The total number of elements of these tensors.
 std::int64_t num_trained(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained);
 
 struct WeightOptions {
@@ -33,7 +33,7 @@ struct WeightOptions {
   TrainedWeights trained = TrainedWeights::kNone;
 };
 
-/// Layers in compute layout with their adapter columns, bound to the trained tensors behind them.
+/// Layers in compute layout with their adapter columns, bound to the trained tensors that they are derived from.
 class ComputeWeights : public BaseWeights {
  public:
   LayerWeights& acquire(int64_t layer, Pass) override { return layers_[static_cast<std::size_t>(layer)]; }
@@ -52,10 +52,10 @@ class ComputeWeights : public BaseWeights {
   void fill_layer(int64_t layer, const Load& load);
   void fill_outer(const Load& load);
   void write_columns(int64_t layer);
-  /// Multiplies biases by output_scale, as the forward expects them.
+  /// Multiplies biases by output_scale, as the forward expects.
   static void scale_biases(LayerWeights& layer);
   void drop_layer(int64_t layer);
-  /// For full fine-tuning, after all layers are filled.
+  /// For full fine-tuning. Call it after all layers are filled.
   void bind_trained_weights();
 
   const ModelConfig config_;
@@ -78,8 +78,8 @@ class ComputeWeights : public BaseWeights {
 class ResidentWeights : public ComputeWeights {
  public:
   /// Copies every weight out of `files` (already checked by check_weights) into the compute dtype, in several threads, and
-  /// releases the mapped pages afterwards. With kAll it fills the masters too. Null: the caller fills the undefined content;
-  /// on at::kMeta nothing is allocated. Throws StopError.
+  /// releases the mapped pages afterwards. With kAll it fills the masters too. If `files` is null, the memory stays
+  /// uninitialised for the caller to fill; on at::kMeta nothing is allocated. Throws StopError.
   ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                   const WeightOptions& options, const storage::WeightFiles* files = nullptr);
 

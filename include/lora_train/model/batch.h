@@ -15,20 +15,20 @@ struct Batch {
   at::Tensor ids;        ///< [N] int32
   at::Tensor positions;  ///< [N] int32, from 0 in each document
   at::Tensor
-      supervised;  ///< [M] int64: slots whose next token is trained, ascending; in a batch class padded with N and above
-  at::Tensor targets;               ///< [M] int32: that token; kernels::kNoTarget after the last
+      supervised;  ///< [M] int64: slots whose next token is trained, ascending; a batch class pads it with values >= N
+  at::Tensor targets;               ///< [M] int32: that next token; kernels::kNoTarget in the padding
   at::Tensor weights;               ///< [M] fp32: its weight in the loss; undefined: 1
-  int64_t num_supervised = -1;      ///< how many of these have a token; -1: all
+  int64_t num_supervised = -1;      ///< how many of the M entries are not padding; -1: all
   std::vector<int64_t> cu_seqlens;  ///< num_docs + 1
   at::Tensor cu_seqlens_device;     ///< the same as int32 on the device; undefined: copied when a GPU needs it
-  int64_t max_document_tokens = 0;  ///< of the longest document; 0: taken from cu_seqlens
-  at::Tensor order;  ///< [N] int32: tokens sorted by id (kernels::order_by_id); where the embedding is trained
+  int64_t max_document_tokens = 0;  ///< tokens of the longest document; 0: computed from cu_seqlens
+  at::Tensor order;  ///< [N] int32: tokens sorted by id (kernels::order_by_id); set when the embedding is trained
   DropoutContext dropout;
 
   int64_t num_tokens() const { return ids.size(0); }
   int64_t num_trained_tokens() const { return num_supervised < 0 ? supervised.size(0) : num_supervised; }
 
-  /// The attention layout of layers with this window, created once; backends cache what they derive from it there.
+  /// The attention layout of layers with this window, created once. Backends cache what they derive from it in it.
   const kernels::AttentionLayout& layout(int64_t window, double scale, kernels::AttentionBackend backend) const {
     const auto [entry, is_new] = layouts.try_emplace(window);
     if (is_new) {

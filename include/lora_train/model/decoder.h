@@ -8,13 +8,13 @@
 
 namespace lora_train::model {
 
-/// Where the backward stops: nothing below first_layer is trained, and the embedding only if `embedding` is set.
+/// Where the backward stops: no layer below first_layer is trained, and the embedding only if `embedding` is set.
 struct FirstNeeded {
   int64_t first_layer = 0;
   bool embedding = false;
 };
 
-/// A model that is ready to run. Not thread-safe.
+/// A model ready to run. Not thread-safe.
 struct Decoder {
   ModelConfig config;
   ModelShape shape;
@@ -24,17 +24,17 @@ struct Decoder {
   double embedding_scale = 1;
   FirstNeeded first_needed;
   kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
-  kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< of layers with a window
+  kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< for layers with a window
 };
 
-/// cos and sin for positions below max_positions, which check_rope_supported has accepted. Computed on the host, so every device
-/// gets the same numbers.
+/// cos and sin for positions below max_positions, which check_rope_supported must have accepted. Computed on the host, so that
+/// every device gets the same numbers.
 RopeTables make_rope(const ModelConfig& config, int64_t max_positions, at::Device device);
 
-/// The factor of the embedding when it is computed in `dtype`.
+/// The factor that the embedding is multiplied by, rounded as a model in `dtype` rounds it.
 double embedding_scale(const ModelConfig& config, at::ScalarType dtype);
 
-/// `weights` must outlive the decoder. `shape` includes the adapters that the weights have room for.
+/// `weights` must outlive the decoder. `shape` is the one that the weights were made with, adapters included.
 Decoder make_decoder(const ModelConfig& config, const ModelShape& shape, BaseWeights& weights, at::ScalarType dtype,
                      int64_t max_seq_len, const FirstNeeded& first_needed);
 
@@ -46,7 +46,7 @@ void forward_layers(const ForwardPass& pass, BaseWeights& weights, Activations& 
 void decoder_forward(Decoder& decoder, const Batch& batch, Activations& activations, bool use_adapter = true);
 
 /// Adds the gradients of all trained tensors to their buffers. activations.d_hidden [N, D] holds the gradient of final_hidden
-/// and is overwritten. `activations` must be as decoder_forward left them.
+/// and is overwritten. `activations` must be unchanged since decoder_forward.
 void decoder_backward(Decoder& decoder, const Batch& batch, Activations& activations);
 
 }  // namespace lora_train::model

@@ -1,4 +1,4 @@
-// `init-model`: a Hugging Face folder with random weights. Without torch.
+// `init-model`: writes a Hugging Face folder with random weights. No torch.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct InitModelRequest {
   std::filesystem::path output_dir;
   std::uint64_t seed = 42;
   storage::DType dtype = storage::DType::kBF16;   ///< kBF16, kF16 or kF32; also written to config.json
-  std::uint64_t max_shard_bytes = 5'000'000'000;  ///< of tensor data per file; a larger tensor gets its own file
+  std::uint64_t max_shard_bytes = 5'000'000'000;  ///< tensor data per file; a larger tensor gets its own file
   bool overwrite = false;                         ///< replaces the files it writes, and deletes older weights
 };
 
@@ -28,15 +28,15 @@ struct InitModelResult {
 
 /// Draws every linear, embedding and head from an approximate normal distribution (a sum of eight uniforms) with mean 0
 /// and standard deviation initializer_range; norms multiply by 1, biases are 0. A value is a function of seed, tensor name and
-/// element index only: not of threads, shards or machine. Throws FormatError for a config that is not supported or a
+/// element index only, whatever the threads, shards or machine. Throws FormatError for a config that is not supported or a
 /// folder without tokenizer files, IoError, and ConfigError for an output folder that is not empty without `overwrite`.
 InitModelResult init_model(const InitModelRequest& request);
 
-/// The text of a config.json with "dtype" (or "torch_dtype", if it has that) set for these weights: BF16, F16 or F32.
-/// Everything else stays, in its order.
+/// The text of a config.json with "dtype" (or "torch_dtype", if present) set to `dtype`: BF16, F16 or F32. Everything else
+/// keeps its value and order.
 std::string config_text_with_dtype(const std::string& text, storage::DType dtype);
 
-/// Elements [begin, begin + count) of such a tensor, before rounding to the dtype.
+/// Elements [begin, begin + count) of a tensor that init_model draws, before rounding to the dtype.
 std::vector<float> normal_weights(std::uint64_t seed, const std::string& name, std::int64_t begin, std::int64_t count,
                                   double standard_deviation);
 

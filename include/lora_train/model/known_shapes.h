@@ -1,4 +1,4 @@
-// The sizes of published models, for measurements without files. No torch.
+// The sizes of published models, for benchmarks without model files. No torch.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace lora_train::model {
 /// Names of all shapes: "qwen2.5-7b", ..., and small ones for tests.
 std::vector<std::string> known_shapes();
 
-/// The config of one of them. For any other name throws ConfigError (where = "--shape") that lists them all.
+/// The config of one of them. Throws ConfigError (where = "--shape") that lists all names for an unknown one.
 ModelConfig known_shape(std::string_view name);
 
 }  // namespace lora_train::model

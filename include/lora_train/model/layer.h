@@ -28,13 +28,13 @@ class AttentionPass {
 /// Attention within each document, with its backward.
 class DocumentAttention : public AttentionPass {
  public:
-  /// `windowed` is the backend of layers with a sliding window. All arguments outlive the object.
+  /// `windowed` is the backend for layers with a sliding window. `config` and `batch` must outlive the object.
   DocumentAttention(const ModelConfig& config, const Batch& batch, kernels::AttentionBackend backend,
                     kernels::AttentionBackend windowed)
       : config_(config), batch_(batch), backend_(backend), windowed_(windowed) {}
 
   void forward(int64_t layer, const QkvViews& qkv, at::Tensor& out, at::Tensor& lse) override;
-  /// `gradients`: buffers for those of q, k and v; a backend may return its own memory instead.
+  /// `gradients`: buffers for the gradients of q, k and v; a backend may return its own memory instead.
   void backward(int64_t layer, const at::Tensor& d_out, const QkvViews& qkv, const at::Tensor& out,
                 const at::Tensor& lse, kernels::AttentionGradients& gradients) const;
 
@@ -65,7 +65,7 @@ struct ForwardPass {
 
 /// What a backward pass reads in addition.
 struct BackwardPass {
-  const ForwardPass& forward;  ///< the one of the forward
+  const ForwardPass& forward;  ///< the pass that this one differentiates
   const DocumentAttention& attention;
   const Activations& buffers;
 };

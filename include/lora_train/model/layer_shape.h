@@ -14,7 +14,7 @@
 
 namespace lora_train::model {
 
-/// How much of a layer's forward is recomputed in the backward (gradient_checkpointing). All modes give the same numbers.
+/// How much of a layer's forward the backward recomputes (gradient_checkpointing). All modes give the same numbers.
 enum class Recompute {
   kOff,     ///< nothing: all buffers are kept
   kCheap,   ///< norms and activation functions
@@ -37,9 +37,9 @@ struct ProjectionSizes {
   std::int64_t in_features = 0, out_features = 0;
   std::int64_t num_columns = 0;  ///< C: the ranks of its adapters, rounded up to kColumnStep
   GradientColumns gradient_columns = GradientColumns::kBesideInput;
-  double output_scale = 1;  ///< the product and its bias are multiplied by it (Granite's residual_multiplier)
+  double output_scale = 1;  ///< multiplies the product and its bias (Granite's residual_multiplier)
 
-  /// Widths of the buffers of the input, and of the gradients of input and output, adapter columns included.
+  /// Widths of the input buffer, and of the gradient buffers of input and output, adapter columns included.
   std::int64_t input_width() const { return in_features + num_columns; }
   std::int64_t d_input_width() const {
     return in_features + (has_columns(GradientColumns::kBesideInput) ? num_columns : 0);
@@ -52,11 +52,11 @@ struct ProjectionSizes {
 
 /// A linear of the checkpoint: outputs [out_begin, out_begin + out_features) of its projection.
 struct LinearShape {
-  std::string name;  ///< below its layer: "self_attn.q_proj"
+  std::string name;  ///< within its layer: "self_attn.q_proj"
   std::int64_t out_begin = 0, out_features = 0;
 };
 
-/// The place of an adapter in its projection.
+/// Where an adapter lies in its projection.
 struct AdapterPlace {
   AdapterSpec spec;
   std::int64_t index = 0;   ///< among all adapters of the model
@@ -72,9 +72,9 @@ struct ProjectionShape : ProjectionSizes {
 
 /// A norm weight. Size 0: this model has no norm here.
 struct NormShape {
-  std::string name;  ///< below its layer: "input_layernorm"
+  std::string name;  ///< within its layer: "input_layernorm"
   std::int64_t size = 0;
-  std::int64_t after = 0;  ///< number of projections of its block that are computed before it
+  std::int64_t after = 0;  ///< how many projections of its block come before it
 };
 
 enum class ElementType {
@@ -98,8 +98,8 @@ struct BufferShape {
   ElementType type = ElementType::kCompute;
   Shared shared = Shared::kFull;
   Layout layout = Layout::kRows;
-  /// The projection of the block that reads it (saved), or whose output gradient it is (gradients). Adapter columns follow its
-  /// features and count in `width`.
+  /// The projection of the block that reads this buffer (saved), or whose output gradient it holds (gradients). Adapter columns
+  /// follow its features, and `width` includes them.
   std::int64_t projection = kNoProjection;
 };
 
@@ -114,7 +114,7 @@ struct BlockShape {
   std::vector<ProjectionShape> projections;
   std::vector<NormShape> norms;
   std::vector<BufferShape> saved;      ///< kept from forward to backward, besides the block's input
-  std::vector<BufferShape> gradients;  ///< scratch of the backward, shared by all layers under its name
+  std::vector<BufferShape> gradients;  ///< scratch of the backward; all layers share a buffer of one name
 };
 
 /// The blocks of a layer, in the order of the forward pass.
@@ -137,7 +137,7 @@ struct ModelShape {
   }
 };
 
-/// The structure of the model, with room for these adapters. Throws ShapeError for a spec that names no linear of the model.
+/// The structure of the model, with room for these adapters. Throws ShapeError if a spec names no linear of the model.
 ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters = {});
 
 /// Names of the linears of a layer, in Hugging Face order: "self_attn.q_proj", ..., "mlp.down_proj".

@@ -12,8 +12,8 @@ namespace lora_train::model {
 struct LossSums {
   double loss = 0;          ///< sum over supervised tokens of -weight * log p, in fp64
   int64_t num_tokens = 0;   ///< M
-  int64_t num_correct = 0;  ///< target is the most likely token
-  /// Calibration: per bin of 15 over the confidence of the most likely token: tokens, sum of confidence, correct.
+  int64_t num_correct = 0;  ///< tokens whose target is the most likely one
+  /// Calibration, in 15 bins over the confidence (the probability of the most likely token): tokens, sum of confidence, correct.
   /// If the logits are not finite, the confidence is NaN and counts in the last bin.
   struct Bin {
     int64_t count = 0;
@@ -26,11 +26,11 @@ struct LossSums {
 struct LossHeadOptions {
   int64_t max_rows = 0;                      ///< supervised rows of the largest batch
   bool needs_backward = true;                ///< false: only evaluate() is used
-  int64_t chunk_bytes = int64_t{256} << 20;  ///< approximate; GEMMs of few rows mostly pack the head
+  int64_t chunk_bytes = int64_t{256} << 20;  ///< approximate; with few rows a GEMM mostly packs the head
   bool has_weights = false;                  ///< the batches of train_next() have weights
 };
 
-/// Allocates its buffers once; those of logits hold one chunk. Not thread-safe.
+/// Allocates its buffers once; the logits buffer holds one chunk. Not thread-safe.
 class LossHead {
  public:
   /// Buffers have dtype and device of the head's weights.
@@ -38,13 +38,14 @@ class LossHead {
 
   /// Cross entropy in one pass. hidden [N, D]: output of the last layer. Adds the weighted loss of every supervised token to
   /// loss_sum ([] fp64, on the device) and writes d_hidden [N, D], zero on rows without a target: the gradient of that sum
-  /// divided by denominator ([] fp64, on the device), the sum of weights of the global step. Gradients of norm, head and
-  /// trainable rows are added to where they are defined. Waits for nothing.
+  /// divided by denominator ([] fp64, on the device), the sum of weights of the global step. Accumulates the gradients of norm,
+  /// head and trainable rows where they are defined. Does not synchronize.
   void train(const at::Tensor& hidden, const Batch& batch, const at::Tensor& denominator, at::Tensor& loss_sum,
              at::Tensor& d_hidden);
 
-  /// The same in parts that a graph can replay: begin(), then num_chunks() times train_next(), each for the next chunk_rows()
-  /// entries of batch.supervised, counted on the device. The list must have room for whole chunks, as in a batch class.
+  /// The same in parts that a graph can replay: begin(), then train_next() num_chunks() times. Each call takes the next
+  /// chunk_rows() entries of batch.supervised; the position is kept on the device. The list must be padded to whole chunks, as
+  /// batch classes are.
   void begin(at::Tensor& d_hidden);
   void train_next(const at::Tensor& hidden, const Batch& batch, const at::Tensor& denominator, at::Tensor& loss_sum,
                   at::Tensor& d_hidden);
@@ -54,8 +55,8 @@ class LossHead {
   /// For objectives that need every log p before a gradient (model/objective.h), in two passes over the logits.
   /// Writes log p of the supervised tokens, [M] fp32 (fp64), on the device.
   void log_probs(const at::Tensor& hidden, const Batch& batch, at::Tensor& log_probs, bool use_adapter = true);
-  /// Gradients as train() has them, of sum(-token_weights * log p) / denominator. token_weights [M] fp32, of any sign, or
-  /// undefined: 1. The weights of the batch are not looked at.
+  /// The gradients that train() computes, for sum(-token_weights * log p) / denominator. token_weights [M] fp32, of any sign, or
+  /// undefined: 1. Ignores the weights of the batch.
   void backward(const at::Tensor& hidden, const Batch& batch, const at::Tensor& token_weights,
                 const at::Tensor& denominator, at::Tensor& d_hidden);
 
@@ -66,7 +67,7 @@ class LossHead {
   int64_t bytes() const { return bytes_; }
 
  private:
-  /// Buffers cut to m rows, hidden rows and logits filled.
+  /// Buffers narrowed to m rows, with hidden rows and logits filled.
   struct Chunk {
     kernels::RowLists lists;  ///< [m]
     LmHeadRows rows;
@@ -82,10 +83,10 @@ class LossHead {
 
   LmHead head_;
   int64_t chunk_rows_, bytes_ = 0;
-  LmHeadRows rows_;                           ///< of a chunk
+  LmHeadRows rows_;                           ///< for one chunk
   at::Tensor losses_, correct_, confidence_;  ///< [m]
   at::Tensor d_normed_, d_hidden_;            ///< [m, D], undefined without backward
-  at::Tensor next_;                           ///< of train_next(): []
+  at::Tensor next_;                           ///< [] position of train_next()
   kernels::RowLists next_lists_;              ///< [m]
 };
 

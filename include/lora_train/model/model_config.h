@@ -1,5 +1,5 @@
-// The config.json of a Hugging Face folder, checked and completed with the defaults of its family, and the weights such a model
-// has. Plain data without torch, shared by `plan`, `init-model` and the engine.
+// The config.json of a Hugging Face folder, checked and completed with the defaults of its family, and the weights that such a
+// model has. Plain data without torch, shared by `check`, `init-model` and the engine.
 // Letters: D hidden, H heads, K kv heads, E head dim, F ffn, V vocabulary.
 #pragma once
 
@@ -22,8 +22,8 @@ enum class Family { kQwen2, kQwen3, kMistral, kLlama, kGemma3, kGranite };
 /// "qwen2", "qwen3", "mistral", "llama", "gemma3_text", "granite": model_type in config.json.
 std::string_view family_name(Family family);
 
-/// dynamic and longrope change with the longest row of a batch once that passes the original length, so a row's result would
-/// depend on its batch. They are supported up to that length only (check_rope_supported).
+/// Past the original length, dynamic and longrope depend on the longest row of a batch, so a row's result would depend on its
+/// batch. They are supported up to that length only (check_rope_supported).
 enum class RopeType { kDefault, kLinear, kDynamic, kYarn, kLongrope, kLlama3 };
 /// "default", "linear", ...: rope_type in config.json.
 std::string_view rope_type_name(RopeType type);
@@ -53,27 +53,27 @@ struct ModelConfig {
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;             ///< RMSNorm over head_dim on q and k, after projection, before RoPE
   bool has_output_norms = false;    ///< a norm on the output of each block too, before the residual addition (Gemma)
-  double attention_scale = 0;       ///< of q k^T; 1 / sqrt(E) unless the family says otherwise
-  double residual_multiplier = 1;   ///< of what a block adds to the residual stream (Granite)
-  double embedding_multiplier = 1;  ///< of the embedding (Granite, Gemma)
-  bool rounds_embedding_multiplier = false;  ///< to the compute dtype first (Gemma)
+  double attention_scale = 0;       ///< multiplies q k^T; 1 / sqrt(E) unless the family sets another
+  double residual_multiplier = 1;   ///< multiplies what a block adds to the residual stream (Granite)
+  double embedding_multiplier = 1;  ///< multiplies the embedding (Granite, Gemma)
+  bool rounds_embedding_multiplier = false;  ///< rounds that multiplier to the compute dtype first (Gemma)
   double logits_scaling = 1;                 ///< logits are divided by it (Granite)
   double norm_weight_offset = 0;  ///< norms multiply by this plus the weight (Gemma: 1), without rounding in between
-  kernels::Activation activation = kernels::Activation::kSilu;  ///< of the gated MLP
+  kernels::Activation activation = kernels::Activation::kSilu;  ///< in the gated MLP
   std::vector<std::int64_t> layer_window;  ///< [num_layers]; keys a query sees, itself included; 0 = all before it
   RopeConfig rope;
-  std::optional<RopeConfig> local_rope;  ///< of layers with a window, where they have one of their own (Gemma)
+  std::optional<RopeConfig> local_rope;  ///< for layers with a window, if it differs from `rope` (Gemma)
   std::string torch_dtype;               ///< "bfloat16", "float32", ...; empty when the file does not say
   std::optional<std::int64_t> bos_token_id, pad_token_id;
   std::vector<std::int64_t> eos_token_ids;
 };
 
 /// Reads folder/config.json. Absent optional keys take the default of transformers' class; null differs from absent.
-/// Throws IoError, or FormatError (where = "file: key"): a key missing, of a wrong type or range, sizes that do
-/// not fit together, and everything this program does not support (another architecture or activation, quantised
-/// weights, other attention or RoPE kinds), by name and with what is supported.
+/// Throws IoError, or FormatError (where = "file: key") for a key that is missing, of the wrong type or out of range, for sizes
+/// that do not fit together, and for everything that this program does not support (another architecture or activation,
+/// quantised weights, other attention or RoPE kinds), naming it and what is supported.
 ModelConfig read_model_config(const std::filesystem::path& folder);
-/// The same from text; `path` is for messages.
+/// The same for the text of a config.json; `path` is for messages.
 ModelConfig parse_model_config(std::string_view json, const std::filesystem::path& path);
 
 enum class WeightKind { kEmbedding, kNorm, kLinear, kBias, kHead };
@@ -88,19 +88,19 @@ struct TensorSpec {
 
 /// Every weight in the order of the forward pass: embedding, layers, final norm, head. A tied head is not listed.
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
-/// Elements of all of them.
+/// The total number of their elements.
 std::int64_t num_parameters(const ModelConfig& config);
 
 /// Compares the files with expected_tensors before anything is allocated: presence, shape, dtype (F32, F16, BF16).
-/// Warns of unexpected tensors, except rotary inv_freq buffers and a tied head that is stored as well.
-/// Throws FormatError (where = "file: tensor") for the first tensor that is missing, misshapen or of another dtype.
+/// Warns about unexpected tensors, except rotary inv_freq buffers and a tied head that is stored as well.
+/// Throws FormatError (where = "file: tensor") for the first tensor that is missing or has another shape or dtype.
 void check_weights(const ModelConfig& config, const storage::WeightFiles& weights);
 
 /// Throws FormatError (file: key) if rows of max_seq_len tokens are longer than this RoPE type supports.
 void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len);
 /// Inverse frequencies [E/2], computed in fp32 as transformers does (modeling_rope_utils.py); pair i is (i, i + E/2).
 std::vector<float> rope_inv_freq(const ModelConfig& config);
-/// The factor of cos and sin (yarn, longrope; 1 otherwise).
+/// The factor that multiplies cos and sin (yarn, longrope; 1 otherwise).
 double rope_attention_factor(const ModelConfig& config);
 
 }  // namespace lora_train::model

@@ -1,11 +1,11 @@
-// Objectives: from the log-probabilities of supervised tokens to a loss. M supervised tokens.
+// Objectives map the log-probabilities of supervised tokens to a loss. M supervised tokens.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace lora_train::model {
 
-/// A loss and its derivatives by each log p. LossHead::backward takes token_weights from any objective.
+/// A loss and its derivative with respect to each log p. LossHead::backward takes token_weights from any objective.
 struct ObjectiveValue {
   at::Tensor loss_sum;       ///< [] fp64
   at::Tensor token_weights;  ///< [M] fp32: -d(loss_sum) / d(log p); undefined: 1

@@ -1,4 +1,4 @@
-// A trained tensor, described. No torch.
+// The description of a trained tensor. No torch.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class InitialValues {
 struct Parameter {
   std::string name;
   std::vector<std::int64_t> shape;
-  bool decays = true;      ///< gets weight decay (biases and norms do not)
+  bool decays = true;      ///< whether weight decay applies (not to biases and norms)
   double lr_factor = 1.0;  ///< multiplies the learning rate
   InitialValues initial_values = InitialValues::kZeros;
   std::int64_t offset = 0;  ///< first element in the flat buffers; set by Trainables

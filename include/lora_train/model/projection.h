@@ -1,7 +1,7 @@
 // One or more linears over one input (q|k|v, o, gate|up, down), with their LoRA adapters, computed as one product. Training,
 // evaluation, generation and merge share this code.
 //
-// N tokens, D input features, O outputs of all parts, C columns: the ranks of its adapters, rounded up to kColumnStep.
+// N tokens, D input features, O outputs of all linears, C adapter columns: the sum of the ranks, rounded up to kColumnStep.
 // The input buffer is [x | S] with S = x A^T. If base and adapter share a dtype, they form one matrix [W | sB ; A | 0], and
 // y = [x | S] [W | sB]^T is base plus LoRA in one GEMM. Otherwise (a base in another format) the base product comes first,
 // and S (sB)^T is added to it. The fused backward has two forms (docs/performance.md):
@@ -37,8 +37,8 @@ struct Projection : ProjectionSizes {
   at::Tensor b_columns, a_rows;  ///< not fused: sB [O, C] and A [C, D], compute dtype
   at::Tensor bias;               ///< [O] compute dtype, times output_scale; or undefined
   std::vector<LoraAdapter> adapters;
-  at::Tensor grad_weight;  ///< [O, D] fp32, added to, or undefined (frozen)
-  at::Tensor grad_bias;    ///< [O] fp32, added to, or undefined
+  at::Tensor grad_weight;  ///< [O, D] fp32, accumulated into, or undefined (frozen)
+  at::Tensor grad_bias;    ///< [O] fp32, accumulated into, or undefined
 
   bool is_fused() const { return weight.defined(); }
   at::Tensor weight_and_columns() const { return weight.narrow(0, 0, out_features); }  ///< [W | sB]
@@ -52,7 +52,7 @@ struct Projection : ProjectionSizes {
   }  ///< A
 };
 
-/// The inputs of this micro-batch's dropout masks; when disabled (evaluation), no mask is applied.
+/// What the dropout masks of a micro-batch are drawn from; if not `enabled` (evaluation), no mask is applied.
 struct DropoutContext {
   bool enabled = false;
   at::Tensor keys;                            ///< [adapters of the model, 2] int32: kernels/dropout.h
@@ -83,9 +83,9 @@ void fill_adapter_columns(const Projection& projection, at::Tensor& input, const
 void projection_forward(const Projection& projection, const at::Tensor& input, const at::Tensor& residual,
                         at::Tensor& y, const LinearPass& pass);
 
-/// Gradients, with the adapter. d_output [N, d_output_width()]: dy in its first O columns, scratch in the rest; input as in
-/// the forward. d_input [N, d_input_width()]: its first D columns become dx when need_input_grad, the rest is scratch. Adds
-/// to every defined gradient of the projection.
+/// The backward, with the adapter. d_output [N, d_output_width()]: dy in its first O columns, scratch in the rest; input as in
+/// the forward. d_input [N, d_input_width()]: its first D columns become dx if need_input_grad, the rest is scratch.
+/// Accumulates into every defined gradient of the projection.
 void projection_backward(Projection& projection, const at::Tensor& input, at::Tensor& d_output, at::Tensor& d_input,
                          bool need_input_grad, const LinearPass& pass);
 

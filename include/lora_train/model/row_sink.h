@@ -1,23 +1,23 @@
-// The destination of a stored tensor's rows while files are read.
+// Where the rows of a stored tensor go while files are read.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace lora_train::model {
 
-/// Receives a tensor in ranges of rows: from several threads at once, each with different rows, in any order; on a GPU, on the
-/// reader's stream.
+/// Receives a tensor in ranges of rows, in any order. Several threads may call it at once, each with different rows. On a GPU,
+/// work goes to the reader's stream.
 class RowSink {
  public:
   virtual ~RowSink() = default;
-  /// Rows [begin, begin + rows.size(0)), in the dtype of the file, on the sink's device. `rows` is valid until this returns (on
-  /// a GPU: until the stream has passed this point).
+  /// Takes rows [begin, begin + rows.size(0)), in the dtype of the file, on the sink's device. `rows` is valid until this
+  /// returns (on a GPU: until the stream has passed this point).
   virtual void accept(int64_t begin, const at::Tensor& rows) = 0;
   /// Called after the last row, by the thread that delivered it.
   virtual void finish() {}
 };
 
-/// Copies rows into `target`, any strides and dtype.
+/// Copies rows into `target`, which may have any strides and dtype.
 class CopySink : public RowSink {
  public:
   explicit CopySink(at::Tensor target) : target_(std::move(target)) {}

@@ -1,4 +1,4 @@
-// Between safetensors entries and at::Tensor.
+// Conversions between safetensors entries and at::Tensor.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,18 +15,17 @@ namespace lora_train::model {
 at::ScalarType scalar_type(storage::DType dtype, const std::string& where);
 storage::DType storage_dtype(at::ScalarType type);
 
-/// Copies packed elements (any alignment) into target, converting the dtype. target has the entry's shape, any strides.
+/// Copies packed elements (any alignment) into `target`, converting the dtype. `target` has the entry's shape and any strides.
 void copy_elements(const storage::TensorEntry& entry, std::string_view bytes, const std::string& where,
                    at::Tensor target);
 
-/// A tensor to write: contiguous on the CPU, must outlive the write.
+/// A tensor to write. It must be contiguous, on the CPU, and outlive the write.
 storage::TensorToWrite tensor_to_write(std::string name, const at::Tensor& tensor);
 
-/// The same for fp32 or bf16, checked while it is written: throws NumericError naming the tensor instead of saving NaN or
-/// infinity.
+/// The same for fp32 or bf16, checked while it is written: for NaN or infinity, the write throws NumericError naming the tensor.
 storage::TensorToWrite finite_tensor_to_write(std::string name, const at::Tensor& tensor);
 
-/// All values under the parameters' names, to be written as `type` (fp32 or bf16). bf16 makes a copy.
+/// All values under the names of their parameters, to be written as `type` (fp32 or bf16). bf16 makes a copy.
 std::vector<storage::TensorToWrite> values_to_write(const Trainables& parameters, at::ScalarType type);
 
 }  // namespace lora_train::model

@@ -14,8 +14,8 @@
 
 namespace lora_train::model {
 
-/// Parameters with the same lr_factor and `decays` form a contiguous block, in the given order. The blocks are: lr_factor 1 with
-/// decay, lr_factor 1 without, then the others in order of first appearance.
+/// Parameters with the same lr_factor and `decays` form a contiguous block, in the given order. Blocks are ordered: lr_factor 1
+/// with decay, lr_factor 1 without, then the others by first appearance.
 /// Copies share the buffers. Not thread-safe.
 class Trainables {
  public:
@@ -25,18 +25,18 @@ class Trainables {
   /// A copy of the values in host memory (kernels/host_copy.h), without gradients.
   Trainables host_copy() const;
 
-  /// In the order of the buffers.
+  /// Parameters in the order of the buffers.
   const std::vector<Parameter>& list() const { return list_; }
-  /// They cover the buffers in order; none is empty.
+  /// Blocks that cover the buffers in order; none is empty.
   const std::vector<kernels::ParameterBlock>& blocks() const { return blocks_; }
   int64_t size() const { return size_; }
   /// Bytes of masters and gradients for `size` elements.
   static constexpr int64_t bytes(int64_t size) { return int64_t{2 * sizeof(float)} * size; }
-  /// Views of one parameter, shaped. Throw ShapeError for an unknown name.
+  /// Views of one parameter, in its shape. Throw ShapeError for an unknown name.
   at::Tensor value(const std::string& name) const { return view(values, name); }
   at::Tensor grad(const std::string& name) const { return view(grads, name); }
   at::Tensor view(const at::Tensor& flat, const std::string& name) const;
-  /// A view over several adjacent parameters, shaped [sum of first dimensions, rest].
+  /// A view of several adjacent parameters as one tensor: [sum of first dimensions, rest].
   at::Tensor joined(const at::Tensor& flat, const std::vector<std::string>& names) const;
 
   at::Tensor values, grads;  ///< [size] fp32, zero at first, on the device; grads is undefined in a host copy

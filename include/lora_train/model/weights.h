@@ -1,5 +1,5 @@
-// Frozen weights as layers compute with them, and their source. Layer code never owns weights: it acquires them from
-// BaseWeights and releases them, so that a source can read, decode or gather them on demand.
+// Compute views of the weights, and where layers get them. Layer code never owns weights: it acquires them from BaseWeights and
+// releases them, so that an implementation can read, decode or gather them on demand.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@ namespace lora_train::model {
 /// A norm weight with its gradient (undefined when frozen).
 struct NormWeight {
   at::Tensor weight;  ///< [D] or [E] compute dtype; undefined if the model has no such norm
-  at::Tensor grad;    ///< fp32, added to
+  at::Tensor grad;    ///< fp32, accumulated into
 };
 
 /// The weights of a block, in the order of BlockShape::projections and ::norms.
@@ -25,7 +25,7 @@ struct BlockWeights {
 
 using LayerWeights = std::vector<BlockWeights>;
 
-/// Embedding, final norm and head. grad_* are fp32 [V, D] or undefined; with tied embeddings head is embedding.
+/// Embedding [V, D], final norm and head [V, D]. grad_* are fp32 [V, D] or undefined. With tied embeddings, head is embedding.
 struct OuterWeights {
   at::Tensor embedding, head;
   at::Tensor grad_embedding, grad_head;
@@ -42,10 +42,10 @@ class BaseWeights {
   /// The layer's weights, with adapter columns written. Valid until the same layer and pass are released.
   virtual LayerWeights& acquire(int64_t layer, Pass pass) = 0;
   virtual void release(int64_t layer, Pass pass) = 0;
-  /// The same for embedding, final norm and head.
+  /// The same for the outer weights: embedding, final norm and head.
   virtual OuterWeights& acquire_outer(Pass pass) = 0;
   virtual void release_outer(Pass pass) = 0;
-  /// Call after masters (of adapters or weights) have changed: writes everything derived from them again.
+  /// Rewrites everything that is derived from the masters (of adapters or weights). Call it after they have changed.
   virtual void refresh() = 0;
 };
 

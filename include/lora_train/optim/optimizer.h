@@ -1,4 +1,4 @@
-// Optimizers, one row each (src/optim/registry.cpp), and the state that an optimizer keeps.
+// The table of optimizers (src/optim/registry.cpp), and their state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@
 
 namespace lora_train::optim {
 
-/// A flat tensor that an optimizer keeps for the parameters: zero before step 1.
+/// A flat state tensor of an optimizer: zero before step 1.
 struct StateTensor {
   std::string name;  ///< in checkpoints
   at::ScalarType dtype = at::kFloat;
@@ -23,13 +23,13 @@ struct StateTensor {
   int64_t size(int64_t num_parameters) const;
 };
 
-/// One step over flat buffers, contract as adamw_step (optim/adamw.h); `state` in the order of the row.
+/// One step over flat buffers, with the contract of adamw_step (optim/adamw.h). `state` is in the order of Optimizer::state.
 using UpdateFunction = void (*)(at::Tensor& values, const at::Tensor& grads, std::span<at::Tensor> state,
                                 const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
                                 const at::Tensor& scalars);
 
 struct Optimizer {
-  std::vector<OptimizerKind> kinds;  ///< values of `optim` that mean this optimizer
+  std::vector<OptimizerKind> kinds;  ///< values of `optim` that select this optimizer
   std::vector<StateTensor> state;
   UpdateFunction update;
 
@@ -38,11 +38,11 @@ struct Optimizer {
 
 AdamWOptions adamw_options(const OptimizerSection& section);
 
-/// Throws ConfigError if there is none.
+/// The row that `kind` selects. Throws ConfigError if there is none.
 const Optimizer& optimizer_for(OptimizerKind kind);
 
-/// The state of an optimizer after its last step. It holds no step number: bias corrections come with the scalars. Copies share
-/// the tensors. Not thread-safe.
+/// The state of an optimizer after its last step. Holds no step number: the scalars bring the bias corrections. Copies share the
+/// tensors. Not thread-safe.
 struct OptimizerState {
   OptimizerState(const Optimizer& optimizer, int64_t num_parameters, at::Device device);
 
@@ -57,7 +57,7 @@ struct OptimizerState {
   void copy_from(const OptimizerState& other);
 
   const Optimizer* optimizer;
-  std::vector<at::Tensor> tensors;  ///< flat, those of optimizer->state
+  std::vector<at::Tensor> tensors;  ///< flat, one per entry of optimizer->state
 };
 
 }  // namespace lora_train::optim

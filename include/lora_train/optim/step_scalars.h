@@ -1,8 +1,8 @@
 // The scalars of an optimizer step, in device memory, so that a step never waits for the host: an fp64 tensor
 // [kNumStepScalars], contiguous, on the device of the parameters.
 //
-// The host writes the first ones before a step (first_scalars), the loss head adds to kLossSum, measure_gradients writes the
-// others, and the optimizer reads them. kNonFinite stays set until the host clears it: no later step updates anything.
+// Before a step, the host writes the first ones (first_scalars). The loss head adds to kLossSum, measure_gradients writes the
+// others, and the optimizer reads them. kNonFinite stays set until the host clears it; until then, no step updates anything.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ using enum kernels::StepScalar;
 /// The scalars that the host writes: kLossSum (0), kLossDenominator, kLearningRate, kBeta1Correction, kBeta2Correction.
 constexpr std::int64_t kNumFirstScalars = kBeta2Correction + 1;
 
-/// For optimizer step `step`, counted from 1. Throws ShapeError if it is less.
+/// Those scalars for optimizer step `step`, counted from 1. Throws ShapeError if it is less.
 std::array<double, kNumFirstScalars> first_scalars(std::int64_t step, double loss_denominator, double learning_rate,
                                                    const AdamWOptions& options);
 

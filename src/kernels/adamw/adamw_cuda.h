@@ -1,5 +1,4 @@
-// Gradient norm and AdamW on a GPU in stream order: pointers are device memory, `scalars` those of StepScalar. No torch
-// here.
+// Gradient norm and AdamW on a GPU in stream order: pointers are device memory, `scalars` is indexed by StepScalar. No torch.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +8,20 @@
 
 namespace lora_train::kernels {
 
-/// Partial sums of the norm of n elements; as many as the block that adds them has threads at most.
+/// The number of partial sums for the norm of n elements: at most one per thread of the block that adds them.
 constexpr std::int64_t kMostNormPartials = 1024;
 constexpr std::int64_t num_norm_partials(std::int64_t n) {
   constexpr std::int64_t kElements = 4096;
   return n <= kElements ? 1 : n >= kElements * kMostNormPartials ? kMostNormPartials : (n + kElements - 1) / kElements;
 }
 
-/// scalars[kGradNorm, kClipFactor] of grads [n], partials [num_norm_partials(n)]; scalars[kNonFinite] = 1 where norm or
-/// scalars[kLossSum] is not finite.
+/// Writes kGradNorm and kClipFactor of grads [n] to scalars, and kNonFinite = 1 if the norm or scalars[kLossSum] is not finite.
+/// partials [num_norm_partials(n)]: workspace.
 void measure_gradients_cuda(const float* grads, std::int64_t n, double max_norm, double* partials, double* scalars,
                             Stream stream);
 
-/// One block: all buffers [n], lr_factor multiplies the learning rate. Writes nothing when scalars[kNonFinite] is not 0.
+/// Updates one parameter block: all buffers [n]. lr_factor multiplies the learning rate. Writes nothing if scalars[kNonFinite]
+/// is not 0.
 void adamw_step_cuda(float* params, const float* grads, float* exp_avg, float* exp_avg_sq, std::int64_t n,
                      AdamWOptions options, double lr_factor, const double* scalars, Stream stream);
 

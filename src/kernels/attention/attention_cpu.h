@@ -5,7 +5,7 @@
 
 namespace lora_train::kernels {
 
-/// Contracts of attention_forward and attention_backward; arguments already checked.
+/// Contracts: attention_forward and attention_backward. The caller has checked the arguments.
 void attention_forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
                            at::Tensor& out, at::Tensor& lse);
 void attention_backward_cpu(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -10,12 +10,11 @@ struct AttentionTensors {
   const at::Tensor &q, &k, &v, &out, &lse;
 };
 
-/// True when it returns gradients in memory of its own.
+/// True if the backend returns gradients in its own memory.
 bool has_own_gradients(AttentionBackend backend);
 
-/// FLOPs are those of the scores that a query may see: 2 products forward, 5 backward. Bytes are q, k, v, out, lse and
-/// their gradients once, and the copies that a CUDA backend makes around its kernels (cuda/attention_*.cpp); sums inside of
-/// them are not known.
+/// FLOPs count the scores that the mask allows: 2 products forward, 5 backward. Bytes count q, k, v, out, lse and their gradients
+/// once, and the copies that a CUDA backend makes around its kernels (cuda/attention_*.cpp), but not partial sums inside them.
 void describe_attention_forward(Work& work, AttentionBackend backend, const AttentionTensors& t,
                                 const AttentionLayout& layout);
 void describe_attention_backward(Work& work, AttentionBackend backend, const AttentionTensors& t,

@@ -1,4 +1,4 @@
-// Argument checks of every kernel. A failure is a bug in lora-train, so the message names kernel, tensor and both shapes.
+// Argument checks for all kernels. A failure is a bug in lora-train, so the message names kernel, tensor and both shapes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -12,8 +12,8 @@ namespace lora_train::kernels {
 /// Not thread-safe.
 class GrowingWorkspace {
  public:
-  /// Returns at least `bytes` bytes. A buffer handed out during a capture is kept when a larger one replaces it, because the
-  /// graph still uses it.
+  /// Returns at least `bytes` bytes. If a larger buffer replaces one that was returned during a capture, the old one is kept,
+  /// because the graph still uses it.
   void* at_least(std::int64_t bytes, at::Device device, bool is_capturing) {
     if (!memory_.defined() || memory_.numel() < bytes) {
       if (is_in_graph_) kept_.push_back(memory_);

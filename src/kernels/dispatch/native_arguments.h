@@ -11,8 +11,8 @@ namespace lora_train::kernels {
 const NativeKernels& native_kernels();
 Stream native_stream();
 
-/// `num_elements` floats on the device of the kernels in use, aligned to 16 bytes, uninitialised. Every kernel gets the same
-/// buffer (reserve_native_workspace).
+/// `num_elements` uninitialised floats on the device of the kernels in use, aligned to 16 bytes. All kernels share the buffer
+/// (reserve_native_workspace).
 float* native_workspace(std::int64_t num_elements);
 
 template <class T>

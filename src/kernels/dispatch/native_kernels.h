@@ -1,5 +1,5 @@
 // The table of native CUDA kernels. liblora_train_cuda.so holds them compiled for GPUs; tests link the same sources compiled
-// for the CPU (launch.h). No torch here.
+// for the CPU (launch.h). No torch.
 #pragma once
 
 #include "adamw/adamw_cuda.h"
@@ -16,7 +16,7 @@
 
 namespace lora_train::kernels {
 
-/// Kernels with one version per element type. Only linked_native_kernels() makes tables, so that only its library or program
+/// Kernels that are instantiated per element type. Only linked_native_kernels() makes tables, so that only its library or program
 /// links the kernels.
 template <class T>
 struct NativeKernelsOf {
@@ -53,7 +53,7 @@ struct NativeKernels {
   decltype(&take_next_cuda) take_next = take_next_cuda;
 };
 
-/// The table of the library or program that this is linked into.
+/// The table of the library or program that this file is linked into.
 const NativeKernels& linked_native_kernels();
 
 }  // namespace lora_train::kernels

@@ -6,7 +6,7 @@
 
 namespace lora_train::kernels {
 
-/// `threshold`: an element is kept when its 24-bit uniform is at least this. `factor`: 1 / (1 - p).
+/// An element is kept if its 24-bit uniform is at least `threshold`. `factor` is 1 / (1 - p).
 template <class T>
 void dropout_forward_cpu(Rows<const T> x, const std::int32_t* token_document, const std::int32_t* token_position,
                          const PhiloxKey* key, std::uint32_t threshold, float factor, Rows<T> y,

@@ -1,4 +1,4 @@
-// Contract in dropout_cpu.h, on a GPU in stream order: pointers are device memory, key too. T is float or Bf16. No torch here.
+// Contract in dropout_cpu.h, on a GPU in stream order: pointers are device memory, including key. T is float or Bf16. No torch.
 #pragma once
 
 #include <cstdint>

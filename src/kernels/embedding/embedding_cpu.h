@@ -1,4 +1,4 @@
-// Gather of rows and sum of their gradients; contracts as embedding.h.
+// Gathers rows and accumulates their gradients. Contracts in embedding.h.
 #pragma once
 
 #include "launch/rows.h"
@@ -14,7 +14,7 @@ template <class T>
 void gather_scaled_rows_cpu(Rows<const T> weight, const std::int32_t* ids, float scale, Rows<T> out,
                             std::int64_t num_tokens, std::int64_t D);
 
-/// dweight[ids[n]] += scale * dout[n]. Threads own columns: the order of a sum is that of the tokens.
+/// dweight[ids[n]] += scale * dout[n]. Threads own columns, so sums run in the order of the tokens.
 template <class T>
 void scatter_add_rows_cpu(Rows<const T> dout, const std::int32_t* ids, float scale, Rows<float> dweight,
                           std::int64_t num_tokens, std::int64_t D);

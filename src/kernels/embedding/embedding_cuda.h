@@ -7,13 +7,13 @@
 
 namespace lora_train::kernels {
 
-/// The `num_trained` rows in place of the frozen ones: row trained[i] of the vocabulary is values[i]. A scale of 1 copies.
+/// Row trained[i] of the vocabulary, i < num_trained, is values[i] instead of the frozen one. A scale of 1 copies bits.
 template <class T>
 void embedding_forward_cuda(const std::int32_t* ids, Rows<const T> weight, const std::int64_t* trained,
                             std::int64_t num_trained, Rows<const float> values, float scale, Rows<T> out,
                             std::int64_t num_tokens, std::int64_t D, Stream stream);
 
-/// dweight[ids[n]] += scale * dout[n]. `order` sorts the tokens stably by id; sums run in that order, whatever the GPU.
+/// dweight[ids[n]] += scale * dout[n]. `order` sorts the tokens stably by id; sums run in that order on every GPU.
 template <class T>
 void embedding_backward_cuda(const std::int32_t* ids, const std::int32_t* order, Rows<const T> dout, float scale,
                              Rows<float> dweight, std::int64_t num_tokens, std::int64_t D, Stream stream);

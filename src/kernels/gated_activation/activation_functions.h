@@ -1,4 +1,4 @@
-// Activations as kernels compute them: act(x) = x sigmoid(argument(x)). No torch here.
+// Activation functions in the form that kernels compute: act(x) = x sigmoid(argument(x)). No torch.
 #pragma once
 
 #include "launch/bf16.h"
@@ -13,7 +13,7 @@ struct Silu {
 
 /// 0.5 x (1 + tanh(z)) = x sigmoid(2z), z = sqrt(2 / pi) (x + 0.044715 x^3): no cancellation where tanh(z) is near -1.
 struct GeluTanh {
-  static constexpr float kLinear = 1.5957691216F, kCubic = 0.0713548162726F;  // 2 sqrt(2 / pi), and 0.044715 times that
+  static constexpr float kLinear = 1.5957691216F, kCubic = 0.0713548162726F;  // 2 sqrt(2 / pi), and 0.044715 times it
   static LORA_TRAIN_INLINE float argument(float x) { return x * (kLinear + kCubic * x * x); }
   static LORA_TRAIN_INLINE float argument_slope(float x) { return kLinear + 3.0F * kCubic * x * x; }
 };

@@ -1,4 +1,4 @@
-// Contracts in gated_activation.h; T is float or Bf16. Rows of gate_up hold F gates, then F ups.
+// Contracts in gated_activation.h; T is float or Bf16. Rows of gate_up hold F gate values, then F up values.
 #pragma once
 
 #include "launch/rows.h"

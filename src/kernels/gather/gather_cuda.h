@@ -15,7 +15,7 @@ template <class T>
 void scatter_rows_cuda(Rows<const T> from, const std::int64_t* rows, Rows<T> to, std::int64_t num_picked,
                        std::int64_t num_rows, std::int64_t D, Stream stream);
 
-/// weights and picked_weights may be null, both.
+/// weights and picked_weights may both be null.
 void take_next_cuda(const std::int64_t* rows, const std::int32_t* targets, const float* weights, std::int64_t* next,
                     std::int64_t* picked_rows, std::int32_t* picked_targets, float* picked_weights, std::int64_t count,
                     Stream stream);

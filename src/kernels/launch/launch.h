@@ -23,7 +23,7 @@
 
 namespace lora_train::kernels {
 
-/// Blocks of a launch.
+/// The grid of a launch, in blocks.
 struct Grid {
   std::int64_t x = 1, y = 1;
 };
@@ -34,7 +34,7 @@ constexpr unsigned kWarpSize = 32;
 constexpr unsigned kFullWarp = 0xFFFFFFFFu;
 
 /// Launches kernel(args...) on a grid of blocks of `threads` (a multiple of 32, at most 1024), in stream order. An empty grid
-/// launches nothing. x at most 2^31 - 1, y at most 65535. Throws DeviceError naming `name` where the launch is refused.
+/// launches nothing. x is at most 2^31 - 1, y at most 65535. Throws DeviceError naming `name` if the launch fails.
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned threads, Stream stream,
             Arguments... arguments) {
@@ -68,7 +68,7 @@ constexpr std::int64_t blocks_for(std::int64_t count, std::int64_t per_block) {
   return (count + per_block - 1) / per_block;
 }
 
-/// Sum, or largest, over the 32 lanes; every lane gets it. The order of additions is fixed.
+/// Sum, or maximum, over the 32 lanes; every lane gets it. The order of additions is fixed.
 template <class T>
 __device__ __forceinline__ T warp_sum(T value) {
   for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);

@@ -1,5 +1,4 @@
-// Vectorized memory accesses of CUDA kernels: 16 bytes per access where the rows are aligned, else one element. No torch
-// here.
+// Vectorised memory accesses for CUDA kernels: 16 bytes per access if the rows are aligned, else one element. No torch.
 #pragma once
 
 #include <cstdint>
@@ -61,8 +60,8 @@ LORA_TRAIN_INLINE void store_floats(T* p, const float* values) {
   }
 }
 
-/// True when every row of `width` elements, `begin` columns into `rows`, can be accessed in packs of 16 bytes. Looks at the
-/// address only, never at the data.
+/// True if every row of `width` elements, `begin` columns into `rows`, can be accessed in packs of 16 bytes. Checks the address
+/// only, and never reads the data.
 template <class T>
 bool fits_packs(Rows<T> rows, std::int64_t width, std::int64_t begin = 0) {
   const std::uintptr_t address =

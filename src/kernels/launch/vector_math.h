@@ -1,4 +1,4 @@
-// An exponential that the compiler can vectorise, for CPU kernels. No torch here.
+// An exponential that the compiler can vectorise, for CPU kernels. No torch.
 #pragma once
 
 #include <cstdint>

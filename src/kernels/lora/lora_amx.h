@@ -1,4 +1,4 @@
-// thin^T big in bf16 with Intel AMX, summed in fp32. On other CPUs call nothing here but has_amx(). No torch here.
+// thin^T big in bf16 with Intel AMX, summed in fp32. On other CPUs, call nothing but has_amx(). No torch.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace lora_train::kernels {
 
-/// True when CPU and kernel support AMX and no test has disabled it.
+/// True if CPU and Linux kernel support AMX and no test has disabled it.
 bool has_amx();
-void allow_amx(bool allowed);  ///< for tests of the other code
+void allow_amx(bool allowed);  ///< for tests of the code without AMX
 
-/// Columns of one step; column ranges begin at multiples of it.
+/// Columns per step; column ranges begin at multiples of it.
 constexpr std::int64_t kAmxColumns = 32;
 
-/// The thin side as tiles of 16 ranks and 32 tokens, [token blocks, rank tiles, 16, 32], zeros past N and R.
+/// The thin operand in tiles of 16 ranks and 32 tokens, [token blocks, rank tiles, 16, 32], zeros past N and R.
 struct AmxThin {
   std::vector<std::uint16_t> tiles;
   std::int64_t num_blocks, num_rank_tiles;

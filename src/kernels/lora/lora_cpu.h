@@ -1,4 +1,4 @@
-// Contracts in lora.h; T is float or Bf16. Both compute thin^T big; grad_b transposes it.
+// Contracts in lora.h; T is float or Bf16. Both compute thin^T big; lora_grad_b then transposes it.
 #pragma once
 
 #include "launch/rows.h"

@@ -12,23 +12,22 @@
 
 namespace lora_train::kernels {
 
-/// Ranks that one pass over the big matrix takes.
+/// Ranks per pass over the big matrix.
 constexpr std::int64_t kLoraRanks = 64;
 
-/// How the tokens of thin^T big are split: every chunk leaves [ranks, columns] partial sums in the workspace.
+/// Split-K of thin^T big along the tokens: every chunk writes [ranks, columns] partial sums to the workspace.
 struct LoraChunks {
   std::int64_t num_chunks, chunk_tokens;
   std::int64_t padded_columns;  ///< a multiple of 8
   std::int64_t workspace_elements;
 };
 
-/// The upper bound of partial sums.
+/// An upper bound on the number of partial sums.
 constexpr std::int64_t kMostPartialSums = 12 * 1024 * 1024;
 
-/// On fp32 cores, for N tokens, C columns and R ranks. As many chunks as keep a large GPU busy, and no more than kMostPartialSums
-/// where one chunk takes less. A chunk has at least 128 tokens, so that its partial sums are few beside what
-/// it reads; small models and micro-batches, which would leave multiprocessors without a block, are cut into chunks of
-/// down to 32.
+/// The chunks on fp32 cores, for N tokens, C columns and R ranks: as many as keep a large GPU busy, with at most kMostPartialSums
+/// partial sums (or one chunk, if that alone has more). A chunk has at least 128 tokens, so that it writes far less than it reads.
+/// Small models and micro-batches would leave SMs without a block; their chunks go down to 32 tokens.
 constexpr LoraChunks lora_chunks(std::int64_t N, std::int64_t C, std::int64_t R) {
   constexpr std::int64_t kManyTokens = 128, kFewTokens = 32, kThreads = 132 * 1024, kFewBlocks = 2 * 132,
                          kBlockColumns = 512;
@@ -43,13 +42,13 @@ constexpr LoraChunks lora_chunks(std::int64_t N, std::int64_t C, std::int64_t R)
   return {num_chunks, tokens, padded, num_chunks * ranks * padded};
 }
 
-/// Columns of big that a block takes on tensor cores, 64 for each of its warps; with dS beside dB more, which leaves
-/// fewer partial sums of dS.
+/// Columns of big per block on tensor cores, 64 for each of its warps. With dS, a block takes more, so that there are fewer
+/// partial sums of dS.
 constexpr std::int64_t kWarpColumns = 64;
 constexpr std::int64_t tensor_block_columns(bool with_ds) { return (with_ds ? 8 : 4) * kWarpColumns; }
 
-/// The same on tensor cores: about 12 warps, with dS 16, for each of the 132 multiprocessors of a large GPU, so that
-/// enough is on its way from memory; chunks are multiples of 32 tokens.
+/// The chunks on tensor cores: about 12 warps (with dS, 16) for each of the 132 SMs of a large GPU, so that enough loads are in
+/// flight. Chunks are multiples of 32 tokens.
 constexpr LoraChunks lora_tensor_chunks(std::int64_t N, std::int64_t column_blocks, std::int64_t padded, std::int64_t R,
                                         bool with_ds) {
   constexpr std::int64_t kStep = 32;
@@ -65,7 +64,7 @@ struct LoraSlice {
   std::int64_t begin, width, column, ranks;
 };
 
-/// Products computed together. Reads big once for each kLoraRanks of the largest slice.
+/// Products computed together. They read big once per kLoraRanks ranks of the largest slice.
 struct LoraProduct {
   LoraSlice slices[kMostLoraTargets];
   int num_slices;
@@ -78,14 +77,14 @@ struct LoraProduct {
     for (int i = 0; i < num_slices; ++i) most = std::max(most, slices[i].ranks);
     return most;
   }
-  /// Of the partial sums, where every slice begins at a multiple of 8.
+  /// Columns of the partial sums, in which every slice begins at a multiple of 8.
   std::int64_t padded_columns() const {
     std::int64_t sum = 0;
     for (int i = 0; i < num_slices; ++i) sum += (slices[i].width + 7) / 8 * 8;
     return sum;
   }
   std::int64_t num_passes() const { return (most_ranks() + kLoraRanks - 1) / kLoraRanks; }
-  /// On tensor cores, of slice i.
+  /// Column blocks of slice i, on tensor cores.
   std::int64_t column_blocks(int i) const {
     const std::int64_t columns = tensor_block_columns(with_ds);
     return (slices[i].width + columns - 1) / columns;
@@ -96,7 +95,7 @@ struct LoraProduct {
     for (int i = 0; i < num_slices; ++i) blocks += column_blocks(i);
     return lora_tensor_chunks(num_tokens, blocks, padded_columns(), most_ranks(), with_ds);
   }
-  /// Partial sums of dS: of every column block of a slice [num_tokens, ranks].
+  /// Elements of the partial sums of dS: [num_tokens, ranks] for every column block of a slice.
   std::int64_t ds_elements() const {
     std::int64_t sum = 0;
     for (int i = 0; with_ds && i < num_slices; ++i) sum += column_blocks(i) * num_tokens * slices[i].ranks;
@@ -110,7 +109,7 @@ struct LoraProduct {
   }
 };
 
-/// True when every slice of big can be read in packs of 16 bytes; its data may be an offset from aligned memory.
+/// True if every slice of big can be read in packs of 16 bytes. Checks the address, so big may be a view into aligned memory.
 template <class T>
 bool fits_packs(const LoraProduct& product, Rows<const T> big) {
   for (int i = 0; i < product.num_slices; ++i) {
@@ -119,7 +118,7 @@ bool fits_packs(const LoraProduct& product, Rows<const T> big) {
   return true;
 }
 
-/// Of lora_grad_b: every part has its columns of dy and of s.
+/// The product of lora_grad_b: every part has its own columns of dy and of s.
 template <class T>
 LoraProduct lora_product_b(Rows<const T> dy, const LoraTargets& targets, std::int64_t N) {
   LoraProduct product{{}, targets.count, N};
@@ -131,7 +130,7 @@ LoraProduct lora_product_b(Rows<const T> dy, const LoraTargets& targets, std::in
   return product;
 }
 
-/// Of lora_grad_a: all parts share x.
+/// The product of lora_grad_a: all parts share x.
 template <class T>
 LoraProduct lora_product_a(Rows<const T> x, const LoraTargets& targets, std::int64_t N, std::int64_t D) {
   LoraProduct product{{{0, D, 0, targets.num_columns()}}, 1, N};
@@ -139,8 +138,8 @@ LoraProduct lora_product_a(Rows<const T> x, const LoraTargets& targets, std::int
   return product;
 }
 
-/// Of lora_grad_s_and_b. with_ds where one kernel computes both: on tensor cores, up to 32 ranks (more do not fit the
-/// registers together), and partial sums that fit the workspace. Else dS is a product of its own.
+/// The product of lora_grad_s_and_b. Sets with_ds if one kernel computes both: on tensor cores, with at most 32 ranks (more do
+/// not fit the registers), and partial sums that fit the workspace. Otherwise dS takes a separate GEMM.
 template <class T>
 LoraProduct lora_product_s_and_b(Rows<const T> dy, const LoraTargets& targets, std::int64_t N) {
   constexpr std::int64_t kMostRanks = 32;
@@ -161,7 +160,7 @@ template <class T>
 void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, const LoraTargets& targets, std::int64_t N, std::int64_t D,
                       float* workspace, Stream stream);
 
-/// dS, all C columns of it, and dB, for a product with_ds. workspace [lora_product_s_and_b(dy, targets,
+/// Computes all C columns of dS, and dB, for a product with_ds. workspace [lora_product_s_and_b(dy, targets,
 /// N).workspace_elements()], aligned to 16 bytes.
 void lora_grad_s_and_b_cuda(Rows<const Bf16> dy, Rows<const Bf16> scaled_b, Rows<const Bf16> s,
                             const LoraTargets& targets, std::int64_t N, std::int64_t C, Rows<Bf16> ds, float* workspace,

@@ -7,7 +7,7 @@
 namespace lora_train::kernels {
 namespace {
 
-/// Several of something in one launch: an item has the blocks from its first_block on.
+/// Several items in one launch: an item owns the blocks from its first_block on.
 template <class Item>
 struct Items {
   Item list[kMostLoraTargets];
@@ -21,15 +21,15 @@ __device__ __forceinline__ Item item_of(const Items<Item>& items, std::int64_t b
   return items.list[i];
 }
 
-/// At most kLoraRanks ranks of a slice; its columns begin at partial_column of the partial sums, and partial sums of
-/// its dS at ds_offset of those.
+/// At most kLoraRanks ranks of a slice. Its columns begin at partial_column of the partial sums; the partial sums of its dS begin
+/// at ds_offset of theirs.
 struct PartialSlice {
   std::int64_t first_block;
   LoraSlice slice;
   std::int64_t partial_column, ds_offset;
 };
 
-/// Blocks of the launch.
+/// Appends an item of `blocks` blocks to a launch of num_blocks, and returns the new number of blocks.
 template <class Item>
 std::int64_t append(Items<Item>& items, Item item, std::int64_t num_blocks, std::int64_t blocks) {
   item.first_block = num_blocks;
@@ -47,7 +47,7 @@ struct PartialSum {
   float scale;
 };
 
-/// All threads of a block of kSumThreads call it.
+/// Called by all threads of a block of kSumThreads.
 __device__ __forceinline__ void add_partials(const float* partials, const LoraChunks& chunks, std::int64_t rows,
                                              const PartialSum& item, std::int64_t block, std::int64_t r, float* sums) {
   if (r >= item.ranks) return;
@@ -65,12 +65,12 @@ __device__ __forceinline__ void add_partials(const float* partials, const LoraCh
   item.grad[r * item.rank_stride + c * item.column_stride] += item.scale * sum;
 }
 
-/// Columns [column, column + ranks) of dS: sums of num_blocks partial sums [num_tokens, ranks], from ds_offset.
+/// Columns [column, column + ranks) of dS: the sum of num_blocks partial sums [num_tokens, ranks], which begin at ds_offset.
 struct DsSum {
   std::int64_t column, ranks, num_blocks, ds_offset;
 };
 
-/// dS [num_tokens, num_columns], zeros in columns of no adapter; in the blocks after num_sum_blocks.
+/// dS [num_tokens, num_columns], with zeros in columns without an adapter. Computed by the blocks after num_sum_blocks.
 struct DsSums {
   Rows<Bf16> ds;
   std::int64_t num_tokens, num_columns, num_sum_blocks;

@@ -1,4 +1,4 @@
-// The adapters of a projection, as kernel arguments. No torch here.
+// The adapters of a projection, as kernel arguments. No torch.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace lora_train::kernels {
 
-/// LoraPart of lora.h.
+/// A LoraPart (lora.h).
 struct LoraTarget {
   std::int64_t column, rank, out_begin, out_end;
   float scale;
   Rows<float> grad;
 };
 
-/// An upper bound of the adapters of a projection.
+/// An upper bound on the adapters per projection.
 constexpr int kMostLoraTargets = 4;
 
 struct LoraTargets {
@@ -23,7 +23,7 @@ struct LoraTargets {
 
   const LoraTarget* begin() const { return list; }
   const LoraTarget* end() const { return list + count; }
-  /// Columns of the thin side that some adapter has: all of them lie below.
+  /// The end of the last adapter's columns in the thin operand.
   std::int64_t num_columns() const {
     std::int64_t most = 0;
     for (const LoraTarget& target : *this)

@@ -1,16 +1,16 @@
-// Device code of lora_cuda.cu: thin^T big, and beside it dS = big sB from the same read, on tensor cores in bf16. N
+// Device code of lora_cuda.cu: thin^T big, and optionally dS = big sB from the same read, on tensor cores in bf16. N
 // tokens, C columns of big, R ranks.
 //
-// A warp has 64 columns of big and walks over the tokens of its chunk, 16 at a time; big goes from memory into
-// registers and nowhere else. Of lane l, g = l / 4 and q = l % 4: it loads columns [8g, 8g + 8) of tokens {2q, 2q + 1,
-// 2q + 8, 2q + 9}, 4 packs of 16 bytes. Its element j of those tokens is column g of operand b [16 tokens, 8 columns]
-// of the j-th product, whose columns are thus 8g + j; operand a is thin^T [16 ranks, 16 tokens]. So 8 products, 16 byte
-// permutations and 4 loads of shared memory take 2 KiB of big for each 16 ranks.
+// A warp owns 64 columns of big and walks over the tokens of its chunk, 16 at a time, loading big straight into registers. Lane
+// l, with g = l / 4 and q = l % 4, loads columns [8g, 8g + 8) of tokens {2q, 2q + 1, 2q + 8, 2q + 9}, 4 packs of 16 bytes. Its
+// element j of those tokens is column g of operand b [16 tokens, 8 columns] of the j-th product, whose columns are thus 8g + j;
+// operand a is thin^T [16 ranks, 16 tokens]. So for each 16 ranks, 2 KiB of big take 8 products, 16 byte permutations and 4
+// loads from shared memory.
 //
 // For dS^T = sB^T big^T the same registers transposed (8 tokens x 8 columns at a time) are operand b [16 columns, 8
 // tokens]: lane (g, q) gets columns 16q + j and 16q + 8 + j of token g. sB^T of the warp's columns stays in registers for
-// the whole walk. The warps of a block add up their dS in shared memory, in their order; dS of blocks of other columns is
-// added in the second launch, as is dB of other chunks.
+// the whole walk. The warps of a block sum their dS in shared memory, in a fixed order. The second launch adds the dS of the
+// other column blocks, and the dB of the other chunks.
 #pragma once
 
 #include "launch/pack.h"
@@ -21,44 +21,44 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr int kStepTokens = 16, kGroupTokens = 32;  // of a product; whose thin rows are in shared memory together
+constexpr int kStepTokens = 16, kGroupTokens = 32;  // per product; per stage of thin rows in shared memory
 constexpr int kTileRanks = 16;
 
 template <bool kWithDs>
 constexpr unsigned kTensorThreads = static_cast<unsigned>(tensor_block_columns(kWithDs) / kWarpColumns) * kWarpSize;
-/// Blocks of a multiprocessor that the registers must suffice for.
+/// Resident blocks per SM that the register count must allow.
 template <int kTiles, bool kWithDs>
 constexpr unsigned kTensorBlocks = kWithDs       ? 3 - kTiles
                                    : kTiles == 1 ? 4
                                    : kTiles == 4 ? 2
                                                  : 3;
 
-/// Words from one pair of tokens to the next, in shared memory: the lanes of a warp read 32 different banks.
+/// Words between pairs of tokens in shared memory, padded so that the lanes of a warp read 32 different banks.
 template <int kTiles>
 constexpr int kPairStride = kTiles* kTileRanks + 8;
-/// Floats from one token to the next in the sums of dS; the same for what lanes write.
+/// Floats between tokens in the sums of dS, padded so that the lanes of a warp write different banks.
 template <int kTiles>
 constexpr int kDsStride = kTiles* kTileRanks + 4;
 
-/// As above.
+/// g and q, as at the top of this file.
 struct Lane {
   unsigned g, q;
 };
 
 __device__ __forceinline__ std::uint32_t pair_of(std::uint32_t low, std::uint32_t high) {
-  return __byte_perm(low, high, 0x5410);  // their low halves
+  return __byte_perm(low, high, 0x5410);  // the low halves of both
 }
 
-/// What a lane has of 16 tokens: words[k] are its columns of the k-th of its tokens.
+/// A lane's share of 16 tokens: words[k] holds its columns of the k-th of its tokens.
 struct Strip {
   std::uint32_t words[4][4];
 };
 
-/// Where the next strip of a lane lies.
+/// Where a lane loads its next strip.
 struct Walk {
-  const Bf16* from;  ///< the first of its tokens
+  const Bf16* from;  ///< its first token
   std::int64_t stride;
-  int left;  ///< rows from there on; none where the lane's columns, from c on, are past the last one
+  int left;  ///< rows from there on; 0 if the lane's columns are past the last one
 
   __device__ __forceinline__ Walk(Rows<const Bf16> big, int num_rows, std::int64_t c, std::int64_t C, const Lane& lane)
       : from(big[2 * lane.q] + c), stride(big.stride), left(c < C ? num_rows - 2 * static_cast<int>(lane.q) : 0) {}
@@ -83,14 +83,13 @@ __device__ __forceinline__ std::uint32_t operand_of(const Strip& strip, int j) {
   return __byte_perm(first, second, j % 2 == 0 ? 0x5410 : 0x7632);
 }
 
-/// Thin rows on their way to shared memory: a thread has rank threadIdx.x % 16 of every tile, and every kPairs-th pair
-/// of rows.
+/// Copies thin rows to shared memory: a thread copies rank threadIdx.x % 16 of every tile, for every kPairs-th pair of rows.
 template <int kTiles, int kThreads>
 struct ThinWalk {
   static constexpr int kPairs = kThreads / kTileRanks;
-  const Bf16* from;  ///< the first of its rows
+  const Bf16* from;  ///< its first row
   std::int64_t stride;
-  int left, ranks;  ///< rows from there on, ranks from the thread's first on
+  int left, ranks;  ///< rows from there on; ranks from the thread's first one on
 
   __device__ __forceinline__ ThinWalk(Rows<const Bf16> thin, int num_rows, int R)
       : from(thin[2 * (threadIdx.x / kTileRanks)] + threadIdx.x % kTileRanks),
@@ -116,7 +115,7 @@ struct ThinWalk {
   }
 };
 
-/// sums[tile][j] += thin^T big of 16 tokens, from the pairs of these.
+/// sums[tile][j] += thin^T big over 16 tokens; `pairs` holds their thin rows.
 template <int kTiles>
 __device__ __forceinline__ void add_tokens(const Strip& strip, const std::uint32_t* pairs, const Lane& lane,
                                            float (&sums)[kTiles][8][4]) {
@@ -134,7 +133,7 @@ __device__ __forceinline__ void add_tokens(const Strip& strip, const std::uint32
   }
 }
 
-/// partials of the warp's columns, from its first: row is of the first rank.
+/// Stores the warp's sums to `partials`, which points to the row of the first rank.
 template <int kTiles>
 __device__ __forceinline__ void store_sums(const float (&sums)[kTiles][8][4], const Lane& lane, std::int64_t C,
                                            std::int64_t first_column, std::int64_t R, std::int64_t stride,
@@ -154,14 +153,14 @@ __device__ __forceinline__ void store_sums(const float (&sums)[kTiles][8][4], co
   }
 }
 
-/// Operand a of dS^T += sB^T big^T: of every tile and two j the 16 columns {16q + j, 16q + 8 + j, 16q + j + 1, 16q + 9
-/// + j}.
+/// Operand a of dS^T += sB^T big^T: for every tile and every two j, the 16 columns {16q + j, 16q + 8 + j, 16q + j + 1,
+/// 16q + 9 + j}.
 template <int kTiles>
 struct ScaledB {
   std::uint32_t a[kTiles][4][4];
 };
 
-/// Of the warp's columns; zeros past the last column and rank.
+/// Loads sB for the warp's columns, with zeros past the last column and rank.
 template <int kTiles>
 __device__ __forceinline__ void load_scaled_b(Rows<const Bf16> scaled_b, std::int64_t first_column, std::int64_t C,
                                               std::int64_t R, const Lane& lane, ScaledB<kTiles>& b) {
@@ -179,7 +178,7 @@ __device__ __forceinline__ void load_scaled_b(Rows<const Bf16> scaled_b, std::in
   }
 }
 
-/// The warp's part of dS of 16 tokens, to ds[token][rank] in shared memory.
+/// Writes the warp's partial dS of 16 tokens to ds[token][rank] in shared memory.
 template <int kTiles>
 __device__ __forceinline__ void make_ds(const Strip& strip, const ScaledB<kTiles>& b, const Lane& lane, float* ds) {
   float sums[kTiles][2][4] = {};
@@ -205,7 +204,8 @@ __device__ __forceinline__ void make_ds(const Strip& strip, const ScaledB<kTiles
   }
 }
 
-/// partials [num_rows, R], rows from first on: sums over the warps, which follow each other in ds. All threads call it.
+/// Sums dS over the warps, which follow each other in `ds`, into rows of partials [num_rows, R] from `first` on. All threads call
+/// it.
 template <int kTiles>
 __device__ __forceinline__ void add_warps(const float* ds, int first, int num_rows, int R, float* partials) {
   constexpr int kRanks = kTiles * kTileRanks, kWarpFloats = kGroupTokens * kDsStride<kTiles>;
@@ -223,14 +223,14 @@ __device__ __forceinline__ void add_warps(const float* ds, int first, int num_ro
   }
 }
 
-/// What goes into a tensor-core product. scaled_b and ds_partials only with dS.
+/// The arguments of a tensor-core product. scaled_b and ds_partials are used only with dS.
 struct TensorOperands {
   Rows<const Bf16> big, thin, scaled_b;
   std::int64_t num_tokens;
   float *partials, *ds_partials;
 };
 
-/// partials [chunks, rows, padded_columns], of a slice its ranks in the first rows. Blocks: columns in x, chunks in y.
+/// partials [chunks, rows, padded_columns]; a slice fills as many rows as it has ranks. Blocks: columns in x, chunks in y.
 template <int kTiles, bool kWithDs>
 __global__ void __launch_bounds__(kTensorThreads<kWithDs>, kTensorBlocks<kTiles, kWithDs>)
     tensor_products_kernel(TensorOperands o, Items<PartialSlice> items, LoraChunks chunks, std::int64_t rows) {
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(kTensorThreads<kWithDs>, kTensorBlocks<kTiles,
   ThinWalk<kTiles, static_cast<int>(kTensorThreads<kWithDs>)> thin_walk(thin, num_rows, R);
   thin_walk.fill(pairs);
   __syncthreads();
-  int half = 0;  // of pairs
+  int half = 0;  // which half of `pairs` (double buffering)
   for (int row = 0; row < num_rows; row += kGroupTokens, half = 1 - half) {
     thin_walk.fill(pairs + (1 - half) * kPairs);
     LORA_TRAIN_UNROLL

@@ -1,4 +1,4 @@
-// The weight of an RMS norm, for kernels: pointers only, on a CPU and on a GPU. No torch here.
+// The weight of an RMS norm as a kernel argument, on CPU and GPU. No torch.
 #pragma once
 
 #include "launch/bf16.h"
@@ -11,7 +11,7 @@ struct NormWeight {
   float offset = 0;  ///< added to every value: 1 for Gemma
 };
 
-/// normed * (offset + weight). Without an offset the normed value is rounded to T first, as Llama does; Gemma rounds once.
+/// normed * (offset + weight). Without an offset, the normed value is rounded to T first, as in Llama; Gemma rounds once.
 template <class T>
 LORA_TRAIN_INLINE float times_norm_weight(float normed, float weight, float offset) {
   return offset == 0 ? rounded_to<T>(normed) * weight : normed * (offset + weight);

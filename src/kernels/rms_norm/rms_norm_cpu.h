@@ -8,7 +8,7 @@
 
 namespace lora_train::kernels {
 
-/// residual without data: none is added.
+/// A residual without data adds nothing.
 template <class T>
 void rms_norm_forward_cpu(Rows<const T> x, NormWeight<T> weight, float eps, Rows<const T> residual, Rows<T> y,
                           float* rstd, std::int64_t num_rows, std::int64_t D);

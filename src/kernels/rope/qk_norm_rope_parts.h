@@ -1,4 +1,4 @@
-// qk_norm_rope composed of rms_norm and rope: the reference from references, the CPU path from CPU kernels.
+// qk_norm_rope composed of rms_norm and rope: the reference of references, the CPU path of CPU kernels.
 #pragma once
 
 #include "lora_train/kernels/qk_norm_rope.h"
@@ -13,14 +13,14 @@ struct QkNormRopeParts {
 };
 
 void qk_norm_rope_forward_by(const QkNormRopeParts& parts, at::Tensor& qkv, const QkRotation& rotation, QkNorm& norm);
-/// Copies the gradients into d_qkv where they lie elsewhere, and works in place.
+/// Copies gradients that lie elsewhere into d_qkv, then works in place.
 void qk_norm_rope_backward_by(const QkNormRopeParts& parts, const AttentionGradients& gradients,
                               const QkRotation& rotation, QkNorm& norm, at::Tensor& d_qkv);
 
-/// The columns of d_qkv for the gradients of q, k and v, for as many tokens as those have.
+/// The columns of d_qkv that take the gradients of q, k and v, narrowed to as many tokens as those have.
 AttentionGradients places_of(const AttentionGradients& gradients, const QkRotation& rotation, const at::Tensor& d_qkv);
 
-/// True when a gradient already lies in its columns.
+/// True if a gradient already lies in its columns of d_qkv.
 bool lies_in(const at::Tensor& place, const at::Tensor& gradient);
 
 }  // namespace lora_train::kernels

@@ -9,7 +9,7 @@
 
 namespace lora_train::kernels {
 
-/// The rotations of all positions: row positions[n] of cos and sin, E / 2 each, is that of token n.
+/// The rotations of all positions. Token n uses row positions[n] of cos and sin, E / 2 elements each.
 struct RotationTable {
   const std::int32_t* positions;
   Rows<const float> cos, sin;
@@ -24,19 +24,19 @@ struct HeadCounts {
 template <class T>
 void rope_cuda(Rows<T> x, RotationTable table, bool inverse, std::int64_t num_tokens, HeadCounts heads, Stream stream);
 
-/// Gradients of rotated q, k and v of num_tokens tokens, wherever they lie. v without data is already in place.
+/// Gradients of the rotated q and k, and of v, for num_tokens tokens, wherever they lie. v without data is already in place.
 template <class T>
 struct QkvGradients {
   Rows<const T> q, k, v;
   std::int64_t num_tokens;
-  /// Head `head` of token n, q heads first, then those of k.
+  /// Head `head` of token n: first the q heads, then the k heads.
   LORA_TRAIN_INLINE const T* head(std::int64_t n, std::int64_t head, const HeadCounts& heads) const {
     return head < heads.num_q ? q[n] + head * heads.head_size : k[n] + (head - heads.num_q) * heads.head_size;
   }
 };
 
-/// dx [num_tokens, (H + 2K) E] = d rotated back, v copied; tokens that d does not have get 0. q and k of d may be those
-/// columns of dx; otherwise d and dx do not overlap.
+/// dx [num_tokens, (H + 2K) E] = d with q and k rotated back and v copied; 0 for tokens past d.num_tokens. d.q and d.k may be
+/// their columns of dx; otherwise d and dx must not overlap.
 template <class T>
 void rope_backward_cuda(QkvGradients<T> d, RotationTable table, Rows<T> dx, std::int64_t num_tokens, HeadCounts heads,
                         Stream stream);
@@ -50,18 +50,18 @@ struct QkNormWeights {
   }
 };
 
-/// x = rotated(norm(x)); raw = x before; rstd [H + K] rows of N.
+/// x = rotated(norm(x)). Writes the old x to raw, and rstd as [H + K] rows of N.
 template <class T>
 void qk_norm_rope_forward_cuda(Rows<T> x, RotationTable table, QkNormWeights<T> weights, float eps, Rows<T> raw,
                                Rows<float> rstd, std::int64_t num_tokens, HeadCounts heads, Stream stream);
 
-/// As rope_backward_cuda, and q and k through the norm.
+/// Like rope_backward_cuda, then q and k through the backward of the norm.
 template <class T>
 void qk_norm_rope_backward_cuda(QkvGradients<T> d, Rows<const T> raw, Rows<const float> rstd, RotationTable table,
                                 QkNormWeights<T> weights, Rows<T> dx, std::int64_t num_tokens, HeadCounts heads,
                                 Stream stream);
 
-/// Floats of workspace that qk_norm_weight_gradient_cuda takes.
+/// Workspace of qk_norm_weight_gradient_cuda, in floats.
 constexpr std::int64_t kQkNormChunks = 64;
 constexpr std::int64_t qk_norm_workspace(std::int64_t head_size) { return kQkNormChunks * 2 * head_size; }
 

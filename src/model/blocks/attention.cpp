@@ -25,7 +25,7 @@ at::Tensor attended_heads(const ModelConfig& c, const at::Tensor& buffer) {
   return heads_of(buffer, 0, c.num_heads, c.head_dim);
 }
 
-/// The norm of every q and k head, with what it saves and its gradients; none where the family has none.
+/// The norm of every q and k head, with its saved tensors and gradients; empty if the family has none.
 kernels::QkNorm qk_norm(const ModelConfig& c, const BlockWeights& weights, const BlockActivations& saved) {
   if (!c.qk_norm) return {};
   const NormWeight &q = weights.norms[kQNorm], &k = weights.norms[kKNorm];
@@ -79,7 +79,7 @@ void backward(const BackwardPass& pass, int64_t layer, BlockWeights& weights, Bl
 
   at::Tensor d_wide_qkv = pass.buffers.gradient_of("d_qkv", qkv, N);
   at::Tensor d_qkv = d_wide_qkv.narrow(1, 0, qkv.out_features);
-  {  // a backend's own gradients live until they are read
+  {  // keeps gradients in a backend's own memory alive until they are read
     const QkvViews places = split_qkv(c, d_qkv);
     kernels::AttentionGradients gradients{places.q, places.k, places.v};
     pass.attention.backward(layer, attended_heads(c, d_attended), split_qkv(c, saved[kQkvOut]),

@@ -1,4 +1,4 @@
-// What the lists of an attention block hold, by index.
+// The shape of an attention block, and what each index of its lists means.
 #pragma once
 
 #include "lora_train/model/layer_shape.h"

@@ -1,4 +1,4 @@
-// The code of a block. One file per kind of block has its shape, one its computation; layer.cpp has the table.
+// The computation of a block. Each kind of block has one file for its shape and one for its code; layer.cpp selects the code.
 #pragma once
 
 #include "lora_train/model/layer.h"
@@ -13,11 +13,11 @@ struct BlockForward {
 };
 
 struct BlockCode {
-  /// Fills all that the backward needs.
+  /// Fills everything that the backward needs.
   void (*fill_saved)(const BlockForward& block);
-  /// After fill_saved: the block's input plus its branch [N, D].
+  /// After fill_saved: writes the block's input plus its branch to output [N, D].
   void (*write_output)(const BlockForward& block, at::Tensor& output);
-  /// Computes again what recomputation kCheap or kGateUp did not keep.
+  /// Recomputes what kCheap or kGateUp does not keep.
   void (*recompute)(const BlockForward& block, Recompute mode);
   /// d_hidden [N, D]: gradient of the block's output on entry, of its input on return (when need_input_grad).
   void (*backward)(const BackwardPass& pass, int64_t layer, BlockWeights& weights, BlockActivations& saved,
@@ -31,33 +31,33 @@ namespace mlp {
 extern const BlockCode code;
 }
 
-/// The first D columns of the input buffer of a projection, which carries adapter columns.
+/// The first D columns of a projection's input buffer, without its adapter columns.
 inline at::Tensor features(const Projection& projection, const at::Tensor& wide) {
   return wide.narrow(1, 0, projection.in_features);
 }
 
 inline at::Tensor* defined_or_null(at::Tensor& tensor) { return tensor.defined() ? &tensor : nullptr; }
 
-/// The input norm of a block into the input of a projection, with its adapter columns.
+/// Writes the input norm of a block to the input buffer of a projection, and fills the adapter columns.
 void norm_and_columns(const BlockForward& block, const NormWeight& norm, const Projection& projection,
                       at::Tensor& normed, at::Tensor& rstd);
-/// Its backward: d_hidden += the gradient through the norm of d_normed [N, d_input_width()], from the projection.
+/// Its backward: d_hidden += the gradient of the norm's input. d_normed [N, d_input_width()] comes from the projection.
 void input_norm_backward(const BackwardPass& pass, NormWeight& norm, const Projection& projection,
                          const at::Tensor& d_normed, const at::Tensor& input, const at::Tensor& rstd,
                          at::Tensor& d_hidden);
 
 /// output = input + branch, or input + norm(branch) where the block has an output norm.
-/// `projection` makes the branch from `columns` [N, its input width]; with an output norm it has done so into `branch`.
+/// `projection` computes the branch from `columns` [N, input_width()]. With an output norm, fill_branch does so, into `branch`.
 struct Branch {
   const Projection& projection;
   const at::Tensor& columns;
   const NormWeight& norm;
   at::Tensor& branch;  ///< [N, D], undefined without an output norm
-  at::Tensor& rstd;    ///< [N] fp32, of the output norm
+  at::Tensor& rstd;    ///< [N] fp32, from the output norm
 };
 void fill_branch(const BlockForward& block, const Branch& branch);
 void add_branch(const BlockForward& block, const Branch& branch, at::Tensor& output);
-/// The gradient of the projection's output [N, d_output_width()]: of d_hidden as it is, or through the output norm.
+/// The gradient of the projection's output [N, d_output_width()]: d_hidden itself, or its gradient through the output norm.
 at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad,
                            const at::Tensor& d_hidden);
 

@@ -1,4 +1,4 @@
-// What all blocks share: the norm of the residual stream at their beginning, and their output at their end.
+// What all blocks share: the norm at their start, and adding their output to the residual stream at their end.
 #include <ATen/ATen.h>
 
 #include "block.h"

@@ -1,4 +1,4 @@
-// What the lists of a dense MLP block hold, by index.
+// The shape of a dense MLP block, and what each index of its lists means.
 #pragma once
 
 #include "lora_train/model/layer_shape.h"

@@ -22,7 +22,7 @@ void ConfigReader::reject(const std::string& key, const std::string& what) const
 }
 
 void ConfigReader::missing(const char* key) const {
-  reject(key, "the key is missing and has no default; take the config.json of the model as it was published");
+  reject(key, "the key is missing and has no default; use the config.json that the model was published with");
 }
 
 const nlohmann::json* ConfigReader::find(const char* key) const {

@@ -1,4 +1,4 @@
-// Typed access to the keys of a config.json, with errors that name file and key. Private: sees nlohmann/json.
+// Typed access to the keys of a config.json, with errors that name file and key. Private, because it includes nlohmann/json.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,22 @@
 
 namespace lora_train::model {
 
-/// A JSON object and where it stands. Absent and null are told apart: `optional_*` take null for "not given",
-/// the others refuse it.
+/// A JSON object and its location. Tells a missing key from null: `optional_*` treat null as "not given", the others refuse it.
 class ConfigReader {
  public:
-  /// `path` of the file; `prefix` = "rope_scaling." inside a nested object.
+  /// `path` is that of the file; `prefix` is "rope_scaling." inside such an object.
   ConfigReader(nlohmann::json object, std::filesystem::path path, std::string prefix = "");
 
   bool has(const char* key) const { return object_.contains(key); }
-  /// True when the key is there and not null.
+  /// True if the key is present and not null.
   bool is_given(const char* key) const { return has(key) && !object_.at(key).is_null(); }
   const std::filesystem::path& path() const { return path_; }
 
-  /// A whole number from 1 to `largest`. Without a fallback the key must be there.
+  /// A whole number from 1 to `largest`. Without a fallback, the key is required.
   std::int64_t size(const char* key, std::int64_t largest) const;
   std::int64_t size(const char* key, std::int64_t largest, std::int64_t fallback) const;
   std::optional<std::int64_t> optional_size(const char* key, std::int64_t largest) const;
-  /// A whole number from 0.
+  /// A whole number, 0 or more.
   std::int64_t count(const char* key, std::int64_t fallback) const;
   std::optional<std::int64_t> optional_id(const char* key) const;
   /// A number or a list of numbers.
@@ -40,10 +39,10 @@ class ConfigReader {
   std::string text(const char* key, const std::string& fallback) const;
   std::optional<std::vector<std::string>> optional_texts(const char* key) const;
   std::vector<double> numbers(const char* key) const;
-  /// Nothing when absent, null or {}.
+  /// Empty if the key is missing, null or {}.
   std::optional<ConfigReader> optional_object(const char* key) const;
 
-  /// FormatError at "file: prefix.key".
+  /// Throws FormatError at "file: prefix.key".
   [[noreturn]] void reject(const std::string& key, const std::string& what) const;
 
  private:

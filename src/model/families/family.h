@@ -1,4 +1,4 @@
-// What a model family adds to the shape all of them share (Llama's decoder): one file each, listed in registry.cpp.
+// What a model family changes in the decoder that all families share (Llama's). One file per family, listed in registry.cpp.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@
 
 namespace lora_train::model {
 
-/// Defaults of transformers' configuration class, for keys a file leaves out, and the family's own keys.
+/// The defaults of transformers' configuration class, for keys that a file leaves out, and the readers of the family's own keys.
 struct FamilyRules {
   Family family;
   std::string_view model_type;
   std::string_view architecture;
-  std::optional<std::int64_t> num_kv_heads;  ///< empty = as many as heads
+  std::optional<std::int64_t> num_kv_heads;  ///< empty = the number of heads
   std::optional<std::int64_t> head_dim;      ///< empty = D / H, also for null
   std::int64_t max_position_embeddings;
   std::optional<std::int64_t> bos_token_id, eos_token_id;
   bool tie_word_embeddings = false;
-  /// The key of the MLP's activation, and the only one that is supported.
+  /// The key that names the MLP's activation, and the one value that is supported.
   std::string_view activation_key = "hidden_act", activation_name = "silu";
   kernels::Activation activation = kernels::Activation::kSilu;
-  /// Sets biases, norms and windows from the family's own keys; sizes are set already.
+  /// Sets biases, norms and layer_window (one entry per layer) from the family's own keys. Sizes are already set.
   void (*read_own_keys)(const ConfigReader& reader, ModelConfig& config);
-  /// RoPE keys; null: rope_config.h's read_rope.
+  /// Reads the RoPE keys. Null: read_rope of rope_config.h does.
   void (*read_rope)(const ConfigReader& reader, ModelConfig& config) = nullptr;
 };
 
@@ -38,22 +38,23 @@ const FamilyRules& llama_rules();
 const FamilyRules& gemma3_rules();
 const FamilyRules& granite_rules();
 
-/// Every family there is.
+/// All families.
 const std::vector<const FamilyRules*>& families();
 const FamilyRules* find_family_by_type(std::string_view model_type);
 const FamilyRules* find_family_by_architecture(std::string_view architecture);
 /// "Qwen2ForCausalLM, ...", for messages.
 std::string supported_architectures();
 
-constexpr std::int64_t kLongestWindow = std::int64_t{1} << 40;  ///< more than any sequence
+constexpr std::int64_t kLongestWindow = std::int64_t{1} << 40;  ///< longer than any sequence
 
-/// sliding_window, or 4096 (the default of every family that has one) where the file has no such key; empty for null.
+/// sliding_window; 4096 (the default of every family that has windows) if the key is missing, empty if it is null.
 std::optional<std::int64_t> read_window(const ConfigReader& reader);
 
-/// Windows by layer_types, whose entries are full_attention or sliding_attention. False where the file has no such key.
+/// Fills layer_window from layer_types, whose entries are full_attention or sliding_attention. If the key is missing, fills it
+/// with 0 and returns false.
 bool read_layer_types(const ConfigReader& reader, std::optional<std::int64_t> window, ModelConfig& config);
 
-/// The windows of Qwen2 and Qwen3: layer_types, else use_sliding_window with max_window_layers.
+/// Fills layer_window for Qwen2 and Qwen3: from layer_types, else from use_sliding_window and max_window_layers.
 void read_qwen_windows(const ConfigReader& reader, ModelConfig& config);
 
 }  // namespace lora_train::model

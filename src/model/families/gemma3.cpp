@@ -17,7 +17,7 @@ void refuse_softcapping(const ConfigReader& reader) {
   }
 }
 
-/// layer_types, or every layer but each sliding_window_pattern-th has a window.
+/// Reads layer_types; without it, every layer has a window except each sliding_window_pattern-th.
 void read_windows(const ConfigReader& reader, ModelConfig& config) {
   constexpr std::int64_t kDefaultPattern = 6;
   const auto window = read_window(reader);
@@ -39,8 +39,8 @@ void read_gemma3_keys(const ConfigReader& reader, ModelConfig& config) {
   read_windows(reader, config);
 }
 
-/// rope_parameters by kind of layer; or, as published, rope_theta and rope_scaling for global layers and
-/// rope_local_base_freq for those with a window.
+/// Reads rope_parameters, one object per kind of layer; or the published keys: rope_theta and rope_scaling for global layers,
+/// rope_local_base_freq for layers with a window.
 void read_both_ropes(const ConfigReader& reader, ModelConfig& config) {
   constexpr double kGlobalTheta = 1'000'000, kLocalTheta = 10'000;
   const auto by_kind = reader.optional_object("rope_parameters");

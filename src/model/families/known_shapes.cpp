@@ -72,9 +72,9 @@ ModelConfig known_shape(std::string_view name) {
     if (shape.name == name) return parse_model_config(shape.config, "shape " + std::string(name));
   }
   const std::string nearest = nearest_name(std::string(name), known_shapes());
-  throw ConfigError("--shape", "there is no shape \"" + std::string(name) + "\"" +
-                                   (nearest.empty() ? "" : ". Did you mean \"" + nearest + "\"?") + ". There are " +
-                                   join(known_shapes()) + ".");
+  throw ConfigError("--shape", "unknown shape \"" + std::string(name) + "\"" +
+                                   (nearest.empty() ? "" : ". Did you mean \"" + nearest + "\"?") +
+                                   ". Known shapes: " + join(known_shapes()) + ".");
 }
 
 }  // namespace lora_train::model

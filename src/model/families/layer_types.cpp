@@ -19,7 +19,7 @@ bool read_layer_types(const ConfigReader& reader, std::optional<std::int64_t> wi
     if ((*types)[i] == "full_attention") continue;
     if ((*types)[i] != "sliding_attention") {
       reader.reject("layer_types",
-                    "\"" + (*types)[i] + "\" is not supported; full_attention and sliding_attention are");
+                    "\"" + (*types)[i] + "\" is not supported; expected full_attention or sliding_attention");
     }
     if (!window) {
       reader.reject("layer_types", "layer " + std::to_string(i) +

@@ -1,4 +1,4 @@
-// Mistral: no biases; a sliding window that is not null holds for every layer, and a file without the key has 4096.
+// Mistral: no biases. A sliding window applies to every layer; null means none, and a missing key 4096.
 // Defaults: transformers MistralConfig.
 #include "family.h"
 
@@ -11,8 +11,8 @@ void read_mistral_keys(const ConfigReader& reader, ModelConfig& config) {
   const char* expected = window ? "sliding_attention" : "full_attention";
   for (const auto& type : reader.optional_texts("layer_types").value_or(std::vector<std::string>{})) {
     if (type != expected) {
-      reader.reject("layer_types", "\"" + type + "\" differs from what sliding_window says of every layer (" +
-                                       expected + "); layers of several kinds are not supported in the mistral family");
+      reader.reject("layer_types", "\"" + type + "\" contradicts sliding_window, which makes every layer " + expected +
+                                       "; mixed layer types are not supported in the mistral family");
     }
   }
 }

@@ -17,11 +17,11 @@ constexpr std::int64_t kMaxLayers = 10'000;
 constexpr std::int64_t kMaxVocab = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 40;
 
-/// architectures names the class, model_type the family; a file may leave one of them out.
+/// `architectures` names the class, `model_type` the family; a file may leave out one of them.
 const FamilyRules& choose_family(const ConfigReader& reader) {
   const auto architectures = reader.optional_texts("architectures").value_or(std::vector<std::string>{});
   const std::string model_type = reader.is_given("model_type") ? reader.text("model_type", "") : "";
-  const std::string supported = "; supported are " + supported_architectures();
+  const std::string supported = "; supported: " + supported_architectures();
   if (architectures.empty() && model_type.empty()) {
     reader.reject("architectures", "neither architectures nor model_type is given" + supported);
   }
@@ -52,10 +52,10 @@ void refuse_what_is_not_computed(const ConfigReader& reader, const FamilyRules& 
   }
   const std::string key(rules.activation_key), supported(rules.activation_name);
   const std::string activation = reader.text(key.c_str(), supported);
-  if (activation != supported) reader.reject(key, "\"" + activation + "\" is not supported; " + supported + " is");
+  if (activation != supported) reader.reject(key, "\"" + activation + "\" is not supported; expected " + supported);
   if (reader.optional_number("attention_dropout").value_or(0.0) != 0.0) {
     reader.reject("attention_dropout",
-                  "dropout on attention weights is not supported; set it to 0 (lora_dropout is another thing)");
+                  "dropout on attention weights is not supported; set it to 0 (lora_dropout is unrelated)");
   }
 }
 
@@ -67,7 +67,7 @@ void read_sizes(const ConfigReader& reader, const FamilyRules& rules, ModelConfi
   config.vocab_size = reader.size("vocab_size", kMaxVocab);
   config.max_position_embeddings = reader.size("max_position_embeddings", kMaxLength, rules.max_position_embeddings);
 
-  // Null means as many as heads in every family, absent what the class says.
+  // In every family, null means as many as heads; a missing key takes the default of the class.
   const bool is_absent = !reader.has("num_key_value_heads");
   config.num_kv_heads = is_absent && rules.num_kv_heads ? *rules.num_kv_heads : config.num_heads;
   if (reader.is_given("num_key_value_heads")) config.num_kv_heads = reader.size("num_key_value_heads", kMaxHeads);
@@ -116,10 +116,10 @@ nlohmann::json parse_json(std::string_view json, const std::filesystem::path& pa
     return nlohmann::json::parse(json, check_depth);
   } catch (const nlohmann::json::parse_error& error) {
     throw FormatError(path.string(), "not valid JSON at byte " + std::to_string(error.byte) +
-                                         "; take the config.json of the model as it was published");
+                                         "; use the config.json that the model was published with");
   } catch (const nlohmann::json::exception&) {
     throw FormatError(path.string(),
-                      "holds a number that is too large; take the config.json of the model as it was published");
+                      "holds a number that is too large; use the config.json that the model was published with");
   }
 }
 

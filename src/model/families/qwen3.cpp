@@ -1,4 +1,4 @@
-// Qwen3: RMSNorm over each head of q and k, head_dim apart from D / H, one switch for all attention biases.
+// Qwen3: RMSNorm over each head of q and k, head_dim independent of D / H, one switch for all attention biases.
 // Defaults: transformers Qwen3Config.
 #include "family.h"
 

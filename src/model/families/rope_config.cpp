@@ -22,7 +22,7 @@ constexpr std::int64_t kLongest = std::int64_t{1} << 40;
 RopeType read_type(const ConfigReader& rope) {
   const char* key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
   if (!rope.has(key) && rope.optional_number("factor").value_or(1.0) != 1.0) {
-    rope.reject("factor", "has no effect without rope_type; name the type that it belongs to, or take it out");
+    rope.reject("factor", "has no effect without rope_type; set rope_type, or remove this key");
   }
   const std::string name = rope.text(key, "default");
   for (const auto& row : kRopeTypes) {
@@ -33,7 +33,7 @@ RopeType read_type(const ConfigReader& rope) {
 
 void refuse_other_kinds(const ConfigReader& reader) {
   if (reader.optional_number("partial_rotary_factor").value_or(1.0) != 1.0) {
-    reader.reject("partial_rotary_factor", "rotating only a part of each head is not supported; 1.0 is");
+    reader.reject("partial_rotary_factor", "rotating only a part of each head is not supported; expected 1.0");
   }
   if (reader.is_given("mrope_section")) reader.reject("mrope_section", "multimodal RoPE is not supported");
   for (const char* layer_type : {"full_attention", "sliding_attention"}) {
@@ -104,7 +104,7 @@ RopeConfig read_rope_kind(const ConfigReader& reader, const std::optional<Config
   if (!rope) return out;
   refuse_other_kinds(*rope);
   out.type = read_type(*rope);
-  // A length outside the RoPE keys (as Phi3 writes it) goes first in transformers.
+  // In transformers, a length outside the RoPE keys (as Phi3 writes it) takes precedence.
   const auto outside = reader.optional_size("original_max_position_embeddings", kLongest);
   const auto inside = rope->optional_size("original_max_position_embeddings", kLongest);
   out.original_max_position_embeddings = outside ? *outside : inside.value_or(config.max_position_embeddings);

@@ -25,7 +25,7 @@ std::vector<float> plain_inv_freq(double theta, std::int64_t head_dim) {
   return out;
 }
 
-/// The base at the original length, where the scale is 1 up to rounding.
+/// The base for the original length, at which the scale is 1 up to rounding.
 double dynamic_theta(const ModelConfig& config) {
   const double factor = *config.rope.factor, length = static_cast<double>(config.max_position_embeddings);
   const double E = static_cast<double>(config.head_dim);
@@ -52,7 +52,7 @@ std::vector<float> llama3_inv_freq(const ModelConfig& config) {
   return out;
 }
 
-/// The (fractional) pair index that turns `rotations` times over the original length.
+/// The (fractional) index of the pair that rotates `rotations` times over the original length.
 double correction_dim(const ModelConfig& config, double rotations) {
   const double length = static_cast<double>(config.rope.original_max_position_embeddings);
   return static_cast<double>(config.head_dim) * std::log(length / (rotations * 2 * std::numbers::pi)) /

@@ -12,7 +12,7 @@
 namespace lora_train::model {
 namespace {
 
-/// The adapter's tensors; its linear is one of the projection's.
+/// The tensors of an adapter on one of the projection's linears.
 std::vector<Parameter> tensors_of(const AdapterPlace& place, const ProjectionShape& projection) {
   const LinearShape& linear = projection.linears[static_cast<std::size_t>(place.linear)];
   return adapter_tensors(place.spec, projection.in_features, linear.out_features);
@@ -41,7 +41,7 @@ std::vector<Parameter> trained_list(const ModelConfig& config, const ModelShape&
   return trained == TrainedWeights::kAll ? weight_parameters(config) : adapter_parameters(shape);
 }
 
-/// The names of a projection's tensors, in the order of its rows: ".weight" or ".bias".
+/// The names of a projection's tensors (ending in ".weight" or ".bias"), in the order of its rows.
 std::vector<std::string> tensor_names(const ProjectionShape& projection, int64_t layer, const char* suffix) {
   std::vector<std::string> names;
   for (const LinearShape& linear : projection.linears) names.push_back(linear_path(layer, linear.name) + suffix);

@@ -53,7 +53,7 @@ std::string show_shape(const std::vector<std::int64_t>& shape) {
 
 bool is_old_rotary_buffer(const std::string& name) { return name.find("rotary_emb.") != std::string::npos; }
 
-/// The file the weight should be in: the only one, or the folder.
+/// The file that should hold the weight: the only one, or else the folder.
 std::string place_of_missing(const storage::WeightFiles& weights, const ModelConfig& config) {
   return (weights.files().size() == 1 ? weights.files().front().path() : config.path.parent_path()).string();
 }
@@ -65,7 +65,7 @@ void check_one(const TensorSpec& spec, const ModelConfig& config, const storage:
     if (spec.kind == WeightKind::kHead)
       hint = "if the head shares the embedding, config.json must say tie_word_embeddings: true";
     throw FormatError(place_of_missing(weights, config) + ": " + spec.name,
-                      "the tensor is missing; " + config.path.string() + " asks for it with shape " +
+                      "the tensor is missing; " + config.path.string() + " expects it with shape " +
                           show_shape(spec.shape) + ": " + hint);
   }
   if (entry->shape != spec.shape) {
@@ -75,7 +75,7 @@ void check_one(const TensorSpec& spec, const ModelConfig& config, const storage:
   }
   if (!storage::is_weight_dtype(entry->dtype)) {
     throw FormatError(weights.where(*entry), "has dtype " + std::string(storage::dtype_name(entry->dtype)) +
-                                                 "; F32, F16 and BF16 can be trained on: use the unquantised model");
+                                                 "; only F32, F16 and BF16 are supported: use the unquantised model");
   }
 }
 

@@ -123,16 +123,16 @@ void check_tokenizer(const fs::path& folder) {
     if (fs::exists(folder / name)) return;
   }
   throw FormatError(folder.string(),
-                    "holds no tokenizer.json, tokenizer.model or tekken.json; the folder of a tokenizer was expected");
+                    "holds no tokenizer.json, tokenizer.model or tekken.json; a tokenizer folder was expected");
 }
 
-/// The output folder, there and free of weights that would be read in place of the new ones.
+/// Creates the output folder, and deletes weights that would be read in place of the new ones.
 void prepare_output(const InitModelRequest& request) {
   const fs::path& folder = request.output_dir;
   if (fs::exists(folder) && !fs::is_directory(folder))
     throw ConfigError(folder.string(), "is a file; a folder was expected");
   if (fs::exists(folder) && !fs::is_empty(folder) && !request.overwrite) {
-    throw ConfigError(folder.string(), "the output folder is not empty: choose another one, or say --overwrite");
+    throw ConfigError(folder.string(), "the output folder is not empty: choose another one, or pass --overwrite");
   }
   std::error_code code;
   fs::create_directories(folder, code);
@@ -178,7 +178,7 @@ std::vector<float> normal_weights(std::uint64_t seed, const std::string& name, s
 InitModelResult init_model(const InitModelRequest& request) {
   if (request.dtype != DType::kBF16 && request.dtype != DType::kF16 && request.dtype != DType::kF32) {
     throw ConfigError("dtype",
-                      std::string(storage::dtype_name(request.dtype)) + " is not possible; BF16, F16 or F32 is");
+                      std::string(storage::dtype_name(request.dtype)) + " is not supported; expected BF16, F16 or F32");
   }
   const fs::path config_path = fs::is_directory(request.config) ? request.config / "config.json" : request.config;
   const std::string text = storage::read_model_text(config_path);

@@ -9,7 +9,7 @@
 namespace lora_train::model {
 namespace {
 
-/// No exponent of all ones. Plain loops: a thread that saves must not wake LibTorch's pool, which is training.
+/// True when no exponent is all ones. Plain loops: the saving thread must not wake LibTorch's pool, which is training.
 template <typename Bits>
 bool has_no_full_exponent(std::string_view bytes, Bits exponent) {
   bool finite = true;
@@ -88,7 +88,7 @@ storage::TensorToWrite finite_tensor_to_write(std::string name, const at::Tensor
   storage::TensorToWrite out = tensor_to_write(std::move(name), tensor);
   out.produce = [name = out.name, bytes = out.bytes, type = tensor.scalar_type(), tensor] {
     if (!is_finite(bytes, type)) {
-      throw NumericError(name, "holds NaN or infinity and is not saved; the last checkpoint before is intact");
+      throw NumericError(name, "holds NaN or infinity, so it is not saved; the previous checkpoint is intact");
     }
     return bytes;
   };

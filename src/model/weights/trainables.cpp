@@ -17,11 +17,11 @@ Trainables::Trainables(std::vector<Parameter> list, at::Device device) {
 }
 
 void Trainables::place(std::vector<Parameter> list) {
-  // Blocks that may stay empty, so that their order does not depend on which parameter comes first.
+  // These two come first even if they stay empty, so that the order does not depend on which parameter comes first.
   blocks_ = {{0, 0, 1.0, true}, {0, 0, 1.0, false}};
   std::vector<std::vector<Parameter>> groups(blocks_.size());
   for (Parameter& parameter : list) {
-    if (!(parameter.lr_factor > 0)) throw ShapeError(parameter.name, "has an lr_factor that is not more than 0");
+    if (!(parameter.lr_factor > 0)) throw ShapeError(parameter.name, "has an lr_factor that is not above 0");
     const auto found = std::find_if(blocks_.begin(), blocks_.end(), [&](const kernels::ParameterBlock& block) {
       return block.lr_factor == parameter.lr_factor && block.decays == parameter.decays;
     });
@@ -38,7 +38,7 @@ void Trainables::place(std::vector<Parameter> list) {
       parameter.offset = size_;
       size_ += parameter.numel();
       if (!index_.emplace(parameter.name, list_.size()).second) {
-        throw ShapeError(parameter.name, "two parameters have one name");
+        throw ShapeError(parameter.name, "two parameters have this name");
       }
       list_.push_back(std::move(parameter));
     }
@@ -72,7 +72,7 @@ at::Tensor Trainables::joined(const at::Tensor& flat, const std::vector<std::str
   int64_t end = first.offset;
   for (const auto& name : names) {
     const Parameter& parameter = find(name);
-    if (parameter.offset != end) throw ShapeError(name, "does not lie beside " + names.front());
+    if (parameter.offset != end) throw ShapeError(name, "is not adjacent to " + names.front());
     end += parameter.numel();
     shape[0] += parameter.shape[0];
   }

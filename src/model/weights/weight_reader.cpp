@@ -36,7 +36,7 @@ struct WeightReader::Buffer {
   std::optional<c10::Event> sent;
 };
 
-/// Memory and stream of a reading through buffers.
+/// Page-locked memory and a stream, for reading through buffers.
 class WeightReader::Stage {
  public:
   Stage(at::Device device, std::size_t num_buffers, std::int64_t buffer_bytes) : device_(device) {
@@ -50,12 +50,12 @@ class WeightReader::Stage {
     if (!device.is_cuda()) return;
     const c10::impl::VirtualGuardImpl guard(at::kCUDA);
     stream = guard.getNewStream(device);
-    // Targets and buffers may have been other tensors' memory, which work that was asked for still uses.
+    // Targets and buffers may reuse memory of other tensors that work already enqueued still reads.
     c10::Event before(at::kCUDA);
     before.record(guard.getStream(device));
     before.block(*stream);
   }
-  /// Page-locked memory that a failed device may still read is kept for ever: LibTorch would throw while it goes.
+  /// Leaks page-locked memory that a failed device may still read: freeing it would make LibTorch throw in a destructor.
   ~Stage() {
     if (!device_.is_cuda()) return;
     try {
@@ -98,7 +98,7 @@ void WeightReader::add(const std::string& name, std::unique_ptr<RowSink> sink) {
 void WeightReader::add(const std::string& name, const at::Tensor& target) {
   const storage::TensorEntry* entry = files_.find(name);
   if (entry != nullptr && target.sizes() != at::IntArrayRef(entry->shape)) {
-    throw ShapeError(files_.where(*entry), "is " + storage::describe(*entry) + " and does not fit its place");
+    throw ShapeError(files_.where(*entry), "is " + storage::describe(*entry) + " and does not fit its destination");
   }
   add(name, std::make_unique<CopySink>(target));
 }
@@ -163,7 +163,7 @@ void WeightReader::read_chunks_into_memory() {
     try {
       while (const Chunk* chunk = take()) {
         for (const Piece& piece : *chunk) {
-          // As it lies in the file where that is aligned for its type.
+          // Used in place if the file aligns it for its type.
           const char* const bytes = source(piece);
           const auto address = reinterpret_cast<std::uintptr_t>(bytes);
           at::Tensor from = at::from_blob(const_cast<char*>(bytes), {piece.bytes}, at::TensorOptions(at::kByte));

@@ -1,4 +1,4 @@
-// Weights out of the pages of their files into tensors, by several threads.
+// Reads weights from mapped files into tensors, with several threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,26 +16,26 @@
 namespace lora_train::model {
 
 struct WeightReaderOptions {
-  std::int64_t chunk_bytes = 8 << 20;  ///< of the files, read in one go; a row of a tensor is never cut
-  int num_threads = 0;                 ///< that fill buffers for a GPU; 0 = by machine. On a CPU: ATen's threads
-  bool is_staged = false;              ///< through buffers on a CPU too, for tests
+  std::int64_t chunk_bytes = 8 << 20;  ///< file bytes read at a time; a row of a tensor is never split
+  int num_threads = 0;     ///< threads that fill buffers for a GPU; 0: chosen by machine. A CPU uses ATen's threads
+  bool is_staged = false;  ///< reads through buffers on a CPU too, for tests
 };
 
-/// First asked for all tensors, then reads them, in the order of the files. On a GPU its threads copy the bytes of the files
-/// into page-locked buffers, two each, from where a stream of its own takes them; dtypes are converted and rows spread on the
-/// device. Events guard buffers that are used again; the device is waited for once, at the end. One thread uses it.
+/// First add() every tensor, then read() them all, in the order of the files. On a GPU, each thread copies file bytes into two
+/// page-locked buffers of its own, and a separate stream copies them to the device, which converts dtypes and scatters rows.
+/// Events guard the reuse of buffers; the host synchronizes once, at the end. Not thread-safe.
 class WeightReader {
  public:
-  /// `files` outlives the object.
+  /// `files` must outlive the object.
   WeightReader(const storage::WeightFiles& files, at::Device device, const WeightReaderOptions& options = {});
 
-  /// The rows of the tensor go to `sink`. FormatError when there is no such tensor or its dtype is none of ours.
+  /// Sends the rows of the tensor to `sink`. Throws FormatError if there is no such tensor or its dtype is not supported.
   void add(const std::string& name, std::unique_ptr<RowSink> sink);
-  /// They are copied into `target`, which has the tensor's shape, one dimension or more, any strides and dtype.
+  /// Copies the tensor into `target`, which has its shape (one dimension or more) and any strides and dtype.
   void add(const std::string& name, const at::Tensor& target);
 
-  /// Fills all targets and releases the mapped pages behind it. StopError between chunks when a stop is asked for; what has
-  /// been filled until then is undefined.
+  /// Delivers all tensors and releases the mapped pages as it goes. Throws StopError between chunks when a stop is requested;
+  /// the contents of all targets are then undefined.
   void read();
 
  private:
@@ -43,10 +43,10 @@ class WeightReader {
     const storage::TensorEntry* entry;
     std::unique_ptr<RowSink> sink;
     at::ScalarType type;     ///< in the file
-    std::int64_t row_bytes;  ///< there
+    std::int64_t row_bytes;  ///< in the file
     std::int64_t num_rows() const { return entry->shape.front(); }
   };
-  /// Rows of one tensor, and where in a buffer they go.
+  /// Rows [begin, begin + count) of one tensor, and where they lie in a buffer.
   struct Piece {
     std::size_t request;
     std::int64_t begin, count;
@@ -59,7 +59,7 @@ class WeightReader {
   void cut();
   const Chunk* take();
   const char* source(const Piece& piece) const;
-  /// Gives the piece's rows to their sink; `from` holds its bytes.
+  /// Passes the piece's rows to their sink; `from` holds its bytes.
   void hand_over(const Piece& piece, const at::Tensor& from);
   void read_chunks_into_memory();
   void read_chunks_through_buffers();
@@ -70,7 +70,7 @@ class WeightReader {
   WeightReaderOptions options_;
   std::vector<Request> requests_;
   std::vector<Chunk> chunks_;
-  std::vector<std::atomic<std::int64_t>> rows_left_;  ///< per request: to be read
+  std::vector<std::atomic<std::int64_t>> rows_left_;  ///< per request: rows still to be read
   std::atomic<std::size_t> next_chunk_ = 0;
   std::atomic<bool> has_failed_ = false;
 };

@@ -21,8 +21,8 @@ TEST_F(RequireGpu, GpusBeforeAmpereAreRefusedByName) {
   set("FAKE_GPUS", "Tesla T4|7.5|15360|15000|0|");
   EXPECT_EQ(
       refusal(),
-      "cuda:0 (Tesla T4): its compute capability is 7.5 (sm_75), and this build has code for sm_80 sm_86 sm_89 sm_90 "
-      "compute_90: Ampere (8.0) and newer. Choose another GPU with CUDA_VISIBLE_DEVICES. To compute on the CPU set "
+      "cuda:0 (Tesla T4): its compute capability is 7.5 (sm_75), but this build has code for sm_80 sm_86 sm_89 sm_90 "
+      "compute_90: Ampere (8.0) and newer. Choose another GPU with CUDA_VISIBLE_DEVICES. To compute on the CPU, set "
       "device: cpu.");
 }
 
@@ -31,8 +31,8 @@ TEST_F(RequireGpu, NoDriver) {
   const std::string text = refusal();
   EXPECT_SAYS(text, "device: libcuda.so.1, the library of the NVIDIA driver, cannot be used (");
   EXPECT_SAYS(text, "no-such-library.so.1: cannot open shared object file");
-  EXPECT_SAYS(text,
-              "there is no device node /dev/nvidia0. On a machine with an NVIDIA GPU install the driver, 580 or newer");
+  EXPECT_SAYS(
+      text, "there is no device node /dev/nvidia0. On a machine with an NVIDIA GPU, install the driver, 580 or newer");
   EXPECT_SAYS(text, "--gpus all");
   EXPECT_SAYS(text, "set device: cpu.");
 }
@@ -42,18 +42,17 @@ TEST_F(RequireGpu, DeviceNodeWithoutALibraryIsAContainerWithoutTheToolkit) {
   put("dev/nvidia0");
   put("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue\n");
   const std::string text = refusal();
-  EXPECT_SAYS(
-      text,
-      "though /dev/nvidia0 is there. In a container: install the NVIDIA Container Toolkit on the host and start "
-      "the container with --gpus all.");
-  EXPECT_SAYS(text, "of the same version as its kernel module (580.95.05).");
+  EXPECT_SAYS(text,
+              "though /dev/nvidia0 exists. In a container: install the NVIDIA Container Toolkit on the host, and start "
+              "the container with --gpus all.");
+  EXPECT_SAYS(text, "that match the version of the kernel module (580.95.05).");
 }
 
 TEST_F(RequireGpu, WindowsSubsystem) {
   without_driver();
   put("dev/dxg");
   put("usr/lib/wsl/lib/libcuda.so.1");
-  EXPECT_SAYS(refusal(), "this is WSL. Its library lies in /usr/lib/wsl/lib: export LD_LIBRARY_PATH=/usr/lib/wsl/lib.");
+  EXPECT_SAYS(refusal(), "This is WSL, whose library is in /usr/lib/wsl/lib: export LD_LIBRARY_PATH=/usr/lib/wsl/lib.");
 }
 
 TEST_F(RequireGpu, ALibraryThatIsNotTheDriversIsRefused) {
@@ -66,9 +65,9 @@ TEST_F(RequireGpu, OldDriverIsNamedWithItsNumber) {
   set("FAKE_DRIVER_VERSION", "550.54.15");
   EXPECT_EQ(
       refusal(),
-      "device: NVIDIA driver 550.54.15 is too old: it runs CUDA up to 12.4, and this build needs CUDA 13.0, which "
-      "driver 580 and newer bring. Update the driver (in a container: that of the host); on a data-centre GPU the "
-      "package cuda-compat-13-0 does as well. To compute on the CPU set device: cpu.");
+      "device: NVIDIA driver 550.54.15 is too old: it supports CUDA up to 12.4, and this build needs CUDA 13.0, which "
+      "needs driver 580 or newer. Update the driver (for a container: on the host). On a data-centre GPU, installing "
+      "the package cuda-compat-13-0 works too. To compute on the CPU, set device: cpu.");
 }
 
 TEST_F(RequireGpu, OldKernelModuleWithTheCompatibilityLibraryPasses) {
@@ -87,32 +86,30 @@ TEST_F(RequireGpu, GpusHiddenByCudaVisibleDevicesSayItsValue) {
 TEST_F(RequireGpu, DriverThatFindsNoGpu) {
   set("FAKE_CUDA_INIT", "100");
   EXPECT_SAYS(refusal(),
-              "NVIDIA driver 580.95.05 finds no GPU, and there is no device node /dev/nvidia0. In a container");
+              "NVIDIA driver 580.95.05 finds no GPU, and there is no device node /dev/nvidia0. If this is a container");
   put("dev/nvidiactl");
-  EXPECT_SAYS(refusal(), "finds no GPU (device nodes: /dev/nvidiactl). See whether nvidia-smi -L lists it");
+  EXPECT_SAYS(refusal(), "finds no GPU (device nodes: /dev/nvidiactl). Check whether nvidia-smi -L lists it");
 }
 
 TEST_F(RequireGpu, EveryErrorOfCuInitHasItsAdvice) {
   const std::pair<const char*, const char*> cases[] = {
-      {"2", "no memory left"},
+      {"2", "out of memory"},
       {"34", "lib64/stubs"},
       {"46", "compute mode"},
       {"101", "CUDA_VISIBLE_DEVICES names GPUs"},
       {"102", "no licence"},
-      {"304", "/dev/nvidia* may be read and written"},
+      {"304", "may read and write /dev/nvidia*"},
       {"802",
-       "cuInit returns CUDA_ERROR_SYSTEM_NOT_READY (802). On a machine with NVSwitch (HGX, DGX) the fabric manager "
-       "must run, "
-       "of the same version as the driver: sudo systemctl start nvidia-fabricmanager."},
+       "cuInit returns CUDA_ERROR_SYSTEM_NOT_READY (802). On a machine with NVSwitch (HGX, DGX), the fabric manager "
+       "must run, in the same version as the driver: sudo systemctl start nvidia-fabricmanager."},
       {"803",
-       "cuInit returns CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803). libcuda.so.1 is of another version than the loaded "
-       "kernel "
-       "module 580.95.05: after an update of the driver restart the machine"},
-      {"804", "take it out of LD_LIBRARY_PATH"},
-      {"805", "multi-process service"},
-      {"809", "multi-process service"},
+       "cuInit returns CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803). libcuda.so.1 has another version than the loaded "
+       "kernel module 580.95.05. After a driver update, restart the machine"},
+      {"804", "remove it from LD_LIBRARY_PATH"},
+      {"805", "CUDA MPS (Multi-Process Service)"},
+      {"809", "CUDA MPS (Multi-Process Service)"},
       {"999", "CUDA_ERROR_UNKNOWN (999). Often the kernel module nvidia_uvm is missing"},
-      {"719", "cuInit returns CUDA error 719 (719). See whether nvidia-smi works"},
+      {"719", "cuInit returns CUDA error 719 (719). Check whether nvidia-smi works"},
   };
   for (const auto& [code, part] : cases) {
     set("FAKE_CUDA_INIT", code);
@@ -124,9 +121,9 @@ TEST_F(RequireGpu, EveryErrorOfCuInitHasItsAdvice) {
 }
 
 TEST_F(RequireGpu, IndexPastTheLastGpu) {
-  EXPECT_SAYS(refusal(1), "there is no GPU cuda:1: the driver shows 1. Start at most one process for each GPU.");
+  EXPECT_SAYS(refusal(1), "there is no GPU cuda:1: the driver reports 1. Start at most one process for each GPU.");
   set("CUDA_VISIBLE_DEVICES", "0");
-  EXPECT_SAYS(refusal(1), "the driver shows 1 (CUDA_VISIBLE_DEVICES is \"0\")");
+  EXPECT_SAYS(refusal(1), "the driver reports 1 (CUDA_VISIBLE_DEVICES is \"0\")");
 }
 
 TEST_F(RequireGpu, GpuInUseIsAWarning) {

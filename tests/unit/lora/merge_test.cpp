@@ -134,7 +134,7 @@ TEST(Merge, NeverWritesIntoWhatItReadsOrWhatIsNotItsOwn) {
   fs::create_directory(test.folder / "mine");
   write_file_atomic(test.folder / "mine" / "thesis.tex", "x");
   expect_part(refusal(test.folder / "mine", false), "is not empty");
-  expect_part(refusal(test.folder / "mine", true), "is no model folder");
+  expect_part(refusal(test.folder / "mine", true), "is not a model folder");
   write_file_atomic(test.folder / "mine" / "config.json", "{}");
   expect_part(refusal(test.folder / "mine", true), "thesis.tex");
   EXPECT_EQ(read_file(test.folder / "mine" / "thesis.tex"), "x");

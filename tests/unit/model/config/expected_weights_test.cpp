@@ -94,7 +94,7 @@ TEST_F(CheckWeights, NamesAMissingTensor) {
   for (const std::string name :
        {"model.layers.1.self_attn.k_proj.bias", "model.norm.weight", "model.embed_tokens.weight"}) {
     const auto weights = weights_of(config, [&](auto& tensors) { named(tensors, name).name = "other"; });
-    expect_refused(config, weights, name, "the tensor is missing; dir/config.json asks for it with shape [");
+    expect_refused(config, weights, name, "the tensor is missing; dir/config.json expects it with shape [");
   }
   const auto headless = weights_of(config, [&](auto& tensors) { tensors.pop_back(); });
   expect_refused(config, headless, "lm_head.weight", "tie_word_embeddings");
