@@ -50,7 +50,7 @@ void log_start(const Run& run) {
   }
 }
 
-/// Keys that are part of the data's fingerprint, which cannot say which of them made the difference.
+/// Keys that enter the data's fingerprint. The fingerprint cannot tell which of them changed.
 constexpr const char* kDataKeys[] = {"datasets",   "model",      "chat_template", "loss_on", "max_seq_len",
                                      "overlength", "on_bad_row", "val_set_size",  "seed"};
 
@@ -59,7 +59,7 @@ bool is_allowed(const Run& run, const char* key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-/// What the run reads must be what it read when the checkpoint was written. The profile is compared elsewhere, key by key.
+/// The inputs must be those that the checkpoint was trained on. run_folder/output_folder compares the profile, key by key.
 void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint, const checkpoint::Fingerprints& old) {
   const checkpoint::Fingerprints& now = run.checkpoint.fingerprints;
   const auto refuse = [&](const std::string& what, const char* key) {
@@ -121,7 +121,7 @@ checkpoint::Contents checkpoint_contents(const Run& run) {
   return contents;
 }
 
-// A frozen row that was never trained stays as it is: the model cannot learn to stop.
+// A frozen row that was never trained stays untrained, and the model cannot learn to stop.
 void check_stop_token_row(Run& run) {
   const auto id = run.data.stop_token_id;
   if (!id || run.profile().adapter.kind == AdapterKind::kNone || *id >= run.files.config.vocab_size) return;
@@ -143,7 +143,7 @@ std::vector<std::string> paths_with_dropout(const Run& run) {
   return paths;
 }
 
-/// Of the documents of the largest micro-batch.
+/// Tokens of each document in the largest micro-batch.
 std::vector<std::int64_t> lengths_of_largest(Run& run) {
   std::vector<std::int64_t> lengths;
   for (const auto document : largest_micro_batch(run).plan.micro_batches.front().documents) {
@@ -152,7 +152,7 @@ std::vector<std::int64_t> lengths_of_largest(Run& run) {
   return lengths;
 }
 
-/// Supervised tokens of a micro-batch, on average.
+/// The average number of supervised tokens in a micro-batch.
 std::int64_t mean_supervised(Run& run) {
   const auto tokens = static_cast<double>(std::max<std::int64_t>(run.data.train.total_tokens(), 1));
   const double share = static_cast<double>(run.data.train.total_supervised()) / tokens;
@@ -252,7 +252,7 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   run->adapters = runtime::choose_adapters(profile, run->files);
   run->startup.end_phase("device");
   {
-    // Planning needs the data, and weights the plan: what can go on meanwhile is the disk.
+    // Loading the weights needs the plan, which needs the data. Meanwhile only the disk can work ahead.
     const storage::ReadAhead weights(run->files.resolved.folder, metrics::available_host_memory() / 2);
     run->data = data::prepare_data(profile.data, runtime::data_context(profile, run->files), true);
   }

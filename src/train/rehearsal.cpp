@@ -20,7 +20,7 @@ std::int64_t num_tokens_of(const data::DocumentStore& store, const data::MicroBa
   return num_tokens;
 }
 
-/// A step of that one micro-batch, with the sums of the step it stands in.
+/// A step of this one micro-batch, with the weight sum of the step that it belongs to.
 data::StepPlan step_of(const data::StepPlan& plan, const data::MicroBatchPlan& micro) {
   data::StepPlan step;
   step.step = plan.step;
@@ -59,7 +59,7 @@ void rehearse_evaluation(const Run& run) {
   }
 }
 
-/// For each batch class a step of one micro-batch that falls into it.
+/// For each batch class, a step of one micro-batch of that class.
 std::map<int, data::StepPlan> examples_of_classes(const Run& run) {
   std::map<int, data::StepPlan> examples;
   for (std::int64_t step = 1; step <= run.plan->total_steps() && examples.size() < run.batch_classes.size(); ++step) {
@@ -78,7 +78,7 @@ model::Batch put_example(Run& run, int class_index, const data::StepPlan& exampl
   return batch;
 }
 
-/// After the capture, or what came of it: updates update again, and memory of graphs that are not to be is given back.
+/// Call it after the capture, successful or not: re-enables updates and releases the memory of discarded graphs.
 void end_capture(Run& run) {
   run.scalars->set_frozen(false);
   run.context->is_updating = false;

@@ -8,7 +8,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Warns of the first refusal, and says when it is over.
+/// Warns about the first failed write, and logs when writing works again.
 template <typename Write>
 void try_to(bool& is_refused, const Write& write) {
   try {

@@ -1,4 +1,4 @@
-// Where a run reports: metrics.jsonl, TensorBoard and the progress bar.
+// The outputs of a run: metrics.jsonl, TensorBoard and the progress bar.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace lora_train::train {
 
-/// What the training loop reports to.
+/// Receives the records of the training loop.
 class Reporters {
  public:
   virtual ~Reporters() = default;
   virtual void write(const metrics::TrainRecord& record) = 0;
   virtual void write(const metrics::EvalRecord& record) = 0;
   virtual void write(const metrics::CheckpointRecord& record) = 0;
-  /// After every step; is_logged: a line of it was written too.
+  /// Called after every step; is_logged: its record was written too.
   virtual void show(const metrics::ProgressState& progress, bool is_logged) = 0;
-  /// Before a checkpoint is saved: what was refused so far is tried again.
+  /// Retries writes that failed. Called before a checkpoint is saved.
   virtual void flush() = 0;
 };
 
-/// The files of a run, and the progress bar. A full disk ends no run: what the system refuses is warned of once, kept, and
-/// written with the next line that it takes.
+/// Writes the files of a run and draws the progress bar. A full disk does not end a run: after a failed write it warns once,
+/// keeps the record, and writes it together with the next one that succeeds.
 class FileReporters : public Reporters {
  public:
   FileReporters(const RunSection& section, bool quiet);

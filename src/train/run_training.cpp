@@ -30,7 +30,7 @@ run_folder::OutputRequest output_request(TrainRequest& request) {
   return {request.profile, request.allow_changed, request.overwrite};
 }
 
-/// All choices are made: to the checkpoints, the cache and the log.
+/// Call it once all choices are made: puts them into the checkpoints, the cache and the log.
 void finish_tuning(Run& run) {
   if (!run.tuning) return;
   run.tuning->finish();
@@ -50,7 +50,7 @@ void write_end(FileReporters& reporters, const metrics::RunSummary& summary, dou
       metrics::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason, metrics::now_s(), elapsed_s});
 }
 
-/// What the error that is being handled leaves in the summary.
+/// Describes the exception that is being handled in the summary.
 void describe_failure(metrics::RunSummary& summary) {
   const ErrorReport report = describe_current_exception();
   summary.status = "failed";
@@ -65,20 +65,20 @@ void describe_stop(metrics::RunSummary& summary, const StopError& error) {
   summary.exit_code = static_cast<int>(ExitCode::kStopped);
 }
 
-/// The run is known to start: what stands in the folder makes room for it.
+/// Call it once the run is certain to start: removes from the folder what the run replaces.
 void take_over(const TrainRequest& request, const run_folder::OutputDecision& decision, std::int64_t step) {
   const fs::path output_dir = request.profile.run.output_dir;
   if (request.overwrite) {
     run_folder::delete_run(output_dir);
     set_log_file(output_dir / "run.log");
   }
-  remove_tree(output_dir / "summary.json");  // of what was there before: until the end there is no result
-  sync_folder(output_dir);                   // before another profile.yaml stands there
-  // What was passed over as damaged stays until something newer is saved.
+  remove_tree(output_dir / "summary.json");  // an older result: until the end there is none
+  sync_folder(output_dir);                   // before the new profile.yaml appears
+  // Damaged checkpoints that were skipped stay until a newer one is saved.
   if (decision.goes_back) checkpoint::delete_after(output_dir, step);
 }
 
-/// The run itself, from a folder that is ours.
+/// The run itself, once its folder is locked.
 void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision& decision,
                    metrics::RunSummary& summary) {
   const fs::path output_dir = request.profile.run.output_dir;
@@ -101,7 +101,7 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
       log_info("before step 1: " + rehearse(*run) + " fits; " + runtime::memory_in_words(run->device));
       run->startup.end_phase("rehearsal");
       capture_steps(*run);
-      run->startup.end_phase("recording");
+      run->startup.end_phase("capture");
       finish_tuning(*run);
       if (run->tuning) run->startup.end_phase("tuning");
     }
@@ -139,16 +139,16 @@ void finish_summary(metrics::RunSummary& summary, const RunSection& section, Clo
   summary.peak_host_memory_gib = metrics::peak_host_memory_gib();
 }
 
-/// Everything up to step 1, and the largest micro-batch; writes nothing.
+/// Does everything up to step 1 and runs the largest micro-batch; writes nothing.
 metrics::RunSummary dry_run(TrainRequest& request) {
   const run_folder::OutputDecision decision = run_folder::look_at_output_folder(output_request(request));
   metrics::RunSummary summary = new_summary(request);
   if (decision.is_complete) {
-    summary.reason = "dry run: the run in " + request.profile.run.output_dir + " is complete already";
+    summary.reason = "dry run: the run in " + request.profile.run.output_dir + " is already complete";
     return summary;
   }
   const auto run = build_run(request, decision.checkpoint);
-  summary.reason = "dry run: " + rehearse(*run) + " was computed, nothing was updated or written";
+  summary.reason = "dry run: " + rehearse(*run) + " ran; nothing was updated or written";
   finish_tuning(*run);
   log_info(summary.reason);
   summary.step = run->state.step;
@@ -157,7 +157,7 @@ metrics::RunSummary dry_run(TrainRequest& request) {
   return summary;
 }
 
-/// Writes summary.json and report.html, unless a finished run left them that this run has not come to take over.
+/// Writes summary.json and report.html, unless those of an earlier finished run are still there.
 TrainResult end_run(metrics::RunSummary& summary, const RunSection& section, Clock::time_point start) {
   const fs::path output_dir = section.output_dir;
   finish_summary(summary, section, start);
@@ -175,7 +175,7 @@ TrainResult run_decided(const TrainRequest& request, const run_folder::OutputDec
   if (!request.overwrite) set_log_file(log_file);  // else once the old one is deleted
   try {
     run_in_folder(request, decision, summary);
-  } catch (const StopError& error) {  // before step 1: nothing is owed
+  } catch (const StopError& error) {  // before step 1: there is nothing to save
     describe_stop(summary, error);
   } catch (...) {
     describe_failure(summary);
@@ -185,7 +185,7 @@ TrainResult run_decided(const TrainRequest& request, const run_folder::OutputDec
     } catch (...) {  // must not hide the error that ended the run
       log_warning("summary.json was not written: " + describe_current_exception().text());
     }
-    throw;  // run.log stays open: whoever reports the error reports it there too
+    throw;  // run.log stays open, so that the error report reaches it too
   }
   const TrainResult result = end_run(summary, request.profile.run, start);
   set_log_file({});

@@ -5,12 +5,12 @@
 namespace lora_train::train {
 
 StepGraphs::StepGraphs(StepContext& context, const std::map<int, model::Batch>& batches) {
-  // Once as it comes, so that all of it is loaded: steps that come take their chunks in another way.
+  // Runs once without graphs, so that all kernels are loaded: steps without graphs take their chunks in another way.
   if (!batches.empty()) enqueue_loss_chunk(context, batches.begin()->second);
   for (const auto& [class_index, batch] : batches) {
     Body& body = bodies_[class_index];
     body.batch = batch;
-    // A pass each without what attention has prepared: temporary memory of one is gone in the next.
+    // Each pass starts without attention's prepared data: temporary memory of one pass is gone in the next.
     const auto record = [&](void (*ask)(StepContext&, const model::Batch&)) {
       body.batch.layouts.clear();
       return kernels::capture([&] { ask(context, body.batch); });

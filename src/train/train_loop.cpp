@@ -28,7 +28,7 @@ double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); 
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// Steps after which something happens that a cadence asks for.
+/// The steps at which a cadence (eval_steps, save_steps) is due.
 class Schedule {
  public:
   Schedule(const Cadence& cadence, const data::RunPlan& plan) {
@@ -49,13 +49,13 @@ class Schedule {
   std::unordered_set<std::int64_t> at_;
 };
 
-/// A step that was asked for and is not finished.
+/// An enqueued step that is not finished.
 struct StepInFlight {
   std::shared_ptr<const data::StepPlan> plan;
   double learning_rate = 0, data_wait_ms = 0;
 };
 
-/// The training loop with what it must remember between steps.
+/// The training loop and its state between steps.
 class Loop {
  public:
   Loop(Run& run, Reporters& reporters, metrics::RunSummary& summary)
@@ -71,7 +71,7 @@ class Loop {
     try {
       train();
     } catch (const StopError&) {     // between micro-batches: the state is that of the last finished step
-    } catch (const NumericError&) {  // what led there is nothing to go on from
+    } catch (const NumericError&) {  // the current state is not worth saving
       finish_save();
       throw;
     } catch (...) {
@@ -98,7 +98,7 @@ class Loop {
   void train() {
     const std::int64_t total = run_.plan->total_steps();
     if (run_.state.step == 0 && run_.profile().run.eval_on_start) evaluate_all();
-    if (run_.state.step > 0 && evaluation_is_owed()) evaluate_all();  // of before a stop
+    if (run_.state.step > 0 && evaluation_is_owed()) evaluate_all();  // a stop came before it
     if (run_.state.step < total) start_loader();
     while (run_.state.step < total) {
       enqueue_next_step();
@@ -110,7 +110,7 @@ class Loop {
     }
   }
 
-  /// Whether what is due after the last step asked for needs all of them finished.
+  /// Whether something is due after the last enqueued step that needs all steps finished.
   bool has_to_wait() const {
     const std::int64_t last = in_flight_.back().plan->step;
     return last == run_.plan->total_steps() || evals_.is_due(last) || saves_.is_due(last) ||
@@ -137,7 +137,7 @@ class Loop {
       finish_all_steps();
       planner::throw_out_of_memory(planner::memory_case(facts_of(run_), run_.spec), run_.device,
                                    error.what_without_backtrace());
-    } catch (...) {  // a stop among them: the steps before are whole
+    } catch (...) {  // also for a stop: the steps before are complete
       finish_all_steps();
       throw;
     }
@@ -155,7 +155,7 @@ class Loop {
     while (!in_flight_.empty()) finish_step();
   }
 
-  /// Waits for the oldest step in flight and takes note of it.
+  /// Waits for the oldest step in flight and records it.
   void finish_step() {
     const StepInFlight step = std::move(in_flight_.front());
     in_flight_.pop_front();
@@ -250,10 +250,10 @@ class Loop {
     if (step == 0 || saved_step_ == step) return false;
     const fs::path folder =
         fs::path(run_.profile().run.output_dir) / (checkpoint::kFolderPrefix + std::to_string(step));
-    return step > first_step_ || path_kind(folder) == PathKind::kNone;  // begun with a checkpoint of another folder
+    return step > first_step_ || path_kind(folder) == PathKind::kNone;  // resumed from a checkpoint of another folder
   }
 
-  /// Goes on in the background. An earlier save comes to its end first: memory does not grow where the disk is slow.
+  /// Saves in the background. Waits for an earlier save first, so that memory does not grow when the disk is slow.
   void save() {
     const auto start = Clock::now();
     refuse_more_failures(finish_save());
@@ -263,7 +263,7 @@ class Loop {
     stall_s_ = seconds_since(start);
   }
 
-  /// Waits for the save under way. Returns what went wrong with it.
+  /// Waits for the running save. Returns its error, if any.
   std::exception_ptr finish_save() { return take(saver_.wait()); }
 
   std::exception_ptr take(const std::optional<checkpoint::SaveResult>& result) {
@@ -274,7 +274,8 @@ class Loop {
       warn_of_failure(name, result->error);
       return result->error;
     }
-    if (saved_step_ < 0) checkpoint::delete_after(run_.profile().run.output_dir, result->step);  // what was passed over
+    if (saved_step_ < 0)
+      checkpoint::delete_after(run_.profile().run.output_dir, result->step);  // damaged ones, skipped on resume
     saved_step_ = result->step;
     failed_saves_ = 0;
     reporters_.write(metrics::CheckpointRecord{result->step, name, result->durable_s, stall_s_, metrics::now_s()});
@@ -294,7 +295,7 @@ class Loop {
     }
   }
 
-  /// A disk that refuses is waited for, a while; anything else ends the run.
+  /// Tolerates max_failed_saves - 1 I/O errors in a row; any other error ends the run.
   void refuse_more_failures(const std::exception_ptr& error) const {
     if (!error) return;
     try {
@@ -304,7 +305,7 @@ class Loop {
     }
   }
 
-  /// Before an error that is not of the saving ends the run: its finished steps are worth keeping.
+  /// Saves the finished steps before an error ends the run, if the state is consistent.
   void save_what_is_whole() {
     try {
       finish_save();

@@ -7,7 +7,7 @@
 
 namespace lora_train::train {
 
-/// Trains from state.step + 1 to the end or to a stop request; fills what it knows of `summary`.
+/// Trains from state.step + 1 to the end or to a stop request, and fills the fields of `summary` about training.
 void train_loop(Run& run, Reporters& reporters, metrics::RunSummary& summary);
 
 }  // namespace lora_train::train

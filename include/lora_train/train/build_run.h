@@ -10,18 +10,18 @@
 
 namespace lora_train::train {
 
-/// The input of decide() for a run whose model, adapters, data and device are ready.
+/// The input of decide(). The run's model, adapters, data and device must be ready.
 planner::RunFacts facts_of(const Run& run);
 
 /// If run.tuning is set, measures what run.spec leaves open: the attention backends and the rows of a loss chunk. Call it after
-/// weights are loaded and before buffers are allocated.
+/// loading weights and before allocating buffers.
 void tune_spec(Run& run);
 
 /// Allocates what run.spec describes: buffers, feed and scalars, and the context of a step. Model, plan and training data must
 /// be ready.
 void allocate(Run& run);
 
-/// Everything up to step 1; resumes from `checkpoint` when there is one.
+/// Does everything up to step 1, and restores `checkpoint` if given.
 std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint);
 
 }  // namespace lora_train::train

@@ -1,4 +1,4 @@
-// A run in memory: what build_run makes and the training loop works on.
+// A run in memory: build_run creates it, the training loop uses it.
 #pragma once
 
 #include <chrono>
@@ -22,9 +22,9 @@ namespace lora_train::train {
 
 using Clock = std::chrono::steady_clock;
 
-/// The micro-batch of a run with the most tokens.
+/// The micro-batch with the most tokens in a run.
 struct LargestMicroBatch {
-  data::StepPlan plan;  ///< a step of it alone, that divides by the tokens of its whole step
+  data::StepPlan plan;  ///< a step of this micro-batch alone; its loss is divided by the weights of the whole step
   std::int64_t num_tokens = 0;
 };
 
@@ -34,14 +34,14 @@ struct Run {
   Clock::time_point start = Clock::now();
   StartupTimes startup;
   runtime::RunDevice device;
-  std::size_t max_steps_in_flight = 0;  ///< steps that the device may be behind: kMaxStepsInFlight of a GPU
+  std::size_t max_steps_in_flight = 0;  ///< steps the device may lag behind the host; kMaxStepsInFlight on a GPU
   runtime::ModelFiles files;
   runtime::AdapterSetup adapters;
   data::PreparedData data;
   planner::RunSpec spec;
   std::unique_ptr<data::RunPlan> plan;
   std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
-  std::vector<data::BatchClass> batch_classes;                ///< sizes that a GPU fills micro-batches up to
+  std::vector<data::BatchClass> batch_classes;                ///< sizes to which micro-batches are padded on a GPU
   runtime::LoadedModel model;
   std::unique_ptr<model::Activations> activations;
   std::unique_ptr<model::LossHead> loss_head;
@@ -50,13 +50,13 @@ struct Run {
   std::optional<optim::OptimizerState> optimizer;
   optim::LrSchedule schedule;
   std::unique_ptr<StepContext> context;
-  checkpoint::Contents checkpoint;  ///< of every checkpoint of the run; state and files come with each
+  checkpoint::Contents checkpoint;  ///< what all checkpoints of the run share; each save adds state and files
   checkpoint::TrainState state;
   std::unique_ptr<tuning::RunTuning> tuning;  ///< null without autotuning
   std::optional<LargestMicroBatch> largest;   ///< set by largest_micro_batch()
 
   const Profile& profile() const { return request.profile; }
-  /// In host memory: the run's own on a CPU, else a copy.
+  /// The parameters in host memory: on a CPU the run's own, on a GPU a copy.
   model::Trainables host_parameters() const {
     const model::Trainables& own = *model.parameters;
     return device.is_cuda() ? own.host_copy() : own;

@@ -5,9 +5,9 @@
 
 namespace lora_train::train {
 
-/// Trains, writes everything below output_dir and returns the content of summary.json. Throws on any failure; once the folder
-/// exists, summary.json is written in that case too, and run.log stays open for the error report. A stop request is not an
-/// error: exit_code 75.
+/// Trains, writes everything below output_dir and returns the content of summary.json. Throws on any failure; if the folder
+/// exists by then, it still writes summary.json and leaves run.log open for the error report. A stop request is not an
+/// error: it returns exit_code 75.
 TrainResult run_training(const TrainRequest& request);
 
 }  // namespace lora_train::train

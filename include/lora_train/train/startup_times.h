@@ -1,4 +1,4 @@
-// Where the time up to the end of the first step went.
+// How the time up to the end of the first step was spent.
 #pragma once
 
 #include <chrono>
@@ -8,11 +8,12 @@
 
 namespace lora_train::train {
 
-/// Seconds of each phase of a start, in order. Not thread-safe.
+/// Seconds per startup phase, in order. Not thread-safe.
 class StartupTimes {
  public:
   using Clock = std::chrono::steady_clock;
-  /// Ends `phase`, which began at the last call or at construction. Phases of one name add up. Does nothing after finish().
+  /// Ends `phase`, which began at the previous call or at construction. Phases with the same name add up. Does nothing after
+  /// finish().
   void end_phase(const std::string& phase) {
     if (is_finished_) return;
     const auto now = Clock::now();

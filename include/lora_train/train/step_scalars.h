@@ -1,5 +1,5 @@
-// The scalars of a step (optim/step_scalars.h) and the keys of its dropout masks on the device, and their way there and
-// back. The host does not wait for them: on a GPU some steps may be in flight.
+// The scalars of a step (optim/step_scalars.h) and the keys of its dropout masks: copies them to the device, and the scalars back.
+// The host does not wait for the copies: on a GPU several steps may be in flight.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +25,8 @@ class StepScalars {
   explicit StepScalars(const runtime::RunDevice& device, std::int64_t num_dropout_keys = 0);
   ~StepScalars();
 
-  /// Writes the host's scalars for a step. At most kMaxStepsInFlight + 1 steps may have begun without wait().
+  /// Enqueues the copy of a step's scalars and dropout keys to the device. At most kMaxStepsInFlight + 1 begun steps may be
+  /// waiting for their wait().
   void begin(const std::array<double, optim::kNumFirstScalars>& first, std::span<const PhiloxKey> dropout_keys = {});
   /// On the device, fp64 [kNumStepScalars].
   at::Tensor& device() { return scalars_; }
@@ -33,10 +34,10 @@ class StepScalars {
   const at::Tensor& dropout_keys() const { return keys_; }
   /// Enqueues the copy of the scalars to the host.
   void end();
-  /// Waits for the scalars of the oldest step that ended, and returns them.
+  /// Waits for the scalars of the oldest ended step and returns them.
   std::array<double, optim::kNumStepScalars> wait();
 
-  /// While set, steps compute and update nothing (the sticky kNonFinite).
+  /// While set, steps compute but update nothing (the sticky kNonFinite flag).
   void set_frozen(bool frozen);
 
  private:

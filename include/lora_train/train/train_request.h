@@ -1,4 +1,4 @@
-// What `train` asks of the engine, and what it is told. Plain data without torch.
+// The request of `train` to the engine, and its result. Plain data without torch.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace lora_train::train {
 
 struct TrainRequest {
-  Profile profile;           ///< resolved: defaults, files, --set and flags applied; resume_from_checkpoint included
+  Profile profile;           ///< resolved: defaults, files, --set and flags applied, resume_from_checkpoint included
   std::string profile_hash;  ///< of the resolved profile
   std::vector<std::string> allow_changed;  ///< keys of --allow-changed
   bool overwrite = false;
@@ -19,7 +19,7 @@ struct TrainRequest {
 
 struct TrainResult {
   int exit_code = 0;
-  std::string summary_json;  ///< what summary.json says, in one line; that of the earlier run where it was complete
+  std::string summary_json;  ///< summary.json in one line; that of the earlier run if it was already complete
 };
 
 }  // namespace lora_train::train

@@ -22,10 +22,10 @@ namespace lora_train::train {
 /// Returns the next micro-batch of a step.
 using NextMicroBatch = std::function<std::shared_ptr<const data::MicroBatch>()>;
 
-/// Builds them in the calling thread. Store and plan outlive it.
+/// Builds the micro-batches of `plan` in the calling thread. Store and plan must outlive it.
 NextMicroBatch build_in_place(const data::DocumentStore& store, const data::StepPlan& plan);
 
-/// Parts of a run that a step works on; all outlive it.
+/// The parts of a run that a step uses; all must outlive it.
 struct StepContext {
   const data::DocumentStore& documents;
   model::Decoder& decoder;
@@ -41,13 +41,13 @@ struct StepContext {
   double max_grad_norm = 0;
   std::uint64_t seed = 0;
   std::vector<std::string>
-      dropout_paths{};  ///< of adapters with dropout, all of the model's or none: they name its streams
-  std::unique_ptr<StepGraphs> graphs{};  ///< null: every micro-batch is computed as it comes
+      dropout_paths{};  ///< paths of all adapters if dropout is on, else empty; they name the random streams
+  std::unique_ptr<StepGraphs> graphs{};  ///< null: every micro-batch runs without graphs
   bool is_updating =
-      false;  ///< true while an update is being enqueued: broken off there, the state is neither old nor new
+      false;  ///< true while an update is being enqueued; if it is interrupted then, the state is neither old nor new
 };
 
-/// The parts of a step that step_graphs captures: the same for all micro-batches, or steps, of a batch class.
+/// The parts of a step that StepGraphs captures. Each enqueues the same work for all micro-batches of a batch class.
 void enqueue_forward(StepContext& context, const model::Batch& batch);
 void enqueue_loss_chunk(StepContext& context, const model::Batch& batch);
 void enqueue_backward(StepContext& context, const model::Batch& batch);
@@ -55,10 +55,10 @@ void enqueue_update(StepContext& context);
 
 enum class Update { kApply, kSkip };
 
-/// One optimizer step: forward and backward of its micro-batches, sums over ranks, clipping, update. On a GPU it returns when
-/// the step is enqueued; the device itself keeps from updating once a loss or gradient norm was not finite. Throws StopError
-/// between micro-batches, and then nothing was updated. kSkip: the gradients of the whole step are left in the flat gradient
-/// buffer. Returns the milliseconds it waited for data.
+/// One optimizer step: forward and backward of its micro-batches, sums over ranks, clipping, update. On a GPU it returns once
+/// the step is enqueued; the device stops updating after the first loss or gradient norm that is not finite. Throws StopError
+/// between micro-batches, before anything is updated. kSkip leaves the gradients of the whole step in the flat gradient
+/// buffer. Returns the milliseconds spent waiting for data.
 double train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate,
                   Update update = Update::kApply);
 
@@ -67,8 +67,8 @@ struct StepResult {
   double grad_norm = 0;  ///< before clipping
 };
 
-/// Waits for the oldest enqueued step, which is of this plan. Throws NumericError, naming the step and its first rows,
-/// when loss or gradient norm is not finite: neither this step nor a later one has updated anything.
+/// Waits for the oldest enqueued step, whose plan is `plan`. Throws NumericError, naming the step and its first rows, if loss
+/// or gradient norm is not finite; then neither this step nor a later one has updated anything.
 StepResult wait_for_step(StepContext& context, const data::StepPlan& plan);
 
 }  // namespace lora_train::train
