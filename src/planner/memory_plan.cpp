@@ -23,7 +23,7 @@ constexpr double kReserveShare = 0.02;
 
 std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
-/// The backends that auto may take: in bf16 it is measured which (tuning/tuning.h).
+/// The backends that auto may choose; in bf16 by measuring (tuning/tuning.h).
 std::vector<kernels::AttentionBackend> planned_backends(const Profile& profile) {
   const kernels::AttentionBackend asked = runtime::attention_backend(profile.run.attn_implementation);
   if (asked != kernels::AttentionBackend::kAuto) return {asked};
@@ -46,7 +46,7 @@ std::int64_t attention_bytes(const MemoryCase& asked) {
   return bytes;
 }
 
-/// Keys that would make the run smaller, the cheapest first, with what they would leave missing.
+/// The keys that would make the run fit, the cheapest first, with the memory it would then need.
 std::string advice(const MemoryCase& asked, std::int64_t budget_bytes) {
   std::vector<std::string> lines;
   const auto try_case = [&](const std::string& change, const MemoryCase& smaller) {
@@ -115,7 +115,7 @@ MemoryPlan plan_memory(const MemoryCase& asked) {
                                    {.max_rows = asked.max_tokens(), .has_weights = asked.has_token_weights})
                        .bytes();
   plan.batches = runtime::BatchFeed::device_bytes(asked.max_tokens());
-  // Steps that are recorded have temporary memory of their own beside that of steps computed as they come.
+  // Captured steps have temporary memory of their own, in addition to that of steps without graphs.
   const bool may_be_captured = asked.profile.run.cuda_graphs == CudaGraphs::kAuto;
   plan.attention = (may_be_captured ? 2 : 1) * attention_bytes(asked);
   plan.workspaces = kGemmWorkspaceBytes + 4 * kernels::kWorkspaceElements;
@@ -126,9 +126,9 @@ void refuse_memory(const MemoryCase& asked, std::int64_t budget_bytes) {
   const MemoryPlan plan = plan_memory(asked);
   throw DeviceError("out of GPU memory before step 1",
                     "a micro-batch of " + std::to_string(asked.rows) + " x " + std::to_string(asked.max_seq_len) +
-                        " tokens needs " + in_words(plan.total()) + ", " + in_words(budget_bytes) +
-                        " can be used: " + in_words(plan.total() - budget_bytes) +
-                        " are missing. Held by: " + plan.describe() + ". To fit, " + advice(asked, budget_bytes));
+                        " tokens needs " + in_words(plan.total()) + ", but only " + in_words(budget_bytes) +
+                        " is available: " + in_words(plan.total() - budget_bytes) +
+                        " short. Needed for: " + plan.describe() + ". To fit, " + advice(asked, budget_bytes));
 }
 
 std::int64_t memory_budget(const runtime::RunDevice& device) {
@@ -142,9 +142,9 @@ std::int64_t memory_budget(const runtime::RunDevice& device) {
 void throw_out_of_memory(const MemoryCase& planned, const runtime::RunDevice& device, const std::string& reason) {
   const runtime::DeviceMemory memory = runtime::device_memory(device);
   const runtime::DeviceRoom room = runtime::device_room(device);
-  throw DeviceError("out of GPU memory", reason + ". Planned: " + plan_memory(planned).describe() + "; in use " +
-                                             in_words(memory.allocated) + " of " + in_words(room.total) + ", free " +
-                                             in_words(room.free) +
+  throw DeviceError("out of GPU memory", reason + ". Planned: " + plan_memory(planned).describe() +
+                                             "; in use: " + in_words(memory.allocated) + " of " + in_words(room.total) +
+                                             ", free: " + in_words(room.free) +
                                              ". Other programs may have taken memory since the start "
                                              "(lora-train doctor). To use less, " +
                                              advice(planned, room.free + memory.reserved));

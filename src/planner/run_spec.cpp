@@ -12,7 +12,7 @@ using nlohmann::json;
 
 constexpr std::int64_t kGpuMicroBatchTokens = 16384;  // matrix products are near their best rate from here on
 
-/// Token counts of a micro-batch to try on a GPU, the largest first; one when micro_batch_size is given.
+/// Token counts of a micro-batch to try on a GPU, the largest first; only one if micro_batch_size is given.
 std::vector<std::int64_t> token_targets(const RunFacts& facts) {
   if (facts.profile.schedule.micro_batch_size) return {kGpuMicroBatchTokens};
   std::vector<std::int64_t> targets;
@@ -34,7 +34,7 @@ void set_recompute(const RunFacts& facts, model::Recompute mode, RunSpec& spec) 
   spec.recompute.assign(static_cast<std::size_t>(facts.config.num_layers), mode);
 }
 
-/// Whether recomputation costs more than a smaller micro-batch does, and one is possible.
+/// Whether recomputation costs more than a smaller micro-batch, and a smaller one is possible.
 bool is_last_resort(const RunFacts& facts, const RunSpec& spec, std::int64_t tokens) {
   return spec.recompute.front() >= model::Recompute::kGateUp && tokens > facts.max_seq_len &&
          facts.profile.run.gradient_checkpointing == GradientCheckpointing::kAuto &&
@@ -133,7 +133,7 @@ RunSpec parse_run_spec(const std::string& text) {
     spec.memory = {memory.at(0), memory.at(1), memory.at(2), memory.at(3), memory.at(4), memory.at(5), memory.at(6)};
     return spec;
   } catch (const std::exception& error) {
-    throw FormatError("run spec", std::string("is not what this program writes: ") + error.what());
+    throw FormatError("run spec", std::string("was not written by this program: ") + error.what());
   }
 }
 

@@ -47,7 +47,7 @@ BatchFeed::BatchFeed(const RunDevice& device, const BatchFeedOptions& options)
     if (!device.is_cuda()) continue;
     slot.copied.emplace(at::kCUDA);
     slot.used.emplace(at::kCUDA);
-    // The memory may have been another tensor's, which kernels that wait in the stream still read.
+    // The memory may have belonged to another tensor that enqueued kernels still read.
     slot.used->record(compute_stream(device));
   }
   if (device.is_cuda()) stream_ = c10::impl::VirtualGuardImpl(at::kCUDA).getNewStream(device.device);

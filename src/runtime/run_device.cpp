@@ -27,7 +27,7 @@ void refuse_large_model(Device device, const model::ModelConfig& config) {
   const std::int64_t count = model::num_parameters(config);
   if (device == Device::kCpu || count <= kLargestUnaskedCpuModel) return;
   throw DeviceError("device", "no NVIDIA device was found and the model has " + format_count(count) +
-                                  " parameters, which is slow on a CPU; set device: cpu to do it all the same");
+                                  " parameters, which is slow on a CPU; set device: cpu to use the CPU anyway");
 }
 
 void choose_kernels(const KernelChoices& choices) {
@@ -43,10 +43,11 @@ RunDevice start_cuda(const RunSection& section) {
   const device::Gpu& gpu = device::require_gpu(system);
   if (const std::string warning = device::usage_warning(gpu); !warning.empty()) log_warning(warning);
   if (const auto file = device::cuda_library_file(); !std::filesystem::exists(file)) {
-    throw DeviceError("device", "the CUDA library is missing, expected " + file.string() +
-                                    ": this is a CPU-only build, and " + gpu.label() +
-                                    " cannot be used. Build where nvcc is (scripts/install_deps.sh brings it) "
-                                    "and copy the whole folder, or set device: cpu to compute on the CPU.");
+    throw DeviceError("device",
+                      "the CUDA library is missing, expected " + file.string() + ": this is a CPU-only build, and " +
+                          gpu.label() +
+                          " cannot be used. Build on a machine with nvcc (scripts/install_deps.sh installs it) "
+                          "and copy the whole folder, or set device: cpu to compute on the CPU.");
   }
   const kernels::CudaFolders folders = kernels::default_cuda_folders();
   const kernels::CudaLibrary& library = kernels::load_cuda_library(folders.library, folders.torch);

@@ -12,7 +12,7 @@
 namespace lora_train::runtime {
 namespace {
 
-/// A key of the profile that init_adapter brings as well, and how it replaces the adapter's value.
+/// A profile key that init_adapter also defines, and how the profile's value replaces the adapter's.
 struct AdapterKey {
   const char* name;
   void (*replace)(const AdapterSection& asked, AdapterSection& options);
@@ -27,8 +27,8 @@ constexpr AdapterKey kAdapterKeys[] = {
     {"lora_target_modules",
      [](const auto& asked, auto& options) { options.lora_target_modules = asked.lora_target_modules; }}};
 
-/// Keys that are given beside init_adapter must give the linears, ranks and scales that the adapter has; how they are
-/// spelled does not matter (all-linear, or the list that such a run writes).
+/// Keys given together with init_adapter must describe the linears, ranks and scales that the adapter has. Their spelling does
+/// not matter: all-linear, or the list that such a run writes.
 void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loaded,
                           const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config) {
   lora::LoraOptions all_replaced = loaded;
@@ -45,8 +45,8 @@ void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loade
   }
   if (lora::plan_adapters(all_replaced, config) == specs) return;
   throw ConfigError("init_adapter",
-                    "the adapter in " + profile.adapter.init_adapter + " says otherwise than the profile about " +
-                        join(wrong.empty() ? given : wrong) + "; leave these keys out, they come with the adapter");
+                    "the adapter in " + profile.adapter.init_adapter + " and the profile disagree about " +
+                        join(wrong.empty() ? given : wrong) + "; leave these keys out, the adapter sets them");
 }
 
 }  // namespace

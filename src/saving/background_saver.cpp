@@ -26,8 +26,8 @@ BackgroundSaver::BackgroundSaver(SavedParts parts) : parts_(std::move(parts)), s
   if (parameters.values.is_cuda() || bytes <= metrics::available_host_memory() / 2) {
     snapshot_.emplace(parameters.host_copy(), optimizer.host_copy());
   } else {
-    log_info("training will stand still while a checkpoint is written: a copy of " +
-             format_bytes(static_cast<double>(bytes)) + " for saving beside it does not fit the memory");
+    log_info("training will pause while a checkpoint is written: there is no memory for a copy of " +
+             format_bytes(static_cast<double>(bytes)));
   }
 }
 

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 const char* const kAdapterFile = "adapter_model.safetensors";
 const char* const kWeightsFile = "model.safetensors";
-/// A tensor of a file: its name there, and a view of the memory that it is written from or read into.
+/// A tensor in a file: its name there, and a view of the memory that it is written from or read into.
 struct NamedView {
   std::string name;
   at::Tensor view;
@@ -28,7 +28,7 @@ std::vector<NamedView> values_of(const model::Trainables& parameters) {
   return views;
 }
 
-/// State with an element for each parameter is named and shaped as those are; what else there is stays flat.
+/// State with one element per parameter gets the parameters' names and shapes; other state stays flat.
 std::vector<NamedView> state_of(const model::Trainables& parameters, const optim::OptimizerState& optimizer) {
   std::vector<NamedView> views;
   for (std::size_t i = 0; i < optimizer.tensors.size(); ++i) {
@@ -54,7 +54,7 @@ storage::FileToWrite state_file(const model::Trainables& parameters, const optim
 }
 
 void read_views(const fs::path& path, const std::vector<NamedView>& views) {
-  // Read, so that a disk that fails is an error; mapped where that takes memory that the run needs.
+  // Read, so that a failing disk gives an error; mapped only if reading would take memory that the run needs.
   const auto num_bytes = static_cast<std::int64_t>(fs::file_size(path));
   const bool has_room = num_bytes <= metrics::available_host_memory() / 2;
   const storage::SafetensorsFile file(has_room ? MappedFile::read(path) : MappedFile(path));
@@ -62,15 +62,16 @@ void read_views(const fs::path& path, const std::vector<NamedView>& views) {
     throw_if_stop_requested();
     const std::string where = path.string() + ": " + name;
     const storage::TensorEntry* entry = file.find(name);
-    if (entry == nullptr) throw FormatError(where, "is missing; the checkpoint belongs to another adapter or model");
+    if (entry == nullptr)
+      throw FormatError(where, "is missing; the checkpoint belongs to a different adapter or model");
     if (at::IntArrayRef(entry->shape) != view.sizes()) {
-      throw FormatError(where, "has another shape than this run needs: " + storage::describe(*entry));
+      throw FormatError(where, "does not have the shape that this run needs: " + storage::describe(*entry));
     }
     model::copy_elements(*entry, file.bytes(*entry), where, view);
   }
   if (views.size() != file.tensors().size()) {
     throw FormatError(path.string(),
-                      "holds tensors that this run does not train; the checkpoint belongs to another run");
+                      "holds tensors that this run does not train; the checkpoint belongs to a different run");
   }
 }
 

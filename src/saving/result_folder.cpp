@@ -25,7 +25,7 @@ void copy_if_there(const fs::path& source, Files& files) {
   if (fs::exists(source)) files.push_back({source.filename().string(), read_file(source)});
 }
 
-/// The tokenizer with the chat template that was trained with, and generation_config.json, which names the end tokens.
+/// Adds the tokenizer, the chat template used in training, and generation_config.json, which names the end tokens.
 void add_tokenizer(const runtime::ModelFiles& model, Files& files) {
   for (const char* name : storage::kTokenizerFiles) {
     if (name != kTemplateFile || !model.chat_template) copy_if_there(model.resolved.folder / name, files);
@@ -51,7 +51,7 @@ std::string model_card(const RunSection& section, const runtime::AdapterSetup& a
   return card;
 }
 
-/// Weights of full fine-tuning in save_dtype, and config.json that says so.
+/// The weights of full fine-tuning in save_dtype, and a config.json that names this dtype.
 Files full_model(const RunSection& section, const runtime::ModelFiles& model, const model::Trainables& parameters) {
   const bool as_bf16 = section.save_dtype == Precision::kBf16;
   auto config = nlohmann::ordered_json::parse(read_file(model.config.path));

@@ -31,8 +31,8 @@ void log_start(const Run& run) {
   char line[400];
   std::snprintf(
       line, sizeof line,
-      "steps: %lld in all, %lld in the first epoch; a step has %lld rows, about %.1f documents and %.0f tokens "
-      "(micro-batches of %lld rows, max_seq_len %lld, %.1f%% of it filled)",
+      "steps: %lld in total, %lld in the first epoch; a step has %lld rows, about %.1f documents and %.0f tokens "
+      "(micro-batches of %lld rows, max_seq_len %lld, %.1f%% of it used)",
       static_cast<long long>(plan.total_steps()), static_cast<long long>(plan.steps_per_epoch().front()),
       static_cast<long long>(run.spec.global_batch_size), plan.documents_per_step(), plan.tokens_per_step(),
       static_cast<long long>(run.spec.micro_batch_size), static_cast<long long>(run.data.max_seq_len),
@@ -44,9 +44,10 @@ void log_start(const Run& run) {
       (run.adapters.specs.empty() ? "full fine-tuning" : std::to_string(run.adapters.specs.size()) + " LoRA adapters") +
       "); activations at most " + format_bytes(static_cast<double>(run.activations->bytes())));
   if (plan.total_steps() < kFewSteps) {
-    log_warning("only " + std::to_string(plan.total_steps()) +
-                " steps in all: few updates may teach little. packing puts several documents into a row and "
-                "global_batch_size rows into a step; lower global_batch_size or raise num_epochs for more steps");
+    log_warning(
+        "only " + std::to_string(plan.total_steps()) +
+        " steps in total, which may be too few to learn much. packing puts several documents into a row, and a step "
+        "has global_batch_size rows; lower global_batch_size or raise num_epochs for more steps");
   }
 }
 
@@ -63,23 +64,23 @@ bool is_allowed(const Run& run, const char* key) {
 void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint, const checkpoint::Fingerprints& old) {
   const checkpoint::Fingerprints& now = run.checkpoint.fingerprints;
   const auto refuse = [&](const std::string& what, const char* key) {
-    throw ConfigError(checkpoint.string(), "was trained with " + what +
-                                               " Use what it was trained with, --allow-changed " + key +
-                                               ", --overwrite, or another --output-dir");
+    throw ConfigError(checkpoint.string(), "was trained with " + what + " Restore it, or use --allow-changed " + key +
+                                               ", --overwrite or another --output-dir");
   };
   if (old.model != now.model && !is_allowed(run, "model")) {
-    refuse("another base model: config.json or the weights in " + run.files.resolved.folder.string() + " have changed.",
+    refuse("a different base model: config.json or the weights in " + run.files.resolved.folder.string() +
+               " have changed.",
            "model");
   }
   if (old.tokenizer != now.tokenizer && !is_allowed(run, "model"))
-    refuse("another tokenizer: its files have changed.", "model");
+    refuse("a different tokenizer: its files have changed.", "model");
   if (old.chat_template != now.chat_template && !is_allowed(run, "chat_template")) {
-    refuse("another chat template: its text has changed.", "chat_template");
+    refuse("a different chat template: its text has changed.", "chat_template");
   }
   const bool may_data_differ =
       std::any_of(std::begin(kDataKeys), std::end(kDataKeys), [&](const char* key) { return is_allowed(run, key); });
   if (old.data != now.data && !may_data_differ) {
-    refuse("other data: the files of datasets, or options that decide the tokens, have changed.", "datasets");
+    refuse("different data: the files of datasets, or options that decide the tokens, have changed.", "datasets");
   }
 }
 
@@ -88,15 +89,15 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
   if (found.state.step > run.plan->total_steps()) {
     throw ConfigError(run.profile().schedule.max_steps ? "max_steps" : "num_epochs",
                       "the run would end after step " + std::to_string(run.plan->total_steps()) + ", but " +
-                          checkpoint.string() + " is of step " + std::to_string(found.state.step) +
+                          checkpoint.string() + " was saved at step " + std::to_string(found.state.step) +
                           ". Raise it, or resume from an earlier checkpoint");
   }
   saving::load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), *run.model.parameters, *run.optimizer);
   run.model.weights->refresh();
   run.state = found.state;
   log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
-  if (found.world_size != run.checkpoint.world_size) {  // which documents are in a step does not depend on it
-    log_info("it was saved by " + std::to_string(found.world_size) + " ranks; the run goes on with " +
+  if (found.world_size != run.checkpoint.world_size) {  // the documents of a step do not depend on it
+    log_info("it was saved by " + std::to_string(found.world_size) + " ranks; the run continues with " +
              std::to_string(run.checkpoint.world_size));
   }
 }
@@ -180,8 +181,7 @@ void tune_spec(Run& run) {
           tuning::tune_loss_chunk(run.tuning->tuner(), head, mean_supervised(run), spec.spare_bytes());
     }
   } catch (const c10::OutOfMemoryError& error) {
-    log_info(std::string("tuning: chosen by rule, there is no memory to measure in: ") +
-             error.what_without_backtrace());
+    log_info(std::string("tuning: not enough memory to measure, using defaults: ") + error.what_without_backtrace());
   }
   runtime::release_unused_memory(run.device);
 }

@@ -82,7 +82,7 @@ model::Batch put_example(Run& run, int class_index, const data::StepPlan& exampl
 void end_capture(Run& run) {
   run.scalars->set_frozen(false);
   run.context->is_updating = false;
-  runtime::wait_for(run.device);  // a device that has failed says so here
+  runtime::wait_for(run.device);  // throws here if the device has failed
   if (run.context->graphs == nullptr) runtime::release_unused_memory(run.device);
 }
 
@@ -109,17 +109,17 @@ void capture_steps(Run& run) {
     end_capture(run);
   } catch (const c10::OutOfMemoryError& error) {
     end_capture(run);
-    log_warning(std::string("cuda_graphs: not enough memory to record steps, they are computed as they come: ") +
+    log_warning(std::string("cuda_graphs: not enough memory to capture the steps, which run without graphs: ") +
                 error.what_without_backtrace());
     return;
   } catch (const DeviceError& error) {
     end_capture(run);
-    log_warning(std::string("cuda_graphs: steps are computed as they come. ") + error.what());
+    log_warning(std::string("cuda_graphs: steps run without graphs. ") + error.what());
     return;
   }
   std::string sizes;
   for (const auto& c : run.batch_classes) sizes += (sizes.empty() ? "" : ", ") + std::to_string(c.num_tokens);
-  log_info("cuda_graphs: steps recorded for micro-batches of " + sizes + " tokens in " +
+  log_info("cuda_graphs: captured the steps for micro-batches of " + sizes + " tokens in " +
            std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count()) + " ms");
 }
 

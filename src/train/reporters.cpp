@@ -13,10 +13,10 @@ template <typename Write>
 void try_to(bool& is_refused, const Write& write) {
   try {
     write();
-    if (is_refused) log_info("what was refused is written now");
+    if (is_refused) log_info("writing works again; the lines that failed are written");
     is_refused = false;
   } catch (const IoError& error) {
-    if (!is_refused) log_warning(std::string(error.what()) + "; the run goes on and tries again");
+    if (!is_refused) log_warning(std::string(error.what()) + "; the run continues and will retry");
     is_refused = true;
   }
 }

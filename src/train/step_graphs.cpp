@@ -5,7 +5,7 @@
 namespace lora_train::train {
 
 StepGraphs::StepGraphs(StepContext& context, const std::map<int, model::Batch>& batches) {
-  // Runs once without graphs, so that all kernels are loaded: steps without graphs take their chunks in another way.
+  // Loads the kernels of a chunk: a step without graphs does not call this function.
   if (!batches.empty()) enqueue_loss_chunk(context, batches.begin()->second);
   for (const auto& [class_index, batch] : batches) {
     Body& body = bodies_[class_index];

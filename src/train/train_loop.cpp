@@ -280,7 +280,7 @@ class Loop {
     failed_saves_ = 0;
     reporters_.write(metrics::CheckpointRecord{result->step, name, result->durable_s, stall_s_, metrics::now_s()});
     char line[160];
-    std::snprintf(line, sizeof line, "%s: training stood still for %.0f ms, on the disk after %.2f s", name.c_str(),
+    std::snprintf(line, sizeof line, "%s: training paused for %.0f ms, on disk after %.2f s", name.c_str(),
                   1000 * stall_s_, result->durable_s);
     log_info(line);
     return nullptr;
@@ -291,7 +291,7 @@ class Loop {
       std::rethrow_exception(error);
     } catch (const std::exception& reason) {
       log_warning("saving " + name + " failed (" + std::to_string(failed_saves_) + " in a row): " + reason.what() +
-                  "; the checkpoint before is intact");
+                  "; the previous checkpoint is intact");
     }
   }
 
@@ -333,7 +333,7 @@ class Loop {
       const runtime::DeviceMemory memory = runtime::device_memory(run_.device);
       summary_.peak_memory_gib = gib(memory.peak_reserved);
       log_info("GPU memory: " + runtime::memory_in_words(run_.device) + "; " +
-               std::to_string(memory.num_segments - segments_after_first_step_) + " segments taken after step " +
+               std::to_string(memory.num_segments - segments_after_first_step_) + " segments allocated after step " +
                std::to_string(first_step_ + 1));
     }
     if (total_loss_weight_ > 0) {

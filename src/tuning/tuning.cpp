@@ -11,7 +11,7 @@ namespace {
 
 /// Time between two events in the current stream; of what is over in no time, that of several calls divided by their number.
 kernels::Stopwatch cuda_stopwatch(const runtime::RunDevice& device) {
-  constexpr double kShortMs = 0.2;  // below it, what events and launches take counts
+  constexpr double kShortMs = 0.2;  // below this, the cost of events and launches matters
   constexpr int kRepeats = 10;
   return [device](const std::function<void()>& run) {
     c10::Event begin(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT), end(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
@@ -32,7 +32,7 @@ kernels::Stopwatch cuda_stopwatch(const runtime::RunDevice& device) {
 RunTuning::RunTuning(TuningMachine machine, const std::string& known, kernels::Stopwatch stopwatch)
     : machine_(std::move(machine)),
       cache_file_(tuning_cache_file(machine_)),
-      tuner_(parse_tuning(known, machine_, "what the checkpoint says"), read_tuning_cache(cache_file_, machine_),
+      tuner_(parse_tuning(known, machine_, "the checkpoint's table"), read_tuning_cache(cache_file_, machine_),
              std::move(stopwatch)) {}
 
 void RunTuning::finish() const {

@@ -27,7 +27,7 @@ std::string with_number(const char* name, std::int64_t value) {
 
 const char* name_of(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; }
 
-/// Attention forward and backward on buffers that lie as those of a layer do, of random numbers.
+/// Attention forward and backward on random buffers with the layout of a layer's.
 class AttentionRun {
  public:
   AttentionRun(const model::Decoder& decoder, const std::vector<std::int64_t>& lengths, at::Device device)
@@ -57,7 +57,7 @@ class AttentionRun {
     return c;
   }
 
-  /// What is the same for all documents of a run.
+  /// The part of the key that does not depend on the documents.
   std::string key_of_run(std::int64_t window) const {
     return std::string("attention ") + name_of(qkv_.scalar_type()) + with_number("heads", config_.num_heads) +
            with_number("kv", config_.num_kv_heads) + with_number("size", config_.head_dim) +
@@ -85,9 +85,9 @@ class AttentionRun {
     return gradients;
   }
 
-  /// What is wrong with the results of a backend, against those of the first one that was asked about.
+  /// Compares the results of a backend with those of the first one checked. Returns the problem, or an empty string.
   std::string check(const kernels::AttentionLayout& layout) {
-    constexpr double kLoose = 0.05;  // of the norm; rounding to bf16 makes less than a fifth of it
+    constexpr double kLoose = 0.05;  // relative to the norm; rounding to bf16 causes less than a fifth of it
     for (const at::Tensor& buffer : {out_, d_qkv_}) buffer.zero_();
     const kernels::AttentionGradients gradients = compute(layout);
     const std::array results = {last_rows(out_),
@@ -154,7 +154,7 @@ AttentionBackend choose_backend(kernels::Tuner& tuner, AttentionRun& run, std::i
   return chosen ? *find(*chosen) : AttentionBackend::kAuto;
 }
 
-/// The products of a chunk of the loss head, on random rows. What else it does takes the same time for a row in any chunk.
+/// The GEMMs of a loss chunk, on random rows. The rest of the loss head takes the same time per row in any chunk.
 class LossHeadRun {
  public:
   LossHeadRun(const at::Tensor& head, std::int64_t most_rows) : head_(head) {
@@ -177,12 +177,12 @@ class LossHeadRun {
   at::Tensor head_, hidden_, logits_, d_hidden_;
 };
 
-/// That a row of a chunk takes.
+/// Memory per row of a loss chunk.
 std::int64_t chunk_row_bytes(const at::Tensor& head) {
   return LossHeadRun::row_bytes(head) + 4 * head.size(1) * static_cast<std::int64_t>(head.element_size());
 }
 
-/// Rows of a chunk to try, the rule's own first.
+/// Chunk sizes to try, in rows; the default first.
 std::vector<std::int64_t> chunk_candidates(const at::Tensor& head, std::int64_t supervised, std::int64_t spare_bytes) {
   const std::int64_t row_bytes = LossHeadRun::row_bytes(head);
   const std::int64_t rule = std::clamp<std::int64_t>(model::LossHeadOptions{}.chunk_bytes / row_bytes, 16,
@@ -212,7 +212,8 @@ std::optional<std::int64_t> kept_loss_chunk(const at::Tensor& head, std::int64_t
   const std::int64_t bytes = rows * LossHeadRun::row_bytes(head), more = bytes - model::LossHeadOptions{}.chunk_bytes;
   if (rows <= 0) return {};
   if (!head.is_cuda() || more / LossHeadRun::row_bytes(head) * chunk_row_bytes(head) <= spare_bytes) return bytes;
-  log_info("the loss head had chunks of " + std::to_string(rows) + " rows, for which there is no memory now");
+  log_info("the checkpoint was saved with loss chunks of " + std::to_string(rows) +
+           " rows, which do not fit in memory now");
   return {};
 }
 
@@ -231,7 +232,7 @@ std::int64_t tune_loss_chunk(kernels::Tuner& tuner, const at::Tensor& head, std:
                       if (rows.size() < 2) return candidates;
                       const auto loss_head =
                           std::make_shared<LossHeadRun>(head, *std::max_element(rows.begin(), rows.end()));
-                      // A chunk is computed whole however many of its rows there are.
+                      // A partly filled chunk costs as much as a full one.
                       for (const std::int64_t m : rows) {
                         const double num_chunks = std::ceil(static_cast<double>(supervised) / static_cast<double>(m));
                         candidates.push_back({std::to_string(m), [loss_head, m] { (*loss_head)(m); }, {}, num_chunks});

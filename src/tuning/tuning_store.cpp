@@ -31,7 +31,7 @@ json to_json(const TuningTable& table) {
   return choices;
 }
 
-/// Raise it when a key or a choice means something else than before: older files are not used then.
+/// Raise it when the meaning of a key or a choice changes: older files are then ignored.
 constexpr int kTuningVersion = 3;
 
 TuningTable table_of(const json& choices) {
@@ -77,13 +77,13 @@ TuningTable parse_tuning(const std::string& text, const TuningMachine& machine, 
     const json object = json::parse(text);
     const TuningMachine other{object.at("gpu").get<std::string>(), object.at("versions").get<std::string>()};
     if (other != machine) {
-      ignore(where, "it is of " + other.gpu + " (" + other.versions + ") and this is " + machine.gpu + " (" +
+      ignore(where, "it is from " + other.gpu + " (" + other.versions + "), and this is " + machine.gpu + " (" +
                         machine.versions + ")");
       return {};
     }
     const TuningTable table = table_of(object.at("choices"));
     if (object.at("hash").get<std::string>() == hash_of(to_json(table))) return table;
-    ignore(where, "its hash is not that of its choices");
+    ignore(where, "its hash does not match its choices");
   } catch (const json::exception& error) {
     ignore(where, error.what());
   }
@@ -104,11 +104,11 @@ TuningTable read_tuning_cache(const fs::path& file, const TuningMachine& machine
   try {
     if (file.empty() || path_kind(file) == PathKind::kNone) return {};
     if (path_kind(file) != PathKind::kFile || fs::file_size(file) > kMostBytes) {
-      ignore(file.string(), "it is no file of a cache");
+      ignore(file.string(), "it is not a cache file");
       return {};
     }
     return parse_tuning(read_file(file), machine, file.string());
-  } catch (const std::exception& error) {  // a cache that cannot be read is none
+  } catch (const std::exception& error) {  // treated like a missing cache
     ignore(file.string(), error.what());
   }
   return {};
@@ -122,7 +122,7 @@ void add_to_tuning_cache(const fs::path& file, const TuningMachine& machine, con
     for (const auto& [key, tuned] : table) all[key] = tuned;
     write_file_atomic(file, tuning_text(machine, all) + "\n");
   } catch (const IoError& error) {
-    log_info(std::string("tuning: what was measured is not kept for other runs: ") + error.what());
+    log_info(std::string("tuning: cannot store the measurements for other runs: ") + error.what());
   }
 }
 

@@ -96,7 +96,7 @@ def test_a_changed_base_model_is_refused(setup):
     tensors["model.layers.1.mlp.up_proj.weight"] = tensors["model.layers.1.mlp.up_proj.weight"] * 1.01
     setup.write_model(tensors)
     run = setup.train(max_steps=4)
-    assert run.code == 2 and "was trained with another base model" in run.stderr and "--allow-changed model" in run.stderr, run
+    assert run.code == 2 and "was trained with a different base model" in run.stderr and "--allow-changed model" in run.stderr, run
     assert setup.train("--allow-changed", "model", max_steps=4).code == 0
 
 
@@ -106,7 +106,7 @@ def test_a_changed_chat_template_is_refused(setup):
     assert setup.train(max_steps=2).code == 0
     template.write_text("{{ messages }}!")
     run = setup.train(max_steps=4)
-    assert run.code == 2 and "was trained with another chat template" in run.stderr, run
+    assert run.code == 2 and "was trained with a different chat template" in run.stderr, run
     assert setup.train("--allow-changed", "chat_template", max_steps=4).code == 0
 
 
@@ -127,5 +127,5 @@ def test_the_log_says_how_long_training_stood_still_and_when_it_was_durable(setu
     assert run.code == 0, run
     for event in setup.events("checkpoint"):
         assert event["stall_s"] >= 0 and event["save_s"] > 0 and event["path"] == f"checkpoint-{event['step']}"
-    assert re.search(r"checkpoint-1: training stood still for \d+ ms, on the disk after \d+\.\d\d s", run.stderr), run
+    assert re.search(r"checkpoint-1: training paused for \d+ ms, on disk after \d+\.\d\d s", run.stderr), run
     assert [event["step"] for event in setup.events("checkpoint")] == [1, 2]

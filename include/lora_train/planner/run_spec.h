@@ -1,5 +1,5 @@
-// What a run will do, decided before anything is allocated: plain data, made from facts alone, the same for training, bench
-// and dry runs. allocate() (train/build_run.h) makes the run that it describes.
+// What a run will do, decided before anything is allocated: plain data that depends on facts alone, for training, bench and dry
+// runs alike. allocate() (train/build_run.h) creates the buffers that it describes.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace lora_train::planner {
 
-/// Where a run goes on, and what the checkpoint there has settled.
+/// Where a run resumes, and the choices that its checkpoint stores.
 struct ResumePoint {
   std::string checkpoint;            ///< folder; empty: a new run
-  std::int64_t step = 0;             ///< the last one that is done
+  std::int64_t step = 0;             ///< last finished step
   std::int64_t loss_chunk_rows = 0;  ///< 0: not known
   std::string algorithms;            ///< RunSpec::algorithms
   bool operator==(const ResumePoint&) const = default;
 };
 
-/// What decides: the profile, the model, and what was found out about data and device.
+/// The input of decide(): the profile, the model, and facts about data and device.
 struct RunFacts {
   const Profile& profile;
   const model::ModelConfig& config;
@@ -29,16 +29,16 @@ struct RunFacts {
   bool has_evaluation = false, has_token_weights = false;
   ResumePoint resume{};
   bool is_cuda = false;
-  std::int64_t memory_bytes = 0;  ///< GPU: what the whole run may take; CPU: what activations may take
-  int num_multiprocessors = 0;    ///< of a GPU
+  std::int64_t memory_bytes = 0;                           ///< GPU: limit for the whole run; CPU: limit for activations
+  int num_multiprocessors = 0;                             ///< of a GPU
   std::int64_t auto_tokens = data::kAutoMicroBatchTokens;  ///< CPU: tokens of a micro-batch with micro_batch_size: auto
 };
 
 struct RunSpec {
   std::int64_t max_seq_len = 0;
-  std::int64_t micro_batch_size = 1, global_batch_size = 1;  ///< rows of a micro-batch, of a step over all ranks
+  std::int64_t micro_batch_size = 1, global_batch_size = 1;  ///< rows of a micro-batch, and of a step over all ranks
   std::int64_t eval_micro_batch_size = 1;
-  std::int64_t max_tokens = 0;              ///< that the buffers hold: of the largest micro-batch, evaluations included
+  std::int64_t max_tokens = 0;              ///< capacity of the buffers: the largest micro-batch, evaluations included
   std::vector<model::Recompute> recompute;  ///< per layer
   kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
   kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< of layers with a sliding window
@@ -47,23 +47,23 @@ struct RunSpec {
   std::uint64_t seed = 0;
   ResumePoint resume{};
   std::int64_t memory_bytes = 0;  ///< RunFacts::memory_bytes
-  MemoryPlan memory;              ///< of a GPU; zeros on a CPU
+  MemoryPlan memory;              ///< on a GPU; zeros on a CPU
 
   data::BatchSizes sizes() const { return {micro_batch_size, global_batch_size}; }
-  /// Of memory_bytes, what the plan leaves over.
+  /// The part of memory_bytes that the plan does not use; 0 on a CPU.
   std::int64_t spare_bytes() const { return memory.total() > 0 ? memory_bytes - memory.total() : 0; }
   bool operator==(const RunSpec&) const = default;
 };
 
-/// The sizes of a spec as plan_memory counts them.
+/// The input of plan_memory() for a spec.
 MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec);
 
-/// A pure function of the facts. GPU: micro_batch_size auto is the largest that fits up to 16384 tokens, and
-/// gradient_checkpointing auto the least recomputation; CPU: the least recomputation whose buffers fit. Throws DeviceError
-/// where a GPU's memory is not enough, which says how much is missing, what holds it, and which keys to change to what.
+/// A pure function of the facts. On a GPU, micro_batch_size: auto is the largest that fits, up to 16384 tokens, and
+/// gradient_checkpointing: auto the least recomputation; on a CPU, it is the least recomputation whose buffers fit. Throws
+/// DeviceError (see refuse_memory) if the memory of a GPU is too small.
 RunSpec decide(const RunFacts& facts);
 
-/// One line of JSON, and back. Throws FormatError for text that to_json did not write.
+/// To one line of JSON, and back. parse_run_spec throws FormatError for text that to_json did not write.
 std::string to_json(const RunSpec& spec);
 RunSpec parse_run_spec(const std::string& json);
 

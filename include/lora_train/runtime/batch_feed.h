@@ -1,5 +1,5 @@
-// Micro-batches on their way to the device: one copy each, from page-locked memory, in a stream of its own, while the
-// device computes on the one before.
+// Copies micro-batches to the device: one copy each, from page-locked memory, on a separate stream, while the device computes
+// the previous micro-batch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,34 +18,34 @@ namespace lora_train::runtime {
 
 struct BatchFeedOptions {
   std::int64_t max_tokens = 0;    ///< of a micro-batch
-  bool is_pinned = true;          ///< dataloader_pin_memory; on a CPU nothing is
-  bool has_dropout = false;       ///< tokens carry their document
-  bool trains_embedding = false;  ///< tokens come sorted by id, too
-  /// Sizes that micro-batches may be filled up to; the list of supervised tokens then has room for whole chunks of the loss
-  /// head.
+  bool is_pinned = true;          ///< dataloader_pin_memory; ignored on a CPU
+  bool has_dropout = false;       ///< batches say which document each token belongs to
+  bool trains_embedding = false;  ///< batches also list the tokens sorted by id
+  /// Sizes to which micro-batches may be padded. The list of supervised tokens is then padded to whole chunks of the loss head.
   std::vector<data::BatchClass> classes{};
-  std::int64_t chunk_rows = 1;
-  bool has_weights = false;  ///< supervised tokens come with their weight in the loss, 1 where a micro-batch has none
+  std::int64_t chunk_rows = 1;  ///< rows of such a chunk
+  bool has_weights = false;     ///< batches have the loss weight of each supervised token, 1 if a micro-batch has none
 };
 
 /// Not thread-safe.
 class BatchFeed {
  public:
-  /// Takes the buffers: about 32 bytes a token and slot, 36 with weights, on the host and on the device.
+  /// Allocates the buffers: about 32 bytes per token and slot, 36 with weights, on the host and on the device.
   BatchFeed(const RunDevice& device, const BatchFeedOptions& options);
   ~BatchFeed();
 
-  /// The micro-batch on the device. Valid until the next one is put; on a GPU that holds for what has been asked of the
-  /// current stream, which is not waited for. dropout.keys is left to the caller.
+  /// Enqueues the copy of a micro-batch and returns it as a batch on the device. The batch is valid until the next put(); on a
+  /// GPU, work that was enqueued on the current stream before that put() still reads it. Does not wait. The caller sets
+  /// dropout.keys.
   model::Batch put(const data::MicroBatch& micro_batch) { return put(micro_batch, -1); }
 
-  /// The same, filled up to options.classes[index], always at the same addresses; an index of -1 fills nothing.
+  /// The same, padded to options.classes[class_index] and always at the same addresses. -1: no padding.
   model::Batch put(const data::MicroBatch& micro_batch, int class_index);
 
-  /// The class to fill a micro-batch up to; -1: none.
+  /// The class to which a micro-batch is padded; -1: none.
   int class_of(const data::MicroBatch& micro_batch) const;
 
-  /// Bytes that a feed for this many tokens takes of a GPU, at most.
+  /// Upper bound on the GPU memory of a feed for micro-batches of max_tokens, in bytes.
   static std::int64_t device_bytes(std::int64_t max_tokens);
 
  private:
@@ -55,7 +55,7 @@ class BatchFeed {
     std::optional<c10::Event> copied, used;  ///< on a GPU
   };
 
-  /// Parts of a micro-batch: where each begins in a slot, and its length.
+  /// A part of a micro-batch: its offset in a slot in bytes, and its number of elements.
   struct Part {
     std::int64_t begin = 0, count = 0;
   };
@@ -69,7 +69,7 @@ class BatchFeed {
   void fill_up(const data::MicroBatch& micro_batch, const Parts& parts, const at::Tensor& host) const;
   void sort_ids(const Parts& parts, const at::Tensor& host) const;
   void send(Slot& slot, std::int64_t bytes);
-  /// What a batch of this class is computed from: a copy at one address on a GPU, the slot itself on a CPU.
+  /// The memory that a batch of a class is computed from: on a GPU a copy at a fixed address, on a CPU the slot itself.
   const at::Tensor& settled(const Slot& slot, std::int64_t bytes);
   model::Batch batch_of(const at::Tensor& memory, const at::Tensor& host, const Parts& parts, std::int64_t longest,
                         std::int64_t num_supervised) const;
@@ -77,7 +77,7 @@ class BatchFeed {
   RunDevice device_;
   BatchFeedOptions options_;
   std::vector<Slot> slots_;
-  at::Tensor settled_;  ///< uint8 on the device, of batches in classes
+  at::Tensor settled_;  ///< uint8 on the device: the batch of a class, at a fixed address
   std::optional<c10::Stream> stream_;
   std::size_t next_ = 0;
 };

@@ -7,7 +7,7 @@
 
 namespace lora_train::runtime {
 
-/// Every rank makes the same calls, in the same order, with tensors of the same sizes.
+/// Every rank must make the same calls, in the same order, with tensors of the same sizes.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -17,7 +17,7 @@ class Communicator {
   virtual void sum(std::span<const at::Tensor> tensors) = 0;
 };
 
-/// A run of one process: nothing to sum.
+/// The communicator of a run with one process: there is nothing to sum.
 class OneRank : public Communicator {
  public:
   int rank() const override { return 0; }

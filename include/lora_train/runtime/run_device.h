@@ -1,4 +1,4 @@
-// The device that a run computes on, and the ranks it shares the work with. On a CPU, starting and waiting do nothing.
+// The device that a run computes on, and its ranks. On a CPU, starting and waiting do nothing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,15 +29,15 @@ struct RunDevice {
 /// anything is put on the device.
 RunDevice start_device(const RunSection& section, const model::ModelConfig& config);
 
-/// What LibTorch has taken of a GPU's memory (`reserved`, bytes), and what of that is in use (`allocated`). Asks no driver.
+/// Bytes of GPU memory that LibTorch holds (`reserved`), and the part that tensors use (`allocated`). Does not call the driver.
 struct DeviceMemory {
   std::int64_t allocated = 0, reserved = 0, peak_allocated = 0, peak_reserved = 0;
-  std::int64_t num_segments = 0;     ///< blocks ever asked of the driver
-  std::int64_t num_allocations = 0;  ///< tensors ever given out
+  std::int64_t num_segments = 0;     ///< blocks allocated from the driver so far
+  std::int64_t num_allocations = 0;  ///< allocations for tensors so far
 };
 DeviceMemory device_memory(const RunDevice& device);
 
-/// Bytes of a GPU, and those that nobody has taken: a question to the driver.
+/// Total and free bytes of a GPU, from the driver.
 struct DeviceRoom {
   std::int64_t total = 0, free = 0;
 };
@@ -46,19 +46,19 @@ DeviceRoom device_room(const RunDevice& device);
 /// "12.1 GiB of 139.8 GiB in use, at most 14.0 GiB so far"
 std::string memory_in_words(const RunDevice& device);
 
-/// Gives memory that no tensor holds back to the driver.
+/// Returns memory that no tensor uses to the driver.
 void release_unused_memory(const RunDevice& device);
 
-/// The stream in which a GPU computes.
+/// The stream on which the GPU computes.
 c10::Stream compute_stream(const RunDevice& device);
 
-/// Waits until everything that was asked of the device is done.
+/// Waits until the device has finished all enqueued work.
 void wait_for(const RunDevice& device);
 
-/// For destructors of what the device may still copy from or to: waits as wait_for. False where the device has failed: page-
-/// locked memory must then be kept, since to release it LibTorch asks the device, and throws.
+/// Waits as wait_for(); for destructors of memory that the device may still copy from or to. False if the device has failed:
+/// then keep page-locked memory, because releasing it makes LibTorch query the device and throw.
 bool is_done(const RunDevice& device) noexcept;
-/// Keeps the memory of a tensor for as long as the process lives.
+/// Keeps the memory of a tensor until the process exits.
 void keep_forever(at::Tensor& tensor) noexcept;
 
 }  // namespace lora_train::runtime

@@ -21,36 +21,36 @@ at::ScalarType compute_dtype(Precision precision);
 std::vector<model::Recompute> recompute_modes(GradientCheckpointing mode);
 kernels::AttentionBackend attention_backend(AttnImplementation implementation);
 
-/// The model's folder, read and checked; no weights yet.
+/// The model's folder, read and checked, without weights.
 struct ModelFiles {
   storage::ResolvedModel resolved;
   model::ModelConfig config;
-  std::unique_ptr<tokenizer::Tokenizer> tokenizer;         ///< null when the folder has none
-  std::unique_ptr<tokenizer::ChatTemplate> chat_template;  ///< of the profile or the folder; null when there is none
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;         ///< null if the folder has none
+  std::unique_ptr<tokenizer::ChatTemplate> chat_template;  ///< from the profile or the folder; null if there is none
 };
 ModelFiles open_model(const ModelSection& section);
 
 /// What data::prepare_data needs of the model, which must outlive it.
 data::DataContext data_context(const Profile& profile, const ModelFiles& files);
 
-/// Which adapters there are: of the profile, or of init_adapter. Empty for adapter: none.
+/// The adapters of a run, from the profile or from init_adapter. Empty with adapter: none.
 struct AdapterSetup {
   lora::AdapterConfig config;
   std::vector<model::AdapterSpec> specs;
 };
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files);
-/// The same of a saved adapter, for evaluation.
+/// The same for a saved adapter, for evaluation.
 AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const ModelFiles& files);
 
-/// Weights in memory and ready to run. With an adapter its values are initialised, or loaded from init_adapter.
+/// Weights in memory, ready to run. Adapters are initialised, or loaded from init_adapter.
 struct LoadedModel {
-  std::unique_ptr<model::Trainables> parameters;  ///< what is trained; the weights hold views of it
+  std::unique_ptr<model::Trainables> parameters;  ///< the trained tensors; the weights hold views of them
   std::unique_ptr<model::BaseWeights> weights;
   std::unique_ptr<model::Decoder> decoder;
-  std::string fingerprint;  ///< of config.json and, by samples, of the weights
+  std::string fingerprint;  ///< hash of config.json and of samples of the weights
 };
-/// Trained tensors, weights and decoder of `loaded`. Without files the content of the weights is undefined, for whoever fills
-/// them; refresh() is still to be called. On at::kMeta nothing is allocated.
+/// Creates the trained tensors, weights and decoder of `loaded`. Without files the content of the weights is undefined: fill
+/// them, then call refresh(). On at::kMeta nothing is allocated.
 void assemble_model(const Profile& profile, const RunDevice& device, const model::ModelConfig& config,
                     const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len,
                     const storage::WeightFiles* files, LoadedModel& loaded);
@@ -58,7 +58,7 @@ void assemble_model(const Profile& profile, const RunDevice& device, const model
 LoadedModel load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
                        const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len);
 
-/// For batches of at most max_tokens, all of which may be supervised.
+/// A loss head for batches of at most max_tokens tokens, all of which may be supervised.
 std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,
                                                 bool needs_backward,
                                                 std::int64_t chunk_bytes = model::LossHeadOptions{}.chunk_bytes,

@@ -1,4 +1,4 @@
-// Saves a run while it trains: the state is copied in one short stall, a thread writes the copy.
+// Saves a run while it trains: copies the state in one short pause, then writes the copy in a thread.
 #pragma once
 
 #include <memory>
@@ -13,23 +13,23 @@
 
 namespace lora_train::saving {
 
-/// What a checkpoint is made of; all of it outlives the saver.
+/// The parts of a checkpoint. What they refer to must outlive the saver.
 struct SavedParts {
   const RunSection& section;
   const lora::AdapterConfig* adapter = nullptr;  ///< null: full fine-tuning
-  std::vector<std::string> target_modules;       ///< of the adapter
+  std::vector<std::string> target_modules;       ///< for adapter_config.json
   const model::Trainables& parameters;
   const optim::OptimizerState& optimizer;
-  const checkpoint::Contents& contents;  ///< of every checkpoint of the run; state and files come with each
+  const checkpoint::Contents& contents;  ///< what all checkpoints of the run share; each save adds state and files
 };
 
 class BackgroundSaver {
  public:
-  /// Allocates the copy: masters and optimizer state. Where that does not fit, saving stops training instead; what a GPU
-  /// trains is always copied.
+  /// Allocates the copy of masters and optimizer state. On a CPU without memory for it, start() writes the checkpoint itself and
+  /// training waits; parameters on a GPU are always copied.
   explicit BackgroundSaver(SavedParts parts);
 
-  /// Starts to save the run as it is now, in this state. No save may be under way.
+  /// Starts to save the current parameters with this state. No other save may be running.
   void start(const checkpoint::TrainState& state);
   bool is_busy() const { return saver_.is_busy(); }
   /// See checkpoint::Saver.
@@ -42,8 +42,8 @@ class BackgroundSaver {
     model::Trainables parameters;
     optim::OptimizerState optimizer;
   };
-  std::optional<Snapshot> snapshot_;  ///< in host memory; a save goes on from it while training does
-  checkpoint::Saver saver_;           ///< after the snapshot, which it reads until it ends
+  std::optional<Snapshot> snapshot_;  ///< in host memory; a save reads it while training continues
+  checkpoint::Saver saver_;           ///< declared after the snapshot, which it reads until it is destroyed
 };
 
 }  // namespace lora_train::saving

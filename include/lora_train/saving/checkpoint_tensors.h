@@ -1,4 +1,4 @@
-// The tensors of a checkpoint: a PEFT folder's (or the fp32 weights of full fine-tuning) and optimizer.safetensors.
+// The tensors of a checkpoint: those of a PEFT folder (or the fp32 weights of full fine-tuning) and optimizer.safetensors.
 #pragma once
 
 #include <filesystem>
@@ -12,14 +12,15 @@
 
 namespace lora_train::saving {
 
-/// Files of values and optimizer state. They point into both, which lie in host memory; NaN and infinity are found while they
-/// are written (NumericError). adapter null: full fine-tuning.
+/// The files for parameter values and optimizer state. They point into both, which must be in host memory. Writing a file throws
+/// NumericError for NaN or infinity. adapter null: full fine-tuning.
 std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* adapter,
                                                    const std::vector<std::string>& target_modules,
                                                    const model::Trainables& parameters,
                                                    const optim::OptimizerState& optimizer);
 
-/// Reads them back, through memory and not a map. Throws FormatError when a tensor is missing, misshapen or unexpected.
+/// Reads these files into `parameters` and `optimizer`. Throws FormatError for a tensor that is missing, unexpected or has the
+/// wrong shape.
 void load_checkpoint_tensors(const std::filesystem::path& checkpoint, bool is_adapter, model::Trainables& parameters,
                              optim::OptimizerState& optimizer);
 

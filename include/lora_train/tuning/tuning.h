@@ -1,5 +1,5 @@
-// What a run on a GPU chooses by measuring, before step 1: the attention backend, the rows of a chunk of the loss head, and
-// the algorithms of its matrix products (docs/gpu.md). On a CPU, and with deterministic: true, nothing.
+// Autotuning: before step 1, a run on a GPU measures and chooses the attention backend, the rows of a loss chunk, and the
+// algorithms of its GEMMs (docs/gpu.md). On a CPU, and with deterministic: true, nothing is measured.
 #pragma once
 
 #include <filesystem>
@@ -18,16 +18,16 @@ struct RunDevice;
 
 namespace lora_train::tuning {
 
-/// The choices of a run, with what the checkpoint, earlier runs and this one know.
+/// The choices of a run, from its checkpoint, from earlier runs and from its own measurements.
 class RunTuning {
  public:
-  /// `known`: text() of the checkpoint, or of the process that has chosen for all; empty where there is none.
+  /// `known`: text() from the checkpoint, or from the process that chose for all; empty if there is none.
   RunTuning(TuningMachine machine, const std::string& known, kernels::Stopwatch stopwatch);
 
   kernels::Tuner& tuner() { return tuner_; }
-  /// All choices: for the checkpoint, and for other processes.
+  /// All choices, for the checkpoint and for other processes.
   std::string text() const { return tuning_text(machine_, tuner_.table()); }
-  /// Gives what was measured to later runs, and says in the log how many choices came from where.
+  /// Stores new measurements for later runs, and logs how many choices came from each source.
   void finish() const;
 
  private:
@@ -36,11 +36,11 @@ class RunTuning {
   kernels::Tuner tuner_;
 };
 
-/// Null where nothing is measured.
+/// Null if nothing is to be measured.
 std::unique_ptr<RunTuning> start_tuning(const RunSection& section, const runtime::RunDevice& device,
                                         const std::string& known);
 
-/// While it lives, products are given their algorithms as they come (kernels/gemm_tuning.h). Null where nothing is measured.
+/// While the result lives, each new GEMM is tuned at its first call (kernels/gemm_tuning.h). Null if `tuning` is null.
 std::unique_ptr<kernels::GemmTuning> tune_products(RunTuning* tuning);
 
 }  // namespace lora_train::tuning

@@ -1,5 +1,5 @@
-// What is measured beside products: attention backends and the rows of a chunk of the loss head. Buffers of their own are given
-// back; memory that is not there is a c10::OutOfMemoryError.
+// The measurements besides GEMMs: attention backends and the rows of a loss chunk. They allocate temporary buffers; all throw
+// c10::OutOfMemoryError if there is no memory for them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,16 +19,16 @@ struct AttentionBackends {
   kernels::AttentionBackend windowed = kernels::AttentionBackend::kAuto;  ///< of layers with a sliding window
 };
 
-/// The fastest for documents of these lengths, those of the largest micro-batch.
+/// Chooses the fastest backends for documents of these lengths, which are those of the largest micro-batch.
 AttentionBackends tune_attention(kernels::Tuner& tuner, const model::Decoder& decoder,
                                  const std::vector<std::int64_t>& lengths, at::Device device);
 
-/// LossHeadOptions::chunk_bytes for chunks of as many rows as the run had before; nothing where that was not kept or does not
-/// fit. head [V, D]; spare_bytes: of the device, that no plan asks for.
+/// LossHeadOptions::chunk_bytes for chunks of `rows` rows, as the run had before the resume. Nothing if rows is 0 (not stored) or
+/// the chunk does not fit. head [V, D]; spare_bytes: device memory that the plan leaves free.
 std::optional<std::int64_t> kept_loss_chunk(const at::Tensor& head, std::int64_t rows, std::int64_t spare_bytes);
 
-/// LossHeadOptions::chunk_bytes: as the rule has it, or of up to 8192 rows where that is faster for `supervised` tokens, as many
-/// as a micro-batch has.
+/// LossHeadOptions::chunk_bytes: the default, or that of a chunk of up to 8192 rows if it is faster for `supervised` tokens, the
+/// average number in a micro-batch.
 std::int64_t tune_loss_chunk(kernels::Tuner& tuner, const at::Tensor& head, std::int64_t supervised,
                              std::int64_t spare_bytes);
 

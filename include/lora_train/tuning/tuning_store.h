@@ -1,6 +1,6 @@
-// Where choices made by measuring are kept: as text in the checkpoint (and on its way to other processes), and in a file of
-// the user's cache folder. Text of another machine, of other versions or that cannot be read gives an empty table and one
-// line in the log: then it is measured anew.
+// Stores tuning choices: as text in the checkpoint (and for other processes), and in a file in the user's cache folder. Text
+// from another machine or other versions, and text that cannot be parsed, gives an empty table and one line in the log; the
+// choices are then measured again.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace lora_train::tuning {
 
-/// What choices hold for.
+/// The machine for which choices are valid.
 struct TuningMachine {
   std::string gpu;       ///< "NVIDIA H200"
   std::string versions;  ///< "cublasLt 130002, cuDNN 91900, ..."
@@ -20,19 +20,19 @@ struct TuningMachine {
 };
 TuningMachine tuning_machine(const std::string& gpu_name, const kernels::CudaVersions& versions);
 
-/// A JSON object in one line.
+/// One line of JSON.
 std::string tuning_text(const TuningMachine& machine, const kernels::TuningTable& table);
-/// `where` names the text in the log. Empty text is an empty table without a word.
+/// `where` names the text in the log. Empty text gives an empty table and no log line.
 kernels::TuningTable parse_tuning(const std::string& text, const TuningMachine& machine, const std::string& where);
 
-/// tuning-<gpu>-<hash of the versions>.json in $XDG_CACHE_HOME/lora-train, else ~/.cache/lora-train; empty where there is
-/// neither.
+/// tuning-<gpu>-<hash of the versions>.json in $XDG_CACHE_HOME/lora-train, else in ~/.cache/lora-train; empty if neither variable
+/// is set.
 std::filesystem::path tuning_cache_file(const TuningMachine& machine);
 
-/// What processes before this one have measured. A file that is not there is an empty table.
+/// The measurements of earlier processes. A missing file gives an empty table.
 kernels::TuningTable read_tuning_cache(const std::filesystem::path& file, const TuningMachine& machine);
-/// Adds to what the file says by now, in one step: of two processes that do so at once, one's choices may be missing
-/// afterwards, and are measured again. What the disk refuses is a line in the log.
+/// Reads the file, adds the table and replaces the file atomically. If two processes do so at once, the choices of one may be
+/// lost; they are measured again. An I/O error is only logged.
 void add_to_tuning_cache(const std::filesystem::path& file, const TuningMachine& machine,
                          const kernels::TuningTable& table);
 
