@@ -29,7 +29,7 @@ std::optional<std::int64_t> optional_whole_number(const json& object, const char
   return object.at(key).is_null() ? std::nullopt : std::optional(whole_number(object, key, where));
 }
 
-/// As Hugging Face's Trainer has it, with what is ours under a key of its own.
+/// The format of Hugging Face's Trainer, with our additional state under a key of its own.
 std::string state_json(const Contents& contents) {
   const TrainState& state = contents.state;
   json object = {{"best_global_step", optional_json(state.best_step)},
@@ -69,17 +69,17 @@ TrainState parse_state(const std::string& text, const std::string& where) {
     state.best_eval_loss = optional_number(object, "best_metric");
     state.best_step = optional_whole_number(object, "best_global_step", where);
     if (own.contains("loss_chunk_rows")) state.loss_chunk_rows = whole_number(own, "loss_chunk_rows", where);
-    if (own.contains("tuning")) state.tuning = own.at("tuning").dump();  // added later than the others
+    if (own.contains("tuning")) state.tuning = own.at("tuning").dump();  // older checkpoints do not have it
     return state;
   } catch (const json::exception& error) {
-    throw FormatError(where, std::string("is not a state of lora-train: ") + error.what());
+    throw FormatError(where, std::string("was not written by lora-train: ") + error.what());
   }
 }
 
 Manifest read_manifest(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kManifestFile;
   switch (path_kind(path)) {
-    case PathKind::kNone: throw FormatError(path.string(), "is missing: the checkpoint was not finished");
+    case PathKind::kNone: throw FormatError(path.string(), "is missing: the checkpoint is incomplete");
     case PathKind::kFile: return parse_manifest(read_file(path), path.string());
     default: throw FormatError(path.string(), "is not a file");
   }
@@ -87,20 +87,20 @@ Manifest read_manifest(const fs::path& checkpoint) {
 
 void check_files(const fs::path& checkpoint, const Manifest& manifest, const std::function<void()>& after_each_mib) {
   for (const char* name : {kStateFile, kProfileFile, kOptimizerFile}) {
-    if (!manifest.files.contains(name)) throw FormatError(kManifestFile, "lists no " + std::string(name));
+    if (!manifest.files.contains(name)) throw FormatError(kManifestFile, "does not list " + std::string(name));
   }
   for (const auto& [name, expected] : manifest.files) {
     if (path_kind(checkpoint / name) != PathKind::kFile) throw FormatError(name, "is missing, or not a file");
     const FileHash content = hash_file(checkpoint / name, after_each_mib);
     if (content.num_bytes != expected.num_bytes) {
-      throw FormatError(name, "has " + std::to_string(content.num_bytes) + " bytes and not the " +
-                                  std::to_string(expected.num_bytes) + " of the manifest");
+      throw FormatError(name, "has " + std::to_string(content.num_bytes) + " bytes, but the manifest says " +
+                                  std::to_string(expected.num_bytes));
     }
-    if (content.hash != expected.hash) throw FormatError(name, "has other content than the manifest says");
+    if (content.hash != expected.hash) throw FormatError(name, "does not match its hash in the manifest");
   }
 }
 
-/// A log that cannot be synced is no reason to be without a checkpoint.
+/// A log that cannot be synced must not prevent a checkpoint.
 void sync_quietly(const fs::path& file) {
   try {
     sync_file(file);
@@ -109,12 +109,12 @@ void sync_quietly(const fs::path& file) {
   }
 }
 
-/// To delete some of them: what cannot be seen stays.
+/// The checkpoints to delete from; empty if the folder cannot be read.
 std::vector<fs::path> list_quietly(const fs::path& output_dir) {
   try {
     return list(output_dir);
   } catch (const IoError& error) {
-    log_warning(std::string("older checkpoints stay: ") + error.what());
+    log_warning(std::string("older checkpoints are not deleted: ") + error.what());
     return {};
   }
 }
@@ -131,7 +131,7 @@ void delete_quietly(const fs::path& folder) {
 
 fs::path save(const fs::path& output_dir, const Contents& contents, const std::vector<fs::path>& sync_first) {
   const fs::path target = output_dir / (kFolderPrefix + std::to_string(contents.state.step));
-  storage::AtomicFolder folder(target);  // takes the place of one of the same step, of an earlier process
+  storage::AtomicFolder folder(target);  // replaces one for the same step from an earlier process
   std::vector<storage::FileToWrite> files = contents.files;
   files.push_back({kStateFile, state_json(contents)});
   files.push_back({kProfileFile, contents.profile_yaml});
@@ -143,7 +143,7 @@ fs::path save(const fs::path& output_dir, const Contents& contents, const std::v
   folder.commit();
   if (const std::string problem = verify(target); !problem.empty()) {
     folder.take_back();
-    throw IoError(target.string(), "does not read back as it was written: " + problem);
+    throw IoError(target.string(), "differs from what was written when it is read back: " + problem);
   }
   return target;
 }
@@ -176,7 +176,7 @@ std::string verify(const fs::path& checkpoint, const std::function<void()>& afte
     const Manifest manifest = read_manifest(checkpoint);
     check_files(checkpoint, manifest, after_each_mib);
     const std::int64_t step = parse_state(read_file(checkpoint / kStateFile), kStateFile).step;
-    if (step != manifest.step) return std::string(kStateFile) + " is of another step than the manifest";
+    if (step != manifest.step) return std::string(kStateFile) + " has a different step than the manifest";
   } catch (const StopError&) {
     throw;
   } catch (const Error& error) {
@@ -191,9 +191,9 @@ std::optional<fs::path> newest_good(const fs::path& output_dir) {
     if (problem.empty()) {
       const std::int64_t step = read_manifest(checkpoint).step;
       if (step == step_of(checkpoint)) return checkpoint;
-      problem = "it is of step " + std::to_string(step) + ", a copy under another name";
+      problem = "it is a copy of step " + std::to_string(step) + " under another name";
     }
-    log_warning(checkpoint.string() + " is passed over: " + problem);
+    log_warning(checkpoint.string() + " is skipped: " + problem);
   }
   return std::nullopt;
 }
@@ -216,7 +216,7 @@ void rotate(const fs::path& output_dir, std::int64_t newest, std::int64_t keep, 
 void delete_after(const fs::path& output_dir, std::int64_t step) {
   for (const auto& folder : list_quietly(output_dir)) {
     if (step_of(folder) <= step) continue;
-    log_warning(folder.string() + " is deleted: the run goes on from step " + std::to_string(step));
+    log_warning(folder.string() + ": deleted, since the run resumes from step " + std::to_string(step));
     delete_quietly(folder);
   }
 }

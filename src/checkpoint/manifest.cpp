@@ -13,7 +13,7 @@ using nlohmann::json;
 
 constexpr int kVersion = 2;
 
-/// Without the hash of itself.
+/// The manifest without its own hash.
 json to_object(const Manifest& manifest) {
   json files = json::object();
   for (const auto& [name, file] : manifest.files) files[name] = {{"bytes", file.num_bytes}, {"xxh128", file.hash}};
@@ -77,11 +77,11 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   try {
     const json object = parse_json(text, where);
     if (object.at("version") != kVersion) {
-      throw FormatError(where, "is of version " + object.at("version").dump() + "; this program reads version " +
+      throw FormatError(where, "has version " + object.at("version").dump() + "; this program reads version " +
                                    std::to_string(kVersion));
     }
     Manifest manifest = from_object(object, where);
-    if (to_json(manifest) != text) throw FormatError(where, "is not as it was written");
+    if (to_json(manifest) != text) throw FormatError(where, "was changed after it was written");
     return manifest;
   } catch (const json::exception&) {
     throw FormatError(where, "is not a manifest");

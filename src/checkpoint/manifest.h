@@ -1,4 +1,4 @@
-// manifest.json of a checkpoint: what must be in the folder. Written last; its own hash stands in it.
+// manifest.json of a checkpoint: the files that must be in the folder. It is written last and contains its own hash.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Manifest {
 
 std::string to_json(const Manifest& manifest);
 
-/// Throws FormatError unless `text` is, byte for byte, what to_json makes of the manifest that is in it.
+/// Throws FormatError unless to_json() of the result gives `text` again, byte for byte.
 Manifest parse_manifest(const std::string& text, const std::string& where);
 
 // Reading JSON files of a checkpoint.

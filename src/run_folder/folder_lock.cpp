@@ -55,12 +55,12 @@ FolderLock::FolderLock(const fs::path& folder) : path_(folder / ".lock") {
                                              "). Wait for it, stop it, or choose another --output-dir");
     }
     log_warning(path_.string() + ": this file system has no locks (" + std::strerror(code) +
-                "); nothing keeps a second run out of the folder");
+                "); nothing stops a second run from writing to the folder");
     return;
   } while (!has_the_name(fd_, path_));
   const std::string holder = this_process();
   if (::ftruncate(fd_, 0) != 0 || write_all(fd_, holder) != holder.size()) {
-    log_warning(path_.string() + ": cannot write who holds it: " + std::strerror(errno));
+    log_warning(path_.string() + ": cannot write the name of this process: " + std::strerror(errno));
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a run writes into its folder, beside checkpoint-<step> and its result.
+/// The files that a run writes to its folder, besides checkpoint-<step> and its result.
 constexpr const char* kReports[] = {"profile.yaml", "run.log",     "metrics.jsonl",
                                     "tensorboard",  "report.html", "summary.json"};
 constexpr const char* kResults[] = {"adapter", "model"};
@@ -41,25 +41,25 @@ bool holds_a_run(const fs::path& folder) {
   return fs::exists(folder / "metrics.jsonl") || !checkpoint::list(folder).empty();
 }
 
-/// Every run opens its log first.
+/// Every run creates run.log first.
 bool was_made_by_us(const fs::path& folder) { return fs::exists(folder / "run.log") || holds_a_run(folder); }
 
 bool has_saved(const fs::path& folder) {
   return metrics::has_event(folder / "metrics.jsonl", "checkpoint") || !checkpoint::list(folder).empty();
 }
 
-/// There is nothing to go on from, and there never was.
+/// Logs that the run there never saved a checkpoint.
 void say_that_it_begins_anew(const fs::path& folder) {
   if (metrics::has_event(folder / "metrics.jsonl", "train")) {
     log_warning(folder.string() +
-                ": the run there ended before its first checkpoint was saved; it is begun anew from step 0. "
+                ": the run there ended before it saved a checkpoint; starting again from step 0. "
                 "A smaller save_steps or save_interval loses less");
   } else if (holds_a_run(folder)) {
-    log_info(folder.string() + ": the run there finished no step; it is begun anew");
+    log_info(folder.string() + ": the run there finished no step; starting again");
   }
 }
 
-/// Whether `name` in `folder` is the result that the run there wrote, or would write: "adapter" or "model".
+/// Whether `name` ("adapter" or "model") in `folder` is the result that the run there wrote or would write.
 bool is_result_of_run(const fs::path& folder, const std::string& name) {
   if (!was_made_by_us(folder) || !fs::exists(folder / "profile.yaml")) return false;
   try {
@@ -69,13 +69,13 @@ bool is_result_of_run(const fs::path& folder, const std::string& name) {
   }
 }
 
-/// A run replaces and deletes under its own names, so that nothing it reads may lie there.
+/// A run replaces and deletes files under its own names, so none of its inputs may be there.
 void refuse_input_in_the_way(const std::string& key, const fs::path& input, const fs::path& folder) {
   if (input.empty() || !fs::exists(input)) return;
   const fs::path inside = fs::weakly_canonical(input).lexically_relative(fs::weakly_canonical(folder));
   if (inside.empty() || !is_run_file(inside.begin()->string())) return;
-  throw ConfigError(key, input.string() + " lies in " + (folder / *inside.begin()).string() + ", which a run in " +
-                             folder.string() + " writes and deletes. Choose another output_dir, or move what is there");
+  throw ConfigError(key, input.string() + " is in " + (folder / *inside.begin()).string() + ", which a run in " +
+                             folder.string() + " writes and deletes. Choose another output_dir, or move the input");
 }
 
 void refuse_inputs_in_the_way(const OutputRequest& request) {
@@ -93,7 +93,7 @@ void refuse_files_of_others(const fs::path& folder, const std::string& result) {
   const auto refuse = [&](const std::string& name) {
     if (!fs::exists(folder / name)) return;
     throw ConfigError(folder.string(), "holds " + name +
-                                           ", which a run would replace and which no run there has written. "
+                                           ", which no run has written and which this run would replace. "
                                            "Choose another output_dir, or move it");
   };
   if (!was_made_by_us(folder)) {
@@ -103,26 +103,26 @@ void refuse_files_of_others(const fs::path& folder, const std::string& result) {
 }
 
 std::string ways_on(const fs::path& folder) {
-  return "\nThree ways on: --output-dir with another folder; --overwrite to delete the run in " + folder.string() +
-         "; --allow-changed KEY for each key that may differ";
+  return "\nUse another --output-dir; or --overwrite to delete the run in " + folder.string() +
+         "; or --allow-changed KEY for each key that may differ";
 }
 
-/// `auto` becomes the number that the old run found for it.
+/// Replaces each `auto` by the number that the old run chose.
 Profile with_numbers_of(const Profile& old, Profile profile) {
   if (!profile.data.max_seq_len) profile.data.max_seq_len = old.data.max_seq_len;
   if (!profile.schedule.micro_batch_size) profile.schedule.micro_batch_size = old.schedule.micro_batch_size;
   return profile;
 }
 
-/// The profile with which a checkpoint was trained: its own, else that of the run it lies in.
+/// The profile that a checkpoint was trained with: its own, else that of the run folder around it.
 Profile profile_of_checkpoint(const fs::path& checkpoint) {
   const fs::path real = fs::weakly_canonical(checkpoint);
   for (const fs::path& file : {real / "profile.yaml", real.parent_path() / "profile.yaml"}) {
     if (fs::exists(file)) return read_profile(file);
   }
   throw FormatError(checkpoint.string(),
-                    "holds no profile.yaml, nor does the folder it lies in, so that nothing says what it "
-                    "was trained with. Put the profile.yaml of its run there");
+                    "neither it nor its parent folder holds a profile.yaml, so it is unknown what it was "
+                    "trained with. Copy the profile.yaml of its run there");
 }
 
 void refuse_differences(const OutputRequest& request, const Profile& old, const fs::path& where) {
@@ -134,12 +134,12 @@ void refuse_differences(const OutputRequest& request, const Profile& old, const 
       refused += "\n  " + line;
     } else if (difference.key == "num_epochs" || difference.key == "max_steps") {
       log_info(line +
-               ": the schedule is computed anew for the new number of steps; steps already done keep their rates");
+               ": the schedule is recomputed for the new number of steps; finished steps keep their learning rates");
     }
   }
   if (refused.empty()) return;
   throw ConfigError(where.string(),
-                    "holds a run with another profile:" + refused + ways_on(request.profile.run.output_dir));
+                    "holds a run with a different profile:" + refused + ways_on(request.profile.run.output_dir));
 }
 
 void go_on_from(const fs::path& checkpoint, const OutputRequest& request, OutputDecision& decision) {
@@ -157,22 +157,22 @@ bool is_finished(const fs::path& folder, const OutputRequest& request, std::stri
   return diff_profiles(old, with_numbers_of(old, request.profile)).empty();
 }
 
-/// The same command again: the run here began with that checkpoint and has saved its own since.
+/// True when the same command is repeated: the run here began with that checkpoint and has saved its own since.
 bool began_with(const fs::path& folder, const std::string& checkpoint) {
   if (!fs::exists(folder / "profile.yaml") ||
       read_profile(folder / "profile.yaml").run.resume_from_checkpoint != checkpoint) {
     return false;
   }
-  log_info(folder.string() + ": the run here began with " + checkpoint + " and goes on from what it has saved since");
+  log_info(folder.string() + ": the run here began with " + checkpoint + " and resumes from what it has saved since");
   return true;
 }
 
 fs::path newest_good_checkpoint(const fs::path& folder) {
   if (const auto checkpoint = checkpoint::newest_good(folder)) return *checkpoint;
   throw FormatError(folder.string(),
-                    "holds a run without a good checkpoint to go on from (" +
+                    "holds a run without a good checkpoint to resume from (" +
                         std::to_string(checkpoint::list(folder).size()) +
-                        " looked at); use --overwrite to start again from zero, or another --output-dir");
+                        " checked); use --overwrite to start again from step 0, or another --output-dir");
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ def of_another_step(folder):
     shutil.copyfile(folder.parent / "whole-1" / STATE, folder / STATE)
 
 
-MISSING = "is missing: the checkpoint was not finished"
+MISSING = "is missing: the checkpoint is incomplete"
 NO_MANIFEST = "is not a manifest"
 CASES = [Case(name, make, place="/broken", words=("is not a good checkpoint", *words)) for name, make, *words in [
     ("no manifest", removed(MANIFEST), MANIFEST, MISSING),
@@ -82,16 +82,16 @@ CASES = [Case(name, make, place="/broken", words=("is not a good checkpoint", *w
     ("manifest: an array", text(MANIFEST, "[]"), NO_MANIFEST),
     ("manifest: a number", text(MANIFEST, "7"), NO_MANIFEST),
     ("manifest: nested deeply", text(MANIFEST, "[" * 200_000), "nested deeper than 16 levels"),
-    ("manifest: version 1", edited(MANIFEST, lambda m: m.update(version=1)), "is of version 1; this program reads version 2"),
-    ("manifest: of the future", edited(MANIFEST, lambda m: m.update(version=99)), "is of version 99"),
+    ("manifest: version 1", edited(MANIFEST, lambda m: m.update(version=1)), "has version 1; this program reads version 2"),
+    ("manifest: of the future", edited(MANIFEST, lambda m: m.update(version=99)), "has version 99"),
     ("manifest: no version", edited(MANIFEST, lambda m: m.pop("version")), NO_MANIFEST),
     ("manifest: no files", edited(MANIFEST, lambda m: m.pop("files")), NO_MANIFEST),
-    ("manifest: files is a list", edited(MANIFEST, lambda m: m.update(files=[])), "is not as it was written"),
-    ("manifest: size is a text", listed("x", {"bytes": "many", "xxh128": "0"}), "bytes is \"many\"; a whole number from 0 was expected"),
-    ("manifest: step edited", edited(MANIFEST, lambda m: m.update(step=3)), "is not as it was written"),
-    ("manifest: a fingerprint edited", edited(MANIFEST, lambda m: m["fingerprints"].update(data="0")), "is not as it was written"),
-    ("manifest: a file taken out", edited(MANIFEST, lambda m: m["files"].pop(OPTIMIZER)), "is not as it was written"),
-    ("manifest: spaces edited", lambda folder: text(MANIFEST, (folder / MANIFEST).read_text() + "\n")(folder), "is not as it was written"),
+    ("manifest: files is a list", edited(MANIFEST, lambda m: m.update(files=[])), "was changed after it was written"),
+    ("manifest: size is a text", listed("x", {"bytes": "many", "xxh128": "0"}), "bytes is \"many\"; expected a whole number from 0"),
+    ("manifest: step edited", edited(MANIFEST, lambda m: m.update(step=3)), "was changed after it was written"),
+    ("manifest: a fingerprint edited", edited(MANIFEST, lambda m: m["fingerprints"].update(data="0")), "was changed after it was written"),
+    ("manifest: a file taken out", edited(MANIFEST, lambda m: m["files"].pop(OPTIMIZER)), "was changed after it was written"),
+    ("manifest: spaces edited", lambda folder: text(MANIFEST, (folder / MANIFEST).read_text() + "\n")(folder), "was changed after it was written"),
     ("manifest: a name that leads out", listed("../../secret"), "names the file \"../../secret\", which holds a path separator"),
     ("manifest: an absolute name", listed("/etc/passwd"), "which holds a path separator"),
     ("manifest: a name with a zero byte", listed("a\0b"), "which holds a control character"),
@@ -101,14 +101,14 @@ CASES = [Case(name, make, place="/broken", words=("is not a good checkpoint", *w
     ("manifest: a pipe", lambda folder: fifo(folder / MANIFEST), "is not a file"),
     ("manifest: a link", linked(MANIFEST), "is not a file"),
     ("no state", removed(STATE), STATE, "is missing, or not a file"),
-    ("state cut", cut(STATE, -1), STATE, "bytes and not the"),
+    ("state cut", cut(STATE, -1), STATE, "bytes, but the manifest says"),
     ("state edited", edited(STATE, lambda s: s.update(epoch=9.0)), STATE, "manifest"),
     ("state of another step", of_another_step, STATE, "manifest"),
     ("no optimizer", removed(OPTIMIZER), OPTIMIZER, "is missing, or not a file"),
-    ("optimizer: one bit", flipped(OPTIMIZER, 5000), OPTIMIZER, "has other content than the manifest says"),
-    ("optimizer: empty", cut(OPTIMIZER, 0), OPTIMIZER, "has 0 bytes and not the"),
+    ("optimizer: one bit", flipped(OPTIMIZER, 5000), OPTIMIZER, "does not match its hash in the manifest"),
+    ("optimizer: empty", cut(OPTIMIZER, 0), OPTIMIZER, "has 0 bytes, but the manifest says"),
     ("optimizer: a pipe", lambda folder: fifo(folder / OPTIMIZER), OPTIMIZER, "is missing, or not a file"),
-    ("adapter: one bit", flipped(TENSORS, -1), TENSORS, "has other content than the manifest says"),
+    ("adapter: one bit", flipped(TENSORS, -1), TENSORS, "does not match its hash in the manifest"),
     ("adapter: a link", linked(TENSORS), TENSORS, "is missing, or not a file"),
     ("adapter config edited", edited("adapter_config.json", lambda c: c.update(r=8)), "adapter_config.json", "manifest"),
     ("no profile", removed("profile.yaml"), "profile.yaml", "is missing, or not a file"),

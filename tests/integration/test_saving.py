@@ -117,8 +117,8 @@ def test_going_on_says_which_checkpoints_were_passed_over_and_why(setup):
     (setup.output_dir / "checkpoint-2/manifest.json").unlink()
     run = setup.train(max_steps=5)
     assert run.code == 0, run
-    assert "checkpoint-3 is passed over: trainer_state.json: has other content than the manifest says" in run.stderr, run
-    assert "checkpoint-2 is passed over" in run.stderr and "is missing: the checkpoint was not finished" in run.stderr, run
+    assert "checkpoint-3 is skipped: trainer_state.json: does not match its hash in the manifest" in run.stderr, run
+    assert "checkpoint-2 is skipped" in run.stderr and "is missing: the checkpoint is incomplete" in run.stderr, run
     assert re.search(r"resumed from \S*checkpoint-1 after step 1", run.stderr), run
 
 

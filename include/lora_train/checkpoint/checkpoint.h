@@ -1,5 +1,5 @@
-// checkpoint-<step>/: everything a run needs to go on as if it had never stopped, and a manifest that says whether it is
-// whole. docs/formats.md has every file and key, docs/durability.md what is promised and how it is tested.
+// checkpoint-<step>/: everything a run needs to resume as if it had never stopped, and a manifest to verify that it is complete.
+// docs/formats.md lists every file and key; docs/durability.md says what is guaranteed and how that is tested.
 #pragma once
 
 #include <cstdint>
@@ -19,23 +19,22 @@ inline constexpr const char* kProfileFile = "profile.yaml";
 inline constexpr const char* kManifestFile = "manifest.json";
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
 
-/// What a run carries from step to step beside parameters and moments.
+/// The state that a run carries from step to step, besides parameters and optimizer state.
 struct TrainState {
-  std::int64_t step = 0;        ///< last finished
-  std::int64_t started_at = 0;  ///< when the run began, seconds since 1970: what templates take for now
+  std::int64_t step = 0;        ///< last finished step
+  std::int64_t started_at = 0;  ///< start of the run, seconds since 1970; chat templates take it as the current time
   double epoch = 0;
   std::int64_t tokens = 0, supervised_tokens = 0;
   std::optional<double> eval_loss, best_eval_loss;
   std::optional<std::int64_t> best_step;
-  std::optional<std::int64_t> eval_step;  ///< of the last evaluation that came to its end
-  double loss_sum = 0;                    ///< since the last logged step: sum over supervised tokens by their weights
-  double loss_weight = 0;                 ///< sum of these weights; "loss_tokens" in the file
-  std::int64_t loss_chunk_rows = 0;  ///< rows of a chunk of the loss head, on which the last bits depend; 0: not known
-  std::string
-      tuning;  ///< JSON object: what was chosen by measuring, so that a resumed run chooses the same; empty: nothing
+  std::optional<std::int64_t> eval_step;  ///< step of the last finished evaluation
+  double loss_sum = 0;                    ///< weighted sum over the supervised tokens since the last logged step
+  double loss_weight = 0;                 ///< sum of their weights; "loss_tokens" in the file
+  std::int64_t loss_chunk_rows = 0;  ///< rows of a loss chunk, which affect the last bits of the loss; 0: not known
+  std::string tuning;  ///< JSON object with the choices of autotuning, which a resumed run reuses; empty: none
 };
 
-/// Hashes of what the run reads. A difference on resume names what changed. Empty: there is none.
+/// Hashes of the run's inputs, to tell on resume which of them changed. Empty: the run has no such input.
 struct Fingerprints {
   std::string data, tokenizer, chat_template, model, profile;
   bool operator==(const Fingerprints&) const = default;
@@ -48,31 +47,31 @@ struct Contents {
   double num_epochs = 0;
   std::int64_t world_size = 1;
   Fingerprints fingerprints;
-  std::string profile_yaml;                 ///< resolved; what a run that goes on from here is compared with
+  std::string profile_yaml;                 ///< resolved; compared with the profile of a run that resumes from here
   std::vector<storage::FileToWrite> files;  ///< adapter or weights, optimizer
 };
 
-/// Writes output_dir/checkpoint-<step> as storage::AtomicFolder does, the manifest (size and hash per file) last, and
-/// reads it back. `sync_first`: files beside it that have to be on the disk before it is (metrics.jsonl). Returns the
-/// folder. Throws IoError, leaving older checkpoints as they were.
+/// Writes output_dir/checkpoint-<step> with storage::AtomicFolder, the manifest (size and hash per file) last, and reads it back
+/// to verify it. `sync_first`: other files that must be on disk before the checkpoint (metrics.jsonl). Returns the folder.
+/// Throws IoError; older checkpoints then stay as they were.
 std::filesystem::path save(const std::filesystem::path& output_dir, const Contents& contents,
                            const std::vector<std::filesystem::path>& sync_first = {});
 
-/// The step of a folder named checkpoint-<step>, else nothing.
+/// The step of a folder named checkpoint-<step>; nothing for other names.
 std::optional<std::int64_t> step_of(const std::filesystem::path& folder);
 
-/// The checkpoints of a run, newest first; none where there is no folder. Nothing of them has been read yet.
+/// The checkpoint folders of a run by name, newest first; their content is not checked. Empty if output_dir does not exist.
 std::vector<std::filesystem::path> list(const std::filesystem::path& output_dir);
 
-/// Empty when every file is there as the manifest says, byte for byte, else what is wrong. `after_each_mib` may throw
-/// StopError.
+/// Compares every file with the manifest, byte for byte. Returns the problem, or an empty string. Calls after_each_mib() after
+/// each MiB; it may throw StopError.
 std::string verify(const std::filesystem::path& checkpoint, const std::function<void()>& after_each_mib = nullptr);
 
-/// The newest checkpoint that verifies and has the name of its step; a warning says why newer ones were passed over.
-/// Nothing when there is none. Throws StopError when a stop is asked for.
+/// The newest checkpoint that verifies and is named after its step; nothing if there is none. Warns why it skips newer ones.
+/// Throws StopError on a stop request.
 std::optional<std::filesystem::path> newest_good(const std::filesystem::path& output_dir);
 
-/// State and fingerprints of a checkpoint that verifies. Throws FormatError.
+/// State and fingerprints of a checkpoint that has been verified. Throws FormatError.
 struct Description {
   TrainState state;
   Fingerprints fingerprints;
@@ -80,12 +79,12 @@ struct Description {
 };
 Description describe(const std::filesystem::path& checkpoint);
 
-/// Of the checkpoints up to `newest`, which stays in any case, deletes the oldest until `keep` are left and, on top of them,
-/// the one of `best_step`. What cannot be deleted is warned of.
+/// Deletes the oldest of the checkpoints up to step `newest` until `keep` are left, at least `newest` itself. The checkpoint of
+/// `best_step` stays in addition. Warns about folders that it cannot delete.
 void rotate(const std::filesystem::path& output_dir, std::int64_t newest, std::int64_t keep,
             std::optional<std::int64_t> best_step);
 
-/// Deletes what a run that goes on from `step` leaves behind: damaged ones, or another future.
+/// Deletes the checkpoints after `step`, once a run has resumed from `step`: they are damaged or obsolete.
 void delete_after(const std::filesystem::path& output_dir, std::int64_t step);
 
 }  // namespace lora_train::checkpoint

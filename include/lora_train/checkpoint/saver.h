@@ -1,4 +1,4 @@
-// Saves checkpoints while training goes on.
+// Saves checkpoints while training continues.
 #pragma once
 
 #include <exception>
@@ -14,12 +14,12 @@ namespace lora_train::checkpoint {
 struct SaveResult {
   std::int64_t step = 0;
   std::filesystem::path folder;
-  double durable_s = 0;      ///< from start() until it was on the disk and read back
-  std::exception_ptr error;  ///< null: it is saved
+  double durable_s = 0;      ///< seconds from start() until the checkpoint was on disk and verified
+  std::exception_ptr error;  ///< null: the save succeeded
 };
 
-/// Writes one checkpoint at a time in a thread of its own and rotates after each that verifies. To be called from one
-/// thread.
+/// Writes one checkpoint at a time in a background thread, and deletes old ones (rotate) after each that verifies. Not
+/// thread-safe.
 class Saver {
  public:
   struct Options {
@@ -28,17 +28,18 @@ class Saver {
     std::vector<std::filesystem::path> sync_first;  ///< see save()
   };
   explicit Saver(Options options) : options_(std::move(options)) {}
-  /// Waits for the save under way.
+  /// Waits for the running save.
   ~Saver() = default;
 
-  /// What `contents` points to must stay as it is until the result is taken. No other save may be under way.
+  /// The memory that `contents` points to must not change until poll() or wait() has returned the result. No other save may be
+  /// running.
   void start(Contents contents);
-  /// Waits for the end of the save under way; its result is there for poll() or wait().
+  /// Waits for the running save and keeps its result for poll() or wait().
   void settle() const;
   bool is_busy() const { return pending_.valid(); }
-  /// The result of the save under way: nothing while it goes on, or when there is none.
+  /// The result of a finished save; nothing while a save is running or if there is none.
   std::optional<SaveResult> poll();
-  /// The same, after waiting for its end.
+  /// Waits for the running save, then returns its result; nothing if there is none.
   std::optional<SaveResult> wait();
 
  private:

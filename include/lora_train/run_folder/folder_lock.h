@@ -1,16 +1,15 @@
-// One run at a time in an output folder.
+// A lock that allows one run at a time in an output folder.
 #pragma once
 
 #include <filesystem>
 
 namespace lora_train::run_folder {
 
-/// Holds output_dir/.lock, which names this process, while it lives; the file is gone afterwards. The lock is the
-/// system's (flock), so that a file which a killed process left is taken over.
+/// Holds output_dir/.lock, which names this process, and deletes it on destruction. The lock is the system's (flock), so a file
+/// left behind by a killed process does not block a new run.
 class FolderLock {
  public:
-  /// Creates the folder when it is not there. Throws ConfigError, naming the process, while another run holds the lock;
-  /// IoError.
+  /// Creates the folder if it does not exist. Throws ConfigError, naming the process, if another run holds the lock; IoError.
   explicit FolderLock(const std::filesystem::path& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

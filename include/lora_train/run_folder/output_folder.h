@@ -1,4 +1,4 @@
-// The rules of an output folder (contract.md, section 4): never overwritten unasked, resumed by default.
+// Decides what `train` does with output_dir: resume by default, and never overwrite without --overwrite (docs/durability.md).
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 
 namespace lora_train::run_folder {
 
-/// What `train` asks of output_dir.
+/// The flags and profile that decide.
 struct OutputRequest {
   Profile& profile;                               ///< going on, its `auto` become the numbers that the old run found
   const std::vector<std::string>& allow_changed;  ///< keys of --allow-changed
@@ -31,19 +31,19 @@ struct OutputDecision {
 /// that never held one. FormatError when the run there has no good checkpoint.
 OutputDecision look_at_output_folder(const OutputRequest& request);
 
-/// The same, then creates the folder and deletes what a process that died left half-written there.
+/// The same, then creates the folder and deletes half-written files of processes that died.
 OutputDecision prepare_output_folder(const OutputRequest& request);
 
-/// Deletes the run that the folder holds, for --overwrite: only what a run writes. Does nothing where there is none.
+/// For --overwrite: deletes the files that a run has written to the folder, and nothing else.
 void delete_run(const std::filesystem::path& folder);
 
 /// The section's, else the last part of output_dir.
 std::string run_name(const RunSection& section);
 
-/// Whether summary.json there says that a run came to its end.
+/// Whether summary.json in the folder has the status "done".
 bool holds_done_summary(const std::filesystem::path& folder);
 
-/// Name of the folder with the result: "adapter", or "model" under adapter: none.
+/// Name of the result folder: "adapter", or "model" with adapter: none.
 const char* result_name(AdapterKind adapter);
 
 }  // namespace lora_train::run_folder

@@ -130,7 +130,7 @@ TEST(Checkpoint, AManifestWithoutWhatIsNeededIsRefused) {
     Manifest manifest = whole;
     manifest.files.erase(name);
     write_file_atomic(path / kManifestFile, to_json(manifest));
-    EXPECT_NE(verify(path).find("lists no " + std::string(name)), std::string::npos) << verify(path);
+    EXPECT_NE(verify(path).find("does not list " + std::string(name)), std::string::npos) << verify(path);
   }
   Manifest other_step = whole;
   other_step.step = 2;
@@ -156,8 +156,7 @@ TEST(Checkpoint, AStateThatIsNoneIsRefused) {
     Manifest manifest = parse_manifest(read_file(path / kManifestFile), "m");
     manifest.files[kStateFile] = hash_file(path / kStateFile);
     write_file_atomic(path / kManifestFile, to_json(manifest));
-    EXPECT_NE(verify(path).find("a whole number from 0 was expected"), std::string::npos)
-        << tokens << ": " << verify(path);
+    EXPECT_NE(verify(path).find("expected a whole number from 0"), std::string::npos) << tokens << ": " << verify(path);
   }
 }
 
