@@ -19,7 +19,8 @@ namespace {
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kNoSlot = std::numeric_limits<std::int64_t>::max();  // behind every token: kernels/gather.h
 
-/// supervised 8, ids, positions, targets 4 each, cu_seqlens at most 4 + 4, document and order 4 each, weights 4; 8 parts aligned.
+/// supervised 8, ids, positions, targets 4 each, cu_seqlens at most 4 + 4, document and order 4 each, weights 4; 8 parts
+/// aligned.
 std::int64_t slot_bytes(std::int64_t max_tokens, bool has_weights) {
   return has_weights ? max_tokens * 36 + 9 * kAlignment : max_tokens * 32 + 8 * kAlignment;
 }

@@ -18,17 +18,17 @@ fs::path temporary_name(const fs::path& path) {
   return path.parent_path() / (std::string(kTemporary) + path.filename().string() + "-" + std::to_string(::getpid()));
 }
 
-/// `temporary` takes the name of `target`; what had it ends under the temporary name.
+/// Swaps the names of two folders.
 void exchange(const fs::path& temporary, const fs::path& target) {
   if (exchange_paths(temporary, target)) return;
-  // A file system that cannot: for a moment there is neither.
+  // The file system cannot exchange them: for a moment `target` does not exist.
   const fs::path old = temporary.string() + "-old";
   rename_path(target, old);
   rename_path(temporary, target);
   rename_path(old, temporary);
 }
 
-/// Takes "-<digits>" from the end of a name; false when there is none.
+/// Removes "-<digits>" from the end of a name; false if there is none.
 bool drop_number(std::string& name) {
   const std::size_t dash = name.find_last_not_of("0123456789");
   if (dash == std::string::npos || dash == 0 || name[dash] != '-' || dash + 1 == name.size()) return false;
@@ -36,7 +36,7 @@ bool drop_number(std::string& name) {
   return true;
 }
 
-/// .tmp-<name>-<process> of folders, also with -old; .tmp-<name>-<process>-<number> of files.
+/// Folders: .tmp-<name>-<process>, also with -old. Files: .tmp-<name>-<process>-<number>.
 bool is_temporary_of(std::string_view temporary, const std::function<bool(const std::string&)>& is_ours) {
   if (!temporary.starts_with(kTemporary)) return false;
   std::string name(temporary.substr(kTemporary.size()));
@@ -47,7 +47,7 @@ bool is_temporary_of(std::string_view temporary, const std::function<bool(const 
   return false;
 }
 
-/// What is left of a deletion is swept by the next run.
+/// The next run deletes what a failed deletion leaves (delete_temporaries).
 void remove_quietly(const fs::path& path) noexcept {
   try {
     remove_tree(path);

@@ -16,13 +16,13 @@ namespace fs = std::filesystem;
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-/// True when the file is there; a link whose target is gone (a Hub download cut short) is an error of its own.
+/// True if the file exists. Throws for a link without a target, which an interrupted Hub download leaves.
 bool is_present(const fs::path& path) {
   std::error_code code;  // a link to itself, a name that is too long: not there
   if (fs::exists(path, code)) return true;
   if (fs::is_symlink(path, code)) {
     throw FormatError(path.string(), "links to \"" + fs::read_symlink(path).string() +
-                                         "\", which is not there: the download was not finished, run it again");
+                                         "\", which does not exist: the download was not finished, run it again");
   }
   return false;
 }
@@ -34,7 +34,7 @@ std::vector<std::string> files_in(const fs::path& folder) {
   return names;
 }
 
-/// What the folder holds instead of weights we read, and what to do about it.
+/// Explains what the folder holds instead of readable weights, and what to do.
 [[noreturn]] void refuse_folder(const fs::path& folder) {
   const std::string expected = std::string("no ") + kSingle + " and no " + kIndex + " here";
   for (const auto& name : files_in(folder)) {
@@ -61,7 +61,7 @@ std::vector<std::string> files_in(const fs::path& folder) {
     }
     if (name.ends_with(".gguf")) {
       throw FormatError((folder / name).string(),
-                        "is a GGUF file, for inference only: get the Hugging Face folder of the model");
+                        "is a GGUF file, for inference only: use the Hugging Face folder of the model");
     }
   }
   throw FormatError(folder.string(),
@@ -95,7 +95,7 @@ void check_index(const ShardIndex& index, const WeightFiles& weights) {
                         "the index says \"" + name + "\", but " +
                             (entry == nullptr ? "no file of the folder"
                                               : "only " + weights.files()[entry->file].path().filename().string()) +
-                            " holds that tensor: index and files do not belong together, download them again");
+                            " holds that tensor: index and files do not match, download them again");
     }
   }
 }
@@ -108,9 +108,9 @@ WeightFiles::WeightFiles(std::vector<SafetensorsFile> files) : files_(std::move(
       entry.file = i;
       const auto [at, is_new] = entries_.emplace(entry.name, entry);
       if (!is_new) {
-        throw FormatError(where(entry), "the tensor stands also in " +
+        throw FormatError(where(entry), "the tensor is also in " +
                                             files_[at->second.file].path().filename().string() +
-                                            "; one file may hold it: download the model again");
+                                            "; only one file may hold it: download the model again");
       }
     }
   }
@@ -155,7 +155,7 @@ void WeightFiles::drop(const std::vector<std::string>& names) {
 
 WeightFiles open_model_weights(const std::filesystem::path& folder) {
   if (!fs::is_directory(folder))
-    throw FormatError(folder.string(), "no such folder; a Hugging Face model folder was expected");
+    throw FormatError(folder.string(), "no such folder; expected a Hugging Face model folder");
   const bool has_index = is_present(folder / kIndex);
   if (is_present(folder / kSingle)) {
     if (has_index)
@@ -173,7 +173,7 @@ WeightFiles open_model_weights(const std::filesystem::path& folder) {
   }
   if (!stray.empty()) {
     log_warning(index.path.string() + ": " + std::to_string(stray.size()) +
-                " tensors in the files are not in the index and are left out, \"" + stray.front() + "\" first");
+                " tensors in the files are not in the index and are ignored, starting with \"" + stray.front() + "\"");
     weights.drop(stray);
   }
   return weights;

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kPieceBytes = 16 << 20;
 
-/// Links are followed: a Hub snapshot is made of them.
+/// Follows links: a Hub snapshot consists of them.
 std::vector<std::pair<fs::path, std::int64_t>> weight_files(const fs::path& folder) {
   std::vector<std::pair<fs::path, std::int64_t>> files;
   std::error_code code;
@@ -48,7 +48,7 @@ ReadAhead::ReadAhead(const fs::path& folder, std::int64_t most_bytes) {
         ::close(fd);
       }
     });
-  } catch (const std::system_error&) {  // no thread to be had: the files are read when they are
+  } catch (const std::system_error&) {  // no thread available: the files are read later
   }
 }
 

@@ -26,7 +26,7 @@ bool is_plain(std::string_view part) {
   return true;
 }
 
-/// A branch or tag may hold slashes ("refs/pr/1"); each part must be plain.
+/// A branch or tag may contain slashes ("refs/pr/1"); each part must be plain.
 bool is_revision(std::string_view text) {
   for (std::size_t begin = 0;;) {
     const auto slash = text.find('/', begin);
@@ -36,7 +36,7 @@ bool is_revision(std::string_view text) {
   }
 }
 
-/// "org/name[@revision]"; empty when the text has another form.
+/// Parses "org/name[@revision]"; empty for any other text.
 std::optional<HubId> parse_hub_id(std::string_view text) {
   HubId id;
   const auto at = text.find('@');
@@ -63,7 +63,7 @@ fs::path expand_home(const std::string& path) {
   return path;
 }
 
-/// The snapshot a branch, a tag or a commit stands for; empty when the cache has none.
+/// The snapshot folder of a branch, a tag or a commit; empty if the cache has none.
 fs::path find_snapshot(const fs::path& repository, const std::string& revision) {
   const fs::path reference = repository / "refs" / revision;
   std::string commit = revision;
@@ -76,13 +76,13 @@ fs::path find_snapshot(const fs::path& repository, const std::string& revision) 
   return fs::is_directory(snapshot) ? snapshot : fs::path();
 }
 
-/// Files of these kinds are read; what else lies in the folder is not touched.
+/// Whether we read files of this kind; we touch no others in the folder.
 bool is_read(const fs::path& file) {
   const fs::path kind = file.extension();
   return kind == ".json" || kind == ".jinja" || kind == ".model" || kind == ".safetensors";
 }
 
-/// Whoever read a pipe or a device under the name of a tokenizer or template would never come back.
+/// Reading a pipe or a device in place of a tokenizer or template would never end.
 void refuse_pipes(const fs::path& folder) {
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(folder, code)) {
@@ -110,20 +110,19 @@ ResolvedModel resolve_model(const std::string& path_or_id) {
   }
   if (fs::exists(path)) {
     throw FormatError(path_or_id,
-                      "is a file; the folder of a Hugging Face model was expected (config.json, weights, tokenizer)");
+                      "is a file; expected the folder of a Hugging Face model (config.json, weights, tokenizer)");
   }
   const auto id = parse_hub_id(path_or_id);
   if (!id)
-    throw FormatError(path_or_id,
-                      "no such folder, and not the form org/name[@revision] of a model on the Hugging Face Hub");
+    throw FormatError(path_or_id, "no such folder, and not a Hugging Face Hub name of the form org/name[@revision]");
 
   const std::string name = id->organisation + "/" + id->name;
   const fs::path repository = hub_cache_folder() / ("models--" + id->organisation + "--" + id->name);
   const fs::path snapshot = find_snapshot(repository, id->revision.empty() ? "main" : id->revision);
   if (snapshot.empty()) {
     throw FormatError(path_or_id, "no such folder, and not in the local Hugging Face cache (" + repository.string() +
-                                      "); training never touches the network, download it first: hf download " + name +
-                                      (id->revision.empty() ? "" : " --revision " + id->revision));
+                                      "). lora-train never uses the network; download the model first: hf download " +
+                                      name + (id->revision.empty() ? "" : " --revision " + id->revision));
   }
   return {snapshot, name};
 }

@@ -96,7 +96,7 @@ std::vector<std::uint32_t> sort_by_name(const std::string& where, const std::vec
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return tensors[a].name < tensors[b].name; });
   for (std::size_t i = 1; i < order.size(); ++i) {
     if (tensors[order[i]].name == tensors[order[i - 1]].name) {
-      reject(where, tensors[order[i]], "the name stands twice in the header; each tensor may be listed once");
+      reject(where, tensors[order[i]], "the name appears twice in the header; each tensor may be listed once");
     }
   }
   return order;

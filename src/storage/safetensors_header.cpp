@@ -11,7 +11,7 @@ namespace lora_train::storage {
 namespace {
 
 constexpr const char* kDamaged = "the file is damaged or was not written as safetensors: download or save it again";
-/// As deep as the reference reader follows values it skips.
+/// The depth to which the reference reader follows skipped values.
 constexpr int kMaxDepth = 127;
 
 constexpr const char* kFields[] = {"dtype", "shape", "data_offsets"};
@@ -162,7 +162,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     state_ = State::kTensor;
   }
 
-  /// A value in a place that has none of the expected kind: skipped under an unknown key of a tensor, else refused.
+  /// A value of an unexpected kind: skipped under an unknown key of a tensor, else refused.
   bool value(const std::string& what) {
     if (state_ == State::kSkip) return true;
     if (state_ == State::kTensor && !is_field(key_)) {
@@ -211,7 +211,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
 }  // namespace
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, const std::string& file) {
-  // The parser would take a byte order mark for nothing and a NUL for the end; JSON allows neither.
+  // The parser ignores a byte order mark and stops at a NUL; JSON allows neither.
   if (json.find('\0') != std::string_view::npos || json.substr(0, 3) == "\xEF\xBB\xBF") {
     throw FormatError(file, std::string("the header holds a NUL byte or starts with a byte order mark; ") + kDamaged);
   }

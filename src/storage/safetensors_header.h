@@ -15,9 +15,8 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// Rules 4 and 5 of the format: UTF-8, JSON of the right types, known dtypes, unsigned sizes; a repeated key inside one
-/// object is refused. Unknown keys of a tensor are skipped, as the reference does. Throws FormatError, where = `file`
-/// or "`file`: tensor".
+/// Checks rules 4 and 5 of the format: UTF-8, JSON of the right types, known dtypes, unsigned sizes. Refuses a repeated key in
+/// an object; skips unknown keys of a tensor, as the reference does. Throws FormatError, where = `file` or "`file`: tensor".
 SafetensorsHeader parse_safetensors_header(std::string_view json, const std::string& file);
 
 }  // namespace lora_train::storage

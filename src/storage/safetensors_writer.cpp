@@ -12,7 +12,7 @@ using Order = std::vector<const TensorToWrite*>;
 Order write_order(const std::vector<TensorToWrite>& tensors) {
   Order order;
   for (const auto& tensor : tensors) order.push_back(&tensor);
-  // Large elements first keeps every tensor aligned for its type, the header being padded to 8.
+  // Large elements first: this aligns every tensor for its type, since the header is padded to 8.
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
     const int bits_a = dtype_bits(a->dtype), bits_b = dtype_bits(b->dtype);
     return bits_a != bits_b ? bits_a > bits_b : a->name < b->name;
@@ -34,7 +34,7 @@ std::string header_of(const Order& order, const std::map<std::string, std::strin
     entry["dtype"] = dtype_name(tensor->dtype);
     entry["shape"] = tensor->shape;
     entry["data_offsets"] = {data_bytes, end};
-    // ordered_json looks a key up linearly before it inserts; the names are known to differ.
+    // ordered_json would search linearly before each insertion; the names are known to differ.
     header.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(tensor->name, std::move(entry));
     data_bytes = end;
   }

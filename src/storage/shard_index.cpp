@@ -19,7 +19,7 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& name) override {
     if (depth_ == 1) {
       in_map_ = name == "weight_map";
-      if (in_map_ && has_map_) reject(where_, "weight_map stands twice");
+      if (in_map_ && has_map_) reject(where_, "weight_map appears twice");
     }
     if (depth_ == 2 && in_map_) key_ = name;
     return true;
@@ -27,7 +27,7 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& file) override {
     if (!in_entry()) return value("a string");
     const std::string where = where_ + ": " + key_;
-    // Lexical on purpose: files of the Hub cache are links that leave their folder legitimately.
+    // Checks the name only: files of the Hub cache are links to other folders.
     if (const char* reason = why_not_file_name(file)) {
       const std::string shown = nlohmann::json(file).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
       reject(where,
@@ -36,7 +36,7 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
     if (!file.ends_with(".safetensors")) {
       reject(where, "weight_map names \"" + file + "\"; a .safetensors file was expected");
     }
-    if (!index_.file_of.emplace(key_, file).second) reject(where, "the tensor stands twice in weight_map");
+    if (!index_.file_of.emplace(key_, file).second) reject(where, "the tensor appears twice in weight_map");
     return true;
   }
   bool start_object(std::size_t) override {
@@ -68,7 +68,7 @@ class IndexHandler : public nlohmann::json_sax<nlohmann::json> {
     if (--depth_ == 1) in_map_ = false;
     return true;
   }
-  /// A value that is not the string of an entry.
+  /// A value that is not the file name of an entry.
   bool value(const char* what, bool expected = false) const {
     if (expected) return true;
     if (depth_ == 0) reject(where_, std::string("the index is ") + what + "; an object with weight_map was expected");

@@ -209,7 +209,7 @@ ENTRIES = [
     Case("metadata_of_a_number", top(__metadata__={"epoch": 3}), "", "only strings"),
     Case("metadata_of_null", top(__metadata__={"format": None}), "", "only strings"),
     Case("metadata_is_a_list", top(__metadata__=["pt"]), "", "__metadata__"),
-    Case("metadata_twice", header(lambda t: t[:-1] + ', "__metadata__": {}}'), "", "__metadata__ stands twice"),
+    Case("metadata_twice", header(lambda t: t[:-1] + ', "__metadata__": {}}'), "", "__metadata__ appears twice"),
     Case("entry_is_text", top(x="F32"), "", '"x" is a string'),
     Case("entry_is_null", top(x=None), "", '"x" is null'),
     Case("entry_is_empty", top(x={}), ": x", 'no "dtype"'),
@@ -219,7 +219,7 @@ ENTRIES = [
     Case("dtype_unknown", entry(dtype="F33"), f": {NORM}", 'unknown dtype "F33"'),
     Case("dtype_in_torch_words", entry(dtype="float32"), f": {NORM}", 'unknown dtype "float32"'),
     Case("dtype_is_a_number", entry(dtype=32), f": {NORM}", "a string was expected"),
-    Case("dtype_twice", header(lambda t: t.replace('"dtype"', '"dtype": "F32", "dtype"', 1)), f": {FIRST}", "stands twice"),
+    Case("dtype_twice", header(lambda t: t.replace('"dtype"', '"dtype": "F32", "dtype"', 1)), f": {FIRST}", "appears twice"),
     Case("shape_negative", reshaped(NORM, [-32]), f": {NORM}", "-32"),
     Case("shape_of_floats", reshaped(NORM, [32.0]), f": {NORM}", "whole numbers"),
     Case("shape_of_text", reshaped(NORM, ["32"]), f": {NORM}", "shape holds a string"),
@@ -268,7 +268,7 @@ MODEL = [
 ]
 MODEL_FILE_IS_BAD = {"escape_codes_in_a_name", "name_of_a_megabyte"}
 
-STRICTER = [Case("tensor_listed_twice", twice(NORM), f": {NORM}", "stands twice")]
+STRICTER = [Case("tensor_listed_twice", twice(NORM), f": {NORM}", "appears twice")]
 
 # No file at all: the reference is not asked.
 PLACES = [

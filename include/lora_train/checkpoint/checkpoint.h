@@ -1,5 +1,5 @@
-// checkpoint-<step>/: everything a run needs to resume as if it had never stopped, and a manifest to verify that it is complete.
-// docs/formats.md lists every file and key; docs/durability.md says what is guaranteed and how that is tested.
+// checkpoint-<step>/: everything a run needs to resume as if it had never stopped, and a manifest to verify that it is
+// complete. docs/formats.md lists every file and key; docs/durability.md says what is guaranteed and how that is tested.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,8 @@ struct Contents {
   std::vector<storage::FileToWrite> files;  ///< adapter or weights, optimizer
 };
 
-/// Writes output_dir/checkpoint-<step> with storage::AtomicFolder, the manifest (size and hash per file) last, and reads it back
-/// to verify it. `sync_first`: other files that must be on disk before the checkpoint (metrics.jsonl). Returns the folder.
+/// Writes output_dir/checkpoint-<step> with storage::AtomicFolder, the manifest (size and hash per file) last, and reads it
+/// back to verify it. `sync_first`: other files that must be on disk before the checkpoint (metrics.jsonl). Returns the folder.
 /// Throws IoError; older checkpoints then stay as they were.
 std::filesystem::path save(const std::filesystem::path& output_dir, const Contents& contents,
                            const std::vector<std::filesystem::path>& sync_first = {});

@@ -43,8 +43,8 @@ struct MemoryCase {
 };
 MemoryPlan plan_memory(const MemoryCase& asked);
 
-/// Throws the DeviceError for a run that does not fit. It says how much memory is missing, what uses it, and which keys to change
-/// to which values.
+/// Throws the DeviceError for a run that does not fit. It says how much memory is missing, what uses it, and which keys to
+/// change to which values.
 [[noreturn]] void refuse_memory(const MemoryCase& asked, std::int64_t budget_bytes);
 
 /// GPU memory that a run may plan to use, in bytes: the free memory less a reserve for what cannot be counted.

@@ -25,8 +25,8 @@ struct SavedParts {
 
 class BackgroundSaver {
  public:
-  /// Allocates the copy of masters and optimizer state. On a CPU without memory for it, start() writes the checkpoint itself and
-  /// training waits; parameters on a GPU are always copied.
+  /// Allocates the copy of masters and optimizer state. On a CPU without memory for it, start() writes the checkpoint itself
+  /// and training waits; parameters on a GPU are always copied.
   explicit BackgroundSaver(SavedParts parts);
 
   /// Starts to save the current parameters with this state. No other save may be running.

@@ -12,8 +12,8 @@
 
 namespace lora_train::saving {
 
-/// The files for parameter values and optimizer state. They point into both, which must be in host memory. Writing a file throws
-/// NumericError for NaN or infinity. adapter null: full fine-tuning.
+/// The files for parameter values and optimizer state. They point into both, which must be in host memory. Writing a file
+/// throws NumericError for NaN or infinity. adapter null: full fine-tuning.
 std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* adapter,
                                                    const std::vector<std::string>& target_modules,
                                                    const model::Trainables& parameters,

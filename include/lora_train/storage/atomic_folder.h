@@ -1,4 +1,4 @@
-// A folder that appears with all its files or not at all.
+// Writes a folder atomically: it appears with all its files or not at all.
 #pragma once
 
 #include <filesystem>
@@ -12,30 +12,31 @@
 
 namespace lora_train::storage {
 
-/// A file to be written: text, or tensors (a safetensors file). What tensors point to has to live until it is written.
+/// A file to write: text, or tensors (a safetensors file). The memory of the tensors must live until the file is written.
 struct FileToWrite {
   std::string name;
   std::string text;
   std::vector<TensorToWrite> tensors = {};
 };
 
-/// Writes files into a temporary folder beside `target` (.tmp-<name>-<process>) and renames it: whoever looks sees the
-/// old folder or the new one, also after a crash or a power loss. Uncommitted, nothing of it stays. Not thread-safe.
+/// Writes files to a temporary folder beside `target` (.tmp-<name>-<process>) and renames it, so that readers see either the
+/// old folder or the new one, even after a crash or a power loss. Without commit(), the destructor deletes everything. Not
+/// thread-safe.
 class AtomicFolder {
  public:
-  /// Throws IoError when the temporary folder cannot be made.
+  /// Throws IoError if the temporary folder cannot be created.
   explicit AtomicFolder(std::filesystem::path target);
   ~AtomicFolder();
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;
 
-  /// Reserves the space of all files, then writes and syncs one after the other. Throws IoError.
+  /// Reserves disk space for all files, then writes and syncs them one by one. Throws IoError.
   void write(const std::vector<FileToWrite>& files);
-  /// Name, size and hash of everything that was written.
+  /// Name, size and hash of every file written.
   const std::map<std::string, FileHash>& files() const { return files_; }
-  /// Puts the folder in its place; an older one there is deleted with this object. Throws IoError.
+  /// Renames the folder to `target`. The destructor deletes an older folder of that name. Throws IoError.
   void commit();
-  /// After commit(): the older folder comes back, or there is none again. Throws IoError.
+  /// Undoes commit(): restores the older folder, if there was one. Throws IoError.
   void take_back();
 
  private:
@@ -44,14 +45,15 @@ class AtomicFolder {
   std::map<std::string, FileHash> files_;
 };
 
-/// All of that at once.
+/// Writes and commits such a folder.
 void write_folder(const std::filesystem::path& target, const std::vector<FileToWrite>& files);
 
-/// Deletes a folder so that what a crash leaves of it is under a temporary name. Throws IoError.
+/// Renames a folder to a temporary name, then deletes it, so that a crash leaves no partial folder under its name. Throws
+/// IoError.
 void delete_folder(const std::filesystem::path& folder);
 
-/// Deletes what processes that died left of writing or deleting the entries of `folder` for which `is_ours(name)` is true.
-/// Nobody else may write there meanwhile. Throws IoError.
+/// Deletes the temporary files and folders in `folder` that dead processes left behind, for entries whose name satisfies
+/// is_ours(name). No other process may write to the folder at the same time. Throws IoError.
 void delete_temporaries(const std::filesystem::path& folder, const std::function<bool(const std::string&)>& is_ours);
 
 }  // namespace lora_train::storage

@@ -11,23 +11,23 @@
 
 namespace lora_train::storage {
 
-/// The map of model.safetensors.index.json. metadata.total_size is not read: nothing may depend on it.
+/// The weight_map of model.safetensors.index.json. metadata.total_size is not read: nothing may depend on it.
 struct ShardIndex {
   std::filesystem::path path;
   std::map<std::string, std::string, std::less<>> file_of;  ///< tensor name -> plain file name beside the index
   std::vector<std::string> files() const;                   ///< each file once, sorted
 };
 
-/// Throws IoError, or FormatError (where = "file" or "file: tensor") when the file is not such an index or names a
-/// file that is not a plain name (a separator, "..", a leading dash, a control character).
+/// Throws IoError, or FormatError (where = "file" or "file: tensor") if the file is not such an index, or if it names a file by
+/// more than a plain name (a separator, "..", a leading dash, a control character).
 ShardIndex read_shard_index(const std::filesystem::path& path);
 
-/// All tensors of a model, over one or many files. Copies share the maps. Safe to read from many threads.
+/// All tensors of a model, in one or several files. Copies share the memory maps. Safe to read from several threads.
 class WeightFiles {
  public:
   explicit WeightFiles(std::vector<SafetensorsFile> files);
 
-  /// Null when there is no such tensor. Pointers live as long as this object.
+  /// Null if there is no such tensor. Pointers are valid as long as this object lives.
   const TensorEntry* find(std::string_view name) const;
   /// All names, sorted.
   std::vector<std::string> names() const;
@@ -36,10 +36,10 @@ class WeightFiles {
   /// "file: tensor", for errors.
   std::string where(const TensorEntry& entry) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
-  /// Hash of all names, dtypes and shapes and of samples of each tensor's bytes: another fine-tune of the same
-  /// architecture has another one. Reads at most 12 KiB per tensor.
+  /// Hash of all names, dtypes and shapes, and of samples of each tensor's bytes: it differs between fine-tunes of the same
+  /// architecture. Reads at most 12 KiB per tensor.
   std::string fingerprint() const;
-  /// Forgets these tensors: find() and names() no longer know them.
+  /// Removes these tensors from find() and names().
   void drop(const std::vector<std::string>& names);
 
  private:
@@ -47,10 +47,10 @@ class WeightFiles {
   std::map<std::string, TensorEntry, std::less<>> entries_;
 };
 
-/// Opens and validates every weight file of a folder: model.safetensors, or the shards of
-/// model.safetensors.index.json (each name must be in the shard it is mapped to and in no other; a tensor of a shard
-/// that the index does not list is warned of and left out). Throws FormatError for what is wrong, for a folder without
-/// weights, and, with the way to convert it, for a pickle checkpoint (never opened: pickle runs code).
+/// Opens and validates every weight file of a folder: model.safetensors, or the shards of model.safetensors.index.json. Each
+/// tensor must be in the shard that the index names and in no other; a tensor that the index does not list is ignored with a
+/// warning. Throws FormatError for invalid files, for a folder without weights, and for a pickle checkpoint; pickle can run
+/// code, so such a file is never opened, and the message says how to convert it.
 WeightFiles open_model_weights(const std::filesystem::path& folder);
 
 }  // namespace lora_train::storage

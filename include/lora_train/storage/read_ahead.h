@@ -1,4 +1,4 @@
-// Files on their way into the page cache while something else is done.
+// Reads weight files into the page cache in the background.
 #pragma once
 
 #include <atomic>
@@ -8,17 +8,17 @@
 
 namespace lora_train::storage {
 
-/// Asks the system, in a thread of its own, to read the *.safetensors files of a folder ahead. Nothing that goes wrong here
-/// is an error: whoever opens the files says it. Goes with the object, after at most one piece more.
+/// Asks the system, from a background thread, to read the *.safetensors files of a folder ahead (posix_fadvise). Ignores all
+/// errors: opening the files later reports them. The destructor stops the thread after the current piece of 16 MiB.
 class ReadAhead {
  public:
-  /// Files that take more than `most_bytes` in all are left alone: they would push out what is needed.
+  /// Does nothing if the files have more than `most_bytes` in total: they would evict pages that are needed.
   ReadAhead(const std::filesystem::path& folder, std::int64_t most_bytes);
   ~ReadAhead();
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  /// Waits until all is asked for. Returns the bytes.
+  /// Waits until everything is requested. Returns the number of requested bytes.
   std::int64_t wait();
 
  private:

@@ -1,6 +1,6 @@
-// safetensors files: reading through a memory map with every rule of the format checked first, and writing atomically.
+// Reads and writes safetensors files. Reading checks every rule of the format, then maps the file; writing is atomic.
 // Format: u64 little-endian N, N bytes of JSON, then the tensors packed, row-major, little-endian.
-// Source: huggingface/safetensors, safetensors/src/tensor.rs (the reference reader; ours refuses duplicate keys too).
+// Source: huggingface/safetensors, safetensors/src/tensor.rs (the reference reader; ours also refuses duplicate keys).
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace lora_train::storage {
 
-/// Element types the format knows. Files may hold any of them; what a caller cannot use it refuses by name.
+/// Element types of the format. A file may hold any of them; callers refuse the types that they cannot use.
 enum class DType {
   kBool,
   kF4,
@@ -45,20 +45,20 @@ enum class DType {
 
 /// The name in the header: "F32", "BF16", "F8_E4M3", ...
 std::string_view dtype_name(DType dtype);
-/// Empty when the name is not one of the format's.
+/// Empty for a name that the format does not define.
 std::optional<DType> parse_dtype(std::string_view name);
-/// Size of one element: 4 and 6 for the sub-byte types, 8 to 64 otherwise.
+/// Bits per element: 4 and 6 for the sub-byte types, 8 to 64 otherwise.
 int dtype_bits(DType dtype);
-/// F32, F16 and BF16: what weights and adapters may be stored in.
+/// True for F32, F16 and BF16, the types that weights and adapters may be stored in.
 bool is_weight_dtype(DType dtype);
 
-/// One tensor of a file. Names are UTF-8. A shape may be empty (one element) and hold zeros; dimensions are below 2^63.
+/// One tensor of a file. The name is UTF-8. A shape may be empty (one element) or contain zeros; dimensions are below 2^63.
 struct TensorEntry {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
-  std::size_t begin = 0, end = 0;  ///< bytes [begin, end) of the data part, which follows the header
-  std::uint32_t file = 0;          ///< which file of a WeightFiles; 0 in a single file
+  std::size_t begin = 0, end = 0;  ///< bytes [begin, end) of the data that follows the header
+  std::uint32_t file = 0;          ///< index of its file in a WeightFiles; 0 for a single file
 
   std::int64_t num_elements() const;
   std::size_t num_bytes() const { return end - begin; }
@@ -67,27 +67,27 @@ struct TensorEntry {
 /// "BF16 [2, 3]", for messages.
 std::string describe(const TensorEntry& entry);
 
-/// A validated, memory-mapped file. Copies share the map. Safe to read from many threads.
+/// A validated, memory-mapped file. Copies share the map. Safe to read from several threads.
 class SafetensorsFile {
  public:
-  /// Maps the file and checks all of the format's rules; nothing is allocated for data. Throws IoError when the file
-  /// cannot be opened, FormatError (where = "file" or "file: tensor") when it is no regular file (never opened then) or
-  /// not a valid safetensors file.
+  /// Maps the file and checks all rules of the format; allocates nothing for data. Throws IoError if the file cannot be opened,
+  /// FormatError (where = "file" or "file: tensor") if it is not a regular file (then it is not opened) or not a valid
+  /// safetensors file.
   explicit SafetensorsFile(const std::filesystem::path& path);
-  /// The same of bytes that are mapped or read already.
+  /// The same for a file that is already mapped or read.
   explicit SafetensorsFile(MappedFile file);
 
   const std::filesystem::path& path() const { return file_.path(); }
-  /// In the order of the data.
+  /// All tensors, in the order of their data.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
-  /// Null when there is no such tensor. The pointer lives as long as this object is neither moved nor destroyed.
+  /// Null if there is no such tensor. The pointer is valid until this object is moved or destroyed.
   const TensorEntry* find(std::string_view name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  /// The packed elements; not necessarily aligned for their type, so copy them out with memcpy. Valid while any copy
-  /// of this object lives.
+  /// The packed elements. They may be unaligned for their type, so copy them with memcpy. Valid while any copy of this object
+  /// lives.
   std::string_view bytes(const TensorEntry& entry) const;
-  /// Lets the pages of a tensor that was copied leave the resident set.
+  /// Tells the system that the pages of a tensor are no longer needed, e.g. after copying it.
   void release(const TensorEntry& entry) const;
 
  private:
@@ -98,8 +98,8 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// A tensor to write. `bytes` is packed, row-major, little-endian; where the data are not in memory together, set
-/// `produce` instead: it is called once per tensor, in file order, and what it returns must live until the next call.
+/// A tensor to write. `bytes` is packed, row-major, little-endian. If the data is not in memory as one piece, set `produce`
+/// instead: it is called once per tensor, in file order, and its result must stay valid until the next call.
 struct TensorToWrite {
   std::string name;
   DType dtype = DType::kF32;
@@ -108,18 +108,18 @@ struct TensorToWrite {
   std::function<std::string_view()> produce;
 };
 
-/// Size in bytes of one such tensor.
+/// Size in bytes of a tensor of this dtype and shape.
 std::size_t tensor_bytes(DType dtype, const std::vector<std::int64_t>& shape);
 
-/// A safetensors file laid out: tensors sorted as the reference writer does (descending element size, then name), the
-/// header padded with spaces to 8 bytes.
+/// The layout of a safetensors file. Tensors are sorted as the reference writer sorts them (descending element size, then
+/// name); the header is padded with spaces to 8 bytes.
 class SafetensorsLayout {
  public:
-  /// Keeps pointers to `tensors`. Throws ShapeError when a name occurs twice or is reserved (our bug).
+  /// Keeps pointers to `tensors`. Throws ShapeError for a duplicate or reserved name (our bug).
   explicit SafetensorsLayout(const std::vector<TensorToWrite>& tensors,
                              const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
   std::size_t num_bytes() const { return 8 + header_.size() + data_bytes_; }
-  /// Writer: has write(std::string_view). ShapeError when the bytes of a tensor do not fit its shape (our bug).
+  /// `writer` has write(std::string_view). Throws ShapeError if the bytes of a tensor do not match its shape (our bug).
   template <typename Writer>
   void write(Writer& writer) const {
     writer.write(length_prefix());
@@ -136,7 +136,7 @@ class SafetensorsLayout {
   std::string header_;
 };
 
-/// Such a file, through AtomicFileWriter: it appears whole or not at all. Throws IoError, ShapeError.
+/// Writes such a file through AtomicFileWriter: it appears whole or not at all. Throws IoError, ShapeError.
 void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

@@ -1,5 +1,5 @@
-// The scalars of a step (optim/step_scalars.h) and the keys of its dropout masks: copies them to the device, and the scalars back.
-// The host does not wait for the copies: on a GPU several steps may be in flight.
+// The scalars of a step (optim/step_scalars.h) and the keys of its dropout masks: copies them to the device, and the scalars
+// back. The host does not wait for the copies: on a GPU several steps may be in flight.
 #pragma once
 
 #include <ATen/core/Tensor.h>

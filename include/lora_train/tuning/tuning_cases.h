@@ -23,12 +23,12 @@ struct AttentionBackends {
 AttentionBackends tune_attention(kernels::Tuner& tuner, const model::Decoder& decoder,
                                  const std::vector<std::int64_t>& lengths, at::Device device);
 
-/// LossHeadOptions::chunk_bytes for chunks of `rows` rows, as the run had before the resume. Nothing if rows is 0 (not stored) or
-/// the chunk does not fit. head [V, D]; spare_bytes: device memory that the plan leaves free.
+/// LossHeadOptions::chunk_bytes for chunks of `rows` rows, as the run had before the resume. Nothing if rows is 0 (not stored)
+/// or the chunk does not fit. head [V, D]; spare_bytes: device memory that the plan leaves free.
 std::optional<std::int64_t> kept_loss_chunk(const at::Tensor& head, std::int64_t rows, std::int64_t spare_bytes);
 
-/// LossHeadOptions::chunk_bytes: the default, or that of a chunk of up to 8192 rows if it is faster for `supervised` tokens, the
-/// average number in a micro-batch.
+/// LossHeadOptions::chunk_bytes: the default, or that of a chunk of up to 8192 rows if it is faster for `supervised` tokens,
+/// the average number in a micro-batch.
 std::int64_t tune_loss_chunk(kernels::Tuner& tuner, const at::Tensor& head, std::int64_t supervised,
                              std::int64_t spare_bytes);
 

@@ -112,7 +112,7 @@ TEST_F(ModelWeights, RefusesATensorInTwoShards) {
   write_shard("one.safetensors", {"a", "b"});
   write_shard("two.safetensors", {"b"});
   write_index(R"({"a":"one.safetensors","b":"two.safetensors"})");
-  expect_refused("stands also in one.safetensors", "two.safetensors: b");
+  expect_refused("is also in one.safetensors", "two.safetensors: b");
 }
 
 TEST_F(ModelWeights, LeavesOutTensorsTheIndexDoesNotList) {

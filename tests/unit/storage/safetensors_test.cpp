@@ -167,15 +167,15 @@ TEST_F(Safetensors, RefusesRepeatedKeys) {
   const std::string t = R"("t":{"dtype":"U8","shape":[4],"data_offsets":[0,4]})";
   const std::string t2 = R"("t":{"dtype":"U8","shape":[4],"data_offsets":[4,8]})";
   const std::string u = R"("u":{"dtype":"U8","shape":[4],"data_offsets":[4,8]})";
-  expect_header_refused("{" + t + "," + t + "," + u + "}", "stands twice", "t");
-  expect_header_refused("{" + t + "," + t2 + "}", "stands twice", "t");
-  expect_header_refused("{" + t + "," + u + "," + t + "}", "stands twice", "t");
+  expect_header_refused("{" + t + "," + t + "," + u + "}", "appears twice", "t");
+  expect_header_refused("{" + t + "," + t2 + "}", "appears twice", "t");
+  expect_header_refused("{" + t + "," + u + "," + t + "}", "appears twice", "t");
   expect_header_refused(R"({"__metadata__":{"a":"1","a":"2"}})", "the key \"a\" twice");
-  expect_header_refused(R"({"__metadata__":{},"__metadata__":{}})", "__metadata__ stands twice");
+  expect_header_refused(R"({"__metadata__":{},"__metadata__":{}})", "__metadata__ appears twice");
   expect_header_refused(R"({"t":{"dtype":"F64","dtype":"F64","shape":[1],"data_offsets":[0,8]}})",
-                        "\"dtype\" stands twice", "t");
+                        "\"dtype\" appears twice", "t");
   expect_header_refused(R"({"t":{"dtype":"F64","shape":[1],"shape":[],"data_offsets":[0,8]}})",
-                        "\"shape\" stands twice", "t");
+                        "\"shape\" appears twice", "t");
 }
 
 TEST_F(Safetensors, SkipsUnknownKeysOfAnEntry) {
