@@ -32,7 +32,7 @@ std::string_view recompute_name(model::Recompute mode) {
 
 // ---- counting -------------------------------------------------------------------------------------------------------
 
-/// A step of the real code on the meta device.
+/// Runs a step of the real code on the meta device.
 void count_step(BenchRun& bench, std::int64_t step) {
   train::Run& run = bench.run;
   const data::StepPlan plan = run.plan->step(step);
@@ -56,7 +56,7 @@ void name_buffers(BenchRun& bench, WorkCounter& counter) {
   for (const auto& [name, buffer] : run.activations->named_buffers()) counter.name_buffer(buffer, name);
 }
 
-/// The class's part of the plan; nothing for products, attention and what has no limit of its own.
+/// The planned bytes of a class; nothing for GEMMs, attention and classes without a limit.
 std::optional<double> planned_of(WorkClass work_class, const PlannedBytes& planned) {
   switch (work_class) {
     case WorkClass::kNorm: return planned.norm;
@@ -136,12 +136,12 @@ double percentile(std::vector<double> values, double share) {
   return values[below] + (at - static_cast<double>(below)) * (values[above] - values[below]);
 }
 
-/// What a step took, and how many tokens it had.
+/// The time and the number of tokens of a step.
 struct MeasuredStep {
   double ms = 0, tokens = 0;
 };
 
-/// Steps as training has them: on a GPU the host runs ahead, and the time is that between their ends in its stream.
+/// Runs and times steps as in training: on a GPU the host runs ahead, and a step is timed between stream events.
 class StepClock {
  public:
   explicit StepClock(train::Run& run) : run_(run), moments_(run.device) { moments_.mark(); }
@@ -177,7 +177,7 @@ class StepClock {
   std::size_t num_received_ = 0;
 };
 
-/// Seconds of body(), the median of several.
+/// The median time of several calls of body(), in seconds.
 template <class Body>
 double seconds_of(const runtime::RunDevice& device, const Body& body) {
   constexpr int kRepeats = 7;
@@ -192,7 +192,7 @@ double seconds_of(const runtime::RunDevice& device, const Body& body) {
   return percentile(seconds, 0.5);
 }
 
-/// FLOPs per second of plain products of the model's linears, forward and input gradient, weighted as a step has them.
+/// FLOPs per second of plain GEMMs with the shapes of the model's linears, forward and input gradient, in the mix of a step.
 double measure_gemm_rate(const train::Run& run) {
   const std::int64_t tokens = run.spec.micro_batch_size * run.data.max_seq_len;
   const auto options =
@@ -212,7 +212,7 @@ double measure_gemm_rate(const train::Run& run) {
   return flops / seconds;
 }
 
-/// Work that keeps a GPU busy for about `ms`, so that the host is far ahead when the calls after it begin.
+/// Keeps a GPU busy for about `ms`, so that the host is far ahead when the calls after it begin.
 void occupy(const runtime::RunDevice& device, double ms) {
   constexpr std::int64_t kSize = 8192;
   constexpr double kMostMs = 500;
@@ -227,7 +227,7 @@ void occupy(const runtime::RunDevice& device, double ms) {
 TimedStep profile_step(train::Run& run, std::int64_t step, double usual_ms) {
   const data::StepPlan plan = run.plan->step(step);
   const train::NextMicroBatch next = train::build_in_place(run.data.train, plan);
-  auto graphs = std::move(run.context->graphs);  // calls inside of one cannot be timed
+  auto graphs = std::move(run.context->graphs);  // calls inside a graph cannot be timed
   occupy(run.device, 2 * usual_ms);
   CallTimer timer(run.device);
   timer.begin_span("step " + std::to_string(step), 0);

@@ -23,7 +23,7 @@ constexpr std::int64_t kSequence = 2048, kGpuTokens = 16384, kStepsOfData = 4;
 constexpr double kWeightStd = 0.02;
 constexpr std::uint64_t kSeed = 7;
 
-// Lengths of fine-tuning data: log-normal with mean 500 and sum(len^2) / sum(len) of about 950.
+// Lengths as in fine-tuning data: log-normal with mean 500 and sum(len^2) / sum(len) of about 950.
 constexpr double kMeanLength = 500, kLengthSigma = 0.8;
 constexpr std::int64_t kShortest = 16;
 
@@ -41,7 +41,7 @@ std::vector<std::int64_t> document_lengths(const BenchRequest& request, std::int
   return lengths;
 }
 
-/// Each token follows from the one before. Full rows are trained whole, documents of the mix in their second half.
+/// Each token depends on the previous one. Full rows are trained on all tokens, documents of the mix on their second half.
 data::DocumentStore make_documents(const BenchRequest& request, std::int64_t max_seq_len, std::int64_t num_rows,
                                    std::int64_t vocab_size) {
   data::TokenTableWriter writer({}, "bench");

@@ -1,4 +1,4 @@
-// A run without files: a known shape with random weights made on the device, and documents made up.
+// A run without files: a known shape with random weights, created on the device, and synthetic documents.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace lora_train::bench {
 
-/// Not movable: the run points to the request.
+/// Not movable, because the run refers to the request.
 struct BenchRun {
   explicit BenchRun(const BenchRequest& asked);
   BenchRun(const BenchRun&) = delete;
@@ -20,18 +20,18 @@ struct BenchRun {
   train::Run run;
 };
 
-/// Ready for train_step, steps 1 to num_warm_up + num_steps and some more for the profile. Keys of the profile that are
-/// `auto` or not given: rows of 2048 tokens, one micro-batch a step, as large as memory takes up to 16384 tokens.
+/// Builds a run that is ready for train_step, for steps 1 to num_warm_up + num_steps + kProfiledSteps. Defaults for keys that
+/// are `auto` or not given: rows of 2048 tokens, one micro-batch per step, as large as memory allows, up to 16384 tokens.
 std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request);
 
-/// The same on the meta device, with the sizes and recomputation of `like`; null: 16384 tokens a micro-batch, and nothing
-/// recomputed where the profile does not say. Its steps compute nothing.
+/// The same on the meta device, where steps compute nothing, with the sizes and recomputation of `like`. Null: 16384 tokens per
+/// micro-batch, and no recomputation unless the profile sets it.
 std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const BenchRun* like);
 
-/// Token and keys per query of a step.
+/// The sizes of a step: tokens, and keys per query.
 StepSizes sizes_of(const train::Run& run, const data::StepPlan& plan);
 
-/// Steps after those that are timed, for the profile.
+/// Steps after the timed ones, for profiling.
 constexpr std::int64_t kProfiledSteps = 3;
 
 }  // namespace lora_train::bench

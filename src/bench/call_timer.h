@@ -1,4 +1,4 @@
-// When each call of a kernel began and how long it took, in a step that is computed for that.
+// Records when each kernel call of a step began and how long it took.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -14,7 +14,7 @@
 
 namespace lora_train::bench {
 
-/// Times in microseconds from the beginning of the step.
+/// Times are in microseconds from the beginning of the step.
 struct TimedCall {
   std::string name, sizes;
   kernels::WorkClass work_class = kernels::WorkClass::kCopy;
@@ -22,14 +22,14 @@ struct TimedCall {
   double start_us = 0, duration_us = 0;
 };
 
-/// A part of a step that holds others: "step 8", "micro-batch 1".
+/// A part of a step that contains others: "step 8", "micro-batch 1".
 struct TimedSpan {
   std::string name;
   double start_us = 0, duration_us = 0;
 };
 
 struct TimedStep {
-  std::vector<TimedSpan> spans;  ///< outer ones first
+  std::vector<TimedSpan> spans;  ///< outer spans first
   std::vector<TimedCall> calls;
   double duration_us() const { return spans.empty() ? 0 : spans.front().duration_us; }
 };
@@ -58,9 +58,9 @@ class CallTimer : public kernels::WorkRecorder {
 
   void begin(const kernels::Work& work) override;
   void end(const kernels::Work& work) override;
-  /// A span from here to the next one of the same depth, or to the end. Depth 0 is the step.
+  /// Begins a span, which ends at the next one of the same depth or at the end. Depth 0 is the step.
   void begin_span(const std::string& name, int depth);
-  /// Waits for the device.
+  /// Waits for the device and returns the times.
   TimedStep finish();
 
  private:
@@ -78,8 +78,8 @@ class CallTimer : public kernels::WorkRecorder {
   std::vector<OpenSpan> spans_;
 };
 
-/// A Chrome trace (chrome://tracing, ui.perfetto.dev) of a step: spans, and calls with class, bytes, FLOPs and sizes inside.
-/// Throws IoError.
+/// Writes a Chrome trace (chrome://tracing, ui.perfetto.dev) of a step: spans, and in them the calls with class, bytes, FLOPs and
+/// sizes. Throws IoError.
 void write_chrome_trace(const std::filesystem::path& file, const TimedStep& step, const std::string& title);
 
 }  // namespace lora_train::bench

@@ -5,8 +5,8 @@
 namespace lora_train::bench {
 namespace {
 
-/// Elements a token that the adapters of a projection are planned to read and write: x twice, dy of adapted linears once,
-/// and dx once more (read and written) where several linears share it.
+/// Elements per token that the adapters of a projection are planned to read and write: x twice, dy of adapted linears once, and
+/// dx once more (read and written) if several linears share it.
 double lora_elements(const model::ProjectionShape& projection) {
   if (projection.adapters.empty()) return 0;
   std::int64_t elements = (projection.linears.size() > 1 ? 4 : 2) * projection.in_features;
@@ -27,7 +27,7 @@ double num_adapter_parameters(const model::ModelShape& shape) {
   return static_cast<double>(count);
 }
 
-/// Keys that a query sees on average where at most `window` are visible (0: all), in documents of one length.
+/// The average number of keys visible to a query, at most `window` (0: no limit), in documents of equal length.
 double keys_in_window(double keys_per_query, std::int64_t window) {
   const double length = 2 * keys_per_query - 1, W = static_cast<double>(window);
   return window == 0 || W >= length ? keys_per_query : W - W * (W - 1) / (2 * length);
@@ -69,7 +69,7 @@ PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<m
     for (const auto& block : layer.blocks) num_norms += block.has_output_norm ? 2 : 1;
   }
   bytes.norm = num_norms * kNormPasses * D * token_bytes;
-  // With a norm of q and k: another write forward (raw), another read backward.
+  // With q/k norm: one more write in the forward (raw values), one more read in the backward.
   bytes.rope = L * (config.qk_norm ? 6 : 4) * qk * token_bytes;
   bytes.swiglu = L * 8 * F * token_bytes;
   shape.for_each_projection([&](const model::ProjectionShape& p) { bytes.lora += lora_elements(p) * token_bytes; });

@@ -11,14 +11,14 @@ namespace {
 
 constexpr const char* kWeights = "weights";
 
-/// LibTorch keeps them until the operation begins, not to its end.
+/// A copy of the inputs: LibTorch keeps them only until the operation begins.
 using Inputs = std::vector<c10::IValue>;
 struct OpenCall : at::ObserverContext {
   explicit OpenCall(c10::ArrayRef<const c10::IValue> given) : inputs(given.begin(), given.end()) {}
   Inputs inputs;
 };
 
-/// Whether an operation only gives another view of its input, or memory without content.
+/// Whether an operation only returns a view of its input, or uninitialised memory.
 bool does_nothing(const at::RecordFunction& call, const Inputs& inputs, const c10::FunctionSchema& schema) {
   if (std::string(call.name()).find("empty") != std::string::npos) return true;
   for (const auto& argument : schema.arguments()) {
@@ -36,7 +36,7 @@ bool does_nothing(const at::RecordFunction& call, const Inputs& inputs, const c1
   return true;
 }
 
-/// Whether a tensor that an operation writes is read by it as well.
+/// Whether an operation writes a tensor without reading it.
 bool is_only_written(const at::RecordFunction& call, const c10::Argument& argument) {
   const std::string name = call.name();
   return argument.is_out() || name == "aten::zero_" || name == "aten::fill_" || name == "aten::copy_";
@@ -74,7 +74,7 @@ void add_call(const std::string& name, const kernels::Work& work, BenchWork& tot
 
 }  // namespace
 
-/// Hears of every operation of LibTorch in this thread.
+/// Observes every LibTorch operation in this thread.
 struct WorkCounter::Listener {
   static thread_local WorkCounter* counter;
   static thread_local int depth;

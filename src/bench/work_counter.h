@@ -1,4 +1,4 @@
-// Adds up what kernels say of their calls (kernels/work_record.h), and finds what LibTorch is asked to do beside them.
+// Adds up the work that kernels report (kernels/work_record.h), and counts the other operations of LibTorch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,9 +15,8 @@
 
 namespace lora_train::bench {
 
-/// Installs itself as the recorder while it lives; operations of LibTorch outside of kernels are counted as class copy,
-/// under their own names ("aten::zero_"), views and empty buffers left out. For meta and CPU tensors: what it does takes
-/// longer than a step of a GPU.
+/// Is the work recorder while it lives. Counts LibTorch operations outside of kernels as class copy, under their own names
+/// ("aten::zero_"), except views and empty buffers. For meta and CPU tensors only: it would slow down a step on a GPU.
 class WorkCounter : public kernels::WorkRecorder {
  public:
   WorkCounter();
@@ -25,7 +24,7 @@ class WorkCounter : public kernels::WorkRecorder {
   WorkCounter(const WorkCounter&) = delete;
   WorkCounter& operator=(const WorkCounter&) = delete;
 
-  /// Names the memory of a tensor, so that passes over it are told apart.
+  /// Names the memory of a tensor, so that passes over it can be told apart.
   void name_buffer(const at::Tensor& tensor, const std::string& name);
 
   void begin(const kernels::Work&) override { is_inside_ = true; }
@@ -38,9 +37,9 @@ class WorkCounter : public kernels::WorkRecorder {
   }
   /// By class and name: "gemm gemm", "copy aten::zero_".
   const std::map<std::string, BenchWork>& kernels() const { return kernels_; }
-  /// Bytes that products read of a residual, which their epilogue adds.
+  /// Bytes of residuals that GEMMs read, to add them in their epilogue.
   std::int64_t residual_bytes() const { return residual_bytes_; }
-  /// Passes over activations, in the order of their first occurrence, that move at least min_bytes a time.
+  /// Passes over activations that move at least min_bytes each, in the order of their first occurrence.
   std::vector<BenchPass> passes(std::int64_t min_bytes) const;
 
  private:
@@ -51,7 +50,7 @@ class WorkCounter : public kernels::WorkRecorder {
   std::map<std::string, BenchWork> kernels_;
   std::map<const void*, std::string> buffers_;
   std::vector<BenchPass> passes_;
-  std::vector<at::Tensor> named_;  ///< keeps their memory, so that no other has its address
+  std::vector<at::Tensor> named_;  ///< keeps their memory alive, so that no other tensor gets its address
   std::int64_t residual_bytes_ = 0;
   bool is_inside_ = false;
   std::unique_ptr<Listener> listener_;

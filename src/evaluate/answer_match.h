@@ -1,4 +1,4 @@
-// Whether an answer is the expected one.
+// Compares an answer with the expected one.
 #pragma once
 
 #include <optional>
@@ -8,16 +8,16 @@
 
 namespace lora_train::evaluate {
 
-/// White space at the ends goes, other white space becomes one space, commas between digits go ("1,234" is "1234").
+/// Removes white space at both ends and commas between digits ("1,234" becomes "1234"); other white space becomes one space.
 std::string normalized_answer(const std::string& text);
 
 class AnswerMatcher {
  public:
-  /// `regex` empty: whole texts are compared. Throws ConfigError (--exact-match) for what is no regular expression.
+  /// `regex` empty: compares whole texts. Throws ConfigError (--exact-match) for an invalid regular expression.
   explicit AnswerMatcher(const std::string& regex);
 
-  /// The normalized answer in a text; what a regex has picked also loses a full stop or comma behind its last digit.
-  /// Nothing where the regex finds nothing.
+  /// The normalized answer in a text; nothing if the regex does not match. An answer that a regex picked also loses a period or
+  /// comma after its last digit.
   std::optional<std::string> pick(const std::string& text) const;
 
  private:

@@ -1,4 +1,4 @@
-// Forced choice among given completions: accuracy, calibration and Brier score from summed log probabilities.
+// Multiple choice among given completions: accuracy, calibration and Brier score from summed log-probabilities.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace lora_train::evaluate {
 
-/// Of the choices of one row: softmax of their summed log probabilities.
+/// The probabilities of a row's choices: softmax of their summed log-probabilities.
 std::vector<double> choice_shares(std::span<const double> log_probabilities);
 
-/// Sums over rows. Of equally likely choices the first is taken, as numpy.argmax and lm-evaluation-harness do, whose acc and
-/// acc_norm the two accuracies are.
+/// Accumulates rows. The two accuracies are acc and acc_norm of lm-evaluation-harness. Among equally likely choices the first
+/// one counts, as in numpy.argmax and lm-evaluation-harness.
 class ChoiceCounter {
  public:
-  /// num_chars: of the choices' texts, each above 0. `answer` is the right choice.
+  /// num_chars: length of each choice's text, above 0. `answer`: index of the right choice.
   void add(std::span<const double> log_probabilities, std::span<const std::int64_t> num_chars, std::size_t answer);
   ChoiceFigures figures() const;
 
@@ -24,7 +24,7 @@ class ChoiceCounter {
   static constexpr std::size_t kBins = 15;
   std::int64_t num_rows_ = 0, num_right_ = 0, num_right_normalized_ = 0;
   double brier_ = 0;
-  double bin_gap_[kBins] = {};  ///< sum of share of the taken choice - whether it is right
+  double bin_gap_[kBins] = {};  ///< sum of (probability of the most likely choice - whether it is right)
 };
 
 }  // namespace lora_train::evaluate

@@ -12,7 +12,7 @@
 namespace lora_train::evaluate {
 namespace {
 
-/// A bar on stderr, row by row.
+/// A progress bar on stderr that counts rows.
 class RowProgress {
  public:
   RowProgress(std::size_t num_rows, bool quiet) : bar_({.quiet = quiet}) {
@@ -41,7 +41,7 @@ std::vector<std::int32_t> part(const std::vector<std::int32_t>& ids, std::size_t
   return {ids.begin() + static_cast<std::ptrdiff_t>(begin), ids.begin() + static_cast<std::ptrdiff_t>(end)};
 }
 
-/// The choices of a row; those with the same prompt together, so that it is computed once.
+/// The choices of a row, grouped by prompt, so that each prompt is computed once.
 std::vector<generate::ScoreRequest> requests_of(const data::ChoiceRow& row) {
   std::vector<generate::ScoreRequest> requests;
   for (const data::Choice& choice : row.choices) {
@@ -72,9 +72,9 @@ std::string text_of(std::span<const std::int32_t> ids, const std::vector<std::in
 void refuse_cut_rows(const data::NamedStore& data) {
   for (const auto& entry : data.ledger.entries) {
     if (entry.reason != data::LedgerReason::kTruncated) continue;
-    throw ConfigError("overlength", "truncate has cut " + format_count(entry.count) + " rows of " + data.name +
+    throw ConfigError("overlength", "truncate cut " + format_count(entry.count) + " rows of " + data.name +
                                         " (first: " + entry.first_source +
-                                        "), whose answers are not whole; with --exact-match set "
+                                        "), so their answers are incomplete; with --exact-match set "
                                         "overlength: drop or a larger max_seq_len");
   }
 }
@@ -118,17 +118,17 @@ std::vector<Question> make_questions(const data::NamedStore& data, const runtime
     if (begin == 0) {
       throw ConfigError("--exact-match",
                         source +
-                            " is supervised from its first token, so that there is no prompt; it needs "
-                            "chats or prompt/completion rows, and another loss_on than all");
+                            " is supervised from its first token, so there is no prompt. --exact-match needs "
+                            "chats or prompt/completion rows, and a loss_on other than all");
     }
     const std::int64_t room = files.config.max_position_embeddings - static_cast<std::int64_t>(begin);
-    if (room < 1) throw DataError(source, "the prompt leaves no room for an answer in the context of the model");
+    if (room < 1) throw DataError(source, "the prompt leaves no room for an answer in the model's context");
     const std::string answer = text_of(ids.subspan(begin, end - begin), stop_ids, *files.tokenizer);
     auto expected = matcher.pick(answer);
     if (!expected) {
       throw DataError(source,
-                      "the regex of --exact-match finds nothing in the row's own answer; give one that picks the "
-                      "answer out of the rows' and the model's");
+                      "the regex of --exact-match does not match the row's own answer; give one that matches the "
+                      "answers of the rows and of the model");
     }
     const std::vector<std::int32_t> prompt(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(begin));
     questions.push_back(

@@ -1,4 +1,4 @@
-// What `eval` asks of a model besides its loss.
+// The tasks of `eval` besides the loss: multiple choice and exact match.
 #pragma once
 
 #include "answer_match.h"
@@ -9,23 +9,23 @@
 
 namespace lora_train::evaluate {
 
-/// Log probabilities of every choice. Throws as Generator::score.
+/// Computes the log-probabilities of all choices and their figures. Throws like Generator::score.
 ChoiceFigures evaluate_choices(const data::ChoiceSet& set, generate::Generator& generator, bool quiet);
 
-/// What a document is asked, and what it answers: its last run of supervised tokens, and all before it.
+/// A question from a document: the answer is its last run of supervised tokens, the prompt everything before.
 struct Question {
   generate::Prompt prompt;
   std::string expected;  ///< as AnswerMatcher::pick gives it
 };
 
-/// Of every document of `data`; stop_ids are those that end an answer. Throws DataError (file:line) where the regex finds
-/// nothing in a row's own answer and for a prompt without room for an answer, ConfigError for rows without a prompt
-/// (loss_on: all) and for rows that were cut, StopError.
+/// Makes a question from every document of `data`; stop_ids end an answer. Throws DataError (file:line) if the regex does not
+/// match a row's own answer and for a prompt that leaves no room for an answer; ConfigError for rows without a prompt (loss_on:
+/// all) and for truncated rows; StopError.
 std::vector<Question> make_questions(const data::NamedStore& data, const runtime::ModelFiles& files,
                                      const AnswerMatcher& matcher, const std::vector<std::int32_t>& stop_ids,
                                      std::int64_t max_new_tokens);
 
-/// Greedy answers. Throws as Generator::run.
+/// Generates greedy answers and compares them. Throws like Generator::run.
 MatchFigures evaluate_answers(const std::vector<Question>& questions, const runtime::ModelFiles& files,
                               const AnswerMatcher& matcher, const std::vector<std::int32_t>& stop_ids,
                               generate::Generator& generator, bool quiet);

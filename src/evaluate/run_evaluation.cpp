@@ -1,4 +1,4 @@
-// The base or an adapter on evaluation data: loss, and what else is asked.
+// Evaluates the base or an adapter: loss, and the other tasks of the request.
 #include "lora_train/evaluate/run_evaluation.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace lora_train::evaluate {
 namespace {
 
-/// The sets of an evaluation. With --choices their rows are the right choices.
+/// The data sets of an evaluation. With --choices, their rows are the right choices.
 struct EvalData {
   std::vector<data::NamedStore> stores;
   std::vector<data::ChoiceSet> choices;          ///< of each store; empty without --choices
@@ -25,7 +25,7 @@ struct EvalData {
 
 EvalData load_choices(const DataSection& section, const runtime::ModelFiles& files) {
   if (section.eval_datasets.empty()) {
-    throw ConfigError("eval_datasets", "is empty; --choices needs rows with choices, not a part of the training rows");
+    throw ConfigError("eval_datasets", "is empty; --choices needs rows with choices, not held-out training rows");
   }
   if (files.tokenizer == nullptr) throw FormatError("--choices", "needs a tokenizer, and the model folder has none");
   EvalData data;
@@ -91,7 +91,7 @@ class Evaluation {
     }
   }
 
-  /// Its buffers are gone when the tasks begin.
+  /// Releases its buffers before the other tasks begin.
   std::vector<EvalResult> evaluate_losses() {
     const data::BatchSizes sizes = data::resolve_batch_sizes(profile_.schedule, data_.max_seq_len);
     const std::int64_t rows = profile_.schedule.eval_micro_batch_size.value_or(sizes.micro);

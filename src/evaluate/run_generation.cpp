@@ -1,4 +1,4 @@
-// Completions of the base and of an adapter, from one copy of the weights.
+// Generates completions of the base and of an adapter, from one copy of the weights.
 #include "lora_train/evaluate/run_generation.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace lora_train::evaluate {
 namespace {
 
-/// Prompts that are asked of the adapter and then of the base, where both are wanted.
+/// Prompts in a group that runs on the adapter and then, if requested, on the base.
 constexpr std::size_t kPromptsOfAPart = 64;
 
 std::int64_t longest_sequence(const GenerateRequest& request) {

@@ -43,7 +43,7 @@ std::vector<std::string> differing_keys(const std::vector<RunRecord>& runs) {
   return keys;
 }
 
-/// What a run is sorted by.
+/// The value that a run is sorted by.
 struct SortKey {
   bool is_known = false, is_number = false;
   double number = 0;
@@ -94,7 +94,7 @@ void sort_runs(Comparison& comparison, const std::string& column) {
   const bool is_descending = column.starts_with('-');
   const std::string name = column.substr(is_descending ? 1 : 0);
   std::vector<std::string> known = column_names(comparison);
-  // A key that does not differ orders nothing; asking for it is no mistake.
+  // Sorting by a key that does not differ changes nothing, but is not an error.
   for (const auto& key : profile_keys()) known.push_back(key);
   if (std::find(known.begin(), known.end(), name) == known.end()) {
     const std::string nearest = nearest_name(name, known);

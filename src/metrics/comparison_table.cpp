@@ -110,7 +110,7 @@ std::string without_trailing_space(std::string line) {
   return line + "\n";
 }
 
-/// One run a row.
+/// One row per run.
 std::string rows(const std::vector<Column>& columns, std::size_t num_runs, bool use_color) {
   std::string text, line;
   for (const auto& column : columns) line += padded(column.name, width_of(column), column.is_number) + "  ";
@@ -126,7 +126,7 @@ std::string rows(const std::vector<Column>& columns, std::size_t num_runs, bool 
   return text;
 }
 
-/// One run a column, in blocks that are not wider than `width`.
+/// One column per run, in blocks of at most `width` columns.
 std::string blocks(const std::vector<Column>& columns, std::size_t num_runs, std::size_t width, bool use_color) {
   std::size_t names = 0;
   for (const auto& column : columns) names = std::max(names, width_of(column.name));

@@ -1,4 +1,4 @@
-// Bytes of a TensorBoard event file. A record is: u64 length, masked CRC32C of these 8 bytes, payload, masked CRC32C of
+// The bytes of a TensorBoard event file. A record is: u64 length, masked CRC32C of these 8 bytes, payload, masked CRC32C of
 // the payload, all little-endian. The payload is a tensorflow.Event message.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace lora_train::metrics {
 /// CRC-32C (Castagnoli, RFC 3720), reflected, start and end inverted. crc32c("123456789") = 0xe3069283.
 std::uint32_t crc32c(std::string_view bytes);
 
-/// The CRC as records carry it: rotated right by 15, plus 0xa282ead8.
+/// The CRC as it is stored in records: rotated right by 15, plus 0xa282ead8.
 std::uint32_t masked_crc32c(std::string_view bytes);
 
 /// The first record of a file: file_version "brain.Event:2".

@@ -1,4 +1,4 @@
-// The figures of a run under the names that tables, files and pages give them.
+// The figures of a run, with their names in tables, files and pages.
 #pragma once
 
 #include <string>
@@ -14,18 +14,18 @@ struct Figure {
   const char* name;
   std::optional<double> RunFigures::*value;
   FigureKind kind;
-  bool is_in_table;  ///< the others stand in CSV and JSON only
+  bool is_in_table;  ///< false: in CSV and JSON only
 };
 
 const std::vector<Figure>& figures();
 
-/// Those that the table shows: in it, and known of some run. The memory of the host only where no run used a device.
+/// The figures that the table shows: is_in_table, and known for at least one run. Host memory only if no run used a GPU.
 std::vector<Figure> table_figures(const std::vector<RunRecord>& runs);
 
 /// "2.1345", "12,345", "3m 05s", "$1.20"
 std::string format_figure(double value, FigureKind kind);
 
-/// What a page calls it.
+/// The name of a kind in a page.
 const char* name_of(FigureKind kind);
 
 }  // namespace lora_train::metrics

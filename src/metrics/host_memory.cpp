@@ -18,7 +18,7 @@ std::int64_t number_in(const std::filesystem::path& file, std::int64_t otherwise
   return std::ifstream(file) >> number ? number : otherwise;  // "max" is no number
 }
 
-/// Pages of files that the kernel gives up first.
+/// Cached file pages, which the kernel evicts first.
 std::int64_t inactive_file_bytes(const std::filesystem::path& folder) {
   std::ifstream file(folder / "memory.stat");
   std::string key;
@@ -28,7 +28,7 @@ std::int64_t inactive_file_bytes(const std::filesystem::path& folder) {
   return 0;
 }
 
-/// What the control groups of this process (a container, a Slurm job) leave it; cgroup v2.
+/// Bytes that the control groups of this process (a container, a Slurm job) still allow; cgroup v2.
 std::int64_t left_in_cgroup() {
   const std::filesystem::path root = "/sys/fs/cgroup";
   std::ifstream file("/proc/self/cgroup");

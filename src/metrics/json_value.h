@@ -1,4 +1,4 @@
-// Values of JSON that others may have written: what is missing or of another kind is empty.
+// Reads values from untrusted JSON: a missing value, or one of another type, is empty.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@ inline std::optional<double> number_of(const nlohmann::ordered_json& object, con
   return found->get<double>();
 }
 
-/// A count that a run can have: 0 to 10^15.
+/// A plausible count: 0 to 10^15.
 inline std::optional<long long> count_of(const nlohmann::ordered_json& object, const char* key) {
   const auto number = number_of(object, key);
   if (!number || !(*number >= 0 && *number <= 1e15)) return std::nullopt;

@@ -151,7 +151,7 @@ void MetricsWriter::append(const std::string& line) {
     return;
   }
   const int code = errno;
-  // A torn line must not stay. In a device, which cannot be cut, nothing stands anyway.
+  // Removes the torn line. A device cannot be truncated, but keeps nothing either.
   [[maybe_unused]] const int ignored = ::ftruncate(fd_, end);
   fail_with(path_, "cannot append a line", code);
 }

@@ -1,4 +1,4 @@
-// The files of page/, carried in the program (cmake/embed_text.cmake makes page_assets.cpp).
+// The files of page/, embedded in the program (cmake/embed_text.cmake generates page_assets.cpp).
 #pragma once
 
 #include <string_view>
@@ -6,6 +6,6 @@
 namespace lora_train::metrics {
 
 extern const std::string_view kPageStyle;   ///< page/page.css
-extern const std::string_view kPageScript;  ///< page/*.js, one after the other
+extern const std::string_view kPageScript;  ///< page/*.js, concatenated
 
 }  // namespace lora_train::metrics

@@ -87,7 +87,7 @@ struct ProgressBar::Impl {
   std::chrono::steady_clock::time_point last_draw{};
   std::mutex mutex;
 
-  // A closed or full terminal must not end a run: whatever write() says is ignored.
+  // A closed terminal must not end a run, so errors of write() are ignored.
   void put(std::string_view bytes) const {
     while (!bytes.empty()) {
       const ssize_t written = ::write(options.fd, bytes.data(), bytes.size());
@@ -104,7 +104,7 @@ struct ProgressBar::Impl {
     last_draw = std::chrono::steady_clock::now();
   }
 
-  // While the log writes its line the bar stays away, whichever thread updates it.
+  // While the log writes a line, no thread may draw the bar.
   void hide() {
     const std::lock_guard lock(mutex);
     if (is_drawn) put(kClearLine);
@@ -145,7 +145,7 @@ void ProgressBar::update(const ProgressState& state) {
 
 void ProgressBar::log_step(const ProgressState& state) {
   update(state);
-  // Not under the bar's mutex: the log holds its own while it calls hide() and show().
+  // Without the bar's mutex: the log holds its own while it calls hide() and show().
   if (impl_->options.quiet || !*impl_->options.is_terminal) log_info(format_progress_line(state));
 }
 

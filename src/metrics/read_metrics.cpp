@@ -12,12 +12,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kLossWindows = 20;
 
-/// Takes the lines in their order.
+/// Reads the lines in their order.
 class LineReader {
  public:
   explicit LineReader(RunRecord& run) : run_(run) {}
 
-  /// False when the line is none of ours.
+  /// False if it is not a metrics line.
   bool add(const std::string& line) {
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!object.is_object()) return false;
@@ -45,7 +45,7 @@ class LineReader {
   void train(const Json& object) {
     const long long step = count_of(object, "step").value_or(0);
     if (step < 1) return;
-    // Lines can stand twice: the later ones are what the run went on from.
+    // A step can have two lines: the run resumed before it, and the later line counts.
     while (!run_.steps.empty() && run_.steps.back().step >= step) run_.steps.pop_back();
     const LoggedStep before = run_.steps.empty() ? LoggedStep{} : run_.steps.back();
     LoggedStep logged;
@@ -140,7 +140,8 @@ void fill_speed(RunRecord& run) {
 
 MetricsFile read_metrics(const std::filesystem::path& path, RunRecord& run) {
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return {"no metrics.jsonl"};  // nor a device that has no end
+  if (!std::filesystem::is_regular_file(path, ignored))
+    return {"no metrics.jsonl"};  // nor a device, which might have no end
   std::ifstream file(path, std::ios::binary);
   if (!file) return {"metrics.jsonl cannot be read"};
   LineReader reader(run);
@@ -161,7 +162,7 @@ MetricsFile read_metrics(const std::filesystem::path& path, RunRecord& run) {
   fill_speed(run);
   MetricsFile result{number == 0 ? "metrics.jsonl is empty" : "", reader.earlier_s()};
   if (num_bad > 0) {
-    result.problem = "metrics.jsonl:" + std::to_string(first_bad) + " is no metrics line" +
+    result.problem = "metrics.jsonl:" + std::to_string(first_bad) + " is not a metrics line" +
                      (num_bad > 1 ? " (" + std::to_string(num_bad) + " such lines)" : "");
   }
   return result;

@@ -1,4 +1,4 @@
-// metrics.jsonl back into a RunRecord.
+// Reads metrics.jsonl into a RunRecord.
 #pragma once
 
 #include <filesystem>
@@ -10,14 +10,14 @@
 namespace lora_train::metrics {
 
 struct MetricsFile {
-  std::string problem = {};  ///< what is wrong with the file; may be empty
-  double earlier_s = 0;      ///< time of the processes of the run before the last one
+  std::string problem = {};  ///< what is wrong with the file; empty: nothing
+  double earlier_s = 0;      ///< time of all processes of the run but the last
 };
 
-/// Fills steps, evals and all figures that the lines know. A last line without its end is left out.
+/// Fills steps, evals and all figures that the lines contain. Ignores an incomplete last line.
 MetricsFile read_metrics(const std::filesystem::path& path, RunRecord& run);
 
-/// The mean over data sets of each evaluation, by step; one entry a step, with an empty name.
+/// The mean over the data sets of each evaluation: one entry per step, with an empty name.
 std::vector<LoggedEval> mean_evals(const std::vector<LoggedEval>& evals);
 
 }  // namespace lora_train::metrics

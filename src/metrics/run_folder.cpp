@@ -24,7 +24,7 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, ignored);
 }
 
-/// "r8" before "r16", and "0.001" before "0.01": digits count as a number where no zero leads them.
+/// Natural order: "r8" before "r16", and "0.001" before "0.01". Digits without a leading zero compare as a number.
 bool is_before(std::string_view a, std::string_view b) {
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
   const auto take_digits = [&](std::string_view& text) {
@@ -53,8 +53,8 @@ void add_reason(RunRecord& run, const std::string& reason) {
   run.reason += (run.reason.empty() ? "" : "; ") + reason;
 }
 
-/// Whether a process holds the lock of the folder. The lock itself is not asked for: a run that starts must not find it
-/// taken by somebody who looks.
+/// Whether a process holds the lock of the folder. Reads /proc/locks instead of trying the lock, which could make a run that is
+/// starting fail.
 bool is_locked(const fs::path& folder) {
   struct stat file {};
   if (::stat((folder / ".lock").c_str(), &file) != 0) return false;
@@ -90,8 +90,8 @@ std::optional<double> price_of(const RunRecord& run) {
   return std::nullopt;
 }
 
-/// What the summary knows takes the place of what the lines know. Time, cost and rate are there of the last process alone;
-/// `earlier_s` is what those before it took.
+/// Figures from the summary replace those from metrics.jsonl. In the summary, time, cost and rate are those of the last process
+/// only; earlier_s is the time of the processes before it.
 void apply_summary(RunRecord& run, const Json& summary, double earlier_s) {
   RunFigures& figures = run.figures;
   const auto take = [&](std::optional<double>& figure, const char* key) {
@@ -108,7 +108,7 @@ void apply_summary(RunRecord& run, const Json& summary, double earlier_s) {
   const auto step = number_of(summary, "step"), tokens = number_of(summary, "tokens");
   if (step && (*step > 0 || !figures.step)) take(figures.step, "step"), take(figures.epoch, "epoch");
   if (tokens && *tokens > 0) {
-    // Steps that were not logged make the count of the lines an estimate.
+    // If not all steps are logged, the sum over the lines is an estimate.
     const double scale = figures.tokens && *figures.tokens > 0 && !run.steps.empty() && step &&
                                  static_cast<double>(run.steps.back().step) == *step
                              ? *tokens / *figures.tokens
@@ -131,7 +131,7 @@ void read_summary(RunRecord& run, double earlier_s) {
   if (!is_file(file)) {
     run.status = is_locked(run.folder) ? "running" : "unfinished";
     if (run.status == "unfinished") {
-      add_reason(run, "no summary.json: its process was killed, or is on another machine");
+      add_reason(run, "no summary.json: its process was killed, or runs on another machine");
     }
     return;
   }
@@ -144,7 +144,7 @@ void read_summary(RunRecord& run, double earlier_s) {
   run.status = summary.is_object() ? text_of(summary, "status") : "";
   if (run.status.empty()) {
     run.status = "broken";
-    return add_reason(run, "summary.json is no summary of a run");
+    return add_reason(run, "summary.json is not the summary of a run");
   }
   run.summary_json = summary.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (run.name.empty()) run.name = text_of(summary, "run_name");
@@ -182,7 +182,7 @@ RunRecord read_run(const fs::path& folder) {
   if (const auto price = price_of(run); price && run.figures.wall_s) {
     run.figures.cost_usd = *price * *run.figures.wall_s / 3600 * std::max(run.num_gpus, 1.0);
   }
-  // A run that ended early has not written them.
+  // A run that ended early may not have written these files.
   const bool is_late = has_lines || run.status == "done" || run.status == "broken";
   if (is_late && !is_file(folder / "profile.yaml")) add_reason(run, "no profile.yaml");
   if (is_late && !has_lines) add_reason(run, metrics.problem);

@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMostPoints = 2000;  ///< of a curve
 
-/// Six digits are more than a screen can show.
+/// Rounds to six digits, more than a screen can show.
 Json shortened(double value) {
   return std::isfinite(value) ? whole_or_number(std::strtod(string_printf("%.6g", value).c_str(), nullptr))
                               : Json(nullptr);
@@ -30,7 +30,7 @@ Json shortened(double value) {
 
 Json shortened(const std::optional<double>& value) { return value ? shortened(*value) : Json(nullptr); }
 
-/// Means, so that a curve has kMostPoints at most.
+/// Averages neighbouring points, so that a curve has at most kMostPoints.
 struct Mean {
   double sum = 0, weight = 0;
   void add(const std::optional<double>& value, double of_weight = 1) {
@@ -89,7 +89,7 @@ Json evals_of(const RunRecord& run) {
   return evals;
 }
 
-/// Name "": the mean over data sets, which is what the figures count.
+/// Name "": the mean over data sets, which the figures use.
 Json mean_evals_of(const RunRecord& run) {
   Json step = Json::array(), tokens = Json::array(), time = Json::array(), loss = Json::array();
   for (const auto& eval : mean_evals(run.evals)) {
@@ -134,7 +134,7 @@ std::string escaped(const std::string& text) {
   return with_replaced(text, {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}});
 }
 
-/// JSON inside of a script element: nothing in it may look like a tag or a comment.
+/// Escapes JSON for a script element: nothing in it may look like a tag or a comment.
 std::string script_json(const Json& object) {
   return with_replaced(to_line(object), {{'<', "\\u003c"}, {'>', "\\u003e"}, {'&', "\\u0026"}});
 }

@@ -38,7 +38,7 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder)
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const double time = now_s();
-  // O_EXCL: a run that was resumed within the same second must not append to the file of the one before.
+  // O_EXCL: a run resumed within the same second must not append to the previous file.
   for (int attempt = 0; fd_ < 0; ++attempt) {
     path_ = folder / file_name(time, attempt);
     fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);

@@ -84,8 +84,7 @@ void check_layout(const std::string& where, const std::vector<TensorEntry>& tens
                                  kDownloadAgain);
   }
   if (expected < data_bytes) {
-    throw FormatError(where, std::to_string(data_bytes - expected) +
-                                 " bytes stand after the last tensor; the file must " +
+    throw FormatError(where, std::to_string(data_bytes - expected) + " bytes follow the last tensor; the file must " +
                                  "end with it: " + kDownloadAgain);
   }
 }

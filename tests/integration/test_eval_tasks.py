@@ -115,7 +115,7 @@ def test_a_signal_ends_with_75_and_without_figures(tmp_path, number, arguments):
 
 def test_bad_rows_and_flags_are_refused(tmp_path):
     run = evaluate("--exact-match", "#### ([0-9]+)")
-    assert run.code == 3 and f"{HELDOUT}:1" in run.stderr and "finds nothing" in run.stderr, run
+    assert run.code == 3 and f"{HELDOUT}:1" in run.stderr and "does not match the row's own answer" in run.stderr, run
     run = evaluate("--exact-match", "([")
     assert run.code == 2 and "--exact-match" in run.stderr, run
     run = evaluate("--exact-match", "lora_r=4")

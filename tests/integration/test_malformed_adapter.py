@@ -116,7 +116,7 @@ FILES = [
     Case("tensors_are_a_folder", lambda a: [a.tensor_path.unlink(), a.tensor_path.mkdir()], TENSOR_FILE, "is a folder"),
     Case("tensors_are_a_git_lfs_pointer", lambda a: a.tensor_path.write_text(LFS), TENSOR_FILE, "git lfs pull"),
     Case("tensors_cut_short", tensor_bytes(lambda b: b[:-8]), TENSOR_FILE, "truncated"),
-    Case("tensors_with_stray_bytes", tensor_bytes(lambda b: b + b"\0"), TENSOR_FILE, "stand after the last tensor"),
+    Case("tensors_with_stray_bytes", tensor_bytes(lambda b: b + b"\0"), TENSOR_FILE, "follow the last tensor"),
 ]
 
 CONFIG_TEXT = [

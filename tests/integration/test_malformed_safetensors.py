@@ -171,9 +171,9 @@ LENGTH = [
     Case("cut_after_the_header", lambda w: w.write(w.content()[:8 + len(w.text())]), "", "only 0 follow"),
     Case("cut_in_the_middle", content(lambda b: b[:len(b) // 2]), "", "truncated"),
     Case("last_byte_missing", content(lambda b: b[:-1]), "", "truncated"),
-    Case("one_byte_more", content(lambda b: b + b"\n"), "", "1 bytes stand after the last tensor"),
-    Case("four_stray_bytes", content(lambda b: b + b"\xde\xad\xbe\xef"), "", "4 bytes stand after the last tensor"),
-    Case("file_appended_to_itself", content(lambda b: b + b), "", "stand after the last tensor"),
+    Case("one_byte_more", content(lambda b: b + b"\n"), "", "1 bytes follow the last tensor"),
+    Case("four_stray_bytes", content(lambda b: b + b"\xde\xad\xbe\xef"), "", "4 bytes follow the last tensor"),
+    Case("file_appended_to_itself", content(lambda b: b + b), "", "follow the last tensor"),
     Case("only_zeros", content(lambda b: bytes(len(b))), "", "not valid UTF-8 JSON at byte 9"),
 ]
 

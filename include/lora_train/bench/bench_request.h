@@ -1,4 +1,4 @@
-// What `bench` asks of the engine, and what it is told. Plain data without torch.
+// The request of `bench` to the engine, and its result. Plain data without torch.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@ namespace lora_train::bench {
 
 struct BenchRequest {
   Profile profile;    ///< sizes (max_seq_len, micro_batch_size, ...), adapter, precision, device, kernels
-  std::string shape;  ///< a name of model/families/known_shapes.h
+  std::string shape;  ///< a name from model/known_shapes.h
   std::int64_t num_steps = 20, num_warm_up = 5;
-  bool mix = false;         ///< packed documents of log-normal lengths, half of them trained, instead of full rows
-  bool count_only = false;  ///< nothing is computed: a step on the meta device
-  std::filesystem::path trace = {};  ///< where a Chrome trace of a step goes; empty = nowhere
+  bool mix = false;         ///< packed documents of log-normal lengths, trained in their second half, instead of full rows
+  bool count_only = false;  ///< compute nothing, only count a step on the meta device
+  std::filesystem::path trace = {};  ///< file for a Chrome trace of a step; empty = none
 };
 
-/// Calls of one class of kernels, or of one kernel, in a step. Bytes and launches as on a GPU.
+/// The calls of one kernel class, or of one kernel, in a step. Bytes and launches are those of a GPU.
 struct BenchWork {
   std::string name;
   std::int64_t calls = 0, launches = 0, bytes_read = 0, bytes_written = 0, flops = 0;
-  std::optional<double> planned_bytes = {};  ///< of the class: what a step has to move (bench/step_limits.h)
-  std::optional<double> ms = {};             ///< measured, of a step
+  std::optional<double> planned_bytes = {};  ///< for a class: bytes that a step must move (bench/step_limits.h)
+  std::optional<double> ms = {};             ///< measured time per step
 };
 
 /// All reads or writes of one activation buffer by one kernel, in a step.
@@ -34,7 +34,7 @@ struct BenchPass {
   std::int64_t times = 0, bytes_read = 0, bytes_written = 0;
 };
 
-/// Seconds of a step where nothing overlaps, at assumed rates of an H200.
+/// The time of a step in seconds if nothing overlaps, at assumed rates of an H200.
 struct BenchBound {
   double gemm_s = 0, attention_s = 0, memory_s = 0;
   double total_s() const { return gemm_s + attention_s + memory_s; }
@@ -42,11 +42,11 @@ struct BenchBound {
 
 struct BenchSpeed {
   double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;                 ///< median, 10th and 90th percentile
-  double tokens_per_s = 0, tokens_per_s_p10 = 0, tokens_per_s_p90 = 0;  ///< documents only: there is no padding
+  double tokens_per_s = 0, tokens_per_s_p10 = 0, tokens_per_s_p90 = 0;  ///< tokens of documents, without padding
   double peak_memory_gib = 0;                                           ///< of the GPU; 0 on a CPU
   double peak_host_memory_gib = 0;
-  std::optional<double> idle_share = {};  ///< of a GPU: part of the step in which it had nothing to do
-  double gemm_flops_per_s = 0;            ///< plain products of the same shapes, in this process
+  std::optional<double> idle_share = {};  ///< on a GPU: share of the step in which it was idle
+  double gemm_flops_per_s = 0;            ///< rate of plain GEMMs of the same shapes, in this process
   double gemm_share = 0;                  ///< required FLOPs of the step at that rate / step time
   double linears_share = 0;  ///< required FLOPs of the linears at that rate / time in classes gemm and lora
   double first_loss = 0, last_loss = 0;
@@ -64,15 +64,15 @@ struct RequiredFlops {
 struct BenchResult {
   std::string shape, device, precision, recompute;
   std::int64_t max_seq_len = 0, micro_batch_size = 0, global_batch_size = 0;
-  std::int64_t tokens = 0, supervised_tokens = 0, documents = 0;  ///< of the step that was counted
+  std::int64_t tokens = 0, supervised_tokens = 0, documents = 0;  ///< of the counted step
   RequiredFlops required;
   std::vector<BenchWork> classes, kernels;
   std::vector<BenchPass> passes;  ///< over activations
-  double planned_bytes = 0;       ///< of all classes that are not products or attention
-  double counted_bytes = 0;       ///< the same, as counted; residuals that products read included
+  double planned_bytes = 0;       ///< of all classes except GEMMs and attention
+  double counted_bytes = 0;       ///< the same, as counted; includes residuals that GEMMs read
   double executed_flops = 0;
   BenchBound bound;
-  std::optional<BenchSpeed> speed = {};  ///< nothing with count_only
+  std::optional<BenchSpeed> speed = {};  ///< empty with count_only
 };
 
 }  // namespace lora_train::bench

@@ -1,4 +1,4 @@
-// What `eval` asks of the engine, and what it is told. Plain data without torch.
+// The request of `eval` to the engine, and its results. Plain data without torch.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace lora_train::evaluate {
 /// What `eval` measures besides the loss.
 struct EvalTasks {
   bool choices = false;      ///< the rows have choices (data/render/choices.h)
-  bool exact_match = false;  ///< greedy answers against the rows' own
-  std::string answer_regex;  ///< picks the answer out of both; empty = the whole text
+  bool exact_match = false;  ///< compare greedy answers with those of the rows
+  std::string answer_regex;  ///< extracts the answer from both texts; empty = the whole text
   std::int64_t max_new_tokens = 256;
 };
 
@@ -25,29 +25,30 @@ struct EvalRequest {
   bool quiet = false;  ///< no progress bar
 };
 
-/// Forced choice among given completions, by summed log probabilities.
+/// Results for multiple choice among given completions, by summed log-probabilities.
 struct ChoiceFigures {
-  double accuracy = 0;             ///< the likeliest choice is the right one
-  double normalized_accuracy = 0;  ///< the same with log probabilities per character of the choice
-  double ece = 0;                  ///< 15 bins over the share of the likeliest choice among all of its row
-  double brier = 0;                ///< mean over rows of sum over choices of (share - is right)^2
+  double accuracy = 0;             ///< share of rows whose most likely choice is the right one
+  double normalized_accuracy = 0;  ///< the same with log-probabilities per character of the choice
+  double ece = 0;                  ///< calibration error: 15 bins over the probability of the row's most likely choice
+  double brier = 0;                ///< mean over rows of the sum over choices of (probability - is right)^2
   long long num_rows = 0;
 };
 
-/// Greedy answers that equal the row's.
+/// Results of comparing greedy answers with those of the rows.
 struct MatchFigures {
   double rate = 0;
   long long num_matched = 0, num_answers = 0;
-  long long num_cut = 0;  ///< answers that max_new_tokens or the context ended
+  long long num_cut = 0;  ///< answers cut off by max_new_tokens or the context length
 };
 
-/// One line of `eval` (contract.md, section 1).
+/// One line of the output of `eval`: the results for one data set.
 struct EvalResult {
   std::string name;
   double loss = 0, perplexity = 0, token_accuracy = 0, ece = 0;
   long long num_tokens = 0;
-  double weight_sum = 0;                          ///< of these tokens in the loss
-  long long num_rows_cut = 0, num_rows_lost = 0;  ///< overlength: truncate; every reason that the ledger has
+  double weight_sum = 0;  ///< sum of the loss weights of these tokens
+  long long num_rows_cut = 0,
+            num_rows_lost = 0;  ///< truncated (overlength: truncate); dropped, for any reason in the ledger
   std::optional<ChoiceFigures> choices = {};
   std::optional<MatchFigures> exact_match = {};
 };

@@ -1,4 +1,4 @@
-// Loss, token accuracy and calibration of a model on a set of documents.
+// Computes loss, token accuracy and calibration of a model on a set of documents.
 #pragma once
 
 #include "lora_train/data/plan.h"
@@ -11,7 +11,7 @@
 
 namespace lora_train::evaluate {
 
-/// Parts that an evaluation works on.
+/// The parts of a run that an evaluation uses.
 struct EvalContext {
   model::Decoder& decoder;
   model::Activations& activations;
@@ -19,9 +19,9 @@ struct EvalContext {
   runtime::BatchFeed& feed;
 };
 
-/// Runs through all documents once. The loss is the mean over supervised tokens by their weights; accuracy and calibration
-/// count each token once. Throws StopError between micro-batches. ece: 15 equal-width bins over the confidence
-/// of the most likely token. Throws NumericError, naming rows of the micro-batch, when its loss is not finite.
+/// Evaluates all documents once. The loss is the weighted mean over the supervised tokens; accuracy and calibration count each
+/// token once. ece: 15 equal-width bins over the confidence of the most likely token. Throws StopError between micro-batches,
+/// and NumericError, naming rows of the micro-batch, if its loss is not finite.
 EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
                     const std::vector<data::MicroBatchPlan>& plan);
 

@@ -1,4 +1,4 @@
-// What `generate` asks of the engine, and what it is told. Plain data without torch.
+// The request of `generate` to the engine, and its results. Plain data without torch.
 #pragma once
 
 #include <cstdint>
@@ -13,33 +13,33 @@ namespace lora_train::evaluate {
 
 struct GeneratePrompt {
   std::vector<std::int32_t> ids;
-  std::int64_t index = 0;  ///< in the whole file of prompts: keys the sampler
+  std::int64_t index = 0;  ///< in the whole prompt file; part of the sampler's key
   std::int64_t max_new_tokens = 0;
   std::string name;  ///< for messages: "prompts.jsonl:3"
 };
 
 struct GenerateRequest {
-  Profile profile;                ///< model, device, precision and what else concerns the engine
+  Profile profile;                ///< the engine reads model, device, precision and similar keys
   std::filesystem::path adapter;  ///< PEFT folder; empty = the base model
-  bool compare = false;           ///< completions of the base too, from the same weights
+  bool compare = false;           ///< also generate completions of the base, from the same weights
   std::vector<GeneratePrompt> prompts;
   std::vector<std::int32_t> stop_ids;
   SamplingOptions sampling = {};
 };
 
-/// Receives tokens as they are generated, in the thread that called generate(); what it throws ends that call.
+/// Receives tokens as they are generated, in the thread that called run_generation(); an exception ends that call.
 class GenerateSink {
  public:
   virtual ~GenerateSink() = default;
-  /// Weights are loaded; tokens follow.
+  /// Called once the weights are loaded, before the first token.
   virtual void on_start() = 0;
-  /// `prompt`: position in GenerateRequest::prompts. False ends this completion.
+  /// `prompt`: index in GenerateRequest::prompts. Return false to end this completion.
   virtual bool on_token(std::size_t prompt, bool is_base, std::int32_t id) = 0;
-  /// The completion has ended; is_cut: neither by a stop id nor by on_token.
+  /// Called when a completion has ended. is_cut: neither a stop id nor on_token ended it.
   virtual void on_done(std::size_t prompt, bool is_base, bool is_cut) = 0;
 };
 
-/// Tokens and seconds, as generate::GenerateStats.
+/// Tokens and seconds, as in generate::GenerateStats.
 struct GenerateTotals {
   std::int64_t prompt_tokens = 0, new_tokens = 0, decoded_tokens = 0;
   double prompt_s = 0, decode_s = 0;

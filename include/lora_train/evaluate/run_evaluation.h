@@ -1,4 +1,4 @@
-// `eval`: the loss of the base or an adapter on evaluation data, and what else is asked.
+// `eval`: the loss of the base or an adapter on evaluation data, and the other tasks of the request.
 #pragma once
 
 #include <vector>

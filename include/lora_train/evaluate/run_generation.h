@@ -5,7 +5,7 @@
 
 namespace lora_train::evaluate {
 
-/// Completions of the adapter and, with compare, of the base, by the same weights. Throws Error.
+/// Generates completions of the adapter and, with compare, of the base from the same weights. Throws Error.
 GenerateTotals run_generation(const GenerateRequest& request, GenerateSink& sink);
 
 }  // namespace lora_train::evaluate

@@ -1,4 +1,4 @@
-// Runs side by side: what differs between their profiles, and what came out. As text, CSV and JSON; run_page.h has the page.
+// Compares runs: the differences between their profiles, and their results, as text, CSV and JSON. run_page.h makes the page.
 #pragma once
 
 #include <filesystem>
@@ -16,27 +16,27 @@ struct Comparison {
   std::vector<std::string> differing;
 };
 
-/// Reads the runs, in this order. Where names are not unique, the folder is put in their place.
+/// Reads the runs, in this order. A run whose name is not unique gets its folder as its name.
 Comparison compare_runs(const std::vector<std::filesystem::path>& folders);
 
-/// Names that sort_runs takes: run, folder, status, the figures, and the differing keys.
+/// The names that sort_runs accepts: run, folder, status, the figures, and the differing keys.
 std::vector<std::string> column_names(const Comparison& comparison);
 
-/// By a column, numbers as numbers, "-" in front of its name for the largest first. Runs without a value come last. Equal
-/// ones keep their order. Throws ConfigError("--sort") with the nearest name.
+/// Sorts by a column, numerically where values are numbers; "-" before the name sorts in descending order. Runs without a value
+/// come last. The sort is stable. Throws ConfigError("--sort") for an unknown name, with the nearest one.
 void sort_runs(Comparison& comparison, const std::string& column);
 
-/// The value that a profile has for the key, as a person writes it; empty when the run has no profile.
+/// The profile's value for a key, as a user writes it; empty if the run has no profile.
 std::string profile_text(const RunRecord& run, const std::string& key);
 
-/// One run a row when that fits, else one run a column, in blocks of as many as fit. Numbers stand on the right. Values too
-/// long for a cell, and why a run is not done, follow below. width 0: as wide as it gets.
+/// A table with one row per run if that fits, else with one column per run, in blocks of as many as fit. Numbers are aligned to
+/// the right. Below the table come values that are too long for a cell, and why a run is not done. width 0: no limit.
 std::string comparison_table(const Comparison& comparison, int width, bool use_color);
 
-/// RFC 4180 with \n: a header, and one line a run; figures with all their digits, what is not known is empty.
+/// CSV as in RFC 4180, with \n: a header, then one line per run. Figures have all their digits; unknown values are empty.
 std::string comparison_csv(const Comparison& comparison);
 
-/// One object a run and line: run, folder, status, reason, profile (the differing keys), and the figures; null is not known.
+/// JSON Lines, one object per run: run, folder, status, reason, profile (the differing keys), and the figures; null: unknown.
 std::string comparison_json(const Comparison& comparison);
 
 }  // namespace lora_train::metrics

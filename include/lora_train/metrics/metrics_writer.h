@@ -9,10 +9,10 @@
 
 namespace lora_train::metrics {
 
-/// Seconds since 1970, the `time` of the records.
+/// The current time in seconds since 1970, for the `time` of records.
 double now_s();
 
-/// First line of every process of a run: step is 0, or the step it goes on from.
+/// The first line of every process of a run. step is 0, or the step that the process resumed from.
 struct StartRecord {
   long long step = 0;
   long long total_steps = 0;
@@ -62,12 +62,12 @@ struct EvalRecord {
 struct CheckpointRecord {
   long long step = 0;
   std::string path = {};  ///< relative to output_dir
-  double save_s = 0;      ///< until it was on the disk and read back
-  double stall_s = 0;     ///< how long training stood still for it
+  double save_s = 0;      ///< until it was on disk and verified
+  double stall_s = 0;     ///< how long training paused for it
   double time = 0;
 };
 
-/// Last line of a process that ended in an orderly way.
+/// The last line of a process that was not killed.
 struct EndRecord {
   long long step = 0;
   std::string status = {};  ///< done | stopped | failed
@@ -79,26 +79,26 @@ struct EndRecord {
 
 using Record = std::variant<StartRecord, TrainRecord, EvalRecord, CheckpointRecord, EndRecord>;
 
-/// Whether a file of such lines has one of this event ("train", "checkpoint", ...); false when it is not there.
+/// Whether a metrics file has a line of this event ("train", "checkpoint", ...); false if the file does not exist.
 bool has_event(const std::filesystem::path& path, std::string_view event);
 
-/// Appends lines; each reaches the file before write() returns. Doubles read back with the same bits, a non-finite one
-/// is null. Every function throws IoError when the system refuses; a line that was refused is kept, nothing of it stays
-/// in the file, and the next write() tries it again first. Not thread-safe.
+/// Appends lines; each is in the file before write() returns. Doubles read back with the same bits; non-finite ones become null.
+/// Every function throws IoError on failure. A line that could not be written leaves no partial text in the file; it is kept, and
+/// the next write() retries it first. Not thread-safe.
 class MetricsWriter {
  public:
-  /// Opens or creates the file. A last line without its end (the process died while writing) is cut off.
+  /// Opens or creates the file. Removes an incomplete last line, which a process leaves that dies while writing.
   explicit MetricsWriter(const std::filesystem::path& path);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  /// Going on from a checkpoint: lines of later steps go, the others stay byte for byte (that of a checkpoint can stand
-  /// after lines of the steps that ran meanwhile). -1 drops all: the run begins anew.
+  /// For a resumed run: removes the lines of later steps and keeps all others byte for byte. (The line of a checkpoint may come after
+  /// lines of steps that ran while it was being saved.) -1 removes all lines, for a new run.
   void drop_after(long long step);
 
   void write(const Record& record);
-  /// Tries again to write lines that were refused.
+  /// Retries lines that could not be written.
   void flush();
 
  private:
@@ -106,7 +106,7 @@ class MetricsWriter {
   void append(const std::string& line);
 
   std::filesystem::path path_;
-  std::string pending_;  ///< lines that were refused
+  std::string pending_;  ///< lines that could not be written yet
   int fd_ = -1;
 };
 

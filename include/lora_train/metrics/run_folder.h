@@ -1,5 +1,5 @@
-// A run read back from its output folder: profile.yaml, metrics.jsonl and summary.json, for `compare` and report.html.
-// Nothing here changes a folder, and a run may be on in it meanwhile.
+// Reads a run back from its output folder (profile.yaml, metrics.jsonl and summary.json), for `compare` and report.html.
+// Changes nothing; the run may still be going on.
 #pragma once
 
 #include <filesystem>
@@ -13,8 +13,8 @@ namespace lora_train::metrics {
 /// A "train" line.
 struct LoggedStep {
   long long step = 0;
-  double tokens = 0;                ///< fed to the model up to here; estimated where not every step is logged
-  double elapsed_s = 0;             ///< up to here, in all processes of the run
+  double tokens = 0;                ///< fed to the model so far; estimated if not every step is logged
+  double elapsed_s = 0;             ///< so far, in all processes of the run
   double num_labels = 1;            ///< weight of the loss: the step's supervised tokens
   std::optional<double> loss = {};  ///< loss_mean, per supervised token since the last logged step
   std::optional<double> grad_norm = {}, learning_rate = {}, tokens_per_s = {}, step_ms = {}, data_wait_ms = {};
@@ -24,21 +24,21 @@ struct LoggedStep {
 /// An "eval" line.
 struct LoggedEval {
   long long step = 0;
-  double tokens = 0, elapsed_s = 0;  ///< as above, of the steps before it
+  double tokens = 0, elapsed_s = 0;  ///< as above, for the steps before the evaluation
   std::string name;
   std::optional<double> loss = {}, perplexity = {}, token_accuracy = {}, ece = {};
   double num_tokens = 1;  ///< its weight in a mean over data sets
 };
 
-/// What is not known is empty.
+/// The figures of a run; unknown ones are empty.
 struct RunFigures {
   std::optional<double> step = {}, total_steps = {}, epoch = {};
-  /// Mean over the last twentieth of the logged steps (at least one), and the lowest mean over as many in a row: one
-  /// lucky batch is no result.
+  /// Mean over the last 5% of the logged steps (at least one), and the lowest mean over as many steps in a row, so that one
+  /// lucky batch does not count as the best result.
   std::optional<double> last_train_loss = {}, best_train_loss = {};
   std::optional<double> eval_loss = {}, best_eval_loss = {}, best_step = {};
   std::optional<double> tokens = {}, tokens_per_s = {}, peak_memory_gib = {}, peak_host_memory_gib = {};
-  std::optional<double> wall_s = {};    ///< of all processes of the run, as far as metrics.jsonl knows them
+  std::optional<double> wall_s = {};    ///< of all processes of the run that metrics.jsonl lists
   std::optional<double> cost_usd = {};  ///< wall_s at gpu_price_per_hour
 };
 
@@ -46,22 +46,22 @@ struct RunRecord {
   std::filesystem::path folder;
   std::string name;    ///< run_name, else the folder's
   std::string status;  ///< done | stopped | failed | running | unfinished (no summary.json) | broken (not readable)
-  std::string reason;  ///< of any status but done, and what could not be read; may be empty
+  std::string reason;  ///< why the status is not done, and what could not be read; may be empty
   std::vector<std::pair<std::string, std::string>> profile;  ///< key and its value as JSON text; empty: not readable
   std::string summary_json;                                  ///< an object, or empty
   RunFigures figures;
   double num_gpus = 0;            ///< 0: none, or not known
-  std::vector<LoggedStep> steps;  ///< steps rise
+  std::vector<LoggedStep> steps;  ///< by ascending step
   std::vector<LoggedEval> evals;
 };
 
-/// Whether a run has begun there: metrics.jsonl, summary.json or run.log.
+/// Whether the folder holds a run: metrics.jsonl, summary.json or run.log.
 bool is_run_folder(const std::filesystem::path& folder);
 
-/// `folder` itself when it is a run, else those of its children that are, by name. Empty when there is none.
+/// `folder` itself if it holds a run, else those of its subfolders that do, by name. Empty if there is none.
 std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder);
 
-/// Never throws because of what the files hold, or for want of them: `reason` says what is wrong.
+/// Never throws for invalid or missing files: `reason` says what is wrong.
 RunRecord read_run(const std::filesystem::path& folder);
 
 }  // namespace lora_train::metrics

@@ -1,4 +1,4 @@
-// Pages for a browser: one self-contained HTML file each, without a network, and with all text of runs escaped.
+// HTML pages, each a single file that loads nothing from the network, with all text from runs escaped.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,7 @@ std::string comparison_page(const Comparison& comparison);
 /// report.html of one run: curves, throughput, memory, data ledger, profile.
 std::string report_page(const RunRecord& run);
 
-/// Writes report.html into the folder of a run. Never throws: a report that cannot be made is warned of.
+/// Writes report.html to the folder of a run. Never throws: logs a warning if it fails.
 void write_report(const std::filesystem::path& folder) noexcept;
 
 }  // namespace lora_train::metrics

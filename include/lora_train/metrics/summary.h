@@ -1,4 +1,4 @@
-// summary.json: what a run did, written once when it ends. Keys stand in contract.md, section 3.
+// summary.json: the result of a run, written once when it ends. The fields of RunSummary are its keys.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@
 
 namespace lora_train::metrics {
 
-/// Documents of the training data: how many there were, how many are trained on, and why the others are not.
+/// The documents of the training data: how many there were, how many are trained on, and why the others are not.
 struct LedgerReason {
   std::string reason = {};  ///< "overlength", "bad row", "nothing to train", ...
   long long count = 0;
@@ -28,11 +28,11 @@ struct RunError {
   std::string where = {};  ///< may be empty
 };
 
-/// The result of a run. What is not known (an evaluation that never ran, a step never finished) stays empty and is
-/// written as null; `error` is left out when empty.
+/// The result of a run. Unknown values (no evaluation ran, no step finished) are empty and written as null; an empty `error` is
+/// omitted.
 struct RunSummary {
   std::string status = "done";  ///< done | stopped | failed
-  int exit_code = 0;            ///< of the process (contract.md, section 1)
+  int exit_code = 0;            ///< of the process (base/error.h)
   std::string reason = {};      ///< why it ended: "all steps done", "SIGTERM", "already complete", ...
   long long step = 0;           ///< last finished optimizer step
   long long total_steps = 0;    ///< of the whole schedule
@@ -46,26 +46,26 @@ struct RunSummary {
   double tokens_per_s = 0;
   double steps_per_s = 0;
   double wall_s = 0;                                           ///< of this process, from its start
-  double train_s = 0;                                          ///< of it, inside training steps
-  std::vector<std::pair<std::string, double>> startup_s = {};  ///< up to the end of the first step, by phase, in order
+  double train_s = 0;                                          ///< the part of wall_s in training steps
+  std::vector<std::pair<std::string, double>> startup_s = {};  ///< per phase, in order, to the end of the first step
   std::optional<double> peak_memory_gib = {};                  ///< device memory; empty on a CPU
   double peak_host_memory_gib = 0;                             ///< resident set, see host_memory.h
   std::string gpu = {};                                        ///< name of the device; empty = none, written as null
   int num_gpus = 0;
   std::optional<double> cost_usd = {};  ///< empty without gpu_price_per_hour
   Ledger ledger = {};
-  std::string adapter = {};  ///< folder of the result; empty = none was written, written as null
+  std::string adapter = {};  ///< folder of the result; empty (null) = none was written
   std::string run_name = {};
   std::string profile_hash = {};
   std::string version = {};  ///< of lora-train
   std::optional<RunError> error = {};
 };
 
-/// One line of JSON without a line end. Doubles are written so that reading gives the same bits; a non-finite one is
-/// null, since JSON has no word for it.
+/// One line of JSON without a newline. Doubles read back with the same bits; a non-finite one becomes null, since JSON cannot
+/// represent it.
 std::string to_json(const RunSummary& summary);
 
-/// Writes to_json(summary) and a line end; the file appears whole or not at all. Throws IoError.
+/// Writes to_json(summary) and a newline atomically: the file appears whole or not at all. Throws IoError.
 void write_summary(const std::filesystem::path& path, const RunSummary& summary);
 
 }  // namespace lora_train::metrics

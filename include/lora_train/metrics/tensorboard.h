@@ -1,4 +1,4 @@
-// TensorBoard event files: scalars only. Format: reference/formats_and_reliability.md, part 1g.
+// TensorBoard event files, with scalars only. src/metrics/event_record.h describes the format.
 #pragma once
 
 #include <chrono>
@@ -9,10 +9,10 @@
 
 namespace lora_train::metrics {
 
-/// Writes one new events.out.tfevents.<unix>.<host>[.n] file in `folder` (made when missing); a resumed run thus has
-/// one more file, which TensorBoard reads as one run. Buffered; reaches the file at flush(), at destruction, and by
-/// itself when 10 s have passed since the last time. A torn last record is harmless to readers. Throws IoError from
-/// everything but the destructor; what was refused is kept and goes on where it stopped. Not thread-safe.
+/// Writes a new file events.out.tfevents.<unix>.<host>[.n] in `folder`, which it creates if necessary. A resumed run adds a file;
+/// TensorBoard reads all files of a folder as one run. Data is buffered and written by flush(), by the destructor, and by any add
+/// 10 s after the last write. Readers ignore a torn last record. All functions but the destructor throw IoError; data that could
+/// not be written is kept, and the next write continues where the failed one stopped. Not thread-safe.
 class TensorBoardWriter {
  public:
   explicit TensorBoardWriter(const std::filesystem::path& folder);
@@ -20,10 +20,10 @@ class TensorBoardWriter {
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 
-  /// train/<key> for every number of the record but step and time.
+  /// Adds train/<key> for every number of the record except step and time.
   void add(const TrainRecord& record);
 
-  /// eval/<key> for the data set that was evaluated first, eval/<name>/<key> for further ones.
+  /// Adds eval/<key> for the data set that was evaluated first, eval/<name>/<key> for others.
   void add(const EvalRecord& record);
 
   void flush();

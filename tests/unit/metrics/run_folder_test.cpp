@@ -142,7 +142,7 @@ TEST(RunFolder, BrokenFilesAreAReasonAndNoError) {
   EXPECT_EQ(run.status, "broken");
   ASSERT_EQ(run.steps.size(), 1u);
   EXPECT_EQ(run.steps[0].step, 1);
-  for (const char* part : {"metrics.jsonl:1 is no metrics line (2 such lines)", "summary.json", "no_such_key"}) {
+  for (const char* part : {"metrics.jsonl:1 is not a metrics line (2 such lines)", "summary.json", "no_such_key"}) {
     EXPECT_NE(run.reason.find(part), std::string::npos) << part << " in " << run.reason;
   }
 }

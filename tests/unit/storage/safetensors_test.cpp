@@ -231,9 +231,9 @@ TEST_F(Safetensors, RefusesTruncatedAndOverlongFiles) {  // rule 10
   const std::string header = R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   expect_refused(safetensors_bytes(header, "0123456"), "the file is truncated");
   expect_refused(safetensors_bytes(header, ""), "only 0 follow");
-  expect_refused(safetensors_bytes(header, "012345678"), "1 bytes stand after the last tensor");
-  expect_refused(safetensors_bytes(header, "01234567    "), "4 bytes stand after the last tensor");
-  expect_refused(safetensors_bytes("{}", "x"), "1 bytes stand after");
+  expect_refused(safetensors_bytes(header, "012345678"), "1 bytes follow the last tensor");
+  expect_refused(safetensors_bytes(header, "01234567    "), "4 bytes follow the last tensor");
+  expect_refused(safetensors_bytes("{}", "x"), "1 bytes follow");
   expect_refused(
       safetensors_bytes(R"({"t":{"dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776]}})", "x"),
       "the file is truncated");
