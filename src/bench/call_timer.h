@@ -78,8 +78,8 @@ class CallTimer : public kernels::WorkRecorder {
   std::vector<OpenSpan> spans_;
 };
 
-/// Writes a Chrome trace (chrome://tracing, ui.perfetto.dev) of a step: spans, and in them the calls with class, bytes, FLOPs and
-/// sizes. Throws IoError.
+/// Writes a Chrome trace (chrome://tracing, ui.perfetto.dev) of a step: spans, and in them the calls with class, bytes, FLOPs
+/// and sizes. Throws IoError.
 void write_chrome_trace(const std::filesystem::path& file, const TimedStep& step, const std::string& title);
 
 }  // namespace lora_train::bench

@@ -20,14 +20,14 @@ struct StepSizes {
 RequiredFlops required_flops(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
                              const StepSizes& sizes);
 
-/// The bytes that this program plans to move in a step outside of GEMMs and attention, each pass counted once, with elements of 2 or
-/// 4 bytes.
+/// The bytes that this program plans to move in a step outside of GEMMs and attention, each pass counted once, with elements of
+/// 2 or 4 bytes.
 struct PlannedBytes {
   double norm = 0;    ///< per norm: residual + x read, sum + normed written; dy, x, d_residual read, dx written
   double rope = 0;    ///< q and k read and written, forward and backward
   double swiglu = 0;  ///< forward 3 F, backward 5 F
-  /// x read for x A^T and for dA, dy for dB, once for all adapters of a joined projection; dx += dS A where the GEMM of dy cannot
-  /// include it (q|k|v and gate|up)
+  /// x read for x A^T and for dA, dy for dB, once for all adapters of a joined projection; dx += dS A where the GEMM of dy
+  /// cannot include it (q|k|v and gate|up)
   double lora = 0;
   double loss = 0;       ///< supervised logits: read twice, written once
   double optimizer = 0;  ///< fp32: three buffers read and written, gradients read

@@ -14,8 +14,8 @@ struct InferenceModel {
   runtime::LoadedModel model;
 };
 
-/// Loads the model without tokenizer and template. Checks device and adapter (empty: the base) before reading weights. Sequences have
-/// at most max_seq_len tokens.
+/// Loads the model without tokenizer and template. Checks device and adapter (empty: the base) before reading weights.
+/// Sequences have at most max_seq_len tokens.
 InferenceModel load_for_inference(const Profile& profile, const std::filesystem::path& adapter,
                                   std::int64_t max_seq_len);
 

@@ -44,9 +44,9 @@ void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loade
     if (lora::plan_adapters(one_replaced, config) != specs) wrong.emplace_back(key.name);
   }
   if (lora::plan_adapters(all_replaced, config) == specs) return;
-  throw ConfigError("init_adapter",
-                    "the adapter in " + profile.adapter.init_adapter + " and the profile disagree about " +
-                        join(wrong.empty() ? given : wrong) + "; leave these keys out, the adapter sets them");
+  throw ConfigError("init_adapter", "the adapter in " + profile.adapter.init_adapter +
+                                        " and the profile disagree about " + join(wrong.empty() ? given : wrong) +
+                                        "; leave these keys out, the adapter sets them");
 }
 
 }  // namespace

@@ -108,8 +108,7 @@ WeightFiles::WeightFiles(std::vector<SafetensorsFile> files) : files_(std::move(
       entry.file = i;
       const auto [at, is_new] = entries_.emplace(entry.name, entry);
       if (!is_new) {
-        throw FormatError(where(entry), "the tensor is also in " +
-                                            files_[at->second.file].path().filename().string() +
+        throw FormatError(where(entry), "the tensor is also in " + files_[at->second.file].path().filename().string() +
                                             "; only one file may hold it: download the model again");
       }
     }

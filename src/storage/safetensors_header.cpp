@@ -44,7 +44,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     if (state_ == State::kMetadata) {
       if (header_.metadata.count(name) != 0) reject("__metadata__ holds the key " + in_quotes(name) + " twice");
     } else if (state_ == State::kTensor && is_field(name) && !fields_.insert(name).second) {
-      reject("the key \"" + name + "\" stands twice in the entry");
+      reject("the key \"" + name + "\" appears twice in the entry");
     }
     return true;
   }
@@ -54,7 +54,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     if (state_ == State::kStart) {
       state_ = State::kTop;
     } else if (state_ == State::kTop && key_ == "__metadata__") {
-      if (has_metadata_) reject("__metadata__ stands twice in the header; one is allowed");
+      if (has_metadata_) reject("__metadata__ appears twice in the header; one is allowed");
       has_metadata_ = true;
       state_ = State::kMetadata;
     } else if (state_ == State::kTop) {

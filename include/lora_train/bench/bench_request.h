@@ -15,8 +15,8 @@ struct BenchRequest {
   Profile profile;    ///< sizes (max_seq_len, micro_batch_size, ...), adapter, precision, device, kernels
   std::string shape;  ///< a name from model/known_shapes.h
   std::int64_t num_steps = 20, num_warm_up = 5;
-  bool mix = false;         ///< packed documents of log-normal lengths, trained in their second half, instead of full rows
-  bool count_only = false;  ///< compute nothing, only count a step on the meta device
+  bool mix = false;  ///< packed documents of log-normal lengths, trained in their second half, instead of full rows
+  bool count_only = false;           ///< compute nothing, only count a step on the meta device
   std::filesystem::path trace = {};  ///< file for a Chrome trace of a step; empty = none
 };
 

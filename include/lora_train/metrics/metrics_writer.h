@@ -82,9 +82,9 @@ using Record = std::variant<StartRecord, TrainRecord, EvalRecord, CheckpointReco
 /// Whether a metrics file has a line of this event ("train", "checkpoint", ...); false if the file does not exist.
 bool has_event(const std::filesystem::path& path, std::string_view event);
 
-/// Appends lines; each is in the file before write() returns. Doubles read back with the same bits; non-finite ones become null.
-/// Every function throws IoError on failure. A line that could not be written leaves no partial text in the file; it is kept, and
-/// the next write() retries it first. Not thread-safe.
+/// Appends lines; each is in the file before write() returns. Doubles read back with the same bits; non-finite ones become
+/// null. Every function throws IoError on failure. A line that could not be written leaves no partial text in the file; it is
+/// kept, and the next write() retries it first. Not thread-safe.
 class MetricsWriter {
  public:
   /// Opens or creates the file. Removes an incomplete last line, which a process leaves that dies while writing.
@@ -93,8 +93,8 @@ class MetricsWriter {
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  /// For a resumed run: removes the lines of later steps and keeps all others byte for byte. (The line of a checkpoint may come after
-  /// lines of steps that ran while it was being saved.) -1 removes all lines, for a new run.
+  /// For a resumed run: removes the lines of later steps and keeps all others byte for byte. (The line of a checkpoint may come
+  /// after lines of steps that ran while it was being saved.) -1 removes all lines, for a new run.
   void drop_after(long long step);
 
   void write(const Record& record);

@@ -9,10 +9,10 @@
 
 namespace lora_train::metrics {
 
-/// Writes a new file events.out.tfevents.<unix>.<host>[.n] in `folder`, which it creates if necessary. A resumed run adds a file;
-/// TensorBoard reads all files of a folder as one run. Data is buffered and written by flush(), by the destructor, and by any add
-/// 10 s after the last write. Readers ignore a torn last record. All functions but the destructor throw IoError; data that could
-/// not be written is kept, and the next write continues where the failed one stopped. Not thread-safe.
+/// Writes a new file events.out.tfevents.<unix>.<host>[.n] in `folder`, which it creates if necessary. A resumed run adds a
+/// file; TensorBoard reads all files of a folder as one run. Data is buffered and written by flush(), by the destructor, and by
+/// any add 10 s after the last write. Readers ignore a torn last record. All functions but the destructor throw IoError; data
+/// that could not be written is kept, and the next write continues where the failed one stopped. Not thread-safe.
 class TensorBoardWriter {
  public:
   explicit TensorBoardWriter(const std::filesystem::path& folder);

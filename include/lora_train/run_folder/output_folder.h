@@ -25,10 +25,10 @@ struct OutputDecision {
   std::string summary_json;                         ///< of the finished run, when is_complete
 };
 
-/// Looks and changes nothing on disk. A run that never saved a checkpoint (none there, none in metrics.jsonl) is begun anew, with
-/// a warning when it had finished steps. Throws ConfigError for a difference that forbids going on, with "key: old -> new" lines and the three ways on;
-/// for a model, adapter or template that lies where a run writes or deletes; for files of a run's names in a folder
-/// that never held one. FormatError when the run there has no good checkpoint.
+/// Looks and changes nothing on disk. A run that never saved a checkpoint (none there, none in metrics.jsonl) is begun anew,
+/// with a warning when it had finished steps. Throws ConfigError for a difference that forbids going on, with "key: old -> new"
+/// lines and the three ways on; for a model, adapter or template that lies where a run writes or deletes; for files of a run's
+/// names in a folder that never held one. FormatError when the run there has no good checkpoint.
 OutputDecision look_at_output_folder(const OutputRequest& request);
 
 /// The same, then creates the folder and deletes half-written files of processes that died.

@@ -1,5 +1,5 @@
-// Checks files of a model or adapter folder before they are parsed: an interrupted download or a stranger may have left something
-// else in their place.
+// Checks files of a model or adapter folder before they are parsed: an interrupted download or a stranger may have left
+// something else in their place.
 #pragma once
 
 #include <filesystem>
@@ -13,8 +13,8 @@ inline constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json",    "tokenizer.model", "tekken.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.json",      "merges.txt",  "chat_template.jinja"};
 
-/// Throws FormatError for a folder, a pipe, a socket or a device. Call it before opening a file: opening a pipe could block, and
-/// reading a device might never end. Follows links; ignores a missing file, which fails when it is opened.
+/// Throws FormatError for a folder, a pipe, a socket or a device. Call it before opening a file: opening a pipe could block,
+/// and reading a device might never end. Follows links; ignores a missing file, which fails when it is opened.
 void require_regular_file(const std::filesystem::path& path);
 
 /// Throws FormatError for the content of a Git LFS pointer; the message has the command that downloads the file.
