@@ -19,16 +19,19 @@ struct OutputRequest {
 
 /// What to do with output_dir.
 struct OutputDecision {
-  bool is_complete = false;                         ///< a finished run with this very profile: nothing to do
-  std::optional<std::filesystem::path> checkpoint;  ///< resume from here; otherwise a new run
-  bool goes_back = false;                           ///< it was named: later ones of the folder are another future
-  std::string summary_json;                         ///< of the finished run, when is_complete
+  bool is_complete = false;                         ///< the folder holds a finished run with this profile: nothing to do
+  std::optional<std::filesystem::path> checkpoint;  ///< resume from here; empty: start a new run
+  bool goes_back = false;                           ///< --resume named the checkpoint: later ones here are obsolete
+  std::string summary_json;                         ///< of the finished run, if is_complete
 };
 
-/// Looks and changes nothing on disk. A run that never saved a checkpoint (none there, none in metrics.jsonl) is begun anew,
-/// with a warning when it had finished steps. Throws ConfigError for a difference that forbids going on, with "key: old -> new"
-/// lines and the three ways on; for a model, adapter or template that lies where a run writes or deletes; for files of a run's
-/// names in a folder that never held one. FormatError when the run there has no good checkpoint.
+/// Decides without changing anything on disk. A run that never saved a checkpoint (none in the folder, none in metrics.jsonl)
+/// starts again from step 0, with a warning if it had finished steps.
+/// Throws ConfigError
+/// - if the profile differs from the old run's in a key that must not change, with a line "key: old -> new" for each such key;
+/// - if the run would overwrite or delete its own model, adapter, template or data;
+/// - if the folder holds files under a run's names that no run has written.
+/// Throws FormatError if the run there has no good checkpoint.
 OutputDecision look_at_output_folder(const OutputRequest& request);
 
 /// The same, then creates the folder and deletes half-written files of processes that died.
@@ -37,7 +40,7 @@ OutputDecision prepare_output_folder(const OutputRequest& request);
 /// For --overwrite: deletes the files that a run has written to the folder, and nothing else.
 void delete_run(const std::filesystem::path& folder);
 
-/// The section's, else the last part of output_dir.
+/// The section's run_name, else the last part of output_dir.
 std::string run_name(const RunSection& section);
 
 /// Whether summary.json in the folder has the status "done".
