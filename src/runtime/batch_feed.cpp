@@ -171,7 +171,7 @@ model::Batch BatchFeed::put(const data::MicroBatch& micro_batch, int class_index
     throw ShapeError("BatchFeed",
                      std::to_string(sizes.num_tokens) + " tokens, planned for " + std::to_string(options_.max_tokens));
   }
-  if (device_.is_cuda()) {  // all that has been asked of the last one comes before this point of the stream
+  if (device_.is_cuda()) {  // all work on the previous batch was enqueued before this point
     Slot& last = slots_[(next_ + kNumSlots - 1) % kNumSlots];
     last.used->record(compute_stream(device_));
   }

@@ -114,7 +114,7 @@ bool is_done(const RunDevice& device) noexcept {
   try {
     wait_for(device);
     return true;
-  } catch (...) {  // reported by whoever asked the device for something
+  } catch (...) {  // the call that used the device reports the error
     return false;
   }
 }

@@ -9,7 +9,7 @@
 namespace lora_train::tuning {
 namespace {
 
-/// Time between two events in the current stream; of what is over in no time, that of several calls divided by their number.
+/// Measures the time between two events on the current stream. Short work is repeated, and the mean is returned.
 kernels::Stopwatch cuda_stopwatch(const runtime::RunDevice& device) {
   constexpr double kShortMs = 0.2;  // below this, the cost of events and launches matters
   constexpr int kRepeats = 10;

@@ -19,7 +19,7 @@ struct OutputRequest {
 
 /// What to do with output_dir.
 struct OutputDecision {
-  bool is_complete = false;                         ///< the folder holds a finished run with this profile: nothing to do
+  bool is_complete = false;  ///< the folder holds a finished run with this profile: nothing to do
   std::optional<std::filesystem::path> checkpoint;  ///< resume from here; empty: start a new run
   bool goes_back = false;                           ///< --resume named the checkpoint: later ones here are obsolete
   std::string summary_json;                         ///< of the finished run, if is_complete

@@ -24,9 +24,9 @@ struct RunDevice {
   bool is_cuda() const { return device.is_cuda(); }
 };
 
-/// Chooses by section and machine, refuses what cannot be used (DeviceError, exit 6) and a large model on a CPU that was
-/// not asked for by name; loads the CUDA half and applies kernels, attn_implementation, tf32 and deterministic. Before
-/// anything is put on the device.
+/// Chooses the device by profile and machine, loads the CUDA library if needed, and applies the keys kernels,
+/// attn_implementation, tf32 and deterministic. Call it before anything is put on the device. Throws DeviceError (exit 6) for a
+/// device that cannot be used, and for a large model on a CPU that the profile does not name.
 RunDevice start_device(const RunSection& section, const model::ModelConfig& config);
 
 /// Bytes of GPU memory that LibTorch holds (`reserved`), and the part that tensors use (`allocated`). Does not call the driver.
