@@ -1,5 +1,6 @@
 """Drives lora-train and the test-only lora-train-probe, and reads what they write."""
 
+import atexit
 import functools
 import json
 import os
@@ -43,11 +44,16 @@ def environment(threads):
 
 
 class Server:
-    """A probe that forks for each run, so that it loads LibTorch once (tests/support/fork_server.h). It ends with this process."""
+    """A probe that forks for each run, so that it loads LibTorch once (tests/support/fork_server.h)."""
 
     def __init__(self, program, threads):
         self.process = subprocess.Popen([str(BIN / program), "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env=environment(threads), start_new_session=True)
+        atexit.register(self.close)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
 
     def run(self, command):
         with tempfile.TemporaryDirectory() as folder:
