@@ -66,7 +66,7 @@ MUTATIONS = [
     Mutation("warm-up off by one", "test_lora_curves.py", [
         ("src/optim/lr_schedule.cpp", "(static_cast<double>(current) / warmup)", "(static_cast<double>(current + 1) / warmup)")]),
     Mutation("no weight decay", "test_lora_curves.py", [
-        ("src/optim/adamw.cpp", "block.decays ?", "block.decays && scalars == nullptr ?")]),
+        ("src/optim/adamw.cpp", "block.decays ? static_cast<float>", "block.decays && scalars == nullptr ? static_cast<float>")]),
     Mutation("LoRA+ ratio dropped", "test_lora_plus.py", [
         ("src/runtime/setup.cpp", "profile.optimizer.loraplus_lr_ratio.value_or(1.0)", "0 * profile.optimizer.loraplus_lr_ratio.value_or(1.0) + 1")]),
     Mutation("averaging per micro-batch", "test_lora_gradients.py", [
