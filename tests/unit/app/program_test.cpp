@@ -213,7 +213,7 @@ TEST_F(Program, EngineOfAnotherBuildIsRefused) {
   options_.environment["FAKE_ENGINE_BUILD_ID"] = "0123456789abcdef";
   const CommandResult result = train({});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_TRUE(contains(result.err, "is of another build: its id is 0123456789abcdef, expected " LORA_TRAIN_BUILD_ID))
+  EXPECT_TRUE(contains(result.err, "is from another build: its id is 0123456789abcdef, expected " LORA_TRAIN_BUILD_ID))
       << result.err;
 }
 

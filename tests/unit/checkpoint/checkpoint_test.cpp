@@ -135,7 +135,7 @@ TEST(Checkpoint, AManifestWithoutWhatIsNeededIsRefused) {
   Manifest other_step = whole;
   other_step.step = 2;
   write_file_atomic(path / kManifestFile, to_json(other_step));
-  EXPECT_NE(verify(path).find("another step"), std::string::npos) << verify(path);
+  EXPECT_NE(verify(path).find("a different step"), std::string::npos) << verify(path);
 }
 
 // Found by the fuzz target `manifest`: printing a value is recursive, and get<>() makes some integer of any number.

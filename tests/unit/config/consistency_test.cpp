@@ -35,8 +35,8 @@ TEST(Consistency, ModelAndDatasetsAreRequired) {
 TEST(Consistency, Contradictions) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"micro_batch_size: 3\nglobal_batch_size: 16\n",
-       "profile.yaml:1: micro_batch_size: global_batch_size 16 is no multiple"},
-      {"micro_batch_size: 32\n", "profile.yaml:1: micro_batch_size: global_batch_size 16 is no multiple"},
+       "profile.yaml:1: micro_batch_size: global_batch_size 16 is not a multiple"},
+      {"micro_batch_size: 32\n", "profile.yaml:1: micro_batch_size: global_batch_size 16 is not a multiple"},
       {"lr_scaling: sqrt\n", "profile.yaml:1: lr_scaling: needs lr_base_batch"},
       {"adapter: none\nbase_precision: nf4\n", "profile.yaml:2: base_precision: nf4 weights cannot be trained"},
       {"adapter: none\ninit_adapter: a\n", "profile.yaml:2: init_adapter: there is no adapter"},
@@ -44,11 +44,11 @@ TEST(Consistency, Contradictions) {
       {"adapter: none\nadd_tokens: [a]\n", "profile.yaml:2: add_tokens:"},
       {"load_best_model_at_end: true\n", "profile.yaml:1: load_best_model_at_end: needs evaluation data"},
       {"early_stopping_patience: 2\n", "profile.yaml:1: early_stopping_patience: needs evaluation data"},
-      {"val_set_size: 1.5\n", "profile.yaml:1: val_set_size: from 1 on it is a number of documents"},
+      {"val_set_size: 1.5\n", "profile.yaml:1: val_set_size: a value of 1 or more is a number of documents"},
       {"eval_datasets: [{path: a, name: x}, {path: b, name: x}]\n",
-       "profile.yaml:1: eval_datasets: two data sets are named \"x\""},
-      {"num_epochs: null\n", "profile.yaml:1: num_epochs: has no value, nor has max_steps"},
-      {"global_batch_size: null\n", "profile.yaml:1: global_batch_size: has no value"},
+       "profile.yaml:1: eval_datasets: two datasets are named \"x\""},
+      {"num_epochs: null\n", "profile.yaml:1: num_epochs: not set, and neither is max_steps"},
+      {"global_batch_size: null\n", "profile.yaml:1: global_batch_size: not set"},
   };
   ProfileText files;
   for (const auto& [text, expected] : cases) {
@@ -59,12 +59,12 @@ TEST(Consistency, Contradictions) {
 
 TEST(Consistency, SettingsThatDoNothingAreWarnedOf) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"lr_base_batch: 8\n", "lr_base_batch: does nothing without lr_scaling"},
+      {"lr_base_batch: 8\n", "lr_base_batch: has no effect without lr_scaling"},
       {"lr_scheduler_type: constant\nwarmup_ratio: 0.1\n",
-       "warmup_ratio: does nothing with lr_scheduler_type: constant"},
+       "warmup_ratio: has no effect with lr_scheduler_type: constant"},
       {"lr_scheduler_type: constant\nwarmup_steps: 10\n",
-       "warmup_steps: does nothing with lr_scheduler_type: constant"},
-      {"min_lr_ratio: 0.2\n", "min_lr_ratio: does nothing with lr_scheduler_type: cosine."},
+       "warmup_steps: has no effect with lr_scheduler_type: constant"},
+      {"min_lr_ratio: 0.2\n", "min_lr_ratio: has no effect with lr_scheduler_type: cosine."},
       {"warmup_steps: 10\nmax_steps: 5\n", "warmup_steps: is larger than max_steps"},
   };
   ProfileText files;

@@ -202,7 +202,7 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
        "datasets[0].type: got \"tex\", expected auto | messages | prompt_completion | text | pretokenized | sharegpt | "
        "alpaca. Did you mean \"text\"?"},
       {"datasets: [{path: a, field_map: x}]",
-       "datasets[0].field_map: got \"x\", expected a map of our names of columns to those of the file, such as "
+       "datasets[0].field_map: got \"x\", expected a map from our column names to those of the file, such as "
        "{prompt: "
        "question, completion: answer}."},
       {"datasets: [[a]]",

@@ -38,9 +38,9 @@ TEST(Layers, CirclesAndMissingBasesAreMistakes) {
   ProfileText files;
   const auto a = files.write("a.yaml", "seed: 1\nextends: b.yaml\n");
   files.write("b.yaml", "extends: a.yaml\n");
-  EXPECT_EQ(files.error_of_files({a}), "b.yaml:1: extends: goes round in a circle: a.yaml -> b.yaml -> a.yaml.");
+  EXPECT_EQ(files.error_of_files({a}), "b.yaml:1: extends: forms a cycle: a.yaml -> b.yaml -> a.yaml.");
   const auto self = files.write("self.yaml", "extends: ./self.yaml\n");
-  EXPECT_EQ(files.error_of_files({self}), "self.yaml:1: extends: goes round in a circle: self.yaml -> self.yaml.");
+  EXPECT_EQ(files.error_of_files({self}), "self.yaml:1: extends: forms a cycle: self.yaml -> self.yaml.");
   EXPECT_EQ(files.error("seed: 1\nextends: nowhere.yaml\n"),
             "profile.yaml:2: extends: \"nowhere.yaml\": no such file.");
   const std::string name(300, 'a');

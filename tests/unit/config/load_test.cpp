@@ -90,14 +90,14 @@ TEST(Load, AnUnknownNameNearAnAliasSuggestsTheKey) {
 
 TEST(Load, TwoNamesForOneThingInOneFileAreAMistake) {
   ProfileText files;
-  EXPECT_EQ(files.error("lr: 1e-4\nlearning_rate: 1e-4\n").find("profile.yaml:2: learning_rate: says the same as lr "),
+  EXPECT_EQ(files.error("lr: 1e-4\nlearning_rate: 1e-4\n").find("profile.yaml:2: learning_rate: means the same as lr "),
             0u);
-  EXPECT_EQ(files.error("rank: 8\nr: 8\n").find("profile.yaml:2: r: says the same as rank (lora_r) at "), 0u);
+  EXPECT_EQ(files.error("rank: 8\nr: 8\n").find("profile.yaml:2: r: means the same as rank (lora_r) at "), 0u);
   EXPECT_EQ(
-      files.error("load_in_4bit: true\nbase_precision: nf4\n").find("profile.yaml:2: base_precision: says the same"),
+      files.error("load_in_4bit: true\nbase_precision: nf4\n").find("profile.yaml:2: base_precision: means the same"),
       0u);
-  EXPECT_EQ(files.error("load_in_4bit: true\nload_in_8bit: true\n").find("profile.yaml:2: load_in_8bit: says the same"),
-            0u);
+  EXPECT_EQ(
+      files.error("load_in_4bit: true\nload_in_8bit: true\n").find("profile.yaml:2: load_in_8bit: means the same"), 0u);
 }
 
 TEST(Load, AcrossLayersTheLaterNameWins) {
@@ -112,13 +112,15 @@ TEST(Load, AcrossLayersTheLaterNameWins) {
 TEST(Load, AlternativesExcludeEachOtherInOneFile) {
   ProfileText files;
   EXPECT_EQ(files.error("gradient_accumulation_steps: 2\nglobal_batch_size: 4\n")
-                .find("profile.yaml:2: global_batch_size: contradicts gradient_accumulation_steps at "),
+                .find("profile.yaml:2: global_batch_size: conflicts with gradient_accumulation_steps at "),
             0u);
-  EXPECT_EQ(files.error("warmup_ratio: 0.1\nwarmup_steps: 4\n").find("profile.yaml:2: warmup_steps: contradicts"), 0u);
-  EXPECT_EQ(files.error("val_set_size: 0.1\neval_datasets: [a]\n").find("profile.yaml:2: eval_datasets: contradicts"),
+  EXPECT_EQ(files.error("warmup_ratio: 0.1\nwarmup_steps: 4\n").find("profile.yaml:2: warmup_steps: conflicts with"),
             0u);
   EXPECT_EQ(
-      files.error("warmup_ratio: 0.1\nwarmup_steps: 0.2\n").find("profile.yaml:2: warmup_steps: says the same as"), 0u);
+      files.error("val_set_size: 0.1\neval_datasets: [a]\n").find("profile.yaml:2: eval_datasets: conflicts with"), 0u);
+  EXPECT_EQ(
+      files.error("warmup_ratio: 0.1\nwarmup_steps: 0.2\n").find("profile.yaml:2: warmup_steps: means the same as"),
+      0u);
   EXPECT_EQ(files.load("val_set_size: 0\neval_datasets: [a]\n").profile.data.eval_datasets.size(), 1u);
   EXPECT_EQ(files.load("global_batch_size: null\ngradient_accumulation_steps: 2\n")
                 .profile.schedule.gradient_accumulation_steps,
@@ -180,9 +182,9 @@ TEST(Load, SettingMistakesNameTheSetting) {
   ProfileText files;
   EXPECT_EQ(files.error("", {"datasets[2].path=x"}),
             "--set: datasets[2].path: there is no item 2: the list has 0. [+] appends one.");
-  EXPECT_EQ(files.error("", {"datasets[0=x"}).find("--set: datasets[0: is no place in a profile"), 0u);
+  EXPECT_EQ(files.error("", {"datasets[0=x"}).find("--set: datasets[0: is not a place in a profile"), 0u);
   EXPECT_EQ(files.error("", {"train_data[0].path=x"}),
-            "--set: train_data[0].path: a place inside needs the key's own name: datasets.");
+            "--set: train_data[0].path: to set a nested value, use the key's own name: datasets.");
   EXPECT_EQ(files.error("", {"lora_target_modules=[a"}).find("--set: lora_target_modules: not valid YAML"), 0u);
   EXPECT_EQ(files.error("", {"datasts[0].path=x"}).find("--set: datasts: unknown key. Did you mean \"datasets\"?"), 0u);
   for (const char* text : {"novalue", "=x", ""}) EXPECT_THROW(parse_override(text), ConfigError) << text;
@@ -229,7 +231,7 @@ TEST(Load, JsonAndYamlAreOne) {
   const auto bad = files.write("bad.json", "{\n  \"lora_r\": 8,\n  \"lora_rr\": 8\n}\n");
   EXPECT_EQ(files.error_of_files({bad}).find("bad.json:3: lora_rr: unknown key. Did you mean \"lora_r\"?"), 0u);
   const auto twice = files.write("twice.json", "{\n  \"lora_r\": 8,\n  \"lora_r\": 9\n}\n");
-  EXPECT_EQ(files.error_of_files({twice}).find("twice.json:3: lora_r: stands twice in one map"), 0u);
+  EXPECT_EQ(files.error_of_files({twice}).find("twice.json:3: lora_r: occurs twice in one map"), 0u);
 }
 
 TEST(Merge, SilentValuesAreNoChoiceBetweenAlternatives) {

@@ -42,7 +42,7 @@ TEST(SettingPath, ShortFormsGrow) {
 TEST(SettingPath, SaysWhatIsWrong) {
   Value list = list_value({text_value("a")});
   EXPECT_EQ(set(list, "k[3]", "x"), "there is no item 3: the list has 1. [+] appends one.");
-  EXPECT_EQ(set(list, "k.name", "x"), ".name: what is there is a list. Say [0] or [+] first.");
+  EXPECT_EQ(set(list, "k.name", "x"), ".name: this is a list. Use [0] or [+] first.");
   Value map;
   map.kind = Value::Kind::kMap;
   EXPECT_EQ(set(map, "k[0]", "x"), "this is a map. Name one of its keys.");

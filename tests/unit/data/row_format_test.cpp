@@ -209,7 +209,7 @@ TEST(Messages, ToolsInAStringAreReadAsStrictlyAsTheRow) {
             "tools is string, and its text is refused: an integer beyond 64 bits; write it as a string");
   EXPECT_EQ(said(R"([{\"a\": 1, \"a\": 2}])"),
             "tools is string, and its text is refused: duplicate key \"a\"; an object has each key once");
-  EXPECT_EQ(said("[NaN]").find("tools is string, and its text is refused: NaN and Infinity are no JSON"), 0U)
+  EXPECT_EQ(said("[NaN]").find("tools is string, and its text is refused: NaN and Infinity are not JSON"), 0U)
       << said("[NaN]");
   EXPECT_EQ(said("5"), "tools is string, expected a list, or a string that holds one as JSON");
   EXPECT_EQ(said("[1] [2]").find("tools is string, and its text is refused: invalid JSON: "), 0U) << said("[1] [2]");
@@ -300,7 +300,7 @@ TEST(Sharegpt, MessagesWithOurNamesAreReadAsMessages) {
 TEST(Sharegpt, RefusesTwoNamesForOneThing) {
   const auto type = DatasetType::kSharegpt;
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "value": "a", "content": "b"}]})", type),
-            "conversations[0] has \"content\" beside \"value\", which stands for it; keep one of them");
+            "conversations[0] has \"content\" beside \"value\", which means the same; keep one of them");
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "gpt", "value": "a", "role": null, "content": null}]})", type),
             "accepted");
   EXPECT_EQ(refusal(R"({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}",
