@@ -39,9 +39,9 @@ TYPED_TEST(DropoutOnCpu, DrawsTheMaskOfDocumentPositionAndFeature) {
       Guarded<TypeParam> x(tokens, D, gap, is_aligned), y(tokens, D, gap, is_aligned);
       x.fill([](auto n, auto d) { return static_cast<float>(1 + (n * 7 + d) % 13); });
       const auto threshold = static_cast<std::uint32_t>(std::ceil(p * 16777216.0));
-      const auto run = [&](Rows<const TypeParam> from, Rows<TypeParam> to) {
+      const auto run = [&, count = tokens, width = D](Rows<const TypeParam> from, Rows<TypeParam> to) {
         dropout_forward_cuda(from, documents.data(), positions.data(), &kKey, threshold,
-                             static_cast<float>(1 / (1 - p)), to, tokens, D, nullptr);
+                             static_cast<float>(1 / (1 - p)), to, count, width, nullptr);
       };
       std::vector<double> want;
       for (std::int64_t n = 0; n < tokens; ++n) {

@@ -112,9 +112,9 @@ TYPED_TEST(RmsNormOnCpu, WeightGradientAddsOverRows) {
     rms_norm_weight_gradient_cuda(dy.read(), x.read(), rstd.data(), dweight.data(), rows, D, nullptr);
     EXPECT_TRUE(is_near(
         dweight, 1, D,
-        [&](auto, auto d) {
+        [&, num_rows = rows](auto, auto d) {
           double sum = 7;
-          for (std::int64_t n = 0; n < rows; ++n) sum += dy.at(n, d) * x.at(n, d) * rstd.at(0, n);
+          for (std::int64_t n = 0; n < num_rows; ++n) sum += dy.at(n, d) * x.at(n, d) * rstd.at(0, n);
           return sum;
         },
         1e-5));
