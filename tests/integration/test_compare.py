@@ -96,7 +96,7 @@ def test_a_csv_folder_is_a_folder_and_a_file_is_written(runs, tmp_path):
 def test_a_file_that_cannot_be_written_is_named(runs, tmp_path, flag):
     file = tmp_path / "none/runs.out"
     run = lora_train("compare", runs, flag, file)
-    assert run.code == 5 and f"error: {file}: cannot create, its folder is not there" in run.stderr, run
+    assert run.code == 5 and f"error: {file}: cannot create: its folder does not exist" in run.stderr, run
     os.mkfifo(tmp_path / "pipe")
     run = lora_train("compare", runs, flag, tmp_path / "pipe")
     assert run.code == 2 and f"{flag}: {tmp_path / 'pipe'} is a device or a pipe" in run.stderr, run
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_written_is_named(runs, tmp_path, flag):
 
 
 def test_no_run_is_a_mistake_that_says_what_was_looked_for(tmp_path):
-    for folder, what in [(tmp_path, "metrics.jsonl"), (tmp_path / "gone", "is not there")]:
+    for folder, what in [(tmp_path, "metrics.jsonl"), (tmp_path / "gone", "does not exist")]:
         run = lora_train("compare", folder)
         assert run.code == 2 and str(folder) in run.stderr and what in run.stderr, run
     assert lora_train("compare").code == 2
@@ -116,7 +116,7 @@ def test_no_run_is_a_mistake_that_says_what_was_looked_for(tmp_path):
 
 def test_a_folder_without_a_run_among_others_is_warned_of(runs, tmp_path):
     run = lora_train("compare", runs, tmp_path / "gone", runs / "typo")
-    assert run.code == 0 and "gone: is not there" in run.stderr, run
+    assert run.code == 0 and "gone: does not exist" in run.stderr, run
     assert run.stdout.count("typo: failed") == 1, run
 
 

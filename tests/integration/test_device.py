@@ -38,7 +38,7 @@ def test_auto_without_a_gpu_is_the_cpu(setup):
 
 @pytest.mark.parametrize("environment, parts", [
     (dict(FAKE_CUDA_VERSION="12040", FAKE_DRIVER_VERSION="550.54.15"),
-     ["NVIDIA driver 550.54.15 is too old", "CUDA up to 12.4", "driver 580 and newer", "Update the driver"]),
+     ["NVIDIA driver 550.54.15 is too old", "CUDA up to 12.4", "driver 580 or newer", "Update the driver"]),
     (dict(FAKE_CUDA_INIT="100"), ["NVIDIA driver 580.95.05 finds no GPU"]),
     (dict(CUDA_VISIBLE_DEVICES="3"), ['no GPU is visible: CUDA_VISIBLE_DEVICES is "3"', "nvidia-smi -L"]),
     (dict(CUDA_VISIBLE_DEVICES=""), ['no GPU is visible: CUDA_VISIBLE_DEVICES is ""']),

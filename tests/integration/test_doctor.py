@@ -31,7 +31,7 @@ def test_machine_without_a_gpu_gets_a_note(tmp_path):
     assert run.code == 0, run
     lines = run.stdout.splitlines()
     gpu = next(line for line in lines if line.startswith("GPU "))
-    assert "note: no NVIDIA GPU here: it computes on the CPU" in gpu, run
+    assert "note: no NVIDIA GPU here; runs compute on the CPU" in gpu, run
     assert all(any(f"  {status}" in line for status in STATUSES) for line in lines[:-1]), run
     assert lines[-1].endswith("0 FAILED"), run
     assert not list(tmp_path.iterdir()), "the file that measured the disk is gone"

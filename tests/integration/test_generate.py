@@ -194,7 +194,7 @@ def test_output_goes_on_where_it_stopped(tmp_path, prompts):
         [line["completion_ids"] for line in completions(*arguments[:2], *arguments[4:])]
     output.write_bytes(lines[7] + lines[2] + lines[3][:20])  # stopped in the middle of a line, in another order
     run = generate(*arguments)
-    assert run.code == 0 and "2 of 12 answers are there" in run.stderr, run
+    assert run.code == 0 and "2 of 12 answers are already there" in run.stderr, run
     assert output.read_bytes() == whole
     run = generate(*arguments)
     assert run.code == 0 and "already complete" in run.stderr and output.read_bytes() == whole, run

@@ -96,7 +96,7 @@ SYNTAX = [
     refused("quote_never_closed", lines('run_name: "mine'), f"{PROFILE}:3", "not valid YAML or JSON"),
     refused("two_colons", lines("run_name: a: b"), f"{PROFILE}:3", "not valid YAML or JSON"),
     refused("wrong_indentation", lines("lora_r: 8\n  lora_alpha: 16"), f"{PROFILE}:4", "not valid YAML or JSON"),
-    refused("key_twice", lines("lora_r: 8\nlora_r: 16"), f"{PROFILE}:4", "lora_r: stands twice", f"{PROFILE}:3"),
+    refused("key_twice", lines("lora_r: 8\nlora_r: 16"), f"{PROFILE}:4", "lora_r: occurs twice", f"{PROFILE}:3"),
     refused("key_that_is_a_list", lines("? [a, b]\n: 1"), f"{PROFILE}:3", "a key must be text"),
     refused("two_documents", lines("---\nlora_r: 8"), PROFILE, "more than one YAML document"),
     refused("unknown_alias", lines("add_tokens: *mine"), f"{PROFILE}:3", "anchor is not defined"),
@@ -108,7 +108,7 @@ SYNTAX = [
     refused("ten_megabytes", lines("# " + "x" * 10_000_000), PROFILE, "larger than 4 MiB"),
     refused("latin_1", lambda f: f.write((GOOD_LINES + "run_name: caf\xe9\n").encode("latin-1")), f"{PROFILE}:3", "not valid UTF-8"),
     refused("utf16", lambda f: f.write(GOOD_LINES.encode("utf-16")), PROFILE, "UTF-8"),
-    refused("zero_byte_in_a_path", lines('output_dir: "runs/a\\0b"'), f"{PROFILE}:3", "a zero byte"),
+    refused("zero_byte_in_a_path", lines('output_dir: "runs/a\\0b"'), f"{PROFILE}:3", "a NUL byte"),
     refused("yaml_of_the_future", whole("%YAML 9.9\n---\n" + GOOD_LINES), f"{PROFILE}:1", "version"),
     refused("python_tag", lines("lora_r: !!python/object/apply:os.system [ls]"), f"{PROFILE}:3", "lora_r: got a list"),
     refused("merge_key", lines("<<: {lora_r: 8}"), f"{PROFILE}:3", "<<: unknown key"),
@@ -116,7 +116,7 @@ SYNTAX = [
     refused("json_with_more_behind", text_of_json('{"model": "m", "datasets": ["d"]} {"lora_r": 8}'), "profile.json",
             "what follows the last brace"),
     refused("json_key_twice", text_of_json('{"model": "m",\n"datasets": ["d"],\n"model": "n"}'), "profile.json:3",
-            "model: stands twice"),
+            "model: occurs twice"),
 ]
 
 KEYS = [
@@ -125,10 +125,10 @@ KEYS = [
     value("wrong_case", "Lora_R: 8", "unknown key", '"lora_r"'),
     value("key_of_another_trainer", "deepspeed: zero3.json", "the model is never sharded"),
     value("fp16", "fp16: true", "bf16"),
-    refused("two_names_for_one_thing", lines("lr: 1e-4\nlearning_rate: 2e-4"), f"{PROFILE}:4", "says the same as lr"),
-    refused("two_kinds_of_batch", lines("global_batch_size: 8\ngradient_accumulation_steps: 2"), f"{PROFILE}:4", "contradicts"),
-    refused("two_kinds_of_warmup", lines("warmup_steps: 10\nwarmup_ratio: 0.1"), f"{PROFILE}:4", "contradicts warmup_steps"),
-    refused("two_kinds_of_evaluation", lines("val_set_size: 0.1\neval_datasets: [x]"), f"{PROFILE}:4", "contradicts"),
+    refused("two_names_for_one_thing", lines("lr: 1e-4\nlearning_rate: 2e-4"), f"{PROFILE}:4", "means the same as lr"),
+    refused("two_kinds_of_batch", lines("global_batch_size: 8\ngradient_accumulation_steps: 2"), f"{PROFILE}:4", "conflicts with"),
+    refused("two_kinds_of_warmup", lines("warmup_steps: 10\nwarmup_ratio: 0.1"), f"{PROFILE}:4", "conflicts with warmup_steps"),
+    refused("two_kinds_of_evaluation", lines("val_set_size: 0.1\neval_datasets: [x]"), f"{PROFILE}:4", "conflicts with"),
     refused("four_and_eight_bits", lines("load_in_4bit: true\nload_in_8bit: true"), f"{PROFILE}:4", "means the same"),
     refused("member_of_a_dataset", whole("model: m\ndatasets:\n  - path: x\n    tpye: text\n"), f"{PROFILE}:4",
             "datasets[0].tpye: unknown key", '"type"'),
@@ -174,7 +174,7 @@ REFERENCES = [
     value("placeholder_never_closed", "output_dir: runs/{lora_r", "no closing brace"),
     value("placeholder_of_itself", "output_dir: runs/{output_dir}", "is not a key"),
     refused("placeholder_that_leads_up", lines('output_dir: runs/{run_name}\nrun_name: ".."'), f"{PROFILE}:3", "another folder"),
-    refused("extends_itself", lines(f"extends: {PROFILE}"), f"{PROFILE}:3", "goes round in a circle: profile.yaml -> profile.yaml"),
+    refused("extends_itself", lines(f"extends: {PROFILE}"), f"{PROFILE}:3", "forms a cycle: profile.yaml -> profile.yaml"),
     refused("extends_in_a_circle", profiles(profile="extends: a.yaml\n", a="extends: profile.yaml\n"), "a.yaml:1",
             "profile.yaml -> a.yaml -> profile.yaml"),
     refused("extends_nothing", lines("extends: base.yaml"), f"{PROFILE}:3", '"base.yaml": no such file'),
@@ -186,7 +186,7 @@ REFERENCES = [
 ]
 
 SETTINGS = [
-    refused("setting_without_a_value", settings("lora_r"), "--set", '"lora_r" is no setting'),
+    refused("setting_without_a_value", settings("lora_r"), "--set", '"lora_r" is not a setting'),
     refused("setting_of_an_unknown_key", settings("lora_rnk=8"), "--set", "lora_rnk: unknown key"),
     refused("setting_with_a_bad_value", settings("lora_r=x"), "--set", "lora_r: got"),
     refused("setting_of_no_item", settings("datasets[7].path=x"), "--set", "there is no item 7"),

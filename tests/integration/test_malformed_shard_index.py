@@ -210,7 +210,7 @@ PATHS = [
     Case("model_is_a_file", folder_is(lambda m: str(m.path)), "index.json", "is a file"),
     Case("hub_name_of_dots", folder_is("org/.."), "org/..", "org/name"),
     Case("hub_name_with_a_way_up", folder_is("org/name/../../x"), "x", "org/name"),
-    Case("hub_name_with_a_zero_byte", folder_is("org/na\0me"), ".json:1", "zero byte", 2),
+    Case("hub_name_with_a_zero_byte", folder_is("org/na\0me"), ".json:1", "NUL byte", 2),
     Case("hub_revision_with_a_way_up", hub("org/name@../../escape"), "escape", "org/name"),
     Case("hub_revision_that_is_not_there", hub("org/name@v2"), "org/name@v2", "hf download org/name --revision v2"),
     Case("hub_reference_to_a_way_up", hub("org/name", "../../../escape"), "org/name", "hf download"),
