@@ -229,9 +229,9 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
 OutputDecision prepare_output_folder(const OutputRequest& request) {
   const fs::path folder = request.profile.run.output_dir;
   OutputDecision decision = look_at_output_folder(request);
-  if (decision.is_complete) return decision;
   make_folders(folder);
-  storage::delete_temporaries(folder, is_run_file);
+  storage::delete_temporaries(folder,
+                              is_run_file);  // of a finished run too: it may have been killed in its last report
   return decision;
 }
 

@@ -242,6 +242,11 @@ TEST(OutputFolder, SweepsWhatADeadProcessLeftHalfWritten) {
   EXPECT_FALSE(std::filesystem::exists(folder / ".tmp-checkpoint-4-123"));
   EXPECT_FALSE(std::filesystem::exists(folder / ".tmp-summary.json-123-456"));
   EXPECT_TRUE(std::filesystem::exists(folder / ".tmp-notes"));
+
+  write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
+  write_file_atomic(folder / ".tmp-report.html-123-456", "half");  // killed in its last report
+  EXPECT_TRUE(prepare_output_folder(request).is_complete);
+  EXPECT_FALSE(std::filesystem::exists(folder / ".tmp-report.html-123-456"));
 }
 
 TEST(OutputFolder, ResumeNoneNeedsOverwrite) {
