@@ -83,7 +83,7 @@ RunSpec decide(const RunFacts& facts) {
   spec.memory_bytes = facts.memory_bytes;
   spec.seed = static_cast<std::uint64_t>(facts.profile.run.seed);
   spec.resume = facts.resume;
-  spec.algorithms = facts.resume.algorithms;
+  spec.algorithms = facts.algorithms;
   spec.attention = spec.windowed_attention = runtime::attention_backend(facts.profile.run.attn_implementation);
   facts.is_cuda ? fit_into_gpu(facts, spec) : fit_into_host(facts, spec);
   return spec;
@@ -93,21 +93,20 @@ std::string to_json(const RunSpec& spec) {
   std::vector<int> recompute;
   for (const auto mode : spec.recompute) recompute.push_back(static_cast<int>(mode));
   const MemoryPlan& m = spec.memory;
-  return json{
-      {"max_seq_len", spec.max_seq_len},
-      {"micro_batch_size", spec.micro_batch_size},
-      {"global_batch_size", spec.global_batch_size},
-      {"eval_micro_batch_size", spec.eval_micro_batch_size},
-      {"max_tokens", spec.max_tokens},
-      {"recompute", recompute},
-      {"attention", static_cast<int>(spec.attention)},
-      {"windowed_attention", static_cast<int>(spec.windowed_attention)},
-      {"loss_chunk_bytes", spec.loss_chunk_bytes},
-      {"algorithms", spec.algorithms},
-      {"seed", spec.seed},
-      {"resume", {spec.resume.checkpoint, spec.resume.step, spec.resume.loss_chunk_rows, spec.resume.algorithms}},
-      {"memory_bytes", spec.memory_bytes},
-      {"memory", {m.weights, m.parameters, m.activations, m.loss_head, m.batches, m.attention, m.workspaces}}}
+  return json{{"max_seq_len", spec.max_seq_len},
+              {"micro_batch_size", spec.micro_batch_size},
+              {"global_batch_size", spec.global_batch_size},
+              {"eval_micro_batch_size", spec.eval_micro_batch_size},
+              {"max_tokens", spec.max_tokens},
+              {"recompute", recompute},
+              {"attention", static_cast<int>(spec.attention)},
+              {"windowed_attention", static_cast<int>(spec.windowed_attention)},
+              {"loss_chunk_bytes", spec.loss_chunk_bytes},
+              {"algorithms", spec.algorithms},
+              {"seed", spec.seed},
+              {"resume", {spec.resume.checkpoint, spec.resume.step, spec.resume.loss_chunk_rows}},
+              {"memory_bytes", spec.memory_bytes},
+              {"memory", {m.weights, m.parameters, m.activations, m.loss_head, m.batches, m.attention, m.workspaces}}}
       .dump();
 }
 
@@ -127,7 +126,7 @@ RunSpec parse_run_spec(const std::string& text) {
     spec.algorithms = object.at("algorithms");
     spec.seed = object.at("seed");
     const json& resume = object.at("resume");
-    spec.resume = {resume.at(0), resume.at(1), resume.at(2), resume.at(3)};
+    spec.resume = {resume.at(0), resume.at(1), resume.at(2)};
     spec.memory_bytes = object.at("memory_bytes");
     const auto memory = object.at("memory").get<std::vector<std::int64_t>>();
     spec.memory = {memory.at(0), memory.at(1), memory.at(2), memory.at(3), memory.at(4), memory.at(5), memory.at(6)};

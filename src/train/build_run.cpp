@@ -261,7 +261,8 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   planner::RunFacts facts = facts_of(*run);
   if (found) {
     const checkpoint::TrainState& old = found->state;
-    facts.resume = {checkpoint->string(), old.step, old.loss_chunk_rows, old.tuning};
+    facts.resume = {checkpoint->string(), old.step, old.loss_chunk_rows};
+    facts.algorithms = old.tuning;
   }
   run->spec = planner::decide(facts);
   if (run->device.is_cuda()) {

@@ -16,7 +16,6 @@ struct ResumePoint {
   std::string checkpoint;            ///< folder; empty: a new run
   std::int64_t step = 0;             ///< last finished step
   std::int64_t loss_chunk_rows = 0;  ///< 0: not known
-  std::string algorithms;            ///< RunSpec::algorithms
   bool operator==(const ResumePoint&) const = default;
 };
 
@@ -28,6 +27,7 @@ struct RunFacts {
   std::int64_t max_seq_len = 0;
   bool has_evaluation = false, has_token_weights = false;
   ResumePoint resume{};
+  std::string algorithms{};  ///< RunSpec::algorithms of the checkpoint that the run resumes from
   bool is_cuda = false;
   std::int64_t memory_bytes = 0;                           ///< GPU: limit for the whole run; CPU: limit for activations
   int num_multiprocessors = 0;                             ///< of a GPU

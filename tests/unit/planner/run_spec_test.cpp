@@ -67,7 +67,8 @@ TEST_F(Decide, AGpuThatIsTooSmallIsRefusedWithWhatToSet) {
 
 TEST_F(Decide, AResumedRunKeepsWhatItsCheckpointSettled) {
   RunFacts facts{profile, config, adapters, 1024};
-  facts.resume = {"runs/a/checkpoint-7", 7, 96, "kept"};
+  facts.resume = {"runs/a/checkpoint-7", 7, 96};
+  facts.algorithms = "kept";
   const RunSpec spec = decide(facts);
   EXPECT_EQ(spec.resume, facts.resume);
   EXPECT_EQ(spec.algorithms, "kept");
@@ -91,7 +92,7 @@ TEST_F(Decide, TheSameFactsGiveTheSameSpecAndItSurvivesTheWire) {
   spec.memory.attention = 77;
   spec.algorithms = R"({"gemm":[1,2]})";
   spec.seed = 0xFFFF'FFFF'FFFF'FFFF;
-  spec.resume = {"runs/a/checkpoint-7", 7, 96, R"({"gemm":[3]})"};
+  spec.resume = {"runs/a/checkpoint-7", 7, 96};
   EXPECT_EQ(parse_run_spec(to_json(spec)), spec);
   EXPECT_THROW(parse_run_spec("{}"), FormatError);
 }
