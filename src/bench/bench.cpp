@@ -36,7 +36,7 @@ std::string_view recompute_name(model::Recompute mode) {
 void count_step(BenchRun& bench, std::int64_t step) {
   train::Run& run = bench.run;
   const data::StepPlan plan = run.plan->step(step);
-  train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan), 1e-4);
+  train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan));
   train::wait_for_step(*run.context, plan);
 }
 
@@ -149,8 +149,7 @@ class StepClock {
   void run_step(std::int64_t step) {
     throw_if_stop_requested();
     plans_.push_back(run_.plan->step(step));
-    train::train_step(*run_.context, plans_.back(), train::build_in_place(run_.data.train, plans_.back()),
-                      run_.profile().optimizer.learning_rate);
+    train::train_step(*run_.context, plans_.back(), train::build_in_place(run_.data.train, plans_.back()));
     if (plans_.size() - num_received_ > run_.max_steps_in_flight) receive();
     moments_.mark();
   }
@@ -236,7 +235,7 @@ TimedStep profile_step(train::Run& run, std::int64_t step, double usual_ms) {
     timer.begin_span("micro-batch " + std::to_string(++micro_batch), 1);
     return next();
   };
-  train::train_step(*run.context, plan, marked, run.profile().optimizer.learning_rate);
+  train::train_step(*run.context, plan, marked);
   TimedStep timed = timer.finish();
   train::wait_for_step(*run.context, plan);
   run.context->graphs = std::move(graphs);

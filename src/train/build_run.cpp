@@ -210,22 +210,25 @@ void allocate(Run& run) {
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths));
   const model::Trainables& parameters = *run.model.parameters;
   run.optimizer.emplace(optim::optimizer_for(profile.optimizer.kind), parameters.size(), parameters.values.device());
-  run.context = std::make_unique<StepContext>(StepContext{run.data.train,
-                                                          *run.model.decoder,
-                                                          *run.model.parameters,
-                                                          *run.model.weights,
-                                                          *run.activations,
-                                                          *run.loss_head,
-                                                          *run.feed,
-                                                          *run.scalars,
-                                                          *run.optimizer,
-                                                          *run.device.ranks,
-                                                          optim::adamw_options(profile.optimizer),
-                                                          profile.optimizer.max_grad_norm,
-                                                          spec.seed,
-                                                          dropout_paths,
-                                                          {},
-                                                          false});
+  run.context = std::make_unique<StepContext>(
+      StepContext{run.data.train,
+                  *run.model.decoder,
+                  *run.model.parameters,
+                  *run.model.weights,
+                  *run.activations,
+                  *run.loss_head,
+                  *run.feed,
+                  *run.scalars,
+                  *run.optimizer,
+                  *run.device.ranks,
+                  optim::make_lr_schedule(profile.optimizer.learning_rate, profile.schedule, spec.global_batch_size,
+                                          run.plan->total_steps()),
+                  optim::adamw_options(profile.optimizer),
+                  profile.optimizer.max_grad_norm,
+                  spec.seed,
+                  dropout_paths,
+                  {},
+                  false});
 }
 
 planner::RunFacts facts_of(const Run& run) {
@@ -284,8 +287,6 @@ std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<
   tune_spec(*run);
   if (run->tuning) run->startup.end_phase("tuning");
   allocate(*run);
-  run->schedule = optim::make_lr_schedule(profile.optimizer.learning_rate, profile.schedule,
-                                          run->spec.global_batch_size, run->plan->total_steps());
   run->checkpoint = checkpoint_contents(*run);
   if (checkpoint) resume(*run, *checkpoint, *found);
   run->state.loss_chunk_rows = run->loss_head->chunk_rows();

@@ -101,7 +101,7 @@ void capture_steps(Run& run) {
     for (const auto& [class_index, example] : examples_of_classes(run)) {
       const auto tuned_products = tuning::tune_products(run.tuning.get());
       run.scalars->set_frozen(true);
-      train_step(*run.context, example, build_in_place(run.data.train, example), 0);
+      train_step(*run.context, example, build_in_place(run.data.train, example));
       wait_for_step(*run.context, example);
       batches.emplace(class_index, put_example(run, class_index, example));
     }
@@ -128,7 +128,7 @@ std::string rehearse(Run& run) {
   const auto tuned_products = tuning::tune_products(run.tuning.get());
   try {
     run.scalars->set_frozen(true);
-    train_step(*run.context, largest.plan, build_in_place(run.data.train, largest.plan), 0);
+    train_step(*run.context, largest.plan, build_in_place(run.data.train, largest.plan));
     wait_for_step(*run.context, largest.plan);
     rehearse_evaluation(run);
     run.scalars->set_frozen(false);

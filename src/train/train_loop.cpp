@@ -52,7 +52,7 @@ class Schedule {
 /// An enqueued step that is not finished.
 struct StepInFlight {
   std::shared_ptr<const data::StepPlan> plan;
-  double learning_rate = 0, data_wait_ms = 0;
+  double data_wait_ms = 0;
 };
 
 /// The training loop and its state between steps.
@@ -129,10 +129,8 @@ class Loop {
     try {
       const auto plan = loader_->next_step();
       const double plan_ms = 1000 * seconds_since(start);
-      const double learning_rate = run_.schedule.at_step(plan->step);
-      const double data_wait_ms = train_step(
-          *run_.context, *plan, [this] { return loader_->next_micro_batch(); }, learning_rate);
-      in_flight_.push_back({plan, learning_rate, plan_ms + data_wait_ms});
+      const double data_wait_ms = train_step(*run_.context, *plan, [this] { return loader_->next_micro_batch(); });
+      in_flight_.push_back({plan, plan_ms + data_wait_ms});
     } catch (const c10::OutOfMemoryError& error) {
       finish_all_steps();
       planner::throw_out_of_memory(planner::memory_case(facts_of(run_), run_.spec), run_.device,
@@ -197,7 +195,7 @@ class Loop {
     record.supervised_tokens = plan.num_supervised;
     record.loss_mean = loss_mean;
     record.grad_norm = result.grad_norm;
-    record.learning_rate = step.learning_rate;
+    record.learning_rate = result.learning_rate;
     record.tokens = plan.num_tokens;
     record.num_documents = plan.num_documents;
     record.tokens_per_s = static_cast<double>(plan.num_tokens) / step_s;

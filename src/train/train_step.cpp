@@ -92,11 +92,11 @@ NextMicroBatch build_in_place(const data::DocumentStore& store, const data::Step
   };
 }
 
-double train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate,
-                  Update update) {
+double train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, Update update) {
   at::Tensor& scalars = context.scalars.device();
-  context.scalars.begin(optim::first_scalars(plan.step, plan.weight_sum, learning_rate, context.adamw),
-                        dropout_keys(context, plan.step));
+  context.scalars.begin(
+      optim::first_scalars(plan.step, plan.weight_sum, context.schedule.at_step(plan.step), context.adamw),
+      dropout_keys(context, plan.step));
   context.parameters.grads.zero_();
   double data_wait_ms = 0;
   for (std::size_t i = 0; i < plan.micro_batches.size(); ++i) {
@@ -126,6 +126,7 @@ StepResult wait_for_step(StepContext& context, const data::StepPlan& plan) {
   StepResult result;
   result.loss = scalars[optim::kLossSum] / plan.weight_sum;
   result.grad_norm = scalars[optim::kGradNorm];
+  result.learning_rate = scalars[optim::kLearningRate];
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) refuse_non_finite(context, plan, result);
   return result;
 }

@@ -9,7 +9,6 @@
 #include "lora_train/data/run_plan.h"
 #include "lora_train/evaluate/evaluate.h"
 #include "lora_train/lora/lora_plan.h"
-#include "lora_train/optim/lr_schedule.h"
 #include "lora_train/planner/run_spec.h"
 #include "lora_train/runtime/setup.h"
 #include "lora_train/saving/background_saver.h"
@@ -48,7 +47,6 @@ struct Run {
   std::unique_ptr<runtime::BatchFeed> feed;
   std::unique_ptr<StepScalars> scalars;
   std::optional<optim::OptimizerState> optimizer;
-  optim::LrSchedule schedule;
   std::unique_ptr<StepContext> context;
   checkpoint::Contents checkpoint;  ///< what all checkpoints of the run share; each save adds state and files
   checkpoint::TrainState state;

@@ -11,6 +11,7 @@
 #include "lora_train/model/base_weights.h"
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/loss_head.h"
+#include "lora_train/optim/lr_schedule.h"
 #include "lora_train/optim/optimizer.h"
 #include "lora_train/runtime/batch_feed.h"
 #include "lora_train/runtime/communicator.h"
@@ -37,6 +38,7 @@ struct StepContext {
   StepScalars& scalars;
   optim::OptimizerState& optimizer;
   runtime::Communicator& ranks;
+  optim::LrSchedule schedule;
   optim::AdamWOptions adamw;
   double max_grad_norm = 0;
   std::uint64_t seed = 0;
@@ -59,12 +61,13 @@ enum class Update { kApply, kSkip };
 /// the step is enqueued; the device stops updating after the first loss or gradient norm that is not finite. Throws StopError
 /// between micro-batches, before anything is updated. kSkip leaves the gradients of the whole step in the flat gradient
 /// buffer. Returns the milliseconds spent waiting for data.
-double train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, double learning_rate,
+double train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next,
                   Update update = Update::kApply);
 
 struct StepResult {
   double loss = 0;       ///< mean over the supervised tokens of the whole step, by their weights
   double grad_norm = 0;  ///< before clipping
+  double learning_rate = 0;
 };
 
 /// Waits for the oldest enqueued step, whose plan is `plan`. Throws NumericError, naming the step and its first rows, if loss

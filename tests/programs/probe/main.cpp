@@ -166,7 +166,7 @@ void write_gradients(const std::string& path, const model::Trainables& parameter
 
 void probe_gradients(train::Run& run, const std::string& file) {
   const data::StepPlan plan = run.plan->step(1);
-  train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan), 0, train::Update::kSkip);
+  train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan), train::Update::kSkip);
   const train::StepResult result = train::wait_for_step(*run.context, plan);
   if (!file.empty()) write_gradients(file, *run.model.parameters);
   std::printf("{\"loss\": %.17g, \"supervised_tokens\": %lld, \"grad_norm\": %.17g}\n", result.loss,
@@ -180,7 +180,7 @@ void probe_steps(train::Run& run, std::int64_t num_steps) {
   for (std::int64_t step = 1; step <= num_steps; ++step) {
     const data::StepPlan plan = run.plan->step(step);
     if (step == num_steps) c10::SetCPUAllocator(&counter, /*priority=*/1);
-    train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan), run.schedule.at_step(step));
+    train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan));
     const train::StepResult result = train::wait_for_step(*run.context, plan);
     char text[64];
     std::snprintf(text, sizeof text, "%s%.17g", step == 1 ? "" : ", ", result.loss);

@@ -63,7 +63,7 @@ class TrainLoop : public ::testing::Test {
     request.profile.run.output_dir = (folder / "run").string();
     std::filesystem::create_directories(request.profile.run.output_dir);
     auto bench = bench::build_bench_run(request);
-    bench->run.schedule = {.kind = SchedulerKind::kConstant, .peak = 1e-2, .total_steps = num_steps};
+    bench->run.context->schedule = {.kind = SchedulerKind::kConstant, .peak = 1e-2, .total_steps = num_steps};
     return bench;
   }
 
@@ -121,7 +121,7 @@ TEST_F(TrainLoop, AStepSumsOverRanksOnceBeforeNormAndLoss) {
   train::allocate(two->run);
   const auto step = [](train::Run& run) {
     const data::StepPlan plan = run.plan->step(1);
-    train_step(*run.context, plan, build_in_place(run.data.train, plan), 1e-3);
+    train_step(*run.context, plan, build_in_place(run.data.train, plan));
     return wait_for_step(*run.context, plan);
   };
   const StepResult alone = step(one->run), together = step(two->run);
