@@ -99,6 +99,16 @@ function(lt_add_test_sources module)
   endif()
 endfunction()
 
+# lt_discover_tests(TARGET core|torch [more arguments of gtest_discover_tests]): core = the sanitizer build has it too
+function(lt_discover_tests target kind)
+  if(kind STREQUAL "core" AND NOT LORA_TRAIN_CORE_TESTS)
+    set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
+  endif()
+  set_property(GLOBAL APPEND PROPERTY LT_TESTS_OF_ALL ${target})
+  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} ${ARGN} PROPERTIES LABELS unit)
+endfunction()
+
 # lt_add_test(MODULE SOURCES a_test.cpp ... [USES more modules]): one GoogleTest binary, <module>_test. Its label is
 # `unit`; a case is a CTest test of its own. NO_UNITY: sources that share names in anonymous namespaces. Tests that see torch
 # are never compiled in batches: the precompiled header gives most of the gain, and one batch would be minutes of one core.
@@ -127,6 +137,9 @@ function(lt_add_test module)
   endforeach()
   target_compile_options(${module}_test PRIVATE ${LT_COLD_OPTIONS})
   lt_use_pch(${module}_test ${LT_KIND_${module}})
-  gtest_discover_tests(${module}_test DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-                       PROPERTIES LABELS unit)
+  set(_kind ${LT_KIND_${module}})
+  if(module STREQUAL "app")  # starts the engine
+    set(_kind torch)
+  endif()
+  lt_discover_tests(${module}_test ${_kind} DISCOVERY_TIMEOUT 120)
 endfunction()
