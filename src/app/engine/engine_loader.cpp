@@ -23,7 +23,7 @@ void* open_library(const fs::path& file, int flags, const std::string& what_to_d
 
 // Spins of an OpenMP thread before it sleeps: tenths of a millisecond. Fewer cost speed on idle cores; libgomp's own limit of 300000
 // lets a thread spin for milliseconds on a core that its partner waits for (docs/performance.md).
-constexpr const char* kOpenMpSpins = "10000";
+constexpr const char* kOpenMpSpins = "30000";
 
 // libgomp comes with LibTorch and reads its environment once, as it is loaded.
 void limit_spinning_of_openmp() {
