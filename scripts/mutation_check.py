@@ -6,7 +6,8 @@ over tests/parity, the file that ought to notice first; or checkpoint_test for t
 search text that does not occur exactly once in its file fails the script: the engine has changed, and the mutation must
 follow it. So does a mutation that does not compile.
 
-Suite compare: the engine's mutations again, without those that its runs do not depend on, which the equality part of bench/compare_hf_gpu.py has to notice, on a CPU.
+Suite compare: the engine's mutations again, which the equality part of bench/compare_hf_gpu.py has to notice, on a CPU; without
+those that its runs do not depend on.
 
 Usage: scripts/mutation_check.py [--suite engine | saving | compare] [--only NAME]... [--list | --texts] [--log FILE]
 Committed results: tests/parity/mutation_results.txt (engine), tests/parity/mutation_results_compare.txt and
@@ -79,7 +80,7 @@ MUTATIONS = [
         in_comparison=False),
     Mutation("averaging per micro-batch", "test_lora_gradients.py", [
         ("src/train/train_step.cpp", "    enqueue_micro_batch(context, batch, class_index);\n  }",
-         "    context.scalars.device()[optim::kNumSupervised].fill_(\n"
+         "    context.scalars.device()[optim::kLossDenominator].fill_(\n"
          "        static_cast<double>(batch.num_trained_tokens() * std::ssize(plan.micro_batches)));\n"
          "    enqueue_micro_batch(context, batch, class_index);\n  }")]),
 ]
@@ -178,11 +179,19 @@ def run_saving_test():
 
 
 def check_texts(mutations):
-    """Every mutation whose text is not there exactly once is an error, before anything is built."""
+    """Errors, before anything is built: a search text that is not there exactly once, and a replacement with a name that occurs
+    nowhere in the sources."""
+    def names_in(text):
+        return set(re.findall(r"[A-Za-z_]\w*", text))
+
+    known = set().union(*(names_in(file.read_text()) for folder in ("include", "src") for file in files_under(ROOT / folder)
+                          if file.suffix in (".h", ".cpp")))
     wrong = [f"mutation \"{mutation.name}\": the text occurs {count} times in {name}, expected 1. "
              f"Adjust scripts/mutation_check.py to the source:\n{search}"
              for mutation in mutations for name, search, _ in mutation.edits
              if (count := (ROOT / name).read_text().count(search)) != 1]
+    wrong += [f"mutation \"{mutation.name}\": the sources have no {', '.join(sorted(unknown))}. Adjust scripts/mutation_check.py"
+              for mutation in mutations for _, _, replacement in mutation.edits if (unknown := names_in(replacement) - known)]
     if wrong:
         sys.exit("\n".join(wrong))
 
