@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """Breaks the engine, or the saving, on purpose, one line at a time, and checks that the tests go red each time.
 
-A copy of the source tree in build/mutation/src is patched, rebuilt incrementally and tested (`pytest -x` over
-tests/parity, the file that ought to notice first; or checkpoint_test for the saving); then the patch is taken back. A search text that does not occur
-exactly once in its file fails the script: the engine has changed, and the mutation must follow it.
+A copy of the source tree in build/mutation, built with preset ci, is patched, rebuilt incrementally and tested (`pytest -x`
+over tests/parity, the file that ought to notice first; or checkpoint_test for the saving); then the patch is taken back. A
+search text that does not occur exactly once in its file fails the script: the engine has changed, and the mutation must
+follow it. So does a mutation that does not compile.
 
-Suite compare: the engine's mutations again, which the equality part of bench/compare_hf_gpu.py has to notice, on a CPU.
+Suite compare: the engine's mutations again, which the equality part of bench/compare_hf_gpu.py has to notice, on a CPU; without
+those that its runs do not depend on.
 
-Usage: scripts/mutation_check.py [--suite engine | saving | compare] [--only NAME]... [--list | --texts] [--log tests/parity/mutation_results.txt]
+Usage: scripts/mutation_check.py [--suite engine | saving | compare] [--only NAME]... [--list | --texts] [--log FILE]
+Committed results: tests/parity/mutation_results.txt (engine), tests/parity/mutation_results_compare.txt and
+tests/unit/checkpoint/mutation_results.txt (saving).
 Exit code 0 when the suite passes on the unchanged copy and fails on every mutation.
 """
 
@@ -24,12 +28,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WORK = ROOT / "build/mutation"
+COPY = ROOT / "build/mutation"
+BUILD = COPY / "build/ci"
 PYTHON = ROOT / ".deps/venv/bin/python"
-COPIED = ["CMakeLists.txt", "cmake", "include", "src", "tests", "scripts", "configs"]
-OTHER_TESTS = ("test_chat_", "test_malformed_templates")  # parity of what is no engine
+COPIED = ["CMakeLists.txt", "CMakePresets.json", "bench", "cmake", "configs", "include", "scripts", "src", "tests"]
+OTHER_TESTS = ("test_chat_", "test_malformed_templates", "test_message_objects", "test_template_expressions",
+               "test_tokenizer_pipelines")  # parity of what is no engine
 SAVING_TEST = "checkpoint_test"
-TARGETS = ["lora-train", "lora_train_engine", "lora-train-probe", "model-config-dump", "safetensors-verdict"]
+TARGETS = ["lora-train", "lora_train_engine", "lora-train-probe", "lora-train-generate-probe", "model-config-dump",
+           "safetensors-verdict"]
 
 
 @dataclass
@@ -37,6 +44,7 @@ class Mutation:
     name: str
     notices: str  # the test file that ought to notice, and the others follow; or checkpoint_test
     edits: list   # (file, search, replacement)
+    in_comparison: bool = True  # whether the runs of bench/compare_hf_gpu.py depend on it
 
 
 MUTATIONS = [
@@ -68,10 +76,11 @@ MUTATIONS = [
     Mutation("no weight decay", "test_lora_curves.py", [
         ("src/optim/adamw.cpp", "block.decays ? static_cast<float>", "block.decays && scalars == nullptr ? static_cast<float>")]),
     Mutation("LoRA+ ratio dropped", "test_lora_plus.py", [
-        ("src/runtime/setup.cpp", "profile.optimizer.loraplus_lr_ratio.value_or(1.0)", "0 * profile.optimizer.loraplus_lr_ratio.value_or(1.0) + 1")]),
+        ("src/runtime/setup.cpp", "profile.optimizer.loraplus_lr_ratio.value_or(1.0)", "0 * profile.optimizer.loraplus_lr_ratio.value_or(1.0) + 1")],
+        in_comparison=False),
     Mutation("averaging per micro-batch", "test_lora_gradients.py", [
         ("src/train/train_step.cpp", "    enqueue_micro_batch(context, batch, class_index);\n  }",
-         "    context.scalars.device()[optim::kNumSupervised].fill_(\n"
+         "    context.scalars.device()[optim::kLossDenominator].fill_(\n"
          "        static_cast<double>(batch.num_trained_tokens() * std::ssize(plan.micro_batches)));\n"
          "    enqueue_micro_batch(context, batch, class_index);\n  }")]),
 ]
@@ -98,49 +107,52 @@ MUTATIONS += [Mutation(name, SAVING_TEST, [edit]) for name, *edit in [
 
 def copy_sources():
     """Copies what changed since the last time; unchanged files keep their time, so that ninja rebuilds little."""
-    source = WORK / "src"
-    source.mkdir(parents=True, exist_ok=True)
-    wanted = set()
+    COPY.mkdir(parents=True, exist_ok=True)
+    if not (COPY / ".deps").exists():
+        (COPY / ".deps").symlink_to(ROOT / ".deps")
+    wanted = {file.relative_to(ROOT) for name in COPIED for file in files_under(ROOT / name)}
+    for relative in sorted(wanted):
+        file, target = ROOT / relative, COPY / relative
+        if not target.exists() or target.read_bytes() != file.read_bytes():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, target)
     for name in COPIED:
-        path = ROOT / name
-        for file in ([path] if path.is_file() else sorted(path.rglob("*"))):
-            if not file.is_file() or "__pycache__" in file.parts:
-                continue
-            relative = file.relative_to(ROOT)
-            wanted.add(relative)
-            target = source / relative
-            if not target.exists() or target.read_bytes() != file.read_bytes():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, target)
-    for file in source.rglob("*"):
-        if file.is_file() and file.relative_to(source) not in wanted and "__pycache__" not in file.parts:
-            file.unlink()
+        for file in files_under(COPY / name):
+            if file.relative_to(COPY) not in wanted:
+                file.unlink()
+
+
+def files_under(path):
+    found = [path] if path.is_file() else path.rglob("*")
+    return [file for file in found if file.is_file() and "__pycache__" not in file.parts]
 
 
 def build(targets):
-    torch = next((ROOT / ".deps/venv/lib").glob("python3*/site-packages/torch"))
-    if not (WORK / "build/build.ninja").exists():
-        run(["cmake", "-S", WORK / "src", "-B", WORK / "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-             f"-DLORA_TRAIN_TORCH_DIR={torch}"])
-    run(["cmake", "--build", WORK / "build", "--target", *targets])
+    if not (BUILD / "build.ninja").exists():
+        run(["cmake", "--preset", "ci", "-DCMAKE_COMPILE_WARNING_AS_ERROR=OFF"])  # a mutation may leave a name unused
+    run(["cmake", "--build", BUILD, "--target", *targets])
 
 
 def run(command):
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=COPY)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{(done.stdout + done.stderr)[-4000:]}")
 
 
 def run_suite(first, stop_early):
-    """Returns (passed, the line that says why or how many)."""
+    """Returns (passed, the line that says why or how many). `first` runs alone, before the other files."""
     if first == SAVING_TEST:
         return run_saving_test()
-    tests = ROOT / "tests/parity"
-    engine = [file for file in tests.glob("test_*.py") if not file.name.startswith(OTHER_TESTS)]
-    files = sorted(engine, key=lambda file: (file.name != first, file.name))
+    files = sorted(file for file in (ROOT / "tests/parity").glob("test_*.py") if not file.name.startswith(OTHER_TESTS))
+    others = [file for file in files if file.name != first]
+    passed, line = run_pytest([file for file in files if file.name == first], stop_early) if first else (True, "")
+    return run_pytest(others, stop_early) if passed else (passed, line)
+
+
+def run_pytest(files, stop_early):
     command = [PYTHON, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", *(["-x"] if stop_early else []), *files]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True,
-                          env=dict(os.environ, LORA_TRAIN_BIN=str(WORK / "build/bin")))
+                          env=dict(os.environ, LORA_TRAIN_BIN=str(BUILD / "bin")))
     if done.returncode not in (0, 1):
         sys.exit(f"pytest itself failed ({done.returncode}):\n{(done.stdout + done.stderr)[-4000:]}")
     failed = re.findall(r"^FAILED \S*?(test_\w+\.py::.*?)(?: - (.*))?$", done.stdout, re.M)
@@ -152,13 +164,13 @@ def run_comparison():
     """bench/compare_hf_gpu.py's equality, on a CPU."""
     with tempfile.TemporaryDirectory() as work:
         done = subprocess.run([PYTHON, ROOT / "bench/compare_hf_gpu.py", "--device", "cpu", "--tiny", "--parts", "equality", "--work",
-                               work], capture_output=True, text=True, env=dict(os.environ, LORA_TRAIN_BIN=str(WORK / "build/bin")))
+                               work], capture_output=True, text=True, env=dict(os.environ, LORA_TRAIN_BIN=str(BUILD / "bin")))
     return done.returncode == 0, (done.stdout.strip().splitlines() or ["nothing printed"])[-1][:160]
 
 
 def run_saving_test():
     try:
-        done = subprocess.run([WORK / "build/bin" / SAVING_TEST, "--gtest_brief=1"], capture_output=True, text=True, timeout=300)
+        done = subprocess.run([BUILD / "bin" / SAVING_TEST, "--gtest_brief=1"], capture_output=True, text=True, timeout=300)
     except subprocess.TimeoutExpired:
         return False, "did not end in 300 s"
     failed = re.findall(r"^\[  FAILED  \] (\S+) \(", done.stdout, re.M)
@@ -167,11 +179,19 @@ def run_saving_test():
 
 
 def check_texts(mutations):
-    """Every mutation whose text is not there exactly once is an error, before anything is built."""
+    """Errors, before anything is built: a search text that is not there exactly once, and a replacement with a name that occurs
+    nowhere in the sources."""
+    def names_in(text):
+        return set(re.findall(r"[A-Za-z_]\w*", text))
+
+    known = set().union(*(names_in(file.read_text()) for folder in ("include", "src") for file in files_under(ROOT / folder)
+                          if file.suffix in (".h", ".cpp")))
     wrong = [f"mutation \"{mutation.name}\": the text occurs {count} times in {name}, expected 1. "
              f"Adjust scripts/mutation_check.py to the source:\n{search}"
              for mutation in mutations for name, search, _ in mutation.edits
              if (count := (ROOT / name).read_text().count(search)) != 1]
+    wrong += [f"mutation \"{mutation.name}\": the sources have no {', '.join(sorted(unknown))}. Adjust scripts/mutation_check.py"
+              for mutation in mutations for _, _, replacement in mutation.edits if (unknown := names_in(replacement) - known)]
     if wrong:
         sys.exit("\n".join(wrong))
 
@@ -180,7 +200,7 @@ def apply(mutation):
     """Patches the copy; returns {file: original text}."""
     originals = {}
     for name, search, replacement in mutation.edits:
-        path = WORK / "src" / name
+        path = COPY / name
         text = path.read_text()
         originals.setdefault(path, text)
         path.write_text(text.replace(search, replacement))
@@ -215,7 +235,8 @@ def main():
     if args.texts:
         check_texts(MUTATIONS)
         return
-    suite = [mutation for mutation in MUTATIONS if (mutation.notices == SAVING_TEST) == (args.suite == "saving")]
+    suite = [mutation for mutation in MUTATIONS if (mutation.notices == SAVING_TEST) == (args.suite == "saving")
+             and (mutation.in_comparison or args.suite != "compare")]
     if args.list:
         print("\n".join(mutation.name for mutation in suite))
         return
@@ -224,6 +245,7 @@ def main():
         sys.exit(f"no such mutation: {', '.join(sorted(unknown))}. See --list.")
     chosen = [mutation for mutation in suite if not args.only or mutation.name in args.only]
     check_texts(chosen)
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads of torch that wait must not spin
     log = open(args.log, "w") if args.log else None
 
     def report(line):

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <latch>
 #include <regex>
 #include <sstream>
 #include <thread>
@@ -147,10 +148,13 @@ TEST(Log, ThreadsWriteWholeLines) {
   const TemporaryFolder folder;
   set_log_file(folder / "run.log");
   set_log_level(LogLevel::kOff);
+  constexpr int kThreads = 4, kLines = 5000;  // more than a thread writes before the next one has started
+  std::latch start(kThreads);
   std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([] {
-      for (int line = 0; line < 500; ++line) log_info("abc");
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&start] {
+      start.arrive_and_wait();
+      for (int line = 0; line < kLines; ++line) log_info("abc");
     });
   }
   for (auto& thread : threads) thread.join();
@@ -159,7 +163,7 @@ TEST(Log, ThreadsWriteWholeLines) {
   int num_whole = 0;
   for (const auto& line : lines_of(read_file(folder / "run.log")))
     num_whole += line.size() == 23 && line.ends_with(" abc");
-  EXPECT_EQ(num_whole, 4 * 500);
+  EXPECT_EQ(num_whole, kThreads * kLines);
 }
 
 TEST(Log, LevelsAreReadByName) {

@@ -82,6 +82,7 @@ TEST_F(TokenTableTest, RowsMayHaveWeights) {
     const auto first = store.weights(0);
     EXPECT_EQ(std::vector<float>(first.begin(), first.end()), (std::vector<float>{0, 0.5F, 2}));
     EXPECT_TRUE(store.weights(1).empty());
+    ASSERT_EQ(store.weights(2).size(), 2U);
     EXPECT_EQ(store.weights(2)[1], 3);
     EXPECT_EQ(store.ids(3)[0], 6);
     EXPECT_EQ(store.source(3), "f:4");

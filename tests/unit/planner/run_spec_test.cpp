@@ -87,9 +87,11 @@ TEST_F(Decide, TokenWeightsCountInTheMemoryOfTheLossHead) {
 TEST_F(Decide, TheSameFactsGiveTheSameSpecAndItSurvivesTheWire) {
   RunSpec spec = on_cpu(1 << 30, true);
   EXPECT_EQ(spec, on_cpu(1 << 30, true));
+  spec.eval_micro_batch_size = spec.micro_batch_size + 1;
   spec.attention = kernels::AttentionBackend::kCudnn;
+  spec.windowed_attention = kernels::AttentionBackend::kFa2;
   spec.loss_chunk_bytes = 12345;
-  spec.memory.attention = 77;
+  spec.memory = {1, 2, 3, 4, 5, 6, 7};
   spec.algorithms = R"({"gemm":[1,2]})";
   spec.seed = 0xFFFF'FFFF'FFFF'FFFF;
   spec.resume = {"runs/a/checkpoint-7", 7, 96};

@@ -94,6 +94,11 @@ TEST(BatchFeed, WeightsLieBesideTargets) {
   weighted.weights = weights;
   EXPECT_EQ(floats(feed.put(weighted).weights), (std::vector<float>{0.5F, 3}));
   EXPECT_EQ(floats(feed.put(host.batch()).weights), (std::vector<float>{1, 1})) << "a micro-batch without any";
+  const std::vector<std::int32_t> tokens(300, 6), ends{0, 128, 256, 300};
+  const std::vector<float> sixes(300, 6);
+  data::MicroBatch full{tokens, tokens, tokens, ends, tokens, {}, 128, 300};
+  full.weights = sixes;
+  feed.put(full, 1);  // leaves no zero where fillers come
   std::vector<float> want(301, 0.0F);
   want[0] = 0.5F;
   want[1] = 3;

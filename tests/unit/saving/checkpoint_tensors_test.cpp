@@ -66,7 +66,7 @@ TEST(CheckpointTensors, MomentsAreNamedAfterTheirParameters) {
   const storage::SafetensorsFile file(MappedFile(folder / "checkpoint" / "optimizer.safetensors"));
   std::set<std::string> names;
   for (const auto& entry : file.tensors()) names.insert(entry.name);
-  EXPECT_EQ(names, (std::set<std::string>{"exp_avg.model.norm", "exp_avg.model.w", "exp_avg_sq.model.norm",
+  ASSERT_EQ(names, (std::set<std::string>{"exp_avg.model.norm", "exp_avg.model.w", "exp_avg_sq.model.norm",
                                           "exp_avg_sq.model.w"}));
   EXPECT_EQ(file.find("exp_avg.model.w")->shape, (std::vector<std::int64_t>{3, 2}));
 }
