@@ -76,7 +76,7 @@ void check_schedule(const Check& check) {
 
 void check_adapter(const Check& check) {
   const Profile& profile = check.profile;
-  if (profile.adapter.kind == AdapterKind::kLora) return;
+  if (profile.adapter.kind != AdapterKind::kNone) return;
   const bool is_quantised =
       profile.model.base_precision != BasePrecision::kBf16 && profile.model.base_precision != BasePrecision::kFp32;
   if (is_quantised) {

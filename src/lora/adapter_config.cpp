@@ -59,7 +59,7 @@ class AdapterConfigReader {
     const Json& value = object_[key];
     const bool is_empty = (value.is_array() || value.is_object()) && value.empty();
     const bool is_off = value.is_null() || value == false || value == "" || is_empty;
-    if (!is_off) fail(key, "is " + value.dump() + ", which is not supported; only plain LoRA adapters are");
+    if (!is_off) fail(key, "is " + value.dump() + ", which is not supported; expected false, null or an empty value");
   }
 
   const Json& at(const std::string& key) const { return object_[key]; }
@@ -93,6 +93,19 @@ void read_alphas(const AdapterConfigReader& reader, LoraOptions& options) {
   read_pattern(reader, "alpha_pattern", [&](const std::string& where, const std::string& name, const Json& value) {
     options.alpha_pattern.emplace_back(name, reader.positive(where, value));
   });
+}
+
+AdapterKind read_kind(const AdapterConfigReader& reader) {
+  AdapterKind kind = AdapterKind::kLora;
+  for (const auto& name : flagged_kinds()) {
+    const auto flagged = from_string<AdapterKind>(name);
+    if (!flagged) {
+      reader.refuse_unless_off("use_" + name);
+    } else if (reader.get<bool>("use_" + name, false)) {
+      kind = *flagged;
+    }
+  }
+  return kind;
 }
 
 /// The other initialisations change the base weights, and PEFT repeats them whenever it loads an adapter.
@@ -162,12 +175,13 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   const AdapterConfigReader reader(path.string(), object);
   const auto type = reader.get<std::string>("peft_type", "");
   if (type != "LORA") reader.fail("peft_type", "is \"" + type + "\"; only LORA adapters are supported");
-  for (const char* key : {"use_dora", "use_qalora", "modules_to_save", "trainable_token_indices", "layers_to_transform",
-                          "layers_pattern", "layer_replication", "fan_in_fan_out", "megatron_config", "lora_bias",
-                          "target_parameters", "exclude_modules", "alora_invocation_tokens", "use_bdlora",
-                          "ensure_weight_tying", "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
+  for (const char* key : {"modules_to_save", "trainable_token_indices", "layers_to_transform", "layers_pattern",
+                          "layer_replication", "fan_in_fan_out", "megatron_config", "lora_bias", "target_parameters",
+                          "exclude_modules", "alora_invocation_tokens", "ensure_weight_tying", "arrow_config",
+                          "kasa_config", "velora_config", "monteclora_config"}) {
     reader.refuse_unless_off(key);
   }
+  const AdapterKind kind = read_kind(reader);
   check_initialisation(reader);
   if (reader.get<std::string>("bias", "none") != "none")
     reader.fail("bias", "trains biases, which is not supported; expected \"none\"");
@@ -175,6 +189,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   config.base_model_name_or_path = reader.get<std::string>("base_model_name_or_path", "");
   LoraOptions& options = config.options;
   options.file = path.string();
+  options.kind = kind;
   options.lora_target_modules = read_targets(reader);
   read_ranks(reader, options);
   read_alphas(reader, options);
@@ -191,24 +206,27 @@ std::string adapter_config_json(const AdapterConfig& config, const std::vector<s
   Json ranks = Json::object(), alphas = Json::object();
   for (const auto& [name, value] : options.rank_pattern) ranks[name] = value;
   for (const auto& [name, value] : options.alpha_pattern) alphas[name] = number(value);
-  const Json object = {{"alpha_pattern", alphas},
-                       {"base_model_name_or_path", config.base_model_name_or_path},
-                       {"bias", "none"},
-                       {"fan_in_fan_out", false},
-                       {"inference_mode", true},
-                       {"init_lora_weights", true},
-                       {"lora_alpha", number(options.lora_alpha)},
-                       {"lora_dropout", options.lora_dropout},
-                       {"modules_to_save", nullptr},
-                       {"peft_type", "LORA"},
-                       {"peft_version", "0.21.2"},
-                       {"r", options.lora_r},
-                       {"rank_pattern", ranks},
-                       {"target_modules", target_modules},
-                       {"task_type", "CAUSAL_LM"},
-                       {"trainable_token_indices", nullptr},
-                       {"use_dora", false},
-                       {"use_rslora", options.use_rslora}};
+  Json object = {{"alpha_pattern", alphas},
+                 {"base_model_name_or_path", config.base_model_name_or_path},
+                 {"bias", "none"},
+                 {"fan_in_fan_out", false},
+                 {"inference_mode", true},
+                 {"init_lora_weights", true},
+                 {"lora_alpha", number(options.lora_alpha)},
+                 {"lora_dropout", options.lora_dropout},
+                 {"modules_to_save", nullptr},
+                 {"peft_type", "LORA"},
+                 {"peft_version", "0.21.2"},
+                 {"r", options.lora_r},
+                 {"rank_pattern", ranks},
+                 {"target_modules", target_modules},
+                 {"task_type", "CAUSAL_LM"},
+                 {"trainable_token_indices", nullptr},
+                 {"use_dora", false},
+                 {"use_rslora", options.use_rslora}};
+  for (const auto& name : flagged_kinds()) {
+    if (name == to_string(options.kind)) object["use_" + name] = true;
+  }
   return object.dump(2) + "\n";
 }
 

@@ -1,3 +1,4 @@
+// O rows, I columns, R rank.
 #include "merge_math.h"
 
 #include <algorithm>
@@ -99,12 +100,13 @@ struct Job {
   char* out;
 };
 
-/// Adds the product to rows [first, first + num_rows) of the weight, which `values` holds.
+/// Adds scale B A to rows [first, first + num_rows) of the weight, which `values` holds: summed over R in ascending order, times
+/// the scale, plus the weight.
 void add_product(const AdapterValues& adapter, std::int64_t first, std::int64_t num_rows, std::int64_t I,
                  float* values) {
   const std::int64_t R = adapter.spec.rank;
   std::vector<float> sums(static_cast<std::size_t>(kRows * kColumns)), last;
-  const float* b = adapter.tensors[1].data() + first * R;
+  const float* b = adapter.tensors[model::kLoraB].data() + first * R;
   if (num_rows < kRows) {
     last.assign(static_cast<std::size_t>(kRows * R), 0);
     std::copy(b, b + num_rows * R, last.begin());
@@ -112,7 +114,7 @@ void add_product(const AdapterValues& adapter, std::int64_t first, std::int64_t 
   }
   for (std::int64_t column = 0; column < I; column += kColumns) {
     const std::int64_t width = std::min(kColumns, I - column);
-    multiply(b, R, adapter.tensors[0].data() + column, I, R, width, sums.data());
+    multiply(b, R, adapter.tensors[model::kLoraA].data() + column, I, R, width, sums.data());
     scale_all(sums.data(), static_cast<float>(adapter.spec.scale), kRows * kColumns);
     for (std::int64_t row = 0; row < num_rows; ++row) {
       add(sums.data() + row * kColumns, width, values + row * I + column);

@@ -1,4 +1,4 @@
-// The arithmetic of a merge: W + scale B A in fp32, rounded once. O rows, I columns, R rank. No torch.
+// The arithmetic of a merge: a weight with its adapter applied, in fp32, rounded once. O rows, I columns. No torch.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace lora_train::lora {
 
-/// An adapter with its tensors in fp32, in the order of model::adapter_tensors(): A [R, I], B [O, R].
+/// An adapter with its tensors in fp32, by model::AdapterTensor.
 struct AdapterValues {
   model::AdapterSpec spec;
   std::vector<std::vector<float>> tensors;
@@ -29,9 +29,9 @@ struct WeightToMerge {
   std::int64_t num_rows = 1, num_columns = 0;  ///< [O, I]
 };
 
-/// Writes the weight plus scale B A (no `adapter`: the weight alone) to `out`, in dtype `target` (F32, F16 or BF16), rounded to
-/// nearest even. Computes in the order of PEFT's merge: the product summed over R in ascending order, times the scale, plus the
-/// weight. Uses all cores. Returns whether every element of the result is finite.
+/// Writes the weight with its adapter applied (no `adapter`: the weight alone) to `out`, in dtype `target` (F32, F16 or BF16),
+/// rounded to nearest even. Computes in the order of PEFT's merge. Uses all cores. Returns whether every element of the result
+/// is finite.
 bool merge_weight(const WeightToMerge& weight, const AdapterValues* adapter, storage::DType target, std::string& out);
 
 }  // namespace lora_train::lora

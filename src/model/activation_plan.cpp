@@ -43,10 +43,7 @@ class Planner {
       add_layer(shape_.layers[i], inputs[i % inputs.size()], needs_backward ? recompute_[i] : Recompute::kFull);
     }
     plan_.final_hidden = add(rows("final_hidden", D));
-    std::int64_t widest = 0;
-    shape_.for_each_projection([&](const ProjectionShape& p) { widest = std::max(widest, p.input_width()); });
-    if (plan_.options.has_dropout) plan_.scratch = add(rows("scratch", widest));
-    if (needs_backward) add_gradients(widest);
+    if (needs_backward) add_gradients();
     return std::move(plan_);
   }
 
@@ -74,7 +71,14 @@ class Planner {
     }
   }
 
-  void add_gradients(std::int64_t widest) {
+  void add_gradients() {
+    std::int64_t widest = 0;
+    bool has_scratch = false;
+    shape_.for_each_projection([&](const ProjectionShape& p) {
+      widest = std::max(widest, p.input_width());
+      for (const AdapterPlace& place : p.adapters) has_scratch = has_scratch || needs_scratch(place.spec);
+    });
+    if (has_scratch) plan_.scratch = add(rows("scratch", widest));
     BufferShape d_hidden = rows("d_hidden", shape_.hidden_size);
     std::map<std::string, BufferShape> gradients;
     for (const LayerShape& layer : shape_.layers) {

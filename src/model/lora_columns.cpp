@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include "lora_train/kernels/cast.h"
 #include "lora_train/kernels/dropout.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/graph.h"
@@ -36,17 +35,6 @@ bool has_masks(const Projection& projection, const DropoutContext& dropout) {
   return false;
 }
 
-void write_adapter_columns(Projection& projection) {
-  for (const auto& adapter : projection.adapters) {
-    at::Tensor b = projection.scaled_b()
-                       .narrow(0, adapter.out_begin, adapter.out_end - adapter.out_begin)
-                       .narrow(1, adapter.column, adapter.rank);
-    kernels::scaled_copy(adapter.masters[1], adapter.scale, b);
-    at::Tensor a = projection.lora_a().narrow(0, adapter.column, adapter.rank);
-    kernels::scaled_copy(adapter.masters[0], 1.0, a);
-  }
-}
-
 void fill_adapter_columns(const Projection& projection, at::Tensor& input, const LinearPass& pass) {
   if (projection.num_columns == 0 || !pass.use_adapter) return;
   const at::Tensor x = input.narrow(1, 0, projection.in_features), a = projection.lora_a();
@@ -67,8 +55,8 @@ void fill_adapter_columns(const Projection& projection, at::Tensor& input, const
 std::vector<kernels::LoraPart> parts_of_b(const Projection& projection, double scale) {
   std::vector<kernels::LoraPart> parts;
   for (const auto& adapter : projection.adapters) {
-    parts.push_back(
-        {adapter.column, adapter.rank, adapter.out_begin, adapter.out_end, scale * adapter.scale, adapter.grads[1]});
+    parts.push_back({adapter.column, adapter.rank, adapter.out_begin, adapter.out_end, scale * adapter.scale,
+                     adapter.grads[kLoraB]});
   }
   return parts;
 }
@@ -77,7 +65,7 @@ void add_gradients_of_a(const Projection& projection, const at::Tensor& x, const
                         const LinearPass& pass) {
   std::vector<kernels::LoraPart> unmasked;  // one pass over x for all of them
   for (const auto& adapter : projection.adapters) {
-    const kernels::LoraPart part{adapter.column, adapter.rank, 0, 0, scale, adapter.grads[0]};
+    const kernels::LoraPart part{adapter.column, adapter.rank, 0, 0, scale, adapter.grads[kLoraA]};
     if (drops(adapter, pass.dropout)) {
       kernels::lora_grad_a(ds, masked(adapter, x, pass), {part});
     } else {

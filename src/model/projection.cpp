@@ -4,6 +4,7 @@
 
 #include "linear_product.h"
 #include "lora_columns.h"
+#include "lora_train/kernels/cast.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/graph.h"
 
@@ -48,6 +49,17 @@ void adapted_backward(Projection& projection, const at::Tensor& input, at::Tenso
 }
 
 }  // namespace
+
+void write_adapter_columns(Projection& projection) {
+  for (const auto& adapter : projection.adapters) {
+    at::Tensor b = projection.scaled_b()
+                       .narrow(0, adapter.out_begin, adapter.out_end - adapter.out_begin)
+                       .narrow(1, adapter.column, adapter.rank);
+    kernels::scaled_copy(adapter.masters[kLoraB], adapter.scale, b);
+    at::Tensor a = projection.lora_a().narrow(0, adapter.column, adapter.rank);
+    kernels::scaled_copy(adapter.masters[kLoraA], 1.0, a);
+  }
+}
 
 void projection_forward(const Projection& projection, const at::Tensor& input, const at::Tensor& residual,
                         at::Tensor& y, const LinearPass& pass) {

@@ -100,7 +100,7 @@ MemoryPlan plan_memory(const MemoryCase& asked) {
   const auto trained =
       asked.profile.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
   const model::ModelShape shape = model::model_shape(asked.config, asked.adapters);
-  const model::ActivationOptions options{asked.max_tokens(), true, asked.profile.adapter.lora_dropout > 0};
+  const model::ActivationOptions options{.max_tokens = asked.max_tokens()};
   const std::vector<model::Recompute> modes(shape.layers.size(), asked.recompute);
   model::OuterWeights outer;
   outer.head =

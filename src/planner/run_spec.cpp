@@ -57,7 +57,7 @@ void fit_into_host(const RunFacts& facts, RunSpec& spec) {
   set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, facts.auto_tokens), spec);
   const auto allowed = runtime::recompute_modes(facts.profile.run.gradient_checkpointing);
   if (allowed.size() == 1) return set_recompute(facts, allowed.front(), spec);
-  const model::ActivationOptions options{spec.max_tokens, true, facts.profile.adapter.lora_dropout > 0};
+  const model::ActivationOptions options{.max_tokens = spec.max_tokens};
   const auto element_bytes =
       static_cast<std::int64_t>(c10::elementSize(runtime::compute_dtype(facts.profile.model.precision)));
   const model::ModelShape shape = model::model_shape(facts.config, facts.adapters);

@@ -194,9 +194,9 @@ void allocate(Run& run) {
   const bool has_weights = run.data.has_weights();
   decoder.attention = spec.attention;
   decoder.windowed_attention = spec.windowed_attention;
-  run.activations = std::make_unique<model::Activations>(
-      decoder.shape, model::ActivationOptions{max_tokens, true, profile.adapter.lora_dropout > 0}, spec.recompute,
-      decoder.dtype, run.model.parameters->values.device());
+  run.activations =
+      std::make_unique<model::Activations>(decoder.shape, model::ActivationOptions{.max_tokens = max_tokens},
+                                           spec.recompute, decoder.dtype, run.model.parameters->values.device());
   run.loss_head = runtime::plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes, has_weights);
   if (run.device.is_cuda() || kernels::can_capture()) {
     run.batch_classes = data::choose_batch_classes(data::batch_shapes(run.data.train, *run.plan), max_tokens);

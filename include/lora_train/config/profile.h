@@ -3,6 +3,7 @@
 // range, unit and meaning of each. How a profile gets here: config/load.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -24,6 +25,8 @@ enum class Device { kAuto, kCuda, kCpu };
 inline Names names_of(Device) { return {"auto", "cuda", "cpu"}; }
 enum class AdapterKind { kLora, kNone };
 inline Names names_of(AdapterKind) { return {"lora", "none"}; }
+/// Kinds that PEFT marks with a flag (`use_dora: true`), built here or not.
+inline Names flagged_kinds() { return {"dora", "qalora", "bdlora"}; }
 enum class BasePrecision { kBf16, kFp32, kNf4, kInt8, kFp8 };
 inline Names names_of(BasePrecision) { return {"bf16", "fp32", "nf4", "int8", "fp8"}; }
 enum class Precision { kBf16, kFp32 };
@@ -64,6 +67,16 @@ inline Names names_of(KernelSetting) { return {"auto", "reference", "own"}; }
 template <class E>
 requires requires(E value) { names_of(value); }
 std::string to_string(E value) { return names_of(value).at(static_cast<std::size_t>(value)); }
+
+/// The value that a profile spells like this, if there is one.
+template <class E>
+requires requires(E value) { names_of(value); }
+std::optional<E> from_string(const std::string& text) {
+  const Names names = names_of(E{});
+  const auto found = std::find(names.begin(), names.end(), text);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<E>(found - names.begin());
+}
 
 /// One entry of `datasets` or `eval_datasets`.
 struct DatasetSpec {

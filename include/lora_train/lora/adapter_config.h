@@ -16,8 +16,8 @@ struct AdapterConfig {
   std::string base_model_name_or_path;
 };
 
-/// Throws IoError, or FormatError (where = "file: key") for another peft_type, DoRA, biases, modules_to_save, trainable token
-/// rows, layers_to_transform and every other setting that we do not support.
+/// Throws IoError, or FormatError (where = "file: key") for another peft_type, a kind that AdapterKind lacks, biases,
+/// modules_to_save, trainable token rows, layers_to_transform and every other setting that we do not support.
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 
 /// The text of adapter_config.json. read_adapter_config reads the same options from it, with `target_modules` as targets.

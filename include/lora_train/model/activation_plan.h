@@ -13,7 +13,6 @@ namespace lora_train::model {
 struct ActivationOptions {
   std::int64_t max_tokens = 0;
   bool needs_backward = true;  ///< false: evaluation and generation; one layer's buffers serve all
-  bool has_dropout = false;
 };
 
 /// Buffers for at most max_tokens tokens. Layers share every buffer that the backward recomputes.
@@ -30,7 +29,7 @@ struct ActivationPlan {
   std::int64_t final_hidden = kNone;  ///< [N, D] output of the last layer
   std::int64_t d_hidden = kNone;      ///< [N, D and adapter columns]; kNone without backward, as are all below
   std::int64_t d_input = kNone;       ///< gradient of a projection's input, one buffer for all
-  std::int64_t scratch = kNone;       ///< [N, widest input] with dropout
+  std::int64_t scratch = kNone;       ///< [N, widest input] if an adapter needs it (needs_scratch())
   std::map<std::string, std::int64_t, std::less<>> gradients;  ///< BlockShape::gradients by name, as indices
 
   /// Bytes of all buffers, with `compute_bytes` per element of the compute dtype.

@@ -36,7 +36,7 @@ class Activations {
 
   at::Tensor final_hidden;  ///< [max_tokens, D] output of the last layer
   at::Tensor d_hidden;      ///< [max_tokens, D] gradient of the residual stream; adapter columns follow it
-  at::Tensor scratch;       ///< [max_tokens, widest input] with dropout
+  at::Tensor scratch;       ///< [max_tokens, widest input] if an adapter needs it
 
   /// Gradient of a projection's input with its columns: [num_tokens, d_input_width()], one buffer for all.
   at::Tensor d_input(const ProjectionSizes& projection, std::int64_t num_tokens) const;

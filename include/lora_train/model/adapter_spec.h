@@ -26,8 +26,22 @@ struct AdapterSpec {
 std::string linear_path(std::int64_t layer, const std::string& linear);
 std::string linear_path(const AdapterSpec& spec);
 
-/// The tensors of an adapter on a linear with weight [out, in], under PEFT's names; kLora: lora_A [rank, in], then lora_B
-/// [out, rank]. All code that trains, initialises, reads, writes or merges adapters uses this list.
-std::vector<Parameter> adapter_tensors(const AdapterSpec& spec, std::int64_t in_features, std::int64_t out_features);
+/// The index of a tensor in adapter_tensors().
+enum AdapterTensor : std::size_t {
+  kLoraA,  ///< A [rank, in]
+  kLoraB   ///< B [out, rank]; kLora computes with W + scale B A
+};
+
+/// The tensors of an adapter on a linear with weight [out, in], under PEFT's names. All code that trains, initialises, reads,
+/// writes or merges adapters uses this list.
+inline std::vector<Parameter> adapter_tensors(const AdapterSpec& spec, std::int64_t in_features,
+                                              std::int64_t out_features) {
+  const std::string prefix = "base_model.model." + linear_path(spec) + ".";
+  return {{prefix + "lora_A.weight", {spec.rank, in_features}, true, 1.0, InitialValues::kKaimingUniform},
+          {prefix + "lora_B.weight", {out_features, spec.rank}, true, spec.lr_factor_b}};
+}
+
+/// Whether training this adapter needs LinearPass::scratch.
+inline bool needs_scratch(const AdapterSpec& spec) { return spec.dropout > 0; }
 
 }  // namespace lora_train::model

@@ -23,7 +23,7 @@ struct LoraAdapter {
   int64_t out_begin = 0, out_end = 0;
   int64_t column = 0, rank = 0;  ///< its columns are [D + column, D + column + rank), its rows of A those past O
   double scale = 1.0, dropout = 0.0;
-  std::vector<at::Tensor> masters;  ///< fp32, in the order of adapter_tensors(): A [rank, D], B [its outputs, rank]
+  std::vector<at::Tensor> masters;  ///< fp32, by AdapterTensor
   std::vector<at::Tensor> grads;    ///< of the masters, added to
   int64_t index = 0;                ///< among all adapters of the model: its row of DropoutContext::keys
 };
@@ -67,7 +67,7 @@ enum class Product {
 /// How a forward pass computes linears.
 struct LinearPass {
   DropoutContext dropout{};
-  at::Tensor scratch{};     ///< [N, >= D] with dropout
+  at::Tensor scratch{};     ///< [N, >= D] if an adapter needs it
   bool use_adapter = true;  ///< false: the base model, from the same weights
   Product product = Product::kGemm;
 };

@@ -1,6 +1,7 @@
 #include "aliases.h"
 
 #include "lora_train/base/text.h"
+#include "lora_train/config/profile.h"
 #include "lora_train/config/scalar.h"
 
 namespace lora_train {
@@ -239,6 +240,7 @@ const std::vector<Alias>& aliases() {
       for (const char* name : names) all.push_back(same(name, key));
     }
     for (auto& alias : mapped_aliases()) all.push_back(std::move(alias));
+    for (const auto& [name, kind] : adapter_flags(true)) all.push_back(flag(name, "adapter", kind, ""));
     return all;
   }();
   return table;
@@ -261,6 +263,15 @@ const std::vector<Alias>& value_rules() {
                 {{"false", "none"}, {"off", "none"}, {"no", "none"}, {"true", "auto"}, {"on", "auto"}}),
   };
   return table;
+}
+
+std::vector<std::pair<std::string, std::string>> adapter_flags(bool is_built) {
+  std::vector<std::pair<std::string, std::string>> flags;
+  for (const auto& kind : flagged_kinds()) {
+    if (from_string<AdapterKind>(kind).has_value() != is_built) continue;
+    for (const char* prefix : {"use_", "peft_use_"}) flags.emplace_back(prefix + kind, kind);
+  }
+  return flags;
 }
 
 const Alias* find_alias(const std::string& name) {

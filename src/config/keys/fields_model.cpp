@@ -42,7 +42,7 @@ FieldGroup model_group() {
 FieldGroup adapter_group() {
   return {
       "Adapter",
-      {choice_field("adapter", &AdapterSection::kind, "lora trains an adapter, none all weights (full fine-tuning)."),
+      {choice_field("adapter", &AdapterSection::kind, "Kind of adapter; none trains all weights (full fine-tuning)."),
        integer_field("lora_r", &AdapterSection::lora_r, Range::between(1, kMaxLoraRank), "Rank.")
            .silent_when(comes_from_adapter("lora_r")),
        number_field("lora_alpha", &AdapterSection::lora_alpha, Range::above(0),

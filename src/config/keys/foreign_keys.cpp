@@ -5,7 +5,7 @@ namespace lora_train {
 
 namespace {
 
-const char* const kDora = "only LoRA and rsLoRA are supported. Remove it, or set use_rslora: true.";
+const char* const kAdapter = "this kind of adapter is not supported. Remove it, or set use_rslora: true.";
 const char* const kModules =
     "whole modules cannot be trained beside an adapter. Remove it, or set adapter: none to train all weights.";
 const char* const kRows =
@@ -24,10 +24,15 @@ const char* const kWandb =
 const char* const kCadence = "use save_steps and eval_steps: a number of steps, a share of the run below 1, or epoch.";
 const char* const kQuant = "the format is named by base_precision: nf4, int8 or fp8.";
 
+std::vector<ForeignKey> with_adapter_flags(std::vector<ForeignKey> table) {
+  for (const auto& [name, kind] : adapter_flags(false)) table.push_back({name, kAdapter, ""});
+  return table;
+}
+
 }  // namespace
 
 const std::vector<ForeignKey>& refused_keys() {
-  static const std::vector<ForeignKey> table = {
+  static const std::vector<ForeignKey> table = with_adapter_flags({
       {"fp16",
        "is not supported: fp16 needs loss scaling and overflows in large models, and all supported GPUs (Ampere and "
        "later) have bf16. Use precision: bf16.",
@@ -35,9 +40,7 @@ const std::vector<ForeignKey>& refused_keys() {
       {"scale", "mlx's scale is alpha / r. Set lora_alpha to scale times lora_r.", ""},
       {"lora_parameters", "use lora_r, lora_alpha (mlx's scale times the rank), lora_dropout and lora_target_modules.",
        ""},
-      {"use_dora", kDora, ""},
-      {"peft_use_dora", kDora, ""},
-      {"pissa_init", kDora, ""},
+      {"pissa_init", kAdapter, ""},
       {"init_lora_weights",
        "the adapter starts with PEFT's default (A Kaiming-uniform, B zero). To start from another, "
        "save it as a PEFT folder and use init_adapter.",
@@ -85,7 +88,7 @@ const std::vector<ForeignKey>& refused_keys() {
       {"quant_type", kQuant, "nf4"},
       {"bnb_4bit_quant_type", kQuant, "nf4"},
       {"quantization_type", kQuant, "nf4"},
-  };
+  });
   return table;
 }
 

@@ -227,6 +227,22 @@ TEST(ForeignKeys, EachIsRefusedWithItsReasonUnlessHarmless) {
   EXPECT_EQ(files.load("bnb_4bit_quant_type: nf4\n").notes.size(), 1u);
 }
 
+TEST(ForeignKeys, AFlagOfAnAdapterKindIsReadOnceTheKindIsBuilt) {
+  ProfileText files;
+  for (const auto& kind : flagged_kinds()) {
+    for (const std::string& name : {"use_" + kind, "peft_use_" + kind}) {
+      if (from_string<AdapterKind>(kind)) {
+        EXPECT_EQ(to_string(files.load(name + ": true\n").profile.adapter.kind), kind);
+      } else {
+        EXPECT_EQ(
+            files.error(name + ": true\n"),
+            "profile.yaml:1: " + name + ": this kind of adapter is not supported. Remove it, or set use_rslora: true.");
+      }
+      EXPECT_EQ(files.load(name + ": false\n").profile.adapter.kind, AdapterKind::kLora);
+    }
+  }
+}
+
 TEST(ForeignKeys, IdleOnesAreNoted) {
   ProfileText files;
   for (const auto& idle : idle_keys()) {

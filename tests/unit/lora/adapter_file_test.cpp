@@ -109,15 +109,14 @@ TEST(AdapterFile, RefusesByNameWhatItWouldHaveToIgnore) {
   const auto mentions = [](const std::string& text, const std::string& part) {
     return text.find(part) != std::string::npos;
   };
-  EXPECT_TRUE(mentions(config_error([](json& c) { c["use_dora"] = true; }), "adapter_config.json: use_dora"));
   EXPECT_TRUE(mentions(config_error([](json& c) { c["modules_to_save"] = {"lm_head"}; }), "modules_to_save"));
   EXPECT_TRUE(mentions(config_error([](json& c) { c["peft_type"] = "IA3"; }), "IA3"));
   EXPECT_TRUE(mentions(config_error([](json& c) { c["bias"] = "all"; }), "bias"));
   EXPECT_TRUE(mentions(config_error([](json& c) { c.erase("target_modules"); }), "target_modules"));
-  for (const char* key : {"use_qalora", "modules_to_save", "trainable_token_indices", "layers_to_transform",
-                          "layers_pattern", "layer_replication", "fan_in_fan_out", "megatron_config", "lora_bias",
-                          "target_parameters", "exclude_modules", "alora_invocation_tokens", "use_bdlora",
-                          "ensure_weight_tying", "arrow_config", "kasa_config", "velora_config", "monteclora_config"}) {
+  for (const char* key : {"modules_to_save", "trainable_token_indices", "layers_to_transform", "layers_pattern",
+                          "layer_replication", "fan_in_fan_out", "megatron_config", "lora_bias", "target_parameters",
+                          "exclude_modules", "alora_invocation_tokens", "ensure_weight_tying", "arrow_config",
+                          "kasa_config", "velora_config", "monteclora_config"}) {
     EXPECT_TRUE(mentions(config_error([key](json& c) { c[key] = {{"x", 1}}; }), key)) << key;
     EXPECT_EQ(config_error([key](json& c) { c[key] = nullptr; }), "accepted") << key;
   }
@@ -125,6 +124,29 @@ TEST(AdapterFile, RefusesByNameWhatItWouldHaveToIgnore) {
     EXPECT_EQ(config_error([&off](json& c) { c["layers_pattern"] = off; }), "accepted") << off;
   }
   EXPECT_EQ(config_error([](json& c) { c["some_new_key"] = 1; }), "accepted");
+}
+
+TEST(AdapterFile, AFlagNamesTheKindOnceItIsBuilt) {
+  const json plain = json::parse(adapter_config_json(adapter_config(), {"q_proj"}));
+  EXPECT_EQ(plain.at("use_dora"), false);
+  for (const auto& name : flagged_kinds()) {
+    const std::string flag = "use_" + name;
+    const std::string error = config_error([&flag](json& c) { c[flag] = true; });
+    EXPECT_EQ(config_error([&flag](json& c) { c[flag] = false; }), "accepted") << flag;
+    const auto kind = from_string<AdapterKind>(name);
+    if (!kind) {
+      EXPECT_NE(error.find("adapter_config.json: " + flag + ": is true, which is not supported"), std::string::npos);
+      EXPECT_EQ(plain.value(flag, false), false);
+      continue;
+    }
+    EXPECT_EQ(error, "accepted") << flag;
+    const TemporaryFolder folder;
+    AdapterConfig config = adapter_config();
+    config.options.kind = *kind;
+    write_file_atomic(folder / "adapter_config.json", adapter_config_json(config, {"q_proj"}));
+    EXPECT_EQ(json::parse(read_file(folder / "adapter_config.json"))[flag], true);
+    EXPECT_EQ(read_adapter_config(folder.path()).options.kind, *kind);
+  }
 }
 
 TEST(AdapterFile, RefusesInitialisationsThatChangeTheBase) {

@@ -27,8 +27,8 @@ struct Case {
   double exact(std::int64_t row, std::int64_t column) const {
     double sum = 0;
     for (std::int64_t k = 0; k < R; ++k) {
-      sum += double{adapter.tensors[1][static_cast<std::size_t>(row * R + k)]} *
-             adapter.tensors[0][static_cast<std::size_t>(k * I + column)];
+      sum += double{adapter.tensors[model::kLoraB][static_cast<std::size_t>(row * R + k)]} *
+             adapter.tensors[model::kLoraA][static_cast<std::size_t>(k * I + column)];
     }
     return weight[static_cast<std::size_t>(row * I + column)] + adapter.spec.scale * sum;
   }

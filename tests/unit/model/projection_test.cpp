@@ -123,7 +123,7 @@ TEST_P(ProjectionTest, EqualsPlainLoraAndItsAutogradGradients) {
       at::mm(x64, made.base.to(at::kDouble).t()) * output_scale + p.bias.to(at::kDouble) + residual.to(at::kDouble);
   std::vector<at::Tensor> leaves{x64};
   for (const auto& a : p.adapters) {
-    at::Tensor a64 = leaf(a.masters[0]), b64 = leaf(a.masters[1]);
+    at::Tensor a64 = leaf(a.masters[kLoraA]), b64 = leaf(a.masters[kLoraB]);
     const at::Tensor delta = at::mm(at::mm(x64 * mask_of(a, context), a64.t()), b64.t()) * (a.scale * output_scale);
     want = at::cat({want.narrow(1, 0, a.out_begin), want.narrow(1, a.out_begin, a.out_end - a.out_begin) + delta,
                     want.narrow(1, a.out_end, p.out_features - a.out_end)},
@@ -134,8 +134,8 @@ TEST_P(ProjectionTest, EqualsPlainLoraAndItsAutogradGradients) {
   const auto grads = torch::autograd::grad({want}, leaves, {dy.to(at::kDouble)});
   EXPECT_CLOSE(d_input.narrow(1, 0, D), grads[0], tolerance(at::kFloat));
   for (std::size_t i = 0; i < p.adapters.size(); ++i) {
-    EXPECT_CLOSE(p.adapters[i].grads[0], grads[1 + 2 * i], tolerance(at::kFloat));
-    EXPECT_CLOSE(p.adapters[i].grads[1], grads[2 + 2 * i], tolerance(at::kFloat));
+    EXPECT_CLOSE(p.adapters[i].grads[kLoraA], grads[1 + 2 * i], tolerance(at::kFloat));
+    EXPECT_CLOSE(p.adapters[i].grads[kLoraB], grads[2 + 2 * i], tolerance(at::kFloat));
   }
 }
 
@@ -145,13 +145,13 @@ TEST_P(ProjectionTest, AdapterGradientsDoNotNeedTheInputGradient) {
   std::vector<at::Tensor> grads;
   for (const bool need_input_grad : {true, false}) {
     Projection& p = made.projection;
-    p.adapters[1].grads[0] = at::zeros({p.adapters[1].rank, D});
+    p.adapters[1].grads[kLoraA] = at::zeros({p.adapters[1].rank, D});
     at::Tensor input = at::empty({N, p.input_width()}), d_input = at::full({N, p.d_input_width()}, NAN);
     at::Tensor d_output = with_room(p, dy);
     input.narrow(1, 0, D).copy_(x);
     fill_adapter_columns(p, input, {context, scratch});
     projection_backward(p, input, d_output, d_input, need_input_grad, {context, scratch});
-    grads.push_back(p.adapters[1].grads[0]);
+    grads.push_back(p.adapters[1].grads[kLoraA]);
   }
   EXPECT_CLOSE(grads[1], grads[0], tolerance(at::kFloat));
 }

@@ -138,6 +138,21 @@ TEST(ActivationPlan, LayersShareWhatTheirRecomputationDoesNotKeep) {
   EXPECT_TRUE(shared_by(mixed, 0, 1).empty()) << "a layer that keeps everything shares nothing";
 }
 
+TEST(ActivationPlan, ScratchIsPlannedIfAnAdapterNeedsIt) {
+  const ModelConfig config = known_shape("tiny-qwen3");
+  const auto scratch = [&](double dropout) {
+    AdapterSpec spec;
+    spec.linear = "self_attn.q_proj";
+    spec.rank = 2;
+    spec.dropout = dropout;
+    const ActivationPlan plan =
+        plan_activations(model_shape(config, {spec}), {.max_tokens = 8}, {Recompute::kOff, Recompute::kOff});
+    return plan.scratch == ActivationPlan::kNone ? 0 : plan.buffers[static_cast<std::size_t>(plan.scratch)].width;
+  };
+  EXPECT_EQ(scratch(0), 0);
+  EXPECT_GE(scratch(0.1), config.hidden_size);
+}
+
 TEST(ActivationPlan, AForwardAloneNeedsOneLayerAndTwoInputs) {
   const ModelShape shape = model_shape(known_shape("qwen3-0.6b"));
   const ActivationPlan plan = plan_activations(shape, {.max_tokens = 8, .needs_backward = false}, {});
