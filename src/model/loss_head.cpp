@@ -6,7 +6,6 @@
 
 #include "lora_train/kernels/cross_entropy.h"
 #include "lora_train/kernels/graph.h"
-#include "lora_train/model/objective.h"
 
 // M supervised rows, m rows of a chunk, D hidden, V vocabulary.
 namespace lora_train::model {
@@ -148,7 +147,9 @@ LossSums LossHead::evaluate(const at::Tensor& hidden, const Batch& batch, bool u
     chunk.output.correct = correct_.narrow(0, 0, m);
     chunk.output.confidence = confidence_.narrow(0, 0, m);
     kernels::cross_entropy_in_place(chunk.rows.logits, chunk.lists.targets, {}, /*denominator=*/{}, chunk.output);
-    sums.loss += cross_entropy(chunk.output.losses.neg(), chunk.lists.weights).loss_sum.item<double>();
+    const at::Tensor& losses = chunk.output.losses;
+    const at::Tensor& weights = chunk.lists.weights;
+    sums.loss += (weights.defined() ? losses.to(at::kDouble).mul(weights) : losses).sum(at::kDouble).item<double>();
     count_statistics(chunk.output, sums);
   }
   return sums;

@@ -19,6 +19,7 @@
 #include "lora_train/storage/read_ahead.h"
 #include "lora_train/train/rehearsal.h"
 #include "lora_train/tuning/tuning_cases.h"
+#include "objective.h"
 #include "untrained_row.h"
 
 namespace lora_train::train {
@@ -198,7 +199,8 @@ void allocate(Run& run) {
       std::make_unique<model::Activations>(decoder.shape, model::ActivationOptions{.max_tokens = max_tokens},
                                            spec.recompute, decoder.dtype, run.model.parameters->values.device());
   run.loss_head = runtime::plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes, has_weights);
-  if (run.device.is_cuda() || kernels::can_capture()) {
+  const Objective& objective = objective_for(profile.objective.loss_type);
+  if (objective.enqueue_loss_chunk != nullptr && (run.device.is_cuda() || kernels::can_capture())) {
     run.batch_classes = data::choose_batch_classes(data::batch_shapes(run.data.train, *run.plan), max_tokens);
   }
   run.feed = std::make_unique<runtime::BatchFeed>(
@@ -221,12 +223,14 @@ void allocate(Run& run) {
                   *run.scalars,
                   *run.optimizer,
                   *run.device.ranks,
+                  profile.objective,
                   optim::make_lr_schedule(profile.optimizer.learning_rate, profile.schedule, spec.global_batch_size,
                                           run.plan->total_steps()),
                   optim::adamw_options(profile.optimizer),
                   profile.optimizer.max_grad_norm,
                   spec.seed,
                   dropout_paths,
+                  make_token_buffers(objective, max_tokens, parameters.values.device()),
                   {},
                   false});
 }

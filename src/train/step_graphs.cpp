@@ -1,10 +1,12 @@
 #include "lora_train/train/step_graphs.h"
 
 #include "lora_train/train/train_step.h"
+#include "objective.h"
 
 namespace lora_train::train {
 
 StepGraphs::StepGraphs(StepContext& context, const std::map<int, model::Batch>& batches) {
+  const auto enqueue_loss_chunk = objective_for(context.objective.loss_type).enqueue_loss_chunk;
   // Loads the kernels of a chunk: a step without graphs does not call this function.
   if (!batches.empty()) enqueue_loss_chunk(context, batches.begin()->second);
   for (const auto& [class_index, batch] : batches) {
@@ -16,7 +18,7 @@ StepGraphs::StepGraphs(StepContext& context, const std::map<int, model::Batch>& 
       return kernels::capture([&] { ask(context, body.batch); });
     };
     body.forward = record(&enqueue_forward);
-    if (losses_ == nullptr) losses_ = record(&enqueue_loss_chunk);
+    if (losses_ == nullptr) losses_ = record(enqueue_loss_chunk);
     body.backward = record(&enqueue_backward);
   }
   update_ = kernels::capture([&] { enqueue_update(context); });

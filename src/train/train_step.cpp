@@ -12,6 +12,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/optim/grad_clip.h"
+#include "objective.h"
 
 namespace lora_train::train {
 namespace {
@@ -37,35 +38,19 @@ std::vector<PhiloxKey> dropout_keys(const StepContext& context, std::int64_t ste
   return keys;
 }
 
-at::Tensor d_hidden_of(StepContext& context, const model::Batch& batch) {
-  return context.activations.d_hidden.narrow(0, 0, batch.num_tokens());
-}
-
-at::Tensor loss_denominator(StepContext& context) { return context.scalars.device()[optim::kLossDenominator]; }
-
 void enqueue_micro_batch(StepContext& context, const model::Batch& batch, int class_index) {
   if (context.graphs != nullptr && context.graphs->has(class_index)) {
     return context.graphs->replay(class_index, context.loss_head.num_chunks(batch));
   }
-  model::decoder_forward(context.decoder, batch, context.activations);
-  at::Tensor d_hidden = d_hidden_of(context, batch), loss_sum = context.scalars.device()[optim::kLossSum];
-  context.loss_head.train(context.activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch,
-                          loss_denominator(context), loss_sum, d_hidden);
-  enqueue_backward(context, batch);
+  objective_for(context.objective.loss_type).enqueue_gradients(context, batch);
 }
 
 }  // namespace
 
 void enqueue_forward(StepContext& context, const model::Batch& batch) {
   model::decoder_forward(context.decoder, batch, context.activations);
-  at::Tensor d_hidden = d_hidden_of(context, batch);
+  at::Tensor d_hidden = context.activations.d_hidden.narrow(0, 0, batch.num_tokens());
   context.loss_head.begin(d_hidden);
-}
-
-void enqueue_loss_chunk(StepContext& context, const model::Batch& batch) {
-  at::Tensor loss_sum = context.scalars.device()[optim::kLossSum];
-  context.loss_head.train_next(context.activations.final_hidden, batch, loss_denominator(context), loss_sum,
-                               context.activations.d_hidden);
 }
 
 void enqueue_backward(StepContext& context, const model::Batch& batch) {

@@ -43,6 +43,8 @@ enum class OnBadRow { kError, kDrop };
 inline Names names_of(OnBadRow) { return {"error", "drop"}; }
 enum class TokenInit { kMean, kDescription };
 inline Names names_of(TokenInit) { return {"mean", "description"}; }
+enum class LossType { kNll, kDft };
+inline Names names_of(LossType) { return {"nll", "dft"}; }
 enum class OptimizerKind { kAdamwTorch, kAdamwTorchFused, kAdamw8bit };
 inline Names names_of(OptimizerKind) { return {"adamw_torch", "adamw_torch_fused", "adamw_8bit"}; }
 enum class SchedulerKind { kLinear, kCosine, kConstant, kConstantWithWarmup, kCosineWithMinLr };
@@ -160,6 +162,11 @@ struct DataSection {
   std::int64_t dataloader_prefetch_factor = 2;
 };
 
+/// What a step minimizes.
+struct ObjectiveSection {
+  LossType loss_type = LossType::kNll;
+};
+
 /// The update of a step.
 struct OptimizerSection {
   OptimizerKind kind = OptimizerKind::kAdamwTorch;  ///< key `optim`
@@ -226,6 +233,7 @@ struct Profile {
   ModelSection model;
   AdapterSection adapter;
   DataSection data;
+  ObjectiveSection objective;
   OptimizerSection optimizer;
   ScheduleSection schedule;
   RunSection run;

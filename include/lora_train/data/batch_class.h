@@ -5,16 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "lora_train/data/document_store.h"
-#include "lora_train/data/plan.h"
+#include "lora_train/data/micro_batch.h"
 
 namespace lora_train::data {
-
-/// Sizes of a micro-batch, and how many micro-batches of the run have them.
-struct BatchShape {
-  std::int64_t num_tokens = 0, num_docs = 0, longest = 0;  ///< longest document, in tokens
-  std::int64_t count = 1;
-};
 
 /// The size to which micro-batches of a class are padded. Slots after the last document form filler documents of at most
 /// kFillerTokens; documents after these are empty.
@@ -36,8 +29,6 @@ std::vector<BatchClass> choose_batch_classes(const std::vector<BatchShape>& shap
 
 /// Index of the smallest class that fits the shape without padding it too much; -1: none.
 int find_batch_class(const std::vector<BatchClass>& classes, const BatchShape& shape);
-
-BatchShape shape_of(const DocumentStore& store, const MicroBatchPlan& micro_batch);
 
 /// The shapes of all micro-batches of the run, equal ones counted together. Walks the whole plan.
 std::vector<BatchShape> batch_shapes(const DocumentStore& store, const RunPlan& plan);

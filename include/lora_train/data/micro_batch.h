@@ -25,6 +25,15 @@ struct MicroBatch {
   double weight_sum = 0;                ///< of the supervised tokens
 };
 
+/// Sizes of a micro-batch, and how many micro-batches of the run have them.
+struct BatchShape {
+  std::int64_t num_tokens = 0, num_docs = 0, longest = 0;  ///< longest document, in tokens
+  std::int64_t count = 1;
+};
+
+/// The sizes that build_micro_batch gives this plan. Reads no tokens.
+BatchShape shape_of(const DocumentStore& store, const MicroBatchPlan& plan);
+
 /// Gathers the documents of a plan into the buffer, which the result points into: valid until the buffer is used again.
 /// The last label of each document is -100, so nothing is predicted across documents. An empty plan gives N = 0.
 /// Throws ConfigError if N is above 2^31 - 1.

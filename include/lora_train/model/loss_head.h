@@ -52,7 +52,7 @@ class LossHead {
   int64_t chunk_rows() const { return chunk_rows_; }
   int64_t num_chunks(const Batch& batch) const { return (batch.num_trained_tokens() + chunk_rows_ - 1) / chunk_rows_; }
 
-  /// For objectives that need every log p before a gradient (model/objective.h), in two passes over the logits.
+  /// For objectives that need every log p before a gradient: two passes over the logits.
   /// Writes log p of the supervised tokens, [M] fp32 (fp64), on the device.
   void log_probs(const at::Tensor& hidden, const Batch& batch, at::Tensor& log_probs, bool use_adapter = true);
   /// The gradients that train() computes, for sum(-token_weights * log p) / denominator. token_weights [M] fp32, of any sign, or

@@ -1,7 +1,7 @@
 // The scalars of an optimizer step, in device memory, so that a step never waits for the host: an fp64 tensor
 // [kNumStepScalars], contiguous, on the device of the parameters.
 //
-// Before a step, the host writes the first ones (first_scalars). The loss head adds to kLossSum, measure_gradients writes the
+// Before a step, the host writes the first ones (first_scalars). The objective adds to kLossSum, measure_gradients writes the
 // others, and the optimizer reads them. kNonFinite stays set until the host clears it; until then, no step updates anything.
 #pragma once
 

@@ -16,7 +16,7 @@ struct StepContext;
 class StepGraphs {
  public:
   /// `batches` maps a class index to a batch of that class on the device, with its dropout keys set. Before this call, each
-  /// batch and an update must have run once without graphs, frozen. Adds to loss and gradients. Throws DeviceError if CUDA
+  /// batch and an update must have run once without graphs, frozen. The objective has enqueue_loss_chunk. Adds to loss and gradients. Throws DeviceError if CUDA
   /// refuses.
   StepGraphs(StepContext& context, const std::map<int, model::Batch>& batches);
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "lora_train/config/profile.h"
 #include "lora_train/data/micro_batch.h"
 #include "lora_train/data/plan.h"
 #include "lora_train/model/base_weights.h"
@@ -38,20 +39,22 @@ struct StepContext {
   StepScalars& scalars;
   optim::OptimizerState& optimizer;
   runtime::Communicator& ranks;
+  const ObjectiveSection& objective;
   optim::LrSchedule schedule;
   optim::AdamWOptions adamw;
   double max_grad_norm = 0;
   std::uint64_t seed = 0;
   std::vector<std::string>
       dropout_paths{};  ///< paths of all adapters if dropout is on, else empty; they name the random streams
-  std::unique_ptr<StepGraphs> graphs{};  ///< null: every micro-batch runs without graphs
+  std::vector<at::Tensor> token_buffers{};  ///< scratch of the objective, [max_tokens] fp32 each
+  std::unique_ptr<StepGraphs> graphs{};     ///< null: every micro-batch runs without graphs
   bool is_updating =
       false;  ///< true while an update is being enqueued; if it is interrupted then, the state is neither old nor new
 };
 
-/// The parts of a step that StepGraphs captures. Each enqueues the same work for all micro-batches of a batch class.
+/// The parts of a step that StepGraphs captures, beside the objective's chunk of the loss. Each enqueues the same work for all
+/// micro-batches of a batch class.
 void enqueue_forward(StepContext& context, const model::Batch& batch);
-void enqueue_loss_chunk(StepContext& context, const model::Batch& batch);
 void enqueue_backward(StepContext& context, const model::Batch& batch);
 void enqueue_update(StepContext& context);
 

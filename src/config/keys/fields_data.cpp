@@ -7,11 +7,11 @@ namespace {
 FieldGroup data_group() {
   return {
       "Data",
-      {datasets_field(
-           "datasets", &DataSection::datasets,
-           "Training data: file, folder or glob, relative to the working directory. type is auto | messages | "
-           "prompt_completion | text | pretokenized | sharegpt | alpaca; field_map maps our name of a column "
-           "to its name in the file; weight > 0 is how often each row occurs in an epoch, on average.")
+      {datasets_field("datasets", &DataSection::datasets,
+                      "Training data: file, folder or glob, relative to the working directory. type is " +
+                          choice_text(names_of(DatasetType{})) +
+                          "; field_map maps our name of a column "
+                          "to its name in the file; weight > 0 is how often each row occurs in an epoch, on average.")
            .default_is("required"),
        datasets_field("eval_datasets", &DataSection::eval_datasets, "Evaluation data. Alternative: val_set_size."),
        number_field(

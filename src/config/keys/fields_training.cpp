@@ -1,4 +1,4 @@
-// Keys of the batch, the length of the run, the optimizer, the schedule and how it is computed.
+// Keys of the batch, the length of the run, the loss, the optimizer, the schedule and how it is computed.
 #include "field_kinds.h"
 
 namespace lora_train {
@@ -31,8 +31,12 @@ FieldGroup batch_group() {
 }
 
 FieldGroup optimizer_group() {
-  return {"Optimizer and schedule",
-          {choice_field("optim", &OptimizerSection::kind,
+  return {"Loss, optimizer and schedule",
+          {choice_field("loss_type", &ObjectiveSection::loss_type,
+                        "nll: cross entropy. dft: Dynamic Fine-Tuning, which multiplies the cross entropy of a token "
+                        "by its probability p, as a constant: -p log p. It computes logits twice and runs without "
+                        "CUDA graphs. Evaluation always reports cross entropy."),
+           choice_field("optim", &OptimizerSection::kind,
                         "AdamW with decoupled weight decay. adamw_torch and adamw_torch_fused are the same code here."),
            number_field("learning_rate", &OptimizerSection::learning_rate, Range::above(0), "Peak learning rate."),
            number_field("loraplus_lr_ratio", &OptimizerSection::loraplus_lr_ratio, Range::above(0),

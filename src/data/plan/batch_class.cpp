@@ -100,16 +100,6 @@ int find_batch_class(const std::vector<BatchClass>& classes, const BatchShape& s
   return -1;
 }
 
-BatchShape shape_of(const DocumentStore& store, const MicroBatchPlan& micro_batch) {
-  BatchShape shape;
-  shape.num_docs = std::ssize(micro_batch.documents);
-  for (const auto document : micro_batch.documents) {
-    shape.num_tokens += store.num_tokens(document);
-    shape.longest = std::max<std::int64_t>(shape.longest, store.num_tokens(document));
-  }
-  return shape;
-}
-
 std::vector<BatchShape> batch_shapes(const DocumentStore& store, const RunPlan& plan) {
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::int64_t> counts;
   for (std::int64_t step = 1; step <= plan.total_steps(); ++step) {

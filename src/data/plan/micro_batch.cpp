@@ -18,10 +18,17 @@ struct Parts {
 
 static_assert(sizeof(float) == sizeof(std::int32_t));
 
-Parts cut(HostBuffer& buffer, std::size_t num_tokens, std::size_t num_documents, bool has_weights) {
+/// The one place where a document is cut into sequences: attention stays within a sequence, and its positions start at 0.
+/// Calls visit(begin, num_tokens) for each; so far a document is one sequence.
+template <class Visit>
+void for_each_sequence(const DocumentStore& store, std::uint32_t document, const Visit& visit) {
+  visit(std::size_t{0}, static_cast<std::size_t>(store.num_tokens(document)));
+}
+
+Parts cut(HostBuffer& buffer, std::size_t num_tokens, std::size_t num_sequences, bool has_weights) {
   const auto aligned = [](std::size_t count) { return (count + kPartAlignment - 1) / kPartAlignment * kPartAlignment; };
-  const std::size_t token_part = aligned(num_tokens), offset_part = aligned(num_documents + 1);
-  const std::size_t document_part = has_weights ? aligned(num_documents) : num_documents;
+  const std::size_t token_part = aligned(num_tokens), offset_part = aligned(num_sequences + 1);
+  const std::size_t document_part = has_weights ? aligned(num_sequences) : num_sequences;
   const std::size_t weights_begin = 3 * token_part + offset_part + document_part,
                     num_weights = has_weights ? num_tokens : 0;
   Parts parts;
@@ -30,8 +37,8 @@ Parts cut(HostBuffer& buffer, std::size_t num_tokens, std::size_t num_documents,
   parts.ids = parts.storage.subspan(0, num_tokens);
   parts.labels = parts.storage.subspan(token_part, num_tokens);
   parts.positions = parts.storage.subspan(2 * token_part, num_tokens);
-  parts.cu_seqlens = parts.storage.subspan(3 * token_part, num_documents + 1);
-  parts.document_in_step = parts.storage.subspan(3 * token_part + offset_part, num_documents);
+  parts.cu_seqlens = parts.storage.subspan(3 * token_part, num_sequences + 1);
+  parts.document_in_step = parts.storage.subspan(3 * token_part + offset_part, num_sequences);
   return parts;
 }
 
@@ -43,7 +50,7 @@ void prefetch(std::span<const std::int32_t> values) {
   }
 }
 
-void put_document(const Parts& parts, std::size_t at, std::span<const std::int32_t> ids,
+void put_sequence(const Parts& parts, std::size_t at, std::span<const std::int32_t> ids,
                   std::span<const std::int32_t> labels) {
   std::copy(ids.begin(), ids.end(), parts.ids.begin() + static_cast<std::ptrdiff_t>(at));
   std::copy(labels.begin() + 1, labels.end(), parts.labels.begin() + static_cast<std::ptrdiff_t>(at));
@@ -65,35 +72,51 @@ void put_weights(std::span<float> part, std::span<const float> weights) {
 
 }  // namespace
 
-MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& plan, HostBuffer& buffer) {
-  std::int64_t num_tokens = 0;
+BatchShape shape_of(const DocumentStore& store, const MicroBatchPlan& plan) {
+  BatchShape shape;
   for (const std::uint32_t document : plan.documents) {
-    num_tokens += store.num_tokens(document);
+    for_each_sequence(store, document, [&](std::size_t, std::size_t num_tokens) {
+      const auto length = static_cast<std::int64_t>(num_tokens);
+      ++shape.num_docs;
+      shape.num_tokens += length;
+      shape.longest = std::max(shape.longest, length);
+    });
   }
-  if (num_tokens > INT32_MAX) {
-    throw ConfigError("micro_batch_size", "a micro-batch has " + std::to_string(num_tokens) +
+  return shape;
+}
+
+MicroBatch build_micro_batch(const DocumentStore& store, const MicroBatchPlan& plan, HostBuffer& buffer) {
+  const BatchShape shape = shape_of(store, plan);
+  if (shape.num_tokens > INT32_MAX) {
+    throw ConfigError("micro_batch_size", "a micro-batch has " + std::to_string(shape.num_tokens) +
                                               " tokens; expected at most 2147483647: lower it, or max_seq_len");
   }
   const bool has_weights = std::any_of(plan.documents.begin(), plan.documents.end(),
                                        [&](std::uint32_t document) { return !store.weights(document).empty(); });
-  const Parts parts = cut(buffer, static_cast<std::size_t>(num_tokens), plan.documents.size(), has_weights);
+  const Parts parts =
+      cut(buffer, static_cast<std::size_t>(shape.num_tokens), static_cast<std::size_t>(shape.num_docs), has_weights);
   MicroBatch batch{parts.ids, parts.labels, parts.positions, parts.cu_seqlens, parts.document_in_step, parts.storage};
   batch.weights = parts.weights;
-  std::size_t at = 0;
+  batch.max_document_tokens = shape.longest;
+  std::size_t at = 0, sequence = 0;
   parts.cu_seqlens[0] = 0;
   for (std::size_t i = 0; i < plan.documents.size(); ++i) {
     const std::uint32_t document = plan.documents[i];
-    const auto ids = store.ids(document);
+    const auto ids = store.ids(document), labels = store.labels(document);
+    const auto weights = store.weights(document);
     if (i + 1 < plan.documents.size()) {
       prefetch(store.ids(plan.documents[i + 1]));
       prefetch(store.labels(plan.documents[i + 1]));
     }
-    put_document(parts, at, ids, store.labels(document));
-    if (has_weights) put_weights(parts.weights.subspan(at, ids.size()), store.weights(document));
-    at += ids.size();
-    parts.cu_seqlens[i + 1] = static_cast<std::int32_t>(at);
-    parts.document_in_step[i] = static_cast<std::int32_t>(plan.document_in_step[i]);
-    batch.max_document_tokens = std::max(batch.max_document_tokens, static_cast<std::int64_t>(ids.size()));
+    for_each_sequence(store, document, [&](std::size_t begin, std::size_t length) {
+      put_sequence(parts, at, ids.subspan(begin, length), labels.subspan(begin, length));
+      if (has_weights) {
+        put_weights(parts.weights.subspan(at, length), weights.empty() ? weights : weights.subspan(begin, length));
+      }
+      at += length;
+      parts.document_in_step[sequence] = static_cast<std::int32_t>(plan.document_in_step[i]);
+      parts.cu_seqlens[++sequence] = static_cast<std::int32_t>(at);
+    });
     batch.num_supervised += store.num_supervised(document);
     batch.weight_sum += store.weight_sum(document);
   }

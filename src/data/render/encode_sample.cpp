@@ -256,7 +256,7 @@ std::string describe_loss(DatasetType type, LossOn loss_on) {
   if (type == DatasetType::kText) {
     return "all tokens of texts";
   }
-  if (type == DatasetType::kPromptCompletion && loss_on != LossOn::kAssistant && loss_on != LossOn::kLast) {
+  if (!is_chat(type) && loss_on != LossOn::kAssistant && loss_on != LossOn::kLast) {
     return "completions";
   }
   return loss_on == LossOn::kLast ? "the last assistant turn of each chat" : "assistant turns of chats";

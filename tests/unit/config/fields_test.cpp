@@ -38,6 +38,7 @@ const std::vector<const char*> kContractKeys = {"model",
                                                 "micro_batch_size",
                                                 "global_batch_size",
                                                 "gradient_accumulation_steps",
+                                                "loss_type",
                                                 "optim",
                                                 "learning_rate",
                                                 "lr_scheduler_type",
@@ -154,6 +155,17 @@ TEST(Fields, DefaultsAreThoseOfTheStruct) {
   EXPECT_EQ(to_yaml(files.load("").profile), to_yaml(Profile{}));
 }
 
+TEST(Fields, TheLossIsCrossEntropyUnlessAnotherIsNamed) {
+  ProfileText files;
+  const Profile plain = files.load("").profile, dft = files.load("loss_type: dft").profile;
+  EXPECT_EQ(plain.objective.loss_type, LossType::kNll);
+  EXPECT_EQ(dft.objective.loss_type, LossType::kDft);
+  const std::vector<ProfileDifference> differences = diff_profiles(plain, dft);
+  ASSERT_EQ(differences.size(), 1U);
+  EXPECT_EQ(differences[0].key, "loss_type");
+  EXPECT_FALSE(differences[0].allowed_on_resume) << "on resume";
+}
+
 TEST(Fields, LearningRateInAnySpelling) {
   ProfileText files;
   for (const char* text : {"2e-4", "2.0e-4", "0.0002", "\"2e-4\"", "'2E-4'"}) {
@@ -183,6 +195,7 @@ TEST(Fields, WrongValuesSayWhatIsExpected) {
       {"max_seq_len: 0", "max_seq_len: got \"0\", expected auto or an integer >= 1."},
       {"max_steps: x", "max_steps: got \"x\", expected null or an integer >= 1."},
       {"num_epochs: 0", "num_epochs: got \"0\", expected null or a number > 0."},
+      {"loss_type: sigmoid", "loss_type: got \"sigmoid\", expected nll | dft."},
       {"lr_scheduler_type: cosin",
        "lr_scheduler_type: got \"cosin\", expected linear | cosine | constant | constant_with_warmup | "
        "cosine_with_min_lr. Did you mean \"cosine\"?"},

@@ -53,6 +53,20 @@ TEST(MicroBatch, LaysDocumentsSideBySideWithShiftedLabels) {
   EXPECT_EQ(batch.num_supervised, 2);
 }
 
+TEST(MicroBatch, HasTheShapeThatIsKnownBeforeItIsBuilt) {
+  HostBuffer buffer;
+  const DocumentStore store = three_documents();
+  for (const MicroBatchPlan& plan : {MicroBatchPlan{{0, 2, 1}, {5, 6, 7}}, MicroBatchPlan{{1}, {0}}}) {
+    const BatchShape shape = shape_of(store, plan);
+    const MicroBatch batch = build_micro_batch(store, plan, buffer);
+    EXPECT_EQ(shape.num_tokens, std::ssize(batch.ids));
+    EXPECT_EQ(shape.num_docs, std::ssize(batch.cu_seqlens) - 1);
+    EXPECT_EQ(shape.num_docs, std::ssize(plan.documents));
+    EXPECT_EQ(shape.longest, batch.max_document_tokens);
+    EXPECT_EQ(shape.longest, batch.cu_seqlens[1]) << "the first document is the longest";
+  }
+}
+
 DocumentStore weighted_documents() {
   StoreBuilder builder;
   const auto file = builder.add_file("rows.jsonl");
