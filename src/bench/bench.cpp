@@ -61,7 +61,7 @@ std::optional<double> planned_of(WorkClass work_class, const PlannedBytes& plann
   switch (work_class) {
     case WorkClass::kNorm: return planned.norm;
     case WorkClass::kRope: return planned.rope;
-    case WorkClass::kSwiglu: return planned.swiglu;
+    case WorkClass::kGatedActivation: return planned.gated_activation;
     case WorkClass::kLora: return planned.lora;
     case WorkClass::kLoss: return planned.loss;
     case WorkClass::kOptimizer: return planned.optimizer;
@@ -214,12 +214,12 @@ double measure_gemm_rate(const train::Run& run) {
 /// Keeps a GPU busy for about `ms`, so that the host is far ahead when the calls after it begin.
 void occupy(const runtime::RunDevice& device, double ms) {
   constexpr std::int64_t kSize = 8192;
-  constexpr double kMostMs = 500;
+  constexpr double kMaxMs = 500;
   if (!device.is_cuda()) return;
   const at::Tensor a = at::zeros({kSize, kSize}, at::TensorOptions(at::kBFloat16).device(device.device));
   at::Tensor product = at::empty_like(a);
   const double each = 1e3 * seconds_of(device, [&] { kernels::gemm(a, a, product); });
-  const int count = static_cast<int>(std::ceil(std::min(ms, kMostMs) / each));
+  const int count = static_cast<int>(std::ceil(std::min(ms, kMaxMs) / each));
   for (int i = 0; i < count; ++i) kernels::gemm(a, a, product);
 }
 

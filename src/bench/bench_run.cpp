@@ -123,7 +123,7 @@ void start(BenchRun& bench, const BenchRequest& request) {
 
 }  // namespace
 
-BenchRun::BenchRun(const BenchRequest& asked) : request{bench_profile(asked), {}, {}}, run(request) {}
+BenchRun::BenchRun(const BenchRequest& requested) : request{bench_profile(requested), {}, {}}, run(request) {}
 
 std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   auto bench = std::make_unique<BenchRun>(request);

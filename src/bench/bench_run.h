@@ -12,7 +12,7 @@ namespace lora_train::bench {
 
 /// Not movable, because the run refers to the request.
 struct BenchRun {
-  explicit BenchRun(const BenchRequest& asked);
+  explicit BenchRun(const BenchRequest& requested);
   BenchRun(const BenchRun&) = delete;
   BenchRun& operator=(const BenchRun&) = delete;
 

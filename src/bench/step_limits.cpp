@@ -71,7 +71,7 @@ PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<m
   bytes.norm = num_norms * kNormPasses * D * token_bytes;
   // With q/k norm: one more write in the forward (raw values), one more read in the backward.
   bytes.rope = L * (config.qk_norm ? 6 : 4) * qk * token_bytes;
-  bytes.swiglu = L * 8 * F * token_bytes;
+  bytes.gated_activation = L * 8 * F * token_bytes;
   shape.for_each_projection([&](const model::ProjectionShape& p) { bytes.lora += lora_elements(p) * token_bytes; });
   bytes.loss = 3 * V * static_cast<double>(sizes.supervised) * element_bytes;
   bytes.optimizer = 7 * kFloatBytes * num_adapter_parameters(shape);

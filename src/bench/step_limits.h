@@ -23,15 +23,15 @@ RequiredFlops required_flops(const model::ModelConfig& config, const std::vector
 /// The bytes that this program plans to move in a step outside of GEMMs and attention, each pass counted once, with elements of
 /// 2 or 4 bytes.
 struct PlannedBytes {
-  double norm = 0;    ///< per norm: residual + x read, sum + normed written; dy, x, d_residual read, dx written
-  double rope = 0;    ///< q and k read and written, forward and backward
-  double swiglu = 0;  ///< forward 3 F, backward 5 F
+  double norm = 0;  ///< per norm: residual + x read, sum + normed written; dy, x, d_residual read, dx written
+  double rope = 0;  ///< q and k read and written, forward and backward
+  double gated_activation = 0;  ///< forward 3 F, backward 5 F
   /// x read for x A^T and for dA, dy for dB, once for all adapters of a joined projection; dx += dS A where the GEMM of dy
   /// cannot include it (q|k|v and gate|up)
   double lora = 0;
   double loss = 0;       ///< supervised logits: read twice, written once
   double optimizer = 0;  ///< fp32: three buffers read and written, gradients read
-  double total() const { return norm + rope + swiglu + lora + loss + optimizer; }
+  double total() const { return norm + rope + gated_activation + lora + loss + optimizer; }
 };
 PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
                            const StepSizes& sizes, int element_bytes);

@@ -8,7 +8,7 @@
 namespace lora_train {
 namespace {
 
-constexpr std::size_t kMostMistakes = 50;  // more come of one cause, such as a file that is no profile
+constexpr std::size_t kMaxMistakes = 50;  // more come of one cause, such as a file that is no profile
 
 std::string line_of(const Place& place, const std::string& key, const std::string& what) {
   const std::string where = place.text();
@@ -25,7 +25,7 @@ void Findings::mistake(const Place& place, const std::string& key, const std::st
   const auto is_same = [&](const Mistake& earlier) {
     return earlier.key == key && earlier.place.line == place.line && earlier.place.file == place.file;
   };
-  if (mistakes_.size() >= kMostMistakes) {
+  if (mistakes_.size() >= kMaxMistakes) {
     ++num_more_;
     return;
   }

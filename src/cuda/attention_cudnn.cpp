@@ -244,7 +244,7 @@ Tables make_tables(const CudnnShape& shape, const AttentionLayout& layout, at::D
       shape.q_stride,    shape.k_stride,  shape.v_stride, shape.out_stride,
       shape.dout_stride, shape.num_heads, dq_stride,      shape.num_kv_heads * shape.head_size};
   kernels::RaggedTables ragged;
-  static_assert(kNumBegins <= kernels::kMostRaggedTables);
+  static_assert(kNumBegins <= kernels::kMaxRaggedTables);
   ragged.count = static_cast<int>(kNumBegins);
   for (int table = 0; table < ragged.count; ++table) {
     ragged.strides[table] = strides[table];

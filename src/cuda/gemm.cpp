@@ -18,7 +18,7 @@ using kernels::CudaGemm;
 using kernels::GemmType;
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
-constexpr std::size_t kMostPlans = 16384;  // each length of a micro-batch brings some, of about 1 KB
+constexpr std::size_t kMaxPlans = 16384;  // each length of a micro-batch brings some, of about 1 KB
 
 /// Everything cuBLASLt's choice depends on.
 struct Key {
@@ -183,7 +183,7 @@ Call prepared(const CudaGemm& call) {
   const void* const c = call.c != nullptr ? call.c : call.d;
   const Key key = key_of(call, c);
   auto found = s.plans.find(key);
-  if (found == s.plans.end() && s.plans.size() >= kMostPlans) forget_plans();
+  if (found == s.plans.end() && s.plans.size() >= kMaxPlans) forget_plans();
   if (found == s.plans.end()) found = s.plans.emplace(key, make_plan(key, call.bias)).first;
   return {c, key, &found->second};
 }

@@ -130,7 +130,7 @@ bool has_capability(const NvmlDriver& nvml, NvmlDevice one, NvmlDevice other, in
 }
 
 /// libcuda.so.1 reports whether there is peer access; NVML reports whether it uses NVLink or PCIe.
-void ask_about_links(const NvmlDriver& nvml, const std::vector<NvmlDevice>& devices, GpuSystem& system) {
+void query_links(const NvmlDriver& nvml, const std::vector<NvmlDevice>& devices, GpuSystem& system) {
   for (std::size_t from = 0; from < devices.size(); ++from) {
     for (std::size_t to = 0; to < devices.size(); ++to) {
       PeerAccess& access = system.peer_access[from][to];
@@ -159,7 +159,7 @@ void ask_management_library(const std::string& library, GpuSystem& system) {
       devices[i] = nullptr;
     }
   }
-  ask_about_links(nvml, devices, system);
+  query_links(nvml, devices, system);
   nvml.shutdown();
 }
 

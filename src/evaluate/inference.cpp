@@ -2,9 +2,9 @@
 
 namespace lora_train::evaluate {
 
-InferenceModel load_for_inference(const Profile& asked, const std::filesystem::path& adapter,
+InferenceModel load_for_inference(const Profile& requested, const std::filesystem::path& adapter,
                                   std::int64_t max_seq_len) {
-  Profile profile = asked;
+  Profile profile = requested;
   runtime::ModelFiles files;
   files.resolved = storage::resolve_model(profile.model.path);
   files.config = model::read_model_config(files.resolved.folder);

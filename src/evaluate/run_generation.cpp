@@ -12,7 +12,7 @@ namespace lora_train::evaluate {
 namespace {
 
 /// Prompts in a group that runs on the adapter and then, if requested, on the base.
-constexpr std::size_t kPromptsOfAPart = 64;
+constexpr std::size_t kPromptsPerBatch = 64;
 
 std::int64_t longest_sequence(const GenerateRequest& request) {
   std::int64_t longest = 1;
@@ -28,7 +28,7 @@ class Generation {
       : request_(request), sink_(sink), generator_(generator) {}
 
   void run() {
-    const std::size_t part = request_.compare ? kPromptsOfAPart : request_.prompts.size();
+    const std::size_t part = request_.compare ? kPromptsPerBatch : request_.prompts.size();
     for (std::size_t begin = 0; begin < request_.prompts.size(); begin += part) {
       const std::size_t end = std::min(begin + part, request_.prompts.size());
       if (request_.compare) run_part(begin, end, true);

@@ -36,17 +36,17 @@ class Run {
         prompts_(prompts),
         options_(options),
         callbacks_(callbacks),
-        rooms_(parts.decoder.cache().capacity),
+        allocator_(parts.decoder.cache().capacity),
         completions_(prompts.size()) {}
 
-  std::vector<Completion> go() {
+  std::vector<Completion> run() {
     while (next_ < prompts_.size() || !reading_.empty() || !writing_.empty()) {
       throw_if_stop_requested();
       admit();
       if (!reading_.empty()) {
-        read_prompts();
+        prefill();
       } else {
-        write_tokens();
+        decode();
       }
     }
     return std::move(completions_);
@@ -54,8 +54,8 @@ class Run {
 
  private:
   void admit();
-  void read_prompts();
-  void write_tokens();
+  void prefill();
+  void decode();
   std::vector<Piece> pieces_to_read() const;
   std::vector<std::int32_t> choose(const at::Tensor& logits, const std::vector<Sequence>& sequences);
   void take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, const std::vector<Sequence>& sequences);
@@ -65,7 +65,7 @@ class Run {
   std::span<const Prompt> prompts_;
   const GenerateOptions& options_;
   const GenerateCallbacks& callbacks_;
-  CacheRooms rooms_;
+  CacheAllocator allocator_;
   std::size_t next_ = 0;                     ///< the first waiting prompt
   std::vector<Sequence> reading_, writing_;  ///< in prefill; in decoding
   std::vector<Completion> completions_;
@@ -75,7 +75,7 @@ class Run {
 void Run::admit() {
   const auto most = static_cast<std::size_t>(parts_.limits.max_sequences);
   while (next_ < prompts_.size() && reading_.size() + writing_.size() < most) {
-    const auto room = rooms_.take(length_of(prompts_[next_]));
+    const auto room = allocator_.allocate(length_of(prompts_[next_]));
     if (!room) return;
     reading_.push_back({next_++, *room, 0});
   }
@@ -95,7 +95,7 @@ std::vector<Piece> Run::pieces_to_read() const {
   return pieces;
 }
 
-void Run::read_prompts() {
+void Run::prefill() {
   const Stopwatch watch(parts_.stats.prompt_s);
   const std::vector<Piece> pieces = pieces_to_read();
   const at::Tensor hidden = parts_.decoder.forward(pieces, options_.use_adapter);
@@ -116,7 +116,7 @@ void Run::read_prompts() {
   if (!read.empty()) take(hidden, last_rows, read);
 }
 
-void Run::write_tokens() {
+void Run::decode() {
   const Stopwatch watch(parts_.stats.decode_s);
   std::vector<Piece> pieces;
   std::vector<std::int64_t> rows;
@@ -180,7 +180,7 @@ void Run::take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows,
       writing_.push_back(sequence);
       continue;
     }
-    rooms_.give_back(sequence.cache_begin);
+    allocator_.free(sequence.cache_begin);
     if (callbacks_.on_done) callbacks_.on_done(sequence.prompt, completion);
   }
 }
@@ -221,7 +221,7 @@ std::vector<Completion> Generator::run(std::span<const Prompt> prompts, const Ge
     lengths.push_back(length_of(prompt));
   }
   reserve_cache(*state_, lengths);
-  return Run(*state_, prompts, options, callbacks).go();
+  return Run(*state_, prompts, options, callbacks).run();
 }
 
 GenerateStats Generator::stats() const { return state_->stats; }

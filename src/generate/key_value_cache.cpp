@@ -26,7 +26,7 @@ std::int64_t room_for(std::int64_t num_tokens) {
   return (num_tokens + kBlock - 1) / kBlock * kBlock;
 }
 
-std::optional<std::int64_t> CacheRooms::take(std::int64_t num_tokens) {
+std::optional<std::int64_t> CacheAllocator::allocate(std::int64_t num_tokens) {
   const std::int64_t wanted = room_for(num_tokens);
   std::int64_t begin = 0;
   for (const auto& [taken_begin, taken_end] : taken_) {
@@ -38,6 +38,6 @@ std::optional<std::int64_t> CacheRooms::take(std::int64_t num_tokens) {
   return begin;
 }
 
-void CacheRooms::give_back(std::int64_t begin) { taken_.erase(begin); }
+void CacheAllocator::free(std::int64_t begin) { taken_.erase(begin); }
 
 }  // namespace lora_train::generate

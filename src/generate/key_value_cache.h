@@ -27,12 +27,12 @@ struct KeyValueCache {
 std::int64_t room_for(std::int64_t num_tokens);
 
 /// A first-fit allocator of ranges of a cache.
-class CacheRooms {
+class CacheAllocator {
  public:
-  explicit CacheRooms(std::int64_t capacity) : capacity_(capacity) {}
+  explicit CacheAllocator(std::int64_t capacity) : capacity_(capacity) {}
   /// Allocates room_for(num_tokens) slots and returns the first one, or nothing if no free range is long enough.
-  std::optional<std::int64_t> take(std::int64_t num_tokens);
-  void give_back(std::int64_t begin);
+  std::optional<std::int64_t> allocate(std::int64_t num_tokens);
+  void free(std::int64_t begin);
 
  private:
   std::int64_t capacity_;

@@ -17,7 +17,7 @@ class Scorer {
   Scorer(GeneratorParts& parts, const ScoreRequest& request, std::string name, bool use_adapter)
       : parts_(parts), request_(request), name_(std::move(name)), use_adapter_(use_adapter) {}
 
-  std::vector<double> go() {
+  std::vector<double> run() {
     read_prompt();
     std::vector<double> sums;
     for (std::size_t i = 0; i < request_.completions.size(); ++i) {
@@ -118,7 +118,7 @@ std::vector<std::vector<double>> Generator::score(std::span<const ScoreRequest> 
   reserve_cache(parts, {longest});
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const Stopwatch watch(parts.stats.prompt_s);
-    scores.push_back(Scorer(parts, requests[i], name_of(requests[i], i), use_adapter).go());
+    scores.push_back(Scorer(parts, requests[i], name_of(requests[i], i), use_adapter).run());
     if (on_done) on_done(i);
   }
   return scores;

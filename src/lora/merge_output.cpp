@@ -29,8 +29,8 @@ bool is_companion(const std::string& name) {
 }
 
 /// The path without links, "." and a trailing slash. Its last part need not exist.
-fs::path full_path(const fs::path& asked) {
-  fs::path path = fs::weakly_canonical(fs::absolute(asked));
+fs::path full_path(const fs::path& requested) {
+  fs::path path = fs::weakly_canonical(fs::absolute(requested));
   return path.has_filename() ? path : path.parent_path();
 }
 
@@ -60,8 +60,8 @@ void check_overwritten(const fs::path& folder, OutputKind kind) {
 
 }  // namespace
 
-fs::path claim_output(const fs::path& asked, OutputKind kind, const std::vector<fs::path>& inputs, bool overwrite) {
-  const fs::path folder = full_path(asked);
+fs::path claim_output(const fs::path& requested, OutputKind kind, const std::vector<fs::path>& inputs, bool overwrite) {
+  const fs::path folder = full_path(requested);
   for (const auto& input : inputs) {
     if (is_inside(full_path(input), folder)) {
       throw ConfigError(kFlag, folder.string() + (full_path(input) == folder ? " is" : " holds") +

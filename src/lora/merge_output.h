@@ -14,7 +14,7 @@ enum class OutputKind { kModel, kAdapter };
 /// The absolute path to write to. Creates its parents and deletes leftovers of killed merges. Throws ConfigError if it is one of
 /// the inputs or holds one; if it is a file; if it is not empty and `overwrite` is not set; or if `overwrite` is set and it holds
 /// anything that a merge does not write.
-std::filesystem::path claim_output(const std::filesystem::path& asked, OutputKind kind,
+std::filesystem::path claim_output(const std::filesystem::path& requested, OutputKind kind,
                                    const std::vector<std::filesystem::path>& inputs, bool overwrite);
 
 /// The files to copy beside the weights (.json, .txt, .jinja, .model, .tiktoken, licences), sorted by name: neither weights nor

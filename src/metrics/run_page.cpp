@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMostPoints = 2000;  ///< of a curve
+constexpr std::size_t kMaxPoints = 2000;  ///< of a curve
 
 /// Rounds to six digits, more than a screen can show.
 Json shortened(double value) {
@@ -30,7 +30,7 @@ Json shortened(double value) {
 
 Json shortened(const std::optional<double>& value) { return value ? shortened(*value) : Json(nullptr); }
 
-/// Averages neighbouring points, so that a curve has at most kMostPoints.
+/// Averages neighbouring points, so that a curve has at most kMaxPoints.
 struct Mean {
   double sum = 0, weight = 0;
   void add(const std::optional<double>& value, double of_weight = 1) {
@@ -47,7 +47,7 @@ Json curves_of(const std::vector<LoggedStep>& steps) {
        {"step", "tokens", "time", "loss", "grad_norm", "learning_rate", "tokens_per_s", "data_wait_ms", "memory_gib"}) {
     curves[name] = Json::array();
   }
-  const std::size_t group = (steps.size() + kMostPoints - 1) / kMostPoints;
+  const std::size_t group = (steps.size() + kMaxPoints - 1) / kMaxPoints;
   for (std::size_t begin = 0; begin < steps.size(); begin += group) {
     const std::size_t end = std::min(steps.size(), begin + group);
     Mean mean_loss, mean_speed, mean_wait;

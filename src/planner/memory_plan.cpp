@@ -25,45 +25,45 @@ std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<doubl
 
 /// The backends that auto may choose; in bf16 by measuring (tuning/tuning.h).
 std::vector<kernels::AttentionBackend> planned_backends(const Profile& profile) {
-  const kernels::AttentionBackend asked = runtime::attention_backend(profile.run.attn_implementation);
-  if (asked != kernels::AttentionBackend::kAuto) return {asked};
+  const kernels::AttentionBackend requested = runtime::attention_backend(profile.run.attn_implementation);
+  if (requested != kernels::AttentionBackend::kAuto) return {requested};
   if (profile.model.precision == Precision::kFp32) return {kernels::AttentionBackend::kEfficient};
   if (profile.run.deterministic) return {kernels::AttentionBackend::kFa2};
   return {kernels::AttentionBackend::kFa2, kernels::AttentionBackend::kCudnn};
 }
 
-std::int64_t attention_bytes(const MemoryCase& asked) {
+std::int64_t attention_bytes(const MemoryCase& requested) {
   constexpr std::int64_t kFewTokensADocument = 64;
-  const model::ModelConfig& config = asked.config;
+  const model::ModelConfig& config = requested.config;
   const kernels::AttentionSizes sizes = {
-      asked.max_tokens(),        asked.max_tokens() / kFewTokensADocument + asked.rows,
-      asked.max_seq_len,         config.num_heads,
-      config.num_kv_heads,       config.head_dim,
-      asked.num_multiprocessors, asked.profile.run.deterministic};
+      requested.max_tokens(),        requested.max_tokens() / kFewTokensADocument + requested.rows,
+      requested.max_seq_len,         config.num_heads,
+      config.num_kv_heads,           config.head_dim,
+      requested.num_multiprocessors, requested.profile.run.deterministic};
   std::int64_t bytes = 0;
-  for (const auto backend : planned_backends(asked.profile))
+  for (const auto backend : planned_backends(requested.profile))
     bytes = std::max(bytes, kernels::attention_call_bytes(backend, sizes));
   return bytes;
 }
 
 /// The keys that would make the run fit, the cheapest first, with the memory it would then need.
-std::string advice(const MemoryCase& asked, std::int64_t budget_bytes) {
+std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
   std::vector<std::string> lines;
   const auto try_case = [&](const std::string& change, const MemoryCase& smaller) {
     const std::int64_t total = plan_memory(smaller).total();
     if (total <= budget_bytes) lines.push_back(change + " (then " + in_words(total) + ")");
   };
-  MemoryCase smaller = asked;
-  if (asked.recompute != model::Recompute::kFull) {
+  MemoryCase smaller = requested;
+  if (requested.recompute != model::Recompute::kFull) {
     smaller.recompute = model::Recompute::kFull;
     try_case("gradient_checkpointing: full", smaller);
   }
   smaller.recompute = model::Recompute::kFull;
-  for (smaller.rows = asked.rows / 2; smaller.rows >= 1 && lines.size() < 2; smaller.rows /= 2) {
+  for (smaller.rows = requested.rows / 2; smaller.rows >= 1 && lines.size() < 2; smaller.rows /= 2) {
     try_case("micro_batch_size: " + std::to_string(smaller.rows) + " with gradient_checkpointing: full", smaller);
   }
   smaller.rows = 1;
-  for (smaller.max_seq_len = asked.max_seq_len / 2; smaller.max_seq_len >= 256 && lines.empty();
+  for (smaller.max_seq_len = requested.max_seq_len / 2; smaller.max_seq_len >= 256 && lines.empty();
        smaller.max_seq_len /= 2) {
     try_case("max_seq_len: " + std::to_string(smaller.max_seq_len) +
                  ", micro_batch_size: 1 and gradient_checkpointing: full",
@@ -71,7 +71,7 @@ std::string advice(const MemoryCase& asked, std::int64_t budget_bytes) {
   }
   if (lines.empty()) {
     return "the weights alone leave no room for a row; use a GPU with more memory or a smaller model" +
-           std::string(asked.profile.model.precision == Precision::kFp32 ? ", or precision: bf16" : "");
+           std::string(requested.profile.model.precision == Precision::kFp32 ? ", or precision: bf16" : "");
   }
   return "set " + join(lines, ", or ");
 }
@@ -94,41 +94,42 @@ std::string MemoryPlan::describe() const {
   return join(words);
 }
 
-MemoryPlan plan_memory(const MemoryCase& asked) {
-  const at::ScalarType dtype = runtime::compute_dtype(asked.profile.model.precision);
+MemoryPlan plan_memory(const MemoryCase& requested) {
+  const at::ScalarType dtype = runtime::compute_dtype(requested.profile.model.precision);
   const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
   const auto trained =
-      asked.profile.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
-  const model::ModelShape shape = model::model_shape(asked.config, asked.adapters);
-  const model::ActivationOptions options{.max_tokens = asked.max_tokens()};
-  const std::vector<model::Recompute> modes(shape.layers.size(), asked.recompute);
+      requested.profile.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+  const model::ModelShape shape = model::model_shape(requested.config, requested.adapters);
+  const model::ActivationOptions options{.max_tokens = requested.max_tokens()};
+  const std::vector<model::Recompute> modes(shape.layers.size(), requested.recompute);
   model::OuterWeights outer;
-  outer.head =
-      at::empty({asked.config.vocab_size, asked.config.hidden_size}, at::TensorOptions(dtype).device(at::kMeta));
+  outer.head = at::empty({requested.config.vocab_size, requested.config.hidden_size},
+                         at::TensorOptions(dtype).device(at::kMeta));
   MemoryPlan plan;
-  plan.weights = model::weight_bytes(asked.config, shape, element_bytes);
-  const std::int64_t num_trained = model::num_trained(asked.config, shape, trained);
+  plan.weights = model::weight_bytes(requested.config, shape, element_bytes);
+  const std::int64_t num_trained = model::num_trained(requested.config, shape, trained);
   plan.parameters = model::Trainables::bytes(num_trained) +
-                    optim::optimizer_for(asked.profile.optimizer.kind).state_bytes(num_trained);
+                    optim::optimizer_for(requested.profile.optimizer.kind).state_bytes(num_trained);
   plan.activations = model::plan_activations(shape, options, modes).bytes(element_bytes);
-  plan.loss_head = model::LossHead(model::lm_head_of(asked.config, outer),
-                                   {.max_rows = asked.max_tokens(), .has_weights = asked.has_token_weights})
+  plan.loss_head = model::LossHead(model::lm_head_of(requested.config, outer),
+                                   {.max_rows = requested.max_tokens(), .has_weights = requested.has_token_weights})
                        .bytes();
-  plan.batches = runtime::BatchFeed::device_bytes(asked.max_tokens());
+  plan.batches = runtime::BatchFeed::device_bytes(requested.max_tokens());
   // Captured steps have temporary memory of their own, in addition to that of steps without graphs.
-  const bool may_be_captured = asked.profile.run.cuda_graphs == CudaGraphs::kAuto;
-  plan.attention = (may_be_captured ? 2 : 1) * attention_bytes(asked);
+  const bool may_be_captured = requested.profile.run.cuda_graphs == CudaGraphs::kAuto;
+  plan.attention = (may_be_captured ? 2 : 1) * attention_bytes(requested);
   plan.workspaces = kGemmWorkspaceBytes + 4 * kernels::kWorkspaceElements;
   return plan;
 }
 
-void refuse_memory(const MemoryCase& asked, std::int64_t budget_bytes) {
-  const MemoryPlan plan = plan_memory(asked);
+void refuse_memory(const MemoryCase& requested, std::int64_t budget_bytes) {
+  const MemoryPlan plan = plan_memory(requested);
   throw DeviceError("out of GPU memory before step 1",
-                    "a micro-batch of " + std::to_string(asked.rows) + " x " + std::to_string(asked.max_seq_len) +
-                        " tokens needs " + in_words(plan.total()) + ", but only " + in_words(budget_bytes) +
+                    "a micro-batch of " + std::to_string(requested.rows) + " x " +
+                        std::to_string(requested.max_seq_len) + " tokens needs " + in_words(plan.total()) +
+                        ", but only " + in_words(budget_bytes) +
                         " is available: " + in_words(plan.total() - budget_bytes) +
-                        " short. Needed for: " + plan.describe() + ". To fit, " + advice(asked, budget_bytes));
+                        " short. Needed for: " + plan.describe() + ". To fit, " + advice(requested, budget_bytes));
 }
 
 std::int64_t memory_budget(const runtime::RunDevice& device) {

@@ -49,7 +49,7 @@ bool has_saved(const fs::path& folder) {
 }
 
 /// Logs that the run there never saved a checkpoint.
-void say_that_it_begins_anew(const fs::path& folder) {
+void log_new_run(const fs::path& folder) {
   if (metrics::has_event(folder / "metrics.jsonl", "train")) {
     log_warning(folder.string() +
                 ": the run there ended before it saved a checkpoint; starting again from step 0. "
@@ -214,7 +214,7 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
     return decision;
   }
   if (!goes_on_there) {
-    if (!request.overwrite) say_that_it_begins_anew(folder);
+    if (!request.overwrite) log_new_run(folder);
     return decision;
   }
   if (resume == "none") {

@@ -15,17 +15,17 @@ namespace {
 /// A profile key that init_adapter also defines, and how the profile's value replaces the adapter's.
 struct AdapterKey {
   const char* name;
-  void (*replace)(const AdapterSection& asked, AdapterSection& options);
+  void (*replace)(const AdapterSection& requested, AdapterSection& options);
 };
 
 constexpr AdapterKey kAdapterKeys[] = {
-    {"lora_r", [](const auto& asked, auto& options) { options.lora_r = asked.lora_r; }},
-    {"lora_alpha", [](const auto& asked, auto& options) { options.lora_alpha = asked.lora_alpha; }},
-    {"use_rslora", [](const auto& asked, auto& options) { options.use_rslora = asked.use_rslora; }},
-    {"rank_pattern", [](const auto& asked, auto& options) { options.rank_pattern = asked.rank_pattern; }},
-    {"alpha_pattern", [](const auto& asked, auto& options) { options.alpha_pattern = asked.alpha_pattern; }},
+    {"lora_r", [](const auto& requested, auto& options) { options.lora_r = requested.lora_r; }},
+    {"lora_alpha", [](const auto& requested, auto& options) { options.lora_alpha = requested.lora_alpha; }},
+    {"use_rslora", [](const auto& requested, auto& options) { options.use_rslora = requested.use_rslora; }},
+    {"rank_pattern", [](const auto& requested, auto& options) { options.rank_pattern = requested.rank_pattern; }},
+    {"alpha_pattern", [](const auto& requested, auto& options) { options.alpha_pattern = requested.alpha_pattern; }},
     {"lora_target_modules",
-     [](const auto& asked, auto& options) { options.lora_target_modules = asked.lora_target_modules; }}};
+     [](const auto& requested, auto& options) { options.lora_target_modules = requested.lora_target_modules; }}};
 
 /// Keys given together with init_adapter must describe the linears, ranks and scales that the adapter has. Their spelling does
 /// not matter: all-linear, or the list that such a run writes.

@@ -194,8 +194,8 @@ TrainResult run_decided(const TrainRequest& request, const run_folder::OutputDec
 
 }  // namespace
 
-TrainResult run_training(const TrainRequest& asked) {
-  TrainRequest request = asked;
+TrainResult run_training(const TrainRequest& requested) {
+  TrainRequest request = requested;
   const auto start = Clock::now();
   if (request.profile.schedule.max_time) set_max_time(*request.profile.schedule.max_time);
   if (request.dry_run) {

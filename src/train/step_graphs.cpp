@@ -13,9 +13,9 @@ StepGraphs::StepGraphs(StepContext& context, const std::map<int, model::Batch>& 
     Body& body = bodies_[class_index];
     body.batch = batch;
     // Each pass starts without attention's prepared data: temporary memory of one pass is gone in the next.
-    const auto record = [&](void (*ask)(StepContext&, const model::Batch&)) {
+    const auto record = [&](void (*enqueue)(StepContext&, const model::Batch&)) {
       body.batch.layouts.clear();
-      return kernels::capture([&] { ask(context, body.batch); });
+      return kernels::capture([&] { enqueue(context, body.batch); });
     };
     body.forward = record(&enqueue_forward);
     if (losses_ == nullptr) losses_ = record(enqueue_loss_chunk);

@@ -75,7 +75,7 @@ class Loop {
       finish_save();
       throw;
     } catch (...) {
-      save_what_is_whole();
+      save_last_finished_step();
       throw;
     }
     finish_save();
@@ -103,7 +103,7 @@ class Loop {
     while (run_.state.step < total) {
       enqueue_next_step();
       while (!in_flight_.empty() && (has_to_wait() || in_flight_.size() > run_.max_steps_in_flight)) finish_step();
-      refuse_more_failures(take(saver_.poll()));
+      rethrow_if_too_many(take(saver_.poll()));
       if (!in_flight_.empty()) continue;
       if (evaluation_is_owed()) evaluate_all();
       if (saves_.is_due(run_.state.step) || (interval_is_over() && !saver_.is_busy())) save();
@@ -254,7 +254,7 @@ class Loop {
   /// Saves in the background. Waits for an earlier save first, so that memory does not grow when the disk is slow.
   void save() {
     const auto start = Clock::now();
-    refuse_more_failures(finish_save());
+    rethrow_if_too_many(finish_save());
     reporters_.flush();
     saver_.start(run_.state);
     last_save_ = Clock::now();
@@ -294,7 +294,7 @@ class Loop {
   }
 
   /// Tolerates max_failed_saves - 1 I/O errors in a row; any other error ends the run.
-  void refuse_more_failures(const std::exception_ptr& error) const {
+  void rethrow_if_too_many(const std::exception_ptr& error) const {
     if (!error) return;
     try {
       std::rethrow_exception(error);
@@ -304,7 +304,7 @@ class Loop {
   }
 
   /// Saves the finished steps before an error ends the run, if the state is consistent.
-  void save_what_is_whole() {
+  void save_last_finished_step() {
     try {
       finish_save();
       if (run_.context->is_updating || !in_flight_.empty() || !is_save_owed() ||

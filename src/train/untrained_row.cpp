@@ -8,7 +8,7 @@
 namespace lora_train::train {
 namespace {
 
-constexpr std::int64_t kMostSamples = 4096;
+constexpr std::int64_t kMaxSamples = 4096;
 constexpr std::int64_t kFewestSpareRows = 8;  // fewer say nothing
 
 at::Tensor norms_of(const at::Tensor& rows) { return at::norm(rows.to(at::kFloat), 2, {1}); }
@@ -16,7 +16,7 @@ at::Tensor norms_of(const at::Tensor& rows) { return at::norm(rows.to(at::kFloat
 }  // namespace
 
 std::optional<std::string> looks_untrained(const at::Tensor& embedding, std::int64_t id, std::int64_t num_tokens) {
-  const std::int64_t step = std::max<std::int64_t>(1, num_tokens / kMostSamples);
+  const std::int64_t step = std::max<std::int64_t>(1, num_tokens / kMaxSamples);
   const at::Tensor sorted = std::get<0>(norms_of(embedding.slice(0, 0, num_tokens, step)).sort());
   const double usual = sorted[sorted.numel() / 20].item<double>();
   const double norm = norms_of(embedding.slice(0, id, id + 1)).item<double>();

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using kernels::TuningTable;
 using nlohmann::json;
 
-constexpr std::size_t kMostBytes = std::size_t{16} << 20;  // of a cache file; a choice has about 400
+constexpr std::size_t kMaxBytes = std::size_t{16} << 20;  // of a cache file; a choice has about 400
 
 json to_json(const TuningTable& table) {
   json choices = json::object();
@@ -103,7 +103,7 @@ fs::path tuning_cache_file(const TuningMachine& machine) {
 TuningTable read_tuning_cache(const fs::path& file, const TuningMachine& machine) {
   try {
     if (file.empty() || path_kind(file) == PathKind::kNone) return {};
-    if (path_kind(file) != PathKind::kFile || fs::file_size(file) > kMostBytes) {
+    if (path_kind(file) != PathKind::kFile || fs::file_size(file) > kMaxBytes) {
       ignore(file.string(), "it is not a cache file");
       return {};
     }

@@ -8,8 +8,8 @@ namespace lora_train {
 
 enum class KernelName {
   kRmsNorm,
-  kRope,    ///< with the norm of q and k heads
-  kSwiglu,  ///< gated activations, GeGLU too
+  kRope,             ///< with the norm of q and k heads
+  kGatedActivation,  ///< gated activations, GeGLU too
   kEmbedding,
   kCrossEntropy,
   kLora,

@@ -40,7 +40,7 @@ struct AttentionLayout {
 
 /// The facts that decide which backend supports a case.
 struct AttentionCase {
-  AttentionBackend asked = AttentionBackend::kAuto;
+  AttentionBackend requested = AttentionBackend::kAuto;
   at::ScalarType dtype = at::kBFloat16;
   int64_t head_size = 0, num_docs = 0, num_heads = 0, max_len_q = 0, max_len_k = 0;
   int sm = 0;  ///< 90 for compute capability 9.0

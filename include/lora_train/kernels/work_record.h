@@ -19,7 +19,7 @@ enum class WorkClass {
   kAttention,
   kNorm,
   kRope,  ///< including the norm of q and k heads
-  kSwiglu,
+  kGatedActivation,
   kLoss,  ///< cross entropy, and gathering the rows of the loss head
   kEmbedding,
   kDropout,

@@ -41,11 +41,11 @@ struct MemoryCase {
 
   std::int64_t max_tokens() const { return max_seq_len * rows; }
 };
-MemoryPlan plan_memory(const MemoryCase& asked);
+MemoryPlan plan_memory(const MemoryCase& requested);
 
 /// Throws the DeviceError for a run that does not fit. It says how much memory is missing, what uses it, and which keys to
 /// change to which values.
-[[noreturn]] void refuse_memory(const MemoryCase& asked, std::int64_t budget_bytes);
+[[noreturn]] void refuse_memory(const MemoryCase& requested, std::int64_t budget_bytes);
 
 /// GPU memory that a run may plan to use, in bytes: the free memory less a reserve for what cannot be counted.
 std::int64_t memory_budget(const runtime::RunDevice& device);

@@ -13,7 +13,7 @@
 namespace lora_train::app {
 namespace {
 
-constexpr std::int64_t kMostSteps = 1000000;
+constexpr std::int64_t kMaxSteps = 1000000;
 
 /// Keys that name files or what a measurement has none of.
 void refuse_keys(const CommandParser& parser, const Profile& profile) {
@@ -40,8 +40,8 @@ int run_bench(const std::vector<std::string>& arguments) {
   std::string trace;
   bool details = false;
   parser.app().add_option("--shape", request.shape, join(model::known_shapes()))->type_name("NAME");
-  parser.add_integer("--steps", request.num_steps, 1, kMostSteps, "measured steps (default 20)");
-  parser.add_integer("--warm-up", request.num_warm_up, 0, kMostSteps, "warm-up steps before them (default 5)");
+  parser.add_integer("--steps", request.num_steps, 1, kMaxSteps, "measured steps (default 20)");
+  parser.add_integer("--warm-up", request.num_warm_up, 0, kMaxSteps, "warm-up steps before them (default 5)");
   parser.app().add_flag(
       "--mix", request.mix,
       "packed documents as in fine-tuning, 500 tokens on average, half of them trained; without it, full rows");

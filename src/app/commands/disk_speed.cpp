@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kBlock = std::size_t{4} << 20;
-constexpr double kMostSeconds = 5;
+constexpr double kMaxSeconds = 5;
 
 /// A file without a name.
 class NamelessFile {
@@ -62,7 +62,7 @@ std::string incompressible_block() {
 void write_and_sync(const NamelessFile& file, std::uint64_t most_bytes, DiskSpeed& speed) {
   const std::string block = incompressible_block();
   const Stopwatch clock;
-  while (speed.num_bytes < most_bytes && clock.seconds() < kMostSeconds) {
+  while (speed.num_bytes < most_bytes && clock.seconds() < kMaxSeconds) {
     const std::size_t size = std::min<std::uint64_t>(kBlock, most_bytes - speed.num_bytes);
     if (write_all(file.fd(), std::string_view(block).substr(0, size)) != size) fail_with(speed.folder, "cannot write");
     speed.num_bytes += size;

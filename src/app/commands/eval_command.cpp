@@ -139,7 +139,7 @@ int run_eval(const std::vector<std::string>& arguments) {
           ->expected(0, 1)
           ->type_name("[REGEX]");
   const CLI::Option* const max_new_tokens =
-      parser.add_integer("--max-new-tokens", tasks.max_new_tokens, 1, kMostNewTokens,
+      parser.add_integer("--max-new-tokens", tasks.max_new_tokens, 1, kMaxNewTokens,
                          "maximum number of tokens per --exact-match answer (default 256)");
   if (!parser.parse(arguments)) return 0;
   tasks.exact_match = exact_match->count() > 0;

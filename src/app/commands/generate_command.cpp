@@ -51,7 +51,7 @@ void add_flags(CommandParser& parser, GenerateFlags& flags) {
       ->type_name("FILE");
   app.add_option("--system", flags.system, "system message for every chat")->type_name("TEXT");
   app.add_flag("--raw", flags.raw, "pass the text to the model unchanged, without the chat template");
-  parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMostNewTokens,
+  parser.add_integer("--max-new-tokens", flags.max_new_tokens, 1, kMaxNewTokens,
                      "maximum number of tokens per answer (default 256)");
   parser.add_list("--stop", flags.stop_strings, "end an answer before this text; repeatable")->type_name("TEXT");
   app.add_flag("--compare", flags.compare, "answer with both the base and the adapter, side by side");

@@ -11,7 +11,7 @@
 namespace lora_train::app {
 
 /// The largest --max-new-tokens.
-inline constexpr std::int64_t kMostNewTokens = 2147483647;
+inline constexpr std::int64_t kMaxNewTokens = 2147483647;
 
 class SamplingFlags {
  public:

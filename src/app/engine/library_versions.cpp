@@ -19,7 +19,7 @@ struct Source {
   std::string name, file;
   std::vector<std::string> folders;  ///< in site-packages/nvidia
   const char* symbol;
-  unsigned long (*ask)(void* symbol);
+  unsigned long (*query)(void* symbol);
 };
 
 LibraryVersion look_up(const Source& source, const fs::path& wheels) {
@@ -36,7 +36,7 @@ LibraryVersion look_up(const Source& source, const fs::path& wheels) {
     const char* const reason = ::dlerror();
     found.problem = reason != nullptr ? reason : name + " cannot be loaded";
   } else {
-    found.version = version_of_number(source.ask(symbol));
+    found.version = version_of_number(source.query(symbol));
   }
   return found;
 }

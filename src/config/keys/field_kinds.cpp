@@ -10,12 +10,12 @@
 namespace lora_train {
 namespace {
 
-constexpr std::size_t kMostShown = 200;  // bytes of a wrong value
+constexpr std::size_t kMaxShown = 200;  // bytes of a wrong value
 
 // What is shown of a wrong value; a cut leaves no part of a character.
 std::string shown(const std::string& text) {
-  if (text.size() <= kMostShown) return text;
-  std::size_t end = kMostShown;
+  if (text.size() <= kMaxShown) return text;
+  std::size_t end = kMaxShown;
   while (end > 0 && is_continuation(text[end])) --end;
   return text.substr(0, end) + "...";
 }
@@ -68,7 +68,7 @@ std::string unexpected(const Value& got, const std::string& expected, const std:
                      : got.is_null() ? "got nothing"
                                      : "got \"" + shown(got.text) + "\"";
   what += ", expected " + expected + ".";
-  const std::string near = got.is_scalar() && got.text.size() < kMostShown ? nearest_name(got.text, names) : "";
+  const std::string near = got.is_scalar() && got.text.size() < kMaxShown ? nearest_name(got.text, names) : "";
   return near.empty() ? what : what + " Did you mean \"" + near + "\"?";
 }
 

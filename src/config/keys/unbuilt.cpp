@@ -11,7 +11,7 @@ namespace {
 struct Unbuilt {
   std::string setting;  ///< "key: value"
   std::string advice;   ///< what to use instead
-  std::function<bool(const Profile&)> is_asked;
+  std::function<bool(const Profile&)> is_requested;
 };
 
 Unbuilt base_format(BasePrecision format) {
@@ -48,7 +48,7 @@ const std::vector<Unbuilt>& unbuilt_table() {
 std::vector<std::string> unbuilt_features(const Profile& profile) {
   std::vector<std::string> lines;
   for (const auto& entry : unbuilt_table()) {
-    if (entry.is_asked(profile)) lines.push_back(entry.setting + " is not supported yet. " + entry.advice);
+    if (entry.is_requested(profile)) lines.push_back(entry.setting + " is not supported yet. " + entry.advice);
   }
   return lines;
 }

@@ -9,8 +9,8 @@ namespace lora_train::data {
 namespace {
 
 std::vector<std::string> pieces_of(std::span<const std::int32_t> ids, const tokenizer::Tokenizer& tokenizer) {
-  constexpr std::size_t kMostTokensOfACharacter = 8;  // keeps rows that are no text linear
-  tokenizer::TextStream stream(tokenizer, {.skip_special = false, .max_held = kMostTokensOfACharacter});
+  constexpr std::size_t kMaxTokensOfACharacter = 8;  // keeps rows that are no text linear
+  tokenizer::TextStream stream(tokenizer, {.skip_special = false, .max_held = kMaxTokensOfACharacter});
   std::vector<std::string> pieces;
   for (const std::int32_t id : ids) pieces.push_back(stream.push(id));
   if (!pieces.empty()) pieces.back() += stream.finish();

@@ -12,7 +12,7 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr std::int64_t kMostBlocks = 2048;  // of the update; each computes the factors first
+constexpr std::int64_t kMaxBlocks = 2048;  // of the update; each computes the factors first
 
 template <int kSize>
 __global__ void __launch_bounds__(kThreads) sum_squares_kernel(const float* grads, std::int64_t n, double* partials) {
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads) sum_squares_kernel(const float* grad
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(kMostNormPartials)
+__global__ void __launch_bounds__(kMaxNormPartials)
     finish_norm_kernel(const double* partials, std::int64_t num_partials, double max_norm, double* scalars) {
   LORA_TRAIN_SHARED(double, slots, 32);
   const double sum = block_sum(threadIdx.x < num_partials ? partials[threadIdx.x] : 0.0, slots);
@@ -95,7 +95,7 @@ void measure_gradients_cuda(const float* grads, std::int64_t n, double max_norm,
   const std::int64_t num_partials = num_norm_partials(n);
   const auto kernel = is_packed(grads) ? sum_squares_kernel<kFullPack<float>> : sum_squares_kernel<1>;
   launch("grad_norm", kernel, {num_partials}, kThreads, stream, grads, n, partials);
-  launch("grad_norm_finish", finish_norm_kernel, {1}, kMostNormPartials, stream, partials, num_partials, max_norm,
+  launch("grad_norm_finish", finish_norm_kernel, {1}, kMaxNormPartials, stream, partials, num_partials, max_norm,
          scalars);
 }
 
@@ -103,7 +103,7 @@ void adamw_step_cuda(float* params, const float* grads, float* exp_avg, float* e
                      AdamWOptions options, double lr_factor, const double* scalars, Stream stream) {
   constexpr int kPack = kFullPack<float>;
   const bool fits = is_packed(params) && is_packed(grads) && is_packed(exp_avg) && is_packed(exp_avg_sq);
-  const std::int64_t blocks = std::min(kMostBlocks, blocks_for(n, std::int64_t{kThreads} * (fits ? kPack : 1)));
+  const std::int64_t blocks = std::min(kMaxBlocks, blocks_for(n, std::int64_t{kThreads} * (fits ? kPack : 1)));
   launch("adamw_step", fits ? adamw_step_kernel<kPack> : adamw_step_kernel<1>, {blocks}, kThreads, stream, params,
          grads, exp_avg, exp_avg_sq, n, options, lr_factor, scalars);
 }

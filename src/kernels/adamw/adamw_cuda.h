@@ -9,10 +9,10 @@
 namespace lora_train::kernels {
 
 /// The number of partial sums for the norm of n elements: at most one per thread of the block that adds them.
-constexpr std::int64_t kMostNormPartials = 1024;
+constexpr std::int64_t kMaxNormPartials = 1024;
 constexpr std::int64_t num_norm_partials(std::int64_t n) {
   constexpr std::int64_t kElements = 4096;
-  return n <= kElements ? 1 : n >= kElements * kMostNormPartials ? kMostNormPartials : (n + kElements - 1) / kElements;
+  return n <= kElements ? 1 : n >= kElements * kMaxNormPartials ? kMaxNormPartials : (n + kElements - 1) / kElements;
 }
 
 /// Writes kGradNorm and kClipFactor of grads [n] to scalars, and kNonFinite = 1 if the norm or scalars[kLossSum] is not finite.

@@ -82,7 +82,7 @@ AttentionLayout completed(AttentionLayout layout, at::Device device) {
 
 AttentionCase case_of(const at::Tensor& q, const AttentionLayout& layout) {
   AttentionCase c;
-  c.asked = layout.backend;
+  c.requested = layout.backend;
   c.dtype = q.scalar_type();
   c.head_size = q.size(2);
   c.num_docs = static_cast<int64_t>(layout.cu_seqlens_q.size()) - 1;

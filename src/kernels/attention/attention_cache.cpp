@@ -104,7 +104,7 @@ bool fa2_serves(const at::Tensor& q, const CachedLayout& layout) {
   if (cuda_library() == nullptr) return false;
   if (layout.backend != AttentionBackend::kAuto && layout.backend != AttentionBackend::kFa2) return false;
   AttentionCase c;
-  c.asked = AttentionBackend::kFa2;
+  c.requested = AttentionBackend::kFa2;
   c.dtype = q.scalar_type();
   c.head_size = q.size(2);
   c.sm = cuda_compute_capability();

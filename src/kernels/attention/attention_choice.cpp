@@ -55,7 +55,7 @@ std::string refusal_of(AttentionBackend backend, const AttentionCase& c) {
 }  // namespace
 
 std::vector<AttentionBackend> attention_candidates(const AttentionCase& c) {
-  if (c.asked != AttentionBackend::kAuto) return {c.asked};
+  if (c.requested != AttentionBackend::kAuto) return {c.requested};
   // fa2 before cudnn where nobody measures.
   constexpr std::array kOrder = {AttentionBackend::kFa2, AttentionBackend::kCudnn, AttentionBackend::kEfficient};
   std::vector<AttentionBackend> candidates;
@@ -67,7 +67,7 @@ std::vector<AttentionBackend> attention_candidates(const AttentionCase& c) {
 }
 
 AttentionChoice choose_attention(const AttentionCase& c) {
-  if (c.asked != AttentionBackend::kAuto) return {c.asked, refusal_of(c.asked, c)};
+  if (c.requested != AttentionBackend::kAuto) return {c.requested, refusal_of(c.requested, c)};
   return {attention_candidates(c).front(), {}};
 }
 

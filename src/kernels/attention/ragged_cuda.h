@@ -7,12 +7,12 @@
 
 namespace lora_train::kernels {
 
-constexpr int kMostRaggedTables = 8;
+constexpr int kMaxRaggedTables = 8;
 
 struct RaggedTables {
   int count = 0;
-  std::int64_t strides[kMostRaggedTables] = {};  ///< elements between two tokens
-  bool is_of_keys[kMostRaggedTables] = {};       ///< uses cu_seqlens_k, else cu_seqlens_q
+  std::int64_t strides[kMaxRaggedTables] = {};  ///< elements between two tokens
+  bool is_of_keys[kMaxRaggedTables] = {};       ///< uses cu_seqlens_k, else cu_seqlens_q
 };
 
 /// begins [count, begins_row]: cu_seqlens[min(d, num_docs)] * stride. lengths [2, lengths_row]: the lengths of the documents in

@@ -8,8 +8,8 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr int kPacks = 2;                  // in flight per thread
-constexpr std::int64_t kMostParts = 1024;  // of a row: they fill any GPU, and then take turns
+constexpr int kPacks = 2;                 // in flight per thread
+constexpr std::int64_t kMaxParts = 1024;  // of a row: they fill any GPU, and then take turns
 
 template <class From, class To, int kSize>
 __global__ void __launch_bounds__(kThreads)
@@ -45,7 +45,7 @@ void scaled_copy_cuda(Rows<const From> from, float scale, Rows<To> to, std::int6
     unsigned lanes = 1;
     while (lanes < kThreads && lanes < packs) lanes *= 2;
     const std::int64_t parts = blocks_for(packs, std::int64_t{lanes} * kPacks);
-    launch("scaled_copy", kernel, {blocks_for(num_rows, kThreads / lanes), parts < kMostParts ? parts : kMostParts},
+    launch("scaled_copy", kernel, {blocks_for(num_rows, kThreads / lanes), parts < kMaxParts ? parts : kMaxParts},
            kThreads, stream, from, scale, to, num_rows, width, lanes);
   };
   const bool is_packed = fits_packs(from, width) && fits_packs(to, width);

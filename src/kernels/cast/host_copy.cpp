@@ -5,8 +5,8 @@
 namespace lora_train::kernels {
 
 at::Tensor host_copy(const at::Tensor& tensor) {
-  constexpr std::size_t kMostPinnedBytes = std::size_t{8} << 30;  // page-locked memory is rounded up to a power of two
-  const bool is_pinned = tensor.is_cuda() && tensor.nbytes() <= kMostPinnedBytes;
+  constexpr std::size_t kMaxPinnedBytes = std::size_t{8} << 30;  // page-locked memory is rounded up to a power of two
+  const bool is_pinned = tensor.is_cuda() && tensor.nbytes() <= kMaxPinnedBytes;
   const auto options = at::TensorOptions(tensor.scalar_type()).pinned_memory(is_pinned);
   return at::empty(tensor.sizes(), options).copy_(tensor);
 }

@@ -21,10 +21,10 @@ void check_pair(const char* kernel, const at::Tensor& gate_up, const char* name,
 void gated_activation_forward(const at::Tensor& gate_up, at::Tensor& y, Activation activation) {
   constexpr auto kName = "gated_activation_forward";
   check_pair(kName, gate_up, "y", y);
-  const WorkScope recorded(kName, WorkClass::kSwiglu,
+  const WorkScope recorded(kName, WorkClass::kGatedActivation,
                            [&](Work& work) { work.reads("gate_up", gate_up).writes("y", y); });
   if (gate_up.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kSwiglu, gate_up);
+  const Implementation how = implementation_for(KernelName::kGatedActivation, gate_up);
   if (how == Implementation::kReference) return gated_activation_forward_reference(gate_up, y, activation);
   dispatch_dtype(gate_up, [&]<class T>(ElementType<T>) {
     const auto run = [&](auto kernel, auto... stream) {
@@ -41,11 +41,11 @@ void gated_activation_backward(const at::Tensor& dy, const at::Tensor& gate_up, 
   check_pair(kName, gate_up, "dy", dy);
   check_rows(kName, "d_gate_up", d_gate_up, gate_up.sizes(), gate_up.scalar_type());
   check_contiguous(kName, "d_gate_up", d_gate_up);
-  const WorkScope recorded(kName, WorkClass::kSwiglu, [&](Work& work) {
+  const WorkScope recorded(kName, WorkClass::kGatedActivation, [&](Work& work) {
     work.reads("dy", dy).reads("gate_up", gate_up).writes("d_gate_up", d_gate_up);
   });
   if (gate_up.is_meta()) return;
-  const Implementation how = implementation_for(KernelName::kSwiglu, gate_up);
+  const Implementation how = implementation_for(KernelName::kGatedActivation, gate_up);
   if (how == Implementation::kReference) return gated_activation_backward_reference(dy, gate_up, d_gate_up, activation);
   dispatch_dtype(gate_up, [&]<class T>(ElementType<T>) {
     const auto run = [&](auto kernel, auto... stream) {

@@ -7,7 +7,7 @@
 namespace lora_train::kernels {
 namespace {
 
-constexpr int kMostAlgorithms = 12;
+constexpr int kMaxAlgorithms = 12;
 constexpr float kHardlyAnything = 1e-30F;
 
 /// As `gemm`, but what it accumulates to stays as it is: runs of it may be repeated.
@@ -18,7 +18,7 @@ CudaGemm repeatable(CudaGemm gemm) {
 
 std::vector<TuningCandidate> candidates(const CudaLibrary& cuda, const CudaGemm& gemm) {
   std::vector<TuningCandidate> found;
-  for (const std::string& algorithm : cuda.gemm_algorithms(gemm, kMostAlgorithms)) {
+  for (const std::string& algorithm : cuda.gemm_algorithms(gemm, kMaxAlgorithms)) {
     found.push_back({algorithm, [&cuda, call = repeatable(gemm), algorithm] {
                        if (!cuda.gemm_by(call, algorithm)) throw DeviceError("gemm", "no text of an algorithm");
                      }});

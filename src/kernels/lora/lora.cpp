@@ -19,7 +19,7 @@ void check_product(const char* kernel, const at::Tensor& big, const at::Tensor& 
   check_rows(kernel, "big side", big, {-1, -1});
   check_floating(kernel, "big side", big);
   check_rows(kernel, "thin side", thin, {big.size(0), -1}, big.scalar_type());
-  if (parts.size() > kMostLoraTargets) throw ShapeError(kernel, "more parts than a projection has linears");
+  if (parts.size() > kMaxLoraTargets) throw ShapeError(kernel, "more parts than a projection has linears");
   for (const LoraPart& part : parts) {
     if (part.column < 0 || part.rank < 1 || part.column + part.rank > thin.size(1)) {
       throw ShapeError(kernel, "a part whose columns the thin side does not have");

@@ -24,8 +24,8 @@ namespace {
 constexpr std::int64_t kTile = 16;    // ranks of a tile, and columns of one
 constexpr std::int64_t kTokens = 32;  // of a tile
 constexpr std::int64_t kTileElements = kTile * kTokens;
-constexpr std::int64_t kBlockRows = 64;     // of big whose columns go by, the next ones being fetched
-constexpr std::int64_t kMostRankTiles = 3;  // whose sums are in tiles together: 6 of the 8
+constexpr std::int64_t kBlockRows = 64;    // of big whose columns go by, the next ones being fetched
+constexpr std::int64_t kMaxRankTiles = 3;  // whose sums are in tiles together: 6 of the 8
 
 bool may_use_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -184,10 +184,10 @@ LORA_TRAIN_AMX void multiply_amx(Rows<const Bf16> big, const AmxThin& thin, std:
         pack_pairs(big, begin, std::min(kTokens, N - begin), column, mask, pairs + block * 2 * kTileElements);
       }
       memory_is_used();
-      for (std::int64_t tile = 0; tile < num_tiles; tile += kMostRankTiles) {
+      for (std::int64_t tile = 0; tile < num_tiles; tile += kMaxRankTiles) {
         const std::uint16_t* const a = thin.tiles.data() + (n / kTokens * num_tiles + tile) * kTileElements;
         float* const to = tiles.data() + (step * num_tiles + tile) * 2 * kTile * kTile;
-        const std::int64_t stride = num_tiles * kTileElements, count = std::min(kMostRankTiles, num_tiles - tile);
+        const std::int64_t stride = num_tiles * kTileElements, count = std::min(kMaxRankTiles, num_tiles - tile);
         count == 1   ? add_products<1>(a, stride, pairs, num_blocks, to)
         : count == 2 ? add_products<2>(a, stride, pairs, num_blocks, to)
                      : add_products<3>(a, stride, pairs, num_blocks, to);

@@ -24,7 +24,7 @@ constexpr int kTokens = 64;  // whose thin rows are in shared memory together
 /// Tokens that a thread reads before it needs the first of them.
 template <bool kIsPacked>
 constexpr int kStep = kIsPacked ? 4 : 1;
-constexpr unsigned kMostThreads = kColumnLanes * kLoraRanks / kRanks;
+constexpr unsigned kMaxThreads = kColumnLanes * kLoraRanks / kRanks;
 
 /// Columns [c, c + kSize) of kStep<kIsPacked> tokens from `first`; zeros past the last token and column.
 template <class T, bool kIsPacked>
@@ -75,7 +75,7 @@ __device__ __forceinline__ void add_step(const Pack<T, kFullPack<T>> (&packs)[kC
 
 /// partials [chunks, rows, padded_columns], of a slice its ranks in the first rows. Blocks: columns in x, chunks in y.
 template <class T, bool kIsPacked>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMaxThreads)
     partial_products_kernel(Rows<const T> whole, Rows<const T> whole_thin, std::int64_t N, Items<PartialSlice> items,
                             LoraChunks chunks, std::int64_t rows, float* partials) {
   constexpr int kSize = kFullPack<T>, kCount = kStep<kIsPacked>;
@@ -141,7 +141,7 @@ struct Pass {
   std::int64_t first, rows;
   Items<PartialSlice> slices;
   std::int64_t num_blocks;
-  std::int64_t columns[kMostLoraTargets];  ///< where each slice begins in the partial sums
+  std::int64_t columns[kMaxLoraTargets];  ///< where each slice begins in the partial sums
 };
 
 Pass pass_from(const LoraProduct& product, std::int64_t first, std::int64_t block_columns) {

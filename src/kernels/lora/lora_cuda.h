@@ -23,9 +23,9 @@ struct LoraChunks {
 };
 
 /// An upper bound on the number of partial sums.
-constexpr std::int64_t kMostPartialSums = 12 * 1024 * 1024;
+constexpr std::int64_t kMaxPartialSums = 12 * 1024 * 1024;
 
-/// The chunks on fp32 cores, for N tokens, C columns and R ranks: as many as keep a large GPU busy, with at most kMostPartialSums
+/// The chunks on fp32 cores, for N tokens, C columns and R ranks: as many as keep a large GPU busy, with at most kMaxPartialSums
 /// partial sums (or one chunk, if that alone has more). A chunk has at least 128 tokens, so that it writes far less than it reads.
 /// Small models and micro-batches would leave SMs without a block; their chunks go down to 32 tokens.
 constexpr LoraChunks lora_chunks(std::int64_t N, std::int64_t C, std::int64_t R) {
@@ -34,7 +34,7 @@ constexpr LoraChunks lora_chunks(std::int64_t N, std::int64_t C, std::int64_t R)
   const std::int64_t ranks = std::min(R, kLoraRanks), padded = (C + 7) / 8 * 8;
   const std::int64_t block_threads = (ranks + 7) / 8 * 64, column_blocks = (C + kBlockColumns - 1) / kBlockColumns;
   const std::int64_t wanted = kThreads / (block_threads * std::max<std::int64_t>(column_blocks, 1));
-  const std::int64_t fit = kMostPartialSums / std::max<std::int64_t>(ranks * padded, 1);
+  const std::int64_t fit = kMaxPartialSums / std::max<std::int64_t>(ranks * padded, 1);
   const std::int64_t most = std::max<std::int64_t>(1, std::min(wanted, fit));
   const std::int64_t for_blocks = N * column_blocks / kFewBlocks;
   const std::int64_t tokens = std::max(std::clamp(for_blocks, kFewTokens, kManyTokens), (N + most - 1) / most);
@@ -53,7 +53,7 @@ constexpr LoraChunks lora_tensor_chunks(std::int64_t N, std::int64_t column_bloc
                                         bool with_ds) {
   constexpr std::int64_t kStep = 32;
   const std::int64_t ranks = std::min(R, kLoraRanks), blocks = (with_ds ? 2 : 3) * 132;
-  const std::int64_t fit = std::max<std::int64_t>(1, kMostPartialSums / std::max<std::int64_t>(ranks * padded, 1));
+  const std::int64_t fit = std::max<std::int64_t>(1, kMaxPartialSums / std::max<std::int64_t>(ranks * padded, 1));
   const std::int64_t tokens = std::max({kStep, (N * column_blocks + blocks - 1) / blocks, (N + fit - 1) / fit});
   const std::int64_t rounded = (tokens + kStep - 1) / kStep * kStep, num_chunks = (N + rounded - 1) / rounded;
   return {num_chunks, rounded, padded, num_chunks * ranks * padded};
@@ -66,7 +66,7 @@ struct LoraSlice {
 
 /// Products computed together. They read big once per kLoraRanks ranks of the largest slice.
 struct LoraProduct {
-  LoraSlice slices[kMostLoraTargets];
+  LoraSlice slices[kMaxLoraTargets];
   int num_slices;
   std::int64_t num_tokens;
   bool on_tensor_cores = false;  ///< else fp32 cores
@@ -142,9 +142,9 @@ LoraProduct lora_product_a(Rows<const T> x, const LoraTargets& targets, std::int
 /// not fit the registers), and partial sums that fit the workspace. Otherwise dS takes a separate GEMM.
 template <class T>
 LoraProduct lora_product_s_and_b(Rows<const T> dy, const LoraTargets& targets, std::int64_t N) {
-  constexpr std::int64_t kMostRanks = 32;
+  constexpr std::int64_t kMaxRanks = 32;
   LoraProduct product = lora_product_b(dy, targets, N);
-  if (!product.on_tensor_cores || product.most_ranks() > kMostRanks) return product;
+  if (!product.on_tensor_cores || product.most_ranks() > kMaxRanks) return product;
   LoraProduct both = product;
   both.with_ds = true;
   return both.workspace_elements() <= kWorkspaceElements ? both : product;

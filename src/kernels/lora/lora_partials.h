@@ -10,7 +10,7 @@ namespace {
 /// Several items in one launch: an item owns the blocks from its first_block on.
 template <class Item>
 struct Items {
-  Item list[kMostLoraTargets];
+  Item list[kMaxLoraTargets];
   int count;
 };
 
@@ -75,7 +75,7 @@ struct DsSums {
   Rows<Bf16> ds;
   std::int64_t num_tokens, num_columns, num_sum_blocks;
   const float* partials;
-  DsSum list[kMostLoraTargets];
+  DsSum list[kMaxLoraTargets];
   int count;
 };
 

@@ -15,10 +15,10 @@ struct LoraTarget {
 };
 
 /// An upper bound on the adapters per projection.
-constexpr int kMostLoraTargets = 4;
+constexpr int kMaxLoraTargets = 4;
 
 struct LoraTargets {
-  LoraTarget list[kMostLoraTargets];
+  LoraTarget list[kMaxLoraTargets];
   int count;
 
   const LoraTarget* begin() const { return list; }

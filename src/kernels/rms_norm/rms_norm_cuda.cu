@@ -9,7 +9,7 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr unsigned kThreads = 512;
-constexpr int kMostCached = 4;  // packs a thread keeps: rows of up to 16384 bf16 are read once
+constexpr int kMaxCached = 4;  // packs a thread keeps: rows of up to 16384 bf16 are read once
 
 template <class T, int kSize, int kCached>
 __global__ void __launch_bounds__(kThreads)
@@ -136,7 +136,7 @@ void with_cached(std::int64_t packs, const Run& run) {
   } else if (turns == 2) {
     run(std::integral_constant<int, 2>());
   } else {
-    run(std::integral_constant<int, kMostCached>());
+    run(std::integral_constant<int, kMaxCached>());
   }
 }
 

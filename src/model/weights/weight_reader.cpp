@@ -138,7 +138,7 @@ const char* WeightReader::source(const Piece& piece) const {
   return files_.bytes(*request.entry).data() + piece.begin * request.row_bytes;
 }
 
-void WeightReader::hand_over(const Piece& piece, const at::Tensor& from) {
+void WeightReader::deliver(const Piece& piece, const at::Tensor& from) {
   const Request& request = requests_[piece.request];
   std::vector<std::int64_t> shape = request.entry->shape;
   shape.front() = piece.count;
@@ -168,7 +168,7 @@ void WeightReader::read_chunks_into_memory() {
           const auto address = reinterpret_cast<std::uintptr_t>(bytes);
           at::Tensor from = at::from_blob(const_cast<char*>(bytes), {piece.bytes}, at::TensorOptions(at::kByte));
           if (address % c10::elementSize(requests_[piece.request].type) != 0) from = from.clone();
-          hand_over(piece, from);
+          deliver(piece, from);
         }
       }
     } catch (...) {
@@ -187,7 +187,7 @@ void WeightReader::fill_and_send(const Chunk& chunk, Buffer& buffer, const Stage
   const std::int64_t bytes = chunk.back().offset + chunk.back().bytes;
   buffer.device.narrow(0, 0, bytes).copy_(buffer.host.narrow(0, 0, bytes), /*non_blocking=*/true);
   if (buffer.sent) buffer.sent->record(*stage.stream);
-  for (const Piece& piece : chunk) hand_over(piece, buffer.device.narrow(0, piece.offset, piece.bytes));
+  for (const Piece& piece : chunk) deliver(piece, buffer.device.narrow(0, piece.offset, piece.bytes));
 }
 
 void WeightReader::read_chunks_through_buffers() {

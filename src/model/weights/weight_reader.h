@@ -60,7 +60,7 @@ class WeightReader {
   const Chunk* take();
   const char* source(const Piece& piece) const;
   /// Passes the piece's rows to their sink; `from` holds its bytes.
-  void hand_over(const Piece& piece, const at::Tensor& from);
+  void deliver(const Piece& piece, const at::Tensor& from);
   void read_chunks_into_memory();
   void read_chunks_through_buffers();
   void fill_and_send(const Chunk& chunk, Buffer& buffer, const Stage& stage);

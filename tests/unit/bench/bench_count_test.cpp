@@ -53,7 +53,7 @@ TEST(StepLimits, BytesOfA7B) {
   const auto per_token = [](double value) { return value / 16384 / kMega; };
   EXPECT_NEAR(per_token(bytes.norm), 3.3, 0.05);
   EXPECT_NEAR(per_token(bytes.rope), 0.9, 0.05);
-  EXPECT_NEAR(per_token(bytes.swiglu), 8.5, 0.05);
+  EXPECT_NEAR(per_token(bytes.gated_activation), 8.5, 0.05);
   EXPECT_NEAR(per_token(bytes.lora), 6.9, 0.05);
   EXPECT_NEAR(per_token(bytes.loss), 0.9, 0.05);
   EXPECT_NEAR(per_token(bytes.optimizer), 0.07, 0.005);

@@ -44,7 +44,7 @@ class CudnnPlans : public ::testing::Test {
     load_cuda_library(folders.library, folders.torch);
   }
 
-  static CudnnPlan ask(const CudnnShape& shape, int sm, bool with_compilation = false) {
+  static CudnnPlan check(const CudnnShape& shape, int sm, bool with_compilation = false) {
     return cuda_library()->check_cudnn_plan(shape, gpu_json(sm), sm, with_compilation);
   }
 };
@@ -77,7 +77,7 @@ TEST_F(CudnnPlans, HopperTakesTheShapesOfOurModels) {
         CudnnShape shape = shape_of(heads);
         shape.window = window;
         shape.deterministic = deterministic;
-        EXPECT_EQ(ask(shape, 90).refusal, "")
+        EXPECT_EQ(check(shape, 90).refusal, "")
             << heads.num_heads << "/" << heads.num_kv_heads << " x " << heads.head_size << ", window " << window
             << ", deterministic " << deterministic;
       }
@@ -87,7 +87,7 @@ TEST_F(CudnnPlans, HopperTakesTheShapesOfOurModels) {
 
 TEST_F(CudnnPlans, HopperTakesSmallHeads) {
   for (const std::int64_t head_size : {8, 16, 32, 72, 96, 192}) {
-    EXPECT_EQ(ask(shape_of({4, 2, head_size}), 90).refusal, "") << head_size;
+    EXPECT_EQ(check(shape_of({4, 2, head_size}), 90).refusal, "") << head_size;
   }
 }
 
@@ -97,7 +97,7 @@ TEST_F(CudnnPlans, HopperTakesFewAndShortDocuments) {
     CudnnShape shape = shape_of({28, 4, 128});
     shape.num_docs = num_docs;
     shape.max_len_q = shape.max_len_k = longest;
-    EXPECT_EQ(ask(shape, 90).refusal, "") << num_docs << " documents of up to " << longest;
+    EXPECT_EQ(check(shape, 90).refusal, "") << num_docs << " documents of up to " << longest;
   }
 }
 
@@ -105,13 +105,13 @@ TEST_F(CudnnPlans, QueriesMayBeFewerThanKeys) {
   CudnnShape shape = shape_of({28, 4, 128});
   shape.max_len_q = 1024;
   shape.total_q = 4096;
-  EXPECT_EQ(ask(shape, 90).refusal, "");
+  EXPECT_EQ(check(shape, 90).refusal, "");
 }
 
 // What choose_attention() refuses, cuDNN refuses.
 TEST_F(CudnnPlans, AmpereAndAdaHaveNoBackwardOverPackedDocuments) {
   for (const int sm : {80, 86, 89}) {
-    const CudnnPlan plan = ask(shape_of({28, 4, 128}), sm);
+    const CudnnPlan plan = check(shape_of({28, 4, 128}), sm);
     EXPECT_NE(plan.refusal.find("backward: validate: Packed/ragged LSE is not supported"), std::string::npos)
         << plan.refusal;
   }
@@ -120,7 +120,7 @@ TEST_F(CudnnPlans, AmpereAndAdaHaveNoBackwardOverPackedDocuments) {
 TEST_F(CudnnPlans, RefusesRowsThatAreNotAligned) {
   CudnnShape shape = shape_of({28, 4, 128});
   shape.out_stride += 4;
-  EXPECT_NE(ask(shape, 90).refusal.find("alignment"), std::string::npos);
+  EXPECT_NE(check(shape, 90).refusal.find("alignment"), std::string::npos);
 }
 
 TEST_F(CudnnPlans, RefusesADescriptionThatItCannotRead) {
@@ -128,7 +128,7 @@ TEST_F(CudnnPlans, RefusesADescriptionThatItCannotRead) {
 }
 
 TEST_F(CudnnPlans, CompilesAndNamesItsWorkspaces) {
-  const CudnnPlan plan = ask(shape_of({28, 4, 128}), 90, /*with_compilation=*/true);
+  const CudnnPlan plan = check(shape_of({28, 4, 128}), 90, /*with_compilation=*/true);
   ASSERT_EQ(plan.refusal, "");
   EXPECT_NE(plan.engines.find("forward eng"), std::string::npos) << plan.engines;
   EXPECT_NE(plan.engines.find("backward eng"), std::string::npos) << plan.engines;

@@ -6,25 +6,25 @@
 namespace lora_train::generate {
 namespace {
 
-TEST(CacheRooms, GivesTheFirstStretchThatIsLongEnough) {
-  CacheRooms rooms(96);
-  EXPECT_EQ(rooms.take(17), 0);  // whole blocks of 16
-  EXPECT_EQ(rooms.take(16), 32);
-  EXPECT_EQ(rooms.take(40), 48);
-  EXPECT_EQ(rooms.take(1), std::nullopt);
-  rooms.give_back(32);
-  EXPECT_EQ(rooms.take(17), std::nullopt);  // 16 are free
-  rooms.give_back(0);
-  EXPECT_EQ(rooms.take(33), 0);  // the two stretches have become one
-  EXPECT_EQ(rooms.take(1), std::nullopt);
-  rooms.give_back(48);
-  EXPECT_EQ(rooms.take(48), 48);
+TEST(CacheAllocator, GivesTheFirstStretchThatIsLongEnough) {
+  CacheAllocator allocator(96);
+  EXPECT_EQ(allocator.allocate(17), 0);  // whole blocks of 16
+  EXPECT_EQ(allocator.allocate(16), 32);
+  EXPECT_EQ(allocator.allocate(40), 48);
+  EXPECT_EQ(allocator.allocate(1), std::nullopt);
+  allocator.free(32);
+  EXPECT_EQ(allocator.allocate(17), std::nullopt);  // 16 are free
+  allocator.free(0);
+  EXPECT_EQ(allocator.allocate(33), 0);  // the two stretches have become one
+  EXPECT_EQ(allocator.allocate(1), std::nullopt);
+  allocator.free(48);
+  EXPECT_EQ(allocator.allocate(48), 48);
 }
 
-TEST(CacheRooms, RefusesWhatNeverFits) {
-  CacheRooms rooms(32);
-  EXPECT_EQ(rooms.take(33), std::nullopt);
-  EXPECT_EQ(rooms.take(32), 0);
+TEST(CacheAllocator, RefusesWhatNeverFits) {
+  CacheAllocator allocator(32);
+  EXPECT_EQ(allocator.allocate(33), std::nullopt);
+  EXPECT_EQ(allocator.allocate(32), 0);
 }
 
 TEST(KeyValueCache, TakesTheBytesThatItsHeaderSays) {

@@ -40,14 +40,14 @@ TEST(AttentionCandidates, AreThoseThatAutoMayTakeAndItsChoiceFirst) {
   EXPECT_EQ(attention_candidates(c), Backends{AttentionBackend::kEfficient});
   c.dtype = at::kDouble;
   EXPECT_EQ(attention_candidates(c), Backends{AttentionBackend::kReference});
-  c.asked = AttentionBackend::kCudnn;
+  c.requested = AttentionBackend::kCudnn;
   EXPECT_EQ(attention_candidates(c), Backends{AttentionBackend::kCudnn});
 }
 
 TEST(ChooseAttention, TakesWhatIsAskedForWhereItApplies) {
   for (const auto backend : {AttentionBackend::kFa2, AttentionBackend::kCudnn, AttentionBackend::kReference}) {
     auto c = ordinary();
-    c.asked = backend;
+    c.requested = backend;
     EXPECT_EQ(choose_attention(c).backend, backend);
     EXPECT_EQ(choose_attention(c).refusal, "");
   }
@@ -55,7 +55,7 @@ TEST(ChooseAttention, TakesWhatIsAskedForWhereItApplies) {
 
 struct Refused {
   const char* what;
-  AttentionBackend asked;
+  AttentionBackend requested;
   void (*change)(AttentionCase&);
   const char* part;
 };
@@ -77,17 +77,17 @@ TEST(ChooseAttention, SaysWhyNot) {
   };
   for (const auto& r : refused) {
     auto c = ordinary();
-    c.asked = r.asked;
+    c.requested = r.requested;
     r.change(c);
     const auto choice = choose_attention(c);
-    EXPECT_EQ(choice.backend, r.asked) << r.what;
+    EXPECT_EQ(choice.backend, r.requested) << r.what;
     EXPECT_NE(choice.refusal.find(r.part), std::string::npos) << r.what << ": " << choice.refusal;
   }
 }
 
 TEST(ChooseAttention, DeterministicCudnnServesShortDocuments) {
   auto c = ordinary();
-  c.asked = AttentionBackend::kCudnn;
+  c.requested = AttentionBackend::kCudnn;
   c.deterministic = true;
   c.max_len_q = c.max_len_k = 1024;
   EXPECT_EQ(choose_attention(c).refusal, "");

@@ -155,7 +155,7 @@ std::vector<AttentionBackend> backends_for(const Place& place, const Case& c) {
   if (place.device != at::kCUDA) return backends;
   for (const auto asked : {AttentionBackend::kFa2, AttentionBackend::kCudnn, AttentionBackend::kEfficient}) {
     AttentionCase what;
-    what.asked = asked;
+    what.requested = asked;
     what.dtype = place.dtype;
     what.head_size = c.head_size;
     what.sm = cuda_compute_capability();

@@ -83,8 +83,8 @@ TEST(WorkRecord, SwigluMovesThreeAndFivePartsAFeature) {
   gated_activation_forward(gate_up, y);
   gated_activation_backward(dy, gate_up, d_gate_up);
   ASSERT_EQ(kept.calls.size(), 2U);
-  expect_work(kept.calls[0], WorkClass::kSwiglu, 2 * kMatrix, kMatrix, 0, 1);
-  expect_work(kept.calls[1], WorkClass::kSwiglu, 3 * kMatrix, 2 * kMatrix, 0, 1);
+  expect_work(kept.calls[0], WorkClass::kGatedActivation, 2 * kMatrix, kMatrix, 0, 1);
+  expect_work(kept.calls[1], WorkClass::kGatedActivation, 3 * kMatrix, 2 * kMatrix, 0, 1);
 }
 
 TEST(WorkRecord, RopeLeavesTheValuesAlone) {

@@ -118,7 +118,7 @@ TEST(GradNormOnCpu, MeasuresAndClips) {
 }
 
 static_assert(num_norm_partials(0) == 1 && num_norm_partials(4097) == 2);
-static_assert(num_norm_partials(std::int64_t{1} << 40) == kMostNormPartials);
+static_assert(num_norm_partials(std::int64_t{1} << 40) == kMaxNormPartials);
 
 TEST(GradNormOnCpu, HasTheSameBitsInBothOrders) {
   Guarded<float> grads(1, 20001);
