@@ -78,6 +78,8 @@ MUTATIONS = [
     Mutation("LoRA+ ratio dropped", "test_lora_plus.py", [
         ("src/runtime/setup.cpp", "profile.optimizer.loraplus_lr_ratio.value_or(1.0)", "0 * profile.optimizer.loraplus_lr_ratio.value_or(1.0) + 1")],
         in_comparison=False),
+    Mutation("dft without probabilities", "test_loss_type.py", [
+        ("src/train/objective.cpp", "at::exp_out(weights, log_probs);", "weights.fill_(1);")], in_comparison=False),
     Mutation("averaging per micro-batch", "test_lora_gradients.py", [
         ("src/train/train_step.cpp", "    enqueue_micro_batch(context, batch, class_index);\n  }",
          "    context.scalars.device()[optim::kLossDenominator].fill_(\n"

@@ -109,8 +109,7 @@ void plan_data(BenchRun& bench, const BenchRequest& request) {
   train::Run& run = bench.run;
   run.data.train = make_documents(request, run.data.max_seq_len, kStepsOfData * run.spec.global_batch_size,
                                   run.files.config.vocab_size);
-  run.plan =
-      std::make_unique<data::RunPlan>(run.data.train, data::plan_options(run.profile(), run.spec.sizes(), run.data));
+  run.plan = std::make_unique<data::RunPlan>(data::plan_run(run.profile(), run.data, run.spec.sizes()));
 }
 
 void start(BenchRun& bench, const BenchRequest& request) {

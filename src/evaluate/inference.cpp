@@ -15,7 +15,7 @@ InferenceModel load_for_inference(const Profile& requested, const std::filesyste
   }
   InferenceModel loaded;
   loaded.device = runtime::start_device(profile.run, files.config);
-  loaded.model = runtime::load_model(profile, loaded.device, files, adapters, false, max_seq_len);
+  runtime::load_model(profile, loaded.device, files, adapters, false, max_seq_len, loaded.model);
   return loaded;
 }
 

@@ -138,12 +138,11 @@ void assemble_model(const Profile& profile, const RunDevice& device, const model
   loaded.decoder->attention = loaded.decoder->windowed_attention = attention_backend(profile.run.attn_implementation);
 }
 
-LoadedModel load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
-                       const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len) {
+void load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files, const AdapterSetup& adapters,
+                bool train_all_weights, std::int64_t max_seq_len, LoadedModel& loaded) {
   model::check_rope_supported(files.config, max_seq_len);
   const storage::WeightFiles weight_files = storage::open_model_weights(files.resolved.folder);
   model::check_weights(files.config, weight_files);
-  LoadedModel loaded;
   loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
   assemble_model(profile, device, files.config, adapters, train_all_weights, max_seq_len, &weight_files, loaded);
   if (!adapters.specs.empty()) {
@@ -155,7 +154,6 @@ LoadedModel load_model(const Profile& profile, const RunDevice& device, const Mo
   }
   loaded.weights->refresh();
   release_unused_memory(device);
-  return loaded;
 }
 
 std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,

@@ -245,58 +245,55 @@ planner::RunFacts facts_of(const Run& run) {
   return facts;
 }
 
-std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint) {
-  auto run = std::make_unique<Run>(request);
-  const Profile& profile = request.profile;
+void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint) {
+  const Profile& profile = run.profile();
   std::optional<checkpoint::Description> found;
   if (checkpoint) found = checkpoint::describe(*checkpoint);
-  run->state.started_at = found ? found->state.started_at : static_cast<std::int64_t>(std::time(nullptr));
-  tokenizer::set_template_time(run->state.started_at);
-  run->files = runtime::open_model(profile.model);
-  run->startup.end_phase("open model");
-  run->device = runtime::start_device(profile.run, run->files.config);
-  run->max_steps_in_flight = run->device.is_cuda() ? kMaxStepsInFlight : 0;
-  run->adapters = runtime::choose_adapters(profile, run->files);
-  run->startup.end_phase("device");
+  run.state.started_at = found ? found->state.started_at : static_cast<std::int64_t>(std::time(nullptr));
+  tokenizer::set_template_time(run.state.started_at);
+  run.files = runtime::open_model(profile.model);
+  run.startup.end_phase("open model");
+  run.device = runtime::start_device(profile.run, run.files.config);
+  run.max_steps_in_flight = run.device.is_cuda() ? kMaxStepsInFlight : 0;
+  run.adapters = runtime::choose_adapters(profile, run.files);
+  run.startup.end_phase("device");
   {
     // Loading the weights needs the plan, which needs the data. Meanwhile only the disk can work ahead.
-    const storage::ReadAhead weights(run->files.resolved.folder, metrics::available_host_memory() / 2);
-    run->data = data::prepare_data(profile.data, runtime::data_context(profile, run->files), true);
+    const storage::ReadAhead weights(run.files.resolved.folder, metrics::available_host_memory() / 2);
+    run.data = data::prepare_data(profile.data, runtime::data_context(profile, run.files), true);
   }
-  run->startup.end_phase("data");
+  run.startup.end_phase("data");
   throw_if_stop_requested();
-  planner::RunFacts facts = facts_of(*run);
+  planner::RunFacts facts = facts_of(run);
   if (found) {
     const checkpoint::TrainState& old = found->state;
     facts.resume = {checkpoint->string(), old.step, old.loss_chunk_rows};
     facts.algorithms = old.tuning;
   }
-  run->spec = planner::decide(facts);
-  if (run->device.is_cuda()) {
-    log_info("GPU memory planned: " + format_bytes(static_cast<double>(run->spec.memory.total())) + " (" +
-             run->spec.memory.describe() + ")");
+  run.spec = planner::decide(facts);
+  if (run.device.is_cuda()) {
+    log_info("GPU memory planned: " + format_bytes(static_cast<double>(run.spec.memory.total())) + " (" +
+             run.spec.memory.describe() + ")");
   }
-  run->plan =
-      std::make_unique<data::RunPlan>(run->data.train, data::plan_options(profile, run->spec.sizes(), run->data));
-  for (const auto& eval : run->data.evals) {
-    run->eval_plans.push_back(data::plan_evaluation(eval.store, run->data.max_seq_len, profile.data.packing,
-                                                    run->spec.eval_micro_batch_size));
+  run.plan = std::make_unique<data::RunPlan>(data::plan_run(profile, run.data, run.spec.sizes()));
+  for (const auto& eval : run.data.evals) {
+    run.eval_plans.push_back(
+        data::plan_evaluation(eval.store, run.data.max_seq_len, profile.data.packing, run.spec.eval_micro_batch_size));
   }
   const bool train_all = profile.adapter.kind == AdapterKind::kNone;
-  run->startup.end_phase("plan");
-  run->model = runtime::load_model(profile, run->device, run->files, run->adapters, train_all, run->data.max_seq_len);
-  check_stop_token_row(*run);
-  run->startup.end_phase("weights");
-  run->tuning = tuning::start_tuning(profile.run, run->device, run->spec.algorithms);
-  tune_spec(*run);
-  if (run->tuning) run->startup.end_phase("tuning");
-  allocate(*run);
-  run->checkpoint = checkpoint_contents(*run);
-  if (checkpoint) resume(*run, *checkpoint, *found);
-  run->state.loss_chunk_rows = run->loss_head->chunk_rows();
-  log_start(*run);
-  run->startup.end_phase("buffers");
-  return run;
+  run.startup.end_phase("plan");
+  runtime::load_model(profile, run.device, run.files, run.adapters, train_all, run.data.max_seq_len, run.model);
+  check_stop_token_row(run);
+  run.startup.end_phase("weights");
+  run.tuning = tuning::start_tuning(profile.run, run.device, run.spec.algorithms);
+  tune_spec(run);
+  if (run.tuning) run.startup.end_phase("tuning");
+  allocate(run);
+  run.checkpoint = checkpoint_contents(run);
+  if (checkpoint) resume(run, *checkpoint, *found);
+  run.state.loss_chunk_rows = run.loss_head->chunk_rows();
+  log_start(run);
+  run.startup.end_phase("buffers");
 }
 
 }  // namespace lora_train::train

@@ -26,10 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-run_folder::OutputRequest output_request(TrainRequest& request) {
-  return {request.profile, request.allow_changed, request.overwrite};
-}
-
 /// Call it once all choices are made: puts them into the checkpoints, the cache and the log.
 void finish_tuning(Run& run) {
   if (!run.tuning) return;
@@ -82,45 +78,45 @@ void take_over(const TrainRequest& request, const run_folder::OutputDecision& de
 void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision& decision,
                    metrics::RunSummary& summary) {
   const fs::path output_dir = request.profile.run.output_dir;
-  const auto run = build_run(request, decision.checkpoint);
-  summary.ledger = summary_ledger(run->data.ledger);
-  summary.total_steps = run->plan->total_steps();
-  take_over(request, decision, run->state.step);
-  write_file_atomic(output_dir / "profile.yaml", run->checkpoint.profile_yaml);
+  Run run(request);
+  build_run(run, decision.checkpoint);
+  summary.ledger = summary_ledger(run.data.ledger);
+  summary.total_steps = run.plan->total_steps();
+  take_over(request, decision, run.state.step);
+  write_file_atomic(output_dir / "profile.yaml", run.checkpoint.profile_yaml);
   FileReporters reporters(request.profile.run, request.quiet);
-  reporters.drop_after(decision.checkpoint ? run->state.step : -1);
-  reporters.write(metrics::StartRecord{run->state.step, run->plan->total_steps(), version(), request.profile_hash,
-                                       run->device.name, 1, run_folder::run_name(request.profile.run),
-                                       run->plan->rows_per_epoch(), static_cast<long long>(run->data.train.size()),
+  reporters.drop_after(decision.checkpoint ? run.state.step : -1);
+  reporters.write(metrics::StartRecord{run.state.step, run.plan->total_steps(), version(), request.profile_hash,
+                                       run.device.name, 1, run_folder::run_name(request.profile.run),
+                                       run.plan->rows_per_epoch(), static_cast<long long>(run.data.train.size()),
                                        metrics::now_s()});
-  run->startup.end_phase("output folder");
-  summary.gpu = run->device.is_cuda() ? run->device.name : "";
-  summary.num_gpus = run->device.is_cuda() ? 1 : 0;
+  run.startup.end_phase("output folder");
+  summary.gpu = run.device.is_cuda() ? run.device.name : "";
+  summary.num_gpus = run.device.is_cuda() ? 1 : 0;
   try {
-    if (run->device.is_cuda() && run->state.step < run->plan->total_steps()) {
-      log_info("before step 1: " + rehearse(*run) + " fits; " + runtime::memory_in_words(run->device));
-      run->startup.end_phase("rehearsal");
-      capture_steps(*run);
-      run->startup.end_phase("capture");
-      finish_tuning(*run);
-      if (run->tuning) run->startup.end_phase("tuning");
+    if (run.device.is_cuda() && run.state.step < run.plan->total_steps()) {
+      log_info("before step 1: " + rehearse(run) + " fits; " + runtime::memory_in_words(run.device));
+      run.startup.end_phase("rehearsal");
+      capture_steps(run);
+      run.startup.end_phase("capture");
+      finish_tuning(run);
+      if (run.tuning) run.startup.end_phase("tuning");
     }
-    train_loop(*run, reporters, summary);
+    train_loop(run, reporters, summary);
     if (summary.status == "done") {
       summary.adapter =
-          saving::write_result(request.profile.run, run->files, run->adapters, run->host_parameters(), run->state)
-              .string();
+          saving::write_result(request.profile.run, run.files, run.adapters, run.host_parameters(), run.state).string();
     }
   } catch (...) {
     describe_failure(summary);
-    summary.step = run->state.step;
-    summary.epoch = run->state.epoch;
-    summary.tokens = run->state.tokens;
-    summary.supervised_tokens = run->state.supervised_tokens;
-    write_end(reporters, summary, run->elapsed_s());
+    summary.step = run.state.step;
+    summary.epoch = run.state.epoch;
+    summary.tokens = run.state.tokens;
+    summary.supervised_tokens = run.state.supervised_tokens;
+    write_end(reporters, summary, run.elapsed_s());
     throw;
   }
-  write_end(reporters, summary, run->elapsed_s());
+  write_end(reporters, summary, run.elapsed_s());
 }
 
 metrics::RunSummary new_summary(const TrainRequest& request) {
@@ -141,19 +137,21 @@ void finish_summary(metrics::RunSummary& summary, const RunSection& section, Clo
 
 /// Does everything up to step 1 and runs the largest micro-batch; writes nothing.
 metrics::RunSummary dry_run(TrainRequest& request) {
-  const run_folder::OutputDecision decision = run_folder::look_at_output_folder(output_request(request));
+  const run_folder::OutputDecision decision =
+      run_folder::look_at_output_folder({request.profile, request.allow_changed, request.overwrite});
   metrics::RunSummary summary = new_summary(request);
   if (decision.is_complete) {
     summary.reason = "dry run: the run in " + request.profile.run.output_dir + " is already complete";
     return summary;
   }
-  const auto run = build_run(request, decision.checkpoint);
-  summary.reason = "dry run: " + rehearse(*run) + " ran; nothing was updated or written";
-  finish_tuning(*run);
+  Run run(request);
+  build_run(run, decision.checkpoint);
+  summary.reason = "dry run: " + rehearse(run) + " ran; nothing was updated or written";
+  finish_tuning(run);
   log_info(summary.reason);
-  summary.step = run->state.step;
-  summary.total_steps = run->plan->total_steps();
-  summary.ledger = summary_ledger(run->data.ledger);
+  summary.step = run.state.step;
+  summary.total_steps = run.plan->total_steps();
+  summary.ledger = summary_ledger(run.data.ledger);
   return summary;
 }
 
@@ -206,7 +204,7 @@ TrainResult run_training(const TrainRequest& requested) {
   const run_folder::FolderLock lock(request.profile.run.output_dir);
   run_folder::OutputDecision decision;
   try {
-    decision = run_folder::prepare_output_folder(output_request(request));
+    decision = run_folder::prepare_output_folder({request.profile, request.allow_changed, request.overwrite});
   } catch (const StopError& error) {  // while checkpoints were read
     metrics::RunSummary summary = new_summary(request);
     describe_stop(summary, error);

@@ -31,11 +31,12 @@ StepScalars::~StepScalars() {
   }
 }
 
-void StepScalars::begin(const std::array<double, optim::kNumFirstScalars>& first,
-                        std::span<const PhiloxKey> dropout_keys) {
+void StepScalars::begin(std::int64_t step, double loss_denominator, const optim::LrSchedule& schedule,
+                        const optim::AdamWOptions& options, std::span<const PhiloxKey> dropout_keys) {
   begun_ = ended_;  // a step that broke off is forgotten
   if (begun_ - received_ == slots_.size()) throw ShapeError("StepScalars", "too many steps in flight");
   Slot& slot = slots_[begun_++ % slots_.size()];
+  const auto first = optim::first_scalars(step, loss_denominator, schedule.at_step(step), options);
   std::copy(first.begin(), first.end(), slot.there.mutable_data_ptr<double>());
   scalars_.narrow(0, 0, optim::kNumFirstScalars).copy_(slot.there, /*non_blocking=*/true);
   if (dropout_keys.empty()) return;

@@ -79,9 +79,7 @@ NextMicroBatch build_in_place(const data::DocumentStore& store, const data::Step
 
 double train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next, Update update) {
   at::Tensor& scalars = context.scalars.device();
-  context.scalars.begin(
-      optim::first_scalars(plan.step, plan.weight_sum, context.schedule.at_step(plan.step), context.adamw),
-      dropout_keys(context, plan.step));
+  context.scalars.begin(plan.step, plan.weight_sum, context.schedule, context.adamw, dropout_keys(context, plan.step));
   context.parameters.grads.zero_();
   double data_wait_ms = 0;
   for (std::size_t i = 0; i < plan.micro_batches.size(); ++i) {

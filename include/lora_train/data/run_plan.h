@@ -19,7 +19,7 @@ constexpr std::int64_t kAutoMicroBatchTokens = 4096;
 BatchSizes resolve_batch_sizes(const ScheduleSection& section, std::int64_t max_seq_len,
                                std::int64_t auto_tokens = kAutoMicroBatchTokens);
 
-/// The options that decide the steps, including the weights of the datasets. `prepared` comes from the same profile.
-PlanOptions plan_options(const Profile& profile, const BatchSizes& sizes, const PreparedData& prepared);
+/// The plan of a run, including the weights of the datasets. `prepared` comes from the same profile and must outlive the plan.
+RunPlan plan_run(const Profile& profile, const PreparedData& prepared, const BatchSizes& sizes);
 
 }  // namespace lora_train::data

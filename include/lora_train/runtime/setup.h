@@ -55,8 +55,8 @@ void assemble_model(const Profile& profile, const RunDevice& device, const model
                     const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len,
                     const storage::WeightFiles* files, LoadedModel& loaded);
 
-LoadedModel load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
-                       const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len);
+void load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files, const AdapterSetup& adapters,
+                bool train_all_weights, std::int64_t max_seq_len, LoadedModel& loaded);
 
 /// A loss head for batches of at most max_tokens tokens, all of which may be supervised.
 std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <optional>
 
 #include "lora_train/train/run_state.h"
@@ -21,7 +20,7 @@ void tune_spec(Run& run);
 /// be ready.
 void allocate(Run& run);
 
-/// Does everything up to step 1, and restores `checkpoint` if given.
-std::unique_ptr<Run> build_run(const TrainRequest& request, const std::optional<std::filesystem::path>& checkpoint);
+/// Does everything that `run.request` needs before step 1, and restores `checkpoint` if given.
+void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint);
 
 }  // namespace lora_train::train

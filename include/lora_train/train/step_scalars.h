@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lora_train/base/philox.h"
+#include "lora_train/optim/lr_schedule.h"
 #include "lora_train/optim/step_scalars.h"
 #include "lora_train/runtime/run_device.h"
 
@@ -27,7 +28,8 @@ class StepScalars {
 
   /// Enqueues the copy of a step's scalars and dropout keys to the device. At most kMaxStepsInFlight + 1 begun steps may be
   /// waiting for their wait().
-  void begin(const std::array<double, optim::kNumFirstScalars>& first, std::span<const PhiloxKey> dropout_keys = {});
+  void begin(std::int64_t step, double loss_denominator, const optim::LrSchedule& schedule,
+             const optim::AdamWOptions& options, std::span<const PhiloxKey> dropout_keys = {});
   /// On the device, fp64 [kNumStepScalars].
   at::Tensor& device() { return scalars_; }
   /// On the device, int32 [num_dropout_keys, 2].

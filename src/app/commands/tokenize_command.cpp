@@ -60,7 +60,7 @@ std::vector<std::uint32_t> documents_of(const data::StepPlan& step) {
 void show_step(const Profile& profile, const data::PreparedData& prepared, long long number,
                const tokenizer::Tokenizer* tokenizer, long long num_shown, bool json) {
   const auto sizes = data::resolve_batch_sizes(profile.schedule, prepared.max_seq_len);
-  const data::RunPlan plan(prepared.train, data::plan_options(profile, sizes, prepared));
+  const data::RunPlan plan = data::plan_run(profile, prepared, sizes);
   if (number > plan.total_steps()) {
     throw ConfigError("--step", "the run has " + format_count(plan.total_steps()) + " steps.");
   }

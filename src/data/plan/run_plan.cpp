@@ -24,7 +24,7 @@ BatchSizes resolve_batch_sizes(const ScheduleSection& section, std::int64_t max_
   return sizes;
 }
 
-PlanOptions plan_options(const Profile& profile, const BatchSizes& sizes, const PreparedData& prepared) {
+RunPlan plan_run(const Profile& profile, const PreparedData& prepared, const BatchSizes& sizes) {
   PlanOptions options;
   options.max_seq_len = prepared.max_seq_len;
   options.packing = profile.data.packing;
@@ -38,7 +38,7 @@ PlanOptions plan_options(const Profile& profile, const BatchSizes& sizes, const 
   if (!std::all_of(prepared.train_ranges.begin(), prepared.train_ranges.end(), is_plain)) {
     options.ranges = prepared.train_ranges;
   }
-  return options;
+  return {prepared.train, options};
 }
 
 }  // namespace lora_train::data

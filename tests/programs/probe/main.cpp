@@ -220,14 +220,15 @@ int probe(int argc, char** argv) {
     kernels::use_capture(&testing_support::CapturedOnCpu::capture);
     request.profile.run.cuda_graphs = arguments.graphs == "on" ? CudaGraphs::kAuto : CudaGraphs::kOff;
   }
-  const auto run = train::build_run(request, std::nullopt);
-  train::capture_steps(*run);
+  train::Run run(request);
+  train::build_run(run, std::nullopt);
+  train::capture_steps(run);
   if (arguments.in_flight >= 0) {
-    probe_loop(*run, static_cast<std::size_t>(arguments.in_flight));
+    probe_loop(run, static_cast<std::size_t>(arguments.in_flight));
   } else if (arguments.steps > 0) {
-    probe_steps(*run, arguments.steps);
+    probe_steps(run, arguments.steps);
   } else {
-    probe_gradients(*run, arguments.gradients);
+    probe_gradients(run, arguments.gradients);
   }
   return 0;
 }

@@ -8,6 +8,8 @@
 namespace lora_train::train {
 namespace {
 
+optim::LrSchedule constant(double learning_rate) { return {.peak = learning_rate}; }
+
 std::vector<std::int32_t> keys_of(const StepScalars& scalars) {
   const at::Tensor keys = scalars.dropout_keys().flatten().contiguous();
   return {keys.const_data_ptr<std::int32_t>(), keys.const_data_ptr<std::int32_t>() + keys.numel()};
@@ -15,11 +17,11 @@ std::vector<std::int32_t> keys_of(const StepScalars& scalars) {
 
 TEST(StepScalars, GoThereAndBack) {
   StepScalars scalars({});
-  scalars.begin({0, 2, 3, 4, 5});
+  scalars.begin(1, 2, constant(3), {});
   scalars.device()[optim::kLossSum] += 1.5;
   scalars.device()[optim::kGradNorm] = 9.0;
   scalars.end();
-  scalars.begin({0, 20, 30, 40, 50});
+  scalars.begin(2, 20, constant(30), {});
   scalars.end();
   const auto first = scalars.wait(), second = scalars.wait();
   EXPECT_EQ(first[optim::kLossSum], 1.5);
@@ -33,18 +35,18 @@ TEST(StepScalars, GoThereAndBack) {
 TEST(StepScalars, BringsTheKeysOfDropout) {
   StepScalars scalars({}, 2);
   const std::vector<PhiloxKey> keys = {{1, 2}, {3, 4294967295U}};
-  scalars.begin({0, 0, 0, 0, 0}, keys);
+  scalars.begin(1, 1, constant(0), {}, keys);
   EXPECT_EQ(keys_of(scalars), (std::vector<std::int32_t>{1, 2, 3, -1}));
   scalars.end();
-  scalars.begin({0, 0, 0, 0, 0}, std::vector<PhiloxKey>{{5, 6}, {7, 8}});
+  scalars.begin(1, 1, constant(0), {}, std::vector<PhiloxKey>{{5, 6}, {7, 8}});
   EXPECT_EQ(keys_of(scalars), (std::vector<std::int32_t>{5, 6, 7, 8})) << "of every step";
-  EXPECT_THROW(scalars.begin({0, 0, 0, 0, 0}, std::vector<PhiloxKey>(3)), ShapeError);
+  EXPECT_THROW(scalars.begin(1, 1, constant(0), {}, std::vector<PhiloxKey>(3)), ShapeError);
 }
 
 TEST(StepScalars, AStepThatBrokeOffIsForgotten) {
   StepScalars scalars({});
-  for (int i = 0; i < 10; ++i) scalars.begin({0, 0, 0, 0, 0});
-  scalars.begin({0, 1, 7, 0, 0});
+  for (int i = 0; i < 10; ++i) scalars.begin(1, 1, constant(0), {});
+  scalars.begin(1, 1, constant(7), {});
   scalars.end();
   EXPECT_EQ(scalars.wait()[optim::kLearningRate], 7);
 }
@@ -52,20 +54,20 @@ TEST(StepScalars, AStepThatBrokeOffIsForgotten) {
 TEST(StepScalars, NotMoreStepsThanThereAreSlots) {
   StepScalars scalars({});
   for (std::size_t i = 0; i <= kMaxStepsInFlight; ++i) {
-    scalars.begin({0, 0, 0, 0, 0});
+    scalars.begin(1, 1, constant(0), {});
     scalars.end();
   }
-  EXPECT_THROW(scalars.begin({0, 0, 0, 0, 0}), ShapeError);
+  EXPECT_THROW(scalars.begin(1, 1, constant(0), {}), ShapeError);
 }
 
 TEST(StepScalars, FrozenStaysFromStepToStep) {
   StepScalars scalars({});
   scalars.set_frozen(true);
-  scalars.begin({0, 0, 0, 0, 0});
+  scalars.begin(1, 1, constant(0), {});
   scalars.end();
   EXPECT_EQ(scalars.wait()[optim::kNonFinite], 1);
   scalars.set_frozen(false);
-  scalars.begin({0, 0, 0, 0, 0});
+  scalars.begin(1, 1, constant(0), {});
   scalars.end();
   EXPECT_EQ(scalars.wait()[optim::kNonFinite], 0);
 }
