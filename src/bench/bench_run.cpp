@@ -130,7 +130,8 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   start(*bench, request);
   run.device = runtime::start_device(run.profile().run, run.files.config);
   run.max_steps_in_flight = run.device.is_cuda() ? train::kMaxStepsInFlight : 0;
-  run.spec = planner::decide(train::facts_of(run));
+  train::gather_facts(run);
+  run.spec = planner::decide(*run.facts);
   plan_data(*bench, request);
   load_random_model(*bench, run.device);
   run.tuning = tuning::start_tuning(run.profile().run, run.device, run.spec.algorithms);
@@ -146,13 +147,13 @@ std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const Benc
   auto bench = std::make_unique<BenchRun>(request);
   train::Run& run = bench->run;
   start(*bench, request);
+  train::gather_facts(run);
   if (like != nullptr) {
     run.spec = like->run.spec;
   } else {  // as on a GPU where everything fits
-    planner::RunFacts facts = train::facts_of(run);
-    facts.auto_tokens = kGpuTokens;
-    facts.memory_bytes = std::numeric_limits<std::int64_t>::max();
-    run.spec = planner::decide(facts);
+    run.facts->auto_tokens = kGpuTokens;
+    run.facts->memory_bytes = std::numeric_limits<std::int64_t>::max();
+    run.spec = planner::decide(*run.facts);
   }
   plan_data(*bench, request);
   load_random_model(*bench, {at::kMeta});

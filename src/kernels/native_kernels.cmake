@@ -17,6 +17,9 @@ if(LORA_TRAIN_TESTS AND NOT TARGET lt_native_kernels_on_cpu)
   target_compile_definitions(lt_native_kernels_on_cpu PRIVATE LORA_TRAIN_ON_CPU)
   target_include_directories(lt_native_kernels_on_cpu PUBLIC ${_here})
   target_link_libraries(lt_native_kernels_on_cpu PRIVATE lt_flags PUBLIC lt_base)
+  if(LORA_TRAIN_SANITIZE)
+    target_compile_options(lt_native_kernels_on_cpu PRIVATE -O1)  # at -O0 the frames of a fibre upset AddressSanitizer
+  endif()
 endif()
 
 if(LT_NVCC AND NOT LORA_TRAIN_CORE_ONLY AND NOT TARGET lt_native_kernels_cuda)

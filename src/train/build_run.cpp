@@ -235,14 +235,13 @@ void allocate(Run& run) {
                   false});
 }
 
-planner::RunFacts facts_of(const Run& run) {
-  planner::RunFacts facts{run.profile(), run.files.config, run.adapters.specs, run.data.max_seq_len,
-                          !run.data.evals.empty()};
+void gather_facts(Run& run) {
+  planner::RunFacts& facts = run.facts.emplace(planner::RunFacts{run.profile(), run.files.config, run.adapters.specs,
+                                                                 run.data.max_seq_len, !run.data.evals.empty()});
   facts.has_token_weights = run.data.has_weights();
   facts.is_cuda = run.device.is_cuda();
   facts.memory_bytes = facts.is_cuda ? planner::memory_budget(run.device) : metrics::available_host_memory() / 2;
   facts.num_multiprocessors = run.device.num_multiprocessors;
-  return facts;
 }
 
 void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint) {
@@ -264,13 +263,13 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   }
   run.startup.end_phase("data");
   throw_if_stop_requested();
-  planner::RunFacts facts = facts_of(run);
+  gather_facts(run);
   if (found) {
     const checkpoint::TrainState& old = found->state;
-    facts.resume = {checkpoint->string(), old.step, old.loss_chunk_rows};
-    facts.algorithms = old.tuning;
+    run.facts->resume = {checkpoint->string(), old.step, old.loss_chunk_rows};
+    run.facts->algorithms = old.tuning;
   }
-  run.spec = planner::decide(facts);
+  run.spec = planner::decide(*run.facts);
   if (run.device.is_cuda()) {
     log_info("GPU memory planned: " + format_bytes(static_cast<double>(run.spec.memory.total())) + " (" +
              run.spec.memory.describe() + ")");

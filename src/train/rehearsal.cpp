@@ -8,7 +8,6 @@
 #include "lora_train/base/log.h"
 #include "lora_train/kernels/graph.h"
 #include "lora_train/planner/memory_plan.h"
-#include "lora_train/train/build_run.h"
 #include "lora_train/tuning/tuning.h"
 
 namespace lora_train::train {
@@ -134,7 +133,7 @@ std::string rehearse(Run& run) {
     run.scalars->set_frozen(false);
     runtime::wait_for(run.device);
   } catch (const c10::OutOfMemoryError& error) {
-    planner::throw_out_of_memory(planner::memory_case(facts_of(run), run.spec), run.device,
+    planner::throw_out_of_memory(planner::memory_case(*run.facts, run.spec), run.device,
                                  error.what_without_backtrace());
   }
   return "the largest micro-batch (step " + std::to_string(largest.plan.step) + ", " +

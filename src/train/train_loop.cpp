@@ -16,7 +16,6 @@
 #include "lora_train/planner/memory_plan.h"
 #include "lora_train/runtime/run_device.h"
 #include "lora_train/saving/background_saver.h"
-#include "lora_train/train/build_run.h"
 #include "lora_train/train/train_step.h"
 
 namespace lora_train::train {
@@ -133,7 +132,7 @@ class Loop {
       in_flight_.push_back({plan, plan_ms + data_wait_ms});
     } catch (const c10::OutOfMemoryError& error) {
       finish_all_steps();
-      planner::throw_out_of_memory(planner::memory_case(facts_of(run_), run_.spec), run_.device,
+      planner::throw_out_of_memory(planner::memory_case(*run_.facts, run_.spec), run_.device,
                                    error.what_without_backtrace());
     } catch (...) {  // also for a stop: the steps before are complete
       finish_all_steps();

@@ -23,7 +23,7 @@ def spins(monkeypatch):
 
 
 def test_threads_spin_for_a_short_time(spins):
-    assert spins() == 10000
+    assert spins() == 30000
 
 
 @pytest.mark.parametrize("name, value, taken", [

@@ -9,8 +9,8 @@
 
 namespace lora_train::train {
 
-/// The input of decide(). The run's model, adapters, data and device must be ready.
-planner::RunFacts facts_of(const Run& run);
+/// Fills run.facts, the input of decide(). The run's model, adapters, data and device must be ready.
+void gather_facts(Run& run);
 
 /// If run.tuning is set, measures what run.spec leaves open: the attention backends and the rows of a loss chunk. Call it after
 /// loading weights and before allocating buffers.

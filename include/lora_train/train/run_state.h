@@ -37,6 +37,7 @@ struct Run {
   runtime::ModelFiles files;
   runtime::AdapterSetup adapters;
   data::PreparedData data;
+  std::optional<planner::RunFacts> facts;  ///< set by gather_facts(), for decide()
   planner::RunSpec spec;
   std::unique_ptr<data::RunPlan> plan;
   std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
