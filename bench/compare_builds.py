@@ -45,7 +45,7 @@ def step_ms(binary, num_steps, shape, precision, length, rows):
 
 def token_ms(binary, precision):
     log = run(binary, "generate", "--set", f"model={MODEL}", "--set", "device=cpu", "--set", f"precision={precision}",
-              "--raw", "--prompt", "What is 1 plus 2?", "--max-new-tokens", 32).stderr
+              "--raw", "--prompt", "What is 1 plus 2?", "--max-new-tokens", 64).stderr
     tokens, seconds = re.search(r"without the first of each answer:? (\d+) in ([\d.]+) s", log).groups()
     return 1000 * float(seconds) / int(tokens)
 
