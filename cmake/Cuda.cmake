@@ -1,7 +1,8 @@
 # CUDA is found or off by itself. Only the series of torch's own CUDA will do.
-#   LT_NVCC         the compiler of our own kernels
-#   lt_cuda         headers and libraries that liblora_train_cuda.so is built against; missing where anything of it is
-#   LT_CUDA_ABSENT  then: what is missing
+#   LT_NVCC           the compiler of our own kernels
+#   lt_cuda           headers and libraries that liblora_train_cuda.so is built against; missing where anything of it is
+#   LT_CUDA_ABSENT    then: what is missing
+#   LT_CUDART_STATIC  the CUDA runtime as an archive, for tests without LibTorch; LT_CUDART_STATIC-NOTFOUND where there is none
 
 file(STRINGS ${PROJECT_SOURCE_DIR}/scripts/dependencies.sh _cuda_series REGEX "^CUDA_SERIES=")
 string(REPLACE "CUDA_SERIES=" "" _cuda_series "${_cuda_series}")
@@ -55,6 +56,8 @@ if(LT_CUDA_ABSENT)
   message(STATUS "liblora_train_cuda.so is not built: no ${_absent}. Run scripts/install_deps.sh")
   return()
 endif()
+find_file(LT_CUDART_STATIC libcudart_static.a PATHS ${_site}/nvidia/cu${_cuda_major}/lib ${_toolkit}/lib64
+          NO_DEFAULT_PATH NO_CACHE)
 list(REMOVE_DUPLICATES _includes)
 add_library(lt_cuda INTERFACE IMPORTED GLOBAL)
 target_include_directories(lt_cuda SYSTEM INTERFACE ${_includes})

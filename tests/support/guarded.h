@@ -1,4 +1,4 @@
-// Matrices for kernels on the CPU: every element starts as NaN (0xFF bytes), and what lies before, between and after the
+// Matrices for kernels under test: every element starts as NaN (0xFF bytes), and what lies before, between and after the
 // rows must stay as it is. No torch here.
 #pragma once
 
@@ -11,8 +11,8 @@
 #include <random>
 #include <vector>
 
-#include "kernels/launch/on_cpu.h"
 #include "kernels/launch/rows.h"
+#include "support/kernel_executor.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -20,18 +20,21 @@
 
 namespace lora_train::testing_support {
 
+/// Whether there is memory of its own before and after the rows of a Guarded. Without it, what lies there is not ours, which
+/// compute-sanitizer and AddressSanitizer notice when it is read, too.
+inline bool has_guard_zones = true;
+
 /// num_rows rows of `width` elements, `gap` elements between them. Rows begin at a multiple of 16 bytes when
 /// `is_aligned` and gap and width allow it, else one element after one.
 template <class T>
 class Guarded {
  public:
   Guarded(std::int64_t num_rows, std::int64_t width, std::int64_t gap = 0, bool is_aligned = true)
-      : num_rows_(num_rows), width_(width), stride_(width + gap) {
-    const std::int64_t count = num_rows * stride_ + 2 * kZone + 16;
-    memory_.resize(static_cast<std::size_t>(count));
-    std::memset(static_cast<void*>(memory_.data()), 0xFF, memory_.size() * sizeof(T));
-    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data() + kZone);
-    first_ = kZone + static_cast<std::int64_t>((16 - address % 16) % 16 / sizeof(T)) + (is_aligned ? 0 : 1);
+      : num_rows_(num_rows),
+        width_(width),
+        stride_(width + gap),
+        first_((has_guard_zones ? kZone : 0) + (is_aligned ? 0 : 1)),
+        memory_(static_cast<std::size_t>(end() + (has_guard_zones ? kZone : 0))) {
     poison(true);
   }
   ~Guarded() { poison(false); }
@@ -76,6 +79,7 @@ class Guarded {
 
   /// Whether nothing around the rows was written.
   bool is_intact() {
+    wait_for_kernels();
     poison(false);
     bool intact = true;
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(memory_.size()); ++i) {
@@ -89,20 +93,22 @@ class Guarded {
   }
 
  private:
-  static constexpr std::int64_t kZone = 64;
+  static constexpr std::int64_t kZone = 64;  // elements, a multiple of 16 bytes
+
+  /// Where the last row ends, in elements from the beginning of the memory.
+  std::int64_t end() const { return first_ + (num_rows_ == 0 ? 0 : (num_rows_ - 1) * stride_ + width_); }
 
   void poison([[maybe_unused]] bool on) {
 #ifdef __SANITIZE_ADDRESS__
     ASAN_UNPOISON_MEMORY_REGION(memory_.data(), memory_.size() * sizeof(T));
     if (!on) return;
     ASAN_POISON_MEMORY_REGION(memory_.data(), static_cast<std::size_t>(first_) * sizeof(T));
-    const std::int64_t end = first_ + (num_rows_ - 1) * stride_ + width_;
-    ASAN_POISON_MEMORY_REGION(memory_.data() + end, (memory_.size() - static_cast<std::size_t>(end)) * sizeof(T));
+    ASAN_POISON_MEMORY_REGION(memory_.data() + end(), (memory_.size() - static_cast<std::size_t>(end())) * sizeof(T));
 #endif
   }
 
-  std::int64_t num_rows_, width_, stride_, first_ = 0;
-  std::vector<T> memory_;
+  std::int64_t num_rows_, width_, stride_, first_;
+  KernelArray<T> memory_;
 };
 
 /// |got - want| within `tolerance` of the largest |want|, for every element.
@@ -130,15 +136,18 @@ constexpr double element_tolerance() {
   return sizeof(T) == sizeof(float) ? 1e-5 : 1e-2;
 }
 
-/// Runs `launch` with threads and blocks in ascending and in descending order; `output` must hold the same bits.
+/// Runs `launch` twice, on the CPU with threads and blocks in descending and in ascending order; `output` must hold the same
+/// bits.
 template <class T>
 void run_in_both_orders(Guarded<T>& output, const std::function<void()>& launch) {
-  kernels::on_cpu::set_order(kernels::on_cpu::Order::kDescending);
+  set_descending_order(true);
   launch();
+  wait_for_kernels();
   const std::vector<T> first = output.values();
   output.poison_values();
-  kernels::on_cpu::set_order(kernels::on_cpu::Order::kAscending);
+  set_descending_order(false);
   launch();
+  wait_for_kernels();
   const std::vector<T> second = output.values();
   EXPECT_TRUE(first.empty() || std::memcmp(first.data(), second.data(), first.size() * sizeof(T)) == 0)
       << "other numbers when threads run in another order: a barrier is missing";

@@ -79,10 +79,10 @@ TYPED_TEST(CastOnCpu, CarriesInfinityAndNaN) {
 TYPED_TEST(CastOnCpu, NothingToDoLaunchesNothing) {
   Guarded<typename TypeParam::From> from(1, 8);
   Guarded<typename TypeParam::To> to(1, 8);
-  const auto before = on_cpu::num_launches();
+  const auto before = num_launches();
   scaled_copy_cuda(from.read(), 1.0F, to.rows(), 0, 8, nullptr);
   scaled_copy_cuda(from.read(), 1.0F, to.rows(), 1, 0, nullptr);
-  EXPECT_EQ(on_cpu::num_launches(), before);
+  EXPECT_EQ(num_launches(), before);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 #include <limits>
-#include <memory>
 
 #include "kernels/cross_entropy/cross_entropy_cuda.h"
 #include "support/guarded.h"
@@ -31,7 +30,7 @@ struct Chunk {
   Guarded<T> logits;
   Guarded<std::int32_t> targets;
   Guarded<float> losses, confidence;
-  std::unique_ptr<bool[]> correct;
+  KernelArray<bool> correct;
   std::int64_t num_rows, V;
 
   explicit Chunk(const Shape& s)
@@ -39,7 +38,7 @@ struct Chunk {
         targets(1, s.num_rows),
         losses(1, s.num_rows),
         confidence(1, s.num_rows),
-        correct(new bool[static_cast<std::size_t>(s.num_rows)]),
+        correct(static_cast<std::size_t>(s.num_rows)),
         num_rows(s.num_rows),
         V(s.V) {
     fill();
@@ -50,10 +49,11 @@ struct Chunk {
     logits.fill([&](auto m, auto v) { return 8 * load(&logits[m][v]); });
   }
   void run(bool write_gradient, bool has_statistics = true, const float* weights = nullptr) {
-    const double denominator = 1 / static_cast<double>(kScale);
-    cross_entropy_in_place_cuda(logits.rows(), targets.data(), weights, write_gradient ? &denominator : nullptr,
-                                losses.data(), has_statistics ? correct.get() : nullptr,
+    const KernelArray<double> denominator = {1 / static_cast<double>(kScale)};
+    cross_entropy_in_place_cuda(logits.rows(), targets.data(), weights, write_gradient ? denominator.data() : nullptr,
+                                losses.data(), has_statistics ? correct.data() : nullptr,
                                 has_statistics ? confidence.data() : nullptr, num_rows, V, nullptr);
+    wait_for_kernels();
   }
   bool is_intact() { return logits.is_intact() && targets.is_intact() && losses.is_intact() && confidence.is_intact(); }
 };

@@ -22,7 +22,7 @@ using Elements = ::testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(DropoutOnCpu, Elements);
 
 template <class T>
-double expected(Guarded<T>& x, const std::vector<std::int32_t>& documents, const std::vector<std::int32_t>& positions,
+double expected(Guarded<T>& x, const KernelArray<std::int32_t>& documents, const KernelArray<std::int32_t>& positions,
                 double p, std::int64_t n, std::int64_t d) {
   const auto token = static_cast<std::size_t>(n);
   const auto words = philox4x32({static_cast<std::uint32_t>(documents[token]),
@@ -33,14 +33,15 @@ double expected(Guarded<T>& x, const std::vector<std::int32_t>& documents, const
 }
 
 TYPED_TEST(DropoutOnCpu, DrawsTheMaskOfDocumentPositionAndFeature) {
-  const std::vector<std::int32_t> documents = {0, 3, 3, 70000, 1}, positions = {5, 0, 1, 2047, 9};
+  const KernelArray<std::int32_t> documents = {0, 3, 3, 70000, 1}, positions = {5, 0, 1, 2047, 9};
+  const KernelArray<PhiloxKey> key = {kKey};
   for (const auto& [tokens, D, gap, is_aligned] : kShapes) {
     for (const double p : {0.0, 0.05, 0.5}) {
       Guarded<TypeParam> x(tokens, D, gap, is_aligned), y(tokens, D, gap, is_aligned);
       x.fill([](auto n, auto d) { return static_cast<float>(1 + (n * 7 + d) % 13); });
       const auto threshold = static_cast<std::uint32_t>(std::ceil(p * 16777216.0));
       const auto run = [&, count = tokens, width = D](Rows<const TypeParam> from, Rows<TypeParam> to) {
-        dropout_forward_cuda(from, documents.data(), positions.data(), &kKey, threshold,
+        dropout_forward_cuda(from, documents.data(), positions.data(), key.data(), threshold,
                              static_cast<float>(1 / (1 - p)), to, count, width, nullptr);
       };
       std::vector<double> want;
@@ -61,11 +62,12 @@ TYPED_TEST(DropoutOnCpu, DrawsTheMaskOfDocumentPositionAndFeature) {
 
 // A sanitizer sees a pack read or written where none may be.
 TYPED_TEST(DropoutOnCpu, EitherSideMayBeMisaligned) {
-  const std::int32_t zero = 0;
+  const KernelArray<std::int32_t> zero = {0};
+  const KernelArray<PhiloxKey> key = {kKey};
   for (const bool is_x_aligned : {true, false}) {
     Guarded<TypeParam> x(1, 64, 0, is_x_aligned), y(1, 64, 0, !is_x_aligned);
     x.fill([](auto, auto d) { return static_cast<float>(1 + d); });
-    dropout_forward_cuda(x.read(), &zero, &zero, &kKey, 0, 1.0F, y.rows(), 1, 64, nullptr);
+    dropout_forward_cuda(x.read(), zero.data(), zero.data(), key.data(), 0, 1.0F, y.rows(), 1, 64, nullptr);
     EXPECT_TRUE(is_near(
         y, 1, 64, [](auto, auto d) { return static_cast<double>(1 + d); }, 0));
   }
@@ -74,18 +76,20 @@ TYPED_TEST(DropoutOnCpu, EitherSideMayBeMisaligned) {
 TYPED_TEST(DropoutOnCpu, KeepsAnElementAtTheThreshold) {
   Guarded<TypeParam> x(1, 4), y(1, 4);
   x.fill([](auto, auto) { return 1.0F; });
-  const std::int32_t zero = 0;
+  const KernelArray<std::int32_t> zero = {0};
+  const KernelArray<PhiloxKey> key = {kKey};
   const std::uint32_t drawn = philox4x32({0, 0, 0, 0}, kKey)[2] >> 8;
   for (const std::uint32_t above : {0u, 1u}) {
-    dropout_forward_cuda(x.read(), &zero, &zero, &kKey, drawn + above, 2.0F, y.rows(), 1, 4, nullptr);
+    dropout_forward_cuda(x.read(), zero.data(), zero.data(), key.data(), drawn + above, 2.0F, y.rows(), 1, 4, nullptr);
     EXPECT_EQ(y.at(0, 2), above == 0 ? 2 : 0);
   }
 }
 
 TYPED_TEST(DropoutOnCpu, ADroppedNaNIsZero) {
   Guarded<TypeParam> x(1, 64), y(1, 64);  // NaN everywhere
-  const std::int32_t zero = 0;
-  dropout_forward_cuda(x.read(), &zero, &zero, &kKey, 8388608u, 2.0F, y.rows(), 1, 64, nullptr);
+  const KernelArray<std::int32_t> zero = {0};
+  const KernelArray<PhiloxKey> key = {kKey};
+  dropout_forward_cuda(x.read(), zero.data(), zero.data(), key.data(), 8388608u, 2.0F, y.rows(), 1, 64, nullptr);
   std::int64_t num_zeros = 0;
   for (std::int64_t d = 0; d < 64; ++d) {
     num_zeros += y.at(0, d) == 0 ? 1 : 0;

@@ -49,6 +49,7 @@ TYPED_TEST(EmbeddingOnCpu, ForwardTakesAndScalesFrozenAndTrainedRows) {
   for (const auto& [count, width, gap, is_aligned] : kShapes) {
     const std::int64_t num_tokens = count, D = width;
     Tokens tokens(num_tokens);
+    const KernelArray<std::int64_t> all_trained(kTrained);
     Guarded<TypeParam> weight(kVocabulary, D, gap, is_aligned), out(num_tokens, D, gap, is_aligned);
     Guarded<float> values(3, D, 1, is_aligned);
     weight.fill_uniform(1);
@@ -58,7 +59,7 @@ TYPED_TEST(EmbeddingOnCpu, ForwardTakesAndScalesFrozenAndTrainedRows) {
       const std::int64_t trained = num_trained;
       const float factor = scale;
       run_in_both_orders(out, [&] {
-        embedding_forward_cuda(tokens.ids.data(), weight.read(), kTrained.data(), trained, values.read(), factor,
+        embedding_forward_cuda(tokens.ids.data(), weight.read(), all_trained.data(), trained, values.read(), factor,
                                out.rows(), num_tokens, D, nullptr);
       });
       for (std::int64_t n = 0; n < num_tokens; ++n) {
@@ -103,12 +104,13 @@ TYPED_TEST(EmbeddingOnCpu, BackwardOfTrainedRowsTakesOnlyTheirTokens) {
   for (const auto& [count, width, gap, is_aligned] : kShapes) {
     const std::int64_t num_tokens = count, D = width;
     Tokens tokens(num_tokens);
+    const KernelArray<std::int64_t> trained(kTrained);
     Guarded<TypeParam> dout(num_tokens, D, gap, is_aligned);
     Guarded<float> grads(3, D, 1, is_aligned);
     dout.fill_uniform(3);
     run_in_both_orders(grads, [&] {
       grads.fill([](auto, auto) { return 1.0F; });
-      trainable_rows_backward_cuda(tokens.ids.data(), tokens.order.data(), dout.read(), 2.5F, kTrained.data(), 3,
+      trainable_rows_backward_cuda(tokens.ids.data(), tokens.order.data(), dout.read(), 2.5F, trained.data(), 3,
                                    grads.rows(), num_tokens, D, nullptr);
     });
     const auto want = [&](auto slot, auto d) {
@@ -122,13 +124,14 @@ TYPED_TEST(EmbeddingOnCpu, BackwardOfTrainedRowsTakesOnlyTheirTokens) {
 
 TYPED_TEST(EmbeddingOnCpu, NoTokensLeaveTheGradientsAlone) {
   Guarded<std::int32_t> none(1, 1);
+  const KernelArray<std::int64_t> trained(kTrained);
   Guarded<TypeParam> dout(1, 8);
   Guarded<float> grads(3, 8);
   grads.fill([](auto, auto) { return 2.0F; });
   const auto* const ids = none.data();
   embedding_backward_cuda(ids, ids, dout.read(), 1, grads.rows(), 0, 8, nullptr);
-  trainable_rows_backward_cuda(ids, ids, dout.read(), 1, kTrained.data(), 3, grads.rows(), 0, 8, nullptr);
-  embedding_forward_cuda(ids, dout.read(), kTrained.data(), 3, grads.read(), 1, dout.rows(), 0, 8, nullptr);
+  trainable_rows_backward_cuda(ids, ids, dout.read(), 1, trained.data(), 3, grads.rows(), 0, 8, nullptr);
+  embedding_forward_cuda(ids, dout.read(), trained.data(), 3, grads.read(), 1, dout.rows(), 0, 8, nullptr);
   EXPECT_TRUE(is_near(
       grads, 3, 8, [](auto, auto) { return 2.0; }, 0));
 }

@@ -90,11 +90,11 @@ TYPED_TEST(GatedActivationOnCpu, BackwardBesideAndInPlace) {
 
 TYPED_TEST(GatedActivationOnCpu, NothingToDoLaunchesNothing) {
   Guarded<TypeParam> gate_up(1, 8), y(1, 4);
-  const auto before = on_cpu::num_launches();
+  const auto before = num_launches();
   gated_activation_forward_cuda(gate_up.read(), y.rows(), 0, 4, Activation::kSilu, nullptr);
   gated_activation_forward_cuda(gate_up.read(), y.rows(), 1, 0, Activation::kSilu, nullptr);
   gated_activation_backward_cuda(y.read(), gate_up.read(), gate_up.rows(), 1, 0, Activation::kSilu, nullptr);
-  EXPECT_EQ(on_cpu::num_launches(), before);
+  EXPECT_EQ(num_launches(), before);
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ TYPED_TEST_SUITE(GatherOnCpu, Elements);
 
 TYPED_TEST(GatherOnCpu, PicksRows) {
   for (const auto& s : kShapes) {
-    for (const auto& rows : choices(s.num_rows)) {
+    for (const auto& choice : choices(s.num_rows)) {
+      const KernelArray<std::int64_t> rows(choice);
       const auto count = static_cast<std::int64_t>(rows.size());
       Guarded<TypeParam> from(s.num_rows, s.D, s.gap, s.is_aligned);
       Guarded<TypeParam> to(std::max<std::int64_t>(count, 1), s.D, 8, s.is_aligned);
@@ -52,7 +53,8 @@ TYPED_TEST(GatherOnCpu, PicksRows) {
 
 TYPED_TEST(GatherOnCpu, PutsRowsBack) {
   for (const auto& s : kShapes) {
-    for (const auto& rows : choices(s.num_rows)) {
+    for (const auto& choice : choices(s.num_rows)) {
+      const KernelArray<std::int64_t> rows(choice);
       const auto count = static_cast<std::int64_t>(rows.size());
       Guarded<TypeParam> from(std::max<std::int64_t>(count, 1), s.D, s.gap, s.is_aligned);
       Guarded<TypeParam> to(s.num_rows, s.D, 8, s.is_aligned);
@@ -71,7 +73,7 @@ TYPED_TEST(GatherOnCpu, PutsRowsBack) {
 }
 
 TYPED_TEST(GatherOnCpu, RowsPastTheEndAreNotTouched) {
-  const std::vector<std::int64_t> rows = {1, 4, 1000000};
+  const KernelArray<std::int64_t> rows = {1, 4, 1000000};
   Guarded<TypeParam> from(3, 64), to(4, 64), picked(3, 64);
   from.fill_uniform(1);
   to.fill([](auto, auto) { return 3.0F; });

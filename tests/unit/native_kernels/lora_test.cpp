@@ -117,19 +117,20 @@ TYPED_TEST(LoraOnCpu, GradientsOfAAddScaledProducts) {
 }
 
 TYPED_TEST(LoraOnCpu, AProjectionTakesOnePairOfLaunches) {
+  if (num_launches() < 0) GTEST_SKIP() << "a matter of the host: nothing counts launches on a GPU";
   const Shape shape{200, 600, 16, 0, true};
   Guarded<float> first(300, 8), second(300, 16);
   const LoraTargets of_b = targets_of(shape, first, second);
   Product<TypeParam> p(shape, product_b(of_b, shape.N), shape.C / 2);
-  std::int64_t before = on_cpu::num_launches();
+  std::int64_t before = num_launches();
   lora_grad_b_cuda(p.big.read(), p.thin.read(), of_b, shape.N, p.workspace.data(), nullptr);
-  EXPECT_EQ(on_cpu::num_launches() - before, 2);
+  EXPECT_EQ(num_launches() - before, 2);
   Guarded<float> first_a(8, 600), second_a(16, 600);
   const LoraTargets of_a = targets_of(shape, first_a, second_a);
   Product<TypeParam> q(shape, product_a(of_a, shape), shape.C);
-  before = on_cpu::num_launches();
+  before = num_launches();
   lora_grad_a_cuda(q.thin.read(), q.big.read(), of_a, shape.N, shape.C, q.workspace.data(), nullptr);
-  EXPECT_EQ(on_cpu::num_launches() - before, 2);
+  EXPECT_EQ(num_launches() - before, 2);
 }
 
 TYPED_TEST(LoraOnCpu, NoTokensAddNothing) {
@@ -207,13 +208,13 @@ struct SAndB {
 TEST(LoraSAndB, GivesBothFromOneReadOfDy) {
   for (const Adapters& adapters : kAdapters) {
     SAndB p(adapters);
-    const auto before = on_cpu::num_launches();
+    const auto before = num_launches();
     std::vector<std::vector<float>> grads;  // of both runs
     run_in_both_orders(*p.ds, [&] {
       p.run();
       for (auto& grad : p.grads) grads.push_back(grad->values());
     });
-    EXPECT_EQ(on_cpu::num_launches() - before, 2 * 2);
+    EXPECT_EQ(num_launches() - before, before < 0 ? 0 : 2 * 2);
     EXPECT_TRUE(is_near(
         *p.ds, adapters.N, p.C, [&](auto n, auto c) { return p.ds_at(n, c); }, 4e-3))
         << adapters.N;

@@ -7,6 +7,8 @@
 namespace lora_train::kernels {
 namespace {
 
+using testing_support::KernelArray;
+
 TEST(RaggedTablesOnCpu, SayWhereDocumentsBeginAndHowLongTheyAre) {
   for (const std::int64_t num_docs : {1, 5, 300, 1000}) {
     std::vector<std::int32_t> q{0}, k{0};
@@ -22,9 +24,12 @@ TEST(RaggedTablesOnCpu, SayWhereDocumentsBeginAndHowLongTheyAre) {
       tables.is_of_keys[i] = i == 1;
     }
     const std::int64_t row = (num_docs + 1 + 15) / 16 * 16, length_row = (num_docs + 31) / 32 * 32;
-    std::vector<std::int64_t> begins(static_cast<std::size_t>(3 * row + 1), -7);
-    std::vector<std::int32_t> lengths(static_cast<std::size_t>(2 * length_row + 1), -7);
-    ragged_tables_cuda(q.data(), k.data(), num_docs, tables, begins.data(), row, lengths.data(), length_row, nullptr);
+    KernelArray<std::int64_t> begins(static_cast<std::size_t>(3 * row + 1));  // -1 everywhere
+    KernelArray<std::int32_t> lengths(static_cast<std::size_t>(2 * length_row + 1));
+    const KernelArray<std::int32_t> to_q(q), to_k(k);
+    ragged_tables_cuda(to_q.data(), to_k.data(), num_docs, tables, begins.data(), row, lengths.data(), length_row,
+                       nullptr);
+    testing_support::wait_for_kernels();
     for (std::int64_t d = 0; d < row; ++d) {
       const auto document = static_cast<std::size_t>(std::min(d, num_docs));
       for (std::int64_t i = 0; i < 3; ++i) {
@@ -37,8 +42,8 @@ TEST(RaggedTablesOnCpu, SayWhereDocumentsBeginAndHowLongTheyAre) {
       ASSERT_EQ(lengths[static_cast<std::size_t>(d)], length);
       ASSERT_EQ(lengths[static_cast<std::size_t>(length_row + d)], d < num_docs ? length + 2 : 0);
     }
-    EXPECT_EQ(begins.back(), -7);
-    EXPECT_EQ(lengths.back(), -7);
+    EXPECT_EQ(begins[begins.size() - 1], -1);
+    EXPECT_EQ(lengths[lengths.size() - 1], -1);
   }
 }
 
