@@ -51,7 +51,7 @@ struct Buffers {
   bool is_intact() { return params.is_intact() && grads.is_intact() && exp_avg.is_intact() && exp_avg_sq.is_intact(); }
 };
 
-TEST(AdamWOnCpu, FollowsTheFormula) {
+TEST(AdamWCuda, FollowsTheFormula) {
   for (const Size& size : kSizes) {
     Scalars scalars;
     Buffers b(size);
@@ -73,7 +73,7 @@ TEST(AdamWOnCpu, FollowsTheFormula) {
   }
 }
 
-TEST(AdamWOnCpu, HasTheSameBitsInBothOrders) {
+TEST(AdamWCuda, HasTheSameBitsInBothOrders) {
   const Size size{9001, 1, true};
   Scalars scalars;
   Buffers b(size);
@@ -83,7 +83,7 @@ TEST(AdamWOnCpu, HasTheSameBitsInBothOrders) {
   });
 }
 
-TEST(AdamWOnCpu, WritesNothingWhenTheFlagIsSet) {
+TEST(AdamWCuda, WritesNothingWhenTheFlagIsSet) {
   for (const bool is_aligned : {true, false}) {
     const Size size{1003, 1, is_aligned};
     Scalars scalars;
@@ -97,7 +97,7 @@ TEST(AdamWOnCpu, WritesNothingWhenTheFlagIsSet) {
   }
 }
 
-TEST(GradNormOnCpu, MeasuresAndClips) {
+TEST(GradNormCuda, MeasuresAndClips) {
   for (const Size& size :
        {Size{0, 1, true}, {1, 1, false}, {3, 1, true}, {4097, 1, true}, {9001, 1, false}, {300001, 1, true}}) {
     Guarded<float> grads(1, size.n, 0, size.is_aligned);
@@ -120,7 +120,7 @@ TEST(GradNormOnCpu, MeasuresAndClips) {
 static_assert(num_norm_partials(0) == 1 && num_norm_partials(4097) == 2);
 static_assert(num_norm_partials(std::int64_t{1} << 40) == kMaxNormPartials);
 
-TEST(GradNormOnCpu, HasTheSameBitsInBothOrders) {
+TEST(GradNormCuda, HasTheSameBitsInBothOrders) {
   Guarded<float> grads(1, 20001);
   grads.fill_uniform(5);
   Guarded<double> partials(1, num_norm_partials(20001));
@@ -132,7 +132,7 @@ TEST(GradNormOnCpu, HasTheSameBitsInBothOrders) {
   });
 }
 
-TEST(GradNormOnCpu, SetsTheFlagForGood) {
+TEST(GradNormCuda, SetsTheFlagForGood) {
   constexpr float kBad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()};
   Guarded<float> grads(1, 5000);
   Guarded<double> partials(1, num_norm_partials(5000));

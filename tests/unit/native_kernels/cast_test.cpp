@@ -34,11 +34,11 @@ struct Bf16ToBf16 {
 };
 
 template <class Pair>
-class CastOnCpu : public ::testing::Test {};
+class CastCuda : public ::testing::Test {};
 using Pairs = ::testing::Types<FloatToFloat, FloatToBf16, Bf16ToFloat, Bf16ToBf16>;
-TYPED_TEST_SUITE(CastOnCpu, Pairs);
+TYPED_TEST_SUITE(CastCuda, Pairs);
 
-TYPED_TEST(CastOnCpu, MultipliesInFloatAndRoundsOnce) {
+TYPED_TEST(CastCuda, MultipliesInFloatAndRoundsOnce) {
   using To = typename TypeParam::To;
   for (const Shape& s : kShapes) {
     Guarded<typename TypeParam::From> from(s.num_rows, s.width, s.from_gap, s.is_aligned);
@@ -56,7 +56,7 @@ TYPED_TEST(CastOnCpu, MultipliesInFloatAndRoundsOnce) {
   }
 }
 
-TEST(LongCastOnCpu, IsTakenInTurns) {
+TEST(LongCastCuda, IsTakenInTurns) {
   constexpr std::int64_t kLong = 2 * 1024 * 512 + 77;  // 1024 blocks, 512 elements each, take three turns
   Guarded<float> from(1, kLong, 0, false);
   Guarded<Bf16> to(1, kLong, 0, false);
@@ -66,7 +66,7 @@ TEST(LongCastOnCpu, IsTakenInTurns) {
   EXPECT_TRUE(to.is_intact());
 }
 
-TYPED_TEST(CastOnCpu, CarriesInfinityAndNaN) {
+TYPED_TEST(CastCuda, CarriesInfinityAndNaN) {
   Guarded<typename TypeParam::From> from(1, 8);
   Guarded<typename TypeParam::To> to(1, 8);
   from.fill([](auto, auto d) { return d == 2 ? INFINITY : d == 5 ? NAN : 1.0F; });
@@ -76,7 +76,7 @@ TYPED_TEST(CastOnCpu, CarriesInfinityAndNaN) {
   EXPECT_EQ(to.at(0, 4), -1.0);
 }
 
-TYPED_TEST(CastOnCpu, NothingToDoLaunchesNothing) {
+TYPED_TEST(CastCuda, NothingToDoLaunchesNothing) {
   Guarded<typename TypeParam::From> from(1, 8);
   Guarded<typename TypeParam::To> to(1, 8);
   const auto before = num_launches();

@@ -21,9 +21,9 @@ const std::vector<Shape> kShapes = {{1, 1, true},     {3, 2, false},    {3, 7, t
                                     {2, 16384, true}, {2, 20011, true}, {1, 40003, false}};
 
 template <class T>
-class CrossEntropyOnCpu : public ::testing::Test {};
+class CrossEntropyCuda : public ::testing::Test {};
 using Elements = ::testing::Types<float, Bf16>;
-TYPED_TEST_SUITE(CrossEntropyOnCpu, Elements);
+TYPED_TEST_SUITE(CrossEntropyCuda, Elements);
 
 template <class T>
 struct Chunk {
@@ -99,7 +99,7 @@ auto rows_of(const std::vector<double>& values) {
   return [&values](std::int64_t, std::int64_t m) { return values[static_cast<std::size_t>(m)]; };
 }
 
-TYPED_TEST(CrossEntropyOnCpu, LossStatisticsAndGradient) {
+TYPED_TEST(CrossEntropyCuda, LossStatisticsAndGradient) {
   for (const Shape& shape : kShapes) {
     Chunk<TypeParam> chunk(shape);
     const Oracle want(chunk);
@@ -120,7 +120,7 @@ TYPED_TEST(CrossEntropyOnCpu, LossStatisticsAndGradient) {
   }
 }
 
-TYPED_TEST(CrossEntropyOnCpu, WeightsScaleTheGradientOfTheirRow) {
+TYPED_TEST(CrossEntropyCuda, WeightsScaleTheGradientOfTheirRow) {
   Chunk<TypeParam> chunk({9, 1031, false});
   Oracle want(chunk);
   Guarded<float> weights(1, 9);
@@ -132,7 +132,7 @@ TYPED_TEST(CrossEntropyOnCpu, WeightsScaleTheGradientOfTheirRow) {
   EXPECT_TRUE(chunk.is_intact() && weights.is_intact());
 }
 
-TYPED_TEST(CrossEntropyOnCpu, TheFirstOfEqualsIsCorrect) {
+TYPED_TEST(CrossEntropyCuda, TheFirstOfEqualsIsCorrect) {
   Chunk<TypeParam> chunk({5, 1031, true});
   chunk.logits.fill([](auto, auto v) { return v == 700 || v == 900 || v == 1030 ? 3.0F : 0.0F; });
   const std::int32_t targets[] = {700, 900, 1030, 5, 0};
@@ -141,7 +141,7 @@ TYPED_TEST(CrossEntropyOnCpu, TheFirstOfEqualsIsCorrect) {
   for (std::size_t m = 0; m < 5; ++m) EXPECT_EQ(chunk.correct[m], m == 0) << m;
 }
 
-TYPED_TEST(CrossEntropyOnCpu, LeavesOutStatisticsThatNobodyWants) {
+TYPED_TEST(CrossEntropyCuda, LeavesOutStatisticsThatNobodyWants) {
   Chunk<TypeParam> chunk({3, 129, true});
   const Oracle want(chunk);
   chunk.run(false, false);
@@ -149,7 +149,7 @@ TYPED_TEST(CrossEntropyOnCpu, LeavesOutStatisticsThatNobodyWants) {
   EXPECT_TRUE(std::isnan(chunk.confidence.at(0, 0)));
 }
 
-TYPED_TEST(CrossEntropyOnCpu, StandsInfinityAndCarriesNaN) {
+TYPED_TEST(CrossEntropyCuda, StandsInfinityAndCarriesNaN) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   Chunk<TypeParam> chunk({4, 1031, true});
   // Masked logits; very low ones; a NaN; an infinite one.
@@ -168,7 +168,7 @@ TYPED_TEST(CrossEntropyOnCpu, StandsInfinityAndCarriesNaN) {
   EXPECT_FALSE(std::isfinite(chunk.losses.at(0, 3)));
 }
 
-TEST(AddLossesOnCpu, AddsInFp64) {
+TEST(AddLossesCuda, AddsInFp64) {
   for (const std::int64_t rows : {0, 1, 33, 1024, 5003}) {
     Guarded<float> losses(1, rows), weights(1, rows);
     losses.fill_uniform(3);

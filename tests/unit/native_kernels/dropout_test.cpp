@@ -17,9 +17,9 @@ const std::vector<Shape> kShapes = {{1, 1, 0, true},   {3, 6, 3, true},    {5, 6
                                     {4, 64, 0, false}, {2, 4160, 0, true}, {2, 4161, 1, false}};
 
 template <class T>
-class DropoutOnCpu : public ::testing::Test {};
+class DropoutCuda : public ::testing::Test {};
 using Elements = ::testing::Types<float, Bf16>;
-TYPED_TEST_SUITE(DropoutOnCpu, Elements);
+TYPED_TEST_SUITE(DropoutCuda, Elements);
 
 template <class T>
 double expected(Guarded<T>& x, const KernelArray<std::int32_t>& documents, const KernelArray<std::int32_t>& positions,
@@ -32,7 +32,7 @@ double expected(Guarded<T>& x, const KernelArray<std::int32_t>& documents, const
   return u >= p ? x.at(n, d) / (1 - p) : 0;
 }
 
-TYPED_TEST(DropoutOnCpu, DrawsTheMaskOfDocumentPositionAndFeature) {
+TYPED_TEST(DropoutCuda, DrawsTheMaskOfDocumentPositionAndFeature) {
   const KernelArray<std::int32_t> documents = {0, 3, 3, 70000, 1}, positions = {5, 0, 1, 2047, 9};
   const KernelArray<PhiloxKey> key = {kKey};
   for (const auto& [tokens, D, gap, is_aligned] : kShapes) {
@@ -61,7 +61,7 @@ TYPED_TEST(DropoutOnCpu, DrawsTheMaskOfDocumentPositionAndFeature) {
 }
 
 // A sanitizer sees a pack read or written where none may be.
-TYPED_TEST(DropoutOnCpu, EitherSideMayBeMisaligned) {
+TYPED_TEST(DropoutCuda, EitherSideMayBeMisaligned) {
   const KernelArray<std::int32_t> zero = {0};
   const KernelArray<PhiloxKey> key = {kKey};
   for (const bool is_x_aligned : {true, false}) {
@@ -73,7 +73,7 @@ TYPED_TEST(DropoutOnCpu, EitherSideMayBeMisaligned) {
   }
 }
 
-TYPED_TEST(DropoutOnCpu, KeepsAnElementAtTheThreshold) {
+TYPED_TEST(DropoutCuda, KeepsAnElementAtTheThreshold) {
   Guarded<TypeParam> x(1, 4), y(1, 4);
   x.fill([](auto, auto) { return 1.0F; });
   const KernelArray<std::int32_t> zero = {0};
@@ -85,7 +85,7 @@ TYPED_TEST(DropoutOnCpu, KeepsAnElementAtTheThreshold) {
   }
 }
 
-TYPED_TEST(DropoutOnCpu, ADroppedNaNIsZero) {
+TYPED_TEST(DropoutCuda, ADroppedNaNIsZero) {
   Guarded<TypeParam> x(1, 64), y(1, 64);  // NaN everywhere
   const KernelArray<std::int32_t> zero = {0};
   const KernelArray<PhiloxKey> key = {kKey};

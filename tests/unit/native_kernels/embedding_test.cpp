@@ -19,9 +19,9 @@ const std::vector<Shape> kShapes = {{1, 1, 0, true},    {9, 7, 1, true},    {150
                                     {5, 2568, 8, true}, {60, 33, 3, false}, {33, 300, 4, true}};
 
 template <class T>
-class EmbeddingOnCpu : public ::testing::Test {};
+class EmbeddingCuda : public ::testing::Test {};
 using Elements = ::testing::Types<float, Bf16>;
-TYPED_TEST_SUITE(EmbeddingOnCpu, Elements);
+TYPED_TEST_SUITE(EmbeddingCuda, Elements);
 
 constexpr std::int64_t kVocabulary = 13;
 
@@ -45,7 +45,7 @@ struct Tokens {
 /// Rows 4, 11 (which no token has) and 12 are trained.
 const std::vector<std::int64_t> kTrained = {12, 11, 4};
 
-TYPED_TEST(EmbeddingOnCpu, ForwardTakesAndScalesFrozenAndTrainedRows) {
+TYPED_TEST(EmbeddingCuda, ForwardTakesAndScalesFrozenAndTrainedRows) {
   for (const auto& [count, width, gap, is_aligned] : kShapes) {
     const std::int64_t num_tokens = count, D = width;
     Tokens tokens(num_tokens);
@@ -82,7 +82,7 @@ double sum_of(Guarded<T>& dout, std::int64_t num_tokens, std::int64_t id, std::i
   return sum;
 }
 
-TYPED_TEST(EmbeddingOnCpu, BackwardAddsEveryToken) {
+TYPED_TEST(EmbeddingCuda, BackwardAddsEveryToken) {
   for (const auto& [count, width, gap, is_aligned] : kShapes) {
     const std::int64_t num_tokens = count, D = width;
     Tokens tokens(num_tokens);
@@ -100,7 +100,7 @@ TYPED_TEST(EmbeddingOnCpu, BackwardAddsEveryToken) {
   }
 }
 
-TYPED_TEST(EmbeddingOnCpu, BackwardOfTrainedRowsTakesOnlyTheirTokens) {
+TYPED_TEST(EmbeddingCuda, BackwardOfTrainedRowsTakesOnlyTheirTokens) {
   for (const auto& [count, width, gap, is_aligned] : kShapes) {
     const std::int64_t num_tokens = count, D = width;
     Tokens tokens(num_tokens);
@@ -122,7 +122,7 @@ TYPED_TEST(EmbeddingOnCpu, BackwardOfTrainedRowsTakesOnlyTheirTokens) {
   }
 }
 
-TYPED_TEST(EmbeddingOnCpu, NoTokensLeaveTheGradientsAlone) {
+TYPED_TEST(EmbeddingCuda, NoTokensLeaveTheGradientsAlone) {
   Guarded<std::int32_t> none(1, 1);
   const KernelArray<std::int64_t> trained(kTrained);
   Guarded<TypeParam> dout(1, 8);

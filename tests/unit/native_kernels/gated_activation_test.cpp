@@ -16,9 +16,9 @@ const std::vector<Shape> kShapes = {{1, 1, 0, true},     {3, 7, 1, true},    {5,
                                     {2, 4864, 16, true}, {2, 4104, 3, true}, {1, 1031, 5, false}, {3, 264, 8, true}};
 
 template <class T>
-class GatedActivationOnCpu : public ::testing::Test {};
+class GatedActivationCuda : public ::testing::Test {};
 using Elements = ::testing::Types<float, Bf16>;
-TYPED_TEST_SUITE(GatedActivationOnCpu, Elements);
+TYPED_TEST_SUITE(GatedActivationCuda, Elements);
 
 constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh};
 constexpr double kTanhScale = 0.7978845608028654, kCubic = 0.044715;  // sqrt(2 / pi)
@@ -46,7 +46,7 @@ void fill_gate_up(Guarded<T>& gate_up, std::int64_t F) {
   gate_up.fill([&](auto, auto f) { return uniform(generator) * (f < F ? 8.0F : 1.0F); });
 }
 
-TYPED_TEST(GatedActivationOnCpu, Forward) {
+TYPED_TEST(GatedActivationCuda, Forward) {
   for (const auto& [rows, F, gap, is_aligned] : kShapes) {
     for (const Activation activation : kActivations) {
       Guarded<TypeParam> gate_up(rows, 2 * F, 0, is_aligned), y(rows, F, gap, is_aligned);
@@ -63,7 +63,7 @@ TYPED_TEST(GatedActivationOnCpu, Forward) {
   }
 }
 
-TYPED_TEST(GatedActivationOnCpu, BackwardBesideAndInPlace) {
+TYPED_TEST(GatedActivationCuda, BackwardBesideAndInPlace) {
   for (const auto& [rows, F, gap, is_aligned] : kShapes) {
     for (const Activation activation : kActivations) {
       Guarded<TypeParam> gate_up(rows, 2 * F, 0, is_aligned), dy(rows, F, gap, is_aligned),
@@ -88,7 +88,7 @@ TYPED_TEST(GatedActivationOnCpu, BackwardBesideAndInPlace) {
   }
 }
 
-TYPED_TEST(GatedActivationOnCpu, NothingToDoLaunchesNothing) {
+TYPED_TEST(GatedActivationCuda, NothingToDoLaunchesNothing) {
   Guarded<TypeParam> gate_up(1, 8), y(1, 4);
   const auto before = num_launches();
   gated_activation_forward_cuda(gate_up.read(), y.rows(), 0, 4, Activation::kSilu, nullptr);

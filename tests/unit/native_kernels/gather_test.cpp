@@ -28,11 +28,11 @@ std::vector<std::vector<std::int64_t>> choices(std::int64_t num_rows) {
 }
 
 template <class T>
-class GatherOnCpu : public ::testing::Test {};
+class GatherCuda : public ::testing::Test {};
 using Elements = ::testing::Types<float, Bf16>;
-TYPED_TEST_SUITE(GatherOnCpu, Elements);
+TYPED_TEST_SUITE(GatherCuda, Elements);
 
-TYPED_TEST(GatherOnCpu, PicksRows) {
+TYPED_TEST(GatherCuda, PicksRows) {
   for (const auto& s : kShapes) {
     for (const auto& choice : choices(s.num_rows)) {
       const KernelArray<std::int64_t> rows(choice);
@@ -51,7 +51,7 @@ TYPED_TEST(GatherOnCpu, PicksRows) {
   }
 }
 
-TYPED_TEST(GatherOnCpu, PutsRowsBack) {
+TYPED_TEST(GatherCuda, PutsRowsBack) {
   for (const auto& s : kShapes) {
     for (const auto& choice : choices(s.num_rows)) {
       const KernelArray<std::int64_t> rows(choice);
@@ -72,7 +72,7 @@ TYPED_TEST(GatherOnCpu, PutsRowsBack) {
   }
 }
 
-TYPED_TEST(GatherOnCpu, RowsPastTheEndAreNotTouched) {
+TYPED_TEST(GatherCuda, RowsPastTheEndAreNotTouched) {
   const KernelArray<std::int64_t> rows = {1, 4, 1000000};
   Guarded<TypeParam> from(3, 64), to(4, 64), picked(3, 64);
   from.fill_uniform(1);

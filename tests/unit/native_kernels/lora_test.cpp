@@ -21,9 +21,9 @@ const std::vector<Shape> kShapes = {{1, 1, 1, 0, true},      {3, 7, 2, 1, true},
                                     {300, 144, 48, 8, true}, {33, 1040, 5, 0, true}};
 
 template <class T>
-class LoraOnCpu : public ::testing::Test {};
+class LoraCuda : public ::testing::Test {};
 using Elements = ::testing::Types<float, Bf16>;
-TYPED_TEST_SUITE(LoraOnCpu, Elements);
+TYPED_TEST_SUITE(LoraCuda, Elements);
 
 /// Two adapters: outputs [0, C / 2) with some ranks and the rest of them with R.
 LoraTargets targets_of(const Shape& shape, Guarded<float>& first, Guarded<float>& second) {
@@ -66,7 +66,7 @@ auto product_a(const LoraTargets& targets, const Shape& shape) {
 
 std::string text(const Shape& s) { return std::to_string(s.N) + " " + std::to_string(s.C) + " " + std::to_string(s.R); }
 
-TYPED_TEST(LoraOnCpu, GradientsOfBAddScaledProductsOfTheirOutputs) {
+TYPED_TEST(LoraCuda, GradientsOfBAddScaledProductsOfTheirOutputs) {
   for (const Shape& shape : kShapes) {
     const std::int64_t few = std::max<std::int64_t>(shape.R / 2, 1), half = shape.C / 2;
     Guarded<float> first(half, few, 1), second(shape.C - half, shape.R, 2);
@@ -92,7 +92,7 @@ TYPED_TEST(LoraOnCpu, GradientsOfBAddScaledProductsOfTheirOutputs) {
   }
 }
 
-TYPED_TEST(LoraOnCpu, GradientsOfAAddScaledProducts) {
+TYPED_TEST(LoraCuda, GradientsOfAAddScaledProducts) {
   for (const Shape& shape : kShapes) {
     const std::int64_t few = std::max<std::int64_t>(shape.R / 2, 1);
     Guarded<float> first(few, shape.C, 5), second(shape.R, shape.C, 1);
@@ -116,7 +116,7 @@ TYPED_TEST(LoraOnCpu, GradientsOfAAddScaledProducts) {
   }
 }
 
-TYPED_TEST(LoraOnCpu, AProjectionTakesOnePairOfLaunches) {
+TYPED_TEST(LoraCuda, AProjectionTakesOnePairOfLaunches) {
   if (num_launches() < 0) GTEST_SKIP() << "a matter of the host: nothing counts launches on a GPU";
   const Shape shape{200, 600, 16, 0, true};
   Guarded<float> first(300, 8), second(300, 16);
@@ -133,7 +133,7 @@ TYPED_TEST(LoraOnCpu, AProjectionTakesOnePairOfLaunches) {
   EXPECT_EQ(num_launches() - before, 2);
 }
 
-TYPED_TEST(LoraOnCpu, NoTokensAddNothing) {
+TYPED_TEST(LoraCuda, NoTokensAddNothing) {
   Guarded<float> first(2, 8), second(4, 8);
   const Shape shape{0, 8, 4, 0, true};
   const LoraTargets targets = targets_of(shape, first, second);

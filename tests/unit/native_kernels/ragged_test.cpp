@@ -9,7 +9,7 @@ namespace {
 
 using testing_support::KernelArray;
 
-TEST(RaggedTablesOnCpu, SayWhereDocumentsBeginAndHowLongTheyAre) {
+TEST(RaggedTablesCuda, SayWhereDocumentsBeginAndHowLongTheyAre) {
   for (const std::int64_t num_docs : {1, 5, 300, 1000}) {
     std::vector<std::int32_t> q{0}, k{0};
     for (std::int64_t d = 0; d < num_docs; ++d) {

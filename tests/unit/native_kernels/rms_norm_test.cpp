@@ -18,9 +18,9 @@ const std::vector<Shape> kShapes = {{1, 1, 0, true},     {3, 7, 1, true},     {5
                                     {2, 3584, 48, true}, {1, 20000, 0, true}, {1, 4100, 3, true}, {2, 17000, 8, true}};
 
 template <class T>
-class RmsNormOnCpu : public ::testing::Test {};
+class RmsNormCuda : public ::testing::Test {};
 using Elements = ::testing::Types<float, Bf16>;
-TYPED_TEST_SUITE(RmsNormOnCpu, Elements);
+TYPED_TEST_SUITE(RmsNormCuda, Elements);
 
 template <class T>
 double rstd_of(Guarded<T>& x, std::int64_t n, std::int64_t D) {
@@ -29,7 +29,7 @@ double rstd_of(Guarded<T>& x, std::int64_t n, std::int64_t D) {
   return 1.0 / std::sqrt(sum / static_cast<double>(D) + static_cast<double>(kEps));
 }
 
-TYPED_TEST(RmsNormOnCpu, Forward) {
+TYPED_TEST(RmsNormCuda, Forward) {
   for (const auto& [rows, D, gap, is_aligned] : kShapes) {
     Guarded<TypeParam> x(rows, D, gap, is_aligned), y(rows, D, gap, is_aligned), w(1, D, 0, is_aligned);
     Guarded<TypeParam> residual(rows, D, gap, is_aligned);
@@ -94,14 +94,14 @@ void expect_backward(const Shape& shape, float offset) {
   EXPECT_TRUE(dx.is_intact() && sum.is_intact());
 }
 
-TYPED_TEST(RmsNormOnCpu, BackwardWritesAndAccumulates) {
+TYPED_TEST(RmsNormCuda, BackwardWritesAndAccumulates) {
   for (const Shape& shape : kShapes) {
     if (shape.D == 1) continue;  // its gradient is zero but for eps
     for (const float offset : {0.0F, 1.0F}) expect_backward<TypeParam>(shape, offset);
   }
 }
 
-TYPED_TEST(RmsNormOnCpu, WeightGradientAddsOverRows) {
+TYPED_TEST(RmsNormCuda, WeightGradientAddsOverRows) {
   for (const auto& [rows, D] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {37, 45}, {5, 128}}) {
     Guarded<TypeParam> x(rows, D, 3), dy(rows, D, 1);
     Guarded<float> rstd(1, rows), dweight(1, D);

@@ -51,11 +51,11 @@ struct Tables {
 std::int64_t width_of(const Shape& s) { return (s.num_q + s.num_k) * s.E; }
 
 template <class T>
-class RopeOnCpu : public ::testing::Test {};
+class RopeCuda : public ::testing::Test {};
 using Elements = ::testing::Types<float, Bf16>;
-TYPED_TEST_SUITE(RopeOnCpu, Elements);
+TYPED_TEST_SUITE(RopeCuda, Elements);
 
-TYPED_TEST(RopeOnCpu, TurnsBothWays) {
+TYPED_TEST(RopeCuda, TurnsBothWays) {
   for (const Shape& s : kShapes) {
     Tables tables(s, 1.25);
     const HeadCounts heads{s.num_q, s.num_k, s.E};
@@ -135,7 +135,7 @@ void expect_norm_and_turn(const Shape& s, float offset) {
   EXPECT_TRUE(y.is_intact() && raw.is_intact() && norm.rstd.is_intact());
 }
 
-TYPED_TEST(RopeOnCpu, NormsAndTurns) {
+TYPED_TEST(RopeCuda, NormsAndTurns) {
   for (const Shape& s : kShapes) {
     for (const float offset : {0.0F, 1.0F}) expect_norm_and_turn<TypeParam>(s, offset);
   }
@@ -178,7 +178,7 @@ struct Gradients {
   Guarded<T> q, k, v, dx;
 };
 
-TYPED_TEST(RopeOnCpu, TurnsBackFromWhereTheGradientsLie) {
+TYPED_TEST(RopeCuda, TurnsBackFromWhereTheGradientsLie) {
   for (const Shape& s : kShapes) {
     Tables tables(s, 1.25);
     Gradients<TypeParam> d(s, 2);
@@ -234,13 +234,13 @@ void expect_backward(const Shape& s, float offset) {
   EXPECT_EQ(std::memcmp(first.data(), second.data(), second.size() * sizeof(T)), 0) << s.E;
 }
 
-TYPED_TEST(RopeOnCpu, BackwardThroughTurnAndNorm) {
+TYPED_TEST(RopeCuda, BackwardThroughTurnAndNorm) {
   for (const Shape& s : kShapes) {
     for (const float offset : {0.0F, 1.0F}) expect_backward<TypeParam>(s, offset);
   }
 }
 
-TYPED_TEST(RopeOnCpu, WeightGradientsAddOverTokensAndHeads) {
+TYPED_TEST(RopeCuda, WeightGradientsAddOverTokensAndHeads) {
   for (const Shape& s : {Shape{1, 1, 1, 2, 0, true}, Shape{37, 3, 2, 10, 1, true}, Shape{1100, 2, 1, 34, 3, false}}) {
     Norm<TypeParam> norm(s);
     Tables tables(s);
