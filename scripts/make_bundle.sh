@@ -24,7 +24,7 @@ is_built=false
 level=6
 # The programs whose tests run on a GPU too, and those that drive the engine.
 programs=(lora-train lora-train-probe kernels_test optim_test model_test train_test lora_test cuda_test native_kernels_test
-  gpu_bench)
+  cuda_kernels_test gpu_bench)
 libraries=(liblora_train_engine.so liblora_train_cuda.so libcount_cuda_calls.so libsentencepiece.so.0)
 scripts=(scripts/gpu_check.sh scripts/sweep.sh scripts/checks/check_portable.py tests/gpu/*.py tests/parity/engine.py tests/parity/oracle.py
   tests/parity/random_case.py bench/gpu_measure.py bench/compare_hf_gpu.py docs/compare.md docs/images docs/gpu.md LICENSE)

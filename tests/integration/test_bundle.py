@@ -46,7 +46,7 @@ def test_archive_is_small_and_complete(archive, bundle):
     assert "highest: " in archive[0] and "GLIBCXX_3.4." in archive[0], archive
     assert archive[1].stat().st_size < 40_000_000
     files = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
-    assert files >= {"BUNDLE", "bin/lora-train", "bin/lora-train-probe", "bin/kernels_test", "bin/gpu_bench",
+    assert files >= {"BUNDLE", "bin/lora-train", "bin/lora-train-probe", "bin/kernels_test", "bin/cuda_kernels_test", "bin/gpu_bench",
                      "bin/lib/liblora_train_engine.so", "bin/lib/liblora_train_cuda.so", "bin/lib/libcount_cuda_calls.so",
                      "bin/configs/h100.yaml", "scripts/gpu_check.sh", "scripts/sweep.sh", "tests/gpu/parity_gpu.py", "tests/parity/oracle.py",
                      "bench/gpu_measure.py", "examples/tiny-math/train.jsonl"}
