@@ -16,8 +16,16 @@ __global__ void __launch_bounds__(kThreads)
   const int table = static_cast<int>(blockIdx.y);
   if (table < tables.count) {
     if (d >= begins_row) return;
-    const std::int32_t* const cu_seqlens = tables.is_of_keys[table] ? cu_seqlens_k : cu_seqlens_q;
-    begins[table * begins_row + d] = cu_seqlens[d < num_docs ? d : num_docs] * tables.strides[table];
+    std::int64_t stride = 0;
+    const std::int32_t* cu_seqlens = cu_seqlens_q;
+    // An index that only the run knows would copy the arrays to local memory.
+    LORA_TRAIN_UNROLL
+    for (int i = 0; i < kMaxRaggedTables; ++i) {
+      if (i != table) continue;
+      stride = tables.strides[i];
+      if (tables.is_of_keys[i]) cu_seqlens = cu_seqlens_k;
+    }
+    begins[table * begins_row + d] = cu_seqlens[d < num_docs ? d : num_docs] * stride;
     return;
   }
   if (d >= lengths_row) return;

@@ -106,8 +106,9 @@ __global__ void __launch_bounds__(kThreads)
   copy_values<T, kSize>(d, dx, n, heads);
 }
 
+// 4 blocks on a multiprocessor: 64 registers. Without a number nvcc takes 40 for elements, and spills.
 template <class T, int kSize>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     qk_norm_rope_forward_kernel(Rows<T> x, RotationTable table, QkNormWeights<T> weights, float eps, Rows<T> raw,
                                 Rows<float> rstd, HeadCounts heads, unsigned lanes) {
   const Place place(lanes);
