@@ -23,7 +23,7 @@ if(LORA_TRAIN_TESTS AND NOT TARGET lt_native_kernels_on_cpu)
 endif()
 
 if(LT_NVCC AND NOT LORA_TRAIN_CORE_ONLY AND NOT TARGET lt_native_kernels_cuda)
-  file(STRINGS ${PROJECT_SOURCE_DIR}/cmake/cuda_architectures.txt _architectures REGEX "^[0-9]")
+  set(_architectures ${LT_CUDA_ARCHITECTURES})
   if(LORA_TRAIN_ONE_CUDA_ARCHITECTURE)
     list(GET _architectures 0 _architectures)
   endif()

@@ -84,10 +84,10 @@ def test_old_driver_fails(tmp_path):
 
 def test_gpus_are_described(tmp_path):
     run = doctor(tmp_path, "--json", "--no-kernels", "--no-disk", FAKE_PEERS="nvlink",
-                 FAKE_GPUS="NVIDIA H100 80GB HBM3|9.0|81559|70000|0|77:2048;NVIDIA B200|10.0|183359|183000|0|")
+                 FAKE_GPUS="NVIDIA H100 80GB HBM3|9.0|81559|70000|0|77:2048;NVIDIA Next|13.0|183359|183000|0|")
     found, checks = checks_of(run)
-    assert [gpu["name"] for gpu in found["gpus"]] == ["NVIDIA H100 80GB HBM3", "NVIDIA B200"]
-    assert [gpu["architecture"] for gpu in found["gpus"]] == ["sm_90", "sm_100"]
+    assert [gpu["name"] for gpu in found["gpus"]] == ["NVIDIA H100 80GB HBM3", "NVIDIA Next"]
+    assert [gpu["architecture"] for gpu in found["gpus"]] == ["sm_90", "sm_130"]
     assert found["gpus"][0]["free_bytes"] == 70000 << 20
     assert found["gpus"][0]["processes"] == [{"pid": 77, "bytes": 2 << 30}]
     assert found["peer_access"] == [["self", "nvlink"], ["nvlink", "self"]]

@@ -16,7 +16,7 @@ struct CudaArchitecture {
 /// The architectures in cmake/cuda_architectures.txt.
 const std::vector<CudaArchitecture>& built_architectures();
 
-/// "sm_80 sm_86 sm_89 sm_90 compute_90"
+/// "sm_80 sm_86 sm_89 sm_90 sm_100 sm_120 compute_120"
 std::string built_architectures_text();
 
 /// How our code runs on a GPU of this compute capability.

@@ -101,7 +101,7 @@ TEST(DoctorReport, GoodGpuMachine) {
   const DoctorFindings findings = gpu_machine();
   expect(findings, "driver", CheckStatus::kOk, "580.95.05, CUDA up to 13.0", "");
   expect(findings, "GPU 0", CheckStatus::kOk, "NVIDIA H200, sm_90, 132 multiprocessors, 140.0 GiB, 139.0 GiB free", "");
-  expect(findings, "CUDA code", CheckStatus::kOk, "sm_80 sm_86 sm_89 sm_90 compute_90", "");
+  expect(findings, "CUDA code", CheckStatus::kOk, "sm_80 sm_86 sm_89 sm_90 sm_100 sm_120 compute_120", "");
   for (const auto& check : judge(findings)) EXPECT_EQ(check.status, CheckStatus::kOk) << check.name;
 }
 
@@ -115,8 +115,8 @@ TEST(DoctorReport, OldDriverFailsWithItsAdviceAndNoGpuIsClaimed) {
 
 TEST(DoctorReport, GpuThatIsNewerOrInUseIsNoted) {
   DoctorFindings findings = gpu_machine();
-  findings.gpus.gpus = {gpu(0, "NVIDIA B200", 10, 0)};
-  expect(findings, "GPU 0", CheckStatus::kNote, "sm_100", "the driver compiles our kernels in the first run");
+  findings.gpus.gpus = {gpu(0, "NVIDIA Next", 13, 0)};
+  expect(findings, "GPU 0", CheckStatus::kNote, "sm_130", "the driver compiles our kernels in the first run");
   findings.gpus.gpus[0].processes = {{4711, 3 * kGib}};
   expect(findings, "GPU 0", CheckStatus::kNote, "", "in use by pid 4711 (3.0 GiB)");
 }
@@ -230,7 +230,8 @@ TEST(DoctorReport, JsonSaysTheSame) {
   ASSERT_EQ(object.at("checks").size(), checks.size());
   for (std::size_t i = 0; i < checks.size(); ++i) EXPECT_EQ(object["checks"][i].at("value"), checks[i].value);
   EXPECT_EQ(object.at("libtorch").at("cuda"), "13.0");
-  EXPECT_EQ(object.at("gpu_architectures").dump(), R"(["sm_80","sm_86","sm_89","sm_90","compute_90"])");
+  EXPECT_EQ(object.at("gpu_architectures").dump(),
+            R"(["sm_80","sm_86","sm_89","sm_90","sm_100","sm_120","compute_120"])");
   EXPECT_EQ(object.at("driver").at("version"), "580.95.05");
   const json& gpu = object.at("gpus").at(0);
   EXPECT_EQ(gpu.at("architecture"), "sm_90");

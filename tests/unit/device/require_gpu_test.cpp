@@ -10,7 +10,7 @@ using RequireGpu = FakeMachine;
 constexpr const char* kIdle = "NVIDIA A10G|8.6|23028|22700|0|";
 
 TEST_F(RequireGpu, PassesOnEveryArchitectureThatIsBuiltAndOnLaterOnes) {
-  for (const char* capability : {"8.0", "8.6", "8.9", "9.0", "10.0", "12.0"}) {
+  for (const char* capability : {"8.0", "8.6", "8.9", "9.0", "10.0", "12.0", "13.0"}) {
     set("FAKE_GPUS", std::string("GPU|") + capability + "|1000|900|0|");
     EXPECT_EQ(refusal(), "") << capability;
   }
@@ -22,7 +22,8 @@ TEST_F(RequireGpu, GpusBeforeAmpereAreRefusedByName) {
   EXPECT_EQ(
       refusal(),
       "cuda:0 (Tesla T4): its compute capability is 7.5 (sm_75), but this build has code for sm_80 sm_86 sm_89 sm_90 "
-      "compute_90: Ampere (8.0) and newer. Choose another GPU with CUDA_VISIBLE_DEVICES. To compute on the CPU, set "
+      "sm_100 sm_120 compute_120: Ampere (8.0) and newer. Choose another GPU with CUDA_VISIBLE_DEVICES. To compute on "
+      "the CPU, set "
       "device: cpu.");
 }
 
