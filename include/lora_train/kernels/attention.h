@@ -18,6 +18,7 @@ enum class AttentionBackend {
   kEfficient,  ///< LibTorch's memory-efficient attention: fp32
   kReference
 };
+const char* name_of(AttentionBackend backend);  ///< "fa2"
 
 /// Document boundaries and the attention mask.
 struct AttentionLayout {

@@ -55,6 +55,17 @@ std::string refusal_of(AttentionBackend backend, const AttentionCase& c) {
 
 }  // namespace
 
+const char* name_of(AttentionBackend backend) {
+  switch (backend) {
+    case AttentionBackend::kAuto: return "auto";
+    case AttentionBackend::kFa2: return "fa2";
+    case AttentionBackend::kCudnn: return "cudnn";
+    case AttentionBackend::kEfficient: return "efficient";
+    case AttentionBackend::kReference: break;
+  }
+  return "reference";
+}
+
 std::vector<AttentionBackend> attention_candidates(const AttentionCase& c) {
   if (c.requested != AttentionBackend::kAuto) return {c.requested};
   std::array order = {AttentionBackend::kFa2, AttentionBackend::kCudnn, AttentionBackend::kEfficient};
