@@ -324,6 +324,7 @@ BenchResult run_bench(const BenchRequest& request) {
   const auto bench = build_bench_run(request);
   BenchResult result = count(request, bench.get());
   result.device = bench->run.device.name;
+  result.cuda_graphs = bench->run.capture;
   measure(request, *bench, result);
   return result;
 }

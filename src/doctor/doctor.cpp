@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "kernel_cases.h"
+#include "lora_train/kernels/attention_check.h"
 #include "lora_train/runtime/run_device.h"
 
 namespace lora_train::doctor {
@@ -54,6 +55,23 @@ double time_us(const Place& place, const Call& call, Outputs& outputs) {
   return best;
 }
 
+/// The error of an output, and which document is the worst.
+struct OutputError {
+  double error = 0;
+  std::string note = {};
+};
+OutputError error_of(const Case& c, const at::Tensor& got, const at::Tensor& want) {
+  constexpr double kDocumentTolerance = 4;
+  const double error = relative_error(got, want);
+  if (c.cu_seqlens.empty()) return {error};
+  const kernels::DocumentError worst = kernels::worst_document(got, want, c.cu_seqlens);
+  return {std::max(error, worst.error / kDocumentTolerance), "wrong result, most of all in document " +
+                                                                 std::to_string(worst.document + 1) + " of " +
+                                                                 std::to_string(c.cu_seqlens.size() - 1)};
+}
+
+}  // namespace
+
 KernelCheck run_case(const Place& place, const Case& c) {
   KernelCheck check;
   check.name = c.name + " " + dtype_name(place.dtype);
@@ -63,10 +81,14 @@ KernelCheck run_case(const Place& place, const Case& c) {
     Outputs got = copies(c.outputs), want = copies(c.outputs);
     c.own(got);
     c.reference(want);
+    OutputError worst;
     for (std::size_t i = 0; i < want.size(); ++i) {
-      check.max_error = std::max(check.max_error, relative_error(got[i], want[i]));
+      const OutputError found = error_of(c, got[i], want[i]);
+      if (found.error > worst.error) worst = found;
     }
+    check.max_error = worst.error;
     check.passed = !want.empty() && check.max_error <= check.tolerance;
+    if (!check.passed) check.note = worst.note;
     check.own_us = time_us(place, c.own, got);
     check.reference_us = time_us(place, c.reference, want);
   } catch (const std::exception& error) {
@@ -75,6 +97,8 @@ KernelCheck run_case(const Place& place, const Case& c) {
   }
   return check;
 }
+
+namespace {
 
 /// Computes fp32 products in full precision: TF32 would hide errors.
 at::Device start(const DoctorRequest& request) {

@@ -8,6 +8,7 @@
 #include "lora_train/kernels/attention.h"
 #include "lora_train/kernels/cast.h"
 #include "lora_train/kernels/cross_entropy.h"
+#include "lora_train/kernels/cuda_library.h"
 #include "lora_train/kernels/dropout.h"
 #include "lora_train/kernels/embedding.h"
 #include "lora_train/kernels/gated_activation.h"
@@ -195,27 +196,19 @@ void add_dropout(const Place& place, std::int64_t N, std::int64_t D, std::vector
            kernels::dropout_forward_reference);
 }
 
-/// Two documents; the first has a third of the tokens.
-void add_attention(const Place& place, std::int64_t N, std::int64_t H, std::int64_t K, std::int64_t E,
-                   std::vector<Case>& cases) {
-  kernels::AttentionLayout layout;
-  layout.cu_seqlens_q = layout.cu_seqlens_k = {0, N / 3, N};
-  layout.scale = 1 / std::sqrt(static_cast<double>(E));
-  const at::Tensor q = place.uniform({N, H, E}), k = place.uniform({N, K, E}), v = place.uniform({N, K, E});
-  const at::Tensor dout = place.uniform({N, H, E});
-  const auto forward = [=](auto kernel, Outputs& o) { kernel(q, k, v, layout, o[0], o[1]); };
-  Outputs kept = {place.empty({N, H, E}), place.fp32({N, H})};
-  forward(kernels::attention_forward_reference, kept);
-  const auto backward = [=](auto kernel, Outputs& o) {
-    kernels::AttentionGradients gradients{o[0], o[1], o[2]};
-    kernel(dout, q, k, v, kept[0], kept[1], layout, gradients);
-    o = {gradients.q, gradients.k, gradients.v};  // a GPU backend may return its own memory
-  };
-  const std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}});
-  add_case(cases, "attention forward", shape, {place.empty({N, H, E}), place.fp32({N, H})}, forward,
-           kernels::attention_forward, kernels::attention_forward_reference);
-  add_case(cases, "attention backward", shape, {place.empty({N, H, E}), place.empty({N, K, E}), place.empty({N, K, E})},
-           backward, kernels::attention_backward, kernels::attention_backward_reference);
+/// Every backend that supports a case on this device.
+std::vector<kernels::AttentionBackend> backends_of(const Place& place, const AttentionCaseSizes& sizes) {
+  if (!place.device.is_cuda()) return {kernels::AttentionBackend::kAuto};
+  kernels::AttentionCase c;
+  c.dtype = place.dtype;
+  c.head_size = sizes.E;
+  c.sm = kernels::cuda_compute_capability();
+  return kernels::attention_candidates(c);
+}
+
+void add_attentions(const Place& place, const AttentionCaseSizes& sizes, std::vector<Case>& cases) {
+  constexpr kernels::CudaAttention kCalls = {&kernels::attention_forward, &kernels::attention_backward};
+  for (const auto backend : backends_of(place, sizes)) add_attention(place, sizes, backend, kCalls, cases);
 }
 
 void add_cast(const Place& place, std::int64_t N, std::int64_t D, std::vector<Case>& cases) {
@@ -269,6 +262,38 @@ void add_optimizer(const Place& place, std::int64_t P, std::vector<Case>& cases)
 
 }  // namespace
 
+void add_attention(const Place& place, const AttentionCaseSizes& sizes, kernels::AttentionBackend backend,
+                   const kernels::CudaAttention& calls, std::vector<Case>& cases) {
+  const auto& [N, H, K, E, window] = sizes;
+  const std::int64_t first = N / 3 | 1, third = (N - first) / 2 | 1;
+  kernels::AttentionLayout layout;
+  layout.cu_seqlens_q = {0, 0, first, first, first + 1, first + 1, first + 1, first + 1 + third, N, N};
+  layout.cu_seqlens_k = layout.cu_seqlens_q;
+  layout.window = window;
+  layout.scale = 1 / std::sqrt(static_cast<double>(E));
+  layout.backend = backend;
+  const at::Tensor q = place.uniform({N, H, E}), k = place.uniform({N, K, E}), v = place.uniform({N, K, E});
+  const at::Tensor dout = place.uniform({N, H, E});
+  const auto forward = [=](auto kernel, Outputs& o) { kernel(q, k, v, layout, o[0], o[1]); };
+  Outputs kept = {place.empty({N, H, E}), place.fp32({N, H})};
+  forward(kernels::attention_forward_reference, kept);
+  const auto backward = [=](auto kernel, Outputs& o) {
+    kernels::AttentionGradients gradients{o[0], o[1], o[2]};
+    kernel(dout, q, k, v, kept[0], kept[1], layout, gradients);
+    o = {gradients.q, gradients.k, gradients.v};  // a GPU backend may return its own memory
+  };
+  const std::string of = backend == kernels::AttentionBackend::kAuto ? "" : std::string(" ") + name_of(backend);
+  std::string shape = sizes_text({{"N", N}, {"H", H}, {"K", K}, {"E", E}});
+  if (window > 0) shape += " window=" + std::to_string(window);
+  add_case(cases, "attention forward" + of, shape, {place.empty({N, H, E}), place.fp32({N, H})}, forward, calls.forward,
+           kernels::attention_forward_reference);
+  cases.back().cu_seqlens = layout.cu_seqlens_q;
+  add_case(cases, "attention backward" + of, shape,
+           {place.empty({N, H, E}), place.empty({N, K, E}), place.empty({N, K, E})}, backward, calls.backward,
+           kernels::attention_backward_reference);
+  cases.back().cu_seqlens = layout.cu_seqlens_q;
+}
+
 std::string sizes_text(const std::vector<std::pair<const char*, std::int64_t>>& sizes) {
   std::string text;
   for (const auto& [letter, size] : sizes) {
@@ -295,7 +320,7 @@ std::vector<Case> layer_cases(const Place& place) {
   for (const auto& [N, H, K, E] : with_large({{37, 3, 1, 16}, {512, 14, 2, 64}}, {4096, 28, 4, 128})) {
     add_rope(place, N, H, E, cases);
     for (const double weight_offset : {0.0, 1.0}) add_qk_norm_rope(place, N, H, K, E, weight_offset, cases);
-    add_attention(place, N, H, K, E, cases);
+    for (const std::int64_t window : {std::int64_t{0}, N / 5}) add_attentions(place, {N, H, K, E, window}, cases);
   }
   add_cross_entropy(place, 5, 1009, cases);
   add_cross_entropy(place, 64, 32000, cases);

@@ -8,6 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "lora_train/doctor/doctor.h"
+#include "lora_train/kernels/attention.h"
+#include "lora_train/kernels/cuda_library.h"
+
 namespace lora_train::doctor {
 
 /// Where the kernels run.
@@ -31,20 +35,34 @@ struct Case {
   std::string name, shape;
   Outputs outputs;
   Call own, reference;
+  std::vector<std::int64_t> cu_seqlens = {};  ///< if set, rows are those of documents, each of which is compared too
 };
 
 /// Adds a case: run(kernel, outputs) and run(reference, outputs).
 template <class Run, class Kernel, class Reference>
 void add_case(std::vector<Case>& cases, const std::string& name, const std::string& shape, const Outputs& outputs,
               const Run& run, Kernel* kernel, Reference* reference) {
-  cases.push_back({name, shape, outputs, [=](Outputs& o) { run(kernel, o); }, [=](Outputs& o) { run(reference, o); }});
+  cases.push_back(
+      {name, shape, outputs, [=](Outputs& o) { run(kernel, o); }, [=](Outputs& o) { run(reference, o); }, {}});
 }
 
 /// "N=37 D=896"
 std::string sizes_text(const std::vector<std::pair<const char*, std::int64_t>>& sizes);
 
+struct AttentionCaseSizes {
+  std::int64_t N, H, K, E, window;
+};
+
+/// Forward and backward of a backend, or of what stands in for it, over documents of odd lengths, one of a single token, and empty
+/// ones before, between and behind them. N at least 37.
+void add_attention(const Place& place, const AttentionCaseSizes& sizes, kernels::AttentionBackend backend,
+                   const kernels::CudaAttention& calls, std::vector<Case>& cases);
+
+/// Runs a kernel and its reference. A document may be 4 times as wrong as the whole: its rounding errors average over less.
+KernelCheck run_case(const Place& place, const Case& c);
+
 /// Kernels of a layer and of the loss head, with odd sizes to reach the edges of kernels, the sizes of a 0.5 B model and, on a
-/// GPU, those of a 7 B model.
+/// GPU, those of a 7 B model. There attention is run by every backend that supports the case.
 std::vector<Case> layer_cases(const Place& place);
 
 /// Kernels around the layers: casts, gathers, loss sums, gradient norm, AdamW. Masters and moments are fp32, so some cases exist

@@ -47,6 +47,7 @@ std::string to_json(const RunSummary& summary) {
       {"peak_host_memory_gib", summary.peak_host_memory_gib},
       {"gpu", or_null(summary.gpu)},
       {"num_gpus", summary.num_gpus},
+      {"cuda_graphs", {{"recorded", summary.cuda_graphs.recorded}, {"reason", or_null(summary.cuda_graphs.reason)}}},
       {"cost_usd", or_null(summary.cost_usd)},
       {"ledger", to_object(summary.ledger)},
       {"adapter", or_null(summary.adapter)},

@@ -201,7 +201,12 @@ void allocate(Run& run) {
   run.loss_head = runtime::plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes, has_weights);
   const Objective& objective = objective_for(profile.objective.loss_type);
   if (objective.enqueue_loss_chunk != nullptr && (run.device.is_cuda() || kernels::can_capture())) {
-    run.batch_classes = data::choose_batch_classes(data::batch_shapes(run.data.train, *run.plan), max_tokens);
+    const std::vector<data::BatchShape> shapes = data::batch_shapes(run.data.train, *run.plan);
+    run.batch_classes = data::choose_batch_classes(shapes, max_tokens);
+    for (const auto& shape : shapes) {
+      run.num_micro_batches += shape.count;
+      if (data::find_batch_class(run.batch_classes, shape) < 0) run.num_unpadded += shape.count;
+    }
   }
   run.feed = std::make_unique<runtime::BatchFeed>(
       run.device,

@@ -9,6 +9,7 @@
 #include "lora_train/kernels/graph.h"
 #include "lora_train/planner/memory_plan.h"
 #include "lora_train/tuning/tuning.h"
+#include "objective.h"
 
 namespace lora_train::train {
 namespace {
@@ -77,11 +78,41 @@ model::Batch put_example(Run& run, int class_index, const data::StepPlan& exampl
   return batch;
 }
 
-/// Call it after the capture, successful or not: re-enables updates and releases the memory of discarded graphs.
+/// Why the steps of this run are not to be captured; empty if they are.
+std::string reason_against_capture(const Run& run) {
+  if (!kernels::can_capture()) return "the run is on a CPU";
+  if (run.profile().run.cuda_graphs == CudaGraphs::kOff) return "cuda_graphs is off";
+  if (objective_for(run.profile().objective.loss_type).enqueue_loss_chunk == nullptr) {
+    return "loss_type " + to_string(run.profile().objective.loss_type) + " cannot be captured";
+  }
+  return run.batch_classes.empty() ? "no micro-batch fits a batch class" : "";
+}
+
+/// Captures what the batch classes of the run need. Returns why that was not possible, or an empty string. Leaves the steps frozen.
+std::string record(Run& run) {
+  try {
+    std::map<int, model::Batch> batches;
+    for (const auto& [class_index, example] : examples_of_classes(run)) {
+      const auto tuned_products = tuning::tune_products(run.tuning.get());
+      run.scalars->set_frozen(true);
+      train_step(*run.context, example, build_in_place(run.data.train, example));
+      wait_for_step(*run.context, example);
+      batches.emplace(class_index, put_example(run, class_index, example));
+    }
+    run.context->graphs = std::make_unique<StepGraphs>(*run.context, batches);
+    return {};
+  } catch (const c10::OutOfMemoryError& error) {
+    return std::string("not enough memory to capture the steps: ") + error.what_without_backtrace();
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+}
+
+/// The one place where a capture ends, successful or not: re-enables updates and releases the memory of discarded graphs.
 void end_capture(Run& run) {
+  runtime::wait_for(run.device);  // throws here if the device has failed
   run.scalars->set_frozen(false);
   run.context->is_updating = false;
-  runtime::wait_for(run.device);  // throws here if the device has failed
   if (run.context->graphs == nullptr) runtime::release_unused_memory(run.device);
 }
 
@@ -93,33 +124,26 @@ const LargestMicroBatch& largest_micro_batch(Run& run) {
 }
 
 void capture_steps(Run& run) {
-  if (run.profile().run.cuda_graphs == CudaGraphs::kOff || !kernels::can_capture() || run.batch_classes.empty()) return;
+  metrics::StepCapture& capture = run.capture;
+  capture = {false, reason_against_capture(run)};
+  if (!capture.reason.empty()) return;
   const auto start = Clock::now();
-  try {
-    std::map<int, model::Batch> batches;
-    for (const auto& [class_index, example] : examples_of_classes(run)) {
-      const auto tuned_products = tuning::tune_products(run.tuning.get());
-      run.scalars->set_frozen(true);
-      train_step(*run.context, example, build_in_place(run.data.train, example));
-      wait_for_step(*run.context, example);
-      batches.emplace(class_index, put_example(run, class_index, example));
-    }
-    run.context->graphs = std::make_unique<StepGraphs>(*run.context, batches);
-    end_capture(run);
-  } catch (const c10::OutOfMemoryError& error) {
-    end_capture(run);
-    log_warning(std::string("cuda_graphs: not enough memory to capture the steps, which run without graphs: ") +
-                error.what_without_backtrace());
+  capture.reason = record(run);
+  end_capture(run);
+  capture.recorded = capture.reason.empty();
+  if (!capture.recorded) {
+    log_warning("cuda_graphs: steps run without graphs. " + capture.reason);
     return;
-  } catch (const DeviceError& error) {
-    end_capture(run);
-    log_warning(std::string("cuda_graphs: steps run without graphs. ") + error.what());
-    return;
+  }
+  if (run.num_unpadded > 0) {
+    capture.reason = std::to_string(run.num_unpadded) + " of " + std::to_string(run.num_micro_batches) +
+                     " micro-batches fit no batch class and run without graphs";
   }
   std::string sizes;
   for (const auto& c : run.batch_classes) sizes += (sizes.empty() ? "" : ", ") + std::to_string(c.num_tokens);
   log_info("cuda_graphs: captured the steps for micro-batches of " + sizes + " tokens in " +
-           std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count()) + " ms");
+           std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count()) + " ms" +
+           (capture.reason.empty() ? "" : "; " + capture.reason));
 }
 
 std::string rehearse(Run& run) {

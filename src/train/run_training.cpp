@@ -94,7 +94,9 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
   summary.gpu = run.device.is_cuda() ? run.device.name : "";
   summary.num_gpus = run.device.is_cuda() ? 1 : 0;
   try {
-    if (run.device.is_cuda() && run.state.step < run.plan->total_steps()) {
+    const bool has_steps = run.state.step < run.plan->total_steps();
+    if (!run.device.is_cuda() && has_steps) capture_steps(run);
+    if (run.device.is_cuda() && has_steps) {
       log_info("before step 1: " + rehearse(run) + " fits; " + runtime::memory_in_words(run.device));
       run.startup.end_phase("rehearsal");
       capture_steps(run);
@@ -102,6 +104,7 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
       finish_tuning(run);
       if (run.tuning) run.startup.end_phase("tuning");
     }
+    summary.cuda_graphs = run.capture;
     train_loop(run, reporters, summary);
     if (summary.status == "done") {
       summary.adapter =
@@ -109,6 +112,7 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
     }
   } catch (...) {
     describe_failure(summary);
+    summary.cuda_graphs = run.capture;
     summary.step = run.state.step;
     summary.epoch = run.state.epoch;
     summary.tokens = run.state.tokens;

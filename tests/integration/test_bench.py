@@ -18,6 +18,7 @@ def test_counts_a_7b_shape_without_files_memory_or_gpu():
     assert len(found) == 1
     found = found[0]
     assert found["tokens"] == 16384 and found["speed"] is None
+    assert found["cuda_graphs"] == {"recorded": False, "reason": "no step was computed"}
     assert abs(found["required_flops"]["total"] / found["tokens"] / 29.76e9 - 1) < 1e-3
     assert 0 < found["bytes"]["counted"] and 500 < found["launches"] < 5000
     assert {work["name"] for work in found["classes"]} >= {"gemm", "attention", "norm", "rope", "swiglu", "lora", "loss"}
@@ -35,6 +36,7 @@ def test_measures_steps_and_writes_a_trace(tmp_path):
     assert abs(speed["tokens_per_s"] * speed["step_ms"] / 1e3 / found["tokens"] - 1) < 0.2
     assert speed["gemm_share"] > 0 and speed["peak_host_memory_gib"] > 0 and speed["idle_share"] is None
     assert 4 < speed["first_loss"] < 8
+    assert found["cuda_graphs"] == {"recorded": False, "reason": "the run is on a CPU"}
     measured = {work["name"]: work["ms"] for work in found["classes"]}
     assert measured["gemm"] > 0 and measured["attention"] > 0
 

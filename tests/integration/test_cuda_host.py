@@ -22,15 +22,19 @@ pytestmark = [
     pytest.mark.skipif(bool(glob.glob("/dev/nvidia[0-9]*")), reason="this machine has an NVIDIA GPU")]
 
 
+def environment(**settings):
+    shutil.rmtree(EMPTY_CACHE, ignore_errors=True)
+    return dict(dict(XDG_CACHE_HOME=str(EMPTY_CACHE)), **settings, LD_LIBRARY_PATH=str(STAND_IN),
+                LD_PRELOAD=str(STAND_IN / "libstand_in_runtime.so"))
+
+
 def on_stand_in(setup, settings=(), command="train", **changes):
     """(the run, {call of the CUDA runtime: how often})."""
     changes = {"device": "cuda", "learning_rate": 1e-3, "logging_steps": 1, **changes}
     calls = setup.output_dir.parent / "calls.txt"
     calls.unlink(missing_ok=True)
-    shutil.rmtree(EMPTY_CACHE, ignore_errors=True)
     run = lora_train(*([command] if isinstance(command, str) else command), "--profile", setup.write_profile(**changes),
-                     environment=dict(dict(XDG_CACHE_HOME=str(EMPTY_CACHE)), **dict(settings), STAND_IN_CALLS=str(calls),
-                                      LD_LIBRARY_PATH=str(STAND_IN), LD_PRELOAD=str(STAND_IN / "libstand_in_runtime.so")))
+                     environment=environment(**dict(settings), STAND_IN_CALLS=str(calls)))
     counts = dict(line.split() for line in calls.read_text().splitlines()) if calls.exists() else {}
     return run, {name: int(count) for name, count in counts.items()}
 
@@ -71,8 +75,7 @@ def test_a_step_takes_no_memory_and_waits_for_nothing(setup, precision):
         counts.append(calls)
     for name in ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaStreamSynchronize", "cudaDeviceSynchronize"):
         assert counts[1][name] == counts[0][name], (name, counts)
-    busy = "cudaGraphLaunch" if precision == "bf16" else "cudaLaunchKernel"  # fp32 attention is not recorded
-    assert counts[1][busy] > counts[0][busy] + 20
+    assert counts[1]["cudaGraphLaunch"] > counts[0]["cudaGraphLaunch"] + 20
 
 
 def test_weights_go_through_page_locked_buffers_without_a_wait_per_tensor(setup):
@@ -94,15 +97,22 @@ def test_weights_go_through_page_locked_buffers_without_a_wait_per_tensor(setup)
     assert more["bytesFromPageLocked"] >= 28 * sum(tensor.nbytes for name, tensor in few.items() if ".layers.0." in name), more
 
 
-@pytest.mark.parametrize("changes", [dict(), dict(lora_dropout=0.1), dict(gradient_checkpointing="full", packing=True)])
+def summary_of(setup):
+    return json.loads((setup.output_dir / "summary.json").read_text())
+
+
+@pytest.mark.parametrize("changes", [dict(), dict(lora_dropout=0.1), dict(gradient_checkpointing="full", packing=True),
+                                     dict(precision="fp32", base_precision="fp32", packing=True)])
 def test_a_step_is_copies_and_replays(setup, changes):
     """20 steps more launch one kernel each, which clears the gradients: a step is what it is fed, and a few replays."""
-    changes = dict(precision="bf16", base_precision="bf16", save_steps=1000, eval_steps=1000, micro_batch_size=2, **changes)
+    changes = dict(dict(precision="bf16", base_precision="bf16", save_steps=1000, eval_steps=1000, micro_batch_size=2), **changes)
     counts = []
     for steps in (10, 30):
         run, calls = on_stand_in(setup, max_steps=steps, output_dir=str(setup.output_dir.parent / f"run-{steps}"), **changes)
         assert run.code == 0 and "cuda_graphs: captured the steps for micro-batches of" in run.stderr, run
         assert calls["recorded"] > 100 and calls["recordedCold"] == 0, calls  # every kernel has run before
+        summary = json.loads((setup.output_dir.parent / f"run-{steps}/summary.json").read_text())
+        assert summary["cuda_graphs"]["recorded"], summary
         counts.append(calls)
     more = {name: (counts[1][name] - counts[0][name]) / 20 for name in counts[0]}
     micro_batches = more["cudaGraphLaunch"] // 3  # forward, one chunk of losses, backward; and the update
@@ -115,14 +125,31 @@ def test_cuda_graphs_off_records_nothing(setup):
     run, calls = on_stand_in(setup, max_steps=4, cuda_graphs="off")
     assert run.code == 0 and "cuda_graphs:" not in run.stderr, run
     assert calls["cudaGraphLaunch"] == 0 and calls["recorded"] == 0, calls
+    assert summary_of(setup)["cuda_graphs"] == {"recorded": False, "reason": "cuda_graphs is off"}
 
 
-@pytest.mark.parametrize("changes", [dict(precision="fp32", base_precision="fp32"),
-                                     dict(attn_implementation="reference")])
-def test_attention_that_reads_lengths_on_the_host_is_not_recorded(setup, changes):
-    run, calls = on_stand_in(setup, max_steps=4, **dict(dict(precision="bf16", base_precision="bf16"), **changes))
+def test_attention_that_reads_lengths_on_the_host_is_not_recorded(setup):
+    run, calls = on_stand_in(setup, max_steps=4, attn_implementation="reference", precision="bf16", base_precision="bf16")
     assert run.code == 0 and "warning: cuda_graphs: steps run without graphs" in run.stderr, run
     assert calls["cudaGraphLaunch"] == 0, calls
+    assert summary_of(setup)["cuda_graphs"] == {
+        "recorded": False, "reason": "attention: the reference implementation reads the lengths of documents on the host"}
+
+
+def test_a_loss_that_is_not_recorded_says_so(setup):
+    assert on_stand_in(setup, max_steps=2, loss_type="dft")[0].code == 0
+    assert summary_of(setup)["cuda_graphs"] == {"recorded": False, "reason": "loss_type dft cannot be captured"}
+
+
+@pytest.mark.parametrize("change, line, found", [
+    ("precision=bf16", "CUDA graphs  replayed", dict(recorded=True, reason=None)),
+    ("cuda_graphs=off", "CUDA graphs  none: cuda_graphs is off", dict(recorded=False, reason="cuda_graphs is off"))])
+def test_bench_says_whether_steps_are_recorded(change, line, found):
+    bench = ["bench", "--shape", "tiny-qwen3", "device=cuda", "max_seq_len=64", "micro_batch_size=2", "--steps", "3", "--warm-up", "1", change]
+    run = lora_train(*bench, "--json", environment=environment())
+    assert run.code == 0 and run.json_lines()[0]["cuda_graphs"] == found, run
+    run = lora_train(*bench, environment=environment())
+    assert line in run.stdout.splitlines(), run
 
 
 @pytest.mark.parametrize("at, what", [(1, "begin"), (1, "work"), (1, "end"), (2, "work"), (2, "instantiate"), (4, "end")])
@@ -131,6 +158,8 @@ def test_steps_that_cannot_be_recorded_are_computed_as_they_come(setup, at, what
                              precision="bf16", base_precision="bf16")
     assert run.code == 0 and "warning: cuda_graphs: steps run without graphs" in run.stderr, run
     assert calls["cudaGraphLaunch"] == 0 and calls["cudaLaunchKernel"] > 400, calls
+    recorded = summary_of(setup)["cuda_graphs"]
+    assert not recorded["recorded"] and re.search("could not be captured|cublasLtMatmul.* failed", recorded["reason"]), recorded
     assert [line["step"] for line in map(json.loads, (setup.output_dir / "metrics.jsonl").read_text().splitlines())
             if line["event"] == "train"] == [1, 2, 3, 4]
 
@@ -141,6 +170,20 @@ def test_a_capture_that_breaks_leaves_nothing_behind():
                            timeout=600, env=dict(os.environ, LD_LIBRARY_PATH=str(STAND_IN),
                                                  LD_PRELOAD=str(STAND_IN / "libstand_in_runtime.so")))
     assert tests.returncode == 0 and "PASSED  ] 4 tests" in tests.stdout, tests.stdout[-3000:] + tests.stderr[-1000:]
+
+
+@pytest.mark.parametrize("at, what", [(1, "fail"), (2, "fail-end"), (3, "fail"), (4, "fail-end")])
+def test_a_device_that_fails_while_steps_are_recorded_ends_the_run(setup, at, what):
+    """The graphs are forward, a chunk of losses, backward and the update. No step is tried without them."""
+    run, calls = on_stand_in(setup, dict(STAND_IN_REFUSE_CAPTURE_AT=str(at), STAND_IN_REFUSE_CAPTURE=what), max_steps=4,
+                             precision="bf16", base_precision="bf16")
+    assert run.code == DEVICE and "steps run without graphs" not in run.stderr, run
+    errors = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "CUDA error" in errors[0] and "lora-train doctor" in errors[0], run
+    assert calls["cudaGraphLaunch"] == 0, calls
+    summary = summary_of(setup)
+    assert summary["status"] == "failed" and summary["exit_code"] == DEVICE and summary["step"] == 0
+    assert not summary["cuda_graphs"]["recorded"] and "could not be captured" in summary["cuda_graphs"]["reason"], summary
 
 
 @pytest.mark.parametrize("at", [1, 8, 12, 20])
@@ -261,18 +304,21 @@ def test_a_checkpoint_without_choices_is_gone_on_from(setup):
     assert choices(setup.output_dir / "checkpoint-4")
 
 
-def test_attention_and_the_loss_head_are_chosen_for_the_run(setup):
+def test_the_loss_head_is_chosen_for_the_run_and_attention_where_there_is_a_choice(setup):
     rows = [{"input_ids": [2 + (i + j) % 60 for j in range(120)]} for i in range(16)]
     setup.write_rows([dict(row, labels=row["input_ids"]) for row in rows])
-    run, _ = on_stand_in(setup, precision="bf16", base_precision="bf16", max_seq_len=128, micro_batch_size=8,
-                         global_batch_size=8, max_steps=2, save_steps=2)
+    changes = dict(precision="bf16", base_precision="bf16", max_seq_len=128, micro_batch_size=8, global_batch_size=8, max_steps=2,
+                   save_steps=2)
+    run, _ = on_stand_in(setup, **changes)
     assert run.code == 0, run
     chosen = choices(setup.output_dir / "checkpoint-2")
     [head] = [choice for key, choice in chosen.items() if key == "loss_head bf16 vocabulary64 hidden32 rows960"]
     assert head in ("952", "1024"), chosen  # all of a micro-batch's 8 x 119 supervised tokens, or more
-    [attention] = [key for key in chosen if key.startswith("attention ")]
-    assert attention == "attention bf16 heads4 kv2 size8 window0 longest120 documents8 tokens960", chosen
-    assert chosen[attention] == "fa2" and "cudnn is out: " in run.stderr, "cuDNN does not start on the stand-in"
+    assert not [key for key in chosen if key.startswith("attention ")], "only FlashAttention 2 supports 8.0"
+
+    run, _ = on_stand_in(setup, dict(STAND_IN_MAJOR="9"), output_dir=str(setup.output_dir.parent / "hopper"), **changes)
+    key = "attention bf16 heads4 kv2 size8 window0 longest120 documents8 tokens960"
+    assert f"tuning: {key}: cudnn is out: src/cuda/attention_cudnn.cpp" in run.stderr, run  # it does not start on the stand-in
 
 
 def test_a_longer_run_goes_on_with_the_chunk_of_its_checkpoint(setup):

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lora_train/config/profile.h"
+#include "lora_train/metrics/summary.h"
 
 namespace lora_train::bench {
 
@@ -72,7 +73,8 @@ struct BenchResult {
   double counted_bytes = 0;       ///< the same, as counted; includes residuals that GEMMs read
   double executed_flops = 0;
   BenchBound bound;
-  std::optional<BenchSpeed> speed = {};  ///< empty with count_only
+  std::optional<BenchSpeed> speed = {};   ///< empty with count_only
+  metrics::StepCapture cuda_graphs = {};  ///< of the measured steps
 };
 
 }  // namespace lora_train::bench

@@ -12,12 +12,13 @@ namespace lora_train::kernels {
 
 /// Attention backends on CUDA. The CPU has a single one.
 enum class AttentionBackend {
-  kAuto,       ///< the first of the others that supports the case
+  kAuto,       ///< the first of attention_candidates()
   kFa2,        ///< LibTorch's FlashAttention 2: bf16
   kCudnn,      ///< cuDNN's fused attention: bf16, Hopper and newer
   kEfficient,  ///< LibTorch's memory-efficient attention: fp32
   kReference
 };
+const char* name_of(AttentionBackend backend);  ///< "fa2"
 
 /// Document boundaries and the attention mask.
 struct AttentionLayout {
@@ -55,7 +56,8 @@ struct AttentionChoice {
 };
 AttentionChoice choose_attention(const AttentionCase& attention_case);
 
-/// The backends that support a case, kAuto's choice first. If the case requests a backend by name, that one alone.
+/// The backends that support a case, kAuto's choice first: cuDNN before FlashAttention 2 on sm_90 and sm_100 unless deterministic,
+/// else after it. If the case requests a backend by name, that one alone.
 std::vector<AttentionBackend> attention_candidates(const AttentionCase& attention_case);
 
 /// The sizes that determine the memory of an attention call.

@@ -28,6 +28,13 @@ struct RunError {
   std::string where = {};  ///< may be empty
 };
 
+/// Whether the steps of a run are recorded as CUDA graphs and replayed.
+struct StepCapture {
+  bool recorded = false;
+  /// One sentence: why they are not, or which part of them is not. Written as null when empty.
+  std::string reason = "no step was computed";
+};
+
 /// The result of a run. Unknown values (no evaluation ran, no step finished) are empty and written as null; an empty `error` is
 /// omitted.
 struct RunSummary {
@@ -52,6 +59,7 @@ struct RunSummary {
   double peak_host_memory_gib = 0;                             ///< resident set, see host_memory.h
   std::string gpu = {};                                        ///< name of the device; empty = none, written as null
   int num_gpus = 0;
+  StepCapture cuda_graphs = {};
   std::optional<double> cost_usd = {};  ///< empty without gpu_price_per_hour
   Ledger ledger = {};
   std::string adapter = {};  ///< folder of the result; empty (null) = none was written

@@ -16,7 +16,8 @@ const LargestMicroBatch& largest_micro_batch(Run& run);
 std::string rehearse(Run& run);
 
 /// Captures the steps of the run (step_graphs.h) if `cuda_graphs` and the device allow it, after one frozen step of each batch
-/// class. If CUDA refuses, logs a warning, and steps run without graphs.
+/// class. If CUDA refuses, logs a warning, and steps run without graphs. run.capture says what was done. Throws if the device has
+/// failed.
 void capture_steps(Run& run);
 
 }  // namespace lora_train::train

@@ -9,6 +9,7 @@
 #include "lora_train/data/run_plan.h"
 #include "lora_train/evaluate/evaluate.h"
 #include "lora_train/lora/lora_plan.h"
+#include "lora_train/metrics/summary.h"
 #include "lora_train/planner/run_spec.h"
 #include "lora_train/runtime/setup.h"
 #include "lora_train/saving/background_saver.h"
@@ -42,6 +43,8 @@ struct Run {
   std::unique_ptr<data::RunPlan> plan;
   std::vector<std::vector<data::MicroBatchPlan>> eval_plans;  ///< per evaluation set
   std::vector<data::BatchClass> batch_classes;                ///< sizes to which micro-batches are padded on a GPU
+  std::int64_t num_micro_batches = 0,
+               num_unpadded = 0;  ///< of the plan; those that fit no class. Both 0 without classes
   runtime::LoadedModel model;
   std::unique_ptr<model::Activations> activations;
   std::unique_ptr<model::LossHead> loss_head;
@@ -53,6 +56,7 @@ struct Run {
   checkpoint::TrainState state;
   std::unique_ptr<tuning::RunTuning> tuning;  ///< null without autotuning
   std::optional<LargestMicroBatch> largest;   ///< set by largest_micro_batch()
+  metrics::StepCapture capture;               ///< set by capture_steps()
 
   const Profile& profile() const { return request.profile; }
   /// The parameters in host memory: on a CPU the run's own, on a GPU a copy.

@@ -91,6 +91,12 @@ void print_speed(const bench::BenchSpeed& speed, bool is_cpu, std::string& text)
   text += string_printf("loss         %.4f to %.4f\n", speed.first_loss, speed.last_loss);
 }
 
+void print_capture(const metrics::StepCapture& capture, std::string& text) {
+  text += std::string("CUDA graphs  ") + (capture.recorded ? "replayed" : "none");
+  if (!capture.reason.empty()) text += (capture.recorded ? "; " : ": ") + capture.reason;
+  text += "\n";
+}
+
 void print_work(const char* title, const std::vector<BenchWork>& list, const BenchResult& r, std::string& text) {
   const auto tokens = static_cast<double>(r.tokens);
   text += string_printf("\n%-32s %7s %8s %10s %10s %12s %10s\n", title, "calls", "launches", "MB/token", "planned",
@@ -175,6 +181,7 @@ std::string bench_json(const BenchResult& r) {
                        {"attention_s", r.bound.attention_s},
                        {"memory_s", r.bound.memory_s},
                        {"tokens_per_s", static_cast<double>(r.tokens) / r.bound.total_s()}}},
+                     {"cuda_graphs", {{"recorded", r.cuda_graphs.recorded}, {"reason", or_null(r.cuda_graphs.reason)}}},
                      {"speed", r.speed ? speed_json(*r.speed) : Json()},
                      {"classes", work_json(r.classes)},
                      {"kernels", work_json(r.kernels)},
@@ -186,6 +193,7 @@ std::string bench_table(const BenchResult& result, bool details) {
   std::string text;
   print_sizes(result, text);
   if (result.speed) print_speed(*result.speed, is_measured_on_a_cpu(result), text);
+  if (result.speed && !is_measured_on_a_cpu(result)) print_capture(result.cuda_graphs, text);
   print_limits(result, text);
   print_work("class", result.classes, result, text);
   if (details) {

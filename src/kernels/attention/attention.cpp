@@ -121,13 +121,8 @@ const CudaAttention* cuda_backend(const at::Tensor& q, const AttentionLayout& la
 /// The same. Throws inside a capture when the call needs anything that is not on the device.
 const CudaAttention* capturable_backend(const at::Tensor& q, const AttentionLayout& layout) {
   const CudaAttention* const backend = cuda_backend(q, layout);
-  const CudaLibrary* const cuda = cuda_library();
-  const bool is_capturable =
-      backend != nullptr && (backend == &cuda->fa2 || backend == &cuda->cudnn) && is_complete(layout);
-  if (is_capturing() && !is_capturable) {
-    throw DeviceError("attention",
-                      "this backend reads the lengths of documents on the host; FlashAttention 2 and cuDNN (bf16) "
-                      "do not");
+  if (is_capturing() && (backend == nullptr || !is_complete(layout))) {
+    throw DeviceError("attention", "the reference implementation reads the lengths of documents on the host");
   }
   return backend;
 }

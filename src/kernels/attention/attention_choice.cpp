@@ -1,4 +1,5 @@
 #include <array>
+#include <utility>
 
 #include "lora_train/kernels/attention.h"
 
@@ -54,12 +55,25 @@ std::string refusal_of(AttentionBackend backend, const AttentionCase& c) {
 
 }  // namespace
 
+const char* name_of(AttentionBackend backend) {
+  switch (backend) {
+    case AttentionBackend::kAuto: return "auto";
+    case AttentionBackend::kFa2: return "fa2";
+    case AttentionBackend::kCudnn: return "cudnn";
+    case AttentionBackend::kEfficient: return "efficient";
+    case AttentionBackend::kReference: break;
+  }
+  return "reference";
+}
+
 std::vector<AttentionBackend> attention_candidates(const AttentionCase& c) {
   if (c.requested != AttentionBackend::kAuto) return {c.requested};
-  // fa2 before cudnn where nobody measures.
-  constexpr std::array kOrder = {AttentionBackend::kFa2, AttentionBackend::kCudnn, AttentionBackend::kEfficient};
+  std::array order = {AttentionBackend::kFa2, AttentionBackend::kCudnn, AttentionBackend::kEfficient};
+  // FlashAttention 2 is written for Ampere. A deterministic backward of cuDNN keeps all scores.
+  const bool is_cudnn_first = (c.sm == 90 || c.sm / 10 == 10) && !c.deterministic;
+  if (is_cudnn_first) std::swap(order[0], order[1]);
   std::vector<AttentionBackend> candidates;
-  for (const auto backend : kOrder) {
+  for (const auto backend : order) {
     if (refusal_of(backend, c).empty()) candidates.push_back(backend);
   }
   if (candidates.empty()) candidates.push_back(AttentionBackend::kReference);

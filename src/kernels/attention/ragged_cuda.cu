@@ -1,4 +1,6 @@
-// One thread for each entry; a few thousand of them once a batch and pass.
+// One thread for each entry of a table, a few thousand of them once a batch and pass, or for each slot of padded statistics.
+#include <cmath>
+
 #include "launch/launch.h"
 #include "ragged_cuda.h"
 
@@ -34,7 +36,49 @@ __global__ void __launch_bounds__(kThreads)
   lengths[of_keys * lengths_row + d] = d < num_docs ? cu_seqlens[d + 1] - cu_seqlens[d] : 0;
 }
 
+/// Blocks: chunks of a row, then heads, then documents.
+struct PaddedSlot {
+  std::int64_t document, head, in_row, in_padded;
+};
+__device__ __forceinline__ PaddedSlot padded_slot(std::int64_t num_heads, std::int64_t row) {
+  const std::int64_t chunks = blocks_for(row, kThreads), of_row = std::int64_t{blockIdx.x} / chunks;
+  const std::int64_t in_row = (std::int64_t{blockIdx.x} - of_row * chunks) * kThreads + threadIdx.x;
+  return {of_row / num_heads, of_row % num_heads, in_row, of_row * row + in_row};
+}
+
+__global__ void __launch_bounds__(kThreads)
+    unpad_lse_kernel(const std::int32_t* cu_seqlens, std::int64_t num_heads, const float* padded, std::int64_t row,
+                     PackedLse<float> packed) {
+  const PaddedSlot slot = padded_slot(num_heads, row);
+  const std::int64_t token = cu_seqlens[slot.document] + slot.in_row;
+  if (token >= cu_seqlens[slot.document + 1]) return;
+  packed.data[token * packed.token_stride + slot.head * packed.head_stride] = padded[slot.in_padded];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    pad_lse_kernel(const std::int32_t* cu_seqlens, std::int64_t num_heads, PackedLse<const float> packed, float* padded,
+                   std::int64_t row) {
+  const PaddedSlot slot = padded_slot(num_heads, row);
+  if (slot.in_row >= row) return;
+  const std::int64_t token = cu_seqlens[slot.document] + slot.in_row;
+  padded[slot.in_padded] = token < cu_seqlens[slot.document + 1]
+                               ? packed.data[token * packed.token_stride + slot.head * packed.head_stride]
+                               : INFINITY;
+}
+
 }  // namespace
+
+void unpad_lse_cuda(const std::int32_t* cu_seqlens, std::int64_t num_docs, std::int64_t num_heads, const float* padded,
+                    std::int64_t row, PackedLse<float> packed, Stream stream) {
+  launch("unpad_lse", unpad_lse_kernel, {num_docs * num_heads * blocks_for(row, kThreads)}, kThreads, stream,
+         cu_seqlens, num_heads, padded, row, packed);
+}
+
+void pad_lse_cuda(const std::int32_t* cu_seqlens, std::int64_t num_docs, std::int64_t num_heads,
+                  PackedLse<const float> packed, float* padded, std::int64_t row, Stream stream) {
+  launch("pad_lse", pad_lse_kernel, {num_docs * num_heads * blocks_for(row, kThreads)}, kThreads, stream, cu_seqlens,
+         num_heads, packed, padded, row);
+}
 
 void ragged_tables_cuda(const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k, std::int64_t num_docs,
                         const RaggedTables& tables, std::int64_t* begins, std::int64_t begins_row,

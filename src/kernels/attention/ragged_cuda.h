@@ -1,4 +1,5 @@
-// cuDNN's ragged offsets: where packed documents begin in tensors of different strides. No torch.
+// What fused attention backends want to know of packed documents, computed on the device from cu_seqlens: cuDNN's ragged
+// offsets, and the memory-efficient attention's log-sum-exp per document. No torch.
 #pragma once
 
 #include <cstdint>
@@ -20,5 +21,19 @@ struct RaggedTables {
 void ragged_tables_cuda(const std::int32_t* cu_seqlens_q, const std::int32_t* cu_seqlens_k, std::int64_t num_docs,
                         const RaggedTables& tables, std::int64_t* begins, std::int64_t begins_row,
                         std::int32_t* lengths, std::int64_t lengths_row, Stream stream);
+
+/// Log-sum-exp of packed documents [N, H], N tokens in all documents.
+template <class T>
+struct PackedLse {
+  T* data = nullptr;
+  std::int64_t token_stride = 0, head_stride = 0;
+};
+
+/// Between packed and padded [num_docs, num_heads, row], where row covers the longest document. Reads and writes 4 bytes for each
+/// token and head, but pad_lse writes all of `padded`: infinity after the end of a document.
+void unpad_lse_cuda(const std::int32_t* cu_seqlens, std::int64_t num_docs, std::int64_t num_heads, const float* padded,
+                    std::int64_t row, PackedLse<float> packed, Stream stream);
+void pad_lse_cuda(const std::int32_t* cu_seqlens, std::int64_t num_docs, std::int64_t num_heads,
+                  PackedLse<const float> packed, float* padded, std::int64_t row, Stream stream);
 
 }  // namespace lora_train::kernels

@@ -1,4 +1,4 @@
-// libcuda.so.1 with one GPU of compute capability 9.0, as far as lora-train and LibTorch ask it.
+// libcuda.so.1 with one GPU of compute capability 8.0, as far as lora-train and LibTorch ask it.
 #include <cstddef>
 #include <cstring>
 
@@ -40,7 +40,7 @@ int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
   return 0;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  *value = attribute == kMultiprocessors ? 132 : attribute == kMajor ? 9 : 0;
+  *value = attribute == kMultiprocessors ? 132 : attribute == kMajor ? 8 : 0;
   return 0;
 }
 int cuDeviceCanAccessPeer(int* value, int, int) {

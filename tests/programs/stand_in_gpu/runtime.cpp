@@ -5,6 +5,8 @@
 //   STAND_IN_FREE_GIB=n  free memory, default 100
 //   STAND_IN_REFUSE_CAPTURE_AT=n  from the n-th on, no capture ends well:
 //   STAND_IN_REFUSE_CAPTURE=begin|work|end|instantiate  what is refused then, default end
+//   STAND_IN_REFUSE_CAPTURE=fail|fail-end  not refused: the device fails, while work is recorded or when that ends
+//   STAND_IN_MAJOR=n     compute capability n.0, default 8: cuDNN, which auto takes first on 9.0, does not start here
 //   STAND_IN_TIMES=n     seed of the times between events, which are random but for it
 // Prototypes as in cuda_runtime_api.h and cublas_api.h, pointers to structs as void*.
 #include <driver_types.h>
@@ -166,7 +168,7 @@ int cudaPeekAtLastError() { return status(); }
 int cudaGetDeviceProperties(void* properties, int) {
   cudaDeviceProp p{};
   std::strncpy(p.name, "Stand-in GPU", sizeof p.name - 1);
-  p.major = 9;
+  p.major = static_cast<int>(setting("STAND_IN_MAJOR", 8));
   p.multiProcessorCount = 132;
   p.totalGlobalMem = std::size_t{140} << 30;
   p.warpSize = 32;
@@ -177,7 +179,7 @@ int cudaGetDeviceProperties(void* properties, int) {
   return 0;
 }
 int cudaDeviceGetAttribute(int* value, int attribute, int) {
-  *value = attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? static_cast<int>(setting("STAND_IN_MAJOR", 8)) : 0;
   return 0;
 }
 int cudaDeviceGetPCIBusId(char* id, int length, int) {
@@ -257,11 +259,14 @@ int cudaStreamBeginCapture(void* stream, int) {
   capturing = stream;
   recorder = std::this_thread::get_id();
   is_broken = refuses("work");
+  has_failed = has_failed || refuses("fail");
   return status();
 }
 int cudaStreamEndCapture(void* stream, void** graph) {
   if (!records(stream)) return cudaErrorIllegalState;
   capturing = nullptr;
+  has_failed = has_failed || refuses("fail-end");
+  if (has_failed) return *graph = nullptr, status();
   if (is_broken || refuses("end")) return *graph = nullptr, cudaErrorStreamCaptureInvalidated;
   return new_handle(graph);
 }

@@ -12,9 +12,9 @@ namespace {
 
 /// As cuDNN writes the properties of a device.
 std::string gpu_json(int sm) {
-  const bool is_large = sm == 80 || sm == 90;  // A100, H100; else A10G and L40S
-  const int num_sms = sm == 90 ? 132 : sm == 80 ? 108 : sm == 86 ? 80 : 142;
-  const int shared = sm == 90 ? 232448 : sm == 80 ? 166912 : 101376;
+  const bool is_large = sm == 80 || sm >= 90;  // A100, H100, B200; else A10G and L40S
+  const int num_sms = sm == 100 ? 148 : sm == 90 ? 132 : sm == 80 ? 108 : sm == 86 ? 80 : 142;
+  const int shared = sm >= 90 ? 232448 : sm == 80 ? 166912 : 101376;
   return R"({"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,)"
          R"("multiProcessorCount":)" +
          std::to_string(num_sms) +
@@ -81,6 +81,17 @@ TEST_F(CudnnPlans, HopperTakesTheShapesOfOurModels) {
             << heads.num_heads << "/" << heads.num_kv_heads << " x " << heads.head_size << ", window " << window
             << ", deterministic " << deterministic;
       }
+    }
+  }
+}
+
+// What choose_attention() takes by rule.
+TEST_F(CudnnPlans, DatacenterBlackwellTakesTheShapesOfOurModels) {
+  for (const Heads& heads : {Heads{14, 2, 64}, Heads{28, 4, 128}, Heads{32, 8, 128}}) {
+    for (const std::int64_t window : {0, 4096}) {
+      CudnnShape shape = shape_of(heads);
+      shape.window = window;
+      EXPECT_EQ(check(shape, 100).refusal, "") << heads.num_heads << ", window " << window;
     }
   }
 }

@@ -15,9 +15,36 @@ AttentionCase ordinary() {
   return c;
 }
 
+/// A described GPU: compute capability, and what auto takes there in bf16, and with deterministic: true.
+struct Described {
+  const char* name;
+  int sm;
+  AttentionBackend by_rule, deterministic;
+};
+
+TEST(ChooseAttention, AutoTakesCudnnFirstOnHopperAndDatacenterBlackwell) {
+  using enum AttentionBackend;
+  const Described gpus[] = {{"A100", 80, kFa2, kFa2},   {"A10G", 86, kFa2, kFa2},     {"L40S", 89, kFa2, kFa2},
+                            {"H200", 90, kCudnn, kFa2}, {"B200", 100, kCudnn, kFa2},  {"B300", 103, kCudnn, kFa2},
+                            {"Thor", 110, kFa2, kFa2},  {"RTX 5090", 120, kFa2, kFa2}};
+  for (const auto& gpu : gpus) {
+    auto c = ordinary();
+    c.max_len_q = c.max_len_k = 1024;  // short enough for cuDNN to be deterministic
+    c.sm = gpu.sm;
+    EXPECT_EQ(choose_attention(c).backend, gpu.by_rule) << gpu.name;
+    c.deterministic = true;
+    EXPECT_EQ(choose_attention(c).backend, gpu.deterministic) << gpu.name;
+    c.deterministic = false;
+    c.head_size = 256;  // more than cuDNN takes on Blackwell
+    EXPECT_EQ(choose_attention(c).backend, gpu.sm == 90 ? kCudnn : kFa2) << gpu.name;
+    c.dtype = at::kFloat;
+    c.head_size = 128;
+    EXPECT_EQ(choose_attention(c).backend, kEfficient) << gpu.name;
+  }
+}
+
 TEST(ChooseAttention, AutoTakesTheFirstThatApplies) {
   auto c = ordinary();
-  EXPECT_EQ(choose_attention(c).backend, AttentionBackend::kFa2);
   c.dtype = at::kFloat;
   EXPECT_EQ(choose_attention(c).backend, AttentionBackend::kEfficient);
   c.head_size = 256;
@@ -33,6 +60,8 @@ TEST(ChooseAttention, AutoTakesTheFirstThatApplies) {
 TEST(AttentionCandidates, AreThoseThatAutoMayTakeAndItsChoiceFirst) {
   using Backends = std::vector<AttentionBackend>;
   auto c = ordinary();
+  EXPECT_EQ(attention_candidates(c), (Backends{AttentionBackend::kCudnn, AttentionBackend::kFa2}));
+  c.sm = 110;
   EXPECT_EQ(attention_candidates(c), (Backends{AttentionBackend::kFa2, AttentionBackend::kCudnn}));
   c.sm = 86;
   EXPECT_EQ(attention_candidates(c), Backends{AttentionBackend::kFa2});

@@ -25,7 +25,7 @@ TEST(Summary, HasTheKeysOfTheContractInItsOrder) {
   EXPECT_EQ(names_of(Json::parse(to_json(RunSummary{}))),
             "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step tokens "
             "supervised_tokens tokens_per_s steps_per_s wall_s train_s startup_s peak_memory_gib peak_host_memory_gib "
-            "gpu num_gpus "
+            "gpu num_gpus cuda_graphs "
             "cost_usd ledger adapter run_name profile_hash version ");
 }
 
@@ -35,6 +35,14 @@ TEST(Summary, WritesUnknownAsNull) {
        {"train_loss", "eval_loss", "best_eval_loss", "best_step", "peak_memory_gib", "gpu", "cost_usd", "adapter"}) {
     EXPECT_TRUE(object.at(key).is_null()) << key;
   }
+}
+
+TEST(Summary, SaysWhetherStepsAreRecordedAndWhyNot) {
+  RunSummary summary;
+  EXPECT_EQ(Json::parse(to_json(summary)).at("cuda_graphs"),
+            (Json{{"recorded", false}, {"reason", "no step was computed"}}));
+  summary.cuda_graphs = {true, ""};
+  EXPECT_EQ(Json::parse(to_json(summary)).at("cuda_graphs"), (Json{{"recorded", true}, {"reason", nullptr}}));
 }
 
 TEST(Summary, KeepsEveryBitOfADoubleAndReplacesNonFiniteOnes) {

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention/ragged_cuda.h"
@@ -44,6 +46,35 @@ TEST(RaggedTablesCuda, SayWhereDocumentsBeginAndHowLongTheyAre) {
     }
     EXPECT_EQ(begins[begins.size() - 1], -1);
     EXPECT_EQ(lengths[lengths.size() - 1], -1);
+  }
+}
+
+/// [N, H] both ways round, and documents that are empty, of one token, and longer than a block.
+TEST(LseOnCpu, IsPaddedPerDocumentAndBack) {
+  const std::vector<std::int32_t> cu_seqlens = {0, 0, 5, 6, 6, 6, 306, 563, 563};
+  const std::int64_t num_docs = std::ssize(cu_seqlens) - 1, N = cu_seqlens.back(), H = 3, row = 320;
+  for (const auto& [token_stride, head_stride] : {std::pair<std::int64_t, std::int64_t>{H, 1}, {1, N}}) {
+    std::vector<float> lse(static_cast<std::size_t>(N * H + 1)), back(lse.size(), -7);
+    for (std::size_t i = 0; i < lse.size(); ++i) lse[i] = static_cast<float>(i);
+    std::vector<float> padded(static_cast<std::size_t>(num_docs * H * row + 1), -7);
+    pad_lse_cuda(cu_seqlens.data(), num_docs, H, {lse.data(), token_stride, head_stride}, padded.data(), row, nullptr);
+    for (std::int64_t d = 0; d < num_docs; ++d) {
+      const std::int64_t begin = cu_seqlens[static_cast<std::size_t>(d)];
+      const std::int64_t length = cu_seqlens[static_cast<std::size_t>(d) + 1] - begin;
+      for (std::int64_t h = 0; h < H; ++h) {
+        for (std::int64_t i = 0; i < row; ++i) {
+          const auto from = static_cast<std::size_t>((begin + i) * token_stride + h * head_stride);
+          const float want = i < length ? lse[from] : std::numeric_limits<float>::infinity();
+          ASSERT_EQ(padded[static_cast<std::size_t>((d * H + h) * row + i)], want) << d << " " << h << " " << i;
+        }
+      }
+    }
+    EXPECT_EQ(padded.back(), -7);
+    unpad_lse_cuda(cu_seqlens.data(), num_docs, H, padded.data(), row, {back.data(), token_stride, head_stride},
+                   nullptr);
+    EXPECT_EQ(back.back(), -7);
+    back.back() = lse.back();
+    EXPECT_EQ(back, lse);
   }
 }
 
