@@ -96,6 +96,13 @@ TEST(SamplingOnCpu, DrawsTheTokensOfTheReference) {
   EXPECT_GT(num_compared, 4000);
 }
 
+TEST(SamplingOnCpu, ZeroAndMinusZeroAreEqual) {
+  Guarded<float> logits(2, 40);
+  logits.fill([](std::int64_t b, std::int64_t id) { return id < 5 ? -1.0F : (id % 2 == b ? 0.0F : -0.0F); });
+  EXPECT_GT(compare(logits, 40, {}, 1) + compare(logits, 40, {0.5, 1}, 8), 10);
+  EXPECT_EQ(sample_token(row_of(logits, 0, 40), {}, 0), 5);
+}
+
 TEST(SamplingOnCpu, IsTheSameInEveryOrderOfThreads) {
   constexpr std::int64_t kV = 20011;  // 512 threads, several groups each
   Guarded<float> logits(2, kV, 3, false);
