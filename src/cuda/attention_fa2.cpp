@@ -46,7 +46,8 @@ std::optional<std::int64_t> right_of(const AttentionLayout& layout) {
   return layout.window > 0 ? std::optional<std::int64_t>(0) : std::nullopt;
 }
 
-/// With documents of one query, ATen would swap heads and queries and give lse in yet another shape.
+/// With documents of one query, ATen would swap heads and queries and give lse in yet another shape. Decoding wants that: it reads
+/// a key once for the query heads that share it, and splits the keys over blocks; nobody reads its lse.
 std::int64_t longest_query(const AttentionLayout& layout) { return std::max<std::int64_t>(layout.max_len_q, 2); }
 
 void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionLayout& layout,
@@ -56,10 +57,11 @@ void forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, cons
   const auto seqused = is_cached ? std::optional(layout.seqused_k_device) : std::nullopt;
   const auto result = at::_flash_attention_forward(
       aligned(q.narrow(0, 0, N)), aligned(k.narrow(0, 0, Nk)), aligned(v.narrow(0, 0, Nk)), layout.cu_seqlens_q_device,
-      layout.cu_seqlens_k_device, longest_query(layout), layout.max_len_k, /*dropout_p=*/0.0, /*is_causal=*/true,
-      /*return_debug_mask=*/false, layout.scale, left_of(layout), right_of(layout), seqused);
+      layout.cu_seqlens_k_device, is_cached ? layout.max_len_q : longest_query(layout), layout.max_len_k,
+      /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, layout.scale, left_of(layout),
+      right_of(layout), seqused);
   out.narrow(0, 0, N).copy_(std::get<0>(result));
-  lse.narrow(0, 0, N).copy_(std::get<1>(result).t());  // from [H, N]
+  if (lse.defined()) lse.narrow(0, 0, N).copy_(std::get<1>(result).t());  // from [H, N]
 }
 
 void backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -17,6 +17,7 @@
 #include "lora_train/kernels/qk_norm_rope.h"
 #include "lora_train/kernels/rms_norm.h"
 #include "lora_train/kernels/rope.h"
+#include "lora_train/kernels/sampling.h"
 #include "lora_train/optim/adamw.h"
 #include "lora_train/optim/grad_clip.h"
 #include "lora_train/optim/optimizer.h"
@@ -237,6 +238,13 @@ void add_loss_sum(const Place& place, std::int64_t N, std::vector<Case>& cases) 
   add_case(cases, "add_losses", sizes_text({{"N", N}}), {sum}, add, kernels::add_losses, kernels::add_losses_reference);
 }
 
+void add_sampling(const Place& place, std::int64_t V, std::vector<Case>& cases) {
+  const at::Tensor logits = place.uniform({16, V}).mul(8), numbers = at::arange(16, at::kLong).to(place.device);
+  const auto sample = [=](auto kernel, Outputs& o) { kernel(logits, {0.9, 50, 0.9, 0.01}, numbers, numbers, o[0]); };
+  add_case(cases, "sample_tokens", sizes_text({{"B", 16}, {"V", V}}), {at::zeros({16}, place.positions(1).options())},
+           sample, kernels::sample_tokens, kernels::sample_tokens_reference);
+}
+
 /// Gradient norm with clipping, and AdamW after it.
 void add_optimizer(const Place& place, std::int64_t P, std::vector<Case>& cases) {
   const optim::AdamWOptions options = optim::adamw_options({});
@@ -337,6 +345,7 @@ std::vector<Case> step_cases(const Place& place) {
     add_loss_sum(place, N, cases);
     add_optimizer(place, N * D, cases);
   }
+  if (place.dtype == at::kFloat) add_sampling(place, place.device.is_cuda() ? 151936 : 2479, cases);
   return cases;
 }
 

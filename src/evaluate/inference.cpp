@@ -19,15 +19,17 @@ InferenceModel load_for_inference(const Profile& requested, const std::filesyste
   return loaded;
 }
 
-std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, AttnImplementation attention) {
+std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, const RunSection& run) {
   constexpr std::int64_t kSequencesOnGpu = 64;
   generate::GeneratorLimits limits;
+  limits.use_graphs = run.cuda_graphs != CudaGraphs::kOff;
   if (model.device.is_cuda()) {
     limits.max_sequences = kSequencesOnGpu;
     limits.cache_bytes = runtime::device_room(model.device).free / 2;
   }
   return std::make_unique<generate::Generator>(model.model.decoder->config, model.model.decoder->shape,
-                                               *model.model.weights, limits, runtime::attention_backend(attention));
+                                               *model.model.weights, limits,
+                                               runtime::attention_backend(run.attn_implementation));
 }
 
 }  // namespace lora_train::evaluate

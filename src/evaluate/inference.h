@@ -20,6 +20,6 @@ InferenceModel load_for_inference(const Profile& profile, const std::filesystem:
                                   std::int64_t max_seq_len);
 
 /// Uses the model's weights, which must outlive it. The device's memory decides how many sequences are decoded at a time.
-std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, AttnImplementation attention);
+std::unique_ptr<generate::Generator> make_generator(const InferenceModel& model, const RunSection& run);
 
 }  // namespace lora_train::evaluate

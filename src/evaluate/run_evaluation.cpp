@@ -114,7 +114,7 @@ class Evaluation {
   }
 
   void add_tasks(std::vector<EvalResult>& results) {
-    const auto generator = make_generator(model_, profile_.run.attn_implementation);
+    const auto generator = make_generator(model_, profile_.run);
     for (std::size_t i = 0; i < results.size(); ++i) {
       if (request_.tasks.choices) results[i].choices = evaluate_choices(data_.choices[i], *generator, request_.quiet);
       if (request_.tasks.exact_match) {

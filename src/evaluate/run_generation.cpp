@@ -63,7 +63,7 @@ class Generation {
 GenerateTotals run_generation(const GenerateRequest& request, GenerateSink& sink) {
   generate::check_sampling(request.sampling);
   const InferenceModel model = load_for_inference(request.profile, request.adapter, longest_sequence(request));
-  const auto generator = make_generator(model, request.profile.run.attn_implementation);
+  const auto generator = make_generator(model, request.profile.run);
   sink.on_start();
   Generation(request, sink, *generator).run();
   const generate::GenerateStats stats = generator->stats();

@@ -3,19 +3,26 @@
 #include <ATen/ATen.h>
 
 #include "lora_train/kernels/embedding.h"
-#include "lora_train/kernels/rms_norm.h"
-#include "lora_train/kernels/skinny_gemm.h"
+#include "lora_train/kernels/gather.h"
+#include "lora_train/kernels/implementation.h"
+#include "lora_train/kernels/sampling.h"
 #include "lora_train/model/decoder.h"
-#include "lora_train/model/lm_head.h"
 
 namespace lora_train::generate {
 namespace {
 
 constexpr std::int64_t kHandful = 8;  // up to this many rows, the cost of a product is one read of the weights
 
-template <class T>
-at::Tensor on_device(const std::vector<T>& values, at::ScalarType type, at::Device device) {
-  return at::tensor(at::ArrayRef<T>(values), type).to(device);
+std::vector<std::int32_t> as_int32(const std::vector<std::int64_t>& values) { return {values.begin(), values.end()}; }
+
+/// Writes the rows of `from` [N, K, E] to the slots of a cache [capacity, K, E].
+void write_slots(const at::Tensor& from, const at::Tensor& slots, at::Tensor& cache) {
+  if (kernels::implementation_for(KernelName::kEmbedding, cache) != kernels::Implementation::kCuda) {
+    cache.index_copy_(0, slots, from);
+    return;
+  }
+  at::Tensor rows = cache.view({cache.size(0), -1});
+  kernels::scatter_rows(from.view({from.size(0), rows.size(1)}), slots, rows);
 }
 
 }  // namespace
@@ -23,21 +30,21 @@ at::Tensor on_device(const std::vector<T>& values, at::ScalarType type, at::Devi
 /// Writes the new keys and values of a layer to the cache, and attends to all of each sequence's.
 class CachedDecoder::CachedAttention : public model::AttentionPass {
  public:
-  CachedAttention(const model::ModelConfig& config, KeyValueCache& cache, const Tokens& tokens)
+  CachedAttention(const model::ModelConfig& config, KeyValueCache& cache, const PassTokens& tokens)
       : config_(config), cache_(cache), tokens_(tokens) {}
 
   void forward(std::int64_t layer, const model::QkvViews& qkv, at::Tensor& out, at::Tensor&) override {
     const auto index = static_cast<std::size_t>(layer);
     at::Tensor keys = cache_.keys[index], values = cache_.values[index];
-    keys.index_copy_(0, tokens_.slots, qkv.k);
-    values.index_copy_(0, tokens_.slots, qkv.v);
+    write_slots(qkv.k, tokens_.slots, keys);
+    write_slots(qkv.v, tokens_.slots, values);
     kernels::attention_cached(qkv.q, keys, values, tokens_.layouts.at(config_.layer_window[index]), out);
   }
 
  private:
   const model::ModelConfig& config_;
   KeyValueCache& cache_;
-  const Tokens& tokens_;
+  const PassTokens& tokens_;
 };
 
 CachedDecoder::CachedDecoder(const model::ModelConfig& config, const model::ModelShape& shape,
@@ -47,6 +54,7 @@ CachedDecoder::CachedDecoder(const model::ModelConfig& config, const model::Mode
       weights_(weights),
       attention_(attention),
       options_(weights.acquire_outer(model::Pass::kForward).embedding.options()),
+      embedding_scale_(model::embedding_scale(config, dtype())),
       activations_(shape, {.max_tokens = max_tokens, .needs_backward = false}, {}, dtype(), device()) {
   weights.release_outer(model::Pass::kForward);
 }
@@ -61,7 +69,7 @@ void CachedDecoder::reserve(std::int64_t cache_tokens, std::int64_t max_position
   rope_ = model::make_rope(config_, max_positions, device());
 }
 
-CachedDecoder::Tokens CachedDecoder::place(std::span<const Piece> pieces) const {
+PassTokens CachedDecoder::place(std::span<const Piece> pieces) const {
   std::vector<std::int32_t> ids, positions;
   std::vector<std::int64_t> slots;
   kernels::CachedLayout layout;
@@ -77,35 +85,48 @@ CachedDecoder::Tokens CachedDecoder::place(std::span<const Piece> pieces) const 
     layout.key_begin.push_back(piece.cache_begin);
     layout.num_keys.push_back(piece.position + count);
   }
-  layout.scale = config_.attention_scale;
-  layout.backend = attention_;
   if (!device().is_cpu()) {
     std::vector<std::int64_t> begins = layout.key_begin;
     begins.push_back(0);
-    layout.cu_seqlens_q_device = on_device(layout.cu_seqlens_q, at::kInt, device());
-    layout.key_begin_device = on_device(begins, at::kInt, device());
-    layout.num_keys_device = on_device(layout.num_keys, at::kInt, device());
+    layout.cu_seqlens_q_device = upload(as_int32(layout.cu_seqlens_q), device());
+    layout.key_begin_device = upload(as_int32(begins), device());
+    layout.num_keys_device = upload(as_int32(layout.num_keys), device());
   }
-  Tokens tokens{on_device(ids, at::kInt, device()),
-                on_device(positions, at::kInt, device()),
-                on_device(slots, at::kLong, device()),
-                {},
-                false};
-  tokens.is_skinny = ids.size() == pieces.size() || static_cast<std::int64_t>(ids.size()) <= kHandful;
+  const bool is_skinny = ids.size() == pieces.size() || static_cast<std::int64_t>(ids.size()) <= kHandful;
+  return {upload(ids, device()), upload(positions, device()), upload(slots, device()), by_window(std::move(layout)),
+          is_skinny};
+}
+
+std::map<std::int64_t, kernels::CachedLayout> CachedDecoder::by_window(kernels::CachedLayout layout) const {
+  layout.scale = config_.attention_scale;
+  layout.backend = attention_;
+  std::map<std::int64_t, kernels::CachedLayout> layouts;
   for (const std::int64_t window : config_.layer_window) {
     layout.window = window;
-    tokens.layouts.try_emplace(window, layout);
+    layouts.try_emplace(window, layout);
   }
-  return tokens;
+  return layouts;
+}
+
+std::string CachedDecoder::refuses_max_keys() const {
+  return kernels::refuses_max_keys(device(), dtype(), config_.head_dim, attention_);
+}
+
+bool CachedDecoder::samples_on_device() const {
+  const at::Tensor& any = rope_.global.cos;
+  return kernels::samples_on_device(any) && kernels::has_native_kernel(KernelName::kEmbedding, any);
 }
 
 at::Tensor CachedDecoder::forward(std::span<const Piece> pieces, bool use_adapter) {
-  const Tokens tokens = place(pieces);
+  return forward(place(pieces), use_adapter);
+}
+
+at::Tensor CachedDecoder::forward(const PassTokens& tokens, bool use_adapter) {
   const std::int64_t N = tokens.ids.size(0);
   const model::OuterWeights& outer = weights_.acquire_outer(model::Pass::kForward);
   at::Tensor first = activations_.layer(0, N).front().input;
   kernels::embedding_forward(tokens.ids, outer.embedding, use_adapter ? outer.rows : kernels::TrainableRows{}, first,
-                             model::embedding_scale(config_, dtype()));
+                             embedding_scale_);
   weights_.release_outer(model::Pass::kForward);
   CachedAttention attention(config_, cache_, tokens);
   const auto product = tokens.is_skinny ? model::Product::kSkinny : model::Product::kGemm;
@@ -116,8 +137,13 @@ at::Tensor CachedDecoder::forward(std::span<const Piece> pieces, bool use_adapte
 
 at::Tensor CachedDecoder::logits(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, bool use_adapter) {
   const model::LmHead head = model::lm_head_of(config_, weights_.acquire_outer(model::Pass::kForward));
-  return model::lm_head_logits(head, hidden.index_select(0, on_device(rows, at::kLong, device())), use_adapter,
+  return model::lm_head_logits(head, hidden.index_select(0, upload(rows, device())), use_adapter,
                                model::Product::kSkinny);
+}
+
+void CachedDecoder::logits(model::LmHeadRows& rows, bool use_adapter) {
+  const model::LmHead head = model::lm_head_of(config_, weights_.acquire_outer(model::Pass::kForward));
+  model::lm_head_forward(head, rows, use_adapter);
 }
 
 }  // namespace lora_train::generate

@@ -1,11 +1,19 @@
 // The decoder for generation: forward only, with a key-value cache. N tokens of a pass, D hidden, V vocabulary.
 #pragma once
 
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <exception>
+#include <map>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "key_value_cache.h"
 #include "lora_train/kernels/attention_cache.h"
 #include "lora_train/model/layer.h"
+#include "lora_train/model/lm_head.h"
 
 namespace lora_train::generate {
 
@@ -14,6 +22,38 @@ struct Piece {
   std::int64_t cache_begin = 0, position = 0;
   std::span<const std::int32_t> ids;
 };
+
+/// The tokens of a pass, on the device.
+struct PassTokens {
+  at::Tensor ids, positions, slots;  ///< [N] int32, int32, int64; a slot outside of the cache: not kept
+  std::map<std::int64_t, kernels::CachedLayout> layouts;  ///< by window
+  bool is_skinny = false;                                 ///< so few rows that reading the weights is the cost
+};
+
+/// Host memory for copies that nobody waits for: page-locked where `device` is a GPU. Freeing that would end the process once the
+/// device has failed, so an exception leaves it allocated.
+class TransferBuffer {
+ public:
+  TransferBuffer(at::IntArrayRef sizes, at::ScalarType type, at::Device device)
+      : tensor(at::empty(sizes, at::TensorOptions(type).pinned_memory(!device.is_cpu()))) {}
+  ~TransferBuffer() {
+    if (std::uncaught_exceptions() > exceptions_) static_cast<void>(tensor.unsafeReleaseTensorImpl());
+  }
+  TransferBuffer(const TransferBuffer&) = delete;
+
+  at::Tensor tensor;
+
+ private:
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+/// Values in a new tensor on `device`; nobody waits for the copy.
+template <class T>
+at::Tensor upload(const std::vector<T>& values, at::Device device) {
+  TransferBuffer host({std::ssize(values)}, c10::CppTypeToScalarType<T>::value, device);
+  std::copy(values.begin(), values.end(), host.tensor.mutable_data_ptr<T>());
+  return host.tensor.to(device, /*non_blocking=*/true);
+}
 
 /// Its buffers have a fixed size. Not thread-safe.
 class CachedDecoder {
@@ -29,29 +69,36 @@ class CachedDecoder {
   /// The last layer's output [N, D] for the tokens of all pieces, side by side; adds their keys and values to the cache. If every
   /// piece is one token, or all together are a handful, a row's bits depend only on its own sequence.
   at::Tensor forward(std::span<const Piece> pieces, bool use_adapter);
+  at::Tensor forward(const PassTokens& tokens, bool use_adapter);
 
   /// Logits [rows, V] fp32 for these rows of forward()'s result.
   at::Tensor logits(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, bool use_adapter);
+  /// The same for all rows of rows.hidden, into rows.logits.
+  void logits(model::LmHeadRows& rows, bool use_adapter);
 
+  /// The layout for each window of the model.
+  std::map<std::int64_t, kernels::CachedLayout> by_window(kernels::CachedLayout layout) const;
+  /// Empty if a pass can take the lengths of sequences from the device, else the reason.
+  std::string refuses_max_keys() const;
+  /// True if tokens can be chosen and kept on the device.
+  bool samples_on_device() const;
+
+  const model::ModelConfig& config() const { return config_; }
+  std::int64_t max_positions() const { return rope_.global.cos.size(0); }
   const KeyValueCache& cache() const { return cache_; }
   at::Device device() const { return options_.device(); }
   at::ScalarType dtype() const { return options_.dtype().toScalarType(); }
 
  private:
-  /// A pass on the device.
-  struct Tokens {
-    at::Tensor ids, positions, slots;                       ///< [N] int32, int32, int64
-    std::map<std::int64_t, kernels::CachedLayout> layouts;  ///< by window
-    bool is_skinny = false;                                 ///< so few rows that reading the weights is the cost
-  };
   class CachedAttention;
-  Tokens place(std::span<const Piece> pieces) const;
+  PassTokens place(std::span<const Piece> pieces) const;
 
   const model::ModelConfig config_;
   const model::ModelShape shape_;
   model::BaseWeights& weights_;
   kernels::AttentionBackend attention_;
   at::TensorOptions options_;
+  double embedding_scale_;
   model::Activations activations_;
   KeyValueCache cache_;
   model::RopeTables rope_;

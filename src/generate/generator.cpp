@@ -12,14 +12,6 @@
 namespace lora_train::generate {
 namespace {
 
-std::string name_of(const Prompt& prompt) {
-  return prompt.name.empty() ? "prompt " + std::to_string(prompt.index) : prompt.name;
-}
-
-std::int64_t length_of(const Prompt& prompt) {
-  return static_cast<std::int64_t>(prompt.ids.size()) + prompt.max_new_tokens;
-}
-
 /// A prompt with a range of the cache.
 struct Sequence {
   std::size_t prompt = 0;
@@ -27,17 +19,16 @@ struct Sequence {
   std::int64_t num_cached = 0;  ///< tokens whose keys and values are in the cache
 };
 
-/// One call of run(): prompts wait, are prefilled, and are decoded until they end.
+/// A run with tokens chosen on the host: prompts wait, are prefilled, and are decoded until they end.
 class Run {
  public:
-  Run(GeneratorParts& parts, std::span<const Prompt> prompts, const GenerateOptions& options,
-      const GenerateCallbacks& callbacks)
+  Run(GeneratorParts& parts, const RunRequest& request)
       : parts_(parts),
-        prompts_(prompts),
-        options_(options),
-        callbacks_(callbacks),
+        prompts_(request.prompts),
+        options_(request.options),
+        callbacks_(request.callbacks),
         allocator_(parts.decoder.cache().capacity),
-        completions_(prompts.size()) {}
+        completions_(request) {}
 
   std::vector<Completion> run() {
     while (next_ < prompts_.size() || !reading_.empty() || !writing_.empty()) {
@@ -49,7 +40,7 @@ class Run {
         decode();
       }
     }
-    return std::move(completions_);
+    return completions_.take();
   }
 
  private:
@@ -59,7 +50,6 @@ class Run {
   std::vector<Piece> pieces_to_read() const;
   std::vector<std::int32_t> choose(const at::Tensor& logits, const std::vector<Sequence>& sequences);
   void take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows, const std::vector<Sequence>& sequences);
-  bool goes_on(const Sequence& sequence, std::int32_t id);
 
   GeneratorParts& parts_;
   std::span<const Prompt> prompts_;
@@ -68,7 +58,7 @@ class Run {
   CacheAllocator allocator_;
   std::size_t next_ = 0;                     ///< the first waiting prompt
   std::vector<Sequence> reading_, writing_;  ///< in prefill; in decoding
-  std::vector<Completion> completions_;
+  Completions completions_;
 };
 
 /// Admits prompts in order: no later prompt overtakes a long one.
@@ -134,17 +124,7 @@ void Run::decode() {
 
 /// Chooses the next token of sequences[i] from row i of `logits`.
 std::vector<std::int32_t> Run::choose(const at::Tensor& logits, const std::vector<Sequence>& sequences) {
-  const bool is_greedy = options_.sampling.temperature == 0;
   std::vector<std::int32_t> ids(sequences.size());
-  if (!logits.is_cpu() && is_greedy && !options_.log_probabilities && !callbacks_.on_logits) {
-    const at::Tensor best = logits.argmax(-1).to(at::kCPU), finite = logits.isfinite().all(-1).to(at::kCPU);
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      if (!finite.const_data_ptr<bool>()[i])
-        refuse_logits(name_of(prompts_[sequences[i].prompt]), sequences[i].num_cached);
-      ids[i] = static_cast<std::int32_t>(best.const_data_ptr<std::int64_t>()[i]);
-    }
-    return ids;
-  }
   const at::Tensor host = logits.to(at::kCPU);
   kernels::parallel_ranges(static_cast<std::int64_t>(ids.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
@@ -174,30 +154,13 @@ void Run::take(const at::Tensor& hidden, const std::vector<std::int64_t>& rows,
   parts_.stats.new_tokens += static_cast<std::int64_t>(ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const Sequence& sequence = sequences[i];
-    Completion& completion = completions_[sequence.prompt];
-    completion.ids.push_back(ids[i]);
-    if (goes_on(sequence, ids[i])) {
+    if (completions_.append(sequence.prompt, ids[i])) {
       writing_.push_back(sequence);
       continue;
     }
     allocator_.free(sequence.cache_begin);
-    if (callbacks_.on_done) callbacks_.on_done(sequence.prompt, completion);
+    completions_.end(sequence.prompt);
   }
-}
-
-bool Run::goes_on(const Sequence& sequence, std::int32_t id) {
-  Completion& completion = completions_[sequence.prompt];
-  const bool wants_more = !callbacks_.on_token || callbacks_.on_token(sequence.prompt, id);
-  if (std::find(options_.stop_ids.begin(), options_.stop_ids.end(), id) != options_.stop_ids.end()) {
-    completion.reason = StopReason::kStopToken;
-  } else if (static_cast<std::int64_t>(completion.ids.size()) >= prompts_[sequence.prompt].max_new_tokens) {
-    completion.reason = StopReason::kLength;
-  } else if (!wants_more) {
-    completion.reason = StopReason::kCaller;
-  } else {
-    return true;
-  }
-  return false;
 }
 
 }  // namespace
@@ -221,7 +184,10 @@ std::vector<Completion> Generator::run(std::span<const Prompt> prompts, const Ge
     lengths.push_back(length_of(prompt));
   }
   reserve_cache(*state_, lengths);
-  return Run(*state_, prompts, options, callbacks).run();
+  const RunRequest request{prompts, options, callbacks};
+  const bool wants_logits = options.log_probabilities || callbacks.on_logits;
+  if (prompts.empty() || wants_logits || !state_->decoder.samples_on_device()) return Run(*state_, request).run();
+  return run_on_device(*state_, request);
 }
 
 GenerateStats Generator::stats() const { return state_->stats; }

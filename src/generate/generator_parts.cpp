@@ -8,6 +8,35 @@
 
 namespace lora_train::generate {
 
+std::string name_of(const Prompt& prompt) {
+  return prompt.name.empty() ? "prompt " + std::to_string(prompt.index) : prompt.name;
+}
+
+std::int64_t length_of(const Prompt& prompt) {
+  return static_cast<std::int64_t>(prompt.ids.size()) + prompt.max_new_tokens;
+}
+
+bool Completions::append(std::size_t prompt, std::int32_t id) {
+  Completion& completion = all_[prompt];
+  completion.ids.push_back(id);
+  const auto& [prompts, options, callbacks] = request_;
+  const bool wants_more = !callbacks.on_token || callbacks.on_token(prompt, id);
+  if (std::find(options.stop_ids.begin(), options.stop_ids.end(), id) != options.stop_ids.end()) {
+    completion.reason = StopReason::kStopToken;
+  } else if (static_cast<std::int64_t>(completion.ids.size()) >= prompts[prompt].max_new_tokens) {
+    completion.reason = StopReason::kLength;
+  } else if (!wants_more) {
+    completion.reason = StopReason::kCaller;
+  } else {
+    return true;
+  }
+  return false;
+}
+
+void Completions::end(std::size_t prompt) {
+  if (request_.callbacks.on_done) request_.callbacks.on_done(prompt, all_[prompt]);
+}
+
 void check_sequence(const model::ModelConfig& config, const SequenceInput& sequence) {
   if (sequence.ids.empty()) throw DataError(sequence.name, "the prompt is empty; expected at least one token");
   if (sequence.num_new < 1) {

@@ -1,10 +1,12 @@
-// What a generator holds, for generator.cpp and score.cpp.
+// What a generator holds, and what its runs share.
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <string>
 
 #include "cached_decoder.h"
+#include "decode_batch.h"
 #include "lora_train/generate/generator.h"
 
 namespace lora_train::generate {
@@ -14,9 +16,39 @@ struct GeneratorParts {
   GeneratorLimits limits;
   CachedDecoder decoder;
   GenerateStats stats = {};
+  std::unique_ptr<DecodeBatch> batch = nullptr;  ///< of runs on a device, with its graphs
 };
 
 struct Generator::State : GeneratorParts {};
+
+/// One call of run().
+struct RunRequest {
+  std::span<const Prompt> prompts;
+  const GenerateOptions& options;
+  const GenerateCallbacks& callbacks;
+};
+
+/// The completions of a run, token by token.
+class Completions {
+ public:
+  explicit Completions(const RunRequest& request) : request_(request), all_(request.prompts.size()) {}
+  /// Appends a token and calls on_token. False: the completion has ended, for which end() is to be called.
+  bool append(std::size_t prompt, std::int32_t id);
+  void end(std::size_t prompt);  ///< calls on_done
+  Completion& operator[](std::size_t prompt) { return all_[prompt]; }
+  std::vector<Completion> take() { return std::move(all_); }
+
+ private:
+  const RunRequest& request_;
+  std::vector<Completion> all_;
+};
+
+/// The run with tokens chosen and kept on the device: no pass waits for the host, which reads the tokens of a pass while the
+/// next one runs. A sequence that ends at a stop token is therefore computed one token further, which nobody sees.
+std::vector<Completion> run_on_device(GeneratorParts& parts, const RunRequest& request);
+
+std::string name_of(const Prompt& prompt);
+std::int64_t length_of(const Prompt& prompt);  ///< with its new tokens
 
 /// A sequence to compute, for checks and messages.
 struct SequenceInput {

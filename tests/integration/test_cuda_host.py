@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import BINARY, CACHE, lora_train, model_tensors
+from conftest import BINARY, CACHE, ROOT, lora_train, model_tensors
 
 STAND_IN = BINARY.parent / "stand_in_gpu"
 EMPTY_CACHE = Path(CACHE.name) / "empty"  # of a run that is given no other
@@ -28,15 +28,19 @@ def environment(**settings):
                 LD_PRELOAD=str(STAND_IN / "libstand_in_runtime.so"))
 
 
-def on_stand_in(setup, settings=(), command="train", **changes):
+def run_on_stand_in(folder, command, settings=()):
     """(the run, {call of the CUDA runtime: how often})."""
-    changes = {"device": "cuda", "learning_rate": 1e-3, "logging_steps": 1, **changes}
-    calls = setup.output_dir.parent / "calls.txt"
+    calls = folder / "calls.txt"
     calls.unlink(missing_ok=True)
-    run = lora_train(*([command] if isinstance(command, str) else command), "--profile", setup.write_profile(**changes),
-                     environment=environment(**dict(settings), STAND_IN_CALLS=str(calls)))
+    run = lora_train(*command, environment=environment(**dict(settings), STAND_IN_CALLS=str(calls)))
     counts = dict(line.split() for line in calls.read_text().splitlines()) if calls.exists() else {}
     return run, {name: int(count) for name, count in counts.items()}
+
+
+def on_stand_in(setup, settings=(), command="train", **changes):
+    changes = {"device": "cuda", "learning_rate": 1e-3, "logging_steps": 1, **changes}
+    command = [command] if isinstance(command, str) else command
+    return run_on_stand_in(setup.output_dir.parent, [*command, "--profile", setup.write_profile(**changes)], settings)
 
 
 @pytest.mark.parametrize("changes", [
@@ -228,6 +232,54 @@ def test_a_dry_run_computes_the_largest_batch(setup):
 def test_an_evaluation(setup):
     run, _ = on_stand_in(setup, command=("eval", "--json"), val_set_size=2)
     assert run.code == 0 and run.json_lines()[0]["num_tokens"] > 0, run
+
+
+def generate_on_stand_in(folder, num_tokens, *more, settings=()):
+    """Answers of num_tokens tokens each, whatever their ids: the stand-in computes nothing."""
+    command = ["generate", "--model", ROOT / "examples/tiny-math/model", "--set", "device=cuda", "--prompt", "a", "--prompt", "b",
+               "--prompt", "c", "--max-new-tokens", str(num_tokens), "--json", *more]
+    run, calls = run_on_stand_in(folder, command, settings)
+    assert run.code == 0 and [len(line["completion_ids"]) for line in run.json_lines()] == [num_tokens] * 3, run
+    return run, calls
+
+
+WAITS = ("cudaMemcpy", "cudaStreamSynchronize", "cudaDeviceSynchronize")
+SAMPLED = ("--temperature", "1", "--top-k", "20", "--top-p", "0.9")
+
+
+@pytest.mark.parametrize("sampling", [(), SAMPLED])
+def test_a_token_is_one_replay_one_copy_and_one_wait(tmp_path, sampling):
+    """30 tokens more: nothing is launched or sent but a graph, and the copy of the tokens of all rows, which is waited for."""
+    few, many = (generate_on_stand_in(tmp_path, tokens, "precision=bf16", *sampling)[1] for tokens in (10, 40))
+    more = {name: many[name] - few[name] for name in few}
+    assert more["cudaGraphLaunch"] == more["cudaMemcpyAsync"] == more["cudaEventSynchronize"] == 30, more
+    for name in (*WAITS, "cudaLaunchKernel", "cublasLtMatmul", "cudaMalloc", "cudaHostAlloc", "bytesFromPageLocked"):
+        assert more[name] == 0, (name, more)
+    assert few["recorded"] > 30 and few["recordedCold"] == 0, few
+
+
+@pytest.mark.parametrize("settings, more, warning", [
+    ({}, ("precision=bf16", "cuda_graphs=off"), None),
+    ({}, ("precision=bf16", "attn_implementation=reference"), "reads the lengths of sequences on the host"),
+    (dict(STAND_IN_REFUSE_CAPTURE_AT="1"), ("precision=bf16",), "could not be captured")])
+def test_tokens_without_graphs(tmp_path, settings, more, warning):
+    run, calls = generate_on_stand_in(tmp_path, 10, *more, settings=settings)
+    assert calls["cudaGraphLaunch"] == 0 and calls["cudaEventSynchronize"] <= 10, calls
+    warnings = [line for line in run.stderr.splitlines() if line.startswith("warning: cuda_graphs: decoding runs without graphs. ")]
+    assert len(warnings) == (warning is not None) and all(warning in line for line in warnings), run
+
+
+def test_a_pass_without_graphs_waits_for_nothing(tmp_path):
+    few, many = (generate_on_stand_in(tmp_path, tokens, "precision=bf16", "cuda_graphs=off")[1] for tokens in (10, 40))
+    for name in (*WAITS, "cudaHostAlloc", "bytesFromPageLocked"):
+        assert few[name] == many[name], (name, few, many)
+    assert many["cudaMemcpyAsync"] - few["cudaMemcpyAsync"] <= 30 * 9, (few, many)  # attention copies its output, per layer
+
+
+def test_a_gpu_that_fails_ends_a_generation(tmp_path):
+    run, _ = run_on_stand_in(tmp_path, ["generate", "--model", ROOT / "examples/tiny-math/model", "--set", "device=cuda", "precision=bf16",
+                                        "--prompt", "a"], dict(STAND_IN_FAIL_AT="5"))
+    assert run.code == DEVICE and "CUDA error" in run.stderr, run
 
 
 def tuning(run):

@@ -160,10 +160,49 @@ def test_the_base_is_there_without_its_adapter(oracles, tmp_path):
         assert ids_of(probe(request_for(case, prompts_of(case)), tmp_path)) != want
 
 
-def test_our_cuda_kernels_give_the_same_ids(oracles, tmp_path):
-    for number in (1, 2):
-        case, _, want = oracles(number, True)
-        assert ids_of(probe(request_for(case, prompts_of(case)[:3], kernels="cuda-on-cpu"), tmp_path)) == want[:3]
+ON_DEVICE = {"kernels": "cuda-on-cpu"}  # tokens are chosen by our kernel, and passes follow one another without the host
+FEW_ROWS = {"max_sequences": 3, "max_pass_tokens": 16, "cache_bytes": 1}
+
+
+@pytest.mark.parametrize("number", [1, 2, 100])
+def test_our_cuda_kernels_give_the_same_ids(oracles, tmp_path, number):
+    case, _, want = oracles(number, True)
+    prompts = prompts_of(case)
+    asked = probe(request_for(case, prompts[:4], limits=FEW_ROWS, **ON_DEVICE), tmp_path)
+    replayed = probe(request_for(case, prompts[:4], limits=FEW_ROWS, graphs=True, **ON_DEVICE), tmp_path)
+    assert ids_of(asked) == ids_of(replayed) == want[:4], case.description
+    assert asked["replays"] == 0 and replayed["replays"] >= NEW_TOKENS - 2
+    assert asked["new_tokens"] == replayed["new_tokens"] == 4 * NEW_TOKENS
+
+
+SAMPLINGS = [{"temperature": 1, "seed": 1}, {"temperature": 0.9, "top_k": 12, "top_p": 0.9, "min_p": 0.01, "seed": 2}]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_tokens_drawn_on_the_device_are_those_of_the_cpu(cases, tmp_path, sampling):
+    """Replayed passes read draws, positions and lengths from the device, of rows that end and are taken over."""
+    case = cases(0)
+    prompts = prompts_of(case)[:5]
+    want = ids_of(probe(request_for(case, prompts, sampling=sampling), tmp_path))
+    assert len({tuple(ids) for ids in want}) > 1
+    for graphs in (False, True):
+        request = request_for(case, prompts, sampling=sampling, limits=FEW_ROWS, graphs=graphs, **ON_DEVICE)
+        assert ids_of(probe(request, tmp_path)) == want
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_completions_on_the_device_end_where_those_of_the_cpu_do(cases, tmp_path, graphs):
+    """The host reads a token when the next pass is under way: what that pass adds to an ended completion is dropped."""
+    case = cases(0)
+    prompts = prompts_of(case)[:5]
+    free = ids_of(probe(request_for(case, prompts), tmp_path))
+    stop = {"stop_ids": [free[0][3], free[1][0]]}
+    for more in (stop, {"quit_after": 3}):
+        want = probe(request_for(case, prompts, **more), tmp_path)
+        got = probe(request_for(case, prompts, limits=FEW_ROWS, graphs=graphs, **ON_DEVICE, **more), tmp_path)
+        for key in ("completions", "streamed", "new_tokens"):
+            assert got[key] == want[key], key
+        assert sorted(got["done"]) == list(range(5))
 
 
 def test_stops_at_a_stop_token_and_where_the_caller_says(oracles, tmp_path):

@@ -22,6 +22,7 @@ struct GeneratorLimits {
   std::int64_t max_sequences = 16;     ///< decoded concurrently; the others wait
   std::int64_t max_pass_tokens = 512;  ///< prompt tokens per forward pass; longer prompts take several
   std::int64_t cache_bytes = std::int64_t{1} << 30;
+  bool use_graphs = true;  ///< capture decoding as CUDA graphs, where that is possible
 };
 
 struct Prompt {
@@ -52,7 +53,7 @@ struct Completion {
 
 /// Called in the thread of run(). `prompt` is the index in the span of prompts. All may be empty.
 struct GenerateCallbacks {
-  /// Called for every token, the stop token included, as soon as it is chosen. Returning false ends this completion.
+  /// Called for every token, the stop token included; on a GPU, while the next pass runs. Returning false ends this completion.
   std::function<bool(std::size_t prompt, std::int32_t id)> on_token = {};
   /// Called when a completion has ended. Completions end in no particular order.
   std::function<void(std::size_t prompt, const Completion&)> on_done = {};
@@ -74,6 +75,7 @@ struct GenerateStats {
   std::int64_t prompt_tokens = 0, new_tokens = 0, decoded_tokens = 0;
   double prompt_s = 0, decode_s = 0;
   std::int64_t cache_bytes = 0;  ///< current size of the cache
+  std::int64_t replays = 0;      ///< decoding passes that were replays of a graph
 };
 
 /// Greedy decoding and sampling. Runs on the device of the weights, in their dtype (fp32 or bf16). Not thread-safe.
@@ -81,7 +83,8 @@ struct GenerateStats {
 /// On a CPU a prompt's result does not depend on the other prompts: prompts are prefilled one by one, and batched decoding
 /// uses products whose sums do not depend on the number of rows (kernels/skinny_gemm.h). On a GPU, products may differ in their
 /// last bits with the batch size, and so may a greedy choice between two nearly equal tokens. The random draw for a token is the
-/// same everywhere.
+/// same everywhere. There, tokens are chosen on the device (kernels/sampling.h), unless log-probabilities or logits are wanted, and
+/// decoding passes are captured per number of rows (1, 2, 4, ...) and replayed; where that is impossible, one warning says why.
 class Generator {
  public:
   /// `weights` must outlive the generator. Their adapter columns must be written.

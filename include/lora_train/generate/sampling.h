@@ -7,16 +7,18 @@
 #include <vector>
 
 #include "lora_train/config/sampling.h"
+#include "lora_train/kernels/sampling.h"
 
 namespace lora_train::generate {
 
 /// Throws ConfigError naming an option that is out of range.
 void check_sampling(const SamplingOptions& options);
 
-struct Candidate {
-  std::int32_t id = 0;
-  double probability = 0;
-};
+/// The options as the kernels take them, and the key of a prompt's draws.
+kernels::SamplingFilter filter_of(const SamplingOptions& options);
+PhiloxKey sampling_key(std::uint64_t seed, std::int64_t prompt_index);
+
+using kernels::Candidate;
 
 /// The tokens that may be drawn, most likely first (ties: lowest id first); probabilities sum to 1. temperature > 0,
 /// logits [V] finite. Sources: transformers TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper.

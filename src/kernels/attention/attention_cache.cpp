@@ -10,6 +10,7 @@
 #include "dispatch/cpu_arguments.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/cuda_library.h"
+#include "lora_train/kernels/graph.h"
 
 namespace lora_train::kernels {
 namespace {
@@ -24,7 +25,7 @@ void check_layout(const at::Tensor& q, const at::Tensor& k, const CachedLayout& 
   const std::size_t num_docs = layout.num_docs();
   bool ok = layout.cu_seqlens_q.size() == num_docs + 1 && layout.num_keys.size() == num_docs && layout.window >= 0 &&
             layout.cu_seqlens_q.front() == 0 && layout.cu_seqlens_q.back() <= q.size(0);
-  for (std::size_t d = 0; ok && d < num_docs; ++d) {
+  for (std::size_t d = 0; ok && layout.max_keys == 0 && d < num_docs; ++d) {
     const int64_t begin = layout.key_begin[d], end = begin + layout.num_keys[d];
     ok = begin >= 0 && end <= k.size(0) && num_queries(layout, d) > 0 && num_queries(layout, d) <= layout.num_keys[d];
   }
@@ -78,6 +79,16 @@ void attention_cached_cpu(const at::Tensor& q, const at::Tensor& k, const at::Te
   });
 }
 
+/// The layout with the lengths of its device copies, for a CPU.
+CachedLayout as_on_device(CachedLayout layout) {
+  const auto read = [&](const at::Tensor& from, std::vector<int64_t>& to) {
+    std::copy_n(from.const_data_ptr<std::int32_t>(), to.size(), to.begin());
+  };
+  read(layout.key_begin_device, layout.key_begin);
+  read(layout.num_keys_device, layout.num_keys);
+  return layout;
+}
+
 int64_t longest_query(const CachedLayout& layout) {
   int64_t longest = 0;
   for (std::size_t d = 0; d < layout.num_docs(); ++d) longest = std::max(longest, num_queries(layout, d));
@@ -96,17 +107,18 @@ AttentionLayout layout_in_cache(const CachedLayout& layout, at::Device device) {
   made.cu_seqlens_k_device = numbers_on_device(made.cu_seqlens_k, layout.key_begin_device, device);
   made.seqused_k_device = numbers_on_device(layout.num_keys, layout.num_keys_device, device);
   made.max_len_q = longest_query(layout);
-  made.max_len_k = *std::max_element(layout.num_keys.begin(), layout.num_keys.end());
+  made.max_len_k =
+      layout.max_keys > 0 ? layout.max_keys : *std::max_element(layout.num_keys.begin(), layout.num_keys.end());
   return made;
 }
 
-bool fa2_serves(const at::Tensor& q, const CachedLayout& layout) {
+bool fa2_serves(at::ScalarType dtype, int64_t head_size, AttentionBackend backend) {
   if (cuda_library() == nullptr) return false;
-  if (layout.backend != AttentionBackend::kAuto && layout.backend != AttentionBackend::kFa2) return false;
+  if (backend != AttentionBackend::kAuto && backend != AttentionBackend::kFa2) return false;
   AttentionCase c;
   c.requested = AttentionBackend::kFa2;
-  c.dtype = q.scalar_type();
-  c.head_size = q.size(2);
+  c.dtype = dtype;
+  c.head_size = head_size;
   c.sm = cuda_compute_capability();
   return choose_attention(c).refusal.empty();
 }
@@ -131,10 +143,20 @@ void attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor
                       at::Tensor& out) {
   check_inputs(q, k, v, layout, out);
   if (layout.num_docs() == 0) return;
-  if (q.is_cpu()) return attention_cached_cpu(q, k, v, layout, out);
-  if (!fa2_serves(q, layout)) return attention_by_copy(q, k, v, layout, out);
-  at::Tensor lse = at::empty({q.size(0), q.size(1)}, q.options().dtype(at::kFloat));
-  cuda_library()->fa2.forward(q, k, v, layout_in_cache(layout, q.device()), out, lse);
+  if (q.is_cpu() && layout.max_keys == 0) return attention_cached_cpu(q, k, v, layout, out);
+  if (q.is_cpu()) {
+    return run_or_capture([=]() mutable { attention_cached_cpu(q, k, v, as_on_device(layout), out); });
+  }
+  const std::string refusal = refuses_max_keys(q.device(), q.scalar_type(), q.size(2), layout.backend);
+  if (layout.max_keys > 0 && !refusal.empty()) throw DeviceError(kName, refusal);
+  if (!refusal.empty()) return attention_by_copy(q, k, v, layout, out);
+  at::Tensor no_lse;
+  cuda_library()->fa2.forward(q, k, v, layout_in_cache(layout, q.device()), out, no_lse);
+}
+
+std::string refuses_max_keys(at::Device device, at::ScalarType dtype, int64_t head_size, AttentionBackend backend) {
+  if (device.is_cpu() || fa2_serves(dtype, head_size, backend)) return {};
+  return "attention over the cache reads the lengths of sequences on the host, except FlashAttention 2 (bf16)";
 }
 
 void attention_cached_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

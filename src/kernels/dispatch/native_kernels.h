@@ -13,6 +13,7 @@
 #include "lora/lora_cuda.h"
 #include "rms_norm/rms_norm_cuda.h"
 #include "rope/rope_cuda.h"
+#include "sampling/sampling_cuda.h"
 
 namespace lora_train::kernels {
 
@@ -51,6 +52,7 @@ struct NativeKernels {
   decltype(&adamw_step_cuda) adamw_step = adamw_step_cuda;
   decltype(&add_losses_cuda) add_losses = add_losses_cuda;
   decltype(&take_next_cuda) take_next = take_next_cuda;
+  decltype(&sample_tokens_cuda) sample_tokens = sample_tokens_cuda;
 };
 
 /// The table of the library or program that this file is linked into.

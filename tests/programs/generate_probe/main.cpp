@@ -2,10 +2,10 @@
 //   model, adapter (may be absent), dtype ("fp32" or "bf16"), limits {max_sequences, max_pass_tokens, cache_bytes},
 //   prompts [{ids, index, max_new_tokens, name}], stop_ids, sampling {temperature, top_k, top_p, min_p, seed},
 //   use_adapter, log_probabilities, logits (a file: those of prompt p and position t are tensor "p.t"),
-//   scores [{prompt, completions}], quit_after (tokens, by on_token), kernels ("cuda-on-cpu"),
+//   scores [{prompt, completions}], quit_after (tokens, by on_token), kernels ("cuda-on-cpu"), graphs (captured on the CPU),
 //   candidates [{logits, sampling}]: what may be drawn, without a model
 // Prints {"completions": [{ids, reason, log_probability}], "done": [prompt, ...], "streamed": [[id, ...], ...], "scores",
-// "cache_bytes", "new_tokens", "prompt_tokens"}.
+// "cache_bytes", "new_tokens", "prompt_tokens", "replays"}.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -24,6 +24,7 @@
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/safetensors.h"
+#include "support/captured_graph.h"
 #include "support/fork_server.h"
 
 namespace lora_train {
@@ -162,6 +163,7 @@ int probe(const std::string& path) {
     kernels::use_native_kernels({&kernels::linked_native_kernels(), nullptr, true});
     kernels::reserve_native_workspace(kernels::kWorkspaceElements, at::kCPU);
   }
+  if (request.value("graphs", false)) kernels::use_capture(&testing_support::CapturedOnCpu::capture);
   const Loaded loaded = load(request);
   generate::Generator generator(loaded.config, loaded.shape, *loaded.weights, read_limits(request));
   json result;
@@ -171,6 +173,7 @@ int probe(const std::string& path) {
   result["cache_bytes"] = stats.cache_bytes;
   result["new_tokens"] = stats.new_tokens;
   result["prompt_tokens"] = stats.prompt_tokens;
+  result["replays"] = stats.replays;
   std::printf("%s\n", result.dump().c_str());
   return 0;
 }

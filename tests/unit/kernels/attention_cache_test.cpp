@@ -123,6 +123,37 @@ TEST_P(AttentionCache, MatchesReference) {
   }
 }
 
+TEST_P(AttentionCache, TakesLengthsFromTheDevice) {
+  const auto place = GetParam();
+  const std::string refusal = refuses_max_keys(place.device, place.dtype, 16, AttentionBackend::kAuto);
+  EXPECT_EQ(refusal.empty(), place.device == at::kCPU || place.dtype == at::kBFloat16) << refusal;
+  const auto& c = cases()[2];  // one query each
+  const auto in = inputs_for(c, place.dtype);
+  const auto q = place.put(in.q), k = place.put(in.k), v = place.put(in.v);
+  auto want = place.empty(in.q.sizes()), out = place.empty(in.q.sizes());
+  attention_cached(q, k, v, in.layout, want);
+  const auto on_device = [&](std::vector<int64_t> numbers, std::size_t size) {
+    numbers.resize(size);
+    return at::tensor(numbers, at::kInt).to(place.device);
+  };
+  CachedLayout layout = in.layout;
+  layout.cu_seqlens_q_device = on_device(layout.cu_seqlens_q, 3);
+  layout.key_begin_device = on_device(layout.key_begin, 3);
+  layout.num_keys_device = on_device(layout.num_keys, 2);
+  layout.key_begin = layout.num_keys = {-1, -1};
+  layout.max_keys = 300;
+  if (!refusal.empty()) {
+    EXPECT_THROW(attention_cached(q, k, v, layout, out), DeviceError);
+    return;
+  }
+  attention_cached(q, k, v, layout, out);
+  if (place.device == at::kCPU) {
+    EXPECT_TRUE(at::equal(out, want));
+  } else {
+    EXPECT_CLOSE(out, want, tolerance(place.dtype));
+  }
+}
+
 TEST_P(AttentionCache, ADocumentHasTheSameBitsWhateverElseIsThere) {
   const auto place = GetParam();
   if (place.dtype == at::kDouble || place.device != at::kCPU) GTEST_SKIP() << "a matter of our kernel for CPUs";
