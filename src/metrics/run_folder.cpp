@@ -57,7 +57,7 @@ void add_reason(RunRecord& run, const std::string& reason) {
 /// starting fail.
 bool is_locked(const fs::path& folder) {
   struct stat file {};
-  if (::stat((folder / ".lock").c_str(), &file) != 0) return false;
+  if (::stat((folder / ".lora-train.lock").c_str(), &file) != 0) return false;
   const std::string id = string_printf(" %02x:%02x:%llu ", major(file.st_dev), minor(file.st_dev),
                                        static_cast<unsigned long long>(file.st_ino));
   std::ifstream locks("/proc/locks");

@@ -215,11 +215,11 @@ def test_two_runs_never_write_into_one_folder(setup):
     assert run.code == 2 and f"process {process.pid} " in run.stderr, run
     process.kill()
     process.communicate(timeout=300)
-    assert (setup.output_dir / ".lock").exists()
+    assert (setup.output_dir / ".lora-train.lock").exists()
     shutil.rmtree(setup.output_dir)
     setup.output_dir.mkdir()
-    (setup.output_dir / ".lock").write_text("process 1 on nowhere")
-    assert setup.train(max_steps=2).code == 0 and not (setup.output_dir / ".lock").exists()
+    (setup.output_dir / ".lora-train.lock").write_text("process 1 on nowhere")
+    assert setup.train(max_steps=2).code == 0 and not (setup.output_dir / ".lora-train.lock").exists()
 
 
 def test_dry_run_says_what_the_run_would_say_of_the_folder(setup):
