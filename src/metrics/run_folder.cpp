@@ -71,9 +71,7 @@ void read_profile(RunRecord& run) {
   const fs::path file = run.folder / "profile.yaml";
   if (!is_file(file)) return;
   try {
-    ProfileSources sources;
-    sources.profiles = {file.string()};
-    const Json profile = Json::parse(to_json(load_profile(sources).profile));
+    const Json profile = Json::parse(to_json(load_written_profile(file)));
     for (const auto& [key, value] : profile.items()) run.profile.emplace_back(key, value.dump());
     run.name = text_of(profile, "run_name");
   } catch (const Error& error) {

@@ -11,7 +11,7 @@
 #include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/config/load.h"
 #include "lora_train/metrics/metrics_writer.h"
-#include "lora_train/run_folder/run_marker.h"
+#include "lora_train/storage/run_marker.h"
 #include "run_files.h"
 
 namespace lora_train::run_folder {
@@ -58,15 +58,15 @@ void refuse_inputs_in_the_way(const OutputRequest& request) {
 /// someone else's. Links and devices are refused in any case: what they lead to is not the run's.
 void refuse_files_of_others(const fs::path& folder, const std::string& result) {
   if (path_kind(folder) == PathKind::kNone) return;
-  const bool is_run = read_marker(folder).has_value();
+  const bool is_run = storage::read_marker(folder).has_value();
   const auto refuse = [&](const std::string& name, PathKind expected, bool is_ours) {
     const PathKind kind = path_kind(folder / name);
     if (kind == PathKind::kNone || (kind == expected && is_ours)) return;
     throw ConfigError(folder.string(), "holds " + name + ", which no run of lora-train has written" +
-                                           (is_run ? "" : std::string(" (there is no ") + kMarkerFile + " of one)") +
+                                           (is_run ? "" : std::string(" (there is no ") + storage::kMarkerFile + " of one)") +
                                            " and which this run would replace. Choose another output_dir, or move it");
   };
-  refuse(kMarkerFile, PathKind::kFile, is_run);
+  refuse(storage::kMarkerFile, PathKind::kFile, is_run);
   for (const char* name : kReportFiles) refuse(name, PathKind::kFile, is_run);
   refuse(kReportFolder, PathKind::kFolder, is_run);
   refuse(result, PathKind::kFolder, is_result_of_run(folder, result));
@@ -95,7 +95,7 @@ Profile with_numbers_of(const Profile& old, Profile profile) {
 Profile profile_of_checkpoint(const fs::path& checkpoint) {
   const fs::path real = fs::weakly_canonical(checkpoint);
   for (const fs::path& file : {real / "profile.yaml", real.parent_path() / "profile.yaml"}) {
-    if (fs::exists(file)) return read_profile(file);
+    if (fs::exists(file)) return load_written_profile(file);
   }
   throw FormatError(checkpoint.string(),
                     "neither it nor its parent folder holds a profile.yaml, so it is unknown what it was "
@@ -136,14 +136,14 @@ bool is_finished(const fs::path& folder, const OutputRequest& request, std::stri
   if (!is_result_of_run(folder, result) || path_kind(folder / result) != PathKind::kFolder) return false;
   summary_json = read_file(folder / "summary.json");
   while (!summary_json.empty() && summary_json.back() == '\n') summary_json.pop_back();
-  const Profile old = read_profile(folder / "profile.yaml");
+  const Profile old = load_written_profile(folder / "profile.yaml");
   return diff_profiles(old, with_numbers_of(old, request.profile)).empty();
 }
 
 /// True when the same command is repeated: the run here began with that checkpoint and has saved its own since.
 bool began_with(const fs::path& folder, const std::string& checkpoint) {
   if (!fs::exists(folder / "profile.yaml") ||
-      read_profile(folder / "profile.yaml").run.resume_from_checkpoint != checkpoint) {
+      load_written_profile(folder / "profile.yaml").run.resume_from_checkpoint != checkpoint) {
     return false;
   }
   log_info(folder.string() + ": the run here began with " + checkpoint + " and resumes from what it has saved since");
@@ -161,13 +161,13 @@ fs::path newest_good_checkpoint(const fs::path& folder) {
 /// Whether a command with --overwrite began the run there and is now repeated, as by a batch system that starts a stopped job
 /// again: it resumes. A finished run, another profile and --resume none begin a new run.
 bool repeats_overwriting(const fs::path& folder, const OutputRequest& request) {
-  const auto marker = read_marker(folder);
+  const auto marker = storage::read_marker(folder);
   const fs::path profile = folder / "profile.yaml";
   if (!marker || !marker->began_with_overwrite || request.profile.run.resume_from_checkpoint == "none") return false;
   if (!has_saved(folder) || !fs::exists(profile)) return false;
   std::string summary_json;
   if (is_finished(folder, request, summary_json)) return false;
-  const Profile old = read_profile(profile);
+  const Profile old = load_written_profile(profile);
   const auto differences = diff_profiles(old, with_numbers_of(old, request.profile));
   const bool is_same = std::all_of(differences.begin(), differences.end(),
                                    [&](const auto& difference) { return may_differ(difference, request); });
@@ -179,12 +179,6 @@ bool repeats_overwriting(const fs::path& folder, const OutputRequest& request) {
 }
 
 }  // namespace
-
-Profile read_profile(const fs::path& file) {
-  ProfileSources sources;
-  sources.profiles = {file.string()};
-  return load_profile(sources).profile;
-}
 
 std::string run_name(const RunSection& section) {
   if (!section.run_name.empty()) return section.run_name;
@@ -218,7 +212,7 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
     const std::string problem = checkpoint::verify(resume, throw_if_stop_requested);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
     if (goes_on_there && fs::exists(folder / "profile.yaml")) {
-      refuse_differences(request, read_profile(folder / "profile.yaml"), folder);
+      refuse_differences(request, load_written_profile(folder / "profile.yaml"), folder);
     }
     go_on_from(resume, request, decision);
     decision.goes_back = true;
@@ -241,10 +235,10 @@ OutputDecision prepare_output_folder(const OutputRequest& request) {
   const fs::path folder = request.profile.run.output_dir;
   OutputDecision decision = look_at_output_folder(request);
   make_folders(folder);
-  if (read_marker(folder)) {
+  if (storage::read_marker(folder)) {
     storage::delete_temporaries(folder, is_run_file);  // of a finished run too, killed in its last report
   } else {
-    write_new_marker(folder, request.overwrite);
+    storage::write_new_marker(folder, request.overwrite);
   }
   return decision;
 }

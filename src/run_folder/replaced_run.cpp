@@ -4,7 +4,7 @@
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/checkpoint/checkpoint.h"
-#include "lora_train/run_folder/run_marker.h"
+#include "lora_train/storage/run_marker.h"
 #include "run_files.h"
 
 namespace lora_train::run_folder {
@@ -31,7 +31,7 @@ void set_run_aside(const fs::path& folder) {
   const std::vector<std::string> names = files_of_run(folder);
   if (names.size() <= 1) return;  // nothing, or only the marker of this run
   const fs::path replaced = folder / kReplacedFolder;
-  const bool keeps_one = read_marker(replaced).has_value();  // it is moved last
+  const bool keeps_one = storage::read_marker(replaced).has_value();  // it is moved last
   if (keeps_one && checkpoint::list(folder).empty()) {
     delete_all(folder, names);
   } else {
@@ -40,7 +40,7 @@ void set_run_aside(const fs::path& folder) {
     log_info(folder.string() + ": the run there stays in " + kReplacedFolder +
              " until this one has saved its first checkpoint or result");
   }
-  write_new_marker(folder, /*began_with_overwrite=*/true);
+  storage::write_new_marker(folder, /*began_with_overwrite=*/true);
 }
 
 void delete_replaced_run(const fs::path& folder) {

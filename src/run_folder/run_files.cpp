@@ -7,7 +7,7 @@
 #include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/config/load.h"
 #include "lora_train/run_folder/output_folder.h"
-#include "lora_train/run_folder/run_marker.h"
+#include "lora_train/storage/run_marker.h"
 
 namespace lora_train::run_folder {
 namespace {
@@ -22,20 +22,20 @@ bool is_one_of(const std::string& name, const auto& names) {
 
 bool is_run_file(const std::string& name) {
   return checkpoint::step_of(name) || is_one_of(name, kReportFiles) || name == kReportFolder ||
-         is_one_of(name, kResultFolders) || name == kMarkerFile;
+         is_one_of(name, kResultFolders) || name == storage::kMarkerFile;
 }
 
 bool is_result_of_run(const fs::path& folder, const std::string& name) {
-  if (!read_marker(folder) || path_kind(folder / "profile.yaml") != PathKind::kFile) return false;
+  if (!storage::read_marker(folder) || path_kind(folder / "profile.yaml") != PathKind::kFile) return false;
   try {
-    return name == result_name(read_profile(folder / "profile.yaml").adapter.kind);
+    return name == result_name(load_written_profile(folder / "profile.yaml").adapter.kind);
   } catch (const Error&) {
     return false;
   }
 }
 
 std::vector<std::string> files_of_run(const fs::path& folder) {
-  if (!read_marker(folder)) return {};
+  if (!storage::read_marker(folder)) return {};
   std::vector<std::string> names;
   const auto add_if_there = [&](const std::string& name) {
     if (path_kind(folder / name) != PathKind::kNone) names.push_back(name);
@@ -46,7 +46,7 @@ std::vector<std::string> files_of_run(const fs::path& folder) {
   }
   for (const char* name : kReportFiles) add_if_there(name);
   add_if_there(kReportFolder);
-  names.emplace_back(kMarkerFile);
+  names.emplace_back(storage::kMarkerFile);
   return names;
 }
 

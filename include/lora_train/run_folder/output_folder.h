@@ -39,9 +39,6 @@ OutputDecision look_at_output_folder(const OutputRequest& request);
 /// The same, then creates the folder, marks it as a run's, and deletes half-written files of processes that died.
 OutputDecision prepare_output_folder(const OutputRequest& request);
 
-/// The profile that a run has written.
-Profile read_profile(const std::filesystem::path& file);
-
 /// The section's run_name, else the last part of output_dir.
 std::string run_name(const RunSection& section);
 

@@ -6,7 +6,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/config/load.h"
 #include "lora_train/run_folder/replaced_run.h"
-#include "lora_train/run_folder/run_marker.h"
+#include "lora_train/storage/run_marker.h"
 #include "support/small_checkpoint.h"
 #include "support/temporary_folder.h"
 
@@ -35,7 +35,7 @@ Asked request_for(const std::filesystem::path& folder) {
 
 void put_run(const Asked& request, std::int64_t step) {
   const std::filesystem::path folder = request.profile.run.output_dir;
-  if (!read_marker(folder)) write_new_marker(folder, request.overwrite);
+  if (!storage::read_marker(folder)) storage::write_new_marker(folder, request.overwrite);
   write_file_atomic(folder / "run.log", "");
   write_file_atomic(folder / "profile.yaml", to_yaml(request.profile));
   write_file_atomic(folder / "metrics.jsonl", "");
@@ -140,7 +140,7 @@ TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
     std::filesystem::create_directories(folder / name);
     write_file_atomic(folder / name / "weights", "mine");
   }
-  write_new_marker(folder.path(), false);
+  storage::write_new_marker(folder.path(), false);
   std::filesystem::create_directory_symlink(folder / "model", folder / "link");
   const auto refuse = [&](const char* key, const std::string& path, bool overwrite) {
     Asked request = request_for(folder.path());
@@ -356,7 +356,7 @@ TEST(OutputFolder, OverwriteReplacesARunThatItDidNotBegin) {
   request.overwrite = true;
   EXPECT_TRUE(prepare_output_folder(request).overwrites);
   set_run_aside(folder.path());
-  EXPECT_TRUE(read_marker(folder.path())->began_with_overwrite);
+  EXPECT_TRUE(storage::read_marker(folder.path())->began_with_overwrite);
 }
 
 TEST(ReplacedRun, IsTheLastOneThatHadSavedSomething) {

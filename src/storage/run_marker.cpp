@@ -1,4 +1,4 @@
-#include "lora_train/run_folder/run_marker.h"
+#include "lora_train/storage/run_marker.h"
 
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 #include "lora_train/base/folder.h"
 #include "lora_train/base/text.h"
 
-namespace lora_train::run_folder {
+namespace lora_train::storage {
 namespace {
 
 using nlohmann::json;
@@ -55,4 +55,4 @@ void write_new_marker(const std::filesystem::path& folder, bool began_with_overw
   write_file_atomic(folder / kMarkerFile, object.dump(2) + "\n");
 }
 
-}  // namespace lora_train::run_folder
+}  // namespace lora_train::storage

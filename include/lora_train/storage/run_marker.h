@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-namespace lora_train::run_folder {
+namespace lora_train::storage {
 
 inline constexpr const char* kMarkerFile = "run.json";
 
@@ -24,4 +24,4 @@ std::optional<RunMarker> read_marker(const std::filesystem::path& folder);
 /// Marks the folder as that of a new run. Throws IoError.
 void write_new_marker(const std::filesystem::path& folder, bool began_with_overwrite);
 
-}  // namespace lora_train::run_folder
+}  // namespace lora_train::storage
