@@ -198,9 +198,7 @@ std::optional<std::int64_t> step_of(const fs::path& folder) {
   return step;
 }
 
-std::vector<fs::path> list(const fs::path& output_dir) {
-  return list_if(output_dir, is_ours);
-}
+std::vector<fs::path> list(const fs::path& output_dir) { return list_if(output_dir, is_ours); }
 
 std::vector<fs::path> list_others(const fs::path& output_dir) {
   return list_if(output_dir, [](const fs::path& path) { return !is_ours(path); });

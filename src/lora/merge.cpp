@@ -13,10 +13,10 @@
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/init_model.h"
 #include "lora_train/model/model_config.h"
-#include "lora_train/storage/output_folder.h"
 #include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/output_folder.h"
 #include "merge_math.h"
 
 namespace lora_train::lora {
@@ -197,8 +197,8 @@ std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {
 MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks) {
   Merger merger(request, hooks);
   MergeResult result;
-  result.folder =
-      storage::claim_output(request.output_dir, storage::OutputKind::kModel, {request.model, request.adapter}, request.overwrite);
+  result.folder = storage::claim_output(request.output_dir, storage::OutputKind::kModel,
+                                        {request.model, request.adapter}, request.overwrite);
   std::vector<FileToWrite> files = merger.weight_files(result);
   merger.add_index(result.weight_bytes, files);
   add_companions(request, files);

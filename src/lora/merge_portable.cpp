@@ -178,7 +178,8 @@ void add_other_files(const PortableRequest& request, const Source& source, const
 PortableResult make_portable(const PortableRequest& request) {
   const Source source = open_source(request.adapter);
   PortableResult result;
-  result.folder = storage::claim_output(request.output_dir, storage::OutputKind::kAdapter, {request.adapter}, request.overwrite);
+  result.folder =
+      storage::claim_output(request.output_dir, storage::OutputKind::kAdapter, {request.adapter}, request.overwrite);
   result.num_linears = static_cast<std::int64_t>(source.paths.size());
   choose_scale(source, result);
   const std::vector<Matrix> matrices = rewritten(source, result);

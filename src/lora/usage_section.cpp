@@ -28,8 +28,8 @@ constexpr const char* kHeading = "## Use\n\nPEFT:\n";
 std::string vllm_command(const AdapterUse& use) {
   for (const std::int64_t rank : {8, 16, 32, 64, 128, 256, 320, 512}) {
     if (rank < use.largest_rank) continue;
-    return "```sh\nvllm serve " + shell_word(use.base) + " --enable-lora --lora-modules " + shell_word("my-adapter=" + use.adapter) +
-           " --max-lora-rank " + std::to_string(rank) + "\n```";
+    return "```sh\nvllm serve " + shell_word(use.base) + " --enable-lora --lora-modules " +
+           shell_word("my-adapter=" + use.adapter) + " --max-lora-rank " + std::to_string(rank) + "\n```";
   }
   return "not possible: vLLM supports ranks up to 512, and this adapter has " + std::to_string(use.largest_rank) + ".";
 }
@@ -50,7 +50,9 @@ std::string one_line(const std::string& text) {
   return line;
 }
 
-std::string card_head(const std::string& base) { return "---\nbase_model: " + literal(base) + "\nlibrary_name: peft\n"; }
+std::string card_head(const std::string& base) {
+  return "---\nbase_model: " + literal(base) + "\nlibrary_name: peft\n";
+}
 
 std::string usage_section(const AdapterUse& given) {
   AdapterUse use = given;
@@ -61,10 +63,11 @@ std::string usage_section(const AdapterUse& given) {
          "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(" +
          literal(use.base) + "), " + literal(use.adapter) + ")\ntokenizer = AutoTokenizer.from_pretrained(" +
          literal(use.adapter) + ")\n```\n\nvLLM:\n\n" + vllm_command(use) +
-         "\n\nllama.cpp:\n\n```sh\npython convert_lora_to_gguf.py --base " + shell_word(use.base) + " " + shell_word(use.adapter) +
-         "\n```\n\n" + what_is_refused(use) +
-         "\nAs a whole model, where a server takes no adapters:\n\n```sh\nlora-train merge --model " + shell_word(use.base) +
-         " --adapter " + shell_word(use.adapter) + " --output-dir " + shell_word(use.adapter + "-merged") + "\n```\n";
+         "\n\nllama.cpp:\n\n```sh\npython convert_lora_to_gguf.py --base " + shell_word(use.base) + " " +
+         shell_word(use.adapter) + "\n```\n\n" + what_is_refused(use) +
+         "\nAs a whole model, where a server takes no adapters:\n\n```sh\nlora-train merge --model " +
+         shell_word(use.base) + " --adapter " + shell_word(use.adapter) + " --output-dir " +
+         shell_word(use.adapter + "-merged") + "\n```\n";
 }
 
 std::string with_usage_section(const std::string& card, const AdapterUse& use) {

@@ -44,8 +44,9 @@ bool is_lock(int fd) {
 
 [[noreturn]] void refuse(const fs::path& path, int fd) {
   if (fd >= 0) ::close(fd);
-  throw ConfigError(path.string(), "is a link, or was not written by lora-train, which locks the folder by a file of this "
-                                   "name. Move it, or choose another output_dir");
+  throw ConfigError(path.string(),
+                    "is a link, or was not written by lora-train, which locks the folder by a file of this "
+                    "name. Move it, or choose another output_dir");
 }
 
 std::string this_process() {

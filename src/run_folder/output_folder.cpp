@@ -62,9 +62,10 @@ void refuse_files_of_others(const fs::path& folder, const std::string& result) {
   const auto refuse = [&](const std::string& name, PathKind expected, bool is_ours) {
     const PathKind kind = path_kind(folder / name);
     if (kind == PathKind::kNone || (kind == expected && is_ours)) return;
-    throw ConfigError(folder.string(), "holds " + name + ", which no run of lora-train has written" +
-                                           (is_run ? "" : std::string(" (there is no ") + storage::kMarkerFile + " of one)") +
-                                           " and which this run would replace. Choose another output_dir, or move it");
+    throw ConfigError(folder.string(),
+                      "holds " + name + ", which no run of lora-train has written" +
+                          (is_run ? "" : std::string(" (there is no ") + storage::kMarkerFile + " of one)") +
+                          " and which this run would replace. Choose another output_dir, or move it");
   };
   refuse(storage::kMarkerFile, PathKind::kFile, is_run);
   for (const char* name : kReportFiles) refuse(name, PathKind::kFile, is_run);
@@ -172,8 +173,9 @@ bool repeats_overwriting(const fs::path& folder, const OutputRequest& request) {
   const bool is_same = std::all_of(differences.begin(), differences.end(),
                                    [&](const auto& difference) { return may_differ(difference, request); });
   if (is_same) {
-    log_info(folder.string() + ": a command with --overwrite began the run here, so this one resumes it; --resume none "
-                               "with --overwrite starts again");
+    log_info(folder.string() +
+             ": a command with --overwrite began the run here, so this one resumes it; --resume none "
+             "with --overwrite starts again");
   }
   return is_same;
 }

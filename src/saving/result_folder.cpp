@@ -38,8 +38,8 @@ std::string model_card(const RunSection& section, const runtime::AdapterSetup& a
                        const checkpoint::TrainState& state) {
   const std::string& base = adapters.config.base_model_name_or_path;
   std::string card = lora::card_head(base) + "tags: [lora, lora-train]\n---\n\n# " +
-                     lora::one_line(run_folder::run_name(section) + ": LoRA adapter for " + base) + "\n\nTrained with lora-train " +
-                     version() + ": " + std::to_string(state.step) + " steps, r " +
+                     lora::one_line(run_folder::run_name(section) + ": LoRA adapter for " + base) +
+                     "\n\nTrained with lora-train " + version() + ": " + std::to_string(state.step) + " steps, r " +
                      std::to_string(adapters.config.options.lora_r) + ".\n";
   if (state.eval_loss) card += "Loss on held-out data after the last step: " + std::to_string(*state.eval_loss) + ".\n";
   const lora::LoraOptions& options = adapters.config.options;

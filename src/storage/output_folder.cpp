@@ -42,7 +42,8 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
 /// Refuses to overwrite a folder that holds anything but a model or adapter.
 void check_overwritten(const fs::path& folder, OutputKind kind) {
   const bool is_model = kind == OutputKind::kModel;
-  const char* const kept = "--overwrite replaces a whole folder, and only one with nothing else in it: choose another one";
+  const char* const kept =
+      "--overwrite replaces a whole folder, and only one with nothing else in it: choose another one";
   if (!fs::exists(folder / (is_model ? "config.json" : kAdapterConfig))) {
     throw ConfigError(folder.string(),
                       std::string(is_model ? "is not a model folder. " : "is not an adapter folder. ") + kept);
@@ -78,8 +79,7 @@ fs::path claim_output(const fs::path& requested, OutputKind kind, const std::vec
     check_overwritten(folder, kind);
   }
   make_folders(folder.parent_path());
-  delete_temporaries(folder.parent_path(),
-                              [&](const std::string& name) { return name == folder.filename().string(); });
+  delete_temporaries(folder.parent_path(), [&](const std::string& name) { return name == folder.filename().string(); });
   return folder;
 }
 

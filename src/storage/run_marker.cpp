@@ -46,12 +46,11 @@ std::optional<RunMarker> read_marker(const std::filesystem::path& folder) {
 
 void write_new_marker(const std::filesystem::path& folder, bool began_with_overwrite) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const nlohmann::ordered_json object = {
-      {"made_by", kMadeBy},
-      {"version", kVersion},
-      {"run_id", new_run_id()},
-      {"started_at", std::chrono::duration_cast<std::chrono::seconds>(now).count()},
-      {"began_with_overwrite", began_with_overwrite}};
+  const nlohmann::ordered_json object = {{"made_by", kMadeBy},
+                                         {"version", kVersion},
+                                         {"run_id", new_run_id()},
+                                         {"started_at", std::chrono::duration_cast<std::chrono::seconds>(now).count()},
+                                         {"began_with_overwrite", began_with_overwrite}};
   write_file_atomic(folder / kMarkerFile, object.dump(2) + "\n");
 }
 

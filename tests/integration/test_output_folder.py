@@ -312,7 +312,7 @@ def test_a_replaced_run_stays_until_the_new_one_has_saved(setup):
     adapter = adapter_bytes(setup.output_dir)
     replaced = setup.output_dir / ".lora-train-replaced"
     process = setup.start("--overwrite", max_steps=100000, save_steps=100000, learning_rate=2e-2)
-    wait_for(lambda: len(setup.events("train")) >= 2, "step 2", process)
+    wait_for(lambda: (replaced / "run.json").exists() and len(setup.events("train")) >= 2, "step 2", process)
     process.kill()
     process.communicate(timeout=300)
     assert adapter_bytes(replaced) == adapter and (replaced / "checkpoint-3/manifest.json").exists()

@@ -12,9 +12,9 @@ namespace lora_train::storage {
 inline constexpr const char* kMarkerFile = "run.json";
 
 struct RunMarker {
-  std::string run_id;             ///< 32 random hexadecimal digits
-  std::int64_t started_at = 0;    ///< seconds since 1970
-  bool began_with_overwrite = false;   ///< by a command with --overwrite, which may not overwrite it again
+  std::string run_id;                 ///< 32 random hexadecimal digits
+  std::int64_t started_at = 0;        ///< seconds since 1970
+  bool began_with_overwrite = false;  ///< by a command with --overwrite, which may not overwrite it again
 };
 
 /// The marker of the run in `folder`; nothing if run.json is missing, is not a regular file or was written by someone else.

@@ -62,9 +62,9 @@ void check_file(const fs::path& path) {
 /// knows splits; else nullptr.
 const char* split_of(const fs::path& path) {
   constexpr std::pair<std::string_view, const char*> kWords[] = {
-      {"train", "train"},         {"training", "train"}, {"validation", "validation"}, {"valid", "validation"},
-      {"val", "validation"},      {"dev", "validation"}, {"eval", "validation"},       {"evaluation", "validation"},
-      {"test", "test"},           {"testing", "test"},   {"holdout", "test"},          {"heldout", "test"}};
+      {"train", "train"},    {"training", "train"}, {"validation", "validation"}, {"valid", "validation"},
+      {"val", "validation"}, {"dev", "validation"}, {"eval", "validation"},       {"evaluation", "validation"},
+      {"test", "test"},      {"testing", "test"},   {"holdout", "test"},          {"heldout", "test"}};
   std::string word;
   for (const char c : path.string() + ".") {
     if (std::isalpha(static_cast<unsigned char>(c)) != 0) {
@@ -90,9 +90,8 @@ void refuse_several_splits(const fs::path& folder, const std::vector<fs::path>& 
   for (const auto& [split, file] : splits) {
     found += (found.empty() ? "" : ", ") + file.lexically_relative(folder).string() + " (" + split + ")";
   }
-  throw DataError(folder.string(), "the folder has files of several splits: " + found +
-                                       ". Name the files or a glob: " + (folder / "train*").string() +
-                                       " in datasets, the others in eval_datasets");
+  throw DataError(folder.string(), "the folder has files of several splits: " + found + ". Name the files or a glob: " +
+                                       (folder / "train*").string() + " in datasets, the others in eval_datasets");
 }
 
 std::vector<fs::path> files_of_folder(const fs::path& folder) {

@@ -203,7 +203,8 @@ TEST(Checkpoint, ADamagedOneIsStillOurs) {
   const TemporaryFolder folder;
   const auto path = save_step(folder.path(), 3);
   const std::string manifest = read_file(path / kManifestFile), state = read_file(path / kStateFile);
-  for (const auto& [a, b] : {std::pair{manifest.substr(0, 5), state}, {std::string(), state}, {manifest, std::string()}}) {
+  for (const auto& [a, b] :
+       {std::pair{manifest.substr(0, 5), state}, {std::string(), state}, {manifest, std::string()}}) {
     write_file_atomic(path / kManifestFile, a);
     write_file_atomic(path / kStateFile, b);
     EXPECT_EQ(list(folder.path()).size(), 1U);

@@ -69,7 +69,8 @@ TEST(Write, TheProfileOfARunIsReadAsItStands) {
     write_file_atomic(file, text);
     return load_written_profile(file);
   };
-  const Profile profile = read("model: ~/m\ndatasets: [d.jsonl]\nrun_name: \"${HOME} $${HOME}\"\noutput_dir: \"x/{seed}\"\n");
+  const Profile profile =
+      read("model: ~/m\ndatasets: [d.jsonl]\nrun_name: \"${HOME} $${HOME}\"\noutput_dir: \"x/{seed}\"\n");
   EXPECT_EQ(profile.run.run_name, "${HOME} ${HOME}");
   EXPECT_EQ(profile.model.path, "~/m");
   EXPECT_EQ(profile.run.output_dir, "x/{seed}");

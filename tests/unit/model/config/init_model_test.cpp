@@ -152,7 +152,8 @@ TEST_F(InitModel, KeepsTheOlderModelUntilTheNewOneIsWhole) {
   EXPECT_TRUE(fs::exists(request_.output_dir / "config.json"));
   init_model(request_);
   EXPECT_NE(read_file(request_.output_dir / "model.safetensors"), older);
-  EXPECT_EQ(std::distance(fs::directory_iterator(request_.output_dir.parent_path()), {}), 3) << "nothing is left beside it";
+  EXPECT_EQ(std::distance(fs::directory_iterator(request_.output_dir.parent_path()), {}), 3)
+      << "nothing is left beside it";
 }
 
 TEST_F(InitModel, RefusesBeforeItWritesAnything) {
