@@ -28,9 +28,9 @@ std::string device_advice(std::string_view line) {
            "holds memory";
   }
   if (line.find("CUDA error") != std::string_view::npos || line.find("NCCL") != std::string_view::npos) {
-    return ". The work since the last checkpoint is lost; that checkpoint is intact. Run lora-train doctor, look for "
-           "Xid "
-           "messages of the driver (dmesg), then run the same command again";
+    return ". The work since the last checkpoint, if there is one, is lost. Run lora-train doctor, look for Xid "
+           "messages of "
+           "the driver (dmesg), then run the same command again";
   }
   return {};
 }

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/visible_text.h"
 
 namespace lora_train {
 namespace {
@@ -77,7 +78,8 @@ void write_line(Level level, std::string_view line) {
   Log& log = state();
   const std::lock_guard lock(log.mutex);
   log.file.clear();  // a disk that was full may have room again
-  log.logger.log(level, spdlog::string_view_t(line.data(), line.size()));
+  const std::string visible = visible_text(line);
+  log.logger.log(level, spdlog::string_view_t(visible.data(), visible.size()));
 }
 
 }  // namespace

@@ -127,10 +127,50 @@ void delete_quietly(const fs::path& folder) {
   }
 }
 
+/// Whether the start of a file of a checkpoint holds `text`; of a file that cannot be read, nothing is known.
+std::optional<bool> starts_with_text(const fs::path& file, std::string_view text) {
+  constexpr std::size_t kMaxBytes = 65536;
+  if (path_kind(file) != PathKind::kFile) return false;
+  try {
+    FileReader reader(file);
+    std::string start(kMaxBytes, '\0');
+    start.resize(reader.read(start.data(), start.size()));
+    return start.find(text) != std::string::npos;
+  } catch (const IoError&) {
+    return std::nullopt;
+  }
+}
+
+/// Whether this program wrote the folder: also if it is incomplete or damaged. Hugging Face's have a trainer_state.json too,
+/// but no manifest.
+bool is_ours(const fs::path& folder) {
+  if (path_kind(folder) != PathKind::kFolder) return false;
+  return starts_with_text(folder / kManifestFile, "\"fingerprints\"").value_or(true) ||
+         starts_with_text(folder / kStateFile, "\"lora_train\"").value_or(false);
+}
+
+/// The folders checkpoint-<step> that satisfy is_wanted(path), newest first.
+template <class Predicate>
+std::vector<fs::path> list_if(const fs::path& output_dir, Predicate is_wanted) {
+  if (path_kind(output_dir) == PathKind::kNone) return {};
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  for (const auto& name : list_folder(output_dir)) {
+    const auto step = step_of(name);
+    if (step && is_wanted(output_dir / name)) found.emplace_back(*step, output_dir / name);
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<fs::path> folders;
+  for (auto& [step, folder] : found) folders.push_back(std::move(folder));
+  return folders;
+}
+
 }  // namespace
 
 fs::path save(const fs::path& output_dir, const Contents& contents, const std::vector<fs::path>& sync_first) {
   const fs::path target = output_dir / (kFolderPrefix + std::to_string(contents.state.step));
+  if (path_kind(target) != PathKind::kNone && !is_ours(target)) {
+    throw IoError(target.string(), "is not a checkpoint of lora-train, so it is not replaced: move it");
+  }
   storage::AtomicFolder folder(target);  // replaces one for the same step from an earlier process
   std::vector<storage::FileToWrite> files = contents.files;
   files.push_back({kStateFile, state_json(contents)});
@@ -158,17 +198,10 @@ std::optional<std::int64_t> step_of(const fs::path& folder) {
   return step;
 }
 
-std::vector<fs::path> list(const fs::path& output_dir) {
-  if (path_kind(output_dir) == PathKind::kNone) return {};
-  std::vector<std::pair<std::int64_t, fs::path>> found;
-  for (const auto& name : list_folder(output_dir)) {
-    const auto step = step_of(name);
-    if (step && path_kind(output_dir / name) == PathKind::kFolder) found.emplace_back(*step, output_dir / name);
-  }
-  std::sort(found.rbegin(), found.rend());
-  std::vector<fs::path> folders;
-  for (auto& [step, folder] : found) folders.push_back(std::move(folder));
-  return folders;
+std::vector<fs::path> list(const fs::path& output_dir) { return list_if(output_dir, is_ours); }
+
+std::vector<fs::path> list_others(const fs::path& output_dir) {
+  return list_if(output_dir, [](const fs::path& path) { return !is_ours(path); });
 }
 
 std::string verify(const fs::path& checkpoint, const std::function<void()>& after_each_mib) {

@@ -60,6 +60,15 @@ std::string replace_in_text(const std::string& text, const Environment& environm
   return out + text.substr(at);
 }
 
+/// $${ stands for ${; nothing else is special.
+void unescape(Value& value) {
+  for (std::size_t at = value.text.find("$${"); at != std::string::npos; at = value.text.find("$${", at + 2)) {
+    value.text.erase(at, 1);
+  }
+  for (auto& item : value.items) unescape(item);
+  for (auto& [name, member] : value.members) unescape(member);
+}
+
 class Reader {
  public:
   Reader(const ProfileSources& sources, const Environment& environment, Findings& findings)
@@ -81,9 +90,14 @@ class Reader {
       findings_.mistake({file.string(), map.place.line}, "", "a profile is a map of keys to values (`model: ...`).");
       return;
     }
-    if (const Value* extends = map.find("extends")) read_bases(file, *extends);
-    std::erase_if(map.members, [](const auto& member) { return member.name == "extends"; });
-    for (auto& [key, value] : map.members) replace_variables(value, key, environment_, findings_);
+    take_extends(file, map);
+    for (auto& [key, value] : map.members) {
+      if (sources_.are_written_by_runs) {
+        unescape(value);
+      } else {
+        replace_variables(value, key, environment_, findings_);
+      }
+    }
     layers.push_back(std::move(map));
   }
 
@@ -124,6 +138,17 @@ class Reader {
   static constexpr int kMaxFiles = 200;
   static std::string too_many_files() {
     return "more than " + std::to_string(kMaxFiles) + " files extend one another. Is one of them extended many times?";
+  }
+
+  void take_extends(const fs::path& file, Value& map) {
+    const Value* extends = map.find("extends");
+    if (!extends) return;
+    if (sources_.are_written_by_runs) {
+      findings_.mistake(extends->place, "extends", "the profile of a run is complete and extends no other file.");
+    } else {
+      read_bases(file, *extends);
+    }
+    std::erase_if(map.members, [](const auto& member) { return member.name == "extends"; });
   }
 
   void read_bases(const fs::path& file, const Value& extends) {

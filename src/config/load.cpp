@@ -146,15 +146,24 @@ LoadedProfile load_profile(const ProfileSources& sources) {
   LoadedProfile loaded;
   std::map<std::string, Place> places;
   read_fields(merger.values(), loaded, places, findings);
-  expand_home(loaded.profile, environment);
+  if (!sources.are_written_by_runs) expand_home(loaded.profile, environment);
   follow(loaded);
   check_consistency(loaded.profile, needs, places, findings);
   const auto output_place = places.find("output_dir");
-  expand_output_dir(loaded.profile, output_place == places.end() ? Place{} : output_place->second, findings);
+  if (!sources.are_written_by_runs) {
+    expand_output_dir(loaded.profile, output_place == places.end() ? Place{} : output_place->second, findings);
+  }
   findings.throw_if_any();
   loaded.notes = findings.notes();
   loaded.warnings = findings.warnings();
   return loaded;
+}
+
+Profile load_written_profile(const std::filesystem::path& file) {
+  ProfileSources sources;
+  sources.profiles = {file.string()};
+  sources.are_written_by_runs = true;
+  return load_profile(sources).profile;
 }
 
 }  // namespace lora_train

@@ -82,6 +82,7 @@ class Preparation {
           load(section_.datasets[i], "datasets[" + std::to_string(i) + "]", std::nullopt, data_.train, data_.ledger);
       descriptions.insert(describe_loss(loaded.type, section_.loss_on));
       has_chats_ = has_chats_ || is_chat(loaded.type);
+      has_texts_ = has_texts_ || !(is_chat(loaded.type) || loaded.type == DatasetType::kPretokenized);
       identity_ += loaded.fingerprint;
     }
     refuse_all_masked(data_.train, context_.tokenizer, section_.loss_on, kTrainingData);
@@ -173,6 +174,9 @@ class Preparation {
   }
 
   void check_stop_token() {
+    if (has_texts_) {
+      if (const auto warning = audit_end_of_text(*context_.tokenizer)) log_warning(*warning);
+    }
     if (!has_chats_) {
       return;
     }
@@ -295,7 +299,7 @@ class Preparation {
   const TokenCache cache_{context_.cache_folder, section_.stage_dir};
   PreparedData data_;
   std::string identity_;
-  bool has_chats_ = false;
+  bool has_chats_ = false, has_texts_ = false;
 };
 
 }  // namespace

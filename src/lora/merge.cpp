@@ -16,8 +16,8 @@
 #include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/output_folder.h"
 #include "merge_math.h"
-#include "merge_output.h"
 
 namespace lora_train::lora {
 namespace {
@@ -166,19 +166,19 @@ bool is_of_tokenizer(const std::string& name) {
 /// Every file besides the weights. The tokenizer is the one that the adapter was trained with.
 void add_companions(const MergeRequest& request, std::vector<FileToWrite>& files) {
   const fs::path tokenizer = merged_tokenizer_folder(request.model, request.adapter);
-  for (const auto& name : companion_files(request.model)) {
+  for (const auto& name : storage::companion_files(request.model)) {
     if (name == kConfigFile || (tokenizer != request.model && is_of_tokenizer(name) && name != kGenerationFile))
       continue;
     if (name == kGenerationFile && fs::exists(tokenizer / name)) continue;
-    files.push_back(copy_of(request.model / name));
+    files.push_back(storage::copy_of(request.model / name));
     if (name == "config.json" && request.dtype) {
       files.back().text = model::config_text_with_dtype(files.back().text, *request.dtype);
     }
   }
-  for (const auto& name : companion_files(tokenizer)) {
+  for (const auto& name : storage::companion_files(tokenizer)) {
     const bool is_there =
         std::any_of(files.begin(), files.end(), [&](const FileToWrite& file) { return file.name == name; });
-    if (is_of_tokenizer(name) && !is_there) files.push_back(copy_of(tokenizer / name));
+    if (is_of_tokenizer(name) && !is_there) files.push_back(storage::copy_of(tokenizer / name));
   }
 }
 
@@ -197,8 +197,8 @@ std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {
 MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks) {
   Merger merger(request, hooks);
   MergeResult result;
-  result.folder =
-      claim_output(request.output_dir, OutputKind::kModel, {request.model, request.adapter}, request.overwrite);
+  result.folder = storage::claim_output(request.output_dir, storage::OutputKind::kModel,
+                                        {request.model, request.adapter}, request.overwrite);
   std::vector<FileToWrite> files = merger.weight_files(result);
   merger.add_index(result.weight_bytes, files);
   add_companions(request, files);

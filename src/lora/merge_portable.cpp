@@ -10,8 +10,8 @@
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/lora/merge.h"
 #include "lora_train/lora/usage_section.h"
+#include "lora_train/storage/output_folder.h"
 #include "merge_math.h"
-#include "merge_output.h"
 
 namespace lora_train::lora {
 namespace {
@@ -163,11 +163,11 @@ std::string portable_config(const Source& source, const PortableResult& result) 
 
 void add_other_files(const PortableRequest& request, const Source& source, const PortableResult& result,
                      std::vector<storage::FileToWrite>& files) {
-  for (const auto& name : companion_files(request.adapter)) {
-    if (name != kConfigFile) files.push_back(copy_of(request.adapter / name));
+  for (const auto& name : storage::companion_files(request.adapter)) {
+    if (name != kConfigFile) files.push_back(storage::copy_of(request.adapter / name));
   }
   if (!fs::exists(request.adapter / "README.md")) return;
-  storage::FileToWrite card = copy_of(request.adapter / "README.md");
+  storage::FileToWrite card = storage::copy_of(request.adapter / "README.md");
   card.text = with_usage_section(
       card.text, {source.config.base_model_name_or_path, request.output_dir.string(), result.rank, true});
   files.push_back(std::move(card));
@@ -178,7 +178,8 @@ void add_other_files(const PortableRequest& request, const Source& source, const
 PortableResult make_portable(const PortableRequest& request) {
   const Source source = open_source(request.adapter);
   PortableResult result;
-  result.folder = claim_output(request.output_dir, OutputKind::kAdapter, {request.adapter}, request.overwrite);
+  result.folder =
+      storage::claim_output(request.output_dir, storage::OutputKind::kAdapter, {request.adapter}, request.overwrite);
   result.num_linears = static_cast<std::int64_t>(source.paths.size());
   choose_scale(source, result);
   const std::vector<Matrix> matrices = rewritten(source, result);

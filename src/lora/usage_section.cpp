@@ -1,7 +1,26 @@
 #include "lora_train/lora/usage_section.h"
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/visible_text.h"
+
 namespace lora_train::lora {
 namespace {
+
+/// For a POSIX shell.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./=:@%+,";
+  if (!text.empty() && text.front() != '-' && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? "'\\''" : std::string(1, c);
+  return word + "'";
+}
+
+/// A literal of Python, YAML and JSON.
+std::string literal(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
+}
 
 constexpr const char* kHeading = "## Use\n\nPEFT:\n";
 
@@ -9,8 +28,8 @@ constexpr const char* kHeading = "## Use\n\nPEFT:\n";
 std::string vllm_command(const AdapterUse& use) {
   for (const std::int64_t rank : {8, 16, 32, 64, 128, 256, 320, 512}) {
     if (rank < use.largest_rank) continue;
-    return "```sh\nvllm serve " + use.base + " --enable-lora --lora-modules my-adapter=" + use.adapter +
-           " --max-lora-rank " + std::to_string(rank) + "\n```";
+    return "```sh\nvllm serve " + shell_word(use.base) + " --enable-lora --lora-modules " +
+           shell_word("my-adapter=" + use.adapter) + " --max-lora-rank " + std::to_string(rank) + "\n```";
   }
   return "not possible: vLLM supports ranks up to 512, and this adapter has " + std::to_string(use.largest_rank) + ".";
 }
@@ -20,21 +39,35 @@ std::string what_is_refused(const AdapterUse& use) {
   return "This adapter uses rsLoRA or rank and alpha patterns. PEFT supports them; llama.cpp ignores rsLoRA and vLLM "
          "ignores patterns, so both would scale it wrongly. For them, convert it first:\n\n```sh\nlora-train merge "
          "--portable --adapter " +
-         use.adapter + " --output-dir " + use.adapter + "-portable\n```\n";
+         shell_word(use.adapter) + " --output-dir " + shell_word(use.adapter + "-portable") + "\n```\n";
 }
 
 }  // namespace
 
-std::string usage_section(const AdapterUse& use) {
+std::string one_line(const std::string& text) {
+  std::string line = visible_text(text);
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return line;
+}
+
+std::string card_head(const std::string& base) {
+  return "---\nbase_model: " + literal(base) + "\nlibrary_name: peft\n";
+}
+
+std::string usage_section(const AdapterUse& given) {
+  AdapterUse use = given;
+  use.base = one_line(use.base);
+  use.adapter = one_line(use.adapter);
   return std::string(kHeading) +
          "\n```python\nfrom peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
-         "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(\"" +
-         use.base + "\"), \"" + use.adapter + "\")\ntokenizer = AutoTokenizer.from_pretrained(\"" + use.adapter +
-         "\")\n```\n\nvLLM:\n\n" + vllm_command(use) +
-         "\n\nllama.cpp:\n\n```sh\npython convert_lora_to_gguf.py --base " + use.base + " " + use.adapter +
-         "\n```\n\n" + what_is_refused(use) +
-         "\nAs a whole model, where a server takes no adapters:\n\n```sh\nlora-train merge --model " + use.base +
-         " --adapter " + use.adapter + " --output-dir " + use.adapter + "-merged\n```\n";
+         "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(" +
+         literal(use.base) + "), " + literal(use.adapter) + ")\ntokenizer = AutoTokenizer.from_pretrained(" +
+         literal(use.adapter) + ")\n```\n\nvLLM:\n\n" + vllm_command(use) +
+         "\n\nllama.cpp:\n\n```sh\npython convert_lora_to_gguf.py --base " + shell_word(use.base) + " " +
+         shell_word(use.adapter) + "\n```\n\n" + what_is_refused(use) +
+         "\nAs a whole model, where a server takes no adapters:\n\n```sh\nlora-train merge --model " +
+         shell_word(use.base) + " --adapter " + shell_word(use.adapter) + " --output-dir " +
+         shell_word(use.adapter + "-merged") + "\n```\n";
 }
 
 std::string with_usage_section(const std::string& card, const AdapterUse& use) {

@@ -1,5 +1,6 @@
 #include "figures.h"
 #include "json_number.h"
+#include "lora_train/base/visible_text.h"
 #include "lora_train/metrics/comparison.h"
 
 namespace lora_train::metrics {
@@ -7,7 +8,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string csv_field(const std::string& text) {
+std::string csv_field(const std::string& raw) {
+  const std::string text = visible_text(raw);  // a terminal may show the file
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
   for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);

@@ -57,7 +57,7 @@ void add_reason(RunRecord& run, const std::string& reason) {
 /// starting fail.
 bool is_locked(const fs::path& folder) {
   struct stat file {};
-  if (::stat((folder / ".lock").c_str(), &file) != 0) return false;
+  if (::stat((folder / ".lora-train.lock").c_str(), &file) != 0) return false;
   const std::string id = string_printf(" %02x:%02x:%llu ", major(file.st_dev), minor(file.st_dev),
                                        static_cast<unsigned long long>(file.st_ino));
   std::ifstream locks("/proc/locks");
@@ -71,9 +71,7 @@ void read_profile(RunRecord& run) {
   const fs::path file = run.folder / "profile.yaml";
   if (!is_file(file)) return;
   try {
-    ProfileSources sources;
-    sources.profiles = {file.string()};
-    const Json profile = Json::parse(to_json(load_profile(sources).profile));
+    const Json profile = Json::parse(to_json(load_written_profile(file)));
     for (const auto& [key, value] : profile.items()) run.profile.emplace_back(key, value.dump());
     run.name = text_of(profile, "run_name");
   } catch (const Error& error) {

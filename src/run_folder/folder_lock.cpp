@@ -18,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr char kProcess[] = "process ";
+
 [[noreturn]] void fail(const fs::path& path, const std::string& what) {
   const int code = errno;
   throw IoError(path.string(), what + ": " + std::strerror(code));
@@ -31,20 +33,37 @@ bool has_the_name(int fd, const fs::path& path) {
          held.st_dev == named.st_dev;
 }
 
+/// A lock is empty, or names its process.
+bool is_lock(int fd) {
+  struct stat held {};
+  char start[sizeof kProcess] = {};
+  if (::fstat(fd, &held) != 0 || !S_ISREG(held.st_mode)) return false;
+  const ssize_t size = ::pread(fd, start, sizeof kProcess - 1, 0);
+  return size == 0 || std::string_view(start) == kProcess;
+}
+
+[[noreturn]] void refuse(const fs::path& path, int fd) {
+  if (fd >= 0) ::close(fd);
+  throw ConfigError(path.string(),
+                    "is a link, or was not written by lora-train, which locks the folder by a file of this "
+                    "name. Move it, or choose another output_dir");
+}
+
 std::string this_process() {
   char host[256] = "localhost";
   ::gethostname(host, sizeof host - 1);
-  return "process " + std::to_string(::getpid()) + " on " + host;
+  return kProcess + std::to_string(::getpid()) + " on " + host;
 }
 
 }  // namespace
 
-FolderLock::FolderLock(const fs::path& folder) : path_(folder / ".lock") {
+FolderLock::FolderLock(const fs::path& folder) : path_(folder / kLockFile) {
   make_folders(folder);
   do {
     if (fd_ >= 0) ::close(fd_);
-    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd_ < 0) fail(path_, "cannot open the lock of the output folder");
+    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+    if (fd_ < 0 && errno != ELOOP) fail(path_, "cannot open the lock of the output folder");
+    if (fd_ < 0 || !is_lock(fd_)) refuse(path_, fd_);
     if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) continue;
     const int code = errno;
     const std::string holder = code == EWOULDBLOCK ? read_file(path_) : "";

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <span>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
@@ -12,37 +11,13 @@
 #include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/config/load.h"
 #include "lora_train/metrics/metrics_writer.h"
+#include "lora_train/storage/run_marker.h"
+#include "run_files.h"
 
 namespace lora_train::run_folder {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The files that a run writes to its folder, besides checkpoint-<step> and its result.
-constexpr const char* kReports[] = {"profile.yaml", "run.log",     "metrics.jsonl",
-                                    "tensorboard",  "report.html", "summary.json"};
-constexpr const char* kResults[] = {"adapter", "model"};
-
-bool is_one_of(const std::string& name, std::span<const char* const> names) {
-  return std::count(names.begin(), names.end(), name) > 0;
-}
-
-bool is_run_file(const std::string& name) {
-  return checkpoint::step_of(name) || is_one_of(name, kReports) || is_one_of(name, kResults);
-}
-
-Profile read_profile(const fs::path& file) {
-  ProfileSources sources;
-  sources.profiles = {file.string()};
-  return load_profile(sources).profile;
-}
-
-bool holds_a_run(const fs::path& folder) {
-  return fs::exists(folder / "metrics.jsonl") || !checkpoint::list(folder).empty();
-}
-
-/// Every run creates run.log first.
-bool was_made_by_us(const fs::path& folder) { return fs::exists(folder / "run.log") || holds_a_run(folder); }
 
 bool has_saved(const fs::path& folder) {
   return metrics::has_event(folder / "metrics.jsonl", "checkpoint") || !checkpoint::list(folder).empty();
@@ -54,18 +29,8 @@ void log_new_run(const fs::path& folder) {
     log_warning(folder.string() +
                 ": the run there ended before it saved a checkpoint; starting again from step 0. "
                 "A smaller save_steps or save_interval loses less");
-  } else if (holds_a_run(folder)) {
+  } else if (fs::exists(folder / "metrics.jsonl")) {
     log_info(folder.string() + ": the run there finished no step; starting again");
-  }
-}
-
-/// Whether `name` ("adapter" or "model") in `folder` is the result that the run there wrote or would write.
-bool is_result_of_run(const fs::path& folder, const std::string& name) {
-  if (!was_made_by_us(folder) || !fs::exists(folder / "profile.yaml")) return false;
-  try {
-    return name == result_name(read_profile(folder / "profile.yaml").adapter.kind);
-  } catch (const Error&) {
-    return false;
   }
 }
 
@@ -89,17 +54,30 @@ void refuse_inputs_in_the_way(const OutputRequest& request) {
   if (request.overwrite) refuse_input_in_the_way("resume_from_checkpoint", profile.run.resume_from_checkpoint, folder);
 }
 
+/// A run writes its files under fixed names, so nothing of others may be there: without run.json, whatever has such a name is
+/// someone else's. Links and devices are refused in any case: what they lead to is not the run's.
 void refuse_files_of_others(const fs::path& folder, const std::string& result) {
-  const auto refuse = [&](const std::string& name) {
-    if (!fs::exists(folder / name)) return;
-    throw ConfigError(folder.string(), "holds " + name +
-                                           ", which no run has written and which this run would replace. "
-                                           "Choose another output_dir, or move it");
+  if (path_kind(folder) == PathKind::kNone) return;
+  const bool is_run = storage::read_marker(folder).has_value();
+  const auto refuse = [&](const std::string& name, PathKind expected, bool is_ours) {
+    const PathKind kind = path_kind(folder / name);
+    if (kind == PathKind::kNone || (kind == expected && is_ours)) return;
+    throw ConfigError(folder.string(),
+                      "holds " + name + ", which no run of lora-train has written" +
+                          (is_run ? "" : std::string(" (there is no ") + storage::kMarkerFile + " of one)") +
+                          " and which this run would replace. Choose another output_dir, or move it");
   };
-  if (!was_made_by_us(folder)) {
-    for (const char* name : kReports) refuse(name);
+  refuse(storage::kMarkerFile, PathKind::kFile, is_run);
+  for (const char* name : kReportFiles) refuse(name, PathKind::kFile, is_run);
+  refuse(kReportFolder, PathKind::kFolder, is_run);
+  refuse(result, PathKind::kFolder, is_result_of_run(folder, result));
+}
+
+void name_checkpoints_of_others(const fs::path& folder) {
+  for (const auto& path : checkpoint::list_others(folder)) {
+    log_warning(path.string() + (fs::is_symlink(path) ? " is a link" : " was not written by lora-train") +
+                ": it is left alone. To start from a checkpoint of lora-train elsewhere, name it with --resume");
   }
-  if (!is_result_of_run(folder, result)) refuse(result);
 }
 
 std::string ways_on(const fs::path& folder) {
@@ -118,19 +96,23 @@ Profile with_numbers_of(const Profile& old, Profile profile) {
 Profile profile_of_checkpoint(const fs::path& checkpoint) {
   const fs::path real = fs::weakly_canonical(checkpoint);
   for (const fs::path& file : {real / "profile.yaml", real.parent_path() / "profile.yaml"}) {
-    if (fs::exists(file)) return read_profile(file);
+    if (fs::exists(file)) return load_written_profile(file);
   }
   throw FormatError(checkpoint.string(),
                     "neither it nor its parent folder holds a profile.yaml, so it is unknown what it was "
                     "trained with. Copy the profile.yaml of its run there");
 }
 
+bool may_differ(const ProfileDifference& difference, const OutputRequest& request) {
+  return difference.allowed_on_resume ||
+         std::count(request.allow_changed.begin(), request.allow_changed.end(), difference.key) > 0;
+}
+
 void refuse_differences(const OutputRequest& request, const Profile& old, const fs::path& where) {
   std::string refused;
   for (const auto& difference : diff_profiles(old, with_numbers_of(old, request.profile))) {
     const std::string line = difference.key + ": " + difference.old_value + " -> " + difference.new_value;
-    const bool is_named = std::count(request.allow_changed.begin(), request.allow_changed.end(), difference.key) > 0;
-    if (!difference.allowed_on_resume && !is_named) {
+    if (!may_differ(difference, request)) {
       refused += "\n  " + line;
     } else if (difference.key == "num_epochs" || difference.key == "max_steps") {
       log_info(line +
@@ -151,16 +133,18 @@ void go_on_from(const fs::path& checkpoint, const OutputRequest& request, Output
 
 bool is_finished(const fs::path& folder, const OutputRequest& request, std::string& summary_json) {
   if (!holds_done_summary(folder) || !fs::exists(folder / "profile.yaml")) return false;
+  const std::string result = result_name(request.profile.adapter.kind);
+  if (!is_result_of_run(folder, result) || path_kind(folder / result) != PathKind::kFolder) return false;
   summary_json = read_file(folder / "summary.json");
   while (!summary_json.empty() && summary_json.back() == '\n') summary_json.pop_back();
-  const Profile old = read_profile(folder / "profile.yaml");
+  const Profile old = load_written_profile(folder / "profile.yaml");
   return diff_profiles(old, with_numbers_of(old, request.profile)).empty();
 }
 
 /// True when the same command is repeated: the run here began with that checkpoint and has saved its own since.
 bool began_with(const fs::path& folder, const std::string& checkpoint) {
   if (!fs::exists(folder / "profile.yaml") ||
-      read_profile(folder / "profile.yaml").run.resume_from_checkpoint != checkpoint) {
+      load_written_profile(folder / "profile.yaml").run.resume_from_checkpoint != checkpoint) {
     return false;
   }
   log_info(folder.string() + ": the run here began with " + checkpoint + " and resumes from what it has saved since");
@@ -173,6 +157,27 @@ fs::path newest_good_checkpoint(const fs::path& folder) {
                     "holds a run without a good checkpoint to resume from (" +
                         std::to_string(checkpoint::list(folder).size()) +
                         " checked); use --overwrite to start again from step 0, or another --output-dir");
+}
+
+/// Whether a command with --overwrite began the run there and is now repeated, as by a batch system that starts a stopped job
+/// again: it resumes. A finished run, another profile and --resume none begin a new run.
+bool repeats_overwriting(const fs::path& folder, const OutputRequest& request) {
+  const auto marker = storage::read_marker(folder);
+  const fs::path profile = folder / "profile.yaml";
+  if (!marker || !marker->began_with_overwrite || request.profile.run.resume_from_checkpoint == "none") return false;
+  if (!has_saved(folder) || !fs::exists(profile)) return false;
+  std::string summary_json;
+  if (is_finished(folder, request, summary_json)) return false;
+  const Profile old = load_written_profile(profile);
+  const auto differences = diff_profiles(old, with_numbers_of(old, request.profile));
+  const bool is_same = std::all_of(differences.begin(), differences.end(),
+                                   [&](const auto& difference) { return may_differ(difference, request); });
+  if (is_same) {
+    log_info(folder.string() +
+             ": a command with --overwrite began the run here, so this one resumes it; --resume none "
+             "with --overwrite starts again");
+  }
+  return is_same;
 }
 
 }  // namespace
@@ -200,21 +205,23 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
   const std::string& resume = request.profile.run.resume_from_checkpoint;
   refuse_inputs_in_the_way(request);
   refuse_files_of_others(folder, result_name(request.profile.adapter.kind));
+  name_checkpoints_of_others(folder);
   OutputDecision decision;
-  const bool goes_on_there = !request.overwrite && has_saved(folder);
+  decision.overwrites = request.overwrite && !repeats_overwriting(folder, request);
+  const bool goes_on_there = !decision.overwrites && has_saved(folder);
   const bool names_one = resume != "auto" && resume != "none";
   if (names_one && !(goes_on_there && began_with(folder, resume))) {
     const std::string problem = checkpoint::verify(resume, throw_if_stop_requested);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
     if (goes_on_there && fs::exists(folder / "profile.yaml")) {
-      refuse_differences(request, read_profile(folder / "profile.yaml"), folder);
+      refuse_differences(request, load_written_profile(folder / "profile.yaml"), folder);
     }
     go_on_from(resume, request, decision);
     decision.goes_back = true;
     return decision;
   }
   if (!goes_on_there) {
-    if (!request.overwrite) log_new_run(folder);
+    if (!decision.overwrites) log_new_run(folder);
     return decision;
   }
   if (resume == "none") {
@@ -230,18 +237,12 @@ OutputDecision prepare_output_folder(const OutputRequest& request) {
   const fs::path folder = request.profile.run.output_dir;
   OutputDecision decision = look_at_output_folder(request);
   make_folders(folder);
-  storage::delete_temporaries(folder,
-                              is_run_file);  // of a finished run too: it may have been killed in its last report
-  return decision;
-}
-
-void delete_run(const fs::path& folder) {
-  if (!was_made_by_us(folder)) return;
-  for (const char* name : kResults) {
-    if (is_result_of_run(folder, name)) fs::remove_all(folder / name);
+  if (storage::read_marker(folder)) {
+    storage::delete_temporaries(folder, is_run_file);  // of a finished run too, killed in its last report
+  } else {
+    storage::write_new_marker(folder, request.overwrite);
   }
-  for (const char* name : kReports) fs::remove_all(folder / name);
-  for (const auto& checkpoint : checkpoint::list(folder)) fs::remove_all(checkpoint);
+  return decision;
 }
 
 }  // namespace lora_train::run_folder

@@ -15,6 +15,7 @@
 #include "lora_train/metrics/summary.h"
 #include "lora_train/run_folder/folder_lock.h"
 #include "lora_train/run_folder/output_folder.h"
+#include "lora_train/run_folder/replaced_run.h"
 #include "lora_train/saving/result_folder.h"
 #include "lora_train/train/build_run.h"
 #include "lora_train/train/rehearsal.h"
@@ -64,14 +65,25 @@ void describe_stop(metrics::RunSummary& summary, const StopError& error) {
 /// Call it once the run is certain to start: removes from the folder what the run replaces.
 void take_over(const TrainRequest& request, const run_folder::OutputDecision& decision, std::int64_t step) {
   const fs::path output_dir = request.profile.run.output_dir;
-  if (request.overwrite) {
-    run_folder::delete_run(output_dir);
+  if (decision.overwrites) {
+    run_folder::set_run_aside(output_dir);
     set_log_file(output_dir / "run.log");
   }
   remove_tree(output_dir / "summary.json");  // an older result: until the end there is none
   sync_folder(output_dir);                   // before the new profile.yaml appears
   // Damaged checkpoints that were skipped stay until a newer one is saved.
   if (decision.goes_back) checkpoint::delete_after(output_dir, step);
+}
+
+/// A run would save its checkpoints where those of others are.
+void refuse_checkpoints_in_the_way(const fs::path& output_dir, std::int64_t first_step, std::int64_t last_step) {
+  for (const auto& path : checkpoint::list_others(output_dir)) {
+    const auto step = checkpoint::step_of(path);
+    if (step < first_step || step > last_step) continue;
+    throw ConfigError(path.string(), "was not written by lora-train, and this run of " + std::to_string(last_step) +
+                                         " steps may save a checkpoint under that name. Move it, or choose another "
+                                         "output_dir");
+  }
 }
 
 /// The run itself, once its folder is locked.
@@ -82,6 +94,7 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
   build_run(run, decision.checkpoint);
   summary.ledger = summary_ledger(run.data.ledger);
   summary.total_steps = run.plan->total_steps();
+  refuse_checkpoints_in_the_way(output_dir, run.state.step, run.plan->total_steps());
   take_over(request, decision, run.state.step);
   write_file_atomic(output_dir / "profile.yaml", run.checkpoint.profile_yaml);
   FileReporters reporters(request.profile.run, request.quiet);
@@ -109,6 +122,7 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
     if (summary.status == "done") {
       summary.adapter =
           saving::write_result(request.profile.run, run.files, run.adapters, run.host_parameters(), run.state).string();
+      run_folder::delete_replaced_run(output_dir);
     }
   } catch (...) {
     describe_failure(summary);
@@ -174,7 +188,7 @@ TrainResult run_decided(const TrainRequest& request, const run_folder::OutputDec
                         Clock::time_point start) {
   metrics::RunSummary summary = new_summary(request);
   const fs::path log_file = fs::path(request.profile.run.output_dir) / "run.log";
-  if (!request.overwrite) set_log_file(log_file);  // else once the old one is deleted
+  if (!decision.overwrites) set_log_file(log_file);  // else once the old one is moved aside
   try {
     run_in_folder(request, decision, summary);
   } catch (const StopError& error) {  // before step 1: there is nothing to save

@@ -14,6 +14,7 @@
 #include "lora_train/evaluate/evaluate.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/planner/memory_plan.h"
+#include "lora_train/run_folder/replaced_run.h"
 #include "lora_train/runtime/run_device.h"
 #include "lora_train/saving/background_saver.h"
 #include "lora_train/train/train_step.h"
@@ -271,8 +272,10 @@ class Loop {
       warn_of_failure(name, result->error);
       return result->error;
     }
-    if (saved_step_ < 0)
+    if (saved_step_ < 0) {
       checkpoint::delete_after(run_.profile().run.output_dir, result->step);  // damaged ones, skipped on resume
+      run_folder::delete_replaced_run(run_.profile().run.output_dir);
+    }
     saved_step_ = result->step;
     failed_saves_ = 0;
     reporters_.write(metrics::CheckpointRecord{result->step, name, result->durable_s, stall_s_, metrics::now_s()});
@@ -288,7 +291,7 @@ class Loop {
       std::rethrow_exception(error);
     } catch (const std::exception& reason) {
       log_warning("saving " + name + " failed (" + std::to_string(failed_saves_) + " in a row): " + reason.what() +
-                  "; the previous checkpoint is intact");
+                  (saved_step_ >= 0 || first_step_ > 0 ? "; the previous checkpoint is intact" : ""));
     }
   }
 

@@ -148,9 +148,9 @@ class Setup:
     def train(self, *arguments, **changes):
         return lora_train("train", "--profile", self.write_profile(**changes), *arguments)
 
-    def start(self, **changes):
+    def start(self, *arguments, **changes):
         """Starts `train` without waiting."""
-        command = [str(BINARY), "train", "--profile", str(self.write_profile(**changes))]
+        command = [str(BINARY), "train", "--profile", str(self.write_profile(**changes)), *arguments]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
 
     def events(self, kind, output_dir=None):

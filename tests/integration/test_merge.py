@@ -157,9 +157,9 @@ def test_output_folders_that_may_not_be_written(merge):
     assert_refused(merge, merge.merge("--overwrite"), 2, "is not a model folder")
     assert (merge.out / "notes.md").read_text() == "mine"
     merge.out = merge.model
-    assert_refused(merge, merge.merge("--overwrite"), 2, "is what is merged")
+    assert_refused(merge, merge.merge("--overwrite"), 2, "is what this command reads")
     merge.out = merge.folder
-    assert_refused(merge, merge.merge("--overwrite"), 2, "holds what is merged")
+    assert_refused(merge, merge.merge("--overwrite"), 2, "holds what this command reads")
     merge.out = merge.folder / "rows.jsonl"
     assert_refused(merge, merge.merge(), 2, "is a file")
 

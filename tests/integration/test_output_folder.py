@@ -1,12 +1,15 @@
 """What a run makes of its output folder: what it deletes, keeps, goes on from and refuses; failures on the way."""
 
 import json
+import os
 import shutil
 import signal
+import subprocess
 
+import pytest
 import yaml
 
-from conftest import model_tensors, wait_for
+from conftest import BINARY, ENVIRONMENT, model_tensors, wait_for
 from test_run import STOPPED, adapter_bytes, snapshot
 
 
@@ -191,21 +194,21 @@ def test_a_stop_in_the_last_evaluation_is_no_end(setup):
 
 
 def test_metrics_that_cannot_be_written_end_no_run(setup):
-    setup.output_dir.mkdir()
-    (setup.output_dir / "metrics.jsonl").symlink_to("/dev/full")
-    run = setup.train(max_steps=5)
-    assert run.code == 0 and setup.summary()["step"] == 5, run
-    assert run.stderr.count("No space left on device") == 1, run
+    mark_as_run(setup.output_dir)
+    limit_kib = 1024
+    lines = '{"event": "note"}\n' * (limit_kib * 1024 // 18)
+    (setup.output_dir / "metrics.jsonl").write_text(lines)
+    done = train_with_file_limit(setup, limit_kib, max_steps=5)
+    assert done.returncode == 0 and setup.summary()["step"] == 5, done.stderr
+    assert done.stderr.count("File too large") == 1, done.stderr
 
 
 def test_an_error_on_a_full_disk_keeps_its_code(setup):
     """The summary cannot be written either: the error that ended the run is the one that is reported."""
     setup.rows_file.unlink()
-    (setup.output_dir / "summary.json").mkdir(parents=True)
-    (setup.output_dir / "summary.json/blocker").write_text("")
-    (setup.output_dir / "run.log").write_text("")
-    run = setup.train()
-    assert run.code == 3 and "summary.json was not written" in run.stderr, run
+    mark_as_run(setup.output_dir)
+    done = train_with_file_limit(setup, 0)
+    assert done.returncode == 3 and "summary.json was not written" in done.stderr, done.stderr
 
 
 def test_two_runs_never_write_into_one_folder(setup):
@@ -215,11 +218,11 @@ def test_two_runs_never_write_into_one_folder(setup):
     assert run.code == 2 and f"process {process.pid} " in run.stderr, run
     process.kill()
     process.communicate(timeout=300)
-    assert (setup.output_dir / ".lock").exists()
+    assert (setup.output_dir / ".lora-train.lock").exists()
     shutil.rmtree(setup.output_dir)
     setup.output_dir.mkdir()
-    (setup.output_dir / ".lock").write_text("process 1 on nowhere")
-    assert setup.train(max_steps=2).code == 0 and not (setup.output_dir / ".lock").exists()
+    (setup.output_dir / ".lora-train.lock").write_text("process 1 on nowhere")
+    assert setup.train(max_steps=2).code == 0 and not (setup.output_dir / ".lora-train.lock").exists()
 
 
 def test_dry_run_says_what_the_run_would_say_of_the_folder(setup):
@@ -231,3 +234,112 @@ def test_dry_run_says_what_the_run_would_say_of_the_folder(setup):
     assert run.code == 0 and "resumed from" in run.stderr, run
     assert "complete" in setup.train("--dry-run", "--json").json_lines()[0]["reason"]
     assert snapshot(setup.output_dir) == before
+
+
+def train_with_file_limit(setup, limit_kib, **settings):
+    """No file grows above the limit, as on a full disk."""
+    command = [str(BINARY), "train", "--profile", str(setup.write_profile(**settings))]
+    return subprocess.run(["bash", "-c", f"trap '' XFSZ; ulimit -f {limit_kib}; exec \"$@\"", "bash", *command],
+                          capture_output=True, text=True, env=ENVIRONMENT)
+
+
+def mark_as_run(folder, **changes):
+    """run.json: makes the program take what it finds in the folder for its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    marker = {"made_by": "lora-train", "version": 1, "run_id": "0" * 32, "started_at": 1, "began_with_overwrite": False}
+    (folder / "run.json").write_text(json.dumps({**marker, **changes}))
+
+
+FOREIGN = {"metrics.jsonl": '{"step": 1, "loss": 2.0}\n', "run.log": "make: *** [all] Error 2\n", "profile.yaml": "mine: true\n",
+           "summary.json": '{"status": "done"}', "report.html": "<p>mine</p>", "run.json": '{"run_id": 7}'}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_folder_that_the_program_did_not_make_is_never_touched(setup, name):
+    setup.output_dir.mkdir()
+    (setup.output_dir / name).write_text(FOREIGN[name])
+    for folder in ("adapter", "checkpoint-4", "tensorboard"):
+        (setup.output_dir / folder).mkdir()
+        (setup.output_dir / folder / "data").write_text("mine")
+    before = snapshot(setup.output_dir)
+    for arguments in ([], ["--overwrite"], ["--dry-run"]):
+        run = setup.train(*arguments)
+        assert run.code == 2 and name in run.stderr and str(setup.output_dir) in run.stderr, run
+        assert snapshot(setup.output_dir) == before
+
+
+def test_checkpoints_of_other_tools_are_left_alone(setup):
+    """Not with --overwrite, not by rotation, not by going back; in the way of the run's own, they are refused."""
+    hugging_face = setup.output_dir / "checkpoint-500"
+    hugging_face.mkdir(parents=True)
+    (hugging_face / "trainer_state.json").write_text(json.dumps({"global_step": 500, "log_history": [], "epoch": 1.0}))
+    for arguments in ([], ["--overwrite"]):
+        run = setup.train(*arguments, max_steps=4, save_steps=1, save_total_limit=1)
+        assert run.code == 0 and run.stderr.count("checkpoint-500 was not written by lora-train") == 1, run
+    run = setup.train(resume_from_checkpoint=str(setup.output_dir / "checkpoint-4"), max_steps=5)
+    assert run.code == 0 and (hugging_face / "trainer_state.json").exists(), run
+    shutil.rmtree(setup.output_dir)
+    (setup.output_dir / "checkpoint-3").mkdir(parents=True)
+    (setup.output_dir / "checkpoint-3/weights").write_text("mine")
+    run = setup.train(max_steps=3)
+    assert run.code == 2 and "checkpoint-3" in run.stderr, run
+    assert (setup.output_dir / "checkpoint-3/weights").read_text() == "mine"
+
+
+def stop_after(setup, steps, *arguments, **settings):
+    process = setup.start(*arguments, **settings)
+    wait_for(lambda: len(setup.events("train")) >= steps, f"step {steps}", process)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == STOPPED, stderr
+
+
+def test_the_same_overwriting_command_goes_on_after_a_stop(setup):
+    """A batch system runs the same command again after exit code 75."""
+    assert setup.train(max_steps=2).code == 0
+    settings = dict(max_steps=400, save_steps=1000)
+    stop_after(setup, 5, "--overwrite", **settings)
+    stopped_at = setup.summary()["step"]
+    run = setup.train("--overwrite", **settings)
+    assert run.code == 0 and "resumed from" in run.stderr, run
+    assert [line["step"] for line in setup.events("train")] == list(range(1, 401)) and stopped_at >= 5
+    run = setup.train("--overwrite", **settings)
+    assert run.code == 0 and "resumed from" not in run.stderr and len(setup.events("start")) == 1, run
+
+
+def test_a_replaced_run_stays_until_the_new_one_has_saved(setup):
+    assert setup.train(max_steps=3).code == 0
+    adapter = adapter_bytes(setup.output_dir)
+    replaced = setup.output_dir / ".lora-train-replaced"
+    process = setup.start("--overwrite", max_steps=100000, save_steps=100000, learning_rate=2e-2)
+    wait_for(lambda: (replaced / "run.json").exists() and len(setup.events("train")) >= 2, "step 2", process)
+    process.kill()
+    process.communicate(timeout=300)
+    assert adapter_bytes(replaced) == adapter and (replaced / "checkpoint-3/manifest.json").exists()
+    run = setup.train("--overwrite", max_steps=3, learning_rate=2e-2)
+    assert run.code == 0 and not replaced.exists(), run
+    assert adapter_bytes(setup.output_dir) != adapter
+
+
+def test_a_lost_result_of_a_finished_run_is_written_again(setup):
+    assert setup.train(max_steps=3).code == 0
+    adapter = adapter_bytes(setup.output_dir)
+    shutil.rmtree(setup.output_dir / "adapter")
+    run = setup.train(max_steps=3)
+    assert run.code == 0 and adapter_bytes(setup.output_dir) == adapter, run
+    assert "already complete" in setup.train(max_steps=3).stderr
+
+
+@pytest.mark.parametrize("name", ["run.log", "metrics.jsonl", "summary.json", ".lora-train.lock", "tensorboard", "profile.yaml"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_links_and_pipes_are_refused(setup, name, kind):
+    assert setup.train(max_steps=2).code == 0
+    target = setup.folder / "mine"
+    target.write_text("mine")
+    path = setup.output_dir / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.symlink_to(target) if kind == "link" else os.mkfifo(path)
+    run = setup.train(max_steps=4)
+    assert run.code == 2 and name in run.stderr and target.read_text() == "mine", run

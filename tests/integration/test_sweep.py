@@ -126,7 +126,7 @@ def test_a_stop_request_to_every_process_reaches_the_run_once(sweep):
     first = sweep.runs / "lr0.01-r4"
     process = sweep.start(*GRID, environment=SLOW_DISK, max_steps=1000000)  # so that a second request comes before its end
     wait_for(lambda: len(sweep.setup.events("train", first)) >= 20, "step 20", process)
-    run = int((first / ".lock").read_text().split()[1])
+    run = int((first / ".lora-train.lock").read_text().split()[1])
     everyone = descendants(process.pid)
     assert run in everyone and len(everyone) >= 4
     for pid in everyone:
@@ -143,7 +143,7 @@ def test_after_a_kill_the_same_command_goes_on(sweep):
     process = sweep.start("learning_rate=1e-2,1e-3", "lora_r=4", **settings)
     second = sweep.runs / "lr0.001-r4"
     wait_for(lambda: sweep.setup.events("checkpoint", second), "a checkpoint of the second run", process)
-    os.kill(int((second / ".lock").read_text().split()[1]), signal.SIGKILL)
+    os.kill(int((second / ".lora-train.lock").read_text().split()[1]), signal.SIGKILL)
     stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 137 and "run 2 of 2: failed with exit status 137" in stderr, stderr
     assert "lr0.001-r4: unfinished: " in stdout, stdout

@@ -53,15 +53,19 @@ struct Contents {
 
 /// Writes output_dir/checkpoint-<step> with storage::AtomicFolder, the manifest (size and hash per file) last, and reads it
 /// back to verify it. `sync_first`: other files that must be on disk before the checkpoint (metrics.jsonl). Returns the folder.
-/// Throws IoError; older checkpoints then stay as they were.
+/// Throws IoError, also if something else has the folder's name; older checkpoints then stay as they were.
 std::filesystem::path save(const std::filesystem::path& output_dir, const Contents& contents,
                            const std::vector<std::filesystem::path>& sync_first = {});
 
 /// The step of a folder named checkpoint-<step>; nothing for other names.
 std::optional<std::int64_t> step_of(const std::filesystem::path& folder);
 
-/// The checkpoint folders of a run by name, newest first; their content is not checked. Empty if output_dir does not exist.
+/// The checkpoints in a folder, newest first, also damaged ones. Empty if output_dir does not exist. Files, links, and folders of
+/// that name that other tools wrote are none.
 std::vector<std::filesystem::path> list(const std::filesystem::path& output_dir);
+
+/// What has the name of a checkpoint there and is none of ours.
+std::vector<std::filesystem::path> list_others(const std::filesystem::path& output_dir);
 
 /// Compares every file with the manifest, byte for byte. Returns the problem, or an empty string. Calls after_each_mib() after
 /// each MiB; it may throw StopError.

@@ -39,6 +39,8 @@ struct ProfileSources {
   bool needs_datasets = true;                  ///< `datasets` is required (false for generate and the like)
   /// Looks up ${NAME}; empty = the environment of the process.
   std::function<std::optional<std::string>(const std::string&)> environment;
+  /// The files are profile.yaml of runs, which are resolved: ${NAME}, ~ and {key} are text there, and `extends` is a mistake.
+  bool are_written_by_runs = false;
 };
 
 struct LoadedProfile {
@@ -52,6 +54,9 @@ struct LoadedProfile {
 /// Throws one ConfigError with all mistakes: where() is the place of the first, message() starts with what was wrong
 /// there and has one line "file:line: key: ..." for each further one.
 LoadedProfile load_profile(const ProfileSources& sources);
+
+/// profile.yaml of a run, which may be a stranger's: reads no other file and no variable. Throws like load_profile.
+Profile load_written_profile(const std::filesystem::path& file);
 
 /// All keys as YAML that load_profile reads back to the same Profile.
 std::string to_yaml(const Profile& profile);

@@ -1,4 +1,5 @@
-// The section of a model card that shows how to use the adapter. No torch.
+// The parts of a model card that hold names from configurations, each quoted for where it stands: YAML, Markdown, Python, shell.
+// No torch.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,12 @@ struct AdapterUse {
   std::int64_t largest_rank = 0;
   bool is_plain = true;  ///< neither rsLoRA nor rank and alpha patterns
 };
+
+/// The name or path as one line without control characters.
+std::string one_line(const std::string& text);
+
+/// The beginning of a card, up to library_name.
+std::string card_head(const std::string& base);
 
 /// The text from "## Use" to the end of the card: commands to paste for PEFT, vLLM and llama.cpp, and what each does not support.
 std::string usage_section(const AdapterUse& use);

@@ -17,7 +17,7 @@ struct InitModelRequest {
   std::uint64_t seed = 42;
   storage::DType dtype = storage::DType::kBF16;   ///< kBF16, kF16 or kF32; also written to config.json
   std::uint64_t max_shard_bytes = 5'000'000'000;  ///< tensor data per file; a larger tensor gets its own file
-  bool overwrite = false;                         ///< replaces the files it writes, and deletes older weights
+  bool overwrite = false;                         ///< replaces a folder that holds a model and nothing else
 };
 
 struct InitModelResult {
@@ -29,7 +29,8 @@ struct InitModelResult {
 /// Draws every linear, embedding and head from an approximate normal distribution (a sum of eight uniforms) with mean 0
 /// and standard deviation initializer_range; norms multiply by 1, biases are 0. A value is a function of seed, tensor name and
 /// element index only, whatever the threads, shards or machine. Throws FormatError for a config that is not supported or a
-/// folder without tokenizer files, IoError, and ConfigError for an output folder that is not empty without `overwrite`.
+/// folder without tokenizer files, IoError, and ConfigError for an output folder that claim_output() refuses. The folder appears
+/// complete or not at all: an older one stays until then.
 InitModelResult init_model(const InitModelRequest& request);
 
 /// The text of a config.json with "dtype" (or "torch_dtype", if present) set to `dtype`: BF16, F16 or F32. Everything else

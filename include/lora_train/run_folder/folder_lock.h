@@ -5,11 +5,14 @@
 
 namespace lora_train::run_folder {
 
-/// Holds output_dir/.lock, which names this process, and deletes it on destruction. The lock is the system's (flock), so a file
+inline constexpr const char* kLockFile = ".lora-train.lock";
+
+/// Holds output_dir/.lora-train.lock, which names this process, and deletes it on destruction. The lock is the system's (flock), so a file
 /// left behind by a killed process does not block a new run.
 class FolderLock {
  public:
-  /// Creates the folder if it does not exist. Throws ConfigError, naming the process, if another run holds the lock; IoError.
+  /// Creates the folder if it does not exist. Throws ConfigError, naming the process, if another run holds the lock, or if the
+  /// file is a link or someone else's; IoError.
   explicit FolderLock(const std::filesystem::path& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -22,7 +22,8 @@ struct OutputDecision {
   bool is_complete = false;  ///< the folder holds a finished run with this profile: nothing to do
   std::optional<std::filesystem::path> checkpoint;  ///< resume from here; empty: start a new run
   bool goes_back = false;                           ///< --resume named the checkpoint: later ones here are obsolete
-  std::string summary_json;                         ///< of the finished run, if is_complete
+  bool overwrites = false;   ///< the run there is replaced (replaced_run.h); false if --overwrite has begun it already
+  std::string summary_json;  ///< of the finished run, if is_complete
 };
 
 /// Decides without changing anything on disk. A run that never saved a checkpoint (none in the folder, none in metrics.jsonl)
@@ -30,15 +31,13 @@ struct OutputDecision {
 /// Throws ConfigError
 /// - if the profile differs from the old run's in a key that must not change, with a line "key: old -> new" for each such key;
 /// - if the run would overwrite or delete its own model, adapter, template or data;
-/// - if the folder holds files under a run's names that no run has written.
+/// - if the folder holds something under a run's names that no run has written, or a link of such a name. Only a folder with a
+///   run.json of ours holds a run (run_marker.h).
 /// Throws FormatError if the run there has no good checkpoint.
 OutputDecision look_at_output_folder(const OutputRequest& request);
 
-/// The same, then creates the folder and deletes half-written files of processes that died.
+/// The same, then creates the folder, marks it as a run's, and deletes half-written files of processes that died.
 OutputDecision prepare_output_folder(const OutputRequest& request);
-
-/// For --overwrite: deletes the files that a run has written to the folder, and nothing else.
-void delete_run(const std::filesystem::path& folder);
 
 /// The section's run_name, else the last part of output_dir.
 std::string run_name(const RunSection& section);

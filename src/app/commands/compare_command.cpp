@@ -98,7 +98,7 @@ int run_compare(const std::vector<std::string>& arguments) {
   } else if (prints_csv) {
     print_text(metrics::comparison_csv(comparison));
   } else {
-    print_text(metrics::comparison_table(comparison, stdout_width(), stdout_has_color()));
+    print_raw(metrics::comparison_table(comparison, stdout_width(), stdout_has_color()));
   }
   return 0;
 }

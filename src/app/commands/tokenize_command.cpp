@@ -45,7 +45,11 @@ void print_totals(const data::PreparedData& prepared) {
 }
 
 void show_row(const data::RowView& row, bool json) {
-  print_line(json ? row_to_json(row) : format_row(row, stdout_has_color()));
+  if (json) {
+    print_line(row_to_json(row));
+  } else {
+    print_raw(format_row(row, stdout_has_color()) + "\n");
+  }
 }
 
 // The documents of an optimizer step, in the order of the step.

@@ -48,13 +48,13 @@ std::string answer_to_json(const data::Prompt& prompt, std::size_t index, const 
 void AnswerPrinter::add(std::size_t index, const Answers& answers) {
   waiting_.emplace(index, json_ ? answer_to_json(prompts_[index], index, answers) + "\n" : text_of(index, answers));
   for (auto next = waiting_.begin(); next != waiting_.end() && next->first == num_shown_; ++num_shown_) {
-    print_text(next->second);
+    print_raw(next->second);
     next = waiting_.erase(next);
   }
 }
 
 void AnswerPrinter::finish() {
-  for (const auto& [index, text] : waiting_) print_text(text);
+  for (const auto& [index, text] : waiting_) print_raw(text);
   waiting_.clear();
 }
 

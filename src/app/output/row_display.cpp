@@ -45,8 +45,8 @@ std::string format_row(const data::RowView& row, bool use_color) {
   }
   text += end_of(open_style, use_color);
   if (!text.empty()) text += "\n";
-  return row.source + ": " + std::to_string(row.ids.size()) + " tokens, " + std::to_string(num_trained) + " trained\n" +
-         text + "ids: " + ids + "\n";
+  return visible_text(row.source) + ": " + std::to_string(row.ids.size()) + " tokens, " + std::to_string(num_trained) +
+         " trained\n" + text + "ids: " + ids + "\n";
 }
 
 std::string row_to_json(const data::RowView& row) {

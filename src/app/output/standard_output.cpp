@@ -9,10 +9,13 @@
 #include <string>
 
 #include "lora_train/base/file.h"
+#include "lora_train/base/visible_text.h"
 
 namespace lora_train::app {
 
-void print_text(std::string_view text) {
+void print_text(std::string_view text) { print_raw(visible_text(text)); }
+
+void print_raw(std::string_view text) {
   if (write_all(STDOUT_FILENO, text) == text.size() || errno == EPIPE) return;
   fail_with("stdout", "cannot write");
 }

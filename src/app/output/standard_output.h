@@ -5,10 +5,14 @@
 
 namespace lora_train::app {
 
-/// Writes the bytes and flushes. A reader that has gone away (EPIPE) is not an error; a full disk is: IoError.
+/// Writes the text and flushes; control characters, which names and text of files may hold, as escapes (visible_text). A reader
+/// that has gone away (EPIPE) is not an error; a full disk is: IoError.
 void print_text(std::string_view text);
 
-/// The same with a line end.
+/// The same, byte for byte: for colours, and for text whose reader wants every byte.
+void print_raw(std::string_view text);
+
+/// print_text with a line end.
 void print_line(std::string_view line);
 
 /// Whether stdout is a terminal that may be given colours: not with NO_COLOR or TERM=dumb.

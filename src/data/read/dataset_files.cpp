@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <map>
 #include <string_view>
 #include <system_error>
 
 #include "lora_train/base/error.h"
+#include "lora_train/storage/run_marker.h"
 
 namespace lora_train::data {
 namespace {
@@ -55,6 +58,42 @@ void check_file(const fs::path& path) {
   }
 }
 
+/// "train", "validation" or "test", if a part of the path below the folder has such a word in it, as the datasets library
+/// knows splits; else nullptr.
+const char* split_of(const fs::path& path) {
+  constexpr std::pair<std::string_view, const char*> kWords[] = {
+      {"train", "train"},    {"training", "train"}, {"validation", "validation"}, {"valid", "validation"},
+      {"val", "validation"}, {"dev", "validation"}, {"eval", "validation"},       {"evaluation", "validation"},
+      {"test", "test"},      {"testing", "test"},   {"holdout", "test"},          {"heldout", "test"}};
+  std::string word;
+  for (const char c : path.string() + ".") {
+    if (std::isalpha(static_cast<unsigned char>(c)) != 0) {
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      continue;
+    }
+    for (const auto& [name, split] : kWords) {
+      if (word == name) return split;
+    }
+    word.clear();
+  }
+  return nullptr;
+}
+
+/// Whoever names the folder of a dataset does not mean to train on its test set.
+void refuse_several_splits(const fs::path& folder, const std::vector<fs::path>& files) {
+  std::map<std::string, fs::path> splits;
+  for (const auto& file : files) {
+    if (const char* split = split_of(file.lexically_relative(folder))) splits.emplace(split, file);
+  }
+  if (splits.size() < 2) return;
+  std::string found;
+  for (const auto& [split, file] : splits) {
+    found += (found.empty() ? "" : ", ") + file.lexically_relative(folder).string() + " (" + split + ")";
+  }
+  throw DataError(folder.string(), "the folder has files of several splits: " + found + ". Name the files or a glob: " +
+                                       (folder / "train*").string() + " in datasets, the others in eval_datasets");
+}
+
 std::vector<fs::path> files_of_folder(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code error;
@@ -62,7 +101,7 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
   for (const fs::recursive_directory_iterator end; !error && entry != end; entry.increment(error)) {
     const bool is_hidden = entry->path().filename().string().starts_with(".");
     if (entry->is_directory()) {
-      if (is_hidden) {
+      if (is_hidden || storage::read_marker(entry->path())) {  // the output of a run
         entry.disable_recursion_pending();
       }
     } else if (!is_hidden && is_readable(entry->path())) {
@@ -79,6 +118,8 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
   if (files.empty()) {
     throw DataError(folder.string(), "the folder has no " + std::string(kReadable) + " file");
   }
+  std::sort(files.begin(), files.end());
+  refuse_several_splits(folder, files);
   return files;
 }
 

@@ -1,4 +1,4 @@
-// Whether a model that is trained on chats will learn to stop, and be stopped.
+// Whether the trained model will learn to stop, and be stopped.
 #pragma once
 
 #include <optional>
@@ -23,5 +23,8 @@ struct StopTokenAudit {
 /// tokenizer's), and at how often the token is trained in `train`.
 StopTokenAudit audit_stop_token(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat_template,
                                 const DocumentStore& train);
+
+/// A warning if the tokenizer has no token to put behind rows of text and of prompt and completion.
+std::optional<std::string> audit_end_of_text(const tokenizer::Tokenizer& tokenizer);
 
 }  // namespace lora_train::data

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/model/model_config.h"
 #include "lora_train/storage/model_file.h"
+#include "lora_train/storage/output_folder.h"
 
 namespace lora_train::model {
 namespace {
@@ -84,36 +86,36 @@ std::string shard_name(std::size_t index, std::size_t count) {
   return name;
 }
 
-void write_weights(const ModelConfig& config, const InitModelRequest& request, InitModelResult& result) {
+using Files = std::vector<storage::FileToWrite>;
+
+/// The weights and their index. Tensors are drawn when they are written, one at a time.
+Files weight_files(const ModelConfig& config, const InitModelRequest& request, std::uint64_t& num_bytes) {
   const Shards shards = split_into_shards(expected_tensors(config), request);
+  const auto buffer = std::make_shared<std::string>();
   nlohmann::json weight_map;
-  std::string buffer;
+  Files files;
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    const std::string file = shard_name(i, shards.size());
-    std::vector<storage::TensorToWrite> tensors;
+    files.push_back({shard_name(i, shards.size()), ""});
     for (const auto& spec : shards[i]) {
-      weight_map[spec.name] = file;
-      result.weight_bytes += storage::tensor_bytes(request.dtype, spec.shape);
-      tensors.push_back({spec.name, request.dtype, spec.shape, {}, [&buffer, &spec, &request, &config] {
-                           buffer = draw(spec, request, config);
-                           return std::string_view(buffer);
-                         }});
+      weight_map[spec.name] = files.back().name;
+      num_bytes += storage::tensor_bytes(request.dtype, spec.shape);
+      files.back().tensors.push_back({spec.name, request.dtype, spec.shape, {}, [buffer, spec, &request, &config] {
+                                        *buffer = draw(spec, request, config);
+                                        return std::string_view(*buffer);
+                                      }});
     }
-    storage::write_safetensors(request.output_dir / file, tensors);
-    result.files.push_back(file);
   }
-  if (shards.size() == 1) return;
-  const nlohmann::json index = {{"metadata", {{"total_size", result.weight_bytes}}}, {"weight_map", weight_map}};
-  write_file_atomic(request.output_dir / kIndexFile, index.dump(2) + "\n");
-  result.files.emplace_back(kIndexFile);
+  if (shards.size() > 1) {
+    const nlohmann::json index = {{"metadata", {{"total_size", num_bytes}}}, {"weight_map", weight_map}};
+    files.push_back({kIndexFile, index.dump(2) + "\n"});
+  }
+  return files;
 }
 
-void copy_tokenizer(const InitModelRequest& request, InitModelResult& result) {
-  if (request.tokenizer.empty()) return;
+void add_tokenizer(const fs::path& folder, Files& files) {
+  if (folder.empty()) return;
   for (const char* name : storage::kTokenizerFiles) {
-    if (!fs::exists(request.tokenizer / name)) continue;
-    write_file_atomic(request.output_dir / name, read_file(request.tokenizer / name));
-    result.files.emplace_back(name);
+    if (fs::exists(folder / name)) files.push_back(storage::copy_of(folder / name));
   }
 }
 
@@ -124,28 +126,6 @@ void check_tokenizer(const fs::path& folder) {
   }
   throw FormatError(folder.string(),
                     "holds no tokenizer.json, tokenizer.model or tekken.json; a tokenizer folder was expected");
-}
-
-/// Creates the output folder, and deletes weights that would be read in place of the new ones.
-void prepare_output(const InitModelRequest& request) {
-  const fs::path& folder = request.output_dir;
-  if (fs::exists(folder) && !fs::is_directory(folder))
-    throw ConfigError(folder.string(), "is a file; a folder was expected");
-  if (fs::exists(folder) && !fs::is_empty(folder) && !request.overwrite) {
-    throw ConfigError(folder.string(), "the output folder is not empty: choose another one, or pass --overwrite");
-  }
-  std::error_code code;
-  fs::create_directories(folder, code);
-  if (code) throw IoError(folder.string(), "cannot create the folder: " + code.message());
-  std::vector<fs::path> old;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const bool is_weights = name.rfind("model", 0) == 0 && entry.path().extension() == ".safetensors";
-    if (is_weights || name == kIndexFile || name == "config.json") old.push_back(entry.path());
-  }
-  for (const auto& path : old) {
-    if (!fs::remove(path, code) || code) throw IoError(path.string(), "cannot remove: " + code.message());
-  }
 }
 
 }  // namespace
@@ -184,14 +164,18 @@ InitModelResult init_model(const InitModelRequest& request) {
   const std::string text = storage::read_model_text(config_path);
   const ModelConfig config = parse_model_config(text, config_path);
   check_tokenizer(request.tokenizer);
-  prepare_output(request);
+  std::vector<fs::path> inputs = {config_path};
+  if (!request.tokenizer.empty()) inputs.push_back(request.tokenizer);
+  const fs::path folder =
+      storage::claim_output(request.output_dir, storage::OutputKind::kModel, inputs, request.overwrite);
 
   InitModelResult result;
   result.num_parameters = num_parameters(config);
-  write_weights(config, request, result);
-  copy_tokenizer(request, result);
-  write_file_atomic(request.output_dir / "config.json", config_text_with_dtype(text, request.dtype));
-  result.files.emplace_back("config.json");
+  Files files = weight_files(config, request, result.weight_bytes);
+  add_tokenizer(request.tokenizer, files);
+  files.push_back({"config.json", config_text_with_dtype(text, request.dtype)});
+  storage::write_folder(folder, files);
+  for (const auto& file : files) result.files.push_back(file.name);
   return result;
 }
 

@@ -88,7 +88,7 @@ storage::TensorToWrite finite_tensor_to_write(std::string name, const at::Tensor
   storage::TensorToWrite out = tensor_to_write(std::move(name), tensor);
   out.produce = [name = out.name, bytes = out.bytes, type = tensor.scalar_type(), tensor] {
     if (!is_finite(bytes, type)) {
-      throw NumericError(name, "holds NaN or infinity, so it is not saved; the previous checkpoint is intact");
+      throw NumericError(name, "holds NaN or infinity, so it is not saved");
     }
     return bytes;
   };

@@ -177,5 +177,11 @@ TEST(Log, AFileThatCannotBeOpenedIsAnIoError) {
   set_log_file({});
 }
 
+TEST(Log, ControlCharactersOfNamesReachNoTerminal) {
+  testing::internal::CaptureStderr();
+  log_warning("a\x1b]0;title\x07 b\xc2\x9b");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "warning: a\\x1b]0;title\\x07 b\\u009b\n");
+}
+
 }  // namespace
 }  // namespace lora_train

@@ -6,7 +6,7 @@ namespace lora_train {
 namespace {
 
 TEST(VisibleText, ShowsWhatWouldSteerATerminal) {
-  EXPECT_EQ(visible_text("a\x1b[2Jb\tc\x7f"), "a\\x1b[2Jb\\x09c\\x7f");
+  EXPECT_EQ(visible_text("a\x1b[2Jb\tc\x7f"), "a\\x1b[2Jb\\x09c\\u007f");
   EXPECT_EQ(visible_text("\xe2\x80\xae"
                          "abc"),
             "\\u202eabc");

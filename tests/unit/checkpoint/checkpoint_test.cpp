@@ -23,11 +23,13 @@ fs::path save_step(const fs::path& folder, std::int64_t step) {
   return save(folder, made.contents());
 }
 
-std::vector<std::string> names_in(const fs::path& folder) {
+std::vector<std::string> names_of(const std::vector<fs::path>& paths) {
   std::vector<std::string> names;
-  for (const auto& path : list(folder)) names.push_back(path.filename().string());
+  for (const auto& path : paths) names.push_back(path.filename().string());
   return names;
 }
+
+std::vector<std::string> names_in(const fs::path& folder) { return names_of(list(folder)); }
 
 TEST(Checkpoint, BringsBackEveryBit) {
   const TemporaryFolder folder;
@@ -177,6 +179,40 @@ TEST(Checkpoint, ListsNewestFirstAndRotatesTheOldest) {
   rotate(folder.path(), 10, 2, std::nullopt);
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-10", "checkpoint-9"}));
   EXPECT_TRUE(fs::exists(folder / "checkpoint-7b"));
+}
+
+TEST(Checkpoint, FoldersOfOtherToolsAreLeftAlone) {
+  const TemporaryFolder folder;
+  const auto of_another = folder / "checkpoint-2";
+  std::filesystem::create_directory(of_another);
+  write_file_atomic(of_another / "trainer_state.json", R"({"global_step": 2, "log_history": [], "max_steps": 9})");
+  write_file_atomic(folder / "checkpoint-5", "a file");
+  for (const std::int64_t step : {1, 3, 4}) save_step(folder.path(), step);
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"checkpoint-4", "checkpoint-3", "checkpoint-1"}));
+  EXPECT_EQ(names_of(list_others(folder.path())), (std::vector<std::string>{"checkpoint-5", "checkpoint-2"}));
+  EXPECT_THROW(save_step(folder.path(), 2), IoError);
+  EXPECT_THROW(save_step(folder.path(), 5), IoError);
+  rotate(folder.path(), 4, 1, std::nullopt);
+  delete_after(folder.path(), 0);
+  EXPECT_TRUE(list(folder.path()).empty());
+  EXPECT_TRUE(std::filesystem::exists(of_another / "trainer_state.json"));
+  EXPECT_EQ(read_file(folder / "checkpoint-5"), "a file");
+}
+
+TEST(Checkpoint, ADamagedOneIsStillOurs) {
+  const TemporaryFolder folder;
+  const auto path = save_step(folder.path(), 3);
+  const std::string manifest = read_file(path / kManifestFile), state = read_file(path / kStateFile);
+  for (const auto& [a, b] :
+       {std::pair{manifest.substr(0, 5), state}, {std::string(), state}, {manifest, std::string()}}) {
+    write_file_atomic(path / kManifestFile, a);
+    write_file_atomic(path / kStateFile, b);
+    EXPECT_EQ(list(folder.path()).size(), 1U);
+    EXPECT_NE(verify(path), "");
+  }
+  std::filesystem::remove(path / kManifestFile);
+  std::filesystem::remove(path / kStateFile);
+  EXPECT_TRUE(list(folder.path()).empty());
 }
 
 TEST(Checkpoint, RotationSparesWhatWasJustSavedAndDoesNotCountLaterOnes) {

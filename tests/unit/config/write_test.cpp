@@ -3,8 +3,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 #include "lora_train/config/check.h"
 #include "lora_train/config/load.h"
+#include "support/temporary_folder.h"
 #include "unit/config/profile_text.h"
 
 namespace lora_train {
@@ -57,6 +60,24 @@ TEST(Write, YamlAndJsonReadBackToTheSameProfile) {
     EXPECT_TRUE(again.notes.empty());
     EXPECT_TRUE(again.warnings.empty()) << again.warnings.front();
   }
+}
+
+TEST(Write, TheProfileOfARunIsReadAsItStands) {
+  const testing_support::TemporaryFolder folder;
+  const auto file = folder / "profile.yaml";
+  const auto read = [&](const std::string& text) {
+    write_file_atomic(file, text);
+    return load_written_profile(file);
+  };
+  const Profile profile =
+      read("model: ~/m\ndatasets: [d.jsonl]\nrun_name: \"${HOME} $${HOME}\"\noutput_dir: \"x/{seed}\"\n");
+  EXPECT_EQ(profile.run.run_name, "${HOME} ${HOME}");
+  EXPECT_EQ(profile.model.path, "~/m");
+  EXPECT_EQ(profile.run.output_dir, "x/{seed}");
+  write_file_atomic(folder / "secret.yaml", "seed: 7\n");
+  EXPECT_THROW(read("extends: secret.yaml\nmodel: m\ndatasets: [d.jsonl]\n"), ConfigError);
+  write_file_atomic(file, to_yaml(profile));
+  EXPECT_EQ(profile_hash(load_written_profile(file)), profile_hash(profile));
 }
 
 TEST(Write, MembersSurviveTheRoundTrip) {

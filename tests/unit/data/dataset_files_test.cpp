@@ -4,6 +4,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/storage/run_marker.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::data {
@@ -42,6 +43,36 @@ using Names = std::vector<std::string>;
 
 TEST_F(DatasetFiles, FolderGivesItsDataFilesSorted) {
   EXPECT_EQ(names(folder_.path().string()), (Names{"a.json", "b.jsonl", "part/c.ndjson"}));
+}
+
+TEST_F(DatasetFiles, FolderLeavesOutWhatRunsWroteThere) {
+  std::filesystem::create_directories(folder_ / "runs/first/tensorboard");
+  write_file_atomic(folder_ / "runs/first/metrics.jsonl", "{}");
+  EXPECT_EQ(names(folder_.path().string()).size(), 4U) << "a folder of that name is not enough";
+  storage::write_new_marker(folder_ / "runs/first", false);
+  EXPECT_EQ(names(folder_.path().string()), (Names{"a.json", "b.jsonl", "part/c.ndjson"}));
+}
+
+TEST_F(DatasetFiles, FolderWithSeveralSplitsIsRefusedByName) {
+  const auto refused = [&](std::initializer_list<const char*> files) {
+    const testing_support::TemporaryFolder folder;
+    for (const char* name : files) {
+      std::filesystem::create_directories((folder / name).parent_path());
+      write_file_atomic(folder / name, "{}");
+    }
+    try {
+      dataset_files(folder.path().string());
+    } catch (const DataError& error) {
+      return error.message();
+    }
+    return std::string("accepted");
+  };
+  const std::string message = refused({"train-00000-of-00002.jsonl", "TEST.jsonl", "extra.jsonl"});
+  EXPECT_NE(message.find("TEST.jsonl (test), train-00000-of-00002.jsonl (train)"), std::string::npos) << message;
+  EXPECT_NE(refused({"train/a.jsonl", "dev/a.jsonl"}), "accepted");
+  EXPECT_EQ(refused({"train/a.jsonl", "train/b.jsonl"}), "accepted");
+  EXPECT_EQ(refused({"training_part1.jsonl", "train_part2.jsonl"}), "accepted");
+  EXPECT_EQ(refused({"latest.jsonl", "devices.jsonl", "trained.jsonl"}), "accepted");
 }
 
 TEST_F(DatasetFiles, GlobGivesMatchesSorted) { EXPECT_EQ(names(path("*.js*")), (Names{"a.json", "b.jsonl"})); }

@@ -78,5 +78,12 @@ TEST(StopTokenAudit, WarnsWhenATemplateEndsNoTurn) {
   EXPECT_NE(audit.warnings[0].find("no token that ends an answer"), std::string::npos) << audit.warnings[0];
 }
 
+TEST(EndOfTextAudit, WarnsWhenTheFolderNamesNoEndToken) {
+  EXPECT_FALSE(audit_end_of_text(StoppingTokenizer(257, {})));
+  const auto warning = audit_end_of_text(StoppingTokenizer(std::nullopt, {}));
+  ASSERT_TRUE(warning);
+  EXPECT_NE(warning->find("names no end token"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lora_train::data

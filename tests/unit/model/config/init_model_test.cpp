@@ -11,6 +11,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/storage/model_weights.h"
+#include "support/file_size_limit.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::model {
@@ -134,8 +135,25 @@ TEST_F(InitModel, LeavesAFolderThatIsNotEmptyAlone) {
   EXPECT_THROW(init_model(request_), ConfigError);
   EXPECT_EQ(std::distance(fs::directory_iterator(request_.output_dir), {}), 1);
   request_.overwrite = true;
-  EXPECT_NO_THROW(init_model(request_));
+  EXPECT_THROW(init_model(request_), ConfigError);
   EXPECT_EQ(read_file(request_.output_dir / "notes.txt"), "mine");
+}
+
+TEST_F(InitModel, KeepsTheOlderModelUntilTheNewOneIsWhole) {
+  init_model(request_);
+  const std::string older = read_file(request_.output_dir / "model.safetensors");
+  request_.overwrite = true;
+  request_.seed = 7;
+  {
+    const testing_support::FileSizeLimit full(older.size() / 2);
+    EXPECT_THROW(init_model(request_), IoError);
+  }
+  EXPECT_EQ(read_file(request_.output_dir / "model.safetensors"), older);
+  EXPECT_TRUE(fs::exists(request_.output_dir / "config.json"));
+  init_model(request_);
+  EXPECT_NE(read_file(request_.output_dir / "model.safetensors"), older);
+  EXPECT_EQ(std::distance(fs::directory_iterator(request_.output_dir.parent_path()), {}), 3)
+      << "nothing is left beside it";
 }
 
 TEST_F(InitModel, RefusesBeforeItWritesAnything) {

@@ -1,20 +1,20 @@
-#include "merge_output.h"
+#include "lora_train/storage/output_folder.h"
 
 #include <algorithm>
 #include <array>
 
-#include "adapter_names.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/storage/model_file.h"
 
-namespace lora_train::lora {
+namespace lora_train::storage {
 namespace {
 
 namespace fs = std::filesystem;
 
 constexpr const char* kFlag = "--output-dir";
+constexpr const char* kAdapterConfig = "adapter_config.json";
 
 bool is_licence(const std::string& name) {
   constexpr std::array<const char*, 4> kStarts = {"LICENSE", "LICENCE", "NOTICE", "USE_POLICY"};
@@ -39,11 +39,12 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
   return at == folder.end();
 }
 
-/// Refuses to overwrite a folder that holds anything a merge does not write.
+/// Refuses to overwrite a folder that holds anything but a model or adapter.
 void check_overwritten(const fs::path& folder, OutputKind kind) {
   const bool is_model = kind == OutputKind::kModel;
-  const char* const kept = "--overwrite replaces a whole folder, and only one that a merge wrote: choose another one";
-  if (!fs::exists(folder / (is_model ? "config.json" : kConfigFile))) {
+  const char* const kept =
+      "--overwrite replaces a whole folder, and only one with nothing else in it: choose another one";
+  if (!fs::exists(folder / (is_model ? "config.json" : kAdapterConfig))) {
     throw ConfigError(folder.string(),
                       std::string(is_model ? "is not a model folder. " : "is not an adapter folder. ") + kept);
   }
@@ -51,7 +52,7 @@ void check_overwritten(const fs::path& folder, OutputKind kind) {
     const std::string name = entry.path().filename().string();
     const bool is_ours =
         is_companion(name) || name.ends_with(".safetensors") || name.ends_with(".index.json") || name == "README.md";
-    const bool is_of_the_other = is_model && name == kConfigFile;
+    const bool is_of_the_other = is_model && name == kAdapterConfig;
     if (!is_ours || is_of_the_other || !entry.is_regular_file()) {
       throw ConfigError(folder.string(), "holds \"" + name + "\". " + kept);
     }
@@ -65,7 +66,7 @@ fs::path claim_output(const fs::path& requested, OutputKind kind, const std::vec
   for (const auto& input : inputs) {
     if (is_inside(full_path(input), folder)) {
       throw ConfigError(kFlag, folder.string() + (full_path(input) == folder ? " is" : " holds") +
-                                   " what is merged; choose another folder");
+                                   " what this command reads; choose another folder");
     }
   }
   if (fs::exists(folder) && !fs::is_directory(folder)) {
@@ -78,8 +79,7 @@ fs::path claim_output(const fs::path& requested, OutputKind kind, const std::vec
     check_overwritten(folder, kind);
   }
   make_folders(folder.parent_path());
-  storage::delete_temporaries(folder.parent_path(),
-                              [&](const std::string& name) { return name == folder.filename().string(); });
+  delete_temporaries(folder.parent_path(), [&](const std::string& name) { return name == folder.filename().string(); });
   return folder;
 }
 
@@ -93,9 +93,9 @@ std::vector<std::string> companion_files(const fs::path& folder) {
   return names;
 }
 
-storage::FileToWrite copy_of(const fs::path& file) {
-  storage::require_regular_file(file);
+FileToWrite copy_of(const fs::path& file) {
+  require_regular_file(file);
   return {file.filename().string(), read_file(file)};
 }
 
-}  // namespace lora_train::lora
+}  // namespace lora_train::storage

@@ -1,0 +1,53 @@
+#include "run_files.h"
+
+#include <algorithm>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/checkpoint/checkpoint.h"
+#include "lora_train/config/load.h"
+#include "lora_train/run_folder/output_folder.h"
+#include "lora_train/storage/run_marker.h"
+
+namespace lora_train::run_folder {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_one_of(const std::string& name, const auto& names) {
+  return std::count(std::begin(names), std::end(names), name) > 0;
+}
+
+}  // namespace
+
+bool is_run_file(const std::string& name) {
+  return checkpoint::step_of(name) || is_one_of(name, kReportFiles) || name == kReportFolder ||
+         is_one_of(name, kResultFolders) || name == storage::kMarkerFile;
+}
+
+bool is_result_of_run(const fs::path& folder, const std::string& name) {
+  if (!storage::read_marker(folder) || path_kind(folder / "profile.yaml") != PathKind::kFile) return false;
+  try {
+    return name == result_name(load_written_profile(folder / "profile.yaml").adapter.kind);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::vector<std::string> files_of_run(const fs::path& folder) {
+  if (!storage::read_marker(folder)) return {};
+  std::vector<std::string> names;
+  const auto add_if_there = [&](const std::string& name) {
+    if (path_kind(folder / name) != PathKind::kNone) names.push_back(name);
+  };
+  for (const auto& checkpoint : checkpoint::list(folder)) names.push_back(checkpoint.filename().string());
+  for (const char* name : kResultFolders) {
+    if (is_result_of_run(folder, name)) add_if_there(name);
+  }
+  for (const char* name : kReportFiles) add_if_there(name);
+  add_if_there(kReportFolder);
+  names.emplace_back(storage::kMarkerFile);
+  return names;
+}
+
+}  // namespace lora_train::run_folder
