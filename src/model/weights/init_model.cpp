@@ -164,10 +164,8 @@ InitModelResult init_model(const InitModelRequest& request) {
   const std::string text = storage::read_model_text(config_path);
   const ModelConfig config = parse_model_config(text, config_path);
   check_tokenizer(request.tokenizer);
-  std::vector<fs::path> inputs = {config_path};
-  if (!request.tokenizer.empty()) inputs.push_back(request.tokenizer);
-  const fs::path folder =
-      storage::claim_output(request.output_dir, storage::OutputKind::kModel, inputs, request.overwrite);
+  // Config and tokenizer may lie in the folder itself: they are read before it is replaced.
+  const fs::path folder = storage::claim_output(request.output_dir, storage::OutputKind::kModel, {}, request.overwrite);
 
   InitModelResult result;
   result.num_parameters = num_parameters(config);

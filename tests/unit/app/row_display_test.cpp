@@ -31,7 +31,7 @@ TEST(RowDisplay, SpecialTokensHaveColoursOfTheirOwn) {
 TEST(RowDisplay, CharactersThatSteerATerminalAreShownByNumber) {
   const data::RowView row = {
       .source = "a:1", .ids = {1}, .labels = {-100}, .pieces = {"\xC2\x9B\xE2\x80\xAE\xC3\xA9\xFF"}, .text = ""};
-  EXPECT_EQ(format_row(row, false), "a:1: 1 tokens, 0 trained\n\\x9b\\u202e\xC3\xA9\\xff\nids: 1\n");
+  EXPECT_EQ(format_row(row, false), "a:1: 1 tokens, 0 trained\n\\u009b\\u202e\xC3\xA9\\xff\nids: 1\n");
 }
 
 TEST(RowDisplay, ClosesTheMarkAtTheEnd) {
