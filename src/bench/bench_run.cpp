@@ -96,6 +96,7 @@ void fill_with_random_numbers(runtime::LoadedModel& model, std::int64_t num_laye
 
 void load_random_model(BenchRun& bench, const runtime::RunDevice& device) {
   train::Run& run = bench.run;
+  run.adapters.gate_up = run.spec.gate_up;
   const Profile& profile = run.profile();
   runtime::assemble_model(profile, device, run.files.config, run.adapters, profile.adapter.kind == AdapterKind::kNone,
                           run.data.max_seq_len, nullptr, run.model);
@@ -153,6 +154,7 @@ std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const Benc
   } else {  // as on a GPU where everything fits
     run.facts->auto_tokens = kGpuTokens;
     run.facts->memory_bytes = std::numeric_limits<std::int64_t>::max();
+    run.facts->gate_up = planner::gate_up_on_gpu(*run.facts);
     run.spec = planner::decide(*run.facts);
   }
   plan_data(*bench, request);

@@ -9,8 +9,9 @@
 namespace lora_train::model {
 namespace {
 
-LayerShape layer_shape(const ModelConfig& config, std::int64_t layer) {
-  LayerShape shape{{attention::shape(config, layer), mlp::shape(config, layer)}};
+LayerShape layer_shape(const ModelConfig& config, std::int64_t layer,
+                       GradientColumns gate_up = GradientColumns::kBesideInput) {
+  LayerShape shape{{attention::shape(config, layer), mlp::shape(config, layer, gate_up)}};
   for (BlockShape& block : shape.blocks) {
     for (ProjectionShape& projection : block.projections) {
       for (LinearShape& linear : projection.linears) {
@@ -40,24 +41,27 @@ void place_adapter(const AdapterSpec& spec, std::int64_t index, LayerShape& laye
 }
 
 void widen_buffers(BlockShape& block) {
-  const auto projection_of = [&](const BufferShape& buffer) -> const ProjectionShape& {
-    return block.projections[static_cast<std::size_t>(buffer.projection)];
+  const auto projection_at = [&](std::int64_t index) -> const ProjectionShape& {
+    return block.projections[static_cast<std::size_t>(index)];
   };
   for (BufferShape& buffer : block.saved) {
-    if (buffer.projection != BufferShape::kNoProjection) buffer.width = projection_of(buffer).input_width();
+    if (buffer.projection != BufferShape::kNoProjection) buffer.width = projection_at(buffer.projection).input_width();
+    if (buffer.output_of != BufferShape::kNoProjection) buffer.width = projection_at(buffer.output_of).d_output_width();
   }
   for (BufferShape& buffer : block.gradients) {
     const bool is_there = buffer.width > 0 && buffer.projection != BufferShape::kNoProjection;
-    if (is_there) buffer.width = projection_of(buffer).d_output_width();
+    if (is_there) buffer.width = projection_at(buffer.projection).d_output_width();
   }
 }
 
 }  // namespace
 
-ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters) {
+ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters, GradientColumns gate_up) {
   ModelShape shape;
   shape.hidden_size = config.hidden_size;
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) shape.layers.push_back(layer_shape(config, layer));
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    shape.layers.push_back(layer_shape(config, layer, gate_up));
+  }
   for (std::size_t i = 0; i < adapters.size(); ++i) {
     const AdapterSpec& spec = adapters[i];
     place_adapter(spec, static_cast<std::int64_t>(i), shape.layers.at(static_cast<std::size_t>(spec.layer)));

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/implementation.h"
 
 namespace lora_train::planner {
 namespace {
@@ -60,7 +61,7 @@ void fit_into_host(const RunFacts& facts, RunSpec& spec) {
   const model::ActivationOptions options{.max_tokens = spec.max_tokens};
   const auto element_bytes =
       static_cast<std::int64_t>(c10::elementSize(runtime::compute_dtype(facts.profile.model.precision)));
-  const model::ModelShape shape = model::model_shape(facts.config, facts.adapters);
+  const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.gate_up);
   set_recompute(facts, model::choose_recompute(shape, options, element_bytes, facts.memory_bytes), spec);
 }
 
@@ -74,7 +75,15 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
           std::max(spec.micro_batch_size, spec.eval_micro_batch_size),
           spec.recompute.front(),
           facts.num_multiprocessors,
-          facts.has_token_weights};
+          facts.has_token_weights,
+          spec.gate_up};
+}
+
+model::GradientColumns gate_up_on_gpu(const RunFacts& facts) {
+  const bool is_one_kernel = facts.profile.model.precision == Precision::kBf16 &&
+                             std::all_of(facts.adapters.begin(), facts.adapters.end(),
+                                         [](const auto& adapter) { return adapter.rank <= kernels::kMaxRanksWithDs; });
+  return is_one_kernel ? model::GradientColumns::kBesideOutput : model::GradientColumns::kBesideInput;
 }
 
 RunSpec decide(const RunFacts& facts) {
@@ -85,6 +94,7 @@ RunSpec decide(const RunFacts& facts) {
   spec.resume = facts.resume;
   spec.algorithms = facts.algorithms;
   spec.attention = spec.windowed_attention = runtime::attention_backend(facts.profile.run.attn_implementation);
+  spec.gate_up = facts.gate_up.value_or(facts.is_cuda ? gate_up_on_gpu(facts) : spec.gate_up);
   facts.is_cuda ? fit_into_gpu(facts, spec) : fit_into_host(facts, spec);
   return spec;
 }
@@ -99,6 +109,7 @@ std::string to_json(const RunSpec& spec) {
               {"eval_micro_batch_size", spec.eval_micro_batch_size},
               {"max_tokens", spec.max_tokens},
               {"recompute", recompute},
+              {"gate_up", static_cast<int>(spec.gate_up)},
               {"attention", static_cast<int>(spec.attention)},
               {"windowed_attention", static_cast<int>(spec.windowed_attention)},
               {"loss_chunk_bytes", spec.loss_chunk_bytes},
@@ -120,6 +131,7 @@ RunSpec parse_run_spec(const std::string& text) {
     spec.eval_micro_batch_size = object.at("eval_micro_batch_size");
     spec.max_tokens = object.at("max_tokens");
     for (const int mode : object.at("recompute")) spec.recompute.push_back(static_cast<model::Recompute>(mode));
+    spec.gate_up = static_cast<model::GradientColumns>(object.at("gate_up").get<int>());
     spec.attention = static_cast<kernels::AttentionBackend>(object.at("attention").get<int>());
     spec.windowed_attention = static_cast<kernels::AttentionBackend>(object.at("windowed_attention").get<int>());
     spec.loss_chunk_bytes = object.at("loss_chunk_bytes");

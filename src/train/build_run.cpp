@@ -275,6 +275,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
     run.facts->algorithms = old.tuning;
   }
   run.spec = planner::decide(*run.facts);
+  run.adapters.gate_up = run.spec.gate_up;
   if (run.device.is_cuda()) {
     log_info("GPU memory planned: " + format_bytes(static_cast<double>(run.spec.memory.total())) + " (" +
              run.spec.memory.describe() + ")");

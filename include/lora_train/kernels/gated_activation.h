@@ -8,7 +8,7 @@
 
 namespace lora_train::kernels {
 
-/// gate_up [N, 2F], gate first, contiguous. y [N, F], rows may be strided. fp32, bf16 or fp64; computes in fp32 (fp64) and rounds
+/// gate_up [N, 2F], gate first; y [N, F]; rows may be strided. fp32, bf16 or fp64; computes in fp32 (fp64) and rounds
 /// y once.
 void gated_activation_forward(const at::Tensor& gate_up, at::Tensor& y, Activation activation = Activation::kSilu);
 

@@ -101,6 +101,8 @@ struct BufferShape {
   /// The projection of the block that reads this buffer (saved), or whose output gradient it holds (gradients). Adapter columns
   /// follow its features, and `width` includes them.
   std::int64_t projection = kNoProjection;
+  /// saved: the projection whose output this is, and in the backward its gradient, with columns as in `gradients`.
+  std::int64_t output_of = kNoProjection;
 };
 
 enum class BlockKind { kAttention, kMlp };
@@ -137,8 +139,10 @@ struct ModelShape {
   }
 };
 
-/// The structure of the model, with room for these adapters. Throws ShapeError if a spec names no linear of the model.
-ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters = {});
+/// The structure of the model, with room for these adapters. gate_up: the form of gate|up's backward; other projections have
+/// one each. Throws ShapeError if a spec names no linear of the model.
+ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters = {},
+                       GradientColumns gate_up = GradientColumns::kBesideInput);
 
 /// Names of the linears of a layer, in Hugging Face order: "self_attn.q_proj", ..., "mlp.down_proj".
 std::vector<std::string> linear_names(const ModelConfig& config, std::int64_t layer);

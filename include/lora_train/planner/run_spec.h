@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct RunFacts {
   std::int64_t memory_bytes = 0;                           ///< GPU: limit for the whole run; CPU: limit for activations
   int num_multiprocessors = 0;                             ///< of a GPU
   std::int64_t auto_tokens = data::kAutoMicroBatchTokens;  ///< CPU: tokens of a micro-batch with micro_batch_size: auto
+  std::optional<model::GradientColumns>
+      gate_up{};  ///< if not by rule: gate_up_on_gpu() on a GPU, beside the input on a CPU
 };
 
 struct RunSpec {
@@ -40,6 +43,7 @@ struct RunSpec {
   std::int64_t eval_micro_batch_size = 1;
   std::int64_t max_tokens = 0;              ///< capacity of the buffers: the largest micro-batch, evaluations included
   std::vector<model::Recompute> recompute;  ///< per layer
+  model::GradientColumns gate_up = model::GradientColumns::kBesideInput;  ///< the form of gate|up's backward
   kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
   kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< of layers with a sliding window
   std::int64_t loss_chunk_bytes = model::LossHeadOptions{}.chunk_bytes;
@@ -57,6 +61,10 @@ struct RunSpec {
 
 /// The input of plan_memory() for a spec.
 MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec);
+
+/// The form of gate|up's backward that moves fewer bytes on a GPU (docs/performance.md): beside the output in bf16, if one
+/// kernel gives dS and dB. (On a CPU, where two kernels read dy, it is beside the input: 27.0 against 28.0 ms.)
+model::GradientColumns gate_up_on_gpu(const RunFacts& facts);
 
 /// A pure function of the facts. On a GPU, micro_batch_size: auto is the largest that fits, up to 16384 tokens, and
 /// gradient_checkpointing: auto the least recomputation; on a CPU, it is the least recomputation whose buffers fit. Throws

@@ -45,8 +45,12 @@ void describe(Work& work, const LoraProduct& product, const at::Tensor& big, con
               const std::vector<LoraPart>& parts) {
   work.reads("big", big, product.num_passes()).reads("thin", thin);
   for (const LoraPart& part : parts) work.updates("grad", part.grad);
-  work.launches(2 * product.num_passes());
-  const std::int64_t elements = product.num_passes() * product.workspace_elements();
+  std::int64_t launches = 0, elements = 0;
+  product.for_each_piece([&](std::int64_t, const LoraProduct& piece) {
+    launches += 2 * product.num_passes();
+    elements += product.num_passes() * piece.partial_sums();
+  });
+  work.launches(launches);
   work.passes_through("partial sums", elements * static_cast<std::int64_t>(sizeof(float)));
   work.multiplies(product.flops());
 }
@@ -148,8 +152,8 @@ void lora_grad_s_and_b(const at::Tensor& dy, const at::Tensor& scaled_b, const a
     gemm(dy, scaled_b, ds);
     return lora_grad_b(dy, s, parts);
   }
-  native_kernels().lora_grad_s_and_b(read_rows<Bf16>(dy), read_rows<Bf16>(scaled_b), read_rows<Bf16>(s), targets, N, C,
-                                     write_rows<Bf16>(ds), native_workspace(product.workspace_elements()),
+  native_kernels().lora_grad_s_and_b(read_rows<Bf16>(dy), read_rows<Bf16>(scaled_b), read_rows<Bf16>(s), targets,
+                                     product, C, write_rows<Bf16>(ds), native_workspace(product.workspace_elements()),
                                      native_stream());
 }
 

@@ -42,20 +42,23 @@ constexpr LoraChunks lora_chunks(std::int64_t N, std::int64_t C, std::int64_t R)
   return {num_chunks, tokens, padded, num_chunks * ranks * padded};
 }
 
-/// Columns of big per block on tensor cores, 64 for each of its warps. With dS, a block takes more, so that there are fewer
-/// partial sums of dS.
-constexpr std::int64_t kWarpColumns = 64;
-constexpr std::int64_t tensor_block_columns(bool with_ds) { return (with_ds ? 8 : 4) * kWarpColumns; }
+/// On tensor cores: columns of big per warp, ranks per tile, the step of a chunk's tokens, SMs of a large GPU.
+constexpr std::int64_t kWarpColumns = 64, kChunkStep = 32, kTensorSms = 132;
+constexpr int kTileRanks = 16;
+/// Most warps per block, and how many of such blocks an SM holds: 12 warps (with dS, 16) keep enough loads in flight, 8 where the
+/// sums of more ranks take the registers.
+constexpr std::int64_t most_warps(std::int64_t tiles, bool with_ds) { return !with_ds ? 4 : tiles == 1 ? 16 : 8; }
+constexpr std::int64_t resident_blocks(std::int64_t tiles, bool with_ds) { return with_ds ? 1 : tiles <= 2 ? 3 : 2; }
 
-/// The chunks on tensor cores: about 12 warps (with dS, 16) for each of the 132 SMs of a large GPU, so that enough loads are in
-/// flight. Chunks are multiples of 32 tokens.
+/// The chunks on tensor cores: as many as give no more than `blocks` blocks.
 constexpr LoraChunks lora_tensor_chunks(std::int64_t N, std::int64_t column_blocks, std::int64_t padded, std::int64_t R,
-                                        bool with_ds) {
-  constexpr std::int64_t kStep = 32;
-  const std::int64_t ranks = std::min(R, kLoraRanks), blocks = (with_ds ? 2 : 3) * 132;
-  const std::int64_t fit = std::max<std::int64_t>(1, kMaxPartialSums / std::max<std::int64_t>(ranks * padded, 1));
-  const std::int64_t tokens = std::max({kStep, (N * column_blocks + blocks - 1) / blocks, (N + fit - 1) / fit});
-  const std::int64_t rounded = (tokens + kStep - 1) / kStep * kStep, num_chunks = (N + rounded - 1) / rounded;
+                                        std::int64_t blocks) {
+  const std::int64_t ranks = std::min(R, kLoraRanks);
+  const std::int64_t fit = kMaxPartialSums / std::max<std::int64_t>(ranks * padded, 1);
+  const std::int64_t wanted = blocks / std::max<std::int64_t>(column_blocks, 1);
+  const std::int64_t most = std::max<std::int64_t>(1, std::min(wanted, fit)), tokens = (N + most - 1) / most;
+  const std::int64_t rounded = std::max<std::int64_t>(1, (tokens + kChunkStep - 1) / kChunkStep) * kChunkStep;
+  const std::int64_t num_chunks = (N + rounded - 1) / rounded;
   return {num_chunks, rounded, padded, num_chunks * ranks * padded};
 }
 
@@ -64,13 +67,15 @@ struct LoraSlice {
   std::int64_t begin, width, column, ranks;
 };
 
-/// Products computed together. They read big once per kLoraRanks ranks of the largest slice.
+/// Products computed together. They read big once per kLoraRanks ranks of the largest slice. With dS they take the tokens in
+/// pieces, one pair of launches each, whose partial sums fit the workspace.
 struct LoraProduct {
   LoraSlice slices[kMaxLoraTargets];
   int num_slices;
   std::int64_t num_tokens;
   bool on_tensor_cores = false;  ///< else fp32 cores
   bool with_ds = false;          ///< dS = big sB too, from the same read
+  std::int64_t num_pieces = 1;
 
   std::int64_t most_ranks() const {
     std::int64_t most = 0;
@@ -83,25 +88,57 @@ struct LoraProduct {
     for (int i = 0; i < num_slices; ++i) sum += (slices[i].width + 7) / 8 * 8;
     return sum;
   }
+  std::int64_t tiles() const { return (std::min(most_ranks(), kLoraRanks) + kTileRanks - 1) / kTileRanks; }
   std::int64_t num_passes() const { return (most_ranks() + kLoraRanks - 1) / kLoraRanks; }
+  /// Warps per block, on tensor cores. With dS, wide blocks leave fewer partial sums of it, but take columns in larger steps: they
+  /// must be worth it.
+  std::int64_t num_warps() const {
+    const std::int64_t most = most_warps(tiles(), with_ds);
+    std::int64_t columns = 0, taken = 0;
+    for (int i = 0; i < num_slices; ++i) {
+      columns += slices[i].width;
+      taken += (slices[i].width + most * kWarpColumns - 1) / (most * kWarpColumns) * most * kWarpColumns;
+    }
+    return with_ds && 16 * taken > 17 * columns ? 8 : most;
+  }
+  std::int64_t block_columns() const { return num_warps() * kWarpColumns; }
   /// Column blocks of slice i, on tensor cores.
-  std::int64_t column_blocks(int i) const {
-    const std::int64_t columns = tensor_block_columns(with_ds);
-    return (slices[i].width + columns - 1) / columns;
+  std::int64_t column_blocks(int i) const { return (slices[i].width + block_columns() - 1) / block_columns(); }
+  /// Blocks that a large GPU runs at once, on tensor cores.
+  std::int64_t blocks_at_once() const {
+    return kTensorSms * resident_blocks(tiles(), with_ds) * most_warps(tiles(), with_ds) / num_warps();
   }
   LoraChunks chunks() const {
     if (!on_tensor_cores) return lora_chunks(num_tokens, padded_columns(), most_ranks());
     std::int64_t blocks = 0;
     for (int i = 0; i < num_slices; ++i) blocks += column_blocks(i);
-    return lora_tensor_chunks(num_tokens, blocks, padded_columns(), most_ranks(), with_ds);
+    return lora_tensor_chunks(num_tokens, blocks, padded_columns(), most_ranks(), blocks_at_once());
   }
-  /// Elements of the partial sums of dS: [num_tokens, ranks] for every column block of a slice.
-  std::int64_t ds_elements() const {
+  /// Partial sums of dS per token: `ranks` for every column block of a slice.
+  std::int64_t ds_sums() const {
     std::int64_t sum = 0;
-    for (int i = 0; with_ds && i < num_slices; ++i) sum += column_blocks(i) * num_tokens * slices[i].ranks;
+    for (int i = 0; with_ds && i < num_slices; ++i) sum += column_blocks(i) * slices[i].ranks;
     return sum;
   }
-  std::int64_t workspace_elements() const { return chunks().workspace_elements + ds_elements(); }
+  std::int64_t partial_sums() const { return chunks().workspace_elements + num_tokens * ds_sums(); }
+  /// Calls run(first token, product) for every piece.
+  template <class Run>
+  void for_each_piece(const Run& run) const {
+    const std::int64_t even = (num_tokens + num_pieces - 1) / num_pieces;
+    const std::int64_t tokens = num_pieces == 1 ? num_tokens : (even + kChunkStep - 1) / kChunkStep * kChunkStep;
+    for (std::int64_t first = 0; first < num_tokens; first += tokens) {
+      LoraProduct piece = *this;
+      piece.num_tokens = std::min(tokens, num_tokens - first);
+      piece.num_pieces = 1;
+      run(first, piece);
+    }
+  }
+  /// Those of the largest piece.
+  std::int64_t workspace_elements() const {
+    std::int64_t most = 0;
+    for_each_piece([&](std::int64_t, const LoraProduct& piece) { most = std::max(most, piece.partial_sums()); });
+    return most;
+  }
   std::int64_t flops() const {
     std::int64_t sum = 0;
     for (int i = 0; i < num_slices; ++i) sum += 2 * num_tokens * slices[i].width * slices[i].ranks;
@@ -138,16 +175,23 @@ LoraProduct lora_product_a(Rows<const T> x, const LoraTargets& targets, std::int
   return product;
 }
 
-/// The product of lora_grad_s_and_b. Sets with_ds if one kernel computes both: on tensor cores, with at most 32 ranks (more do
-/// not fit the registers), and partial sums that fit the workspace. Otherwise dS takes a separate GEMM.
+/// The product of lora_grad_s_and_b. Sets with_ds if one kernel computes both: on tensor cores, with at most
+/// kMaxRanksWithDs ranks, in pieces whose partial sums fit workspace_elements. Otherwise dS takes a separate GEMM.
 template <class T>
-LoraProduct lora_product_s_and_b(Rows<const T> dy, const LoraTargets& targets, std::int64_t N) {
-  constexpr std::int64_t kMaxRanks = 32;
-  LoraProduct product = lora_product_b(dy, targets, N);
-  if (!product.on_tensor_cores || product.most_ranks() > kMaxRanks) return product;
+LoraProduct lora_product_s_and_b(Rows<const T> dy, const LoraTargets& targets, std::int64_t N,
+                                 std::int64_t workspace_elements = kWorkspaceElements) {
+  const LoraProduct product = lora_product_b(dy, targets, N);
+  if (!product.on_tensor_cores || product.most_ranks() > kMaxRanksWithDs) return product;
   LoraProduct both = product;
   both.with_ds = true;
-  return both.workspace_elements() <= kWorkspaceElements ? both : product;
+  // Chunks of all column blocks have at most these sums of dB, however many tokens a piece has.
+  const std::int64_t columns = std::max(both.padded_columns(), both.blocks_at_once() * both.block_columns());
+  const std::int64_t room = workspace_elements - both.most_ranks() * columns;
+  const std::int64_t fit = room / std::max<std::int64_t>(both.ds_sums(), 1) / kChunkStep * kChunkStep;
+  constexpr std::int64_t kFewTokens = 1024;  // fewer would not fill a GPU
+  if (fit < std::min(N, kFewTokens)) return product;
+  both.num_pieces = N == 0 ? 1 : (N + fit - 1) / fit;
+  return both;
 }
 
 /// workspace [lora_product_b(dy, targets, N).workspace_elements()], aligned to 16 bytes.
@@ -160,10 +204,10 @@ template <class T>
 void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, const LoraTargets& targets, std::int64_t N, std::int64_t D,
                       float* workspace, Stream stream);
 
-/// Computes all C columns of dS, and dB, for a product with_ds. workspace [lora_product_s_and_b(dy, targets,
-/// N).workspace_elements()], aligned to 16 bytes.
+/// Computes all C columns of dS, and dB, for a product of lora_product_s_and_b(dy, targets, N) with_ds. workspace
+/// [product.workspace_elements()], aligned to 16 bytes.
 void lora_grad_s_and_b_cuda(Rows<const Bf16> dy, Rows<const Bf16> scaled_b, Rows<const Bf16> s,
-                            const LoraTargets& targets, std::int64_t N, std::int64_t C, Rows<Bf16> ds, float* workspace,
-                            Stream stream);
+                            const LoraTargets& targets, const LoraProduct& product, std::int64_t C, Rows<Bf16> ds,
+                            float* workspace, Stream stream);
 
 }  // namespace lora_train::kernels

@@ -1,7 +1,8 @@
 // Device code of lora_cuda.cu: thin^T big, and optionally dS = big sB from the same read, on tensor cores in bf16. N
 // tokens, C columns of big, R ranks.
 //
-// A warp owns 64 columns of big and walks over the tokens of its chunk, 16 at a time, loading big straight into registers. Lane
+// A warp owns 64 columns of big and walks over the tokens of its chunk, 16 at a time, loading big straight into registers: two
+// strips of 16 tokens, each loaded again as soon as it is used, so that up to 4 KiB per warp are in flight. Lane
 // l, with g = l / 4 and q = l % 4, loads columns [8g, 8g + 8) of tokens {2q, 2q + 1, 2q + 8, 2q + 9}, 4 packs of 16 bytes. Its
 // element j of those tokens is column g of operand b [16 tokens, 8 columns] of the j-th product, whose columns are thus 8g + j;
 // operand a is thin^T [16 ranks, 16 tokens]. So for each 16 ranks, 2 KiB of big take 8 products, 16 byte permutations and 4
@@ -22,16 +23,12 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr int kStepTokens = 16, kGroupTokens = 32;  // per product; per stage of thin rows in shared memory
-constexpr int kTileRanks = 16;
 
-template <bool kWithDs>
-constexpr unsigned kTensorThreads = static_cast<unsigned>(tensor_block_columns(kWithDs) / kWarpColumns) * kWarpSize;
-/// Resident blocks per SM that the register count must allow.
 template <int kTiles, bool kWithDs>
-constexpr unsigned kTensorBlocks = kWithDs       ? 3 - kTiles
-                                   : kTiles == 1 ? 4
-                                   : kTiles == 4 ? 2
-                                                 : 3;
+constexpr unsigned kMostThreads = static_cast<unsigned>(most_warps(kTiles, kWithDs)) * kWarpSize;
+/// Threads that copy thin rows.
+template <bool kWithDs>
+constexpr unsigned kThinThreads = kWithDs ? 256 : 128;
 
 /// Words between pairs of tokens in shared memory, padded so that the lanes of a warp read 32 different banks.
 template <int kTiles>
@@ -83,35 +80,43 @@ __device__ __forceinline__ std::uint32_t operand_of(const Strip& strip, int j) {
   return __byte_perm(first, second, j % 2 == 0 ? 0x5410 : 0x7632);
 }
 
-/// Copies thin rows to shared memory: a thread copies rank threadIdx.x % 16 of every tile, for every kPairs-th pair of rows.
-template <int kTiles, int kThreads>
+/// Copies thin rows to shared memory, a group ahead: a thread copies rank threadIdx.x % 16 of every tile, for every kPairs-th pair
+/// of rows. Threads past kThreads copy nothing.
+template <int kTiles, unsigned kThreads>
 struct ThinWalk {
-  static constexpr int kPairs = kThreads / kTileRanks;
+  static constexpr int kPairs = static_cast<int>(kThreads) / kTileRanks, kTurns = kGroupTokens / 2 / kPairs;
   const Bf16* from;  ///< its first row
   std::int64_t stride;
-  int left, ranks;  ///< rows from there on; ranks from the thread's first one on
+  int left, ranks;                          ///< rows from there on; ranks from the thread's first one on
+  std::uint16_t values[kTurns][kTiles][2];  ///< what load() read: both rows of each pair
 
   __device__ __forceinline__ ThinWalk(Rows<const Bf16> thin, int num_rows, int R)
       : from(thin[2 * (threadIdx.x / kTileRanks)] + threadIdx.x % kTileRanks),
         stride(thin.stride),
-        left(num_rows - 2 * static_cast<int>(threadIdx.x / kTileRanks)),
+        left(threadIdx.x < kThreads ? num_rows - 2 * static_cast<int>(threadIdx.x / kTileRanks) : 0),
         ranks(R - static_cast<int>(threadIdx.x % kTileRanks)) {}
 
-  /// pairs[pair][rank] of the next kGroupTokens rows, zeros past the last row and rank.
-  __device__ __forceinline__ void fill(std::uint32_t* pairs) {
+  /// The next kGroupTokens rows, zeros past the last row and rank.
+  __device__ __forceinline__ void load() {
     LORA_TRAIN_UNROLL
-    for (int k = 0; k < kGroupTokens / 2 / kPairs; ++k) {
-      LORA_TRAIN_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const int row = 2 * k * kPairs, r = tile * kTileRanks;
-        const std::uint32_t low = row < left && r < ranks ? from[row * stride + r].bits : 0;
-        const std::uint32_t high = row + 1 < left && r < ranks ? from[(row + 1) * stride + r].bits : 0;
-        pairs[(threadIdx.x / kTileRanks + k * kPairs) * kPairStride<kTiles> + threadIdx.x % kTileRanks + r] =
-            pair_of(low, high);
-      }
+    for (int n = 0; n < kTurns * kTiles * 2; ++n) {
+      const int k = n / 2 / kTiles, tile = n / 2 % kTiles, i = n % 2, row = 2 * k * kPairs + i, r = tile * kTileRanks;
+      values[k][tile][i] = 0;
+      if (row < left && r < ranks) values[k][tile][i] = from[row * stride + r].bits;
     }
     from += kGroupTokens * stride;
     left -= kGroupTokens;
+  }
+
+  /// Writes what load() read to pairs[pair][rank].
+  __device__ __forceinline__ void store(std::uint32_t* pairs) const {
+    if (threadIdx.x >= kThreads) return;
+    LORA_TRAIN_UNROLL
+    for (int n = 0; n < kTurns * kTiles; ++n) {
+      const int k = n / kTiles, tile = n % kTiles;
+      const unsigned pair = threadIdx.x / kTileRanks + k * kPairs, r = threadIdx.x % kTileRanks + tile * kTileRanks;
+      pairs[pair * kPairStride<kTiles> + r] = pair_of(values[k][tile][0], values[k][tile][1]);
+    }
   }
 };
 
@@ -209,16 +214,13 @@ __device__ __forceinline__ void make_ds(const Strip& strip, const ScaledB<kTiles
 template <int kTiles>
 __device__ __forceinline__ void add_warps(const float* ds, int first, int num_rows, int R, float* partials) {
   constexpr int kRanks = kTiles * kTileRanks, kWarpFloats = kGroupTokens * kDsStride<kTiles>;
-  LORA_TRAIN_UNROLL
-  for (int k = 0; k < kGroupTokens * kRanks / static_cast<int>(kTensorThreads<true>); ++k) {
-    const int i = k * static_cast<int>(kTensorThreads<true>) + static_cast<int>(threadIdx.x), t = i / kRanks,
-              r = i % kRanks;
+  const int num_warps = static_cast<int>(blockDim.x / kWarpSize);
+  for (int i = static_cast<int>(threadIdx.x); i < kGroupTokens * kRanks; i += static_cast<int>(blockDim.x)) {
+    const int t = i / kRanks, r = i % kRanks;
     if (first + t >= num_rows || r >= R) continue;
     float sum = 0;
     LORA_TRAIN_UNROLL
-    for (int warp = 0; warp < static_cast<int>(kTensorThreads<true> / kWarpSize); ++warp) {
-      sum += ds[warp * kWarpFloats + t * kDsStride<kTiles> + r];
-    }
+    for (int warp = 0; warp < num_warps; ++warp) sum += ds[warp * kWarpFloats + t * kDsStride<kTiles> + r];
     partials[std::int64_t{first + t} * R + r] = sum;
   }
 }
@@ -232,16 +234,18 @@ struct TensorOperands {
 
 /// partials [chunks, rows, padded_columns]; a slice fills as many rows as it has ranks. Blocks: columns in x, chunks in y.
 template <int kTiles, bool kWithDs>
-__global__ void __launch_bounds__(kTensorThreads<kWithDs>, kTensorBlocks<kTiles, kWithDs>)
+__global__ void __launch_bounds__(kMostThreads<kTiles, kWithDs>,
+                                  static_cast<unsigned>(resident_blocks(kTiles, kWithDs)))
     tensor_products_kernel(TensorOperands o, Items<PartialSlice> items, LoraChunks chunks, std::int64_t rows) {
   constexpr int kPairs = kGroupTokens / 2 * kPairStride<kTiles>, kWarpDs = kGroupTokens * kDsStride<kTiles>;
+  constexpr int kDs = kWithDs ? static_cast<int>(most_warps(kTiles, true)) * kWarpDs : 1;
   LORA_TRAIN_SHARED(std::uint32_t, pairs, 2 * kPairs);
-  LORA_TRAIN_SHARED(float, ds, kWithDs ? kTensorThreads<true> / kWarpSize* kWarpDs : 1);
+  LORA_TRAIN_SHARED(float, ds, kDs);
   const PartialSlice item = item_of(items, blockIdx.x);
   const std::int64_t C = item.slice.width, block = blockIdx.x - item.first_block;
   const int R = static_cast<int>(item.slice.ranks);
   const unsigned warp = threadIdx.x / kWarpSize;
-  const std::int64_t first_column = block * tensor_block_columns(kWithDs) + warp * kWarpColumns;
+  const std::int64_t first_column = block * (blockDim.x / kWarpSize * kWarpColumns) + warp * kWarpColumns;
   const Lane lane{threadIdx.x % kWarpSize / 4, threadIdx.x % 4};
   const std::int64_t begin = std::int64_t{blockIdx.y} * chunks.chunk_tokens, left = o.num_tokens - begin;
   const int num_rows = static_cast<int>(left < chunks.chunk_tokens ? left : chunks.chunk_tokens);
@@ -253,21 +257,24 @@ __global__ void __launch_bounds__(kTensorThreads<kWithDs>, kTensorBlocks<kTiles,
     const Rows<const Bf16> own{o.scaled_b[item.slice.begin] + item.slice.column, o.scaled_b.stride};
     load_scaled_b(own, first_column, C, R, lane, scaled_b);
   }
-  Strip strip, next;
   Walk walk(big, num_rows, first_column + 8 * lane.g, C, lane);
-  walk.load(next);
-  ThinWalk<kTiles, static_cast<int>(kTensorThreads<kWithDs>)> thin_walk(thin, num_rows, R);
-  thin_walk.fill(pairs);
+  Strip strips[kGroupTokens / kStepTokens];
+  for (Strip& strip : strips) walk.load(strip);
+  ThinWalk<kTiles, kThinThreads<kWithDs>> thin_walk(thin, num_rows, R);
+  thin_walk.load();
+  thin_walk.store(pairs);
+  thin_walk.load();
   __syncthreads();
   int half = 0;  // which half of `pairs` (double buffering)
   for (int row = 0; row < num_rows; row += kGroupTokens, half = 1 - half) {
-    thin_walk.fill(pairs + (1 - half) * kPairs);
+    thin_walk.store(pairs + (1 - half) * kPairs);
+    thin_walk.load();
     LORA_TRAIN_UNROLL
     for (int t = 0; t < kGroupTokens; t += kStepTokens) {
-      strip = next;
-      walk.load(next);
+      Strip& strip = strips[t / kStepTokens];
       add_tokens<kTiles>(strip, pairs + half * kPairs + t / 2 * kPairStride<kTiles>, lane, sums);
       if constexpr (kWithDs) make_ds(strip, scaled_b, lane, ds + warp * kWarpDs + t * kDsStride<kTiles>);
+      walk.load(strip);
     }
     __syncthreads();
     if constexpr (kWithDs) {

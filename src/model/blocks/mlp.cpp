@@ -14,6 +14,11 @@ Branch branch_of(const BlockWeights& weights, BlockActivations& saved) {
           saved.saved[kBranchRstd]};
 }
 
+/// gate|up without the room for adapter columns of its gradient.
+at::Tensor outputs(const Projection& gate_up, const BlockActivations& saved) {
+  return saved.saved[kGateUpOut].narrow(1, 0, gate_up.out_features);
+}
+
 void norm(const BlockForward& block) {
   auto& saved = block.saved.saved;
   norm_and_columns(block, block.weights.norms[kInputNorm], block.weights.projections[kGateUp], saved[kNormed],
@@ -21,15 +26,17 @@ void norm(const BlockForward& block) {
 }
 
 void gate_up(const BlockForward& block) {
-  auto& saved = block.saved.saved;
-  projection_forward(block.weights.projections[kGateUp], saved[kNormed], {}, saved[kGateUpOut], block.pass.linear);
+  const Projection& projection = block.weights.projections[kGateUp];
+  at::Tensor y = outputs(projection, block.saved);
+  projection_forward(projection, block.saved.saved[kNormed], {}, y, block.pass.linear);
 }
 
 void activate(const BlockForward& block) {
   auto& saved = block.saved.saved;
   const Projection& down = block.weights.projections[kDown];
   at::Tensor activated = features(down, saved[kActivated]);
-  kernels::gated_activation_forward(saved[kGateUpOut], activated, block.pass.config.activation);
+  kernels::gated_activation_forward(outputs(block.weights.projections[kGateUp], block.saved), activated,
+                                    block.pass.config.activation);
   fill_adapter_columns(down, saved[kActivated], block.pass.linear);
 }
 
@@ -60,8 +67,8 @@ void backward(const BackwardPass& pass, int64_t, BlockWeights& weights, BlockAct
   at::Tensor d_output =
       branch_gradient(pass, branch_of(weights, activations), weights.norms[kOutputNorm].grad, d_hidden);
   projection_backward(down, saved[kActivated], d_output, d_activated, true, linear);
-  kernels::gated_activation_backward(features(down, d_activated), saved[kGateUpOut], saved[kGateUpOut],
-                                     pass.forward.config.activation);
+  at::Tensor d_gate_up = outputs(gate_up, activations);
+  kernels::gated_activation_backward(features(down, d_activated), d_gate_up, d_gate_up, pass.forward.config.activation);
   at::Tensor d_normed = pass.buffers.d_input(gate_up, N);
   projection_backward(gate_up, saved[kNormed], saved[kGateUpOut], d_normed, true, linear);
   input_norm_backward(pass, weights.norms[kInputNorm], gate_up, d_normed, activations.input, saved[kRstd], d_hidden);

@@ -3,7 +3,7 @@
 
 namespace lora_train::model::mlp {
 
-BlockShape shape(const ModelConfig& c, std::int64_t) {
+BlockShape shape(const ModelConfig& c, std::int64_t, GradientColumns gradient_columns) {
   using Shared = BufferShape::Shared;
   using Layout = BufferShape::Layout;
   const std::int64_t D = c.hidden_size, F = c.intermediate_size;
@@ -15,7 +15,7 @@ BlockShape shape(const ModelConfig& c, std::int64_t) {
   ProjectionShape& gate_up = block.projections[kGateUp];
   gate_up.in_features = D;
   gate_up.has_bias = c.mlp_bias;
-  gate_up.gradient_columns = GradientColumns::kBesideInput;  // dx (4 D bytes) is narrower than dy (2 O = 4 F)
+  gate_up.gradient_columns = gradient_columns;
   gate_up.linears = {{"mlp.gate_proj", 0, F}, {"mlp.up_proj", 0, F}};
   ProjectionShape& down = block.projections[kDown];
   down.in_features = F;
@@ -29,7 +29,7 @@ BlockShape shape(const ModelConfig& c, std::int64_t) {
   constexpr ElementType compute = ElementType::kCompute, fp32 = ElementType::kFloat;
   block.saved = {{"mlp.normed", D, compute, Shared::kCheap, Layout::kRows, kGateUp},
                  {"mlp.rstd", 1, fp32, Shared::kFull, Layout::kVector},
-                 {"mlp.gate_up", 2 * F, compute, Shared::kGateUp},
+                 {"mlp.gate_up", 2 * F, compute, Shared::kGateUp, Layout::kRows, BufferShape::kNoProjection, kGateUp},
                  {"mlp.hidden", F, compute, Shared::kCheap, Layout::kRows, kDown},
                  {"mlp.branch", branch},
                  {"mlp.branch_rstd", one, fp32, Shared::kNever, Layout::kVector}};

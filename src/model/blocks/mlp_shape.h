@@ -9,6 +9,7 @@ enum ProjectionIndex { kGateUp, kDown };
 enum NormIndex { kInputNorm, kOutputNorm };
 enum SavedIndex { kNormed, kRstd, kGateUpOut, kActivated, kBranch, kBranchRstd };
 
-BlockShape shape(const ModelConfig& config, std::int64_t layer);
+/// gate_up: the form of gate|up's backward. Beside the output means in mlp.gate_up, which its gradient overwrites.
+BlockShape shape(const ModelConfig& config, std::int64_t layer, GradientColumns gate_up);
 
 }  // namespace lora_train::model::mlp

@@ -97,9 +97,9 @@ class DecoderTest : public ::testing::Test {
     at::Tensor grads;
   };
 
-  Result run(const Batch& batch, Recompute mode, std::int64_t first_layer, const FirstNeeded& first_needed,
-             bool poison) {
-    const ModelShape shape = model_shape(config_, adapters(config_, first_layer));
+  Result run(const Batch& batch, Recompute mode, std::int64_t first_layer, const FirstNeeded& first_needed, bool poison,
+             GradientColumns gate_up = GradientColumns::kBesideInput) {
+    const ModelShape shape = model_shape(config_, adapters(config_, first_layer), gate_up);
     Trainables parameters = make_trainables(config_, shape, TrainedWeights::kNone);
     ResidentWeights weights(config_, shape, parameters, {}, files_.get());
     parameters.values.copy_(uniform({parameters.size()}, 5) * 0.3);
@@ -131,6 +131,17 @@ TEST_F(DecoderTest, RecomputationGivesTheSameBits) {
     const Result other = run(batch, mode, 0, {0, false}, false);
     EXPECT_EQ(other.loss, off.loss);
     EXPECT_TRUE(at::equal(other.grads, off.grads));
+  }
+}
+
+TEST_F(DecoderTest, BothFormsOfTheBackwardOfGateUpGiveTheSameGradients) {
+  const Batch batch = batch_of({9, 1, 5});
+  const Result beside_input = run(batch, Recompute::kOff, 0, {0, false}, false);
+  for (const Recompute mode : {Recompute::kOff, Recompute::kCheap, Recompute::kGateUp, Recompute::kFull}) {
+    const Result beside_output = run(batch, mode, 0, {0, false}, true, GradientColumns::kBesideOutput);
+    EXPECT_EQ(beside_output.loss, beside_input.loss);
+    EXPECT_CLOSE(beside_output.grads, beside_input.grads, tolerance(at::kFloat));
+    EXPECT_FALSE(at::equal(beside_output.grads, beside_input.grads)) << "the same form twice";
   }
 }
 

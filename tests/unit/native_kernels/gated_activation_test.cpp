@@ -7,7 +7,7 @@ namespace {
 using namespace testing_support;
 
 struct Shape {
-  std::int64_t num_rows, F, gap;  ///< gap: of y and dy
+  std::int64_t num_rows, F, gap;  ///< gap: between rows
   bool is_aligned;
 };
 
@@ -49,7 +49,7 @@ void fill_gate_up(Guarded<T>& gate_up, std::int64_t F) {
 TYPED_TEST(GatedActivationCuda, Forward) {
   for (const auto& [rows, F, gap, is_aligned] : kShapes) {
     for (const Activation activation : kActivations) {
-      Guarded<TypeParam> gate_up(rows, 2 * F, 0, is_aligned), y(rows, F, gap, is_aligned);
+      Guarded<TypeParam> gate_up(rows, 2 * F, gap, is_aligned), y(rows, F, gap, is_aligned);
       fill_gate_up(gate_up, F);
       const std::int64_t num_rows = rows, width = F;
       run_in_both_orders(
@@ -66,8 +66,8 @@ TYPED_TEST(GatedActivationCuda, Forward) {
 TYPED_TEST(GatedActivationCuda, BackwardBesideAndInPlace) {
   for (const auto& [rows, F, gap, is_aligned] : kShapes) {
     for (const Activation activation : kActivations) {
-      Guarded<TypeParam> gate_up(rows, 2 * F, 0, is_aligned), dy(rows, F, gap, is_aligned),
-          d(rows, 2 * F, 0, is_aligned);
+      Guarded<TypeParam> gate_up(rows, 2 * F, gap, is_aligned), dy(rows, F, gap, is_aligned),
+          d(rows, 2 * F, gap, is_aligned);
       fill_gate_up(gate_up, F);
       dy.fill_uniform(2);
       const std::int64_t num_rows = rows, width = F;

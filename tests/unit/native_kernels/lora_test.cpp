@@ -14,11 +14,11 @@ struct Shape {
 };
 // Odd ones; several chunks, column blocks, tiles of tokens; more ranks than one pass takes; rows that allow no packs.
 // Where gap and C are multiples of 8 and C is one of 16, bf16 goes through tensor cores.
-const std::vector<Shape> kShapes = {{1, 1, 1, 0, true},      {3, 7, 2, 1, true},     {130, 528, 8, 8, true},
-                                    {70, 64, 16, 0, true},   {257, 129, 9, 0, true}, {300, 48, 16, 8, false},
-                                    {65, 530, 17, 2, true},  {9, 48, 130, 0, true},  {128, 16, 64, 0, true},
-                                    {1100, 16, 4, 0, true},  {15, 144, 33, 0, true}, {17, 400, 20, 8, true},
-                                    {300, 144, 48, 8, true}, {33, 1040, 5, 0, true}};
+const std::vector<Shape> kShapes = {
+    {1, 1, 1, 0, true},      {3, 7, 2, 1, true},      {130, 528, 8, 8, true}, {70, 64, 16, 0, true},
+    {257, 129, 9, 0, true},  {300, 48, 16, 8, false}, {65, 530, 17, 2, true}, {9, 48, 130, 0, true},
+    {128, 16, 64, 0, true},  {1100, 16, 4, 0, true},  {15, 144, 33, 0, true}, {17, 400, 20, 8, true},
+    {300, 144, 48, 8, true}, {33, 1040, 5, 0, true},  {75, 96, 15, 8, true},  {50, 80, 32, 0, true}};
 
 template <class T>
 class LoraCuda : public ::testing::Test {};
@@ -150,10 +150,11 @@ struct Adapters {
   std::vector<std::int64_t> widths, ranks;
   std::int64_t gap = 8;
 };
-// Chunk, group and step ends; one and two tiles of ranks; several column blocks; an adapter without outputs.
+// Chunk, group and step ends; one and two tiles of ranks; several column blocks, wide ones too; an adapter without outputs.
 const std::vector<Adapters> kAdapters = {
     {1, {8}, {4}},         {15, {24, 72, 8}, {4, 8, 16}},     {17, {64}, {16}, 0},    {300, {72}, {20}},
-    {48, {0, 16}, {3, 5}}, {33, {520, 64, 200}, {16, 32, 1}}, {97, {72, 24}, {8, 8}}, {40, {1032, 64}, {8, 5}}};
+    {48, {0, 16}, {3, 5}}, {33, {520, 64, 200}, {16, 32, 1}}, {97, {72, 24}, {8, 8}}, {40, {1032, 64}, {8, 5}},
+    {45, {1024}, {16}},    {70, {2040, 1000}, {15, 8}},       {81, {80}, {17}},       {66, {1024, 1024}, {1, 9}}};
 
 struct SAndB {
   static constexpr std::int64_t kBefore = 1;  // columns of nobody, after each adapter too
@@ -163,8 +164,9 @@ struct SAndB {
   LoraTargets targets{};
   std::unique_ptr<Guarded<Bf16>> dy, scaled_b, s, ds;
   std::unique_ptr<Guarded<float>> workspace;
+  LoraProduct product;
 
-  explicit SAndB(const Adapters& a) : shape(a) {
+  explicit SAndB(const Adapters& a, std::int64_t workspace_elements = kWorkspaceElements) : shape(a) {
     for (std::size_t i = 0; i < a.widths.size(); ++i) {
       grads.push_back(std::make_unique<Guarded<float>>(a.widths[i], a.ranks[i], 1));
       targets.list[i] = {C, a.ranks[i], O, O + a.widths[i], 0.5F + static_cast<float>(i), grads[i]->rows()};
@@ -179,7 +181,7 @@ struct SAndB {
     dy->fill_uniform(1);
     s->fill_uniform(2);
     scaled_b->fill_uniform(3);  // what is not an adapter's own must not be read
-    const LoraProduct product = lora_product_s_and_b(dy->read(), targets, a.N);
+    product = lora_product_s_and_b(dy->read(), targets, a.N, workspace_elements);
     EXPECT_TRUE(product.with_ds);
     workspace = std::make_unique<Guarded<float>>(1, product.workspace_elements());
   }
@@ -187,7 +189,7 @@ struct SAndB {
     for (auto& grad : grads) grad->fill([](auto c, auto r) { return static_cast<float>(c % 2 + r % 3); });
     ds->poison_values();
     workspace->poison_values();
-    lora_grad_s_and_b_cuda(dy->read(), scaled_b->read(), s->read(), targets, shape.N, C, ds->rows(), workspace->data(),
+    lora_grad_s_and_b_cuda(dy->read(), scaled_b->read(), s->read(), targets, product, C, ds->rows(), workspace->data(),
                            nullptr);
   }
   double ds_at(std::int64_t n, std::int64_t c) {
@@ -258,6 +260,40 @@ TEST(LoraSAndB, LongChunksTakeTheirTokensGroupByGroup) {
   }
 }
 
+TEST(LoraSAndB, WideBlocksTakeTheirTokensGroupByGroup) {
+  constexpr std::int64_t N = 4300;
+  SAndB p({N, {1024}, {2}});
+  EXPECT_EQ(p.product.num_warps(), 16);
+  EXPECT_EQ(p.product.chunks().chunk_tokens, 2 * 32);
+  p.run();
+  EXPECT_TRUE(is_near(
+      *p.ds, N, p.C, [&](auto n, auto c) { return p.ds_at(n, c); }, 4e-3));
+  EXPECT_TRUE(is_near(
+      *p.grads[0], 1024, 2, [&](auto o, auto r) { return p.grad_at(p.targets.list[0], o, r); }, 1e-5));
+}
+
+TEST(LoraSAndB, TakesTheTokensInPiecesThatFitTheWorkspace) {
+  // 135168 partial sums of dB and 1 of dS per token: room for 1056 tokens.
+  constexpr std::int64_t kLimit = 135168 + 1080, N = 2500;
+  SAndB p({N, {8}, {1}}, kLimit);
+  EXPECT_LE(p.product.workspace_elements(), kLimit);
+  std::vector<std::int64_t> firsts;
+  std::int64_t tokens = 0;
+  p.product.for_each_piece([&](std::int64_t first, const LoraProduct& piece) {
+    firsts.push_back(first);
+    tokens += piece.num_tokens;
+    EXPECT_EQ(piece.partial_sums(), piece.num_tokens + piece.chunks().num_chunks * 8);
+  });
+  EXPECT_EQ(firsts, (std::vector<std::int64_t>{0, 864, 1728}));
+  EXPECT_EQ(tokens, N);
+  p.run();
+  EXPECT_TRUE(is_near(
+      *p.ds, N, p.C, [&](auto n, auto c) { return p.ds_at(n, c); }, 4e-3));
+  EXPECT_TRUE(is_near(
+      *p.grads[0], 8, 1, [&](auto o, auto r) { return p.grad_at(p.targets.list[0], o, r); }, 1e-5));
+  EXPECT_TRUE(p.ds->is_intact() && p.workspace->is_intact() && p.grads[0]->is_intact());
+}
+
 TEST(LoraSAndB, NoTokensWriteNothing) {
   SAndB p({0, {16, 8}, {4, 4}});
   p.run();
@@ -279,65 +315,11 @@ TEST(LoraSAndB, TakesOneKernelWhereThatReadsLess) {
   EXPECT_FALSE(together(dy.read(), 0, 60, 8, 100));
   EXPECT_FALSE(together(unaligned.read(), 0, 64, 8, 100));
   EXPECT_FALSE(together(odd_rows.read(), 0, 64, 8, 100));
-  EXPECT_FALSE(together(dy.read(), 0, 64, 32, 1 << 20));  // partial sums would not fit the workspace
+  EXPECT_TRUE(together(dy.read(), 0, 64, 32, 1 << 20));  // in pieces
+  const LoraTargets narrow{{{0, 32, 0, 64, 1, grad.rows()}}, 1};
+  EXPECT_FALSE(lora_product_s_and_b(dy.read(), narrow, 1 << 20, 1 << 20).with_ds);  // not even in pieces
   Guarded<float> fp32(2, 64);
   EXPECT_FALSE(lora_product_s_and_b(fp32.read(), {{{0, 8, 0, 64, 1, grad.rows()}}, 1}, 100).with_ds);
-}
-
-TEST(LoraChunks, PartialSumsOnTensorCoresAreFewBesideWhatIsRead) {
-  Guarded<float> grad(8, 8);
-  Guarded<Bf16> row(1, 8);
-  const auto product = [&](std::int64_t O, std::int64_t R, std::int64_t N) {
-    return lora_product_s_and_b(row.read(), {{{0, R, 0, O, 1, grad.rows()}}, 1}, N);
-  };
-  const std::int64_t N = 16384, O = 3584;
-  Guarded<Bf16> rows(1, O);
-  const LoraTargets targets{{{0, 16, 0, O, 1, grad.rows()}}, 1};
-  const LoraProduct both = lora_product_s_and_b(rows.read(), targets, N),
-                    alone = lora_product_b(rows.read(), targets, N);
-  EXPECT_TRUE(both.with_ds && both.on_tensor_cores && alone.on_tensor_cores);
-  EXPECT_LE(8 * both.workspace_elements() * 100, 27 * 2 * N * O);
-  EXPECT_LE(8 * alone.workspace_elements() * 100, 12 * 2 * N * O);
-  EXPECT_GE(both.column_blocks(0) * both.chunks().num_chunks, 250);  // for 132 multiprocessors
-  EXPECT_LE(both.column_blocks(0) * both.chunks().num_chunks, 264);
-  for (const std::int64_t tokens : {1, 31, 4096, 65536, 1 << 20}) {
-    for (const std::int64_t width : {8, 1536, 18944}) {
-      for (const std::int64_t ranks : {1, 16, 64, 256}) {
-        const LoraProduct p = product(width, ranks, tokens);
-        EXPECT_TRUE(p.on_tensor_cores);
-        const LoraChunks chunks = p.chunks();
-        EXPECT_LE(p.workspace_elements(), kWorkspaceElements);
-        EXPECT_GE(chunks.num_chunks * chunks.chunk_tokens, tokens);
-        EXPECT_LT((chunks.num_chunks - 1) * chunks.chunk_tokens, tokens);
-        EXPECT_LE(chunks.num_chunks, 65535);
-        EXPECT_EQ(chunks.chunk_tokens % 32, 0);
-      }
-    }
-  }
-}
-
-TEST(LoraChunks, FitTheWorkspaceAndCoverTheTokens) {
-  for (const std::int64_t N : {1, 127, 4096, 16384, 65536}) {
-    for (const std::int64_t C : {8, 1536, 3584, 18944, 19001}) {
-      for (const std::int64_t R : {1, 8, 16, 64, 256}) {
-        const LoraChunks chunks = lora_chunks(N, C, R);
-        EXPECT_LE(chunks.workspace_elements, 16 * 1024 * 1024);
-        EXPECT_EQ(chunks.workspace_elements, chunks.num_chunks * std::min(R, kLoraRanks) * chunks.padded_columns);
-        EXPECT_GE(chunks.num_chunks * chunks.chunk_tokens, N);
-        EXPECT_LT((chunks.num_chunks - 1) * chunks.chunk_tokens, N);
-        EXPECT_TRUE(chunks.padded_columns >= C && chunks.padded_columns % 8 == 0);
-        EXPECT_LE(chunks.num_chunks, 65535);
-      }
-    }
-  }
-}
-
-TEST(LoraChunks, SmallModelsHaveABlockForNearlyEveryMultiprocessor) {
-  // Blocks of 512 columns: Qwen2.5-0.5B with 2,048 tokens had 32.
-  EXPECT_GE(2 * lora_chunks(2048, 896, 16).num_chunks, 128);
-  EXPECT_GE(2 * lora_chunks(2048, 896, 48).num_chunks, 128);
-  EXPECT_GE(lora_chunks(16384, 512, 16).num_chunks, 264);
-  EXPECT_EQ(lora_chunks(16384, 3584, 16).chunk_tokens, 128);  // where there are enough, partial sums stay few
 }
 
 }  // namespace

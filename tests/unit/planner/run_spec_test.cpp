@@ -65,6 +65,33 @@ TEST_F(Decide, AGpuThatIsTooSmallIsRefusedWithWhatToSet) {
   EXPECT_EQ(decide(facts).spare_bytes(), facts.memory_bytes - decide(facts).memory.total());
 }
 
+TEST_F(Decide, GateUpTakesItsGradientBesideTheOutputWhereAGpuComputesBothFromOneRead) {
+  using model::GradientColumns;
+  profile.model.precision = Precision::kBf16;
+  RunFacts facts{profile, config, adapters, 1024};
+  EXPECT_EQ(decide(facts).gate_up, GradientColumns::kBesideInput) << "a CPU";
+  facts.is_cuda = true;
+  facts.memory_bytes = std::int64_t{64} << 30;
+  const RunSpec spec = decide(facts);
+  EXPECT_EQ(spec.gate_up, GradientColumns::kBesideOutput);
+  facts.gate_up = GradientColumns::kBesideInput;
+  const RunSpec other = decide(facts);
+  EXPECT_EQ(other.gate_up, GradientColumns::kBesideInput);
+  std::int64_t columns = 0;
+  for (const auto& adapter : adapters) {
+    if (adapter.linear == "mlp.gate_proj" || adapter.linear == "mlp.up_proj") columns += adapter.rank;
+  }
+  EXPECT_GT(columns, 0);
+  EXPECT_EQ(spec.memory.activations - other.memory.activations, 2 * columns * spec.max_tokens);
+  facts.gate_up.reset();
+  for (auto& adapter : adapters) adapter.rank = 33;
+  EXPECT_EQ(decide(facts).gate_up, GradientColumns::kBesideInput) << "too many ranks";
+  for (auto& adapter : adapters) adapter.rank = 32;
+  EXPECT_EQ(decide(facts).gate_up, GradientColumns::kBesideOutput);
+  profile.model.precision = Precision::kFp32;
+  EXPECT_EQ(decide(facts).gate_up, GradientColumns::kBesideInput) << "fp32";
+}
+
 TEST_F(Decide, AResumedRunKeepsWhatItsCheckpointSettled) {
   RunFacts facts{profile, config, adapters, 1024};
   facts.resume = {"runs/a/checkpoint-7", 7, 96};
@@ -88,6 +115,7 @@ TEST_F(Decide, TheSameFactsGiveTheSameSpecAndItSurvivesTheWire) {
   RunSpec spec = on_cpu(1 << 30, true);
   EXPECT_EQ(spec, on_cpu(1 << 30, true));
   spec.eval_micro_batch_size = spec.micro_batch_size + 1;
+  spec.gate_up = model::GradientColumns::kBesideOutput;
   spec.attention = kernels::AttentionBackend::kCudnn;
   spec.windowed_attention = kernels::AttentionBackend::kFa2;
   spec.loss_chunk_bytes = 12345;

@@ -43,6 +43,20 @@ TEST(LayerShape, ColumnsOfAdaptersLieSideBySideAndComeInWholeSteps) {
   EXPECT_EQ(wide.layers[0].blocks[0].projections[0].num_columns, 2 * kColumnStep);
 }
 
+TEST(LayerShape, GateUpHasRoomForTheColumnsOfItsGradientBesideTheOutput) {
+  const ModelConfig config = known_shape("tiny-qwen2");
+  const std::vector<AdapterSpec> specs = {adapter("mlp.gate_proj", 2), adapter("mlp.up_proj", 9)};
+  const std::int64_t O = 2 * config.intermediate_size, C = 2 * kColumnStep;
+  const auto width = [&](const ModelShape& shape) { return saved_buffer(shape.layers[0], "mlp.gate_up").width; };
+  EXPECT_EQ(width(model_shape(config, specs)), O);
+  const ModelShape beside_output = model_shape(config, specs, GradientColumns::kBesideOutput);
+  EXPECT_EQ(width(beside_output), O + C);
+  const ProjectionShape& gate_up = beside_output.layers[0].blocks[1].projections[0];
+  EXPECT_EQ(gate_up.d_input_width(), config.hidden_size);
+  EXPECT_EQ(gate_up.d_output_width(), O + C);
+  EXPECT_EQ(width(model_shape(config, {}, GradientColumns::kBesideOutput)), O);
+}
+
 TEST(LayerShape, AnAdapterOnALinearThatIsNotThereIsRefused) {
   EXPECT_THROW(model_shape(known_shape("tiny-qwen2"), {adapter("self_attn.qkv_proj", 2)}), ShapeError);
 }
