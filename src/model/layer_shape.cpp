@@ -9,10 +9,11 @@
 namespace lora_train::model {
 namespace {
 
-LayerShape layer_shape(const ModelConfig& config, std::int64_t layer) {
+LayerShape layer_shape(const ModelConfig& config, std::int64_t layer, RowPitch row_pitch = RowPitch::kExact) {
   LayerShape shape{{attention::shape(config, layer), mlp::shape(config, layer)}};
   for (BlockShape& block : shape.blocks) {
     for (ProjectionShape& projection : block.projections) {
+      projection.row_pitch = row_pitch;
       for (LinearShape& linear : projection.linears) {
         linear.out_begin = projection.out_features;
         projection.out_features += linear.out_features;
@@ -44,20 +45,25 @@ void widen_buffers(BlockShape& block) {
     return block.projections[static_cast<std::size_t>(buffer.projection)];
   };
   for (BufferShape& buffer : block.saved) {
-    if (buffer.projection != BufferShape::kNoProjection) buffer.width = projection_of(buffer).input_width();
+    if (buffer.projection == BufferShape::kNoProjection) continue;
+    buffer.width = projection_of(buffer).input_width();
+    buffer.pitch = projection_of(buffer).input_pitch();
   }
   for (BufferShape& buffer : block.gradients) {
     const bool is_there = buffer.width > 0 && buffer.projection != BufferShape::kNoProjection;
-    if (is_there) buffer.width = projection_of(buffer).d_output_width();
+    if (!is_there) continue;
+    buffer.width = projection_of(buffer).d_output_width();
+    buffer.pitch = projection_of(buffer).d_output_pitch();
   }
 }
 
 }  // namespace
 
-ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters) {
+ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters, RowPitch row_pitch) {
   ModelShape shape;
   shape.hidden_size = config.hidden_size;
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) shape.layers.push_back(layer_shape(config, layer));
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
+    shape.layers.push_back(layer_shape(config, layer, row_pitch));
   for (std::size_t i = 0; i < adapters.size(); ++i) {
     const AdapterSpec& spec = adapters[i];
     place_adapter(spec, static_cast<std::int64_t>(i), shape.layers.at(static_cast<std::size_t>(spec.layer)));

@@ -74,7 +74,17 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
           std::max(spec.micro_batch_size, spec.eval_micro_batch_size),
           spec.recompute.front(),
           facts.num_multiprocessors,
-          facts.has_token_weights};
+          facts.has_token_weights,
+          spec.row_pitch};
+}
+
+bool pad_rows(const RunFacts& facts, RunSpec& spec) {
+  RunSpec padded = spec;
+  padded.row_pitch = model::RowPitch::kPadded;
+  if (facts.is_cuda) padded.memory = plan_memory(memory_case(facts, padded));
+  if (padded.memory.total() > facts.memory_bytes) return false;
+  spec = padded;
+  return true;
 }
 
 RunSpec decide(const RunFacts& facts) {
@@ -99,6 +109,7 @@ std::string to_json(const RunSpec& spec) {
               {"eval_micro_batch_size", spec.eval_micro_batch_size},
               {"max_tokens", spec.max_tokens},
               {"recompute", recompute},
+              {"row_pitch", static_cast<int>(spec.row_pitch)},
               {"attention", static_cast<int>(spec.attention)},
               {"windowed_attention", static_cast<int>(spec.windowed_attention)},
               {"loss_chunk_bytes", spec.loss_chunk_bytes},
@@ -120,6 +131,7 @@ RunSpec parse_run_spec(const std::string& text) {
     spec.eval_micro_batch_size = object.at("eval_micro_batch_size");
     spec.max_tokens = object.at("max_tokens");
     for (const int mode : object.at("recompute")) spec.recompute.push_back(static_cast<model::Recompute>(mode));
+    spec.row_pitch = static_cast<model::RowPitch>(object.at("row_pitch").get<int>());
     spec.attention = static_cast<kernels::AttentionBackend>(object.at("attention").get<int>());
     spec.windowed_attention = static_cast<kernels::AttentionBackend>(object.at("windowed_attention").get<int>());
     spec.loss_chunk_bytes = object.at("loss_chunk_bytes");

@@ -37,6 +37,7 @@ data::DataContext data_context(const Profile& profile, const ModelFiles& files);
 struct AdapterSetup {
   lora::AdapterConfig config;
   std::vector<model::AdapterSpec> specs;
+  model::RowPitch row_pitch = model::RowPitch::kExact;  ///< of weights and buffers with adapter columns
 };
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files);
 /// The same for a saved adapter, for evaluation.

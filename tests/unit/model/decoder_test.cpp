@@ -97,9 +97,9 @@ class DecoderTest : public ::testing::Test {
     at::Tensor grads;
   };
 
-  Result run(const Batch& batch, Recompute mode, std::int64_t first_layer, const FirstNeeded& first_needed,
-             bool poison) {
-    const ModelShape shape = model_shape(config_, adapters(config_, first_layer));
+  Result run(const Batch& batch, Recompute mode, std::int64_t first_layer, const FirstNeeded& first_needed, bool poison,
+             RowPitch row_pitch = RowPitch::kExact) {
+    const ModelShape shape = model_shape(config_, adapters(config_, first_layer), row_pitch);
     Trainables parameters = make_trainables(config_, shape, TrainedWeights::kNone);
     ResidentWeights weights(config_, shape, parameters, {}, files_.get());
     parameters.values.copy_(uniform({parameters.size()}, 5) * 0.3);
@@ -131,6 +131,43 @@ TEST_F(DecoderTest, RecomputationGivesTheSameBits) {
     const Result other = run(batch, mode, 0, {0, false}, false);
     EXPECT_EQ(other.loss, off.loss);
     EXPECT_TRUE(at::equal(other.grads, off.grads));
+  }
+}
+
+TEST_F(DecoderTest, EitherRowPitchGivesTheSameBits) {
+  const Batch batch = batch_of({9, 1, 5});
+  for (const Recompute mode : {Recompute::kOff, Recompute::kGateUp, Recompute::kFull}) {
+    const Result exact = run(batch, mode, 1, {0, false}, false);
+    const Result padded = run(batch, mode, 1, {0, false}, true, RowPitch::kPadded);
+    EXPECT_EQ(padded.loss, exact.loss);
+    EXPECT_TRUE(at::equal(padded.grads, exact.grads));
+  }
+}
+
+TEST_F(DecoderTest, MemoryIsWhatThePlanSaysWithEitherRowPitch) {
+  std::int64_t exact_bytes = 0;
+  for (const RowPitch row_pitch : {RowPitch::kExact, RowPitch::kPadded}) {
+    const ModelShape shape = model_shape(config_, adapters(config_, 1), row_pitch);
+    const Activations activations(shape, {.max_tokens = 7}, std::vector<Recompute>(3, Recompute::kCheap), at::kFloat,
+                                  at::kMeta);
+    std::int64_t bytes = 0;
+    for (const auto& [name, buffer] : activations.named_buffers())
+      bytes += static_cast<std::int64_t>(buffer.storage().nbytes());
+    EXPECT_EQ(bytes, activations.bytes());
+    Trainables parameters = make_trainables(config_, shape, TrainedWeights::kNone, at::kMeta);
+    ResidentWeights weights(config_, shape, parameters, {at::kFloat, at::kMeta}, nullptr);
+    std::int64_t adapted = 0, plain = 0;
+    for (std::int64_t layer = 0; layer < 3; ++layer) {
+      for (const BlockWeights& block : weights.acquire(layer, Pass::kForward)) {
+        for (const Projection& p : block.projections) {
+          adapted += static_cast<std::int64_t>(p.weight.storage().nbytes());
+          plain += 4 * p.in_features * p.out_features;
+        }
+      }
+    }
+    EXPECT_EQ(weight_bytes(config_, shape, 4) - weight_bytes(config_, model_shape(config_), 4), adapted - plain);
+    EXPECT_GT(bytes + adapted, exact_bytes) << "padded rows take more";
+    exact_bytes = bytes + adapted;
   }
 }
 

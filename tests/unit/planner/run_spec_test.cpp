@@ -84,12 +84,35 @@ TEST_F(Decide, TokenWeightsCountInTheMemoryOfTheLossHead) {
   EXPECT_GT(decide(facts).memory.loss_head, plain);
 }
 
+TEST_F(Decide, RowsArePaddedOnlyWhereMemoryHasRoom) {
+  RunFacts facts{profile, config, adapters, 1024};
+  facts.is_cuda = true;
+  facts.memory_bytes = std::int64_t{64} << 30;
+  const RunSpec exact = decide(facts);
+  EXPECT_EQ(exact.row_pitch, model::RowPitch::kExact);
+  RunSpec padded = exact;
+  ASSERT_TRUE(pad_rows(facts, padded));
+  EXPECT_EQ(padded.row_pitch, model::RowPitch::kPadded);
+  const auto more = [&](std::int64_t MemoryPlan::*part) {
+    return static_cast<double>(padded.memory.*part) / static_cast<double>(exact.memory.*part) - 1;
+  };
+  EXPECT_GT(more(&MemoryPlan::weights), 0);
+  EXPECT_LT(more(&MemoryPlan::weights), 0.03);
+  EXPECT_GT(more(&MemoryPlan::activations), 0);
+  EXPECT_LT(more(&MemoryPlan::activations), 0.03);
+  facts.memory_bytes = padded.memory.total() - 1;
+  RunSpec stays = exact;
+  EXPECT_FALSE(pad_rows(facts, stays));
+  EXPECT_EQ(stays, exact);
+}
+
 TEST_F(Decide, TheSameFactsGiveTheSameSpecAndItSurvivesTheWire) {
   RunSpec spec = on_cpu(1 << 30, true);
   EXPECT_EQ(spec, on_cpu(1 << 30, true));
   spec.eval_micro_batch_size = spec.micro_batch_size + 1;
   spec.attention = kernels::AttentionBackend::kCudnn;
   spec.windowed_attention = kernels::AttentionBackend::kFa2;
+  spec.row_pitch = model::RowPitch::kPadded;
   spec.loss_chunk_bytes = 12345;
   spec.memory = {1, 2, 3, 4, 5, 6, 7};
   spec.algorithms = R"({"gemm":[1,2]})";
