@@ -131,10 +131,9 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   run.device = runtime::start_device(run.profile().run, run.files.config);
   run.max_steps_in_flight = run.device.is_cuda() ? train::kMaxStepsInFlight : 0;
   train::gather_facts(run);
-  run.spec = planner::decide(*run.facts);
+  train::decide_spec(run, request.row_pitch);
   plan_data(*bench, request);
   load_random_model(*bench, run.device);
-  run.tuning = tuning::start_tuning(run.profile().run, run.device, run.spec.algorithms);
   train::tune_spec(run);
   train::allocate(run);
   train::rehearse(run);
@@ -150,10 +149,11 @@ std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const Benc
   train::gather_facts(run);
   if (like != nullptr) {
     run.spec = like->run.spec;
+    run.adapters.row_pitch = run.spec.row_pitch;
   } else {  // as on a GPU where everything fits
     run.facts->auto_tokens = kGpuTokens;
     run.facts->memory_bytes = std::numeric_limits<std::int64_t>::max();
-    run.spec = planner::decide(*run.facts);
+    train::decide_spec(run, request.row_pitch);
   }
   plan_data(*bench, request);
   load_random_model(*bench, {at::kMeta});
