@@ -3,6 +3,7 @@
 // falls under load, and falls less over zeros. On a CPU they come from the clock, over a fifth of a second.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "call_timer.h"
@@ -43,7 +44,7 @@ double seconds_back_to_back(const runtime::RunDevice& device, const Body& body) 
   time(1);  // compiles, allocates, chooses algorithms
   const double once = time(1);
   if (once >= min_s) return once;
-  const int count = static_cast<int>(std::ceil(min_s / once));
+  const int count = static_cast<int>(std::ceil(min_s / std::max(once, 1e-6)));
   time(count);
   return time(count);
 }

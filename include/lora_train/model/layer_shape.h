@@ -35,7 +35,7 @@ constexpr std::int64_t kColumnStep = 8;
 /// Where the next row begins in a matrix whose rows end in adapter columns. Both give the same numbers.
 enum class RowPitch {
   kExact,  ///< right after the columns
-  kPadded  ///< at the next multiple of kPitchStep, so that GEMMs read rows from whole cache lines; about 1% more memory
+  kPadded  ///< at the next multiple of kPitchStep, so that every row begins at a cache line; less than 1% more memory
 };
 constexpr std::int64_t kPitchStep = 64;  ///< elements: 128 bytes in bf16
 
