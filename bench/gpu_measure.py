@@ -1,16 +1,23 @@
 #!/usr/bin/env python3
-"""What the CUDA side of lora-train is decided and judged by, measured on this machine through PyTorch and gpu_bench:
+"""What the CUDA side of lora-train is decided and judged by, measured on this machine through PyTorch, gpu_bench and
+lora-train bench:
 
+  gemm_rate  rates of GEMMs, attention and memory over a step of Qwen2.5-0.5B and 7B (bench --measure-rates); those of the
+             7B stay in the user's cache folder, where later runs of bench find them
+  pitch      linears of a layer with rows of adapter columns exact and padded, 16k tokens (gpu_bench); a verdict
+  gate_up    gate|up with dS beside dx and beside dy (gpu_bench); a verdict
   copy       bytes per second: on the device, to it and from it (pinned)
-  attention  FA2 against cuDNN over packed documents, empty documents, repeated backwards (the program gpu_bench)
-  linears    the products of a layer as the trainer calls cuBLASLt, with and without 64 columns of adapters (gpu_bench)
+  attention  FA2 against cuDNN over packed documents, empty documents, repeated backwards (gpu_bench)
+  linears    as pitch, at 4k, 8k and 16k tokens
   hf         milliseconds of a step of transformers + PEFT, shapes of Qwen2.5-0.5B and 7B with random weights
-  gemm       TFLOP/s of the products of both shapes at M = 4k, 8k, 16k tokens: plain; 64 more in K, as the forward of
-             [W | sB] [x ; Ax] has; 64 more in N, as its backward has; in bf16, and in FP8 where the device has it
+  gemm       TFLOP/s of PyTorch's products of both shapes at M = 4k, 8k, 16k tokens in bf16, and in FP8 where the device
+             has it
 
 Usage: bench/gpu_measure.py [--device cuda|cpu] [--only copy,gemm,...] [--limit-s S] [--json FILE] [--header TEXT]
-Times are medians of 10 after 3 that are not counted. --device cpu runs tiny sizes, to test this script. A measurement that
-fails says so and the others go on; the last line is `figure: ...`, the exit code 1 when any failed.
+       bench/gpu_measure.py --only pitch --whole-step
+--whole-step also measures steps of the 7B with each row pitch (lora-train bench, minutes). Times of PyTorch are medians of
+10 after 3 that are not counted. --device cpu runs tiny sizes, to test this script. A measurement that fails says so and the
+others go on; the last line is `figure: ...`, the exit code 1 when any failed.
 """
 
 import argparse
@@ -19,6 +26,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -33,7 +41,6 @@ SHAPES = {  # of Qwen2.5
 TINY = {"tiny": dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                      intermediate_size=128, vocab_size=256, tie_word_embeddings=True)}
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-EXTRA = 64
 
 
 def products(shape):
@@ -53,7 +60,8 @@ class Measure:
         self.shapes = SHAPES if self.is_cuda else TINY
         if self.is_cuda:
             torch.backends.cuda.preferred_blas_library("cublaslt")
-        self.results, self.failed, self.left_out = [], [], []
+        self.results, self.failed, self.left_out, self.verdicts = [], [], [], []
+        self.whole_step = args.whole_step
 
     def keep(self, kind, name, unit, value, **more):
         self.results.append(dict(kind=kind, name=name, unit=unit, value=value, **more))
@@ -108,24 +116,24 @@ def copy(m):
                1e-9 * num_bytes / m.seconds(lambda: host.copy_(source, non_blocking=True)))
 
 
-def gemm_bf16(m, shape_name, name, M, N, K, variant):
+def gemm_bf16(m, shape_name, name, M, N, K):
     torch = m.torch
     x = torch.randn(M, K, device=m.device, dtype=torch.bfloat16)
     weight = torch.randn(N, K, device=m.device, dtype=torch.bfloat16)
     out = torch.empty(M, N, device=m.device, dtype=torch.bfloat16)
     seconds = m.seconds(lambda: torch.mm(x, weight.t(), out=out))
-    m.keep("gemm", f"bf16 {shape_name} {name} M {M} N {N} K {K} {variant}", "TFLOP/s", 2e-12 * M * N * K / seconds,
+    m.keep("gemm", f"bf16 {shape_name} {name} M {M} N {N} K {K}", "TFLOP/s", 2e-12 * M * N * K / seconds,
            ms=1e3 * seconds)
 
 
-def gemm_fp8(m, shape_name, name, M, N, K, variant):
+def gemm_fp8(m, shape_name, name, M, N, K):
     torch = m.torch
     x = torch.randn(M, K, device=m.device).to(torch.float8_e4m3fn)
     weight = torch.randn(N, K, device=m.device).to(torch.float8_e4m3fn)
     one = torch.ones((), device=m.device)
     seconds = m.seconds(lambda: torch._scaled_mm(x, weight.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16,
                                                  use_fast_accum=True))
-    m.keep("gemm", f"fp8 {shape_name} {name} M {M} N {N} K {K} {variant}", "TFLOP/s", 2e-12 * M * N * K / seconds,
+    m.keep("gemm", f"fp8 {shape_name} {name} M {M} N {N} K {K}", "TFLOP/s", 2e-12 * M * N * K / seconds,
            ms=1e3 * seconds)
 
 
@@ -139,9 +147,7 @@ def gemm(m):
         for kind, body in kinds:
             for shape_name, shape in m.shapes.items():
                 for name, (N, K) in products(shape).items():
-                    for variant, more_n, more_k in (("plain", 0, 0), ("+64 K", 0, EXTRA), ("+64 N", EXTRA, 0)):
-                        m.attempt(f"gemm {kind} {shape_name} {name} M {M} {variant}", body, m, shape_name, name, M,
-                                  N + more_n, K + more_k, variant)
+                    m.attempt(f"gemm {kind} {shape_name} {name} M {M}", body, m, shape_name, name, M, N, K)
 
 
 def make_hf_model(m, shape):
@@ -191,15 +197,70 @@ def hf(m):
                       is_recomputed)
 
 
-def run_gpu_bench(m, what, *flags):
+def run_program(m, *command, stderr=subprocess.STDOUT):
+    """The output of a program of lora-train, which may take what is left of the time."""
     folders = [os.environ.get("LD_LIBRARY_PATH", ""), str(BIN / "lib"), str(Path(m.torch.__file__).parent / "lib")]
-    done = subprocess.run([str(BIN / "gpu_bench"), what, *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=stderr, text=True,
                           env=dict(os.environ, LD_LIBRARY_PATH=":".join(filter(None, folders))),
                           timeout=max(10.0, m.deadline - time.monotonic()))
-    print(done.stdout, end="", flush=True)
-    m.results += [dict(kind=what, name=line) for line in done.stdout.splitlines() if " forward " in line]
-    if done.returncode != (0 if m.is_cuda else 6):
-        raise RuntimeError(f"gpu_bench: exit code {done.returncode}")
+    if done.returncode != 0:
+        print(done.stdout, end="", flush=True)
+        raise RuntimeError(f"{command[0]}: exit code {done.returncode}")
+    return done.stdout
+
+
+def run_gpu_bench(m, what, *flags):
+    output = run_program(m, BIN / "gpu_bench", what, *flags, *([] if m.is_cuda else ["--cpu"]))
+    print(output, end="", flush=True)
+    m.results += [dict(kind=what, name=line) for line in output.splitlines() if " forward " in line]
+    found = [line.removeprefix("verdict ") for line in output.splitlines() if line.startswith("verdict ")]
+    m.results += [dict(kind=what, name=line) for line in found]
+    m.verdicts += found
+
+
+def run_bench(m, shape, *words):
+    """The object that lora-train bench prints."""
+    sizes = [] if m.is_cuda else ["max_seq_len=64", "micro_batch_size=2", "--steps", "3", "--warm-up", "1"]
+    output = run_program(m, BIN / "lora-train", "bench", "--shape", shape, f"device={m.device}", "precision=bf16", "--json",
+                         *sizes, *words, stderr=None)
+    return json.loads(output.splitlines()[-1])
+
+
+def gemm_rate(m):
+    with tempfile.TemporaryDirectory() as folder:
+        for shape in ("qwen2.5-0.5b", "qwen2.5-7b") if m.is_cuda else ("tiny-qwen2",):
+            is_kept = shape == "qwen2.5-7b"
+            words = [] if is_kept else ["--rates", Path(folder) / "rates.json"]
+            rates = run_bench(m, shape, "--measure-rates", *words)["rates"]
+            m.keep("gemm_rate", f"{shape}, GEMMs of a step", "TFLOP/s", rates["gemm_flops_per_s"] / 1e12,
+                   attention_forward=rates["attention_forward_flops_per_s"] / 1e12,
+                   attention_backward=rates["attention_backward_flops_per_s"] / 1e12,
+                   memory_TB_s=rates["copy_bytes_per_s"] / 1e12)
+            m.verdicts.append(f"{shape}: GEMMs {rates['gemm_flops_per_s'] / 1e12:.4g} TFLOP/s")
+
+
+def pitch(m):
+    m.attempt("pitch", run_gpu_bench, m, "pitch")
+    if m.whole_step:
+        m.attempt("pitch of a whole step", whole_step_pitch, m)
+
+
+def whole_step_pitch(m):
+    shape = "qwen2.5-7b" if m.is_cuda else "tiny-qwen2"
+    ms = {}
+    for name in ("exact", "padded"):
+        speed = run_bench(m, shape, "--row-pitch", name)["speed"]
+        ms[name] = speed["step_ms"]
+        m.keep("pitch", f"{shape}, whole step, {name}", "ms/step", ms[name], p10=speed["step_ms_p10"],
+               p90=speed["step_ms_p90"])
+    fast, slow = sorted(ms, key=ms.get)
+    m.verdicts.append(f"whole step of {shape}: {fast} is faster: {ms[fast]:.2f} against {ms[slow]:.2f} ms, "
+                      f"{1 - ms[fast] / ms[slow]:.2%}")
+    print(f"verdict {m.verdicts[-1]}", flush=True)
+
+
+def gate_up(m):
+    m.attempt("gate_up", run_gpu_bench, m, "gate_up")
 
 
 def attention(m):
@@ -208,17 +269,18 @@ def attention(m):
 
 
 def linears(m):
-    m.attempt("linears", run_gpu_bench, m, "gemm")
+    m.attempt("linears", run_gpu_bench, m, "linears")
 
 
 def main():
-    kinds = {kind.__name__: kind for kind in (copy, attention, hf, linears, gemm)}
+    kinds = {kind.__name__: kind for kind in (gemm_rate, pitch, gate_up, copy, attention, hf, linears, gemm)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--only", default=",".join(kinds))
     parser.add_argument("--limit-s", type=float, default=86400)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--header", default="")
+    parser.add_argument("--whole-step", action="store_true")
     args = parser.parse_args()
     m = Measure(args)
     if m.is_cuda and not m.torch.cuda.is_available():
@@ -233,7 +295,8 @@ def main():
                                          "left_out": m.left_out, "results": m.results}, indent=0))
     for name in m.left_out:
         print(f"left out for lack of time: {name}")
-    print(f"figure: {len(m.results)} measured, {len(m.failed)} failed, {len(m.left_out)} left out for lack of time")
+    verdicts = "".join(f"{verdict}; " for verdict in m.verdicts)
+    print(f"figure: {verdicts}{len(m.results)} measured, {len(m.failed)} failed, {len(m.left_out)} left out for lack of time")
     sys.exit(1 if m.failed else 0)
 
 

@@ -18,6 +18,8 @@
 #include "lora_train/runtime/run_device.h"
 #include "lora_train/runtime/setup.h"
 #include "lora_train/train/train_step.h"
+#include "measure_rates.h"
+#include "rates_file.h"
 #include "work_counter.h"
 
 namespace lora_train::bench {
@@ -69,25 +71,7 @@ std::optional<double> planned_of(WorkClass work_class, const PlannedBytes& plann
   }
 }
 
-void add_counts(const WorkCounter& counter, const PlannedBytes& planned, BenchResult& result) {
-  std::int64_t flops = 0;
-  for (std::size_t i = 0; i < kernels::kWorkClassNames.size(); ++i) {
-    const auto work_class = static_cast<WorkClass>(i);
-    const BenchWork& work = counter.of_class(work_class);
-    if (work.calls == 0) continue;
-    result.classes.push_back(work);
-    result.classes.back().planned_bytes = planned_of(work_class, planned);
-    flops += work.flops;
-    if (work_class == WorkClass::kGemm || work_class == WorkClass::kAttention) continue;
-    result.counted_bytes += static_cast<double>(work.bytes_read + work.bytes_written);
-  }
-  for (const auto& [name, work] : counter.kernels()) result.kernels.push_back(work);
-  result.counted_bytes += static_cast<double>(counter.residual_bytes());
-  result.planned_bytes = planned.total();
-  result.executed_flops = static_cast<double>(flops);
-}
-
-BenchBound bound_of(const WorkCounter& counter, double counted_bytes, const ChipRates& rates) {
+BenchBound bound_of(const WorkCounter& counter, double counted_bytes, const BenchRates& rates) {
   const auto attention = static_cast<double>(counter.of_class(WorkClass::kAttention).flops);
   constexpr double kForwardShare = 2.0 / 7;  // 2 products forward, 5 backward
   BenchBound bound;
@@ -98,7 +82,35 @@ BenchBound bound_of(const WorkCounter& counter, double counted_bytes, const Chip
   return bound;
 }
 
-BenchResult count(const BenchRequest& request, const BenchRun* like) {
+/// The part of the bound that a class takes; all classes add up to it. Residuals that GEMMs read belong to the GEMMs.
+double bound_s_of(const WorkCounter& counter, WorkClass work_class, const BenchRates& rates) {
+  const BenchWork& work = counter.of_class(work_class);
+  const BenchBound bound = bound_of(counter, static_cast<double>(counter.residual_bytes()), rates);
+  if (work_class == WorkClass::kGemm) return bound.gemm_s + bound.memory_s;
+  if (work_class == WorkClass::kAttention) return bound.attention_s;
+  return static_cast<double>(work.bytes_read + work.bytes_written) / rates.copy_bytes_per_s;
+}
+
+void add_counts(const WorkCounter& counter, const PlannedBytes& planned, BenchResult& result) {
+  std::int64_t flops = 0;
+  for (std::size_t i = 0; i < kernels::kWorkClassNames.size(); ++i) {
+    const auto work_class = static_cast<WorkClass>(i);
+    const BenchWork& work = counter.of_class(work_class);
+    if (work.calls == 0) continue;
+    result.classes.push_back(work);
+    result.classes.back().planned_bytes = planned_of(work_class, planned);
+    result.classes.back().bound_ms = 1e3 * bound_s_of(counter, work_class, result.rates);
+    flops += work.flops;
+    if (work_class == WorkClass::kGemm || work_class == WorkClass::kAttention) continue;
+    result.counted_bytes += static_cast<double>(work.bytes_read + work.bytes_written);
+  }
+  for (const auto& [name, work] : counter.kernels()) result.kernels.push_back(work);
+  result.counted_bytes += static_cast<double>(counter.residual_bytes());
+  result.planned_bytes = planned.total();
+  result.executed_flops = static_cast<double>(flops);
+}
+
+BenchResult count(const BenchRequest& request, const BenchRun* like, const BenchRates& rates) {
   const auto bench = build_meta_run(request, like);
   train::Run& run = bench->run;
   WorkCounter counter;
@@ -108,10 +120,12 @@ BenchResult count(const BenchRequest& request, const BenchRun* like) {
   const StepSizes sizes = sizes_of(run, plan);
   const auto element_bytes = static_cast<int>(c10::elementSize(runtime::compute_dtype(run.profile().model.precision)));
   BenchResult result;
+  result.rates = rates;
   result.shape = request.shape;
   result.device = "none: counted on the meta device";
   result.precision = to_string(run.profile().model.precision);
   result.recompute = recompute_name(run.spec.recompute.front());
+  result.row_pitch = run.spec.columns.row_pitch == model::RowPitch::kPadded ? "padded" : "exact";
   result.max_seq_len = run.data.max_seq_len;
   result.micro_batch_size = run.spec.micro_batch_size;
   result.global_batch_size = run.spec.global_batch_size;
@@ -120,7 +134,7 @@ BenchResult count(const BenchRequest& request, const BenchRun* like) {
   result.documents = plan.num_documents;
   result.required = required_flops(run.files.config, run.adapters.specs, sizes);
   add_counts(counter, planned_bytes(run.files.config, run.adapters.specs, sizes, element_bytes), result);
-  result.bound = bound_of(counter, result.counted_bytes, kAssumedH200);
+  result.bound = bound_of(counter, result.counted_bytes, rates);
   const std::int64_t row_bytes = run.activations->max_tokens() * run.files.config.hidden_size * element_bytes;
   result.passes = counter.passes(row_bytes / 8);
   return result;
@@ -176,51 +190,45 @@ class StepClock {
   std::size_t num_received_ = 0;
 };
 
-/// The median time of several calls of body(), in seconds.
-template <class Body>
-double seconds_of(const runtime::RunDevice& device, const Body& body) {
-  constexpr int kRepeats = 7;
-  std::vector<double> seconds;
-  for (int i = 0; i < kRepeats + 2; ++i) {
-    runtime::wait_for(device);
-    const auto start = train::Clock::now();
-    body();
-    runtime::wait_for(device);
-    if (i >= 2) seconds.push_back(std::chrono::duration<double>(train::Clock::now() - start).count());
-  }
-  return percentile(seconds, 0.5);
-}
-
-/// FLOPs per second of plain GEMMs with the shapes of the model's linears, forward and input gradient, in the mix of a step.
-double measure_gemm_rate(const train::Run& run) {
-  const std::int64_t tokens = run.spec.micro_batch_size * run.data.max_seq_len;
-  const auto options =
-      at::TensorOptions(runtime::compute_dtype(run.profile().model.precision)).device(run.device.device);
-  double flops = 0, seconds = 0;
-  for (const model::BlockShape& block : run.model.decoder->shape.layers.front().blocks) {
-    for (const model::ProjectionShape& projection : block.projections) {
-      throw_if_stop_requested();
-      const at::Tensor weight = at::empty({projection.out_features, projection.in_features}, options).normal_(0, 0.02);
-      at::Tensor x = at::empty({tokens, projection.in_features}, options).normal_(0, 1);
-      at::Tensor y = at::empty({tokens, projection.out_features}, options);
-      seconds += seconds_of(run.device, [&] { kernels::gemm(x, weight.t(), y); });
-      seconds += seconds_of(run.device, [&] { kernels::gemm(y, weight, x); });
-      flops += 4.0 * static_cast<double>(tokens * projection.in_features * projection.out_features);
-    }
-  }
-  return flops / seconds;
-}
-
 /// Keeps a GPU busy for about `ms`, so that the host is far ahead when the calls after it begin.
 void occupy(const runtime::RunDevice& device, double ms) {
   constexpr std::int64_t kSize = 8192;
-  constexpr double kMaxMs = 500;
+  constexpr double kMaxMs = 500, kFlops = 2.0 * kSize * kSize * kSize, kFastest = 1e15;  // FLOPs per second
   if (!device.is_cuda()) return;
-  const at::Tensor a = at::zeros({kSize, kSize}, at::TensorOptions(at::kBFloat16).device(device.device));
+  const at::Tensor a = at::empty({kSize, kSize}, at::TensorOptions(at::kBFloat16).device(device.device)).normal_();
   at::Tensor product = at::empty_like(a);
-  const double each = 1e3 * seconds_of(device, [&] { kernels::gemm(a, a, product); });
-  const int count = static_cast<int>(std::ceil(std::min(ms, kMaxMs) / each));
+  const int count = static_cast<int>(std::ceil(std::min(ms, kMaxMs) / (1e3 * kFlops / kFastest)));
   for (int i = 0; i < count; ++i) kernels::gemm(a, a, product);
+}
+
+/// The milliseconds of a step on the GPU alone, graphs included: all of its work is enqueued before it begins.
+double busy_ms(train::Run& run, std::int64_t step, double usual_ms) {
+  const data::StepPlan plan = run.plan->step(step);
+  Moments moments(run.device);
+  occupy(run.device, 2 * usual_ms);
+  moments.mark();
+  train::train_step(*run.context, plan, train::build_in_place(run.data.train, plan));
+  moments.mark();
+  train::wait_for_step(*run.context, plan);
+  runtime::wait_for(run.device);
+  return moments.us_between(0, 1) / 1e3;
+}
+
+double idle_share(train::Run& run, std::int64_t first_step, double usual_ms) {
+  std::vector<double> ms;
+  for (std::int64_t i = 0; i < kProfiledSteps; ++i) ms.push_back(busy_ms(run, first_step + i, usual_ms));
+  return std::max(0.0, 1 - percentile(ms, 0.5) / usual_ms);
+}
+
+/// A full micro-batch, of whose tokens supervised / tokens are trained.
+RateCase rate_case(const train::Run& run, std::int64_t supervised, std::int64_t tokens) {
+  const std::int64_t num_tokens = run.spec.micro_batch_size * run.data.max_seq_len;
+  return {run.files.config,
+          num_tokens,
+          num_tokens * supervised / tokens,
+          run.data.max_seq_len,
+          run.spec.loss_chunk_bytes,
+          runtime::compute_dtype(run.profile().model.precision)};
 }
 
 TimedStep profile_step(train::Run& run, std::int64_t step, double usual_ms) {
@@ -295,19 +303,17 @@ void measure(const BenchRequest& request, BenchRun& bench, BenchResult& result) 
   speed.last_loss = clock.losses().back();
   speed.peak_memory_gib = static_cast<double>(runtime::device_memory(run.device).peak_allocated) / kGib;
 
+  const std::int64_t next_step = request.num_warm_up + request.num_steps + 1;
+  if (run.device.is_cuda()) speed.idle_share = idle_share(run, next_step, speed.step_ms);
   std::vector<TimedStep> profiled;
   for (std::int64_t i = 0; i < kProfiledSteps; ++i) {
-    profiled.push_back(profile_step(run, request.num_warm_up + request.num_steps + 1 + i, speed.step_ms));
+    profiled.push_back(profile_step(run, next_step + i, speed.step_ms));
   }
   add_times(profiled, result);
-  if (run.device.is_cuda()) {
-    std::vector<double> busy_ms;
-    for (const auto& step : profiled) busy_ms.push_back(step.duration_us() / 1e3);
-    speed.idle_share = std::max(0.0, 1 - percentile(busy_ms, 0.5) / speed.step_ms);
-  }
   if (!request.trace.empty()) write_chrome_trace(request.trace, profiled.back(), "lora-train bench " + request.shape);
 
-  speed.gemm_flops_per_s = measure_gemm_rate(run);
+  speed.gemm_flops_per_s =
+      measure_gemm_rate(rate_case(run, result.supervised_tokens, result.tokens), run.device, run.tuning.get());
   const double per_token = result.required.total() / static_cast<double>(result.tokens);
   speed.gemm_share = per_token * speed.tokens_per_s / speed.gemm_flops_per_s;
   const double linears_ms = ms_of_class(result, WorkClass::kGemm) + ms_of_class(result, WorkClass::kLora);
@@ -317,12 +323,34 @@ void measure(const BenchRequest& request, BenchRun& bench, BenchResult& result) 
   result.speed = speed;
 }
 
+/// Measures rates for the step that `count` counts. Returns the file.
+std::filesystem::path measure_and_write(const BenchRequest& request) {
+  const auto step = build_meta_run(request, nullptr);
+  const train::Run& run = step->run;
+  const runtime::RunDevice device = runtime::start_device(run.profile().run, run.files.config);
+  const StepSizes sizes = sizes_of(run, run.plan->step(1));
+  const auto tuned = tuning::start_tuning(run.profile().run, device, "");
+  BenchRates rates = measure_rates(rate_case(run, sizes.supervised, sizes.tokens), device, tuned.get());
+  if (tuned) tuned->finish();
+  rates.shape = request.shape;
+  rates.precision = to_string(run.profile().model.precision);
+  const std::filesystem::path file =
+      request.rates.empty() ? rates_cache_file(rates.gpu, rates.precision) : request.rates;
+  if (file.empty()) throw ConfigError("--rates", "missing: neither XDG_CACHE_HOME nor HOME says where to keep rates");
+  write_rates(file, rates);
+  log_info("bench: wrote the measured rates to " + file.string());
+  return file;
+}
+
 }  // namespace
 
 BenchResult run_bench(const BenchRequest& request) {
-  if (request.count_only) return count(request, nullptr);
+  const std::string precision = to_string(request.profile.model.precision);
+  if (request.measure_rates) return count(request, nullptr, read_rates(measure_and_write(request)));
+  if (request.count_only) return count(request, nullptr, find_rates(request.rates, "", precision));
+  if (!request.rates.empty()) find_rates(request.rates, "", precision);  // refuses a bad file before the measurement
   const auto bench = build_bench_run(request);
-  BenchResult result = count(request, bench.get());
+  BenchResult result = count(request, bench.get(), find_rates(request.rates, bench->run.device.name, precision));
   result.device = bench->run.device.name;
   result.cuda_graphs = bench->run.capture;
   measure(request, *bench, result);

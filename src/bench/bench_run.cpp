@@ -96,7 +96,7 @@ void fill_with_random_numbers(runtime::LoadedModel& model, std::int64_t num_laye
 
 void load_random_model(BenchRun& bench, const runtime::RunDevice& device) {
   train::Run& run = bench.run;
-  run.adapters.gate_up = run.spec.gate_up;
+  run.adapters.columns = run.spec.columns;
   const Profile& profile = run.profile();
   runtime::assemble_model(profile, device, run.files.config, run.adapters, profile.adapter.kind == AdapterKind::kNone,
                           run.data.max_seq_len, nullptr, run.model);
@@ -132,10 +132,9 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   run.device = runtime::start_device(run.profile().run, run.files.config);
   run.max_steps_in_flight = run.device.is_cuda() ? train::kMaxStepsInFlight : 0;
   train::gather_facts(run);
-  run.spec = planner::decide(*run.facts);
+  train::decide_spec(run, request.row_pitch);
   plan_data(*bench, request);
   load_random_model(*bench, run.device);
-  run.tuning = tuning::start_tuning(run.profile().run, run.device, run.spec.algorithms);
   train::tune_spec(run);
   train::allocate(run);
   train::rehearse(run);
@@ -151,11 +150,12 @@ std::unique_ptr<BenchRun> build_meta_run(const BenchRequest& request, const Benc
   train::gather_facts(run);
   if (like != nullptr) {
     run.spec = like->run.spec;
+    run.adapters.columns = run.spec.columns;
   } else {  // as on a GPU where everything fits
     run.facts->auto_tokens = kGpuTokens;
     run.facts->memory_bytes = std::numeric_limits<std::int64_t>::max();
     run.facts->gate_up = planner::gate_up_on_gpu(*run.facts);
-    run.spec = planner::decide(*run.facts);
+    train::decide_spec(run, request.row_pitch);
   }
   plan_data(*bench, request);
   load_random_model(*bench, {at::kMeta});

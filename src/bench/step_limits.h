@@ -36,12 +36,4 @@ struct PlannedBytes {
 PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
                            const StepSizes& sizes, int element_bytes);
 
-/// The rates of a GPU.
-struct ChipRates {
-  double gemm_flops_per_s = 0, copy_bytes_per_s = 0, attention_forward_flops_per_s = 0,
-         attention_backward_flops_per_s = 0;
-};
-/// Assumed rates of an H200, with FlashAttention 2; this program has not measured them.
-constexpr ChipRates kAssumedH200 = {790e12, 4.3e12, 298e12, 291e12};
-
 }  // namespace lora_train::bench

@@ -26,6 +26,11 @@ BufferShape rows(std::string name, std::int64_t width) {
   return buffer;
 }
 
+void widen(BufferShape& buffer, std::int64_t width, std::int64_t pitch) {
+  buffer.width = std::max(buffer.width, width);
+  buffer.pitch = std::max(buffer.pitch, pitch);
+}
+
 class Planner {
  public:
   Planner(const ModelShape& shape, const ActivationOptions& options, const std::vector<Recompute>& recompute)
@@ -72,28 +77,27 @@ class Planner {
   }
 
   void add_gradients() {
-    std::int64_t widest = 0;
+    BufferShape d_input = rows("d_input", 0);
     bool has_scratch = false;
     shape_.for_each_projection([&](const ProjectionShape& p) {
-      widest = std::max(widest, p.input_width());
+      widen(d_input, p.input_width(), p.input_pitch());
       for (const AdapterPlace& place : p.adapters) has_scratch = has_scratch || needs_scratch(place.spec);
     });
-    if (has_scratch) plan_.scratch = add(rows("scratch", widest));
+    if (has_scratch) plan_.scratch = add(rows("scratch", d_input.width));
     BufferShape d_hidden = rows("d_hidden", shape_.hidden_size);
     std::map<std::string, BufferShape> gradients;
     for (const LayerShape& layer : shape_.layers) {
       for (const BlockShape& block : layer.blocks) {
-        if (!block.has_output_norm)
-          d_hidden.width = std::max(d_hidden.width, block.projections.back().d_output_width());
+        const ProjectionShape& last = block.projections.back();
+        if (!block.has_output_norm) widen(d_hidden, last.d_output_width(), last.d_output_pitch());
         for (const BufferShape& buffer : block.gradients) {
-          BufferShape& widened = gradients.try_emplace(buffer.name, buffer).first->second;
-          widened.width = std::max(widened.width, buffer.width);
+          widen(gradients.try_emplace(buffer.name, buffer).first->second, buffer.width, buffer.pitch);
         }
       }
     }
     plan_.d_hidden = add(d_hidden);
     for (const auto& [name, buffer] : gradients) plan_.gradients[name] = add(buffer);
-    plan_.d_input = add(rows("d_input", widest));
+    plan_.d_input = add(d_input);
   }
 
   const ModelShape& shape_;
@@ -107,7 +111,7 @@ class Planner {
 std::int64_t ActivationPlan::bytes(std::int64_t compute_bytes) const {
   std::int64_t sum = 0;
   for (const BufferShape& buffer : buffers) {
-    sum += options.max_tokens * buffer.width * (buffer.type == ElementType::kFloat ? 4 : compute_bytes);
+    sum += options.max_tokens * buffer.row_elements() * (buffer.type == ElementType::kFloat ? 4 : compute_bytes);
   }
   return sum;
 }

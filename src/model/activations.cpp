@@ -13,7 +13,7 @@ at::Tensor allocate(const BufferShape& buffer, std::int64_t N, at::ScalarType dt
     case BufferShape::Layout::kTokenLast: return at::empty({buffer.width, N}, options);
     case BufferShape::Layout::kRows: break;
   }
-  return at::empty({N, buffer.width}, options);
+  return at::empty({N, buffer.row_elements()}, options).narrow(1, 0, buffer.width);
 }
 
 }  // namespace
@@ -52,8 +52,7 @@ LayerActivations Activations::layer(std::int64_t layer, std::int64_t num_tokens)
 }
 
 at::Tensor Activations::d_input(const ProjectionSizes& projection, std::int64_t num_tokens) const {
-  const std::int64_t width = projection.d_input_width();
-  return buffer(plan_.d_input).view(-1).narrow(0, 0, num_tokens * width).view({num_tokens, width});
+  return buffer(plan_.d_input).as_strided({num_tokens, projection.d_input_width()}, {projection.d_input_pitch(), 1});
 }
 
 at::Tensor Activations::d_hidden_of(const ProjectionSizes& projection, std::int64_t num_tokens) const {

@@ -9,11 +9,11 @@
 namespace lora_train::model {
 namespace {
 
-LayerShape layer_shape(const ModelConfig& config, std::int64_t layer,
-                       GradientColumns gate_up = GradientColumns::kBesideInput) {
-  LayerShape shape{{attention::shape(config, layer), mlp::shape(config, layer, gate_up)}};
+LayerShape layer_shape(const ModelConfig& config, std::int64_t layer, const ColumnLayout& columns = {}) {
+  LayerShape shape{{attention::shape(config, layer), mlp::shape(config, layer, columns.gate_up)}};
   for (BlockShape& block : shape.blocks) {
     for (ProjectionShape& projection : block.projections) {
+      projection.row_pitch = columns.row_pitch;
       for (LinearShape& linear : projection.linears) {
         linear.out_begin = projection.out_features;
         projection.out_features += linear.out_features;
@@ -45,22 +45,30 @@ void widen_buffers(BlockShape& block) {
     return block.projections[static_cast<std::size_t>(index)];
   };
   for (BufferShape& buffer : block.saved) {
-    if (buffer.projection != BufferShape::kNoProjection) buffer.width = projection_at(buffer.projection).input_width();
-    if (buffer.output_of != BufferShape::kNoProjection) buffer.width = projection_at(buffer.output_of).d_output_width();
+    if (buffer.projection != BufferShape::kNoProjection) {
+      buffer.width = projection_at(buffer.projection).input_width();
+      buffer.pitch = projection_at(buffer.projection).input_pitch();
+    }
+    if (buffer.output_of != BufferShape::kNoProjection) {
+      buffer.width = projection_at(buffer.output_of).d_output_width();
+      buffer.pitch = projection_at(buffer.output_of).d_output_pitch();
+    }
   }
   for (BufferShape& buffer : block.gradients) {
-    const bool is_there = buffer.width > 0 && buffer.projection != BufferShape::kNoProjection;
-    if (is_there) buffer.width = projection_at(buffer.projection).d_output_width();
+    if (buffer.width == 0 || buffer.projection == BufferShape::kNoProjection) continue;
+    buffer.width = projection_at(buffer.projection).d_output_width();
+    buffer.pitch = projection_at(buffer.projection).d_output_pitch();
   }
 }
 
 }  // namespace
 
-ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters, GradientColumns gate_up) {
+ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters,
+                       const ColumnLayout& columns) {
   ModelShape shape;
   shape.hidden_size = config.hidden_size;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-    shape.layers.push_back(layer_shape(config, layer, gate_up));
+    shape.layers.push_back(layer_shape(config, layer, columns));
   }
   for (std::size_t i = 0; i < adapters.size(); ++i) {
     const AdapterSpec& spec = adapters[i];

@@ -99,7 +99,7 @@ MemoryPlan plan_memory(const MemoryCase& requested) {
   const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
   const auto trained =
       requested.profile.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
-  const model::ModelShape shape = model::model_shape(requested.config, requested.adapters, requested.gate_up);
+  const model::ModelShape shape = model::model_shape(requested.config, requested.adapters, requested.columns);
   const model::ActivationOptions options{.max_tokens = requested.max_tokens()};
   const std::vector<model::Recompute> modes(shape.layers.size(), requested.recompute);
   model::OuterWeights outer;

@@ -61,7 +61,7 @@ void fit_into_host(const RunFacts& facts, RunSpec& spec) {
   const model::ActivationOptions options{.max_tokens = spec.max_tokens};
   const auto element_bytes =
       static_cast<std::int64_t>(c10::elementSize(runtime::compute_dtype(facts.profile.model.precision)));
-  const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.gate_up);
+  const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
   set_recompute(facts, model::choose_recompute(shape, options, element_bytes, facts.memory_bytes), spec);
 }
 
@@ -76,7 +76,7 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
           spec.recompute.front(),
           facts.num_multiprocessors,
           facts.has_token_weights,
-          spec.gate_up};
+          spec.columns};
 }
 
 model::GradientColumns gate_up_on_gpu(const RunFacts& facts) {
@@ -84,6 +84,15 @@ model::GradientColumns gate_up_on_gpu(const RunFacts& facts) {
                              std::all_of(facts.adapters.begin(), facts.adapters.end(),
                                          [](const auto& adapter) { return adapter.rank <= kernels::kMaxRanksWithDs; });
   return is_one_kernel ? model::GradientColumns::kBesideOutput : model::GradientColumns::kBesideInput;
+}
+
+bool pad_rows(const RunFacts& facts, RunSpec& spec) {
+  RunSpec padded = spec;
+  padded.columns.row_pitch = model::RowPitch::kPadded;
+  if (facts.is_cuda) padded.memory = plan_memory(memory_case(facts, padded));
+  if (padded.memory.total() > facts.memory_bytes) return false;
+  spec = padded;
+  return true;
 }
 
 RunSpec decide(const RunFacts& facts) {
@@ -94,7 +103,7 @@ RunSpec decide(const RunFacts& facts) {
   spec.resume = facts.resume;
   spec.algorithms = facts.algorithms;
   spec.attention = spec.windowed_attention = runtime::attention_backend(facts.profile.run.attn_implementation);
-  spec.gate_up = facts.gate_up.value_or(facts.is_cuda ? gate_up_on_gpu(facts) : spec.gate_up);
+  spec.columns.gate_up = facts.gate_up.value_or(facts.is_cuda ? gate_up_on_gpu(facts) : spec.columns.gate_up);
   facts.is_cuda ? fit_into_gpu(facts, spec) : fit_into_host(facts, spec);
   return spec;
 }
@@ -109,7 +118,8 @@ std::string to_json(const RunSpec& spec) {
               {"eval_micro_batch_size", spec.eval_micro_batch_size},
               {"max_tokens", spec.max_tokens},
               {"recompute", recompute},
-              {"gate_up", static_cast<int>(spec.gate_up)},
+              {"gate_up", static_cast<int>(spec.columns.gate_up)},
+              {"row_pitch", static_cast<int>(spec.columns.row_pitch)},
               {"attention", static_cast<int>(spec.attention)},
               {"windowed_attention", static_cast<int>(spec.windowed_attention)},
               {"loss_chunk_bytes", spec.loss_chunk_bytes},
@@ -131,7 +141,8 @@ RunSpec parse_run_spec(const std::string& text) {
     spec.eval_micro_batch_size = object.at("eval_micro_batch_size");
     spec.max_tokens = object.at("max_tokens");
     for (const int mode : object.at("recompute")) spec.recompute.push_back(static_cast<model::Recompute>(mode));
-    spec.gate_up = static_cast<model::GradientColumns>(object.at("gate_up").get<int>());
+    spec.columns.gate_up = static_cast<model::GradientColumns>(object.at("gate_up").get<int>());
+    spec.columns.row_pitch = static_cast<model::RowPitch>(object.at("row_pitch").get<int>());
     spec.attention = static_cast<kernels::AttentionBackend>(object.at("attention").get<int>());
     spec.windowed_attention = static_cast<kernels::AttentionBackend>(object.at("windowed_attention").get<int>());
     spec.loss_chunk_bytes = object.at("loss_chunk_bytes");

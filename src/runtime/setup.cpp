@@ -124,7 +124,7 @@ void assemble_model(const Profile& profile, const RunDevice& device, const model
                     const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len,
                     const storage::WeightFiles* files, LoadedModel& loaded) {
   const at::ScalarType dtype = compute_dtype(profile.model.precision);
-  const model::ModelShape shape = model::model_shape(config, adapters.specs, adapters.gate_up);
+  const model::ModelShape shape = model::model_shape(config, adapters.specs, adapters.columns);
   const auto trained = train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
   loaded.parameters =
       std::make_unique<model::Trainables>(model::make_trainables(config, shape, trained, device.device));

@@ -187,6 +187,25 @@ void tune_spec(Run& run) {
   runtime::release_unused_memory(run.device);
 }
 
+void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch) {
+  planner::RunSpec& spec = run.spec;
+  spec = planner::decide(*run.facts);
+  run.tuning = tuning::start_tuning(run.profile().run, run.device, spec.algorithms);
+  if (!row_pitch && run.tuning) {
+    try {
+      row_pitch = tuning::tune_row_pitch(run.tuning->tuner(), run.files.config, run.adapters.specs, spec.max_tokens,
+                                         runtime::compute_dtype(run.profile().model.precision), run.device.device);
+    } catch (const c10::OutOfMemoryError& error) {
+      log_info(std::string("tuning: not enough memory to measure the row pitch, rows stay exact: ") +
+               error.what_without_backtrace());
+    }
+    runtime::release_unused_memory(run.device);
+  }
+  if (row_pitch == model::RowPitch::kPadded && !planner::pad_rows(*run.facts, spec))
+    log_info("rows with adapter columns stay exact: memory has no room for padded ones");
+  run.adapters.columns = spec.columns;
+}
+
 void allocate(Run& run) {
   const Profile& profile = run.profile();
   const planner::RunSpec& spec = run.spec;
@@ -274,8 +293,8 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
     run.facts->resume = {checkpoint->string(), old.step, old.loss_chunk_rows};
     run.facts->algorithms = old.tuning;
   }
-  run.spec = planner::decide(*run.facts);
-  run.adapters.gate_up = run.spec.gate_up;
+  decide_spec(run);
+  if (run.tuning) run.startup.end_phase("tuning");
   if (run.device.is_cuda()) {
     log_info("GPU memory planned: " + format_bytes(static_cast<double>(run.spec.memory.total())) + " (" +
              run.spec.memory.describe() + ")");
@@ -290,7 +309,6 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   runtime::load_model(profile, run.device, run.files, run.adapters, train_all, run.data.max_seq_len, run.model);
   check_stop_token_row(run);
   run.startup.end_phase("weights");
-  run.tuning = tuning::start_tuning(profile.run, run.device, run.spec.algorithms);
   tune_spec(run);
   if (run.tuning) run.startup.end_phase("tuning");
   allocate(run);

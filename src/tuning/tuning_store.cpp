@@ -50,10 +50,7 @@ void ignore(const std::string& where, const std::string& reason) {
 std::string hash_of(const json& choices) { return hash128_hex(choices.dump()); }
 
 std::string file_name(const TuningMachine& machine) {
-  std::string gpu = machine.gpu;
-  std::replace_if(
-      gpu.begin(), gpu.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
-  return "tuning-" + gpu + "-" + hash128_hex(machine.versions).substr(0, 12) + ".json";
+  return "tuning-" + name_in_file(machine.gpu) + "-" + hash128_hex(machine.versions).substr(0, 12) + ".json";
 }
 
 }  // namespace
@@ -90,14 +87,26 @@ TuningTable parse_tuning(const std::string& text, const TuningMachine& machine, 
   return {};
 }
 
-fs::path tuning_cache_file(const TuningMachine& machine) {
+std::string name_in_file(const std::string& gpu) {
+  std::string name = gpu;
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '-');
+  return name;
+}
+
+fs::path cache_folder() {
   const auto variable = [](const char* name) {
     const char* const value = std::getenv(name);
     return fs::path(value != nullptr ? value : "");
   };
   const fs::path cache = variable("XDG_CACHE_HOME"), home = variable("HOME");
   if (cache.empty() && home.empty()) return {};
-  return (cache.empty() ? home / ".cache" : cache) / "lora-train" / file_name(machine);
+  return (cache.empty() ? home / ".cache" : cache) / "lora-train";
+}
+
+fs::path tuning_cache_file(const TuningMachine& machine) {
+  const fs::path folder = cache_folder();
+  return folder.empty() ? fs::path() : folder / file_name(machine);
 }
 
 TuningTable read_tuning_cache(const fs::path& file, const TuningMachine& machine) {

@@ -66,7 +66,37 @@ def test_a_table_of_a_cpu_says_nothing_of_gpus():
     assert ", cpu, " in table and "a step of 1,280 tokens" in table, table
     assert not [word for word in ("GPU", "H200", "0.00 GFLOP/token required") if word in table], table
     counted = bench(*TINY, "--count").stdout
-    assert "assumed rates of an H200" in counted and "launches  " in counted, counted
+    assert "assumed of an NVIDIA H200, not measured" in counted and "at assumed rates" in counted and "launches  " in counted, counted
+
+
+def test_rates_are_measured_kept_and_named(tmp_path):
+    rates = tmp_path / "rates.json"
+    found = bench(*TINY, "--measure-rates", "--rates", rates, "--json").json_lines()[0]
+    written = json.loads(rates.read_text())
+    assert found["rates"]["source"] == str(rates) and found["rates"]["gpu"] == written["gpu"] == "cpu", found["rates"]
+    assert written["shape"] == "tiny-qwen3" and written["date"].startswith("20") and found["speed"] is None
+    for rate in ("gemm", "attention_forward", "attention_backward"):
+        assert found["rates"][rate + "_flops_per_s"] == written[rate + "_flops_per_s"] > 1e6
+    assert written["copy_bytes_per_s"] > 1e6
+    total_s = sum(found["bound"][part] for part in ("gemm_s", "attention_s", "memory_s"))
+    assert abs(sum(work["bound_ms"] for work in found["classes"]) / total_s / 1e3 - 1) < 1e-9
+    counted = bench(*TINY, "--count", "--rates", rates).stdout
+    assert "measured on cpu, tiny-qwen3, 20" in counted and "at measured rates" in counted and "assumed" not in counted, counted
+    assert bench(*TINY, "--count", "--json").json_lines()[0]["rates"]["source"] == "assumed"
+    rates.write_text(rates.read_text()[:-10])
+    for command in ([*TINY, "--count"], TINY):
+        run = lora_train("bench", *command, "--rates", rates)
+        assert run.code == 4 and str(rates) in run.stderr and "measured rates" in run.stderr, run
+
+
+def test_both_row_pitches_train_with_the_same_numbers():
+    losses = {}
+    for pitch in ("exact", "padded"):
+        found = bench(*TINY, "--row-pitch", pitch, "precision=fp32", "--json").json_lines()[0]
+        assert found["row_pitch"] == pitch
+        losses[pitch] = [found["speed"][loss] for loss in ("first_loss", "last_loss")]
+    assert losses["exact"] == losses["padded"]
+    assert lora_train("bench", *TINY, "--row-pitch", "wide").code == 2
 
 
 def test_refuses_what_it_has_no_use_for():

@@ -132,9 +132,12 @@ def test_parity_script_agrees_on_the_cpu_and_can_fail(bundle, tmp_path):
 
 
 def test_measurements_run(bundle):
-    done = run(sys.executable, "-W", "ignore", bundle / "bench/gpu_measure.py", "--device", "cpu", "--only", "copy,gemm",
-               LORA_TRAIN_BIN=str(bundle / "bin"))
-    assert done.returncode == 0 and " 0 failed" in done.stdout and "TFLOP/s" in done.stdout, done
+    done = run(sys.executable, "-W", "ignore", bundle / "bench/gpu_measure.py", "--device", "cpu", "--only",
+               "copy,gemm,gemm_rate,pitch,gate_up", "--whole-step", LORA_TRAIN_BIN=str(bundle / "bin"))
+    figure = done.stdout.splitlines()[-1]
+    assert done.returncode == 0 and " 0 failed" in figure and "TFLOP/s" in done.stdout, done
+    for verdict in ("tiny-qwen2: GEMMs ", "pitch tiny: ", "gate_up exact tiny: dS beside d", "whole step of tiny-qwen2: "):
+        assert verdict in figure, done
 
 
 @pytest.mark.skipif(not CUDART, reason="the torch wheel brings no libcudart.so.13")

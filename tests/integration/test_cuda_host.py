@@ -313,12 +313,13 @@ def test_choices_are_measured_once_and_kept(setup, tmp_path):
     assert choices(file) == chosen
 
     second, calls = on_stand_in(setup, dict(cache, STAND_IN_TIMES="2"), max_steps=2, save_steps=2, output_dir=str(tmp_path / "second"))
-    assert tuning(second)[2:4] == [measured, 0], second
-    assert choices(tmp_path / "second/checkpoint-2") == chosen
+    assert tuning(second)[3] == 0 and tuning(second)[2] > 10, second  # GEMMs of the other row pitch are not asked for
+    again = choices(tmp_path / "second/checkpoint-2")
+    assert again == {key: chosen[key] for key in again} and any(key.startswith("row_pitch bf16") for key in again), again
 
     resumed, calls = on_stand_in(setup, dict(STAND_IN_TIMES="3"), max_steps=4, save_steps=2)
     assert resumed.code == 0 and "resumed from" in resumed.stderr, resumed
-    assert tuning(resumed)[1:4] == [measured, 0, 0], resumed
+    assert tuning(resumed)[1:4] == [len(again), 0, 0], resumed
     assert choices(setup.output_dir / "checkpoint-4") == chosen
 
     other, _ = on_stand_in(setup, dict(STAND_IN_TIMES="4"), max_steps=2, save_steps=2, output_dir=str(tmp_path / "other"))
@@ -337,7 +338,7 @@ def test_a_cache_that_is_not_of_here_is_ignored(setup, tmp_path, damage):
     assert run.code == 0 and tuning(run)[2:4] == [0, measured], run
     assert len([line for line in run.stderr.splitlines() if f"tuning: {file} is not used" in line]) == 2, run  # read, added to
     third, _ = on_stand_in(setup, cache, max_steps=2, output_dir=str(tmp_path / "third"))
-    assert tuning(third)[2:4] == [measured, 0], third
+    assert tuning(third)[2] > 0 and tuning(third)[3] == 0, third
 
 
 @pytest.mark.parametrize("changes", [dict(deterministic=True), dict(tuning="off")])

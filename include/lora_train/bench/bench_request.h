@@ -9,6 +9,7 @@
 
 #include "lora_train/config/profile.h"
 #include "lora_train/metrics/summary.h"
+#include "lora_train/model/layer_shape.h"
 
 namespace lora_train::bench {
 
@@ -18,7 +19,10 @@ struct BenchRequest {
   std::int64_t num_steps = 20, num_warm_up = 5;
   bool mix = false;  ///< packed documents of log-normal lengths, trained in their second half, instead of full rows
   bool count_only = false;           ///< compute nothing, only count a step on the meta device
-  std::filesystem::path trace = {};  ///< file for a Chrome trace of a step; empty = none
+  bool measure_rates = false;        ///< measure rates on the device, write them to a file, and count a step with them
+  std::filesystem::path rates = {};  ///< file of measured rates; empty = the one in the user's cache folder
+  std::optional<model::RowPitch> row_pitch = {};  ///< empty = as in training
+  std::filesystem::path trace = {};               ///< file for a Chrome trace of a step; empty = none
 };
 
 /// The calls of one kernel class, or of one kernel, in a step. Bytes and launches are those of a GPU.
@@ -27,6 +31,7 @@ struct BenchWork {
   std::int64_t calls = 0, launches = 0, bytes_read = 0, bytes_written = 0, flops = 0;
   std::optional<double> planned_bytes = {};  ///< for a class: bytes that a step must move (bench/step_limits.h)
   std::optional<double> ms = {};             ///< measured time per step
+  std::optional<double> bound_ms = {};       ///< for a class: its part of BenchBound
 };
 
 /// All reads or writes of one activation buffer by one kernel, in a step.
@@ -35,7 +40,16 @@ struct BenchPass {
   std::int64_t times = 0, bytes_read = 0, bytes_written = 0;
 };
 
-/// The time of a step in seconds if nothing overlaps, at assumed rates of an H200.
+/// The rates of a GPU with which counts become times.
+struct BenchRates {
+  double gemm_flops_per_s = 0, copy_bytes_per_s = 0;
+  double attention_forward_flops_per_s = 0, attention_backward_flops_per_s = 0;
+  std::string source = "assumed";                               ///< or the file with the measurement
+  std::string gpu = {}, shape = {}, precision = {}, date = {};  ///< of the measurement; assumed rates have a GPU only
+  bool is_assumed() const { return source == "assumed"; }
+};
+
+/// The time of a step in seconds at BenchResult::rates if nothing overlaps.
 struct BenchBound {
   double gemm_s = 0, attention_s = 0, memory_s = 0;
   double total_s() const { return gemm_s + attention_s + memory_s; }
@@ -47,7 +61,7 @@ struct BenchSpeed {
   double peak_memory_gib = 0;                                           ///< of the GPU; 0 on a CPU
   double peak_host_memory_gib = 0;
   std::optional<double> idle_share = {};  ///< on a GPU: share of the step in which it was idle
-  double gemm_flops_per_s = 0;            ///< rate of plain GEMMs of the same shapes, in this process
+  double gemm_flops_per_s = 0;            ///< rate of the step's GEMMs without adapters, in this process
   double gemm_share = 0;                  ///< required FLOPs of the step at that rate / step time
   double linears_share = 0;  ///< required FLOPs of the linears at that rate / time in classes gemm and lora
   double first_loss = 0, last_loss = 0;
@@ -64,6 +78,7 @@ struct RequiredFlops {
 
 struct BenchResult {
   std::string shape, device, precision, recompute;
+  std::string row_pitch;  ///< "exact" or "padded"
   std::int64_t max_seq_len = 0, micro_batch_size = 0, global_batch_size = 0;
   std::int64_t tokens = 0, supervised_tokens = 0, documents = 0;  ///< of the counted step
   RequiredFlops required;
@@ -72,6 +87,7 @@ struct BenchResult {
   double planned_bytes = 0;       ///< of all classes except GEMMs and attention
   double counted_bytes = 0;       ///< the same, as counted; includes residuals that GEMMs read
   double executed_flops = 0;
+  BenchRates rates;
   BenchBound bound;
   std::optional<BenchSpeed> speed = {};   ///< empty with count_only
   metrics::StepCapture cuda_graphs = {};  ///< of the measured steps

@@ -32,10 +32,25 @@ enum class GradientColumns {
 /// columns are zero.
 constexpr std::int64_t kColumnStep = 8;
 
+/// Where the next row begins in a matrix whose rows end in adapter columns. Both give the same numbers.
+enum class RowPitch {
+  kExact,  ///< right after the columns
+  kPadded  ///< at the next multiple of kPitchStep, so that every row begins at a cache line; less than 1% more memory
+};
+constexpr std::int64_t kPitchStep = 64;  ///< elements: 128 bytes in bf16
+
+/// How a run lays adapter columns out (planner/run_spec.h).
+struct ColumnLayout {
+  GradientColumns gate_up =
+      GradientColumns::kBesideInput;      ///< the form of gate|up's backward; other projections have one each
+  RowPitch row_pitch = RowPitch::kExact;  ///< of weights and buffers with adapter columns
+};
+
 /// The sizes of a projection: one or more linears over one input, computed as one product.
 struct ProjectionSizes {
   std::int64_t in_features = 0, out_features = 0;
   std::int64_t num_columns = 0;  ///< C: the ranks of its adapters, rounded up to kColumnStep
+  RowPitch row_pitch = RowPitch::kExact;
   GradientColumns gradient_columns = GradientColumns::kBesideInput;
   double output_scale = 1;  ///< multiplies the product and its bias (Granite's residual_multiplier)
 
@@ -48,6 +63,17 @@ struct ProjectionSizes {
     return out_features + (has_columns(GradientColumns::kBesideOutput) ? num_columns : 0);
   }
   bool has_columns(GradientColumns where) const { return num_columns > 0 && gradient_columns == where; }
+
+  /// Elements from row to row of these buffers; weights have the pitch of the input. Rows without adapter columns are packed.
+  std::int64_t input_pitch() const { return pitch_of(input_width(), in_features); }
+  std::int64_t d_input_pitch() const { return pitch_of(d_input_width(), in_features); }
+  std::int64_t d_output_pitch() const { return pitch_of(d_output_width(), out_features); }
+
+ private:
+  std::int64_t pitch_of(std::int64_t width, std::int64_t features) const {
+    const bool is_padded = row_pitch == RowPitch::kPadded && width > features;
+    return is_padded ? (width + kPitchStep - 1) / kPitchStep * kPitchStep : width;
+  }
 };
 
 /// A linear of the checkpoint: outputs [out_begin, out_begin + out_features) of its projection.
@@ -103,6 +129,8 @@ struct BufferShape {
   std::int64_t projection = kNoProjection;
   /// saved: the projection whose output this is, and in the backward its gradient, with columns as in `gradients`.
   std::int64_t output_of = kNoProjection;
+  std::int64_t pitch = 0;  ///< kRows: elements from row to row; 0: width
+  std::int64_t row_elements() const { return pitch > width ? pitch : width; }
 };
 
 enum class BlockKind { kAttention, kMlp };
@@ -139,10 +167,9 @@ struct ModelShape {
   }
 };
 
-/// The structure of the model, with room for these adapters. gate_up: the form of gate|up's backward; other projections have
-/// one each. Throws ShapeError if a spec names no linear of the model.
+/// The structure of the model, with room for these adapters. Throws ShapeError if a spec names no linear of the model.
 ModelShape model_shape(const ModelConfig& config, const std::vector<AdapterSpec>& adapters = {},
-                       GradientColumns gate_up = GradientColumns::kBesideInput);
+                       const ColumnLayout& columns = {});
 
 /// Names of the linears of a layer, in Hugging Face order: "self_attn.q_proj", ..., "mlp.down_proj".
 std::vector<std::string> linear_names(const ModelConfig& config, std::int64_t layer);

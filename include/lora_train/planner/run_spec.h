@@ -43,7 +43,7 @@ struct RunSpec {
   std::int64_t eval_micro_batch_size = 1;
   std::int64_t max_tokens = 0;              ///< capacity of the buffers: the largest micro-batch, evaluations included
   std::vector<model::Recompute> recompute;  ///< per layer
-  model::GradientColumns gate_up = model::GradientColumns::kBesideInput;  ///< the form of gate|up's backward
+  model::ColumnLayout columns;              ///< of adapters
   kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
   kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< of layers with a sliding window
   std::int64_t loss_chunk_bytes = model::LossHeadOptions{}.chunk_bytes;
@@ -70,6 +70,9 @@ model::GradientColumns gate_up_on_gpu(const RunFacts& facts);
 /// gradient_checkpointing: auto the least recomputation; on a CPU, it is the least recomputation whose buffers fit. Throws
 /// DeviceError (see refuse_memory) if the memory of a GPU is too small.
 RunSpec decide(const RunFacts& facts);
+
+/// Plans rows with adapter columns padded. Returns false, and leaves the spec as it is, if a GPU's memory is too small for that.
+bool pad_rows(const RunFacts& facts, RunSpec& spec);
 
 /// To one line of JSON, and back. parse_run_spec throws FormatError for text that to_json did not write.
 std::string to_json(const RunSpec& spec);

@@ -37,7 +37,7 @@ data::DataContext data_context(const Profile& profile, const ModelFiles& files);
 struct AdapterSetup {
   lora::AdapterConfig config;
   std::vector<model::AdapterSpec> specs;
-  model::GradientColumns gate_up = model::GradientColumns::kBesideInput;  ///< the form of gate|up's backward
+  model::ColumnLayout columns;
 };
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files);
 /// The same for a saved adapter, for evaluation.

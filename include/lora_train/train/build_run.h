@@ -12,6 +12,10 @@ namespace lora_train::train {
 /// Fills run.facts, the input of decide(). The run's model, adapters, data and device must be ready.
 void gather_facts(Run& run);
 
+/// Fills run.spec from run.facts, and starts run.tuning, which chooses the row pitch of buffers with adapter columns unless
+/// `row_pitch` is given. Call it before loading weights.
+void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch = {});
+
 /// If run.tuning is set, measures what run.spec leaves open: the attention backends and the rows of a loss chunk. Call it after
 /// loading weights and before allocating buffers.
 void tune_spec(Run& run);

@@ -1,4 +1,4 @@
-// The measurements besides GEMMs: attention backends and the rows of a loss chunk. They allocate temporary buffers; all throw
+// The measurements besides GEMMs: the row pitch, attention backends and the rows of a loss chunk. They allocate temporary buffers; all throw
 // c10::OutOfMemoryError if there is no memory for them.
 #pragma once
 
@@ -18,6 +18,12 @@ struct AttentionBackends {
   kernels::AttentionBackend full = kernels::AttentionBackend::kAuto;
   kernels::AttentionBackend windowed = kernels::AttentionBackend::kAuto;  ///< of layers with a sliding window
 };
+
+/// Chooses the row pitch with which the linears of a layer, adapters included, are faster for `num_tokens` tokens. Call it before
+/// the weights are loaded. Their GEMMs get algorithms on the way, as with tune_products(). kExact without adapters.
+model::RowPitch tune_row_pitch(kernels::Tuner& tuner, const model::ModelConfig& config,
+                               const std::vector<model::AdapterSpec>& adapters, std::int64_t num_tokens,
+                               at::ScalarType dtype, at::Device device);
 
 /// Chooses the fastest backends for documents of these lengths, which are those of the largest micro-batch.
 AttentionBackends tune_attention(kernels::Tuner& tuner, const model::Decoder& decoder,

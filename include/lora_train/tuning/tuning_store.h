@@ -25,8 +25,12 @@ std::string tuning_text(const TuningMachine& machine, const kernels::TuningTable
 /// `where` names the text in the log. Empty text gives an empty table and no log line.
 kernels::TuningTable parse_tuning(const std::string& text, const TuningMachine& machine, const std::string& where);
 
-/// tuning-<gpu>-<hash of the versions>.json in $XDG_CACHE_HOME/lora-train, else in ~/.cache/lora-train; empty if neither
-/// variable is set.
+/// $XDG_CACHE_HOME/lora-train, else ~/.cache/lora-train; empty if neither variable is set.
+std::filesystem::path cache_folder();
+/// A GPU's name with "-" for all but letters and digits.
+std::string name_in_file(const std::string& gpu);
+
+/// tuning-<gpu>-<hash of the versions>.json in cache_folder(); empty if there is none.
 std::filesystem::path tuning_cache_file(const TuningMachine& machine);
 
 /// The measurements of earlier processes. A missing file gives an empty table.

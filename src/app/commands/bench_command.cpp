@@ -37,7 +37,7 @@ int run_bench(const std::vector<std::string>& arguments) {
       "global_batch_size (one micro-batch), precision, lora_r, gradient_checkpointing, ...");
   const ProfileFlags flags(parser, {});
   bench::BenchRequest request;
-  std::string trace;
+  std::string trace, rates, row_pitch;
   bool details = false;
   parser.app().add_option("--shape", request.shape, join(model::known_shapes()))->type_name("NAME");
   parser.add_integer("--steps", request.num_steps, 1, kMaxSteps, "measured steps (default 20)");
@@ -48,6 +48,17 @@ int run_bench(const std::vector<std::string>& arguments) {
   parser.app().add_flag(
       "--count", request.count_only,
       "compute nothing; count launches, FLOPs and bytes of a step, and the bound they set; needs no GPU");
+  parser.app().add_flag("--measure-rates", request.measure_rates,
+                        "measure the rates of GEMMs, attention and memory on this device, write them to a file, and "
+                        "count with them");
+  parser.app()
+      .add_option("--rates", rates,
+                  "file of measured rates for the bound (default: the one in the user's cache folder, else assumed)")
+      ->type_name("FILE");
+  parser.app()
+      .add_option("--row-pitch", row_pitch,
+                  "layout of rows with adapter columns: exact, or padded to 64 elements; default: as in training")
+      ->type_name("exact|padded");
   parser.app()
       .add_option("--profile-trace", trace, "write a Chrome trace of a step (chrome://tracing, ui.perfetto.dev)")
       ->type_name("FILE");
@@ -55,6 +66,11 @@ int run_bench(const std::vector<std::string>& arguments) {
   if (!parser.parse(arguments)) return 0;
   if (request.shape.empty()) parser.refuse("--shape", "missing; expected one of " + join(model::known_shapes()) + ".");
   model::known_shape(request.shape);
+  if (!row_pitch.empty() && row_pitch != "exact" && row_pitch != "padded")
+    parser.refuse("--row-pitch", "is " + row_pitch + "; expected exact or padded.");
+  if (!row_pitch.empty())
+    request.row_pitch = row_pitch == "padded" ? model::RowPitch::kPadded : model::RowPitch::kExact;
+  request.count_only = request.count_only || request.measure_rates;
   if (request.count_only && !trace.empty())
     parser.refuse("--profile-trace", "cannot be combined with --count, which computes nothing to trace.");
 
@@ -65,6 +81,7 @@ int run_bench(const std::vector<std::string>& arguments) {
   refuse_keys(parser, loaded.profile);
   request.profile = loaded.profile;
   request.trace = trace;
+  request.rates = rates;
   const bench::BenchResult result = load_engine().bench(request);
   if (parser.common().json) {
     print_line(bench_json(result));

@@ -22,9 +22,24 @@ Json work_json(const std::vector<BenchWork>& list) {
                      {"bytes_written", work.bytes_written},
                      {"planned_bytes", or_null(work.planned_bytes)},
                      {"flops", work.flops},
+                     {"bound_ms", or_null(work.bound_ms)},
                      {"ms", or_null(work.ms)}});
   }
   return lines;
+}
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+Json rates_json(const bench::BenchRates& rates) {
+  return {{"source", rates.source},
+          {"gpu", rates.gpu},
+          {"shape", text_or_null(rates.shape)},
+          {"precision", text_or_null(rates.precision)},
+          {"date", text_or_null(rates.date)},
+          {"gemm_flops_per_s", rates.gemm_flops_per_s},
+          {"copy_bytes_per_s", rates.copy_bytes_per_s},
+          {"attention_forward_flops_per_s", rates.attention_forward_flops_per_s},
+          {"attention_backward_flops_per_s", rates.attention_backward_flops_per_s}};
 }
 
 Json speed_json(const bench::BenchSpeed& speed) {
@@ -58,12 +73,12 @@ std::string whole(double value) { return format_count(std::llround(value)); }
 /// Two places, or two digits of what is smaller: shapes for tests have little of everything.
 std::string figure(double value) { return string_printf(value == 0 || value >= 0.1 ? "%.2f" : "%.2g", value); }
 
-/// Nothing is said of launches, of a GPU's memory or of an H200 then.
+/// Launches, GPU memory and the bound are omitted then.
 bool is_measured_on_a_cpu(const BenchResult& r) { return r.speed && r.device == "cpu"; }
 
 void print_sizes(const BenchResult& r, std::string& text) {
-  text += string_printf("shape %s, %s, %s, recompute %s\n", r.shape.c_str(), r.device.c_str(), r.precision.c_str(),
-                        r.recompute.c_str());
+  text += string_printf("shape %s, %s, %s, recompute %s, row pitch %s\n", r.shape.c_str(), r.device.c_str(),
+                        r.precision.c_str(), r.recompute.c_str(), r.row_pitch.c_str());
   text += string_printf(
       "rows of %s tokens, %s a micro-batch, %s a step; counted: a step of %s tokens in %s documents, %s trained\n",
       format_count(r.max_seq_len).c_str(), format_count(r.micro_batch_size).c_str(),
@@ -99,17 +114,29 @@ void print_capture(const metrics::StepCapture& capture, std::string& text) {
 
 void print_work(const char* title, const std::vector<BenchWork>& list, const BenchResult& r, std::string& text) {
   const auto tokens = static_cast<double>(r.tokens);
-  text += string_printf("\n%-32s %7s %8s %10s %10s %12s %10s\n", title, "calls", "launches", "MB/token", "planned",
-                        "GFLOP/token", "ms/step");
+  text += string_printf("\n%-32s %7s %8s %10s %10s %12s %10s %10s\n", title, "calls", "launches", "MB/token", "planned",
+                        "GFLOP/token", "bound, ms", "ms/step");
   for (const auto& work : list) {
     const auto planned = work.planned_bytes ? string_printf("%.3f", *work.planned_bytes / tokens / kMega) : "-";
     const auto ms = work.ms ? string_printf("%.3f", *work.ms) : "-";
-    text +=
-        string_printf("%-32s %7s %8s %10.3f %10s %12.4f %10s\n", work.name.c_str(), format_count(work.calls).c_str(),
-                      is_measured_on_a_cpu(r) ? "-" : format_count(work.launches).c_str(),
-                      static_cast<double>(work.bytes_read + work.bytes_written) / tokens / kMega, planned.c_str(),
-                      static_cast<double>(work.flops) / tokens / kGiga, ms.c_str());
+    const bool has_bound = work.bound_ms && !is_measured_on_a_cpu(r);
+    const auto bound = has_bound ? string_printf("%.3f", *work.bound_ms) : "-";
+    text += string_printf("%-32s %7s %8s %10.3f %10s %12.4f %10s %10s\n", work.name.c_str(),
+                          format_count(work.calls).c_str(),
+                          is_measured_on_a_cpu(r) ? "-" : format_count(work.launches).c_str(),
+                          static_cast<double>(work.bytes_read + work.bytes_written) / tokens / kMega, planned.c_str(),
+                          static_cast<double>(work.flops) / tokens / kGiga, bound.c_str(), ms.c_str());
   }
+}
+
+/// "assumed, of an NVIDIA H200, not measured: products 790.0 TFLOP/s, ..."
+std::string rates_in_words(const bench::BenchRates& rates) {
+  const std::string origin = rates.is_assumed() ? "assumed of an " + rates.gpu + ", not measured"
+                                                : "measured on " + rates.gpu + ", " + rates.shape + ", " + rates.date +
+                                                      " (" + rates.source + ")";
+  return origin + string_printf(": products %.1f TFLOP/s, attention %.1f and %.1f, memory %.2f TB/s",
+                                rates.gemm_flops_per_s / kTera, rates.attention_forward_flops_per_s / kTera,
+                                rates.attention_backward_flops_per_s / kTera, rates.copy_bytes_per_s / kTera);
 }
 
 void print_limits(const BenchResult& r, std::string& text) {
@@ -127,11 +154,11 @@ void print_limits(const BenchResult& r, std::string& text) {
       string_printf("memory moved %s MB/token beside products and attention, %s planned\n",
                     figure(r.counted_bytes / tokens / kMega).c_str(), figure(r.planned_bytes / tokens / kMega).c_str());
   if (is_measured_on_a_cpu(r)) return;
+  text += "rates        " + rates_in_words(r.rates) + "\n";
   text += string_printf(
-      "bound        %s tokens/s if nothing overlaps, at assumed rates of an H200: products %s, attention %s, "
-      "memory %s us/token\n",
-      whole(tokens / r.bound.total_s()).c_str(), mega(r.bound.gemm_s).c_str(), mega(r.bound.attention_s).c_str(),
-      mega(r.bound.memory_s).c_str());
+      "bound        %s tokens/s if nothing overlaps, at %s rates: products %s, attention %s, memory %s us/token\n",
+      whole(tokens / r.bound.total_s()).c_str(), r.rates.is_assumed() ? "assumed" : "measured",
+      mega(r.bound.gemm_s).c_str(), mega(r.bound.attention_s).c_str(), mega(r.bound.memory_s).c_str());
 }
 
 void print_passes(const BenchResult& r, std::string& text) {
@@ -161,6 +188,7 @@ std::string bench_json(const BenchResult& r) {
                      {"device", r.device},
                      {"precision", r.precision},
                      {"recompute", r.recompute},
+                     {"row_pitch", r.row_pitch},
                      {"max_seq_len", r.max_seq_len},
                      {"micro_batch_size", r.micro_batch_size},
                      {"global_batch_size", r.global_batch_size},
@@ -176,7 +204,8 @@ std::string bench_json(const BenchResult& r) {
                        {"total", r.required.total()}}},
                      {"executed_flops", r.executed_flops},
                      {"bytes", {{"counted", r.counted_bytes}, {"planned", r.planned_bytes}}},
-                     {"bound_h200_assumed",
+                     {"rates", rates_json(r.rates)},
+                     {"bound",
                       {{"gemm_s", r.bound.gemm_s},
                        {"attention_s", r.bound.attention_s},
                        {"memory_s", r.bound.memory_s},

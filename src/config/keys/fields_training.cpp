@@ -84,8 +84,8 @@ FieldGroup compute_group() {
                     CudaGraphs::kAuto)
            .free_on_resume(),
        choice_field("tuning", &RunSection::tuning,
-                    "Autotuning on a GPU: choose the attention backend, GEMM algorithms and rows of a loss chunk by "
-                    "measuring before step 1, once per shape (docs/gpu.md). off: choose by rule, as with "
+                    "Autotuning on a GPU: choose the attention backend, GEMM algorithms, row pitch and rows of a loss "
+                    "chunk by measuring before step 1, once per shape (docs/gpu.md). off: choose by rule, as with "
                     "deterministic: true.",
                     Tuning::kAuto)
            .free_on_resume(),

@@ -134,8 +134,9 @@ std::optional<std::string> Tuner::choose(const TuningCase& tuning_case) {
   std::optional<Tuned> tuned = find(tuning_case);
   if (!tuned) {
     const auto start = std::chrono::steady_clock::now();
-    tuned = measure(tuning_case);
-    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double before = seconds_;
+    tuned = measure(tuning_case);  // may choose what its candidates need, within this time
+    seconds_ = before + std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (tuned) measured_[tuning_case.key] = *tuned;
     ++(tuned ? counts_.measured : counts_.left_to_heuristics);
   }

@@ -85,8 +85,9 @@ std::int64_t num_trained(const ModelConfig& config, const ModelShape& shape, Tra
 
 std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes) {
   std::int64_t elements = num_parameters(config);
-  shape.for_each_projection(
-      [&](const ProjectionShape& p) { elements += p.num_columns * (p.input_width() + p.out_features); });
+  shape.for_each_projection([&](const ProjectionShape& p) {
+    elements += (p.out_features + p.num_columns) * p.input_pitch() - p.out_features * p.in_features;
+  });
   return elements * element_bytes;
 }
 
@@ -130,7 +131,7 @@ void ComputeWeights::fill_layer(int64_t layer, const Load& load) {
   const LayerShape& shape = shape_.layers[static_cast<std::size_t>(layer)];
   LayerWeights& weights = layers_[static_cast<std::size_t>(layer)];
   for_each_projection(shape, weights, [&](const ProjectionShape& projection_shape, Projection& p) {
-    p.weight = at::zeros({p.out_features + p.num_columns, p.input_width()}, options);
+    p.weight = at::zeros({p.out_features + p.num_columns, p.input_pitch()}, options).narrow(1, 0, p.input_width());
     if (projection_shape.has_bias) p.bias = at::empty({p.out_features}, options);
     for (const LinearShape& linear : projection_shape.linears) {
       const std::string name = linear_path(layer, linear.name);

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "bench/rates_file.h"
 #include "bench/step_limits.h"
 #include "lora_train/base/error.h"
 #include "lora_train/bench/bench.h"
@@ -43,7 +44,7 @@ TEST(StepLimits, TokensAtTheRateOfAnH200) {
   for (const auto& [name, tokens_per_s] : expected) {
     const model::ModelConfig config = model::known_shape(name);
     const RequiredFlops flops = required_flops(config, all_linears(config), full_rows(2048));
-    EXPECT_NEAR(kAssumedH200.gemm_flops_per_s * 16384 / flops.total() / tokens_per_s, 1, 0.005) << name;
+    EXPECT_NEAR(assumed_rates().gemm_flops_per_s * 16384 / flops.total() / tokens_per_s, 1, 0.005) << name;
   }
 }
 

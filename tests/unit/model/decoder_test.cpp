@@ -98,8 +98,8 @@ class DecoderTest : public ::testing::Test {
   };
 
   Result run(const Batch& batch, Recompute mode, std::int64_t first_layer, const FirstNeeded& first_needed, bool poison,
-             GradientColumns gate_up = GradientColumns::kBesideInput) {
-    const ModelShape shape = model_shape(config_, adapters(config_, first_layer), gate_up);
+             const ColumnLayout& columns = {}) {
+    const ModelShape shape = model_shape(config_, adapters(config_, first_layer), columns);
     Trainables parameters = make_trainables(config_, shape, TrainedWeights::kNone);
     ResidentWeights weights(config_, shape, parameters, {}, files_.get());
     parameters.values.copy_(uniform({parameters.size()}, 5) * 0.3);
@@ -138,10 +138,47 @@ TEST_F(DecoderTest, BothFormsOfTheBackwardOfGateUpGiveTheSameGradients) {
   const Batch batch = batch_of({9, 1, 5});
   const Result beside_input = run(batch, Recompute::kOff, 0, {0, false}, false);
   for (const Recompute mode : {Recompute::kOff, Recompute::kCheap, Recompute::kGateUp, Recompute::kFull}) {
-    const Result beside_output = run(batch, mode, 0, {0, false}, true, GradientColumns::kBesideOutput);
+    const Result beside_output = run(batch, mode, 0, {0, false}, true, {.gate_up = GradientColumns::kBesideOutput});
     EXPECT_EQ(beside_output.loss, beside_input.loss);
     EXPECT_CLOSE(beside_output.grads, beside_input.grads, tolerance(at::kFloat));
     EXPECT_FALSE(at::equal(beside_output.grads, beside_input.grads)) << "the same form twice";
+  }
+}
+
+TEST_F(DecoderTest, EitherRowPitchGivesTheSameBits) {
+  const Batch batch = batch_of({9, 1, 5});
+  for (const Recompute mode : {Recompute::kOff, Recompute::kGateUp, Recompute::kFull}) {
+    const Result exact = run(batch, mode, 1, {0, false}, false);
+    const Result padded = run(batch, mode, 1, {0, false}, true, {.row_pitch = RowPitch::kPadded});
+    EXPECT_EQ(padded.loss, exact.loss);
+    EXPECT_TRUE(at::equal(padded.grads, exact.grads));
+  }
+}
+
+TEST_F(DecoderTest, MemoryIsWhatThePlanSaysWithEitherRowPitch) {
+  std::int64_t exact_bytes = 0;
+  for (const RowPitch row_pitch : {RowPitch::kExact, RowPitch::kPadded}) {
+    const ModelShape shape = model_shape(config_, adapters(config_, 1), {.row_pitch = row_pitch});
+    const Activations activations(shape, {.max_tokens = 7}, std::vector<Recompute>(3, Recompute::kCheap), at::kFloat,
+                                  at::kMeta);
+    std::int64_t bytes = 0;
+    for (const auto& [name, buffer] : activations.named_buffers())
+      bytes += static_cast<std::int64_t>(buffer.storage().nbytes());
+    EXPECT_EQ(bytes, activations.bytes());
+    Trainables parameters = make_trainables(config_, shape, TrainedWeights::kNone, at::kMeta);
+    ResidentWeights weights(config_, shape, parameters, {at::kFloat, at::kMeta}, nullptr);
+    std::int64_t adapted = 0, plain = 0;
+    for (std::int64_t layer = 0; layer < 3; ++layer) {
+      for (const BlockWeights& block : weights.acquire(layer, Pass::kForward)) {
+        for (const Projection& p : block.projections) {
+          adapted += static_cast<std::int64_t>(p.weight.storage().nbytes());
+          plain += 4 * p.in_features * p.out_features;
+        }
+      }
+    }
+    EXPECT_EQ(weight_bytes(config_, shape, 4) - weight_bytes(config_, model_shape(config_), 4), adapted - plain);
+    EXPECT_GT(bytes + adapted, exact_bytes) << "padded rows take more";
+    exact_bytes = bytes + adapted;
   }
 }
 

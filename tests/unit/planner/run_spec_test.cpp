@@ -69,14 +69,14 @@ TEST_F(Decide, GateUpTakesItsGradientBesideTheOutputWhereAGpuComputesBothFromOne
   using model::GradientColumns;
   profile.model.precision = Precision::kBf16;
   RunFacts facts{profile, config, adapters, 1024};
-  EXPECT_EQ(decide(facts).gate_up, GradientColumns::kBesideInput) << "a CPU";
+  EXPECT_EQ(decide(facts).columns.gate_up, GradientColumns::kBesideInput) << "a CPU";
   facts.is_cuda = true;
   facts.memory_bytes = std::int64_t{64} << 30;
   const RunSpec spec = decide(facts);
-  EXPECT_EQ(spec.gate_up, GradientColumns::kBesideOutput);
+  EXPECT_EQ(spec.columns.gate_up, GradientColumns::kBesideOutput);
   facts.gate_up = GradientColumns::kBesideInput;
   const RunSpec other = decide(facts);
-  EXPECT_EQ(other.gate_up, GradientColumns::kBesideInput);
+  EXPECT_EQ(other.columns.gate_up, GradientColumns::kBesideInput);
   std::int64_t columns = 0;
   for (const auto& adapter : adapters) {
     if (adapter.linear == "mlp.gate_proj" || adapter.linear == "mlp.up_proj") columns += adapter.rank;
@@ -85,11 +85,11 @@ TEST_F(Decide, GateUpTakesItsGradientBesideTheOutputWhereAGpuComputesBothFromOne
   EXPECT_EQ(spec.memory.activations - other.memory.activations, 2 * columns * spec.max_tokens);
   facts.gate_up.reset();
   for (auto& adapter : adapters) adapter.rank = 33;
-  EXPECT_EQ(decide(facts).gate_up, GradientColumns::kBesideInput) << "too many ranks";
+  EXPECT_EQ(decide(facts).columns.gate_up, GradientColumns::kBesideInput) << "too many ranks";
   for (auto& adapter : adapters) adapter.rank = 32;
-  EXPECT_EQ(decide(facts).gate_up, GradientColumns::kBesideOutput);
+  EXPECT_EQ(decide(facts).columns.gate_up, GradientColumns::kBesideOutput);
   profile.model.precision = Precision::kFp32;
-  EXPECT_EQ(decide(facts).gate_up, GradientColumns::kBesideInput) << "fp32";
+  EXPECT_EQ(decide(facts).columns.gate_up, GradientColumns::kBesideInput) << "fp32";
 }
 
 TEST_F(Decide, AResumedRunKeepsWhatItsCheckpointSettled) {
@@ -111,13 +111,36 @@ TEST_F(Decide, TokenWeightsCountInTheMemoryOfTheLossHead) {
   EXPECT_GT(decide(facts).memory.loss_head, plain);
 }
 
+TEST_F(Decide, RowsArePaddedOnlyWhereMemoryHasRoom) {
+  RunFacts facts{profile, config, adapters, 1024};
+  facts.is_cuda = true;
+  facts.memory_bytes = std::int64_t{64} << 30;
+  const RunSpec exact = decide(facts);
+  EXPECT_EQ(exact.columns.row_pitch, model::RowPitch::kExact);
+  RunSpec padded = exact;
+  ASSERT_TRUE(pad_rows(facts, padded));
+  EXPECT_EQ(padded.columns.row_pitch, model::RowPitch::kPadded);
+  const auto more = [&](std::int64_t MemoryPlan::*part) {
+    return static_cast<double>(padded.memory.*part) / static_cast<double>(exact.memory.*part) - 1;
+  };
+  EXPECT_GT(more(&MemoryPlan::weights), 0);
+  EXPECT_LT(more(&MemoryPlan::weights), 0.03);
+  EXPECT_GT(more(&MemoryPlan::activations), 0);
+  EXPECT_LT(more(&MemoryPlan::activations), 0.03);
+  facts.memory_bytes = padded.memory.total() - 1;
+  RunSpec stays = exact;
+  EXPECT_FALSE(pad_rows(facts, stays));
+  EXPECT_EQ(stays, exact);
+}
+
 TEST_F(Decide, TheSameFactsGiveTheSameSpecAndItSurvivesTheWire) {
   RunSpec spec = on_cpu(1 << 30, true);
   EXPECT_EQ(spec, on_cpu(1 << 30, true));
   spec.eval_micro_batch_size = spec.micro_batch_size + 1;
-  spec.gate_up = model::GradientColumns::kBesideOutput;
+  spec.columns.gate_up = model::GradientColumns::kBesideOutput;
   spec.attention = kernels::AttentionBackend::kCudnn;
   spec.windowed_attention = kernels::AttentionBackend::kFa2;
+  spec.columns.row_pitch = model::RowPitch::kPadded;
   spec.loss_chunk_bytes = 12345;
   spec.memory = {1, 2, 3, 4, 5, 6, 7};
   spec.algorithms = R"({"gemm":[1,2]})";

@@ -49,16 +49,44 @@ TEST(LayerShape, GateUpHasRoomForTheColumnsOfItsGradientBesideTheOutput) {
   const std::int64_t O = 2 * config.intermediate_size, C = 2 * kColumnStep;
   const auto width = [&](const ModelShape& shape) { return saved_buffer(shape.layers[0], "mlp.gate_up").width; };
   EXPECT_EQ(width(model_shape(config, specs)), O);
-  const ModelShape beside_output = model_shape(config, specs, GradientColumns::kBesideOutput);
+  const ModelShape beside_output = model_shape(config, specs, {.gate_up = GradientColumns::kBesideOutput});
   EXPECT_EQ(width(beside_output), O + C);
   const ProjectionShape& gate_up = beside_output.layers[0].blocks[1].projections[0];
   EXPECT_EQ(gate_up.d_input_width(), config.hidden_size);
   EXPECT_EQ(gate_up.d_output_width(), O + C);
-  EXPECT_EQ(width(model_shape(config, {}, GradientColumns::kBesideOutput)), O);
+  EXPECT_EQ(width(model_shape(config, {}, {.gate_up = GradientColumns::kBesideOutput})), O);
 }
 
 TEST(LayerShape, AnAdapterOnALinearThatIsNotThereIsRefused) {
   EXPECT_THROW(model_shape(known_shape("tiny-qwen2"), {adapter("self_attn.qkv_proj", 2)}), ShapeError);
+}
+
+TEST(RowPitch, PaddedRowsBeginAtWholeStepsAndRowsWithoutColumnsArePacked) {
+  const ModelConfig config = known_shape("qwen2.5-7b");
+  std::vector<AdapterSpec> adapters;
+  for (const auto& linear : linear_names(config, 0)) {
+    if (linear != "self_attn.o_proj") adapters.push_back(adapter(linear, 16));
+  }
+  const ModelShape exact = model_shape(config, adapters),
+                   padded = model_shape(config, adapters, {.row_pitch = RowPitch::kPadded});
+  for (const BlockShape& block : exact.layers[0].blocks) {
+    for (const ProjectionShape& p : block.projections) {
+      EXPECT_EQ(p.input_pitch(), p.input_width());
+      EXPECT_EQ(p.d_input_pitch(), p.d_input_width());
+      EXPECT_EQ(p.d_output_pitch(), p.d_output_width());
+    }
+  }
+  const auto& attention = padded.layers[0].blocks[0].projections;
+  const auto& mlp = padded.layers[0].blocks[1].projections;
+  EXPECT_EQ(attention[0].input_width(), 3584 + 48);  // K of the GEMM
+  EXPECT_EQ(attention[0].input_pitch(), 3648);
+  EXPECT_EQ(attention[0].d_output_pitch(), 4672);  // 4608 + 48
+  EXPECT_EQ(attention[1].input_pitch(), 3584) << "o has no adapter";
+  EXPECT_EQ(attention[1].d_output_pitch(), 3584);
+  EXPECT_EQ(mlp[0].input_pitch(), 3648);   // 3584 + 32
+  EXPECT_EQ(mlp[1].input_pitch(), 19008);  // 18944 + 16
+  EXPECT_EQ(saved_buffer(padded.layers[0], "mlp.hidden").row_elements(), 19008);
+  EXPECT_EQ(saved_buffer(exact.layers[0], "mlp.hidden").row_elements(), 18960);
 }
 
 TEST(LayerShape, TensorsStandInTheOrderOfTheForwardPass) {

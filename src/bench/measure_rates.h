@@ -1,0 +1,52 @@
+// The rates with which counted work becomes time, measured on this device: GEMMs, attention, memory. Times are those between
+// events in the stream of a GPU, over work enqueued back to back for at least a second, on random numbers: the clock of a GPU
+// falls under load, and falls less over zeros. On a CPU they come from the clock, over a fifth of a second.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "call_timer.h"
+#include "lora_train/bench/bench_request.h"
+#include "lora_train/model/model_config.h"
+#include "lora_train/tuning/tuning.h"
+
+namespace lora_train::bench {
+
+/// The step whose GEMMs and attention are measured.
+struct RateCase {
+  const model::ModelConfig& config;
+  std::int64_t num_tokens = 0, num_supervised = 0;  ///< of a micro-batch
+  std::int64_t max_seq_len = 0;
+  std::int64_t loss_chunk_bytes = 0;
+  at::ScalarType dtype;
+};
+
+/// FLOPs per second over every GEMM of a micro-batch without adapters, each as often as it occurs: forward and input gradient of
+/// all linears and of the head. `tuning` chooses the algorithms; null: heuristics do.
+double measure_gemm_rate(const RateCase& sizes, const runtime::RunDevice& device, tuning::RunTuning* tuning);
+
+/// All rates of the case, with GPU and date. Attention uses the fastest backend.
+BenchRates measure_rates(const RateCase& sizes, const runtime::RunDevice& device, tuning::RunTuning* tuning);
+
+/// Seconds of a call of body() among calls that follow each other without a pause, after a warm-up of the same length.
+template <class Body>
+double seconds_back_to_back(const runtime::RunDevice& device, const Body& body) {
+  const double min_s = device.is_cuda() ? 1 : 0.2;
+  const auto time = [&](int count) {
+    Moments moments(device);
+    moments.mark();
+    for (int i = 0; i < count; ++i) body();
+    moments.mark();
+    runtime::wait_for(device);
+    return moments.us_between(0, 1) / 1e6 / count;
+  };
+  time(1);  // compiles, allocates, chooses algorithms
+  const double once = time(1);
+  if (once >= min_s) return once;
+  const int count = static_cast<int>(std::ceil(min_s / std::max(once, 1e-6)));
+  time(count);
+  return time(count);
+}
+
+}  // namespace lora_train::bench
