@@ -2,17 +2,19 @@
 # Makes one archive of the program, its tests and scripts/gpu_check.sh, for a machine with a GPU, Ubuntu 22.04 or 24.04 and
 # the torch 2.11 wheel of Python 3.12: no compiler, no network, no repository is needed there.
 #
-#   scripts/make_bundle.sh [--out FILE] [--build DIR] [--no-build] [--level N]
+#   scripts/make_bundle.sh [--out FILE] [--build DIR] [--no-build] [--level N] [--with-nccl FILE]
 #
 #   --out FILE     the archive (default build/lora-train-bundle.tar.xz)
 #   --build DIR    the build that is packed (default build/dev, of the preset of that name)
 #   --no-build     pack what is built; do not bring it up to date
 #   --level N      of xz, 0 (fast) to 9 (default 6)
+#   --with-nccl FILE  also a second archive, with NCCL 2.30 from PyPI (needs the network; 216 MB): it lets several ranks share
+#                  a GPU, with NCCL_MULTI_RANK_GPU_ENABLE=1 and its folder first in LD_LIBRARY_PATH
 #
 # Fails, and leaves no archive, where a file would not run on Ubuntu 22.04 (scripts/checks/check_portable.py) or the archive is
 # over 40 MB. On the other machine:
 #
-#   tar xf lora-train-bundle.tar.xz && lora-train-bundle/scripts/gpu_check.sh --bench
+#   tar xf lora-train-bundle.tar.xz && lora-train-bundle/scripts/gpu_check.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,12 +24,15 @@ out=build/$name.tar.xz
 build=build/dev
 is_built=false
 level=6
+nccl="" nccl_wheel='nvidia-nccl-cu13>=2.30,<2.31'
 # The programs whose tests run on a GPU too, and those that drive the engine.
-programs=(lora-train lora-train-probe kernels_test optim_test model_test train_test lora_test cuda_test native_kernels_test
-  cuda_kernels_test gpu_bench)
-libraries=(liblora_train_engine.so liblora_train_cuda.so libcount_cuda_calls.so libsentencepiece.so.0)
-scripts=(scripts/gpu_check.sh scripts/sweep.sh scripts/checks/check_portable.py tests/gpu/*.py tests/parity/engine.py tests/parity/oracle.py
-  tests/parity/random_case.py bench/gpu_measure.py bench/compare_hf_gpu.py docs/compare.md docs/images docs/gpu.md LICENSE)
+programs=(lora-train lora-train-probe lora-train-generate-probe kernels_test optim_test model_test train_test lora_test cuda_test
+  native_kernels_test cuda_kernels_test gpu_bench sanitizer_control)
+libraries=(liblora_train_engine.so liblora_train_cuda.so libcount_cuda_calls.so librecord_cuda_kernels.so libsentencepiece.so.0)
+scripts=(scripts/gpu_check.sh scripts/sweep.sh scripts/check_goldens.py scripts/checks/check_portable.py tests/gpu/*.py
+  tests/gpu/goals.json tests/goldens/*.json tests/goldens/*.py tests/parity/engine.py tests/parity/oracle.py
+  tests/parity/random_case.py bench/gpu_measure.py bench/compare_hf_gpu.py docs/compare.md docs/images docs/gpu.md
+  docs/gpu_owed.md LICENSE)
 example=(examples/tiny-math/model examples/tiny-math/profile.yaml examples/tiny-math/train.jsonl
   examples/tiny-math/heldout.jsonl)
 
@@ -39,15 +44,17 @@ while [ $# -gt 0 ]; do
     --build) [ $# -ge 2 ] || die "--build needs a folder"; build="$2"; shift ;;
     --no-build) is_built=true ;;
     --level) [ $# -ge 2 ] || die "--level needs a number"; level="$2"; shift ;;
-    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *) die "unknown argument \"$1\". There are --out, --build, --no-build and --level" ;;
+    --with-nccl) [ $# -ge 2 ] || die "--with-nccl needs a file"; nccl="$2"; shift ;;
+    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) die "unknown argument \"$1\". There are --out, --build, --no-build, --level and --with-nccl" ;;
   esac
   shift
 done
 
 bring_up_to_date() {
   [ -e "$build/CMakeCache.txt" ] || cmake --preset "$(basename "$build")" >&2
-  cmake --build "$build" --target "${programs[@]}" lora_train_engine lora_train_cuda count_cuda_calls >&2
+  cmake --build "$build" --target "${programs[@]}" lora_train_engine lora_train_cuda count_cuda_calls \
+    record_cuda_kernels >&2
 }
 
 # lib/torch_path stays behind: it names a folder of this machine.
@@ -86,6 +93,26 @@ describe() { # folder
     >"$1/BUNDLE"
 }
 
+# NCCL's library and its licence alone; the wheel itself is over the limit of the bundle five times.
+pack_nccl() { # archive
+  local work
+  work="$(mktemp -d)"
+  "${PYTHON:-.deps/venv/bin/python}" -m pip download --quiet --no-deps --only-binary :all: --dest "$work" "$nccl_wheel" >&2 &&
+    "${PYTHON:-.deps/venv/bin/python}" - "$work" <<'PY' || die "no NCCL: $nccl_wheel"
+import pathlib, sys, zipfile
+folder = pathlib.Path(sys.argv[1])
+wheel = zipfile.ZipFile(next(folder.glob("*.whl")))
+(folder / "nccl").mkdir()
+for name in wheel.namelist():
+    if name.endswith("/libnccl.so.2") or "icense" in name:
+        (folder / "nccl" / pathlib.Path(name).name).write_bytes(wheel.read(name))
+assert (folder / "nccl/libnccl.so.2").exists(), wheel.namelist()
+PY
+  tar --sort=name --owner=0 --group=0 --numeric-owner -C "$work" -cf - nccl | xz -T0 "-$level" >"$1"
+  rm -rf "$work"
+  printf '%s: %s bytes\n' "$1" "$(stat -c %s "$1")"
+}
+
 $is_built || bring_up_to_date
 folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
@@ -98,3 +125,4 @@ bytes="$(stat -c %s "$folder/archive")"
 [ "$bytes" -le "$max_bytes" ] || die "the archive has $bytes bytes, at most $max_bytes are allowed"
 mv "$folder/archive" "$out"
 printf '%s: %s bytes\n' "$out" "$bytes"
+[ -z "$nccl" ] || pack_nccl "$nccl"

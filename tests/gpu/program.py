@@ -1,6 +1,18 @@
-"""Runs lora-train for the checks on a GPU, with nothing but Python's own library. LORA_TRAIN_BIN names its folder."""
+"""Runs lora-train for the checks on a GPU, with nothing but Python's own library. LORA_TRAIN_BIN names its folder.
 
+What a part of gpu_check prints for the driver (gpu_check.py), each on a line of its own:
+
+  checked: 66 of 66 kernels   how much was looked at, of how much there is. Without this line, a part has failed
+  measured: NAME NUMBER       a figure for measured.json and the table of goals
+  finding: TEXT               what is slow, or may be wrong, although the part passes; shown at the end, and decides the next call
+  choice: TEXT                which of two ways was faster; shown at the end
+  figure: TEXT                the part in one line
+"""
+
+import argparse
+import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,6 +31,35 @@ class Failure(Exception):
 def expect(condition, message):
     if not condition:
         raise Failure(message)
+
+
+def checked(number, expected, what):
+    """What was looked at; a part that has looked at less than there is fails."""
+    print(f"checked: {number} of {expected} {what}", flush=True)
+    expect(number == expected and number > 0, f"{number} of {expected} {what} were looked at")
+
+
+def measured(name, value):
+    expect(math.isfinite(value), f"{name} is {value}")
+    print(f"measured: {name} {value:.6g}", flush=True)
+
+
+def library_path():
+    """LD_LIBRARY_PATH for the programs of a bundle, which carry no path to LibTorch."""
+    torch = importlib.util.find_spec("torch")
+    expect(torch is not None, "this Python has no torch")
+    site = Path(torch.origin).parents[1]
+    folders = [os.environ.get("LD_LIBRARY_PATH", ""), str(BIN / "lib"), str(site / "torch/lib"), str(site / "nvidia/cu13/lib")]
+    return ":".join(filter(None, folders))
+
+
+def run_program(name, *arguments, environment=None, timeout_s=600):
+    """(exit code, stdout and stderr) of a test program. Throws Failure where it does not exist."""
+    expect((BIN / name).exists(), f"{name} is not in {BIN}")
+    done = subprocess.run([str(BIN / name), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace", cwd=ROOT, timeout=max(1.0, timeout_s),
+                          env=dict(os.environ, LD_LIBRARY_PATH=library_path(), **(environment or {})))
+    return done.returncode, done.stdout
 
 
 def run(*arguments, environment=None, timeout_s=600):
@@ -40,7 +81,26 @@ def train(profile, output_dir, *arguments, environment=None, **changes):
     """Trains and returns the summary."""
     out = run("train", *(["--profile", profile] if profile else []), "--output-dir", output_dir, "--json", *arguments,
               *settings(changes), environment=environment)
-    return json.loads(out.strip().splitlines()[-1])
+    return json_line(out, "train")
+
+
+def json_line(out, command, at=-1):
+    lines = out.strip().splitlines()
+    expect(lines and lines[at].startswith("{"), f"lora-train {command} printed no JSON")
+    return json.loads(lines[at])
+
+
+def bench(shape, device, *arguments, environment=None, timeout_s=600):
+    """The JSON of lora-train bench, which has measured steps on that device."""
+    tiny = [] if device == "cuda" else ["max_seq_len=64", "--steps", "3", "--warm-up", "1"]
+    found = json_line(run("bench", "--shape", shape, f"device={device}", *tiny, "--json", *arguments, environment=environment,
+                          timeout_s=timeout_s), "bench")
+    speed = found["speed"]
+    expect((found["device"] == "cpu") == (device == "cpu"), f"measured on {found['device']}")
+    expect(speed and speed["tokens_per_s"] > 0 and speed["step_ms"] > 0 and speed["gemm_flops_per_s"] > 0,
+           f"{shape}: no speed in {speed}")
+    expect(math.isfinite(speed["first_loss"]) and math.isfinite(speed["last_loss"]), f"{shape}: losses {speed}")
+    return found
 
 
 def events(output_dir, kind):
@@ -63,8 +123,27 @@ def finish(check, *arguments):
     started = time.monotonic()
     try:
         figure = check(*arguments)
-    except (Failure, subprocess.TimeoutExpired) as error:
-        print(f"FAILED after {time.monotonic() - started:.1f} s: {error}", flush=True)
-        print("figure: " + str(error).splitlines()[0][:90])
+    except (Failure, subprocess.TimeoutExpired, OSError, ValueError, LookupError, TypeError) as error:
+        if isinstance(error, subprocess.TimeoutExpired):
+            error = Failure(f"{Path(error.cmd[0]).name} was stopped after {error.timeout:.0f} s")
+        print(f"FAILED after {time.monotonic() - started:.1f} s: {type(error).__name__}: {error}", flush=True)
+        print("figure: " + (str(error).splitlines() or [type(error).__name__])[0][:150])
         sys.exit(1)
     print(f"figure: {figure}")
+
+
+def run_check(checks, doc):
+    """main() of a file of checks: FILE CHECK --device D --work DIR --out DIR --limit-s S."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("check", choices=[check.__name__ for check in checks])
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--work", type=Path, required=True, help="a folder for files that nobody keeps")
+    parser.add_argument("--out", type=Path, help="a folder for what is kept (default: that of --work)")
+    parser.add_argument("--limit-s", type=float, default=600)
+    args = parser.parse_args()
+    args.work = args.work.resolve()
+    args.out = (args.out or args.work).resolve()
+    for folder in (args.work, args.out):
+        folder.mkdir(parents=True, exist_ok=True)
+    args.deadline = time.monotonic() + args.limit_s
+    finish(next(check for check in checks if check.__name__ == args.check), args)

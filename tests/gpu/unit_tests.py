@@ -5,19 +5,17 @@ On a machine with a GPU (--device cuda) a test on CUDA that is skipped has FAILE
 after the one it died in; those, and all that failed after it, run again, since an error of the device stays with a process.
 
 Usage: tests/gpu/unit_tests.py --device cuda|cpu [--limit-s S] [--only kernels_test,...]. The last line is `figure: ...`;
-exit code 1 = something failed, there was no time for it, or nothing passed.
+exit code 1 = something failed, there was no time for it, a program has no tests, or none passed.
 """
 
 import argparse
-import importlib.util
 import os
 import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-from program import BIN, ROOT
+from program import BIN, ROOT, library_path
 
 PROGRAMS = ["cuda_kernels_test", "kernels_test", "optim_test", "model_test", "train_test", "cuda_test", "lora_test",
             "native_kernels_test"]
@@ -30,12 +28,7 @@ RESULT = re.compile(r"^\[\s+(OK|FAILED|SKIPPED)\s+\] (\S+?)(?:,.*)? \(\d+ ms\)$"
 
 
 def environment():
-    """The tests are linked against LibTorch and carry no path to it; nor does the driver's own search path change."""
-    torch = importlib.util.find_spec("torch")
-    if torch is None:
-        sys.exit("figure: this Python has no torch")
-    folders = [os.environ.get("LD_LIBRARY_PATH", ""), str(BIN / "lib"), str(Path(torch.origin).parent / "lib")]
-    return dict(os.environ, LD_LIBRARY_PATH=":".join(filter(None, folders)), OMP_NUM_THREADS="4", OMP_WAIT_POLICY="passive")
+    return dict(os.environ, LD_LIBRARY_PATH=library_path(), OMP_NUM_THREADS="4", OMP_WAIT_POLICY="passive")
 
 
 def list_tests(program, env):
@@ -54,6 +47,9 @@ def list_tests(program, env):
             names.append(suite + word.strip())
         elif word.endswith("."):
             suite = word
+    if not names:
+        print(f"{program}: lists no tests", flush=True)
+        return None
     return [name for name in names if ".DISABLED_" not in name and "/DISABLED_" not in name]
 
 
@@ -141,6 +137,8 @@ def main():
                 print(f"== {program}: {len(some)} tests {'of CUDA' if only_cuda else 'of the rest'}", flush=True)
                 check(program, some, env, args.device, deadline, count)
     no_cuda = args.device == "cuda" and count["on CUDA passed"] == 0
+    num_run = count["OK"] + count["SKIPPED"] + count["FAILED"]
+    print(f"checked: {num_run} of {num_run + count['NOT RUN']} unit tests")
     print(f"figure: {count['OK']} passed, {count['on CUDA passed']} of them on CUDA, {count['FAILED']} failed, "
           f"{count['SKIPPED']} skipped, {count['NOT RUN']} not run")
     sys.exit(1 if count["FAILED"] or count["NOT RUN"] or no_cuda or not count["OK"] else 0)

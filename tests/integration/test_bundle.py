@@ -1,13 +1,16 @@
 """The archive for a machine with a GPU (scripts/make_bundle.sh), and what runs from it (scripts/gpu_check.sh), on a CPU."""
 
 import glob
+import importlib.metadata
 import json
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from conftest import BINARY, ROOT
 
@@ -38,8 +41,39 @@ def bundle(archive, tmp_path_factory):
     return folder / "lora-train-bundle"
 
 
-def gpu_check(bundle, out, *arguments, **environment):
-    return run(bundle / "scripts/gpu_check.sh", "--python", sys.executable, "--out", out, *arguments, **environment)
+def requirements_of(names):
+    """The distributions that `pip install` of these brings, with themselves."""
+    found, left = {}, list(names)
+    while left:
+        name = left.pop()
+        if name.lower() in found:
+            continue
+        found[name.lower()] = distribution = importlib.metadata.distribution(name)
+        for line in distribution.requires or []:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                left.append(requirement.name)
+    return found.values()
+
+
+@pytest.fixture(scope="module")
+def second_python(tmp_path_factory):
+    """A virtual environment with torch, transformers and peft, and what they need, as a machine with a GPU has."""
+    folder = tmp_path_factory.mktemp("second environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    site = next(folder.glob("lib/python3*/site-packages"))
+    distributions = requirements_of(["torch", "transformers", "peft"])
+    assert len(distributions) > 20
+    for distribution in distributions:
+        for top in {file.parts[0] for file in distribution.files if file.parts[0] not in ("..", "__pycache__")}:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(distribution.locate_file(top)).resolve())
+    assert run(folder / "bin/python", "-c", "import pytest").returncode == 1
+    return folder / "bin/python"
+
+
+def gpu_check(bundle, out, *arguments, python=sys.executable, **environment):
+    return run(bundle / "scripts/gpu_check.sh", "--python", python, "--out", out, *arguments, **environment)
 
 
 def test_archive_is_small_and_complete(archive, bundle):
@@ -48,8 +82,11 @@ def test_archive_is_small_and_complete(archive, bundle):
     files = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
     assert files >= {"BUNDLE", "bin/lora-train", "bin/lora-train-probe", "bin/kernels_test", "bin/cuda_kernels_test", "bin/gpu_bench",
                      "bin/lib/liblora_train_engine.so", "bin/lib/liblora_train_cuda.so", "bin/lib/libcount_cuda_calls.so",
-                     "bin/configs/h100.yaml", "scripts/gpu_check.sh", "scripts/sweep.sh", "tests/gpu/parity_gpu.py", "tests/parity/oracle.py",
-                     "bench/gpu_measure.py", "examples/tiny-math/train.jsonl"}
+                     "bin/lib/librecord_cuda_kernels.so", "bin/sanitizer_control", "bin/lora-train-generate-probe",
+                     "bin/configs/h100.yaml", "scripts/gpu_check.sh", "scripts/sweep.sh", "scripts/check_goldens.py",
+                     "tests/gpu/gpu_check.py", "tests/gpu/goals.json", "tests/gpu/parity_gpu.py", "tests/goldens/cases.py",
+                     "tests/parity/oracle.py", "bench/gpu_measure.py", "examples/tiny-math/train.jsonl"}
+    assert [name for name in files if name.startswith("tests/goldens/") and name.endswith(".json")]
     assert "bin/lib/torch_path" not in files, "it names a folder of the machine that built"
     assert not [path for path in bundle.rglob("*") if path.is_symlink()]
 
@@ -79,18 +116,24 @@ def test_machine_without_a_gpu_is_told_so_in_one_line(bundle, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_parts_that_a_cpu_can_run_pass(archive, bundle, tmp_path):
-    out = tmp_path / "out"
-    done = gpu_check(bundle, out, "--dry-run-cpu", "--only", "machine,doctor,bench")
+def test_parts_that_a_cpu_can_run_pass(archive, bundle, second_python, tmp_path):
+    """GPU_CHECK_PARTS=all runs every part of every call, which takes minutes."""
+    out, parts = tmp_path / "out", ["machine", "doctor", "recorded", "classes", "parity"]
+    if os.environ.get("GPU_CHECK_PARTS") == "all":
+        listed = run(sys.executable, "-c", "import parts; print(*parts.PARTS)", PYTHONPATH=str(bundle / "tests/gpu"))
+        parts = listed.stdout.split()
+    done = gpu_check(bundle, out, "--dry-run-cpu", "--only", ",".join(parts), "--budget", 3600, python=second_python)
     assert done.returncode == 0, done
-    for part in ("machine", "doctor", "bench"):
-        assert any(line.startswith(f"{part} ") and " passed " in line for line in done.stdout.splitlines()), done
+    rows = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines() if line.split() and line.split()[0] in parts}
+    assert set(rows) == set(parts), done
+    assert {name for name, result in rows.items() if result != "passed"} <= {"kernel_names", "sanitizer", "steady"}, done
     assert (out / "table.txt").read_text() == done.stdout and "lora-train 0." in done.stdout
-    assert json.loads((out / "doctor.json").read_text())["passed"]
-    assert len(list(out.iterdir())) <= 6
+    assert "not measured" in done.stdout and "holds" not in done.stdout, "a CPU reaches no goal"
+    assert json.loads((out / "doctor.json").read_text())["passed"] and (out / "trace.json").exists()
+    assert "class_ms/gemm" in json.loads((out / "measured.json").read_text())["figures"]
     unpacked = run(ROOT / "scripts/gpu_check.sh", "--bundle", archive[1], "--python", sys.executable, "--out", out,
                    "--dry-run-cpu", "--only", "machine")
-    assert unpacked.returncode == 0 and "machine          passed" in unpacked.stdout, unpacked
+    assert unpacked.returncode == 0 and "machine            passed" in unpacked.stdout, unpacked
 
 
 @pytest.mark.skipif(HAS_GPU, reason="this machine has an NVIDIA GPU")
@@ -100,15 +143,13 @@ def test_failing_parts_are_reported_and_the_others_run(bundle, tmp_path):
     fake.mkdir()
     (fake / "nvidia-smi").write_text("#!/bin/sh\necho 'A GPU, 580.00'\n")
     (fake / "nvidia-smi").chmod(0o755)
-    done = gpu_check(bundle, tmp_path / "out", "--only", "machine,doctor,resume,steady,sanitizer",
+    done = gpu_check(bundle, tmp_path / "out", "--only", "machine,doctor,steady,sanitizer",
                      PATH=f"{fake}:{os.environ['PATH']}")
     assert done.returncode == 1, done
     rows = {line.split()[0]: line for line in done.stdout.splitlines() if " passed " in line or " FAILED " in line
             or " skipped " in line}
     assert "passed" in rows["machine"] and "A GPU, 580.00" in rows["machine"], rows
-    assert "FAILED" in rows["doctor"] and "FAILED" in rows["resume"] and "FAILED" in rows["steady"], rows
-    if shutil.which("compute-sanitizer") is None:
-        assert "skipped" in rows["sanitizer"] and "not on the PATH" in rows["sanitizer"], rows
+    assert all("FAILED" in rows[part] for part in ("doctor", "steady", "sanitizer")), rows
     assert "exit code 6" in (tmp_path / "out/log.txt").read_text()
 
 
@@ -121,14 +162,23 @@ def test_skipped_test_on_cuda_fails_where_a_gpu_should_be(bundle):
     assert "was skipped on a machine with a GPU: no NVIDIA driver here" in on_cuda.stdout, on_cuda
 
 
-def test_parity_script_agrees_on_the_cpu_and_can_fail(bundle, tmp_path):
+def test_parity_script_can_fail(bundle, tmp_path):
+    """A probe that prints nothing, bf16 that is computed in fp32, and TF32 that rounds as fp32 does."""
     command = (sys.executable, "-W", "ignore", bundle / "tests/gpu/parity_gpu.py", "--device", "cpu", "--cases", 1,
                "--curves", 0, "--work")
-    done = run(*command, tmp_path / "work", LORA_TRAIN_BIN=str(bundle / "bin"))
-    assert done.returncode == 0 and "figure: 2 passed, 0 failed" in done.stdout, done
-    (tmp_path / "engine").mkdir()
-    broken = run(*command, tmp_path / "again", LORA_TRAIN_BIN=str(tmp_path / "engine"))
+    engine = tmp_path / "engine/lora-train-probe"
+    engine.parent.mkdir()
+    engine.write_text("#!/bin/sh\nwhile read -r line; do echo 0; done\n")
+    engine.chmod(0o755)
+    broken = run(*command, tmp_path / "again", LORA_TRAIN_BIN=str(engine.parent))
     assert broken.returncode == 1 and "figure: 0 passed, 2 failed" in broken.stdout, broken
+    unseen = ("import parity_gpu; errors = {'fp32 gradient': 1e-6, 'tf32 gradient': 2e-6}; "
+              "print(*parity_gpu.not_looked_at(errors, ['fp32', 'tf32'])); "
+              "assert not list(parity_gpu.not_looked_at(dict(errors, **{'tf32 gradient': 1e-4}), ['tf32'])); parity_gpu.main()")
+    exact = run(sys.executable, "-W", "ignore", "-c", unseen, *command[4:], tmp_path / "work", "--set", "precision=fp32", "--set", "base_precision=fp32", "--modes", "bf16",
+                LORA_TRAIN_BIN=str(bundle / "bin"), PYTHONPATH=str(bundle / "tests/gpu"))
+    assert exact.returncode == 1 and "bf16 rounds less than bf16" in exact.stdout, exact
+    assert "TF32 rounds as fp32 does: gradient 2.0e-06, fp32 1.0e-06" in exact.stdout, exact
 
 
 def test_measurements_run(bundle):
@@ -152,6 +202,24 @@ def test_calls_of_the_cuda_runtime_are_counted(bundle, tmp_path):
     assert done.returncode == 0, done
     found = json.loads(counts.read_text())
     assert found["cudaDeviceSynchronize"] == 1 and found["cudaStreamSynchronize"] == 2 and found["cudaMalloc"] == 0, found
+
+
+@pytest.mark.parametrize("drops, refuses", [(0, 0), (3, 0), (0, 1)])
+def test_kernels_are_recorded_by_name(bundle, tmp_path, drops, refuses):
+    """Over a CUPTI that has three records (tests/gpu/fake_cupti.cpp); the driver calls InitializeInjection()."""
+    file = tmp_path / "kernels.json"
+    program = ("import ctypes, sys; recorder = ctypes.CDLL(sys.argv[1]); "
+               "ctypes.CDLL(None).exit(10 + recorder.InitializeInjection())")
+    done = run(sys.executable, "-c", program, bundle / "bin/lib/librecord_cuda_kernels.so", RECORD_CUDA_KERNELS=str(file),
+               LD_LIBRARY_PATH=str(BINARY.parent / "fake_cupti"), FAKE_CUPTI_DROPS=str(drops), FAKE_CUPTI_REFUSES=str(refuses))
+    assert done.returncode == 11 - refuses, done
+    if refuses:
+        assert "CUPTI records nothing here" in done.stderr and not file.exists(), done
+        return
+    found = json.loads(file.read_text())
+    assert found["dropped"] == drops
+    assert found["kernels"] == [dict(name="native_b", calls=1, ms=0.5, registers=40, local_bytes=16),
+                                dict(name="nvjet_a", calls=2, ms=3.0, registers=40, local_bytes=0)]
 
 
 FAKE_TESTS = """#!/usr/bin/env python3
