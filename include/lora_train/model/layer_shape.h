@@ -44,6 +44,7 @@ struct ColumnLayout {
   GradientColumns gate_up =
       GradientColumns::kBesideInput;      ///< the form of gate|up's backward; other projections have one each
   RowPitch row_pitch = RowPitch::kExact;  ///< of weights and buffers with adapter columns
+  bool operator==(const ColumnLayout&) const = default;
 };
 
 /// The sizes of a projection: one or more linears over one input, computed as one product.

@@ -38,7 +38,7 @@ struct MemoryCase {
   model::Recompute recompute = model::Recompute::kOff;
   int num_multiprocessors = 0;  ///< of the GPU: deterministic attention needs memory per multiprocessor
   bool has_token_weights = false;
-  model::ColumnLayout columns;
+  model::ColumnLayout columns = {};
 
   std::int64_t max_tokens() const { return max_seq_len * rows; }
 };

@@ -128,10 +128,10 @@ struct BytesOfToken {
 };
 
 // What a 7B moves, as it is today. A pass over hidden states in one layer is 0.007 MB a token and breaks the bound of its class;
-// who makes a class move less lowers its bound. Least: 0 where kernels are being made to move less.
+// who makes a class move less lowers its bound.
 TEST_F(Counted, NoClassOfA7BGainsAPass) {
   constexpr BytesOfToken kExpected[] = {
-      {"gemm", 14.038, 14.039},    {"lora", 0, 8.103},       {"attention", 1.382, 1.383}, {"norm", 2.416, 2.417},
+      {"gemm", 14.034, 14.036},    {"lora", 6.616, 6.618},   {"attention", 1.382, 1.383}, {"norm", 2.416, 2.417},
       {"rope", 0.975, 0.976},      {"swiglu", 8.486, 8.487}, {"loss", 1.069, 1.070},      {"embedding", 0.014, 0.015},
       {"optimizer", 0.078, 0.079}, {"copy", 0.031, 0.032}};
   const BenchResult result = count("qwen2.5-7b");

@@ -32,15 +32,15 @@ inline void write_merge_model(const std::filesystem::path& folder, const MergeMo
                                  {"vocab_size", size.vocab_size},
                                  {"max_position_embeddings", 64},
                                  {"torch_dtype", "float32"}};
-  make_folder(folder);
-  write_file_atomic(folder / "source.json", config.dump());
+  const std::filesystem::path source = folder.string() + ".json";
+  write_file_atomic(source, config.dump());
   model::InitModelRequest request;
-  request.config = folder / "source.json";
+  request.config = source;
   request.output_dir = folder;
-  request.overwrite = true;
   request.dtype = size.dtype;
   request.max_shard_bytes = size.max_shard_bytes;
   model::init_model(request);
+  std::filesystem::remove(source);
 }
 
 /// Writes the adapter of these options on the model.
