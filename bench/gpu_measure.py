@@ -199,9 +199,10 @@ def hf(m):
 
 def run_program(m, *command, stderr=subprocess.STDOUT):
     """The output of a program of lora-train, which may take what is left of the time."""
-    folders = [os.environ.get("LD_LIBRARY_PATH", ""), str(BIN / "lib"), str(Path(m.torch.__file__).parent / "lib")]
+    torch = Path(m.torch.__file__).parent  # the programs take the LibTorch of this Python
+    folders = [os.environ.get("LD_LIBRARY_PATH", ""), str(BIN / "lib"), str(torch / "lib")]
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=stderr, text=True,
-                          env=dict(os.environ, LD_LIBRARY_PATH=":".join(filter(None, folders))),
+                          env=dict(os.environ, LORA_TRAIN_TORCH=str(torch), LD_LIBRARY_PATH=":".join(filter(None, folders))),
                           timeout=max(10.0, m.deadline - time.monotonic()))
     if done.returncode != 0:
         print(done.stdout, end="", flush=True)
