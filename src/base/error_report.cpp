@@ -29,8 +29,7 @@ std::string device_advice(std::string_view line) {
   }
   if (line.find("CUDA error") != std::string_view::npos || line.find("NCCL") != std::string_view::npos) {
     return ". The work since the last checkpoint, if there is one, is lost. Run lora-train doctor, look for Xid "
-           "messages of "
-           "the driver (dmesg), then run the same command again";
+           "messages of the driver (dmesg), then run the same command again";
   }
   return {};
 }

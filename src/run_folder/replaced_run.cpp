@@ -12,10 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void delete_all(const fs::path& folder, const std::vector<std::string>& names) {
-  for (const auto& name : names) remove_tree(folder / name);
-}
-
 void move_all(const fs::path& folder, const std::vector<std::string>& names, const fs::path& to) {
   if (path_kind(to) == PathKind::kNone) make_folder(to);
   for (const auto& name : names) {
@@ -33,7 +29,7 @@ void set_run_aside(const fs::path& folder) {
   const fs::path replaced = folder / kReplacedFolder;
   const bool keeps_one = storage::read_marker(replaced).has_value();  // it is moved last
   if (keeps_one && checkpoint::list(folder).empty()) {
-    delete_all(folder, names);
+    for (const auto& name : names) remove_tree(folder / name);
   } else {
     if (keeps_one) remove_tree(replaced);
     move_all(folder, names, replaced);

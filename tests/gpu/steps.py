@@ -54,16 +54,8 @@ def recorded(args):
 
 
 def bounds_of(found):
-    """{class: ms}: the bound that bench states, else GEMMs and attention by their FLOPs, the others by the bytes they move."""
-    stated = {work["name"]: work["bound_ms"] for work in found["classes"] if work.get("bound_ms") is not None}
-    if stated:
-        return stated
-    bound = next(value for name, value in found.items() if name.startswith("bound"))
-    ms = {"gemm": 1e3 * bound["gemm_s"], "attention": 1e3 * bound["attention_s"]}
-    moved = {work["name"]: work["bytes_read"] + work["bytes_written"] for work in found["classes"] if work["name"] not in ms}
-    for name, num_bytes in moved.items():
-        ms[name] = 1e3 * bound["memory_s"] * num_bytes / found["bytes"]["counted"]
-    return ms
+    """{class: ms}"""
+    return {work["name"]: work["bound_ms"] for work in found["classes"]}
 
 
 def classes(args):

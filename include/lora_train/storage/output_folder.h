@@ -11,8 +11,8 @@ namespace lora_train::storage {
 
 enum class OutputKind { kModel, kAdapter };
 
-/// The absolute path to write to, with an AtomicFolder. Creates its parents and deletes leftovers of killed commands. Throws ConfigError if it is one of
-/// the inputs or holds one; if it is a file; if it is not empty and `overwrite` is not set; or if `overwrite` is set and it holds
+/// The absolute path to write to, with an AtomicFolder. Creates its parents and deletes leftovers of killed commands. Throws
+/// ConfigError if it is one of the inputs or holds one; if it is a file; if it is not empty and `overwrite` is not set; or if `overwrite` is set and it holds
 /// anything but weights, their index, config and companion files.
 std::filesystem::path claim_output(const std::filesystem::path& requested, OutputKind kind,
                                    const std::vector<std::filesystem::path>& inputs, bool overwrite);

@@ -13,7 +13,6 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
-#include "lora_train/base/visible_text.h"
 #include "lora_train/config/check.h"
 #include "lora_train/data/prompts.h"
 #include "lora_train/metrics/progress_bar.h"
@@ -272,7 +271,7 @@ class Run {
     AnswerCollector::Callbacks callbacks;
     callbacks.on_start = [&] { progress.start(); };
     callbacks.on_token = [&] { progress.count_token(); };
-    if (streams()) callbacks.on_text = [](std::string_view text) { print_text(visible_text(text)); };
+    if (streams()) callbacks.on_text = [](std::string_view text) { print_text(text); };
     callbacks.on_answers = [&](std::size_t prompt, const Answers& answers) {
       const std::size_t index = indices_[prompt];
       if (file_) {
