@@ -19,7 +19,7 @@ TORCH_VERSION=2.11.0
 PYPI_BUILD=("torch==${TORCH_VERSION}" "numpy==2.3.5")  # below 2.4 for mistral-common
 PYPI_TEST=(
   transformers==5.17.0 accelerate==1.15.0 peft==0.21.2 safetensors==0.8.0 tokenizers==0.23.3 sentencepiece==0.2.1
-  mistral-common==1.13.1 jinja2==3.1.6 pytest==9.0.2 pytest-xdist==3.8.0 pyyaml==6.0.3
+  mistral-common==1.13.1 jinja2==3.1.6 pytest==9.0.2 pytest-xdist==3.8.0 pyyaml==6.0.3 bitsandbytes==0.50.2
 )
 
 # nvcc where the machine has no CUDA toolkit, into .deps/cuda. Unpinned, 13.5 would come and clash with torch's 13.0.
