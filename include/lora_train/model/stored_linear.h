@@ -1,0 +1,54 @@
+// How each linear of a model is stored: plain, or quantised by bitsandbytes or to FP8. The tensors of a folder tell, linear by
+// linear, since published folders leave some linears plain; quantization_config of config.json must agree. No torch.
+// O outputs, D inputs. Sources: bitsandbytes' functional.QuantState and nn.Linear8bitLt, transformers' finegrained_fp8.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lora_train/model/model_config.h"
+
+namespace lora_train::storage {
+struct TensorEntry;
+}
+
+namespace lora_train::model {
+
+enum class LinearFormat {
+  kPlain,  ///< F32, F16 or BF16 [O, D]
+  k4Bit,   ///< codes of 4 bits into a map of 16 values, a scale per block of the flat matrix: nf4, fp4
+  kInt8,   ///< int8 with a scale per row
+  kFp8     ///< e4m3 with a scale per matrix, row, or block
+};
+
+/// The format of a linear and the sizes of its parts.
+struct LinearStorage {
+  LinearFormat format = LinearFormat::kPlain;
+  std::int64_t out_features = 0, in_features = 0;
+  std::int64_t block_size = 0;                     ///< k4Bit: elements per scale
+  std::int64_t nested_block_size = 0;              ///< k4Bit: scales per nested scale; 0: scales are fp32
+  std::int64_t block_rows = 0, block_columns = 0;  ///< kFp8: the part of the matrix that a scale is for
+
+  std::int64_t num_scales() const;
+  /// Bytes of codes, scales and maps in memory; of plain weights, O D plain_element_bytes.
+  std::int64_t bytes(std::int64_t plain_element_bytes) const;
+  bool operator==(const LinearStorage&) const = default;
+};
+
+/// A linear of a folder with its tensors, which belong to the WeightFiles.
+struct StoredLinear : LinearStorage {
+  const storage::TensorEntry* weight = nullptr;
+  const storage::TensorEntry* scales = nullptr;  ///< absmax, SCB, weight_scale_inv or weight_scale; null if plain
+  const storage::TensorEntry* map = nullptr;     ///< k4Bit: 16 values
+  const storage::TensorEntry* nested_scales = nullptr;
+  const storage::TensorEntry* nested_map = nullptr;  ///< 256 values
+  float nested_offset = 0;
+  std::vector<std::string> names;  ///< all tensors that belong to it besides the weight, also those that are not read
+};
+
+/// Finds out how the linear `spec` (kind kLinear) is stored. Checks the sizes of all its parts against each other, its scales and
+/// maps for finite values, and its format against config.json. Throws FormatError (where = "file: tensor").
+StoredLinear stored_linear(const ModelConfig& config, const TensorSpec& spec, const storage::WeightFiles& weights);
+
+}  // namespace lora_train::model
