@@ -98,8 +98,7 @@ void load_random_model(BenchRun& bench, const runtime::RunDevice& device) {
   train::Run& run = bench.run;
   run.adapters.columns = run.spec.columns;
   const Profile& profile = run.profile();
-  runtime::assemble_model(profile, device, run.files.config, run.adapters, profile.adapter.kind == AdapterKind::kNone,
-                          run.data.max_seq_len, nullptr, run.model);
+  runtime::assemble_model(profile, device, run.files, run.adapters, train::load_options(run), nullptr, run.model);
   if (!device.device.is_meta()) {
     fill_with_random_numbers(run.model, run.files.config.num_layers, run.files.config.norm_weight_offset);
   }
@@ -116,6 +115,7 @@ void plan_data(BenchRun& bench, const BenchRequest& request) {
 void start(BenchRun& bench, const BenchRequest& request) {
   train::Run& run = bench.run;
   run.files.config = model::known_shape(request.shape);
+  run.files.base = runtime::base_storage(run.profile().model, run.files.config);
   run.data.max_seq_len = *run.profile().data.max_seq_len;
   model::check_rope_supported(run.files.config, run.data.max_seq_len);
   run.adapters = runtime::choose_adapters(run.profile(), run.files);

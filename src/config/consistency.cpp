@@ -77,9 +77,7 @@ void check_schedule(const Check& check) {
 void check_adapter(const Check& check) {
   const Profile& profile = check.profile;
   if (profile.adapter.kind != AdapterKind::kNone) return;
-  const bool is_quantised =
-      profile.model.base_precision != BasePrecision::kBf16 && profile.model.base_precision != BasePrecision::kFp32;
-  if (is_quantised) {
+  if (profile.model.is_quantised()) {
     check.mistake("base_precision", to_string(profile.model.base_precision) +
                                         " weights cannot be trained. With adapter: none use bf16 or fp32.");
   }

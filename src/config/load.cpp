@@ -64,10 +64,6 @@ void expand_home(Profile& profile, const Environment& environment) {
 void follow(LoadedProfile& loaded) {
   Profile& profile = loaded.profile;
   const auto is_given = [&](const std::string& key) { return profile.is_given(key); };
-  if (!is_given("base_precision") && profile.model.precision == Precision::kFp32) {
-    profile.model.base_precision = BasePrecision::kFp32;
-    loaded.origin["base_precision"] = "follows precision";
-  }
   if (!is_given("global_batch_size") && profile.schedule.gradient_accumulation_steps) {
     profile.schedule.global_batch_size.reset();
     loaded.origin["global_batch_size"] = "follows gradient_accumulation_steps";

@@ -1,6 +1,19 @@
 #include "inference.h"
 
+#include "lora_train/metrics/host_memory.h"
+
 namespace lora_train::evaluate {
+
+void load_without_plan(const Profile& profile, const runtime::RunDevice& device, const runtime::ModelFiles& files,
+                       const runtime::AdapterSetup& adapters, std::int64_t max_seq_len, runtime::LoadedModel& loaded) {
+  const std::int64_t free = device.is_cuda() ? runtime::device_room(device).free : metrics::available_host_memory();
+  const model::ModelShape shape = model::model_shape(files.config, adapters.specs, adapters.columns);
+  const auto element_bytes =
+      static_cast<std::int64_t>(c10::elementSize(runtime::compute_dtype(profile.model.precision)));
+  const std::int64_t fitting = model::choose_decoded_layers(files.config, shape, element_bytes, files.base, free / 2);
+  runtime::load_model(profile, device, files, adapters,
+                      {false, max_seq_len, profile.model.decoded_layers.value_or(fitting)}, loaded);
+}
 
 InferenceModel load_for_inference(const Profile& requested, const std::filesystem::path& adapter,
                                   std::int64_t max_seq_len) {
@@ -8,6 +21,7 @@ InferenceModel load_for_inference(const Profile& requested, const std::filesyste
   runtime::ModelFiles files;
   files.resolved = storage::resolve_model(profile.model.path);
   files.config = model::read_model_config(files.resolved.folder);
+  files.base = runtime::base_storage(profile.model, files.config, storage::open_model_weights(files.resolved.folder));
   runtime::AdapterSetup adapters;
   if (!adapter.empty()) {
     adapters = runtime::adapters_of_folder(adapter, files);
@@ -15,7 +29,7 @@ InferenceModel load_for_inference(const Profile& requested, const std::filesyste
   }
   InferenceModel loaded;
   loaded.device = runtime::start_device(profile.run, files.config);
-  runtime::load_model(profile, loaded.device, files, adapters, false, max_seq_len, loaded.model);
+  load_without_plan(profile, loaded.device, files, adapters, max_seq_len, loaded.model);
   return loaded;
 }
 

@@ -69,7 +69,7 @@ class Evaluation {
     }
     model_.device = runtime::start_device(profile_.run, files_.config);
     load_data_and_questions();
-    runtime::load_model(profile_, model_.device, files_, adapters, false, data_.longest, model_.model);
+    load_without_plan(profile_, model_.device, files_, adapters, data_.longest, model_.model);
     std::vector<EvalResult> results = evaluate_losses();
     const bool has_tasks = request_.tasks.choices || request_.tasks.exact_match;
     if (has_tasks) add_tasks(results);

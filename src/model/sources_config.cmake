@@ -6,7 +6,7 @@ set(LT_MODEL_CONFIG_SOURCES
   families/config_reader.cpp families/gemma3.cpp families/granite.cpp families/known_shapes.cpp families/layer_types.cpp
   families/llama.cpp families/mistral.cpp families/model_config.cpp families/qwen2.cpp families/qwen3.cpp
   families/registry.cpp families/rope_config.cpp families/rope_frequencies.cpp
-  weights/expected_weights.cpp weights/init_model.cpp)
+  weights/base_storage.cpp weights/expected_weights.cpp weights/init_model.cpp)
 list(TRANSFORM LT_MODEL_CONFIG_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 if(NOT TARGET lt_model_config)
   add_library(lt_model_config OBJECT ${LT_MODEL_CONFIG_SOURCES})

@@ -106,7 +106,7 @@ MemoryPlan plan_memory(const MemoryCase& requested) {
   outer.head = at::empty({requested.config.vocab_size, requested.config.hidden_size},
                          at::TensorOptions(dtype).device(at::kMeta));
   MemoryPlan plan;
-  plan.weights = model::weight_bytes(requested.config, shape, element_bytes);
+  plan.weights = model::weight_bytes(requested.config, shape, element_bytes, requested.base, requested.decoded_layers);
   const std::int64_t num_trained = model::num_trained(requested.config, shape, trained);
   plan.parameters = model::Trainables::bytes(num_trained) +
                     optim::optimizer_for(requested.profile.optimizer.kind).state_bytes(num_trained);

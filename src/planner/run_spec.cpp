@@ -42,13 +42,34 @@ bool is_last_resort(const RunFacts& facts, const RunSpec& spec, std::int64_t tok
          !facts.profile.schedule.micro_batch_size && spec.micro_batch_size > 1;
 }
 
+/// decoded_layers if memory does not decide it: nothing is quantised, the profile says so, or it asks for plain weights.
+std::optional<std::int64_t> fixed_decoded_layers(const RunFacts& facts) {
+  const ModelSection& model = facts.profile.model;
+  const bool is_plain = model.base_precision != BasePrecision::kAuto && !model.is_quantised();
+  if (facts.base.empty() || is_plain) return model::kAllLayers;
+  return model.decoded_layers;
+}
+
+/// Sets decoded_layers for a quantised base, if all weights may take so many bytes.
+void decode_what_fits(const RunFacts& facts, std::int64_t weight_bytes, RunSpec& spec) {
+  spec.decoded_layers = fixed_decoded_layers(facts).value_or(0);
+  if (fixed_decoded_layers(facts)) return;
+  const auto element_bytes =
+      static_cast<std::int64_t>(c10::elementSize(runtime::compute_dtype(facts.profile.model.precision)));
+  const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
+  spec.decoded_layers = model::choose_decoded_layers(facts.config, shape, element_bytes, facts.base, weight_bytes);
+  if (facts.is_cuda) spec.memory = plan_memory(memory_case(facts, spec));
+}
+
 void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
   for (const std::int64_t tokens : token_targets(facts)) {
     set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, tokens), spec);
     for (const model::Recompute mode : runtime::recompute_modes(facts.profile.run.gradient_checkpointing)) {
       set_recompute(facts, mode, spec);
+      spec.decoded_layers = fixed_decoded_layers(facts).value_or(0);
       spec.memory = plan_memory(memory_case(facts, spec));
-      if (spec.memory.total() <= facts.memory_bytes && !is_last_resort(facts, spec, tokens)) return;
+      if (spec.memory.total() > facts.memory_bytes || is_last_resort(facts, spec, tokens)) continue;
+      return decode_what_fits(facts, facts.memory_bytes - spec.memory.total() + spec.memory.weights, spec);
     }
   }
   refuse_memory(memory_case(facts, spec), facts.memory_bytes);
@@ -56,6 +77,7 @@ void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
 
 void fit_into_host(const RunFacts& facts, RunSpec& spec) {
   set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, facts.auto_tokens), spec);
+  decode_what_fits(facts, facts.memory_bytes, spec);
   const auto allowed = runtime::recompute_modes(facts.profile.run.gradient_checkpointing);
   if (allowed.size() == 1) return set_recompute(facts, allowed.front(), spec);
   const model::ActivationOptions options{.max_tokens = spec.max_tokens};
@@ -76,7 +98,9 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
           spec.recompute.front(),
           facts.num_multiprocessors,
           facts.has_token_weights,
-          spec.columns};
+          spec.columns,
+          facts.base,
+          spec.decoded_layers};
 }
 
 model::GradientColumns gate_up_on_gpu(const RunFacts& facts) {
@@ -118,6 +142,7 @@ std::string to_json(const RunSpec& spec) {
               {"eval_micro_batch_size", spec.eval_micro_batch_size},
               {"max_tokens", spec.max_tokens},
               {"recompute", recompute},
+              {"decoded_layers", spec.decoded_layers},
               {"gate_up", static_cast<int>(spec.columns.gate_up)},
               {"row_pitch", static_cast<int>(spec.columns.row_pitch)},
               {"attention", static_cast<int>(spec.attention)},
@@ -141,6 +166,7 @@ RunSpec parse_run_spec(const std::string& text) {
     spec.eval_micro_batch_size = object.at("eval_micro_batch_size");
     spec.max_tokens = object.at("max_tokens");
     for (const int mode : object.at("recompute")) spec.recompute.push_back(static_cast<model::Recompute>(mode));
+    spec.decoded_layers = object.at("decoded_layers");
     spec.columns.gate_up = static_cast<model::GradientColumns>(object.at("gate_up").get<int>());
     spec.columns.row_pitch = static_cast<model::RowPitch>(object.at("row_pitch").get<int>());
     spec.attention = static_cast<kernels::AttentionBackend>(object.at("attention").get<int>());

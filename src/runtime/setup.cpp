@@ -49,6 +49,14 @@ void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loade
                                         "; leave these keys out, the adapter sets them");
 }
 
+model::LinearFormat linear_format(BasePrecision precision) {
+  switch (precision) {
+    case BasePrecision::kInt8: return model::LinearFormat::kInt8;
+    case BasePrecision::kFp8: return model::LinearFormat::kFp8;
+    default: return model::LinearFormat::k4Bit;
+  }
+}
+
 }  // namespace
 
 at::ScalarType compute_dtype(Precision precision) { return precision == Precision::kFp32 ? at::kFloat : at::kBFloat16; }
@@ -81,7 +89,37 @@ ModelFiles open_model(const ModelSection& section) {
   files.config = model::read_model_config(folder);
   files.tokenizer = tokenizer::load_tokenizer_if_present(folder);
   files.chat_template = tokenizer::load_chat_template(section.chat_template, folder);
+  files.base = base_storage(section, files.config, storage::open_model_weights(folder));
   return files;
+}
+
+model::BaseStorage base_storage(const ModelSection& section, const model::ModelConfig& config,
+                                const storage::WeightFiles& weights) {
+  model::check_weights(config, weights);
+  model::BaseStorage stored = model::stored_base(config, weights);
+  if (!section.is_quantised()) return stored;
+  const model::LinearFormat requested = linear_format(section.base_precision);
+  for (const auto& [name, storage] : stored) {
+    if (storage.format == requested) continue;
+    throw ConfigError("base_precision", config.path.parent_path().string() + " is quantised already (" +
+                                            config.quantization.description + ": " + name +
+                                            "), and not converted to " + to_string(section.base_precision) +
+                                            "; remove base_precision, or use a folder that is not quantised");
+  }
+  if (!stored.empty()) return stored;  // linears that such a folder leaves plain were left so on purpose
+  return base_storage(section, config);
+}
+
+model::BaseStorage base_storage(const ModelSection& section, const model::ModelConfig& config) {
+  model::BaseStorage kept;
+  if (!section.is_quantised()) return kept;
+  const model::LinearFormat format = linear_format(section.base_precision);
+  for (const auto& spec : model::expected_tensors(config)) {
+    if (spec.kind != model::WeightKind::kLinear) continue;
+    const std::string name = spec.name.substr(0, spec.name.rfind('.'));
+    kept[name] = model::quantised_storage(format, spec.shape[0], spec.shape[1], section.double_quant);
+  }
+  return kept;
 }
 
 data::DataContext data_context(const Profile& profile, const ModelFiles& files) {
@@ -120,31 +158,31 @@ AdapterSetup adapters_of_folder(const std::filesystem::path& folder, const Model
   return setup;
 }
 
-void assemble_model(const Profile& profile, const RunDevice& device, const model::ModelConfig& config,
-                    const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len,
-                    const storage::WeightFiles* files, LoadedModel& loaded) {
+void assemble_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
+                    const AdapterSetup& adapters, const LoadOptions& request, const storage::WeightFiles* weight_files,
+                    LoadedModel& loaded) {
+  const model::ModelConfig& config = files.config;
   const at::ScalarType dtype = compute_dtype(profile.model.precision);
   const model::ModelShape shape = model::model_shape(config, adapters.specs, adapters.columns);
-  const auto trained = train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+  const auto trained = request.train_all_weights ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
   loaded.parameters =
       std::make_unique<model::Trainables>(model::make_trainables(config, shape, trained, device.device));
-  const model::WeightOptions options{dtype, device.device, trained};
-  loaded.weights = std::make_unique<model::ResidentWeights>(config, shape, *loaded.parameters, options, files);
-  const model::FirstNeeded first = train_all_weights
+  const model::WeightOptions options{dtype, device.device, trained, files.base, request.decoded_layers};
+  loaded.weights = std::make_unique<model::ResidentWeights>(config, shape, *loaded.parameters, options, weight_files);
+  const model::FirstNeeded first = request.train_all_weights
                                        ? model::FirstNeeded{0, true}
                                        : model::FirstNeeded{lora::first_adapted_layer(adapters.specs), false};
-  loaded.decoder =
-      std::make_unique<model::Decoder>(model::make_decoder(config, shape, *loaded.weights, dtype, max_seq_len, first));
+  loaded.decoder = std::make_unique<model::Decoder>(
+      model::make_decoder(config, shape, *loaded.weights, dtype, request.max_seq_len, first));
   loaded.decoder->attention = loaded.decoder->windowed_attention = attention_backend(profile.run.attn_implementation);
 }
 
 void load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files, const AdapterSetup& adapters,
-                bool train_all_weights, std::int64_t max_seq_len, LoadedModel& loaded) {
-  model::check_rope_supported(files.config, max_seq_len);
+                const LoadOptions& options, LoadedModel& loaded) {
+  model::check_rope_supported(files.config, options.max_seq_len);
   const storage::WeightFiles weight_files = storage::open_model_weights(files.resolved.folder);
-  model::check_weights(files.config, weight_files);
   loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
-  assemble_model(profile, device, files.config, adapters, train_all_weights, max_seq_len, &weight_files, loaded);
+  assemble_model(profile, device, files, adapters, options, &weight_files, loaded);
   if (!adapters.specs.empty()) {
     if (profile.adapter.init_adapter.empty()) {
       lora::init_adapter_values(static_cast<std::uint64_t>(profile.run.seed), *loaded.parameters);

@@ -272,6 +272,11 @@ void gather_facts(Run& run) {
   facts.is_cuda = run.device.is_cuda();
   facts.memory_bytes = facts.is_cuda ? planner::memory_budget(run.device) : metrics::available_host_memory() / 2;
   facts.num_multiprocessors = run.device.num_multiprocessors;
+  facts.base = run.files.base;
+}
+
+runtime::LoadOptions load_options(const Run& run) {
+  return {run.profile().adapter.kind == AdapterKind::kNone, run.data.max_seq_len, run.spec.decoded_layers};
 }
 
 void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint) {
@@ -310,9 +315,8 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
     run.eval_plans.push_back(
         data::plan_evaluation(eval.store, run.data.max_seq_len, profile.data.packing, run.spec.eval_micro_batch_size));
   }
-  const bool train_all = profile.adapter.kind == AdapterKind::kNone;
   run.startup.end_phase("plan");
-  runtime::load_model(profile, run.device, run.files, run.adapters, train_all, run.data.max_seq_len, run.model);
+  runtime::load_model(profile, run.device, run.files, run.adapters, load_options(run), run.model);
   check_stop_token_row(run);
   run.startup.end_phase("weights");
   tune_spec(run);

@@ -27,8 +27,8 @@ enum class AdapterKind { kLora, kNone };
 inline Names names_of(AdapterKind) { return {"lora", "none"}; }
 /// Kinds that PEFT marks with a flag (`use_dora: true`), built here or not.
 inline Names flagged_kinds() { return {"dora", "qalora", "bdlora"}; }
-enum class BasePrecision { kBf16, kFp32, kNf4, kInt8, kFp8 };
-inline Names names_of(BasePrecision) { return {"bf16", "fp32", "nf4", "int8", "fp8"}; }
+enum class BasePrecision { kAuto, kBf16, kFp32, kNf4, kInt8, kFp8 };
+inline Names names_of(BasePrecision) { return {"auto", "bf16", "fp32", "nf4", "int8", "fp8"}; }
 enum class Precision { kBf16, kFp32 };
 inline Names names_of(Precision) { return {"bf16", "fp32"}; }
 enum class DatasetType { kAuto, kMessages, kPromptCompletion, kText, kPretokenized, kSharegpt, kAlpaca };
@@ -122,11 +122,15 @@ struct ModelSection {
   std::string path;             ///< key `model`: a folder, or org/name[@revision]
   std::string base_model_name;  ///< empty = found from `path`
   Precision precision = Precision::kBf16;
-  BasePrecision base_precision = BasePrecision::kBf16;  ///< not given: as `precision`
+  BasePrecision base_precision = BasePrecision::kAuto;  ///< kAuto: quantised as in the folder, else as `precision`
   bool double_quant = true;
-  std::string chat_template = "tokenizer";  ///< "tokenizer" or a .jinja file
+  std::optional<std::int64_t> decoded_layers;  ///< nullopt = as many as fit
+  std::string chat_template = "tokenizer";     ///< "tokenizer" or a .jinja file
   std::vector<std::string> add_tokens;
   TokenInit token_init = TokenInit::kMean;
+
+  /// Whether base_precision asks for quantised weights.
+  bool is_quantised() const { return base_precision >= BasePrecision::kNf4; }
 };
 
 /// What is trained.

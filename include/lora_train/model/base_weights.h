@@ -4,10 +4,12 @@
 
 #include <c10/core/TensorOptions.h>
 
-#include <functional>
+#include <limits>
 #include <memory>
 
 #include "lora_train/kernels/cast.h"
+#include "lora_train/kernels/quantized_weight.h"
+#include "lora_train/model/stored_linear.h"
 #include "lora_train/model/trainables.h"
 #include "lora_train/model/weights.h"
 
@@ -28,10 +30,46 @@ Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, T
 /// The total number of elements of these tensors.
 std::int64_t num_trained(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained);
 
+constexpr int64_t kAllLayers = std::numeric_limits<int64_t>::max();
+
 struct WeightOptions {
   at::ScalarType dtype = at::kFloat;  ///< compute dtype
   at::Device device = at::kCPU;
   TrainedWeights trained = TrainedWeights::kNone;
+  BaseStorage storage = {};  ///< linears that are kept quantised; plain ones of the files are quantised so
+  int64_t decoded_layers =
+      kAllLayers;  ///< layers before this one are decoded once, the others whenever they are acquired
+};
+
+/// Quantised linears of a layer, and what decodes them into the matrices of their projections.
+struct QuantizedLayer {
+  struct Linear {
+    std::string name;
+    LinearStorage storage;
+    kernels::QuantizedWeight weight;
+    at::Tensor decoded;  ///< [O, D], rows strided
+  };
+  /// A plain linear of a projection that has quantised ones too.
+  struct PlainLinear {
+    at::Tensor weight, decoded;  ///< [O, D]
+  };
+  std::vector<Linear> linears;
+  std::vector<PlainLinear> plain;
+  kernels::Dequantizations decode;
+  kernels::ScaledCopies columns;  ///< what else is written at each decoding: adapter columns and plain linears
+
+  /// Writes W of all linears.
+  void run();
+};
+
+/// Fills new weights.
+class WeightLoader {
+ public:
+  virtual ~WeightLoader() = default;
+  virtual void load(const std::string& tensor, const at::Tensor& target) = 0;
+  virtual void load(QuantizedLayer::Linear& linear) = 0;
+  /// Whatever was asked for is there when this returns.
+  virtual void finish() = 0;
 };
 
 /// Layers in compute layout with their adapter columns, bound to the trained tensors that they are derived from.
@@ -48,10 +86,11 @@ class ComputeWeights : public BaseWeights {
   ComputeWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                  const WeightOptions& options);
 
-  using Load = std::function<void(const std::string& name, const at::Tensor& target)>;
-  /// Allocates a layer and calls `load` for each of its checkpoint tensors, with the tensor to fill.
-  void fill_layer(int64_t layer, const Load& load);
-  void fill_outer(const Load& load);
+  /// Gives memory to a projection's matrix [O + C, D + C], rows at the pitch of its input; zero where nothing will be written.
+  using Allocate = std::function<at::Tensor(const ProjectionShape& shape)>;
+  /// Creates a layer and has `loader` fill its tensors; those of quantised linears lie in `quantized`.
+  void fill_layer(int64_t layer, WeightLoader& loader, QuantizedLayer& quantized, const Allocate& allocate = {});
+  void fill_outer(WeightLoader& loader);
   /// Adds the copies that write the layer's adapter columns.
   void add_columns(int64_t layer, kernels::ScaledCopies& copies) const;
   /// Multiplies biases by output_scale, as the forward expects.
@@ -72,17 +111,30 @@ class ComputeWeights : public BaseWeights {
   void bind_adapters(const ProjectionShape& shape, int64_t layer, Projection& projection);
 };
 
-/// Keeps all weights in device memory.
+/// Keeps all weights in device memory, as they are stored. Layers with quantised linears are decoded once if they come before
+/// decoded_layers; the others are decoded when they are acquired, into a buffer that all of them share.
 class ResidentWeights : public ComputeWeights {
  public:
-  /// Copies every weight out of `files` (already checked by check_weights) into the compute dtype, in several threads, and
-  /// releases the mapped pages afterwards. With kAll it fills the masters too. If `files` is null, the memory stays
-  /// uninitialised for the caller to fill; on at::kMeta nothing is allocated. Throws StopError.
+  /// Copies every weight out of `files` (already checked by check_weights) into the compute dtype or its quantised form, in
+  /// several threads, and releases the mapped pages afterwards. With kAll it fills the masters too. If `files` is null, plain
+  /// weights stay uninitialised for the caller to fill, and codes are random; on at::kMeta nothing is allocated. Throws
+  /// StopError.
   ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                   const WeightOptions& options, const storage::WeightFiles* files = nullptr);
 
+  LayerWeights& acquire(int64_t layer, Pass pass) override;
+  void refresh() override;
+
  private:
-  void fill(const Load& load);
+  void fill(WeightLoader& loader);
+  void prepare_decoding();
+  bool is_decoded_on_acquire(int64_t layer) const {
+    return layer >= options_.decoded_layers && !quantized_[static_cast<std::size_t>(layer)].linears.empty();
+  }
+
+  std::vector<QuantizedLayer> quantized_;      ///< per layer; empty where nothing is quantised, or decoded once
+  std::map<std::string, at::Tensor> buffers_;  ///< one matrix for each projection layout of the layers that share it
+  std::int64_t in_buffers_ = -1;               ///< the layer that was decoded last
 };
 
 /// Keeps one decoder layer in memory at a time, on the CPU: acquire() reads it from the files and writes the adapter columns,
@@ -101,7 +153,13 @@ class StreamedWeights : public ComputeWeights {
   const storage::WeightFiles& files_;
 };
 
-/// Bytes of all weights in compute layout, adapter columns included.
-std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes);
+/// Bytes of all weights, adapter columns included, as ResidentWeights keeps them with these options.
+std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes,
+                          const BaseStorage& storage = {}, std::int64_t decoded_layers = kAllLayers);
+
+/// The largest decoded_layers with which all weights take at most `budget_bytes`; 0 if there is none. kAllLayers if nothing is
+/// quantised.
+std::int64_t choose_decoded_layers(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes,
+                                   const BaseStorage& storage, std::int64_t budget_bytes);
 
 }  // namespace lora_train::model

@@ -10,6 +10,8 @@ namespace lora_train::model {
 class RowSink {
  public:
   virtual ~RowSink() = default;
+  /// Every range begins at a multiple of this many rows.
+  virtual int64_t row_multiple() const { return 1; }
   /// Takes rows [begin, begin + rows.size(0)), in the dtype of the file, on the sink's device. `rows` is valid until this
   /// returns (on a GPU: until the stream has passed this point).
   virtual void accept(int64_t begin, const at::Tensor& rows) = 0;

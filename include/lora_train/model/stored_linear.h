@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -50,5 +51,14 @@ struct StoredLinear : LinearStorage {
 /// Finds out how the linear `spec` (kind kLinear) is stored. Checks the sizes of all its parts against each other, its scales and
 /// maps for finite values, and its format against config.json. Throws FormatError (where = "file: tensor").
 StoredLinear stored_linear(const ModelConfig& config, const TensorSpec& spec, const storage::WeightFiles& weights);
+
+/// The linears of a base that are not plain, by name ("model.layers.0.mlp.up_proj").
+using BaseStorage = std::map<std::string, LinearStorage>;
+
+/// As the folder stores them. Throws as stored_linear.
+BaseStorage stored_base(const ModelConfig& config, const storage::WeightFiles& weights);
+
+/// How a linear [O, D] is kept that is quantised while it is read. `format` is not kPlain; nested: k4Bit, scales in 8 bits too.
+LinearStorage quantised_storage(LinearFormat format, std::int64_t out_features, std::int64_t in_features, bool nested);
 
 }  // namespace lora_train::model

@@ -11,7 +11,7 @@
 
 namespace lora_train::model {
 
-/// at::ScalarType of F32, F16, BF16, F64, I32, I64, U8, I8, BOOL. Throws FormatError (where) for any other.
+/// at::ScalarType of F32, F16, BF16, F8_E4M3, F8_E8M0, F64, I32, I64, U8, I8, BOOL. Throws FormatError (where) for any other.
 at::ScalarType scalar_type(storage::DType dtype, const std::string& where);
 storage::DType storage_dtype(at::ScalarType type);
 

@@ -13,7 +13,7 @@ namespace lora_train::planner {
 
 /// Bytes by use.
 struct MemoryPlan {
-  std::int64_t weights = 0;     ///< compute layout, adapter columns included
+  std::int64_t weights = 0;     ///< as they are kept (model::weight_bytes), adapter columns included
   std::int64_t parameters = 0;  ///< masters, gradients and optimizer state of the trained tensors
   std::int64_t activations = 0;
   std::int64_t loss_head = 0;
@@ -39,6 +39,8 @@ struct MemoryCase {
   int num_multiprocessors = 0;  ///< of the GPU: deterministic attention needs memory per multiprocessor
   bool has_token_weights = false;
   model::ColumnLayout columns = {};
+  model::BaseStorage base = {};  ///< linears that are kept quantised
+  std::int64_t decoded_layers = model::kAllLayers;
 
   std::int64_t max_tokens() const { return max_seq_len * rows; }
 };

@@ -33,6 +33,7 @@ struct RunFacts {
   std::int64_t memory_bytes = 0;                           ///< GPU: limit for the whole run; CPU: limit for activations
   int num_multiprocessors = 0;                             ///< of a GPU
   std::int64_t auto_tokens = data::kAutoMicroBatchTokens;  ///< CPU: tokens of a micro-batch with micro_batch_size: auto
+  model::BaseStorage base{};                               ///< linears that the run keeps quantised
   std::optional<model::GradientColumns>
       gate_up{};  ///< if not by rule: gate_up_on_gpu() on a GPU, beside the input on a CPU
 };
@@ -43,7 +44,8 @@ struct RunSpec {
   std::int64_t eval_micro_batch_size = 1;
   std::int64_t max_tokens = 0;              ///< capacity of the buffers: the largest micro-batch, evaluations included
   std::vector<model::Recompute> recompute;  ///< per layer
-  model::ColumnLayout columns;              ///< of adapters
+  std::int64_t decoded_layers = model::kAllLayers;  ///< of a quantised base: model::WeightOptions::decoded_layers
+  model::ColumnLayout columns;                      ///< of adapters
   kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
   kernels::AttentionBackend windowed_attention = kernels::AttentionBackend::kAuto;  ///< of layers with a sliding window
   std::int64_t loss_chunk_bytes = model::LossHeadOptions{}.chunk_bytes;

@@ -27,8 +27,16 @@ struct ModelFiles {
   model::ModelConfig config;
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;         ///< null if the folder has none
   std::unique_ptr<tokenizer::ChatTemplate> chat_template;  ///< from the profile or the folder; null if there is none
+  model::BaseStorage base;                                 ///< linears that the run keeps quantised
 };
 ModelFiles open_model(const ModelSection& section);
+
+/// The linears that a run keeps quantised: those of the folder, or by base_precision. Checks the names and shapes of all weights
+/// first. Throws FormatError, or ConfigError if base_precision contradicts the folder.
+model::BaseStorage base_storage(const ModelSection& section, const model::ModelConfig& config,
+                                const storage::WeightFiles& weights);
+/// The same for a model without files, whose linears are plain.
+model::BaseStorage base_storage(const ModelSection& section, const model::ModelConfig& config);
 
 /// What data::prepare_data needs of the model, which must outlive it.
 data::DataContext data_context(const Profile& profile, const ModelFiles& files);
@@ -50,14 +58,21 @@ struct LoadedModel {
   std::unique_ptr<model::Decoder> decoder;
   std::string fingerprint;  ///< hash of config.json and of samples of the weights
 };
-/// Creates the trained tensors, weights and decoder of `loaded`. Without files the content of the weights is undefined: fill
-/// them, then call refresh(). On at::kMeta nothing is allocated.
-void assemble_model(const Profile& profile, const RunDevice& device, const model::ModelConfig& config,
-                    const AdapterSetup& adapters, bool train_all_weights, std::int64_t max_seq_len,
-                    const storage::WeightFiles* files, LoadedModel& loaded);
+
+/// What a model is loaded for.
+struct LoadOptions {
+  bool train_all_weights = false;
+  std::int64_t max_seq_len = 0;
+  std::int64_t decoded_layers = model::kAllLayers;  ///< model::WeightOptions::decoded_layers
+};
+/// Creates the trained tensors, weights and decoder of `loaded`. Without weight files, plain weights are undefined: fill them,
+/// then call refresh(). On at::kMeta nothing is allocated.
+void assemble_model(const Profile& profile, const RunDevice& device, const ModelFiles& files,
+                    const AdapterSetup& adapters, const LoadOptions& options, const storage::WeightFiles* weight_files,
+                    LoadedModel& loaded);
 
 void load_model(const Profile& profile, const RunDevice& device, const ModelFiles& files, const AdapterSetup& adapters,
-                bool train_all_weights, std::int64_t max_seq_len, LoadedModel& loaded);
+                const LoadOptions& options, LoadedModel& loaded);
 
 /// A loss head for batches of at most max_tokens tokens, all of which may be supervised.
 std::unique_ptr<model::LossHead> plan_loss_head(const model::Decoder& decoder, std::int64_t max_tokens,

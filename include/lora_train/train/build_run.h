@@ -12,6 +12,9 @@ namespace lora_train::train {
 /// Fills run.facts, the input of decide(). The run's model, adapters, data and device must be ready.
 void gather_facts(Run& run);
 
+/// How the weights of the run are loaded. run.spec must be filled.
+runtime::LoadOptions load_options(const Run& run);
+
 /// Fills run.spec from run.facts, and starts run.tuning, which chooses the row pitch of buffers with adapter columns unless
 /// `row_pitch` is given. Call it before loading weights.
 void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch = {});

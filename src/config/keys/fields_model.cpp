@@ -10,33 +10,40 @@ std::function<bool(const Profile&)> comes_from_adapter(const std::string& key) {
 }
 
 FieldGroup model_group() {
-  return {"Model and device",
-          {text_field("model", &ModelSection::path, "folder, or org/name[@revision]",
-                      "Base model: a Hugging Face folder, or a name in the local Hugging Face cache "
-                      "(the network is never touched).")
-               .default_is("required"),
-           text_field("base_model_name", &ModelSection::base_model_name, "org/name",
-                      "Name written into adapter_config.json and the model card when `model` is a folder outside the "
-                      "cache. Default: the name found in the cache, else the path.")
-               .free_on_resume(),
-           choice_field("device", &RunSection::device,
-                        "Where to compute. auto uses the CPU only if the machine has no NVIDIA device (/dev/nvidia0).")
-               .free_on_resume(),
-           choice_field("precision", &ModelSection::precision,
-                        "Data type of the computation. LoRA weights, their gradients, optimizer state, norms, softmax "
-                        "and loss stay in fp32 under bf16 too."),
-           choice_field("base_precision", &ModelSection::base_precision,
-                        "Data type in which the frozen base weights are stored.")
-               .default_is("as `precision`"),
-           flag_field("tf32", &RunSection::tf32, "Allow TF32 in fp32 matrix products on a GPU. No effect on a CPU."),
-           flag_field("double_quant", &ModelSection::double_quant, "Quantise the scales of an nf4 base as well."),
-           text_field("chat_template", &ModelSection::chat_template, "tokenizer, or a .jinja file",
-                      "Template that turns chats into text: the tokenizer's own, or a file."),
-           text_list_field("add_tokens", &ModelSection::add_tokens,
-                           "New tokens; their embedding rows are trained and saved with the adapter."),
-           choice_field(
-               "token_init", &ModelSection::token_init,
-               "How new rows are initialised: with the mean of all rows, or of the tokens that spell the new token.")}};
+  return {
+      "Model and device",
+      {text_field("model", &ModelSection::path, "folder, or org/name[@revision]",
+                  "Base model: a Hugging Face folder, or a name in the local Hugging Face cache "
+                  "(the network is never touched).")
+           .default_is("required"),
+       text_field("base_model_name", &ModelSection::base_model_name, "org/name",
+                  "Name written into adapter_config.json and the model card when `model` is a folder outside the "
+                  "cache. Default: the name found in the cache, else the path.")
+           .free_on_resume(),
+       choice_field("device", &RunSection::device,
+                    "Where to compute. auto uses the CPU only if the machine has no NVIDIA device (/dev/nvidia0).")
+           .free_on_resume(),
+       choice_field("precision", &ModelSection::precision,
+                    "Data type of the computation. LoRA weights, their gradients, optimizer state, norms, softmax "
+                    "and loss stay in fp32 under bf16 too."),
+       choice_field(
+           "base_precision", &ModelSection::base_precision,
+           "How the frozen linears of the decoder layers are kept in memory. auto: quantised if the folder is, "
+           "else as `precision`. nf4, int8, fp8: quantised while they are read. bf16, fp32 (equal to "
+           "`precision`): decoded once if the folder is quantised."),
+       flag_field("tf32", &RunSection::tf32, "Allow TF32 in fp32 matrix products on a GPU. No effect on a CPU."),
+       flag_field("double_quant", &ModelSection::double_quant, "Quantise the scales of base_precision: nf4 as well."),
+       integer_field("decoded_layers", &ModelSection::decoded_layers, Range::at_least(0), "auto",
+                     "Layers of a quantised base that are decoded once and stay in memory as `precision`; the others "
+                     "are decoded whenever they are used. auto: as many as fit. The numbers are the same.")
+           .free_on_resume(),
+       text_field("chat_template", &ModelSection::chat_template, "tokenizer, or a .jinja file",
+                  "Template that turns chats into text: the tokenizer's own, or a file."),
+       text_list_field("add_tokens", &ModelSection::add_tokens,
+                       "New tokens; their embedding rows are trained and saved with the adapter."),
+       choice_field(
+           "token_init", &ModelSection::token_init,
+           "How new rows are initialised: with the mean of all rows, or of the tokens that spell the new token.")}};
 }
 
 FieldGroup adapter_group() {

@@ -14,16 +14,8 @@ struct Unbuilt {
   std::function<bool(const Profile&)> is_requested;
 };
 
-Unbuilt base_format(BasePrecision format) {
-  return {"base_precision: " + to_string(format), "Use base_precision: bf16 or fp32.",
-          [format](const Profile& profile) { return profile.model.base_precision == format; }};
-}
-
 const std::vector<Unbuilt>& unbuilt_table() {
   static const std::vector<Unbuilt> table = {
-      base_format(BasePrecision::kNf4),
-      base_format(BasePrecision::kInt8),
-      base_format(BasePrecision::kFp8),
       {"base_precision other than precision", "Leave base_precision out; it follows precision.",
        [](const Profile& p) {
          return (p.model.base_precision == BasePrecision::kBf16 && p.model.precision == Precision::kFp32) ||

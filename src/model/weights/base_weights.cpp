@@ -3,9 +3,11 @@
 
 #include <ATen/ATen.h>
 
-#include <functional>
 #include <map>
+#include <set>
 
+#include "lora_train/kernels/graph.h"
+#include "quantized_linear.h"
 #include "weight_reader.h"
 
 namespace lora_train::model {
@@ -69,6 +71,67 @@ void for_each_norm(const LayerShape& shape, LayerWeights& weights, const Visit& 
 
 std::string norm_name(const NormShape& norm, int64_t layer) { return layer_prefix(layer) + norm.name + ".weight"; }
 
+bool has_quantized_linears(const ProjectionShape& projection, int64_t layer, const BaseStorage& storage) {
+  return std::ranges::any_of(
+      projection.linears, [&](const LinearShape& linear) { return storage.contains(linear_path(layer, linear.name)); });
+}
+
+/// Projections of one layout may share a buffer: each writes all of its elements but those that are zero in all of them.
+std::string layout_of(const ProjectionShape& projection) {
+  std::string layout = projection.linears.front().name + " " + std::to_string(projection.out_features) + " " +
+                       std::to_string(projection.in_features) + " " + std::to_string(projection.input_pitch());
+  for (const AdapterPlace& place : projection.adapters) {
+    layout +=
+        " " + std::to_string(place.linear) + ":" + std::to_string(place.column) + "+" + std::to_string(place.spec.rank);
+  }
+  return layout;
+}
+
+std::int64_t matrix_elements(const ProjectionShape& projection) {
+  return (projection.out_features + projection.num_columns) * projection.input_pitch();
+}
+
+at::Tensor make_matrix(const ProjectionShape& projection, const at::TensorOptions& options) {
+  return at::zeros({projection.out_features + projection.num_columns, projection.input_pitch()}, options);
+}
+
+/// Fills weights with the tensors of files.
+class FileLoader : public WeightLoader {
+ public:
+  FileLoader(const ModelConfig& config, const storage::WeightFiles& files, at::Device device)
+      : config_(config), files_(files), reader_(files, device) {}
+
+  void load(const std::string& tensor, const at::Tensor& target) override { reader_.add(tensor, target); }
+  void load(QuantizedLayer::Linear& linear) override {
+    const LinearStorage& storage = linear.storage;
+    const TensorSpec spec{linear.name + ".weight", {storage.out_features, storage.in_features}, WeightKind::kLinear, 0};
+    const StoredLinear stored = stored_linear(config_, spec, files_);
+    if (stored.format != LinearFormat::kPlain) return read_quantized(files_, stored, reader_, linear.weight);
+    linear.weight = kernels::make_quantized_weight(linear.weight.code, storage.out_features, storage.in_features,
+                                                   linear.weight.codes.device());
+    reader_.add(spec.name, std::make_unique<QuantizeSink>(linear.weight, storage.nested_block_size > 0,
+                                                          files_.where(*stored.weight)));
+  }
+  void finish() override { reader_.read(); }
+
+ private:
+  const ModelConfig& config_;
+  const storage::WeightFiles& files_;
+  WeightReader reader_;
+};
+
+/// Leaves plain weights uninitialised.
+class NoFiles : public WeightLoader {
+ public:
+  explicit NoFiles(double std) : std_(std) {}
+  void load(const std::string&, const at::Tensor&) override {}
+  void load(QuantizedLayer::Linear& linear) override { fill_at_random(linear.weight, std_); }
+  void finish() override {}
+
+ private:
+  double std_;
+};
+
 }  // namespace
 
 Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
@@ -82,12 +145,41 @@ std::int64_t num_trained(const ModelConfig& config, const ModelShape& shape, Tra
   return count;
 }
 
-std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes) {
-  std::int64_t elements = num_parameters(config);
-  shape.for_each_projection([&](const ProjectionShape& p) {
-    elements += (p.out_features + p.num_columns) * p.input_pitch() - p.out_features * p.in_features;
+std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes,
+                          const BaseStorage& storage, std::int64_t decoded_layers) {
+  std::int64_t elements = num_parameters(config), quantized_bytes = 0;
+  std::set<std::string> buffers;
+  for (std::int64_t layer = 0; layer < std::ssize(shape.layers); ++layer) {
+    for (const BlockShape& block : shape.layers[static_cast<std::size_t>(layer)].blocks) {
+      for (const ProjectionShape& p : block.projections) {
+        elements -= p.out_features * p.in_features;
+        const bool is_decoded_on_acquire = layer >= decoded_layers && has_quantized_linears(p, layer, storage);
+        if (!is_decoded_on_acquire || buffers.insert(layout_of(p)).second) elements += matrix_elements(p);
+        if (!is_decoded_on_acquire) continue;
+        for (const LinearShape& linear : p.linears) {
+          const auto found = storage.find(linear_path(layer, linear.name));
+          found == storage.end() ? elements += linear.out_features* p.in_features
+                                 : quantized_bytes += found->second.bytes(element_bytes);
+        }
+      }
+    }
+  }
+  return elements * element_bytes + quantized_bytes;
+}
+
+std::int64_t choose_decoded_layers(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes,
+                                   const BaseStorage& storage, std::int64_t budget_bytes) {
+  if (storage.empty()) return kAllLayers;
+  std::int64_t layers = std::ssize(shape.layers);
+  while (layers > 0 && weight_bytes(config, shape, element_bytes, storage, layers) > budget_bytes) --layers;
+  return layers;
+}
+
+void QuantizedLayer::run() {
+  kernels::run_or_capture([this] {
+    decode.run();
+    columns.run();
   });
-  return elements * element_bytes;
 }
 
 ComputeWeights::ComputeWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
@@ -125,34 +217,48 @@ void ComputeWeights::bind_adapters(const ProjectionShape& shape, int64_t layer, 
   }
 }
 
-void ComputeWeights::fill_layer(int64_t layer, const Load& load) {
+void ComputeWeights::fill_layer(int64_t layer, WeightLoader& loader, QuantizedLayer& quantized,
+                                const Allocate& allocate) {
   const auto options = at::TensorOptions(options_.dtype).device(options_.device);
   const LayerShape& shape = shape_.layers[static_cast<std::size_t>(layer)];
   LayerWeights& weights = layers_[static_cast<std::size_t>(layer)];
   for_each_projection(shape, weights, [&](const ProjectionShape& projection_shape, Projection& p) {
-    p.weight = at::zeros({p.out_features + p.num_columns, p.input_pitch()}, options).narrow(1, 0, p.input_width());
+    const bool is_elsewhere = allocate && has_quantized_linears(projection_shape, layer, options_.storage);
+    p.weight = (is_elsewhere ? allocate(projection_shape) : make_matrix(projection_shape, options))
+                   .narrow(1, 0, p.input_width());
     if (projection_shape.has_bias) p.bias = at::empty({p.out_features}, options);
     for (const LinearShape& linear : projection_shape.linears) {
       const std::string name = linear_path(layer, linear.name);
-      load(name + ".weight", p.base_weight().narrow(0, linear.out_begin, linear.out_features));
-      if (p.bias.defined()) load(name + ".bias", p.bias.narrow(0, linear.out_begin, linear.out_features));
+      const at::Tensor target = p.base_weight().narrow(0, linear.out_begin, linear.out_features);
+      const auto found = options_.storage.find(name);
+      if (found != options_.storage.end()) {
+        quantized.linears.push_back(
+            {name, found->second, empty_quantized_weight(found->second, options_.device), target});
+      } else if (is_elsewhere) {
+        quantized.plain.push_back({at::empty(target.sizes(), options), target});
+        loader.load(name + ".weight", quantized.plain.back().weight);
+      } else {
+        loader.load(name + ".weight", target);
+      }
+      if (p.bias.defined()) loader.load(name + ".bias", p.bias.narrow(0, linear.out_begin, linear.out_features));
     }
   });
+  for (QuantizedLayer::Linear& linear : quantized.linears) loader.load(linear);  // from here on they do not move
   for_each_norm(shape, weights, [&](const NormShape& norm_shape, NormWeight& norm) {
     norm.weight = at::empty({norm_shape.size}, options);
-    load(norm_name(norm_shape, layer), norm.weight);
+    loader.load(norm_name(norm_shape, layer), norm.weight);
   });
 }
 
-void ComputeWeights::fill_outer(const Load& load) {
+void ComputeWeights::fill_outer(WeightLoader& loader) {
   const auto options = at::TensorOptions(options_.dtype).device(options_.device);
   outer_.is_tied = config_.tie_word_embeddings;
   outer_.embedding = at::empty({config_.vocab_size, config_.hidden_size}, options);
-  load("model.embed_tokens.weight", outer_.embedding);
+  loader.load("model.embed_tokens.weight", outer_.embedding);
   outer_.head = outer_.is_tied ? outer_.embedding : at::empty_like(outer_.embedding);
-  if (!outer_.is_tied) load("lm_head.weight", outer_.head);
+  if (!outer_.is_tied) loader.load("lm_head.weight", outer_.head);
   outer_.final_norm.weight = at::empty({config_.hidden_size}, options);
-  load("model.norm.weight", outer_.final_norm.weight);
+  loader.load("model.norm.weight", outer_.final_norm.weight);
 }
 
 void ComputeWeights::bind_trained_weights() {
@@ -200,38 +306,85 @@ void ComputeWeights::drop_layer(int64_t layer) {
 
 ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                                  const WeightOptions& options, const storage::WeightFiles* files)
-    : ComputeWeights(config, shape, parameters, options) {
+    : ComputeWeights(config, shape, parameters, options), quantized_(shape.layers.size()) {
   if (files == nullptr) {
-    fill([](const std::string&, const at::Tensor&) {});
+    NoFiles loader(config.initializer_range);
+    fill(loader);
     return;
   }
-  WeightReader reader(*files, options.device);
-  fill([&](const std::string& name, const at::Tensor& target) { reader.add(name, target); });
-  reader.read();
+  FileLoader loader(config, *files, options.device);
+  fill(loader);
   for (LayerWeights& layer : layers_) scale_biases(layer);
 }
 
-void ResidentWeights::fill(const Load& load) {
-  for (int64_t layer = 0; layer < std::ssize(layers_); ++layer) fill_layer(layer, load);
-  fill_outer(load);
-  for (int64_t layer = 0; layer < std::ssize(layers_); ++layer) add_columns(layer, copies_);
-  if (options_.trained == TrainedWeights::kNone) return;
-  for (const auto& parameter : parameters_.list()) load(parameter.name, parameters_.value(parameter.name));
-  bind_trained_weights();
+void ResidentWeights::fill(WeightLoader& loader) {
+  for (int64_t layer = 0; layer < std::ssize(layers_); ++layer) {
+    Allocate allocate;
+    if (layer >= options_.decoded_layers) {
+      allocate = [&](const ProjectionShape& shape) {
+        at::Tensor& buffer = buffers_[layout_of(shape)];
+        if (!buffer.defined()) buffer = make_matrix(shape, at::TensorOptions(options_.dtype).device(options_.device));
+        return buffer;
+      };
+    }
+    fill_layer(layer, loader, quantized_[static_cast<std::size_t>(layer)], allocate);
+  }
+  fill_outer(loader);
+  if (options_.trained == TrainedWeights::kAll) {
+    for (const auto& parameter : parameters_.list()) loader.load(parameter.name, parameters_.value(parameter.name));
+  }
+  loader.finish();
+  prepare_decoding();
+  if (options_.trained == TrainedWeights::kAll) bind_trained_weights();
+}
+
+void ResidentWeights::prepare_decoding() {
+  for (int64_t layer = 0; layer < std::ssize(layers_); ++layer) {
+    QuantizedLayer& quantized = quantized_[static_cast<std::size_t>(layer)];
+    for (const QuantizedLayer::Linear& linear : quantized.linears) quantized.decode.add(linear.weight, linear.decoded);
+    if (is_decoded_on_acquire(layer)) {
+      for (const auto& [weight, decoded] : quantized.plain) quantized.columns.add(weight, 1.0, decoded);
+      add_columns(layer, quantized.columns);
+      continue;
+    }
+    quantized.decode.run();
+    quantized = {};
+    add_columns(layer, copies_);
+  }
+}
+
+LayerWeights& ResidentWeights::acquire(int64_t layer, Pass pass) {
+  // Between a forward and a backward of a micro-batch the last layer is still there. Elsewhere a replayed graph may have
+  // changed the buffers.
+  const bool is_there = pass == Pass::kBackward && in_buffers_ == layer;
+  if (is_decoded_on_acquire(layer) && !is_there) {
+    quantized_[static_cast<std::size_t>(layer)].run();
+    in_buffers_ = layer;
+  }
+  return ComputeWeights::acquire(layer, pass);
+}
+
+void ResidentWeights::refresh() {
+  in_buffers_ = -1;
+  ComputeWeights::refresh();
 }
 
 StreamedWeights::StreamedWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
                                  at::ScalarType dtype, const storage::WeightFiles& files)
-    : ComputeWeights(config, shape, parameters, {dtype, at::kCPU, TrainedWeights::kNone}), files_(files) {
-  WeightReader reader(files_, at::kCPU);
-  fill_outer([&](const std::string& name, const at::Tensor& target) { reader.add(name, target); });
-  reader.read();
+    : ComputeWeights(config, shape, parameters,
+                     {dtype, at::kCPU, TrainedWeights::kNone, stored_base(config, files), 0}),
+      files_(files) {
+  FileLoader loader(config_, files_, at::kCPU);
+  fill_outer(loader);
+  loader.finish();
 }
 
 LayerWeights& StreamedWeights::acquire(int64_t layer, Pass pass) {
-  WeightReader reader(files_, at::kCPU);
-  fill_layer(layer, [&](const std::string& name, const at::Tensor& target) { reader.add(name, target); });
-  reader.read();
+  FileLoader loader(config_, files_, at::kCPU);
+  QuantizedLayer quantized;
+  fill_layer(layer, loader, quantized);
+  loader.finish();
+  for (QuantizedLayer::Linear& linear : quantized.linears) kernels::dequantize(linear.weight, linear.decoded);
   scale_biases(layers_[static_cast<std::size_t>(layer)]);
   kernels::ScaledCopies columns;
   add_columns(layer, columns);

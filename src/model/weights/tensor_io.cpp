@@ -36,6 +36,8 @@ at::ScalarType scalar_type(DType dtype, const std::string& where) {
     case DType::kF16: return at::kHalf;
     case DType::kBF16: return at::kBFloat16;
     case DType::kF64: return at::kDouble;
+    case DType::kF8E4M3: return at::kFloat8_e4m3fn;
+    case DType::kF8E8M0: return at::kFloat8_e8m0fnu;
     case DType::kI32: return at::kInt;
     case DType::kI64: return at::kLong;
     case DType::kU8: return at::kByte;

@@ -111,14 +111,15 @@ void WeightReader::cut() {
   std::int64_t end = 0;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const std::int64_t num_rows = requests_[i].num_rows(), row_bytes = requests_[i].row_bytes;
+    const std::int64_t multiple = requests_[i].sink->row_multiple();
     rows_left_[i] = num_rows;
     for (std::int64_t begin = 0; begin < num_rows;) {
-      if (chunks_.empty() || end + row_bytes > options_.chunk_bytes) {
+      if (chunks_.empty() || end + std::min(multiple, num_rows - begin) * row_bytes > options_.chunk_bytes) {
         chunks_.emplace_back();
         end = 0;
       }
-      const std::int64_t count =
-          std::clamp<std::int64_t>((options_.chunk_bytes - end) / row_bytes, 1, num_rows - begin);
+      const std::int64_t fitting = (options_.chunk_bytes - end) / row_bytes / multiple * multiple;
+      const std::int64_t count = std::min(std::max(fitting, multiple), num_rows - begin);
       chunks_.back().push_back({i, begin, count, end, count * row_bytes});
       end = aligned(end + count * row_bytes);
       begin += count;
