@@ -27,11 +27,6 @@ namespace {
 
 using kernels::WorkClass;
 
-std::string_view recompute_name(model::Recompute mode) {
-  constexpr std::array<std::string_view, 4> kNames = {"off", "cheap", "gate_up", "full"};
-  return kNames[static_cast<std::size_t>(mode)];
-}
-
 // ---- counting -------------------------------------------------------------------------------------------------------
 
 /// Runs a step of the real code on the meta device.
@@ -124,7 +119,7 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
   result.shape = request.shape;
   result.device = "none: counted on the meta device";
   result.precision = to_string(run.profile().model.precision);
-  result.recompute = recompute_name(run.spec.recompute.front());
+  result.recompute = model::describe_recompute(run.spec.recompute);
   result.row_pitch = run.spec.columns.row_pitch == model::RowPitch::kPadded ? "padded" : "exact";
   result.max_seq_len = run.data.max_seq_len;
   result.micro_batch_size = run.spec.micro_batch_size;

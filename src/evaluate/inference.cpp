@@ -1,6 +1,7 @@
 #include "inference.h"
 
 #include "lora_train/metrics/host_memory.h"
+#include "lora_train/storage/model_weights.h"
 
 namespace lora_train::evaluate {
 

@@ -1,6 +1,8 @@
 #include "lora_train/model/activation_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <tuple>
 
 namespace lora_train::model {
@@ -121,13 +123,28 @@ ActivationPlan plan_activations(const ModelShape& shape, const ActivationOptions
   return Planner(shape, options, recompute).plan();
 }
 
-Recompute choose_recompute(const ModelShape& shape, const ActivationOptions& options, std::int64_t compute_bytes,
-                           std::int64_t budget_bytes) {
-  for (const Recompute mode : {Recompute::kOff, Recompute::kCheap, Recompute::kGateUp}) {
-    const std::vector<Recompute> modes(shape.layers.size(), mode);
-    if (plan_activations(shape, options, modes).bytes(compute_bytes) <= budget_bytes) return mode;
+bool choose_recompute(const std::vector<Recompute>& allowed, const std::function<bool()>& fits,
+                      std::vector<Recompute>& modes) {
+  for (std::size_t i = 0; i < allowed.size(); ++i) {
+    std::fill(modes.begin(), modes.end(), allowed[i]);
+    if (!fits()) continue;
+    for (std::size_t layer = modes.size(); i > 0 && layer-- > 0;) {
+      modes[layer] = allowed[i - 1];
+      if (fits()) continue;
+      modes[layer] = allowed[i];
+      break;
+    }
+    return true;
   }
-  return Recompute::kFull;
+  return false;
+}
+
+std::string describe_recompute(const std::vector<Recompute>& modes) {
+  static constexpr std::array<std::string_view, 4> kNames = {"off", "cheap", "gate_up", "full"};
+  const auto name = [](Recompute mode) { return std::string(kNames[static_cast<std::size_t>(mode)]); };
+  const std::int64_t num_less = std::ranges::count(modes, modes.back());
+  if (modes.front() == modes.back()) return name(modes.front());
+  return name(modes.front()) + ", but " + name(modes.back()) + " in the last " + std::to_string(num_less) + " layers";
 }
 
 }  // namespace lora_train::model

@@ -54,11 +54,8 @@ std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
     if (total <= budget_bytes) lines.push_back(change + " (then " + in_words(total) + ")");
   };
   MemoryCase smaller = requested;
-  if (requested.recompute != model::Recompute::kFull) {
-    smaller.recompute = model::Recompute::kFull;
-    try_case("gradient_checkpointing: full", smaller);
-  }
-  smaller.recompute = model::Recompute::kFull;
+  std::ranges::fill(smaller.recompute, model::Recompute::kFull);
+  if (requested.recompute != smaller.recompute) try_case("gradient_checkpointing: full", smaller);
   for (smaller.rows = requested.rows / 2; smaller.rows >= 1 && lines.size() < 2; smaller.rows /= 2) {
     try_case("micro_batch_size: " + std::to_string(smaller.rows) + " with gradient_checkpointing: full", smaller);
   }
@@ -101,7 +98,6 @@ MemoryPlan plan_memory(const MemoryCase& requested) {
       requested.profile.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
   const model::ModelShape shape = model::model_shape(requested.config, requested.adapters, requested.columns);
   const model::ActivationOptions options{.max_tokens = requested.max_tokens()};
-  const std::vector<model::Recompute> modes(shape.layers.size(), requested.recompute);
   model::OuterWeights outer;
   outer.head = at::empty({requested.config.vocab_size, requested.config.hidden_size},
                          at::TensorOptions(dtype).device(at::kMeta));
@@ -110,7 +106,7 @@ MemoryPlan plan_memory(const MemoryCase& requested) {
   const std::int64_t num_trained = model::num_trained(requested.config, shape, trained);
   plan.parameters = model::Trainables::bytes(num_trained) +
                     optim::optimizer_for(requested.profile.optimizer.kind).state_bytes(num_trained);
-  plan.activations = model::plan_activations(shape, options, modes).bytes(element_bytes);
+  plan.activations = model::plan_activations(shape, options, requested.recompute).bytes(element_bytes);
   plan.loss_head = model::LossHead(model::lm_head_of(requested.config, outer),
                                    {.max_rows = requested.max_tokens(), .has_weights = requested.has_token_weights})
                        .bytes();

@@ -31,10 +31,6 @@ void set_sizes(const RunFacts& facts, const data::BatchSizes& sizes, RunSpec& sp
   spec.max_tokens = std::max(sizes.micro, facts.has_evaluation ? spec.eval_micro_batch_size : 0) * facts.max_seq_len;
 }
 
-void set_recompute(const RunFacts& facts, model::Recompute mode, RunSpec& spec) {
-  spec.recompute.assign(static_cast<std::size_t>(facts.config.num_layers), mode);
-}
-
 /// Whether recomputation costs more than a smaller micro-batch, and a smaller one is possible.
 bool is_last_resort(const RunFacts& facts, const RunSpec& spec, std::int64_t tokens) {
   return spec.recompute.front() >= model::Recompute::kGateUp && tokens > facts.max_seq_len &&
@@ -62,15 +58,17 @@ void decode_what_fits(const RunFacts& facts, std::int64_t weight_bytes, RunSpec&
 }
 
 void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
+  const std::vector<model::Recompute> allowed = runtime::recompute_modes(facts.profile.run.gradient_checkpointing);
+  spec.decoded_layers = fixed_decoded_layers(facts).value_or(0);
   for (const std::int64_t tokens : token_targets(facts)) {
     set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, tokens), spec);
-    for (const model::Recompute mode : runtime::recompute_modes(facts.profile.run.gradient_checkpointing)) {
-      set_recompute(facts, mode, spec);
-      spec.decoded_layers = fixed_decoded_layers(facts).value_or(0);
+    const auto fits = [&] {
       spec.memory = plan_memory(memory_case(facts, spec));
-      if (spec.memory.total() > facts.memory_bytes || is_last_resort(facts, spec, tokens)) continue;
-      return decode_what_fits(facts, facts.memory_bytes - spec.memory.total() + spec.memory.weights, spec);
-    }
+      return spec.memory.total() <= facts.memory_bytes;
+    };
+    if (!model::choose_recompute(allowed, fits, spec.recompute) || is_last_resort(facts, spec, tokens)) continue;
+    fits();
+    return decode_what_fits(facts, facts.memory_bytes - spec.memory.total() + spec.memory.weights, spec);
   }
   refuse_memory(memory_case(facts, spec), facts.memory_bytes);
 }
@@ -78,13 +76,14 @@ void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
 void fit_into_host(const RunFacts& facts, RunSpec& spec) {
   set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, facts.auto_tokens), spec);
   decode_what_fits(facts, facts.memory_bytes, spec);
-  const auto allowed = runtime::recompute_modes(facts.profile.run.gradient_checkpointing);
-  if (allowed.size() == 1) return set_recompute(facts, allowed.front(), spec);
   const model::ActivationOptions options{.max_tokens = spec.max_tokens};
   const auto element_bytes =
       static_cast<std::int64_t>(c10::elementSize(runtime::compute_dtype(facts.profile.model.precision)));
   const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
-  set_recompute(facts, model::choose_recompute(shape, options, element_bytes, facts.memory_bytes), spec);
+  const auto fits = [&] {
+    return model::plan_activations(shape, options, spec.recompute).bytes(element_bytes) <= facts.memory_bytes;
+  };
+  model::choose_recompute(runtime::recompute_modes(facts.profile.run.gradient_checkpointing), fits, spec.recompute);
 }
 
 }  // namespace
@@ -95,7 +94,7 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
           facts.adapters,
           facts.max_seq_len,
           std::max(spec.micro_batch_size, spec.eval_micro_batch_size),
-          spec.recompute.front(),
+          spec.recompute,
           facts.num_multiprocessors,
           facts.has_token_weights,
           spec.columns,
@@ -123,6 +122,7 @@ RunSpec decide(const RunFacts& facts) {
   RunSpec spec;
   spec.max_seq_len = facts.max_seq_len;
   spec.memory_bytes = facts.memory_bytes;
+  spec.recompute.resize(static_cast<std::size_t>(facts.config.num_layers));
   spec.seed = static_cast<std::uint64_t>(facts.profile.run.seed);
   spec.resume = facts.resume;
   spec.algorithms = facts.algorithms;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -40,8 +41,13 @@ struct ActivationPlan {
 ActivationPlan plan_activations(const ModelShape& shape, const ActivationOptions& options,
                                 const std::vector<Recompute>& recompute);
 
-/// The least recomputation, the same for every layer, whose buffers fit into budget_bytes; kFull if none does.
-Recompute choose_recompute(const ModelShape& shape, const ActivationOptions& options, std::int64_t compute_bytes,
-                           std::int64_t budget_bytes);
+/// The least recomputation of `allowed` (ascending) with which `fits` is true: the same for every layer, but for the last layers,
+/// of which as many as fit recompute less. Tries it out in `modes` (one entry per layer), where the result stays. Returns false,
+/// with the last of `allowed`, if nothing fits.
+bool choose_recompute(const std::vector<Recompute>& allowed, const std::function<bool()>& fits,
+                      std::vector<Recompute>& modes);
+
+/// "off", "cheap", "cheap, but off in the last 9 layers": for reports.
+std::string describe_recompute(const std::vector<Recompute>& modes);
 
 }  // namespace lora_train::model

@@ -34,9 +34,9 @@ struct MemoryCase {
   const Profile& profile;
   const model::ModelConfig& config;
   const std::vector<model::AdapterSpec>& adapters;
-  std::int64_t max_seq_len = 0, rows = 1;  ///< of a micro-batch
-  model::Recompute recompute = model::Recompute::kOff;
-  int num_multiprocessors = 0;  ///< of the GPU: deterministic attention needs memory per multiprocessor
+  std::int64_t max_seq_len = 0, rows = 1;   ///< of a micro-batch
+  std::vector<model::Recompute> recompute;  ///< per layer
+  int num_multiprocessors = 0;              ///< of the GPU: deterministic attention needs memory per multiprocessor
   bool has_token_weights = false;
   model::ColumnLayout columns = {};
   model::BaseStorage base = {};  ///< linears that are kept quantised

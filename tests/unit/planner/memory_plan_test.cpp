@@ -24,7 +24,8 @@ class Memory : public ::testing::Test {
   }
 
   MemoryPlan plan(std::int64_t rows, model::Recompute mode) {
-    return plan_memory({profile, files.config, adapters.specs, 2048, rows, mode, 132});
+    const std::vector<model::Recompute> modes(static_cast<std::size_t>(files.config.num_layers), mode);
+    return plan_memory({profile, files.config, adapters.specs, 2048, rows, modes, 132});
   }
   std::string refusal(double budget_gib) {
     try {
@@ -59,6 +60,16 @@ TEST_F(Memory, SizesOfA7BModelAreThoseOfItsShapes) {
   EXPECT_NEAR(static_cast<double>(plan(8, model::Recompute::kFull).activations) / tokens / 1e6, 0.4, 0.15);
   EXPECT_GT(none.loss_head, 256 << 20);
   EXPECT_LT(static_cast<double>(none.total()) / kGib, 92);
+}
+
+TEST_F(Memory, TheLastLayersRecomputeLessIfThatFits) {
+  const RunSpec spec = fit(72);
+  EXPECT_EQ(spec.micro_batch_size, 8);
+  EXPECT_EQ(spec.recompute.front(), model::Recompute::kCheap);
+  EXPECT_EQ(spec.recompute.back(), model::Recompute::kOff);
+  EXPECT_LE(spec.memory.total(), 72 * kGib);
+  const MemoryPlan off = plan(8, model::Recompute::kOff), cheap = plan(8, model::Recompute::kCheap);
+  EXPECT_GT(spec.memory.total() + (off.total() - cheap.total()) / 27, 72 * kGib);  // one more layer would not fit
 }
 
 TEST_F(Memory, AutoTakesTheLeastRecomputationAndTheLargestMicroBatchThatFit) {
