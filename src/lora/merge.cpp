@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "adapter_names.h"
 #include "adapter_tensors.h"
@@ -13,6 +14,7 @@
 #include "lora_train/lora/adapter_config.h"
 #include "lora_train/model/init_model.h"
 #include "lora_train/model/model_config.h"
+#include "lora_train/model/stored_linear.h"
 #include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
@@ -53,6 +55,18 @@ std::vector<model::Parameter> tensors_of(const std::map<std::string, Site>& site
   return all;
 }
 
+/// What quantised weights are written as.
+DType plain_dtype(const model::ModelConfig& config) {
+  if (config.torch_dtype == "float16") return DType::kF16;
+  return config.torch_dtype == "float32" ? DType::kF32 : DType::kBF16;
+}
+
+std::string without_quantization(const std::string& config) {
+  auto document = nlohmann::ordered_json::parse(config);
+  document.erase("quantization_config");
+  return document.dump(2) + "\n";
+}
+
 /// The inputs of a merge, opened and checked. Produces the merged weights one at a time.
 class Merger {
  public:
@@ -64,11 +78,14 @@ class Merger {
         adapter_(read_adapter_config(request.adapter)),
         sites_(checked_sites()),
         tensors_(open_adapter_tensors(request.adapter, tensors_of(sites_))) {
-    num_tensors_ = static_cast<std::int64_t>(weights_.names().size());
+    find_quantised();
+    num_tensors_ = static_cast<std::int64_t>(weights_.names().size() - parts_of_quantised_.size());
     for (const auto& tensor : tensors_of(sites_)) (void)read(tensor);  // before anything is written
   }
 
   const AdapterConfig& adapter() const { return adapter_; }
+
+  bool is_base_quantised() const { return !quantised_.empty(); }
 
   /// The files of the source with their tensors, each computed as it is written.
   std::vector<FileToWrite> weight_files(MergeResult& result) {
@@ -78,9 +95,10 @@ class Merger {
       for (const auto& tensor : file.tensors()) {
         const storage::TensorEntry* entry = weights_.find(tensor.name);
         if (entry == nullptr) continue;  // in the file, but not in the index
+        if (parts_of_quantised_.contains(tensor.name)) continue;
         const DType target = dtype_of(*entry);
-        out.tensors.push_back({tensor.name, target, tensor.shape, {}, [this, entry] { return produce(*entry); }});
-        result.weight_bytes += storage::tensor_bytes(target, tensor.shape);
+        out.tensors.push_back({tensor.name, target, shape_of(*entry), {}, [this, entry] { return produce(*entry); }});
+        result.weight_bytes += storage::tensor_bytes(target, out.tensors.back().shape);
       }
       if (!out.tensors.empty()) files.push_back(std::move(out));
     }
@@ -94,6 +112,7 @@ class Merger {
     if (fs::exists(request_.model / "model.safetensors")) return;  // an index beside it is not used
     auto index = nlohmann::ordered_json::parse(read_file(request_.model / kIndexFile));
     index["metadata"]["total_size"] = weight_bytes;
+    for (const std::string& name : parts_of_quantised_) index["weight_map"].erase(name);
     files.push_back({kIndexFile, index.dump(2) + "\n"});
   }
 
@@ -104,7 +123,28 @@ class Merger {
     return merged_weights(config_, plan_adapters(adapter_.options, config_));
   }
 
+  void find_quantised() {
+    for (const model::TensorSpec& spec : model::expected_tensors(config_)) {
+      if (spec.kind != model::WeightKind::kLinear) continue;
+      const model::StoredLinear stored = model::stored_linear(config_, spec, weights_);
+      if (stored.format == model::LinearFormat::kPlain) continue;
+      quantised_[spec.name] = spec.shape;
+      parts_of_quantised_.insert(stored.names.begin(), stored.names.end());
+    }
+    if (quantised_.empty() || hooks_.decode) return;
+    throw ConfigError("--model",
+                      config_.path.parent_path().string() +
+                          " is quantised: merging into it needs LibTorch; install torch 2.11 (lora-train doctor "
+                          "says where it is looked for)");
+  }
+
+  std::vector<std::int64_t> shape_of(const storage::TensorEntry& entry) const {
+    const auto found = quantised_.find(entry.name);
+    return found == quantised_.end() ? entry.shape : found->second;
+  }
+
   DType dtype_of(const storage::TensorEntry& entry) const {
+    if (quantised_.contains(entry.name)) return request_.dtype.value_or(plain_dtype(config_));
     return storage::is_weight_dtype(entry.dtype) ? request_.dtype.value_or(entry.dtype) : entry.dtype;
   }
 
@@ -133,8 +173,17 @@ class Merger {
     ++num_done_;
     const auto site = sites_.find(entry.name);
     const DType target = dtype_of(entry);
-    if (site == sites_.end() && target == entry.dtype) return weights_.bytes(entry);
+    const bool is_quantised = quantised_.contains(entry.name);
+    if (site == sites_.end() && target == entry.dtype && !is_quantised) return weights_.bytes(entry);
     WeightToMerge weight{weights_.bytes(entry), entry.dtype, 1, entry.num_elements()};
+    std::vector<float> decoded;
+    if (is_quantised) {
+      decoded = hooks_.decode(config_, entry.name, weights_);
+      weight = {{reinterpret_cast<const char*>(decoded.data()), decoded.size() * sizeof(float)},
+                DType::kF32,
+                1,
+                std::ssize(decoded)};
+    }
     AdapterValues adapter;
     if (site != sites_.end()) {
       adapter.spec = site->second.spec;
@@ -153,6 +202,8 @@ class Merger {
   AdapterConfig adapter_;
   std::map<std::string, Site> sites_;
   storage::SafetensorsFile tensors_;
+  std::map<std::string, std::vector<std::int64_t>> quantised_;  ///< weights of the base that are, with their shapes
+  std::set<std::string> parts_of_quantised_;                    ///< their scales and maps
   std::string buffer_;
   const storage::TensorEntry* last_ = nullptr;
   std::int64_t num_done_ = 0, num_tensors_ = 0;
@@ -164,13 +215,14 @@ bool is_of_tokenizer(const std::string& name) {
 }
 
 /// Every file besides the weights. The tokenizer is the one that the adapter was trained with.
-void add_companions(const MergeRequest& request, std::vector<FileToWrite>& files) {
+void add_companions(const MergeRequest& request, bool is_base_quantised, std::vector<FileToWrite>& files) {
   const fs::path tokenizer = merged_tokenizer_folder(request.model, request.adapter);
   for (const auto& name : storage::companion_files(request.model)) {
     if (name == kConfigFile || (tokenizer != request.model && is_of_tokenizer(name) && name != kGenerationFile))
       continue;
     if (name == kGenerationFile && fs::exists(tokenizer / name)) continue;
     files.push_back(storage::copy_of(request.model / name));
+    if (name == "config.json" && is_base_quantised) files.back().text = without_quantization(files.back().text);
     if (name == "config.json" && request.dtype) {
       files.back().text = model::config_text_with_dtype(files.back().text, *request.dtype);
     }
@@ -201,7 +253,7 @@ MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks) 
                                         {request.model, request.adapter}, request.overwrite);
   std::vector<FileToWrite> files = merger.weight_files(result);
   merger.add_index(result.weight_bytes, files);
-  add_companions(request, files);
+  add_companions(request, merger.is_base_quantised(), files);
   files.push_back({"README.md", readme(request, merger.adapter())});
   result.num_files = static_cast<std::int64_t>(files.size());
 

@@ -9,6 +9,7 @@
 #include "lora_train/evaluate/eval_request.h"
 #include "lora_train/evaluate/generate_request.h"
 #include "lora_train/lora/merge_check.h"
+#include "lora_train/model/quantize_model.h"
 #include "lora_train/train/train_request.h"
 
 namespace lora_train::app {
@@ -24,6 +25,8 @@ struct EngineApi {
   evaluate::GenerateTotals (*generate)(const evaluate::GenerateRequest&, evaluate::GenerateSink&);
   lora::MergeCheck (*check_merge)(const lora::MergeCheckRequest&);
   bench::BenchResult (*bench)(const bench::BenchRequest&);
+  model::QuantizeResult (*quantize)(const model::QuantizeRequest&);
+  std::vector<float> (*decode_linear)(const model::ModelConfig&, const std::string& name, const storage::WeightFiles&);
 };
 
 }  // namespace lora_train::app

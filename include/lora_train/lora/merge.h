@@ -8,22 +8,36 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lora_train/storage/safetensors.h"
+
+namespace lora_train::model {
+struct ModelConfig;
+}
+namespace lora_train::storage {
+class WeightFiles;
+}
 
 namespace lora_train::lora {
 
 struct MergeRequest {
-  std::filesystem::path model;          ///< Hugging Face folder
-  std::filesystem::path adapter;        ///< PEFT folder
-  std::filesystem::path output_dir;     ///< new or empty, or with `overwrite` what an earlier merge wrote
-  std::string model_name;               ///< for README.md: org/name, or a path
-  std::optional<storage::DType> dtype;  ///< kBF16, kF16 or kF32 for every weight; unset: each as the model has it
+  std::filesystem::path model;       ///< Hugging Face folder
+  std::filesystem::path adapter;     ///< PEFT folder
+  std::filesystem::path output_dir;  ///< new or empty, or with `overwrite` what an earlier merge wrote
+  std::string model_name;            ///< for README.md: org/name, or a path
+  /// kBF16, kF16 or kF32 for every weight; unset: each as the model has it, quantised ones as config.json's dtype (bf16 if it
+  /// says none).
+  std::optional<storage::DType> dtype;
   bool overwrite = false;
 };
 
-/// Callbacks during a merge. Both may be empty.
+/// Callbacks during a merge. Each may be empty.
 struct MergeHooks {
+  /// Decodes a linear of a quantised base (model::decode_linear). Without it, such a base is refused.
+  std::function<std::vector<float>(const model::ModelConfig& config, const std::string& weight,
+                                   const storage::WeightFiles& weights)>
+      decode;
   /// Called before each tensor with the number done, the number in all, and its name.
   std::function<void(std::int64_t num_done, std::int64_t num_tensors, std::string_view name)> progress;
   /// Called once the folder is in place. If it throws, the folder is removed again (or the older one restored).
@@ -40,7 +54,8 @@ struct MergeResult {
 
 /// Writes W + scale B A, computed in fp32 and rounded once, laid out in files as in the source (same names, same tensors in each,
 /// an index if there is one), with config.json and the other text files. Tokenizer, chat template and generation_config.json come
-/// from the adapter if it has a tokenizer (it was trained with them), else from the model. Works on one tensor at a time: takes
+/// from the adapter if it has a tokenizer (it was trained with them), else from the model. Quantised linears are decoded, and the
+/// result is plain. Works on one tensor at a time: takes
 /// twice the memory of the largest tensor, not that of the model. The folder appears complete or not at all.
 /// Throws ConfigError for an output folder that may not be written, FormatError for a model or adapter that is not
 /// supported or that do not belong together, NumericError if a merged weight does not fit its dtype, IoError, StopError.

@@ -1,5 +1,4 @@
 // lora-train merge: an adapter folded into a Hugging Face folder, or rewritten for servers that read plain LoRA only.
-#include <chrono>
 #include <optional>
 
 #include "command_line.h"
@@ -13,6 +12,7 @@
 #include "merge_rows.h"
 #include "output/json_text.h"
 #include "output/standard_output.h"
+#include "output/tensor_progress.h"
 #include "registry.h"
 
 namespace lora_train::app {
@@ -56,21 +56,6 @@ void check_flags(const CommandParser& parser, const MergeFlags& flags) {
   }
   if (flags.no_check && !flags.rows.empty()) parser.refuse("--rows", "cannot be combined with --no-check.");
 }
-
-/// A line a second.
-class MergeProgress {
- public:
-  void operator()(std::int64_t num_done, std::int64_t num_tensors, std::string_view name) {
-    const auto now = std::chrono::steady_clock::now();
-    if (num_done > 0 && now < next_) return;
-    next_ = now + std::chrono::seconds(1);
-    log_info("merging: " + std::to_string(num_done) + " of " + std::to_string(num_tensors) + " tensors, " +
-             std::string(name));
-  }
-
- private:
-  std::chrono::steady_clock::time_point next_;
-};
 
 /// The comparison with the unmerged model: rows, and later what was found on them.
 struct Comparison {
@@ -137,7 +122,12 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
 
   Comparison comparison = prepare_comparison(flags, request);
   lora::MergeHooks hooks;
-  hooks.progress = MergeProgress();
+  hooks.progress = TensorProgress("merging");
+  if (comparison.why_not.empty() || flags.no_check) {
+    hooks.decode = [](const auto& config, const auto& weight, const auto& weights) {
+      return load_engine().decode_linear(config, weight, weights);
+    };
+  }
   if (comparison.why_not.empty()) {
     hooks.check = [&](const std::filesystem::path& folder) {
       log_info("comparing logits with the unmerged model on " + std::to_string(comparison.rows.ids.size()) + " rows");

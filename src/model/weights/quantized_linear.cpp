@@ -15,16 +15,6 @@ constexpr std::int64_t kCodes4Bit = 16, kCodes8Bit = 256;
 
 std::int64_t divided(std::int64_t count, std::int64_t by) { return (count + by - 1) / by; }
 
-WeightCode code_of(LinearFormat format) {
-  switch (format) {
-    case LinearFormat::k4Bit: return WeightCode::kNf4;  // a folder brings its own map
-    case LinearFormat::kInt8: return WeightCode::kInt8;
-    case LinearFormat::kFp8: return WeightCode::kFp8;
-    case LinearFormat::kPlain: break;
-  }
-  throw ShapeError("code_of", "a plain linear has no codes");
-}
-
 /// A small tensor of the files as fp32 of these sizes.
 at::Tensor small_floats(const storage::WeightFiles& files, const storage::TensorEntry& entry, at::IntArrayRef sizes) {
   const at::Tensor values = at::empty(entry.shape, at::kFloat);
@@ -34,13 +24,23 @@ at::Tensor small_floats(const storage::WeightFiles& files, const storage::Tensor
 
 }  // namespace
 
+WeightCode quantised_code(LinearFormat format) {
+  switch (format) {
+    case LinearFormat::k4Bit: return WeightCode::kNf4;  // a folder brings its own map
+    case LinearFormat::kInt8: return WeightCode::kInt8;
+    case LinearFormat::kFp8: return WeightCode::kFp8;
+    case LinearFormat::kPlain: break;
+  }
+  throw ShapeError("quantised_code", "a plain linear has no codes");
+}
+
 QuantizedWeight empty_quantized_weight(const LinearStorage& storage, at::Device device) {
   const auto empty = [&](at::IntArrayRef sizes, at::ScalarType type) {
     return at::empty(sizes, at::TensorOptions(type).device(device));
   };
   const std::int64_t O = storage.out_features, D = storage.in_features, num_scales = storage.num_scales();
   QuantizedWeight weight;
-  weight.code = code_of(storage.format);
+  weight.code = quantised_code(storage.format);
   weight.out_features = O;
   weight.in_features = D;
   switch (weight.code) {
@@ -107,6 +107,23 @@ void read_quantized(const storage::WeightFiles& files, const StoredLinear& store
   weight.nested_scales.copy_(small_floats(files, *stored.nested_scales, weight.nested_scales.sizes()));
   weight.nested_map.copy_(small_floats(files, *stored.nested_map, weight.nested_map.sizes()));
   weight.nested_offset = stored.nested_offset;
+}
+
+std::vector<float> decode_linear(const ModelConfig& config, const std::string& weight,
+                                 const storage::WeightFiles& weights) {
+  for (const TensorSpec& spec : expected_tensors(config)) {
+    if (spec.name != weight) continue;
+    const StoredLinear stored = stored_linear(config, spec, weights);
+    QuantizedWeight quantized = empty_quantized_weight(stored, at::kCPU);
+    WeightReader reader(weights, at::kCPU);
+    read_quantized(weights, stored, reader, quantized);
+    reader.read();
+    std::vector<float> values(static_cast<std::size_t>(stored.out_features * stored.in_features));
+    at::Tensor out = at::from_blob(values.data(), {stored.out_features, stored.in_features}, at::kFloat);
+    kernels::dequantize(quantized, out);
+    return values;
+  }
+  throw ShapeError("decode_linear", weight + " is not a weight of the model");
 }
 
 void QuantizeSink::finish() {

@@ -12,6 +12,9 @@ namespace lora_train::model {
 /// An uninitialised weight with the tensors of `storage`, for read_quantized().
 kernels::QuantizedWeight empty_quantized_weight(const LinearStorage& storage, at::Device device);
 
+/// The code of a format that this program quantises to.
+kernels::WeightCode quantised_code(LinearFormat format);
+
 /// Codes at random and scales such that the weight has a standard deviation of about `std`: for measurements without a model.
 void fill_at_random(kernels::QuantizedWeight& weight, double std);
 

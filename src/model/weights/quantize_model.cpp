@@ -1,0 +1,223 @@
+// O outputs, D inputs.
+#include "lora_train/model/quantize_model.h"
+
+#include <ATen/ATen.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/model/tensor_io.h"
+#include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/output_folder.h"
+#include "quantized_linear.h"
+
+namespace lora_train::model {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+using storage::DType;
+using storage::FileToWrite;
+using storage::TensorToWrite;
+
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr std::size_t kStateBytes = 256;  // quant_state, padded: its length must be known before its values are
+
+std::string_view bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+std::string dtype_word(DType dtype) {
+  return dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
+}
+
+/// bitsandbytes' QuantState.as_dict(packed=True).
+std::string quant_state(const kernels::QuantizedWeight& weight, DType dtype) {
+  ordered_json state = {{"quant_type", "nf4"},
+                        {"blocksize", weight.block_size},
+                        {"dtype", dtype_word(dtype)},
+                        {"shape", {weight.out_features, weight.in_features}}};
+  if (weight.is_nested()) {
+    state["nested_blocksize"] = weight.nested_block_size;
+    state["nested_dtype"] = "float32";
+    state["nested_offset"] = static_cast<double>(weight.nested_offset);
+  }
+  std::string text = state.dump();
+  text.resize(kStateBytes, ' ');
+  return text;
+}
+
+/// Quantises the linears of one file after another, as they are written.
+class Quantizer {
+ public:
+  explicit Quantizer(const QuantizeRequest& request)
+      : request_(request),
+        config_(read_model_config(request.model)),
+        files_(storage::open_model_weights(request.model)) {
+    refuse_quantised(config_, "quantising");
+    check_weights(config_, files_);
+    for (const TensorSpec& spec : expected_tensors(config_)) {
+      if (spec.kind != WeightKind::kLinear) continue;
+      linears_[spec.name] = quantised_storage(request.format, spec.shape[0], spec.shape[1], request.nested);
+    }
+    for (const std::string& name : files_.names()) num_tensors_ += linears_.contains(name) ? num_parts() : 1;
+  }
+
+  /// The weights, and an index if the source has several files.
+  std::vector<FileToWrite> weight_files(QuantizeResult& result) {
+    std::vector<FileToWrite> written;
+    ordered_json weight_map;
+    for (const auto& file : files_.files()) {
+      FileToWrite out{file.path().filename().string(), "", {}};
+      for (const auto& entry : file.tensors()) {
+        const storage::TensorEntry* source = files_.find(entry.name);
+        if (source == nullptr) continue;  // in the file, but not in the index
+        linears_.contains(entry.name) ? add_linear(*source, out) : add_plain(*source, out);
+      }
+      for (const TensorToWrite& tensor : out.tensors) {
+        weight_map[tensor.name] = out.name;
+        result.weight_bytes += storage::tensor_bytes(tensor.dtype, tensor.shape);
+      }
+      if (!out.tensors.empty()) written.push_back(std::move(out));
+    }
+    result.num_linears = std::ssize(linears_);
+    if (files_.files().size() > 1) {
+      const ordered_json index = {{"metadata", {{"total_size", result.weight_bytes}}}, {"weight_map", weight_map}};
+      written.push_back({kIndexFile, index.dump(2) + "\n"});
+    }
+    return written;
+  }
+
+ private:
+  std::int64_t num_parts() const {
+    if (request_.format == LinearFormat::k4Bit) return request_.nested ? 6 : 4;
+    return request_.format == LinearFormat::kInt8 ? 3 : 2;
+  }
+
+  void add(FileToWrite& out, std::string name, DType dtype, std::vector<std::int64_t> shape,
+           std::function<std::string_view()> produce) {
+    out.tensors.push_back({name, dtype, std::move(shape), {}, [this, name, produce = std::move(produce)] {
+                             throw_if_stop_requested();
+                             if (request_.progress) request_.progress(num_done_, num_tensors_, name);
+                             ++num_done_;
+                             return produce();
+                           }});
+  }
+
+  void add_plain(const storage::TensorEntry& entry, FileToWrite& out) {
+    add(out, entry.name, entry.dtype, entry.shape, [this, &entry] { return files_.bytes(entry); });
+  }
+
+  void add_linear(const storage::TensorEntry& entry, FileToWrite& out) {
+    using Part = at::Tensor kernels::QuantizedWeight::*;
+    const LinearStorage& storage = linears_.at(entry.name);
+    const std::int64_t O = storage.out_features, D = storage.in_features, num_scales = storage.num_scales();
+    const std::string linear = entry.name.substr(0, entry.name.rfind('.'));
+    const auto part = [&](const std::string& name, DType dtype, std::vector<std::int64_t> shape, Part tensor) {
+      add(out, name, dtype, std::move(shape), [this, &entry, tensor] { return bytes_of(quantised(entry).*tensor); });
+    };
+    switch (storage.format) {
+      case LinearFormat::kInt8:
+        part(entry.name, DType::kI8, {O, D}, &kernels::QuantizedWeight::codes);
+        part(linear + ".SCB", DType::kF32, {O}, &kernels::QuantizedWeight::scales);
+        add(out, linear + ".weight_format", DType::kU8, {}, [] { return std::string_view("\0", 1); });  // row-major
+        return;
+      case LinearFormat::kFp8:
+        part(entry.name, DType::kF8E4M3, {O, D}, &kernels::QuantizedWeight::codes);
+        part(entry.name + "_scale_inv", DType::kF32,
+             {(O + storage.block_rows - 1) / storage.block_rows,
+              (D + storage.block_columns - 1) / storage.block_columns},
+             &kernels::QuantizedWeight::scales);
+        return;
+      default: break;
+    }
+    part(entry.name, DType::kU8, {(O * D + 1) / 2, 1}, &kernels::QuantizedWeight::codes);
+    part(entry.name + ".absmax", request_.nested ? DType::kU8 : DType::kF32, {num_scales},
+         &kernels::QuantizedWeight::scales);
+    part(entry.name + ".quant_map", DType::kF32, {16}, &kernels::QuantizedWeight::map);
+    add(out, entry.name + ".quant_state.bitsandbytes__nf4", DType::kU8, {static_cast<std::int64_t>(kStateBytes)},
+        [this, &entry] {
+          state_ = quant_state(quantised(entry), entry.dtype);
+          return std::string_view(state_);
+        });
+    if (!request_.nested) return;
+    const std::int64_t num_nested = (num_scales + storage.nested_block_size - 1) / storage.nested_block_size;
+    part(entry.name + ".nested_absmax", DType::kF32, {num_nested}, &kernels::QuantizedWeight::nested_scales);
+    part(entry.name + ".nested_quant_map", DType::kF32, {256}, &kernels::QuantizedWeight::nested_map);
+  }
+
+  /// The linear, quantised with all others of its file.
+  const kernels::QuantizedWeight& quantised(const storage::TensorEntry& entry) {
+    const auto found = quantised_.find(entry.name);
+    if (found != quantised_.end()) return found->second;
+    quantised_.clear();
+    WeightReader reader(files_, at::kCPU);
+    for (const auto& [name, storage] : linears_) {
+      const storage::TensorEntry* other = files_.find(name);
+      if (other->file != entry.file) continue;
+      kernels::QuantizedWeight& weight = quantised_[name];
+      weight = kernels::make_quantized_weight(quantised_code(storage.format), storage.out_features, storage.in_features,
+                                              at::kCPU);
+      reader.add(name, std::make_unique<QuantizeSink>(weight, storage.nested_block_size > 0, files_.where(*other)));
+    }
+    reader.read();
+    return quantised_.at(entry.name);
+  }
+
+  const QuantizeRequest& request_;
+  const ModelConfig config_;
+  const storage::WeightFiles files_;
+  std::map<std::string, LinearStorage> linears_;               ///< by the names of their weights
+  std::map<std::string, kernels::QuantizedWeight> quantised_;  ///< those of the file that is being written
+  std::string state_;
+  std::int64_t num_done_ = 0, num_tensors_ = 0;
+};
+
+/// As transformers writes it.
+ordered_json quantization_config(const QuantizeRequest& request) {
+  if (request.format == LinearFormat::kFp8) {
+    return {{"quant_method", "fp8"},
+            {"fmt", "e4m3"},
+            {"activation_scheme", "dynamic"},
+            {"weight_block_size", {128, 128}},
+            {"modules_to_not_convert", {"lm_head"}}};
+  }
+  const bool is_4bit = request.format == LinearFormat::k4Bit;
+  return {{"quant_method", "bitsandbytes"},
+          {"load_in_4bit", is_4bit},
+          {"load_in_8bit", !is_4bit},
+          {"bnb_4bit_quant_type", "nf4"},
+          {"bnb_4bit_use_double_quant", is_4bit && request.nested},
+          {"bnb_4bit_compute_dtype", "bfloat16"},
+          {"bnb_4bit_quant_storage", "uint8"},
+          {"llm_int8_threshold", 6.0},
+          {"llm_int8_skip_modules", {"lm_head"}}};
+}
+
+void add_companions(const QuantizeRequest& request, std::vector<FileToWrite>& files) {
+  for (const std::string& name : storage::companion_files(request.model)) {
+    files.push_back(storage::copy_of(request.model / name));
+    if (name != "config.json") continue;
+    auto config = ordered_json::parse(files.back().text);
+    config["quantization_config"] = quantization_config(request);
+    files.back().text = config.dump(2) + "\n";
+  }
+}
+
+}  // namespace
+
+QuantizeResult quantize_model(const QuantizeRequest& request) {
+  Quantizer quantizer(request);
+  QuantizeResult result;
+  result.folder =
+      storage::claim_output(request.output_dir, storage::OutputKind::kModel, {request.model}, request.overwrite);
+  std::vector<FileToWrite> files = quantizer.weight_files(result);
+  add_companions(request, files);
+  result.num_files = std::ssize(files);
+  storage::write_folder(result.folder, files);
+  return result;
+}
+
+}  // namespace lora_train::model
