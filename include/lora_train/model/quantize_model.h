@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "lora_train/model/stored_linear.h"
@@ -16,6 +18,8 @@ struct QuantizeRequest {
   std::filesystem::path output_dir;  ///< new or empty, or with `overwrite` a model that this program wrote
   LinearFormat format = LinearFormat::k4Bit;
   bool nested = true;  ///< k4Bit: scales in 8 bits too (double_quant)
+  /// The linears to quantise ("model.layers.0.mlp.up_proj"); empty: all of the decoder layers.
+  std::set<std::string> linears;
   bool overwrite = false;
   /// Called before each tensor with the number done, the number in all, and its name. May be empty.
   std::function<void(std::int64_t num_done, std::int64_t num_tensors, std::string_view name)> progress;

@@ -8,6 +8,9 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/lora/merge.h"
+#include "lora_train/model/stored_linear.h"
+#include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/output_folder.h"
 #include "lora_train/storage/resolve_model.h"
 #include "merge_rows.h"
 #include "output/json_text.h"
@@ -20,7 +23,7 @@ namespace {
 
 struct MergeFlags {
   std::string model, adapter, output_dir, dtype, rows;
-  bool portable = false, no_check = false, overwrite = false;
+  bool portable = false, no_check = false, overwrite = false, keep_quantised = false;
 };
 
 void add_flags(CommandParser& parser, MergeFlags& flags) {
@@ -34,6 +37,8 @@ void add_flags(CommandParser& parser, MergeFlags& flags) {
   app.add_option("--rows", flags.rows, "compare the logits on these rows (default: a few built-in texts)")
       ->type_name("FILE");
   app.add_flag("--no-check", flags.no_check, "do not compare logits with the unmerged model");
+  app.add_flag("--keep-quantised", flags.keep_quantised,
+               "quantise the merged weights again, in the format of the base");
   app.add_flag("--portable", flags.portable,
                "instead of merging, rewrite the adapter without rsLoRA and patterns; needs no --model");
   app.add_flag("--overwrite", flags.overwrite, "replace the output of an earlier merge");
@@ -48,6 +53,7 @@ void check_flags(const CommandParser& parser, const MergeFlags& flags) {
     if (!flags.dtype.empty()) parser.refuse("--dtype", why);
     if (!flags.rows.empty()) parser.refuse("--rows", why);
     if (flags.no_check) parser.refuse("--no-check", why);
+    if (flags.keep_quantised) parser.refuse("--keep-quantised", why);
     return;
   }
   if (flags.model.empty()) {
@@ -110,6 +116,46 @@ nlohmann::ordered_json as_json(const lora::MergeResult& result, const Comparison
   return line;
 }
 
+/// How the merged weights are quantised again: as those of the base.
+model::QuantizeRequest quantise_like(const std::filesystem::path& base) {
+  const model::ModelConfig config = model::read_model_config(base);
+  const model::BaseStorage stored = model::stored_base(config, storage::open_model_weights(base));
+  if (stored.empty()) throw ConfigError("--keep-quantised", base.string() + " is not quantised");
+  if (config.quantization.quant_type == "fp4") {
+    throw ConfigError("--keep-quantised", base.string() +
+                                              " is stored as fp4, which is not written; leave the flag out, or "
+                                              "merge and use lora-train quantize");
+  }
+  model::QuantizeRequest request;
+  request.format = stored.begin()->second.format;
+  request.nested = stored.begin()->second.nested_block_size > 0;
+  for (const auto& [name, storage] : stored) request.linears.insert(name);
+  request.progress = TensorProgress("quantising");
+  return request;
+}
+
+/// Merges into a folder beside the output, then quantises that.
+lora::MergeResult merge_and_quantise(lora::MergeRequest request, const lora::MergeHooks& hooks) {
+  model::QuantizeRequest quantise = quantise_like(request.model);
+  const std::filesystem::path output = std::filesystem::absolute(request.output_dir).lexically_normal();
+  quantise.output_dir =
+      storage::claim_output(output, storage::OutputKind::kModel, {request.model, request.adapter}, request.overwrite);
+  quantise.overwrite = request.overwrite;
+  request.output_dir = quantise.output_dir.parent_path() / ("." + quantise.output_dir.filename().string() + ".plain");
+  request.overwrite = true;
+  quantise.model = request.output_dir;
+  lora::MergeHooks without_check = hooks;
+  without_check.check = {};
+  lora::MergeResult result = lora::merge_adapter(request, without_check);
+  const model::QuantizeResult quantised = load_engine().quantize(quantise);
+  storage::delete_folder(request.output_dir);
+  result.folder = quantised.folder;
+  result.weight_bytes = quantised.weight_bytes;
+  result.num_files = quantised.num_files;
+  if (hooks.check) hooks.check(result.folder);
+  return result;
+}
+
 void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   lora::MergeRequest request;
   if (!flags.dtype.empty()) request.dtype = parser.weight_dtype("--dtype", flags.dtype);
@@ -134,7 +180,8 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
       comparison.found = load_engine().check_merge({request.model, request.adapter, folder, comparison.rows.ids});
     };
   }
-  const lora::MergeResult result = lora::merge_adapter(request, hooks);
+  const lora::MergeResult result =
+      flags.keep_quantised ? merge_and_quantise(request, hooks) : lora::merge_adapter(request, hooks);
   if (parser.common().json) {
     print_line(to_line(as_json(result, comparison)));
     return;

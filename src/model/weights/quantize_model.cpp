@@ -60,10 +60,17 @@ class Quantizer {
     check_weights(config_, files_);
     for (const TensorSpec& spec : expected_tensors(config_)) {
       if (spec.kind != WeightKind::kLinear) continue;
+      const std::string linear = spec.name.substr(0, spec.name.rfind('.'));
+      if (!request.linears.empty() && !request.linears.contains(linear)) {
+        skipped_.push_back(linear);
+        continue;
+      }
       linears_[spec.name] = quantised_storage(request.format, spec.shape[0], spec.shape[1], request.nested);
     }
     for (const std::string& name : files_.names()) num_tensors_ += linears_.contains(name) ? num_parts() : 1;
   }
+
+  const std::vector<std::string>& skipped() const { return skipped_; }
 
   /// The weights, and an index if the source has several files.
   std::vector<FileToWrite> weight_files(QuantizeResult& result) {
@@ -169,6 +176,7 @@ class Quantizer {
   const QuantizeRequest& request_;
   const ModelConfig config_;
   const storage::WeightFiles files_;
+  std::vector<std::string> skipped_ = {"lm_head"};             ///< modules that stay plain
   std::map<std::string, LinearStorage> linears_;               ///< by the names of their weights
   std::map<std::string, kernels::QuantizedWeight> quantised_;  ///< those of the file that is being written
   std::string state_;
@@ -176,13 +184,13 @@ class Quantizer {
 };
 
 /// As transformers writes it.
-ordered_json quantization_config(const QuantizeRequest& request) {
+ordered_json quantization_config(const QuantizeRequest& request, const std::vector<std::string>& skipped) {
   if (request.format == LinearFormat::kFp8) {
     return {{"quant_method", "fp8"},
             {"fmt", "e4m3"},
             {"activation_scheme", "dynamic"},
             {"weight_block_size", {128, 128}},
-            {"modules_to_not_convert", {"lm_head"}}};
+            {"modules_to_not_convert", skipped}};
   }
   const bool is_4bit = request.format == LinearFormat::k4Bit;
   return {{"quant_method", "bitsandbytes"},
@@ -193,15 +201,16 @@ ordered_json quantization_config(const QuantizeRequest& request) {
           {"bnb_4bit_compute_dtype", "bfloat16"},
           {"bnb_4bit_quant_storage", "uint8"},
           {"llm_int8_threshold", 6.0},
-          {"llm_int8_skip_modules", {"lm_head"}}};
+          {"llm_int8_skip_modules", skipped}};
 }
 
-void add_companions(const QuantizeRequest& request, std::vector<FileToWrite>& files) {
+void add_companions(const QuantizeRequest& request, const std::vector<std::string>& skipped,
+                    std::vector<FileToWrite>& files) {
   for (const std::string& name : storage::companion_files(request.model)) {
     files.push_back(storage::copy_of(request.model / name));
     if (name != "config.json") continue;
     auto config = ordered_json::parse(files.back().text);
-    config["quantization_config"] = quantization_config(request);
+    config["quantization_config"] = quantization_config(request, skipped);
     files.back().text = config.dump(2) + "\n";
   }
 }
@@ -214,7 +223,7 @@ QuantizeResult quantize_model(const QuantizeRequest& request) {
   result.folder =
       storage::claim_output(request.output_dir, storage::OutputKind::kModel, {request.model}, request.overwrite);
   std::vector<FileToWrite> files = quantizer.weight_files(result);
-  add_companions(request, files);
+  add_companions(request, quantizer.skipped(), files);
   result.num_files = std::ssize(files);
   storage::write_folder(result.folder, files);
   return result;
