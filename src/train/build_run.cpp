@@ -27,6 +27,16 @@ namespace {
 
 constexpr std::int64_t kFewSteps = 100;
 
+std::string describe_base(const Run& run) {
+  const std::int64_t num_layers = run.files.config.num_layers, decoded = std::min(run.spec.decoded_layers, num_layers);
+  std::string bits = "4 bits";
+  if (run.files.base.begin()->second.format != model::LinearFormat::k4Bit) bits = "8 bits";
+  const std::string text = "base: " + format_count(std::ssize(run.files.base)) + " linears quantised to " + bits + "; ";
+  if (decoded == num_layers) return text + "decoded once, since memory allows";
+  return text + std::to_string(decoded) + " of " + std::to_string(num_layers) +
+         " layers decoded once, the others whenever they are used";
+}
+
 void log_start(const Run& run) {
   const auto& plan = *run.plan;
   char line[400];
@@ -44,6 +54,7 @@ void log_start(const Run& run) {
       format_count(model::num_parameters(run.files.config)) + " (" +
       (run.adapters.specs.empty() ? "full fine-tuning" : std::to_string(run.adapters.specs.size()) + " LoRA adapters") +
       "); activations at most " + format_bytes(static_cast<double>(run.activations->bytes())));
+  if (!run.files.base.empty()) log_info(describe_base(run));
   if (plan.total_steps() < kFewSteps) {
     log_warning(
         "only " + std::to_string(plan.total_steps()) +

@@ -124,6 +124,8 @@ class ResidentWeights : public ComputeWeights {
 
   LayerWeights& acquire(int64_t layer, Pass pass) override;
   void refresh() override;
+  /// Bytes of the quantised linears of layers that are decoded when they are acquired.
+  std::int64_t quantized_bytes() const;
 
  private:
   void fill(WeightLoader& loader);

@@ -364,6 +364,16 @@ LayerWeights& ResidentWeights::acquire(int64_t layer, Pass pass) {
   return ComputeWeights::acquire(layer, pass);
 }
 
+std::int64_t ResidentWeights::quantized_bytes() const {
+  std::int64_t bytes = 0;
+  for (const QuantizedLayer& layer : quantized_) {
+    for (const QuantizedLayer::Linear& linear : layer.linears) bytes += kernels::bytes_of(linear.weight);
+    for (const QuantizedLayer::PlainLinear& plain : layer.plain)
+      bytes += static_cast<std::int64_t>(plain.weight.nbytes());
+  }
+  return bytes;
+}
+
 void ResidentWeights::refresh() {
   in_buffers_ = -1;
   ComputeWeights::refresh();

@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/model/base_weights.h"
@@ -101,7 +103,8 @@ class DecoderTest : public ::testing::Test {
              const ColumnLayout& columns = {}) {
     const ModelShape shape = model_shape(config_, adapters(config_, first_layer), columns);
     Trainables parameters = make_trainables(config_, shape, TrainedWeights::kNone);
-    ResidentWeights weights(config_, shape, parameters, {}, files_.get());
+    ResidentWeights weights(config_, shape, parameters, {.storage = storage_, .decoded_layers = decoded_layers_},
+                            files_.get());
     parameters.values.copy_(uniform({parameters.size()}, 5) * 0.3);
     weights.refresh();
     Decoder decoder = make_decoder(config_, shape, weights, at::kFloat, 64, first_needed);
@@ -119,10 +122,113 @@ class DecoderTest : public ::testing::Test {
     return {loss.item<double>(), parameters.grads.clone()};
   }
 
+  /// Has the weights quantised while they are read, but for this linear.
+  void quantise(LinearFormat format, bool nested, const std::string& except = "") {
+    storage_.clear();
+    for (const auto& spec : expected_tensors(config_)) {
+      const std::string name = spec.name.substr(0, spec.name.rfind('.'));
+      if (spec.kind != WeightKind::kLinear || name == except) continue;
+      storage_[name] = quantised_storage(format, spec.shape[0], spec.shape[1], nested);
+    }
+  }
+
   TemporaryFolder folder_;
   ModelConfig config_;
   std::unique_ptr<storage::WeightFiles> files_;
+  BaseStorage storage_;
+  std::int64_t decoded_layers_ = kAllLayers;
 };
+
+constexpr std::pair<LinearFormat, bool> kFormats[] = {{LinearFormat::k4Bit, false},
+                                                      {LinearFormat::k4Bit, true},
+                                                      {LinearFormat::kInt8, false},
+                                                      {LinearFormat::kFp8, false}};
+
+TEST_F(DecoderTest, LayersDecodedWhenAcquiredGiveTheSameBits) {
+  const Batch batch = batch_of({9, 1, 5});
+  const double plain = run(batch, Recompute::kOff, 0, {0, false}, false).loss;
+  for (const auto& [format, nested] : kFormats) {
+    for (const std::string except : {"", "model.layers.1.mlp.up_proj"}) {
+      quantise(format, nested, except);
+      for (const std::int64_t first_adapted : {0, 2}) {  // layers without adapters have another layout
+        decoded_layers_ = kAllLayers;
+        const Result once = run(batch, Recompute::kOff, first_adapted, {first_adapted, false}, false);
+        EXPECT_NE(once.loss, plain);
+        for (decoded_layers_ = 0; decoded_layers_ < 3; ++decoded_layers_) {
+          for (const Recompute mode : {Recompute::kOff, Recompute::kFull}) {
+            const Result other = run(batch, mode, first_adapted, {first_adapted, false}, true);
+            EXPECT_EQ(other.loss, once.loss) << decoded_layers_;
+            EXPECT_TRUE(at::equal(other.grads, once.grads)) << decoded_layers_;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(DecoderTest, MemoryOfAQuantisedBaseIsWhatThePlanSays) {
+  for (const auto& [format, nested] : kFormats) {
+    quantise(format, nested, "model.layers.1.mlp.up_proj");
+    for (const std::int64_t first_adapted : {0, 2}) {
+      const ModelShape shape = model_shape(config_, adapters(config_, first_adapted));
+      for (std::int64_t decoded = 0; decoded <= 3; ++decoded) {
+        Trainables parameters = make_trainables(config_, shape, TrainedWeights::kNone, at::kMeta);
+        ResidentWeights weights(config_, shape, parameters,
+                                {at::kFloat, at::kMeta, TrainedWeights::kNone, storage_, decoded});
+        std::int64_t bytes = weights.quantized_bytes(), plain = 0;
+        std::set<const void*> counted;
+        for (std::int64_t layer = 0; layer < 3; ++layer) {
+          for (const BlockWeights& block : weights.acquire(layer, Pass::kForward)) {
+            for (const Projection& p : block.projections) {
+              plain += 4 * p.in_features * p.out_features;
+              if (!counted.insert(p.weight.storage().unsafeGetStorageImpl()).second) continue;
+              bytes += static_cast<std::int64_t>(p.weight.storage().nbytes());
+            }
+          }
+        }
+        EXPECT_EQ(weight_bytes(config_, shape, 4, storage_, decoded), 4 * num_parameters(config_) - plain + bytes)
+            << decoded;
+        EXPECT_LE(
+            choose_decoded_layers(config_, shape, 4, storage_, weight_bytes(config_, shape, 4, storage_, decoded)), 3);
+      }
+      const auto chosen = [&](std::int64_t budget) {
+        return choose_decoded_layers(config_, shape, 4, storage_, budget);
+      };
+      const auto bytes = [&](std::int64_t decoded) { return weight_bytes(config_, shape, 4, storage_, decoded); };
+      for (std::int64_t decoded = 1; decoded <= 3; ++decoded) {
+        const std::int64_t most = chosen(bytes(decoded)), less = chosen(bytes(decoded) - 1);
+        EXPECT_GE(most, decoded);
+        EXPECT_LE(bytes(most), bytes(decoded));
+        EXPECT_LT(bytes(less), bytes(decoded));
+        for (std::int64_t more = most + 1; more <= 3; ++more) EXPECT_GT(bytes(more), bytes(decoded));
+      }
+      EXPECT_EQ(chosen(1), 0);
+    }
+  }
+}
+
+TEST_F(DecoderTest, AWeightThatIsNotFiniteIsNotQuantised) {
+  const storage::WeightFiles good = *files_;
+  std::vector<at::Tensor> keep;
+  std::vector<storage::TensorToWrite> tensors;
+  for (const auto& spec : expected_tensors(config_)) {
+    keep.push_back(uniform(spec.shape, 3));
+    if (spec.name == "model.layers.2.mlp.down_proj.weight") keep.back()[7][11] = NAN;
+    tensors.push_back(tensor_to_write(spec.name, keep.back()));
+  }
+  storage::write_safetensors(folder_ / "model.safetensors", tensors);
+  files_ = std::make_unique<storage::WeightFiles>(storage::open_model_weights(folder_.path()));
+  for (const auto& [format, nested] : kFormats) {
+    quantise(format, nested);
+    try {
+      run(batch_of({9}), Recompute::kOff, 0, {0, false}, false);
+      ADD_FAILURE() << "accepted";
+    } catch (const FormatError& error) {
+      EXPECT_NE(std::string(error.where()).find("model.safetensors: model.layers.2.mlp.down_proj.weight"),
+                std::string::npos);
+    }
+  }
+}
 
 TEST_F(DecoderTest, RecomputationGivesTheSameBits) {
   const Batch batch = batch_of({9, 1, 5});
