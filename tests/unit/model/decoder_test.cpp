@@ -199,7 +199,7 @@ TEST_F(DecoderTest, MemoryOfAQuantisedBaseIsWhatThePlanSays) {
         const std::int64_t most = chosen(bytes(decoded)), less = chosen(bytes(decoded) - 1);
         EXPECT_GE(most, decoded);
         EXPECT_LE(bytes(most), bytes(decoded));
-        EXPECT_LT(bytes(less), bytes(decoded));
+        EXPECT_TRUE(less == 0 || bytes(less) < bytes(decoded)) << less;
         for (std::int64_t more = most + 1; more <= 3; ++more) EXPECT_GT(bytes(more), bytes(decoded));
       }
       EXPECT_EQ(chosen(1), 0);

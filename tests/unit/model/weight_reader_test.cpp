@@ -165,7 +165,7 @@ TEST(WeightReader, SaysWhichTensorIsWrong) {
   const std::vector<char> bytes(8);
   storage::TensorToWrite tensor;
   tensor.name = "odd";
-  tensor.dtype = storage::DType::kF8E4M3;
+  tensor.dtype = storage::DType::kF8E5M2;
   tensor.shape = {8};
   tensor.bytes = {bytes.data(), bytes.size()};
   storage::write_safetensors(folder / "model.safetensors", {tensor});
