@@ -5,6 +5,7 @@
 #include "fuzz/refusal.h"
 #include "lora_train/base/log.h"
 #include "lora_train/model/model_config.h"
+#include "lora_train/model/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace {
@@ -40,13 +41,43 @@ void check_config(const model::ModelConfig& config) {
   require(std::isfinite(rope_attention_factor(config)), "an attention factor that is not finite");
 }
 
+/// What the program reads out of the tensors of an accepted linear lies inside them.
+void check_linear(const model::StoredLinear& linear, const model::TensorSpec& spec,
+                  const storage::WeightFiles& weights) {
+  const std::int64_t count = spec.shape[0] * spec.shape[1];
+  require(linear.out_features == spec.shape[0] && linear.in_features == spec.shape[1], "another size: " + spec.name);
+  require(linear.bytes(2) > 0, "no bytes: " + spec.name);
+  for (const auto& name : linear.names)
+    require(weights.find(name) != nullptr, "belongs to it but is not there: " + name);
+  if (linear.format == model::LinearFormat::kPlain) {
+    require(linear.scales == nullptr && linear.weight->shape == spec.shape, "accepted without " + spec.name);
+    return;
+  }
+  require(linear.scales->num_elements() == linear.num_scales(), "not all scales: " + spec.name);
+  if (linear.format != model::LinearFormat::k4Bit) {
+    require(linear.weight->num_bytes() == static_cast<std::size_t>(count), "not a byte for each weight: " + spec.name);
+    return;
+  }
+  require(linear.weight->num_bytes() == static_cast<std::size_t>((count + 1) / 2), "not half a byte: " + spec.name);
+  require(linear.map->num_bytes() == 64 && std::isfinite(linear.nested_offset), "no map: " + spec.name);
+  if (linear.nested_block_size == 0) return;
+  require(linear.nested_map->num_bytes() == 1024, "no nested map: " + spec.name);
+  require(linear.nested_scales->num_elements() * linear.nested_block_size >= linear.num_scales(),
+          "not all nested scales: " + spec.name);
+}
+
 void check_weights_of(const model::ModelConfig& config, const std::vector<model::TensorSpec>& expected,
                       const std::filesystem::path& folder) {
   const auto weights = storage::open_model_weights(folder);
   model::check_weights(config, weights);
   for (const auto& spec : expected) {
     const auto* entry = weights.find(spec.name);
-    require(entry != nullptr && entry->shape == spec.shape, "accepted without " + spec.name);
+    require(entry != nullptr, "accepted without " + spec.name);
+    if (spec.kind == model::WeightKind::kLinear) {
+      check_linear(model::stored_linear(config, spec, weights), spec, weights);
+    } else {
+      require(entry->shape == spec.shape, "accepted without " + spec.name);
+    }
   }
   require(!weights.fingerprint().empty(), "no fingerprint");
 }

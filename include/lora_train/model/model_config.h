@@ -41,6 +41,19 @@ struct RopeConfig {
   std::vector<double> short_factor;                   ///< longrope, [E/2]; up to the original length
 };
 
+enum class QuantMethod { kNone, kBnb4Bit, kBnb8Bit, kFp8 };
+
+/// quantization_config of config.json: how quantised linears are stored. The tensors tell which linears are
+/// (stored_linear.h).
+struct QuantizationConfig {
+  QuantMethod method = QuantMethod::kNone;
+  std::string description;  ///< "bitsandbytes 4-bit (nf4)", for messages
+  std::string quant_type;   ///< kBnb4Bit: "nf4" or "fp4"; empty: not said
+  std::int64_t block_rows = 0,
+               block_columns = 0;  ///< kFp8: what a scale of a matrix of scales is for; 0: no such scales
+  bool has_only_blocks = false;    ///< kFp8: no scales per row or per matrix
+};
+
 struct ModelConfig {
   std::filesystem::path path;  ///< of config.json, for messages
   Family family = Family::kQwen2;
@@ -66,12 +79,13 @@ struct ModelConfig {
   std::string torch_dtype;               ///< "bfloat16", "float32", ...; empty when the file does not say
   std::optional<std::int64_t> bos_token_id, pad_token_id;
   std::vector<std::int64_t> eos_token_ids;
+  QuantizationConfig quantization;
 };
 
 /// Reads folder/config.json. Absent optional keys take the default of transformers' class; null differs from absent.
 /// Throws IoError, or FormatError (where = "file: key") for a key that is missing, of the wrong type or out of range, for sizes
 /// that do not fit together, and for everything that this program does not support (another architecture or activation,
-/// quantised weights, other attention or RoPE kinds), naming it and what is supported.
+/// another quantisation, other attention or RoPE kinds), naming it and what is supported.
 ModelConfig read_model_config(const std::filesystem::path& folder);
 /// The same for the text of a config.json; `path` is for messages.
 ModelConfig parse_model_config(std::string_view json, const std::filesystem::path& path);
@@ -91,10 +105,15 @@ std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
 /// The total number of their elements.
 std::int64_t num_parameters(const ModelConfig& config);
 
-/// Compares the files with expected_tensors before anything is allocated: presence, shape, dtype (F32, F16, BF16).
+/// Compares the files with expected_tensors before anything is allocated: presence, shape, dtype (F32, F16, BF16). Linears may
+/// be quantised as quantization_config says (stored_linear.h); their scales are read and must be finite.
 /// Warns about unexpected tensors, except rotary inv_freq buffers and a tied head that is stored as well.
-/// Throws FormatError (where = "file: tensor") for the first tensor that is missing or has another shape or dtype.
+/// Throws FormatError (where = "file: tensor") for the first tensor that is missing or has another shape or dtype, and (where =
+/// "file: quantization_config") if that says that linears are quantised and none is.
 void check_weights(const ModelConfig& config, const storage::WeightFiles& weights);
+
+/// Throws FormatError (file: quantization_config) if the folder is quantised. `what` begins the message: "training".
+void refuse_quantised(const ModelConfig& config, std::string_view what);
 
 /// Throws FormatError (file: key) if rows of max_seq_len tokens are longer than this RoPE type supports.
 void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len);

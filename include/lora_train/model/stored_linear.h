@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lora_train/model/model_config.h"
@@ -31,14 +32,17 @@ struct LinearStorage {
   std::int64_t nested_block_size = 0;              ///< k4Bit: scales per nested scale; 0: scales are fp32
   std::int64_t block_rows = 0, block_columns = 0;  ///< kFp8: the part of the matrix that a scale is for
 
+  /// Scales of the weights: with nested scales, the number of their codes. 0 if plain.
   std::int64_t num_scales() const;
-  /// Bytes of codes, scales and maps in memory; of plain weights, O D plain_element_bytes.
+  /// Bytes of codes, scales and maps in memory, where scales are fp32 whatever the file holds (codes of one byte if they are
+  /// nested); of plain weights, O D plain_element_bytes.
   std::int64_t bytes(std::int64_t plain_element_bytes) const;
   bool operator==(const LinearStorage&) const = default;
 };
 
 /// A linear of a folder with its tensors, which belong to the WeightFiles.
 struct StoredLinear : LinearStorage {
+  std::string_view format_name;  ///< for people: "nf4", "fp4", "int8", "fp8", "bf16", "fp16", "fp32"
   const storage::TensorEntry* weight = nullptr;
   const storage::TensorEntry* scales = nullptr;  ///< absmax, SCB, weight_scale_inv or weight_scale; null if plain
   const storage::TensorEntry* map = nullptr;     ///< k4Bit: 16 values
@@ -60,5 +64,9 @@ BaseStorage stored_base(const ModelConfig& config, const storage::WeightFiles& w
 
 /// How a linear [O, D] is kept that is quantised while it is read. `format` is not kPlain; nested: k4Bit, scales in 8 bits too.
 LinearStorage quantised_storage(LinearFormat format, std::int64_t out_features, std::int64_t in_features, bool nested);
+
+/// How many linears are stored in each format, the most frequent first: "168 linears nf4, 28 bf16". Reads no tensor. Throws
+/// FormatError for a linear of no format.
+std::string linear_formats(const ModelConfig& config, const storage::WeightFiles& weights);
 
 }  // namespace lora_train::model

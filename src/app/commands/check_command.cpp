@@ -7,6 +7,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/config/check.h"
 #include "lora_train/model/model_config.h"
+#include "lora_train/model/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/resolve_model.h"
 #include "output/standard_output.h"
@@ -30,13 +31,15 @@ void print_shipped_profiles(bool json) {
   }
 }
 
-/// Refuses the model folder as the run would: config.json, the index and the headers of the weights are read, no tensor
-/// is. A name of the Hugging Face cache may be meant for another machine.
+/// Refuses the model folder as the run would: config.json, the index, the headers of the weights and the scales of quantised
+/// ones are read, no other tensor is. A name of the Hugging Face cache may be meant for another machine.
 void check_model_folder(const std::string& model) {
   if (!std::filesystem::exists(model)) return;
   const std::filesystem::path folder = storage::resolve_model(model).folder;
   const model::ModelConfig config = model::read_model_config(folder);
-  model::check_weights(config, storage::open_model_weights(folder));
+  const storage::WeightFiles weights = storage::open_model_weights(folder);
+  model::check_weights(config, weights);
+  log_info(folder.string() + ": " + model::linear_formats(config, weights));
 }
 
 }  // namespace

@@ -25,6 +25,12 @@ void ConfigReader::missing(const char* key) const {
   reject(key, "the key is missing and has no default; use the config.json that the model was published with");
 }
 
+std::vector<std::string> ConfigReader::keys() const {
+  std::vector<std::string> all;
+  for (const auto& item : object_.items()) all.push_back(item.key());
+  return all;
+}
+
 const nlohmann::json* ConfigReader::find(const char* key) const {
   const auto at = object_.find(key);
   return at == object_.end() ? nullptr : &*at;

@@ -21,6 +21,7 @@ class ConfigReader {
   /// True if the key is present and not null.
   bool is_given(const char* key) const { return has(key) && !object_.at(key).is_null(); }
   const std::filesystem::path& path() const { return path_; }
+  std::vector<std::string> keys() const;
 
   /// A whole number from 1 to `largest`. Without a fallback, the key is required.
   std::int64_t size(const char* key, std::int64_t largest) const;

@@ -5,6 +5,7 @@
 #include "family.h"
 #include "lora_train/base/error.h"
 #include "lora_train/storage/model_file.h"
+#include "quantization_config.h"
 #include "rope_config.h"
 
 namespace lora_train::model {
@@ -41,11 +42,6 @@ const FamilyRules& choose_family(const ConfigReader& reader) {
 }
 
 void refuse_what_is_not_computed(const ConfigReader& reader, const FamilyRules& rules) {
-  if (const auto quantization = reader.optional_object("quantization_config")) {
-    reader.reject("quantization_config", "a model stored quantised (quant_method \"" +
-                                             quantization->text("quant_method", "?") +
-                                             "\") is not supported yet; use the unquantised model");
-  }
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (reader.is_given(key) && reader.count(key, 0) > 0)
       reader.reject(key, "mixture-of-experts models are not supported");
@@ -134,6 +130,7 @@ ModelConfig parse_model_config(std::string_view json, const std::filesystem::pat
 
   ModelConfig config;
   config.path = path;
+  config.quantization = read_quantization_config(reader);
   config.family = rules.family;
   config.architecture = rules.architecture;
   read_sizes(reader, rules, config);

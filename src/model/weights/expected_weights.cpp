@@ -5,7 +5,9 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/model/layer_shape.h"
+#include "lora_train/model/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
+#include "weight_check.h"
 
 namespace lora_train::model {
 namespace {
@@ -45,12 +47,6 @@ void add_layer(const LayerShape& layer, std::int64_t index, SpecList& specs) {
   }
 }
 
-std::string show_shape(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  return text + "]";
-}
-
 bool is_old_rotary_buffer(const std::string& name) { return name.find("rotary_emb.") != std::string::npos; }
 
 /// The file that should hold the weight: the only one, or else the folder.
@@ -58,24 +54,23 @@ std::string place_of_missing(const storage::WeightFiles& weights, const ModelCon
   return (weights.files().size() == 1 ? weights.files().front().path() : config.path.parent_path()).string();
 }
 
-void check_one(const TensorSpec& spec, const ModelConfig& config, const storage::WeightFiles& weights) {
-  const auto* entry = weights.find(spec.name);
-  if (entry == nullptr) {
-    std::string hint = "download the weights again";
-    if (spec.kind == WeightKind::kHead)
-      hint = "if the head shares the embedding, config.json must say tie_word_embeddings: true";
-    throw FormatError(place_of_missing(weights, config) + ": " + spec.name,
-                      "the tensor is missing; " + config.path.string() + " expects it with shape " +
-                          show_shape(spec.shape) + ": " + hint);
+/// Embeddings, norms, biases and heads are not decoded.
+void check_plain(const TensorSpec& spec, const ModelConfig& config, const storage::WeightFiles& weights) {
+  const storage::TensorEntry& entry = require_weight(spec, config, weights);
+  const bool is_weight = spec.name.ends_with("weight");
+  const bool is_byte = storage::dtype_bits(entry.dtype) <= 8;
+  if (is_byte || (is_weight && !quantised_parts(spec.name, weights).empty())) {
+    const bool is_head = spec.kind == WeightKind::kHead;
+    throw FormatError(weights.where(entry),
+                      std::string(is_head ? "the head is" : "is") + " stored quantised (" + describe(entry) +
+                          "), which is supported for the linears of layers only: " +
+                          (is_head ? "quantise the model with lm_head left out, or use the unquantised model"
+                                   : "use the unquantised model"));
   }
-  if (entry->shape != spec.shape) {
-    throw FormatError(weights.where(*entry), "has shape " + show_shape(entry->shape) + " but " + config.path.string() +
-                                                 " asks for " + show_shape(spec.shape) +
-                                                 ": config and weights do not belong together");
-  }
-  if (!storage::is_weight_dtype(entry->dtype)) {
-    throw FormatError(weights.where(*entry), "has dtype " + std::string(storage::dtype_name(entry->dtype)) +
-                                                 "; only F32, F16 and BF16 are supported: use the unquantised model");
+  require_shape(spec, entry, config, weights);
+  if (!storage::is_weight_dtype(entry.dtype)) {
+    throw FormatError(weights.where(entry), "has dtype " + std::string(storage::dtype_name(entry.dtype)) +
+                                                "; only F32, F16 and BF16 are supported: use the unquantised model");
   }
 }
 
@@ -120,13 +115,57 @@ std::int64_t num_parameters(const ModelConfig& config) {
   return total;
 }
 
+std::string show_shape(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+const storage::TensorEntry& require_weight(const TensorSpec& spec, const ModelConfig& config,
+                                           const storage::WeightFiles& weights) {
+  if (const auto* entry = weights.find(spec.name)) return *entry;
+  std::string hint = "download the weights again";
+  if (spec.kind == WeightKind::kHead)
+    hint = "if the head shares the embedding, config.json must say tie_word_embeddings: true";
+  throw FormatError(place_of_missing(weights, config) + ": " + spec.name,
+                    "the tensor is missing; " + config.path.string() + " expects it with shape " +
+                        show_shape(spec.shape) + ": " + hint);
+}
+
+void require_shape(const TensorSpec& spec, const storage::TensorEntry& entry, const ModelConfig& config,
+                   const storage::WeightFiles& weights) {
+  if (entry.shape == spec.shape) return;
+  throw FormatError(weights.where(entry), "has shape " + show_shape(entry.shape) + " but " + config.path.string() +
+                                              " asks for " + show_shape(spec.shape) +
+                                              ": config and weights do not belong together");
+}
+
 void check_weights(const ModelConfig& config, const storage::WeightFiles& weights) {
   std::set<std::string> names;
+  bool is_quantised = false;
   for (const auto& spec : expected_tensors(config)) {
-    check_one(spec, config, weights);
     names.insert(spec.name);
+    if (spec.kind != WeightKind::kLinear) {
+      check_plain(spec, config, weights);
+      continue;
+    }
+    const StoredLinear linear = stored_linear(config, spec, weights);
+    is_quantised = is_quantised || linear.format != LinearFormat::kPlain;
+    names.insert(linear.names.begin(), linear.names.end());
+  }
+  if (config.quantization.method != QuantMethod::kNone && !is_quantised) {
+    throw FormatError(config.path.string() + ": quantization_config",
+                      "says " + config.quantization.description + ", but every linear of the weights is plain: " +
+                          "remove the key if the weights were decoded, or download the weights again");
   }
   warn_of_unexpected(names, config, weights);
+}
+
+void refuse_quantised(const ModelConfig& config, std::string_view what) {
+  if (config.quantization.method == QuantMethod::kNone) return;
+  throw FormatError(config.path.string() + ": quantization_config",
+                    std::string(what) + " of a model stored quantised (" + config.quantization.description +
+                        ") is not supported yet: use the unquantised model");
 }
 
 }  // namespace lora_train::model

@@ -195,7 +195,6 @@ TEST(ModelConfig, RefusesArchitecturesItDoesNotKnow) {
 
 TEST(ModelConfig, RefusesByNameWhatIsNotComputed) {
   expect_refused(R"({"quantization_config": {"quant_method": "gptq"}})", "quantization_config", "\"gptq\"");
-  expect_refused(R"({"quantization_config": {"load_in_4bit": true}})", "quantization_config", "not supported yet");
   expect_refused(R"({"hidden_act": "gelu"})", "hidden_act", "\"gelu\" is not supported; expected silu");
   expect_refused(R"({"num_local_experts": 8})", "num_local_experts", "mixture-of-experts");
   expect_refused(R"({"num_experts": 1})", "num_experts", "mixture-of-experts");

@@ -1,0 +1,250 @@
+#include "linear_reader.h"
+
+#include <array>
+#include <cmath>
+
+namespace lora_train::model {
+namespace {
+
+using storage::DType;
+using storage::TensorEntry;
+
+constexpr const char* kRemedy = ": quantise the model again, or use the unquantised model";
+
+std::string_view plain_name(DType dtype) {
+  if (dtype == DType::kF32) return "fp32";
+  return dtype == DType::kBF16 ? "bf16" : "fp16";
+}
+
+/// Whatever their dtype, packed weights are a column of bytes.
+bool is_packed(const TensorEntry& entry, std::int64_t num_weights) {
+  return entry.shape.size() == 2 && entry.shape[1] == 1 &&
+         entry.num_bytes() == static_cast<std::size_t>(ceil_div(num_weights, 2));
+}
+
+}  // namespace
+
+StoredLinear LinearReader::recognise() const {
+  StoredLinear linear;
+  linear.out_features = spec_.shape[0];
+  linear.in_features = spec_.shape[1];
+  linear.weight = &weight_;
+  const std::array parts{parts_.first_of(k4BitParts), parts_.first_of(kInt8Parts), parts_.first_of(kFp8Parts)};
+  const TensorEntry* first = nullptr;
+  for (const TensorEntry* part : parts) {
+    if (part == nullptr) continue;
+    if (first != nullptr) {
+      reject(weight_,
+             "has " + first->name + " and " + part->name + " beside it, which belong to two formats" + kRemedy);
+    }
+    first = part;
+  }
+  if (first == nullptr) {
+    if (!storage::is_weight_dtype(weight_.dtype) || is_packed(weight_, num_weights())) refuse_unknown();
+    linear.format_name = plain_name(weight_.dtype);
+  } else if (first == parts[0]) {
+    linear.format = LinearFormat::k4Bit;
+    linear.format_name = parts_.find(kFp4State) != nullptr ? "fp4" : "nf4";
+  } else {
+    linear.format = first == parts[1] ? LinearFormat::kInt8 : LinearFormat::kFp8;
+    linear.format_name = first == parts[1] ? "int8" : "fp8";
+  }
+  return linear;
+}
+
+/// A weight without quantisation state that is not plain either.
+void LinearReader::refuse_unknown() const {
+  const std::string dtype(storage::dtype_name(weight_.dtype));
+  if (is_packed(weight_, num_weights())) {
+    reject(weight_, "is packed to 4 bits (" + describe(weight_) + "), but its quant_state is missing: " + spec_.name +
+                        ".absmax, .quant_map and .quant_state.bitsandbytes__nf4 or __fp4 were expected" + kRemedy);
+  }
+  if (weight_.shape != spec_.shape) require_shape(spec_, weight_, config_, files_);
+  if (weight_.dtype == DType::kI8)
+    reject(weight_, "has dtype I8, but its scales are missing: SCB was expected" + std::string(kRemedy));
+  if (weight_.dtype == DType::kF8E4M3) {
+    reject(weight_, "has dtype F8_E4M3, but its scales are missing: weight_scale_inv or weight_scale was expected" +
+                        std::string(kRemedy));
+  }
+  reject(weight_,
+         "has dtype " + dtype +
+             "; expected F32, F16, BF16, or a weight that bitsandbytes (nf4, fp4, int8) or FP8 (F8_E4M3) stores "
+             "with its scales" +
+             kRemedy);
+}
+
+void LinearReader::require_agreement(const StoredLinear& linear) const {
+  const QuantizationConfig& said = config_.quantization;
+  const bool is_of_type = said.quant_type.empty() || said.quant_type == linear.format_name;
+  const bool agrees = linear.format == LinearFormat::kPlain ||
+                      (linear.format == LinearFormat::k4Bit && said.method == QuantMethod::kBnb4Bit && is_of_type) ||
+                      (linear.format == LinearFormat::kInt8 && said.method == QuantMethod::kBnb8Bit) ||
+                      (linear.format == LinearFormat::kFp8 && said.method == QuantMethod::kFp8);
+  if (agrees) return;
+  const std::string says = said.method == QuantMethod::kNone ? " has no quantization_config"
+                                                             : ": quantization_config says " + said.description;
+  reject(weight_, "is stored as " + std::string(linear.format_name) + ", but " + config_.path.string() + says +
+                      ": config and weights do not belong together");
+}
+
+const TensorEntry& LinearReader::require(const std::string& part, const std::string& why) const {
+  const auto* entry = parts_.find(part);
+  if (entry != nullptr) return *entry;
+  throw FormatError(files_.files()[weight_.file].path().string() + ": " + parts_.full_name(part),
+                    "the tensor is missing; " + why + kRemedy);
+}
+
+void LinearReader::require_layout(const TensorEntry& entry, DType dtype, const std::vector<std::int64_t>& shape,
+                                  const std::string& what) const {
+  if (entry.dtype == dtype && entry.shape == shape) return;
+  reject(entry, "is " + describe(entry) + "; " + what + " " + std::string(storage::dtype_name(dtype)) + " " +
+                    show_shape(shape) + " was expected" + kRemedy);
+}
+
+/// F32, BF16 or F8_E8M0.
+void LinearReader::require_finite(const TensorEntry& entry) const {
+  const std::string_view bytes = files_.bytes(entry);
+  const std::size_t width = entry.dtype == DType::kF32 ? 4 : entry.dtype == DType::kBF16 ? 2 : 1;
+  // The exponent is in the last two bytes, sign first; that of F8_E8M0 is all there is.
+  const auto is_finite = [&](std::size_t i) {
+    std::uint16_t high = 0;
+    if (width == 1) return static_cast<unsigned char>(bytes[i]) != 0xFF;
+    std::memcpy(&high, bytes.data() + (i + 1) * width - 2, 2);
+    return (high & 0x7F80) != 0x7F80;
+  };
+  for (std::size_t i = 0; i < bytes.size() / width; ++i) {
+    if (!is_finite(i)) {
+      reject(entry, "value " + std::to_string(i) + " is NaN or infinity; every scale must be finite" + kRemedy);
+    }
+  }
+  files_.release(entry);
+}
+
+void LinearReader::read_4bit(StoredLinear& linear) const {
+  const auto* nf4 = parts_.find(kNf4State);
+  const auto* fp4 = parts_.find(kFp4State);
+  if (nf4 != nullptr && fp4 != nullptr) {
+    reject(*fp4, "is there beside " + nf4->name + "; one of them says how the weight is stored" + kRemedy);
+  }
+  const TensorEntry& entry =
+      fp4 != nullptr ? *fp4 : require(kNf4State, "(or __fp4) it says how the 4-bit weight is stored");
+  require_layout(entry, DType::kU8, {static_cast<std::int64_t>(entry.num_bytes())},
+                 "the JSON of a quant_state as bytes,");
+  const QuantState state = parse_quant_state(files_.bytes(entry), files_.where(entry));
+  if (state.quant_type != linear.format_name) {
+    throw FormatError(files_.where(entry) + ": quant_type",
+                      "is \"" + state.quant_type + "\", unlike the name of the tensor" + kRemedy);
+  }
+  if (state.shape != spec_.shape) {
+    throw FormatError(files_.where(entry) + ": shape",
+                      "is " + show_shape(state.shape) + " but " + config_.path.string() + " asks for " +
+                          show_shape(spec_.shape) + ": config and weights do not belong together");
+  }
+  if (!is_packed(weight_, num_weights())) {
+    reject(weight_, "is " + describe(weight_) + "; 4-bit weights of " + show_shape(spec_.shape) + " are packed to " +
+                        std::to_string(ceil_div(num_weights(), 2)) + " bytes, U8 [" +
+                        std::to_string(ceil_div(num_weights(), 2)) + ", 1] or the same bytes under another dtype" +
+                        kRemedy);
+  }
+  linear.block_size = state.block_size;
+  linear.scales = &require(kAbsmax, "it holds the scales of the 4-bit weight");
+  linear.map = &require(kQuantMap, "it holds the values of the 16 codes");
+  require_layout(*linear.map, DType::kF32, {kMapSize}, "a map of 4-bit codes,");
+  require_finite(*linear.map);
+  read_nested(state, entry, linear);
+  const bool is_nested = linear.nested_block_size != 0;
+  require_layout(
+      *linear.scales, is_nested ? DType::kU8 : DType::kF32, {linear.num_scales()},
+      std::string(is_nested ? "a code" : "a scale") + " for each " + std::to_string(linear.block_size) + " weights,");
+  if (!is_nested) require_finite(*linear.scales);
+}
+
+void LinearReader::read_nested(const QuantState& state, const TensorEntry& state_entry, StoredLinear& linear) const {
+  const auto* stray = parts_.first_of(std::array{kNestedAbsmax, kNestedQuantMap});
+  if (state.nested_block_size == 0) {
+    if (stray != nullptr) {
+      reject(state_entry,
+             "has no nested_blocksize, nested_dtype and nested_offset, which " + stray->name + " needs" + kRemedy);
+    }
+    return;
+  }
+  linear.nested_block_size = state.nested_block_size;
+  linear.nested_offset = static_cast<float>(state.nested_offset);
+  if (!std::isfinite(linear.nested_offset)) {
+    throw FormatError(files_.where(state_entry) + ": nested_offset", std::string("is beyond fp32") + kRemedy);
+  }
+  linear.nested_scales = &require(kNestedAbsmax, "the quant_state says that scales are nested");
+  linear.nested_map = &require(kNestedQuantMap, "the quant_state says that scales are nested");
+  require_layout(*linear.nested_scales, DType::kF32, {ceil_div(linear.num_scales(), linear.nested_block_size)},
+                 "a scale for each " + std::to_string(linear.nested_block_size) + " codes of absmax,");
+  require_layout(*linear.nested_map, DType::kF32, {kNestedMapSize}, "a map of 8-bit codes,");
+  require_finite(*linear.nested_scales);
+  require_finite(*linear.nested_map);
+}
+
+void LinearReader::read_int8(StoredLinear& linear) const {
+  linear.scales = &require(kScb, "it holds a scale for each row of the int8 weight");
+  if (const auto* layout = parts_.find(kWeightFormat)) {
+    if (layout->dtype != DType::kU8 || layout->num_elements() != 1) {
+      reject(*layout, "is " + describe(*layout) + "; one U8 was expected" + kRemedy);
+    }
+    constexpr const char* kLayouts[] = {"row", "col32", "col_turing", "col_ampere"};
+    const auto code = static_cast<unsigned char>(files_.bytes(*layout)[0]);
+    if (code != 0) {
+      reject(*layout, "is " + std::to_string(code) + (code < 4 ? std::string(" (") + kLayouts[code] + ")" : "") +
+                          "; only 0 (row) is supported: save the model again with bitsandbytes 0.45 or later");
+    }
+  }
+  require_layout(weight_, DType::kI8, spec_.shape, "with SCB beside it, an int8 weight,");
+  require_layout(*linear.scales, DType::kF32, {linear.out_features}, "a scale for each row,");
+  require_finite(*linear.scales);
+}
+
+void LinearReader::read_fp8(StoredLinear& linear) const {
+  const auto* inverse = parts_.find(kWeightScaleInv);
+  const auto* scale = parts_.find(kWeightScale);
+  if (inverse != nullptr && scale != nullptr) {
+    reject(*scale, "is there beside " + inverse->name + "; one of them holds the scales" + kRemedy);
+  }
+  linear.scales = inverse != nullptr ? inverse : scale;
+  if (weight_.dtype != DType::kF8E4M3) {
+    reject(weight_, "has dtype " + std::string(storage::dtype_name(weight_.dtype)) + " beside " + linear.scales->name +
+                        "; of weights with such scales, only F8_E4M3 is supported" + kRemedy);
+  }
+  require_shape(spec_, weight_, config_, files_);
+  const DType dtype = linear.scales->dtype;
+  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF8E8M0) {
+    reject(*linear.scales,
+           "is " + describe(*linear.scales) + "; scales in F32, BF16 or F8_E8M0 were expected" + kRemedy);
+  }
+  read_scale_blocks(*linear.scales, linear);
+  require_finite(*linear.scales);
+}
+
+void LinearReader::read_scale_blocks(const TensorEntry& scales, StoredLinear& linear) const {
+  const QuantizationConfig& said = config_.quantization;
+  const std::int64_t rows = linear.out_features, columns = linear.in_features;
+  const auto use = [&](std::int64_t block_rows, std::int64_t block_columns) {
+    linear.block_rows = block_rows;
+    linear.block_columns = block_columns;
+  };
+  using Shape = std::vector<std::int64_t>;
+  std::string expected;
+  if (said.block_rows > 0) {
+    const Shape blocks{ceil_div(rows, said.block_rows), ceil_div(columns, said.block_columns)};
+    if (scales.shape == blocks) return use(said.block_rows, said.block_columns);
+    expected = show_shape(blocks) + " (a scale for each " + std::to_string(said.block_rows) + " x " +
+               std::to_string(said.block_columns) + " weights, as config.json says)";
+  }
+  if (!said.has_only_blocks) {
+    const bool is_per_row = scales.shape == Shape{rows} || scales.shape == Shape{rows, 1};
+    if (is_per_row && rows > 1) return use(1, columns);
+    if (scales.num_elements() == 1 && scales.shape.size() <= 2) return use(rows, columns);
+    expected +=
+        (expected.empty() ? "" : ", ") + std::string("[], [1], ") + show_shape({rows}) + " or " + show_shape({rows, 1});
+  }
+  reject(scales, "has shape " + show_shape(scales.shape) + "; for weights of " + show_shape(spec_.shape) + ", " +
+                     expected + " was expected" + kRemedy);
+}
+
+}  // namespace lora_train::model

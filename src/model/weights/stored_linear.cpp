@@ -1,0 +1,64 @@
+#include "lora_train/model/stored_linear.h"
+
+#include <algorithm>
+
+#include "linear_reader.h"
+
+namespace lora_train::model {
+
+std::int64_t LinearStorage::num_scales() const {
+  switch (format) {
+    case LinearFormat::kPlain: return 0;
+    case LinearFormat::k4Bit: return ceil_div(out_features * in_features, block_size);
+    case LinearFormat::kInt8: return out_features;
+    case LinearFormat::kFp8: return ceil_div(out_features, block_rows) * ceil_div(in_features, block_columns);
+  }
+  return 0;
+}
+
+std::int64_t LinearStorage::bytes(std::int64_t plain_element_bytes) const {
+  constexpr std::int64_t kFloat = sizeof(float);
+  const std::int64_t num_weights = out_features * in_features;
+  if (format == LinearFormat::kPlain) return num_weights * plain_element_bytes;
+  if (format != LinearFormat::k4Bit) return num_weights + num_scales() * kFloat;
+  const std::int64_t codes = ceil_div(num_weights, 2) + kMapSize * kFloat;
+  if (nested_block_size == 0) return codes + num_scales() * kFloat;
+  return codes + num_scales() + (ceil_div(num_scales(), nested_block_size) + kNestedMapSize) * kFloat;
+}
+
+StoredLinear stored_linear(const ModelConfig& config, const TensorSpec& spec, const storage::WeightFiles& weights) {
+  const LinearReader reader(config, spec, weights);
+  StoredLinear linear = reader.recognise();
+  linear.names = quantised_parts(spec.name, weights);
+  reader.require_agreement(linear);
+  switch (linear.format) {
+    case LinearFormat::kPlain: reader.require_plain(); break;
+    case LinearFormat::k4Bit: reader.read_4bit(linear); break;
+    case LinearFormat::kInt8: reader.read_int8(linear); break;
+    case LinearFormat::kFp8: reader.read_fp8(linear); break;
+  }
+  return linear;
+}
+
+std::vector<std::string> quantised_parts(const std::string& name, const storage::WeightFiles& weights) {
+  return Parts(name, weights).names();
+}
+
+std::string linear_formats(const ModelConfig& config, const storage::WeightFiles& weights) {
+  std::vector<std::pair<std::string_view, std::int64_t>> counts;
+  for (const TensorSpec& spec : expected_tensors(config)) {
+    if (spec.kind != WeightKind::kLinear) continue;
+    const std::string_view name = LinearReader(config, spec, weights).recognise().format_name;
+    auto at = std::find_if(counts.begin(), counts.end(), [&](const auto& count) { return count.first == name; });
+    if (at == counts.end()) at = counts.insert(at, {name, 0});
+    ++at->second;
+  }
+  std::stable_sort(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  for (const auto& [name, count] : counts) {
+    text += (text.empty() ? "" : ", ") + std::to_string(count) + (text.empty() ? " linears " : " ") + std::string(name);
+  }
+  return text;
+}
+
+}  // namespace lora_train::model
