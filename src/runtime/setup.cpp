@@ -129,7 +129,10 @@ data::DataContext data_context(const Profile& profile, const ModelFiles& files) 
 }
 
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
-  if (profile.adapter.kind == AdapterKind::kNone) return {};
+  if (profile.adapter.kind == AdapterKind::kNone) {
+    model::refuse_quantised(files.config, "full fine-tuning (adapter: none)");
+    return {};
+  }
   AdapterSetup setup;
   if (profile.adapter.init_adapter.empty()) {
     setup.config.options = {profile.adapter, {}};

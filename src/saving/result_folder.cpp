@@ -34,14 +34,15 @@ void add_tokenizer(const runtime::ModelFiles& model, Files& files) {
   if (model.chat_template) files.push_back({std::string(kTemplateFile), model.chat_template->source()});
 }
 
-std::string model_card(const RunSection& section, const runtime::AdapterSetup& adapters,
-                       const checkpoint::TrainState& state) {
+std::string model_card(const RunSection& section, const runtime::ModelFiles& model,
+                       const runtime::AdapterSetup& adapters, const checkpoint::TrainState& state) {
   const std::string& base = adapters.config.base_model_name_or_path;
   std::string card = lora::card_head(base) + "tags: [lora, lora-train]\n---\n\n# " +
                      lora::one_line(run_folder::run_name(section) + ": LoRA adapter for " + base) +
                      "\n\nTrained with lora-train " + version() + ": " + std::to_string(state.step) + " steps, r " +
                      std::to_string(adapters.config.options.lora_r) + ".\n";
   if (state.eval_loss) card += "Loss on held-out data after the last step: " + std::to_string(*state.eval_loss) + ".\n";
+  if (!model.base.empty()) card += "The base was quantised during training: " + model::describe(model.base) + ".\n";
   const lora::LoraOptions& options = adapters.config.options;
   lora::AdapterUse use{base, section.output_dir + "/adapter", 0,
                        !options.use_rslora && options.rank_pattern.empty() && options.alpha_pattern.empty()};
@@ -65,7 +66,7 @@ Files adapter(const RunSection& section, const runtime::ModelFiles& model, const
               const model::Trainables& parameters, const checkpoint::TrainState& state) {
   Files files = lora::adapter_files(adapters.config, lora::explicit_targets(adapters.specs, model.config), parameters,
                                     section.save_dtype);
-  files.push_back({"README.md", model_card(section, adapters, state)});
+  files.push_back({"README.md", model_card(section, model, adapters, state)});
   return files;
 }
 

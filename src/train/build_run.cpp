@@ -29,9 +29,7 @@ constexpr std::int64_t kFewSteps = 100;
 
 std::string describe_base(const Run& run) {
   const std::int64_t num_layers = run.files.config.num_layers, decoded = std::min(run.spec.decoded_layers, num_layers);
-  std::string bits = "4 bits";
-  if (run.files.base.begin()->second.format != model::LinearFormat::k4Bit) bits = "8 bits";
-  const std::string text = "base: " + format_count(std::ssize(run.files.base)) + " linears quantised to " + bits + "; ";
+  const std::string text = "base: " + model::describe(run.files.base) + "; ";
   if (decoded == num_layers) return text + "decoded once, since memory allows";
   return text + std::to_string(decoded) + " of " + std::to_string(num_layers) +
          " layers decoded once, the others whenever they are used";

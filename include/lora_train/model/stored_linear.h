@@ -59,8 +59,15 @@ StoredLinear stored_linear(const ModelConfig& config, const TensorSpec& spec, co
 /// The linears of a base that are not plain, by name ("model.layers.0.mlp.up_proj").
 using BaseStorage = std::map<std::string, LinearStorage>;
 
+/// "196 linears in 4 bits": for people.
+std::string describe(const BaseStorage& base);
+
 /// As the folder stores them. Throws as stored_linear.
 BaseStorage stored_base(const ModelConfig& config, const storage::WeightFiles& weights);
+
+/// The values [O, D] of a quantised linear ("model.layers.0.mlp.up_proj.weight") in fp32. Needs torch.
+std::vector<float> decode_linear(const ModelConfig& config, const std::string& weight,
+                                 const storage::WeightFiles& weights);
 
 /// How a linear [O, D] is kept that is quantised while it is read. `format` is not kPlain; nested: k4Bit, scales in 8 bits too.
 LinearStorage quantised_storage(LinearFormat format, std::int64_t out_features, std::int64_t in_features, bool nested);

@@ -8,6 +8,12 @@ constexpr std::int64_t kBlockSize = 64, kNestedBlockSize = 256, kFp8Block = 128;
 
 }  // namespace
 
+std::string describe(const BaseStorage& base) {
+  const LinearFormat format = base.empty() ? LinearFormat::kPlain : base.begin()->second.format;
+  const char* const form = format == LinearFormat::k4Bit ? "4 bits" : format == LinearFormat::kInt8 ? "int8" : "fp8";
+  return std::to_string(base.size()) + " linears in " + form;
+}
+
 BaseStorage stored_base(const ModelConfig& config, const storage::WeightFiles& weights) {
   BaseStorage base;
   for (const TensorSpec& spec : expected_tensors(config)) {
