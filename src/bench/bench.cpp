@@ -110,6 +110,7 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
   train::Run& run = bench->run;
   WorkCounter counter;
   name_buffers(*bench, counter);
+  counter.reset();  // layers of a quantised base were decoded to be named
   count_step(*bench, 1);
   const data::StepPlan plan = run.plan->step(1);
   const StepSizes sizes = sizes_of(run, plan);

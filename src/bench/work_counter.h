@@ -27,6 +27,14 @@ class WorkCounter : public kernels::WorkRecorder {
   /// Names the memory of a tensor, so that passes over it can be told apart.
   void name_buffer(const at::Tensor& tensor, const std::string& name);
 
+  /// Forgets what was counted, but not the names.
+  void reset() {
+    classes_ = {};
+    kernels_.clear();
+    passes_.clear();
+    residual_bytes_ = 0;
+  }
+
   void begin(const kernels::Work&) override { is_inside_ = true; }
   void end(const kernels::Work& work) override;
   bool is_inside_kernel() const { return is_inside_; }

@@ -2,6 +2,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/lora/lora_plan.h"
+#include "lora_train/model/known_shapes.h"
 #include "lora_train/planner/run_spec.h"
 
 namespace lora_train::planner {
@@ -60,6 +61,34 @@ TEST_F(Memory, SizesOfA7BModelAreThoseOfItsShapes) {
   EXPECT_NEAR(static_cast<double>(plan(8, model::Recompute::kFull).activations) / tokens / 1e6, 0.4, 0.15);
   EXPECT_GT(none.loss_head, 256 << 20);
   EXPECT_LT(static_cast<double>(none.total()) / kGib, 92);
+}
+
+TEST_F(Memory, AQuantisedBase) {
+  profile.model.base_precision = BasePrecision::kNf4;
+  profile.optimizer.kind = OptimizerKind::kAdamwTorch;
+  const auto gib = [&](const model::ModelConfig& config, std::int64_t rows, model::Recompute mode) {
+    const std::vector<model::Recompute> modes(static_cast<std::size_t>(config.num_layers), mode);
+    const auto specs = lora::plan_adapters({}, config);
+    const MemoryPlan plan = plan_memory({.profile = profile,
+                                         .config = config,
+                                         .adapters = specs,
+                                         .max_seq_len = 2048,
+                                         .rows = rows,
+                                         .recompute = modes,
+                                         .num_multiprocessors = 72,
+                                         .base = runtime::base_storage(profile.model, config),
+                                         .decoded_layers = 0});
+    std::printf("%s %lld: %.2f (%s)\n", config.architecture.c_str(), (long long)rows,
+                static_cast<double>(plan.total()) / kGib, plan.describe().c_str());
+    return static_cast<double>(plan.total()) / kGib;
+  };
+  const model::ModelConfig qwen3_8b = model::known_shape("qwen3-8b");
+  EXPECT_LE(gib(files.config, 1, model::Recompute::kFull), 7.7);
+  EXPECT_LE(gib(qwen3_8b, 1, model::Recompute::kFull), 8.4);
+  EXPECT_LE(gib(files.config, 2, model::Recompute::kCheap), 19.5);
+  EXPECT_LE(gib(files.config, 4, model::Recompute::kGateUp), 17.5);
+  profile.model.base_precision = BasePrecision::kBf16;
+  EXPECT_GT(gib(files.config, 1, model::Recompute::kFull), 15);
 }
 
 TEST_F(Memory, TheLastLayersRecomputeLessIfThatFits) {
