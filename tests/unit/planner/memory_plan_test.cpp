@@ -41,6 +41,7 @@ class Memory : public ::testing::Test {
     facts.is_cuda = true;
     facts.memory_bytes = static_cast<std::int64_t>(budget_gib * kGib);
     facts.num_multiprocessors = 132;
+    facts.base = files.base;
     return decide(facts);
   }
 
@@ -78,8 +79,6 @@ TEST_F(Memory, AQuantisedBase) {
                                          .num_multiprocessors = 72,
                                          .base = runtime::base_storage(profile.model, config),
                                          .decoded_layers = 0});
-    std::printf("%s %lld: %.2f (%s)\n", config.architecture.c_str(), (long long)rows,
-                static_cast<double>(plan.total()) / kGib, plan.describe().c_str());
     return static_cast<double>(plan.total()) / kGib;
   };
   const model::ModelConfig qwen3_8b = model::known_shape("qwen3-8b");
@@ -89,6 +88,24 @@ TEST_F(Memory, AQuantisedBase) {
   EXPECT_LE(gib(files.config, 4, model::Recompute::kGateUp), 17.5);
   profile.model.base_precision = BasePrecision::kBf16;
   EXPECT_GT(gib(files.config, 1, model::Recompute::kFull), 15);
+}
+
+TEST_F(Memory, LayersOfAQuantisedBaseAreDecodedOnceWhereTheyFit) {
+  profile.model.base_precision = BasePrecision::kNf4;
+  files.base = runtime::base_storage(profile.model, files.config);
+  EXPECT_EQ(fit(80).decoded_layers, 28);
+  const RunSpec some = fit(23);
+  EXPECT_GT(some.decoded_layers, 0);
+  EXPECT_LT(some.decoded_layers, 28);
+  EXPECT_LE(some.memory.total(), 23 * kGib);
+  EXPECT_GT(static_cast<double>(some.memory.total()), 22.5 * kGib);
+  EXPECT_EQ(parse_run_spec(to_json(some)), some);
+  profile.model.decoded_layers = 3;
+  EXPECT_EQ(fit(80).decoded_layers, 3);
+  EXPECT_LT(fit(80).memory.weights, some.memory.weights);
+  profile.model.base_precision = BasePrecision::kBf16;  // a quantised folder, to be decoded
+  EXPECT_EQ(fit(80).decoded_layers, model::kAllLayers);
+  EXPECT_THROW(fit(12), DeviceError);
 }
 
 TEST_F(Memory, TheLastLayersRecomputeLessIfThatFits) {
