@@ -8,6 +8,8 @@ import pathlib
 import torch
 from transformers import get_scheduler
 
+import quantisation_rules as rules
+
 GOLDENS = pathlib.Path(__file__).resolve().parent.parent / "tests" / "goldens"
 
 
@@ -91,5 +93,63 @@ def write_optim():
     (GOLDENS / "optim.inc").write_text("\n".join(lines) + "\n")
 
 
+def bits(values, dtype=torch.int32):
+    """The bytes of a tensor as unsigned numbers of 1 or 4 bytes."""
+    size = {torch.int32: 1 << 32, torch.int8: 256}[dtype]
+    return [value % size for value in values.contiguous().view(dtype).flatten().tolist()]
+
+
+def quantized_case(code, w):
+    case = {"code": code, "rows": w.shape[0], "width": w.shape[1], "input": bits(w)}
+    make = {"int8": rules.quantize_int8, "fp8": rules.quantize_fp8}.get(code, lambda w: rules.quantize_4_bits(w, code))
+    codes, scales = make(w)
+    case |= {"codes": bits(codes, torch.int8), "scales": bits(scales)}
+    return case
+
+
+def ties(thresholds):
+    """Each threshold, its neighbours, and all of these negative."""
+    t = torch.tensor(thresholds, dtype=torch.float32)
+    around = torch.stack([t, t.nextafter(t - 1), t.nextafter(t + 1)]).flatten()
+    return torch.cat([around, -around])
+
+
+def short_blocks(values, width):
+    """Blocks of 64 with these values below a largest one of 1, a block of zeros, and a last one of odd length."""
+    generator = torch.Generator().manual_seed(3)
+    full = [torch.nn.functional.pad(part, (63 - part.numel(), 1), value=1.0) for part in values.split(63)]
+    flat = torch.cat([*full, torch.zeros(64), torch.randn(width, generator=generator)])
+    return flat[:flat.numel() // width * width].view(-1, width)
+
+
+def nested_input():
+    """257 blocks of 64: formula in tests/unit/kernels/quantized_weight_test.cpp. The mean of the scales is exact in any order."""
+    i = torch.arange(257 * 64)
+    return ((i * 7919 % 2001 - 1000) / 1024 * 2.0 ** -(i // 64 % 5)).float().view(257, 64)
+
+
+def nested_case():
+    _, absmax = rules.quantize_4_bits(nested_input(), "nf4")
+    from bitsandbytes.functional import create_dynamic_map
+    codes, scales, offset = rules.quantize_nested(absmax, create_dynamic_map())
+    return {"scales": bits(codes, torch.int8), "nested_scales": bits(scales), "offset": bits(offset.view(1))[0]}
+
+
+def write_quantized_weight():
+    steps = torch.tensor([127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -126.5, 3, 0])
+    int8 = torch.stack([steps, torch.zeros(9), torch.randn(9, generator=torch.Generator().manual_seed(4))])
+    fp8 = torch.tensor([[448.0, 17, 19, 208, 2.0 ** -9, 2.0 ** -10, 3 * 2.0 ** -10, 5 * 2.0 ** -11, -0.0],
+                        [-447.9, -17, 1e-9, 15.5, 0.0078125, 0.0146484375, -0.0151, 447, 0]])
+    cases = [quantized_case("nf4", short_blocks(ties(rules.NF4_THRESHOLDS), 9)),
+             quantized_case("fp4", short_blocks(ties(rules.FP4_THRESHOLDS), 9)),
+             quantized_case("int8", int8), quantized_case("fp8", fp8)]
+    lines = ["// Written by scripts/make_goldens.py with scripts/quantisation_rules.py; do not edit.", "// clang-format off",
+             "inline const std::vector<QuantizationGolden> kQuantizationGoldens = {"]
+    lines += [f"  {cpp(case)}," for case in cases]
+    lines += ["};", f"inline const NestedGolden kNestedGolden = {cpp(nested_case())};"]
+    (GOLDENS / "quantized_weight.inc").write_text("\n".join(lines) + "\n")
+
+
 if __name__ == "__main__":
     write_optim()
+    write_quantized_weight()

@@ -8,15 +8,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace lora_train::kernels {
+#include "lora_train/kernels/weight_code.h"
 
-/// How elements are coded.
-///   kNf4, kFp4  4 bits, w = map[code] * scale of the block of `block_size` elements of the flat row-major matrix. Blocks cross
-///               rows; the last may be short.
-///   kInt8       w = code * fl(scale of the row * fl(1 / 127)). The scale (bitsandbytes' SCB) is the largest absolute value.
-///   kFp8        w = value of the code * scale of the tile of block_rows x block_columns. Tiles at the edges may be smaller.
-/// Every product is one rounding to fp32; the result is then rounded once to the dtype it is written in.
-enum class WeightCode { kNf4, kFp4, kInt8, kFp8 };
+namespace lora_train::kernels {
 
 /// A matrix [O, D]. All tensors are contiguous and on one device.
 struct QuantizedWeight {
@@ -29,7 +23,7 @@ struct QuantizedWeight {
 
   // 4 bits
   at::Tensor map;                ///< fp32 [16]: the value of each code
-  std::int64_t block_size = 64;  ///< a power of 2 from 16 to 4096
+  std::int64_t block_size = 64;  ///< a power of 2 from 16 to 4096; blocks are of the flat matrix and cross rows
   /// Nested ("double") quantisation of the scales, if defined:
   /// scale[i] = fl(fl(nested_map[scales[i]] * nested_scales[i / nested_block_size]) + nested_offset).
   at::Tensor nested_scales;              ///< fp32 [ceil(number of scales / nested_block_size)]

@@ -11,6 +11,7 @@
 #include "gather/gather_cuda.h"
 #include "launch/rows.h"
 #include "lora/lora_cuda.h"
+#include "quantized_weight/quantized_weight_cuda.h"
 #include "rms_norm/rms_norm_cuda.h"
 #include "rope/rope_cuda.h"
 #include "sampling/sampling_cuda.h"
@@ -39,6 +40,7 @@ struct NativeKernelsOf {
   decltype(&qk_norm_rope_backward_cuda<T>) qk_norm_rope_backward = qk_norm_rope_backward_cuda<T>;
   decltype(&qk_norm_weight_gradient_cuda<T>) qk_norm_weight_gradient = qk_norm_weight_gradient_cuda<T>;
   decltype(&scaled_copies_cuda<T>) scaled_copies = scaled_copies_cuda<T>;
+  decltype(&dequantize_cuda<T>) dequantize = dequantize_cuda<T>;
   decltype(&gather_rows_cuda<T>) gather_rows = gather_rows_cuda<T>;
   decltype(&scatter_rows_cuda<T>) scatter_rows = scatter_rows_cuda<T>;
 };

@@ -17,6 +17,7 @@
 #include "lora_train/kernels/implementation.h"
 #include "lora_train/kernels/lora.h"
 #include "lora_train/kernels/qk_norm_rope.h"
+#include "lora_train/kernels/quantized_weight.h"
 #include "lora_train/kernels/rms_norm.h"
 
 namespace lora_train::kernels {
@@ -217,6 +218,21 @@ TEST(WorkRecord, CopiesAndRows) {
   expect_work(kept.calls[1], WorkClass::kLoss, 80 + 20 * D, 20 * D, 0, 1);
   expect_work(kept.calls[2], WorkClass::kLoss, 80 + 20 * D, kMatrix, 0, 1);
   expect_work(kept.calls[3], WorkClass::kEmbedding, kMatrix + 4 * N, kMatrix, 0, 1);
+}
+
+TEST(WorkRecord, QuantizedWeights) {
+  Dequantizations layer;
+  const QuantizedWeight nf4 = make_quantized_weight(WeightCode::kNf4, N, D, at::kMeta);
+  QuantizedWeight nested = nf4;
+  finish_nested(nested);
+  at::Tensor out = meta({N, D});
+  layer.add(nf4, out);
+  layer.add(nested, out);
+  Kept kept;
+  layer.run();
+  const std::int64_t blocks = (N * D + 63) / 64;
+  expect_work(kept.only(), WorkClass::kCopy, N * D / 2 * 2 + 5 * blocks + 4 * ((blocks + 255) / 256), 2 * kMatrix, 0,
+              1);
 }
 
 TEST(WorkRecord, ACallInsideOfAnotherIsNoCall) {

@@ -1,0 +1,20 @@
+// Where codes of 4 and 8 bits change from one to the next.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "lora_train/kernels/weight_code.h"
+
+namespace lora_train::kernels {
+
+/// The thresholds of bitsandbytes' CUDA kernels, fp32 on the CPU: [15] between the values of nf4, or [7] between the magnitudes of
+/// fp4. What lies on one belongs to the lower side.
+at::Tensor thresholds_of(WeightCode code);
+
+/// codes_by_magnitude[i]: the code of fp4's magnitude number i, ascending. [8] int64 on the CPU.
+at::Tensor fp4_codes_by_magnitude();
+
+/// [255] thresholds for at::bucketize, between the values of an 8-bit map: nearest value, ties to the even code.
+at::Tensor thresholds_to_even(const at::Tensor& map);
+
+}  // namespace lora_train::kernels

@@ -1,0 +1,178 @@
+#include "lora_train/kernels/quantized_weight.h"
+
+#include <ATen/ATen.h>
+
+#include "lora_train/base/error.h"
+#include "quantized_weights.h"
+#include "support/kernel_test.h"
+#include "support/tensors.h"
+
+namespace lora_train::kernels {
+namespace {
+
+using namespace testing_support;
+
+at::Tensor random_bytes(at::IntArrayRef sizes, uint64_t seed) {
+  at::manual_seed(seed);
+  return at::randint(256, sizes, at::kLong).to(at::kByte);
+}
+
+/// Random codes and scales, as none of our quantisers need have made them. The map is a folder's own.
+QuantizedWeight random_weight(const Format& format, int64_t O, int64_t D) {
+  QuantizedWeight weight = empty_weight(format, O, D);
+  at::Tensor bytes = random_bytes(weight.codes.sizes(), 1);
+  if (format.code == WeightCode::kFp8) bytes.masked_fill_(bytes.bitwise_and(127) == 127, 5);  // no NaN
+  weight.codes.copy_(bytes.view(weight.codes.scalar_type()));
+  weight.scales = uniform(weight.scales.sizes(), 2);
+  if (!has_4_bits(format.code)) return weight;
+  weight.map = uniform({16}, 3);
+  if (!format.is_nested) return weight;
+  weight.nested_block_size = 32;
+  weight.nested_scales = uniform({ceil_divide(weight.scales.numel(), 32)}, 4);
+  weight.nested_map = uniform({256}, 5);
+  weight.nested_offset = 0.3F;
+  weight.scales = random_bytes(weight.scales.sizes(), 6);
+  return weight;
+}
+
+QuantizedWeight on(const at::Device& device, QuantizedWeight weight) {
+  for (auto* t : {&weight.codes, &weight.scales, &weight.map, &weight.nested_scales, &weight.nested_map}) {
+    if (t->defined()) *t = t->to(device);
+  }
+  return weight;
+}
+
+/// One element by the formula; every operation rounds to fp32.
+float element(const QuantizedWeight& weight, int64_t n, int64_t d) {
+  const auto at_index = [](const at::Tensor& t, int64_t i) { return t.flatten()[i].item<float>(); };
+  const int64_t i = n * weight.in_features + d;
+  if (weight.code == WeightCode::kInt8) {
+    volatile float scale = at_index(weight.scales, n) * (1.0F / 127.0F);
+    return at_index(weight.codes, i) * scale;
+  }
+  if (weight.code == WeightCode::kFp8) {
+    const auto row = weight.scales[n / weight.block_rows];
+    return at_index(weight.codes.to(at::kFloat), i) * row[d / weight.block_columns].item<float>();
+  }
+  const int byte = weight.codes[i / 2].item<int>();
+  const int64_t block = i / weight.block_size;
+  volatile float scale = at_index(weight.scales, block);
+  if (weight.is_nested()) {
+    volatile float product = at_index(weight.nested_map, weight.scales[block].item<int>()) *
+                             at_index(weight.nested_scales, block / weight.nested_block_size);
+    scale = product + weight.nested_offset;
+  }
+  return at_index(weight.map, i % 2 == 0 ? byte >> 4 : byte & 15) * scale;
+}
+
+class Dequantize : public KernelTest {};
+LORA_TRAIN_EVERY_PLACE(Dequantize);
+
+TEST_P(Dequantize, IsTheReferenceBitForBit) {
+  const auto place = GetParam();
+  for (const Format& format : kFormats) {
+    for (const auto& [O, D] : kShapes) {
+      const QuantizedWeight weight = on(place.device, random_weight(format, O, D));
+      auto out = place.empty({O, D}), want = place.empty({O, D});
+      dequantize(weight, out);
+      dequantize_reference(weight, want);
+      EXPECT_TRUE(at::equal(out, want)) << static_cast<int>(format.code) << ": " << O << " x " << D;
+      EXPECT_TRUE(gaps_are_untouched(out));
+    }
+  }
+}
+
+TEST_P(Dequantize, ManyMatricesInOneRunAndAgainAfterTheirCodesChanged) {
+  const auto place = GetParam();
+  std::vector<QuantizedWeight> weights;
+  std::vector<at::Tensor> outs;
+  Dequantizations all;
+  for (const Format& format : kFormats) {
+    const int64_t D = 40 + 8 * std::ssize(weights) + std::ssize(weights) % 2;
+    weights.push_back(on(place.device, random_weight(format, 301, D)));
+    outs.push_back(place.empty({301, D}));
+    all.add(weights.back(), outs.back());
+  }
+  for (int run = 0; run < 2; ++run) {
+    all.run();
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      auto want = place.empty(outs[i].sizes());
+      dequantize_reference(weights[i], want);
+      EXPECT_TRUE(at::equal(outs[i], want)) << i;
+      EXPECT_TRUE(gaps_are_untouched(outs[i]));
+      auto bytes = weights[i].codes.view(at::kByte);
+      bytes.copy_(bytes.bitwise_and(0x5F) + 3);
+    }
+  }
+}
+
+TEST_P(Dequantize, NothingToDo) {
+  const auto place = GetParam();
+  Dequantizations none;
+  none.run();
+  auto out = place.empty({0, 8});
+  dequantize(on(place.device, empty_weight({WeightCode::kNf4}, 0, 8)), out);
+}
+
+TEST(DequantizeReference, IsTheFormula) {
+  for (const Format& format : kFormats) {
+    for (const auto& [O, D] : std::vector<std::pair<int64_t, int64_t>>{{3, 7}, {9, 64}}) {
+      const QuantizedWeight weight = random_weight(format, O, D);
+      auto out = at::empty({O, D});
+      dequantize_reference(weight, out);
+      for (int64_t n = 0; n < O; ++n) {
+        for (int64_t d = 0; d < D; ++d) {
+          ASSERT_EQ(out[n][d].item<float>(), element(weight, n, d))
+              << static_cast<int>(format.code) << " " << n << ", " << d;
+        }
+      }
+    }
+  }
+}
+
+TEST(DequantizeReference, WritesHalf) {
+  const QuantizedWeight weight = random_weight({WeightCode::kNf4, true}, 5, 64);
+  auto out = at::empty({5, 64}, at::kHalf), exact = at::empty({5, 64});
+  dequantize(weight, out);
+  dequantize(weight, exact);
+  EXPECT_TRUE(at::equal(out, exact.to(at::kHalf)));
+}
+
+TEST(QuantizedWeight, RefusesWhatDoesNotFit) {
+  const auto refused = [](const Format& format, const auto& spoil) {
+    QuantizedWeight weight = random_weight(format, 5, 64);
+    check_quantized_weight(weight);
+    spoil(weight);
+    EXPECT_THROW(check_quantized_weight(weight), ShapeError);
+  };
+  const Format nested{WeightCode::kNf4, true};
+  refused(nested, [](auto& w) { w.codes = w.codes.narrow(0, 0, 159); });
+  refused(nested, [](auto& w) { w.codes = w.codes.to(at::kChar); });
+  refused(nested, [](auto& w) { w.map = w.map.narrow(0, 0, 15); });
+  refused(nested, [](auto& w) { w.scales = w.scales.to(at::kFloat); });
+  refused(nested, [](auto& w) { w.block_size = 96; });
+  refused(nested, [](auto& w) { w.block_size = 128; });
+  refused(nested, [](auto& w) { w.nested_map = w.nested_map.narrow(0, 0, 255); });
+  refused(nested, [](auto& w) { w.nested_block_size = 0; });
+  refused(nested, [](auto& w) { w.nested_scales = at::ones({2}); });
+  refused({WeightCode::kFp4}, [](auto& w) { w.scales = w.scales.to(at::kByte); });
+  refused({WeightCode::kInt8}, [](auto& w) { w.scales = at::ones({64}); });
+  refused({WeightCode::kInt8}, [](auto& w) { w.codes = w.codes.to(at::kByte); });
+  refused({WeightCode::kFp8, false, 64, 4, 2}, [](auto& w) { w.scales = w.scales.t().contiguous(); });
+  refused({WeightCode::kFp8, false, 64, 4, 2}, [](auto& w) { w.block_rows = 3; });
+  refused({WeightCode::kFp8}, [](auto& w) { w.codes = w.codes.view(at::kByte); });
+  const QuantizedWeight weight = random_weight(nested, 5, 64);
+  auto out = at::empty({64, 5});
+  EXPECT_THROW(dequantize(weight, out), ShapeError);
+}
+
+TEST(QuantizedWeight, CountsItsBytes) {
+  EXPECT_EQ(bytes_of(random_weight({WeightCode::kNf4}, 32, 64)), 1024 + 32 * 4 + 64);
+  EXPECT_EQ(bytes_of(make_quantized_weight(WeightCode::kInt8, 32, 64, at::kMeta)), 2048 + 32 * 4);
+  QuantizedWeight nested = make_quantized_weight(WeightCode::kNf4, 4096, 64, at::kMeta);
+  finish_nested(nested);
+  EXPECT_EQ(bytes_of(nested), 4096 * 32 + 4096 + 16 * 4 + 64 + 1024);
+}
+
+}  // namespace
+}  // namespace lora_train::kernels
