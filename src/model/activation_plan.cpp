@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 namespace lora_train::model {
 namespace {
@@ -128,15 +129,19 @@ bool choose_recompute(const std::vector<Recompute>& allowed, const std::function
   for (std::size_t i = 0; i < allowed.size(); ++i) {
     std::fill(modes.begin(), modes.end(), allowed[i]);
     if (!fits()) continue;
-    for (std::size_t layer = modes.size(); i > 0 && layer-- > 0;) {
-      modes[layer] = allowed[i - 1];
-      if (fits()) continue;
-      modes[layer] = allowed[i];
-      break;
-    }
+    if (i > 0) relax_recompute(allowed[i - 1], fits, modes);
     return true;
   }
   return false;
+}
+
+void relax_recompute(Recompute less, const std::function<bool()>& fits, std::vector<Recompute>& modes) {
+  for (std::size_t layer = modes.size(); layer-- > 0;) {
+    const Recompute mode = std::exchange(modes[layer], less);
+    if (fits()) continue;
+    modes[layer] = mode;
+    return;
+  }
 }
 
 std::string describe_recompute(const std::vector<Recompute>& modes) {

@@ -67,8 +67,15 @@ void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
       return spec.memory.total() <= facts.memory_bytes;
     };
     if (!model::choose_recompute(allowed, fits, spec.recompute) || is_last_resort(facts, spec, tokens)) continue;
+    // A GiB of layers decoded once saves more time than one of what kCheap recomputes, and less than one of GEMMs
+    // (docs/quantised.md).
+    const bool is_cheap = spec.recompute.front() <= model::Recompute::kCheap && allowed.size() > 1;
+    if (is_cheap && !facts.base.empty()) std::ranges::fill(spec.recompute, model::Recompute::kCheap);
     fits();
-    return decode_what_fits(facts, facts.memory_bytes - spec.memory.total() + spec.memory.weights, spec);
+    decode_what_fits(facts, facts.memory_bytes - spec.memory.total() + spec.memory.weights, spec);
+    if (is_cheap && !facts.base.empty()) relax_recompute(model::Recompute::kOff, fits, spec.recompute);
+    fits();
+    return;
   }
   refuse_memory(memory_case(facts, spec), facts.memory_bytes);
 }

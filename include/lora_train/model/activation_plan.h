@@ -47,6 +47,9 @@ ActivationPlan plan_activations(const ModelShape& shape, const ActivationOptions
 bool choose_recompute(const std::vector<Recompute>& allowed, const std::function<bool()>& fits,
                       std::vector<Recompute>& modes);
 
+/// Has as many layers as fit, from the last one, recompute as `less`. Every layer fits as it is.
+void relax_recompute(Recompute less, const std::function<bool()>& fits, std::vector<Recompute>& modes);
+
 /// "off", "cheap", "cheap, but off in the last 9 layers": for reports.
 std::string describe_recompute(const std::vector<Recompute>& modes);
 
