@@ -101,7 +101,7 @@ TEST(Aliases, MappedNamesAndValues) {
       {"load_in_4bit: true", "base_precision: nf4"},
       {"load_in_8bit: true", "base_precision: int8"},
       {"{load_in_4bit: true, load_in_8bit: false}", "base_precision: nf4"},
-      {"load_in_4bit: false", "base_precision: bf16"},
+      {"load_in_4bit: false", "base_precision: auto"},
       {"qlora_bnb: true", "base_precision: nf4"},
       {"qlora_fp8: true", "base_precision: fp8"},
       {"quantization_bit: 4", "base_precision: nf4"},
@@ -181,7 +181,7 @@ TEST(Aliases, AMappedNameOverridesAnEarlierLayer) {
   const auto base = files.write("base.yaml", "load_in_4bit: true\ngradient_checkpointing: full\n");
   const auto top = files.write("top.yaml", "load_in_4bit: false\ndisable_gradient_checkpointing: true\n");
   const Profile profile = files.load_files({base, top}).profile;
-  EXPECT_EQ(profile.model.base_precision, BasePrecision::kBf16);
+  EXPECT_EQ(profile.model.base_precision, BasePrecision::kAuto);
   EXPECT_EQ(profile.run.gradient_checkpointing, GradientCheckpointing::kOff);
   EXPECT_EQ(files.load_files({base}, {"load_in_8bit=true"}).profile.model.base_precision, BasePrecision::kInt8);
   EXPECT_EQ(files.load_files({base}, {"load_in_8bit=false"}).profile.model.base_precision, BasePrecision::kNf4);

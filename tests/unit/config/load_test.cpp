@@ -202,10 +202,6 @@ TEST(Load, FlagsAreTakenAsTheyStand) {
 
 TEST(Load, DefaultsFollowOtherKeys) {
   ProfileText files;
-  const LoadedProfile fp32 = files.load("precision: fp32\n");
-  EXPECT_EQ(fp32.profile.model.base_precision, BasePrecision::kFp32);
-  EXPECT_EQ(fp32.origin.at("base_precision"), "follows precision");
-  EXPECT_EQ(files.load("precision: fp32\nbase_precision: bf16\n").profile.model.base_precision, BasePrecision::kBf16);
   const Profile steps = files.load("max_steps: 10\n").profile;
   EXPECT_FALSE(steps.schedule.num_epochs.has_value());
   EXPECT_EQ(files.load("max_steps: 10\nnum_epochs: 2\n").profile.schedule.num_epochs, 2);

@@ -17,30 +17,30 @@ TEST(Unbuilt, NothingInTheDefaults) {
 TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
   ProfileText files;
   for (const char* text :
-       {"base_precision: nf4", "base_precision: int8", "base_precision: fp8", "optim: adamw_8bit", "add_tokens: [a]",
-        "{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}",
-        "metric_for_best_model: eval_accuracy", "{load_best_model_at_end: true, val_set_size: 0.1}",
-        "{early_stopping_patience: 1, val_set_size: 0.1}"}) {
+       {"optim: adamw_8bit", "add_tokens: [a]", "{base_precision: fp32, precision: bf16}",
+        "{base_precision: bf16, precision: fp32}", "metric_for_best_model: eval_accuracy",
+        "{load_best_model_at_end: true, val_set_size: 0.1}", "{early_stopping_patience: 1, val_set_size: 0.1}"}) {
     const auto lines = unbuilt_features(files.load(text).profile);
     ASSERT_EQ(lines.size(), 1u) << text;
     EXPECT_NE(lines[0].find(" is not supported yet. "), std::string::npos) << lines[0];
   }
   EXPECT_TRUE(unbuilt_features(files.load("{base_precision: fp32, precision: fp32}").profile).empty());
   EXPECT_TRUE(unbuilt_features(files.load("precision: fp32").profile).empty());
-  EXPECT_EQ(unbuilt_features(files.load("base_precision: nf4").profile).at(0),
-            "base_precision: nf4 is not supported yet. Use base_precision: bf16 or fp32.");
+  EXPECT_TRUE(unbuilt_features(files.load("base_precision: nf4").profile).empty());
+  EXPECT_EQ(unbuilt_features(files.load("add_tokens: [a]").profile).at(0),
+            "add_tokens is not supported yet. Add the tokens to the tokenizer and the model beforehand.");
 }
 
 TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
   ProfileText files;
-  const LoadedProfile loaded = files.load("optim: adamw_8bit\nbase_precision: nf4\n");
+  const LoadedProfile loaded = files.load("add_tokens: [a]\nmetric_for_best_model: x\n");
   try {
     refuse_unbuilt_features(loaded);
     FAIL();
   } catch (const ConfigError& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("profile.yaml:2: base_precision: nf4 is not supported yet."), std::string::npos) << text;
-    EXPECT_NE(text.find("profile.yaml:1: optim: adamw_8bit is not supported yet."), std::string::npos) << text;
+    EXPECT_NE(text.find("profile.yaml:2: metric_for_best_model is not supported yet."), std::string::npos) << text;
+    EXPECT_NE(text.find("profile.yaml:1: add_tokens is not supported yet."), std::string::npos) << text;
     EXPECT_EQ(error.exit_code(), ExitCode::kUsage);
   }
 }

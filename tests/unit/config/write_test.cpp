@@ -96,7 +96,7 @@ TEST(Write, MembersSurviveTheRoundTrip) {
   EXPECT_EQ(again.run.save_interval, 9000);
   EXPECT_EQ(again.schedule.max_time, 90);
   EXPECT_EQ(again.optimizer.learning_rate, 3.3e-5);
-  EXPECT_EQ(again.model.base_precision, BasePrecision::kFp32);
+  EXPECT_EQ(again.model.base_precision, first.model.base_precision);
   EXPECT_FALSE(again.schedule.num_epochs.has_value());
   EXPECT_FALSE(again.schedule.global_batch_size.has_value());
   EXPECT_EQ(again.model.add_tokens, first.model.add_tokens);
