@@ -37,7 +37,18 @@ def run_on_stand_in(folder, command, settings=()):
     return run, {name: int(count) for name, count in counts.items()}
 
 
-def on_stand_in(setup, settings=(), command="train", **changes):
+def quantised(setup, kind):
+    """The model's folder with its linears quantised, beforehand: kernels of the stand-in would quantise to nothing."""
+    folder = setup.folder / kind
+    if not folder.exists():
+        run = lora_train("quantize", "--model", setup.model, "--output-dir", folder, "--format", kind)
+        assert run.code == 0, run
+    return str(folder)
+
+
+def on_stand_in(setup, settings=(), command="train", kind=None, **changes):
+    if kind:
+        changes["model"] = quantised(setup, kind)
     changes = {"device": "cuda", "learning_rate": 1e-3, "logging_steps": 1, **changes}
     command = [command] if isinstance(command, str) else command
     return run_on_stand_in(setup.output_dir.parent, [*command, "--profile", setup.write_profile(**changes)], settings)
@@ -47,7 +58,7 @@ def on_stand_in(setup, settings=(), command="train", **changes):
     dict(precision="bf16", base_precision="bf16"), dict(precision="fp32", base_precision="fp32"),
     dict(precision="fp32", base_precision="fp32", attn_implementation="reference"), dict(kernels="reference"),
     dict(lora_dropout=0.1), dict(gradient_checkpointing="full"), dict(deterministic=True), dict(adapter="none"),
-    dict(eval_steps=2, val_set_size=2)])
+    dict(eval_steps=2, val_set_size=2), dict(kind="nf4", decoded_layers=0), dict(kind="int8")])
 def test_a_run_comes_to_its_end(setup, changes):
     run, calls = on_stand_in(setup, max_steps=4, save_steps=2, **changes)
     assert run.code == 0, run
@@ -68,10 +79,11 @@ def test_a_run_goes_on_from_its_checkpoint(setup):
     assert run.code == 0 and "resumed from" in run.stderr, run
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_a_step_takes_no_memory_and_waits_for_nothing(setup, precision):
+@pytest.mark.parametrize("precision, more", [("bf16", {}), ("fp32", {}), ("bf16", dict(kind="nf4", decoded_layers=0)),
+                                             ("bf16", dict(kind="fp8", decoded_layers=1))])
+def test_a_step_takes_no_memory_and_waits_for_nothing(setup, precision, more):
     """20 steps more make no allocation and no wait more, but for the events of steps that are two behind."""
-    changes = dict(precision=precision, base_precision=precision, save_steps=1000, eval_steps=1000)
+    changes = dict(precision=precision, save_steps=1000, eval_steps=1000, **more)
     counts = []
     for steps in (10, 30):
         run, calls = on_stand_in(setup, max_steps=steps, output_dir=str(setup.output_dir.parent / f"run-{steps}"), **changes)
@@ -106,10 +118,11 @@ def summary_of(setup):
 
 
 @pytest.mark.parametrize("changes", [dict(), dict(lora_dropout=0.1), dict(gradient_checkpointing="full", packing=True),
-                                     dict(precision="fp32", base_precision="fp32", packing=True)])
+                                     dict(precision="fp32", base_precision="fp32", packing=True),
+                                     dict(kind="nf4", decoded_layers=0)])
 def test_a_step_is_copies_and_replays(setup, changes):
     """20 steps more launch one kernel each, which clears the gradients: a step is what it is fed, and a few replays."""
-    changes = dict(dict(precision="bf16", base_precision="bf16", save_steps=1000, eval_steps=1000, micro_batch_size=2), **changes)
+    changes = dict(dict(precision="bf16", save_steps=1000, eval_steps=1000, micro_batch_size=2), **changes)
     counts = []
     for steps in (10, 30):
         run, calls = on_stand_in(setup, max_steps=steps, output_dir=str(setup.output_dir.parent / f"run-{steps}"), **changes)
@@ -119,8 +132,8 @@ def test_a_step_is_copies_and_replays(setup, changes):
         assert summary["cuda_graphs"]["recorded"], summary
         counts.append(calls)
     more = {name: (counts[1][name] - counts[0][name]) / 20 for name in counts[0]}
-    micro_batches = more["cudaGraphLaunch"] // 3  # forward, one chunk of losses, backward; and the update
-    assert micro_batches >= 1 and more["cudaGraphLaunch"] == 3 * micro_batches + 1, more
+    micro_batches = more["cudaGraphLaunch"] // 3  # forward, a chunk of losses (or two: it holds the mean), backward; and the update
+    assert micro_batches >= 1 and 3 * micro_batches + 1 <= more["cudaGraphLaunch"] < 4 * micro_batches + 1, more
     assert more["cudaLaunchKernel"] == 1 and more["cublasLtMatmul"] == 0, more
     assert more["cudaMemcpyAsync"] <= 2 * micro_batches + 3 and more["cudaMemsetAsync"] <= 1, more
 

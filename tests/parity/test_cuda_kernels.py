@@ -84,7 +84,8 @@ def test_a_curve_with_clipping_and_decay(references, tmp_path, clip):  # noqa: F
     assert expected["losses"][-1] < expected["losses"][0]
 
 
-@pytest.mark.parametrize("changes", [{}, dict(gradient_checkpointing="cheap"), dict(gradient_checkpointing="full", lora_dropout=0.1)])
+@pytest.mark.parametrize("changes", [{}, dict(gradient_checkpointing="cheap"), dict(gradient_checkpointing="full", lora_dropout=0.1),
+                                     dict(base_precision="nf4", decoded_layers=0), dict(base_precision="fp8", decoded_layers=1)])
 @pytest.mark.parametrize("number", [*range(4), 100, 101])
 def test_a_step_asks_for_no_memory(references, tmp_path, number, changes):  # noqa: F811
     """Every buffer is planned: with our kernels a step allocates nothing outside of attention."""

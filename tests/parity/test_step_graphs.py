@@ -21,6 +21,7 @@ CASES = [
     dict(gradient_checkpointing="cheap", lora_dropout=0.2),
     dict(gradient_checkpointing="full", max_grad_norm=0.01, weight_decay=0.1),
     dict(packing=True, max_seq_len=128),
+    dict(base_precision="nf4", decoded_layers=1, gradient_checkpointing="full"),
 ]
 
 

@@ -92,6 +92,12 @@ lora::MergeCheck check_merge(const lora::MergeCheckRequest& request) {
   return {0.25, 8, request.rows.size() - 1, 2, 40, 1};
 }
 
+model::QuantizeResult quantize(const model::QuantizeRequest& request) { return {request.output_dir, 14, 1000, 3}; }
+
+std::vector<float> decode_linear(const model::ModelConfig&, const std::string&, const storage::WeightFiles&) {
+  return {};
+}
+
 std::vector<doctor::KernelCheck> check_kernels(const doctor::DoctorRequest& request) {
   if (std::getenv("FAKE_KERNELS_THROW") != nullptr) throw DeviceError("cuda:0", "out of memory");
   const bool passes = std::getenv("FAKE_KERNEL_FAILS") == nullptr;
@@ -109,6 +115,7 @@ extern "C" const char* lora_train_build_id() {
 
 extern "C" const lora_train::app::EngineApi* lora_train_engine() {
   using namespace lora_train::app;
-  static const EngineApi api = {&train, &evaluate, &torch_version, &check_kernels, &generate, &check_merge, &bench};
+  static const EngineApi api = {&train,       &evaluate, &torch_version, &check_kernels, &generate,
+                                &check_merge, &bench,    &quantize,      &decode_linear};
   return &api;
 }
