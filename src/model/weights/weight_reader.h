@@ -16,7 +16,7 @@
 namespace lora_train::model {
 
 struct WeightReaderOptions {
-  std::int64_t chunk_bytes = 8 << 20;  ///< file bytes read at a time; rows that a sink wants together are never split
+  std::int64_t chunk_bytes = 2 << 20;  ///< file bytes read at a time; rows that a sink wants together are never split
   int num_threads = 0;     ///< threads that fill buffers for a GPU; 0: chosen by machine. A CPU uses ATen's threads
   bool is_staged = false;  ///< reads through buffers on a CPU too, for tests
 };
