@@ -39,8 +39,9 @@ __device__ __forceinline__ void load_step(Rows<const T> big, std::int64_t first,
     if constexpr (kIsPacked) {
       packs[k] = load_pack<kSize>(big[first + k] + c);
     } else {
+      const std::int64_t left = C - c;
       for (int i = 0; i < kSize; ++i) {
-        if (c + i < C) packs[k].values[i] = big[first + k][c + i];
+        if (i < left) packs[k].values[i] = big[first + k][c + i];
       }
     }
   }
@@ -93,7 +94,8 @@ __global__ void __launch_bounds__(kMaxThreads)
   float sums[kRanks][kSize] = {};
   Pack<T, kSize> packs[kCount], next[kCount];
   load_step<T, kIsPacked>(big, begin, end, c, C, next);
-  for (std::int64_t tile = begin; tile < end; tile += kTokens) {
+  std::int64_t tile = begin;
+  do {
     __syncthreads();
     fill_factors(thin, tile, end, R, ranks, factors);
     __syncthreads();
@@ -103,7 +105,8 @@ __global__ void __launch_bounds__(kMaxThreads)
       load_step<T, kIsPacked>(big, tile + t + kCount, end, c, C, next);
       add_step(packs, factors + t * kLoraRanks + first_rank, sums);
     }
-  }
+    tile += kTokens;
+  } while (tile < end);
   if (c >= (C + 7) / 8 * 8) return;
   LORA_TRAIN_UNROLL
   for (int r = 0; r < kRanks; ++r) {
@@ -250,19 +253,19 @@ void add_piece_with_ds(Rows<const Bf16> dy, Rows<const Bf16> scaled_b, Rows<cons
 }  // namespace
 
 template <class T>
-void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, const LoraTargets& targets, std::int64_t N, float* workspace,
-                      Stream stream) {
-  add_product("lora_grad_b", dy, s, lora_product_b(dy, targets, N), outputs_of_b(targets), workspace, stream);
+void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, const LoraTargets& targets, const LoraProduct& product,
+                      float* workspace, Stream stream) {
+  add_product("lora_grad_b", dy, s, product, outputs_of_b(targets), workspace, stream);
 }
 
 template <class T>
-void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, const LoraTargets& targets, std::int64_t N, std::int64_t D,
+void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, const LoraTargets& targets, const LoraProduct& product,
                       float* workspace, Stream stream) {
   Items<Output> outputs{};
   for (const LoraTarget& t : targets) {
     outputs.list[outputs.count++] = {0, t.column, t.rank, t.grad.data, t.grad.stride, 1, t.scale};
   }
-  add_product("lora_grad_a", x, ds, lora_product_a(x, targets, N, D), outputs, workspace, stream);
+  add_product("lora_grad_a", x, ds, product, outputs, workspace, stream);
 }
 
 void lora_grad_s_and_b_cuda(Rows<const Bf16> dy, Rows<const Bf16> scaled_b, Rows<const Bf16> s,
