@@ -85,6 +85,18 @@ void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint
   }
 }
 
+/// A run would save its checkpoints where those of others are.
+void refuse_checkpoints_in_the_way(const std::filesystem::path& output_dir, std::int64_t first_step,
+                                   std::int64_t last_step) {
+  for (const auto& path : checkpoint::list_others(output_dir)) {
+    const auto step = checkpoint::step_of(path);
+    if (step < first_step || step > last_step) continue;
+    throw ConfigError(path.string(), "was not written by lora-train, and this run of " + std::to_string(last_step) +
+                                         " steps may save a checkpoint under that name. Move it, or choose another "
+                                         "output_dir");
+  }
+}
+
 void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint::Description& found) {
   refuse_other_inputs(run, checkpoint, found.fingerprints);
   if (found.state.step > run.plan->total_steps()) {
@@ -300,6 +312,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
              run.spec.memory.describe() + ")");
   }
   run.plan = std::make_unique<data::RunPlan>(data::plan_run(profile, run.data, run.spec.sizes()));
+  refuse_checkpoints_in_the_way(profile.run.output_dir, found ? found->state.step : 0, run.plan->total_steps());
   for (const auto& eval : run.data.evals) {
     run.eval_plans.push_back(
         data::plan_evaluation(eval.store, run.data.max_seq_len, profile.data.packing, run.spec.eval_micro_batch_size));
