@@ -10,6 +10,9 @@
 
 namespace lora_train::metrics {
 
+/// A process holds the flock of this file while it writes to the folder (run_folder/folder_lock.h).
+inline constexpr const char* kLockFile = ".lora-train.lock";
+
 /// A "train" line.
 struct LoggedStep {
   long long step = 0;
