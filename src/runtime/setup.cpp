@@ -143,7 +143,8 @@ void load_model(const Profile& profile, const RunDevice& device, const ModelFile
   model::check_rope_supported(files.config, max_seq_len);
   const storage::WeightFiles weight_files = storage::open_model_weights(files.resolved.folder);
   model::check_weights(files.config, weight_files);
-  loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
+  loaded.weights_fingerprint = weight_files.fingerprint();
+  loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + loaded.weights_fingerprint);
   assemble_model(profile, device, files.config, adapters, train_all_weights, max_seq_len, &weight_files, loaded);
   if (!adapters.specs.empty()) {
     if (profile.adapter.init_adapter.empty()) {

@@ -13,6 +13,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
 #include "lora_train/kernels/graph.h"
+#include "lora_train/lora/adapter_base.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/planner/memory_plan.h"
 #include "lora_train/saving/checkpoint_tensors.h"
@@ -287,6 +288,10 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   run.state.started_at = found ? found->state.started_at : static_cast<std::int64_t>(std::time(nullptr));
   tokenizer::set_template_time(run.state.started_at);
   run.files = runtime::open_model(profile.model);
+  if (!found && !profile.adapter.init_adapter.empty()) {
+    lora::check_base(profile.adapter.init_adapter, run.files.resolved,
+                     {is_allowed(run, "model"), "--allow-changed model"});
+  }
   run.startup.end_phase("open model");
   run.device = runtime::start_device(profile.run, run.files.config);
   run.max_steps_in_flight = run.device.is_cuda() ? kMaxStepsInFlight : 0;
@@ -320,6 +325,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   const bool train_all = profile.adapter.kind == AdapterKind::kNone;
   run.startup.end_phase("plan");
   runtime::load_model(profile, run.device, run.files, run.adapters, train_all, run.data.max_seq_len, run.model);
+  run.adapters.config.base_weights = run.model.weights_fingerprint;
   check_stop_token_row(run);
   run.startup.end_phase("weights");
   tune_spec(run);

@@ -48,7 +48,8 @@ struct LoadedModel {
   std::unique_ptr<model::Trainables> parameters;  ///< the trained tensors; the weights hold views of them
   std::unique_ptr<model::BaseWeights> weights;
   std::unique_ptr<model::Decoder> decoder;
-  std::string fingerprint;  ///< hash of config.json and of samples of the weights
+  std::string fingerprint;          ///< hash of config.json and of samples of the weights
+  std::string weights_fingerprint;  ///< of the weights alone
 };
 /// Creates the trained tensors, weights and decoder of `loaded`. Without files the content of the weights is undefined: fill
 /// them, then call refresh(). On at::kMeta nothing is allocated.
