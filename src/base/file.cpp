@@ -59,6 +59,13 @@ std::string read_file(const std::filesystem::path& path) {
   }
 }
 
+std::string read_start(const std::filesystem::path& path, std::size_t max_bytes) {
+  FileReader file(path);
+  std::string bytes(max_bytes, '\0');
+  bytes.resize(file.read(bytes.data(), bytes.size()));
+  return bytes;
+}
+
 FileHash hash_file(const std::filesystem::path& path, const std::function<void()>& after_each_mib) {
   FileReader file(path);
   Hasher hasher;

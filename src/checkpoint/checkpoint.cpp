@@ -132,10 +132,7 @@ std::optional<bool> starts_with_text(const fs::path& file, std::string_view text
   constexpr std::size_t kMaxBytes = 65536;
   if (path_kind(file) != PathKind::kFile) return false;
   try {
-    FileReader reader(file);
-    std::string start(kMaxBytes, '\0');
-    start.resize(reader.read(start.data(), start.size()));
-    return start.find(text) != std::string::npos;
+    return read_start(file, kMaxBytes).find(text) != std::string::npos;
   } catch (const IoError&) {
     return std::nullopt;
   }

@@ -8,6 +8,7 @@
 #include "adapter_names.h"
 #include "adapter_tensors.h"
 #include "lora_train/base/philox.h"
+#include "lora_train/lora/adapter_base.h"
 #include "lora_train/model/tensor_io.h"
 
 namespace lora_train::lora {
@@ -26,8 +27,10 @@ std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
                                                 const std::vector<std::string>& target_modules,
                                                 const model::Trainables& parameters, Precision precision) {
   const auto type = precision == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
-  return {{kTensorFile, "", model::values_to_write(parameters, type)},
-          {kConfigFile, adapter_config_json(config, target_modules)}};
+  std::vector<storage::FileToWrite> files = {{kTensorFile, "", model::values_to_write(parameters, type)},
+                                             {kConfigFile, adapter_config_json(config, target_modules)}};
+  if (!config.base_weights.empty()) files.push_back({kBaseFile, base_file_text(config.base_weights)});
+  return files;
 }
 
 void init_adapter_values(std::uint64_t seed, model::Trainables& parameters) {

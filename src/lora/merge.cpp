@@ -12,6 +12,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/version.h"
 #include "lora_train/lora/adapter_config.h"
+#include "lora_train/lora/usage_section.h"
 #include "lora_train/model/init_model.h"
 #include "lora_train/model/model_config.h"
 #include "lora_train/model/stored_linear.h"
@@ -235,13 +236,11 @@ void add_companions(const MergeRequest& request, bool is_base_quantised, std::ve
 }
 
 std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {
-  return "---\nbase_model: " + request.model_name + "\nlibrary_name: transformers\ntags: [lora-train]\n---\n\n# " +
-         request.model_name + " with a LoRA adapter merged in\n\nWritten by lora-train " + version() +
-         " merge. Base model: " + request.model_name +
-         (adapter.base_model_name_or_path.empty() || adapter.base_model_name_or_path == request.model_name
-              ? ""
-              : " (the adapter names " + adapter.base_model_name_or_path + ")") +
-         ". Adapter: " + request.adapter.string() + ". The licence of the base model applies.\n";
+  const std::string model = one_line(request.model_name), named = one_line(adapter.base_model_name_or_path);
+  return card_head(request.model_name, "transformers") + "tags: [lora-train]\n---\n\n# " + model +
+         " with a LoRA adapter merged in\n\nWritten by lora-train " + version() + " merge. Base model: " + model +
+         (named.empty() || named == model ? "" : " (the adapter names " + named + ")") +
+         ". Adapter: " + one_line(request.adapter.string()) + ". The licence of the base model applies.\n";
 }
 
 }  // namespace

@@ -50,8 +50,8 @@ std::string one_line(const std::string& text) {
   return line;
 }
 
-std::string card_head(const std::string& base) {
-  return "---\nbase_model: " + literal(base) + "\nlibrary_name: peft\n";
+std::string card_head(const std::string& base, const std::string& library) {
+  return "---\nbase_model: " + literal(base) + "\nlibrary_name: " + library + "\n";
 }
 
 std::string usage_section(const AdapterUse& given) {

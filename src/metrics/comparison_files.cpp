@@ -1,6 +1,7 @@
 #include "figures.h"
 #include "json_number.h"
 #include "lora_train/base/visible_text.h"
+#include "lora_train/config/scalar.h"
 #include "lora_train/metrics/comparison.h"
 
 namespace lora_train::metrics {
@@ -8,8 +9,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// A spreadsheet would compute a text that begins like a formula.
+bool is_formula(const std::string& text) {
+  return !text.empty() && std::string_view("=+-@").find(text.front()) != std::string_view::npos && !parse_number(text);
+}
+
 std::string csv_field(const std::string& raw) {
-  const std::string text = visible_text(raw);  // a terminal may show the file
+  const std::string text = (is_formula(raw) ? "'" : "") + visible_text(raw);  // a terminal may show the file
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
   for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);

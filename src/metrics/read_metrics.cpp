@@ -140,8 +140,8 @@ void fill_speed(RunRecord& run) {
 
 MetricsFile read_metrics(const std::filesystem::path& path, RunRecord& run) {
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored))
-    return {"no metrics.jsonl"};  // nor a device, which might have no end
+  if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(path, ignored)))
+    return {"no metrics.jsonl"};  // nor a link, nor a device, which might have no end
   std::ifstream file(path, std::ios::binary);
   if (!file) return {"metrics.jsonl cannot be read"};
   LineReader reader(run);

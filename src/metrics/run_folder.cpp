@@ -19,9 +19,10 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+/// A link is none: in a stranger's folder, it could bring a file of the reader into the table or page.
 bool is_file(const fs::path& path) {
   std::error_code ignored;
-  return fs::is_regular_file(path, ignored);
+  return fs::is_regular_file(fs::symlink_status(path, ignored));
 }
 
 /// Natural order: "r8" before "r16", and "0.001" before "0.01". Digits without a leading zero compare as a number.
@@ -57,7 +58,7 @@ void add_reason(RunRecord& run, const std::string& reason) {
 /// starting fail.
 bool is_locked(const fs::path& folder) {
   struct stat file {};
-  if (::stat((folder / ".lora-train.lock").c_str(), &file) != 0) return false;
+  if (::stat((folder / kLockFile).c_str(), &file) != 0) return false;
   const std::string id = string_printf(" %02x:%02x:%llu ", major(file.st_dev), minor(file.st_dev),
                                        static_cast<unsigned long long>(file.st_ino));
   std::ifstream locks("/proc/locks");
@@ -187,6 +188,11 @@ RunRecord read_run(const fs::path& folder) {
   if (run.name.empty()) {
     std::error_code ignored;
     run.name = fs::weakly_canonical(folder, ignored).filename().string();
+  }
+  for (const char* name : {"profile.yaml", "metrics.jsonl", "summary.json"}) {
+    std::error_code ignored;
+    if (fs::is_symlink(folder / name, ignored))
+      add_reason(run, std::string(name) + " is a link, which is not followed");
   }
   return run;
 }

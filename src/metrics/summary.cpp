@@ -22,7 +22,13 @@ Json to_object(const std::vector<std::pair<std::string, double>>& seconds) {
   return object;
 }
 
+Json to_object(const StepCapture& capture) {
+  return {{"recorded", capture.recorded}, {"reason", or_null(capture.reason)}};
+}
+
 }  // namespace
+
+std::string to_json(const StepCapture& capture) { return to_line(to_object(capture)); }
 
 std::string to_json(const RunSummary& summary) {
   Json object = {
@@ -47,7 +53,7 @@ std::string to_json(const RunSummary& summary) {
       {"peak_host_memory_gib", summary.peak_host_memory_gib},
       {"gpu", or_null(summary.gpu)},
       {"num_gpus", summary.num_gpus},
-      {"cuda_graphs", {{"recorded", summary.cuda_graphs.recorded}, {"reason", or_null(summary.cuda_graphs.reason)}}},
+      {"cuda_graphs", to_object(summary.cuda_graphs)},
       {"cost_usd", or_null(summary.cost_usd)},
       {"ledger", to_object(summary.ledger)},
       {"adapter", or_null(summary.adapter)},

@@ -12,6 +12,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
+#include "lora_train/metrics/run_folder.h"
 
 namespace lora_train::run_folder {
 namespace {
@@ -57,7 +58,7 @@ std::string this_process() {
 
 }  // namespace
 
-FolderLock::FolderLock(const fs::path& folder) : path_(folder / kLockFile) {
+FolderLock::FolderLock(const fs::path& folder) : path_(folder / metrics::kLockFile) {
   make_folders(folder);
   do {
     if (fd_ >= 0) ::close(fd_);

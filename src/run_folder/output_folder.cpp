@@ -19,10 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool has_saved(const fs::path& folder) {
-  return metrics::has_event(folder / "metrics.jsonl", "checkpoint") || !checkpoint::list(folder).empty();
-}
-
 /// Logs that the run there never saved a checkpoint.
 void log_new_run(const fs::path& folder) {
   if (metrics::has_event(folder / "metrics.jsonl", "train")) {
@@ -131,22 +127,50 @@ void go_on_from(const fs::path& checkpoint, const OutputRequest& request, Output
   request.profile = with_numbers_of(old, request.profile);
 }
 
-bool is_finished(const fs::path& folder, const OutputRequest& request, std::string& summary_json) {
-  if (!holds_done_summary(folder) || !fs::exists(folder / "profile.yaml")) return false;
-  const std::string result = result_name(request.profile.adapter.kind);
-  if (!is_result_of_run(folder, result) || path_kind(folder / result) != PathKind::kFolder) return false;
-  summary_json = read_file(folder / "summary.json");
-  while (!summary_json.empty() && summary_json.back() == '\n') summary_json.pop_back();
-  const Profile old = load_written_profile(folder / "profile.yaml");
-  return diff_profiles(old, with_numbers_of(old, request.profile)).empty();
-}
+/// The run that a folder holds, if any. Reads what is asked for, once.
+class RunThere {
+ public:
+  explicit RunThere(fs::path folder) : folder_(std::move(folder)) {}
+
+  bool has_saved() {
+    if (!has_saved_) {
+      has_saved_ = metrics::has_event(folder_ / "metrics.jsonl", "checkpoint") || !checkpoint::list(folder_).empty();
+    }
+    return *has_saved_;
+  }
+
+  /// Null if there is no profile.yaml. Throws ConfigError if it is not a profile.
+  const Profile* profile() {
+    if (!profile_ && fs::exists(folder_ / "profile.yaml")) profile_ = load_written_profile(folder_ / "profile.yaml");
+    return profile_ ? &*profile_ : nullptr;
+  }
+
+  /// The summary.json of a finished run with the profile of the request; else nothing.
+  const std::optional<std::string>& result_of(const OutputRequest& request) {
+    if (!result_) result_ = read_result(request);
+    return *result_;
+  }
+
+ private:
+  std::optional<std::string> read_result(const OutputRequest& request) {
+    const std::string result = result_name(request.profile.adapter.kind);
+    if (!holds_done_summary(folder_) || !is_result_of_run(folder_, result)) return std::nullopt;
+    if (path_kind(folder_ / result) != PathKind::kFolder) return std::nullopt;
+    if (!diff_profiles(*profile(), with_numbers_of(*profile(), request.profile)).empty()) return std::nullopt;
+    std::string summary = read_file(folder_ / "summary.json");
+    while (!summary.empty() && summary.back() == '\n') summary.pop_back();
+    return summary;
+  }
+
+  fs::path folder_;
+  std::optional<bool> has_saved_;
+  std::optional<Profile> profile_;
+  std::optional<std::optional<std::string>> result_;
+};
 
 /// True when the same command is repeated: the run here began with that checkpoint and has saved its own since.
-bool began_with(const fs::path& folder, const std::string& checkpoint) {
-  if (!fs::exists(folder / "profile.yaml") ||
-      load_written_profile(folder / "profile.yaml").run.resume_from_checkpoint != checkpoint) {
-    return false;
-  }
+bool began_with(const fs::path& folder, RunThere& there, const std::string& checkpoint) {
+  if (there.profile() == nullptr || there.profile()->run.resume_from_checkpoint != checkpoint) return false;
   log_info(folder.string() + ": the run here began with " + checkpoint + " and resumes from what it has saved since");
   return true;
 }
@@ -161,15 +185,11 @@ fs::path newest_good_checkpoint(const fs::path& folder) {
 
 /// Whether a command with --overwrite began the run there and is now repeated, as by a batch system that starts a stopped job
 /// again: it resumes. A finished run, another profile and --resume none begin a new run.
-bool repeats_overwriting(const fs::path& folder, const OutputRequest& request) {
+bool repeats_overwriting(const fs::path& folder, RunThere& there, const OutputRequest& request) {
   const auto marker = storage::read_marker(folder);
-  const fs::path profile = folder / "profile.yaml";
   if (!marker || !marker->began_with_overwrite || request.profile.run.resume_from_checkpoint == "none") return false;
-  if (!has_saved(folder) || !fs::exists(profile)) return false;
-  std::string summary_json;
-  if (is_finished(folder, request, summary_json)) return false;
-  const Profile old = load_written_profile(profile);
-  const auto differences = diff_profiles(old, with_numbers_of(old, request.profile));
+  if (!there.has_saved() || there.profile() == nullptr || there.result_of(request)) return false;
+  const auto differences = diff_profiles(*there.profile(), with_numbers_of(*there.profile(), request.profile));
   const bool is_same = std::all_of(differences.begin(), differences.end(),
                                    [&](const auto& difference) { return may_differ(difference, request); });
   if (is_same) {
@@ -207,15 +227,14 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
   refuse_files_of_others(folder, result_name(request.profile.adapter.kind));
   name_checkpoints_of_others(folder);
   OutputDecision decision;
-  decision.overwrites = request.overwrite && !repeats_overwriting(folder, request);
-  const bool goes_on_there = !decision.overwrites && has_saved(folder);
+  RunThere there(folder);
+  decision.overwrites = request.overwrite && !repeats_overwriting(folder, there, request);
+  const bool goes_on_there = !decision.overwrites && there.has_saved();
   const bool names_one = resume != "auto" && resume != "none";
-  if (names_one && !(goes_on_there && began_with(folder, resume))) {
+  if (names_one && !(goes_on_there && began_with(folder, there, resume))) {
     const std::string problem = checkpoint::verify(resume, throw_if_stop_requested);
     if (!problem.empty()) throw FormatError(resume, "is not a good checkpoint: " + problem);
-    if (goes_on_there && fs::exists(folder / "profile.yaml")) {
-      refuse_differences(request, load_written_profile(folder / "profile.yaml"), folder);
-    }
+    if (goes_on_there && there.profile() != nullptr) refuse_differences(request, *there.profile(), folder);
     go_on_from(resume, request, decision);
     decision.goes_back = true;
     return decision;
@@ -228,7 +247,8 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
     throw ConfigError(folder.string(),
                       "holds a run; --resume none would overwrite it. Add --overwrite, or choose another --output-dir");
   }
-  decision.is_complete = is_finished(folder, request, decision.summary_json);
+  decision.is_complete = there.result_of(request).has_value();
+  decision.summary_json = there.result_of(request).value_or("");
   if (!decision.is_complete) go_on_from(newest_good_checkpoint(folder), request, decision);
   return decision;
 }

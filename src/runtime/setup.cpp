@@ -184,7 +184,8 @@ void load_model(const Profile& profile, const RunDevice& device, const ModelFile
                 const LoadOptions& options, LoadedModel& loaded) {
   model::check_rope_supported(files.config, options.max_seq_len);
   const storage::WeightFiles weight_files = storage::open_model_weights(files.resolved.folder);
-  loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + weight_files.fingerprint());
+  loaded.weights_fingerprint = weight_files.fingerprint();
+  loaded.fingerprint = hash128_hex(hash_file(files.config.path).hash + loaded.weights_fingerprint);
   assemble_model(profile, device, files, adapters, options, &weight_files, loaded);
   if (!adapters.specs.empty()) {
     if (profile.adapter.init_adapter.empty()) {

@@ -37,7 +37,7 @@ void add_tokenizer(const runtime::ModelFiles& model, Files& files) {
 std::string model_card(const RunSection& section, const runtime::ModelFiles& model,
                        const runtime::AdapterSetup& adapters, const checkpoint::TrainState& state) {
   const std::string& base = adapters.config.base_model_name_or_path;
-  std::string card = lora::card_head(base) + "tags: [lora, lora-train]\n---\n\n# " +
+  std::string card = lora::card_head(base, "peft") + "tags: [lora, lora-train]\n---\n\n# " +
                      lora::one_line(run_folder::run_name(section) + ": LoRA adapter for " + base) +
                      "\n\nTrained with lora-train " + version() + ": " + std::to_string(state.step) + " steps, r " +
                      std::to_string(adapters.config.options.lora_r) + ".\n";

@@ -24,19 +24,12 @@ std::string new_run_id() {
   return id;
 }
 
-std::string read_start(const std::filesystem::path& file) {
-  FileReader reader(file);
-  std::string text(kMaxBytes, '\0');
-  text.resize(reader.read(text.data(), text.size()));
-  return text;
-}
-
 }  // namespace
 
 std::optional<RunMarker> read_marker(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / kMarkerFile;
   if (path_kind(file) != PathKind::kFile) return std::nullopt;
-  const json object = json::parse(read_start(file), nullptr, /*allow_exceptions=*/false);
+  const json object = json::parse(read_start(file, kMaxBytes), nullptr, /*allow_exceptions=*/false);
   const auto value = [&](const char* key) { return object.is_object() ? object.value(key, json()) : json(); };
   if (value("made_by") != kMadeBy || !value("run_id").is_string()) return std::nullopt;
   if (!value("started_at").is_number_integer() || !value("began_with_overwrite").is_boolean()) return std::nullopt;

@@ -13,6 +13,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
 #include "lora_train/kernels/graph.h"
+#include "lora_train/lora/adapter_base.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/planner/memory_plan.h"
 #include "lora_train/saving/checkpoint_tensors.h"
@@ -91,6 +92,18 @@ void refuse_other_inputs(const Run& run, const std::filesystem::path& checkpoint
       std::any_of(std::begin(kDataKeys), std::end(kDataKeys), [&](const char* key) { return is_allowed(run, key); });
   if (old.data != now.data && !may_data_differ) {
     refuse("different data: the files of datasets, or options that decide the tokens, have changed.", "datasets");
+  }
+}
+
+/// A run would save its checkpoints where those of others are.
+void refuse_checkpoints_in_the_way(const std::filesystem::path& output_dir, std::int64_t first_step,
+                                   std::int64_t last_step) {
+  for (const auto& path : checkpoint::list_others(output_dir)) {
+    const auto step = checkpoint::step_of(path);
+    if (step < first_step || step > last_step) continue;
+    throw ConfigError(path.string(), "was not written by lora-train, and this run of " + std::to_string(last_step) +
+                                         " steps may save a checkpoint under that name. Move it, or choose another "
+                                         "output_dir");
   }
 }
 
@@ -300,6 +313,10 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   run.state.started_at = found ? found->state.started_at : static_cast<std::int64_t>(std::time(nullptr));
   tokenizer::set_template_time(run.state.started_at);
   run.files = runtime::open_model(profile.model);
+  if (!found && !profile.adapter.init_adapter.empty()) {
+    lora::check_base(profile.adapter.init_adapter, run.files.resolved,
+                     {is_allowed(run, "model"), "--allow-changed model"});
+  }
   run.startup.end_phase("open model");
   run.device = runtime::start_device(profile.run, run.files.config);
   run.max_steps_in_flight = run.device.is_cuda() ? kMaxStepsInFlight : 0;
@@ -322,12 +339,14 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   if (run.tuning) run.startup.end_phase("tuning");
   if (run.device.is_cuda()) log_memory_plan(run.spec);
   run.plan = std::make_unique<data::RunPlan>(data::plan_run(profile, run.data, run.spec.sizes()));
+  refuse_checkpoints_in_the_way(profile.run.output_dir, found ? found->state.step : 0, run.plan->total_steps());
   for (const auto& eval : run.data.evals) {
     run.eval_plans.push_back(
         data::plan_evaluation(eval.store, run.data.max_seq_len, profile.data.packing, run.spec.eval_micro_batch_size));
   }
   run.startup.end_phase("plan");
   runtime::load_model(profile, run.device, run.files, run.adapters, load_options(run), run.model);
+  run.adapters.config.base_weights = run.model.weights_fingerprint;
   check_stop_token_row(run);
   run.startup.end_phase("weights");
   tune_spec(run);

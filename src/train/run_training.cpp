@@ -75,17 +75,6 @@ void take_over(const TrainRequest& request, const run_folder::OutputDecision& de
   if (decision.goes_back) checkpoint::delete_after(output_dir, step);
 }
 
-/// A run would save its checkpoints where those of others are.
-void refuse_checkpoints_in_the_way(const fs::path& output_dir, std::int64_t first_step, std::int64_t last_step) {
-  for (const auto& path : checkpoint::list_others(output_dir)) {
-    const auto step = checkpoint::step_of(path);
-    if (step < first_step || step > last_step) continue;
-    throw ConfigError(path.string(), "was not written by lora-train, and this run of " + std::to_string(last_step) +
-                                         " steps may save a checkpoint under that name. Move it, or choose another "
-                                         "output_dir");
-  }
-}
-
 /// The run itself, once its folder is locked.
 void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision& decision,
                    metrics::RunSummary& summary) {
@@ -94,7 +83,6 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
   build_run(run, decision.checkpoint);
   summary.ledger = summary_ledger(run.data.ledger);
   summary.total_steps = run.plan->total_steps();
-  refuse_checkpoints_in_the_way(output_dir, run.state.step, run.plan->total_steps());
   take_over(request, decision, run.state.step);
   write_file_atomic(output_dir / "profile.yaml", run.checkpoint.profile_yaml);
   FileReporters reporters(request.profile.run, request.quiet);

@@ -281,8 +281,11 @@ def test_checkpoints_of_other_tools_are_left_alone(setup):
     shutil.rmtree(setup.output_dir)
     (setup.output_dir / "checkpoint-3").mkdir(parents=True)
     (setup.output_dir / "checkpoint-3/weights").write_text("mine")
-    run = setup.train(max_steps=3)
-    assert run.code == 2 and "checkpoint-3" in run.stderr, run
+    (setup.model / "model.safetensors").write_bytes(b"not read yet")
+    for arguments in ([], ["--dry-run"]):
+        run = setup.train(*arguments, max_steps=3)
+        assert run.code == 2 and "checkpoint-3 was not written by lora-train" in run.stderr, run
+        assert "may save a checkpoint under that name" in run.stderr, run
     assert (setup.output_dir / "checkpoint-3/weights").read_text() == "mine"
 
 

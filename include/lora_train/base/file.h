@@ -19,6 +19,9 @@ namespace lora_train {
 /// The whole file. Throws IoError (path, strerror) if it cannot be opened or read.
 std::string read_file(const std::filesystem::path& path);
 
+/// The first max_bytes of a file; all of it if it is shorter. Throws as read_file.
+std::string read_start(const std::filesystem::path& path, std::size_t max_bytes);
+
 /// Reads a file from its start to its end, piece by piece. Not thread-safe.
 class FileReader {
  public:

@@ -14,6 +14,7 @@ namespace lora_train::lora {
 struct AdapterConfig {
   LoraOptions options;
   std::string base_model_name_or_path;
+  std::string base_weights = {};  ///< fingerprint, for base_model.json (adapter_base.h); not read
 };
 
 /// Throws IoError, or FormatError (where = "file: key") for another peft_type, a kind that AdapterKind lacks, biases,

@@ -17,7 +17,7 @@ namespace lora_train::lora {
 /// Throws FormatError for tensors that are missing, unexpected, not finite, or of another shape.
 void load_adapter(const std::filesystem::path& folder, model::Trainables& parameters);
 
-/// Both files, ready to write. They point into `parameters` (bf16: hold a copy). Writing throws NumericError, naming the tensor,
+/// Both files, and base_model.json if config.base_weights is set, ready to write. They point into `parameters` (bf16: hold a copy). Writing throws NumericError, naming the tensor,
 /// for NaN or infinity.
 std::vector<storage::FileToWrite> adapter_files(const AdapterConfig& config,
                                                 const std::vector<std::string>& target_modules,

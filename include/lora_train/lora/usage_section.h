@@ -17,8 +17,8 @@ struct AdapterUse {
 /// The name or path as one line without control characters.
 std::string one_line(const std::string& text);
 
-/// The beginning of a card, up to library_name.
-std::string card_head(const std::string& base);
+/// The beginning of a card, up to library_name: "peft" or "transformers".
+std::string card_head(const std::string& base, const std::string& library);
 
 /// The text from "## Use" to the end of the card: commands to paste for PEFT, vLLM and llama.cpp, and what each does not support.
 std::string usage_section(const AdapterUse& use);

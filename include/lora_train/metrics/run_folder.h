@@ -10,6 +10,9 @@
 
 namespace lora_train::metrics {
 
+/// A process holds the flock of this file while it writes to the folder (run_folder/folder_lock.h).
+inline constexpr const char* kLockFile = ".lora-train.lock";
+
 /// A "train" line.
 struct LoggedStep {
   long long step = 0;
@@ -61,7 +64,7 @@ bool is_run_folder(const std::filesystem::path& folder);
 /// `folder` itself if it holds a run, else those of its subfolders that do, by name. Empty if there is none.
 std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder);
 
-/// Never throws for invalid or missing files: `reason` says what is wrong.
+/// Never throws for invalid or missing files: `reason` says what is wrong. Links in the folder are not followed.
 RunRecord read_run(const std::filesystem::path& folder);
 
 }  // namespace lora_train::metrics

@@ -35,6 +35,9 @@ struct StepCapture {
   std::string reason = "no step was computed";
 };
 
+/// As summary.json has it.
+std::string to_json(const StepCapture& capture);
+
 /// The result of a run. Unknown values (no evaluation ran, no step finished) are empty and written as null; an empty `error` is
 /// omitted.
 struct RunSummary {

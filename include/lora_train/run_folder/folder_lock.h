@@ -5,8 +5,6 @@
 
 namespace lora_train::run_folder {
 
-inline constexpr const char* kLockFile = ".lora-train.lock";
-
 /// Holds output_dir/.lora-train.lock, which names this process, and deletes it on destruction. The lock is the system's
 /// (flock), so a file left behind by a killed process does not block a new run.
 class FolderLock {

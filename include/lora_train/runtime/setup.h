@@ -56,7 +56,8 @@ struct LoadedModel {
   std::unique_ptr<model::Trainables> parameters;  ///< the trained tensors; the weights hold views of them
   std::unique_ptr<model::BaseWeights> weights;
   std::unique_ptr<model::Decoder> decoder;
-  std::string fingerprint;  ///< hash of config.json and of samples of the weights
+  std::string fingerprint;          ///< hash of config.json and of samples of the weights
+  std::string weights_fingerprint;  ///< of the weights alone
 };
 
 /// What a model is loaded for.

@@ -1,12 +1,14 @@
 // lora-train eval: the base or an adapter on the evaluation data.
 #include <algorithm>
 
+#include "base_flag.h"
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
+#include "lora_train/storage/resolve_model.h"
 #include "output/json_text.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
@@ -127,6 +129,8 @@ int run_eval(const std::vector<std::string>& arguments) {
   parser.app()
       .add_option("--adapter", adapter, "PEFT folder; without it the base model is evaluated")
       ->type_name("DIR");
+  bool allow_other_base = false;
+  add_allow_other_base(parser, allow_other_base);
   parser.app().add_flag(
       "--choices", tasks.choices,
       "multiple choice on rows {\"prompt\" or \"messages\", \"choices\": [...], \"answer\": index or text}: accuracy, "
@@ -154,6 +158,9 @@ int run_eval(const std::vector<std::string>& arguments) {
     throw ConfigError("eval_datasets",
                       "nothing to evaluate on; expected eval_datasets, --eval-data FILE, or datasets "
                       "with val_set_size.");
+  }
+  if (!adapter.empty()) {
+    check_adapter_base(adapter, storage::resolve_model(loaded.profile.model.path), allow_other_base);
   }
   const auto results =
       evaluate({.profile = loaded.profile, .adapter = adapter, .tasks = tasks, .quiet = parser.common().quiet});

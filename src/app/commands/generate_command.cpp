@@ -5,6 +5,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "base_flag.h"
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
@@ -39,12 +40,13 @@ struct GenerateFlags {
   std::vector<std::string> prompts, stop_strings;
   std::string prompts_file, adapter, system, output;
   std::int64_t max_new_tokens = 256;
-  bool raw = false, compare = false;
+  bool raw = false, compare = false, allow_other_base = false;
 };
 
 void add_flags(CommandParser& parser, GenerateFlags& flags) {
   CLI::App& app = parser.app();
   app.add_option("--adapter", flags.adapter, "PEFT folder; without it the base model answers")->type_name("DIR");
+  add_allow_other_base(parser, flags.allow_other_base);
   parser.add_list("--prompt", flags.prompts, "prompt to answer; repeatable")->type_name("TEXT");
   app.add_option("--prompts", flags.prompts_file, "file of {\"prompt\": ...} or {\"messages\": [...]} rows")
       ->type_name("FILE");
@@ -91,9 +93,11 @@ struct Folders {
 /// The adapter's template is the one it was trained with.
 Folders open_folders(const ModelSection& section, const GenerateFlags& flags) {
   Folders folders;
-  folders.model = storage::resolve_model(section.path).folder;
+  const storage::ResolvedModel model = storage::resolve_model(section.path);
+  folders.model = model.folder;
   folders.adapter = flags.adapter;
   folders.config = model::read_model_config(folders.model);
+  if (!flags.adapter.empty()) check_adapter_base(flags.adapter, model, flags.allow_other_base);
   folders.tokenizer = tokenizer::Tokenizer::load(folders.model);
   const bool has_own = !flags.adapter.empty() && fs::exists(folders.adapter / "chat_template.jinja");
   folders.chat_template =

@@ -1,6 +1,7 @@
 // lora-train merge: an adapter folded into a Hugging Face folder, or rewritten for servers that read plain LoRA only.
 #include <optional>
 
+#include "base_flag.h"
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
@@ -23,7 +24,7 @@ namespace {
 
 struct MergeFlags {
   std::string model, adapter, output_dir, dtype, rows;
-  bool portable = false, no_check = false, overwrite = false, keep_quantised = false;
+  bool portable = false, no_check = false, overwrite = false, keep_quantised = false, allow_other_base = false;
 };
 
 void add_flags(CommandParser& parser, MergeFlags& flags) {
@@ -31,6 +32,7 @@ void add_flags(CommandParser& parser, MergeFlags& flags) {
   app.add_option("--model", flags.model, "base model: folder, or org/name in the local Hugging Face cache")
       ->type_name("DIR");
   app.add_option("--adapter", flags.adapter, "PEFT folder")->type_name("DIR");
+  add_allow_other_base(parser, flags.allow_other_base);
   app.add_option("--output-dir", flags.output_dir, "folder to write")->type_name("DIR");
   app.add_option("--dtype", flags.dtype,
                  "type of the weights: bf16, fp16 or fp32 (default: each weight keeps its type)");
@@ -54,6 +56,7 @@ void check_flags(const CommandParser& parser, const MergeFlags& flags) {
     if (!flags.rows.empty()) parser.refuse("--rows", why);
     if (flags.no_check) parser.refuse("--no-check", why);
     if (flags.keep_quantised) parser.refuse("--keep-quantised", why);
+    if (flags.allow_other_base) parser.refuse("--allow-other-base", why);
     return;
   }
   if (flags.model.empty()) {
@@ -163,6 +166,7 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   request.model = model.folder;
   request.model_name = model.hub_name.empty() ? flags.model : model.hub_name;
   request.adapter = flags.adapter;
+  check_adapter_base(flags.adapter, model, flags.allow_other_base);
   request.output_dir = flags.output_dir;
   request.overwrite = flags.overwrite;
 

@@ -210,7 +210,7 @@ std::string bench_json(const BenchResult& r) {
                        {"attention_s", r.bound.attention_s},
                        {"memory_s", r.bound.memory_s},
                        {"tokens_per_s", static_cast<double>(r.tokens) / r.bound.total_s()}}},
-                     {"cuda_graphs", {{"recorded", r.cuda_graphs.recorded}, {"reason", or_null(r.cuda_graphs.reason)}}},
+                     {"cuda_graphs", Json::parse(metrics::to_json(r.cuda_graphs))},
                      {"speed", r.speed ? speed_json(*r.speed) : Json()},
                      {"classes", work_json(r.classes)},
                      {"kernels", work_json(r.kernels)},

@@ -45,8 +45,10 @@ FieldGroup data_group() {
        text_field("dataset_prepared_path", &DataSection::dataset_prepared_path, "folder",
                   "Where the token cache is stored. Default: ~/.cache/lora-train/tokens.")
            .free_on_resume(),
-       text_field("stage_dir", &DataSection::stage_dir, "folder on a local disk",
-                  "Copy the token cache there first, for data on a network disk.")
+       text_field(
+           "stage_dir", &DataSection::stage_dir, "folder on a local disk, or auto",
+           "Copy the token cache there first, for data on a network disk. auto: a folder of this user in the temporary "
+           "folder.")
            .free_on_resume(),
        integer_field("dataloader_num_workers", &DataSection::dataloader_num_workers, Range::between(0, 256),
                      "Threads that prepare batches; 0 prepares them in the training thread.")

@@ -4,6 +4,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "stage_folder.h"
 
 namespace lora_train::data {
 namespace {
@@ -28,8 +29,8 @@ std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::
 
 }  // namespace
 
-TokenCache::TokenCache(fs::path folder, fs::path stage_folder)
-    : folder_(std::move(folder)), stage_folder_(std::move(stage_folder)) {}
+TokenCache::TokenCache(fs::path folder, std::string stage_dir)
+    : folder_(std::move(folder)), stage_dir_(std::move(stage_dir)), stage_folder_(find_stage_folder(stage_dir_)) {}
 
 fs::path TokenCache::file_of(const fs::path& folder, const std::string& key) const {
   return folder / (key + ".tokens");
@@ -59,12 +60,12 @@ std::shared_ptr<const TokenTable> TokenCache::staged(std::shared_ptr<const Token
     return table;
   }
   const fs::path file = file_of(stage_folder_, key);
-  if (auto there = open_if_good(file, key)) {
-    log_info("stage_dir: " + file.string() + " exists already");
-    return there;
-  }
   try {
-    fs::create_directories(stage_folder_);
+    make_stage_folder(stage_dir_, stage_folder_);
+    if (auto there = is_own_file(file) ? open_if_good(file, key) : nullptr) {
+      log_info("stage_dir: " + file.string() + " exists already");
+      return there;
+    }
     const std::string_view source = table->bytes();
     const auto room = fs::space(stage_folder_).available;
     if (room < source.size()) {

@@ -13,22 +13,24 @@ namespace lora_train::data {
 /// files appear whole, so two processes may build the same one at once. Only damaged files are ever deleted.
 class TokenCache {
  public:
-  /// `folder` empty: nothing is kept, tables live in memory. `stage_folder` (a local disk) empty: tables are read where
-  /// they are.
-  TokenCache(std::filesystem::path folder, std::filesystem::path stage_folder);
+  /// `folder` empty: nothing is kept, tables live in memory. `stage_dir` (of the profile) empty: tables are read where they are.
+  /// Throws what find_stage_folder throws.
+  TokenCache(std::filesystem::path folder, std::string stage_dir);
 
   /// The table for `key`, or null. A damaged file counts as missing, with a warning.
   std::shared_ptr<const TokenTable> find(const std::string& key) const;
   /// Writes a table for `key`; where the folder cannot be written to it warns and writes to memory.
   TokenTableWriter writer(const std::string& key) const;
   /// The table from the stage folder, copied there first unless it is there already. Warns and returns `table` where
-  /// that is not possible (no room).
+  /// that is not possible (no room). A file that another user put there is not read.
   std::shared_ptr<const TokenTable> staged(std::shared_ptr<const TokenTable> table, const std::string& key) const;
 
  private:
   std::filesystem::path file_of(const std::filesystem::path& folder, const std::string& key) const;
 
-  std::filesystem::path folder_, stage_folder_;
+  std::filesystem::path folder_;
+  std::string stage_dir_;
+  std::filesystem::path stage_folder_;
 };
 
 }  // namespace lora_train::data

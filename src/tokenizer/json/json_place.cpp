@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 #include <unordered_set>
+#include <utility>
 
+#include "lora_train/base/hash.h"
 #include "lora_train/storage/model_file.h"
 
 namespace lora_train::tokenizer {
@@ -31,29 +33,105 @@ void check_depth(std::string_view text, const std::string& where) {
   }
 }
 
+// Counts elements of model.merges that stand there before. Hugging Face keeps the last of equal merges, so some are accepted; but each
+// takes ten times its bytes, and equal ones could be as many as the file has room for.
+class RepeatedMerges {
+ public:
+  explicit RepeatedMerges(const std::string& where) : where_(where) {}
+  void start_array(bool is_merges) {
+    if (depth_ > 0 || is_merges) ++depth_;
+  }
+  void end_array() {
+    if (depth_ > 0 && --depth_ == 1) end_element();
+  }
+  void value(std::string_view text) {
+    if (depth_ == 0) return;
+    hash_ = hash64(text, hash_);
+    if (depth_ == 1) end_element();
+  }
+
+ private:
+  static constexpr std::size_t kAccepted = 1000;
+
+  void end_element() {
+    const bool is_new = seen_.insert(std::exchange(hash_, 0)).second;
+    if (!is_new && ++num_repeats_ > std::max(kAccepted, seen_.size())) {
+      throw FormatError(where_ + ": model.merges[" + std::to_string(seen_.size() + num_repeats_ - 1) + "]",
+                        "occurs before, as do " + std::to_string(num_repeats_ - 1) +
+                            " other merges: more than are new. Download the file again");
+    }
+  }
+
+  const std::string& where_;
+  int depth_ = 0;  // of arrays, from model.merges on
+  std::uint64_t hash_ = 0;
+  std::size_t num_repeats_ = 0;
+  std::unordered_set<std::uint64_t> seen_;
+};
+
 // As Json::parse(), and complains about a key that an object has twice, of which that would keep the last one silently. A callback
 // of Json::parse() would do too, but has it look at all earlier elements of an array behind each object: seconds for a tekken.json.
 class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
  public:
-  UniqueKeys(Json& result, const std::string& where) : json_sax_dom_parser(result), where_(where) {}
+  UniqueKeys(Json& result, const std::string& where) : json_sax_dom_parser(result), where_(where), merges_(where) {}
+  bool null() {
+    merges_.value({});
+    return json_sax_dom_parser::null();
+  }
+  bool boolean(bool value) {
+    merges_.value({});
+    return json_sax_dom_parser::boolean(value);
+  }
+  bool number_integer(std::int64_t value) {
+    merges_.value({});
+    return json_sax_dom_parser::number_integer(value);
+  }
+  bool number_unsigned(std::uint64_t value) {
+    merges_.value({});
+    return json_sax_dom_parser::number_unsigned(value);
+  }
+  bool number_float(double value, const std::string& text) {
+    merges_.value({});
+    return json_sax_dom_parser::number_float(value, text);
+  }
+  bool string(std::string& text) {
+    merges_.value(text);
+    return json_sax_dom_parser::string(text);
+  }
+  bool start_array(std::size_t size) {
+    merges_.start_array(keys_.size() == 2 && keys_[0].last == "model" && keys_[1].last == "merges");
+    return json_sax_dom_parser::start_array(size);
+  }
+  bool end_array() {
+    merges_.end_array();
+    return json_sax_dom_parser::end_array();
+  }
   bool start_object(std::size_t size) {
     keys_.emplace_back();
     return json_sax_dom_parser::start_object(size);
   }
   bool end_object() {
     keys_.pop_back();
+    merges_.value({});
     return json_sax_dom_parser::end_object();
   }
   bool key(std::string& name) {
-    if (!keys_.back().insert(name).second) {
+    keys_.back().last = name;
+    if (!keys_.back().all.insert(name).second) {
       throw FormatError(where_, "key \"" + name + "\" occurs twice in one object");
     }
     return json_sax_dom_parser::key(name);
   }
 
  private:
+  struct Keys {
+    std::unordered_set<std::string> all;
+    std::string last;
+  };
+
   const std::string& where_;
-  std::vector<std::unordered_set<std::string>> keys_;  // of the objects that are open
+  std::vector<Keys> keys_;  // of the objects that are open
+  RepeatedMerges merges_;
 };
 
 }  // namespace

@@ -19,6 +19,14 @@ using testing_support::FaultyFileOps;
 using testing_support::ScopedFileOps;
 using testing_support::TemporaryFolder;
 
+TEST(File, ReadsItsStart) {
+  const TemporaryFolder folder;
+  write_file_atomic(folder / "a", "abc");
+  EXPECT_EQ(read_start(folder / "a", 2), "ab");
+  EXPECT_EQ(read_start(folder / "a", 100), "abc");
+  EXPECT_THROW(read_start(folder / "none", 2), IoError);
+}
+
 TEST(AtomicFile, ReplacesTheOldFileWhole) {
   const TemporaryFolder folder;
   write_file_atomic(folder / "a", "old");

@@ -76,7 +76,7 @@ TEST(Shipped, H100Long) {
   EXPECT_EQ(p.schedule.micro_batch_size, 4);
   EXPECT_EQ(p.schedule.gradient_accumulation_steps, 2);
   EXPECT_EQ(p.data.dataloader_num_workers, 4);
-  EXPECT_FALSE(p.data.stage_dir.empty());
+  EXPECT_EQ(p.data.stage_dir, "auto");
   EXPECT_EQ(p.run.cuda_graphs, CudaGraphs::kAuto);
   EXPECT_TRUE(p.is_given("cuda_graphs"));
   EXPECT_EQ(p.run.save_steps, (Cadence{Cadence::Kind::kSteps, 2000}));

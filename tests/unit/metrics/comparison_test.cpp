@@ -120,6 +120,15 @@ TEST_F(ComparisonTest, EqualNamesBecomeFolders) {
   EXPECT_NE(comparison.runs[0].name, comparison.runs[1].name);
 }
 
+TEST_F(ComparisonTest, CsvHoldsNoFormulas) {
+  write_run(folder_ / "a", "run_name: \"=HYPERLINK(1)\"\n", 1);
+  write_run(folder_ / "b", "run_name: \"-2\"\n", 1);
+  write_run(folder_ / "c", "run_name: \"@SUM(1)\"\n", 1);
+  const std::string csv = comparison_csv(compare_runs(find_runs(folder_.path())));
+  for (const char* start : {"\n'=HYPERLINK(1),", "\n-2,", "\n'@SUM(1),"})
+    EXPECT_NE(csv.find(start), std::string::npos) << csv;
+}
+
 TEST_F(ComparisonTest, CsvQuotesWhatNeedsQuotes) {
   write_run(folder_ / "a", "run_name: 'one, \"two\"'\n", 0.1 + 0.2);
   write_text(folder_ / "b/summary.json",

@@ -169,6 +169,22 @@ TEST(RunFolder, ARunThatIsOnIsRunning) {
   ::close(fd);
 }
 
+TEST(RunFolder, LinksAreNotFollowed) {
+  const TemporaryFolder folder;
+  write_run(folder / "run", "", 1);
+  write_text(folder / "run/run.log", "");
+  for (const char* name : {"profile.yaml", "metrics.jsonl", "summary.json"}) {
+    fs::rename(folder / "run" / name, folder / name);
+    fs::create_symlink(folder / name, folder / "run" / name);
+  }
+  write_text(folder / "profile.yaml", "secret-key: 1\n");
+  const RunRecord run = read_run(folder / "run");
+  EXPECT_EQ(run.status, "unfinished");
+  EXPECT_TRUE(run.profile.empty() && run.steps.empty() && run.summary_json.empty());
+  EXPECT_EQ(run.reason.find("secret-key"), std::string::npos) << run.reason;
+  EXPECT_NE(run.reason.find("profile.yaml is a link"), std::string::npos) << run.reason;
+}
+
 TEST(RunFolder, ADeviceInThePlaceOfAFileIsNotRead) {
   const TemporaryFolder folder;
   fs::create_symlink("/dev/zero", folder / "metrics.jsonl");

@@ -50,6 +50,15 @@ TEST(TokenizerJson, ReadsBothSpellingsOfMerges) {
   EXPECT_EQ(ids(*tokenizer, "bc"), (Ids{2, 3}));
 }
 
+TEST(TokenizerJson, KeepsTheLastOfEqualMergesAsHuggingFaceDoes) {
+  Json json = small_json();
+  json["model"]["vocab"]["bc"] = 7;
+  json["model"]["merges"] = {"a b", "b c"};
+  EXPECT_EQ(ids(*load(json), "abc"), (Ids{4, 3}));
+  for (int i = 0; i < 1000; ++i) json["model"]["merges"].push_back("a b");
+  EXPECT_EQ(ids(*load(json), "abc"), (Ids{1, 7}));
+}
+
 TEST(TokenizerJson, FusesUnknownCharactersOnlyWhenAsked) {
   Json json = small_json();
   const Encoding fused = load(json)->encode("a\xC3\xA9zb", true);
