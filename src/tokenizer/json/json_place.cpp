@@ -4,6 +4,7 @@
 #include <limits>
 #include <unordered_set>
 
+#include "lora_train/base/stop_request.h"
 #include "lora_train/storage/model_file.h"
 
 namespace lora_train::tokenizer {
@@ -36,7 +37,12 @@ void check_depth(std::string_view text, const std::string& where) {
 class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
  public:
   UniqueKeys(Json& result, const std::string& where) : json_sax_dom_parser(result), where_(where) {}
+  bool string(std::string& value) {
+    stop_poll_();
+    return json_sax_dom_parser::string(value);
+  }
   bool start_object(std::size_t size) {
+    stop_poll_();
     keys_.emplace_back();
     return json_sax_dom_parser::start_object(size);
   }
@@ -45,6 +51,7 @@ class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
     return json_sax_dom_parser::end_object();
   }
   bool key(std::string& name) {
+    stop_poll_();
     if (!keys_.back().insert(name).second) {
       throw FormatError(where_, "key \"" + name + "\" occurs twice in one object");
     }
@@ -53,6 +60,7 @@ class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
 
  private:
   const std::string& where_;
+  StopPoll stop_poll_;
   std::vector<std::unordered_set<std::string>> keys_;  // of the objects that are open
 };
 
