@@ -10,11 +10,13 @@
 namespace lora_train::data {
 
 /// A folder of files <key>.tokens. The key names everything that decides a table's content, so a file is never stale;
-/// files appear whole, so two processes may build the same one at once. Only damaged files are ever deleted.
+/// files appear whole, so two processes may build the same one at once. Deleted are damaged files, those of processes that ended
+/// before they were complete, and, beyond token_cache_limit(), those that were not used for longest (token_cache_files.h).
 class TokenCache {
  public:
   /// `folder` empty: nothing is kept, tables live in memory. `stage_folder` (a local disk) empty: tables are read where
-  /// they are.
+  /// they are. The user's own folder (user_token_cache()) is made private, and not used, with a warning, where that is
+  /// impossible.
   TokenCache(std::filesystem::path folder, std::filesystem::path stage_folder);
 
   /// The table for `key`, or null. A damaged file counts as missing, with a warning.
@@ -25,10 +27,14 @@ class TokenCache {
   /// that is not possible (no room).
   std::shared_ptr<const TokenTable> staged(std::shared_ptr<const TokenTable> table, const std::string& key) const;
 
+  /// Deletes what is beyond the limit, in both folders. Tables that somebody holds stay.
+  void shrink() const;
+
  private:
   std::filesystem::path file_of(const std::filesystem::path& folder, const std::string& key) const;
 
   std::filesystem::path folder_, stage_folder_;
+  std::uint64_t limit_;
 };
 
 }  // namespace lora_train::data
