@@ -3,7 +3,9 @@
 # hour on two cores. Runs a copy of the program, so that building meanwhile disturbs nothing. Needs scripts/test.sh --only
 # install,build before.
 #
-#   scripts/torture.sh [--only PART,PART] [--log FILE]     parts: checkpoint, kill, signals, disks, threads, sanitizers, fuzz
+#   scripts/torture.sh [--only PART,PART] [--log FILE]
+#
+# Parts: checkpoint, kill, signals, stops, disks, threads, sanitizers, fuzz.
 #
 # As many parts at a time as there are cores. FILE (default tests/integration/torture_results.txt) gets the date, the commit,
 # and one line or more of every part, behind what it has already. The last line is `N parts, N failed`; the status is 1 when
@@ -11,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-parts=checkpoint,kill,signals,disks,threads,sanitizers,fuzz
+parts=checkpoint,kill,signals,stops,disks,threads,sanitizers,fuzz
 log=tests/integration/torture_results.txt
 
 die() { printf 'torture.sh: %s\n' "$*" >&2; exit 2; }
@@ -20,7 +22,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --only) [ $# -ge 2 ] || die "--only needs parts"; parts="$2"; shift ;;
     --log) [ $# -ge 2 ] || die "--log needs a file"; log="$2"; shift ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) die "unknown argument \"$1\"" ;;
   esac
   shift
@@ -37,6 +39,7 @@ python_part() { .deps/venv/bin/python -m pytest -q -s -p no:cacheprovider "tests
 part_checkpoint() { "$program/checkpoint_test" --gtest_filter='Durability.*' --gtest_brief=1; }
 part_kill() { python_part test_kill.py; }
 part_signals() { python_part test_signals.py; }
+part_stops() { python_part test_stop_phases.py; }
 part_disks() { python_part test_saving.py; }
 part_threads() { cmake --preset tsan && cmake --build --preset tsan && ctest --preset tsan; }
 part_sanitizers() { # all modules that see no torch; those that see it have no sanitizer build (LibTorch has none)

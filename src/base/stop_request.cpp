@@ -61,6 +61,7 @@ std::string stop_reason() {
 }
 
 void throw_if_stop_requested() {
+  if (received.load(std::memory_order_relaxed) == 0 && max_time_s.load(std::memory_order_relaxed) == kForever) return;
   const std::string reason = stop_reason();
   if (!reason.empty()) throw StopError(reason, "asked to stop");
 }

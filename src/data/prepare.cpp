@@ -1,7 +1,6 @@
 #include "lora_train/data/prepare.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <set>
 #include <thread>
 
@@ -13,6 +12,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "lora_train/data/plan.h"
+#include "lora_train/data/token_cache_files.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "plan/split.h"
@@ -24,15 +24,6 @@ namespace lora_train::data {
 namespace {
 
 constexpr const char* kTrainingData = "training data";
-
-std::filesystem::path user_cache_folder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  if (cache != nullptr && *cache != 0) {
-    return std::filesystem::path(cache) / "lora-train" / "tokens";
-  }
-  return home == nullptr ? std::filesystem::path() : std::filesystem::path(home) / ".cache" / "lora-train" / "tokens";
-}
 
 std::size_t num_threads(const DataContext& context) {
   return context.num_threads > 0 ? context.num_threads : std::max(1U, std::thread::hardware_concurrency());
@@ -310,7 +301,7 @@ bool PreparedData::has_weights() const {
 }
 
 std::filesystem::path token_cache_folder(const DataSection& section) {
-  return section.dataset_prepared_path.empty() ? user_cache_folder()
+  return section.dataset_prepared_path.empty() ? user_token_cache()
                                                : std::filesystem::path(section.dataset_prepared_path);
 }
 

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lora_train/base/stop_request.h"
 namespace lora_train::data {
 namespace {
 
@@ -19,7 +20,9 @@ std::uint64_t random_below(PhiloxKey key, std::uint32_t stream, std::uint64_t co
 std::vector<std::uint32_t> shuffled(std::size_t n, PhiloxKey key, std::uint32_t stream) {
   std::vector<std::uint32_t> order(n);
   std::iota(order.begin(), order.end(), 0U);
+  StopPoll stop_poll;
   for (std::size_t i = n; i > 1; --i) {
+    stop_poll();
     std::swap(order[i - 1], order[random_below(key, stream, i, i)]);
   }
   return order;

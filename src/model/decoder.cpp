@@ -3,11 +3,17 @@
 #include <ATen/ATen.h>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/kernels/embedding.h"
 
 // N tokens, D hidden.
 namespace lora_train::model {
 namespace {
+
+/// On a CPU a layer can take seconds. On a GPU it is only enqueued, perhaps into a graph, which an exception would leave open.
+void look_for_stop(const at::Tensor& hidden) {
+  if (hidden.is_cpu()) throw_if_stop_requested();
+}
 
 ForwardPass pass_over(const Decoder& decoder, const Batch& batch, const Activations& activations,
                       AttentionPass& attention, bool use_adapter) {
@@ -48,6 +54,7 @@ void forward_layers(const ForwardPass& pass, BaseWeights& weights, Activations& 
   const int64_t num_layers = std::ssize(pass.shape.layers);
   LayerActivations saved = activations.layer(0, num_tokens);
   for (int64_t layer = 0; layer < num_layers; ++layer) {
+    look_for_stop(activations.final_hidden);
     LayerActivations next;
     if (layer + 1 < num_layers) next = activations.layer(layer + 1, num_tokens);
     at::Tensor output = next.empty() ? activations.final_hidden.narrow(0, 0, num_tokens) : next.front().input;
@@ -76,6 +83,7 @@ void decoder_backward(Decoder& decoder, const Batch& batch, Activations& activat
   const BackwardPass pass{forward, attention, activations};
   at::Tensor d_hidden = activations.d_hidden.narrow(0, 0, N);
   for (int64_t layer = decoder.config.num_layers - 1; layer >= decoder.first_needed.first_layer; --layer) {
+    look_for_stop(d_hidden);
     LayerActivations saved = activations.layer(layer, N);
     const bool need_input_grad = layer > decoder.first_needed.first_layer || decoder.first_needed.embedding;
     const AcquiredLayer acquired(decoder.weights, layer, Pass::kBackward);

@@ -43,7 +43,7 @@ void log_start(const Run& run) {
       line, sizeof line,
       "steps: %lld in total, %lld in the first epoch; a step has %lld rows, about %.1f documents and %.0f tokens "
       "(micro-batches of %lld rows, max_seq_len %lld, %.1f%% of it used)",
-      static_cast<long long>(plan.total_steps()), static_cast<long long>(plan.steps_per_epoch().front()),
+      static_cast<long long>(plan.total_steps()), static_cast<long long>(plan.steps_of_first_epoch()),
       static_cast<long long>(run.spec.global_batch_size), plan.documents_per_step(), plan.tokens_per_step(),
       static_cast<long long>(run.spec.micro_batch_size), static_cast<long long>(run.data.max_seq_len),
       100.0 * plan.packing_efficiency());

@@ -32,7 +32,7 @@ data::StepPlan step_of(const data::StepPlan& plan, const data::MicroBatchPlan& m
 
 LargestMicroBatch find_largest(const Run& run) {
   LargestMicroBatch largest;
-  for (std::int64_t step = 1; step <= run.plan->total_steps(); ++step) {
+  for (std::int64_t step = 1; step <= data::num_surveyed_steps(*run.plan); ++step) {
     const data::StepPlan plan = run.plan->step(step);
     for (const auto& micro : plan.micro_batches) {
       const std::int64_t num_tokens = num_tokens_of(run.data.train, micro);
@@ -62,7 +62,8 @@ void rehearse_evaluation(const Run& run) {
 /// For each batch class, a step of one micro-batch of that class.
 std::map<int, data::StepPlan> examples_of_classes(const Run& run) {
   std::map<int, data::StepPlan> examples;
-  for (std::int64_t step = 1; step <= run.plan->total_steps() && examples.size() < run.batch_classes.size(); ++step) {
+  for (std::int64_t step = 1; step <= data::num_surveyed_steps(*run.plan) && examples.size() < run.batch_classes.size();
+       ++step) {
     const data::StepPlan plan = run.plan->step(step);
     for (const auto& micro : plan.micro_batches) {
       const int index = data::find_batch_class(run.batch_classes, data::shape_of(run.data.train, micro));

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <deque>
-#include <unordered_set>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
@@ -31,22 +30,23 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 /// The steps at which a cadence (eval_steps, save_steps) is due.
 class Schedule {
  public:
-  Schedule(const Cadence& cadence, const data::RunPlan& plan) {
+  Schedule(const Cadence& cadence, const data::RunPlan& plan) : plan_(plan) {
     const std::int64_t total = plan.total_steps();
     if (cadence.kind == Cadence::Kind::kSteps) every_ = static_cast<std::int64_t>(cadence.value);
     if (cadence.kind == Cadence::Kind::kFraction) {
       every_ =
           std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(cadence.value * static_cast<double>(total))));
     }
-    if (cadence.kind != Cadence::Kind::kEpoch) return;
-    std::int64_t end = 0;
-    for (const std::int64_t steps : plan.steps_per_epoch()) at_.insert(end += steps);
+    each_epoch_ = cadence.kind == Cadence::Kind::kEpoch;
   }
-  bool is_due(std::int64_t step) const { return (every_ > 0 && step % every_ == 0) || at_.contains(step); }
+  bool is_due(std::int64_t step) const {
+    return (every_ > 0 && step % every_ == 0) || (each_epoch_ && step > 0 && plan_.ends_epoch(step));
+  }
 
  private:
+  const data::RunPlan& plan_;
   std::int64_t every_ = 0;
-  std::unordered_set<std::int64_t> at_;
+  bool each_epoch_ = false;
 };
 
 /// An enqueued step that is not finished.

@@ -86,6 +86,8 @@ class AtomicFileWriter {
 
   void write(std::string_view bytes) { writer_.write(bytes); }
   void commit();
+  /// Where the bytes are until commit().
+  const std::filesystem::path& temporary() const { return writer_.path(); }
 
  private:
   std::filesystem::path path_;

@@ -30,7 +30,12 @@ std::vector<BatchClass> choose_batch_classes(const std::vector<BatchShape>& shap
 /// Index of the smallest class that fits the shape without padding it too much; -1: none.
 int find_batch_class(const std::vector<BatchClass>& classes, const BatchShape& shape);
 
-/// The shapes of all micro-batches of the run, equal ones counted together. Walks the whole plan.
+/// Steps that are looked through before step 1 for the sizes of micro-batches: all of a run that is not longer than this. A
+/// later micro-batch of a longer run may be larger, and then fits no class.
+constexpr std::int64_t kMaxSurveyedSteps = 1'000'000;
+std::int64_t num_surveyed_steps(const RunPlan& plan);
+
+/// The shapes of all micro-batches of the surveyed steps, equal ones counted together.
 std::vector<BatchShape> batch_shapes(const DocumentStore& store, const RunPlan& plan);
 
 }  // namespace lora_train::data

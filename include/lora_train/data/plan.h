@@ -75,19 +75,22 @@ std::vector<MicroBatchPlan> plan_evaluation(const DocumentStore& store, std::int
 /// gets the same number of rows, give or take one, and of micro-batches; which rows is chosen so that the ranks, and
 /// the micro-batches of a rank, cost about the same (most expensive first, each to the cheapest so far).
 ///
-/// Memory: 4 bytes for each document, 4 for each time an epoch sees one and 4 for each row; while an epoch is planned,
-/// up to 12 more for each. The store must outlive the plan and not change. step() may be called from several threads.
+/// Memory: 4 bytes for each document, 4 for each time an epoch sees one and 4 for each row, 8 for each epoch so far; nothing for
+/// each step. While an epoch is planned, up to 12 more for each. The store must outlive the plan and not change. step() may be called from several threads.
 class RunPlan {
  public:
-  /// Counts the steps of all epochs: with packing and shuffle that packs each of them. Throws DataError if the store
+  /// Counts the steps of num_epochs: with packing and shuffle that packs each of them. With max_steps alone, epochs are
+  /// counted as they are reached. Throws StopError on a stop request, DataError if the store
   /// is empty, or so small that the weights choose nothing; ConfigError if the options are not as documented above.
   RunPlan(const DocumentStore& store, const PlanOptions& options);
   ~RunPlan();
   RunPlan(RunPlan&&) noexcept;
 
   std::int64_t total_steps() const;
-  /// Steps of each epoch that the run enters, the last one cut by num_epochs or max_steps.
-  const std::vector<std::int64_t>& steps_per_epoch() const;
+  /// 0 if the weights choose nothing in it.
+  std::int64_t steps_of_first_epoch() const;
+  /// Whether step k, 1 <= k <= total_steps(), is the last of its epoch or of the run.
+  bool ends_epoch(std::int64_t k) const;
   /// Rows of the first epoch.
   std::int64_t rows_per_epoch() const;
   /// Averages over the first epoch.
@@ -95,7 +98,8 @@ class RunPlan {
   double tokens_per_step() const;
   /// Tokens / (rows x max_seq_len) of the first epoch.
   double packing_efficiency() const;
-  /// The plan of step k, 1 <= k <= total_steps(). Epochs are planned on demand; the last one used is kept.
+  /// The plan of step k, 1 <= k <= total_steps(). Epochs are planned on demand; the last one used is kept. Throws StopError on
+  /// a stop request.
   StepPlan step(std::int64_t k) const;
 
  private:

@@ -31,7 +31,7 @@ struct DataContext {
   std::size_t num_threads = 0;               ///< that tokenise; 0 = one per core
 };
 
-/// dataset_prepared_path, or the user's cache folder ($XDG_CACHE_HOME or ~/.cache, then lora-train/tokens).
+/// dataset_prepared_path, or user_token_cache().
 std::filesystem::path token_cache_folder(const DataSection& section);
 
 struct NamedStore {

@@ -19,6 +19,8 @@
 
 namespace lora_train::data {
 
+class TableLock;
+
 /// One row. Spans point into the table.
 struct TokenRow {
   std::uint64_t line = 0;          ///< from 1
@@ -33,8 +35,10 @@ struct TokenRow {
 class TokenTable {
  public:
   /// Maps a table file and checks all of it: sizes, hashes, and that it was written for `key`.
-  /// Throws FormatError (where = file) if it is not whole or of another key, IoError if it cannot be read.
-  static std::shared_ptr<const TokenTable> open(const std::filesystem::path& file, const std::string& key);
+  /// `lock` is kept as long as the table. Throws FormatError (where = file) if it is not whole or of another key, IoError if it
+  /// cannot be read, StopError on a stop request.
+  static std::shared_ptr<const TokenTable> open(const std::filesystem::path& file, const std::string& key,
+                                                std::shared_ptr<const void> lock = nullptr);
   /// The same for a table in memory.
   static std::shared_ptr<const TokenTable> from_bytes(std::string bytes, const std::string& key);
 
@@ -58,6 +62,7 @@ class TokenTable {
 
   std::filesystem::path path_;
   std::shared_ptr<const void> owner_;  // the map, or the string
+  std::shared_ptr<const void> lock_;
   std::string_view bytes_, metadata_;
   std::int64_t num_rows_ = 0, num_tokens_ = 0;
 };
@@ -85,7 +90,8 @@ class TokenTableWriter {
   std::filesystem::path path_;
   std::string key_;
   std::unique_ptr<AtomicFileWriter> file_;
-  std::string buffer_;  // what is not yet in the file; in memory mode all of it
+  std::shared_ptr<TableLock> lock_;  // of the temporary file, which the cache is not to sweep
+  std::string buffer_;               // what is not yet in the file; in memory mode all of it
   Hasher hasher_;
   std::uint64_t num_record_bytes_ = 0;
   std::int64_t num_rows_ = 0, num_tokens_ = 0, num_supervised_ = 0;

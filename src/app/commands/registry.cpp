@@ -14,6 +14,7 @@ const std::vector<Command>& commands() {
       {"compare", "show the profiles and results of several runs side by side", run_compare},
       {"doctor", "check the driver, GPUs, disk and every kernel of this machine", run_doctor},
       {"bench", "measure speed and memory of a training step", run_bench},
+      {"cache", "list or delete the files of the token cache", run_cache},
       {"quantize", "write a Hugging Face folder with quantised linears", run_quantize},
       {"init-model", "write a randomly initialised Hugging Face folder", run_init_model},
   };

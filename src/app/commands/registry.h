@@ -31,6 +31,7 @@ int run_merge(const std::vector<std::string>& arguments);
 int run_compare(const std::vector<std::string>& arguments);
 int run_doctor(const std::vector<std::string>& arguments);
 int run_bench(const std::vector<std::string>& arguments);
+int run_cache(const std::vector<std::string>& arguments);
 int run_quantize(const std::vector<std::string>& arguments);
 int run_init_model(const std::vector<std::string>& arguments);
 

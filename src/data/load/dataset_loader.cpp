@@ -111,6 +111,7 @@ class DatasetLoader {
       }
     }
     table = cache_.staged(std::move(table), cache_key);
+    cache_.shrink();
     log_info(name() + format_count(table->num_rows()) + " rows, " + format_count(table->num_tokens()) + " tokens, " +
              format_count(num_supervised_) + " of them trained");
     return {type_, std::move(table), files_, ledger_, fingerprint_};
@@ -204,6 +205,7 @@ class DatasetLoader {
     EncodedBlock out;
     out.file = block.file;
     for (RawRow& raw : parse_rows(std::move(block.rows))) {
+      throw_if_stop_requested();
       EncodedBlock::Row row;
       row.line = raw.line;
       if (raw.is_bad) {

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <numeric>
 
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 
 namespace lora_train::data {
@@ -60,7 +61,9 @@ void DocumentStore::add(std::shared_ptr<const TokenTable> table, std::vector<std
   const auto index = static_cast<std::uint16_t>(sources->size());
   std::uint64_t position = 0;
   bool has_weights = false;
+  StopPoll stop_poll;
   for (std::int64_t i = 0; i < table->num_rows(); ++i) {
+    stop_poll();
     const TokenRow found = table->row(position);
     documents_.push_back(
         {position & kPositionMask, index, static_cast<std::uint32_t>(found.ids.size()), found.num_supervised});

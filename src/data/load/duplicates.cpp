@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lora_train/base/stop_request.h"
 namespace lora_train::data {
 namespace {
 
@@ -16,7 +17,9 @@ std::vector<HashedRow> sorted_rows(const DocumentStore& store) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     rows[i] = {store.content_hash(i), static_cast<std::uint32_t>(i)};
   }
-  std::sort(rows.begin(), rows.end(), [](const HashedRow& a, const HashedRow& b) {
+  StopPoll stop_poll;
+  std::sort(rows.begin(), rows.end(), [&](const HashedRow& a, const HashedRow& b) {
+    stop_poll();
     return a.hash != b.hash ? a.hash < b.hash : a.document < b.document;
   });
   return rows;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/data/packing.h"
 #include "lora_train/data/plan.h"
@@ -58,7 +59,11 @@ LengthStatistics length_statistics(const std::vector<const DocumentStore*>& stor
   }
   out.num_rows = static_cast<std::int64_t>(lengths.size());
   if (!lengths.empty()) {
-    std::sort(lengths.begin(), lengths.end());
+    StopPoll stop_poll;
+    std::sort(lengths.begin(), lengths.end(), [&](std::int64_t a, std::int64_t b) {
+      stop_poll();
+      return a < b;
+    });
     out.longest = lengths.back();
     out.percentile_50 = percentile(lengths, 50);
     out.percentile_99 = percentile(lengths, 99);
@@ -112,7 +117,9 @@ DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_le
   }
   const auto limit = static_cast<std::size_t>(max_seq_len);
   DocumentStore out = store.empty_copy();
+  StopPoll stop_poll;
   for (std::size_t i = 0; i < store.size(); ++i) {
+    stop_poll();
     auto ids = store.ids(i), labels = store.labels(i);
     if (ids.size() > limit && policy == Overlength::kDrop) {
       ledger.add(LedgerReason::kOverlength, store.source(i), std::to_string(ids.size()) + " tokens");

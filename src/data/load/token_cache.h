@@ -10,10 +10,12 @@
 namespace lora_train::data {
 
 /// A folder of files <key>.tokens. The key names everything that decides a table's content, so a file is never stale;
-/// files appear whole, so two processes may build the same one at once. Only damaged files are ever deleted.
+/// files appear whole, so two processes may build the same one at once. Deleted are damaged files, those of processes that ended
+/// before they were complete, and, beyond token_cache_limit(), those that were not used for longest (token_cache_files.h).
 class TokenCache {
  public:
   /// `folder` empty: nothing is kept, tables live in memory. `stage_dir` (of the profile) empty: tables are read where they are.
+  /// The user's own folder (user_token_cache()) is made private, and not used, with a warning, where that is impossible.
   /// Throws what find_stage_folder throws.
   TokenCache(std::filesystem::path folder, std::string stage_dir);
 
@@ -25,12 +27,16 @@ class TokenCache {
   /// that is not possible (no room). A file that another user put there is not read.
   std::shared_ptr<const TokenTable> staged(std::shared_ptr<const TokenTable> table, const std::string& key) const;
 
+  /// Deletes what is beyond the limit, in both folders. Tables that somebody holds stay.
+  void shrink() const;
+
  private:
   std::filesystem::path file_of(const std::filesystem::path& folder, const std::string& key) const;
 
   std::filesystem::path folder_;
   std::string stage_dir_;
   std::filesystem::path stage_folder_;
+  std::uint64_t limit_;
 };
 
 }  // namespace lora_train::data

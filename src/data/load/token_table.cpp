@@ -2,9 +2,12 @@
 
 #include <cassert>
 #include <cstring>
+#include <tuple>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/data/document_store.h"
+#include "table_lock.h"
 
 namespace lora_train::data {
 namespace {
@@ -49,6 +52,17 @@ std::uint64_t hash_of(const Footer& footer) {
   return hash64(bytes_of(footer).substr(0, offsetof(Footer, footer_hash)));
 }
 
+/// hash128_hex() of a body of any size.
+std::string hash_of(std::string_view body) {
+  constexpr std::size_t kPiece = std::size_t{16} << 20;
+  Hasher hasher;
+  for (std::size_t begin = 0; begin < body.size(); begin += kPiece) {
+    throw_if_stop_requested();
+    hasher.update(body.substr(begin, kPiece));
+  }
+  return hasher.hex();
+}
+
 std::string padded_key(std::string key) {
   assert(key.size() <= sizeof Footer::key);
   key.resize(sizeof Footer::key, '\0');
@@ -57,10 +71,12 @@ std::string padded_key(std::string key) {
 
 }  // namespace
 
-std::shared_ptr<const TokenTable> TokenTable::open(const std::filesystem::path& file, const std::string& key) {
+std::shared_ptr<const TokenTable> TokenTable::open(const std::filesystem::path& file, const std::string& key,
+                                                   std::shared_ptr<const void> lock) {
   auto map = std::make_shared<const MappedFile>(file);
   std::shared_ptr<TokenTable> table(new TokenTable());
   table->path_ = file;
+  table->lock_ = std::move(lock);
   table->bytes_ = map->bytes();
   table->owner_ = std::move(map);
   table->check(key, file.string());
@@ -91,8 +107,7 @@ void TokenTable::check(const std::string& key, const std::string& where) {
   require(footer.num_record_bytes <= body.size() && body.size() - footer.num_record_bytes == footer.num_metadata_bytes,
           "the size of the token table differs from what its footer says");
   require(std::string(footer.key, sizeof footer.key) == padded_key(key), "a token table for other data or options");
-  require(hash128_hex(body) == std::string_view(footer.body_hash, sizeof footer.body_hash),
-          "the token table is damaged");
+  require(hash_of(body) == std::string_view(footer.body_hash, sizeof footer.body_hash), "the token table is damaged");
   num_rows_ = static_cast<std::int64_t>(footer.num_rows);
   num_tokens_ = static_cast<std::int64_t>(footer.num_tokens);
   metadata_ = body.substr(footer.num_record_bytes);
@@ -115,7 +130,7 @@ TokenRow TokenTable::row(std::uint64_t position) const {
 TokenTableWriter::TokenTableWriter(const std::filesystem::path& file, std::string key)
     : path_(file), key_(padded_key(std::move(key))) {
   if (!path_.empty()) {
-    file_ = std::make_unique<AtomicFileWriter>(path_, 0);
+    std::tie(file_, lock_) = open_locked(path_, 0);
   }
 }
 
@@ -171,7 +186,7 @@ std::shared_ptr<const TokenTable> TokenTableWriter::finish(std::string_view meta
   }
   flush();
   file_->commit();
-  return TokenTable::open(path_, key_);
+  return TokenTable::open(path_, key_, std::move(lock_));
 }
 
 }  // namespace lora_train::data

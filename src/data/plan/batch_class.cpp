@@ -100,9 +100,11 @@ int find_batch_class(const std::vector<BatchClass>& classes, const BatchShape& s
   return -1;
 }
 
+std::int64_t num_surveyed_steps(const RunPlan& plan) { return std::min(plan.total_steps(), kMaxSurveyedSteps); }
+
 std::vector<BatchShape> batch_shapes(const DocumentStore& store, const RunPlan& plan) {
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::int64_t> counts;
-  for (std::int64_t step = 1; step <= plan.total_steps(); ++step) {
+  for (std::int64_t step = 1; step <= num_surveyed_steps(plan); ++step) {
     for (const auto& micro : plan.step(step).micro_batches) {
       const BatchShape shape = shape_of(store, micro);
       ++counts[{shape.num_tokens, shape.num_docs, shape.longest}];

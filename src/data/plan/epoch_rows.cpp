@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "lora_train/base/philox.h"
+#include "lora_train/base/stop_request.h"
 #include "shuffle.h"
 
 namespace lora_train::data {
@@ -47,6 +48,7 @@ void choose(const PlanOptions& options, std::size_t r, int epoch, std::vector<st
   const std::size_t n = range.end - range.begin;
   std::vector<std::uint32_t> times(n);
   const std::uint64_t end = first_place(range, epoch + 1);
+  StopPoll stop_poll;
   for (std::uint64_t place = first_place(range, epoch); place < end;) {
     const std::uint64_t pass = place / n, pass_end = std::min(end, (pass + 1) * n);
     const bool is_whole = pass_end - place == n;  // then every document is in it, and the order does not matter
@@ -55,6 +57,7 @@ void choose(const PlanOptions& options, std::size_t r, int epoch, std::vector<st
                                       static_cast<std::uint32_t>(r))
                            : std::vector<std::uint32_t>{};
     for (; place < pass_end; ++place) {
+      stop_poll();
       const std::size_t i = place - pass * n;
       ++times[order.empty() ? i : order[i]];
     }

@@ -18,7 +18,9 @@ void Rows::add(std::span<const std::uint32_t> documents) {
 Rows one_document_a_row(std::span<const std::uint32_t> order) {
   Rows rows;
   rows.reserve(order.size());
+  StopPoll stop_poll;
   for (std::size_t i = 0; i < order.size(); ++i) {
+    stop_poll();
     rows.add(order.subspan(i, 1));
   }
   return rows;
@@ -30,7 +32,9 @@ Rows pack_next_fit(std::span<const std::uint32_t> order, std::span<const std::ui
   rows.reserve(order.size());
   std::size_t begin = 0;
   std::int64_t room = max_seq_len;
+  StopPoll stop_poll;
   for (std::size_t i = 0; i < order.size(); ++i) {
+    stop_poll();
     const std::int64_t length = lengths[order[i]];
     assert(length >= 1 && length <= max_seq_len);
     if (length > room) {

@@ -7,6 +7,7 @@
 #include "deal.h"
 #include "epoch_rows.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 
 namespace lora_train::data {
 namespace {
@@ -85,10 +86,12 @@ struct RunPlan::State {
   const DocumentStore& store;
   PlanOptions options;
   std::vector<std::uint32_t> lengths;
-  std::vector<std::int64_t> steps_per_epoch;
-  std::vector<std::int64_t> first_step;  ///< steps done before each epoch
   std::int64_t total_steps = 0;
   std::int64_t first_rows = 0, first_documents = 0, first_tokens = 0;  ///< of the first epoch that has any
+
+  std::mutex count_mutex;  ///< guards first_step; not held while an epoch is packed
+  /// Steps before each epoch counted so far, and before the next. Unused if is_even().
+  std::vector<std::int64_t> first_step{0};
 
   std::mutex mutex;
   int cached_epoch = -1;
@@ -96,6 +99,8 @@ struct RunPlan::State {
 
   // Without shuffling and weights, all epochs are the first.
   bool epochs_differ() const { return options.shuffle || !options.ranges.empty(); }
+  // Whether all epochs have the same number of rows.
+  bool is_even() const { return !epochs_differ() || (!options.packing && options.ranges.empty()); }
 
   std::shared_ptr<const Rows> rows_of(int epoch) {
     const std::lock_guard lock(mutex);
@@ -108,17 +113,20 @@ struct RunPlan::State {
     return cached_rows;
   }
 
-  // Keeps epoch 0, with which most runs begin, for step().
-  std::int64_t count_rows(int epoch) {
+  enum class Keep { kRows, kCount };  ///< kRows: step() asks for them next
+  std::int64_t count_rows(int epoch, Keep keep) {
     if (!options.packing) {
       return static_cast<std::int64_t>(num_documents_in_epoch(options, lengths.size(), epoch));
     }
-    const bool is_kept = epoch == 0 || !epochs_differ();
+    const bool is_kept = keep == Keep::kRows || !epochs_differ();
     return static_cast<std::int64_t>(is_kept ? rows_of(epoch)->size() : rows_of_epoch(lengths, options, epoch).size());
   }
 
-  void sum_up_first(int epoch, std::int64_t num_rows) {
-    first_rows = num_rows;
+  void sum_up_first() {
+    int epoch = 0;
+    while ((first_rows = count_rows(epoch, Keep::kRows)) == 0) {
+      if (++epoch >= options.num_epochs.value_or(HUGE_VAL)) return;
+    }
     const auto rows = rows_of(epoch);
     first_documents = static_cast<std::int64_t>(rows->num_documents());
     for (std::size_t r = 0; r < rows->size(); ++r) {
@@ -128,30 +136,75 @@ struct RunPlan::State {
     }
   }
 
-  void count_steps() {
-    double epochs_left = options.num_epochs.value_or(HUGE_VAL);
-    std::int64_t steps_left = options.max_steps.value_or(INT64_MAX);
-    for (int epoch = 0; epochs_left > 0 && steps_left > 0; ++epoch, epochs_left -= 1) {
-      const std::int64_t rows = count_rows(epoch);
-      if (first_rows == 0 && rows > 0) {
-        sum_up_first(epoch, rows);
-      }
-      std::int64_t steps = divide_up(rows, options.global_batch_size);
-      if (epochs_left < 1) {
-        steps = static_cast<std::int64_t>(std::ceil(epochs_left * static_cast<double>(steps) - 1e-9));
-      }
-      steps = std::min(steps, steps_left);
-      first_step.push_back(total_steps);
-      steps_per_epoch.push_back(steps);
-      total_steps += steps;
-      steps_left -= steps;
+  std::int64_t steps_of_rows(std::int64_t rows) const { return divide_up(rows, options.global_batch_size); }
+
+  // Counts epochs up to the one that step k is in.
+  void count_epochs_to(std::int64_t k) {
+    for (std::unique_lock lock(count_mutex); first_step.back() < k;) {
+      const std::size_t num_counted = first_step.size();
+      lock.unlock();
+      throw_if_stop_requested();
+      const std::int64_t steps = steps_of_rows(count_rows(static_cast<int>(num_counted - 1), Keep::kRows));
+      lock.lock();
+      if (first_step.size() == num_counted) first_step.push_back(first_step.back() + steps);  // else another thread has
     }
+  }
+
+  // Of the first `num_epochs` epochs, at most `limit`.
+  std::int64_t steps_of_epochs(double num_epochs, std::int64_t limit) {
+    const double whole = std::floor(num_epochs);
+    const auto part_of = [&](std::int64_t steps) {
+      return static_cast<std::int64_t>(std::ceil((num_epochs - whole) * static_cast<double>(steps) - 1e-9));
+    };
+    if (is_even()) {
+      const std::int64_t steps = steps_of_rows(first_rows);
+      const double total = whole * static_cast<double>(steps);
+      return total >= static_cast<double>(limit)
+                 ? limit
+                 : std::min(limit, static_cast<std::int64_t>(whole) * steps + part_of(steps));
+    }
+    while (static_cast<double>(first_step.size() - 1) < num_epochs && first_step.back() < limit) {
+      throw_if_stop_requested();
+      const auto epoch = static_cast<int>(first_step.size() - 1);
+      const std::int64_t steps = steps_of_rows(count_rows(epoch, epoch == 0 ? Keep::kRows : Keep::kCount));
+      first_step.push_back(first_step.back() + (epoch < whole ? steps : part_of(steps)));
+    }
+    return std::min(limit, first_step.back());
+  }
+
+  // Without num_epochs no epoch is counted before it is reached: max_steps may be any number.
+  void count_steps() {
+    sum_up_first();
+    const std::int64_t limit = options.max_steps.value_or(INT64_MAX);
+    if (first_rows > 0) total_steps = options.num_epochs ? steps_of_epochs(*options.num_epochs, limit) : limit;
     if (total_steps == 0) {
       throw DataError("datasets", "with these weights no row is ever chosen; raise them, or num_epochs");
     }
   }
 
-  double steps_of_first_epoch() const { return static_cast<double>(divide_up(first_rows, options.global_batch_size)); }
+  bool ends_epoch(std::int64_t k) {
+    if (is_even()) return k % steps_of_rows(first_rows) == 0;
+    count_epochs_to(k);
+    const std::lock_guard lock(count_mutex);
+    return std::binary_search(first_step.begin(), first_step.end(), k);
+  }
+
+  // The epoch that step k is in, and the steps before it.
+  std::pair<int, std::int64_t> epoch_of(std::int64_t k) {
+    if (is_even()) {
+      const std::int64_t steps = steps_of_rows(first_rows), epoch = (k - 1) / steps;
+      if (epoch > INT32_MAX)
+        throw ConfigError("max_steps", "step " + std::to_string(k) + " is in epoch " + std::to_string(epoch + 1) +
+                                           "; 2,147,483,648 is the last");
+      return {static_cast<int>(epoch), epoch * steps};
+    }
+    count_epochs_to(k);
+    const std::lock_guard lock(count_mutex);
+    const auto next = std::lower_bound(first_step.begin(), first_step.end(), k);
+    return {static_cast<int>(next - first_step.begin()) - 1, *(next - 1)};
+  }
+
+  double steps_of_first_epoch() const { return static_cast<double>(steps_of_rows(first_rows)); }
 };
 
 RunPlan::RunPlan(const DocumentStore& store, const PlanOptions& options) {
@@ -169,7 +222,11 @@ RunPlan::RunPlan(RunPlan&&) noexcept = default;
 
 std::int64_t RunPlan::total_steps() const { return state_->total_steps; }
 
-const std::vector<std::int64_t>& RunPlan::steps_per_epoch() const { return state_->steps_per_epoch; }
+std::int64_t RunPlan::steps_of_first_epoch() const {
+  return std::min(state_->total_steps, state_->epoch_of(1).first == 0 ? state_->steps_of_rows(state_->first_rows) : 0);
+}
+
+bool RunPlan::ends_epoch(std::int64_t k) const { return k == state_->total_steps || state_->ends_epoch(k); }
 
 std::int64_t RunPlan::rows_per_epoch() const { return state_->first_rows; }
 
@@ -192,15 +249,15 @@ StepPlan RunPlan::step(std::int64_t k) const {
     throw ShapeError("RunPlan::step",
                      "step " + std::to_string(k) + " is not in 1.." + std::to_string(state_->total_steps));
   }
-  const auto next = std::lower_bound(state_->first_step.begin(), state_->first_step.end(), k);
-  const auto epoch = static_cast<std::size_t>(next - state_->first_step.begin()) - 1;
-  const auto rows = state_->rows_of(static_cast<int>(epoch));
-  const auto begin = static_cast<std::size_t>((k - 1 - state_->first_step[epoch]) * options.global_batch_size);
+  throw_if_stop_requested();
+  const auto [epoch, steps_before] = state_->epoch_of(k);
+  const auto rows = state_->rows_of(epoch);
+  const auto begin = static_cast<std::size_t>((k - 1 - steps_before) * options.global_batch_size);
   const std::size_t end = std::min(rows->size(), begin + static_cast<std::size_t>(options.global_batch_size));
 
   StepPlan plan;
   plan.step = k;
-  plan.epoch = static_cast<int>(epoch);
+  plan.epoch = epoch;
   plan.num_rows = static_cast<std::int64_t>(end - begin);
   plan.epoch_after = static_cast<double>(epoch) + static_cast<double>(end) / static_cast<double>(rows->size());
   for (std::size_t r = begin; r < end; ++r) {

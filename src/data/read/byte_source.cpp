@@ -9,6 +9,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/stop_request.h"
 
 namespace lora_train::data {
 namespace {
@@ -27,6 +28,7 @@ class PlainSource : public ByteSource {
   PlainSource(std::unique_ptr<FileReader> file, std::string begin) : file_(std::move(file)), begin_(std::move(begin)) {}
 
   std::size_t read(char* buffer, std::size_t size) override {
+    throw_if_stop_requested();
     const std::size_t from_begin = std::min(size, begin_.size() - taken_);
     std::memcpy(buffer, begin_.data() + taken_, from_begin);
     taken_ += from_begin;
@@ -53,6 +55,7 @@ class GzipSource : public ByteSource {
   GzipSource& operator=(const GzipSource&) = delete;
 
   std::size_t read(char* buffer, std::size_t size) override {
+    throw_if_stop_requested();
     stream_.next_out = reinterpret_cast<Bytef*>(buffer);
     stream_.avail_out = static_cast<uInt>(size);
     while (stream_.avail_out > 0) {
@@ -103,6 +106,7 @@ class ZstdSource : public ByteSource {
   }
 
   std::size_t read(char* buffer, std::size_t size) override {
+    throw_if_stop_requested();
     ZSTD_outBuffer out{buffer, size, 0};
     while (out.pos < out.size) {
       if (in_.pos == in_.size && !refill()) {

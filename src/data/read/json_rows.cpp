@@ -4,6 +4,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "lora_train/base/stop_request.h"
+
 namespace lora_train::data {
 namespace {
 
@@ -19,7 +21,9 @@ class CountingIterator {
   CountingIterator(const char* at, const char** consumed) : at_(at), consumed_(consumed) {}
   reference operator*() const { return *at_; }
   CountingIterator& operator++() {
+    constexpr std::uintptr_t kLookEvery = std::uintptr_t{1} << 16;  // bytes
     *consumed_ = ++at_;
+    if (reinterpret_cast<std::uintptr_t>(at_) % kLookEvery == 0) throw_if_stop_requested();
     return *this;
   }
   bool operator==(const CountingIterator& other) const { return at_ == other.at_; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
@@ -15,7 +16,9 @@ std::string named(const tokenizer::Tokenizer& tokenizer, std::int32_t id) {
 
 std::int64_t count_trained(const DocumentStore& store, std::int32_t id) {
   std::int64_t count = 0;
+  StopPoll stop_poll;
   for (std::size_t i = 0; i < store.size(); ++i) {
+    stop_poll();
     const auto labels = store.labels(i);
     count += std::count(labels.begin() + 1, labels.end(), id);
   }

@@ -4,6 +4,8 @@
 #include <limits>
 #include <queue>
 
+#include "lora_train/base/stop_request.h"
+
 namespace lora_train::tokenizer {
 namespace {
 
@@ -57,6 +59,7 @@ class HeapMerger {
 
   void run() {
     while (!heap_.empty()) {
+      stop_poll_();
       const Candidate top = heap_.top();
       heap_.pop();
       apply(top);
@@ -75,6 +78,7 @@ class HeapMerger {
 
   void push(std::int64_t at) {
     const std::int64_t next = nodes_[index(at)].next;
+    stop_poll_();
     if (next < 0) return;
     const std::int32_t left = symbols_[index(at)].id, right = symbols_[index(next)].id;
     if (const Merge* merge = table_.find(left, right)) {
@@ -97,6 +101,7 @@ class HeapMerger {
 
   const MergeTable& table_;
   std::vector<Symbol>& symbols_;
+  StopPoll stop_poll_;
   std::vector<Node> nodes_;
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> heap_;
 };

@@ -7,6 +7,7 @@
 
 #include "bpe.h"
 #include "cut_table.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "valid_utf8.h"
 #include "word_cache.h"
@@ -24,7 +25,7 @@ class WordModel {
   virtual const CutTable* cuts() const = 0;
 };
 
-/// For one call of Tokenizer::encode.
+/// For one call of Tokenizer::encode. Throws StopError on a stop request.
 class WordEncoder {
  public:
   WordEncoder(const WordModel& model, std::uint64_t serial)
@@ -56,6 +57,7 @@ class WordEncoder {
     }
   }
   std::span<const Symbol> look_up(std::string_view word) {
+    stop_poll_();
     const bool is_short = word.size() <= WordCache::kMaxWordBytes;
     if (is_short) {
       if (const auto known = cache_.find(word); !known.empty()) return known;
@@ -68,6 +70,7 @@ class WordEncoder {
   const WordModel& model_;
   const CutTable* cuts_;
   WordCache& cache_;
+  StopPoll stop_poll_;
   std::vector<Symbol> symbols_;
   std::string prefixed_;
 };

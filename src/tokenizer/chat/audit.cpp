@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstring>
 #include <iterator>
 
 #include "jinja/json.h"
@@ -77,14 +78,21 @@ class InkSearch {
   bool has(const std::string& part) {
     if (ink_.empty()) ink_ = without_blanks(text_);
     const std::string wanted = without_blanks(part);
-    std::size_t at = ink_.find(wanted, from_);
-    if (at == std::string::npos) at = ink_.find(wanted);
+    std::size_t at = find(wanted, from_);
+    if (at == std::string::npos) at = find(wanted, 0);
     if (at == std::string::npos) return false;
     from_ = at + wanted.size();
     return true;
   }
 
  private:
+  /// In linear time, which std::string::find() does not promise.
+  std::size_t find(const std::string& wanted, std::size_t from) const {
+    const void* const found = ::memmem(ink_.data() + from, ink_.size() - from, wanted.data(), wanted.size());
+    return found == nullptr ? std::string::npos
+                            : static_cast<std::size_t>(static_cast<const char*>(found) - ink_.data());
+  }
+
   const std::string& text_;
   std::string ink_;
   std::size_t from_ = 0;

@@ -88,6 +88,8 @@ class JinjaChatTemplate final : public ChatTemplate {
       };
       const std::string without = render_question(false), with = render_question(true);
       return with.starts_with(without) ? with.substr(without.size()) : std::string();
+    } catch (const StopError&) {
+      throw;
     } catch (const Error&) {
       return {};  // it refuses this chat, which says nothing about others
     }
@@ -183,6 +185,8 @@ std::optional<std::int32_t> end_of_turn_id(const ChatTemplate& chat_template, co
     const std::size_t answer_end = rendered.text.rfind(answer) + answer.size();
     if (last == 0 || encoding.offsets[last - 1].first < answer_end) return std::nullopt;
     return encoding.ids[last - 1];
+  } catch (const StopError&) {
+    throw;
   } catch (const Error&) {
     return std::nullopt;  // the template refuses this chat, which says nothing about others
   }

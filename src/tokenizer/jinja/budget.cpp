@@ -18,6 +18,7 @@ void spend_step() {
     throw RenderError{"the template takes more than " + std::to_string(current->given_.steps) + " steps", true, true};
   }
   --current->left_.steps;
+  current->stop_poll_();
 }
 
 void spend_bytes(std::size_t bytes) {
@@ -28,6 +29,7 @@ void spend_bytes(std::size_t bytes) {
                       true, true};
   }
   current->left_.bytes -= bytes;
+  current->stop_poll_();
 }
 
 }  // namespace lora_train::tokenizer::jinja

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <string>
 
+#include "lora_train/base/stop_request.h"
+
 namespace lora_train::tokenizer::jinja {
 
 /// What goes wrong while a template runs; run() adds the line and makes a DataError of it (the chat does not suit the
@@ -33,11 +35,12 @@ class Budget {
   friend void spend_bytes(std::size_t bytes);
 
   Limits left_;
+  StopPoll stop_poll_;
   const Limits given_;
   Budget* outer_;
 };
 
-/// RenderError if this thread's budget is used up. Without a budget they cost nothing.
+/// RenderError if this thread's budget is used up, StopError on a stop request. Without a budget they cost nothing.
 void spend_step();
 void spend_bytes(std::size_t bytes);
 

@@ -2,6 +2,7 @@
 
 #include <utf8proc.h>
 
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer {
@@ -107,7 +108,9 @@ std::int32_t AddedTokenMatcher::longest_at(std::string_view text, std::size_t at
 std::vector<AddedTokenMatcher::Part> AddedTokenMatcher::split(std::string_view text) const {
   std::vector<Part> parts;
   std::size_t done = 0;
+  StopPoll stop_poll;
   for (std::size_t at = 0; at < text.size() && !tokens_.empty();) {
+    stop_poll();
     std::size_t match_end = 0;
     const std::int32_t index = first_byte_[static_cast<unsigned char>(text[at])] ? longest_at(text, at, match_end) : -1;
     if (index < 0) {

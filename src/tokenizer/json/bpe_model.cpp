@@ -7,6 +7,7 @@
 #include "bpe/valid_utf8.h"
 #include "byte_level.h"
 #include "decoder.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
 
 namespace lora_train::tokenizer {
@@ -107,7 +108,9 @@ void BpeModel::load_vocabulary(const JsonPlace& place) {
   if (!place.value().is_object()) place.fail("expected an object of token: id");
   vocabulary_.reserve(2 * place.value().size());
   std::vector<bool> taken;
+  StopPoll stop_poll;
   for (const auto& [token, value] : place.value().items()) {
+    stop_poll();
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= (1U << 24U)) {
       throw FormatError(place.where() + "[\"" + token + "\"]", "expected an id in [0, 2^24)");
     }
@@ -170,7 +173,9 @@ void BpeModel::load_merges(const JsonPlace& place) {
   if (!place.value().is_array()) place.fail("expected an array");
   const Json& list = place.value();
   merges_ = MergeTable(list.size());
+  StopPoll stop_poll;
   for (std::size_t rank = 0; rank < list.size(); ++rank) {
+    stop_poll();
     const auto [left, right] = read_merge(place, rank);
     const Merge merge = {static_cast<std::uint32_t>(rank), id_of(left + right, place, rank)};
     merges_.add(id_of(left, place, rank), id_of(right, place, rank), merge);

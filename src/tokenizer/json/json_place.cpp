@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lora_train/base/hash.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/storage/model_file.h"
 
 namespace lora_train::tokenizer {
@@ -95,6 +96,7 @@ class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
     return json_sax_dom_parser::number_float(value, text);
   }
   bool string(std::string& text) {
+    stop_poll_();
     merges_.value(text);
     return json_sax_dom_parser::string(text);
   }
@@ -107,6 +109,7 @@ class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
     return json_sax_dom_parser::end_array();
   }
   bool start_object(std::size_t size) {
+    stop_poll_();
     keys_.emplace_back();
     return json_sax_dom_parser::start_object(size);
   }
@@ -116,6 +119,7 @@ class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
     return json_sax_dom_parser::end_object();
   }
   bool key(std::string& name) {
+    stop_poll_();
     keys_.back().last = name;
     if (!keys_.back().all.insert(name).second) {
       throw FormatError(where_, "key \"" + name + "\" occurs twice in one object");
@@ -130,6 +134,7 @@ class UniqueKeys : public nlohmann::detail::json_sax_dom_parser<Json> {
   };
 
   const std::string& where_;
+  StopPoll stop_poll_;
   std::vector<Keys> keys_;  // of the objects that are open
   RepeatedMerges merges_;
 };

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bpe/valid_utf8.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
 #include "split/regex.h"
 
@@ -31,9 +32,12 @@ std::string sort_marks(std::string_view text) {
   };
   std::string out;
   std::vector<Mark> marks;
+  StopPoll stop_poll;
   const auto flush = [&] {
-    std::stable_sort(marks.begin(), marks.end(),
-                     [](const Mark& a, const Mark& b) { return a.combining_class < b.combining_class; });
+    std::stable_sort(marks.begin(), marks.end(), [&](const Mark& a, const Mark& b) {
+      stop_poll();
+      return a.combining_class < b.combining_class;
+    });
     for (const Mark& mark : marks) append_utf8(out, mark.code);
     marks.clear();
   };
@@ -131,7 +135,9 @@ class UnicodeNormalizer {
   void operator()(NormalizedText& normalized) const {
     const std::string_view text = normalized.text();
     std::vector<NormalizedText::Edit> edits;
+    StopPoll stop_poll;
     for (std::size_t at = 0; (at = next_stretch(text, at)) < text.size();) {
+      stop_poll();
       const std::size_t end = stretch_end(text, at);
       if (!is_plain(text, at, end)) add_edit(text.substr(at, end - at), at, edits);
       at = end;

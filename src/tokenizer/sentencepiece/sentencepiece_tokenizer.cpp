@@ -14,6 +14,7 @@
 #include "json/bpe_model.h"
 #include "json/decoder.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/base/utf8.h"
 #include "sentencepiece_file.h"
 
@@ -188,6 +189,7 @@ void SentencePieceTokenizer::encode_stretch(std::string_view text, ByteRange str
 
 void SentencePieceTokenizer::encode_at_once(const SentencePieceProcessor& processor, std::string_view text,
                                             ByteRange stretch, bool with_offsets, Encoding& out) const {
+  throw_if_stop_requested();
   const auto [begin, end] = stretch;
   const std::size_t limit = std::numeric_limits<std::int32_t>::max() / model_.max_growth - kSpace.size();
   if (end - begin > limit) {

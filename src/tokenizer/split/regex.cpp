@@ -4,6 +4,7 @@
 
 #include "bpe/valid_utf8.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
 #include "regex_classes.h"
 
 namespace lora_train::tokenizer {
@@ -103,7 +104,9 @@ void find_stretches(const Regex& regex, std::string_view text, std::vector<Stret
   Regex::Scan scan(regex, text);
   std::size_t done = 0, begin = 0, end = 0;
   bool has_match = false;
+  StopPoll stop_poll;
   for (std::size_t from = 0; from <= text.size() && scan.find(from, begin, end);) {
+    stop_poll();
     if (begin == end && has_match && end == done) {
       if (from == text.size()) break;
       from += valid_utf8_char(text, from).length;

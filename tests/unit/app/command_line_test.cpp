@@ -84,7 +84,7 @@ TEST(Registry, KnowsEveryCommandOfTheContract) {
   Words names;
   for (const auto& command : commands()) names.push_back(command.name);
   EXPECT_EQ(names, (Words{"train", "check", "plan", "tokenize", "generate", "eval", "merge", "compare", "doctor",
-                          "bench", "quantize", "init-model"}));
+                          "bench", "cache", "quantize", "init-model"}));
   for (const auto& name : names) EXPECT_NE(overview().find("  " + name + " "), std::string::npos) << name;
 }
 

@@ -46,6 +46,16 @@ inline Documents documents_of(const StepPlan& step) {
   return out;
 }
 
+/// Of each epoch that the run enters.
+inline std::vector<std::int64_t> steps_per_epoch(const RunPlan& plan) {
+  std::vector<std::int64_t> steps;
+  for (std::int64_t k = 1; k <= plan.total_steps(); ++k) {
+    steps.resize(static_cast<std::size_t>(plan.step(k).epoch) + 1);
+    ++steps.back();
+  }
+  return steps;
+}
+
 /// In rows of 50 tokens, packed and shuffled.
 inline PlanOptions options_with(std::int64_t global, std::int64_t micro, double epochs = 1) {
   PlanOptions options;

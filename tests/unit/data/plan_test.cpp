@@ -63,11 +63,11 @@ TEST(RunPlan, StepsHoldTheSameDocumentsForEveryMicroBatchSize) {
 TEST(RunPlan, EveryDocumentCountsOnceAnEpoch) {
   const DocumentStore store = documents(100, 40);
   const RunPlan plan(store, options_with(4, 2, 3));
-  ASSERT_EQ(plan.steps_per_epoch().size(), 3U);
+  ASSERT_EQ(steps_per_epoch(plan).size(), 3U);
   std::int64_t k = 0, tokens = 0;
   for (std::size_t epoch = 0; epoch < 3; ++epoch) {
     Documents seen;
-    for (std::int64_t i = 0; i < plan.steps_per_epoch()[epoch]; ++i) {
+    for (std::int64_t i = 0; i < steps_per_epoch(plan)[epoch]; ++i) {
       const StepPlan step = plan.step(++k);
       EXPECT_EQ(step.step, k);
       EXPECT_EQ(step.epoch, static_cast<int>(epoch));
@@ -90,7 +90,7 @@ TEST(RunPlan, TrainsTheLastSmallerBatch) {
   PlanOptions options = options_with(4, 4, 2);
   options.packing = false;
   const RunPlan plan(store, options);
-  EXPECT_EQ(plan.steps_per_epoch(), (std::vector<std::int64_t>{3, 3}));
+  EXPECT_EQ(steps_per_epoch(plan), (std::vector<std::int64_t>{3, 3}));
   EXPECT_EQ(plan.step(3).num_rows, 2);
   EXPECT_EQ(plan.step(4).num_rows, 4);
   EXPECT_EQ(plan.step(3).epoch, 0);
@@ -117,7 +117,7 @@ TEST(RunPlan, SmallerOfEpochsAndStepsEndsTheRun) {
   PlanOptions options = options_with(4, 4, 2);
   options.packing = false;
   options.max_steps = 5;
-  EXPECT_EQ(RunPlan(store, options).steps_per_epoch(), (std::vector<std::int64_t>{3, 2}));
+  EXPECT_EQ(steps_per_epoch(RunPlan(store, options)), (std::vector<std::int64_t>{3, 2}));
   options.max_steps = 100;
   EXPECT_EQ(RunPlan(store, options).total_steps(), 6);
   options.num_epochs = std::nullopt;
@@ -125,9 +125,49 @@ TEST(RunPlan, SmallerOfEpochsAndStepsEndsTheRun) {
   options.max_steps = std::nullopt;
   EXPECT_THROW(RunPlan(store, options), ConfigError);
   options.num_epochs = 1.5;  // half of three steps, rounded up
-  EXPECT_EQ(RunPlan(store, options).steps_per_epoch(), (std::vector<std::int64_t>{3, 2}));
+  EXPECT_EQ(steps_per_epoch(RunPlan(store, options)), (std::vector<std::int64_t>{3, 2}));
   options.num_epochs = 0.1;
   EXPECT_EQ(RunPlan(store, options).total_steps(), 1);
+}
+
+TEST(RunPlan, EveryLastStepOfAnEpochEndsIt) {
+  const DocumentStore store = documents(60, 40);
+  for (const bool packing : {false, true}) {
+    PlanOptions options = options_with(4, 2, 2.5);
+    options.packing = packing;
+    const RunPlan plan(store, options);
+    EXPECT_EQ(plan.steps_of_first_epoch(), steps_per_epoch(plan)[0]);
+    for (std::int64_t k = 1; k < plan.total_steps(); ++k) {
+      EXPECT_EQ(plan.ends_epoch(k), plan.step(k).epoch != plan.step(k + 1).epoch) << k;
+    }
+    EXPECT_TRUE(plan.ends_epoch(plan.total_steps()));
+  }
+}
+
+TEST(RunPlan, CountsEpochsAsTheyAreReachedWithTheStepsOfACountedRun) {
+  const DocumentStore store = documents(60, 40);
+  const RunPlan counted(store, options_with(4, 2, 5));
+  PlanOptions options = options_with(4, 2);
+  options.num_epochs = std::nullopt;
+  options.max_steps = 1'000'000'000'000;
+  const RunPlan endless(store, options);
+  EXPECT_EQ(endless.total_steps(), 1'000'000'000'000);
+  for (std::int64_t k = counted.total_steps() - 1; k >= 1; --k) {
+    EXPECT_EQ(documents_of(endless.step(k)), documents_of(counted.step(k))) << k;
+    EXPECT_EQ(endless.ends_epoch(k), counted.ends_epoch(k)) << k;
+  }
+}
+
+TEST(RunPlan, CountsEqualEpochsWithoutALoop) {
+  const DocumentStore store = documents(10, 5);
+  PlanOptions options = options_with(4, 4, 1e12 + 0.5);  // three steps an epoch
+  options.packing = false;
+  const RunPlan plan(store, options);
+  EXPECT_EQ(plan.total_steps(), 3'000'000'000'002);
+  EXPECT_EQ(plan.step(3'000'000'001).epoch, 1'000'000'000);
+  EXPECT_THROW(plan.step(plan.total_steps()), ConfigError);
+  options.max_steps = 1'000'000'000;
+  EXPECT_EQ(RunPlan(store, options).total_steps(), 1'000'000'000);
 }
 
 TEST(RunPlan, StepIsTheSameInWhateverOrderItIsAskedFor) {
@@ -138,7 +178,7 @@ TEST(RunPlan, StepIsTheSameInWhateverOrderItIsAskedFor) {
     EXPECT_EQ(backwards, documents_of(plan.step(k)));
     EXPECT_FALSE(backwards.empty());
   }
-  EXPECT_NE(documents_of(plan.step(1)), documents_of(plan.step(plan.steps_per_epoch()[0] + 1)));
+  EXPECT_NE(documents_of(plan.step(1)), documents_of(plan.step(steps_per_epoch(plan)[0] + 1)));
 }
 
 TEST(RunPlan, TellsWhatTheStartLinePrints) {

@@ -98,7 +98,7 @@ TEST(PlanWeights, CountStepsOfEveryEpoch) {
     options.max_seq_len = 9;         // a row holds one document either way
     options.ranges = {{0, 7, 0.5}};  // 3, 4, 3, 4 documents
     const RunPlan plan(store, options);
-    EXPECT_EQ(plan.steps_per_epoch(), (std::vector<std::int64_t>{2, 2, 2, 2}));
+    EXPECT_EQ(steps_per_epoch(plan), (std::vector<std::int64_t>{2, 2, 2, 2}));
     EXPECT_EQ(plan.rows_per_epoch(), 3);
     EXPECT_DOUBLE_EQ(plan.documents_per_step(), 1.5);
     EXPECT_DOUBLE_EQ(plan.tokens_per_step(), 7.5);
@@ -114,7 +114,8 @@ TEST(PlanWeights, AnEpochWithoutADocumentHasNoStep) {
   options.ranges = {{0, 2, 0.3}, {2, 4, 0.3}};  // 0.6 documents an epoch each: none, one, none; 1.2 together
   options.packing = false;
   const RunPlan plan(store, options);
-  EXPECT_EQ(plan.steps_per_epoch(), (std::vector<std::int64_t>{0, 2, 0}));
+  EXPECT_EQ(steps_per_epoch(plan), (std::vector<std::int64_t>{0, 2}));
+  EXPECT_EQ(plan.steps_of_first_epoch(), 0);
   EXPECT_EQ(plan.step(1).epoch, 1);
   EXPECT_EQ(plan.step(2).epoch, 1);
   EXPECT_DOUBLE_EQ(plan.step(2).epoch_after, 2.0);

@@ -2,16 +2,31 @@
 #include <gtest/gtest.h>
 
 #include "byte_tokenizer.h"
+#include "data/load/duplicates.h"
+#include "data/load/length_policy.h"
+#include "data/load/token_cache.h"
+#include "data/read/json_rows.h"
+#include "data/read/row_reader.h"
+#include "data/shuffle.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/data/packing.h"
 #include "lora_train/data/prepare.h"
+#include "plan_support.h"
 #include "support/temporary_folder.h"
 
 namespace lora_train::data {
 namespace {
+
+/// 4 MiB of line ends, by gzip -9n.
+std::string packed_line_ends() {
+  constexpr std::string_view kBegin(
+      "\037\213\010\000\000\000\000\000\002\377\355\301\061\001\000\000\000\302\240\177\375\003\033\104\240", 25),
+      kEnd("\276\015\276\370\052\002\000\000\100\000", 10);
+  return std::string(kBegin) + std::string(4064, '\0') + std::string(kEnd);
+}
 
 class Stop : public testing::Test {
  protected:
@@ -38,6 +53,80 @@ TEST_F(Stop, IsSeenWhileRowsAreTokenisedAndLeavesNoTable) {
   EXPECT_TRUE(!std::filesystem::exists(folder_ / "cache") || std::filesystem::is_empty(folder_ / "cache"));
   set_max_time(1000);
   EXPECT_EQ(prepare().train.size(), 1000U);
+}
+
+TEST_F(Stop, IsSeenWhereAFileHasNoRow) {
+  const std::string blank(3 << 20, '\n');
+  for (const char* name : {"rows.jsonl", "rows.txt", "rows.csv"}) {
+    write_file_atomic(folder_ / name, blank);
+    set_max_time(1000);
+    const auto reader = RowReader::open(folder_ / name);  // reads the first MiB
+    set_max_time(0);
+    EXPECT_THROW(reader->next(), StopError) << name;
+  }
+  write_file_atomic(folder_ / "rows.jsonl.gz", packed_line_ends());
+  set_max_time(1000);
+  const auto reader = RowReader::open(folder_ / "rows.jsonl.gz");
+  set_max_time(0);
+  EXPECT_THROW(reader->next(), StopError);
+}
+
+TEST_F(Stop, IsSeenInsideOneRow) {
+  const std::string row = "{\"a\": [" + std::string(1 << 17, ' ') + "]}";
+  set_max_time(0);
+  EXPECT_THROW(parse_json_row(row), StopError);
+}
+
+TEST_F(Stop, KeepsTheTableThatIsRead) {
+  const std::string key(32, 'a');
+  const TokenCache cache(folder_ / "cache", {});
+  const std::vector<std::int32_t> ids = {1};
+  {
+    TokenTableWriter writer = cache.writer(key);
+    writer.append(ids, ids, 0, 1);
+    writer.finish("{}");
+  }
+  set_max_time(0);
+  EXPECT_THROW(cache.find(key), StopError);
+  set_max_time(1000);
+  EXPECT_NE(cache.find(key), nullptr);
+}
+
+TEST_F(Stop, IsSeenWhileStepsAreCounted) {
+  const DocumentStore store = store_of(std::vector<std::uint32_t>(10, 5));
+  set_max_time(0);
+  PlanOptions options = options_with(1, 1, 1e5);
+  options.packing = false;
+  EXPECT_THROW(RunPlan(store, options).step(1), StopError);  // all epochs have 10 steps
+  options.ranges = {{0, 10, 0.25}};
+  EXPECT_THROW(RunPlan(store, options), StopError);
+  options.num_epochs = std::nullopt;
+  options.max_steps = 1'000'000'000'000;
+  const RunPlan endless(store, options);
+  EXPECT_THROW(endless.step(1'000'000), StopError);
+  EXPECT_THROW(endless.ends_epoch(1'000'000), StopError);
+}
+
+TEST_F(Stop, IsSeenInLoopsOverDocuments) {
+  constexpr std::size_t kMany = 5000;
+  const PhiloxKey key{1, 2};
+  set_max_time(1000);
+  const DocumentStore store = store_of(std::vector<std::uint32_t>(kMany, 1));
+  set_max_time(0);
+  Ledger ledger;
+  EXPECT_THROW(shuffled(kMany, key, 0), StopError);
+  EXPECT_THROW(one_document_a_row(std::vector<std::uint32_t>(kMany)), StopError);
+  EXPECT_THROW(pack_next_fit(std::vector<std::uint32_t>(kMany), std::vector<std::uint32_t>{1}, 8), StopError);
+  EXPECT_THROW(length_statistics({&store}), StopError);
+  EXPECT_THROW(apply_length_policy(DocumentStore(store), 8, Overlength::kDrop, ledger, "data"), StopError);
+  EXPECT_THROW(count_duplicates(store, {}, ledger), StopError);
+  TokenTableWriter writer({}, "key");
+  const std::vector<std::int32_t> ids = {1};
+  for (std::size_t i = 0; i < kMany; ++i) writer.append(ids, ids, 0, i + 1);
+  set_max_time(1000);
+  const auto table = writer.finish("{}");
+  set_max_time(0);
+  EXPECT_THROW(DocumentStore().add(table, {"f"}), StopError);
 }
 
 TEST_F(Stop, IsSeenWhileRowsArePacked) {

@@ -5,6 +5,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/stop_request.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
 
@@ -272,6 +273,26 @@ TEST(TrainedTokens, AnyTouchingByteCounts) {
   const std::vector<ByteRange> offsets = {{0, 2}, {2, 4}, {4, 6}, {6, 6}, {6, 9}, {6, 9}, {9, 10}, {10, 12}};
   const std::vector<ByteRange> spans = {{3, 4}, {7, 8}, {11, 20}};
   EXPECT_EQ(trained_tokens(offsets, spans), (std::vector<std::uint8_t>{0, 1, 0, 0, 1, 1, 0, 1}));
+}
+
+TEST(ChatTemplate, SeesAStopRequestInsideALoop) {
+  const StopRequests requests;
+  const auto loops =
+      ChatTemplate::parse("{% for a in range(100) %}{% for b in range(100) %}{% endfor %}{% endfor %}", "t.jinja");
+  set_max_time(0);
+  EXPECT_THROW(loops->render(kChat), StopError);
+  EXPECT_THROW(ChatTemplate::parse(loops->source(), "t.jinja"), StopError);
+}
+
+// Looking for the content in what was rendered is linear: finding it by trial would take hours.
+TEST(ChatTemplate, LooksForLeftOutContentInLinearTime) {
+  const std::vector<Message> messages = {{"user", std::string(8 << 20, 'a')},
+                                         {"assistant", std::string(4 << 20, 'a') + "b"}};
+  const auto chat_template =
+      ChatTemplate::parse("{% for m in messages %}{{ m.content | replace('b', '') }}{% endfor %}", "t.jinja");
+  const RenderedChat chat = chat_template->render(messages);
+  ASSERT_EQ(chat.omissions.size(), 1U);
+  EXPECT_EQ(chat.omissions[0].field, "content");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "support/temporary_folder.h"
 #include "support/test_data.h"
@@ -270,6 +271,38 @@ TEST(TokenizerJson, EncodesTheSameFromManyThreads) {
   threads.clear();
   for (const Ids& out : got) EXPECT_EQ(out, want);
   EXPECT_TRUE(tokenizer->decode(want) == text);
+}
+
+TEST(TokenizerJson, SeesAStopRequestInsideALongText) {
+  const StopRequests requests;
+  constexpr int kMany = 10000;
+  std::string words, marks = "a";
+  for (int i = 0; i < kMany; ++i) words += "ab c ";
+  for (int i = 0; i < kMany; ++i) marks += i % 2 == 0 ? "\xCC\x81" : "\xCC\xA3";  // of classes 230 and 220
+  const auto one_word = load(small_json());
+  Json json = small_json();
+  json["pre_tokenizer"] = {
+      {"type", "Split"}, {"pattern", {{"Regex", "\\s"}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const auto split = load(json);
+  json["pre_tokenizer"] = nullptr;
+  json["added_tokens"] = Json::array({added(7, "<x>")});
+  const auto with_added = load(json);
+  json["added_tokens"] = Json::array();
+  json["normalizer"] = {{"type", "NFC"}};
+  const auto normalized = load(json);
+  set_max_time(0);
+  EXPECT_THROW(one_word->encode(words), StopError);
+  EXPECT_THROW(split->encode(words), StopError);
+  EXPECT_THROW(with_added->encode(words), StopError);
+  EXPECT_THROW(normalized->encode(marks), StopError);
+}
+
+TEST(TokenizerJson, SeesAStopRequestWhileItIsRead) {
+  const StopRequests requests;
+  Json json = small_json();
+  for (int i = 0; i < 5000; ++i) json["model"]["vocab"]["t" + std::to_string(i)] = 7 + i;
+  set_max_time(0);
+  EXPECT_THROW(load(json), StopError);
 }
 
 }  // namespace

@@ -1,0 +1,40 @@
+// The files of the token cache: <32 hexadecimal digits>.tokens, and .tmp-<that>-<process>-<number> while one is written. Whoever
+// writes or reads one holds a lock on it (flock), which ends with the process. Nothing else in the folder is looked at or deleted.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <vector>
+
+namespace lora_train::data {
+
+/// $XDG_CACHE_HOME or ~/.cache, then lora-train/tokens; empty without a home.
+std::filesystem::path user_token_cache();
+
+inline constexpr std::uint64_t kNoCacheLimit = std::numeric_limits<std::uint64_t>::max();
+
+/// Bytes: LORA_TRAIN_CACHE_MAXSIZE ("100G", "500M"; a number alone is GiB, 0 is no limit), by default 64 GiB. Throws ConfigError.
+std::uint64_t token_cache_limit();
+
+struct CachedTable {
+  std::filesystem::path file;
+  std::uint64_t num_bytes = 0;
+  std::int64_t last_used = 0;  ///< seconds since 1970
+  bool is_in_use = false;      ///< by a live process, or the file system has no locks
+};
+
+/// Least recently used first. Empty if the folder does not exist.
+std::vector<CachedTable> list_token_tables(const std::filesystem::path& folder);
+
+struct DeletedTables {
+  std::uint64_t num_tables = 0, num_bytes = 0;
+};
+
+/// Deletes the tables that were not used for longest until the others have at most `limit` bytes. Those in use stay.
+DeletedTables shrink_token_cache(const std::filesystem::path& folder, std::uint64_t limit);
+
+/// Deletes the temporary files of processes that ended before their table was complete.
+void sweep_token_cache(const std::filesystem::path& folder);
+
+}  // namespace lora_train::data

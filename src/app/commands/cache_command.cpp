@@ -1,0 +1,88 @@
+// lora-train cache: the files of the token cache.
+#include <ctime>
+#include <filesystem>
+
+#include "command_line.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
+#include "lora_train/data/token_cache_files.h"
+#include "lora_train/storage/private_folder.h"
+#include "output/json_text.h"
+#include "output/standard_output.h"
+#include "registry.h"
+
+namespace lora_train::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string size_text(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+std::string time_text(std::int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm local{};
+  ::localtime_r(&time, &local);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &local);
+  return text;
+}
+
+void list(const fs::path& folder, bool json) {
+  const std::vector<data::CachedTable> tables = data::list_token_tables(folder);
+  std::uint64_t total = 0;
+  for (const data::CachedTable& table : tables) {
+    total += table.num_bytes;
+    if (json) {
+      print_line(to_line({{"file", table.file.string()},
+                          {"num_bytes", table.num_bytes},
+                          {"last_used", table.last_used},
+                          {"is_in_use", table.is_in_use}}));
+    } else {
+      print_line(time_text(table.last_used) + string_printf("  %10s  ", size_text(table.num_bytes).c_str()) +
+                 table.file.filename().string() + (table.is_in_use ? "  in use" : ""));
+    }
+  }
+  if (json) return;
+  const std::uint64_t limit = data::token_cache_limit();
+  print_line(folder.string() + ": " + std::to_string(tables.size()) + " tables, " + size_text(total) +
+             (limit == data::kNoCacheLimit ? "; no limit" : " of at most " + size_text(limit)));
+}
+
+void clear(const fs::path& folder, bool json) {
+  data::sweep_token_cache(folder);
+  const data::DeletedTables deleted = data::shrink_token_cache(folder, 0);
+  const std::size_t num_left = data::list_token_tables(folder).size();
+  if (json) {
+    print_line(to_line({{"folder", folder.string()},
+                        {"num_deleted", deleted.num_tables},
+                        {"num_bytes", deleted.num_bytes},
+                        {"num_in_use", num_left}}));
+    return;
+  }
+  print_line(folder.string() + ": deleted " + std::to_string(deleted.num_tables) + " tables, " +
+             size_text(deleted.num_bytes) + (num_left == 0 ? "" : "; " + std::to_string(num_left) + " in use stay"));
+}
+
+}  // namespace
+
+int run_cache(const std::vector<std::string>& arguments) {
+  CommandParser parser(
+      "cache",
+      "Lists or deletes the token tables that runs share. LORA_TRAIN_CACHE_MAXSIZE (default 64G, 0 = no "
+      "limit) limits their size: beyond it, a run deletes those that were not used for longest.");
+  bool wants_list = false, wants_clear = false;
+  std::string folder = data::user_token_cache().string();
+  parser.app().add_flag("--list", wants_list, "show the tables, least recently used first");
+  parser.app().add_flag("--clear", wants_clear, "delete all tables that no run uses, and what killed runs left");
+  parser.app()
+      .add_option("--dir", folder,
+                  "dataset_prepared_path or stage_dir of a profile (default ~/.cache/lora-train/tokens)")
+      ->type_name("DIR");
+  if (!parser.parse(arguments)) return 0;
+  if (wants_list == wants_clear) parser.refuse("--list", "expected one of --list and --clear.");
+  if (folder == data::user_token_cache() && fs::exists(folder)) storage::make_private_folder(folder);
+  wants_list ? list(folder, parser.common().json) : clear(folder, parser.common().json);
+  return 0;
+}
+
+}  // namespace lora_train::app

@@ -1,0 +1,54 @@
+#include "table_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+
+namespace lora_train::data {
+namespace {
+
+/// Another process may have deleted the file between open() and flock().
+bool has_the_name(int fd, const std::filesystem::path& file) {
+  struct stat held {};
+  struct stat named {};
+  return ::fstat(fd, &held) == 0 && S_ISREG(held.st_mode) && ::lstat(file.c_str(), &named) == 0 &&
+         held.st_ino == named.st_ino && held.st_dev == named.st_dev;
+}
+
+}  // namespace
+
+TableLock::TableLock(const std::filesystem::path& file, Mode mode)
+    // NFS gives an exclusive lock only for a file that is open for writing.
+    : fd_(::open(file.c_str(), (mode == Mode::kShared ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
+  if (fd_ < 0) return;
+  while (::flock(fd_, mode == Mode::kShared ? LOCK_SH : LOCK_EX | LOCK_NB) != 0) {
+    is_unsupported_ = errno != EWOULDBLOCK && errno != EINTR;
+    if (errno != EINTR) return;
+    throw_if_stop_requested();
+  }
+  is_held_ = has_the_name(fd_, file);
+}
+
+TableLock::~TableLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::pair<std::unique_ptr<AtomicFileWriter>, std::shared_ptr<TableLock>> open_locked(const std::filesystem::path& file,
+                                                                                     std::size_t expected_bytes) {
+  constexpr int kMaxAttempts = 10;
+  for (int i = 0; i < kMaxAttempts; ++i) {
+    auto writer = std::make_unique<AtomicFileWriter>(file, expected_bytes);
+    auto lock = std::make_shared<TableLock>(writer->temporary(), TableLock::Mode::kShared);
+    if (lock->is_held() || lock->is_unsupported()) return {std::move(writer), std::move(lock)};
+    // Another process took the new file for that of a dead one: once more.
+  }
+  throw IoError(file.string(), "cannot lock its temporary file");
+}
+
+}  // namespace lora_train::data

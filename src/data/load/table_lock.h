@@ -1,0 +1,38 @@
+// The lock that tells cache files in use from others (token_cache_files.h).
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "lora_train/base/file.h"
+
+namespace lora_train::data {
+
+/// Held until it is destroyed. Not thread-safe.
+class TableLock {
+ public:
+  enum class Mode { kShared, kExclusive };
+
+  /// kShared is for use, and waits. kExclusive is for deleting, and takes the lock if nobody has it. Only of regular files. Throws
+  /// StopError on a stop request.
+  TableLock(const std::filesystem::path& file, Mode mode);
+  ~TableLock();
+  TableLock(const TableLock&) = delete;
+  TableLock& operator=(const TableLock&) = delete;
+
+  /// False if the file is not there (any more), another process holds the lock, or the file system has none.
+  bool is_held() const { return is_held_; }
+  bool is_unsupported() const { return is_unsupported_; }
+
+ private:
+  int fd_ = -1;
+  bool is_held_ = false, is_unsupported_ = false;
+};
+
+/// A writer of `file` and the shared lock of its temporary file, which becomes that of `file`. Throws as AtomicFileWriter does.
+std::pair<std::unique_ptr<AtomicFileWriter>, std::shared_ptr<TableLock>> open_locked(const std::filesystem::path& file,
+                                                                                     std::size_t expected_bytes);
+
+}  // namespace lora_train::data

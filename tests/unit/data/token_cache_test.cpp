@@ -1,0 +1,154 @@
+// Which files of the token cache are deleted, and which never.
+#include "data/load/token_cache.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+
+#include "data/load/table_lock.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
+#include "lora_train/data/token_cache_files.h"
+#include "support/environment.h"
+#include "support/temporary_folder.h"
+
+namespace lora_train::data {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+std::string key_of(char letter) { return std::string(32, letter); }
+
+class TokenCacheTest : public testing::Test {
+ protected:
+  TokenCacheTest() { set_log_level(LogLevel::kOff); }
+  ~TokenCacheTest() override { set_log_level(LogLevel::kInfo); }
+
+  /// About 8 KB, last used `age` hours ago.
+  std::shared_ptr<const TokenTable> add_table(const TokenCache& cache, char letter, int age) {
+    TokenTableWriter writer = cache.writer(key_of(letter));
+    const std::vector<std::int32_t> ids(1000, 1);
+    writer.append(ids, ids, 0, 1);
+    auto table = writer.finish("{}");
+    if (!table->path().empty()) {
+      fs::last_write_time(table->path(), fs::file_time_type::clock::now() - std::chrono::hours(age));
+    }
+    return table;
+  }
+  fs::path write(const std::string& name) {
+    fs::create_directories(cache_folder_);
+    std::ofstream(cache_folder_ / name) << "mine";
+    return cache_folder_ / name;
+  }
+  Names names() const { return list_folder(cache_folder_); }
+  static std::string table(char letter) { return key_of(letter) + ".tokens"; }
+
+  testing_support::TemporaryFolder folder_;
+  testing_support::ScopedEnvironment environment_;
+  const fs::path cache_folder_ = folder_ / "cache";
+};
+
+TEST_F(TokenCacheTest, DeletesWhatWasNotUsedForLongestBeyondTheLimit) {
+  environment_.set("LORA_TRAIN_CACHE_MAXSIZE", "18K");  // two tables
+  const TokenCache cache(cache_folder_, {});
+  for (const char letter : {'a', 'b', 'c', 'd'}) add_table(cache, letter, letter);
+  cache.find(key_of('d'));  // used now
+  cache.shrink();
+  EXPECT_EQ(names(), (Names{table('a'), table('d')}));
+}
+
+TEST_F(TokenCacheTest, KeepsTablesThatSomebodyUses) {
+  environment_.set("LORA_TRAIN_CACHE_MAXSIZE", "1");
+  const TokenCache cache(cache_folder_, {});
+  const auto written = add_table(cache, 'a', 3);
+  add_table(cache, 'b', 2);
+  const auto found = cache.find(key_of('b'));
+  add_table(cache, 'c', 1);
+  const auto listed = list_token_tables(cache_folder_);
+  ASSERT_EQ(listed.size(), 3U);
+  EXPECT_TRUE(listed[0].is_in_use && listed[1].is_in_use == false && listed[2].is_in_use);  // b was used last
+  shrink_token_cache(cache_folder_, 0);
+  EXPECT_EQ(names(), (Names{table('a'), table('b')}));
+  EXPECT_EQ(written->num_tokens() + found->num_tokens(), 2000);
+}
+
+TEST_F(TokenCacheTest, SweepsTemporariesWithoutAWriterOnly) {
+  const TokenCache cache(cache_folder_, {});
+  const std::string dead = ".tmp-" + table('a') + "-4242-17";
+  write(dead);
+  TokenTableWriter live = cache.writer(key_of('b'));
+  ASSERT_EQ(names().size(), 1U) << "the writer sweeps before it begins";
+  const std::string temporary = names().front();
+  EXPECT_TRUE(temporary.starts_with(".tmp-" + table('b'))) << temporary;
+  sweep_token_cache(cache_folder_);
+  EXPECT_EQ(names(), Names{temporary});
+  const std::vector<std::int32_t> ids = {1};
+  live.append(ids, ids, 0, 1);
+  EXPECT_EQ(live.finish("{}")->num_rows(), 1);
+}
+
+TEST_F(TokenCacheTest, NeverTouchesForeignFiles) {
+  const Names foreign = {".tmp-" + table('a') + "-4242-17x",
+                         ".tmp-" + table('a') + "-",
+                         ".tmp-mine.tokens-4242-17",
+                         table('A'),
+                         table('a') + ".bak",
+                         "b" + table('a'),
+                         "mine.tokens",
+                         "notes.txt"};
+  for (const std::string& name : foreign) write(name);
+  const fs::path target = folder_ / "target";
+  std::ofstream(target) << "mine";
+  fs::create_symlink(target, cache_folder_ / table('c'));
+  fs::create_directory(cache_folder_ / table('d'));
+  Names all = names();
+  environment_.set("LORA_TRAIN_CACHE_MAXSIZE", "1");
+  const TokenCache cache(cache_folder_, {});
+  EXPECT_EQ(cache.find(key_of('c')), nullptr);
+  EXPECT_TRUE(add_table(cache, 'c', 1)->path().empty()) << "not in the place of a link";
+  EXPECT_TRUE(add_table(cache, 'd', 1)->path().empty());
+  sweep_token_cache(cache_folder_);
+  EXPECT_EQ(shrink_token_cache(cache_folder_, 0).num_tables, 0U);
+  EXPECT_EQ(names(), all);
+  EXPECT_EQ(fs::file_size(target), 4U);
+}
+
+TEST_F(TokenCacheTest, ReadsTheLimitAsCcacheDoes) {
+  const auto limit_of = [&](const char* text) {
+    environment_.set("LORA_TRAIN_CACHE_MAXSIZE", text);
+    return token_cache_limit();
+  };
+  EXPECT_EQ(limit_of(""), std::uint64_t{64} << 30);
+  EXPECT_EQ(limit_of("100"), std::uint64_t{100} << 30);
+  EXPECT_EQ(limit_of("1.5G"), std::uint64_t{3} << 29);
+  EXPECT_EQ(limit_of("500MiB"), std::uint64_t{500} << 20);
+  EXPECT_EQ(limit_of("2TB"), std::uint64_t{2} << 40);
+  EXPECT_EQ(limit_of("0"), kNoCacheLimit);
+  for (const char* text : {"much", "-1", "nan", "1X", "1GG", "1e30"}) EXPECT_THROW(limit_of(text), ConfigError) << text;
+}
+
+TEST_F(TokenCacheTest, ThePlaceOfTheUserIsPrivateOrNotUsed) {
+  environment_.set("XDG_CACHE_HOME", (folder_ / "xdg").string());
+  const fs::path own = user_token_cache();
+  EXPECT_EQ(own, folder_ / "xdg/lora-train/tokens");
+  EXPECT_FALSE(add_table(TokenCache(own, {}), 'a', 1)->path().empty());
+  struct stat info {};
+  ASSERT_EQ(::stat(own.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0700U);
+  ::chmod(own.c_str(), 0777);
+  const TokenCache open(own, {});
+  EXPECT_EQ(open.find(key_of('a')), nullptr) << "others may have written it";
+  EXPECT_TRUE(add_table(open, 'b', 1)->path().empty());
+  fs::rename(own, folder_ / "elsewhere");
+  fs::create_directory_symlink(folder_ / "elsewhere", own);
+  EXPECT_TRUE(add_table(TokenCache(own, {}), 'b', 1)->path().empty());
+  EXPECT_EQ(list_folder(folder_ / "elsewhere"), Names{table('a')});
+}
+
+}  // namespace
+}  // namespace lora_train::data
