@@ -43,8 +43,13 @@ StoredLinear LinearReader::recognise() const {
     if (!storage::is_weight_dtype(weight_.dtype) || is_packed(weight_, num_weights())) refuse_unknown();
     linear.format_name = plain_name(weight_.dtype);
   } else if (first == parts[0]) {
+    const auto* nf4 = parts_.find(kNf4State);
+    const auto* fp4 = parts_.find(kFp4State);
+    if (nf4 != nullptr && fp4 != nullptr) {
+      reject(*fp4, "is there beside " + nf4->name + "; one of them says how the weight is stored" + kRemedy);
+    }
     linear.format = LinearFormat::k4Bit;
-    linear.format_name = parts_.find(kFp4State) != nullptr ? "fp4" : "nf4";
+    linear.format_name = fp4 != nullptr ? "fp4" : "nf4";
   } else {
     linear.format = first == parts[1] ? LinearFormat::kInt8 : LinearFormat::kFp8;
     linear.format_name = first == parts[1] ? "int8" : "fp8";
@@ -121,11 +126,7 @@ void LinearReader::require_finite(const TensorEntry& entry) const {
 }
 
 void LinearReader::read_4bit(StoredLinear& linear) const {
-  const auto* nf4 = parts_.find(kNf4State);
   const auto* fp4 = parts_.find(kFp4State);
-  if (nf4 != nullptr && fp4 != nullptr) {
-    reject(*fp4, "is there beside " + nf4->name + "; one of them says how the weight is stored" + kRemedy);
-  }
   const TensorEntry& entry =
       fp4 != nullptr ? *fp4 : require(kNf4State, "(or __fp4) it says how the 4-bit weight is stored");
   require_layout(entry, DType::kU8, {static_cast<std::int64_t>(entry.num_bytes())},

@@ -25,8 +25,8 @@ struct Opened {
   testing_support::TemporaryFolder folder;
   ModelConfig config;
   storage::WeightFiles weights;
-  StoredLinear linear;
   std::string log;
+  StoredLinear linear;
 
  private:
   StoredLinear read() {
