@@ -168,7 +168,12 @@ void tune_spec(Run& run) {
   const at::Tensor& head = run.model.weights->acquire_outer(model::Pass::kForward).head;
   const std::optional<std::int64_t> kept =
       tuning::kept_loss_chunk(head, spec.resume.loss_chunk_rows, spec.spare_bytes());
-  if (kept) spec.loss_chunk_bytes = *kept;
+  if (kept) {
+    spec.loss_chunk_bytes = *kept;
+  } else if (run.device.is_cuda()) {
+    spec.loss_chunk_bytes =
+        tuning::loss_chunk_by_count(head, mean_supervised(run), spec.spare_bytes(), run.device.num_multiprocessors);
+  }
   if (!run.tuning) return;
   try {
     if (run.profile().run.attn_implementation == AttnImplementation::kAuto) {
@@ -178,8 +183,9 @@ void tune_spec(Run& run) {
       spec.windowed_attention = chosen.windowed;
     }
     if (!kept) {
-      spec.loss_chunk_bytes =
-          tuning::tune_loss_chunk(run.tuning->tuner(), head, mean_supervised(run), spec.spare_bytes());
+      const std::int64_t tokens = mean_supervised(run);
+      spec.loss_chunk_bytes = tuning::tune_loss_chunk(run.tuning->tuner(), head, tokens, spec.spare_bytes())
+                                  .value_or(spec.loss_chunk_bytes);
     }
   } catch (const c10::OutOfMemoryError& error) {
     log_info(std::string("tuning: not enough memory to measure, using defaults: ") + error.what_without_backtrace());

@@ -91,8 +91,24 @@ std::optional<std::int64_t> kept_loss_chunk(const at::Tensor& head, std::int64_t
   return {};
 }
 
-std::int64_t tune_loss_chunk(kernels::Tuner& tuner, const at::Tensor& head, std::int64_t supervised,
-                             std::int64_t spare_bytes) {
+std::int64_t loss_chunk_by_count(const at::Tensor& head, std::int64_t supervised, std::int64_t spare_bytes,
+                                 int num_multiprocessors) {
+  constexpr std::int64_t kTileRows = 128, kTileColumns = 256;
+  const std::int64_t V = head.size(0), D = head.size(1), blocks = std::max(num_multiprocessors, 1);
+  const auto up = [](std::int64_t count, std::int64_t step) { return (count + step - 1) / step; };
+  const auto rounds = [&](std::int64_t m, std::int64_t n) {
+    return up(up(m, kTileRows) * up(n, kTileColumns), blocks);
+  };
+  // Each round of [m, D] x [D, V] takes D steps, each of [m, V] x [V, D] takes V.
+  const auto cost = [&](std::int64_t m) { return up(supervised, m) * (rounds(m, V) * D + rounds(m, D) * V); };
+  const std::vector<std::int64_t> rows = chunk_candidates(head, supervised, spare_bytes);
+  const auto best = std::min_element(rows.rbegin(), rows.rend(),  // of equal ones, the largest
+                                     [&](std::int64_t a, std::int64_t b) { return cost(a) < cost(b); });
+  return *best * LossHeadRun::row_bytes(head);
+}
+
+std::optional<std::int64_t> tune_loss_chunk(kernels::Tuner& tuner, const at::Tensor& head, std::int64_t supervised,
+                                            std::int64_t spare_bytes) {
   const std::vector<std::int64_t> rows = chunk_candidates(head, supervised, spare_bytes);
   const std::string key = std::string("loss_head ") + name_of(head.scalar_type()) +
                           with_number("vocabulary", head.size(0)) + with_number("hidden", head.size(1)) +
@@ -113,7 +129,7 @@ std::int64_t tune_loss_chunk(kernels::Tuner& tuner, const at::Tensor& head, std:
                       }
                       return candidates;
                     }});
-  if (!chosen) return model::LossHeadOptions{}.chunk_bytes;
+  if (!chosen) return {};
   std::int64_t chosen_rows = 0;
   std::from_chars(chosen->data(), chosen->data() + chosen->size(), chosen_rows);
   return chosen_rows * LossHeadRun::row_bytes(head);

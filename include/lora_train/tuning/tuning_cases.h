@@ -33,9 +33,13 @@ AttentionBackends tune_attention(kernels::Tuner& tuner, const model::Decoder& de
 /// or the chunk does not fit. head [V, D]; spare_bytes: device memory that the plan leaves free.
 std::optional<std::int64_t> kept_loss_chunk(const at::Tensor& head, std::int64_t rows, std::int64_t spare_bytes);
 
-/// LossHeadOptions::chunk_bytes: the default, or that of a chunk of up to 8192 rows if it is faster for `supervised` tokens,
-/// the average number in a micro-batch.
-std::int64_t tune_loss_chunk(kernels::Tuner& tuner, const at::Tensor& head, std::int64_t supervised,
-                             std::int64_t spare_bytes);
+/// LossHeadOptions::chunk_bytes for a GPU: the default, or that of a chunk of up to 8192 rows that fits, whichever needs fewer
+/// rounds of GEMM tiles over the multiprocessors for `supervised` tokens, the average number in a micro-batch.
+std::int64_t loss_chunk_by_count(const at::Tensor& head, std::int64_t supervised, std::int64_t spare_bytes,
+                                 int num_multiprocessors);
+
+/// The same by measuring; nothing if there is nothing to choose.
+std::optional<std::int64_t> tune_loss_chunk(kernels::Tuner& tuner, const at::Tensor& head, std::int64_t supervised,
+                                            std::int64_t spare_bytes);
 
 }  // namespace lora_train::tuning
