@@ -81,7 +81,9 @@ class Linear {
     projection_.weight = at::zeros({O + C, D + C}, dtype);
     projection_.base_weight().copy_(weight_);
     if (site.shape.has_bias) projection_.bias = at::randn({O}).to(dtype);
-    write_adapter_columns(projection_);
+    kernels::ScaledCopies columns;
+    add_adapter_copies(projection_, columns);
+    columns.run();
     x_ = at::randn({N, D}).to(dtype);
     input_ = at::zeros({N, D + C}, dtype);
     input_.narrow(1, 0, D).copy_(x_);

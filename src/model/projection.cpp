@@ -4,7 +4,6 @@
 
 #include "linear_product.h"
 #include "lora_columns.h"
-#include "lora_train/kernels/cast.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/graph.h"
 
@@ -50,14 +49,11 @@ void adapted_backward(Projection& projection, const at::Tensor& input, at::Tenso
 
 }  // namespace
 
-void write_adapter_columns(Projection& projection) {
+void add_adapter_copies(const Projection& projection, kernels::ScaledCopies& copies) {
   for (const auto& adapter : projection.adapters) {
-    at::Tensor b = projection.scaled_b()
-                       .narrow(0, adapter.out_begin, adapter.out_end - adapter.out_begin)
-                       .narrow(1, adapter.column, adapter.rank);
-    kernels::scaled_copy(adapter.masters[kLoraB], adapter.scale, b);
-    at::Tensor a = projection.lora_a().narrow(0, adapter.column, adapter.rank);
-    kernels::scaled_copy(adapter.masters[kLoraA], 1.0, a);
+    const at::Tensor b = projection.scaled_b().narrow(0, adapter.out_begin, adapter.out_end - adapter.out_begin);
+    copies.add(adapter.masters[kLoraB], adapter.scale, b.narrow(1, adapter.column, adapter.rank));
+    copies.add(adapter.masters[kLoraA], 1.0, projection.lora_a().narrow(0, adapter.column, adapter.rank));
   }
 }
 

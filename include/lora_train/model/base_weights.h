@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 
+#include "lora_train/kernels/cast.h"
 #include "lora_train/model/trainables.h"
 #include "lora_train/model/weights.h"
 
@@ -40,7 +41,7 @@ class ComputeWeights : public BaseWeights {
   void release(int64_t, Pass) override {}
   OuterWeights& acquire_outer(Pass) override { return outer_; }
   void release_outer(Pass) override {}
-  void refresh() override;
+  void refresh() override { copies_.run(); }
 
  protected:
   /// Allocates nothing. `parameters` outlives the object.
@@ -51,7 +52,8 @@ class ComputeWeights : public BaseWeights {
   /// Allocates a layer and calls `load` for each of its checkpoint tensors, with the tensor to fill.
   void fill_layer(int64_t layer, const Load& load);
   void fill_outer(const Load& load);
-  void write_columns(int64_t layer);
+  /// Adds the copies that write the layer's adapter columns.
+  void add_columns(int64_t layer, kernels::ScaledCopies& copies) const;
   /// Multiplies biases by output_scale, as the forward expects.
   static void scale_biases(LayerWeights& layer);
   void drop_layer(int64_t layer);
@@ -64,14 +66,10 @@ class ComputeWeights : public BaseWeights {
   const WeightOptions options_;
   std::vector<LayerWeights> layers_;
   OuterWeights outer_;
+  kernels::ScaledCopies copies_;  ///< what refresh() writes: adapter columns, and in full fine-tuning every weight
 
  private:
   void bind_adapters(const ProjectionShape& shape, int64_t layer, Projection& projection);
-  struct MasterCopy {
-    at::Tensor compute, master;
-    double scale;
-  };
-  std::vector<MasterCopy> copies_;  ///< in full fine-tuning: compute = scale * master
 };
 
 /// Keeps all weights in device memory.

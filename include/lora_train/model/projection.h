@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/kernels/cast.h"
 #include "lora_train/model/layer_shape.h"
 
 namespace lora_train::model {
@@ -72,8 +73,8 @@ struct LinearPass {
   Product product = Product::kGemm;
 };
 
-/// Writes sB and A beside the weight. Call it after the masters have changed.
-void write_adapter_columns(Projection& projection);
+/// Adds the copies that write sB and A beside the weight. Run them after the masters have changed.
+void add_adapter_copies(const Projection& projection, kernels::ScaledCopies& copies);
 
 /// Fills the last C columns of input [N, D + C], whose first D columns hold x.
 void fill_adapter_columns(const Projection& projection, at::Tensor& input, const LinearPass& pass);

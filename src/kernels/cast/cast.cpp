@@ -2,31 +2,16 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "dispatch/checks.h"
 #include "dispatch/native_arguments.h"
 #include "lora_train/kernels/work_record.h"
 
 namespace lora_train::kernels {
-namespace {
 
-template <class From>
-void copy_on_cuda(const at::Tensor& from, double scale, at::Tensor& to) {
-  const bool is_matrix = to.dim() == 2;
-  const int64_t num_rows = is_matrix ? to.size(0) : 1, width = to.size(-1);
-  const auto run = [&]<class To>(ElementType<To>, auto kernel) {
-    kernel({read<From>(from), is_matrix ? from.stride(0) : width}, static_cast<float>(scale),
-           {write<To>(to), is_matrix ? to.stride(0) : width}, num_rows, width, native_stream());
-  };
-  if (to.scalar_type() == at::kFloat) {
-    run(ElementType<float>(), native_kernels_of<From>().scaled_copy_to_f32);
-  } else {
-    run(ElementType<Bf16>(), native_kernels_of<From>().scaled_copy_to_bf16);
-  }
-}
-
-}  // namespace
-
-void scaled_copy(const at::Tensor& from, double scale, at::Tensor& to) {
+void ScaledCopies::add(const at::Tensor& from, double scale, const at::Tensor& to) {
   constexpr auto kName = "scaled_copy";
   if (from.dim() != 1) check_rows(kName, "from", from, {-1, -1});
   check_rows(kName, "to", to, from.sizes());
@@ -34,12 +19,60 @@ void scaled_copy(const at::Tensor& from, double scale, at::Tensor& to) {
     if (t.dim() == 1) check_contiguous(kName, name, t);
     check_floating(kName, name, t);
   }
-  const WorkScope recorded(kName, WorkClass::kCopy, [&](Work& work) { work.reads("from", from).writes("to", to); });
-  if (to.is_meta()) return;
-  const bool is_own = implementation_for(KernelName::kCast, from) == Implementation::kCuda &&
-                      implementation_for(KernelName::kCast, to) == Implementation::kCuda;
-  if (!is_own) return scaled_copy_reference(from, scale, to);  // on a CPU too: ATen is as fast
-  dispatch_dtype(from, [&]<class From>(ElementType<From>) { copy_on_cuda<From>(from, scale, to); });
+  copies_.push_back({from, scale, to});
+  segments_.reset();
+}
+
+void ScaledCopies::make_table() {
+  std::vector<CopySegment> segments;
+  std::vector<std::int32_t> segment_of_block;
+  dispatch_dtype(copies_.front().to, [&]<class To>(ElementType<To>) {
+    for (Copy& copy : copies_) {
+      const bool is_matrix = copy.to.dim() == 2;
+      const int64_t num_rows = is_matrix ? copy.to.size(0) : 1, width = copy.to.size(-1);
+      segments.push_back(copy_segment<To>(
+          {read<float>(copy.from), is_matrix ? copy.from.stride(0) : width}, static_cast<float>(copy.scale),
+          {write<To>(copy.to), is_matrix ? copy.to.stride(0) : width}, num_rows, width, std::ssize(segment_of_block)));
+      segment_of_block.insert(segment_of_block.end(), static_cast<std::size_t>(num_blocks(segments.back())),
+                              static_cast<std::int32_t>(segments.size() - 1));
+    }
+  });
+  const at::Device device = copies_.front().to.device();
+  const auto upload = [&](void* data, int64_t count, at::ScalarType type) {
+    return at::from_blob(data, {count}, type).clone().to(device);
+  };
+  segments_ = upload(segments.data(), static_cast<int64_t>(segments.size() * sizeof(CopySegment)), at::kByte);
+  segment_of_block_ = upload(segment_of_block.data(), std::ssize(segment_of_block), at::kInt);
+}
+
+void ScaledCopies::run() {
+  if (copies_.empty()) return;
+  const WorkScope recorded("scaled_copy", WorkClass::kCopy, [&](Work& work) {
+    for (const Copy& copy : copies_) work.reads("from", copy.from).writes("to", copy.to);
+  });
+  const at::Tensor& first = copies_.front().to;
+  if (first.is_meta()) return;
+  const bool is_native = std::all_of(copies_.begin(), copies_.end(), [&](const Copy& copy) {
+    return copy.from.scalar_type() == at::kFloat && copy.to.scalar_type() == first.scalar_type() &&
+           implementation_for(KernelName::kCast, copy.from) == Implementation::kCuda &&
+           implementation_for(KernelName::kCast, copy.to) == Implementation::kCuda;
+  });
+  if (!is_native) {  // on a CPU too: ATen is as fast
+    for (Copy& copy : copies_) scaled_copy_reference(copy.from, copy.scale, copy.to);
+    return;
+  }
+  if (!segments_.defined()) make_table();
+  dispatch_dtype(first, [&]<class To>(ElementType<To>) {
+    native_kernels_of<To>().scaled_copies(reinterpret_cast<const CopySegment*>(segments_.const_data_ptr()),
+                                          segment_of_block_.const_data_ptr<std::int32_t>(), segment_of_block_.size(0),
+                                          native_stream());
+  });
+}
+
+void scaled_copy(const at::Tensor& from, double scale, at::Tensor& to) {
+  ScaledCopies copies;
+  copies.add(from, scale, to);
+  copies.run();
 }
 
 void scaled_copy_reference(const at::Tensor& from, double scale, at::Tensor& to) {

@@ -38,8 +38,7 @@ struct NativeKernelsOf {
   decltype(&qk_norm_rope_forward_cuda<T>) qk_norm_rope_forward = qk_norm_rope_forward_cuda<T>;
   decltype(&qk_norm_rope_backward_cuda<T>) qk_norm_rope_backward = qk_norm_rope_backward_cuda<T>;
   decltype(&qk_norm_weight_gradient_cuda<T>) qk_norm_weight_gradient = qk_norm_weight_gradient_cuda<T>;
-  decltype(&scaled_copy_cuda<T, float>) scaled_copy_to_f32 = scaled_copy_cuda<T, float>;
-  decltype(&scaled_copy_cuda<T, Bf16>) scaled_copy_to_bf16 = scaled_copy_cuda<T, Bf16>;
+  decltype(&scaled_copies_cuda<T>) scaled_copies = scaled_copies_cuda<T>;
   decltype(&gather_rows_cuda<T>) gather_rows = gather_rows_cuda<T>;
   decltype(&scatter_rows_cuda<T>) scatter_rows = scatter_rows_cuda<T>;
 };

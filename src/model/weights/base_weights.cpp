@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 
-#include "lora_train/kernels/cast.h"
 #include "weight_reader.h"
 
 namespace lora_train::model {
@@ -158,7 +157,7 @@ void ComputeWeights::fill_outer(const Load& load) {
 
 void ComputeWeights::bind_trained_weights() {
   const auto bind = [this](const std::vector<std::string>& names, const at::Tensor& compute, double scale = 1) {
-    copies_.push_back({compute, parameters_.joined(parameters_.values, names), scale});
+    copies_.add(parameters_.joined(parameters_.values, names), scale, compute);
     return parameters_.joined(parameters_.grads, names);
   };
   for (int64_t layer = 0; layer < std::ssize(layers_); ++layer) {
@@ -179,9 +178,9 @@ void ComputeWeights::bind_trained_weights() {
   outer_.final_norm.grad = bind({"model.norm.weight"}, outer_.final_norm.weight);
 }
 
-void ComputeWeights::write_columns(int64_t layer) {
-  for (BlockWeights& block : layers_[static_cast<std::size_t>(layer)]) {
-    for (Projection& projection : block.projections) write_adapter_columns(projection);
+void ComputeWeights::add_columns(int64_t layer, kernels::ScaledCopies& copies) const {
+  for (const BlockWeights& block : layers_[static_cast<std::size_t>(layer)]) {
+    for (const Projection& projection : block.projections) add_adapter_copies(projection, copies);
   }
 }
 
@@ -197,11 +196,6 @@ void ComputeWeights::drop_layer(int64_t layer) {
   for (BlockWeights& block : layers_[static_cast<std::size_t>(layer)]) {
     for (Projection& projection : block.projections) projection.weight = projection.bias = at::Tensor();
   }
-}
-
-void ComputeWeights::refresh() {
-  for (int64_t layer = 0; layer < std::ssize(layers_); ++layer) write_columns(layer);
-  for (auto& copy : copies_) kernels::scaled_copy(copy.master, copy.scale, copy.compute);
 }
 
 ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
@@ -220,6 +214,7 @@ ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& sh
 void ResidentWeights::fill(const Load& load) {
   for (int64_t layer = 0; layer < std::ssize(layers_); ++layer) fill_layer(layer, load);
   fill_outer(load);
+  for (int64_t layer = 0; layer < std::ssize(layers_); ++layer) add_columns(layer, copies_);
   if (options_.trained == TrainedWeights::kNone) return;
   for (const auto& parameter : parameters_.list()) load(parameter.name, parameters_.value(parameter.name));
   bind_trained_weights();
@@ -238,7 +233,9 @@ LayerWeights& StreamedWeights::acquire(int64_t layer, Pass pass) {
   fill_layer(layer, [&](const std::string& name, const at::Tensor& target) { reader.add(name, target); });
   reader.read();
   scale_biases(layers_[static_cast<std::size_t>(layer)]);
-  write_columns(layer);
+  kernels::ScaledCopies columns;
+  add_columns(layer, columns);
+  columns.run();
   return ComputeWeights::acquire(layer, pass);
 }
 

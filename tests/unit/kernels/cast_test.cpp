@@ -39,6 +39,26 @@ TEST_P(Cast, TakesFlatBuffers) {
   EXPECT_TRUE(at::equal(to, from.to(place.dtype)));
 }
 
+TEST_P(Cast, ManyCopiesTakeTheNewValuesOfTheirSources) {
+  const auto place = GetParam();
+  std::vector<at::Tensor> from, to;
+  ScaledCopies copies;
+  for (const auto& [rows, width] : std::vector<std::pair<int64_t, int64_t>>{{300, 16}, {16, 300}, {7, 1}, {40, 15}}) {
+    from.push_back(uniform({rows, width}, static_cast<unsigned>(rows)).to(place.device));
+    to.push_back(place.empty({rows, width}));
+    copies.add(from.back(), 0.25 * static_cast<double>(from.size()), to.back());
+  }
+  for (int run = 0; run < 2; ++run) {
+    copies.run();
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const double scale = 0.25 * static_cast<double>(i + 1);
+      EXPECT_TRUE(at::equal(to[i], (from[i] * scale).to(place.dtype))) << i;
+      EXPECT_TRUE(gaps_are_untouched(to[i]));
+      from[i].mul_(-3);
+    }
+  }
+}
+
 TEST(Cast, RefusesAnotherShape) {
   auto to = at::empty({2, 5});
   EXPECT_THROW(scaled_copy(at::ones({2, 4}), 1.0, to), ShapeError);

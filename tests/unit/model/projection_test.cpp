@@ -66,7 +66,9 @@ Case make_case(double dropout, GradientColumns gradient_columns, bool is_fused, 
     p.a_rows = at::zeros({p.num_columns, D}, dtype);
   }
   p.bias = uniform({p.out_features}, 2, dtype);
-  write_adapter_columns(p);
+  kernels::ScaledCopies columns;
+  add_adapter_copies(p, columns);
+  columns.run();
   return made;
 }
 

@@ -1,3 +1,5 @@
+#include <memory>
+
 #include "kernels/cast/cast_cuda.h"
 #include "support/guarded.h"
 
@@ -11,77 +13,76 @@ struct Shape {
   bool is_aligned;
 };
 
-// Adapter columns (narrow, far apart), flat buffers that are one long row, odd widths, misaligned rows.
+// Adapter columns (narrow, far apart), flat buffers that are one long row, odd widths, misaligned rows, nothing at all; blocks end
+// inside of rows and between them.
 const std::vector<Shape> kShapes = {
     {1, 1, 0, 0, true},    {5, 7, 1, 2, true},     {300, 16, 0, 48, true}, {70, 4, 0, 12, true}, {3, 24, 8, 8, true},
-    {1, 5000, 0, 0, true}, {1, 4104, 0, 0, false}, {2, 1032, 8, 16, true}, {5, 16, 1, 8, true},  {5, 16, 8, 1, true}};
+    {1, 5000, 0, 0, true}, {1, 4104, 0, 0, false}, {2, 1032, 8, 16, true}, {5, 16, 1, 8, true},  {5, 16, 8, 1, true},
+    {0, 8, 0, 0, true},    {700, 64, 0, 8, true},  {700, 15, 0, 3, true},  {33, 17, 0, 8, true}, {3, 0, 8, 8, true}};
 
-struct FloatToFloat {
-  using From = float;
-  using To = float;
-};
-struct FloatToBf16 {
-  using From = float;
-  using To = Bf16;
-};
-struct Bf16ToFloat {
-  using From = Bf16;
-  using To = float;
-};
-struct Bf16ToBf16 {
-  using From = Bf16;
-  using To = Bf16;
+template <class To>
+class ScaledCopiesCuda : public ::testing::Test {};
+using Elements = ::testing::Types<float, Bf16>;
+TYPED_TEST_SUITE(ScaledCopiesCuda, Elements);
+
+/// All shapes in one launch.
+template <class To>
+struct Copies {
+  std::vector<std::unique_ptr<Guarded<float>>> from;
+  std::vector<std::unique_ptr<Guarded<To>>> to;
+  std::unique_ptr<Guarded<CopySegment>> segments;
+  std::unique_ptr<Guarded<std::int32_t>> segment_of_block;
+  std::int64_t blocks = 0;
+
+  static float scale(std::size_t i) { return i % 2 == 0 ? 0.7F : 1.0F; }
+
+  explicit Copies(const std::vector<Shape>& shapes) {
+    segments = std::make_unique<Guarded<CopySegment>>(1, std::ssize(shapes));
+    std::vector<std::int32_t> owners;
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      const Shape& s = shapes[i];
+      from.push_back(std::make_unique<Guarded<float>>(s.num_rows, s.width, s.from_gap, s.is_aligned));
+      to.push_back(std::make_unique<Guarded<To>>(s.num_rows, s.width, s.to_gap, s.is_aligned));
+      from[i]->fill_uniform(static_cast<unsigned>(i));
+      CopySegment& segment = segments->data()[i];
+      segment = copy_segment<To>(from[i]->read(), scale(i), to[i]->rows(), s.num_rows, s.width, blocks);
+      blocks += num_blocks(segment);
+      owners.insert(owners.end(), static_cast<std::size_t>(num_blocks(segment)), static_cast<std::int32_t>(i));
+    }
+    segment_of_block = std::make_unique<Guarded<std::int32_t>>(1, blocks);
+    std::copy(owners.begin(), owners.end(), segment_of_block->data());
+  }
+  void run() { scaled_copies_cuda<To>(segments->data(), segment_of_block->data(), blocks, nullptr); }
 };
 
-template <class Pair>
-class CastCuda : public ::testing::Test {};
-using Pairs = ::testing::Types<FloatToFloat, FloatToBf16, Bf16ToFloat, Bf16ToBf16>;
-TYPED_TEST_SUITE(CastCuda, Pairs);
-
-TYPED_TEST(CastCuda, MultipliesInFloatAndRoundsOnce) {
-  using To = typename TypeParam::To;
-  for (const Shape& s : kShapes) {
-    Guarded<typename TypeParam::From> from(s.num_rows, s.width, s.from_gap, s.is_aligned);
-    Guarded<To> to(s.num_rows, s.width, s.to_gap, s.is_aligned);
-    from.fill_uniform(1);
-    for (const float scale : {1.0F, 0.7F}) {
-      run_in_both_orders(to, [&] { scaled_copy_cuda(from.read(), scale, to.rows(), s.num_rows, s.width, nullptr); });
-      for (std::int64_t n = 0; n < s.num_rows; ++n) {
-        for (std::int64_t d = 0; d < s.width; ++d) {
-          ASSERT_EQ(load(&to[n][d]), rounded_to<To>(load(&from[n][d]) * scale)) << n << ", " << d;
-        }
+TYPED_TEST(ScaledCopiesCuda, MultiplyInFloatAndRoundOnce) {
+  Copies<TypeParam> copies(kShapes);
+  EXPECT_GT(copies.blocks, std::ssize(kShapes));
+  const auto before = num_launches();
+  run_in_both_orders(*copies.to[11], [&] { copies.run(); });
+  EXPECT_EQ(num_launches() - before, before < 0 ? 0 : 2);
+  for (std::size_t i = 0; i < kShapes.size(); ++i) {
+    for (std::int64_t n = 0; n < kShapes[i].num_rows; ++n) {
+      for (std::int64_t d = 0; d < kShapes[i].width; ++d) {
+        const float want = rounded_to<TypeParam>((*copies.from[i])[n][d] * copies.scale(i));
+        ASSERT_EQ(load(&(*copies.to[i])[n][d]), want) << i << ": " << n << ", " << d;
       }
     }
-    EXPECT_TRUE(to.is_intact() && from.is_intact());
+    EXPECT_TRUE(copies.to[i]->is_intact() && copies.from[i]->is_intact());
   }
 }
 
-TEST(LongCastCuda, IsTakenInTurns) {
-  constexpr std::int64_t kLong = 2 * 1024 * 512 + 77;  // 1024 blocks, 512 elements each, take three turns
-  Guarded<float> from(1, kLong, 0, false);
-  Guarded<Bf16> to(1, kLong, 0, false);
-  from.fill_uniform(1);
-  scaled_copy_cuda(from.read(), 0.5F, to.rows(), 1, kLong, nullptr);
-  for (std::int64_t d = 0; d < kLong; ++d) ASSERT_EQ(load(to[0] + d), rounded_to<Bf16>(from[0][d] * 0.5F)) << d;
-  EXPECT_TRUE(to.is_intact());
+TYPED_TEST(ScaledCopiesCuda, CarryInfinityAndNaN) {
+  Copies<TypeParam> copies({{1, 8, 0, 0, true}});
+  copies.from[0]->fill([](auto, auto d) { return d == 2 ? INFINITY : d == 5 ? NAN : 1.0F; });
+  copies.run();
+  EXPECT_EQ(copies.to[0]->at(0, 2), INFINITY);
+  EXPECT_TRUE(std::isnan(copies.to[0]->at(0, 5)));
 }
 
-TYPED_TEST(CastCuda, CarriesInfinityAndNaN) {
-  Guarded<typename TypeParam::From> from(1, 8);
-  Guarded<typename TypeParam::To> to(1, 8);
-  from.fill([](auto, auto d) { return d == 2 ? INFINITY : d == 5 ? NAN : 1.0F; });
-  scaled_copy_cuda(from.read(), -1.0F, to.rows(), 1, 8, nullptr);
-  EXPECT_EQ(to.at(0, 2), -INFINITY);
-  EXPECT_TRUE(std::isnan(to.at(0, 5)));
-  EXPECT_EQ(to.at(0, 4), -1.0);
-}
-
-TYPED_TEST(CastCuda, NothingToDoLaunchesNothing) {
-  Guarded<typename TypeParam::From> from(1, 8);
-  Guarded<typename TypeParam::To> to(1, 8);
+TYPED_TEST(ScaledCopiesCuda, OfNothingLaunchNothing) {
   const auto before = num_launches();
-  scaled_copy_cuda(from.read(), 1.0F, to.rows(), 0, 8, nullptr);
-  scaled_copy_cuda(from.read(), 1.0F, to.rows(), 1, 0, nullptr);
+  Copies<TypeParam>({{0, 8, 0, 0, true}, {1, 0, 0, 0, true}}).run();
   EXPECT_EQ(num_launches(), before);
 }
 
