@@ -54,6 +54,7 @@ std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
     if (total <= budget_bytes) lines.push_back(change + " (then " + in_words(total) + ")");
   };
   MemoryCase smaller = requested;
+  smaller.loss_chunk_bytes = model::LossHeadOptions{}.chunk_bytes;  // a larger one is chosen only where it fits
   if (requested.recompute != model::Recompute::kFull) {
     smaller.recompute = model::Recompute::kFull;
     try_case("gradient_checkpointing: full", smaller);
@@ -111,9 +112,11 @@ MemoryPlan plan_memory(const MemoryCase& requested) {
   plan.parameters = model::Trainables::bytes(num_trained) +
                     optim::optimizer_for(requested.profile.optimizer.kind).state_bytes(num_trained);
   plan.activations = model::plan_activations(shape, options, modes).bytes(element_bytes);
-  plan.loss_head = model::LossHead(model::lm_head_of(requested.config, outer),
-                                   {.max_rows = requested.max_tokens(), .has_weights = requested.has_token_weights})
-                       .bytes();
+  plan.loss_head =
+      model::LossHead(model::lm_head_of(requested.config, outer), {.max_rows = requested.max_tokens(),
+                                                                   .chunk_bytes = requested.loss_chunk_bytes,
+                                                                   .has_weights = requested.has_token_weights})
+          .bytes();
   plan.batches = runtime::BatchFeed::device_bytes(requested.max_tokens());
   // Captured steps have temporary memory of their own, in addition to that of steps without graphs.
   const bool may_be_captured = requested.profile.run.cuda_graphs == CudaGraphs::kAuto;

@@ -76,7 +76,8 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
           spec.recompute.front(),
           facts.num_multiprocessors,
           facts.has_token_weights,
-          spec.columns};
+          spec.columns,
+          spec.loss_chunk_bytes};
 }
 
 model::GradientColumns gate_up_on_gpu(const RunFacts& facts) {
@@ -93,6 +94,11 @@ bool pad_rows(const RunFacts& facts, RunSpec& spec) {
   if (padded.memory.total() > facts.memory_bytes) return false;
   spec = padded;
   return true;
+}
+
+void set_loss_chunk(const RunFacts& facts, std::int64_t bytes, RunSpec& spec) {
+  spec.loss_chunk_bytes = bytes;
+  if (facts.is_cuda) spec.memory = plan_memory(memory_case(facts, spec));
 }
 
 RunSpec decide(const RunFacts& facts) {

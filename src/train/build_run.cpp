@@ -154,6 +154,11 @@ std::vector<std::int64_t> lengths_of_largest(Run& run) {
   return lengths;
 }
 
+void log_memory_plan(const planner::RunSpec& spec) {
+  log_info("GPU memory planned: " + format_bytes(static_cast<double>(spec.memory.total())) + " (" +
+           spec.memory.describe() + ")");
+}
+
 /// The average number of supervised tokens in a micro-batch.
 std::int64_t mean_supervised(Run& run) {
   const auto tokens = static_cast<double>(std::max<std::int64_t>(run.data.train.total_tokens(), 1));
@@ -165,32 +170,32 @@ std::int64_t mean_supervised(Run& run) {
 
 void tune_spec(Run& run) {
   planner::RunSpec& spec = run.spec;
+  const planner::MemoryPlan planned = spec.memory;
   const at::Tensor& head = run.model.weights->acquire_outer(model::Pass::kForward).head;
-  const std::optional<std::int64_t> kept =
-      tuning::kept_loss_chunk(head, spec.resume.loss_chunk_rows, spec.spare_bytes());
-  if (kept) {
-    spec.loss_chunk_bytes = *kept;
-  } else if (run.device.is_cuda()) {
-    spec.loss_chunk_bytes =
-        tuning::loss_chunk_by_count(head, mean_supervised(run), spec.spare_bytes(), run.device.num_multiprocessors);
-  }
-  if (!run.tuning) return;
-  try {
-    if (run.profile().run.attn_implementation == AttnImplementation::kAuto) {
-      const auto chosen =
-          tuning::tune_attention(run.tuning->tuner(), *run.model.decoder, lengths_of_largest(run), run.device.device);
-      spec.attention = chosen.full;
-      spec.windowed_attention = chosen.windowed;
+  const std::int64_t spare_bytes = spec.spare_bytes();
+  std::optional<std::int64_t> chunk_bytes = tuning::kept_loss_chunk(head, spec.resume.loss_chunk_rows, spare_bytes);
+  const bool is_kept = chunk_bytes.has_value();
+  if (!is_kept && run.device.is_cuda())
+    chunk_bytes = tuning::loss_chunk_by_count(head, mean_supervised(run), spare_bytes, run.device.num_multiprocessors);
+  if (run.tuning) {
+    kernels::Tuner& tuner = run.tuning->tuner();
+    try {
+      if (run.profile().run.attn_implementation == AttnImplementation::kAuto) {
+        const auto chosen =
+            tuning::tune_attention(tuner, *run.model.decoder, lengths_of_largest(run), run.device.device);
+        spec.attention = chosen.full;
+        spec.windowed_attention = chosen.windowed;
+      }
+      const auto measured =
+          is_kept ? chunk_bytes : tuning::tune_loss_chunk(tuner, head, mean_supervised(run), spare_bytes);
+      if (measured) chunk_bytes = measured;
+    } catch (const c10::OutOfMemoryError& error) {
+      log_info(std::string("tuning: not enough memory to measure, using defaults: ") + error.what_without_backtrace());
     }
-    if (!kept) {
-      const std::int64_t tokens = mean_supervised(run);
-      spec.loss_chunk_bytes = tuning::tune_loss_chunk(run.tuning->tuner(), head, tokens, spec.spare_bytes())
-                                  .value_or(spec.loss_chunk_bytes);
-    }
-  } catch (const c10::OutOfMemoryError& error) {
-    log_info(std::string("tuning: not enough memory to measure, using defaults: ") + error.what_without_backtrace());
+    runtime::release_unused_memory(run.device);
   }
-  runtime::release_unused_memory(run.device);
+  if (chunk_bytes) planner::set_loss_chunk(*run.facts, *chunk_bytes, spec);
+  if (spec.memory != planned) log_memory_plan(spec);
 }
 
 void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch) {
@@ -301,10 +306,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   }
   decide_spec(run);
   if (run.tuning) run.startup.end_phase("tuning");
-  if (run.device.is_cuda()) {
-    log_info("GPU memory planned: " + format_bytes(static_cast<double>(run.spec.memory.total())) + " (" +
-             run.spec.memory.describe() + ")");
-  }
+  if (run.device.is_cuda()) log_memory_plan(run.spec);
   run.plan = std::make_unique<data::RunPlan>(data::plan_run(profile, run.data, run.spec.sizes()));
   for (const auto& eval : run.data.evals) {
     run.eval_plans.push_back(

@@ -39,6 +39,7 @@ struct MemoryCase {
   int num_multiprocessors = 0;  ///< of the GPU: deterministic attention needs memory per multiprocessor
   bool has_token_weights = false;
   model::ColumnLayout columns = {};
+  std::int64_t loss_chunk_bytes = model::LossHeadOptions{}.chunk_bytes;
 
   std::int64_t max_tokens() const { return max_seq_len * rows; }
 };

@@ -74,6 +74,9 @@ RunSpec decide(const RunFacts& facts);
 /// Plans rows with adapter columns padded. Returns false, and leaves the spec as it is, if a GPU's memory is too small for that.
 bool pad_rows(const RunFacts& facts, RunSpec& spec);
 
+/// Sets loss_chunk_bytes, and the memory that the loss head then takes.
+void set_loss_chunk(const RunFacts& facts, std::int64_t bytes, RunSpec& spec);
+
 /// To one line of JSON, and back. parse_run_spec throws FormatError for text that to_json did not write.
 std::string to_json(const RunSpec& spec);
 RunSpec parse_run_spec(const std::string& json);

@@ -16,8 +16,8 @@ void gather_facts(Run& run);
 /// `row_pitch` is given. Call it before loading weights.
 void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch = {});
 
-/// If run.tuning is set, measures what run.spec leaves open: the attention backends and the rows of a loss chunk. Call it after
-/// loading weights and before allocating buffers.
+/// Decides what run.spec leaves open: the rows of a loss chunk, and, if run.tuning is set, the attention backends; by measuring if
+/// it is. Call it after loading weights and before allocating buffers.
 void tune_spec(Run& run);
 
 /// Allocates what run.spec describes: buffers, feed and scalars, and the context of a step. Model, plan and training data must

@@ -133,6 +133,23 @@ TEST_F(Decide, RowsArePaddedOnlyWhereMemoryHasRoom) {
   EXPECT_EQ(stays, exact);
 }
 
+TEST_F(Decide, TheMemoryPlanHasTheLossChunkOfTheRun) {
+  RunFacts facts{profile, config, adapters, 1024};
+  facts.is_cuda = true;
+  facts.memory_bytes = std::int64_t{64} << 30;
+  const RunSpec plain = decide(facts);
+  RunSpec spec = plain;
+  set_loss_chunk(facts, 4 * plain.loss_chunk_bytes, spec);
+  EXPECT_EQ(spec.loss_chunk_bytes, 4 * plain.loss_chunk_bytes);
+  EXPECT_NEAR(static_cast<double>(spec.memory.loss_head) / static_cast<double>(plain.memory.loss_head), 4, 0.01);
+  EXPECT_EQ(spec.memory.total() - plain.memory.total(), spec.memory.loss_head - plain.memory.loss_head);
+  facts.is_cuda = false;
+  RunSpec on_host = decide(facts);
+  set_loss_chunk(facts, 1 << 20, on_host);
+  EXPECT_EQ(on_host.loss_chunk_bytes, 1 << 20);
+  EXPECT_EQ(on_host.memory, MemoryPlan{});
+}
+
 TEST_F(Decide, TheSameFactsGiveTheSameSpecAndItSurvivesTheWire) {
   RunSpec spec = on_cpu(1 << 30, true);
   EXPECT_EQ(spec, on_cpu(1 << 30, true));
