@@ -63,6 +63,17 @@ void launch(const char* name, void (*kernel)(Parameters...), Grid grid, unsigned
 #endif
 }
 
+/// threadIdx.x, read from the GPU again, so that numbers made of it need not stay in registers from their first use on.
+__device__ __forceinline__ unsigned thread_index_again() {
+#ifdef LORA_TRAIN_ON_CPU
+  return threadIdx.x;
+#else
+  unsigned index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+#endif
+}
+
 /// The number of blocks that cover `count` elements, `per_block` each: ceil(count / per_block).
 constexpr std::int64_t blocks_for(std::int64_t count, std::int64_t per_block) {
   return (count + per_block - 1) / per_block;

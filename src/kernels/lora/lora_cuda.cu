@@ -39,8 +39,9 @@ __device__ __forceinline__ void load_step(Rows<const T> big, std::int64_t first,
     if constexpr (kIsPacked) {
       packs[k] = load_pack<kSize>(big[first + k] + c);
     } else {
+      const std::int64_t left = C - c;
       for (int i = 0; i < kSize; ++i) {
-        if (c + i < C) packs[k].values[i] = big[first + k][c + i];
+        if (i < left) packs[k].values[i] = big[first + k][c + i];
       }
     }
   }
@@ -93,7 +94,8 @@ __global__ void __launch_bounds__(kMaxThreads)
   float sums[kRanks][kSize] = {};
   Pack<T, kSize> packs[kCount], next[kCount];
   load_step<T, kIsPacked>(big, begin, end, c, C, next);
-  for (std::int64_t tile = begin; tile < end; tile += kTokens) {
+  std::int64_t tile = begin;
+  do {
     __syncthreads();
     fill_factors(thin, tile, end, R, ranks, factors);
     __syncthreads();
@@ -103,7 +105,8 @@ __global__ void __launch_bounds__(kMaxThreads)
       load_step<T, kIsPacked>(big, tile + t + kCount, end, c, C, next);
       add_step(packs, factors + t * kLoraRanks + first_rank, sums);
     }
-  }
+    tile += kTokens;
+  } while (tile < end);
   if (c >= (C + 7) / 8 * 8) return;
   LORA_TRAIN_UNROLL
   for (int r = 0; r < kRanks; ++r) {

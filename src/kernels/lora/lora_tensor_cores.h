@@ -87,13 +87,15 @@ struct ThinWalk {
   static constexpr int kPairs = static_cast<int>(kThreads) / kTileRanks, kTurns = kGroupTokens / 2 / kPairs;
   const Bf16* from;  ///< its first row
   std::int64_t stride;
-  int left, ranks;                          ///< rows from there on; ranks from the thread's first one on
+  int left, ranks;  ///< rows from there on, 0 if there is no such rank; ranks from the first one on
   std::uint16_t values[kTurns][kTiles][2];  ///< what load() read: both rows of each pair
 
   __device__ __forceinline__ ThinWalk(Rows<const Bf16> thin, int num_rows, int R)
       : from(thin[2 * (threadIdx.x / kTileRanks)] + threadIdx.x % kTileRanks),
         stride(thin.stride),
-        left(threadIdx.x < kThreads ? num_rows - 2 * static_cast<int>(threadIdx.x / kTileRanks) : 0),
+        left(threadIdx.x < kThreads && threadIdx.x % kTileRanks < static_cast<unsigned>(R)
+                 ? num_rows - 2 * static_cast<int>(threadIdx.x / kTileRanks)
+                 : 0),
         ranks(R - static_cast<int>(threadIdx.x % kTileRanks)) {}
 
   /// The next kGroupTokens rows, zeros past the last row and rank.
@@ -102,7 +104,7 @@ struct ThinWalk {
     for (int n = 0; n < kTurns * kTiles * 2; ++n) {
       const int k = n / 2 / kTiles, tile = n / 2 % kTiles, i = n % 2, row = 2 * k * kPairs + i, r = tile * kTileRanks;
       values[k][tile][i] = 0;
-      if (row < left && r < ranks) values[k][tile][i] = from[row * stride + r].bits;
+      if (row < left && (tile == 0 || r < ranks)) values[k][tile][i] = from[row * stride + r].bits;
     }
     from += kGroupTokens * stride;
     left -= kGroupTokens;
@@ -265,24 +267,28 @@ __global__ void __launch_bounds__(kMostThreads<kTiles, kWithDs>,
   thin_walk.store(pairs);
   thin_walk.load();
   __syncthreads();
-  int half = 0;  // which half of `pairs` (double buffering)
-  for (int row = 0; row < num_rows; row += kGroupTokens, half = 1 - half) {
-    thin_walk.store(pairs + (1 - half) * kPairs);
-    thin_walk.load();
+  const unsigned thread = thread_index_again();
+  const Lane own{thread % kWarpSize / 4, thread % 4};
+  int half = 0, row = 0;  // which half of `pairs` (double buffering)
+  do {                    // there is at least one row
     LORA_TRAIN_UNROLL
     for (int t = 0; t < kGroupTokens; t += kStepTokens) {
       Strip& strip = strips[t / kStepTokens];
-      add_tokens<kTiles>(strip, pairs + half * kPairs + t / 2 * kPairStride<kTiles>, lane, sums);
-      if constexpr (kWithDs) make_ds(strip, scaled_b, lane, ds + warp * kWarpDs + t * kDsStride<kTiles>);
+      if constexpr (kWithDs) make_ds(strip, scaled_b, own, ds + warp * kWarpDs + t * kDsStride<kTiles>);
+      add_tokens<kTiles>(strip, pairs + half * kPairs + t / 2 * kPairStride<kTiles>, own, sums);
       walk.load(strip);
     }
+    thin_walk.store(pairs + (1 - half) * kPairs);
+    thin_walk.load();
     __syncthreads();
     if constexpr (kWithDs) {
       add_warps<kTiles>(ds, row, num_rows, R, o.ds_partials + item.ds_offset + (block * o.num_tokens + begin) * R);
       __syncthreads();
     }
-  }
-  store_sums(sums, lane, C, first_column, R, chunks.padded_columns,
+    half = 1 - half;
+    row += kGroupTokens;
+  } while (row < num_rows);
+  store_sums(sums, lane, C, first_column, item.slice.ranks, chunks.padded_columns,
              o.partials + std::int64_t{blockIdx.y} * rows * chunks.padded_columns + item.partial_column);
 }
 
