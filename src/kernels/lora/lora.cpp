@@ -100,7 +100,7 @@ void lora_grad_b(const at::Tensor& dy, const at::Tensor& s, const std::vector<Lo
   if (how == Implementation::kReference) return lora_grad_b_reference(dy, s, parts);
   dispatch_dtype(dy, [&]<class T>(ElementType<T>) {
     if (how == Implementation::kCpu) return lora_grad_b_cpu<T>(read_rows<T>(dy), read_rows<T>(s), targets, N);
-    native_kernels_of<T>().lora_grad_b(read_rows<T>(dy), read_rows<T>(s), targets, N,
+    native_kernels_of<T>().lora_grad_b(read_rows<T>(dy), read_rows<T>(s), targets, product,
                                        native_workspace(product.workspace_elements()), native_stream());
   });
 }
@@ -123,7 +123,7 @@ void lora_grad_a(const at::Tensor& all_ds, const at::Tensor& x, const std::vecto
   if (how == Implementation::kReference) return lora_grad_a_reference(ds, x, parts);
   dispatch_dtype(x, [&]<class T>(ElementType<T>) {
     if (how == Implementation::kCpu) return lora_grad_a_cpu<T>(read_rows<T>(ds), read_rows<T>(x), targets, N, D);
-    native_kernels_of<T>().lora_grad_a(read_rows<T>(ds), read_rows<T>(x), targets, N, D,
+    native_kernels_of<T>().lora_grad_a(read_rows<T>(ds), read_rows<T>(x), targets, product,
                                        native_workspace(product.workspace_elements()), native_stream());
   });
 }

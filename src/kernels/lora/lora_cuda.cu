@@ -253,19 +253,19 @@ void add_piece_with_ds(Rows<const Bf16> dy, Rows<const Bf16> scaled_b, Rows<cons
 }  // namespace
 
 template <class T>
-void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, const LoraTargets& targets, std::int64_t N, float* workspace,
-                      Stream stream) {
-  add_product("lora_grad_b", dy, s, lora_product_b(dy, targets, N), outputs_of_b(targets), workspace, stream);
+void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, const LoraTargets& targets, const LoraProduct& product,
+                      float* workspace, Stream stream) {
+  add_product("lora_grad_b", dy, s, product, outputs_of_b(targets), workspace, stream);
 }
 
 template <class T>
-void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, const LoraTargets& targets, std::int64_t N, std::int64_t D,
+void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, const LoraTargets& targets, const LoraProduct& product,
                       float* workspace, Stream stream) {
   Items<Output> outputs{};
   for (const LoraTarget& t : targets) {
     outputs.list[outputs.count++] = {0, t.column, t.rank, t.grad.data, t.grad.stride, 1, t.scale};
   }
-  add_product("lora_grad_a", x, ds, lora_product_a(x, targets, N, D), outputs, workspace, stream);
+  add_product("lora_grad_a", x, ds, product, outputs, workspace, stream);
 }
 
 void lora_grad_s_and_b_cuda(Rows<const Bf16> dy, Rows<const Bf16> scaled_b, Rows<const Bf16> s,

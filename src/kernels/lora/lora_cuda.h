@@ -76,6 +76,7 @@ struct LoraProduct {
   bool on_tensor_cores = false;  ///< else fp32 cores
   bool with_ds = false;          ///< dS = big sB too, from the same read
   std::int64_t num_pieces = 1;
+  std::int64_t num_sms = kTensorSms;  ///< that the chunks on tensor cores are to fill
 
   std::int64_t most_ranks() const {
     std::int64_t most = 0;
@@ -106,7 +107,7 @@ struct LoraProduct {
   std::int64_t column_blocks(int i) const { return (slices[i].width + block_columns() - 1) / block_columns(); }
   /// Blocks that a large GPU runs at once, on tensor cores.
   std::int64_t blocks_at_once() const {
-    return kTensorSms * resident_blocks(tiles(), with_ds) * most_warps(tiles(), with_ds) / num_warps();
+    return num_sms * resident_blocks(tiles(), with_ds) * most_warps(tiles(), with_ds) / num_warps();
   }
   LoraChunks chunks() const {
     if (!on_tensor_cores) return lora_chunks(num_tokens, padded_columns(), most_ranks());
@@ -194,18 +195,18 @@ LoraProduct lora_product_s_and_b(Rows<const T> dy, const LoraTargets& targets, s
   return both;
 }
 
-/// workspace [lora_product_b(dy, targets, N).workspace_elements()], aligned to 16 bytes.
+/// For a product of lora_product_b(dy, targets, N). Here and below, workspace [product.workspace_elements()] is aligned to 16
+/// bytes.
 template <class T>
-void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, const LoraTargets& targets, std::int64_t N, float* workspace,
-                      Stream stream);
-
-/// x has D columns. workspace [lora_product_a(x, targets, N, D).workspace_elements()], aligned to 16 bytes.
-template <class T>
-void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, const LoraTargets& targets, std::int64_t N, std::int64_t D,
+void lora_grad_b_cuda(Rows<const T> dy, Rows<const T> s, const LoraTargets& targets, const LoraProduct& product,
                       float* workspace, Stream stream);
 
-/// Computes all C columns of dS, and dB, for a product of lora_product_s_and_b(dy, targets, N) with_ds. workspace
-/// [product.workspace_elements()], aligned to 16 bytes.
+/// For a product of lora_product_a(x, targets, N, D).
+template <class T>
+void lora_grad_a_cuda(Rows<const T> ds, Rows<const T> x, const LoraTargets& targets, const LoraProduct& product,
+                      float* workspace, Stream stream);
+
+/// Computes all C columns of dS, and dB, for a product of lora_product_s_and_b(dy, targets, N) with_ds.
 void lora_grad_s_and_b_cuda(Rows<const Bf16> dy, Rows<const Bf16> scaled_b, Rows<const Bf16> s,
                             const LoraTargets& targets, const LoraProduct& product, std::int64_t C, Rows<Bf16> ds,
                             float* workspace, Stream stream);

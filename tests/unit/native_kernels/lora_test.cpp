@@ -15,10 +15,10 @@ struct Shape {
 // Odd ones; several chunks, column blocks, tiles of tokens; more ranks than one pass takes; rows that allow no packs.
 // Where gap and C are multiples of 8 and C is one of 16, bf16 goes through tensor cores.
 const std::vector<Shape> kShapes = {
-    {1, 1, 1, 0, true},      {3, 7, 2, 1, true},      {130, 528, 8, 8, true}, {70, 64, 16, 0, true},
-    {257, 129, 9, 0, true},  {300, 48, 16, 8, false}, {65, 530, 17, 2, true}, {9, 48, 130, 0, true},
-    {128, 16, 64, 0, true},  {1100, 16, 4, 0, true},  {15, 144, 33, 0, true}, {17, 400, 20, 8, true},
-    {300, 144, 48, 8, true}, {33, 1040, 5, 0, true},  {75, 96, 15, 8, true},  {50, 80, 32, 0, true}};
+    {1, 1, 1, 0, true},     {3, 7, 2, 1, true},      {130, 528, 8, 8, true}, {70, 64, 16, 0, true},
+    {257, 129, 9, 0, true}, {300, 48, 16, 8, false}, {65, 530, 17, 2, true}, {9, 48, 130, 0, true},
+    {128, 16, 64, 0, true}, {284, 16, 4, 0, true},   {15, 144, 33, 0, true}, {17, 400, 20, 8, true},
+    {76, 144, 48, 8, true}, {33, 1040, 5, 0, true},  {75, 96, 15, 8, true},  {50, 80, 32, 0, true}};
 
 template <class T>
 class LoraCuda : public ::testing::Test {};
@@ -35,18 +35,20 @@ template <class T>
 struct Product {
   Guarded<T> big, thin;
   Guarded<float> workspace;
+  LoraProduct product;
   Shape shape;
 
-  /// Of product(big), that of the kernel which is tested; it takes `width` columns at a time.
+  /// For make(big), the product of the kernel which is tested; it takes `width` columns at a time.
   template <class Make>
-  Product(const Shape& s, const Make& product, std::int64_t width)
+  Product(const Shape& s, const Make& make, std::int64_t width)
       : big(s.N, s.C, s.gap, s.is_aligned),
         thin(s.N, 2 * s.R + 2, 3),
-        workspace(1, product(big.read()).workspace_elements()),
+        workspace(1, make(big.read()).workspace_elements()),
+        product(make(big.read())),
         shape(s) {
     big.fill_uniform(1);
     thin.fill_uniform(2);
-    EXPECT_EQ(product(big.read()).on_tensor_cores, sizeof(T) == 2 && fits_packs(big.read(), width)) << s.C;
+    EXPECT_EQ(product.on_tensor_cores, sizeof(T) == 2 && fits_packs(big.read(), width)) << s.C;
   }
   /// Over the tokens, of columns of the thin and of the big side.
   double sum(std::int64_t r, std::int64_t c) {
@@ -75,10 +77,14 @@ TYPED_TEST(LoraCuda, GradientsOfBAddScaledProductsOfTheirOutputs) {
     const auto run = [&] {
       for (auto* grad : {&first, &second}) grad->fill([](auto, auto r) { return static_cast<float>(r % 3); });
       p.workspace.poison_values();
-      lora_grad_b_cuda(p.big.read(), p.thin.read(), targets, shape.N, p.workspace.data(), nullptr);
+      lora_grad_b_cuda(p.big.read(), p.thin.read(), targets, p.product, p.workspace.data(), nullptr);
     };
-    run_in_both_orders(first, run);
-    run_in_both_orders(second, run);
+    std::vector<std::vector<float>> of_second;
+    run_in_both_orders(first, [&] {
+      run();
+      of_second.push_back(second.values());
+    });
+    EXPECT_EQ(of_second[0], of_second[1]) << "other numbers in another order: a barrier is missing";
     for (int i = 0; i < 2; ++i) {
       const LoraTarget& t = targets.list[i];
       const auto want = [&](auto c, auto r) {
@@ -101,10 +107,14 @@ TYPED_TEST(LoraCuda, GradientsOfAAddScaledProducts) {
     const auto run = [&] {
       for (auto* grad : {&first, &second}) grad->fill([](auto, auto c) { return static_cast<float>(c % 3); });
       p.workspace.poison_values();
-      lora_grad_a_cuda(p.thin.read(), p.big.read(), targets, shape.N, shape.C, p.workspace.data(), nullptr);
+      lora_grad_a_cuda(p.thin.read(), p.big.read(), targets, p.product, p.workspace.data(), nullptr);
     };
-    run_in_both_orders(first, run);
-    run_in_both_orders(second, run);
+    std::vector<std::vector<float>> of_second;
+    run_in_both_orders(first, [&] {
+      run();
+      of_second.push_back(second.values());
+    });
+    EXPECT_EQ(of_second[0], of_second[1]) << "other numbers in another order: a barrier is missing";
     for (int i = 0; i < 2; ++i) {
       const LoraTarget& t = targets.list[i];
       const auto want = [&](auto r, auto c) {
@@ -123,13 +133,13 @@ TYPED_TEST(LoraCuda, AProjectionTakesOnePairOfLaunches) {
   const LoraTargets of_b = targets_of(shape, first, second);
   Product<TypeParam> p(shape, product_b(of_b, shape.N), shape.C / 2);
   std::int64_t before = num_launches();
-  lora_grad_b_cuda(p.big.read(), p.thin.read(), of_b, shape.N, p.workspace.data(), nullptr);
+  lora_grad_b_cuda(p.big.read(), p.thin.read(), of_b, p.product, p.workspace.data(), nullptr);
   EXPECT_EQ(num_launches() - before, 2);
   Guarded<float> first_a(8, 600), second_a(16, 600);
   const LoraTargets of_a = targets_of(shape, first_a, second_a);
   Product<TypeParam> q(shape, product_a(of_a, shape), shape.C);
   before = num_launches();
-  lora_grad_a_cuda(q.thin.read(), q.big.read(), of_a, shape.N, shape.C, q.workspace.data(), nullptr);
+  lora_grad_a_cuda(q.thin.read(), q.big.read(), of_a, q.product, q.workspace.data(), nullptr);
   EXPECT_EQ(num_launches() - before, 2);
 }
 
@@ -139,7 +149,7 @@ TYPED_TEST(LoraCuda, NoTokensAddNothing) {
   const LoraTargets targets = targets_of(shape, first, second);
   Product<TypeParam> p(shape, product_a(targets, shape), shape.C);
   first.fill([](auto, auto) { return 3.0F; });
-  lora_grad_a_cuda(p.thin.read(), p.big.read(), targets, 0, 8, p.workspace.data(), nullptr);
+  lora_grad_a_cuda(p.thin.read(), p.big.read(), targets, p.product, p.workspace.data(), nullptr);
   EXPECT_TRUE(is_near(
       first, 2, 8, [](auto, auto) { return 3.0; }, 0));
 }
@@ -152,9 +162,9 @@ struct Adapters {
 };
 // Chunk, group and step ends; one and two tiles of ranks; several column blocks, wide ones too; an adapter without outputs.
 const std::vector<Adapters> kAdapters = {
-    {1, {8}, {4}},         {15, {24, 72, 8}, {4, 8, 16}},     {17, {64}, {16}, 0},    {300, {72}, {20}},
-    {48, {0, 16}, {3, 5}}, {33, {520, 64, 200}, {16, 32, 1}}, {97, {72, 24}, {8, 8}}, {40, {1032, 64}, {8, 5}},
-    {45, {1024}, {16}},    {70, {2040, 1000}, {15, 8}},       {81, {80}, {17}},       {66, {1024, 1024}, {1, 9}}};
+    {1, {8}, {4}},         {15, {24, 72, 8}, {4, 8, 16}},     {17, {64}, {16}, 0},    {76, {72}, {20}},
+    {48, {0, 16}, {3, 5}}, {33, {520, 64, 200}, {16, 32, 1}}, {65, {72, 24}, {8, 8}}, {40, {1032, 64}, {8, 5}},
+    {45, {1024}, {16}},    {38, {2040, 1000}, {15, 8}},       {49, {80}, {17}},       {34, {1024, 1024}, {1, 9}}};
 
 struct SAndB {
   static constexpr std::int64_t kBefore = 1;  // columns of nobody, after each adapter too
@@ -166,7 +176,10 @@ struct SAndB {
   std::unique_ptr<Guarded<float>> workspace;
   LoraProduct product;
 
-  explicit SAndB(const Adapters& a, std::int64_t workspace_elements = kWorkspaceElements) : shape(a) {
+  /// Fewer num_sms make chunks longer.
+  explicit SAndB(const Adapters& a, std::int64_t workspace_elements = kWorkspaceElements,
+                 std::int64_t num_sms = kTensorSms)
+      : shape(a) {
     for (std::size_t i = 0; i < a.widths.size(); ++i) {
       grads.push_back(std::make_unique<Guarded<float>>(a.widths[i], a.ranks[i], 1));
       targets.list[i] = {C, a.ranks[i], O, O + a.widths[i], 0.5F + static_cast<float>(i), grads[i]->rows()};
@@ -183,6 +196,7 @@ struct SAndB {
     scaled_b->fill_uniform(3);  // what is not an adapter's own must not be read
     product = lora_product_s_and_b(dy->read(), targets, a.N, workspace_elements);
     EXPECT_TRUE(product.with_ds);
+    product.num_sms = num_sms;
     workspace = std::make_unique<Guarded<float>>(1, product.workspace_elements());
   }
   void run() {
@@ -235,34 +249,36 @@ TEST(LoraSAndB, GivesBothFromOneReadOfDy) {
 }
 
 TEST(LoraSAndB, LongChunksTakeTheirTokensGroupByGroup) {
-  SAndB p({16987, {8}, {2}});
-  EXPECT_EQ(lora_product_s_and_b(p.dy->read(), p.targets, 16987).chunks().chunk_tokens, 3 * 32);
+  constexpr std::int64_t N = 187;
+  SAndB p({N, {8}, {2}}, kWorkspaceElements, 1);
+  EXPECT_EQ(p.product.chunks().chunk_tokens, 3 * 32);
   p.run();
   EXPECT_TRUE(is_near(
-      *p.ds, 16987, p.C, [&](auto n, auto c) { return p.ds_at(n, c); }, 4e-3));
+      *p.ds, N, p.C, [&](auto n, auto c) { return p.ds_at(n, c); }, 4e-3));
   EXPECT_TRUE(is_near(
       *p.grads[0], 8, 2, [&](auto o, auto r) { return p.grad_at(p.targets.list[0], o, r); }, 1e-5));
   Guarded<float> grad(2, 8);
   LoraTargets of_a = p.targets;
   of_a.list[0].grad = grad.rows();
-  for (const std::int64_t N : {16987, 12700}) {  // dA has other chunks, of 64 tokens and more
-    const LoraProduct product = lora_product_a(p.dy->read(), of_a, N, 8);
+  for (const std::int64_t tokens : {N, std::int64_t{140}}) {  // dA has other chunks
+    LoraProduct product = lora_product_a(p.dy->read(), of_a, tokens, 8);
+    product.num_sms = 1;
     EXPECT_EQ(product.chunks().chunk_tokens, 64);
     Guarded<float> workspace(1, product.workspace_elements());
     grad.fill([](auto, auto) { return 0.0F; });
-    lora_grad_a_cuda(p.s->read(), p.dy->read(), of_a, N, 8, workspace.data(), nullptr);
+    lora_grad_a_cuda(p.s->read(), p.dy->read(), of_a, product, workspace.data(), nullptr);
     const auto want = [&](auto r, auto c) {
       double sum = 0;
-      for (std::int64_t n = 0; n < N; ++n) sum += p.s->at(n, of_a.list[0].column + r) * p.dy->at(n, c);
+      for (std::int64_t n = 0; n < tokens; ++n) sum += p.s->at(n, of_a.list[0].column + r) * p.dy->at(n, c);
       return static_cast<double>(of_a.list[0].scale) * sum;
     };
-    EXPECT_TRUE(is_near(grad, 2, 8, want, 1e-5)) << N;
+    EXPECT_TRUE(is_near(grad, 2, 8, want, 1e-5)) << tokens;
   }
 }
 
 TEST(LoraSAndB, WideBlocksTakeTheirTokensGroupByGroup) {
-  constexpr std::int64_t N = 4300;
-  SAndB p({N, {1024}, {2}});
+  constexpr std::int64_t N = 76;
+  SAndB p({N, {1024}, {2}}, kWorkspaceElements, 2);
   EXPECT_EQ(p.product.num_warps(), 16);
   EXPECT_EQ(p.product.chunks().chunk_tokens, 2 * 32);
   p.run();
