@@ -35,10 +35,10 @@ def bench_step(args, shape, *arguments):
 
 
 def expect_recorded(args, name, found):
-    if args.device == "cpu":
-        return
     expect("cuda_graphs" in found, f"{name}: bench does not say whether the step was captured")
     graphs = found["cuda_graphs"]
+    if args.device == "cpu":
+        return expect(graphs["reason"], f"{name}: bench does not say why the step was not captured")
     expect(graphs["recorded"] is True, f"{name}: the step was not captured: {graphs['reason']}")
 
 

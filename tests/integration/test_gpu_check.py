@@ -248,6 +248,11 @@ def test_a_step_that_was_not_captured_fails():
         steps.expect_recorded(args, "a shape", {"cuda_graphs": {"recorded": False, "reason": "fp32 attention reads lengths"}})
     with pytest.raises(Failure, match="does not say"):
         steps.expect_recorded(args, "a shape", {})
+    dry_run = SimpleNamespace(device="cpu")
+    steps.expect_recorded(dry_run, "a shape", {"cuda_graphs": {"recorded": False, "reason": "the run is on a CPU"}})
+    for silent in ({}, {"cuda_graphs": {"recorded": False, "reason": None}}):
+        with pytest.raises(Failure, match="does not say"):
+            steps.expect_recorded(dry_run, "a shape", silent)
 
 
 # ---- goals -----------------------------------------------------------------------------------------------------------------
