@@ -6,7 +6,8 @@ Sizes are odd and even, so that blocks cross rows and the last one is short; dty
 some elements far outside. Where bitsandbytes' CPU code follows another rule than its CUDA kernels, the difference is counted:
   fp4 sign     codes 0 and 8, both zero: the CPU gives the sign the other way round
   fp4 ties     its CPU thresholds are not those of CUDA; each such element has to lie within 1e-6 of one
-  nested       its CPU codes of the scales come from a table of 65,536 bins: at most 0.3% may be one step off, none more
+  nested       its CPU codes of the scales come from a table of 65,536 bins: at most 0.3% may be one step off, and more steps
+               only within a bin of zero, where codes are closer to each other than bins
   short zeros  scale 1e-38 of a short last block of zeros, which is 0 here and in CUDA
   decoded      by its CPU for widths that are a multiple of 64 only; others it decodes wrongly with AVX-512
 
@@ -37,6 +38,7 @@ FORMATS = ["nf4", "nf4-nested", "fp4", "int8", "fp8"]
 DTYPES = [torch.bfloat16, torch.float32, torch.float16]
 SHOWN = 5
 MAX_NESTED_OFF = 0.003
+BIN = 2 / 65536  # of bitsandbytes' table of 8-bit codes on the CPU
 
 
 def random_matrix(number, seed):
@@ -120,10 +122,12 @@ def compare_nested(name, w, out, result):
     theirs, state = bnb.quantize_blockwise(absmax - offset, blocksize=256)
     steps = (theirs.long() - out["scales"].long()).abs()
     steps[spread(nested_absmax, 256, codes.numel()) == 0] = 0  # one scale, or equal ones: any code decodes to the offset
+    near_zero = rules.absmax_and_scaled(absmax - offset, 256)[1].flatten()[:codes.numel()].abs() < BIN
     result.equal("nested: scales of scales, bitsandbytes", out["nested_scales"], state.absmax)
     result.counts["nested: codes of scales, bitsandbytes: elements"] += steps.numel()
     result.counts["nested: codes of scales one step off bitsandbytes"] += int((steps == 1).sum())
-    result.at_most("nested: codes of scales more than one step off bitsandbytes", int((steps > 1).sum()), 0)
+    result.counts["nested: codes of scales more steps off, within a bin of zero"] += int((steps[near_zero] > 1).sum())
+    result.at_most("nested: codes of scales more than one step off bitsandbytes", int((steps[~near_zero] > 1).sum()), 0)
 
 
 def compare_8_bits(name, code, w, out, result):
