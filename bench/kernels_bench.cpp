@@ -10,6 +10,7 @@
 #include "lora_train/kernels/embedding.h"
 #include "lora_train/kernels/gated_activation.h"
 #include "lora_train/kernels/lora.h"
+#include "lora_train/kernels/quantized_weight.h"
 #include "lora_train/kernels/rms_norm.h"
 #include "lora_train/kernels/rope.h"
 #include "lora_train/optim/adamw.h"
@@ -102,6 +103,19 @@ void embedding(State& state) {
   measure(state, bytes({out, out}), [&] { embedding_forward(ids, weight, {}, out); });
 }
 
+void dequantize(State& state, WeightCode code) {
+  auto weight = make_quantized_weight(code, F, D, at::kCPU);
+  quantize_rows(at::randn({F, D}), 0, weight);
+  auto out = random(state, {F, D});
+  measure(state, static_cast<double>(bytes_of(weight)) + bytes({out}), [&] { kernels::dequantize(weight, out); });
+}
+
+void quantize(State& state, WeightCode code) {
+  auto weight = make_quantized_weight(code, F, D, at::kCPU);
+  const auto w = random(state, {F, D});
+  measure(state, static_cast<double>(bytes_of(weight)) + bytes({w}), [&] { quantize_rows(w, 0, weight); });
+}
+
 void lora_grad_b(State& state) {
   const auto dy = random(state, {N, F}), s = random(state, {N, R});
   auto grad = at::zeros({F, R});
@@ -161,6 +175,14 @@ LORA_TRAIN_BOTH(gated_activation_backward);
 LORA_TRAIN_BOTH(cross_entropy);
 LORA_TRAIN_BOTH(dropout);
 LORA_TRAIN_BOTH(embedding);
+#define LORA_TRAIN_QUANTIZED(f, code) \
+  BENCHMARK_CAPTURE(f, code, WeightCode::code)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)
+LORA_TRAIN_QUANTIZED(dequantize, kNf4);
+LORA_TRAIN_QUANTIZED(dequantize, kInt8);
+LORA_TRAIN_QUANTIZED(dequantize, kFp8);
+LORA_TRAIN_QUANTIZED(quantize, kNf4);
+LORA_TRAIN_QUANTIZED(quantize, kInt8);
+LORA_TRAIN_QUANTIZED(quantize, kFp8);
 LORA_TRAIN_BOTH(lora_grad_b);
 LORA_TRAIN_BOTH(lora_grad_b_mm);
 LORA_TRAIN_BOTH(lora_grad_a);

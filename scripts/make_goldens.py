@@ -122,6 +122,14 @@ def short_blocks(values, width):
     return flat[:flat.numel() // width * width].view(-1, width)
 
 
+def int8_ties():
+    """Rows of a largest value and one whose code depends on how 127 / largest is rounded."""
+    generator = torch.Generator().manual_seed(5)
+    largest, w = torch.rand(2, 100_000, generator=generator).half().float().sort(0).values.flip(0)
+    differs = (w * (127 * largest.reciprocal())).round() != (w * torch.div(torch.tensor(127.0), largest)).round()
+    return torch.nn.functional.pad(torch.stack([largest[differs], w[differs]], 1)[:4], (0, 7))
+
+
 def nested_input():
     """257 blocks of 64: formula in tests/unit/kernels/quantized_weight_test.cpp. The mean of the scales is exact in any order."""
     i = torch.arange(257 * 64)
@@ -138,6 +146,7 @@ def nested_case():
 def write_quantized_weight():
     steps = torch.tensor([127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -126.5, 3, 0])
     int8 = torch.stack([steps, torch.zeros(9), torch.randn(9, generator=torch.Generator().manual_seed(4))])
+    int8 = torch.cat([int8, int8_ties()])
     fp8 = torch.tensor([[448.0, 17, 19, 208, 2.0 ** -9, 2.0 ** -10, 3 * 2.0 ** -10, 5 * 2.0 ** -11, -0.0],
                         [-447.9, -17, 1e-9, 15.5, 0.0078125, 0.0146484375, -0.0151, 447, 0]])
     cases = [quantized_case("nf4", short_blocks(ties(rules.NF4_THRESHOLDS), 9)),

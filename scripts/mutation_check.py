@@ -36,7 +36,7 @@ OTHER_TESTS = ("test_chat_", "test_malformed_templates", "test_message_objects",
                "test_tokenizer_pipelines")  # parity of what is no engine
 SAVING_TEST = "checkpoint_test"
 TARGETS = ["lora-train", "lora_train_engine", "lora-train-probe", "lora-train-generate-probe", "model-config-dump",
-           "safetensors-verdict"]
+           "quantization-probe", "safetensors-verdict"]
 
 
 @dataclass
@@ -86,6 +86,20 @@ MUTATIONS = [
          "        static_cast<double>(batch.num_trained_tokens() * std::ssize(plan.micro_batches)));\n"
          "    enqueue_micro_batch(context, batch, class_index);\n  }")]),
 ]
+
+
+DECODING = "src/kernels/quantized_weight/dequantize_cpu.cpp"
+MUTATIONS += [Mutation(name, "test_quantized_weight.py", [(DECODING, *edit)], in_comparison=False) for name, *edit in [
+    ("nibble order", "Words8{4, 0, 12, 8, 20, 16, 28, 24}", "Words8{0, 4, 8, 12, 16, 20, 24, 28}"),
+    ("absmax off by one block", "weight.map, scale_of_block(weight, block),",
+     "weight.map, scale_of_block(weight, block > 0 ? block - 1 : 0),"),
+    ("nested offset left out", " + weight.nested_offset;", ";"),
+    ("SCB by column", "static_cast<float>(codes[d]) * scale)",
+     "static_cast<float>(codes[d]) * (static_cast<const float*>(weight.scales)[d % weight.num_rows] * kInt8Step) + 0 * scale)"),
+    ("FP8 scale blocks transposed", "const float scale = scales[tile];",
+     "const std::int64_t down = ((weight.num_rows - 1) >> weight.block_shift) + 1;\n"
+     "      const float scale = scales[tile * down + (n >> weight.block_shift) * (1 - weight.tiles_per_row)];"),
+]]
 
 
 FILES, FOLDERS, CHECKPOINT = "src/base/file.cpp", "src/storage/atomic_folder.cpp", "src/checkpoint/checkpoint.cpp"

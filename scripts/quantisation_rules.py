@@ -65,7 +65,7 @@ def quantize_int8(w):
     """(codes [O, D], SCB [O])"""
     half = w.half().float()
     absmax = half.abs().amax(1)
-    return (half * (127.0 / absmax).unsqueeze(1)).round().nan_to_num(0).to(torch.int8), absmax
+    return (half * (absmax.reciprocal() * 127).unsqueeze(1)).round().nan_to_num(0).to(torch.int8), absmax
 
 
 def quantize_fp8(w, size=128):

@@ -15,6 +15,7 @@
 #include "lora_train/kernels/gather.h"
 #include "lora_train/kernels/lora.h"
 #include "lora_train/kernels/qk_norm_rope.h"
+#include "lora_train/kernels/quantized_weight.h"
 #include "lora_train/kernels/rms_norm.h"
 #include "lora_train/kernels/rope.h"
 #include "lora_train/kernels/sampling.h"
@@ -219,6 +220,26 @@ void add_cast(const Place& place, std::int64_t N, std::int64_t D, std::vector<Ca
            kernels::scaled_copy_reference);
 }
 
+/// Decoding of every format of a quantised weight [O, D], into rows with adapter columns behind them.
+void add_dequantize(const Place& place, std::int64_t O, std::int64_t D, std::vector<Case>& cases) {
+  const at::Tensor w = Place{at::kCPU, at::kFloat}.uniform({O, D});
+  const auto add = [&](const char* name, kernels::WeightCode code, bool is_nested) {
+    auto weight = kernels::make_quantized_weight(code, O, D, place.device);
+    kernels::quantize_rows(w.to(place.device), 0, weight);
+    if (is_nested) kernels::finish_nested(weight);
+    const auto decode = [=](auto kernel, Outputs& o) {
+      at::Tensor out = o[0].narrow(1, 0, D);
+      kernel(weight, out);
+    };
+    add_case(cases, name, sizes_text({{"O", O}, {"D", D}}), {place.empty({O, D + 16})}, decode, kernels::dequantize,
+             kernels::dequantize_reference);
+  };
+  add("dequantize nf4", kernels::WeightCode::kNf4, false);
+  add("dequantize nested nf4", kernels::WeightCode::kNf4, true);
+  add("dequantize int8", kernels::WeightCode::kInt8, false);
+  add("dequantize fp8", kernels::WeightCode::kFp8, false);
+}
+
 void add_picked_rows(const Place& place, std::int64_t N, std::int64_t D, std::vector<Case>& cases) {
   const at::Tensor all = place.uniform({N, D}), rows = at::arange(0, N, 3, at::kLong).to(place.device);
   const std::int64_t M = rows.size(0);
@@ -340,6 +361,7 @@ std::vector<Case> step_cases(const Place& place) {
   std::vector<Case> cases;
   for (const auto& [N, D] : {std::pair<std::int64_t, std::int64_t>{37, 67}, {512, 896}}) {
     add_cast(place, N, D, cases);
+    add_dequantize(place, N, D, cases);
     add_picked_rows(place, N, D, cases);
     if (place.dtype != at::kFloat) continue;
     add_loss_sum(place, N, cases);

@@ -89,7 +89,7 @@ std::int64_t row_multiple(const QuantizedWeight& weight);
 /// rows.
 ///   4 bits  scale = largest |w| of the block; code of fl(w * fl(1 / scale)): nearest value of the map, ties to the lower one
 ///           (fp4: to the smaller magnitude). A block of zeros has scale 0 and the code of zero.
-///   int8    scale = largest |fp16(w)| of the row; code = rint(fl(fp16(w) * fl(127 / scale))), 0 in a row of zeros.
+///   int8    scale = largest |fp16(w)| of the row; code = rint(fl(fp16(w) * fl(127 * fl(1 / scale)))), 0 in a row of zeros.
 ///   fp8     scale = fl(largest |w| of the tile / 448), 1 in a tile of zeros; code = fl(w / scale) rounded to nearest even.
 /// The native kernel is the CPU's; a GPU runs the reference. Throws ShapeError for another shape or dtype.
 void quantize_rows(const at::Tensor& rows, std::int64_t begin, QuantizedWeight& weight);

@@ -49,7 +49,7 @@ LORA_TRAIN_CLONES float code_int8_row(const float* w, std::int64_t width, std::i
     std::fill_n(codes, width, std::int8_t{0});
     return scale;
   }
-  const float per_step = 127.0F / scale;
+  const float per_step = 127.0F * (1.0F / scale);
   for (std::int64_t d = 0; d < width; ++d) codes[d] = static_cast<std::int8_t>(std::rint(w[d] * per_step));
   return scale;
 }

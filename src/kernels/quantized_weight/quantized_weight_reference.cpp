@@ -61,7 +61,7 @@ void quantize_4_bits(const at::Tensor& w, const QuantizedWeight& weight, RowRang
 
 void quantize_int8(const at::Tensor& w, RowRange& range) {
   const at::Tensor scales = at::amax(w.abs(), 1, /*keepdim=*/true);
-  range.codes.copy_((w * (127.0 / scales)).round().nan_to_num(0));
+  range.codes.copy_((w * (scales.reciprocal() * 127.0)).round().nan_to_num(0));
   range.scales.copy_(scales.squeeze(1));
 }
 
@@ -70,7 +70,8 @@ void quantize_fp8(const at::Tensor& w, const QuantizedWeight& weight, RowRange& 
   const std::int64_t down = range.scales.size(0), across = range.scales.size(1);
   const at::Tensor tiles = at::constant_pad_nd(w, {0, across * columns - w.size(1), 0, down * rows - w.size(0)})
                                .view({down, rows, across, columns});
-  const at::Tensor ratio = at::amax(tiles.abs(), {1, 3}) / 448.0;
+  const at::Tensor largest = at::amax(tiles.abs(), {1, 3});
+  const at::Tensor ratio = largest / at::full({}, 448.0, largest.options());  // a number would be its inverse on a GPU
   range.scales.copy_(ratio.masked_fill(ratio == 0, 1.0));
   const at::Tensor x = w / spread(spread(range.scales, rows, 0, w.size(0)), columns, 1, w.size(1));
   range.codes.copy_(x.clamp(-448.0, 448.0).to(at::kFloat8_e4m3fn));

@@ -1,0 +1,17 @@
+"""A slice of scripts/quantisation_battery.py: codes, scales and decoded values equal those of bitsandbytes."""
+
+import sys
+
+from engine import BIN, ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import quantisation_battery  # noqa: E402
+
+
+def test_codes_and_scales_equal_bitsandbytes():
+    counts, messages = quantisation_battery.run(num_tensors=48, seed=2, probe=BIN / "quantization-probe")
+    assert not messages, "\n".join(messages)
+    for counted in ("nf4 codes, bitsandbytes: elements", "nf4 decoded, bitsandbytes: elements", "nf4 all-zero blocks",
+                    "fp4 sign of zero", "nested: codes of scales, bitsandbytes: elements", "int8 codes, bitsandbytes: elements",
+                    "fp8 codes, port: elements"):
+        assert counts[counted] > 0, counted
