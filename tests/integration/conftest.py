@@ -140,6 +140,14 @@ class Setup:
     def write_rows(self, rows, more=""):
         self.rows_file.write_text("".join(json.dumps(row) + "\n" for row in rows) + more)
 
+    def quantised(self, kind):
+        """The model's folder with its linears quantised."""
+        folder = self.folder / f"model-{kind}"
+        if not folder.exists():
+            run = lora_train("quantize", "--model", self.model, "--output-dir", folder, "--format", kind)
+            assert run.code == 0, run
+        return str(folder)
+
     def write_profile(self, **changes):
         profile = {key: value for key, value in dict(self.profile, **changes).items() if value != "unset"}
         self.profile_file.write_text(json.dumps(profile, indent=1))

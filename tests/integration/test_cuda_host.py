@@ -37,18 +37,9 @@ def run_on_stand_in(folder, command, settings=()):
     return run, {name: int(count) for name, count in counts.items()}
 
 
-def quantised(setup, kind):
-    """The model's folder with its linears quantised, beforehand: kernels of the stand-in would quantise to nothing."""
-    folder = setup.folder / kind
-    if not folder.exists():
-        run = lora_train("quantize", "--model", setup.model, "--output-dir", folder, "--format", kind)
-        assert run.code == 0, run
-    return str(folder)
-
-
 def on_stand_in(setup, settings=(), command="train", kind=None, **changes):
     if kind:
-        changes["model"] = quantised(setup, kind)
+        changes["model"] = setup.quantised(kind)  # beforehand: kernels of the stand-in would quantise to nothing
     changes = {"device": "cuda", "learning_rate": 1e-3, "logging_steps": 1, **changes}
     command = [command] if isinstance(command, str) else command
     return run_on_stand_in(setup.output_dir.parent, [*command, "--profile", setup.write_profile(**changes)], settings)

@@ -1,6 +1,7 @@
 """Quantised bases through every command: the same numbers wherever layers are decoded, whole folders, and what is refused."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,20 +28,13 @@ def train(setup, name, code=0, **changes):
     return run, weights.read_bytes() if weights.exists() else None
 
 
-def quantize(setup, kind, *more):
-    folder = setup.folder / f"model-{kind}"
-    run = lora_train("quantize", "--model", setup.model, "--output-dir", folder, "--format", kind, *more)
-    assert run.code == 0, run
-    return folder
-
-
 @pytest.mark.parametrize("kind", FORMATS)
 def test_where_layers_are_decoded_changes_no_bit(setup, kind):
     _, once = train(setup, "once", base_precision=kind, decoded_layers=2)
     run, never = train(setup, "never", base_precision=kind, decoded_layers=0)
     assert "14 linears in" in run.stderr and "0 of 2 layers decoded once" in run.stderr
     assert never == once
-    assert train(setup, "folder", model=str(quantize(setup, kind)), decoded_layers=1)[1] == once
+    assert train(setup, "folder", model=setup.quantised(kind), decoded_layers=1)[1] == once
     assert train(setup, "plain")[1] != once
     card = (setup.folder / "never/adapter/README.md").read_text()
     assert "The base was quantised during training: 14 linears in" in card
@@ -60,7 +54,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(setup):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_merge_writes_plain_weights_or_quantises_again(setup, kind):
-    base = quantize(setup, kind)
+    base = setup.quantised(kind)
     train(setup, "run", model=str(base))
     adapter = setup.folder / "run/adapter"
     merged = setup.folder / "merged"
@@ -93,7 +87,7 @@ def test_generate_decodes_layers_as_often_as_it_must(tmp_path):
 
 def test_shards_get_an_index_of_their_own(setup):
     setup.write_shards()
-    base = quantize(setup, "nf4")
+    base = Path(setup.quantised("nf4"))
     index = json.loads((base / "model.safetensors.index.json").read_text())
     names = {name: set(load_file(base / name)) for name in set(index["weight_map"].values())}
     assert len(names) == 2
@@ -112,13 +106,13 @@ def test_shards_get_an_index_of_their_own(setup):
     (dict(adapter="none"), ["full fine-tuning"]),
 ])
 def test_what_contradicts_the_folder_is_refused(setup, changes, words):
-    run, _ = train(setup, "run", code=2 if "base_precision" in changes else 4, model=str(quantize(setup, "nf4")), **changes)
+    run, _ = train(setup, "run", code=2 if "base_precision" in changes else 4, model=setup.quantised("nf4"), **changes)
     for word in words:
         assert word in run.stderr, run
 
 
 def test_a_quantised_folder_can_be_decoded_once(setup):
-    base = quantize(setup, "nf4")
+    base = Path(setup.quantised("nf4"))
     run, plain = train(setup, "plain", model=str(base), base_precision="fp32")
     assert "decoded once" in run.stderr
     assert plain == train(setup, "auto", model=str(base), decoded_layers=0)[1]

@@ -281,7 +281,7 @@ TEST_F(Program, DoctorWithoutLibTorchSaysTheRest) {
 }
 
 TEST_F(Program, EvalPrintsATableOrJsonLines) {
-  const CommandResult table = run({"eval", "--model", "m", "--eval-data", "v.jsonl", "--adapter", "runs/x/adapter"});
+  const CommandResult table = run({"eval", "--model", "m", "--eval-data", "v.jsonl"});
   EXPECT_EQ(table.exit_code, 0) << table.err;
   EXPECT_EQ(table.out,
             "name              loss  perplexity  token accuracy     ece     tokens\n"
