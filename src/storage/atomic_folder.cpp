@@ -24,7 +24,12 @@ void exchange(const fs::path& temporary, const fs::path& target) {
   // The file system cannot exchange them: for a moment `target` does not exist.
   const fs::path old = temporary.string() + "-old";
   rename_path(target, old);
-  rename_path(temporary, target);
+  try {
+    rename_path(temporary, target);
+  } catch (...) {
+    rename_path(old, target);
+    throw;
+  }
   rename_path(old, temporary);
 }
 

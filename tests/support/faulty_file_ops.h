@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
+#include <string>
 
 #include "lora_train/base/file_ops.h"
 
@@ -11,7 +12,8 @@ namespace lora_train::testing_support {
 
 /// kCrash...: from then on nothing happens any more, whatever is called; the caller sees EIO.
 /// kShort: read and write take half of the bytes; other operations are as ever.
-enum class Fault { kNone, kCrashBefore, kCrashAfter, kIoError, kNoSpace, kShort, kInterrupted };
+/// kDamaged: write puts down a wrong byte and says nothing; other operations are as ever.
+enum class Fault { kNone, kCrashBefore, kCrashAfter, kIoError, kNoSpace, kShort, kInterrupted, kDamaged };
 
 class FaultyFileOps : public FileOps {
  public:
@@ -27,6 +29,8 @@ class FaultyFileOps : public FileOps {
   }
   std::size_t num_operations() const { return count_; }
 
+  bool can_exchange = true;  ///< false: as on a file system without RENAME_EXCHANGE
+
   int open(const std::string& path, int flags) override {
     return run([&] { return below_.open(path, flags); });
   }
@@ -34,7 +38,9 @@ class FaultyFileOps : public FileOps {
     return run([&](std::size_t part) { return below_.read(fd, buffer, part); }, size);
   }
   std::ptrdiff_t write(int fd, const void* bytes, std::size_t size) override {
-    return run([&](std::size_t part) { return below_.write(fd, bytes, part); }, size);
+    std::string damaged(static_cast<const char*>(bytes), size);
+    if (!damaged.empty()) damaged[size / 2] = static_cast<char>(damaged[size / 2] ^ 1);
+    return run([&](std::size_t part) { return below_.write(fd, is_damaging_ ? damaged.data() : bytes, part); }, size);
   }
   int allocate(int fd, std::size_t size) override {
     return run([&] { return below_.allocate(fd, size); });
@@ -53,7 +59,7 @@ class FaultyFileOps : public FileOps {
     return run([&] { return below_.rename(from, to); });
   }
   int exchange(const std::string& one, const std::string& other) override {
-    return run([&] { return below_.exchange(one, other); });
+    return run([&] { return can_exchange ? below_.exchange(one, other) : static_cast<int>(refuse(EINVAL)); });
   }
   int unlink(const std::string& path) override {
     return run([&] { return below_.unlink(path); });
@@ -86,7 +92,8 @@ class FaultyFileOps : public FileOps {
     if (has_crashed_) return refuse(EIO);
     const std::size_t number = count_++;
     const bool is_hit = fault_ != Fault::kNone && (from_then_on_ ? number >= at_ : number == at_);
-    if (!is_hit) return call(size);
+    is_damaging_ = is_hit && fault_ == Fault::kDamaged;
+    if (!is_hit || is_damaging_) return call(size);
     switch (fault_) {
       case Fault::kCrashBefore: has_crashed_ = true; return refuse(EIO);
       case Fault::kCrashAfter:
@@ -109,7 +116,7 @@ class FaultyFileOps : public FileOps {
   std::mutex mutex_;
   Fault fault_ = Fault::kNone;
   std::size_t at_ = 0, count_ = 0;
-  bool from_then_on_ = false, has_crashed_ = false;
+  bool from_then_on_ = false, has_crashed_ = false, is_damaging_ = false;
 };
 
 /// The program's file operations, as long as it lives.

@@ -99,19 +99,26 @@ Outcome save_rotate_resume(const fs::path& folder, std::int64_t step) {
 /// In memory, where there is such a folder: thousands of saves.
 fs::path fast_folder() { return fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path(); }
 
+struct Kind {
+  const char* name;
+  std::int64_t step;
+  bool can_exchange = true;
+};
+
 /// Returns the number of operations.
-std::size_t run_with(Fault fault, std::size_t at, bool from_then_on, std::int64_t step) {
+std::size_t run_with(Fault fault, std::size_t at, bool from_then_on, const Kind& kind) {
   const std::string what = "fault " + std::to_string(static_cast<int>(fault)) + " at " + std::to_string(at) +
                            (from_then_on ? " and from then on" : "");
   const TemporaryFolder folder(fast_folder());
   for (const std::int64_t earlier : {1, 2, 9}) save_in_memory(folder.path(), earlier);
   fs::remove(folder / "checkpoint-9" / kManifestFile);  // damaged: passed over, and deleted once there is a newer one
   FaultyFileOps faulty(file_ops());
+  faulty.can_exchange = kind.can_exchange;
   faulty.arm(fault, at, from_then_on);
   Outcome outcome;
   {
     const ScopedFileOps scope(faulty);
-    outcome = save_rotate_resume(folder.path(), step);
+    outcome = save_rotate_resume(folder.path(), kind.step);
   }
   EXPECT_GE(resume(folder.path()), outcome.saved) << what;
   for (const auto& found : list(folder.path())) {
@@ -129,26 +136,47 @@ std::size_t run_with(Fault fault, std::size_t at, bool from_then_on, std::int64_
   return faulty.num_operations();
 }
 
-void fail_every_operation(const char* name, std::int64_t step) {
-  const std::size_t num_operations = run_with(Fault::kNone, 0, false, step);
+using Faults = std::vector<std::pair<Fault, bool>>;  ///< whether from then on
+
+void fail_every_operation(const Kind& kind, const Faults& faults) {
+  const std::size_t num_operations = run_with(Fault::kNone, 0, false, kind);
   EXPECT_GT(num_operations, 50U);
   std::size_t num_runs = 0;
-  const auto run = [&](Fault fault, std::size_t at, bool from_then_on) {
-    run_with(fault, at, from_then_on, step);
-    ++num_runs;
-  };
   for (std::size_t at = 0; at < num_operations && !::testing::Test::HasFailure(); ++at) {
-    for (const Fault fault : {Fault::kCrashBefore, Fault::kCrashAfter}) run(fault, at, true);
-    for (const Fault fault : {Fault::kIoError, Fault::kNoSpace, Fault::kShort, Fault::kInterrupted}) {
-      for (const bool from_then_on : {false, true}) run(fault, at, from_then_on);
+    for (const auto& [fault, from_then_on] : faults) {
+      run_with(fault, at, from_then_on, kind);
+      ++num_runs;
     }
   }
-  std::printf("durability: %s: %zu file operations x 10 faults = %zu runs\n", name, num_operations, num_runs);
+  std::printf("durability: %s: %zu file operations x %zu faults = %zu runs\n", kind.name, num_operations, faults.size(),
+              num_runs);
 }
 
-TEST_F(Durability, AFaultAtAnyOperationLeavesTheOldOrTheNewCheckpoint) { fail_every_operation("a new checkpoint", 3); }
+Faults all_faults() {
+  Faults faults;
+  for (const Fault fault : {Fault::kIoError, Fault::kNoSpace, Fault::kInterrupted, Fault::kDamaged, Fault::kShort}) {
+    faults.push_back({fault, false});
+  }
+  for (const Fault fault : {Fault::kCrashBefore, Fault::kCrashAfter, Fault::kIoError, Fault::kNoSpace, Fault::kShort,
+                            Fault::kInterrupted}) {
+    faults.push_back({fault, true});
+  }
+  return faults;
+}
 
-TEST_F(Durability, AFaultWhileOneOfTheSameStepIsReplacedToo) { fail_every_operation("one of the same step", 2); }
+TEST_F(Durability, AFaultAtAnyOperationLeavesTheOldOrTheNewCheckpoint) {
+  fail_every_operation({"a new checkpoint", 3}, all_faults());
+}
+
+TEST_F(Durability, AFaultWhileOneOfTheSameStepIsReplacedToo) {
+  fail_every_operation({"one of the same step", 2}, all_faults());
+}
+
+/// There the old one has no name for a moment, so a crash may lose it; an error may not.
+TEST_F(Durability, AnErrorWhereFoldersCannotBeExchangedToo) {
+  fail_every_operation({"one of the same step, without exchange", 2, /*can_exchange=*/false},
+                       {{Fault::kIoError, false}, {Fault::kDamaged, false}});
+}
 
 // ---- power loss ------------------------------------------------------------------------------------------------------
 
@@ -216,6 +244,29 @@ TEST_F(Durability, APowerLossNeverTakesACommittedCheckpoint) {
       "durability: %zu states after a power loss at %zu moments; the checkpoint under way was there already in %zu\n",
       num_looked_at, num_points, num_newer);
   EXPECT_GE(num_looked_at, num_states);
+}
+
+TEST_F(Durability, APowerLossAfterASaveThatWasReadBackWrongLeavesTheOldCheckpoint) {
+  std::mt19937_64 random(2);
+  for (const bool can_exchange : {true, false}) {
+    MemoryFileOps disk;
+    FaultyFileOps faulty(disk);
+    faulty.can_exchange = can_exchange;
+    const ScopedFileOps scope(faulty);
+    make_folders(kRun);
+    for (const std::int64_t step : {1, 2}) save_in_memory(kRun, step);
+    for (const std::int64_t step : {2, 3}) {  // over one of the same step, and a new one
+      faulty.arm(Fault::kDamaged, 0, /*from_then_on=*/true);
+      EXPECT_THROW(save_in_memory(kRun, step), IoError);
+      faulty.arm(Fault::kNone);
+      for (int state = 0; state < 100; ++state) {
+        MemoryFileOps found = disk.after_power_loss(random);
+        const ScopedFileOps after(found);
+        ASSERT_EQ(list(kRun).size(), 2U) << "step " << step << ", state " << state;
+        ASSERT_EQ(resume(kRun), 2) << "step " << step << ", state " << state;
+      }
+    }
+  }
 }
 
 // ---- damage ----------------------------------------------------------------------------------------------------------
