@@ -5,7 +5,6 @@
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
-#include "lora_train/metrics/host_memory.h"
 
 namespace lora_train::saving {
 namespace {
@@ -19,11 +18,12 @@ checkpoint::Saver::Options saver_options(const RunSection& section) {
 
 }  // namespace
 
-BackgroundSaver::BackgroundSaver(SavedParts parts) : parts_(std::move(parts)), saver_(saver_options(parts_.section)) {
+BackgroundSaver::BackgroundSaver(SavedParts parts, std::int64_t free_memory)
+    : parts_(std::move(parts)), saver_(saver_options(parts_.section)) {
   const model::Trainables& parameters = parts_.parameters;
   const optim::OptimizerState& optimizer = parts_.optimizer;
   const std::int64_t bytes = static_cast<std::int64_t>(parameters.values.nbytes()) + optimizer.bytes();
-  if (parameters.values.is_cuda() || bytes <= metrics::available_host_memory() / 2) {
+  if (parameters.values.is_cuda() || bytes <= free_memory / 2) {
     snapshot_.emplace(parameters.host_copy(), optimizer.host_copy());
   } else {
     log_info("training will pause while a checkpoint is written: there is no memory for a copy of " +

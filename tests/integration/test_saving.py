@@ -100,6 +100,27 @@ def test_a_changed_base_model_is_refused(setup):
     assert setup.train("--allow-changed", "model", max_steps=4).code == 0
 
 
+def test_changed_data_is_refused(setup):
+    assert setup.train(max_steps=2).code == 0
+    setup.write_rows([*setup.rows[:-1], {"input_ids": [2, 3, 4, 5], "labels": [2, 3, 4, 5]}])
+    run = setup.train(max_steps=4)
+    assert run.code == 2 and "was trained with different data" in run.stderr and "--allow-changed datasets" in run.stderr, run
+    assert setup.train("--allow-changed", "datasets", max_steps=4).code == 0
+
+
+def test_a_changed_tokenizer_is_refused(setup):
+    def write_tokenizer(last):
+        vocabulary = {f"<{i}>": i for i in range(63)} | {last: 63}
+        (setup.model / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE", "vocab": vocabulary, "merges": []}}))
+
+    write_tokenizer("a")
+    assert setup.train(max_steps=2).code == 0
+    write_tokenizer("b")
+    run = setup.train(max_steps=4)
+    assert run.code == 2 and "was trained with a different tokenizer" in run.stderr and "--allow-changed model" in run.stderr, run
+    assert setup.train("--allow-changed", "model", max_steps=4).code == 0
+
+
 def test_a_changed_chat_template_is_refused(setup):
     template = setup.model / "chat_template.jinja"
     template.write_text("{{ messages }}")

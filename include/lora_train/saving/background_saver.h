@@ -9,6 +9,7 @@
 #include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/checkpoint/saver.h"
 #include "lora_train/config/profile.h"
+#include "lora_train/metrics/host_memory.h"
 #include "lora_train/saving/checkpoint_tensors.h"
 
 namespace lora_train::saving {
@@ -25,9 +26,9 @@ struct SavedParts {
 
 class BackgroundSaver {
  public:
-  /// Allocates the copy of masters and optimizer state. On a CPU without memory for it, start() writes the checkpoint itself
-  /// and training waits; parameters on a GPU are always copied.
-  explicit BackgroundSaver(SavedParts parts);
+  /// Allocates the copy of masters and optimizer state. On a CPU where it would take more than half of `free_memory` (bytes),
+  /// start() returns only when the checkpoint is written, so training waits; parameters on a GPU are always copied.
+  explicit BackgroundSaver(SavedParts parts, std::int64_t free_memory = metrics::available_host_memory());
 
   /// Starts to save the current parameters with this state. No other save may be running.
   void start(const checkpoint::TrainState& state);

@@ -33,6 +33,24 @@ TEST(StopRequestsDeathTest, ASecondSignalEndsAtOnce) {
       ::testing::ExitedWithCode(128 + SIGINT), "");
 }
 
+TEST(StopRequests, ASighupThatNohupIgnoresStaysIgnored) {
+  const auto before = std::signal(SIGHUP, SIG_IGN);
+  {
+    const StopRequests stop;
+    std::raise(SIGHUP);
+    EXPECT_EQ(stop_reason(), "");
+    std::raise(SIGTERM);
+    EXPECT_EQ(stop_reason(), "SIGTERM");
+  }
+  std::signal(SIGHUP, SIG_DFL);
+  {
+    const StopRequests stop;
+    std::raise(SIGHUP);
+    EXPECT_EQ(stop_reason(), "SIGHUP");
+  }
+  std::signal(SIGHUP, before);
+}
+
 TEST(StopRequests, MaxTimeCountsFromTheStart) {
   {
     const StopRequests stop;

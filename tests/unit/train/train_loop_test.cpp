@@ -4,8 +4,14 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <stdexcept>
+
 #include "bench/bench_run.h"
+#include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/train/build_run.h"
 #include "support/temporary_folder.h"
 
@@ -19,6 +25,7 @@ class FakeReporters : public Reporters {
  public:
   void write(const metrics::TrainRecord& record) override {
     add("train", record.step);
+    if (after_step) after_step(record.step);
     losses.push_back(record.loss);
     rates.push_back(record.learning_rate);
   }
@@ -27,6 +34,7 @@ class FakeReporters : public Reporters {
   void show(const metrics::ProgressState& progress, bool) override { shown.push_back(progress.step); }
   void flush() override {}
 
+  std::function<void(long long step)> after_step;
   std::vector<std::string> events;
   std::vector<double> losses, rates;
   std::vector<long long> shown;
@@ -49,7 +57,7 @@ class TwoEqualRanks : public runtime::Communicator {
 
 class TrainLoop : public ::testing::Test {
  protected:
-  std::unique_ptr<bench::BenchRun> run_of(std::int64_t num_steps, std::int64_t logging_steps = 1) const {
+  bench::BenchRequest request_of(std::int64_t num_steps, std::int64_t logging_steps = 1) const {
     bench::BenchRequest request;
     request.shape = "tiny-qwen2";
     request.num_steps = num_steps - bench::kProfiledSteps;
@@ -62,6 +70,14 @@ class TrainLoop : public ::testing::Test {
     request.profile.run.logging_steps = logging_steps;
     request.profile.run.output_dir = (folder / "run").string();
     std::filesystem::create_directories(request.profile.run.output_dir);
+    return request;
+  }
+
+  std::unique_ptr<bench::BenchRun> run_of(std::int64_t num_steps, std::int64_t logging_steps = 1) const {
+    return run_of(num_steps, request_of(num_steps, logging_steps));
+  }
+
+  static std::unique_ptr<bench::BenchRun> run_of(std::int64_t num_steps, const bench::BenchRequest& request) {
     auto bench = bench::build_bench_run(request);
     bench->run.context->schedule = {.kind = SchedulerKind::kConstant, .peak = 1e-2, .total_steps = num_steps};
     return bench;
@@ -103,6 +119,66 @@ TEST_F(TrainLoop, AStopBeforeTheFirstStepOwesNothing) {
   EXPECT_TRUE(reporters.events.empty());
   EXPECT_EQ(summary.status, "stopped");
   EXPECT_EQ(summary.step, 0);
+}
+
+TEST_F(TrainLoop, SavesWhenTheIntervalIsOver) {
+  bench::BenchRequest request = request_of(3);
+  request.profile.run.save_steps = Cadence{};
+  request.profile.run.save_interval = 0;
+  const auto bench = run_of(3, request);
+  FakeReporters reporters;
+  metrics::RunSummary summary;
+  train_loop(bench->run, reporters, summary);
+  EXPECT_EQ(std::count(reporters.events.begin(), reporters.events.end(), "checkpoint 1"), 1);
+}
+
+TEST_F(TrainLoop, TooManyFailedSavesInARowEndTheRun) {
+  bench::BenchRequest request = request_of(9);
+  request.profile.run.save_steps = {Cadence::Kind::kSteps, 1};
+  request.profile.run.max_failed_saves = 2;
+  const auto bench = run_of(9, request);
+  std::filesystem::remove_all(request.profile.run.output_dir);
+  FakeReporters reporters;
+  metrics::RunSummary summary;
+  EXPECT_THROW(train_loop(bench->run, reporters, summary), IoError);
+  EXPECT_GE(bench->run.state.step, 2) << "one failed save ended it";
+  EXPECT_LE(bench->run.state.step, 3);
+}
+
+TEST_F(TrainLoop, AnotherErrorEndsTheRunWithTheLastFinishedStepSaved) {
+  const auto bench = run_of(5);
+  FakeReporters reporters;
+  reporters.after_step = [](long long step) {
+    if (step == 3) throw std::runtime_error("not of the run");
+  };
+  metrics::RunSummary summary;
+  EXPECT_THROW(train_loop(bench->run, reporters, summary), std::runtime_error);
+  EXPECT_EQ(checkpoint::verify(folder / "run/checkpoint-3"), "");
+}
+
+TEST_F(TrainLoop, AStepThatIsNotFiniteIsNotSaved) {
+  const auto bench = run_of(5);
+  FakeReporters reporters;
+  reporters.after_step = [](long long step) {
+    if (step == 3) throw NumericError("loss", "is not finite");
+  };
+  metrics::RunSummary summary;
+  EXPECT_THROW(train_loop(bench->run, reporters, summary), NumericError);
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "run"));
+}
+
+TEST_F(TrainLoop, AStopSavesTheLastFinishedStep) {
+  const auto bench = run_of(50);
+  FakeReporters reporters;
+  reporters.after_step = [](long long step) {
+    if (step == 3) set_max_time(0);
+  };
+  metrics::RunSummary summary;
+  const StopRequests requests;
+  train_loop(bench->run, reporters, summary);
+  EXPECT_EQ(summary.status, "stopped");
+  EXPECT_LT(summary.step, 6);
+  EXPECT_EQ(checkpoint::verify(folder / "run" / ("checkpoint-" + std::to_string(summary.step))), "");
 }
 
 TEST_F(TrainLoop, TheStepOfACheckpointIsNotRunAgain) {
