@@ -12,6 +12,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
 #include "lora_train/base/version.h"
+#include "lora_train/base/visible_text.h"
 #include "page_assets.h"
 #include "read_metrics.h"
 
@@ -131,7 +132,7 @@ std::string with_replaced(const std::string& text, const std::map<char, const ch
 }
 
 std::string escaped(const std::string& text) {
-  return with_replaced(text, {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}});
+  return with_replaced(visible_text(text), {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}});
 }
 
 /// Escapes JSON for a script element: nothing in it may look like a tag or a comment.

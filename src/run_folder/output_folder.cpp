@@ -11,6 +11,7 @@
 #include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/config/load.h"
 #include "lora_train/metrics/metrics_writer.h"
+#include "lora_train/run_folder/replaced_run.h"
 #include "lora_train/storage/run_marker.h"
 #include "run_files.h"
 
@@ -70,6 +71,7 @@ void refuse_files_of_others(const fs::path& folder, const std::string& result) {
   refuse(storage::kMarkerFile, PathKind::kFile, is_run);
   for (const char* name : kReportFiles) refuse(name, PathKind::kFile, is_run);
   refuse(kReportFolder, PathKind::kFolder, is_run);
+  refuse(kReplacedFolder, PathKind::kFolder, is_run);
   refuse(result, PathKind::kFolder, is_result_of_run(folder, result));
 }
 

@@ -69,6 +69,9 @@ fs::path claim_output(const fs::path& requested, OutputKind kind, const std::vec
                                    " what this command reads; choose another folder");
     }
   }
+  if (fs::is_symlink(folder)) {  // full_path has followed every other one
+    throw ConfigError(folder.string(), "is a link that leads nowhere; a folder was expected");
+  }
   if (fs::exists(folder) && !fs::is_directory(folder)) {
     throw ConfigError(folder.string(), "is a file; a folder was expected");
   }

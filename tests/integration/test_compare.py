@@ -98,13 +98,15 @@ def test_a_file_that_cannot_be_written_is_named(runs, tmp_path, flag):
     run = lora_train("compare", runs, flag, file)
     assert run.code == 5 and f"error: {file}: cannot create: its folder does not exist" in run.stderr, run
     os.mkfifo(tmp_path / "pipe")
-    run = lora_train("compare", runs, flag, tmp_path / "pipe")
-    assert run.code == 2 and f"{flag}: {tmp_path / 'pipe'} is a device or a pipe" in run.stderr, run
+    (tmp_path / "link").symlink_to("nothing")
+    for name in ("pipe", "link"):
+        run = lora_train("compare", runs, flag, tmp_path / name)
+        assert run.code == 2 and f"{flag}: {tmp_path / name} is a link, a pipe or a device" in run.stderr, run
     command = f"ulimit -f 1; exec {BINARY} compare {runs} {flag} {tmp_path / 'large.out'} --quiet"  # as a full disk
     done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True)
     if flag == "--html":  # larger than that
         assert done.returncode == 5 and f"error: {tmp_path / 'large.out'}: cannot " in done.stderr, done
-        assert os.listdir(tmp_path) == ["pipe"]
+        assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
 
 
 def test_no_run_is_a_mistake_that_says_what_was_looked_for(tmp_path):

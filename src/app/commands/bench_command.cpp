@@ -73,6 +73,8 @@ int run_bench(const std::vector<std::string>& arguments) {
   request.count_only = request.count_only || request.measure_rates;
   if (request.count_only && !trace.empty())
     parser.refuse("--profile-trace", "cannot be combined with --count, which computes nothing to trace.");
+  parser.refuse_special_file("--profile-trace", trace);
+  if (request.measure_rates) parser.refuse_special_file("--rates", rates);
 
   ProfileSources sources = flags.sources();
   sources.needs_model = sources.needs_datasets = false;

@@ -1,6 +1,7 @@
 #include "command_line.h"
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "output/standard_output.h"
@@ -72,6 +73,13 @@ bool CommandParser::parse(const std::vector<std::string>& arguments) {
 
 void CommandParser::refuse(const std::string& flag, const std::string& message) const {
   throw ConfigError(flag, message + " See " + app_.get_name() + " --help.");
+}
+
+void CommandParser::refuse_special_file(const std::string& flag, const std::string& file) const {
+  const PathKind kind = file.empty() ? PathKind::kNone : path_kind(file);
+  if (kind == PathKind::kNone || kind == PathKind::kFile) return;
+  refuse(flag, file + (kind == PathKind::kFolder ? " is a folder" : " is a link, a pipe or a device") +
+                   "; expected a file to write.");
 }
 
 storage::DType CommandParser::weight_dtype(const std::string& flag, const std::string& name) const {

@@ -65,6 +65,9 @@ class CommandParser {
   /// What a flag names: bf16, fp16 or fp32. Refuses others.
   storage::DType weight_dtype(const std::string& flag, const std::string& name) const;
 
+  /// Refuses what is neither a file nor nothing: the command will put a new file in its place.
+  void refuse_special_file(const std::string& flag, const std::string& file) const;
+
   const CommonFlags& common() const { return common_; }
   /// Throws ConfigError(flag, message) in the name of the command.
   [[noreturn]] void refuse(const std::string& flag, const std::string& message) const;

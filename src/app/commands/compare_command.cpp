@@ -48,13 +48,6 @@ void take_back_folder(std::string& file, std::vector<std::string>& folders) {
   file.clear();
 }
 
-/// A file is put in the place of what was there: no device or pipe.
-void refuse_special_file(const CommandParser& parser, const char* flag, const std::string& file) {
-  if (file.empty() || !fs::exists(file) || fs::is_regular_file(file)) return;
-  parser.refuse(flag, file + (fs::is_directory(file) ? " is a folder" : " is a device or a pipe") +
-                          "; expected a file to write.");
-}
-
 void write_result(const std::string& file, const std::string& text) {
   write_file_atomic(file, text);
   log_info(file + ": written");
@@ -85,8 +78,8 @@ int run_compare(const std::vector<std::string>& arguments) {
   if (folders.empty()) parser.refuse("DIR", "missing; expected one or more folders.");
   if (prints_csv && parser.common().json) parser.refuse("--csv", "cannot share stdout with --json; give --csv a FILE.");
   if (is_reversed && sort_key.empty()) parser.refuse("--reverse", "needs --sort KEY, whose order it reverses.");
-  refuse_special_file(parser, "--csv", csv_file);
-  refuse_special_file(parser, "--html", html_file);
+  parser.refuse_special_file("--csv", csv_file);
+  parser.refuse_special_file("--html", html_file);
 
   metrics::Comparison comparison = metrics::compare_runs(find_all_runs(folders));
   if (is_reversed) sort_key = sort_key.starts_with("-") ? sort_key.substr(1) : "-" + sort_key;

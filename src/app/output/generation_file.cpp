@@ -61,6 +61,7 @@ GenerationFile::GenerationFile(std::filesystem::path path, const GenerationSetti
     cut_off();
   }
   if (num_done() > 0) return;
+  check_settings_file(settings);
   Json object = Json::object();
   for (const auto& [name, value] : settings) object[name] = parsed(value);
   write_file_atomic(settings_path(), object.dump(1) + "\n");
@@ -108,6 +109,17 @@ void GenerationFile::read_lines(std::string_view text, const std::vector<std::st
     }
     is_done_[*index] = true;
   }
+}
+
+void GenerationFile::check_settings_file(const GenerationSettings& settings) const {
+  const PathKind kind = path_kind(settings_path());
+  if (kind == PathKind::kNone) return;
+  const bool is_ours = kind == PathKind::kFile && parsed(read_file(settings_path())).contains(settings.front().first);
+  if (is_ours) return;
+  throw ConfigError(
+      settings_path().string(),
+      "was not written by generate, which keeps the settings of the answers under this name. Give another "
+      "--output, or move that file");
 }
 
 void GenerationFile::check_settings(const GenerationSettings& settings) const {

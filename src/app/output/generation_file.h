@@ -38,6 +38,8 @@ class GenerationFile {
  private:
   void open();
   void check_settings(const GenerationSettings& settings) const;
+  /// Before it is replaced: it may be somebody else's.
+  void check_settings_file(const GenerationSettings& settings) const;
   void check_torn_line(std::string_view rest) const;
   void read_lines(std::string_view text, const std::vector<std::string>& prompts);
   void cut_off() const;

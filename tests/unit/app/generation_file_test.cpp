@@ -92,6 +92,18 @@ TEST_F(AnswerFile, ChangesNothingThatItRefuses) {
   EXPECT_EQ(text(), before);
 }
 
+TEST_F(AnswerFile, RefusesASettingsFileOfOthers) {
+  const std::string name = path_.string() + ".settings.json";
+  for (const std::string other : {"[]", "{\"theme\": \"dark\"}", "no JSON", ""}) {
+    std::ofstream(name) << other;
+    EXPECT_NE(refusal().find("was not written by generate"), std::string::npos) << refusal();
+    EXPECT_EQ(read_file(name), other);
+  }
+  std::filesystem::remove(name);
+  GenerationFile(path_, settings_, prompts_);
+  EXPECT_EQ(refusal(), "no error") << "it was stopped before its first answer";
+}
+
 TEST_F(AnswerFile, AppendsPromptsThatWereAddedAtTheEnd) {
   GenerationFile(path_, settings_, {"\"a\""}).append(0, line(0, "a"));
   EXPECT_EQ(GenerationFile(path_, settings_, prompts_).num_done(), 1U);

@@ -169,15 +169,17 @@ TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
 }
 
 TEST(OutputFolder, FilesOfOthersAreNeitherDeletedNorReplaced) {
-  const TemporaryFolder folder;
-  std::filesystem::create_directory(folder / "adapter");
-  write_file_atomic(folder / "adapter" / "weights", "mine");
-  Asked request = request_for(folder.path());
-  EXPECT_THROW(prepare_output_folder(request), ConfigError);
-  request.overwrite = true;
-  EXPECT_THROW(prepare_output_folder(request), ConfigError);
-  set_run_aside(folder.path());
-  EXPECT_EQ(read_file(folder / "adapter" / "weights"), "mine");
+  for (const char* name : {"adapter", "tensorboard", kReplacedFolder}) {
+    const TemporaryFolder folder;
+    std::filesystem::create_directory(folder / name);
+    write_file_atomic(folder / name / "weights", "mine");
+    Asked request = request_for(folder.path());
+    EXPECT_THROW(prepare_output_folder(request), ConfigError) << name;
+    request.overwrite = true;
+    EXPECT_THROW(prepare_output_folder(request), ConfigError) << name;
+    set_run_aside(folder.path());
+    EXPECT_EQ(read_file(folder / name / "weights"), "mine");
+  }
 }
 
 TEST(OutputFolder, AResultThatTheRunThereDidNotWriteIsKept) {
@@ -300,7 +302,8 @@ TEST(OutputFolder, NoFileMakesAFolderARunButItsMarker) {
 }
 
 TEST(OutputFolder, LinksUnderARunsNamesAreRefused) {
-  for (const char* name : {"profile.yaml", "run.log", "metrics.jsonl", "summary.json", "run.json", "tensorboard"}) {
+  for (const char* name :
+       {"profile.yaml", "run.log", "metrics.jsonl", "summary.json", "run.json", "tensorboard", kReplacedFolder}) {
     const TemporaryFolder folder;
     Asked request = request_for(folder / "run");
     std::filesystem::create_directory(folder / "run");

@@ -4,6 +4,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/storage/output_folder.h"
 #include "support/file_size_limit.h"
 #include "support/temporary_folder.h"
 
@@ -121,6 +122,18 @@ TEST(AtomicFolder, ADeletedFolderIsGoneAndLeavesNothing) {
   fs::create_directories(folder / "result" / "inner");
   delete_folder(folder / "result");
   EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(ClaimOutput, FollowsALinkToAFolderAndRefusesOneThatLeadsNowhere) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "real");
+  fs::create_directory_symlink("real", folder / "link");
+  EXPECT_EQ(claim_output(folder / "link", OutputKind::kModel, {}, true), fs::canonical(folder / "real"));
+  fs::create_symlink("gone", folder / "dangling");
+  for (const bool overwrite : {false, true}) {
+    EXPECT_THROW(claim_output(folder / "dangling", OutputKind::kModel, {}, overwrite), ConfigError);
+  }
+  EXPECT_TRUE(fs::is_symlink(folder / "dangling"));
 }
 
 TEST(AtomicFolder, TemporariesOfOthersStay) {
