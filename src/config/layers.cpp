@@ -169,8 +169,15 @@ class Reader {
       findings_.mistake(name.place, "extends", "\"" + name.text + "\": " + not_found(name.text, file.parent_path()));
       return;
     }
+    const fs::path real = fs::weakly_canonical(*found);
+    if (real.extension() != ".yaml" && real.extension() != ".yml" && real.extension() != ".json") {
+      // An error quotes lines, and a profile of others may name any file of this user.
+      findings_.mistake(name.place, "extends",
+                        "\"" + name.text + "\" is no file that ends in .yaml, .yml or .json. Expected a profile file.");
+      return;
+    }
     chain_.push_back(fs::weakly_canonical(file));
-    const auto again = std::find(chain_.begin(), chain_.end(), fs::weakly_canonical(*found));
+    const auto again = std::find(chain_.begin(), chain_.end(), real);
     if (again == chain_.end()) {
       read(*found);
     } else {

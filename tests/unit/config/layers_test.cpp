@@ -45,6 +45,13 @@ TEST(Layers, CirclesAndMissingBasesAreMistakes) {
             "profile.yaml:2: extends: \"nowhere.yaml\": no such file.");
   const std::string name(300, 'a');
   EXPECT_EQ(files.error("extends: " + name + "\n"), "profile.yaml:1: extends: \"" + name + "\": File name too long.");
+  files.write("netrc", "password: secret\n");
+  std::filesystem::create_symlink("netrc", files.folder() / "netrc.yaml");
+  for (const std::string other : {"netrc", "netrc.yaml"}) {
+    EXPECT_EQ(files.error("extends: " + other + "\n"),
+              "profile.yaml:1: extends: \"" + other +
+                  "\" is no file that ends in .yaml, .yml or .json. Expected a profile file.");
+  }
   EXPECT_EQ(files.error("extends: {a: 1}\n"), "profile.yaml:1: extends: expected a file name.");
 }
 
