@@ -22,7 +22,7 @@ import kernel_names  # noqa: E402
 import sanitizer  # noqa: E402
 import steps  # noqa: E402
 from parts import CALLS, PARTS  # noqa: E402
-from program import Failure, checked  # noqa: E402
+from program import Failure, checked, json_line  # noqa: E402
 
 PROGRAMS = ["lora-train", "lora-train-probe", "kernels_test", "optim_test", "model_test", "train_test", "lora_test", "cuda_test",
             "native_kernels_test", "cuda_kernels_test", "gpu_bench", "sanitizer_control", "compute-sanitizer", "nvidia-smi",
@@ -239,6 +239,13 @@ def test_a_checker_that_finished_no_test_fails(control, tests, words, monkeypatc
     else:
         with pytest.raises(Failure, match=words):
             sanitizer.check("memcheck", 60)
+
+
+@pytest.mark.parametrize("out", ["", "steps: 3\n", '{"status": "done"}\nwarning: late\n'])
+def test_a_program_that_prints_no_json_is_named(out):
+    assert json_line('warning: early\n{"status": "done"}\n', "train") == {"status": "done"}
+    with pytest.raises(Failure, match="lora-train train printed no JSON"):
+        json_line(out, "train")
 
 
 def test_a_step_that_was_not_captured_fails():
