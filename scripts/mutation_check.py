@@ -9,9 +9,12 @@ follow it. So does a mutation that does not compile.
 Suite compare: the engine's mutations again, which the equality part of bench/compare_hf_gpu.py has to notice, on a CPU; without
 those that its runs do not depend on.
 
-Usage: scripts/mutation_check.py [--suite engine | saving | compare] [--only NAME]... [--list | --texts] [--log FILE]
-Committed results: tests/parity/mutation_results.txt (engine), tests/parity/mutation_results_compare.txt and
-tests/unit/checkpoint/mutation_results.txt (saving).
+Suite durability: what docs/durability.md promises (scripts/durability_mutations.py), built at once; an environment variable
+switches each mutation on.
+
+Usage: scripts/mutation_check.py [--suite engine | saving | durability | compare] [--only NAME]... [--list | --texts] [--log FILE]
+Committed results: tests/parity/mutation_results.txt (engine), tests/parity/mutation_results_compare.txt,
+tests/unit/checkpoint/mutation_results.txt (saving) and tests/integration/mutation_results.txt (durability).
 Exit code 0 when the suite passes on the unchanged copy and fails on every mutation.
 """
 
@@ -27,6 +30,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import durability_mutations
+
 ROOT = Path(__file__).resolve().parent.parent
 COPY = ROOT / "build/mutation"
 BUILD = COPY / "build/ci"
@@ -35,6 +40,8 @@ COPIED = ["CMakeLists.txt", "CMakePresets.json", "bench", "cmake", "configs", "i
 OTHER_TESTS = ("test_chat_", "test_malformed_templates", "test_message_objects", "test_template_expressions",
                "test_tokenizer_pipelines")  # parity of what is no engine
 SAVING_TEST = "checkpoint_test"
+SWITCH = "LORA_TRAIN_MUTANT"
+SWITCH_HEADER = "include/lora_train/mutant.h"
 TARGETS = ["lora-train", "lora_train_engine", "lora-train-probe", "lora-train-generate-probe", "model-config-dump",
            "safetensors-verdict"]
 
@@ -107,6 +114,11 @@ MUTATIONS += [Mutation(name, SAVING_TEST, [edit]) for name, *edit in [
 ]]
 
 
+SWITCHED = [Mutation(name, notices, [(file, search, replacement.replace("MUTANT", f'is_mutant("{name}")'))
+                                     for file, search, replacement in edits])
+            for name, notices, edits in durability_mutations.MUTATIONS]
+
+
 def copy_sources():
     """Copies what changed since the last time; unchanged files keep their time, so that ninja rebuilds little."""
     COPY.mkdir(parents=True, exist_ok=True)
@@ -144,17 +156,18 @@ def run(command):
 def run_suite(first, stop_early):
     """Returns (passed, the line that says why or how many). `first` runs alone, before the other files."""
     if first == SAVING_TEST:
-        return run_saving_test()
+        return run_googletest(SAVING_TEST, [])
     files = sorted(file for file in (ROOT / "tests/parity").glob("test_*.py") if not file.name.startswith(OTHER_TESTS))
     others = [file for file in files if file.name != first]
     passed, line = run_pytest([file for file in files if file.name == first], stop_early) if first else (True, "")
     return run_pytest(others, stop_early) if passed else (passed, line)
 
 
-def run_pytest(files, stop_early):
-    command = [PYTHON, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", *(["-x"] if stop_early else []), *files]
+def run_pytest(files, stop_early, arguments=(), environment=None):
+    command = [PYTHON, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", *(["-x"] if stop_early else []), *arguments,
+               *files]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True,
-                          env=dict(os.environ, LORA_TRAIN_BIN=str(BUILD / "bin")))
+                          env=environment or dict(os.environ, LORA_TRAIN_BIN=str(BUILD / "bin")))
     if done.returncode not in (0, 1):
         sys.exit(f"pytest itself failed ({done.returncode}):\n{(done.stdout + done.stderr)[-4000:]}")
     failed = re.findall(r"^FAILED \S*?(test_\w+\.py::.*?)(?: - (.*))?$", done.stdout, re.M)
@@ -170,9 +183,10 @@ def run_comparison():
     return done.returncode == 0, (done.stdout.strip().splitlines() or ["nothing printed"])[-1][:160]
 
 
-def run_saving_test():
+def run_googletest(name, arguments, environment=None):
     try:
-        done = subprocess.run([BUILD / "bin" / SAVING_TEST, "--gtest_brief=1"], capture_output=True, text=True, timeout=300)
+        done = subprocess.run([BUILD / "bin" / name, "--gtest_brief=1", *arguments], capture_output=True, text=True, timeout=300,
+                              env=environment)
     except subprocess.TimeoutExpired:
         return False, "did not end in 300 s"
     failed = re.findall(r"^\[  FAILED  \] (\S+) \(", done.stdout, re.M)
@@ -186,14 +200,15 @@ def check_texts(mutations):
     def names_in(text):
         return set(re.findall(r"[A-Za-z_]\w*", text))
 
-    known = set().union(*(names_in(file.read_text()) for folder in ("include", "src") for file in files_under(ROOT / folder)
+    known = {"is_mutant"}.union(*(names_in(file.read_text()) for folder in ("include", "src") for file in files_under(ROOT / folder)
                           if file.suffix in (".h", ".cpp")))
     wrong = [f"mutation \"{mutation.name}\": the text occurs {count} times in {name}, expected 1. "
              f"Adjust scripts/mutation_check.py to the source:\n{search}"
              for mutation in mutations for name, search, _ in mutation.edits
              if (count := (ROOT / name).read_text().count(search)) != 1]
     wrong += [f"mutation \"{mutation.name}\": the sources have no {', '.join(sorted(unknown))}. Adjust scripts/mutation_check.py"
-              for mutation in mutations for _, _, replacement in mutation.edits if (unknown := names_in(replacement) - known)]
+              for mutation in mutations for _, _, replacement in mutation.edits
+              if (unknown := names_in(replacement.replace(f'"{mutation.name}"', "")) - known)]
     if wrong:
         sys.exit("\n".join(wrong))
 
@@ -204,6 +219,8 @@ def apply(mutation):
     for name, search, replacement in mutation.edits:
         path = COPY / name
         text = path.read_text()
+        if text.count(search) != 1:
+            sys.exit(f"mutation \"{mutation.name}\": an earlier one has changed its text in {name}")
         originals.setdefault(path, text)
         path.write_text(text.replace(search, replacement))
     return originals
@@ -226,18 +243,77 @@ def check(mutation, report, compares):
     return not passed
 
 
+def apply_switched(mutations):
+    """All of them at once; returns {file: original text}."""
+    (COPY / SWITCH_HEADER).write_text(
+        f"""#pragma once
+#include <cstdlib>
+#include <string_view>
+inline bool is_mutant(std::string_view name) {{
+  const char* on = std::getenv("{SWITCH}");
+  return on != nullptr && name == on;
+}}
+""")
+    originals = {}
+    for mutation in mutations:
+        for path, text in apply(mutation).items():
+            originals.setdefault(path, text)
+    for path in originals:
+        path.write_text('#include "lora_train/mutant.h"\n' + path.read_text())
+    return originals
+
+
+def run_noticing(notices, mutant):
+    """Runs the tests that ought to notice, with this mutation on (none: ""). Returns (passed, the line that says why)."""
+    name, _, filters = notices.partition(" ")
+    environment = dict(os.environ, LORA_TRAIN_BIN=str(BUILD / "bin"), **{SWITCH: mutant})
+    if not name.endswith(".py"):
+        return run_googletest(name, [f"--gtest_filter={filters}"], environment)
+    return run_pytest([ROOT / "tests/integration" / name], True, [*(["-k", filters] if filters else [])], environment)
+
+
+def check_durability(chosen, report):
+    originals = apply_switched(chosen)
+    try:
+        tests = sorted({mutation.notices for mutation in chosen})
+        build(["lora-train", "lora_train_engine", "slow_sync", *{test.split()[0] for test in tests if not test.split()[0].endswith(".py")}])
+        passed = True
+        for test in tests:
+            is_green, line = run_noticing(test, "")
+            report(f"{'unchanged':36s} {'green' if is_green else 'RED':11s}          {test}: {line}")
+            passed = passed and is_green
+        noticed = []
+        for mutation in chosen:
+            start = time.monotonic()
+            is_green, line = run_noticing(mutation.notices, mutation.name)
+            report(f"{mutation.name:36s} {'NOT NOTICED' if is_green else 'red':11s} {time.monotonic() - start:5.0f} s  {line}")
+            noticed.append(not is_green)
+    finally:
+        restore(originals)
+    return passed, noticed
+
+
+def check_one_by_one(suite, chosen, report):
+    targets = [SAVING_TEST] if suite == "saving" else TARGETS
+    build(targets)
+    compares = suite == "compare"
+    passed, line = run_comparison() if compares else run_suite(SAVING_TEST if suite == "saving" else "", stop_early=False)
+    report(f"{'unchanged':26s} {'green' if passed else 'RED':11s}          {line}")
+    return passed, [check(mutation, report, compares) for mutation in chosen]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", choices=["engine", "saving", "compare"], default="engine")
+    parser.add_argument("--suite", choices=["engine", "saving", "durability", "compare"], default="engine")
     parser.add_argument("--only", action="append", help="only this mutation; repeatable")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--texts", action="store_true", help="only check that every mutation of every suite still fits the source")
     parser.add_argument("--log", help="also write the table to this file")
     args = parser.parse_args()
     if args.texts:
-        check_texts(MUTATIONS)
+        check_texts(MUTATIONS + SWITCHED)
         return
-    suite = [mutation for mutation in MUTATIONS if (mutation.notices == SAVING_TEST) == (args.suite == "saving")
+    suite = SWITCHED if args.suite == "durability" else [mutation for mutation in MUTATIONS if (mutation.notices == SAVING_TEST) == (args.suite == "saving")
              and (mutation.in_comparison or args.suite != "compare")]
     if args.list:
         print("\n".join(mutation.name for mutation in suite))
@@ -259,11 +335,10 @@ def main():
     commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
     report(f"{datetime.datetime.now():%Y-%m-%d %H:%M}, commit {commit.stdout.strip()}: scripts/mutation_check.py --suite {args.suite}")
     copy_sources()
-    build([SAVING_TEST] if args.suite == "saving" else TARGETS)
-    compares = args.suite == "compare"
-    passed, line = run_comparison() if compares else run_suite(SAVING_TEST if args.suite == "saving" else "", stop_early=False)
-    report(f"{'unchanged':26s} {'green' if passed else 'RED':11s}          {line}")
-    noticed = [check(mutation, report, compares) for mutation in chosen]
+    if args.suite == "durability":
+        passed, noticed = check_durability(chosen, report)
+    else:
+        passed, noticed = check_one_by_one(args.suite, chosen, report)
     report(f"{sum(noticed)} of {len(chosen)} mutations noticed")
     sys.exit(0 if passed and all(noticed) else 1)
 

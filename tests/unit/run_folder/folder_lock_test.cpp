@@ -51,6 +51,20 @@ TEST(FolderLock, LeavesFilesOfOthersAlone) {
   EXPECT_THROW(FolderLock(folder.path()), ConfigError);
 }
 
+TEST(FolderLock, FollowsNoLinkToWhatLooksLikeALock) {
+  for (const char* content : {"", "process 1 on example.org"}) {
+    const TemporaryFolder folder;
+    write_file_atomic(folder / "mine", content);
+    std::filesystem::create_symlink("mine", folder / ".lora-train.lock");
+    EXPECT_THROW(FolderLock(folder.path()), ConfigError);
+    EXPECT_EQ(read_file(folder / "mine"), content);
+  }
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("nothing", folder / ".lora-train.lock");
+  EXPECT_THROW(FolderLock(folder.path()), ConfigError);
+  EXPECT_FALSE(std::filesystem::exists(folder / "nothing"));
+}
+
 TEST(FolderLock, AFolderThatCannotBeMadeIsAnIoError) {
   const TemporaryFolder folder;
   write_file_atomic(folder / "file", "");

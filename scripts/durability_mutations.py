@@ -1,0 +1,112 @@
+"""Mutations of suite `durability` of scripts/mutation_check.py: (name, tests, edits). MUTANT in a replacement is whether this
+mutation is on (an environment variable), so one build holds them all.
+
+Tests: "BINARY FILTER" of googletest, or "test_FILE.py WORDS" of tests/integration (pytest -k WORDS). Every row of the table in
+docs/durability.md has a mutation here, or in suite `saving`.
+"""
+
+FOLDERS, CHECKPOINT, LOOP = "src/storage/atomic_folder.cpp", "src/checkpoint/checkpoint.cpp", "src/train/train_loop.cpp"
+BUILD, RUN_FOLDER, STOP = "src/train/build_run.cpp", "src/run_folder/output_folder.cpp", "src/base/stop_request.cpp"
+SAVER, RUNNING = "src/saving/background_saver.cpp", "src/train/run_training.cpp"
+
+SAVING = [
+    ("not read back", "checkpoint_test Durability.*", [
+        (CHECKPOINT, "problem = verify(target); !", "problem = MUTANT ? std::string() : verify(target); !")]),
+    ("not taken back", "checkpoint_test Durability.*", [(CHECKPOINT, "    folder.take_back();", "    if (!MUTANT) folder.take_back();")]),
+    ("fallback removes the target first", "checkpoint_test Durability.*", [
+        (FOLDERS, "  rename_path(target, old);\n", "  if (MUTANT) {\n    remove_tree(target);\n    return rename_path(temporary, target);\n  }\n"
+         "  rename_path(target, old);\n")]),
+    ("fallback leaves no name", "checkpoint_test Durability.*", [
+        (FOLDERS, "    rename_path(old, target);\n", "    if (!MUTANT) rename_path(old, target);\n")]),
+    ("taken back without a sync", "checkpoint_test Durability.*", [
+        (FOLDERS, "    rename_path(target_, temporary_);\n  }\n  sync_folder", "    rename_path(target_, temporary_);\n  }\n  if (!MUTANT) sync_folder")]),
+    ("bytes needed and free not told", "checkpoint_test Durability.*", [
+        ("src/base/file.cpp", "bytes) == 0) {\n    what +=", "bytes) == 0 && !MUTANT) {\n    what +=")]),
+    ("no snapshot", "train_test BackgroundSaver.*", [
+        (SAVER, "    snapshot_->parameters.values.copy_", "    if (!MUTANT) snapshot_->parameters.values.copy_")]),
+    ("moments not in the snapshot", "train_test BackgroundSaver.*", [
+        (SAVER, "    snapshot_->optimizer.copy_from", "    if (!MUTANT) snapshot_->optimizer.copy_from")]),
+    ("save without a snapshot not settled", "train_test BackgroundSaver.*", [
+        (SAVER, "  if (!snapshot_) saver_.settle();", "  if (!snapshot_ && !MUTANT) saver_.settle();")]),
+    ("metrics.jsonl not synced first", "train_test BackgroundSaver.*", [
+        (SAVER, "  if (path_kind(metrics)", "  if (!MUTANT && path_kind(metrics)")]),
+    ("save_interval ignored", "train_test TrainLoop.*", [(LOOP, "    return interval && ", "    return interval && !MUTANT && ")]),
+    ("max_failed_saves ignored", "train_test TrainLoop.*", [
+        (LOOP, "      if (failed_saves_ >= run_.profile().run.max_failed_saves) throw;",
+         "      if (failed_saves_ >= run_.profile().run.max_failed_saves && !MUTANT) throw;")]),
+    ("every failed save ends the run", "train_test TrainLoop.*", [
+        (LOOP, "    } catch (const IoError&) {\n      if (", "    } catch (const IoError&) {\n      if (MUTANT || ")]),
+    ("nothing saved before another error", "train_test TrainLoop.*", [
+        (LOOP, "      save_last_finished_step();\n      throw;", "      if (!MUTANT) save_last_finished_step();\n      throw;")]),
+    ("saved after a non-finite loss", "train_test TrainLoop.*", [
+        (LOOP, "    } catch (const NumericError&) {  // the current state is not worth saving\n",
+         "    } catch (const NumericError&) {\n      if (MUTANT) save_last_finished_step();\n")]),
+    ("full disk ends the run at once", "test_saving.py goes_on_while", [
+        (LOOP, "    } catch (const IoError&) {\n", "    } catch (const IoError&) {\n      if (MUTANT) throw;\n")]),
+]
+
+RESUMING = [
+    ("a step skipped on resume", "test_kill.py", [
+        (LOOP, "*run_.plan, run_.state.step + 1,", "*run_.plan, run_.state.step + 1 + (MUTANT && run_.state.step > 0),")]),
+    ("moments not restored", "test_kill.py", [
+        ("src/saving/checkpoint_tensors.cpp", "  read_views(checkpoint / checkpoint::kOptimizerFile", "  if (!MUTANT) read_views(checkpoint / checkpoint::kOptimizerFile")]),
+    ("sum of losses not restored", "test_output_folder.py mean_loss", [
+        (BUILD, "  run.state = found.state;\n", "  run.state = found.state;\n  if (MUTANT) run.state.loss_sum = 0;\n")]),
+    ("saved every 20 steps instead of 4", "test_kill.py", [
+        (LOOP, "if (saves_.is_due(run_.state.step) || (interval", "if ((MUTANT ? run_.state.step % 20 == 0 : saves_.is_due(run_.state.step)) || (interval")]),
+    ("changed data accepted", "test_saving.py changed_data", [
+        (BUILD, "if (old.data != now.data && ", "if (old.data != now.data && !MUTANT && ")]),
+    ("changed tokenizer accepted", "test_saving.py changed_tokenizer", [
+        (BUILD, "if (old.tokenizer != now.tokenizer && ", "if (old.tokenizer != now.tokenizer && !MUTANT && ")]),
+    ("changed template accepted", "test_saving.py changed_chat_template", [
+        (BUILD, "if (old.chat_template != now.chat_template && ", "if (old.chat_template != now.chat_template && !MUTANT && ")]),
+    ("changed base model accepted", "test_saving.py changed_base_model", [
+        (BUILD, "if (old.model != now.model && ", "if (old.model != now.model && !MUTANT && ")]),
+    ("changed profile accepted", "run_folder_test OutputFolder.*", [(RUN_FOLDER, "  if (refused.empty()) return;", "  if (MUTANT || refused.empty()) return;")]),
+    ("file names of a manifest not checked", "test_malformed_checkpoint.py", [
+        ("src/checkpoint/manifest.cpp", "if (const char* reason = why_not_file_name(name)) {", "if (const char* reason = MUTANT ? nullptr : why_not_file_name(name)) {")]),
+    ("sizes of tensors not checked", "test_malformed_safetensors.py", [
+        ("src/storage/safetensors.cpp", "if (entry.end - entry.begin != bits / 8) {", "if (!MUTANT && entry.end - entry.begin != bits / 8) {")]),
+    ("file names of an index not checked", "test_malformed_shard_index.py", [
+        ("src/storage/shard_index.cpp", "if (const char* reason = why_not_file_name(file)) {", "if (const char* reason = MUTANT ? nullptr : why_not_file_name(file)) {")]),
+    ("sizes in config.json not checked", "test_malformed_model_config.py", [
+        ("src/model/families/config_reader.cpp", "  if (is_too_large || value.get<std::int64_t>() < smallest)", "  if (!MUTANT && (is_too_large || value.get<std::int64_t>() < smallest))")]),
+    ("unknown keys of a profile accepted", "test_malformed_profile.py", [
+        ("src/config/merge.cpp", "  findings_.mistake(value.place, name,\n                    \"unknown key.\"", "  if (!MUTANT) findings_.mistake(value.place, name,\n                    \"unknown key.\"")]),
+    ("rank of an adapter not checked", "test_malformed_adapter.py", [
+        ("src/lora/adapter_config.cpp", "    if (!is_rank) {", "    if (!MUTANT && !is_rank) {")]),
+]
+
+STOPPING = [
+    ("a stop saves nothing", "test_signals.py", [(LOOP, "    if (is_save_owed()) {\n      save();", "    if (!MUTANT && is_save_owed()) {\n      save();")]),
+    ("a stop ends with 0", "test_signals.py", [
+        (LOOP, "(is_done ? ExitCode::kDone : ExitCode::kStopped)", "(is_done || MUTANT ? ExitCode::kDone : ExitCode::kStopped)")]),
+    ("a second signal waits", "base_test StopRequests*", [
+        (STOP, "if (!received.compare_exchange_strong(expected, number)) ::_exit", "if (!received.compare_exchange_strong(expected, number) && !MUTANT) ::_exit")]),
+    ("an ignored SIGHUP is taken", "base_test StopRequests*", [
+        (STOP, "if (kSignals[i] == SIGHUP && ", "if (!MUTANT && kSignals[i] == SIGHUP && ")]),
+    ("--max-time ignored", "test_output_folder.py before_step_1", [(RUNNING, "if (request.profile.schedule.max_time) set", "if (!MUTANT && request.profile.schedule.max_time) set")]),
+]
+
+FILES_OF_OTHERS = [
+    ("any folder is a run", "run_folder_test OutputFolder.*", [
+        (RUN_FOLDER, "  const bool is_run = storage::read_marker(folder).has_value();\n  const auto refuse",
+         "  const bool is_run = MUTANT || storage::read_marker(folder).has_value();\n  const auto refuse")]),
+    ("any checkpoint is ours", "checkpoint_test Checkpoint.*", [
+        (CHECKPOINT, "  if (path_kind(folder) != PathKind::kFolder) return false;\n  return starts",
+         "  if (path_kind(folder) != PathKind::kFolder) return false;\n  return MUTANT || starts")]),
+    ("links have a run's names", "run_folder_test OutputFolder.*", [
+        (RUN_FOLDER, "(kind == expected && is_ours)", "((MUTANT || kind == expected) && is_ours)")]),
+    ("the lock follows links", "run_folder_test FolderLock.*", [
+        ("src/run_folder/folder_lock.cpp", "O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK", "O_CLOEXEC | (MUTANT ? 0 : O_NOFOLLOW) | O_NONBLOCK")]),
+    ("the lock is not taken", "run_folder_test FolderLock.*", [
+        ("src/run_folder/folder_lock.cpp", "if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) continue;", "if (MUTANT || ::flock(fd_, LOCK_EX | LOCK_NB) == 0) continue;")]),
+    ("half-written files stay", "run_folder_test OutputFolder.*", [
+        (RUN_FOLDER, "    storage::delete_temporaries(folder, is_run_file);", "    if (!MUTANT) storage::delete_temporaries(folder, is_run_file);")]),
+    ("the replaced run is deleted at once", "run_folder_test *Run.*:OutputFolder.*", [
+        ("src/run_folder/replaced_run.cpp", "    move_all(folder, names, replaced);\n",
+         "    if (MUTANT) {\n      for (const auto& name : names) remove_tree(folder / name);\n    } else\n      move_all(folder, names, replaced);\n")]),
+    ("a command overwrites what it began", "run_folder_test OutputFolder.*", [(RUN_FOLDER, "  return is_same;\n", "  return is_same && !MUTANT;\n")]),
+]
+
+MUTATIONS = SAVING + RESUMING + STOPPING + FILES_OF_OTHERS
