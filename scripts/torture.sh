@@ -3,15 +3,16 @@
 # hour on two cores. Runs a copy of the program, so that building meanwhile disturbs nothing. Needs scripts/test.sh --only
 # install,build before.
 #
-#   scripts/torture.sh [--only PART,PART] [--log FILE]     parts: checkpoint, kill, signals, disks, threads, sanitizers, fuzz
+#   scripts/torture.sh [--only PART,PART] [--percent N] [--log FILE]
 #
+# Parts: checkpoint, kill, signals, disks, threads, sanitizers, fuzz. --percent N runs that share of the kills, signals and disks.
 # As many parts at a time as there are cores. FILE (default tests/integration/torture_results.txt) gets the date, the commit,
 # and one line or more of every part, behind what it has already. The last line is `N parts, N failed`; the status is 1 when
 # one failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-parts=checkpoint,kill,signals,disks,threads,sanitizers,fuzz
+parts=checkpoint,kill,signals,disks,threads,sanitizers,fuzz percent=100
 log=tests/integration/torture_results.txt
 
 die() { printf 'torture.sh: %s\n' "$*" >&2; exit 2; }
@@ -20,7 +21,8 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --only) [ $# -ge 2 ] || die "--only needs parts"; parts="$2"; shift ;;
     --log) [ $# -ge 2 ] || die "--log needs a file"; log="$2"; shift ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --percent) [ $# -ge 2 ] || die "--percent needs a number"; percent="$2"; shift ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) die "unknown argument \"$1\"" ;;
   esac
   shift
@@ -30,7 +32,7 @@ done
 program=$(mktemp -d -t lora-train-torture-XXXXXX)
 trap 'rm -rf "$program"' EXIT
 cp -r build/ci/bin/. "$program"
-export LORA_TRAIN_BIN="$program" LORA_TRAIN_TORTURE=1 OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1
+export LORA_TRAIN_BIN="$program" LORA_TRAIN_TORTURE="$percent" OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1
 
 python_part() { .deps/venv/bin/python -m pytest -q -s -p no:cacheprovider "tests/integration/$1"; }
 
@@ -55,7 +57,7 @@ run_part() { # name; leaves its output, its status and its time
 }
 
 header="date $(date '+%F %R'), commit $(git describe --always --dirty), \
-$(sed -n 's/^model name\t*: //p' /proc/cpuinfo | head -1), $(nproc) cores, command: scripts/torture.sh --only $parts"
+$(sed -n 's/^model name\t*: //p' /proc/cpuinfo | head -1), $(nproc) cores, command: scripts/torture.sh --only $parts --percent $percent"
 for part in ${parts//,/ }; do
   while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
   run_part "$part" &
