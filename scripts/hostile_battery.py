@@ -224,7 +224,8 @@ def wait(process, stop_after):
             process.send_signal(signal.SIGTERM)
             is_stopped = True
         time.sleep(0.002)
-    seconds = time.monotonic() - start - (waited_for_a_core(process) - delay if stop_after is not None else 0)
+    waited = waited_for_a_core(process) - delay if stop_after is not None else 0
+    seconds = max(time.monotonic() - start - waited, 0)
     return process.wait(), seconds
 
 
