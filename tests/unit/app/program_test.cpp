@@ -284,9 +284,9 @@ TEST_F(Program, EvalPrintsATableOrJsonLines) {
   const CommandResult table = run({"eval", "--model", "m", "--eval-data", "v.jsonl"});
   EXPECT_EQ(table.exit_code, 0) << table.err;
   EXPECT_EQ(table.out,
-            "name              loss  perplexity  token accuracy     ece     tokens\n"
-            "val             0.5000      1.6487          75.00%  0.0100  1,234,567\n"
-            "runs/x/adapter  1.0000      2.0000           0.00%  0.0000          1\n");
+            "name    loss  perplexity  token accuracy     ece     tokens\n"
+            "val   0.5000      1.6487          75.00%  0.0100  1,234,567\n"
+            "      1.0000      2.0000           0.00%  0.0000          1\n");
   const CommandResult lines = run({"eval", "--model", "m", "--eval-data", "v.jsonl", "--json"});
   EXPECT_EQ(
       lines.out.substr(0, lines.out.find('\n')),

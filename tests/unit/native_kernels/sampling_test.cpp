@@ -96,6 +96,14 @@ TEST(SamplingCuda, DrawsTheTokensOfTheReference) {
   EXPECT_EQ(num_compared, 3 * 6 * std::ssize(kKinds) * std::ssize(kFilters));
 }
 
+/// The sums of later passes are rounded otherwise than the first, so a share of nearly all may never be reached.
+TEST(SamplingCuda, AShareThatRoundingKeepsFromBeingReachedIsAllTokens) {
+  constexpr std::int64_t kV = 3001;
+  Guarded<float> logits(24, kV);
+  logits.fill_uniform(3);  // a part of the range that is lost is lost with its share of the tokens
+  compare(logits, kV, {1, 0, std::nextafter(1.0, 0.0)}, 2);
+}
+
 TEST(SamplingCuda, ZeroAndMinusZeroAreEqual) {
   Guarded<float> logits(2, 40);
   logits.fill([](std::int64_t b, std::int64_t id) { return id < 5 ? -1.0F : (id % 2 == b ? 0.0F : -0.0F); });
