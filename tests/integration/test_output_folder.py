@@ -281,7 +281,9 @@ def test_checkpoints_of_other_tools_are_left_alone(setup):
     shutil.rmtree(setup.output_dir)
     (setup.output_dir / "checkpoint-3").mkdir(parents=True)
     (setup.output_dir / "checkpoint-3/weights").write_text("mine")
-    (setup.model / "model.safetensors").write_bytes(b"not read yet")
+    weights = bytearray((setup.model / "model.safetensors").read_bytes())
+    weights[-1000:] = b"\xff" * 1000  # NaN: names and shapes are read, no weight yet
+    (setup.model / "model.safetensors").write_bytes(weights)
     for arguments in ([], ["--dry-run"]):
         run = setup.train(*arguments, max_steps=3)
         assert run.code == 2 and "checkpoint-3 was not written by lora-train" in run.stderr, run

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import BINARY, ENVIRONMENT, wait_for
-from long_run import IS_TORTURE
+from long_run import PERCENT
 
 STOPPED = 75
 LIMIT_S = 30  # the promise is 2 s; this machine may be busy with something else. Without a stop, every phase takes minutes
@@ -125,14 +125,14 @@ def handles_signals(process):
     return False
 
 
-@pytest.mark.parametrize("phase", PHASES if IS_TORTURE else IN_CI, ids=lambda phase: phase.__name__)
+@pytest.mark.parametrize("phase", PHASES if PERCENT else IN_CI, ids=lambda phase: phase.__name__)
 def test_stop_inside_a_block(setup, phase):
     profile = setup.write_profile(**{"max_seq_len": 64, **phase(setup)})
     process = subprocess.Popen([str(BINARY), "train", "--profile", str(profile), "overlength=drop", "max_drop_fraction=1"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     wait_for(lambda: handles_signals(process), "the first look for signals", process)
     begun = cpu_seconds(process)
-    wait_for(lambda: cpu_seconds(process) >= begun + (2.0 if IS_TORTURE else 0.7), "work on the block", process)
+    wait_for(lambda: cpu_seconds(process) >= begun + (2.0 if PERCENT else 0.7), "work on the block", process)
     start = time.monotonic()
     process.send_signal(signal.SIGTERM)
     try:

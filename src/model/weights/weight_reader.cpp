@@ -84,7 +84,9 @@ class WeightReader::Stage {
 };
 
 WeightReader::WeightReader(const storage::WeightFiles& files, at::Device device, const WeightReaderOptions& options)
-    : files_(files), device_(device), options_(options) {}
+    : files_(files), device_(device), options_(options) {
+  if (options_.chunk_bytes == 0) options_.chunk_bytes = std::int64_t{device.is_cuda() ? 8 : 2} << 20;
+}
 
 void WeightReader::add(const std::string& name, std::unique_ptr<RowSink> sink) {
   const storage::TensorEntry* entry = files_.find(name);
