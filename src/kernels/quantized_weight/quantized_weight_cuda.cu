@@ -25,6 +25,7 @@ __device__ __forceinline__ const T* global(const void* p) {
 
 template <bool kIsNested>
 struct FourBits {
+  static constexpr bool kHasBlocks = true;  // of the flat matrix
   using Word = std::uint32_t;
   static __device__ __forceinline__ float scale(const WeightView& weight, std::uint32_t block, std::uint32_t,
                                                 std::uint32_t) {
@@ -47,6 +48,7 @@ struct TwoWords {
 };
 
 struct Int8 {
+  static constexpr bool kHasBlocks = false;
   using Word = TwoWords;
   static __device__ __forceinline__ float scale(const WeightView& weight, std::uint32_t, std::uint32_t row,
                                                 std::uint32_t) {
@@ -63,6 +65,7 @@ struct Int8 {
 };
 
 struct Fp8 {
+  static constexpr bool kHasBlocks = false;
   using Word = TwoWords;
   static __device__ __forceinline__ float scale(const WeightView& weight, std::uint32_t, std::uint32_t row,
                                                 std::uint32_t column) {
@@ -94,7 +97,8 @@ __device__ __forceinline__ void write_packs(const DequantSegment& segment, std::
     const auto row = static_cast<std::uint32_t>(std::uint64_t{pack} * segment.multiplier >> segment.shift);
     const std::uint32_t column = (pack - row * segment.packs_per_row) * kDequantPack;
     words[k] = codes[pack];
-    scales[k] = Code::scale(weight, pack >> (weight.block_shift - kLogOfPack), row, column);
+    const std::uint32_t block_of_pack = Code::kHasBlocks ? pack >> (weight.block_shift - kLogOfPack) : 0;
+    scales[k] = Code::scale(weight, block_of_pack, row, column);
     targets[k] = to[row] + column;
   }
   LORA_TRAIN_UNROLL
