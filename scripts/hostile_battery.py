@@ -15,7 +15,6 @@ Committed results: tests/integration/hostile_battery_results.txt. Exit status 1 
 """
 
 import argparse
-import datetime
 import hashlib
 import os
 import re
@@ -31,6 +30,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import battery_log  # noqa: E402
+
 EXAMPLE = ROOT / "examples/tiny-math"
 SECRET = "sk-planted-9f86d081884c7d65"
 NOBODY = 65534
@@ -310,16 +312,7 @@ def main():
     if args.list:
         print("\n".join(f"{number:3d} {case.name}" for number, case in cases))
         return
-    lines = []
-
-    def say(line):
-        lines.append(line)
-        print(line, flush=True)
-        if args.log:
-            args.log.write_text("\n".join(lines) + "\n")
-
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout
-    say(f"date {datetime.datetime.now():%Y-%m-%d %H:%M}, commit {commit.strip()}, command: {' '.join(sys.argv)}")
+    say = battery_log.Log(args.log, ROOT).say
     say(f"  # {'case':62s} code     s  stop  verdict")
     folder = args.keep or Path(tempfile.mkdtemp(prefix="lora-train-hostile-"))
     folder.mkdir(exist_ok=True)

@@ -12,7 +12,6 @@ Exit status 1 and the first strings that differ, when any does.
 """
 
 import argparse
-import datetime
 import json
 import os
 import random
@@ -28,6 +27,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAYON_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import battery_log  # noqa: E402
 import battery_strings  # noqa: E402
 
 CHUNK = 50_000
@@ -195,15 +195,7 @@ def main():
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("LORA_TRAIN_TEST_DATA", ROOT / "../shared/data")))
     parser.add_argument("--log", type=Path)
     args = parser.parse_args()
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout
-    lines = []
-
-    def say(line):
-        lines.append(line)
-        print(line, flush=True)
-        if args.log:
-            args.log.write_text("\n".join(lines) + "\n")
-    say(f"date {datetime.datetime.now():%Y-%m-%d %H:%M}, commit {commit.strip()}, command: {' '.join(sys.argv)}")
+    say = battery_log.Log(args.log, ROOT).say
     say("tokenizer             reference               strings advers.     tokens wrong ids wrong texts   ours s theirs s wall s")
     differences = 0
     for name, (reference, file) in find_tokenizers(args.data).items():
