@@ -82,7 +82,8 @@ class Linear {
     projection_.base_weight().copy_(weight_);
     if (site.shape.has_bias) projection_.bias = at::randn({O}).to(dtype);
     kernels::ScaledCopies columns;
-    add_adapter_copies(projection_, columns);
+    add_adapter_copies(projection_,
+                       [&](const auto& from, double scale, const auto& to) { columns.add(from, scale, to); });
     columns.run();
     x_ = at::randn({N, D}).to(dtype);
     input_ = at::zeros({N, D + C}, dtype);

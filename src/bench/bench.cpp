@@ -114,7 +114,7 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
   count_step(*bench, 1);
   const data::StepPlan plan = run.plan->step(1);
   const StepSizes sizes = sizes_of(run, plan);
-  const auto element_bytes = static_cast<int>(c10::elementSize(runtime::compute_dtype(run.profile().model.precision)));
+  const auto element_bytes = static_cast<int>(runtime::compute_bytes(run.profile().model.precision));
   BenchResult result;
   result.rates = rates;
   result.shape = request.shape;

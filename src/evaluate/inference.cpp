@@ -9,9 +9,8 @@ void load_without_plan(const Profile& profile, const runtime::RunDevice& device,
                        const runtime::AdapterSetup& adapters, std::int64_t max_seq_len, runtime::LoadedModel& loaded) {
   const std::int64_t free = device.is_cuda() ? runtime::device_room(device).free : metrics::available_host_memory();
   const model::ModelShape shape = model::model_shape(files.config, adapters.specs, adapters.columns);
-  const auto element_bytes =
-      static_cast<std::int64_t>(c10::elementSize(runtime::compute_dtype(profile.model.precision)));
-  const std::int64_t fitting = model::choose_decoded_layers(files.config, shape, element_bytes, files.base, free / 2);
+  const std::int64_t fitting = model::choose_decoded_layers(
+      files.config, shape, runtime::compute_bytes(profile.model.precision), files.base, free / 2);
   runtime::load_model(profile, device, files, adapters,
                       {false, max_seq_len, profile.model.decoded_layers.value_or(fitting)}, loaded);
 }

@@ -29,7 +29,6 @@ namespace fs = std::filesystem;
 using storage::DType;
 using storage::FileToWrite;
 
-constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr const char* kGenerationFile = "generation_config.json";
 
 /// A weight of the model, and the adapter on it.
@@ -111,10 +110,10 @@ class Merger {
   /// The source's index with the new total size; none for a single file.
   void add_index(std::uint64_t weight_bytes, std::vector<FileToWrite>& files) const {
     if (fs::exists(request_.model / "model.safetensors")) return;  // an index beside it is not used
-    auto index = nlohmann::ordered_json::parse(read_file(request_.model / kIndexFile));
+    auto index = nlohmann::ordered_json::parse(read_file(request_.model / storage::kIndexFile));
     index["metadata"]["total_size"] = weight_bytes;
     for (const std::string& name : parts_of_quantised_) index["weight_map"].erase(name);
-    files.push_back({kIndexFile, index.dump(2) + "\n"});
+    files.push_back({storage::kIndexFile, index.dump(2) + "\n"});
   }
 
  private:
@@ -125,12 +124,11 @@ class Merger {
   }
 
   void find_quantised() {
-    for (const model::TensorSpec& spec : model::expected_tensors(config_)) {
-      if (spec.kind != model::WeightKind::kLinear) continue;
-      const model::StoredLinear stored = model::stored_linear(config_, spec, weights_);
+    for (const model::TensorSpec& spec : model::linear_tensors(config_)) {
+      model::StoredLinear stored = model::stored_linear(config_, spec, weights_);
       if (stored.format == model::LinearFormat::kPlain) continue;
-      quantised_[spec.name] = spec.shape;
       parts_of_quantised_.insert(stored.names.begin(), stored.names.end());
+      quantised_.emplace(spec.name, std::move(stored));
     }
     if (quantised_.empty() || hooks_.decode) return;
     throw ConfigError("--model",
@@ -141,7 +139,8 @@ class Merger {
 
   std::vector<std::int64_t> shape_of(const storage::TensorEntry& entry) const {
     const auto found = quantised_.find(entry.name);
-    return found == quantised_.end() ? entry.shape : found->second;
+    if (found == quantised_.end()) return entry.shape;
+    return {found->second.out_features, found->second.in_features};
   }
 
   DType dtype_of(const storage::TensorEntry& entry) const {
@@ -174,12 +173,12 @@ class Merger {
     ++num_done_;
     const auto site = sites_.find(entry.name);
     const DType target = dtype_of(entry);
-    const bool is_quantised = quantised_.contains(entry.name);
-    if (site == sites_.end() && target == entry.dtype && !is_quantised) return weights_.bytes(entry);
+    const auto quantised = quantised_.find(entry.name);
+    if (site == sites_.end() && target == entry.dtype && quantised == quantised_.end()) return weights_.bytes(entry);
     WeightToMerge weight{weights_.bytes(entry), entry.dtype, 1, entry.num_elements()};
     std::vector<float> decoded;
-    if (is_quantised) {
-      decoded = hooks_.decode(config_, entry.name, weights_);
+    if (quantised != quantised_.end()) {
+      decoded = hooks_.decode(quantised->second, weights_);
       weight = {{reinterpret_cast<const char*>(decoded.data()), decoded.size() * sizeof(float)},
                 DType::kF32,
                 1,
@@ -203,8 +202,8 @@ class Merger {
   AdapterConfig adapter_;
   std::map<std::string, Site> sites_;
   storage::SafetensorsFile tensors_;
-  std::map<std::string, std::vector<std::int64_t>> quantised_;  ///< weights of the base that are, with their shapes
-  std::set<std::string> parts_of_quantised_;                    ///< their scales and maps
+  std::map<std::string, model::StoredLinear> quantised_;  ///< by the names of their weights
+  std::set<std::string> parts_of_quantised_;              ///< their scales and maps
   std::string buffer_;
   const storage::TensorEntry* last_ = nullptr;
   std::int64_t num_done_ = 0, num_tensors_ = 0;

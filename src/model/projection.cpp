@@ -49,11 +49,11 @@ void adapted_backward(Projection& projection, const at::Tensor& input, at::Tenso
 
 }  // namespace
 
-void add_adapter_copies(const Projection& projection, kernels::ScaledCopies& copies) {
+void add_adapter_copies(const Projection& projection, const AddCopy& add) {
   for (const auto& adapter : projection.adapters) {
     const at::Tensor b = projection.scaled_b().narrow(0, adapter.out_begin, adapter.out_end - adapter.out_begin);
-    copies.add(adapter.masters[kLoraB], adapter.scale, b.narrow(1, adapter.column, adapter.rank));
-    copies.add(adapter.masters[kLoraA], 1.0, projection.lora_a().narrow(0, adapter.column, adapter.rank));
+    add(adapter.masters[kLoraB], adapter.scale, b.narrow(1, adapter.column, adapter.rank));
+    add(adapter.masters[kLoraA], 1.0, projection.lora_a().narrow(0, adapter.column, adapter.rank));
   }
 }
 

@@ -94,7 +94,7 @@ std::string MemoryPlan::describe() const {
 
 MemoryPlan plan_memory(const MemoryCase& requested) {
   const at::ScalarType dtype = runtime::compute_dtype(requested.profile.model.precision);
-  const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(dtype));
+  const std::int64_t element_bytes = runtime::compute_bytes(requested.profile.model.precision);
   const auto trained =
       requested.profile.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
   const model::ModelShape shape = model::model_shape(requested.config, requested.adapters, requested.columns);

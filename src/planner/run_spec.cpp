@@ -50,8 +50,7 @@ std::optional<std::int64_t> fixed_decoded_layers(const RunFacts& facts) {
 void decode_what_fits(const RunFacts& facts, std::int64_t weight_bytes, RunSpec& spec) {
   spec.decoded_layers = fixed_decoded_layers(facts).value_or(0);
   if (fixed_decoded_layers(facts)) return;
-  const auto element_bytes =
-      static_cast<std::int64_t>(c10::elementSize(runtime::compute_dtype(facts.profile.model.precision)));
+  const std::int64_t element_bytes = runtime::compute_bytes(facts.profile.model.precision);
   const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
   spec.decoded_layers = model::choose_decoded_layers(facts.config, shape, element_bytes, facts.base, weight_bytes);
   if (facts.is_cuda) spec.memory = plan_memory(memory_case(facts, spec));
@@ -84,8 +83,7 @@ void fit_into_host(const RunFacts& facts, RunSpec& spec) {
   set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, facts.auto_tokens), spec);
   decode_what_fits(facts, facts.memory_bytes, spec);
   const model::ActivationOptions options{.max_tokens = spec.max_tokens};
-  const auto element_bytes =
-      static_cast<std::int64_t>(c10::elementSize(runtime::compute_dtype(facts.profile.model.precision)));
+  const std::int64_t element_bytes = runtime::compute_bytes(facts.profile.model.precision);
   const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
   const auto fits = [&] {
     return model::plan_activations(shape, options, spec.recompute).bytes(element_bytes) <= facts.memory_bytes;

@@ -61,6 +61,10 @@ model::LinearFormat linear_format(BasePrecision precision) {
 
 at::ScalarType compute_dtype(Precision precision) { return precision == Precision::kFp32 ? at::kFloat : at::kBFloat16; }
 
+std::int64_t compute_bytes(Precision precision) {
+  return static_cast<std::int64_t>(c10::elementSize(compute_dtype(precision)));
+}
+
 std::vector<model::Recompute> recompute_modes(GradientCheckpointing mode) {
   switch (mode) {
     case GradientCheckpointing::kOff: return {model::Recompute::kOff};
@@ -114,10 +118,8 @@ model::BaseStorage base_storage(const ModelSection& section, const model::ModelC
   model::BaseStorage kept;
   if (!section.is_quantised()) return kept;
   const model::LinearFormat format = linear_format(section.base_precision);
-  for (const auto& spec : model::expected_tensors(config)) {
-    if (spec.kind != model::WeightKind::kLinear) continue;
-    const std::string name = spec.name.substr(0, spec.name.rfind('.'));
-    kept[name] = model::quantised_storage(format, spec.shape[0], spec.shape[1], section.double_quant);
+  for (const auto& spec : model::linear_tensors(config)) {
+    kept[spec.module()] = model::quantised_storage(format, spec.shape[0], spec.shape[1], section.double_quant);
   }
   return kept;
 }

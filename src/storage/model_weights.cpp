@@ -14,7 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSingle = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
 
 /// True if the file exists. Throws for a link without a target, which an interrupted Hub download leaves.
 bool is_present(const fs::path& path) {
@@ -36,7 +35,7 @@ std::vector<std::string> files_in(const fs::path& folder) {
 
 /// Explains what the folder holds instead of readable weights, and what to do.
 [[noreturn]] void refuse_folder(const fs::path& folder) {
-  const std::string expected = std::string("no ") + kSingle + " and no " + kIndex + " here";
+  const std::string expected = std::string("no ") + kSingle + " and no " + kIndexFile + " here";
   for (const auto& name : files_in(folder)) {
     if (name == "adapter_model.safetensors") {
       throw FormatError(folder.string(),
@@ -155,15 +154,15 @@ void WeightFiles::drop(const std::vector<std::string>& names) {
 WeightFiles open_model_weights(const std::filesystem::path& folder) {
   if (!fs::is_directory(folder))
     throw FormatError(folder.string(), "no such folder; expected a Hugging Face model folder");
-  const bool has_index = is_present(folder / kIndex);
+  const bool has_index = is_present(folder / kIndexFile);
   if (is_present(folder / kSingle)) {
     if (has_index)
-      log_warning(folder.string() + ": holds both " + kSingle + " and " + kIndex + "; the index is not used");
+      log_warning(folder.string() + ": holds both " + kSingle + " and " + kIndexFile + "; the index is not used");
     return WeightFiles({SafetensorsFile(folder / kSingle)});
   }
   if (!has_index) refuse_folder(folder);
 
-  const ShardIndex index = read_shard_index(folder / kIndex);
+  const ShardIndex index = read_shard_index(folder / kIndexFile);
   WeightFiles weights(open_shards(folder, index));
   check_index(index, weights);
   std::vector<std::string> stray;

@@ -26,7 +26,7 @@ struct EngineApi {
   lora::MergeCheck (*check_merge)(const lora::MergeCheckRequest&);
   bench::BenchResult (*bench)(const bench::BenchRequest&);
   model::QuantizeResult (*quantize)(const model::QuantizeRequest&);
-  std::vector<float> (*decode_linear)(const model::ModelConfig&, const std::string& name, const storage::WeightFiles&);
+  std::vector<float> (*decode_linear)(const model::StoredLinear&, const storage::WeightFiles&);
 };
 
 }  // namespace lora_train::app

@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "lora_train/kernels/segment_table.h"
+
 namespace lora_train::kernels {
 
 /// Copies to make together, as often as needed: to = from * scale, multiplied in fp32 (fp64 for fp64) and then rounded to the
@@ -25,7 +27,7 @@ class ScaledCopies {
   void make_table();
 
   std::vector<Copy> copies_;
-  at::Tensor segments_, segment_of_block_;  ///< bytes of CopySegment; int32
+  SegmentTable table_;  ///< of CopySegment
 };
 
 /// One copy.

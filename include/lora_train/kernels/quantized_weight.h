@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lora_train/kernels/segment_table.h"
 #include "lora_train/kernels/weight_code.h"
 
 namespace lora_train::kernels {
@@ -54,7 +55,10 @@ class Dequantizations {
   /// out [O, D] fp32 or bf16 (fp16 and fp64 by the reference); rows may be strided. It must not overlap the weight.
   /// Throws ShapeError when the weight or out has the wrong shape.
   void add(const QuantizedWeight& weight, const at::Tensor& out);
-  /// On CUDA one launch, if all outputs have one dtype, fp32 or bf16; the first run uploads a table, so it cannot be captured.
+  /// to = from * scale beside them, as in ScaledCopies: adapter columns, and linears that their folder leaves plain. from and to
+  /// [R, C], rows may be strided.
+  void add(const at::Tensor& from, double scale, const at::Tensor& to);
+  /// On CUDA one launch, if all outputs have one dtype, fp32 or bf16, and what is plain fp32 or bf16; the first run uploads a table, so it cannot be captured.
   /// Results are the same bits on every device.
   void run();
 
@@ -62,11 +66,13 @@ class Dequantizations {
   struct Item {
     QuantizedWeight weight;
     at::Tensor out;
+    at::Tensor plain = {};  ///< in place of a weight
+    double scale = 1;
   };
   void make_table();
 
   std::vector<Item> items_;
-  at::Tensor segments_, segment_of_block_;  ///< bytes of DequantSegment; int32
+  SegmentTable table_;  ///< of DequantSegment
 };
 
 /// One of them.

@@ -24,10 +24,12 @@ enum class WorkClass {
   kEmbedding,
   kDropout,
   kOptimizer,  ///< gradient norm, update, and everything derived from the new masters
+  kDecode,     ///< quantised weights into compute matrices
   kCopy
 };
-constexpr std::array<std::string_view, 11> kWorkClassNames = {
-    "gemm", "lora", "attention", "norm", "rope", "swiglu", "loss", "embedding", "dropout", "optimizer", "copy"};
+constexpr std::array<std::string_view, 12> kWorkClassNames = {"gemm",    "lora",      "attention", "norm",
+                                                              "rope",    "swiglu",    "loss",      "embedding",
+                                                              "dropout", "optimizer", "decode",    "copy"};
 
 /// One tensor of a call, and its memory traffic.
 struct WorkOperand {

@@ -13,7 +13,7 @@
 #include "lora_train/storage/safetensors.h"
 
 namespace lora_train::model {
-struct ModelConfig;
+struct StoredLinear;
 }
 namespace lora_train::storage {
 class WeightFiles;
@@ -35,9 +35,7 @@ struct MergeRequest {
 /// Callbacks during a merge. Each may be empty.
 struct MergeHooks {
   /// Decodes a linear of a quantised base (model::decode_linear). Without it, such a base is refused.
-  std::function<std::vector<float>(const model::ModelConfig& config, const std::string& weight,
-                                   const storage::WeightFiles& weights)>
-      decode;
+  std::function<std::vector<float>(const model::StoredLinear& linear, const storage::WeightFiles& weights)> decode;
   /// Called before each tensor with the number done, the number in all, and its name.
   std::function<void(std::int64_t num_done, std::int64_t num_tensors, std::string_view name)> progress;
   /// Called once the folder is in place. If it throws, the folder is removed again (or the older one restored).

@@ -55,10 +55,9 @@ struct QuantizedLayer {
   };
   std::vector<Linear> linears;
   std::vector<PlainLinear> plain;
-  kernels::Dequantizations decode;
-  kernels::ScaledCopies columns;  ///< what else is written at each decoding: adapter columns and plain linears
+  kernels::Dequantizations decode;  ///< also of plain linears and adapter columns
 
-  /// Writes W of all linears.
+  /// Writes W of all linears, in one launch on CUDA.
   void run();
 };
 
@@ -67,6 +66,7 @@ class WeightLoader {
  public:
   virtual ~WeightLoader() = default;
   virtual void load(const std::string& tensor, const at::Tensor& target) = 0;
+  /// Allocates and fills linear.weight.
   virtual void load(QuantizedLayer::Linear& linear) = 0;
   /// Whatever was asked for is there when this returns.
   virtual void finish() = 0;
@@ -92,7 +92,7 @@ class ComputeWeights : public BaseWeights {
   void fill_layer(int64_t layer, WeightLoader& loader, QuantizedLayer& quantized, const Allocate& allocate = {});
   void fill_outer(WeightLoader& loader);
   /// Adds the copies that write the layer's adapter columns.
-  void add_columns(int64_t layer, kernels::ScaledCopies& copies) const;
+  void add_columns(int64_t layer, const AddCopy& add) const;
   /// Multiplies biases by output_scale, as the forward expects.
   static void scale_biases(LayerWeights& layer);
   void drop_layer(int64_t layer);

@@ -33,6 +33,8 @@ struct InitModelResult {
 /// complete or not at all: an older one stays until then.
 InitModelResult init_model(const InitModelRequest& request);
 
+/// "bfloat16", "float16" or "float32", as PyTorch calls a dtype.
+std::string torch_dtype_name(storage::DType dtype);
 /// The text of a config.json with "dtype" (or "torch_dtype", if present) set to `dtype`: BF16, F16 or F32. Everything else
 /// keeps its value and order.
 std::string config_text_with_dtype(const std::string& text, storage::DType dtype);

@@ -98,10 +98,15 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;  ///< linear [out, in], embedding and head [V, D], norm [D] or [E], bias [out]
   WeightKind kind = WeightKind::kLinear;
   std::int64_t layer = -1;  ///< decoder layer; -1 outside
+
+  /// "model.layers.0.mlp.up_proj" of "model.layers.0.mlp.up_proj.weight".
+  std::string module() const;
 };
 
 /// Every weight in the order of the forward pass: embedding, layers, final norm, head. A tied head is not listed.
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
+/// Those of kind kLinear.
+std::vector<TensorSpec> linear_tensors(const ModelConfig& config);
 /// The total number of their elements.
 std::int64_t num_parameters(const ModelConfig& config);
 

@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -73,8 +74,11 @@ struct LinearPass {
   Product product = Product::kGemm;
 };
 
-/// Adds the copies that write sB and A beside the weight. Run them after the masters have changed.
-void add_adapter_copies(const Projection& projection, kernels::ScaledCopies& copies);
+/// to = from * scale.
+using AddCopy = std::function<void(const at::Tensor& from, double scale, const at::Tensor& to)>;
+
+/// Adds the copies that write sB and A beside the weight, to be made after the masters have changed.
+void add_adapter_copies(const Projection& projection, const AddCopy& add);
 
 /// Fills the last C columns of input [N, D + C], whose first D columns hold x.
 void fill_adapter_columns(const Projection& projection, at::Tensor& input, const LinearPass& pass);

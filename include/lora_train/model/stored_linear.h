@@ -52,9 +52,11 @@ struct StoredLinear : LinearStorage {
   std::vector<std::string> names;  ///< all tensors that belong to it besides the weight, also those that are not read
 };
 
-/// Finds out how the linear `spec` (kind kLinear) is stored. Checks the sizes of all its parts against each other, its scales and
-/// maps for finite values, and its format against config.json. Throws FormatError (where = "file: tensor").
+/// Finds out how the linear `spec` (kind kLinear) is stored. Checks the sizes of all its parts against each other and
+/// its format against config.json. Reads no scale. Throws FormatError (where = "file: tensor").
 StoredLinear stored_linear(const ModelConfig& config, const TensorSpec& spec, const storage::WeightFiles& weights);
+/// Reads the scales and maps of a linear (check_weights does, once). Throws FormatError at NaN or infinity.
+void require_finite_scales(const StoredLinear& linear, const storage::WeightFiles& weights);
 
 /// The linears of a base that are not plain, by name ("model.layers.0.mlp.up_proj").
 using BaseStorage = std::map<std::string, LinearStorage>;
@@ -65,9 +67,8 @@ std::string describe(const BaseStorage& base);
 /// As the folder stores them. Throws as stored_linear.
 BaseStorage stored_base(const ModelConfig& config, const storage::WeightFiles& weights);
 
-/// The values [O, D] of a quantised linear ("model.layers.0.mlp.up_proj.weight") in fp32. Needs torch.
-std::vector<float> decode_linear(const ModelConfig& config, const std::string& weight,
-                                 const storage::WeightFiles& weights);
+/// The values [O, D] of a quantised linear in fp32. Needs torch.
+std::vector<float> decode_linear(const StoredLinear& linear, const storage::WeightFiles& weights);
 
 /// How a linear [O, D] is kept that is quantised while it is read. `format` is not kPlain; nested: k4Bit, scales in 8 bits too.
 LinearStorage quantised_storage(LinearFormat format, std::int64_t out_features, std::int64_t in_features, bool nested);

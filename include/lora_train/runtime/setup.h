@@ -18,6 +18,8 @@ namespace lora_train::runtime {
 
 /// What values of the profile mean to the engine. gradient_checkpointing auto: all modes, the least recomputation first.
 at::ScalarType compute_dtype(Precision precision);
+/// Bytes of an element of that type.
+std::int64_t compute_bytes(Precision precision);
 std::vector<model::Recompute> recompute_modes(GradientCheckpointing mode);
 kernels::AttentionBackend attention_backend(AttnImplementation implementation);
 

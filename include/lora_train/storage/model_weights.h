@@ -11,6 +11,8 @@
 
 namespace lora_train::storage {
 
+inline constexpr const char* kIndexFile = "model.safetensors.index.json";
+
 /// The weight_map of model.safetensors.index.json. metadata.total_size is not read: nothing may depend on it.
 struct ShardIndex {
   std::filesystem::path path;

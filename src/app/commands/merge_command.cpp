@@ -174,9 +174,7 @@ void merge_into_model(const CommandParser& parser, const MergeFlags& flags) {
   lora::MergeHooks hooks;
   hooks.progress = TensorProgress("merging");
   if (comparison.why_not.empty() || flags.no_check) {
-    hooks.decode = [](const auto& config, const auto& weight, const auto& weights) {
-      return load_engine().decode_linear(config, weight, weights);
-    };
+    hooks.decode = [](const auto& linear, const auto& weights) { return load_engine().decode_linear(linear, weights); };
   }
   if (comparison.why_not.empty()) {
     hooks.check = [&](const std::filesystem::path& folder) {

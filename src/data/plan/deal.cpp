@@ -80,8 +80,8 @@ std::vector<MicroBatchPlan> deal_to_rank(const Rows& rows, std::size_t begin, st
   for (const std::uint32_t i : mine) {
     my_costs.push_back(costs[i]);
   }
-  const std::int64_t most_rows = divide_up(static_cast<std::int64_t>(costs.size()), options.world_size);
-  const std::int64_t num_micro_batches = divide_up(most_rows, options.micro_batch_size);
+  const std::int64_t most_rows = ceil_div(static_cast<std::int64_t>(costs.size()), options.world_size);
+  const std::int64_t num_micro_batches = ceil_div(most_rows, options.micro_batch_size);
   std::vector<MicroBatchPlan> micro_batches;
   for (const auto& bin : deal_evenly(my_costs, static_cast<std::size_t>(num_micro_batches))) {
     micro_batches.emplace_back();

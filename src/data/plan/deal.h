@@ -6,11 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/data/plan.h"
 
 namespace lora_train::data {
-
-inline std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Deals items 0..n-1 to num_bins bins: each gets floor or ceil(n / num_bins) of them, and the sums of costs are about
 /// equal ("longest processing time first": the most expensive first, each to the cheapest bin that may still take one;

@@ -136,7 +136,7 @@ struct RunPlan::State {
     }
   }
 
-  std::int64_t steps_of_rows(std::int64_t rows) const { return divide_up(rows, options.global_batch_size); }
+  std::int64_t steps_of_rows(std::int64_t rows) const { return ceil_div(rows, options.global_batch_size); }
 
   // Counts epochs up to the one that step k is in.
   void count_epochs_to(std::int64_t k) {

@@ -7,6 +7,7 @@
 
 #include "dispatch/checks.h"
 #include "dispatch/native_arguments.h"
+#include "dispatch/segment_table_builder.h"
 #include "lora_train/kernels/work_record.h"
 
 namespace lora_train::kernels {
@@ -20,29 +21,21 @@ void ScaledCopies::add(const at::Tensor& from, double scale, const at::Tensor& t
     check_floating(kName, name, t);
   }
   copies_.push_back({from, scale, to});
-  segments_.reset();
+  table_ = {};
 }
 
 void ScaledCopies::make_table() {
-  std::vector<CopySegment> segments;
-  std::vector<std::int32_t> segment_of_block;
+  SegmentTableBuilder<CopySegment> table;
   dispatch_dtype(copies_.front().to, [&]<class To>(ElementType<To>) {
     for (Copy& copy : copies_) {
       const bool is_matrix = copy.to.dim() == 2;
       const int64_t num_rows = is_matrix ? copy.to.size(0) : 1, width = copy.to.size(-1);
-      segments.push_back(copy_segment<To>(
+      table.add(copy_segment<To>(
           {read<float>(copy.from), is_matrix ? copy.from.stride(0) : width}, static_cast<float>(copy.scale),
-          {write<To>(copy.to), is_matrix ? copy.to.stride(0) : width}, num_rows, width, std::ssize(segment_of_block)));
-      segment_of_block.insert(segment_of_block.end(), static_cast<std::size_t>(num_blocks(segments.back())),
-                              static_cast<std::int32_t>(segments.size() - 1));
+          {write<To>(copy.to), is_matrix ? copy.to.stride(0) : width}, num_rows, width, table.next_block()));
     }
   });
-  const at::Device device = copies_.front().to.device();
-  const auto upload = [&](void* data, int64_t count, at::ScalarType type) {
-    return at::from_blob(data, {count}, type).clone().to(device);
-  };
-  segments_ = upload(segments.data(), static_cast<int64_t>(segments.size() * sizeof(CopySegment)), at::kByte);
-  segment_of_block_ = upload(segment_of_block.data(), std::ssize(segment_of_block), at::kInt);
+  table_ = table.upload(copies_.front().to.device());
 }
 
 void ScaledCopies::run() {
@@ -61,11 +54,11 @@ void ScaledCopies::run() {
     for (Copy& copy : copies_) scaled_copy_reference(copy.from, copy.scale, copy.to);
     return;
   }
-  if (!segments_.defined()) make_table();
+  if (!table_.defined()) make_table();
   dispatch_dtype(first, [&]<class To>(ElementType<To>) {
-    native_kernels_of<To>().scaled_copies(reinterpret_cast<const CopySegment*>(segments_.const_data_ptr()),
-                                          segment_of_block_.const_data_ptr<std::int32_t>(), segment_of_block_.size(0),
-                                          native_stream());
+    native_kernels_of<To>().scaled_copies(segments_of<CopySegment>(table_),
+                                          table_.segment_of_block.const_data_ptr<std::int32_t>(),
+                                          table_.segment_of_block.size(0), native_stream());
   });
 }
 

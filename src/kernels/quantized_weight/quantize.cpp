@@ -4,6 +4,7 @@
 
 #include "dispatch/checks.h"
 #include "dispatch/cpu_arguments.h"
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/implementation.h"
 #include "lora_train/kernels/quantized_weight.h"
@@ -39,19 +40,18 @@ QuantizedWeight make_quantized_weight(WeightCode code, std::int64_t out_features
   const auto empty = [&](at::IntArrayRef sizes, at::ScalarType dtype) {
     return at::empty(sizes, at::device(device).dtype(dtype));
   };
-  const auto ceil_divide = [](std::int64_t count, std::int64_t by) { return (count + by - 1) / by; };
   if (has_4_bits(code)) {
     const std::int64_t count = out_features * in_features;
     weight.map = (code == WeightCode::kNf4 ? nf4_map() : fp4_map()).to(device);
-    weight.codes = empty({ceil_divide(count, 2)}, at::kByte);
-    weight.scales = empty({ceil_divide(count, weight.block_size)}, at::kFloat);
+    weight.codes = empty({ceil_div(count, 2)}, at::kByte);
+    weight.scales = empty({ceil_div(count, weight.block_size)}, at::kFloat);
   } else if (code == WeightCode::kInt8) {
     weight.codes = empty({out_features, in_features}, at::kChar);
     weight.scales = empty({out_features}, at::kFloat);
   } else {
     weight.codes = empty({out_features, in_features}, at::kFloat8_e4m3fn);
-    weight.scales = empty(
-        {ceil_divide(out_features, weight.block_rows), ceil_divide(in_features, weight.block_columns)}, at::kFloat);
+    weight.scales =
+        empty({ceil_div(out_features, weight.block_rows), ceil_div(in_features, weight.block_columns)}, at::kFloat);
   }
   return weight;
 }

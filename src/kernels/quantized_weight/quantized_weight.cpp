@@ -8,6 +8,8 @@
 
 #include "dispatch/checks.h"
 #include "dispatch/native_arguments.h"
+#include "dispatch/segment_table_builder.h"
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/kernels/work_record.h"
 #include "quantized_weight_cpu.h"
@@ -18,8 +20,6 @@ namespace lora_train::kernels {
 namespace {
 
 constexpr auto kDequantize = "dequantize";
-
-std::int64_t ceil_divide(std::int64_t count, std::int64_t by) { return (count + by - 1) / by; }
 
 void check_block(const char* name, std::int64_t size, bool fits) {
   if (fits) return;
@@ -33,13 +33,13 @@ void check_four_bits(const QuantizedWeight& weight) {
   };
   check_block("block_size, from 16 to 4096", weight.block_size,
               is_power_of_2(weight.block_size) && weight.block_size >= 16 && weight.block_size <= 4096);
-  check_vector(kDequantize, "codes", weight.codes, ceil_divide(count, 2), at::kByte);
+  check_vector(kDequantize, "codes", weight.codes, ceil_div(count, 2), at::kByte);
   check_vector(kDequantize, "map", weight.map, 16, at::kFloat);
-  const std::int64_t num_scales = ceil_divide(count, weight.block_size);
+  const std::int64_t num_scales = ceil_div(count, weight.block_size);
   check_vector(kDequantize, "scales", weight.scales, num_scales, weight.is_nested() ? at::kByte : at::kFloat);
   if (!weight.is_nested()) return;
   check_block("nested_block_size", weight.nested_block_size, is_power_of_2(weight.nested_block_size));
-  check_vector(kDequantize, "nested_scales", weight.nested_scales, ceil_divide(num_scales, weight.nested_block_size),
+  check_vector(kDequantize, "nested_scales", weight.nested_scales, ceil_div(num_scales, weight.nested_block_size),
                at::kFloat);
   check_vector(kDequantize, "nested_map", weight.nested_map, 256, at::kFloat);
 }
@@ -56,22 +56,13 @@ void check_fp8(const QuantizedWeight& weight) {
   check_block("block_rows", weight.block_rows, fits(weight.block_rows, weight.out_features));
   check_block("block_columns", weight.block_columns, fits(weight.block_columns, weight.in_features));
   check_matrix("codes", weight.codes, {weight.out_features, weight.in_features}, at::kFloat8_e4m3fn);
-  check_matrix(
-      "scales", weight.scales,
-      {ceil_divide(weight.out_features, weight.block_rows), ceil_divide(weight.in_features, weight.block_columns)},
-      at::kFloat);
+  check_matrix("scales", weight.scales,
+               {ceil_div(weight.out_features, weight.block_rows), ceil_div(weight.in_features, weight.block_columns)},
+               at::kFloat);
 }
 
 std::int32_t shift_of(std::int64_t size, std::int64_t whole) {
   return size >= whole ? kWholeShift : std::countr_zero(static_cast<std::uint64_t>(size));
-}
-
-template <class To>
-void add_segment(const WeightView& weight, at::Tensor& out, std::vector<DequantSegment>& segments,
-                 std::vector<std::int32_t>& segment_of_block) {
-  segments.push_back(dequant_segment(weight, write_rows<To>(out), std::ssize(segment_of_block)));
-  segment_of_block.insert(segment_of_block.end(), static_cast<std::size_t>(num_blocks(segments.back())),
-                          static_cast<std::int32_t>(segments.size() - 1));
 }
 
 void dequantize_one(const QuantizedWeight& weight, at::Tensor& out) {
@@ -122,28 +113,43 @@ void Dequantizations::add(const QuantizedWeight& weight, const at::Tensor& out) 
   check_quantized_weight(weight);
   check_rows(kDequantize, "out", out, {weight.out_features, weight.in_features});
   items_.push_back({weight, out});
-  segments_.reset();
+  table_ = {};
+}
+
+void Dequantizations::add(const at::Tensor& from, double scale, const at::Tensor& to) {
+  check_rows(kDequantize, "from", from, {-1, -1});
+  check_rows(kDequantize, "to", to, from.sizes());
+  check_floating(kDequantize, "from", from);
+  check_floating(kDequantize, "to", to);
+  items_.push_back({{}, to, from, scale});
+  table_ = {};
 }
 
 void Dequantizations::make_table() {
-  std::vector<DequantSegment> segments;
-  std::vector<std::int32_t> segment_of_block;
+  SegmentTableBuilder<DequantSegment> table;
   for (Item& item : items_) {
     dispatch_dtype(item.out, [&]<class To>(ElementType<To>) {
-      add_segment<To>(view_of(item.weight), item.out, segments, segment_of_block);
+      if (item.plain.defined()) {
+        dispatch_dtype(item.plain, [&]<class From>(ElementType<From>) {
+          table.add(plain_segment(read_rows<From>(item.plain), static_cast<float>(item.scale), write_rows<To>(item.out),
+                                  item.out.size(0), item.out.size(1), table.next_block()));
+        });
+        return;
+      }
+      table.add(dequant_segment(view_of(item.weight), write_rows<To>(item.out), table.next_block()));
     });
   }
-  const auto upload = [&](void* data, std::int64_t count, at::ScalarType type) {
-    return at::from_blob(data, {count}, type).clone().to(items_.front().out.device());
-  };
-  segments_ = upload(segments.data(), static_cast<std::int64_t>(segments.size() * sizeof(DequantSegment)), at::kByte);
-  segment_of_block_ = upload(segment_of_block.data(), std::ssize(segment_of_block), at::kInt);
+  table_ = table.upload(items_.front().out.device());
 }
 
 void Dequantizations::run() {
   if (items_.empty()) return;
-  const WorkScope recorded(kDequantize, WorkClass::kCopy, [&](Work& work) {
+  const WorkScope recorded(kDequantize, WorkClass::kDecode, [&](Work& work) {
     for (const Item& item : items_) {
+      if (item.plain.defined()) {
+        work.reads("from", item.plain).writes("to", item.out);
+        continue;
+      }
       const QuantizedWeight& weight = item.weight;
       work.reads("codes", weight.codes).reads("scales", weight.scales).reads("nested scales", weight.nested_scales);
       work.writes("out", item.out);
@@ -153,17 +159,21 @@ void Dequantizations::run() {
   if (first.is_meta()) return;
   const bool is_native = std::all_of(items_.begin(), items_.end(), [&](const Item& item) {
     return item.out.scalar_type() == first.scalar_type() &&
-           implementation_for(KernelName::kCast, item.out) == Implementation::kCuda;
+           implementation_for(KernelName::kCast, item.out) == Implementation::kCuda &&
+           (!item.plain.defined() || implementation_for(KernelName::kCast, item.plain) == Implementation::kCuda);
   });
   if (!is_native) {
-    for (Item& item : items_) dequantize_one(item.weight, item.out);
+    for (Item& item : items_) {
+      item.plain.defined() ? scaled_copy_reference(item.plain, item.scale, item.out)
+                           : dequantize_one(item.weight, item.out);
+    }
     return;
   }
-  if (!segments_.defined()) make_table();
+  if (!table_.defined()) make_table();
   dispatch_dtype(first, [&]<class To>(ElementType<To>) {
-    native_kernels_of<To>().dequantize(reinterpret_cast<const DequantSegment*>(segments_.const_data_ptr()),
-                                       segment_of_block_.const_data_ptr<std::int32_t>(), segment_of_block_.size(0),
-                                       native_stream());
+    native_kernels_of<To>().dequantize(segments_of<DequantSegment>(table_),
+                                       table_.segment_of_block.const_data_ptr<std::int32_t>(),
+                                       table_.segment_of_block.size(0), native_stream());
   });
 }
 

@@ -1,7 +1,9 @@
 // All matrices of a layer in one launch: a block takes 1024 packs of 8 elements of one of them, which a table in device memory
 // names, so that the 8 codes of neighbouring threads and the bf16 values made of them (16 bytes) are contiguous in memory.
 // Memory traffic per element in bf16, 2 bytes of them written: nf4 and fp4 0.5 + 4/64 read, nested 0.5 + 1/64 + 4/16384; int8
-// 1 + 4/D; fp8 1 + 4/16384. And 132 bytes of the tables per block of 8192 elements, which stay in the cache.
+// 1 + 4/D; fp8 1 + 4/16384. And 164 bytes of the tables per block of 8192 elements, which stay in the cache. Adapter columns
+// and linears that their folder leaves plain are written by the same launch: 4 or 2 bytes read, and so few of them that a pack
+// at a time will do, which leaves registers to the codes.
 #include "launch/launch.h"
 #include "quantized_weight_cuda.h"
 
@@ -127,6 +129,33 @@ __device__ __forceinline__ void write_elements(const DequantSegment& segment, st
   }
 }
 
+template <class From, class To>
+__device__ __forceinline__ void write_plain(const DequantSegment& segment, std::int64_t block) {
+  const Rows<const From> from{static_cast<const From*>(segment.plain.data), segment.plain.stride};
+  const Rows<To> to{static_cast<To*>(segment.to.data), segment.to.stride};
+  const std::int64_t width = segment.weight.width;
+  const std::int64_t count = segment.num_packs > 0 ? segment.num_packs : segment.weight.num_rows * width;
+#ifdef __CUDA_ARCH__
+#pragma unroll 1
+#endif
+  for (int k = 0; k < kDequantPacks; ++k) {
+    const std::int64_t i = (block * kDequantPacks + k) * kDequantThreads + threadIdx.x;
+    if (i >= count) return;
+    if (segment.num_packs > 0) {
+      const auto row = static_cast<std::int64_t>(static_cast<std::uint64_t>(i) * segment.multiplier >> segment.shift);
+      const std::int64_t column = (i - row * segment.packs_per_row) * kDequantPack;
+      float values[kDequantPack];
+      load_floats<kDequantPack>(from[row] + column, values);
+      LORA_TRAIN_UNROLL
+      for (int j = 0; j < kDequantPack; ++j) values[j] = __fmul_rn(values[j], segment.factor);
+      store_floats<kDequantPack>(to[row] + column, values);
+    } else {
+      const std::int64_t row = i / width, column = i - row * width;
+      store(to[row] + column, __fmul_rn(load(from[row] + column), segment.factor));
+    }
+  }
+}
+
 template <class Code, class To>
 __device__ __forceinline__ void write_block(const DequantSegment& segment, std::int64_t block, const float* map) {
   segment.num_packs > 0 ? write_packs<Code, To>(segment, block, map) : write_elements<Code, To>(segment, block, map);
@@ -144,11 +173,15 @@ __global__ void __launch_bounds__(kDequantThreads)
   const auto* const words = reinterpret_cast<const std::uint32_t*>(segments + segment_of_block[blockIdx.x]);
   if (threadIdx.x < kWords) reinterpret_cast<std::uint32_t*>(shared_segment)[threadIdx.x] = words[threadIdx.x];
   __syncthreads();
-  const bool has_map = has_4_bits(segment.weight.code);
+  const bool has_map = segment.source == SegmentSource::kCodes && has_4_bits(segment.weight.code);
   if (has_map && threadIdx.x < 16) map[threadIdx.x] = global<float>(segment.weight.map)[threadIdx.x];
   __syncthreads();
   const std::int64_t block = blockIdx.x - segment.first_block;
-  if (has_map && segment.weight.nested_scales != nullptr) {
+  if (segment.source == SegmentSource::kFloat) {
+    write_plain<float, To>(segment, block);
+  } else if (segment.source == SegmentSource::kBf16) {
+    write_plain<Bf16, To>(segment, block);
+  } else if (has_map && segment.weight.nested_scales != nullptr) {
     write_block<FourBits<true>, To>(segment, block, map);
   } else if (has_map) {
     write_block<FourBits<false>, To>(segment, block, map);

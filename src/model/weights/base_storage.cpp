@@ -16,10 +16,9 @@ std::string describe(const BaseStorage& base) {
 
 BaseStorage stored_base(const ModelConfig& config, const storage::WeightFiles& weights) {
   BaseStorage base;
-  for (const TensorSpec& spec : expected_tensors(config)) {
-    if (spec.kind != WeightKind::kLinear) continue;
+  for (const TensorSpec& spec : linear_tensors(config)) {
     const LinearStorage stored = stored_linear(config, spec, weights);
-    if (stored.format != LinearFormat::kPlain) base[spec.name.substr(0, spec.name.rfind('.'))] = stored;
+    if (stored.format != LinearFormat::kPlain) base[spec.module()] = stored;
   }
   return base;
 }

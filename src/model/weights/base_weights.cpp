@@ -94,6 +94,12 @@ at::Tensor make_matrix(const ProjectionShape& projection, const at::TensorOption
   return at::zeros({projection.out_features + projection.num_columns, projection.input_pitch()}, options);
 }
 
+/// `copies` is used by what is returned.
+template <class Copies>
+AddCopy adding_to(Copies& copies) {
+  return [&copies](const at::Tensor& from, double scale, const at::Tensor& to) { copies.add(from, scale, to); };
+}
+
 }  // namespace
 
 Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
@@ -138,10 +144,7 @@ std::int64_t choose_decoded_layers(const ModelConfig& config, const ModelShape& 
 }
 
 void QuantizedLayer::run() {
-  kernels::run_or_capture([this] {
-    decode.run();
-    columns.run();
-  });
+  kernels::run_or_capture([this] { decode.run(); });
 }
 
 ComputeWeights::ComputeWeights(const ModelConfig& config, const ModelShape& shape, Trainables& parameters,
@@ -194,8 +197,7 @@ void ComputeWeights::fill_layer(int64_t layer, WeightLoader& loader, QuantizedLa
       const at::Tensor target = p.base_weight().narrow(0, linear.out_begin, linear.out_features);
       const auto found = options_.storage.find(name);
       if (found != options_.storage.end()) {
-        quantized.linears.push_back(
-            {name, found->second, empty_quantized_weight(found->second, options_.device), target});
+        quantized.linears.push_back({name, found->second, {}, target});
       } else if (is_elsewhere) {
         quantized.plain.push_back({at::empty(target.sizes(), options), target});
         loader.load(name + ".weight", quantized.plain.back().weight);
@@ -246,9 +248,9 @@ void ComputeWeights::bind_trained_weights() {
   outer_.final_norm.grad = bind({"model.norm.weight"}, outer_.final_norm.weight);
 }
 
-void ComputeWeights::add_columns(int64_t layer, kernels::ScaledCopies& copies) const {
+void ComputeWeights::add_columns(int64_t layer, const AddCopy& add) const {
   for (const BlockWeights& block : layers_[static_cast<std::size_t>(layer)]) {
-    for (const Projection& projection : block.projections) add_adapter_copies(projection, copies);
+    for (const Projection& projection : block.projections) add_adapter_copies(projection, add);
   }
 }
 
@@ -270,7 +272,7 @@ ResidentWeights::ResidentWeights(const ModelConfig& config, const ModelShape& sh
                                  const WeightOptions& options, const storage::WeightFiles* files)
     : ComputeWeights(config, shape, parameters, options), quantized_(shape.layers.size()) {
   if (files == nullptr) {
-    NoFiles loader(config.initializer_range);
+    NoFiles loader(config.initializer_range, options.device);
     fill(loader);
     return;
   }
@@ -305,13 +307,13 @@ void ResidentWeights::prepare_decoding() {
     QuantizedLayer& quantized = quantized_[static_cast<std::size_t>(layer)];
     for (const QuantizedLayer::Linear& linear : quantized.linears) quantized.decode.add(linear.weight, linear.decoded);
     if (is_decoded_on_acquire(layer)) {
-      for (const auto& [weight, decoded] : quantized.plain) quantized.columns.add(weight, 1.0, decoded);
-      add_columns(layer, quantized.columns);
+      for (const auto& [weight, decoded] : quantized.plain) quantized.decode.add(weight, 1.0, decoded);
+      add_columns(layer, adding_to(quantized.decode));
       continue;
     }
     quantized.decode.run();
     quantized = {};
-    add_columns(layer, copies_);
+    add_columns(layer, adding_to(copies_));
   }
 }
 
@@ -359,7 +361,7 @@ LayerWeights& StreamedWeights::acquire(int64_t layer, Pass pass) {
   for (QuantizedLayer::Linear& linear : quantized.linears) kernels::dequantize(linear.weight, linear.decoded);
   scale_biases(layers_[static_cast<std::size_t>(layer)]);
   kernels::ScaledCopies columns;
-  add_columns(layer, columns);
+  add_columns(layer, adding_to(columns));
   columns.run();
   return ComputeWeights::acquire(layer, pass);
 }

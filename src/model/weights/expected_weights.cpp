@@ -105,6 +105,14 @@ std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
   return specs.take();
 }
 
+std::vector<TensorSpec> linear_tensors(const ModelConfig& config) {
+  std::vector<TensorSpec> linears = expected_tensors(config);
+  std::erase_if(linears, [](const TensorSpec& spec) { return spec.kind != WeightKind::kLinear; });
+  return linears;
+}
+
+std::string TensorSpec::module() const { return name.substr(0, name.rfind('.')); }
+
 std::int64_t num_parameters(const ModelConfig& config) {
   std::int64_t total = 0;
   for (const auto& spec : expected_tensors(config)) {
@@ -150,6 +158,7 @@ void check_weights(const ModelConfig& config, const storage::WeightFiles& weight
       continue;
     }
     const StoredLinear linear = stored_linear(config, spec, weights);
+    require_finite_scales(linear, weights);
     is_quantised = is_quantised || linear.format != LinearFormat::kPlain;
     names.insert(linear.names.begin(), linear.names.end());
   }

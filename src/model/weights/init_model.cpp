@@ -14,6 +14,7 @@
 #include "lora_train/base/text.h"
 #include "lora_train/model/model_config.h"
 #include "lora_train/storage/model_file.h"
+#include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/output_folder.h"
 
 namespace lora_train::model {
@@ -21,8 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using storage::DType;
-
-constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 void store(const std::vector<float>& values, DType dtype, char* out) {
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -107,7 +106,7 @@ Files weight_files(const ModelConfig& config, const InitModelRequest& request, s
   }
   if (shards.size() > 1) {
     const nlohmann::json index = {{"metadata", {{"total_size", num_bytes}}}, {"weight_map", weight_map}};
-    files.push_back({kIndexFile, index.dump(2) + "\n"});
+    files.push_back({storage::kIndexFile, index.dump(2) + "\n"});
   }
   return files;
 }
@@ -130,10 +129,14 @@ void check_tokenizer(const fs::path& folder) {
 
 }  // namespace
 
+std::string torch_dtype_name(DType dtype) {
+  return dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
+}
+
 std::string config_text_with_dtype(const std::string& text, DType dtype) {
   auto document = nlohmann::ordered_json::parse(text);
   const char* key = document.contains("dtype") ? "dtype" : "torch_dtype";
-  document[key] = dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
+  document[key] = torch_dtype_name(dtype);
   return document.dump(2) + "\n";
 }
 

@@ -24,6 +24,26 @@ bool is_packed(const TensorEntry& entry, std::int64_t num_weights) {
 
 }  // namespace
 
+/// Of F32, BF16 or F8_E8M0.
+void require_finite(const TensorEntry& entry, const storage::WeightFiles& files) {
+  const std::string_view bytes = files.bytes(entry);
+  const std::size_t width = entry.dtype == DType::kF32 ? 4 : entry.dtype == DType::kBF16 ? 2 : 1;
+  // The exponent is in the last two bytes, sign first; that of F8_E8M0 is all there is.
+  const auto is_finite = [&](std::size_t i) {
+    std::uint16_t high = 0;
+    if (width == 1) return static_cast<unsigned char>(bytes[i]) != 0xFF;
+    std::memcpy(&high, bytes.data() + (i + 1) * width - 2, 2);
+    return (high & 0x7F80) != 0x7F80;
+  };
+  for (std::size_t i = 0; i < bytes.size() / width; ++i) {
+    if (!is_finite(i)) {
+      throw FormatError(files.where(entry),
+                        "value " + std::to_string(i) + " is NaN or infinity; every scale must be finite" + kRemedy);
+    }
+  }
+  files.release(entry);
+}
+
 StoredLinear LinearReader::recognise() const {
   StoredLinear linear;
   linear.out_features = spec_.shape[0];
@@ -106,25 +126,6 @@ void LinearReader::require_layout(const TensorEntry& entry, DType dtype, const s
                     show_shape(shape) + " was expected" + kRemedy);
 }
 
-/// F32, BF16 or F8_E8M0.
-void LinearReader::require_finite(const TensorEntry& entry) const {
-  const std::string_view bytes = files_.bytes(entry);
-  const std::size_t width = entry.dtype == DType::kF32 ? 4 : entry.dtype == DType::kBF16 ? 2 : 1;
-  // The exponent is in the last two bytes, sign first; that of F8_E8M0 is all there is.
-  const auto is_finite = [&](std::size_t i) {
-    std::uint16_t high = 0;
-    if (width == 1) return static_cast<unsigned char>(bytes[i]) != 0xFF;
-    std::memcpy(&high, bytes.data() + (i + 1) * width - 2, 2);
-    return (high & 0x7F80) != 0x7F80;
-  };
-  for (std::size_t i = 0; i < bytes.size() / width; ++i) {
-    if (!is_finite(i)) {
-      reject(entry, "value " + std::to_string(i) + " is NaN or infinity; every scale must be finite" + kRemedy);
-    }
-  }
-  files_.release(entry);
-}
-
 void LinearReader::read_4bit(StoredLinear& linear) const {
   const auto* fp4 = parts_.find(kFp4State);
   const TensorEntry& entry =
@@ -151,13 +152,11 @@ void LinearReader::read_4bit(StoredLinear& linear) const {
   linear.scales = &require(kAbsmax, "it holds the scales of the 4-bit weight");
   linear.map = &require(kQuantMap, "it holds the values of the 16 codes");
   require_layout(*linear.map, DType::kF32, {kMapSize}, "a map of 4-bit codes,");
-  require_finite(*linear.map);
   read_nested(state, entry, linear);
   const bool is_nested = linear.nested_block_size != 0;
   require_layout(
       *linear.scales, is_nested ? DType::kU8 : DType::kF32, {linear.num_scales()},
       std::string(is_nested ? "a code" : "a scale") + " for each " + std::to_string(linear.block_size) + " weights,");
-  if (!is_nested) require_finite(*linear.scales);
 }
 
 void LinearReader::read_nested(const QuantState& state, const TensorEntry& state_entry, StoredLinear& linear) const {
@@ -179,8 +178,6 @@ void LinearReader::read_nested(const QuantState& state, const TensorEntry& state
   require_layout(*linear.nested_scales, DType::kF32, {ceil_div(linear.num_scales(), linear.nested_block_size)},
                  "a scale for each " + std::to_string(linear.nested_block_size) + " codes of absmax,");
   require_layout(*linear.nested_map, DType::kF32, {kNestedMapSize}, "a map of 8-bit codes,");
-  require_finite(*linear.nested_scales);
-  require_finite(*linear.nested_map);
 }
 
 void LinearReader::read_int8(StoredLinear& linear) const {
@@ -198,7 +195,6 @@ void LinearReader::read_int8(StoredLinear& linear) const {
   }
   require_layout(weight_, DType::kI8, spec_.shape, "with SCB beside it, an int8 weight,");
   require_layout(*linear.scales, DType::kF32, {linear.out_features}, "a scale for each row,");
-  require_finite(*linear.scales);
 }
 
 void LinearReader::read_fp8(StoredLinear& linear) const {
@@ -219,7 +215,6 @@ void LinearReader::read_fp8(StoredLinear& linear) const {
            "is " + describe(*linear.scales) + "; scales in F32, BF16 or F8_E8M0 were expected" + kRemedy);
   }
   read_scale_blocks(*linear.scales, linear);
-  require_finite(*linear.scales);
 }
 
 void LinearReader::read_scale_blocks(const TensorEntry& scales, StoredLinear& linear) const {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/model/stored_linear.h"
 #include "lora_train/storage/model_weights.h"
@@ -31,8 +32,6 @@ inline constexpr const char* kFp8Parts[] = {kWeightScaleInv, kWeightScale};
 inline constexpr const char* kUnreadParts[] = {"input_scale", "activation_scale", "output_scale"};
 
 inline constexpr std::int64_t kMapSize = 16, kNestedMapSize = 256;
-
-inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// The quantisation state beside a weight.
 class Parts {
@@ -65,7 +64,10 @@ class Parts {
   const storage::WeightFiles& files_;
 };
 
-/// Recognises and reads one linear. All functions throw FormatError.
+/// Reads scales or a map. Throws FormatError at NaN or infinity.
+void require_finite(const storage::TensorEntry& entry, const storage::WeightFiles& files);
+
+/// Recognises and reads one linear, but for the values of its scales. All functions throw FormatError.
 class LinearReader {
  public:
   LinearReader(const ModelConfig& config, const TensorSpec& spec, const storage::WeightFiles& files)
@@ -91,7 +93,6 @@ class LinearReader {
   const storage::TensorEntry& require(const std::string& part, const std::string& why) const;
   void require_layout(const storage::TensorEntry& entry, storage::DType dtype, const std::vector<std::int64_t>& shape,
                       const std::string& what) const;
-  void require_finite(const storage::TensorEntry& entry) const;
   void read_nested(const QuantState& state, const storage::TensorEntry& state_entry, StoredLinear& linear) const;
   void read_scale_blocks(const storage::TensorEntry& scales, StoredLinear& linear) const;
   std::int64_t num_weights() const { return spec_.shape[0] * spec_.shape[1]; }

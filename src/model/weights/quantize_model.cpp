@@ -5,9 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/model/init_model.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/output_folder.h"
@@ -22,22 +24,17 @@ using storage::DType;
 using storage::FileToWrite;
 using storage::TensorToWrite;
 
-constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr std::size_t kStateBytes = 256;  // quant_state, padded: its length must be known before its values are
 
 std::string_view bytes_of(const at::Tensor& tensor) {
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-std::string dtype_word(DType dtype) {
-  return dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
-}
-
 /// bitsandbytes' QuantState.as_dict(packed=True).
 std::string quant_state(const kernels::QuantizedWeight& weight, DType dtype) {
   ordered_json state = {{"quant_type", "nf4"},
                         {"blocksize", weight.block_size},
-                        {"dtype", dtype_word(dtype)},
+                        {"dtype", torch_dtype_name(dtype)},
                         {"shape", {weight.out_features, weight.in_features}}};
   if (weight.is_nested()) {
     state["nested_blocksize"] = weight.nested_block_size;
@@ -58,9 +55,8 @@ class Quantizer {
         files_(storage::open_model_weights(request.model)) {
     refuse_quantised(config_, "quantising");
     check_weights(config_, files_);
-    for (const TensorSpec& spec : expected_tensors(config_)) {
-      if (spec.kind != WeightKind::kLinear) continue;
-      const std::string linear = spec.name.substr(0, spec.name.rfind('.'));
+    for (const TensorSpec& spec : linear_tensors(config_)) {
+      const std::string linear = spec.module();
       if (!request.linears.empty() && !request.linears.contains(linear)) {
         skipped_.push_back(linear);
         continue;
@@ -92,7 +88,7 @@ class Quantizer {
     result.num_linears = std::ssize(linears_);
     if (files_.files().size() > 1) {
       const ordered_json index = {{"metadata", {{"total_size", result.weight_bytes}}}, {"weight_map", weight_map}};
-      written.push_back({kIndexFile, index.dump(2) + "\n"});
+      written.push_back({storage::kIndexFile, index.dump(2) + "\n"});
     }
     return written;
   }
@@ -134,13 +130,11 @@ class Quantizer {
       case LinearFormat::kFp8:
         part(entry.name, DType::kF8E4M3, {O, D}, &kernels::QuantizedWeight::codes);
         part(entry.name + "_scale_inv", DType::kF32,
-             {(O + storage.block_rows - 1) / storage.block_rows,
-              (D + storage.block_columns - 1) / storage.block_columns},
-             &kernels::QuantizedWeight::scales);
+             {ceil_div(O, storage.block_rows), ceil_div(D, storage.block_columns)}, &kernels::QuantizedWeight::scales);
         return;
       default: break;
     }
-    part(entry.name, DType::kU8, {(O * D + 1) / 2, 1}, &kernels::QuantizedWeight::codes);
+    part(entry.name, DType::kU8, {ceil_div(O * D, 2), 1}, &kernels::QuantizedWeight::codes);
     part(entry.name + ".absmax", request_.nested ? DType::kU8 : DType::kF32, {num_scales},
          &kernels::QuantizedWeight::scales);
     part(entry.name + ".quant_map", DType::kF32, {16}, &kernels::QuantizedWeight::map);
@@ -150,7 +144,7 @@ class Quantizer {
           return std::string_view(state_);
         });
     if (!request_.nested) return;
-    const std::int64_t num_nested = (num_scales + storage.nested_block_size - 1) / storage.nested_block_size;
+    const std::int64_t num_nested = ceil_div(num_scales, storage.nested_block_size);
     part(entry.name + ".nested_absmax", DType::kF32, {num_nested}, &kernels::QuantizedWeight::nested_scales);
     part(entry.name + ".nested_quant_map", DType::kF32, {256}, &kernels::QuantizedWeight::nested_map);
   }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/model/tensor_io.h"
 
@@ -12,8 +13,6 @@ using kernels::QuantizedWeight;
 using kernels::WeightCode;
 
 constexpr std::int64_t kCodes4Bit = 16, kCodes8Bit = 256;
-
-std::int64_t divided(std::int64_t count, std::int64_t by) { return (count + by - 1) / by; }
 
 /// A small tensor of the files as fp32 of these sizes.
 at::Tensor small_floats(const storage::WeightFiles& files, const storage::TensorEntry& entry, at::IntArrayRef sizes) {
@@ -52,18 +51,18 @@ QuantizedWeight empty_quantized_weight(const LinearStorage& storage, at::Device 
       weight.block_rows = storage.block_rows;
       weight.block_columns = storage.block_columns;
       weight.codes = empty({O, D}, at::kFloat8_e4m3fn);
-      weight.scales = empty({divided(O, storage.block_rows), divided(D, storage.block_columns)}, at::kFloat);
+      weight.scales = empty({ceil_div(O, storage.block_rows), ceil_div(D, storage.block_columns)}, at::kFloat);
       return weight;
     default: break;
   }
   weight.block_size = storage.block_size;
-  weight.codes = empty({divided(O * D, 2)}, at::kByte);
+  weight.codes = empty({ceil_div(O * D, 2)}, at::kByte);
   weight.map = empty({kCodes4Bit}, at::kFloat);
   const bool nested = storage.nested_block_size > 0;
   weight.scales = empty({num_scales}, nested ? at::kByte : at::kFloat);
   if (!nested) return weight;
   weight.nested_block_size = storage.nested_block_size;
-  weight.nested_scales = empty({divided(num_scales, storage.nested_block_size)}, at::kFloat);
+  weight.nested_scales = empty({ceil_div(num_scales, storage.nested_block_size)}, at::kFloat);
   weight.nested_map = empty({kCodes8Bit}, at::kFloat);
   return weight;
 }
@@ -92,8 +91,9 @@ void fill_at_random(QuantizedWeight& weight, double std) {
   weight.nested_offset = static_cast<float>(std / kNf4Std);
 }
 
-void read_quantized(const storage::WeightFiles& files, const StoredLinear& stored, WeightReader& reader,
-                    QuantizedWeight& weight) {
+void read_quantized(const storage::WeightFiles& files, const StoredLinear& stored, at::Device device,
+                    WeightReader& reader, QuantizedWeight& weight) {
+  weight = empty_quantized_weight(stored, device);
   // Codes of 4 bits may be stored as elements of any dtype (bnb_4bit_quant_storage).
   const at::ScalarType type = scalar_type(stored.weight->dtype, files.where(*stored.weight));
   reader.add(stored.weight->name, weight.codes.view(type).view(stored.weight->shape));
@@ -109,21 +109,15 @@ void read_quantized(const storage::WeightFiles& files, const StoredLinear& store
   weight.nested_offset = stored.nested_offset;
 }
 
-std::vector<float> decode_linear(const ModelConfig& config, const std::string& weight,
-                                 const storage::WeightFiles& weights) {
-  for (const TensorSpec& spec : expected_tensors(config)) {
-    if (spec.name != weight) continue;
-    const StoredLinear stored = stored_linear(config, spec, weights);
-    QuantizedWeight quantized = empty_quantized_weight(stored, at::kCPU);
-    WeightReader reader(weights, at::kCPU);
-    read_quantized(weights, stored, reader, quantized);
-    reader.read();
-    std::vector<float> values(static_cast<std::size_t>(stored.out_features * stored.in_features));
-    at::Tensor out = at::from_blob(values.data(), {stored.out_features, stored.in_features}, at::kFloat);
-    kernels::dequantize(quantized, out);
-    return values;
-  }
-  throw ShapeError("decode_linear", weight + " is not a weight of the model");
+std::vector<float> decode_linear(const StoredLinear& linear, const storage::WeightFiles& weights) {
+  QuantizedWeight quantized;
+  WeightReader reader(weights, at::kCPU);
+  read_quantized(weights, linear, at::kCPU, reader, quantized);
+  reader.read();
+  std::vector<float> values(static_cast<std::size_t>(linear.out_features * linear.in_features));
+  at::Tensor out = at::from_blob(values.data(), {linear.out_features, linear.in_features}, at::kFloat);
+  kernels::dequantize(quantized, out);
+  return values;
 }
 
 void QuantizeSink::finish() {

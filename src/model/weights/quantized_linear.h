@@ -9,7 +9,7 @@
 
 namespace lora_train::model {
 
-/// An uninitialised weight with the tensors of `storage`, for read_quantized().
+/// An uninitialised weight with the tensors of `storage`.
 kernels::QuantizedWeight empty_quantized_weight(const LinearStorage& storage, at::Device device);
 
 /// The code of a format that this program quantises to.
@@ -18,9 +18,9 @@ kernels::WeightCode quantised_code(LinearFormat format);
 /// Codes at random and scales such that the weight has a standard deviation of about `std`: for measurements without a model.
 void fill_at_random(kernels::QuantizedWeight& weight, double std);
 
-/// Adds to `reader` what fills `weight`, which outlives the reading, with the stored linear.
-void read_quantized(const storage::WeightFiles& files, const StoredLinear& stored, WeightReader& reader,
-                    kernels::QuantizedWeight& weight);
+/// Allocates `weight` and adds to `reader` what fills it with the stored linear. `weight` outlives the reading.
+void read_quantized(const storage::WeightFiles& files, const StoredLinear& stored, at::Device device,
+                    WeightReader& reader, kernels::QuantizedWeight& weight);
 
 /// Quantises a plain linear while it is read. After the last row the weight has its final form.
 class QuantizeSink : public RowSink {

@@ -40,14 +40,21 @@ StoredLinear stored_linear(const ModelConfig& config, const TensorSpec& spec, co
   return linear;
 }
 
+void require_finite_scales(const StoredLinear& linear, const storage::WeightFiles& weights) {
+  const bool has_fp32_scales = linear.format != LinearFormat::kPlain && linear.nested_block_size == 0;
+  for (const auto* entry : {linear.map, linear.nested_scales, linear.nested_map}) {
+    if (entry != nullptr) require_finite(*entry, weights);
+  }
+  if (has_fp32_scales) require_finite(*linear.scales, weights);
+}
+
 std::vector<std::string> quantised_parts(const std::string& name, const storage::WeightFiles& weights) {
   return Parts(name, weights).names();
 }
 
 std::string linear_formats(const ModelConfig& config, const storage::WeightFiles& weights) {
   std::vector<std::pair<std::string_view, std::int64_t>> counts;
-  for (const TensorSpec& spec : expected_tensors(config)) {
-    if (spec.kind != WeightKind::kLinear) continue;
+  for (const TensorSpec& spec : linear_tensors(config)) {
     const std::string_view name = LinearReader(config, spec, weights).recognise().format_name;
     auto at = std::find_if(counts.begin(), counts.end(), [&](const auto& count) { return count.first == name; });
     if (at == counts.end()) at = counts.insert(at, {name, 0});

@@ -94,9 +94,7 @@ lora::MergeCheck check_merge(const lora::MergeCheckRequest& request) {
 
 model::QuantizeResult quantize(const model::QuantizeRequest& request) { return {request.output_dir, 14, 1000, 3}; }
 
-std::vector<float> decode_linear(const model::ModelConfig&, const std::string&, const storage::WeightFiles&) {
-  return {};
-}
+std::vector<float> decode_linear(const model::StoredLinear&, const storage::WeightFiles&) { return {}; }
 
 std::vector<doctor::KernelCheck> check_kernels(const doctor::DoctorRequest& request) {
   if (std::getenv("FAKE_KERNELS_THROW") != nullptr) throw DeviceError("cuda:0", "out of memory");

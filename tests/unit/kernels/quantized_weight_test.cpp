@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/cast.h"
 #include "quantized_weights.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"
@@ -93,8 +94,19 @@ TEST_P(Dequantize, ManyMatricesInOneRunAndAgainAfterTheirCodesChanged) {
     outs.push_back(place.empty({301, D}));
     all.add(weights.back(), outs.back());
   }
+  at::manual_seed(3);
+  at::Tensor column = at::randn({301, 16}).to(at::Device(place.device));
+  const at::Tensor plain = place.put(at::randn({7, 40}));
+  auto column_out = place.empty({301, 16}), plain_out = place.empty({7, 40});
+  all.add(column, 0.7, column_out);
+  all.add(plain, 1.0, plain_out);
   for (int run = 0; run < 2; ++run) {
     all.run();
+    auto want_column = place.empty({301, 16});
+    scaled_copy_reference(column, 0.7, want_column);
+    EXPECT_TRUE(at::equal(column_out, want_column) && gaps_are_untouched(column_out));
+    EXPECT_TRUE(at::equal(plain_out, plain) && gaps_are_untouched(plain_out));
+    column.mul_(0.5);
     for (std::size_t i = 0; i < weights.size(); ++i) {
       auto want = place.empty(outs[i].sizes());
       dequantize_reference(weights[i], want);

@@ -228,11 +228,13 @@ TEST(WorkRecord, QuantizedWeights) {
   at::Tensor out = meta({N, D});
   layer.add(nf4, out);
   layer.add(nested, out);
+  at::Tensor columns = meta({D, 16});
+  layer.add(meta({D, 16}), 2.0, columns);
   Kept kept;
   layer.run();
-  const std::int64_t blocks = (N * D + 63) / 64;
-  expect_work(kept.only(), WorkClass::kCopy, N * D / 2 * 2 + 5 * blocks + 4 * ((blocks + 255) / 256), 2 * kMatrix, 0,
-              1);
+  const std::int64_t blocks = (N * D + 63) / 64, kColumns = D * 16 * 2;
+  expect_work(kept.only(), WorkClass::kDecode, N * D / 2 * 2 + 5 * blocks + 4 * ((blocks + 255) / 256) + kColumns,
+              2 * kMatrix + kColumns, 0, 1);
 }
 
 TEST(WorkRecord, ACallInsideOfAnotherIsNoCall) {

@@ -67,7 +67,7 @@ Case make_case(double dropout, GradientColumns gradient_columns, bool is_fused, 
   }
   p.bias = uniform({p.out_features}, 2, dtype);
   kernels::ScaledCopies columns;
-  add_adapter_copies(p, columns);
+  add_adapter_copies(p, [&](const auto& from, double scale, const auto& to) { columns.add(from, scale, to); });
   columns.run();
   return made;
 }

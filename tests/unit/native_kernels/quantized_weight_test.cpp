@@ -145,6 +145,42 @@ TYPED_TEST(DequantizeCuda, CarriesInfinityAndNaN) {
   EXPECT_TRUE(std::isfinite(m.to.at(0, 0)));
 }
 
+/// Plain matrices of From, times 0.7: one element, odd, misaligned, narrow as adapter columns, of many blocks, empty.
+template <class From, class To>
+void check_plain_segments() {
+  const std::vector<std::array<std::int64_t, 5>> shapes = {
+      // rows, width, gaps of from and to, aligned
+      {1, 1, 0, 0, 1}, {5, 7, 1, 3, 1}, {70, 136, 8, 16, 1}, {9, 64, 0, 0, 0}, {300, 16, 0, 24, 1}, {0, 8, 0, 0, 1}};
+  std::vector<std::unique_ptr<Guarded<From>>> from;
+  std::vector<std::unique_ptr<Guarded<To>>> to;
+  KernelArray<DequantSegment> segments(shapes.size());
+  std::vector<std::int32_t> owners;
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const auto [rows, width, from_gap, to_gap, is_aligned] = shapes[i];
+    from.push_back(std::make_unique<Guarded<From>>(rows, width, from_gap, is_aligned != 0));
+    to.push_back(std::make_unique<Guarded<To>>(rows, width, to_gap, is_aligned != 0));
+    from[i]->fill_uniform(static_cast<unsigned>(i));
+    segments[i] = plain_segment(from[i]->read(), 0.7F, to[i]->rows(), rows, width, std::ssize(owners));
+    owners.insert(owners.end(), static_cast<std::size_t>(num_blocks(segments[i])), static_cast<std::int32_t>(i));
+  }
+  KernelArray<std::int32_t> segment_of_block(owners);
+  run_in_both_orders(
+      *to[2], [&] { dequantize_cuda<To>(segments.data(), segment_of_block.data(), std::ssize(owners), nullptr); });
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    for (std::int64_t n = 0; n < shapes[i][0]; ++n) {
+      for (std::int64_t d = 0; d < shapes[i][1]; ++d) {
+        ASSERT_EQ(load(&(*to[i])[n][d]), rounded_to<To>(load(&(*from[i])[n][d]) * 0.7F)) << i << ": " << n << ", " << d;
+      }
+    }
+    EXPECT_TRUE(to[i]->is_intact());
+  }
+}
+
+TYPED_TEST(DequantizeCuda, PlainSegmentsAreMultipliedInFloatAndRoundedOnce) {
+  check_plain_segments<float, TypeParam>();
+  check_plain_segments<Bf16, TypeParam>();
+}
+
 TYPED_TEST(DequantizeCuda, OfNothingLaunchesNothing) {
   const auto before = num_launches();
   Matrices<TypeParam>({{WeightCode::kNf4, 0, 8, 0, true, false}, {WeightCode::kInt8, 1, 0, 0, true, false}}).run();
