@@ -114,7 +114,7 @@ def next_call(call, results, has_findings, measured):
     if (missed or has_findings or slow) and call == "first":
         why = missed[:1] or ["there are findings"] * has_findings or slow
         return f"next: gpu_check.sh --call slow ({why[0]})"
-    return "next: gpu_check.sh --call figures, then --call compare_8, compare_2x4 and compare_mix"
+    return "next: gpu_check.sh --call figures, then --call quantised, compare_8, compare_2x4 and compare_mix"
 
 
 def markdown():

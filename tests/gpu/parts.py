@@ -77,6 +77,7 @@ PARTS = {
     "quickstart": Part("examples/tiny-math learns", 40, "training.py", "quickstart"),
     "shapes": Part("lora-train bench of every shape, and memory of 7B with full recomputation", 300, "steps.py", "shapes",
                    at_least=(8, 2)),
+    "quantised": Part("an nf4 base against bf16, and peak memory of QLoRA", 400, "steps.py", "quantised", at_least=(13, 4)),
     "goldens": Part("the CPU path against the stored goldens", 60, "device.py", "goldens"),
     "variants": Part("a 7B step with one setting changed at a time", 260, "steps.py", "variants", at_least=(6, 2)),
     "measure": Part("copies, attention, products, transformers + PEFT: everything that bench/gpu_measure.py knows", 270,
@@ -96,5 +97,6 @@ CALLS = {
     "wrong": ["parity_reference", "parity_attention", "parity_plain", "tests", "steady", "sanitizer"],
     "slow": ["variants", "measure", "steady"],
     "figures": ["shapes", "tests", "goldens", "steady", "quickstart"],
+    "quantised": ["quantised"],
     "compare_8": ["compare_8"], "compare_2x4": ["compare_2x4"], "compare_mix": ["compare_mix"],
 }

@@ -4,6 +4,7 @@
   recorded  steps of two bf16 workloads are captured as CUDA graphs; where they are not, bench says why
   classes   a step of Qwen2.5-7B by class of kernel: measured time beside the bound of the class
   shapes    tokens/s of every shape, the SFT mix of 7B, and its peak memory with full recomputation
+  quantised  an nf4 base against bf16, decoded in every pass and once, by tokens a step; peak memory of QLoRA
   variants  the step of Qwen2.5-7B with one setting changed at a time
 
 Usage: tests/gpu/steps.py CHECK --device cuda|cpu --work DIR [--out DIR] [--limit-s S]. What bench reports goes to steps.jsonl in
@@ -105,6 +106,31 @@ def shapes(args):
     return "tokens/s: " + ", ".join(f"{found['shape']} {found['speed']['tokens_per_s']:.0f}" for found in done)
 
 
+def quantised(args):
+    """The nf4 base decodes the same weights in every pass, however many tokens a step has."""
+    shape, layers, steps = (LARGE, 28, GRAPH_STEPS) if args.device == "cuda" else (TINY, 2, ())
+    bases = {"": "base_precision=bf16", "nf4_share": "base_precision=nf4 decoded_layers=0",
+             "nf4_decoded_share": f"base_precision=nf4 decoded_layers={layers}"}
+    done, all_rows = 0, (8, 4, 2) if args.device == "cuda" else (2,)
+    for rows in all_rows:
+        speed = {}
+        for name, words in bases.items():
+            found = bench_step(args, shape, f"micro_batch_size={rows}", "gradient_checkpointing=off", *words.split(), *steps)
+            expect_recorded(args, words, found)
+            speed[name], done = found["speed"]["tokens_per_s"], done + 1
+            if name:
+                measured(f"{name}/{found['tokens'] // 1024}k", speed[name] / speed[""])
+    memory = [(LARGE, 1, "full"), (LARGE, 2, "cheap"), (LARGE, 4, "gate_up"), ("qwen3-8b", 1, "full")] if args.device == "cuda" else [
+        (TINY, 1, "full")]
+    for name, rows, recompute in memory:
+        found = bench_step(args, name, f"micro_batch_size={rows}", f"gradient_checkpointing={recompute}", "base_precision=nf4",
+                           "decoded_layers=0", *steps)
+        measured(f"peak_gib/{name}/nf4/{rows}x{recompute}", found["speed"]["peak_memory_gib"])
+        done += 1
+    checked(done, len(all_rows) * len(bases) + len(memory), "workloads")
+    return f"nf4 at {100 * speed['nf4_share'] / speed['']:.1f}% of bf16 ({found['speed']['peak_memory_gib']:.1f} GiB for the last)"
+
+
 def variants(args):
     """Where the time of a slow step goes: what it gains or loses by each setting."""
     shape, steps = (LARGE, GRAPH_STEPS) if args.device == "cuda" else (TINY, ())
@@ -123,4 +149,4 @@ def variants(args):
 
 
 if __name__ == "__main__":
-    run_check([recorded, classes, shapes, variants], __doc__)
+    run_check([recorded, classes, shapes, quantised, variants], __doc__)

@@ -275,7 +275,7 @@ def test_the_document_has_the_goals_of_the_table():
     for goal in goals.load()["goals"]:
         value, thousands = re.search(r"([\d.]+)(k?)", goal["goal"]).groups()
         in_words = float(value) * (1000 if thousands else 0.01 if "%" in goal["goal"] and goal["unit"] == "" else 1)
-        assert in_words == goal.get("at_least", goal.get("at_most")), goal
+        assert in_words == pytest.approx(goal.get("at_least", goal.get("at_most"))), goal
 
 
 def test_the_table_says_which_goals_hold_and_which_class_is_to_blame(tmp_path):
