@@ -2,6 +2,7 @@
 
 #include "json_number.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
 
 namespace lora_train::metrics {
 namespace {
@@ -66,6 +67,19 @@ std::string to_json(const RunSummary& summary) {
         {"kind", summary.error->kind}, {"message", summary.error->message}, {"where", summary.error->where}};
   }
   return to_line(object);
+}
+
+std::string in_words(const RunSummary& summary) {
+  const std::string steps = std::to_string(summary.step) + " of " + std::to_string(summary.total_steps);
+  if (summary.status == "stopped") {
+    return "stopped (" + summary.reason + ") " + (summary.step > 0 ? "at step " + steps : "before the end of step 1") +
+           "; the same command resumes the run";
+  }
+  std::string text = "done: " + steps + " steps, " + format_count(summary.tokens) + " tokens, " +
+                     format_duration(summary.train_s) + " of training";
+  if (summary.train_loss) text += string_printf(", train_loss %.4g", *summary.train_loss);
+  if (summary.eval_loss) text += string_printf(", eval_loss %.4g", *summary.eval_loss);
+  return text + (summary.adapter.empty() ? "" : "; written to " + summary.adapter);
 }
 
 void write_summary(const std::filesystem::path& path, const RunSummary& summary) {

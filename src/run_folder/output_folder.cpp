@@ -31,6 +31,18 @@ void log_new_run(const fs::path& folder) {
   }
 }
 
+/// The run there, which began with --overwrite, has saved nothing, so the one that it replaces is still the better.
+void refuse_replaced_run(const fs::path& folder) {
+  const fs::path replaced = folder / kReplacedFolder;
+  if (!storage::read_marker(replaced)) return;
+  throw ConfigError(
+      folder.string(),
+      "the run there began with --overwrite and has saved nothing yet; the run that it was to replace is in " +
+          replaced.string() +
+          ". Add --overwrite to begin again, choose another --output-dir, or move that folder "
+          "elsewhere to keep the older run");
+}
+
 /// A run replaces and deletes files under its own names, so none of its inputs may be there.
 void refuse_input_in_the_way(const std::string& key, const fs::path& input, const fs::path& folder) {
   if (input.empty() || !fs::exists(input)) return;
@@ -65,8 +77,8 @@ void refuse_files_of_others(const fs::path& folder, const std::string& result) {
                           " and which this run would replace. Choose another output_dir, or move it");
   };
   refuse(storage::kMarkerFile, PathKind::kFile, is_run);
-  for (const char* name : kReportFiles) refuse(name, PathKind::kFile, is_run);
-  refuse(kReportFolder, PathKind::kFolder, is_run);
+  for (const char* name : storage::kReportFiles) refuse(name, PathKind::kFile, is_run);
+  refuse(storage::kReportFolder, PathKind::kFolder, is_run);
   refuse(kReplacedFolder, PathKind::kFolder, is_run);
   refuse(result, PathKind::kFolder, is_result_of_run(folder, result));
 }
@@ -242,7 +254,9 @@ OutputDecision look_at_output_folder(const OutputRequest& request) {
     return decision;
   }
   if (!goes_on_there) {
-    if (!decision.overwrites) log_new_run(folder);
+    if (decision.overwrites) return decision;
+    refuse_replaced_run(folder);
+    log_new_run(folder);
     return decision;
   }
   if (resume == "none") {

@@ -21,8 +21,8 @@ bool is_one_of(const std::string& name, const auto& names) {
 }  // namespace
 
 bool is_run_file(const std::string& name) {
-  return checkpoint::step_of(name) || is_one_of(name, kReportFiles) || name == kReportFolder ||
-         is_one_of(name, kResultFolders) || name == storage::kMarkerFile;
+  return checkpoint::step_of(name) || is_one_of(name, storage::kReportFiles) || name == storage::kReportFolder ||
+         is_one_of(name, storage::kResultFolders) || name == storage::kMarkerFile;
 }
 
 bool is_result_of_run(const fs::path& folder, const std::string& name) {
@@ -41,11 +41,11 @@ std::vector<std::string> files_of_run(const fs::path& folder) {
     if (path_kind(folder / name) != PathKind::kNone) names.push_back(name);
   };
   for (const auto& checkpoint : checkpoint::list(folder)) names.push_back(checkpoint.filename().string());
-  for (const char* name : kResultFolders) {
+  for (const char* name : storage::kResultFolders) {
     if (is_result_of_run(folder, name)) add_if_there(name);
   }
-  for (const char* name : kReportFiles) add_if_there(name);
-  add_if_there(kReportFolder);
+  for (const char* name : storage::kReportFiles) add_if_there(name);
+  add_if_there(storage::kReportFolder);
   names.emplace_back(storage::kMarkerFile);
   return names;
 }

@@ -7,12 +7,6 @@
 
 namespace lora_train::run_folder {
 
-/// Besides checkpoint-<step> and the results.
-inline constexpr const char* kReportFiles[] = {"profile.yaml", "run.log", "metrics.jsonl", "report.html",
-                                               "summary.json"};
-inline constexpr const char* kReportFolder = "tensorboard";
-inline constexpr const char* kResultFolders[] = {"adapter", "model"};
-
 /// Whether a run gives something this name.
 bool is_run_file(const std::string& name);
 

@@ -1,5 +1,6 @@
 #include "lora_train/storage/run_marker.h"
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -35,6 +36,16 @@ std::optional<RunMarker> read_marker(const std::filesystem::path& folder) {
   if (!value("started_at").is_number_integer() || !value("began_with_overwrite").is_boolean()) return std::nullopt;
   return RunMarker{value("run_id").get<std::string>(), value("started_at").get<std::int64_t>(),
                    value("began_with_overwrite").get<bool>()};
+}
+
+bool is_output_of_run(const std::filesystem::path& path) {
+  const std::string name = path.filename().string();
+  const auto is_one_of = [&](const auto& names) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  return (name == kMarkerFile || name == kReportFolder || name.starts_with("checkpoint-") || is_one_of(kReportFiles) ||
+          is_one_of(kResultFolders)) &&
+         read_marker(path.parent_path()).has_value();
 }
 
 void write_new_marker(const std::filesystem::path& folder, bool began_with_overwrite) {

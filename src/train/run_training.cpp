@@ -169,6 +169,7 @@ TrainResult end_run(metrics::RunSummary& summary, const RunSection& section, Clo
     metrics::write_summary(output_dir / "summary.json", summary);
     metrics::write_report(output_dir);
   }
+  if (summary.status != "failed") log_info(metrics::in_words(summary));
   return {summary.exit_code, metrics::to_json(summary)};
 }
 

@@ -144,7 +144,7 @@ class Setup:
         """The model's folder with its linears quantised."""
         folder = self.folder / f"model-{kind}"
         if not folder.exists():
-            run = lora_train("quantize", "--model", self.model, "--output-dir", folder, "--format", kind)
+            run = lora_train("quantize", "--model", self.model, "--output-dir", folder, "--base-precision", kind)
             assert run.code == 0, run
         return str(folder)
 

@@ -280,6 +280,22 @@ def test_a_pass_without_graphs_waits_for_nothing(tmp_path):
     assert many["cudaMemcpyAsync"] - few["cudaMemcpyAsync"] <= 30 * 9, (few, many)  # attention copies its output, per layer
 
 
+def test_new_rows_wait_for_nothing(tmp_path):
+    """Rows take the place of others that are complete; what the GPU must know of them is sent meanwhile."""
+    def calls_of(num_prompts):
+        file = tmp_path / "prompts.jsonl"
+        file.write_text("".join(json.dumps({"prompt": "a" * (1 + i % 5)}) + "\n" for i in range(num_prompts)))
+        command = ["generate", "--model", ROOT / "examples/tiny-math/model", "--set", "device=cuda", "precision=bf16", "--prompts", file,
+                   "--max-new-tokens", "6", "--json"]
+        run, calls = run_on_stand_in(tmp_path, command)
+        assert run.code == 0 and len(run.json_lines()) == num_prompts, run
+        return calls
+    few, many = calls_of(70), calls_of(140)
+    assert many["cudaMemcpyAsync"] > few["cudaMemcpyAsync"]
+    for name in WAITS:
+        assert few[name] == many[name], (name, few, many)
+
+
 def test_a_gpu_that_fails_ends_a_generation(tmp_path):
     run, _ = run_on_stand_in(tmp_path, ["generate", "--model", ROOT / "examples/tiny-math/model", "--set", "device=cuda", "precision=bf16",
                                         "--prompt", "a"], dict(STAND_IN_FAIL_AT="5"))

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import yaml
 
-from conftest import BINARY, ENVIRONMENT, model_tensors, wait_for
+from conftest import BINARY, ENVIRONMENT, lora_train, model_tensors, wait_for
 from test_run import STOPPED, adapter_bytes, snapshot
 
 
@@ -29,6 +29,39 @@ def test_a_stop_or_a_failure_before_step_1_does_not_block_the_folder(setup):
     assert run.code == 0 and "starting again" in run.stderr, run
     assert [line["step"] for line in setup.events("train")] == [1, 2, 3]
     assert [line["step"] for line in setup.events("eval")] == [0, 3] and len(setup.events("start")) == 1
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_write_into_no_file(setup, closed):
+    """The next file that is opened would get their numbers, and the lines of the progress with it."""
+    def quantize(name, how):
+        command = [BINARY, "quantize", "--model", setup.model, "--output-dir", setup.folder / name]
+        return subprocess.run(["sh", "-c", f'exec "$@" {how}', "sh", *map(str, command)], env=ENVIRONMENT).returncode
+    assert quantize("usual", "") == 0
+    assert quantize("closed", closed) == (5 if " >&-" in f" {closed}" else 0)  # the result cannot be printed
+    for file in (setup.folder / "usual").iterdir():
+        assert (setup.folder / "closed" / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_a_read_that_the_disk_fails_ends_with_its_code(setup):
+    """SIGBUS is what a mapped file that became shorter gives."""
+    process = setup.start(max_steps=100000)
+    wait_for(lambda: setup.events("train"), "a step", process)
+    process.send_signal(signal.SIGBUS)
+    assert "a file that was being read became shorter" in process.communicate(timeout=60)[1]
+    assert process.returncode == 5
+
+
+def test_without_a_folder_for_temporary_files_data_is_read_where_it_is(setup):
+    run = lora_train("train", "--profile", setup.write_profile(stage_dir="auto"), environment=dict(TMPDIR="/nowhere"))
+    assert run.code == 0 and "there is no folder for temporary files" in run.stderr, run
+
+
+def test_the_last_line_says_how_the_run_ended(setup):
+    run = setup.train()
+    assert run.stderr.splitlines()[-1].startswith("done: 3 of 3 steps, ") and str(setup.output_dir / "adapter") in run.stderr, run
+    run = setup.train("--max-time", "0.001s", output_dir=str(setup.folder / "other"))
+    assert run.code == STOPPED and "before the end of step 1; the same command resumes the run" in run.stderr.splitlines()[-1], run
 
 
 def test_the_written_profile_has_the_numbers_that_auto_became(setup):

@@ -89,7 +89,7 @@ def test_quantising_while_loading_is_the_folder_that_others_write(cases, tmp_pat
 def test_quantize_writes_what_others_read(cases, tmp_path, kind):
     """The folder of `quantize` gives the numbers of base_precision, and loads elsewhere with the same weights."""
     case = cases(2)
-    engine.run("lora-train", "quantize", "--model", case.model_dir, "--output-dir", tmp_path / "ours", "--format", kind)
+    engine.run("lora-train", "quantize", "--model", case.model_dir, "--output-dir", tmp_path / "ours", "--base-precision", kind)
     loaded = engine.probe(engine.profile_for(case, tmp_path / "run", base_precision=kind), tmp_path)
     assert_same(probe(case, tmp_path, tmp_path / "ours"), loaded)
     theirs = load_weights(write_quantised(tmp_path / "theirs", case.model_dir, kind,

@@ -76,6 +76,9 @@ struct RunSummary {
 /// represent it.
 std::string to_json(const RunSummary& summary);
 
+/// The last line of a run that was not failed: "stopped (SIGTERM) at step 12 of 60; ...", or what was trained and where it is.
+std::string in_words(const RunSummary& summary);
+
 /// Writes to_json(summary) and a newline atomically: the file appears whole or not at all. Throws IoError.
 void write_summary(const std::filesystem::path& path, const RunSummary& summary);
 

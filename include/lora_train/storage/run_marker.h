@@ -21,6 +21,16 @@ struct RunMarker {
 /// Throws IoError.
 std::optional<RunMarker> read_marker(const std::filesystem::path& folder);
 
+/// Files of a run beside the marker, besides checkpoint-<step> and the results.
+inline constexpr const char* kReportFiles[] = {"profile.yaml", "run.log", "metrics.jsonl", "report.html",
+                                               "summary.json"};
+
+inline constexpr const char* kReportFolder = "tensorboard";
+inline constexpr const char* kResultFolders[] = {"adapter", "model"};
+
+/// Whether a file or folder is a marker, or lies beside one and has the name of something that a run writes. Throws IoError.
+bool is_output_of_run(const std::filesystem::path& path);
+
 /// Marks the folder as that of a new run. Throws IoError.
 void write_new_marker(const std::filesystem::path& folder, bool began_with_overwrite);
 

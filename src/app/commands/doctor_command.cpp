@@ -20,7 +20,9 @@ namespace fs = std::filesystem;
 fs::path folder_to_measure(const std::string& named) {
   if (!named.empty()) return existing_folder(named);
   const fs::path here = fs::current_path();
-  return ::access(here.c_str(), W_OK) == 0 ? here : existing_folder(fs::temp_directory_path());
+  std::error_code no_folder;
+  const fs::path temporary = fs::temp_directory_path(no_folder);
+  return no_folder || ::access(here.c_str(), W_OK) == 0 ? here : temporary;
 }
 
 void look_at_torch(DoctorFindings& findings) {

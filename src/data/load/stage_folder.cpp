@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
 #include "lora_train/storage/private_folder.h"
 
 namespace lora_train::data {
@@ -30,8 +31,14 @@ std::string problem_of(const fs::path& folder) {
 }  // namespace
 
 fs::path find_stage_folder(const std::string& stage_dir) {
-  // What is wrong with the folder of `auto` is said when it is made: nobody chose it, and the run goes on without.
-  if (stage_dir == kAuto) return fs::temp_directory_path() / ("lora-train-stage-" + std::to_string(::geteuid()));
+  if (stage_dir ==
+      kAuto) {  // nobody chose this folder: what is wrong with it is a warning, and the run goes on without
+    std::error_code error;
+    const fs::path temporary = fs::temp_directory_path(error);
+    if (!error) return temporary / ("lora-train-stage-" + std::to_string(::geteuid()));
+    log_warning("stage_dir: there is no folder for temporary files (TMPDIR, else /tmp): files are read where they are");
+    return {};
+  }
   const fs::path folder = stage_dir;
   if (const std::string problem = stage_dir.empty() ? "" : problem_of(folder); !problem.empty()) {
     throw ConfigError("stage_dir",

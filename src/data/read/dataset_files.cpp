@@ -101,10 +101,10 @@ std::vector<fs::path> files_of_folder(const fs::path& folder) {
   for (const fs::recursive_directory_iterator end; !error && entry != end; entry.increment(error)) {
     const bool is_hidden = entry->path().filename().string().starts_with(".");
     if (entry->is_directory()) {
-      if (is_hidden || storage::read_marker(entry->path())) {  // the output of a run
+      if (is_hidden || storage::read_marker(entry->path()) || storage::is_output_of_run(entry->path())) {
         entry.disable_recursion_pending();
       }
-    } else if (!is_hidden && is_readable(entry->path())) {
+    } else if (!is_hidden && is_readable(entry->path()) && !storage::is_output_of_run(entry->path())) {
       files.push_back(entry->path());
     }
   }
@@ -131,7 +131,7 @@ std::vector<fs::path> files_of_glob(const std::string& pattern) {
   const int result = ::glob(pattern.c_str(), 0, nullptr, &found);
   std::vector<fs::path> files;
   for (std::size_t i = 0; result == 0 && i < found.gl_pathc; ++i) {
-    if (!fs::is_directory(found.gl_pathv[i])) {
+    if (!fs::is_directory(found.gl_pathv[i]) && !storage::is_output_of_run(found.gl_pathv[i])) {
       files.emplace_back(found.gl_pathv[i]);
     }
   }

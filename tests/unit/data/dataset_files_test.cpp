@@ -53,6 +53,16 @@ TEST_F(DatasetFiles, FolderLeavesOutWhatRunsWroteThere) {
   EXPECT_EQ(names(folder_.path().string()), (Names{"a.json", "b.jsonl", "part/c.ndjson"}));
 }
 
+TEST_F(DatasetFiles, DataBesideTheOutputOfARunIsReadWithoutIt) {
+  storage::write_new_marker(folder_.path(), false);
+  std::filesystem::create_directories(folder_ / "checkpoint-3");
+  for (const char* name : {"metrics.jsonl", "summary.json", "checkpoint-3/trainer_state.json"}) {
+    write_file_atomic(folder_ / name, "{}");
+  }
+  EXPECT_EQ(names(folder_.path().string()), (Names{"a.json", "b.jsonl", "part/c.ndjson"}));
+  EXPECT_EQ(names((folder_ / "*.json*").string()), (Names{"a.json", "b.jsonl"}));
+}
+
 TEST_F(DatasetFiles, FolderWithSeveralSplitsIsRefusedByName) {
   const auto refused = [&](std::initializer_list<const char*> files) {
     const testing_support::TemporaryFolder folder;

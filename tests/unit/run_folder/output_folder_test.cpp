@@ -134,6 +134,23 @@ TEST(OutputFolder, OverwriteReplacesOnlyWhatARunWrites) {
   EXPECT_EQ(read_file(folder / "notes.txt"), "mine");
 }
 
+TEST(OutputFolder, ACommandThatDoesNotOverwriteLeavesTheReplacedRunAlone) {
+  const TemporaryFolder folder;
+  Asked request = request_for(folder.path());
+  put_run(request, 3);
+  set_run_aside(folder.path());  // and killed before its first checkpoint
+  write_file_atomic(folder / "metrics.jsonl", "{}\n");
+  try {
+    look_at_output_folder(request);
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(error.message().find("the run that it was to replace is in"), std::string::npos) << error.what();
+  }
+  request.overwrite = true;
+  EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
+  EXPECT_EQ(checkpoint::verify(folder / kReplacedFolder / "checkpoint-3"), "");
+}
+
 TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
   const TemporaryFolder folder;
   for (const char* name : {"model", "adapter", "checkpoint-3", "tensorboard/deep"}) {
