@@ -115,6 +115,11 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
                           checkpoint.string() + " was saved at step " + std::to_string(found.state.step) +
                           ". Raise it, or resume from an earlier checkpoint");
   }
+  if (found.state.step == run.plan->total_steps() && found.fingerprints.model != run.checkpoint.fingerprints.model) {
+    throw ConfigError(checkpoint.string(),
+                      "is the last step, trained on another base model, and no step is left to train on this one: the "
+                      "result would name the wrong base. Raise num_epochs or max_steps, or use the model of the run");
+  }
   saving::load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), *run.model.parameters, *run.optimizer);
   run.model.weights->refresh();
   run.state = found.state;

@@ -57,6 +57,17 @@ def test_without_a_folder_for_temporary_files_data_is_read_where_it_is(setup):
     assert run.code == 0 and "there is no folder for temporary files" in run.stderr, run
 
 
+def test_a_result_never_names_a_base_on_which_no_step_ran(setup):
+    assert setup.train().code == 0
+    base = (setup.output_dir / "adapter/base_model.json").read_bytes()
+    setup.write_model(model_tensors(seed=1))
+    shutil.rmtree(setup.output_dir / "adapter")  # the same command would write it again
+    run = setup.train("--allow-changed", "model")
+    assert run.code == 2 and "no step is left to train on this one" in run.stderr, run
+    run = setup.train("--allow-changed", "model", max_steps=4)
+    assert run.code == 0 and (setup.output_dir / "adapter/base_model.json").read_bytes() != base, run
+
+
 def test_the_last_line_says_how_the_run_ended(setup):
     run = setup.train()
     assert run.stderr.splitlines()[-1].startswith("done: 3 of 3 steps, ") and str(setup.output_dir / "adapter") in run.stderr, run
