@@ -4,13 +4,18 @@
 Needs torch and transformers; run it again only when a golden must change: .deps/venv/bin/python scripts/make_goldens.py
 """
 import pathlib
+import sys
 
+import bitsandbytes
 import torch
+from bitsandbytes.functional import create_dynamic_map
 from transformers import get_scheduler
 
-import quantisation_rules as rules
-
-GOLDENS = pathlib.Path(__file__).resolve().parent.parent / "tests" / "goldens"
+TESTS = pathlib.Path(__file__).resolve().parent.parent / "tests"
+GOLDENS = TESTS / "goldens"
+sys.path.insert(0, str(TESTS / "parity"))
+import quantisation_rules as rules  # noqa: E402
+from adamw_8bit_port import AdamW8bitPort  # noqa: E402: found through the line above
 
 
 def adamw_case(blocks, weight_decay, beta2, epsilon, learning_rate, grad_scale, num_steps=5, num_elements=7):
@@ -43,6 +48,43 @@ def adamw_case(blocks, weight_decay, beta2, epsilon, learning_rate, grad_scale, 
         "exp_avg": torch.cat([s["exp_avg"] for s in state]).tolist(),
         "exp_avg_sq": torch.cat([s["exp_avg_sq"] for s in state]).tolist(),
     }
+
+
+def hashed(count, seed):
+    """Numbers in [-1, 1) that tests compute too: (i 2654435761 + seed 40503) mod 2^32, of which the upper 24 bits count."""
+    bits = (torch.arange(count, dtype=torch.int64) * 2654435761 + seed * 40503) % 2**32
+    return (bits // 256).float() / 2**23 - 1
+
+
+def adamw_8bit_case():
+    """Three tensors side by side: coded and with a short last block, coded at another rate without decay, and fp32."""
+    parts = [(4357, 1.0, 10.0), (4096, 16.0, 0.0), (4095, 16.0, 0.0)]
+    counts = [count for count, _, _ in parts]
+    lr, betas, eps, num_steps, total = 1e-3, (0.9, 0.999), 1e-8, 20, sum(counts)
+    ports = [AdamW8bitPort(values, lr * factor, betas, eps, decay)
+             for values, (_, factor, decay) in zip(hashed(total, 0).split(counts), parts)]
+    spread = 2.0 ** -(4 * (torch.arange(total) % 6))  # small second moments are coded as 0
+    for step in range(1, num_steps + 1):
+        for port, grads in zip(ports, (hashed(total, step) * spread).split(counts)):
+            port.step(grads)
+    coded = [port for port in ports if port.is_coded]
+    codes, scales = zip(*([torch.cat([getattr(port, name)[i] for port in coded]) for i in (0, 1)]
+                          for name in ("m_state", "v_state")))
+    return {"params": torch.cat([port.p for port in ports])[::29].tolist(),
+            "exp_avg_codes": bytes(codes[0].tolist()).hex(), "exp_avg_scales": scales[0].tolist(),
+            "exp_avg_sq_codes": bytes(codes[1].tolist()).hex(), "exp_avg_sq_scales": scales[1].tolist(),
+            "exp_avg": ports[2].m.tolist()[::29], "exp_avg_sq": ports[2].v.tolist()[::29],
+            "num_zeroed": sum(port.num_zeroed for port in coded), **even_gradients(lr, betas, eps)}
+
+
+def even_gradients(lr, betas, eps, num_steps=5):
+    """bitsandbytes' own kernel for CPUs on gradients of one magnitude, where its coarser quantiser does not matter."""
+    parameter = torch.nn.Parameter(hashed(4357, 0))
+    optimizer = bitsandbytes.optim.AdamW8bit([parameter], lr=lr, betas=betas, eps=eps, weight_decay=0.0)
+    for step in range(1, num_steps + 1):
+        parameter.grad = torch.sign(hashed(4357, step)) * 0.5
+        optimizer.step()
+    return {"even_params": parameter.detach()[::29].tolist()}
 
 
 def schedule_case(name, warmup, total, min_lr_ratio):
@@ -85,7 +127,7 @@ def write_optim():
     clips = [clip_case([3.0, -4.0, 12.0], 1.0), clip_case([3.0, -4.0, 12.0], 13.5)]
     lines = [f"// Written by scripts/make_goldens.py with torch {torch.__version__.split('+')[0]}; do not edit.", "// clang-format off"]
     for kind, name, cases in (("AdamWGolden", "kAdamWGoldens", adamw), ("ScheduleGolden", "kScheduleGoldens", schedules),
-                              ("ClipGolden", "kClipGoldens", clips)):
+                              ("ClipGolden", "kClipGoldens", clips), ("AdamW8bitGolden", "kAdamW8bitGoldens", [adamw_8bit_case()])):
         lines.append(f"inline const std::vector<{kind}> {name} = {{")
         lines += [f"  {cpp(case)}," for case in cases]
         lines.append("};")
@@ -159,6 +201,18 @@ def write_quantized_weight():
     (GOLDENS / "quantized_weight.inc").write_text("\n".join(lines) + "\n")
 
 
+def write_dynamic_map():
+    """The bits of both maps. torch.linspace differs by a bit in the last place on CPUs without fused multiply-add."""
+    lines = ["// Written by scripts/make_goldens.py with bitsandbytes " + bitsandbytes.__version__ + "; do not edit.", "// clang-format off"]
+    for name, signed in (("kSignedMapBits", True), ("kUnsignedMapBits", False)):
+        bits = create_dynamic_map(signed).view(torch.int32).tolist()
+        lines.append(f"inline const std::vector<std::uint32_t> {name} = {{")
+        lines += ["  " + ", ".join(f"0x{value & 0xFFFFFFFF:08X}" for value in bits[i:i + 8]) + "," for i in range(0, 256, 8)]
+        lines.append("};")
+    (GOLDENS / "dynamic_map.inc").write_text("\n".join(lines) + "\n")
+
+
 if __name__ == "__main__":
     write_optim()
     write_quantized_weight()
+    write_dynamic_map()

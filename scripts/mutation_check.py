@@ -2,9 +2,9 @@
 """Breaks the engine, or the saving, on purpose, one line at a time, and checks that the tests go red each time.
 
 A copy of the source tree in build/mutation, built with preset ci, is patched, rebuilt incrementally and tested (`pytest -x`
-over tests/parity, the file that ought to notice first; or checkpoint_test for the saving); then the patch is taken back. A
-search text that does not occur exactly once in its file fails the script: the engine has changed, and the mutation must
-follow it. So does a mutation that does not compile.
+over tests/parity, the file that ought to notice first; or a unit test, for suites saving and optimizer); then the patch is
+taken back. A search text that does not occur exactly once in its file fails the script: the engine has changed, and the
+mutation must follow it. So does a mutation that does not compile.
 
 Suite compare: the engine's mutations again, which the equality part of bench/compare_hf_gpu.py has to notice, on a CPU; without
 those that its runs do not depend on.
@@ -12,9 +12,10 @@ those that its runs do not depend on.
 Suite durability: what docs/durability.md promises (scripts/durability_mutations.py), built at once; an environment variable
 switches each mutation on.
 
-Usage: scripts/mutation_check.py [--suite engine | saving | durability | compare] [--only NAME]... [--list | --texts] [--log FILE]
+Usage: scripts/mutation_check.py [--suite engine | saving | optimizer | durability | compare] [--only NAME]... [--list | --texts] [--log FILE]
 Committed results: tests/parity/mutation_results.txt (engine), tests/parity/mutation_results_compare.txt,
-tests/unit/checkpoint/mutation_results.txt (saving) and tests/integration/mutation_results.txt (durability).
+tests/unit/checkpoint/mutation_results.txt (saving), tests/unit/optim/mutation_results.txt (optimizer) and
+tests/integration/mutation_results.txt (durability).
 Exit code 0 when the suite passes on the unchanged copy and fails on every mutation.
 """
 
@@ -39,7 +40,7 @@ PYTHON = ROOT / ".deps/venv/bin/python"
 COPIED = ["CMakeLists.txt", "CMakePresets.json", "bench", "cmake", "configs", "include", "scripts", "src", "tests"]
 OTHER_TESTS = ("test_chat_", "test_malformed_templates", "test_message_objects", "test_template_expressions",
                "test_tokenizer_pipelines")  # parity of what is no engine
-SAVING_TEST = "checkpoint_test"
+UNIT_TESTS = {"saving": "checkpoint_test", "optimizer": "optim_test"}  # by suite
 SWITCH = "LORA_TRAIN_MUTANT"
 SWITCH_HEADER = "include/lora_train/mutant.h"
 TARGETS = ["lora-train", "lora_train_engine", "lora-train-probe", "lora-train-generate-probe", "model-config-dump",
@@ -49,7 +50,7 @@ TARGETS = ["lora-train", "lora_train_engine", "lora-train-probe", "lora-train-ge
 @dataclass
 class Mutation:
     name: str
-    notices: str  # the test file that ought to notice, and the others follow; or checkpoint_test
+    notices: str  # the test file that ought to notice, and the others follow; or one of UNIT_TESTS
     edits: list   # (file, search, replacement)
     in_comparison: bool = True  # whether the runs of bench/compare_hf_gpu.py depend on it
 
@@ -110,7 +111,7 @@ MUTATIONS += [Mutation(name, "test_quantized_weight.py", [(DECODING, *edit)], in
 
 
 FILES, FOLDERS, CHECKPOINT = "src/base/file.cpp", "src/storage/atomic_folder.cpp", "src/checkpoint/checkpoint.cpp"
-MUTATIONS += [Mutation(name, SAVING_TEST, [edit]) for name, *edit in [
+MUTATIONS += [Mutation(name, UNIT_TESTS["saving"], [edit]) for name, *edit in [
     ("files not synced", FILES, 'checked(shown_, "cannot sync", [&] { return file_ops().sync(fd_); });', ""),
     ("folder not synced", FOLDERS, "  sync_folder(temporary_);\n", ""),
     ("name not synced", FOLDERS, "    rename_path(temporary_, target_);\n  }\n  sync_folder(target_.parent_path());\n",
@@ -125,6 +126,14 @@ MUTATIONS += [Mutation(name, SAVING_TEST, [edit]) for name, *edit in [
     ("interruptions are errors", "src/base/file_call.h", "kMaxInterruptions = 1000", "kMaxInterruptions = 0"),
     ("short writes", FILES, "bytes.remove_prefix(static_cast<std::size_t>(put));", "bytes.remove_prefix(put > 0 ? bytes.size() : 0);"),
     ("rotation keeps one less", CHECKPOINT, "std::max<std::int64_t>(keep, 1)", "std::max<std::int64_t>(keep - 1, 1)"),
+]]
+
+ADAMW_8BIT = "src/optim/adamw_8bit_cpu.cpp"
+MUTATIONS += [Mutation(name, UNIT_TESTS["optimizer"], [edit]) for name, *edit in [
+    ("decay before instead of after", ADAMW_8BIT, "(params[i] + f.step_size * (m / (std::sqrt(v) + f.epsilon))) * f.decay",
+     "params[i] * f.decay + f.step_size * (m / (std::sqrt(v) + f.epsilon))"),
+    ("sign rule left out", ADAMW_8BIT, "code -= values[i] < 0 && code == 127 ? 1 : 0;", ""),
+    ("embeddings in 8 bits", "src/optim/adamw_8bit.cpp", "&& !block.is_embedding", ""),
 ]]
 
 
@@ -169,8 +178,8 @@ def run(command):
 
 def run_suite(first, stop_early):
     """Returns (passed, the line that says why or how many). `first` runs alone, before the other files."""
-    if first == SAVING_TEST:
-        return run_googletest(SAVING_TEST, [])
+    if first in UNIT_TESTS.values():
+        return run_googletest(first, [])
     files = sorted(file for file in (ROOT / "tests/parity").glob("test_*.py") if not file.name.startswith(OTHER_TESTS))
     others = [file for file in files if file.name != first]
     passed, line = run_pytest([file for file in files if file.name == first], stop_early) if first else (True, "")
@@ -203,8 +212,8 @@ def run_googletest(name, arguments, environment=None):
                               env=environment)
     except subprocess.TimeoutExpired:
         return False, "did not end in 300 s"
-    failed = re.findall(r"^\[  FAILED  \] (\S+) \(", done.stdout, re.M)
-    lines = done.stdout.strip().splitlines()
+    failed = re.findall(r"^\[  FAILED  \] ([^\s,]+)(?:,.*)? \(", done.stdout, re.M)
+    lines = [line for line in done.stdout.strip().splitlines() if not line.startswith("[  SKIPPED ]")]
     return done.returncode == 0, ", ".join(failed)[:160] if failed else lines[-1] if lines else f"exit code {done.returncode}"
 
 
@@ -249,7 +258,7 @@ def check(mutation, report, compares):
     start = time.monotonic()
     originals = apply(mutation)
     try:
-        build([SAVING_TEST] if mutation.notices == SAVING_TEST else TARGETS)
+        build([mutation.notices] if mutation.notices in UNIT_TESTS.values() else TARGETS)
         passed, line = run_comparison() if compares else run_suite(mutation.notices, stop_early=True)
     finally:
         restore(originals)
@@ -308,17 +317,17 @@ def check_durability(chosen, report):
 
 
 def check_one_by_one(suite, chosen, report):
-    targets = [SAVING_TEST] if suite == "saving" else TARGETS
-    build(targets)
+    unit_test = UNIT_TESTS.get(suite)
+    build([unit_test] if unit_test else TARGETS)
     compares = suite == "compare"
-    passed, line = run_comparison() if compares else run_suite(SAVING_TEST if suite == "saving" else "", stop_early=False)
+    passed, line = run_comparison() if compares else run_suite(unit_test or "", stop_early=False)
     report(f"{'unchanged':26s} {'green' if passed else 'RED':11s}          {line}")
     return passed, [check(mutation, report, compares) for mutation in chosen]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", choices=["engine", "saving", "durability", "compare"], default="engine")
+    parser.add_argument("--suite", choices=["engine", *UNIT_TESTS, "durability", "compare"], default="engine")
     parser.add_argument("--only", action="append", help="only this mutation; repeatable")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--texts", action="store_true", help="only check that every mutation of every suite still fits the source")
@@ -327,8 +336,11 @@ def main():
     if args.texts:
         check_texts(MUTATIONS + SWITCHED)
         return
-    suite = SWITCHED if args.suite == "durability" else [mutation for mutation in MUTATIONS if (mutation.notices == SAVING_TEST) == (args.suite == "saving")
-             and (mutation.in_comparison or args.suite != "compare")]
+    unit_test = UNIT_TESTS.get(args.suite)
+    suite = SWITCHED if args.suite == "durability" else [
+        mutation for mutation in MUTATIONS
+        if (mutation.notices == unit_test if unit_test else mutation.notices not in UNIT_TESTS.values())
+        and (mutation.in_comparison or args.suite != "compare")]
     if args.list:
         print("\n".join(mutation.name for mutation in suite))
         return

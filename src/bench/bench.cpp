@@ -108,13 +108,15 @@ void add_counts(const WorkCounter& counter, const PlannedBytes& planned, BenchRe
 BenchResult count(const BenchRequest& request, const BenchRun* like, const BenchRates& rates) {
   const auto bench = build_meta_run(request, like);
   train::Run& run = bench->run;
+  const data::StepPlan plan = run.plan->step(1);
+  const StepSizes sizes = sizes_of(run, plan);
+  const auto element_bytes = static_cast<int>(runtime::compute_bytes(run.profile().model.precision));
+  const PlannedBytes planned =
+      planned_bytes(run.files.config, run.adapters.specs, sizes, element_bytes, run.profile().optimizer.kind);
   WorkCounter counter;
   name_buffers(*bench, counter);
   counter.reset();  // layers of a quantised base were decoded to be named
   count_step(*bench, 1);
-  const data::StepPlan plan = run.plan->step(1);
-  const StepSizes sizes = sizes_of(run, plan);
-  const auto element_bytes = static_cast<int>(runtime::compute_bytes(run.profile().model.precision));
   BenchResult result;
   result.rates = rates;
   result.shape = request.shape;
@@ -129,7 +131,7 @@ BenchResult count(const BenchRequest& request, const BenchRun* like, const Bench
   result.supervised_tokens = sizes.supervised;
   result.documents = plan.num_documents;
   result.required = required_flops(run.files.config, run.adapters.specs, sizes);
-  add_counts(counter, planned_bytes(run.files.config, run.adapters.specs, sizes, element_bytes), result);
+  add_counts(counter, planned, result);
   result.bound = bound_of(counter, result.counted_bytes, rates);
   const std::int64_t row_bytes = run.activations->max_tokens() * run.files.config.hidden_size * element_bytes;
   result.passes = counter.passes(row_bytes / 8);

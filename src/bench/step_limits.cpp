@@ -1,6 +1,10 @@
 #include "step_limits.h"
 
+#include <c10/core/ScalarType.h>
+
+#include "lora_train/model/base_weights.h"
 #include "lora_train/model/layer_shape.h"
+#include "lora_train/optim/optimizer.h"
 
 namespace lora_train::bench {
 namespace {
@@ -25,6 +29,17 @@ double num_adapter_parameters(const model::ModelShape& shape) {
     }
   });
   return static_cast<double>(count);
+}
+
+double optimizer_bytes(const model::Trainables& trained, const optim::Optimizer& optimizer) {
+  constexpr std::int64_t kPasses = 3;  // of parameters, two, and of gradients
+  std::int64_t bytes = kPasses * trained.size() * static_cast<std::int64_t>(sizeof(float));
+  for (const optim::StateTensor& state : optimizer.state) {
+    const std::int64_t once =
+        state.num_elements(trained.blocks()) * static_cast<std::int64_t>(c10::elementSize(state.dtype));
+    bytes += state.constant == nullptr ? 2 * once : once;
+  }
+  return static_cast<double>(bytes);
 }
 
 /// The average number of keys visible to a query, at most `window` (0: no limit), in documents of equal length.
@@ -56,8 +71,8 @@ RequiredFlops required_flops(const model::ModelConfig& config, const std::vector
 }
 
 PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<model::AdapterSpec>& adapters,
-                           const StepSizes& sizes, int element_bytes) {
-  constexpr double kNormPasses = 8, kFloatBytes = 4;
+                           const StepSizes& sizes, int element_bytes, OptimizerKind optimizer) {
+  constexpr double kNormPasses = 8;
   const auto L = static_cast<double>(config.num_layers), D = static_cast<double>(config.hidden_size);
   const auto F = static_cast<double>(config.intermediate_size), V = static_cast<double>(config.vocab_size);
   const auto qk = static_cast<double>((config.num_heads + config.num_kv_heads) * config.head_dim);
@@ -74,7 +89,9 @@ PlannedBytes planned_bytes(const model::ModelConfig& config, const std::vector<m
   bytes.gated_activation = L * 8 * F * token_bytes;
   shape.for_each_projection([&](const model::ProjectionShape& p) { bytes.lora += lora_elements(p) * token_bytes; });
   bytes.loss = 3 * V * static_cast<double>(sizes.supervised) * element_bytes;
-  bytes.optimizer = 7 * kFloatBytes * num_adapter_parameters(shape);
+  const auto trained = adapters.empty() ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+  bytes.optimizer =
+      optimizer_bytes(model::make_trainables(config, shape, trained, at::kMeta), optim::optimizer_for(optimizer));
   return bytes;
 }
 

@@ -20,6 +20,7 @@
 #include "lora_train/kernels/rope.h"
 #include "lora_train/kernels/sampling.h"
 #include "lora_train/optim/adamw.h"
+#include "lora_train/optim/adamw_8bit.h"
 #include "lora_train/optim/grad_clip.h"
 #include "lora_train/optim/optimizer.h"
 #include "lora_train/optim/step_scalars.h"
@@ -266,7 +267,7 @@ void add_sampling(const Place& place, std::int64_t V, std::vector<Case>& cases) 
            sample, kernels::sample_tokens, kernels::sample_tokens_reference);
 }
 
-/// Gradient norm with clipping, and AdamW after it.
+/// Gradient norm with clipping, and AdamW after it, in fp32 and in 8 bits.
 void add_optimizer(const Place& place, std::int64_t P, std::vector<Case>& cases) {
   const optim::AdamWOptions options = optim::adamw_options({});
   const auto first = optim::first_scalars(/*step=*/3, /*loss_denominator=*/5, /*learning_rate=*/1e-2, options);
@@ -287,6 +288,18 @@ void add_optimizer(const Place& place, std::int64_t P, std::vector<Case>& cases)
            optim::measure_gradients_reference);
   add_case(cases, "adamw", shape, {place.uniform({P}), moments, squares}, step, optim::adamw_step,
            optim::adamw_step_reference);
+  if (P < 16384) return;
+  // Coded, fp32, and coded with a short last block. The second step decodes the codes of the first.
+  const std::vector<kernels::ParameterBlock> tensors = {
+      {0, P / 2}, {P / 2, 1000, 16.0, false}, {P / 2 + 1000, P - P / 2 - 1000, 16.0, false}};
+  const optim::OptimizerState zero(optim::optimizer_for(OptimizerKind::kAdamw8bit), tensors, place.device);
+  const auto two_steps = [=, z = zero.tensors](auto kernel, Outputs& o) {
+    const optim::AdamW8bitState state = {z[0].clone(), o[1], z[2].clone(), o[2], o[3], o[4], z[6]};
+    for (int i = 0; i < 2; ++i) kernel(o[0], gradients, state, options, tensors, o[5]);
+  };
+  add_case(cases, "adamw_8bit", shape,
+           {place.uniform({P}), zero.tensors[1], zero.tensors[3], zero.tensors[4], zero.tensors[5], measured[0]},
+           two_steps, optim::adamw_8bit_step, optim::adamw_8bit_step_reference);
 }
 
 }  // namespace

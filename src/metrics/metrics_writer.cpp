@@ -57,23 +57,25 @@ Json to_object(const EndRecord& record) {
 }  // namespace
 
 Json to_object(const TrainRecord& record) {
-  return {{"event", "train"},
-          {"step", record.step},
-          {"epoch", record.epoch},
-          {"loss", record.loss},
-          {"supervised_tokens", record.supervised_tokens},
-          {"loss_mean", record.loss_mean},
-          {"grad_norm", record.grad_norm},
-          {"learning_rate", record.learning_rate},
-          {"tokens", record.tokens},
-          {"num_documents", record.num_documents},
-          {"tokens_per_s", record.tokens_per_s},
-          {"step_ms", record.step_ms},
-          {"data_wait_ms", record.data_wait_ms},
-          {"memory_gib", or_null(record.memory_gib)},
-          {"time", record.time},
-          {"elapsed_s", record.elapsed_s},
-          {"eta_s", record.eta_s}};
+  Json object = {{"event", "train"},
+                 {"step", record.step},
+                 {"epoch", record.epoch},
+                 {"loss", record.loss},
+                 {"supervised_tokens", record.supervised_tokens},
+                 {"loss_mean", record.loss_mean},
+                 {"grad_norm", record.grad_norm},
+                 {"learning_rate", record.learning_rate},
+                 {"tokens", record.tokens},
+                 {"num_documents", record.num_documents},
+                 {"tokens_per_s", record.tokens_per_s},
+                 {"step_ms", record.step_ms},
+                 {"data_wait_ms", record.data_wait_ms},
+                 {"memory_gib", or_null(record.memory_gib)},
+                 {"time", record.time},
+                 {"elapsed_s", record.elapsed_s},
+                 {"eta_s", record.eta_s}};
+  if (record.optim_zero_second_moments) object["optim_zero_second_moments"] = *record.optim_zero_second_moments;
+  return object;
 }
 
 Json to_object(const EvalRecord& record) {

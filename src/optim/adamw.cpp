@@ -17,17 +17,6 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 
-/// The blocks lie side by side in [0, n) and leave nothing out.
-void check_blocks(std::span<const kernels::ParameterBlock> blocks, int64_t n) {
-  int64_t end = 0;
-  for (const kernels::ParameterBlock& block : blocks) {
-    if (block.begin != end || block.count < 0)
-      throw ShapeError("adamw_step", "every block must begin where the one before ends");
-    end += block.count;
-  }
-  if (end != n) throw ShapeError("adamw_step", "the blocks must cover all " + std::to_string(n) + " elements");
-}
-
 kernels::AdamWFactors factors_of(const AdamWOptions& options, const kernels::ParameterBlock& block,
                                  const double* scalars) {
   const double learning_rate = scalars[kLearningRate] * block.lr_factor;
@@ -44,7 +33,7 @@ kernels::AdamWFactors factors_of(const AdamWOptions& options, const kernels::Par
 }  // namespace
 
 void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg, at::Tensor& exp_avg_sq,
-                const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
+                const AdamWOptions& options, std::span<const kernels::ParameterBlock> tensors,
                 const at::Tensor& scalars) {
   check_step_buffers("adamw_step", params, scalars);
   const auto n = params.numel();
@@ -53,7 +42,8 @@ void adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& exp_avg
       throw ShapeError("adamw_step", "all four buffers must be [" + std::to_string(n) + "], contiguous, of one dtype");
     }
   }
-  check_blocks(blocks, n);
+  check_blocks("adamw_step", tensors, n);
+  const std::vector<kernels::ParameterBlock> blocks = kernels::merged(tensors);
   const kernels::WorkScope recorded("adamw_step", kernels::WorkClass::kOptimizer, [&](kernels::Work& work) {
     work.updates("params", params).reads("grads", grads).updates("exp_avg", exp_avg).updates("exp_avg_sq", exp_avg_sq);
     work.launches(std::ssize(blocks));

@@ -17,4 +17,14 @@ void check_step_buffers(const char* where, const at::Tensor& buffer, const at::T
   }
 }
 
+void check_blocks(const char* where, std::span<const kernels::ParameterBlock> blocks, int64_t n) {
+  int64_t end = 0;
+  for (const kernels::ParameterBlock& block : blocks) {
+    if (block.begin != end || block.count < 0)
+      throw ShapeError(where, "every block must begin where the one before ends");
+    end += block.count;
+  }
+  if (end != n) throw ShapeError(where, "the blocks must cover all " + std::to_string(n) + " elements");
+}
+
 }  // namespace lora_train::optim

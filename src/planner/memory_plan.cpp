@@ -104,9 +104,9 @@ MemoryPlan plan_memory(const MemoryCase& requested) {
                          at::TensorOptions(dtype).device(at::kMeta));
   MemoryPlan plan;
   plan.weights = model::weight_bytes(requested.config, shape, element_bytes, requested.base, requested.decoded_layers);
-  const std::int64_t num_trained = model::num_trained(requested.config, shape, trained);
-  plan.parameters = model::Trainables::bytes(num_trained) +
-                    optim::optimizer_for(requested.profile.optimizer.kind).state_bytes(num_trained);
+  const model::Trainables parameters = model::make_trainables(requested.config, shape, trained, at::kMeta);
+  plan.parameters = model::Trainables::bytes(parameters.size()) +
+                    optim::optimizer_for(requested.profile.optimizer.kind).state_bytes(parameters.blocks());
   plan.activations = model::plan_activations(shape, options, requested.recompute).bytes(element_bytes);
   plan.loss_head =
       model::LossHead(model::lm_head_of(requested.config, outer), {.max_rows = requested.max_tokens(),

@@ -68,6 +68,10 @@ RunDevice start_device(const RunSection& section, const model::ModelConfig& conf
   choose_kernels(section.kernels);
   if (wants_cuda(section.device)) return start_cuda(section);
   refuse_large_model(section.device, config);
+  if (section.device == Device::kAuto) {
+    log_info(
+        "device: CPU, because this machine has no NVIDIA device; settings for a GPU (cuda_graphs, tf32) do nothing");
+  }
   return {};
 }
 

@@ -28,12 +28,14 @@ std::vector<NamedView> values_of(const model::Trainables& parameters) {
   return views;
 }
 
-/// State with one element per parameter gets the parameters' names and shapes; other state stays flat.
+/// State with one element per parameter gets the parameters' names and shapes; other state stays flat. Constants and tensors
+/// without elements are left out.
 std::vector<NamedView> state_of(const model::Trainables& parameters, const optim::OptimizerState& optimizer) {
   std::vector<NamedView> views;
   for (std::size_t i = 0; i < optimizer.tensors.size(); ++i) {
     const optim::StateTensor& kept = optimizer.optimizer->state[i];
-    if (kept.parameters_per_element > 1) {
+    if (kept.constant != nullptr || optimizer.tensors[i].numel() == 0) continue;
+    if (kept.size != nullptr) {
       views.push_back({kept.name, optimizer.tensors[i]});
       continue;
     }

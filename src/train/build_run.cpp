@@ -54,6 +54,14 @@ void log_start(const Run& run) {
       (run.adapters.specs.empty() ? "full fine-tuning" : std::to_string(run.adapters.specs.size()) + " LoRA adapters") +
       "); activations at most " + format_bytes(static_cast<double>(run.activations->bytes())));
   if (!run.files.base.empty()) log_info(describe_base(run));
+  if (run.profile().optimizer.kind == OptimizerKind::kAdamw8bit) {
+    const optim::Optimizer& fp32 = optim::optimizer_for(OptimizerKind::kAdamwTorch);
+    const auto needed = static_cast<double>(run.optimizer->bytes());
+    const auto saved = static_cast<double>(fp32.state_bytes(run.model.parameters->blocks())) - needed;
+    log_info("optimizer state: " + format_bytes(needed) + ", " +
+             (saved > 0 ? format_bytes(saved) + " less than with fp32 moments"
+                        : "no less than with fp32 moments: every tensor is small, and small ones keep them"));
+  }
   if (plan.total_steps() < kFewSteps) {
     log_warning(
         "only " + std::to_string(plan.total_steps()) +
@@ -273,7 +281,7 @@ void allocate(Run& run) {
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
   run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths));
   const model::Trainables& parameters = *run.model.parameters;
-  run.optimizer.emplace(optim::optimizer_for(profile.optimizer.kind), parameters.size(), parameters.values.device());
+  run.optimizer.emplace(optim::optimizer_for(profile.optimizer.kind), parameters.blocks(), parameters.values.device());
   run.context = std::make_unique<StepContext>(
       StepContext{run.data.train,
                   *run.model.decoder,

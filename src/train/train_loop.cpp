@@ -196,6 +196,8 @@ class Loop {
     record.loss_mean = loss_mean;
     record.grad_norm = result.grad_norm;
     record.learning_rate = result.learning_rate;
+    if (run_.profile().optimizer.kind == OptimizerKind::kAdamw8bit)
+      record.optim_zero_second_moments = result.zeroed_moments;
     record.tokens = plan.num_tokens;
     record.num_documents = plan.num_documents;
     record.tokens_per_s = static_cast<double>(plan.num_tokens) / step_s;

@@ -110,6 +110,7 @@ StepResult wait_for_step(StepContext& context, const data::StepPlan& plan) {
   result.loss = scalars[optim::kLossSum] / plan.weight_sum;
   result.grad_norm = scalars[optim::kGradNorm];
   result.learning_rate = scalars[optim::kLearningRate];
+  result.zeroed_moments = scalars[optim::kZeroedMoments];
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) refuse_non_finite(context, plan, result);
   return result;
 }

@@ -51,7 +51,7 @@ def test_every_kernel_is_held_against_its_reference(tmp_path):
                      "qk_norm_rope forward", "qk_norm_rope backward", "qkv rope backward",
                      "qk_norm_rope forward of 1 + weight", "qk_norm_rope backward of 1 + weight", "cast",
                      "dequantize nf4", "dequantize nested nf4", "dequantize int8", "dequantize fp8",
-                     "gather_rows", "scatter_rows", "sample_tokens", "add_losses", "gradient norm", "adamw"}
+                     "gather_rows", "scatter_rows", "sample_tokens", "add_losses", "gradient norm", "adamw", "adamw_8bit"}
     for kernel in found["kernels"]:
         assert kernel["passed"] and kernel["note"] is None, kernel
         assert 0 <= kernel["max_error"] <= kernel["tolerance"] and kernel["own_us"] > 0 and kernel["reference_us"] > 0, kernel

@@ -105,8 +105,9 @@ def test_the_written_profile_gives_the_same_run(setup):
 
 
 @pytest.mark.parametrize("more", [dict(), dict(lora_dropout=0.2, packing=True), dict(adapter="none", learning_rate=1e-3),
-                                  dict(loraplus_lr_ratio=8, weight_decay=0.1)],
-                         ids=["lora", "dropout, packed", "full", "LoRA+"])
+                                  dict(loraplus_lr_ratio=8, weight_decay=0.1),
+                                  dict(lora_r=128, optim="adamw_8bit", weight_decay=0.1)],
+                         ids=["lora", "dropout, packed", "full", "LoRA+", "8 bits"])
 def test_stop_and_go_on_is_the_same_run(setup, more):
     """SIGTERM in the middle: exit 75 with a checkpoint of the last finished step; the same command ends the run with
     the bits of a run that was never stopped."""

@@ -1,6 +1,7 @@
 """The example: LoRA on the shipped 1-2 M parameter model learns its task, on real text through its own tokenizer."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,20 @@ def test_tokenize_shows_what_is_trained():
         trained = [label for label in row["labels"] if label != -100]
         assert trained and len(trained) < len(row["labels"])
         assert all(label in (-100, token) for label, token in zip(row["labels"], row["input_ids"]))
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="the profile runs on the GPU here")
+def test_the_profile_of_an_a10g_trains_without_a_gpu_and_says_so_once(tmp_path):
+    run = lora_train("--profile", "a10g-4bit", "--model", EXAMPLE / "model", "--output-dir", tmp_path / "run", "--set", "max_steps=2",
+                     "--set", "learning_rate=3e-3", "--set", "warmup_steps=0", cwd=ROOT)
+    assert run.code == 0, run
+    notes = [line for line in run.stderr.splitlines() if "CPU" in line or "GPU" in line]
+    assert notes == ["device: CPU, because this machine has no NVIDIA device; settings for a GPU (cuda_graphs, tf32) do nothing"], run
+    assert "base: 28 linears in 4 bits" in run.stderr, run
+    assert "optimizer state: 795.8 KiB, 420.2 KiB less than with fp32 moments" in run.stderr, run
+    events = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    steps = [event for event in events if event["event"] == "train"]
+    assert steps[1]["loss"] < steps[0]["loss"] and all(0 < step["optim_zero_second_moments"] < 0.01 for step in steps), steps
 
 
 def test_a_chat_template_of_a_file_is_used_and_saved(arguments, tmp_path):

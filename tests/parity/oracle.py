@@ -72,17 +72,17 @@ def gradients(model, rows, is_bf16=False):
 
 
 def train(model, batches, *, learning_rate, scheduler="constant", warmup_steps=0, weight_decay=0.0, max_grad_norm=1.0,
-          is_bf16=False, loraplus_lr_ratio=None):
-    """torch.optim.AdamW with the Trainer's decay groups, or PEFT's of LoRA+, Hugging Face's schedule and clipping. Returns
-    one dict a step."""
+          is_bf16=False, loraplus_lr_ratio=None, optimizer=torch.optim.AdamW):
+    """torch.optim.AdamW, or another optimizer, with the Trainer's decay groups, or PEFT's of LoRA+, Hugging Face's schedule and
+    clipping. Returns one dict a step."""
     decayed = set(Trainer.get_decay_parameter_names(None, model))
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if loraplus_lr_ratio is None:
-        optimizer = torch.optim.AdamW(
+        optimizer = optimizer(
             [{"params": [p for name, p in named if name in decayed], "weight_decay": weight_decay},
              {"params": [p for name, p in named if name not in decayed], "weight_decay": 0.0}], lr=learning_rate)
     else:
-        optimizer = create_loraplus_optimizer(model, torch.optim.AdamW, lr=learning_rate, eps=1e-8, betas=(0.9, 0.999),
+        optimizer = create_loraplus_optimizer(model, optimizer, lr=learning_rate, eps=1e-8, betas=(0.9, 0.999),
                                               loraplus_lr_ratio=loraplus_lr_ratio, loraplus_weight_decay=weight_decay)
     schedule = get_scheduler(scheduler, optimizer, num_warmup_steps=warmup_steps, num_training_steps=len(batches))
     history = []

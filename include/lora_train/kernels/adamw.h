@@ -23,6 +23,7 @@ enum StepScalar : std::int64_t {
   kGradNorm,         ///< before clipping
   kClipFactor,       ///< multiplies the gradients
   kNonFinite,        ///< sticky: 1 once a loss sum or norm was not finite, else 0
+  kZeroedMoments,    ///< adamw_8bit: the share of 8-bit second moments that were above 0 and have the code of 0
   kNumStepScalars
 };
 

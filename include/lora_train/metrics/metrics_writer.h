@@ -35,8 +35,10 @@ struct TrainRecord {
   double loss_mean = 0;             ///< per supervised token since the last logged step
   double grad_norm = 0;             ///< before clipping
   double learning_rate = 0;         ///< used in this step
-  long long tokens = 0;             ///< of this step
-  long long num_documents = 0;      ///< of this step
+  /// adamw_8bit: the share of 8-bit second moments that were above 0 and have the code of 0; no key for other optimizers
+  std::optional<double> optim_zero_second_moments = {};
+  long long tokens = 0;         ///< of this step
+  long long num_documents = 0;  ///< of this step
   double tokens_per_s = 0;
   double step_ms = 0;
   double data_wait_ms = 0;

@@ -27,9 +27,6 @@ enum class TrainedWeights { kNone, kAll };
 Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
                            at::Device device = at::kCPU);
 
-/// The total number of elements of these tensors.
-std::int64_t num_trained(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained);
-
 constexpr int64_t kAllLayers = std::numeric_limits<int64_t>::max();
 
 struct WeightOptions {

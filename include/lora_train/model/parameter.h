@@ -22,6 +22,7 @@ struct Parameter {
   bool decays = true;      ///< whether weight decay applies (not to biases and norms)
   double lr_factor = 1.0;  ///< multiplies the learning rate
   InitialValues initial_values = InitialValues::kZeros;
+  bool is_embedding = false;
   std::int64_t offset = 0;  ///< first element in the flat buffers; set by Trainables
 
   std::int64_t numel() const {

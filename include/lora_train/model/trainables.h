@@ -14,8 +14,8 @@
 
 namespace lora_train::model {
 
-/// Parameters with the same lr_factor and `decays` form a contiguous block, in the given order. Blocks are ordered: lr_factor 1
-/// with decay, lr_factor 1 without, then the others by first appearance.
+/// Parameters with the same lr_factor and `decays` are adjacent, in the given order. First come those with lr_factor 1 and
+/// decay, then lr_factor 1 without, then the others by first appearance.
 /// Copies share the buffers. Not thread-safe.
 class Trainables {
  public:
@@ -27,7 +27,7 @@ class Trainables {
 
   /// Parameters in the order of the buffers.
   const std::vector<Parameter>& list() const { return list_; }
-  /// Blocks that cover the buffers in order; none is empty.
+  /// The same, as the optimizer sees them.
   const std::vector<kernels::ParameterBlock>& blocks() const { return blocks_; }
   int64_t size() const { return size_; }
   /// Bytes of masters and gradients for `size` elements.

@@ -14,28 +14,33 @@
 
 namespace lora_train::optim {
 
-/// A flat state tensor of an optimizer: zero before step 1.
+/// The trained tensors in the order of the flat buffers.
+using ParameterBlocks = std::span<const kernels::ParameterBlock>;
+
+/// A flat state tensor of an optimizer: zero before step 1, unless it is constant.
 struct StateTensor {
   std::string name;  ///< in checkpoints
   at::ScalarType dtype = at::kFloat;
-  int64_t parameters_per_element =
-      1;  ///< above 1: one element serves this many parameters (scales of quantised moments)
-  int64_t size(int64_t num_parameters) const;
+  int64_t (*size)(ParameterBlocks blocks) = nullptr;  ///< its number of elements; null: one per parameter
+  at::Tensor (*constant)(ParameterBlocks blocks) =
+      nullptr;  ///< its values, on the CPU, where no step changes them; not in
+                ///< checkpoints
+  int64_t num_elements(ParameterBlocks blocks) const;
 };
 
 /// One step over flat buffers, with the contract of adamw_step (optim/adamw.h). `state` is in the order of Optimizer::state.
 using UpdateFunction = void (*)(at::Tensor& values, const at::Tensor& grads, std::span<at::Tensor> state,
-                                const AdamWOptions& options, std::span<const kernels::ParameterBlock> blocks,
-                                const at::Tensor& scalars);
+                                const AdamWOptions& options, ParameterBlocks blocks, at::Tensor& scalars);
 
 struct Optimizer {
   std::vector<OptimizerKind> kinds;  ///< values of `optim` that select this optimizer
   std::vector<StateTensor> state;
   UpdateFunction update;
 
-  int64_t state_bytes(int64_t num_parameters) const;
+  int64_t state_bytes(ParameterBlocks blocks) const;
 };
 
+/// For adamw_8bit the betas are rounded to fp32, as bitsandbytes rounds them.
 AdamWOptions adamw_options(const OptimizerSection& section);
 
 /// The row that `kind` selects. Throws ConfigError if there is none.
@@ -44,10 +49,10 @@ const Optimizer& optimizer_for(OptimizerKind kind);
 /// The state of an optimizer after its last step. Holds no step number: the scalars bring the bias corrections. Copies share the
 /// tensors. Not thread-safe.
 struct OptimizerState {
-  OptimizerState(const Optimizer& optimizer, int64_t num_parameters, at::Device device);
+  OptimizerState(const Optimizer& optimizer, ParameterBlocks blocks, at::Device device);
 
-  void update(at::Tensor& values, const at::Tensor& grads, const AdamWOptions& options,
-              std::span<const kernels::ParameterBlock> blocks, const at::Tensor& scalars) {
+  void update(at::Tensor& values, const at::Tensor& grads, const AdamWOptions& options, ParameterBlocks blocks,
+              at::Tensor& scalars) {
     optimizer->update(values, grads, tensors, options, blocks, scalars);
   }
   int64_t bytes() const;

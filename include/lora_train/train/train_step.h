@@ -71,6 +71,8 @@ struct StepResult {
   double loss = 0;       ///< mean over the supervised tokens of the whole step, by their weights
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
+  double zeroed_moments =
+      0;  ///< adamw_8bit: the share of 8-bit second moments that were above 0 and have the code of 0
 };
 
 /// Waits for the oldest enqueued step, whose plan is `plan`. Throws NumericError, naming the step and its first rows, if loss

@@ -36,8 +36,11 @@ FieldGroup optimizer_group() {
                         "nll: cross entropy. dft: Dynamic Fine-Tuning, which multiplies the cross entropy of a token "
                         "by its probability p, as a constant: -p log p. It computes logits twice and runs without "
                         "CUDA graphs. Evaluation always reports cross entropy."),
-           choice_field("optim", &OptimizerSection::kind,
-                        "AdamW with decoupled weight decay. adamw_torch and adamw_torch_fused are the same code here."),
+           choice_field(
+               "optim", &OptimizerSection::kind,
+               "AdamW with decoupled weight decay. adamw_torch and adamw_torch_fused are the same code. adamw_8bit "
+               "keeps moments in 8 bits, as bitsandbytes does on a GPU, except for embeddings and tensors of fewer "
+               "than 4096 elements."),
            number_field("learning_rate", &OptimizerSection::learning_rate, Range::above(0), "Peak learning rate."),
            number_field("loraplus_lr_ratio", &OptimizerSection::loraplus_lr_ratio, Range::above(0),
                         "LoRA+: the B matrices learn at this multiple of the scheduled learning rate."),

@@ -21,8 +21,6 @@ const std::vector<Unbuilt>& unbuilt_table() {
          return (p.model.base_precision == BasePrecision::kBf16 && p.model.precision == Precision::kFp32) ||
                 (p.model.base_precision == BasePrecision::kFp32 && p.model.precision == Precision::kBf16);
        }},
-      {"optim: adamw_8bit", "Use optim: adamw_torch.",
-       [](const Profile& p) { return p.optimizer.kind == OptimizerKind::kAdamw8bit; }},
       {"add_tokens", "Add the tokens to the tokenizer and the model beforehand.",
        [](const Profile& p) { return !p.model.add_tokens.empty(); }},
       {"load_best_model_at_end: true", "Remove it; adapter/ is the last step.",

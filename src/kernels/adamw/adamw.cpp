@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "dispatch/native_arguments.h"
+#include "lora_train/kernels/adamw_8bit.h"
 
 namespace lora_train::kernels {
 
@@ -23,6 +24,13 @@ void native_adamw_step(at::Tensor& params, const at::Tensor& grads, at::Tensor& 
     native_kernels().adamw_step(p + block.begin, g + block.begin, m + block.begin, v + block.begin, block.count,
                                 of_block, block.lr_factor, read<double>(scalars), native_stream());
   }
+}
+
+void native_adamw_8bit_step(const AdamW8bitBuffers& buffers, const AdamW8bitGroups& groups, const AdamWOptions& options,
+                            std::int64_t num_moments, at::Tensor& scalars) {
+  auto* zeroed = reinterpret_cast<double*>(native_workspace(2 * num_adamw_8bit_partials(buffers.num_blocks)));
+  native_kernels().adamw_8bit_step(buffers, groups, options, num_moments, zeroed, write<double>(scalars),
+                                   native_stream());
 }
 
 }  // namespace lora_train::kernels

@@ -2,6 +2,7 @@
 // for the CPU (launch.h). No torch.
 #pragma once
 
+#include "adamw/adamw_8bit_cuda.h"
 #include "adamw/adamw_cuda.h"
 #include "cast/cast_cuda.h"
 #include "cross_entropy/cross_entropy_cuda.h"
@@ -51,6 +52,7 @@ struct NativeKernels {
   decltype(&lora_grad_s_and_b_cuda) lora_grad_s_and_b = lora_grad_s_and_b_cuda;
   decltype(&measure_gradients_cuda) measure_gradients = measure_gradients_cuda;
   decltype(&adamw_step_cuda) adamw_step = adamw_step_cuda;
+  decltype(&adamw_8bit_step_cuda) adamw_8bit_step = adamw_8bit_step_cuda;
   decltype(&add_losses_cuda) add_losses = add_losses_cuda;
   decltype(&take_next_cuda) take_next = take_next_cuda;
   decltype(&sample_tokens_cuda) sample_tokens = sample_tokens_cuda;

@@ -1,4 +1,4 @@
-// Where codes of 4 and 8 bits change from one to the next.
+// Where codes of 4 bits change from one to the next.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +13,5 @@ at::Tensor thresholds_of(WeightCode code);
 
 /// codes_by_magnitude[i]: the code of fp4's magnitude number i, ascending. [8] int64 on the CPU.
 at::Tensor fp4_codes_by_magnitude();
-
-/// [255] thresholds for at::bucketize, between the values of an 8-bit map: nearest value, ties to the even code.
-at::Tensor thresholds_to_even(const at::Tensor& map);
 
 }  // namespace lora_train::kernels

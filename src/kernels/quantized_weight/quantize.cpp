@@ -6,6 +6,7 @@
 #include "dispatch/cpu_arguments.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
+#include "lora_train/kernels/dynamic_map.h"
 #include "lora_train/kernels/implementation.h"
 #include "lora_train/kernels/quantized_weight.h"
 #include "lora_train/kernels/work_record.h"
@@ -121,7 +122,9 @@ void finish_nested(QuantizedWeight& weight) {
       at::constant_pad_nd(weight.scales - offset, {0, num_blocks * size - count}).view({num_blocks, size});
   weight.nested_scales = at::amax(centered.abs(), 1);
   const at::Tensor scaled = centered * weight.nested_scales.clamp_min(1e-38).reciprocal().unsqueeze(1);
-  const at::Tensor codes = at::bucketize(scaled, thresholds_to_even(weight.nested_map), /*out_int32=*/true);
+  const at::Tensor thresholds =
+      at::tensor(at::ArrayRef<float>(kSignedMap.thresholds), at::kFloat).to(weight.scales.device());
+  const at::Tensor codes = at::bucketize(scaled, thresholds, /*out_int32=*/true);
   weight.scales = codes.flatten().narrow(0, 0, count).to(at::kByte);
 }
 

@@ -32,7 +32,10 @@ std::vector<Parameter> weight_parameters(const ModelConfig& config) {
   std::vector<Parameter> list;
   for (const auto& spec : expected_tensors(config)) {
     const bool decayed = spec.kind != WeightKind::kNorm && spec.kind != WeightKind::kBias;
-    list.push_back({spec.name, spec.shape, decayed});
+    list.push_back({.name = spec.name,
+                    .shape = spec.shape,
+                    .decays = decayed,
+                    .is_embedding = spec.kind == WeightKind::kEmbedding});
   }
   return list;
 }
@@ -105,12 +108,6 @@ AddCopy adding_to(Copies& copies) {
 Trainables make_trainables(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained,
                            at::Device device) {
   return Trainables(trained_list(config, shape, trained), device);
-}
-
-std::int64_t num_trained(const ModelConfig& config, const ModelShape& shape, TrainedWeights trained) {
-  std::int64_t count = 0;
-  for (const Parameter& parameter : trained_list(config, shape, trained)) count += parameter.numel();
-  return count;
 }
 
 std::int64_t weight_bytes(const ModelConfig& config, const ModelShape& shape, std::int64_t element_bytes,

@@ -17,34 +17,32 @@ Trainables::Trainables(std::vector<Parameter> list, at::Device device) {
 }
 
 void Trainables::place(std::vector<Parameter> list) {
+  struct Group {
+    double lr_factor;
+    bool decays;
+    std::vector<Parameter> members = {};
+  };
   // These two come first even if they stay empty, so that the order does not depend on which parameter comes first.
-  blocks_ = {{0, 0, 1.0, true}, {0, 0, 1.0, false}};
-  std::vector<std::vector<Parameter>> groups(blocks_.size());
+  std::vector<Group> groups = {{1.0, true}, {1.0, false}};
   for (Parameter& parameter : list) {
     if (!(parameter.lr_factor > 0)) throw ShapeError(parameter.name, "has an lr_factor that is not above 0");
-    const auto found = std::find_if(blocks_.begin(), blocks_.end(), [&](const kernels::ParameterBlock& block) {
-      return block.lr_factor == parameter.lr_factor && block.decays == parameter.decays;
+    auto found = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
+      return group.lr_factor == parameter.lr_factor && group.decays == parameter.decays;
     });
-    const auto group = static_cast<std::size_t>(found - blocks_.begin());
-    if (found == blocks_.end()) {
-      blocks_.push_back({0, 0, parameter.lr_factor, parameter.decays});
-      groups.emplace_back();
-    }
-    groups[group].push_back(std::move(parameter));
+    if (found == groups.end()) found = groups.insert(found, Group{parameter.lr_factor, parameter.decays});
+    found->members.push_back(std::move(parameter));
   }
-  for (std::size_t group = 0; group < groups.size(); ++group) {
-    blocks_[group].begin = size_;
-    for (Parameter& parameter : groups[group]) {
+  for (Group& group : groups) {
+    for (Parameter& parameter : group.members) {
       parameter.offset = size_;
+      blocks_.push_back({size_, parameter.numel(), parameter.lr_factor, parameter.decays, parameter.is_embedding});
       size_ += parameter.numel();
       if (!index_.emplace(parameter.name, list_.size()).second) {
         throw ShapeError(parameter.name, "two parameters have this name");
       }
       list_.push_back(std::move(parameter));
     }
-    blocks_[group].count = size_ - blocks_[group].begin;
   }
-  std::erase_if(blocks_, [](const kernels::ParameterBlock& block) { return block.count == 0; });
 }
 
 Trainables Trainables::host_copy() const {

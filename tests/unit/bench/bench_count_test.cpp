@@ -122,6 +122,18 @@ TEST_F(Counted, NoClassMovesMoreThanIsPlanned) {
   EXPECT_LE(result.counted_bytes, 1.05 * result.planned_bytes);
 }
 
+TEST_F(Counted, MomentsOf8BitsMoveFewerBytes) {
+  const BenchResult fp32 = count("qwen2.5-7b"), coded = count("qwen2.5-7b", [](BenchRequest&request) {
+                                                  request.profile.optimizer.kind = OptimizerKind::kAdamw8bit;
+                                                });
+  const BenchWork &before = of_class(fp32, "optimizer"), &now = of_class(coded, "optimizer");
+  const double num_adapter = 40370176;
+  EXPECT_EQ(*before.planned_bytes, 28 * num_adapter);
+  EXPECT_EQ(*now.planned_bytes, 16.125 * num_adapter);
+  const auto moved = [](const BenchWork& work) { return static_cast<double>(work.bytes_read + work.bytes_written); };
+  EXPECT_EQ(moved(before) - moved(now), *before.planned_bytes - *now.planned_bytes);
+}
+
 struct BytesOfToken {
   const char* name;
   double least, most;  ///< MB a token

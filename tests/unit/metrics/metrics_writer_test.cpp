@@ -55,6 +55,10 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
       keys_of(lines[1]),
       "event step epoch loss supervised_tokens loss_mean grad_norm learning_rate tokens num_documents tokens_per_s "
       "step_ms data_wait_ms memory_gib time elapsed_s eta_s ");
+  TrainRecord in_8_bits = train_at(2);
+  in_8_bits.optim_zero_second_moments = 0.125;
+  writer.write(in_8_bits);
+  EXPECT_EQ(lines_of(folder / "metrics.jsonl")[5].at("optim_zero_second_moments"), 0.125);
   EXPECT_EQ(keys_of(lines[2]), "event step name loss perplexity token_accuracy num_tokens eval_s ece ");
   EXPECT_EQ(keys_of(lines[3]), "event step path save_s stall_s time ");
   EXPECT_EQ(keys_of(lines[4]), "event step status exit_code reason time elapsed_s ");

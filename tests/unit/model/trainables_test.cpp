@@ -19,7 +19,7 @@ std::vector<std::string> names_of(const Trainables& parameters) {
 TEST(Trainables, DecayedComeFirstInTheGivenOrder) {
   const Trainables parameters({{"norm", {3}, false}, {"w", {2, 2}, true}, {"bias", {2}, false}, {"v", {1, 2}, true}});
   EXPECT_EQ(parameters.size(), 11);
-  EXPECT_EQ(parameters.blocks(), (Blocks{{0, 6, 1.0, true}, {6, 5, 1.0, false}}));
+  EXPECT_EQ(parameters.blocks(), (Blocks{{0, 4}, {4, 2}, {6, 3, 1.0, false}, {9, 2, 1.0, false}}));
   EXPECT_EQ(names_of(parameters), (std::vector<std::string>{"w", "v", "norm", "bias"}));
   EXPECT_EQ(parameters.value("bias").sizes(), (std::vector<int64_t>{2}));
 }
@@ -27,7 +27,8 @@ TEST(Trainables, DecayedComeFirstInTheGivenOrder) {
 TEST(Trainables, OtherRatesFollowAsTheyFirstAppear) {
   const Trainables parameters(
       {{"b0", {2}, true, 16.0}, {"a0", {3}}, {"x", {1}, false, 16.0}, {"b1", {4}, true, 16.0}, {"a1", {5}}});
-  EXPECT_EQ(parameters.blocks(), (Blocks{{0, 8, 1.0, true}, {8, 6, 16.0, true}, {14, 1, 16.0, false}}));
+  EXPECT_EQ(parameters.blocks(), (Blocks{{0, 3}, {3, 5}, {8, 2, 16.0}, {10, 4, 16.0}, {14, 1, 16.0, false}}));
+  EXPECT_EQ(kernels::merged(parameters.blocks()), (Blocks{{0, 8}, {8, 6, 16.0}, {14, 1, 16.0, false}}));
   EXPECT_EQ(names_of(parameters), (std::vector<std::string>{"a0", "a1", "b0", "b1", "x"}));
   EXPECT_EQ(parameters.list()[3].offset, 10);
 }

@@ -9,6 +9,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/optim/grad_clip.h"
 #include "optim_goldens.h"
+#include "step_scalars_of.h"
 #include "support/kernel_test.h"
 #include "support/tensors.h"
 #include "support/tolerance.h"
@@ -31,14 +32,6 @@ bool equal(const Buffers& a, const Buffers& b) {
 }
 
 Buffers uniform_buffers(int64_t n) { return {uniform({n}, 1), uniform({n}, 2), uniform({n}, 3).square()}; }
-
-at::Tensor scalars_for(int64_t step, double learning_rate, const AdamWOptions& options, double clip_factor) {
-  auto scalars = at::zeros({kNumStepScalars}, at::kDouble);
-  const auto first = first_scalars(step, 1, learning_rate, options);
-  std::copy(first.begin(), first.end(), scalars.mutable_data_ptr<double>());
-  scalars[kClipFactor] = clip_factor;
-  return scalars;
-}
 
 using Blocks = std::vector<kernels::ParameterBlock>;
 using StepFunction = void (*)(at::Tensor&, const at::Tensor&, at::Tensor&, at::Tensor&, const AdamWOptions&,

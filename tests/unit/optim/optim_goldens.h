@@ -1,4 +1,4 @@
-// Values of torch.optim.AdamW, clip_grad_norm_ and transformers' get_scheduler (scripts/make_goldens.py).
+// Values of torch.optim.AdamW, bitsandbytes, clip_grad_norm_ and transformers' get_scheduler (scripts/make_goldens.py).
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,18 @@ struct ClipGolden {
   std::vector<double> grads;
   double max_norm, norm;
   std::vector<double> clipped;
+};
+
+/// Three tensors after 20 steps of bitsandbytes' CUDA rule (tests/parity/adamw_8bit_port.py), and one after 5 steps of its
+/// kernel for CPUs. Values in fp32 are every 29th; codes are in hexadecimal digits.
+struct AdamW8bitGolden {
+  std::vector<double> params;
+  std::string exp_avg_codes;
+  std::vector<double> exp_avg_scales;
+  std::string exp_avg_sq_codes;
+  std::vector<double> exp_avg_sq_scales, exp_avg, exp_avg_sq;
+  double num_zeroed;
+  std::vector<double> even_params;
 };
 
 #include "goldens/optim.inc"

@@ -55,6 +55,9 @@ TEST_F(Memory, SizesOfA7BModelAreThoseOfItsShapes) {
   EXPECT_NEAR(static_cast<double>(none.weights) / kGib, 14.2, 0.2);  // 7.6 G parameters, and the adapter columns
   const std::int64_t num_adapter = 40370176;                         // rank 16 on the seven linears of 28 layers
   EXPECT_EQ(none.parameters, 16 * num_adapter);
+  profile.optimizer.kind = OptimizerKind::kAdamw8bit;
+  // Masters and gradients, codes, and for 256 of them two scales and a row of the table.
+  EXPECT_EQ(plan(8, model::Recompute::kOff).parameters, 10 * num_adapter + num_adapter / 256 * (8 + 16));
   const double tokens = 16384;
   EXPECT_NEAR(static_cast<double>(none.activations) / tokens / 1e6, 4.4, 0.25);  // MB a token, kept whole
   EXPECT_NEAR(static_cast<double>(plan(8, model::Recompute::kCheap).activations) / tokens / 1e6, 3.0, 0.25);
@@ -86,6 +89,9 @@ TEST_F(Memory, AQuantisedBase) {
   EXPECT_LE(gib(qwen3_8b, 1, model::Recompute::kFull), 8.4);
   EXPECT_LE(gib(files.config, 2, model::Recompute::kCheap), 19.5);
   EXPECT_LE(gib(files.config, 4, model::Recompute::kGateUp), 17.5);
+  const double fp32_moments = gib(files.config, 1, model::Recompute::kFull);
+  profile.optimizer.kind = OptimizerKind::kAdamw8bit;
+  EXPECT_NEAR(fp32_moments - gib(files.config, 1, model::Recompute::kFull), 0.222, 0.001);
   profile.model.base_precision = BasePrecision::kBf16;
   EXPECT_GT(gib(files.config, 1, model::Recompute::kFull), 15);
 }

@@ -23,7 +23,7 @@ constexpr std::int64_t kEnough = std::numeric_limits<std::int64_t>::max();
 
 /// A run of nine parameters, with a log.
 struct SmallRun {
-  SmallRun() : optimizer(optim::optimizer_for(OptimizerKind::kAdamwTorch), parameters.size(), at::kCPU) {
+  SmallRun() : optimizer(optim::optimizer_for(OptimizerKind::kAdamwTorch), parameters.blocks(), at::kCPU) {
     parameters.values.copy_(uniform({9}, 1));
     for (std::size_t i = 0; i < 2; ++i) optimizer.tensors[i].copy_(uniform({9}, 2 + i));
     section.output_dir = folder.path().string();

@@ -20,7 +20,7 @@ using testing_support::uniform;
 struct Trained {
   explicit Trained(std::vector<model::Parameter> list = {{"model.w", {3, 2}}, {"model.norm", {3}, false}},
                    const optim::Optimizer& row = optim::optimizer_for(OptimizerKind::kAdamwTorch))
-      : parameters(std::move(list)), optimizer(row, parameters.size(), at::kCPU) {}
+      : parameters(std::move(list)), optimizer(row, parameters.blocks(), at::kCPU) {}
 
   static Trained filled() {
     Trained made;
@@ -73,15 +73,25 @@ TEST(CheckpointTensors, MomentsAreNamedAfterTheirParameters) {
 
 TEST(CheckpointTensors, KeepStateOfAnyDtypeAndSize) {
   const TemporaryFolder folder;
-  const optim::Optimizer quantised{{}, {{"codes", at::kByte}, {"scales", at::kFloat, 4}}, nullptr};
+  const optim::Optimizer quantised{
+      {},
+      {{"codes", at::kByte},
+       {"scales", at::kFloat, [](optim::ParameterBlocks blocks) { return std::ssize(blocks) + 1; }},
+       {"none", at::kFloat, [](optim::ParameterBlocks) { return int64_t{0}; }},
+       {"table", at::kLong, [](optim::ParameterBlocks) { return int64_t{2}; },
+        [](optim::ParameterBlocks blocks) { return at::full({2}, std::ssize(blocks), at::kLong); }}},
+      nullptr};
   Trained saved({{"model.w", {3, 2}}, {"model.norm", {3}, false}}, quantised);
-  EXPECT_EQ(saved.optimizer.bytes(), 9 + 3 * 4);
-  EXPECT_EQ(quantised.state_bytes(9), saved.optimizer.bytes());
+  EXPECT_EQ(saved.optimizer.bytes(), 9 + 3 * 4 + 2 * 8);
+  EXPECT_EQ(quantised.state_bytes(saved.parameters.blocks()), saved.optimizer.bytes());
   saved.optimizer.tensors[0].copy_(at::arange(250, 259));
   saved.optimizer.tensors[1].copy_(uniform({3}, 4));
   write(folder, saved);
   Trained found({{"model.w", {3, 2}}, {"model.norm", {3}, false}}, quantised);
+  found.optimizer.tensors[3].fill_(5);
   read(folder, found);
+  EXPECT_EQ(found.optimizer.tensors[3][0].item<int64_t>(), 5) << "constants are not in checkpoints";
+  found.optimizer.tensors[3].copy_(saved.optimizer.tensors[3]);
   EXPECT_TRUE(equal(found, saved));
   Trained other;
   EXPECT_THROW(read(folder, other), FormatError) << "of another optimizer";

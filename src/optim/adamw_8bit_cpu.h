@@ -1,0 +1,15 @@
+// The loop of adamw_8bit_step on a CPU. No torch.
+#pragma once
+
+#include <cstdint>
+
+#include "lora_train/kernels/adamw_8bit.h"
+
+namespace lora_train::optim {
+
+/// Blocks [first, last) of the table. `groups` holds the factors of each group. Returns how many second moments above 0 got
+/// the code of 0.
+std::int64_t adamw_8bit_blocks_cpu(const kernels::AdamW8bitBuffers& buffers, const kernels::AdamW8bitFactors* groups,
+                                   std::int64_t first, std::int64_t last);
+
+}  // namespace lora_train::optim
