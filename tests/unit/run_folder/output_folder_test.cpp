@@ -4,47 +4,15 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/config/load.h"
 #include "lora_train/run_folder/replaced_run.h"
 #include "lora_train/storage/run_marker.h"
-#include "support/small_checkpoint.h"
 #include "support/temporary_folder.h"
+#include "written_run.h"
 
 namespace lora_train::run_folder {
 namespace {
 
 using testing_support::TemporaryFolder;
-
-/// Each call of a function that takes an OutputRequest sees a copy of the profile.
-struct Asked {
-  Profile profile;
-  std::vector<std::string> allow_changed = {};
-  bool overwrite = false;
-  Profile decided = {};  ///< that copy, as the last call left it
-
-  operator OutputRequest() { return {decided = profile, allow_changed, overwrite}; }
-};
-
-Asked request_for(const std::filesystem::path& folder) {
-  Asked request;
-  request.profile.model.path = std::string("some-model");
-  request.profile.data.datasets.emplace_back().path = std::string("rows.jsonl");
-  request.profile.run.output_dir = folder.string();
-  return request;
-}
-
-void put_run(const Asked& request, std::int64_t step) {
-  const std::filesystem::path folder = request.profile.run.output_dir;
-  if (!storage::read_marker(folder)) storage::write_new_marker(folder, request.overwrite);
-  write_file_atomic(folder / "run.log", "");
-  write_file_atomic(folder / "profile.yaml", to_yaml(request.profile));
-  write_file_atomic(folder / "metrics.jsonl", "");
-  if (step == 0) return;
-  const testing_support::SmallCheckpoint made(step);
-  checkpoint::Contents contents = made.contents();
-  contents.profile_yaml = to_yaml(request.profile);
-  checkpoint::save(folder, contents);
-}
 
 TEST(OutputFolder, AnEmptyOneIsANewRun) {
   const TemporaryFolder folder;
@@ -111,44 +79,6 @@ TEST(OutputFolder, AnotherLearningRateIsRefusedUnlessAllowed) {
   request.profile.optimizer.learning_rate = 2e-4;
   request.profile.run.logging_steps = 7;
   EXPECT_TRUE(prepare_output_folder(request).checkpoint.has_value());
-}
-
-TEST(OutputFolder, OverwriteReplacesOnlyWhatARunWrites) {
-  const TemporaryFolder folder;
-  Asked request = request_for(folder.path());
-  put_run(request, 3);
-  write_file_atomic(folder / "notes.txt", "mine");
-  for (const char* result : {"adapter", "model"}) std::filesystem::create_directory(folder / result);
-  request.overwrite = true;
-  EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
-  EXPECT_TRUE(std::filesystem::exists(folder / "checkpoint-3")) << "deleted before the new run is known to start";
-  set_run_aside(folder.path());
-  for (const char* name : {"checkpoint-3", "adapter", "run.log", "profile.yaml", "metrics.jsonl"}) {
-    EXPECT_FALSE(std::filesystem::exists(folder / name)) << name;
-    EXPECT_TRUE(std::filesystem::exists(folder / kReplacedFolder / name)) << name;
-  }
-  EXPECT_EQ(checkpoint::verify(folder / kReplacedFolder / "checkpoint-3"), "");
-  delete_replaced_run(folder.path());
-  EXPECT_FALSE(std::filesystem::exists(folder / kReplacedFolder));
-  EXPECT_TRUE(std::filesystem::exists(folder / "model")) << "a run with an adapter writes none";
-  EXPECT_EQ(read_file(folder / "notes.txt"), "mine");
-}
-
-TEST(OutputFolder, ACommandThatDoesNotOverwriteLeavesTheReplacedRunAlone) {
-  const TemporaryFolder folder;
-  Asked request = request_for(folder.path());
-  put_run(request, 3);
-  set_run_aside(folder.path());  // and killed before its first checkpoint
-  write_file_atomic(folder / "metrics.jsonl", "{}\n");
-  try {
-    look_at_output_folder(request);
-    FAIL() << "accepted";
-  } catch (const ConfigError& error) {
-    EXPECT_NE(error.message().find("the run that it was to replace is in"), std::string::npos) << error.what();
-  }
-  request.overwrite = true;
-  EXPECT_FALSE(prepare_output_folder(request).checkpoint.has_value());
-  EXPECT_EQ(checkpoint::verify(folder / kReplacedFolder / "checkpoint-3"), "");
 }
 
 TEST(OutputFolder, WhatTheRunReadsMayNotLieWhereItWrites) {
@@ -377,34 +307,6 @@ TEST(OutputFolder, OverwriteReplacesARunThatItDidNotBegin) {
   EXPECT_TRUE(prepare_output_folder(request).overwrites);
   set_run_aside(folder.path());
   EXPECT_TRUE(storage::read_marker(folder.path())->began_with_overwrite);
-}
-
-TEST(ReplacedRun, IsTheLastOneThatHadSavedSomething) {
-  const TemporaryFolder folder;
-  Asked request = request_for(folder.path());
-  put_run(request, 3);
-  set_run_aside(folder.path());
-  write_file_atomic(folder / "run.log", "died early");
-  set_run_aside(folder.path());  // a second attempt: nothing was saved in between
-  EXPECT_EQ(checkpoint::verify(folder / kReplacedFolder / "checkpoint-3"), "");
-  EXPECT_FALSE(std::filesystem::exists(folder / "run.log"));
-  put_run(request, 5);
-  set_run_aside(folder.path());
-  EXPECT_FALSE(std::filesystem::exists(folder / kReplacedFolder / "checkpoint-3"));
-  EXPECT_EQ(checkpoint::verify(folder / kReplacedFolder / "checkpoint-5"), "");
-}
-
-TEST(ReplacedRun, AnInterruptedMoveIsCompleted) {
-  const TemporaryFolder folder;
-  Asked request = request_for(folder.path());
-  put_run(request, 3);
-  put_run(request, 5);
-  std::filesystem::create_directory(folder / kReplacedFolder);
-  std::filesystem::rename(folder / "checkpoint-5", folder / kReplacedFolder / "checkpoint-5");
-  set_run_aside(folder.path());
-  for (const char* name : {"checkpoint-3", "checkpoint-5", "profile.yaml", "run.json"}) {
-    EXPECT_TRUE(std::filesystem::exists(folder / kReplacedFolder / name)) << name;
-  }
 }
 
 }  // namespace
