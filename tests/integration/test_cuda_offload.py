@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from test_cuda_host import on_stand_in, pytestmark  # noqa: F401
+from test_cuda_host import DEVICE, on_stand_in, pytestmark  # noqa: F401
 
 NO_MORE = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMemcpy", "cudaStreamSynchronize", "cudaDeviceSynchronize")
 FULL = dict(precision="bf16", base_precision="bf16", gradient_checkpointing="full", save_steps=1000, eval_steps=1000)
@@ -56,3 +56,12 @@ def test_peak_memory_is_less_by_what_is_planned(setup):
         assert run.code == 0, run
         peaks[offload] = json.loads((folder / "summary.json").read_text())["peak_memory_gib"]
     assert (peaks["off"] - peaks["on"]) * 1024 == pytest.approx(5 * 16), peaks
+
+
+def test_a_device_that_fails_ends_the_run(setup):
+    """Page-locked memory that the device may still read is not given back, which would end in an exception."""
+    setup.use_layers(8)
+    run, _ = on_stand_in(setup, dict(STAND_IN_FAIL_AT="9"), max_steps=20, tuning="off", activation_offload="on", **FULL)
+    assert run.code == DEVICE, run
+    errors = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "CUDA error" in errors[0] and "lora-train doctor" in errors[0], run
