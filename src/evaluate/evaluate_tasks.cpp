@@ -121,7 +121,7 @@ std::vector<Question> make_questions(const data::NamedStore& data, const runtime
                             " is supervised from its first token, so there is no prompt. --exact-match needs "
                             "chats or prompt/completion rows, and a loss_on other than all");
     }
-    const std::int64_t room = files.config.max_position_embeddings - static_cast<std::int64_t>(begin);
+    const std::int64_t room = files.config.context_length() - static_cast<std::int64_t>(begin);
     if (room < 1) throw DataError(source, "the prompt leaves no room for an answer in the model's context");
     const std::string answer = text_of(ids.subspan(begin, end - begin), stop_ids, *files.tokenizer);
     auto expected = matcher.pick(answer);

@@ -30,7 +30,7 @@ EvalData load_choices(const DataSection& section, const runtime::ModelFiles& fil
   if (files.tokenizer == nullptr) throw FormatError("--choices", "needs a tokenizer, and the model folder has none");
   EvalData data;
   data.choices = data::read_choice_sets(section, {files.tokenizer.get(), files.chat_template.get(), false, {}},
-                                        files.config.max_position_embeddings);
+                                        files.config.context_length());
   for (auto& set : data.choices) {
     data.max_seq_len = std::max(data.max_seq_len, set.right.store.longest());
     for (const auto& row : set.rows) {

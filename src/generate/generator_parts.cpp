@@ -49,7 +49,7 @@ void check_sequence(const model::ModelConfig& config, const SequenceInput& seque
                                        "; use the tokenizer that belongs to the model");
   }
   const auto length = static_cast<std::int64_t>(sequence.ids.size());
-  const std::int64_t most = config.max_position_embeddings;
+  const std::int64_t most = config.context_length();
   if (length + sequence.num_new <= most) return;
   const std::string advice =
       length < most ? "; shorten the prompt, or lower max_new_tokens to " + std::to_string(most - length) + " or less"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -44,9 +45,9 @@ class Planner {
   ActivationPlan plan() {
     const bool needs_backward = plan_.options.needs_backward;
     const std::int64_t D = shape_.hidden_size;
-    std::vector<std::int64_t> inputs;  // one per layer; a forward without backward alternates between two
-    const std::size_t num_inputs = needs_backward ? shape_.layers.size() : 2;
-    for (std::size_t i = 0; i < num_inputs; ++i) inputs.push_back(add(rows("layer input", D)));
+    std::vector<std::int64_t> inputs;  // layers take turns
+    for (std::int64_t i = 0; i < num_inputs(); ++i) inputs.push_back(add(rows("layer input", D)));
+    if (needs_backward) plan_.num_offloaded = std::ssize(shape_.layers) - std::ssize(inputs);
     for (std::size_t i = 0; i < shape_.layers.size(); ++i) {
       add_layer(shape_.layers[i], inputs[i % inputs.size()], needs_backward ? recompute_[i] : Recompute::kFull);
     }
@@ -56,6 +57,12 @@ class Planner {
   }
 
  private:
+  std::int64_t num_inputs() const {
+    const std::int64_t num_layers = std::ssize(shape_.layers);
+    if (!plan_.options.needs_backward) return 2;
+    return plan_.options.offload_inputs ? std::min(num_layers, kInputRing) : num_layers;
+  }
+
   std::int64_t add(const BufferShape& buffer) {
     if (buffer.width == 0) return kNone;
     plan_.buffers.push_back(buffer);
@@ -117,6 +124,32 @@ std::int64_t ActivationPlan::bytes(std::int64_t compute_bytes) const {
     sum += options.max_tokens * buffer.row_elements() * (buffer.type == ElementType::kFloat ? 4 : compute_bytes);
   }
   return sum;
+}
+
+std::int64_t ActivationPlan::host_bytes(std::int64_t compute_bytes) const {
+  const std::int64_t input_bytes =
+      options.max_tokens * buffers[static_cast<std::size_t>(final_hidden)].width * compute_bytes;
+  std::int64_t sum = 0;
+  for (const std::int64_t count : page_locked_groups(num_offloaded, input_bytes)) {
+    sum += static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(count * input_bytes)));
+  }
+  return sum;
+}
+
+std::vector<std::int64_t> page_locked_groups(std::int64_t count, std::int64_t bytes) {
+  const auto waste = [&](std::int64_t in_group) {
+    const auto used = static_cast<std::uint64_t>(in_group * bytes);
+    return static_cast<double>(std::bit_ceil(used)) / static_cast<double>(used);
+  };
+  std::vector<std::int64_t> groups;
+  for (std::int64_t left = count; left > 0; left -= groups.back()) {
+    std::int64_t best = left;
+    for (std::int64_t in_group = left - 1; in_group > 0; --in_group) {
+      if (waste(in_group) < waste(best)) best = in_group;
+    }
+    groups.push_back(best);
+  }
+  return groups;
 }
 
 ActivationPlan plan_activations(const ModelShape& shape, const ActivationOptions& options,

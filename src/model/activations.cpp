@@ -24,6 +24,11 @@ Activations::Activations(const ModelShape& shape, const ActivationOptions& optio
   for (const BufferShape& planned : plan_.buffers) {
     buffers_.push_back(allocate(planned, options.max_tokens, dtype, device));
   }
+  if (plan_.num_offloaded > 0) {
+    std::vector<at::Tensor> ring;
+    for (std::size_t i = 0; i < kInputRing; ++i) ring.push_back(buffer(plan_.layers[i].front().input));
+    offload_ = std::make_unique<InputOffload>(plan_, std::move(ring));
+  }
   final_hidden = buffer(plan_.final_hidden);
   scratch = buffer(plan_.scratch);
   if (options.needs_backward) d_hidden = buffer(plan_.d_hidden).narrow(1, 0, shape.hidden_size);

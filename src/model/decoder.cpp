@@ -57,6 +57,7 @@ void forward_layers(const ForwardPass& pass, BaseWeights& weights, Activations& 
     look_for_stop(activations.final_hidden);
     LayerActivations next;
     if (layer + 1 < num_layers) next = activations.layer(layer + 1, num_tokens);
+    if (InputOffload* const offload = activations.offload()) offload->begin_forward(layer, num_tokens);
     at::Tensor output = next.empty() ? activations.final_hidden.narrow(0, 0, num_tokens) : next.front().input;
     const AcquiredLayer acquired(weights, layer, Pass::kForward);
     layer_forward(pass, *acquired, layer, saved, output);
@@ -82,10 +83,12 @@ void decoder_backward(Decoder& decoder, const Batch& batch, Activations& activat
   const ForwardPass forward = pass_over(decoder, batch, activations, attention, true);
   const BackwardPass pass{forward, attention, activations};
   at::Tensor d_hidden = activations.d_hidden.narrow(0, 0, N);
-  for (int64_t layer = decoder.config.num_layers - 1; layer >= decoder.first_needed.first_layer; --layer) {
+  const int64_t first_layer = decoder.first_needed.first_layer;
+  for (int64_t layer = decoder.config.num_layers - 1; layer >= first_layer; --layer) {
     look_for_stop(d_hidden);
+    if (InputOffload* const offload = activations.offload()) offload->begin_backward(layer, first_layer, N);
     LayerActivations saved = activations.layer(layer, N);
-    const bool need_input_grad = layer > decoder.first_needed.first_layer || decoder.first_needed.embedding;
+    const bool need_input_grad = layer > first_layer || decoder.first_needed.embedding;
     const AcquiredLayer acquired(decoder.weights, layer, Pass::kBackward);
     layer_backward(pass, *acquired, layer, saved, d_hidden, need_input_grad);
   }

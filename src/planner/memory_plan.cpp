@@ -57,6 +57,13 @@ std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
   smaller.loss_chunk_bytes = model::LossHeadOptions{}.chunk_bytes;  // a larger one is chosen only where it fits
   std::ranges::fill(smaller.recompute, model::Recompute::kFull);
   if (requested.recompute != smaller.recompute) try_case("gradient_checkpointing: full", smaller);
+  if (requested.profile.run.activation_offload == ActivationOffload::kOff) {
+    MemoryCase offloaded = smaller;
+    offloaded.offload_inputs = true;
+    try_case("activation_offload: auto with gradient_checkpointing: full, which takes " +
+                 in_words(plan_memory(offloaded).host) + " of page-locked host memory",
+             offloaded);
+  }
   for (smaller.rows = requested.rows / 2; smaller.rows >= 1 && lines.size() < 2; smaller.rows /= 2) {
     try_case("micro_batch_size: " + std::to_string(smaller.rows) + " with gradient_checkpointing: full", smaller);
   }
@@ -98,7 +105,6 @@ MemoryPlan plan_memory(const MemoryCase& requested) {
   const auto trained =
       requested.profile.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
   const model::ModelShape shape = model::model_shape(requested.config, requested.adapters, requested.columns);
-  const model::ActivationOptions options{.max_tokens = requested.max_tokens()};
   model::OuterWeights outer;
   outer.head = at::empty({requested.config.vocab_size, requested.config.hidden_size},
                          at::TensorOptions(dtype).device(at::kMeta));
@@ -107,7 +113,10 @@ MemoryPlan plan_memory(const MemoryCase& requested) {
   const model::Trainables parameters = model::make_trainables(requested.config, shape, trained, at::kMeta);
   plan.parameters = model::Trainables::bytes(parameters.size()) +
                     optim::optimizer_for(requested.profile.optimizer.kind).state_bytes(parameters.blocks());
-  plan.activations = model::plan_activations(shape, options, requested.recompute).bytes(element_bytes);
+  const model::ActivationPlan activations = model::plan_activations(
+      shape, {.max_tokens = requested.max_tokens(), .offload_inputs = requested.offload_inputs}, requested.recompute);
+  plan.activations = activations.bytes(element_bytes);
+  plan.host = activations.host_bytes(element_bytes);
   plan.loss_head =
       model::LossHead(model::lm_head_of(requested.config, outer), {.max_rows = requested.max_tokens(),
                                                                    .chunk_bytes = requested.loss_chunk_bytes,

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/text.h"
 #include "lora_train/kernels/implementation.h"
 
 namespace lora_train::planner {
@@ -56,37 +57,73 @@ void decode_what_fits(const RunFacts& facts, std::int64_t weight_bytes, RunSpec&
   if (facts.is_cuda) spec.memory = plan_memory(memory_case(facts, spec));
 }
 
-void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
+/// Whether layer inputs stay on the device or are offloaded: what to try, in this order. A smaller micro-batch and
+/// recomputation come first, because they do not depend on the bus (docs/long_context.md).
+std::vector<bool> offload_choices(const RunFacts& facts) {
+  switch (facts.profile.run.activation_offload) {
+    case ActivationOffload::kOn: return {true};
+    case ActivationOffload::kOff: return {false};
+    case ActivationOffload::kAuto: break;
+  }
+  return {false, true};
+}
+
+/// Plans a micro-batch of about so many tokens. False if that does not fit.
+bool fit_tokens(const RunFacts& facts, std::int64_t tokens, RunSpec& spec) {
   const std::vector<model::Recompute> allowed = runtime::recompute_modes(facts.profile.run.gradient_checkpointing);
   spec.decoded_layers = fixed_decoded_layers(facts).value_or(0);
-  for (const std::int64_t tokens : token_targets(facts)) {
-    set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, tokens), spec);
-    const auto fits = [&] {
-      spec.memory = plan_memory(memory_case(facts, spec));
-      return spec.memory.total() <= facts.memory_bytes;
-    };
-    if (!model::choose_recompute(allowed, fits, spec.recompute) || is_last_resort(facts, spec, tokens)) continue;
-    // A GiB of layers decoded once saves more time than one of what kCheap recomputes, and less than one of GEMMs
-    // (docs/quantised.md).
-    const bool is_cheap = spec.recompute.front() <= model::Recompute::kCheap && allowed.size() > 1;
-    if (is_cheap && !facts.base.empty()) std::ranges::fill(spec.recompute, model::Recompute::kCheap);
-    fits();
-    decode_what_fits(facts, facts.memory_bytes - spec.memory.total() + spec.memory.weights, spec);
-    if (is_cheap && !facts.base.empty()) relax_recompute(model::Recompute::kOff, fits, spec.recompute);
-    fits();
-    return;
+  set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, tokens), spec);
+  const auto fits = [&] {
+    spec.memory = plan_memory(memory_case(facts, spec));
+    return spec.memory.total() <= facts.memory_bytes && spec.memory.host <= facts.host_bytes;
+  };
+  if (!model::choose_recompute(allowed, fits, spec.recompute) || is_last_resort(facts, spec, tokens)) return false;
+  // A GiB of layers decoded once saves more time than one of what kCheap recomputes, and less than one of GEMMs
+  // (docs/quantised.md).
+  const bool is_cheap = spec.recompute.front() <= model::Recompute::kCheap && allowed.size() > 1;
+  if (is_cheap && !facts.base.empty()) std::ranges::fill(spec.recompute, model::Recompute::kCheap);
+  fits();
+  decode_what_fits(facts, facts.memory_bytes - spec.memory.total() + spec.memory.weights, spec);
+  if (is_cheap && !facts.base.empty()) relax_recompute(model::Recompute::kOff, fits, spec.recompute);
+  fits();
+  return true;
+}
+
+/// If it is the host's memory that is too small: throws for a profile that asks for it, else goes back to layer inputs on the
+/// device.
+void refuse_host_memory(const RunFacts& facts, RunSpec& spec) {
+  const std::int64_t bytes = spec.memory.host;
+  if (bytes <= facts.host_bytes) return;
+  spec.offload_inputs = false;
+  if (facts.profile.run.activation_offload == ActivationOffload::kAuto) return;
+  throw DeviceError("out of host memory before step 1",
+                    "activation_offload: on needs " + format_bytes(static_cast<double>(bytes)) +
+                        " of page-locked memory, but only " + format_bytes(static_cast<double>(facts.host_bytes)) +
+                        " may be used, half of what is free. Lower micro_batch_size or max_seq_len, or set "
+                        "activation_offload: auto");
+}
+
+void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
+  for (const bool offload : offload_choices(facts)) {
+    spec.offload_inputs = offload;
+    for (const std::int64_t tokens : token_targets(facts)) {
+      if (fit_tokens(facts, tokens, spec)) return;
+    }
   }
+  if (spec.offload_inputs) refuse_host_memory(facts, spec);
   refuse_memory(memory_case(facts, spec), facts.memory_bytes);
 }
 
 void fit_into_host(const RunFacts& facts, RunSpec& spec) {
   set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, facts.auto_tokens), spec);
   decode_what_fits(facts, facts.memory_bytes, spec);
-  const model::ActivationOptions options{.max_tokens = spec.max_tokens};
+  spec.offload_inputs = facts.profile.run.activation_offload == ActivationOffload::kOn;
+  const model::ActivationOptions options{.max_tokens = spec.max_tokens, .offload_inputs = spec.offload_inputs};
   const std::int64_t element_bytes = runtime::compute_bytes(facts.profile.model.precision);
   const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
   const auto fits = [&] {
-    return model::plan_activations(shape, options, spec.recompute).bytes(element_bytes) <= facts.memory_bytes;
+    const model::ActivationPlan plan = model::plan_activations(shape, options, spec.recompute);
+    return plan.bytes(element_bytes) + plan.host_bytes(element_bytes) <= facts.memory_bytes;
   };
   model::choose_recompute(runtime::recompute_modes(facts.profile.run.gradient_checkpointing), fits, spec.recompute);
 }
@@ -105,7 +142,8 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
           spec.columns,
           spec.loss_chunk_bytes,
           facts.base,
-          spec.decoded_layers};
+          spec.decoded_layers,
+          spec.offload_inputs};
 }
 
 model::GradientColumns gate_up_on_gpu(const RunFacts& facts) {
@@ -147,23 +185,25 @@ std::string to_json(const RunSpec& spec) {
   std::vector<int> recompute;
   for (const auto mode : spec.recompute) recompute.push_back(static_cast<int>(mode));
   const MemoryPlan& m = spec.memory;
-  return json{{"max_seq_len", spec.max_seq_len},
-              {"micro_batch_size", spec.micro_batch_size},
-              {"global_batch_size", spec.global_batch_size},
-              {"eval_micro_batch_size", spec.eval_micro_batch_size},
-              {"max_tokens", spec.max_tokens},
-              {"recompute", recompute},
-              {"decoded_layers", spec.decoded_layers},
-              {"gate_up", static_cast<int>(spec.columns.gate_up)},
-              {"row_pitch", static_cast<int>(spec.columns.row_pitch)},
-              {"attention", static_cast<int>(spec.attention)},
-              {"windowed_attention", static_cast<int>(spec.windowed_attention)},
-              {"loss_chunk_bytes", spec.loss_chunk_bytes},
-              {"algorithms", spec.algorithms},
-              {"seed", spec.seed},
-              {"resume", {spec.resume.checkpoint, spec.resume.step, spec.resume.loss_chunk_rows}},
-              {"memory_bytes", spec.memory_bytes},
-              {"memory", {m.weights, m.parameters, m.activations, m.loss_head, m.batches, m.attention, m.workspaces}}}
+  return json{
+      {"max_seq_len", spec.max_seq_len},
+      {"micro_batch_size", spec.micro_batch_size},
+      {"global_batch_size", spec.global_batch_size},
+      {"eval_micro_batch_size", spec.eval_micro_batch_size},
+      {"max_tokens", spec.max_tokens},
+      {"recompute", recompute},
+      {"offload_inputs", spec.offload_inputs},
+      {"decoded_layers", spec.decoded_layers},
+      {"gate_up", static_cast<int>(spec.columns.gate_up)},
+      {"row_pitch", static_cast<int>(spec.columns.row_pitch)},
+      {"attention", static_cast<int>(spec.attention)},
+      {"windowed_attention", static_cast<int>(spec.windowed_attention)},
+      {"loss_chunk_bytes", spec.loss_chunk_bytes},
+      {"algorithms", spec.algorithms},
+      {"seed", spec.seed},
+      {"resume", {spec.resume.checkpoint, spec.resume.step, spec.resume.loss_chunk_rows}},
+      {"memory_bytes", spec.memory_bytes},
+      {"memory", {m.weights, m.parameters, m.activations, m.loss_head, m.batches, m.attention, m.workspaces, m.host}}}
       .dump();
 }
 
@@ -177,6 +217,7 @@ RunSpec parse_run_spec(const std::string& text) {
     spec.eval_micro_batch_size = object.at("eval_micro_batch_size");
     spec.max_tokens = object.at("max_tokens");
     for (const int mode : object.at("recompute")) spec.recompute.push_back(static_cast<model::Recompute>(mode));
+    spec.offload_inputs = object.at("offload_inputs");
     spec.decoded_layers = object.at("decoded_layers");
     spec.columns.gate_up = static_cast<model::GradientColumns>(object.at("gate_up").get<int>());
     spec.columns.row_pitch = static_cast<model::RowPitch>(object.at("row_pitch").get<int>());
@@ -189,7 +230,8 @@ RunSpec parse_run_spec(const std::string& text) {
     spec.resume = {resume.at(0), resume.at(1), resume.at(2)};
     spec.memory_bytes = object.at("memory_bytes");
     const auto memory = object.at("memory").get<std::vector<std::int64_t>>();
-    spec.memory = {memory.at(0), memory.at(1), memory.at(2), memory.at(3), memory.at(4), memory.at(5), memory.at(6)};
+    spec.memory = {memory.at(0), memory.at(1), memory.at(2), memory.at(3),
+                   memory.at(4), memory.at(5), memory.at(6), memory.at(7)};
     return spec;
   } catch (const std::exception& error) {
     throw FormatError("run spec", std::string("was not written by this program: ") + error.what());

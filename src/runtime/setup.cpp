@@ -125,9 +125,8 @@ model::BaseStorage base_storage(const ModelSection& section, const model::ModelC
 }
 
 data::DataContext data_context(const Profile& profile, const ModelFiles& files) {
-  return {files.tokenizer.get(),   files.chat_template.get(),
-          files.config.vocab_size, files.config.max_position_embeddings,
-          profile.run.seed,        data::token_cache_folder(profile.data)};
+  return {files.tokenizer.get(),         files.chat_template.get(), files.config.vocab_size,
+          files.config.context_length(), profile.run.seed,          data::token_cache_folder(profile.data)};
 }
 
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {

@@ -36,6 +36,14 @@ std::string describe_base(const Run& run) {
          " layers decoded once, the others whenever they are used";
 }
 
+std::string describe_offload(const Run& run) {
+  const model::ActivationPlan& plan = run.activations->plan();
+  const auto element_bytes = static_cast<std::int64_t>(run.activations->final_hidden.element_size());
+  return "activation_offload: the inputs of " + std::to_string(plan.num_offloaded) + " of " +
+         std::to_string(plan.layers.size()) + " layers are kept in " +
+         format_bytes(static_cast<double>(plan.host_bytes(element_bytes))) + " of host memory";
+}
+
 void log_start(const Run& run) {
   const auto& plan = *run.plan;
   char line[400];
@@ -62,6 +70,7 @@ void log_start(const Run& run) {
              (saved > 0 ? format_bytes(saved) + " less than with fp32 moments"
                         : "no less than with fp32 moments: every tensor is small, and small ones keep them"));
   }
+  if (run.activations->offload() != nullptr) log_info(describe_offload(run));
   if (plan.total_steps() < kFewSteps) {
     log_warning(
         "only " + std::to_string(plan.total_steps()) +
@@ -191,7 +200,9 @@ std::vector<std::int64_t> lengths_of_largest(Run& run) {
 
 void log_memory_plan(const planner::RunSpec& spec) {
   log_info("GPU memory planned: " + format_bytes(static_cast<double>(spec.memory.total())) + " (" +
-           spec.memory.describe() + ")");
+           spec.memory.describe() + ")" +
+           (spec.memory.host > 0 ? "; page-locked host memory: " + format_bytes(static_cast<double>(spec.memory.host))
+                                 : ""));
 }
 
 /// The average number of supervised tokens in a micro-batch.
@@ -260,9 +271,9 @@ void allocate(Run& run) {
   const bool has_weights = run.data.has_weights();
   decoder.attention = spec.attention;
   decoder.windowed_attention = spec.windowed_attention;
-  run.activations =
-      std::make_unique<model::Activations>(decoder.shape, model::ActivationOptions{.max_tokens = max_tokens},
-                                           spec.recompute, decoder.dtype, run.model.parameters->values.device());
+  run.activations = std::make_unique<model::Activations>(
+      decoder.shape, model::ActivationOptions{.max_tokens = max_tokens, .offload_inputs = spec.offload_inputs},
+      spec.recompute, decoder.dtype, run.model.parameters->values.device());
   run.loss_head = runtime::plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes, has_weights);
   const Objective& objective = objective_for(profile.objective.loss_type);
   if (objective.enqueue_loss_chunk != nullptr && (run.device.is_cuda() || kernels::can_capture())) {
@@ -311,6 +322,7 @@ void gather_facts(Run& run) {
   facts.has_token_weights = run.data.has_weights();
   facts.is_cuda = run.device.is_cuda();
   facts.memory_bytes = facts.is_cuda ? planner::memory_budget(run.device) : metrics::available_host_memory() / 2;
+  facts.host_bytes = metrics::available_host_memory() / 2;
   facts.num_multiprocessors = run.device.num_multiprocessors;
   facts.base = run.files.base;
 }

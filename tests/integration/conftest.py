@@ -116,6 +116,15 @@ class Setup:
         config = {key: value for key, value in dict(CONFIG, **changes).items() if key not in without}
         (self.model / "config.json").write_text(json.dumps(config, indent=2))
 
+    def use_layers(self, num_layers):
+        """A model of so many layers, all like the first."""
+        few = model_tensors()
+        tensors = {name: tensor for name, tensor in few.items() if ".layers." not in name}
+        for layer in range(num_layers):
+            tensors.update({name.replace(".layers.0.", f".layers.{layer}."): tensor for name, tensor in few.items() if ".layers.0." in name})
+        self.write_config(num_hidden_layers=num_layers)
+        self.write_model(tensors)
+
     def write_model(self, tensors, name="model.safetensors"):
         save_file(tensors, self.model / name, metadata={"format": "pt"})
 

@@ -89,19 +89,14 @@ def test_weights_go_through_page_locked_buffers_without_a_wait_per_tensor(setup)
     """30 layers in place of 2 are 336 tensors more: they make no more waits, and nothing of them comes from pageable memory."""
     counts = []
     for layers in (2, 30):
-        few = model_tensors()
-        tensors = {name: tensor for name, tensor in few.items() if ".layers." not in name}
-        for layer in range(layers):
-            tensors.update({name.replace(".layers.0.", f".layers.{layer}."): tensor for name, tensor in few.items() if ".layers.0." in name})
-        setup.write_config(num_hidden_layers=layers)
-        setup.write_model(tensors)
+        setup.use_layers(layers)
         run, calls = on_stand_in(setup, command=("eval", "--json"), val_set_size=2)
         assert run.code == 0, run
         counts.append(calls)
     more = {name: counts[1][name] - counts[0][name] for name in counts[0]}
     assert more["cudaStreamSynchronize"] + more["cudaEventSynchronize"] + more["cudaDeviceSynchronize"] + more["cudaMemcpy"] <= 2, more
     assert more["bytesFromPageable"] == 0, counts
-    assert more["bytesFromPageLocked"] >= 28 * sum(tensor.nbytes for name, tensor in few.items() if ".layers.0." in name), more
+    assert more["bytesFromPageLocked"] >= 28 * sum(tensor.nbytes for name, tensor in model_tensors().items() if ".layers.0." in name), more
 
 
 def summary_of(setup):

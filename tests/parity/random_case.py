@@ -206,14 +206,15 @@ def write_rows(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def make_case(number, folder, num_rows=6, max_len=40, family=None, file_dtype=None, shape=None):
-    """Case `number`; its family goes round the first four, from FIRST_OF_LATER on round the others. `shape` stands in for the
-    drawn one. The folder must not exist."""
+def make_case(number, folder, num_rows=6, max_len=40, family=None, file_dtype=None, shape=None, num_layers=None):
+    """Case `number`; its family goes round the first four, from FIRST_OF_LATER on round the others. `shape` and `num_layers`
+    stand in for the drawn ones. The folder must not exist."""
     rng = random.Random(9000 + number)
     generator = torch.Generator().manual_seed(number)
     names = list(FAMILIES)[4:] if number >= FIRST_OF_LATER else list(FAMILIES)[:4]
     family = family or names[number % len(names)]
     config, words = random_config(family, rng, shape)
+    config["num_hidden_layers"] = num_layers or config["num_hidden_layers"]
     file_dtype = file_dtype or rng.choice(list(FILE_DTYPES))
     is_sharded, is_older = rng.random() < 0.5, rng.random() < 0.5
     folder.mkdir(parents=True)

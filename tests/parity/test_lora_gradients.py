@@ -1,12 +1,14 @@
 """Step 1 of LoRA in fp32 against transformers + PEFT: loss within 1e-6, every gradient within 1e-5 (relative norm)."""
 
+import json
+
 import pytest
 import torch
 
 import engine
 import oracle
 from conftest import num_cases
-from random_case import ONE_HEAD, WIDE
+from random_case import ONE_HEAD, WIDE, make_case
 
 LOSS_TOLERANCE = 1e-6
 GRADIENT_TOLERANCE = 1e-5
@@ -86,3 +88,21 @@ def test_checkpointing_gives_the_same_numbers(references, tmp_path, number):
         assert results[mode][0]["loss"] == results["off"][0]["loss"]
         for name, gradient in results["off"][1].items():
             assert torch.equal(results[mode][1][name], gradient), f"{mode}: {name}"
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_yarn_extends_the_context(tmp_path, family):
+    """As the model cards of Qwen say: rope_scaling is added, and max_position_embeddings stays the original length. Rows are three
+    times as long, and max_seq_len: auto is not cut to the original length."""
+    case = make_case(0, tmp_path / "case", family=family, max_len=90)
+    path = case.model_dir / "config.json"
+    config = json.loads(path.read_text())
+    for key in ("rope_parameters", "rope_theta", "rope_scaling"):
+        config.pop(key, None)
+    config.update(max_position_embeddings=32, rope_theta=500.0,
+                  rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32})
+    path.write_text(json.dumps(config))
+    assert max(len(row["input_ids"]) for row in case.rows) == 90
+    loss, reference = oracle.gradients(oracle.load_peft(case.model_dir, case.adapter_dir), case.rows)
+    profile = engine.profile_for(case, tmp_path / "run", max_seq_len="auto", micro_batch_size=1)
+    check(case, *engine.probe(profile, tmp_path), loss, reference)

@@ -38,6 +38,18 @@ def test_replayed_steps_are_the_steps(references, tmp_path, number, changes):  #
     assert asked["grad_norms"] == pytest.approx(alone["grad_norms"], rel=2e-5)
     assert len(set(replayed["losses"])) > 1
 
+
+def test_layer_inputs_that_are_offloaded(tmp_path):
+    """Copies to the host and back are recorded where a step asks for them. Two of five layers have a place there."""
+    case = make_case(2, tmp_path / "case", num_layers=5)
+    changes = dict(gradient_checkpointing="full", lora_dropout=0.2)
+    kept = curve(case, tmp_path, 3, GRAPHS["off"], activation_offload="off", **changes)
+    for mode in ("on", "off"):
+        offloaded = curve(case, tmp_path, 3, GRAPHS[mode], activation_offload="on", **changes)
+        assert (offloaded["replays"] >= 3 * 4) == (mode == "on")
+        assert offloaded["losses"] == kept["losses"] and offloaded["grad_norms"] == kept["grad_norms"]
+
+
 @pytest.mark.parametrize("number", [1, 3])  # without and with a norm of q and k heads
 def test_gradients_in_memory_that_is_let_go_of_while_recording(references, tmp_path, number):  # noqa: F811
     case, _, _ = references(number)

@@ -55,6 +55,8 @@ enum class LrScaling { kNone, kSqrt, kLinear };
 inline Names names_of(LrScaling) { return {"none", "sqrt", "linear"}; }
 enum class GradientCheckpointing { kAuto, kOff, kCheap, kGateUp, kFull };
 inline Names names_of(GradientCheckpointing) { return {"auto", "off", "cheap", "gate_up", "full"}; }
+enum class ActivationOffload { kAuto, kOn, kOff };
+inline Names names_of(ActivationOffload) { return {"auto", "on", "off"}; }
 enum class CudaGraphs { kAuto, kOff };
 inline Names names_of(CudaGraphs) { return {"auto", "off"}; }
 enum class Tuning { kAuto, kOff };
@@ -207,6 +209,7 @@ struct RunSection {
   std::int64_t seed = 42;
   bool tf32 = false;
   GradientCheckpointing gradient_checkpointing = GradientCheckpointing::kAuto;
+  ActivationOffload activation_offload = ActivationOffload::kAuto;
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
   Tuning tuning = Tuning::kAuto;
   AttnImplementation attn_implementation = AttnImplementation::kAuto;

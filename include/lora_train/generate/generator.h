@@ -95,8 +95,8 @@ class Generator {
   Generator& operator=(const Generator&) = delete;
 
   /// Completions in the order of the prompts. All prompts are checked before the first is computed. Throws DataError naming
-  /// the prompt if it is empty, has an id outside the vocabulary, or is longer than max_position_embeddings together with its
-  /// max_new_tokens; NumericError naming prompt and position if a logit is not finite; StopError between two passes;
+  /// the prompt if it is empty, has an id outside the vocabulary, or is longer than ModelConfig::context_length() together with
+  /// its max_new_tokens; NumericError naming prompt and position if a logit is not finite; StopError between two passes;
   /// ConfigError from check_sampling. on_done is called for completions that end before an exception.
   std::vector<Completion> run(std::span<const Prompt> prompts, const GenerateOptions& options,
                               const GenerateCallbacks& callbacks = {});

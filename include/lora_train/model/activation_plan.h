@@ -13,8 +13,12 @@ namespace lora_train::model {
 
 struct ActivationOptions {
   std::int64_t max_tokens = 0;
-  bool needs_backward = true;  ///< false: evaluation and generation; one layer's buffers serve all
+  bool needs_backward = true;   ///< false: evaluation and generation; one layer's buffers serve all
+  bool offload_inputs = false;  ///< layer inputs are kept in host memory from forward to backward (input_offload.h)
 };
+
+/// Layer inputs on the device when they are offloaded: one is computed with, one is written, one is copied.
+constexpr std::int64_t kInputRing = 3;
 
 /// Buffers for at most max_tokens tokens. Layers share every buffer that the backward recomputes.
 struct ActivationPlan {
@@ -33,9 +37,17 @@ struct ActivationPlan {
   std::int64_t scratch = kNone;       ///< [N, widest input] if an adapter needs it (needs_scratch())
   std::map<std::string, std::int64_t, std::less<>> gradients;  ///< BlockShape::gradients by name, as indices
 
+  std::int64_t num_offloaded = 0;  ///< layers whose input has a place in host memory: all but the last kInputRing
+
   /// Bytes of all buffers, with `compute_bytes` per element of the compute dtype.
   std::int64_t bytes(std::int64_t compute_bytes) const;
+  /// Page-locked host memory of offloaded inputs.
+  std::int64_t host_bytes(std::int64_t compute_bytes) const;
 };
+
+/// How many buffers of `bytes` each go into one allocation of page-locked memory, for `count` buffers: LibTorch rounds an
+/// allocation up to a power of two, and these waste little.
+std::vector<std::int64_t> page_locked_groups(std::int64_t count, std::int64_t bytes);
 
 /// recompute: one entry per layer; ignored without backward.
 ActivationPlan plan_activations(const ModelShape& shape, const ActivationOptions& options,

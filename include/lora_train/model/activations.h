@@ -5,10 +5,12 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "lora_train/model/activation_plan.h"
+#include "lora_train/model/input_offload.h"
 
 namespace lora_train::model {
 
@@ -33,6 +35,8 @@ class Activations {
   std::int64_t max_tokens() const { return plan_.options.max_tokens; }
   const ActivationPlan& plan() const { return plan_; }
   std::int64_t bytes() const;
+  /// The host memory of layer inputs; null if they stay on the device.
+  InputOffload* offload() const { return offload_.get(); }
 
   at::Tensor final_hidden;  ///< [max_tokens, D] output of the last layer
   at::Tensor d_hidden;      ///< [max_tokens, D] gradient of the residual stream; adapter columns follow it
@@ -53,6 +57,7 @@ class Activations {
   ActivationPlan plan_;
   std::vector<Recompute> recompute_;
   std::vector<at::Tensor> buffers_;  ///< one per entry of plan_.buffers
+  std::unique_ptr<InputOffload> offload_;
 };
 
 }  // namespace lora_train::model

@@ -80,6 +80,10 @@ struct ModelConfig {
   std::optional<std::int64_t> bos_token_id, pad_token_id;
   std::vector<std::int64_t> eos_token_ids;
   QuantizationConfig quantization;
+
+  /// The positions that the model is made for: max_position_embeddings, or more if yarn extends it. config.json may name either
+  /// length, as in transformers.
+  std::int64_t context_length() const;
 };
 
 /// Reads folder/config.json. Absent optional keys take the default of transformers' class; null differs from absent.

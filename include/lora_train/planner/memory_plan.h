@@ -1,4 +1,4 @@
-// The GPU memory that a run needs, counted before weights are read, and what to change if it does not fit.
+// The memory that a run on a GPU needs, counted before weights are read, and what to change if it does not fit.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@ struct MemoryPlan {
   std::int64_t batches = 0;     ///< buffers of BatchFeed
   std::int64_t attention = 0;   ///< temporary memory of LibTorch or cuDNN in attention
   std::int64_t workspaces = 0;  ///< of GEMMs and native kernels
+  std::int64_t host = 0;        ///< page-locked host memory of offloaded layer inputs; not part of total()
 
   std::int64_t total() const {
     return weights + parameters + activations + loss_head + batches + attention + workspaces;
@@ -42,6 +43,7 @@ struct MemoryCase {
   std::int64_t loss_chunk_bytes = model::LossHeadOptions{}.chunk_bytes;
   model::BaseStorage base = {};  ///< linears that are kept quantised
   std::int64_t decoded_layers = model::kAllLayers;
+  bool offload_inputs = false;  ///< model::ActivationOptions::offload_inputs
 
   std::int64_t max_tokens() const { return max_seq_len * rows; }
 };

@@ -31,6 +31,7 @@ struct RunFacts {
   std::string algorithms{};  ///< RunSpec::algorithms of the checkpoint that the run resumes from
   bool is_cuda = false;
   std::int64_t memory_bytes = 0;                           ///< GPU: limit for the whole run; CPU: limit for activations
+  std::int64_t host_bytes = 0;                             ///< GPU: limit for page-locked host memory
   int num_multiprocessors = 0;                             ///< of a GPU
   std::int64_t auto_tokens = data::kAutoMicroBatchTokens;  ///< CPU: tokens of a micro-batch with micro_batch_size: auto
   model::BaseStorage base{};                               ///< linears that the run keeps quantised
@@ -44,6 +45,7 @@ struct RunSpec {
   std::int64_t eval_micro_batch_size = 1;
   std::int64_t max_tokens = 0;              ///< capacity of the buffers: the largest micro-batch, evaluations included
   std::vector<model::Recompute> recompute;  ///< per layer
+  bool offload_inputs = false;              ///< model::ActivationOptions::offload_inputs
   std::int64_t decoded_layers = model::kAllLayers;  ///< of a quantised base: model::WeightOptions::decoded_layers
   model::ColumnLayout columns;                      ///< of adapters
   kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
@@ -68,8 +70,9 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec);
 /// kernel gives dS and dB. (On a CPU, where two kernels read dy, it is beside the input: 27.0 against 28.0 ms.)
 model::GradientColumns gate_up_on_gpu(const RunFacts& facts);
 
-/// A pure function of the facts. On a GPU, micro_batch_size: auto is the largest that fits, up to 16384 tokens, and
-/// gradient_checkpointing: auto the least recomputation; on a CPU, it is the least recomputation whose buffers fit. Throws
+/// A pure function of the facts. On a GPU, micro_batch_size: auto is the largest that fits, up to 16384 tokens,
+/// gradient_checkpointing: auto the least recomputation, and activation_offload: auto offloads only if not even full
+/// recomputation of one row fits. On a CPU, gradient_checkpointing: auto is the least recomputation whose buffers fit. Throws
 /// DeviceError (see refuse_memory) if the memory of a GPU is too small.
 RunSpec decide(const RunFacts& facts);
 

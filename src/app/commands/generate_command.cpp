@@ -236,7 +236,7 @@ class Run {
     request_.compare = flags.compare;
     request_.stop_ids = tokenizer::stop_token_ids(*folders.tokenizer, folders.chat_template.get());
     prompts_ = collect_prompts(flags, folders);
-    lengths_ = answer_lengths(prompts_, flags.max_new_tokens, folders.config.max_position_embeddings);
+    lengths_ = answer_lengths(prompts_, flags.max_new_tokens, folders.config.context_length());
   }
 
   int operator()(const SamplingOptions& sampling) {

@@ -67,20 +67,20 @@ MergeRows rows_of_file(const data::DocumentStore& store, std::int64_t longest) {
 
 MergeRows merge_rows(const std::string& file, const fs::path& model, const fs::path& tokenizer_folder) {
   const model::ModelConfig config = model::read_model_config(model);
-  const std::int64_t longest = std::min(kMaxRowTokens, config.max_position_embeddings);
+  const std::int64_t longest = std::min(kMaxRowTokens, config.context_length());
   const auto tokenizer = tokenizer::load_tokenizer_if_present(tokenizer_folder);
   if (file.empty()) return built_in_rows(tokenizer.get(), config, longest);
   const auto chat_template = tokenizer::load_chat_template("tokenizer", tokenizer_folder);
   DataSection section;
   section.datasets.emplace_back().path = file;
-  section.max_seq_len = config.max_position_embeddings;
+  section.max_seq_len = config.context_length();
   section.overlength = Overlength::kTruncate;
   section.max_drop_fraction = 1;
   section.packing = false;
   const data::DataContext context{.tokenizer = tokenizer.get(),
                                   .chat_template = chat_template.get(),
                                   .vocab_size = config.vocab_size,
-                                  .max_position_embeddings = config.max_position_embeddings,
+                                  .max_position_embeddings = config.context_length(),
                                   .num_threads = 1};
   return rows_of_file(data::prepare_data(section, context, /*need_train=*/true).train, longest);
 }

@@ -33,7 +33,7 @@ void read_limits(const std::filesystem::path& folder, data::DataContext& context
   if (!std::filesystem::exists(folder / "config.json")) return;
   const model::ModelConfig config = model::read_model_config(folder);
   context.vocab_size = config.vocab_size;
-  context.max_position_embeddings = config.max_position_embeddings;
+  context.max_position_embeddings = config.context_length();
 }
 
 void print_totals(const data::PreparedData& prepared) {

@@ -82,6 +82,12 @@ FieldGroup compute_group() {
                     "do not change.",
                     GradientCheckpointing::kFull)
            .free_on_resume(),
+       choice_field("activation_offload", &RunSection::activation_offload,
+                    "Keep the layers' inputs in page-locked host memory from forward to backward, for longer rows on "
+                    "one GPU (docs/long_context.md). auto: on a GPU, if the run does not fit otherwise. The numbers do "
+                    "not change.",
+                    ActivationOffload::kOn)
+           .free_on_resume(),
        choice_field("cuda_graphs", &RunSection::cuda_graphs,
                     "Capture a step as CUDA graphs and replay them, where possible. The numbers do not change.",
                     CudaGraphs::kAuto)

@@ -1,5 +1,6 @@
 #include "rope_config.h"
 
+#include <algorithm>
 #include <array>
 
 #include "lora_train/base/error.h"
@@ -129,6 +130,13 @@ void read_rope(const ConfigReader& reader, ModelConfig& config) {
   if (!rope) rope = reader.optional_object("rope_parameters");
   const double theta = rope && rope->has("rope_theta") ? 1 : reader.positive("rope_theta", 10000.0);
   config.rope = read_rope_kind(reader, rope, theta, config);
+}
+
+std::int64_t ModelConfig::context_length() const {
+  if (rope.type != RopeType::kYarn) return max_position_embeddings;
+  const double extended = *rope.factor * static_cast<double>(rope.original_max_position_embeddings);
+  return std::max(max_position_embeddings,
+                  static_cast<std::int64_t>(std::min(extended, static_cast<double>(kLongest))));
 }
 
 void check_rope_supported(const ModelConfig& config, std::int64_t max_seq_len) {

@@ -22,6 +22,8 @@
 #include <string_view>
 #include <thread>
 
+#include "captures.h"
+
 namespace {
 
 enum Call {
@@ -42,6 +44,9 @@ enum Call {
   kGraphLaunch,
   kBytesFromPageLocked,
   kBytesFromPageable,
+  kBytesToHost,
+  kBytesPageLocked,
+  kStreamWaitEvent,
   kNumCalls
 };
 constexpr std::array<const char*, kNumCalls> kNames = {"cudaMalloc",
@@ -60,14 +65,19 @@ constexpr std::array<const char*, kNumCalls> kNames = {"cudaMalloc",
                                                        "recordedCold",
                                                        "cudaGraphLaunch",
                                                        "bytesFromPageLocked",
-                                                       "bytesFromPageable"};
+                                                       "bytesFromPageable",
+                                                       "bytesToHost",
+                                                       "bytesPageLocked",
+                                                       "cudaStreamWaitEvent"};
 std::array<std::atomic<long>, kNumCalls> counts{};  ///< of all threads
 bool has_failed = false;
 void* capturing = nullptr;  ///< the stream that records
 std::thread::id recorder;   ///< the thread that asked for it
 long num_captures = 0;
-bool is_broken = false;  ///< something was asked for that cannot be recorded: more is refused, and the graph
+auto& captures = *new Captures;  // never destroyed: calls come until the process ends
+bool is_broken = false;          ///< something was asked for that cannot be recorded: more is refused, and the graph
 
+bool records(void* stream) { return stream != nullptr && captures.has(stream); }
 int status() { return has_failed ? cudaErrorIllegalAddress : cudaSuccess; }
 int count(Call call) {
   ++counts[call];
@@ -76,9 +86,10 @@ int count(Call call) {
 /// Of work in a stream: recorded, it is not done now. What goes elsewhere while a stream records would be done once and
 /// never again.
 int count(Call call, void* stream) {
-  if (capturing != nullptr && stream != capturing && std::this_thread::get_id() == recorder) is_broken = true;
-  if (stream == nullptr || stream != capturing) return count(call);
+  if (capturing != nullptr && !records(stream) && std::this_thread::get_id() == recorder) is_broken = true;
+  if (!records(stream)) return count(call);
   count(kRecorded);
+  captures.enqueue(stream);
   return is_broken ? cudaErrorStreamCaptureInvalidated : status();
 }
 /// Of a kernel: one that has never run before it is recorded would be loaded in the middle of that.
@@ -120,15 +131,19 @@ struct HostRange {
 std::array<HostRange, 4096> host_ranges;
 std::atomic<std::size_t> num_host_ranges = 0;
 
-/// Of copies to the device.
-void count_source(const void* from, std::size_t bytes, int kind) {
-  if (kind != cudaMemcpyHostToDevice) return;
-  const auto* const at = static_cast<const char*>(from);
-  bool is_locked = false;
+bool is_page_locked(const void* memory) {
+  const auto* const at = static_cast<const char*>(memory);
   for (std::size_t i = 0; i < num_host_ranges && i < host_ranges.size(); ++i) {
-    is_locked = is_locked || (at >= host_ranges[i].begin && at < host_ranges[i].begin + host_ranges[i].bytes);
+    if (at >= host_ranges[i].begin && at < host_ranges[i].begin + host_ranges[i].bytes) return true;
   }
-  counts[is_locked ? kBytesFromPageLocked : kBytesFromPageable] += static_cast<long>(bytes);
+  return false;
+}
+
+/// Of copies to the device and from it.
+void count_source(const void* from, std::size_t bytes, int kind) {
+  if (kind == cudaMemcpyDeviceToHost) counts[kBytesToHost] += static_cast<long>(bytes);
+  if (kind != cudaMemcpyHostToDevice) return;
+  counts[is_page_locked(from) ? kBytesFromPageLocked : kBytesFromPageable] += static_cast<long>(bytes);
 }
 int new_handle(void** handle) {
   *handle = std::malloc(8);
@@ -211,13 +226,15 @@ int cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
     host_ranges[index] = {static_cast<const char*>(*memory), bytes};
     ++num_host_ranges;
   }
+  counts[kBytesPageLocked] += static_cast<long>(bytes);
   return count(kHostAlloc);
 }
 int cudaMallocHost(void** memory, std::size_t bytes) { return cudaHostAlloc(memory, bytes, 0); }
 int cudaFreeHost(void*) { return status(); }
-int cudaPointerGetAttributes(void* attributes, const void*) {
-  const cudaPointerAttributes none{};
-  std::memcpy(attributes, &none, sizeof none);
+int cudaPointerGetAttributes(void* attributes, const void* memory) {
+  cudaPointerAttributes found{};
+  if (is_page_locked(memory)) found.type = cudaMemoryTypeHost;
+  std::memcpy(attributes, &found, sizeof found);
   return 0;
 }
 
@@ -227,25 +244,24 @@ int cudaMemcpy(void* to, const void* from, std::size_t bytes, int) {
 }
 int cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, int kind, void* stream) {
   count_source(from, bytes, kind);
-  if (!has_failed && !(stream != nullptr && stream == capturing)) std::memcpy(to, from, bytes);
+  if (!has_failed && !records(stream)) std::memcpy(to, from, bytes);
   return count(kMemcpyAsync, stream);
 }
 int cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t width,
                       std::size_t height, int kind, void* stream) {
   count_source(from, width * height, kind);
-  const bool is_recorded = stream != nullptr && stream == capturing;
+  const bool is_recorded = records(stream);
   for (std::size_t row = 0; row < height && !has_failed && !is_recorded; ++row) {
     std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
   }
   return count(kMemcpyAsync, stream);
 }
 int cudaMemsetAsync(void* memory, int value, std::size_t bytes, void* stream) {
-  if (!has_failed && !(stream != nullptr && stream == capturing)) std::memset(memory, value, bytes);
+  if (!has_failed && !records(stream)) std::memset(memory, value, bytes);
   return count(kMemset, stream);
 }
 
 int cudaStreamCreateWithPriority(void** stream, unsigned, int) { return new_handle(stream); }
-bool records(void* stream) { return stream != nullptr && stream == capturing; }
 int cudaStreamIsCapturing(void* stream, int* capture) { return *capture = records(stream) ? 1 : 0, status(); }
 int cudaStreamGetCaptureInfo(void* stream, int* capture, unsigned long long* id, void**, const void**, const void**,
                              std::size_t*) {
@@ -256,6 +272,7 @@ int cudaStreamGetCaptureInfo(void* stream, int* capture, unsigned long long* id,
 int cudaStreamBeginCapture(void* stream, int) {
   ++num_captures;
   if (stream == nullptr || capturing != nullptr || refuses("begin")) return cudaErrorStreamCaptureUnsupported;
+  captures.begin(stream);
   capturing = stream;
   recorder = std::this_thread::get_id();
   is_broken = refuses("work");
@@ -263,10 +280,12 @@ int cudaStreamBeginCapture(void* stream, int) {
   return status();
 }
 int cudaStreamEndCapture(void* stream, void** graph) {
-  if (!records(stream)) return cudaErrorIllegalState;
+  if (stream == nullptr || stream != capturing) return cudaErrorIllegalState;
   capturing = nullptr;
+  const bool is_joined = captures.end();
   has_failed = has_failed || refuses("fail-end");
   if (has_failed) return *graph = nullptr, status();
+  if (!is_joined) return *graph = nullptr, cudaErrorStreamCaptureUnjoined;
   if (is_broken || refuses("end")) return *graph = nullptr, cudaErrorStreamCaptureInvalidated;
   return new_handle(graph);
 }
@@ -279,13 +298,17 @@ int cudaGraphExecDestroy(void*) { return status(); }
 int cudaGraphLaunch(void*, void*) { return count(kGraphLaunch); }
 int cudaThreadExchangeStreamCaptureMode(int*) { return 0; }
 int cudaStreamQuery(void*) { return status(); }
-int cudaStreamWaitEvent(void*, void*, unsigned) { return status(); }
+int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
+  const int error = captures.wait(stream, event);
+  is_broken = is_broken || error == cudaErrorStreamCaptureIsolation;
+  return error != cudaSuccess ? error : count(kStreamWaitEvent);
+}
 int cudaStreamSynchronize(void*) { return count_wait(kStreamSynchronize); }
 int cudaDeviceSynchronize() { return count_wait(kDeviceSynchronize); }
 int cudaEventCreateWithFlags(void** event, unsigned) { return new_handle(event); }
-int cudaEventDestroy(void*) { return status(); }
-int cudaEventRecord(void*, void*) { return status(); }
-int cudaEventRecordWithFlags(void*, void*, unsigned) { return status(); }
+int cudaEventDestroy(void* event) { return captures.forget(event), status(); }
+int cudaEventRecord(void* event, void* stream) { return captures.record(event, stream), status(); }
+int cudaEventRecordWithFlags(void* event, void* stream, unsigned) { return cudaEventRecord(event, stream); }
 int cudaEventQuery(void*) { return status(); }
 int cudaEventSynchronize(void*) {
   const long fail_at = setting("STAND_IN_FAIL_AT", 0);

@@ -49,6 +49,7 @@ const std::vector<const char*> kContractKeys = {"model",
                                                 "num_epochs",
                                                 "max_steps",
                                                 "gradient_checkpointing",
+                                                "activation_offload",
                                                 "cuda_graphs",
                                                 "attn_implementation",
                                                 "dataloader_num_workers",
@@ -335,7 +336,8 @@ TEST(Fields, OnlyTheseMayDifferOnResume) {
       if (field.on_resume == OnResume::kMayGrow) growing.insert(field.name);
     }
   }
-  EXPECT_EQ(free, (std::set<std::string>{"attn_implementation",
+  EXPECT_EQ(free, (std::set<std::string>{"activation_offload",
+                                         "attn_implementation",
                                          "base_model_name",
                                          "cuda_graphs",
                                          "dataloader_num_workers",

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 
 #include "lora_train/base/error.h"
@@ -66,7 +67,7 @@ Batch batch_of(const std::vector<int64_t>& lengths) {
 
 std::vector<AdapterSpec> adapters(const ModelConfig& config, std::int64_t first_layer) {
   std::vector<AdapterSpec> specs;
-  for (std::int64_t layer = first_layer; layer < 3; ++layer) {
+  for (std::int64_t layer = first_layer; layer < config.num_layers; ++layer) {
     for (const auto& linear : linear_names(config, layer)) {
       specs.push_back({AdapterKind::kLora, layer, linear, 2, 0.5, 0.0});
     }
@@ -92,6 +93,14 @@ class DecoderTest : public ::testing::Test {
     make_weights();
   }
 
+  void use_layers(std::int64_t count) {
+    std::string text = kConfig;
+    const std::string key = "\"num_hidden_layers\": ";
+    text.replace(text.find(key) + key.size(), 1, std::to_string(count));
+    config_ = parse_model_config(text, "config.json");
+    make_weights();
+  }
+
   void make_weights() { files_ = std::make_unique<storage::WeightFiles>(random_weights(config_, folder_)); }
 
   struct Result {
@@ -108,10 +117,13 @@ class DecoderTest : public ::testing::Test {
     parameters.values.copy_(uniform({parameters.size()}, 5) * 0.3);
     weights.refresh();
     Decoder decoder = make_decoder(config_, shape, weights, at::kFloat, 64, first_needed);
-    Activations activations(shape, {.max_tokens = batch.num_tokens() + 5}, std::vector<Recompute>(3, mode), at::kFloat,
-                            at::kCPU);
+    Activations activations(shape, {.max_tokens = batch.num_tokens() + 5, .offload_inputs = offload_inputs_},
+                            std::vector<Recompute>(shape.layers.size(), mode), at::kFloat, at::kCPU);
     if (poison) {
       for (auto& [name, buffer] : activations.named_buffers()) buffer.fill_(NAN);
+      if (activations.offload() != nullptr) {
+        for (at::Tensor input : activations.offload()->inputs()) input.fill_(NAN);
+      }
     }
     decoder_forward(decoder, batch, activations);
     at::Tensor d_hidden = activations.d_hidden.narrow(0, 0, batch.num_tokens()), loss = at::zeros({}, at::kDouble);
@@ -137,6 +149,7 @@ class DecoderTest : public ::testing::Test {
   std::unique_ptr<storage::WeightFiles> files_;
   BaseStorage storage_;
   std::int64_t decoded_layers_ = kAllLayers;
+  bool offload_inputs_ = false;
 };
 
 constexpr std::pair<LinearFormat, bool> kFormats[] = {{LinearFormat::k4Bit, false},
@@ -237,6 +250,60 @@ TEST_F(DecoderTest, RecomputationGivesTheSameBits) {
     const Result other = run(batch, mode, 0, {0, false}, false);
     EXPECT_EQ(other.loss, off.loss);
     EXPECT_TRUE(at::equal(other.grads, off.grads));
+  }
+}
+
+TEST_F(DecoderTest, OffloadedLayerInputsGiveTheSameBits) {
+  const Batch batch = batch_of({9, 1, 5});
+  for (const std::int64_t num_layers : {3, 4, 8}) {
+    use_layers(num_layers);
+    for (const FirstNeeded& first : {FirstNeeded{0, false}, FirstNeeded{0, true}, FirstNeeded{2, false}}) {
+      for (const Recompute mode : {Recompute::kOff, Recompute::kCheap, Recompute::kGateUp, Recompute::kFull}) {
+        offload_inputs_ = false;
+        const Result kept = run(batch, mode, first.first_layer, first, false);
+        offload_inputs_ = true;
+        const Result offloaded = run(batch, mode, first.first_layer, first, true);
+        EXPECT_EQ(offloaded.loss, kept.loss) << num_layers;
+        EXPECT_TRUE(at::equal(offloaded.grads, kept.grads)) << num_layers;
+      }
+    }
+  }
+}
+
+TEST_F(DecoderTest, MemoryIsWhatThePlanSaysWithOffloadedLayerInputs) {
+  constexpr std::int64_t kTokens = 7, kHidden = 20;
+  use_layers(8);
+  const ModelShape shape = model_shape(config_, adapters(config_, 1));
+  const std::vector<Recompute> modes(8, Recompute::kFull);
+  const Activations kept(shape, {.max_tokens = kTokens}, modes, at::kFloat, at::kMeta);
+  const Activations activations(shape, {.max_tokens = kTokens, .offload_inputs = true}, modes, at::kFloat, at::kMeta);
+  EXPECT_EQ(kept.offload(), nullptr);
+  EXPECT_EQ(kept.plan().host_bytes(4), 0);
+  ASSERT_NE(activations.offload(), nullptr);
+  std::int64_t bytes = 0;
+  for (const auto& [name, buffer] : activations.named_buffers())
+    bytes += static_cast<std::int64_t>(buffer.storage().nbytes());
+  EXPECT_EQ(bytes, activations.bytes());
+  EXPECT_EQ(kept.bytes() - bytes, 5 * kTokens * kHidden * 4);
+  EXPECT_EQ(activations.offload()->inputs().size(), 5U);
+  EXPECT_EQ(activations.plan().host_bytes(4), 2048 + 2048);  // 3 inputs of 560 bytes, and 2
+  const Activations forward_only(shape, {.max_tokens = kTokens, .needs_backward = false, .offload_inputs = true}, {},
+                                 at::kFloat, at::kMeta);
+  EXPECT_EQ(forward_only.offload(), nullptr);
+}
+
+TEST(InputOffload, PageLockedMemoryIsRoundedUpByLittle) {
+  for (const std::int64_t bytes : {3, 560, 160 << 20, 1 << 20, (1 << 20) + 1}) {
+    for (const std::int64_t count : {1, 2, 5, 33, 77}) {
+      std::int64_t sum = 0;
+      double rounded = 0;
+      for (const std::int64_t in_group : page_locked_groups(count, bytes)) {
+        sum += in_group;
+        rounded += std::exp2(std::ceil(std::log2(static_cast<double>(in_group * bytes))));
+      }
+      EXPECT_EQ(sum, count);
+      EXPECT_LE(rounded, (count < 33 ? 2.0 : 1.1) * static_cast<double>(count * bytes)) << count << " of " << bytes;
+    }
   }
 }
 

@@ -45,6 +45,20 @@ TEST_F(Decide, OnACpuTheLeastRecomputationThatFits) {
   EXPECT_EQ(on_cpu(1).recompute.front(), model::Recompute::kOff);
 }
 
+TEST_F(Decide, OnACpuOffloadedLayerInputsTakeTheSameMemory) {
+  profile.model.precision = Precision::kBf16;
+  profile.run.activation_offload = ActivationOffload::kOn;
+  const model::ModelShape shape = model::model_shape(config, adapters);
+  const model::ActivationPlan plan =
+      model::plan_activations(shape, {.max_tokens = 4096, .offload_inputs = true}, std::vector<model::Recompute>(28));
+  EXPECT_TRUE(on_cpu(std::int64_t{1} << 40).offload_inputs);
+  const std::int64_t bytes = plan.bytes(2) + plan.host_bytes(2);
+  EXPECT_EQ(on_cpu(bytes).recompute.front(), model::Recompute::kOff);
+  EXPECT_EQ(on_cpu(bytes - 1).recompute.front(), model::Recompute::kCheap);
+  profile.run.activation_offload = ActivationOffload::kAuto;
+  EXPECT_FALSE(on_cpu(1).offload_inputs);
+}
+
 TEST_F(Decide, MicroBatchesDivideTheStepAndBuffersHoldEvaluationsToo) {
   const RunSpec plain = on_cpu(1);
   EXPECT_EQ(plain.micro_batch_size, 4);  // 4096 tokens, and 12 is a multiple of 4
@@ -154,6 +168,7 @@ TEST_F(Decide, TheSameFactsGiveTheSameSpecAndItSurvivesTheWire) {
   RunSpec spec = on_cpu(1 << 30, true);
   EXPECT_EQ(spec, on_cpu(1 << 30, true));
   spec.eval_micro_batch_size = spec.micro_batch_size + 1;
+  spec.offload_inputs = true;
   spec.columns.gate_up = model::GradientColumns::kBesideOutput;
   spec.attention = kernels::AttentionBackend::kCudnn;
   spec.windowed_attention = kernels::AttentionBackend::kFa2;

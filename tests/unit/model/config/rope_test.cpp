@@ -72,6 +72,20 @@ TEST(Rope, YarnFrequenciesAreThoseOfTransformers) {
        0x1.4b96c0p-14F});
 }
 
+TEST(Rope, YarnExtendsTheContext) {
+  const auto context = [](const std::string& changes) { return rope_config(changes).context_length(); };
+  EXPECT_EQ(context("{}"), 4096);
+  EXPECT_EQ(context(R"({"rope_scaling": {"rope_type": "linear", "factor": 4.0}})"), 4096);
+  EXPECT_EQ(context(R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}})"), 16384);
+  EXPECT_EQ(
+      context(R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}})"),
+      8192);
+  EXPECT_EQ(
+      context(R"({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}})"),
+      4096);
+  EXPECT_GT(context(R"({"rope_scaling": {"rope_type": "yarn", "factor": 1e300}})"), 4096);
+}
+
 TEST(Rope, YarnWithEveryOptionFrequenciesAreThoseOfTransformers) {
   expect_frequencies(
       rope_config(R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024,
