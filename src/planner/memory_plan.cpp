@@ -54,7 +54,7 @@ std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
     if (total <= budget_bytes) lines.push_back(change + " (then " + in_words(total) + ")");
   };
   MemoryCase smaller = requested;
-  smaller.loss_chunk_bytes = model::LossHeadOptions{}.chunk_bytes;  // a larger one is chosen only where it fits
+  smaller.loss_chunk_bytes = kLeastLossChunkBytes;  // a larger one is chosen only where it fits
   std::ranges::fill(smaller.recompute, model::Recompute::kFull);
   if (requested.recompute != smaller.recompute) try_case("gradient_checkpointing: full", smaller);
   if (requested.profile.run.activation_offload == ActivationOffload::kOff) {

@@ -104,10 +104,13 @@ void refuse_host_memory(const RunFacts& facts, RunSpec& spec) {
 }
 
 void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
-  for (const bool offload : offload_choices(facts)) {
-    spec.offload_inputs = offload;
-    for (const std::int64_t tokens : token_targets(facts)) {
-      if (fit_tokens(facts, tokens, spec)) return;
+  for (const std::int64_t chunk_bytes : {model::LossHeadOptions{}.chunk_bytes, kLeastLossChunkBytes}) {
+    spec.loss_chunk_bytes = chunk_bytes;
+    for (const bool offload : offload_choices(facts)) {
+      spec.offload_inputs = offload;
+      for (const std::int64_t tokens : token_targets(facts)) {
+        if (fit_tokens(facts, tokens, spec)) return;
+      }
     }
   }
   if (spec.offload_inputs) refuse_host_memory(facts, spec);

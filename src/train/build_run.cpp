@@ -221,7 +221,8 @@ void tune_spec(Run& run) {
   const std::int64_t spare_bytes = spec.spare_bytes();
   std::optional<std::int64_t> chunk_bytes = tuning::kept_loss_chunk(head, spec.resume.loss_chunk_rows, spare_bytes);
   const bool is_kept = chunk_bytes.has_value();
-  if (!is_kept && run.device.is_cuda())
+  const bool is_least = spec.loss_chunk_bytes < model::LossHeadOptions{}.chunk_bytes;  // nothing larger fits
+  if (!is_kept && !is_least && run.device.is_cuda())
     chunk_bytes = tuning::loss_chunk_by_count(head, mean_supervised(run), spare_bytes, run.device.num_multiprocessors);
   if (run.tuning) {
     kernels::Tuner& tuner = run.tuning->tuner();
@@ -233,7 +234,7 @@ void tune_spec(Run& run) {
         spec.windowed_attention = chosen.windowed;
       }
       const auto measured =
-          is_kept ? chunk_bytes : tuning::tune_loss_chunk(tuner, head, mean_supervised(run), spare_bytes);
+          is_kept || is_least ? chunk_bytes : tuning::tune_loss_chunk(tuner, head, mean_supervised(run), spare_bytes);
       if (measured) chunk_bytes = measured;
     } catch (const c10::OutOfMemoryError& error) {
       log_info(std::string("tuning: not enough memory to measure, using defaults: ") + error.what_without_backtrace());

@@ -124,7 +124,7 @@ def quantised(args):
         (TINY, 1, "full")]
     for name, rows, recompute in memory:
         found = bench_step(args, name, f"micro_batch_size={rows}", f"gradient_checkpointing={recompute}", "base_precision=nf4",
-                           "decoded_layers=0", *steps)
+                           "decoded_layers=0", "optim=adamw_8bit", *steps)
         measured(f"peak_gib/{name}/nf4/{rows}x{recompute}", found["speed"]["peak_memory_gib"])
         done += 1
     checked(done, len(all_rows) * len(bases) + len(memory), "workloads")

@@ -11,6 +11,9 @@
 
 namespace lora_train::planner {
 
+/// Chunks of the loss head where nothing else fits: each chunk reads the head twice, so they read it four times as often.
+inline constexpr std::int64_t kLeastLossChunkBytes = std::int64_t{64} << 20;
+
 /// Bytes by use.
 struct MemoryPlan {
   std::int64_t weights = 0;     ///< as they are kept (model::weight_bytes), adapter columns included

@@ -96,6 +96,23 @@ TEST_F(Memory, AQuantisedBase) {
   EXPECT_GT(gib(files.config, 1, model::Recompute::kFull), 15);
 }
 
+TEST_F(Memory, ChunksOfTheLossHeadShrinkBeforeARunIsRefused) {
+  profile.model.base_precision = BasePrecision::kNf4;
+  profile.optimizer.kind = OptimizerKind::kAdamw8bit;
+  profile.schedule.micro_batch_size = 1;
+  files.base = runtime::base_storage(profile.model, files.config);
+  const RunSpec tight = fit(7.3), usual = fit(8);
+  EXPECT_EQ(tight.loss_chunk_bytes, kLeastLossChunkBytes);
+  EXPECT_EQ(tight.max_tokens, 2048);
+  EXPECT_LE(tight.memory.total(), 7.3 * kGib);
+  EXPECT_EQ(usual.loss_chunk_bytes, model::LossHeadOptions{}.chunk_bytes);
+  EXPECT_THROW(fit(7.1), DeviceError);
+  files.config = model::known_shape("qwen3-8b");
+  adapters.specs = lora::plan_adapters({}, files.config);
+  files.base = runtime::base_storage(profile.model, files.config);
+  EXPECT_EQ(fit(7.9).max_tokens, 2048);
+}
+
 TEST_F(Memory, LayersOfAQuantisedBaseAreDecodedOnceWhereTheyFit) {
   profile.model.base_precision = BasePrecision::kNf4;
   files.base = runtime::base_storage(profile.model, files.config);
@@ -214,8 +231,8 @@ TEST_F(LongRow, OffloadMakesTheLongestRowLonger) {
     }
   };
   profile.run.activation_offload = ActivationOffload::kOff;
-  EXPECT_TRUE(fits(16 * 8192));
-  EXPECT_FALSE(fits(17 * 8192));
+  EXPECT_TRUE(fits(17 * 8192));
+  EXPECT_FALSE(fits(18 * 8192));
   profile.run.activation_offload = ActivationOffload::kAuto;
   EXPECT_TRUE(fits(25 * 8192));
   EXPECT_FALSE(fits(26 * 8192));
@@ -240,13 +257,16 @@ TEST_F(LongRow, AutoOffloadsOnlyWhenFullRecomputationDoesNotFit) {
   EXPECT_EQ(spec.recompute.front(), model::Recompute::kFull);
   EXPECT_LE(spec.memory.total(), less * kGib);
   EXPECT_TRUE(fit_row(gib(offloaded.total())).offload_inputs);
-  EXPECT_THROW(fit_row(gib(offloaded.total() - 1)), DeviceError);
-  EXPECT_THROW(fit_row(less, 5), DeviceError) << "the host has no room";
+  const double least = gib(kept.total()) - 0.25;  // chunks of the loss head have shrunk, too
+  EXPECT_EQ(fit_row(gib(offloaded.total() - 1)).loss_chunk_bytes, kLeastLossChunkBytes);
+  EXPECT_THROW(fit_row(gib(offloaded.total()) - 0.25), DeviceError);
+  EXPECT_EQ(fit_row(less, 5).loss_chunk_bytes, kLeastLossChunkBytes) << "the host has no room";
+  EXPECT_THROW(fit_row(least, 5), DeviceError) << "the host has no room";
   EXPECT_TRUE(fit_row(less, 5.6).offload_inputs);
 
   profile.run.activation_offload = ActivationOffload::kOff;
   try {
-    fit_row(less);
+    fit_row(least);
     ADD_FAILURE() << "fits";
   } catch (const DeviceError& error) {
     EXPECT_NE(std::string(error.what())
