@@ -57,7 +57,7 @@ class Merge(Setup):
         return sorted(os.listdir(self.folder))
 
     def temporary_files(self):
-        return [path for path in self.folder.glob(".tmp-out-*/[!.]*") if path.stat().st_size]
+        return [path for path in self.folder.glob(".tmp-out-*/*") if path.stat().st_size]
 
 
 @pytest.fixture
@@ -193,7 +193,9 @@ def test_overwrite_replaces_outputs_only(merge, name):
 def test_a_second_merge_to_the_same_place_is_refused(merge):
     process = merge.start("--no-check")
     wait_for(lambda: merge.temporary_files(), "the first file", process)
+    process.send_signal(signal.SIGSTOP)
     run = merge.merge("--no-check", "--overwrite")
+    process.send_signal(signal.SIGCONT)
     assert run.code == 2 and "another command is writing this folder now" in run.stderr, run
     assert process.wait() == 0
     assert merge.names() == sorted([*merge.inputs, "out"]) and (merge.out / "model.safetensors.index.json").exists()
