@@ -335,23 +335,6 @@ def test_checkpoints_of_other_tools_are_left_alone(setup):
     assert (setup.output_dir / "checkpoint-3/weights").read_text() == "mine"
 
 
-def test_what_others_put_into_the_folders_of_a_run_survives(setup):
-    settings = dict(save_steps=1, save_total_limit=1)
-    assert setup.train(max_steps=2, **settings).code == 0
-    theirs = [setup.output_dir / name for name in ("adapter/NOTES.md", "adapter/.git/HEAD", "checkpoint-2/evals/mmlu.txt")]
-    for file in theirs:
-        file.parent.mkdir(exist_ok=True)
-        file.write_text("mine")
-    run = setup.train("--allow-changed", "max_steps", max_steps=4, **settings)
-    assert run.code == 0 and "checkpoint-2: keeps what lora-train has not written: evals" in run.stderr, run
-    assert run.stderr.count("has not written") == 1 and all(file.read_text() == "mine" for file in theirs)
-    assert os.listdir(setup.output_dir / "checkpoint-2") == ["evals"]
-    run = setup.train("--overwrite", max_steps=1)
-    assert run.code == 0, run
-    survived = [file.read_text() for file in setup.output_dir.rglob("*") if file.name in ("NOTES.md", "HEAD", "mmlu.txt")]
-    assert survived == ["mine"] * 3 and (setup.output_dir / "adapter/NOTES.md").exists()
-
-
 def stop_after(setup, steps, *arguments, **settings):
     process = setup.start(*arguments, **settings)
     wait_for(lambda: len(setup.events("train")) >= steps, f"step {steps}", process)
