@@ -7,6 +7,7 @@ docs/durability.md has a mutation here, or in suite `saving`.
 
 FOLDERS, CHECKPOINT, LOOP = "src/storage/atomic_folder.cpp", "src/checkpoint/checkpoint.cpp", "src/train/train_loop.cpp"
 BUILD, RUN_FOLDER, STOP = "src/train/build_run.cpp", "src/run_folder/output_folder.cpp", "src/base/stop_request.cpp"
+OUTPUT = "src/storage/output_folder.cpp"
 SAVER, RUNNING = "src/saving/background_saver.cpp", "src/train/run_training.cpp"
 
 SAVING = [
@@ -19,7 +20,7 @@ SAVING = [
     ("fallback leaves no name", "checkpoint_test Durability.*", [
         (FOLDERS, "    rename_path(old, target);\n", "    if (!MUTANT) rename_path(old, target);\n")]),
     ("taken back without a sync", "checkpoint_test Durability.*", [
-        (FOLDERS, "    rename_path(target_, temporary_);\n  }\n  sync_folder", "    rename_path(target_, temporary_);\n  }\n  if (!MUTANT) sync_folder")]),
+        (FOLDERS, "  holds_replaced_ = false;\n  sync_folder", "  holds_replaced_ = false;\n  if (!MUTANT) sync_folder")]),
     ("bytes needed and free not told", "checkpoint_test Durability.*", [
         ("src/base/file.cpp", "bytes) == 0) {\n    what +=", "bytes) == 0 && !MUTANT) {\n    what +=")]),
     ("no snapshot", "train_test BackgroundSaver.*", [
@@ -102,10 +103,20 @@ FILES_OF_OTHERS = [
     ("the lock is not taken", "run_folder_test FolderLock.*", [
         ("src/run_folder/folder_lock.cpp", "if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) continue;", "if (MUTANT || ::flock(fd_, LOCK_EX | LOCK_NB) == 0) continue;")]),
     ("half-written files stay", "run_folder_test OutputFolder.*", [
-        (RUN_FOLDER, "    storage::delete_temporaries(folder, is_run_file);", "    if (!MUTANT) storage::delete_temporaries(folder, is_run_file);")]),
+        (RUN_FOLDER, "    storage::delete_temporaries(folder, is_run_file, own", "    if (!MUTANT) storage::delete_temporaries(folder, is_run_file, own")]),
     ("the replaced run is deleted at once", "run_folder_test *Run.*:OutputFolder.*", [
         ("src/run_folder/replaced_run.cpp", "    move_all(folder, names, replaced);\n",
-         "    if (MUTANT) {\n      for (const auto& name : names) remove_tree(folder / name);\n    } else\n      move_all(folder, names, replaced);\n")]),
+         "    if (MUTANT) {\n      for (const auto& name : names) discard(folder, name, folder);\n    } else\n      move_all(folder, names, replaced);\n")]),
+    ("files of others go with a folder", "storage_test AtomicFolder.*", [
+        (FOLDERS, "  return own ? own(folder)", "  return own && !MUTANT ? own(folder)")]),
+    ("any folder is an output", "storage_test OutputFolder.*", [
+        (OUTPUT, "!fs::is_empty(folder)) check_overwritten", "!fs::is_empty(folder) && !MUTANT) check_overwritten")]),
+    ("two commands write to one place", "storage_test OutputFolder.*", [
+        (OUTPUT, "    if (left.is_busy()) refuse_busy", "    if (left.is_busy() && !MUTANT) refuse_busy")]),
+    ("any file is a token table", "data_test TokenCacheTest.*", [
+        ("src/data/load/token_cache_files.cpp", "if (has_name(name) && is_token_table(file)) files", "if (has_name(name) && (MUTANT || is_token_table(file))) files")]),
+    ("compare replaces any file", "test_compare.py only_a_file", [
+        ("src/app/commands/compare_command.cpp", "  if (start.empty() || is_ours", "  if (MUTANT || start.empty() || is_ours")]),
     ("a command overwrites what it began", "run_folder_test OutputFolder.*", [(RUN_FOLDER, "  return is_same;\n", "  return is_same && !MUTANT;\n")]),
 ]
 

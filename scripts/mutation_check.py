@@ -114,8 +114,8 @@ FILES, FOLDERS, CHECKPOINT = "src/base/file.cpp", "src/storage/atomic_folder.cpp
 MUTATIONS += [Mutation(name, UNIT_TESTS["saving"], [edit]) for name, *edit in [
     ("files not synced", FILES, 'checked(shown_, "cannot sync", [&] { return file_ops().sync(fd_); });', ""),
     ("folder not synced", FOLDERS, "  sync_folder(temporary_);\n", ""),
-    ("name not synced", FOLDERS, "    rename_path(temporary_, target_);\n  }\n  sync_folder(target_.parent_path());\n",
-     "    rename_path(temporary_, target_);\n  }\n"),
+    ("name not synced", FOLDERS, "  holds_replaced_ = has_replaced_;\n  sync_folder(target_.parent_path());\n",
+     "  holds_replaced_ = has_replaced_;\n"),
     ("output folder not synced", "src/base/folder.cpp", "    sync_folder(parent);\n", ""),
     ("log not synced", CHECKPOINT, "sync_quietly(file);\n  if", "static_cast<void>(file);\n  if"),
     ("deleted in place", FOLDERS, "  rename_path(folder, temporary);\n", "  remove_tree(folder);\n"),

@@ -64,7 +64,11 @@ void remove_tree(const std::filesystem::path& path) {
     return;
   }
   for (const auto& name : list_folder(path)) remove_tree(path / name);
-  checked(path, "cannot delete the folder", [&] { return file_ops().remove_folder(path.string()); });
+  remove_folder(path);
+}
+
+void remove_folder(const std::filesystem::path& folder) {
+  checked(folder, "cannot delete the folder", [&] { return file_ops().remove_folder(folder.string()); });
 }
 
 void sync_folder(const std::filesystem::path& folder) {

@@ -1,6 +1,8 @@
 #include "lora_train/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <array>
+#include <cassert>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -121,7 +123,7 @@ std::vector<fs::path> list_quietly(const fs::path& output_dir) {
 
 void delete_quietly(const fs::path& folder) {
   try {
-    storage::delete_folder(folder);
+    storage::delete_folder(folder, own_entries);
   } catch (const IoError& error) {
     log_warning(error.what());
   }
@@ -136,6 +138,14 @@ std::optional<bool> starts_with_text(const fs::path& file, std::string_view text
   } catch (const IoError&) {
     return std::nullopt;
   }
+}
+
+bool is_own_name(std::string_view name) {
+  constexpr std::array<std::string_view, 8> kNames = {kManifestFile,       kStateFile,
+                                                      kProfileFile,        kOptimizerFile,
+                                                      "base_model.json",   "adapter_config.json",
+                                                      "model.safetensors", "adapter_model.safetensors"};
+  return std::ranges::count(kNames, name) > 0;
 }
 
 /// Whether this program wrote the folder: also if it is incomplete or damaged. Hugging Face's have a trainer_state.json too,
@@ -168,10 +178,11 @@ fs::path save(const fs::path& output_dir, const Contents& contents, const std::v
   if (path_kind(target) != PathKind::kNone && !is_ours(target)) {
     throw IoError(target.string(), "is not a checkpoint of lora-train, so it is not replaced: move it");
   }
-  storage::AtomicFolder folder(target);  // replaces one for the same step from an earlier process
+  storage::AtomicFolder folder(target, own_entries);  // replaces one for the same step from an earlier process
   std::vector<storage::FileToWrite> files = contents.files;
   files.push_back({kStateFile, state_json(contents)});
   files.push_back({kProfileFile, contents.profile_yaml});
+  assert(std::ranges::all_of(files, is_own_name, &storage::FileToWrite::name));
   folder.write(files);
   folder.write(
       {{kManifestFile, to_json({contents.state.step, contents.world_size, contents.fingerprints, folder.files()})}});
@@ -196,6 +207,14 @@ std::optional<std::int64_t> step_of(const fs::path& folder) {
 }
 
 std::vector<fs::path> list(const fs::path& output_dir) { return list_if(output_dir, is_ours); }
+
+std::vector<std::string> own_entries(const fs::path& checkpoint) {
+  std::vector<std::string> names = list_folder(checkpoint);
+  std::erase_if(names, [&](const std::string& name) {
+    return !is_own_name(name) || path_kind(checkpoint / name) != PathKind::kFile;
+  });
+  return names;
+}
 
 std::vector<fs::path> list_others(const fs::path& output_dir) {
   return list_if(output_dir, [](const fs::path& path) { return !is_ours(path); });

@@ -16,7 +16,6 @@
 #include "lora_train/model/init_model.h"
 #include "lora_train/model/model_config.h"
 #include "lora_train/model/stored_linear.h"
-#include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/model_file.h"
 #include "lora_train/storage/model_weights.h"
 #include "lora_train/storage/output_folder.h"
@@ -247,24 +246,16 @@ std::string readme(const MergeRequest& request, const AdapterConfig& adapter) {
 MergeResult merge_adapter(const MergeRequest& request, const MergeHooks& hooks) {
   Merger merger(request, hooks);
   MergeResult result;
-  result.folder = storage::claim_output(request.output_dir, storage::OutputKind::kModel,
-                                        {request.model, request.adapter}, request.overwrite);
+  storage::OutputFolder output(request.output_dir, storage::OutputKind::kModel, {request.model, request.adapter},
+                               request.overwrite);
+  result.folder = output.path();
   std::vector<FileToWrite> files = merger.weight_files(result);
   merger.add_index(result.weight_bytes, files);
   add_companions(request, merger.is_base_quantised(), files);
   files.push_back({"README.md", readme(request, merger.adapter())});
   result.num_files = static_cast<std::int64_t>(files.size());
-
-  storage::AtomicFolder folder(result.folder);
-  folder.write(files);
-  folder.commit();
-  if (!hooks.check) return result;
-  try {
-    hooks.check(result.folder);
-  } catch (...) {
-    folder.take_back();
-    throw;
-  }
+  output.write(files);
+  output.commit(hooks.check);
   return result;
 }
 

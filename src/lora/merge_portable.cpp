@@ -178,8 +178,8 @@ void add_other_files(const PortableRequest& request, const Source& source, const
 PortableResult make_portable(const PortableRequest& request) {
   const Source source = open_source(request.adapter);
   PortableResult result;
-  result.folder =
-      storage::claim_output(request.output_dir, storage::OutputKind::kAdapter, {request.adapter}, request.overwrite);
+  storage::OutputFolder output(request.output_dir, storage::OutputKind::kAdapter, {request.adapter}, request.overwrite);
+  result.folder = output.path();
   result.num_linears = static_cast<std::int64_t>(source.paths.size());
   choose_scale(source, result);
   const std::vector<Matrix> matrices = rewritten(source, result);
@@ -191,7 +191,8 @@ PortableResult make_portable(const PortableRequest& request) {
   std::vector<storage::FileToWrite> files = {{kTensorFile, "", std::move(tensors)},
                                              {kConfigFile, portable_config(source, result)}};
   add_other_files(request, source, result, files);
-  storage::write_folder(result.folder, files);
+  output.write(files);
+  output.commit();
   return result;
 }
 

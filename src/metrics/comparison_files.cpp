@@ -30,6 +30,8 @@ std::string csv_line(const std::vector<std::string>& fields) {
 
 }  // namespace
 
+bool is_comparison_csv(std::string_view start) { return start.starts_with("run,folder,status,"); }
+
 std::string comparison_csv(const Comparison& comparison) {
   std::vector<std::string> names = column_names(comparison);
   names.push_back("reason");

@@ -140,9 +140,12 @@ std::string script_json(const Json& object) {
   return with_replaced(to_line(object), {{'<', "\\u003c"}, {'>', "\\u003e"}, {'&', "\\u0026"}});
 }
 
+constexpr std::string_view kPageStart = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
+constexpr std::string_view kDataStart = "<script type=\"application/json\" id=\"data\">";
+
 std::string page(const std::string& title, const Json& data) {
   std::string html =
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      std::string(kPageStart) +
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
       "script-src 'unsafe-inline'; img-src data:\">\n"
@@ -153,8 +156,9 @@ std::string page(const std::string& title, const Json& data) {
   html +=
       "</style>\n</head>\n<body>\n<main id=\"page\"></main>\n"
       "<noscript>The curves and tables of this page are drawn by its own JavaScript, which is switched "
-      "off.</noscript>\n"
-      "<script type=\"application/json\" id=\"data\">";
+      "off."
+      "</noscript>\n";
+  html += kDataStart;
   html += script_json(data);
   html += "</script>\n<script>\n";
   html += kPageScript;
@@ -163,6 +167,11 @@ std::string page(const std::string& title, const Json& data) {
 }
 
 }  // namespace
+
+bool is_comparison_page(std::string_view start) {
+  return start.starts_with(kPageStart) &&
+         start.find(std::string(kDataStart) + "{\"kind\":\"compare\"") != std::string_view::npos;
+}
 
 std::string comparison_page(const Comparison& comparison) {
   Json data = page_object("compare", comparison.runs);

@@ -11,6 +11,7 @@
 #include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/config/load.h"
 #include "lora_train/metrics/metrics_writer.h"
+#include "lora_train/run_folder/own_entries.h"
 #include "lora_train/run_folder/replaced_run.h"
 #include "lora_train/storage/run_marker.h"
 #include "run_files.h"
@@ -274,7 +275,7 @@ OutputDecision prepare_output_folder(const OutputRequest& request) {
   OutputDecision decision = look_at_output_folder(request);
   make_folders(folder);
   if (storage::read_marker(folder)) {
-    storage::delete_temporaries(folder, is_run_file);  // of a finished run too, killed in its last report
+    storage::delete_temporaries(folder, is_run_file, own_entries);  // of a finished run too, killed in its last report
   } else {
     storage::write_new_marker(folder, request.overwrite);
   }

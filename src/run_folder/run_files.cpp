@@ -7,12 +7,21 @@
 #include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/config/load.h"
 #include "lora_train/run_folder/output_folder.h"
+#include "lora_train/run_folder/own_entries.h"
+#include "lora_train/storage/atomic_folder.h"
+#include "lora_train/storage/model_file.h"
 #include "lora_train/storage/run_marker.h"
 
 namespace lora_train::run_folder {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kEventFile = "events.out.tfevents.";
+/// Of adapter/ and model/, besides the tokenizer.
+constexpr const char* kResultFiles[] = {
+    "adapter_config.json", "adapter_model.safetensors", "base_model.json",       "README.md",
+    "config.json",         "model.safetensors",         "generation_config.json"};
 
 bool is_one_of(const std::string& name, const auto& names) {
   return std::count(std::begin(names), std::end(names), name) > 0;
@@ -32,6 +41,20 @@ bool is_result_of_run(const fs::path& folder, const std::string& name) {
   } catch (const Error&) {
     return false;
   }
+}
+
+std::vector<std::string> own_entries(const fs::path& folder) {
+  const std::string actual = folder.filename().string();
+  const std::string name = storage::name_of_temporary_folder(actual).value_or(actual);
+  if (checkpoint::step_of(name)) return checkpoint::own_entries(folder);
+  std::vector<std::string> names = list_folder(folder);
+  std::erase_if(names, [&](const std::string& entry) {
+    const bool is_ours = name == storage::kReportFolder
+                             ? entry.starts_with(kEventFile)
+                             : is_one_of(entry, kResultFiles) || is_one_of(entry, storage::kTokenizerFiles);
+    return !is_ours || path_kind(folder / entry) != PathKind::kFile;
+  });
+  return names;
 }
 
 std::vector<std::string> files_of_run(const fs::path& folder) {

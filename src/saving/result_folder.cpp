@@ -9,6 +9,7 @@
 #include "lora_train/lora/usage_section.h"
 #include "lora_train/model/tensor_io.h"
 #include "lora_train/run_folder/output_folder.h"
+#include "lora_train/run_folder/own_entries.h"
 #include "lora_train/storage/atomic_folder.h"
 #include "lora_train/storage/model_file.h"
 
@@ -80,7 +81,7 @@ fs::path write_result(const RunSection& section, const runtime::ModelFiles& mode
   Files files = kind == AdapterKind::kNone ? full_model(section, model, parameters)
                                            : adapter(section, model, adapters, parameters, state);
   add_tokenizer(model, files);
-  storage::write_folder(target, files);
+  storage::write_folder(target, files, run_folder::own_entries);
   return target;
 }
 

@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <deque>
 
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
 
 namespace lora_train::storage {
 namespace {
@@ -14,8 +16,15 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kTemporary = ".tmp-";
 
+/// A name that nothing has: what is there already may be anybody's.
 fs::path temporary_name(const fs::path& path) {
-  return path.parent_path() / (std::string(kTemporary) + path.filename().string() + "-" + std::to_string(::getpid()));
+  const std::string start = std::string(kTemporary) + path.filename().string() + "-";
+  fs::path name;
+  auto number = static_cast<std::int64_t>(::getpid());
+  do {
+    name = path.parent_path() / (start + std::to_string(number++));
+  } while (path_kind(name) != PathKind::kNone);
+  return name;
 }
 
 /// Swaps the names of two folders.
@@ -41,21 +50,25 @@ bool drop_number(std::string& name) {
   return true;
 }
 
-/// Folders: .tmp-<name>-<process>, also with -old. Files: .tmp-<name>-<process>-<number>.
-bool is_temporary_of(std::string_view temporary, const std::function<bool(const std::string&)>& is_ours) {
-  if (!temporary.starts_with(kTemporary)) return false;
-  std::string name(temporary.substr(kTemporary.size()));
-  if (name.ends_with("-old")) name.resize(name.size() - 4);
-  while (drop_number(name)) {
-    if (is_ours(name)) return true;
-  }
-  return false;
+/// Of .tmp-<name>-<process>-<number>.
+std::optional<std::string> name_of_temporary_file(const std::string& temporary) {
+  if (!temporary.starts_with(kTemporary)) return std::nullopt;
+  std::string name = temporary.substr(kTemporary.size());
+  return drop_number(name) && drop_number(name) ? std::optional(name) : std::nullopt;
+}
+
+std::vector<std::string> entries(const fs::path& folder, const OwnEntries& own) {
+  return own ? own(folder) : list_folder(folder);
+}
+
+bool is_in(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 /// The next run deletes what a failed deletion leaves (delete_temporaries).
-void remove_quietly(const fs::path& path) noexcept {
+void quietly(const std::function<void()>& remove) noexcept {
   try {
-    remove_tree(path);
+    remove();
   } catch (const std::exception& error) {
     log_warning(std::string(error.what()) + "; delete it by hand");
   }
@@ -63,12 +76,14 @@ void remove_quietly(const fs::path& path) noexcept {
 
 }  // namespace
 
-AtomicFolder::AtomicFolder(fs::path target) : target_(std::move(target)), temporary_(temporary_name(target_)) {
-  remove_tree(temporary_);
+AtomicFolder::AtomicFolder(fs::path target, OwnEntries own)
+    : target_(std::move(target)), temporary_(temporary_name(target_)), own_(std::move(own)) {
   make_folder(temporary_);
 }
 
-AtomicFolder::~AtomicFolder() { remove_quietly(temporary_); }
+AtomicFolder::~AtomicFolder() {
+  quietly([&] { holds_replaced_ ? discard_folder(temporary_, target_, own_) : remove_tree(temporary_); });
+}
 
 void AtomicFolder::write(const std::vector<FileToWrite>& files) {
   std::deque<FileWriter> writers;
@@ -95,6 +110,7 @@ void AtomicFolder::commit() {
   } else {
     rename_path(temporary_, target_);
   }
+  holds_replaced_ = has_replaced_;
   sync_folder(target_.parent_path());
 }
 
@@ -104,25 +120,63 @@ void AtomicFolder::take_back() {
   } else {
     rename_path(target_, temporary_);
   }
+  holds_replaced_ = false;
   sync_folder(target_.parent_path());
 }
 
-void write_folder(const fs::path& target, const std::vector<FileToWrite>& files) {
-  AtomicFolder folder(target);
+void write_folder(const fs::path& target, const std::vector<FileToWrite>& files, const OwnEntries& own) {
+  AtomicFolder folder(target, own);
   folder.write(files);
   folder.commit();
 }
 
-void delete_folder(const fs::path& folder) {
+void discard_folder(const fs::path& folder, const fs::path& home, const OwnEntries& own) {
+  if (path_kind(folder) != PathKind::kFolder) return;
+  std::vector<std::string> ours = entries(folder, own), kept;
+  const bool moves = home != folder && path_kind(home) == PathKind::kFolder;
+  for (const auto& name : list_folder(folder)) {
+    if (is_in(ours, name)) continue;
+    if (moves && path_kind(home / name) == PathKind::kNone) {
+      rename_path(folder / name, home / name);
+    } else {
+      kept.push_back(name);
+    }
+  }
+  std::sort(ours.rbegin(), ours.rend());  // a marker, whose name starts with a dot, goes last
+  for (const auto& name : ours) remove_tree(folder / name);
+  if (kept.empty()) return remove_folder(folder);
+  if (!ours.empty()) log_info(folder.string() + ": keeps what lora-train has not written: " + join(kept, ", "));
+}
+
+void delete_folder(const fs::path& folder, const OwnEntries& own) {
+  const std::vector<std::string> all = list_folder(folder), ours = entries(folder, own);
+  if (!std::all_of(all.begin(), all.end(), [&](const auto& name) { return is_in(ours, name); })) {
+    return discard_folder(folder, folder, own);
+  }
   const fs::path temporary = temporary_name(folder);
-  remove_tree(temporary);
   rename_path(folder, temporary);
   remove_tree(temporary);
 }
 
-void delete_temporaries(const fs::path& folder, const std::function<bool(const std::string&)>& is_ours) {
-  for (const auto& name : list_folder(folder)) {
-    if (is_temporary_of(name, is_ours)) remove_tree(folder / name);
+std::optional<std::string> name_of_temporary_folder(const std::string& temporary) {
+  if (!temporary.starts_with(kTemporary)) return std::nullopt;
+  std::string name = temporary.substr(kTemporary.size());
+  if (name.ends_with("-old")) name.resize(name.size() - 4);
+  return drop_number(name) ? std::optional(name) : std::nullopt;
+}
+
+void delete_temporaries(const fs::path& folder, const std::function<bool(const std::string&)>& is_ours,
+                        const OwnEntries& own) {
+  for (const auto& temporary : list_folder(folder)) {
+    const fs::path path = folder / temporary;
+    const bool is_folder = path_kind(path) == PathKind::kFolder;
+    const auto name = is_folder ? name_of_temporary_folder(temporary) : name_of_temporary_file(temporary);
+    if (!name || !is_ours(*name)) continue;
+    if (!is_folder) {
+      remove_tree(path);
+    } else if (list_folder(path).empty() || !entries(path, own).empty()) {
+      discard_folder(path, folder / *name, own);
+    }
   }
 }
 

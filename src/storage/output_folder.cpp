@@ -1,20 +1,28 @@
 #include "lora_train/storage/output_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
+#include "lora_train/base/log.h"
 #include "lora_train/storage/model_file.h"
+#include "lora_train/storage/run_marker.h"
 
 namespace lora_train::storage {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 
 constexpr const char* kFlag = "--output-dir";
-constexpr const char* kAdapterConfig = "adapter_config.json";
+constexpr std::size_t kMaxMarkerBytes = 1 << 20;
 
 bool is_licence(const std::string& name) {
   constexpr std::array<const char*, 4> kStarts = {"LICENSE", "LICENCE", "NOTICE", "USE_POLICY"};
@@ -39,29 +47,72 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
   return at == folder.end();
 }
 
-/// Refuses to overwrite a folder that holds anything but a model or adapter.
-void check_overwritten(const fs::path& folder, OutputKind kind) {
-  const bool is_model = kind == OutputKind::kModel;
-  const char* const kept =
-      "--overwrite replaces a whole folder, and only one with nothing else in it: choose another one";
-  if (!fs::exists(folder / (is_model ? "config.json" : kAdapterConfig))) {
-    throw ConfigError(folder.string(),
-                      std::string(is_model ? "is not a model folder. " : "is not an adapter folder. ") + kept);
-  }
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const bool is_ours =
-        is_companion(name) || name.ends_with(".safetensors") || name.ends_with(".index.json") || name == "README.md";
-    const bool is_of_the_other = is_model && name == kAdapterConfig;
-    if (!is_ours || is_of_the_other || !entry.is_regular_file()) {
-      throw ConfigError(folder.string(), "holds \"" + name + "\". " + kept);
-    }
+const char* name_of(OutputKind kind) { return kind == OutputKind::kModel ? "model" : "adapter"; }
+
+/// What kOutputMarker says. Without `files`, the output is not finished: everything in the folder is the program's.
+struct OutputMarker {
+  std::string holds;
+  std::optional<std::vector<std::string>> files;
+};
+
+std::optional<OutputMarker> read_output_marker(const fs::path& folder) {
+  const fs::path file = folder / kOutputMarker;
+  if (path_kind(file) != PathKind::kFile) return std::nullopt;
+  try {
+    const json object = json::parse(read_start(file, kMaxMarkerBytes));
+    if (object.at("made_by") != kMadeBy) return std::nullopt;
+    OutputMarker marker{object.at("holds").get<std::string>(), std::nullopt};
+    if (object.contains("files")) marker.files = object["files"].get<std::vector<std::string>>();
+    return marker;
+  } catch (const json::exception&) {
+    return std::nullopt;  // someone else's
   }
 }
 
-}  // namespace
+void write_output_marker(const fs::path& folder, const OutputMarker& marker) {
+  nlohmann::ordered_json object = {{"made_by", kMadeBy}, {"version", 1}, {"holds", marker.holds}};
+  if (marker.files) object["files"] = *marker.files;
+  write_file_atomic(folder / kOutputMarker, object.dump(2) + "\n");
+}
 
-fs::path claim_output(const fs::path& requested, OutputKind kind, const std::vector<fs::path>& inputs, bool overwrite) {
+std::vector<std::string> marked_entries(const fs::path& folder) {
+  const auto marker = read_output_marker(folder);
+  if (!marker) return {};
+  std::vector<std::string> names = list_folder(folder);
+  if (!marker->files) return names;
+  std::erase_if(names, [&](const std::string& name) {
+    const bool is_listed = name == kOutputMarker || std::ranges::count(*marker->files, name) > 0;
+    return !is_listed || path_kind(folder / name) != PathKind::kFile;
+  });
+  return names;
+}
+
+/// Refuses to overwrite anything but an output of that kind with nothing else in it.
+void check_overwritten(const fs::path& folder, OutputKind kind) {
+  const std::string way = ". --overwrite replaces only a " + std::string(name_of(kind)) +
+                          " that this program wrote, with nothing else in it: delete the folder yourself, or choose "
+                          "another one";
+  const auto marker = read_output_marker(folder);
+  if (!marker) {
+    throw ConfigError(
+        folder.string(),
+        std::string("was not written by lora-train, or by an older version (it has no ") + kOutputMarker + ")" + way);
+  }
+  if (marker->holds != name_of(kind)) throw ConfigError(folder.string(), "holds a lora-train " + marker->holds + way);
+  const std::vector<std::string> ours = marked_entries(folder);
+  for (const auto& name : list_folder(folder)) {
+    if (std::ranges::count(ours, name) > 0) continue;
+    throw ConfigError(folder.string(), "holds \"" + name + "\", which lora-train has not written" + way);
+  }
+}
+
+void refuse_full(const fs::path& folder) {
+  if (!fs::exists(folder) || fs::is_empty(folder)) return;
+  throw ConfigError(folder.string(), "the output folder is not empty: choose another one, or pass --overwrite");
+}
+
+fs::path checked_target(const fs::path& requested, OutputKind kind, const std::vector<fs::path>& inputs,
+                        bool overwrite) {
   const fs::path folder = full_path(requested);
   for (const auto& input : inputs) {
     if (is_inside(full_path(input), folder)) {
@@ -75,15 +126,82 @@ fs::path claim_output(const fs::path& requested, OutputKind kind, const std::vec
   if (fs::exists(folder) && !fs::is_directory(folder)) {
     throw ConfigError(folder.string(), "is a file; a folder was expected");
   }
-  if (fs::exists(folder) && !fs::is_empty(folder)) {
-    if (!overwrite) {
-      throw ConfigError(folder.string(), "the output folder is not empty: choose another one, or pass --overwrite");
-    }
-    check_overwritten(folder, kind);
-  }
+  if (!overwrite) refuse_full(folder);
+  if (fs::exists(folder) && !fs::is_empty(folder)) check_overwritten(folder, kind);
   make_folders(folder.parent_path());
-  delete_temporaries(folder.parent_path(), [&](const std::string& name) { return name == folder.filename().string(); });
   return folder;
+}
+
+[[noreturn]] void refuse_busy(const fs::path& target) {
+  throw ConfigError(target.string(), "another command is writing this folder now: wait for it, or choose another one");
+}
+
+}  // namespace
+
+HeldFolder::HeldFolder(const fs::path& folder)
+    : fd_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) {
+  if (fd_ < 0) return;
+  is_held_ = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+  is_busy_ = !is_held_ && errno == EWOULDBLOCK;
+}
+
+HeldFolder::~HeldFolder() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+OutputFolder::OutputFolder(const fs::path& requested, OutputKind kind, const std::vector<fs::path>& inputs,
+                           bool overwrite)
+    : kind_(kind),
+      overwrite_(overwrite),
+      target_(checked_target(requested, kind, inputs, overwrite)),
+      held_target_(target_) {
+  if (held_target_.is_busy()) refuse_busy(target_);
+  folder_.emplace(target_, marked_entries);
+  held_temporary_.emplace(folder_->temporary());
+  write_output_marker(folder_->temporary(), {name_of(kind_), std::nullopt});
+  delete_leftovers();
+}
+
+void OutputFolder::delete_leftovers() const {
+  for (const auto& name : list_folder(target_.parent_path())) {
+    const fs::path path = target_.parent_path() / name;
+    if (name_of_temporary_folder(name) != target_.filename() || path == folder_->temporary()) continue;
+    if (path_kind(path) != PathKind::kFolder || !read_output_marker(path)) continue;
+    const HeldFolder left(path);
+    if (left.is_busy()) refuse_busy(target_);
+    if (left.is_held()) {
+      discard_folder(path, target_, marked_entries);
+    } else {
+      log_warning(path.string() +
+                  ": another command may still write to it, as this file system has no locks; if none does, delete it");
+    }
+  }
+}
+
+void OutputFolder::write(const std::vector<FileToWrite>& files) { folder_->write(files); }
+
+void OutputFolder::take_files_of(const fs::path& output) {
+  for (const auto& name : marked_entries(output)) {
+    if (name == kOutputMarker) continue;
+    rename_path(output / name, folder_->temporary() / name);
+    taken_.push_back(name);
+  }
+  remove_tree(output);
+}
+
+void OutputFolder::commit(const std::function<void(const fs::path& folder)>& check) {
+  if (!overwrite_) refuse_full(target_);  // it may have been filled meanwhile
+  std::vector<std::string> names = taken_;
+  for (const auto& [name, file] : folder_->files()) names.push_back(name);
+  write_output_marker(folder_->temporary(), {name_of(kind_), names});
+  folder_->commit();
+  if (!check) return;
+  try {
+    check(target_);
+  } catch (...) {
+    folder_->take_back();
+    throw;
+  }
 }
 
 std::vector<std::string> companion_files(const fs::path& folder) {

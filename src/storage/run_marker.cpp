@@ -14,7 +14,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kMadeBy = "lora-train";
 constexpr int kVersion = 1;
 constexpr std::size_t kMaxBytes = 4096;  // someone else's run.json may have any size
 

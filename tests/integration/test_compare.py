@@ -109,6 +109,20 @@ def test_a_file_that_cannot_be_written_is_named(runs, tmp_path, flag):
         assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
 
 
+@pytest.mark.parametrize("flag", ["--csv", "--html"])
+def test_only_a_file_of_compare_is_replaced(runs, tmp_path, flag):
+    file, done = tmp_path / "runs.out", runs / "run-4"
+    file.write_text("")
+    for _ in range(2):
+        assert lora_train("compare", runs, flag, file).code == 0
+    (tmp_path / "notes").write_text("run,mine\n")
+    for theirs in (done / "metrics.jsonl", done / "report.html", done / "summary.json", tmp_path / "notes"):
+        before = theirs.read_bytes()
+        run = lora_train("compare", runs, flag, theirs)
+        assert run.code == 2 and f"{theirs}: was not written by compare" in run.stderr, run
+        assert theirs.read_bytes() == before
+
+
 def test_no_run_is_a_mistake_that_says_what_was_looked_for(tmp_path):
     for folder, what in [(tmp_path, "metrics.jsonl"), (tmp_path / "gone", "does not exist")]:
         run = lora_train("compare", folder)

@@ -154,7 +154,7 @@ def test_output_folders_that_may_not_be_written(merge):
     (merge.out / "notes.md").write_text("mine")
     merge.inputs = merge.names()
     assert_refused(merge, merge.merge(), 2, "is not empty", "--overwrite")
-    assert_refused(merge, merge.merge("--overwrite"), 2, "is not a model folder")
+    assert_refused(merge, merge.merge("--overwrite"), 2, "was not written by lora-train")
     assert (merge.out / "notes.md").read_text() == "mine"
     merge.out = merge.model
     assert_refused(merge, merge.merge("--overwrite"), 2, "is what this command reads")
@@ -162,6 +162,43 @@ def test_output_folders_that_may_not_be_written(merge):
     assert_refused(merge, merge.merge("--overwrite"), 2, "holds what this command reads")
     merge.out = merge.folder / "rows.jsonl"
     assert_refused(merge, merge.merge(), 2, "is a file")
+
+
+def commands_that_write(merge):
+    to = ["--output-dir", merge.out, "--overwrite"]
+    return {"merge": ["merge", "--model", merge.model, "--adapter", merge.adapter, "--no-check", *to],
+            "portable": ["merge", "--portable", "--adapter", merge.adapter, *to],
+            "quantize": ["quantize", "--model", merge.model, *to],
+            "init-model": ["init-model", "--config", merge.model / "config.json", *to]}
+
+
+@pytest.mark.parametrize("name", ["merge", "portable", "quantize", "init-model"])
+def test_overwrite_replaces_outputs_only(merge, name):
+    command = commands_that_write(merge)[name]
+    merge.out.mkdir()
+    for file in ("config.json", "adapter_config.json", "thesis.txt"):
+        (merge.out / file).write_text("{}")
+    left = merge.folder / ".tmp-out-77"
+    left.mkdir()
+    (left / "photo.jpg").write_text("mine")
+    merge.inputs = merge.names()
+    assert_refused(merge, lora_train(*command), 2, str(merge.out), "was not written by lora-train", "delete the folder yourself")
+    shutil.rmtree(merge.out)
+    assert lora_train(*command).code == 0 and lora_train(*command).code == 0
+    (merge.out / "thesis.txt").write_text("mine")
+    assert_refused(merge, lora_train(*command), 2, '"thesis.txt"', "which lora-train has not written")
+    assert (merge.out / "thesis.txt").read_text() == (left / "photo.jpg").read_text() == "mine"
+
+
+def test_a_second_merge_to_the_same_place_is_refused(merge):
+    process = merge.start("--no-check")
+    wait_for(lambda: merge.temporary_files(), "the first file", process)
+    process.send_signal(signal.SIGSTOP)
+    run = merge.merge("--no-check", "--overwrite")
+    process.send_signal(signal.SIGCONT)
+    assert run.code == 2 and "another command is writing this folder now" in run.stderr, run
+    assert process.wait() == 0
+    assert merge.names() == sorted([*merge.inputs, "out"]) and (merge.out / "model.safetensors.index.json").exists()
 
 
 def spoil(name, value):

@@ -1,14 +1,17 @@
 """Quantised bases through every command: the same numbers wherever layers are decoded, whole folders, and what is refused."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
-from conftest import ROOT, Setup, lora_train, model_tensors
+from conftest import BINARY, ENVIRONMENT, ROOT, Setup, lora_train, model_tensors, wait_for
 
+SLOW_DISK = dict(ENVIRONMENT, LD_PRELOAD=str(BINARY.parent / "lib/libslow_sync.so"), SLOW_SYNC_MS="150")
 FORMATS = ("nf4", "int8", "fp8")
 
 
@@ -70,11 +73,39 @@ def test_merge_writes_plain_weights_or_quantises_again(setup, kind):
     assert run.code == 0, run
     said = run.json_lines()[0]
     assert 1e-4 < said["max_logit_difference"] < said["max_logit"]
-    assert not list(setup.folder.glob(".again*"))
+    assert not list(setup.folder.glob(".*"))
+    assert "with a LoRA adapter merged in" in (again / "README.md").read_text() and said["num_files"] == len(list(again.glob("[!.]*")))
     assert "quantization_config" in json.loads((again / "config.json").read_text())
     for command in (["check"], ["eval", "--json", "--eval-data", setup.rows_file]):
         done = lora_train(*command, "--profile", setup.folder / "run.json", "--set", f"model={again}")
         assert done.code == 0, done
+
+
+def test_a_failed_merge_into_quantised_weights_leaves_nothing_and_the_older_one(setup):
+    base = setup.quantised("nf4")
+    train(setup, "run", model=str(base))
+    out, theirs = setup.folder / "out", setup.folder / ".out.plain"
+    theirs.mkdir()
+    (theirs / "config.json").write_text("mine")
+    command = ["merge", "--model", base, "--adapter", setup.folder / "run/adapter", "--output-dir", out, "--keep-quantised"]
+    assert lora_train(*command, "--no-check").code == 0
+    before, names = {path.name: path.read_bytes() for path in out.iterdir()}, sorted(os.listdir(setup.folder))
+    process = subprocess.Popen(list(map(str, [BINARY, *command, "--no-check", "--overwrite"])), env=SLOW_DISK, stderr=subprocess.DEVNULL)
+    wait_for(lambda: any(setup.folder.glob(".tmp-out-*/.tmp-quantised-*/model*")), "the quantised weights", process)
+    process.kill()
+    process.wait()
+    assert sorted(os.listdir(setup.folder)) != names, "it was not in the middle"
+    spoil_norm(Path(base))
+    run = lora_train(*command, "--overwrite", "--allow-other-base")
+    assert run.code == 7 and "the logits are not finite" in run.stderr, run
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert sorted(os.listdir(setup.folder)) == names and (theirs / "config.json").read_text() == "mine"
+
+
+def spoil_norm(folder):
+    tensors = dict(load_file(folder / "model.safetensors"))
+    tensors["model.norm.weight"] = np.full_like(tensors["model.norm.weight"], np.inf)
+    save_file(tensors, folder / "model.safetensors")
 
 
 def test_generate_decodes_layers_as_often_as_it_must(tmp_path):

@@ -1,6 +1,8 @@
-"""Runs and adapters of others: what they hold is plain data, and an adapter is not used with another base by mistake."""
+"""Runs and adapters of others: what they hold is plain data, and an adapter is not used with another base by mistake. What others put
+into a run survives."""
 
 import json
+import os
 import re
 import shutil
 
@@ -126,3 +128,20 @@ def test_compare_does_not_follow_links_in_a_strangers_run(here):
         run = lora_train("compare", here.output_dir, *more)
         assert run.code == 0 and SECRET not in run.stdout + run.stderr, run
     assert SECRET not in (here.folder / "page.html").read_text()
+
+
+def test_what_others_put_into_the_folders_of_a_run_survives(setup):
+    settings = dict(save_steps=1, save_total_limit=1)
+    assert setup.train(max_steps=2, **settings).code == 0
+    theirs = [setup.output_dir / name for name in ("adapter/NOTES.md", "adapter/.git/HEAD", "checkpoint-2/evals/mmlu.txt")]
+    for file in theirs:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("mine")
+    run = setup.train("--allow-changed", "max_steps", max_steps=4, **settings)
+    assert run.code == 0 and "checkpoint-2: keeps what lora-train has not written: evals" in run.stderr, run
+    assert run.stderr.count("has not written") == 1 and all(file.read_text() == "mine" for file in theirs)
+    assert os.listdir(setup.output_dir / "checkpoint-2") == ["evals"]
+    run = setup.train("--overwrite", max_steps=1)
+    assert run.code == 0, run
+    survived = [file.read_text() for file in setup.output_dir.rglob("*") if file.name in ("NOTES.md", "HEAD", "mmlu.txt")]
+    assert survived == ["mine"] * 3 and (setup.output_dir / "adapter/NOTES.md").exists()

@@ -31,6 +31,9 @@ bool exchange_paths(const std::filesystem::path& one, const std::filesystem::pat
 /// Deletes a file, a link or a folder with everything in it; no effect if it does not exist.
 void remove_tree(const std::filesystem::path& path);
 
+/// Deletes an empty folder.
+void remove_folder(const std::filesystem::path& folder);
+
 /// fsync of a folder, so that names created in it survive a power loss.
 void sync_folder(const std::filesystem::path& folder);
 

@@ -52,7 +52,7 @@ struct Contents {
 };
 
 /// Writes output_dir/checkpoint-<step> with storage::AtomicFolder, the manifest (size and hash per file) last, and reads it
-/// back to verify it. `sync_first`: other files that must be on disk before the checkpoint (metrics.jsonl). Returns the folder.
+/// back to verify it. Files of others in a checkpoint of that name move to the new one. `sync_first`: other files that must be on disk before the checkpoint (metrics.jsonl). Returns the folder.
 /// Throws IoError, also if something else has the folder's name; older checkpoints then stay as they were.
 std::filesystem::path save(const std::filesystem::path& output_dir, const Contents& contents,
                            const std::vector<std::filesystem::path>& sync_first = {});
@@ -63,6 +63,9 @@ std::optional<std::int64_t> step_of(const std::filesystem::path& folder);
 /// The checkpoints in a folder, newest first, also damaged ones. Empty if output_dir does not exist. Files, links, and folders of
 /// that name that other tools wrote are none.
 std::vector<std::filesystem::path> list(const std::filesystem::path& output_dir);
+
+/// The names of the entries of a checkpoint folder that save() writes. What else is there was put there by others.
+std::vector<std::string> own_entries(const std::filesystem::path& checkpoint);
 
 /// What has the name of a checkpoint there and is none of ours.
 std::vector<std::filesystem::path> list_others(const std::filesystem::path& output_dir);
@@ -84,7 +87,7 @@ struct Description {
 Description describe(const std::filesystem::path& checkpoint);
 
 /// Deletes the oldest of the checkpoints up to step `newest` until `keep` are left, at least `newest` itself. The checkpoint of
-/// `best_step` stays in addition. Warns about folders that it cannot delete.
+/// `best_step` stays in addition, and so do files of others in a checkpoint. Warns about folders that it cannot delete.
 void rotate(const std::filesystem::path& output_dir, std::int64_t newest, std::int64_t keep,
             std::optional<std::int64_t> best_step);
 

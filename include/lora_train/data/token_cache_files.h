@@ -1,5 +1,6 @@
 // The files of the token cache: <32 hexadecimal digits>.tokens, and .tmp-<that>-<process>-<number> while one is written. Whoever
-// writes or reads one holds a lock on it (flock), which ends with the process. Nothing else in the folder is looked at or deleted.
+// writes or reads one holds a lock on it (flock), which ends with the process. Nothing else in the folder is deleted,
+// nor is a file of such a name that does not begin as a table does.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace lora_train::data {
 
-/// $XDG_CACHE_HOME or ~/.cache, then lora-train/tokens; empty without a home.
+/// $XDG_CACHE_HOME (an absolute path) or ~/.cache, then lora-train/tokens; empty without a home.
 std::filesystem::path user_token_cache();
 
 inline constexpr std::uint64_t kNoCacheLimit = std::numeric_limits<std::uint64_t>::max();
@@ -21,7 +22,7 @@ struct CachedTable {
   std::filesystem::path file;
   std::uint64_t num_bytes = 0;
   std::int64_t last_used = 0;  ///< seconds since 1970
-  bool is_in_use = false;      ///< by a live process, or the file system has no locks
+  bool is_in_use = false;      ///< by a live process
 };
 
 /// Least recently used first. Empty if the folder does not exist.
@@ -31,7 +32,8 @@ struct DeletedTables {
   std::uint64_t num_tables = 0, num_bytes = 0;
 };
 
-/// Deletes the tables that were not used for longest until the others have at most `limit` bytes. Those in use stay.
+/// Deletes the tables that were not used for longest until the others have at most `limit` bytes. Those in use stay,
+/// and so do those that cannot be locked.
 DeletedTables shrink_token_cache(const std::filesystem::path& folder, std::uint64_t limit);
 
 /// Deletes the temporary files of processes that ended before their table was complete.

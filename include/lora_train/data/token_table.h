@@ -1,6 +1,6 @@
 // A token table: the tokenised rows of one dataset in one flat file or buffer; written once, then only read.
 //
-// Layout, little-endian: records, one per row, each {u64 line, u64 content_hash, u32 num_tokens, u32 num_supervised,
+// Layout, little-endian: 8 bytes LTOKENS3; records, one per row, each {u64 line, u64 content_hash, u32 num_tokens, u32 num_supervised,
 // u32 file, u32 has_weights, i32 ids[num_tokens], i32 labels[num_tokens]} and, where has_weights is 1,
 // {f32 weights[num_tokens], 4 bytes 0 where num_tokens is odd}; then metadata (JSON); then a footer with sizes, the key and
 // hashes of body and footer. Nothing has to be known before the first row, and no part grows in memory while a table is
@@ -20,6 +20,9 @@
 namespace lora_train::data {
 
 class TableLock;
+
+/// Whether this program wrote the file: a table, whole, damaged or not yet finished. False if it cannot be read.
+bool is_token_table(const std::filesystem::path& file);
 
 /// One row. Spans point into the table.
 struct TokenRow {

@@ -35,6 +35,8 @@ std::string comparison_table(const Comparison& comparison, int width, bool use_c
 
 /// CSV as in RFC 4180, with \n: a header, then one line per run. Figures have all their digits; unknown values are empty.
 std::string comparison_csv(const Comparison& comparison);
+/// Whether a file that starts so was written by it.
+bool is_comparison_csv(std::string_view start);
 
 /// JSON Lines, one object per run: run, folder, status, reason, profile (the differing keys), and the figures; null: unknown.
 std::string comparison_json(const Comparison& comparison);

@@ -10,6 +10,8 @@ namespace lora_train::metrics {
 
 /// Overlaid curves, a table and the profile differences of several runs.
 std::string comparison_page(const Comparison& comparison);
+/// Whether a file that starts so (64 KiB suffice) was written by it.
+bool is_comparison_page(std::string_view start);
 
 /// report.html of one run: curves, throughput, memory, data ledger, profile.
 std::string report_page(const RunRecord& run);

@@ -12,7 +12,8 @@ inline constexpr const char* kReplacedFolder = ".lora-train-replaced";
 /// A call that was interrupted is completed by the next one. No effect on a folder without a run. Throws IoError.
 void set_run_aside(const std::filesystem::path& folder);
 
-/// Deletes the replaced run. Warns if it cannot.
+/// Deletes the replaced run. Files of others in its folders move to the folders of the same names in `folder`, or stay where there
+/// is none yet. Warns if it cannot.
 void delete_replaced_run(const std::filesystem::path& folder);
 
 }  // namespace lora_train::run_folder

@@ -9,7 +9,8 @@
 
 namespace lora_train::saving {
 
-/// Writes the folder under a temporary name and renames it, replacing an older one. Returns its path. Throws IoError, and
+/// Writes the folder under a temporary name and renames it, replacing an older one; what others have put into that moves to
+/// the new one. Returns its path. Throws IoError, and
 /// NumericError if a value is not finite.
 std::filesystem::path write_result(const RunSection& section, const runtime::ModelFiles& files,
                                    const runtime::AdapterSetup& adapters, const model::Trainables& parameters,

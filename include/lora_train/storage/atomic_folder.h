@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,13 +20,16 @@ struct FileToWrite {
   std::vector<TensorToWrite> tensors = {};
 };
 
-/// Writes files to a temporary folder beside `target` (.tmp-<name>-<process>) and renames it, so that readers see either the
+/// The names of the entries of a folder that this program wrote; all others are somebody's, and are never deleted. Empty: all.
+using OwnEntries = std::function<std::vector<std::string>(const std::filesystem::path& folder)>;
+
+/// Writes files to a temporary folder beside `target` (.tmp-<name>-<number>) and renames it, so that readers see either the
 /// old folder or the new one, even after a crash or a power loss. Without commit(), the destructor deletes everything. Not
 /// thread-safe.
 class AtomicFolder {
  public:
-  /// Throws IoError if the temporary folder cannot be created.
-  explicit AtomicFolder(std::filesystem::path target);
+  /// `own`: of the folder that is replaced. Throws IoError if the temporary folder cannot be created.
+  explicit AtomicFolder(std::filesystem::path target, OwnEntries own = {});
   ~AtomicFolder();
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;
@@ -34,26 +38,40 @@ class AtomicFolder {
   void write(const std::vector<FileToWrite>& files);
   /// Name, size and hash of every file written.
   const std::map<std::string, FileHash>& files() const { return files_; }
-  /// Renames the folder to `target`. The destructor deletes an older folder of that name. Throws IoError.
+  /// Where the files are until commit(). What else is put there becomes a part of the folder.
+  const std::filesystem::path& temporary() const { return temporary_; }
+  /// Renames the folder to `target`. The destructor discards an older folder of that name (discard_folder). Throws IoError.
   void commit();
   /// Undoes commit(): restores the older folder, if there was one. Throws IoError.
   void take_back();
 
  private:
   std::filesystem::path target_, temporary_;
-  bool has_replaced_ = false;
+  OwnEntries own_;
+  bool has_replaced_ = false, holds_replaced_ = false;
   std::map<std::string, FileHash> files_;
 };
 
 /// Writes and commits such a folder.
-void write_folder(const std::filesystem::path& target, const std::vector<FileToWrite>& files);
+void write_folder(const std::filesystem::path& target, const std::vector<FileToWrite>& files,
+                  const OwnEntries& own = {});
 
-/// Renames a folder to a temporary name, then deletes it, so that a crash leaves no partial folder under its name. Throws
-/// IoError.
-void delete_folder(const std::filesystem::path& folder);
+/// Deletes what this program wrote in `folder`, and `folder` itself once it is empty. Everything else moves to the folder `home`
+/// under its name; where that is taken, or there is no such folder, it stays, and one line names it. A call that was
+/// interrupted is completed by the next one. Throws IoError.
+void discard_folder(const std::filesystem::path& folder, const std::filesystem::path& home, const OwnEntries& own);
 
-/// Deletes the temporary files and folders in `folder` that dead processes left behind, for entries whose name satisfies
-/// is_ours(name). No other process may write to the folder at the same time. Throws IoError.
-void delete_temporaries(const std::filesystem::path& folder, const std::function<bool(const std::string&)>& is_ours);
+/// Renames a folder to a temporary name, then deletes it, so that a crash leaves no partial folder under its name. One that holds
+/// anything else is discarded in place. Throws IoError.
+void delete_folder(const std::filesystem::path& folder, const OwnEntries& own = {});
+
+/// <name> of .tmp-<name>-<number>; nothing for other names.
+std::optional<std::string> name_of_temporary_folder(const std::string& temporary);
+
+/// Deletes the temporary files of `folder` that dead processes left behind and discards the temporary folders, for entries whose
+/// name satisfies is_ours(name); a folder in which nothing is ours stays. No other process may write to `folder` at the same time.
+/// Throws IoError.
+void delete_temporaries(const std::filesystem::path& folder, const std::function<bool(const std::string&)>& is_ours,
+                        const OwnEntries& own = {});
 
 }  // namespace lora_train::storage

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,11 +13,62 @@ namespace lora_train::storage {
 
 enum class OutputKind { kModel, kAdapter };
 
-/// The absolute path to write to, with an AtomicFolder. Creates its parents and deletes leftovers of killed commands. Throws
-/// ConfigError if it is one of the inputs or holds one; if it is a file; if it is not empty and `overwrite` is not set; or if `overwrite` is set and it holds
-/// anything but weights, their index, config and companion files.
-std::filesystem::path claim_output(const std::filesystem::path& requested, OutputKind kind,
-                                   const std::vector<std::filesystem::path>& inputs, bool overwrite);
+/// In each output: who made it, what it holds and the names of the files. What the list does not name is somebody else's.
+inline constexpr const char* kOutputMarker = ".lora-train-output.json";
+
+/// A folder that this process locks (flock) until it ends.
+class HeldFolder {
+ public:
+  explicit HeldFolder(const std::filesystem::path& folder);
+  ~HeldFolder();
+  HeldFolder(const HeldFolder&) = delete;
+  HeldFolder& operator=(const HeldFolder&) = delete;
+
+  bool is_held() const { return is_held_; }
+  bool is_busy() const { return is_busy_; }  ///< another one holds it; neither: no such folder, or one without locks
+
+ private:
+  int fd_ = -1;
+  bool is_held_ = false, is_busy_ = false;
+};
+
+/// The output of a command, under way. It appears whole at commit(); until then it is a temporary folder beside the target, which
+/// is gone when the object is, and which the next command to that place deletes if the process was killed. One command at a
+/// time writes to a place.
+class OutputFolder {
+ public:
+  /// Creates the parents and deletes leftovers of killed commands. Throws ConfigError if the folder is one of the inputs or holds
+  /// one; if it is a file; if it is not empty and `overwrite` is not set; if `overwrite` is set and it is not an output of that
+  /// kind (kOutputMarker) or holds a file that the marker does not list; or if another command is writing there. Throws IoError.
+  OutputFolder(const std::filesystem::path& requested, OutputKind kind,
+               const std::vector<std::filesystem::path>& inputs, bool overwrite);
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  /// The target: absolute, links followed.
+  const std::filesystem::path& path() const { return target_; }
+  /// A place for an intermediate output, to be gone before commit().
+  std::filesystem::path intermediate(const std::string& name) const { return folder_->temporary() / name; }
+
+  /// See AtomicFolder.
+  void write(const std::vector<FileToWrite>& files);
+  /// Moves the files of a finished output to this one and deletes its folder. Throws IoError.
+  void take_files_of(const std::filesystem::path& output);
+  /// Puts the folder in place, then calls check(folder) if there is one. If that throws, the older folder is
+  /// restored. Throws ConfigError if the target has been filled meanwhile and may not be overwritten.
+  void commit(const std::function<void(const std::filesystem::path& folder)>& check = {});
+
+ private:
+  void delete_leftovers() const;
+
+  OutputKind kind_;
+  bool overwrite_;
+  std::filesystem::path target_;
+  HeldFolder held_target_;                    ///< what is replaced
+  std::optional<HeldFolder> held_temporary_;  ///< both until folder_ has deleted what is left
+  std::optional<AtomicFolder> folder_;
+  std::vector<std::string> taken_;
+};
 
 /// The files to copy beside the weights (.json, .txt, .jinja, .model, .tiktoken, licences), sorted by name: neither weights nor
 /// their index, and no hidden files.

@@ -10,6 +10,7 @@
 namespace lora_train::storage {
 
 inline constexpr const char* kMarkerFile = "run.json";
+inline constexpr const char* kMadeBy = "lora-train";  ///< what every marker says
 
 struct RunMarker {
   std::string run_id;                 ///< 32 random hexadecimal digits

@@ -1,4 +1,5 @@
 // lora-train cache: the files of the token cache.
+#include <algorithm>
 #include <ctime>
 #include <filesystem>
 
@@ -51,16 +52,21 @@ void list(const fs::path& folder, bool json) {
 void clear(const fs::path& folder, bool json) {
   data::sweep_token_cache(folder);
   const data::DeletedTables deleted = data::shrink_token_cache(folder, 0);
-  const std::size_t num_left = data::list_token_tables(folder).size();
+  const std::vector<data::CachedTable> left = data::list_token_tables(folder);
+  const auto num_in_use = std::ranges::count_if(left, [](const data::CachedTable& table) { return table.is_in_use; });
+  const auto num_without_lock = std::ssize(left) - num_in_use;
   if (json) {
     print_line(to_line({{"folder", folder.string()},
                         {"num_deleted", deleted.num_tables},
                         {"num_bytes", deleted.num_bytes},
-                        {"num_in_use", num_left}}));
+                        {"num_in_use", num_in_use},
+                        {"num_without_lock", num_without_lock}}));
     return;
   }
   print_line(folder.string() + ": deleted " + std::to_string(deleted.num_tables) + " tables, " +
-             size_text(deleted.num_bytes) + (num_left == 0 ? "" : "; " + std::to_string(num_left) + " in use stay"));
+             size_text(deleted.num_bytes) +
+             (num_in_use == 0 ? "" : "; " + std::to_string(num_in_use) + " in use stay") +
+             (num_without_lock == 0 ? "" : "; " + std::to_string(num_without_lock) + " stay that cannot be locked"));
 }
 
 }  // namespace
@@ -74,12 +80,19 @@ int run_cache(const std::vector<std::string>& arguments) {
   std::string folder = data::user_token_cache().string();
   parser.app().add_flag("--list", wants_list, "show the tables, least recently used first");
   parser.app().add_flag("--clear", wants_clear, "delete all tables that no run uses, and what killed runs left");
-  parser.app()
-      .add_option("--dir", folder,
-                  "dataset_prepared_path or stage_dir of a profile (default ~/.cache/lora-train/tokens)")
-      ->type_name("DIR");
+  const CLI::Option* const dir =
+      parser.app()
+          .add_option("--dir", folder,
+                      "dataset_prepared_path or stage_dir of a profile (default ~/.cache/lora-train/tokens)")
+          ->type_name("DIR");
   if (!parser.parse(arguments)) return 0;
   if (wants_list == wants_clear) parser.refuse("--list", "expected one of --list and --clear.");
+  if (folder.empty()) {
+    parser.refuse("--dir", "missing, and neither XDG_CACHE_HOME nor HOME says where your cache is.");
+  }
+  if (dir->count() > 0 && !fs::is_directory(folder)) {
+    parser.refuse("--dir", folder + (fs::exists(folder) ? " is not a folder." : " does not exist."));
+  }
   if (folder == data::user_token_cache() && fs::exists(folder)) storage::make_private_folder(folder);
   wants_list ? list(folder, parser.common().json) : clear(folder, parser.common().json);
   return 0;

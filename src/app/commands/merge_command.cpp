@@ -5,6 +5,7 @@
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
@@ -137,25 +138,24 @@ model::QuantizeRequest quantise_like(const std::filesystem::path& base) {
   return request;
 }
 
-/// Merges into a folder beside the output, then quantises that.
+/// Merges into an intermediate folder, then quantises that.
 lora::MergeResult merge_and_quantise(lora::MergeRequest request, const lora::MergeHooks& hooks) {
   model::QuantizeRequest quantise = quantise_like(request.model);
-  const std::filesystem::path output = std::filesystem::absolute(request.output_dir).lexically_normal();
-  quantise.output_dir =
-      storage::claim_output(output, storage::OutputKind::kModel, {request.model, request.adapter}, request.overwrite);
-  quantise.overwrite = request.overwrite;
-  request.output_dir = quantise.output_dir.parent_path() / ("." + quantise.output_dir.filename().string() + ".plain");
-  request.overwrite = true;
-  quantise.model = request.output_dir;
+  storage::OutputFolder output(request.output_dir, storage::OutputKind::kModel, {request.model, request.adapter},
+                               request.overwrite);
+  request.output_dir = quantise.model = output.intermediate("plain");
+  quantise.output_dir = output.intermediate("quantised");
   lora::MergeHooks without_check = hooks;
   without_check.check = {};
   lora::MergeResult result = lora::merge_adapter(request, without_check);
   const model::QuantizeResult quantised = load_engine().quantize(quantise);
-  storage::delete_folder(request.output_dir);
-  result.folder = quantised.folder;
+  output.take_files_of(quantised.folder);
+  output.write({storage::copy_of(quantise.model / "README.md")});
+  remove_tree(quantise.model);
+  output.commit(hooks.check);
+  result.folder = output.path();
   result.weight_bytes = quantised.weight_bytes;
-  result.num_files = quantised.num_files;
-  if (hooks.check) hooks.check(result.folder);
+  result.num_files = quantised.num_files + 1;
   return result;
 }
 

@@ -28,7 +28,8 @@ TableLock::TableLock(const std::filesystem::path& file, Mode mode)
     : fd_(::open(file.c_str(), (mode == Mode::kShared ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) {
   if (fd_ < 0) return;
   while (::flock(fd_, mode == Mode::kShared ? LOCK_SH : LOCK_EX | LOCK_NB) != 0) {
-    is_unsupported_ = errno != EWOULDBLOCK && errno != EINTR;
+    is_busy_ = errno == EWOULDBLOCK;
+    is_unsupported_ = !is_busy_ && errno != EINTR;
     if (errno != EINTR) return;
     throw_if_stop_requested();
   }

@@ -24,11 +24,13 @@ class TableLock {
 
   /// False if the file is not there (any more), another process holds the lock, or the file system has none.
   bool is_held() const { return is_held_; }
+  /// A process uses the file.
+  bool is_busy() const { return is_busy_; }
   bool is_unsupported() const { return is_unsupported_; }
 
  private:
   int fd_ = -1;
-  bool is_held_ = false, is_unsupported_ = false;
+  bool is_held_ = false, is_busy_ = false, is_unsupported_ = false;
 };
 
 /// A writer of `file` and the shared lock of its temporary file, which becomes that of `file`. Throws as AtomicFileWriter does.

@@ -24,6 +24,7 @@ void touch(const fs::path& file) {
 }
 
 std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::string& key) {
+  if (!is_token_table(file)) return nullptr;  // refuse_foreign() says so
   const auto lock = std::make_shared<TableLock>(file, TableLock::Mode::kShared);
   if (!lock->is_held() && !lock->is_unsupported()) {
     return nullptr;
@@ -36,7 +37,7 @@ std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::
     throw;
   } catch (const Error& problem) {
     std::error_code error;
-    log_warning(std::string(problem.what()) + " It is rebuilt.");
+    log_warning(std::string(problem.what()) + "; it is rebuilt");
     fs::remove(file, error);
     return nullptr;
   }
@@ -46,6 +47,9 @@ std::shared_ptr<const TokenTable> open_if_good(const fs::path& file, const std::
 void refuse_foreign(const fs::path& file) {
   const PathKind kind = path_kind(file);
   if (kind != PathKind::kNone && kind != PathKind::kFile) throw IoError(file.string(), "is a link or a folder");
+  if (kind == PathKind::kFile && !is_token_table(file)) {
+    throw IoError(file.string(), "is not a token table, so it is not replaced: delete it yourself");
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
+#include "lora_train/data/token_table.h"
 #include "table_lock.h"
 
 namespace lora_train::data {
@@ -49,11 +50,12 @@ bool is_temporary_name(std::string_view name) {
   return true;
 }
 
-std::vector<fs::path> files_of(const fs::path& folder, bool (*is_ours)(std::string_view)) {
+std::vector<fs::path> files_of(const fs::path& folder, bool (*has_name)(std::string_view)) {
   std::vector<fs::path> files;
   if (folder.empty() || !fs::is_directory(folder)) return files;
   for (const std::string& name : list_folder(folder)) {
-    if (is_ours(name) && path_kind(folder / name) == PathKind::kFile) files.push_back(folder / name);
+    const fs::path file = folder / name;
+    if (has_name(name) && is_token_table(file)) files.push_back(file);
   }
   return files;
 }
@@ -74,8 +76,8 @@ bool delete_if_unused(const fs::path& file) {
 fs::path user_token_cache() {
   const char* const cache = std::getenv("XDG_CACHE_HOME");
   const char* const home = std::getenv("HOME");
-  if (cache != nullptr && *cache != 0) return fs::path(cache) / "lora-train" / "tokens";
-  return home == nullptr ? fs::path() : fs::path(home) / ".cache" / "lora-train" / "tokens";
+  if (cache != nullptr && fs::path(cache).is_absolute()) return fs::path(cache) / "lora-train" / "tokens";
+  return home == nullptr || *home == 0 ? fs::path() : fs::path(home) / ".cache" / "lora-train" / "tokens";
 }
 
 std::uint64_t token_cache_limit() {
@@ -101,8 +103,8 @@ std::vector<CachedTable> list_token_tables(const fs::path& folder) {
   for (const fs::path& file : files_of(folder, is_table_name)) {
     struct stat info {};
     if (::lstat(file.c_str(), &info) != 0) continue;  // deleted meanwhile
-    const bool is_free = TableLock(file, TableLock::Mode::kExclusive).is_held();
-    tables.push_back({file, static_cast<std::uint64_t>(info.st_size), info.st_mtim.tv_sec, !is_free});
+    const bool is_busy = TableLock(file, TableLock::Mode::kExclusive).is_busy();
+    tables.push_back({file, static_cast<std::uint64_t>(info.st_size), info.st_mtim.tv_sec, is_busy});
   }
   std::stable_sort(tables.begin(), tables.end(),
                    [](const CachedTable& a, const CachedTable& b) { return a.last_used < b.last_used; });

@@ -2,9 +2,11 @@
 
 #include <cassert>
 #include <cstring>
+#include <fstream>
 #include <tuple>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/folder.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/data/document_store.h"
 #include "table_lock.h"
@@ -25,9 +27,12 @@ struct RecordHeader {
 };
 static_assert(sizeof(RecordHeader) == 32);
 
-// A new layout gets a new mark, so that no version reads the other's files.
+// Begins a table and its footer. A new layout gets a new one, so that no version reads the other's files; older ones have it in the
+// footer only.
+constexpr std::string_view kMark = "LTOKENS3", kAnyMark = "LTOKENS";
+
 struct Footer {
-  char mark[8] = {'L', 'T', 'O', 'K', 'E', 'N', 'S', '2'};
+  char mark[8] = {};
   std::uint64_t num_rows = 0;
   std::uint64_t num_tokens = 0;
   std::uint64_t num_record_bytes = 0;
@@ -71,6 +76,19 @@ std::string padded_key(std::string key) {
 
 }  // namespace
 
+bool is_token_table(const std::filesystem::path& file) {
+  if (path_kind(file) != PathKind::kFile) return false;
+  std::ifstream stream(file, std::ios::binary);
+  const auto has_mark = [&] {
+    char start[kAnyMark.size()];
+    return stream.read(start, sizeof start) && std::string_view(start, sizeof start) == kAnyMark;
+  };
+  if (has_mark()) return true;
+  stream.clear();
+  stream.seekg(-static_cast<std::streamoff>(sizeof(Footer)), std::ios::end);
+  return has_mark();
+}
+
 std::shared_ptr<const TokenTable> TokenTable::open(const std::filesystem::path& file, const std::string& key,
                                                    std::shared_ptr<const void> lock) {
   auto map = std::make_shared<const MappedFile>(file);
@@ -95,16 +113,18 @@ std::shared_ptr<const TokenTable> TokenTable::from_bytes(std::string bytes, cons
 void TokenTable::check(const std::string& key, const std::string& where) {
   const auto require = [&](bool is_good, const char* message) {
     if (!is_good) {
-      throw FormatError(where, std::string(message) + "; delete the file, and it is rebuilt");
+      throw FormatError(where, message);
     }
   };
   Footer footer;
   require(bytes_.size() >= sizeof footer, "too short for a token table");
   const std::string_view body = bytes_.substr(0, bytes_.size() - sizeof footer);
   std::memcpy(&footer, bytes_.data() + body.size(), sizeof footer);
-  require(std::memcmp(footer.mark, Footer{}.mark, sizeof footer.mark) == 0, "not a token table of this version");
+  require(body.starts_with(kMark) && std::string_view(footer.mark, sizeof footer.mark) == kMark,
+          "not a token table of this version");
   require(footer.footer_hash == hash_of(footer), "the footer of the token table is damaged");
-  require(footer.num_record_bytes <= body.size() && body.size() - footer.num_record_bytes == footer.num_metadata_bytes,
+  require(footer.num_record_bytes >= kMark.size() && footer.num_record_bytes <= body.size() &&
+              body.size() - footer.num_record_bytes == footer.num_metadata_bytes,
           "the size of the token table differs from what its footer says");
   require(std::string(footer.key, sizeof footer.key) == padded_key(key), "a token table for other data or options");
   require(hash_of(body) == std::string_view(footer.body_hash, sizeof footer.body_hash), "the token table is damaged");
@@ -114,7 +134,7 @@ void TokenTable::check(const std::string& key, const std::string& where) {
 }
 
 TokenRow TokenTable::row(std::uint64_t position) const {
-  const char* at = bytes_.data() + position * kUnit;
+  const char* at = bytes_.data() + kMark.size() + position * kUnit;
   const auto& header = *reinterpret_cast<const RecordHeader*>(at);
   const auto* tokens = reinterpret_cast<const std::int32_t*>(at + sizeof header);
   const auto* weights = reinterpret_cast<const float*>(tokens + 2 * header.num_tokens);
@@ -132,6 +152,9 @@ TokenTableWriter::TokenTableWriter(const std::filesystem::path& file, std::strin
   if (!path_.empty()) {
     std::tie(file_, lock_) = open_locked(path_, 0);
   }
+  write(kMark);
+  num_record_bytes_ = kMark.size();
+  if (file_ != nullptr) flush();  // a killed process leaves a file that is known for its own
 }
 
 void TokenTableWriter::append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
@@ -173,6 +196,7 @@ void TokenTableWriter::flush() {
 std::shared_ptr<const TokenTable> TokenTableWriter::finish(std::string_view metadata) {
   write(metadata);
   Footer footer;
+  kMark.copy(footer.mark, sizeof footer.mark);
   footer.num_rows = static_cast<std::uint64_t>(num_rows_);
   footer.num_tokens = static_cast<std::uint64_t>(num_tokens_);
   footer.num_record_bytes = num_record_bytes_;

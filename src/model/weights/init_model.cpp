@@ -168,14 +168,15 @@ InitModelResult init_model(const InitModelRequest& request) {
   const ModelConfig config = parse_model_config(text, config_path);
   check_tokenizer(request.tokenizer);
   // Config and tokenizer may lie in the folder itself: they are read before it is replaced.
-  const fs::path folder = storage::claim_output(request.output_dir, storage::OutputKind::kModel, {}, request.overwrite);
+  storage::OutputFolder output(request.output_dir, storage::OutputKind::kModel, {}, request.overwrite);
 
   InitModelResult result;
   result.num_parameters = num_parameters(config);
   Files files = weight_files(config, request, result.weight_bytes);
   add_tokenizer(request.tokenizer, files);
   files.push_back({"config.json", config_text_with_dtype(text, request.dtype)});
-  storage::write_folder(folder, files);
+  output.write(files);
+  output.commit();
   for (const auto& file : files) result.files.push_back(file.name);
   return result;
 }

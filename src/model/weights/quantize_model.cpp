@@ -214,12 +214,13 @@ void add_companions(const QuantizeRequest& request, const std::vector<std::strin
 QuantizeResult quantize_model(const QuantizeRequest& request) {
   Quantizer quantizer(request);
   QuantizeResult result;
-  result.folder =
-      storage::claim_output(request.output_dir, storage::OutputKind::kModel, {request.model}, request.overwrite);
+  storage::OutputFolder output(request.output_dir, storage::OutputKind::kModel, {request.model}, request.overwrite);
+  result.folder = output.path();
   std::vector<FileToWrite> files = quantizer.weight_files(result);
   add_companions(request, quantizer.skipped(), files);
   result.num_files = std::ssize(files);
-  storage::write_folder(result.folder, files);
+  output.write(files);
+  output.commit();
   return result;
 }
 

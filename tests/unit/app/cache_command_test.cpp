@@ -21,8 +21,9 @@ class CacheCommand : public testing::Test {
  protected:
   CacheCommand() {
     fs::create_directories(cache_);
-    testing_support::write_text(table_, "12345");
+    testing_support::write_text(table_, "LTOKENS3 rows");
     testing_support::write_text(foreign_, "kept");
+    testing_support::write_text(named_alike_, "kept");
   }
 
   CommandResult run(std::vector<std::string> arguments) const {
@@ -35,7 +36,8 @@ class CacheCommand : public testing::Test {
 
   testing_support::TemporaryFolder folder_;
   const fs::path cache_ = folder_ / "lora-train/tokens";
-  const fs::path table_ = cache_ / (std::string(32, 'a') + ".tokens"), foreign_ = cache_ / "mine.tokens";
+  const fs::path table_ = cache_ / (std::string(32, 'a') + ".tokens"), foreign_ = cache_ / "mine.tokens",
+                 named_alike_ = cache_ / "d41d8cd98f00b204e9800998ecf8427e.tokens";
 };
 
 TEST_F(CacheCommand, WantsToKnowWhatToDo) {
@@ -44,21 +46,35 @@ TEST_F(CacheCommand, WantsToKnowWhatToDo) {
 }
 
 TEST_F(CacheCommand, ListsTables) {
-  EXPECT_TRUE(contains(run({"--list"}).out, "1 tables, 5 B of at most 64.0 GiB"));
+  EXPECT_TRUE(contains(run({"--list"}).out, "1 tables, 13 B of at most 64.0 GiB"));
   const CommandResult listed = run({"--list", "--json", "--dir", cache_.string()});
   ASSERT_EQ(listed.exit_code, 0) << listed.err;
   const auto line = nlohmann::json::parse(listed.out);
   EXPECT_EQ(line.at("file"), table_.string());
-  EXPECT_EQ(line.at("num_bytes"), 5);
+  EXPECT_EQ(line.at("num_bytes"), 13);
   EXPECT_EQ(line.at("is_in_use"), false);
-  EXPECT_TRUE(contains(run({"--list", "--dir", "/nowhere"}).out, "/nowhere: 0 tables"));
+}
+
+TEST_F(CacheCommand, RefusesAFolderThatIsNone) {
+  for (const char* flag : {"--list", "--clear"}) {
+    CommandResult refused = run({flag, "--dir", "/nowhere"});
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_TRUE(contains(refused.err, "/nowhere does not exist")) << refused.err;
+    refused = run({flag, "--dir", foreign_.string()});
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_TRUE(contains(refused.err, "mine.tokens is not a folder")) << refused.err;
+    refused = testing_support::run_command({LORA_TRAIN_PROGRAM, "cache", flag},
+                                           {.environment = {{"XDG_CACHE_HOME", "relative"}, {"HOME", ""}}});
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_TRUE(contains(refused.err, "neither XDG_CACHE_HOME nor HOME")) << refused.err;
+  }
 }
 
 TEST_F(CacheCommand, ClearsTablesOnly) {
   const CommandResult cleared = run({"--clear"});
-  EXPECT_TRUE(contains(cleared.out, "deleted 1 tables, 5 B")) << cleared.out << cleared.err;
+  EXPECT_TRUE(contains(cleared.out, "deleted 1 tables, 13 B")) << cleared.out << cleared.err;
   EXPECT_FALSE(fs::exists(table_));
-  EXPECT_TRUE(fs::exists(foreign_));
+  EXPECT_TRUE(fs::exists(foreign_) && fs::exists(named_alike_));
 }
 
 TEST_F(CacheCommand, RefusesAFolderOfTheUserThatIsALink) {

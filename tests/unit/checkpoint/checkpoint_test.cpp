@@ -199,6 +199,26 @@ TEST(Checkpoint, FoldersOfOtherToolsAreLeftAlone) {
   EXPECT_EQ(read_file(folder / "checkpoint-5"), "a file");
 }
 
+TEST(Checkpoint, FilesOfOthersSurviveRotationAndReplacement) {
+  const TemporaryFolder folder;
+  for (const std::int64_t step : {1, 2, 3}) {
+    const auto path = save_step(folder.path(), step);
+    std::filesystem::create_directory(path / "evals");
+    write_file_atomic(path / "evals" / "mmlu.txt", std::to_string(step));
+    write_file_atomic(path / "README.md", "mine");
+  }
+  save_step(folder.path(), 3);
+  rotate(folder.path(), 3, 1, std::nullopt);
+  EXPECT_EQ(verify(folder / "checkpoint-3"), "");
+  for (const std::int64_t step : {1, 2, 3}) {
+    const auto path = folder / ("checkpoint-" + std::to_string(step));
+    EXPECT_EQ(read_file(path / "evals" / "mmlu.txt"), std::to_string(step));
+    EXPECT_EQ(read_file(path / "README.md"), "mine");
+    EXPECT_EQ(std::filesystem::exists(path / kOptimizerFile), step == 3);
+  }
+  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"checkpoint-3"});
+}
+
 TEST(Checkpoint, ADamagedOneIsStillOurs) {
   const TemporaryFolder folder;
   const auto path = save_step(folder.path(), 3);
@@ -263,9 +283,9 @@ TEST(Checkpoint, AnotherFutureIsDeleted) {
 TEST(Checkpoint, OneOfTheSameStepIsReplacedWhole) {
   const TemporaryFolder folder;
   const fs::path path = save_step(folder.path(), 3);
-  write_file_atomic(path / "old", "old");
+  write_file_atomic(path / "model.safetensors", "old");
   save_step(folder.path(), 3);
-  EXPECT_FALSE(fs::exists(path / "old"));
+  EXPECT_FALSE(fs::exists(path / "model.safetensors"));
   EXPECT_EQ(verify(path), "");
 }
 

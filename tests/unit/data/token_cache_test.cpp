@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -40,9 +41,9 @@ class TokenCacheTest : public testing::Test {
     }
     return table;
   }
-  fs::path write(const std::string& name) {
+  fs::path write(const std::string& name, const std::string& text = "mine") {
     fs::create_directories(cache_folder_);
-    std::ofstream(cache_folder_ / name) << "mine";
+    std::ofstream(cache_folder_ / name) << text;
     return cache_folder_ / name;
   }
   Names names() const { return list_folder(cache_folder_); }
@@ -80,7 +81,7 @@ TEST_F(TokenCacheTest, KeepsTablesThatSomebodyUses) {
 TEST_F(TokenCacheTest, SweepsTemporariesWithoutAWriterOnly) {
   const TokenCache cache(cache_folder_, {});
   const std::string dead = ".tmp-" + table('a') + "-4242-17";
-  write(dead);
+  write(dead, "LTOKENS3 and rows");
   TokenTableWriter live = cache.writer(key_of('b'));
   ASSERT_EQ(names().size(), 1U) << "the writer sweeps before it begins";
   const std::string temporary = names().front();
@@ -93,7 +94,9 @@ TEST_F(TokenCacheTest, SweepsTemporariesWithoutAWriterOnly) {
 }
 
 TEST_F(TokenCacheTest, NeverTouchesForeignFiles) {
-  const Names foreign = {".tmp-" + table('a') + "-4242-17x",
+  const Names foreign = {".tmp-" + table('a') + "-4242-17",
+                         ".tmp-" + table('a') + "-4242-17x",
+                         table('b'),
                          ".tmp-" + table('a') + "-",
                          ".tmp-mine.tokens-4242-17",
                          table('A'),
@@ -112,10 +115,49 @@ TEST_F(TokenCacheTest, NeverTouchesForeignFiles) {
   EXPECT_EQ(cache.find(key_of('c')), nullptr);
   EXPECT_TRUE(add_table(cache, 'c', 1)->path().empty()) << "not in the place of a link";
   EXPECT_TRUE(add_table(cache, 'd', 1)->path().empty());
+  EXPECT_EQ(cache.find(key_of('b')), nullptr);
+  EXPECT_TRUE(add_table(cache, 'b', 1)->path().empty()) << "not in the place of a foreign file";
   sweep_token_cache(cache_folder_);
   EXPECT_EQ(shrink_token_cache(cache_folder_, 0).num_tables, 0U);
   EXPECT_EQ(names(), all);
   EXPECT_EQ(fs::file_size(target), 4U);
+}
+
+TEST_F(TokenCacheTest, TablesOfOlderVersionsAndDamagedOnesAreStillItsOwn) {
+  write(table('a'), "rows" + ("LTOKENS2" + std::string(104, 'x')));
+  write(table('b'), "LTOKENS3 cut off");
+  EXPECT_EQ(list_token_tables(cache_folder_).size(), 2U);
+  const TokenCache cache(cache_folder_, {});
+  testing::internal::CaptureStderr();
+  set_log_level(LogLevel::kWarning);
+  EXPECT_EQ(cache.find(key_of('a')), nullptr);
+  EXPECT_EQ(cache.find(key_of('b')), nullptr);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("not a token table of this version; it is rebuilt"), std::string::npos) << said;
+  EXPECT_NE(said.find("too short for a token table; it is rebuilt"), std::string::npos) << said;
+  EXPECT_TRUE(names().empty());
+}
+
+TEST_F(TokenCacheTest, ATableThatCannotBeLockedIsNotInUseAndStays) {
+  const fs::path file = write(table('a'), "LTOKENS3 rows");
+  ::chmod(file.c_str(), 0444);
+  fs::permissions(folder_.path(), fs::perms(0755));
+  const bool is_root = ::geteuid() == 0;
+  ASSERT_TRUE(!is_root || ::seteuid(65534) == 0);
+  const auto tables = list_token_tables(cache_folder_);
+  const DeletedTables deleted = shrink_token_cache(cache_folder_, 0);
+  ASSERT_TRUE(!is_root || ::seteuid(0) == 0);
+  ASSERT_EQ(tables.size(), 1U);
+  EXPECT_FALSE(tables[0].is_in_use);
+  EXPECT_EQ(deleted.num_tables, 0U);
+}
+
+TEST_F(TokenCacheTest, ARelativeXdgCacheHomeIsIgnored) {
+  environment_.set("HOME", "/home/someone");
+  environment_.set("XDG_CACHE_HOME", "relative");
+  EXPECT_EQ(user_token_cache(), "/home/someone/.cache/lora-train/tokens");
+  environment_.set("HOME", "");
+  EXPECT_TRUE(user_token_cache().empty());
 }
 
 TEST_F(TokenCacheTest, ReadsTheLimitAsCcacheDoes) {

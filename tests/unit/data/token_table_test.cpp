@@ -101,7 +101,7 @@ TEST_F(TokenTableTest, RowsWithoutWeightsTakeNoRoomForThem) {
   TokenTableWriter weighted({}, "key");
   weighted.append(Ints{1, 2, 3}, Ints{-100, 2, 3}, 0, 1, std::vector<float>{0, 0.5F, 2});
   EXPECT_EQ(weighted.finish("{}")->bytes().size(), plain + 16);
-  EXPECT_EQ(plain, 32U + 24 + 2 + 112);
+  EXPECT_EQ(plain, 8U + 32 + 24 + 2 + 112);
 }
 
 TEST_F(TokenTableTest, AnotherKeyIsRefused) {

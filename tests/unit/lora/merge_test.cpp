@@ -5,8 +5,10 @@
 #include <fstream>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 #include "lora_train/base/file_ops.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/output_folder.h"
 #include "merge_folder.h"
 #include "support/faulty_file_ops.h"
 #include "support/temporary_folder.h"
@@ -146,9 +148,7 @@ TEST(Merge, NeverWritesIntoWhatItReadsOrWhatIsNotItsOwn) {
   fs::create_directory(test.folder / "mine");
   write_file_atomic(test.folder / "mine" / "thesis.tex", "x");
   expect_part(refusal(test.folder / "mine", false), "is not empty");
-  expect_part(refusal(test.folder / "mine", true), "is not a model folder");
-  write_file_atomic(test.folder / "mine" / "config.json", "{}");
-  expect_part(refusal(test.folder / "mine", true), "thesis.tex");
+  expect_part(refusal(test.folder / "mine", true), "was not written by lora-train");
   EXPECT_EQ(read_file(test.folder / "mine" / "thesis.tex"), "x");
   expect_part(refusal(test.folder / "mine" / "thesis.tex", true), "is a file");
 }
@@ -214,6 +214,8 @@ TEST(Merge, LeavesNothingOnADiskThatFills) {
 TEST(Merge, SweepsWhatAKilledOneLeft) {
   const Folders test;
   fs::create_directory(test.folder / ".tmp-out-12345");
+  write_file_atomic(test.folder / ".tmp-out-12345" / storage::kOutputMarker,
+                    R"({"made_by": "lora-train", "version": 1, "holds": "model"})");
   fs::create_directory(test.folder / ".tmp-other-12345");
   merge_adapter(test.request);
   EXPECT_EQ(test.names(), (std::vector<std::string>{".tmp-other-12345", "adapter", "model", "out"}));

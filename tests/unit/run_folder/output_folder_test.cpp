@@ -192,15 +192,23 @@ TEST(OutputFolder, SweepsWhatADeadProcessLeftHalfWritten) {
   Asked request = request_for(folder.path());
   put_run(request, 3);
   std::filesystem::create_directory(folder / ".tmp-checkpoint-4-123");
-  write_file_atomic(folder / ".tmp-checkpoint-4-123" / "half", "half");
+  write_file_atomic(folder / ".tmp-checkpoint-4-123" / "optimizer.safetensors", "half");
   write_file_atomic(folder / ".tmp-summary.json-123-456", "half");
   write_file_atomic(folder / ".tmp-notes", "mine");
+  std::filesystem::create_directories(folder / ".tmp-adapter-123");  // replaced, when the process was killed
+  for (const char* name : {"NOTES.md", "adapter_config.json"})
+    write_file_atomic(folder / ".tmp-adapter-123" / name, "x");
+  std::filesystem::create_directory(folder / "adapter");
+  std::filesystem::create_directory(folder / ".tmp-checkpoint-2-1");
+  write_file_atomic(folder / ".tmp-checkpoint-2-1" / "photo.jpg", "mine");
   prepare_output_folder(request);
+  EXPECT_EQ(read_file(folder / "adapter" / "NOTES.md"), "x");
+  EXPECT_FALSE(std::filesystem::exists(folder / ".tmp-adapter-123"));
+  EXPECT_TRUE(std::filesystem::exists(folder / ".tmp-checkpoint-2-1" / "photo.jpg"));
   EXPECT_FALSE(std::filesystem::exists(folder / ".tmp-checkpoint-4-123"));
   EXPECT_FALSE(std::filesystem::exists(folder / ".tmp-summary.json-123-456"));
   EXPECT_TRUE(std::filesystem::exists(folder / ".tmp-notes"));
 
-  std::filesystem::create_directory(folder / "adapter");
   write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
   write_file_atomic(folder / ".tmp-report.html-123-456", "half");  // killed in its last report
   EXPECT_TRUE(prepare_output_folder(request).is_complete);

@@ -64,6 +64,32 @@ TEST(ReplacedRun, IsTheLastOneThatHadSavedSomething) {
   EXPECT_EQ(checkpoint::verify(folder / kReplacedFolder / "checkpoint-5"), "");
 }
 
+TEST(ReplacedRun, WhatOthersPutIntoItsFoldersSurvives) {
+  const TemporaryFolder folder;
+  Asked request = request_for(folder.path());
+  put_run(request, 3);
+  const std::pair<std::string, std::string> ours[] = {{"adapter", "adapter_model.safetensors"},
+                                                      {"tensorboard", "events.out.tfevents.1.host"},
+                                                      {"checkpoint-3", "profile.yaml"}};
+  for (const auto& [name, file] : ours) {
+    std::filesystem::create_directories(folder / name / ".git");
+    write_file_atomic(folder / name / ".git" / "HEAD", "mine");
+    write_file_atomic(folder / name / file, "x");
+  }
+  set_run_aside(folder.path());
+  delete_replaced_run(folder.path());
+  const auto kept = folder / kReplacedFolder;
+  for (const auto& [name, file] : ours) {
+    EXPECT_EQ(read_file(kept / name / ".git" / "HEAD"), "mine") << "there is no " << name << " yet";
+    EXPECT_FALSE(std::filesystem::exists(kept / name / file));
+    std::filesystem::create_directory(folder / name);
+  }
+  EXPECT_FALSE(std::filesystem::exists(kept / "run.json"));
+  delete_replaced_run(folder.path());
+  for (const auto& [name, file] : ours) EXPECT_EQ(read_file(folder / name / ".git" / "HEAD"), "mine");
+  EXPECT_FALSE(std::filesystem::exists(kept));
+}
+
 TEST(ReplacedRun, AnInterruptedMoveIsCompleted) {
   const TemporaryFolder folder;
   Asked request = request_for(folder.path());

@@ -4,7 +4,6 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
-#include "lora_train/storage/output_folder.h"
 #include "support/file_size_limit.h"
 #include "support/temporary_folder.h"
 
@@ -84,18 +83,58 @@ TEST(AtomicFolder, LeavesNothingWithoutCommit) {
   EXPECT_TRUE(fs::is_empty(folder / "result"));
 }
 
-TEST(AtomicFolder, StartsEmptyWhereADeadProcessLeftOne) {
+TEST(AtomicFolder, NeverTakesANameThatIsThere) {
   const TemporaryFolder folder;
-  fs::path left;
-  {
-    const AtomicFolder dead(folder / "result");
-    left = only_entry(folder.path());
-  }
-  fs::create_directory(left);
-  write_file_atomic(left / "half", "half");
+  const fs::path first = AtomicFolder(folder / "result").temporary();
+  fs::create_directory(first);
+  write_file_atomic(first / "mine", "mine");
   const AtomicFolder made(folder / "result");
-  EXPECT_EQ(only_entry(folder.path()), left);
-  EXPECT_TRUE(fs::is_empty(left));
+  EXPECT_NE(made.temporary(), first);
+  EXPECT_EQ(read_file(first / "mine"), "mine");
+}
+
+std::vector<std::string> own_files(const fs::path& folder) {
+  std::vector<std::string> names = names_in(folder);
+  std::erase_if(names, [](const std::string& name) { return !name.starts_with("own"); });
+  return names;
+}
+
+/// result/ with our files and others'.
+void make_mixed(const fs::path& folder) {
+  fs::create_directories(folder / "evals");
+  for (const char* name : {"own1", "own2", "notes", "evals/mmlu"}) write_file_atomic(folder / name, "old");
+}
+
+TEST(AtomicFolder, WhatOthersPutThereMovesToTheNewOne) {
+  const TemporaryFolder folder;
+  make_mixed(folder / "result");
+  write_folder(folder / "result", {{"own1", "new"}}, own_files);
+  EXPECT_EQ(read_file(folder / "result" / "own1"), "new");
+  EXPECT_EQ(read_file(folder / "result" / "evals" / "mmlu"), "old");
+  EXPECT_EQ(names_in(folder / "result").size(), 3U);
+  EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{"result"});
+}
+
+TEST(AtomicFolder, WhatOthersPutThereSurvivesADeletion) {
+  const TemporaryFolder folder;
+  make_mixed(folder / "result");
+  delete_folder(folder / "result", own_files);
+  EXPECT_EQ(names_in(folder / "result").size(), 2U);
+  EXPECT_EQ(read_file(folder / "result" / "notes"), "old");
+}
+
+TEST(AtomicFolder, WhatOthersPutThereComesBackFromALeftover) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "result");
+  make_mixed(folder / ".tmp-result-12");
+  fs::create_directory(folder / ".tmp-result-13");
+  write_file_atomic(folder / ".tmp-result-13" / "photo.jpg", "nothing here is ours");
+  delete_temporaries(
+      folder.path(), [](const std::string& name) { return name == "result"; }, own_files);
+  EXPECT_EQ(read_file(folder / "result" / "evals" / "mmlu"), "old");
+  EXPECT_EQ(names_in(folder / "result").size(), 2U);
+  EXPECT_FALSE(fs::exists(folder / ".tmp-result-12"));
+  EXPECT_TRUE(fs::exists(folder / ".tmp-result-13" / "photo.jpg"));
 }
 
 TEST(AtomicFolder, ReservesAllFilesBeforeItWritesOne) {
@@ -124,24 +163,17 @@ TEST(AtomicFolder, ADeletedFolderIsGoneAndLeavesNothing) {
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
-TEST(ClaimOutput, FollowsALinkToAFolderAndRefusesOneThatLeadsNowhere) {
-  const TemporaryFolder folder;
-  fs::create_directory(folder / "real");
-  fs::create_directory_symlink("real", folder / "link");
-  EXPECT_EQ(claim_output(folder / "link", OutputKind::kModel, {}, true), fs::canonical(folder / "real"));
-  fs::create_symlink("gone", folder / "dangling");
-  for (const bool overwrite : {false, true}) {
-    EXPECT_THROW(claim_output(folder / "dangling", OutputKind::kModel, {}, overwrite), ConfigError);
-  }
-  EXPECT_TRUE(fs::is_symlink(folder / "dangling"));
-}
-
 TEST(AtomicFolder, TemporariesOfOthersStay) {
   const TemporaryFolder folder;
-  for (const char* name : {".tmp-result-12", ".tmp-other-12", "result"}) fs::create_directory(folder / name);
-  delete_temporaries(folder.path(), [](const std::string& name) { return name.starts_with("result"); });
-  EXPECT_EQ(names_in(folder.path()).size(), 2u);
+  for (const char* name : {".tmp-result-12", ".tmp-other-12", ".tmp-result-7-12", "result"}) {
+    fs::create_directory(folder / name);
+  }
+  write_file_atomic(folder / ".tmp-result-1-2", "of a file");
+  write_file_atomic(folder / ".tmp-result-12-", "no number");
+  delete_temporaries(folder.path(), [](const std::string& name) { return name == "result"; });
+  EXPECT_EQ(names_in(folder.path()).size(), 4u);
   EXPECT_FALSE(fs::exists(folder / ".tmp-result-12"));
+  EXPECT_FALSE(fs::exists(folder / ".tmp-result-1-2"));
 }
 
 }  // namespace
