@@ -16,6 +16,7 @@
 #include "lora_train/lora/adapter_base.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/planner/memory_plan.h"
+#include "lora_train/planner/slower_keys.h"
 #include "lora_train/saving/checkpoint_tensors.h"
 #include "lora_train/storage/read_ahead.h"
 #include "lora_train/train/rehearsal.h"
@@ -364,6 +365,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   decide_spec(run);
   if (run.tuning) run.startup.end_phase("tuning");
   if (run.device.is_cuda()) log_memory_plan(run.spec);
+  for (const std::string& line : planner::slower_keys(*run.facts, run.spec)) log_info(line);
   run.plan = std::make_unique<data::RunPlan>(data::plan_run(profile, run.data, run.spec.sizes()));
   refuse_checkpoints_in_the_way(profile.run.output_dir, found ? found->state.step : 0, run.plan->total_steps());
   for (const auto& eval : run.data.evals) {

@@ -4,6 +4,7 @@
 #include "lora_train/lora/lora_plan.h"
 #include "lora_train/model/known_shapes.h"
 #include "lora_train/planner/run_spec.h"
+#include "lora_train/planner/slower_keys.h"
 
 namespace lora_train::planner {
 namespace {
@@ -111,6 +112,38 @@ TEST_F(Memory, ChunksOfTheLossHeadShrinkBeforeARunIsRefused) {
   adapters.specs = lora::plan_adapters({}, files.config);
   files.base = runtime::base_storage(profile.model, files.config);
   EXPECT_EQ(fit(7.9).max_tokens, 2048);
+}
+
+TEST_F(Memory, KeysThatCostTimeForNothingAreNamed) {
+  const auto lines = [&](double budget_gib) {
+    RunFacts facts{profile, files.config, adapters.specs, 2048};
+    facts.is_cuda = true;
+    facts.memory_bytes = static_cast<std::int64_t>(budget_gib * kGib);
+    facts.host_bytes = std::int64_t{64} << 30;
+    facts.num_multiprocessors = 132;
+    facts.base = runtime::base_storage(profile.model, files.config);
+    return slower_keys(facts, decide(facts));
+  };
+  profile.schedule.micro_batch_size = 2;
+  EXPECT_TRUE(lines(130).empty()) << "no such key is set";
+  profile.run.gradient_checkpointing = GradientCheckpointing::kFull;
+  ASSERT_EQ(lines(130).size(), 1U);
+  EXPECT_EQ(
+      lines(130)[0],
+      "gradient_checkpointing: full costs time that this run need not spend: it recomputes the whole forward, and is "
+      "planned with 17.5 GiB; without the key it recomputes nothing, and is planned with 33.1 GiB of 130.0 GiB");
+  EXPECT_TRUE(lines(17.5).empty()) << "needed";
+  profile.run.gradient_checkpointing = GradientCheckpointing::kAuto;
+  profile.run.activation_offload = ActivationOffload::kOn;
+  EXPECT_NE(lines(130).at(0).find("over the bus a micro-batch"), std::string::npos);
+  profile.run.activation_offload = ActivationOffload::kAuto;
+  profile.model.base_precision = BasePrecision::kNf4;
+  EXPECT_TRUE(lines(130).empty()) << "decoded once: no time is lost";
+  profile.model.decoded_layers = 0;
+  ASSERT_EQ(lines(130).size(), 2U);
+  EXPECT_NE(lines(130)[0].find("decoded_layers: 0 costs time"), std::string::npos);
+  EXPECT_NE(lines(130)[0].find("decodes 28 layers twice a micro-batch"), std::string::npos);
+  EXPECT_NE(lines(130)[1].find("base_precision: nf4 costs time"), std::string::npos);
 }
 
 TEST_F(Memory, LayersOfAQuantisedBaseAreDecodedOnceWhereTheyFit) {
