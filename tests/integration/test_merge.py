@@ -1,5 +1,6 @@
 """`merge` where something is wrong: the right exit code, a sentence that says what, and never a half-written folder."""
 
+import fcntl
 import json
 import os
 import resource
@@ -191,13 +192,16 @@ def test_overwrite_replaces_outputs_only(merge, name):
 
 
 def test_a_second_merge_to_the_same_place_is_refused(merge):
-    process = merge.start("--no-check")
-    wait_for(lambda: merge.temporary_files(), "the first file", process)
-    process.send_signal(signal.SIGSTOP)
+    """The test holds the temporary folder as the first one would."""
+    first = merge.out.parent / f".tmp-{merge.out.name}-7"
+    first.mkdir()
+    (first / ".lora-train-output.json").write_text(json.dumps({"made_by": "lora-train", "version": 1, "holds": "model"}))
+    holder = os.open(first, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
     run = merge.merge("--no-check", "--overwrite")
-    process.send_signal(signal.SIGCONT)
-    assert run.code == 2 and "another command is writing this folder now" in run.stderr, run
-    assert process.wait() == 0
+    assert run.code == 2 and "another command is writing this folder now" in run.stderr and first.is_dir(), run
+    os.close(holder)  # killed
+    assert merge.merge("--no-check").code == 0
     assert merge.names() == sorted([*merge.inputs, "out"]) and (merge.out / "model.safetensors.index.json").exists()
 
 
