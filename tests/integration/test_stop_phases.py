@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import signal
+import string
 import subprocess
 import time
 from pathlib import Path
@@ -77,7 +78,7 @@ def many_messages(setup):
     write_tokenizer(setup)
     (setup.model / "chat_template.jinja").write_text(
         "{% for m in messages %}{% for n in messages %}{% if m.content == n.content %}{% endif %}{% endfor %}{% endfor %}")
-    messages = [{"role": ("user", "assistant")[i % 2], "content": "a" * 100} for i in range(400)]
+    messages = [{"role": ("user", "assistant")[i % 2], "content": "a" * 100} for i in range(340)]
     return use(setup, "chats.jsonl", (json.dumps({"messages": messages}) + "\n").encode() * 500)
 
 
@@ -98,14 +99,13 @@ def uncounted_epochs(setup):
 
 
 def many_merges(setup):
-    """10^7 equal merges."""
-    tokenizer = json.dumps(byte_tokenizer(merges=["a a"], vocabulary=["aa"]))
-    begin, end = tokenizer.split('"a a"')
-    with open(setup.model / "tokenizer.json", "w", encoding="utf-8") as file:
-        file.write(begin)
-        for _ in range(1000):
-            file.write('"a a", ' * 10000)
-        file.write('"a a"' + end)
+    """2.3 million: every word of up to 4 letters, and some of 5. (Equal merges are refused after a thousand.)"""
+    words, merges, last = [], [], list(string.ascii_lowercase)
+    for letters in (string.ascii_lowercase,) * 3 + ("abcd",):
+        merges += [f"{word} {letter}" for word in last for letter in letters]
+        last = [word + letter for word in last for letter in letters]
+        words += last
+    write_tokenizer(setup, merges=merges, vocabulary=words)
     return use(setup, "text.jsonl", b'{"text": "a"}\n')
 
 
