@@ -208,13 +208,7 @@ std::optional<std::int64_t> step_of(const fs::path& folder) {
 
 std::vector<fs::path> list(const fs::path& output_dir) { return list_if(output_dir, is_ours); }
 
-std::vector<std::string> own_entries(const fs::path& checkpoint) {
-  std::vector<std::string> names = list_folder(checkpoint);
-  std::erase_if(names, [&](const std::string& name) {
-    return !is_own_name(name) || path_kind(checkpoint / name) != PathKind::kFile;
-  });
-  return names;
-}
+std::vector<std::string> own_entries(const fs::path& checkpoint) { return storage::own_files(checkpoint, is_own_name); }
 
 std::vector<fs::path> list_others(const fs::path& output_dir) {
   return list_if(output_dir, [](const fs::path& path) { return !is_ours(path); });

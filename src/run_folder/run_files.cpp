@@ -47,14 +47,10 @@ std::vector<std::string> own_entries(const fs::path& folder) {
   const std::string actual = folder.filename().string();
   const std::string name = storage::name_of_temporary_folder(actual).value_or(actual);
   if (checkpoint::step_of(name)) return checkpoint::own_entries(folder);
-  std::vector<std::string> names = list_folder(folder);
-  std::erase_if(names, [&](const std::string& entry) {
-    const bool is_ours = name == storage::kReportFolder
-                             ? entry.starts_with(kEventFile)
-                             : is_one_of(entry, kResultFiles) || is_one_of(entry, storage::kTokenizerFiles);
-    return !is_ours || path_kind(folder / entry) != PathKind::kFile;
+  return storage::own_files(folder, [&](const std::string& entry) {
+    if (name == storage::kReportFolder) return entry.starts_with(kEventFile);
+    return is_one_of(entry, kResultFiles) || is_one_of(entry, storage::kTokenizerFiles);
   });
-  return names;
 }
 
 std::vector<std::string> files_of_run(const fs::path& folder) {

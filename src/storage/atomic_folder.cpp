@@ -130,6 +130,13 @@ void write_folder(const fs::path& target, const std::vector<FileToWrite>& files,
   folder.commit();
 }
 
+std::vector<std::string> own_files(const fs::path& folder, const std::function<bool(const std::string&)>& is_ours) {
+  std::vector<std::string> names = list_folder(folder);
+  std::erase_if(names,
+                [&](const std::string& name) { return !is_ours(name) || path_kind(folder / name) != PathKind::kFile; });
+  return names;
+}
+
 void discard_folder(const fs::path& folder, const fs::path& home, const OwnEntries& own) {
   if (path_kind(folder) != PathKind::kFolder) return;
   std::vector<std::string> ours = entries(folder, own), kept;

@@ -78,13 +78,10 @@ void write_output_marker(const fs::path& folder, const OutputMarker& marker) {
 std::vector<std::string> marked_entries(const fs::path& folder) {
   const auto marker = read_output_marker(folder);
   if (!marker) return {};
-  std::vector<std::string> names = list_folder(folder);
-  if (!marker->files) return names;
-  std::erase_if(names, [&](const std::string& name) {
-    const bool is_listed = name == kOutputMarker || std::ranges::count(*marker->files, name) > 0;
-    return !is_listed || path_kind(folder / name) != PathKind::kFile;
+  if (!marker->files) return list_folder(folder);
+  return own_files(folder, [&](const std::string& name) {
+    return name == kOutputMarker || std::ranges::count(*marker->files, name) > 0;
   });
-  return names;
 }
 
 /// Refuses to overwrite anything but an output of that kind with nothing else in it.

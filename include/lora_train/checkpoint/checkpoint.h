@@ -52,8 +52,8 @@ struct Contents {
 };
 
 /// Writes output_dir/checkpoint-<step> with storage::AtomicFolder, the manifest (size and hash per file) last, and reads it
-/// back to verify it. Files of others in a checkpoint of that name move to the new one. `sync_first`: other files that must be on disk before the checkpoint (metrics.jsonl). Returns the folder.
-/// Throws IoError, also if something else has the folder's name; older checkpoints then stay as they were.
+/// back to verify it. Files of others in a checkpoint of that name move to the new one. `sync_first`: other files that must be
+/// on disk before the checkpoint (metrics.jsonl). Returns the folder. Throws IoError, also if something else has the folder's name; older checkpoints then stay as they were.
 std::filesystem::path save(const std::filesystem::path& output_dir, const Contents& contents,
                            const std::vector<std::filesystem::path>& sync_first = {});
 

@@ -58,8 +58,8 @@ class Dequantizations {
   /// to = from * scale beside them, as in ScaledCopies: adapter columns, and linears that their folder leaves plain. from and to
   /// [R, C], rows may be strided.
   void add(const at::Tensor& from, double scale, const at::Tensor& to);
-  /// On CUDA one launch, if all outputs have one dtype, fp32 or bf16, and what is plain fp32 or bf16; the first run uploads a table, so it cannot be captured.
-  /// Results are the same bits on every device.
+  /// On CUDA one launch, if all outputs have one dtype, fp32 or bf16, and what is plain fp32 or bf16; the first run uploads a
+  /// table, so it cannot be captured. Results are the same bits on every device.
   void run();
 
  private:

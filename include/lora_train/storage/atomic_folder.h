@@ -23,6 +23,10 @@ struct FileToWrite {
 /// The names of the entries of a folder that this program wrote; all others are somebody's, and are never deleted. Empty: all.
 using OwnEntries = std::function<std::vector<std::string>(const std::filesystem::path& folder)>;
 
+/// The regular files of `folder` whose names satisfy is_ours(name), for OwnEntries. Throws IoError.
+std::vector<std::string> own_files(const std::filesystem::path& folder,
+                                   const std::function<bool(const std::string&)>& is_ours);
+
 /// Writes files to a temporary folder beside `target` (.tmp-<name>-<number>) and renames it, so that readers see either the
 /// old folder or the new one, even after a crash or a power loss. Without commit(), the destructor deletes everything. Not
 /// thread-safe.

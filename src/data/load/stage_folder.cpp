@@ -31,8 +31,8 @@ std::string problem_of(const fs::path& folder) {
 }  // namespace
 
 fs::path find_stage_folder(const std::string& stage_dir) {
-  if (stage_dir ==
-      kAuto) {  // nobody chose this folder: what is wrong with it is a warning, and the run goes on without
+  // Nobody chose the folder of `auto`: what is wrong with it is a warning, here or when it is made, and the run goes on without.
+  if (stage_dir == kAuto) {
     std::error_code error;
     const fs::path temporary = fs::temp_directory_path(error);
     if (!error) return temporary / ("lora-train-stage-" + std::to_string(::geteuid()));
