@@ -33,8 +33,9 @@ struct DeletedTables {
 };
 
 /// Deletes the tables that were not used for longest until the others have at most `limit` bytes. Those in use stay,
-/// and so do those that cannot be locked.
-DeletedTables shrink_token_cache(const std::filesystem::path& folder, std::uint64_t limit);
+/// and so do those that cannot be locked, and those that were used at `used_before` (seconds since 1970) or later.
+DeletedTables shrink_token_cache(const std::filesystem::path& folder, std::uint64_t limit,
+                                 std::int64_t used_before = std::numeric_limits<std::int64_t>::max());
 
 /// Deletes the temporary files of processes that ended before their table was complete.
 void sweep_token_cache(const std::filesystem::path& folder);

@@ -1,11 +1,14 @@
 // lora-train cache: the files of the token cache.
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <filesystem>
+#include <limits>
 
 #include "command_line.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/scalar.h"
 #include "lora_train/data/token_cache_files.h"
 #include "lora_train/storage/private_folder.h"
 #include "output/json_text.h"
@@ -49,10 +52,11 @@ void list(const fs::path& folder, bool json) {
              (limit == data::kNoCacheLimit ? "; no limit" : " of at most " + size_text(limit)));
 }
 
-void clear(const fs::path& folder, bool json) {
+void clear(const fs::path& folder, std::int64_t used_before, bool json) {
   data::sweep_token_cache(folder);
-  const data::DeletedTables deleted = data::shrink_token_cache(folder, 0);
-  const std::vector<data::CachedTable> left = data::list_token_tables(folder);
+  const data::DeletedTables deleted = data::shrink_token_cache(folder, 0, used_before);
+  std::vector<data::CachedTable> left = data::list_token_tables(folder);
+  std::erase_if(left, [&](const data::CachedTable& table) { return table.last_used >= used_before; });
   const auto num_in_use = std::ranges::count_if(left, [](const data::CachedTable& table) { return table.is_in_use; });
   const auto num_without_lock = std::ssize(left) - num_in_use;
   if (json) {
@@ -78,8 +82,22 @@ int run_cache(const std::vector<std::string>& arguments) {
       "limit) limits their size: beyond it, a run deletes those that were not used for longest.");
   bool wants_list = false, wants_clear = false;
   std::string folder = data::user_token_cache().string();
+  std::int64_t used_before = std::numeric_limits<std::int64_t>::max();
   parser.app().add_flag("--list", wants_list, "show the tables, least recently used first");
   parser.app().add_flag("--clear", wants_clear, "delete all tables that no run uses, and what killed runs left");
+  const CLI::Option* const older_than =
+      parser
+          .add_parsed(
+              "--older-than",
+              [&](const std::string& text) {
+                const auto age = parse_duration(text);
+                if (!age || *age < 0) return false;
+                const double now = static_cast<double>(std::time(nullptr));
+                used_before = static_cast<std::int64_t>(std::ceil(std::max(now - *age, 0.0)));
+                return true;
+              },
+              "an age such as 30d, 12h or 90m", "with --clear: keep the tables that were used in this time")
+          ->type_name("TIME");
   const CLI::Option* const dir =
       parser.app()
           .add_option("--dir", folder,
@@ -87,6 +105,7 @@ int run_cache(const std::vector<std::string>& arguments) {
           ->type_name("DIR");
   if (!parser.parse(arguments)) return 0;
   if (wants_list == wants_clear) parser.refuse("--list", "expected one of --list and --clear.");
+  if (wants_list && older_than->count() > 0) parser.refuse("--older-than", "expected with --clear only.");
   if (folder.empty()) {
     parser.refuse("--dir", "missing, and neither XDG_CACHE_HOME nor HOME says where your cache is.");
   }
@@ -94,7 +113,7 @@ int run_cache(const std::vector<std::string>& arguments) {
     parser.refuse("--dir", folder + (fs::exists(folder) ? " is not a folder." : " does not exist."));
   }
   if (folder == data::user_token_cache() && fs::exists(folder)) storage::make_private_folder(folder);
-  wants_list ? list(folder, parser.common().json) : clear(folder, parser.common().json);
+  wants_list ? list(folder, parser.common().json) : clear(folder, used_before, parser.common().json);
   return 0;
 }
 

@@ -111,14 +111,14 @@ std::vector<CachedTable> list_token_tables(const fs::path& folder) {
   return tables;
 }
 
-DeletedTables shrink_token_cache(const fs::path& folder, std::uint64_t limit) {
+DeletedTables shrink_token_cache(const fs::path& folder, std::uint64_t limit, std::int64_t used_before) {
   DeletedTables deleted;
   if (limit == kNoCacheLimit) return deleted;
   const std::vector<CachedTable> tables = list_token_tables(folder);
   std::uint64_t total = 0;
   for (const CachedTable& table : tables) total += table.num_bytes;
   for (const CachedTable& table : tables) {
-    if (total <= limit) break;
+    if (total <= limit || table.last_used >= used_before) break;
     if (table.is_in_use || !delete_if_unused(table.file)) continue;
     total -= table.num_bytes;
     deleted.num_bytes += table.num_bytes;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -75,6 +76,22 @@ TEST_F(CacheCommand, ClearsTablesOnly) {
   EXPECT_TRUE(contains(cleared.out, "deleted 1 tables, 13 B")) << cleared.out << cleared.err;
   EXPECT_FALSE(fs::exists(table_));
   EXPECT_TRUE(fs::exists(foreign_) && fs::exists(named_alike_));
+}
+
+TEST_F(CacheCommand, ClearsTablesOlderThanAnAge) {
+  const fs::path old = cache_ / (std::string(32, 'b') + ".tokens");
+  testing_support::write_text(old, "LTOKENS3 rows");
+  fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours(49));
+  EXPECT_TRUE(contains(run({"--clear", "--older-than", "3d"}).out, "deleted 0 tables"));
+  EXPECT_TRUE(contains(run({"--clear", "--older-than", "2d"}).out, "deleted 1 tables, 13 B\n"));
+  EXPECT_TRUE(!fs::exists(old) && fs::exists(table_));
+  for (const char* age : {"", "soon", "-1d", "30 d"}) {
+    const CommandResult refused = run({"--clear", std::string("--older-than=") + age});
+    EXPECT_EQ(refused.exit_code, 2) << age;
+    EXPECT_TRUE(contains(refused.err, "--older-than")) << refused.err;
+  }
+  EXPECT_EQ(run({"--list", "--older-than", "1d"}).exit_code, 2);
+  EXPECT_TRUE(fs::exists(table_));
 }
 
 TEST_F(CacheCommand, RefusesAFolderOfTheUserThatIsALink) {
