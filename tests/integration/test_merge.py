@@ -250,7 +250,7 @@ def spoil_base(merge, name, value):
     for path in merge.model.glob("*.safetensors"):
         tensors = load_file(path)
         if name in tensors:
-            tensors[name] = tensors[name].copy()
+            tensors[name] = tensors[name].astype(getattr(value, "dtype", tensors[name].dtype))
             tensors[name].flat[0] = value
             save_file(tensors, path)
 
@@ -263,6 +263,14 @@ def test_numbers_that_are_not_finite(merge):
     spoil_base(merge, "model.layers.1.mlp.down_proj.weight", 0.1)
     spoil_base(merge, "model.norm.weight", np.inf)
     assert_refused(merge, merge.merge(), 7, "the logits are not finite")
+
+
+def test_quantising_refuses_numbers_that_are_not_finite(merge):
+    for name, value in (("model.embed_tokens.weight", np.float16("inf")), ("model.norm.weight", np.float32("nan"))):
+        spoil_base(merge, name, value)
+        run = lora_train("quantize", "--model", merge.model, "--output-dir", merge.out)
+        assert_refused(merge, run, 4, name, "holds NaN or infinity", "the base model is damaged")
+        spoil_base(merge, name, np.float32(1))
 
 
 def test_rows_that_are_bad(merge):

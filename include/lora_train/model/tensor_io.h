@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "lora_train/model/trainables.h"
 #include "lora_train/storage/safetensors.h"
@@ -18,6 +19,9 @@ storage::DType storage_dtype(at::ScalarType type);
 /// Copies packed elements (any alignment) into `target`, converting the dtype. `target` has the entry's shape and any strides.
 void copy_elements(const storage::TensorEntry& entry, std::string_view bytes, const std::string& where,
                    at::Tensor target);
+
+/// Throws FormatError (where) if weights in F32, F16 or BF16 hold NaN or infinity; other dtypes pass.
+void require_finite_weights(storage::DType dtype, std::string_view bytes, const std::string& where);
 
 /// A tensor to write. It must be contiguous, on the CPU, and outlive the write.
 storage::TensorToWrite tensor_to_write(std::string name, const at::Tensor& tensor);

@@ -110,7 +110,11 @@ class Quantizer {
   }
 
   void add_plain(const storage::TensorEntry& entry, FileToWrite& out) {
-    add(out, entry.name, entry.dtype, entry.shape, [this, &entry] { return files_.bytes(entry); });
+    add(out, entry.name, entry.dtype, entry.shape, [this, &entry] {
+      const std::string_view bytes = files_.bytes(entry);
+      require_finite_weights(entry.dtype, bytes, files_.where(entry));
+      return bytes;
+    });
   }
 
   void add_linear(const storage::TensorEntry& entry, FileToWrite& out) {

@@ -22,8 +22,8 @@ bool has_no_full_exponent(std::string_view bytes, Bits exponent) {
 }
 
 bool is_finite(std::string_view bytes, at::ScalarType type) {
-  return type == at::kFloat ? has_no_full_exponent<std::uint32_t>(bytes, 0x7F800000U)
-                            : has_no_full_exponent<std::uint16_t>(bytes, 0x7F80U);
+  if (type == at::kFloat) return has_no_full_exponent<std::uint32_t>(bytes, 0x7F800000U);
+  return has_no_full_exponent<std::uint16_t>(bytes, type == at::kHalf ? 0x7C00U : 0x7F80U);
 }
 
 }  // namespace
@@ -74,6 +74,11 @@ void copy_elements(const storage::TensorEntry& entry, std::string_view bytes, co
   const at::Tensor aligned = at::empty(entry.shape, at::TensorOptions(type));
   std::memcpy(aligned.data_ptr(), bytes.data(), bytes.size());
   target.copy_(aligned);
+}
+
+void require_finite_weights(DType dtype, std::string_view bytes, const std::string& where) {
+  if (!storage::is_weight_dtype(dtype) || is_finite(bytes, scalar_type(dtype, where))) return;
+  throw FormatError(where, "holds NaN or infinity: the base model is damaged, download it again");
 }
 
 storage::TensorToWrite tensor_to_write(std::string name, const at::Tensor& tensor) {
