@@ -124,6 +124,17 @@ model::BaseStorage base_storage(const ModelSection& section, const model::ModelC
   return kept;
 }
 
+std::string ignored_double_quant(const Profile& profile, const ModelFiles& files) {
+  const bool requested = profile.model.double_quant;
+  const auto is_other = [&](const auto& linear) {
+    return linear.second.format == model::LinearFormat::k4Bit && (linear.second.nested_block_size > 0) != requested;
+  };
+  if (!profile.is_given("double_quant") || std::none_of(files.base.begin(), files.base.end(), is_other)) return {};
+  return std::string("double_quant: ") + (requested ? "true" : "false") +
+         " has no effect: " + files.resolved.folder.string() + " is quantised already, with its scales in " +
+         (requested ? "fp32" : "8 bits") + ", and stays so";
+}
+
 data::DataContext data_context(const Profile& profile, const ModelFiles& files) {
   return {files.tokenizer.get(),         files.chat_template.get(), files.config.vocab_size,
           files.config.context_length(), profile.run.seed,          data::token_cache_folder(profile.data)};

@@ -63,6 +63,9 @@ void log_start(const Run& run) {
       (run.adapters.specs.empty() ? "full fine-tuning" : std::to_string(run.adapters.specs.size()) + " LoRA adapters") +
       "); activations at most " + format_bytes(static_cast<double>(run.activations->bytes())));
   if (!run.files.base.empty()) log_info(describe_base(run));
+  if (const std::string ignored = runtime::ignored_double_quant(run.profile(), run.files); !ignored.empty()) {
+    log_warning(ignored);
+  }
   if (run.profile().optimizer.kind == OptimizerKind::kAdamw8bit) {
     const optim::Optimizer& fp32 = optim::optimizer_for(OptimizerKind::kAdamwTorch);
     const auto needed = static_cast<double>(run.optimizer->bytes());

@@ -40,6 +40,9 @@ model::BaseStorage base_storage(const ModelSection& section, const model::ModelC
 /// The same for a model without files, whose linears are plain.
 model::BaseStorage base_storage(const ModelSection& section, const model::ModelConfig& config);
 
+/// A warning where double_quant is given and the folder, which is quantised already, stores its scales otherwise; else empty.
+std::string ignored_double_quant(const Profile& profile, const ModelFiles& files);
+
 /// What data::prepare_data needs of the model, which must outlive it.
 data::DataContext data_context(const Profile& profile, const ModelFiles& files);
 
