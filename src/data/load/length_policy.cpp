@@ -22,7 +22,24 @@ std::int64_t percentile(const std::vector<std::int64_t>& sorted, std::int64_t p)
   return sorted[static_cast<std::size_t>(std::max<std::int64_t>((n * p + 99) / 100, 1) - 1)];
 }
 
-[[noreturn]] void refuse_overlength(const DocumentStore& store, std::int64_t max_seq_len, const std::string& what) {
+/// The choice of a larger max_seq_len, as far as the model goes.
+std::string larger_choice(const DocumentStore& store, std::int64_t max_seq_len, std::int64_t max_position_embeddings) {
+  const std::int64_t wanted = round_up(store.longest());
+  if (max_position_embeddings == 0 || wanted <= max_position_embeddings) {
+    return "max_seq_len: " + std::to_string(wanted) + "  keeps everything";
+  }
+  const std::string limit = "the model has " + std::to_string(max_position_embeddings) +
+                            " positions (max_position_embeddings), and the longest row " +
+                            std::to_string(store.longest()) + " tokens";
+  if (max_position_embeddings <= max_seq_len) return "no larger max_seq_len: " + limit;
+  std::int64_t num_longer = 0;
+  for (std::size_t i = 0; i < store.size(); ++i) num_longer += store.num_tokens(i) > max_position_embeddings ? 1 : 0;
+  return "max_seq_len: " + std::to_string(max_position_embeddings) + "  keeps " +
+         (num_longer == 0 ? "everything" : "all but " + format_count(num_longer) + " of them: " + limit);
+}
+
+[[noreturn]] void refuse_overlength(const DocumentStore& store, std::int64_t max_seq_len, const std::string& what,
+                                    std::int64_t max_position_embeddings) {
   std::int64_t num_rows = 0, num_tokens = 0, num_cut = 0, num_masked = 0;
   std::string first;
   for (std::size_t i = 0; i < store.size(); ++i) {
@@ -42,8 +59,8 @@ std::int64_t percentile(const std::vector<std::int64_t>& sorted, std::int64_t p)
                              format_count(num_rows) + " rows with " + format_count(num_tokens) +
                              " tokens\n  overlength: truncate  cuts " + format_count(num_cut) +
                              " tokens from their ends; " + format_count(num_masked) +
-                             " of the rows would be left without a trained token and dropped\n  max_seq_len: " +
-                             std::to_string(round_up(store.longest())) + "  keeps everything");
+                             " of the rows would be left without a trained token and dropped\n  " +
+                             larger_choice(store, max_seq_len, max_position_embeddings));
 }
 
 }  // namespace
@@ -111,9 +128,9 @@ std::vector<std::string> length_choices(const DocumentStore& store, const Length
 }
 
 DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_len, Overlength policy, Ledger& ledger,
-                                  const std::string& what) {
+                                  const std::string& what, std::int64_t max_position_embeddings) {
   if (policy == Overlength::kError && store.longest() > max_seq_len) {
-    refuse_overlength(store, max_seq_len, what);
+    refuse_overlength(store, max_seq_len, what, max_position_embeddings);
   }
   const auto limit = static_cast<std::size_t>(max_seq_len);
   DocumentStore out = store.empty_copy();

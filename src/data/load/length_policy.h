@@ -25,8 +25,9 @@ std::vector<std::string> length_choices(const DocumentStore& store, const Length
 
 /// Applies the policy and drops rows that are left with nothing to train on, counting into the ledger (total is set
 /// before; kept is set here). Under Overlength::kError throws DataError (where = the first such row) with what each
-/// other choice would cost, when a row is longer than max_seq_len. `what` names the data in messages.
+/// other choice would cost, when a row is longer than max_seq_len; a larger max_seq_len is proposed up to
+/// max_position_embeddings (0 = unknown). `what` names the data in messages.
 DocumentStore apply_length_policy(DocumentStore&& store, std::int64_t max_seq_len, Overlength policy, Ledger& ledger,
-                                  const std::string& what);
+                                  const std::string& what, std::int64_t max_position_embeddings = 0);
 
 }  // namespace lora_train::data

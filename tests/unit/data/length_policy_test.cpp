@@ -87,6 +87,23 @@ TEST(LengthPolicy, ErrorTellsWhatEachOtherChoiceCosts) {
   }
 }
 
+TEST(LengthPolicy, ErrorProposesNoMoreThanTheModelsPositions) {
+  const auto refusal = [](std::int64_t max_seq_len, std::int64_t positions) -> std::string {
+    Ledger ledger;
+    try {
+      apply_length_policy(rows({3, 70, 100, 200}), max_seq_len, Overlength::kError, ledger, "x", positions);
+    } catch (const DataError& error) {
+      return error.message().substr(error.message().rfind('\n') + 1);
+    }
+    return "accepted";
+  };
+  const std::string limit = ": the model has 128 positions (max_position_embeddings), and the longest row 200 tokens";
+  EXPECT_EQ(refusal(64, 256), "  max_seq_len: 256  keeps everything");
+  EXPECT_EQ(refusal(64, 200), "  max_seq_len: 200  keeps everything");
+  EXPECT_EQ(refusal(64, 128), "  max_seq_len: 128  keeps all but 1 of them" + limit);
+  EXPECT_EQ(refusal(128, 128), "  no larger max_seq_len" + limit);
+}
+
 TEST(LengthPolicy, ErrorPassesRowsThatFitExactly) {
   Ledger ledger;
   EXPECT_EQ(apply_length_policy(rows({3, 4}), 4, Overlength::kError, ledger, "x").size(), 2U);
