@@ -15,12 +15,13 @@ struct ReasonText {
   bool is_lost;
 };
 
-constexpr std::array<ReasonText, 7> kReasons = {{
+constexpr std::array<ReasonText, 8> kReasons = {{
     {"bad_row", "malformed, dropped (on_bad_row: drop)", true},
     {"overlength", "longer than max_seq_len, dropped (overlength: drop)", true},
     {"truncated", "longer than max_seq_len, tail cut (overlength: truncate)", false},
     {"fully_masked", "no token to train on", true},
     {"not_rendered", "a message that the chat template does not write", false},
+    {"empty_answer", "a trained answer without content: only its end is learned", false},
     {"duplicate", "the same as an earlier row", false},
     {"in_validation", "also in the evaluation data, which makes its loss look too good", false},
 }};

@@ -14,15 +14,16 @@ enum class LedgerReason {
   kTruncated,     ///< longer than max_seq_len, its tail cut under overlength: truncate; the row is still trained
   kFullyMasked,   ///< no label to train on (no assistant turn, or it lies in the cut tail)
   kNotRendered,   ///< the chat template left out a message's content; the row is still trained
+  kEmptyAnswer,   ///< a trained answer has no content, only its end is learned; the row is still trained
   kDuplicate,     ///< an earlier row of the training data has the same tokens and labels; the row is still trained
   kInValidation,  ///< an evaluation set has the same row; it is still trained
 };
 
-/// "bad_row", "overlength", "truncated", "fully_masked", "not_rendered", "duplicate", "in_validation": the
-/// names in summary.json.
+/// "bad_row", "overlength", "truncated", "fully_masked", "not_rendered", "empty_answer", "duplicate",
+/// "in_validation": the names in summary.json.
 const char* name_of(LedgerReason reason);
 
-/// False for reasons that keep the row (kTruncated, kNotRendered, kDuplicate, kInValidation).
+/// False for reasons that keep the row (kTruncated, kNotRendered, kEmptyAnswer, kDuplicate, kInValidation).
 bool is_lost(LedgerReason reason);
 
 struct LedgerEntry {

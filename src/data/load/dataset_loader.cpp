@@ -31,7 +31,7 @@ struct EncodedBlock {
     std::uint64_t line = 0;
     std::size_t num_tokens = 0;
     std::string bad_where, bad_message;  // of a row that is dropped or ends the run
-    std::string not_rendered;
+    std::string not_rendered, empty_answer;
     bool is_bad = false, has_weights = false;
   };
   std::size_t file = 0;
@@ -226,6 +226,7 @@ class DatasetLoader {
       EncodedSample sample = encode_sample(parse_row(value, type, spec_.field_map), options_.encode);
       row.num_tokens = sample.ids.size();
       row.not_rendered = std::move(sample.not_rendered);
+      row.empty_answer = std::move(sample.empty_answer);
       out.ids.insert(out.ids.end(), sample.ids.begin(), sample.ids.end());
       out.labels.insert(out.labels.end(), sample.labels.begin(), sample.labels.end());
       row.has_weights = !sample.weights.empty();
@@ -253,6 +254,9 @@ class DatasetLoader {
       }
       if (!row.not_rendered.empty()) {
         ledger_.add(LedgerReason::kNotRendered, place, row.not_rendered);
+      }
+      if (!row.empty_answer.empty()) {
+        ledger_.add(LedgerReason::kEmptyAnswer, place, row.empty_answer);
       }
       if (row.num_tokens == 0) {
         ledger_.add(LedgerReason::kFullyMasked, place, "the row is empty");

@@ -149,6 +149,28 @@ std::vector<std::uint8_t> trained_of_chat(const ChatSample& chat, const tokenize
   return is_trained;
 }
 
+bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
+
+bool has_nothing_to_say(const tokenizer::Message& message) {
+  if (!is_blank(message.content)) return false;
+  const Json fields = Json::parse(message.json, nullptr, /*allow_exceptions=*/false);
+  const auto says = [&](const char* name) {
+    const auto field = fields.find(name);
+    return field != fields.end() &&
+           (field->is_string() ? !is_blank(field->get_ref<const std::string&>()) : !field->empty());
+  };
+  return !fields.is_object() ||
+         !(says("tool_calls") || says("reasoning_content") || says("reasoning") || says("thinking"));
+}
+
+std::string first_empty_answer(const ChatSample& chat, LossOn loss_on) {
+  for (std::size_t i = first_trained(chat, loss_on); i < chat.messages.size(); ++i) {
+    const bool is_answer = chat.messages[i].role == "assistant" && !is_skipped(chat, i);
+    if (is_answer && has_nothing_to_say(chat.messages[i])) return "messages[" + std::to_string(i) + "]";
+  }
+  return {};
+}
+
 tokenizer::RenderedChat render(const ChatSample& chat, const tokenizer::ChatTemplate& chat_template) {
   try {
     return chat_template.render(chat.messages, {false, chat.tools_json, chat.kwargs_json});
@@ -164,6 +186,7 @@ EncodedSample encode(const ChatSample& chat, const EncodeOptions& options) {
   out.labels = masked(encoding.ids, trained_of_chat(chat, rendered, encoding.offsets, options.loss_on));
   out.weights = token_weights(chat, rendered, encoding.offsets, out.labels);
   out.ids = std::move(encoding.ids);
+  out.empty_answer = first_empty_answer(chat, options.loss_on);
   if (!rendered.omissions.empty()) out.not_rendered = describe(rendered.omissions.front(), chat.messages);
   return out;
 }
@@ -175,6 +198,7 @@ EncodedSample encode(const TextSample& text, const EncodeOptions& options) {
   const auto begin = static_cast<std::uint32_t>(options.loss_on == LossOn::kAll ? 0 : text.prompt.size());
   const std::vector<ByteRange> spans = {{begin, static_cast<std::uint32_t>(whole.size())}};
   EncodedSample out;
+  if (!text.prompt.empty() && is_blank(text.completion)) out.empty_answer = "completion";
   out.labels = masked(encoding.ids, tokenizer::trained_tokens(encoding.offsets, spans));
   out.ids = std::move(encoding.ids);
   const auto eos = options.tokenizer->eos_id();

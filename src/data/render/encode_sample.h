@@ -28,6 +28,7 @@ struct EncodedSample {
   std::vector<float> weights =
       {};  ///< of each token in the loss, 0 if it is not trained; empty: all of the trained are 1
   std::string not_rendered = {};  ///< "messages[0].content (system)": what the template left out first
+  std::string empty_answer = {};  ///< "messages[1]" or "completion": the first trained answer that has no content
 };
 
 /// Refuses a loss_on that the layout cannot have, naming those it can: ConfigError (where = "loss_on"). Refuses layouts

@@ -204,6 +204,29 @@ TEST_F(EncodeSample, ReportsContentThatTheTemplateLeavesOut) {
   EXPECT_EQ(encode_sample(chat_, {&tokenizer_, &template_, LossOn::kAuto, 0}).not_rendered, "");
 }
 
+TEST_F(EncodeSample, ReportsTrainedAnswersWithoutContent) {
+  const auto empty = [&](const Sample& sample, LossOn loss_on = LossOn::kAuto) {
+    return encode_sample(sample, {&tokenizer_, &template_, loss_on, 0}).empty_answer;
+  };
+  const tokenizer::Message user{"user", ""}, blank{"assistant", " \n"}, answer{"assistant", "b"};
+  const auto with = [](const char* fields) {
+    return tokenizer::Message{"assistant", "", std::string(R"({"role": "assistant", "content": "")") + fields + "}"};
+  };
+  EXPECT_EQ(empty(ChatSample{{user, answer}, 0, {}, {}}), "");
+  EXPECT_EQ(empty(ChatSample{{user, answer, user, blank}, 0, {}, {}}), "messages[3]");
+  EXPECT_EQ(empty(ChatSample{{user, with("")}, 0, {}, {}}), "messages[1]");
+  EXPECT_EQ(empty(ChatSample{{user, with(R"(, "tool_calls": [], "reasoning": " ")")}, 0, {}, {}}), "messages[1]");
+  EXPECT_EQ(empty(ChatSample{{user, with(R"(, "tool_calls": [{"name": "f"}])")}, 0, {}, {}}), "");
+  EXPECT_EQ(empty(ChatSample{{user, with(R"(, "reasoning_content": "so")")}, 0, {}, {}}), "");
+  const ChatSample first_is_empty{{blank, answer}, 0, {}, {}};
+  EXPECT_EQ(empty(first_is_empty), "messages[0]");
+  EXPECT_EQ(empty(first_is_empty, LossOn::kLast), "") << "it is not trained";
+  EXPECT_EQ(empty(with_weights(first_is_empty, {kSkip, kNone})), "");
+  EXPECT_EQ(empty(TextSample{"a", " "}), "completion");
+  EXPECT_EQ(empty(TextSample{"a", "b"}), "");
+  EXPECT_EQ(empty(TextSample{"", ""}), "") << "a text, no answer";
+}
+
 TEST_F(EncodeSample, CarriesToolsAndVariablesToTheTemplate) {
   const ChatSample chat{{{"assistant", "b"}}, 0, "[T]", "{K}"};
   EXPECT_EQ(encode(chat, LossOn::kAuto), "[T]{K}assistant:[b.]");

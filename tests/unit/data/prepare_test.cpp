@@ -336,6 +336,7 @@ TEST_F(PrepareData, LengthPolicyHoldsForEvaluationToo) {
   EXPECT_SAYS(refusal(section),
               "val.jsonl:1: 1 of 1 rows of the evaluation data \"val\" are longer than max_seq_len: 64");
   context_.max_position_embeddings = 80;
+  EXPECT_SAYS(refusal(section), "max_seq_len: 80  keeps all but 1 of them");
   section.max_seq_len = std::nullopt;
   section.overlength = Overlength::kTruncate;
   const PreparedData data = prepare(section);
@@ -360,14 +361,17 @@ TEST_F(PrepareData, FingerprintFollowsDataAndOptionsNotThePath) {
   EXPECT_NE(prepare(section).fingerprint, first);
 }
 
-TEST_F(PrepareData, CountsContentThatTheTemplateLeavesOut) {
+TEST_F(PrepareData, CountsContentThatIsLeftOutOrEmpty) {
   DataSection section;
-  section.datasets = {dataset("c.jsonl",
-                              "{\"messages\": [{\"role\": \"system\", \"content\": \"hidden\"}, {\"role\": "
-                              "\"assistant\", \"content\": \"b\"}]}\n")};
+  section.datasets = {dataset(
+      "c.jsonl",
+      "{\"messages\": [{\"role\": \"system\", \"content\": \"hidden\"}, {\"role\": "
+      "\"assistant\", \"content\": \"b\"}]}\n{\"messages\": [{\"role\": \"assistant\", \"content\": \"\"}]}\n")};
   const PreparedData data = prepare(section);
-  EXPECT_EQ(data.train.size(), 1U);
-  ASSERT_EQ(data.ledger.entries.size(), 1U);
+  EXPECT_EQ(data.train.size(), 2U);
+  ASSERT_EQ(data.ledger.entries.size(), 2U);
+  EXPECT_EQ(data.ledger.entries[1].reason, LedgerReason::kEmptyAnswer);
+  EXPECT_SAYS(data.ledger.lines()[2], "c.jsonl:2: messages[0]");
   EXPECT_EQ(data.ledger.entries[0].reason, LedgerReason::kNotRendered);
   EXPECT_EQ(data.ledger.lost(), 0);
 }
