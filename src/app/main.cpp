@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,24 @@ void end_at_failed_read(int) {
   ::_exit(static_cast<int>(lora_train::ExitCode::kIo));
 }
 
+/// The handler of the run-time library, which names the exception and aborts.
+std::terminate_handler abort_with_name;
+
+/// No memory where nothing can catch it (in a thread, in an initialiser of LibTorch) ends as elsewhere. Nothing here allocates.
+void end_at_uncaught() {
+  constexpr char kText[] =
+      "error: out of memory on the host. Free some, or raise ulimit -v; in training, lower micro_batch_size or "
+      "max_seq_len\n";
+  try {
+    if (std::current_exception() != nullptr) throw;
+  } catch (const std::bad_alloc&) {
+    (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
+    ::_exit(static_cast<int>(lora_train::ExitCode::kDevice));
+  } catch (...) {
+  }
+  abort_with_name();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -36,5 +56,6 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // nor a file at its limit (ulimit -f): EFBIG
   std::signal(SIGBUS, end_at_failed_read);
+  abort_with_name = std::set_terminate(end_at_uncaught);
   return lora_train::app::run_program(std::vector<std::string>(argv + 1, argv + argc));
 }

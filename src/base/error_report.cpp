@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <new>
 #include <string_view>
+#include <system_error>
 
 namespace lora_train {
 namespace {
@@ -57,6 +58,12 @@ ErrorReport describe_current_exception() {
     return {error.exit_code(), error.kind(), "internal error: " + error.message() + ". " + kBug, error.where()};
   } catch (const std::filesystem::filesystem_error& error) {
     return {ExitCode::kIo, "io", error.code().message(), error.path1().string()};
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) return describe_foreign(error);
+    return {ExitCode::kDevice, "device",
+            "no thread could be started: the host has no memory for its stack (free -h, ulimit -v), or too many run "
+            "already (ulimit -u)",
+            ""};
   } catch (const std::bad_alloc&) {
     return {ExitCode::kDevice, "device", kHostMemory, ""};
   } catch (const std::exception& error) {

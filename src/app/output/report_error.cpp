@@ -1,6 +1,9 @@
 #include "report_error.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <new>
 
 #include "json_text.h"
 #include "lora_train/base/error_report.h"
@@ -49,7 +52,10 @@ int report_current_exception(bool json) noexcept {
           {"error", {{"kind", report.kind}, {"message", report.message}, {"where", report.where}}}};
       print_line(to_line(object));
     }
-  } catch (...) {  // no memory or no stdout to say it: the code still says it
+  } catch (const std::bad_alloc&) {
+    constexpr char kText[] = "error: there is too little memory on the host even to say what failed\n";
+    (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
+  } catch (...) {  // no stdout to say it: the code still says it
   }
   return code;
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <new>
+#include <thread>
 
 #include "lora_train/app/engine_api.h"
 #include "lora_train/base/build_id.h"
@@ -26,6 +27,7 @@ void throw_as_named(const std::string& name) {
   if (name == "shape") throw ShapeError("rms_norm", "weight is not [D]");
   if (name == "torch") TORCH_CHECK(false, "sizes differ: ", 2, " and ", 3);
   if (name == "bad_alloc") throw std::bad_alloc();
+  if (name == "bad_alloc_in_thread") std::jthread([] { throw std::bad_alloc(); }).join();
   if (name == "unknown") throw 42;  // NOLINT: the point of the test
 }
 

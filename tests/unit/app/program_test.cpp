@@ -187,6 +187,14 @@ TEST_F(Program, TooLittleHostMemoryIsNoBug) {
   const CommandResult result = train({"run_name=bad_alloc"});
   EXPECT_EQ(result.exit_code, 6) << result.err;
   EXPECT_TRUE(contains(result.err, "micro_batch_size")) << result.err;
+  const CommandResult in_thread = train({"run_name=bad_alloc_in_thread"});
+  EXPECT_EQ(in_thread.exit_code, 6) << in_thread.err;
+  EXPECT_TRUE(contains(in_thread.err, "error: out of memory on the host")) << in_thread.err;
+  const std::string program = (folder_ / "lora-train").string(), limit = "ulimit -v 150000 && exec \"$@\"";
+  const CommandResult unmapped =
+      run_command({"/bin/sh", "-c", limit, "sh", program, "train", "--model", "m", "--train-data", "d"}, options_);
+  EXPECT_EQ(unmapped.exit_code, 6) << unmapped.err;
+  EXPECT_TRUE(contains(unmapped.err, "cannot be loaded: out of memory on the host")) << unmapped.err;
 }
 
 TEST_F(Program, ClosedPipesDoNotEndARun) {

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <new>
 #include <stdexcept>
+#include <system_error>
 
 namespace lora_train {
 namespace {
@@ -62,6 +64,13 @@ TEST(ErrorReport, TooLittleHostMemorySaysWhatToLowerAndIsNoBug) {
     EXPECT_NE(report.message.find("gradient_checkpointing: full"), std::string::npos) << report.message;
     EXPECT_EQ(report.message.find("bug"), std::string::npos) << report.message;
   }
+}
+
+TEST(ErrorReport, AThreadThatCannotStartIsNoBug) {
+  const ErrorReport report = describe(std::system_error(EAGAIN, std::generic_category()));
+  EXPECT_EQ(report.code, ExitCode::kDevice);
+  EXPECT_NE(report.message.find("ulimit -v"), std::string::npos) << report.message;
+  EXPECT_EQ(describe(std::system_error(EDEADLK, std::generic_category())).code, ExitCode::kInternal);
 }
 
 TEST(ErrorReport, StackTracesAreCutOff) {
