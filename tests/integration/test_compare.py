@@ -60,6 +60,20 @@ def test_table_json_and_csv_say_what_the_runs_say(runs):
         assert found["last_train_loss"] == pytest.approx(losses[-1]) and found["best_train_loss"] == pytest.approx(min(losses))
 
 
+@pytest.mark.parametrize("flag", ["--csv", "--html"])
+def test_a_stop_ends_it_at_once_and_leaves_the_older_file(runs, tmp_path, flag):
+    file = tmp_path / "result"
+    assert lora_train("compare", runs, flag, file).code == 0
+    before = file.read_bytes()
+    slow_disk = dict(ENVIRONMENT, LD_PRELOAD=str(BINARY.parent / "lib/libslow_sync.so"), SLOW_SYNC_MS="600000")
+    process = subprocess.Popen(list(map(str, [BINARY, "compare", runs / "typo", flag, file])), env=slow_disk, stderr=subprocess.DEVNULL)
+    wait_for(lambda: any(tmp_path.glob(".tmp-*")), "the new file", process)
+    process.terminate()
+    assert process.wait(timeout=30) == -signal.SIGTERM
+    assert file.read_bytes() == before
+    assert lora_train("compare", runs / "typo", flag, file).code == 0 and file.read_bytes() != before
+
+
 def test_sort(runs):
     def order(*arguments):
         run = lora_train("compare", runs, "--json", *arguments)

@@ -31,14 +31,14 @@ def test_a_stop_or_a_failure_before_step_1_does_not_block_the_folder(setup):
     assert [line["step"] for line in setup.events("eval")] == [0, 3] and len(setup.events("start")) == 1
 
 
-@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_write_into_no_file(setup, closed):
     """The next file that is opened would get their numbers, and the lines of the progress with it."""
     def quantize(name, how):
         command = [BINARY, "quantize", "--model", setup.model, "--output-dir", setup.folder / name]
         return subprocess.run(["sh", "-c", f'exec "$@" {how}', "sh", *map(str, command)], env=ENVIRONMENT).returncode
     assert quantize("usual", "") == 0
-    assert quantize("closed", closed) == (5 if " >&-" in f" {closed}" else 0)  # the result cannot be printed
+    assert quantize("closed", closed) == 5  # the result cannot be printed
     for file in (setup.folder / "usual").iterdir():
         assert (setup.folder / "closed" / file.name).read_bytes() == file.read_bytes(), file.name
 

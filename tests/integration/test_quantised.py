@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from conftest import BINARY, ENVIRONMENT, ROOT, Setup, lora_train, model_tensors, wait_for
+from test_saving import small_disk, used_bytes  # noqa: F401
 
 SLOW_DISK = dict(ENVIRONMENT, LD_PRELOAD=str(BINARY.parent / "lib/libslow_sync.so"), SLOW_SYNC_MS="150")
 FORMATS = ("nf4", "int8", "fp8")
@@ -100,6 +102,21 @@ def test_a_failed_merge_into_quantised_weights_leaves_nothing_and_the_older_one(
     assert run.code == 7 and "the logits are not finite" in run.stderr, run
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert sorted(os.listdir(setup.folder)) == names and (theirs / "config.json").read_text() == "mine"
+
+
+def test_a_full_disk_while_merged_weights_are_quantised_leaves_the_older_ones(setup, small_disk):
+    """Once the plain weights do not fit, once the quantised ones."""
+    base = setup.quantised("nf4")
+    train(setup, "run", model=str(base))
+    out = small_disk(8 << 20) / "out"
+    command = ["merge", "--model", base, "--adapter", setup.folder / "run/adapter", "--output-dir", out, "--keep-quantised", "--no-check"]
+    assert lora_train(*command).code == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for free_kib, what in ((24, "plain"), (100, "quantised")):
+        small_disk(used_bytes(out.parent) + (free_kib << 10))
+        run = lora_train(*command, "--overwrite")
+        assert run.code == 5 and re.search(f"tmp-{what}-.*No space left on device", run.stderr), run
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before and os.listdir(out.parent) == ["out"]
 
 
 def spoil_norm(folder):
