@@ -55,6 +55,7 @@ int report_current_exception(bool json) noexcept {
   } catch (const std::bad_alloc&) {
     constexpr char kText[] = "error: there is too little memory on the host even to say what failed\n";
     (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
+    if (code == static_cast<int>(ExitCode::kInternal)) code = static_cast<int>(ExitCode::kDevice);
   } catch (...) {  // no stdout to say it: the code still says it
   }
   return code;
