@@ -117,6 +117,16 @@ void check_evaluation(const Check& check) {
   }
 }
 
+void check_compute(const Check& check) {
+  const RunSection& run = check.profile.run;
+  const bool recomputes_all = run.gradient_checkpointing == GradientCheckpointing::kAuto ||
+                              run.gradient_checkpointing == GradientCheckpointing::kFull;
+  if (run.mlp_tile_tokens.value_or(0) == 0 || recomputes_all) return;
+  check.mistake("mlp_tile_tokens",
+                "a number needs full recomputation. Set gradient_checkpointing: full, or "
+                "mlp_tile_tokens: auto or off.");
+}
+
 }  // namespace
 
 void check_consistency(const Profile& profile, const ProfileSources& sources,
@@ -127,6 +137,7 @@ void check_consistency(const Profile& profile, const ProfileSources& sources,
   check_schedule(check);
   check_adapter(check);
   check_evaluation(check);
+  check_compute(check);
 }
 
 }  // namespace lora_train

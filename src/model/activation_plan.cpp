@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "lora_train/base/error.h"
+
 namespace lora_train::model {
 namespace {
 
@@ -44,6 +46,10 @@ class Planner {
 
   ActivationPlan plan() {
     const bool needs_backward = plan_.options.needs_backward;
+    if (plan_.options.mlp_tile_tokens > 0 &&
+        std::ranges::count(recompute_, Recompute::kFull) < std::ssize(recompute_)) {
+      throw ShapeError("mlp_tile_tokens", "a layer that keeps its buffers has no tiles");
+    }
     const std::int64_t D = shape_.hidden_size;
     std::vector<std::int64_t> inputs;  // layers take turns
     for (std::int64_t i = 0; i < num_inputs(); ++i) inputs.push_back(add(rows("layer input", D)));
@@ -86,13 +92,25 @@ class Planner {
     }
   }
 
+  /// What one of all tokens takes if the rows of the block have so many elements: less where it computes tiles.
+  std::int64_t per_token(const BlockShape& block, std::int64_t elements) const {
+    const std::int64_t N = plan_.options.max_tokens, rows = plan_.num_rows(block.saved.front());
+    if (rows == N) return elements;
+    const std::int64_t shared = (rows * elements + N - 1) / N;
+    return (shared + kColumnStep - 1) / kColumnStep * kColumnStep;
+  }
+
   void add_gradients() {
     BufferShape d_input = rows("d_input", 0);
     bool has_scratch = false;
-    shape_.for_each_projection([&](const ProjectionShape& p) {
-      widen(d_input, p.input_width(), p.input_pitch());
-      for (const AdapterPlace& place : p.adapters) has_scratch = has_scratch || needs_scratch(place.spec);
-    });
+    for (const LayerShape& layer : shape_.layers) {
+      for (const BlockShape& block : layer.blocks) {
+        for (const ProjectionShape& p : block.projections) {
+          widen(d_input, per_token(block, p.input_width()), per_token(block, p.input_pitch()));
+          for (const AdapterPlace& place : p.adapters) has_scratch = has_scratch || needs_scratch(place.spec);
+        }
+      }
+    }
     if (has_scratch) plan_.scratch = add(rows("scratch", d_input.width));
     BufferShape d_hidden = rows("d_hidden", shape_.hidden_size);
     std::map<std::string, BufferShape> gradients;
@@ -118,10 +136,15 @@ class Planner {
 
 }  // namespace
 
+std::int64_t ActivationPlan::num_rows(const BufferShape& buffer) const {
+  const bool is_tile = buffer.is_tiled && options.mlp_tile_tokens > 0;
+  return is_tile ? std::min(options.mlp_tile_tokens, options.max_tokens) : options.max_tokens;
+}
+
 std::int64_t ActivationPlan::bytes(std::int64_t compute_bytes) const {
   std::int64_t sum = 0;
   for (const BufferShape& buffer : buffers) {
-    sum += options.max_tokens * buffer.row_elements() * (buffer.type == ElementType::kFloat ? 4 : compute_bytes);
+    sum += num_rows(buffer) * buffer.row_elements() * (buffer.type == ElementType::kFloat ? 4 : compute_bytes);
   }
   return sum;
 }

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 namespace lora_train::model {
 namespace {
 
@@ -22,7 +24,7 @@ Activations::Activations(const ModelShape& shape, const ActivationOptions& optio
                          at::ScalarType dtype, at::Device device)
     : plan_(plan_activations(shape, options, recompute)), recompute_(std::move(recompute)) {
   for (const BufferShape& planned : plan_.buffers) {
-    buffers_.push_back(allocate(planned, options.max_tokens, dtype, device));
+    buffers_.push_back(allocate(planned, plan_.num_rows(planned), dtype, device));
   }
   if (plan_.num_offloaded > 0) {
     std::vector<at::Tensor> ring;
@@ -43,8 +45,9 @@ std::int64_t Activations::bytes() const { return plan_.bytes(static_cast<std::in
 LayerActivations Activations::layer(std::int64_t layer, std::int64_t num_tokens) const {
   const auto cut = [&](std::int64_t index) {
     if (index == ActivationPlan::kNone) return at::Tensor();
-    const bool is_token_last = plan_.buffers[static_cast<std::size_t>(index)].layout == BufferShape::Layout::kTokenLast;
-    return buffer(index).narrow(is_token_last ? 1 : 0, 0, num_tokens);
+    const BufferShape& planned = plan_.buffers[static_cast<std::size_t>(index)];
+    const bool is_token_last = planned.layout == BufferShape::Layout::kTokenLast;
+    return buffer(index).narrow(is_token_last ? 1 : 0, 0, std::min(num_tokens, plan_.num_rows(planned)));
   };
   LayerActivations blocks;
   for (const ActivationPlan::Block& planned : plan_.layers[static_cast<std::size_t>(layer)]) {
@@ -58,10 +61,6 @@ LayerActivations Activations::layer(std::int64_t layer, std::int64_t num_tokens)
 
 at::Tensor Activations::d_input(const ProjectionSizes& projection, std::int64_t num_tokens) const {
   return buffer(plan_.d_input).as_strided({num_tokens, projection.d_input_width()}, {projection.d_input_pitch(), 1});
-}
-
-at::Tensor Activations::d_hidden_of(const ProjectionSizes& projection, std::int64_t num_tokens) const {
-  return buffer(plan_.d_hidden).narrow(0, 0, num_tokens).narrow(1, 0, projection.d_output_width());
 }
 
 at::Tensor Activations::gradient_of(std::string_view name, const ProjectionSizes& projection,

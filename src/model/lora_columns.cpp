@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "lora_train/kernels/dropout.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/kernels/graph.h"
@@ -17,10 +19,15 @@ bool drops(const LoraAdapter& adapter, const DropoutContext& dropout) {
   return dropout.enabled && adapter.dropout > 0.0;
 }
 
+/// Memory for x [N, D]. Rows of scratch are narrower than x where x is a tile.
+at::Tensor scratch_like(const at::Tensor& x, const LinearPass& pass) {
+  return pass.scratch.as_strided(x.sizes(), {std::max(pass.scratch.stride(0), x.size(1)), 1});
+}
+
 /// x with this adapter's dropout mask applied, in scratch.
 at::Tensor masked(const LoraAdapter& adapter, const at::Tensor& x, const LinearPass& pass) {
   const DropoutContext& dropout = pass.dropout;
-  at::Tensor out = pass.scratch.narrow(0, 0, x.size(0)).narrow(1, 0, x.size(1));
+  at::Tensor out = scratch_like(x, pass);
   kernels::dropout_forward(x, dropout.token_document, dropout.token_position, dropout.keys[adapter.index],
                            adapter.dropout, out);
   return out;
@@ -86,7 +93,7 @@ void add_adapter_input_gradient(const Projection& projection, const at::Tensor& 
       kernels::gemm(ds_part, a, dx, add);
       continue;
     }
-    at::Tensor dx_part = pass.scratch.narrow(0, 0, dx.size(0)).narrow(1, 0, dx.size(1));
+    at::Tensor dx_part = scratch_like(dx, pass);
     kernels::gemm(ds_part, a, dx_part, {.alpha = scale, .work_class = kernels::WorkClass::kLora});
     const at::Tensor part = masked(adapter, dx_part, pass);  // in place: masked() writes where it reads
     kernels::run_or_capture([dx, part] { dx.add_(part); });

@@ -49,14 +49,25 @@ std::int64_t attention_bytes(const MemoryCase& requested) {
 /// The keys that would make the run fit, the cheapest first, with the memory it would then need.
 std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
   std::vector<std::string> lines;
-  const auto try_case = [&](const std::string& change, const MemoryCase& smaller) {
-    const std::int64_t total = plan_memory(smaller).total();
+  const std::optional<std::int64_t>& given_tile = requested.profile.run.mlp_tile_tokens;
+  const auto try_case = [&](const std::string& change, MemoryCase smaller) {
+    std::int64_t total = plan_memory(smaller).total();
+    if (total > budget_bytes && !given_tile) {
+      smaller.mlp_tile_tokens = kAutoMlpTileTokens;
+      total = plan_memory(smaller).total();
+    }
     if (total <= budget_bytes) lines.push_back(change + " (then " + in_words(total) + ")");
   };
   MemoryCase smaller = requested;
   smaller.loss_chunk_bytes = kLeastLossChunkBytes;  // a larger one is chosen only where it fits
+  smaller.mlp_tile_tokens = given_tile.value_or(0);
   std::ranges::fill(smaller.recompute, model::Recompute::kFull);
   if (requested.recompute != smaller.recompute) try_case("gradient_checkpointing: full", smaller);
+  if (given_tile == 0) {
+    MemoryCase tiled = smaller;
+    tiled.mlp_tile_tokens = kAutoMlpTileTokens;
+    try_case("mlp_tile_tokens: " + std::to_string(kAutoMlpTileTokens) + " with gradient_checkpointing: full", tiled);
+  }
   if (requested.profile.run.activation_offload == ActivationOffload::kOff) {
     MemoryCase offloaded = smaller;
     offloaded.offload_inputs = true;
@@ -113,8 +124,11 @@ MemoryPlan plan_memory(const MemoryCase& requested) {
   const model::Trainables parameters = model::make_trainables(requested.config, shape, trained, at::kMeta);
   plan.parameters = model::Trainables::bytes(parameters.size()) +
                     optim::optimizer_for(requested.profile.optimizer.kind).state_bytes(parameters.blocks());
-  const model::ActivationPlan activations = model::plan_activations(
-      shape, {.max_tokens = requested.max_tokens(), .offload_inputs = requested.offload_inputs}, requested.recompute);
+  const model::ActivationPlan activations = model::plan_activations(shape,
+                                                                    {.max_tokens = requested.max_tokens(),
+                                                                     .offload_inputs = requested.offload_inputs,
+                                                                     .mlp_tile_tokens = requested.mlp_tile_tokens},
+                                                                    requested.recompute);
   plan.activations = activations.bytes(element_bytes);
   plan.host = activations.host_bytes(element_bytes);
   plan.loss_head =

@@ -57,8 +57,8 @@ void decode_what_fits(const RunFacts& facts, std::int64_t weight_bytes, RunSpec&
   if (facts.is_cuda) spec.memory = plan_memory(memory_case(facts, spec));
 }
 
-/// Whether layer inputs stay on the device or are offloaded: what to try, in this order. A smaller micro-batch and
-/// recomputation come first, because they do not depend on the bus (docs/long_context.md).
+/// Whether layer inputs stay on the device or are offloaded: what to try, in this order. A smaller micro-batch, recomputation
+/// and tiles come first, because they do not depend on the bus (docs/long_context.md).
 std::vector<bool> offload_choices(const RunFacts& facts) {
   switch (facts.profile.run.activation_offload) {
     case ActivationOffload::kOn: return {true};
@@ -68,9 +68,22 @@ std::vector<bool> offload_choices(const RunFacts& facts) {
   return {false, true};
 }
 
+/// Tokens of an MLP's tile, 0 for none: what to try, in this order. Only full recomputation has tiles.
+std::vector<std::int64_t> tile_choices(const RunFacts& facts) {
+  const RunSection& run = facts.profile.run;
+  if (runtime::recompute_modes(run.gradient_checkpointing).back() != model::Recompute::kFull) return {0};
+  if (run.mlp_tile_tokens || !facts.is_cuda) return {run.mlp_tile_tokens.value_or(0)};
+  return {0, kAutoMlpTileTokens};
+}
+
+std::vector<model::Recompute> allowed_modes(const RunFacts& facts, const RunSpec& spec) {
+  if (spec.mlp_tile_tokens > 0) return {model::Recompute::kFull};
+  return runtime::recompute_modes(facts.profile.run.gradient_checkpointing);
+}
+
 /// Plans a micro-batch of about so many tokens. False if that does not fit.
 bool fit_tokens(const RunFacts& facts, std::int64_t tokens, RunSpec& spec) {
-  const std::vector<model::Recompute> allowed = runtime::recompute_modes(facts.profile.run.gradient_checkpointing);
+  const std::vector<model::Recompute> allowed = allowed_modes(facts, spec);
   spec.decoded_layers = fixed_decoded_layers(facts).value_or(0);
   set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, tokens), spec);
   const auto fits = [&] {
@@ -107,9 +120,12 @@ void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
   for (const std::int64_t chunk_bytes : {model::LossHeadOptions{}.chunk_bytes, kLeastLossChunkBytes}) {
     spec.loss_chunk_bytes = chunk_bytes;
     for (const bool offload : offload_choices(facts)) {
-      spec.offload_inputs = offload;
-      for (const std::int64_t tokens : token_targets(facts)) {
-        if (fit_tokens(facts, tokens, spec)) return;
+      for (const std::int64_t tile : tile_choices(facts)) {
+        spec.offload_inputs = offload;
+        spec.mlp_tile_tokens = tile;
+        for (const std::int64_t tokens : token_targets(facts)) {
+          if (fit_tokens(facts, tokens, spec)) return;
+        }
       }
     }
   }
@@ -121,14 +137,15 @@ void fit_into_host(const RunFacts& facts, RunSpec& spec) {
   set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, facts.auto_tokens), spec);
   decode_what_fits(facts, facts.memory_bytes, spec);
   spec.offload_inputs = facts.profile.run.activation_offload == ActivationOffload::kOn;
-  const model::ActivationOptions options{.max_tokens = spec.max_tokens, .offload_inputs = spec.offload_inputs};
+  spec.mlp_tile_tokens = tile_choices(facts).front();
+  const model::ActivationOptions options = activation_options(spec);
   const std::int64_t element_bytes = runtime::compute_bytes(facts.profile.model.precision);
   const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
   const auto fits = [&] {
     const model::ActivationPlan plan = model::plan_activations(shape, options, spec.recompute);
     return plan.bytes(element_bytes) + plan.host_bytes(element_bytes) <= facts.memory_bytes;
   };
-  model::choose_recompute(runtime::recompute_modes(facts.profile.run.gradient_checkpointing), fits, spec.recompute);
+  model::choose_recompute(allowed_modes(facts, spec), fits, spec.recompute);
 }
 
 }  // namespace
@@ -146,7 +163,13 @@ MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec) {
           spec.loss_chunk_bytes,
           facts.base,
           spec.decoded_layers,
-          spec.offload_inputs};
+          spec.offload_inputs,
+          spec.mlp_tile_tokens};
+}
+
+model::ActivationOptions activation_options(const RunSpec& spec) {
+  return {
+      .max_tokens = spec.max_tokens, .offload_inputs = spec.offload_inputs, .mlp_tile_tokens = spec.mlp_tile_tokens};
 }
 
 model::GradientColumns gate_up_on_gpu(const RunFacts& facts) {
@@ -196,6 +219,7 @@ std::string to_json(const RunSpec& spec) {
       {"max_tokens", spec.max_tokens},
       {"recompute", recompute},
       {"offload_inputs", spec.offload_inputs},
+      {"mlp_tile_tokens", spec.mlp_tile_tokens},
       {"decoded_layers", spec.decoded_layers},
       {"gate_up", static_cast<int>(spec.columns.gate_up)},
       {"row_pitch", static_cast<int>(spec.columns.row_pitch)},
@@ -221,6 +245,7 @@ RunSpec parse_run_spec(const std::string& text) {
     spec.max_tokens = object.at("max_tokens");
     for (const int mode : object.at("recompute")) spec.recompute.push_back(static_cast<model::Recompute>(mode));
     spec.offload_inputs = object.at("offload_inputs");
+    spec.mlp_tile_tokens = object.at("mlp_tile_tokens");
     spec.decoded_layers = object.at("decoded_layers");
     spec.columns.gate_up = static_cast<model::GradientColumns>(object.at("gate_up").get<int>());
     spec.columns.row_pitch = static_cast<model::RowPitch>(object.at("row_pitch").get<int>());

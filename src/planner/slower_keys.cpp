@@ -31,6 +31,10 @@ std::vector<Alternative> alternatives_to(const RunFacts& facts) {
     without("activation_offload: on",
             [](Alternative& a) { a.profile.run.activation_offload = ActivationOffload::kAuto; });
   }
+  if (profile.run.mlp_tile_tokens.value_or(0) > 0) {
+    without("mlp_tile_tokens: " + std::to_string(*profile.run.mlp_tile_tokens),
+            [](Alternative& a) { a.profile.run.mlp_tile_tokens.reset(); });
+  }
   if (profile.model.decoded_layers) {
     without("decoded_layers: " + std::to_string(*profile.model.decoded_layers),
             [](Alternative& a) { a.profile.model.decoded_layers.reset(); });
@@ -55,6 +59,7 @@ std::string describe(const model::BaseStorage& base, const RunSpec& spec) {
   constexpr const char* kModes[] = {"nothing", "norms and activations", "norms, activations, gate and up",
                                     "the whole forward"};
   std::string text = "recomputes " + std::string(kModes[static_cast<int>(spec.recompute.front())]);
+  if (spec.mlp_tile_tokens > 0) text += ", runs MLPs in tiles of " + std::to_string(spec.mlp_tile_tokens) + " tokens";
   if (const std::int64_t layers = num_streamed(base, spec); layers > 0) {
     text += ", decodes " + std::to_string(layers) + " layers twice a micro-batch";
   }
@@ -90,11 +95,12 @@ std::vector<std::string> slower_keys(const RunFacts& facts, const RunSpec& spec)
       const RunSpec without = decide(other);
       const std::int64_t streamed = num_streamed(facts.base, spec);
       const std::int64_t streamed_without = num_streamed(alternative.base, without);
+      const bool tiles = spec.mlp_tile_tokens > 0, tiles_without = without.mlp_tile_tokens > 0;
       const bool is_slower = without.recompute.front() > spec.recompute.front() || streamed_without > streamed ||
-                             without.offload_inputs > spec.offload_inputs ||
+                             without.offload_inputs > spec.offload_inputs || tiles_without > tiles ||
                              without.loss_chunk_bytes < spec.loss_chunk_bytes;
       const bool is_faster = without.recompute.front() < spec.recompute.front() || streamed_without < streamed ||
-                             without.offload_inputs < spec.offload_inputs;
+                             without.offload_inputs < spec.offload_inputs || tiles_without < tiles;
       if (is_slower || !is_faster) continue;
       lines.push_back(alternative.key + " costs time that this run need not spend: it " + describe(facts.base, spec) +
                       "; without the key it " + describe(alternative.base, without) + " of " +

@@ -100,6 +100,7 @@ std::string ways_on(const fs::path& folder) {
 Profile with_numbers_of(const Profile& old, Profile profile) {
   if (!profile.data.max_seq_len) profile.data.max_seq_len = old.data.max_seq_len;
   if (!profile.schedule.micro_batch_size) profile.schedule.micro_batch_size = old.schedule.micro_batch_size;
+  if (!profile.run.mlp_tile_tokens) profile.run.mlp_tile_tokens = old.run.mlp_tile_tokens;
   return profile;
 }
 

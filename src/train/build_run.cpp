@@ -29,6 +29,8 @@ namespace {
 
 constexpr std::int64_t kFewSteps = 100;
 
+std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
 std::string describe_base(const Run& run) {
   const std::int64_t num_layers = run.files.config.num_layers, decoded = std::min(run.spec.decoded_layers, num_layers);
   const std::string text = "base: " + model::describe(run.files.base) + "; ";
@@ -39,10 +41,18 @@ std::string describe_base(const Run& run) {
 
 std::string describe_offload(const Run& run) {
   const model::ActivationPlan& plan = run.activations->plan();
-  const auto element_bytes = static_cast<std::int64_t>(run.activations->final_hidden.element_size());
+  const std::int64_t bytes = plan.host_bytes(runtime::compute_bytes(run.profile().model.precision));
   return "activation_offload: the inputs of " + std::to_string(plan.num_offloaded) + " of " +
-         std::to_string(plan.layers.size()) + " layers are kept in " +
-         format_bytes(static_cast<double>(plan.host_bytes(element_bytes))) + " of host memory";
+         std::to_string(plan.layers.size()) + " layers are kept in " + in_words(bytes) + " of host memory";
+}
+
+std::string describe_tiles(const Run& run) {
+  model::ActivationOptions whole = run.activations->plan().options;
+  const std::string tokens = std::to_string(std::exchange(whole.mlp_tile_tokens, 0));
+  const auto without = model::plan_activations(run.model.decoder->shape, whole, run.spec.recompute)
+                           .bytes(runtime::compute_bytes(run.profile().model.precision));
+  return "mlp_tile_tokens: MLPs run on " + tokens + " tokens at a time; activations take " +
+         in_words(run.activations->bytes()) + " instead of " + in_words(without);
 }
 
 void log_start(const Run& run) {
@@ -61,7 +71,7 @@ void log_start(const Run& run) {
       "trained parameters: " + format_count(run.model.parameters->size()) + " of " +
       format_count(model::num_parameters(run.files.config)) + " (" +
       (run.adapters.specs.empty() ? "full fine-tuning" : std::to_string(run.adapters.specs.size()) + " LoRA adapters") +
-      "); activations at most " + format_bytes(static_cast<double>(run.activations->bytes())));
+      "); activations at most " + in_words(run.activations->bytes()));
   if (!run.files.base.empty()) log_info(describe_base(run));
   if (const std::string ignored = runtime::ignored_double_quant(run.profile(), run.files); !ignored.empty()) {
     log_warning(ignored);
@@ -74,6 +84,7 @@ void log_start(const Run& run) {
              (saved > 0 ? format_bytes(saved) + " less than with fp32 moments"
                         : "no less than with fp32 moments: every tensor is small, and small ones keep them"));
   }
+  if (run.spec.mlp_tile_tokens > 0) log_info(describe_tiles(run));
   if (run.activations->offload() != nullptr) log_info(describe_offload(run));
   if (plan.total_steps() < kFewSteps) {
     log_warning(
@@ -156,6 +167,7 @@ Profile with_numbers(const Run& run) {
   Profile profile = run.profile();
   profile.data.max_seq_len = run.spec.max_seq_len;
   profile.schedule.micro_batch_size = run.spec.micro_batch_size;
+  profile.run.mlp_tile_tokens = run.spec.mlp_tile_tokens;
   return profile;
 }
 
@@ -203,10 +215,8 @@ std::vector<std::int64_t> lengths_of_largest(Run& run) {
 }
 
 void log_memory_plan(const planner::RunSpec& spec) {
-  log_info("GPU memory planned: " + format_bytes(static_cast<double>(spec.memory.total())) + " (" +
-           spec.memory.describe() + ")" +
-           (spec.memory.host > 0 ? "; page-locked host memory: " + format_bytes(static_cast<double>(spec.memory.host))
-                                 : ""));
+  log_info("GPU memory planned: " + in_words(spec.memory.total()) + " (" + spec.memory.describe() + ")" +
+           (spec.memory.host > 0 ? "; page-locked host memory: " + in_words(spec.memory.host) : ""));
 }
 
 /// The average number of supervised tokens in a micro-batch.
@@ -276,9 +286,9 @@ void allocate(Run& run) {
   const bool has_weights = run.data.has_weights();
   decoder.attention = spec.attention;
   decoder.windowed_attention = spec.windowed_attention;
-  run.activations = std::make_unique<model::Activations>(
-      decoder.shape, model::ActivationOptions{.max_tokens = max_tokens, .offload_inputs = spec.offload_inputs},
-      spec.recompute, decoder.dtype, run.model.parameters->values.device());
+  run.activations =
+      std::make_unique<model::Activations>(decoder.shape, planner::activation_options(spec), spec.recompute,
+                                           decoder.dtype, run.model.parameters->values.device());
   run.loss_head = runtime::plan_loss_head(decoder, max_tokens, true, spec.loss_chunk_bytes, has_weights);
   const Objective& objective = objective_for(profile.objective.loss_type);
   if (objective.enqueue_loss_chunk != nullptr && (run.device.is_cuda() || kernels::can_capture())) {

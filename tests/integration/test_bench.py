@@ -27,6 +27,14 @@ def test_counts_a_7b_shape_without_files_memory_or_gpu():
     assert "29.7" in table and "passes over activations" in table and "tokens/s if nothing overlaps" in table
 
 
+def test_mlps_in_tiles_multiply_no_more():
+    whole, tiled = (bench(*TINY, "--count", "--json", "gradient_checkpointing=full", f"mlp_tile_tokens={tile}").json_lines()[0]
+                    for tile in ("off", 50))
+    flops = [{work["name"]: work["flops"] for work in found["classes"]} for found in (whole, tiled)]
+    assert flops[0] == flops[1] and flops[0]["gemm"] > 0
+    assert whole["launches"] < tiled["launches"] < 3 * whole["launches"]
+
+
 def test_measures_steps_and_writes_a_trace(tmp_path):
     trace = tmp_path / "trace.json"
     found = bench(*TINY, "gradient_accumulation_steps=2", "--json", "--profile-trace", trace).json_lines()[0]

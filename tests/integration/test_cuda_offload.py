@@ -1,6 +1,7 @@
-"""Layer inputs in page-locked host memory (activation_offload), on the stand-in for the CUDA runtime."""
+"""Layer inputs in page-locked host memory (activation_offload) and MLPs in tiles (mlp_tile_tokens), on the stand-in for the CUDA runtime."""
 
 import json
+import re
 
 import pytest
 
@@ -43,19 +44,39 @@ def test_offloaded_layer_inputs_wait_for_nothing(setup, cuda_graphs):
     assert per_step["cudaMemcpyAsync"] == 2 * 5 and per_step["cudaStreamWaitEvent"] == 2 * 2 * 5, per_step
 
 
+@pytest.mark.parametrize("changes", [dict(lora_dropout=0.1, cuda_graphs="off"), dict(kind="nf4", decoded_layers=0)])
+def test_tiles_take_no_memory_and_wait_for_nothing(setup, changes):
+    ids = [2 + i % 60 for i in range(128)]
+    setup.write_rows([{"input_ids": ids, "labels": ids}] * 16)
+    counts = []
+    for steps in (10, 30):
+        folder = setup.output_dir.parent / f"run-{steps}"
+        run, calls = on_stand_in(setup, max_steps=steps, output_dir=str(folder), mlp_tile_tokens=100, max_seq_len=128,
+                                 **{**FULL, "base_precision": "auto" if "kind" in changes else "bf16", **changes})
+        assert run.code == 0 and "mlp_tile_tokens: MLPs run on 100 tokens at a time" in run.stderr, run
+        assert "0 segments allocated after step 1" in run.stderr, run
+        counts.append(calls)
+    for name in NO_MORE:
+        assert counts[0][name] == counts[1][name], (name, counts)
+
+
 def test_peak_memory_is_less_by_what_is_planned(setup):
     """Inputs of 16 MiB have segments of their own in LibTorch's allocator."""
     setup.use_layers(8)
     ids = [2 + i % 60 for i in range(16384)]
     setup.write_rows([{"input_ids": ids, "labels": ids}] * 16)
-    peaks = {}
-    for offload in ("off", "on"):
-        folder = setup.output_dir.parent / offload
-        run, _ = on_stand_in(setup, max_steps=1, output_dir=str(folder), activation_offload=offload, cuda_graphs="off",
-                             max_seq_len=16384, micro_batch_size=16, global_batch_size=16, **FULL)
+    peaks, logs = {}, {}
+    for name, changes in dict(kept={}, offloaded=dict(activation_offload="on"), tiled=dict(mlp_tile_tokens=4096)).items():
+        folder = setup.output_dir.parent / name
+        run, _ = on_stand_in(setup, max_steps=1, output_dir=str(folder), cuda_graphs="off", max_seq_len=16384,
+                             micro_batch_size=16, global_batch_size=16, **FULL, **changes)
         assert run.code == 0, run
-        peaks[offload] = json.loads((folder / "summary.json").read_text())["peak_memory_gib"]
-    assert (peaks["off"] - peaks["on"]) * 1024 == pytest.approx(5 * 16), peaks
+        peaks[name] = json.loads((folder / "summary.json").read_text())["peak_memory_gib"] * 1024
+        logs[name] = run.stderr
+    assert peaks["kept"] - peaks["offloaded"] == pytest.approx(5 * 16), peaks
+    tiled, whole = map(float, re.search(r"; activations take ([0-9.]+) MiB instead of ([0-9.]+) MiB", logs["tiled"]).groups())
+    assert whole - tiled > 90, logs["tiled"]
+    assert peaks["kept"] - peaks["tiled"] == pytest.approx(whole - tiled, abs=6), (peaks, whole, tiled)
 
 
 def test_a_device_that_fails_ends_the_run(setup):

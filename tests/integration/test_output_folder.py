@@ -80,6 +80,7 @@ def test_the_written_profile_has_the_numbers_that_auto_became(setup):
     assert setup.train(max_steps=2, **auto).code == 0
     written = yaml.safe_load((setup.output_dir / "profile.yaml").read_text())
     assert written["max_seq_len"] == 64 and written["micro_batch_size"] == 4 and written["global_batch_size"] == 4
+    assert written["mlp_tile_tokens"] == 0
     assert yaml.safe_load((setup.output_dir / "checkpoint-2/profile.yaml").read_text()) == written
     run = setup.train(max_steps=2, **auto)
     assert run.code == 0 and "already complete" in run.stderr, run

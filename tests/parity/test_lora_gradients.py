@@ -77,6 +77,13 @@ def test_layouts(references, tmp_path, number, layout):
     check(case, *engine.probe(profile, tmp_path), loss, reference)
 
 
+@pytest.mark.parametrize("number", [1, 2, *LATER[:2]])  # with and without biases, output norms and a residual multiplier
+def test_mlp_in_tiles(references, tmp_path, number):
+    case, loss, reference = references(number)
+    profile = engine.profile_for(case, tmp_path / "run", micro_batch_size=3, gradient_checkpointing="full", mlp_tile_tokens=11)
+    check(case, *engine.probe(profile, tmp_path), loss, reference)
+
+
 @pytest.mark.parametrize("number", [1, 2, 3, 4, *LATER])
 def test_checkpointing_gives_the_same_numbers(references, tmp_path, number):
     case, loss, reference = references(number)

@@ -50,6 +50,21 @@ def test_layer_inputs_that_are_offloaded(tmp_path):
         assert offloaded["losses"] == kept["losses"] and offloaded["grad_norms"] == kept["grad_norms"]
 
 
+@pytest.mark.parametrize("changes", [dict(lora_dropout=0.2), dict(packing=True, max_seq_len=128),
+                                     dict(base_precision="nf4", decoded_layers=1, activation_offload="on"),
+                                     dict(adapter="none", init_adapter="unset", learning_rate=1e-3)])
+def test_mlp_in_tiles(references, tmp_path, changes):  # noqa: F811
+    """Each micro-batch ends in a tile that is not full."""
+    case, _, _ = references(2)
+    changes = dict(changes, gradient_checkpointing="full")
+    whole = curve(case, tmp_path, 4, GRAPHS["off"], mlp_tile_tokens="off", **changes)
+    replayed, asked = (curve(case, tmp_path, 4, GRAPHS[mode], mlp_tile_tokens=23, **changes) for mode in ("on", "off"))
+    assert replayed["replays"] >= 4 * 4
+    assert replayed["losses"] == asked["losses"] and replayed["grad_norms"] == asked["grad_norms"]
+    assert asked["losses"] == pytest.approx(whole["losses"], rel=2e-6)
+    assert asked["grad_norms"] == pytest.approx(whole["grad_norms"], rel=2e-5)
+
+
 @pytest.mark.parametrize("number", [1, 3])  # without and with a norm of q and k heads
 def test_gradients_in_memory_that_is_let_go_of_while_recording(references, tmp_path, number):  # noqa: F811
     case, _, _ = references(number)

@@ -210,6 +210,7 @@ struct RunSection {
   bool tf32 = false;
   GradientCheckpointing gradient_checkpointing = GradientCheckpointing::kAuto;
   ActivationOffload activation_offload = ActivationOffload::kAuto;
+  std::optional<std::int64_t> mlp_tile_tokens;  ///< nullopt = auto, 0 = off
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
   Tuning tuning = Tuning::kAuto;
   AttnImplementation attn_implementation = AttnImplementation::kAuto;

@@ -15,6 +15,8 @@ struct ActivationOptions {
   std::int64_t max_tokens = 0;
   bool needs_backward = true;   ///< false: evaluation and generation; one layer's buffers serve all
   bool offload_inputs = false;  ///< layer inputs are kept in host memory from forward to backward (input_offload.h)
+  std::int64_t mlp_tile_tokens =
+      0;  ///< tokens that an MLP computes at a time; 0: all. Every layer must be Recompute::kFull
 };
 
 /// Layer inputs on the device when they are offloaded: one is computed with, one is written, one is copied.
@@ -39,6 +41,8 @@ struct ActivationPlan {
 
   std::int64_t num_offloaded = 0;  ///< layers whose input has a place in host memory: all but the last kInputRing
 
+  /// Tokens that a buffer holds: a tile, or all.
+  std::int64_t num_rows(const BufferShape& buffer) const;
   /// Bytes of all buffers, with `compute_bytes` per element of the compute dtype.
   std::int64_t bytes(std::int64_t compute_bytes) const;
   /// Page-locked host memory of offloaded inputs.

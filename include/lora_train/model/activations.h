@@ -16,8 +16,9 @@ namespace lora_train::model {
 
 /// What a block keeps from forward to backward, narrowed to the tokens of a batch.
 struct BlockActivations {
-  at::Tensor input;               ///< [N, D] residual stream
-  std::vector<at::Tensor> saved;  ///< per BlockShape::saved; undefined if the model has no such buffer
+  at::Tensor input;  ///< [N, D] residual stream
+  std::vector<at::Tensor>
+      saved;  ///< per BlockShape::saved; undefined if the model has no such buffer; perhaps of a tile
 };
 
 using LayerActivations = std::vector<BlockActivations>;
@@ -40,12 +41,10 @@ class Activations {
 
   at::Tensor final_hidden;  ///< [max_tokens, D] output of the last layer
   at::Tensor d_hidden;      ///< [max_tokens, D] gradient of the residual stream; adapter columns follow it
-  at::Tensor scratch;       ///< [max_tokens, widest input] if an adapter needs it
+  at::Tensor scratch;       ///< [max_tokens, widest input] if an adapter needs it; less with tiles
 
   /// Gradient of a projection's input with its columns: [num_tokens, d_input_width()], one buffer for all.
   at::Tensor d_input(const ProjectionSizes& projection, std::int64_t num_tokens) const;
-  /// d_hidden as the gradient of a projection's output: [num_tokens, d_output_width()].
-  at::Tensor d_hidden_of(const ProjectionSizes& projection, std::int64_t num_tokens) const;
   /// A buffer of BlockShape::gradients as the gradient of a projection's output: [num_tokens, d_output_width()].
   at::Tensor gradient_of(std::string_view name, const ProjectionSizes& projection, std::int64_t num_tokens) const;
   /// Every buffer under its name, for reports.

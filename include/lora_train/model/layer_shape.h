@@ -131,6 +131,7 @@ struct BufferShape {
   /// saved: the projection whose output this is, and in the backward its gradient, with columns as in `gradients`.
   std::int64_t output_of = kNoProjection;
   std::int64_t pitch = 0;  ///< kRows: elements from row to row; 0: width
+  bool is_tiled = false;   ///< saved: holds a tile of tokens where ActivationOptions::mlp_tile_tokens says so
   std::int64_t row_elements() const { return pitch > width ? pitch : width; }
 };
 

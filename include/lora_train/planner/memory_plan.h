@@ -14,6 +14,9 @@ namespace lora_train::planner {
 /// Chunks of the loss head where nothing else fits: each chunk reads the head twice, so they read it four times as often.
 inline constexpr std::int64_t kLeastLossChunkBytes = std::int64_t{64} << 20;
 
+/// Tokens of an MLP's tile with mlp_tile_tokens: auto, where it tiles.
+inline constexpr std::int64_t kAutoMlpTileTokens = 4096;
+
 /// Bytes by use.
 struct MemoryPlan {
   std::int64_t weights = 0;     ///< as they are kept (model::weight_bytes), adapter columns included
@@ -46,7 +49,8 @@ struct MemoryCase {
   std::int64_t loss_chunk_bytes = model::LossHeadOptions{}.chunk_bytes;
   model::BaseStorage base = {};  ///< linears that are kept quantised
   std::int64_t decoded_layers = model::kAllLayers;
-  bool offload_inputs = false;  ///< model::ActivationOptions::offload_inputs
+  bool offload_inputs = false;       ///< model::ActivationOptions::offload_inputs
+  std::int64_t mlp_tile_tokens = 0;  ///< model::ActivationOptions::mlp_tile_tokens
 
   std::int64_t max_tokens() const { return max_seq_len * rows; }
 };

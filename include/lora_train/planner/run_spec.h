@@ -46,6 +46,7 @@ struct RunSpec {
   std::int64_t max_tokens = 0;              ///< capacity of the buffers: the largest micro-batch, evaluations included
   std::vector<model::Recompute> recompute;  ///< per layer
   bool offload_inputs = false;              ///< model::ActivationOptions::offload_inputs
+  std::int64_t mlp_tile_tokens = 0;         ///< model::ActivationOptions::mlp_tile_tokens
   std::int64_t decoded_layers = model::kAllLayers;  ///< of a quantised base: model::WeightOptions::decoded_layers
   model::ColumnLayout columns;                      ///< of adapters
   kernels::AttentionBackend attention = kernels::AttentionBackend::kAuto;
@@ -66,13 +67,16 @@ struct RunSpec {
 /// The input of plan_memory() for a spec.
 MemoryCase memory_case(const RunFacts& facts, const RunSpec& spec);
 
+/// The buffers of a spec.
+model::ActivationOptions activation_options(const RunSpec& spec);
+
 /// The form of gate|up's backward that moves fewer bytes on a GPU (docs/performance.md): beside the output in bf16, if one
 /// kernel gives dS and dB. (On a CPU, where two kernels read dy, it is beside the input: 27.0 against 28.0 ms.)
 model::GradientColumns gate_up_on_gpu(const RunFacts& facts);
 
 /// A pure function of the facts. On a GPU, micro_batch_size: auto is the largest that fits, up to 16384 tokens,
-/// gradient_checkpointing: auto the least recomputation, and activation_offload: auto offloads only if not even full
-/// recomputation of one row fits. On a CPU, gradient_checkpointing: auto is the least recomputation whose buffers fit. Throws
+/// gradient_checkpointing: auto the least recomputation. Only if not even full recomputation of one row fits,
+/// mlp_tile_tokens: auto tiles, then activation_offload: auto offloads, then both. On a CPU, gradient_checkpointing: auto is the least recomputation whose buffers fit. Throws
 /// DeviceError (see refuse_memory) if the memory of a GPU is too small.
 RunSpec decide(const RunFacts& facts);
 

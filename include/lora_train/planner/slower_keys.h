@@ -8,7 +8,7 @@
 
 namespace lora_train::planner {
 
-/// For each of gradient_checkpointing, activation_offload, decoded_layers and base_precision that the profile sets, and without
+/// For each of gradient_checkpointing, activation_offload, mlp_tile_tokens, decoded_layers and base_precision that the profile sets, and without
 /// which a micro-batch of the same size also fits with less recomputation or decoding: a line with both plans. Empty on a CPU.
 std::vector<std::string> slower_keys(const RunFacts& facts, const RunSpec& spec);
 

@@ -26,6 +26,15 @@ Field&& Field::null_means(std::string text) && {
   return std::move(*this);
 }
 
+Field&& Field::word_means(std::string word, std::string text) && {
+  read = [=, inner = std::move(read)](const Value& value, Profile& profile, Findings& findings) {
+    Value meant = value;
+    if (meant.is_scalar() && meant.text == word) meant.text = text;
+    inner(meant, profile, findings);
+  };
+  return std::move(*this);
+}
+
 Field&& Field::silent_when(std::function<bool(const Profile&)> is_silent) && {
   write = [is_silent = std::move(is_silent), inner = std::move(write)](const Profile& profile) {
     return is_silent(profile) ? null_value() : inner(profile);

@@ -34,6 +34,8 @@ struct Field {
   Field&& default_is(std::string text) &&;
   /// null is read as this text instead of as the default.
   Field&& null_means(std::string text) &&;
+  /// The word is read as this text.
+  Field&& word_means(std::string word, std::string text) &&;
   /// null in what is written while `is_silent(profile)`: an alternative is in force, or the value comes from elsewhere.
   Field&& silent_when(std::function<bool(const Profile&)> is_silent) &&;
 };

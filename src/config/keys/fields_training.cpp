@@ -88,6 +88,12 @@ FieldGroup compute_group() {
                     "not change.",
                     ActivationOffload::kOn)
            .free_on_resume(),
+       integer_field("mlp_tile_tokens", &RunSection::mlp_tile_tokens, Range::at_least(0), "auto",
+                     "Run each layer's MLP on so many tokens at a time, for longer rows on one GPU "
+                     "(docs/long_context.md). auto: on a GPU, 4096 if the run does not fit otherwise. off (0): never. "
+                     "A number implies gradient_checkpointing: full. Gradients differ by rounding only.")
+           .word_means("off", "0")
+           .free_on_resume(),
        choice_field("cuda_graphs", &RunSection::cuda_graphs,
                     "Capture a step as CUDA graphs and replay them, where possible. The numbers do not change.",
                     CudaGraphs::kAuto)

@@ -57,7 +57,7 @@ struct Branch {
 };
 void fill_branch(const BlockForward& block, const Branch& branch);
 void add_branch(const BlockForward& block, const Branch& branch, at::Tensor& output);
-/// The gradient of the projection's output [N, d_output_width()]: d_hidden itself, or its gradient through the output norm.
+/// The gradient of the projection's output [N, d_output_width()]: d_hidden itself, rows of Activations::d_hidden, or its gradient through the output norm.
 at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad,
                            const at::Tensor& d_hidden);
 

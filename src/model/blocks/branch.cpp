@@ -38,7 +38,9 @@ void add_branch(const BlockForward& block, const Branch& branch, at::Tensor& out
 at::Tensor branch_gradient(const BackwardPass& pass, const Branch& branch, at::Tensor& norm_grad,
                            const at::Tensor& d_hidden) {
   const int64_t N = d_hidden.size(0);
-  if (!branch.norm.weight.defined()) return pass.buffers.d_hidden_of(branch.projection, N);
+  if (!branch.norm.weight.defined()) {
+    return d_hidden.as_strided({N, branch.projection.d_output_width()}, d_hidden.strides());
+  }
   at::Tensor wide = pass.buffers.gradient_of("d_branch", branch.projection, N);
   at::Tensor d_branch = wide.narrow(1, 0, branch.projection.out_features);
   kernels::rms_norm_backward(d_hidden, branch.branch, branch.norm.weight, branch.rstd, d_branch, false,

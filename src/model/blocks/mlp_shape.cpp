@@ -33,6 +33,7 @@ BlockShape shape(const ModelConfig& c, std::int64_t, GradientColumns gradient_co
                  {"mlp.hidden", F, compute, Shared::kCheap, Layout::kRows, kDown},
                  {"mlp.branch", branch},
                  {"mlp.branch_rstd", one, fp32, Shared::kNever, Layout::kVector}};
+  for (BufferShape& buffer : block.saved) buffer.is_tiled = buffer.shared != Shared::kNever;
   block.gradients = {{"d_branch", branch, compute, Shared::kFull, Layout::kRows, kDown}};
   return block;
 }

@@ -50,6 +50,7 @@ const std::vector<const char*> kContractKeys = {"model",
                                                 "max_steps",
                                                 "gradient_checkpointing",
                                                 "activation_offload",
+                                                "mlp_tile_tokens",
                                                 "cuda_graphs",
                                                 "attn_implementation",
                                                 "dataloader_num_workers",
@@ -328,6 +329,21 @@ TEST(Fields, OtherReportersAreRefusedWithTheLineThatDoesIt) {
   EXPECT_EQ(files.load("report_to: tensorboard\n").profile.run.report_to.size(), 1u);
 }
 
+TEST(Fields, TilesOfMlpsAreAutoOffOrANumberOfTokens) {
+  ProfileText files;
+  const auto tile = [&](const std::string& text) { return files.load(text).profile.run.mlp_tile_tokens; };
+  EXPECT_EQ(tile("seed: 1\n"), std::nullopt);
+  EXPECT_EQ(tile("mlp_tile_tokens: auto\n"), std::nullopt);
+  EXPECT_EQ(tile("mlp_tile_tokens: off\ngradient_checkpointing: cheap\n"), 0);
+  EXPECT_EQ(tile("mlp_tile_tokens: 2048\n"), 2048);
+  EXPECT_EQ(tile("mlp_tile_tokens: 2048\ngradient_checkpointing: full\n"), 2048);
+  EXPECT_NE(files.error("mlp_tile_tokens: -1\n").find("auto or an integer >= 0"), std::string::npos);
+  for (const std::string mode : {"off", "cheap", "gate_up"}) {
+    const std::string text = files.error("mlp_tile_tokens: 2048\ngradient_checkpointing: " + mode + "\n");
+    EXPECT_NE(text.find(":1: mlp_tile_tokens: a number needs full recomputation."), std::string::npos) << text;
+  }
+}
+
 TEST(Fields, OnlyTheseMayDifferOnResume) {
   std::set<std::string> free, growing;
   for (const auto& group : field_groups()) {
@@ -356,6 +372,7 @@ TEST(Fields, OnlyTheseMayDifferOnResume) {
                                          "logging_steps",
                                          "max_failed_saves",
                                          "max_time",
+                                         "mlp_tile_tokens",
                                          "output_dir",
                                          "report_to",
                                          "resume_from_checkpoint",

@@ -137,6 +137,16 @@ TEST_F(Memory, KeysThatCostTimeForNothingAreNamed) {
   profile.run.activation_offload = ActivationOffload::kOn;
   EXPECT_NE(lines(130).at(0).find("over the bus a micro-batch"), std::string::npos);
   profile.run.activation_offload = ActivationOffload::kAuto;
+  profile.run.mlp_tile_tokens = 512;
+  EXPECT_NE(
+      lines(130).at(0).find("mlp_tile_tokens: 512 costs time that this run need not spend: it recomputes the whole "
+                            "forward, runs MLPs in tiles of 512 tokens, and"),
+      std::string::npos);
+  profile.run.gradient_checkpointing = GradientCheckpointing::kFull;
+  ASSERT_EQ(lines(130).size(), 1U);
+  EXPECT_EQ(lines(130)[0].rfind("mlp_tile_tokens: 512 costs time", 0), 0U) << lines(130)[0];
+  profile.run.gradient_checkpointing = GradientCheckpointing::kAuto;
+  profile.run.mlp_tile_tokens.reset();
   profile.model.base_precision = BasePrecision::kNf4;
   EXPECT_TRUE(lines(130).empty()) << "decoded once: no time is lost";
   profile.model.decoded_layers = 0;
@@ -216,130 +226,6 @@ TEST_F(Memory, ARefusalOffersSmallerRowsOrSaysThatNothingHelps) {
   profile.schedule.micro_batch_size = 8;
   EXPECT_NE(refusal(18).find("micro_batch_size: "), std::string::npos) << refusal(18);
   EXPECT_NE(refusal(8).find("the weights alone leave no room"), std::string::npos) << refusal(8);
-}
-
-/// Qwen3-4B, LoRA of rank 16 on all linears, one row of 32,768 tokens in bf16 (docs/long_context.md).
-class LongRow : public Memory {
- protected:
-  LongRow() {
-    files.config = model::known_shape("qwen3-4b");
-    adapters.specs = lora::plan_adapters({}, files.config);
-    profile.schedule.global_batch_size = 8;
-    profile.model.precision = Precision::kBf16;
-  }
-  RunSpec fit_row(double budget_gib, double host_gib = 64, std::int64_t num_tokens = 32768) {
-    RunFacts facts{profile, files.config, adapters.specs, num_tokens};
-    facts.is_cuda = true;
-    facts.memory_bytes = static_cast<std::int64_t>(budget_gib * kGib);
-    facts.host_bytes = static_cast<std::int64_t>(host_gib * kGib);
-    facts.num_multiprocessors = 132;
-    return decide(facts);
-  }
-  static double gib(std::int64_t bytes) { return static_cast<double>(bytes) / kGib; }
-};
-
-TEST_F(LongRow, FitsOn80GbWithAndWithoutOffload) {
-  constexpr double kBudget = 76;  // of 80 GB, what is left for a run
-  for (const auto mode : {GradientCheckpointing::kAuto, GradientCheckpointing::kFull}) {
-    profile.run.gradient_checkpointing = mode;
-    for (const auto offload : {ActivationOffload::kOff, ActivationOffload::kAuto, ActivationOffload::kOn}) {
-      profile.run.activation_offload = offload;
-      const RunSpec spec = fit_row(kBudget);
-      EXPECT_EQ(spec.max_tokens, 32768);
-      EXPECT_EQ(spec.offload_inputs, offload == ActivationOffload::kOn);
-      EXPECT_LE(spec.memory.total(), kBudget * kGib);
-      if (mode == GradientCheckpointing::kAuto) continue;
-      EXPECT_NEAR(gib(spec.memory.total()), spec.offload_inputs ? 19.2 : 24.3, 0.05);
-    }
-  }
-}
-
-TEST_F(LongRow, OffloadMakesTheLongestRowLonger) {
-  const auto fits = [&](std::int64_t num_tokens) {
-    try {
-      fit_row(76, 64, num_tokens);
-      return true;
-    } catch (const DeviceError&) {
-      return false;
-    }
-  };
-  profile.run.activation_offload = ActivationOffload::kOff;
-  EXPECT_TRUE(fits(17 * 8192));
-  EXPECT_FALSE(fits(18 * 8192));
-  profile.run.activation_offload = ActivationOffload::kAuto;
-  EXPECT_TRUE(fits(25 * 8192));
-  EXPECT_FALSE(fits(26 * 8192));
-  profile.run.cuda_graphs = CudaGraphs::kOff;
-  EXPECT_TRUE(fits(34 * 8192));
-  EXPECT_FALSE(fits(35 * 8192));
-}
-
-TEST_F(LongRow, AutoOffloadsOnlyWhenFullRecomputationDoesNotFit) {
-  profile.run.activation_offload = ActivationOffload::kOff;
-  profile.run.gradient_checkpointing = GradientCheckpointing::kFull;
-  const MemoryPlan kept = fit_row(200).memory;
-  profile.run.activation_offload = ActivationOffload::kOn;
-  const MemoryPlan offloaded = fit_row(200).memory;
-  EXPECT_EQ(kept.total() - offloaded.total(), std::int64_t{33} * 32768 * 2560 * 2);
-  profile.run.activation_offload = ActivationOffload::kAuto;
-  profile.run.gradient_checkpointing = GradientCheckpointing::kAuto;
-  EXPECT_FALSE(fit_row(gib(kept.total())).offload_inputs);
-  const double less = gib(kept.total() - 1);
-  const RunSpec spec = fit_row(less);
-  EXPECT_TRUE(spec.offload_inputs);
-  EXPECT_EQ(spec.recompute.front(), model::Recompute::kFull);
-  EXPECT_LE(spec.memory.total(), less * kGib);
-  EXPECT_TRUE(fit_row(gib(offloaded.total())).offload_inputs);
-  const double least = gib(kept.total()) - 0.25;  // chunks of the loss head have shrunk, too
-  EXPECT_EQ(fit_row(gib(offloaded.total() - 1)).loss_chunk_bytes, kLeastLossChunkBytes);
-  EXPECT_THROW(fit_row(gib(offloaded.total()) - 0.25), DeviceError);
-  EXPECT_EQ(fit_row(less, 5).loss_chunk_bytes, kLeastLossChunkBytes) << "the host has no room";
-  EXPECT_THROW(fit_row(least, 5), DeviceError) << "the host has no room";
-  EXPECT_TRUE(fit_row(less, 5.6).offload_inputs);
-
-  profile.run.activation_offload = ActivationOffload::kOff;
-  try {
-    fit_row(least);
-    ADD_FAILURE() << "fits";
-  } catch (const DeviceError& error) {
-    EXPECT_NE(std::string(error.what())
-                  .find("set activation_offload: auto with gradient_checkpointing: full, which "
-                        "takes 5.5 GiB of page-locked host memory (then "),
-              std::string::npos)
-        << error.what();
-  }
-  profile.run.activation_offload = ActivationOffload::kOn;
-  try {
-    fit_row(200, 5);
-    ADD_FAILURE() << "fits";
-  } catch (const DeviceError& error) {
-    EXPECT_NE(std::string(error.what()).find("needs 5.5 GiB of page-locked memory, but only 5.0 GiB"),
-              std::string::npos)
-        << error.what();
-  }
-}
-
-TEST_F(LongRow, ASmallerMicroBatchComesBeforeOffload) {
-  RunFacts facts{profile, files.config, adapters.specs, 8192};
-  facts.is_cuda = true;
-  facts.host_bytes = std::int64_t{64} << 30;
-  facts.num_multiprocessors = 132;
-  for (const auto mode : {GradientCheckpointing::kAuto, GradientCheckpointing::kFull}) {
-    profile.run.gradient_checkpointing = mode;
-    int num_offloaded = 0;
-    for (double budget = 10; budget < 24; budget += 0.25) {
-      facts.memory_bytes = static_cast<std::int64_t>(budget * kGib);
-      std::optional<RunSpec> spec;
-      try {
-        spec = decide(facts);
-      } catch (const DeviceError&) {
-        continue;
-      }
-      num_offloaded += spec->offload_inputs ? 1 : 0;
-      EXPECT_TRUE(!spec->offload_inputs || spec->micro_batch_size == 1) << budget;
-    }
-    EXPECT_GT(num_offloaded, 3);
-  }
 }
 
 TEST_F(Memory, DescribeBeginsWithTheLargest) {

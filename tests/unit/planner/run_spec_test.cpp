@@ -59,6 +59,14 @@ TEST_F(Decide, OnACpuOffloadedLayerInputsTakeTheSameMemory) {
   EXPECT_FALSE(on_cpu(1).offload_inputs);
 }
 
+TEST_F(Decide, OnACpuOnlyAGivenTileIsTaken) {
+  EXPECT_EQ(on_cpu(1).mlp_tile_tokens, 0);
+  profile.run.mlp_tile_tokens = 100;
+  const RunSpec spec = on_cpu(std::int64_t{1} << 40);
+  EXPECT_EQ(spec.mlp_tile_tokens, 100);
+  EXPECT_EQ(spec.recompute, std::vector<model::Recompute>(28, model::Recompute::kFull));
+}
+
 TEST_F(Decide, MicroBatchesDivideTheStepAndBuffersHoldEvaluationsToo) {
   const RunSpec plain = on_cpu(1);
   EXPECT_EQ(plain.micro_batch_size, 4);  // 4096 tokens, and 12 is a multiple of 4
@@ -169,6 +177,7 @@ TEST_F(Decide, TheSameFactsGiveTheSameSpecAndItSurvivesTheWire) {
   EXPECT_EQ(spec, on_cpu(1 << 30, true));
   spec.eval_micro_batch_size = spec.micro_batch_size + 1;
   spec.offload_inputs = true;
+  spec.mlp_tile_tokens = 4096;
   spec.columns.gate_up = model::GradientColumns::kBesideOutput;
   spec.attention = kernels::AttentionBackend::kCudnn;
   spec.windowed_attention = kernels::AttentionBackend::kFa2;

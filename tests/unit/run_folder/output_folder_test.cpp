@@ -174,11 +174,13 @@ TEST(OutputFolder, AutoIsTheNumberThatTheRunFound) {
   Asked resolved = request_for(folder.path());
   resolved.profile.data.max_seq_len = 640;
   resolved.profile.schedule.micro_batch_size = 4;
+  resolved.profile.run.mlp_tile_tokens = 4096;
   put_run(resolved, 3);
   Asked request = request_for(folder.path());
   prepare_output_folder(request);
   EXPECT_EQ(request.decided.data.max_seq_len, 640);
   EXPECT_EQ(request.decided.schedule.micro_batch_size, 4);
+  EXPECT_EQ(request.decided.run.mlp_tile_tokens, 4096);
   std::filesystem::create_directory(folder / "adapter");
   write_file_atomic(folder / "summary.json", R"({"status": "done", "step": 3})");
   EXPECT_TRUE(prepare_output_folder(request).is_complete);
