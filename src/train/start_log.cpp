@@ -1,0 +1,82 @@
+#include "start_log.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
+
+namespace lora_train::train {
+namespace {
+
+constexpr std::int64_t kFewSteps = 100;
+
+std::string in_words(std::int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+std::string describe_base(const Run& run) {
+  const std::int64_t num_layers = run.files.config.num_layers, decoded = std::min(run.spec.decoded_layers, num_layers);
+  const std::string text = "base: " + model::describe(run.files.base) + "; ";
+  if (decoded == num_layers) return text + "decoded once, since memory allows";
+  return text + std::to_string(decoded) + " of " + std::to_string(num_layers) +
+         " layers decoded once, the others whenever they are used";
+}
+
+std::string describe_offload(const Run& run) {
+  const model::ActivationPlan& plan = run.activations->plan();
+  const std::int64_t bytes = plan.host_bytes(runtime::compute_bytes(run.profile().model.precision));
+  return "activation_offload: the inputs of " + std::to_string(plan.num_offloaded) + " of " +
+         std::to_string(plan.layers.size()) + " layers are kept in " + in_words(bytes) + " of host memory";
+}
+
+std::string describe_tiles(const Run& run) {
+  model::ActivationOptions whole = run.activations->plan().options;
+  const std::string tokens = std::to_string(std::exchange(whole.mlp_tile_tokens, 0));
+  const auto without = model::plan_activations(run.model.decoder->shape, whole, run.spec.recompute)
+                           .bytes(runtime::compute_bytes(run.profile().model.precision));
+  return "mlp_tile_tokens: MLPs run on " + tokens + " tokens at a time; activations take " +
+         in_words(run.activations->bytes()) + " instead of " + in_words(without);
+}
+
+}  // namespace
+
+void log_start(const Run& run) {
+  const auto& plan = *run.plan;
+  char line[400];
+  std::snprintf(
+      line, sizeof line,
+      "steps: %lld in total, %lld in the first epoch; a step has %lld rows, about %.1f documents and %.0f tokens "
+      "(micro-batches of %lld rows, max_seq_len %lld, %.1f%% of it used)",
+      static_cast<long long>(plan.total_steps()), static_cast<long long>(plan.steps_of_first_epoch()),
+      static_cast<long long>(run.spec.global_batch_size), plan.documents_per_step(), plan.tokens_per_step(),
+      static_cast<long long>(run.spec.micro_batch_size), static_cast<long long>(run.data.max_seq_len),
+      100.0 * plan.packing_efficiency());
+  log_info(line);
+  log_info(
+      "trained parameters: " + format_count(run.model.parameters->size()) + " of " +
+      format_count(model::num_parameters(run.files.config)) + " (" +
+      (run.adapters.specs.empty() ? "full fine-tuning" : std::to_string(run.adapters.specs.size()) + " LoRA adapters") +
+      "); activations at most " + in_words(run.activations->bytes()));
+  if (!run.files.base.empty()) log_info(describe_base(run));
+  if (const std::string ignored = runtime::ignored_double_quant(run.profile(), run.files); !ignored.empty()) {
+    log_warning(ignored);
+  }
+  if (run.profile().optimizer.kind == OptimizerKind::kAdamw8bit) {
+    const optim::Optimizer& fp32 = optim::optimizer_for(OptimizerKind::kAdamwTorch);
+    const auto needed = static_cast<double>(run.optimizer->bytes());
+    const auto saved = static_cast<double>(fp32.state_bytes(run.model.parameters->blocks())) - needed;
+    log_info("optimizer state: " + format_bytes(needed) + ", " +
+             (saved > 0 ? format_bytes(saved) + " less than with fp32 moments"
+                        : "no less than with fp32 moments: every tensor is small, and small ones keep them"));
+  }
+  if (run.spec.mlp_tile_tokens > 0) log_info(describe_tiles(run));
+  if (run.activations->offload() != nullptr) log_info(describe_offload(run));
+  if (plan.total_steps() < kFewSteps) {
+    log_warning(
+        "only " + std::to_string(plan.total_steps()) +
+        " steps in total, which may be too few to learn much. packing puts several documents into a row, and a step "
+        "has global_batch_size rows; lower global_batch_size or raise num_epochs for more steps");
+  }
+}
+
+}  // namespace lora_train::train

@@ -1,0 +1,11 @@
+// What a run logs before step 1.
+#pragma once
+
+#include "lora_train/train/run_state.h"
+
+namespace lora_train::train {
+
+/// Steps and batches, trained parameters, what memory is saved and how; warns of a run with few steps. Once all is allocated.
+void log_start(const Run& run);
+
+}  // namespace lora_train::train
