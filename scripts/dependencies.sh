@@ -10,7 +10,10 @@ DEBIAN_BUILD=(
   libsentencepiece-dev
 )
 # clang builds the fuzz targets: g++ has no libFuzzer. clang-format: scripts/checks/check_format.sh.
-DEBIAN_TEST=(libgtest-dev libbenchmark-dev clang libclang-rt-14-dev clang-format)
+DEBIAN_TEST=(
+  libgtest-dev libbenchmark-dev clang libclang-rt-14-dev clang-format
+  openmpi-bin mpich slurm-wlm munge  # launchers of ranks
+)
 # For writing code (.pre-commit-config.yaml); installed by --dev alone.
 DEBIAN_DEV=(pre-commit clang-tidy)
 

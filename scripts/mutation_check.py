@@ -10,12 +10,12 @@ Suite compare: the engine's mutations again, which the equality part of bench/co
 those that its runs do not depend on.
 
 Suite durability: what docs/durability.md promises (scripts/durability_mutations.py), built at once; an environment variable
-switches each mutation on.
+switches each mutation on. Suite ranks: that runs of several ranks are equal to one (scripts/rank_mutations.py), in the same way.
 
-Usage: scripts/mutation_check.py [--suite engine | saving | optimizer | durability | compare] [--only NAME]... [--list | --texts] [--log FILE]
+Usage: scripts/mutation_check.py [--suite engine | saving | optimizer | durability | ranks | compare] [--only NAME]... [--list | --texts] [--log FILE]
 Committed results: tests/parity/mutation_results.txt (engine), tests/parity/mutation_results_compare.txt,
-tests/unit/checkpoint/mutation_results.txt (saving), tests/unit/optim/mutation_results.txt (optimizer) and
-tests/integration/mutation_results.txt (durability).
+tests/unit/checkpoint/mutation_results.txt (saving), tests/unit/optim/mutation_results.txt (optimizer),
+tests/integration/mutation_results.txt (durability) and tests/integration/mutation_results_ranks.txt (ranks).
 Exit code 0 when the suite passes on the unchanged copy and fails on every mutation.
 """
 
@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import durability_mutations
+import rank_mutations
 
 ROOT = Path(__file__).resolve().parent.parent
 COPY = ROOT / "build/mutation"
@@ -137,9 +138,10 @@ MUTATIONS += [Mutation(name, UNIT_TESTS["optimizer"], [edit]) for name, *edit in
 ]]
 
 
-SWITCHED = [Mutation(name, notices, [(file, search, replacement.replace("MUTANT", f'is_mutant("{name}")'))
-                                     for file, search, replacement in edits])
-            for name, notices, edits in durability_mutations.MUTATIONS]
+SWITCHED = {suite: [Mutation(name, notices, [(file, search, replacement.replace("MUTANT", f'is_mutant("{name}")'))
+                                             for file, search, replacement in edits])
+                    for name, notices, edits in module.MUTATIONS]
+            for suite, module in (("durability", durability_mutations), ("ranks", rank_mutations))}
 
 
 def copy_sources():
@@ -295,7 +297,7 @@ def run_noticing(notices, mutant):
     return run_pytest([ROOT / "tests/integration" / name], True, [*(["-k", filters] if filters else [])], environment)
 
 
-def check_durability(chosen, report):
+def check_switched(chosen, report):
     originals = apply_switched(chosen)
     try:
         tests = sorted({mutation.notices for mutation in chosen})
@@ -327,17 +329,17 @@ def check_one_by_one(suite, chosen, report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", choices=["engine", *UNIT_TESTS, "durability", "compare"], default="engine")
+    parser.add_argument("--suite", choices=["engine", *UNIT_TESTS, *SWITCHED, "compare"], default="engine")
     parser.add_argument("--only", action="append", help="only this mutation; repeatable")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--texts", action="store_true", help="only check that every mutation of every suite still fits the source")
     parser.add_argument("--log", help="also write the table to this file")
     args = parser.parse_args()
     if args.texts:
-        check_texts(MUTATIONS + SWITCHED)
+        check_texts(MUTATIONS + sum(SWITCHED.values(), []))
         return
     unit_test = UNIT_TESTS.get(args.suite)
-    suite = SWITCHED if args.suite == "durability" else [
+    suite = SWITCHED[args.suite] if args.suite in SWITCHED else [
         mutation for mutation in MUTATIONS
         if (mutation.notices == unit_test if unit_test else mutation.notices not in UNIT_TESTS.values())
         and (mutation.in_comparison or args.suite != "compare")]
@@ -361,8 +363,8 @@ def main():
     commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
     report(f"{datetime.datetime.now():%Y-%m-%d %H:%M}, commit {commit.stdout.strip()}: scripts/mutation_check.py --suite {args.suite}")
     copy_sources()
-    if args.suite == "durability":
-        passed, noticed = check_durability(chosen, report)
+    if args.suite in SWITCHED:
+        passed, noticed = check_switched(chosen, report)
     else:
         passed, noticed = check_one_by_one(args.suite, chosen, report)
     report(f"{sum(noticed)} of {len(chosen)} mutations noticed")

@@ -5,14 +5,15 @@
 #
 #   scripts/torture.sh [--only PART,PART] [--percent N] [--log FILE]
 #
-# Parts: checkpoint, kill, signals, stops, disks, threads, sanitizers, fuzz. --percent N runs that share of the kills, signals and disks.
+# Parts: checkpoint, kill, signals, stops, disks, ranks, threads, sanitizers, fuzz. --percent N runs that share of the kills, signals,
+# disks and ranks. Each case of ranks has a line in tests/integration/rank_battery_results.txt.
 # As many parts at a time as there are cores. FILE (default tests/integration/torture_results.txt) gets the date, the commit,
 # and one line or more of every part, behind what it has already. The last line is `N parts, N failed`; the status is 1 when
 # one failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-parts=checkpoint,kill,signals,stops,disks,threads,sanitizers,fuzz percent=100
+parts=checkpoint,kill,signals,stops,disks,ranks,threads,sanitizers,fuzz percent=100
 log=tests/integration/torture_results.txt
 
 die() { printf 'torture.sh: %s\n' "$*" >&2; exit 2; }
@@ -22,7 +23,7 @@ while [ $# -gt 0 ]; do
     --only) [ $# -ge 2 ] || die "--only needs parts"; parts="$2"; shift ;;
     --log) [ $# -ge 2 ] || die "--log needs a file"; log="$2"; shift ;;
     --percent) [ $# -ge 2 ] || die "--percent needs a number"; percent="$2"; shift ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) die "unknown argument \"$1\"" ;;
   esac
   shift
@@ -41,6 +42,10 @@ part_kill() { python_part test_kill.py; }
 part_signals() { python_part test_signals.py; }
 part_stops() { python_part test_stop_phases.py; }
 part_disks() { python_part test_saving.py; }
+part_ranks() { # beside another part; its survivors have 2 s
+  .deps/venv/bin/python tests/integration/rank_battery.py --percent "$percent" --jobs $((($(nproc) + 1) / 2)) \
+    --log tests/integration/rank_battery_results.txt
+}
 part_threads() { cmake --preset tsan && cmake --build --preset tsan && ctest --preset tsan; }
 part_sanitizers() { # all modules that see no torch; those that see it have no sanitizer build (LibTorch has none)
   cmake --preset asan && cmake --build --preset asan && ctest --preset asan --parallel "$(nproc)" -L unit

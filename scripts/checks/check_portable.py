@@ -18,7 +18,7 @@ LIMITS = {"GLIBC": "2.35", "GLIBCXX": "3.4.30", "CXXABI": "1.3.13", "GCC": "12.0
 SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2",
           "libstdc++.so.6", "libgcc_s.so.1"}
 WHEEL = {"libtorch_cpu.so", "libc10.so", "libtorch_cuda.so", "libc10_cuda.so", "libgomp.so.1", "libcudart.so.13",
-         "libcublasLt.so.13", "libcudnn.so.9"}
+         "libcublasLt.so.13", "libcudnn.so.9", "libnccl.so.2"}
 
 
 def number(version):

@@ -52,6 +52,8 @@ ErrorReport describe_foreign(const std::exception& error) {
 ErrorReport describe_current_exception() {
   try {
     throw;
+  } catch (const PeerError& error) {
+    return {error.exit_code(), error.kind(), error.message(), error.where(), true};
   } catch (const Error& error) {
     if (error.exit_code() != ExitCode::kInternal)
       return {error.exit_code(), error.kind(), error.message(), error.where()};

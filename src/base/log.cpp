@@ -14,7 +14,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
+#include "lora_train/base/console.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/visible_text.h"
 
@@ -34,12 +36,24 @@ Level spdlog_level(LogLevel level) {
 class Console final : public sinks::stderr_sink_st {
  public:
   void log(const spdlog::details::log_msg& line) override {
+    if (!can_write_to_stderr()) {
+      ++num_lost_;
+      return;
+    }
     if (clear_bar) clear_bar();
+    if (num_lost_ > 0) {
+      const std::string lost =
+          std::to_string(std::exchange(num_lost_, 0)) + " lines are missing here; run.log has them";
+      sinks::stderr_sink_st::log({"", Level::warn, lost});
+    }
     sinks::stderr_sink_st::log(line);
     if (redraw_bar) redraw_bar();
   }
 
   std::function<void()> clear_bar, redraw_bar;
+
+ private:
+  long num_lost_ = 0;
 };
 
 struct Log {
@@ -117,6 +131,14 @@ void log_debug(std::string_view line) { write_line(Level::debug, line); }
 void log_info(std::string_view line) { write_line(Level::info, line); }
 void log_warning(std::string_view line) { write_line(Level::warn, line); }
 void log_error(std::string_view line) { write_line(Level::err, line); }
+
+void log_to_file(LogLevel level, std::string_view line) {
+  Log& log = state();
+  const std::lock_guard lock(log.mutex);
+  log.file.clear();
+  const std::string visible = visible_text(line);
+  log.file_sink->log({"", spdlog_level(level), spdlog::string_view_t(visible.data(), visible.size())});
+}
 
 void set_log_bar(std::function<void()> clear, std::function<void()> redraw) {
   const std::lock_guard lock(state().mutex);

@@ -1,5 +1,6 @@
 #include "lora_train/base/stop_request.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #include <array>
@@ -8,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <limits>
+#include <mutex>
 
 #include "lora_train/base/error.h"
 
@@ -24,16 +26,43 @@ std::atomic<double> max_time_s{kForever};
 Clock::time_point start;
 std::array<struct sigaction, kSignals.size()> previous{};
 
+std::atomic<double> deaf_s{0};         // after the first signal, for this long
+std::atomic<double> received_at_s{0};  // on the monotonic clock
+
+std::atomic<bool> is_deferred{false}, is_interrupted{false};
+std::mutex interruption_mutex;
+std::exception_ptr interruption;  // guarded
+std::string interruption_reason;  // guarded; of a stop
+
+double monotonic_s() {  // clock_gettime() may be called in a signal handler
+  struct timespec now {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 extern "C" void on_signal(int number) {
+  const double now = monotonic_s();
+  double never = 0;
+  received_at_s.compare_exchange_strong(never, now);
   int expected = 0;
-  if (!received.compare_exchange_strong(expected, number)) ::_exit(128 + number);
+  if (!received.compare_exchange_strong(expected, number) && now - received_at_s >= deaf_s) ::_exit(128 + number);
+}
+
+void forget_requests() {
+  received = 0;
+  received_at_s = 0;
+  max_time_s = kForever;
+  const std::lock_guard lock(interruption_mutex);
+  is_deferred = is_interrupted = false;
+  interruption = nullptr;
+  interruption_reason.clear();
 }
 
 }  // namespace
 
-StopRequests::StopRequests() {
-  received = 0;
-  max_time_s = kForever;
+StopRequests::StopRequests(bool has_launcher) {
+  forget_requests();
+  deaf_s = has_launcher ? kSameRequestS : 0;
   start = Clock::now();
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     struct sigaction action {};
@@ -47,22 +76,48 @@ StopRequests::StopRequests() {
 
 StopRequests::~StopRequests() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &previous[i], nullptr);
-  received = 0;
-  max_time_s = kForever;
+  forget_requests();
 }
 
 void set_max_time(double seconds) { max_time_s = seconds; }
 
-std::string stop_reason() {
+std::string requested_stop() {
   if (const int number = received.load(); number != 0) return "SIG" + std::string(::sigabbrev_np(number));
   const double limit = max_time_s.load();
   if (limit != kForever && std::chrono::duration<double>(Clock::now() - start).count() >= limit) return "max_time";
   return {};
 }
 
+void defer_stops() { is_deferred = true; }
+
+void interrupt(const std::exception_ptr& error) {
+  const std::lock_guard lock(interruption_mutex);
+  if (interruption != nullptr && interruption_reason.empty()) return;
+  interruption = error;
+  interruption_reason.clear();
+  try {
+    std::rethrow_exception(error);
+  } catch (const StopError& stop) {
+    interruption_reason = stop.where();
+  } catch (...) {  // not a stop
+  }
+  is_interrupted = true;
+}
+
+std::string stop_reason() {
+  if (!is_deferred) return requested_stop();
+  const std::lock_guard lock(interruption_mutex);
+  return interruption_reason;
+}
+
 void throw_if_stop_requested() {
+  if (is_deferred.load(std::memory_order_relaxed)) {
+    if (!is_interrupted.load(std::memory_order_relaxed)) return;
+    const std::lock_guard lock(interruption_mutex);
+    std::rethrow_exception(interruption);
+  }
   if (received.load(std::memory_order_relaxed) == 0 && max_time_s.load(std::memory_order_relaxed) == kForever) return;
-  const std::string reason = stop_reason();
+  const std::string reason = requested_stop();
   if (!reason.empty()) throw StopError(reason, "asked to stop");
 }
 

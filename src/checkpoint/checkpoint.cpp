@@ -44,6 +44,7 @@ std::string state_json(const Contents& contents) {
                  {"lora_train",
                   {{"eval_loss", optional_json(state.eval_loss)},
                    {"eval_step", optional_json(state.eval_step)},
+                   {"global_batch_size", state.global_batch_size},
                    {"loss_chunk_rows", state.loss_chunk_rows},
                    {"loss_sum", state.loss_sum},
                    {"loss_tokens", state.loss_weight},
@@ -70,6 +71,7 @@ TrainState parse_state(const std::string& text, const std::string& where) {
     state.started_at = whole_number(own, "started_at", where);
     state.best_eval_loss = optional_number(object, "best_metric");
     state.best_step = optional_whole_number(object, "best_global_step", where);
+    if (own.contains("global_batch_size")) state.global_batch_size = whole_number(own, "global_batch_size", where);
     if (own.contains("loss_chunk_rows")) state.loss_chunk_rows = whole_number(own, "loss_chunk_rows", where);
     if (own.contains("tuning")) state.tuning = own.at("tuning").dump();  // older checkpoints do not have it
     return state;
@@ -241,10 +243,16 @@ std::optional<fs::path> newest_good(const fs::path& output_dir) {
   return std::nullopt;
 }
 
-Description describe(const fs::path& checkpoint) {
-  const Manifest manifest = read_manifest(checkpoint);
-  const fs::path path = checkpoint / kStateFile;
-  return {parse_state(read_file(path), path.string()), manifest.fingerprints, manifest.world_size};
+Description describe(const fs::path& checkpoint) { return parse_description(describing_text(checkpoint), checkpoint); }
+
+std::string describing_text(const fs::path& checkpoint) {
+  return json::array({to_json(read_manifest(checkpoint)), read_file(checkpoint / kStateFile)}).dump();
+}
+
+Description parse_description(const std::string& text, const fs::path& checkpoint) {
+  const json parts = json::parse(text);
+  const Manifest manifest = parse_manifest(parts[0], (checkpoint / kManifestFile).string());
+  return {parse_state(parts[1], (checkpoint / kStateFile).string()), manifest.fingerprints, manifest.world_size};
 }
 
 void rotate(const fs::path& output_dir, std::int64_t newest, std::int64_t keep, std::optional<std::int64_t> best_step) {

@@ -38,9 +38,9 @@ void check_batch(const Check& check) {
   if (schedule.micro_batch_size && schedule.global_batch_size &&
       *schedule.global_batch_size % *schedule.micro_batch_size != 0) {
     const std::string key = check.is_given("micro_batch_size") ? "micro_batch_size" : "global_batch_size";
-    check.mistake(key, "global_batch_size " + std::to_string(*schedule.global_batch_size) +
-                           " is not a multiple of micro_batch_size " + std::to_string(*schedule.micro_batch_size) +
-                           ". Expected micro_batch_size times ranks times forward passes per step.");
+    check.warn(key, "global_batch_size " + std::to_string(*schedule.global_batch_size) +
+                        " is not a multiple of micro_batch_size " + std::to_string(*schedule.micro_batch_size) +
+                        ", so some micro-batches have fewer rows, which costs time. The numbers are the same.");
   }
   if (!schedule.global_batch_size && !schedule.gradient_accumulation_steps) {
     check.mistake("global_batch_size", "not set, and neither is gradient_accumulation_steps. Set one of them.");

@@ -10,6 +10,7 @@
 #include "graph.h"
 #include "lora_train/base/build_id.h"
 #include "lora_train_build_id.h"
+#include "nccl_group.h"
 #include "settings.h"
 
 namespace lora_train::kernels {
@@ -84,6 +85,7 @@ extern "C" const lora_train::kernels::CudaLibrary* lora_train_cuda() {
                                       .cudnn = cuda::kCudnn,
                                       .check_cudnn_plan = &cuda::check_cudnn_plan,
                                       .native_kernels = &lora_train::kernels::linked_native_kernels(),
-                                      .capture = &cuda::capture};
+                                      .capture = &cuda::capture,
+                                      .nccl = cuda::kNccl};
   return &library;
 }

@@ -12,11 +12,13 @@
 #include "kernel_cases.h"
 #include "lora_train/kernels/attention_check.h"
 #include "lora_train/runtime/run_device.h"
+#include "nccl_check.h"
 
 namespace lora_train::doctor {
 namespace {
 
 constexpr int kTimedCalls = 3;
+constexpr std::chrono::seconds kNcclPatience(60);  // the first connection of 8 GPUs takes seconds
 
 Outputs copies(const Outputs& tensors) {
   Outputs made;
@@ -127,6 +129,7 @@ std::vector<KernelCheck> check_kernels(const DoctorRequest& request) {
       checks.push_back(check);
     }
   }
+  if (request.use_cuda) checks.push_back(check_nccl(kNcclPatience));
   return checks;
 }
 

@@ -1,5 +1,8 @@
 #include "lora_train/evaluate/evaluate.h"
 
+#include <ATen/ops/from_blob.h>
+
+#include <array>
 #include <cmath>
 
 #include "lora_train/base/error.h"
@@ -28,6 +31,28 @@ double calibration_error(const model::LossSums& sums) {
   return error / static_cast<double>(sums.num_tokens);
 }
 
+/// Sums over all ranks, in fp64: exact for counts.
+void add_ranks(distributed::Communicator& ranks, model::LossSums& sums, double& weight_sum) {
+  if (ranks.world_size() == 1) return;
+  sums.bins.resize(model::kCalibrationBins);
+  std::vector<double> values = {sums.loss, weight_sum, static_cast<double>(sums.num_tokens),
+                                static_cast<double>(sums.num_correct)};
+  for (const auto& bin : sums.bins) {
+    values.insert(values.end(), {static_cast<double>(bin.count), bin.confidence, static_cast<double>(bin.correct)});
+  }
+  ranks.all_reduce(std::array{at::from_blob(values.data(), {std::ssize(values)}, at::kDouble)});
+  const auto* next = values.data();
+  sums.loss = *next++;
+  weight_sum = *next++;
+  sums.num_tokens = static_cast<std::int64_t>(*next++);
+  sums.num_correct = static_cast<std::int64_t>(*next++);
+  for (auto& bin : sums.bins) {
+    bin.count = static_cast<std::int64_t>(*next++);
+    bin.confidence = *next++;
+    bin.correct = static_cast<std::int64_t>(*next++);
+  }
+}
+
 void check_finite(double loss, const data::NamedStore& data, const data::MicroBatchPlan& plan) {
   if (std::isfinite(loss)) return;
   throw NumericError("evaluation on " + data.name,
@@ -45,7 +70,9 @@ EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
   EvalResult result;
   data::HostBuffer buffer;
   result.name = data.name;
-  for (const auto& micro_plan : plan) {
+  const auto stride = static_cast<std::size_t>(context.ranks.world_size());
+  for (auto i = static_cast<std::size_t>(context.ranks.rank()); i < plan.size(); i += stride) {
+    const data::MicroBatchPlan& micro_plan = plan[i];
     throw_if_stop_requested();
     const data::MicroBatch micro_batch = data::build_micro_batch(data.store, micro_plan, buffer);
     model::Batch batch = context.feed.put(micro_batch);
@@ -57,6 +84,7 @@ EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
     add(part, sums);
     weight_sum += micro_batch.weight_sum;
   }
+  add_ranks(context.ranks, sums, weight_sum);
   const auto num_tokens = static_cast<double>(sums.num_tokens);
   result.num_tokens = sums.num_tokens;
   result.weight_sum = weight_sum;

@@ -106,7 +106,7 @@ class Evaluation {
     std::vector<EvalResult> results;
     for (const auto& store : data_.stores) {
       const auto plan = data::plan_evaluation(store.store, data_.max_seq_len, profile_.data.packing, rows);
-      results.push_back(evaluate({decoder, activations, *loss_head, feed}, store, plan));
+      results.push_back(evaluate({decoder, activations, *loss_head, feed, *model_.device.ranks}, store, plan));
       results.back().num_rows_cut = store.ledger.count(data::LedgerReason::kTruncated);
       results.back().num_rows_lost = store.ledger.lost();
     }

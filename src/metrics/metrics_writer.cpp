@@ -74,6 +74,11 @@ Json to_object(const TrainRecord& record) {
                  {"time", record.time},
                  {"elapsed_s", record.elapsed_s},
                  {"eta_s", record.eta_s}};
+  if (record.ranks) {
+    object["rank_compute_ms"] = record.ranks->compute_ms;
+    object["rank_data_wait_ms"] = record.ranks->data_wait_ms;
+    object["rank_memory_gib"] = record.ranks->memory_gib;
+  }
   if (record.optim_zero_second_moments) object["optim_zero_second_moments"] = *record.optim_zero_second_moments;
   return object;
 }

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "lora_train/base/console.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 
@@ -89,6 +90,7 @@ struct ProgressBar::Impl {
 
   // A closed terminal must not end a run, so errors of write() are ignored.
   void put(std::string_view bytes) const {
+    if (!can_write_to_stderr()) return;
     while (!bytes.empty()) {
       const ssize_t written = ::write(options.fd, bytes.data(), bytes.size());
       if (written <= 0) return;

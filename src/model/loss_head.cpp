@@ -11,8 +11,6 @@
 namespace lora_train::model {
 namespace {
 
-constexpr std::size_t kCalibrationBins = 15;
-
 void count_statistics(const kernels::CrossEntropyOutput& output, LossSums& sums) {
   const at::Tensor correct = output.correct.cpu(), confidence = output.confidence.to(at::kFloat).cpu();
   const bool* is_correct = correct.const_data_ptr<bool>();

@@ -53,7 +53,7 @@ std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
   const auto try_case = [&](const std::string& change, MemoryCase smaller) {
     std::int64_t total = plan_memory(smaller).total();
     if (total > budget_bytes && !given_tile) {
-      smaller.mlp_tile_tokens = kAutoMlpTileTokens;
+      smaller.mlp_tile_tokens = auto_mlp_tile_tokens(smaller.max_seq_len);
       total = plan_memory(smaller).total();
     }
     if (total <= budget_bytes) lines.push_back(change + " (then " + in_words(total) + ")");
@@ -65,8 +65,8 @@ std::string advice(const MemoryCase& requested, std::int64_t budget_bytes) {
   if (requested.recompute != smaller.recompute) try_case("gradient_checkpointing: full", smaller);
   if (given_tile == 0) {
     MemoryCase tiled = smaller;
-    tiled.mlp_tile_tokens = kAutoMlpTileTokens;
-    try_case("mlp_tile_tokens: " + std::to_string(kAutoMlpTileTokens) + " with gradient_checkpointing: full", tiled);
+    tiled.mlp_tile_tokens = auto_mlp_tile_tokens(tiled.max_seq_len);
+    try_case("mlp_tile_tokens: " + std::to_string(tiled.mlp_tile_tokens) + " with gradient_checkpointing: full", tiled);
   }
   if (requested.profile.run.activation_offload == ActivationOffload::kOff) {
     MemoryCase offloaded = smaller;

@@ -25,7 +25,14 @@ std::vector<std::int64_t> token_targets(const RunFacts& facts) {
   return targets;
 }
 
-void set_sizes(const RunFacts& facts, const data::BatchSizes& sizes, RunSpec& spec) {
+/// For micro-batches of about so many tokens, where the profile does not say.
+void set_sizes(const RunFacts& facts, std::int64_t tokens, RunSpec& spec) {
+  ScheduleSection schedule = facts.profile.schedule;
+  if (schedule.gradient_accumulation_steps && facts.resume.global_batch_size > 0) {
+    schedule.gradient_accumulation_steps.reset();
+    schedule.global_batch_size = facts.resume.global_batch_size;
+  }
+  const data::BatchSizes sizes = data::resolve_batch_sizes(schedule, facts.max_seq_len, tokens, facts.num_ranks);
   spec.micro_batch_size = sizes.micro;
   spec.global_batch_size = sizes.global;
   spec.eval_micro_batch_size = facts.profile.schedule.eval_micro_batch_size.value_or(sizes.micro);
@@ -73,7 +80,7 @@ std::vector<std::int64_t> tile_choices(const RunFacts& facts) {
   const RunSection& run = facts.profile.run;
   if (runtime::recompute_modes(run.gradient_checkpointing).back() != model::Recompute::kFull) return {0};
   if (run.mlp_tile_tokens || !facts.is_cuda) return {run.mlp_tile_tokens.value_or(0)};
-  return {0, kAutoMlpTileTokens};
+  return {0, auto_mlp_tile_tokens(facts.max_seq_len)};
 }
 
 std::vector<model::Recompute> allowed_modes(const RunFacts& facts, const RunSpec& spec) {
@@ -85,7 +92,7 @@ std::vector<model::Recompute> allowed_modes(const RunFacts& facts, const RunSpec
 bool fit_tokens(const RunFacts& facts, std::int64_t tokens, RunSpec& spec) {
   const std::vector<model::Recompute> allowed = allowed_modes(facts, spec);
   spec.decoded_layers = fixed_decoded_layers(facts).value_or(0);
-  set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, tokens), spec);
+  set_sizes(facts, tokens, spec);
   const auto fits = [&] {
     spec.memory = plan_memory(memory_case(facts, spec));
     return spec.memory.total() <= facts.memory_bytes && spec.memory.host <= facts.host_bytes;
@@ -134,7 +141,7 @@ void fit_into_gpu(const RunFacts& facts, RunSpec& spec) {
 }
 
 void fit_into_host(const RunFacts& facts, RunSpec& spec) {
-  set_sizes(facts, data::resolve_batch_sizes(facts.profile.schedule, facts.max_seq_len, facts.auto_tokens), spec);
+  set_sizes(facts, facts.auto_tokens, spec);
   decode_what_fits(facts, facts.memory_bytes, spec);
   spec.offload_inputs = facts.profile.run.activation_offload == ActivationOffload::kOn;
   spec.mlp_tile_tokens = tile_choices(facts).front();
@@ -228,7 +235,8 @@ std::string to_json(const RunSpec& spec) {
       {"loss_chunk_bytes", spec.loss_chunk_bytes},
       {"algorithms", spec.algorithms},
       {"seed", spec.seed},
-      {"resume", {spec.resume.checkpoint, spec.resume.step, spec.resume.loss_chunk_rows}},
+      {"resume",
+       {spec.resume.checkpoint, spec.resume.step, spec.resume.loss_chunk_rows, spec.resume.global_batch_size}},
       {"memory_bytes", spec.memory_bytes},
       {"memory", {m.weights, m.parameters, m.activations, m.loss_head, m.batches, m.attention, m.workspaces, m.host}}}
       .dump();
@@ -255,7 +263,7 @@ RunSpec parse_run_spec(const std::string& text) {
     spec.algorithms = object.at("algorithms");
     spec.seed = object.at("seed");
     const json& resume = object.at("resume");
-    spec.resume = {resume.at(0), resume.at(1), resume.at(2)};
+    spec.resume = {resume.at(0), resume.at(1), resume.at(2), resume.at(3)};
     spec.memory_bytes = object.at("memory_bytes");
     const auto memory = object.at("memory").get<std::vector<std::int64_t>>();
     spec.memory = {memory.at(0), memory.at(1), memory.at(2), memory.at(3),

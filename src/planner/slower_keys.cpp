@@ -84,6 +84,7 @@ std::vector<std::string> slower_keys(const RunFacts& facts, const RunSpec& spec)
                          facts.has_token_weights,
                          {},
                          {},
+                         facts.num_ranks,
                          facts.is_cuda,
                          facts.memory_bytes,
                          facts.host_bytes,

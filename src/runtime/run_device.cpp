@@ -38,9 +38,20 @@ void choose_kernels(const KernelChoices& choices) {
   }
 }
 
-RunDevice start_cuda(const RunSection& section) {
+int gpu_of(LocalRank rank, const device::GpuSystem& system) {
+  const auto num_gpus = std::ssize(system.gpus);
+  if (rank.index < num_gpus) return rank.index;
+  if (num_gpus <= 1) return 0;  // require_gpu() refuses none; who shares one is found out together
+  throw DeviceError(
+      "device", std::to_string(rank.count) + " ranks were started on this host, which has " + std::to_string(num_gpus) +
+                    " GPUs" +
+                    (system.visible_devices ? " (CUDA_VISIBLE_DEVICES is \"" + *system.visible_devices + "\")" : "") +
+                    ". Start at most one rank for each GPU.");
+}
+
+RunDevice start_cuda(const RunSection& section, LocalRank rank) {
   const device::GpuSystem system = device::find_gpus();
-  const device::Gpu& gpu = device::require_gpu(system);
+  const device::Gpu& gpu = device::require_gpu(system, gpu_of(rank, system));
   if (const std::string warning = device::usage_warning(gpu); !warning.empty()) log_warning(warning);
   if (const auto file = device::cuda_library_file(); !std::filesystem::exists(file)) {
     throw DeviceError("device",
@@ -59,14 +70,18 @@ RunDevice start_cuda(const RunSection& section) {
   kernels::use_native_kernels({library.native_kernels, library.stream, false});
   kernels::reserve_native_workspace(kernels::kWorkspaceElements, device);
   log_info("device: " + gpu.label() + ", driver " + system.driver_version);
-  return {device, gpu.name, gpu.num_multiprocessors};
+  if (rank.count == 1 && system.gpus.size() > 1) {
+    log_info("one of " + std::to_string(system.gpus.size()) + " GPUs is used; --nproc " +
+             std::to_string(system.gpus.size()) + " trains on all");
+  }
+  return {device, gpu.name, gpu.num_multiprocessors, gpu.uuid};
 }
 
 }  // namespace
 
-RunDevice start_device(const RunSection& section, const model::ModelConfig& config) {
+RunDevice start_device(const RunSection& section, const model::ModelConfig& config, LocalRank rank) {
   choose_kernels(section.kernels);
-  if (wants_cuda(section.device)) return start_cuda(section);
+  if (wants_cuda(section.device)) return start_cuda(section, rank);
   refuse_large_model(section.device, config);
   if (section.device == Device::kAuto) {
     log_info(

@@ -22,6 +22,7 @@
 #include "lora_train/train/rehearsal.h"
 #include "lora_train/tuning/tuning_cases.h"
 #include "objective.h"
+#include "ranks.h"
 #include "start_log.h"
 #include "untrained_row.h"
 
@@ -86,13 +87,16 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
                       "is the last step, trained on another base model, and no step is left to train on this one: the "
                       "result would name the wrong base. Raise num_epochs or max_steps, or use the model of the run");
   }
-  saving::load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), *run.model.parameters, *run.optimizer);
+  if (run.is_leader())
+    saving::load_checkpoint_tensors(checkpoint, !run.adapters.specs.empty(), *run.model.parameters, *run.optimizer);
+  share_parameters(run);
   run.model.weights->refresh();
   run.state = found.state;
   log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
   if (found.world_size != run.checkpoint.world_size) {  // the documents of a step do not depend on it
     log_info("it was saved by " + std::to_string(found.world_size) + " ranks; the run continues with " +
-             std::to_string(run.checkpoint.world_size));
+             std::to_string(run.checkpoint.world_size) + ", and a step keeps its " +
+             std::to_string(run.spec.global_batch_size) + " rows");
   }
 }
 
@@ -100,7 +104,7 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
 Profile with_numbers(const Run& run) {
   Profile profile = run.profile();
   profile.data.max_seq_len = run.spec.max_seq_len;
-  profile.schedule.micro_batch_size = run.spec.micro_batch_size;
+  if (!profile.schedule.micro_batch_size) profile.schedule.micro_batch_size = run.spec.micro_batch_size;
   profile.run.mlp_tile_tokens = run.spec.mlp_tile_tokens;
   return profile;
 }
@@ -108,6 +112,7 @@ Profile with_numbers(const Run& run) {
 checkpoint::Contents checkpoint_contents(const Run& run) {
   checkpoint::Contents contents;
   contents.total_steps = run.plan->total_steps();
+  contents.world_size = run.ranks().world_size();
   contents.num_epochs = run.profile().schedule.num_epochs.value_or(0);
   const runtime::ModelFiles& files = run.files;
   contents.fingerprints = {run.data.fingerprint, files.tokenizer ? files.tokenizer->fingerprint() : "",
@@ -197,8 +202,10 @@ void tune_spec(Run& run) {
 
 void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch) {
   planner::RunSpec& spec = run.spec;
-  spec = planner::decide(*run.facts);
-  run.tuning = tuning::start_tuning(run.profile().run, run.device, spec.algorithms);
+  if (run.is_leader()) {
+    spec = planner::decide(*run.facts);
+    run.tuning = tuning::start_tuning(run.profile().run, run.device, spec.algorithms);
+  }
   if (!row_pitch && run.tuning) {
     try {
       row_pitch = tuning::tune_row_pitch(run.tuning->tuner(), run.files.config, run.adapters.specs, spec.max_tokens,
@@ -211,6 +218,7 @@ void decide_spec(Run& run, std::optional<model::RowPitch> row_pitch) {
   }
   if (row_pitch == model::RowPitch::kPadded && !planner::pad_rows(*run.facts, spec))
     log_info("rows with adapter columns stay exact: memory has no room for padded ones");
+  share_spec(run.ranks(), spec);
   run.adapters.columns = spec.columns;
 }
 
@@ -241,7 +249,8 @@ void allocate(Run& run) {
                                 profile.adapter.kind == AdapterKind::kNone, run.batch_classes,
                                 run.loss_head->chunk_rows(), has_weights});
   const std::vector<std::string> dropout_paths = paths_with_dropout(run);
-  run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths));
+  run.scalars = std::make_unique<StepScalars>(run.device, std::ssize(dropout_paths), run.ranks().world_size());
+  run.ranks().set_abort_flag(run.scalars->device()[optim::kNonFinite]);
   const model::Trainables& parameters = *run.model.parameters;
   run.optimizer.emplace(optim::optimizer_for(profile.optimizer.kind), parameters.blocks(), parameters.values.device());
   run.context = std::make_unique<StepContext>(
@@ -254,7 +263,7 @@ void allocate(Run& run) {
                   *run.feed,
                   *run.scalars,
                   *run.optimizer,
-                  *run.device.ranks,
+                  run.device.ranks.get(),
                   profile.objective,
                   optim::make_lr_schedule(profile.optimizer.learning_rate, profile.schedule, spec.global_batch_size,
                                           run.plan->total_steps()),
@@ -285,8 +294,9 @@ runtime::LoadOptions load_options(const Run& run) {
 void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint) {
   const Profile& profile = run.profile();
   std::optional<checkpoint::Description> found;
-  if (checkpoint) found = checkpoint::describe(*checkpoint);
-  run.state.started_at = found ? found->state.started_at : static_cast<std::int64_t>(std::time(nullptr));
+  if (checkpoint) found = share_description(run.ranks(), *checkpoint);
+  run.state.started_at =
+      found ? found->state.started_at : share_start(run.ranks(), static_cast<std::int64_t>(std::time(nullptr)));
   tokenizer::set_template_time(run.state.started_at);
   run.files = runtime::open_model(profile.model);
   if (!found && !profile.adapter.init_adapter.empty()) {
@@ -294,9 +304,17 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
                      {is_allowed(run, "model"), "--allow-changed model"});
   }
   run.startup.end_phase("open model");
-  run.device = runtime::start_device(profile.run, run.files.config);
+  {
+    const auto ranks = run.device.ranks;
+    const launch::World& world = run.request.world;
+    divide_cores(*ranks);
+    run.device = runtime::start_device(profile.run, run.files.config, {world.local_rank, world.local_size});
+    run.device.ranks = ranks;
+    refuse_shared_gpus(run);
+  }
   run.max_steps_in_flight = run.device.is_cuda() ? kMaxStepsInFlight : 0;
   run.adapters = runtime::choose_adapters(profile, run.files);
+  connect_gpus(run);
   run.startup.end_phase("device");
   {
     // Loading the weights needs the plan, which needs the data. Meanwhile only the disk can work ahead.
@@ -306,17 +324,21 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   run.startup.end_phase("data");
   throw_if_stop_requested();
   gather_facts(run);
+  share_facts(run.ranks(), *run.facts);
   if (found) {
     const checkpoint::TrainState& old = found->state;
-    run.facts->resume = {checkpoint->string(), old.step, old.loss_chunk_rows};
+    const bool keeps_batch = !is_allowed(run, "gradient_accumulation_steps") && !is_allowed(run, "micro_batch_size");
+    run.facts->resume = {checkpoint->string(), old.step, old.loss_chunk_rows, keeps_batch ? old.global_batch_size : 0};
     run.facts->algorithms = old.tuning;
   }
   decide_spec(run);
   if (run.tuning) run.startup.end_phase("tuning");
   if (run.device.is_cuda()) log_memory_plan(run.spec);
   for (const std::string& line : planner::slower_keys(*run.facts, run.spec)) log_info(line);
-  run.plan = std::make_unique<data::RunPlan>(data::plan_run(profile, run.data, run.spec.sizes()));
-  refuse_checkpoints_in_the_way(profile.run.output_dir, found ? found->state.step : 0, run.plan->total_steps());
+  run.plan = std::make_unique<data::RunPlan>(
+      data::plan_run(profile, run.data, run.spec.sizes(), {run.ranks().rank(), run.ranks().world_size()}));
+  if (run.is_leader())
+    refuse_checkpoints_in_the_way(profile.run.output_dir, found ? found->state.step : 0, run.plan->total_steps());
   for (const auto& eval : run.data.evals) {
     run.eval_plans.push_back(
         data::plan_evaluation(eval.store, run.data.max_seq_len, profile.data.packing, run.spec.eval_micro_batch_size));
@@ -326,12 +348,16 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   run.adapters.config.base_weights = run.model.weights_fingerprint;
   check_stop_token_row(run);
   run.startup.end_phase("weights");
-  tune_spec(run);
+  if (run.is_leader()) tune_spec(run);
+  share_spec(run.ranks(), run.spec);
   if (run.tuning) run.startup.end_phase("tuning");
   allocate(run);
   run.checkpoint = checkpoint_contents(run);
+  check_equal_runs(run);
   if (checkpoint) resume(run, *checkpoint, *found);
+  check_equal_parameters(run);
   run.state.loss_chunk_rows = run.loss_head->chunk_rows();
+  run.state.global_batch_size = run.spec.global_batch_size;
   log_start(run);
   run.startup.end_phase("buffers");
 }

@@ -14,6 +14,23 @@
 namespace lora_train::train {
 namespace {
 
+/// While it lives, steps are those of this rank alone: ranks rehearse, capture and tune with different batches, in their own time.
+class Alone {
+ public:
+  explicit Alone(Run& run) : run_(run), ranks_(run.context->ranks) { run.context->ranks = &alone_; }
+  ~Alone() { run_.context->ranks = ranks_; }
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+  evaluate::EvalContext eval_context() {
+    return {*run_.model.decoder, *run_.activations, *run_.loss_head, *run_.feed, alone_};
+  }
+
+ private:
+  Run& run_;
+  distributed::Communicator* ranks_;
+  distributed::OneRank alone_;
+};
+
 std::int64_t num_tokens_of(const data::DocumentStore& store, const data::MicroBatchPlan& micro) {
   std::int64_t num_tokens = 0;
   for (const auto document : micro.documents) num_tokens += store.num_tokens(document);
@@ -44,7 +61,7 @@ LargestMicroBatch find_largest(const Run& run) {
   return largest;
 }
 
-void rehearse_evaluation(const Run& run) {
+void rehearse_evaluation(const Run& run, const evaluate::EvalContext& context) {
   for (std::size_t i = 0; i < run.data.evals.size(); ++i) {
     const data::MicroBatchPlan* largest = nullptr;
     std::int64_t most = -1;
@@ -55,7 +72,7 @@ void rehearse_evaluation(const Run& run) {
         most = num_tokens;
       }
     }
-    if (largest != nullptr) evaluate::evaluate(run.eval_context(), run.data.evals[i], {*largest});
+    if (largest != nullptr) evaluate::evaluate(context, run.data.evals[i], {*largest});
   }
 }
 
@@ -91,6 +108,7 @@ std::string reason_against_capture(const Run& run) {
 
 /// Captures what the batch classes of the run need. Returns why that was not possible, or an empty string. Leaves the steps frozen.
 std::string record(Run& run) {
+  const Alone alone(run);
   try {
     std::map<int, model::Batch> batches;
     for (const auto& [class_index, example] : examples_of_classes(run)) {
@@ -150,11 +168,12 @@ void capture_steps(Run& run) {
 std::string rehearse(Run& run) {
   const LargestMicroBatch& largest = largest_micro_batch(run);
   const auto tuned_products = tuning::tune_products(run.tuning.get());
+  Alone alone(run);
   try {
     run.scalars->set_frozen(true);
     train_step(*run.context, largest.plan, build_in_place(run.data.train, largest.plan));
     wait_for_step(*run.context, largest.plan);
-    rehearse_evaluation(run);
+    rehearse_evaluation(run, alone.eval_context());
     run.scalars->set_frozen(false);
     runtime::wait_for(run.device);
   } catch (const c10::OutOfMemoryError& error) {

@@ -18,10 +18,22 @@ class Reporters {
   virtual void write(const metrics::TrainRecord& record) = 0;
   virtual void write(const metrics::EvalRecord& record) = 0;
   virtual void write(const metrics::CheckpointRecord& record) = 0;
+  virtual void write(const metrics::EndRecord& record) = 0;
   /// Called after every step; is_logged: its record was written too.
   virtual void show(const metrics::ProgressState& progress, bool is_logged) = 0;
   /// Retries writes that failed. Called before a checkpoint is saved.
   virtual void flush() = 0;
+};
+
+/// For ranks that write nothing.
+class NoReporters : public Reporters {
+ public:
+  void write(const metrics::TrainRecord&) override {}
+  void write(const metrics::EvalRecord&) override {}
+  void write(const metrics::CheckpointRecord&) override {}
+  void write(const metrics::EndRecord&) override {}
+  void show(const metrics::ProgressState&, bool) override {}
+  void flush() override {}
 };
 
 /// Writes the files of a run and draws the progress bar. A full disk does not end a run: after a failed write it warns once,
@@ -37,7 +49,7 @@ class FileReporters : public Reporters {
   void write(const metrics::EvalRecord& record) override;
   void write(const metrics::CheckpointRecord& record) override;
   void write(const metrics::StartRecord& record);
-  void write(const metrics::EndRecord& record);
+  void write(const metrics::EndRecord& record) override;
   void show(const metrics::ProgressState& progress, bool is_logged) override;
   void flush() override;
 

@@ -1,6 +1,8 @@
 #include "lora_train/train/run_training.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/error_report.h"
@@ -10,6 +12,7 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/version.h"
 #include "lora_train/data/run_plan.h"
+#include "lora_train/distributed/connect.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/metrics/run_page.h"
 #include "lora_train/metrics/summary.h"
@@ -19,6 +22,7 @@
 #include "lora_train/saving/result_folder.h"
 #include "lora_train/train/build_run.h"
 #include "lora_train/train/rehearsal.h"
+#include "ranks.h"
 #include "reporters.h"
 #include "train_loop.h"
 
@@ -26,6 +30,7 @@ namespace lora_train::train {
 namespace {
 
 namespace fs = std::filesystem;
+using Ranks = std::shared_ptr<distributed::Communicator>;
 
 /// Call it once all choices are made: puts them into the checkpoints, the cache and the log.
 void finish_tuning(Run& run) {
@@ -42,7 +47,7 @@ metrics::Ledger summary_ledger(const data::Ledger& ledger) {
   return out;
 }
 
-void write_end(FileReporters& reporters, const metrics::RunSummary& summary, double elapsed_s) {
+void write_end(Reporters& reporters, const metrics::RunSummary& summary, double elapsed_s) {
   reporters.write(
       metrics::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason, metrics::now_s(), elapsed_s});
 }
@@ -75,42 +80,51 @@ void take_over(const TrainRequest& request, const run_folder::OutputDecision& de
   if (decision.goes_back) checkpoint::delete_after(output_dir, step);
 }
 
+/// What the run leaves in the folder besides checkpoints, on the rank that writes; else nothing.
+std::unique_ptr<Reporters> open_reporters(const Run& run, const run_folder::OutputDecision& decision) {
+  if (!run.is_leader()) return std::make_unique<NoReporters>();
+  take_over(run.request, decision, run.state.step);
+  write_file_atomic(fs::path(run.profile().run.output_dir) / "profile.yaml", run.checkpoint.profile_yaml);
+  auto reporters = std::make_unique<FileReporters>(run.profile().run, run.request.quiet);
+  reporters->drop_after(decision.checkpoint ? run.state.step : -1);
+  reporters->write(metrics::StartRecord{run.state.step, run.plan->total_steps(), version(), run.request.profile_hash,
+                                        run.device.name, run.ranks().world_size(),
+                                        run_folder::run_name(run.profile().run), run.plan->rows_per_epoch(),
+                                        static_cast<long long>(run.data.train.size()), metrics::now_s()});
+  return reporters;
+}
+
 /// The run itself, once its folder is locked.
-void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision& decision,
+void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_folder::OutputDecision& decision,
                    metrics::RunSummary& summary) {
-  const fs::path output_dir = request.profile.run.output_dir;
   Run run(request);
+  run.device.ranks = ranks;
   build_run(run, decision.checkpoint);
   summary.ledger = summary_ledger(run.data.ledger);
   summary.total_steps = run.plan->total_steps();
-  take_over(request, decision, run.state.step);
-  write_file_atomic(output_dir / "profile.yaml", run.checkpoint.profile_yaml);
-  FileReporters reporters(request.profile.run, request.quiet);
-  reporters.drop_after(decision.checkpoint ? run.state.step : -1);
-  reporters.write(metrics::StartRecord{run.state.step, run.plan->total_steps(), version(), request.profile_hash,
-                                       run.device.name, 1, run_folder::run_name(request.profile.run),
-                                       run.plan->rows_per_epoch(), static_cast<long long>(run.data.train.size()),
-                                       metrics::now_s()});
+  const std::unique_ptr<Reporters> reporters = open_reporters(run, decision);
   run.startup.end_phase("output folder");
   summary.gpu = run.device.is_cuda() ? run.device.name : "";
-  summary.num_gpus = run.device.is_cuda() ? 1 : 0;
+  summary.num_gpus = run.device.is_cuda() ? run.ranks().world_size() : 0;
   try {
     const bool has_steps = run.state.step < run.plan->total_steps();
     if (!run.device.is_cuda() && has_steps) capture_steps(run);
     if (run.device.is_cuda() && has_steps) {
+      if (!run.is_leader()) share_tuning(run);
       log_info("before step 1: " + rehearse(run) + " fits; " + runtime::memory_in_words(run.device));
       run.startup.end_phase("rehearsal");
       capture_steps(run);
       run.startup.end_phase("capture");
       finish_tuning(run);
+      if (run.is_leader()) share_tuning(run);
       if (run.tuning) run.startup.end_phase("tuning");
     }
     summary.cuda_graphs = run.capture;
-    train_loop(run, reporters, summary);
-    if (summary.status == "done") {
+    train_loop(run, *reporters, summary);
+    if (summary.status == "done" && run.is_leader()) {
       summary.adapter =
           saving::write_result(request.profile.run, run.files, run.adapters, run.host_parameters(), run.state).string();
-      run_folder::delete_replaced_run(output_dir);
+      run_folder::delete_replaced_run(request.profile.run.output_dir);
     }
   } catch (...) {
     describe_failure(summary);
@@ -119,10 +133,10 @@ void run_in_folder(const TrainRequest& request, const run_folder::OutputDecision
     summary.epoch = run.state.epoch;
     summary.tokens = run.state.tokens;
     summary.supervised_tokens = run.state.supervised_tokens;
-    write_end(reporters, summary, run.elapsed_s());
+    write_end(*reporters, summary, run.elapsed_s());
     throw;
   }
-  write_end(reporters, summary, run.elapsed_s());
+  write_end(*reporters, summary, run.elapsed_s());
 }
 
 metrics::RunSummary new_summary(const TrainRequest& request) {
@@ -142,18 +156,23 @@ void finish_summary(metrics::RunSummary& summary, const RunSection& section, Clo
 }
 
 /// Does everything up to step 1 and runs the largest micro-batch; writes nothing.
-metrics::RunSummary dry_run(TrainRequest& request) {
-  const run_folder::OutputDecision decision =
-      run_folder::look_at_output_folder({request.profile, request.allow_changed, request.overwrite});
+metrics::RunSummary dry_run(TrainRequest& request, const Ranks& ranks) {
+  run_folder::OutputDecision decision;
+  if (ranks->rank() == 0)
+    decision = run_folder::look_at_output_folder({request.profile, request.allow_changed, request.overwrite});
+  decision = share(*ranks, decision, request.profile);
   metrics::RunSummary summary = new_summary(request);
   if (decision.is_complete) {
     summary.reason = "dry run: the run in " + request.profile.run.output_dir + " is already complete";
     return summary;
   }
   Run run(request);
+  run.device.ranks = ranks;
   build_run(run, decision.checkpoint);
+  if (!run.is_leader()) share_tuning(run);
   summary.reason = "dry run: " + rehearse(run) + " ran; nothing was updated or written";
   finish_tuning(run);
+  if (run.is_leader()) share_tuning(run);
   log_info(summary.reason);
   summary.step = run.state.step;
   summary.total_steps = run.plan->total_steps();
@@ -161,10 +180,13 @@ metrics::RunSummary dry_run(TrainRequest& request) {
   return summary;
 }
 
-/// Writes summary.json and report.html, unless those of an earlier finished run are still there.
-TrainResult end_run(metrics::RunSummary& summary, const RunSection& section, Clock::time_point start) {
+/// Writes summary.json and report.html, unless those of an earlier finished run are still there. Ranks that write nothing have their
+/// result alone.
+TrainResult end_run(const Ranks& ranks, metrics::RunSummary& summary, const RunSection& section,
+                    Clock::time_point start) {
   const fs::path output_dir = section.output_dir;
   finish_summary(summary, section, start);
+  if (ranks->rank() != 0) return {summary.exit_code, metrics::to_json(summary)};
   if (!run_folder::holds_done_summary(output_dir)) {
     metrics::write_summary(output_dir / "summary.json", summary);
     metrics::write_report(output_dir);
@@ -173,28 +195,73 @@ TrainResult end_run(metrics::RunSummary& summary, const RunSection& section, Clo
   return {summary.exit_code, metrics::to_json(summary)};
 }
 
-TrainResult run_decided(const TrainRequest& request, const run_folder::OutputDecision& decision,
+TrainResult run_decided(const TrainRequest& request, const Ranks& ranks, const run_folder::OutputDecision& decision,
                         Clock::time_point start) {
   metrics::RunSummary summary = new_summary(request);
   const fs::path log_file = fs::path(request.profile.run.output_dir) / "run.log";
-  if (!decision.overwrites) set_log_file(log_file);  // else once the old one is moved aside
+  if (!decision.overwrites && ranks->rank() == 0) set_log_file(log_file);  // else once the old one is moved aside
   try {
-    run_in_folder(request, decision, summary);
+    run_in_folder(request, ranks, decision, summary);
   } catch (const StopError& error) {  // before step 1: there is nothing to save
     describe_stop(summary, error);
   } catch (...) {
     describe_failure(summary);
+    if (ranks->rank() != 0) throw;
     try {
       set_log_file(log_file);
-      end_run(summary, request.profile.run, start);
+      end_run(ranks, summary, request.profile.run, start);
     } catch (...) {  // must not hide the error that ended the run
       log_warning("summary.json was not written: " + describe_current_exception().text());
     }
     throw;  // run.log stays open, so that the error report reaches it too
   }
-  const TrainResult result = end_run(summary, request.profile.run, start);
+  const TrainResult result = end_run(ranks, summary, request.profile.run, start);
   set_log_file({});
   return result;
+}
+
+/// Decides about the output folder on rank 0, which holds its lock while the run lasts.
+TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, Clock::time_point start) {
+  if (request.dry_run) {
+    metrics::RunSummary summary = dry_run(request, ranks);
+    finish_summary(summary, request.profile.run, start);
+    return {0, metrics::to_json(summary)};
+  }
+  std::optional<run_folder::FolderLock> lock;
+  run_folder::OutputDecision decision;
+  try {
+    if (ranks->rank() == 0) {
+      lock.emplace(request.profile.run.output_dir);
+      decision = run_folder::prepare_output_folder({request.profile, request.allow_changed, request.overwrite});
+    }
+    decision = share(*ranks, decision, request.profile);
+  } catch (const StopError& error) {  // while checkpoints were read
+    metrics::RunSummary summary = new_summary(request);
+    describe_stop(summary, error);
+    return end_run(ranks, summary, request.profile.run, start);
+  }
+  if (decision.is_complete) {
+    log_info(request.profile.run.output_dir + ": already complete; nothing was changed");
+    return {0, decision.summary_json};
+  }
+  return run_decided(request, ranks, decision, start);
+}
+
+/// Before anybody has looked at the output folder.
+TrainResult stopped_at_once(const TrainRequest& request, const StopError& error) {
+  metrics::RunSummary summary = new_summary(request);
+  describe_stop(summary, error);
+  return {summary.exit_code, metrics::to_json(summary)};
+}
+
+TrainResult run_connected(TrainRequest& request, const Ranks& ranks, Clock::time_point start) {
+  try {
+    if (request.failure) std::rethrow_exception(request.failure);
+  } catch (const StopError& error) {
+    return stopped_at_once(request, error);
+  }
+  if (request.profile.schedule.max_time && ranks->rank() == 0) set_max_time(*request.profile.schedule.max_time);
+  return lead_or_follow(request, ranks, start);
 }
 
 }  // namespace
@@ -202,26 +269,21 @@ TrainResult run_decided(const TrainRequest& request, const run_folder::OutputDec
 TrainResult run_training(const TrainRequest& requested) {
   TrainRequest request = requested;
   const auto start = Clock::now();
-  if (request.profile.schedule.max_time) set_max_time(*request.profile.schedule.max_time);
-  if (request.dry_run) {
-    metrics::RunSummary summary = dry_run(request);
-    finish_summary(summary, request.profile.run, start);
-    return {0, metrics::to_json(summary)};
-  }
-  const run_folder::FolderLock lock(request.profile.run.output_dir);
-  run_folder::OutputDecision decision;
+  Ranks ranks;
   try {
-    decision = run_folder::prepare_output_folder({request.profile, request.allow_changed, request.overwrite});
-  } catch (const StopError& error) {  // while checkpoints were read
-    metrics::RunSummary summary = new_summary(request);
-    describe_stop(summary, error);
-    return end_run(summary, request.profile.run, start);
+    ranks = distributed::connect(request.world, {.shared_folder = request.profile.run.output_dir});
+  } catch (const StopError& error) {
+    return stopped_at_once(request, error);
   }
-  if (decision.is_complete) {
-    log_info(request.profile.run.output_dir + ": already complete; nothing was changed");
-    return {0, decision.summary_json};
+  try {
+    TrainResult result = run_connected(request, ranks, start);
+    result.exit_code = ranks->leave(result.exit_code);
+    return result;
+  } catch (...) {
+    const ErrorReport error = describe_current_exception();
+    if (ranks->report(error)) throw;
+    throw PeerError(error.where, error.message, error.kind, error.code);
   }
-  return run_decided(request, decision, start);
 }
 
 }  // namespace lora_train::train

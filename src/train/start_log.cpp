@@ -6,6 +6,7 @@
 
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "ranks.h"
 
 namespace lora_train::train {
 namespace {
@@ -38,6 +39,35 @@ std::string describe_tiles(const Run& run) {
          in_words(run.activations->bytes()) + " instead of " + in_words(without);
 }
 
+/// The same batch on any number of ranks has the same learning rate; only with gradient_accumulation_steps does the batch grow.
+std::string describe_lr_scaling(const Run& run) {
+  const ScheduleSection& schedule = run.profile().schedule;
+  const double given = run.profile().optimizer.learning_rate;
+  const auto base = static_cast<double>(*schedule.lr_base_batch);
+  const auto peak = [&](std::int64_t batch) {
+    return optim::make_lr_schedule(given, schedule, batch, run.plan->total_steps()).peak;
+  };
+  const bool is_sqrt = schedule.lr_scaling == LrScaling::kSqrt;
+  char text[160];
+  const std::int64_t batch = run.spec.global_batch_size;
+  std::snprintf(text, sizeof text, "learning_rate: %.4g x %s(%lld / %.0f) = %.4g (lr_scaling: %s)", given,
+                is_sqrt ? "sqrt" : "", static_cast<long long>(batch), base, peak(batch),
+                to_string(schedule.lr_scaling).c_str());
+  std::string line = text;
+  if (schedule.global_batch_size || !schedule.gradient_accumulation_steps) {
+    return line + ", the same on 1, 2, 4 or 8 GPUs, since global_batch_size stays " + std::to_string(batch);
+  }
+  const std::int64_t of_rank = batch / run.ranks().world_size();
+  const char* separator = "; ";
+  for (const std::int64_t num_gpus : {1, 2, 4, 8}) {
+    std::snprintf(text, sizeof text, "%s%lld GPU%s: batch %lld, %.4g", separator, static_cast<long long>(num_gpus),
+                  num_gpus == 1 ? "" : "s", static_cast<long long>(num_gpus * of_rank), peak(num_gpus * of_rank));
+    line += text;
+    separator = ", ";
+  }
+  return line;
+}
+
 }  // namespace
 
 void log_start(const Run& run) {
@@ -52,6 +82,8 @@ void log_start(const Run& run) {
       static_cast<long long>(run.spec.micro_batch_size), static_cast<long long>(run.data.max_seq_len),
       100.0 * plan.packing_efficiency());
   log_info(line);
+  if (run.ranks().world_size() > 1) log_info(ranks_in_words(run));
+  if (run.profile().schedule.lr_scaling != LrScaling::kNone) log_info(describe_lr_scaling(run));
   log_info(
       "trained parameters: " + format_count(run.model.parameters->size()) + " of " +
       format_count(model::num_parameters(run.files.config)) + " (" +

@@ -1,10 +1,11 @@
 #include "train_loop.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <deque>
+#include <optional>
 
+#include "due_steps.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
@@ -17,6 +18,8 @@
 #include "lora_train/runtime/run_device.h"
 #include "lora_train/saving/background_saver.h"
 #include "lora_train/train/train_step.h"
+#include "rank_times.h"
+#include "ranks.h"
 
 namespace lora_train::train {
 namespace {
@@ -26,28 +29,6 @@ namespace fs = std::filesystem;
 double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-/// The steps at which a cadence (eval_steps, save_steps) is due.
-class Schedule {
- public:
-  Schedule(const Cadence& cadence, const data::RunPlan& plan) : plan_(plan) {
-    const std::int64_t total = plan.total_steps();
-    if (cadence.kind == Cadence::Kind::kSteps) every_ = static_cast<std::int64_t>(cadence.value);
-    if (cadence.kind == Cadence::Kind::kFraction) {
-      every_ =
-          std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(cadence.value * static_cast<double>(total))));
-    }
-    each_epoch_ = cadence.kind == Cadence::Kind::kEpoch;
-  }
-  bool is_due(std::int64_t step) const {
-    return (every_ > 0 && step % every_ == 0) || (each_epoch_ && step > 0 && plan_.ends_epoch(step));
-  }
-
- private:
-  const data::RunPlan& plan_;
-  std::int64_t every_ = 0;
-  bool each_epoch_ = false;
-};
 
 /// An enqueued step that is not finished.
 struct StepInFlight {
@@ -63,12 +44,14 @@ class Loop {
         reporters_(reporters),
         summary_(summary),
         evals_(run.profile().run.eval_steps, *run.plan),
-        saves_(run.profile().run.save_steps, *run.plan),
-        saver_(run.saved_parts()) {}
+        saves_(run.profile().run.save_steps, *run.plan) {
+    if (run.is_leader()) saver_.emplace(run.saved_parts());
+  }
 
   void operator()() {
     summary_.total_steps = run_.plan->total_steps();
     try {
+      run_.ranks().begin_steps();
       train();
     } catch (const StopError&) {     // between micro-batches: the state is that of the last finished step
     } catch (const NumericError&) {  // the current state is not worth saving
@@ -78,9 +61,11 @@ class Loop {
       save_last_finished_step();
       throw;
     }
+    run_.ranks().end_steps();
     finish_save();
+    check_equal_parameters(run_);
     if (is_save_owed()) {
-      save();
+      start_save();
       if (const auto error = finish_save()) std::rethrow_exception(error);
     }
     fill_summary();
@@ -103,10 +88,11 @@ class Loop {
     while (run_.state.step < total) {
       enqueue_next_step();
       while (!in_flight_.empty() && (has_to_wait() || in_flight_.size() > run_.max_steps_in_flight)) finish_step();
-      rethrow_if_too_many(take(saver_.poll()));
+      if (saver_) rethrow_if_too_many(take(saver_->poll()));
       if (!in_flight_.empty()) continue;
+      if (run_.profile().run.check_ranks == CheckRanks::kStep) check_equal_parameters(run_);
       if (evaluation_is_owed()) evaluate_all();
-      if (saves_.is_due(run_.state.step) || (interval_is_over() && !saver_.is_busy())) save();
+      if (saves_.is_due(run_.state.step) || run_.state.step == interval_ends_at_) save();
     }
   }
 
@@ -114,7 +100,7 @@ class Loop {
   bool has_to_wait() const {
     const std::int64_t last = in_flight_.back().plan->step;
     return last == run_.plan->total_steps() || evals_.is_due(last) || saves_.is_due(last) ||
-           (interval_is_over() && !saver_.is_busy());
+           last == interval_ends_at_ || run_.profile().run.check_ranks == CheckRanks::kStep;
   }
 
   bool evaluation_is_owed() const {
@@ -129,7 +115,8 @@ class Loop {
     try {
       const auto plan = loader_->next_step();
       const double plan_ms = 1000 * seconds_since(start);
-      const double data_wait_ms = train_step(*run_.context, *plan, [this] { return loader_->next_micro_batch(); });
+      const double data_wait_ms = train_step(
+          *run_.context, *plan, [this] { return loader_->next_micro_batch(); }, Update::kApply, own_figures());
       in_flight_.push_back({plan, plan_ms + data_wait_ms});
     } catch (const c10::OutOfMemoryError& error) {
       finish_all_steps();
@@ -139,6 +126,12 @@ class Loop {
       finish_all_steps();
       throw;
     }
+  }
+
+  RankFigures own_figures() const {
+    const bool save_is_due = saver_ && interval_is_over() && !saver_->is_busy();
+    const double memory = run_.device.is_cuda() ? gib(runtime::device_memory(run_.device).reserved) : 0;
+    return {.memory_gib = memory, .save_is_due = save_is_due ? 1.0 : 0.0};
   }
 
   void end_startup(std::int64_t step) {
@@ -173,6 +166,13 @@ class Loop {
     run_.state.loss_weight += plan.weight_sum;
     total_loss_sum_ += result.loss * plan.weight_sum;
     total_loss_weight_ += plan.weight_sum;
+    // Other ranks learn that the interval is over from the sums of this step; more may be in flight.
+    const bool save_is_due =
+        run_.ranks().world_size() > 1 ? result.ranks.front().save_is_due > 0 : interval_is_over() && !saver_->is_busy();
+    if (save_is_due && interval_ends_at_ < plan.step) {
+      interval_ends_at_ = plan.step + static_cast<std::int64_t>(run_.max_steps_in_flight);
+    }
+    if (run_.ranks().world_size() > 1) rank_times_.add(result.ranks, 1000 * step_s);
     report(step, result, step_s);
   }
 
@@ -204,6 +204,7 @@ class Loop {
     record.step_ms = step_s * 1000;
     record.data_wait_ms = step.data_wait_ms;
     if (run_.device.is_cuda()) record.memory_gib = gib(runtime::device_memory(run_.device).reserved);
+    if (run_.ranks().world_size() > 1) record.ranks = rank_times_.take();
     record.time = metrics::now_s();
     record.elapsed_s = run_.elapsed_s();
     record.eta_s = eta_s;
@@ -247,24 +248,30 @@ class Loop {
 
   bool is_save_owed() const {
     const std::int64_t step = run_.state.step;
+    if (!saver_) return false;
     if (step == 0 || saved_step_ == step) return false;
     const fs::path folder =
         fs::path(run_.profile().run.output_dir) / (checkpoint::kFolderPrefix + std::to_string(step));
     return step > first_step_ || path_kind(folder) == PathKind::kNone;  // resumed from a checkpoint of another folder
   }
 
-  /// Saves in the background. Waits for an earlier save first, so that memory does not grow when the disk is slow.
   void save() {
+    check_equal_parameters(run_);
+    if (saver_) start_save();
+  }
+
+  /// Saves in the background. Waits for an earlier save first, so that memory does not grow when the disk is slow.
+  void start_save() {
     const auto start = Clock::now();
     rethrow_if_too_many(finish_save());
     reporters_.flush();
-    saver_.start(run_.state);
+    saver_->start(run_.state);
     last_save_ = Clock::now();
     stall_s_ = seconds_since(start);
   }
 
   /// Waits for the running save. Returns its error, if any.
-  std::exception_ptr finish_save() { return take(saver_.wait()); }
+  std::exception_ptr finish_save() { return saver_ ? take(saver_->wait()) : nullptr; }
 
   std::exception_ptr take(const std::optional<checkpoint::SaveResult>& result) {
     if (!result) return nullptr;
@@ -314,7 +321,7 @@ class Loop {
       if (run_.context->is_updating || !in_flight_.empty() || !is_save_owed() ||
           failed_saves_ >= run_.profile().run.max_failed_saves)
         return;
-      save();
+      start_save();
       finish_save();
     } catch (const std::exception& error) {
       log_warning(std::string("the last finished step was not saved: ") + error.what());
@@ -338,6 +345,7 @@ class Loop {
                std::to_string(memory.num_segments - segments_after_first_step_) + " segments allocated after step " +
                std::to_string(first_step_ + 1));
     }
+    if (run_.ranks().world_size() > 1 && steps_here_ > 0) log_info(rank_times_.in_words());
     if (total_loss_weight_ > 0) {
       summary_.train_loss = total_loss_sum_ / total_loss_weight_;
       summary_.tokens_per_s = static_cast<double>(tokens_here_) / train_s_;
@@ -352,16 +360,18 @@ class Loop {
   Run& run_;
   Reporters& reporters_;
   metrics::RunSummary& summary_;
-  Schedule evals_, saves_;
+  DueSteps evals_, saves_;
   std::unique_ptr<data::Loader> loader_;
   const std::int64_t first_step_ = run_.state.step;
-  saving::BackgroundSaver saver_;
+  std::optional<saving::BackgroundSaver> saver_;  ///< of the rank that writes
   std::deque<StepInFlight> in_flight_;
   Clock::time_point last_finish_;
   std::int64_t segments_after_first_step_ = 0;
   std::int64_t saved_step_ = -1, failed_saves_ = 0;
   double stall_s_ = 0;
   Clock::time_point last_save_ = Clock::now();
+  std::int64_t interval_ends_at_ = -1;  ///< the step after which save_interval asks for a checkpoint
+  RankTimes rank_times_;
   double train_s_ = 0, total_loss_sum_ = 0, total_loss_weight_ = 0;
   std::int64_t tokens_here_ = 0, steps_here_ = 0;
 };

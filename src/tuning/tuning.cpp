@@ -27,24 +27,36 @@ kernels::Stopwatch cuda_stopwatch(const runtime::RunDevice& device) {
   };
 }
 
+std::unique_ptr<RunTuning> make_tuning(const runtime::RunDevice& device, const std::string& known,
+                                       kernels::Stopwatch stopwatch) {
+  return std::make_unique<RunTuning>(tuning_machine(device.name, kernels::cuda_library()->versions()), known,
+                                     std::move(stopwatch));
+}
+
 }  // namespace
 
-RunTuning::RunTuning(TuningMachine machine, const std::string& known, kernels::Stopwatch stopwatch)
+RunTuning::RunTuning(TuningMachine machine, const std::string& known, const kernels::Stopwatch& stopwatch)
     : machine_(std::move(machine)),
       cache_file_(tuning_cache_file(machine_)),
-      tuner_(parse_tuning(known, machine_, "the checkpoint's table"), read_tuning_cache(cache_file_, machine_),
-             std::move(stopwatch)) {}
+      tuner_(parse_tuning(known, machine_, "the checkpoint's table"),
+             stopwatch ? read_tuning_cache(cache_file_, machine_) : kernels::TuningTable(), stopwatch) {}
 
 void RunTuning::finish() const {
   add_to_tuning_cache(cache_file_, machine_, tuner_.measured());
   log_info(tuner_.describe());
 }
 
+bool makes_choices(const RunSection& section, const runtime::RunDevice& device) {
+  return device.is_cuda() && !section.deterministic && section.tuning != Tuning::kOff;
+}
+
 std::unique_ptr<RunTuning> start_tuning(const RunSection& section, const runtime::RunDevice& device,
                                         const std::string& known) {
-  if (!device.is_cuda() || section.deterministic || section.tuning == Tuning::kOff) return nullptr;
-  return std::make_unique<RunTuning>(tuning_machine(device.name, kernels::cuda_library()->versions()), known,
-                                     cuda_stopwatch(device));
+  return makes_choices(section, device) ? make_tuning(device, known, cuda_stopwatch(device)) : nullptr;
+}
+
+std::unique_ptr<RunTuning> adopt_tuning(const runtime::RunDevice& device, const std::string& known) {
+  return make_tuning(device, known, nullptr);
 }
 
 std::unique_ptr<kernels::GemmTuning> tune_products(RunTuning* tuning) {

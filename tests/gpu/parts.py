@@ -69,6 +69,7 @@ PARTS = {
                              "compare_equality"),
     "resume": Part("with deterministic: true, 10 + 10 steps are the bytes of 20", 40, "training.py", "resume",
                    at_least=(80, 80)),
+    "ranks": Part("two ranks give the losses of one; one is killed, both are stopped", 120, "ranks.py", "ranks", at_least=(20, 20)),
     "sanitizer": Part("memcheck, racecheck and synccheck over the native kernels", 95, "sanitizer.py", "sanitizer",
                       needs_gpu=True, at_least=(30, 0)),
     "tests": Script("every unit test that the bundle has", 130, "unit_tests.py", at_least=(500, 500), takes_work=False),

@@ -61,4 +61,17 @@ LORA_TRAIN_ERROR(ShapeError, "internal", ExitCode::kInternal);  ///< a tensor ha
 
 #undef LORA_TRAIN_ERROR
 
+/// Another rank has failed, and that has been printed: this rank ends with the same exit code and prints nothing.
+class PeerError : public Error {
+ public:
+  PeerError(std::string where, std::string message, std::string kind, ExitCode code)
+      : Error(std::move(where), std::move(message)), kind_(std::move(kind)), code_(code) {}
+  const char* kind() const override { return kind_.c_str(); }
+  ExitCode exit_code() const override { return code_; }
+
+ private:
+  std::string kind_;
+  ExitCode code_;
+};
+
 }  // namespace lora_train

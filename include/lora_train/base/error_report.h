@@ -12,6 +12,7 @@ struct ErrorReport {
   std::string kind = "internal";
   std::string message;
   std::string where;
+  bool is_reported = false;  ///< a PeerError: another rank has printed it
   /// "where: message"
   std::string text() const { return where.empty() ? message : where + ": " + message; }
 };

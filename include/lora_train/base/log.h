@@ -29,6 +29,9 @@ void log_info(std::string_view line);
 void log_warning(std::string_view line);  ///< prefixed "warning: "
 void log_error(std::string_view line);    ///< prefixed "error: "
 
+/// A line for run.log alone.
+void log_to_file(LogLevel level, std::string_view line);
+
 /// A bar that is drawn on the terminal's last line registers how to clear and how to redraw itself, so that log lines
 /// do not tear it. Empty functions unregister.
 void set_log_bar(std::function<void()> clear, std::function<void()> redraw);

@@ -1,15 +1,18 @@
 // Stop requests: by SIGTERM, SIGINT, SIGUSR1, SIGHUP, or by the clock. Long work polls for them.
 #pragma once
 
+#include <exception>
 #include <string>
 
 namespace lora_train {
 
 /// While an instance lives, signals are stop requests. SIGHUP stays ignored if it was (nohup). A second signal ends the process at
-/// once with 128 + its number. Only one instance at a time.
+/// once with 128 + its number; signals within kSameRequestS of the first are no second one in a process that a launcher
+/// has started, because the terminal, the launcher and its parent may each deliver the first. Only one instance at a time.
 class StopRequests {
  public:
-  StopRequests();
+  static constexpr double kSameRequestS = 2;
+  explicit StopRequests(bool has_launcher = false);
   ~StopRequests();
   StopRequests(const StopRequests&) = delete;
   StopRequests& operator=(const StopRequests&) = delete;
@@ -19,9 +22,20 @@ class StopRequests {
 void set_max_time(double seconds);
 
 /// "SIGTERM", "max_time", ...; empty if there is no request or no StopRequests. May be called from any thread.
+std::string requested_stop();
+
+/// For ranks, which stop together: until the StopRequests is destroyed, a request takes no effect by itself. Whoever has called
+/// this looks at requested_stop(), agrees with the other ranks, and calls interrupt().
+void defer_stops();
+
+/// From any thread: makes throw_if_stop_requested() throw `error` from now on. An error takes the place of a StopError, and of
+/// nothing else. Only after defer_stops().
+void interrupt(const std::exception_ptr& error);
+
+/// The stop that throw_if_stop_requested() throws, in the words of requested_stop(); empty if it throws none.
 std::string stop_reason();
 
-/// Throws StopError on a request. Work that can take long and need not finish calls it at least once a second: costs nanoseconds.
+/// Throws StopError on a request, or the error of interrupt(). Work that can take long and need not finish calls it at least once a second: costs nanoseconds.
 void throw_if_stop_requested();
 
 /// For loops and comparisons of a few nanoseconds: every 4096th call is throw_if_stop_requested().

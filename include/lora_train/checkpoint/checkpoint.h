@@ -30,7 +30,8 @@ struct TrainState {
   std::optional<std::int64_t> eval_step;  ///< step of the last finished evaluation
   double loss_sum = 0;                    ///< weighted sum over the supervised tokens since the last logged step
   double loss_weight = 0;                 ///< sum of their weights; "loss_tokens" in the file
-  std::int64_t loss_chunk_rows = 0;  ///< rows of a loss chunk, which affect the last bits of the loss; 0: not known
+  std::int64_t loss_chunk_rows = 0;    ///< rows of a loss chunk, which affect the last bits of the loss; 0: not known
+  std::int64_t global_batch_size = 0;  ///< rows of a step over all ranks, which a resumed run keeps; 0: not known
   std::string tuning;  ///< JSON object with the choices of autotuning, which a resumed run reuses; empty: none
 };
 
@@ -85,6 +86,10 @@ struct Description {
   std::int64_t world_size = 1;
 };
 Description describe(const std::filesystem::path& checkpoint);
+
+/// What describe() reads, for other ranks to parse. `checkpoint` is for messages.
+std::string describing_text(const std::filesystem::path& checkpoint);
+Description parse_description(const std::string& text, const std::filesystem::path& checkpoint);
 
 /// Deletes the oldest of the checkpoints up to step `newest` until `keep` are left, at least `newest` itself. The checkpoint of
 /// `best_step` stays in addition, and so do files of others in a checkpoint. Warns about folders that it cannot delete.

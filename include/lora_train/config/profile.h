@@ -51,6 +51,8 @@ enum class SchedulerKind { kLinear, kCosine, kConstant, kConstantWithWarmup, kCo
 inline Names names_of(SchedulerKind) {
   return {"linear", "cosine", "constant", "constant_with_warmup", "cosine_with_min_lr"};
 }
+enum class CheckRanks { kSave, kStep };
+inline Names names_of(CheckRanks) { return {"save", "step"}; }
 enum class LrScaling { kNone, kSqrt, kLinear };
 inline Names names_of(LrScaling) { return {"none", "sqrt", "linear"}; }
 enum class GradientCheckpointing { kAuto, kOff, kCheap, kGateUp, kFull };
@@ -213,6 +215,7 @@ struct RunSection {
   std::optional<std::int64_t> mlp_tile_tokens;  ///< nullopt = auto, 0 = off
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
   Tuning tuning = Tuning::kAuto;
+  CheckRanks check_ranks = CheckRanks::kSave;
   AttnImplementation attn_implementation = AttnImplementation::kAuto;
   KernelChoices kernels;
   bool deterministic = false;

@@ -9,17 +9,23 @@
 
 namespace lora_train::data {
 
-/// Rows per micro-batch and per step.
+/// Rows per micro-batch of a rank, and per step over all ranks.
 struct BatchSizes {
   std::int64_t micro = 1, global = 1;
 };
 
-/// micro_batch_size: auto is the largest divisor of the step's rows that keeps a micro-batch within this many tokens.
+/// micro_batch_size: auto is the largest divisor of a rank's rows of a step (rounded up) that keeps a micro-batch within this many
+/// tokens. gradient_accumulation_steps counts the micro-batches of each rank.
 constexpr std::int64_t kAutoMicroBatchTokens = 4096;
 BatchSizes resolve_batch_sizes(const ScheduleSection& section, std::int64_t max_seq_len,
-                               std::int64_t auto_tokens = kAutoMicroBatchTokens);
+                               std::int64_t auto_tokens = kAutoMicroBatchTokens, std::int64_t num_ranks = 1);
+
+/// Whose micro-batches a plan has.
+struct RankOf {
+  std::int64_t rank = 0, world_size = 1;
+};
 
 /// The plan of a run, including the weights of the datasets. `prepared` comes from the same profile and must outlive the plan.
-RunPlan plan_run(const Profile& profile, const PreparedData& prepared, const BatchSizes& sizes);
+RunPlan plan_run(const Profile& profile, const PreparedData& prepared, const BatchSizes& sizes, RankOf of = {});
 
 }  // namespace lora_train::data

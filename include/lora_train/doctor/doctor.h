@@ -7,7 +7,8 @@
 
 namespace lora_train::doctor {
 
-/// Runs every kernel and its reference on the device, with a few shapes each. A kernel that throws has not passed.
+/// Runs every kernel and its reference on the device, with a few shapes each; on a GPU, also NCCL over all of
+/// them. A kernel that throws has not passed.
 std::vector<KernelCheck> check_kernels(const DoctorRequest& request);
 
 }  // namespace lora_train::doctor

@@ -3,6 +3,7 @@
 
 #include "lora_train/data/plan.h"
 #include "lora_train/data/prepare.h"
+#include "lora_train/distributed/communicator.h"
 #include "lora_train/evaluate/eval_request.h"
 #include "lora_train/model/activations.h"
 #include "lora_train/model/decoder.h"
@@ -17,9 +18,11 @@ struct EvalContext {
   model::Activations& activations;
   model::LossHead& loss_head;
   runtime::BatchFeed& feed;
+  distributed::Communicator& ranks;
 };
 
-/// Evaluates all documents once. The loss is the weighted mean over the supervised tokens; accuracy and calibration count each
+/// Evaluates all documents once: rank r those of micro-batches r, r + W, ... of the plan. One all-reduce. The result is that of all,
+/// on every rank. The loss is the weighted mean over the supervised tokens; accuracy and calibration count each
 /// token once. ece: 15 equal-width bins over the confidence of the most likely token. Throws StopError between micro-batches,
 /// and NumericError, naming rows of the micro-batch, if its loss is not finite.
 EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,

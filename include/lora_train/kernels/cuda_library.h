@@ -14,6 +14,7 @@
 #include "lora_train/kernels/attention.h"
 #include "lora_train/kernels/gemm_layout.h"
 #include "lora_train/kernels/graph.h"
+#include "lora_train/kernels/nccl_group.h"
 
 namespace lora_train::kernels {
 
@@ -101,6 +102,7 @@ struct CudaLibrary {
                                 bool with_compilation);
   const NativeKernels* native_kernels;
   std::unique_ptr<Graph> (*capture)(const std::function<void()>& body);  ///< kernels/graph.h
+  Nccl nccl;
 };
 
 /// Loads <torch>/lib/libc10_cuda.so and libtorch_cuda.so, then <folder>/liblora_train_cuda.so. Needs no driver. Call it before any

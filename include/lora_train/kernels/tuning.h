@@ -50,6 +50,7 @@ using Stopwatch = std::function<double(const std::function<void()>& run)>;
 /// Makes each choice once: from the checkpoint's table, else from the cache, else by measuring. Not thread-safe.
 class Tuner {
  public:
+  /// Without a stopwatch, what the tables do not have is left to the heuristic.
   Tuner(TuningTable checkpoint, TuningTable cache, Stopwatch stopwatch);
 
   /// Returns nothing if there is no choice to make or every candidate failed; the heuristic then decides. A candidate that

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 namespace lora_train::metrics {
 
@@ -26,6 +27,13 @@ struct StartRecord {
   double time = 0;
 };
 
+/// Of each rank, by rank: means over the steps since the last logged one.
+struct RankRecord {
+  std::vector<double> compute_ms = {};    ///< from the start of a step to its reduction
+  std::vector<double> data_wait_ms = {};  ///< until the loader had the rows
+  std::vector<double> memory_gib = {};    ///< device memory in use; 0 on a CPU
+};
+
 /// A logged optimizer step.
 struct TrainRecord {
   long long step = 0;
@@ -43,6 +51,7 @@ struct TrainRecord {
   double step_ms = 0;
   double data_wait_ms = 0;
   std::optional<double> memory_gib = {};  ///< device memory in use; empty (null) on a CPU
+  std::optional<RankRecord> ranks = {};   ///< rank_compute_ms and so on; no keys in a run of one rank
   double time = 0;                        ///< seconds since 1970
   double elapsed_s = 0;                   ///< since the start of this process
   double eta_s = 0;                       ///< time left

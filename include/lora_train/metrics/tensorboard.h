@@ -20,7 +20,7 @@ class TensorBoardWriter {
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 
-  /// Adds train/<key> for every number of the record except step and time.
+  /// Adds train/<key> for every number of the record except step and time, and train/<key>/<rank> for those of each rank.
   void add(const TrainRecord& record);
 
   /// Adds eval/<key> for the data set that was evaluated first, eval/<name>/<key> for others.

@@ -9,6 +9,8 @@
 
 namespace lora_train::model {
 
+constexpr int64_t kCalibrationBins = 15;  ///< of equal width
+
 struct LossSums {
   double loss = 0;          ///< sum over supervised tokens of -weight * log p, in fp64
   int64_t num_tokens = 0;   ///< M

@@ -15,7 +15,7 @@ namespace lora_train::planner {
 inline constexpr std::int64_t kLeastLossChunkBytes = std::int64_t{64} << 20;
 
 /// Tokens of an MLP's tile with mlp_tile_tokens: auto, where it tiles.
-inline constexpr std::int64_t kAutoMlpTileTokens = 4096;
+constexpr std::int64_t auto_mlp_tile_tokens(std::int64_t max_seq_len) { return max_seq_len > 4096 ? 4096 : 1024; }
 
 /// Bytes by use.
 struct MemoryPlan {

@@ -17,10 +17,13 @@ struct ResumePoint {
   std::string checkpoint;            ///< folder; empty: a new run
   std::int64_t step = 0;             ///< last finished step
   std::int64_t loss_chunk_rows = 0;  ///< 0: not known
+  /// Rows of a step over all ranks, kept when gradient_accumulation_steps means others on another number of ranks. 0: as the
+  /// profile says.
+  std::int64_t global_batch_size = 0;
   bool operator==(const ResumePoint&) const = default;
 };
 
-/// The input of decide(): the profile, the model, and facts about data and device.
+/// The input of decide(): the profile, the model, and facts about data, ranks and device.
 struct RunFacts {
   const Profile& profile;
   const model::ModelConfig& config;
@@ -29,6 +32,7 @@ struct RunFacts {
   bool has_evaluation = false, has_token_weights = false;
   ResumePoint resume{};
   std::string algorithms{};  ///< RunSpec::algorithms of the checkpoint that the run resumes from
+  std::int64_t num_ranks = 1;
   bool is_cuda = false;
   std::int64_t memory_bytes = 0;                           ///< GPU: limit for the whole run; CPU: limit for activations
   std::int64_t host_bytes = 0;                             ///< GPU: limit for page-locked host memory

@@ -10,24 +10,31 @@
 #include <string>
 
 #include "lora_train/config/profile.h"
+#include "lora_train/distributed/communicator.h"
 #include "lora_train/model/model_config.h"
-#include "lora_train/runtime/communicator.h"
 
 namespace lora_train::runtime {
+
+/// Which of the processes of a run on this host.
+struct LocalRank {
+  int index = 0, count = 1;
+};
 
 struct RunDevice {
   at::Device device = at::kCPU;
   std::string name = "cpu";     ///< "NVIDIA H200"
   int num_multiprocessors = 0;  ///< of a GPU
-  std::shared_ptr<Communicator> ranks = std::make_shared<OneRank>();
+  std::string uuid = {};        ///< of a GPU, "GPU-..."
+  std::shared_ptr<distributed::Communicator> ranks = std::make_shared<distributed::OneRank>();
 
   bool is_cuda() const { return device.is_cuda(); }
 };
 
 /// Chooses the device by profile and machine, loads the CUDA library if needed, and applies the keys kernels,
 /// attn_implementation, tf32 and deterministic. Call it before anything is put on the device. Throws DeviceError (exit 6) for a
-/// device that cannot be used, and for a large model on a CPU that the profile does not name.
-RunDevice start_device(const RunSection& section, const model::ModelConfig& config);
+/// device that cannot be used, for more ranks than GPUs, and for a large model on a CPU that the profile does not name.
+/// Local rank r takes GPU r, or the only one that it sees.
+RunDevice start_device(const RunSection& section, const model::ModelConfig& config, LocalRank rank = {});
 
 /// Bytes of GPU memory that LibTorch holds (`reserved`), and the part that tensors use (`allocated`). Does not call the driver.
 struct DeviceMemory {

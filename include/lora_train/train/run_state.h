@@ -59,6 +59,9 @@ struct Run {
   metrics::StepCapture capture;               ///< set by capture_steps()
 
   const Profile& profile() const { return request.profile; }
+  distributed::Communicator& ranks() const { return *device.ranks; }
+  /// Whether this rank decides and writes files.
+  bool is_leader() const { return ranks().rank() == 0; }
   /// The parameters in host memory: on a CPU the run's own, on a GPU a copy.
   model::Trainables host_parameters() const {
     const model::Trainables& own = *model.parameters;
@@ -73,7 +76,7 @@ struct Run {
             *optimizer,
             checkpoint};
   }
-  evaluate::EvalContext eval_context() const { return {*model.decoder, *activations, *loss_head, *feed}; }
+  evaluate::EvalContext eval_context() const { return {*model.decoder, *activations, *loss_head, *feed, ranks()}; }
   double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
 };
 

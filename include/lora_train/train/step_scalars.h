@@ -20,10 +20,21 @@ namespace lora_train::train {
 /// How many steps a GPU may lag behind the host. A CPU never does.
 constexpr std::size_t kMaxStepsInFlight = 2;
 
+/// What each rank tells the others in the reduction of a step.
+struct RankFigures {
+  /// From the start of the step to its reduction: on a CPU without waiting for data; on a GPU by its own clock, and of the last
+  /// step that has finished (0 for the first ones)
+  double compute_ms = 0;
+  double data_wait_ms = 0;  ///< of this step
+  double memory_gib = 0;    ///< of a GPU, in use
+  double save_is_due = 0;   ///< rank 0: 1 if the time since its last save asks for one
+};
+constexpr std::int64_t kNumRankFigures = 4;
+
 /// Not thread-safe.
 class StepScalars {
  public:
-  explicit StepScalars(const runtime::RunDevice& device, std::int64_t num_dropout_keys = 0);
+  explicit StepScalars(const runtime::RunDevice& device, std::int64_t num_dropout_keys = 0, std::int64_t num_ranks = 1);
   ~StepScalars();
 
   /// Enqueues the copy of a step's scalars and dropout keys to the device. At most kMaxStepsInFlight + 1 begun steps may be
@@ -34,22 +45,35 @@ class StepScalars {
   at::Tensor& device() { return scalars_; }
   /// On the device, int32 [num_dropout_keys, 2].
   const at::Tensor& dropout_keys() const { return keys_; }
-  /// Enqueues the copy of the scalars to the host.
+  /// Call it before the reduction. Enqueues the copy of this rank's figures into its row of the figures on the device, the other
+  /// rows 0: summed over the ranks, they are those of all. On a GPU, compute_ms is filled in here.
+  void put_figures(int rank, RankFigures figures);
+  /// On the device, fp64 [num_ranks, kNumRankFigures].
+  at::Tensor& figures() { return figures_; }
+  /// Enqueues the copy of scalars and figures to the host.
   void end();
   /// Waits for the scalars of the oldest ended step and returns them.
   std::array<double, optim::kNumStepScalars> wait();
+  /// Forgets the steps that have ended and were not waited for.
+  void drop_ended();
+  /// The figures of the step that wait() returned last.
+  const std::vector<RankFigures>& figures_of_ranks() const { return figures_of_ranks_; }
 
   /// While set, steps compute but update nothing (the sticky kNonFinite flag).
   void set_frozen(bool frozen);
 
  private:
   struct Slot {
-    at::Tensor there, keys, back;  ///< in host memory, page-locked for a GPU
+    at::Tensor there, keys, back, figures_there, figures_back;  ///< in host memory, page-locked for a GPU
     std::optional<c10::Event> arrived;
+    std::optional<c10::Event> begun, computed;  ///< of a GPU of several ranks: the time between them is compute_ms
+    bool has_figures = false;
   };
   runtime::RunDevice run_device_;
-  at::Tensor scalars_, keys_;
+  at::Tensor scalars_, keys_, figures_;
+  std::vector<RankFigures> figures_of_ranks_;
   std::vector<Slot> slots_;
+  double compute_ms_ = 0;
   std::size_t begun_ = 0, ended_ = 0, received_ = 0;
 };
 

@@ -1,10 +1,12 @@
 // The request of `train` to the engine, and its result. Plain data without torch.
 #pragma once
 
+#include <exception>
 #include <string>
 #include <vector>
 
 #include "lora_train/config/profile.h"
+#include "lora_train/launch/world.h"
 
 namespace lora_train::train {
 
@@ -15,6 +17,8 @@ struct TrainRequest {
   bool overwrite = false;
   bool dry_run = false;
   bool quiet = false;  ///< no progress bar
+  launch::World world = {};
+  std::exception_ptr failure = {};  ///< why a rank of several has no profile: all ranks end with it
 };
 
 struct TrainResult {

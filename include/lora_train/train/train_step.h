@@ -9,13 +9,13 @@
 #include "lora_train/config/profile.h"
 #include "lora_train/data/micro_batch.h"
 #include "lora_train/data/plan.h"
+#include "lora_train/distributed/communicator.h"
 #include "lora_train/model/base_weights.h"
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/loss_head.h"
 #include "lora_train/optim/lr_schedule.h"
 #include "lora_train/optim/optimizer.h"
 #include "lora_train/runtime/batch_feed.h"
-#include "lora_train/runtime/communicator.h"
 #include "lora_train/train/step_graphs.h"
 #include "lora_train/train/step_scalars.h"
 
@@ -38,7 +38,7 @@ struct StepContext {
   runtime::BatchFeed& feed;
   StepScalars& scalars;
   optim::OptimizerState& optimizer;
-  runtime::Communicator& ranks;
+  distributed::Communicator* ranks = nullptr;  ///< those that a step sums over
   const ObjectiveSection& objective;
   optim::LrSchedule schedule;
   optim::AdamWOptions adamw;
@@ -64,8 +64,9 @@ enum class Update { kApply, kSkip };
 /// the step is enqueued; the device stops updating after the first loss or gradient norm that is not finite. Throws StopError
 /// between micro-batches, before anything is updated. kSkip leaves the gradients of the whole step in the flat gradient
 /// buffer. Returns the milliseconds spent waiting for data.
+/// `figures`: of this rank, without the times.
 double train_step(StepContext& context, const data::StepPlan& plan, const NextMicroBatch& next,
-                  Update update = Update::kApply);
+                  Update update = Update::kApply, RankFigures figures = {});
 
 struct StepResult {
   double loss = 0;       ///< mean over the supervised tokens of the whole step, by their weights
@@ -73,6 +74,7 @@ struct StepResult {
   double learning_rate = 0;
   double zeroed_moments =
       0;  ///< adamw_8bit: the share of 8-bit second moments that were above 0 and have the code of 0
+  std::vector<RankFigures> ranks{};  ///< of all
 };
 
 /// Waits for the oldest enqueued step, whose plan is `plan`. Throws NumericError, naming the step and its first rows, if loss

@@ -21,8 +21,9 @@ namespace lora_train::tuning {
 /// The choices of a run, from its checkpoint, from earlier runs and from its own measurements.
 class RunTuning {
  public:
-  /// `known`: text() from the checkpoint, or from the process that chose for all; empty if there is none.
-  RunTuning(TuningMachine machine, const std::string& known, kernels::Stopwatch stopwatch);
+  /// `known`: text() from the checkpoint, or from the process that chose for all; empty if there is none. Without a stopwatch
+  /// nothing is measured, and earlier runs on this machine decide nothing.
+  RunTuning(TuningMachine machine, const std::string& known, const kernels::Stopwatch& stopwatch);
 
   kernels::Tuner& tuner() { return tuner_; }
   /// All choices, for the checkpoint and for other processes.
@@ -36,9 +37,15 @@ class RunTuning {
   kernels::Tuner tuner_;
 };
 
+/// Whether a run tunes.
+bool makes_choices(const RunSection& section, const runtime::RunDevice& device);
+
 /// Null if nothing is to be measured.
 std::unique_ptr<RunTuning> start_tuning(const RunSection& section, const runtime::RunDevice& device,
                                         const std::string& known);
+
+/// For a process that measures nothing: the choices of another one, as its text().
+std::unique_ptr<RunTuning> adopt_tuning(const runtime::RunDevice& device, const std::string& known);
 
 /// While the result lives, each new GEMM is tuned at its first call (kernels/gemm_tuning.h). Null if `tuning` is null.
 std::unique_ptr<kernels::GemmTuning> tune_products(RunTuning* tuning);

@@ -1,13 +1,17 @@
 // lora-train train: the run.
 #include <algorithm>
+#include <filesystem>
 
 #include "command_line.h"
 #include "engine/engine_loader.h"
-#include "engine/launcher.h"
+#include "lora_train/base/console.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
+#include "lora_train/launch/local_ranks.h"
+#include "lora_train/launch/world.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
 #include "registry.h"
@@ -23,11 +27,35 @@ void refuse_unknown_key(const CommandParser& parser, const std::string& key) {
                 "\"" + key + "\" is not a key." + (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
 }
 
+/// The ranks run this program with the same arguments.
+int start_ranks(const std::vector<std::string>& arguments, int num_ranks) {
+  launch::LocalRanks ranks{{std::filesystem::read_symlink("/proc/self/exe").string(), "train"}, num_ranks};
+  ranks.command.insert(ranks.command.end(), arguments.begin(), arguments.end());
+  return launch::run_local_ranks(ranks);
+}
+
+/// Rank 0 alone writes to stdout and says what all do; the others say what went wrong there.
+void speak_as(const launch::World& world, const CommonFlags& common) {
+  if (world.rank == 0) return;
+  silence_standard_output();
+  set_log_rank(world.rank);
+  if (common.log_level.empty()) set_log_level(LogLevel::kError);
+}
+
+/// Fills the request. Throws ConfigError for a profile that cannot be trained with.
+void resolve_profile(const ProfileFlags& flags, train::TrainRequest& request) {
+  const LoadedProfile loaded = load_and_log(flags.sources());
+  refuse_unbuilt_features(loaded);
+  request.profile = loaded.profile;
+  request.profile_hash = profile_hash(loaded.profile);
+}
+
 }  // namespace
 
 int run_train(const std::vector<std::string>& arguments) {
+  const launch::World world = launch::world_from(process_environment);
   // To the end of the process: a signal that comes after the run must not turn its exit code into another.
-  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
+  [[maybe_unused]] static const auto* const stop_requests = new StopRequests(world.launcher != launch::Launcher::kNone);
   CommandParser parser(
       "train", "Fine-tunes a model as a profile describes. To resume a stopped run, run the same command again.");
   const ProfileFlags flags(parser,
@@ -38,28 +66,37 @@ int run_train(const std::vector<std::string>& arguments) {
                             {"--resume", "resume_from_checkpoint", "auto, none or a checkpoint folder"},
                             {"--max-time", "max_time", "save a checkpoint and stop after this time, such as 2h30m"}});
   train::TrainRequest request;
-  int num_processes = 1;
+  int num_ranks = 1;
   parser.add_list("--allow-changed", request.allow_changed, "let this key differ from the resumed run; repeatable")
       ->type_name("KEY");
   parser.app().add_flag("--overwrite", request.overwrite, "delete the run in output_dir and start over");
   parser.app().add_flag("--dry-run", request.dry_run,
                         "do everything up to step 1, including a pass over the largest batch");
-  parser.app().add_option("--nproc", num_processes, "number of local processes to start (only 1 so far)");
+  parser.add_integer("--nproc", num_ranks, 1, 1024, "start so many ranks on this host, one for each GPU");
   if (!parser.parse(arguments)) return 0;
+  never_wait_for_stderr();  // nobody who stops reading stops the training
   for (const auto& key : request.allow_changed) refuse_unknown_key(parser, key);
-  if (num_processes != 1) parser.refuse("--nproc", "more than one process is not supported yet; expected 1.");
-  if (const std::string launched = several_processes(process_environment); !launched.empty()) {
-    throw ConfigError(launched, "more than one process is not supported yet; start one, without a launcher.");
+  if (num_ranks > 1 && world.launcher == launch::Launcher::kNone) {
+    train::TrainRequest checked;  // once, before all ranks do
+    resolve_profile(flags, checked);
+    return start_ranks(arguments, num_ranks);
+  }
+  if (num_ranks > 1 && world.launcher != launch::Launcher::kNproc) {
+    parser.refuse("--nproc", std::string(to_string(world.launcher)) +
+                                 " has started this process already; let either start the ranks, not both.");
+  }
+  speak_as(world, parser.common());
+  request.world = world;
+  request.quiet = parser.common().quiet;
+  try {
+    resolve_profile(flags, request);
+  } catch (...) {
+    if (world.size == 1) throw;
+    request.failure = std::current_exception();
   }
 
-  const LoadedProfile loaded = load_and_log(flags.sources());
-  refuse_unbuilt_features(loaded);
-  request.profile = loaded.profile;
-  request.profile_hash = profile_hash(loaded.profile);
-  request.quiet = parser.common().quiet;
-
   const train::TrainResult result = load_engine().train(request);
-  if (parser.common().json) print_line(result.summary_json);
+  if (parser.common().json && world.rank == 0) print_line(result.summary_json);
   return result.exit_code;
 }
 

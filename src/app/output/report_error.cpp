@@ -46,7 +46,7 @@ int report_current_exception(bool json) noexcept {
     std::replace(report.where.begin(), report.where.end(), '\n', '?');
     report.where = readable(report.where);
     code = static_cast<int>(report.code);
-    log_error(report.text());
+    report.is_reported ? log_to_file(LogLevel::kError, report.text()) : log_error(report.text());
     if (json) {
       const nlohmann::ordered_json object = {
           {"error", {{"kind", report.kind}, {"message", report.message}, {"where", report.where}}}};

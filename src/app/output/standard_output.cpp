@@ -1,5 +1,6 @@
 #include "standard_output.h"
 
+#include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -34,6 +35,11 @@ int stdout_width() {
   if (::isatty(STDOUT_FILENO) != 1) return 0;
   winsize size{};
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+void silence_standard_output() {
+  const int fd = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+  if (fd >= 0) ::dup2(fd, STDOUT_FILENO);
 }
 
 }  // namespace lora_train::app

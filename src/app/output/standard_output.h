@@ -18,6 +18,9 @@ void print_line(std::string_view line);
 /// Whether stdout is a terminal that may be given colours: not with NO_COLOR or TERM=dumb.
 bool stdout_has_color();
 
+/// From now on, what is written to stdout goes nowhere.
+void silence_standard_output();
+
 /// Columns of the terminal that stdout is; 0 if it is none, and a line may be of any length.
 int stdout_width();
 

@@ -90,7 +90,8 @@ FieldGroup compute_group() {
            .free_on_resume(),
        integer_field("mlp_tile_tokens", &RunSection::mlp_tile_tokens, Range::at_least(0), "auto",
                      "Run each layer's MLP on so many tokens at a time, for longer rows on one GPU "
-                     "(docs/long_context.md). auto: on a GPU, 4096 if the run does not fit otherwise. off (0): never. "
+                     "(docs/long_context.md). auto: on a GPU, 4096 (1024 for rows of up to 4096) if the run does not "
+                     "fit otherwise. off (0): never. "
                      "A number implies gradient_checkpointing: full. Gradients differ by rounding only.")
            .word_means("off", "0")
            .free_on_resume(),
@@ -103,6 +104,10 @@ FieldGroup compute_group() {
                     "chunk by measuring before step 1, once per shape (docs/gpu.md). off: choose by rule, as with "
                     "deterministic: true.",
                     Tuning::kAuto)
+           .free_on_resume(),
+       choice_field("check_ranks", &RunSection::check_ranks,
+                    "When several ranks compare their trained parameters, which must be equal bit for bit: at the "
+                    "start and before every save, or after every step too (docs/multi_gpu.md).")
            .free_on_resume(),
        choice_field("attn_implementation", &RunSection::attn_implementation,
                     "Attention backend. auto: the fastest for the device. reference: plain LibTorch operations, slow.")

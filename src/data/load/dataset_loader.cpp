@@ -99,6 +99,11 @@ class DatasetLoader {
     hash_files();
     const std::string cache_key = table_key();
     auto table = cache_.find(cache_key);
+    std::unique_ptr<BuildLock> building;
+    if (table == nullptr) {
+      building = cache_.wait_to_build(cache_key, name());
+      table = cache_.find(cache_key);  // another process has built it
+    }
     if (table != nullptr) {
       use_metadata(*table);
       log_info(name() + "from the token cache " + table->path().string());
@@ -110,6 +115,7 @@ class DatasetLoader {
             "a file of the dataset changed while it was being read; run the command again once it is complete");
       }
     }
+    building.reset();
     table = cache_.staged(std::move(table), cache_key);
     cache_.shrink();
     log_info(name() + format_count(table->num_rows()) + " rows, " + format_count(table->num_tokens()) + " tokens, " +

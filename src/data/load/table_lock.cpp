@@ -6,12 +6,19 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 #include "lora_train/base/error.h"
+#include "lora_train/base/hash.h"
+#include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 
 namespace lora_train::data {
 namespace {
+
+constexpr std::chrono::seconds kWaitReportInterval(10);
+constexpr std::chrono::milliseconds kPollInterval(50);
 
 /// Another process may have deleted the file between open() and flock().
 bool has_the_name(int fd, const std::filesystem::path& file) {
@@ -37,6 +44,30 @@ TableLock::TableLock(const std::filesystem::path& file, Mode mode)
 }
 
 TableLock::~TableLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+BuildLock::BuildLock(const std::filesystem::path& folder, const std::string& key, const std::string& what)
+    : fd_(::open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666)) {
+  struct stat info {};
+  if (fd_ < 0 || ::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) return;
+  struct flock byte {};
+  byte.l_type = F_WRLCK;
+  byte.l_whence = SEEK_SET;
+  byte.l_start = static_cast<off_t>(std::stoull(hash128_hex(key).substr(0, 15), nullptr, 16));
+  byte.l_len = 1;
+  auto last_report = std::chrono::steady_clock::now() - kWaitReportInterval;
+  while (::fcntl(fd_, F_OFD_SETLK, &byte) != 0 && (errno == EAGAIN || errno == EACCES || errno == EINTR)) {
+    throw_if_stop_requested();
+    if (std::chrono::steady_clock::now() - last_report >= kWaitReportInterval) {
+      last_report = std::chrono::steady_clock::now();
+      log_info(what + "another process is building the token table; waiting for it");
+    }
+    std::this_thread::sleep_for(kPollInterval);
+  }
+}
+
+BuildLock::~BuildLock() {
   if (fd_ >= 0) ::close(fd_);
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "lora_train/base/file.h"
@@ -31,6 +32,21 @@ class TableLock {
  private:
   int fd_ = -1;
   bool is_held_ = false, is_busy_ = false, is_unsupported_ = false;
+};
+
+/// Held by the one process that builds the table of a key. The lock is a byte of the file .lock in the folder, so that nothing is
+/// left behind. Not thread-safe.
+class BuildLock {
+ public:
+  /// Waits until no other process holds it, and says in the log that `what` is waiting. Without locks (a folder that cannot be
+  /// written to, a file system that has none) nobody waits. Throws StopError on a stop request.
+  BuildLock(const std::filesystem::path& folder, const std::string& key, const std::string& what);
+  ~BuildLock();
+  BuildLock(const BuildLock&) = delete;
+  BuildLock& operator=(const BuildLock&) = delete;
+
+ private:
+  int fd_ = -1;
 };
 
 /// A writer of `file` and the shared lock of its temporary file, which becomes that of `file`. Throws as AtomicFileWriter does.

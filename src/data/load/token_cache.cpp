@@ -87,6 +87,13 @@ std::shared_ptr<const TokenTable> TokenCache::find(const std::string& key) const
   return folder_.empty() ? nullptr : open_if_good(file_of(folder_, key), key);
 }
 
+std::unique_ptr<BuildLock> TokenCache::wait_to_build(const std::string& key, const std::string& what) const {
+  if (folder_.empty()) return nullptr;
+  std::error_code error;  // writer() says so
+  fs::create_directories(folder_, error);
+  return std::make_unique<BuildLock>(folder_, key, what);
+}
+
 TokenTableWriter TokenCache::writer(const std::string& key) const {
   if (folder_.empty()) {
     return {fs::path(), key};

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lora_train/data/token_table.h"
+#include "table_lock.h"
 
 namespace lora_train::data {
 
@@ -21,6 +22,9 @@ class TokenCache {
 
   /// The table for `key`, or null. A damaged file counts as missing, with a warning.
   std::shared_ptr<const TokenTable> find(const std::string& key) const;
+  /// While the result lives, other processes wait here for the same key: one builds it, for all ranks of a host. `what` as in
+  /// BuildLock.
+  std::unique_ptr<BuildLock> wait_to_build(const std::string& key, const std::string& what) const;
   /// Writes a table for `key`; where the folder cannot be written to it warns and writes to memory.
   TokenTableWriter writer(const std::string& key) const;
   /// The table from the stage folder, copied there first unless it is there already. Warns and returns `table` where

@@ -114,6 +114,7 @@ std::optional<Tuned> Tuner::find(const TuningCase& tuning_case) {
 }
 
 std::optional<Tuned> Tuner::measure(const TuningCase& tuning_case) {
+  if (!stopwatch_) return {};
   const std::vector<TuningCandidate> candidates = tuning_case.candidates();
   if (candidates.size() < 2) return {};
   std::vector<Runner> runners = warm_up(tuning_case.key, candidates);

@@ -1,5 +1,6 @@
-// libcuda.so.1 with one GPU of compute capability 8.0, as far as lora-train and LibTorch ask it.
+// libcuda.so.1 with GPUs of compute capability 8.0 (STAND_IN_DEVICES, STAND_IN_UUID: runtime.cpp), as far as lora-train and LibTorch ask it.
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
@@ -16,7 +17,8 @@ int cuDriverGetVersion(int* version) {
   return 0;
 }
 int cuDeviceGetCount(int* count) {
-  *count = 1;
+  const char* const text = std::getenv("STAND_IN_DEVICES");
+  *count = text != nullptr ? std::atoi(text) : 1;
   return 0;
 }
 int cuDeviceGet(int* device, int ordinal) {
@@ -27,8 +29,10 @@ int cuDeviceGetName(char* name, int length, int) {
   std::strncpy(name, "Stand-in GPU", static_cast<std::size_t>(length));
   return 0;
 }
-int cuDeviceGetUuid_v2(void* uuid, int) {
+int cuDeviceGetUuid_v2(void* uuid, int device) {
+  const char* const text = std::getenv("STAND_IN_UUID");
   std::memset(uuid, 7, 16);
+  static_cast<char*>(uuid)[15] = static_cast<char>((text != nullptr ? std::atoi(text) : 0) + device);
   return 0;
 }
 int cuDeviceGetPCIBusId(char* id, int length, int) {

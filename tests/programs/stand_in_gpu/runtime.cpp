@@ -7,6 +7,7 @@
 //   STAND_IN_REFUSE_CAPTURE=begin|work|end|instantiate  what is refused then, default end
 //   STAND_IN_REFUSE_CAPTURE=fail|fail-end  not refused: the device fails, while work is recorded or when that ends
 //   STAND_IN_MAJOR=n     compute capability n.0, default 8: cuDNN, which auto takes first on 9.0, does not start here
+//   STAND_IN_DEVICES=n   GPUs, default 1; STAND_IN_UUID=n: last byte of the UUID of the first, default 0
 //   STAND_IN_TIMES=n     seed of the times between events, which are random but for it
 // Prototypes as in cuda_runtime_api.h and cublas_api.h, pointers to structs as void*.
 #include <driver_types.h>
@@ -71,11 +72,19 @@ constexpr std::array<const char*, kNumCalls> kNames = {"cudaMalloc",
                                                        "cudaStreamWaitEvent"};
 std::array<std::atomic<long>, kNumCalls> counts{};  ///< of all threads
 bool has_failed = false;
+std::atomic<void (*)(void* stream)> wait_for_collectives = nullptr;  ///< of the stand-in for NCCL, if it is there
+thread_local int current_device = 0;
 void* capturing = nullptr;  ///< the stream that records
 std::thread::id recorder;   ///< the thread that asked for it
 long num_captures = 0;
 auto& captures = *new Captures;  // never destroyed: calls come until the process ends
 bool is_broken = false;          ///< something was asked for that cannot be recorded: more is refused, and the graph
+
+/// Before anything in a stream: work is done when it is enqueued, but a collective of several processes takes its time.
+void wait_for(void* stream) {
+  if (const auto wait = wait_for_collectives.load()) wait(stream);
+}
+void* const any_stream = reinterpret_cast<void*>(~std::uintptr_t{0});
 
 bool records(void* stream) { return stream != nullptr && captures.has(stream); }
 int status() { return has_failed ? cudaErrorIllegalAddress : cudaSuccess; }
@@ -94,6 +103,7 @@ int count(Call call, void* stream) {
 }
 /// Of a kernel: one that has never run before it is recorded would be loaded in the middle of that.
 int count_launch(const void* kernel, void* stream) {
+  wait_for(stream);
   static std::set<const void*> known;
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
@@ -174,15 +184,19 @@ struct Report {
 
 extern "C" {
 
-int cudaGetDeviceCount(int* num) { return *num = 1, 0; }
-int cudaGetDevice(int* device) { return *device = 0, 0; }
-int cudaSetDevice(int) { return 0; }
+void stand_in_wait_with(void (*wait)(void* stream)) { wait_for_collectives = wait; }
+
+int cudaGetDeviceCount(int* num) { return *num = static_cast<int>(setting("STAND_IN_DEVICES", 1)), 0; }
+int cudaGetDevice(int* device) { return *device = current_device, 0; }
+int cudaSetDevice(int device) { return current_device = device, 0; }
 int cudaDriverGetVersion(int* version) { return *version = 13000, 0; }
 int cudaGetLastError() { return status(); }
 int cudaPeekAtLastError() { return status(); }
-int cudaGetDeviceProperties(void* properties, int) {
+int cudaGetDeviceProperties(void* properties, int device) {
   cudaDeviceProp p{};
   std::strncpy(p.name, "Stand-in GPU", sizeof p.name - 1);
+  std::memset(p.uuid.bytes, 7, sizeof p.uuid.bytes);
+  p.uuid.bytes[15] = static_cast<char>(setting("STAND_IN_UUID", 0) + device);
   p.major = static_cast<int>(setting("STAND_IN_MAJOR", 8));
   p.multiProcessorCount = 132;
   p.totalGlobalMem = std::size_t{140} << 30;
@@ -239,16 +253,19 @@ int cudaPointerGetAttributes(void* attributes, const void* memory) {
 }
 
 int cudaMemcpy(void* to, const void* from, std::size_t bytes, int) {
+  wait_for(any_stream);
   if (!has_failed) std::memcpy(to, from, bytes);
   return count(kMemcpy);
 }
 int cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, int kind, void* stream) {
+  wait_for(stream);
   count_source(from, bytes, kind);
   if (!has_failed && !records(stream)) std::memcpy(to, from, bytes);
   return count(kMemcpyAsync, stream);
 }
 int cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t width,
                       std::size_t height, int kind, void* stream) {
+  wait_for(stream);
   count_source(from, width * height, kind);
   const bool is_recorded = records(stream);
   for (std::size_t row = 0; row < height && !has_failed && !is_recorded; ++row) {
@@ -257,6 +274,7 @@ int cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::siz
   return count(kMemcpyAsync, stream);
 }
 int cudaMemsetAsync(void* memory, int value, std::size_t bytes, void* stream) {
+  wait_for(stream);
   if (!has_failed && !records(stream)) std::memset(memory, value, bytes);
   return count(kMemset, stream);
 }
@@ -295,7 +313,7 @@ int cudaGraphInstantiate(void** exec, void*, unsigned long long) {
 }
 int cudaGraphDestroy(void*) { return status(); }
 int cudaGraphExecDestroy(void*) { return status(); }
-int cudaGraphLaunch(void*, void*) { return count(kGraphLaunch); }
+int cudaGraphLaunch(void*, void* stream) { return wait_for(stream), count(kGraphLaunch); }
 int cudaThreadExchangeStreamCaptureMode(int*) { return 0; }
 int cudaStreamQuery(void*) { return status(); }
 int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
@@ -303,11 +321,11 @@ int cudaStreamWaitEvent(void* stream, void* event, unsigned) {
   is_broken = is_broken || error == cudaErrorStreamCaptureIsolation;
   return error != cudaSuccess ? error : count(kStreamWaitEvent);
 }
-int cudaStreamSynchronize(void*) { return count_wait(kStreamSynchronize); }
-int cudaDeviceSynchronize() { return count_wait(kDeviceSynchronize); }
+int cudaStreamSynchronize(void* stream) { return wait_for(stream), count_wait(kStreamSynchronize); }
+int cudaDeviceSynchronize() { return wait_for(any_stream), count_wait(kDeviceSynchronize); }
 int cudaEventCreateWithFlags(void** event, unsigned) { return new_handle(event); }
 int cudaEventDestroy(void* event) { return captures.forget(event), status(); }
-int cudaEventRecord(void* event, void* stream) { return captures.record(event, stream), status(); }
+int cudaEventRecord(void* event, void* stream) { return wait_for(stream), captures.record(event, stream), status(); }
 int cudaEventRecordWithFlags(void* event, void* stream, unsigned) { return cudaEventRecord(event, stream); }
 int cudaEventQuery(void*) { return status(); }
 int cudaEventSynchronize(void*) {

@@ -1,5 +1,6 @@
 #include "lora_train/base/log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <sstream>
 #include <thread>
 
+#include "lora_train/base/console.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "support/file_size_limit.h"
@@ -181,6 +183,30 @@ TEST(Log, ControlCharactersOfNamesReachNoTerminal) {
   testing::internal::CaptureStderr();
   log_warning("a\x1b]0;title\x07 b\xc2\x9b");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "warning: a\\x1b]0;title\\x07 b\\u009b\n");
+}
+
+TEST(Log, DoesNotWaitForAReaderThatHasStopped) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_NONBLOCK), 0);
+  const int own = ::dup(STDERR_FILENO);
+  ::dup2(ends[1], STDERR_FILENO);
+  const std::string page(4096, '.');
+  while (::write(ends[1], page.data(), page.size()) > 0) {
+  }
+  ::fcntl(ends[1], F_SETFL, 0);  // now it would wait
+  never_wait_for_stderr(std::chrono::milliseconds(0));
+  log_info("lost");
+  log_info("lost too");
+  std::string text(1 << 20, '\0');
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::read(ends[0], text.data(), text.size()))));
+  EXPECT_EQ(text.find("lost"), std::string::npos);
+  log_info("read again");
+  text.resize(1000);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::read(ends[0], text.data(), text.size()))));
+  never_wait_for_stderr(std::chrono::milliseconds(-1));
+  ::dup2(own, STDERR_FILENO);
+  for (const int fd : {own, ends[0], ends[1]}) ::close(fd);
+  EXPECT_EQ(text, "warning: 2 lines are missing here; run.log has them\nread again\n");
 }
 
 }  // namespace

@@ -33,6 +33,33 @@ TEST(StopRequestsDeathTest, ASecondSignalEndsAtOnce) {
       ::testing::ExitedWithCode(128 + SIGINT), "");
 }
 
+TEST(StopRequests, SignalsOfOneStopAreNoSecondOneUnderALauncher) {
+  const StopRequests stop(/*has_launcher=*/true);
+  std::raise(SIGINT);
+  std::raise(SIGTERM);
+  std::raise(SIGINT);
+  EXPECT_EQ(stop_reason(), "SIGINT");
+}
+
+TEST(StopRequests, ADeferredRequestWaitsForTheInterruption) {
+  {
+    const StopRequests stop;
+    defer_stops();
+    std::raise(SIGTERM);
+    EXPECT_EQ(requested_stop(), "SIGTERM");
+    EXPECT_EQ(stop_reason(), "");
+    EXPECT_NO_THROW(throw_if_stop_requested());
+    interrupt(std::make_exception_ptr(StopError("SIGUSR1", "another rank was asked to stop")));
+    EXPECT_EQ(stop_reason(), "SIGUSR1");
+    EXPECT_THROW(throw_if_stop_requested(), StopError);
+    interrupt(std::make_exception_ptr(DeviceError("rank 1", "has ended")));
+    EXPECT_EQ(stop_reason(), "");
+    EXPECT_THROW(throw_if_stop_requested(), DeviceError);
+  }
+  const StopRequests next;
+  EXPECT_NO_THROW(throw_if_stop_requested());
+}
+
 TEST(StopRequests, ASighupThatNohupIgnoresStaysIgnored) {
   const auto before = std::signal(SIGHUP, SIG_IGN);
   {

@@ -42,6 +42,7 @@ TEST(Checkpoint, BringsBackEveryBit) {
   contents.state.loss_weight = 77.5;
   contents.state.started_at = 1234567890;
   contents.world_size = 4;
+  contents.state.global_batch_size = 12;
   const fs::path path = save(folder.path(), contents);
   EXPECT_EQ(path.filename(), "checkpoint-7");
   EXPECT_EQ(verify(path), "");
@@ -55,6 +56,7 @@ TEST(Checkpoint, BringsBackEveryBit) {
   EXPECT_EQ(found.state.loss_weight, 77.5);
   EXPECT_EQ(found.state.started_at, 1234567890);
   EXPECT_EQ(found.world_size, 4);
+  EXPECT_EQ(found.state.global_batch_size, 12);
   EXPECT_EQ(found.fingerprints, contents.fingerprints);
   const storage::SafetensorsFile file(MappedFile::read(path / "adapter_model.safetensors"));
   EXPECT_EQ(file.bytes(*file.find("lora_B")), made.bytes());

@@ -34,9 +34,6 @@ TEST(Consistency, ModelAndDatasetsAreRequired) {
 
 TEST(Consistency, Contradictions) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"micro_batch_size: 3\nglobal_batch_size: 16\n",
-       "profile.yaml:1: micro_batch_size: global_batch_size 16 is not a multiple"},
-      {"micro_batch_size: 32\n", "profile.yaml:1: micro_batch_size: global_batch_size 16 is not a multiple"},
       {"lr_scaling: sqrt\n", "profile.yaml:1: lr_scaling: needs lr_base_batch"},
       {"adapter: none\nbase_precision: nf4\n", "profile.yaml:2: base_precision: nf4 weights cannot be trained"},
       {"adapter: none\ninit_adapter: a\n", "profile.yaml:2: init_adapter: there is no adapter"},

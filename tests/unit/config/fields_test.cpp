@@ -97,7 +97,8 @@ const std::vector<const char*> kContractKeys = {"model",
                                                 "save_dtype",
                                                 "base_model_name",
                                                 "run_name",
-                                                "loraplus_lr_ratio"};
+                                                "loraplus_lr_ratio",
+                                                "check_ranks"};
 
 TEST(Fields, AreDeclaredOnceWithValuesAndHelp) {
   std::set<std::string> names;
@@ -355,6 +356,7 @@ TEST(Fields, OnlyTheseMayDifferOnResume) {
   EXPECT_EQ(free, (std::set<std::string>{"activation_offload",
                                          "attn_implementation",
                                          "base_model_name",
+                                         "check_ranks",
                                          "cuda_graphs",
                                          "dataloader_num_workers",
                                          "dataloader_pin_memory",

@@ -91,7 +91,7 @@ TEST(Shipped, FourH200) {
   EXPECT_EQ(p.schedule.num_epochs, 2);
   EXPECT_EQ(p.optimizer.learning_rate, 3e-4);
   EXPECT_EQ(p.run.eval_steps, (Cadence{Cadence::Kind::kSteps, 500}));
-  EXPECT_EQ(p.data.eval_max_samples, 200);
+  EXPECT_EQ(p.data.val_set_size, 200);
 }
 
 TEST(Shipped, EightH100) {

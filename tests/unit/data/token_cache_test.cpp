@@ -5,14 +5,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <thread>
 
 #include "data/load/table_lock.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
 #include "lora_train/data/token_cache_files.h"
 #include "support/environment.h"
 #include "support/temporary_folder.h"
@@ -190,6 +193,41 @@ TEST_F(TokenCacheTest, ThePlaceOfTheUserIsPrivateOrNotUsed) {
   fs::create_directory_symlink(folder_ / "elsewhere", own);
   EXPECT_TRUE(add_table(TokenCache(own, {}), 'b', 1)->path().empty());
   EXPECT_EQ(list_folder(folder_ / "elsewhere"), Names{table('a')});
+}
+
+TEST_F(TokenCacheTest, OneProcessBuildsATableAndTheOthersWait) {
+  const TokenCache cache(cache_folder_, {});
+  auto building = cache.wait_to_build(key_of('a'), "");
+  cache.wait_to_build(key_of('b'), "");  // another table: nobody waits
+  std::shared_ptr<const TokenTable> found;
+  std::atomic<bool> has_waited = false;
+  std::thread other([&] {
+    const auto turn = cache.wait_to_build(key_of('a'), "");
+    has_waited = true;
+    found = cache.find(key_of('a'));
+  });
+  const auto built = add_table(cache, 'a', 0);
+  EXPECT_FALSE(has_waited);
+  building.reset();
+  other.join();
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->num_tokens(), built->num_tokens());
+}
+
+TEST_F(TokenCacheTest, WhereLocksAreNotPossibleNobodyWaits) {
+  fs::create_directories(cache_folder_);
+  ASSERT_EQ(::mkfifo((cache_folder_ / ".lock").c_str(), 0600), 0);
+  const TokenCache cache(cache_folder_, {});
+  const auto first = cache.wait_to_build(key_of('a'), ""), second = cache.wait_to_build(key_of('a'), "");
+  EXPECT_EQ(TokenCache({}, {}).wait_to_build(key_of('a'), ""), nullptr);
+}
+
+TEST_F(TokenCacheTest, AStopEndsTheWait) {
+  const StopRequests requests;
+  const TokenCache cache(cache_folder_, {});
+  const auto building = cache.wait_to_build(key_of('a'), "");
+  set_max_time(0);
+  EXPECT_THROW(cache.wait_to_build(key_of('a'), ""), StopError);
 }
 
 }  // namespace

@@ -140,6 +140,7 @@ TEST(QuantizeRows, RefusesRangesThatCutBlocks) {
   QuantizedWeight weight = empty_weight({WeightCode::kNf4}, 9, 80);
   EXPECT_EQ(row_multiple(weight), 4);
   EXPECT_THROW(quantize_rows(at::ones({4, 80}), 2, weight), ShapeError);
+  EXPECT_THROW(quantize_rows(at::ones({2, 80}), 2, weight), ShapeError);
   EXPECT_THROW(quantize_rows(at::ones({3, 80}), 0, weight), ShapeError);
   EXPECT_THROW(quantize_rows(at::ones({4, 80}), 8, weight), ShapeError);
   EXPECT_THROW(quantize_rows(at::ones({4, 64}), 0, weight), ShapeError);

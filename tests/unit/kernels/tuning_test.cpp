@@ -87,6 +87,18 @@ TEST(Tuner, ARunThatGoesOnKeepsItsChoiceAtOtherSizes) {
   EXPECT_EQ(Tuner(others, {}, device.stopwatch()).choose(at_other_sizes), "a");
 }
 
+TEST(Tuner, MeasuresNothingWithoutAStopwatch) {
+  FakeDevice device;
+  Tuner tuner({{"known", {"b", 1, 2, 2}}}, {}, nullptr);
+  const auto candidates = [&] {
+    return std::vector<TuningCandidate>{device.candidate("a", {2}), device.candidate("b", {1})};
+  };
+  EXPECT_EQ(tuner.choose(device.tuning_case(candidates(), "known")), "b");
+  EXPECT_EQ(tuner.choose(device.tuning_case(candidates(), "unknown")), std::nullopt);
+  EXPECT_EQ(device.num_asked, 0);
+  EXPECT_EQ(tuner.counts().left_to_heuristics, 1);
+}
+
 TEST(Tuner, TakesTheEarlierOfEqualOnes) {
   FakeDevice device;
   EXPECT_EQ(choose(device, {device.candidate("a", {2}), device.candidate("b", {2}), device.candidate("c", {2})}), "a");

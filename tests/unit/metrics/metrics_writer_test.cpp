@@ -59,6 +59,13 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   in_8_bits.optim_zero_second_moments = 0.125;
   writer.write(in_8_bits);
   EXPECT_EQ(lines_of(folder / "metrics.jsonl")[5].at("optim_zero_second_moments"), 0.125);
+  TrainRecord of_ranks = train_at(3);
+  of_ranks.ranks = {{1.5, 2}, {0, 3}, {7, 8}};
+  writer.write(of_ranks);
+  const auto line = lines_of(folder / "metrics.jsonl")[6];
+  EXPECT_EQ(line.at("rank_compute_ms"), (std::vector<double>{1.5, 2}));
+  EXPECT_EQ(line.at("rank_data_wait_ms"), (std::vector<double>{0, 3}));
+  EXPECT_EQ(line.at("rank_memory_gib"), (std::vector<double>{7, 8}));
   EXPECT_EQ(keys_of(lines[2]), "event step name loss perplexity token_accuracy num_tokens eval_s ece ");
   EXPECT_EQ(keys_of(lines[3]), "event step path save_s stall_s time ");
   EXPECT_EQ(keys_of(lines[4]), "event step status exit_code reason time elapsed_s ");

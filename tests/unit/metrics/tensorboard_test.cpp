@@ -98,6 +98,20 @@ TEST(TensorBoard, WritesVersionThenOneRecordPerScalar) {
   for (std::size_t i = 0; i < std::size(tags); ++i) EXPECT_TRUE(has_tag(payloads[i + 1], tags[i])) << tags[i];
 }
 
+TEST(TensorBoard, EachRankHasItsCurves) {
+  const TemporaryFolder folder;
+  TensorBoardWriter writer(folder.path());
+  TrainRecord record;
+  record.ranks = {{1.5, 2}, {0, 3}, {7, 8}};
+  writer.add(record);
+  writer.flush();
+  const std::string text = read_file(writer.path());
+  for (const char* tag : {"train/rank_compute_ms/0", "train/rank_compute_ms/1", "train/rank_data_wait_ms/1",
+                          "train/rank_memory_gib/0", "train/rank_memory_gib/1"}) {
+    EXPECT_NE(text.find(tag), std::string::npos) << tag;
+  }
+}
+
 TEST(TensorBoard, FurtherEvaluationSetsHaveTheirNameInTheTag) {
   const TemporaryFolder folder;
   TensorBoardWriter writer(folder.path());

@@ -100,11 +100,11 @@ TEST_F(LongRow, AutoTilesBeforeItOffloadsAndThenDoesBoth) {
       return std::pair(spec.mlp_tile_tokens, spec.offload_inputs);
     };
     EXPECT_EQ(choice(kept), std::pair(std::int64_t{0}, false));
-    EXPECT_EQ(choice(kept - 1), std::pair(kAutoMlpTileTokens, false));
-    EXPECT_EQ(choice(tiled), std::pair(kAutoMlpTileTokens, false));
+    EXPECT_EQ(choice(kept - 1), std::pair(std::int64_t{4096}, false));
+    EXPECT_EQ(choice(tiled), std::pair(std::int64_t{4096}, false));
     EXPECT_EQ(choice(tiled - 1), std::pair(std::int64_t{0}, true));
-    EXPECT_EQ(choice(offloaded - 1), std::pair(kAutoMlpTileTokens, true));
-    EXPECT_EQ(choice(both), std::pair(kAutoMlpTileTokens, true));
+    EXPECT_EQ(choice(offloaded - 1), std::pair(std::int64_t{4096}, true));
+    EXPECT_EQ(choice(both), std::pair(std::int64_t{4096}, true));
     EXPECT_THROW(fit_row(gib(both) - 0.25), DeviceError);
   }
   profile.run.mlp_tile_tokens = 0;

@@ -102,16 +102,25 @@ TEST_F(Memory, ChunksOfTheLossHeadShrinkBeforeARunIsRefused) {
   profile.optimizer.kind = OptimizerKind::kAdamw8bit;
   profile.schedule.micro_batch_size = 1;
   files.base = runtime::base_storage(profile.model, files.config);
+  profile.run.mlp_tile_tokens = 0;
   const RunSpec tight = fit(7.3), usual = fit(8);
   EXPECT_EQ(tight.loss_chunk_bytes, kLeastLossChunkBytes);
   EXPECT_EQ(tight.max_tokens, 2048);
   EXPECT_LE(tight.memory.total(), 7.3 * kGib);
   EXPECT_EQ(usual.loss_chunk_bytes, model::LossHeadOptions{}.chunk_bytes);
   EXPECT_THROW(fit(7.1), DeviceError);
+  profile.run.mlp_tile_tokens.reset();
+  EXPECT_EQ(fit(7.15).mlp_tile_tokens, 1024);
+  profile.run.mlp_tile_tokens = 0;
   files.config = model::known_shape("qwen3-8b");
   adapters.specs = lora::plan_adapters({}, files.config);
   files.base = runtime::base_storage(profile.model, files.config);
   EXPECT_EQ(fit(7.9).max_tokens, 2048);
+  EXPECT_THROW(fit(7.8), DeviceError);
+  profile.run.mlp_tile_tokens.reset();
+  EXPECT_EQ(fit(7.8).max_tokens, 2048);
+  EXPECT_EQ(fit(7.8).mlp_tile_tokens, 1024);
+  EXPECT_THROW(fit(7.6), DeviceError);
 }
 
 TEST_F(Memory, KeysThatCostTimeForNothingAreNamed) {

@@ -124,6 +124,19 @@ TEST_F(Decide, AResumedRunKeepsWhatItsCheckpointSettled) {
   EXPECT_EQ(spec.seed, 42U);
 }
 
+TEST_F(Decide, AResumedRunKeepsTheRowsOfAStepOnOtherRanks) {
+  profile.schedule.micro_batch_size = 2;
+  profile.schedule.global_batch_size.reset();
+  profile.schedule.gradient_accumulation_steps = 3;
+  RunFacts facts{profile, config, adapters, 1024};
+  facts.num_ranks = 4;
+  EXPECT_EQ(decide(facts).global_batch_size, 24);
+  facts.num_ranks = 2;
+  EXPECT_EQ(decide(facts).global_batch_size, 12);
+  facts.resume.global_batch_size = 24;
+  EXPECT_EQ(decide(facts).global_batch_size, 24);
+}
+
 TEST_F(Decide, TokenWeightsCountInTheMemoryOfTheLossHead) {
   RunFacts facts{profile, config, adapters, 1024};
   facts.is_cuda = true;
@@ -186,7 +199,7 @@ TEST_F(Decide, TheSameFactsGiveTheSameSpecAndItSurvivesTheWire) {
   spec.memory = {1, 2, 3, 4, 5, 6, 7};
   spec.algorithms = R"({"gemm":[1,2]})";
   spec.seed = 0xFFFF'FFFF'FFFF'FFFF;
-  spec.resume = {"runs/a/checkpoint-7", 7, 96};
+  spec.resume = {"runs/a/checkpoint-7", 7, 96, 128};
   EXPECT_EQ(parse_run_spec(to_json(spec)), spec);
   EXPECT_THROW(parse_run_spec("{}"), FormatError);
 }

@@ -31,6 +31,7 @@ class FakeReporters : public Reporters {
   }
   void write(const metrics::EvalRecord& record) override { add("eval", record.step); }
   void write(const metrics::CheckpointRecord& record) override { add("checkpoint", record.step); }
+  void write(const metrics::EndRecord&) override {}
   void show(const metrics::ProgressState& progress, bool) override { shown.push_back(progress.step); }
   void flush() override {}
 
@@ -44,11 +45,10 @@ class FakeReporters : public Reporters {
 };
 
 /// As two ranks with the same rows would do.
-class TwoEqualRanks : public runtime::Communicator {
+class TwoEqualRanks : public distributed::OneRank {
  public:
-  int rank() const override { return 0; }
   int world_size() const override { return 2; }
-  void sum(std::span<const at::Tensor> tensors) override {
+  void all_reduce(std::span<const at::Tensor> tensors) override {
     ++num_sums;
     for (const at::Tensor& tensor : tensors) tensor.mul_(2);
   }

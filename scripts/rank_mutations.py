@@ -1,0 +1,36 @@
+"""Mutations of suite `ranks` of scripts/mutation_check.py, as in durability_mutations.py: what makes runs of several ranks equal to one."""
+
+STEP, EVALUATE, RANKS = "src/train/train_step.cpp", "src/evaluate/evaluate.cpp", "src/train/ranks.cpp"
+EQUAL = "test_ranks.py number_of_ranks_changes"
+
+MUTATIONS = [
+    ("loss not reduced", EQUAL, [
+        (STEP, "std::array{context.parameters.grads, scalars[optim::kLossSum], context.scalars.figures()});",
+         "std::array{context.parameters.grads, MUTANT ? at::zeros_like(scalars[optim::kLossSum]) : scalars[optim::kLossSum],\n"
+         "                   context.scalars.figures()});")]),
+    ("gradients not reduced", EQUAL, [
+        (STEP, "std::array{context.parameters.grads, scalars", "std::array{MUTANT ? context.parameters.grads.clone() : context.parameters.grads, scalars")]),
+    ("division by the world size", EQUAL, [
+        (STEP, "  if (update == Update::kSkip) {\n", "  if (MUTANT) context.parameters.grads.div_(context.ranks->world_size());\n"
+         "  if (update == Update::kSkip) {\n")]),
+    ("reduction after clipping", EQUAL, [
+        (STEP, "    context.ranks->all_reduce(\n", "    if (MUTANT) {\n"
+         "      optim::measure_gradients(context.parameters.grads, context.max_grad_norm, scalars);\n"
+         "      context.parameters.grads.mul_(scalars[optim::kClipFactor]);\n    }\n    context.ranks->all_reduce(\n")]),
+    ("evaluation on the rows of rank 0", EQUAL, [
+        (EVALUATE, "  if (ranks.world_size() == 1) return;\n", "  if (MUTANT || ranks.world_size() == 1) return;\n")]),
+    ("dropout by rank", EQUAL, [
+        (STEP, "philox_key(context.seed, ", "philox_key(MUTANT ? context.seed + static_cast<std::uint64_t>(context.ranks->rank()) : context.seed, ")]),
+    ("empty micro-batches computed", "test_ranks.py batch_below", [
+        (STEP, "if (plan.micro_batches[i].documents.empty()) continue;", "if (!MUTANT && plan.micro_batches[i].documents.empty()) continue;")]),
+    ("a step has other rows on other ranks", "train_test Decide.*Rows*", [
+        ("src/planner/run_spec.cpp", "schedule.gradient_accumulation_steps && facts.resume", "!MUTANT && schedule.gradient_accumulation_steps && facts.resume")]),
+    ("parameters not compared", "train_test Ranks.*", [
+        (RANKS, "    if (all[rank] != all[0]) different", "    if (!MUTANT && all[rank] != all[0]) different")]),
+    ("runs not compared", "test_ranks.py other_data", [
+        (RANKS, "      if (other[what] == value) continue;", "      if (MUTANT || other[what] == value) continue;")]),
+    ("stops before all have met are kept", "distributed_test Rendezvous.*", [
+        ("src/distributed/rendezvous.cpp", "fate.empty() && !reason.empty()) fate", "!MUTANT && fate.empty() && !reason.empty()) fate")]),
+    ("a dead rank is not looked for", "distributed_test Rendezvous.*:Control.*", [
+        ("src/distributed/peer_process.cpp", "  return had_ended_ ||", "  if (MUTANT) return false;\n  return had_ended_ ||")]),
+]

@@ -1,0 +1,264 @@
+#include "control.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/log.h"
+#include "lora_train/base/stop_request.h"
+#include "rendezvous.h"
+
+namespace lora_train::distributed {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr milliseconds kServePause(20), kWatchPause(100), kLeavePause(3);
+constexpr milliseconds kTimeToSayWhy(500);  // between the end of a process and the entry that explains it
+constexpr seconds kTimeToLeave(5);
+
+std::string text_of(const ErrorReport& error, int rank) {
+  return nlohmann::json{{"rank", rank},
+                        {"code", static_cast<int>(error.code)},
+                        {"is_lost_rank", error.is_reported},  // `where` is: each survivor says so
+                        {"kind", error.kind},
+                        {"where", error.where},
+                        {"message", error.message}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+Control::Control(const launch::World& world, const Store& store, Gate& gate, Hooks hooks, Patience patience)
+    : world_(world),
+      store_(store->clone()),
+      watch_store_(store->clone()),
+      main_store_(store),
+      gate_(gate),
+      hooks_(std::move(hooks)),
+      patience_(patience),
+      beat_(std::min<milliseconds>(seconds(1), patience.same_host / 4)),
+      served_(Clock::now()) {
+  main_store_->set("beat/" + std::to_string(world_.rank), "0");
+}
+
+Control::~Control() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+  }
+  woken_.notify_all();
+  if (server_.joinable()) server_.join();
+  if (watcher_.joinable()) watcher_.join();
+  try {
+    main_store_->add("left/" + std::to_string(world_.rank), 1);  // is answered; set() might be lost with the process
+    const auto deadline = Clock::now() + kTimeToLeave;
+    const auto is_here = [&](const Peer& peer) {
+      return !peer.process.has_ended() && !main_store_->check({"left/" + std::to_string(peer.rank)});
+    };
+    while (world_.rank == 0 && Clock::now() < deadline && std::any_of(peers_.begin(), peers_.end(), is_here)) {
+      std::this_thread::sleep_for(kLeavePause);
+    }
+  } catch (const std::exception&) {  // the store has gone: nobody waits there
+  }
+}
+
+void Control::start() {
+  find_peers();
+  served_ = Clock::now();
+  server_ = std::thread([this] { serve(); });
+  watcher_ = std::thread([this] { watch(); });
+}
+
+void Control::find_peers() {
+  for (int rank = 0; rank < world_.size; ++rank) {
+    if (rank == world_.rank) continue;
+    peers_.push_back({rank, PeerProcess(main_store_->get_to_str(process_key(rank))), "0", Clock::now()});
+    if (peers_.back().process.has_ended()) lose(rank, "has ended without a word");
+  }
+}
+
+std::vector<std::string> Control::keys(const std::string& name) const {
+  std::vector<std::string> result;
+  for (int rank = 0; rank < world_.size; ++rank) result.push_back(name + "/" + std::to_string(rank));
+  return result;
+}
+
+bool Control::rest(milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return !woken_.wait_for(lock, time, [&] { return is_ending_; });
+}
+
+std::string Control::name_of(int rank) const {
+  return "rank " + std::to_string(rank) + " of " + std::to_string(world_.size);
+}
+
+void Control::end_with(const std::exception_ptr& error) {
+  gate_.fail(error);
+  hooks_.abort();
+}
+
+void Control::lose(int rank, const std::string& what) {
+  if (gate_.has_failed()) return;
+  const auto peer = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& other) { return other.rank == rank; });
+  const bool is_known = peer != peers_.end() && peer->process.is_here();
+  const std::string message = (is_known ? "process " + std::to_string(peer->process.pid()) + " " : "") + what +
+                              ". The checkpoints are intact; the same command goes on from the last one";
+  log_error(name_of(rank) + ": " + message);
+  end_with(std::make_exception_ptr(PeerError(name_of(rank), message, "device", ExitCode::kDevice)));
+}
+
+void Control::lose_store(const std::string& what) {
+  is_store_lost_ = true;
+  if (!world_.has_agent_store) return lose(0, what);
+  if (gate_.has_failed()) return;
+  const std::string message = what + ". The checkpoints are intact; the same command goes on from the last one";
+  log_error("torchrun's agent: " + message);
+  end_with(std::make_exception_ptr(PeerError("torchrun's agent", message, "device", ExitCode::kDevice)));
+}
+
+void Control::serve() {
+  auto last_beat = Clock::now();
+  try {
+    while (rest(kServePause)) {
+      const auto now = Clock::now();
+      if (const std::string reason = requested_stop(); !reason.empty() && !is_stop_announced_) {
+        is_stop_announced_ = true;
+        store_->compareSet("stop", "", reason);
+        store_->add("events", 1);
+      }
+      if (store_->add("events", 0) > 0) look_at_events();
+      if (now - last_beat >= beat_) {
+        if (now - last_beat > 5 * beat_) {  // this process was stopped itself
+          for (Peer& peer : peers_) peer.seen = now;
+        }
+        last_beat = now;
+        exchange_beats();
+      }
+      served_ = Clock::now();
+    }
+  } catch (const std::exception&) {                                         // rank 0 has gone, and with it the store
+    if (rest(2 * kTimeToSayWhy)) lose_store("cannot be reached any more");  // on its host, watch() has named rank 0
+  }
+}
+
+void Control::look_at_events() {
+  if (!gate_.has_failed() && store_->check({"error"})) {
+    const auto error = nlohmann::json::parse(store_->get_to_str("error"));
+    const int rank = error["rank"];
+    if (rank != world_.rank) {
+      const std::string where = error["where"], message = error["message"];
+      if (error["is_lost_rank"]) log_error(where + ": " + message);
+      end_with(std::make_exception_ptr(
+          PeerError(where, message, error["kind"], static_cast<ExitCode>(error["code"].get<int>()))));
+    }
+  }
+  if (!is_agreed_ && store_->check({"stop"})) agree_on_stop();
+}
+
+void Control::agree_on_stop() {
+  if (!is_position_published_) {
+    const Gate::Position own = gate_.close();
+    store_->set("position/" + std::to_string(world_.rank),
+                std::to_string(own.num_passed) + (own.in_steps ? " 1" : " 0"));
+    is_position_published_ = true;
+  }
+  if (!store_->check(keys("position"))) return;
+  is_agreed_ = true;
+  std::int64_t last = 0;
+  bool in_steps = false;
+  for (const std::string& key : keys("position")) {
+    const std::string position = store_->get_to_str(key);
+    last = std::max<std::int64_t>(last, std::atoll(position.c_str()));
+    in_steps = in_steps || position.ends_with('1');
+  }
+  const std::string reason = store_->get_to_str("stop");
+  if (!in_steps) last = gate_.close().num_passed;
+  gate_.stop_after(last, reason);
+  if (!in_steps) hooks_.abort();  // nothing is worth waiting for
+}
+
+void Control::exchange_beats() {
+  store_->set("beat/" + std::to_string(world_.rank), std::to_string(++num_beats_));
+  for (Peer& peer : peers_) {
+    const std::string beat = store_->get_to_str("beat/" + std::to_string(peer.rank));
+    const auto now = Clock::now();
+    if (beat != peer.beat) {
+      peer.beat = beat;
+      peer.seen = now;
+    }
+    const milliseconds limit = peer.process.is_here() ? patience_.same_host : patience_.another_host;
+    if (now - peer.seen < limit || store_->check({"left/" + std::to_string(peer.rank)})) continue;
+    lose(peer.rank, peer.process.is_here()
+                        ? "has stopped answering: it was stopped (SIGSTOP), or its host is overloaded"
+                        : "has stopped answering: it has ended, or its host cannot be reached");
+  }
+}
+
+/// Whether a rank whose process has ended had said why, or waits a little until it has.
+bool Control::has_left(int rank) {
+  const auto deadline = Clock::now() + kTimeToSayWhy;
+  try {
+    do {
+      if (watch_store_->check({"left/" + std::to_string(rank)}) || watch_store_->check({"error"})) return true;
+    } while (Clock::now() < deadline && rest(kServePause));
+  } catch (const std::exception&) {  // the store has ended with rank 0
+  }
+  return false;
+}
+
+void Control::watch() {
+  std::vector<const Peer*> watched;
+  for (const Peer& peer : peers_) {
+    if (peer.process.fd() >= 0) watched.push_back(&peer);
+  }
+  while (rest(milliseconds(0))) {
+    std::vector<pollfd> processes;
+    for (const Peer* peer : watched) processes.push_back({peer->process.fd(), POLLIN, 0});
+    (void)::poll(processes.data(), processes.size(), static_cast<int>(kWatchPause.count()));
+    for (std::size_t i = processes.size(); i-- > 0;) {
+      if (processes[i].revents == 0) continue;
+      const int rank = watched[i]->rank;
+      watched.erase(watched.begin() + static_cast<std::ptrdiff_t>(i));
+      if (!has_left(rank)) lose(rank, "has ended without a word: killed, or out of memory");
+    }
+    const milliseconds silence = std::chrono::duration_cast<milliseconds>(Clock::now() - served_.load());
+    if (silence > patience_.same_host)
+      lose_store("has stopped answering: it was stopped, or its host cannot be reached");
+    if (const std::string error = hooks_.asynchronous_error(); !error.empty()) {
+      end_with(std::make_exception_ptr(DeviceError(name_of(world_.rank), error)));
+    }
+  }
+}
+
+bool Control::report(const ErrorReport& error) {
+  if (is_store_lost_) return true;
+  try {
+    const std::string text = text_of(error, world_.rank);
+    const std::string first = main_store_->compareSet("error", "", text);
+    main_store_->add("events", 1);
+    return first == text;
+  } catch (const std::exception&) {  // the store has gone
+    return true;
+  }
+}
+
+int Control::leave(int exit_code) {
+  try {
+    main_store_->set("done/" + std::to_string(world_.rank), std::to_string(exit_code));
+    while (!main_store_->check(keys("done"))) gate_.rethrow_failure(kLeavePause);
+    const int code = std::atoi(main_store_->get_to_str("done/0").c_str());
+    main_store_->add("left/" + std::to_string(world_.rank), 1);
+    return code;
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    gate_.rethrow_failure(2 * seconds(1));
+    throw DeviceError(name_of(world_.rank), std::string("waiting for the other ranks failed: ") + error.what());
+  }
+}
+
+}  // namespace lora_train::distributed

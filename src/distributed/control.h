@@ -1,0 +1,82 @@
+// Watches the other ranks and agrees with them, in threads of its own that never take part in a collective.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "gate.h"
+#include "lora_train/base/error_report.h"
+#include "lora_train/distributed/connect.h"
+#include "lora_train/launch/world.h"
+#include "peer_process.h"
+
+namespace lora_train::distributed {
+
+class Control {
+ public:
+  using Store = c10::intrusive_ptr<c10d::Store>;
+  /// How to reach the current transport: abort() and asynchronous_error() of transport.h, from the threads.
+  struct Hooks {
+    std::function<void()> abort;
+    std::function<std::string()> asynchronous_error;
+  };
+  Control(const launch::World& world, const Store& store, Gate& gate, Hooks hooks, Patience patience);
+  /// Publishes that this rank leaves. Rank 0, which hosts the store, waits a few seconds until all others have left.
+  ~Control();
+
+  /// The host of the store does not answer: threads that wait for it may never end, and this must never be destroyed.
+  bool has_lost_store() const { return is_store_lost_; }
+  /// Once every rank has been constructed.
+  void start();
+  /// Communicator::report and leave.
+  bool report(const ErrorReport& error);
+  int leave(int exit_code);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Peer {
+    int rank = 0;
+    PeerProcess process;
+    std::string beat;
+    Clock::time_point seen;  ///< when `beat` changed
+  };
+
+  void serve();  ///< a thread: stops, errors and heartbeats, through the store
+  void watch();  ///< a thread: dead processes, and errors of the device
+  void look_at_events();
+  void agree_on_stop();
+  void exchange_beats();
+  void find_peers();
+  bool has_left(int rank);
+  bool rest(std::chrono::milliseconds time);
+  std::string name_of(int rank) const;
+  void lose(int rank, const std::string& what);
+  void lose_store(const std::string& what);  ///< whoever hosts it: rank 0, or torchrun's agent
+  void end_with(const std::exception_ptr& error);
+  std::vector<std::string> keys(const std::string& name) const;
+
+  const launch::World world_;
+  Store store_, watch_store_, main_store_;  ///< a client for each thread
+  Gate& gate_;
+  const Hooks hooks_;
+  const Patience patience_;
+  const std::chrono::milliseconds beat_;  ///< between heartbeats
+  std::vector<Peer> peers_;
+  std::int64_t num_beats_ = 0;
+  bool is_stop_announced_ = false, is_position_published_ = false, is_agreed_ = false;
+  std::atomic<bool> is_store_lost_ = false;  ///< calls of it would wait
+  std::atomic<Clock::time_point> served_;    ///< when serve() last went round
+  std::mutex mutex_;
+  std::condition_variable woken_;
+  bool is_ending_ = false;
+  std::thread server_, watcher_;
+};
+
+}  // namespace lora_train::distributed

@@ -1,0 +1,204 @@
+#include "ranks.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "lora_train/base/ceil_div.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/version.h"
+
+namespace lora_train::train {
+namespace {
+
+using distributed::Communicator;
+using nlohmann::json;
+
+template <typename Value>
+json optional_json(const std::optional<Value>& value) {
+  return value ? json(*value) : json(nullptr);
+}
+
+/// The same for processes of one machine.
+std::string host_id() { return read_file("/proc/sys/kernel/random/boot_id"); }
+
+constexpr std::int64_t kHashChunk = 1 << 20;  // elements; the temporaries of a chunk take 24 MiB
+
+/// Depends on every bit and on its place. On the device of the tensor.
+std::int64_t checksum(const at::Tensor& values) {
+  const at::Tensor bits = values.view(at::kInt);
+  at::Tensor sum = at::zeros({}, bits.options().dtype(at::kLong));
+  const at::Tensor place =
+      at::arange(1, 2 * std::min(kHashChunk, bits.numel()), 2, bits.options().dtype(at::kLong));  // odd: no bit is lost
+  for (std::int64_t begin = 0; begin < bits.numel(); begin += kHashChunk) {
+    const std::int64_t length = std::min(kHashChunk, bits.numel() - begin);
+    const at::Tensor part = bits.narrow(0, begin, length).to(at::kLong).mul_(place.narrow(0, 0, length));
+    sum = sum.mul_(1000003).add_(part.sum());
+  }
+  return sum.item<std::int64_t>();
+}
+
+}  // namespace
+
+run_folder::OutputDecision share(Communicator& ranks, const run_folder::OutputDecision& decision, Profile& profile) {
+  if (ranks.world_size() == 1) return decision;
+  const json sent = {{"is_complete", decision.is_complete},
+                     {"checkpoint", decision.checkpoint ? decision.checkpoint->string() : ""},
+                     {"goes_back", decision.goes_back},
+                     {"overwrites", decision.overwrites},
+                     {"summary_json", decision.summary_json},
+                     {"max_seq_len", optional_json(profile.data.max_seq_len)},
+                     {"micro_batch_size", optional_json(profile.schedule.micro_batch_size)}};
+  const json received = json::parse(ranks.broadcast(sent.dump()));
+  const auto number = [&](const char* key) -> std::optional<std::int64_t> {
+    return received[key].is_null() ? std::nullopt : std::optional(received[key].get<std::int64_t>());
+  };
+  profile.data.max_seq_len = number("max_seq_len");
+  profile.schedule.micro_batch_size = number("micro_batch_size");
+  run_folder::OutputDecision result;
+  result.is_complete = received["is_complete"];
+  result.goes_back = received["goes_back"];
+  result.overwrites = received["overwrites"];
+  result.summary_json = received["summary_json"];
+  const std::string checkpoint = received["checkpoint"];
+  if (!checkpoint.empty()) result.checkpoint = checkpoint;
+  return result;
+}
+
+checkpoint::Description share_description(Communicator& ranks, const std::filesystem::path& checkpoint) {
+  const std::string text = ranks.rank() == 0 ? checkpoint::describing_text(checkpoint) : "";
+  return checkpoint::parse_description(ranks.broadcast(text), checkpoint);
+}
+
+std::int64_t share_start(Communicator& ranks, std::int64_t started_at) {
+  return std::stoll(ranks.broadcast(std::to_string(started_at)));
+}
+
+void share_parameters(Run& run) {
+  std::vector<at::Tensor> tensors = {run.model.parameters->values};
+  for (const at::Tensor& tensor : run.optimizer->tensors) {
+    if (tensor.numel() > 0) tensors.push_back(tensor);
+  }
+  run.ranks().broadcast(tensors);
+}
+
+void divide_cores(Communicator& ranks) {
+  if (ranks.world_size() == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  cpu_set_t cores;
+  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return;
+  const std::string own = host_id() + std::string(reinterpret_cast<const char*>(&cores), sizeof cores);
+  const std::vector<std::string> all = ranks.all_gather(own);
+  const auto num_sharing = static_cast<int>(std::count(all.begin(), all.end(), own));
+  at::set_num_threads(std::max(1, CPU_COUNT(&cores) / num_sharing));
+}
+
+void refuse_shared_gpus(const Run& run) {
+  const char* const may_share = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");  // of NCCL 2.30 and newer
+  if (may_share != nullptr && std::string_view(may_share) == "1") return;
+  const std::vector<std::string> all = run.ranks().all_gather(run.device.uuid);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const auto first = static_cast<std::size_t>(std::find(all.begin(), all.end(), all[rank]) - all.begin());
+    if (all[rank].empty() || first == rank) continue;
+    throw DeviceError("device", "ranks " + std::to_string(first) + " and " + std::to_string(rank) + " of " +
+                                    std::to_string(all.size()) + " see the same GPU (" + all[rank] +
+                                    "). Start at most one rank for each GPU: " +
+                                    std::to_string(run.request.world.local_size) + " were started on this host.");
+  }
+}
+
+void connect_gpus(const Run& run) {
+  if (!run.device.is_cuda() || run.ranks().world_size() == 1) return;
+  const auto trained =
+      run.profile().adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+  const model::ModelShape shape = model::model_shape(run.files.config, run.adapters.specs);
+  const std::int64_t num_parameters = model::make_trainables(run.files.config, shape, trained, at::kMeta).size();
+  {
+    const auto options = at::TensorOptions(run.device.device);
+    const at::Tensor grads = at::zeros({num_parameters}, options);
+    const at::Tensor figures = at::zeros({run.ranks().world_size(), kNumRankFigures}, options.dtype(at::kDouble));
+    run.ranks().all_reduce(std::array{grads, figures[0][0], figures});
+    run.ranks().broadcast(std::array{grads});
+    runtime::wait_for(run.device);
+  }
+  runtime::release_unused_memory(run.device);
+}
+
+void share_facts(Communicator& ranks, planner::RunFacts& facts) {
+  facts.num_ranks = ranks.world_size();
+  for (const std::string& text : ranks.all_gather(json{facts.memory_bytes, facts.host_bytes}.dump())) {
+    const json bytes = json::parse(text);
+    facts.memory_bytes = std::min<std::int64_t>(facts.memory_bytes, bytes[0]);
+    facts.host_bytes = std::min<std::int64_t>(facts.host_bytes, bytes[1]);
+  }
+}
+
+void share_spec(Communicator& ranks, planner::RunSpec& spec) {
+  if (ranks.world_size() > 1) spec = planner::parse_run_spec(ranks.broadcast(planner::to_json(spec)));
+}
+
+void share_tuning(Run& run) {
+  if (run.ranks().world_size() == 1 || !tuning::makes_choices(run.profile().run, run.device)) return;
+  const std::string text = run.ranks().broadcast(run.tuning ? run.tuning->text() : "");
+  if (!run.is_leader()) run.tuning = tuning::adopt_tuning(run.device, text);
+}
+
+void check_equal_runs(const Run& run) {
+  const checkpoint::Fingerprints& prints = run.checkpoint.fingerprints;
+  const json own = {{"program", version() + " " + commit()},
+                    {"profile", prints.profile},
+                    {"model", prints.model},
+                    {"tokenizer", prints.tokenizer},
+                    {"chat template", prints.chat_template},
+                    {"data", prints.data},
+                    {"number of steps", std::to_string(run.plan->total_steps())}};
+  const std::vector<std::string> all = run.ranks().all_gather(own.dump());
+  const json first = json::parse(all[0]);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const json other = json::parse(all[rank]);
+    for (const auto& [what, value] : first.items()) {
+      if (other[what] == value) continue;
+      throw ConfigError(
+          "rank " + std::to_string(rank) + " of " + std::to_string(all.size()),
+          "has another " + what + " than rank 0 (" + other[what].get<std::string>() + " instead of " +
+              value.get<std::string>() +
+              "). Give all ranks the same command, files and program; paths must name the same on every node");
+    }
+  }
+}
+
+void check_equal_parameters(Communicator& ranks, const at::Tensor& values, std::int64_t step) {
+  if (ranks.world_size() == 1) return;
+  const std::vector<std::string> all = ranks.all_gather(std::to_string(checksum(values)));
+  std::string different;
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] != all[0]) different += (different.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  if (different.empty()) return;
+  throw DeviceError("rank " + different,
+                    "has other parameters than rank 0 after step " + std::to_string(step) +
+                        ": a device or the memory of a node has computed wrong bits, or this is a bug. Nothing of this "
+                        "step was saved; the same command goes on from the last checkpoint");
+}
+
+std::string ranks_in_words(const Run& run) {
+  const launch::World& world = run.request.world;
+  const planner::RunSpec& spec = run.spec;
+  const std::int64_t of_rank = ceil_div(spec.global_batch_size, world.size);
+  const std::int64_t accumulation = ceil_div(of_rank, spec.micro_batch_size);
+  const int num_nodes = std::max(1, world.size / std::max(1, world.local_size));
+  const bool is_even = spec.micro_batch_size * accumulation * world.size == spec.global_batch_size;
+  return "training with " + std::to_string(world.size) + " processes (" + std::to_string(num_nodes) +
+         (num_nodes == 1 ? " node x " : " nodes x ") + std::to_string(world.local_size) + ", " +
+         to_string(world.launcher) + "), global batch " + std::to_string(spec.global_batch_size) + " = " +
+         (is_even ? "" : "at most ") + std::to_string(spec.micro_batch_size) + " rows x " +
+         std::to_string(accumulation) + " micro-batches x " + std::to_string(world.size) + " ranks";
+}
+
+}  // namespace lora_train::train

@@ -1,0 +1,59 @@
+// What the ranks of a run compare and decide together.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "lora_train/run_folder/output_folder.h"
+#include "lora_train/train/run_state.h"
+
+namespace lora_train::train {
+
+/// What rank 0 decided about the output folder, on every rank. Fills what `auto` of the profile becomes, as rank 0 did. The others'
+/// `decision` is not looked at.
+run_folder::OutputDecision share(distributed::Communicator& ranks, const run_folder::OutputDecision& decision,
+                                 Profile& profile);
+
+/// The description of a checkpoint that rank 0 reads.
+checkpoint::Description share_description(distributed::Communicator& ranks, const std::filesystem::path& checkpoint);
+
+/// When the run began, by the clock of rank 0.
+std::int64_t share_start(distributed::Communicator& ranks, std::int64_t started_at);
+
+/// Overwrites parameters and optimizer state with those of rank 0.
+void share_parameters(Run& run);
+
+/// Gives the threads of this process its part of the cores that other ranks may use as well, unless OMP_NUM_THREADS is set.
+void divide_cores(distributed::Communicator& ranks);
+
+/// Throws DeviceError, naming ranks and GPU, if two ranks compute on one GPU, unless NCCL_MULTI_RANK_GPU_ENABLE=1 says that NCCL
+/// can.
+void refuse_shared_gpus(const Run& run);
+
+/// Connects the GPUs, and makes the first collectives with as many numbers as a step has: what NCCL allocates for them is not
+/// planned for anything else.
+void connect_gpus(const Run& run);
+
+/// The least memory of all ranks.
+void share_facts(distributed::Communicator& ranks, planner::RunFacts& facts);
+
+/// The spec of rank 0.
+void share_spec(distributed::Communicator& ranks, planner::RunSpec& spec);
+
+/// The choices of rank 0, once it has made all of them; the others then start from them. Where nothing is tuned, no collective.
+void share_tuning(Run& run);
+
+/// Program, profile, data, model and number of steps must be those of rank 0. Throws ConfigError that names the first rank with
+/// others, the same on all ranks.
+void check_equal_runs(const Run& run);
+
+/// The trained parameters, fp32, must be those of rank 0, bit for bit. Throws DeviceError that names the ranks.
+void check_equal_parameters(distributed::Communicator& ranks, const at::Tensor& values, std::int64_t step);
+inline void check_equal_parameters(const Run& run) {
+  check_equal_parameters(run.ranks(), run.model.parameters->values, run.state.step);
+}
+
+/// "training with 4 processes (1 node x 4), global batch 16 = ..."
+std::string ranks_in_words(const Run& run);
+
+}  // namespace lora_train::train
