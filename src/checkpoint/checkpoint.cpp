@@ -243,14 +243,18 @@ std::optional<fs::path> newest_good(const fs::path& output_dir) {
   return std::nullopt;
 }
 
-Description describe(const fs::path& checkpoint) { return parse_description(describing_text(checkpoint), checkpoint); }
-
-std::string describing_text(const fs::path& checkpoint) {
-  return json::array({to_json(read_manifest(checkpoint)), read_file(checkpoint / kStateFile)}).dump();
+Description describe(const fs::path& checkpoint) {
+  return parse_description(describing_bytes(checkpoint), checkpoint);
 }
 
-Description parse_description(const std::string& text, const fs::path& checkpoint) {
-  const json parts = json::parse(text);
+std::string describing_bytes(const fs::path& checkpoint) {
+  std::string bytes;  // the state may be damaged, and no UTF-8
+  json::to_cbor(json::array({to_json(read_manifest(checkpoint)), read_file(checkpoint / kStateFile)}), bytes);
+  return bytes;
+}
+
+Description parse_description(const std::string& bytes, const fs::path& checkpoint) {
+  const json parts = json::from_cbor(bytes);
   const Manifest manifest = parse_manifest(parts[0], (checkpoint / kManifestFile).string());
   return {parse_state(parts[1], (checkpoint / kStateFile).string()), manifest.fingerprints, manifest.world_size};
 }

@@ -1,11 +1,13 @@
 #include "lora_train/distributed/connect.h"
 
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 
 #include "control.h"
@@ -42,14 +44,22 @@ struct Connection {
     wait_for_all(world, place, options.connect_timeout);
     try {
       join_transport(options);
+      place.published.reset();
+      defer_stops();
+      control->start();
     } catch (const DeviceError&) {
-      if (transport != nullptr) transport->abort();  // or it would be waited for
-      look_for_ends(world, place);
+      look_for_a_cause();
       throw;
+    } catch (const c10::Error& error) {  // of the store
+      look_for_a_cause();
+      throw DeviceError("rank " + std::to_string(world.rank) + " of " + std::to_string(world.size),
+                        std::string("cannot connect to the other ranks: ") + error.what_without_backtrace());
     }
-    place.published.reset();
-    defer_stops();
-    control->start();
+  }
+
+  void look_for_a_cause() {
+    if (transport != nullptr) transport->abort();  // or it would be waited for
+    look_for_ends(world, place);
   }
 
   void join_transport(const ConnectOptions& options) {
@@ -73,8 +83,7 @@ class ConnectedRanks : public Communicator {
   ConnectedRanks(const launch::World& world, const ConnectOptions& options)
       : connection_(std::make_unique<Connection>(world, options)) {}
   ~ConnectedRanks() override {
-    if (connection_->control->has_lost_store())
-      (void)connection_.release();  // its threads wait in calls without an end
+    if (!connection_->control->end()) (void)connection_.release();  // its threads wait in calls without an end
   }
 
   int rank() const override { return connection_->world.rank; }
@@ -85,12 +94,15 @@ class ConnectedRanks : public Communicator {
   }
 
   std::string broadcast(const std::string& bytes) override {
-    std::string result = rank() == 0 ? bytes : std::string();
+    std::string result;
     collective([&] {
-      auto size = static_cast<std::int64_t>(result.size());
-      connection_->transport->broadcast(std::array{at::from_blob(&size, {1}, at::kLong)});
-      result.resize(static_cast<std::size_t>(size));
-      if (size > 0) connection_->transport->broadcast(std::array{at::from_blob(result.data(), {size}, at::kByte)});
+      const auto size = at::empty({1}, at::kLong);
+      *size.mutable_data_ptr<std::int64_t>() = static_cast<std::int64_t>(bytes.size());
+      connection_->transport->broadcast(std::array{size});
+      const auto sent = at::empty({*size.const_data_ptr<std::int64_t>()}, at::kByte);
+      if (rank() == 0) std::memcpy(sent.mutable_data_ptr(), bytes.data(), bytes.size());
+      if (sent.numel() > 0) connection_->transport->broadcast(std::array{sent});
+      result.assign(static_cast<const char*>(sent.const_data_ptr()), static_cast<std::size_t>(sent.numel()));
     });
     return result;
   }

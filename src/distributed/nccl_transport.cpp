@@ -1,9 +1,10 @@
 #include "nccl_transport.h"
 
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <mutex>
 
 #include "lora_train/base/error.h"
@@ -80,8 +81,10 @@ class NcclTransport : public Transport {
 
   std::unique_ptr<kernels::NcclGroup> connect() {
     const kernels::Nccl& nccl = kernels::cuda_library()->nccl;
-    std::string id = rank_ == 0 ? nccl.unique_id() : std::string(kernels::kNcclIdBytes, '\0');
-    host_->broadcast(std::array{at::from_blob(id.data(), {kernels::kNcclIdBytes}, at::kByte)});
+    const at::Tensor sent = at::zeros({kernels::kNcclIdBytes}, at::kByte);
+    if (rank_ == 0) std::memcpy(sent.mutable_data_ptr(), nccl.unique_id().data(), kernels::kNcclIdBytes);
+    host_->broadcast(std::array{sent});
+    const std::string id(static_cast<const char*>(sent.const_data_ptr()), kernels::kNcclIdBytes);
     return nccl.connect(id, rank_, world_size_, [this] {
       throw_if_stop_requested();
       const std::lock_guard lock(mutex_);

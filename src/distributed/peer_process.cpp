@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "lora_train/base/file.h"
+#include "lora_train/launch/world.h"
 
 namespace lora_train::distributed {
 namespace {
@@ -18,8 +18,7 @@ namespace {
 std::string process_space() {
   struct stat space {};
   const bool is_known = ::stat("/proc/self/ns/pid", &space) == 0;
-  return read_file("/proc/sys/kernel/random/boot_id").substr(0, 36) + "/" +
-         (is_known ? std::to_string(space.st_ino) : "");
+  return launch::host_id() + "/" + (is_known ? std::to_string(space.st_ino) : "");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "lora_train/evaluate/evaluate.h"
 
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 
 #include <array>
 #include <cmath>
@@ -35,13 +35,14 @@ double calibration_error(const model::LossSums& sums) {
 void add_ranks(distributed::Communicator& ranks, model::LossSums& sums, double& weight_sum) {
   if (ranks.world_size() == 1) return;
   sums.bins.resize(model::kCalibrationBins);
-  std::vector<double> values = {sums.loss, weight_sum, static_cast<double>(sums.num_tokens),
+  std::vector<double> own = {sums.loss, weight_sum, static_cast<double>(sums.num_tokens),
                                 static_cast<double>(sums.num_correct)};
   for (const auto& bin : sums.bins) {
-    values.insert(values.end(), {static_cast<double>(bin.count), bin.confidence, static_cast<double>(bin.correct)});
+    own.insert(own.end(), {static_cast<double>(bin.count), bin.confidence, static_cast<double>(bin.correct)});
   }
-  ranks.all_reduce(std::array{at::from_blob(values.data(), {std::ssize(values)}, at::kDouble)});
-  const auto* next = values.data();
+  const at::Tensor values = at::tensor(own, at::kDouble);
+  ranks.all_reduce(std::array{values});
+  const auto* next = values.const_data_ptr<double>();
   sums.loss = *next++;
   weight_sum = *next++;
   sums.num_tokens = static_cast<std::int64_t>(*next++);

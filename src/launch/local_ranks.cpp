@@ -165,7 +165,9 @@ class Ranks {
       (void)::poll(waited.data(), waited.size(), milliseconds_left());
       for (RankProcess& rank : processes_) rank.output.forward();
       while (const auto number = signals_.next()) {
-        if (*number != SIGCHLD) send(*number);
+        if (*number == SIGCHLD) continue;
+        forwarded_.push_back(*number);
+        send(*number);
       }
       if (milliseconds_left() == 0) {
         send(SIGKILL);
@@ -204,9 +206,13 @@ class Ranks {
     for (RankProcess& rank : processes_) {
       int status = 0;
       if (rank.exit_code || ::waitpid(rank.pid, &status, WNOHANG) != rank.pid) continue;
-      const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+      // A rank that has just started does not handle signals yet.
+      const bool is_early_stop = forwarded_.size() == 1 && signal == forwarded_.front();
+      if (is_early_stop) signal = 0;
+      const int code = is_early_stop ? kStopped : signal > 0 ? 128 + signal : WEXITSTATUS(status);
       rank.exit_code = code;
-      if (code != 0) publish(rank, status);
+      if (code != 0) publish(rank, signal);
       if (code == kStopped) is_stopped_ = true;
       if (code == 0 || code == kStopped || first_failure_) continue;
       first_failure_ = code;
@@ -216,9 +222,8 @@ class Ranks {
   }
 
   /// Of the first that ended.
-  void publish(const RankProcess& rank, int status) {
+  void publish(const RankProcess& rank, int signal) {
     if (std::exchange(is_end_published_, true)) return;
-    const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     try {
       write_file_atomic(end_file(folder_.path()), std::to_string(&rank - processes_.data()) + " " +
                                                       std::to_string(*rank.exit_code) + " " + std::to_string(signal) +
@@ -238,6 +243,7 @@ class Ranks {
   JobFolder folder_;
   SignalQueue signals_;
   std::vector<RankProcess> processes_;
+  std::vector<int> forwarded_;  ///< signals
   std::optional<int> first_failure_;
   std::optional<Clock::time_point> deadline_;
   bool is_stopped_ = false, is_end_published_ = false;

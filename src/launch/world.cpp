@@ -1,5 +1,7 @@
 #include "lora_train/launch/world.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -7,6 +9,7 @@
 
 #include "launcher_process.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
 #include "lora_train/launch/local_ranks.h"
 #include "tasks_per_node.h"
 
@@ -155,8 +158,8 @@ void read_master(const Reader& reader, World& world) {
   }
   if (!world.job.empty()) return;
   throw ConfigError("MASTER_ADDR",
-                    "is not set, and " + std::string(to_string(world.launcher)) +
-                        " does not say where the ranks meet. Set MASTER_ADDR to the host of rank 0, and MASTER_PORT "
+                    "is not set, and nothing else says where the ranks meet (" +
+                        std::string(to_string(world.launcher)) + "). Set MASTER_ADDR to the host of rank 0, and MASTER_PORT "
                         "to a free port there.");
 }
 
@@ -185,6 +188,16 @@ World world_from(const Variables& variables, const std::filesystem::path& proc) 
   read_job(reader, proc, world);
   if (world.launcher != Launcher::kNproc) read_master(reader, world);
   return world;
+}
+
+std::string host_id(const std::filesystem::path& proc) {
+  constexpr std::size_t kUuidLength = 36;
+  try {
+    return read_file(proc / "sys/kernel/random/boot_id").substr(0, kUuidLength);
+  } catch (const IoError&) {  // some containers hide it
+    std::array<char, 256> name{};
+    return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+  }
 }
 
 }  // namespace lora_train::launch

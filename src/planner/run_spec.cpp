@@ -239,7 +239,7 @@ std::string to_json(const RunSpec& spec) {
        {spec.resume.checkpoint, spec.resume.step, spec.resume.loss_chunk_rows, spec.resume.global_batch_size}},
       {"memory_bytes", spec.memory_bytes},
       {"memory", {m.weights, m.parameters, m.activations, m.loss_head, m.batches, m.attention, m.workspaces, m.host}}}
-      .dump();
+      .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 RunSpec parse_run_spec(const std::string& text) {

@@ -70,11 +70,7 @@ RunDevice start_cuda(const RunSection& section, LocalRank rank) {
   kernels::use_native_kernels({library.native_kernels, library.stream, false});
   kernels::reserve_native_workspace(kernels::kWorkspaceElements, device);
   log_info("device: " + gpu.label() + ", driver " + system.driver_version);
-  if (rank.count == 1 && system.gpus.size() > 1) {
-    log_info("one of " + std::to_string(system.gpus.size()) + " GPUs is used; --nproc " +
-             std::to_string(system.gpus.size()) + " trains on all");
-  }
-  return {device, gpu.name, gpu.num_multiprocessors, gpu.uuid};
+  return {device, gpu.name, gpu.num_multiprocessors, gpu.uuid, static_cast<int>(system.gpus.size())};
 }
 
 }  // namespace

@@ -167,6 +167,11 @@ std::int64_t mean_supervised(Run& run) {
   return std::max<std::int64_t>(1, std::llround(share * static_cast<double>(largest_micro_batch(run).num_tokens)));
 }
 
+/// The host memory that a plan may use: half of what this process has of it.
+std::int64_t host_bytes(const Run& run) {
+  return metrics::available_host_memory() / 2 / std::max(1, run.request.world.local_size);
+}
+
 }  // namespace
 
 void tune_spec(Run& run) {
@@ -281,8 +286,8 @@ void gather_facts(Run& run) {
                                                                  run.data.max_seq_len, !run.data.evals.empty()});
   facts.has_token_weights = run.data.has_weights();
   facts.is_cuda = run.device.is_cuda();
-  facts.memory_bytes = facts.is_cuda ? planner::memory_budget(run.device) : metrics::available_host_memory() / 2;
-  facts.host_bytes = metrics::available_host_memory() / 2;
+  facts.host_bytes = host_bytes(run);
+  facts.memory_bytes = facts.is_cuda ? planner::memory_budget(run.device) : facts.host_bytes;
   facts.num_multiprocessors = run.device.num_multiprocessors;
   facts.base = run.files.base;
 }
@@ -310,15 +315,16 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
     divide_cores(*ranks);
     run.device = runtime::start_device(profile.run, run.files.config, {world.local_rank, world.local_size});
     run.device.ranks = ranks;
-    refuse_shared_gpus(run);
+    refuse_unfit_devices(run);
   }
   run.max_steps_in_flight = run.device.is_cuda() ? kMaxStepsInFlight : 0;
   run.adapters = runtime::choose_adapters(profile, run.files);
+  check_equal_starts(run);
   connect_gpus(run);
   run.startup.end_phase("device");
   {
     // Loading the weights needs the plan, which needs the data. Meanwhile only the disk can work ahead.
-    const storage::ReadAhead weights(run.files.resolved.folder, metrics::available_host_memory() / 2);
+    const storage::ReadAhead weights(run.files.resolved.folder, host_bytes(run));
     run.data = data::prepare_data(profile.data, runtime::data_context(profile, run.files), true);
   }
   run.startup.end_phase("data");

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
-#include "lora_train/base/file.h"
 #include "lora_train/base/version.h"
 
 namespace lora_train::train {
@@ -25,9 +25,6 @@ template <typename Value>
 json optional_json(const std::optional<Value>& value) {
   return value ? json(*value) : json(nullptr);
 }
-
-/// The same for processes of one machine.
-std::string host_id() { return read_file("/proc/sys/kernel/random/boot_id"); }
 
 constexpr std::int64_t kHashChunk = 1 << 20;  // elements; the temporaries of a chunk take 24 MiB
 
@@ -45,6 +42,30 @@ std::int64_t checksum(const at::Tensor& values) {
   return sum.item<std::int64_t>();
 }
 
+std::int64_t num_parameters(const Run& run) {
+  const auto trained =
+      run.profile().adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+  const model::ModelShape shape = model::model_shape(run.files.config, run.adapters.specs);
+  return model::make_trainables(run.files.config, shape, trained, at::kMeta).size();
+}
+
+/// By name. Throws ConfigError, the same on all ranks, that names the first rank that has something else than rank 0.
+void require_equal(Communicator& ranks, const std::map<std::string, std::string>& own) {
+  const std::vector<std::string> all = ranks.all_gather(json(own).dump());
+  const json first = json::parse(all[0]);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const json other = json::parse(all[rank]);
+    for (const auto& [what, value] : first.items()) {
+      if (other[what] == value) continue;
+      throw ConfigError(
+          "rank " + std::to_string(rank) + " of " + std::to_string(all.size()),
+          "has another " + what + " than rank 0 (" + other[what].get<std::string>() + " instead of " +
+              value.get<std::string>() +
+              "). Give all ranks the same command, files and program; paths must name the same on every node");
+    }
+  }
+}
+
 }  // namespace
 
 run_folder::OutputDecision share(Communicator& ranks, const run_folder::OutputDecision& decision, Profile& profile) {
@@ -56,7 +77,9 @@ run_folder::OutputDecision share(Communicator& ranks, const run_folder::OutputDe
                      {"summary_json", decision.summary_json},
                      {"max_seq_len", optional_json(profile.data.max_seq_len)},
                      {"micro_batch_size", optional_json(profile.schedule.micro_batch_size)}};
-  const json received = json::parse(ranks.broadcast(sent.dump()));
+  std::string bytes;  // not as text: paths need not be UTF-8
+  json::to_cbor(sent, bytes);
+  const json received = json::from_cbor(ranks.broadcast(bytes));
   const auto number = [&](const char* key) -> std::optional<std::int64_t> {
     return received[key].is_null() ? std::nullopt : std::optional(received[key].get<std::int64_t>());
   };
@@ -73,8 +96,8 @@ run_folder::OutputDecision share(Communicator& ranks, const run_folder::OutputDe
 }
 
 checkpoint::Description share_description(Communicator& ranks, const std::filesystem::path& checkpoint) {
-  const std::string text = ranks.rank() == 0 ? checkpoint::describing_text(checkpoint) : "";
-  return checkpoint::parse_description(ranks.broadcast(text), checkpoint);
+  const std::string bytes = ranks.rank() == 0 ? checkpoint::describing_bytes(checkpoint) : "";
+  return checkpoint::parse_description(ranks.broadcast(bytes), checkpoint);
 }
 
 std::int64_t share_start(Communicator& ranks, std::int64_t started_at) {
@@ -90,19 +113,27 @@ void share_parameters(Run& run) {
 }
 
 void divide_cores(Communicator& ranks) {
-  if (ranks.world_size() == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  cpu_set_t cores;
-  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return;
-  const std::string own = host_id() + std::string(reinterpret_cast<const char*>(&cores), sizeof cores);
-  const std::vector<std::string> all = ranks.all_gather(own);
+  if (ranks.world_size() == 1) return;
+  cpu_set_t cores{};
+  const bool is_known = ::sched_getaffinity(0, sizeof cores, &cores) == 0;
+  const std::string own = launch::host_id() + std::string(reinterpret_cast<const char*>(&cores), sizeof cores);
+  const std::vector<std::string> all = ranks.all_gather(own);  // also where only the others need it
+  if (!is_known || std::getenv("OMP_NUM_THREADS") != nullptr) return;
   const auto num_sharing = static_cast<int>(std::count(all.begin(), all.end(), own));
   at::set_num_threads(std::max(1, CPU_COUNT(&cores) / num_sharing));
 }
 
-void refuse_shared_gpus(const Run& run) {
+void refuse_unfit_devices(const Run& run) {
+  const std::vector<std::string> all = run.ranks().all_gather(run.device.uuid);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank].empty() == all[0].empty()) continue;
+    throw ConfigError("device", "rank 0 of " + std::to_string(all.size()) + " computes on " +
+                                    (all[0].empty() ? "its CPU, rank " : "a GPU, rank ") + std::to_string(rank) +
+                                    (all[0].empty() ? " on a GPU" : " on its CPU") +
+                                    ". Let all ranks see GPUs, or set device: cpu");
+  }
   const char* const may_share = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");  // of NCCL 2.30 and newer
   if (may_share != nullptr && std::string_view(may_share) == "1") return;
-  const std::vector<std::string> all = run.ranks().all_gather(run.device.uuid);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const auto first = static_cast<std::size_t>(std::find(all.begin(), all.end(), all[rank]) - all.begin());
     if (all[rank].empty() || first == rank) continue;
@@ -115,13 +146,9 @@ void refuse_shared_gpus(const Run& run) {
 
 void connect_gpus(const Run& run) {
   if (!run.device.is_cuda() || run.ranks().world_size() == 1) return;
-  const auto trained =
-      run.profile().adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
-  const model::ModelShape shape = model::model_shape(run.files.config, run.adapters.specs);
-  const std::int64_t num_parameters = model::make_trainables(run.files.config, shape, trained, at::kMeta).size();
   {
     const auto options = at::TensorOptions(run.device.device);
-    const at::Tensor grads = at::zeros({num_parameters}, options);
+    const at::Tensor grads = at::zeros({num_parameters(run)}, options);
     const at::Tensor figures = at::zeros({run.ranks().world_size(), kNumRankFigures}, options.dtype(at::kDouble));
     run.ranks().all_reduce(std::array{grads, figures[0][0], figures});
     run.ranks().broadcast(std::array{grads});
@@ -149,28 +176,21 @@ void share_tuning(Run& run) {
   if (!run.is_leader()) run.tuning = tuning::adopt_tuning(run.device, text);
 }
 
+void check_equal_starts(const Run& run) {
+  if (run.ranks().world_size() == 1) return;
+  require_equal(run.ranks(), {{"program", version() + " " + commit()},
+                              {"profile", run.request.profile_hash},
+                              {"number of trained parameters", std::to_string(num_parameters(run))}});
+}
+
 void check_equal_runs(const Run& run) {
   const checkpoint::Fingerprints& prints = run.checkpoint.fingerprints;
-  const json own = {{"program", version() + " " + commit()},
-                    {"profile", prints.profile},
-                    {"model", prints.model},
+  require_equal(run.ranks(),
+                {{"model", prints.model},
                     {"tokenizer", prints.tokenizer},
                     {"chat template", prints.chat_template},
                     {"data", prints.data},
-                    {"number of steps", std::to_string(run.plan->total_steps())}};
-  const std::vector<std::string> all = run.ranks().all_gather(own.dump());
-  const json first = json::parse(all[0]);
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const json other = json::parse(all[rank]);
-    for (const auto& [what, value] : first.items()) {
-      if (other[what] == value) continue;
-      throw ConfigError(
-          "rank " + std::to_string(rank) + " of " + std::to_string(all.size()),
-          "has another " + what + " than rank 0 (" + other[what].get<std::string>() + " instead of " +
-              value.get<std::string>() +
-              "). Give all ranks the same command, files and program; paths must name the same on every node");
-    }
-  }
+                    {"number of steps", std::to_string(run.plan->total_steps())}});
 }
 
 void check_equal_parameters(Communicator& ranks, const at::Tensor& values, std::int64_t step) {
@@ -181,10 +201,14 @@ void check_equal_parameters(Communicator& ranks, const at::Tensor& values, std::
     if (all[rank] != all[0]) different += (different.empty() ? "" : ", ") + std::to_string(rank);
   }
   if (different.empty()) return;
-  throw DeviceError("rank " + different,
-                    "has other parameters than rank 0 after step " + std::to_string(step) +
-                        ": a device or the memory of a node has computed wrong bits, or this is a bug. Nothing of this "
-                        "step was saved; the same command goes on from the last checkpoint");
+  try {
+    ranks.all_gather("");  // all have heard of it before one ends and takes the others with it
+  } catch (const Error&) {
+  }
+  throw UnequalRanks("rank " + different,
+                     "has other parameters than rank 0 after step " + std::to_string(step) +
+                         ": a device or the memory of a node has computed wrong bits, or this is a bug. Nothing of this "
+                         "step was saved; the same command goes on from the last checkpoint");
 }
 
 std::string ranks_in_words(const Run& run) {

@@ -4,10 +4,17 @@
 #include <filesystem>
 #include <optional>
 
+#include "lora_train/base/error.h"
 #include "lora_train/run_folder/output_folder.h"
 #include "lora_train/train/run_state.h"
 
 namespace lora_train::train {
+
+/// The ranks have different parameters: what they hold must not be saved.
+class UnequalRanks : public DeviceError {
+ public:
+  using DeviceError::DeviceError;
+};
 
 /// What rank 0 decided about the output folder, on every rank. Fills what `auto` of the profile becomes, as rank 0 did. The others'
 /// `decision` is not looked at.
@@ -26,15 +33,19 @@ void share_parameters(Run& run);
 /// Gives the threads of this process its part of the cores that other ranks may use as well, unless OMP_NUM_THREADS is set.
 void divide_cores(distributed::Communicator& ranks);
 
-/// Throws DeviceError, naming ranks and GPU, if two ranks compute on one GPU, unless NCCL_MULTI_RANK_GPU_ENABLE=1 says that NCCL
-/// can.
-void refuse_shared_gpus(const Run& run);
+/// Throws ConfigError if some ranks compute on GPUs and others do not. Throws DeviceError, naming ranks and GPU, if two compute on
+/// one GPU, unless NCCL_MULTI_RANK_GPU_ENABLE=1 says that NCCL can.
+void refuse_unfit_devices(const Run& run);
+
+/// Program, profile and number of trained parameters must be those of rank 0; throws as check_equal_runs(), which compares what is
+/// known later.
+void check_equal_starts(const Run& run);
 
 /// Connects the GPUs, and makes the first collectives with as many numbers as a step has: what NCCL allocates for them is not
 /// planned for anything else.
 void connect_gpus(const Run& run);
 
-/// The least memory of all ranks.
+/// The least memory of all ranks. Those of a host share its memory.
 void share_facts(distributed::Communicator& ranks, planner::RunFacts& facts);
 
 /// The spec of rank 0.
@@ -47,7 +58,7 @@ void share_tuning(Run& run);
 /// others, the same on all ranks.
 void check_equal_runs(const Run& run);
 
-/// The trained parameters, fp32, must be those of rank 0, bit for bit. Throws DeviceError that names the ranks.
+/// The trained parameters, fp32, must be those of rank 0, bit for bit. Throws UnequalRanks that names the ranks.
 void check_equal_parameters(distributed::Communicator& ranks, const at::Tensor& values, std::int64_t step);
 inline void check_equal_parameters(const Run& run) {
   check_equal_parameters(run.ranks(), run.model.parameters->values, run.state.step);

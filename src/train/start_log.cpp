@@ -82,7 +82,12 @@ void log_start(const Run& run) {
       static_cast<long long>(run.spec.micro_batch_size), static_cast<long long>(run.data.max_seq_len),
       100.0 * plan.packing_efficiency());
   log_info(line);
-  if (run.ranks().world_size() > 1) log_info(ranks_in_words(run));
+  if (run.ranks().world_size() > 1) {
+    log_info(ranks_in_words(run));
+  } else if (run.device.num_gpus > 1) {
+    log_info("one of " + std::to_string(run.device.num_gpus) + " GPUs is used; --nproc " +
+             std::to_string(run.device.num_gpus) + " trains on all");
+  }
   if (run.profile().schedule.lr_scaling != LrScaling::kNone) log_info(describe_lr_scaling(run));
   log_info(
       "trained parameters: " + format_count(run.model.parameters->size()) + " of " +

@@ -51,19 +51,22 @@ class Loop {
   void operator()() {
     summary_.total_steps = run_.plan->total_steps();
     try {
-      run_.ranks().begin_steps();
-      train();
-    } catch (const StopError&) {     // between micro-batches: the state is that of the last finished step
-    } catch (const NumericError&) {  // the current state is not worth saving
+      try {
+        run_.ranks().begin_steps();
+        train();
+      } catch (const StopError&) {  // between micro-batches: the state is that of the last finished step
+      }
+      run_.ranks().end_steps();
       finish_save();
-      throw;
+      check_equal_parameters(run_);
     } catch (...) {
-      save_last_finished_step();
+      if (is_state_worth_saving()) {
+        save_last_finished_step();
+      } else {
+        finish_save();
+      }
       throw;
     }
-    run_.ranks().end_steps();
-    finish_save();
-    check_equal_parameters(run_);
     if (is_save_owed()) {
       start_save();
       if (const auto error = finish_save()) std::rethrow_exception(error);
@@ -311,6 +314,19 @@ class Loop {
       std::rethrow_exception(error);
     } catch (const IoError&) {
       if (failed_saves_ >= run_.profile().run.max_failed_saves) throw;
+    }
+  }
+
+  /// Not after the error that is being handled if parameters or loss were wrong, here or on another rank.
+  static bool is_state_worth_saving() {
+    try {
+      throw;
+    } catch (const UnequalRanks&) {
+      return false;
+    } catch (const Error& error) {
+      return error.exit_code() != ExitCode::kNumeric;
+    } catch (...) {
+      return true;
     }
   }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <span>
 #include <utility>
 
@@ -32,10 +33,10 @@ std::string name_rows(const StepContext& context, const data::StepPlan& plan) {
 std::string name_rows_of_ranks(StepContext& context, const data::StepPlan& plan) {
   distributed::OneRank alone;
   distributed::Communicator& ranks = *std::exchange(context.ranks, &alone);
+  const std::shared_ptr<void> back(nullptr, [&](void*) { context.ranks = &ranks; });
   context.scalars.drop_ended();  // later ones, which a GPU had begun
   train_step(context, plan, build_in_place(context.documents, plan), Update::kSkip);
   const auto scalars = context.scalars.wait();
-  context.ranks = &ranks;
   const bool is_finite = std::isfinite(scalars[optim::kLossSum]) && std::isfinite(scalars[optim::kGradNorm]);
   std::string text;
   const std::vector<std::string> all = ranks.all_gather(is_finite ? "" : name_rows(context, plan));

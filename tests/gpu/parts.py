@@ -98,6 +98,6 @@ CALLS = {
     "wrong": ["parity_reference", "parity_attention", "parity_plain", "tests", "steady", "sanitizer"],
     "slow": ["variants", "measure", "steady"],
     "figures": ["shapes", "tests", "goldens", "steady", "quickstart"],
-    "quantised": ["quantised"],
+    "quantised": ["quantised"], "ranks": ["ranks"],
     "compare_8": ["compare_8"], "compare_2x4": ["compare_2x4"], "compare_mix": ["compare_mix"],
 }

@@ -88,8 +88,8 @@ struct Description {
 Description describe(const std::filesystem::path& checkpoint);
 
 /// What describe() reads, for other ranks to parse. `checkpoint` is for messages.
-std::string describing_text(const std::filesystem::path& checkpoint);
-Description parse_description(const std::string& text, const std::filesystem::path& checkpoint);
+std::string describing_bytes(const std::filesystem::path& checkpoint);
+Description parse_description(const std::string& bytes, const std::filesystem::path& checkpoint);
 
 /// Deletes the oldest of the checkpoints up to step `newest` until `keep` are left, at least `newest` itself. The checkpoint of
 /// `best_step` stays in addition, and so do files of others in a checkpoint. Warns about folders that it cannot delete.

@@ -42,4 +42,7 @@ using Variables = std::function<std::optional<std::string>(const std::string&)>;
 /// ranks could not find each other.
 World world_from(const Variables& variables, const std::filesystem::path& proc = "/proc");
 
+/// The same for processes of one machine since it was started: its boot id, or its name where /proc does not say.
+std::string host_id(const std::filesystem::path& proc = "/proc");
+
 }  // namespace lora_train::launch

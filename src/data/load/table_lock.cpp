@@ -17,7 +17,7 @@
 namespace lora_train::data {
 namespace {
 
-constexpr std::chrono::seconds kWaitReportInterval(10);
+constexpr std::chrono::seconds kShortWait(1), kWaitReportInterval(10);
 constexpr std::chrono::milliseconds kPollInterval(50);
 
 /// Another process may have deleted the file between open() and flock().
@@ -51,24 +51,36 @@ BuildLock::BuildLock(const std::filesystem::path& folder, const std::string& key
     : fd_(::open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666)) {
   struct stat info {};
   if (fd_ < 0 || ::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) return;
+  try {
+    wait(key, what);
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+BuildLock::~BuildLock() { close(); }
+
+void BuildLock::wait(const std::string& key, const std::string& what) const {
   struct flock byte {};
   byte.l_type = F_WRLCK;
   byte.l_whence = SEEK_SET;
   byte.l_start = static_cast<off_t>(std::stoull(hash128_hex(key).substr(0, 15), nullptr, 16));
   byte.l_len = 1;
-  auto last_report = std::chrono::steady_clock::now() - kWaitReportInterval;
+  auto next_report = std::chrono::steady_clock::now() + kShortWait;
   while (::fcntl(fd_, F_OFD_SETLK, &byte) != 0 && (errno == EAGAIN || errno == EACCES || errno == EINTR)) {
     throw_if_stop_requested();
-    if (std::chrono::steady_clock::now() - last_report >= kWaitReportInterval) {
-      last_report = std::chrono::steady_clock::now();
+    if (std::chrono::steady_clock::now() >= next_report) {
+      next_report = std::chrono::steady_clock::now() + kWaitReportInterval;
       log_info(what + "another process is building the token table; waiting for it");
     }
     std::this_thread::sleep_for(kPollInterval);
   }
 }
 
-BuildLock::~BuildLock() {
+void BuildLock::close() {
   if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
 }
 
 std::pair<std::unique_ptr<AtomicFileWriter>, std::shared_ptr<TableLock>> open_locked(const std::filesystem::path& file,

@@ -38,7 +38,7 @@ class TableLock {
 /// left behind. Not thread-safe.
 class BuildLock {
  public:
-  /// Waits until no other process holds it, and says in the log that `what` is waiting. Without locks (a folder that cannot be
+  /// Waits until no other process holds it, and says in the log that `what` is waiting if that takes a second. Without locks (a folder that cannot be
   /// written to, a file system that has none) nobody waits. Throws StopError on a stop request.
   BuildLock(const std::filesystem::path& folder, const std::string& key, const std::string& what);
   ~BuildLock();
@@ -46,6 +46,9 @@ class BuildLock {
   BuildLock& operator=(const BuildLock&) = delete;
 
  private:
+  void wait(const std::string& key, const std::string& what) const;
+  void close();
+
   int fd_ = -1;
 };
 
