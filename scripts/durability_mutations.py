@@ -38,10 +38,9 @@ SAVING = [
     ("every failed save ends the run", "train_test TrainLoop.*", [
         (LOOP, "    } catch (const IoError&) {\n      if (", "    } catch (const IoError&) {\n      if (MUTANT || ")]),
     ("nothing saved before another error", "train_test TrainLoop.*", [
-        (LOOP, "      save_last_finished_step();\n      throw;", "      if (!MUTANT) save_last_finished_step();\n      throw;")]),
+        (LOOP, "      if (is_state_worth_saving()) {\n        save_last_finished_step();", "      if (is_state_worth_saving()) {\n        if (!MUTANT) save_last_finished_step();")]),
     ("saved after a non-finite loss", "train_test TrainLoop.*", [
-        (LOOP, "    } catch (const NumericError&) {  // the current state is not worth saving\n",
-         "    } catch (const NumericError&) {\n      if (MUTANT) save_last_finished_step();\n")]),
+        (LOOP, "      return error.exit_code() != ExitCode::kNumeric;", "      return MUTANT || error.exit_code() != ExitCode::kNumeric;")]),
     ("full disk ends the run at once", "test_saving.py goes_on_while", [
         (LOOP, "    } catch (const IoError&) {\n", "    } catch (const IoError&) {\n      if (MUTANT) throw;\n")]),
 ]

@@ -243,9 +243,7 @@ std::optional<fs::path> newest_good(const fs::path& output_dir) {
   return std::nullopt;
 }
 
-Description describe(const fs::path& checkpoint) {
-  return parse_description(describing_bytes(checkpoint), checkpoint);
-}
+Description describe(const fs::path& checkpoint) { return parse_description(describing_bytes(checkpoint), checkpoint); }
 
 std::string describing_bytes(const fs::path& checkpoint) {
   std::string bytes;  // the state may be damaged, and no UTF-8

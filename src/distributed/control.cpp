@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
@@ -36,47 +37,51 @@ Control::Control(const launch::World& world, const Store& store, Gate& gate, Hoo
     : world_(world),
       store_(store->clone()),
       watch_store_(store->clone()),
-      main_store_(store),
       gate_(gate),
       hooks_(std::move(hooks)),
       patience_(patience),
       beat_(std::min<milliseconds>(seconds(1), patience.same_host / 4)),
       served_(Clock::now()) {
-  main_store_->set("beat/" + std::to_string(world_.rank), "0");
+  store_->set("beat/" + std::to_string(world_.rank), "0");
 }
 
-Control::~Control() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_ending_ = true;
-  }
-  woken_.notify_all();
-  if (server_.joinable()) server_.join();
-  if (watcher_.joinable()) watcher_.join();
-  try {
-    main_store_->add("left/" + std::to_string(world_.rank), 1);  // is answered; set() might be lost with the process
-    const auto deadline = Clock::now() + kTimeToLeave;
-    const auto is_here = [&](const Peer& peer) {
-      return !peer.process.has_ended() && !main_store_->check({"left/" + std::to_string(peer.rank)});
-    };
-    while (world_.rank == 0 && Clock::now() < deadline && std::any_of(peers_.begin(), peers_.end(), is_here)) {
-      std::this_thread::sleep_for(kLeavePause);
-    }
-  } catch (const std::exception&) {  // the store has gone: nobody waits there
-  }
-}
+Control::~Control() { end(); }
 
 void Control::start() {
   find_peers();
+  const bool is_store_here = world_.rank == 0 || peers_.front().process.is_here();
+  store_patience_ = is_store_here ? patience_.same_host : patience_.another_host;
   served_ = Clock::now();
-  server_ = std::thread([this] { serve(); });
-  watcher_ = std::thread([this] { watch(); });
+  num_running_ = 2;
+  server_ = std::thread([this] { run(&Control::serve); });
+  watcher_ = std::thread([this] { run(&Control::watch); });
+}
+
+void Control::run(void (Control::*body)()) {
+  (this->*body)();
+  const std::lock_guard lock(mutex_);
+  --num_running_;
+  answered_.notify_all();
+}
+
+bool Control::end() {
+  {
+    std::unique_lock lock(mutex_);
+    is_ending_ = true;
+    woken_.notify_all();
+    const bool has_ended =
+        answered_.wait_for(lock, kTimeToLeave + 2 * kTimeToSayWhy, [&] { return num_running_ == 0 || is_store_lost_; });
+    if (!has_ended || num_running_ > 0) return false;
+  }
+  if (server_.joinable()) server_.join();
+  if (watcher_.joinable()) watcher_.join();
+  return true;
 }
 
 void Control::find_peers() {
   for (int rank = 0; rank < world_.size; ++rank) {
     if (rank == world_.rank) continue;
-    peers_.push_back({rank, PeerProcess(main_store_->get_to_str(process_key(rank))), "0", Clock::now()});
+    peers_.push_back({rank, PeerProcess(store_->get_to_str(process_key(rank))), "0", Clock::now()});
     if (peers_.back().process.has_ended()) lose(rank, "has ended without a word");
   }
 }
@@ -90,6 +95,14 @@ std::vector<std::string> Control::keys(const std::string& name) const {
 bool Control::rest(milliseconds time) {
   std::unique_lock lock(mutex_);
   return !woken_.wait_for(lock, time, [&] { return is_ending_; });
+}
+
+/// As rest(), but also until report() or leave() is called.
+bool Control::wait_for_work(milliseconds time) {
+  std::unique_lock lock(mutex_);
+  const auto is_asked = [&] { return (own_error_ && !is_first_error_) || (exit_code_ && !is_done_published_); };
+  woken_.wait_for(lock, exit_code_ ? kLeavePause : time, [&] { return is_ending_ || is_asked(); });
+  return !is_ending_;
 }
 
 std::string Control::name_of(int rank) const {
@@ -113,6 +126,7 @@ void Control::lose(int rank, const std::string& what) {
 
 void Control::lose_store(const std::string& what) {
   is_store_lost_ = true;
+  answered_.notify_all();
   if (!world_.has_agent_store) return lose(0, what);
   if (gate_.has_failed()) return;
   const std::string message = what + ". The checkpoints are intact; the same command goes on from the last one";
@@ -123,7 +137,7 @@ void Control::lose_store(const std::string& what) {
 void Control::serve() {
   auto last_beat = Clock::now();
   try {
-    while (rest(kServePause)) {
+    while (wait_for_work(kServePause)) {
       const auto now = Clock::now();
       if (const std::string reason = requested_stop(); !reason.empty() && !is_stop_announced_) {
         is_stop_announced_ = true;
@@ -138,10 +152,50 @@ void Control::serve() {
         last_beat = now;
         exchange_beats();
       }
+      answer_main();
       served_ = Clock::now();
     }
-  } catch (const std::exception&) {                                         // rank 0 has gone, and with it the store
+    say_goodbye();
+  } catch (const std::exception&) {  // rank 0 has gone, and with it the store
+    is_store_lost_ = true;
+    answered_.notify_all();
     if (rest(2 * kTimeToSayWhy)) lose_store("cannot be reached any more");  // on its host, watch() has named rank 0
+  }
+}
+
+/// For report() and leave().
+void Control::answer_main() {
+  std::unique_lock lock(mutex_);
+  if (own_error_ && !is_first_error_) {
+    const std::string own = *own_error_;
+    lock.unlock();
+    const std::string first = store_->compareSet("error", "", own);
+    store_->add("events", 1);
+    lock.lock();
+    is_first_error_ = first == own;
+    answered_.notify_all();
+  }
+  if (!exit_code_ || exit_code_of_leader_) return;
+  const std::string own = std::to_string(*exit_code_);
+  lock.unlock();
+  if (!std::exchange(is_done_published_, true)) store_->set("done/" + std::to_string(world_.rank), own);
+  if (!store_->check(keys("done"))) return;
+  const int code = std::atoi(store_->get_to_str("done/0").c_str());
+  store_->add("left/" + std::to_string(world_.rank), 1);
+  lock.lock();
+  exit_code_of_leader_ = code;
+  answered_.notify_all();
+}
+
+void Control::say_goodbye() {
+  store_->add("left/" + std::to_string(world_.rank), 1);  // is answered; set() might be lost with the process
+  if (world_.rank != 0) return;
+  const auto deadline = Clock::now() + kTimeToLeave;
+  const auto is_here = [&](const Peer& peer) {
+    return !peer.process.has_ended() && !store_->check({"left/" + std::to_string(peer.rank)});
+  };
+  while (Clock::now() < deadline && std::any_of(peers_.begin(), peers_.end(), is_here)) {
+    std::this_thread::sleep_for(kLeavePause);
   }
 }
 
@@ -215,7 +269,11 @@ void Control::watch() {
   for (const Peer& peer : peers_) {
     if (peer.process.fd() >= 0) watched.push_back(&peer);
   }
+  auto last_round = Clock::now();
   while (rest(milliseconds(0))) {
+    const auto now = Clock::now();
+    if (now - last_round > 50 * kWatchPause) served_ = now;  // this process was stopped itself
+    last_round = now;
     std::vector<pollfd> processes;
     for (const Peer* peer : watched) processes.push_back({peer->process.fd(), POLLIN, 0});
     (void)::poll(processes.data(), processes.size(), static_cast<int>(kWatchPause.count()));
@@ -226,8 +284,7 @@ void Control::watch() {
       if (!has_left(rank)) lose(rank, "has ended without a word: killed, or out of memory");
     }
     const milliseconds silence = std::chrono::duration_cast<milliseconds>(Clock::now() - served_.load());
-    if (silence > patience_.same_host)
-      lose_store("has stopped answering: it was stopped, or its host cannot be reached");
+    if (silence > store_patience_) lose_store("has stopped answering: it was stopped, or its host cannot be reached");
     if (const std::string error = hooks_.asynchronous_error(); !error.empty()) {
       end_with(std::make_exception_ptr(DeviceError(name_of(world_.rank), error)));
     }
@@ -235,30 +292,23 @@ void Control::watch() {
 }
 
 bool Control::report(const ErrorReport& error) {
-  if (is_store_lost_) return true;
-  try {
-    const std::string text = text_of(error, world_.rank);
-    const std::string first = main_store_->compareSet("error", "", text);
-    main_store_->add("events", 1);
-    return first == text;
-  } catch (const std::exception&) {  // the store has gone
-    return true;
-  }
+  std::unique_lock lock(mutex_);
+  own_error_ = text_of(error, world_.rank);
+  woken_.notify_all();
+  while (!is_first_error_ && !is_store_lost_) answered_.wait_for(lock, kServePause);
+  return is_first_error_.value_or(true);
 }
 
 int Control::leave(int exit_code) {
-  try {
-    main_store_->set("done/" + std::to_string(world_.rank), std::to_string(exit_code));
-    while (!main_store_->check(keys("done"))) gate_.rethrow_failure(kLeavePause);
-    const int code = std::atoi(main_store_->get_to_str("done/0").c_str());
-    main_store_->add("left/" + std::to_string(world_.rank), 1);
-    return code;
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    gate_.rethrow_failure(2 * seconds(1));
-    throw DeviceError(name_of(world_.rank), std::string("waiting for the other ranks failed: ") + error.what());
+  std::unique_lock lock(mutex_);
+  exit_code_ = exit_code;
+  woken_.notify_all();
+  while (!answered_.wait_for(lock, kServePause, [&] { return exit_code_of_leader_.has_value(); })) {
+    lock.unlock();
+    gate_.rethrow_failure(milliseconds(0));
+    lock.lock();
   }
+  return *exit_code_of_leader_;
 }
 
 }  // namespace lora_train::distributed

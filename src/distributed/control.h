@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -28,16 +29,16 @@ class Control {
     std::function<std::string()> asynchronous_error;
   };
   Control(const launch::World& world, const Store& store, Gate& gate, Hooks hooks, Patience patience);
-  /// Publishes that this rank leaves. Rank 0, which hosts the store, waits a few seconds until all others have left.
   ~Control();
 
-  /// The host of the store does not answer: threads that wait for it may never end, and this must never be destroyed.
-  bool has_lost_store() const { return is_store_lost_; }
   /// Once every rank has been constructed.
   void start();
-  /// Communicator::report and leave.
+  /// Communicator::report and leave. They wait for serve(), which alone uses the store: its host may never answer.
   bool report(const ErrorReport& error);
   int leave(int exit_code);
+  /// Publishes that this rank leaves, and ends the threads. Rank 0, which hosts the store, waits a few seconds until all others
+  /// have left. False if a thread waits for a store that does not answer: then this must never be destroyed.
+  bool end();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -48,14 +49,18 @@ class Control {
     Clock::time_point seen;  ///< when `beat` changed
   };
 
-  void serve();  ///< a thread: stops, errors and heartbeats, through the store
-  void watch();  ///< a thread: dead processes, and errors of the device
+  void run(void (Control::*body)());  ///< a thread
+  void serve();                       ///< a thread: stops, errors and heartbeats, through the store
+  void watch();                       ///< a thread: dead processes, and errors of the device
+  void answer_main();
+  void say_goodbye();
   void look_at_events();
   void agree_on_stop();
   void exchange_beats();
   void find_peers();
   bool has_left(int rank);
   bool rest(std::chrono::milliseconds time);
+  bool wait_for_work(std::chrono::milliseconds time);
   std::string name_of(int rank) const;
   void lose(int rank, const std::string& what);
   void lose_store(const std::string& what);  ///< whoever hosts it: rank 0, or torchrun's agent
@@ -63,19 +68,25 @@ class Control {
   std::vector<std::string> keys(const std::string& name) const;
 
   const launch::World world_;
-  Store store_, watch_store_, main_store_;  ///< a client for each thread
+  Store store_, watch_store_;  ///< a client for each thread
   Gate& gate_;
   const Hooks hooks_;
   const Patience patience_;
   const std::chrono::milliseconds beat_;  ///< between heartbeats
+  std::chrono::milliseconds store_patience_{0};
   std::vector<Peer> peers_;
   std::int64_t num_beats_ = 0;
-  bool is_stop_announced_ = false, is_position_published_ = false, is_agreed_ = false;
-  std::atomic<bool> is_store_lost_ = false;  ///< calls of it would wait
+  bool is_stop_announced_ = false, is_position_published_ = false, is_agreed_ = false, is_done_published_ = false;
+  std::atomic<bool> is_store_lost_ = false;  ///< nothing of serve() is to be waited for
   std::atomic<Clock::time_point> served_;    ///< when serve() last went round
-  std::mutex mutex_;
-  std::condition_variable woken_;
+  std::mutex mutex_;                         ///< of what follows
+  std::condition_variable woken_, answered_;
   bool is_ending_ = false;
+  int num_running_ = 0;                     ///< threads
+  std::optional<std::string> own_error_;    ///< for report()
+  std::optional<bool> is_first_error_;      ///< its answer
+  std::optional<int> exit_code_;            ///< for leave()
+  std::optional<int> exit_code_of_leader_;  ///< its answer
   std::thread server_, watcher_;
 };
 

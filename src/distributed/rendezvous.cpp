@@ -154,7 +154,8 @@ c10::intrusive_ptr<c10d::TCPStore> host_store(const Address& address) {
   options.port = static_cast<std::uint16_t>(address.port);
   options.isServer = true;
   options.waitWorkers = false;
-  if (address.host == kLoopback || address.host == "localhost") std::tie(options.masterListenFd, options.port) = listen_on_loopback(address.port);
+  if (address.host == kLoopback || address.host == "localhost")
+    std::tie(options.masterListenFd, options.port) = listen_on_loopback(address.port);
   return c10::make_intrusive<c10d::TCPStore>(address.host, options);
 }
 

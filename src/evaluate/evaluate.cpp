@@ -36,7 +36,7 @@ void add_ranks(distributed::Communicator& ranks, model::LossSums& sums, double& 
   if (ranks.world_size() == 1) return;
   sums.bins.resize(model::kCalibrationBins);
   std::vector<double> own = {sums.loss, weight_sum, static_cast<double>(sums.num_tokens),
-                                static_cast<double>(sums.num_correct)};
+                             static_cast<double>(sums.num_correct)};
   for (const auto& bin : sums.bins) {
     own.insert(own.end(), {static_cast<double>(bin.count), bin.confidence, static_cast<double>(bin.correct)});
   }

@@ -157,10 +157,10 @@ void read_master(const Reader& reader, World& world) {
     return;
   }
   if (!world.job.empty()) return;
-  throw ConfigError("MASTER_ADDR",
-                    "is not set, and nothing else says where the ranks meet (" +
-                        std::string(to_string(world.launcher)) + "). Set MASTER_ADDR to the host of rank 0, and MASTER_PORT "
-                        "to a free port there.");
+  throw ConfigError("MASTER_ADDR", "is not set, and nothing else says where the ranks meet (" +
+                                       std::string(to_string(world.launcher)) +
+                                       "). Set MASTER_ADDR to the host of rank 0, and MASTER_PORT "
+                                       "to a free port there.");
 }
 
 }  // namespace

@@ -185,12 +185,11 @@ void check_equal_starts(const Run& run) {
 
 void check_equal_runs(const Run& run) {
   const checkpoint::Fingerprints& prints = run.checkpoint.fingerprints;
-  require_equal(run.ranks(),
-                {{"model", prints.model},
-                    {"tokenizer", prints.tokenizer},
-                    {"chat template", prints.chat_template},
-                    {"data", prints.data},
-                    {"number of steps", std::to_string(run.plan->total_steps())}});
+  require_equal(run.ranks(), {{"model", prints.model},
+                              {"tokenizer", prints.tokenizer},
+                              {"chat template", prints.chat_template},
+                              {"data", prints.data},
+                              {"number of steps", std::to_string(run.plan->total_steps())}});
 }
 
 void check_equal_parameters(Communicator& ranks, const at::Tensor& values, std::int64_t step) {
@@ -205,10 +204,11 @@ void check_equal_parameters(Communicator& ranks, const at::Tensor& values, std::
     ranks.all_gather("");  // all have heard of it before one ends and takes the others with it
   } catch (const Error&) {
   }
-  throw UnequalRanks("rank " + different,
-                     "has other parameters than rank 0 after step " + std::to_string(step) +
-                         ": a device or the memory of a node has computed wrong bits, or this is a bug. Nothing of this "
-                         "step was saved; the same command goes on from the last checkpoint");
+  throw UnequalRanks(
+      "rank " + different,
+      "has other parameters than rank 0 after step " + std::to_string(step) +
+          ": a device or the memory of a node has computed wrong bits, or this is a bug. Nothing of this "
+          "step was saved; the same command goes on from the last checkpoint");
 }
 
 std::string ranks_in_words(const Run& run) {

@@ -107,9 +107,10 @@ def slurm():
 
 class Job:
     """Ranks that a launcher has started, in a session of their own. `process` is the launcher; of "variables", the last rank.
-    `grace_s`: so long mpirun waits before it ends the survivors of a failure, and again before it ends itself."""
+    `grace_s`: so long mpirun waits before it ends the survivors of a failure, and again before it ends itself.
+    `of_last_rank`: more variables of "variables"."""
 
-    def __init__(self, launcher, num_ranks, arguments, output, environment=ENVIRONMENT, grace_s=20):
+    def __init__(self, launcher, num_ranks, arguments, output, environment=ENVIRONMENT, grace_s=20, of_last_rank={}):
         command = [str(BINARY), "train", *map(str, arguments)]
         Path(output).unlink(missing_ok=True)
         self.output = open(output, "a+")  # the ranks append, wherever this process reads
@@ -132,6 +133,7 @@ class Job:
             environments = [dict(environment, RANK=str(rank), WORLD_SIZE=str(num_ranks), LOCAL_RANK=str(rank),
                                  LOCAL_WORLD_SIZE=str(num_ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
                             for rank in range(num_ranks)]
+            environments[-1].update(of_last_rank)
         self.processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self.output, text=True, env=each,
                                            start_new_session=True) for each in environments]
         self.process = self.processes[-1]

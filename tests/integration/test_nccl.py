@@ -10,8 +10,10 @@ import subprocess
 import pytest
 
 from conftest import BINARY, lora_train
+from launchers import Job
 from test_cuda_host import DEVICE, STAND_IN, environment, pytestmark  # noqa: F401
 
+USAGE = 2
 PRELOADED = " ".join(str(STAND_IN / f"libstand_in_{name}.so") for name in ("runtime", "nccl"))
 
 
@@ -97,6 +99,22 @@ def test_a_connection_that_fails_is_an_error_of_the_device(setup):
     run, _ = train(setup, 2, settings=dict(STAND_IN_NCCL_FAULT="fail:0:1"), max_steps=2)
     assert run.code == DEVICE and "NCCL: connecting the GPUs failed" in run.stderr and "NCCL_DEBUG=INFO" in run.stderr, run
     assert not (setup.folder / "run/metrics.jsonl").exists()
+
+
+def test_a_gpu_and_a_cpu_do_not_train_together(setup):
+    """Each rank reads its device from its environment."""
+    profile = setup.write_profile(device="${DEVICE}", max_steps=2)
+    variables = environment(STAND_IN_DEVICES="2", DEVICE="cuda", LD_PRELOAD=PRELOADED)
+    job = Job("variables", 2, ["--profile", profile], setup.folder / "err", variables, of_last_rank=dict(DEVICE="cpu"))
+    assert job.wait() == USAGE, job.stderr()
+    assert job.stderr().count("device: rank 0 of 2 computes on a GPU, rank 1 on its CPU") == 1, job.stderr()
+
+
+def test_one_rank_says_how_to_use_all_gpus(setup):
+    run, _ = train(setup, 1, max_steps=2)
+    assert run.code == 0 and "one of 2 GPUs is used; --nproc 2 trains on all" in run.stderr, run
+    run, _ = train(setup, 2, max_steps=2, name="two")
+    assert run.code == 0 and "GPUs is used" not in run.stderr, run
 
 
 def test_two_ranks_never_share_a_gpu(setup):

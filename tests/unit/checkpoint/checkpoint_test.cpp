@@ -164,6 +164,14 @@ TEST(Checkpoint, AStateThatIsNoneIsRefused) {
   }
 }
 
+// Found by the fuzz target `manifest`: JSON text cannot hold it.
+TEST(Checkpoint, AStateThatIsNoUtf8IsRefused) {
+  const TemporaryFolder folder;
+  const fs::path path = save_step(folder.path(), 1);
+  write_file_atomic(path / kStateFile, "{\"step\": \"\xff\"}");
+  EXPECT_THROW(describe(path), FormatError);
+}
+
 TEST(Checkpoint, TheNewestThatVerifiesIsTaken) {
   const TemporaryFolder folder;
   EXPECT_EQ(newest_good(folder.path()), std::nullopt);

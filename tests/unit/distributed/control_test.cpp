@@ -138,21 +138,24 @@ TEST(Control, ADeathIsSeenByARankThatOnlyComputes) {
   }
 }
 
+/// Then the process is killed, for the test to end.
+void stop_for_2500_ms() {
+  const pid_t self = ::getpid();
+  if (::fork() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    ::kill(self, SIGKILL);
+    ::_exit(0);
+  }
+  std::raise(SIGSTOP);
+}
+
 TEST(Control, ARankThatHasStoppedAnsweringIsNamed) {
   const Patience patience{.same_host = std::chrono::milliseconds(800)};
   for (const int stopped : {0, 2}) {
     const auto results = run(
         [&](Communicator& ranks) -> std::string {
           ranks.begin_steps();
-          if (ranks.rank() == stopped) {
-            const pid_t self = ::getpid();
-            if (::fork() == 0) {  // lets it go on later, for the test to end
-              std::this_thread::sleep_for(std::chrono::milliseconds(2500));
-              ::kill(self, SIGKILL);
-              ::_exit(0);
-            }
-            std::raise(SIGSTOP);
-          }
+          if (ranks.rank() == stopped) stop_for_2500_ms();
           while (true) step(ranks);
         },
         patience);
@@ -162,6 +165,25 @@ TEST(Control, ARankThatHasStoppedAnsweringIsNamed) {
       EXPECT_TRUE(text.starts_with("device: rank " + std::to_string(stopped) + " of 3: ") &&
                   text.find("has stopped answering") != std::string::npos)
           << stopped << " " << text;
+    }
+  }
+}
+
+TEST(Control, ARankThatStopsAnsweringAtTheEndIsNamed) {
+  const Patience patience{.same_host = std::chrono::milliseconds(800)};
+  for (const int stopped : {0, 2}) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto results = run(
+        [&](Communicator& ranks) -> std::string {
+          if (ranks.rank() == stopped) stop_for_2500_ms();
+          return std::to_string(ranks.leave(0));
+        },
+        patience);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == stopped) continue;
+      const std::string& text = results[static_cast<std::size_t>(rank)].text;
+      EXPECT_TRUE(text.starts_with("device: rank " + std::to_string(stopped) + " of 3: ")) << stopped << " " << text;
     }
   }
 }

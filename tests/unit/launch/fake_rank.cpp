@@ -61,6 +61,10 @@ int run_rank(const std::string& name, const std::string& fifo) {
     std::fputs("one\n[rank 1] two\n\nthree", stderr);
   } else if (name == "signals") {
     return count_signals(rank, num_ranks, fifo);
+  } else if (name == "early") {  // no handler yet
+    meet(rank, num_ranks, fifo);
+    if (rank == 0) ::kill(::getppid(), SIGTERM);
+    ::pause();
   } else if (name == "fail" || name == "die") {  // the others never end
     if (rank == 1 && name == "die") std::raise(SIGKILL);
     if (rank == 1) return 5;

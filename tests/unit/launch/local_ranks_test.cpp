@@ -62,6 +62,8 @@ TEST_F(LocalRanksTest, LinesOfOtherRanksHaveTheirRankOnce) {
 
 TEST_F(LocalRanksTest, OneCtrlCIsOneStopRequestOfEveryRank) { EXPECT_EQ(run(3, "signals").exit_code, 75); }
 
+TEST_F(LocalRanksTest, ARankThatASignalEndsBeforeItHandlesAnyWasStopped) { EXPECT_EQ(run(2, "early").exit_code, 75); }
+
 TEST_F(LocalRanksTest, ReturnsTheCodeOfTheFirstThatFails) { EXPECT_EQ(run(2, "first").exit_code, 3); }
 
 TEST_F(LocalRanksTest, KillsWhatDoesNotEndAfterAFailure) {

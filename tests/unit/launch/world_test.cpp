@@ -3,7 +3,9 @@
 #include "lora_train/launch/world.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
 #include <fstream>
 #include <map>
 
@@ -212,14 +214,24 @@ TEST(World, OutOfRangeIsRefused) {
 }
 
 TEST(World, RanksThatCouldNotMeetAreRefused) {
-  expect_refusal(kBare, "MASTER_ADDR: is not set, and RANK and WORLD_SIZE does not say");
-  expect_refusal(kMpich, "MASTER_ADDR: is not set, and MPICH does not say");  // its proxy is not found
+  expect_refusal(kBare, "MASTER_ADDR: is not set, and nothing else says where the ranks meet (RANK and WORLD_SIZE)");
+  expect_refusal(
+      kMpich, "MASTER_ADDR: is not set, and nothing else says where the ranks meet (MPICH)");  // its proxy is not found
 }
 
 TEST(World, AJobIsFitForAFileName) {
   Map variables = together({kBare, kMaster, kTorchrun});
   variables["TORCHELASTIC_RUN_ID"] = "../a job@x";
   EXPECT_EQ(world_of(variables).job, ".._a_job_x.1");
+}
+
+TEST(HostId, IsTheBootIdOrTheName) {
+  const TemporaryFolder proc;
+  EXPECT_EQ(host_id(), host_id());
+  EXPECT_EQ(host_id().size(), 36);
+  std::array<char, 256> name{};
+  ASSERT_EQ(::gethostname(name.data(), name.size() - 1), 0);
+  EXPECT_EQ(host_id(proc.path()), name.data());
 }
 
 TEST(TasksOnNode, ReadsSlurmsLists) {

@@ -44,6 +44,14 @@ class FakeReporters : public Reporters {
   void add(const std::string& what, long long step) { events.push_back(what + " " + std::to_string(step)); }
 };
 
+/// Two ranks, the parameters of which differ once `differ` is set.
+class TwoRanksApart : public distributed::OneRank {
+ public:
+  int world_size() const override { return 2; }
+  std::vector<std::string> all_gather(const std::string& text) override { return {text, differ ? text + "1" : text}; }
+  bool differ = false;
+};
+
 /// As two ranks with the same rows would do.
 class TwoEqualRanks : public distributed::OneRank {
  public:
@@ -167,6 +175,34 @@ TEST_F(TrainLoop, AStepThatIsNotFiniteIsNotSaved) {
   metrics::RunSummary summary;
   EXPECT_THROW(train_loop(bench->run, reporters, summary), NumericError);
   EXPECT_TRUE(std::filesystem::is_empty(folder / "run"));
+}
+
+TEST_F(TrainLoop, AStepThatIsNotFiniteOnAnotherRankIsNotSaved) {
+  const auto bench = run_of(5);
+  FakeReporters reporters;
+  reporters.after_step = [](long long step) {
+    if (step == 3) throw PeerError("loss", "is not finite", "numeric", ExitCode::kNumeric);
+  };
+  metrics::RunSummary summary;
+  EXPECT_THROW(train_loop(bench->run, reporters, summary), PeerError);
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "run"));
+}
+
+TEST_F(TrainLoop, ParametersThatDifferBetweenRanksAreNotSaved) {
+  for (const bool at_the_end : {false, true}) {
+    bench::BenchRequest request = request_of(5);
+    if (!at_the_end) request.profile.run.check_ranks = CheckRanks::kStep;
+    const auto bench = run_of(5, request);
+    const auto ranks = std::make_shared<TwoRanksApart>();
+    bench->run.device.ranks = ranks;
+    train::allocate(bench->run);
+    FakeReporters reporters;
+    reporters.after_step = [&](long long step) { ranks->differ = step == 3 || at_the_end; };
+    metrics::RunSummary summary;
+    EXPECT_THROW(train_loop(bench->run, reporters, summary), DeviceError);
+    EXPECT_EQ(bench->run.state.step, at_the_end ? 5 : 3);
+    EXPECT_TRUE(std::filesystem::is_empty(folder / "run")) << at_the_end;
+  }
 }
 
 TEST_F(TrainLoop, AStopSavesTheLastFinishedStep) {
