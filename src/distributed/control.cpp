@@ -36,7 +36,6 @@ std::string text_of(const ErrorReport& error, int rank) {
 Control::Control(const launch::World& world, const Store& store, Gate& gate, Hooks hooks, Patience patience)
     : world_(world),
       store_(store->clone()),
-      watch_store_(store->clone()),
       gate_(gate),
       hooks_(std::move(hooks)),
       patience_(patience),
@@ -115,7 +114,7 @@ void Control::end_with(const std::exception_ptr& error) {
 }
 
 void Control::lose(int rank, const std::string& what) {
-  if (gate_.has_failed()) return;
+  if (gate_.has_failed() || has_left_) return;
   const auto peer = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& other) { return other.rank == rank; });
   const bool is_known = peer != peers_.end() && peer->process.is_here();
   const std::string message = (is_known ? "process " + std::to_string(peer->process.pid()) + " " : "") + what +
@@ -128,7 +127,7 @@ void Control::lose_store(const std::string& what) {
   is_store_lost_ = true;
   answered_.notify_all();
   if (!world_.has_agent_store) return lose(0, what);
-  if (gate_.has_failed()) return;
+  if (gate_.has_failed() || has_left_) return;
   const std::string message = what + ". The checkpoints are intact; the same command goes on from the last one";
   log_error("torchrun's agent: " + message);
   end_with(std::make_exception_ptr(PeerError("torchrun's agent", message, "device", ExitCode::kDevice)));
@@ -145,6 +144,7 @@ void Control::serve() {
         store_->add("events", 1);
       }
       if (store_->add("events", 0) > 0) look_at_events();
+      look_at_ended();
       if (now - last_beat >= beat_) {
         if (now - last_beat > 5 * beat_) {  // this process was stopped itself
           for (Peer& peer : peers_) peer.seen = now;
@@ -181,14 +181,19 @@ void Control::answer_main() {
   if (!std::exchange(is_done_published_, true)) store_->set("done/" + std::to_string(world_.rank), own);
   if (!store_->check(keys("done"))) return;
   const int code = std::atoi(store_->get_to_str("done/0").c_str());
-  store_->add("left/" + std::to_string(world_.rank), 1);
+  publish_left();
   lock.lock();
   exit_code_of_leader_ = code;
   answered_.notify_all();
 }
 
-void Control::say_goodbye() {
+void Control::publish_left() {
+  has_left_ = true;
   store_->add("left/" + std::to_string(world_.rank), 1);  // is answered; set() might be lost with the process
+}
+
+void Control::say_goodbye() {
+  publish_left();
   if (world_.rank != 0) return;
   const auto deadline = Clock::now() + kTimeToLeave;
   const auto is_here = [&](const Peer& peer) {
@@ -252,16 +257,19 @@ void Control::exchange_beats() {
   }
 }
 
-/// Whether a rank whose process has ended had said why, or waits a little until it has.
-bool Control::has_left(int rank) {
-  const auto deadline = Clock::now() + kTimeToSayWhy;
-  try {
-    do {
-      if (watch_store_->check({"left/" + std::to_string(rank)}) || watch_store_->check({"error"})) return true;
-    } while (Clock::now() < deadline && rest(kServePause));
-  } catch (const std::exception&) {  // the store has ended with rank 0
+/// A rank whose process has ended may have said why, or left.
+void Control::look_at_ended() {
+  std::unique_lock lock(mutex_);
+  const auto ended = ended_;
+  lock.unlock();
+  for (const auto& [rank, seen] : ended) {
+    const bool has_left = store_->check({"left/" + std::to_string(rank)}) || store_->check({"error"});
+    if (!has_left && Clock::now() - seen < kTimeToSayWhy) continue;
+    if (!has_left) lose(rank, "has ended without a word: killed, or out of memory");
+    lock.lock();
+    ended_.erase(rank);
+    lock.unlock();
   }
-  return false;
 }
 
 void Control::watch() {
@@ -281,7 +289,12 @@ void Control::watch() {
       if (processes[i].revents == 0) continue;
       const int rank = watched[i]->rank;
       watched.erase(watched.begin() + static_cast<std::ptrdiff_t>(i));
-      if (!has_left(rank)) lose(rank, "has ended without a word: killed, or out of memory");
+      if (rank == 0 && !world_.has_agent_store) {  // and the store with it, where it would have left a word
+        lose(rank, "has ended without a word: killed, or out of memory");
+      } else {
+        const std::lock_guard lock(mutex_);
+        ended_.emplace(rank, now);
+      }
     }
     const milliseconds silence = std::chrono::duration_cast<milliseconds>(Clock::now() - served_.load());
     if (silence > store_patience_) lose_store("has stopped answering: it was stopped, or its host cannot be reached");

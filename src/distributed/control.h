@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -51,24 +52,25 @@ class Control {
 
   void run(void (Control::*body)());  ///< a thread
   void serve();                       ///< a thread: stops, errors and heartbeats, through the store
-  void watch();                       ///< a thread: dead processes, and errors of the device
+  void watch();                       ///< a thread: dead processes, a silent store, and errors of the device
   void answer_main();
   void say_goodbye();
   void look_at_events();
+  void look_at_ended();
   void agree_on_stop();
   void exchange_beats();
   void find_peers();
-  bool has_left(int rank);
   bool rest(std::chrono::milliseconds time);
   bool wait_for_work(std::chrono::milliseconds time);
   std::string name_of(int rank) const;
+  void publish_left();
   void lose(int rank, const std::string& what);
   void lose_store(const std::string& what);  ///< whoever hosts it: rank 0, or torchrun's agent
   void end_with(const std::exception_ptr& error);
   std::vector<std::string> keys(const std::string& name) const;
 
   const launch::World world_;
-  Store store_, watch_store_;  ///< a client for each thread
+  const Store store_;  ///< of serve(), once it runs
   Gate& gate_;
   const Hooks hooks_;
   const Patience patience_;
@@ -77,12 +79,14 @@ class Control {
   std::vector<Peer> peers_;
   std::int64_t num_beats_ = 0;
   bool is_stop_announced_ = false, is_position_published_ = false, is_agreed_ = false, is_done_published_ = false;
+  std::atomic<bool> has_left_ = false;       ///< nothing that the others do matters any more
   std::atomic<bool> is_store_lost_ = false;  ///< nothing of serve() is to be waited for
   std::atomic<Clock::time_point> served_;    ///< when serve() last went round
   std::mutex mutex_;                         ///< of what follows
   std::condition_variable woken_, answered_;
   bool is_ending_ = false;
   int num_running_ = 0;                     ///< threads
+  std::map<int, Clock::time_point> ended_;  ///< ranks whose processes have, and when that was seen
   std::optional<std::string> own_error_;    ///< for report()
   std::optional<bool> is_first_error_;      ///< its answer
   std::optional<int> exit_code_;            ///< for leave()

@@ -81,6 +81,7 @@ def test_variables_of_one_rank_alone_change_no_number(setup, one_rank):
 
 
 def test_the_scaled_learning_rate_is_explained(setup):
+    del setup.profile["global_batch_size"]
     batch = dict(micro_batch_size=1, gradient_accumulation_steps=2)
     profile = setup.write_profile(learning_rate=1e-3, lr_scaling="sqrt", lr_base_batch=4, **batch)
     job = Job("nproc", 2, ["--profile", profile], setup.folder / "err")

@@ -175,6 +175,7 @@ TEST(Control, ARankThatStopsAnsweringAtTheEndIsNamed) {
     const auto start = std::chrono::steady_clock::now();
     const auto results = run(
         [&](Communicator& ranks) -> std::string {
+          ranks.all_gather("");  // all have connected
           if (ranks.rank() == stopped) stop_for_2500_ms();
           return std::to_string(ranks.leave(0));
         },
