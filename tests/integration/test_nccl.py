@@ -104,7 +104,7 @@ def test_a_connection_that_fails_is_an_error_of_the_device(setup):
 def test_a_gpu_and_a_cpu_do_not_train_together(setup):
     """Each rank reads its device from its environment."""
     profile = setup.write_profile(device="${DEVICE}", max_steps=2)
-    variables = environment(STAND_IN_DEVICES="2", DEVICE="cuda", LD_PRELOAD=PRELOADED)
+    variables = dict(environment(STAND_IN_DEVICES="2", DEVICE="cuda"), LD_PRELOAD=PRELOADED)
     job = Job("variables", 2, ["--profile", profile], setup.folder / "err", variables, of_last_rank=dict(DEVICE="cpu"))
     assert job.wait() == USAGE, job.stderr()
     assert job.stderr().count("device: rank 0 of 2 computes on a GPU, rank 1 on its CPU") == 1, job.stderr()
