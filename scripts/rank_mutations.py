@@ -5,11 +5,11 @@ EQUAL = "test_ranks.py number_of_ranks_changes"
 
 MUTATIONS = [
     ("loss not reduced", EQUAL, [
-        (STEP, "std::array{context.parameters.grads, scalars[optim::kLossSum], context.scalars.figures()});",
-         "std::array{context.parameters.grads, MUTANT ? at::zeros_like(scalars[optim::kLossSum]) : scalars[optim::kLossSum],\n"
+        (STEP, "scalars[optim::kLossSum], context.scalars.figures()});",
+         "MUTANT ? at::zeros_like(scalars[optim::kLossSum]) : scalars[optim::kLossSum],\n"
          "                   context.scalars.figures()});")]),
     ("gradients not reduced", EQUAL, [
-        (STEP, "std::array{context.parameters.grads, scalars", "std::array{MUTANT ? context.parameters.grads.clone() : context.parameters.grads, scalars")]),
+        (STEP, "std::array{context.parameters.grads, ", "std::array{MUTANT ? context.parameters.grads.clone() : context.parameters.grads, ")]),
     ("division by the world size", EQUAL, [
         (STEP, "  if (update == Update::kSkip) {\n", "  if (MUTANT) context.parameters.grads.div_(context.ranks->world_size());\n"
          "  if (update == Update::kSkip) {\n")]),
