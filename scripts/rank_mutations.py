@@ -21,8 +21,6 @@ MUTATIONS = [
         (EVALUATE, "  if (ranks.world_size() == 1) return;\n", "  if (MUTANT || ranks.world_size() == 1) return;\n")]),
     ("dropout by rank", EQUAL, [
         (STEP, "philox_key(context.seed, ", "philox_key(MUTANT ? context.seed + static_cast<std::uint64_t>(context.ranks->rank()) : context.seed, ")]),
-    ("empty micro-batches computed", "test_ranks.py below", [
-        (STEP, "if (plan.micro_batches[i].documents.empty()) continue;", "if (!MUTANT && plan.micro_batches[i].documents.empty()) continue;")]),
     ("a step has other rows on other ranks", "train_test Decide.*Rows*", [
         ("src/planner/run_spec.cpp", "schedule.gradient_accumulation_steps && facts.resume", "!MUTANT && schedule.gradient_accumulation_steps && facts.resume")]),
     ("parameters not compared", "train_test Ranks.*", [
