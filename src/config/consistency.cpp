@@ -35,7 +35,12 @@ void check_required(const Check& check, const ProfileSources& sources) {
 
 void check_batch(const Check& check) {
   const ScheduleSection& schedule = check.profile.schedule;
-  if (schedule.micro_batch_size && schedule.global_batch_size &&
+  const bool are_rows = schedule.batch_unit == BatchUnit::kRows || !check.profile.data.packing;
+  if (!are_rows && schedule.gradient_accumulation_steps && !schedule.micro_batch_size) {
+    check.mistake("batch_unit", "documents needs global_batch_size, or micro_batch_size beside "
+                                "gradient_accumulation_steps: auto counts rows.");
+  }
+  if (are_rows && schedule.micro_batch_size && schedule.global_batch_size &&
       *schedule.global_batch_size % *schedule.micro_batch_size != 0) {
     const std::string key = check.is_given("micro_batch_size") ? "micro_batch_size" : "global_batch_size";
     check.warn(key, "global_batch_size " + std::to_string(*schedule.global_batch_size) +

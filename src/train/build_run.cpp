@@ -96,7 +96,7 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
   if (found.world_size != run.checkpoint.world_size) {  // the documents of a step do not depend on it
     log_info("it was saved by " + std::to_string(found.world_size) + " ranks; the run continues with " +
              std::to_string(run.checkpoint.world_size) + ", and a step keeps its " +
-             std::to_string(run.spec.global_batch_size) + " rows");
+             std::to_string(run.spec.global_batch_size) + " " + to_string(run.profile().schedule.batch_unit));
   }
 }
 
@@ -285,6 +285,7 @@ void gather_facts(Run& run) {
   planner::RunFacts& facts = run.facts.emplace(planner::RunFacts{run.profile(), run.files.config, run.adapters.specs,
                                                                  run.data.max_seq_len, !run.data.evals.empty()});
   facts.has_token_weights = run.data.has_weights();
+  facts.rows_per_step = data::count_rows_per_step(run.profile(), run.data, run.ranks().world_size());
   facts.is_cuda = run.device.is_cuda();
   facts.host_bytes = host_bytes(run);
   facts.memory_bytes = facts.is_cuda ? planner::memory_budget(run.device) : facts.host_bytes;

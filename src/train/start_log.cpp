@@ -1,9 +1,11 @@
 #include "start_log.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
+#include "lora_train/base/ceil_div.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
 #include "ranks.h"
@@ -68,19 +70,38 @@ std::string describe_lr_scaling(const Run& run) {
   return line;
 }
 
+/// What packing does to the number of updates; empty if that is little.
+std::string describe_packed_steps(const Run& run) {
+  if (run.profile().schedule.batch_unit == BatchUnit::kDocuments) return {};
+  const data::RunPlan& plan = *run.plan;
+  const double documents_per_row = plan.documents_per_step() / plan.rows_per_step();
+  if (documents_per_row <= 2) return {};
+  const std::int64_t rows = plan.rows_per_epoch(), batch = run.spec.global_batch_size;
+  const std::int64_t documents = std::llround(documents_per_row * static_cast<double>(rows));
+  char text[300];
+  std::snprintf(text, sizeof text,
+                "packing puts about %.1f documents into a row, so an epoch has %lld steps of %lld rows, where a trainer "
+                "that counts documents makes %lld; batch_unit: documents does",
+                documents_per_row, static_cast<long long>(ceil_div(rows, batch)), static_cast<long long>(batch),
+                static_cast<long long>(ceil_div(documents, batch)));
+  return text;
+}
+
 }  // namespace
 
 void log_start(const Run& run) {
   const auto& plan = *run.plan;
+  const bool has_documents = run.profile().schedule.batch_unit == BatchUnit::kDocuments;
   char line[400];
   std::snprintf(
       line, sizeof line,
-      "steps: %lld in total, %lld in the first epoch; a step has %lld rows, about %.1f documents and %.0f tokens "
+      "steps: %lld in total, %lld in the first epoch; a step has %lld %s, about %.1f %s and %.0f tokens "
       "(micro-batches of %lld rows, max_seq_len %lld, %.1f%% of it used)",
       static_cast<long long>(plan.total_steps()), static_cast<long long>(plan.steps_of_first_epoch()),
-      static_cast<long long>(run.spec.global_batch_size), plan.documents_per_step(), plan.tokens_per_step(),
-      static_cast<long long>(run.spec.micro_batch_size), static_cast<long long>(run.data.max_seq_len),
-      100.0 * plan.packing_efficiency());
+      static_cast<long long>(run.spec.global_batch_size), has_documents ? "documents" : "rows",
+      has_documents ? plan.rows_per_step() : plan.documents_per_step(), has_documents ? "rows" : "documents",
+      plan.tokens_per_step(), static_cast<long long>(run.spec.micro_batch_size),
+      static_cast<long long>(run.data.max_seq_len), 100.0 * plan.packing_efficiency());
   log_info(line);
   if (run.ranks().world_size() > 1) {
     log_info(ranks_in_words(run));
@@ -108,11 +129,12 @@ void log_start(const Run& run) {
   }
   if (run.spec.mlp_tile_tokens > 0) log_info(describe_tiles(run));
   if (run.activations->offload() != nullptr) log_info(describe_offload(run));
+  const std::string packed = describe_packed_steps(run);
+  if (!packed.empty()) log_warning(packed);
   if (plan.total_steps() < kFewSteps) {
-    log_warning(
-        "only " + std::to_string(plan.total_steps()) +
-        " steps in total, which may be too few to learn much. packing puts several documents into a row, and a step "
-        "has global_batch_size rows; lower global_batch_size or raise num_epochs for more steps");
+    log_warning("only " + std::to_string(plan.total_steps()) +
+                " steps in total, which may be too few to learn much" +
+                (packed.empty() ? ". Lower global_batch_size or raise num_epochs for more" : ""));
   }
 }
 

@@ -51,7 +51,7 @@ def test_every_launcher_gives_the_numbers_of_one_rank(setup, one_rank, launcher)
 
 
 @pytest.mark.parametrize("name, changes", [
-    ("packed", dict(packing=True)), ("dropout", dict(lora_dropout=0.3)),
+    ("packed", dict(packing=True)), ("documents", dict(packing=True, batch_unit="documents", global_batch_size=5, micro_batch_size=1)), ("dropout", dict(lora_dropout=0.3)),
     ("uneven last step", dict(max_steps="unset", num_epochs=2, global_batch_size=5)),
     ("global batch below the world size", dict(global_batch_size=2, micro_batch_size=1))])
 def test_the_number_of_ranks_changes_no_number(setup, name, changes):

@@ -53,6 +53,8 @@ inline Names names_of(SchedulerKind) {
 }
 enum class CheckRanks { kSave, kStep };
 inline Names names_of(CheckRanks) { return {"save", "step"}; }
+enum class BatchUnit { kRows, kDocuments };
+inline Names names_of(BatchUnit) { return {"rows", "documents"}; }
 enum class LrScaling { kNone, kSqrt, kLinear };
 inline Names names_of(LrScaling) { return {"none", "sqrt", "linear"}; }
 enum class GradientCheckpointing { kAuto, kOff, kCheap, kGateUp, kFull };
@@ -187,13 +189,14 @@ struct OptimizerSection {
   double max_grad_norm = 1;  ///< 0 = no clipping
 };
 
-/// How many rows a step has, how many steps there are, and how the learning rate runs over them.
+/// How many rows or documents a step has, how many steps there are, and how the learning rate runs over them.
 struct ScheduleSection {
   // Of global_batch_size and gradient_accumulation_steps exactly one has a value.
   std::optional<std::int64_t> micro_batch_size;       ///< nullopt = auto
   std::optional<std::int64_t> eval_micro_batch_size;  ///< nullopt = as micro_batch_size
   std::optional<std::int64_t> global_batch_size = 16;
   std::optional<std::int64_t> gradient_accumulation_steps;
+  BatchUnit batch_unit = BatchUnit::kRows;  ///< of both
   std::optional<double> num_epochs = 3;   ///< nullopt = no limit (only when max_steps is given)
   std::optional<std::int64_t> max_steps;  ///< nullopt = no limit
   std::optional<double> max_time;         ///< nullopt = no limit

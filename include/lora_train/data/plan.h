@@ -24,7 +24,8 @@ struct PlanOptions {
   bool shuffle =
       DataSection{}.shuffle;  ///< false: the order of the files in every epoch, rows filled one after another
   std::uint64_t seed = static_cast<std::uint64_t>(RunSection{}.seed);
-  std::int64_t global_batch_size = 1;     ///< rows per step over all ranks, > 0
+  std::int64_t global_batch_size = 1;     ///< rows or documents per step over all ranks, > 0
+  BatchUnit batch_unit = BatchUnit::kRows;  ///< what global_batch_size counts
   std::int64_t micro_batch_size = 1;      ///< rows per micro-batch, > 0; has no influence on what is in a step
   std::optional<double> num_epochs;       ///< > 0; a fraction ends the last epoch early (its steps rounded up)
   std::optional<std::int64_t> max_steps;  ///< > 0; the smaller of the two ends the run; at least one is given
@@ -67,16 +68,17 @@ Rows plan_rows(const DocumentStore& store, const PlanOptions& options, int epoch
 std::vector<MicroBatchPlan> plan_evaluation(const DocumentStore& store, std::int64_t max_seq_len, bool packing,
                                             std::int64_t micro_batch_size);
 
-/// Per epoch: order of documents f(seed, epoch) -> packing -> rows -> steps of global_batch_size rows -> ranks. The
+/// Per epoch: order of documents f(seed, epoch) -> packing -> rows -> steps of global_batch_size rows -> ranks. With
+/// BatchUnit::kDocuments: order -> steps of global_batch_size documents -> packing of each step -> rows -> ranks. The
 /// last, smaller step of an epoch is kept. Which documents are in step k depends on seed, epoch, data, max_seq_len,
-/// packing, ranges and global_batch_size only. Nothing to save: a resumed run asks for step k again.
+/// packing, ranges, global_batch_size and batch_unit only. Nothing to save: a resumed run asks for step k again.
 ///
 /// With one rank, rows stay in order: micro_batch_size to a micro-batch, the last one smaller. With more, each rank
 /// gets the same number of rows, give or take one, and of micro-batches; which rows is chosen so that the ranks, and
 /// the micro-batches of a rank, cost about the same (most expensive first, each to the cheapest so far).
 ///
-/// Memory: 4 bytes for each document, 4 for each time an epoch sees one and 4 for each row, 8 for each epoch so far; nothing for
-/// each step. While an epoch is planned, up to 12 more for each. The store must outlive the plan and not change. step() may be called from several threads.
+/// Memory: 4 bytes for each document, 4 for each time an epoch sees one and 4 for each row, 8 for each epoch so far; for
+/// each step nothing, or 4 with BatchUnit::kDocuments. While an epoch is planned, up to 12 more for each. The store must outlive the plan and not change. step() may be called from several threads.
 class RunPlan {
  public:
   /// Counts the steps of num_epochs: with packing and shuffle that packs each of them. With max_steps alone, epochs are
@@ -93,8 +95,11 @@ class RunPlan {
   bool ends_epoch(std::int64_t k) const;
   /// Rows of the first epoch.
   std::int64_t rows_per_epoch() const;
+  /// The most that a step of the first epoch has.
+  std::int64_t most_rows_per_step() const;
   /// Averages over the first epoch.
   double documents_per_step() const;
+  double rows_per_step() const;
   double tokens_per_step() const;
   /// Tokens / (rows x max_seq_len) of the first epoch.
   double packing_efficiency() const;

@@ -17,7 +17,7 @@ struct ResumePoint {
   std::string checkpoint;            ///< folder; empty: a new run
   std::int64_t step = 0;             ///< last finished step
   std::int64_t loss_chunk_rows = 0;  ///< 0: not known
-  /// Rows of a step over all ranks, kept when gradient_accumulation_steps means others on another number of ranks. 0: as the
+  /// RunSpec::global_batch_size, kept when gradient_accumulation_steps means others on another number of ranks. 0: as the
   /// profile says.
   std::int64_t global_batch_size = 0;
   bool operator==(const ResumePoint&) const = default;
@@ -30,6 +30,7 @@ struct RunFacts {
   const std::vector<model::AdapterSpec>& adapters;
   std::int64_t max_seq_len = 0;
   bool has_evaluation = false, has_token_weights = false;
+  std::int64_t rows_per_step = 0;  ///< data::count_rows_per_step()
   ResumePoint resume{};
   std::string algorithms{};  ///< RunSpec::algorithms of the checkpoint that the run resumes from
   std::int64_t num_ranks = 1;
@@ -45,7 +46,8 @@ struct RunFacts {
 
 struct RunSpec {
   std::int64_t max_seq_len = 0;
-  std::int64_t micro_batch_size = 1, global_batch_size = 1;  ///< rows of a micro-batch, and of a step over all ranks
+  std::int64_t micro_batch_size = 1;         ///< rows
+  std::int64_t global_batch_size = 1;        ///< rows or documents (batch_unit) of a step over all ranks
   std::int64_t eval_micro_batch_size = 1;
   std::int64_t max_tokens = 0;              ///< capacity of the buffers: the largest micro-batch, evaluations included
   std::vector<model::Recompute> recompute;  ///< per layer

@@ -14,10 +14,15 @@ FieldGroup batch_group() {
                      "4096 tokens) and "
                      "divides the rows of a step."),
        integer_field("global_batch_size", &ScheduleSection::global_batch_size, Range::at_least(1), "null",
-                     "Rows per optimizer step, over all ranks. Alternative: gradient_accumulation_steps.")
+                     "Rows (batch_unit) per optimizer step, over all ranks. Alternative: gradient_accumulation_steps.")
            .default_is("16"),
        integer_field("gradient_accumulation_steps", &ScheduleSection::gradient_accumulation_steps, Range::at_least(1),
                      "null", "Forward passes per optimizer step. Alternative: global_batch_size."),
+       choice_field("batch_unit", &ScheduleSection::batch_unit,
+                    "What a step has so many of. With packing, a row holds several documents: rows keeps the number of "
+                    "tokens of a step about the same; documents keeps the number of examples, as trainers without packing "
+                    "do, and packs those of a step into as few rows as they need. Then gradient_accumulation_steps means "
+                    "micro_batch_size times as many documents a rank."),
        number_field("num_epochs", &ScheduleSection::num_epochs, Range::above(0),
                     "Passes over the data. If max_steps is set too, the run ends at whichever comes first; with "
                     "max_steps alone, epochs "
@@ -54,9 +59,9 @@ FieldGroup optimizer_group() {
            number_field("min_lr_ratio", &ScheduleSection::min_lr_ratio, Range::between(0, 1),
                         "Final learning rate as a share of the peak, for cosine_with_min_lr."),
            choice_field("lr_scaling", &ScheduleSection::lr_scaling,
-                        "Scale learning_rate by rows per step / lr_base_batch (linear), or by its square root (sqrt)."),
+                        "Scale learning_rate by rows (batch_unit) per step / lr_base_batch (linear), or by its square root (sqrt)."),
            integer_field("lr_base_batch", &ScheduleSection::lr_base_batch, Range::at_least(1), "null",
-                         "Rows per step for which learning_rate was chosen; required by lr_scaling."),
+                         "Rows (batch_unit) per step for which learning_rate was chosen; required by lr_scaling."),
            number_field("weight_decay", &OptimizerSection::weight_decay, Range::at_least(0),
                         "Decoupled weight decay. In full fine-tuning, biases and norms are not decayed."),
            number_field("adam_beta1", &OptimizerSection::adam_beta1, Range::from_to_below(0, 1),

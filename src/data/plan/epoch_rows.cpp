@@ -91,12 +91,21 @@ Rows rows_of_epoch(std::span<const std::uint32_t> lengths, const PlanOptions& op
   if (!options.packing) {
     return one_document_a_row(order);
   }
-  if (!options.shuffle) {
-    return pack_next_fit(order, lengths, options.max_seq_len);
-  }
   const PhiloxKey key =
       philox_key(options.seed, RandomPurpose::kDataOrder, "packing", static_cast<std::uint64_t>(epoch));
-  return pack_first_fit_decreasing(order, lengths, options.max_seq_len, key);
+  const auto pack = [&](std::span<const std::uint32_t> documents) {
+    return options.shuffle ? pack_first_fit_decreasing(documents, lengths, options.max_seq_len, key)
+                           : pack_next_fit(documents, lengths, options.max_seq_len);
+  };
+  if (options.batch_unit == BatchUnit::kRows) return pack(order);
+  Rows all;
+  all.reserve(order.size());
+  const auto documents_per_step = static_cast<std::size_t>(options.global_batch_size);
+  for (std::size_t begin = 0; begin < order.size(); begin += documents_per_step) {
+    const Rows rows = pack(std::span(order).subspan(begin, std::min(documents_per_step, order.size() - begin)));
+    for (std::size_t r = 0; r < rows.size(); ++r) all.add(rows[r]);
+  }
+  return all;
 }
 
 }  // namespace lora_train::data

@@ -79,6 +79,28 @@ std::vector<MicroBatchPlan> plan_evaluation(const DocumentStore& store, std::int
   return deal_in_order(rows, 0, rows.size(), micro_batch_size);
 }
 
+namespace {
+
+struct Epoch {
+  Rows rows;
+  std::vector<std::uint32_t> step_ends;  ///< the row after the last of each step; empty where all have as many
+};
+
+Epoch plan_epoch(std::span<const std::uint32_t> lengths, const PlanOptions& options, int epoch) {
+  Epoch result{rows_of_epoch(lengths, options, epoch), {}};
+  if (options.batch_unit == BatchUnit::kRows) return result;
+  const Rows& rows = result.rows;
+  std::size_t num_documents = 0;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    num_documents += rows[r].size();
+    const bool ends_step = num_documents % static_cast<std::size_t>(options.global_batch_size) == 0;
+    if (ends_step || r + 1 == rows.size()) result.step_ends.push_back(static_cast<std::uint32_t>(r + 1));
+  }
+  return result;
+}
+
+}  // namespace
+
 struct RunPlan::State {
   State(const DocumentStore& documents, const PlanOptions& plan_options)
       : store(documents), options(plan_options), lengths(lengths_of(documents)) {}
@@ -87,7 +109,8 @@ struct RunPlan::State {
   PlanOptions options;
   std::vector<std::uint32_t> lengths;
   std::int64_t total_steps = 0;
-  std::int64_t first_rows = 0, first_documents = 0, first_tokens = 0;  ///< of the first epoch that has any
+  // Of the first epoch that has any.
+  std::int64_t first_rows = 0, first_documents = 0, first_tokens = 0, first_steps = 0, most_rows_per_step = 0;
 
   std::mutex count_mutex;  ///< guards first_step; not held while an epoch is packed
   /// Steps before each epoch counted so far, and before the next. Unused if is_even().
@@ -95,48 +118,61 @@ struct RunPlan::State {
 
   std::mutex mutex;
   int cached_epoch = -1;
-  std::shared_ptr<const Rows> cached_rows;
+  std::shared_ptr<const Epoch> cached;
 
   // Without shuffling and weights, all epochs are the first.
   bool epochs_differ() const { return options.shuffle || !options.ranges.empty(); }
-  // Whether all epochs have the same number of rows.
-  bool is_even() const { return !epochs_differ() || (!options.packing && options.ranges.empty()); }
+  // Whether steps can be counted without packing.
+  bool counts_documents() const { return !options.packing || options.batch_unit == BatchUnit::kDocuments; }
+  // Whether all epochs have the same number of steps.
+  bool is_even() const { return !epochs_differ() || (counts_documents() && options.ranges.empty()); }
 
-  std::shared_ptr<const Rows> rows_of(int epoch) {
+  std::shared_ptr<const Epoch> plan_of(int epoch) {
     const std::lock_guard lock(mutex);
     const int key = epochs_differ() ? epoch : 0;
     if (key != cached_epoch) {
-      cached_rows.reset();  // so that two epochs are never in memory together
-      cached_rows = std::make_shared<const Rows>(rows_of_epoch(lengths, options, key));
+      cached.reset();  // so that two epochs are never in memory together
+      cached = std::make_shared<const Epoch>(plan_epoch(lengths, options, key));
       cached_epoch = key;
     }
-    return cached_rows;
+    return cached;
   }
 
   enum class Keep { kRows, kCount };  ///< kRows: step() asks for them next
-  std::int64_t count_rows(int epoch, Keep keep) {
-    if (!options.packing) {
-      return static_cast<std::int64_t>(num_documents_in_epoch(options, lengths.size(), epoch));
-    }
+  std::int64_t count_steps_of(int epoch, Keep keep) {
+    const auto steps = [&](std::size_t n) { return ceil_div(static_cast<std::int64_t>(n), options.global_batch_size); };
+    if (counts_documents()) return steps(num_documents_in_epoch(options, lengths.size(), epoch));
     const bool is_kept = keep == Keep::kRows || !epochs_differ();
-    return static_cast<std::int64_t>(is_kept ? rows_of(epoch)->size() : rows_of_epoch(lengths, options, epoch).size());
+    return steps(is_kept ? plan_of(epoch)->rows.size() : rows_of_epoch(lengths, options, epoch).size());
   }
 
   void sum_up_first() {
     int epoch = 0;
-    while ((first_rows = count_rows(epoch, Keep::kRows)) == 0) {
+    while ((first_steps = count_steps_of(epoch, Keep::kRows)) == 0) {
       if (++epoch >= options.num_epochs.value_or(HUGE_VAL)) return;
     }
-    const auto rows = rows_of(epoch);
-    first_documents = static_cast<std::int64_t>(rows->num_documents());
-    for (std::size_t r = 0; r < rows->size(); ++r) {
-      for (const std::uint32_t document : (*rows)[r]) {
+    const auto plan = plan_of(epoch);
+    const Rows& rows = plan->rows;
+    first_rows = static_cast<std::int64_t>(rows.size());
+    first_documents = static_cast<std::int64_t>(rows.num_documents());
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      for (const std::uint32_t document : rows[r]) {
         first_tokens += lengths[document];
       }
     }
+    for (std::int64_t step = 0; step < first_steps; ++step) {
+      const auto [begin, end] = rows_of_step(*plan, step);
+      most_rows_per_step = std::max(most_rows_per_step, static_cast<std::int64_t>(end - begin));
+    }
   }
 
-  std::int64_t steps_of_rows(std::int64_t rows) const { return ceil_div(rows, options.global_batch_size); }
+  // Of step `i` of an epoch, from 0: its first row, and the one after its last.
+  std::pair<std::size_t, std::size_t> rows_of_step(const Epoch& epoch, std::int64_t i) const {
+    const auto step = static_cast<std::size_t>(i);
+    if (!epoch.step_ends.empty()) return {step == 0 ? 0 : epoch.step_ends[step - 1], epoch.step_ends[step]};
+    const auto rows_per_step = static_cast<std::size_t>(options.global_batch_size);
+    return {step * rows_per_step, std::min(epoch.rows.size(), (step + 1) * rows_per_step)};
+  }
 
   // Counts epochs up to the one that step k is in.
   void count_epochs_to(std::int64_t k) {
@@ -144,7 +180,7 @@ struct RunPlan::State {
       const std::size_t num_counted = first_step.size();
       lock.unlock();
       throw_if_stop_requested();
-      const std::int64_t steps = steps_of_rows(count_rows(static_cast<int>(num_counted - 1), Keep::kRows));
+      const std::int64_t steps = count_steps_of(static_cast<int>(num_counted - 1), Keep::kRows);
       lock.lock();
       if (first_step.size() == num_counted) first_step.push_back(first_step.back() + steps);  // else another thread has
     }
@@ -157,7 +193,7 @@ struct RunPlan::State {
       return static_cast<std::int64_t>(std::ceil((num_epochs - whole) * static_cast<double>(steps) - 1e-9));
     };
     if (is_even()) {
-      const std::int64_t steps = steps_of_rows(first_rows);
+      const std::int64_t steps = first_steps;
       const double total = whole * static_cast<double>(steps);
       return total >= static_cast<double>(limit)
                  ? limit
@@ -166,7 +202,7 @@ struct RunPlan::State {
     while (static_cast<double>(first_step.size() - 1) < num_epochs && first_step.back() < limit) {
       throw_if_stop_requested();
       const auto epoch = static_cast<int>(first_step.size() - 1);
-      const std::int64_t steps = steps_of_rows(count_rows(epoch, epoch == 0 ? Keep::kRows : Keep::kCount));
+      const std::int64_t steps = count_steps_of(epoch, epoch == 0 ? Keep::kRows : Keep::kCount);
       first_step.push_back(first_step.back() + (epoch < whole ? steps : part_of(steps)));
     }
     return std::min(limit, first_step.back());
@@ -176,14 +212,14 @@ struct RunPlan::State {
   void count_steps() {
     sum_up_first();
     const std::int64_t limit = options.max_steps.value_or(INT64_MAX);
-    if (first_rows > 0) total_steps = options.num_epochs ? steps_of_epochs(*options.num_epochs, limit) : limit;
+    if (first_steps > 0) total_steps = options.num_epochs ? steps_of_epochs(*options.num_epochs, limit) : limit;
     if (total_steps == 0) {
       throw DataError("datasets", "with these weights no row is ever chosen; raise them, or num_epochs");
     }
   }
 
   bool ends_epoch(std::int64_t k) {
-    if (is_even()) return k % steps_of_rows(first_rows) == 0;
+    if (is_even()) return k % first_steps == 0;
     count_epochs_to(k);
     const std::lock_guard lock(count_mutex);
     return std::binary_search(first_step.begin(), first_step.end(), k);
@@ -192,7 +228,7 @@ struct RunPlan::State {
   // The epoch that step k is in, and the steps before it.
   std::pair<int, std::int64_t> epoch_of(std::int64_t k) {
     if (is_even()) {
-      const std::int64_t steps = steps_of_rows(first_rows), epoch = (k - 1) / steps;
+      const std::int64_t steps = first_steps, epoch = (k - 1) / steps;
       if (epoch > INT32_MAX)
         throw ConfigError("max_steps", "step " + std::to_string(k) + " is in epoch " + std::to_string(epoch + 1) +
                                            "; 2,147,483,648 is the last");
@@ -203,8 +239,6 @@ struct RunPlan::State {
     const auto next = std::lower_bound(first_step.begin(), first_step.end(), k);
     return {static_cast<int>(next - first_step.begin()) - 1, *(next - 1)};
   }
-
-  double steps_of_first_epoch() const { return static_cast<double>(steps_of_rows(first_rows)); }
 };
 
 RunPlan::RunPlan(const DocumentStore& store, const PlanOptions& options) {
@@ -223,19 +257,25 @@ RunPlan::RunPlan(RunPlan&&) noexcept = default;
 std::int64_t RunPlan::total_steps() const { return state_->total_steps; }
 
 std::int64_t RunPlan::steps_of_first_epoch() const {
-  return std::min(state_->total_steps, state_->epoch_of(1).first == 0 ? state_->steps_of_rows(state_->first_rows) : 0);
+  return std::min(state_->total_steps, state_->epoch_of(1).first == 0 ? state_->first_steps : 0);
 }
 
 bool RunPlan::ends_epoch(std::int64_t k) const { return k == state_->total_steps || state_->ends_epoch(k); }
 
 std::int64_t RunPlan::rows_per_epoch() const { return state_->first_rows; }
 
+std::int64_t RunPlan::most_rows_per_step() const { return state_->most_rows_per_step; }
+
 double RunPlan::documents_per_step() const {
-  return static_cast<double>(state_->first_documents) / state_->steps_of_first_epoch();
+  return static_cast<double>(state_->first_documents) / static_cast<double>(state_->first_steps);
+}
+
+double RunPlan::rows_per_step() const {
+  return static_cast<double>(state_->first_rows) / static_cast<double>(state_->first_steps);
 }
 
 double RunPlan::tokens_per_step() const {
-  return static_cast<double>(state_->first_tokens) / state_->steps_of_first_epoch();
+  return static_cast<double>(state_->first_tokens) / static_cast<double>(state_->first_steps);
 }
 
 double RunPlan::packing_efficiency() const {
@@ -251,25 +291,29 @@ StepPlan RunPlan::step(std::int64_t k) const {
   }
   throw_if_stop_requested();
   const auto [epoch, steps_before] = state_->epoch_of(k);
-  const auto rows = state_->rows_of(epoch);
-  const auto begin = static_cast<std::size_t>((k - 1 - steps_before) * options.global_batch_size);
-  const std::size_t end = std::min(rows->size(), begin + static_cast<std::size_t>(options.global_batch_size));
+  const auto planned = state_->plan_of(epoch);
+  const Rows& rows = planned->rows;
+  const std::int64_t index = k - 1 - steps_before;
+  const auto [begin, end] = state_->rows_of_step(*planned, index);
 
   StepPlan plan;
   plan.step = k;
   plan.epoch = epoch;
   plan.num_rows = static_cast<std::int64_t>(end - begin);
-  plan.epoch_after = static_cast<double>(epoch) + static_cast<double>(end) / static_cast<double>(rows->size());
   for (std::size_t r = begin; r < end; ++r) {
-    plan.num_documents += static_cast<std::int64_t>((*rows)[r].size());
-    for (const std::uint32_t document : (*rows)[r]) {
+    plan.num_documents += static_cast<std::int64_t>(rows[r].size());
+    for (const std::uint32_t document : rows[r]) {
       plan.num_tokens += state_->lengths[document];
       plan.num_supervised += state_->store.num_supervised(document);
       plan.weight_sum += state_->store.weight_sum(document);
     }
   }
-  plan.micro_batches = options.world_size == 1 ? deal_in_order(*rows, begin, end, options.micro_batch_size)
-                                               : deal_to_rank(*rows, begin, end, options, state_->lengths);
+  const bool has_documents = options.batch_unit == BatchUnit::kDocuments;
+  const auto done = has_documents ? static_cast<double>(index * options.global_batch_size + plan.num_documents)
+                                  : static_cast<double>(end);
+  plan.epoch_after = epoch + done / static_cast<double>(has_documents ? rows.num_documents() : rows.size());
+  plan.micro_batches = options.world_size == 1 ? deal_in_order(rows, begin, end, options.micro_batch_size)
+                                               : deal_to_rank(rows, begin, end, options, state_->lengths);
   return plan;
 }
 
