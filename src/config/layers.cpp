@@ -1,6 +1,7 @@
 #include "layers.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -20,6 +21,11 @@ bool is_variable_name(const std::string& name) {
   return !name.empty() &&
          std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; }) &&
          std::isdigit(static_cast<unsigned char>(name[0])) == 0;
+}
+
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
 }
 
 // The text for what stands between ${ and }, or a message.
@@ -107,12 +113,7 @@ class Reader {
     const fs::path direct = fs::path(name).is_absolute() ? fs::path(name) : folder / name;
     if (fs::is_regular_file(direct, code)) return direct;
     if (name.find('/') != std::string::npos) return std::nullopt;
-    for (const auto& shipped : sources_.shipped) {
-      for (const char* ending : {"", ".yaml", ".yml", ".json"}) {
-        if (fs::is_regular_file(shipped / (name + ending), code)) return shipped / (name + ending);
-      }
-    }
-    return std::nullopt;
+    return find_shipped(name, sources_.shipped);
   }
 
   std::string not_found(const std::string& name, const fs::path& folder) const {
@@ -227,6 +228,23 @@ std::vector<Value> read_layers(const ProfileSources& sources, const Environment&
     }
   }
   return std::move(reader.layers);
+}
+
+std::optional<fs::path> find_shipped(const std::string& name, const std::vector<fs::path>& folders) {
+  std::string wanted = lower_case(name), ending = ".yaml";
+  for (const char* known : {".yaml", ".json"}) {
+    if (!wanted.ends_with(known)) continue;
+    ending = known;
+    wanted.resize(wanted.size() - ending.size());
+  }
+  if (wanted == "h100-bf16") wanted = "h100";
+  for (const auto& folder : folders) {
+    std::error_code code;
+    for (const auto& entry : fs::directory_iterator(folder, code)) {
+      if (lower_case(entry.path().filename().string()) == wanted + ending && entry.is_regular_file(code)) return entry.path();
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace lora_train

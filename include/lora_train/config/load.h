@@ -50,6 +50,10 @@ struct LoadedProfile {
   std::vector<std::string> warnings;          ///< one line each: settings that have no effect or are often a mistake
 };
 
+/// A shipped profile by its name, in any case, with or without .yaml or .json; h100-bf16 is h100.
+std::optional<std::filesystem::path> find_shipped(const std::string& name,
+                                                  const std::vector<std::filesystem::path>& folders);
+
 /// Reads all sources, resolves them and checks ranges and contradictions; opens no file that the profile names.
 /// Throws one ConfigError with all mistakes: where() is the place of the first, message() starts with what was wrong
 /// there and has one line "file:line: key: ..." for each further one.

@@ -68,7 +68,10 @@ int run_check(const std::vector<std::string>& arguments) {
   }
   if (flags.is_empty()) parser.refuse("--profile", "no profile; expected --profile FILE, or key=value.");
 
-  const LoadedProfile loaded = load_and_log(flags.sources());
+  ProfileSources sources = flags.sources();
+  sources.needs_datasets = !flags.are_shipped();
+  const LoadedProfile loaded = load_and_log(sources);
+  if (loaded.profile.data.datasets.empty()) log_info("datasets: yours; give them to train as --train-data FILE");
   for (const auto& line : unbuilt_features(loaded.profile)) log_warning(line);
   if (!ignores_files) {
     refuse_missing_files(loaded);

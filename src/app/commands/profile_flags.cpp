@@ -1,5 +1,8 @@
 #include "profile_flags.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "engine/engine_loader.h"
 #include "lora_train/base/log.h"
 
@@ -28,6 +31,13 @@ ProfileSources ProfileFlags::sources() const {
     sources.overrides.push_back(flag_override(key_flags_[i].key, key_values_[i], key_flags_[i].flag));
   }
   return sources;
+}
+
+bool ProfileFlags::are_shipped() const {
+  const ProfileSources known = sources();
+  return !profiles_.empty() && std::all_of(profiles_.begin(), profiles_.end(), [&](const std::string& name) {
+    return !std::filesystem::exists(name) && find_shipped(name, known.shipped);
+  });
 }
 
 LoadedProfile load_and_log(const ProfileSources& sources) {

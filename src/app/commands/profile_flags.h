@@ -26,6 +26,8 @@ class ProfileFlags {
   /// After parsing. Later wins: files in order, then --set and key=value in order, then the key flags.
   ProfileSources sources() const;
 
+  /// Whether the files are shipped profiles, which have no data.
+  bool are_shipped() const;
   bool is_empty() const { return profiles_.empty() && settings_.empty() && trailing_.empty(); }
 
  private:
