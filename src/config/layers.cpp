@@ -1,7 +1,6 @@
 #include "layers.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -10,6 +9,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
+#include "lora_train/config/scalar.h"
 #include "value/parse_yaml.h"
 
 namespace lora_train {
@@ -21,11 +21,6 @@ bool is_variable_name(const std::string& name) {
   return !name.empty() &&
          std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; }) &&
          std::isdigit(static_cast<unsigned char>(name[0])) == 0;
-}
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
 }
 
 // The text for what stands between ${ and }, or a message.

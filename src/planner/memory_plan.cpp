@@ -157,9 +157,13 @@ void refuse_memory(const MemoryCase& requested, std::int64_t budget_bytes) {
 std::int64_t memory_budget(const runtime::RunDevice& device) {
   const runtime::DeviceMemory memory = runtime::device_memory(device);
   const runtime::DeviceRoom room = runtime::device_room(device);
+  return memory_budget(room.total, room.free + memory.reserved - memory.allocated);
+}
+
+std::int64_t memory_budget(std::int64_t total_bytes, std::int64_t free_bytes) {
   const auto reserve =
-      std::max(kReserveBytes, static_cast<std::int64_t>(kReserveShare * static_cast<double>(room.total)));
-  return std::max<std::int64_t>(0, room.free + memory.reserved - memory.allocated - reserve);
+      std::max(kReserveBytes, static_cast<std::int64_t>(kReserveShare * static_cast<double>(total_bytes)));
+  return std::max<std::int64_t>(0, free_bytes - reserve);
 }
 
 void throw_out_of_memory(const MemoryCase& planned, const runtime::RunDevice& device, const std::string& reason) {

@@ -8,6 +8,7 @@
 #include "lora_train/doctor/doctor_request.h"
 #include "lora_train/evaluate/eval_request.h"
 #include "lora_train/evaluate/generate_request.h"
+#include "lora_train/forecast/forecast_request.h"
 #include "lora_train/lora/merge_check.h"
 #include "lora_train/model/quantize_model.h"
 #include "lora_train/train/train_request.h"
@@ -27,6 +28,7 @@ struct EngineApi {
   bench::BenchResult (*bench)(const bench::BenchRequest&);
   model::QuantizeResult (*quantize)(const model::QuantizeRequest&);
   std::vector<float> (*decode_linear)(const model::StoredLinear&, const storage::WeightFiles&);
+  forecast::ForecastResult (*forecast)(const forecast::ForecastRequest&);
 };
 
 }  // namespace lora_train::app

@@ -62,6 +62,8 @@ MemoryPlan plan_memory(const MemoryCase& requested);
 
 /// GPU memory that a run may plan to use, in bytes: the free memory less a reserve for what cannot be counted.
 std::int64_t memory_budget(const runtime::RunDevice& device);
+/// The same of a GPU with so many bytes in all, and free.
+std::int64_t memory_budget(std::int64_t total_bytes, std::int64_t free_bytes);
 
 /// Throws DeviceError after an allocation failed despite the plan. It says what was planned, what is in use, and which keys to
 /// change. `reason` is LibTorch's message.

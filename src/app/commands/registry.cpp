@@ -6,7 +6,8 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       {"train", "fine-tune a model", run_train},
       {"check", "validate a profile and print every resolved value; needs no GPU", run_check},
-      {"plan", "estimate memory, time and cost per GPU type", nullptr},
+      {"plan", "estimate memory, time and cost per GPU type", run_plan},
+      {"ablate", "measure what each setting of a profile brings", nullptr},
       {"tokenize", "tokenise the data; show rows and which tokens are trained", run_tokenize},
       {"generate", "answer prompts with a model, with or without an adapter", run_generate},
       {"eval", "measure loss, token accuracy, calibration and answers", run_eval},

@@ -5,6 +5,7 @@
 #include "lora_train/doctor/doctor.h"
 #include "lora_train/evaluate/run_evaluation.h"
 #include "lora_train/evaluate/run_generation.h"
+#include "lora_train/forecast/forecast.h"
 #include "lora_train/train/run_training.h"
 #include "lora_train_build_id.h"
 
@@ -20,6 +21,7 @@ extern "C" const lora_train::app::EngineApi* lora_train_engine() {
   using namespace lora_train;
   static const app::EngineApi api = {&train::run_training,   &evaluate::run_evaluation, &torch_version,
                                      &doctor::check_kernels, &evaluate::run_generation, &lora::check_merge,
-                                     &bench::run_bench,      &model::quantize_model,    &model::decode_linear};
+                                     &bench::run_bench,      &model::quantize_model,    &model::decode_linear,
+                                     &forecast::make_forecast};
   return &api;
 }

@@ -21,7 +21,7 @@ LoadedProfile shipped(const std::string& name, const std::string& train_data = "
   sources.shipped = {"configs"};
   sources.environment = [](const std::string&) { return std::nullopt; };
   sources.needs_datasets = false;
-  if (!train_data.empty()) sources.overrides = {flag_override("train_data", train_data, "--train-data")};
+  if (!train_data.empty()) sources.overrides = {flag_override("datasets", train_data, "--train-data")};
   return load_profile(sources);
 }
 

@@ -1,0 +1,29 @@
+// What is known of GPUs that are not here, for `plan`: shipped as configs/gpus.json, which users extend by files of their own.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace lora_train::device {
+
+/// Rates are sustained ones, as a training step sees them, not those of the data sheet.
+struct GpuFacts {
+  std::string name;             ///< as people call it: "H200"
+  std::string device_name;      ///< as the driver does: "NVIDIA H200"; rates measured on it are found by this name
+  double memory_gib = 0;        ///< in all, as the driver reports it
+  int num_multiprocessors = 0;
+  double gemm_tflops = 0;       ///< bf16 products, 10^12 FLOPs a second
+  double bandwidth_gb_s = 0;    ///< memory, 10^9 bytes a second, read and written together
+  double link_gb_s = 0;         ///< to the other GPUs of the machine, each way
+  double price_per_hour = 0;    ///< of one, in dollars
+};
+
+/// A JSON list of objects with the members of GpuFacts. Throws IoError; FormatError for a file that is none, an unknown or missing
+/// member, a figure that is not positive (a price may be 0), and two GPUs of one name.
+std::vector<GpuFacts> read_gpu_table(const std::filesystem::path& file);
+
+/// `table` with those of `more` added; one of the same name replaces the old one, in its place.
+std::vector<GpuFacts> merge_gpu_tables(std::vector<GpuFacts> table, const std::vector<GpuFacts>& more);
+
+}  // namespace lora_train::device

@@ -1,0 +1,115 @@
+// lora-train plan: memory, time and cost of a run on GPUs that are not here.
+#include <algorithm>
+#include <filesystem>
+
+#include "command_line.h"
+#include "engine/engine_loader.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/config/check.h"
+#include "lora_train/config/scalar.h"
+#include "lora_train/device/gpu_table.h"
+#include "lora_train/model/known_shapes.h"
+#include "output/plan_report.h"
+#include "output/standard_output.h"
+#include "profile_flags.h"
+#include "registry.h"
+
+namespace lora_train::app {
+namespace {
+
+constexpr std::int64_t kMaxDocuments = 1'000'000'000, kMaxTokens = 10'000'000;
+constexpr int kMaxGpus = 1024;
+
+/// Those of the table that are asked for; all if none is.
+std::vector<device::GpuFacts> choose_gpus(const CommandParser& parser, const std::vector<device::GpuFacts>& table,
+                                          const std::vector<std::string>& names) {
+  if (names.empty()) return table;
+  std::vector<device::GpuFacts> chosen;
+  for (const std::string& name : names) {
+    const auto found = std::find_if(table.begin(), table.end(), [&](const auto& gpu) {
+      return lower_case(gpu.name) == lower_case(name) || lower_case(gpu.device_name) == lower_case(name);
+    });
+    if (found == table.end()) {
+      std::vector<std::string> known;
+      for (const auto& gpu : table) known.push_back(gpu.name);
+      parser.refuse("--gpu", "\"" + name + "\" is not in the table; expected one of " + join(known) +
+                                 ". --gpus FILE adds others.");
+    }
+    chosen.push_back(*found);
+  }
+  return chosen;
+}
+
+std::vector<int> parse_counts(const CommandParser& parser, const std::vector<std::string>& texts) {
+  if (texts.empty()) return {1, 2, 4, 8};
+  std::vector<int> counts;
+  for (const std::string& text : texts) {
+    const auto count = parse_integer(text);
+    if (!count || *count < 1 || *count > kMaxGpus)
+      parser.refuse("--count", "is " + text + "; expected a whole number from 1 to " + std::to_string(kMaxGpus) + ".");
+    counts.push_back(static_cast<int>(*count));
+  }
+  return counts;
+}
+
+PlanLimits parse_limits(const CommandParser& parser, const std::string& deadline, const std::string& budget) {
+  PlanLimits limits;
+  if (!deadline.empty()) {
+    limits.deadline_s = parse_duration(deadline);
+    if (limits.deadline_s.value_or(0) <= 0) parser.refuse("--deadline", "is " + deadline + "; expected a time such as 6h.");
+  }
+  if (!budget.empty()) {
+    limits.budget_usd = parse_number(budget);
+    if (limits.budget_usd.value_or(0) <= 0) parser.refuse("--budget", "is " + budget + "; expected dollars above 0.");
+  }
+  return limits;
+}
+
+}  // namespace
+
+int run_plan(const std::vector<std::string>& arguments) {
+  [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
+  CommandParser parser("plan",
+                       "Says what a run would need, take and cost on GPUs that are not here: memory, tokens a second, "
+                       "hours and dollars. Needs config.json, tokenizer and data, or --shape and --documents; no weights, "
+                       "no GPU.");
+  const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the Hugging Face cache"},
+                                    {"--train-data", "datasets", "training data: file, folder or glob"},
+                                    {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"}});
+  forecast::ForecastRequest request;
+  std::vector<std::string> gpu_names, counts;
+  std::string gpu_file, deadline, budget;
+  parser.add_list("--gpu", gpu_names, "a GPU of the table (default: all); repeatable")->type_name("NAME");
+  parser.add_list("--count", counts, "how many of them (default: 1, 2, 4 and 8); repeatable")->type_name("N");
+  parser.app().add_option("--gpus", gpu_file, "GPUs and prices of yours, as in configs/gpus.json")->type_name("FILE");
+  parser.app().add_option("--shape", request.shape, "a published model in place of a folder: " + join(model::known_shapes()))
+      ->type_name("NAME");
+  parser.add_integer("--documents", request.num_documents, 1, kMaxDocuments, "documents, in place of data");
+  parser.add_integer("--tokens-per-document", request.tokens_per_document, 1, kMaxTokens,
+                     "their length (default 500)");
+  parser.app().add_option("--deadline", deadline, "end with the cheapest that is done in this time")->type_name("TIME");
+  parser.app().add_option("--budget", budget, "end with the fastest for so many dollars")->type_name("DOLLARS");
+  if (!parser.parse(arguments)) return 0;
+  const PlanLimits limits = parse_limits(parser, deadline, budget);
+  request.counts = parse_counts(parser, counts);
+  if (request.num_documents == 0 && (request.tokens_per_document > 0 || !request.shape.empty()))
+    parser.refuse("--documents", "missing; expected how many, since there is no data to count.");
+  if (request.num_documents > 0 && request.tokens_per_document == 0) request.tokens_per_document = 500;
+  if (!request.shape.empty()) model::known_shape(request.shape);
+  std::vector<device::GpuFacts> table = device::read_gpu_table(program_folder() / "configs/gpus.json");
+  if (!gpu_file.empty()) table = device::merge_gpu_tables(table, device::read_gpu_table(gpu_file));
+  request.gpus = choose_gpus(parser, table, gpu_names);
+
+  ProfileSources sources = flags.sources();
+  sources.needs_model = request.shape.empty();
+  sources.needs_datasets = request.num_documents == 0;
+  const LoadedProfile loaded = load_and_log(sources);
+  refuse_unbuilt_features(loaded);
+  request.profile = loaded.profile;
+  const forecast::ForecastResult result = load_engine().forecast(request);
+  print_text(parser.common().json ? plan_json(result, limits) : plan_table(result, limits));
+  return 0;
+}
+
+}  // namespace lora_train::app

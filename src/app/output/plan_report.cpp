@@ -1,0 +1,163 @@
+#include "plan_report.h"
+
+#include <algorithm>
+
+#include "json_text.h"
+#include "lora_train/base/text.h"
+
+namespace lora_train::app {
+namespace {
+
+using forecast::Forecast;
+using forecast::ForecastResult;
+using Json = nlohmann::ordered_json;
+
+constexpr double kGiB = 1 << 30;
+
+double gib(std::int64_t bytes) { return static_cast<double>(bytes) / kGiB; }
+
+std::string dollars(double amount) { return string_printf(amount < 100 ? "$%.2f" : "$%.0f", amount); }
+
+std::string name_of(const Forecast& row) { return std::to_string(row.num_gpus) + " x " + row.gpu; }
+
+std::string in_words(const Forecast& row) {
+  return name_of(row) + ": " + format_duration(row.hours * 3600) + " (" + format_duration(row.hours_low * 3600) + " to " +
+         format_duration(row.hours_high * 3600) + "), " + dollars(row.cost_usd);
+}
+
+/// The least by `figure` of the rows that fit and pass `filter`; null if there is none.
+template <typename Figure, typename Filter>
+const Forecast* least(const ForecastResult& result, const Figure& figure, const Filter& filter) {
+  const Forecast* best = nullptr;
+  for (const Forecast& row : result.rows) {
+    if (!row.fits || !filter(row)) continue;
+    if (best == nullptr || figure(row) < figure(*best)) best = &row;
+  }
+  return best;
+}
+
+double hours_of(const Forecast& row) { return row.hours; }
+double cost_of(const Forecast& row) { return row.cost_usd; }
+
+Json row_json(const Forecast& row) {
+  const forecast::MemoryParts& memory = row.memory;
+  return {{"gpu", row.gpu},
+          {"num_gpus", row.num_gpus},
+          {"fits", row.fits},
+          {"memory_gib",
+           {{"weights", gib(memory.weights)},
+            {"quantization", gib(memory.quantization)},
+            {"adapter", gib(memory.adapter)},
+            {"optimizer", gib(memory.optimizer)},
+            {"activations", gib(memory.activations)},
+            {"workspace", gib(memory.workspace)},
+            {"total", gib(memory.total())}}},
+          {"memory_limit_gib", gib(row.memory_limit)},
+          {"micro_batch_size", row.micro_batch_size},
+          {"global_batch_size", row.global_batch_size},
+          {"gradient_checkpointing", row.recompute},
+          {"num_steps", row.num_steps},
+          {"step_s", row.step_s},
+          {"tokens_per_s", row.tokens_per_s},
+          {"hours", row.hours},
+          {"hours_low", row.hours_low},
+          {"hours_high", row.hours_high},
+          {"cost_usd", row.cost_usd},
+          {"rates", row.is_measured ? "measured" : "assumed"}};
+}
+
+std::string table_head() {
+  return string_printf("%-14s %4s  %-16s %6s  %-14s %9s  %-26s %9s\n", "GPU", "GPUs", "memory (GiB)", "rows", "recomputation",
+                       "tok/s", "time", "cost");
+}
+
+std::string table_line(const Forecast& row) {
+  const std::string memory =
+      string_printf("%.1f of %.1f", gib(row.memory.total()), gib(row.memory_limit)) + (row.fits ? "" : " NO");
+  const std::string time = format_duration(row.hours * 3600) + " (" + format_duration(row.hours_low * 3600) + "-" +
+                           format_duration(row.hours_high * 3600) + ")";
+  return string_printf("%-14s %4d  %-16s %6lld  %-14s %9s  %-26s %9s\n", row.gpu.c_str(), row.num_gpus, memory.c_str(),
+                       static_cast<long long>(row.micro_batch_size), row.recompute.c_str(),
+                       format_count(static_cast<long long>(row.tokens_per_s)).c_str(), time.c_str(),
+                       dollars(row.cost_usd).c_str());
+}
+
+std::string data_line(const forecast::DataFacts& data) {
+  return string_printf("data: %s documents of %.0f tokens on average%s, rows of %lld\n", format_count(data.num_documents).c_str(),
+                       static_cast<double>(data.num_tokens) / static_cast<double>(data.num_documents),
+                       data.are_stated ? " (as stated)" : "", static_cast<long long>(data.max_seq_len));
+}
+
+std::string variants_table(const ForecastResult& result) {
+  const auto first = std::find_if(result.variants.begin(), result.variants.end(), [](const auto& v) { return v.forecast; });
+  if (first == result.variants.end()) return "";
+  std::string text = "\nOn one " + first->forecast->gpu + ", one setting changed:\n";
+  for (const auto& variant : result.variants) {
+    if (!variant.forecast) continue;
+    const Forecast& row = *variant.forecast;
+    text += string_printf("  %-32s %6.1f GiB%-4s %9s tok/s  %-12s %9s\n", variant.setting.c_str(), gib(row.memory.total()),
+                          row.fits ? "" : " NO", format_count(static_cast<long long>(row.tokens_per_s)).c_str(),
+                          format_duration(row.hours * 3600).c_str(), dollars(row.cost_usd).c_str());
+  }
+  return text;
+}
+
+bool has_limits(const PlanLimits& limits) { return limits.deadline_s || limits.budget_usd; }
+
+}  // namespace
+
+PlanVerdict judge(const ForecastResult& result, const PlanLimits& limits) {
+  const auto is_in_time = [&](const Forecast& row) { return !limits.deadline_s || row.hours * 3600 <= *limits.deadline_s; };
+  const auto is_paid = [&](const Forecast& row) { return !limits.budget_usd || row.cost_usd <= *limits.budget_usd; };
+  const auto is_good = [&](const Forecast& row) { return is_in_time(row) && is_paid(row); };
+  const auto any = [](const Forecast&) { return true; };
+  const Forecast* const met = limits.deadline_s ? least(result, cost_of, is_good) : least(result, hours_of, is_good);
+  if (met != nullptr) {
+    const char* const kind = limits.deadline_s ? "the cheapest in time" : limits.budget_usd ? "the fastest within the budget" : "the fastest";
+    return {met, true, std::string(kind) + " is " + in_words(*met)};
+  }
+  const Forecast* const nearest = limits.deadline_s ? least(result, hours_of, any) : least(result, cost_of, any);
+  if (nearest == nullptr) {
+    return {nullptr, false,
+            "the run fits on none of these GPUs; a quantised base (base_precision: nf4), a smaller max_seq_len or "
+            "micro_batch_size, or more memory would change that"};
+  }
+  return {nearest, false, "nothing meets that; the nearest is " + in_words(*nearest)};
+}
+
+std::string plan_table(const ForecastResult& result, const PlanLimits& limits) {
+  std::string text = "model: " + result.model + "\n" + data_line(result.data);
+  if (!result.rows.empty()) {
+    text += "steps: " + format_count(result.rows.front().num_steps) + " of " +
+            format_count(result.rows.front().global_batch_size) + " (on " + name_of(result.rows.front()) + ")\n";
+  }
+  text += "\n" + table_head();
+  for (const Forecast& row : result.rows) text += table_line(row);
+  text += variants_table(result);
+  const bool is_measured = std::any_of(result.rows.begin(), result.rows.end(), [](const auto& row) { return row.is_measured; });
+  text += std::string("\nMemory is what the run would plan itself. Times are derived: from counted work and ") +
+          (is_measured ? "rates that bench --measure-rates found on some of these GPUs, assumed on the others"
+                       : "assumed rates, not measured ones (bench --measure-rates)") +
+          ", at 85% of the limit; in brackets, at 97 and 65%. Loading is not in them. Prices are examples: --gpus FILE has yours.\n";
+  if (has_limits(limits)) text += "\nVerdict: " + judge(result, limits).text + "\n";
+  return text;
+}
+
+std::string plan_json(const ForecastResult& result, const PlanLimits& limits) {
+  std::string lines;
+  for (const Forecast& row : result.rows) lines += to_line(row_json(row)) + "\n";
+  if (!has_limits(limits)) return lines;
+  const PlanVerdict verdict = judge(result, limits);
+  Json last = {{"verdict", verdict.text}, {"met", verdict.is_met}};
+  if (verdict.row != nullptr) {
+    last.update(Json{{"gpu", verdict.row->gpu},
+                     {"num_gpus", verdict.row->num_gpus},
+                     {"hours", verdict.row->hours},
+                     {"cost_usd", verdict.row->cost_usd}});
+  } else {
+    last.update(Json{{"gpu", nullptr}, {"num_gpus", nullptr}, {"hours", nullptr}, {"cost_usd", nullptr}});
+  }
+  return lines + to_line(last) + "\n";
+}
+
+}  // namespace lora_train::app

@@ -1,0 +1,29 @@
+// What `plan` prints: a table of GPUs, settings that people compare, and a verdict.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lora_train/forecast/forecast_request.h"
+
+namespace lora_train::app {
+
+struct PlanLimits {
+  std::optional<double> deadline_s, budget_usd;
+};
+
+/// The cheapest row that fits and meets the deadline; or, with a budget alone, the fastest within it. If none does, the nearest:
+/// the fastest, or the cheapest.
+struct PlanVerdict {
+  const forecast::Forecast* row = nullptr;  ///< null: the run fits nowhere
+  bool is_met = false;
+  std::string text;  ///< a sentence
+};
+PlanVerdict judge(const forecast::ForecastResult& result, const PlanLimits& limits);
+
+std::string plan_table(const forecast::ForecastResult& result, const PlanLimits& limits);
+
+/// One object a line: every row, then the verdict if there are limits.
+std::string plan_json(const forecast::ForecastResult& result, const PlanLimits& limits);
+
+}  // namespace lora_train::app

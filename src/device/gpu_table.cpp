@@ -1,0 +1,108 @@
+#include "lora_train/device/gpu_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+
+namespace lora_train::device {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kLargest = 1e9;
+
+/// Reads the members of one GPU, and refuses what is left over.
+class Entry {
+ public:
+  Entry(const json& object, std::string where) : object_(object), where_(std::move(where)) {
+    if (!object.is_object()) fail("is no object");
+  }
+
+  std::string text(const char* key) {
+    const json& value = member(key);
+    if (!value.is_string() || value.get_ref<const std::string&>().empty()) fail(std::string(key) + ": expected text");
+    return value;
+  }
+
+  double number(const char* key, bool may_be_zero = false) {
+    const json& value = member(key);
+    const double number = value.is_number() ? value.get<double>() : -1;
+    if (!(number > 0 || (may_be_zero && number == 0)) || number > kLargest)
+      fail(std::string(key) + ": is " + value.dump(-1, ' ', false, json::error_handler_t::replace) +
+           ", expected a number " + (may_be_zero ? "from 0" : "above 0"));
+    return number;
+  }
+
+  void finish() const {
+    for (const auto& [key, value] : object_.items()) {
+      if (std::find(known_.begin(), known_.end(), key) == known_.end()) fail("\"" + key + "\" is not known");
+    }
+  }
+
+ private:
+  const json& member(const char* key) {
+    known_.emplace_back(key);
+    const auto found = object_.find(key);
+    if (found == object_.end()) fail(std::string(key) + ": missing");
+    return *found;
+  }
+  [[noreturn]] void fail(const std::string& message) const { throw FormatError(where_, message); }
+
+  const json& object_;
+  std::string where_;
+  std::vector<std::string> known_;
+};
+
+GpuFacts read_entry(const json& object, const std::string& where) {
+  Entry entry(object, where);
+  GpuFacts gpu;
+  gpu.name = entry.text("name");
+  gpu.device_name = entry.text("device_name");
+  gpu.memory_gib = entry.number("memory_gib");
+  gpu.num_multiprocessors = static_cast<int>(std::lround(entry.number("num_multiprocessors")));
+  gpu.gemm_tflops = entry.number("gemm_tflops");
+  gpu.bandwidth_gb_s = entry.number("bandwidth_gb_s");
+  gpu.link_gb_s = entry.number("link_gb_s");
+  gpu.price_per_hour = entry.number("price_per_hour", true);
+  entry.finish();
+  return gpu;
+}
+
+}  // namespace
+
+std::vector<GpuFacts> read_gpu_table(const std::filesystem::path& file) {
+  json list;
+  try {
+    list = json::parse(read_file(file));
+  } catch (const json::exception& error) {
+    throw FormatError(file.string(), std::string("is no JSON: ") + error.what());
+  }
+  if (!list.is_array() || list.empty()) throw FormatError(file.string(), "expected a list of GPUs, [{\"name\": ...}]");
+  std::vector<GpuFacts> table;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string where = file.string() + ": GPU " + std::to_string(i + 1);
+    const GpuFacts gpu = read_entry(list[i], where);
+    const auto is_same = [&](const GpuFacts& other) { return other.name == gpu.name; };
+    if (std::any_of(table.begin(), table.end(), is_same))
+      throw FormatError(where, "name: \"" + gpu.name + "\" is there twice");
+    table.push_back(gpu);
+  }
+  return table;
+}
+
+std::vector<GpuFacts> merge_gpu_tables(std::vector<GpuFacts> table, const std::vector<GpuFacts>& more) {
+  for (const GpuFacts& gpu : more) {
+    const auto old = std::find_if(table.begin(), table.end(), [&](const auto& other) { return other.name == gpu.name; });
+    if (old == table.end()) {
+      table.push_back(gpu);
+    } else {
+      *old = gpu;
+    }
+  }
+  return table;
+}
+
+}  // namespace lora_train::device

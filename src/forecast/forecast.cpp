@@ -1,0 +1,347 @@
+#include "lora_train/forecast/forecast.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "lora_train/base/ceil_div.h"
+#include "lora_train/base/error.h"
+#include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
+#include "lora_train/data/run_plan.h"
+#include "lora_train/model/known_shapes.h"
+#include "lora_train/optim/optimizer.h"
+#include "lora_train/storage/resolve_model.h"
+#include "lora_train/storage/model_weights.h"
+#include "step_time.h"
+
+namespace lora_train::forecast {
+namespace {
+
+constexpr std::int64_t kContextBytes = std::int64_t{600} << 20;   // of CUDA, on a GPU that does nothing else
+constexpr std::int64_t kHostBytes = std::int64_t{64} << 30;       // page-locked memory that a rank may take
+constexpr double kUsualShare = 0.85;                              // of the limit, that a step is expected to reach
+constexpr double kMostShare = 0.97, kLeastShare = 0.65, kLeastMeasuredShare = 0.78;
+constexpr double kPackedShare = 0.98;  // of a row, with documents of stated lengths
+constexpr double kGiB = 1 << 30;
+
+bool has_weights(const std::filesystem::path& folder) {
+  const auto is_weights = [](const auto& entry) { return entry.path().extension() == ".safetensors"; };
+  return std::any_of(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator(), is_weights);
+}
+
+/// The model, from a folder that needs no weights, or from a known shape.
+runtime::ModelFiles open_without_weights(const ForecastRequest& request) {
+  runtime::ModelFiles files;
+  if (!request.shape.empty()) {
+    files.config = model::known_shape(request.shape);
+    files.base = runtime::base_storage(request.profile.model, files.config);
+    return files;
+  }
+  files.resolved = storage::resolve_model(request.profile.model.path);
+  const auto& folder = files.resolved.folder;
+  files.config = model::read_model_config(folder);
+  files.tokenizer = tokenizer::load_tokenizer_if_present(folder);
+  files.chat_template = tokenizer::load_chat_template(request.profile.model.chat_template, folder);
+  if (has_weights(folder)) {
+    files.base = runtime::base_storage(request.profile.model, files.config, storage::open_model_weights(folder));
+  } else if (files.config.quantization.method == model::QuantMethod::kNone) {
+    files.base = runtime::base_storage(request.profile.model, files.config);
+  } else {
+    throw FormatError(folder.string(), "is quantised (" + files.config.quantization.description +
+                                           "), and which of its linears are, only its weights say; they are not there");
+  }
+  return files;
+}
+
+/// What a step has, over all ranks, on average; and how many there are.
+struct Steps {
+  std::int64_t count = 0;
+  double rows = 0, tokens = 0;
+};
+
+/// The data of a run, read or stated.
+class Load {
+ public:
+  Load(const ForecastRequest& request, const runtime::ModelFiles& files) {
+    facts_.are_stated = request.num_documents > 0;
+    if (facts_.are_stated) {
+      state(request);
+    } else {
+      read(request.profile, files);
+    }
+  }
+
+  const DataFacts& facts() const { return facts_; }
+
+  std::int64_t rows_per_step(const Profile& profile, std::int64_t num_ranks) const {
+    if (!facts_.are_stated) return data::count_rows_per_step(profile, prepared_, num_ranks);
+    if (profile.schedule.batch_unit == BatchUnit::kRows) return 0;
+    const data::BatchSizes sizes =
+        data::resolve_batch_sizes(profile.schedule, facts_.max_seq_len, data::kAutoMicroBatchTokens, num_ranks);
+    return std::llround(std::ceil(rows_of(profile, static_cast<double>(sizes.global))));
+  }
+
+  Steps steps_of(const Profile& profile, const data::BatchSizes& sizes) const {
+    if (!facts_.are_stated) {
+      const data::RunPlan plan = data::plan_run(profile, prepared_, sizes);
+      return {plan.total_steps(), plan.rows_per_step(), plan.tokens_per_step()};
+    }
+    const auto documents = static_cast<double>(facts_.num_documents);
+    const bool counts_documents = profile.schedule.batch_unit == BatchUnit::kDocuments;
+    const double units = counts_documents ? documents : rows_of(profile, documents);
+    const double steps = std::ceil(units / static_cast<double>(sizes.global));
+    const double epochs = profile.schedule.num_epochs.value_or(std::numeric_limits<double>::infinity());
+    const auto most = static_cast<double>(profile.schedule.max_steps.value_or(std::numeric_limits<std::int64_t>::max()));
+    return {std::llround(std::min(std::ceil(epochs * steps), most)), rows_of(profile, documents) / steps,
+            static_cast<double>(facts_.num_tokens) / steps};
+  }
+
+ private:
+  void state(const ForecastRequest& request) {
+    const std::int64_t length = request.tokens_per_document;
+    facts_.num_documents = request.num_documents;
+    facts_.num_tokens = facts_.num_supervised = request.num_documents * length;
+    facts_.max_seq_len = request.profile.data.max_seq_len.value_or(ceil_div(length, std::int64_t{64}) * 64);
+    if (length > facts_.max_seq_len)
+      throw ConfigError("--tokens-per-document",
+                        "is " + std::to_string(length) + ", more than max_seq_len: " + std::to_string(facts_.max_seq_len));
+    facts_.keys_per_query = (static_cast<double>(length) + 1) / 2;
+  }
+
+  void read(const Profile& profile, const runtime::ModelFiles& files) {
+    prepared_ = data::prepare_data(profile.data, runtime::data_context(profile, files), true);
+    const data::DocumentStore& store = prepared_.train;
+    facts_.num_documents = static_cast<std::int64_t>(store.size());
+    facts_.num_tokens = store.total_tokens();
+    facts_.num_supervised = store.total_supervised();
+    facts_.max_seq_len = prepared_.max_seq_len;
+    double keys = 0;
+    for (std::size_t i = 0; i < store.size(); ++i) {
+      const auto length = static_cast<double>(store.num_tokens(i));
+      keys += length * (length + 1) / 2;
+    }
+    facts_.keys_per_query = keys / static_cast<double>(std::max<std::int64_t>(1, facts_.num_tokens));
+    for (const auto& eval : prepared_.evals) facts_.num_eval_tokens += eval.store.total_tokens();
+  }
+
+  /// Of documents of stated lengths.
+  double rows_of(const Profile& profile, double documents) const {
+    if (!profile.data.packing) return documents;
+    const double tokens = static_cast<double>(facts_.num_tokens) / static_cast<double>(facts_.num_documents) * documents;
+    const double length = static_cast<double>(facts_.max_seq_len);
+    const double fitting = std::floor(length * static_cast<double>(facts_.num_documents) / static_cast<double>(facts_.num_tokens));
+    return std::max({1.0, documents / std::max(1.0, fitting), tokens / (kPackedShare * length)});
+  }
+
+  data::PreparedData prepared_;
+  DataFacts facts_;
+};
+
+/// "full", or "off, then full" where the first layers keep more than the last.
+std::string in_words(const std::vector<model::Recompute>& modes) {
+  static constexpr const char* kNames[] = {"off", "cheap", "gate_up", "full"};
+  std::string text;
+  for (std::size_t i = 0; i < modes.size(); ++i) {
+    if (i > 0 && modes[i] == modes[i - 1]) continue;
+    text += (text.empty() ? "" : ", then ") + std::string(kNames[static_cast<int>(modes[i])]);
+  }
+  return text;
+}
+
+std::int64_t memory_limit(const device::GpuFacts& gpu) {
+  const auto total = static_cast<std::int64_t>(gpu.memory_gib * kGiB);
+  return planner::memory_budget(total, total - kContextBytes);
+}
+
+/// How often a run evaluates.
+double num_evaluations(const Profile& profile, std::int64_t num_steps) {
+  const Cadence& cadence = profile.run.eval_steps;
+  const auto steps = static_cast<double>(num_steps);
+  double count = 1;  // after the last step
+  if (cadence.kind == Cadence::Kind::kSteps) count = std::ceil(steps / cadence.value);
+  if (cadence.kind == Cadence::Kind::kFraction) count = std::ceil(1 / cadence.value);
+  if (cadence.kind == Cadence::Kind::kEpoch) count = profile.schedule.num_epochs.value_or(1);
+  return count + (profile.run.eval_on_start ? 1 : 0);
+}
+
+/// A run on some GPUs.
+class Case {
+ public:
+  Case(const Profile& profile, const runtime::ModelFiles& files, const model::BaseStorage& base, const Load& load)
+      : profile_(profile), files_(files), base_(base), load_(load), adapters_(runtime::choose_adapters(profile, files).specs) {}
+
+  Forecast on(const device::GpuFacts& gpu, int num_gpus) const {
+    const planner::RunFacts facts = facts_for(profile_, gpu, num_gpus);
+    Forecast result{.gpu = gpu.name, .num_gpus = num_gpus, .memory_limit = facts.memory_bytes};
+    try {
+      fill(facts, planner::decide(facts), gpu, result);
+    } catch (const DeviceError&) {
+      result.fits = false;
+      const Profile smallest = smallest_profile();
+      planner::RunFacts unlimited = facts_for(smallest, gpu, num_gpus);
+      unlimited.memory_bytes = std::numeric_limits<std::int64_t>::max() / 2;
+      fill(unlimited, planner::decide(unlimited), gpu, result);
+    }
+    return result;
+  }
+
+ private:
+  planner::RunFacts facts_for(const Profile& profile, const device::GpuFacts& gpu, int num_gpus) const {
+    planner::RunFacts facts{profile, files_.config, adapters_, load_.facts().max_seq_len,
+                            load_.facts().num_eval_tokens > 0};
+    facts.rows_per_step = load_.rows_per_step(profile, num_gpus);
+    facts.num_ranks = num_gpus;
+    facts.is_cuda = true;
+    facts.memory_bytes = memory_limit(gpu);
+    facts.host_bytes = kHostBytes;
+    facts.num_multiprocessors = gpu.num_multiprocessors;
+    facts.base = base_;
+    return facts;
+  }
+
+  /// Where nothing fits: what needs least, without giving up what the profile asks for.
+  Profile smallest_profile() const {
+    Profile profile = profile_;
+    if (!profile.schedule.micro_batch_size) profile.schedule.micro_batch_size = 1;
+    if (profile.run.gradient_checkpointing == GradientCheckpointing::kAuto)
+      profile.run.gradient_checkpointing = GradientCheckpointing::kFull;
+    return profile;
+  }
+
+  MemoryParts parts_of(const planner::RunFacts& facts, const planner::RunSpec& spec) const {
+    const std::int64_t element_bytes = runtime::compute_bytes(profile_.model.precision);
+    const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
+    const std::int64_t stored = model::weight_bytes(facts.config, shape, element_bytes, facts.base, 0);
+    const auto trained =
+        profile_.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+    const model::Trainables trainables = model::make_trainables(facts.config, shape, trained, at::kMeta);
+    const planner::MemoryPlan& plan = spec.memory;
+    MemoryParts parts;
+    parts.weights = std::min(stored, plan.weights);
+    parts.quantization = plan.weights - parts.weights;
+    parts.adapter = model::Trainables::bytes(trainables.size());
+    parts.optimizer = plan.parameters - parts.adapter;
+    parts.activations = plan.activations;
+    parts.workspace = plan.loss_head + plan.batches + plan.attention + plan.workspaces;
+    return parts;
+  }
+
+  void fill(const planner::RunFacts& facts, const planner::RunSpec& spec, const device::GpuFacts& gpu,
+            Forecast& result) const {
+    const auto num_ranks = static_cast<double>(result.num_gpus);
+    const Steps steps = load_.steps_of(facts.profile, spec.sizes());
+    const DataFacts& data = load_.facts();
+    const double rows_of_rank = std::ceil(steps.rows / num_ranks - 1e-9);
+    RankLoad load;
+    load.tokens = steps.tokens * std::min(1.0, rows_of_rank / std::max(steps.rows, 1.0));
+    load.supervised = load.tokens * static_cast<double>(data.num_supervised) / static_cast<double>(data.num_tokens);
+    load.keys_per_query = data.keys_per_query;
+    load.num_micro_batches = std::llround(std::ceil(rows_of_rank / static_cast<double>(spec.micro_batch_size)));
+    const bench::BenchRates rates = rates_of(gpu, profile_);
+    RankLoad evaluation = load;
+    evaluation.tokens = static_cast<double>(data.num_eval_tokens) / num_ranks;
+    evaluation.supervised = evaluation.tokens;
+    const auto trained =
+        profile_.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+    const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
+    const std::int64_t num_parameters = model::make_trainables(facts.config, shape, trained, at::kMeta).size();
+    const double step_s = least_step_s(facts, spec, rates, load);
+    const double sum_s = all_reduce_s(gpu, result.num_gpus, num_parameters);
+    const double least_s =
+        static_cast<double>(steps.count) * step_s +
+        (data.num_eval_tokens > 0 ? num_evaluations(profile_, steps.count) * least_evaluation_s(facts, rates, evaluation)
+                                  : 0);
+    const double sums_s = static_cast<double>(steps.count) * sum_s;
+    const auto hours_at = [&](double share) { return (least_s / share + sums_s) / 3600; };
+    result.is_measured = !rates.is_assumed();
+    result.memory = parts_of(facts, spec);
+    result.micro_batch_size = spec.micro_batch_size;
+    result.global_batch_size = spec.global_batch_size;
+    result.num_steps = steps.count;
+    result.recompute = in_words(spec.recompute);
+    result.step_s = step_s / kUsualShare + sum_s;
+    result.tokens_per_s = steps.tokens / result.step_s;
+    result.hours = hours_at(kUsualShare);
+    result.hours_low = hours_at(kMostShare);
+    result.hours_high = hours_at(result.is_measured ? kLeastMeasuredShare : kLeastShare);
+    result.cost_usd = result.hours * gpu.price_per_hour * num_ranks;
+  }
+
+  const Profile& profile_;
+  const runtime::ModelFiles& files_;
+  const model::BaseStorage& base_;
+  const Load& load_;
+  std::vector<model::AdapterSpec> adapters_;
+};
+
+/// What people ask for, one setting at a time.
+std::vector<std::pair<std::string, Profile>> variants_of(const Profile& profile) {
+  std::vector<std::pair<std::string, Profile>> variants = {{"as the profile says", profile}};
+  const auto add = [&](const std::string& setting, auto&& change) {
+    Profile changed = profile;
+    change(changed);
+    if (profile_hash(changed) != profile_hash(profile)) variants.emplace_back(setting, changed);
+  };
+  for (const auto precision : {BasePrecision::kBf16, BasePrecision::kInt8, BasePrecision::kNf4}) {
+    add("base_precision: " + to_string(precision), [&](Profile& p) { p.model.base_precision = precision; });
+  }
+  for (const auto mode : {GradientCheckpointing::kOff, GradientCheckpointing::kFull}) {
+    add("gradient_checkpointing: " + to_string(mode), [&](Profile& p) { p.run.gradient_checkpointing = mode; });
+  }
+  add("packing: " + std::string(profile.data.packing ? "false" : "true"),
+      [&](Profile& p) { p.data.packing = !p.data.packing; });
+  add("optim: adamw_8bit", [&](Profile& p) { p.optimizer.kind = OptimizerKind::kAdamw8bit; });
+  return variants;
+}
+
+std::string describe(const model::ModelConfig& config) {
+  return format_count(model::num_parameters(config)) + " parameters, " + std::to_string(config.num_layers) + " layers";
+}
+
+/// The GPU on which variants are compared.
+const device::GpuFacts* choose_gpu(const ForecastRequest& request, const std::vector<Forecast>& rows) {
+  const Forecast* best = nullptr;
+  for (const Forecast& row : rows) {
+    if (row.num_gpus != 1 || !row.fits) continue;
+    if (best == nullptr || row.cost_usd < best->cost_usd) best = &row;
+  }
+  const device::GpuFacts* chosen = nullptr;
+  for (const auto& gpu : request.gpus) {
+    if (best != nullptr ? gpu.name == best->gpu : chosen == nullptr || gpu.memory_gib > chosen->memory_gib) chosen = &gpu;
+  }
+  return chosen;
+}
+
+}  // namespace
+
+ForecastResult make_forecast(const ForecastRequest& request) {
+  const runtime::ModelFiles files = open_without_weights(request);
+  const Load load(request, files);
+  model::check_rope_supported(files.config, load.facts().max_seq_len);
+  ForecastResult result{.model = describe(files.config), .data = load.facts()};
+  const Case given(request.profile, files, files.base, load);
+  for (const device::GpuFacts& gpu : request.gpus) {
+    for (const int count : request.counts) {
+      throw_if_stop_requested();
+      result.rows.push_back(given.on(gpu, count));
+    }
+  }
+  const device::GpuFacts* const gpu = choose_gpu(request, result.rows);
+  for (const auto& [setting, profile] : variants_of(request.profile)) {
+    throw_if_stop_requested();
+    Variant variant{setting, std::nullopt};
+    try {
+      const bool keeps_base = profile.model.base_precision == request.profile.model.base_precision;
+      if (!keeps_base && files.config.quantization.method != model::QuantMethod::kNone) continue;  // decided by the folder
+      const model::BaseStorage base = keeps_base ? files.base : runtime::base_storage(profile.model, files.config);
+      variant.forecast = Case(profile, files, base, load).on(*gpu, 1);
+    } catch (const ConfigError&) {  // such as a batch_unit without a number
+    }
+    result.variants.push_back(std::move(variant));
+  }
+  return result;
+}
+
+}  // namespace lora_train::forecast

@@ -1,0 +1,86 @@
+#include "app/output/plan_report.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace lora_train::app {
+namespace {
+
+using forecast::Forecast;
+
+Forecast row(const std::string& gpu, int num_gpus, double hours, double cost, bool fits = true) {
+  Forecast result{.gpu = gpu, .num_gpus = num_gpus, .fits = fits};
+  result.hours = hours;
+  result.hours_low = 0.8 * hours;
+  result.hours_high = 1.5 * hours;
+  result.cost_usd = cost;
+  result.memory.weights = std::int64_t{3} << 30;
+  result.memory.workspace = std::int64_t{1} << 30;
+  return result;
+}
+
+forecast::ForecastResult some() {
+  forecast::ForecastResult result{.model = "a model"};
+  result.data = {.num_documents = 10, .num_tokens = 5000, .max_seq_len = 2048};
+  result.rows = {row("A10G", 1, 10, 10), row("A10G", 4, 3, 12), row("H100", 1, 2, 5), row("H100", 4, 0.6, 6),
+                 row("B200", 1, 0.1, 0.1, false)};
+  return result;
+}
+
+TEST(PlanVerdict, TheCheapestThatMeetsTheDeadline) {
+  const auto result = some();
+  const PlanVerdict verdict = judge(result, {.deadline_s = 3600});
+  EXPECT_TRUE(verdict.is_met);
+  EXPECT_EQ(verdict.row, &result.rows[3]);
+  EXPECT_NE(verdict.text.find("the cheapest in time is 4 x H100: 36m 00s"), std::string::npos) << verdict.text;
+}
+
+TEST(PlanVerdict, TheFastestWithinABudget) {
+  const auto result = some();
+  EXPECT_EQ(judge(result, {.budget_usd = 5.5}).row, &result.rows[2]);
+  EXPECT_EQ(judge(result, {.budget_usd = 100}).row, &result.rows[3]);
+  EXPECT_EQ(judge(result, {.deadline_s = 3600, .budget_usd = 5.5}).is_met, false);
+}
+
+TEST(PlanVerdict, WhatNothingMeetsSaysTheNearest) {
+  const auto result = some();
+  const PlanVerdict late = judge(result, {.deadline_s = 60}), poor = judge(result, {.budget_usd = 1});
+  EXPECT_FALSE(late.is_met);
+  EXPECT_EQ(late.row, &result.rows[3]);
+  EXPECT_NE(late.text.find("nothing meets that; the nearest is 4 x H100"), std::string::npos);
+  EXPECT_EQ(poor.row, &result.rows[2]);
+}
+
+TEST(PlanVerdict, ARunThatFitsNowhereSaysWhatToChange) {
+  forecast::ForecastResult result = some();
+  for (Forecast& one : result.rows) one.fits = false;
+  const PlanVerdict verdict = judge(result, {.budget_usd = 1});
+  EXPECT_EQ(verdict.row, nullptr);
+  EXPECT_NE(verdict.text.find("base_precision: nf4"), std::string::npos);
+}
+
+TEST(PlanJson, HasARowForEveryGpuAndAVerdict) {
+  std::istringstream lines(plan_json(some(), {.deadline_s = 3600}));
+  std::vector<nlohmann::json> objects;
+  for (std::string line; std::getline(lines, line);) objects.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(objects.size(), 6U);
+  EXPECT_EQ(objects[4]["fits"], false);
+  EXPECT_EQ(objects[0]["memory_gib"]["total"], 4.0);
+  for (const char* key : {"weights", "quantization", "adapter", "optimizer", "activations", "workspace"})
+    EXPECT_TRUE(objects[0]["memory_gib"].contains(key)) << key;
+  EXPECT_EQ(objects[5]["gpu"], "H100");
+  EXPECT_EQ(objects[5]["num_gpus"], 4);
+  EXPECT_TRUE(objects[5]["verdict"].is_string());
+}
+
+TEST(PlanTable, NamesWhatDoesNotFitAndWhatIsAssumed) {
+  const std::string text = plan_table(some(), {.budget_usd = 5.5});
+  EXPECT_NE(text.find("4.0 of 0.0 NO"), std::string::npos) << text;
+  EXPECT_NE(text.find("assumed rates, not measured ones"), std::string::npos) << text;
+  EXPECT_NE(text.find("Verdict: the fastest within the budget is 1 x H100"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace lora_train::app

@@ -1,0 +1,155 @@
+// Forecasts of published shapes, against the run's own plan and the counted step. Runs in the root of the repository.
+#include "lora_train/forecast/forecast.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "forecast/step_time.h"
+#include "lora_train/base/error.h"
+#include "lora_train/bench/bench.h"
+#include "lora_train/config/load.h"
+#include "lora_train/model/known_shapes.h"
+
+namespace lora_train::forecast {
+namespace {
+
+const std::vector<device::GpuFacts>& table() {
+  static const auto gpus = device::read_gpu_table("configs/gpus.json");
+  return gpus;
+}
+
+const device::GpuFacts& gpu_named(const std::string& name) {
+  return *std::find_if(table().begin(), table().end(), [&](const auto& gpu) { return gpu.name == name; });
+}
+
+ForecastRequest request_for(const Profile& profile, const std::string& gpu, std::vector<int> counts = {1}) {
+  return {.profile = profile,
+          .shape = "qwen2.5-7b",
+          .gpus = {gpu_named(gpu)},
+          .counts = std::move(counts),
+          .num_documents = 1000,
+          .tokens_per_document = 500};
+}
+
+Profile shipped(const std::string& name) {
+  ProfileSources sources;
+  sources.profiles = {name};
+  sources.shipped = {"configs"};
+  sources.needs_datasets = false;
+  sources.environment = [](const std::string&) { return std::nullopt; };
+  return load_profile(sources).profile;
+}
+
+TEST(Forecast, MemoryIsThatOfTheRunsOwnSpec) {
+  const Profile profile = shipped("h100");
+  const ForecastResult result = make_forecast(request_for(profile, "H100"));
+  const model::ModelConfig config = model::known_shape("qwen2.5-7b");
+  runtime::ModelFiles files;
+  files.config = config;
+  const auto adapters = runtime::choose_adapters(profile, files);
+  planner::RunFacts facts{profile, files.config, adapters.specs, 2048};
+  facts.is_cuda = true;
+  facts.memory_bytes = result.rows[0].memory_limit;
+  facts.host_bytes = std::int64_t{64} << 30;
+  facts.num_multiprocessors = 132;
+  facts.rows_per_step = 4;  // 16 documents of 500 tokens, four to a row
+  const planner::RunSpec spec = planner::decide(facts);
+  EXPECT_EQ(result.rows[0].memory.total(), spec.memory.total());
+  EXPECT_EQ(result.rows[0].micro_batch_size, spec.micro_batch_size);
+  EXPECT_EQ(spec.micro_batch_size, 4);
+}
+
+TEST(Forecast, StepsAreThoseOfTheSeedsRule) {
+  const ForecastResult result = make_forecast(request_for(shipped("h100"), "H100"));
+  EXPECT_EQ(result.rows[0].num_steps, 3 * 63);  // 1,000 documents, 16 a step, three epochs
+  EXPECT_EQ(result.rows[0].global_batch_size, 16);
+}
+
+TEST(Forecast, EveryGpuAndCountHasARowAlsoWhereNothingFits) {
+  ForecastRequest request = request_for(shipped("h100"), "H100", {1, 2, 4, 8});
+  request.gpus = table();
+  const ForecastResult result = make_forecast(request);
+  ASSERT_EQ(result.rows.size(), 4 * table().size());
+  for (const Forecast& row : result.rows) {
+    EXPECT_EQ(row.fits, row.memory.total() <= row.memory_limit) << row.gpu;
+    EXPECT_GT(row.tokens_per_s, 0) << row.gpu;
+    EXPECT_GT(row.hours, 0) << row.gpu;
+    EXPECT_LT(row.hours_low, row.hours);
+    EXPECT_GT(row.hours_high, row.hours);
+    const bool is_small = gpu_named(row.gpu).memory_gib < 30;
+    EXPECT_EQ(row.fits, !is_small || row.gpu == "RTX 5090") << row.gpu << " " << row.memory.total();
+  }
+}
+
+TEST(Forecast, ProfilesFitTheGpuTheyAreNamedAfterAtTheirLength) {
+  for (const auto& [name, gpu, count, shape] :
+       {std::tuple("a10g-4bit", "A10G", 1, "qwen2.5-7b"), {"h100", "H100", 1, "qwen2.5-7b"}, {"h100-long", "H100", 1, "qwen2.5-7b"},
+        {"h200-cot", "H200", 1, "qwen2.5-7b"}, {"4xh200-ddp", "H200", 4, "qwen2.5-7b"}, {"8xh100", "H100", 8, "qwen3-4b"}}) {
+    const Profile profile = shipped(name);
+    ForecastRequest request = request_for(profile, gpu, {count});
+    request.shape = shape;
+    request.tokens_per_document = *profile.data.max_seq_len;  // the worst: every row is full
+    request.num_documents = 4096;
+    const Forecast row = make_forecast(request).rows.at(0);
+    EXPECT_TRUE(row.fits) << name << ": " << row.memory.total() << " of " << row.memory_limit;
+  }
+}
+
+TEST(Forecast, AStepTakesAtLeastWhatItsCountSays) {
+  bench::BenchRequest counted;
+  counted.shape = "qwen2.5-7b";
+  counted.count_only = true;
+  counted.profile.data.max_seq_len = 2048;
+  counted.profile.schedule.micro_batch_size = 8;
+  counted.profile.run.gradient_checkpointing = GradientCheckpointing::kOff;
+  counted.profile.adapter.lora_r = 16;
+  const bench::BenchResult count = bench::run_bench(counted);
+  runtime::ModelFiles files;
+  files.config = model::known_shape("qwen2.5-7b");
+  const auto adapters = runtime::choose_adapters(counted.profile, files);
+  const planner::RunFacts facts{counted.profile, files.config, adapters.specs, 2048};
+  planner::RunSpec spec;
+  spec.recompute.resize(28);
+  const RankLoad load{.tokens = static_cast<double>(count.tokens),
+                      .supervised = static_cast<double>(count.supervised_tokens),
+                      .keys_per_query = 1024.5};
+  const double least = least_step_s(facts, spec, count.rates, load);
+  EXPECT_NEAR(least / count.bound.total_s(), 1.0, 0.05);
+  std::ranges::fill(spec.recompute, model::Recompute::kFull);
+  EXPECT_NEAR(least_step_s(facts, spec, count.rates, load) / least, 1.45, 0.12);
+}
+
+TEST(Forecast, MoreGpusAreFasterAndCostALittleMore) {
+  ForecastRequest request = request_for(shipped("8xh100"), "H100", {1, 8});
+  request.profile.data.max_seq_len = 2048;
+  request.num_documents = 100000;
+  const auto rows = make_forecast(request).rows;
+  EXPECT_GT(rows[1].tokens_per_s, 6 * rows[0].tokens_per_s);
+  EXPECT_LT(rows[1].tokens_per_s, 8.01 * rows[0].tokens_per_s);
+  EXPECT_GT(rows[1].cost_usd, 0.99 * rows[0].cost_usd);
+}
+
+TEST(Forecast, VariantsChangeOneSetting) {
+  const ForecastResult result = make_forecast(request_for(shipped("h100"), "H100"));
+  const auto find = [&](const std::string& setting) {
+    const auto found = std::find_if(result.variants.begin(), result.variants.end(),
+                                    [&](const auto& variant) { return variant.setting == setting; });
+    EXPECT_NE(found, result.variants.end()) << setting;
+    return *found->forecast;
+  };
+  const Forecast given = find("as the profile says");
+  EXPECT_LT(find("base_precision: nf4").memory.weights, 0.45 * static_cast<double>(given.memory.weights));
+  EXPECT_LT(find("gradient_checkpointing: full").tokens_per_s, 0.8 * given.tokens_per_s);
+  EXPECT_EQ(find("packing: false").num_steps, given.num_steps);
+  EXPECT_LT(find("optim: adamw_8bit").memory.optimizer, given.memory.optimizer);
+}
+
+TEST(Forecast, DocumentsLongerThanARowAreRefused) {
+  ForecastRequest request = request_for(shipped("h100"), "H100");
+  request.tokens_per_document = 4096;
+  EXPECT_THROW(make_forecast(request), ConfigError);
+}
+
+}  // namespace
+}  // namespace lora_train::forecast
