@@ -322,7 +322,7 @@ def test_stdout_is_for_results(setup):
 
 def test_what_comes_later_is_refused_by_name():
     overview = lora_train("--help").stdout
-    for command in ("plan", "generate", "merge", "compare", "doctor", "bench"):
+    for command in ("ablate", "plan", "generate", "merge", "compare", "doctor", "bench"):
         is_unbuilt = f"  {command} " in overview and "(not implemented yet)" in overview.split(f"  {command} ")[1].splitlines()[0]
         run = lora_train(command, "--help")
         if is_unbuilt:

@@ -98,6 +98,8 @@ model::QuantizeResult quantize(const model::QuantizeRequest& request) { return {
 
 std::vector<float> decode_linear(const model::StoredLinear&, const storage::WeightFiles&) { return {}; }
 
+forecast::ForecastResult forecast_run(const forecast::ForecastRequest&) { return {}; }
+
 std::vector<doctor::KernelCheck> check_kernels(const doctor::DoctorRequest& request) {
   if (std::getenv("FAKE_KERNELS_THROW") != nullptr) throw DeviceError("cuda:0", "out of memory");
   const bool passes = std::getenv("FAKE_KERNEL_FAILS") == nullptr;
@@ -116,6 +118,6 @@ extern "C" const char* lora_train_build_id() {
 extern "C" const lora_train::app::EngineApi* lora_train_engine() {
   using namespace lora_train::app;
   static const EngineApi api = {&train,       &evaluate, &torch_version, &check_kernels, &generate,
-                                &check_merge, &bench,    &quantize,      &decode_linear};
+                                &check_merge, &bench,    &quantize,      &decode_linear, &forecast_run};
   return &api;
 }
