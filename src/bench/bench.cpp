@@ -13,13 +13,13 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/bench/rates_file.h"
 #include "lora_train/kernels/gemm.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/runtime/run_device.h"
 #include "lora_train/runtime/setup.h"
 #include "lora_train/train/train_step.h"
 #include "measure_rates.h"
-#include "rates_file.h"
 #include "work_counter.h"
 
 namespace lora_train::bench {

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "lora_train/bench/bench_request.h"
+#include "lora_train/bench/step_limits.h"
 #include "lora_train/planner/memory_plan.h"
 #include "lora_train/train/run_state.h"
-#include "step_limits.h"
 
 namespace lora_train::bench {
 

@@ -1,4 +1,4 @@
-#include "rates_file.h"
+#include "lora_train/bench/rates_file.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,4 @@
-#include "step_limits.h"
+#include "lora_train/bench/step_limits.h"
 
 #include <c10/core/ScalarType.h>
 

@@ -37,8 +37,9 @@ void check_batch(const Check& check) {
   const ScheduleSection& schedule = check.profile.schedule;
   const bool are_rows = schedule.batch_unit == BatchUnit::kRows || !check.profile.data.packing;
   if (!are_rows && schedule.gradient_accumulation_steps && !schedule.micro_batch_size) {
-    check.mistake("batch_unit", "documents needs global_batch_size, or micro_batch_size beside "
-                                "gradient_accumulation_steps: auto counts rows.");
+    check.mistake("batch_unit",
+                  "documents needs global_batch_size, or micro_batch_size beside "
+                  "gradient_accumulation_steps: auto counts rows.");
   }
   if (are_rows && schedule.micro_batch_size && schedule.global_batch_size &&
       *schedule.global_batch_size % *schedule.micro_batch_size != 0) {

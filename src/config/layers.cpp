@@ -236,7 +236,8 @@ std::optional<fs::path> find_shipped(const std::string& name, const std::vector<
   for (const auto& folder : folders) {
     std::error_code code;
     for (const auto& entry : fs::directory_iterator(folder, code)) {
-      if (lower_case(entry.path().filename().string()) == wanted + ending && entry.is_regular_file(code)) return entry.path();
+      if (lower_case(entry.path().filename().string()) == wanted + ending && entry.is_regular_file(code))
+        return entry.path();
     }
   }
   return std::nullopt;

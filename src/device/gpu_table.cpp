@@ -95,7 +95,8 @@ std::vector<GpuFacts> read_gpu_table(const std::filesystem::path& file) {
 
 std::vector<GpuFacts> merge_gpu_tables(std::vector<GpuFacts> table, const std::vector<GpuFacts>& more) {
   for (const GpuFacts& gpu : more) {
-    const auto old = std::find_if(table.begin(), table.end(), [&](const auto& other) { return other.name == gpu.name; });
+    const auto old =
+        std::find_if(table.begin(), table.end(), [&](const auto& other) { return other.name == gpu.name; });
     if (old == table.end()) {
       table.push_back(gpu);
     } else {

@@ -9,19 +9,20 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/load.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/model/known_shapes.h"
 #include "lora_train/optim/optimizer.h"
-#include "lora_train/storage/resolve_model.h"
 #include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/resolve_model.h"
 #include "step_time.h"
 
 namespace lora_train::forecast {
 namespace {
 
-constexpr std::int64_t kContextBytes = std::int64_t{600} << 20;   // of CUDA, on a GPU that does nothing else
-constexpr std::int64_t kHostBytes = std::int64_t{64} << 30;       // page-locked memory that a rank may take
-constexpr double kUsualShare = 0.85;                              // of the limit, that a step is expected to reach
+constexpr std::int64_t kContextBytes = std::int64_t{600} << 20;  // of CUDA, on a GPU that does nothing else
+constexpr std::int64_t kHostBytes = std::int64_t{64} << 30;      // page-locked memory that a rank may take
+constexpr double kUsualShare = 0.85;                             // of the limit, that a step is expected to reach
 constexpr double kMostShare = 0.97, kLeastShare = 0.65, kLeastMeasuredShare = 0.78;
 constexpr double kPackedShare = 0.98;  // of a row, with documents of stated lengths
 constexpr double kGiB = 1 << 30;
@@ -93,7 +94,8 @@ class Load {
     const double units = counts_documents ? documents : rows_of(profile, documents);
     const double steps = std::ceil(units / static_cast<double>(sizes.global));
     const double epochs = profile.schedule.num_epochs.value_or(std::numeric_limits<double>::infinity());
-    const auto most = static_cast<double>(profile.schedule.max_steps.value_or(std::numeric_limits<std::int64_t>::max()));
+    const auto most =
+        static_cast<double>(profile.schedule.max_steps.value_or(std::numeric_limits<std::int64_t>::max()));
     return {std::llround(std::min(std::ceil(epochs * steps), most)), rows_of(profile, documents) / steps,
             static_cast<double>(facts_.num_tokens) / steps};
   }
@@ -105,8 +107,8 @@ class Load {
     facts_.num_tokens = facts_.num_supervised = request.num_documents * length;
     facts_.max_seq_len = request.profile.data.max_seq_len.value_or(ceil_div(length, std::int64_t{64}) * 64);
     if (length > facts_.max_seq_len)
-      throw ConfigError("--tokens-per-document",
-                        "is " + std::to_string(length) + ", more than max_seq_len: " + std::to_string(facts_.max_seq_len));
+      throw ConfigError("--tokens-per-document", "is " + std::to_string(length) +
+                                                     ", more than max_seq_len: " + std::to_string(facts_.max_seq_len));
     facts_.keys_per_query = (static_cast<double>(length) + 1) / 2;
   }
 
@@ -129,9 +131,11 @@ class Load {
   /// Of documents of stated lengths.
   double rows_of(const Profile& profile, double documents) const {
     if (!profile.data.packing) return documents;
-    const double tokens = static_cast<double>(facts_.num_tokens) / static_cast<double>(facts_.num_documents) * documents;
+    const double tokens =
+        static_cast<double>(facts_.num_tokens) / static_cast<double>(facts_.num_documents) * documents;
     const double length = static_cast<double>(facts_.max_seq_len);
-    const double fitting = std::floor(length * static_cast<double>(facts_.num_documents) / static_cast<double>(facts_.num_tokens));
+    const double fitting =
+        std::floor(length * static_cast<double>(facts_.num_documents) / static_cast<double>(facts_.num_tokens));
     return std::max({1.0, documents / std::max(1.0, fitting), tokens / (kPackedShare * length)});
   }
 
@@ -170,7 +174,11 @@ double num_evaluations(const Profile& profile, std::int64_t num_steps) {
 class Case {
  public:
   Case(const Profile& profile, const runtime::ModelFiles& files, const model::BaseStorage& base, const Load& load)
-      : profile_(profile), files_(files), base_(base), load_(load), adapters_(runtime::choose_adapters(profile, files).specs) {}
+      : profile_(profile),
+        files_(files),
+        base_(base),
+        load_(load),
+        adapters_(runtime::choose_adapters(profile, files).specs) {}
 
   Forecast on(const device::GpuFacts& gpu, int num_gpus) const {
     const planner::RunFacts facts = facts_for(profile_, gpu, num_gpus);
@@ -249,10 +257,10 @@ class Case {
     const std::int64_t num_parameters = model::make_trainables(facts.config, shape, trained, at::kMeta).size();
     const double step_s = least_step_s(facts, spec, rates, load);
     const double sum_s = all_reduce_s(gpu, result.num_gpus, num_parameters);
-    const double least_s =
-        static_cast<double>(steps.count) * step_s +
-        (data.num_eval_tokens > 0 ? num_evaluations(profile_, steps.count) * least_evaluation_s(facts, rates, evaluation)
-                                  : 0);
+    const double least_s = static_cast<double>(steps.count) * step_s +
+                           (data.num_eval_tokens > 0
+                                ? num_evaluations(profile_, steps.count) * least_evaluation_s(facts, rates, evaluation)
+                                : 0);
     const double sums_s = static_cast<double>(steps.count) * sum_s;
     const auto hours_at = [&](double share) { return (least_s / share + sums_s) / 3600; };
     result.is_measured = !rates.is_assumed();
@@ -309,7 +317,8 @@ const device::GpuFacts* choose_gpu(const ForecastRequest& request, const std::ve
   }
   const device::GpuFacts* chosen = nullptr;
   for (const auto& gpu : request.gpus) {
-    if (best != nullptr ? gpu.name == best->gpu : chosen == nullptr || gpu.memory_gib > chosen->memory_gib) chosen = &gpu;
+    if (best != nullptr ? gpu.name == best->gpu : chosen == nullptr || gpu.memory_gib > chosen->memory_gib)
+      chosen = &gpu;
   }
   return chosen;
 }
@@ -334,7 +343,8 @@ ForecastResult make_forecast(const ForecastRequest& request) {
     Variant variant{setting, std::nullopt};
     try {
       const bool keeps_base = profile.model.base_precision == request.profile.model.base_precision;
-      if (!keeps_base && files.config.quantization.method != model::QuantMethod::kNone) continue;  // decided by the folder
+      if (!keeps_base && files.config.quantization.method != model::QuantMethod::kNone)
+        continue;  // decided by the folder
       const model::BaseStorage base = keeps_base ? files.base : runtime::base_storage(profile.model, files.config);
       variant.forecast = Case(profile, files, base, load).on(*gpu, 1);
     } catch (const ConfigError&) {  // such as a batch_unit without a number

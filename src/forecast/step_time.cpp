@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <cmath>
 
-#include "bench/rates_file.h"
-#include "bench/step_limits.h"
+#include "lora_train/bench/rates_file.h"
+#include "lora_train/bench/step_limits.h"
 #include "lora_train/model/base_weights.h"
 
 namespace lora_train::forecast {
 namespace {
 
 // Of the rate of bf16 products. Attention: as measured beside products with FlashAttention 2 (docs/performance.md).
-constexpr double kTf32Share = 0.5, kFp32Share = 1.0 / 14, kAttentionForwardShare = 0.377, kAttentionBackwardShare = 0.368;
+constexpr double kTf32Share = 0.5, kFp32Share = 1.0 / 14, kAttentionForwardShare = 0.377,
+                 kAttentionBackwardShare = 0.368;
 constexpr double kMicroBatchOverheadS = 0.0005, kStepOverheadS = 0.002;  // launches, the update, the host
 constexpr double kForwardOfStep = 1.0 / 3;                               // of attention's FLOPs
 constexpr double kNormBytesAgain = 0.5, kGateBytesAgain = 3.0 / 8;       // of what recomputation writes once more
@@ -95,9 +96,11 @@ double least_step_s(const planner::RunFacts& facts, const planner::RunSpec& spec
   const double attention_s =
       flops.attention * (kForwardOfStep * (1 + again.everything) / rates.attention_forward_flops_per_s +
                          (1 - kForwardOfStep) / rates.attention_backward_flops_per_s);
-  const double moved = bytes.total() + again.elementwise * (kNormBytesAgain * bytes.norm + kGateBytesAgain * bytes.gated_activation) +
+  const double moved = bytes.total() +
+                       again.elementwise * (kNormBytesAgain * bytes.norm + kGateBytesAgain * bytes.gated_activation) +
                        micro_batches * product_passes * decode_bytes(facts, spec);
-  return products_s + attention_s + moved / rates.copy_bytes_per_s + micro_batches * kMicroBatchOverheadS + kStepOverheadS;
+  return products_s + attention_s + moved / rates.copy_bytes_per_s + micro_batches * kMicroBatchOverheadS +
+         kStepOverheadS;
 }
 
 double all_reduce_s(const device::GpuFacts& gpu, int num_gpus, std::int64_t num_parameters) {

@@ -32,7 +32,8 @@ void set_sizes(const RunFacts& facts, std::int64_t tokens, RunSpec& spec) {
     schedule.gradient_accumulation_steps.reset();
     schedule.global_batch_size = facts.resume.global_batch_size;
   }
-  const data::BatchSizes sizes = data::resolve_batch_sizes(schedule, facts.max_seq_len, tokens, facts.num_ranks, facts.rows_per_step);
+  const data::BatchSizes sizes =
+      data::resolve_batch_sizes(schedule, facts.max_seq_len, tokens, facts.num_ranks, facts.rows_per_step);
   spec.micro_batch_size = sizes.micro;
   spec.global_batch_size = sizes.global;
   spec.eval_micro_batch_size = facts.profile.schedule.eval_micro_batch_size.value_or(sizes.micro);

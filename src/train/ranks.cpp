@@ -222,9 +222,10 @@ std::string ranks_in_words(const Run& run) {
   const bool is_even = !has_documents && spec.micro_batch_size * accumulation * world.size == num_rows;
   return "training with " + std::to_string(world.size) + " processes (" + std::to_string(num_nodes) +
          (num_nodes == 1 ? " node x " : " nodes x ") + std::to_string(world.local_size) + ", " +
-         to_string(world.launcher) + "), global batch " + std::to_string(spec.global_batch_size) + (has_documents ? " documents in " : " = ") +
-         (is_even ? "" : "at most ") + std::to_string(spec.micro_batch_size) + " rows x " +
-         std::to_string(accumulation) + " micro-batches x " + std::to_string(world.size) + " ranks";
+         to_string(world.launcher) + "), global batch " + std::to_string(spec.global_batch_size) +
+         (has_documents ? " documents in " : " = ") + (is_even ? "" : "at most ") +
+         std::to_string(spec.micro_batch_size) + " rows x " + std::to_string(accumulation) + " micro-batches x " +
+         std::to_string(world.size) + " ranks";
 }
 
 }  // namespace lora_train::train

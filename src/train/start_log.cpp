@@ -79,11 +79,12 @@ std::string describe_packed_steps(const Run& run) {
   const std::int64_t rows = plan.rows_per_epoch(), batch = run.spec.global_batch_size;
   const std::int64_t documents = std::llround(documents_per_row * static_cast<double>(rows));
   char text[300];
-  std::snprintf(text, sizeof text,
-                "packing puts about %.1f documents into a row, so an epoch has %lld steps of %lld rows, where a trainer "
-                "that counts documents makes %lld; batch_unit: documents does",
-                documents_per_row, static_cast<long long>(ceil_div(rows, batch)), static_cast<long long>(batch),
-                static_cast<long long>(ceil_div(documents, batch)));
+  std::snprintf(
+      text, sizeof text,
+      "packing puts about %.1f documents into a row, so an epoch has %lld steps of %lld rows, where a trainer "
+      "that counts documents makes %lld; batch_unit: documents does",
+      documents_per_row, static_cast<long long>(ceil_div(rows, batch)), static_cast<long long>(batch),
+      static_cast<long long>(ceil_div(documents, batch)));
   return text;
 }
 
@@ -93,15 +94,14 @@ void log_start(const Run& run) {
   const auto& plan = *run.plan;
   const bool has_documents = run.profile().schedule.batch_unit == BatchUnit::kDocuments;
   char line[400];
-  std::snprintf(
-      line, sizeof line,
-      "steps: %lld in total, %lld in the first epoch; a step has %lld %s, about %.1f %s and %.0f tokens "
-      "(micro-batches of %lld rows, max_seq_len %lld, %.1f%% of it used)",
-      static_cast<long long>(plan.total_steps()), static_cast<long long>(plan.steps_of_first_epoch()),
-      static_cast<long long>(run.spec.global_batch_size), has_documents ? "documents" : "rows",
-      has_documents ? plan.rows_per_step() : plan.documents_per_step(), has_documents ? "rows" : "documents",
-      plan.tokens_per_step(), static_cast<long long>(run.spec.micro_batch_size),
-      static_cast<long long>(run.data.max_seq_len), 100.0 * plan.packing_efficiency());
+  std::snprintf(line, sizeof line,
+                "steps: %lld in total, %lld in the first epoch; a step has %lld %s, about %.1f %s and %.0f tokens "
+                "(micro-batches of %lld rows, max_seq_len %lld, %.1f%% of it used)",
+                static_cast<long long>(plan.total_steps()), static_cast<long long>(plan.steps_of_first_epoch()),
+                static_cast<long long>(run.spec.global_batch_size), has_documents ? "documents" : "rows",
+                has_documents ? plan.rows_per_step() : plan.documents_per_step(), has_documents ? "rows" : "documents",
+                plan.tokens_per_step(), static_cast<long long>(run.spec.micro_batch_size),
+                static_cast<long long>(run.data.max_seq_len), 100.0 * plan.packing_efficiency());
   log_info(line);
   if (run.ranks().world_size() > 1) {
     log_info(ranks_in_words(run));
@@ -132,8 +132,7 @@ void log_start(const Run& run) {
   const std::string packed = describe_packed_steps(run);
   if (!packed.empty()) log_warning(packed);
   if (plan.total_steps() < kFewSteps) {
-    log_warning("only " + std::to_string(plan.total_steps()) +
-                " steps in total, which may be too few to learn much" +
+    log_warning("only " + std::to_string(plan.total_steps()) + " steps in total, which may be too few to learn much" +
                 (packed.empty() ? ". Lower global_batch_size or raise num_epochs for more" : ""));
   }
 }

@@ -32,7 +32,8 @@ def test_named_profiles_plan_from_any_folder(tmp_path, name, gpu, count):
 
 
 def test_what_does_not_fit_has_all_figures_and_exits_with_0():
-    row, = rows_of(lora_train("plan", "--json", "--profile", "h100", *STATED, "--gpu", "A10G", "--count", "1"))
+    row, = rows_of(lora_train("plan", "--json", "--profile", "h100", *STATED, "--gpu", "A10G", "--count", "1",
+                               "--set", "precision=fp32", "base_precision=fp32"))
     assert row["fits"] is False and row["memory_gib"]["total"] > row["memory_limit_gib"] and row["hours"] > 0, row
 
 
@@ -60,7 +61,7 @@ def test_prices_of_the_user_replace_ours(tmp_path):
 @pytest.mark.parametrize("flags, code, text", [
     (["--gpu", "H300"], 2, "is not in the table"), (["--count", "0"], 2, "expected a whole number from 1"),
     (["--deadline", "soon"], 2, "expected a time such as 6h"), (["--budget", "-3"], 2, "expected dollars above 0"),
-    (["--shape", "gpt-5"], 2, "--shape"), (["--tokens-per-document", "4096"], 2, "more than max_seq_len: 2048")])
+    (["--shape", "gpt-5"], 2, "--shape"), (["--set", "max_seq_len=256"], 2, "more than max_seq_len: 256")])
 def test_bad_input_is_named(flags, code, text):
     run = lora_train("plan", "--profile", "h100", *STATED, *flags)
     assert run.code == code and text in run.stderr, run

@@ -197,9 +197,9 @@ struct ScheduleSection {
   std::optional<std::int64_t> global_batch_size = 16;
   std::optional<std::int64_t> gradient_accumulation_steps;
   BatchUnit batch_unit = BatchUnit::kRows;  ///< of both
-  std::optional<double> num_epochs = 3;   ///< nullopt = no limit (only when max_steps is given)
-  std::optional<std::int64_t> max_steps;  ///< nullopt = no limit
-  std::optional<double> max_time;         ///< nullopt = no limit
+  std::optional<double> num_epochs = 3;     ///< nullopt = no limit (only when max_steps is given)
+  std::optional<std::int64_t> max_steps;    ///< nullopt = no limit
+  std::optional<double> max_time;           ///< nullopt = no limit
   SchedulerKind lr_scheduler_type = SchedulerKind::kCosine;
   double warmup_ratio = 0.03;  ///< of all steps; not used when warmup_steps has a value
   std::optional<std::int64_t> warmup_steps;

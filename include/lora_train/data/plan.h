@@ -24,11 +24,11 @@ struct PlanOptions {
   bool shuffle =
       DataSection{}.shuffle;  ///< false: the order of the files in every epoch, rows filled one after another
   std::uint64_t seed = static_cast<std::uint64_t>(RunSection{}.seed);
-  std::int64_t global_batch_size = 1;     ///< rows or documents per step over all ranks, > 0
+  std::int64_t global_batch_size = 1;       ///< rows or documents per step over all ranks, > 0
   BatchUnit batch_unit = BatchUnit::kRows;  ///< what global_batch_size counts
-  std::int64_t micro_batch_size = 1;      ///< rows per micro-batch, > 0; has no influence on what is in a step
-  std::optional<double> num_epochs;       ///< > 0; a fraction ends the last epoch early (its steps rounded up)
-  std::optional<std::int64_t> max_steps;  ///< > 0; the smaller of the two ends the run; at least one is given
+  std::int64_t micro_batch_size = 1;        ///< rows per micro-batch, > 0; has no influence on what is in a step
+  std::optional<double> num_epochs;         ///< > 0; a fraction ends the last epoch early (its steps rounded up)
+  std::optional<std::int64_t> max_steps;    ///< > 0; the smaller of the two ends the run; at least one is given
   /// Ranges one after another that cover the store; empty = every document once an epoch. A range of n documents and
   /// weight w goes through its documents again and again, in a new seeded order each time (in the order of the files
   /// without shuffle); epoch e takes documents floor(w n e) .. floor(w n (e + 1)) - 1 of that sequence, so that the

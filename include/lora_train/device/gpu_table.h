@@ -9,14 +9,14 @@ namespace lora_train::device {
 
 /// Rates are sustained ones, as a training step sees them, not those of the data sheet.
 struct GpuFacts {
-  std::string name;             ///< as people call it: "H200"
-  std::string device_name;      ///< as the driver does: "NVIDIA H200"; rates measured on it are found by this name
-  double memory_gib = 0;        ///< in all, as the driver reports it
+  std::string name = {};         ///< as people call it: "H200"
+  std::string device_name = {};  ///< as the driver does: "NVIDIA H200"; rates measured on it are found by this name
+  double memory_gib = 0;         ///< in all, as the driver reports it
   int num_multiprocessors = 0;
-  double gemm_tflops = 0;       ///< bf16 products, 10^12 FLOPs a second
-  double bandwidth_gb_s = 0;    ///< memory, 10^9 bytes a second, read and written together
-  double link_gb_s = 0;         ///< to the other GPUs of the machine, each way
-  double price_per_hour = 0;    ///< of one, in dollars
+  double gemm_tflops = 0;     ///< bf16 products, 10^12 FLOPs a second
+  double bandwidth_gb_s = 0;  ///< memory, 10^9 bytes a second, read and written together
+  double link_gb_s = 0;       ///< to the other GPUs of the machine, each way
+  double price_per_hour = 0;  ///< of one, in dollars
 };
 
 /// A JSON list of objects with the members of GpuFacts. Throws IoError; FormatError for a file that is none, an unknown or missing

@@ -12,10 +12,10 @@
 namespace lora_train::forecast {
 
 struct ForecastRequest {
-  Profile profile;
+  Profile profile = {};
   std::string shape = {};  ///< a name from model/known_shapes.h in place of the profile's model; empty: a folder
-  std::vector<device::GpuFacts> gpus;
-  std::vector<int> counts;  ///< of GPUs
+  std::vector<device::GpuFacts> gpus = {};
+  std::vector<int> counts = {};  ///< of GPUs
   /// Documents of that many tokens each in place of the profile's data; 0: read it.
   std::int64_t num_documents = 0, tokens_per_document = 0;
 };
@@ -42,13 +42,13 @@ struct MemoryParts {
 /// The run on so many GPUs of a kind. Where it does not fit, it is the smallest one: a row at a time, fully recomputed unless the
 /// profile says otherwise.
 struct Forecast {
-  std::string gpu;
+  std::string gpu = {};
   int num_gpus = 1;
   bool fits = true;
-  MemoryParts memory;
+  MemoryParts memory = {};
   std::int64_t memory_limit = 0;  ///< bytes that a run may plan on each GPU
   std::int64_t micro_batch_size = 0, global_batch_size = 0, num_steps = 0;
-  std::string recompute;  ///< "off", "full", "full, then off"
+  std::string recompute = {};  ///< "off", "full", "full, then off"
   double tokens_per_s = 0, step_s = 0;
   double hours = 0, hours_low = 0, hours_high = 0;  ///< steps and evaluations; not installing, downloading and loading
   double cost_usd = 0;
@@ -57,15 +57,15 @@ struct Forecast {
 
 /// One setting changed, on one GPU.
 struct Variant {
-  std::string setting;  ///< "base_precision: nf4"; "as the profile says"
-  std::optional<Forecast> forecast;  ///< empty where the change is refused
+  std::string setting = {};               ///< "base_precision: nf4"; "as the profile says"
+  std::optional<Forecast> forecast = {};  ///< empty where the change is refused
 };
 
 struct ForecastResult {
-  std::string model;  ///< "7,615,616,512 parameters, 28 layers"
-  DataFacts data;
-  std::vector<Forecast> rows;  ///< every GPU and count, in the order of the request
-  std::vector<Variant> variants;  ///< on the cheapest single GPU that fits, or the largest
+  std::string model = {};  ///< "7,615,616,512 parameters, 28 layers"
+  DataFacts data = {};
+  std::vector<Forecast> rows = {};     ///< every GPU and count, in the order of the request
+  std::vector<Variant> variants = {};  ///< on the cheapest single GPU that fits, or the largest
 };
 
 }  // namespace lora_train::forecast

@@ -46,8 +46,8 @@ struct RunFacts {
 
 struct RunSpec {
   std::int64_t max_seq_len = 0;
-  std::int64_t micro_batch_size = 1;         ///< rows
-  std::int64_t global_batch_size = 1;        ///< rows or documents (batch_unit) of a step over all ranks
+  std::int64_t micro_batch_size = 1;   ///< rows
+  std::int64_t global_batch_size = 1;  ///< rows or documents (batch_unit) of a step over all ranks
   std::int64_t eval_micro_batch_size = 1;
   std::int64_t max_tokens = 0;              ///< capacity of the buffers: the largest micro-batch, evaluations included
   std::vector<model::Recompute> recompute;  ///< per layer

@@ -18,8 +18,8 @@
 namespace lora_train::app {
 namespace {
 
-constexpr std::int64_t kMaxDocuments = 1'000'000'000, kMaxTokens = 10'000'000;
-constexpr int kMaxGpus = 1024;
+constexpr std::int64_t kMostDocuments = 1'000'000'000, kLongestDocument = 10'000'000;
+constexpr int kMostGpus = 1024;
 
 /// Those of the table that are asked for; all if none is.
 std::vector<device::GpuFacts> choose_gpus(const CommandParser& parser, const std::vector<device::GpuFacts>& table,
@@ -46,8 +46,8 @@ std::vector<int> parse_counts(const CommandParser& parser, const std::vector<std
   std::vector<int> counts;
   for (const std::string& text : texts) {
     const auto count = parse_integer(text);
-    if (!count || *count < 1 || *count > kMaxGpus)
-      parser.refuse("--count", "is " + text + "; expected a whole number from 1 to " + std::to_string(kMaxGpus) + ".");
+    if (!count || *count < 1 || *count > kMostGpus)
+      parser.refuse("--count", "is " + text + "; expected a whole number from 1 to " + std::to_string(kMostGpus) + ".");
     counts.push_back(static_cast<int>(*count));
   }
   return counts;
@@ -57,7 +57,8 @@ PlanLimits parse_limits(const CommandParser& parser, const std::string& deadline
   PlanLimits limits;
   if (!deadline.empty()) {
     limits.deadline_s = parse_duration(deadline);
-    if (limits.deadline_s.value_or(0) <= 0) parser.refuse("--deadline", "is " + deadline + "; expected a time such as 6h.");
+    if (limits.deadline_s.value_or(0) <= 0)
+      parser.refuse("--deadline", "is " + deadline + "; expected a time such as 6h.");
   }
   if (!budget.empty()) {
     limits.budget_usd = parse_number(budget);
@@ -70,10 +71,11 @@ PlanLimits parse_limits(const CommandParser& parser, const std::string& deadline
 
 int run_plan(const std::vector<std::string>& arguments) {
   [[maybe_unused]] static const auto* const stop_requests = new StopRequests;
-  CommandParser parser("plan",
-                       "Says what a run would need, take and cost on GPUs that are not here: memory, tokens a second, "
-                       "hours and dollars. Needs config.json, tokenizer and data, or --shape and --documents; no weights, "
-                       "no GPU.");
+  CommandParser parser(
+      "plan",
+      "Says what a run would need, take and cost on GPUs that are not here: memory, tokens a second, "
+      "hours and dollars. Needs config.json, tokenizer and data, or --shape and --documents; no weights, "
+      "no GPU.");
   const ProfileFlags flags(parser, {{"--model", "model", "model folder, or org/name in the Hugging Face cache"},
                                     {"--train-data", "datasets", "training data: file, folder or glob"},
                                     {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"}});
@@ -83,10 +85,11 @@ int run_plan(const std::vector<std::string>& arguments) {
   parser.add_list("--gpu", gpu_names, "a GPU of the table (default: all); repeatable")->type_name("NAME");
   parser.add_list("--count", counts, "how many of them (default: 1, 2, 4 and 8); repeatable")->type_name("N");
   parser.app().add_option("--gpus", gpu_file, "GPUs and prices of yours, as in configs/gpus.json")->type_name("FILE");
-  parser.app().add_option("--shape", request.shape, "a published model in place of a folder: " + join(model::known_shapes()))
+  parser.app()
+      .add_option("--shape", request.shape, "a published model in place of a folder: " + join(model::known_shapes()))
       ->type_name("NAME");
-  parser.add_integer("--documents", request.num_documents, 1, kMaxDocuments, "documents, in place of data");
-  parser.add_integer("--tokens-per-document", request.tokens_per_document, 1, kMaxTokens,
+  parser.add_integer("--documents", request.num_documents, 1, kMostDocuments, "documents, in place of data");
+  parser.add_integer("--tokens-per-document", request.tokens_per_document, 1, kLongestDocument,
                      "their length (default 500)");
   parser.app().add_option("--deadline", deadline, "end with the cheapest that is done in this time")->type_name("TIME");
   parser.app().add_option("--budget", budget, "end with the fastest for so many dollars")->type_name("DOLLARS");

@@ -21,8 +21,8 @@ std::string dollars(double amount) { return string_printf(amount < 100 ? "$%.2f"
 std::string name_of(const Forecast& row) { return std::to_string(row.num_gpus) + " x " + row.gpu; }
 
 std::string in_words(const Forecast& row) {
-  return name_of(row) + ": " + format_duration(row.hours * 3600) + " (" + format_duration(row.hours_low * 3600) + " to " +
-         format_duration(row.hours_high * 3600) + "), " + dollars(row.cost_usd);
+  return name_of(row) + ": " + format_duration(row.hours * 3600) + " (" + format_duration(row.hours_low * 3600) +
+         " to " + format_duration(row.hours_high * 3600) + "), " + dollars(row.cost_usd);
 }
 
 /// The least by `figure` of the rows that fit and pass `filter`; null if there is none.
@@ -67,8 +67,8 @@ Json row_json(const Forecast& row) {
 }
 
 std::string table_head() {
-  return string_printf("%-14s %4s  %-16s %6s  %-14s %9s  %-26s %9s\n", "GPU", "GPUs", "memory (GiB)", "rows", "recomputation",
-                       "tok/s", "time", "cost");
+  return string_printf("%-14s %4s  %-16s %6s  %-14s %9s  %-26s %9s\n", "GPU", "GPUs", "memory (GiB)", "rows",
+                       "recomputation", "tok/s", "time", "cost");
 }
 
 std::string table_line(const Forecast& row) {
@@ -83,21 +83,24 @@ std::string table_line(const Forecast& row) {
 }
 
 std::string data_line(const forecast::DataFacts& data) {
-  return string_printf("data: %s documents of %.0f tokens on average%s, rows of %lld\n", format_count(data.num_documents).c_str(),
+  return string_printf("data: %s documents of %.0f tokens on average%s, rows of %lld\n",
+                       format_count(data.num_documents).c_str(),
                        static_cast<double>(data.num_tokens) / static_cast<double>(data.num_documents),
                        data.are_stated ? " (as stated)" : "", static_cast<long long>(data.max_seq_len));
 }
 
 std::string variants_table(const ForecastResult& result) {
-  const auto first = std::find_if(result.variants.begin(), result.variants.end(), [](const auto& v) { return v.forecast; });
+  const auto first =
+      std::find_if(result.variants.begin(), result.variants.end(), [](const auto& v) { return v.forecast; });
   if (first == result.variants.end()) return "";
   std::string text = "\nOn one " + first->forecast->gpu + ", one setting changed:\n";
   for (const auto& variant : result.variants) {
     if (!variant.forecast) continue;
     const Forecast& row = *variant.forecast;
-    text += string_printf("  %-32s %6.1f GiB%-4s %9s tok/s  %-12s %9s\n", variant.setting.c_str(), gib(row.memory.total()),
-                          row.fits ? "" : " NO", format_count(static_cast<long long>(row.tokens_per_s)).c_str(),
-                          format_duration(row.hours * 3600).c_str(), dollars(row.cost_usd).c_str());
+    text +=
+        string_printf("  %-32s %6.1f GiB%-4s %9s tok/s  %-12s %9s\n", variant.setting.c_str(), gib(row.memory.total()),
+                      row.fits ? "" : " NO", format_count(static_cast<long long>(row.tokens_per_s)).c_str(),
+                      format_duration(row.hours * 3600).c_str(), dollars(row.cost_usd).c_str());
   }
   return text;
 }
@@ -107,13 +110,17 @@ bool has_limits(const PlanLimits& limits) { return limits.deadline_s || limits.b
 }  // namespace
 
 PlanVerdict judge(const ForecastResult& result, const PlanLimits& limits) {
-  const auto is_in_time = [&](const Forecast& row) { return !limits.deadline_s || row.hours * 3600 <= *limits.deadline_s; };
+  const auto is_in_time = [&](const Forecast& row) {
+    return !limits.deadline_s || row.hours * 3600 <= *limits.deadline_s;
+  };
   const auto is_paid = [&](const Forecast& row) { return !limits.budget_usd || row.cost_usd <= *limits.budget_usd; };
   const auto is_good = [&](const Forecast& row) { return is_in_time(row) && is_paid(row); };
   const auto any = [](const Forecast&) { return true; };
   const Forecast* const met = limits.deadline_s ? least(result, cost_of, is_good) : least(result, hours_of, is_good);
   if (met != nullptr) {
-    const char* const kind = limits.deadline_s ? "the cheapest in time" : limits.budget_usd ? "the fastest within the budget" : "the fastest";
+    const char* const kind = limits.deadline_s   ? "the cheapest in time"
+                             : limits.budget_usd ? "the fastest within the budget"
+                                                 : "the fastest";
     return {met, true, std::string(kind) + " is " + in_words(*met)};
   }
   const Forecast* const nearest = limits.deadline_s ? least(result, hours_of, any) : least(result, cost_of, any);
@@ -134,11 +141,13 @@ std::string plan_table(const ForecastResult& result, const PlanLimits& limits) {
   text += "\n" + table_head();
   for (const Forecast& row : result.rows) text += table_line(row);
   text += variants_table(result);
-  const bool is_measured = std::any_of(result.rows.begin(), result.rows.end(), [](const auto& row) { return row.is_measured; });
+  const bool is_measured =
+      std::any_of(result.rows.begin(), result.rows.end(), [](const auto& row) { return row.is_measured; });
   text += std::string("\nMemory is what the run would plan itself. Times are derived: from counted work and ") +
           (is_measured ? "rates that bench --measure-rates found on some of these GPUs, assumed on the others"
                        : "assumed rates, not measured ones (bench --measure-rates)") +
-          ", at 85% of the limit; in brackets, at 97 and 65%. Loading is not in them. Prices are examples: --gpus FILE has yours.\n";
+          ", at 85% of the limit; in brackets, at 97 and 65%. Loading is not in them. Prices are examples: --gpus FILE "
+          "has yours.\n";
   if (has_limits(limits)) text += "\nVerdict: " + judge(result, limits).text + "\n";
   return text;
 }

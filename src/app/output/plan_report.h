@@ -9,7 +9,7 @@
 namespace lora_train::app {
 
 struct PlanLimits {
-  std::optional<double> deadline_s, budget_usd;
+  std::optional<double> deadline_s = {}, budget_usd = {};
 };
 
 /// The cheapest row that fits and meets the deadline; or, with a budget alone, the fastest within it. If none does, the nearest:
@@ -17,7 +17,7 @@ struct PlanLimits {
 struct PlanVerdict {
   const forecast::Forecast* row = nullptr;  ///< null: the run fits nowhere
   bool is_met = false;
-  std::string text;  ///< a sentence
+  std::string text = {};  ///< a sentence
 };
 PlanVerdict judge(const forecast::ForecastResult& result, const PlanLimits& limits);
 

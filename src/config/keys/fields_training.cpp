@@ -18,11 +18,12 @@ FieldGroup batch_group() {
            .default_is("16"),
        integer_field("gradient_accumulation_steps", &ScheduleSection::gradient_accumulation_steps, Range::at_least(1),
                      "null", "Forward passes per optimizer step. Alternative: global_batch_size."),
-       choice_field("batch_unit", &ScheduleSection::batch_unit,
-                    "What a step has so many of. With packing, a row holds several documents: rows keeps the number of "
-                    "tokens of a step about the same; documents keeps the number of examples, as trainers without packing "
-                    "do, and packs those of a step into as few rows as they need. Then gradient_accumulation_steps means "
-                    "micro_batch_size times as many documents a rank."),
+       choice_field(
+           "batch_unit", &ScheduleSection::batch_unit,
+           "What a step has so many of. With packing, a row holds several documents: rows keeps the number of "
+           "tokens of a step about the same; documents keeps the number of examples, as trainers without packing "
+           "do, and packs those of a step into as few rows as they need. Then gradient_accumulation_steps means "
+           "micro_batch_size times as many documents a rank."),
        number_field("num_epochs", &ScheduleSection::num_epochs, Range::above(0),
                     "Passes over the data. If max_steps is set too, the run ends at whichever comes first; with "
                     "max_steps alone, epochs "
@@ -36,45 +37,47 @@ FieldGroup batch_group() {
 }
 
 FieldGroup optimizer_group() {
-  return {"Loss, optimizer and schedule",
-          {choice_field("loss_type", &ObjectiveSection::loss_type,
-                        "nll: cross entropy. dft: Dynamic Fine-Tuning, which multiplies the cross entropy of a token "
-                        "by its probability p, as a constant: -p log p. It computes logits twice and runs without "
-                        "CUDA graphs. Evaluation always reports cross entropy."),
-           choice_field(
-               "optim", &OptimizerSection::kind,
-               "AdamW with decoupled weight decay. adamw_torch and adamw_torch_fused are the same code. adamw_8bit "
-               "keeps moments in 8 bits, as bitsandbytes does on a GPU, except for embeddings and tensors of fewer "
-               "than 4096 elements."),
-           number_field("learning_rate", &OptimizerSection::learning_rate, Range::above(0), "Peak learning rate."),
-           number_field("loraplus_lr_ratio", &OptimizerSection::loraplus_lr_ratio, Range::above(0),
-                        "LoRA+: the B matrices learn at this multiple of the scheduled learning rate."),
-           choice_field("lr_scheduler_type", &ScheduleSection::lr_scheduler_type,
-                        "Learning rate schedule after warm-up. constant has no warm-up."),
-           number_field("warmup_ratio", &ScheduleSection::warmup_ratio, Range::from_to_below(0, 1),
-                        "Share of all steps over which the learning rate rises from 0. Alternative: warmup_steps.")
-               .silent_when([](const Profile& profile) { return profile.schedule.warmup_steps.has_value(); }),
-           integer_field("warmup_steps", &ScheduleSection::warmup_steps, Range::at_least(0), "null",
-                         "Steps over which the learning rate rises from 0. Alternative: warmup_ratio."),
-           number_field("min_lr_ratio", &ScheduleSection::min_lr_ratio, Range::between(0, 1),
-                        "Final learning rate as a share of the peak, for cosine_with_min_lr."),
-           choice_field("lr_scaling", &ScheduleSection::lr_scaling,
-                        "Scale learning_rate by rows (batch_unit) per step / lr_base_batch (linear), or by its square root (sqrt)."),
-           integer_field("lr_base_batch", &ScheduleSection::lr_base_batch, Range::at_least(1), "null",
-                         "Rows (batch_unit) per step for which learning_rate was chosen; required by lr_scaling."),
-           number_field("weight_decay", &OptimizerSection::weight_decay, Range::at_least(0),
-                        "Decoupled weight decay. In full fine-tuning, biases and norms are not decayed."),
-           number_field("adam_beta1", &OptimizerSection::adam_beta1, Range::from_to_below(0, 1),
-                        "Decay rate of the first moment."),
-           number_field("adam_beta2", &OptimizerSection::adam_beta2, Range::from_to_below(0, 1),
-                        "Decay rate of the second moment."),
-           number_field("adam_epsilon", &OptimizerSection::adam_epsilon, Range::above(0),
-                        "Added to the denominator, outside the square root."),
-           number_field("max_grad_norm", &OptimizerSection::max_grad_norm, Range::at_least(0),
-                        "Clip the gradient norm to this value. 0 or null: no clipping.")
-               .null_means("0"),
-           integer_field("seed", &RunSection::seed, Range::between(0, kMaxSeed),
-                         "Seed of adapter initialisation, data order and dropout.")}};
+  return {
+      "Loss, optimizer and schedule",
+      {choice_field("loss_type", &ObjectiveSection::loss_type,
+                    "nll: cross entropy. dft: Dynamic Fine-Tuning, which multiplies the cross entropy of a token "
+                    "by its probability p, as a constant: -p log p. It computes logits twice and runs without "
+                    "CUDA graphs. Evaluation always reports cross entropy."),
+       choice_field(
+           "optim", &OptimizerSection::kind,
+           "AdamW with decoupled weight decay. adamw_torch and adamw_torch_fused are the same code. adamw_8bit "
+           "keeps moments in 8 bits, as bitsandbytes does on a GPU, except for embeddings and tensors of fewer "
+           "than 4096 elements."),
+       number_field("learning_rate", &OptimizerSection::learning_rate, Range::above(0), "Peak learning rate."),
+       number_field("loraplus_lr_ratio", &OptimizerSection::loraplus_lr_ratio, Range::above(0),
+                    "LoRA+: the B matrices learn at this multiple of the scheduled learning rate."),
+       choice_field("lr_scheduler_type", &ScheduleSection::lr_scheduler_type,
+                    "Learning rate schedule after warm-up. constant has no warm-up."),
+       number_field("warmup_ratio", &ScheduleSection::warmup_ratio, Range::from_to_below(0, 1),
+                    "Share of all steps over which the learning rate rises from 0. Alternative: warmup_steps.")
+           .silent_when([](const Profile& profile) { return profile.schedule.warmup_steps.has_value(); }),
+       integer_field("warmup_steps", &ScheduleSection::warmup_steps, Range::at_least(0), "null",
+                     "Steps over which the learning rate rises from 0. Alternative: warmup_ratio."),
+       number_field("min_lr_ratio", &ScheduleSection::min_lr_ratio, Range::between(0, 1),
+                    "Final learning rate as a share of the peak, for cosine_with_min_lr."),
+       choice_field(
+           "lr_scaling", &ScheduleSection::lr_scaling,
+           "Scale learning_rate by rows (batch_unit) per step / lr_base_batch (linear), or by its square root (sqrt)."),
+       integer_field("lr_base_batch", &ScheduleSection::lr_base_batch, Range::at_least(1), "null",
+                     "Rows (batch_unit) per step for which learning_rate was chosen; required by lr_scaling."),
+       number_field("weight_decay", &OptimizerSection::weight_decay, Range::at_least(0),
+                    "Decoupled weight decay. In full fine-tuning, biases and norms are not decayed."),
+       number_field("adam_beta1", &OptimizerSection::adam_beta1, Range::from_to_below(0, 1),
+                    "Decay rate of the first moment."),
+       number_field("adam_beta2", &OptimizerSection::adam_beta2, Range::from_to_below(0, 1),
+                    "Decay rate of the second moment."),
+       number_field("adam_epsilon", &OptimizerSection::adam_epsilon, Range::above(0),
+                    "Added to the denominator, outside the square root."),
+       number_field("max_grad_norm", &OptimizerSection::max_grad_norm, Range::at_least(0),
+                    "Clip the gradient norm to this value. 0 or null: no clipping.")
+           .null_means("0"),
+       integer_field("seed", &RunSection::seed, Range::between(0, kMaxSeed),
+                     "Seed of adapter initialisation, data order and dropout.")}};
 }
 
 FieldGroup compute_group() {

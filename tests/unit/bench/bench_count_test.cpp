@@ -6,10 +6,10 @@
 #include <set>
 #include <string>
 
-#include "bench/rates_file.h"
-#include "bench/step_limits.h"
 #include "lora_train/base/error.h"
 #include "lora_train/bench/bench.h"
+#include "lora_train/bench/rates_file.h"
+#include "lora_train/bench/step_limits.h"
 #include "lora_train/lora/lora_plan.h"
 #include "lora_train/model/known_shapes.h"
 

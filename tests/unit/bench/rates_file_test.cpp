@@ -1,4 +1,4 @@
-#include "bench/rates_file.h"
+#include "lora_train/bench/rates_file.h"
 
 #include <gtest/gtest.h>
 

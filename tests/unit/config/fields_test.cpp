@@ -98,7 +98,8 @@ const std::vector<const char*> kContractKeys = {"model",
                                                 "base_model_name",
                                                 "run_name",
                                                 "loraplus_lr_ratio",
-                                                "check_ranks"};
+                                                "check_ranks",
+                                                "batch_unit"};
 
 TEST(Fields, AreDeclaredOnceWithValuesAndHelp) {
   std::set<std::string> names;

@@ -9,6 +9,7 @@
 #include "lora_train/base/file.h"
 #include "lora_train/config/check.h"
 #include "lora_train/config/load.h"
+#include "lora_train/config/scalar.h"
 
 namespace lora_train {
 namespace {
@@ -63,10 +64,23 @@ TEST(Shipped, GpuProfilesSayWhatTheyTrain) {
   }
 }
 
+/// Numbers and truth values of YAML, which come as text.
+nlohmann::ordered_json typed(const nlohmann::ordered_json& value) {
+  if (value.is_structured()) {
+    nlohmann::ordered_json result = value;
+    for (auto& item : result) item = typed(item);
+    return result;
+  }
+  const std::string text = value;
+  if (text == "true" || text == "false") return text == "true";
+  const auto number = parse_number(text);
+  return number ? nlohmann::ordered_json::parse(text) : nlohmann::ordered_json(text);
+}
+
 /// What configs/NAME.json holds. With LORA_TRAIN_UPDATE_DOCS set, it is written.
 std::string json_twin(const std::string& name) {
   const std::string file = "configs/" + name + ".yaml";
-  return nlohmann::ordered_json::parse(to_json_text(parse_yaml(read_file(file), {file, 0}))).dump(2) + "\n";
+  return typed(nlohmann::ordered_json::parse(to_json_text(parse_yaml(read_file(file), {file, 0})))).dump(2) + "\n";
 }
 
 TEST(Shipped, JsonTwinsAreMadeFromTheYaml) {

@@ -38,7 +38,8 @@ std::string changed(const std::string& from, const std::string& to) {
 
 TEST(GpuTable, TheShippedOneHasTheGpusThatPeopleRent) {
   const auto table = read_gpu_table("configs/gpus.json");
-  for (const char* name : {"A10G", "L4", "L40S", "A100 40 GB", "A100 80 GB", "H100", "H200", "B200", "RTX 4090", "RTX 5090"}) {
+  for (const char* name :
+       {"A10G", "L4", "L40S", "A100 40 GB", "A100 80 GB", "H100", "H200", "B200", "RTX 4090", "RTX 5090"}) {
     EXPECT_TRUE(std::any_of(table.begin(), table.end(), [&](const auto& gpu) { return gpu.name == name; })) << name;
   }
 }
@@ -59,13 +60,16 @@ TEST(GpuTable, RefusesWhatIsNone) {
   EXPECT_NE(refusal("[]").find("expected a list of GPUs"), std::string::npos);
   EXPECT_NE(refusal("[1]").find("GPU 1: is no object"), std::string::npos);
   EXPECT_NE(refusal("[" + kGood + "," + kGood + "]").find("GPU 2: name: \"A\" is there twice"), std::string::npos);
-  EXPECT_NE(refusal(changed("\"price_per_hour\": 0", "\"price_per_hour\": -1")).find("price_per_hour: is -1, expected a number from 0"),
+  EXPECT_NE(refusal(changed("\"price_per_hour\": 0", "\"price_per_hour\": -1"))
+                .find("price_per_hour: is -1, expected a number from 0"),
             std::string::npos);
-  EXPECT_NE(refusal(changed("\"memory_gib\": 24", "\"memory_gib\": 0")).find("memory_gib: is 0, expected a number above 0"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal(changed("\"memory_gib\": 24", "\"memory_gib\": 0")).find("memory_gib: is 0, expected a number above 0"),
+      std::string::npos);
   EXPECT_NE(refusal(changed("\"memory_gib\": 24", "\"memory_gib\": \"24\"")).find("memory_gib"), std::string::npos);
   EXPECT_NE(refusal(changed("\"link_gb_s\": 20,", "")).find("link_gb_s: missing"), std::string::npos);
-  EXPECT_NE(refusal(changed("\"link_gb_s\"", "\"nvlink\": 1, \"link_gb_s\"")).find("\"nvlink\" is not known"), std::string::npos);
+  EXPECT_NE(refusal(changed("\"link_gb_s\"", "\"nvlink\": 1, \"link_gb_s\"")).find("\"nvlink\" is not known"),
+            std::string::npos);
 }
 
 TEST(GpuTable, TheUsersReplaceThoseOfTheSameName) {
