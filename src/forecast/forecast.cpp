@@ -56,10 +56,10 @@ runtime::ModelFiles open_without_weights(const ForecastRequest& request) {
   return files;
 }
 
-/// What a step has, over all ranks, on average; and how many there are.
+/// How many there are, what a step has on average over all ranks, and the rank that has most of it.
 struct Steps {
   std::int64_t count = 0;
-  double rows = 0, tokens = 0;
+  double tokens = 0, most_rows = 0, most_tokens = 0;
 };
 
 /// The data of a run, read or stated.
@@ -76,28 +76,43 @@ class Load {
 
   const DataFacts& facts() const { return facts_; }
 
-  std::int64_t rows_per_step(const Profile& profile, std::int64_t num_ranks) const {
-    if (!facts_.are_stated) return data::count_rows_per_step(profile, prepared_, num_ranks);
+  std::int64_t rows_of_rank(const Profile& profile, std::int64_t num_ranks) const {
+    if (!facts_.are_stated) return data::count_rows_of_rank(profile, prepared_, num_ranks);
     if (profile.schedule.batch_unit == BatchUnit::kRows) return 0;
     const data::BatchSizes sizes =
         data::resolve_batch_sizes(profile.schedule, facts_.max_seq_len, data::kAutoMicroBatchTokens, num_ranks);
-    return std::llround(std::ceil(rows_of(profile, static_cast<double>(sizes.global))));
+    return std::llround(std::ceil(rows_of(profile, static_cast<double>(ceil_div(sizes.global, num_ranks)))));
   }
 
-  Steps steps_of(const Profile& profile, const data::BatchSizes& sizes) const {
-    if (!facts_.are_stated) {
-      const data::RunPlan plan = data::plan_run(profile, prepared_, sizes);
-      return {plan.total_steps(), plan.rows_per_step(), plan.tokens_per_step()};
+  Steps steps_of(const Profile& profile, const data::BatchSizes& sizes, std::int64_t num_ranks) const {
+    const bool has_documents = profile.schedule.batch_unit == BatchUnit::kDocuments;
+    Steps steps;
+    double rows = 0, documents = 0;  // of a step
+    if (facts_.are_stated) {
+      const auto all = static_cast<double>(facts_.num_documents);
+      const double units = has_documents ? all : rows_of(profile, all);
+      const double of_epoch = std::ceil(units / static_cast<double>(sizes.global));
+      const double epochs = profile.schedule.num_epochs.value_or(std::numeric_limits<double>::infinity());
+      const std::int64_t most = profile.schedule.max_steps.value_or(std::numeric_limits<std::int64_t>::max());
+      steps.count = std::llround(std::min(std::ceil(epochs * of_epoch), static_cast<double>(most)));
+      steps.tokens = static_cast<double>(facts_.num_tokens) / of_epoch;
+      documents = all / of_epoch;
+      rows = rows_of(profile, documents);
+    } else {
+      const data::RunPlan plan = data::plan_run(profile, prepared_, sizes, {0, num_ranks});
+      steps.count = plan.total_steps();
+      steps.tokens = plan.tokens_per_step();
+      documents = plan.documents_per_step();
+      rows = plan.rows_per_step();
     }
-    const auto documents = static_cast<double>(facts_.num_documents);
-    const bool counts_documents = profile.schedule.batch_unit == BatchUnit::kDocuments;
-    const double units = counts_documents ? documents : rows_of(profile, documents);
-    const double steps = std::ceil(units / static_cast<double>(sizes.global));
-    const double epochs = profile.schedule.num_epochs.value_or(std::numeric_limits<double>::infinity());
-    const auto most =
-        static_cast<double>(profile.schedule.max_steps.value_or(std::numeric_limits<std::int64_t>::max()));
-    return {std::llround(std::min(std::ceil(epochs * steps), most)), rows_of(profile, documents) / steps,
-            static_cast<double>(facts_.num_tokens) / steps};
+    const auto ranks = static_cast<double>(num_ranks);
+    const double units = has_documents ? documents : rows;  // what is dealt to the ranks
+    const double most_units = std::ceil(units / ranks - 1e-9);
+    steps.most_tokens = steps.tokens * std::min(1.0, most_units / units);
+    steps.most_rows = !has_documents      ? most_units
+                      : facts_.are_stated ? rows_of(profile, most_units)
+                                          : std::ceil(rows / ranks);
+    return steps;
   }
 
  private:
@@ -199,7 +214,7 @@ class Case {
   planner::RunFacts facts_for(const Profile& profile, const device::GpuFacts& gpu, int num_gpus) const {
     planner::RunFacts facts{profile, files_.config, adapters_, load_.facts().max_seq_len,
                             load_.facts().num_eval_tokens > 0};
-    facts.rows_per_step = load_.rows_per_step(profile, num_gpus);
+    facts.rows_of_rank = load_.rows_of_rank(profile, num_gpus);
     facts.num_ranks = num_gpus;
     facts.is_cuda = true;
     facts.memory_bytes = memory_limit(gpu);
@@ -239,14 +254,13 @@ class Case {
   void fill(const planner::RunFacts& facts, const planner::RunSpec& spec, const device::GpuFacts& gpu,
             Forecast& result) const {
     const auto num_ranks = static_cast<double>(result.num_gpus);
-    const Steps steps = load_.steps_of(facts.profile, spec.sizes());
+    const Steps steps = load_.steps_of(facts.profile, spec.sizes(), result.num_gpus);
     const DataFacts& data = load_.facts();
-    const double rows_of_rank = std::ceil(steps.rows / num_ranks - 1e-9);
     RankLoad load;
-    load.tokens = steps.tokens * std::min(1.0, rows_of_rank / std::max(steps.rows, 1.0));
+    load.tokens = steps.most_tokens;
     load.supervised = load.tokens * static_cast<double>(data.num_supervised) / static_cast<double>(data.num_tokens);
     load.keys_per_query = data.keys_per_query;
-    load.num_micro_batches = std::llround(std::ceil(rows_of_rank / static_cast<double>(spec.micro_batch_size)));
+    load.num_micro_batches = std::llround(std::ceil(steps.most_rows / static_cast<double>(spec.micro_batch_size)));
     const bench::BenchRates rates = rates_of(gpu, profile_);
     RankLoad evaluation = load;
     evaluation.tokens = static_cast<double>(data.num_eval_tokens) / num_ranks;

@@ -33,7 +33,7 @@ void set_sizes(const RunFacts& facts, std::int64_t tokens, RunSpec& spec) {
     schedule.global_batch_size = facts.resume.global_batch_size;
   }
   const data::BatchSizes sizes =
-      data::resolve_batch_sizes(schedule, facts.max_seq_len, tokens, facts.num_ranks, facts.rows_per_step);
+      data::resolve_batch_sizes(schedule, facts.max_seq_len, tokens, facts.num_ranks, facts.rows_of_rank);
   spec.micro_batch_size = sizes.micro;
   spec.global_batch_size = sizes.global;
   spec.eval_micro_batch_size = facts.profile.schedule.eval_micro_batch_size.value_or(sizes.micro);

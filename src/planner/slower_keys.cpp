@@ -82,7 +82,7 @@ std::vector<std::string> slower_keys(const RunFacts& facts, const RunSpec& spec)
                          facts.max_seq_len,
                          facts.has_evaluation,
                          facts.has_token_weights,
-                         facts.rows_per_step,
+                         facts.rows_of_rank,
                          {},
                          {},
                          facts.num_ranks,

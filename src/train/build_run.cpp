@@ -285,7 +285,7 @@ void gather_facts(Run& run) {
   planner::RunFacts& facts = run.facts.emplace(planner::RunFacts{run.profile(), run.files.config, run.adapters.specs,
                                                                  run.data.max_seq_len, !run.data.evals.empty()});
   facts.has_token_weights = run.data.has_weights();
-  facts.rows_per_step = data::count_rows_per_step(run.profile(), run.data, run.ranks().world_size());
+  facts.rows_of_rank = data::count_rows_of_rank(run.profile(), run.data, run.ranks().world_size());
   facts.is_cuda = run.device.is_cuda();
   facts.host_bytes = host_bytes(run);
   facts.memory_bytes = facts.is_cuda ? planner::memory_budget(run.device) : facts.host_bytes;

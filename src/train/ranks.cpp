@@ -214,12 +214,11 @@ void check_equal_parameters(Communicator& ranks, const at::Tensor& values, std::
 std::string ranks_in_words(const Run& run) {
   const launch::World& world = run.request.world;
   const planner::RunSpec& spec = run.spec;
-  const bool has_documents = run.facts->rows_per_step > 0;
-  const std::int64_t num_rows = has_documents ? run.facts->rows_per_step : spec.global_batch_size;
-  const std::int64_t of_rank = ceil_div(num_rows, world.size);
+  const bool has_documents = run.facts->rows_of_rank > 0;
+  const std::int64_t of_rank = has_documents ? run.facts->rows_of_rank : ceil_div(spec.global_batch_size, world.size);
   const std::int64_t accumulation = ceil_div(of_rank, spec.micro_batch_size);
   const int num_nodes = std::max(1, world.size / std::max(1, world.local_size));
-  const bool is_even = !has_documents && spec.micro_batch_size * accumulation * world.size == num_rows;
+  const bool is_even = !has_documents && spec.micro_batch_size * accumulation * world.size == spec.global_batch_size;
   return "training with " + std::to_string(world.size) + " processes (" + std::to_string(num_nodes) +
          (num_nodes == 1 ? " node x " : " nodes x ") + std::to_string(world.local_size) + ", " +
          to_string(world.launcher) + "), global batch " + std::to_string(spec.global_batch_size) +

@@ -34,7 +34,7 @@ struct PlanOptions {
   /// without shuffle); epoch e takes documents floor(w n e) .. floor(w n (e + 1)) - 1 of that sequence, so that the
   /// documents of a range are used equally often, give or take one, at every time.
   std::vector<WeightedRange> ranges;
-  std::int64_t world_size = 1, rank = 0;  ///< no influence on what is in a step
+  std::int64_t world_size = 1, rank = 0;  ///< no influence on what documents are in a step
   /// Cost of a token^2 of a document (attention) relative to a token (everything else), for dealing rows to
   /// ranks. About 1 / (12 hidden_size); the default is that of hidden_size 1,365.
   double attention_cost = 1.0 / 16384;
@@ -69,7 +69,7 @@ std::vector<MicroBatchPlan> plan_evaluation(const DocumentStore& store, std::int
                                             std::int64_t micro_batch_size);
 
 /// Per epoch: order of documents f(seed, epoch) -> packing -> rows -> steps of global_batch_size rows -> ranks. With
-/// BatchUnit::kDocuments: order -> steps of global_batch_size documents -> packing of each step -> rows -> ranks. The
+/// packing and BatchUnit::kDocuments: order -> steps of global_batch_size documents -> ranks -> packing, each its own. The
 /// last, smaller step of an epoch is kept. Which documents are in step k depends on seed, epoch, data, max_seq_len,
 /// packing, ranges, global_batch_size and batch_unit only. Nothing to save: a resumed run asks for step k again.
 ///
@@ -77,8 +77,8 @@ std::vector<MicroBatchPlan> plan_evaluation(const DocumentStore& store, std::int
 /// gets the same number of rows, give or take one, and of micro-batches; which rows is chosen so that the ranks, and
 /// the micro-batches of a rank, cost about the same (most expensive first, each to the cheapest so far).
 ///
-/// Memory: 4 bytes for each document, 4 for each time an epoch sees one and 4 for each row, 8 for each epoch so far; for
-/// each step nothing, or 4 with BatchUnit::kDocuments. While an epoch is planned, up to 12 more for each. The store must outlive the plan and not change. step() may be called from several threads.
+/// Memory: 4 bytes for each document, 4 for each time an epoch sees one and 4 for each row, 8 for each epoch so far; nothing for
+/// each step. While an epoch is planned, up to 12 more for each. The store must outlive the plan and not change. step() may be called from several threads.
 class RunPlan {
  public:
   /// Counts the steps of num_epochs: with packing and shuffle that packs each of them. With max_steps alone, epochs are
@@ -95,8 +95,8 @@ class RunPlan {
   bool ends_epoch(std::int64_t k) const;
   /// Rows of the first epoch.
   std::int64_t rows_per_epoch() const;
-  /// The most that a step of the first epoch has.
-  std::int64_t most_rows_per_step() const;
+  /// The most that a rank has in a step of the first epoch.
+  std::int64_t most_rows_of_rank() const;
   /// Averages over the first epoch.
   double documents_per_step() const;
   double rows_per_step() const;

@@ -17,15 +17,15 @@ struct BatchSizes {
 /// micro_batch_size: auto is the largest divisor of a rank's rows of a step (rounded up) that keeps a micro-batch within this many
 /// tokens. gradient_accumulation_steps counts the micro-batches of each rank.
 ///
-/// With batch_unit: documents, `rows_per_step` is the most rows that a step has (0: not known, as many as documents). A micro-batch
-/// has no more than those of a rank, and auto needs not divide them, since they differ from step to step.
+/// With batch_unit: documents, `rows_of_rank` is the most rows that a rank has in a step (0: not known, as many as documents). A
+/// micro-batch has no more, and auto need not divide them, since they differ from step to step.
 constexpr std::int64_t kAutoMicroBatchTokens = 4096;
 BatchSizes resolve_batch_sizes(const ScheduleSection& section, std::int64_t max_seq_len,
                                std::int64_t auto_tokens = kAutoMicroBatchTokens, std::int64_t num_ranks = 1,
-                               std::int64_t rows_per_step = 0);
+                               std::int64_t rows_of_rank = 0);
 
-/// For resolve_batch_sizes(): the most rows that a step of the first epoch has with batch_unit: documents; else 0.
-std::int64_t count_rows_per_step(const Profile& profile, const PreparedData& prepared, std::int64_t num_ranks = 1);
+/// For resolve_batch_sizes(): the most rows that a rank has in a step of the first epoch with batch_unit: documents; else 0.
+std::int64_t count_rows_of_rank(const Profile& profile, const PreparedData& prepared, std::int64_t num_ranks = 1);
 
 /// Whose micro-batches a plan has.
 struct RankOf {

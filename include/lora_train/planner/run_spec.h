@@ -30,7 +30,7 @@ struct RunFacts {
   const std::vector<model::AdapterSpec>& adapters;
   std::int64_t max_seq_len = 0;
   bool has_evaluation = false, has_token_weights = false;
-  std::int64_t rows_per_step = 0;  ///< data::count_rows_per_step()
+  std::int64_t rows_of_rank = 0;  ///< data::count_rows_of_rank()
   ResumePoint resume{};
   std::string algorithms{};  ///< RunSpec::algorithms of the checkpoint that the run resumes from
   std::int64_t num_ranks = 1;

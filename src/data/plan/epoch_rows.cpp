@@ -67,6 +67,8 @@ void choose(const PlanOptions& options, std::size_t r, int epoch, std::vector<st
   }
 }
 
+}  // namespace
+
 std::vector<std::uint32_t> documents_of_epoch(const PlanOptions& options, std::size_t num_documents, int epoch) {
   const std::size_t count = num_documents_in_epoch(options, num_documents, epoch);
   auto order = epoch_order(count, options.seed, epoch, options.shuffle);
@@ -84,28 +86,17 @@ std::vector<std::uint32_t> documents_of_epoch(const PlanOptions& options, std::s
   return order;
 }
 
-}  // namespace
+Rows pack_rows(std::span<const std::uint32_t> documents, std::span<const std::uint32_t> lengths,
+               const PlanOptions& options, std::uint64_t number) {
+  if (!options.packing) return one_document_a_row(documents);
+  if (!options.shuffle) return pack_next_fit(documents, lengths, options.max_seq_len);
+  const PhiloxKey key = philox_key(options.seed, RandomPurpose::kDataOrder, "packing", number);
+  return pack_first_fit_decreasing(documents, lengths, options.max_seq_len, key);
+}
 
 Rows rows_of_epoch(std::span<const std::uint32_t> lengths, const PlanOptions& options, int epoch) {
-  const auto order = documents_of_epoch(options, lengths.size(), epoch);
-  if (!options.packing) {
-    return one_document_a_row(order);
-  }
-  const PhiloxKey key =
-      philox_key(options.seed, RandomPurpose::kDataOrder, "packing", static_cast<std::uint64_t>(epoch));
-  const auto pack = [&](std::span<const std::uint32_t> documents) {
-    return options.shuffle ? pack_first_fit_decreasing(documents, lengths, options.max_seq_len, key)
-                           : pack_next_fit(documents, lengths, options.max_seq_len);
-  };
-  if (options.batch_unit == BatchUnit::kRows) return pack(order);
-  Rows all;
-  all.reserve(order.size());
-  const auto documents_per_step = static_cast<std::size_t>(options.global_batch_size);
-  for (std::size_t begin = 0; begin < order.size(); begin += documents_per_step) {
-    const Rows rows = pack(std::span(order).subspan(begin, std::min(documents_per_step, order.size() - begin)));
-    for (std::size_t r = 0; r < rows.size(); ++r) all.add(rows[r]);
-  }
-  return all;
+  return pack_rows(documents_of_epoch(options, lengths.size(), epoch), lengths, options,
+                   static_cast<std::uint64_t>(epoch));
 }
 
 }  // namespace lora_train::data

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "deal.h"
+#include "document_step.h"
 #include "epoch_rows.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
@@ -81,23 +82,11 @@ std::vector<MicroBatchPlan> plan_evaluation(const DocumentStore& store, std::int
 
 namespace {
 
+/// One of the two: rows, which are cut into steps, or documents, which are cut into steps and then packed.
 struct Epoch {
   Rows rows;
-  std::vector<std::uint32_t> step_ends;  ///< the row after the last of each step; empty where all have as many
+  std::vector<std::uint32_t> documents;
 };
-
-Epoch plan_epoch(std::span<const std::uint32_t> lengths, const PlanOptions& options, int epoch) {
-  Epoch result{rows_of_epoch(lengths, options, epoch), {}};
-  if (options.batch_unit == BatchUnit::kRows) return result;
-  const Rows& rows = result.rows;
-  std::size_t num_documents = 0;
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    num_documents += rows[r].size();
-    const bool ends_step = num_documents % static_cast<std::size_t>(options.global_batch_size) == 0;
-    if (ends_step || r + 1 == rows.size()) result.step_ends.push_back(static_cast<std::uint32_t>(r + 1));
-  }
-  return result;
-}
 
 }  // namespace
 
@@ -110,7 +99,7 @@ struct RunPlan::State {
   std::vector<std::uint32_t> lengths;
   std::int64_t total_steps = 0;
   // Of the first epoch that has any.
-  std::int64_t first_rows = 0, first_documents = 0, first_tokens = 0, first_steps = 0, most_rows_per_step = 0;
+  std::int64_t first_rows = 0, first_documents = 0, first_tokens = 0, first_steps = 0, most_rows_of_rank = 0;
 
   std::mutex count_mutex;  ///< guards first_step; not held while an epoch is packed
   /// Steps before each epoch counted so far, and before the next. Unused if is_even().
@@ -122,8 +111,10 @@ struct RunPlan::State {
 
   // Without shuffling and weights, all epochs are the first.
   bool epochs_differ() const { return options.shuffle || !options.ranges.empty(); }
+  // Whether documents are cut into steps before they are packed.
+  bool packs_steps() const { return options.packing && options.batch_unit == BatchUnit::kDocuments; }
   // Whether steps can be counted without packing.
-  bool counts_documents() const { return !options.packing || options.batch_unit == BatchUnit::kDocuments; }
+  bool counts_documents() const { return !options.packing || packs_steps(); }
   // Whether all epochs have the same number of steps.
   bool is_even() const { return !epochs_differ() || (counts_documents() && options.ranges.empty()); }
 
@@ -132,7 +123,8 @@ struct RunPlan::State {
     const int key = epochs_differ() ? epoch : 0;
     if (key != cached_epoch) {
       cached.reset();  // so that two epochs are never in memory together
-      cached = std::make_shared<const Epoch>(plan_epoch(lengths, options, key));
+      cached = std::make_shared<const Epoch>(packs_steps() ? Epoch{{}, documents_of_epoch(options, lengths.size(), key)}
+                                                           : Epoch{rows_of_epoch(lengths, options, key), {}});
       cached_epoch = key;
     }
     return cached;
@@ -152,26 +144,73 @@ struct RunPlan::State {
       if (++epoch >= options.num_epochs.value_or(HUGE_VAL)) return;
     }
     const auto plan = plan_of(epoch);
-    const Rows& rows = plan->rows;
+    if (packs_steps()) {
+      sum_up_steps(*plan);
+    } else {
+      sum_up_rows(plan->rows);
+    }
+  }
+
+  void sum_up_rows(const Rows& rows) {
     first_rows = static_cast<std::int64_t>(rows.size());
     first_documents = static_cast<std::int64_t>(rows.num_documents());
+    most_rows_of_rank = ceil_div(std::min(first_rows, options.global_batch_size), options.world_size);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       for (const std::uint32_t document : rows[r]) {
         first_tokens += lengths[document];
       }
     }
-    for (std::int64_t step = 0; step < first_steps; ++step) {
-      const auto [begin, end] = rows_of_step(*plan, step);
-      most_rows_per_step = std::max(most_rows_per_step, static_cast<std::int64_t>(end - begin));
-    }
   }
 
-  // Of step `i` of an epoch, from 0: its first row, and the one after its last.
-  std::pair<std::size_t, std::size_t> rows_of_step(const Epoch& epoch, std::int64_t i) const {
-    const auto step = static_cast<std::size_t>(i);
-    if (!epoch.step_ends.empty()) return {step == 0 ? 0 : epoch.step_ends[step - 1], epoch.step_ends[step]};
-    const auto rows_per_step = static_cast<std::size_t>(options.global_batch_size);
-    return {step * rows_per_step, std::min(epoch.rows.size(), (step + 1) * rows_per_step)};
+  void sum_up_steps(const Epoch& epoch) {
+    StopPoll stop_poll;
+    for (std::int64_t i = 0; i < first_steps; ++i) {
+      stop_poll();
+      const DocumentStep step = plan_document_step(documents_of_step(epoch, i), lengths, options, i);
+      first_rows += step.num_rows;
+      most_rows_of_rank = std::max(most_rows_of_rank, step.most_rows);
+    }
+    first_documents = static_cast<std::int64_t>(epoch.documents.size());
+    for (const std::uint32_t document : epoch.documents) first_tokens += lengths[document];
+  }
+
+  // Of step `i` of an epoch, from 0.
+  std::span<const std::uint32_t> documents_of_step(const Epoch& epoch, std::int64_t i) const {
+    const auto size = static_cast<std::size_t>(options.global_batch_size), begin = static_cast<std::size_t>(i) * size;
+    return std::span(epoch.documents).subspan(begin, std::min(size, epoch.documents.size() - begin));
+  }
+
+  StepPlan plan_packed_step(const Epoch& epoch, std::int64_t i) const {
+    const auto documents = documents_of_step(epoch, i);
+    DocumentStep packed = plan_document_step(documents, lengths, options, i);
+    StepPlan plan;
+    plan.num_rows = packed.num_rows;
+    plan.micro_batches = std::move(packed.micro_batches);
+    add_documents(documents, plan);
+    plan.epoch_after = static_cast<double>(i * options.global_batch_size + plan.num_documents) /
+                       static_cast<double>(epoch.documents.size());
+    return plan;
+  }
+
+  StepPlan plan_row_step(const Rows& rows, std::int64_t i) const {
+    const auto begin = static_cast<std::size_t>(i * options.global_batch_size);
+    const std::size_t end = std::min(rows.size(), begin + static_cast<std::size_t>(options.global_batch_size));
+    StepPlan plan;
+    plan.num_rows = static_cast<std::int64_t>(end - begin);
+    plan.micro_batches = options.world_size == 1 ? deal_in_order(rows, begin, end, options.micro_batch_size)
+                                                 : deal_to_rank(rows, begin, end, options, lengths);
+    for (std::size_t r = begin; r < end; ++r) add_documents(rows[r], plan);
+    plan.epoch_after = static_cast<double>(end) / static_cast<double>(rows.size());
+    return plan;
+  }
+
+  void add_documents(std::span<const std::uint32_t> documents, StepPlan& plan) const {
+    plan.num_documents += static_cast<std::int64_t>(documents.size());
+    for (const std::uint32_t document : documents) {
+      plan.num_tokens += lengths[document];
+      plan.num_supervised += store.num_supervised(document);
+      plan.weight_sum += store.weight_sum(document);
+    }
   }
 
   // Counts epochs up to the one that step k is in.
@@ -264,7 +303,7 @@ bool RunPlan::ends_epoch(std::int64_t k) const { return k == state_->total_steps
 
 std::int64_t RunPlan::rows_per_epoch() const { return state_->first_rows; }
 
-std::int64_t RunPlan::most_rows_per_step() const { return state_->most_rows_per_step; }
+std::int64_t RunPlan::most_rows_of_rank() const { return state_->most_rows_of_rank; }
 
 double RunPlan::documents_per_step() const {
   return static_cast<double>(state_->first_documents) / static_cast<double>(state_->first_steps);
@@ -284,7 +323,6 @@ double RunPlan::packing_efficiency() const {
 }
 
 StepPlan RunPlan::step(std::int64_t k) const {
-  const PlanOptions& options = state_->options;
   if (k < 1 || k > state_->total_steps) {
     throw ShapeError("RunPlan::step",
                      "step " + std::to_string(k) + " is not in 1.." + std::to_string(state_->total_steps));
@@ -292,28 +330,12 @@ StepPlan RunPlan::step(std::int64_t k) const {
   throw_if_stop_requested();
   const auto [epoch, steps_before] = state_->epoch_of(k);
   const auto planned = state_->plan_of(epoch);
-  const Rows& rows = planned->rows;
   const std::int64_t index = k - 1 - steps_before;
-  const auto [begin, end] = state_->rows_of_step(*planned, index);
-
-  StepPlan plan;
+  StepPlan plan =
+      state_->packs_steps() ? state_->plan_packed_step(*planned, index) : state_->plan_row_step(planned->rows, index);
   plan.step = k;
   plan.epoch = epoch;
-  plan.num_rows = static_cast<std::int64_t>(end - begin);
-  for (std::size_t r = begin; r < end; ++r) {
-    plan.num_documents += static_cast<std::int64_t>(rows[r].size());
-    for (const std::uint32_t document : rows[r]) {
-      plan.num_tokens += state_->lengths[document];
-      plan.num_supervised += state_->store.num_supervised(document);
-      plan.weight_sum += state_->store.weight_sum(document);
-    }
-  }
-  const bool has_documents = options.batch_unit == BatchUnit::kDocuments;
-  const auto done = has_documents ? static_cast<double>(index * options.global_batch_size + plan.num_documents)
-                                  : static_cast<double>(end);
-  plan.epoch_after = epoch + done / static_cast<double>(has_documents ? rows.num_documents() : rows.size());
-  plan.micro_batches = options.world_size == 1 ? deal_in_order(rows, begin, end, options.micro_batch_size)
-                                               : deal_to_rank(rows, begin, end, options, state_->lengths);
+  plan.epoch_after += epoch;
   return plan;
 }
 

@@ -7,18 +7,18 @@
 namespace lora_train::data {
 
 BatchSizes resolve_batch_sizes(const ScheduleSection& section, std::int64_t max_seq_len, std::int64_t auto_tokens,
-                               std::int64_t num_ranks, std::int64_t rows_per_step) {
+                               std::int64_t num_ranks, std::int64_t rows_of_rank) {
   const std::int64_t fitting = std::max<std::int64_t>(1, auto_tokens / max_seq_len);
   BatchSizes sizes;
   sizes.micro = section.micro_batch_size.value_or(fitting);
   sizes.global = section.gradient_accumulation_steps ? sizes.micro * *section.gradient_accumulation_steps * num_ranks
                                                      : section.global_batch_size.value_or(1);
-  if (section.batch_unit == BatchUnit::kDocuments && rows_per_step > 0) {
-    sizes.micro = std::min(sizes.micro, ceil_div(rows_per_step, num_ranks));
+  if (section.batch_unit == BatchUnit::kDocuments && rows_of_rank > 0) {
+    sizes.micro = std::min(sizes.micro, rows_of_rank);
     return sizes;
   }
   if (section.gradient_accumulation_steps) return sizes;
-  const std::int64_t rows_of_rank = ceil_div(sizes.global, num_ranks);
+  rows_of_rank = ceil_div(sizes.global, num_ranks);
   sizes.micro = std::min(sizes.micro, rows_of_rank);
   while (!section.micro_batch_size && rows_of_rank % sizes.micro != 0) {
     --sizes.micro;
@@ -26,11 +26,11 @@ BatchSizes resolve_batch_sizes(const ScheduleSection& section, std::int64_t max_
   return sizes;
 }
 
-std::int64_t count_rows_per_step(const Profile& profile, const PreparedData& prepared, std::int64_t num_ranks) {
+std::int64_t count_rows_of_rank(const Profile& profile, const PreparedData& prepared, std::int64_t num_ranks) {
   if (profile.schedule.batch_unit == BatchUnit::kRows) return 0;
   const BatchSizes sizes =
       resolve_batch_sizes(profile.schedule, prepared.max_seq_len, kAutoMicroBatchTokens, num_ranks);
-  return plan_run(profile, prepared, sizes).most_rows_per_step();
+  return plan_run(profile, prepared, sizes, {0, num_ranks}).most_rows_of_rank();
 }
 
 RunPlan plan_run(const Profile& profile, const PreparedData& prepared, const BatchSizes& sizes, RankOf of) {

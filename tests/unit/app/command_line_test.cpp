@@ -83,8 +83,8 @@ TEST(CommandParser, TrailingWordThatIsNoSettingIsAUsageError) {
 TEST(Registry, KnowsEveryCommandOfTheContract) {
   Words names;
   for (const auto& command : commands()) names.push_back(command.name);
-  EXPECT_EQ(names, (Words{"train", "check", "plan", "ablate", "tokenize", "generate", "eval", "merge", "compare", "doctor",
-                          "bench", "cache", "quantize", "init-model"}));
+  EXPECT_EQ(names, (Words{"train", "check", "plan", "ablate", "tokenize", "generate", "eval", "merge", "compare",
+                          "doctor", "bench", "cache", "quantize", "init-model"}));
   for (const auto& name : names) EXPECT_NE(overview().find("  " + name + " "), std::string::npos) << name;
 }
 

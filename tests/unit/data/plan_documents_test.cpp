@@ -41,6 +41,10 @@ TEST(RunPlanDocuments, StepsFollowTheOrderAsWithoutPacking) {
       EXPECT_GE(50 * step.num_rows, step.num_tokens);
       EXPECT_LT(step.num_rows, step.num_documents);
       EXPECT_EQ(ceil_div(step.num_rows, 3), std::ssize(step.micro_batches));
+      for (const auto& micro : step.micro_batches) {  // dropout does not depend on packing
+        for (std::size_t i = 0; i < micro.documents.size(); ++i)
+          EXPECT_EQ(documents_of(other)[micro.document_in_step[i]], micro.documents[i]);
+      }
     }
   }
 }
@@ -59,7 +63,7 @@ TEST(RunPlanDocuments, AMicroBatchFitsItsRows) {
       EXPECT_LE(tokens, 2 * 50);
     }
   }
-  EXPECT_EQ(plan.most_rows_per_step(), most);
+  EXPECT_EQ(plan.most_rows_of_rank(), most);
   EXPECT_DOUBLE_EQ(plan.documents_per_step(), 400.0 / 13);
   EXPECT_NEAR(plan.rows_per_step() * 50 * plan.packing_efficiency(), plan.tokens_per_step(), 1e-9);
 }
@@ -88,6 +92,22 @@ TEST(RunPlanDocuments, RanksShareTheDocumentsOfAStep) {
   }
 }
 
+// Packed before they are dealt, they would fill one row, and one rank alone would have work.
+TEST(RunPlanDocuments, EveryRankHasWorkWhereOneRowHoldsTheStep) {
+  const DocumentStore store = store_of(std::vector<std::uint32_t>(64, 3));
+  for (std::int64_t rank = 0; rank < 4; ++rank) {
+    PlanOptions options = documents_options(16, 1);
+    options.world_size = 4;
+    options.rank = rank;
+    const RunPlan plan(store, options);
+    for (std::int64_t k = 1; k <= plan.total_steps(); ++k) {
+      EXPECT_EQ(documents_of(plan.step(k)).size(), 4U);
+      EXPECT_EQ(plan.step(k).num_rows, 4);
+    }
+    EXPECT_EQ(plan.most_rows_of_rank(), 1);
+  }
+}
+
 TEST(RunPlanDocuments, WeightsCountStepsByTheDocumentsOfEachEpoch) {
   const DocumentStore store = store_of(random_lengths(30, 12, 50, 6));
   PlanOptions options = documents_options(4, 2, 3);
@@ -104,12 +124,12 @@ TEST(ResolveBatchSizes, AMicroBatchHasNoMoreRowsThanAStepOfDocumentsFills) {
   section.global_batch_size = 16;
   EXPECT_EQ(resolve_batch_sizes(section, 2048, 16384, 1, 3).micro, 3);
   EXPECT_EQ(resolve_batch_sizes(section, 2048, 4096, 1, 3).micro, 2) << "need not divide";
-  EXPECT_EQ(resolve_batch_sizes(section, 2048, 16384, 2, 3).micro, 2);
+  EXPECT_EQ(resolve_batch_sizes(section, 2048, 16384, 2, 3).micro, 3) << "of a rank";
   EXPECT_EQ(resolve_batch_sizes(section, 2048, 16384, 4).micro, 4) << "not known: as many as documents";
   section.global_batch_size.reset();
   section.micro_batch_size = 8;
   section.gradient_accumulation_steps = 2;
-  const BatchSizes sizes = resolve_batch_sizes(section, 2048, 16384, 4, 10);
+  const BatchSizes sizes = resolve_batch_sizes(section, 2048, 16384, 4, 3);
   EXPECT_EQ(sizes.global, 64);
   EXPECT_EQ(sizes.micro, 3);
 }

@@ -53,7 +53,7 @@ TEST(Forecast, MemoryIsThatOfTheRunsOwnSpec) {
   facts.memory_bytes = result.rows[0].memory_limit;
   facts.host_bytes = std::int64_t{64} << 30;
   facts.num_multiprocessors = 132;
-  facts.rows_per_step = 4;  // 16 documents of 500 tokens, four to a row
+  facts.rows_of_rank = 4;  // 16 documents of 500 tokens, four to a row
   const planner::RunSpec spec = planner::decide(facts);
   EXPECT_EQ(result.rows[0].memory.total(), spec.memory.total());
   EXPECT_EQ(result.rows[0].micro_batch_size, spec.micro_batch_size);
@@ -133,7 +133,7 @@ TEST(Forecast, MoreGpusAreFasterAndCostALittleMore) {
   request.num_documents = 100000;
   const auto rows = make_forecast(request).rows;
   EXPECT_GT(rows[1].tokens_per_s, 6 * rows[0].tokens_per_s);
-  EXPECT_LT(rows[1].tokens_per_s, 8.01 * rows[0].tokens_per_s);
+  EXPECT_LT(rows[1].tokens_per_s, 8.1 * rows[0].tokens_per_s);
   EXPECT_GT(rows[1].cost_usd, 0.99 * rows[0].cost_usd);
 }
 
