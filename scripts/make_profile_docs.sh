@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Writes docs/profile.md from the declarations in src/config. Usage: scripts/make_profile_docs.sh [build folder]
+# Writes docs/profile.md from the declarations in src/config, the JSON twins of configs/*.yaml, and the figures of plan in their heads.
+# Usage: scripts/make_profile_docs.sh [build folder]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build="${1:-build/dev}"
-cmake --build "$build" --target config_test
-LORA_TRAIN_UPDATE_DOCS=1 "$build/bin/config_test" --gtest_filter='Reference.CommittedDocumentationIsTheGeneratedOne'
-echo "docs/profile.md is up to date"
+cmake --build "$build" --target config_test train_test
+export LORA_TRAIN_UPDATE_DOCS=1
+"$build/bin/config_test" --gtest_filter='Reference.CommittedDocumentationIsTheGeneratedOne:Shipped.JsonTwins*'
+"$build/bin/train_test" --gtest_filter='ForecastTest.TheHeads*'
+echo "docs/profile.md and configs/ are up to date"

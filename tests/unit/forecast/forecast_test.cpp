@@ -4,12 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 
 #include "forecast/step_time.h"
 #include "lora_train/base/error.h"
+#include "lora_train/base/file.h"
+#include "lora_train/base/text.h"
 #include "lora_train/bench/bench.h"
 #include "lora_train/config/load.h"
 #include "lora_train/model/known_shapes.h"
+#include "support/environment.h"
+#include "support/temporary_folder.h"
 
 namespace lora_train::forecast {
 namespace {
@@ -41,7 +47,17 @@ Profile shipped(const std::string& name) {
   return load_profile(sources).profile;
 }
 
-TEST(Forecast, MemoryIsThatOfTheRunsOwnSpec) {
+/// Without rates that were measured on this machine.
+class ForecastTest : public ::testing::Test {
+ protected:
+  ForecastTest() { environment_.set("XDG_CACHE_HOME", cache_.path().string()); }
+
+ private:
+  testing_support::TemporaryFolder cache_;
+  testing_support::ScopedEnvironment environment_;
+};
+
+TEST_F(ForecastTest, MemoryIsThatOfTheRunsOwnSpec) {
   const Profile profile = shipped("h100");
   const ForecastResult result = make_forecast(request_for(profile, "H100"));
   const model::ModelConfig config = model::known_shape("qwen2.5-7b");
@@ -60,13 +76,13 @@ TEST(Forecast, MemoryIsThatOfTheRunsOwnSpec) {
   EXPECT_EQ(spec.micro_batch_size, 4);
 }
 
-TEST(Forecast, StepsAreThoseOfTheSeedsRule) {
+TEST_F(ForecastTest, StepsAreThoseOfTheSeedsRule) {
   const ForecastResult result = make_forecast(request_for(shipped("h100"), "H100"));
   EXPECT_EQ(result.rows[0].num_steps, 3 * 63);  // 1,000 documents, 16 a step, three epochs
   EXPECT_EQ(result.rows[0].global_batch_size, 16);
 }
 
-TEST(Forecast, EveryGpuAndCountHasARowAlsoWhereNothingFits) {
+TEST_F(ForecastTest, EveryGpuAndCountHasARowAlsoWhereNothingFits) {
   ForecastRequest request = request_for(shipped("h100"), "H100", {1, 2, 4, 8});
   request.gpus = table();
   request.profile.model.precision = Precision::kFp32;
@@ -86,13 +102,43 @@ TEST(Forecast, EveryGpuAndCountHasARowAlsoWhereNothingFits) {
   }
 }
 
-TEST(Forecast, ProfilesFitTheGpuTheyAreNamedAfterAtTheirLength) {
-  for (const auto& [name, gpu, count, shape] : {std::tuple("a10g-4bit", "A10G", 1, "qwen2.5-7b"),
-                                                {"h100", "H100", 1, "qwen2.5-7b"},
-                                                {"h100-long", "H100", 1, "qwen2.5-7b"},
-                                                {"h200-cot", "H200", 1, "qwen2.5-7b"},
-                                                {"4xh200-ddp", "H200", 4, "qwen2.5-7b"},
-                                                {"8xh100", "H100", 8, "qwen3-4b"}}) {
+struct NamedProfile {
+  std::string name, gpu;
+  int num_gpus;
+  std::string shape;
+};
+const std::vector<NamedProfile> kNamed = {
+    {"a10g-4bit", "A10G", 1, "qwen2.5-7b"},  {"h100", "H100", 1, "qwen2.5-7b"},
+    {"h100-long", "H100", 1, "qwen2.5-7b"},  {"h200-cot", "H200", 1, "qwen2.5-7b"},
+    {"4xh200-ddp", "H200", 4, "qwen2.5-7b"}, {"8xh100", "H100", 8, "qwen3-4b"}};
+
+// With LORA_TRAIN_UPDATE_DOCS set, the lines are written.
+TEST_F(ForecastTest, TheHeadsOfNamedProfilesHaveTheirFigures) {
+  for (const auto& named : kNamed) {
+    ForecastRequest request = request_for(shipped(named.name), named.gpu, {named.num_gpus});
+    request.shape = named.shape;
+    request.num_documents = 5000;
+    const Forecast row = make_forecast(request).rows.at(0);
+    const std::string line = string_printf(
+        "# plan: %.0f of %.0f GiB on each %s; 5,000 documents of 500 tokens in about %.0f min and $%.2f (derived, not "
+        "measured).",
+        static_cast<double>(row.memory.total()) / (1 << 30), static_cast<double>(row.memory_limit) / (1 << 30),
+        named.gpu.c_str(), std::ceil(row.hours * 60), row.cost_usd);
+    const std::string file = "configs/" + named.name + ".yaml";
+    std::string text = read_file(file);
+    if (std::getenv("LORA_TRAIN_UPDATE_DOCS") != nullptr) {
+      const std::size_t begin = text.find("# plan: ");
+      const std::size_t end = begin == std::string::npos ? text.find("model: ") : text.find('\n', begin) + 1;
+      text.replace(std::min(begin, end), end - std::min(begin, end), line + "\n");
+      write_file_atomic(file, text);
+    }
+    EXPECT_NE(text.find(line + "\n"), std::string::npos)
+        << file << " has not: " << line << " (scripts/make_profile_docs.sh)";
+  }
+}
+
+TEST_F(ForecastTest, ProfilesFitTheGpuTheyAreNamedAfterAtTheirLength) {
+  for (const auto& [name, gpu, count, shape] : kNamed) {
     const Profile profile = shipped(name);
     ForecastRequest request = request_for(profile, gpu, {count});
     request.shape = shape;
@@ -103,7 +149,7 @@ TEST(Forecast, ProfilesFitTheGpuTheyAreNamedAfterAtTheirLength) {
   }
 }
 
-TEST(Forecast, AStepTakesAtLeastWhatItsCountSays) {
+TEST_F(ForecastTest, AStepTakesAtLeastWhatItsCountSays) {
   bench::BenchRequest counted;
   counted.shape = "qwen2.5-7b";
   counted.count_only = true;
@@ -127,7 +173,7 @@ TEST(Forecast, AStepTakesAtLeastWhatItsCountSays) {
   EXPECT_NEAR(least_step_s(facts, spec, count.rates, load) / least, 1.45, 0.12);
 }
 
-TEST(Forecast, MoreGpusAreFasterAndCostALittleMore) {
+TEST_F(ForecastTest, MoreGpusAreFasterAndCostALittleMore) {
   ForecastRequest request = request_for(shipped("8xh100"), "H100", {1, 8});
   request.profile.data.max_seq_len = 2048;
   request.num_documents = 100000;
@@ -137,7 +183,7 @@ TEST(Forecast, MoreGpusAreFasterAndCostALittleMore) {
   EXPECT_GT(rows[1].cost_usd, 0.99 * rows[0].cost_usd);
 }
 
-TEST(Forecast, VariantsChangeOneSetting) {
+TEST_F(ForecastTest, VariantsChangeOneSetting) {
   const ForecastResult result = make_forecast(request_for(shipped("h100"), "H100"));
   const auto find = [&](const std::string& setting) {
     const auto found = std::find_if(result.variants.begin(), result.variants.end(),
@@ -152,7 +198,7 @@ TEST(Forecast, VariantsChangeOneSetting) {
   EXPECT_LT(find("optim: adamw_8bit").memory.optimizer, given.memory.optimizer);
 }
 
-TEST(Forecast, DocumentsLongerThanARowAreRefused) {
+TEST_F(ForecastTest, DocumentsLongerThanARowAreRefused) {
   ForecastRequest request = request_for(shipped("h100"), "H100");
   request.tokens_per_document = 4096;
   EXPECT_THROW(make_forecast(request), ConfigError);
