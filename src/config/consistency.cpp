@@ -38,8 +38,8 @@ void check_batch(const Check& check) {
   const bool are_rows = schedule.batch_unit == BatchUnit::kRows || !check.profile.data.packing;
   if (!are_rows && schedule.gradient_accumulation_steps && !schedule.micro_batch_size) {
     check.mistake("batch_unit",
-                  "documents needs global_batch_size, or micro_batch_size beside "
-                  "gradient_accumulation_steps: auto counts rows.");
+                  "documents with gradient_accumulation_steps needs a number for micro_batch_size; or set "
+                  "global_batch_size instead.");
   }
   if (are_rows && schedule.micro_batch_size && schedule.global_batch_size &&
       *schedule.global_batch_size % *schedule.micro_batch_size != 0) {

@@ -240,6 +240,7 @@ std::optional<fs::path> find_shipped(const std::string& name, const std::vector<
         return entry.path();
     }
   }
+  if (ending == ".json") return find_shipped(wanted + ".yaml", folders);
   return std::nullopt;
 }
 

@@ -18,7 +18,7 @@ constexpr double kLargest = 1e9;
 class Entry {
  public:
   Entry(const json& object, std::string where) : object_(object), where_(std::move(where)) {
-    if (!object.is_object()) fail("is no object");
+    if (!object.is_object()) fail("is not an object");
   }
 
   std::string text(const char* key) {
@@ -38,7 +38,7 @@ class Entry {
 
   void finish() const {
     for (const auto& [key, value] : object_.items()) {
-      if (std::find(known_.begin(), known_.end(), key) == known_.end()) fail("\"" + key + "\" is not known");
+      if (std::find(known_.begin(), known_.end(), key) == known_.end()) fail("unknown member \"" + key + "\"");
     }
   }
 
@@ -78,7 +78,7 @@ std::vector<GpuFacts> read_gpu_table(const std::filesystem::path& file) {
   try {
     list = json::parse(read_file(file));
   } catch (const json::exception& error) {
-    throw FormatError(file.string(), std::string("is no JSON: ") + error.what());
+    throw FormatError(file.string(), std::string("is not valid JSON: ") + error.what());
   }
   if (!list.is_array() || list.empty()) throw FormatError(file.string(), "expected a list of GPUs, [{\"name\": ...}]");
   std::vector<GpuFacts> table;
@@ -87,7 +87,7 @@ std::vector<GpuFacts> read_gpu_table(const std::filesystem::path& file) {
     const GpuFacts gpu = read_entry(list[i], where);
     const auto is_same = [&](const GpuFacts& other) { return other.name == gpu.name; };
     if (std::any_of(table.begin(), table.end(), is_same))
-      throw FormatError(where, "name: \"" + gpu.name + "\" is there twice");
+      throw FormatError(where, "duplicate name \"" + gpu.name + "\"");
     table.push_back(gpu);
   }
   return table;

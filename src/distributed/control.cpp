@@ -181,10 +181,11 @@ void Control::answer_main() {
   if (!std::exchange(is_done_published_, true)) store_->set("done/" + std::to_string(world_.rank), own);
   if (!store_->check(keys("done"))) return;
   const int code = std::atoi(store_->get_to_str("done/0").c_str());
-  publish_left();
   lock.lock();
   exit_code_of_leader_ = code;
   answered_.notify_all();
+  lock.unlock();
+  publish_left();
 }
 
 void Control::publish_left() {

@@ -9,6 +9,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/check.h"
 #include "lora_train/config/load.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/model/known_shapes.h"
@@ -59,7 +60,7 @@ runtime::ModelFiles open_without_weights(const ForecastRequest& request) {
 /// How many there are, what a step has on average over all ranks, and the rank that has most of it.
 struct Steps {
   std::int64_t count = 0;
-  double tokens = 0, most_rows = 0, most_tokens = 0;
+  double of_epoch = 0, tokens = 0, most_rows = 0, most_tokens = 0;
 };
 
 /// The data of a run, read or stated.
@@ -78,20 +79,20 @@ class Load {
 
   std::int64_t rows_of_rank(const Profile& profile, std::int64_t num_ranks) const {
     if (!facts_.are_stated) return data::count_rows_of_rank(profile, prepared_, num_ranks);
-    if (profile.schedule.batch_unit == BatchUnit::kRows) return 0;
+    if (!profile.packs_documents()) return 0;
     const data::BatchSizes sizes =
         data::resolve_batch_sizes(profile.schedule, facts_.max_seq_len, data::kAutoMicroBatchTokens, num_ranks);
     return std::llround(std::ceil(rows_of(profile, static_cast<double>(ceil_div(sizes.global, num_ranks)))));
   }
 
   Steps steps_of(const Profile& profile, const data::BatchSizes& sizes, std::int64_t num_ranks) const {
-    const bool has_documents = profile.schedule.batch_unit == BatchUnit::kDocuments;
+    const bool has_documents = profile.packs_documents();
     Steps steps;
     double rows = 0, documents = 0;  // of a step
     if (facts_.are_stated) {
       const auto all = static_cast<double>(facts_.num_documents);
       const double units = has_documents ? all : rows_of(profile, all);
-      const double of_epoch = std::ceil(units / static_cast<double>(sizes.global));
+      const double of_epoch = steps.of_epoch = std::ceil(units / static_cast<double>(sizes.global));
       const double epochs = profile.schedule.num_epochs.value_or(std::numeric_limits<double>::infinity());
       const std::int64_t most = profile.schedule.max_steps.value_or(std::numeric_limits<std::int64_t>::max());
       steps.count = std::llround(std::min(std::ceil(epochs * of_epoch), static_cast<double>(most)));
@@ -101,6 +102,7 @@ class Load {
     } else {
       const data::RunPlan plan = data::plan_run(profile, prepared_, sizes, {0, num_ranks});
       steps.count = plan.total_steps();
+      steps.of_epoch = static_cast<double>(plan.steps_of_first_epoch());
       steps.tokens = plan.tokens_per_step();
       documents = plan.documents_per_step();
       rows = plan.rows_per_step();
@@ -158,7 +160,7 @@ class Load {
   DataFacts facts_;
 };
 
-/// "full", or "off, then full" where the first layers keep more than the last.
+/// "full", or "full, then off" where the last layers keep more than the first.
 std::string in_words(const std::vector<model::Recompute>& modes) {
   static constexpr const char* kNames[] = {"off", "cheap", "gate_up", "full"};
   std::string text;
@@ -175,13 +177,14 @@ std::int64_t memory_limit(const device::GpuFacts& gpu) {
 }
 
 /// How often a run evaluates.
-double num_evaluations(const Profile& profile, std::int64_t num_steps) {
+double num_evaluations(const Profile& profile, const Steps& planned) {
   const Cadence& cadence = profile.run.eval_steps;
-  const auto steps = static_cast<double>(num_steps);
+  const auto steps = static_cast<double>(planned.count);
   double count = 1;  // after the last step
   if (cadence.kind == Cadence::Kind::kSteps) count = std::ceil(steps / cadence.value);
-  if (cadence.kind == Cadence::Kind::kFraction) count = std::ceil(1 / cadence.value);
-  if (cadence.kind == Cadence::Kind::kEpoch) count = profile.schedule.num_epochs.value_or(1);
+  if (cadence.kind == Cadence::Kind::kFraction)
+    count = std::ceil(steps / std::max(1.0, std::ceil(cadence.value * steps)));
+  if (cadence.kind == Cadence::Kind::kEpoch) count = std::ceil(steps / planned.of_epoch);
   return count + (profile.run.eval_on_start ? 1 : 0);
 }
 
@@ -204,7 +207,7 @@ class Case {
       result.fits = false;
       const Profile smallest = smallest_profile();
       planner::RunFacts unlimited = facts_for(smallest, gpu, num_gpus);
-      unlimited.memory_bytes = std::numeric_limits<std::int64_t>::max() / 2;
+      unlimited.memory_bytes = unlimited.host_bytes = std::numeric_limits<std::int64_t>::max() / 2;
       fill(unlimited, planner::decide(unlimited), gpu, result);
     }
     return result;
@@ -230,6 +233,7 @@ class Case {
     if (!profile.schedule.micro_batch_size) profile.schedule.micro_batch_size = 1;
     if (profile.run.gradient_checkpointing == GradientCheckpointing::kAuto)
       profile.run.gradient_checkpointing = GradientCheckpointing::kFull;
+    if (!profile.model.decoded_layers) profile.model.decoded_layers = 0;
     return profile;
   }
 
@@ -271,10 +275,10 @@ class Case {
     const std::int64_t num_parameters = model::make_trainables(facts.config, shape, trained, at::kMeta).size();
     const double step_s = least_step_s(facts, spec, rates, load);
     const double sum_s = all_reduce_s(gpu, result.num_gpus, num_parameters);
-    const double least_s = static_cast<double>(steps.count) * step_s +
-                           (data.num_eval_tokens > 0
-                                ? num_evaluations(profile_, steps.count) * least_evaluation_s(facts, rates, evaluation)
-                                : 0);
+    const double least_s =
+        static_cast<double>(steps.count) * step_s +
+        (data.num_eval_tokens > 0 ? num_evaluations(profile_, steps) * least_evaluation_s(facts, rates, evaluation)
+                                  : 0);
     const double sums_s = static_cast<double>(steps.count) * sum_s;
     const auto hours_at = [&](double share) { return (least_s / share + sums_s) / 3600; };
     result.is_measured = !rates.is_assumed();
@@ -304,7 +308,9 @@ std::vector<std::pair<std::string, Profile>> variants_of(const Profile& profile)
   const auto add = [&](const std::string& setting, auto&& change) {
     Profile changed = profile;
     change(changed);
-    if (profile_hash(changed) != profile_hash(profile)) variants.emplace_back(setting, changed);
+    const bool is_refused = !unbuilt_features(changed).empty() ||
+                            (changed.adapter.kind == AdapterKind::kNone && changed.model.is_quantised());
+    if (profile_hash(changed) != profile_hash(profile) && !is_refused) variants.emplace_back(setting, changed);
   };
   for (const auto precision : {BasePrecision::kBf16, BasePrecision::kInt8, BasePrecision::kNf4}) {
     add("base_precision: " + to_string(precision), [&](Profile& p) { p.model.base_precision = precision; });

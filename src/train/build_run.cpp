@@ -337,6 +337,12 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
     const bool keeps_batch = !is_allowed(run, "gradient_accumulation_steps") && !is_allowed(run, "micro_batch_size");
     run.facts->resume = {checkpoint->string(), old.step, old.loss_chunk_rows, keeps_batch ? old.global_batch_size : 0};
     run.facts->algorithms = old.tuning;
+    if (run.facts->resume.global_batch_size > 0 && profile.schedule.gradient_accumulation_steps) {
+      Profile kept = profile;
+      kept.schedule.gradient_accumulation_steps.reset();
+      kept.schedule.global_batch_size = old.global_batch_size;
+      run.facts->rows_of_rank = data::count_rows_of_rank(kept, run.data, run.ranks().world_size());
+    }
   }
   decide_spec(run);
   if (run.tuning) run.startup.end_phase("tuning");

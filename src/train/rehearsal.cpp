@@ -58,6 +58,10 @@ LargestMicroBatch find_largest(const Run& run) {
       largest.plan = step_of(plan, micro);
     }
   }
+  if (largest.plan.micro_batches.empty()) {  // fewer rows than ranks: this one has none
+    const data::StepPlan first = run.plan->step(1);
+    largest.plan = step_of(first, first.micro_batches.front());
+  }
   return largest;
 }
 

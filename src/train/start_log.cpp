@@ -82,7 +82,7 @@ std::string describe_packed_steps(const Run& run) {
   std::snprintf(
       text, sizeof text,
       "packing puts about %.1f documents into a row, so an epoch has %lld steps of %lld rows, where a trainer "
-      "that counts documents makes %lld; batch_unit: documents does",
+      "that counts documents makes %lld. batch_unit: documents counts documents",
       documents_per_row, static_cast<long long>(ceil_div(rows, batch)), static_cast<long long>(batch),
       static_cast<long long>(ceil_div(documents, batch)));
   return text;

@@ -31,10 +31,10 @@ def test_a_run_of_documents_goes_on_exactly(setup):
 
 def test_few_updates_are_explained_with_both_numbers(setup):
     run, _ = losses(setup, "rows", packing=True, global_batch_size=1, micro_batch_size=1, max_steps="unset", num_epochs=1)
-    assert "batch_unit: documents does" in run.stderr and "where a trainer that counts documents makes" in run.stderr, run
+    assert "batch_unit: documents counts documents" in run.stderr and "where a trainer that counts documents makes" in run.stderr, run
     run, _ = losses(setup, "documents", packing=True, batch_unit="documents", global_batch_size=1, micro_batch_size=1,
                     max_steps="unset", num_epochs=1)
-    assert "batch_unit: documents does" not in run.stderr, run
+    assert "batch_unit: documents counts documents" not in run.stderr, run
 
 
 def test_documents_need_a_number(setup):
@@ -42,4 +42,4 @@ def test_documents_need_a_number(setup):
     setup.profile.pop("micro_batch_size", None)
     run = lora_train("check", "--no-files", "--profile", setup.write_profile(batch_unit="documents", gradient_accumulation_steps=2,
                                                                               packing=True))
-    assert run.code == 2 and "batch_unit" in run.stderr and "needs global_batch_size" in run.stderr, run
+    assert run.code == 2 and "batch_unit" in run.stderr and "needs a number for micro_batch_size" in run.stderr, run

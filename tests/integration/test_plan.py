@@ -42,7 +42,7 @@ def test_a_deadline_ends_with_a_verdict():
     met = [row for row in rows if row["fits"] and row["hours"] * 60 <= 20]
     assert verdict["met"] and verdict["cost_usd"] == min(row["cost_usd"] for row in met), verdict
     run = lora_train("plan", "--profile", "h100", *STATED, "--deadline", "1s")
-    assert run.code == 0 and "nothing meets that; the nearest is" in run.stdout, run
+    assert run.code == 0 and "nothing meets the limits; the closest is" in run.stdout, run
 
 
 def test_prices_of_the_user_replace_ours(tmp_path):
@@ -73,3 +73,24 @@ def test_the_steps_are_those_of_the_run(setup):
     row = rows_of(lora_train("plan", "--json", "--profile", profile, "--gpu", "H200", "--count", "1"))[0]
     assert lora_train("train", "--profile", profile).code == 0
     assert row["num_steps"] == setup.summary()["total_steps"]
+
+
+def test_a_quantised_base_that_does_not_fit_is_counted_as_it_is_stored(tmp_path):
+    plan = ["plan", "--json", "--profile", "a10g-4bit", *STATED, "--gpu", "A10G", "--count", "1"]
+    fitting, = rows_of(lora_train(*plan))
+    row, = rows_of(lora_train(*plan, "--set", "micro_batch_size=64", "gradient_checkpointing=off", "batch_unit=rows",
+                              "global_batch_size=64"))
+    assert not row["fits"] and row["memory_gib"]["quantization"] < 1, row
+    assert row["memory_gib"]["weights"] == fitting["memory_gib"]["weights"]
+
+
+def test_offloading_beyond_the_host_exits_with_0():
+    row, = rows_of(lora_train("plan", "--json", "--profile", "4xh200-ddp", "--shape", "qwen2.5-7b", "--documents", "5000",
+                              "--tokens-per-document", "32768", "--gpu", "A10G", "--count", "1", "--set", "max_seq_len=32768",
+                              "activation_offload=on"))
+    assert row["fits"] is False, row
+
+
+def test_bench_has_no_documents_to_count():
+    run = lora_train("bench", "--shape", "tiny-qwen2", "--count", "batch_unit=documents")
+    assert run.code == 2 and "batch_unit has no meaning here" in run.stderr, run

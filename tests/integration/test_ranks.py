@@ -91,6 +91,12 @@ def test_the_scaled_learning_rate_is_explained(setup):
     assert max(event["learning_rate"] for event in setup.events("train", setup.output_dir)) <= 1e-3 * (1 + 1e-9)
 
 
+def test_a_rehearsal_needs_no_row_on_every_rank(setup):
+    profile = setup.write_profile(global_batch_size=2, micro_batch_size=1)
+    job = Job("nproc", 4, ["--profile", profile, "--dry-run"], setup.folder / "err")
+    assert job.wait() == DONE and "dry run: the largest micro-batch" in job.stderr(), job.stderr()
+
+
 def test_two_jobs_on_one_host_do_not_meet(setup):
     profile = setup.write_profile()
     jobs = [Job("openmpi", 2, ["--profile", profile, "--output-dir", setup.folder / f"job{i}"], setup.folder / f"{i}.err")

@@ -257,6 +257,9 @@ struct Profile {
   /// No key itself: in no hash, comparison or file.
   std::vector<std::string> given_keys;
   bool is_given(const std::string& key) const;
+
+  /// Whether a step has a number of documents and packs them (batch_unit: documents). Without packing, a document is a row.
+  bool packs_documents() const { return data.packing && schedule.batch_unit == BatchUnit::kDocuments; }
 };
 
 }  // namespace lora_train

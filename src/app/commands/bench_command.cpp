@@ -17,8 +17,8 @@ constexpr std::int64_t kMaxSteps = 1000000;
 
 /// Keys that name files or what a measurement has none of.
 void refuse_keys(const CommandParser& parser, const Profile& profile) {
-  for (const char* key :
-       {"model", "datasets", "eval_datasets", "val_set_size", "init_adapter", "num_epochs", "max_steps"}) {
+  for (const char* key : {"model", "datasets", "eval_datasets", "val_set_size", "init_adapter", "num_epochs",
+                          "max_steps", "batch_unit"}) {
     if (!profile.is_given(key)) continue;
     parser.refuse("--set", std::string(key) +
                                " has no meaning here: weights and documents are synthetic, and --steps sets "

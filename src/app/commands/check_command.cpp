@@ -71,7 +71,7 @@ int run_check(const std::vector<std::string>& arguments) {
   ProfileSources sources = flags.sources();
   sources.needs_datasets = !flags.are_shipped();
   const LoadedProfile loaded = load_and_log(sources);
-  if (loaded.profile.data.datasets.empty()) log_info("datasets: yours; give them to train as --train-data FILE");
+  if (loaded.profile.data.datasets.empty()) log_info("datasets: none set; pass yours to train with --train-data FILE");
   for (const auto& line : unbuilt_features(loaded.profile)) log_warning(line);
   if (!ignores_files) {
     refuse_missing_files(loaded);

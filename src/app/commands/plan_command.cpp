@@ -4,6 +4,7 @@
 
 #include "command_line.h"
 #include "engine/engine_loader.h"
+#include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
@@ -110,6 +111,11 @@ int run_plan(const std::vector<std::string>& arguments) {
   const LoadedProfile loaded = load_and_log(sources);
   refuse_unbuilt_features(loaded);
   request.profile = loaded.profile;
+  const DataSection& data = loaded.profile.data;
+  if (loaded.profile.is_given("gpu_price_per_hour"))
+    log_info("gpu_price_per_hour is not used here: prices come from the table of GPUs; --gpus FILE has yours");
+  if (request.num_documents > 0 && (!data.eval_datasets.empty() || data.val_set_size > 0))
+    log_info("evaluations are not counted with --documents");
   const forecast::ForecastResult result = load_engine().forecast(request);
   print_text(parser.common().json ? plan_json(result, limits) : plan_table(result, limits));
   return 0;

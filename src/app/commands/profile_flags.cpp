@@ -36,7 +36,8 @@ ProfileSources ProfileFlags::sources() const {
 bool ProfileFlags::are_shipped() const {
   const ProfileSources known = sources();
   return !profiles_.empty() && std::all_of(profiles_.begin(), profiles_.end(), [&](const std::string& name) {
-    return !std::filesystem::exists(name) && find_shipped(name, known.shipped);
+    std::error_code code;
+    return !std::filesystem::is_regular_file(name, code) && find_shipped(name, known.shipped);
   });
 }
 

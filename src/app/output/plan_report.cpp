@@ -118,7 +118,7 @@ PlanVerdict judge(const ForecastResult& result, const PlanLimits& limits) {
   const auto any = [](const Forecast&) { return true; };
   const Forecast* const met = limits.deadline_s ? least(result, cost_of, is_good) : least(result, hours_of, is_good);
   if (met != nullptr) {
-    const char* const kind = limits.deadline_s   ? "the cheapest in time"
+    const char* const kind = limits.deadline_s   ? "the cheapest within the deadline"
                              : limits.budget_usd ? "the fastest within the budget"
                                                  : "the fastest";
     return {met, true, std::string(kind) + " is " + in_words(*met)};
@@ -129,13 +129,13 @@ PlanVerdict judge(const ForecastResult& result, const PlanLimits& limits) {
             "the run fits on none of these GPUs; a quantised base (base_precision: nf4), a smaller max_seq_len or "
             "micro_batch_size, or more memory would change that"};
   }
-  return {nearest, false, "nothing meets that; the nearest is " + in_words(*nearest)};
+  return {nearest, false, "nothing meets the limits; the closest is " + in_words(*nearest)};
 }
 
 std::string plan_table(const ForecastResult& result, const PlanLimits& limits) {
   std::string text = "model: " + result.model + "\n" + data_line(result.data);
   if (!result.rows.empty()) {
-    text += "steps: " + format_count(result.rows.front().num_steps) + " of " +
+    text += "steps: " + format_count(result.rows.front().num_steps) + ", global batch " +
             format_count(result.rows.front().global_batch_size) + " (on " + name_of(result.rows.front()) + ")\n";
   }
   text += "\n" + table_head();
@@ -146,7 +146,8 @@ std::string plan_table(const ForecastResult& result, const PlanLimits& limits) {
   text += std::string("\nMemory is what the run would plan itself. Times are derived: from counted work and ") +
           (is_measured ? "rates that bench --measure-rates found on some of these GPUs, assumed on the others"
                        : "assumed rates, not measured ones (bench --measure-rates)") +
-          ", at 85% of the limit; in brackets, at 97 and 65%. Loading is not in them. Prices are examples: --gpus FILE "
+          ", at 85% of the limit; in brackets, at 97% and 65% (78% with measured rates). Loading is not in them. "
+          "Prices are examples: --gpus FILE "
           "has yours.\n";
   if (has_limits(limits)) text += "\nVerdict: " + judge(result, limits).text + "\n";
   return text;

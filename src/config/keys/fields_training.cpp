@@ -20,7 +20,7 @@ FieldGroup batch_group() {
                      "null", "Forward passes per optimizer step. Alternative: global_batch_size."),
        choice_field(
            "batch_unit", &ScheduleSection::batch_unit,
-           "What a step has so many of. With packing, a row holds several documents: rows keeps the number of "
+           "What global_batch_size counts. With packing, a row holds several documents: rows keeps the number of "
            "tokens of a step about the same; documents keeps the number of examples, as trainers without packing "
            "do, and packs those of a step into as few rows as they need. Then gradient_accumulation_steps means "
            "micro_batch_size times as many documents a rank."),

@@ -106,6 +106,7 @@ std::vector<BatchShape> batch_shapes(const DocumentStore& store, const RunPlan& 
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::int64_t> counts;
   for (std::int64_t step = 1; step <= num_surveyed_steps(plan); ++step) {
     for (const auto& micro : plan.step(step).micro_batches) {
+      if (micro.documents.empty()) continue;
       const BatchShape shape = shape_of(store, micro);
       ++counts[{shape.num_tokens, shape.num_docs, shape.longest}];
     }

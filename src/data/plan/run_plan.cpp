@@ -27,7 +27,7 @@ BatchSizes resolve_batch_sizes(const ScheduleSection& section, std::int64_t max_
 }
 
 std::int64_t count_rows_of_rank(const Profile& profile, const PreparedData& prepared, std::int64_t num_ranks) {
-  if (profile.schedule.batch_unit == BatchUnit::kRows) return 0;
+  if (!profile.packs_documents()) return 0;
   const BatchSizes sizes =
       resolve_batch_sizes(profile.schedule, prepared.max_seq_len, kAutoMicroBatchTokens, num_ranks);
   return plan_run(profile, prepared, sizes, {0, num_ranks}).most_rows_of_rank();

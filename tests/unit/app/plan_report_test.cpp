@@ -34,7 +34,8 @@ TEST(PlanVerdict, TheCheapestThatMeetsTheDeadline) {
   const PlanVerdict verdict = judge(result, {.deadline_s = 3600});
   EXPECT_TRUE(verdict.is_met);
   EXPECT_EQ(verdict.row, &result.rows[3]);
-  EXPECT_NE(verdict.text.find("the cheapest in time is 4 x H100: 36m 00s"), std::string::npos) << verdict.text;
+  EXPECT_NE(verdict.text.find("the cheapest within the deadline is 4 x H100: 36m 00s"), std::string::npos)
+      << verdict.text;
 }
 
 TEST(PlanVerdict, TheFastestWithinABudget) {
@@ -49,7 +50,7 @@ TEST(PlanVerdict, WhatNothingMeetsSaysTheNearest) {
   const PlanVerdict late = judge(result, {.deadline_s = 60}), poor = judge(result, {.budget_usd = 1});
   EXPECT_FALSE(late.is_met);
   EXPECT_EQ(late.row, &result.rows[3]);
-  EXPECT_NE(late.text.find("nothing meets that; the nearest is 4 x H100"), std::string::npos);
+  EXPECT_NE(late.text.find("nothing meets the limits; the closest is 4 x H100"), std::string::npos);
   EXPECT_EQ(poor.row, &result.rows[2]);
 }
 
