@@ -2,7 +2,8 @@
 """What two CPU ranks cost: the part of a step in which the slowest rank does not compute (the sum of gradients, and waiting), and
 the step beside that of one rank with half of the rows.
 
-Usage: ranks_overhead.py --bin build/ci/bin [--data DIR] [--steps N]. DIR is the folder with real tokenizers and data (docs of tests).
+Usage: ranks_overhead.py --bin build/ci/bin [--data DIR] [--steps N]. DIR has real tokenizers and configs. Run it in the
+root of the repository.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 
 
 def train(args, folder, name, num_ranks, rows):
-    command = [args.bin / "lora-train", "train", "--model", folder / "model", "--train-data", args.data / "datasets/gsm8k",
+    command = [args.bin / "lora-train", "train", "--model", folder / "model", "--train-data", "examples/tiny-math/train.jsonl",
                "--output-dir", folder / name, "--nproc", str(num_ranks), "device=cpu", "precision=fp32", "base_precision=fp32",
                "max_seq_len=512", "overlength=drop", "packing=true", "micro_batch_size=1", f"global_batch_size={rows}", "lora_r=16", "save_steps=off",
                "eval_on_start=false", f"max_steps={args.steps}"]

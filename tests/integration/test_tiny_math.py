@@ -47,8 +47,8 @@ def test_tokenize_shows_what_is_trained():
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="the profile runs on the GPU here")
 def test_the_profile_of_an_a10g_trains_without_a_gpu_and_says_so_once(tmp_path):
-    run = lora_train("--profile", "a10g-4bit", "--model", EXAMPLE / "model", "--output-dir", tmp_path / "run", "--set", "max_steps=2",
-                     "--set", "learning_rate=3e-3", "--set", "warmup_steps=0", cwd=ROOT)
+    run = lora_train("--profile", "a10g-4bit", "--model", EXAMPLE / "model", "--train-data", EXAMPLE / "train.jsonl", "--output-dir", tmp_path / "run",
+                     "--set", "max_steps=2", "--set", "learning_rate=3e-3", "--set", "warmup_steps=0", cwd=ROOT)
     assert run.code == 0, run
     notes = [line for line in run.stderr.splitlines() if "CPU" in line or "GPU" in line]
     assert notes == ["device: CPU, because this machine has no NVIDIA device; settings for a GPU (cuda_graphs, tf32) do nothing"], run
