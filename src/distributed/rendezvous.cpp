@@ -20,6 +20,7 @@
 
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/host_name.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
@@ -124,11 +125,6 @@ Address wait_for_address(const launch::World& world, const fs::path& file, std::
   throw DeviceError(name_of(world), "rank 0 did not write " + file.string() + " within " +
                                         std::to_string(timeout.count() / 1000) +
                                         " s. Has it ended, or does it see another folder?");
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : kLoopback;
 }
 
 /// A listening socket and its port. The store's own would listen on all interfaces, for IPv6 as well, and c10d asks the DNS for the

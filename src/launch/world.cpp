@@ -1,7 +1,5 @@
 #include "lora_train/launch/world.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -10,6 +8,7 @@
 #include "launcher_process.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/host_name.h"
 #include "lora_train/launch/local_ranks.h"
 #include "tasks_per_node.h"
 
@@ -195,8 +194,7 @@ std::string host_id(const std::filesystem::path& proc) {
   try {
     return read_file(proc / "sys/kernel/random/boot_id").substr(0, kUuidLength);
   } catch (const IoError&) {  // some containers hide it
-    std::array<char, 256> name{};
-    return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+    return host_name();
   }
 }
 

@@ -6,6 +6,7 @@
 #include "event_record.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
+#include "lora_train/base/host_name.h"
 #include "record_json.h"
 
 namespace lora_train::metrics {
@@ -14,9 +15,7 @@ namespace {
 constexpr std::chrono::seconds kFlushInterval{10};
 
 std::string file_name(double time, int attempt) {
-  char host[256] = "localhost";
-  ::gethostname(host, sizeof host - 1);
-  std::string name = "events.out.tfevents." + std::to_string(static_cast<long long>(time)) + "." + host;
+  std::string name = "events.out.tfevents." + std::to_string(static_cast<long long>(time)) + "." + host_name();
   return attempt == 0 ? name : name + "." + std::to_string(attempt);
 }
 

@@ -11,6 +11,7 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/folder.h"
+#include "lora_train/base/host_name.h"
 #include "lora_train/base/log.h"
 #include "lora_train/metrics/run_folder.h"
 
@@ -50,11 +51,7 @@ bool is_lock(int fd) {
                     "name. Move it, or choose another output_dir");
 }
 
-std::string this_process() {
-  char host[256] = "localhost";
-  ::gethostname(host, sizeof host - 1);
-  return kProcess + std::to_string(::getpid()) + " on " + host;
-}
+std::string this_process() { return kProcess + std::to_string(::getpid()) + " on " + host_name(); }
 
 }  // namespace
 

@@ -1,0 +1,11 @@
+// The name of this machine.
+#pragma once
+
+#include <string>
+
+namespace lora_train {
+
+/// As gethostname() has it; "localhost" if that fails.
+std::string host_name();
+
+}  // namespace lora_train
