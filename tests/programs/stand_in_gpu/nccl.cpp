@@ -29,6 +29,8 @@
 #include <utility>
 #include <vector>
 
+#include "write_counts.h"
+
 namespace {
 
 constexpr int kMaxRanks = 16, kMaxOps = 8;
@@ -304,10 +306,7 @@ struct Report {
     const char* const file = std::getenv("STAND_IN_NCCL_CALLS");
     const std::lock_guard lock(mutex);
     if (file == nullptr || communicators.empty()) return;
-    std::FILE* const out = std::fopen((file + ("." + std::to_string(communicators[0]->rank))).c_str(), "w");
-    if (out == nullptr) return;
-    for (std::size_t i = 0; i < kNames.size(); ++i) std::fprintf(out, "%s %ld\n", kNames[i], counts[i].load());
-    std::fclose(out);
+    write_counts((file + ("." + std::to_string(communicators[0]->rank))).c_str(), kNames, counts);
   }
 } report;
 

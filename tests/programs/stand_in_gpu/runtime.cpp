@@ -15,7 +15,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -24,6 +23,7 @@
 #include <thread>
 
 #include "captures.h"
+#include "write_counts.h"
 
 namespace {
 
@@ -173,10 +173,7 @@ constexpr int kNumAlgorithms = 5;
 struct Report {
   ~Report() {
     const char* const file = std::getenv("STAND_IN_CALLS");
-    std::FILE* const out = file != nullptr ? std::fopen(file, "w") : nullptr;
-    if (out == nullptr) return;
-    for (std::size_t i = 0; i < kNames.size(); ++i) std::fprintf(out, "%s %ld\n", kNames[i], counts[i].load());
-    std::fclose(out);
+    if (file != nullptr) write_counts(file, kNames, counts);
   }
 } report;
 
