@@ -4,6 +4,8 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <tuple>
 
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
@@ -15,7 +17,6 @@
 #include "lora_train/model/known_shapes.h"
 #include "lora_train/optim/optimizer.h"
 #include "lora_train/storage/model_weights.h"
-#include "lora_train/storage/resolve_model.h"
 #include "step_time.h"
 
 namespace lora_train::forecast {
@@ -34,18 +35,15 @@ bool has_weights(const std::filesystem::path& folder) {
 }
 
 /// The model, from a folder that needs no weights, or from a known shape.
-runtime::ModelFiles open_without_weights(const ForecastRequest& request) {
+runtime::ModelFiles open_files(const ForecastRequest& request) {
   runtime::ModelFiles files;
   if (!request.shape.empty()) {
     files.config = model::known_shape(request.shape);
     files.base = runtime::base_storage(request.profile.model, files.config);
     return files;
   }
-  files.resolved = storage::resolve_model(request.profile.model.path);
+  files = runtime::open_model_without_weights(request.profile.model);
   const auto& folder = files.resolved.folder;
-  files.config = model::read_model_config(folder);
-  files.tokenizer = tokenizer::load_tokenizer_if_present(folder);
-  files.chat_template = tokenizer::load_chat_template(request.profile.model.chat_template, folder);
   if (has_weights(folder)) {
     files.base = runtime::base_storage(request.profile.model, files.config, storage::open_model_weights(folder));
   } else if (files.config.quantization.method == model::QuantMethod::kNone) {
@@ -78,10 +76,10 @@ class Load {
   const DataFacts& facts() const { return facts_; }
 
   std::int64_t rows_of_rank(const Profile& profile, std::int64_t num_ranks) const {
-    if (!facts_.are_stated) return data::count_rows_of_rank(profile, prepared_, num_ranks);
     if (!profile.packs_documents()) return 0;
     const data::BatchSizes sizes =
         data::resolve_batch_sizes(profile.schedule, facts_.max_seq_len, data::kAutoMicroBatchTokens, num_ranks);
+    if (!facts_.are_stated) return plan_of(profile, sizes, num_ranks).most_rows_of_rank();
     return std::llround(std::ceil(rows_of(profile, static_cast<double>(ceil_div(sizes.global, num_ranks)))));
   }
 
@@ -100,7 +98,7 @@ class Load {
       documents = all / of_epoch;
       rows = rows_of(profile, documents);
     } else {
-      const data::RunPlan plan = data::plan_run(profile, prepared_, sizes, {0, num_ranks});
+      const data::RunPlan& plan = plan_of(profile, sizes, num_ranks);
       steps.count = plan.total_steps();
       steps.of_epoch = static_cast<double>(plan.steps_of_first_epoch());
       steps.tokens = plan.tokens_per_step();
@@ -118,6 +116,15 @@ class Load {
   }
 
  private:
+  /// The GPUs share it: micro-batches, in which they differ, change none of its figures.
+  const data::RunPlan& plan_of(const Profile& profile, const data::BatchSizes& sizes, std::int64_t num_ranks) const {
+    const auto key = std::tuple(profile.data.packing, sizes.global, num_ranks);
+    auto found = plans_.find(key);
+    if (found == plans_.end())
+      found = plans_.emplace(key, data::plan_run(profile, prepared_, sizes, {0, num_ranks})).first;
+    return found->second;
+  }
+
   void state(const ForecastRequest& request) {
     const std::int64_t length = request.tokens_per_document;
     facts_.num_documents = request.num_documents;
@@ -157,16 +164,16 @@ class Load {
   }
 
   data::PreparedData prepared_;
+  mutable std::map<std::tuple<bool, std::int64_t, std::int64_t>, data::RunPlan> plans_;  ///< each keeps an epoch
   DataFacts facts_;
 };
 
 /// "full", or "full, then off" where the last layers keep more than the first.
 std::string in_words(const std::vector<model::Recompute>& modes) {
-  static constexpr const char* kNames[] = {"off", "cheap", "gate_up", "full"};
   std::string text;
   for (std::size_t i = 0; i < modes.size(); ++i) {
     if (i > 0 && modes[i] == modes[i - 1]) continue;
-    text += (text.empty() ? "" : ", then ") + std::string(kNames[static_cast<int>(modes[i])]);
+    text += std::string(text.empty() ? "" : ", then ") + model::to_string(modes[i]);
   }
   return text;
 }
@@ -237,18 +244,15 @@ class Case {
     return profile;
   }
 
-  MemoryParts parts_of(const planner::RunFacts& facts, const planner::RunSpec& spec) const {
-    const std::int64_t element_bytes = runtime::compute_bytes(profile_.model.precision);
-    const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
+  static MemoryParts parts_of(const planner::RunFacts& facts, const planner::RunSpec& spec,
+                              const model::ModelShape& shape, std::int64_t num_parameters) {
+    const std::int64_t element_bytes = runtime::compute_bytes(facts.profile.model.precision);
     const std::int64_t stored = model::weight_bytes(facts.config, shape, element_bytes, facts.base, 0);
-    const auto trained =
-        profile_.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
-    const model::Trainables trainables = model::make_trainables(facts.config, shape, trained, at::kMeta);
     const planner::MemoryPlan& plan = spec.memory;
     MemoryParts parts;
     parts.weights = std::min(stored, plan.weights);
     parts.quantization = plan.weights - parts.weights;
-    parts.adapter = model::Trainables::bytes(trainables.size());
+    parts.adapter = model::Trainables::bytes(num_parameters);
     parts.optimizer = plan.parameters - parts.adapter;
     parts.activations = plan.activations;
     parts.workspace = plan.loss_head + plan.batches + plan.attention + plan.workspaces;
@@ -269,10 +273,9 @@ class Case {
     RankLoad evaluation = load;
     evaluation.tokens = static_cast<double>(data.num_eval_tokens) / num_ranks;
     evaluation.supervised = evaluation.tokens;
-    const auto trained =
-        profile_.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
     const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
-    const std::int64_t num_parameters = model::make_trainables(facts.config, shape, trained, at::kMeta).size();
+    const std::int64_t num_parameters =
+        model::make_trainables(facts.config, shape, runtime::trained_weights(profile_), at::kMeta).size();
     const double step_s = least_step_s(facts, spec, rates, load);
     const double sum_s = all_reduce_s(gpu, result.num_gpus, num_parameters);
     const double least_s =
@@ -282,7 +285,7 @@ class Case {
     const double sums_s = static_cast<double>(steps.count) * sum_s;
     const auto hours_at = [&](double share) { return (least_s / share + sums_s) / 3600; };
     result.is_measured = !rates.is_assumed();
-    result.memory = parts_of(facts, spec);
+    result.memory = parts_of(facts, spec, shape, num_parameters);
     result.micro_batch_size = spec.micro_batch_size;
     result.global_batch_size = spec.global_batch_size;
     result.num_steps = steps.count;
@@ -346,7 +349,7 @@ const device::GpuFacts* choose_gpu(const ForecastRequest& request, const std::ve
 }  // namespace
 
 ForecastResult make_forecast(const ForecastRequest& request) {
-  const runtime::ModelFiles files = open_without_weights(request);
+  const runtime::ModelFiles files = open_files(request);
   const Load load(request, files);
   model::check_rope_supported(files.config, load.facts().max_seq_len);
   ForecastResult result{.model = describe(files.config), .data = load.facts()};

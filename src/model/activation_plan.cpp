@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -200,12 +199,16 @@ void relax_recompute(Recompute less, const std::function<bool()>& fits, std::vec
   }
 }
 
+const char* to_string(Recompute mode) {
+  static constexpr std::array<const char*, 4> kNames = {"off", "cheap", "gate_up", "full"};
+  return kNames[static_cast<std::size_t>(mode)];
+}
+
 std::string describe_recompute(const std::vector<Recompute>& modes) {
-  static constexpr std::array<std::string_view, 4> kNames = {"off", "cheap", "gate_up", "full"};
-  const auto name = [](Recompute mode) { return std::string(kNames[static_cast<std::size_t>(mode)]); };
   const std::int64_t num_less = std::ranges::count(modes, modes.back());
-  if (modes.front() == modes.back()) return name(modes.front());
-  return name(modes.front()) + ", but " + name(modes.back()) + " in the last " + std::to_string(num_less) + " layers";
+  const std::string first = to_string(modes.front());
+  if (modes.front() == modes.back()) return first;
+  return first + ", but " + to_string(modes.back()) + " in the last " + std::to_string(num_less) + " layers";
 }
 
 }  // namespace lora_train::model

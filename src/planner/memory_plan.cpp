@@ -113,8 +113,7 @@ std::string MemoryPlan::describe() const {
 MemoryPlan plan_memory(const MemoryCase& requested) {
   const at::ScalarType dtype = runtime::compute_dtype(requested.profile.model.precision);
   const std::int64_t element_bytes = runtime::compute_bytes(requested.profile.model.precision);
-  const auto trained =
-      requested.profile.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+  const model::TrainedWeights trained = runtime::trained_weights(requested.profile);
   const model::ModelShape shape = model::model_shape(requested.config, requested.adapters, requested.columns);
   model::OuterWeights outer;
   outer.head = at::empty({requested.config.vocab_size, requested.config.hidden_size},

@@ -86,14 +86,23 @@ kernels::AttentionBackend attention_backend(AttnImplementation implementation) {
   return kernels::AttentionBackend::kAuto;
 }
 
-ModelFiles open_model(const ModelSection& section) {
+model::TrainedWeights trained_weights(const Profile& profile) {
+  return profile.adapter.kind == AdapterKind::kNone ? model::TrainedWeights::kAll : model::TrainedWeights::kNone;
+}
+
+ModelFiles open_model_without_weights(const ModelSection& section) {
   ModelFiles files;
   files.resolved = storage::resolve_model(section.path);
   const auto& folder = files.resolved.folder;
   files.config = model::read_model_config(folder);
   files.tokenizer = tokenizer::load_tokenizer_if_present(folder);
   files.chat_template = tokenizer::load_chat_template(section.chat_template, folder);
-  files.base = base_storage(section, files.config, storage::open_model_weights(folder));
+  return files;
+}
+
+ModelFiles open_model(const ModelSection& section) {
+  ModelFiles files = open_model_without_weights(section);
+  files.base = base_storage(section, files.config, storage::open_model_weights(files.resolved.folder));
   return files;
 }
 

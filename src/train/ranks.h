@@ -54,7 +54,7 @@ void share_spec(distributed::Communicator& ranks, planner::RunSpec& spec);
 /// The choices of rank 0, once it has made all of them; the others then start from them. Where nothing is tuned, no collective.
 void share_tuning(Run& run);
 
-/// Program, profile, data, model and number of steps must be those of rank 0. Throws ConfigError that names the first rank with
+/// Model, tokenizer, chat template, data and number of steps must be those of rank 0. Throws ConfigError that names the first rank with
 /// others, the same on all ranks.
 void check_equal_runs(const Run& run);
 

@@ -66,6 +66,9 @@ bool choose_recompute(const std::vector<Recompute>& allowed, const std::function
 /// Has as many layers as fit, from the last one, recompute as `less`. Every layer fits as it is.
 void relax_recompute(Recompute less, const std::function<bool()>& fits, std::vector<Recompute>& modes);
 
+/// "off", "cheap", "gate_up", "full"
+const char* to_string(Recompute mode);
+
 /// "off", "cheap", "cheap, but off in the last 9 layers": for reports.
 std::string describe_recompute(const std::vector<Recompute>& modes);
 

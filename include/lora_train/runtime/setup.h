@@ -21,6 +21,7 @@ at::ScalarType compute_dtype(Precision precision);
 /// Bytes of an element of that type.
 std::int64_t compute_bytes(Precision precision);
 std::vector<model::Recompute> recompute_modes(GradientCheckpointing mode);
+model::TrainedWeights trained_weights(const Profile& profile);
 kernels::AttentionBackend attention_backend(AttnImplementation implementation);
 
 /// The model's folder, read and checked, without weights.
@@ -32,6 +33,8 @@ struct ModelFiles {
   model::BaseStorage base;                                 ///< linears that the run keeps quantised
 };
 ModelFiles open_model(const ModelSection& section);
+/// The same of a folder that need not have weights: `base` is left empty.
+ModelFiles open_model_without_weights(const ModelSection& section);
 
 /// The linears that a run keeps quantised: those of the folder, or by base_precision. Checks the names and shapes of all weights
 /// first. Throws FormatError, or ConfigError if base_precision contradicts the folder.
