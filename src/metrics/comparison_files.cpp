@@ -28,6 +28,16 @@ std::string csv_line(const std::vector<std::string>& fields) {
   return line + "\n";
 }
 
+Json to_object(const std::optional<LossDifference>& difference, const std::string& base) {
+  if (!difference) return nullptr;
+  return {{"base", base},
+          {"mean", difference->mean},
+          {"low", difference->low},
+          {"high", difference->high},
+          {"num_documents", difference->num_documents},
+          {"verdict", to_string(judge(*difference))}};
+}
+
 }  // namespace
 
 bool is_comparison_csv(std::string_view start) { return start.starts_with("run,folder,status,"); }
@@ -64,6 +74,7 @@ std::string comparison_json(const Comparison& comparison) {
       const auto value = run.figures.*figure.value;
       object[figure.name] = value ? whole_or_number(*value) : Json(nullptr);
     }
+    object["eval_loss_difference"] = to_object(difference_to_base(comparison, run), comparison.base);
     text += to_line(object) + "\n";
   }
   return text;

@@ -53,6 +53,7 @@ class LineReader {
     logged.tokens = before.tokens + number_of(object, "tokens").value_or(0) * static_cast<double>(step - before.step);
     logged.elapsed_s = elapsed_s();
     logged.num_labels = std::max(1.0, number_of(object, "supervised_tokens").value_or(1));
+    logged.num_documents = number_of(object, "num_documents").value_or(0);
     logged.loss = number_of(object, "loss_mean");
     if (!logged.loss) logged.loss = number_of(object, "loss");
     logged.grad_norm = number_of(object, "grad_norm");

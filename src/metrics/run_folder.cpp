@@ -178,6 +178,7 @@ RunRecord read_run(const fs::path& folder) {
   const bool has_lines = is_file(folder / "metrics.jsonl");
   if (has_lines) add_reason(run, metrics.problem);
   read_summary(run, metrics.earlier_s);
+  run.document_losses = read_document_losses(folder / kDocumentLossesFile);
   if (const auto price = price_of(run); price && run.figures.wall_s) {
     run.figures.cost_usd = *price * *run.figures.wall_s / 3600 * std::max(run.num_gpus, 1.0);
   }

@@ -131,10 +131,6 @@ std::string with_replaced(const std::string& text, const std::map<char, const ch
   return out;
 }
 
-std::string escaped(const std::string& text) {
-  return with_replaced(visible_text(text), {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}});
-}
-
 /// Escapes JSON for a script element: nothing in it may look like a tag or a comment.
 std::string script_json(const Json& object) {
   return with_replaced(to_line(object), {{'<', "\\u003c"}, {'>', "\\u003e"}, {'&', "\\u0026"}});
@@ -143,30 +139,40 @@ std::string script_json(const Json& object) {
 constexpr std::string_view kPageStart = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
 constexpr std::string_view kDataStart = "<script type=\"application/json\" id=\"data\">";
 
-std::string page(const std::string& title, const Json& data) {
+/// `scripts`: whether the page runs any.
+std::string framed(const std::string& title, bool scripts, const std::string& body) {
   std::string html =
       std::string(kPageStart) +
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-      "script-src 'unsafe-inline'; img-src data:\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; " +
+      (scripts ? "script-src 'unsafe-inline'; " : "") +
+      "img-src data:\">\n"
       "<link rel=\"icon\" href=\"data:,\">\n<title>";
-  html += escaped(repair_utf8(title));
+  html += escape_html(repair_utf8(title));
   html += "</title>\n<style>\n";
   html += kPageStyle;
-  html +=
-      "</style>\n</head>\n<body>\n<main id=\"page\"></main>\n"
+  return html + "</style>\n</head>\n<body>\n" + body + "</body>\n</html>\n";
+}
+
+std::string page(const std::string& title, const Json& data) {
+  std::string body =
+      "<main id=\"page\"></main>\n"
       "<noscript>The curves and tables of this page are drawn by its own JavaScript, which is switched "
       "off."
       "</noscript>\n";
-  html += kDataStart;
-  html += script_json(data);
-  html += "</script>\n<script>\n";
-  html += kPageScript;
-  html += "</script>\n</body>\n</html>\n";
-  return html;
+  body += kDataStart;
+  body += script_json(data);
+  body += "</script>\n<script>\n";
+  body += kPageScript;
+  body += "</script>\n";
+  return framed(title, /*scripts=*/true, body);
 }
 
 }  // namespace
+
+std::string plain_page(const std::string& title, const std::string& body) {
+  return framed(title, /*scripts=*/false, "<main>\n" + body + "</main>\n");
+}
 
 bool is_comparison_page(std::string_view start) {
   return start.starts_with(kPageStart) &&

@@ -1,7 +1,6 @@
 #include "train_loop.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <deque>
 #include <optional>
 
@@ -10,6 +9,7 @@
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
 #include "lora_train/data/loader.h"
 #include "lora_train/evaluate/evaluate.h"
 #include "lora_train/metrics/host_memory.h"
@@ -219,6 +219,7 @@ class Loop {
 
   void evaluate_all() {
     double loss_sum = 0, weight_sum = 0;
+    std::vector<metrics::DocumentLosses> document_losses;
     for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
       const auto start = Clock::now();
       const evaluate::EvalResult result =
@@ -226,15 +227,15 @@ class Loop {
       metrics::EvalRecord record{run_.state.step,       result.name,       result.loss,          result.perplexity,
                                  result.token_accuracy, result.num_tokens, seconds_since(start), result.ece};
       reporters_.write(record);
-      char line[200];
-      std::snprintf(line, sizeof line, "step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s",
-                    record.step, result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,
-                    record.eval_s);
-      log_info(line);
+      log_info(string_printf("step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s", record.step,
+                             result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,
+                             record.eval_s));
       loss_sum += result.loss * result.weight_sum;
       weight_sum += result.weight_sum;
+      document_losses.push_back(evaluate::losses_of(result, run_.data.evals[i].store, run_.state.step));
     }
     if (weight_sum == 0) return;  // no evaluation sets
+    reporters_.write(document_losses);
     run_.startup.end_phase("evaluation");
     run_.state.eval_step = run_.state.step;
     run_.state.eval_loss = loss_sum / weight_sum;
@@ -291,10 +292,8 @@ class Loop {
     saved_step_ = result->step;
     failed_saves_ = 0;
     reporters_.write(metrics::CheckpointRecord{result->step, name, result->durable_s, stall_s_, metrics::now_s()});
-    char line[160];
-    std::snprintf(line, sizeof line, "%s: training paused for %.0f ms, on disk after %.2f s", name.c_str(),
-                  1000 * stall_s_, result->durable_s);
-    log_info(line);
+    log_info(string_printf("%s: training paused for %.0f ms, on disk after %.2f s", name.c_str(), 1000 * stall_s_,
+                           result->durable_s));
     return nullptr;
   }
 

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "lora_train/metrics/document_losses.h"
+
 namespace lora_train::metrics {
 
 /// A process holds the flock of this file while it writes to the folder (run_folder/folder_lock.h).
@@ -19,6 +21,7 @@ struct LoggedStep {
   double tokens = 0;                ///< fed to the model so far; estimated if not every step is logged
   double elapsed_s = 0;             ///< so far, in all processes of the run
   double num_labels = 1;            ///< weight of the loss: the step's supervised tokens
+  double num_documents = 0;         ///< of the step
   std::optional<double> loss = {};  ///< loss_mean, per supervised token since the last logged step
   std::optional<double> grad_norm = {}, learning_rate = {}, tokens_per_s = {}, step_ms = {}, data_wait_ms = {};
   std::optional<double> memory_gib = {};
@@ -56,6 +59,7 @@ struct RunRecord {
   double num_gpus = 0;            ///< 0: none, or not known
   std::vector<LoggedStep> steps;  ///< by ascending step
   std::vector<LoggedEval> evals;
+  std::vector<DocumentLosses> document_losses = {};  ///< of the last evaluation
 };
 
 /// Whether the folder holds a run: metrics.jsonl, summary.json or run.log.
