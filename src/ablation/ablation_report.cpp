@@ -49,7 +49,8 @@ std::string work_in_words(const Ablation& ablation) {
   std::string text =
       std::to_string(ablation.num_steps) + " steps of " + format_count(ablation.documents_per_step) + " documents each";
   if (base != nullptr)
-    text += " (" + format_count(base->num_supervised) + " trained tokens in all), on " + base->device;
+    text += " (" + format_count(base->num_supervised) + " trained tokens in all), on " +
+            (base->device == "cpu" ? "the CPU" : base->device);
   return text;
 }
 
@@ -130,8 +131,8 @@ chart::Drawing ablation_chart(const Ablation& ablation) {
     chart::Bar bar{.name = found.setting.name, .is_accented = found.setting.rung == Rung::kProfile};
     if (found.is_done) {
       bar.value = found.tokens_per_s;
-      bar.text = format_count(std::llround(found.tokens_per_s)) + " tok/s   " + speedup_of(ablation, found) +
-                 string_printf("   loss %.4f", found.loss);
+      bar.text = format_count(std::llround(found.tokens_per_s)) + " tok/s (" + speedup_of(ablation, found) +
+                 string_printf("), loss %.4f", found.loss);
       const auto difference = difference_of(ablation, found);
       if (difference) bar.text += ", eval loss " + to_string(judge(*difference));
     } else {
