@@ -112,6 +112,7 @@ void apply_summary(RunRecord& run, const Json& summary) {
   const auto rate = number_of(summary, "tokens_per_s");
   if (rate && *rate > 0) figures.tokens_per_s = rate;
   if (const auto times = times_of(summary)) run.phases_s = times->named();
+  run.num_gpus = number_of(summary, "num_gpus").value_or(0);
 }
 
 void read_summary(RunRecord& run) {

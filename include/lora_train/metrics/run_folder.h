@@ -63,6 +63,7 @@ struct RunRecord {
   std::vector<std::pair<std::string, std::string>> profile;  ///< key and its value as JSON text; empty: not readable
   std::string summary_json;                                  ///< an object, or empty
   RunFigures figures;
+  double num_gpus = 0;            ///< 0: none, or not known
   std::vector<LoggedStep> steps;  ///< by ascending step
   std::vector<LoggedEval> evals;
   std::vector<DocumentLosses> document_losses = {};  ///< of the last evaluation

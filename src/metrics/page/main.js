@@ -280,9 +280,9 @@ function times(run) {
   const phases = Object.entries(run.phases_s || {}).filter(([, seconds]) => seconds >= 0.05);
   const wall_s = run.figures.wall_s, cost = run.figures.cost_usd, has_cost = typeof cost === "number";
   if (phases.length === 0 || !(wall_s > 0)) return null;
-  const titles = [["phase"], ["time", true], ["seconds", true], ["share", true], ...(has_cost ? [["cost", true]] : [])];
+  const titles = [["phase"], ["time", true], ["share", true], ...(has_cost ? [["cost", true]] : [])];
   const table = simple_table(titles, [...phases, ["all", wall_s]].map(([name, seconds]) => [
-    name, duration(seconds), seconds.toFixed(1), (100 * seconds / wall_s).toFixed(1) + " %",
+    name, duration(seconds), (100 * seconds / wall_s).toFixed(1) + " %",
     ...(has_cost ? [format("money", cost * seconds / wall_s)] : [])]));
   table.querySelectorAll("tbody tr").forEach((row, i) => {
     if (i < phases.length) row.firstChild.prepend(phase_dot(phases[i][0]));
