@@ -67,8 +67,8 @@ struct RunRecord {
   std::vector<LoggedStep> steps;  ///< by ascending step
   std::vector<LoggedEval> evals;
   std::vector<DocumentLosses> document_losses = {};  ///< of the last evaluation
-  NamedSeconds phases_s;            ///< what wall_s went into; empty: not known
-  std::vector<LoggedSpan> spans;    ///< in order; what a process did that does not count is not there
+  NamedSeconds phases_s;                             ///< what wall_s went into; empty: not known
+  std::vector<LoggedSpan> spans;                     ///< in order; what a process did that does not count is not there
   std::vector<double> processes_s;  ///< when each process of metrics.jsonl began, in seconds of the run
 };
 
