@@ -1,8 +1,8 @@
 #include "figures.h"
-#include "json_number.h"
 #include "lora_train/base/visible_text.h"
 #include "lora_train/config/scalar.h"
 #include "lora_train/metrics/comparison.h"
+#include "times_json.h"
 
 namespace lora_train::metrics {
 namespace {
@@ -75,6 +75,7 @@ std::string comparison_json(const Comparison& comparison) {
       object[figure.name] = value ? whole_or_number(*value) : Json(nullptr);
     }
     object["eval_loss_difference"] = to_object(difference_to_base(comparison, run), comparison.base);
+    object["phases_s"] = run.phases_s.empty() ? Json(nullptr) : to_object(run.phases_s);
     text += to_line(object) + "\n";
   }
   return text;

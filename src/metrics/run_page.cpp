@@ -5,7 +5,6 @@
 #include <map>
 
 #include "figures.h"
-#include "json_number.h"
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
@@ -15,6 +14,7 @@
 #include "lora_train/base/visible_text.h"
 #include "page_assets.h"
 #include "read_metrics.h"
+#include "times_json.h"
 
 namespace lora_train::metrics {
 namespace {
@@ -100,6 +100,22 @@ Json mean_evals_of(const RunRecord& run) {
     loss.push_back(shortened(eval.loss));
   }
   return {{"step", step}, {"tokens", tokens}, {"time", time}, {"loss", loss}};
+}
+
+/// What ran when. A span that no screen can show is left out, and the ones around it become one.
+Json spans_of(const RunRecord& run) {
+  const double least_s = run.spans.empty() ? 0 : run.spans.back().to_s / kMaxPoints;
+  std::vector<LoggedSpan> shown;
+  for (const LoggedSpan& span : run.spans) {
+    if (!shown.empty() && shown.back().phase == span.phase && span.from_s - shown.back().to_s < least_s) {
+      shown.back().to_s = span.to_s;
+    } else if (span.to_s - span.from_s >= least_s) {
+      shown.push_back(span);
+    }
+  }
+  Json spans = Json::array();
+  for (const LoggedSpan& span : shown) spans.push_back({span.phase, shortened(span.from_s), shortened(span.to_s)});
+  return spans;
 }
 
 Json run_object(const RunRecord& run, const std::vector<std::string>& keys) {
@@ -193,6 +209,9 @@ std::string report_page(const RunRecord& run) {
   data["differing"] = Json::array();
   Json object = run_object(run, keys);
   object["evals"] = evals_of(run);
+  object["phases_s"] = to_object(run.phases_s);
+  object["spans"] = spans_of(run);
+  for (const double start_s : run.processes_s) object["processes_s"].push_back(shortened(start_s));
   object["summary"] = run.summary_json.empty() ? Json(nullptr) : Json::parse(run.summary_json, nullptr, false);
   data["runs"].push_back(object);
   return page("Run " + run.name, data);

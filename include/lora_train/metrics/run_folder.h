@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lora_train/metrics/document_losses.h"
+#include "lora_train/metrics/run_times.h"
 
 namespace lora_train::metrics {
 
@@ -44,8 +45,14 @@ struct RunFigures {
   std::optional<double> last_train_loss = {}, best_train_loss = {};
   std::optional<double> eval_loss = {}, best_eval_loss = {}, best_step = {};
   std::optional<double> tokens = {}, tokens_per_s = {}, peak_memory_gib = {}, peak_host_memory_gib = {};
-  std::optional<double> wall_s = {};    ///< of all processes of the run that metrics.jsonl lists
-  std::optional<double> cost_usd = {};  ///< wall_s at gpu_price_per_hour
+  std::optional<double> wall_s = {}, train_s = {};  ///< of all processes of the run; train_s: in steps
+  std::optional<double> cost_usd = {};              ///< of wall_s
+};
+
+/// What ran when, in seconds of the run: its processes follow each other without the time between them.
+struct LoggedSpan {
+  std::string phase;
+  double from_s = 0, to_s = 0;
 };
 
 struct RunRecord {
@@ -60,6 +67,9 @@ struct RunRecord {
   std::vector<LoggedStep> steps;  ///< by ascending step
   std::vector<LoggedEval> evals;
   std::vector<DocumentLosses> document_losses = {};  ///< of the last evaluation
+  NamedSeconds phases_s;                             ///< what wall_s went into; empty: not known
+  std::vector<LoggedSpan> spans;                     ///< in order; what a process did that does not count is not there
+  std::vector<double> processes_s;  ///< when each process of metrics.jsonl began, in seconds of the run
 };
 
 /// Whether the folder holds a run: metrics.jsonl, summary.json or run.log.
