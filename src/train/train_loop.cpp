@@ -4,6 +4,7 @@
 #include <deque>
 #include <optional>
 
+#include "best_model.h"
 #include "due_steps.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
@@ -44,6 +45,7 @@ class Loop {
       : run_(run),
         reporters_(reporters),
         summary_(summary),
+        best_(run.profile().run, names_of(run.data.evals)),
         evals_(run.profile().run.eval_steps, *run.plan),
         saves_(run.profile().run.save_steps, *run.plan) {
     if (run.is_leader()) saver_.emplace(run.saved_parts());
@@ -89,14 +91,14 @@ class Loop {
     if (run_.state.step == 0 && run_.profile().run.eval_on_start) evaluate_all();
     if (run_.state.step > 0 && evaluation_is_owed()) evaluate_all();  // a stop came before it
     if (run_.state.step < total) start_loader();
-    while (run_.state.step < total) {
+    while (run_.state.step < total && !has_stopped_improving()) {
       enqueue_next_step();
       while (!in_flight_.empty() && (has_to_wait() || in_flight_.size() > run_.max_steps_in_flight)) finish_step();
       if (saver_) rethrow_if_too_many(take(saver_->poll()));
       if (!in_flight_.empty()) continue;
       if (run_.profile().run.check_ranks == CheckRanks::kStep) check_equal_parameters(run_);
       if (evaluation_is_owed()) evaluate_all();
-      if (saves_.is_due(run_.state.step) || run_.state.step == interval_ends_at_) save();
+      if (saves_.is_due(run_.state.step) || run_.state.step == interval_ends_at_ || best_is_unsaved()) save();
     }
   }
 
@@ -105,6 +107,13 @@ class Loop {
     const std::int64_t last = in_flight_.back().plan->step;
     return last == run_.plan->total_steps() || evals_.is_due(last) || saves_.is_due(last) ||
            last == interval_ends_at_ || run_.profile().run.check_ranks == CheckRanks::kStep;
+  }
+
+  bool has_stopped_improving() const { return !evaluation_is_owed() && best_.has_stopped_improving(run_.state); }
+
+  /// Whether the last evaluation was the best so far and has to be kept.
+  bool best_is_unsaved() const {
+    return run_.profile().run.load_best_model_at_end && run_.state.best_step == run_.state.step;
   }
 
   bool evaluation_is_owed() const {
@@ -207,7 +216,7 @@ class Loop {
   }
 
   void evaluate_all() {
-    double loss_sum = 0, weight_sum = 0;
+    std::vector<evaluate::EvalResult> results;
     std::vector<metrics::DocumentLosses> document_losses;
     for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
       const auto start = Clock::now();
@@ -221,19 +230,12 @@ class Loop {
       log_info(string_printf("step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s", record.step,
                              result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,
                              record.eval_s));
-      loss_sum += result.loss * result.weight_sum;
-      weight_sum += result.weight_sum;
       document_losses.push_back(evaluate::losses_of(result, run_.data.evals[i].store, run_.state.step));
     }
-    if (weight_sum == 0) return;  // no evaluation sets
+    if (results.empty()) return;  // no evaluation sets
     reporters_.write(document_losses);
     run_.startup.end_phase("evaluation");
-    run_.state.eval_step = run_.state.step;
-    run_.state.eval_loss = loss_sum / weight_sum;
-    if (!run_.state.best_eval_loss || *run_.state.eval_loss < *run_.state.best_eval_loss) {
-      run_.state.best_eval_loss = run_.state.eval_loss;
-      run_.state.best_step = run_.state.step;
-    }
+    best_.judge(results, run_.state);
   }
 
   bool interval_is_over() const {
@@ -364,15 +366,17 @@ class Loop {
     }
     if (run_.ranks().world_size() > 1 && steps_here_ > 0) log_info(rank_times_.in_words());
     if (state.total_loss_weight > 0) summary_.train_loss = state.total_loss_sum / state.total_loss_weight;
-    const bool is_done = state.step == run_.plan->total_steps() && !evaluation_is_owed();
+    const bool has_all_steps = state.step == run_.plan->total_steps() && !evaluation_is_owed();
+    const bool is_done = has_all_steps || (stop_reason().empty() && has_stopped_improving());
     summary_.status = is_done ? "done" : "stopped";
-    summary_.reason = is_done ? "all steps done" : stop_reason();
+    summary_.reason = has_all_steps ? "all steps done" : is_done ? best_.stop_in_words(state) : stop_reason();
     summary_.exit_code = static_cast<int>(is_done ? ExitCode::kDone : ExitCode::kStopped);
   }
 
   Run& run_;
   Reporters& reporters_;
   metrics::RunSummary& summary_;
+  const BestModel best_;
   DueSteps evals_, saves_;
   std::unique_ptr<data::Loader> loader_;
   const std::int64_t first_step_ = run_.state.step;

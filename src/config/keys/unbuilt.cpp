@@ -23,12 +23,6 @@ const std::vector<Unbuilt>& unbuilt_table() {
        }},
       {"add_tokens", "Add the tokens to the tokenizer and the model beforehand.",
        [](const Profile& p) { return !p.model.add_tokens.empty(); }},
-      {"load_best_model_at_end: true", "Remove it; adapter/ is the last step.",
-       [](const Profile& p) { return p.run.load_best_model_at_end; }},
-      {"metric_for_best_model", "Remove it; the lowest eval_loss is best.",
-       [](const Profile& p) { return p.run.metric_for_best_model != "eval_loss"; }},
-      {"early_stopping_patience", "Remove it; use max_steps or num_epochs.",
-       [](const Profile& p) { return p.run.early_stopping_patience.has_value(); }},
   };
   return table;
 }

@@ -17,6 +17,8 @@ using testing_support::ProfileText;
 // contract.md, section 2: the block and "More keys"; and tuning.
 const std::vector<const char*> kContractKeys = {"model",
                                                 "drop_duplicates",
+                                                "greater_is_better",
+                                                "early_stopping_threshold",
                                                 "device",
                                                 "adapter",
                                                 "base_precision",
