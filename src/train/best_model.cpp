@@ -1,4 +1,4 @@
-#include "best_model.h"
+#include "lora_train/train/best_model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,15 +11,17 @@ namespace {
 
 const std::vector<std::string> kMetrics = {"loss", "perplexity", "token_accuracy", "ece"};
 
-[[noreturn]] void refuse_metric(const std::string& name, const std::vector<std::string>& eval_sets) {
+[[noreturn]] void refuse_metric(const std::string& name, const std::vector<data::NamedStore>& eval_sets) {
+  std::vector<std::string> sets;
+  for (const auto& set : eval_sets) sets.push_back(set.name);
   std::vector<std::string> known = {"eval_loss", "perplexity", "token_accuracy", "ece"};
-  for (const auto& set : eval_sets) known.push_back(set + ".loss");
+  for (const auto& set : sets) known.push_back(set + ".loss");
   const std::string nearest = nearest_name(name, known);
-  throw ConfigError("metric_for_best_model",
-                    "no evaluation has \"" + name + "\"." +
-                        (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?") +
-                        " Expected eval_loss, perplexity, token_accuracy or ece, or one of them for a data set, as NAME.loss" +
-                        (eval_sets.empty() ? "." : "; the sets are: " + join(eval_sets) + "."));
+  throw ConfigError(
+      "metric_for_best_model",
+      "no evaluation has \"" + name + "\"." + (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?") +
+          " Expected eval_loss, perplexity, token_accuracy or ece, or one of them for a data set, as NAME.loss" +
+          (sets.empty() ? "." : "; the sets are: " + join(sets) + "."));
 }
 
 /// -sum(weight * log p) and sum(weight), which add up over data sets.
@@ -30,13 +32,13 @@ struct LossSum {
 
 }  // namespace
 
-BestModel::BestModel(const RunSection& section, const std::vector<std::string>& eval_sets)
+BestModel::BestModel(const RunSection& section, const std::vector<data::NamedStore>& eval_sets)
     : name_(section.metric_for_best_model),
       metric_(name_),
       patience_(section.early_stopping_patience),
       threshold_(section.early_stopping_threshold) {
   for (const auto& set : eval_sets) {  // whose names may have dots
-    if (name_.starts_with(set + ".") && set.size() > set_.size()) set_ = set;
+    if (name_.starts_with(set.name + ".") && set.name.size() > set_.size()) set_ = set.name;
   }
   if (!set_.empty()) metric_ = name_.substr(set_.size() + 1);
   if (metric_.starts_with("eval_")) metric_ = metric_.substr(5);
@@ -79,6 +81,13 @@ void BestModel::judge(const std::vector<evaluate::EvalResult>& results, checkpoi
   if (!is_best) return;
   state.best_metric = value;
   state.best_step = state.step;
+}
+
+void BestModel::forget(checkpoint::TrainState& state) const {
+  state.best_metric.reset();
+  state.best_eval_loss.reset();
+  state.best_step.reset();
+  state.evals_without_gain = 0;
 }
 
 std::string BestModel::stop_in_words(const checkpoint::TrainState& state) const {

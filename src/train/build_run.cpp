@@ -93,6 +93,8 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
   share_parameters(run);
   run.model.weights->refresh();
   run.state = found.state;
+  const auto folder = std::filesystem::weakly_canonical(checkpoint).parent_path();
+  if (folder != std::filesystem::weakly_canonical(run.profile().run.output_dir)) run.best->forget(run.state);
   log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
   if (found.world_size != run.checkpoint.world_size) {  // the documents of a step do not depend on it
     log_info("it was saved by " + std::to_string(found.world_size) + " ranks; the run continues with " +
@@ -333,6 +335,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
     run.data = data::prepare_data(profile.data, runtime::data_context(profile, run.files), true);
   }
   run.end_phase("data", metrics::Phase::kData);
+  run.best.emplace(profile.run, run.data.evals);
   throw_if_stop_requested();
   gather_facts(run);
   share_facts(run.ranks(), *run.facts);

@@ -17,9 +17,7 @@ TEST(Unbuilt, NothingInTheDefaults) {
 TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
   ProfileText files;
   for (const char* text :
-       {"add_tokens: [a]", "{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}",
-        "metric_for_best_model: eval_accuracy", "{load_best_model_at_end: true, val_set_size: 0.1}",
-        "{early_stopping_patience: 1, val_set_size: 0.1}"}) {
+       {"add_tokens: [a]", "{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}"}) {
     const auto lines = unbuilt_features(files.load(text).profile);
     ASSERT_EQ(lines.size(), 1u) << text;
     EXPECT_NE(lines[0].find(" is not supported yet. "), std::string::npos) << lines[0];
@@ -33,13 +31,14 @@ TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
 
 TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
   ProfileText files;
-  const LoadedProfile loaded = files.load("add_tokens: [a]\nmetric_for_best_model: x\n");
+  const LoadedProfile loaded = files.load("add_tokens: [a]\nbase_precision: fp32\n");
   try {
     refuse_unbuilt_features(loaded);
     FAIL();
   } catch (const ConfigError& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("profile.yaml:2: metric_for_best_model is not supported yet."), std::string::npos) << text;
+    EXPECT_NE(text.find("profile.yaml:2: base_precision other than precision is not supported yet."), std::string::npos)
+        << text;
     EXPECT_NE(text.find("profile.yaml:1: add_tokens is not supported yet."), std::string::npos) << text;
     EXPECT_EQ(error.exit_code(), ExitCode::kUsage);
   }

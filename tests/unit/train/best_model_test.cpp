@@ -1,4 +1,4 @@
-#include "train/best_model.h"
+#include "lora_train/train/best_model.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,8 @@ namespace {
 
 using evaluate::EvalResult;
 
-EvalResult result(const std::string& name, double loss, double accuracy = 0, double ece = 0, long long num_tokens = 10) {
+EvalResult result(const std::string& name, double loss, double accuracy = 0, double ece = 0,
+                  long long num_tokens = 10) {
   EvalResult found;
   found.name = name;
   found.loss = loss;
@@ -18,6 +19,15 @@ EvalResult result(const std::string& name, double loss, double accuracy = 0, dou
   found.num_tokens = num_tokens;
   found.weight_sum = static_cast<double>(num_tokens);
   return found;
+}
+
+std::vector<data::NamedStore> sets(const std::vector<std::string>& names) {
+  std::vector<data::NamedStore> stores;
+  for (const auto& name : names) {
+    stores.emplace_back();
+    stores.back().name = name;
+  }
+  return stores;
 }
 
 RunSection section_with(const std::string& metric, std::optional<std::int64_t> patience = {}, double threshold = 0) {
@@ -31,7 +41,7 @@ RunSection section_with(const std::string& metric, std::optional<std::int64_t> p
 /// Judges the loss of one set at steps 10, 20, ...
 class Judged {
  public:
-  explicit Judged(const RunSection& section) : best_(section, {"val"}) {}
+  explicit Judged(const RunSection& section) : best_(section, sets({"val"})) {}
   Judged& then(double loss) {
     state_.step += 10;
     best_.judge({result("val", loss)}, state_);
@@ -58,7 +68,7 @@ TEST(BestModel, TheLowestLossIsBestAndATieKeepsTheEarlierOne) {
 }
 
 TEST(BestModel, TheEvaluationBeforeStep1IsNeverTheBest) {
-  const BestModel best(section_with("eval_loss"), {"val"});
+  const BestModel best(section_with("eval_loss"), sets({"val"}));
   checkpoint::TrainState state;
   best.judge({result("val", 0.5)}, state);
   EXPECT_EQ(state.eval_loss, 0.5);
@@ -93,7 +103,7 @@ TEST(BestModel, AMetricMayBeOfOneSetAndGreater) {
   const std::vector<EvalResult> first = {result("a", 1, 0.5, 0.1, 10), result("a.b", 2, 0.7, 0.2, 30)};
   const std::vector<EvalResult> second = {result("a", 0.5, 0.6, 0.4, 10), result("a.b", 3, 0.6, 0.1, 30)};
   const auto best_of = [&](const RunSection& section) {
-    const BestModel best(section, {"a", "a.b"});
+    const BestModel best(section, sets({"a", "a.b"}));
     checkpoint::TrainState state;
     for (const auto& results : {first, second}) {
       state.step += 10;
@@ -116,7 +126,7 @@ TEST(BestModel, AMetricMayBeOfOneSetAndGreater) {
 TEST(BestModel, AnUnknownMetricIsRefusedWithThoseThatAreThere) {
   const auto refusal = [](const std::string& metric) -> std::string {
     try {
-      const BestModel best(section_with(metric), {"val"});
+      const BestModel best(section_with(metric), sets({"val"}));
     } catch (const ConfigError& error) {
       return error.what();
     }

@@ -7,6 +7,7 @@
 
 #include "lora_train/checkpoint/checkpoint.h"
 #include "lora_train/config/profile.h"
+#include "lora_train/data/prepare.h"
 #include "lora_train/evaluate/eval_request.h"
 
 namespace lora_train::train {
@@ -15,10 +16,13 @@ namespace lora_train::train {
 class BestModel {
  public:
   /// Throws ConfigError("metric_for_best_model") for a metric that no evaluation of these data sets has.
-  BestModel(const RunSection& section, const std::vector<std::string>& eval_sets);
+  BestModel(const RunSection& section, const std::vector<data::NamedStore>& eval_sets);
 
   /// Call it after each evaluation. The one before step 1 is never the best. Of equal ones the earlier stays the best.
   void judge(const std::vector<evaluate::EvalResult>& results, checkpoint::TrainState& state) const;
+
+  /// The best step is in another folder: that of the steps from here on counts.
+  void forget(checkpoint::TrainState& state) const;
 
   /// Whether early_stopping_patience ends the run here.
   bool has_stopped_improving(const checkpoint::TrainState& state) const {
