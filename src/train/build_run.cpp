@@ -302,8 +302,7 @@ runtime::LoadOptions load_options(const Run& run) {
 
 void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint) {
   const Profile& profile = run.profile();
-  std::optional<checkpoint::Description> found;
-  if (checkpoint) found = share_description(run.ranks(), *checkpoint);
+  const auto found = checkpoint ? std::optional(share_description(run.ranks(), *checkpoint)) : std::nullopt;
   run.state.started_at =
       found ? found->state.started_at : share_start(run.ranks(), static_cast<std::int64_t>(std::time(nullptr)));
   tokenizer::set_template_time(run.state.started_at);

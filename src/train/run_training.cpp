@@ -143,6 +143,15 @@ void write_result(const Run& run, metrics::RunSummary& summary) {
   summary.adapter_step = step;
 }
 
+/// The same for a process that ends before it has chosen a checkpoint: what the newest says counts.
+void count_newest(const fs::path& output_dir, metrics::RunSummary& summary, metrics::RunClock& clock) {
+  try {
+    const std::vector<fs::path> checkpoints = checkpoint::list(output_dir);
+    if (!checkpoints.empty()) count_earlier(checkpoints.front(), summary, clock);
+  } catch (const Error&) {  // the process that goes on says what is wrong
+  }
+}
+
 /// The run itself, once its folder is locked.
 void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_folder::OutputDecision& decision,
                    metrics::RunSummary& summary, const std::shared_ptr<metrics::RunClock>& clock) {
@@ -290,6 +299,7 @@ TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std:
   } catch (const StopError& error) {  // while checkpoints were read
     metrics::RunSummary summary = new_summary(request);
     describe_stop(summary, error);
+    if (ranks->rank() == 0 && !request.overwrite) count_newest(request.profile.run.output_dir, summary, *clock);
     return end_run(ranks, summary, request.profile.run, *clock);
   }
   if (decision.is_complete) {
