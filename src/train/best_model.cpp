@@ -1,4 +1,4 @@
-#include "lora_train/train/best_model.h"
+#include "best_model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -83,7 +83,7 @@ void BestModel::judge(const std::vector<evaluate::EvalResult>& results, checkpoi
   state.best_step = state.step;
 }
 
-void BestModel::forget(checkpoint::TrainState& state) const {
+void forget_best(checkpoint::TrainState& state) {
   state.best_metric.reset();
   state.best_eval_loss.reset();
   state.best_step.reset();

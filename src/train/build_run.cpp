@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <ctime>
 
+#include "best_model.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
@@ -94,7 +95,7 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
   run.model.weights->refresh();
   run.state = found.state;
   const auto folder = std::filesystem::weakly_canonical(checkpoint).parent_path();
-  if (folder != std::filesystem::weakly_canonical(run.profile().run.output_dir)) run.best->forget(run.state);
+  if (folder != std::filesystem::weakly_canonical(run.profile().run.output_dir)) forget_best(run.state);
   log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
   if (found.world_size != run.checkpoint.world_size) {  // the documents of a step do not depend on it
     log_info("it was saved by " + std::to_string(found.world_size) + " ranks; the run continues with " +
@@ -334,7 +335,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
     run.data = data::prepare_data(profile.data, runtime::data_context(profile, run.files), true);
   }
   run.end_phase("data", metrics::Phase::kData);
-  run.best.emplace(profile.run, run.data.evals);
+  const BestModel known(profile.run, run.data.evals);  // an unknown metric is refused here, before the weights
   throw_if_stop_requested();
   gather_facts(run);
   share_facts(run.ranks(), *run.facts);

@@ -38,7 +38,7 @@ void Evaluations::evaluate_all() {
   if (results.empty()) return;  // no evaluation sets
   reporters_.write(document_losses);
   run_.startup.end_phase("evaluation");
-  run_.best->judge(results, run_.state);
+  best_.judge(results, run_.state);
 }
 
 }  // namespace lora_train::train

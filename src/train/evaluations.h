@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "best_model.h"
 #include "due_steps.h"
 #include "lora_train/train/run_state.h"
 #include "reporters.h"
@@ -13,7 +15,10 @@ class Evaluations {
  public:
   /// Both must outlive it.
   Evaluations(Run& run, Reporters& reporters)
-      : run_(run), reporters_(reporters), due_(run.profile().run.eval_steps, *run.plan) {}
+      : run_(run),
+        reporters_(reporters),
+        best_(run.profile().run, run.data.evals),
+        due_(run.profile().run.eval_steps, *run.plan) {}
 
   bool is_due(std::int64_t step) const { return due_.is_due(step); }
   /// Whether one is due after the last finished step and has not ended.
@@ -26,11 +31,14 @@ class Evaluations {
     return run_.profile().run.load_best_model_at_end && run_.state.best_step == run_.state.step;
   }
   /// Whether early_stopping_patience ends the run here.
-  bool end_run() const { return !is_owed() && run_.best->has_stopped_improving(run_.state); }
+  bool end_run() const { return !is_owed() && best_.has_stopped_improving(run_.state); }
+  /// Why, if they do.
+  std::string stop_in_words() const { return best_.stop_in_words(run_.state); }
 
  private:
   Run& run_;
   Reporters& reporters_;
+  const BestModel best_;
   const DueSteps due_;
 };
 

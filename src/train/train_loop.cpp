@@ -332,7 +332,7 @@ class Loop {
     const bool has_all_steps = state.step == run_.plan->total_steps() && !evals_.is_owed();
     const bool is_done = has_all_steps || (stop_reason().empty() && evals_.end_run());
     summary_.status = is_done ? "done" : "stopped";
-    summary_.reason = has_all_steps ? "all steps done" : is_done ? run_.best->stop_in_words(state) : stop_reason();
+    summary_.reason = has_all_steps ? "all steps done" : is_done ? evals_.stop_in_words() : stop_reason();
     summary_.exit_code = static_cast<int>(is_done ? ExitCode::kDone : ExitCode::kStopped);
   }
 

@@ -67,8 +67,8 @@ def test_a_patience_ends_the_run(setup):
     again = setup.train(**changes)
     assert again.code == 0 and "already complete" in again.stderr
     longer = setup.train(**dict(changes, early_stopping_patience=3))
-    assert longer.code == 0 and setup.summary()["step"] == best + 6, longer
-    assert setup.summary()["best_step"] == best
+    assert longer.code == 0 and setup.summary()["step"] > best + 4, longer
+    assert setup.summary()["step"] == setup.summary()["best_step"] + 6 and setup.summary()["best_step"] >= best
     threshold = setup.train("--overwrite", **dict(changes, early_stopping_patience=1, early_stopping_threshold=100.0))
     assert threshold.code == 0 and setup.summary()["step"] == 4, "no gain is above 100"
     assert setup.summary()["best_step"] == min((2, 4), key=losses(setup).get)

@@ -14,7 +14,6 @@
 #include "lora_train/planner/run_spec.h"
 #include "lora_train/runtime/setup.h"
 #include "lora_train/saving/background_saver.h"
-#include "lora_train/train/best_model.h"
 #include "lora_train/train/startup_times.h"
 #include "lora_train/train/train_request.h"
 #include "lora_train/train/train_step.h"
@@ -59,7 +58,6 @@ struct Run {
   checkpoint::TrainState state;
   std::unique_ptr<tuning::RunTuning> tuning;  ///< null without autotuning
   std::optional<LargestMicroBatch> largest;   ///< set by largest_micro_batch()
-  std::optional<BestModel> best;              ///< set with the data
   metrics::StepCapture capture;               ///< set by capture_steps()
 
   const Profile& profile() const { return request.profile; }

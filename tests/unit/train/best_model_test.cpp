@@ -1,4 +1,4 @@
-#include "lora_train/train/best_model.h"
+#include "train/best_model.h"
 
 #include <gtest/gtest.h>
 

@@ -21,9 +21,6 @@ class BestModel {
   /// Call it after each evaluation. The one before step 1 is never the best. Of equal ones the earlier stays the best.
   void judge(const std::vector<evaluate::EvalResult>& results, checkpoint::TrainState& state) const;
 
-  /// The best step is in another folder: that of the steps from here on counts.
-  void forget(checkpoint::TrainState& state) const;
-
   /// Whether early_stopping_patience ends the run here.
   bool has_stopped_improving(const checkpoint::TrainState& state) const {
     return patience_ && state.evals_without_gain >= *patience_;
@@ -42,5 +39,8 @@ class BestModel {
   std::optional<std::int64_t> patience_;
   double threshold_ = 0;
 };
+
+/// For a run that begins with a checkpoint of another folder, where the best one lies: the best from here on counts.
+void forget_best(checkpoint::TrainState& state);
 
 }  // namespace lora_train::train
