@@ -1,9 +1,7 @@
 """ablate: the ladder on examples/tiny-math, its table, JSON, page and picture; what compare says of kept losses."""
 
 import json
-import os
 import struct
-import tempfile
 
 import numpy
 import pytest
@@ -18,12 +16,9 @@ STEPS = 4
 def ablation(tmp_path_factory):
     """The ladder once, with all outputs, the runs kept."""
     folder = tmp_path_factory.mktemp("ablate")
-    before = set(os.listdir(tempfile.gettempdir()))
     run = lora_train("ablate", "--profile", PROFILE, "--steps", STEPS, "--json", "--html", folder / "a.html", "--png",
                      folder / "a.png", "--keep", folder / "runs", cwd=ROOT)
     assert run.code == 0, run
-    left = [name for name in set(os.listdir(tempfile.gettempdir())) - before if "lora-train" in name]
-    assert not left, "temporary folders stay behind"
     return folder, run
 
 
@@ -63,6 +58,15 @@ def test_losses_of_documents_add_up_and_their_interval_is_numpys(ablation):
     evaluation = [json.loads(line) for line in (plain / "metrics.jsonl").open() if '"event":"eval"' in line][-1]
     assert losses.sum() / weights.sum() == pytest.approx(evaluation["loss"], rel=1e-12)
     assert weights.sum() == evaluation["num_tokens"] and len(losses) == 100
+    # Each document alone has the loss that it has among the others.
+    rows = (ROOT / "examples/tiny-math/heldout.jsonl").read_text().splitlines(keepends=True)
+    for i in (0, 7, 99):
+        (folder / f"row-{i}.jsonl").write_text(rows[i])
+    sets = ", ".join(f"{{path: {folder}/row-{i}.jsonl}}" for i in (0, 7, 99))
+    alone = lora_train("eval", "--profile", PROFILE, "--adapter", plain / "adapter", "--set", f"eval_datasets=[{sets}]", "--json",
+                       cwd=ROOT).json_lines()
+    for line, i in zip(alone, (0, 7, 99), strict=True):
+        assert losses[i] / weights[i] == pytest.approx(line["loss"], rel=1e-5), i
     difference = losses_of(nf4)[0] - losses
     mean = difference.sum() / weights.sum()
     residual = difference - mean * weights
@@ -100,7 +104,10 @@ def test_a_profile_that_does_not_train_is_refused_before_the_ladder(tmp_path):
     setup = Setup(tmp_path)
     setup.rows_file.write_text('{"input_ids": "no"}\n')
     setup.write_profile()
-    run = lora_train("ablate", "--profile", setup.profile_file, "--steps", 3)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    run = lora_train("ablate", "--profile", setup.profile_file, "--steps", 3, environment={"TMPDIR": str(temporary)})
+    assert not list(temporary.glob("*ablate*")), "the folder of the runs stays behind"
     assert run.code == 2 and "setting 1" not in run.stderr and "nothing to compare" in run.stderr, run
     run = lora_train("ablate", "--profile", setup.profile_file, "--steps", 2)
     assert run.code == 2 and "--steps" in run.stderr, run
