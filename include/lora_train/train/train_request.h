@@ -18,7 +18,8 @@ struct TrainRequest {
   bool dry_run = false;
   bool quiet = false;  ///< no progress bar
   launch::World world = {};
-  std::exception_ptr failure = {};  ///< why a rank of several has no profile: all ranks end with it
+  std::exception_ptr failure = {};     ///< why a rank of several has no profile: all ranks end with it
+  std::exception_ptr bad_inputs = {};  ///< what of the files that the profile names makes the run impossible
 };
 
 struct TrainResult {

@@ -1,16 +1,12 @@
-// lora-train check: a profile and the headers of its model, without a GPU, data or weights being touched.
-#include <filesystem>
+// lora-train check: a profile and the files that it names, without a GPU, rows or weights being touched.
 #include <nlohmann/json.hpp>
 
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/log.h"
 #include "lora_train/config/check.h"
-#include "lora_train/model/model_config.h"
-#include "lora_train/model/stored_linear.h"
-#include "lora_train/storage/model_weights.h"
-#include "lora_train/storage/resolve_model.h"
 #include "output/standard_output.h"
+#include "profile_check.h"
 #include "profile_flags.h"
 #include "registry.h"
 
@@ -31,15 +27,9 @@ void print_shipped_profiles(bool json) {
   }
 }
 
-/// Refuses the model folder as the run would: config.json, the index, the headers of the weights and the scales of quantised
-/// ones are read, no other tensor is. A name of the Hugging Face cache may be meant for another machine.
-void check_model_folder(const std::string& model) {
-  if (!std::filesystem::exists(model)) return;
-  const std::filesystem::path folder = storage::resolve_model(model).folder;
-  const model::ModelConfig config = model::read_model_config(folder);
-  const storage::WeightFiles weights = storage::open_model_weights(folder);
-  model::check_weights(config, weights);
-  log_info(folder.string() + ": " + model::linear_formats(config, weights));
+/// Whether the model is the one that a shipped profile names: only `train` needs it on this machine.
+bool is_shipped_model(const ProfileFlags& flags, const LoadedProfile& loaded) {
+  return flags.are_shipped() && parse_place(loaded.origin.at("model")).line > 0;
 }
 
 }  // namespace
@@ -70,13 +60,15 @@ int run_check(const std::vector<std::string>& arguments) {
 
   ProfileSources sources = flags.sources();
   sources.needs_datasets = !flags.are_shipped();
-  const LoadedProfile loaded = load_and_log(sources);
-  if (loaded.profile.data.datasets.empty()) log_info("datasets: none set; pass yours to train with --train-data FILE");
-  for (const auto& line : unbuilt_features(loaded.profile)) log_warning(line);
+  Mistakes mistakes;
+  const LoadedProfile loaded = load_and_log(sources, mistakes);
+  add_unbuilt_features(loaded, mistakes);
   if (!ignores_files) {
-    refuse_missing_files(loaded);
-    check_model_folder(loaded.profile.model.path);
+    check_inputs(loaded, {.reads_all = true, .is_model_optional = is_shipped_model(flags, loaded), .is_usage = true},
+                 mistakes);
   }
+  mistakes.throw_if_any();
+  if (loaded.profile.data.datasets.empty()) log_info("datasets: none set; pass yours to train with --train-data FILE");
   if (parser.common().json) {
     print_line(to_json(loaded.profile));
   } else {

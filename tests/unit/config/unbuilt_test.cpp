@@ -22,13 +22,13 @@ TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
         "{early_stopping_patience: 1, val_set_size: 0.1}"}) {
     const auto lines = unbuilt_features(files.load(text).profile);
     ASSERT_EQ(lines.size(), 1u) << text;
-    EXPECT_NE(lines[0].find(" is not supported yet. "), std::string::npos) << lines[0];
+    EXPECT_NE(lines[0].find("not built yet. "), std::string::npos) << lines[0];
   }
   EXPECT_TRUE(unbuilt_features(files.load("{base_precision: fp32, precision: fp32}").profile).empty());
   EXPECT_TRUE(unbuilt_features(files.load("precision: fp32").profile).empty());
   EXPECT_TRUE(unbuilt_features(files.load("base_precision: nf4").profile).empty());
   EXPECT_EQ(unbuilt_features(files.load("add_tokens: [a]").profile).at(0),
-            "add_tokens is not supported yet. Add the tokens to the tokenizer and the model beforehand.");
+            "add_tokens: not built yet. Add the tokens to the tokenizer and the model beforehand.");
 }
 
 TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
@@ -39,10 +39,32 @@ TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
     FAIL();
   } catch (const ConfigError& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("profile.yaml:2: metric_for_best_model is not supported yet."), std::string::npos) << text;
-    EXPECT_NE(text.find("profile.yaml:1: add_tokens is not supported yet."), std::string::npos) << text;
+    EXPECT_NE(text.find("profile.yaml:2: metric_for_best_model: another metric than eval_loss is not built yet."),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("profile.yaml:1: add_tokens: not built yet."), std::string::npos) << text;
     EXPECT_EQ(error.exit_code(), ExitCode::kUsage);
   }
+}
+
+TEST(Unbuilt, PromisedKeysAreNeitherUnknownNorReadInSilence) {
+  ProfileText files;
+  const std::string text = "seed: 1\nconfidence_tokens: {<a>: 0}\neval_tasks: []\nteacher: null\n";
+  const LoadedProfile loaded = files.load(text, {"eval_tasks[+].name=a", "greater_is_better=true"});
+  Mistakes mistakes;
+  add_unbuilt_features(loaded, mistakes);
+  EXPECT_TRUE(mistakes.concern("confidence_tokens"));
+  EXPECT_TRUE(mistakes.concern("eval_tasks"));
+  EXPECT_TRUE(mistakes.concern("greater_is_better"));
+  EXPECT_FALSE(mistakes.concern("teacher"));
+  try {
+    mistakes.throw_if_any();
+    FAIL();
+  } catch (const ConfigError& error) {
+    const std::string text_of_all = error.what();
+    EXPECT_NE(text_of_all.find("profile.yaml:2: confidence_tokens: not built yet."), std::string::npos) << text_of_all;
+  }
+  EXPECT_TRUE(files.load(text, {"confidence_tokens=null", "eval_tasks=null"}).unbuilt_keys.empty());
 }
 
 }  // namespace
