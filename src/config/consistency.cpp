@@ -26,8 +26,9 @@ struct Check {
 void check_required(const Check& check, const ProfileSources& sources) {
   const auto place = [&](const char* key) {  // of the key without a value, else the file
     const std::string& origin = check.loaded.origin.at(key);
-    return origin == "default" ? Place{sources.profiles.empty() ? "" : sources.profiles.back(), 0}
-                               : parse_place(origin);
+    return origin == "default" || check.is_given(key)
+               ? Place{sources.profiles.empty() ? "" : sources.profiles.back(), 0}
+               : parse_place(origin);
   };
   if (sources.needs_model && check.profile.model.path.empty() && !check.is_given("model")) {
     check.findings.mistake(place("model"), "model",

@@ -59,7 +59,7 @@ AdapterChoice choose_adapters(const Profile& profile, const model::ModelConfig& 
   }
   const LoraOptions& options = choice.config.options;
   choice.specs = plan_adapters(options, config);
-  check_patterns(options, config);
+  if (options.file.empty()) check_patterns(options, config);
   if (!profile.adapter.init_adapter.empty()) refuse_contradiction(profile, options, choice.specs, config);
   for (model::AdapterSpec& spec : choice.specs) spec.lr_factor_b = profile.optimizer.loraplus_lr_ratio.value_or(1.0);
   return choice;

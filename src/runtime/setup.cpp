@@ -78,6 +78,7 @@ AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
   lora::AdapterChoice choice = lora::choose_adapters(profile, files.config);
   AdapterSetup setup{std::move(choice.config), std::move(choice.specs), {}};
   if (setup.specs.empty()) return setup;
+  if (!setup.config.options.file.empty()) lora::check_patterns(setup.config.options, files.config);
   const std::string& hub_name = files.resolved.hub_name;
   setup.config.base_model_name_or_path = !hub_name.empty()                        ? hub_name
                                          : !profile.model.base_model_name.empty() ? profile.model.base_model_name

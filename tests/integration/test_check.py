@@ -54,7 +54,8 @@ def test_a_good_profile_passes(profile):
     assert run.code == 0 and "error" not in run.stderr, run
 
 
-# What is wrong, the key that is named, a part of the message, the exit code of `train`.
+# What is wrong, the key that is named, a part of the message, the exit code of `train`. What is wrong inside a file or folder that is there
+# has its place in that, and names the line of the profile behind it.
 KINDS = {
     "a wrong value": (lambda s: dict(lora_r="many"), "lora_r", 'got "many", expected an integer', USAGE),
     "an unknown key": (lambda s: dict(weigth_decay=1), "weigth_decay", 'Did you mean "weight_decay"?', USAGE),
@@ -92,14 +93,23 @@ KINDS = {
 }
 
 
+INSIDE = {"no config.json", "a kind of file that is not read", "a broken template",
+          "a model stored quantised that all of which is to be trained", "rows too long for the model's positions"}
+NOT_THERE = {"no dataset", "no file of a glob", "no template", "no adapter"}  # `check` ends with 2, whatever a run would
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_found_with_its_line(setup, profile, kind):
     change, key, part, code = KINDS[kind]
     file = profile.write(**change(setup))
-    place = profile.place(key.split("[")[0]) + key.removeprefix(key.split("[")[0])
+    name = key.split("[")[0]
     check = lora_train("check", "--profile", file)
-    assert check.code in (USAGE, FORMAT), check
-    assert len(mistakes(check)) == 1 and mistakes(check)[0].startswith(f"{place}: ") and part in mistakes(check)[0], check
+    assert check.code == (USAGE if kind in NOT_THERE else code), check
+    assert len(mistakes(check)) == 1 and part in mistakes(check)[0], check
+    if kind in INSIDE:
+        assert mistakes(check)[0].endswith(f" ({key} at {profile.place(name).rsplit(':', 1)[0]})"), check
+    else:
+        assert mistakes(check)[0].startswith(f"{profile.place(name)}{key.removeprefix(name)}: "), check
     train = lora_train("train", "--json", "--profile", file)
     assert train.code == code and part in train.stderr, train
     if kind != "another quantisation than the folder's":  # needs the headers of the weights: train reads them once, later

@@ -9,10 +9,18 @@
 
 namespace lora_train {
 
-/// Settings that are known but not built yet, one line each: "add_tokens: not built yet. Add the tokens to ..."
-std::vector<std::string> unbuilt_features(const Profile& profile);
+/// A setting that is known but not built yet.
+struct UnbuiltFeature {
+  std::string key;
+  std::string text;  ///< "not built yet. Add the tokens to ..."
+};
 
-/// Adds those of the profile, and its keys that are known but not built yet.
+/// Those of the profile's values.
+std::vector<UnbuiltFeature> unbuilt_features(const Profile& profile);
+/// Those, and its keys that are known but not built yet.
+std::vector<UnbuiltFeature> unbuilt_features(const LoadedProfile& loaded);
+
+/// Adds those of the profile with their places.
 void add_unbuilt_features(const LoadedProfile& loaded, Mistakes& mistakes);
 
 /// Throws one ConfigError that lists what add_unbuilt_features() finds.

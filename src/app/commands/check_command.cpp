@@ -4,6 +4,7 @@
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
 #include "output/standard_output.h"
 #include "profile_check.h"
@@ -13,17 +14,30 @@
 namespace lora_train::app {
 namespace {
 
+/// Keys of a shipped profile for which `train` refuses it still.
+std::vector<std::string> unbuilt_keys(const ShippedProfile& profile) {
+  ProfileSources sources;
+  sources.profiles = {profile.file.string()};
+  Mistakes mistakes;  // it has no data
+  std::vector<std::string> keys;
+  for (const auto& feature : unbuilt_features(load_profile(sources, mistakes))) keys.push_back(feature.key);
+  return keys;
+}
+
 void print_shipped_profiles(bool json) {
   for (const auto& profile : shipped_profiles(program_folder() / "configs")) {
+    const std::vector<std::string> unbuilt = unbuilt_keys(profile);
     if (json) {
-      print_line(nlohmann::ordered_json(
-                     {{"name", profile.name}, {"file", profile.file.string()}, {"summary", profile.summary}})
+      print_line(nlohmann::ordered_json({{"name", profile.name},
+                                         {"file", profile.file.string()},
+                                         {"summary", profile.summary},
+                                         {"not_built_yet", unbuilt}})
                      .dump());
       continue;
     }
     std::string line = profile.name + "  ";
-    if (line.size() < 16) line.resize(16, ' ');
-    print_line(line + profile.summary);
+    if (line.size() < 19) line.resize(19, ' ');
+    print_line(line + profile.summary + (unbuilt.empty() ? "" : "  (not built yet: " + join(unbuilt) + ")"));
   }
 }
 

@@ -51,21 +51,27 @@ bool is_unbuilt_key(const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-std::vector<std::string> unbuilt_features(const Profile& profile) {
-  std::vector<std::string> lines;
+std::vector<UnbuiltFeature> unbuilt_features(const Profile& profile) {
+  std::vector<UnbuiltFeature> features;
   for (const auto& entry : unbuilt_table()) {
-    if (entry.is_requested(profile)) lines.push_back(entry.key + ": " + entry.text());
+    if (entry.is_requested(profile)) features.push_back({entry.key, entry.text()});
   }
-  return lines;
+  return features;
+}
+
+std::vector<UnbuiltFeature> unbuilt_features(const LoadedProfile& loaded) {
+  std::vector<UnbuiltFeature> features = unbuilt_features(loaded.profile);
+  for (const auto& [key, place] : loaded.unbuilt_keys) features.push_back({key, "not built yet. Remove it."});
+  return features;
 }
 
 void add_unbuilt_features(const LoadedProfile& loaded, Mistakes& mistakes) {
-  for (const auto& entry : unbuilt_table()) {
-    if (!entry.is_requested(loaded.profile)) continue;
-    const auto origin = loaded.origin.find(entry.key);
-    mistakes.add(parse_place(origin == loaded.origin.end() ? "" : origin->second), entry.key, entry.text());
+  for (const auto& [key, text] : unbuilt_features(loaded)) {
+    const auto place = loaded.unbuilt_keys.find(key);
+    const auto origin = loaded.origin.find(key);
+    const std::string where = origin == loaded.origin.end() ? "" : origin->second;
+    mistakes.add(place == loaded.unbuilt_keys.end() ? parse_place(where) : place->second, key, text);
   }
-  for (const auto& [key, place] : loaded.unbuilt_keys) mistakes.add(place, key, "not built yet. Remove it.");
 }
 
 void refuse_unbuilt_features(const LoadedProfile& loaded) {

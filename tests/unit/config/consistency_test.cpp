@@ -57,7 +57,7 @@ TEST(Consistency, Contradictions) {
 TEST(Consistency, RequiredKeysWithoutAValueAreNamedWithTheirLine) {
   ProfileText files;
   ProfileSources sources;
-  sources.profiles = {files.write("p.yaml", "seed: 1\nmodel:\n\ndatasets: []\n")};
+  sources.profiles = {files.write("p.yaml", "seed: 1\nmodel:\n\ndatasets:\n")};
   try {
     load_profile(sources);
     FAIL();

@@ -20,15 +20,16 @@ TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
        {"add_tokens: [a]", "{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}",
         "metric_for_best_model: eval_accuracy", "{load_best_model_at_end: true, val_set_size: 0.1}",
         "{early_stopping_patience: 1, val_set_size: 0.1}"}) {
-    const auto lines = unbuilt_features(files.load(text).profile);
-    ASSERT_EQ(lines.size(), 1u) << text;
-    EXPECT_NE(lines[0].find("not built yet. "), std::string::npos) << lines[0];
+    const auto features = unbuilt_features(files.load(text));
+    ASSERT_EQ(features.size(), 1u) << text;
+    EXPECT_NE(features[0].text.find("not built yet. "), std::string::npos) << features[0].text;
+    EXPECT_NE(std::string(text).find(features[0].key), std::string::npos) << features[0].key;
   }
   EXPECT_TRUE(unbuilt_features(files.load("{base_precision: fp32, precision: fp32}").profile).empty());
   EXPECT_TRUE(unbuilt_features(files.load("precision: fp32").profile).empty());
   EXPECT_TRUE(unbuilt_features(files.load("base_precision: nf4").profile).empty());
-  EXPECT_EQ(unbuilt_features(files.load("add_tokens: [a]").profile).at(0),
-            "add_tokens: not built yet. Add the tokens to the tokenizer and the model beforehand.");
+  EXPECT_EQ(unbuilt_features(files.load("add_tokens: [a]")).at(0).text,
+            "not built yet. Add the tokens to the tokenizer and the model beforehand.");
 }
 
 TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
