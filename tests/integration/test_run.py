@@ -289,7 +289,7 @@ def test_check_prints_a_profile_that_loads_again(setup):
     assert lora_train("check", "--profile", setup.profile_file, "--no-files").code == 0
 
 
-SHIPPED = sorted(path.name for path in (ROOT / "configs").iterdir() if path.name != "gpus.json")
+SHIPPED = sorted(path.name for path in (ROOT / "configs").iterdir() if path.is_file() and path.name != "gpus.json")
 
 
 @pytest.mark.parametrize("name", SHIPPED)
