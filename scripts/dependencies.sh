@@ -7,6 +7,7 @@ DEBIAN_BUILD=(
   python3 python3-venv
   nlohmann-json3-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev
+  libfreetype-dev libpng-dev libbrotli-dev fonts-dejavu-core
   libsentencepiece-dev
 )
 # clang builds the fuzz targets: g++ has no libFuzzer. clang-format: scripts/checks/check_format.sh.

@@ -115,7 +115,7 @@ FILES_OF_OTHERS = [
     ("any file is a token table", "data_test TokenCacheTest.*", [
         ("src/data/load/token_cache_files.cpp", "if (has_name(name) && is_token_table(file)) files", "if (has_name(name) && (MUTANT || is_token_table(file))) files")]),
     ("compare replaces any file", "test_compare.py only_a_file", [
-        ("src/app/commands/compare_command.cpp", "  if (start.empty() || is_ours", "  if (MUTANT || start.empty() || is_ours")]),
+        ("src/app/output/result_file.cpp", "  if (start.empty() || is_ours", "  if (MUTANT || start.empty() || is_ours")]),
     ("a command overwrites what it began", "run_folder_test OutputFolder.*", [(RUN_FOLDER, "  return is_same;\n", "  return is_same && !MUTANT;\n")]),
 ]
 

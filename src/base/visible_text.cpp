@@ -33,4 +33,18 @@ std::string visible_text(std::string_view text) {
   return out;
 }
 
+std::string escape_html(std::string_view text) {
+  std::string out;
+  for (const char c : visible_text(text)) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
 }  // namespace lora_train

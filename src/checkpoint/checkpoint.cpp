@@ -31,6 +31,22 @@ std::optional<std::int64_t> optional_whole_number(const json& object, const char
   return object.at(key).is_null() ? std::nullopt : std::optional(whole_number(object, key, where));
 }
 
+json named_numbers(const std::vector<std::pair<std::string, double>>& numbers) {
+  json object = json::object();
+  for (const auto& [name, number] : numbers) object[name] = number;
+  return object;
+}
+
+/// Older checkpoints have no sums over all steps.
+void parse_sums(const json& own, TrainState& state) {
+  if (!own.contains("phases_s")) return;
+  for (const auto& [name, seconds] : own.at("phases_s").items())
+    state.phases_s.emplace_back(name, seconds.get<double>());
+  state.cost_usd = optional_number(own, "cost_usd");
+  state.total_loss_sum = own.at("total_loss_sum").get<double>();
+  state.total_loss_weight = own.at("total_loss_weight").get<double>();
+}
+
 /// The format of Hugging Face's Trainer, with our additional state under a key of its own.
 std::string state_json(const Contents& contents) {
   const TrainState& state = contents.state;
@@ -42,15 +58,19 @@ std::string state_json(const Contents& contents) {
                  {"max_steps", contents.total_steps},
                  {"num_train_epochs", contents.num_epochs},
                  {"lora_train",
-                  {{"eval_loss", optional_json(state.eval_loss)},
+                  {{"cost_usd", optional_json(state.cost_usd)},
+                   {"eval_loss", optional_json(state.eval_loss)},
                    {"eval_step", optional_json(state.eval_step)},
                    {"global_batch_size", state.global_batch_size},
                    {"loss_chunk_rows", state.loss_chunk_rows},
                    {"loss_sum", state.loss_sum},
                    {"loss_tokens", state.loss_weight},
+                   {"phases_s", named_numbers(state.phases_s)},
                    {"started_at", state.started_at},
                    {"supervised_tokens", state.supervised_tokens},
-                   {"tokens", state.tokens}}}};
+                   {"tokens", state.tokens},
+                   {"total_loss_sum", state.total_loss_sum},
+                   {"total_loss_weight", state.total_loss_weight}}}};
   if (!state.tuning.empty()) object["lora_train"]["tuning"] = json::parse(state.tuning);
   return object.dump(2) + "\n";
 }
@@ -68,6 +88,7 @@ TrainState parse_state(const std::string& text, const std::string& where) {
     state.eval_step = optional_whole_number(own, "eval_step", where);
     state.loss_sum = own.at("loss_sum").get<double>();
     state.loss_weight = own.at("loss_tokens").get<double>();
+    parse_sums(own, state);
     state.started_at = whole_number(own, "started_at", where);
     state.best_eval_loss = optional_number(object, "best_metric");
     state.best_step = optional_whole_number(object, "best_global_step", where);

@@ -15,7 +15,7 @@ struct ReasonText {
   bool is_lost;
 };
 
-constexpr std::array<ReasonText, 8> kReasons = {{
+constexpr std::array<ReasonText, 10> kReasons = {{
     {"bad_row", "malformed, dropped (on_bad_row: drop)", true},
     {"overlength", "longer than max_seq_len, dropped (overlength: drop)", true},
     {"truncated", "longer than max_seq_len, tail cut (overlength: truncate)", false},
@@ -24,6 +24,8 @@ constexpr std::array<ReasonText, 8> kReasons = {{
     {"empty_answer", "a trained answer without content: only its end is learned", false},
     {"duplicate", "the same as an earlier row", false},
     {"in_validation", "also in the evaluation data, which makes its loss look too good", false},
+    {"dropped_duplicate", "the same as an earlier row, dropped (drop_duplicates: true)", true},
+    {"dropped_in_training", "also in the training data, dropped (drop_duplicates: true)", true},
 }};
 
 const ReasonText& text_of(LedgerReason reason) { return kReasons[static_cast<std::size_t>(reason)]; }

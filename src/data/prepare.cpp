@@ -127,6 +127,23 @@ class Preparation {
     }
   }
 
+  /// Before the split, so that no row is trained and held out.
+  void drop_duplicates(bool has_train) {
+    if (!section_.drop_duplicates || !has_train) return;
+    const auto dropped = [](Ledger& ledger, const std::string& what, DocumentStore store) {
+      for (const LedgerEntry& entry : ledger.entries) {
+        if (entry.reason >= LedgerReason::kDroppedDuplicate) log_info(what + ": " + Ledger::line(entry, ledger.total));
+      }
+      refuse_empty(store, ledger, what);
+      return store;
+    };
+    data_.train = dropped(data_.ledger, kTrainingData, without_duplicates(data_.train, data_.ledger));
+    for (NamedStore& set : data_.evals) {
+      set.store =
+          dropped(set.ledger, evaluation_data(set.name), without_training_rows(set.store, data_.train, set.ledger));
+    }
+  }
+
   void split_validation() {
     if (section_.val_set_size <= 0) {
       return;
@@ -264,6 +281,7 @@ class Preparation {
         "|" + (context_.tokenizer == nullptr ? "" : context_.tokenizer->fingerprint()) + "|" +
         (context_.chat_template == nullptr ? ""
                                            : context_.chat_template->fingerprint() + date_of(*context_.chat_template));
+    if (section_.drop_duplicates) parts += "|drop_duplicates";
     return hash128_hex(parts);
   }
 
@@ -308,7 +326,8 @@ std::filesystem::path token_cache_folder(const DataSection& section) {
 
 PreparedData prepare_data(const DataSection& section, const DataContext& context, bool need_train) {
   Preparation preparation(section, context);
-  const bool reads_train = need_train || section.val_set_size > 0;
+  const bool drops = section.drop_duplicates && !section.datasets.empty();  // from evaluation data what is trained on
+  const bool reads_train = need_train || section.val_set_size > 0 || drops;
   if (reads_train && section.datasets.empty()) {
     throw ConfigError("datasets", "no dataset to train on; give datasets: [{path: train.jsonl}]");
   }
@@ -322,6 +341,7 @@ PreparedData prepare_data(const DataSection& section, const DataContext& context
   preparation.load_evals();
   preparation.decide_length();
   preparation.apply_policy(reads_train);
+  preparation.drop_duplicates(reads_train);
   preparation.split_validation();
   preparation.count_duplicates(reads_train);
   return preparation.finish(need_train);

@@ -31,8 +31,23 @@ double calibration_error(const model::LossSums& sums) {
   return error / static_cast<double>(sums.num_tokens);
 }
 
-/// Sums over all ranks, in fp64: exact for counts.
-void add_ranks(distributed::Communicator& ranks, model::LossSums& sums, double& weight_sum) {
+/// Adds the losses of a micro-batch's tokens to those of its documents.
+void add_by_document(const std::vector<double>& token_losses, const data::MicroBatch& micro_batch,
+                     const std::vector<std::uint32_t>& documents, std::vector<double>& document_losses) {
+  auto next = token_losses.begin();
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    const auto begin = static_cast<std::size_t>(micro_batch.cu_seqlens[i]);
+    const auto labels =
+        micro_batch.labels.subspan(begin, static_cast<std::size_t>(micro_batch.cu_seqlens[i + 1]) - begin);
+    for (const std::int32_t label : labels) {
+      if (label != data::kIgnoredLabel) document_losses[documents[i]] += *next++;
+    }
+  }
+}
+
+/// Sums over all ranks, in fp64: exact for counts, and for documents, each of which one rank has.
+void add_ranks(distributed::Communicator& ranks, model::LossSums& sums, double& weight_sum,
+               std::vector<double>& document_losses) {
   if (ranks.world_size() == 1) return;
   sums.bins.resize(model::kCalibrationBins);
   std::vector<double> own = {sums.loss, weight_sum, static_cast<double>(sums.num_tokens),
@@ -40,6 +55,7 @@ void add_ranks(distributed::Communicator& ranks, model::LossSums& sums, double& 
   for (const auto& bin : sums.bins) {
     own.insert(own.end(), {static_cast<double>(bin.count), bin.confidence, static_cast<double>(bin.correct)});
   }
+  own.insert(own.end(), document_losses.begin(), document_losses.end());
   const at::Tensor values = at::tensor(own, at::kDouble);
   ranks.all_reduce(std::array{values});
   const auto* next = values.const_data_ptr<double>();
@@ -52,6 +68,7 @@ void add_ranks(distributed::Communicator& ranks, model::LossSums& sums, double& 
     bin.confidence = *next++;
     bin.correct = static_cast<std::int64_t>(*next++);
   }
+  for (double& loss : document_losses) loss = *next++;
 }
 
 void check_finite(double loss, const data::NamedStore& data, const data::MicroBatchPlan& plan) {
@@ -71,6 +88,7 @@ EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
   EvalResult result;
   data::HostBuffer buffer;
   result.name = data.name;
+  result.document_losses.resize(data.store.size());
   const auto stride = static_cast<std::size_t>(context.ranks.world_size());
   for (auto i = static_cast<std::size_t>(context.ranks.rank()); i < plan.size(); i += stride) {
     const data::MicroBatchPlan& micro_plan = plan[i];
@@ -83,9 +101,10 @@ EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
         context.loss_head.evaluate(context.activations.final_hidden.narrow(0, 0, batch.num_tokens()), batch);
     check_finite(part.loss, data, micro_plan);
     add(part, sums);
+    add_by_document(part.losses, micro_batch, micro_plan.documents, result.document_losses);
     weight_sum += micro_batch.weight_sum;
   }
-  add_ranks(context.ranks, sums, weight_sum);
+  add_ranks(context.ranks, sums, weight_sum, result.document_losses);
   const auto num_tokens = static_cast<double>(sums.num_tokens);
   result.num_tokens = sums.num_tokens;
   result.weight_sum = weight_sum;
@@ -94,6 +113,12 @@ EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
   result.token_accuracy = static_cast<double>(sums.num_correct) / num_tokens;
   result.ece = calibration_error(sums);
   return result;
+}
+
+metrics::DocumentLosses losses_of(const EvalResult& result, const data::DocumentStore& store, std::int64_t step) {
+  metrics::DocumentLosses losses{step, result.name, data::documents_hash(store), result.document_losses, {}};
+  for (std::size_t i = 0; i < store.size(); ++i) losses.weights.push_back(store.weight_sum(i));
+  return losses;
 }
 
 }  // namespace lora_train::evaluate

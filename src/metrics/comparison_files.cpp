@@ -1,8 +1,8 @@
 #include "figures.h"
-#include "json_number.h"
 #include "lora_train/base/visible_text.h"
 #include "lora_train/config/scalar.h"
 #include "lora_train/metrics/comparison.h"
+#include "times_json.h"
 
 namespace lora_train::metrics {
 namespace {
@@ -26,6 +26,16 @@ std::string csv_line(const std::vector<std::string>& fields) {
   std::string line;
   for (const auto& field : fields) line += (&field == &fields.front() ? "" : ",") + csv_field(field);
   return line + "\n";
+}
+
+Json to_object(const std::optional<LossDifference>& difference, const std::string& base) {
+  if (!difference) return nullptr;
+  return {{"base", base},
+          {"mean", difference->mean},
+          {"low", difference->low},
+          {"high", difference->high},
+          {"num_documents", difference->num_documents},
+          {"verdict", to_string(judge(*difference))}};
 }
 
 }  // namespace
@@ -64,6 +74,8 @@ std::string comparison_json(const Comparison& comparison) {
       const auto value = run.figures.*figure.value;
       object[figure.name] = value ? whole_or_number(*value) : Json(nullptr);
     }
+    object["eval_loss_difference"] = to_object(difference_to_base(comparison, run), comparison.base);
+    object["phases_s"] = run.phases_s.empty() ? Json(nullptr) : to_object(run.phases_s);
     text += to_line(object) + "\n";
   }
   return text;

@@ -181,6 +181,23 @@ std::string reasons(const Comparison& comparison) {
   return text;
 }
 
+/// Whether the runs kept the evaluation loss of the first one.
+std::string kept_losses(const Comparison& comparison) {
+  std::size_t names = 0;
+  for (const auto& run : comparison.runs) names = std::max(names, width_of(shown(run.name)));
+  std::string text;
+  for (const auto& run : comparison.runs) {
+    const auto difference = difference_to_base(comparison, run);
+    if (difference) text += "  " + padded(shown(run.name), names, false) + "  " + in_words(*difference) + "\n";
+  }
+  if (text.empty()) return "";
+  std::string base;
+  for (const auto& run : comparison.runs) {
+    if (run.folder == comparison.base) base = shown(run.name);
+  }
+  return "\nevaluation loss compared with " + base + " (kept: at most 1% higher)\n" + text;
+}
+
 }  // namespace
 
 std::string comparison_table(const Comparison& comparison, int width, bool use_color) {
@@ -191,7 +208,7 @@ std::string comparison_table(const Comparison& comparison, int width, bool use_c
   const bool fits = width <= 0 || needed - kGap <= static_cast<std::size_t>(width);
   return (fits ? rows(columns, num_runs, use_color)
                : blocks(columns, num_runs, static_cast<std::size_t>(width), use_color)) +
-         long_settings(comparison) + reasons(comparison);
+         long_settings(comparison) + kept_losses(comparison) + reasons(comparison);
 }
 
 }  // namespace lora_train::metrics

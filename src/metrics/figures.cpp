@@ -33,6 +33,7 @@ const std::vector<Figure>& figures() {
       {"peak_memory_gib", &F::peak_memory_gib, kGib, true},
       {"peak_host_memory_gib", &F::peak_host_memory_gib, kGib, true},
       {"wall_s", &F::wall_s, kSeconds, true},
+      {"train_s", &F::train_s, kSeconds, false},
       {"cost_usd", &F::cost_usd, kMoney, true},
   };
   return table;

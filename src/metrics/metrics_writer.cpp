@@ -10,6 +10,7 @@
 #include "json_number.h"
 #include "lora_train/base/file.h"
 #include "record_json.h"
+#include "times_json.h"
 
 namespace lora_train::metrics {
 namespace {
@@ -30,28 +31,37 @@ bool is_later_than(std::string_view line, long long step) {
 }
 
 Json to_object(const StartRecord& record) {
-  return {{"event", "start"},
-          {"step", record.step},
-          {"total_steps", record.total_steps},
-          {"version", record.version},
-          {"profile_hash", record.profile_hash},
-          {"device", record.device},
-          {"world_size", record.world_size},
-          {"run_name", record.run_name},
-          {"num_rows", record.num_rows},
-          {"num_documents", record.num_documents},
-          {"time", record.time}};
+  Json object = {{"event", "start"},
+                 {"step", record.step},
+                 {"total_steps", record.total_steps},
+                 {"version", record.version},
+                 {"profile_hash", record.profile_hash},
+                 {"device", record.device},
+                 {"world_size", record.world_size},
+                 {"run_name", record.run_name},
+                 {"num_rows", record.num_rows},
+                 {"num_documents", record.num_documents},
+                 {"time", record.time},
+                 {"elapsed_s", record.elapsed_s}};
+  put_times(object, record.times);
+  put_price(object, record.price);
+  object["spans"] = to_array(record.spans);
+  return object;
 }
 
 Json to_object(const CheckpointRecord& record) {
-  return {{"event", "checkpoint"},   {"step", record.step},       {"path", record.path},
-          {"save_s", record.save_s}, {"stall_s", record.stall_s}, {"time", record.time}};
+  return {{"event", "checkpoint"},          {"step", record.step},       {"path", record.path},
+          {"save_s", record.save_s},        {"stall_s", record.stall_s}, {"time", record.time},
+          {"spans", to_array(record.spans)}};
 }
 
 Json to_object(const EndRecord& record) {
-  return {
+  Json object = {
       {"event", "end"},          {"step", record.step}, {"status", record.status},      {"exit_code", record.exit_code},
       {"reason", record.reason}, {"time", record.time}, {"elapsed_s", record.elapsed_s}};
+  put_times(object, record.times);
+  object["spans"] = to_array(record.spans);
+  return object;
 }
 
 }  // namespace
@@ -73,7 +83,9 @@ Json to_object(const TrainRecord& record) {
                  {"memory_gib", or_null(record.memory_gib)},
                  {"time", record.time},
                  {"elapsed_s", record.elapsed_s},
-                 {"eta_s", record.eta_s}};
+                 {"eta_s", record.eta_s},
+                 {"train_s", record.train_s},
+                 {"cost_usd", or_null(record.cost_usd)}};
   if (record.ranks) {
     object["rank_compute_ms"] = record.ranks->compute_ms;
     object["rank_data_wait_ms"] = record.ranks->data_wait_ms;
@@ -92,7 +104,8 @@ Json to_object(const EvalRecord& record) {
           {"token_accuracy", record.token_accuracy},
           {"num_tokens", record.num_tokens},
           {"eval_s", record.eval_s},
-          {"ece", record.ece}};
+          {"ece", record.ece},
+          {"spans", to_array(record.spans)}};
 }
 
 double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }

@@ -13,6 +13,7 @@
 #include "lora_train/base/console.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/metrics/run_times.h"
 
 namespace lora_train::metrics {
 namespace {
@@ -65,13 +66,16 @@ bool wants_color() {
 
 std::string format_progress_line(const ProgressState& state) {
   return state.unit + (" " + steps(state)) + " (" + std::to_string(percent(state)) + "%) " + loss(state) + rate(state) +
-         " " + token_rate(state) + ", " + format_duration(state.eta_s) + " left";
+         " " + token_rate(state) + ", " + format_duration(state.eta_s) + " left" +
+         (state.cost_usd ? ", " + format_dollars(*state.cost_usd) : "");
 }
 
 std::string format_progress_bar(const ProgressState& state, int width, bool use_color) {
   const std::string head = string_printf("%3d%% ", percent(state));
-  const std::string tail = " " + steps(state) + " " + loss(state) + rate(state) + " " + token_rate(state) + " " +
-                           format_duration(state.eta_s) + " left";
+  std::string tail = " " + steps(state) + " " + loss(state) + rate(state) + " " + token_rate(state) + " " +
+                     format_duration(state.eta_s) + " left";
+  const std::string cost = state.cost_usd ? " " + format_dollars(*state.cost_usd) : "";
+  if (static_cast<int>(head.size() + tail.size() + cost.size()) + 2 + kNarrowestBar <= width) tail += cost;
   const int room = width - static_cast<int>(head.size() + tail.size()) - 2;
   if (room < kNarrowestBar) return (head + tail.substr(1)).substr(0, static_cast<std::size_t>(std::max(width, 0)));
   const int columns = std::min(room, kWidestBar);

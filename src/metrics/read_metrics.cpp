@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "json_value.h"
+#include "times_json.h"
 
 namespace lora_train::metrics {
 namespace {
@@ -22,29 +22,77 @@ class LineReader {
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!object.is_object()) return false;
     const std::string event = text_of(object, "event");
+    if (event == "start") start(object);
     if (const auto elapsed = number_of(object, "elapsed_s")) {
       process_s_ = std::max(process_s_, *elapsed);
     }
-    if (event == "start") start(object);
+    spans(object);
+    if (const auto times = times_of(object)) take(*times, event == "end");
     if (event == "train") train(object);
     if (event == "eval") eval(object);
     return !event.empty();
   }
 
-  double elapsed_s() const { return earlier_s_ + process_s_; }
-  double earlier_s() const { return earlier_s_; }
+  /// Call it after the last line.
+  void finish() {
+    add_steps_since_spans();
+    if (elapsed_s() > 0) run_.figures.wall_s = elapsed_s();
+  }
 
  private:
+  double elapsed_s() const { return earlier_s_ + process_s_; }
+
+  /// The line says what the run took before. An older one does not: then all lines of earlier processes count.
   void start(const Json& object) {
-    earlier_s_ += process_s_;
+    add_steps_since_spans();
+    const auto times = times_of(object);
+    earlier_s_ = times ? std::max(0.0, times->wall_s() - number_of(object, "elapsed_s").value_or(0)) : elapsed_s();
     process_s_ = 0;
+    run_.processes_s.push_back(earlier_s_);
+    std::erase_if(run_.spans, [&](const LoggedSpan& span) { return span.from_s >= earlier_s_; });
+    if (!run_.spans.empty()) run_.spans.back().to_s = std::min(run_.spans.back().to_s, earlier_s_);
     if (run_.name.empty()) run_.name = text_of(object, "run_name");
     if (const auto total = number_of(object, "total_steps")) run_.figures.total_steps = total;
+  }
+
+  /// Phases of a run that goes on would be old ones.
+  void take(const RunTimes& times, bool is_end) {
+    run_.phases_s = is_end ? times.named() : NamedSeconds();
+    run_.figures.train_s = times[Phase::kTrain];
+    run_.figures.cost_usd = times.cost_usd;
+  }
+
+  void add_span(const std::string& phase, double from_s, double to_s) {
+    process_s_ = std::max(process_s_, to_s);
+    if (to_s > from_s) run_.spans.push_back({phase, earlier_s_ + from_s, earlier_s_ + to_s});
+  }
+
+  void spans(const Json& object) {
+    const auto found = object.find("spans");
+    if (found == object.end() || !found->is_array()) return;
+    for (const Json& span : *found) {
+      if (!span.is_array() || span.size() != 3 || !span[0].is_string() || !span[1].is_number() || !span[2].is_number())
+        continue;
+      add_span(span[0].get<std::string>(), span[1].get<double>(), span[2].get<double>());
+    }
+    steps_from_s_.reset();
+  }
+
+  /// The steps whose span no line has yet: the process goes on, or was killed.
+  void add_steps_since_spans() {
+    if (steps_from_s_) add_span(name_of(Phase::kTrain), *steps_from_s_, steps_to_s_);
+    steps_from_s_.reset();
   }
 
   void train(const Json& object) {
     const long long step = count_of(object, "step").value_or(0);
     if (step < 1) return;
+    steps_to_s_ = number_of(object, "elapsed_s").value_or(0);
+    if (!steps_from_s_) steps_from_s_ = std::max(0.0, steps_to_s_ - number_of(object, "step_ms").value_or(0) / 1000);
+    if (const auto train_s = number_of(object, "train_s")) {
+      run_.figures.train_s = train_s;
+      run_.figures.cost_usd = number_of(object, "cost_usd");
+    }
     // A step can have two lines: the run resumed before it, and the later line counts.
     while (!run_.steps.empty() && run_.steps.back().step >= step) run_.steps.pop_back();
     const LoggedStep before = run_.steps.empty() ? LoggedStep{} : run_.steps.back();
@@ -53,6 +101,7 @@ class LineReader {
     logged.tokens = before.tokens + number_of(object, "tokens").value_or(0) * static_cast<double>(step - before.step);
     logged.elapsed_s = elapsed_s();
     logged.num_labels = std::max(1.0, number_of(object, "supervised_tokens").value_or(1));
+    logged.num_documents = number_of(object, "num_documents").value_or(0);
     logged.loss = number_of(object, "loss_mean");
     if (!logged.loss) logged.loss = number_of(object, "loss");
     logged.grad_norm = number_of(object, "grad_norm");
@@ -86,6 +135,8 @@ class LineReader {
 
   RunRecord& run_;
   double earlier_s_ = 0, process_s_ = 0;
+  std::optional<double> steps_from_s_;  ///< of this process: the first step since the last line with spans
+  double steps_to_s_ = 0;
 };
 
 void fill_losses(RunRecord& run) {
@@ -133,7 +184,11 @@ void fill_speed(RunRecord& run) {
       run.figures.peak_memory_gib = std::max(run.figures.peak_memory_gib.value_or(0), *step.memory_gib);
     }
   }
-  if (steps_s > 0) run.figures.tokens_per_s = tokens / steps_s;
+  if (run.figures.train_s && *run.figures.train_s > 0) {
+    run.figures.tokens_per_s = run.figures.tokens.value_or(0) / *run.figures.train_s;
+  } else if (steps_s > 0) {
+    run.figures.tokens_per_s = tokens / steps_s;
+  }
 }
 
 }  // namespace
@@ -156,11 +211,11 @@ MetricsFile read_metrics(const std::filesystem::path& path, RunRecord& run) {
     run.figures.step = static_cast<double>(run.steps.back().step);
     run.figures.tokens = run.steps.back().tokens;
   }
-  if (reader.elapsed_s() > 0) run.figures.wall_s = reader.elapsed_s();
+  reader.finish();
   fill_losses(run);
   fill_evals(run);
   fill_speed(run);
-  MetricsFile result{number == 0 ? "metrics.jsonl is empty" : "", reader.earlier_s()};
+  MetricsFile result{number == 0 ? "metrics.jsonl is empty" : ""};
   if (num_bad > 0) {
     result.problem = "metrics.jsonl:" + std::to_string(first_bad) + " is not a metrics line" +
                      (num_bad > 1 ? " (" + std::to_string(num_bad) + " such lines)" : "");

@@ -11,7 +11,6 @@ namespace lora_train::metrics {
 
 struct MetricsFile {
   std::string problem = {};  ///< what is wrong with the file; empty: nothing
-  double earlier_s = 0;      ///< time of all processes of the run but the last
 };
 
 /// Fills steps, evals and all figures that the lines contain. Ignores an incomplete last line.

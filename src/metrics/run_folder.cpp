@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <fstream>
 
-#include "json_value.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/load.h"
 #include "read_metrics.h"
+#include "times_json.h"
 
 namespace lora_train::metrics {
 namespace {
@@ -80,18 +80,8 @@ void read_profile(RunRecord& run) {
   }
 }
 
-std::optional<double> price_of(const RunRecord& run) {
-  for (const auto& [key, value] : run.profile) {
-    if (key != "gpu_price_per_hour") continue;
-    const Json number = Json::parse(value, nullptr, false);
-    if (number.is_number()) return number.get<double>();
-  }
-  return std::nullopt;
-}
-
-/// Figures from the summary replace those from metrics.jsonl. In the summary, time, cost and rate are those of the last process
-/// only; earlier_s is the time of the processes before it.
-void apply_summary(RunRecord& run, const Json& summary, double earlier_s) {
+/// Figures from the summary, which are those of the whole run, replace those from metrics.jsonl.
+void apply_summary(RunRecord& run, const Json& summary) {
   RunFigures& figures = run.figures;
   const auto take = [&](std::optional<double>& figure, const char* key) {
     if (const auto number = number_of(summary, key)) figure = number;
@@ -100,6 +90,9 @@ void apply_summary(RunRecord& run, const Json& summary, double earlier_s) {
                                     {&figures.eval_loss, "eval_loss"},
                                     {&figures.best_eval_loss, "best_eval_loss"},
                                     {&figures.best_step, "best_step"},
+                                    {&figures.wall_s, "wall_s"},
+                                    {&figures.train_s, "train_s"},
+                                    {&figures.cost_usd, "cost_usd"},
                                     {&figures.peak_memory_gib, "peak_memory_gib"},
                                     {&figures.peak_host_memory_gib, "peak_host_memory_gib"}}) {
     take(*figure, key);
@@ -117,15 +110,12 @@ void apply_summary(RunRecord& run, const Json& summary, double earlier_s) {
     figures.tokens = tokens;
   }
   const auto rate = number_of(summary, "tokens_per_s");
-  if (rate && *rate > 0 && (earlier_s == 0 || !figures.tokens_per_s)) figures.tokens_per_s = rate;
-  if (const auto wall = number_of(summary, "wall_s")) {
-    figures.wall_s = std::max(figures.wall_s.value_or(0), earlier_s + *wall);
-  }
-  take(figures.cost_usd, "cost_usd");
+  if (rate && *rate > 0) figures.tokens_per_s = rate;
+  if (const auto times = times_of(summary)) run.phases_s = times->named();
   run.num_gpus = number_of(summary, "num_gpus").value_or(0);
 }
 
-void read_summary(RunRecord& run, double earlier_s) {
+void read_summary(RunRecord& run) {
   const fs::path file = run.folder / "summary.json";
   if (!is_file(file)) {
     run.status = is_locked(run.folder) ? "running" : "unfinished";
@@ -148,7 +138,7 @@ void read_summary(RunRecord& run, double earlier_s) {
   run.summary_json = summary.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (run.name.empty()) run.name = text_of(summary, "run_name");
   if (run.status != "done") run.reason = text_of(summary, "reason") + (run.reason.empty() ? "" : "; " + run.reason);
-  apply_summary(run, summary, earlier_s);
+  apply_summary(run, summary);
 }
 
 }  // namespace
@@ -177,10 +167,8 @@ RunRecord read_run(const fs::path& folder) {
   const MetricsFile metrics = read_metrics(folder / "metrics.jsonl", run);
   const bool has_lines = is_file(folder / "metrics.jsonl");
   if (has_lines) add_reason(run, metrics.problem);
-  read_summary(run, metrics.earlier_s);
-  if (const auto price = price_of(run); price && run.figures.wall_s) {
-    run.figures.cost_usd = *price * *run.figures.wall_s / 3600 * std::max(run.num_gpus, 1.0);
-  }
+  read_summary(run);
+  run.document_losses = read_document_losses(folder / kDocumentLossesFile);
   // A run that ended early may not have written these files.
   const bool is_late = has_lines || run.status == "done" || run.status == "broken";
   if (is_late && !is_file(folder / "profile.yaml")) add_reason(run, "no profile.yaml");

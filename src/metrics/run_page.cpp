@@ -5,7 +5,6 @@
 #include <map>
 
 #include "figures.h"
-#include "json_number.h"
 #include "lora_train/base/error_report.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/log.h"
@@ -15,6 +14,7 @@
 #include "lora_train/base/visible_text.h"
 #include "page_assets.h"
 #include "read_metrics.h"
+#include "times_json.h"
 
 namespace lora_train::metrics {
 namespace {
@@ -102,6 +102,22 @@ Json mean_evals_of(const RunRecord& run) {
   return {{"step", step}, {"tokens", tokens}, {"time", time}, {"loss", loss}};
 }
 
+/// What ran when. A span that no screen can show is left out, and the ones around it become one.
+Json spans_of(const RunRecord& run) {
+  const double least_s = run.spans.empty() ? 0 : run.spans.back().to_s / kMaxPoints;
+  std::vector<LoggedSpan> shown;
+  for (const LoggedSpan& span : run.spans) {
+    if (!shown.empty() && shown.back().phase == span.phase && span.from_s - shown.back().to_s < least_s) {
+      shown.back().to_s = span.to_s;
+    } else if (span.to_s - span.from_s >= least_s) {
+      shown.push_back(span);
+    }
+  }
+  Json spans = Json::array();
+  for (const LoggedSpan& span : shown) spans.push_back({span.phase, shortened(span.from_s), shortened(span.to_s)});
+  return spans;
+}
+
 Json run_object(const RunRecord& run, const std::vector<std::string>& keys) {
   Json object = {{"name", run.name}, {"folder", run.folder.string()}, {"status", run.status}, {"reason", run.reason}};
   object["profile"] = Json::object();
@@ -131,10 +147,6 @@ std::string with_replaced(const std::string& text, const std::map<char, const ch
   return out;
 }
 
-std::string escaped(const std::string& text) {
-  return with_replaced(visible_text(text), {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}});
-}
-
 /// Escapes JSON for a script element: nothing in it may look like a tag or a comment.
 std::string script_json(const Json& object) {
   return with_replaced(to_line(object), {{'<', "\\u003c"}, {'>', "\\u003e"}, {'&', "\\u0026"}});
@@ -143,30 +155,40 @@ std::string script_json(const Json& object) {
 constexpr std::string_view kPageStart = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
 constexpr std::string_view kDataStart = "<script type=\"application/json\" id=\"data\">";
 
-std::string page(const std::string& title, const Json& data) {
+/// `scripts`: whether the page runs any.
+std::string framed(const std::string& title, bool scripts, const std::string& body) {
   std::string html =
       std::string(kPageStart) +
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-      "script-src 'unsafe-inline'; img-src data:\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; " +
+      (scripts ? "script-src 'unsafe-inline'; " : "") +
+      "img-src data:\">\n"
       "<link rel=\"icon\" href=\"data:,\">\n<title>";
-  html += escaped(repair_utf8(title));
+  html += escape_html(repair_utf8(title));
   html += "</title>\n<style>\n";
   html += kPageStyle;
-  html +=
-      "</style>\n</head>\n<body>\n<main id=\"page\"></main>\n"
+  return html + "</style>\n</head>\n<body>\n" + body + "</body>\n</html>\n";
+}
+
+std::string page(const std::string& title, const Json& data) {
+  std::string body =
+      "<main id=\"page\"></main>\n"
       "<noscript>The curves and tables of this page are drawn by its own JavaScript, which is switched "
       "off."
       "</noscript>\n";
-  html += kDataStart;
-  html += script_json(data);
-  html += "</script>\n<script>\n";
-  html += kPageScript;
-  html += "</script>\n</body>\n</html>\n";
-  return html;
+  body += kDataStart;
+  body += script_json(data);
+  body += "</script>\n<script>\n";
+  body += kPageScript;
+  body += "</script>\n";
+  return framed(title, /*scripts=*/true, body);
 }
 
 }  // namespace
+
+std::string plain_page(const std::string& title, const std::string& body) {
+  return framed(title, /*scripts=*/false, "<main>\n" + body + "</main>\n");
+}
 
 bool is_comparison_page(std::string_view start) {
   return start.starts_with(kPageStart) &&
@@ -187,6 +209,9 @@ std::string report_page(const RunRecord& run) {
   data["differing"] = Json::array();
   Json object = run_object(run, keys);
   object["evals"] = evals_of(run);
+  object["phases_s"] = to_object(run.phases_s);
+  object["spans"] = spans_of(run);
+  for (const double start_s : run.processes_s) object["processes_s"].push_back(shortened(start_s));
   object["summary"] = run.summary_json.empty() ? Json(nullptr) : Json::parse(run.summary_json, nullptr, false);
   data["runs"].push_back(object);
   return page("Run " + run.name, data);

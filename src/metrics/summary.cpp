@@ -1,8 +1,10 @@
 #include "lora_train/metrics/summary.h"
 
+#include "figures.h"
 #include "json_number.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/text.h"
+#include "times_json.h"
 
 namespace lora_train::metrics {
 namespace {
@@ -15,12 +17,6 @@ Json to_object(const Ledger& ledger) {
     reasons[reason.reason] = {{"count", reason.count}, {"first", or_null(reason.first)}};
   }
   return {{"total", ledger.total}, {"kept", ledger.kept}, {"reasons", reasons}};
-}
-
-Json to_object(const std::vector<std::pair<std::string, double>>& seconds) {
-  Json object = Json::object();
-  for (const auto& [phase, value] : seconds) object[phase] = value;
-  return object;
 }
 
 Json to_object(const StepCapture& capture) {
@@ -49,6 +45,7 @@ std::string to_json(const RunSummary& summary) {
       {"steps_per_s", summary.steps_per_s},
       {"wall_s", summary.wall_s},
       {"train_s", summary.train_s},
+      {"phases_s", to_object(summary.phases_s)},
       {"startup_s", to_object(summary.startup_s)},
       {"peak_memory_gib", or_null(summary.peak_memory_gib)},
       {"peak_host_memory_gib", summary.peak_host_memory_gib},
@@ -62,6 +59,7 @@ std::string to_json(const RunSummary& summary) {
       {"profile_hash", summary.profile_hash},
       {"version", summary.version},
   };
+  put_price(object, summary.price);
   if (summary.error) {
     object["error"] = {
         {"kind", summary.error->kind}, {"message", summary.error->message}, {"where", summary.error->where}};
@@ -72,14 +70,42 @@ std::string to_json(const RunSummary& summary) {
 std::string in_words(const RunSummary& summary) {
   const std::string steps = std::to_string(summary.step) + " of " + std::to_string(summary.total_steps);
   if (summary.status == "stopped") {
-    return "stopped (" + summary.reason + ") " + (summary.step > 0 ? "at step " + steps : "before the end of step 1") +
-           "; the same command resumes the run";
+    const std::string where = summary.step == 0          ? "before the end of step 1"
+                              : summary.total_steps == 0 ? "after step " + std::to_string(summary.step)
+                                                         : "at step " + steps;
+    return "stopped (" + summary.reason + ") " + where + "; the same command resumes the run";
   }
   std::string text = "done: " + steps + " steps, " + format_count(summary.tokens) + " tokens, " +
                      format_duration(summary.train_s) + " of training";
   if (summary.train_loss) text += string_printf(", train_loss %.4g", *summary.train_loss);
   if (summary.eval_loss) text += string_printf(", eval_loss %.4g", *summary.eval_loss);
   return text + (summary.adapter.empty() ? "" : "; written to " + summary.adapter);
+}
+
+void set_times(RunSummary& summary, const RunTimes& times) {
+  summary.wall_s = times.wall_s();
+  summary.train_s = times[Phase::kTrain];
+  summary.phases_s = times.named();
+  summary.cost_usd = times.cost_usd;
+  if (summary.train_s <= 0) return;
+  summary.tokens_per_s = static_cast<double>(summary.tokens) / summary.train_s;
+  summary.steps_per_s = static_cast<double>(summary.step) / summary.train_s;
+}
+
+std::string times_in_words(const RunSummary& summary) {
+  const auto seconds_in_words = [](double seconds) { return format_figure(seconds, FigureKind::kSeconds); };
+  std::string phases;
+  for (const auto& [name, seconds] : summary.phases_s) {
+    if (seconds < 0.05) continue;
+    phases += (phases.empty() ? ": " : ", ") + name + " " + seconds_in_words(seconds);
+    if (name == name_of(Phase::kTrain)) phases += string_printf(" (%.0f%%)", 100 * seconds / summary.wall_s);
+  }
+  std::string text = "time: " + seconds_in_words(summary.wall_s) + phases;
+  if (summary.tokens_per_s > 0)
+    text += "; " + format_figure(summary.tokens_per_s, FigureKind::kCount) + " tokens a second in steps";
+  if (summary.cost_usd) text += "; " + format_dollars(*summary.cost_usd);
+  if (summary.cost_usd && summary.price) text += " at " + summary.price->in_words();
+  return text;
 }
 
 void write_summary(const std::filesystem::path& path, const RunSummary& summary) {

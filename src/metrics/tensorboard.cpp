@@ -24,7 +24,7 @@ std::string scalar_records(const std::string& prefix, const nlohmann::ordered_js
                            double time) {
   std::string records;
   for (const auto& [key, value] : record.items()) {
-    for (std::size_t rank = 0; value.is_array() && rank < value.size(); ++rank) {
+    for (std::size_t rank = 0; value.is_array() && rank < value.size() && value[rank].is_number(); ++rank) {
       records += scalar_record(prefix + key + "/" + std::to_string(rank), value[rank].get<float>(), step, time);
     }
     if (!value.is_number() || key == "step" || key == "time") continue;

@@ -147,7 +147,10 @@ LossSums LossHead::evaluate(const at::Tensor& hidden, const Batch& batch, bool u
     kernels::cross_entropy_in_place(chunk.rows.logits, chunk.lists.targets, {}, /*denominator=*/{}, chunk.output);
     const at::Tensor& losses = chunk.output.losses;
     const at::Tensor& weights = chunk.lists.weights;
-    sums.loss += (weights.defined() ? losses.to(at::kDouble).mul(weights) : losses).sum(at::kDouble).item<double>();
+    const at::Tensor weighted = (weights.defined() ? losses.to(at::kDouble).mul(weights) : losses.to(at::kDouble));
+    sums.loss += weighted.sum().item<double>();
+    const at::Tensor on_host = weighted.cpu();
+    sums.losses.insert(sums.losses.end(), on_host.const_data_ptr<double>(), on_host.const_data_ptr<double>() + m);
     count_statistics(chunk.output, sums);
   }
   return sums;

@@ -20,6 +20,7 @@
 #include "lora_train/saving/checkpoint_tensors.h"
 #include "lora_train/storage/read_ahead.h"
 #include "lora_train/train/rehearsal.h"
+#include "lora_train/train/run_price.h"
 #include "lora_train/tuning/tuning_cases.h"
 #include "objective.h"
 #include "ranks.h"
@@ -310,7 +311,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
     lora::check_base(profile.adapter.init_adapter, run.files.resolved,
                      {is_allowed(run, "model"), "--allow-changed model"});
   }
-  run.startup.end_phase("open model");
+  run.end_phase("open model", metrics::Phase::kLoad);
   {
     const auto ranks = run.device.ranks;
     const launch::World& world = run.request.world;
@@ -323,13 +324,16 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   run.adapters = runtime::choose_adapters(profile, run.files);
   check_equal_starts(run);
   connect_gpus(run);
-  run.startup.end_phase("device");
+  run.clock->set_price(run.device.is_cuda() ? find_price(profile.run.gpu_price_per_hour, run.device.name,
+                                                         run.ranks().world_size(), run.request.gpu_table)
+                                            : find_price(profile.run.gpu_price_per_hour, "", 1, {}));
+  run.end_phase("device", metrics::Phase::kLoad);
   {
     // Loading the weights needs the plan, which needs the data. Meanwhile only the disk can work ahead.
     const storage::ReadAhead weights(run.files.resolved.folder, host_bytes(run));
     run.data = data::prepare_data(profile.data, runtime::data_context(profile, run.files), true);
   }
-  run.startup.end_phase("data");
+  run.end_phase("data", metrics::Phase::kData);
   throw_if_stop_requested();
   gather_facts(run);
   share_facts(run.ranks(), *run.facts);
@@ -346,7 +350,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
     }
   }
   decide_spec(run);
-  if (run.tuning) run.startup.end_phase("tuning");
+  if (run.tuning) run.end_phase("tuning", metrics::Phase::kTune);
   if (run.device.is_cuda()) log_memory_plan(run.spec);
   for (const std::string& line : planner::slower_keys(*run.facts, run.spec)) log_info(line);
   run.plan = std::make_unique<data::RunPlan>(
@@ -357,14 +361,14 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
     run.eval_plans.push_back(
         data::plan_evaluation(eval.store, run.data.max_seq_len, profile.data.packing, run.spec.eval_micro_batch_size));
   }
-  run.startup.end_phase("plan");
+  run.end_phase("plan", metrics::Phase::kData);
   runtime::load_model(profile, run.device, run.files, run.adapters, load_options(run), run.model);
   run.adapters.config.base_weights = run.model.weights_fingerprint;
   check_stop_token_row(run);
-  run.startup.end_phase("weights");
+  run.end_phase("weights", metrics::Phase::kLoad);
   if (run.is_leader()) tune_spec(run);
   share_spec(run.ranks(), run.spec);
-  if (run.tuning) run.startup.end_phase("tuning");
+  if (run.tuning) run.end_phase("tuning", metrics::Phase::kTune);
   allocate(run);
   run.checkpoint = checkpoint_contents(run);
   check_equal_runs(run);
@@ -373,7 +377,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   run.state.loss_chunk_rows = run.loss_head->chunk_rows();
   run.state.global_batch_size = run.spec.global_batch_size;
   log_start(run);
-  run.startup.end_phase("buffers");
+  run.end_phase("buffers", metrics::Phase::kLoad);
 }
 
 }  // namespace lora_train::train

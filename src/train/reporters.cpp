@@ -24,7 +24,9 @@ void try_to(bool& is_refused, const Write& write) {
 }  // namespace
 
 FileReporters::FileReporters(const RunSection& section, bool quiet)
-    : bar_(metrics::ProgressOptions{.quiet = quiet}), metrics_(fs::path(section.output_dir) / "metrics.jsonl") {
+    : document_losses_(fs::path(section.output_dir) / metrics::kDocumentLossesFile),
+      bar_(metrics::ProgressOptions{.quiet = quiet}),
+      metrics_(fs::path(section.output_dir) / "metrics.jsonl") {
   for (const Reporter reporter : section.report_to) {
     if (reporter == Reporter::kTensorboard) {
       tensorboard_ = std::make_unique<metrics::TensorBoardWriter>(fs::path(section.output_dir) / "tensorboard");
@@ -40,6 +42,10 @@ void FileReporters::write(const metrics::TrainRecord& record) {
 void FileReporters::write(const metrics::EvalRecord& record) {
   try_to(metrics_are_refused_, [&] { metrics_.write(record); });
   if (tensorboard_) try_to(tensorboard_is_refused_, [&] { tensorboard_->add(record); });
+}
+
+void FileReporters::write(const std::vector<metrics::DocumentLosses>& sets) {
+  try_to(losses_are_refused_, [&] { metrics::write_document_losses(document_losses_, sets); });
 }
 
 void FileReporters::write(const metrics::StartRecord& record) {

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "lora_train/config/profile.h"
+#include "lora_train/metrics/document_losses.h"
 #include "lora_train/metrics/metrics_writer.h"
 #include "lora_train/metrics/progress_bar.h"
 #include "lora_train/metrics/tensorboard.h"
@@ -17,6 +20,7 @@ class Reporters {
   virtual ~Reporters() = default;
   virtual void write(const metrics::TrainRecord& record) = 0;
   virtual void write(const metrics::EvalRecord& record) = 0;
+  virtual void write(const std::vector<metrics::DocumentLosses>& sets) = 0;  ///< of all data sets of an evaluation
   virtual void write(const metrics::CheckpointRecord& record) = 0;
   virtual void write(const metrics::EndRecord& record) = 0;
   /// Called after every step; is_logged: its record was written too.
@@ -30,6 +34,7 @@ class NoReporters : public Reporters {
  public:
   void write(const metrics::TrainRecord&) override {}
   void write(const metrics::EvalRecord&) override {}
+  void write(const std::vector<metrics::DocumentLosses>&) override {}
   void write(const metrics::CheckpointRecord&) override {}
   void write(const metrics::EndRecord&) override {}
   void show(const metrics::ProgressState&, bool) override {}
@@ -47,6 +52,7 @@ class FileReporters : public Reporters {
 
   void write(const metrics::TrainRecord& record) override;
   void write(const metrics::EvalRecord& record) override;
+  void write(const std::vector<metrics::DocumentLosses>& sets) override;
   void write(const metrics::CheckpointRecord& record) override;
   void write(const metrics::StartRecord& record);
   void write(const metrics::EndRecord& record) override;
@@ -54,10 +60,11 @@ class FileReporters : public Reporters {
   void flush() override;
 
  private:
+  std::filesystem::path document_losses_;
   metrics::ProgressBar bar_;
   metrics::MetricsWriter metrics_;
   std::unique_ptr<metrics::TensorBoardWriter> tensorboard_;
-  bool metrics_are_refused_ = false, tensorboard_is_refused_ = false;
+  bool metrics_are_refused_ = false, tensorboard_is_refused_ = false, losses_are_refused_ = false;
 };
 
 }  // namespace lora_train::train

@@ -47,9 +47,11 @@ metrics::Ledger summary_ledger(const data::Ledger& ledger) {
   return out;
 }
 
-void write_end(Reporters& reporters, const metrics::RunSummary& summary, double elapsed_s) {
-  reporters.write(
-      metrics::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason, metrics::now_s(), elapsed_s});
+/// Stops the clock: the line and summary.json have the same times.
+void write_end(Reporters& reporters, const metrics::RunSummary& summary, metrics::RunClock& clock) {
+  clock.stop();
+  reporters.write(metrics::EndRecord{summary.step, summary.status, summary.exit_code, summary.reason, metrics::now_s(),
+                                     clock.elapsed_s(), clock.total(), clock.take_spans()});
 }
 
 /// Describes the exception that is being handled in the summary.
@@ -87,17 +89,43 @@ std::unique_ptr<Reporters> open_reporters(const Run& run, const run_folder::Outp
   write_file_atomic(fs::path(run.profile().run.output_dir) / "profile.yaml", run.checkpoint.profile_yaml);
   auto reporters = std::make_unique<FileReporters>(run.profile().run, run.request.quiet);
   reporters->drop_after(decision.checkpoint ? run.state.step : -1);
-  reporters->write(metrics::StartRecord{run.state.step, run.plan->total_steps(), version(), run.request.profile_hash,
-                                        run.device.name, run.ranks().world_size(),
-                                        run_folder::run_name(run.profile().run), run.plan->rows_per_epoch(),
-                                        static_cast<long long>(run.data.train.size()), metrics::now_s()});
+  reporters->write(
+      metrics::StartRecord{run.state.step, run.plan->total_steps(), version(), run.request.profile_hash,
+                           run.device.name, run.ranks().world_size(), run_folder::run_name(run.profile().run),
+                           run.plan->rows_per_epoch(), static_cast<long long>(run.data.train.size()), metrics::now_s(),
+                           run.clock->elapsed_s(), run.clock->total(), run.clock->price(), run.clock->take_spans()});
   return reporters;
+}
+
+void take_state(metrics::RunSummary& summary, const checkpoint::TrainState& state) {
+  summary.step = state.step;
+  summary.epoch = state.epoch;
+  summary.tokens = state.tokens;
+  summary.supervised_tokens = state.supervised_tokens;
+}
+
+/// Puts what the run did before its checkpoint into summary and clock. The checkpoint has the sums up to itself; a process that ended
+/// in order after it has written those up to its end. What a process that was killed did after its last checkpoint does not count,
+/// like its steps.
+void count_earlier(const fs::path& checkpoint, metrics::RunSummary& summary, metrics::RunClock& clock) {
+  const checkpoint::TrainState state = checkpoint::describe(checkpoint).state;
+  take_state(summary, state);
+  metrics::RunTimes earlier = metrics::RunTimes::of(state.phases_s, state.cost_usd);
+  const auto logged = metrics::logged_times(checkpoint.parent_path() / "metrics.jsonl", state.step);
+  if (logged && logged->wall_s() > earlier.wall_s()) earlier = *logged;
+  if (earlier[metrics::Phase::kTrain] == 0 && state.step > 0) {
+    log_warning(checkpoint.string() +
+                " does not say how long its steps took, so times, rates and costs of the run are those from here on");
+  }
+  clock.go_on_from(earlier);
 }
 
 /// The run itself, once its folder is locked.
 void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_folder::OutputDecision& decision,
-                   metrics::RunSummary& summary) {
+                   metrics::RunSummary& summary, const std::shared_ptr<metrics::RunClock>& clock) {
+  if (decision.checkpoint && ranks->rank() == 0) count_earlier(*decision.checkpoint, summary, *clock);
   Run run(request);
+  run.clock = clock;
   run.device.ranks = ranks;
   build_run(run, decision.checkpoint);
   summary.ledger = summary_ledger(run.data.ledger);
@@ -112,31 +140,30 @@ void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_fo
     if (run.device.is_cuda() && has_steps) {
       if (!run.is_leader()) share_tuning(run);
       log_info("before step 1: " + rehearse(run) + " fits; " + runtime::memory_in_words(run.device));
-      run.startup.end_phase("rehearsal");
+      run.end_phase("rehearsal", metrics::Phase::kTune);
       capture_steps(run);
-      run.startup.end_phase("capture");
+      run.end_phase("capture", metrics::Phase::kTune);
       finish_tuning(run);
       if (run.is_leader()) share_tuning(run);
-      if (run.tuning) run.startup.end_phase("tuning");
+      if (run.tuning) run.end_phase("tuning", metrics::Phase::kTune);
     }
     summary.cuda_graphs = run.capture;
     train_loop(run, *reporters, summary);
     if (summary.status == "done" && run.is_leader()) {
+      const auto start = Clock::now();
       summary.adapter =
           saving::write_result(request.profile.run, run.files, run.adapters, run.host_parameters(), run.state).string();
       run_folder::delete_replaced_run(request.profile.run.output_dir);
+      clock->add(metrics::Phase::kResult, std::chrono::duration<double>(Clock::now() - start).count());
     }
   } catch (...) {
     describe_failure(summary);
     summary.cuda_graphs = run.capture;
-    summary.step = run.state.step;
-    summary.epoch = run.state.epoch;
-    summary.tokens = run.state.tokens;
-    summary.supervised_tokens = run.state.supervised_tokens;
-    write_end(*reporters, summary, run.elapsed_s());
+    take_state(summary, run.state);
+    write_end(*reporters, summary, *clock);
     throw;
   }
-  write_end(*reporters, summary, run.elapsed_s());
+  write_end(*reporters, summary, *clock);
 }
 
 metrics::RunSummary new_summary(const TrainRequest& request) {
@@ -147,16 +174,15 @@ metrics::RunSummary new_summary(const TrainRequest& request) {
   return summary;
 }
 
-void finish_summary(metrics::RunSummary& summary, const RunSection& section, Clock::time_point start) {
-  summary.wall_s = std::chrono::duration<double>(Clock::now() - start).count();
-  if (const auto price = section.gpu_price_per_hour) {
-    summary.cost_usd = *price * summary.wall_s / 3600 * std::max(summary.num_gpus, 1);
-  }
+void finish_summary(metrics::RunSummary& summary, const metrics::RunClock& clock) {
+  metrics::set_times(summary, clock.total());
+  summary.price = clock.price();
   summary.peak_host_memory_gib = metrics::peak_host_memory_gib();
 }
 
 /// Does everything up to step 1 and runs the largest micro-batch; writes nothing.
-metrics::RunSummary dry_run(TrainRequest& request, const Ranks& ranks) {
+metrics::RunSummary dry_run(TrainRequest& request, const Ranks& ranks,
+                            const std::shared_ptr<metrics::RunClock>& clock) {
   run_folder::OutputDecision decision;
   if (ranks->rank() == 0)
     decision = run_folder::look_at_output_folder({request.profile, request.allow_changed, request.overwrite});
@@ -167,6 +193,7 @@ metrics::RunSummary dry_run(TrainRequest& request, const Ranks& ranks) {
     return summary;
   }
   Run run(request);
+  run.clock = clock;
   run.device.ranks = ranks;
   build_run(run, decision.checkpoint);
   if (!run.is_leader()) share_tuning(run);
@@ -183,25 +210,28 @@ metrics::RunSummary dry_run(TrainRequest& request, const Ranks& ranks) {
 /// Writes summary.json and report.html, unless those of an earlier finished run are still there. Ranks that write nothing have their
 /// result alone.
 TrainResult end_run(const Ranks& ranks, metrics::RunSummary& summary, const RunSection& section,
-                    Clock::time_point start) {
+                    const metrics::RunClock& clock) {
   const fs::path output_dir = section.output_dir;
-  finish_summary(summary, section, start);
+  finish_summary(summary, clock);
   if (ranks->rank() != 0) return {summary.exit_code, metrics::to_json(summary)};
   if (!run_folder::holds_done_summary(output_dir)) {
     metrics::write_summary(output_dir / "summary.json", summary);
     metrics::write_report(output_dir);
   }
-  if (summary.status != "failed") log_info(metrics::in_words(summary));
+  if (summary.status != "failed") {
+    log_info(metrics::times_in_words(summary));
+    log_info(metrics::in_words(summary));
+  }
   return {summary.exit_code, metrics::to_json(summary)};
 }
 
 TrainResult run_decided(const TrainRequest& request, const Ranks& ranks, const run_folder::OutputDecision& decision,
-                        Clock::time_point start) {
+                        const std::shared_ptr<metrics::RunClock>& clock) {
   metrics::RunSummary summary = new_summary(request);
   const fs::path log_file = fs::path(request.profile.run.output_dir) / "run.log";
   if (!decision.overwrites && ranks->rank() == 0) set_log_file(log_file);  // else once the old one is moved aside
   try {
-    run_in_folder(request, ranks, decision, summary);
+    run_in_folder(request, ranks, decision, summary, clock);
   } catch (const StopError& error) {  // before step 1: there is nothing to save
     describe_stop(summary, error);
   } catch (...) {
@@ -209,22 +239,22 @@ TrainResult run_decided(const TrainRequest& request, const Ranks& ranks, const r
     if (ranks->rank() != 0) throw;
     try {
       set_log_file(log_file);
-      end_run(ranks, summary, request.profile.run, start);
+      end_run(ranks, summary, request.profile.run, *clock);
     } catch (...) {  // must not hide the error that ended the run
       log_warning("summary.json was not written: " + describe_current_exception().text());
     }
     throw;  // run.log stays open, so that the error report reaches it too
   }
-  const TrainResult result = end_run(ranks, summary, request.profile.run, start);
+  const TrainResult result = end_run(ranks, summary, request.profile.run, *clock);
   set_log_file({});
   return result;
 }
 
 /// Decides about the output folder on rank 0, which holds its lock while the run lasts.
-TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, Clock::time_point start) {
+TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std::shared_ptr<metrics::RunClock>& clock) {
   if (request.dry_run) {
-    metrics::RunSummary summary = dry_run(request, ranks);
-    finish_summary(summary, request.profile.run, start);
+    metrics::RunSummary summary = dry_run(request, ranks, clock);
+    finish_summary(summary, *clock);
     return {0, metrics::to_json(summary)};
   }
   std::optional<run_folder::FolderLock> lock;
@@ -238,13 +268,13 @@ TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, Clock::tim
   } catch (const StopError& error) {  // while checkpoints were read
     metrics::RunSummary summary = new_summary(request);
     describe_stop(summary, error);
-    return end_run(ranks, summary, request.profile.run, start);
+    return end_run(ranks, summary, request.profile.run, *clock);
   }
   if (decision.is_complete) {
     log_info(request.profile.run.output_dir + ": already complete; nothing was changed");
     return {0, decision.summary_json};
   }
-  return run_decided(request, ranks, decision, start);
+  return run_decided(request, ranks, decision, clock);
 }
 
 /// Before anybody has looked at the output folder.
@@ -254,21 +284,21 @@ TrainResult stopped_at_once(const TrainRequest& request, const StopError& error)
   return {summary.exit_code, metrics::to_json(summary)};
 }
 
-TrainResult run_connected(TrainRequest& request, const Ranks& ranks, Clock::time_point start) {
+TrainResult run_connected(TrainRequest& request, const Ranks& ranks, const std::shared_ptr<metrics::RunClock>& clock) {
   try {
     if (request.failure) std::rethrow_exception(request.failure);
   } catch (const StopError& error) {
     return stopped_at_once(request, error);
   }
   if (request.profile.schedule.max_time && ranks->rank() == 0) set_max_time(*request.profile.schedule.max_time);
-  return lead_or_follow(request, ranks, start);
+  return lead_or_follow(request, ranks, clock);
 }
 
 }  // namespace
 
 TrainResult run_training(const TrainRequest& requested) {
   TrainRequest request = requested;
-  const auto start = Clock::now();
+  const auto clock = std::make_shared<metrics::RunClock>();
   Ranks ranks;
   try {
     ranks = distributed::connect(request.world, {.shared_folder = request.profile.run.output_dir});
@@ -276,7 +306,7 @@ TrainResult run_training(const TrainRequest& requested) {
     return stopped_at_once(request, error);
   }
   try {
-    TrainResult result = run_connected(request, ranks, start);
+    TrainResult result = run_connected(request, ranks, clock);
     result.exit_code = ranks->leave(result.exit_code);
     return result;
   } catch (...) {

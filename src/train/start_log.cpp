@@ -131,6 +131,7 @@ void log_start(const Run& run) {
   if (run.activations->offload() != nullptr) log_info(describe_offload(run));
   const std::string packed = describe_packed_steps(run);
   if (!packed.empty()) log_warning(packed);
+  if (const auto& price = run.clock->price()) log_info("price: " + price->in_words());
   if (plan.total_steps() < kFewSteps) {
     log_warning("only " + std::to_string(plan.total_steps()) + " steps in total, which may be too few to learn much" +
                 (packed.empty() ? ". Lower global_batch_size or raise num_epochs for more" : ""));

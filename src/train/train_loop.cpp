@@ -1,7 +1,6 @@
 #include "train_loop.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <deque>
 #include <optional>
 
@@ -10,6 +9,7 @@
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
+#include "lora_train/base/text.h"
 #include "lora_train/data/loader.h"
 #include "lora_train/evaluate/evaluate.h"
 #include "lora_train/metrics/host_memory.h"
@@ -20,6 +20,7 @@
 #include "lora_train/train/train_step.h"
 #include "rank_times.h"
 #include "ranks.h"
+#include "step_record.h"
 
 namespace lora_train::train {
 namespace {
@@ -162,13 +163,13 @@ class Loop {
     run_.state.epoch = plan.epoch_after;
     run_.state.tokens += plan.num_tokens;
     run_.state.supervised_tokens += plan.num_supervised;
-    train_s_ += step_s;
+    run_.clock->add(metrics::Phase::kTrain, step_s);
     tokens_here_ += plan.num_tokens;
     ++steps_here_;
     run_.state.loss_sum += result.loss * plan.weight_sum;
     run_.state.loss_weight += plan.weight_sum;
-    total_loss_sum_ += result.loss * plan.weight_sum;
-    total_loss_weight_ += plan.weight_sum;
+    run_.state.total_loss_sum += result.loss * plan.weight_sum;
+    run_.state.total_loss_weight += plan.weight_sum;
     // Other ranks learn that the interval is over from the sums of this step; more may be in flight.
     const bool save_is_due =
         run_.ranks().world_size() > 1 ? result.ranks.front().save_is_due > 0 : interval_is_over() && !saver_->is_busy();
@@ -181,35 +182,23 @@ class Loop {
 
   void report(const StepInFlight& step, const StepResult& result, double step_s) {
     const data::StepPlan& plan = *step.plan;
-    const double rate = static_cast<double>(steps_here_) / train_s_;
+    const double train_s = run_.clock->here(metrics::Phase::kTrain);
+    const double rate = static_cast<double>(steps_here_) / train_s;
     const double eta_s = static_cast<double>(run_.plan->total_steps() - plan.step) / rate;
     const double loss_mean = run_.state.loss_sum / run_.state.loss_weight;
     const metrics::ProgressState progress{
-        plan.step, run_.plan->total_steps(), loss_mean, rate, static_cast<double>(tokens_here_) / train_s_, eta_s};
+        plan.step, run_.plan->total_steps(),    loss_mean, rate, static_cast<double>(tokens_here_) / train_s,
+        eta_s,     run_.clock->total().cost_usd};
     const bool is_logged = plan.step % run_.profile().run.logging_steps == 0 || plan.step == run_.plan->total_steps();
     if (!is_logged) {
       reporters_.show(progress, false);
       return;
     }
-    metrics::TrainRecord record;
-    record.step = plan.step;
-    record.epoch = plan.epoch_after;
-    record.loss = result.loss;
-    record.supervised_tokens = plan.num_supervised;
+    metrics::TrainRecord record = step_record(run_, plan, result, step_s);
     record.loss_mean = loss_mean;
-    record.grad_norm = result.grad_norm;
-    record.learning_rate = result.learning_rate;
-    if (run_.profile().optimizer.kind == OptimizerKind::kAdamw8bit)
-      record.optim_zero_second_moments = result.zeroed_moments;
-    record.tokens = plan.num_tokens;
-    record.num_documents = plan.num_documents;
-    record.tokens_per_s = static_cast<double>(plan.num_tokens) / step_s;
-    record.step_ms = step_s * 1000;
     record.data_wait_ms = step.data_wait_ms;
     if (run_.device.is_cuda()) record.memory_gib = gib(runtime::device_memory(run_.device).reserved);
     if (run_.ranks().world_size() > 1) record.ranks = rank_times_.take();
-    record.time = metrics::now_s();
-    record.elapsed_s = run_.elapsed_s();
     record.eta_s = eta_s;
     reporters_.write(record);
     reporters_.show(progress, true);
@@ -219,22 +208,25 @@ class Loop {
 
   void evaluate_all() {
     double loss_sum = 0, weight_sum = 0;
+    std::vector<metrics::DocumentLosses> document_losses;
     for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
       const auto start = Clock::now();
       const evaluate::EvalResult result =
           evaluate::evaluate(run_.eval_context(), run_.data.evals[i], run_.eval_plans[i]);
       metrics::EvalRecord record{run_.state.step,       result.name,       result.loss,          result.perplexity,
                                  result.token_accuracy, result.num_tokens, seconds_since(start), result.ece};
+      run_.clock->add(metrics::Phase::kEvaluate, record.eval_s);
+      record.spans = run_.clock->take_spans();
       reporters_.write(record);
-      char line[200];
-      std::snprintf(line, sizeof line, "step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s",
-                    record.step, result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,
-                    record.eval_s);
-      log_info(line);
+      log_info(string_printf("step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s", record.step,
+                             result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,
+                             record.eval_s));
       loss_sum += result.loss * result.weight_sum;
       weight_sum += result.weight_sum;
+      document_losses.push_back(evaluate::losses_of(result, run_.data.evals[i].store, run_.state.step));
     }
     if (weight_sum == 0) return;  // no evaluation sets
+    reporters_.write(document_losses);
     run_.startup.end_phase("evaluation");
     run_.state.eval_step = run_.state.step;
     run_.state.eval_loss = loss_sum / weight_sum;
@@ -267,14 +259,25 @@ class Loop {
   void start_save() {
     const auto start = Clock::now();
     rethrow_if_too_many(finish_save());
+    const auto copying = Clock::now();
     reporters_.flush();
+    const metrics::RunTimes times = run_.clock->total();
+    run_.state.phases_s = times.named();
+    run_.state.cost_usd = times.cost_usd;
     saver_->start(run_.state);
     last_save_ = Clock::now();
     stall_s_ = seconds_since(start);
+    run_.clock->add(metrics::Phase::kSave, seconds_since(copying));
   }
 
   /// Waits for the running save. Returns its error, if any.
-  std::exception_ptr finish_save() { return saver_ ? take(saver_->wait()) : nullptr; }
+  std::exception_ptr finish_save() {
+    if (!saver_) return nullptr;
+    const auto start = Clock::now();
+    const auto result = saver_->wait();
+    run_.clock->add(metrics::Phase::kSave, seconds_since(start));
+    return take(result);
+  }
 
   std::exception_ptr take(const std::optional<checkpoint::SaveResult>& result) {
     if (!result) return nullptr;
@@ -290,11 +293,10 @@ class Loop {
     }
     saved_step_ = result->step;
     failed_saves_ = 0;
-    reporters_.write(metrics::CheckpointRecord{result->step, name, result->durable_s, stall_s_, metrics::now_s()});
-    char line[160];
-    std::snprintf(line, sizeof line, "%s: training paused for %.0f ms, on disk after %.2f s", name.c_str(),
-                  1000 * stall_s_, result->durable_s);
-    log_info(line);
+    reporters_.write(metrics::CheckpointRecord{result->step, name, result->durable_s, stall_s_, metrics::now_s(),
+                                               run_.clock->take_spans()});
+    log_info(string_printf("%s: training paused for %.0f ms, on disk after %.2f s", name.c_str(), 1000 * stall_s_,
+                           result->durable_s));
     return nullptr;
   }
 
@@ -353,7 +355,6 @@ class Loop {
     if (state.best_step) summary_.best_step = *state.best_step;
     summary_.tokens = state.tokens;
     summary_.supervised_tokens = state.supervised_tokens;
-    summary_.train_s = train_s_;
     if (run_.device.is_cuda()) {
       const runtime::DeviceMemory memory = runtime::device_memory(run_.device);
       summary_.peak_memory_gib = gib(memory.peak_reserved);
@@ -362,11 +363,7 @@ class Loop {
                std::to_string(first_step_ + 1));
     }
     if (run_.ranks().world_size() > 1 && steps_here_ > 0) log_info(rank_times_.in_words());
-    if (total_loss_weight_ > 0) {
-      summary_.train_loss = total_loss_sum_ / total_loss_weight_;
-      summary_.tokens_per_s = static_cast<double>(tokens_here_) / train_s_;
-      summary_.steps_per_s = static_cast<double>(steps_here_) / train_s_;
-    }
+    if (state.total_loss_weight > 0) summary_.train_loss = state.total_loss_sum / state.total_loss_weight;
     const bool is_done = state.step == run_.plan->total_steps() && !evaluation_is_owed();
     summary_.status = is_done ? "done" : "stopped";
     summary_.reason = is_done ? "all steps done" : stop_reason();
@@ -388,7 +385,6 @@ class Loop {
   Clock::time_point last_save_ = Clock::now();
   std::int64_t interval_ends_at_ = -1;  ///< the step after which save_interval asks for a checkpoint
   RankTimes rank_times_;
-  double train_s_ = 0, total_loss_sum_ = 0, total_loss_weight_ = 0;
   std::int64_t tokens_here_ = 0, steps_here_ = 0;
 };
 

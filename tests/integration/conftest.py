@@ -27,7 +27,7 @@ CONFIG = {
     "eos_token_id": 1}
 
 # Files that take longest, for the shortest wait at the end.
-LONGEST_FIRST = ["test_rank_battery", "test_ranks", "test_bundle", "test_tokenizer_battery", "test_cuda_host", "test_run", "test_bad_input", "test_output_folder",
+LONGEST_FIRST = ["test_rank_battery", "test_ranks", "test_bundle", "test_ablate", "test_tokenizer_battery", "test_cuda_host", "test_run", "test_bad_input", "test_output_folder",
                  "test_generate", "test_malformed_adapter", "test_sweep", "test_doctor", "test_init_adapter", "test_eval_tasks",
                  "test_malformed_checkpoint", "test_packing", "test_merge", "test_tiny_math", "test_malformed_rows"]
 

@@ -10,4 +10,7 @@ namespace lora_train {
 /// the line feed, marks that change the writing direction, and bytes that are not UTF-8.
 std::string visible_text(std::string_view text);
 
+/// The same for text and attributes of a page, with & < > and " escaped.
+std::string escape_html(std::string_view text);
+
 }  // namespace lora_train

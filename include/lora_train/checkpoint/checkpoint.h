@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lora_train/storage/atomic_folder.h"
@@ -30,6 +31,10 @@ struct TrainState {
   std::optional<std::int64_t> eval_step;  ///< step of the last finished evaluation
   double loss_sum = 0;                    ///< weighted sum over the supervised tokens since the last logged step
   double loss_weight = 0;                 ///< sum of their weights; "loss_tokens" in the file
+  double total_loss_sum = 0, total_loss_weight = 0;  ///< the same over all steps of the run
+  /// What the time of the run went into until this checkpoint, over all its processes: name and seconds, in order. Empty: not known.
+  std::vector<std::pair<std::string, double>> phases_s;
+  std::optional<double> cost_usd;      ///< of that time; empty without a price
   std::int64_t loss_chunk_rows = 0;    ///< rows of a loss chunk, which affect the last bits of the loss; 0: not known
   std::int64_t global_batch_size = 0;  ///< rows of a step over all ranks, which a resumed run keeps; 0: not known
   std::string tuning;  ///< JSON object with the choices of autotuning, which a resumed run reuses; empty: none

@@ -165,6 +165,7 @@ struct DataSection {
   bool shuffle = true;
   OnBadRow on_bad_row = OnBadRow::kError;
   double max_drop_fraction = 0.01;
+  bool drop_duplicates = false;
   std::string dataset_prepared_path;  ///< empty = under the user's cache folder
   std::string stage_dir;              ///< empty = no staging
   std::int64_t dataloader_num_workers = 2;

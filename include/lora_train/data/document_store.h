@@ -86,6 +86,9 @@ class DocumentStore {
   std::shared_ptr<const std::vector<Source>> sources_ = std::make_shared<const std::vector<Source>>();
 };
 
+/// 32 hexadecimal digits, equal for equal ids, labels and weights in the same order.
+std::string documents_hash(const DocumentStore& store);
+
 /// The first five of these documents as "file:line, file:line, ...", for messages.
 std::string name_rows(const DocumentStore& store, std::span<const std::uint32_t> documents);
 

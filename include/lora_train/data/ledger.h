@@ -9,18 +9,20 @@ namespace lora_train::data {
 
 /// Why a row was lost or changed.
 enum class LedgerReason {
-  kBadRow,        ///< malformed, dropped under on_bad_row: drop
-  kOverlength,    ///< longer than max_seq_len, dropped under overlength: drop
-  kTruncated,     ///< longer than max_seq_len, its tail cut under overlength: truncate; the row is still trained
-  kFullyMasked,   ///< no label to train on (no assistant turn, or it lies in the cut tail)
-  kNotRendered,   ///< the chat template left out a message's content; the row is still trained
-  kEmptyAnswer,   ///< a trained answer has no content, only its end is learned; the row is still trained
-  kDuplicate,     ///< an earlier row of the training data has the same tokens and labels; the row is still trained
-  kInValidation,  ///< an evaluation set has the same row; it is still trained
+  kBadRow,             ///< malformed, dropped under on_bad_row: drop
+  kOverlength,         ///< longer than max_seq_len, dropped under overlength: drop
+  kTruncated,          ///< longer than max_seq_len, its tail cut under overlength: truncate; the row is still trained
+  kFullyMasked,        ///< no label to train on (no assistant turn, or it lies in the cut tail)
+  kNotRendered,        ///< the chat template left out a message's content; the row is still trained
+  kEmptyAnswer,        ///< a trained answer has no content, only its end is learned; the row is still trained
+  kDuplicate,          ///< an earlier row of the training data has the same tokens and labels; the row is still trained
+  kInValidation,       ///< an evaluation set has the same row; it is still trained
+  kDroppedDuplicate,   ///< like kDuplicate, dropped under drop_duplicates
+  kDroppedInTraining,  ///< a row of an evaluation set that is also a training row, dropped under drop_duplicates
 };
 
 /// "bad_row", "overlength", "truncated", "fully_masked", "not_rendered", "empty_answer", "duplicate",
-/// "in_validation": the names in summary.json.
+/// "in_validation", "dropped_duplicate", "dropped_in_training": the names in summary.json.
 const char* name_of(LedgerReason reason);
 
 /// False for reasons that keep the row (kTruncated, kNotRendered, kEmptyAnswer, kDuplicate, kInValidation).
@@ -37,7 +39,7 @@ struct LedgerEntry {
 struct Ledger {
   std::int64_t total = 0;
   std::int64_t kept = 0;
-  std::vector<LedgerEntry> entries;  ///< only reasons that occurred, in the order of the enumeration
+  std::vector<LedgerEntry> entries = {};  ///< only reasons that occurred, in the order of the enumeration
 
   /// Counts rows, of which `source` is the first. Does not touch total and kept.
   void add(LedgerReason reason, const std::string& source, const std::string& message = {}, std::int64_t count = 1);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lora_train/config/profile.h"
 
@@ -46,7 +47,8 @@ struct EvalResult {
   std::string name;
   double loss = 0, perplexity = 0, token_accuracy = 0, ece = 0;
   long long num_tokens = 0;
-  double weight_sum = 0;  ///< sum of the loss weights of these tokens
+  double weight_sum = 0;                     ///< sum of the loss weights of these tokens
+  std::vector<double> document_losses = {};  ///< of each document: its part of loss * weight_sum
   long long num_rows_cut = 0,
             num_rows_lost = 0;  ///< truncated (overlength: truncate); dropped, for any reason in the ledger
   std::optional<ChoiceFigures> choices = {};

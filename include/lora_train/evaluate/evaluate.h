@@ -5,6 +5,7 @@
 #include "lora_train/data/prepare.h"
 #include "lora_train/distributed/communicator.h"
 #include "lora_train/evaluate/eval_request.h"
+#include "lora_train/metrics/document_losses.h"
 #include "lora_train/model/activations.h"
 #include "lora_train/model/decoder.h"
 #include "lora_train/model/loss_head.h"
@@ -27,5 +28,8 @@ struct EvalContext {
 /// and NumericError, naming rows of the micro-batch, if its loss is not finite.
 EvalResult evaluate(const EvalContext& context, const data::NamedStore& data,
                     const std::vector<data::MicroBatchPlan>& plan);
+
+/// As eval_losses.jsonl has them; of an evaluation of `store` after this step.
+metrics::DocumentLosses losses_of(const EvalResult& result, const data::DocumentStore& store, std::int64_t step);
 
 }  // namespace lora_train::evaluate

@@ -8,6 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "lora_train/metrics/run_times.h"
+
 namespace lora_train::metrics {
 
 /// The current time in seconds since 1970, for the `time` of records.
@@ -25,6 +27,10 @@ struct StartRecord {
   long long num_rows = 0;       ///< of the training data, per epoch
   long long num_documents = 0;  ///< of the training data, per epoch
   double time = 0;
+  double elapsed_s = 0;             ///< since the start of this process
+  RunTimes times = {};              ///< phases_s and cost_usd: of the whole run up to this line
+  std::optional<Price> price = {};  ///< gpu_price_per_hour and price_source; null without one
+  std::vector<Span> spans = {};     ///< what this process has done so far
 };
 
 /// Of each rank, by rank: means over the steps since the last logged one.
@@ -55,6 +61,8 @@ struct TrainRecord {
   double time = 0;                        ///< seconds since 1970
   double elapsed_s = 0;                   ///< since the start of this process
   double eta_s = 0;                       ///< time left
+  double train_s = 0;                     ///< in steps, of the whole run
+  std::optional<double> cost_usd = {};    ///< of the whole run; empty (null) without a price
 };
 
 /// One evaluation of one data set.
@@ -66,7 +74,8 @@ struct EvalRecord {
   double token_accuracy = 0;  ///< 0..1
   long long num_tokens = 0;   ///< supervised
   double eval_s = 0;
-  double ece = 0;  ///< calibration error, 0..1
+  double ece = 0;                ///< calibration error, 0..1
+  std::vector<Span> spans = {};  ///< what this process has done since the last line with spans
 };
 
 /// A checkpoint that is complete on disk.
@@ -76,6 +85,7 @@ struct CheckpointRecord {
   double save_s = 0;      ///< until it was on disk and verified
   double stall_s = 0;     ///< how long training paused for it
   double time = 0;
+  std::vector<Span> spans = {};  ///< as in EvalRecord
 };
 
 /// The last line of a process that was not killed.
@@ -86,6 +96,8 @@ struct EndRecord {
   std::string reason = {};
   double time = 0;
   double elapsed_s = 0;
+  RunTimes times = {};           ///< phases_s and cost_usd: of the whole run up to here, as in summary.json
+  std::vector<Span> spans = {};  ///< as in EvalRecord
 };
 
 using Record = std::variant<StartRecord, TrainRecord, EvalRecord, CheckpointRecord, EndRecord>;

@@ -13,7 +13,9 @@ struct ProgressState {
   std::optional<double> loss = {};  ///< mean since the last logged step, or of the step; empty: the work has no loss
   double steps_per_s = 0;
   double tokens_per_s = 0;
-  double eta_s = 0;           ///< time left
+  double eta_s = 0;  ///< time left
+  std::optional<double> cost_usd =
+      {};                     ///< so far; empty: not known, and not shown. The bar leaves it out where it has no room
   const char* unit = "step";  ///< the unit of `step`, in the plain line
 };
 

@@ -8,6 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "lora_train/metrics/document_losses.h"
+#include "lora_train/metrics/run_times.h"
+
 namespace lora_train::metrics {
 
 /// A process holds the flock of this file while it writes to the folder (run_folder/folder_lock.h).
@@ -19,6 +22,7 @@ struct LoggedStep {
   double tokens = 0;                ///< fed to the model so far; estimated if not every step is logged
   double elapsed_s = 0;             ///< so far, in all processes of the run
   double num_labels = 1;            ///< weight of the loss: the step's supervised tokens
+  double num_documents = 0;         ///< of the step
   std::optional<double> loss = {};  ///< loss_mean, per supervised token since the last logged step
   std::optional<double> grad_norm = {}, learning_rate = {}, tokens_per_s = {}, step_ms = {}, data_wait_ms = {};
   std::optional<double> memory_gib = {};
@@ -41,8 +45,14 @@ struct RunFigures {
   std::optional<double> last_train_loss = {}, best_train_loss = {};
   std::optional<double> eval_loss = {}, best_eval_loss = {}, best_step = {};
   std::optional<double> tokens = {}, tokens_per_s = {}, peak_memory_gib = {}, peak_host_memory_gib = {};
-  std::optional<double> wall_s = {};    ///< of all processes of the run that metrics.jsonl lists
-  std::optional<double> cost_usd = {};  ///< wall_s at gpu_price_per_hour
+  std::optional<double> wall_s = {}, train_s = {};  ///< of all processes of the run; train_s: in steps
+  std::optional<double> cost_usd = {};              ///< of wall_s
+};
+
+/// What ran when, in seconds of the run: its processes follow each other without the time between them.
+struct LoggedSpan {
+  std::string phase;
+  double from_s = 0, to_s = 0;
 };
 
 struct RunRecord {
@@ -56,6 +66,10 @@ struct RunRecord {
   double num_gpus = 0;            ///< 0: none, or not known
   std::vector<LoggedStep> steps;  ///< by ascending step
   std::vector<LoggedEval> evals;
+  std::vector<DocumentLosses> document_losses = {};  ///< of the last evaluation
+  NamedSeconds phases_s;                             ///< what wall_s went into; empty: not known
+  std::vector<LoggedSpan> spans;                     ///< in order; what a process did that does not count is not there
+  std::vector<double> processes_s;  ///< when each process of metrics.jsonl began, in seconds of the run
 };
 
 /// Whether the folder holds a run: metrics.jsonl, summary.json or run.log.

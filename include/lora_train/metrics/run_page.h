@@ -16,6 +16,9 @@ bool is_comparison_page(std::string_view start);
 /// report.html of one run: curves, throughput, memory, data ledger, profile.
 std::string report_page(const RunRecord& run);
 
+/// A page of the same style without scripts; `body` is HTML.
+std::string plain_page(const std::string& title, const std::string& body);
+
 /// Writes report.html to the folder of a run. Never throws: logs a warning if it fails.
 void write_report(const std::filesystem::path& folder) noexcept;
 

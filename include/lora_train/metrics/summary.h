@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "lora_train/metrics/run_times.h"
+
 namespace lora_train::metrics {
 
 /// The documents of the training data: how many there were, how many are trained on, and why the others are not.
@@ -47,7 +49,7 @@ struct RunSummary {
   long long step = 0;           ///< last finished optimizer step
   long long total_steps = 0;    ///< of the whole schedule
   double epoch = 0;
-  std::optional<double> train_loss = {};  ///< mean per supervised token over the steps of this process
+  std::optional<double> train_loss = {};  ///< mean per supervised token over all steps
   std::optional<double> eval_loss = {};   ///< last evaluation
   std::optional<double> best_eval_loss = {};
   std::optional<long long> best_step = {};
@@ -55,15 +57,17 @@ struct RunSummary {
   long long supervised_tokens = 0;  ///< those with a label
   double tokens_per_s = 0;
   double steps_per_s = 0;
-  double wall_s = 0;                                           ///< of this process, from its start
-  double train_s = 0;                                          ///< the part of wall_s in training steps
-  std::vector<std::pair<std::string, double>> startup_s = {};  ///< per phase, in order, to the end of the first step
-  std::optional<double> peak_memory_gib = {};                  ///< device memory; empty on a CPU
-  double peak_host_memory_gib = 0;                             ///< resident set, see host_memory.h
-  std::string gpu = {};                                        ///< name of the device; empty = none, written as null
+  double wall_s = 0;                           ///< of all processes of the run, each from its start; see set_times()
+  double train_s = 0;                          ///< the part of wall_s in training steps
+  NamedSeconds phases_s = {};                  ///< what wall_s went into, in order
+  NamedSeconds startup_s = {};                 ///< of this process: per phase, in order, to the end of its first step
+  std::optional<double> peak_memory_gib = {};  ///< device memory; empty on a CPU
+  double peak_host_memory_gib = 0;             ///< resident set, see host_memory.h
+  std::string gpu = {};                        ///< name of the device; empty = none, written as null
   int num_gpus = 0;
   StepCapture cuda_graphs = {};
-  std::optional<double> cost_usd = {};  ///< empty without gpu_price_per_hour
+  std::optional<double> cost_usd = {};  ///< of wall_s; empty without a price
+  std::optional<Price> price = {};      ///< gpu_price_per_hour and price_source; null without one
   Ledger ledger = {};
   std::string adapter = {};  ///< folder of the result; empty (null) = none was written
   std::string run_name = {};
@@ -72,12 +76,19 @@ struct RunSummary {
   std::optional<RunError> error = {};
 };
 
+/// Fills wall_s, train_s, phases_s, cost_usd, and the rates, which are those of the whole run: tokens_per_s = tokens / train_s.
+void set_times(RunSummary& summary, const RunTimes& times);
+
 /// One line of JSON without a newline. Doubles read back with the same bits; a non-finite one becomes null, since JSON cannot
 /// represent it.
 std::string to_json(const RunSummary& summary);
 
 /// The last line of a run that was not failed: "stopped (SIGTERM) at step 12 of 60; ...", or what was trained and where it is.
 std::string in_words(const RunSummary& summary);
+
+/// The line before it: "time: 44m 10s: data 3.0s, load 12s, train 40m 00s (91%), ...; 1,234 tokens a second in steps; $2.58 at $3.50
+/// an hour (profile)". Phases below 0.05 s are left out.
+std::string times_in_words(const RunSummary& summary);
 
 /// Writes to_json(summary) and a newline atomically: the file appears whole or not at all. Throws IoError.
 void write_summary(const std::filesystem::path& path, const RunSummary& summary);

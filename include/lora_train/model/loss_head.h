@@ -22,7 +22,8 @@ struct LossSums {
     double confidence = 0;
     int64_t correct = 0;
   };
-  std::vector<Bin> bins;  ///< 15
+  std::vector<Bin> bins;       ///< 15
+  std::vector<double> losses;  ///< [M] -weight * log p of each supervised token
 };
 
 struct LossHeadOptions {

@@ -9,6 +9,7 @@
 #include "lora_train/data/run_plan.h"
 #include "lora_train/evaluate/evaluate.h"
 #include "lora_train/lora/lora_plan.h"
+#include "lora_train/metrics/run_times.h"
 #include "lora_train/metrics/summary.h"
 #include "lora_train/planner/run_spec.h"
 #include "lora_train/runtime/setup.h"
@@ -31,8 +32,9 @@ struct LargestMicroBatch {
 struct Run {
   explicit Run(const TrainRequest& train_request) : request(train_request) {}
   const TrainRequest& request;
-  Clock::time_point start = Clock::now();
   StartupTimes startup;
+  /// Of this process, which may be older than the Run, and of those before it.
+  std::shared_ptr<metrics::RunClock> clock = std::make_shared<metrics::RunClock>();
   runtime::RunDevice device;
   std::size_t max_steps_in_flight = 0;  ///< steps the device may lag behind the host; kMaxStepsInFlight on a GPU
   runtime::ModelFiles files;
@@ -77,7 +79,8 @@ struct Run {
             checkpoint};
   }
   evaluate::EvalContext eval_context() const { return {*model.decoder, *activations, *loss_head, *feed, ranks()}; }
-  double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
+  /// Ends a phase of the startup, which counts as `phase` of the run.
+  void end_phase(const std::string& name, metrics::Phase phase) { clock->add(phase, startup.end_phase(name)); }
 };
 
 }  // namespace lora_train::train

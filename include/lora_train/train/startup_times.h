@@ -12,13 +12,15 @@ namespace lora_train::train {
 class StartupTimes {
  public:
   using Clock = std::chrono::steady_clock;
-  /// Ends `phase`, which began at the previous call or at construction. Phases with the same name add up. Does nothing after
-  /// finish().
-  void end_phase(const std::string& phase) {
-    if (is_finished_) return;
+  /// Ends `phase`, which began at the previous call or at construction, and returns its seconds. Phases with the same name add up.
+  /// Does nothing after finish().
+  double end_phase(const std::string& phase) {
+    if (is_finished_) return 0;
     const auto now = Clock::now();
-    add(phase, std::chrono::duration<double>(now - last_).count());
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    add(phase, seconds);
     last_ = now;
+    return seconds;
   }
   void finish() { is_finished_ = true; }
   bool is_finished() const { return is_finished_; }

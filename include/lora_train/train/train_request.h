@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,8 @@ struct TrainRequest {
   std::vector<std::string> allow_changed;  ///< keys of --allow-changed
   bool overwrite = false;
   bool dry_run = false;
-  bool quiet = false;  ///< no progress bar
+  bool quiet = false;                    ///< no progress bar
+  std::filesystem::path gpu_table = {};  ///< configs/gpus.json, for prices; empty: none
   launch::World world = {};
   std::exception_ptr failure = {};     ///< why a rank of several has no profile: all ranks end with it
   std::exception_ptr bad_inputs = {};  ///< what of the files that the profile names makes the run impossible

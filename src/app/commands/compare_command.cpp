@@ -9,6 +9,7 @@
 #include "lora_train/base/log.h"
 #include "lora_train/metrics/comparison.h"
 #include "lora_train/metrics/run_page.h"
+#include "output/result_file.h"
 #include "output/standard_output.h"
 #include "registry.h"
 
@@ -49,21 +50,6 @@ void take_back_folder(std::string& file, std::vector<std::string>& folders) {
   file.clear();
 }
 
-/// Before anything is read: the file may be somebody else's.
-void refuse_foreign(const std::string& file, bool (*is_ours)(std::string_view start)) {
-  constexpr std::size_t kStartBytes = 65536;
-  if (file.empty() || path_kind(file) == PathKind::kNone) return;
-  const std::string start = read_start(file, kStartBytes);
-  if (start.empty() || is_ours(start)) return;
-  throw ConfigError(file,
-                    "was not written by compare, so it is not replaced: name another file, or delete it yourself");
-}
-
-void write_result(const std::string& file, const std::string& text) {
-  write_file_atomic(file, text);
-  log_info(file + ": written");
-}
-
 }  // namespace
 
 int run_compare(const std::vector<std::string>& arguments) {
@@ -91,8 +77,8 @@ int run_compare(const std::vector<std::string>& arguments) {
   if (is_reversed && sort_key.empty()) parser.refuse("--reverse", "needs --sort KEY, whose order it reverses.");
   parser.refuse_special_file("--csv", csv_file);
   parser.refuse_special_file("--html", html_file);
-  refuse_foreign(csv_file, metrics::is_comparison_csv);
-  refuse_foreign(html_file, metrics::is_comparison_page);
+  refuse_foreign("compare", csv_file, metrics::is_comparison_csv);
+  refuse_foreign("compare", html_file, metrics::is_comparison_page);
 
   metrics::Comparison comparison = metrics::compare_runs(find_all_runs(folders));
   if (is_reversed) sort_key = sort_key.starts_with("-") ? sort_key.substr(1) : "-" + sort_key;

@@ -1,5 +1,7 @@
 #include "registry.h"
 
+#include "lora_train/base/text.h"
+
 namespace lora_train::app {
 
 const std::vector<Command>& commands() {
@@ -7,7 +9,7 @@ const std::vector<Command>& commands() {
       {"train", "fine-tune a model", run_train},
       {"check", "validate a profile and print every resolved value; needs no GPU", run_check},
       {"plan", "estimate memory, time and cost per GPU type", run_plan},
-      {"ablate", "measure what each setting of a profile brings", nullptr},
+      {"ablate", "measure what each setting of a profile brings", run_ablate},
       {"tokenize", "tokenise the data; show rows and which tokens are trained", run_tokenize},
       {"generate", "answer prompts with a model, with or without an adapter", run_generate},
       {"eval", "measure loss, token accuracy, calibration and answers", run_eval},
@@ -18,6 +20,15 @@ const std::vector<Command>& commands() {
       {"cache", "list or delete the files of the token cache", run_cache},
       {"quantize", "write a Hugging Face folder with quantised linears", run_quantize},
       {"init-model", "write a randomly initialised Hugging Face folder", run_init_model},
+      {"convert", "make a profile of another tool's file", nullptr},
+      {"teach", "write training data with a teacher", nullptr},
+      {"distill", "teacher data, training and evaluation in one command", nullptr},
+      {"chat", "talk to a model", nullptr},
+      {"serve", "serve a model", nullptr},
+      {"download", "download a model or dataset", nullptr},
+      {"push", "upload an adapter or model", nullptr},
+      {"export", "write a GGUF file", nullptr},
+      {"sweep", "train a grid of profiles", nullptr},
   };
   return table;
 }
@@ -36,11 +47,17 @@ std::string overview() {
       "Usage: lora-train COMMAND [FLAGS] [key=value ...]\n"
       "       lora-train --profile FILE [FLAGS] [key=value ...]      (short for lora-train train)\n\n"
       "Commands:\n";
+  std::vector<std::string> unbuilt;
   for (const auto& command : commands()) {
+    if (command.run == nullptr) {
+      unbuilt.push_back(command.name);
+      continue;
+    }
     std::string name = "  " + command.name;
     name.resize(14, ' ');
-    text += name + command.summary + (command.run == nullptr ? " (not implemented yet)" : "") + "\n";
+    text += name + command.summary + "\n";
   }
+  if (!unbuilt.empty()) text += "Not implemented yet: " + join(unbuilt) + "\n";
   text +=
       "\nFlags of every command:\n"
       "  --json        print results as JSON, one object per line\n"

@@ -25,6 +25,7 @@ std::string overview();
 int run_train(const std::vector<std::string>& arguments);
 int run_check(const std::vector<std::string>& arguments);
 int run_plan(const std::vector<std::string>& arguments);
+int run_ablate(const std::vector<std::string>& arguments);
 int run_tokenize(const std::vector<std::string>& arguments);
 int run_generate(const std::vector<std::string>& arguments);
 int run_eval(const std::vector<std::string>& arguments);

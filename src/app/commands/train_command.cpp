@@ -4,6 +4,7 @@
 
 #include "command_line.h"
 #include "engine/engine_loader.h"
+#include "engine/find_torch.h"
 #include "lora_train/base/console.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
@@ -101,6 +102,7 @@ int run_train(const std::vector<std::string>& arguments) {
   speak_as(world, parser.common());
   request.world = world;
   request.quiet = parser.common().quiet;
+  request.gpu_table = program_folder() / "configs/gpus.json";
   try {
     resolve_profile(flags, request);
   } catch (...) {

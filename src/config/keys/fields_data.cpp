@@ -42,6 +42,9 @@ FieldGroup data_group() {
                     "What to do with malformed rows: stop, or drop and count them."),
        number_field("max_drop_fraction", &DataSection::max_drop_fraction, Range::between(0, 1),
                     "Largest share of rows that may be dropped before the run fails."),
+       flag_field("drop_duplicates", &DataSection::drop_duplicates,
+                  "Train each row once: drop training rows with the same tokens and labels as an earlier one, and "
+                  "evaluation rows that are also training rows. false counts them."),
        text_field("dataset_prepared_path", &DataSection::dataset_prepared_path, "folder",
                   "Where the token cache is stored. Default: ~/.cache/lora-train/tokens.")
            .free_on_resume(),

@@ -57,8 +57,10 @@ FieldGroup output_group() {
        text_field("resume_from_checkpoint", &RunSection::resume_from_checkpoint, "auto | none | path",
                   "auto resumes from the newest valid checkpoint in output_dir, if there is one.")
            .free_on_resume(),
-       number_field("gpu_price_per_hour", &RunSection::gpu_price_per_hour, Range::at_least(0),
-                    "Price in USD of one GPU, or of the machine for a CPU run, for cost_usd in the summary.")
+       number_field(
+           "gpu_price_per_hour", &RunSection::gpu_price_per_hour, Range::at_least(0),
+           "Price in USD of one GPU, or of the machine for a CPU run, for the cost of the run. Default: the price in "
+           "configs/gpus.json, if the GPU is in it; none on a CPU.")
            .free_on_resume()}};
 }
 

@@ -1,9 +1,11 @@
 #include "lora_train/data/document_store.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <numeric>
 
+#include "lora_train/base/hash.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 
@@ -97,6 +99,15 @@ DocumentStore DocumentStore::subset(std::span<const std::uint32_t> chosen) const
     out.documents_.push_back(documents_[i]);
   }
   return out;
+}
+
+std::string documents_hash(const DocumentStore& store) {
+  Hasher hasher;
+  for (std::size_t i = 0; i < store.size(); ++i) {
+    const std::array values{store.content_hash(i), static_cast<std::uint64_t>(store.num_tokens(i))};
+    hasher.update({reinterpret_cast<const char*>(values.data()), sizeof values});
+  }
+  return hasher.hex();
 }
 
 std::string name_rows(const DocumentStore& store, std::span<const std::uint32_t> documents) {

@@ -68,7 +68,30 @@ void add_pairs_between(const std::vector<HashedRow>& rows, const DocumentStore& 
   }
 }
 
+/// The rows that are not in `pairs`, which count as lost.
+DocumentStore without(const std::vector<Pair>& pairs, LedgerReason reason, const DocumentStore& store, Ledger& ledger) {
+  std::vector<bool> is_dropped(store.size());
+  for (const Pair& pair : pairs) is_dropped[pair.document] = true;
+  std::vector<std::uint32_t> kept;
+  for (std::size_t i = 0; i < store.size(); ++i) {
+    if (!is_dropped[i]) kept.push_back(static_cast<std::uint32_t>(i));
+  }
+  add(pairs, reason, store, ledger);
+  ledger.kept -= static_cast<std::int64_t>(pairs.size());
+  return store.subset(kept);
+}
+
 }  // namespace
+
+DocumentStore without_duplicates(const DocumentStore& train, Ledger& ledger) {
+  return without(pairs_within(sorted_rows(train), train), LedgerReason::kDroppedDuplicate, train, ledger);
+}
+
+DocumentStore without_training_rows(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger) {
+  std::vector<Pair> pairs;
+  add_pairs_between(sorted_rows(eval), train, pairs);
+  return without(pairs, LedgerReason::kDroppedInTraining, eval, ledger);
+}
 
 void count_duplicates(const DocumentStore& train, const std::vector<const DocumentStore*>& evals, Ledger& ledger) {
   const std::vector<HashedRow> rows = sorted_rows(train);

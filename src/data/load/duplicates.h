@@ -12,4 +12,10 @@ namespace lora_train::data {
 /// evaluation set (kInValidation). Rows are equal when their ids and labels are, before any cut. Memory: 16 bytes a row.
 void count_duplicates(const DocumentStore& train, const std::vector<const DocumentStore*>& evals, Ledger& ledger);
 
+/// The training rows without those that equal an earlier one; counts these into `ledger` (kDroppedDuplicate).
+DocumentStore without_duplicates(const DocumentStore& train, Ledger& ledger);
+
+/// The rows of an evaluation set without those that equal a training row; counts these into `ledger` (kDroppedInTraining).
+DocumentStore without_training_rows(const DocumentStore& eval, const DocumentStore& train, Ledger& ledger);
+
 }  // namespace lora_train::data

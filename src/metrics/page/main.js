@@ -241,9 +241,54 @@ function figure_tiles(run) {
   add("tokens per second", "count", figures.tokens_per_s);
   add("device memory, peak", "gib", figures.peak_memory_gib, "GiB");
   add("host memory, peak", "gib", figures.peak_host_memory_gib, "GiB");
-  add("wall time", "seconds", figures.wall_s);
-  add("cost", "money", figures.cost_usd, "US$");
+  add("wall time", "seconds", figures.wall_s, is_known(figures.train_s) ? format("seconds", figures.train_s) + " in steps" : "");
+  const summary = run.summary || {}, gpus = summary.num_gpus > 1 ? summary.num_gpus + " x " : "";
+  add("cost", "money", figures.cost_usd, is_known(summary.gpu_price_per_hour) ?
+    gpus + format("money", summary.gpu_price_per_hour) + " an hour (" + summary.price_source + ")" : "US$");
   return tiles;
+}
+
+const phase_colors = {data: "#12a3b4", load: "#3b76d6", tune: "#8a63d2", train: "#2f9e5f", evaluate: "#e5730b",
+                      save: "#d03b4b", result: "#c44a9c", other: "#8a94a2"};
+
+function phase_dot(phase) {
+  const dot = element("i");
+  dot.style.background = phase_colors[phase] || phase_colors.other;
+  return dot;
+}
+
+// What ran when. Its processes follow each other; a line stands where one began.
+function timeline(run, wall_s) {
+  const bar = element("div", {class: "timeline", role: "img", "aria-label": "what ran when, from the start to the end of the run"});
+  const place = (seconds) => (100 * Math.min(Math.max(seconds / wall_s, 0), 1)).toFixed(3) + "%";
+  for (const [phase, from, to] of run.spans || []) {
+    const part = element("span", {title: phase + ": " + duration(to - from) + ", from " + duration(from) + " to " + duration(to)});
+    part.style.left = place(from);
+    part.style.width = place(to - from);
+    part.style.background = phase_colors[phase] || phase_colors.other;
+    bar.append(part);
+  }
+  for (const start of (run.processes_s || []).slice(1)) {
+    const line = element("b", {title: "resumed after " + duration(start)});
+    line.style.left = place(start);
+    bar.append(line);
+  }
+  return bar;
+}
+
+function times(run) {
+  const phases = Object.entries(run.phases_s || {}).filter(([, seconds]) => seconds >= 0.05);
+  const wall_s = run.figures.wall_s, cost = run.figures.cost_usd, has_cost = typeof cost === "number";
+  if (phases.length === 0 || !(wall_s > 0)) return null;
+  const titles = [["phase"], ["time", true], ["share", true], ...(has_cost ? [["cost", true]] : [])];
+  const table = simple_table(titles, [...phases, ["all", wall_s]].map(([name, seconds]) => [
+    name, duration(seconds), (100 * seconds / wall_s).toFixed(1) + " %",
+    ...(has_cost ? [format("money", cost * seconds / wall_s)] : [])]));
+  table.querySelectorAll("tbody tr").forEach((row, i) => {
+    if (i < phases.length) row.firstChild.prepend(phase_dot(phases[i][0]));
+  });
+  table.classList.add("phases");
+  return section("Time", timeline(run, wall_s), table);
 }
 
 function evaluations(run) {
@@ -285,7 +330,7 @@ function show_report(page, data, view) {
   page.append(figure_tiles(run));
   const grid = charts_grid(data, view);
   if (view.charts.length > 0) page.append(element("div", {class: "sticky"}, controls(data, view)), grid);
-  for (const part of [evaluations(run), ledger(run), profile_section(run)]) if (part) page.append(part);
+  for (const part of [times(run), evaluations(run), ledger(run), profile_section(run)]) if (part) page.append(part);
 }
 
 function show_page() {

@@ -41,6 +41,10 @@ TEST(Checkpoint, BringsBackEveryBit) {
   contents.state.loss_sum = 1.0 / 3.0;
   contents.state.loss_weight = 77.5;
   contents.state.started_at = 1234567890;
+  contents.state.total_loss_sum = 2.0 / 3.0;
+  contents.state.total_loss_weight = 99;
+  contents.state.phases_s = {{"load", 1.0 / 7.0}, {"train", 60}};
+  contents.state.cost_usd = 0.3;
   contents.world_size = 4;
   contents.state.global_batch_size = 12;
   const fs::path path = save(folder.path(), contents);
@@ -55,6 +59,10 @@ TEST(Checkpoint, BringsBackEveryBit) {
   EXPECT_EQ(found.state.loss_sum, 1.0 / 3.0);
   EXPECT_EQ(found.state.loss_weight, 77.5);
   EXPECT_EQ(found.state.started_at, 1234567890);
+  EXPECT_EQ(found.state.total_loss_sum, 2.0 / 3.0);
+  EXPECT_EQ(found.state.total_loss_weight, 99);
+  EXPECT_EQ(found.state.phases_s, contents.state.phases_s);
+  EXPECT_EQ(found.state.cost_usd, 0.3);
   EXPECT_EQ(found.world_size, 4);
   EXPECT_EQ(found.state.global_batch_size, 12);
   EXPECT_EQ(found.fingerprints, contents.fingerprints);

@@ -16,6 +16,7 @@ using testing_support::ProfileText;
 
 // contract.md, section 2: the block and "More keys"; and tuning.
 const std::vector<const char*> kContractKeys = {"model",
+                                                "drop_duplicates",
                                                 "device",
                                                 "adapter",
                                                 "base_precision",

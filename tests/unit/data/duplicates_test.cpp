@@ -39,6 +39,27 @@ TEST(Duplicates, TrainingRowsOfEvaluationSetsAreCountedOnce) {
   EXPECT_EQ(ledger.entries[0].first_message, "like a:2");
 }
 
+TEST(Duplicates, AreDroppedButForTheFirst) {
+  Ledger ledger{.total = 6, .kept = 6};
+  const DocumentStore left = without_duplicates(rows("t", {5, 9, 7, 9, 5, 9}), ledger);
+  ASSERT_EQ(left.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(left.source(i), "t:" + std::to_string(i + 1));
+  EXPECT_EQ(ledger.kept, 3);
+  EXPECT_EQ(ledger.count(LedgerReason::kDroppedDuplicate), 3);
+  EXPECT_EQ(ledger.entries[0].first_source, "t:4");
+}
+
+TEST(Duplicates, TrainingRowsAreDroppedFromEvaluationSets) {
+  Ledger ledger{.total = 4, .kept = 4};
+  const DocumentStore left = without_training_rows(rows("e", {8, 3, 4, 3}), rows("t", {1, 3, 3}), ledger);
+  ASSERT_EQ(left.size(), 2U);
+  EXPECT_EQ(left.source(0), "e:1");
+  EXPECT_EQ(left.source(1), "e:3");
+  EXPECT_EQ(ledger.kept, 2);
+  EXPECT_EQ(ledger.count(LedgerReason::kDroppedInTraining), 2);
+  EXPECT_EQ(ledger.entries[0].first_message, "like t:2");
+}
+
 TEST(Duplicates, DifferentRowsAreNone) {
   const DocumentStore eval = rows("e", {4, 5});
   Ledger ledger;

@@ -151,6 +151,7 @@ TEST_F(ComparisonTest, JsonHasAllDigitsAndNullForUnknown) {
   EXPECT_EQ(run.at("step").dump(), "4");
   EXPECT_EQ(run.at("tokens_per_s"), 200.5);
   EXPECT_TRUE(run.at("cost_usd").is_null());
+  EXPECT_TRUE(run.at("phases_s").is_null());
   EXPECT_TRUE(run.at("reason").is_null());
 }
 

@@ -50,11 +50,12 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   const auto lines = lines_of(folder / "metrics.jsonl");
   ASSERT_EQ(lines.size(), 5U);
   EXPECT_EQ(keys_of(lines[0]),
-            "event step total_steps version profile_hash device world_size run_name num_rows num_documents time ");
+            "event step total_steps version profile_hash device world_size run_name num_rows num_documents time "
+            "elapsed_s phases_s cost_usd gpu_price_per_hour price_source spans ");
   EXPECT_EQ(
       keys_of(lines[1]),
       "event step epoch loss supervised_tokens loss_mean grad_norm learning_rate tokens num_documents tokens_per_s "
-      "step_ms data_wait_ms memory_gib time elapsed_s eta_s ");
+      "step_ms data_wait_ms memory_gib time elapsed_s eta_s train_s cost_usd ");
   TrainRecord in_8_bits = train_at(2);
   in_8_bits.optim_zero_second_moments = 0.125;
   writer.write(in_8_bits);
@@ -66,14 +67,34 @@ TEST(MetricsWriter, WritesEveryEventWithItsKeys) {
   EXPECT_EQ(line.at("rank_compute_ms"), (std::vector<double>{1.5, 2}));
   EXPECT_EQ(line.at("rank_data_wait_ms"), (std::vector<double>{0, 3}));
   EXPECT_EQ(line.at("rank_memory_gib"), (std::vector<double>{7, 8}));
-  EXPECT_EQ(keys_of(lines[2]), "event step name loss perplexity token_accuracy num_tokens eval_s ece ");
-  EXPECT_EQ(keys_of(lines[3]), "event step path save_s stall_s time ");
-  EXPECT_EQ(keys_of(lines[4]), "event step status exit_code reason time elapsed_s ");
+  EXPECT_EQ(keys_of(lines[2]), "event step name loss perplexity token_accuracy num_tokens eval_s ece spans ");
+  EXPECT_EQ(keys_of(lines[3]), "event step path save_s stall_s time spans ");
+  EXPECT_EQ(keys_of(lines[4]), "event step status exit_code reason time elapsed_s phases_s cost_usd spans ");
   EXPECT_EQ(lines[0].at("event"), "start");
   EXPECT_EQ(lines[1].at("event"), "train");
   EXPECT_EQ(lines[2].at("event"), "eval");
   EXPECT_EQ(lines[3].at("event"), "checkpoint");
   EXPECT_EQ(lines[4].at("event"), "end");
+}
+
+TEST(MetricsWriter, WritesWhatTheTimeWentInto) {
+  const TemporaryFolder folder;
+  MetricsWriter writer(folder / "metrics.jsonl");
+  EndRecord end;
+  end.times[Phase::kSave] = 1.0 / 3;
+  end.times.cost_usd = 0.125;
+  end.spans = {{Phase::kTrain, 1, 2.12345}, {Phase::kSave, 2.5, 3}};
+  writer.write(end);
+  StartRecord start;
+  start.price = Price{2.5, 4, "GPU table"};
+  writer.write(start);
+  const auto lines = lines_of(folder / "metrics.jsonl");
+  EXPECT_EQ(lines[0].at("phases_s").at("save").get<double>(), 1.0 / 3);
+  EXPECT_EQ(lines[0].at("cost_usd"), 0.125);
+  EXPECT_EQ(lines[0].at("spans").dump(), R"([["train",1,2.123],["save",2.5,3]])");
+  EXPECT_EQ(lines[1].at("gpu_price_per_hour"), 2.5);
+  EXPECT_EQ(lines[1].at("price_source"), "GPU table");
+  EXPECT_TRUE(lines[1].at("cost_usd").is_null());
 }
 
 TEST(MetricsWriter, LossReadsBackWithTheSameBits) {

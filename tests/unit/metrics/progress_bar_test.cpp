@@ -48,9 +48,24 @@ TEST(ProgressBar, BarFillsWithTheShareOfSteps) {
   EXPECT_EQ(bar, " 25% [#######-----------------------] 25/100 loss 1.2346 3.21 it/s 12,345 tok/s 1m 05s left");
 }
 
+TEST(ProgressBar, TheCostStandsAtTheEndWhereThereIsRoom) {
+  ProgressState state = kState;
+  state.cost_usd = 0.42;
+  EXPECT_TRUE(format_progress_line(state).ends_with("1m 05s left, $0.42"));
+  EXPECT_TRUE(format_progress_bar(state, 120, false).ends_with("1m 05s left $0.42"));
+  const std::size_t enough =
+      format_progress_bar(kState, 0x7fff, false).size() - 30 + 5 + 6;  // the shortest bar, and " $0.42"
+  EXPECT_TRUE(format_progress_bar(state, static_cast<int>(enough), false).ends_with("$0.42"));
+  EXPECT_EQ(format_progress_bar(state, static_cast<int>(enough) - 1, false),
+            format_progress_bar(kState, static_cast<int>(enough) - 1, false));
+}
+
 TEST(ProgressBar, NeverWiderThanTheTerminal) {
+  ProgressState state = kState;
+  state.cost_usd = 12.5;
   for (int width = 0; width < 140; ++width) {
     EXPECT_LE(format_progress_bar(kState, width, false).size(), static_cast<std::size_t>(width)) << width;
+    EXPECT_LE(format_progress_bar(state, width, false).size(), static_cast<std::size_t>(width)) << width;
   }
 }
 

@@ -47,7 +47,6 @@ TEST(RunFolder, KnowsARunWithoutSummaryFromItsLines) {
   write_text(folder / "metrics.jsonl", start_line(0, "named") + eval_line(0, "a", 4, 30) + eval_line(0, "b", 8, 10) +
                                            train_line(1, 3, 2) + train_line(2, 2, 4) + eval_line(2, "a", 1, 30) +
                                            eval_line(2, "b", 5, 10) + "{\"event\":\"train\",\"step\":3,\"lo");
-  write_text(folder / "profile.yaml", profile_text_of("gpu_price_per_hour: 900\n"));
   const RunRecord run = read_run(folder.path());
   EXPECT_EQ(run.name, "named");
   EXPECT_EQ(run.status, "unfinished");
@@ -58,19 +57,63 @@ TEST(RunFolder, KnowsARunWithoutSummaryFromItsLines) {
   EXPECT_EQ(run.figures.best_step, 2);
   EXPECT_EQ(run.figures.tokens_per_s, 200);
   EXPECT_EQ(run.figures.wall_s, 4);
-  EXPECT_EQ(run.figures.cost_usd, 1);
+  EXPECT_FALSE(run.figures.cost_usd);
 }
 
-TEST(RunFolder, AddsUpTheProcessesOfARun) {
+/// A line with some members more.
+std::string with(std::string line, const std::string& more) { return line.insert(line.rfind('}'), "," + more); }
+
+TEST(RunFolder, ASummaryHasTheSumsOfAllProcesses) {
   const TemporaryFolder folder;
-  write_run(folder.path(), "gpu_price_per_hour: 3600\n", 1);
+  write_run(folder.path(), "", 1);
   write_text(folder / "metrics.jsonl", start_line(0) + train_line(1, 2.5, 10) + train_line(2, 2, 20) + start_line(2) +
                                            train_line(3, 1.5, 3) + train_line(4, 1, 4));
+  write_text(folder / "summary.json",
+             R"({"status":"done","step":4,"tokens":400,"wall_s":25.5,"train_s":8,"tokens_per_s":50,)"
+             R"("cost_usd":0.75,"phases_s":{"load":17.5,"train":8}})");
   const RunRecord run = read_run(folder.path());
-  EXPECT_EQ(run.figures.wall_s, 25.5);  // 20 and the summary's 5.5
-  EXPECT_EQ(run.figures.cost_usd, 25.5);
+  EXPECT_EQ(run.figures.wall_s, 25.5);
+  EXPECT_EQ(run.figures.train_s, 8);
+  EXPECT_EQ(run.figures.tokens_per_s, 50);
+  EXPECT_EQ(run.figures.cost_usd, 0.75);
   EXPECT_EQ(run.steps[2].elapsed_s, 23);
-  EXPECT_EQ(run.figures.tokens_per_s, 200);
+  ASSERT_EQ(run.phases_s.size(), kNumPhases);
+  EXPECT_EQ(run.phases_s[1], (std::pair<std::string, double>{"load", 17.5}));
+}
+
+TEST(RunFolder, LinesOfARunThatGoesOnHaveTheSumsOfAllProcesses) {
+  const TemporaryFolder folder;
+  const std::string end = R"({"event":"end","step":2,"elapsed_s":20,"phases_s":{"train":18,"other":2},"cost_usd":0.5,)"
+                          R"("spans":[["train",1,19]]})"
+                          "\n";
+  // Killed after step 3, which was done again: its 5 s count for nothing, as the next line of a start says.
+  const std::string killed =
+      with(start_line(2), R"("elapsed_s":2,"phases_s":{"train":18,"other":4},"spans":[["load",0,2]])") +
+      with(train_line(3, 9, 7), R"("train_s":22.5,"cost_usd":0.6)");
+  const std::string resumed =
+      with(start_line(2), R"("elapsed_s":1,"phases_s":{"train":18,"load":2,"other":3},"spans":[["load",0,1]])");
+  const auto lines = start_line(0) + train_line(1, 2.5, 10) + train_line(2, 2, 19) + end + killed;
+  write_text(folder / "metrics.jsonl", lines);
+  RunRecord run = read_run(folder.path());
+  EXPECT_EQ(run.figures.wall_s, 27);
+  EXPECT_EQ(run.figures.train_s, 22.5);
+  EXPECT_EQ(run.figures.cost_usd, 0.6);
+  EXPECT_EQ(run.figures.tokens_per_s, 300 / 22.5);
+  ASSERT_EQ(run.spans.size(), 3u);
+  EXPECT_EQ(run.spans[2].phase, "train");  // no line with its span was written
+  EXPECT_EQ(run.spans[2].from_s, 20 + 7 - 0.5);
+  EXPECT_EQ(run.spans[2].to_s, 27);
+  EXPECT_EQ(run.processes_s, (std::vector<double>{0, 20}));
+
+  write_text(folder / "metrics.jsonl", lines + resumed + train_line(3, 2, 4));
+  run = read_run(folder.path());
+  EXPECT_EQ(run.figures.wall_s, 22 + 4);
+  EXPECT_TRUE(run.phases_s.empty()) << "those of the last end would be old";
+  EXPECT_EQ(run.processes_s, (std::vector<double>{0, 20, 22}));
+  ASSERT_EQ(run.spans.size(), 4u);
+  EXPECT_EQ(run.spans[1].to_s, 22) << "what was killed ends where the next process begins";
+  EXPECT_EQ(run.spans[2].phase, "load");
+  EXPECT_EQ(run.spans[2].from_s, 22);
 }
 
 TEST(RunFolder, LinesThatStandTwiceCountOnce) {
@@ -115,11 +158,15 @@ TEST(RunFolder, TheBestEvaluationIsTheFirstOfThoseThatStand) {
   EXPECT_EQ(again.best_step, 2);
 }
 
-TEST(RunFolder, EveryGpuCosts) {
+TEST(RunFolder, SpansOfAnotherFormAreIgnored) {
   const TemporaryFolder folder;
-  write_text(folder / "profile.yaml", profile_text_of("gpu_price_per_hour: 3600\n"));
-  write_text(folder / "summary.json", "{\"status\":\"done\",\"step\":4,\"wall_s\":5.5,\"num_gpus\":2}");
-  EXPECT_EQ(read_run(folder.path()).figures.cost_usd, 11);
+  write_text(folder / "metrics.jsonl",
+             with(start_line(0), R"("spans":[1,["load"],["load","a",2],[3,4,5],["load",2,1],["data",1,2]])") +
+                 with(train_line(1, 2, 3), R"("spans":7)"));
+  const RunRecord run = read_run(folder.path());
+  ASSERT_EQ(run.spans.size(), 2u);
+  EXPECT_EQ(run.spans[0].phase, "data");
+  EXPECT_EQ(run.spans[1].phase, "train");
 }
 
 TEST(RunFolder, EstimatesTokensOfStepsThatWereNotLogged) {

@@ -69,6 +69,20 @@ TEST(RunPage, HasTheCurvesLedgerAndProfile) {
   EXPECT_EQ(run.at("profile").at("lora_r"), 4);
 }
 
+TEST(RunPage, TheReportHasWhatTheTimeWentInto) {
+  const TemporaryFolder folder;
+  write_run(folder / "a", "", 1);
+  write_text(folder / "a/metrics.jsonl",
+             start_line(0) + train_line(1, 2, 1) +
+                 R"({"event":"end","step":1,"elapsed_s":100,"phases_s":{"train":99,"other":1},)"
+                 R"("spans":[["train",0,50],["save",50,50.01],["train",50.01,99.5]]})"
+                 "\n");
+  const Json run = data_of(report_page(read_run(folder / "a"))).at("runs").at(0);
+  EXPECT_EQ(run.at("phases_s").at("train"), 99);
+  EXPECT_EQ(run.at("spans").dump(), R"([["train",0,99.5]])");  // 10 ms of 100 s are no pixel
+  EXPECT_EQ(run.at("processes_s").dump(), "[0]");
+}
+
 TEST(RunPage, LongCurvesAreShortenedToMeansAndPeaksStay) {
   const TemporaryFolder folder;
   std::string lines = start_line(0);

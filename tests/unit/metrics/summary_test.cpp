@@ -24,9 +24,10 @@ std::string names_of(const Json& object) {
 TEST(Summary, HasTheKeysOfTheContractInItsOrder) {
   EXPECT_EQ(names_of(Json::parse(to_json(RunSummary{}))),
             "status exit_code reason step total_steps epoch train_loss eval_loss best_eval_loss best_step tokens "
-            "supervised_tokens tokens_per_s steps_per_s wall_s train_s startup_s peak_memory_gib peak_host_memory_gib "
+            "supervised_tokens tokens_per_s steps_per_s wall_s train_s phases_s startup_s peak_memory_gib "
+            "peak_host_memory_gib "
             "gpu num_gpus cuda_graphs "
-            "cost_usd ledger adapter run_name profile_hash version ");
+            "cost_usd ledger adapter run_name profile_hash version gpu_price_per_hour price_source ");
 }
 
 TEST(Summary, WritesUnknownAsNull) {
@@ -54,6 +55,50 @@ TEST(Summary, KeepsEveryBitOfADoubleAndReplacesNonFiniteOnes) {
   EXPECT_EQ(object.at("train_loss").get<double>(), 0.1 + 0.2);
   EXPECT_EQ(object.at("eval_loss").get<double>(), std::nextafter(1.0, 2.0));
   EXPECT_TRUE(object.at("tokens_per_s").is_null());
+}
+
+RunSummary timed_summary() {
+  RunSummary summary;
+  summary.tokens = 3000;
+  summary.step = 6;
+  summary.price = Price{3.5, 1, "profile"};
+  RunTimes times{.cost_usd = 2.581};
+  times[Phase::kData] = 3;
+  times[Phase::kTune] = 0.01;
+  times[Phase::kTrain] = 75;
+  times[Phase::kOther] = 21.99;
+  set_times(summary, times);
+  return summary;
+}
+
+TEST(Summary, RatesAreThoseOfTheWholeRun) {
+  const Json object = Json::parse(to_json(timed_summary()));
+  EXPECT_EQ(object.at("wall_s"), 100);
+  EXPECT_EQ(object.at("train_s"), 75);
+  EXPECT_EQ(object.at("tokens_per_s"), 40);
+  EXPECT_EQ(object.at("steps_per_s"), 0.08);
+  EXPECT_EQ(object.at("cost_usd"), 2.581);
+  EXPECT_EQ(object.at("price_source"), "profile");
+  EXPECT_EQ(object.at("gpu_price_per_hour"), 3.5);
+  EXPECT_EQ(names_of(object.at("phases_s")), "data load tune train evaluate save result other ");
+}
+
+TEST(Summary, SaysInWordsWhatTheTimeWentInto) {
+  EXPECT_EQ(times_in_words(timed_summary()),
+            "time: 1m 40s: data 3.0s, train 1m 15s (75%), other 22s; 40 tokens a second in steps; $2.58 at $3.50 an "
+            "hour (profile)");
+  EXPECT_EQ(times_in_words(RunSummary{}), "time: 0.0s");
+}
+
+TEST(Summary, AStopBeforeTheFirstStepSaysWhereTheRunIs) {
+  RunSummary summary;
+  summary.status = "stopped";
+  summary.reason = "SIGTERM";
+  EXPECT_NE(in_words(summary).find("before the end of step 1"), std::string::npos);
+  summary.step = 4;  // of a checkpoint; how many steps there are is not known yet
+  EXPECT_NE(in_words(summary).find("after step 4;"), std::string::npos) << in_words(summary);
+  summary.total_steps = 9;
+  EXPECT_NE(in_words(summary).find("at step 4 of 9"), std::string::npos);
 }
 
 TEST(Summary, ShowsLedgerAndError) {

@@ -92,7 +92,7 @@ TEST(TensorBoard, WritesVersionThenOneRecordPerScalar) {
                               "train/loss_mean", "train/grad_norm",     "train/learning_rate",
                               "train/tokens",    "train/num_documents", "train/tokens_per_s",
                               "train/step_ms",   "train/data_wait_ms",  "train/elapsed_s",
-                              "train/eta_s"};
+                              "train/eta_s",     "train/train_s"};
   ASSERT_EQ(payloads.size(), 1 + std::size(tags));
   EXPECT_NE(payloads[0].find("brain.Event:2"), std::string::npos);
   for (std::size_t i = 0; i < std::size(tags); ++i) EXPECT_TRUE(has_tag(payloads[i + 1], tags[i])) << tags[i];

@@ -1,0 +1,46 @@
+// A chart as a list of shapes, and the two forms in which it is written: PNG and SVG.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lora_train::chart {
+
+/// What a shape stands for; PNG has the colours of a light page, SVG those of the page around it (--text and so on).
+enum class Ink { kText, kMuted, kGrid, kBar, kAccent, kBad };
+
+/// Lengths are in pixels of the SVG, from the top left.
+struct Rectangle {
+  double x = 0, y = 0, width = 0, height = 0;
+  Ink ink = Ink::kBar;
+};
+
+enum class Align { kLeft, kRight };
+
+/// One line of UTF-8 text.
+struct Label {
+  double x = 0, baseline = 0;  ///< x of its left or right end
+  std::string text = {};
+  double size = 13;
+  Ink ink = Ink::kText;
+  Align align = Align::kLeft;
+};
+
+/// Painted in this order: rectangles, then labels.
+struct Drawing {
+  int width = 0, height = 0;
+  std::string title = {};  ///< for readers that cannot see it (SVG)
+  std::vector<Rectangle> rectangles = {};
+  std::vector<Label> labels = {};
+};
+
+/// Of a label in the font of to_png() (DejaVu Sans).
+double label_width(const std::string& text, double size);
+
+/// An RGB image with `scale` pixels a length. Throws std::runtime_error if the drawing has no area or more than 2^27 pixels.
+std::string to_png(const Drawing& drawing, int scale = 2);
+
+/// An <svg> element without a header, for a page. All texts are escaped.
+std::string to_svg(const Drawing& drawing);
+
+}  // namespace lora_train::chart

@@ -1,0 +1,106 @@
+"""ablate: the ladder on examples/tiny-math, its table, JSON, page and picture; what compare says of kept losses."""
+
+import json
+import os
+import struct
+import tempfile
+
+import numpy
+import pytest
+
+from conftest import ROOT, Setup, lora_train
+
+PROFILE = ROOT / "examples/tiny-math/profile.yaml"
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def ablation(tmp_path_factory):
+    """The ladder once, with all outputs, the runs kept."""
+    folder = tmp_path_factory.mktemp("ablate")
+    before = set(os.listdir(tempfile.gettempdir()))
+    run = lora_train("ablate", "--profile", PROFILE, "--steps", STEPS, "--json", "--html", folder / "a.html", "--png",
+                     folder / "a.png", "--keep", folder / "runs", cwd=ROOT)
+    assert run.code == 0, run
+    left = [name for name in set(os.listdir(tempfile.gettempdir())) - before if "lora-train" in name]
+    assert not left, "temporary folders stay behind"
+    return folder, run
+
+
+def test_every_setting_trains_on_the_same_documents(ablation):
+    folder, run = ablation
+    lines = run.json_lines()
+    names = [line["setting"] for line in lines]
+    assert names == ["your profile", "plain", "+ bf16", "+ recomputation where needed", "+ packing", "+ token cache",
+                     "+ data workers", "+ no saves before the end", "8-bit AdamW", "int8 base", "nf4 base"], run
+    assert all(line["reason"] is None and line["tokens_per_s"] > 0 for line in lines), run
+    assert len({(line["documents"], line["supervised_tokens"]) for line in lines}) == 1, run
+    by_name = {line["setting"]: line for line in lines}
+    assert by_name["plain"]["speedup"] == 1 and by_name["plain"]["eval_loss_difference"] is None
+    assert by_name["your profile"]["loss"] == pytest.approx(by_name["plain"]["loss"], rel=1e-6), "both are fp32"
+    assert by_name["+ bf16"]["loss"] != by_name["plain"]["loss"]
+    assert by_name["+ packing"]["values"]["packing"] == "true"
+    assert "tf32" not in by_name["plain"]["values"]
+    # What a run did is what its folder says.
+    runs = {json.loads((path / "summary.json").read_text())["run_name"]: path for path in (folder / "runs").glob("[0-9]*")}
+    assert "precision: bf16" in (runs["+ bf16"] / "profile.yaml").read_text()
+    assert "base_precision: nf4" in (runs["nf4 base"] / "profile.yaml").read_text()
+    for name, path in runs.items():
+        if name in by_name:
+            assert json.loads((path / "summary.json").read_text())["train_loss"] == by_name[name]["loss"]
+
+
+def losses_of(folder):
+    (line,) = [json.loads(line) for line in (folder / "eval_losses.jsonl").open()]
+    return numpy.array(line["losses"]), numpy.array(line["weights"])
+
+
+def test_losses_of_documents_add_up_and_their_interval_is_numpys(ablation):
+    folder, run = ablation
+    runs = sorted((folder / "runs").glob("[0-9]*"), key=lambda path: int(path.name.split("-")[0]))
+    plain, nf4 = runs[2], runs[-1]
+    losses, weights = losses_of(plain)
+    evaluation = [json.loads(line) for line in (plain / "metrics.jsonl").open() if '"event":"eval"' in line][-1]
+    assert losses.sum() / weights.sum() == pytest.approx(evaluation["loss"], rel=1e-12)
+    assert weights.sum() == evaluation["num_tokens"] and len(losses) == 100
+    difference = losses_of(nf4)[0] - losses
+    mean = difference.sum() / weights.sum()
+    residual = difference - mean * weights
+    margin = 1.9842169515 * numpy.sqrt(100 / 99 * (residual**2).sum()) / weights.sum()  # t of 99 degrees of freedom
+    (found,) = [line["eval_loss_difference"] for line in run.json_lines() if line["setting"] == "nf4 base"]
+    assert found["mean"] == pytest.approx(mean, rel=1e-9) and found["num_documents"] == 100
+    assert found["high"] == pytest.approx(mean + margin, rel=1e-6) and found["low"] == pytest.approx(mean - margin, rel=1e-6)
+    compared = lora_train("compare", plain, nf4, "--json").json_lines()
+    assert compared[0]["eval_loss_difference"] is None
+    assert compared[1]["eval_loss_difference"]["mean"] == found["mean"]
+    assert compared[1]["eval_loss_difference"]["verdict"] == found["verdict"]
+    table = lora_train("compare", plain, nf4).stdout
+    assert "evaluation loss compared with plain" in table and "over 100 documents" in table, table
+
+
+def test_the_picture_and_the_page_show_every_setting(ablation):
+    folder, run = ablation
+    picture = (folder / "a.png").read_bytes()
+    assert picture[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", picture[16:24])
+    assert width >= 1280 and height >= 2 * 30 * 11
+    page = (folder / "a.html").read_text()
+    for line in run.json_lines():
+        assert page.count(f">{line['setting']}</t") == 2, line["setting"]  # in the chart and in the table
+    assert "src=" not in page and "url(" not in page and "<link rel=\"icon\" href=\"data:,\">" in page, "the page loads something"
+
+
+def test_a_file_of_somebody_else_is_not_replaced(tmp_path):
+    (tmp_path / "mine.html").write_text("<html>my notes</html>")
+    run = lora_train("ablate", "--profile", PROFILE, "--html", tmp_path / "mine.html", cwd=ROOT)
+    assert run.code == 2 and "mine.html" in run.stderr and "not replaced" in run.stderr, run
+
+
+def test_a_profile_that_does_not_train_is_refused_before_the_ladder(tmp_path):
+    setup = Setup(tmp_path)
+    setup.rows_file.write_text('{"input_ids": "no"}\n')
+    setup.write_profile()
+    run = lora_train("ablate", "--profile", setup.profile_file, "--steps", 3)
+    assert run.code == 2 and "setting 1" not in run.stderr and "nothing to compare" in run.stderr, run
+    run = lora_train("ablate", "--profile", setup.profile_file, "--steps", 2)
+    assert run.code == 2 and "--steps" in run.stderr, run
