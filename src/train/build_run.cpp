@@ -299,7 +299,6 @@ runtime::LoadOptions load_options(const Run& run) {
 }
 
 void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint) {
-  if (run.request.bad_inputs) std::rethrow_exception(run.request.bad_inputs);
   const Profile& profile = run.profile();
   std::optional<checkpoint::Description> found;
   if (checkpoint) found = share_description(run.ranks(), *checkpoint);
