@@ -53,7 +53,7 @@ RESUMING = [
     ("sum of losses not restored", "test_output_folder.py mean_loss", [
         (BUILD, "  run.state = found.state;\n", "  run.state = found.state;\n  if (MUTANT) run.state.loss_sum = 0;\n")]),
     ("saved every 20 steps instead of 4", "test_kill.py", [
-        (LOOP, "if (saves_.is_due(run_.state.step) || run_.state.step == interval_ends_at_) save", "if ((MUTANT ? run_.state.step % 20 == 0 : saves_.is_due(run_.state.step)) || run_.state.step == interval_ends_at_) save")]),
+        (LOOP, "if (saves_.is_due(run_.state.step) || run_.state.step == interval_ends_at_ || evals_.has_new_best()) save", "if ((MUTANT ? run_.state.step % 20 == 0 : saves_.is_due(run_.state.step)) || run_.state.step == interval_ends_at_) save")]),
     ("changed data accepted", "test_saving.py changed_data", [
         (BUILD, "if (old.data != now.data && ", "if (old.data != now.data && !MUTANT && ")]),
     ("changed tokenizer accepted", "test_saving.py changed_tokenizer", [

@@ -51,16 +51,18 @@ void parse_sums(const json& own, TrainState& state) {
 std::string state_json(const Contents& contents) {
   const TrainState& state = contents.state;
   json object = {{"best_global_step", optional_json(state.best_step)},
-                 {"best_metric", optional_json(state.best_eval_loss)},
+                 {"best_metric", optional_json(state.best_metric)},
                  {"epoch", state.epoch},
                  {"global_step", state.step},
                  {"log_history", json::array()},
                  {"max_steps", contents.total_steps},
                  {"num_train_epochs", contents.num_epochs},
                  {"lora_train",
-                  {{"cost_usd", optional_json(state.cost_usd)},
+                  {{"best_eval_loss", optional_json(state.best_eval_loss)},
+                   {"cost_usd", optional_json(state.cost_usd)},
                    {"eval_loss", optional_json(state.eval_loss)},
                    {"eval_step", optional_json(state.eval_step)},
+                   {"evals_without_gain", state.evals_without_gain},
                    {"global_batch_size", state.global_batch_size},
                    {"loss_chunk_rows", state.loss_chunk_rows},
                    {"loss_sum", state.loss_sum},
@@ -90,7 +92,10 @@ TrainState parse_state(const std::string& text, const std::string& where) {
     state.loss_weight = own.at("loss_tokens").get<double>();
     parse_sums(own, state);
     state.started_at = whole_number(own, "started_at", where);
-    state.best_eval_loss = optional_number(object, "best_metric");
+    state.best_metric = optional_number(object, "best_metric");
+    // Older checkpoints have the lowest loss alone, as the best metric.
+    state.best_eval_loss = own.contains("best_eval_loss") ? optional_number(own, "best_eval_loss") : state.best_metric;
+    if (own.contains("evals_without_gain")) state.evals_without_gain = whole_number(own, "evals_without_gain", where);
     state.best_step = optional_whole_number(object, "best_global_step", where);
     if (own.contains("global_batch_size")) state.global_batch_size = whole_number(own, "global_batch_size", where);
     if (own.contains("loss_chunk_rows")) state.loss_chunk_rows = whole_number(own, "loss_chunk_rows", where);

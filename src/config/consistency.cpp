@@ -122,6 +122,9 @@ void check_evaluation(const Check& check) {
   if (run.early_stopping_patience && !has_eval) {
     check.mistake("early_stopping_patience", "needs evaluation data. Give eval_datasets or val_set_size.");
   }
+  if (run.early_stopping_patience && run.eval_steps.kind == Cadence::Kind::kOff) {
+    check.mistake("early_stopping_patience", "needs evaluations during the run. Set eval_steps.");
+  }
   if (data.val_set_size >= 1 && data.val_set_size != static_cast<double>(static_cast<long long>(data.val_set_size))) {
     check.mistake("val_set_size",
                   "a value of 1 or more is a number of documents. Expected an integer, or a share below 1.");

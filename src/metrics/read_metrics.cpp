@@ -162,7 +162,7 @@ void fill_evals(RunRecord& run) {
   RunFigures& figures = run.figures;
   for (const auto& eval : mean_evals(run.evals)) {
     figures.eval_loss = eval.loss;
-    if (!eval.loss || (figures.best_eval_loss && *figures.best_eval_loss <= *eval.loss)) continue;
+    if (eval.step == 0 || !eval.loss || (figures.best_eval_loss && *figures.best_eval_loss <= *eval.loss)) continue;
     figures.best_eval_loss = eval.loss;
     figures.best_step = static_cast<double>(eval.step);
   }

@@ -39,6 +39,7 @@ std::string to_json(const RunSummary& summary) {
       {"eval_loss", or_null(summary.eval_loss)},
       {"best_eval_loss", or_null(summary.best_eval_loss)},
       {"best_step", or_null(summary.best_step)},
+      {"best_metric", or_null(summary.best_metric)},
       {"tokens", summary.tokens},
       {"supervised_tokens", summary.supervised_tokens},
       {"tokens_per_s", summary.tokens_per_s},
@@ -55,6 +56,7 @@ std::string to_json(const RunSummary& summary) {
       {"cost_usd", or_null(summary.cost_usd)},
       {"ledger", to_object(summary.ledger)},
       {"adapter", or_null(summary.adapter)},
+      {"adapter_step", or_null(summary.adapter_step)},
       {"run_name", summary.run_name},
       {"profile_hash", summary.profile_hash},
       {"version", summary.version},
@@ -75,11 +77,15 @@ std::string in_words(const RunSummary& summary) {
                                                          : "at step " + steps;
     return "stopped (" + summary.reason + ") " + where + "; the same command resumes the run";
   }
-  std::string text = "done: " + steps + " steps, " + format_count(summary.tokens) + " tokens, " +
-                     format_duration(summary.train_s) + " of training";
+  const bool ends_early = summary.total_steps > summary.step && !summary.reason.empty();
+  std::string text = "done: " + steps + " steps" + (ends_early ? " (" + summary.reason + ")" : "") + ", " +
+                     format_count(summary.tokens) + " tokens, " + format_duration(summary.train_s) + " of training";
   if (summary.train_loss) text += string_printf(", train_loss %.4g", *summary.train_loss);
   if (summary.eval_loss) text += string_printf(", eval_loss %.4g", *summary.eval_loss);
-  return text + (summary.adapter.empty() ? "" : "; written to " + summary.adapter);
+  if (summary.adapter.empty()) return text;
+  const bool is_earlier = summary.adapter_step && *summary.adapter_step != summary.step;
+  return text + (is_earlier ? "; step " + std::to_string(*summary.adapter_step) + " is" : ";") + " written to " +
+         summary.adapter;
 }
 
 void set_times(RunSummary& summary, const RunTimes& times) {

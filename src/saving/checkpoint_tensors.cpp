@@ -95,8 +95,12 @@ std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* ad
 
 void load_checkpoint_tensors(const fs::path& checkpoint, bool is_adapter, model::Trainables& parameters,
                              optim::OptimizerState& optimizer) {
-  read_views(checkpoint / (is_adapter ? kAdapterFile : kWeightsFile), values_of(parameters));
+  load_checkpoint_parameters(checkpoint, is_adapter, parameters);
   read_views(checkpoint / checkpoint::kOptimizerFile, state_of(parameters, optimizer));
+}
+
+void load_checkpoint_parameters(const fs::path& checkpoint, bool is_adapter, model::Trainables& parameters) {
+  read_views(checkpoint / (is_adapter ? kAdapterFile : kWeightsFile), values_of(parameters));
 }
 
 }  // namespace lora_train::saving

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <ctime>
 
+#include "best_model.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
@@ -93,6 +94,8 @@ void resume(Run& run, const std::filesystem::path& checkpoint, const checkpoint:
   share_parameters(run);
   run.model.weights->refresh();
   run.state = found.state;
+  const auto folder = std::filesystem::weakly_canonical(checkpoint).parent_path();
+  if (folder != std::filesystem::weakly_canonical(run.profile().run.output_dir)) forget_best(run.state);
   log_info("resumed from " + checkpoint.string() + " after step " + std::to_string(run.state.step));
   if (found.world_size != run.checkpoint.world_size) {  // the documents of a step do not depend on it
     log_info("it was saved by " + std::to_string(found.world_size) + " ranks; the run continues with " +
@@ -300,8 +303,7 @@ runtime::LoadOptions load_options(const Run& run) {
 
 void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint) {
   const Profile& profile = run.profile();
-  std::optional<checkpoint::Description> found;
-  if (checkpoint) found = share_description(run.ranks(), *checkpoint);
+  const auto found = checkpoint ? std::optional(share_description(run.ranks(), *checkpoint)) : std::nullopt;
   run.state.started_at =
       found ? found->state.started_at : share_start(run.ranks(), static_cast<std::int64_t>(std::time(nullptr)));
   tokenizer::set_template_time(run.state.started_at);
@@ -333,6 +335,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
     run.data = data::prepare_data(profile.data, runtime::data_context(profile, run.files), true);
   }
   run.end_phase("data", metrics::Phase::kData);
+  const BestModel known(profile.run, run.data.evals);  // an unknown metric is refused here, before the weights
   throw_if_stop_requested();
   gather_facts(run);
   share_facts(run.ranks(), *run.facts);

@@ -19,6 +19,7 @@
 #include "lora_train/run_folder/folder_lock.h"
 #include "lora_train/run_folder/output_folder.h"
 #include "lora_train/run_folder/replaced_run.h"
+#include "lora_train/saving/checkpoint_tensors.h"
 #include "lora_train/saving/result_folder.h"
 #include "lora_train/train/build_run.h"
 #include "lora_train/train/rehearsal.h"
@@ -127,6 +128,37 @@ void start_run(Run& run, const Ranks& ranks, const run_folder::OutputDecision& d
   build_run(run, decision.checkpoint);
 }
 
+/// Writes adapter/ or model/: the last step, or with load_best_model_at_end the best one, from its checkpoint.
+void write_result(const Run& run, metrics::RunSummary& summary) {
+  const RunSection& section = run.profile().run;
+  const bool takes_best = section.load_best_model_at_end && run.state.best_step;
+  const std::int64_t step = takes_best ? *run.state.best_step : run.state.step;
+  model::Trainables parameters = run.host_parameters();
+  checkpoint::TrainState state = run.state;
+  if (step != run.state.step) {
+    const fs::path best = fs::path(section.output_dir) / (checkpoint::kFolderPrefix + std::to_string(step));
+    if (const std::string problem = checkpoint::verify(best); !problem.empty()) {
+      throw FormatError(best.string(), "is the best step, which adapter/ is to be made of: " + problem +
+                                           ". --set load_best_model_at_end=false makes it of the last step");
+    }
+    parameters = run.model.parameters->host_copy();
+    saving::load_checkpoint_parameters(best, !run.adapters.specs.empty(), parameters);
+    state = checkpoint::describe(best).state;
+    log_info("the result is that of step " + std::to_string(step) + ", the best of " + section.metric_for_best_model);
+  }
+  summary.adapter = saving::write_result(section, run.files, run.adapters, parameters, state).string();
+  summary.adapter_step = step;
+}
+
+/// The same for a process that ends before it has chosen a checkpoint: what the newest says counts.
+void count_newest(const fs::path& output_dir, metrics::RunSummary& summary, metrics::RunClock& clock) {
+  try {
+    const std::vector<fs::path> checkpoints = checkpoint::list(output_dir);
+    if (!checkpoints.empty()) count_earlier(checkpoints.front(), summary, clock);
+  } catch (const Error&) {  // the process that goes on says what is wrong
+  }
+}
+
 /// The run itself, once its folder is locked.
 void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_folder::OutputDecision& decision,
                    metrics::RunSummary& summary, const std::shared_ptr<metrics::RunClock>& clock) {
@@ -157,8 +189,7 @@ void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_fo
     train_loop(run, *reporters, summary);
     if (summary.status == "done" && run.is_leader()) {
       const auto start = Clock::now();
-      summary.adapter =
-          saving::write_result(request.profile.run, run.files, run.adapters, run.host_parameters(), run.state).string();
+      write_result(run, summary);
       run_folder::delete_replaced_run(request.profile.run.output_dir);
       clock->add(metrics::Phase::kResult, std::chrono::duration<double>(Clock::now() - start).count());
     }
@@ -273,6 +304,7 @@ TrainResult lead_or_follow(TrainRequest& request, const Ranks& ranks, const std:
   } catch (const StopError& error) {  // while checkpoints were read
     metrics::RunSummary summary = new_summary(request);
     describe_stop(summary, error);
+    if (ranks->rank() == 0 && !request.overwrite) count_newest(request.profile.run.output_dir, summary, *clock);
     return end_run(ranks, summary, request.profile.run, *clock);
   }
   if (decision.is_complete) {

@@ -5,13 +5,13 @@
 #include <optional>
 
 #include "due_steps.h"
+#include "evaluations.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/folder.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/data/loader.h"
-#include "lora_train/evaluate/evaluate.h"
 #include "lora_train/metrics/host_memory.h"
 #include "lora_train/planner/memory_plan.h"
 #include "lora_train/run_folder/replaced_run.h"
@@ -44,7 +44,7 @@ class Loop {
       : run_(run),
         reporters_(reporters),
         summary_(summary),
-        evals_(run.profile().run.eval_steps, *run.plan),
+        evals_(run, reporters),
         saves_(run.profile().run.save_steps, *run.plan) {
     if (run.is_leader()) saver_.emplace(run.saved_parts());
   }
@@ -86,17 +86,17 @@ class Loop {
 
   void train() {
     const std::int64_t total = run_.plan->total_steps();
-    if (run_.state.step == 0 && run_.profile().run.eval_on_start) evaluate_all();
-    if (run_.state.step > 0 && evaluation_is_owed()) evaluate_all();  // a stop came before it
+    if (run_.state.step == 0 && run_.profile().run.eval_on_start) evals_.evaluate_all();
+    if (run_.state.step > 0 && evals_.is_owed()) evals_.evaluate_all();  // a stop came before it
     if (run_.state.step < total) start_loader();
-    while (run_.state.step < total) {
+    while (run_.state.step < total && !evals_.end_run()) {
       enqueue_next_step();
       while (!in_flight_.empty() && (has_to_wait() || in_flight_.size() > run_.max_steps_in_flight)) finish_step();
       if (saver_) rethrow_if_too_many(take(saver_->poll()));
       if (!in_flight_.empty()) continue;
       if (run_.profile().run.check_ranks == CheckRanks::kStep) check_equal_parameters(run_);
-      if (evaluation_is_owed()) evaluate_all();
-      if (saves_.is_due(run_.state.step) || run_.state.step == interval_ends_at_) save();
+      if (evals_.is_owed()) evals_.evaluate_all();
+      if (saves_.is_due(run_.state.step) || run_.state.step == interval_ends_at_ || evals_.has_new_best()) save();
     }
   }
 
@@ -105,12 +105,6 @@ class Loop {
     const std::int64_t last = in_flight_.back().plan->step;
     return last == run_.plan->total_steps() || evals_.is_due(last) || saves_.is_due(last) ||
            last == interval_ends_at_ || run_.profile().run.check_ranks == CheckRanks::kStep;
-  }
-
-  bool evaluation_is_owed() const {
-    const std::int64_t step = run_.state.step;
-    const bool is_due = step == run_.plan->total_steps() || evals_.is_due(step);
-    return is_due && !run_.data.evals.empty() && run_.state.eval_step != step;
   }
 
   void enqueue_next_step() {
@@ -204,36 +198,6 @@ class Loop {
     reporters_.show(progress, true);
     run_.state.loss_sum = 0;
     run_.state.loss_weight = 0;
-  }
-
-  void evaluate_all() {
-    double loss_sum = 0, weight_sum = 0;
-    std::vector<metrics::DocumentLosses> document_losses;
-    for (std::size_t i = 0; i < run_.data.evals.size(); ++i) {
-      const auto start = Clock::now();
-      const evaluate::EvalResult result =
-          evaluate::evaluate(run_.eval_context(), run_.data.evals[i], run_.eval_plans[i]);
-      metrics::EvalRecord record{run_.state.step,       result.name,       result.loss,          result.perplexity,
-                                 result.token_accuracy, result.num_tokens, seconds_since(start), result.ece};
-      run_.clock->add(metrics::Phase::kEvaluate, record.eval_s);
-      record.spans = run_.clock->take_spans();
-      reporters_.write(record);
-      log_info(string_printf("step %lld: %s: loss %.4f, token accuracy %.2f%%, %lld tokens, %.1f s", record.step,
-                             result.name.c_str(), result.loss, 100 * result.token_accuracy, result.num_tokens,
-                             record.eval_s));
-      loss_sum += result.loss * result.weight_sum;
-      weight_sum += result.weight_sum;
-      document_losses.push_back(evaluate::losses_of(result, run_.data.evals[i].store, run_.state.step));
-    }
-    if (weight_sum == 0) return;  // no evaluation sets
-    reporters_.write(document_losses);
-    run_.startup.end_phase("evaluation");
-    run_.state.eval_step = run_.state.step;
-    run_.state.eval_loss = loss_sum / weight_sum;
-    if (!run_.state.best_eval_loss || *run_.state.eval_loss < *run_.state.best_eval_loss) {
-      run_.state.best_eval_loss = run_.state.eval_loss;
-      run_.state.best_step = run_.state.step;
-    }
   }
 
   bool interval_is_over() const {
@@ -353,6 +317,7 @@ class Loop {
     summary_.eval_loss = state.eval_loss;
     summary_.best_eval_loss = state.best_eval_loss;
     if (state.best_step) summary_.best_step = *state.best_step;
+    summary_.best_metric = state.best_metric;
     summary_.tokens = state.tokens;
     summary_.supervised_tokens = state.supervised_tokens;
     if (run_.device.is_cuda()) {
@@ -364,16 +329,18 @@ class Loop {
     }
     if (run_.ranks().world_size() > 1 && steps_here_ > 0) log_info(rank_times_.in_words());
     if (state.total_loss_weight > 0) summary_.train_loss = state.total_loss_sum / state.total_loss_weight;
-    const bool is_done = state.step == run_.plan->total_steps() && !evaluation_is_owed();
+    const bool has_all_steps = state.step == run_.plan->total_steps() && !evals_.is_owed();
+    const bool is_done = has_all_steps || (stop_reason().empty() && evals_.end_run());
     summary_.status = is_done ? "done" : "stopped";
-    summary_.reason = is_done ? "all steps done" : stop_reason();
+    summary_.reason = has_all_steps ? "all steps done" : is_done ? evals_.stop_in_words() : stop_reason();
     summary_.exit_code = static_cast<int>(is_done ? ExitCode::kDone : ExitCode::kStopped);
   }
 
   Run& run_;
   Reporters& reporters_;
   metrics::RunSummary& summary_;
-  DueSteps evals_, saves_;
+  Evaluations evals_;
+  const DueSteps saves_;
   std::unique_ptr<data::Loader> loader_;
   const std::int64_t first_step_ = run_.state.step;
   std::optional<saving::BackgroundSaver> saver_;  ///< of the rank that writes

@@ -145,3 +145,14 @@ def test_a_resumed_run_that_fails_before_its_first_step_keeps_its_figures(setup)
         assert summary[key] == before[key], key
     assert summary["wall_s"] > before["wall_s"] and summary["phases_s"]["other"] > before["phases_s"]["other"]
     assert summary["cost_usd"] == pytest.approx(summary["wall_s"] / 100)
+
+
+def test_a_stop_before_the_resumed_run_has_loaded_keeps_its_figures(setup):
+    assert interrupt(setup, signal.SIGTERM, lambda: len(setup.events("train")) > 3) == 75
+    before = setup.summary()
+    run = setup.train("--max-time", "0.001", **SETTINGS)
+    summary = setup.summary()
+    assert run.code == 75 and f"after step {before['step']}; the same command resumes the run" in run.stderr, run
+    for key in ("step", "epoch", "tokens", "supervised_tokens", "train_s", "tokens_per_s"):
+        assert summary[key] == before[key], key
+    assert summary["wall_s"] > before["wall_s"]

@@ -26,8 +26,11 @@ struct TrainState {
   std::int64_t started_at = 0;  ///< start of the run, seconds since 1970; chat templates take it as the current time
   double epoch = 0;
   std::int64_t tokens = 0, supervised_tokens = 0;
-  std::optional<double> eval_loss, best_eval_loss;
-  std::optional<std::int64_t> best_step;
+  std::optional<double> eval_loss;
+  std::optional<double> best_eval_loss;   ///< the lowest, not counting the evaluation before step 1
+  std::optional<double> best_metric;      ///< metric_for_best_model at best_step
+  std::optional<std::int64_t> best_step;  ///< of the best evaluation, not counting the one before step 1
+  std::int64_t evals_without_gain = 0;    ///< evaluations in a row that were no better (early_stopping_patience)
   std::optional<std::int64_t> eval_step;  ///< step of the last finished evaluation
   double loss_sum = 0;                    ///< weighted sum over the supervised tokens since the last logged step
   double loss_weight = 0;                 ///< sum of their weights; "loss_tokens" in the file

@@ -228,7 +228,9 @@ struct RunSection {
   bool eval_on_start = true;
   bool load_best_model_at_end = false;
   std::string metric_for_best_model = "eval_loss";
+  std::optional<bool> greater_is_better;                ///< nullopt = by the metric: true for accuracies
   std::optional<std::int64_t> early_stopping_patience;  ///< evaluations without gain; nullopt = off
+  double early_stopping_threshold = 0;                  ///< gain that counts for the patience
 
   std::string output_dir = "runs/my-run";  ///< {key} already replaced
   std::string run_name;                    ///< empty = the last part of output_dir

@@ -49,12 +49,13 @@ struct RunSummary {
   long long step = 0;           ///< last finished optimizer step
   long long total_steps = 0;    ///< of the whole schedule
   double epoch = 0;
-  std::optional<double> train_loss = {};  ///< mean per supervised token over all steps
-  std::optional<double> eval_loss = {};   ///< last evaluation
-  std::optional<double> best_eval_loss = {};
-  std::optional<long long> best_step = {};
-  long long tokens = 0;             ///< fed to the model, from step 1 on, all ranks
-  long long supervised_tokens = 0;  ///< those with a label
+  std::optional<double> train_loss = {};      ///< mean per supervised token over all steps
+  std::optional<double> eval_loss = {};       ///< last evaluation
+  std::optional<double> best_eval_loss = {};  ///< the lowest after step 1
+  std::optional<long long> best_step = {};    ///< of the best evaluation, by metric_for_best_model
+  std::optional<double> best_metric = {};     ///< the metric there
+  long long tokens = 0;                       ///< fed to the model, from step 1 on, all ranks
+  long long supervised_tokens = 0;            ///< those with a label
   double tokens_per_s = 0;
   double steps_per_s = 0;
   double wall_s = 0;                           ///< of all processes of the run, each from its start; see set_times()
@@ -69,7 +70,8 @@ struct RunSummary {
   std::optional<double> cost_usd = {};  ///< of wall_s; empty without a price
   std::optional<Price> price = {};      ///< gpu_price_per_hour and price_source; null without one
   Ledger ledger = {};
-  std::string adapter = {};  ///< folder of the result; empty (null) = none was written
+  std::string adapter = {};                    ///< folder of the result; empty (null) = none was written
+  std::optional<long long> adapter_step = {};  ///< the step that it is of
   std::string run_name = {};
   std::string profile_hash = {};
   std::string version = {};  ///< of lora-train

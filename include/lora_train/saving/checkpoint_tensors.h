@@ -24,4 +24,8 @@ std::vector<storage::FileToWrite> checkpoint_files(const lora::AdapterConfig* ad
 void load_checkpoint_tensors(const std::filesystem::path& checkpoint, bool is_adapter, model::Trainables& parameters,
                              optim::OptimizerState& optimizer);
 
+/// The parameters alone.
+void load_checkpoint_parameters(const std::filesystem::path& checkpoint, bool is_adapter,
+                                model::Trainables& parameters);
+
 }  // namespace lora_train::saving

@@ -51,6 +51,17 @@ std::string kind_text(const std::string& noun, const Range& range) {
   return text.empty() ? noun : noun + " " + text;
 }
 
+template <class T>
+auto read_flag(const std::string& name) {
+  return [name](const Value& value, T& target, Findings& findings) {
+    if (const auto flag = value.is_scalar() ? parse_bool(value.text) : std::nullopt) {
+      target = *flag;
+    } else {
+      findings.mistake(value.place, name, unexpected(value, "true or false"));
+    }
+  };
+}
+
 }  // namespace
 
 std::string Range::text() const {
@@ -95,14 +106,13 @@ Field text_field(std::string name, Member<std::string> member, std::string value
 }
 
 Field flag_field(std::string name, Member<bool> member, std::string help) {
-  const auto read = [name](const Value& value, bool& target, Findings& findings) {
-    if (const auto flag = value.is_scalar() ? parse_bool(value.text) : std::nullopt) {
-      target = *flag;
-    } else {
-      findings.mistake(value.place, name, unexpected(value, "true or false"));
-    }
-  };
-  return make_field(name, "true | false", std::move(help), std::move(member), read, bool_value);
+  return make_field(name, "true | false", std::move(help), std::move(member), read_flag<bool>(name), bool_value);
+}
+
+Field flag_field(std::string name, Member<std::optional<bool>> member, std::string help) {
+  const auto write = [](const std::optional<bool>& value) { return value ? bool_value(*value) : null_value(); };
+  return make_field(name, "true | false | null", std::move(help), std::move(member),
+                    read_flag<std::optional<bool>>(name), write);
 }
 
 Field integer_field(std::string name, Member<std::int64_t> member, Range range, std::string help) {

@@ -83,6 +83,8 @@ Field make_field(std::string name, std::string values, std::string help, Member<
 
 Field text_field(std::string name, Member<std::string> member, std::string values, std::string help);
 Field flag_field(std::string name, Member<bool> member, std::string help);
+/// std::nullopt is null.
+Field flag_field(std::string name, Member<std::optional<bool>> member, std::string help);
 Field integer_field(std::string name, Member<std::int64_t> member, Range range, std::string help);
 /// `nothing` is the word for std::nullopt: "auto" or "null".
 Field integer_field(std::string name, Member<std::optional<std::int64_t>> member, Range range, std::string nothing,

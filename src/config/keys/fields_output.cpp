@@ -5,23 +5,34 @@ namespace lora_train {
 namespace {
 
 FieldGroup evaluation_group() {
-  return {"Evaluation",
-          {cadence_field("eval_steps", &RunSection::eval_steps,
-                         "How often to evaluate, in addition to before step 1 and after the last step.")
-               .free_on_resume(),
-           flag_field("eval_on_start", &RunSection::eval_on_start, "Evaluate before step 1.").free_on_resume(),
-           integer_field("eval_max_samples", &DataSection::eval_max_samples, Range::at_least(1), "null",
-                         "Use at most this many documents of each evaluation dataset. null: all.")
-               .free_on_resume(),
-           integer_field("eval_micro_batch_size", &ScheduleSection::eval_micro_batch_size, Range::at_least(1), "null",
-                         "Rows per rank in one evaluation pass. null: as in training.")
-               .free_on_resume(),
-           flag_field("load_best_model_at_end", &RunSection::load_best_model_at_end,
-                      "Write the best checkpoint to adapter/ instead of the last step."),
-           text_field("metric_for_best_model", &RunSection::metric_for_best_model, "metric of an eval line",
-                      "Metric that decides which checkpoint is best."),
-           integer_field("early_stopping_patience", &RunSection::early_stopping_patience, Range::at_least(1), "null",
-                         "Stop after this many evaluations without improvement.")}};
+  return {
+      "Evaluation",
+      {cadence_field("eval_steps", &RunSection::eval_steps,
+                     "How often to evaluate, in addition to before step 1 and after the last step.")
+           .free_on_resume(),
+       flag_field("eval_on_start", &RunSection::eval_on_start, "Evaluate before step 1.").free_on_resume(),
+       integer_field("eval_max_samples", &DataSection::eval_max_samples, Range::at_least(1), "null",
+                     "Use at most this many documents of each evaluation dataset. null: all.")
+           .free_on_resume(),
+       integer_field("eval_micro_batch_size", &ScheduleSection::eval_micro_batch_size, Range::at_least(1), "null",
+                     "Rows per rank in one evaluation pass. null: as in training.")
+           .free_on_resume(),
+       flag_field(
+           "load_best_model_at_end", &RunSection::load_best_model_at_end,
+           "Write the best checkpoint to adapter/ instead of the last step. Every evaluation that is better than all "
+           "before it is then saved.")
+           .free_on_resume(),
+       text_field("metric_for_best_model", &RunSection::metric_for_best_model, "metric",
+                  "Metric that decides which step is best: eval_loss, perplexity, token_accuracy or ece over all "
+                  "evaluation data, or NAME.metric of one dataset."),
+       flag_field("greater_is_better", &RunSection::greater_is_better,
+                  "Whether a greater value of the metric is better. null: for token_accuracy."),
+       integer_field("early_stopping_patience", &RunSection::early_stopping_patience, Range::at_least(1), "null",
+                     "End the run with this many evaluations in a row that are no better than the best before.")
+           .free_on_resume(),
+       number_field("early_stopping_threshold", &RunSection::early_stopping_threshold, Range::at_least(0),
+                    "An evaluation counts as better for early_stopping_patience only if it is better by more.")
+           .free_on_resume()}};
 }
 
 FieldGroup output_group() {

@@ -27,12 +27,6 @@ const std::vector<Unbuilt>& unbuilt_table() {
        }},
       {"add_tokens", "", "Add the tokens to the tokenizer and the model beforehand.",
        [](const Profile& p) { return !p.model.add_tokens.empty(); }},
-      {"load_best_model_at_end", "true", "Remove it; adapter/ is the last step.",
-       [](const Profile& p) { return p.run.load_best_model_at_end; }},
-      {"metric_for_best_model", "another metric than eval_loss", "Remove it; the lowest eval_loss is best.",
-       [](const Profile& p) { return p.run.metric_for_best_model != "eval_loss"; }},
-      {"early_stopping_patience", "", "Remove it; use max_steps or num_epochs.",
-       [](const Profile& p) { return p.run.early_stopping_patience.has_value(); }},
   };
   return table;
 }
@@ -40,8 +34,7 @@ const std::vector<Unbuilt>& unbuilt_table() {
 }  // namespace
 
 const std::vector<std::string>& unbuilt_key_names() {
-  static const std::vector<std::string> names = {"confidence_tokens", "early_stopping_threshold", "eval_tasks",
-                                                 "greater_is_better", "student_system",           "teacher",
+  static const std::vector<std::string> names = {"confidence_tokens", "eval_tasks", "student_system", "teacher",
                                                  "teacher_system"};
   return names;
 }

@@ -17,9 +17,7 @@ TEST(Unbuilt, NothingInTheDefaults) {
 TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
   ProfileText files;
   for (const char* text :
-       {"add_tokens: [a]", "{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}",
-        "metric_for_best_model: eval_accuracy", "{load_best_model_at_end: true, val_set_size: 0.1}",
-        "{early_stopping_patience: 1, val_set_size: 0.1}"}) {
+       {"add_tokens: [a]", "{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}"}) {
     const auto features = unbuilt_features(files.load(text));
     ASSERT_EQ(features.size(), 1u) << text;
     EXPECT_NE(features[0].text.find("not built yet. "), std::string::npos) << features[0].text;
@@ -34,13 +32,13 @@ TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
 
 TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
   ProfileText files;
-  const LoadedProfile loaded = files.load("add_tokens: [a]\nmetric_for_best_model: x\n");
+  const LoadedProfile loaded = files.load("add_tokens: [a]\nbase_precision: fp32\n");
   try {
     refuse_unbuilt_features(loaded);
     FAIL();
   } catch (const ConfigError& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("profile.yaml:2: metric_for_best_model: another metric than eval_loss is not built yet."),
+    EXPECT_NE(text.find("profile.yaml:2: base_precision: one other than precision is not built yet."),
               std::string::npos)
         << text;
     EXPECT_NE(text.find("profile.yaml:1: add_tokens: not built yet."), std::string::npos) << text;
@@ -51,12 +49,12 @@ TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
 TEST(Unbuilt, PromisedKeysAreNeitherUnknownNorReadInSilence) {
   ProfileText files;
   const std::string text = "seed: 1\nconfidence_tokens: {<a>: 0}\neval_tasks: []\nteacher: null\n";
-  const LoadedProfile loaded = files.load(text, {"eval_tasks[+].name=a", "greater_is_better=true"});
+  const LoadedProfile loaded = files.load(text, {"eval_tasks[+].name=a", "teacher_system=x"});
   Mistakes mistakes;
   add_unbuilt_features(loaded, mistakes);
   EXPECT_TRUE(mistakes.concern("confidence_tokens"));
   EXPECT_TRUE(mistakes.concern("eval_tasks"));
-  EXPECT_TRUE(mistakes.concern("greater_is_better"));
+  EXPECT_TRUE(mistakes.concern("teacher_system"));
   EXPECT_FALSE(mistakes.concern("teacher"));
   try {
     mistakes.throw_if_any();

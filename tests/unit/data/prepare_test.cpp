@@ -396,34 +396,5 @@ TEST_F(PrepareData, ViewJoinsTokensOfOneCharacter) {
   EXPECT_EQ(view_rows(data.train, &tokenizer_, 3, 9).size(), 1U);
 }
 
-TEST_F(PrepareData, DropsDuplicatesBeforeTheSplitAndTrainingRowsFromEvaluationData) {
-  DataSection section;
-  section.datasets = {dataset("train.jsonl", texts(20) + texts(20))};
-  section.eval_datasets = {dataset("val.jsonl", texts(22))};
-  section.max_drop_fraction = 0;  // what is asked for is no accident
-  EXPECT_EQ(prepare(section).train.size(), 40U);
-  const std::string as_it_was = prepare(section).fingerprint;
-  section.drop_duplicates = true;
-  const PreparedData data = prepare(section);
-  EXPECT_EQ(data.train.size(), 20U);
-  EXPECT_EQ(data.ledger.kept, 20);
-  EXPECT_EQ(data.ledger.count(LedgerReason::kDuplicate), 0);
-  EXPECT_NE(data.fingerprint, as_it_was);
-  ASSERT_EQ(data.evals.size(), 1U);
-  EXPECT_EQ(data.evals[0].store.size(), 2U);
-  EXPECT_EQ(prepare(section, /*need_train=*/false).evals[0].store.size(), 2U) << "eval measures what train did";
-
-  section.eval_datasets = {};
-  section.val_set_size = 5;
-  const PreparedData split = prepare(section);
-  EXPECT_EQ(split.train.size(), 15U);
-  EXPECT_EQ(split.ledger.count(LedgerReason::kInValidation), 0);
-
-  section.val_set_size = 0;
-  section.eval_datasets = {dataset("same.jsonl", texts(20))};
-  EXPECT_SAYS(refusal(section), "no row of the evaluation data");
-  EXPECT_SAYS(refusal(section), "also in the training data, dropped (drop_duplicates: true)");
-}
-
 }  // namespace
 }  // namespace lora_train::data

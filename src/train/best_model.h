@@ -1,0 +1,46 @@
+// Which evaluation is the best so far, and whether the run has stopped getting better.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lora_train/checkpoint/checkpoint.h"
+#include "lora_train/config/profile.h"
+#include "lora_train/data/prepare.h"
+#include "lora_train/evaluate/eval_request.h"
+
+namespace lora_train::train {
+
+/// metric_for_best_model over the evaluations of a run. What it knows is in the TrainState, so that a resumed run goes on with it.
+class BestModel {
+ public:
+  /// Throws ConfigError("metric_for_best_model") for a metric that no evaluation of these data sets has.
+  BestModel(const RunSection& section, const std::vector<data::NamedStore>& eval_sets);
+
+  /// Call it after each evaluation. The one before step 1 is never the best. Of equal ones the earlier stays the best.
+  void judge(const std::vector<evaluate::EvalResult>& results, checkpoint::TrainState& state) const;
+
+  /// Whether early_stopping_patience ends the run here.
+  bool has_stopped_improving(const checkpoint::TrainState& state) const {
+    return patience_ && state.evals_without_gain >= *patience_;
+  }
+
+  /// "early stopping: eval_loss no better in 3 evaluations; best at step 40".
+  std::string stop_in_words(const checkpoint::TrainState& state) const;
+
+ private:
+  /// The metric over the set, or over all weighted by tokens.
+  double value_of(const std::vector<evaluate::EvalResult>& results) const;
+  bool is_better(double value, double than) const { return greater_is_better_ ? value > than : value < than; }
+
+  std::string name_, set_, metric_;
+  bool greater_is_better_ = false;
+  std::optional<std::int64_t> patience_;
+  double threshold_ = 0;
+};
+
+/// For a run that begins with a checkpoint of another folder, where the best one lies: the best from here on counts.
+void forget_best(checkpoint::TrainState& state);
+
+}  // namespace lora_train::train
