@@ -325,7 +325,7 @@ void measure(const BenchRequest& request, BenchRun& bench, BenchResult& result) 
 std::filesystem::path measure_and_write(const BenchRequest& request) {
   const auto step = build_meta_run(request, nullptr);
   const train::Run& run = step->run;
-  const runtime::RunDevice device = runtime::start_device(run.profile().run, run.files.config);
+  const runtime::RunDevice device = runtime::start_device(run.profile(), run.files.config);
   const StepSizes sizes = sizes_of(run, run.plan->step(1));
   const auto tuned = tuning::start_tuning(run.profile().run, device, "");
   BenchRates rates = measure_rates(rate_case(run, sizes.supervised, sizes.tokens), device, tuned.get());

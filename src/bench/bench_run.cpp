@@ -129,7 +129,7 @@ std::unique_ptr<BenchRun> build_bench_run(const BenchRequest& request) {
   auto bench = std::make_unique<BenchRun>(request);
   train::Run& run = bench->run;
   start(*bench, request);
-  run.device = runtime::start_device(run.profile().run, run.files.config);
+  run.device = runtime::start_device(run.profile(), run.files.config);
   run.max_steps_in_flight = run.device.is_cuda() ? train::kMaxStepsInFlight : 0;
   train::gather_facts(run);
   train::decide_spec(run, request.row_pitch);

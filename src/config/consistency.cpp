@@ -6,11 +6,14 @@ namespace lora_train {
 namespace {
 
 struct Check {
+  const LoadedProfile& loaded;
   const Profile& profile;
   const std::map<std::string, Place>& places;
   Findings& findings;
 
   bool is_given(const std::string& key) const { return places.contains(key); }
+  /// Whether the value of `key` could not be read, so that nothing can be said about it.
+  bool is_wrong(const std::string& key) const { return findings.mistakes().concern(key); }
   /// Where a message about `key` points: its place, or nowhere.
   Place place(const std::string& key) const {
     const auto found = places.find(key);
@@ -21,14 +24,19 @@ struct Check {
 };
 
 void check_required(const Check& check, const ProfileSources& sources) {
-  const Place file{sources.profiles.empty() ? "" : sources.profiles.back(), 0};
+  const auto place = [&](const char* key) {  // of the key without a value, else the file
+    const std::string& origin = check.loaded.origin.at(key);
+    return origin == "default" || check.is_given(key)
+               ? Place{sources.profiles.empty() ? "" : sources.profiles.back(), 0}
+               : parse_place(origin);
+  };
   if (sources.needs_model && check.profile.model.path.empty() && !check.is_given("model")) {
-    check.findings.mistake(file, "model",
+    check.findings.mistake(place("model"), "model",
                            "missing. Name a Hugging Face folder, or org/name from the local cache "
                            "(`model: ...` or --model).");
   }
-  if (sources.needs_datasets && check.profile.data.datasets.empty()) {
-    check.findings.mistake(file, "datasets",
+  if (sources.needs_datasets && check.profile.data.datasets.empty() && !check.is_wrong("datasets")) {
+    check.findings.mistake(place("datasets"), "datasets",
                            "missing. Name training data (`datasets: [{path: train.jsonl}]` or --train-data).");
   }
 }
@@ -36,7 +44,8 @@ void check_required(const Check& check, const ProfileSources& sources) {
 void check_batch(const Check& check) {
   const ScheduleSection& schedule = check.profile.schedule;
   const bool are_rows = schedule.batch_unit == BatchUnit::kRows || !check.profile.data.packing;
-  if (!are_rows && schedule.gradient_accumulation_steps && !schedule.micro_batch_size) {
+  if (!are_rows && schedule.gradient_accumulation_steps && !schedule.micro_batch_size &&
+      !check.is_wrong("micro_batch_size")) {
     check.mistake("batch_unit",
                   "documents with gradient_accumulation_steps needs a number for micro_batch_size; or set "
                   "global_batch_size instead.");
@@ -48,20 +57,21 @@ void check_batch(const Check& check) {
                         " is not a multiple of micro_batch_size " + std::to_string(*schedule.micro_batch_size) +
                         ", so some micro-batches have fewer rows, which costs time. The numbers are the same.");
   }
-  if (!schedule.global_batch_size && !schedule.gradient_accumulation_steps) {
+  if (!schedule.global_batch_size && !schedule.gradient_accumulation_steps && !check.is_wrong("global_batch_size") &&
+      !check.is_wrong("gradient_accumulation_steps")) {
     check.mistake("global_batch_size", "not set, and neither is gradient_accumulation_steps. Set one of them.");
   }
-  if (!schedule.num_epochs && !schedule.max_steps) {
+  if (!schedule.num_epochs && !schedule.max_steps && !check.is_wrong("num_epochs") && !check.is_wrong("max_steps")) {
     check.mistake("num_epochs", "not set, and neither is max_steps. Set at least one of them.");
   }
 }
 
 void check_schedule(const Check& check) {
   const ScheduleSection& schedule = check.profile.schedule;
-  if (schedule.lr_scaling != LrScaling::kNone && !schedule.lr_base_batch) {
+  if (schedule.lr_scaling != LrScaling::kNone && !schedule.lr_base_batch && !check.is_wrong("lr_base_batch")) {
     check.mistake("lr_scaling", "needs lr_base_batch, the rows per step for which learning_rate was chosen.");
   }
-  if (schedule.lr_scaling == LrScaling::kNone && schedule.lr_base_batch) {
+  if (schedule.lr_scaling == LrScaling::kNone && schedule.lr_base_batch && !check.is_wrong("lr_scaling")) {
     check.warn("lr_base_batch", "has no effect without lr_scaling: sqrt or linear.");
   }
   const bool has_warmup = (check.is_given("warmup_ratio") && schedule.warmup_ratio > 0) ||
@@ -82,7 +92,7 @@ void check_schedule(const Check& check) {
 
 void check_adapter(const Check& check) {
   const Profile& profile = check.profile;
-  if (profile.adapter.kind != AdapterKind::kNone) return;
+  if (profile.adapter.kind != AdapterKind::kNone || check.is_wrong("adapter")) return;
   if (profile.model.is_quantised()) {
     check.mistake("base_precision", to_string(profile.model.base_precision) +
                                         " weights cannot be trained. With adapter: none use bf16 or fp32.");
@@ -104,7 +114,8 @@ void check_adapter(const Check& check) {
 void check_evaluation(const Check& check) {
   const DataSection& data = check.profile.data;
   const RunSection& run = check.profile.run;
-  const bool has_eval = !data.eval_datasets.empty() || data.val_set_size > 0;
+  const bool has_eval = !data.eval_datasets.empty() || data.val_set_size > 0 || check.is_wrong("eval_datasets") ||
+                        check.is_wrong("val_set_size");
   if (run.load_best_model_at_end && !has_eval) {
     check.mistake("load_best_model_at_end", "needs evaluation data. Give eval_datasets or val_set_size.");
   }
@@ -118,6 +129,10 @@ void check_evaluation(const Check& check) {
     check.mistake("val_set_size",
                   "a value of 1 or more is a number of documents. Expected an integer, or a share below 1.");
   }
+  if (!has_eval && check.is_given("eval_steps") && run.eval_steps != RunSection{}.eval_steps &&
+      run.eval_steps.kind != Cadence::Kind::kOff) {
+    check.warn("eval_steps", "has no effect without evaluation data (eval_datasets or val_set_size).");
+  }
   std::set<std::string> names;
   for (const auto& spec : data.eval_datasets) {
     if (!spec.name.empty() && !names.insert(spec.name).second) {
@@ -130,7 +145,7 @@ void check_compute(const Check& check) {
   const RunSection& run = check.profile.run;
   const bool recomputes_all = run.gradient_checkpointing == GradientCheckpointing::kAuto ||
                               run.gradient_checkpointing == GradientCheckpointing::kFull;
-  if (run.mlp_tile_tokens.value_or(0) == 0 || recomputes_all) return;
+  if (run.mlp_tile_tokens.value_or(0) == 0 || recomputes_all || check.is_wrong("gradient_checkpointing")) return;
   check.mistake("mlp_tile_tokens",
                 "a number needs full recomputation. Set gradient_checkpointing: full, or "
                 "mlp_tile_tokens: auto or off.");
@@ -138,9 +153,9 @@ void check_compute(const Check& check) {
 
 }  // namespace
 
-void check_consistency(const Profile& profile, const ProfileSources& sources,
+void check_consistency(const LoadedProfile& loaded, const ProfileSources& sources,
                        const std::map<std::string, Place>& places, Findings& findings) {
-  const Check check{profile, places, findings};
+  const Check check{loaded, loaded.profile, places, findings};
   check_required(check, sources);
   check_batch(check);
   check_schedule(check);

@@ -9,7 +9,7 @@
 namespace lora_train {
 
 /// `places` holds the place of each key that was given.
-void check_consistency(const Profile& profile, const ProfileSources& sources,
+void check_consistency(const LoadedProfile& loaded, const ProfileSources& sources,
                        const std::map<std::string, Place>& places, Findings& findings);
 
 }  // namespace lora_train

@@ -84,7 +84,7 @@ class Reader {
     try {
       map = parse_yaml(read_file(file), {file.string(), 0});
     } catch (const Error& error) {
-      findings_.mistake_at(error.where(), error.message());
+      findings_.mistake(parse_place(error.where()), "", error.message());
       return;
     }
     if (!map.is_map() && !map.is_null()) {

@@ -128,13 +128,20 @@ Override flag_override(const std::string& key, const std::string& value, const s
 }
 
 LoadedProfile load_profile(const ProfileSources& sources) {
+  Mistakes mistakes;
+  LoadedProfile loaded = load_profile(sources, mistakes);
+  mistakes.throw_if_any();
+  return loaded;
+}
+
+LoadedProfile load_profile(const ProfileSources& sources, Mistakes& mistakes) {
   const Environment environment = sources.environment ? sources.environment : process_environment;
-  Findings findings;
+  Findings findings(mistakes);
   Merger merger(findings);
   const auto layers = read_layers(sources, environment, findings);
   ProfileSources needs = sources;
   // What is required may stand in what could not be read.
-  if (findings.has_mistakes()) needs.needs_model = needs.needs_datasets = false;
+  if (mistakes.has_any()) needs.needs_model = needs.needs_datasets = false;
   for (const auto& layer : layers) merger.add_layer(layer);
   for (const auto& setting : sources.overrides) {
     merger.add_setting(setting.path, override_value(setting, environment, findings), {setting.where, 0});
@@ -144,12 +151,12 @@ LoadedProfile load_profile(const ProfileSources& sources) {
   read_fields(merger.values(), loaded, places, findings);
   if (!sources.are_written_by_runs) expand_home(loaded.profile, environment);
   follow(loaded);
-  check_consistency(loaded.profile, needs, places, findings);
+  check_consistency(loaded, needs, places, findings);
   const auto output_place = places.find("output_dir");
   if (!sources.are_written_by_runs) {
     expand_output_dir(loaded.profile, output_place == places.end() ? Place{} : output_place->second, findings);
   }
-  findings.throw_if_any();
+  loaded.unbuilt_keys = merger.unbuilt_keys();
   loaded.notes = findings.notes();
   loaded.warnings = findings.warnings();
   return loaded;

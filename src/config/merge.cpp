@@ -4,6 +4,7 @@
 
 #include "keys/aliases.h"
 #include "keys/field.h"
+#include "keys/unbuilt.h"
 #include "lora_train/base/text.h"
 #include "lora_train/config/scalar.h"
 #include "value/setting_path.h"
@@ -45,7 +46,7 @@ void Merger::add_entry(const std::string& name, const Value& value, Entries& ent
   }
   const Alias* alias = find_alias(name);
   if (!alias) {
-    if (!take_foreign(name, value)) report_unknown(name, value);
+    if (!take_foreign(name, value) && !take_unbuilt(name, value)) report_unknown(name, value);
     return;
   }
   const bool is_mapped = !alias->meaning.empty();
@@ -97,15 +98,29 @@ bool Merger::take_foreign(const std::string& name, const Value& value) {
   return false;
 }
 
+bool Merger::take_unbuilt(const std::string& name, const Value& value) {
+  if (!is_unbuilt_key(name)) return false;
+  if (value.is_null()) {
+    unbuilt_keys_.erase(name);
+  } else {
+    unbuilt_keys_[name] = value.place;
+  }
+  return true;
+}
+
 void Merger::report_unknown(const std::string& name, const Value& value) {
   std::vector<std::string> known = field_names();
   for (const auto& alias : aliases()) known.push_back(alias.name);
   std::string near = name.size() < 3 ? "" : nearest_name(name, known);
   if (const Alias* alias = find_alias(near)) near = alias->key;
+  const std::string suggestion = near.empty() ? "" : " Did you mean \"" + near + "\"?";
+  if (value.is_null()) {
+    findings_.note(value.place, name, "unknown key, which has no effect without a value." + suggestion);
+    return;
+  }
   findings_.mistake(value.place, name,
-                    "unknown key." + (near.empty() ? "" : " Did you mean \"" + near + "\"?") +
-                        " All keys: docs/profile.md, or lora-train check --keys.");
-  findings_.add_hint("Keys: " + join(field_names()) + ".");
+                    "unknown key." + suggestion + " All keys: docs/profile.md, or lora-train check --keys.");
+  findings_.mistakes().add_hint("Keys: " + join(field_names()) + ".");
 }
 
 void Merger::refuse_alternatives(const Entries& entries) {
@@ -155,7 +170,7 @@ void Merger::add_setting(const std::string& path, const Value& value, const Plac
   if (!find_field(root)) {
     const Alias* alias = find_alias(root);
     if (alias) findings_.mistake(place, path, "to set a nested value, use the key's own name: " + alias->key + ".");
-    if (!alias) report_unknown(root, value);
+    if (!alias && !take_unbuilt(root, value)) report_unknown(root, value);
     return;
   }
   const auto current = values_.find(root);

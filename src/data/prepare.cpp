@@ -11,12 +11,12 @@
 #include "lora_train/base/hash.h"
 #include "lora_train/base/log.h"
 #include "lora_train/base/text.h"
+#include "lora_train/data/dataset_files.h"
 #include "lora_train/data/plan.h"
 #include "lora_train/data/token_cache_files.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "plan/split.h"
-#include "read/dataset_files.h"
 #include "read/row_fields.h"
 #include "render/stop_token_audit.h"
 

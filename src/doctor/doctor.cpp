@@ -105,10 +105,10 @@ namespace {
 /// Computes fp32 products in full precision: TF32 would hide errors.
 at::Device start(const DoctorRequest& request) {
   if (!request.use_cuda) return at::kCPU;
-  RunSection section;
-  section.device = Device::kCuda;
-  section.tf32 = false;
-  return runtime::start_device(section, {}).device;
+  Profile profile;
+  profile.run.device = Device::kCuda;
+  profile.run.tf32 = false;
+  return runtime::start_device(profile, {}).device;
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ InferenceModel load_for_inference(const Profile& requested, const std::filesyste
     profile.adapter.init_adapter = adapter.string();
   }
   InferenceModel loaded;
-  loaded.device = runtime::start_device(profile.run, files.config);
+  loaded.device = runtime::start_device(profile, files.config);
   load_without_plan(profile, loaded.device, files, adapters, max_seq_len, loaded.model);
   return loaded;
 }

@@ -67,7 +67,7 @@ class Evaluation {
       adapters = runtime::adapters_of_folder(request_.adapter, files_);
       profile_.adapter.init_adapter = request_.adapter.string();
     }
-    model_.device = runtime::start_device(profile_.run, files_.config);
+    model_.device = runtime::start_device(profile_, files_.config);
     load_data_and_questions();
     load_without_plan(profile_, model_.device, files_, adapters, data_.longest, model_.model);
     std::vector<EvalResult> results = evaluate_losses();

@@ -73,16 +73,41 @@ RunDevice start_cuda(const RunSection& section, LocalRank rank) {
   return {device, gpu.name, gpu.num_multiprocessors, gpu.uuid, static_cast<int>(system.gpus.size())};
 }
 
+/// What a profile asks for that only a GPU has.
+std::vector<std::string> keys_for_gpus(const Profile& profile) {
+  const RunSection& run = profile.run;
+  const std::pair<const char*, bool> settings[] = {
+      {"tf32", run.tf32},
+      {"cuda_graphs", run.cuda_graphs != CudaGraphs::kOff},
+      {"tuning", run.tuning != Tuning::kOff},
+      {"attn_implementation",
+       run.attn_implementation == AttnImplementation::kFa2 || run.attn_implementation == AttnImplementation::kCudnn},
+      {"dataloader_pin_memory", profile.data.dataloader_pin_memory}};
+  std::vector<std::string> keys;
+  for (const auto& [key, is_asked_for] : settings) {
+    if (is_asked_for && profile.is_given(key)) keys.emplace_back(key);
+  }
+  return keys;
+}
+
+/// One line for all that is different on a CPU.
+void log_cpu(const Profile& profile) {
+  std::vector<std::string> keys = keys_for_gpus(profile);
+  const bool is_found = profile.run.device == Device::kAuto;
+  if (keys.empty() && !is_found) return;
+  if (keys.empty()) keys = {"cuda_graphs", "tf32"};
+  log_info(std::string("device: CPU") + (is_found ? ", because this machine has no NVIDIA device" : "") +
+           "; settings for a GPU (" + join(keys) + ") do nothing");
+}
+
 }  // namespace
 
-RunDevice start_device(const RunSection& section, const model::ModelConfig& config, LocalRank rank) {
+RunDevice start_device(const Profile& profile, const model::ModelConfig& config, LocalRank rank) {
+  const RunSection& section = profile.run;
   choose_kernels(section.kernels);
   if (wants_cuda(section.device)) return start_cuda(section, rank);
   refuse_large_model(section.device, config);
-  if (section.device == Device::kAuto) {
-    log_info(
-        "device: CPU, because this machine has no NVIDIA device; settings for a GPU (cuda_graphs, tf32) do nothing");
-  }
+  log_cpu(profile);
   return {};
 }
 

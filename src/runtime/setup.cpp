@@ -6,58 +6,10 @@
 #include "lora_train/base/error.h"
 #include "lora_train/base/file.h"
 #include "lora_train/base/hash.h"
-#include "lora_train/base/text.h"
+#include "lora_train/lora/choose_adapters.h"
 #include "lora_train/storage/model_weights.h"
 
 namespace lora_train::runtime {
-namespace {
-
-/// A profile key that init_adapter also defines, and how the profile's value replaces the adapter's.
-struct AdapterKey {
-  const char* name;
-  void (*replace)(const AdapterSection& requested, AdapterSection& options);
-};
-
-constexpr AdapterKey kAdapterKeys[] = {
-    {"lora_r", [](const auto& requested, auto& options) { options.lora_r = requested.lora_r; }},
-    {"lora_alpha", [](const auto& requested, auto& options) { options.lora_alpha = requested.lora_alpha; }},
-    {"use_rslora", [](const auto& requested, auto& options) { options.use_rslora = requested.use_rslora; }},
-    {"rank_pattern", [](const auto& requested, auto& options) { options.rank_pattern = requested.rank_pattern; }},
-    {"alpha_pattern", [](const auto& requested, auto& options) { options.alpha_pattern = requested.alpha_pattern; }},
-    {"lora_target_modules",
-     [](const auto& requested, auto& options) { options.lora_target_modules = requested.lora_target_modules; }}};
-
-/// Keys given together with init_adapter must describe the linears, ranks and scales that the adapter has. Their spelling does
-/// not matter: all-linear, or the list that such a run writes.
-void refuse_contradiction(const Profile& profile, const lora::LoraOptions& loaded,
-                          const std::vector<model::AdapterSpec>& specs, const model::ModelConfig& config) {
-  lora::LoraOptions all_replaced = loaded;
-  all_replaced.file.clear();
-  std::vector<std::string> given, wrong;
-  for (const AdapterKey& key : kAdapterKeys) {
-    if (!profile.is_given(key.name)) continue;
-    given.emplace_back(key.name);
-    key.replace(profile.adapter, all_replaced);
-    lora::LoraOptions one_replaced = loaded;
-    one_replaced.file.clear();
-    key.replace(profile.adapter, one_replaced);
-    if (lora::plan_adapters(one_replaced, config) != specs) wrong.emplace_back(key.name);
-  }
-  if (lora::plan_adapters(all_replaced, config) == specs) return;
-  throw ConfigError("init_adapter", "the adapter in " + profile.adapter.init_adapter +
-                                        " and the profile disagree about " + join(wrong.empty() ? given : wrong) +
-                                        "; leave these keys out, the adapter sets them");
-}
-
-model::LinearFormat linear_format(BasePrecision precision) {
-  switch (precision) {
-    case BasePrecision::kInt8: return model::LinearFormat::kInt8;
-    case BasePrecision::kFp8: return model::LinearFormat::kFp8;
-    default: return model::LinearFormat::k4Bit;
-  }
-}
-
-}  // namespace
 
 at::ScalarType compute_dtype(Precision precision) { return precision == Precision::kFp32 ? at::kFloat : at::kBFloat16; }
 
@@ -106,33 +58,6 @@ ModelFiles open_model(const ModelSection& section) {
   return files;
 }
 
-model::BaseStorage base_storage(const ModelSection& section, const model::ModelConfig& config,
-                                const storage::WeightFiles& weights) {
-  model::check_weights(config, weights);
-  model::BaseStorage stored = model::stored_base(config, weights);
-  if (!section.is_quantised()) return stored;
-  const model::LinearFormat requested = linear_format(section.base_precision);
-  for (const auto& [name, storage] : stored) {
-    if (storage.format == requested) continue;
-    throw ConfigError("base_precision", config.path.parent_path().string() + " is quantised already (" +
-                                            config.quantization.description + ": " + name + "), and not converted to " +
-                                            to_string(section.base_precision) +
-                                            "; remove base_precision, or use a folder that is not quantised");
-  }
-  if (!stored.empty()) return stored;  // linears that such a folder leaves plain were left so on purpose
-  return base_storage(section, config);
-}
-
-model::BaseStorage base_storage(const ModelSection& section, const model::ModelConfig& config) {
-  model::BaseStorage kept;
-  if (!section.is_quantised()) return kept;
-  const model::LinearFormat format = linear_format(section.base_precision);
-  for (const auto& spec : model::linear_tensors(config)) {
-    kept[spec.module()] = model::quantised_storage(format, spec.shape[0], spec.shape[1], section.double_quant);
-  }
-  return kept;
-}
-
 std::string ignored_double_quant(const Profile& profile, const ModelFiles& files) {
   const bool requested = profile.model.double_quant;
   const auto is_other = [&](const auto& linear) {
@@ -150,22 +75,10 @@ data::DataContext data_context(const Profile& profile, const ModelFiles& files) 
 }
 
 AdapterSetup choose_adapters(const Profile& profile, const ModelFiles& files) {
-  if (profile.adapter.kind == AdapterKind::kNone) {
-    model::refuse_quantised(files.config, "full fine-tuning (adapter: none)");
-    return {};
-  }
-  AdapterSetup setup;
-  if (profile.adapter.init_adapter.empty()) {
-    setup.config.options = {profile.adapter, {}};
-  } else {
-    setup.config = lora::read_adapter_config(profile.adapter.init_adapter);
-    setup.config.options.lora_dropout = profile.adapter.lora_dropout;
-  }
-  const lora::LoraOptions& options = setup.config.options;
-  setup.specs = lora::plan_adapters(options, files.config);
-  lora::check_patterns(options, files.config);
-  if (!profile.adapter.init_adapter.empty()) refuse_contradiction(profile, options, setup.specs, files.config);
-  for (model::AdapterSpec& spec : setup.specs) spec.lr_factor_b = profile.optimizer.loraplus_lr_ratio.value_or(1.0);
+  lora::AdapterChoice choice = lora::choose_adapters(profile, files.config);
+  AdapterSetup setup{std::move(choice.config), std::move(choice.specs), {}};
+  if (setup.specs.empty()) return setup;
+  if (!setup.config.options.file.empty()) lora::check_patterns(setup.config.options, files.config);
   const std::string& hub_name = files.resolved.hub_name;
   setup.config.base_model_name_or_path = !hub_name.empty()                        ? hub_name
                                          : !profile.model.base_model_name.empty() ? profile.model.base_model_name

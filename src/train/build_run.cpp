@@ -317,7 +317,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
     const auto ranks = run.device.ranks;
     const launch::World& world = run.request.world;
     divide_cores(*ranks);
-    run.device = runtime::start_device(profile.run, run.files.config, {world.local_rank, world.local_size});
+    run.device = runtime::start_device(profile, run.files.config, {world.local_rank, world.local_size});
     run.device.ranks = ranks;
     refuse_unfit_devices(run);
   }

@@ -121,6 +121,13 @@ void count_earlier(const fs::path& checkpoint, metrics::RunSummary& summary, met
   clock.go_on_from(earlier);
 }
 
+/// Builds a run that is to start: now it needs the files that its profile names.
+void start_run(Run& run, const Ranks& ranks, const run_folder::OutputDecision& decision) {
+  if (run.request.bad_inputs) std::rethrow_exception(run.request.bad_inputs);
+  run.device.ranks = ranks;
+  build_run(run, decision.checkpoint);
+}
+
 /// Writes adapter/ or model/: the last step, or with load_best_model_at_end the best one, from its checkpoint.
 void write_result(const Run& run, metrics::RunSummary& summary) {
   const RunSection& section = run.profile().run;
@@ -158,8 +165,7 @@ void run_in_folder(const TrainRequest& request, const Ranks& ranks, const run_fo
   if (decision.checkpoint && ranks->rank() == 0) count_earlier(*decision.checkpoint, summary, *clock);
   Run run(request);
   run.clock = clock;
-  run.device.ranks = ranks;
-  build_run(run, decision.checkpoint);
+  start_run(run, ranks, decision);
   summary.ledger = summary_ledger(run.data.ledger);
   summary.total_steps = run.plan->total_steps();
   const std::unique_ptr<Reporters> reporters = open_reporters(run, decision);
@@ -225,8 +231,7 @@ metrics::RunSummary dry_run(TrainRequest& request, const Ranks& ranks,
   }
   Run run(request);
   run.clock = clock;
-  run.device.ranks = ranks;
-  build_run(run, decision.checkpoint);
+  start_run(run, ranks, decision);
   if (!run.is_leader()) share_tuning(run);
   summary.reason = "dry run: " + rehearse(run) + " ran; nothing was updated or written";
   finish_tuning(run);

@@ -40,8 +40,13 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """How many cases of each kind of malformed file (test_malformed_KIND.py) were refused as they should be."""
+    """What tests want to be seen (record_property("shown", text)), and how many cases of each kind of malformed file
+    (test_malformed_KIND.py) were refused as they should be."""
     counts = {}
+    for report in terminalreporter.stats.get("passed", []):
+        for name, text in report.user_properties if report.when == "call" else ():
+            if name == "shown":
+                terminalreporter.write_line(text)
     for report in terminalreporter.stats.get("passed", []):
         if found := re.search(r"test_malformed_(\w+)\.py::test_is_refused", report.nodeid):
             counts[found[1]] = counts.get(found[1], 0) + (report.when == "call")

@@ -213,7 +213,7 @@ def test_is_refused(files, case):
 
 def test_the_unbroken_profile_is_accepted(files):
     """With byte order mark, anchors, CRLF and a comment: what is odd but good."""
-    files.write("\ufeff" + GOOD_LINES.replace("\n", "\r\n") + "add_tokens: &t [a]  # \U0001f642\r\nrun_name: caf\xe9\r\n")
+    files.write("\ufeff" + GOOD_LINES.replace("\n", "\r\n") + "lora_target_modules: &t [a]  # \U0001f642\r\nrun_name: caf\xe9\r\n")
     run = check(files)
     assert run.code == 0, run
     assert json.loads(run.stdout)["run_name"] == "caf\xe9"

@@ -240,7 +240,7 @@ def model(tmp_path):
 def check(model):
     profile = model.folder.parent / "profile.json"
     profile.write_text(json.dumps({"model": model.name, "datasets": [os.devnull]}))
-    command = ["tokenize", "--text", "a"] if model.name.startswith("org/") else ["check"]  # check leaves Hub names alone
+    command = ["tokenize", "--text", "a"] if model.name.startswith("org/") else ["check"]
     return run_quickly(*command, "--json", "--profile", profile, environment=model.environment)
 
 

@@ -9,18 +9,22 @@
 
 namespace lora_train {
 
-/// Settings that are known but not supported yet, one line each: "optim: adamw_8bit is not supported yet. Use optim: adamw_torch."
-std::vector<std::string> unbuilt_features(const Profile& profile);
+/// A setting that is known but not built yet.
+struct UnbuiltFeature {
+  std::string key;
+  std::string text;  ///< "not built yet. Add the tokens to ..."
+};
 
-/// Throws one ConfigError that lists unbuilt_features(), if there are any. A run calls this first.
+/// Those of the profile's values.
+std::vector<UnbuiltFeature> unbuilt_features(const Profile& profile);
+/// Those, and its keys that are known but not built yet.
+std::vector<UnbuiltFeature> unbuilt_features(const LoadedProfile& loaded);
+
+/// Adds those of the profile with their places.
+void add_unbuilt_features(const LoadedProfile& loaded, Mistakes& mistakes);
+
+/// Throws one ConfigError that lists what add_unbuilt_features() finds.
 void refuse_unbuilt_features(const LoadedProfile& loaded);
-
-/// One line for each file that the profile names and that does not exist (model if it looks like a path, data files
-/// and globs, chat_template, init_adapter, resume_from_checkpoint). Without files: an empty list.
-std::vector<std::string> missing_files(const LoadedProfile& loaded);
-
-/// Throws one ConfigError that lists missing_files(), if there are any.
-void refuse_missing_files(const LoadedProfile& loaded);
 
 /// `check --keys`: one line per key with default, values and meaning; `filter` (may be empty) keeps keys that contain
 /// it.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lora_train/config/mistakes.h"
 #include "lora_train/config/profile.h"
 
 namespace lora_train {
@@ -48,6 +49,8 @@ struct LoadedProfile {
   std::map<std::string, std::string> origin;  ///< key -> "file:line", "--set", "default" or "follows <key>"
   std::vector<std::string> notes;             ///< one line each: aliases used, values mapped
   std::vector<std::string> warnings;          ///< one line each: settings that have no effect or are often a mistake
+  std::map<std::string, Place>
+      unbuilt_keys;  ///< known but not built yet (config/check.h refuses them), with their places
 };
 
 /// A shipped profile by its name, in any case, with or without .yaml or .json; h100-bf16 is h100.
@@ -55,9 +58,10 @@ std::optional<std::filesystem::path> find_shipped(const std::string& name,
                                                   const std::vector<std::filesystem::path>& folders);
 
 /// Reads all sources, resolves them and checks ranges and contradictions; opens no file that the profile names.
-/// Throws one ConfigError with all mistakes: where() is the place of the first, message() starts with what was wrong
-/// there and has one line "file:line: key: ..." for each further one.
+/// Throws one ConfigError with all mistakes.
 LoadedProfile load_profile(const ProfileSources& sources);
+/// The same for who has more to check: adds the mistakes, and returns what could be read. A wrong value leaves the default.
+LoadedProfile load_profile(const ProfileSources& sources, Mistakes& mistakes);
 
 /// profile.yaml of a run, which may be a stranger's: reads no other file and no variable. Throws like load_profile.
 Profile load_written_profile(const std::filesystem::path& file);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lora_train/config/profile.h"
 #include "lora_train/model/model_config.h"
 
 namespace lora_train::storage {
@@ -72,6 +73,12 @@ std::vector<float> decode_linear(const StoredLinear& linear, const storage::Weig
 
 /// How a linear [O, D] is kept that is quantised while it is read. `format` is not kPlain; nested: k4Bit, scales in 8 bits too.
 LinearStorage quantised_storage(LinearFormat format, std::int64_t out_features, std::int64_t in_features, bool nested);
+
+/// The linears that a run keeps quantised: those of the folder, or by base_precision. Checks the names and shapes of all weights
+/// first. Throws FormatError, or ConfigError if base_precision contradicts the folder.
+BaseStorage base_storage(const ModelSection& section, const ModelConfig& config, const storage::WeightFiles& weights);
+/// The same for a model without files, whose linears are plain.
+BaseStorage base_storage(const ModelSection& section, const ModelConfig& config);
 
 /// How many linears are stored in each format, the most frequent first: "168 linears nf4, 28 bf16". Reads no tensor. Throws
 /// FormatError for a linear of no format.

@@ -34,8 +34,8 @@ struct RunDevice {
 /// Chooses the device by profile and machine, loads the CUDA library if needed, and applies the keys kernels,
 /// attn_implementation, tf32 and deterministic. Call it before anything is put on the device. Throws DeviceError (exit 6) for a
 /// device that cannot be used, for more ranks than GPUs, and for a large model on a CPU that the profile does not name.
-/// Local rank r takes GPU r, or the only one that it sees.
-RunDevice start_device(const RunSection& section, const model::ModelConfig& config, LocalRank rank = {});
+/// Local rank r takes GPU r, or the only one that it sees. On a CPU, one line names the given keys that do nothing there.
+RunDevice start_device(const Profile& profile, const model::ModelConfig& config, LocalRank rank = {});
 
 /// Bytes of GPU memory that LibTorch holds (`reserved`), and the part that tensors use (`allocated`). Does not call the driver.
 struct DeviceMemory {

@@ -36,12 +36,7 @@ ModelFiles open_model(const ModelSection& section);
 /// The same of a folder that need not have weights: `base` is left empty.
 ModelFiles open_model_without_weights(const ModelSection& section);
 
-/// The linears that a run keeps quantised: those of the folder, or by base_precision. Checks the names and shapes of all weights
-/// first. Throws FormatError, or ConfigError if base_precision contradicts the folder.
-model::BaseStorage base_storage(const ModelSection& section, const model::ModelConfig& config,
-                                const storage::WeightFiles& weights);
-/// The same for a model without files, whose linears are plain.
-model::BaseStorage base_storage(const ModelSection& section, const model::ModelConfig& config);
+using model::base_storage;
 
 /// A warning where double_quant is given and the folder, which is quantised already, stores its scales otherwise; else empty.
 std::string ignored_double_quant(const Profile& profile, const ModelFiles& files);

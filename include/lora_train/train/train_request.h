@@ -20,7 +20,8 @@ struct TrainRequest {
   bool quiet = false;                    ///< no progress bar
   std::filesystem::path gpu_table = {};  ///< configs/gpus.json, for prices; empty: none
   launch::World world = {};
-  std::exception_ptr failure = {};  ///< why a rank of several has no profile: all ranks end with it
+  std::exception_ptr failure = {};     ///< why a rank of several has no profile: all ranks end with it
+  std::exception_ptr bad_inputs = {};  ///< what of the files that the profile names makes the run impossible
 };
 
 struct TrainResult {

@@ -18,6 +18,7 @@
 #include "lora_train/storage/resolve_model.h"
 #include "output/result_file.h"
 #include "output/standard_output.h"
+#include "profile_check.h"
 #include "profile_flags.h"
 #include "registry.h"
 
@@ -175,9 +176,11 @@ int run_ablate(const std::vector<std::string>& arguments) {
   refuse_foreign("ablate", png_file, [](std::string_view start) { return start.starts_with("\x89PNG"); });
   if (launch::world_from(process_environment).size > 1)
     parser.refuse("--nproc", "give it here instead of starting several processes: each run starts its own ranks.");
-  const LoadedProfile loaded = load_and_log(flags.sources());
-  refuse_unbuilt_features(loaded);
-  refuse_missing_files(loaded);
+  Mistakes mistakes;
+  const LoadedProfile loaded = load_and_log(flags.sources(), mistakes);
+  add_unbuilt_features(loaded, mistakes);
+  check_inputs(loaded, {}, mistakes);
+  mistakes.throw_if_any();
 
   const Workplace workplace(kept);
   Runs runs(profile_arguments(flags.sources()), num_ranks, workplace);

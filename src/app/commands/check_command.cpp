@@ -1,45 +1,49 @@
-// lora-train check: a profile and the headers of its model, without a GPU, data or weights being touched.
-#include <filesystem>
+// lora-train check: a profile and the files that it names, without a GPU, rows or weights being touched.
 #include <nlohmann/json.hpp>
 
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/log.h"
+#include "lora_train/base/text.h"
 #include "lora_train/config/check.h"
-#include "lora_train/model/model_config.h"
-#include "lora_train/model/stored_linear.h"
-#include "lora_train/storage/model_weights.h"
-#include "lora_train/storage/resolve_model.h"
 #include "output/standard_output.h"
+#include "profile_check.h"
 #include "profile_flags.h"
 #include "registry.h"
 
 namespace lora_train::app {
 namespace {
 
+/// Keys of a shipped profile for which `train` refuses it still.
+std::vector<std::string> unbuilt_keys(const ShippedProfile& profile) {
+  ProfileSources sources;
+  sources.profiles = {profile.file.string()};
+  Mistakes mistakes;  // it has no data
+  std::vector<std::string> keys;
+  for (const auto& feature : unbuilt_features(load_profile(sources, mistakes))) keys.push_back(feature.key);
+  return keys;
+}
+
 void print_shipped_profiles(bool json) {
   for (const auto& profile : shipped_profiles(program_folder() / "configs")) {
+    const std::vector<std::string> unbuilt = unbuilt_keys(profile);
     if (json) {
-      print_line(nlohmann::ordered_json(
-                     {{"name", profile.name}, {"file", profile.file.string()}, {"summary", profile.summary}})
+      print_line(nlohmann::ordered_json({{"name", profile.name},
+                                         {"file", profile.file.string()},
+                                         {"summary", profile.summary},
+                                         {"not_built_yet", unbuilt}})
                      .dump());
       continue;
     }
     std::string line = profile.name + "  ";
-    if (line.size() < 16) line.resize(16, ' ');
-    print_line(line + profile.summary);
+    if (line.size() < 19) line.resize(19, ' ');
+    print_line(line + profile.summary + (unbuilt.empty() ? "" : "  (not built yet: " + join(unbuilt) + ")"));
   }
 }
 
-/// Refuses the model folder as the run would: config.json, the index, the headers of the weights and the scales of quantised
-/// ones are read, no other tensor is. A name of the Hugging Face cache may be meant for another machine.
-void check_model_folder(const std::string& model) {
-  if (!std::filesystem::exists(model)) return;
-  const std::filesystem::path folder = storage::resolve_model(model).folder;
-  const model::ModelConfig config = model::read_model_config(folder);
-  const storage::WeightFiles weights = storage::open_model_weights(folder);
-  model::check_weights(config, weights);
-  log_info(folder.string() + ": " + model::linear_formats(config, weights));
+/// Whether the model is the one that a shipped profile names: only `train` needs it on this machine.
+bool is_shipped_model(const ProfileFlags& flags, const LoadedProfile& loaded) {
+  return flags.are_shipped() && parse_place(loaded.origin.at("model")).line > 0;
 }
 
 }  // namespace
@@ -70,13 +74,15 @@ int run_check(const std::vector<std::string>& arguments) {
 
   ProfileSources sources = flags.sources();
   sources.needs_datasets = !flags.are_shipped();
-  const LoadedProfile loaded = load_and_log(sources);
-  if (loaded.profile.data.datasets.empty()) log_info("datasets: none set; pass yours to train with --train-data FILE");
-  for (const auto& line : unbuilt_features(loaded.profile)) log_warning(line);
+  Mistakes mistakes;
+  const LoadedProfile loaded = load_and_log(sources, mistakes);
+  add_unbuilt_features(loaded, mistakes);
   if (!ignores_files) {
-    refuse_missing_files(loaded);
-    check_model_folder(loaded.profile.model.path);
+    check_inputs(loaded, {.reads_all = true, .is_model_optional = is_shipped_model(flags, loaded), .is_usage = true},
+                 mistakes);
   }
+  mistakes.throw_if_any();
+  if (loaded.profile.data.datasets.empty()) log_info("datasets: none set; pass yours to train with --train-data FILE");
   if (parser.common().json) {
     print_line(to_json(loaded.profile));
   } else {

@@ -42,7 +42,14 @@ bool ProfileFlags::are_shipped() const {
 }
 
 LoadedProfile load_and_log(const ProfileSources& sources) {
-  LoadedProfile loaded = load_profile(sources);
+  Mistakes mistakes;
+  LoadedProfile loaded = load_and_log(sources, mistakes);
+  mistakes.throw_if_any();
+  return loaded;
+}
+
+LoadedProfile load_and_log(const ProfileSources& sources, Mistakes& mistakes) {
+  LoadedProfile loaded = load_profile(sources, mistakes);
   for (const auto& note : loaded.notes) log_info(note);
   for (const auto& warning : loaded.warnings) log_warning(warning);
   return loaded;

@@ -39,5 +39,7 @@ class ProfileFlags {
 
 /// load_profile, with its notes and warnings in the log.
 LoadedProfile load_and_log(const ProfileSources& sources);
+/// The same, with its mistakes added to `mistakes`.
+LoadedProfile load_and_log(const ProfileSources& sources, Mistakes& mistakes);
 
 }  // namespace lora_train::app

@@ -4,6 +4,7 @@
 #include "command_line.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/text.h"
+#include "lora_train/config/check.h"
 #include "lora_train/data/prepare.h"
 #include "lora_train/data/run_plan.h"
 #include "lora_train/model/model_config.h"
@@ -140,6 +141,7 @@ int run_tokenize(const std::vector<std::string>& arguments) {
   ProfileSources sources = flags.sources();
   sources.needs_datasets = !wants_texts;
   const LoadedProfile loaded = load_and_log(sources);
+  refuse_unbuilt_features(loaded);
   if (!wants_texts) return tokenize_profile(loaded.profile, num_shown, step, parser.common().json);
 
   const auto tokenizer = tokenizer::Tokenizer::load(storage::resolve_model(loaded.profile.model.path).folder);

@@ -14,6 +14,7 @@
 #include "lora_train/launch/local_ranks.h"
 #include "lora_train/launch/world.h"
 #include "output/standard_output.h"
+#include "profile_check.h"
 #include "profile_flags.h"
 #include "registry.h"
 
@@ -43,10 +44,22 @@ void speak_as(const launch::World& world, const CommonFlags& common) {
   if (common.log_level.empty()) set_log_level(LogLevel::kError);
 }
 
-/// Fills the request. Throws ConfigError for a profile that cannot be trained with.
+/// Fills the request. Throws for a profile that cannot be trained with, whatever the files say; what only they make impossible
+/// goes with the request, since a run that is complete needs none of them.
 void resolve_profile(const ProfileFlags& flags, train::TrainRequest& request) {
-  const LoadedProfile loaded = load_and_log(flags.sources());
-  refuse_unbuilt_features(loaded);
+  Mistakes mistakes, of_inputs;
+  const LoadedProfile loaded = load_and_log(flags.sources(), mistakes);
+  add_unbuilt_features(loaded, mistakes);
+  if (mistakes.has_any()) {
+    check_inputs(loaded, {}, mistakes);
+    mistakes.throw_if_any();
+  }
+  check_inputs(loaded, {}, of_inputs);
+  try {
+    of_inputs.throw_if_any();
+  } catch (...) {
+    request.bad_inputs = std::current_exception();
+  }
   request.profile = loaded.profile;
   request.profile_hash = profile_hash(loaded.profile);
 }

@@ -73,6 +73,7 @@ class Builder : public YAML::EventHandler {
     Value value;
     YAML::anchor_t anchor;
     std::string key;
+    Place key_place;
     bool has_key = false;
   };
 
@@ -95,7 +96,7 @@ class Builder : public YAML::EventHandler {
   void open(const YAML::Mark& mark, Value::Kind kind, YAML::anchor_t anchor) {
     Value value = at(mark);
     value.kind = kind;
-    levels_.push_back({std::move(value), anchor, "", false});
+    levels_.push_back({std::move(value), anchor, "", {}, false});
   }
 
   void close() {
@@ -112,10 +113,13 @@ class Builder : public YAML::EventHandler {
     }
     Level& level = levels_.back();
     if (level.value.is_list()) {
+      if (value.is_null() && level.value.items.empty()) value.place = level.value.place;  // see below
       level.value.items.push_back(std::move(value));
     } else if (!level.has_key) {
       take_key(level, value);
     } else {
+      // The mark of a value that is not there is where the parser found something else: the next key, on a later line.
+      if (value.is_null()) value.place = level.key_place;
       level.value.members.push_back({level.key, std::move(value)});
       level.has_key = false;
     }
@@ -128,6 +132,7 @@ class Builder : public YAML::EventHandler {
       fail(key.place, key.text + ": occurs twice in one map (first at " + first->place.text() + "). Keep one.");
     }
     level.key = key.text;
+    level.key_place = key.place;
     level.has_key = true;
   }
 

@@ -4,13 +4,9 @@
 #include <string>
 #include <vector>
 
-namespace lora_train {
+#include "lora_train/config/mistakes.h"
 
-struct Place {
-  std::string file;  ///< or "--set"
-  int line = 0;      ///< from 1; 0 = none
-  std::string text() const { return line > 0 ? file + ":" + std::to_string(line) : file; }
-};
+namespace lora_train {
 
 /// What was read is kNull, kText, kList or kMap (text becomes a number where a field asks for one); what is written
 /// may also be kBool or kNumber, which differ from kText in having no quotes.

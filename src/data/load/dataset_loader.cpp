@@ -10,10 +10,10 @@
 #include "lora_train/base/log.h"
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
+#include "lora_train/data/dataset_files.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "ordered_map.h"
-#include "read/dataset_files.h"
 #include "read/row_format.h"
 #include "read/row_reader.h"
 

@@ -1,4 +1,4 @@
-#include "dataset_files.h"
+#include "lora_train/data/dataset_files.h"
 
 #include <glob.h>
 

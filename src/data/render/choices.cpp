@@ -8,10 +8,10 @@
 #include "lora_train/base/stop_request.h"
 #include "lora_train/base/text.h"
 #include "lora_train/base/utf8.h"
+#include "lora_train/data/dataset_files.h"
 #include "lora_train/tokenizer/chat_template.h"
 #include "lora_train/tokenizer/tokenizer.h"
 #include "read/chat_layouts.h"
-#include "read/dataset_files.h"
 #include "read/row_fields.h"
 #include "read/row_reader.h"
 

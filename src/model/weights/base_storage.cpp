@@ -1,3 +1,4 @@
+#include "lora_train/base/error.h"
 #include "lora_train/model/stored_linear.h"
 
 namespace lora_train::model {
@@ -5,6 +6,14 @@ namespace {
 
 // What bitsandbytes and DeepSeek use.
 constexpr std::int64_t kBlockSize = 64, kNestedBlockSize = 256, kFp8Block = 128;
+
+LinearFormat linear_format(BasePrecision precision) {
+  switch (precision) {
+    case BasePrecision::kInt8: return LinearFormat::kInt8;
+    case BasePrecision::kFp8: return LinearFormat::kFp8;
+    default: return LinearFormat::k4Bit;
+  }
+}
 
 }  // namespace
 
@@ -32,6 +41,32 @@ LinearStorage quantised_storage(LinearFormat format, std::int64_t out_features, 
     storage.block_rows = storage.block_columns = kFp8Block;
   }
   return storage;
+}
+
+BaseStorage base_storage(const ModelSection& section, const ModelConfig& config, const storage::WeightFiles& weights) {
+  check_weights(config, weights);
+  BaseStorage stored = stored_base(config, weights);
+  if (!section.is_quantised()) return stored;
+  const LinearFormat requested = linear_format(section.base_precision);
+  for (const auto& [name, storage] : stored) {
+    if (storage.format == requested) continue;
+    throw ConfigError("base_precision", config.path.parent_path().string() + " is quantised already (" +
+                                            config.quantization.description + ": " + name + "), and not converted to " +
+                                            to_string(section.base_precision) +
+                                            "; remove base_precision, or use a folder that is not quantised");
+  }
+  if (!stored.empty()) return stored;  // linears that such a folder leaves plain were left so on purpose
+  return base_storage(section, config);
+}
+
+BaseStorage base_storage(const ModelSection& section, const ModelConfig& config) {
+  BaseStorage kept;
+  if (!section.is_quantised()) return kept;
+  const LinearFormat format = linear_format(section.base_precision);
+  for (const auto& spec : linear_tensors(config)) {
+    kept[spec.module()] = quantised_storage(format, spec.shape[0], spec.shape[1], section.double_quant);
+  }
+  return kept;
 }
 
 }  // namespace lora_train::model

@@ -316,8 +316,8 @@ TEST_F(Program, CheckReportsMissingFilesAndUnbuiltFeatures) {
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_TRUE(contains(missing.err, "/no/such.jsonl")) << missing.err;
   const CommandResult unbuilt = run({"check", "--profile", "small", "--no-files", "add_tokens=[a]"});
-  EXPECT_EQ(unbuilt.exit_code, 0);
-  EXPECT_TRUE(contains(unbuilt.err, "warning: add_tokens is not supported yet")) << unbuilt.err;
+  EXPECT_EQ(unbuilt.exit_code, 2);
+  EXPECT_TRUE(contains(unbuilt.err, "add_tokens: not built yet")) << unbuilt.err;
 }
 
 TEST_F(Program, CheckListsProfilesAndKeys) {

@@ -54,9 +54,35 @@ TEST(Consistency, Contradictions) {
   }
 }
 
+TEST(Consistency, RequiredKeysWithoutAValueAreNamedWithTheirLine) {
+  ProfileText files;
+  ProfileSources sources;
+  sources.profiles = {files.write("p.yaml", "seed: 1\nmodel:\n\ndatasets:\n")};
+  try {
+    load_profile(sources);
+    FAIL();
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("p.yaml:2: model: missing"), std::string::npos) << text;
+    EXPECT_NE(text.find("p.yaml:4: datasets: missing"), std::string::npos) << text;
+  }
+}
+
+TEST(Consistency, NothingIsConcludedFromAValueThatCouldNotBeRead) {
+  ProfileText files;
+  for (const char* text : {"load_best_model_at_end: true\nval_set_size: few\n", "lr_scaling: sqrt\nlr_base_batch: x\n",
+                           "init_adapter: a\nadapter: x\n", "num_epochs: null\nmax_steps: x\n",
+                           "global_batch_size: null\ngradient_accumulation_steps: x\n"}) {
+    const std::string error = files.error(text);
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+    EXPECT_NE(error.find("expected"), std::string::npos) << error;
+  }
+}
+
 TEST(Consistency, SettingsThatDoNothingAreWarnedOf) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"lr_base_batch: 8\n", "lr_base_batch: has no effect without lr_scaling"},
+      {"eval_steps: 50\n", "eval_steps: has no effect without evaluation data"},
       {"lr_scheduler_type: constant\nwarmup_ratio: 0.1\n",
        "warmup_ratio: has no effect with lr_scheduler_type: constant"},
       {"lr_scheduler_type: constant\nwarmup_steps: 10\n",

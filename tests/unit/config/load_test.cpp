@@ -35,6 +35,16 @@ TEST(Load, ALeadingTildeIsTheHomeFolder) {
   EXPECT_EQ(profile.data.dataset_prepared_path, "/home/u/d");
 }
 
+TEST(Load, AnUnknownKeyWithoutAValueIsANote) {
+  ProfileText files;
+  const LoadedProfile loaded = files.load("seed: 1\nweigth_decay:\n");
+  ASSERT_EQ(loaded.notes.size(), 1u);
+  EXPECT_NE(loaded.notes[0].find("profile.yaml:2: weigth_decay: unknown key, which has no effect without a value. Did "
+                                 "you mean \"weight_decay\"?"),
+            std::string::npos)
+      << loaded.notes[0];
+}
+
 TEST(Load, AllMistakesAreReportedTogetherInOrder) {
   ProfileText files;
   const std::string error = files.error("lora_r: x\nweigth_decay: 0\nseed: -1\nfp16: true\n", {"packing=perhaps"});

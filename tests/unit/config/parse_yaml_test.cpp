@@ -30,6 +30,18 @@ TEST(ParseYaml, KeepsOrderKindsAndLines) {
   EXPECT_EQ(map.find("missing"), nullptr);
 }
 
+TEST(ParseYaml, AKeyWithoutAValueHasItsOwnLine) {
+  const Value map = parse_yaml("a:\n\n# comment\nb:\nc: {d:, e: 1}\nf:\n  g:\n  h: ~\ni:\n-\n- x\nj:\n", {"p.yaml", 0});
+  for (const auto& [name, line] : {std::pair{"a", 1}, {"b", 4}, {"c", 5}, {"j", 12}}) {
+    EXPECT_EQ(map.find(name)->place.line, line) << name;
+  }
+  EXPECT_EQ(map.find("c")->find("d")->place.line, 5);
+  EXPECT_EQ(map.find("f")->find("g")->place.line, 7);
+  EXPECT_EQ(map.find("f")->find("h")->place.line, 8);
+  EXPECT_EQ(map.find("i")->items.at(0).place.line, 10);
+  EXPECT_EQ(map.find("i")->items.at(1).place.line, 11);
+}
+
 TEST(ParseYaml, ReadsJsonWithTabsAndEscapes) {
   const Value map = parse_yaml("{\n\t\"a\": [1, 2e-4],\n\t\"b\": \"x\\n\\u00e9\\/\",\n\t\"c\": null, \"d\": true\n}\n",
                                {"p.json", 0});

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "config/value/parse_yaml.h"
@@ -14,7 +15,13 @@
 namespace lora_train {
 namespace {
 
-const std::vector<std::string> kGpuProfiles = {"4xh200-ddp", "8xh100", "a10g-4bit", "h100", "h100-long", "h200-cot"};
+const std::vector<std::string> kGpuProfiles = {"4xh200-confidence", "4xh200-ddp", "8xh100", "a10g-4bit", "h100",
+                                               "h100-long",         "h200-cot"};
+
+/// Keys of shipped profiles that are not built yet. Who builds the last of them deletes the profile's line, and the sentence in its head.
+const std::map<std::string, std::vector<std::string>> kUnbuilt = {
+    {"4xh200-confidence", {"add_tokens", "confidence_tokens", "eval_tasks"}},
+};
 
 LoadedProfile shipped(const std::string& name, const std::string& train_data = "") {
   ProfileSources sources;
@@ -33,7 +40,11 @@ TEST(Shipped, AllLoadWithoutNotesAndOpenWithTheirCommand) {
     const LoadedProfile loaded = shipped(profile.name);
     EXPECT_TRUE(loaded.notes.empty()) << profile.name;
     EXPECT_TRUE(loaded.warnings.empty()) << profile.name;
-    EXPECT_TRUE(unbuilt_features(loaded.profile).empty()) << profile.name;
+    std::vector<std::string> unbuilt;
+    for (const auto& feature : unbuilt_features(loaded)) unbuilt.push_back(feature.key);
+    const auto expected = kUnbuilt.find(profile.name);
+    EXPECT_EQ(unbuilt, expected == kUnbuilt.end() ? std::vector<std::string>() : expected->second) << profile.name;
+    EXPECT_EQ(read_file(profile.file).find("# Not built yet: ") != std::string::npos, !unbuilt.empty()) << profile.name;
     EXPECT_NE(profile.summary.find("lora-train train --profile "), std::string::npos) << profile.name;
     EXPECT_NE(profile.summary.find(profile.name), std::string::npos) << profile.name;
     if (profile.name == "tiny_cpu") continue;  // the example itself
@@ -158,6 +169,14 @@ TEST(Shipped, FourH200) {
   EXPECT_EQ(p.run.eval_steps, (Cadence{Cadence::Kind::kSteps, 500}));
   EXPECT_EQ(p.data.val_set_size, 200);
   EXPECT_EQ(p.data.eval_max_samples, 200);
+}
+
+TEST(Shipped, FourH200WithConfidenceTokensIsTheOtherOneWithThree) {
+  const LoadedProfile confidence = shipped("4xh200-confidence"), plain = shipped("4xh200-ddp");
+  std::vector<std::string> keys;
+  for (const auto& difference : diff_profiles(plain.profile, confidence.profile)) keys.push_back(difference.key);
+  EXPECT_EQ(keys, (std::vector<std::string>{"add_tokens", "output_dir"}));
+  EXPECT_EQ(confidence.profile.model.add_tokens.size(), 5U);
 }
 
 TEST(Shipped, EightH100) {

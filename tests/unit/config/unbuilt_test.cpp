@@ -18,15 +18,16 @@ TEST(Unbuilt, EachSettingIsNamedWithWhatToUse) {
   ProfileText files;
   for (const char* text :
        {"add_tokens: [a]", "{base_precision: fp32, precision: bf16}", "{base_precision: bf16, precision: fp32}"}) {
-    const auto lines = unbuilt_features(files.load(text).profile);
-    ASSERT_EQ(lines.size(), 1u) << text;
-    EXPECT_NE(lines[0].find(" is not supported yet. "), std::string::npos) << lines[0];
+    const auto features = unbuilt_features(files.load(text));
+    ASSERT_EQ(features.size(), 1u) << text;
+    EXPECT_NE(features[0].text.find("not built yet. "), std::string::npos) << features[0].text;
+    EXPECT_NE(std::string(text).find(features[0].key), std::string::npos) << features[0].key;
   }
   EXPECT_TRUE(unbuilt_features(files.load("{base_precision: fp32, precision: fp32}").profile).empty());
   EXPECT_TRUE(unbuilt_features(files.load("precision: fp32").profile).empty());
   EXPECT_TRUE(unbuilt_features(files.load("base_precision: nf4").profile).empty());
-  EXPECT_EQ(unbuilt_features(files.load("add_tokens: [a]").profile).at(0),
-            "add_tokens is not supported yet. Add the tokens to the tokenizer and the model beforehand.");
+  EXPECT_EQ(unbuilt_features(files.load("add_tokens: [a]")).at(0).text,
+            "not built yet. Add the tokens to the tokenizer and the model beforehand.");
 }
 
 TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
@@ -37,11 +38,32 @@ TEST(Unbuilt, ARunRefusesThemTogetherWithTheirPlaces) {
     FAIL();
   } catch (const ConfigError& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("profile.yaml:2: base_precision other than precision is not supported yet."), std::string::npos)
+    EXPECT_NE(text.find("profile.yaml:2: base_precision: one other than precision is not built yet."),
+              std::string::npos)
         << text;
-    EXPECT_NE(text.find("profile.yaml:1: add_tokens is not supported yet."), std::string::npos) << text;
+    EXPECT_NE(text.find("profile.yaml:1: add_tokens: not built yet."), std::string::npos) << text;
     EXPECT_EQ(error.exit_code(), ExitCode::kUsage);
   }
+}
+
+TEST(Unbuilt, PromisedKeysAreNeitherUnknownNorReadInSilence) {
+  ProfileText files;
+  const std::string text = "seed: 1\nconfidence_tokens: {<a>: 0}\neval_tasks: []\nteacher: null\n";
+  const LoadedProfile loaded = files.load(text, {"eval_tasks[+].name=a", "teacher_system=x"});
+  Mistakes mistakes;
+  add_unbuilt_features(loaded, mistakes);
+  EXPECT_TRUE(mistakes.concern("confidence_tokens"));
+  EXPECT_TRUE(mistakes.concern("eval_tasks"));
+  EXPECT_TRUE(mistakes.concern("teacher_system"));
+  EXPECT_FALSE(mistakes.concern("teacher"));
+  try {
+    mistakes.throw_if_any();
+    FAIL();
+  } catch (const ConfigError& error) {
+    const std::string text_of_all = error.what();
+    EXPECT_NE(text_of_all.find("profile.yaml:2: confidence_tokens: not built yet."), std::string::npos) << text_of_all;
+  }
+  EXPECT_TRUE(files.load(text, {"confidence_tokens=null", "eval_tasks=null"}).unbuilt_keys.empty());
 }
 
 }  // namespace

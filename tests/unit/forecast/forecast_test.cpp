@@ -110,7 +110,8 @@ struct NamedProfile {
 const std::vector<NamedProfile> kNamed = {
     {"a10g-4bit", "A10G", 1, "qwen2.5-7b"},  {"h100", "H100", 1, "qwen2.5-7b"},
     {"h100-long", "H100", 1, "qwen2.5-7b"},  {"h200-cot", "H200", 1, "qwen2.5-7b"},
-    {"4xh200-ddp", "H200", 4, "qwen2.5-7b"}, {"8xh100", "H100", 8, "qwen3-4b"}};
+    {"4xh200-ddp", "H200", 4, "qwen2.5-7b"}, {"4xh200-confidence", "H200", 4, "qwen2.5-7b"},
+    {"8xh100", "H100", 8, "qwen3-4b"}};
 
 // With LORA_TRAIN_UPDATE_DOCS set, the lines are written.
 TEST_F(ForecastTest, TheHeadsOfNamedProfilesHaveTheirFigures) {

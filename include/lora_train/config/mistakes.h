@@ -1,0 +1,50 @@
+// What is wrong with a profile and with the files that it names, collected so that one error reports it all.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lora_train/base/error.h"
+
+namespace lora_train {
+
+struct Place {
+  std::string file;  ///< or "--set"
+  int line = 0;      ///< from 1; 0 = none
+  std::string text() const { return line > 0 ? file + ":" + std::to_string(line) : file; }
+};
+
+/// "file:line", or any other text as a place without a line.
+Place parse_place(const std::string& text);
+
+class Mistakes {
+ public:
+  /// `key` is a key, a place inside one ("datasets[0].path") or empty. Only the first mistake about one key at one place is
+  /// kept; later ones follow from it. `code` is kUsage, or what the run would end with: kData, kFormat or kIo.
+  void add(const Place& place, const std::string& key, const std::string& what, ExitCode code = ExitCode::kUsage);
+
+  /// A line after all mistakes; printed once.
+  void add_hint(const std::string& line);
+
+  bool has_any() const { return !mistakes_.empty(); }
+  /// Whether there is a mistake about this key or a place inside it: what else is said of it may follow from that.
+  bool concern(const std::string& key) const;
+
+  /// Throws one error with all mistakes, by file (in the order they were read) and line: where() is the place of the first,
+  /// message() starts with what was wrong there and has one line "file:line: key: ..." for each further one. It is a
+  /// ConfigError, unless all mistakes have one other code.
+  void throw_if_any() const;
+
+ private:
+  struct Mistake {
+    Place place;
+    std::string key;
+    std::string text;
+    ExitCode code = ExitCode::kUsage;
+  };
+  std::vector<Mistake> mistakes_;
+  std::size_t num_more_ = 0;  ///< mistakes beyond those that are kept
+  std::vector<std::string> hints_;
+};
+
+}  // namespace lora_train

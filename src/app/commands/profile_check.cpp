@@ -1,0 +1,171 @@
+#include "profile_check.h"
+
+#include <filesystem>
+#include <optional>
+#include <set>
+
+#include "lora_train/base/error_report.h"
+#include "lora_train/base/log.h"
+#include "lora_train/data/dataset_files.h"
+#include "lora_train/lora/choose_adapters.h"
+#include "lora_train/model/stored_linear.h"
+#include "lora_train/storage/model_weights.h"
+#include "lora_train/storage/resolve_model.h"
+#include "lora_train/tokenizer/model_folder.h"
+
+namespace lora_train::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+class InputChecker {
+ public:
+  InputChecker(const LoadedProfile& loaded, const InputCheck& what, Mistakes& mistakes)
+      : loaded_(loaded), profile_(loaded.profile), what_(what), mistakes_(mistakes) {}
+
+  void check() {
+    check_model();
+    check_datasets("datasets", profile_.data.datasets);
+    check_datasets("eval_datasets", profile_.data.eval_datasets);
+    check_resume();
+  }
+
+ private:
+  /// What a profile names: at `key`, or at a place inside it, which is the label.
+  struct Named {
+    std::string key, path, label;
+    Named(const std::string& key, const std::string& path, const std::string& label = "")
+        : key(key), path(path), label(label.empty() ? key : label) {}
+  };
+
+  void check_model() {
+    const std::string &chat_template = profile_.model.chat_template, &adapter = profile_.adapter.init_adapter;
+    const fs::path folder = find_model();
+    const Named model("model", folder.string());
+    std::optional<model::ModelConfig> config;
+    if (!folder.empty()) attempt(model, [&] { config = model::read_model_config(folder); });
+    const bool is_own = chat_template == "tokenizer";
+    if (!is_own || !folder.empty()) {
+      attempt(is_own ? model : Named("chat_template", chat_template),
+              [&] { tokenizer::load_chat_template(chat_template, folder); });
+    }
+    if (what_.reads_all && !folder.empty()) attempt(model, [&] { tokenizer::load_tokenizer_if_present(folder); });
+    if (config) {
+      check_against(*config, folder);
+    } else if (!adapter.empty() && profile_.adapter.kind != AdapterKind::kNone) {
+      attempt({"init_adapter", adapter}, [&] { lora::read_adapter_config(adapter); });
+    }
+  }
+
+  /// Empty if it is not there.
+  fs::path find_model() {
+    fs::path folder;
+    const std::string& path = profile_.model.path;
+    const auto resolve = [&] { folder = storage::resolve_model(path).folder; };
+    if (path.empty()) return folder;
+    if (!what_.is_model_optional) {
+      attempt({"model", path}, resolve);
+      return folder;
+    }
+    try {
+      resolve();
+    } catch (const FormatError& error) {
+      log_warning("model: " + std::string(error.what()));
+    }
+    return folder;
+  }
+
+  /// What depends on the shape of the model and on how its weights are stored.
+  void check_against(const model::ModelConfig& config, const fs::path& folder) {
+    const std::string& adapter = profile_.adapter.init_adapter;
+    const bool is_wrong = mistakes_.concern("adapter") || mistakes_.concern("lora_target_modules") ||
+                          mistakes_.concern("rank_pattern") || mistakes_.concern("alpha_pattern");
+    if (!is_wrong) {
+      attempt(adapter.empty() ? Named("adapter", folder.string()) : Named("init_adapter", adapter),
+              [&] { lora::choose_adapters(profile_, config); });
+    }
+    if (const auto length = profile_.data.max_seq_len)
+      attempt({"max_seq_len", folder.string()}, [&] { model::check_rope_supported(config, *length); });
+    if (!what_.reads_all) return;
+    attempt({"model", folder.string()}, [&] {
+      const storage::WeightFiles weights = storage::open_model_weights(folder);
+      model::base_storage(profile_.model, config, weights);
+      log_info(folder.string() + ": " + model::linear_formats(config, weights));
+    });
+  }
+
+  void check_datasets(const std::string& key, const std::vector<DatasetSpec>& specs) {
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const std::string entry = key + "[" + std::to_string(i) + "]", &path = specs[i].path;
+      std::error_code code;
+      if (mistakes_.concern(entry) || fs::is_other(path, code))
+        continue;  // a pipe is nobody's mistake before it is read
+      attempt({key, path, entry + ".path"}, [&] { data::dataset_files(path); });
+    }
+  }
+
+  void check_resume() {
+    const std::string& resume = profile_.run.resume_from_checkpoint;
+    // One of the run itself may be gone when the same command comes again: train knows what to do.
+    const bool is_of_the_run = fs::path(resume).parent_path() == fs::path(profile_.run.output_dir);
+    std::error_code code;
+    if (resume == "auto" || resume == "none" || is_of_the_run || fs::exists(resume, code)) return;
+    attempt({"resume_from_checkpoint", resume},
+            [&] { throw FormatError(resume, "no such folder; expected auto, none or a checkpoint folder"); });
+  }
+
+  /// Calls `action`, which does with `named` what the run would do. What it throws is a mistake.
+  template <class Action>
+  void attempt(const Named& named, const Action& action) {
+    if (failed_.contains(named.label) || mistakes_.concern(named.label)) return;
+    try {
+      action();
+    } catch (...) {
+      const ErrorReport report = describe_current_exception();
+      const bool is_input = report.code == ExitCode::kUsage || report.code == ExitCode::kData ||
+                            report.code == ExitCode::kFormat || report.code == ExitCode::kIo;
+      if (!is_input) throw;
+      failed_.insert(named.label);
+      add(named, report);
+    }
+  }
+
+  /// What is wrong inside a file or folder has its place there; what is not there, where the profile names it.
+  void add(const Named& named, const ErrorReport& report) {
+    const Place place = place_of(named.key);
+    std::error_code code;
+    if (loaded_.origin.contains(report.where)) {  // a key of the profile
+      mistakes_.add(place_of(report.where), report.where, report.message, report.code);
+    } else if (fs::exists(named.path, code)) {
+      const std::string origin = place.text();
+      mistakes_.add(parse_place(report.where), "",
+                    report.message + " (" + named.label + (origin.empty() ? "" : " at " + origin) + ")", report.code);
+    } else {
+      mistakes_.add(place, named.label, report.text(),
+                    what_.is_usage && named.key != "model" ? ExitCode::kUsage : report.code);
+      if (fs::path(named.path).is_relative() && named.key != "model")
+        mistakes_.add_hint("Relative paths start in " + fs::current_path(code).string() + ".");
+    }
+  }
+
+  Place place_of(const std::string& key) const {
+    const auto origin = loaded_.origin.find(key);
+    const bool is_none =
+        origin == loaded_.origin.end() || origin->second == "default" || origin->second.starts_with("follows ");
+    return is_none ? Place{} : parse_place(origin->second);
+  }
+
+  const LoadedProfile& loaded_;
+  const Profile& profile_;
+  const InputCheck& what_;
+  Mistakes& mistakes_;
+  std::set<std::string> failed_;  ///< labels of attempts that threw
+};
+
+}  // namespace
+
+void check_inputs(const LoadedProfile& loaded, const InputCheck& what, Mistakes& mistakes) {
+  InputChecker(loaded, what, mistakes).check();
+}
+
+}  // namespace lora_train::app

@@ -1,0 +1,19 @@
+// The checks of a whole profile: itself, and what it names. What `check` says, `train` refuses.
+#pragma once
+
+#include "lora_train/config/load.h"
+
+namespace lora_train::app {
+
+struct InputCheck {
+  bool reads_all = false;          ///< the tokenizer and the headers of the weights too, which a run reads anyway
+  bool is_model_optional = false;  ///< a model that is not in the cache is only warned of
+  bool is_usage =
+      false;  ///< what is wrong outside the model's folder is a mistake of the profile, whatever a run would end with
+};
+
+/// Adds what a run would refuse of the model's folder, datasets, chat template, init_adapter and resume_from_checkpoint, and where
+/// the profile contradicts the model. Keys that are wrong already are left out. Reads no row of data and needs no GPU.
+void check_inputs(const LoadedProfile& loaded, const InputCheck& what, Mistakes& mistakes);
+
+}  // namespace lora_train::app
