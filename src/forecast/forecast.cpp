@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -14,44 +13,27 @@
 #include "lora_train/config/check.h"
 #include "lora_train/config/load.h"
 #include "lora_train/data/run_plan.h"
+#include "lora_train/metrics/host_memory.h"
 #include "lora_train/model/known_shapes.h"
 #include "lora_train/optim/optimizer.h"
-#include "lora_train/storage/model_weights.h"
+#include "lora_train/planner/host_plan.h"
+#include "lora_train/planner/target_gpu.h"
+#include "model_source.h"
 #include "step_time.h"
 
 namespace lora_train::forecast {
 namespace {
 
-constexpr std::int64_t kContextBytes = std::int64_t{600} << 20;  // of CUDA, on a GPU that does nothing else
-constexpr std::int64_t kHostBytes = std::int64_t{64} << 30;      // page-locked memory that a rank may take
-constexpr double kUsualShare = 0.85;                             // of the limit, that a step is expected to reach
+constexpr double kUsualShare = 0.85;  // of the limit, that a step is expected to reach
 constexpr double kMostShare = 0.97, kLeastShare = 0.65, kLeastMeasuredShare = 0.78;
 constexpr double kPackedShare = 0.98;  // of a row, with documents of stated lengths
-constexpr double kGiB = 1 << 30;
-
-bool has_weights(const std::filesystem::path& folder) {
-  const auto is_weights = [](const auto& entry) { return entry.path().extension() == ".safetensors"; };
-  return std::any_of(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator(), is_weights);
-}
 
 /// The model, from a folder that needs no weights, or from a known shape.
 runtime::ModelFiles open_files(const ForecastRequest& request) {
+  if (request.shape.empty()) return open_model_files(request.profile.model);
   runtime::ModelFiles files;
-  if (!request.shape.empty()) {
-    files.config = model::known_shape(request.shape);
-    files.base = runtime::base_storage(request.profile.model, files.config);
-    return files;
-  }
-  files = runtime::open_model_without_weights(request.profile.model);
-  const auto& folder = files.resolved.folder;
-  if (has_weights(folder)) {
-    files.base = runtime::base_storage(request.profile.model, files.config, storage::open_model_weights(folder));
-  } else if (files.config.quantization.method == model::QuantMethod::kNone) {
-    files.base = runtime::base_storage(request.profile.model, files.config);
-  } else {
-    throw FormatError(folder.string(), "is quantised (" + files.config.quantization.description +
-                                           "), and which of its linears are, only its weights say; they are not there");
-  }
+  files.config = model::known_shape(request.shape);
+  files.base = runtime::base_storage(request.profile.model, files.config);
   return files;
 }
 
@@ -178,11 +160,6 @@ std::string in_words(const std::vector<model::Recompute>& modes) {
   return text;
 }
 
-std::int64_t memory_limit(const device::GpuFacts& gpu) {
-  const auto total = static_cast<std::int64_t>(gpu.memory_gib * kGiB);
-  return planner::memory_budget(total, total - kContextBytes);
-}
-
 /// How often a run evaluates.
 double num_evaluations(const Profile& profile, const Steps& planned) {
   const Cadence& cadence = profile.run.eval_steps;
@@ -206,49 +183,48 @@ class Case {
         adapters_(runtime::choose_adapters(profile, files).specs) {}
 
   Forecast on(const device::GpuFacts& gpu, int num_gpus) const {
-    const planner::RunFacts facts = facts_for(profile_, gpu, num_gpus);
+    if (gpu.is_cpu) return on_this_cpu(gpu);
+    const planner::RunFacts facts = planner::facts_on(facts_for(num_gpus), gpu);
     Forecast result{.gpu = gpu.name, .num_gpus = num_gpus, .memory_limit = facts.memory_bytes};
     try {
-      fill(facts, planner::decide(facts), gpu, result);
+      const planner::RunSpec spec = planner::decide(facts);
+      fill(facts, spec, spec.memory, gpu, result);
     } catch (const DeviceError&) {
       result.fits = false;
-      const Profile smallest = smallest_profile();
-      planner::RunFacts unlimited = facts_for(smallest, gpu, num_gpus);
-      unlimited.memory_bytes = unlimited.host_bytes = std::numeric_limits<std::int64_t>::max() / 2;
-      fill(unlimited, planner::decide(unlimited), gpu, result);
+      result.ways_to_fit = planner::ways_to_fit(facts);
+      const planner::RunSpec spec = planner::decide_smallest(facts);
+      fill(facts, spec, spec.memory, gpu, result);
     }
     return result;
   }
 
  private:
-  planner::RunFacts facts_for(const Profile& profile, const device::GpuFacts& gpu, int num_gpus) const {
-    planner::RunFacts facts{profile, files_.config, adapters_, load_.facts().max_seq_len,
+  Forecast on_this_cpu(const device::GpuFacts& cpu) const {
+    planner::RunFacts facts = facts_for(1);
+    const std::int64_t available = metrics::available_host_memory();
+    facts.host_bytes = facts.memory_bytes = available / 2;  // as the run does
+    Forecast result{.gpu = cpu.name, .memory_limit = available};
+    const planner::RunSpec spec = planner::decide(facts);
+    const planner::HostPlan plan = planner::plan_host(planner::memory_case(facts, spec));
+    fill(facts, spec, plan.run, cpu, result);
+    result.memory.program = plan.checkpoint_copy + plan.program;
+    result.fits = result.memory.total() <= available;
+    return result;
+  }
+
+  planner::RunFacts facts_for(int num_gpus) const {
+    planner::RunFacts facts{profile_, files_.config, adapters_, load_.facts().max_seq_len,
                             load_.facts().num_eval_tokens > 0};
-    facts.rows_of_rank = load_.rows_of_rank(profile, num_gpus);
+    facts.rows_of_rank = load_.rows_of_rank(profile_, num_gpus);
     facts.num_ranks = num_gpus;
-    facts.is_cuda = true;
-    facts.memory_bytes = memory_limit(gpu);
-    facts.host_bytes = kHostBytes;
-    facts.num_multiprocessors = gpu.num_multiprocessors;
     facts.base = base_;
     return facts;
   }
 
-  /// Where nothing fits: what needs least, without giving up what the profile asks for.
-  Profile smallest_profile() const {
-    Profile profile = profile_;
-    if (!profile.schedule.micro_batch_size) profile.schedule.micro_batch_size = 1;
-    if (profile.run.gradient_checkpointing == GradientCheckpointing::kAuto)
-      profile.run.gradient_checkpointing = GradientCheckpointing::kFull;
-    if (!profile.model.decoded_layers) profile.model.decoded_layers = 0;
-    return profile;
-  }
-
-  static MemoryParts parts_of(const planner::RunFacts& facts, const planner::RunSpec& spec,
+  static MemoryParts parts_of(const planner::RunFacts& facts, const planner::MemoryPlan& plan,
                               const model::ModelShape& shape, std::int64_t num_parameters) {
     const std::int64_t element_bytes = runtime::compute_bytes(facts.profile.model.precision);
     const std::int64_t stored = model::weight_bytes(facts.config, shape, element_bytes, facts.base, 0);
-    const planner::MemoryPlan& plan = spec.memory;
     MemoryParts parts;
     parts.weights = std::min(stored, plan.weights);
     parts.quantization = plan.weights - parts.weights;
@@ -259,8 +235,8 @@ class Case {
     return parts;
   }
 
-  void fill(const planner::RunFacts& facts, const planner::RunSpec& spec, const device::GpuFacts& gpu,
-            Forecast& result) const {
+  void fill(const planner::RunFacts& facts, const planner::RunSpec& spec, const planner::MemoryPlan& memory,
+            const device::GpuFacts& gpu, Forecast& result) const {
     const auto num_ranks = static_cast<double>(result.num_gpus);
     const Steps steps = load_.steps_of(facts.profile, spec.sizes(), result.num_gpus);
     const DataFacts& data = load_.facts();
@@ -285,7 +261,7 @@ class Case {
     const double sums_s = static_cast<double>(steps.count) * sum_s;
     const auto hours_at = [&](double share) { return (least_s / share + sums_s) / 3600; };
     result.is_measured = !rates.is_assumed();
-    result.memory = parts_of(facts, spec, shape, num_parameters);
+    result.memory = parts_of(facts, memory, shape, num_parameters);
     result.micro_batch_size = spec.micro_batch_size;
     result.global_batch_size = spec.global_batch_size;
     result.num_steps = steps.count;
@@ -295,7 +271,8 @@ class Case {
     result.hours = hours_at(kUsualShare);
     result.hours_low = hours_at(kMostShare);
     result.hours_high = hours_at(result.is_measured ? kLeastMeasuredShare : kLeastShare);
-    result.cost_usd = result.hours * gpu.price_per_hour * num_ranks;
+    const double price = gpu.is_cpu ? profile_.run.gpu_price_per_hour.value_or(0) : gpu.price_per_hour;
+    result.cost_usd = result.hours * price * num_ranks;
   }
 
   const Profile& profile_;
@@ -355,7 +332,7 @@ ForecastResult make_forecast(const ForecastRequest& request) {
   ForecastResult result{.model = describe(files.config), .data = load.facts()};
   const Case given(request.profile, files, files.base, load);
   for (const device::GpuFacts& gpu : request.gpus) {
-    for (const int count : request.counts) {
+    for (const int count : gpu.is_cpu ? std::vector{1} : request.counts) {
       throw_if_stop_requested();
       result.rows.push_back(given.on(gpu, count));
     }

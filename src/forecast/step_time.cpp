@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lora_train/base/error.h"
 #include "lora_train/bench/rates_file.h"
 #include "lora_train/bench/step_limits.h"
 #include "lora_train/model/base_weights.h"
@@ -62,9 +63,15 @@ double decode_bytes(const planner::RunFacts& facts, const planner::RunSpec& spec
 bench::BenchRates rates_of(const device::GpuFacts& gpu, const Profile& profile) {
   const std::string precision = to_string(profile.model.precision);
   const bool is_fp32 = profile.model.precision == Precision::kFp32;
-  if (!is_fp32) {
+  if (!is_fp32 || gpu.is_cpu) {
     const bench::BenchRates found = bench::find_rates({}, gpu.device_name, precision);
     if (!found.is_assumed()) return found;
+  }
+  if (gpu.is_cpu) {
+    throw ConfigError("--gpu cpu", "the rates of this CPU in " + precision +
+                                       " are not known; measure them once with: lora-train bench --measure-rates "
+                                       "--shape qwen3-0.6b device=cpu max_seq_len=512 micro_batch_size=1 precision=" +
+                                       precision);
   }
   const double gemm = gpu.gemm_tflops * 1e12;
   bench::BenchRates rates;
@@ -104,6 +111,7 @@ double least_step_s(const planner::RunFacts& facts, const planner::RunSpec& spec
 }
 
 double all_reduce_s(const device::GpuFacts& gpu, int num_gpus, std::int64_t num_parameters) {
+  if (num_gpus == 1) return 0;
   const double moved = 2.0 * (num_gpus - 1) / num_gpus * static_cast<double>(num_parameters) * sizeof(float);
   return moved / (gpu.link_gb_s * 1e9);
 }

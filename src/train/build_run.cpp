@@ -348,6 +348,7 @@ void build_run(Run& run, const std::optional<std::filesystem::path>& checkpoint)
   if (run.tuning) run.startup.end_phase("tuning");
   if (run.device.is_cuda()) log_memory_plan(run.spec);
   for (const std::string& line : planner::slower_keys(*run.facts, run.spec)) log_info(line);
+  if (run.is_leader()) warn_of_target_gpu(run);
   run.plan = std::make_unique<data::RunPlan>(
       data::plan_run(profile, run.data, run.spec.sizes(), {run.ranks().rank(), run.ranks().world_size()}));
   if (run.is_leader())

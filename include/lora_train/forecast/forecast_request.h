@@ -20,6 +20,12 @@ struct ForecastRequest {
   std::int64_t num_documents = 0, tokens_per_document = 0;
 };
 
+/// Of check_fit().
+struct FitRequest {
+  Profile profile = {};
+  device::GpuFacts gpu = {};
+};
+
 /// The training data, as an epoch sees it.
 struct DataFacts {
   std::int64_t num_documents = 0, num_tokens = 0, num_supervised = 0;
@@ -36,7 +42,10 @@ struct MemoryParts {
   std::int64_t adapter = 0;       ///< trained parameters and their gradients
   std::int64_t optimizer = 0, activations = 0;
   std::int64_t workspace = 0;  ///< loss head, micro-batches, attention and products
-  std::int64_t total() const { return weights + quantization + adapter + optimizer + activations + workspace; }
+  std::int64_t program = 0;    ///< on a CPU: LibTorch with its tables, and the copy from which a checkpoint is written
+  std::int64_t total() const {
+    return weights + quantization + adapter + optimizer + activations + workspace + program;
+  }
 };
 
 /// The run on so many GPUs of a kind. Where it does not fit, it is the smallest one: a row at a time, fully recomputed unless the
@@ -45,6 +54,8 @@ struct Forecast {
   std::string gpu = {};
   int num_gpus = 1;
   bool fits = true;
+  std::vector<std::string> ways_to_fit =
+      {};  ///< where it does not: keys and values that would change that (planner/target_gpu.h)
   MemoryParts memory = {};
   std::int64_t memory_limit = 0;  ///< bytes that a run may plan on each GPU
   std::int64_t micro_batch_size = 0, global_batch_size = 0, num_steps = 0;

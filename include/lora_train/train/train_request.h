@@ -2,10 +2,12 @@
 #pragma once
 
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lora_train/config/profile.h"
+#include "lora_train/device/gpu_table.h"
 #include "lora_train/launch/world.h"
 
 namespace lora_train::train {
@@ -16,7 +18,8 @@ struct TrainRequest {
   std::vector<std::string> allow_changed;  ///< keys of --allow-changed
   bool overwrite = false;
   bool dry_run = false;
-  bool quiet = false;  ///< no progress bar
+  bool quiet = false;                               ///< no progress bar
+  std::optional<device::GpuFacts> target_gpu = {};  ///< of profile.run.target_gpu
   launch::World world = {};
   std::exception_ptr failure = {};  ///< why a rank of several has no profile: all ranks end with it
 };

@@ -4,6 +4,7 @@
 
 #include "command_line.h"
 #include "engine/engine_loader.h"
+#include "lora_train/base/error.h"
 #include "lora_train/base/log.h"
 #include "lora_train/config/check.h"
 #include "lora_train/model/model_config.h"
@@ -42,6 +43,28 @@ void check_model_folder(const std::string& model) {
   log_info(folder.string() + ": " + model::linear_formats(config, weights));
 }
 
+/// Says whether what the profile pins fits the GPU that it is meant for. Only then is the engine loaded.
+void check_target_gpu(const Profile& profile) {
+  const auto gpu = target_gpu(profile);
+  const bool is_pinned =
+      profile.schedule.micro_batch_size || profile.run.gradient_checkpointing != GradientCheckpointing::kAuto;
+  if (!gpu || !is_pinned) return;
+  try {
+    storage::resolve_model(profile.model.path);
+  } catch (const Error&) {  // meant for another machine
+    return;
+  }
+  const EngineApi* engine = nullptr;
+  try {
+    engine = &load_engine();
+  } catch (const Error& error) {
+    log_info("target_gpu: whether the run fits " + gpu->name + " is not known without LibTorch: " + error.what());
+    return;
+  }
+  const std::string misfit = engine->check_fit({profile, *gpu});
+  if (!misfit.empty()) log_warning("target_gpu: " + gpu->name + ": " + misfit);
+}
+
 }  // namespace
 
 int run_check(const std::vector<std::string>& arguments) {
@@ -76,6 +99,7 @@ int run_check(const std::vector<std::string>& arguments) {
   if (!ignores_files) {
     refuse_missing_files(loaded);
     check_model_folder(loaded.profile.model.path);
+    check_target_gpu(loaded.profile);
   }
   if (parser.common().json) {
     print_line(to_json(loaded.profile));

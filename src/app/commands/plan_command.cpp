@@ -1,7 +1,4 @@
 // lora-train plan: memory, time and cost of a run on GPUs that are not here.
-#include <algorithm>
-#include <filesystem>
-
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/log.h"
@@ -28,14 +25,17 @@ std::vector<device::GpuFacts> choose_gpus(const CommandParser& parser, const std
   if (names.empty()) return table;
   std::vector<device::GpuFacts> chosen;
   for (const std::string& name : names) {
-    const auto found = std::find_if(table.begin(), table.end(), [&](const auto& gpu) {
-      return lower_case(gpu.name) == lower_case(name) || lower_case(gpu.device_name) == lower_case(name);
-    });
-    if (found == table.end()) {
-      std::vector<std::string> known;
-      for (const auto& gpu : table) known.push_back(gpu.name);
+    if (lower_case(name) == "cpu") {
+      chosen.push_back({.name = "CPU", .device_name = "cpu", .is_cpu = true});
+      continue;
+    }
+    const device::GpuFacts* const found = device::find_gpu(table, name);
+    if (found == nullptr) {
+      const std::vector<std::string> known = device::gpu_names(table);
+      const std::string nearest = nearest_name(name, known);
       parser.refuse("--gpu", "\"" + name + "\" is not in the table; expected one of " + join(known) +
-                                 ". --gpus FILE adds others.");
+                                 ". --gpus FILE adds others." +
+                                 (nearest.empty() ? "" : " Did you mean \"" + nearest + "\"?"));
     }
     chosen.push_back(*found);
   }
@@ -83,7 +83,8 @@ int run_plan(const std::vector<std::string>& arguments) {
   forecast::ForecastRequest request;
   std::vector<std::string> gpu_names, counts;
   std::string gpu_file, deadline, budget;
-  parser.add_list("--gpu", gpu_names, "a GPU of the table (default: all); repeatable")->type_name("NAME");
+  parser.add_list("--gpu", gpu_names, "a GPU of the table (default: all), or cpu: this machine's; repeatable")
+      ->type_name("NAME");
   parser.add_list("--count", counts, "how many of them (default: 1, 2, 4 and 8); repeatable")->type_name("N");
   parser.app().add_option("--gpus", gpu_file, "GPUs and prices of yours, as in configs/gpus.json")->type_name("FILE");
   parser.app()
@@ -101,7 +102,7 @@ int run_plan(const std::vector<std::string>& arguments) {
     parser.refuse("--documents", "missing; expected how many, since there is no data to count.");
   if (request.num_documents > 0 && request.tokens_per_document == 0) request.tokens_per_document = 500;
   if (!request.shape.empty()) model::known_shape(request.shape);
-  std::vector<device::GpuFacts> table = device::read_gpu_table(program_folder() / "configs/gpus.json");
+  std::vector<device::GpuFacts> table = shipped_gpus();
   if (!gpu_file.empty()) table = device::merge_gpu_tables(table, device::read_gpu_table(gpu_file));
   request.gpus = choose_gpus(parser, table, gpu_names);
 

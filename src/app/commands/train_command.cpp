@@ -48,6 +48,7 @@ void resolve_profile(const ProfileFlags& flags, train::TrainRequest& request) {
   refuse_unbuilt_features(loaded);
   request.profile = loaded.profile;
   request.profile_hash = profile_hash(loaded.profile);
+  request.target_gpu = target_gpu(loaded.profile);
 }
 
 }  // namespace

@@ -51,6 +51,7 @@ Json row_json(const Forecast& row) {
             {"optimizer", gib(memory.optimizer)},
             {"activations", gib(memory.activations)},
             {"workspace", gib(memory.workspace)},
+            {"program", gib(memory.program)},
             {"total", gib(memory.total())}}},
           {"memory_limit_gib", gib(row.memory_limit)},
           {"micro_batch_size", row.micro_batch_size},

@@ -94,6 +94,7 @@ const std::vector<const char*> kContractKeys = {"model",
                                                 "add_tokens",
                                                 "token_init",
                                                 "gpu_price_per_hour",
+                                                "target_gpu",
                                                 "save_dtype",
                                                 "base_model_name",
                                                 "run_name",
@@ -385,6 +386,7 @@ TEST(Fields, OnlyTheseMayDifferOnResume) {
                                          "save_steps",
                                          "save_total_limit",
                                          "stage_dir",
+                                         "target_gpu",
                                          "tuning"}));
   EXPECT_EQ(growing, (std::set<std::string>{"max_steps", "num_epochs"}));
 }
