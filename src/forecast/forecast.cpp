@@ -6,6 +6,7 @@
 #include <map>
 #include <tuple>
 
+#include "calibration.h"
 #include "lora_train/base/ceil_div.h"
 #include "lora_train/base/error.h"
 #include "lora_train/base/stop_request.h"
@@ -26,7 +27,9 @@ namespace {
 
 constexpr double kUsualShare = 0.85;  // of the limit, that a step is expected to reach
 constexpr double kMostShare = 0.97, kLeastShare = 0.65, kLeastMeasuredShare = 0.78;
-constexpr double kPackedShare = 0.98;  // of a row, with documents of stated lengths
+constexpr std::int64_t kSurveyedSteps = 1000;
+constexpr std::int64_t kTokenizerBytes = 310;  // a token of the vocabulary: 46 MiB for Qwen2.5
+constexpr double kPackedShare = 0.98;          // of a row, with documents of stated lengths
 
 /// The model, from a folder that needs no weights, or from a known shape.
 runtime::ModelFiles open_files(const ForecastRequest& request) {
@@ -95,6 +98,33 @@ class Load {
                       : facts_.are_stated ? rows_of(profile, most_units)
                                           : std::ceil(rows / ranks);
     return steps;
+  }
+
+  /// Of the first kSurveyedSteps steps, and of full evaluation batches.
+  planner::TouchedTokens largest_micro_batch(const Profile& profile, const planner::RunSpec& spec) const {
+    if (facts_.are_stated) return {spec.max_tokens, spec.max_tokens};
+    planner::TouchedTokens most;
+    const auto add = [&](std::int64_t tokens, std::int64_t supervised) {
+      most = {std::max(most.tokens, tokens), std::max(most.supervised, supervised)};
+    };
+    const data::RunPlan plan = data::plan_run(profile, prepared_, spec.sizes(), {0, 1});
+    for (std::int64_t step = 1; step <= std::min(kSurveyedSteps, plan.total_steps()); ++step) {
+      for (const auto& micro : plan.step(step).micro_batches) {
+        std::int64_t tokens = 0, supervised = 0;
+        for (const std::uint32_t document : micro.documents) {
+          tokens += prepared_.train.num_tokens(document);
+          supervised += prepared_.train.num_supervised(document);
+        }
+        add(tokens, supervised);
+      }
+    }
+    for (const auto& eval : prepared_.evals) {
+      const double share = static_cast<double>(eval.store.total_supervised()) /
+                           static_cast<double>(std::max<std::int64_t>(1, eval.store.total_tokens()));
+      const std::int64_t tokens = std::min(spec.eval_micro_batch_size * facts_.max_seq_len, eval.store.total_tokens());
+      add(tokens, std::llround(share * static_cast<double>(tokens)));
+    }
+    return most;
   }
 
  private:
@@ -175,11 +205,13 @@ double num_evaluations(const Profile& profile, const Steps& planned) {
 /// A run on some GPUs.
 class Case {
  public:
-  Case(const Profile& profile, const runtime::ModelFiles& files, const model::BaseStorage& base, const Load& load)
+  Case(const Profile& profile, const runtime::ModelFiles& files, const model::BaseStorage& base, const Load& load,
+       const Calibrations& calibrations)
       : profile_(profile),
         files_(files),
         base_(base),
         load_(load),
+        calibrations_(calibrations),
         adapters_(runtime::choose_adapters(profile, files).specs) {}
 
   Forecast on(const device::GpuFacts& gpu, int num_gpus) const {
@@ -205,9 +237,11 @@ class Case {
     facts.host_bytes = facts.memory_bytes = available / 2;  // as the run does
     Forecast result{.gpu = cpu.name, .memory_limit = available};
     const planner::RunSpec spec = planner::decide(facts);
-    const planner::HostPlan plan = planner::plan_host(planner::memory_case(facts, spec));
+    const planner::HostPlan plan =
+        planner::plan_host(planner::memory_case(facts, spec), load_.largest_micro_batch(profile_, spec));
     fill(facts, spec, plan.run, cpu, result);
-    result.memory.program = plan.checkpoint_copy + plan.program;
+    const std::int64_t vocabulary = files_.tokenizer ? files_.tokenizer->vocab_size() : 0;
+    result.memory.program = plan.checkpoint_copy + plan.program + vocabulary * kTokenizerBytes;
     result.fits = result.memory.total() <= available;
     return result;
   }
@@ -259,18 +293,27 @@ class Case {
         (data.num_eval_tokens > 0 ? num_evaluations(profile_, steps) * least_evaluation_s(facts, rates, evaluation)
                                   : 0);
     const double sums_s = static_cast<double>(steps.count) * sum_s;
-    const auto hours_at = [&](double share) { return (least_s / share + sums_s) / 3600; };
     result.is_measured = !rates.is_assumed();
     result.memory = parts_of(facts, memory, shape, num_parameters);
     result.micro_batch_size = spec.micro_batch_size;
     result.global_batch_size = spec.global_batch_size;
     result.num_steps = steps.count;
     result.recompute = in_words(spec.recompute);
-    result.step_s = step_s / kUsualShare + sum_s;
+    const double usual_s = least_s / kUsualShare + sums_s;
+    const Calibration* const calibration = calibrations_.find(gpu.name, profile_.model.precision);
+    const double factor = calibration != nullptr ? calibration->factor : 1;
+    result.num_past_runs = calibration != nullptr ? calibration->num_runs : 0;
+    result.step_s = factor * (step_s / kUsualShare + sum_s);
     result.tokens_per_s = steps.tokens / result.step_s;
-    result.hours = hours_at(kUsualShare);
-    result.hours_low = hours_at(kMostShare);
-    result.hours_high = hours_at(result.is_measured ? kLeastMeasuredShare : kLeastShare);
+    result.hours = factor * usual_s / 3600;
+    if (calibration != nullptr) {
+      result.hours_low = result.hours * (1 - calibration->margin);
+      result.hours_high = result.hours * (1 + calibration->margin);
+    } else {
+      const double least_share = result.is_measured ? kLeastMeasuredShare : kLeastShare;
+      result.hours_low = (least_s / kMostShare + sums_s) / 3600;
+      result.hours_high = (least_s / least_share + sums_s) / 3600;
+    }
     const double price = gpu.is_cpu ? profile_.run.gpu_price_per_hour.value_or(0) : gpu.price_per_hour;
     result.cost_usd = result.hours * price * num_ranks;
   }
@@ -279,8 +322,36 @@ class Case {
   const runtime::ModelFiles& files_;
   const model::BaseStorage& base_;
   const Load& load_;
+  const Calibrations& calibrations_;
   std::vector<model::AdapterSpec> adapters_;
 };
+
+/// Compares past runs on GPUs of the request with what would have been planned for them.
+Calibrations calibrate(const ForecastRequest& request, std::vector<std::string>& notes) {
+  Calibrations calibrations;
+  for (const PastRun& run : request.past_runs) {
+    throw_if_stop_requested();
+    const auto gpu = std::ranges::find_if(request.gpus, [&](const device::GpuFacts& known) {
+      return run.gpu.empty() ? known.is_cpu : known.device_name == run.gpu;
+    });
+    if (gpu == request.gpus.end()) {
+      notes.push_back(run.folder + ": not used, it ran on " + (run.gpu.empty() ? "a CPU" : run.gpu));
+      continue;
+    }
+    try {
+      const runtime::ModelFiles files = open_model_files(run.profile.model);
+      const Load load({.profile = run.profile}, files);
+      const Forecast planned = Case(run.profile, files, files.base, load, {}).on(*gpu, run.num_gpus);
+      const double ratio = planned.tokens_per_s / run.tokens_per_s;
+      calibrations.add(gpu->name, run.profile.model.precision, ratio);
+      notes.push_back(run.folder + string_printf(": took %.2f times what the plan says of %d x %s without past runs",
+                                                 ratio, run.num_gpus, gpu->name.c_str()));
+    } catch (const Error& error) {
+      notes.push_back(run.folder + ": not used: " + error.what());
+    }
+  }
+  return calibrations;
+}
 
 /// What people ask for, one setting at a time.
 std::vector<std::pair<std::string, Profile>> variants_of(const Profile& profile) {
@@ -330,7 +401,8 @@ ForecastResult make_forecast(const ForecastRequest& request) {
   const Load load(request, files);
   model::check_rope_supported(files.config, load.facts().max_seq_len);
   ForecastResult result{.model = describe(files.config), .data = load.facts()};
-  const Case given(request.profile, files, files.base, load);
+  const Calibrations calibrations = calibrate(request, result.notes);
+  const Case given(request.profile, files, files.base, load, calibrations);
   for (const device::GpuFacts& gpu : request.gpus) {
     for (const int count : gpu.is_cpu ? std::vector{1} : request.counts) {
       throw_if_stop_requested();
@@ -346,7 +418,7 @@ ForecastResult make_forecast(const ForecastRequest& request) {
       if (!keeps_base && files.config.quantization.method != model::QuantMethod::kNone)
         continue;  // decided by the folder
       const model::BaseStorage base = keeps_base ? files.base : runtime::base_storage(profile.model, files.config);
-      variant.forecast = Case(profile, files, base, load).on(*gpu, 1);
+      variant.forecast = Case(profile, files, base, load, calibrations).on(*gpu, 1);
     } catch (const ConfigError&) {  // such as a batch_unit without a number
     }
     result.variants.push_back(std::move(variant));

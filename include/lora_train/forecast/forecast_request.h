@@ -11,6 +11,15 @@
 
 namespace lora_train::forecast {
 
+/// What a run on some GPU has reached, to compare with what would have been planned for it.
+struct PastRun {
+  std::string folder = {};  ///< in messages
+  Profile profile = {};     ///< as the run wrote it: its model and data are read again
+  std::string gpu = {};     ///< as the driver calls it; empty: this machine's CPU
+  int num_gpus = 1;
+  double tokens_per_s = 0;  ///< of its steps, without evaluations
+};
+
 struct ForecastRequest {
   Profile profile = {};
   std::string shape = {};  ///< a name from model/known_shapes.h in place of the profile's model; empty: a folder
@@ -18,6 +27,7 @@ struct ForecastRequest {
   std::vector<int> counts = {};  ///< of GPUs
   /// Documents of that many tokens each in place of the profile's data; 0: read it.
   std::int64_t num_documents = 0, tokens_per_document = 0;
+  std::vector<PastRun> past_runs = {};  ///< those on a GPU of the request, in the profile's precision, scale its times
 };
 
 /// Of check_fit().
@@ -64,6 +74,7 @@ struct Forecast {
   double hours = 0, hours_low = 0, hours_high = 0;  ///< steps and evaluations; not installing, downloading and loading
   double cost_usd = 0;
   bool is_measured = false;  ///< with rates that `bench --measure-rates` found on this kind of GPU; else assumed ones
+  int num_past_runs = 0;     ///< by which the times are scaled
 };
 
 /// One setting changed, on one GPU.
@@ -75,8 +86,9 @@ struct Variant {
 struct ForecastResult {
   std::string model = {};  ///< "7,615,616,512 parameters, 28 layers"
   DataFacts data = {};
-  std::vector<Forecast> rows = {};     ///< every GPU and count, in the order of the request
-  std::vector<Variant> variants = {};  ///< on the cheapest single GPU that fits, or the largest
+  std::vector<Forecast> rows = {};      ///< every GPU and count, in the order of the request
+  std::vector<Variant> variants = {};   ///< on the cheapest single GPU that fits, or the largest
+  std::vector<std::string> notes = {};  ///< of each past run: how near the plan was, or why it is of no use
 };
 
 }  // namespace lora_train::forecast

@@ -7,8 +7,12 @@
 
 namespace lora_train::planner {
 
-/// What the largest resident set of a run consists of, in bytes. Every buffer counts in full: with short documents and without
-/// packing, pages of some are never touched. Not in it: more than a rank's own files, and data of millions of rows.
+/// The largest micro-batch. Of buffers for more, the other pages are never touched.
+struct TouchedTokens {
+  std::int64_t tokens = 0, supervised = 0;
+};
+
+/// What the largest resident set of a run consists of, in bytes. Not in it: the data, and the tokenizer's tables.
 struct HostPlan {
   MemoryPlan run;  ///< what a GPU would hold: `attention` and `workspaces` are those of a CPU
   std::int64_t checkpoint_copy =
@@ -16,6 +20,6 @@ struct HostPlan {
   std::int64_t program = 0;  ///< code and tables of LibTorch and ours, the allocator's slack, and small objects
   std::int64_t total() const { return run.total() + checkpoint_copy + program; }
 };
-HostPlan plan_host(const MemoryCase& requested);
+HostPlan plan_host(const MemoryCase& requested, const TouchedTokens& touched);
 
 }  // namespace lora_train::planner

@@ -1,4 +1,6 @@
 // lora-train plan: memory, time and cost of a run on GPUs that are not here.
+#include <algorithm>
+
 #include "command_line.h"
 #include "engine/engine_loader.h"
 #include "lora_train/base/log.h"
@@ -7,11 +9,13 @@
 #include "lora_train/config/check.h"
 #include "lora_train/config/scalar.h"
 #include "lora_train/device/gpu_table.h"
+#include "lora_train/metrics/run_folder.h"
 #include "lora_train/model/known_shapes.h"
 #include "output/plan_report.h"
 #include "output/standard_output.h"
 #include "profile_flags.h"
 #include "registry.h"
+#include "run_folders.h"
 
 namespace lora_train::app {
 namespace {
@@ -68,6 +72,36 @@ PlanLimits parse_limits(const CommandParser& parser, const std::string& deadline
   return limits;
 }
 
+/// The rate of the steps, without evaluations: the median of the logged ones, the first of which are slower.
+double median_rate(const metrics::RunRecord& run) {
+  constexpr std::size_t kWarmUp = 2;
+  std::vector<double> rates;
+  for (std::size_t i = kWarmUp; i < run.steps.size(); ++i) {
+    if (const auto rate = run.steps[i].tokens_per_s) rates.push_back(*rate);
+  }
+  if (rates.empty()) return run.figures.tokens_per_s.value_or(0);
+  std::ranges::nth_element(rates, rates.begin() + std::ssize(rates) / 2);
+  return rates[rates.size() / 2];
+}
+
+std::vector<forecast::PastRun> read_past_runs(const std::vector<std::string>& folders) {
+  std::vector<forecast::PastRun> runs;
+  if (folders.empty()) return runs;
+  for (const std::filesystem::path& folder : find_all_runs(folders)) {
+    const metrics::RunRecord record = metrics::read_run(folder);
+    forecast::PastRun run{.folder = folder.string(), .tokens_per_s = median_rate(record)};
+    if (record.summary_json.empty() || record.profile.empty() || run.tokens_per_s <= 0) {
+      log_info(run.folder + ": not used: " + (record.reason.empty() ? "it has no steps" : record.reason));
+      continue;
+    }
+    run.gpu = metrics::gpu_of(record);
+    run.num_gpus = std::max(1, static_cast<int>(record.num_gpus));
+    run.profile = load_written_profile(folder / "profile.yaml");
+    runs.push_back(std::move(run));
+  }
+  return runs;
+}
+
 }  // namespace
 
 int run_plan(const std::vector<std::string>& arguments) {
@@ -81,7 +115,7 @@ int run_plan(const std::vector<std::string>& arguments) {
                                     {"--train-data", "datasets", "training data: file, folder or glob"},
                                     {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"}});
   forecast::ForecastRequest request;
-  std::vector<std::string> gpu_names, counts;
+  std::vector<std::string> gpu_names, counts, past_runs;
   std::string gpu_file, deadline, budget;
   parser.add_list("--gpu", gpu_names, "a GPU of the table (default: all), or cpu: this machine's; repeatable")
       ->type_name("NAME");
@@ -93,6 +127,10 @@ int run_plan(const std::vector<std::string>& arguments) {
   parser.add_integer("--documents", request.num_documents, 1, kMostDocuments, "documents, in place of data");
   parser.add_integer("--tokens-per-document", request.tokens_per_document, 1, kLongestDocument,
                      "their length (default 500)");
+  parser
+      .add_list("--calibrate", past_runs,
+                "output folder of a run, or a folder of such folders, whose speed scales the times; repeatable")
+      ->type_name("DIR");
   parser.app().add_option("--deadline", deadline, "end with the cheapest that is done in this time")->type_name("TIME");
   parser.app().add_option("--budget", budget, "end with the fastest for so many dollars")->type_name("DOLLARS");
   if (!parser.parse(arguments)) return 0;
@@ -117,7 +155,9 @@ int run_plan(const std::vector<std::string>& arguments) {
     log_info("gpu_price_per_hour is not used here: prices come from the table of GPUs; --gpus FILE has yours");
   if (request.num_documents > 0 && (!data.eval_datasets.empty() || data.val_set_size > 0))
     log_info("evaluations are not counted with --documents");
+  request.past_runs = read_past_runs(past_runs);
   const forecast::ForecastResult result = load_engine().forecast(request);
+  for (const std::string& note : result.notes) log_info(note);
   print_text(parser.common().json ? plan_json(result, limits) : plan_table(result, limits));
   return 0;
 }

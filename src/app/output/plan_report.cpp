@@ -64,12 +64,19 @@ Json row_json(const Forecast& row) {
           {"hours_low", row.hours_low},
           {"hours_high", row.hours_high},
           {"cost_usd", row.cost_usd},
-          {"rates", row.is_measured ? "measured" : "assumed"}};
+          {"rates", row.is_measured ? "measured" : "assumed"},
+          {"past_runs", row.num_past_runs}};
 }
 
 std::string table_head() {
-  return string_printf("%-14s %4s  %-16s %6s  %-14s %9s  %-26s %9s\n", "GPU", "GPUs", "memory (GiB)", "rows",
-                       "recomputation", "tok/s", "time", "cost");
+  return string_printf("%-14s %4s  %-16s %6s  %-14s %9s  %-26s %9s  %s\n", "GPU", "GPUs", "memory (GiB)", "rows",
+                       "recomputation", "tok/s", "time", "cost", "from");
+}
+
+/// What the time of a row is based on.
+std::string basis_of(const Forecast& row) {
+  if (row.num_past_runs > 0) return std::to_string(row.num_past_runs) + (row.num_past_runs == 1 ? " run" : " runs");
+  return row.is_measured ? "measured rates" : "assumed rates";
 }
 
 std::string table_line(const Forecast& row) {
@@ -77,10 +84,10 @@ std::string table_line(const Forecast& row) {
       string_printf("%.1f of %.1f", gib(row.memory.total()), gib(row.memory_limit)) + (row.fits ? "" : " NO");
   const std::string time = format_duration(row.hours * 3600) + " (" + format_duration(row.hours_low * 3600) + "-" +
                            format_duration(row.hours_high * 3600) + ")";
-  return string_printf("%-14s %4d  %-16s %6lld  %-14s %9s  %-26s %9s\n", row.gpu.c_str(), row.num_gpus, memory.c_str(),
-                       static_cast<long long>(row.micro_batch_size), row.recompute.c_str(),
+  return string_printf("%-14s %4d  %-16s %6lld  %-14s %9s  %-26s %9s  %s\n", row.gpu.c_str(), row.num_gpus,
+                       memory.c_str(), static_cast<long long>(row.micro_batch_size), row.recompute.c_str(),
                        format_count(static_cast<long long>(row.tokens_per_s)).c_str(), time.c_str(),
-                       dollars(row.cost_usd).c_str());
+                       dollars(row.cost_usd).c_str(), basis_of(row).c_str());
 }
 
 std::string data_line(const forecast::DataFacts& data) {
@@ -142,14 +149,13 @@ std::string plan_table(const ForecastResult& result, const PlanLimits& limits) {
   text += "\n" + table_head();
   for (const Forecast& row : result.rows) text += table_line(row);
   text += variants_table(result);
-  const bool is_measured =
-      std::any_of(result.rows.begin(), result.rows.end(), [](const auto& row) { return row.is_measured; });
-  text += std::string("\nMemory is what the run would plan itself. Times are derived: from counted work and ") +
-          (is_measured ? "rates that bench --measure-rates found on some of these GPUs, assumed on the others"
-                       : "assumed rates, not measured ones (bench --measure-rates)") +
-          ", at 85% of the limit; in brackets, at 97% and 65% (78% with measured rates). Loading is not in them. "
-          "Prices are examples: --gpus FILE "
-          "has yours.\n";
+  text +=
+      "\nMemory is what the run would plan itself. Times are derived: counted work at the rates of the GPU, assumed "
+      "(configs/gpus.json) or measured (bench --measure-rates), at 85% of the limit; in brackets, at 97% and 65% (78% "
+      "with "
+      "measured rates). With past runs (--calibrate) they are scaled by those, and the brackets show how far those lie "
+      "apart. "
+      "Loading is not in them. Prices are examples: --gpus FILE has yours.\n";
   if (has_limits(limits)) text += "\nVerdict: " + judge(result, limits).text + "\n";
   return text;
 }
