@@ -18,9 +18,9 @@ void Calibrations::add(const std::string& gpu, Precision precision, double ratio
   std::vector<double>& ratios = ratios_[{gpu, precision}];
   ratios.insert(std::ranges::upper_bound(ratios, ratio), ratio);
   const double middle = median(ratios);
-  const double farthest = std::max(ratios.back() / middle - 1, 1 - ratios.front() / middle);
-  calibrations_[{gpu, precision}] = {middle, ratios.size() == 1 ? kMarginOfOneRun : std::max(kLeastMargin, farthest),
-                                     static_cast<int>(ratios.size())};
+  const double margin = ratios.size() == 1 ? kMarginOfOneRun : kLeastMargin;
+  calibrations_[{gpu, precision}] = {middle, std::min(ratios.front(), (1 - margin) * middle),
+                                     std::max(ratios.back(), (1 + margin) * middle), static_cast<int>(ratios.size())};
 }
 
 const Calibration* Calibrations::find(const std::string& gpu, Precision precision) const {

@@ -11,8 +11,8 @@
 namespace lora_train::forecast {
 
 struct Calibration {
-  double factor = 1;  ///< the median of measured / planned time
-  double margin = 0;  ///< the next run is expected within (1 +- margin) of the scaled time
+  double factor = 1;         ///< the median of measured / planned time
+  double low = 1, high = 1;  ///< the least and the largest, at least 5% from it; of a single run 15%
   int num_runs = 0;
 };
 

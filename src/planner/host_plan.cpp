@@ -16,9 +16,8 @@ constexpr std::int64_t kProgramBytes = std::int64_t{138} << 20;
 // oneDNN keeps the kernels that it compiles for bf16 products: about 70 of 256 KiB each.
 constexpr std::int64_t kBf16KernelBytes = std::int64_t{19} << 20;
 // MKL keeps the buffers into which it packs operands of fp32 products: for a result [M, N] over K, a panel of so many of the N columns
-// and equal parts of K of at most so many; and, for 1024 of the M rows at a time, some of every thread.
-constexpr std::int64_t kPanelColumns = 19936, kPanelDepth = 384, kPackedRowBytes = std::int64_t{18} << 10,
-                       kMostPackedRows = 1024;
+// and equal parts of K of at most so many; and nine copies (of both threads and several products) of so many of the M rows and of K.
+constexpr std::int64_t kPanelColumns = 19936, kPanelDepth = 384, kRowCopies = 9, kCopiedRows = 1024, kCopiedDepth = 512;
 // What reading and quantising a chunk of weights leaves in the allocator.
 constexpr std::int64_t kQuantisingBytes = std::int64_t{10} << 20;
 
@@ -43,8 +42,10 @@ std::int64_t product_bytes(const MemoryCase& requested, const model::ModelShape&
     panel = std::max(panel, panel_bytes(p.out_features, p.in_features));
     largest = std::max(largest, p.in_features * p.out_features);
   });
-  if (requested.profile.model.precision == Precision::kFp32)
-    return panel + std::min(tokens, kMostPackedRows) * kPackedRowBytes;
+  if (requested.profile.model.precision == Precision::kFp32) {
+    return panel + kRowCopies * std::min(tokens, kCopiedRows) * std::min(config.hidden_size, kCopiedDepth) *
+                       static_cast<std::int64_t>(sizeof(float));
+  }
   // A weight's gradient is computed in bf16, then added in fp32.
   const bool trains_all = runtime::trained_weights(requested.profile) == model::TrainedWeights::kAll;
   return kBf16KernelBytes + (trains_all ? largest * 6 : 0);
