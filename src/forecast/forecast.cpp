@@ -153,6 +153,7 @@ class Case {
                                   : 0);
     const double sums_s = static_cast<double>(steps.count) * sum_s;
     result.is_measured = !rates.is_assumed();
+    result.checkpoint_bytes = memory.parameters - num_parameters * static_cast<std::int64_t>(sizeof(float));
     result.memory = parts_of(facts, memory, shape, num_parameters);
     result.micro_batch_size = spec.micro_batch_size;
     result.global_batch_size = spec.global_batch_size;

@@ -73,9 +73,26 @@ struct Forecast {
   double tokens_per_s = 0, step_s = 0;
   double hours = 0, hours_low = 0, hours_high = 0;  ///< steps and evaluations; not installing, downloading and loading
   double cost_usd = 0;
+  std::int64_t checkpoint_bytes = 0;  ///< trained values and optimizer state
   bool is_measured = false;  ///< with rates that `bench --measure-rates` found on this kind of GPU; else assumed ones
   int num_past_runs = 0;     ///< by which the times are scaled
 };
+
+/// What a save takes: training pauses for a copy of the trained values and the optimizer's state, then goes on while they are
+/// written. A save that is due before the last one is on disk waits for it.
+struct SaveCost {
+  double pause_s = 0, write_s = 0;
+  /// Of the time of so many steps, with one save in them.
+  double share_of(const Forecast& row, double steps) const {
+    const double between_s = steps * row.step_s;
+    return (pause_s + (write_s > between_s ? write_s - between_s : 0)) / between_s;
+  }
+};
+inline SaveCost save_cost(const Forecast& row, double disk_gb_s) {
+  constexpr double kCopyBytesPerS = 10e9;  // from a GPU, or in host memory
+  const auto bytes = static_cast<double>(row.checkpoint_bytes);
+  return {bytes / kCopyBytesPerS, bytes / (1e9 * disk_gb_s)};
+}
 
 /// One setting changed, on one GPU.
 struct Variant {

@@ -116,7 +116,7 @@ int run_plan(const std::vector<std::string>& arguments) {
                                     {"--eval-data", "eval_datasets", "evaluation data: file, folder or glob"}});
   forecast::ForecastRequest request;
   std::vector<std::string> gpu_names, counts, past_runs;
-  std::string gpu_file, deadline, budget;
+  std::string gpu_file, deadline, budget, disk;
   parser.add_list("--gpu", gpu_names, "a GPU of the table (default: all), or cpu: this machine's; repeatable")
       ->type_name("NAME");
   parser.add_list("--count", counts, "how many of them (default: 1, 2, 4 and 8); repeatable")->type_name("N");
@@ -133,7 +133,12 @@ int run_plan(const std::vector<std::string>& arguments) {
       ->type_name("DIR");
   parser.app().add_option("--deadline", deadline, "end with the cheapest that is done in this time")->type_name("TIME");
   parser.app().add_option("--budget", budget, "end with the fastest for so many dollars")->type_name("DOLLARS");
+  parser.app()
+      .add_option("--disk", disk, "GB/s at which checkpoints are written (default 1; lora-train doctor measures it)")
+      ->type_name("GB/S");
   if (!parser.parse(arguments)) return 0;
+  const std::optional<double> disk_gb_s = disk.empty() ? 1 : parse_number(disk);
+  if (disk_gb_s.value_or(0) <= 0) parser.refuse("--disk", "is " + disk + "; expected GB/s above 0.");
   const PlanLimits limits = parse_limits(parser, deadline, budget);
   request.counts = parse_counts(parser, counts);
   if (request.num_documents == 0 && (request.tokens_per_document > 0 || !request.shape.empty()))
@@ -158,7 +163,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   request.past_runs = read_past_runs(past_runs);
   const forecast::ForecastResult result = load_engine().forecast(request);
   for (const std::string& note : result.notes) log_info(note);
-  print_text(parser.common().json ? plan_json(result, limits) : plan_table(result, limits));
+  print_text(parser.common().json ? plan_json(result, limits) : plan_table(result, limits, *disk_gb_s));
   return 0;
 }
 
