@@ -5,9 +5,11 @@ Memory: each profile trains three steps; the largest resident set is summary.jso
 Time: `bench --measure-rates` measures the rates of this CPU once for each precision (kept in the user's cache; --measure measures them
 again). Each of six profiles trains in --rounds rounds, all profiles one after the other in each round; the time of a step is the median
 over the steps after the first two, then over rounds. A profile's time is planned with `--calibrate` on the runs of the five others.
-Limit: 15%. Other work on the machine falls on measured times: the load average at the start and the end is written down.
+Limit: 15%. Other work on the machine falls on measured times: the load average at the start and the end is written down. With --cpu-time
+the runs have one thread, and the time of a step is the CPU time of a run with more steps less that of one with fewer; calibration
+is then done here, as `plan` does it: by the median of measured / planned of the others.
 
-Usage: bench/plan_accuracy.py [--bin build/ci/bin] [--only memory|time] [--rounds 3] [--steps 8] [--measure]
+Usage: bench/plan_accuracy.py [--bin build/ci/bin] [--only memory|time] [--rounds 3] [--steps 8] [--cpu-time] [--measure]
 Writes bench/results/<date>-plan-accuracy-<cpu>.txt. Models and runs go to build/bench/plan_accuracy.
 """
 
@@ -17,6 +19,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import statistics
 import subprocess
@@ -148,12 +151,42 @@ def compare_time(program, rounds, steps, write):
     write(f"largest difference: {worst:.1%}")
 
 
+def cpu_seconds(program, profile, steps):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run(program, "train", "--profile", profile, "--json", "--quiet", "--overwrite", "--output-dir", FOLDER / "runs-cpu-time",
+        f"max_steps={steps}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def compare_cpu_time(program, rounds, steps, write):
+    measured = {}
+    for name in TIME:
+        profile = make_profile(program, name, steps)
+        few = SKIPPED_STEPS
+        measured[name] = [(cpu_seconds(program, profile, steps) - cpu_seconds(program, profile, few)) / (steps - few)
+                          for _ in range(rounds)]
+    planned = {name: plan(program, make_profile(program, name, steps))["step_s"] for name in TIME}
+    write(f"\nCPU time of a step on one thread (ms), limit 15%; calibrated by the median of the other profiles\n"
+          f"{'profile':42} {'from rates':>10} {'calibrated':>10} {'measured':>9} {'least':>8} {'most':>8} {'off by':>8}")
+    worst = 0
+    for name in TIME:
+        times = measured[name]
+        factor = statistics.median(statistics.median(measured[other]) / planned[other] for other in TIME if other != name)
+        error = factor * planned[name] / statistics.median(times) - 1
+        worst = max(worst, abs(error))
+        write(f"{name:42} {planned[name] * 1e3:10.0f} {factor * planned[name] * 1e3:10.0f} {statistics.median(times) * 1e3:9.0f} "
+              f"{min(times) * 1e3:8.0f} {max(times) * 1e3:8.0f} {error:+8.1%}")
+    write(f"largest difference: {worst:.1%}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, default=ROOT / "build/ci/bin")
     parser.add_argument("--only", choices=["memory", "time"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--measure", action="store_true")
     arguments = parser.parse_args()
     program = arguments.bin.resolve() / "lora-train"
@@ -168,14 +201,17 @@ def main():
 
     write(f"bench/plan_accuracy.py, commit {commit}, {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC, {cpu}, {os.cpu_count()} cores")
     write(f"load average at the start: {os.getloadavg()[0]:.1f}")
+    if arguments.cpu_time:
+        os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", XDG_CACHE_HOME=str(FOLDER / "cache-of-one-thread"))
     measure_rates(program, arguments.measure)
     if arguments.only != "time":
         compare_memory(program, write)
     if arguments.only != "memory":
-        compare_time(program, arguments.rounds, arguments.steps, write)
+        (compare_cpu_time if arguments.cpu_time else compare_time)(program, arguments.rounds, arguments.steps, write)
     write(f"\nload average at the end: {os.getloadavg()[0]:.1f}")
     name = re.sub(r"[^a-z0-9]+", "-", cpu.lower()).strip("-")[:24].strip("-")
     part = f"-{arguments.only}" if arguments.only else ""
+    part += "-cpu-time" if arguments.cpu_time else ""
     (ROOT / f"bench/results/{datetime.date.today()}-plan-accuracy{part}-{name}.txt").write_text("\n".join(lines) + "\n")
 
 
