@@ -118,11 +118,11 @@ def compare_memory(program, write):
     write(f"largest difference: {worst:.1%}")
 
 
-def measure_rates(program, is_wanted):
+def measure_rates(program, names, is_wanted):
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lora-train"
-    for precision in ("fp32", "bf16"):
+    for precision in sorted({MEMORY[name][1] for name in names}):
         if is_wanted or not (cache / f"rates-cpu-{precision}.json").exists():
-            run(program, "bench", "--measure-rates", "--shape", "qwen3-0.6b", "device=cpu", "max_seq_len=512", "micro_batch_size=1",
+            run(program, "bench", "--measure-rates", "--shape", "qwen2.5-0.5b", "device=cpu", "max_seq_len=2048", "micro_batch_size=1",
                 f"precision={precision}")
 
 
@@ -203,7 +203,7 @@ def main():
     write(f"load average at the start: {os.getloadavg()[0]:.1f}")
     if arguments.cpu_time:
         os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", XDG_CACHE_HOME=str(FOLDER / "cache-of-one-thread"))
-    measure_rates(program, arguments.measure)
+    measure_rates(program, TIME if arguments.only == "time" else MEMORY, arguments.measure)
     if arguments.only != "time":
         compare_memory(program, write)
     if arguments.only != "memory":
