@@ -68,10 +68,11 @@ bench::BenchRates rates_of(const device::GpuFacts& gpu, const Profile& profile) 
     if (!found.is_assumed()) return found;
   }
   if (gpu.is_cpu) {
-    throw ConfigError("--gpu cpu", "the rates of this CPU in " + precision +
-                                       " are not known; measure them once with: lora-train bench --measure-rates "
-                                       "--shape qwen2.5-0.5b device=cpu max_seq_len=2048 micro_batch_size=1 precision=" +
-                                       precision);
+    throw ConfigError("--gpu cpu",
+                      "the rates of this CPU in " + precision +
+                          " are not known; measure them once with: lora-train bench --measure-rates "
+                          "--shape qwen2.5-0.5b device=cpu max_seq_len=2048 micro_batch_size=1 precision=" +
+                          precision);
   }
   const double gemm = gpu.gemm_tflops * 1e12;
   bench::BenchRates rates;
