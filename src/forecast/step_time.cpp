@@ -58,6 +58,13 @@ double decode_bytes(const planner::RunFacts& facts, const planner::RunSpec& spec
   return left * (whole + packed);
 }
 
+/// Bytes of a trained weight beside its update: the fp32 gradient is zeroed, summed into by each micro-batch and read for the norm,
+/// and the weight is copied to the compute dtype.
+double weight_gradient_bytes(double num_micro_batches, std::int64_t element_bytes) {
+  constexpr double kFloat = sizeof(float);
+  return kFloat + 2 * kFloat * num_micro_batches + kFloat + kFloat + static_cast<double>(element_bytes);
+}
+
 }  // namespace
 
 bench::BenchRates rates_of(const device::GpuFacts& gpu, const Profile& profile) {
@@ -95,7 +102,8 @@ double least_step_s(const planner::RunFacts& facts, const planner::RunSpec& spec
   const double product_passes =  // of forward and backward, which are one each
       2 + again.everything + again.gate_up * gate_up_share(facts.config, facts.adapters);
   const bool trains_all = facts.adapters.empty();  // then there are the gradients of weights as well
-  const double products = flops.linears * (product_passes / 2 + (trains_all ? 0.5 : 0)) + flops.head + flops.lora;
+  const double products =
+      flops.linears * (product_passes / 2 + (trains_all ? 0.5 : 0)) + flops.head * (trains_all ? 1.5 : 1) + flops.lora;
   const model::ModelShape shape = model::model_shape(facts.config, facts.adapters, spec.columns);
   const auto micro_batches = static_cast<double>(load.num_micro_batches);
   const double weight_reads =
@@ -104,7 +112,8 @@ double least_step_s(const planner::RunFacts& facts, const planner::RunSpec& spec
   const double attention_s =
       flops.attention * (kForwardOfStep * (1 + again.everything) / rates.attention_forward_flops_per_s +
                          (1 - kForwardOfStep) / rates.attention_backward_flops_per_s);
-  const double moved = bytes.total() +
+  const double all_weights = trains_all ? static_cast<double>(model::num_parameters(facts.config)) : 0;
+  const double moved = bytes.total() + all_weights * weight_gradient_bytes(micro_batches, element_bytes) +
                        again.elementwise * (kNormBytesAgain * bytes.norm + kGateBytesAgain * bytes.gated_activation) +
                        micro_batches * product_passes * decode_bytes(facts, spec);
   return products_s + attention_s + moved / rates.copy_bytes_per_s + micro_batches * kMicroBatchOverheadS +

@@ -15,6 +15,7 @@
 #include "lora_train/bench/bench.h"
 #include "lora_train/bench/rates_file.h"
 #include "lora_train/config/load.h"
+#include "lora_train/lora/lora_plan.h"
 #include "lora_train/model/known_shapes.h"
 #include "lora_train/planner/host_plan.h"
 #include "support/environment.h"
@@ -177,6 +178,31 @@ TEST_F(ForecastTest, AStepTakesAtLeastWhatItsCountSays) {
   EXPECT_NEAR(least / count.bound.total_s(), 1.0, 0.05);
   std::ranges::fill(spec.recompute, model::Recompute::kFull);
   EXPECT_NEAR(least_step_s(facts, spec, count.rates, load) / least, 1.45, 0.12);
+}
+
+TEST_F(ForecastTest, FullFineTuningAddsTheGradientsOfAllWeights) {
+  Profile profile;
+  profile.model.precision = Precision::kBf16;
+  const auto config = model::known_shape("qwen2.5-0.5b");
+  bench::BenchRates rates;
+  rates.gemm_flops_per_s = 1e12;
+  rates.copy_bytes_per_s = rates.attention_forward_flops_per_s = rates.attention_backward_flops_per_s = 1e18;
+  const RankLoad load{.tokens = 4096, .supervised = 4096, .keys_per_query = 1};
+  planner::RunSpec spec;
+  spec.recompute.resize(24);
+  const auto step_s = [&](const std::vector<model::AdapterSpec>& adapters) {
+    return least_step_s(planner::RunFacts{profile, config, adapters, 2048}, spec, rates, load);
+  };
+  const model::AdapterSpec smallest = lora::plan_adapters({}, config).front();
+  EXPECT_NEAR(step_s({}) / step_s({smallest}), 1.5, 0.01);  // forward and two products backward, the head's included
+  rates.gemm_flops_per_s = 1e18;
+  rates.copy_bytes_per_s = 1e9;
+  const double before = step_s({});
+  RankLoad twice = load;
+  twice.num_micro_batches = 2;
+  const std::vector<model::AdapterSpec> none;
+  EXPECT_GT(least_step_s(planner::RunFacts{profile, config, none, 2048}, spec, rates, twice),
+            before + 8e-9 * static_cast<double>(model::num_parameters(config)));
 }
 
 TEST_F(ForecastTest, MoreGpusAreFasterAndCostALittleMore) {
